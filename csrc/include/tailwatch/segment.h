@@ -1,0 +1,173 @@
+/* One process's page of memory: everything it measured, in one mapping of fixed size.
+ *
+ * One writer (the process, under its GIL), any readers. It is a private mapping today and laid out as the
+ * shared one it becomes: magic, version, layout hash, owner, clocks, and no pointers. It is never unmapped
+ * while the process lives, so an address of it may cross between extension modules.
+ */
+#ifndef TAILWATCH_SEGMENT_H
+#define TAILWATCH_SEGMENT_H
+
+#include "tailwatch/clock.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tailwatch/event.h"
+#include "tailwatch/histogram.h"
+#include "tailwatch/pause.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TW_SEGMENT_MAGIC UINT64_C(0x31574c4941543e21) /* "!>TAILW1" */
+#define TW_SEGMENT_VERSION 1
+#define TW_NAME_WORDS 16            /* 128 bytes: a model name or route, UTF-8, NUL-terminated, cut at a character */
+#define TW_NAME_BYTES (TW_NAME_WORDS * 8)
+#define TW_ROLE_WORDS 4
+#define TW_ID_WORDS 8               /* 64 bytes: a request id; the trace id takes half of that */
+#define TW_SECONDS 3600             /* rolling windows: one slot a second, up to an hour */
+#define TW_SLOW_RING 256            /* the last slow gaps; a power of two */
+#define TW_OCTAVES 32               /* octave o: gaps in [2^o, 2^(o+1)) us; the first and last are open-ended */
+#define TW_LABEL_SETS_LIMIT 4096
+
+/* Bounds on one request, ns; 0 = no bound. */
+typedef struct tw_slo {
+    uint64_t ttft_ns, tpot_ns, itl_ns, e2e_ns;
+    uint64_t attainment_ppm;        /* asked for: 990000 = 99 % */
+} tw_slo;
+
+/* Text held in words, so that it is written and read without a data race. */
+typedef struct tw_name { uint64_t word[TW_NAME_WORDS]; } tw_name;
+
+/* What one (model, route) measured. */
+typedef struct tw_series {
+    tw_name model, route;
+    tw_histogram ttft, itl;
+    tw_histogram itl_shift;         /* itl + itl_shift = the same gaps without their late part */
+    tw_histogram tpot, e2e;
+    uint64_t reasons[TW_REASONS];
+    uint64_t output_tokens;
+    uint64_t typical_ns[16];        /* the last gaps without their late part, of any stream: a new stream's
+                                       first idea of what is typical */
+    uint64_t typical_next;
+} tw_series;
+
+/* One second of finished requests. Pairs of 32-bit counts share a word: low half, high half. */
+typedef struct tw_second {
+    uint64_t second;                /* monotonic second + 1 this slot holds; 0 = never used */
+    uint64_t good_miss;
+    uint64_t excluded_finished;
+    uint64_t ttft_tpot;             /* requests within that bound, judged requests only */
+    uint64_t itl_e2e;
+    uint64_t due_met;               /* token deadlines (fluidity) */
+} tw_second;
+
+/* Gaps that were longer than usual, by octave of their length: where their time went. */
+typedef struct tw_tail {
+    uint64_t count, time_ns;
+    uint64_t late_ns[TW_CAUSES];
+    uint64_t client_ns;             /* waiting for a slow client to read */
+    uint64_t accept_ns;             /* ttft: waited unseen before the app was entered, pauses not counted */
+    uint64_t unexplained_ns;        /* the rest of what exceeds the typical gap */
+} tw_tail;
+
+/* One slow gap. Valid when seq == its running number + 1. */
+typedef struct tw_slow_record {
+    uint64_t seq;
+    uint64_t end_ns;                /* monotonic */
+    uint64_t phase;                 /* tw_phase */
+    uint64_t gap_ns, typical_ns;
+    uint64_t overlap_ns[TW_CAUSES];
+    uint64_t late_ns[TW_CAUSES];
+    uint64_t client_ns, accept_ns, unexplained_ns;
+    uint64_t complete;              /* 0: the pause ring wrapped, overlap is a lower bound and late unknown */
+    uint64_t series;                /* label set */
+    uint64_t token;                 /* which token of its stream, 1 = the first */
+    uint64_t request_id[TW_ID_WORDS];
+    uint64_t trace_id[TW_ID_WORDS / 2];
+} tw_slow_record;
+
+typedef struct tw_header {
+    uint64_t magic, version, layout_hash;
+    uint64_t bytes;                 /* of the whole segment */
+    uint64_t pid;
+    uint64_t start_time;            /* field 22 of /proc/PID/stat: tells a reused pid apart */
+    uint64_t boot_id[2];
+    uint64_t role[TW_ROLE_WORDS];   /* "api", "engine", ... */
+    tw_clock_pair created;
+    uint64_t max_label_sets;
+} tw_header;
+
+typedef struct tw_segment {
+    tw_header header;
+    tw_slo slo;
+    uint64_t slow_ns;               /* gaps at least this long are kept as slow; 0: those over 20 ms and over 4 typical gaps */
+    tw_pause_clock pause;
+    tw_histogram pauses[TW_CAUSES]; /* lengths of closed pauses: sum equals the pause word when none is open */
+    tw_histogram queue_proxy, queue_accept, abandoned_wait, send_wait;
+    uint64_t overlap_ns[TW_PHASES][TW_CAUSES]; /* stream time: summed over streams */
+    uint64_t late_ns[TW_PHASES][TW_CAUSES];
+    uint64_t in_flight;             /* requests open now */
+    uint64_t opened;                /* requests ever opened */
+    uint64_t arrivals[TW_ARRIVALS];
+    uint64_t drops[TW_DROPS];
+    uint64_t errors[TW_ERRORS];
+    uint64_t label_overflow;        /* requests whose labels became "other" */
+    uint64_t deadlines_due, deadlines_met;
+    tw_second seconds[TW_SECONDS];
+    tw_tail tail[TW_PHASES][TW_OCTAVES];
+    uint64_t slow_head;             /* slow records ever written */
+    tw_slow_record slow[TW_SLOW_RING];
+    uint64_t series_count;          /* label sets in use; release-stored after the set is written */
+    /* tw_series[max_label_sets] follow */
+} tw_segment;
+
+/* Bytes a segment with that many label sets takes (1 .. TW_LABEL_SETS_LIMIT); 0 when out of range. */
+size_t tw_segment_bytes(uint32_t max_label_sets);
+
+/* Maps and fills a private segment owned by this process. Returns 0, EINVAL or ENOMEM. Label set 0 is
+ * ("other", "other"). role is cut to 31 bytes. */
+int tw_segment_create(tw_segment **out, const char *role, uint32_t max_label_sets, const tw_slo *slo, uint64_t slow_ns);
+
+/* Returns the mapping. Only for tests and for an install that failed half way: see above. */
+void tw_segment_destroy(tw_segment *g);
+
+/* Forgets all that was measured, keeps the options, takes the calling process as owner: for a fork child,
+ * whose counters must start from zero. Single writer. */
+void tw_segment_reset(tw_segment *g);
+
+/* Whether the magic, version, layout and size are ours. For a reader of somebody else's segment. */
+bool tw_segment_valid(const tw_segment *g, size_t bytes);
+
+/* Label set number i; i < series_count. */
+tw_series *tw_segment_series(const tw_segment *g, uint32_t i);
+
+/* Number of the label set with these names, made if there is room; else 0 ("other", "other"), counted in
+ * label_overflow. Names longer than TW_NAME_BYTES - 1 are cut at a UTF-8 character; bytes that are not
+ * UTF-8, and control characters, become '?'. Cost: a scan of the sets in use; call once a request. */
+uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, const char *route, size_t route_len);
+
+/* The slot of monotonic time t, emptied if it held an older second. NULL for a time older than the slot's. */
+tw_second *tw_segment_second(tw_segment *g, uint64_t t_ns);
+static inline uint64_t tw_low(uint64_t pair) { return pair & UINT32_MAX; }
+static inline uint64_t tw_high(uint64_t pair) { return pair >> 32; }
+
+/* Octave of a gap, 0 .. TW_OCTAVES - 1. */
+uint32_t tw_octave_of(uint64_t gap_ns);
+
+/* Copies slow record number n; false when overwritten or not written yet. Any thread, never torn. */
+bool tw_segment_slow_read(const tw_segment *g, uint64_t n, tw_slow_record *out);
+
+/* Closes a pause (see pause.h) and records its length in pauses[cause]. */
+uint64_t tw_segment_pause_end(tw_segment *g, uint64_t now_ns, const tw_pause_result *result);
+
+/* Copies text into words (NUL-padded, cut) and out of them (always NUL-terminated; out holds words * 8 bytes). */
+void tw_words_set(uint64_t *words, uint32_t n, const char *text, size_t len);
+void tw_words_get(const uint64_t *words, uint32_t n, char *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

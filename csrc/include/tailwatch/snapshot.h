@@ -1,0 +1,111 @@
+/* Numbers at rest: many segments copied and merged into one, and what can be asked of it.
+ *
+ * Cold path: allocates, is called without the GIL. A snapshot is immutable once made; any thread may read it.
+ * Counts and sums are exact; merging is associative and commutative.
+ */
+#ifndef TAILWATCH_SNAPSHOT_H
+#define TAILWATCH_SNAPSHOT_H
+
+#include "tailwatch/segment.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Which histogram of a label set, or (model and route ignored) of the process. */
+typedef enum tw_metric {
+    TW_METRIC_TTFT,
+    TW_METRIC_ITL,
+    TW_METRIC_ITL_WITHOUT_GC,
+    TW_METRIC_TPOT,
+    TW_METRIC_E2E,
+    TW_SERIES_METRICS,
+    TW_METRIC_QUEUE_PROXY = TW_SERIES_METRICS,
+    TW_METRIC_QUEUE_ACCEPT,
+    TW_METRIC_ABANDONED_WAIT,
+    TW_METRIC_SEND_WAIT,
+    TW_METRIC_PAUSE,                         /* + tw_cause */
+    TW_METRICS = TW_METRIC_PAUSE + TW_CAUSES
+} tw_metric;
+
+const tw_layout *tw_metric_layout(int metric);
+
+typedef struct tw_snapshot_series {
+    char model[TW_NAME_BYTES], route[TW_NAME_BYTES];
+    tw_counts *metric[TW_SERIES_METRICS];    /* NULL: empty */
+    uint64_t reasons[TW_REASONS];
+    uint64_t output_tokens;
+} tw_snapshot_series;
+
+/* A process in the snapshot: what carries the label `process`. */
+typedef struct tw_snapshot_process {
+    char role[TW_ROLE_WORDS * 8];
+    uint64_t pid;
+    uint64_t pause_ns[TW_CAUSES];            /* the words, an open pause included up to taken_ns */
+    tw_pause_totals pause[TW_CAUSES];
+    uint64_t pauses_lost;
+    tw_counts *pauses[TW_CAUSES];            /* NULL: empty */
+    uint64_t bytes;                          /* memory of its segment */
+    uint64_t last_stop_ns;
+} tw_snapshot_process;
+
+typedef struct tw_snapshot {
+    tw_clock_pair taken;
+    uint64_t window_ns;                      /* since the oldest segment's creation, or of a difference */
+    uint32_t series_count, process_count;
+    tw_snapshot_series *series;              /* sorted by model, then route */
+    tw_snapshot_process *process;
+    tw_counts *wait[4];                      /* TW_METRIC_QUEUE_PROXY .. SEND_WAIT; NULL: empty */
+    uint64_t overlap_ns[TW_PHASES][TW_CAUSES], late_ns[TW_PHASES][TW_CAUSES];
+    uint64_t in_flight, opened, label_overflow, deadlines_due, deadlines_met;
+    uint64_t arrivals[TW_ARRIVALS], drops[TW_DROPS], errors[TW_ERRORS];
+    tw_slo slo;
+    tw_tail tail[TW_PHASES][TW_OCTAVES];
+    tw_second *seconds;                      /* TW_SECONDS of them, merged by second, ascending; unused at the front */
+    tw_slow_record *slow;                    /* newest last; .series indexes slow_series */
+    uint32_t slow_count;
+    tw_name *slow_series;                    /* pairs: model, route of each slow record */
+} tw_snapshot;
+
+/* Copies and merges n >= 1 segments, their writers going on. Returns 0, EINVAL or ENOMEM. */
+int tw_snapshot_take(tw_snapshot **out, const tw_segment *const *segments, size_t n);
+
+/* later - earlier, a new snapshot: counts in between; gauges, slow records and seconds are later's.
+ * Label sets that earlier lacks count from zero. */
+int tw_snapshot_subtract(tw_snapshot **out, const tw_snapshot *later, const tw_snapshot *earlier);
+
+void tw_snapshot_free(tw_snapshot *s);
+
+/* Histogram of a metric, merged over the label sets that match (NULL matches all) or over processes.
+ * false: no sample; out is then empty. */
+bool tw_snapshot_metric(const tw_snapshot *s, int metric, const char *model, const char *route, tw_counts *out);
+
+/* Sum of the seconds in (taken - window, taken]; window in whole seconds, 1 .. TW_SECONDS. The current,
+ * unfinished second counts. */
+typedef struct tw_window {
+    uint64_t good, miss, excluded, finished, ttft_ok, tpot_ok, itl_ok, e2e_ok, due, met;
+    uint64_t seconds;                        /* the window, cut to the time there are numbers for (at least 1) */
+} tw_window;
+void tw_snapshot_window(const tw_snapshot *s, uint32_t window_s, tw_window *out);
+
+/* The past, so that percentiles of the last minutes can be asked: label-merged histograms and totals every
+ * 5 s for 65 s and every 60 s for 61 minutes, as 32-bit counts (a difference of fewer than 2^32 samples is exact).
+ * Fixed memory. One writer (tw_history_push); a lock inside, never taken on a token path. */
+typedef struct tw_history tw_history;
+int tw_history_create(tw_history **out);
+void tw_history_free(tw_history *h);
+size_t tw_history_bytes(void);
+/* Keeps s if one of the two grids is due at s->taken; call it at least every 5 s. Returns 0 or ENOMEM. */
+int tw_history_push(tw_history *h, const tw_snapshot *s);
+/* now - the kept one whose age is nearest to window_ns: a snapshot with one label set ("*", "*"), whose
+ * window_ns says what it really covers. ENODATA when nothing was kept yet (then out = a copy of now, merged). */
+int tw_history_window(const tw_history *h, const tw_snapshot *now, uint64_t window_ns, tw_snapshot **out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

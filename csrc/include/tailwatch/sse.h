@@ -1,0 +1,73 @@
+/* Reading a streamed body as it passes: which messages carry generated content, and how many tokens.
+ *
+ * Not a JSON parser: it looks at the bytes of an event only as far as it must. The rule is the safe one: a
+ * data event that is not known to be without content (role-only delta, preamble, finish, usage, comment,
+ * [DONE], ping) counts as a token. Frames of the known servers are told apart by their shape; see
+ * tests/unit/frames/ for the real bytes. Never reads past the end, never allocates, never fails: hostile
+ * input gives a wrong count at worst.
+ */
+#ifndef TAILWATCH_SSE_H
+#define TAILWATCH_SSE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TW_SCAN_HEAD 192   /* bytes of an event's frame before the text that a stream remembers */
+#define TW_SCAN_TAIL 128   /* bytes after it */
+#define TW_SCAN_PART 1024  /* bytes of an unfinished event that are kept; the rest of a longer one is not looked at */
+#define TW_SCAN_EVENTS 16  /* token-bearing choices told apart in one message; more count for choice 0 */
+
+/* How the body is cut into events. */
+typedef enum tw_framing {
+    TW_FRAMING_SSE,      /* text/event-stream: events end with an empty line; LF, CRLF or CR */
+    TW_FRAMING_LINES,    /* NDJSON: an event a line */
+    TW_FRAMING_MESSAGE,  /* WebSocket: an event a message */
+    TW_FRAMING_RAW,      /* any bytes are content: each non-empty message is one token */
+    TW_FRAMING_WHOLE     /* one JSON document over the whole body: only usage and model are looked for */
+} tw_framing;
+
+/* What one message held. */
+typedef struct tw_scan_result {
+    uint32_t tokens;                       /* token-bearing events, or their token_ids where given */
+    uint32_t events;                       /* entries of choice[] and n[] below */
+    uint32_t choice[TW_SCAN_EVENTS];       /* the "index" of the choice, 0 where there is none */
+    uint32_t n[TW_SCAN_EVENTS];            /* tokens of that choice in this message; sums to tokens */
+    bool done;                             /* an end marker: [DONE], message_stop, response.completed, "done":true */
+    bool error;                            /* an error event or object */
+    uint64_t usage_tokens;                 /* completion_tokens / output_tokens / eval_count seen, 0 = none */
+    const char *model;                     /* model name as it stands in the bytes (JSON-escaped), or NULL;
+                                              points into the message or the scanner, valid until the next call */
+    size_t model_len;
+} tw_scan_result;
+
+typedef struct tw_scan {
+    uint32_t framing;
+    uint32_t model_seen;                   /* stop looking once found */
+    uint32_t head_len, tail_len, shape_choice;
+    uint32_t part_len;                     /* bytes kept of the unfinished event */
+    uint32_t part_cut;                     /* it was longer than TW_SCAN_PART */
+    uint32_t line_state;                   /* where in the line ends the last message stopped */
+    char head[TW_SCAN_HEAD];               /* the frame of the last plain token event, up to its text */
+    char tail[TW_SCAN_TAIL];               /* and from the end of its text */
+    char part[TW_SCAN_PART];
+} tw_scan;
+
+void tw_scan_init(tw_scan *scan, tw_framing framing);
+
+/* Looks at the next message of the body. In the usual case (one event, same shape as the last) two memcmp
+ * and a memchr. data may be NULL when len is 0. */
+void tw_scan_feed(tw_scan *scan, const char *data, size_t len, tw_scan_result *out);
+
+/* Decodes a JSON string's inside (no quotes) to UTF-8, at most cap bytes, no NUL added. Bad escapes are
+ * kept as they stand. Returns the length. */
+size_t tw_json_unescape(const char *text, size_t len, char *out, size_t cap);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,125 @@
+"""What runs per token, per message and per collection (C, csrc/python/hot.c). Times are CLOCK_MONOTONIC ns."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, final
+
+ABI_VERSION: int
+
+def clock() -> None:
+    """Read the clock and do nothing with it: the floor that benchmarks compare a stamp with."""
+
+def now() -> int:
+    """CLOCK_MONOTONIC in nanoseconds."""
+
+def tcp_wait_ns(fd: int) -> int:
+    """How long ago the last data segment of a TCP socket arrived, in ns; -1 where the kernel does not say."""
+
+def jiffy_ns() -> int:
+    """Length of a kernel timer tick in nanoseconds."""
+
+@final
+class Stream:
+    """One request's tokens. Made by Core.stream() or found as scope["tailwatch"] in an ASGI app."""
+
+    def token(self, n: int = 1, *, at: int | None = None, choice: int = 0) -> None:
+        """Stamp a message with n tokens, now or at a given monotonic ns."""
+    def usage(self, tokens: int) -> None:
+        """The true number of output tokens: raises the count, never lowers it."""
+    def fail(self, *, at: int | None = None) -> None:
+        """End it as an error."""
+    def timeout(self, *, at: int | None = None) -> None:
+        """End it as timed out."""
+    def abort(self, *, at: int | None = None) -> None:
+        """End it because the client went away."""
+    def close(self, *, at: int | None = None) -> None:
+        """End it as finished; a second end does nothing."""
+    def status(self, code: int) -> None:
+        """HTTP status, as far as it decides the verdict."""
+    def label(self, model: str, route: str) -> None:
+        """Put it under other labels."""
+    def sent(self, since: int, until: int) -> None:
+        """A send was blocked by the client from one time to another."""
+    def __enter__(self) -> Stream: ...
+    def __exit__(self, *exc: object) -> None: ...
+    async def __aenter__(self) -> Stream: ...
+    async def __aexit__(self, *exc: object) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def arrival_ns(self) -> int: ...
+    @property
+    def ttft_ns(self) -> int | None: ...
+    @property
+    def worst_gap_ns(self) -> int: ...
+    @property
+    def overlap_ns(self) -> int: ...
+    @property
+    def late_ns(self) -> int: ...
+
+@final
+class Send:
+    """Stands before an ASGI `send`, and hands every message on unchanged."""
+
+    stream: Stream
+    def send(self, message: Any) -> Awaitable[None]: ...
+    def disconnected(self) -> None:
+        """The app was told that the client went away."""
+    def turn(self) -> None:
+        """WebSocket: the client sent a message, a new request begins."""
+    def finish(self, error: BaseException | None) -> None:
+        """The app returned, or raised."""
+
+@final
+class Core:
+    """The one writer of one process's segment."""
+
+    def __init__(
+        self,
+        role: str,
+        max_label_sets: int,
+        slo: tuple[int, int, int, int, int],
+        slow_ns: int,
+        route_of: Callable[[Any], str],
+        timed_send: Callable[[Awaitable[None], Stream], Awaitable[None]],
+    ) -> None: ...
+    @property
+    def address(self) -> int:
+        """Of the tw_segment: what tailwatch._cold takes."""
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def opened(self) -> int: ...
+    def gc_callbacks(self) -> tuple[Callable[[str, dict[str, int]], None], Callable[[str, dict[str, int]], None]]:
+        """The outer-first and the outer-last callable for gc.callbacks; the same two objects at each call."""
+    def watch_gc(self, mode: int, callbacks: list[Any]) -> None:
+        """How generations map to causes (0 generational, 1 incremental, 2 always the whole heap), and the list
+        the callables are kept in."""
+    def policy_begin(self) -> None: ...
+    def policy_end(self) -> None: ...
+    def cancel_pause(self) -> None:
+        """Forget a pause whose end will never come."""
+    def paused_now(self) -> bool: ...
+    def stream(self, model: str, route: str, arrival: int | None, request_id: str, trace_id: str) -> Stream: ...
+    def request(
+        self,
+        scope: Any,
+        send: Any,
+        generation: bool,
+        arrival_ns: int,
+        entry_ns: int,
+        proxy_ns: int,
+        source: int,
+        flow: Any,
+    ) -> Send:
+        """A Send for one ASGI http or websocket scope. generation: the route is known to generate tokens (it is
+        counted from now on); else it is only watched for a streaming content type."""
+    def count_error(self, where: int) -> None: ...
+    def count_drop(self, reason: int) -> None: ...
+    def streamed(self) -> list[str]:
+        """Routes that turned out to stream since the last call."""
+    def reset(self) -> None:
+        """In a fork child: forget everything the parent measured."""
