@@ -39,10 +39,8 @@ class Stream:
         """Put it under other labels."""
     def sent(self, since: int, until: int) -> None:
         """A send was blocked by the client from one time to another."""
-    def __enter__(self) -> Stream: ...
-    def __exit__(self, *exc: object) -> None: ...
-    async def __aenter__(self) -> Stream: ...
-    async def __aexit__(self, *exc: object) -> None: ...
+    def end(self, error: BaseException | type[BaseException] | None, /) -> None:
+        """End it as an exception (or its class) says; None is a clean end."""
     @property
     def closed(self) -> bool: ...
     @property
@@ -93,13 +91,18 @@ class Core:
     def in_flight(self) -> int: ...
     @property
     def opened(self) -> int: ...
-    def gc_callbacks(self) -> tuple[Callable[[str, dict[str, int]], None], Callable[[str, dict[str, int]], None]]:
-        """The outer-first and the outer-last callable for gc.callbacks; the same two objects at each call."""
-    def watch_gc(self, mode: int, callbacks: list[Any]) -> None:
-        """How generations map to causes (0 generational, 1 incremental, 2 always the whole heap), and the list
-        the callables are kept in."""
+    def gc_first(self, phase: str, info: dict[str, int], /) -> None:
+        """For the head of gc.callbacks."""
+    def gc_last(self, phase: str, info: dict[str, int], /) -> None:
+        """For the end of gc.callbacks."""
+    def watch_gc(self, mode: int, callbacks: list[Any], closer: Callable[..., None], /) -> None:
+        """How generations map to causes (0 generational, 1 incremental, 2 always the whole heap), the list the
+        callables are kept in, and which of them closes a pause."""
+    def configure(self, slo: tuple[int, int, int, int, int], slow_ns: int, /) -> None:
+        """Other bounds and another slow threshold, for requests that open from now on."""
     def policy_begin(self) -> None: ...
-    def policy_end(self) -> None: ...
+    def policy_end(self) -> int | None:
+        """Its length in ns; None when an outer pause is still open."""
     def cancel_pause(self) -> None:
         """Forget a pause whose end will never come."""
     def paused_now(self) -> bool: ...
@@ -114,9 +117,14 @@ class Core:
         proxy_ns: int,
         source: int,
         flow: Any,
+        websocket: bool,
+        /,
     ) -> Send:
         """A Send for one ASGI http or websocket scope. generation: the route is known to generate tokens (it is
         counted from now on); else it is only watched for a streaming content type."""
+    @property
+    def any_streamed(self) -> bool:
+        """Whether streamed() would return anything."""
     def count_error(self, where: int) -> None: ...
     def count_drop(self, reason: int) -> None: ...
     def streamed(self) -> list[str]:

@@ -26,7 +26,8 @@ extern "C" {
 #define TW_NAME_WORDS 16            /* 128 bytes: a model name or route, UTF-8, NUL-terminated, cut at a character */
 #define TW_NAME_BYTES (TW_NAME_WORDS * 8)
 #define TW_ROLE_WORDS 4
-#define TW_ID_WORDS 8               /* 64 bytes: a request id; the trace id takes half of that */
+#define TW_ID_WORDS 8               /* 64 bytes: a request id, cut to 63 */
+#define TW_TRACE_WORDS 5            /* 40 bytes: a trace id of 32 hexadecimal digits and its NUL */
 #define TW_SECONDS 3600             /* rolling windows: one slot a second, up to an hour */
 #define TW_SLOW_RING 256            /* the last slow gaps; a power of two */
 #define TW_OCTAVES 32               /* octave o: gaps in [2^o, 2^(o+1)) us; the first and last are open-ended */
@@ -49,8 +50,7 @@ typedef struct tw_series {
     tw_histogram tpot, e2e;
     uint64_t reasons[TW_REASONS];
     uint64_t output_tokens;
-    uint64_t typical_ns[16];        /* the last gaps without their late part, of any stream: a new stream's
-                                       first idea of what is typical */
+    uint64_t typical_ns[16];        /* the last typical gaps that streams found: a new stream's first idea */
     uint64_t typical_next;
 } tw_series;
 
@@ -86,7 +86,7 @@ typedef struct tw_slow_record {
     uint64_t series;                /* label set */
     uint64_t token;                 /* which token of its stream, 1 = the first */
     uint64_t request_id[TW_ID_WORDS];
-    uint64_t trace_id[TW_ID_WORDS / 2];
+    uint64_t trace_id[TW_TRACE_WORDS];
 } tw_slow_record;
 
 typedef struct tw_header {
@@ -149,7 +149,8 @@ tw_series *tw_segment_series(const tw_segment *g, uint32_t i);
  * UTF-8, and control characters, become '?'. Cost: a scan of the sets in use; call once a request. */
 uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, const char *route, size_t route_len);
 
-/* The slot of monotonic time t, emptied if it held an older second. NULL for a time older than the slot's. */
+/* The slot of monotonic time t, emptied if it held an older second. NULL for a time older than the slot's.
+ * A reader takes a slot whose second it sees unchanged before (acquire) and after its counts. */
 tw_second *tw_segment_second(tw_segment *g, uint64_t t_ns);
 static inline uint64_t tw_low(uint64_t pair) { return pair & UINT32_MAX; }
 static inline uint64_t tw_high(uint64_t pair) { return pair >> 32; }
@@ -163,7 +164,7 @@ bool tw_segment_slow_read(const tw_segment *g, uint64_t n, tw_slow_record *out);
 /* Closes a pause (see pause.h) and records its length in pauses[cause]. */
 uint64_t tw_segment_pause_end(tw_segment *g, uint64_t now_ns, const tw_pause_result *result);
 
-/* Copies text into words (NUL-padded, cut) and out of them (always NUL-terminated; out holds words * 8 bytes). */
+/* Copies text into words (NUL-padded, cut at a character to words * 8 - 1 bytes) and out of them (always NUL-terminated; out holds words * 8 bytes). */
 void tw_words_set(uint64_t *words, uint32_t n, const char *text, size_t len);
 void tw_words_get(const uint64_t *words, uint32_t n, char *out);
 

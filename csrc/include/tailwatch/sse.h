@@ -17,8 +17,8 @@
 extern "C" {
 #endif
 
-#define TW_SCAN_HEAD 192   /* bytes of an event's frame before the text that a stream remembers */
-#define TW_SCAN_TAIL 128   /* bytes after it */
+#define TW_SCAN_HEAD 320   /* bytes of a message before the text that a stream remembers */
+#define TW_SCAN_TAIL 256   /* bytes after it */
 #define TW_SCAN_PART 1024  /* bytes of an unfinished event that are kept; the rest of a longer one is not looked at */
 #define TW_SCAN_EVENTS 16  /* token-bearing choices told apart in one message; more count for choice 0 */
 
@@ -34,7 +34,7 @@ typedef enum tw_framing {
 /* What one message held. */
 typedef struct tw_scan_result {
     uint32_t tokens;                       /* token-bearing events, or their token_ids where given */
-    uint32_t events;                       /* entries of choice[] and n[] below */
+    uint32_t events;                       /* entries of choice[] and n[] below that hold something */
     uint32_t choice[TW_SCAN_EVENTS];       /* the "index" of the choice, 0 where there is none */
     uint32_t n[TW_SCAN_EVENTS];            /* tokens of that choice in this message; sums to tokens */
     bool done;                             /* an end marker: [DONE], message_stop, response.completed, "done":true */
@@ -45,14 +45,25 @@ typedef struct tw_scan_result {
     size_t model_len;
 } tw_scan_result;
 
+/* Where a TW_FRAMING_WHOLE document stands between two messages. */
+typedef struct tw_scan_whole {
+    uint64_t number;                       /* digits of the number that is being read */
+    uint64_t usage;                        /* output tokens so far; those of a list's entries are added up */
+    uint64_t entry_usage;                  /* the largest of the current entry */
+    uint32_t depth;                        /* open brackets */
+    uint8_t state, key, token, escaped;    /* enums of sse_whole.c; the last string read, by its name */
+    uint8_t context[6];                    /* what the brackets of depth 0-5 are */
+} tw_scan_whole;
+
 typedef struct tw_scan {
     uint32_t framing;
     uint32_t model_seen;                   /* stop looking once found */
     uint32_t head_len, tail_len, shape_choice;
-    uint32_t part_len;                     /* bytes kept of the unfinished event */
+    uint32_t part_len;                     /* bytes kept of the unfinished event (WHOLE: of the string) */
     uint32_t part_cut;                     /* it was longer than TW_SCAN_PART */
     uint32_t line_state;                   /* where in the line ends the last message stopped */
-    char head[TW_SCAN_HEAD];               /* the frame of the last plain token event, up to its text */
+    tw_scan_whole whole;
+    char head[TW_SCAN_HEAD];               /* the last plain token message, up to its text */
     char tail[TW_SCAN_TAIL];               /* and from the end of its text */
     char part[TW_SCAN_PART];
 } tw_scan;
@@ -60,8 +71,15 @@ typedef struct tw_scan {
 void tw_scan_init(tw_scan *scan, tw_framing framing);
 
 /* Looks at the next message of the body. In the usual case (one event, same shape as the last) two memcmp
- * and a memchr. data may be NULL when len is 0. */
+ * and a look at the bytes of the text. data may be NULL when len is 0. An event that several messages carry
+ * is found in the one in which it ends; one that several messages carry and that is longer than TW_SCAN_PART
+ * counts by its beginning. */
 void tw_scan_feed(tw_scan *scan, const char *data, size_t len, tw_scan_result *out);
+
+/* Looks at what the end of the body left without an end. An event without its empty line never counts as a
+ * token (no client sees it), but an error, an end marker and usage in it are reported; the last line of
+ * NDJSON counts whole. */
+void tw_scan_finish(tw_scan *scan, tw_scan_result *out);
 
 /* Decodes a JSON string's inside (no quotes) to UTF-8, at most cap bytes, no NUL added. Bad escapes are
  * kept as they stand. Returns the length. */

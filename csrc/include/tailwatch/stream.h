@@ -10,8 +10,15 @@
  * overlap: the part of a gap that coincides with recorded pauses (at least TW_PAUSE_SHORT_NS long): an upper
  * bound of their blame. late: min(overlap, gap - typical gap, not below 0): an estimate, split over the causes
  * in proportion to their overlap. typical: the median of the stream's last 16 gaps without their late part;
- * for a new stream its label set's; with neither, late is 0.
+ * for a new stream its label set's, or else the median of the gaps it has, once they are 4; with none of these,
+ * late is 0.
  * TTFT: late is the overlap with [arrival, entry], which is certain; the rest is an upper bound only.
+ *
+ * slow: a gap of at least segment->slow_ns, or where that is 0, over 20 ms and over 4 typical gaps; where no typical gap
+ * is known, over 1 s, or over 20 ms and paused. A TTFT is slow over its bound or from slow_ns on.
+ *
+ * Fluidity follows choice 0: a deadline for the first token (the TTFT bound) and one for each later token (the TPOT bound,
+ * or else the ITL bound), slack carried forward; n tokens in a message are n deadlines, n - 1 of them met at once.
  */
 #ifndef TAILWATCH_STREAM_H
 #define TAILWATCH_STREAM_H
@@ -38,40 +45,49 @@ typedef struct tw_choice {
 typedef struct tw_stream {
     tw_segment *segment;
     tw_series *series;
-    uint64_t arrival_ns, entry_ns, first_ns, last_ns;
-    uint64_t worst_gap_ns;          /* longest gap so far */
-    uint64_t client_ns;             /* since the last stamp: waiting for a slow client */
-    uint64_t usage_tokens;          /* completion tokens the server itself reported, 0 = none */
-    uint64_t messages;              /* token-bearing messages */
-    uint64_t slack_ns;              /* fluidity: slack carried forward */
-    uint64_t overlap_ns, late_ns;   /* of all its gaps and its TTFT */
-    uint64_t typical_ns;            /* as of the last multiple of 8 gaps */
+    const tw_layout *itl_layout;
+    uint64_t last_ns;               /* the last stamp; before the first one: arrival */
     uint64_t alert_ns;              /* a longer gap takes the slow path */
-    uint32_t series_index;
-    uint32_t status;                /* HTTP status, 0 = none yet */
-    uint32_t choices;               /* choices seen (TW_CHOICES + 1 once one was not tracked) */
-    uint32_t opaque, failed, closed, abandoned_choice;
+    uint64_t worst_gap_ns;          /* longest gap so far */
+    uint64_t messages;              /* token-bearing messages */
+    uint64_t client_ns;             /* since the last stamp: waiting for a slow client */
+    uint64_t deadline_ns;           /* fluidity: between two tokens; 0 = the bounds say none */
+    uint64_t slack_ns;              /* fluidity: slack carried forward */
+    uint64_t due, met;              /* token deadlines of choice 0 so far, and those met */
+    uint32_t opaque, closed;        /* no stamps are taken any more */
     tw_choice choice[TW_CHOICES];
-    uint32_t recent_us[TW_RECENT];  /* gaps without their late part, in units of 64 ns, saturating (274 s) */
+    uint32_t recent64[TW_RECENT];   /* gaps without their late part, in units of 64 ns, saturating (137 s) */
+    uint64_t typical_ns;            /* as of the last multiple of 8 gaps */
+    uint64_t arrival_ns, entry_ns, first_ns;
+    uint64_t overlap_ns, late_ns;   /* of all its gaps and its TTFT */
+    uint64_t usage_tokens;          /* completion tokens the server itself reported, 0 = none */
+    uint64_t other_tokens;          /* tokens of choices that are not tracked */
+    uint32_t series_index;
+    uint32_t status;                /* HTTP status, 0 = none yet; set by whoever sees it */
+    uint32_t failed;                /* an error event was seen in the stream; set by whoever sees it */
+    uint32_t choices;               /* choices seen (TW_CHOICES + 1 once one was not tracked) */
     uint64_t request_id[TW_ID_WORDS];
-    uint64_t trace_id[TW_ID_WORDS / 2];
+    uint64_t trace_id[TW_TRACE_WORDS];
 } tw_stream;
 
 /* Opens a request. arrival_ns <= entry_ns (a later arrival is taken as entry); proxy_ns is what a trusted
  * proxy header adds before arrival, kept apart (0 = none). Records the queue stages. The label set starts as 0. */
 void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns, tw_arrival source);
 
-/* Puts the request under a label set (tw_segment_label). What was recorded before stays where it is. */
+/* Puts the request under a label set (tw_segment_label). What was recorded before stays where it is. An index that
+ * does not exist counts as 0. */
 void tw_stream_label(tw_stream *s, uint32_t series_index);
 
-/* For slow records. Cut to 63 and 31... bytes: see TW_ID_WORDS; the trace id is kept to 32 characters. */
+/* For slow records. Cut to 63 bytes of request id and 39 of trace id (W3C has 32). NULL with length 0 is empty. */
 void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len, const char *trace_id, size_t trace_len);
 
 /* A message with n >= 1 tokens of a choice was handed over at now_ns. The first one records TTFT. A time before
- * the last stamp counts as the last stamp; after the end the stamp is dropped and counted. */
+ * the last stamp (or arrival) counts as that and is counted in TW_DROP_LATE_STAMP; after the end the stamp is dropped and
+ * counted there. n = 0 and stamps of an opaque stream do nothing. */
 void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice);
 
-/* The server's own count of completion tokens, all choices: raises ours, never lowers it. */
+/* The server's own count of completion tokens, all choices: raises ours, never lowers it.
+ * Booked when the request ends. */
 void tw_stream_usage(tw_stream *s, uint64_t completion_tokens);
 
 /* A send that began at from_ns was blocked until to_ns by a client that does not read. */
@@ -80,13 +96,14 @@ void tw_stream_send_wait(tw_stream *s, uint64_t from_ns, uint64_t to_ns);
 /* The body cannot be read (compressed): no TTFT, ITL or TPOT for it, counted once. */
 void tw_stream_opaque(tw_stream *s);
 
-/* Ends the request: E2E, TPOT, verdict, window, in flight. A second end does nothing. */
+/* Ends the request: E2E, TPOT, verdict, window, in flight. A second end does nothing; one before the last stamp
+ * counts as that, and is counted in TW_DROP_LATE_STAMP. */
 void tw_stream_close(tw_stream *s, uint64_t now_ns, tw_end end);
 
 /* The verdict that closing now would give. */
 tw_reason tw_stream_verdict(const tw_stream *s, uint64_t now_ns, tw_end end);
 
-/* Median of the last gaps without their late part, ns; 0 = not known. */
+/* The typical gap as it is used now, see above; ns, 0 = not known. */
 uint64_t tw_stream_typical_ns(const tw_stream *s);
 
 /* Tokens so far over all choices, usage included. */

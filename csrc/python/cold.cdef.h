@@ -1,0 +1,192 @@
+/* What tailwatch._cold shows of the core's headers, which say what each thing means. Read by cffi, not by a
+ * C compiler: "..." asks the compiler for the rest of a struct or the size of an array. Every call drops the
+ * GIL, so a struct that is passed in must not be changed by another thread meanwhile. */
+
+/* event.h */
+#define TW_CAUSES ...
+#define TW_PHASES ...
+#define TW_REASONS ...
+#define TW_OUTCOMES ...
+#define TW_ARRIVALS ...
+#define TW_DROPS ...
+#define TW_ERRORS ...
+
+const char *tw_cause_name(int cause);
+const char *tw_phase_name(int phase);
+const char *tw_reason_name(int reason);
+const char *tw_outcome_name(int outcome);
+const char *tw_arrival_name(int arrival);
+const char *tw_drop_name(int drop);
+const char *tw_error_name(int error);
+int tw_reason_outcome(int reason);
+
+/* clock.h */
+typedef struct tw_clock_pair {
+    uint64_t monotonic_ns, realtime_ns;
+} tw_clock_pair;
+
+/* histogram.h */
+#define TW_LAYOUT_TTFT ...
+#define TW_LAYOUT_E2E ...
+#define TW_LAYOUT_ITL ...
+#define TW_LAYOUT_PAUSE ...
+#define TW_LAYOUTS ...
+#define TW_SLOTS_MAX ...
+
+typedef struct tw_layout {
+    uint32_t slots, bounds;
+    const uint64_t *bound_ns;
+    const uint16_t *bound_slot;
+    ...;
+} tw_layout;
+
+typedef struct tw_histogram {
+    ...;
+} tw_histogram;
+
+typedef struct tw_counts {
+    uint64_t count, sum_low, sum_high, min_ns, max_ns;
+    uint64_t slot[...];
+} tw_counts;
+
+const tw_layout *tw_layout_of(int kind);
+uint32_t tw_slot_of(const tw_layout *layout, uint64_t value_ns);
+void tw_slot_edges(const tw_layout *layout, uint32_t slot, uint64_t *lower_ns, uint64_t *upper_ns);
+void tw_histogram_init(tw_histogram *h);
+void tw_histogram_record(tw_histogram *h, const tw_layout *layout, uint64_t value_ns);
+void tw_histogram_read(const tw_histogram *h, tw_counts *out);
+void tw_counts_init(tw_counts *c);
+void tw_counts_add(tw_counts *a, const tw_counts *b);
+void tw_counts_subtract(tw_counts *a, const tw_counts *b, const tw_layout *layout);
+uint64_t tw_counts_quantile(const tw_counts *c, const tw_layout *layout, double q);
+uint64_t tw_counts_below(const tw_counts *c, const tw_layout *layout, uint32_t bound);
+double tw_counts_sum_seconds(const tw_counts *c);
+
+/* pause.h */
+typedef struct tw_pause_totals {
+    uint64_t count, max_ns, short_count, short_ns, evicted_count, evicted_ns;
+    uint64_t collected, uncollectable, cpu_ns, callbacks_ns;
+} tw_pause_totals;
+
+/* segment.h */
+#define TW_SECONDS ...
+#define TW_SLOW_RING ...
+#define TW_OCTAVES ...
+#define TW_NAME_BYTES ...
+
+typedef struct tw_slo {
+    uint64_t ttft_ns, tpot_ns, itl_ns, e2e_ns, attainment_ppm;
+} tw_slo;
+
+typedef struct tw_name {
+    uint64_t word[...];
+} tw_name;
+
+typedef struct tw_tail {
+    uint64_t count, time_ns;
+    uint64_t late_ns[...];
+    uint64_t client_ns, accept_ns, unexplained_ns;
+} tw_tail;
+
+typedef struct tw_slow_record {
+    uint64_t seq, end_ns, phase, gap_ns, typical_ns;
+    uint64_t overlap_ns[...];
+    uint64_t late_ns[...];
+    uint64_t client_ns, accept_ns, unexplained_ns, complete, series, token;
+    uint64_t request_id[...];
+    uint64_t trace_id[...];
+} tw_slow_record;
+
+typedef struct tw_segment tw_segment;
+
+/* snapshot.h */
+#define TW_METRIC_TTFT ...
+#define TW_METRIC_ITL ...
+#define TW_METRIC_ITL_WITHOUT_GC ...
+#define TW_METRIC_TPOT ...
+#define TW_METRIC_E2E ...
+#define TW_METRIC_QUEUE_PROXY ...
+#define TW_METRIC_QUEUE_ACCEPT ...
+#define TW_METRIC_ABANDONED_WAIT ...
+#define TW_METRIC_SEND_WAIT ...
+#define TW_METRIC_PAUSE ...
+#define TW_METRICS ...
+
+const tw_layout *tw_metric_layout(int metric);
+
+typedef struct tw_snapshot_series {
+    char model[...];
+    char route[...];
+    uint64_t reasons[...];
+    uint64_t output_tokens;
+    ...;
+} tw_snapshot_series;
+
+typedef struct tw_snapshot_process {
+    char role[...];
+    uint64_t pid;
+    uint64_t pause_ns[...];
+    tw_pause_totals pause[...];
+    uint64_t pauses_lost;
+    tw_counts *pauses[...];
+    uint64_t bytes, last_stop_ns;
+} tw_snapshot_process;
+
+typedef struct tw_snapshot {
+    tw_clock_pair taken;
+    uint64_t window_ns;
+    uint32_t series_count, process_count;
+    tw_snapshot_series *series;
+    tw_snapshot_process *process;
+    uint64_t overlap_ns[...][...];
+    uint64_t late_ns[...][...];
+    uint64_t in_flight, opened, label_overflow, deadlines_due, deadlines_met;
+    uint64_t arrivals[...];
+    uint64_t drops[...];
+    uint64_t errors[...];
+    tw_slo slo;
+    tw_tail tail[...][...];
+    tw_slow_record *slow;
+    uint32_t slow_count;
+    tw_name *slow_series;
+    ...;
+} tw_snapshot;
+
+typedef struct tw_window {
+    uint64_t good, miss, excluded, finished, ttft_ok, tpot_ok, itl_ok, e2e_ok, due, met, seconds;
+} tw_window;
+
+int tw_snapshot_take(tw_snapshot **out, const tw_segment *const *segments, size_t n);
+int tw_snapshot_subtract(tw_snapshot **out, const tw_snapshot *later, const tw_snapshot *earlier);
+void tw_snapshot_free(tw_snapshot *s);
+bool tw_snapshot_metric(const tw_snapshot *s, int metric, const char *model, const char *route, tw_counts *out);
+void tw_snapshot_window(const tw_snapshot *s, uint32_t window_s, tw_window *out);
+
+typedef struct tw_history tw_history;
+int tw_history_create(tw_history **out);
+void tw_history_free(tw_history *h);
+size_t tw_history_bytes(void);
+int tw_history_push(tw_history *h, const tw_snapshot *s);
+int tw_history_window(const tw_history *h, const tw_snapshot *now, uint64_t window_ns, tw_snapshot **out);
+
+/* exposition.h */
+#define TW_FORMAT_TEXT ...
+#define TW_FORMAT_OPENMETRICS ...
+
+typedef struct tw_buffer {
+    char *data;
+    size_t length;
+    ...;
+} tw_buffer;
+
+void tw_buffer_free(tw_buffer *b);
+
+typedef struct tw_exposition_info {
+    const char *version, *python, *slo;
+    uint64_t extra_bytes;
+    double registry_seconds;
+    uint32_t goodput_window_s;
+    ...;
+} tw_exposition_info;
+
+int tw_exposition_render(const tw_snapshot *s, const tw_exposition_info *info, int format, tw_buffer *out);

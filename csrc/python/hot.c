@@ -1,0 +1,332 @@
+/* tailwatch._hot: the module, and Core, the one writer of one process's segment. */
+#include "hot.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define ABI_VERSION 1
+
+/* ---- Core ---- */
+
+static const struct { const char *text; size_t offset; } key_table[] = {
+    {"generation", offsetof(tw_keys, generation)}, {"collected", offsetof(tw_keys, collected)},
+    {"uncollectable", offsetof(tw_keys, uncollectable)}, {"type", offsetof(tw_keys, type)},
+    {"body", offsetof(tw_keys, body)}, {"more_body", offsetof(tw_keys, more_body)},
+    {"status", offsetof(tw_keys, status)}, {"headers", offsetof(tw_keys, headers)},
+    {"text", offsetof(tw_keys, text)}, {"bytes", offsetof(tw_keys, bytes)},
+    {"write_paused", offsetof(tw_keys, write_paused)}};
+
+static PyObject **key_slot(tw_keys *keys, size_t i) { return (PyObject **)((char *)keys + key_table[i].offset); }
+
+static int make_keys(tw_keys *keys) {
+    for (size_t i = 0; i < sizeof key_table / sizeof *key_table; i++)
+        if ((*key_slot(keys, i) = PyUnicode_InternFromString(key_table[i].text)) == NULL) return -1;
+    return 0;
+}
+
+static int make_segment(CoreObject *self, const char *role, unsigned sets, const tw_slo *slo, uint64_t slow_ns) {
+    const int failed = tw_segment_create(&self->segment, role, sets, slo, slow_ns);
+    if (failed == ENOMEM) PyErr_NoMemory();
+    else if (failed) PyErr_Format(PyExc_ValueError, "max_label_sets: expected 1 to %d, found %u", TW_LABEL_SETS_LIMIT, sets);
+    if (failed) return -1;
+    self->bytes = tw_segment_bytes(sets);
+    return 0;
+}
+
+/* Core(role, max_label_sets, slo, slow_ns, route_of, timed_send) */
+static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"role", "max_label_sets", "slo", "slow_ns", "route_of", "timed_send", NULL};
+    const char *role;
+    unsigned sets;
+    unsigned long long ttft, tpot, itl, e2e, attainment, slow;
+    PyObject *route_of, *timed_send;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sI(KKKKK)KOO", names, &role, &sets, &ttft, &tpot, &itl, &e2e,
+                                     &attainment, &slow, &route_of, &timed_send)) return NULL;
+    const tw_hot_state *state = PyType_GetModuleState(type);
+    CoreObject *self = state == NULL ? NULL : (CoreObject *)PyType_GenericAlloc(type, 0);
+    if (self == NULL) return NULL;
+    const tw_slo slo = {ttft, tpot, itl, e2e, attainment};
+    self->stream_type = (PyTypeObject *)Py_NewRef((PyObject *)state->stream_type);
+    self->send_type = (PyTypeObject *)Py_NewRef((PyObject *)state->send_type);
+    self->route_of = Py_NewRef(route_of);
+    self->timed_send = Py_NewRef(timed_send);
+    self->streamed = PyList_New(0);
+    if (self->streamed == NULL || make_keys(&self->keys) < 0 || make_segment(self, role, sets, &slo, slow) < 0) {
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static int core_traverse(PyObject *op, visitproc visit, void *arg) {
+    CoreObject *self = (CoreObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->route_of);
+    Py_VISIT(self->timed_send);
+    Py_VISIT(self->streamed);
+    Py_VISIT(self->callbacks);
+    return 0;
+}
+
+static int core_clear(PyObject *op) {
+    CoreObject *self = (CoreObject *)op;
+    Py_CLEAR(self->callbacks); /* the rest is needed while a Send or a callback of ours is alive */
+    return 0;
+}
+
+/* The segment stays mapped: snapshots hold its address. */
+static void core_dealloc(PyObject *op) {
+    CoreObject *self = (CoreObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    core_clear(op);
+    for (size_t i = 0; i < sizeof key_table / sizeof *key_table; i++) Py_XDECREF(*key_slot(&self->keys, i));
+    Py_XDECREF((PyObject *)self->stream_type);
+    Py_XDECREF((PyObject *)self->send_type);
+    Py_XDECREF(self->route_of);
+    Py_XDECREF(self->timed_send);
+    Py_XDECREF(self->streamed);
+    Py_XDECREF(self->body_type);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
+    Py_DECREF((PyObject *)type);
+}
+
+/* configure(slo, slow_ns): for requests that open from now on. */
+static PyObject *core_configure(PyObject *op, PyObject *args) {
+    tw_segment *segment = ((CoreObject *)op)->segment;
+    unsigned long long ttft, tpot, itl, e2e, attainment, slow;
+    if (!PyArg_ParseTuple(args, "(KKKKK)K", &ttft, &tpot, &itl, &e2e, &attainment, &slow)) return NULL;
+    tw_store(&segment->slo.ttft_ns, ttft);
+    tw_store(&segment->slo.tpot_ns, tpot);
+    tw_store(&segment->slo.itl_ns, itl);
+    tw_store(&segment->slo.e2e_ns, e2e);
+    tw_store(&segment->slo.attainment_ppm, attainment);
+    tw_store(&segment->slow_ns, slow);
+    Py_RETURN_NONE;
+}
+
+/* watch_gc(mode, callbacks, closer) */
+static PyObject *core_watch_gc(PyObject *op, PyObject *args) {
+    CoreObject *self = (CoreObject *)op;
+    PyObject *callbacks, *closer;
+    int mode;
+    if (!PyArg_ParseTuple(args, "iOO", &mode, &callbacks, &closer)) return NULL;
+    if (!PyList_Check(callbacks) || mode < 0 || mode > 2) {
+        PyErr_SetString(PyExc_ValueError, "watch_gc: expected a mode from 0 to 2, the list gc.callbacks and our last callable");
+        return NULL;
+    }
+    Py_INCREF(callbacks);
+    Py_XDECREF(self->callbacks);
+    self->callbacks = callbacks;
+    self->closer = closer;
+    self->gc_mode = mode;
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_policy_begin(PyObject *op, PyObject *unused) {
+    CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    self->policy_depth++;
+    tw_pause_begin(&self->segment->pause, TW_CAUSE_POLICY, tw_now_ns());
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_policy_end(PyObject *op, PyObject *unused) {
+    CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    if (self->policy_depth == 0) Py_RETURN_NONE;
+    self->policy_depth--;
+    return PyLong_FromUnsignedLongLong(tw_segment_pause_end(self->segment, tw_now_ns(), NULL));
+}
+
+static PyObject *core_cancel_pause(PyObject *op, PyObject *unused) {
+    CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    tw_pause_cancel(&self->segment->pause);
+    self->gc_open = self->policy_depth = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_paused_now(PyObject *op, PyObject *unused) {
+    (void)unused;
+    return PyBool_FromLong(tw_pause_is_open(&((CoreObject *)op)->segment->pause));
+}
+
+/* stream(model, route, arrival | None, request_id, trace_id) */
+static PyObject *core_stream(PyObject *op, PyObject *args) {
+    CoreObject *self = (CoreObject *)op;
+    const char *model, *route, *request, *trace;
+    Py_ssize_t model_len, route_len, request_len, trace_len;
+    PyObject *given;
+    if (!PyArg_ParseTuple(args, "s#s#Os#s#", &model, &model_len, &route, &route_len, &given, &request, &request_len, &trace, &trace_len))
+        return NULL;
+    uint64_t entry = tw_now_ns();
+    if (given != Py_None) entry = (uint64_t)PyLong_AsUnsignedLongLong(given);
+    if (PyErr_Occurred()) return NULL;
+    StreamObject *stream = stream_new(self);
+    if (stream == NULL) return NULL;
+    stream_open(stream, entry, entry, 0, given == Py_None ? TW_ARRIVAL_ASGI : TW_ARRIVAL_GIVEN);
+    stream->by_hand = 1;
+    tw_stream_identify(&stream->stream, request, (size_t)request_len, trace, (size_t)trace_len);
+    tw_stream_label(&stream->stream, tw_segment_label(self->segment, model, (size_t)model_len, route, (size_t)route_len));
+    return (PyObject *)stream;
+}
+
+static PyObject *count(uint64_t *counters, int n, PyObject *index) {
+    const long i = PyLong_AsLong(index);
+    if (i == -1 && PyErr_Occurred()) return NULL;
+    if (i < 0 || i >= n) {
+        PyErr_Format(PyExc_ValueError, "expected a counter from 0 to %d, found %ld", n - 1, i);
+        return NULL;
+    }
+    tw_add(&counters[i], 1);
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_count_error(PyObject *op, PyObject *where) { return count(((CoreObject *)op)->segment->errors, TW_ERRORS, where); }
+static PyObject *core_count_drop(PyObject *op, PyObject *reason) { return count(((CoreObject *)op)->segment->drops, TW_DROPS, reason); }
+
+static PyObject *core_streamed(PyObject *op, PyObject *unused) {
+    CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    PyObject *fresh = PyList_New(0);
+    if (fresh == NULL) return NULL;
+    PyObject *old = self->streamed;
+    self->streamed = fresh;
+    return old;
+}
+
+static PyObject *core_reset(PyObject *op, PyObject *unused) {
+    CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    tw_segment_reset(self->segment);
+    self->epoch++;
+    self->gc_open = self->policy_depth = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_address(PyObject *op, void *unused) { (void)unused; return PyLong_FromVoidPtr(((CoreObject *)op)->segment); }
+static PyObject *get_bytes(PyObject *op, void *unused) { (void)unused; return PyLong_FromSize_t(((CoreObject *)op)->bytes); }
+static PyObject *get_in_flight(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_load(&((CoreObject *)op)->segment->in_flight)); }
+static PyObject *get_opened(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_load(&((CoreObject *)op)->segment->opened)); }
+static PyObject *get_any_streamed(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(PyList_Size(((CoreObject *)op)->streamed) > 0); }
+
+#define FASTCALL(function) (PyCFunction)(void (*)(void))(function)
+static PyMethodDef core_methods[] = {
+    {"gc_first", FASTCALL(core_gc_first), METH_FASTCALL, "gc_first(phase, info, /)\n--\n\nFor the head of gc.callbacks."},
+    {"gc_last", FASTCALL(core_gc_last), METH_FASTCALL, "gc_last(phase, info, /)\n--\n\nFor the end of gc.callbacks."},
+    {"request", FASTCALL(core_request), METH_FASTCALL,
+     "request(scope, send, generation, arrival_ns, entry_ns, proxy_ns, source, flow, websocket, /)\n--\n\nA Send for one ASGI scope."},
+    {"configure", core_configure, METH_VARARGS, "configure(slo, slow_ns, /)\n--\n\nOther bounds and another slow threshold from now on."},
+    {"watch_gc", core_watch_gc, METH_VARARGS, "watch_gc(mode, callbacks, closer, /)\n--\n\nHow generations map to causes, and where our last callable is kept."},
+    {"policy_begin", core_policy_begin, METH_NOARGS, "policy_begin()\n--\n\nA pass of our own begins: collections inside it are booked as policy."},
+    {"policy_end", core_policy_end, METH_NOARGS, "policy_end()\n--\n\nIt ends. Returns its length in ns."},
+    {"cancel_pause", core_cancel_pause, METH_NOARGS, "cancel_pause()\n--\n\nForget a pause whose end will never come."},
+    {"paused_now", core_paused_now, METH_NOARGS, "paused_now()\n--\n\nWhether a pause is open."},
+    {"stream", core_stream, METH_VARARGS, "stream(model, route, arrival, request_id, trace_id, /)\n--\n\nOpen a stream by hand."},
+    {"count_error", core_count_error, METH_O, "count_error(where, /)\n--\n\nCount an internal error."},
+    {"count_drop", core_count_drop, METH_O, "count_drop(reason, /)\n--\n\nCount a dropped event."},
+    {"streamed", core_streamed, METH_NOARGS, "streamed()\n--\n\nRoutes that turned out to stream since the last call."},
+    {"reset", core_reset, METH_NOARGS, "reset()\n--\n\nIn a fork child: forget what the parent measured."},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef core_getters[] = {
+    {"address", get_address, NULL, "Address of the segment, for tailwatch._cold.", NULL},
+    {"bytes", get_bytes, NULL, "Memory of the segment.", NULL},
+    {"in_flight", get_in_flight, NULL, "Requests open now.", NULL},
+    {"opened", get_opened, NULL, "Requests ever opened.", NULL},
+    {"any_streamed", get_any_streamed, NULL, "Whether streamed() would return anything.", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+static PyType_Slot core_slots[] = {
+    {Py_tp_doc, "The one writer of one process's segment."},
+    {Py_tp_new, core_new},
+    {Py_tp_dealloc, core_dealloc},
+    {Py_tp_traverse, core_traverse},
+    {Py_tp_clear, core_clear},
+    {Py_tp_methods, core_methods},
+    {Py_tp_getset, core_getters},
+    {0, NULL}};
+PyType_Spec tw_core_spec = {"tailwatch._hot.Core", sizeof(CoreObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, core_slots};
+
+/* ---- module ---- */
+
+static PyObject *hot_clock(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    volatile uint64_t now = tw_now_ns();
+    (void)now;
+    Py_RETURN_NONE;
+}
+
+static PyObject *hot_now(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    return PyLong_FromUnsignedLongLong(tw_now_ns());
+}
+
+static PyObject *hot_jiffy_ns(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    return PyLong_FromUnsignedLongLong(tw_clock_jiffy_ns());
+}
+
+static PyObject *hot_tcp_wait_ns(PyObject *module, PyObject *fd) {
+    (void)module;
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    const long descriptor = PyLong_AsLong(fd);
+    if (descriptor == -1 && PyErr_Occurred()) return NULL;
+    memset(&info, 0, sizeof info);
+    if (getsockopt((int)descriptor, IPPROTO_TCP, TCP_INFO, &info, &len) != 0) return PyLong_FromLong(-1);
+    return PyLong_FromUnsignedLongLong((uint64_t)info.tcpi_last_data_recv * TW_NS_PER_MS);
+}
+
+static PyMethodDef hot_methods[] = {
+    {"clock", hot_clock, METH_NOARGS, "clock()\n--\n\nRead the clock and do nothing with it."},
+    {"now", hot_now, METH_NOARGS, "now()\n--\n\nCLOCK_MONOTONIC in nanoseconds."},
+    {"jiffy_ns", hot_jiffy_ns, METH_NOARGS, "jiffy_ns()\n--\n\nLength of a kernel timer tick in nanoseconds."},
+    {"tcp_wait_ns", hot_tcp_wait_ns, METH_O, "tcp_wait_ns(fd, /)\n--\n\nHow long ago a TCP socket last received data, ns; -1: unknown."},
+    {NULL, NULL, 0, NULL}};
+
+static PyTypeObject *make_type(PyObject *module, PyType_Spec *spec, const char *name) {
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type != NULL && PyModule_AddObjectRef(module, name, type) < 0) Py_CLEAR(type);
+    return (PyTypeObject *)type;
+}
+
+/* The collector, its callbacks and this core's one writer belong to one interpreter. */
+static int refuse_subinterpreter(void) {
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0) return 0;
+    PyErr_SetString(PyExc_ImportError, "tailwatch runs in the main interpreter only: a sub-interpreter has a collector of its own");
+    return -1;
+}
+
+static int hot_exec(PyObject *module) {
+    tw_hot_state *state = PyModule_GetState(module);
+    if (refuse_subinterpreter() < 0 || PyModule_AddIntConstant(module, "ABI_VERSION", ABI_VERSION) < 0) return -1;
+    if ((state->core_type = make_type(module, &tw_core_spec, "Core")) == NULL) return -1;
+    if ((state->stream_type = make_type(module, &tw_stream_spec, "Stream")) == NULL) return -1;
+    return (state->send_type = make_type(module, &tw_send_spec, "Send")) == NULL ? -1 : 0;
+}
+
+static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
+    tw_hot_state *state = PyModule_GetState(module);
+    Py_VISIT((PyObject *)state->core_type);
+    Py_VISIT((PyObject *)state->stream_type);
+    Py_VISIT((PyObject *)state->send_type);
+    return 0;
+}
+
+static int hot_clear(PyObject *module) {
+    tw_hot_state *state = PyModule_GetState(module);
+    Py_CLEAR(state->core_type);
+    Py_CLEAR(state->stream_type);
+    Py_CLEAR(state->send_type);
+    return 0;
+}
+
+static PyModuleDef_Slot hot_slots[] = {{Py_mod_exec, hot_exec}, {0, NULL}};
+static PyModuleDef hot_module = {
+    PyModuleDef_HEAD_INIT, "tailwatch._hot", "What runs per token, per message and per collection.",
+    sizeof(tw_hot_state), hot_methods, hot_slots, hot_traverse, hot_clear, NULL};
+
+PyMODINIT_FUNC PyInit__hot(void) { return PyModuleDef_Init(&hot_module); }

@@ -1,0 +1,110 @@
+/* What the three types of tailwatch._hot share. Limited API of CPython 3.10: one wheel for every later version.
+ *
+ * Everything runs under the GIL, which makes this process the single writer of its segment. On the token,
+ * message and collection paths nothing is allocated, no lock is taken and no Python code is called.
+ */
+#ifndef TAILWATCH_HOT_H
+#define TAILWATCH_HOT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "tailwatch/atomic.h"
+#include "tailwatch/segment.h"
+#include "tailwatch/sse.h"
+#include "tailwatch/stream.h"
+
+#ifdef Py_GIL_DISABLED
+#error "tailwatch: free-threaded CPython is not supported: its collector stops the world differently and counters here have one writer"
+#endif
+
+/* PyType_Slot holds functions in void pointers: CPython's own convention, which ISO C does not know. */
+#pragma GCC diagnostic ignored "-Wpedantic"
+
+/* Interned once: a lookup by one of these compares pointers and never allocates, also inside a collection. */
+typedef struct tw_keys {
+    PyObject *generation, *collected, *uncollectable;
+    PyObject *type, *body, *more_body, *status, *headers, *text, *bytes, *write_paused;
+} tw_keys;
+
+typedef struct tw_hot_state {
+    PyTypeObject *core_type, *stream_type, *send_type;
+} tw_hot_state;
+
+typedef struct CoreObject {
+    PyObject_HEAD
+    tw_segment *segment;      /* mapped for as long as the process lives */
+    size_t bytes;
+    tw_keys keys;
+    PyTypeObject *stream_type, *send_type;
+    PyObject *route_of, *timed_send, *streamed;
+    PyObject *body_type;      /* the message type object last seen to say "http.response.body" */
+    /* hooks/gc */
+    PyObject *callbacks;      /* gc.callbacks, to see whether a pause can still be closed */
+    const PyObject *closer;   /* compared, never followed */
+    int gc_mode, gc_open, gc_generation, policy_depth;
+    unsigned epoch;           /* one more after each reset: a fork child does not end its parent's streams */
+    uint64_t inner_start_ns, inner_stop_ns, cpu_start_ns;
+} CoreObject;
+
+typedef struct SendObject SendObject;
+
+typedef struct StreamObject {
+    PyObject_HEAD
+    CoreObject *core;
+    SendObject *sender;       /* borrowed: the ASGI wrapper that made it, NULL by hand or once that is gone */
+    tw_stream stream;
+    int open;                 /* tw_stream_open was called: it is counted */
+    unsigned epoch;           /* the core's when it was opened */
+    int by_hand;              /* the app stamps it itself: Send no longer does */
+} StreamObject;
+
+/* PROBE: a route not known to generate, watched for a streaming content type. */
+typedef enum { SEND_PROBE, SEND_WATCH, SEND_DONE } send_state;
+
+struct SendObject {
+    PyObject_HEAD
+    CoreObject *core;
+    StreamObject *stream;
+    PyObject *inner, *scope, *flow;
+    uint64_t arrival_ns, entry_ns, proxy_ns;
+    int source, websocket, labelled, stamping;
+    send_state state;
+    uint32_t sent;
+    size_t model_len;
+    char model[TW_NAME_BYTES];
+    tw_scan scan;
+};
+
+extern PyType_Spec tw_core_spec, tw_stream_spec, tw_send_spec;
+
+/* core */
+static inline tw_segment *core_segment(const CoreObject *core) { return core->segment; }
+/* A pause that is open although nobody is left to close it is forgotten, so that it charges no stream. */
+void core_verify_pause(CoreObject *core);
+
+/* stream */
+StreamObject *stream_new(CoreObject *core);
+/* Whether it was opened, in this process: else it is not ours to end. */
+static inline int stream_counts(const StreamObject *self) { return self->open && self->epoch == self->core->epoch; }
+void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns, tw_arrival source);
+/* How the request ended, read off the exception that ended it (NULL: none). */
+tw_end end_of_exception(PyObject *error);
+
+/* Opens and labels a stream that Send has made but not yet counted: the app stamps it by hand. */
+void send_claim(SendObject *self);
+
+/* One stamp: what both token() and the ASGI wrapper do. */
+static inline void stream_stamp(StreamObject *self, uint64_t now_ns, uint32_t n, uint32_t choice) {
+    if (__builtin_expect(tw_load(&self->core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(self->core);
+    tw_stream_token(&self->stream, now_ns, n, choice);
+}
+
+/* gc: methods of Core */
+PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *core_gc_last(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+
+/* send: Core.request() */
+PyObject *core_request(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+
+#endif

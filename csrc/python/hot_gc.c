@@ -1,0 +1,88 @@
+/* Two callables that bracket everything in gc.callbacks: one stands first, one last.
+ *
+ * Both are called at both edges, in list order: first opens the outer bracket and closes the inner one, last
+ * opens the inner one and closes the outer one. The outer bracket is the pause; what lies between the two
+ * is other people's callbacks. They may be entered inside an allocation, on any thread that holds the
+ * GIL: no allocation, no lock, no Python.
+ */
+#include "hot.h"
+
+static int is_start(PyObject *phase) { return PyUnicode_CompareWithASCIIString(phase, "start") == 0; }
+
+static long info_number(PyObject *info, PyObject *key) {
+    PyObject *value = PyDict_GetItemWithError(info, key); /* borrowed */
+    return value == NULL ? 0 : PyLong_AsLong(value);
+}
+
+static tw_cause cause_of(const CoreObject *core, long generation) {
+    if (core->gc_mode == 2) return TW_CAUSE_GC_FULL;
+    if (core->gc_mode == 1 && generation == 1) return TW_CAUSE_GC_INCREMENT;
+    if (core->gc_mode == 1 && generation == 2) return TW_CAUSE_GC_FULL;
+    return generation <= 0 ? TW_CAUSE_GC0 : generation == 1 ? TW_CAUSE_GC1 : TW_CAUSE_GC2;
+}
+
+/* The collection that was open never reported its end (its callback was taken out of the list meanwhile). */
+static void forget_open(CoreObject *core, uint64_t now) {
+    if (core->policy_depth > 0) tw_segment_pause_end(core->segment, now, NULL);
+    else tw_pause_cancel(&core->segment->pause);
+    tw_add(&core->segment->errors[TW_ERROR_GC_HOOK], 1);
+    core->gc_open = 0;
+}
+
+static int valid(PyObject *const *args, Py_ssize_t nargs) {
+    return nargs == 2 && PyUnicode_Check(args[0]) && PyDict_Check(args[1]);
+}
+
+PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    CoreObject *core = (CoreObject *)self;
+    const uint64_t now = tw_now_ns();
+    if (!valid(args, nargs)) Py_RETURN_NONE;
+    if (!is_start(args[0])) {
+        core->inner_stop_ns = now;
+        Py_RETURN_NONE;
+    }
+    if (core->gc_open) forget_open(core, now);
+    core->gc_generation = (int)info_number(args[1], core->keys.generation);
+    tw_pause_begin(&core->segment->pause, cause_of(core, core->gc_generation), now);
+    core->gc_open = 1;
+    core->inner_stop_ns = 0;
+    core->cpu_start_ns = core->gc_generation > 0 ? tw_thread_cpu_ns() : 0;
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+static uint64_t callbacks_ns(const CoreObject *core, uint64_t now) {
+    const uint64_t before = core->inner_start_ns - core->segment->pause.open_start_ns;
+    return before + (core->inner_stop_ns != 0 ? now - core->inner_stop_ns : 0);
+}
+
+static void close_outer(CoreObject *core, PyObject *info) {
+    tw_pause_result result = {0, 0, 0, 0};
+    result.collected = (uint64_t)info_number(info, core->keys.collected);
+    result.uncollectable = (uint64_t)info_number(info, core->keys.uncollectable);
+    if (core->gc_generation > 0) result.cpu_ns = tw_thread_cpu_ns() - core->cpu_start_ns;
+    core->gc_open = 0;
+    const uint64_t now = tw_now_ns();
+    if (core->policy_depth == 0) result.callbacks_ns = callbacks_ns(core, now);
+    tw_segment_pause_end(core->segment, now, &result);
+}
+
+PyObject *core_gc_last(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    CoreObject *core = (CoreObject *)self;
+    if (!valid(args, nargs)) Py_RETURN_NONE;
+    if (is_start(args[0])) core->inner_start_ns = tw_now_ns();
+    else if (core->gc_open) close_outer(core, args[1]);
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+static int can_close(const CoreObject *core) {
+    const Py_ssize_t n = core->callbacks == NULL ? 0 : PyList_Size(core->callbacks);
+    for (Py_ssize_t i = n - 1; i >= 0; i--)
+        if (PyList_GetItem(core->callbacks, i) == core->closer) return 1;
+    return 0;
+}
+
+void core_verify_pause(CoreObject *core) {
+    if (core->gc_open && !can_close(core)) forget_open(core, tw_now_ns());
+}

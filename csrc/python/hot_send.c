@@ -1,0 +1,412 @@
+/* tailwatch._hot.Send: stands before an ASGI `send`, looks at each message and hands it on unchanged.
+ *
+ * It returns what the inner send returns: no coroutine of its own, exceptions and warnings as without it. The
+ * stamp is the moment of the hand-over. Nothing it does can raise into the app.
+ */
+#include "hot.h"
+
+#include <string.h>
+#include <strings.h>
+
+#define SAMPLED_SENDS 16 /* servers whose flow control we cannot see: one send in so many is timed */
+
+static int ascii_is(PyObject *text, const char *expected) { return PyUnicode_CompareWithASCIIString(text, expected) == 0; }
+
+/* ---- a request becomes a stream: open, identify, label ---- */
+
+static int header_is(const char *name, Py_ssize_t len, const char *expected) {
+    return (size_t)len == strlen(expected) && strncasecmp(name, expected, (size_t)len) == 0;
+}
+
+/* Calls visit(name, value) for each pair of byte strings in a list or tuple of headers. */
+typedef void (*header_visitor)(void *to, const char *name, Py_ssize_t name_len, const char *value, Py_ssize_t value_len);
+static void visit_headers(PyObject *headers, header_visitor visit, void *to) {
+    const int list = headers != NULL && PyList_Check(headers);
+    if (!list && (headers == NULL || !PyTuple_Check(headers))) return; /* an iterator is the app's to consume */
+    const Py_ssize_t n = list ? PyList_Size(headers) : PyTuple_Size(headers);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *pair = list ? PyList_GetItem(headers, i) : PyTuple_GetItem(headers, i);
+        const int tuple = PyTuple_Check(pair);
+        if ((!tuple && !PyList_Check(pair)) || (tuple ? PyTuple_Size(pair) : PyList_Size(pair)) != 2) continue;
+        PyObject *name = tuple ? PyTuple_GetItem(pair, 0) : PyList_GetItem(pair, 0);
+        PyObject *value = tuple ? PyTuple_GetItem(pair, 1) : PyList_GetItem(pair, 1);
+        char *name_text, *value_text;
+        Py_ssize_t name_len, value_len;
+        if (!PyBytes_Check(name) || !PyBytes_Check(value)) continue;
+        PyBytes_AsStringAndSize(name, &name_text, &name_len);
+        PyBytes_AsStringAndSize(value, &value_text, &value_len);
+        visit(to, name_text, name_len, value_text, value_len);
+    }
+}
+
+typedef struct { const char *request, *trace; size_t request_len, trace_len; } identity;
+
+static void see_identity(void *to, const char *name, Py_ssize_t name_len, const char *value, Py_ssize_t value_len) {
+    identity *id = to;
+    if (header_is(name, name_len, "x-request-id")) {
+        id->request = value;
+        id->request_len = (size_t)value_len;
+    } else if (header_is(name, name_len, "traceparent") && value_len >= 36 && value[2] == '-') {
+        id->trace = value + 3;
+        id->trace_len = 32;
+    }
+}
+
+/* One borrowed item of the scope or a message; never raises. */
+static PyObject *item(PyObject *mapping, PyObject *key) {
+    PyObject *value = PyDict_GetItemWithError(mapping, key);
+    if (value == NULL) PyErr_Clear();
+    return value;
+}
+
+static void open_at(SendObject *self, uint64_t arrival_ns, uint64_t entry_ns, tw_arrival source) {
+    identity id = {NULL, NULL, 0, 0};
+    visit_headers(item(self->scope, self->core->keys.headers), see_identity, &id);
+    stream_open(self->stream, arrival_ns, entry_ns, self->proxy_ns, source);
+    tw_stream_identify(&self->stream->stream, id.request, id.request_len, id.trace, id.trace_len);
+    self->state = SEND_WATCH;
+    self->labelled = 0;
+}
+
+static void open_request(SendObject *self) { open_at(self, self->arrival_ns, self->entry_ns, (tw_arrival)self->source); }
+
+/* The route's template, as the Python side reads it off the scope. A new reference, or NULL. */
+static PyObject *route_of(SendObject *self) {
+    PyObject *route = PyObject_CallFunctionObjArgs(self->core->route_of, self->scope, NULL);
+    if (route != NULL && PyUnicode_Check(route)) return route;
+    PyErr_Clear();
+    Py_XDECREF(route);
+    return NULL;
+}
+
+static void label(SendObject *self) {
+    PyObject *route = route_of(self);
+    Py_ssize_t len = 0;
+    const char *text = route == NULL ? NULL : PyUnicode_AsUTF8AndSize(route, &len);
+    if (text == NULL) text = "unmatched", len = 9;
+    PyErr_Clear();
+    const char *model = self->model_len > 0 ? self->model : "unknown";
+    const size_t model_len = self->model_len > 0 ? self->model_len : 7;
+    tw_stream_label(&self->stream->stream, tw_segment_label(self->core->segment, model, model_len, text, (size_t)len));
+    self->labelled = 1;
+    Py_XDECREF(route);
+}
+
+void send_claim(SendObject *self) {
+    if (self->state == SEND_PROBE) open_request(self);
+    if (self->state == SEND_WATCH && !self->labelled) label(self);
+}
+
+/* ---- what a message says ---- */
+
+typedef struct { tw_framing framing; int streams, opaque; } body_kind;
+
+static void see_body_kind(void *to, const char *name, Py_ssize_t name_len, const char *value, Py_ssize_t value_len) {
+    static const char *const lines[] = {"application/x-ndjson", "application/ndjson", "application/jsonl",
+                                        "application/x-jsonlines", "application/json-lines", "application/stream+json"};
+    body_kind *kind = to;
+    if (header_is(name, name_len, "content-encoding") && !header_is(value, value_len, "identity")) kind->opaque = 1;
+    if (!header_is(name, name_len, "content-type")) return;
+    Py_ssize_t type = 0;
+    while (type < value_len && value[type] != ';' && value[type] != ' ') type++;
+    if (header_is(value, type, "text/event-stream")) kind->framing = TW_FRAMING_SSE, kind->streams = 1;
+    if (header_is(value, type, "application/json")) kind->framing = TW_FRAMING_WHOLE;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        if (header_is(value, type, lines[i])) kind->framing = TW_FRAMING_LINES, kind->streams = 1;
+}
+
+static void remember_streaming_route(SendObject *self) {
+    PyObject *route = route_of(self);
+    if (route != NULL && PyList_Append(self->core->streamed, route) < 0) PyErr_Clear();
+    Py_XDECREF(route);
+}
+
+static void see_start(SendObject *self, PyObject *message) {
+    const tw_keys *keys = &self->core->keys;
+    body_kind kind = {TW_FRAMING_RAW, 0, 0};
+    PyObject *status = item(message, keys->status);
+    const long code = status == NULL ? 0 : PyLong_AsLong(status);
+    PyErr_Clear();
+    visit_headers(item(message, keys->headers), see_body_kind, &kind);
+    if (self->state == SEND_PROBE) {
+        if (!kind.streams) {
+            self->state = SEND_DONE;
+            return;
+        }
+        remember_streaming_route(self);
+        open_request(self);
+    }
+    self->stream->stream.status = code > 0 && code < 1000 ? (uint32_t)code : 0;
+    self->stamping = code < 400 && !kind.opaque;
+    if (kind.opaque) tw_stream_opaque(&self->stream->stream);
+    tw_scan_init(&self->scan, self->stamping ? kind.framing : TW_FRAMING_WHOLE);
+}
+
+static void see_model(SendObject *self, const tw_scan_result *seen) {
+    if (self->model_len > 0) return;
+    self->model_len = tw_json_unescape(seen->model, seen->model_len, self->model, sizeof self->model);
+}
+
+static void book(SendObject *self, const tw_scan_result *seen, uint64_t now) {
+    tw_stream *stream = &self->stream->stream;
+    if (seen->model != NULL) see_model(self, seen);
+    if (seen->error) stream->failed = 1;
+    if (seen->usage_tokens > 0) tw_stream_usage(stream, seen->usage_tokens);
+    if (seen->tokens == 0 || self->stream->by_hand) return;
+    if (!self->labelled) label(self);
+    for (uint32_t i = 0; i < seen->events; i++) stream_stamp(self->stream, now, seen->n[i], seen->choice[i]);
+}
+
+static void see_bytes(SendObject *self, const char *data, Py_ssize_t len, uint64_t now) {
+    tw_scan_result seen;
+    tw_scan_feed(&self->scan, data, (size_t)len, &seen);
+    if (__builtin_expect(seen.tokens == 1 && seen.model == NULL && !seen.error && seen.usage_tokens == 0 && self->labelled && !self->stream->by_hand, 1))
+        stream_stamp(self->stream, now, 1, seen.choice[0]);
+    else book(self, &seen, now);
+}
+
+/* Bytes of any object a server would take as a body; others are left alone. */
+static void see_body_object(SendObject *self, PyObject *body, uint64_t now) {
+    char *data;
+    Py_ssize_t len;
+    if (PyBytes_Check(body)) {
+        PyBytes_AsStringAndSize(body, &data, &len);
+        see_bytes(self, data, len, now);
+    } else if (PyByteArray_Check(body)) {
+        see_bytes(self, PyByteArray_AsString(body), PyByteArray_Size(body), now);
+    } else if (PyMemoryView_Check(body)) {
+        PyObject *copy = PyBytes_FromObject(body);
+        if (copy != NULL && PyBytes_AsStringAndSize(copy, &data, &len) == 0) see_bytes(self, data, len, now);
+        Py_XDECREF(copy);
+        PyErr_Clear();
+    }
+}
+
+static void close_stream(SendObject *self, uint64_t now, tw_end end) {
+    tw_scan_result rest;
+    self->state = SEND_DONE;
+    if (!stream_counts(self->stream)) return;
+    tw_scan_finish(&self->scan, &rest);
+    if (end == TW_END_FINISHED) book(self, &rest, now);
+    if (!self->labelled) label(self);
+    tw_stream_close(&self->stream->stream, now, end);
+}
+
+static void see_body(SendObject *self, PyObject *message, uint64_t now) {
+    PyObject *body = item(message, self->core->keys.body);
+    PyObject *more = item(message, self->core->keys.more_body);
+    if (body != NULL && self->stamping) see_body_object(self, body, now);
+    if (more == Py_True) return;
+    if (more == NULL || PyObject_IsTrue(more) == 0) close_stream(self, now, TW_END_FINISHED);
+    PyErr_Clear();
+}
+
+static void see_websocket(SendObject *self, PyObject *message, uint64_t now) {
+    PyObject *text = item(message, self->core->keys.text);
+    PyObject *bytes = item(message, self->core->keys.bytes);
+    Py_ssize_t len = 0;
+    if (self->state == SEND_PROBE) return;
+    if (!self->stream->open) open_request(self); /* the server speaks first */
+    if (text != NULL && PyUnicode_Check(text)) {
+        const char *data = PyUnicode_AsUTF8AndSize(text, &len);
+        if (data != NULL) see_bytes(self, data, len, now);
+        PyErr_Clear();
+    } else if (bytes != NULL) see_body_object(self, bytes, now);
+}
+
+static void see_other(SendObject *self, PyObject *type, PyObject *message, uint64_t now) {
+    if (ascii_is(type, "http.response.body")) {
+        Py_INCREF(type);
+        Py_XDECREF(self->core->body_type);
+        self->core->body_type = type;
+        if (self->state == SEND_WATCH) see_body(self, message, now);
+    } else if (ascii_is(type, "http.response.start")) see_start(self, message);
+    else if (ascii_is(type, "websocket.send")) see_websocket(self, message, now);
+}
+
+static void see(SendObject *self, PyObject *message, uint64_t now) {
+    if (self->state == SEND_DONE || !PyDict_Check(message)) return;
+    PyObject *type = item(message, self->core->keys.type);
+    if (type == NULL || !PyUnicode_Check(type)) return;
+    if (type == self->core->body_type && self->state == SEND_WATCH) see_body(self, message, now);
+    else see_other(self, type, message, now);
+}
+
+/* ---- handing on ---- */
+
+/* Whether the send about to be made will wait for the client (uvicorn says so), or is a sample. */
+static int worth_timing(SendObject *self) {
+    self->sent++;
+    if (self->flow == NULL) return self->sent % SAMPLED_SENDS == 0;
+    PyObject *paused = PyObject_GetAttr(self->flow, self->core->keys.write_paused);
+    if (paused == NULL) PyErr_Clear();
+    Py_XDECREF(paused); /* a bool: compared, never followed */
+    return paused == Py_True;
+}
+
+static PyObject *timed(SendObject *self, PyObject *awaitable) {
+    PyObject *wrapped = PyObject_CallFunctionObjArgs(self->core->timed_send, awaitable, (PyObject *)self->stream, NULL);
+    if (wrapped == NULL) {
+        PyErr_Clear();
+        tw_add(&self->core->segment->errors[TW_ERROR_ASGI], 1);
+        return awaitable;
+    }
+    Py_DECREF(awaitable);
+    return wrapped;
+}
+
+static PyObject *hand_on_any(SendObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+    const Py_ssize_t keywords = kwnames == NULL ? 0 : PyTuple_Size(kwnames);
+    PyObject *positional = PyTuple_New(nargs), *named = PyDict_New(), *result = NULL;
+    if (positional == NULL || named == NULL) goto finally;
+    for (Py_ssize_t i = 0; i < nargs; i++) PyTuple_SetItem(positional, i, Py_NewRef(args[i]));
+    for (Py_ssize_t i = 0; i < keywords; i++)
+        if (PyDict_SetItem(named, PyTuple_GetItem(kwnames, i), args[nargs + i]) < 0) goto finally;
+    result = PyObject_Call(self->inner, positional, named);
+finally:
+    Py_XDECREF(positional);
+    Py_XDECREF(named);
+    return result;
+}
+
+static PyObject *send_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+    SendObject *self = (SendObject *)op;
+    const Py_ssize_t keywords = kwnames == NULL ? 0 : PyTuple_Size(kwnames);
+    const uint64_t now = tw_now_ns();
+    if (self->inner == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "send() was called on a wrapper that the garbage collector has taken apart");
+        return NULL;
+    }
+    if (nargs + keywords != 1) return hand_on_any(self, args, nargs, kwnames);
+    see(self, args[0], now);
+    PyObject *awaitable = keywords == 0 ? PyObject_CallFunctionObjArgs(self->inner, args[0], NULL) : hand_on_any(self, args, nargs, kwnames);
+    if (awaitable != NULL && self->state == SEND_WATCH && worth_timing(self)) return timed(self, awaitable);
+    return awaitable;
+}
+
+/* ---- the other ends of a request ---- */
+
+static void end_turn(SendObject *self, uint64_t now, tw_end unanswered) {
+    tw_stream *stream = &self->stream->stream;
+    if (!stream_counts(self->stream) || stream->closed) return;
+    if (!self->labelled) label(self);
+    if (stream->messages > 0) tw_stream_close(stream, stream->last_ns, TW_END_FINISHED);
+    else tw_stream_close(stream, now, unanswered);
+}
+
+static PyObject *send_disconnected(PyObject *op, PyObject *unused) {
+    SendObject *self = (SendObject *)op;
+    (void)unused;
+    if (self->websocket) end_turn(self, tw_now_ns(), TW_END_ABORT);
+    else if (self->state == SEND_WATCH) close_stream(self, tw_now_ns(), TW_END_ABORT);
+    self->state = SEND_DONE;
+    Py_RETURN_NONE;
+}
+
+static PyObject *send_turn(PyObject *op, PyObject *unused) {
+    SendObject *self = (SendObject *)op;
+    const uint64_t now = tw_now_ns();
+    (void)unused;
+    if (!self->websocket || self->state != SEND_WATCH) Py_RETURN_NONE;
+    if (self->stream->open && !self->stream->stream.closed && self->stream->stream.messages == 0) Py_RETURN_NONE;
+    end_turn(self, now, TW_END_ABORT);
+    open_at(self, now, now, TW_ARRIVAL_ASGI);
+    Py_RETURN_NONE;
+}
+
+static PyObject *send_finish(PyObject *op, PyObject *error) {
+    SendObject *self = (SendObject *)op;
+    const uint64_t now = tw_now_ns();
+    const tw_end end = end_of_exception(error);
+    if (self->websocket) end_turn(self, now, end == TW_END_FINISHED ? TW_END_ABORT : end);
+    else if (self->state == SEND_WATCH) close_stream(self, now, end == TW_END_FINISHED ? TW_END_ERROR : end);
+    self->state = SEND_DONE;
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_stream(PyObject *op, void *unused) { (void)unused; return Py_NewRef((PyObject *)((SendObject *)op)->stream); }
+
+/* ---- life ---- */
+
+static uint64_t as_ns(PyObject *value) {
+    const unsigned long long t = PyLong_AsUnsignedLongLong(value);
+    return PyErr_Occurred() ? 0 : (uint64_t)t;
+}
+
+/* request(scope, send, generation, arrival_ns, entry_ns, proxy_ns, source, flow, websocket) */
+PyObject *core_request(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
+    CoreObject *core = (CoreObject *)op;
+    if (nargs != 9 || !PyDict_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "request() takes a scope dict and 8 more arguments");
+        return NULL;
+    }
+    SendObject *self = (SendObject *)PyType_GenericAlloc(core->send_type, 0);
+    if (self == NULL) return NULL;
+    self->core = (CoreObject *)Py_NewRef(op);
+    self->scope = Py_NewRef(args[0]);
+    self->inner = Py_NewRef(args[1]);
+    self->arrival_ns = as_ns(args[3]);
+    self->entry_ns = as_ns(args[4]);
+    self->proxy_ns = as_ns(args[5]);
+    self->source = (int)as_ns(args[6]) % TW_ARRIVALS;
+    self->flow = args[7] == Py_None ? NULL : Py_NewRef(args[7]);
+    self->websocket = PyObject_IsTrue(args[8]) == 1;
+    self->stream = PyErr_Occurred() ? NULL : stream_new(core);
+    if (self->stream == NULL) {
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
+    self->stream->sender = self;
+    tw_scan_init(&self->scan, self->websocket ? TW_FRAMING_MESSAGE : TW_FRAMING_RAW);
+    if (PyObject_IsTrue(args[2]) != 1) return (PyObject *)self;
+    self->state = SEND_WATCH;
+    if (!self->websocket) open_request(self);
+    return (PyObject *)self;
+}
+
+static int send_traverse(PyObject *op, visitproc visit, void *arg) {
+    SendObject *self = (SendObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT((PyObject *)self->core);
+    Py_VISIT(self->inner);
+    Py_VISIT(self->scope);
+    Py_VISIT(self->flow);
+    return 0;
+}
+
+static int send_clear(PyObject *op) {
+    SendObject *self = (SendObject *)op;
+    Py_CLEAR(self->inner);
+    Py_CLEAR(self->flow);
+    return 0;
+}
+
+static void send_dealloc(PyObject *op) {
+    SendObject *self = (SendObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    send_clear(op);
+    if (self->stream != NULL) self->stream->sender = NULL;
+    Py_XDECREF((PyObject *)self->stream);
+    Py_XDECREF(self->scope);
+    Py_XDECREF((PyObject *)self->core);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
+    Py_DECREF((PyObject *)type);
+}
+
+static PyMethodDef methods[] = {
+    {"send", (PyCFunction)(void (*)(void))send_send, METH_FASTCALL | METH_KEYWORDS, "send(message)\n--\n\nLook at an ASGI message and hand it on."},
+    {"disconnected", send_disconnected, METH_NOARGS, "disconnected()\n--\n\nThe app was told that the client went away."},
+    {"turn", send_turn, METH_NOARGS, "turn()\n--\n\nWebSocket: the client sent a message, a new request begins."},
+    {"finish", send_finish, METH_O, "finish(error, /)\n--\n\nThe app returned (None) or raised."},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef getters[] = {{"stream", get_stream, NULL, "The request's stream.", NULL}, {NULL, NULL, NULL, NULL, NULL}};
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Stands before an ASGI send and hands every message on unchanged."},
+    {Py_tp_dealloc, send_dealloc},
+    {Py_tp_traverse, send_traverse},
+    {Py_tp_clear, send_clear},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
+    {0, NULL}};
+PyType_Spec tw_send_spec = {"tailwatch._hot.Send", sizeof(SendObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};

@@ -1,0 +1,201 @@
+/* tailwatch._hot.Stream: one request's tokens, stamped by hand or by Send. */
+#include "hot.h"
+
+#include <string.h>
+
+StreamObject *stream_new(CoreObject *core) {
+    StreamObject *self = (StreamObject *)PyType_GenericAlloc(core->stream_type, 0);
+    if (self == NULL) return NULL;
+    self->core = (CoreObject *)Py_NewRef((PyObject *)core);
+    return self;
+}
+
+void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns, tw_arrival source) {
+    tw_stream_open(&self->stream, self->core->segment, arrival_ns, entry_ns, proxy_ns, source);
+    self->open = 1;
+    self->epoch = self->core->epoch;
+}
+
+static void stream_dealloc(PyObject *self) {
+    StreamObject *s = (StreamObject *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    if (stream_counts(s) && !s->stream.closed) tw_stream_close(&s->stream, tw_now_ns(), TW_END_ABORT);
+    Py_XDECREF((PyObject *)s->core);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF((PyObject *)type);
+}
+
+/* By type name: asyncio's, anyio's and the frameworks' classes are told apart without importing any of them. */
+tw_end end_of_exception(PyObject *error) {
+    static const char *const aborts[] = {"CancelledError", "GeneratorExit", "ClientDisconnect", "ClientDisconnected"};
+    if (error == NULL || error == Py_None) return TW_END_FINISHED;
+    PyObject *type = PyExceptionClass_Check(error) ? Py_NewRef(error) : Py_NewRef((PyObject *)Py_TYPE(error));
+    PyObject *name = PyObject_GetAttrString(type, "__name__");
+    tw_end end = TW_END_ERROR;
+    if (PyErr_GivenExceptionMatches(type, PyExc_TimeoutError)) end = TW_END_TIMEOUT;
+    else if (name != NULL && PyUnicode_Check(name)) {
+        if (PyUnicode_CompareWithASCIIString(name, "TimeoutError") == 0) end = TW_END_TIMEOUT;
+        for (size_t i = 0; i < sizeof aborts / sizeof *aborts; i++)
+            if (PyUnicode_CompareWithASCIIString(name, aborts[i]) == 0) end = TW_END_ABORT;
+    }
+    PyErr_Clear();
+    Py_XDECREF(name);
+    Py_DECREF(type);
+    return end;
+}
+
+/* A time given by the caller; now when absent. -1: an exception is set. */
+static int read_time(PyObject *value, uint64_t *out) {
+    if (value == NULL || value == Py_None) return 0;
+    const unsigned long long t = PyLong_AsUnsignedLongLong(value);
+    if (t == (unsigned long long)-1 && PyErr_Occurred()) return -1;
+    *out = (uint64_t)t;
+    return 0;
+}
+
+static int read_count(PyObject *value, uint32_t least, const char *what, uint32_t *out) {
+    const unsigned long n = PyLong_AsUnsignedLong(value);
+    if (n == (unsigned long)-1 && PyErr_Occurred()) return -1;
+    if (n < least || n > UINT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "%s: expected a number from %u to 2**32 - 1, found %lu", what, (unsigned)least, n);
+        return -1;
+    }
+    *out = (uint32_t)n;
+    return 0;
+}
+
+/* token(n=1, *, at=None, choice=0) with anything given. */
+static PyObject *token_with_arguments(StreamObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, uint64_t now) {
+    uint32_t n = 1, choice = 0;
+    if (nargs > 1) {
+        PyErr_Format(PyExc_TypeError, "token() takes at most 1 positional argument, found %zd", nargs);
+        return NULL;
+    }
+    if (nargs == 1 && read_count(args[0], 1, "token(n)", &n) < 0) return NULL;
+    const Py_ssize_t keywords = kwnames == NULL ? 0 : PyTuple_Size(kwnames);
+    for (Py_ssize_t i = 0; i < keywords; i++) {
+        PyObject *name = PyTuple_GetItem(kwnames, i), *value = args[nargs + i];
+        int bad;
+        if (PyUnicode_CompareWithASCIIString(name, "at") == 0) bad = read_time(value, &now);
+        else if (PyUnicode_CompareWithASCIIString(name, "choice") == 0) bad = read_count(value, 0, "token(choice)", &choice);
+        else if (nargs == 0 && PyUnicode_CompareWithASCIIString(name, "n") == 0) bad = read_count(value, 1, "token(n)", &n);
+        else {
+            PyErr_Format(PyExc_TypeError, "token() got an unexpected argument %R: expected n, at, choice", name);
+            return NULL;
+        }
+        if (bad) return NULL;
+    }
+    stream_stamp(self, now, n, choice);
+    Py_RETURN_NONE;
+}
+
+/* The first stamp by hand: from now on the app's stamps count, and only they. */
+static void take_over(StreamObject *self) {
+    self->by_hand = 1;
+    if (self->sender != NULL) send_claim(self->sender);
+}
+
+/* hot */
+static PyObject *stream_token(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+    const uint64_t now = tw_now_ns();
+    if (__builtin_expect(!((StreamObject *)self)->by_hand, 0)) take_over((StreamObject *)self);
+    if (__builtin_expect(nargs != 0 || kwnames != NULL, 0))
+        return token_with_arguments((StreamObject *)self, args, nargs, kwnames, now);
+    stream_stamp((StreamObject *)self, now, 1, 0);
+    Py_RETURN_NONE;
+}
+/* end hot */
+
+static PyObject *end_stream(PyObject *self, PyObject *args, PyObject *kwargs, tw_end end) {
+    static char *names[] = {"at", NULL};
+    PyObject *at = NULL;
+    uint64_t now = tw_now_ns();
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O", names, &at) || read_time(at, &now) < 0) return NULL;
+    if (stream_counts((StreamObject *)self)) tw_stream_close(&((StreamObject *)self)->stream, now, end);
+    Py_RETURN_NONE;
+}
+
+static PyObject *stream_close(PyObject *self, PyObject *args, PyObject *kwargs) { return end_stream(self, args, kwargs, TW_END_FINISHED); }
+static PyObject *stream_fail(PyObject *self, PyObject *args, PyObject *kwargs) { return end_stream(self, args, kwargs, TW_END_ERROR); }
+static PyObject *stream_timeout(PyObject *self, PyObject *args, PyObject *kwargs) { return end_stream(self, args, kwargs, TW_END_TIMEOUT); }
+static PyObject *stream_abort(PyObject *self, PyObject *args, PyObject *kwargs) { return end_stream(self, args, kwargs, TW_END_ABORT); }
+
+/* end(error, /): ends it as the exception says, None for a clean end. */
+static PyObject *stream_end(PyObject *self, PyObject *error) {
+    if (stream_counts((StreamObject *)self)) tw_stream_close(&((StreamObject *)self)->stream, tw_now_ns(), end_of_exception(error));
+    Py_RETURN_NONE;
+}
+
+static PyObject *stream_usage(PyObject *self, PyObject *value) {
+    uint64_t tokens = 0;
+    if (read_time(value, &tokens) < 0) return NULL;
+    if (((StreamObject *)self)->open) tw_stream_usage(&((StreamObject *)self)->stream, tokens);
+    Py_RETURN_NONE;
+}
+
+static PyObject *stream_status(PyObject *self, PyObject *value) {
+    uint32_t status;
+    if (read_count(value, 0, "status", &status) < 0) return NULL;
+    ((StreamObject *)self)->stream.status = status;
+    Py_RETURN_NONE;
+}
+
+static PyObject *stream_label(PyObject *self, PyObject *args) {
+    StreamObject *s = (StreamObject *)self;
+    const char *model, *route;
+    Py_ssize_t model_len, route_len;
+    if (!PyArg_ParseTuple(args, "s#s#", &model, &model_len, &route, &route_len)) return NULL;
+    if (s->open) tw_stream_label(&s->stream, tw_segment_label(s->core->segment, model, (size_t)model_len, route, (size_t)route_len));
+    Py_RETURN_NONE;
+}
+
+static PyObject *stream_sent(PyObject *self, PyObject *args) {
+    unsigned long long since, until;
+    if (!PyArg_ParseTuple(args, "KK", &since, &until)) return NULL;
+    if (((StreamObject *)self)->open) tw_stream_send_wait(&((StreamObject *)self)->stream, since, until);
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_closed(PyObject *self, void *unused) { (void)unused; return PyBool_FromLong((long)((StreamObject *)self)->stream.closed); }
+static PyObject *get_tokens(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_stream_tokens(&((StreamObject *)self)->stream)); }
+static PyObject *get_arrival(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.arrival_ns); }
+static PyObject *get_worst(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.worst_gap_ns); }
+static PyObject *get_overlap(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.overlap_ns); }
+static PyObject *get_late(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.late_ns); }
+static PyObject *get_ttft(PyObject *self, void *unused) {
+    (void)unused;
+    const tw_stream *s = &((StreamObject *)self)->stream;
+    if (s->messages == 0) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(s->first_ns - s->arrival_ns);
+}
+
+#define KEYWORDS(function) (PyCFunction)(void (*)(void))(function)
+static PyMethodDef methods[] = {
+    {"token", KEYWORDS(stream_token), METH_FASTCALL | METH_KEYWORDS,
+     "token(n=1, *, at=None, choice=0)\n--\n\nStamp a message with n tokens of a choice, now or at a monotonic ns."},
+    {"usage", stream_usage, METH_O, "usage(tokens, /)\n--\n\nThe true number of output tokens: raises the count, never lowers it."},
+    {"close", KEYWORDS(stream_close), METH_VARARGS | METH_KEYWORDS, "close(*, at=None)\n--\n\nEnd it as finished; a second end does nothing."},
+    {"fail", KEYWORDS(stream_fail), METH_VARARGS | METH_KEYWORDS, "fail(*, at=None)\n--\n\nEnd it as an error."},
+    {"timeout", KEYWORDS(stream_timeout), METH_VARARGS | METH_KEYWORDS, "timeout(*, at=None)\n--\n\nEnd it as timed out."},
+    {"abort", KEYWORDS(stream_abort), METH_VARARGS | METH_KEYWORDS, "abort(*, at=None)\n--\n\nEnd it because the client went away."},
+    {"end", stream_end, METH_O, "end(error, /)\n--\n\nEnd it as an exception (or its class) says; None is a clean end."},
+    {"status", stream_status, METH_O, "status(code, /)\n--\n\nHTTP status, as far as it decides the verdict."},
+    {"label", stream_label, METH_VARARGS, "label(model, route, /)\n--\n\nPut it under other labels; what was recorded stays where it is."},
+    {"sent", stream_sent, METH_VARARGS, "sent(since, until, /)\n--\n\nA send was blocked by the client from one monotonic ns to another."},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef getters[] = {
+    {"closed", get_closed, NULL, "Whether the request has ended.", NULL},
+    {"tokens", get_tokens, NULL, "Output tokens so far.", NULL},
+    {"arrival_ns", get_arrival, NULL, "Monotonic ns at which the request reached this host.", NULL},
+    {"ttft_ns", get_ttft, NULL, "Time to first token in ns, None before it.", NULL},
+    {"worst_gap_ns", get_worst, NULL, "Longest gap between token-bearing messages so far, ns.", NULL},
+    {"overlap_ns", get_overlap, NULL, "How long its waits coincided with pauses, ns: an upper bound.", NULL},
+    {"late_ns", get_late, NULL, "What the pauses cost it, ns: an estimate.", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "One request's tokens. Made by tailwatch.stream() or found as scope[\"tailwatch\"]."},
+    {Py_tp_dealloc, stream_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
+    {0, NULL}};
+PyType_Spec tw_stream_spec = {"tailwatch._hot.Stream", sizeof(StreamObject), 0, Py_TPFLAGS_DEFAULT, slots};

@@ -1,0 +1,272 @@
+#include "tailwatch/segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tailwatch/atomic.h"
+
+/* ---- text in words ---- */
+
+static bool is_continuation(unsigned char c) { return (c & 0xC0) == 0x80; }
+
+void tw_words_set(uint64_t *words, uint32_t n, const char *text, size_t len) {
+    size_t room = (size_t)n * 8 - 1;
+    if (len > room) {
+        len = room;
+        while (len > 0 && is_continuation((unsigned char)text[len])) --len;
+    }
+    for (uint32_t i = 0; i < n; ++i) {
+        uint64_t word = 0;
+        size_t at = (size_t)i * 8;
+        if (at < len) memcpy(&word, text + at, len - at < 8 ? len - at : 8);
+        tw_store(&words[i], word);
+    }
+}
+
+void tw_words_get(const uint64_t *words, uint32_t n, char *out) {
+    for (uint32_t i = 0; i < n; ++i) {
+        uint64_t word = tw_load(&words[i]);
+        memcpy(out + (size_t)i * 8, &word, 8);
+    }
+    out[(size_t)n * 8 - 1] = '\0';
+}
+
+/* Bytes of the UTF-8 character at text, 0 when it is none (overlong, surrogate, above U+10FFFF, cut). */
+static size_t utf8_length(const unsigned char *text, size_t len) {
+    unsigned char c = text[0];
+    if (c < 0x80) return 1;
+    size_t n = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
+    if (c < 0xC2 || c > 0xF4 || n > len) return 0;
+    for (size_t i = 1; i < n; ++i)
+        if (!is_continuation(text[i])) return 0;
+    if (c == 0xE0 && text[1] < 0xA0) return 0;
+    if (c == 0xED && text[1] > 0x9F) return 0;
+    if (c == 0xF0 && text[1] < 0x90) return 0;
+    if (c == 0xF4 && text[1] > 0x8F) return 0;
+    return n;
+}
+
+static bool is_control(const unsigned char *text, size_t n) {
+    return n == 1 ? text[0] < 0x20 || text[0] == 0x7F : text[0] == 0xC2 && text[1] < 0xA0;
+}
+
+/* A label value that every exposition format can carry. */
+static void name_set(tw_name *name, const char *text, size_t len) {
+    char clean[TW_NAME_BYTES];
+    size_t used = 0;
+    for (size_t at = 0; at < len;) {
+        const unsigned char *c = (const unsigned char *)text + at;
+        size_t n = utf8_length(c, len - at);
+        bool keep = n > 0 && !is_control(c, n);
+        size_t width = keep ? n : 1;
+        if (used + width > TW_NAME_BYTES - 1) break;
+        if (keep) memcpy(clean + used, c, n);
+        else clean[used] = '?';
+        used += width;
+        at += n > 0 ? n : 1;
+    }
+    tw_words_set(name->word, TW_NAME_WORDS, clean, used);
+}
+
+static bool name_equal(const tw_name *a, const tw_name *b) {
+    for (int i = 0; i < TW_NAME_WORDS; ++i)
+        if (tw_load(&a->word[i]) != tw_load(&b->word[i])) return false;
+    return true;
+}
+
+/* ---- who owns it ---- */
+
+/* Without stdio, which would allocate: also called in a fork child. */
+static size_t read_file(const char *path, char *out, size_t room) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t got = read(fd, out, room - 1);
+    close(fd);
+    out[got > 0 ? got : 0] = '\0';
+    return got > 0 ? (size_t)got : 0;
+}
+
+/* Field 22 of a stat line. The second field, the command, may hold spaces and parentheses. */
+static uint64_t start_time(void) {
+    char line[1024];
+    if (read_file("/proc/self/stat", line, sizeof line) == 0) return 0;
+    const char *at = strrchr(line, ')');
+    for (int field = 2; at != NULL && field < 22; ++field) {
+        at = strchr(at, ' ');
+        if (at != NULL) ++at;
+    }
+    uint64_t ticks = 0;
+    for (; at != NULL && *at >= '0' && *at <= '9'; ++at) ticks = ticks * 10 + (uint64_t)(*at - '0');
+    return ticks;
+}
+
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+static void boot_id(uint64_t id[2]) {
+    char text[64];
+    id[0] = id[1] = 0;
+    if (read_file("/proc/sys/kernel/random/boot_id", text, sizeof text) == 0) return;
+    int digits = 0;
+    for (const char *c = text; *c != '\0' && digits < 32; ++c) {
+        int digit = hex_digit(*c);
+        if (digit < 0) continue;
+        id[digits / 16] = id[digits / 16] << 4 | (uint64_t)digit;
+        ++digits;
+    }
+}
+
+/* ---- life ---- */
+
+size_t tw_segment_bytes(uint32_t max_label_sets) {
+    if (max_label_sets < 1 || max_label_sets > TW_LABEL_SETS_LIMIT) return 0;
+    return sizeof(tw_segment) + max_label_sets * sizeof(tw_series);
+}
+
+static tw_series *series_at(const tw_segment *g, uint64_t i) { return (tw_series *)(uintptr_t)(g + 1) + i; }
+
+tw_series *tw_segment_series(const tw_segment *g, uint32_t i) { return series_at(g, i); }
+
+static void series_init(tw_series *series, const tw_name *model, const tw_name *route) {
+    for (int i = 0; i < TW_NAME_WORDS; ++i) {
+        tw_store(&series->model.word[i], tw_load(&model->word[i]));
+        tw_store(&series->route.word[i], tw_load(&route->word[i]));
+    }
+    tw_histogram_init(&series->ttft);
+    tw_histogram_init(&series->itl);
+    tw_histogram_init(&series->itl_shift);
+    tw_histogram_init(&series->tpot);
+    tw_histogram_init(&series->e2e);
+}
+
+/* Fills zeroed memory. The magic comes last: a reader never takes a half-made segment for a whole one. */
+static void segment_fill(tw_segment *g, const uint64_t *role, uint32_t max_label_sets) {
+    tw_header *h = &g->header;
+    h->version = TW_SEGMENT_VERSION;
+    h->layout_hash = tw_layout_hash();
+    h->bytes = tw_segment_bytes(max_label_sets);
+    h->pid = (uint64_t)getpid();
+    h->start_time = start_time();
+    boot_id(h->boot_id);
+    memcpy(h->role, role, sizeof h->role);
+    h->created = tw_clock_pair_now();
+    h->max_label_sets = max_label_sets;
+    tw_pause_init(&g->pause);
+    for (int cause = 0; cause < TW_CAUSES; ++cause) tw_histogram_init(&g->pauses[cause]);
+    tw_histogram_init(&g->queue_proxy);
+    tw_histogram_init(&g->queue_accept);
+    tw_histogram_init(&g->abandoned_wait);
+    tw_histogram_init(&g->send_wait);
+    tw_name other;
+    name_set(&other, "other", 5);
+    series_init(series_at(g, 0), &other, &other);
+    tw_store_release(&g->series_count, 1);
+    tw_store_release(&h->magic, TW_SEGMENT_MAGIC);
+}
+
+int tw_segment_create(tw_segment **out, const char *role, uint32_t max_label_sets, const tw_slo *slo, uint64_t slow_ns) {
+    size_t bytes = tw_segment_bytes(max_label_sets);
+    if (out == NULL || bytes == 0) return EINVAL;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return ENOMEM;
+    tw_segment *g = memory;
+    uint64_t role_words[TW_ROLE_WORDS];
+    tw_words_set(role_words, TW_ROLE_WORDS, role, role != NULL ? strlen(role) : 0);
+    if (slo != NULL) g->slo = *slo;
+    g->slow_ns = slow_ns;
+    segment_fill(g, role_words, max_label_sets);
+    *out = g;
+    return 0;
+}
+
+void tw_segment_destroy(tw_segment *g) {
+    if (g != NULL) munmap(g, g->header.bytes);
+}
+
+void tw_segment_reset(tw_segment *g) {
+    uint64_t role[TW_ROLE_WORDS];
+    memcpy(role, g->header.role, sizeof role);
+    tw_slo slo = g->slo;
+    uint64_t slow_ns = g->slow_ns;
+    uint64_t bytes = g->header.bytes;
+    uint32_t max_label_sets = (uint32_t)g->header.max_label_sets;
+    /* Fresh zero pages cost a fork child less than copies of its parent's; locked memory refuses. */
+    if (madvise(g, bytes, MADV_DONTNEED) != 0 || tw_load(&g->header.magic) != 0) memset(g, 0, bytes);
+    g->slo = slo;
+    g->slow_ns = slow_ns;
+    segment_fill(g, role, max_label_sets);
+}
+
+bool tw_segment_valid(const tw_segment *g, size_t bytes) {
+    if (g == NULL || bytes < sizeof(tw_segment)) return false;
+    const tw_header *h = &g->header;
+    if (tw_load_acquire(&h->magic) != TW_SEGMENT_MAGIC || h->version != TW_SEGMENT_VERSION) return false;
+    if (h->layout_hash != tw_layout_hash() || h->max_label_sets > TW_LABEL_SETS_LIMIT) return false;
+    size_t expected = tw_segment_bytes((uint32_t)h->max_label_sets);
+    return expected != 0 && h->bytes == expected && bytes >= expected && tw_load(&g->series_count) <= h->max_label_sets;
+}
+
+/* ---- what is written into it ---- */
+
+uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, const char *route, size_t route_len) {
+    tw_name names[2];
+    name_set(&names[0], model, model_len);
+    name_set(&names[1], route, route_len);
+    uint64_t count = tw_load(&g->series_count);
+    for (uint64_t i = 0; i < count; ++i) {
+        const tw_series *series = series_at(g, i);
+        if (name_equal(&series->model, &names[0]) && name_equal(&series->route, &names[1])) return (uint32_t)i;
+    }
+    if (count >= g->header.max_label_sets) {
+        tw_add(&g->label_overflow, 1);
+        return 0;
+    }
+    series_init(series_at(g, count), &names[0], &names[1]);
+    tw_store_release(&g->series_count, count + 1);
+    return (uint32_t)count;
+}
+
+tw_second *tw_segment_second(tw_segment *g, uint64_t t_ns) {
+    uint64_t second = t_ns / TW_NS_PER_SECOND;
+    tw_second *slot = &g->seconds[second % TW_SECONDS];
+    uint64_t held = tw_load(&slot->second);
+    if (held == second + 1) return slot;
+    if (held > second + 1) return NULL;
+    tw_store(&slot->second, 0);
+    tw_store_release(&slot->good_miss, 0);
+    tw_store_release(&slot->excluded_finished, 0);
+    tw_store_release(&slot->ttft_tpot, 0);
+    tw_store_release(&slot->itl_e2e, 0);
+    tw_store_release(&slot->due_met, 0);
+    tw_store_release(&slot->second, second + 1);
+    return slot;
+}
+
+uint32_t tw_octave_of(uint64_t gap_ns) {
+    uint64_t us = gap_ns / 1000;
+    uint32_t octave = us > 0 ? 63U - (uint32_t)__builtin_clzll(us) : 0;
+    return octave < TW_OCTAVES ? octave : TW_OCTAVES - 1;
+}
+
+bool tw_segment_slow_read(const tw_segment *g, uint64_t n, tw_slow_record *out) {
+    const uint64_t *from = (const uint64_t *)&g->slow[n % TW_SLOW_RING];
+    uint64_t *to = (uint64_t *)out;
+    if (n >= tw_load_acquire(&g->slow_head) || tw_load_acquire(&from[0]) != n + 1) return false;
+    to[0] = n + 1;
+    for (size_t i = 1; i < sizeof *out / sizeof *to; ++i) to[i] = tw_load_acquire(&from[i]);
+    return tw_load(&from[0]) == n + 1;
+}
+
+uint64_t tw_segment_pause_end(tw_segment *g, uint64_t now_ns, const tw_pause_result *result) {
+    bool outermost = g->pause.depth == 1;
+    tw_cause cause = TW_CAUSE_GC0;
+    uint64_t length = tw_pause_end(&g->pause, now_ns, result, &cause);
+    if (outermost) tw_histogram_record(&g->pauses[cause], tw_layout_of(TW_LAYOUT_PAUSE), length);
+    return length;
+}

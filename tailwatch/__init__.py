@@ -1,0 +1,50 @@
+"""Why was that token late? ``tailwatch.install(app)`` answers it inside a Python model server."""
+
+from tailwatch import support
+
+support.require()
+
+from tailwatch.errors import (  # noqa: E402
+    AlreadyInstalledError,
+    NotInstalledError,
+    OptionError,
+    TailwatchError,
+    UnsupportedError,
+)
+from tailwatch.goodput import SLO  # noqa: E402
+
+if support.LINUX:
+    from tailwatch.watch import Middleware, Watch, current, freeze, install, snapshot, stream, uninstall
+    from tailwatch.watch import diagnose as doctor
+else:
+    from tailwatch.elsewhere import (  # type: ignore[assignment]
+        Middleware,
+        Watch,
+        current,
+        doctor,
+        freeze,
+        install,
+        snapshot,
+        stream,
+        uninstall,
+    )
+from tailwatch.version import VERSION as __version__  # noqa: E402
+
+__all__ = [
+    "SLO",
+    "AlreadyInstalledError",
+    "Middleware",
+    "NotInstalledError",
+    "OptionError",
+    "TailwatchError",
+    "UnsupportedError",
+    "Watch",
+    "__version__",
+    "current",
+    "doctor",
+    "freeze",
+    "install",
+    "snapshot",
+    "stream",
+    "uninstall",
+]

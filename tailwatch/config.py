@@ -1,0 +1,277 @@
+"""The options of install(): argument, else TAILWATCH_<NAME> from the environment, else the default.
+
+Every bad value is an OptionError that names the option, where it came from, what was expected and what was found.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tailwatch.errors import OptionError, nearest
+from tailwatch.goodput import PRESETS, SLO, real
+
+PREFIX = "TAILWATCH_"
+DEFAULT_SLO = "mlperf:llama2-70b"
+GC_POLICIES = ("freeze", "observe", "off")
+
+# Options of the design that this version does not have; naming them is better than calling them unknown.
+UNAVAILABLE = frozenset(
+    "gc_ceiling nvtx nvtx_tokens trace trace_on trace_keep exposition exemplars otel orca server_timing sse_timing "
+    "page page_token dir fast_sse".split()
+)
+_NOT_OPTIONS = frozenset({"TAILWATCH", "TAILWATCH_DIR"})
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+_ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}")
+_PATH = re.compile(r"/[!-~]*")
+_HOUR_MS = 3_600_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What install() was asked for. Made by Config.load(), which checks it.
+
+    Attributes:
+        slo: bounds on one request.
+        gc: "freeze", "observe" (look only) or "off" (no hook, nothing changed).
+        gc_warn_ms: log each pause at least this long, milliseconds; 0: none.
+        gc_log_all: log each pause.
+        slow_ms: log each gap at least this long, milliseconds; 0: none.
+        metrics_path: where an app serves the metrics; "": nowhere.
+        metrics_port: TCP port that a process without an app serves them on; 0: none.
+        role: what this process is, in the numbers ("api", "engine", ...); at most 31 characters.
+        routes: more routes that generate tokens, as templates.
+        max_label_sets: (model, route) pairs kept apart, 1 to 4096; further ones become "other".
+        trust_request_start: believe the X-Request-Start header of a proxy.
+        explicit: names of the options that were given, as arguments or by the environment.
+        unknown_environment: TAILWATCH_* variables that are no option.
+    """
+
+    slo: SLO
+    gc: str
+    gc_warn_ms: float
+    gc_log_all: bool
+    slow_ms: float
+    metrics_path: str
+    metrics_port: int
+    role: str
+    routes: tuple[str, ...]
+    max_label_sets: int
+    trust_request_start: bool
+    explicit: frozenset[str]
+    unknown_environment: tuple[str, ...]
+
+    @classmethod
+    def load(cls, *, app: bool = True, environment: Mapping[str, str] | None = None, **arguments: object) -> Config:
+        """Reads and checks all options; an argument that is None counts as not given.
+
+        Args:
+            app: whether the process serves an app, which decides the default role ("api", else "worker").
+            environment: in place of os.environ.
+            arguments: options by name.
+
+        Raises:
+            OptionError: for an unknown option, an option of a later version, and every bad value.
+        """
+        environment = os.environ if environment is None else environment
+        given = {**_from_environment(environment), **_from_arguments(arguments)}
+        values: dict[str, Any] = {name: _PARSERS[name](value) for name, value in given.items()}
+        return cls(
+            **{**_defaults(app), **values},
+            explicit=frozenset(given),
+            unknown_environment=_unknown_variables(environment),
+        )
+
+    def differing(self, other: Config) -> tuple[str, ...]:
+        """Names of the options whose values differ."""
+        return tuple(name for name in OPTIONS if getattr(self, name) != getattr(other, name))
+
+
+OPTIONS = tuple(field.name for field in fields(Config) if field.name not in {"explicit", "unknown_environment"})
+
+
+def variable_of(option: str) -> str:
+    """The environment variable that sets an option."""
+    return PREFIX + option.upper()
+
+
+def nearest_variable(name: str) -> str | None:
+    """The variable that a mistyped one most likely means, None where none is near."""
+    option = nearest(name.removeprefix(PREFIX), OPTIONS)
+    return variable_of(option) if option else None
+
+
+# What was given, and how it is read -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """One value of one option, and the environment variable it came from (None: an argument)."""
+
+    option: str
+    value: object
+    source: str | None = None
+
+    def refused(self, expected: str, choices: tuple[str, ...] = ()) -> OptionError:
+        return OptionError.of(self.option, self.value, expected, source=self.source, choices=choices)
+
+
+def _defaults(app: bool) -> dict[str, Any]:
+    return {
+        "slo": SLO.parse(PRESETS[DEFAULT_SLO]),
+        "gc": "freeze",
+        "gc_warn_ms": 0.0,
+        "gc_log_all": False,
+        "slow_ms": 0.0,
+        "metrics_path": "/metrics",
+        "metrics_port": 0,
+        "role": "api" if app else "worker",
+        "routes": (),
+        "max_label_sets": 32,
+        "trust_request_start": False,
+    }
+
+
+def _from_arguments(arguments: Mapping[str, object]) -> dict[str, _Given]:
+    given = {name: _Given(name, value) for name, value in arguments.items()}
+    for name, value in given.items():
+        if name in UNAVAILABLE:
+            raise value.refused("this option is not available in this version")
+        if name not in OPTIONS:
+            raise _no_such_option(name, value)
+    return {name: value for name, value in given.items() if value.value is not None}
+
+
+def _no_such_option(name: str, given: _Given) -> OptionError:
+    hint = nearest(name, OPTIONS)
+    meant = f"did you mean {hint!r}?" if hint else f"the options are {', '.join(OPTIONS)}"
+    return given.refused(f"there is no such option; {meant}")
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
+    """An empty variable counts as not set, except where empty means something: TAILWATCH_METRICS_PATH."""
+    given = {}
+    for name in (*OPTIONS, *sorted(UNAVAILABLE - {"dir"})):
+        variable = variable_of(name)
+        text = environment.get(variable)
+        if text is None or (not text.strip() and name != "metrics_path"):
+            continue
+        given[name] = _Given(name, text.strip(), variable)
+        if name in UNAVAILABLE:
+            raise given[name].refused("this option is not available in this version")
+    return given
+
+
+def _unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
+    known = _NOT_OPTIONS | {variable_of(name) for name in OPTIONS} | {variable_of(name) for name in UNAVAILABLE}
+    return tuple(sorted(name for name in environment if name.startswith(PREFIX) and name not in known))
+
+
+def _slo(given: _Given) -> SLO:
+    if isinstance(given.value, SLO):
+        return given.value
+    return SLO.parse(given.value, source=given.source)  # type: ignore[arg-type]  # refuses what is no text
+
+
+def _gc(given: _Given) -> str:
+    value = given.value.lower() if isinstance(given.value, str) else None
+    expected = "expected one of " + ", ".join(repr(policy) for policy in GC_POLICIES)
+    if value == "out-of-band":
+        raise given.refused(f"{expected}; 'out-of-band' is not available in this version")
+    if value is None or value not in GC_POLICIES:
+        raise given.refused(expected, GC_POLICIES)
+    return value
+
+
+def _milliseconds(given: _Given) -> float:
+    number = _number(given)
+    if not (math.isfinite(number) and 0 <= number <= _HOUR_MS):
+        raise given.refused("expected milliseconds, a number from 0 (off) to 3600000")
+    return number
+
+
+def _number(given: _Given) -> float:
+    """The value as a float; NaN for anything that is no number."""
+    value = given.value
+    if not isinstance(value, str):
+        return real(value)
+    try:
+        return float(value) if given.source else math.nan
+    except ValueError:
+        return math.nan
+
+
+def _integer(lowest: int, highest: int, what: str) -> Callable[[_Given], int]:
+    def parse(given: _Given) -> int:
+        number = _index(given)
+        if number is None or not lowest <= number <= highest:
+            raise given.refused(f"expected {what}, a whole number from {lowest} to {highest}")
+        return number
+
+    return parse
+
+
+def _index(given: _Given) -> int | None:
+    value = given.value
+    if isinstance(value, bool) or (isinstance(value, str) and given.source is None):
+        return None
+    try:
+        return int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        return None
+
+
+def _boolean(given: _Given) -> bool:
+    if isinstance(given.value, bool):
+        return given.value
+    text = given.value.lower() if isinstance(given.value, str) and given.source else ""
+    if text not in _TRUE | _FALSE:
+        how = "one of 1, true, yes, on, 0, false, no, off" if given.source else "True or False"
+        raise given.refused(f"expected {how}")
+    return text in _TRUE
+
+
+def _path(given: _Given) -> str:
+    value = given.value
+    if not isinstance(value, str) or not _PATH.fullmatch(value or "/") or set(value) & set("?#"):
+        raise given.refused("expected a path like '/metrics', or '' for none")
+    return value
+
+
+def _role(given: _Given) -> str:
+    if not isinstance(given.value, str) or not _ROLE.fullmatch(given.value):
+        raise given.refused("expected a name of 1 to 31 letters, digits, '_', '.', '-', like 'engine'")
+    return given.value
+
+
+def _routes(given: _Given) -> tuple[str, ...]:
+    value = given.value
+    expected = "expected route templates that begin with '/', like ['/generate', '/v2/{name}/stream']"
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise given.refused(expected)
+    if not all(isinstance(route, str) and route.startswith("/") and route.isprintable() for route in value):
+        raise given.refused(expected)
+    return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
+
+
+_PARSERS: Mapping[str, Callable[[_Given], object]] = {
+    "slo": _slo,
+    "gc": _gc,
+    "gc_warn_ms": _milliseconds,
+    "gc_log_all": _boolean,
+    "slow_ms": _milliseconds,
+    "metrics_path": _path,
+    "metrics_port": _integer(0, 65535, "a TCP port or 0 for none"),
+    "role": _role,
+    "routes": _routes,
+    "max_label_sets": _integer(1, 4096, "a number of label sets"),
+    "trust_request_start": _boolean,
+}

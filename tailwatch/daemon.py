@@ -1,0 +1,82 @@
+"""One quiet thread for everything that is neither stamping nor serving: logs, history, checks.
+
+It is started when the first request or stream comes, not at install, so that a server may fork first; a fork
+child starts its own. It wakes four times a second, does little under the GIL and never raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+WAKE_SECONDS = 0.25
+
+logger = logging.getLogger("tailwatch")
+
+
+@dataclass(slots=True)
+class Task:
+    """Something done every so many seconds (monotonic), first one period after the start."""
+
+    run: Callable[[], None]
+    every: float
+    due: float = 0.0
+
+
+@dataclass(slots=True)
+class Daemon:
+    """Runs tasks in one thread. ``failed`` is called for each one that raised; the first failure is logged."""
+
+    tasks: list[Task]
+    failed: Callable[[], None]
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _logged: bool = False
+
+    def start(self) -> None:
+        """Start the thread unless it runs. Cheap: one attribute."""
+        if self._thread is not None:
+            return
+        for task in self.tasks:
+            task.due = time.monotonic() + task.every
+        self._thread = threading.Thread(target=self._loop, name="tailwatch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it, two seconds at most."""
+        thread, self._thread = self._thread, None
+        self._stop.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(2.0)
+        self._stop = threading.Event()
+
+    def forget(self) -> None:
+        """In a fork child: the thread stayed with the parent."""
+        self._thread = None
+        self._stop = threading.Event()
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread was started in this process."""
+        return self._thread is not None
+
+    def _loop(self) -> None:
+        stop = self._stop
+        while not stop.wait(WAKE_SECONDS):
+            now = time.monotonic()
+            for task in self.tasks:
+                if now >= task.due:
+                    task.due = now + task.every
+                    self._run(task)
+
+    def _run(self, task: Task) -> None:
+        try:
+            task.run()
+        except Exception:
+            self.failed()
+            if not self._logged:
+                self._logged = True
+                logger.exception("tailwatch: a background task failed; it is counted and tried again")

@@ -1,0 +1,157 @@
+"""The long-lived heap of a model server: vocabulary, operator registry, KV-block pool."""
+
+from __future__ import annotations
+
+import gc
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailwatch.demo.model import VOCABULARY
+
+OBJECTS = 720_000  # vLLM's and SGLang's processes start at 640-800 thousand
+OPERATORS = 5_500
+RUN = 8  # KV blocks that stay together in the free queue: what one request gave back
+LETTERS = "etaoinshrdlucm"
+
+
+@dataclass
+class Token:
+    """What a tokenizer knows about one token; `pieces` are the two it was merged from."""
+
+    index: int
+    text: str
+    pieces: list[Token] = field(default_factory=list)
+    follows: list[Token] = field(default_factory=list)
+
+
+@dataclass
+class TrieNode:
+    """Longest-match lookup of a text's next token."""
+
+    children: dict[str, TrieNode] = field(default_factory=dict)
+    token: Token | None = None
+
+
+class Vocabulary:
+    """VOCABULARY tokens: single characters first, then pseudo-words with a leading space."""
+
+    def __init__(self, rng: random.Random) -> None:
+        texts = [chr(i) for i in range(128)]
+        seen = set(texts)
+        while len(texts) < VOCABULARY:
+            word = " " + "".join(rng.choices(LETTERS, k=rng.randint(2, 6)))
+            if word not in seen:
+                seen.add(word)
+                texts.append(word)
+        self.tokens = [Token(index, text) for index, text in enumerate(texts)]
+        self._root = TrieNode()
+        for token in rng.sample(self.tokens, len(self.tokens)):
+            token.pieces = rng.sample(self.tokens, 2)
+            token.follows = rng.sample(self.tokens, 6)
+            self._insert(token)
+
+    def _insert(self, token: Token) -> None:
+        node = self._root
+        for letter in token.text:
+            node = node.children.setdefault(letter, TrieNode())
+        node.token = token
+
+    def encode(self, text: str) -> list[int]:
+        """Longest match first; a character that is not in the vocabulary becomes '?'."""
+        found = []
+        at = 0
+        while at < len(text):
+            token = self._longest(text, at)
+            found.append(token.index)
+            at += len(token.text)
+        return found
+
+    def _longest(self, text: str, at: int) -> Token:
+        node, best = self._root, self.tokens[ord("?")]
+        for letter in text[at : at + 8]:
+            following = node.children.get(letter)
+            if following is None:
+                break
+            node = following
+            best = node.token or best
+        return best
+
+
+class Argument:
+    """One argument of an operator's schema."""
+
+    def __init__(self, name: str, kinds: list[type], owner: Operator) -> None:
+        self.name = name
+        self.kinds = kinds
+        self.owner = owner
+        self.attributes = {"default": None, "aliases": [owner]}
+
+
+class Operator:
+    """One registered operator: its class, its kernels per device, its schema, the operators it decomposes into."""
+
+    def __init__(self, index: int, rng: random.Random) -> None:
+        self.index = index
+        self.kernel_class = _kernel_class(index)
+        self.arguments = [Argument(f"a{i}", [int, float, self.kernel_class], self) for i in range(rng.randint(4, 9))]
+        self.kernels = {device: [_kernel(self), _kernel(self)] for device in ("cpu", "cuda", "meta")}
+        self.decomposition: list[Operator] = []
+
+
+def _kernel(operator: Operator) -> Any:
+    def kernel(*arguments: object) -> Operator:
+        return operator
+
+    return kernel
+
+
+def _kernel_class(index: int) -> type:
+    return type(f"Kernel{index}", (), {"__slots__": (), "index": index})
+
+
+class Block:
+    """One block of the KV cache, in a doubly linked free queue."""
+
+    __slots__ = ("following", "index", "previous", "references")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.references = 0
+        self.previous: Block | None = None
+        self.following: Block | None = None
+
+
+@dataclass
+class Heap:
+    """What the server holds for as long as it lives."""
+
+    vocabulary: Vocabulary
+    operators: list[Operator]
+    blocks: list[Block]
+
+
+def build(seed: int, objects: int = OBJECTS) -> Heap:
+    """Build the heap; afterwards the process tracks about `objects` objects, if it did not track more before."""
+    rng = random.Random(seed)
+    vocabulary = Vocabulary(rng)
+    operators = _operators(rng, max(1, OPERATORS * objects // OBJECTS))
+    missing = max(1_000, objects - len(gc.get_objects()))
+    return Heap(vocabulary, operators, _blocks(rng, missing))
+
+
+def _operators(rng: random.Random, count: int) -> list[Operator]:
+    operators = [Operator(index, rng) for index in range(count)]
+    for operator in operators:
+        operator.decomposition = rng.choices(operators, k=4)
+    rng.shuffle(operators)
+    return operators
+
+
+def _blocks(rng: random.Random, count: int) -> list[Block]:
+    runs = [[Block(index + i) for i in range(RUN)] for index in range(0, count, RUN)]
+    rng.shuffle(runs)
+    blocks = [block for run in runs for block in run]
+    for block, following in zip(blocks, blocks[1:]):
+        block.following, following.previous = following, block
+    return blocks

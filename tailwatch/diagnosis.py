@@ -1,0 +1,500 @@
+"""Advice over a snapshot: a table of small rules, each a question with one answer or none.
+
+A rule looks at frozen numbers only. `late` is quoted as the estimate it is, an overlap as "up to": an upper
+bound. Each finding ends in a command or an option; to find nothing is an answer too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from tailwatch.config import nearest_variable
+from tailwatch.goodput import MISSES
+from tailwatch.report import CAUSE_NAMES, ms, name_causes, split_by_cause
+from tailwatch.report import format_findings as format_findings
+from tailwatch.report import format_slow as format_slow
+from tailwatch.report import format_tail as format_tail
+from tailwatch.saved import from_dict as from_dict
+
+if TYPE_CHECKING:
+    from tailwatch.snapshots import Histogram, Snapshot
+
+SEVERITIES = ("high", "medium", "low", "info")
+GC_CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment")
+
+# When a rule speaks. The histograms are exact to 1.1 %, so a fifth of a percentile is far beyond their error.
+_GC_SHARE_OF_PERCENTILE = 0.2
+_GC_LEAST_SECONDS = 0.002
+_TTFT_SHARE = 0.05
+_FREEZE_PATIENCE_SECONDS = 600.0
+_LONG_GEN0_SECONDS = 0.005
+_CALLBACK_SHARE = 0.2
+_CALLBACK_LEAST_SECONDS = 0.001
+_ACCEPT_P99_SECONDS = 0.02
+_CLIENT_SHARE = 0.3
+_UNEXPLAINED_SHARE = 0.5
+_FEWEST_JUDGED = 20
+_FEWEST_GAPS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing worth knowing: which rule saw it, how bad it is, what it is in numbers, and what mends it."""
+
+    rule: str
+    severity: str
+    title: str
+    detail: str
+    advice: str
+
+    def as_dict(self) -> dict[str, str]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisContext:
+    """What a snapshot does not hold: how this process is set up. None: not known (a saved snapshot).
+
+    Attributes:
+        gc_policy: "freeze", "observe" or "off".
+        freeze_done: the heap was frozen, and nothing of the policy is still to come.
+        freeze_wanted: a freeze is still waiting for an instant with no stream in flight.
+        freeze_waited: for how many seconds.
+        foreign_freezes: gc.freeze() calls by others that were seen.
+        gc_enabled: gc.isenabled().
+        thresholds: gc.get_threshold().
+        python_version: sys.version_info[:3].
+        unknown_environment: TAILWATCH_* variables that are no option.
+        notes: more to tell, a sentence each.
+    """
+
+    gc_policy: str | None = None
+    freeze_done: bool | None = None
+    freeze_wanted: bool = False
+    freeze_waited: float | None = None
+    foreign_freezes: int = 0
+    gc_enabled: bool | None = None
+    thresholds: tuple[int, ...] | None = None
+    python_version: tuple[int, ...] | None = None
+    unknown_environment: tuple[str, ...] = ()
+    notes: tuple[str, ...] | list[str] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, beside a saved snapshot: {"snapshot": ..., "context": ...}."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> DiagnosisContext:
+        """What as_dict() wrote; names it does not know are left out."""
+        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+
+
+Rule = Callable[["Snapshot", DiagnosisContext], "Finding | None"]
+
+
+def doctor(snapshot: Snapshot, context: DiagnosisContext | None = None) -> list[Finding]:
+    """Everything the rules see, the worst first; never empty."""
+    context = context or DiagnosisContext()
+    found = [finding for rule in RULES if (finding := rule(snapshot, context)) is not None]
+    if all(finding.severity == "info" for finding in found):
+        found.append(_nothing(snapshot) if _seen(snapshot) else _no_requests())
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def headline(snapshot: Snapshot, context: DiagnosisContext | None = None) -> str:
+    """One sentence: the tail of the gaps between tokens, and what GC has to do with it."""
+    context = context or DiagnosisContext()
+    blame = _blame(snapshot)
+    if blame is None:
+        return _headline_without_gc(snapshot)
+    return (
+        f"{blame.percentile} ITL {ms(blame.gap)}; up to {ms(blame.lost)} of it is {blame.causes}, "
+        f"{_where(snapshot, blame.cause)}; {_mends(context)}"
+    )
+
+
+def _headline_without_gc(snapshot: Snapshot) -> str:
+    p99 = snapshot.itl.p(99)
+    if p99 is None:
+        return "no gaps between tokens yet"
+    without = snapshot.itl_without_gc.p(99)
+    return f"p99 ITL {ms(p99)}, {ms(without)} without garbage collection: it is not what makes the tail"
+
+
+def _mends(context: DiagnosisContext) -> str:
+    if context.gc_policy != "freeze":
+        return "`install(app, gc='freeze')` mends it"
+    if context.freeze_done:
+        return "the heap is frozen: this is what newer objects cost"
+    return "`tailwatch.freeze()` at a quiet moment mends it"
+
+
+# Numbers the rules share -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Blame:
+    """The lowest percentile of ITL at which GC shows: its gap, what it lost, and the causes, the worst first."""
+
+    percentile: str
+    gap: float
+    lost: float
+    cause: str
+    causes: str
+
+
+def _blame(snapshot: Snapshot) -> _Blame | None:
+    late = _gc_only(snapshot.late_by_phase["itl"])
+    for name, needed, value in _LEVELS:
+        if snapshot.itl.count < needed or not any(late.values()):
+            continue
+        gap, without = value(snapshot.itl), value(snapshot.itl_without_gc)
+        lost = (gap or 0.0) - (without or 0.0)
+        if gap and lost >= max(_GC_LEAST_SECONDS, gap * _GC_SHARE_OF_PERCENTILE):
+            return _Blame(name, gap, lost, max(late, key=lambda cause: late[cause]), name_causes(late))
+    return None
+
+
+_LEVELS: tuple[tuple[str, int, Callable[[Histogram], float | None]], ...] = (
+    ("p99", 100, lambda gaps: gaps.p(99)),
+    ("p99.9", 1000, lambda gaps: gaps.p(99.9)),
+    ("longest", 1, lambda gaps: gaps.max),
+)
+
+
+def _gc_only(by_cause: Mapping[str, float]) -> dict[str, float]:
+    return {cause: by_cause.get(cause, 0.0) for cause in GC_CAUSES}
+
+
+def _where(snapshot: Snapshot, cause: str) -> str:
+    """Which process was paused most by a cause."""
+    paused = [process for process in snapshot.processes if process.paused.get(cause, 0.0) > 0]
+    if not paused:
+        return "in this group"
+    worst = max(paused, key=lambda process: process.paused[cause])
+    name = "the server" if worst.role == "api" else f"the {worst.role} process"
+    return f"in {name}" if len(paused) == 1 else f"in {len(paused)} processes, most in {worst.name}"
+
+
+def _tail_shares(snapshot: Snapshot, phase: str) -> dict[str, float]:
+    """Shares of the time that the slowest gaps took beyond the typical, over the octaves that reach p99."""
+    histogram = snapshot.itl if phase == "itl" else snapshot.ttft
+    p99 = histogram.p(99)
+    sums = {"gc": 0.0, "policy": 0.0, "client": 0.0, "accept": 0.0, "unexplained": 0.0}
+    for octave in snapshot.tail.get(phase, []):
+        if p99 is None or octave.upper <= p99:
+            continue
+        sums["gc"] += sum(_gc_only(octave.late).values())
+        sums["policy"] += octave.late.get("policy", 0.0)
+        sums["client"] += octave.client
+        sums["accept"] += octave.accept
+        sums["unexplained"] += octave.unexplained
+    total = sum(sums.values())
+    return {name: value / total for name, value in sums.items()} if total > 0 else {}
+
+
+def _seen(snapshot: Snapshot) -> bool:
+    return bool(snapshot.opened or sum(snapshot.requests.values()) or snapshot.itl.count)
+
+
+# The rules -------------------------------------------------------------------------------------------------
+
+
+def gc_tail(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """GC pauses dominate the tail of the gaps between tokens."""
+    blame = _blame(snapshot)
+    if blame is None:
+        return None
+    late, overlap = _gc_only(snapshot.late_by_phase["itl"]), _gc_only(snapshot.overlap_by_phase["itl"])
+    count, longest = snapshot.gc.collections.get(blame.cause, 0), snapshot.gc.max.get(blame.cause, 0.0)
+    detail = (
+        f"{blame.percentile} ITL {ms(blame.gap)}, {ms(blame.gap - blame.lost)} without GC. All streams together lost an "
+        f"estimated {ms(sum(late.values()))} ({split_by_cause(late)}); up to {ms(sum(overlap.values()))} of their gaps coincided "
+        f"with collections. {CAUSE_NAMES[blame.cause]} ran {count} times {_where(snapshot, blame.cause)}, "
+        f"the longest {ms(longest)}."
+    )
+    title = f"{blame.causes} makes up to {ms(blame.lost)} of the {blame.percentile} gap between tokens"
+    severity = "high" if blame.percentile == "p99" else "medium"
+    return Finding("gc-tail", severity, title, detail, _gc_advice(blame.cause, context))
+
+
+def _gc_advice(cause: str, context: DiagnosisContext) -> str:
+    if context.gc_policy != "freeze":
+        return "install(app, gc='freeze')"
+    if not context.freeze_done:
+        return "tailwatch.freeze() at a quiet moment: the heap is not frozen yet"
+    if cause in ("gc2", "gc_full"):
+        return (
+            "tailwatch.freeze(again=True) at a quiet moment: what remains is objects made after the freeze. Pauses "
+            "from before it are counted too: tailwatch.snapshot(window='5m') shows the last minutes"
+        )
+    return (
+        "install(app, gc_log_all=True): what remains is the requests' own objects; the log says how many each pass met"
+    )
+
+
+def gc_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Requests wait for GC before the app even sees them."""
+    late, overlap = _gc_only(snapshot.late_by_phase["ttft"]), _gc_only(snapshot.overlap_by_phase["ttft"])
+    lost, share = sum(late.values()), _tail_shares(snapshot, "ttft").get("gc", 0.0)
+    if lost < 0.05 or (lost < _TTFT_SHARE * snapshot.ttft.sum and share < _CLIENT_SHARE):
+        return None
+    cause = max(late, key=lambda name: late[name])
+    detail = (
+        f"{snapshot.ttft.count} requests waited {ms(lost)} in all for collections before the app was entered "
+        f"({split_by_cause(late)}), {_where(snapshot, cause)}; up to {ms(sum(overlap.values()))} of their time to first token "
+        f"coincided with one. p99 TTFT {ms(snapshot.ttft.p(99))}."
+    )
+    title = f"{name_causes(late)} holds up requests before they are accepted"
+    return Finding("gc-ttft", "medium", title, detail, _gc_advice(cause, context))
+
+
+def policy_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Our own freeze cost somebody time."""
+    lost = snapshot.late.get("policy", 0.0)
+    if lost < 0.05:
+        return None
+    detail = f"Streams lost an estimated {ms(lost)} to tailwatch's own collect-freeze-collect passes."
+    advice = "install(app) before the server takes traffic, so that the freeze happens at lifespan start-up"
+    return Finding("policy-pauses", "low", "the freeze itself delayed requests", detail, advice)
+
+
+def freeze_pending(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """The freeze found no instant without a stream in flight."""
+    waited = snapshot.seconds if context.freeze_waited is None else context.freeze_waited
+    if not context.freeze_wanted or context.freeze_done or waited < _FREEZE_PATIENCE_SECONDS:
+        return None
+    detail = (
+        f"For {waited / 60:.0f} minutes there was no instant without a stream in flight, and tailwatch never stops one; "
+        f"{snapshot.in_flight} are in flight now. Objects made since start-up are still collected with every full pass."
+    )
+    advice = "tailwatch.freeze() at a quiet moment, or drain this server once"
+    return Finding("freeze-pending", "medium", "the heap could not be frozen yet", detail, advice)
+
+
+def foreign_freeze(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Somebody else froze the heap."""
+    if not context.foreign_freezes:
+        return None
+    detail = (
+        f"gc.freeze() was called {context.foreign_freezes} times by other code. tailwatch never undoes it; garbage that "
+        "was frozen with it stays until gc.unfreeze()."
+    )
+    advice = "nothing to mend; install(app, gc='observe') leaves the heap to that code alone"
+    return Finding("foreign-freeze", "info", "other code froze the heap", detail, advice)
+
+
+def gc_disabled(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Automatic collection is off, and cyclic garbage stays."""
+    if context.gc_enabled is not False and not (context.thresholds and context.thresholds[0] == 0):
+        return None
+    detail = "Automatic collection is switched off in this process, not by tailwatch: cyclic garbage is never freed."
+    advice = "gc.enable() and install(app, gc='freeze'): short pauses without the growth"
+    return Finding("gc-disabled", "medium", "somebody switched garbage collection off", detail, advice)
+
+
+def long_generation_0(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """The youngest generation takes long, which it should not."""
+    longest = snapshot.gc.max.get("gc0", 0.0)
+    if longest < _LONG_GEN0_SECONDS:
+        return None
+    modern = context.python_version is None or tuple(context.python_version) >= (3, 12)
+    reason = (
+        "Since CPython 3.12 it waits for the interpreter loop, so C code that allocates a lot (json.loads, pickle, a big "
+        "decode) leaves one huge young list: go by the length of a pause, not by its generation."
+        if modern
+        else "It is small on this version: finalizers that work, or a burst of cyclic garbage, make it long."
+    )
+    lost = snapshot.late.get("gc0", 0.0)
+    detail = f"The longest took {ms(longest)}; streams lost an estimated {ms(lost)} to generation 0. {reason}"
+    severity = "medium" if lost >= 0.1 else "low"
+    advice = "install(app, gc_warn_ms=5): logs each with its objects; decode large inputs in pieces"
+    return Finding("long-generation-0", severity, "generation 0 pauses are long", detail, advice)
+
+
+def callbacks(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Other people's gc.callbacks make the pauses longer."""
+    spent, paused = (sum(_gc_only(values).values()) for values in (snapshot.gc.callbacks, snapshot.paused))
+    if spent < _CALLBACK_LEAST_SECONDS or spent <= _CALLBACK_SHARE * paused:
+        return None
+    detail = f"Callbacks of other code took {ms(spent)} of {ms(paused)} paused, {spent / paused:.0%}, inside the collections."
+    advice = (
+        "print(gc.callbacks) in the server lists them (a server's own GC debug option adds one); remove the dearest"
+    )
+    return Finding("gc-callbacks", "medium", "gc.callbacks of other code lengthen the pauses", detail, advice)
+
+
+def accept_wait(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Requests wait for the event loop, and pauses do not explain it."""
+    accept = snapshot.queue["accept"]
+    p99 = accept.p(99)
+    other = accept.sum - sum(snapshot.late_by_phase["ttft"].values())
+    if p99 is None or p99 < _ACCEPT_P99_SECONDS or other < 0.5 * accept.sum:
+        return None
+    detail = (
+        f"p99 from the kernel's arrival to the app {ms(p99)}, {accept.count} requests; {ms(other)} of {ms(accept.sum)} in "
+        "all is no recorded pause: something else holds the event loop before the app is entered."
+    )
+    advice = "PYTHONASYNCIODEBUG=1 logs each callback over 100 ms; move what blocks into a thread (asyncio.to_thread)"
+    return Finding("accept-wait", "medium", "the event loop is blocked while requests arrive", detail, advice)
+
+
+def slow_clients(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Clients that read slowly stretch the gaps."""
+    share, waits = _tail_shares(snapshot, "itl").get("client", 0.0), snapshot.send_wait
+    if not waits.count or share < _CLIENT_SHARE:
+        return None
+    detail = (
+        f"{share:.0%} of the slowest gaps' excess is waiting for a client to read; {waits.count} sends waited, "
+        f"p99 {ms(waits.p(99))}, {ms(waits.sum)} in all. The model is not slower for it."
+    )
+    advice = "tailwatch doctor FILE --slow names their requests; install(app, slow_ms=200) logs them"
+    return Finding("slow-clients", "low", "slow clients make part of the tail", detail, advice)
+
+
+def unexplained(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Most of the tail is neither a pause nor a slow client."""
+    share = _tail_shares(snapshot, "itl").get("unexplained", 0.0)
+    p50, p99 = snapshot.itl.p(50), snapshot.itl.p(99)
+    if snapshot.itl.count < _FEWEST_GAPS or share < _UNEXPLAINED_SHARE or p50 is None or p99 is None or p99 < 2 * p50:
+        return None
+    detail = (
+        f"p99 ITL {ms(p99)} against p50 {ms(p50)}; {share:.0%} of the slowest gaps' excess is no collection and no slow "
+        "client. It may be the model, the batch, the event loop or the machine: nothing here tells them apart."
+    )
+    advice = "install(app, slow_ms=100): logs each slow gap with its request and split"
+    return Finding("unexplained", "low", "most of the tail is not explained by pauses", detail, advice)
+
+
+def slo_missed(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Fewer good requests than asked for."""
+    attainment, asked = snapshot.attainment, snapshot.slo.attainment
+    good, missed = snapshot.requests.get("good", 0), {name: snapshot.requests.get(name, 0) for name in MISSES}
+    judged = good + sum(missed.values())
+    if attainment is None or attainment >= asked or judged < _FEWEST_JUDGED:
+        return None
+    why = ", ".join(f"{name} {count}" for name, count in sorted(missed.items(), key=lambda item: -item[1]) if count)
+    detail = f"{good} of {judged} requests were good; misses: {why}. {_worst_bound(snapshot)}"
+    title = f"attainment {attainment:.2%} is below the {asked:.2%} asked for"
+    advice = "tailwatch doctor FILE --slow shows the gaps that cost it; install(app, slo=...) sets other bounds"
+    return Finding("slo", "high", title, detail, advice)
+
+
+def _worst_bound(snapshot: Snapshot) -> str:
+    within = {name: share for name, share in snapshot.window("1h").within.items() if share is not None}
+    within = {name: share for name, share in within.items() if getattr(snapshot.slo, name, None)}
+    if not within:
+        return "Which bound was missed most is not recorded here."
+    worst = min(within, key=lambda name: within[name])
+    bound = getattr(snapshot.slo, worst)
+    return f"The bound missed most is {worst} <= {ms(bound)}: {within[worst]:.2%} kept it in the last hour."
+
+
+def label_overflow(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """More label sets than there is room for."""
+    if not snapshot.label_overflow:
+        return None
+    room = min(4096, max(64, 2 * len(snapshot.labels)))
+    detail = (
+        f"{snapshot.label_overflow} requests are counted under model and route 'other': there was no room for theirs."
+    )
+    advice = f"install(app, max_label_sets={room})"
+    return Finding("label-overflow", "low", "label sets ran out", detail, advice)
+
+
+_DROP_ADVICE = {
+    "opaque": "leave text/event-stream out of the compression: a compressed body cannot be read",
+    "choice": "nothing to mend: choices beyond the eighth of a request have no TPOT",
+    "slow_log": "install(app, slow_ms=...) with a higher bound: slow gaps came faster than they were logged",
+    "pause_log": "install(app, gc_log_all=False, gc_warn_ms=...): pauses came faster than they were logged",
+    "late_stamp": "look for tokens stamped after the end of their stream (s.token(at=...))",
+    "unknown_gap": "install(app, slow_ms=...): gaps spanned more pauses than are kept, their overlap is a lower bound",
+}
+
+
+def drops(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Something was not recorded, and counted."""
+    dropped = {reason: count for reason, count in snapshot.drops.items() if count}
+    if not dropped:
+        return None
+    worst = max(dropped, key=lambda reason: dropped[reason])
+    detail = "Dropped and counted: " + ", ".join(f"{reason} {count}" for reason, count in dropped.items()) + "."
+    advice = _DROP_ADVICE.get(worst, "tailwatch_dropped_events_total at /metrics shows when")
+    return Finding("drops", "low", "some events were dropped", detail, advice)
+
+
+def internal_errors(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Something went wrong inside tailwatch itself."""
+    failed = {where: count for where, count in snapshot.errors.items() if count}
+    if not failed:
+        return None
+    detail = "Counted, logged once, and kept from the server: " + ", ".join(f"{k} {v}" for k, v in failed.items()) + "."
+    advice = "report it with the log line of 'tailwatch' and the output of `tailwatch doctor FILE --json report.json`"
+    return Finding("internal-errors", "medium", "tailwatch had errors of its own", detail, advice)
+
+
+def unknown_variables(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """An environment variable that looks like an option and is none."""
+    if not context.unknown_environment:
+        return None
+    near = {name: nearest_variable(name) for name in context.unknown_environment}
+    told = ", ".join(f"{name} (did you mean {hint}?)" if hint else name for name, hint in near.items())
+    name, hint = next(((n, h) for n, h in near.items() if h), (context.unknown_environment[0], None))
+    advice = f"rename it: {hint}" if hint else f"unset {name}"
+    detail = f"Set, and read by nothing: {told}."
+    return Finding("unknown-variables", "medium", "TAILWATCH_* variables that do nothing", detail, advice)
+
+
+def notes(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """What the process wants to have said."""
+    if not context.notes:
+        return None
+    return Finding(
+        "notes",
+        "info",
+        "about this process",
+        " ".join(context.notes),
+        "tailwatch.doctor() in the process shows the newest",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    gc_tail,
+    gc_ttft,
+    slo_missed,
+    freeze_pending,
+    gc_disabled,
+    long_generation_0,
+    callbacks,
+    accept_wait,
+    internal_errors,
+    unknown_variables,
+    policy_pauses,
+    slow_clients,
+    unexplained,
+    label_overflow,
+    drops,
+    foreign_freeze,
+    notes,
+)
+
+
+def _nothing(snapshot: Snapshot) -> Finding:
+    requests = sum(snapshot.requests.values())
+    detail = (
+        f"Looked at {requests} finished requests and {snapshot.itl.count} gaps over {snapshot.seconds:.0f} s: "
+        f"p99 TTFT {ms(snapshot.ttft.p(99))}, p99 ITL {ms(snapshot.itl.p(99))} "
+        f"({ms(snapshot.itl_without_gc.p(99))} without GC), paused {ms(sum(snapshot.paused.values()))} in all, "
+        f"attainment {'unknown' if snapshot.attainment is None else f'{snapshot.attainment:.2%}'}."
+    )
+    return Finding("nothing", "info", "I see nothing", detail, "tailwatch doctor FILE --slow shows the slowest gaps")
+
+
+def _no_requests() -> Finding:
+    detail = "No request on a generation route has been seen, so there is nothing to judge."
+    advice = "send one request to a generation route; install(app, routes=['/your/route']) if it is not a known one"
+    return Finding("no-requests", "info", "no requests yet", detail, advice)

@@ -1,0 +1,192 @@
+"""The collector: its pauses, bracketed in C, and the freeze.
+
+Two callables of ours stand in ``gc.callbacks``: one first, one last. Both are C: a Python callback would hand the
+GIL over between start and stop and book the wait as a pause.
+
+``freeze`` is collect, freeze, collect: the first pass so that no garbage is frozen (it would never be freed), the
+last because a full pass becomes due when the survivors since the last one exceed a quarter of the objects it
+found, and it should find few. These two passes are the only work in proportion to the heap that runs on a
+serving thread, and only when no stream is in flight.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailwatch import _hot
+
+WARM_REQUESTS = 32
+WARM_PATIENCE_SECONDS = 600.0
+
+_GENERATIONAL, _INCREMENTAL = 0, 1
+
+
+def collector_mode() -> int:
+    """How this interpreter's generations read: 0 generational, 1 incremental (CPython 3.14.0 to 3.14.4)."""
+    return _INCREMENTAL if sys.version_info[:2] == (3, 14) and gc.get_threshold()[2] == 0 else _GENERATIONAL
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """What one freeze did.
+
+    ``seconds`` is the whole pause, ``collected`` the objects its two passes freed, ``unfrozen`` whether what had
+    been frozen before was looked at again.
+    """
+
+    seconds: float
+    collected: int
+    unfrozen: bool
+    reason: str
+
+
+@dataclass(slots=True)
+class FreezeState:
+    """Where the policy stands: done at start-up, done after warm-up, or still waiting for a moment without streams."""
+
+    started_at: float = field(default_factory=time.monotonic)
+    startup_done: bool = False
+    warm_done: bool = False
+    gave_up: bool = False
+    done: list[Freeze] = field(default_factory=list)
+
+
+class GCHook:
+    """Brackets ``gc.callbacks`` and keeps the freeze policy of one process."""
+
+    def __init__(self, core: _hot.Core, policy: str) -> None:
+        self.core = core
+        self.policy = policy
+        self.state = FreezeState()
+        self.foreign_freezes = 0
+        self.foreign_unfreezes = 0
+        self.frozen_before = 0
+        self._first: Callable[[str, dict[str, int]], None] = core.gc_first
+        self._last: Callable[[str, dict[str, int]], None] = core.gc_last
+        self._originals: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._attached = False
+
+    def attach(self) -> None:
+        """Put the brackets into ``gc.callbacks`` and watch for other people's freezes."""
+        self.frozen_before = gc.get_freeze_count()  # O(frozen objects): here, before traffic, and never again
+        self.core.watch_gc(collector_mode(), gc.callbacks, self._last)
+        self._attached = True
+        self._bracket()
+        self._wrap("freeze", self._saw_freeze)
+        self._wrap("unfreeze", self._saw_unfreeze)
+
+    def detach(self) -> list[str]:
+        """Take everything out again. Returns what could not be undone, a sentence each."""
+        if not self._attached:
+            return []
+        self._attached = False
+        report = [sentence for name in ("freeze", "unfreeze") if (sentence := self._unwrap(name))]
+        gc.callbacks[:] = [each for each in gc.callbacks if each not in (self._first, self._last)]
+        self.core.cancel_pause()
+        if self.state.done:
+            report += self._thaw()
+        return report
+
+    def verify(self) -> bool:
+        """Put the brackets back to both ends where somebody moved or removed them. False: they had to be."""
+        callbacks = gc.callbacks
+        if not self._attached or (len(callbacks) > 1 and callbacks[0] is self._first and callbacks[-1] is self._last):
+            return True
+        missing = self._first not in callbacks or self._last not in callbacks
+        if missing:
+            self.core.cancel_pause()
+        self._bracket()
+        return not missing
+
+    def freeze(self, *, again: bool = False, reason: str = "asked") -> Freeze:
+        """Collect, freeze, collect, now, on this thread: a pause of cause ``policy``.
+
+        ``again`` unfreezes first, so that what died while frozen is freed: a pass over the whole heap.
+        """
+        self.core.policy_begin()
+        try:
+            if again:
+                self._original("unfreeze")()
+            collected = gc.collect()
+            self._original("freeze")()
+            collected += gc.collect()
+        finally:
+            paused_ns = self.core.policy_end()
+        result = Freeze((paused_ns or 0) / 1e9, collected, again, reason)
+        self.state.done.append(result)
+        return result
+
+    def on_startup(self) -> None:
+        """The app is about to take traffic: the first freeze."""
+        if self.policy == "freeze" and self._attached and not self.state.startup_done:
+            self.state.startup_done = True
+            self.freeze(reason="start-up")
+
+    def on_idle(self) -> None:
+        """No stream is in flight: freeze what start-up missed, and once more after warm-up, if still wanted."""
+        state = self.state
+        if state.warm_done or state.gave_up or self.policy != "freeze" or not self._attached:
+            return
+        if not state.startup_done:
+            state.startup_done = True
+            self.freeze(reason="first idle moment")
+        elif self.core.opened >= WARM_REQUESTS:
+            state.warm_done = True
+            self.freeze(reason="warm-up")
+
+    def expire(self) -> None:
+        """Stop waiting for a moment without streams once patience is spent: we never stop a stream in flight."""
+        state = self.state
+        if state.warm_done or self.core.opened < WARM_REQUESTS:
+            return
+        if time.monotonic() - state.started_at > WARM_PATIENCE_SECONDS:
+            state.gave_up = True
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a freeze is still wanted."""
+        return self.policy == "freeze" and not self.state.warm_done
+
+    def _bracket(self) -> None:
+        others = [each for each in gc.callbacks if each not in (self._first, self._last)]
+        gc.callbacks[:] = [self._first, *others, self._last]
+
+    def _wrap(self, name: str, saw: Callable[[], None]) -> None:
+        original: Callable[[], None] = getattr(gc, name)
+
+        def watched() -> None:
+            saw()
+            original()
+
+        watched.__name__ = watched.__qualname__ = name
+        watched.__doc__ = original.__doc__
+        self._originals[name] = (original, watched)
+        setattr(gc, name, watched)
+
+    def _unwrap(self, name: str) -> str | None:
+        original, ours = self._originals.pop(name)
+        if getattr(gc, name) is ours:
+            setattr(gc, name, original)
+            return None
+        return f"gc.{name} was wrapped by somebody else after us: our wrapper stays inside theirs and only counts"
+
+    def _original(self, name: str) -> Callable[[], None]:
+        wrapped: Any = self._originals.get(name)
+        return wrapped[0] if wrapped else getattr(gc, name)  # type: ignore[no-any-return]
+
+    def _saw_freeze(self) -> None:
+        self.foreign_freezes += 1
+
+    def _saw_unfreeze(self) -> None:
+        self.foreign_unfreezes += 1
+
+    def _thaw(self) -> list[str]:
+        if self.frozen_before or self.foreign_freezes:
+            return ["the heap stays frozen: others froze objects too, and unfreezing would undo theirs"]
+        gc.unfreeze()
+        return []

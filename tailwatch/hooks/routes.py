@@ -1,0 +1,161 @@
+"""Which requests generate tokens, and the template under which a request is labelled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from tailwatch.errors import OptionError
+
+UNMATCHED = "unmatched"
+
+# Wherever an app is mounted: OpenAI, Anthropic, vLLM. The longer name comes first, it becomes the label.
+_SUFFIXES = (
+    "/v1/chat/completions",
+    "/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/inference/v1/generate",
+)
+# Names too general to be looked for in the middle of a path: SGLang, TGI, TensorRT-LLM, LMDeploy; llama.cpp; Ollama.
+_EXACT = (
+    "/generate",
+    "/generate_stream",
+    "/completion",
+    "/completions",
+    "/infill",
+    "/api/generate",
+    "/api/chat",
+)
+# Triton and KServe; Gemini.
+_TEMPLATES = (
+    "/v2/models/{model}/generate",
+    "/v2/models/{model}/generate_stream",
+    "/v2/models/{model}/versions/{version}/generate",
+    "/v2/models/{model}/versions/{version}/generate_stream",
+    "/v1beta/models/{model}:generateContent",
+    "/v1beta/models/{model}:streamGenerateContent",
+)
+
+_PARAMETER = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
+
+
+class Routes:
+    """The generation routes of one process: the known ones, those asked for, and those that ever streamed.
+
+    patterns: paths as the app's router sees them, `/chat` or `/chat/{user}`. Raises OptionError for one that
+    does not begin with a slash or that is not a template.
+    """
+
+    __slots__ = ("_exact", "_templates")
+
+    def __init__(self, patterns: Iterable[str] = ()) -> None:
+        self._exact: set[str] = {*_EXACT, *_SUFFIXES}
+        self._templates: dict[str, re.Pattern[str]] = {}
+        for pattern in (*_TEMPLATES, *patterns):
+            _check(pattern)
+            self.learn(pattern)
+
+    def learn(self, template: str) -> None:
+        """From now on requests on this route count. Does nothing for one that counts already, or is no route."""
+        if template == UNMATCHED:
+            return
+        if "{" not in template:
+            self._exact.add(template)
+        elif template not in self._templates:
+            self._templates[template] = expression(template)
+
+    def generates(self, scope: Mapping[str, Any]) -> bool:
+        """Whether a request of this http or websocket scope is expected to generate tokens."""
+        if scope["type"] == "http" and scope["method"] != "POST":
+            return False
+        return self._known(path_of(scope)) is not None or (
+            "app_root_path" in scope and self._known(path_below(scope, scope["root_path"])) is not None
+        )
+
+    def label(self, scope: Mapping[str, Any]) -> str:
+        """The template a request is labelled with, never a raw path: what a client invents is "unmatched".
+
+        Only complete once the app's router has seen the scope.
+        """
+        path = path_of(scope)
+        route = scope.get("route")
+        template = getattr(route, "path", None)
+        if isinstance(template, str):
+            within = hasattr(route, "endpoint")  # a mount has none: what follows it in the path is the client's
+            return _prefixed(template, path, scope.get("path_params") or {}) if within else template
+        if "endpoint" in scope and "app_root_path" not in scope:  # matched by a router that does not say by what
+            return _with_names(path, scope.get("path_params") or {}) or UNMATCHED
+        return self._known(path) or UNMATCHED
+
+    def _known(self, path: str) -> str | None:
+        if path in self._exact:
+            return path
+        if path.endswith(_SUFFIXES):
+            return next(suffix for suffix in _SUFFIXES if path.endswith(suffix))
+        for template, pattern in self._templates.items():
+            if pattern.fullmatch(path):
+                return template
+        return None
+
+
+def path_of(scope: Mapping[str, Any]) -> str:
+    """The path as the whole app's routes see it: without the root path that the server or a proxy put before it."""
+    return path_below(scope, scope.get("app_root_path", scope.get("root_path", "")))
+
+
+def path_below(scope: Mapping[str, Any], root: str) -> str:
+    """The path without a root before it, where it begins with that."""
+    path: str = scope["path"]
+    if root and path.startswith(root):
+        rest = path[len(root) :]
+        if not rest or rest[0] == "/":
+            return rest or "/"
+    return path
+
+
+def expression(template: str) -> re.Pattern[str]:
+    """Matches the paths of a template: `{name}` is one segment, or a part of one, `{name:path}` is anything."""
+    parts, end = [], 0
+    for parameter in _PARAMETER.finditer(template):
+        parts.append(re.escape(template[end : parameter.start()]))
+        parts.append(".*" if parameter.group(2) == "path" else "[^/]+")
+        end = parameter.end()
+    parts.append(re.escape(template[end:]))
+    return re.compile("".join(parts), re.DOTALL)
+
+
+def _check(pattern: str) -> None:
+    rest = _PARAMETER.sub("", pattern)
+    if not pattern.startswith("/") or "{" in rest or "}" in rest:
+        raise OptionError.of("routes", pattern, 'expected a path such as "/chat" or "/chat/{user}"')
+
+
+def _prefixed(route: str, path: str, params: Mapping[str, Any]) -> str:
+    """A route's path is relative to the mount or the included router it stands in: put that before it."""
+    if route == path:
+        return route
+    pattern, own = _tail(route)
+    match = pattern.fullmatch(path)
+    others = {name: value for name, value in params.items() if name not in own}
+    return (_with_names(match[1], others) or "") + route if match else route
+
+
+@lru_cache(maxsize=1024)
+def _tail(route: str) -> tuple[re.Pattern[str], frozenset[str]]:
+    """What matches a path that ends as the route does, and the names of the route's own parameters."""
+    pattern = re.compile(f"(.*?){expression(route).pattern}", re.DOTALL)
+    return pattern, frozenset(parameter[1] for parameter in _PARAMETER.finditer(route))
+
+
+def _with_names(path: str, params: Mapping[str, Any]) -> str | None:
+    """The path with {name} for each parameter's value; None when a value is not found in it."""
+    for name, value in params.items():
+        before, found, after = f"{path}/".partition(f"/{value}/")
+        if not found:
+            return None
+        path = f"{before}/{{{name}}}/{after}"[:-1]
+    return path

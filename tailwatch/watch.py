@@ -1,0 +1,384 @@
+"""install() and uninstall(): the only file that changes the process, and it can undo it.
+
+Hooks and exporters meet here. One process has one Watch, whatever the number of its apps.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tailwatch import _hot, snapshots
+from tailwatch.config import Config
+from tailwatch.daemon import Daemon, Task
+from tailwatch.diagnosis import DiagnosisContext, Finding, doctor
+from tailwatch.errors import AlreadyInstalledError, NotInstalledError
+from tailwatch.export.prometheus import Exposition, serve_http
+from tailwatch.goodput import parse_window
+from tailwatch.hooks import asgi
+from tailwatch.hooks.gc import Freeze, GCHook
+from tailwatch.hooks.routes import Routes, route_of
+from tailwatch.logs import PauseLog, SlowLog
+from tailwatch.version import VERSION
+
+logger = logging.getLogger("tailwatch")
+
+_ERROR_ASGI, _ERROR_GC_HOOK, _ERROR_POLICY, _ERROR_DAEMON, _ERROR_RENDER, _ERROR_REGISTRY = range(6)
+_GOODPUT_WINDOW = 60
+_FIXED = frozenset({"max_label_sets", "role", "metrics_port"})
+_lock = threading.RLock()
+_current: Watch | None = None
+_fork_hook = False
+
+
+class Watch:
+    """What install() returns: one process under observation.
+
+    Attributes:
+        app: what to serve: the installed object itself, changed in place, or a wrapper for a bare callable.
+        config: the options in force.
+        core: the writer of this process's numbers.
+    """
+
+    def __init__(self, config: Config, *, door: bool) -> None:
+        self.config = config
+        self.door = door
+        self.app: Any = None
+        self.notes: list[str] = []
+        self.core = _hot.Core(
+            config.role, config.max_label_sets, config.slo.as_core(), int(config.slow_ms * 1e6), route_of, asgi.timed_send
+        )
+        self.gc = GCHook(self.core, config.gc)
+        self.history = snapshots.History()
+        self.routes = Routes(config.routes)
+        self._records = snapshots.Records(self.core.address)
+        self._pause_log = PauseLog(self._records, self.core, config.gc_warn_ms / 1e3, config.gc_log_all)
+        self._slow_log = SlowLog(self._records, self.core, config.slow_ms / 1e3)
+        self.exposition = Exposition(
+            self.snapshot,
+            version=VERSION,
+            python=platform.python_version(),
+            slo=lambda: self.config.slo.text,
+            extra_bytes=self.history.bytes,
+            goodput_window=_GOODPUT_WINDOW,
+            on_registry_error=lambda: self.core.count_error(_ERROR_REGISTRY),
+        )
+        self._attached: list[asgi.Attached] = []
+        self._close_port: Callable[[], None] | None = None
+        self._daemon = Daemon(
+            [
+                Task(self._pause_log.drain, 0.25),
+                Task(self._slow_log.drain, 0.25),
+                Task(self._check_gc, 1.0),
+                Task(self._remember, 5.0),
+            ],
+            lambda: self.core.count_error(_ERROR_DAEMON),
+        )
+
+    # ---- what users ask ----
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory fixed at install, in bytes; a stream in flight takes about two KiB beside it."""
+        return self.core.bytes + self.history.bytes
+
+    def snapshot(self, window: str | float | None = None) -> snapshots.Snapshot:
+        """All numbers of this process since install, or of the last ``window`` ("5m", "90s", seconds).
+
+        A window is answered from readings kept every 5 s (the last minute) or every minute (the last hour);
+        ``Snapshot.seconds`` says what it really covers.
+        """
+        now = snapshots.take([self.core.address])
+        return now if window is None else self.history.window(now, parse_window(window))
+
+    def stream(
+        self, *, model: str = "unknown", route: str = "stream", arrival: int | None = None, request_id: str = "", trace_id: str = ""
+    ) -> StreamContext:
+        """A request stamped by hand; ``arrival`` in monotonic ns, now by default."""
+        self._daemon.start()
+        return StreamContext(self, self.core.stream(model, route, arrival, request_id, trace_id))
+
+    def freeze(self, *, again: bool = False) -> Freeze:
+        """Collect, freeze, collect, on this thread, now."""
+        return self.gc.freeze(again=again)
+
+    def doctor(self) -> list[Finding]:
+        """What the numbers say, the worst first."""
+        return doctor(self.snapshot(), self.context())
+
+    def context(self) -> DiagnosisContext:
+        """What the doctor needs to know beside the numbers."""
+        state = self.gc.state
+        return DiagnosisContext(
+            gc_policy=self.config.gc,
+            freeze_done=bool(state.done),
+            freeze_wanted=self.gc.waiting and state.gave_up,
+            foreign_freezes=self.gc.foreign_freezes,
+            gc_enabled=gc.isenabled(),
+            thresholds=gc.get_threshold(),
+            python_version=sys.version_info[:3],
+            unknown_environment=self.config.unknown_environment,
+            notes=list(self.notes),
+        )
+
+    # ---- install and undo ----
+
+    def start(self) -> None:
+        """Hook the collector and serve what needs no app."""
+        if self.config.gc != "off":
+            self.gc.attach()
+        if self.config.metrics_port:
+            self._close_port = serve_http(self.config.metrics_port, self.exposition)
+
+    def attach(self, app: Any, *, wrap: bool = False) -> Any:
+        """Put the stamping layer around an app; ``wrap`` leaves the object itself alone. Returns what to serve."""
+        attached = asgi.attach(app, self._hook(), wrap=wrap)
+        if attached not in self._attached:
+            self._attached.append(attached)
+        if self.app is None:
+            self.app = attached.app
+        return attached.app
+
+    def adopt(self, config: Config) -> None:
+        """Take over options given in code after a door (Middleware) had installed: the arguments win."""
+        fixed = sorted(_FIXED.intersection(self.config.differing(config)))
+        if fixed:
+            self.notes.append(f"install() came after a door had installed: {', '.join(fixed)} could no longer be changed")
+        changed = {name: getattr(config, name) for name in config.explicit - _FIXED}
+        self.config = self.config.replace(changed)
+        self.door = False
+        self.core.configure(self.config.slo.as_core(), int(self.config.slow_ms * 1e6))
+        self._pause_log.warn, self._pause_log.every = self.config.gc_warn_ms / 1e3, self.config.gc_log_all
+        self._slow_log.slow = self.config.slow_ms / 1e3
+        self.routes.add(self.config.routes)
+        self._adopt_policy(self.config.gc)
+
+    def stop(self) -> list[str]:
+        """Undo everything. Returns what could not be undone, a sentence each."""
+        self._daemon.stop()
+        report = [sentence for attached in self._attached if (sentence := attached.detach())]
+        report += self.gc.detach()
+        if self._close_port is not None:
+            self._close_port()
+        self._attached, self._close_port = [], None
+        return report
+
+    def after_fork(self) -> None:
+        """In a child: its numbers start from zero, its daemon starts anew with its first request."""
+        self.core.reset()
+        self.history = snapshots.History()
+        self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
+        self._daemon.forget()
+
+    # ---- called by the hooks ----
+
+    def _hook(self) -> asgi.Hook:
+        return asgi.Hook(
+            core=self.core,
+            routes=self.routes,
+            trust_request_start=self.config.trust_request_start,
+            metrics=self.exposition.render,
+            metrics_path=self.config.metrics_path,
+            on_request=self._daemon.start,
+            on_startup=self._guarded(self.gc.on_startup),
+            on_idle=self._guarded(self.gc.on_idle),
+            on_error=lambda: self.core.count_error(_ERROR_ASGI),
+        )
+
+    def _guarded(self, act: Callable[[], None]) -> Callable[[], None]:
+        def guarded() -> None:
+            try:
+                act()
+            except Exception:
+                self.core.count_error(_ERROR_POLICY)
+
+        return guarded
+
+    def idle(self) -> None:
+        """A stream ended; when none is left the collector's policy may act."""
+        if self.core.in_flight == 0:
+            self._guarded(self.gc.on_idle)()
+
+    def _adopt_policy(self, policy: str) -> None:
+        if policy == self.gc.policy:
+            return
+        self.gc.policy = policy
+        if policy == "off":
+            self.gc.detach()
+        else:
+            self.gc.attach()
+
+    def _check_gc(self) -> None:
+        if self.config.gc != "off" and not self.gc.verify():
+            self.core.count_error(_ERROR_GC_HOOK)
+        self.gc.expire()
+
+    def _remember(self) -> None:
+        self.history.push(self.snapshot())
+
+
+class StreamContext:
+    """``with tailwatch.stream(...) as s`` and ``async with``: ends the stream as the block ends."""
+
+    __slots__ = ("_stream", "_watch")
+
+    def __init__(self, watch: Watch, stream: _hot.Stream) -> None:
+        self._watch = watch
+        self._stream = stream
+
+    def __enter__(self) -> _hot.Stream:
+        return self._stream
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._stream.end(error)
+        self._watch.idle()
+
+    async def __aenter__(self) -> _hot.Stream:
+        return self._stream
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.__exit__(kind, error, trace)
+
+
+class Middleware:
+    """For servers that take an ASGI middleware class. It installs, or joins what is installed, and never raises for
+    options that differ from those in force: it says so to the doctor."""
+
+    def __init__(self, app: Any, **options: object) -> None:
+        self.app = app
+        self._serve = _through_door(app, options)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """The ASGI entry point."""
+        await self._serve(scope, receive, send)
+
+
+def _through_door(app: Any, options: dict[str, object]) -> Any:
+    global _current
+    with _lock:
+        config = Config.load(app=True, **options)
+        if _current is None:
+            _current = _begin(config, door=True)
+        elif ignored := sorted(set(options).intersection(_current.config.differing(config))):
+            _current.notes.append(f"Middleware came second: its {', '.join(ignored)} had no effect")
+        return _current.attach(app, wrap=True)
+
+
+def _begin(config: Config, *, door: bool) -> Watch:
+    watch = Watch(config, door=door)
+    try:
+        watch.start()
+    except BaseException:
+        watch.stop()
+        raise
+    _follow_forks()
+    logger.info(
+        "tailwatch %s: %.1f MiB fixed, %d label sets, gc=%s, SLO %s",
+        VERSION, watch.memory_bytes / 2**20, config.max_label_sets, config.gc, config.slo.text,
+    )  # fmt: skip
+    return watch
+
+
+def _follow_forks() -> None:
+    global _fork_hook
+    if not _fork_hook:
+        os.register_at_fork(after_in_child=_after_fork)
+        _fork_hook = True
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()
+    if _current is not None:
+        _current.after_fork()
+
+
+def install(app: Any = None, **options: object) -> Watch:
+    """Watch this process, and stamp every token that ``app`` streams.
+
+    Args:
+        app: an ASGI app, before or after its start-up; None for a process without one.
+        options: see Config; each is also an environment variable TAILWATCH_<NAME>.
+
+    Returns:
+        The process's Watch. Called again with the same options it is the same one, with one more app.
+
+    Raises:
+        OptionError: a bad option.
+        AlreadyInstalledError: called again with other options.
+    """
+    global _current
+    with _lock:
+        config = Config.load(app=app is not None, **options)
+        if _current is None:
+            _current = _begin(config, door=False)
+        elif _current.door:
+            _current.adopt(config)
+        else:
+            _refuse_difference(_current, config, options)
+        watch = _current
+        if app is not None:
+            watch.attach(app)
+        return watch
+
+
+def _refuse_difference(watch: Watch, config: Config, options: dict[str, object]) -> None:
+    differing = [name for name in watch.config.differing(config) if name in options]
+    if differing:
+        was = ", ".join(f"{name}={getattr(watch.config, name)!s}" for name in differing)
+        raise AlreadyInstalledError(f"install() was called before with {was}; call uninstall() first to change {', '.join(differing)}")
+
+
+def uninstall() -> list[str]:
+    """Put everything back as it was before install().
+
+    Returns:
+        What could not be undone and became inert instead, a sentence each; empty when nothing is left.
+        Without an install() before, nothing happens.
+    """
+    global _current
+    with _lock:
+        watch, _current = _current, None
+        report = watch.stop() if watch is not None else []
+    for sentence in report:
+        logger.warning("tailwatch: %s", sentence)
+    return report
+
+
+def current() -> Watch:
+    """The Watch of this process.
+
+    Raises:
+        NotInstalledError: install() was not called.
+    """
+    if _current is None:
+        raise NotInstalledError("tailwatch is not installed in this process: call tailwatch.install(app) first")
+    return _current
+
+
+def snapshot(window: str | float | None = None) -> snapshots.Snapshot:
+    """All numbers since install(), or of the last window ("5m"). See Watch.snapshot."""
+    return current().snapshot(window)
+
+
+def stream(
+    *, model: str = "unknown", route: str = "stream", arrival: int | None = None, request_id: str = "", trace_id: str = ""
+) -> StreamContext:
+    """A request stamped by hand, ``with`` or ``async with``. See Watch.stream."""
+    return current().stream(model=model, route=route, arrival=arrival, request_id=request_id, trace_id=trace_id)
+
+
+def freeze(*, again: bool = False) -> Freeze:
+    """Collect, freeze, collect, on this thread, now; ``again`` unfreezes first. Returns what it did and took."""
+    return current().freeze(again=again)
+
+
+def diagnose() -> list[Finding]:
+    """What the numbers say, the worst first; each finding ends in an option or a command."""
+    return current().doctor()
