@@ -1,6 +1,7 @@
 #include "tailwatch/histogram.h"
 
 #include <math.h>
+#include <sched.h>
 #include <string.h>
 
 #include "layout_tables.h"
@@ -136,7 +137,9 @@ void tw_histogram_move(tw_histogram *h, const tw_layout *layout, uint64_t from_n
 
 /* ---- Reading ---- */
 
-#define SUM_TRIES 1000 /* a writer killed between the two words leaves the sequence odd for ever */
+/* A writer that was preempted between the two words is waited for; one that was killed there is not. */
+#define SUM_SPINS 100
+#define SUM_TRIES 20000
 
 static void sum_read(const tw_histogram *h, tw_counts *out) {
     for (int attempt = 0; attempt < SUM_TRIES; attempt++) {
@@ -144,6 +147,7 @@ static void sum_read(const tw_histogram *h, tw_counts *out) {
         out->sum_high = tw_load_acquire(&h->sum_high);
         out->sum_low = tw_load_acquire(&h->sum_low);
         if (seq % 2 == 0 && seq == tw_load(&h->carry_seq)) return;
+        if (attempt >= SUM_SPINS) sched_yield();
     }
 }
 

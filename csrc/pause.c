@@ -10,7 +10,7 @@
  * - the word is a single store at each edge, so it is never torn;
  * - of an open pause, the start is stored last (and is OPEN while the cause changes), last_stop_ns after it;
  * - a closing pause publishes its record first and last_stop_ns last. In between it is seen twice, as a record
- *   and as open, never not at all; an overlap counts no instant twice;
+ *   and as open, never not at all; the record is believed, and an overlap counts no instant twice;
  * - a record's seq is cleared before it is overwritten and stored last. The fields in between are
  *   release-stored and acquire-loaded, so that a reader that saw a new field sees the cleared seq too.
  */
@@ -33,7 +33,7 @@ void tw_pause_begin(tw_pause_clock *p, tw_cause cause, uint64_t now_ns) {
     if (tw_load(&p->depth) > 1) return;
     uint64_t start = even(now_ns);
     tw_store(&p->closed_stop_ns, tw_load(&p->last_stop_ns));
-    tw_store(&p->open_start_ns, NOT_STARTED);
+    tw_store_release(&p->open_start_ns, NOT_STARTED);
     tw_store_release(&p->open_cause, (uint64_t)cause);
     tw_store_release(&p->open_start_ns, start);
     tw_store_release(&p->word[cause], (tw_load(&p->word[cause]) - start) | 1);
@@ -203,13 +203,20 @@ static void add_overlap(void *context, uint64_t n, const stretch *s, uint64_t ov
     out->total_ns += overlap_ns;
 }
 
+/* Whether the ring already holds the pause that was seen open, or a later one: it closed meanwhile. */
+static bool has_closed(const tw_pause_clock *p, const stretch *open) {
+    uint64_t head = tw_load_acquire(&p->head);
+    stretch newest;
+    return head != 0 && record_stretch(p, head - 1, &newest) && newest.start_ns >= open->start_ns;
+}
+
 void tw_pause_overlap(const tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, tw_overlap *out) {
     uint64_t ceiling = to_ns;
     stretch s;
     memset(out, 0, sizeof *out);
     out->complete = true;
     if (from_ns >= to_ns) return;
-    if (open_stretch(p, to_ns, &s)) add_overlap(out, 0, &s, take(&s, from_ns, &ceiling));
+    if (open_stretch(p, to_ns, &s) && !has_closed(p, &s)) add_overlap(out, 0, &s, take(&s, from_ns, &ceiling));
     out->complete = walk(p, from_ns, ceiling, add_overlap, out);
 }
 

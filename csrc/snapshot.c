@@ -28,10 +28,11 @@ const tw_layout *tw_metric_layout(int metric) {
 
 /* ---- words ---- */
 
+/* What is loaded after the last of them is loaded later. */
 static void words_load(void *out, const void *from, size_t bytes) {
     uint64_t *to = out;
     const uint64_t *words = from;
-    for (size_t i = 0; i < bytes / sizeof *to; i++) to[i] = tw_load(&words[i]);
+    for (size_t i = 0; i < bytes / sizeof *to; i++) to[i] = tw_load_acquire(&words[i]);
 }
 
 static void words_add(void *sum, const void *from, size_t bytes) {
@@ -130,7 +131,6 @@ static void counts_shift(tw_counts *itl, const tw_counts *shift) {
 static int gaps_keep(tw_snapshot_series *to, const tw_series *from) {
     tw_counts shift, itl;
     tw_histogram_read(&from->itl_shift, &shift);
-    tw_fence_acquire();
     tw_histogram_read(&from->itl, &itl);
     int error = counts_keep(&to->metric[TW_METRIC_ITL], &itl);
     counts_shift(&itl, &shift);
@@ -222,7 +222,6 @@ static bool second_read(const tw_second *from, tw_second *out) {
     uint64_t second = tw_load_acquire(&from->second);
     if (second == 0) return false;
     words_load(out, from, sizeof *out);
-    tw_fence_acquire();
     return out->second == second && tw_load(&from->second) == second;
 }
 
@@ -500,9 +499,10 @@ static void pauses_subtract(tw_snapshot_process *later, const tw_snapshot_proces
 
 static int one_process_subtract(tw_snapshot_process *out, const tw_snapshot_process *later,
                                 const tw_snapshot_process *earlier) {
+    static const tw_snapshot_process nothing = {.pid = 0};
     *out = *later;
     memset(out->pauses, 0, sizeof out->pauses);
-    if (!earlier) earlier = &(const tw_snapshot_process){.pid = 0};
+    if (!earlier) earlier = &nothing;
     pauses_subtract(out, earlier);
     int error = 0;
     for (int i = 0; i < TW_CAUSES && !error; i++) {

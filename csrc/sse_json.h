@@ -44,7 +44,7 @@ static inline uint64_t tw_word_load(const char *p) {
 /* High bit set in each zero byte; above the first such byte there may be false ones. */
 static inline uint64_t tw_word_zero(uint64_t word) { return (word - TW_EACH_BYTE) & ~word & TW_EACH_BYTE << 7; }
 
-/* The first byte that is in mask order; byte order decides which end that is, so only little endian jumps. */
+/* Which byte of the word in memory order the mask marks first; a big endian one is looked at byte by byte. */
 static inline size_t tw_word_first(uint64_t mask) {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     return (size_t)__builtin_ctzll(mask) / 8;
@@ -266,7 +266,7 @@ static inline uint64_t tw_json_count(tw_json *json) {
     tw_slice digits = tw_json_scalar(json);
     uint64_t value = 0;
     for (size_t i = 0; i < digits.len && digits.at[i] >= '0' && digits.at[i] <= '9'; i++) {
-        if (value > (UINT64_MAX - 9) / 10) return UINT64_MAX;
+        if (value > (UINT32_MAX - 9) / 10) return UINT32_MAX;
         value = value * 10 + (uint64_t)(digits.at[i] - '0');
     }
     return value;
@@ -281,10 +281,7 @@ static inline bool tw_json_is_empty(tw_json *json, tw_slice *text) {
     }
     if (c == '{' || c == '[') {
         const char *start = json->p++;
-        bool empty = tw_json_peek(json) == (c == '{' ? '}' : ']');
-        if (!json->sse) json->p = start;  /* the same walk from the bracket, or on from where the data went on */
-        if (empty) {
-            if (!json->sse) json->p++, tw_json_space(json);
+        if (tw_json_peek(json) == (c == '{' ? '}' : ']')) {
             json->p++;
             return true;
         }

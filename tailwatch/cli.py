@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.metadata
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tailwatch import demo
 from tailwatch.diagnosis import (
     DiagnosisContext,
     Finding,
@@ -22,7 +23,6 @@ from tailwatch.diagnosis import (
     headline,
 )
 from tailwatch.errors import TailwatchError
-from tailwatch.goodput import SLO, real
 
 if TYPE_CHECKING:
     from tailwatch.snapshots import Snapshot
@@ -65,49 +65,11 @@ def _wrong(message: str) -> int:
     return WRONG_CALL
 
 
-def _checked_slo(text: str) -> str:
-    try:
-        return SLO.parse(text).text
-    except TailwatchError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _positive(text: str) -> float:
-    try:
-        number = real(float(text))
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 1e6:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
-    return number
-
-
-# demo ------------------------------------------------------------------------------------------------------
-
-
 def _add_demo(commands: Any) -> None:
     about = "serve a small model here, drive it, and show what GC does to its tokens, with and without the freeze"
-    demo = commands.add_parser("demo", help=about, description=about)
-    demo.add_argument("--duration", type=_positive, metavar="S", help="seconds of measured load in each arm")
-    demo.add_argument("--rate", type=_positive, metavar="R", help="requests per second (default: 60 %% of capacity)")
-    demo.add_argument("--slo", type=_checked_slo, metavar="SLO", help="like 'ttft<=500ms,tpot<=40ms@99%%'")
-    demo.add_argument("--seed", type=int, metavar="N", help="of the arrival schedule")
-    demo.add_argument("--json", type=Path, metavar="FILE", help="write what was printed")
-    demo.set_defaults(run=_demo)
-
-
-def _demo(parsed: argparse.Namespace) -> int:
-    try:
-        module = importlib.import_module("tailwatch.demo")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "tailwatch":
-            raise
-        return _wrong(f"the demo needs {error.name}: pip install 'tailwatch[demo]'")
-    status: int = module.main(parsed)
-    return status
-
-
-# doctor ----------------------------------------------------------------------------------------------------
+    command = commands.add_parser("demo", help=about, description=about)
+    demo.add_arguments(command)
+    command.set_defaults(run=demo.main)
 
 
 def _add_doctor(commands: Any) -> None:
@@ -124,28 +86,44 @@ def _doctor(parsed: argparse.Namespace) -> int:
         return _wrong(f"{parsed.file}: a running server cannot be asked from outside in this version; {_SAVE}")
     try:
         snapshot, context = _load(_read(parsed.file))
-    except (OSError, ValueError) as error:
-        return _wrong(f"{parsed.file}: {error}")
-    findings = doctor(snapshot, context)
-    slow = [format_slow(gap) for gap in snapshot.slowest] if parsed.slow else []
-    _print_report(snapshot, context, findings, slow if parsed.slow else None)
+    except OSError as error:
+        return _wrong(f"{parsed.file}: {error.strerror}")
+    except ValueError as error:
+        return _wrong(f"{parsed.file}: this is no JSON: {error}")
+    report = _report(snapshot, context, parsed.slow)
+    _print_report(report)
     if parsed.json is not None:
-        _write_json(parsed.json, headline(snapshot, context), findings, slow)
-    return FOUND if any(finding.severity in ("high", "medium") for finding in findings) else OK
+        _write_json(parsed.json, report)
+    return FOUND if any(finding.severity in ("high", "medium") for finding in report.findings) else OK
 
 
-def _print_report(
-    snapshot: Snapshot, context: DiagnosisContext, findings: Sequence[Finding], slow: Sequence[str] | None
-) -> None:
-    print(headline(snapshot, context), format_findings(findings), format_tail(snapshot), sep="\n\n")
-    if slow is not None:
-        print("", *(slow or ["no slow gap was kept"]), sep="\n")
+@dataclass(frozen=True)
+class _Report:
+    headline: str
+    findings: list[Finding]
+    tail: str
+    slow: list[str] | None
+
+
+def _report(snapshot: Snapshot, context: DiagnosisContext, slow: bool) -> _Report:
+    return _Report(
+        headline(snapshot, context),
+        doctor(snapshot, context),
+        format_tail(snapshot),
+        [format_slow(gap) for gap in snapshot.slowest] if slow else None,
+    )
+
+
+def _print_report(report: _Report) -> None:
+    print(report.headline, format_findings(report.findings), report.tail, sep="\n\n")
+    if report.slow is not None:
+        print("", *(report.slow or ["no slow gap was kept"]), sep="\n")
 
 
 def _read(file: str) -> Mapping[str, Any]:
     data = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
     if not isinstance(data, dict):
-        raise TailwatchError(f"{file}: expected a snapshot, a JSON object; {_SAVE}")
+        raise TailwatchError(f"{file}: this is no snapshot, which is a JSON object; {_SAVE}")
     return data
 
 
@@ -156,9 +134,8 @@ def _load(data: Mapping[str, Any]) -> tuple[Snapshot, DiagnosisContext]:
     return from_dict(data["snapshot"]), DiagnosisContext.from_dict(data.get("context") or {})
 
 
-def _write_json(path: Path, sentence: str, findings: Sequence[Finding], slow: Sequence[str]) -> None:
-    report = {"headline": sentence, "findings": [finding.as_dict() for finding in findings], "slow": list(slow)}
+def _write_json(path: Path, report: _Report) -> None:
     try:
-        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise TailwatchError(f"--json {path}: {error.strerror}") from error

@@ -10,7 +10,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tailwatch.errors import OptionError, nearest
@@ -22,8 +22,10 @@ GC_POLICIES = ("freeze", "observe", "off")
 
 # Options of the design that this version does not have; naming them is better than calling them unknown.
 UNAVAILABLE = frozenset(
-    "gc_ceiling nvtx nvtx_tokens trace trace_on trace_keep exposition exemplars otel orca server_timing sse_timing "
-    "page page_token dir fast_sse".split()
+    {
+        *("gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "exposition", "exemplars", "otel"),
+        *("orca", "server_timing", "sse_timing", "page", "page_token", "dir", "fast_sse"),
+    }
 )
 _NOT_OPTIONS = frozenset({"TAILWATCH", "TAILWATCH_DIR"})
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -87,6 +89,10 @@ class Config:
             explicit=frozenset(given),
             unknown_environment=_unknown_variables(environment),
         )
+
+    def replace(self, changed: Mapping[str, Any]) -> Config:
+        """The same with other values, taken as checked, which count as given."""
+        return replace(self, **changed, explicit=self.explicit | frozenset(changed))
 
     def differing(self, other: Config) -> tuple[str, ...]:
         """Names of the options whose values differ."""

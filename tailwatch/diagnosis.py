@@ -28,7 +28,6 @@ GC_CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment")
 _GC_SHARE_OF_PERCENTILE = 0.2
 _GC_LEAST_SECONDS = 0.002
 _TTFT_SHARE = 0.05
-_FREEZE_PATIENCE_SECONDS = 600.0
 _LONG_GEN0_SECONDS = 0.005
 _CALLBACK_SHARE = 0.2
 _CALLBACK_LEAST_SECONDS = 0.001
@@ -60,9 +59,8 @@ class DiagnosisContext:
 
     Attributes:
         gc_policy: "freeze", "observe" or "off".
-        freeze_done: the heap was frozen, and nothing of the policy is still to come.
-        freeze_wanted: a freeze is still waiting for an instant with no stream in flight.
-        freeze_waited: for how many seconds.
+        freeze_done: the heap was frozen at least once.
+        freeze_wanted: one more was due, and no instant without a stream in flight came within 10 minutes.
         foreign_freezes: gc.freeze() calls by others that were seen.
         gc_enabled: gc.isenabled().
         thresholds: gc.get_threshold().
@@ -74,7 +72,6 @@ class DiagnosisContext:
     gc_policy: str | None = None
     freeze_done: bool | None = None
     freeze_wanted: bool = False
-    freeze_waited: float | None = None
     foreign_freezes: int = 0
     gc_enabled: bool | None = None
     thresholds: tuple[int, ...] | None = None
@@ -89,7 +86,7 @@ class DiagnosisContext:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DiagnosisContext:
         """What as_dict() wrote; names it does not know are left out."""
-        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        known: dict[str, Any] = {field.name: data[field.name] for field in fields(cls) if field.name in data}
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
 
 
@@ -212,12 +209,13 @@ def gc_tail(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     late, overlap = _gc_only(snapshot.late_by_phase["itl"]), _gc_only(snapshot.overlap_by_phase["itl"])
     count, longest = snapshot.gc.collections.get(blame.cause, 0), snapshot.gc.max.get(blame.cause, 0.0)
     detail = (
-        f"{blame.percentile} ITL {ms(blame.gap)}, {ms(blame.gap - blame.lost)} without GC. All streams together lost an "
-        f"estimated {ms(sum(late.values()))} ({split_by_cause(late)}); up to {ms(sum(overlap.values()))} of their gaps coincided "
-        f"with collections. {CAUSE_NAMES[blame.cause]} ran {count} times {_where(snapshot, blame.cause)}, "
+        f"{blame.percentile} ITL {ms(blame.gap)}, {ms(blame.gap - blame.lost)} without GC. "
+        f"All streams together lost an estimated {ms(sum(late.values()))} ({split_by_cause(late)}); "
+        f"up to {ms(sum(overlap.values()))} of their gaps coincided with collections. "
+        f"{CAUSE_NAMES[blame.cause].capitalize()}: {count} times {_where(snapshot, blame.cause)}, "
         f"the longest {ms(longest)}."
     )
-    title = f"{blame.causes} makes up to {ms(blame.lost)} of the {blame.percentile} gap between tokens"
+    title = f"up to {ms(blame.lost)} of the {blame.percentile} gap between tokens is {blame.causes}"
     severity = "high" if blame.percentile == "p99" else "medium"
     return Finding("gc-tail", severity, title, detail, _gc_advice(blame.cause, context))
 
@@ -225,7 +223,7 @@ def gc_tail(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
 def _gc_advice(cause: str, context: DiagnosisContext) -> str:
     if context.gc_policy != "freeze":
         return "install(app, gc='freeze')"
-    if not context.freeze_done:
+    if not context.freeze_done or context.freeze_wanted:
         return "tailwatch.freeze() at a quiet moment: the heap is not frozen yet"
     if cause in ("gc2", "gc_full"):
         return (
@@ -246,10 +244,11 @@ def gc_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     cause = max(late, key=lambda name: late[name])
     detail = (
         f"{snapshot.ttft.count} requests waited {ms(lost)} in all for collections before the app was entered "
-        f"({split_by_cause(late)}), {_where(snapshot, cause)}; up to {ms(sum(overlap.values()))} of their time to first token "
-        f"coincided with one. p99 TTFT {ms(snapshot.ttft.p(99))}."
+        f"({split_by_cause(late)}), {_where(snapshot, cause)}; "
+        f"up to {ms(sum(overlap.values()))} of their time to first token coincided with one. "
+        f"p99 TTFT {ms(snapshot.ttft.p(99))}."
     )
-    title = f"{name_causes(late)} holds up requests before they are accepted"
+    title = f"requests wait for {name_causes(late)} before they are accepted"
     return Finding("gc-ttft", "medium", title, detail, _gc_advice(cause, context))
 
 
@@ -265,15 +264,16 @@ def policy_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | No
 
 def freeze_pending(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """The freeze found no instant without a stream in flight."""
-    waited = snapshot.seconds if context.freeze_waited is None else context.freeze_waited
-    if not context.freeze_wanted or context.freeze_done or waited < _FREEZE_PATIENCE_SECONDS:
+    if not context.freeze_wanted:
         return None
     detail = (
-        f"For {waited / 60:.0f} minutes there was no instant without a stream in flight, and tailwatch never stops one; "
-        f"{snapshot.in_flight} are in flight now. Objects made since start-up are still collected with every full pass."
+        "For 10 minutes there was no instant without a stream in flight, and tailwatch never stops one; "
+        f"{snapshot.in_flight} are in flight now. "
+        + ("Objects made since start-up are" if context.freeze_done else "The whole heap is")
+        + " still walked by every full collection."
     )
     advice = "tailwatch.freeze() at a quiet moment, or drain this server once"
-    return Finding("freeze-pending", "medium", "the heap could not be frozen yet", detail, advice)
+    return Finding("freeze-pending", "medium", "the heap could not be frozen after warm-up", detail, advice)
 
 
 def foreign_freeze(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -281,8 +281,8 @@ def foreign_freeze(snapshot: Snapshot, context: DiagnosisContext) -> Finding | N
     if not context.foreign_freezes:
         return None
     detail = (
-        f"gc.freeze() was called {context.foreign_freezes} times by other code. tailwatch never undoes it; garbage that "
-        "was frozen with it stays until gc.unfreeze()."
+        f"gc.freeze() was called {context.foreign_freezes} times by other code. "
+        "tailwatch never undoes it; garbage that was frozen with it stays until gc.unfreeze()."
     )
     advice = "nothing to mend; install(app, gc='observe') leaves the heap to that code alone"
     return Finding("foreign-freeze", "info", "other code froze the heap", detail, advice)
@@ -304,8 +304,8 @@ def long_generation_0(snapshot: Snapshot, context: DiagnosisContext) -> Finding 
         return None
     modern = context.python_version is None or tuple(context.python_version) >= (3, 12)
     reason = (
-        "Since CPython 3.12 it waits for the interpreter loop, so C code that allocates a lot (json.loads, pickle, a big "
-        "decode) leaves one huge young list: go by the length of a pause, not by its generation."
+        "Since CPython 3.12 it waits for the interpreter loop, so C code that allocates a lot (json.loads, pickle, "
+        "a big decode) leaves one huge young list: go by the length of a pause, not by its generation."
         if modern
         else "It is small on this version: finalizers that work, or a burst of cyclic garbage, make it long."
     )
@@ -321,7 +321,7 @@ def callbacks(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     spent, paused = (sum(_gc_only(values).values()) for values in (snapshot.gc.callbacks, snapshot.paused))
     if spent < _CALLBACK_LEAST_SECONDS or spent <= _CALLBACK_SHARE * paused:
         return None
-    detail = f"Callbacks of other code took {ms(spent)} of {ms(paused)} paused, {spent / paused:.0%}, inside the collections."
+    detail = f"Callbacks of other code took {ms(spent)} of {ms(paused)} paused: {spent / paused:.0%}."
     advice = (
         "print(gc.callbacks) in the server lists them (a server's own GC debug option adds one); remove the dearest"
     )
@@ -336,8 +336,9 @@ def accept_wait(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None
     if p99 is None or p99 < _ACCEPT_P99_SECONDS or other < 0.5 * accept.sum:
         return None
     detail = (
-        f"p99 from the kernel's arrival to the app {ms(p99)}, {accept.count} requests; {ms(other)} of {ms(accept.sum)} in "
-        "all is no recorded pause: something else holds the event loop before the app is entered."
+        f"p99 from the kernel's arrival to the app {ms(p99)}, {accept.count} requests; "
+        f"{ms(other)} of {ms(accept.sum)} in all is no recorded pause: "
+        "something else holds the event loop before the app is entered."
     )
     advice = "PYTHONASYNCIODEBUG=1 logs each callback over 100 ms; move what blocks into a thread (asyncio.to_thread)"
     return Finding("accept-wait", "medium", "the event loop is blocked while requests arrive", detail, advice)
@@ -363,8 +364,9 @@ def unexplained(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None
     if snapshot.itl.count < _FEWEST_GAPS or share < _UNEXPLAINED_SHARE or p50 is None or p99 is None or p99 < 2 * p50:
         return None
     detail = (
-        f"p99 ITL {ms(p99)} against p50 {ms(p50)}; {share:.0%} of the slowest gaps' excess is no collection and no slow "
-        "client. It may be the model, the batch, the event loop or the machine: nothing here tells them apart."
+        f"p99 ITL {ms(p99)} against p50 {ms(p50)}; {share:.0%} of the slowest gaps' excess is no collection "
+        "and no slow client. It may be the model, the batch, the event loop or the machine: "
+        "nothing here tells them apart."
     )
     advice = "install(app, slow_ms=100): logs each slow gap with its request and split"
     return Finding("unexplained", "low", "most of the tail is not explained by pauses", detail, advice)
@@ -444,7 +446,7 @@ def unknown_variables(snapshot: Snapshot, context: DiagnosisContext) -> Finding 
     near = {name: nearest_variable(name) for name in context.unknown_environment}
     told = ", ".join(f"{name} (did you mean {hint}?)" if hint else name for name, hint in near.items())
     name, hint = next(((n, h) for n, h in near.items() if h), (context.unknown_environment[0], None))
-    advice = f"rename it: {hint}" if hint else f"unset {name}"
+    advice = f"rename {name} to {hint}" if hint else f"unset {name}"
     detail = f"Set, and read by nothing: {told}."
     return Finding("unknown-variables", "medium", "TAILWATCH_* variables that do nothing", detail, advice)
 

@@ -88,11 +88,8 @@ class SLO:
             raise OptionError.of("slo", text, f"expected one of the presets {names}", source=source, choices=PRESETS)
         bounds = _read_bounds(text, PRESETS.get(body, body).partition("@")[0], source)
         attainment = _read_attainment(text, share, source) if at else 0.99
-        parsed = cls(**bounds, attainment=attainment)
-        if body not in PRESETS:
-            return parsed
-        suffix = f"@{_percent(attainment)}%" if attainment != 0.99 else ""
-        return cls(**bounds, attainment=attainment, text=body + suffix)
+        name = body + (f"@{_percent(attainment)}%" if attainment != 0.99 else "") if body in PRESETS else ""
+        return cls(**{bound: bounds.get(bound) for bound in BOUNDS}, attainment=attainment, text=name)
 
     def as_core(self) -> tuple[int, int, int, int, int]:
         """(ttft, tpot, itl, e2e) in ns, 0 where there is no bound, and the attainment in parts per million."""

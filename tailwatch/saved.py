@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 _HISTOGRAMS = ("ttft", "itl", "itl_without_gc", "tpot", "e2e", "abandoned_wait", "send_wait")
 _PLAIN = (
-    "taken seconds requests outcomes tokens in_flight opened attainment fluidity paused overlap late overlap_by_phase "
-    "late_by_phase arrivals drops errors label_overflow"
-).split()
+    *("taken", "seconds", "requests", "outcomes", "tokens", "in_flight", "opened", "attainment", "fluidity"),
+    *("paused", "overlap", "late", "overlap_by_phase", "late_by_phase", "arrivals", "drops", "errors"),
+    "label_overflow",
+)
 
 
 class Saved:

@@ -25,6 +25,8 @@ typedef struct tw_clock_pair {
     uint64_t monotonic_ns, realtime_ns;
 } tw_clock_pair;
 
+tw_clock_pair tw_clock_pair_now(void);
+
 /* histogram.h */
 #define TW_LAYOUT_TTFT ...
 #define TW_LAYOUT_E2E ...
@@ -68,6 +70,21 @@ typedef struct tw_pause_totals {
     uint64_t collected, uncollectable, cpu_ns, callbacks_ns;
 } tw_pause_totals;
 
+#define TW_PAUSE_RING ...
+
+typedef struct tw_pause_record {
+    uint64_t seq, start_ns, stop_ns, cause, collected, uncollectable, cpu_ns, callbacks_ns;
+    uint64_t streams, overlap_ns, late_ns;
+} tw_pause_record;
+
+typedef struct tw_pause_clock {
+    uint64_t head;
+    tw_pause_totals totals[...];
+    ...;
+} tw_pause_clock;
+
+bool tw_pause_read(const tw_pause_clock *p, uint64_t n, tw_pause_record *out);
+
 /* segment.h */
 #define TW_SECONDS ...
 #define TW_SLOW_RING ...
@@ -97,7 +114,19 @@ typedef struct tw_slow_record {
     uint64_t trace_id[...];
 } tw_slow_record;
 
-typedef struct tw_segment tw_segment;
+typedef struct tw_series {
+    tw_name model, route;
+    ...;
+} tw_series;
+
+typedef struct tw_segment {
+    tw_pause_clock pause;
+    uint64_t slow_head, series_count;
+    ...;
+} tw_segment;
+
+tw_series *tw_segment_series(const tw_segment *g, uint32_t i);
+bool tw_segment_slow_read(const tw_segment *g, uint64_t n, tw_slow_record *out);
 
 /* snapshot.h */
 #define TW_METRIC_TTFT ...

@@ -15,6 +15,7 @@ import hashlib
 import sys
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +96,7 @@ class Layout:
         self.bucket_slot: list[int] = []
         self.bound_slot: list[int] = []
         slot = 1
-        for bucket, (lower, upper) in enumerate(zip(uppers, uppers[1:], strict=False)):
+        for bucket, (lower, upper) in enumerate(pairwise(uppers)):
             inside = [bound for bound in bounds if lower < bound <= upper]
             assert len(inside) <= 1, f"bounds {inside} share a bucket"
             self.bucket_slot.append(slot)
@@ -168,9 +169,11 @@ def tables(mantissas: Mantissas, layouts: dict[str, Layout]) -> str:
 def bucket_of(value: int) -> int:
     """The bucket of a whole number of nanoseconds by the definition alone: a bisection over v^32 > T(k)^32."""
 
+    power: int = value**PER_OCTAVE
+    unit: int = 10 ** (9 * PER_OCTAVE)
+
     def above(k: int) -> bool:
-        left, right = value**PER_OCTAVE, 10 ** (9 * PER_OCTAVE)
-        return left << -k > right if k < 0 else left > right << k
+        return power << -k > unit if k < 0 else power > unit << k
 
     low, high = -1, BUCKETS  # bucket numbers; above(T(low)) holds or low is -1
     while low < high:

@@ -22,6 +22,6 @@ own rule is met (more than a quarter of the old generation arrived since the las
 
 from __future__ import annotations
 
-from tailwatch.demo.main import add_arguments, main, run
+from tailwatch.demo.main import add_arguments, main
 
-__all__ = ["add_arguments", "main", "run"]
+__all__ = ["add_arguments", "main"]

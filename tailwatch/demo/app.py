@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.responses import Response, StreamingResponse
@@ -60,9 +60,7 @@ def _add_completions(app: FastAPI, engine: Engine) -> None:
         if body.stream:
             return StreamingResponse(_completion_frames(engine, request, body.model), media_type="text/event-stream")
         choice = TextChoice(text=await _whole(engine, request), finish_reason="length")
-        return _json(
-            Completion(**_heading("cmpl", request, body.model), choices=[choice], usage=_usage(request))
-        )
+        return _json(Completion(**_heading("cmpl", request, body.model), choices=[choice], usage=_usage(request)))
 
     app.add_api_route("/v1/completions", completions, methods=["POST"], response_model=None)
 
@@ -117,7 +115,7 @@ async def _whole(engine: Engine, request: Request) -> str:
     return "".join([output.text async for output in _outputs(engine, request)])
 
 
-def _heading(kind: str, request: Request, model: str) -> dict[str, object]:
+def _heading(kind: str, request: Request, model: str) -> dict[str, Any]:
     return {"id": f"{kind}-{request.number}", "created": int(time.time()), "model": model}
 
 

@@ -60,11 +60,11 @@ class PrefixCache:
         return node
 
     def _evict(self, keep: Node) -> None:
-        """Parents are used no earlier than their children, so children come first in the order of use."""
-        leaves = [node for node in islice(self._by_use, self._capacity // 4) if node is not keep and not node.children]
-        for node in leaves:
-            if node.parent is not None:
-                del node.parent.children[node.tokens]
+        """Children were used after their parents, so from the newest of the oldest: each leaf bares its parent."""
+        for node in reversed(list(islice(self._by_use, self._capacity // 4))):
+            if node is keep or node.children or node.parent is None:
+                continue
+            del node.parent.children[node.tokens]
             del self._by_use[node]
 
 

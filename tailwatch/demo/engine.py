@@ -16,7 +16,7 @@ from tailwatch.demo.cache import PrefixCache, Store
 from tailwatch.demo.model import BLOCK, DEVICE_SECONDS
 
 if TYPE_CHECKING:
-    from tailwatch.demo.heap import Heap
+    from tailwatch.demo.heap import Block, Heap
     from tailwatch.demo.model import Floats, Model, Sampled
 
 MAX_BATCH = 48
@@ -61,6 +61,7 @@ class Request:
         self.max_tokens = max_tokens
         self.detokenizer = Detokenizer(self)
         self.outputs: asyncio.Queue[Output] = asyncio.Queue()
+        self.blocks: list[Block] = []
         self.aborted = False
 
 
@@ -78,6 +79,7 @@ class Engine:
 
     def __init__(self, model: Model, heap: Heap) -> None:
         self._model = model
+        self._heap = heap
         self._vocabulary = heap.vocabulary
         self._texts = [token.text for token in heap.vocabulary.tokens]
         self._cache = PrefixCache(model.blank(1)[0])
@@ -137,6 +139,7 @@ class Engine:
 
     def _join(self, request: Request) -> None:
         row = len(self._batch)
+        request.blocks = self._heap.pool.take((len(request.prompt) + request.max_tokens) // BLOCK + 1)
         self._state[row] = self._prefill(request.prompt)
         self._last[row] = request.prompt[-1]
         self._batch.append(request)
@@ -152,6 +155,7 @@ class Engine:
 
     def _leave(self, row: int) -> None:
         """The last row takes the place of the one that leaves."""
+        self._heap.pool.give(self._batch[row].blocks)
         last = len(self._batch) - 1
         self._state[row], self._last[row] = self._state[last], self._last[last]
         self._batch[row] = self._batch[last]
@@ -179,7 +183,7 @@ class Engine:
 
     def _output(self, request: Request, token: int, top: list[int], logprobs: list[float]) -> Output:
         texts, detokenizer = self._texts, request.detokenizer
-        ranked = {i: Logprob(value, rank, texts[i]) for rank, (i, value) in enumerate(zip(top, logprobs))}
+        ranked = {i: Logprob(value, rank, texts[i]) for rank, (i, value) in enumerate(zip(top, logprobs, strict=True))}
         detokenizer.pieces.append(texts[token])
         detokenizer.logprobs.append(ranked)
         done = len(detokenizer.pieces) >= request.max_tokens

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailwatch.demo.model import VOCABULARY
+from tailwatch.demo.settings import OBJECTS
 
-OBJECTS = 720_000  # vLLM's and SGLang's processes start at 640-800 thousand
 OPERATORS = 5_500
 RUN = 8  # KV blocks that stay together in the free queue: what one request gave back
 LETTERS = "etaoinshrdlucm"
@@ -122,13 +122,45 @@ class Block:
         self.following: Block | None = None
 
 
+class BlockPool:
+    """The free queue: requests take blocks from its front and give them back at its end."""
+
+    def __init__(self, rng: random.Random, count: int) -> None:
+        self.blocks = [Block(index) for index in range(count)]
+        runs = [self.blocks[at : at + RUN] for at in range(0, count, RUN)]
+        rng.shuffle(runs)  # the order of a queue that has been in use
+        self._front = self._end = Block(-1)
+        self.give([block for run in runs for block in run])
+        self.take(1)
+
+    def take(self, count: int) -> list[Block]:
+        """The next blocks; IndexError when there are not so many."""
+        return [self._take() for _ in range(count)]
+
+    def give(self, blocks: list[Block]) -> None:
+        """Put blocks at the end of the queue."""
+        for block in blocks:
+            block.references = 0
+            block.previous, self._end.following = self._end, block
+            self._end = block
+
+    def _take(self) -> Block:
+        block, following = self._front, self._front.following
+        if following is None:
+            raise IndexError("no free KV block")
+        self._front = following
+        following.previous = block.following = None
+        block.references = 1
+        return block
+
+
 @dataclass
 class Heap:
     """What the server holds for as long as it lives."""
 
     vocabulary: Vocabulary
     operators: list[Operator]
-    blocks: list[Block]
+    pool: BlockPool
 
 
 def build(seed: int, objects: int = OBJECTS) -> Heap:
@@ -137,7 +169,7 @@ def build(seed: int, objects: int = OBJECTS) -> Heap:
     vocabulary = Vocabulary(rng)
     operators = _operators(rng, max(1, OPERATORS * objects // OBJECTS))
     missing = max(1_000, objects - len(gc.get_objects()))
-    return Heap(vocabulary, operators, _blocks(rng, missing))
+    return Heap(vocabulary, operators, BlockPool(rng, missing))
 
 
 def _operators(rng: random.Random, count: int) -> list[Operator]:
@@ -146,12 +178,3 @@ def _operators(rng: random.Random, count: int) -> list[Operator]:
         operator.decomposition = rng.choices(operators, k=4)
     rng.shuffle(operators)
     return operators
-
-
-def _blocks(rng: random.Random, count: int) -> list[Block]:
-    runs = [[Block(index + i) for i in range(RUN)] for index in range(0, count, RUN)]
-    rng.shuffle(runs)
-    blocks = [block for run in runs for block in run]
-    for block, following in zip(blocks, blocks[1:]):
-        block.following, following.previous = following, block
-    return blocks

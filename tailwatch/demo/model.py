@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HIDDEN = 256
 VOCABULARY = 4096
-TOP = 10  # log-probabilities kept per token
+TOP = 16  # log-probabilities kept per token; vLLM and OpenAI allow 20
 BLOCK = 16  # prompt tokens folded in at once
 DEVICE_SECONDS = 0.008  # the emulated accelerator: what one step waits for beside its arithmetic
 
@@ -47,7 +47,8 @@ class Model:
     def fold(self, state: Floats, block: Sequence[int]) -> Floats:
         """The state of one request after a block of prompt tokens."""
         pooled = self._embedding[list(block)].mean(axis=0, keepdims=True)
-        return self._advance(state.reshape(1, HIDDEN), pooled)[0]
+        folded: Floats = self._advance(state.reshape(1, HIDDEN), pooled)[0]
+        return folded
 
     def decode(self, state: Floats, last: Tokens) -> tuple[Floats, Sampled]:
         """One token for each row: the new states, and what was sampled."""
@@ -59,7 +60,8 @@ class Model:
         update = _sigmoid(given[:, :HIDDEN] + kept[:, :HIDDEN])
         reset = _sigmoid(given[:, HIDDEN : 2 * HIDDEN] + kept[:, HIDDEN : 2 * HIDDEN])
         candidate = np.tanh(given[:, 2 * HIDDEN :] + reset * kept[:, 2 * HIDDEN :])
-        return (1 - update) * state + update * candidate
+        advanced: Floats = (1 - update) * state + update * candidate
+        return advanced
 
     def _sample(self, logits: Floats) -> Sampled:
         """Sample among the TOP most likely tokens (Gumbel's trick), and keep their log-probabilities."""
@@ -77,4 +79,5 @@ def _weights(rng: np.random.Generator, rows: int, columns: int, *, gain: float) 
 
 
 def _sigmoid(x: Floats) -> Floats:
-    return np.float32(1) / (np.float32(1) + np.exp(-x))
+    squashed: Floats = np.float32(1) / (np.float32(1) + np.exp(-x))
+    return squashed

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 from bisect import bisect_right
 from dataclasses import asdict, dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 PERIOD = 10.0  # seconds, about
 # Share of the period, and the rate there over its mean: a ramp, a plateau at 1.3 times the mean, a drain.
@@ -74,7 +75,7 @@ def _time_of(mass: float, seconds: float) -> float:
 
 
 def _areas() -> list[float]:
-    pieces = [(t1 - t0) * (r0 + r1) / 2 for (t0, r0), (t1, r1) in zip(PROFILE, PROFILE[1:])]
+    pieces = [(t1 - t0) * (r0 + r1) / 2 for (t0, r0), (t1, r1) in pairwise(PROFILE)]
     total = sum(pieces)
     return [area / total for area in accumulate(pieces, initial=0.0)]
 
@@ -91,4 +92,4 @@ def _invert(share: float) -> float:
     if abs(slope) < 1e-9:
         return t0 + part * (t1 - t0)
     wanted = part * (r0 + r1) / 2
-    return t0 + (t1 - t0) * ((r0 * r0 + 2 * slope * wanted) ** 0.5 - r0) / slope
+    return t0 + (t1 - t0) * (math.sqrt(r0 * r0 + 2 * slope * wanted) - r0) / slope

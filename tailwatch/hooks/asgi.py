@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tailwatch import _hot
 from tailwatch.hooks.arrival import Clock
 from tailwatch.hooks.routes import Routes
-from tailwatch.hooks.scrape import Scrape
-
-ERROR_ASGI = 0  # tw_error
+from tailwatch.hooks.scrape import Answer, Scrape
 
 _MARK = "__tailwatch__"
 _PLAIN = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
@@ -28,19 +28,21 @@ _PLAIN = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
 class Hook:
     """What the layer needs of the rest; one of them may serve several apps.
 
-    metrics: given an Accept header, the content type and the rendered parts of an answer; it is awaited on the
-        serving loop, so it renders in a worker thread. None: not served.
+    metrics: the answer to a scrape, given its Accept and Accept-Encoding; called in a worker thread, it may block.
+        None: not served.
     on_startup: called before lifespan.startup.complete is handed on, or after an app turned lifespan down.
     on_idle: called when a request has ended and no other is in flight.
-    on_error: called inside the handler of an exception of ours, with a tw_error.
+    on_request: called when a request has come in that is observed.
+    on_error: called inside the handler of an exception of ours.
     """
 
     core: _hot.Core
     routes: Routes
+    on_request: Callable[[], object]
     on_startup: Callable[[], object]
     on_idle: Callable[[], object]
-    on_error: Callable[[int], object]
-    metrics: Callable[[str], Awaitable[tuple[str, Iterable[bytes]]]] | None = None
+    on_error: Callable[[], object]
+    metrics: Callable[[str, str], Answer] | None = None
     metrics_path: str = "/metrics"
     trust_request_start: bool = False
 
@@ -48,34 +50,29 @@ class Hook:
 class Attached:
     """One app with the layer on it. `app` is what to serve."""
 
-    __slots__ = ("_base", "_inert", "_layer", "_scrape", "app", "hook")
+    __slots__ = ("_base", "app", "hook", "inert", "layer", "scrape")
 
     def __init__(self, app: Any, hook: Hook, base: type | None, scrape: Scrape | None) -> None:
         self.app = app
         self.hook = hook
         self._base = base
-        self._scrape = scrape
-        self._inert = False
-        self._layer: type | None = None
-
-    @property
-    def inert(self) -> bool:
-        """Detached: a layer that could not be taken off lets everything through."""
-        return self._inert
+        self.scrape = scrape
+        self.layer: type | None = None
+        self.inert = False  # detached: a layer that could not be taken off lets everything through
 
     def detach(self) -> str | None:
         """Everything as it was; None, or a sentence that says what could not be taken off and is inert now."""
-        if self._inert:
+        if self.inert:
             return None
-        self._inert = True
+        self.inert = True
         if self._base is None:
             return "the wrapper around the app was handed out and stays where it is; it lets everything through"
         return self._restore(self._base)
 
     def _restore(self, base: type) -> str | None:
         found = type(self.app)
-        if found is not self._layer:
-            stays = "stays below it and lets everything through" if self._layer in found.__mro__ else "was gone already"
+        if found is not self.layer:
+            stays = "stays below it and lets everything through" if self.layer in found.__mro__ else "was gone already"
             return f"the class of the app was replaced by {found.__module__}.{found.__qualname__}; our layer {stays}"
         try:
             self.app.__class__ = base
@@ -83,46 +80,54 @@ class Attached:
             return f"the class of the app cannot be put back ({error}); our layer lets everything through"
         return None
 
-    def _begin(self, scope: Any, receive: Any, send: Any, clock: Clock) -> _hot.Send | None:
+    def begin(self, scope: Any, receive: Any, send: Any, entry_ns: int, clock: Clock) -> _hot.Send | None:
         """Opens a request of an http or websocket scope; None: it is not observed."""
-        entry = _hot.now()
         websocket = scope["type"] == "websocket"
-        if "tailwatch" in scope:  # an outer layer has it
-            return None
         generates = self.hook.routes.generates(scope)
         if websocket and not generates:
             return None
-        arrival, proxy, source = clock.arrival(scope, receive, send, entry)
+        arrival, proxy, source = clock.arrival(scope, receive, send, entry_ns)
         flow = getattr(getattr(send, "__self__", None), "flow", None)
-        sender = self.hook.core.request(scope, send, generates, arrival, entry, proxy, source, flow, websocket)
+        sender = self.hook.core.request(scope, send, generates, arrival, entry_ns, proxy, source, flow, websocket)
         try:
             scope["tailwatch"] = sender.stream
+            self.hook.on_request()
         except Exception:
-            self.hook.on_error(ERROR_ASGI)
+            self.failed()
         return sender
 
-    def _end(self, sender: _hot.Send, error: BaseException | None) -> None:
-        hook = self.hook
+    def end(self, sender: _hot.Send, error: BaseException | None) -> None:
+        """The app returned, or raised error."""
+        core = self.hook.core
         try:
             sender.finish(error)
-            for template in hook.core.streamed():
-                hook.routes.learn(template)
-            if hook.core.in_flight == 0:
-                hook.on_idle()
+            if core.any_streamed:
+                for template in core.streamed():
+                    self.hook.routes.learn(template)
+            if core.in_flight == 0:
+                self.hook.on_idle()
         except Exception:
-            hook.on_error(ERROR_ASGI)
+            self.failed()
 
-    def _started(self) -> None:
+    def started(self) -> None:
+        """The app is about to take requests."""
         try:
-            if self._scrape is not None:
-                self._scrape.look(self.app)
-            self.hook.on_startup()
+            if not self.inert:
+                self.hook.on_startup()
+                if self.scrape is not None:
+                    self.scrape.look(self.app)
         except Exception:
-            self.hook.on_error(ERROR_ASGI)
+            self.failed()
+
+    def failed(self) -> None:
+        """Reports the exception being handled, which is ours."""
+        with suppress(Exception):
+            self.hook.on_error()
 
 
-def attach(app: Any, hook: Hook, *, in_place: bool = True) -> Attached:
-    """Puts the layer around an ASGI 3 app: into the class of the object where that is possible and in_place.
+def attach(app: Any, hook: Hook, *, wrap: bool = False) -> Attached:
+    """Puts the layer around an ASGI 3 app: into the class of the object; where that is not possible, or with wrap,
+    around the object.
 
     An app that has it already keeps the one it has. Raises TypeError for what is no ASGI 3 app.
     """
@@ -130,8 +135,8 @@ def attach(app: Any, hook: Hook, *, in_place: bool = True) -> Attached:
     if existing is not None:
         return existing
     _check(app)
-    scrape = Scrape(hook.metrics, hook.metrics_path) if hook.metrics is not None and hook.metrics_path else None
-    return (_swap(app, hook, scrape) if in_place else None) or _wrap(app, hook, scrape)
+    scrape = Scrape(hook.metrics, hook.metrics_path) if hook.metrics and hook.metrics_path else None
+    return (None if wrap else _swap(app, hook, scrape)) or _wrap(app, hook, scrape)
 
 
 async def timed_send(awaitable: Awaitable[None], stream: _hot.Stream) -> None:
@@ -160,12 +165,13 @@ def _check(app: Any) -> None:
 def _swap(app: Any, hook: Hook, scrape: Scrape | None) -> Attached | None:
     """The same object with another class; None where its class or the object does not allow that."""
     base = type(app)
-    if isinstance(app, _PLAIN) or not hasattr(base, "__call__"):
+    if isinstance(app, _PLAIN):
         return None
     attached = Attached(app, hook, base, scrape)
 
     def reduce(self: Any, protocol: Any) -> Any:
-        return _as_of(base, attached, super(layer, self).__reduce_ex__(protocol))
+        reduced: object = types.MethodType(base.__reduce_ex__, self)(protocol)
+        return _as_of(base, attached, reduced)
 
     def call(self: Any, scope: Any, receive: Any, send: Any) -> Any:
         return base.__call__(self, scope, receive, send)  # as it is now: others may patch it after us
@@ -174,7 +180,7 @@ def _swap(app: Any, hook: Hook, scrape: Scrape | None) -> Attached | None:
     names |= {name: getattr(base, name, None) for name in ("__doc__", "__module__", "__qualname__")}
     try:
         layer = types.new_class(base.__name__, (base,), {}, lambda namespace: namespace.update(names))
-        attached._layer = layer
+        attached.layer = layer
         app.__class__ = layer
     except Exception:  # final, slotted another way, made by C, or of a metaclass that minds
         return None
@@ -187,10 +193,13 @@ def _as_of(base: type, attached: Attached, reduced: Any) -> Any:
         return reduced
 
     def other(value: Any) -> Any:
-        return base if value is attached._layer else value
+        return base if value is attached.layer else value
 
     make, arguments, *state = reduced
-    return (other(make), tuple(map(other, arguments)), *state)
+    first, *rest = (other(argument) for argument in arguments) if arguments else (None,)
+    if getattr(make, "__name__", "") in ("__newobj__", "__newobj_ex__"):  # pickle compares the class with the object's
+        return (partial(make, first), tuple(rest), *state)
+    return (other(make), (first, *rest) if arguments else (), *state)
 
 
 def _wrap(app: Any, hook: Hook, scrape: Scrape | None) -> Attached:
@@ -223,15 +232,68 @@ def _unwrapped(app: Any) -> Any:
 def _layer(attached: Attached, call: Callable[[Any, Any, Any, Any], Any]) -> Callable[..., Any]:
     """The `__call__` of one app's layer; call(self, scope, receive, send) is the app's own."""
     clock = Clock(attached.hook.trust_request_start)
-    scrape = attached._scrape
-    on_error = attached.hook.on_error
+    scrape = attached.scrape
 
     async def __call__(self: Any, scope: Any, receive: Any, send: Any) -> Any:
-        sender = None
+        kind = sender = None
         try:
-            kind = scope["type"] if isinstance(scope, dict) and not attached._inert else None
+            entry = _hot.now()
+            if isinstance(scope, dict) and "tailwatch" not in scope and not attached.inert:  # no outer layer has it
+                kind = scope["type"]
+                if kind == "http" and scrape is not None and scrape.wants(self, scope):
+                    kind = "scrape"
+                elif kind == "http" or kind == "websocket":
+                    sender = attached.begin(scope, receive, send, entry, clock)
+        except Exception:
+            attached.failed()
+        if sender is None:
             if kind == "lifespan":
-                return await _lifespan(attached, call(self, scope, receive, _Startup(attached, send).send))
-        return await call(self, scope, receive, send)
+                return await _lifespan(attached, partial(call, self), scope, receive, send)
+            if kind == "scrape" and scrape is not None:
+                return await scrape.serve(partial(call, self), scope, receive, send, attached.failed)
+            return await call(self, scope, receive, send)
+        try:
+            result = await call(self, scope, _watched(receive, sender), sender.send)
+        except BaseException as error:
+            attached.end(sender, error)
+            raise
+        attached.end(sender, None)
+        return result
 
     return __call__
+
+
+def _watched(receive: Any, sender: _hot.Send) -> Callable[[], Awaitable[Any]]:
+    async def watched_receive() -> Any:
+        message = await receive()
+        kind = dict.get(message, "type") if isinstance(message, dict) else None
+        if kind == "http.disconnect" or kind == "websocket.disconnect":
+            sender.disconnected()
+        elif kind == "websocket.receive":
+            sender.turn()
+        return message
+
+    return watched_receive
+
+
+async def _lifespan(attached: Attached, app: Any, scope: Any, receive: Any, send: Any) -> Any:
+    """An app that turns lifespan down starts as well: its answer is an exception, or nothing."""
+    said = False
+
+    async def watched_send(message: Any) -> Any:
+        nonlocal said
+        kind = dict.get(message, "type") if isinstance(message, dict) else None
+        if kind == "lifespan.startup.complete" and not said:
+            attached.started()
+        said = said or kind in ("lifespan.startup.complete", "lifespan.startup.failed")
+        return await send(message)
+
+    try:
+        result = await app(scope, receive, watched_send)
+    except Exception:
+        if not said:
+            attached.started()
+        raise
+    if not said:
+        attached.started()
+    return result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
 from tailwatch.errors import OptionError
@@ -55,7 +54,12 @@ class Routes:
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         self._exact: set[str] = {*_EXACT, *_SUFFIXES}
         self._templates: dict[str, re.Pattern[str]] = {}
-        for pattern in (*_TEMPLATES, *patterns):
+        self.add(_TEMPLATES)
+        self.add(patterns)
+
+    def add(self, patterns: Iterable[str]) -> None:
+        """More patterns. Raises OptionError as the constructor does."""
+        for pattern in patterns:
             _check(pattern)
             self.learn(pattern)
 
@@ -76,7 +80,7 @@ class Routes:
             "app_root_path" in scope and self._known(path_below(scope, scope["root_path"])) is not None
         )
 
-    def label(self, scope: Mapping[str, Any]) -> str:
+    def route_of(self, scope: Mapping[str, Any]) -> str:
         """The template a request is labelled with, never a raw path: what a client invents is "unmatched".
 
         Only complete once the app's router has seen the scope.
@@ -86,7 +90,7 @@ class Routes:
         template = getattr(route, "path", None)
         if isinstance(template, str):
             within = hasattr(route, "endpoint")  # a mount has none: what follows it in the path is the client's
-            return _prefixed(template, path, scope.get("path_params") or {}) if within else template
+            return _prefixed(template, scope) if within and template != path else template
         if "endpoint" in scope and "app_root_path" not in scope:  # matched by a router that does not say by what
             return _with_names(path, scope.get("path_params") or {}) or UNMATCHED
         return self._known(path) or UNMATCHED
@@ -134,21 +138,14 @@ def _check(pattern: str) -> None:
         raise OptionError.of("routes", pattern, 'expected a path such as "/chat" or "/chat/{user}"')
 
 
-def _prefixed(route: str, path: str, params: Mapping[str, Any]) -> str:
-    """A route's path is relative to the mount or the included router it stands in: put that before it."""
-    if route == path:
-        return route
-    pattern, own = _tail(route)
-    match = pattern.fullmatch(path)
-    others = {name: value for name, value in params.items() if name not in own}
-    return (_with_names(match[1], others) or "") + route if match else route
-
-
-@lru_cache(maxsize=1024)
-def _tail(route: str) -> tuple[re.Pattern[str], frozenset[str]]:
-    """What matches a path that ends as the route does, and the names of the route's own parameters."""
-    pattern = re.compile(f"(.*?){expression(route).pattern}", re.DOTALL)
-    return pattern, frozenset(parameter[1] for parameter in _PARAMETER.finditer(route))
+def _prefixed(route: str, scope: Mapping[str, Any]) -> str:
+    """A route's path is relative to the mounts and the included routers it stands in: put those before it."""
+    params = dict(scope.get("path_params") or {})
+    own = _PARAMETER.sub(lambda parameter: str(params.pop(parameter[1], "")), route)
+    mounts = scope.get("root_path", "")[len(scope["app_root_path"]) :] if "app_root_path" in scope else ""
+    below = path_below(scope, scope.get("root_path", ""))
+    routers = below[: -len(own)] if own and below.endswith(own) else ""
+    return (_with_names(mounts + routers, params) or "") + route
 
 
 def _with_names(path: str, params: Mapping[str, Any]) -> str | None:
@@ -159,3 +156,11 @@ def _with_names(path: str, params: Mapping[str, Any]) -> str | None:
             return None
         path = f"{before}/{{{name}}}/{after}"[:-1]
     return path
+
+
+_known_routes = Routes()
+
+
+def route_of(scope: Mapping[str, Any]) -> str:
+    """Routes.route_of, by the known generation routes alone."""
+    return _known_routes.route_of(scope)

@@ -256,6 +256,8 @@ TW_TEST(bounds_and_sums_read_as_prometheus_writes_them) {
     f->itl.sum_high = 1;
     f->itl.sum_low = 0;
     f->series[0].metric[TW_METRIC_ITL] = &f->itl;
+    record(&f->ttft, tw_metric_layout(TW_METRIC_QUEUE_ACCEPT), 1000);
+    f->snapshot.wait[TW_METRIC_QUEUE_ACCEPT - TW_METRIC_QUEUE_PROXY] = &f->ttft;
     char *text = render_plain(f, TW_FORMAT_OPENMETRICS);
     const char *labels = "model_name=\"llama\",route=\"/v1/chat\"";
     static const char *const bounds[] = {"0.0005", "0.0075", "0.01", "1.0", "10.0"};
@@ -267,7 +269,8 @@ TW_TEST(bounds_and_sums_read_as_prometheus_writes_them) {
     TW_CHECK(has_line(text, "tailwatch_inter_token_latency_seconds_sum{model_name=\"llama\",route=\"/v1/chat\"} 18446744073.709551616"));
     TW_CHECK(has_line(text, "tailwatch_send_wait_seconds_bucket{le=\"+Inf\"} 0"));
     TW_CHECK(has_line(text, "tailwatch_send_wait_seconds_count 0"));
-    TW_CHECK(has_line(text, "tailwatch_queue_seconds_count{stage=\"accept\"} 0"));
+    TW_CHECK(has_line(text, "tailwatch_queue_seconds_count{stage=\"proxy\"} 0"));
+    TW_CHECK(has_line(text, "tailwatch_queue_seconds_count{stage=\"accept\"} 1"));
     free(text);
     free(f);
 }
@@ -324,6 +327,7 @@ TW_TEST(pauses_are_shown_by_generation_and_ours_apart) {
     TW_CHECK(has_line(text, "python_gc_duration_seconds_sum{generation=\"2\",process=\"api-0\"} 0.0001"));
     TW_CHECK(has_line(text, "python_gc_duration_seconds_count{generation=\"0\",process=\"api-0\"} 0"));
     TW_CHECK_EQ(0, count_of(text, "generation=\"full\""));
+    TW_CHECK_EQ(0, count_of(text, "python_gc_duration_seconds_count{generation=\"policy\""));
     TW_CHECK(has_line(text, "tailwatch_gc_cpu_seconds_total{generation=\"2\",process=\"api-0\"} 0.00009"));
     TW_CHECK(has_line(text, "tailwatch_gc_callbacks_seconds_total{generation=\"2\",process=\"api-0\"} 0.000001"));
     TW_CHECK(has_line(text, "tailwatch_gc_short_pauses_seconds_total{generation=\"0\",process=\"api-0\"} 0.00004"));

@@ -1,0 +1,6 @@
+"""The cold half of the core, through cffi: declarations in csrc/python/cold.cdef.h. Imported by snapshots.py only."""
+
+from typing import Any
+
+ffi: Any
+lib: Any

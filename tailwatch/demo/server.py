@@ -1,0 +1,165 @@
+"""The server process: model, heap, app, tailwatch inside, uvicorn around. Commands come over the pipe."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from tailwatch.demo import heap
+from tailwatch.demo.app import build_app
+from tailwatch.demo.engine import MAX_BATCH, Engine
+from tailwatch.demo.model import Model
+from tailwatch.demo.pipe import Upward
+from tailwatch.demo.settings import OBJECTS
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from tailwatch.demo.pipe import Line
+
+KEEP_ALIVE_SECONDS = 600
+SETTLE_SECONDS = 5.0
+
+
+def main() -> None:
+    """Serve until the parent says stop, or is gone. The first line of the pipe is the configuration."""
+    upward = Upward()
+    config = upward.receive()
+    if config is None:
+        return
+    app, objects = build(config["seed"], config["objects"])
+    arm = config["arm"]
+    if arm is not None:
+        import tailwatch
+
+        tailwatch.install(app, gc=arm, slo=config["slo"])
+    listening = listen(0)
+    server = make_server(app)
+    threading.Thread(target=_obey, args=(upward, server, listening, objects, arm), daemon=True).start()
+    server.run(sockets=[listening])
+
+
+def build(seed: int, objects: int) -> tuple[FastAPI, int]:
+    """The app with its heap, and how many objects the collector then tracks."""
+    engine = Engine(Model(seed), heap.build(seed, objects))
+    app = build_app(engine)
+    return app, len(gc.get_objects())
+
+
+def listen(port: int) -> socket.socket:
+    """A socket on loopback; port 0: the kernel chooses."""
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(("127.0.0.1", port))
+    return listening
+
+
+def make_server(app: FastAPI) -> uvicorn.Server:
+    """uvicorn as servers run it: no access log, connections kept."""
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_keep_alive=KEEP_ALIVE_SECONDS)
+    return uvicorn.Server(config)
+
+
+def _obey(upward: Upward, server: uvicorn.Server, listening: socket.socket, objects: int, arm: str | None) -> None:
+    """Thread: ready, then `mark` at the start of the window and `finish` at its end, then out."""
+    try:
+        while not server.started:
+            if server.should_exit:
+                return
+            time.sleep(0.02)
+        upward.send({"port": listening.getsockname()[1], "objects": objects, "batch": MAX_BATCH})
+        mark: Mark | None = None
+        while (command := upward.receive()) is not None:
+            if command["do"] == "mark":
+                if arm is not None:
+                    _settle()
+                mark = Mark(arm)
+                upward.send({"marked": True})
+            elif mark is not None:
+                upward.send(mark.finish())
+    finally:
+        server.should_exit = True
+
+
+def _settle() -> None:
+    """Wait out the policy's second freeze: it comes when the warm-up has drained, and belongs before the window."""
+    import tailwatch
+
+    watch = tailwatch.current()
+    until = time.monotonic() + SETTLE_SECONDS
+    while (watch.gc.waiting or watch.core.in_flight) and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+class Mark:
+    """The instant the window begins: collector's counts and tailwatch's snapshot, to be subtracted at its end."""
+
+    def __init__(self, arm: str | None) -> None:
+        self._arm = arm
+        self._stats = gc.get_stats()
+        self._cpu = time.process_time()
+        self._snapshot = _snapshot() if arm is not None else None
+
+    def finish(self) -> Line:
+        """What happened since."""
+        stats = gc.get_stats()
+        line: Line = {
+            "arm": self._arm,
+            "cpu_seconds": time.process_time() - self._cpu,
+            "collections": [
+                now["collections"] - then["collections"] for now, then in zip(stats, self._stats, strict=True)
+            ],
+            "collected": [now["collected"] - then["collected"] for now, then in zip(stats, self._stats, strict=True)],
+        }
+        if self._snapshot is not None:
+            line["tailwatch"] = _told(_snapshot() - self._snapshot)
+        return line
+
+
+def _snapshot() -> Any:
+    import tailwatch
+
+    return tailwatch.snapshot()
+
+
+def _told(window: Any) -> Line:
+    """The numbers the table needs, and the sentence; all of the snapshot beside them."""
+    import tailwatch
+    from tailwatch import diagnosis
+
+    context = tailwatch.current().context()
+    return {
+        "itl_p99": window.itl.p(99),
+        "itl_max": window.itl.max,
+        "itl_without_gc_p99": window.itl_without_gc.p(99),
+        "itl_without_gc_max": window.itl_without_gc.max,
+        "ttft_p99": window.ttft.p(99),
+        "paused": dict(window.paused),
+        "late": dict(window.late),
+        "overlap": dict(window.overlap),
+        "longest": {str(key): pauses.max for key, pauses in window.gc.pauses.items() if pauses.count},
+        "attainment": window.attainment,
+        "headline": diagnosis.headline(window, context),
+        "snapshot": window.as_dict(),
+        "context": context.as_dict(),
+    }
+
+
+def serve(port: int, seed: int, slo: str) -> None:
+    """The frozen arm's server alone, in the foreground, until Ctrl-C."""
+    import tailwatch
+
+    app, objects = build(seed, OBJECTS)
+    tailwatch.install(app, gc="freeze", slo=slo)
+    listening = listen(port)
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    print(f"{objects:,} tracked objects; serving on {address} (Ctrl-C ends it)")
+    print(f"metrics: {address}/metrics")
+    body = '{"prompt": "the tail", "max_tokens": 32, "stream": true}'
+    print(f"try:     curl -N {address}/v1/completions -H 'content-type: application/json' -d '{body}'", flush=True)
+    make_server(app).run(sockets=[listening])

@@ -1,0 +1,1 @@
+"""Exporters: a Snapshot becomes bytes."""

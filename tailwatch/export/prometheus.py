@@ -1,0 +1,359 @@
+"""Metrics for Prometheus: text 0.0.4 and OpenMetrics 1.0.
+
+Our own families are rendered in C without the GIL; the host's own prometheus_client registry follows them. All
+of it runs on the calling thread, which must be a worker.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tailwatch import snapshots
+from tailwatch.export import host_registry
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+    from tailwatch.export.http import MetricsServer
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+PART_BYTES = 64 * 1024
+"""No part of a response is larger, so that a loop that sends it is never away for long."""
+
+REGISTRY_CACHE_SECONDS = 1.0
+
+OWN_FAMILIES = frozenset(
+    {
+        "tailwatch_time_to_first_token_seconds",
+        "tailwatch_inter_token_latency_seconds",
+        "tailwatch_inter_token_latency_without_gc_seconds",
+        "tailwatch_time_per_output_token_seconds",
+        "tailwatch_e2e_request_latency_seconds",
+        "tailwatch_queue_seconds",
+        "tailwatch_abandoned_wait_seconds",
+        "tailwatch_send_wait_seconds",
+        "tailwatch_requests",
+        "tailwatch_requests_good",
+        "tailwatch_goodput_requests_per_second",
+        "tailwatch_throughput_requests_per_second",
+        "tailwatch_slo_attainment_ratio",
+        "tailwatch_requests_in_flight",
+        "tailwatch_output_tokens",
+        "tailwatch_fluidity_deadlines",
+        "tailwatch_fluidity_deadlines_met",
+        "python_gc_duration_seconds",
+        "tailwatch_policy_pause_seconds",
+        "tailwatch_gc_short_pauses_seconds",
+        "tailwatch_gc_callbacks_seconds",
+        "tailwatch_gc_cpu_seconds",
+        "tailwatch_gc_collected_objects",
+        "tailwatch_gc_uncollectable_objects",
+        "tailwatch_stream_overlap_seconds",
+        "tailwatch_stream_late_seconds",
+        "tailwatch_arrivals",
+        "tailwatch_dropped_events",
+        "tailwatch_label_overflow",
+        "tailwatch_internal_errors",
+        "tailwatch_memory_bytes",
+        "tailwatch_registry_render_seconds",
+        "tailwatch_build",
+    }
+)
+"""Our families by their OpenMetrics names (a counter without _total): those of csrc/exposition.c."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """What to answer a scrape with."""
+
+    content_type: str
+    encoding: str
+    """`gzip`, or empty."""
+    parts: tuple[bytes, ...]
+    """The body, in parts of at most PART_BYTES."""
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """Content-Type, Content-Length and, where it applies, Content-Encoding."""
+        headers = [("Content-Type", self.content_type), ("Content-Length", str(sum(map(len, self.parts))))]
+        return [*headers, ("Content-Encoding", self.encoding)] if self.encoding else headers
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """Whether an Accept header lists OpenMetrics 1.0 and ranks it no lower than plain text."""
+    openmetrics, text = 0.0, 0.0
+    for media, parameters in _ranges(accept):
+        quality = _quality(parameters)
+        if media == "application/openmetrics-text" and parameters.get("version", "1.0.0") == "1.0.0":
+            openmetrics = max(openmetrics, quality)
+        elif media == "text/plain":
+            text = max(text, quality)
+    return openmetrics > 0 and openmetrics >= text
+
+
+def wants_gzip(accept_encoding: str) -> bool:
+    """Whether an Accept-Encoding header allows gzip."""
+    offers = {coding: _quality(parameters) for coding, parameters in _ranges(accept_encoding)}
+    return offers.get("gzip", offers.get("*", 0.0)) > 0
+
+
+def _ranges(header: str) -> Iterator[tuple[str, dict[str, str]]]:
+    for offer in header.split(","):
+        name, *parameters = (part.strip() for part in offer.split(";"))
+        pairs = (parameter.partition("=") for parameter in parameters)
+        yield name.lower(), {key.strip().lower(): value.strip().strip('"') for key, _, value in pairs}
+
+
+def _quality(parameters: dict[str, str]) -> float:
+    try:
+        return float(parameters.get("q", "1"))
+    except ValueError:
+        return 0.0
+
+
+class Exposition:
+    """Answers scrapes. Its methods block: call them on any thread but one that runs an event loop.
+
+    take: gives the numbers. slo: gives the text of the bounds in force. extra_bytes: memory outside the segments.
+    goodput_window: seconds, 1 to 3600. on_registry_error: called for each thing of the host's own registry that
+    could not be served. registry: whether that registry is served at all.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[], snapshots.Snapshot],
+        *,
+        version: str,
+        python: str,
+        slo: Callable[[], str],
+        extra_bytes: int = 0,
+        goodput_window: int = 60,
+        on_registry_error: Callable[[], object] = lambda: None,
+        registry: bool = True,
+    ) -> None:
+        self._take = take
+        self._slo = slo
+        self._info: dict[str, Any] = {
+            "version": version,
+            "python": python,
+            "extra_bytes": extra_bytes,
+            "goodput_window": goodput_window,
+        }
+        self._registry = _RegistryText(on_registry_error) if registry else None
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """In a fork child: forget what the parent's threads had begun."""
+        self._shared: dict[tuple[bool, bool], _Shared] = {
+            (openmetrics, gzip): _Shared() for openmetrics in (False, True) for gzip in (False, True)
+        }
+        if self._registry:
+            self._registry.after_fork()
+
+    def render(self, accept: str = "") -> tuple[str, bytes]:
+        """Content type and whole body for an Accept header. Raises what `take` raises."""
+        response = self.respond(accept)
+        return response.content_type, b"".join(response.parts)
+
+    def respond(self, accept: str = "", accept_encoding: str = "") -> Response:
+        """The answer to a scrape. Scrapes that wait for one another share one render. Raises what `take` raises."""
+        key = (wants_openmetrics(accept), wants_gzip(accept_encoding))
+        return self._shared[key].get(lambda: self._respond(*key))
+
+    def own(self, *, openmetrics: bool) -> memoryview:
+        """Our own families only, without the closing # EOF."""
+        seconds = self._registry.seconds if self._registry else -1.0
+        return memoryview(
+            snapshots.render(
+                self._take(), **self._info, slo=self._slo(), registry_seconds=seconds, openmetrics=openmetrics
+            )
+        )
+
+    def _respond(self, openmetrics: bool, gzip: bool) -> Response:
+        pieces = self._pieces(openmetrics)
+        parts = tuple(_compressed(pieces) if gzip else _parts(pieces))
+        return Response(OPENMETRICS if openmetrics else TEXT, "gzip" if gzip else "", parts)
+
+    def _pieces(self, openmetrics: bool) -> Iterator[bytes | memoryview]:
+        """The host's families are rendered first, so that our own can tell how long that took."""
+        host = self._registry.text(openmetrics) if self._registry else []
+        yield self.own(openmetrics=openmetrics)
+        yield from host
+        if openmetrics:
+            yield b"# EOF\n"
+
+
+class _Shared:
+    """One render at a time: who comes while one runs takes its result."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: Future[Response] | None = None
+
+    def get(self, make: Callable[[], Response]) -> Response:
+        with self._lock:
+            running, mine = self._running, Future[Response]()
+            if running is None:
+                self._running = mine
+        if running is not None:
+            return running.result()
+        try:
+            mine.set_result(make())
+        except BaseException as error:
+            mine.set_exception(error)
+        finally:
+            with self._lock:
+                self._running = None
+        return mine.result()
+
+
+class _RegistryText:
+    """The host's registry as text, kept for a second."""
+
+    def __init__(self, on_error: Callable[[], object]) -> None:
+        self._on_error = on_error
+        self._clashes: set[str] = set()
+        self.seconds = -1.0
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[bool, tuple[float, list[bytes]]] = {}
+
+    def text(self, openmetrics: bool) -> list[bytes]:
+        """Its families; nothing where the host has no registry. Never raises: what fails is counted."""
+        with self._lock:
+            made, kept = self._kept.get(openmetrics, (float("-inf"), []))
+            if time.monotonic() - made < REGISTRY_CACHE_SECONDS:
+                return kept
+            kept = self._render(openmetrics)
+            self._kept[openmetrics] = (time.monotonic(), kept)
+            return kept
+
+    def _render(self, openmetrics: bool) -> list[bytes]:
+        start = time.perf_counter()
+        try:
+            registry = host_registry.find_registry()
+            if registry is None:
+                return []
+            written = list(self._write(registry, openmetrics))
+        except Exception:
+            self._on_error()
+            return []
+        self.seconds = time.perf_counter() - start
+        return written
+
+    def _write(self, registry: Any, openmetrics: bool) -> Iterator[bytes]:
+        return host_registry.write_registry(
+            registry,
+            openmetrics=openmetrics,
+            skip_names=OWN_FAMILIES,
+            skip_collector=lambda collector: isinstance(collector, Collector),
+            on_clash=self._clash,
+            on_error=self._on_error,
+        )
+
+    def _clash(self, name: str) -> None:
+        """Counted once a name: it comes back with every scrape."""
+        if name not in self._clashes:
+            self._clashes.add(name)
+            self._on_error()
+
+
+def _parts(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Filled to PART_BYTES, so that a thousand small families are not a thousand sends."""
+    filling = bytearray()
+    for piece in pieces:
+        view = memoryview(piece)
+        while view:
+            room = PART_BYTES - len(filling)
+            filling += view[:room]
+            view = view[room:]
+            if len(filling) == PART_BYTES:
+                yield bytes(filling)
+                filling.clear()
+                time.sleep(0)  # a copy holds the GIL: let go of it between two
+    if filling:
+        yield bytes(filling)
+
+
+def _compressed(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """zlib drops the GIL; level 1, because the text shrinks twentyfold at any."""
+    compressor = zlib.compressobj(level=1, wbits=31)
+    yield from _parts(_deflate(compressor, pieces))
+
+
+def _deflate(compressor: zlib._Compress, pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    for piece in pieces:
+        yield compressor.compress(piece)
+    yield compressor.flush()
+
+
+class Collector:
+    """Our families for users who keep their own prometheus_client endpoint: `REGISTRY.register(Collector(exposition))`.
+
+    Registering it never collects. It names no families in advance, so `name[]` (restricted_registry) finds it only
+    in a registry made with `CollectorRegistry(support_collectors_without_names=True)`. Collecting costs
+    prometheus_client's usual 20 us a line on the thread that scrapes, with the GIL held; our own endpoint does not.
+    """
+
+    def __init__(self, exposition: Exposition) -> None:
+        self._exposition = exposition
+
+    def describe(self) -> list[Metric]:
+        """Nothing: without it, registering would call collect() under the registry's lock."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, classic histograms only."""
+        return _families(bytes(self._exposition.own(openmetrics=True)).decode())
+
+
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_UNESCAPED = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
+
+
+def _families(text: str) -> Iterator[Metric]:
+    """What csrc/exposition.c writes, as prometheus_client's objects; not a parser of anything else."""
+    from prometheus_client.metrics_core import Metric
+
+    for block in ("\n" + text).split("\n# HELP ")[1:]:
+        header, *lines = block.rstrip("\n").split("\n")
+        name, _, documentation = header.partition(" ")
+        facts = {line.split(" ", 3)[1]: line.split(" ", 3)[3] for line in lines if line.startswith("# ")}
+        metric = Metric(name, documentation, facts["TYPE"], facts.get("UNIT", ""))
+        for line in lines:
+            if not line.startswith("# "):
+                metric.add_sample(*_sample(line))
+        yield metric
+
+
+def _sample(line: str) -> tuple[str, dict[str, str], float]:
+    series, _, value = line.rpartition(" ")
+    name, _, labels = series.partition("{")
+    return name, {key: _unescaped(text) for key, text in _LABEL.findall(labels)}, float(value)
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\.", lambda found: _UNESCAPED[found[0]], text) if "\\" in text else text
+
+
+def serve_http(
+    port: int, exposition: Exposition, host: str = "127.0.0.1", *, on_error: Callable[[], object] = lambda: None
+) -> MetricsServer:
+    """Serve /metrics on a port from a daemon thread; call what comes back to stop. Raises OSError if it is taken.
+
+    on_error: called for each scrape that could not be answered.
+    """
+    from tailwatch.export.http import MetricsServer
+
+    return MetricsServer(exposition.respond, port, host, on_error)

@@ -1,0 +1,178 @@
+"""The answer to a scrape, served by the outermost layer; an app's own answer is never shadowed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from tailwatch.hooks.routes import path_below
+
+MOVED_PATH = "/tailwatch/metrics"
+
+
+class Answer(Protocol):
+    """headers: all of them, the length too. parts: of the body, small enough for a loop to send one at once."""
+
+    @property
+    def headers(self) -> list[tuple[str, str]]: ...
+    @property
+    def parts(self) -> Iterable[bytes]: ...
+
+
+Respond = Callable[[str, str], Answer]
+
+
+class Scrape:
+    """Metrics at one path of one app, or at MOVED_PATH where the app has a route of that path.
+
+    An app may answer there without a route that can be seen (a middleware, a bare callable). So the first scrape
+    is shown to it: if it answers with metrics, they are its own and stay; anything else is not passed on.
+    """
+
+    __slots__ = ("_answers", "_path", "_respond", "_said")
+
+    def __init__(self, respond: Respond, path: str) -> None:
+        self._respond = respond
+        self._path = path
+        self._answers: bool | None = None  # whether the app answers there by itself, None: not tried yet
+        self._said = False
+
+    def wants(self, app: Any, scope: Mapping[str, Any]) -> bool:
+        """Whether a request is a scrape that we answer."""
+        path: str = scope["path"]
+        if not path.endswith((self._path, MOVED_PATH)) or scope["method"] not in ("GET", "HEAD"):
+            return False
+        path = path_below(scope, scope.get("root_path", ""))
+        if path == self._path:
+            return not self.look(app)
+        return path == MOVED_PATH and self.look(app)
+
+    def look(self, app: Any) -> bool:
+        """Whether the app has the path for itself; said once in the log."""
+        taken = bool(self._answers) or has_route(app, self._path)
+        if taken and not self._said:
+            self._said = True
+            logging.getLogger("tailwatch").warning(
+                "the app has a route %s of its own: tailwatch's metrics are at %s", self._path, MOVED_PATH
+            )
+        return taken
+
+    async def serve(
+        self, app: Callable[..., Awaitable[Any]], scope: Any, receive: Any, send: Any, failed: Callable[[], object]
+    ) -> None:
+        """Answers one scrape; failed: called inside the handler of what went wrong."""
+        if self._answers is not None or path_below(scope, scope.get("root_path", "")) != self._path:
+            return await self._answer(scope, send, failed)
+        trial = _Trial(send, partial(self._answer, scope, send, failed))
+        try:
+            await app(scope, receive, trial.send)
+        except Exception:
+            if trial.metrics:
+                raise
+        if trial.metrics or scope["method"] == "GET":
+            self._answers = bool(trial.metrics)
+        if trial.metrics is None:  # it said nothing
+            await self._answer(scope, send, failed)
+        return None
+
+    async def _answer(self, scope: Any, send: Any, failed: Callable[[], object]) -> None:
+        status, headers, parts = await self._rendered(scope, failed)
+        lines = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        with suppress(OSError):  # the client went away
+            await send({"type": "http.response.start", "status": status, "headers": lines})
+            for part in parts if scope["method"] == "GET" else ():
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _rendered(
+        self, scope: Any, failed: Callable[[], object]
+    ) -> tuple[int, list[tuple[str, str]], Iterable[bytes]]:
+        try:
+            answer = await _in_thread(self._respond, _header(scope, b"accept"), _header(scope, b"accept-encoding"))
+            return 200, answer.headers, answer.parts
+        except Exception:
+            failed()
+            text = b"tailwatch could not render its metrics\n"
+            return 500, [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(text)))], [text]
+
+
+async def _in_thread(respond: Respond, accept: str, accept_encoding: str) -> Answer:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # hypercorn may run on trio
+        return await sys.modules["trio"].to_thread.run_sync(respond, accept, accept_encoding)  # type: ignore[no-any-return]
+    return await asyncio.to_thread(respond, accept, accept_encoding)
+
+
+class _Trial:
+    """A send that passes an app's own metrics on, and puts ours in the place of anything else."""
+
+    __slots__ = ("_answer", "_send", "metrics")
+
+    def __init__(self, send: Any, answer: Callable[[], Awaitable[None]]) -> None:
+        self._send = send
+        self._answer = answer
+        self.metrics: bool | None = None
+
+    async def send(self, message: Any) -> None:
+        if self.metrics is None and message["type"] == "http.response.start":
+            headers = message.get("headers", ())
+            self.metrics = any(name.lower() == b"content-type" and _exposes(value) for name, value in headers)
+            if not self.metrics:
+                await self._answer()  # now: what the app has to say may never end
+        if self.metrics:
+            await self._send(message)
+
+
+def _exposes(content_type: bytes) -> bool:
+    kind, _, parameters = content_type.lower().partition(b";")
+    if kind.strip() == b"text/plain":
+        return b"version=" in parameters
+    return kind.strip() in (b"application/openmetrics-text", b"application/vnd.google.protobuf")
+
+
+def _header(scope: Any, wanted: bytes) -> str:
+    return ",".join(value.decode("latin-1") for name, value in scope["headers"] if name == wanted)
+
+
+def has_route(app: Any, path: str) -> bool:
+    """Whether a Starlette app's routes name this very path, mounted ones too; a catch-all does not count."""
+    scope = {"type": "http", "method": "GET", "path": path, "root_path": "", "headers": []}
+    return _names(_routes(app), scope) or _names(_routes(app), scope | {"path": path + "/"})
+
+
+def _routes(holder: Any) -> list[Any]:
+    found = getattr(holder, "routes", None)
+    if found is None:
+        found = getattr(getattr(holder, "router", None), "routes", None)
+    return list(found) if isinstance(found, (list, tuple)) else []
+
+
+def _names(routes: list[Any], scope: dict[str, Any]) -> bool:
+    path = scope["path"]
+    for route in routes:
+        if getattr(route, "path", None) == path:
+            return True
+        match, child = _matched(route, dict(scope))
+        if not match or child.get("path_params"):
+            continue
+        inner = _routes(route)
+        if not (hasattr(route, "routes") and path_below(scope | child, child.get("root_path", "")) != "/"):
+            return True
+        if _names(inner, scope | child):
+            return True
+    return False
+
+
+def _matched(route: Any, scope: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
+    """What a route says to a scope; one that cannot say it does not match."""
+    try:
+        match, child = route.matches(scope)
+        return bool(match.value), dict(child)
+    except Exception:
+        return False, {}

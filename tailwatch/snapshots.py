@@ -1,0 +1,831 @@
+"""Numbers at rest: what a process or a group measured, frozen, mergeable, and what can be asked of it.
+
+The only importer of tailwatch._cold. Every call into it drops the GIL. All times are seconds, as float.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import numbers
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn
+
+from tailwatch._cold import ffi, lib
+from tailwatch.errors import OptionError
+from tailwatch.goodput import parse_window
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_STORED_PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
+_STORED_WINDOWS = ("1m", "5m", "1h")
+_GENERATIONS = {"gc0": 0, "gc1": 1, "gc2": 2}
+
+
+def _names(name: Any, count: int) -> tuple[str, ...]:
+    return tuple(ffi.string(name(i)).decode() for i in range(count))
+
+
+CAUSES = _names(lib.tw_cause_name, lib.TW_CAUSES)
+PHASES = _names(lib.tw_phase_name, lib.TW_PHASES)
+REASONS = _names(lib.tw_reason_name, lib.TW_REASONS)
+OUTCOMES = _names(lib.tw_outcome_name, lib.TW_OUTCOMES)
+ARRIVALS = _names(lib.tw_arrival_name, lib.TW_ARRIVALS)
+DROPS = _names(lib.tw_drop_name, lib.TW_DROPS)
+ERRORS = _names(lib.tw_error_name, lib.TW_ERRORS)
+_OUTCOME_OF = {reason: OUTCOMES[lib.tw_reason_outcome(i)] for i, reason in enumerate(REASONS)}
+
+
+def _by_name(names: Sequence[str], values: Any) -> dict[str, int]:
+    return dict(zip(names, ffi.unpack(values, len(names)), strict=True))
+
+
+def _seconds_by_cause(values_ns: Any) -> dict[str, float]:
+    return {cause: ns / 1e9 for cause, ns in _by_name(CAUSES, values_ns).items()}
+
+
+def _summed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {key: sum(row[key] for row in rows) for key in CAUSES}
+
+
+def _text(words: Any) -> str:
+    """Words of a fixed-size field, which end with a NUL."""
+    raw: bytes = ffi.string(ffi.cast("const char *", words), ffi.sizeof(words))
+    return raw.decode("utf-8", "replace")
+
+
+def _check(error: int, what: str, found: object, expected: str) -> None:
+    if error == errno.ENOMEM:
+        raise MemoryError
+    if error == errno.EINVAL:
+        raise OptionError.of(what, found, expected)
+    if error:
+        raise OSError(error, os.strerror(error))
+
+
+class _Frozen:
+    """Attributes that are computed on first use and never change."""
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is read-only: {name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is read-only: {name}")
+
+
+class Histogram(_Frozen):
+    """Samples in buckets 2.19 % wide, from 1 us to 1000 s. Counts and sums are exact.
+
+    Attributes:
+        count: samples.
+        sum: seconds, all samples together.
+        min, max: seconds; None when empty. In a difference of snapshots: edges of the outermost buckets, unless
+            they are known.
+    """
+
+    count: int
+    sum: float
+    min: float | None
+    max: float | None
+
+    def __init__(self, counts: Any, layout: Any) -> None:
+        known = counts.count > 0
+        vars(self).update(
+            _counts=counts,
+            _layout=layout,
+            count=counts.count,
+            sum=lib.tw_counts_sum_seconds(counts),
+            min=counts.min_ns / 1e9 if known else None,
+            max=counts.max_ns / 1e9 if known else None,
+        )
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        if not self.count:
+            return "Histogram(empty)"
+        named = {"min": self.p(0), "p50": self.p(50), "p99": self.p(99), "max": self.p(100)}
+        return f"Histogram(count={self.count}, {', '.join(f'{name}={value:g}' for name, value in named.items())})"
+
+    @property
+    def mean(self) -> float | None:
+        """Seconds; None when empty."""
+        return self.sum / self.count if self.count else None
+
+    def p(self, percent: float) -> float | None:
+        """The value in seconds that this share of the samples does not exceed; None when empty.
+
+        It is the sample of rank ceil(percent / 100 * count), at least 1, found within its bucket by geometric
+        interpolation between the bucket's edges (clamped to min and max): at most 1.1 % off where the samples
+        spread over the bucket, never more than the bucket's 2.19 %. p(0) is min, p(100) is max.
+
+        Raises:
+            OptionError: percent is not a number from 0 to 100.
+        """
+        share = _real(percent)
+        if not 0 <= share <= 100:
+            raise OptionError.of("percent", percent, "expected a number from 0 to 100")
+        if not self.count:
+            return None
+        quantile: int = lib.tw_counts_quantile(vars(self)["_counts"], vars(self)["_layout"], share / 100)
+        return quantile / 1e9
+
+    def below(self, seconds: float) -> float | None:
+        """The share of the samples that is not above so many seconds, 0 to 1; None when empty.
+
+        Exact at the classic bounds of the metric, at every bucket's edge, and outside [min, max]; in between the
+        bucket's samples are taken as spread evenly over its logarithm.
+
+        Raises:
+            OptionError: not a number.
+        """
+        value = _real(seconds)
+        if math.isnan(value):
+            raise OptionError.of("seconds", seconds, "expected a number of seconds")
+        if not self.count:
+            return None
+        counts = vars(self)["_counts"]
+        if value * 1e9 >= counts.max_ns:
+            return 1.0
+        ns = max(0, round(value * 1e9))
+        return 0.0 if ns < counts.min_ns else self._below(ns)
+
+    def _below(self, ns: int) -> float:
+        counts, layout = vars(self)["_counts"], vars(self)["_layout"]
+        slot = lib.tw_slot_of(layout, ns)
+        slots = ffi.unpack(counts.slot, slot + 1)
+        edges = ffi.new("uint64_t[2]")
+        lib.tw_slot_edges(layout, slot, edges, edges + 1)
+        lower, upper = max(edges[0], counts.min_ns, 1), min(edges[1], counts.max_ns)
+        place = math.log(max(ns, 1) / lower) / math.log(upper / lower) if upper > lower else 1.0
+        share: float = (sum(slots[:-1]) + slots[-1] * min(max(place, 0.0), 1.0)) / self.count
+        return share
+
+    def as_dict(self) -> dict[str, Any]:
+        """count, sum, min, max, and the percentiles 50, 90, 95, 99 and 99.9 under "p". JSON-able."""
+        stored = {f"{percent:g}": self.p(percent) for percent in _STORED_PERCENTILES}
+        return {"count": self.count, "sum": self.sum, "min": self.min, "max": self.max, "p": stored}
+
+
+def _real(value: object) -> float:
+    """A number as float; NaN for anything else."""
+    return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+
+
+class Bounds(NamedTuple):
+    """The SLO in force: seconds, None where there is no such bound; attainment is the share asked for."""
+
+    ttft: float | None
+    tpot: float | None
+    itl: float | None
+    e2e: float | None
+    attainment: float
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Requests that finished in the last seconds.
+
+    attainment: good / (good + miss), None when nothing was judged. within: per bound the share of judged requests
+    that kept it, None where there is no such bound or nothing was judged. fluidity: share of token deadlines met,
+    None without any. seconds: what the window really covers.
+    """
+
+    good: int
+    miss: int
+    excluded: int
+    finished: int
+    attainment: float | None
+    within: dict[str, float | None]
+    fluidity: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GC:
+    """Collections and our own passes. Every mapping but pauses is by cause, summed over the processes.
+
+    pauses: lengths, under 0, 1, 2 (the generations), "gc_full", "gc_increment", "policy". collections: pauses that
+    ended. collected, uncollectable: objects. cpu: CPU seconds of the collecting thread, where measured. callbacks:
+    seconds in other people's gc.callbacks. short, short_seconds: the pauses below 50 us, which are charged to no
+    gap. max: the longest, seconds.
+    """
+
+    pauses: dict[int | str, Histogram]
+    collections: dict[str, int]
+    collected: dict[str, int]
+    uncollectable: dict[str, int]
+    cpu: dict[str, float]
+    callbacks: dict[str, float]
+    short: dict[str, int]
+    short_seconds: dict[str, float]
+    max: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process. paused: seconds by cause, an open pause included. lost: pauses that never reported an end.
+    bytes: memory of its segment."""
+
+    role: str
+    index: int
+    name: str
+    pid: int
+    paused: dict[str, float]
+    lost: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlowGap:
+    """One slow gap, or wait for a first token. Times in seconds.
+
+    overlap: how long it coincided with pauses, an upper bound of their blame. late: the estimate of what they cost
+    it. client: waiting for a slow client. accept: waited before the app was entered. unexplained: the rest of what
+    exceeds the typical gap. complete: False where the pauses were overwritten: overlap is then a lower bound, late
+    unknown. token: which of its stream, 1 is the first.
+    """
+
+    when: datetime
+    phase: str
+    gap: float
+    typical: float
+    overlap: dict[str, float]
+    late: dict[str, float]
+    client: float
+    accept: float
+    unexplained: float
+    complete: bool
+    request_id: str
+    trace_id: str
+    model_name: str
+    route: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Octave:
+    """Gaps longer than usual, of [lower, upper) seconds (the last octave is open), and where their time went."""
+
+    lower: float
+    upper: float
+    count: int
+    time: float
+    late: dict[str, float]
+    client: float
+    accept: float
+    unexplained: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """One recorded pause of this process, at least 50 us long. Times in seconds.
+
+    streams: gaps that it was charged to so far; overlap and late: theirs, summed. cpu: 0 where not measured.
+    """
+
+    when: datetime
+    cause: str
+    seconds: float
+    collected: int
+    uncollectable: int
+    cpu: float
+    callbacks: float
+    streams: int
+    overlap: float
+    late: float
+
+
+def _moment(monotonic_ns: int, clock: Any) -> datetime:
+    """The time of day of a monotonic time."""
+    return _EPOCH + timedelta(microseconds=(monotonic_ns + clock.realtime_ns - clock.monotonic_ns) // 1000)
+
+
+def _slow_gap(record: Any, model: Any, route: Any, clock: Any) -> SlowGap:
+    return SlowGap(
+        when=_moment(record.end_ns, clock),
+        phase=PHASES[record.phase],
+        gap=record.gap_ns / 1e9,
+        typical=record.typical_ns / 1e9,
+        overlap=_seconds_by_cause(record.overlap_ns),
+        late=_seconds_by_cause(record.late_ns),
+        client=record.client_ns / 1e9,
+        accept=record.accept_ns / 1e9,
+        unexplained=record.unexplained_ns / 1e9,
+        complete=bool(record.complete),
+        request_id=_text(record.request_id),
+        trace_id=_text(record.trace_id),
+        model_name=_text(model.word),
+        route=_text(route.word),
+        token=record.token,
+    )
+
+
+def _octave(octave: int, row: Any) -> Octave:
+    return Octave(
+        lower=2**octave / 1e6 if octave else 0.0,
+        upper=2 ** (octave + 1) / 1e6 if octave + 1 < lib.TW_OCTAVES else math.inf,
+        count=row.count,
+        time=row.time_ns / 1e9,
+        late=_seconds_by_cause(row.late_ns),
+        client=row.client_ns / 1e9,
+        accept=row.accept_ns / 1e9,
+        unexplained=row.unexplained_ns / 1e9,
+    )
+
+
+class Snapshot(_Frozen):
+    """Every number at one instant, of one process or several merged. ``later - earlier`` is what came in between.
+
+    Attributes:
+        taken: when, seconds since the Unix epoch.
+        seconds: what it covers: since the oldest process began to count, or between the two of a difference.
+    """
+
+    taken: float
+    seconds: float
+
+    def __init__(self, handle: Any, model_name: str | None = None, route: str | None = None) -> None:
+        vars(self).update(
+            _handle=handle,
+            _model=model_name,
+            _route=route,
+            taken=handle.taken.realtime_ns / 1e9,
+            seconds=handle.window_ns / 1e9,
+        )
+
+    def __repr__(self) -> str:
+        what = f"{self.seconds:.1f} s, {sum(self.requests.values())} requests, {self.itl.count} gaps"
+        return f"<tailwatch.Snapshot of {what}>"
+
+    def __sub__(self, earlier: Snapshot) -> Snapshot:
+        """What came between two snapshots. Gauges, slow gaps and rolling windows are the later one's.
+
+        Raises:
+            OptionError: earlier was taken later.
+        """
+        if not isinstance(earlier, Snapshot):
+            return NotImplemented
+        out = ffi.new("tw_snapshot **")
+        error = lib.tw_snapshot_subtract(out, self._core, earlier._core)
+        _check(error, "earlier", earlier.taken, f"expected a snapshot taken before this one ({self.taken})")
+        return Snapshot(_owned(out[0]), vars(self)["_model"], vars(self)["_route"])
+
+    def where(self, *, model_name: str | None = None, route: str | None = None) -> Snapshot:
+        """The same numbers with only the label sets of that model and route (None: any) in the request histograms,
+        ``requests``, ``outcomes``, ``tokens``, ``attainment`` and ``labels``. Everything else is not kept by label."""
+        model = vars(self)["_model"] if model_name is None else model_name
+        return Snapshot(self._core, model, vars(self)["_route"] if route is None else route)
+
+    @property
+    def _core(self) -> Any:
+        return vars(self)["_handle"]
+
+    # ---- histograms ----
+
+    def _histogram(self, metric: int) -> Histogram:
+        counts = ffi.new("tw_counts *")
+        model, route = vars(self)["_model"], vars(self)["_route"]
+        lib.tw_snapshot_metric(self._core, metric, _utf8(model), _utf8(route), counts)
+        return Histogram(counts, lib.tw_metric_layout(metric))
+
+    @cached_property
+    def ttft(self) -> Histogram:
+        """Time to first token: first message with generated content - arrival."""
+        return self._histogram(lib.TW_METRIC_TTFT)
+
+    @cached_property
+    def itl(self) -> Histogram:
+        """Inter-token latency: each gap between token-bearing messages, one sample."""
+        return self._histogram(lib.TW_METRIC_ITL)
+
+    @cached_property
+    def itl_without_gc(self) -> Histogram:
+        """The same gaps less what the pauses are estimated to have cost them (``late``)."""
+        return self._histogram(lib.TW_METRIC_ITL_WITHOUT_GC)
+
+    @cached_property
+    def tpot(self) -> Histogram:
+        """Time per output token: (last token - first token) / (tokens - 1), per finished request and choice."""
+        return self._histogram(lib.TW_METRIC_TPOT)
+
+    @cached_property
+    def e2e(self) -> Histogram:
+        """Last byte - arrival, of finished requests."""
+        return self._histogram(lib.TW_METRIC_E2E)
+
+    @cached_property
+    def queue(self) -> dict[str, Histogram]:
+        """What requests waited unseen: "proxy" as a trusted header says, "accept" from the kernel to the app."""
+        return {
+            "proxy": self._histogram(lib.TW_METRIC_QUEUE_PROXY),
+            "accept": self._histogram(lib.TW_METRIC_QUEUE_ACCEPT),
+        }
+
+    @cached_property
+    def abandoned_wait(self) -> Histogram:
+        """How long the requests waited that were given up before their first token."""
+        return self._histogram(lib.TW_METRIC_ABANDONED_WAIT)
+
+    @cached_property
+    def send_wait(self) -> Histogram:
+        """Sends that were blocked by a client that did not read."""
+        return self._histogram(lib.TW_METRIC_SEND_WAIT)
+
+    # ---- requests ----
+
+    def _series(self) -> list[tuple[str, str, Any]]:
+        model, route = vars(self)["_model"], vars(self)["_route"]
+        every = [self._core.series[i] for i in range(self._core.series_count)]
+        named = [(_text(series.model), _text(series.route), series) for series in every]
+        return [one for one in named if model in (None, one[0]) and route in (None, one[1])]
+
+    @cached_property
+    def labels(self) -> list[tuple[str, str]]:
+        """(model_name, route) of each label set in which anything was counted."""
+        return [(model, route) for model, route, _ in self._series()]
+
+    @cached_property
+    def requests(self) -> dict[str, int]:
+        """Requests that ended, by reason: good; late, error, 429, 5xx, timeout, abort_late; 4xx, abort_early."""
+        every = [_by_name(REASONS, series.reasons) for _, _, series in self._series()]
+        return {reason: sum(one[reason] for one in every) for reason in REASONS}
+
+    @cached_property
+    def outcomes(self) -> dict[str, int]:
+        """Requests that ended: good, miss, excluded."""
+        sums = dict.fromkeys(OUTCOMES, 0)
+        for reason, count in self.requests.items():
+            sums[_OUTCOME_OF[reason]] += count
+        return sums
+
+    @cached_property
+    def tokens(self) -> int:
+        """Output tokens."""
+        return sum(series.output_tokens for _, _, series in self._series())
+
+    @property
+    def in_flight(self) -> int:
+        """Requests open now."""
+        return int(self._core.in_flight)
+
+    @property
+    def opened(self) -> int:
+        """Requests that were opened."""
+        return int(self._core.opened)
+
+    @property
+    def attainment(self) -> float | None:
+        """good / (good + miss); None when nothing was judged."""
+        return _share(self.outcomes["good"], self.outcomes["good"] + self.outcomes["miss"])
+
+    @property
+    def fluidity(self) -> float | None:
+        """Share of the token deadlines that were met; None without any."""
+        return _share(self._core.deadlines_met, self._core.deadlines_due)
+
+    @cached_property
+    def slo(self) -> Bounds:
+        """The bounds in force."""
+        slo = self._core.slo
+        ttft, tpot, itl, e2e = (ns / 1e9 if ns else None for ns in (slo.ttft_ns, slo.tpot_ns, slo.itl_ns, slo.e2e_ns))
+        return Bounds(ttft, tpot, itl, e2e, slo.attainment_ppm / 1e6)
+
+    # ---- rolling windows ----
+
+    def window(self, window: str | float = "1m") -> Window:
+        """The requests that finished in the last "90s", "5m", "1h", or so many seconds, up to an hour.
+
+        OptionError for any other window.
+        """
+        sums = ffi.new("tw_window *")
+        lib.tw_snapshot_window(self._core, parse_window(window), sums)
+        judged = sums.good + sums.miss
+        kept = {"ttft": sums.ttft_ok, "tpot": sums.tpot_ok, "itl": sums.itl_ok, "e2e": sums.e2e_ok}
+        bounds = self.slo._asdict()
+        return Window(
+            good=sums.good,
+            miss=sums.miss,
+            excluded=sums.excluded,
+            finished=sums.finished,
+            attainment=_share(sums.good, judged),
+            within={name: _share(ok, judged) if bounds[name] else None for name, ok in kept.items()},
+            fluidity=_share(sums.met, sums.due),
+            seconds=float(sums.seconds),
+        )
+
+    def goodput(self, window: str | float = "1m") -> float:
+        """Good requests per second over a window."""
+        sums = self.window(window)
+        return sums.good / sums.seconds
+
+    def throughput(self, window: str | float = "1m") -> float:
+        """Completed requests per second over a window."""
+        sums = self.window(window)
+        return sums.finished / sums.seconds
+
+    # ---- pauses ----
+
+    def _processes(self) -> list[Any]:
+        return [self._core.process[i] for i in range(self._core.process_count)]
+
+    @cached_property
+    def processes(self) -> list[Process]:
+        """The processes; a window of the past has one, "*" where there were several."""
+        seen: dict[str, int] = {}
+        out = []
+        for process in self._processes():
+            role = _text(process.role)
+            index = seen[role] = seen.get(role, -1) + 1
+            out.append(_process(process, role, index))
+        return out
+
+    @cached_property
+    def paused(self) -> dict[str, float]:
+        """Process seconds by cause, summed over the processes; an open pause is included."""
+        return _summed([process.paused for process in self.processes])
+
+    @cached_property
+    def gc(self) -> GC:
+        """What collections did and took."""
+        rows = [process.pause[i] for process in self._processes() for i in range(len(CAUSES))]
+
+        def total(field: str) -> dict[str, int]:
+            return {cause: sum(getattr(row, field) for row in rows[i :: len(CAUSES)]) for i, cause in enumerate(CAUSES)}
+
+        def seconds(field: str) -> dict[str, float]:
+            return {cause: ns / 1e9 for cause, ns in total(field).items()}
+
+        longest = {cause: max((r.max_ns for r in rows[i :: len(CAUSES)]), default=0) for i, cause in enumerate(CAUSES)}
+        return GC(
+            pauses={_GENERATIONS.get(c, c): self._histogram(lib.TW_METRIC_PAUSE + i) for i, c in enumerate(CAUSES)},
+            collections=total("count"),
+            collected=total("collected"),
+            uncollectable=total("uncollectable"),
+            cpu=seconds("cpu_ns"),
+            callbacks=seconds("callbacks_ns"),
+            short=total("short_count"),
+            short_seconds=seconds("short_ns"),
+            max={cause: ns / 1e9 for cause, ns in longest.items()},
+        )
+
+    @cached_property
+    def overlap_by_phase(self) -> dict[str, dict[str, float]]:
+        """Stream seconds that coincided with pauses, by phase ("ttft", "itl") and cause: an upper bound."""
+        return {phase: _seconds_by_cause(self._core.overlap_ns[i]) for i, phase in enumerate(PHASES)}
+
+    @cached_property
+    def late_by_phase(self) -> dict[str, dict[str, float]]:
+        """Stream seconds that pauses cost, by phase and cause: an estimate for "itl"."""
+        return {phase: _seconds_by_cause(self._core.late_ns[i]) for i, phase in enumerate(PHASES)}
+
+    @cached_property
+    def overlap(self) -> dict[str, float]:
+        """Stream seconds that coincided with pauses, by cause, both phases: an upper bound of their blame."""
+        return _summed(list(self.overlap_by_phase.values()))
+
+    @cached_property
+    def late(self) -> dict[str, float]:
+        """Stream seconds that pauses cost, by cause, both phases: an estimate."""
+        return _summed(list(self.late_by_phase.values()))
+
+    # ---- the tail ----
+
+    @cached_property
+    def slowest(self) -> list[SlowGap]:
+        """The last slow gaps, newest first, at most 256."""
+        core = self._core
+        records = [core.slow[i] for i in reversed(range(core.slow_count))]
+        names = [(core.slow_series[2 * record.series], core.slow_series[2 * record.series + 1]) for record in records]
+        return [_slow_gap(record, *name, core.taken) for record, name in zip(records, names, strict=True)]
+
+    @cached_property
+    def tail(self) -> dict[str, list[Octave]]:
+        """Gaps longer than usual by octave of their length, by phase; empty octaves are left out."""
+        rows = {phase: [self._core.tail[i][o] for o in range(lib.TW_OCTAVES)] for i, phase in enumerate(PHASES)}
+        return {phase: [_octave(o, row) for o, row in enumerate(rows[phase]) if row.count] for phase in PHASES}
+
+    # ---- about ourselves ----
+
+    @cached_property
+    def arrivals(self) -> dict[str, int]:
+        """Requests by where their arrival time came from."""
+        return _by_name(ARRIVALS, self._core.arrivals)
+
+    @cached_property
+    def drops(self) -> dict[str, int]:
+        """What was dropped, by reason."""
+        return _by_name(DROPS, self._core.drops)
+
+    @cached_property
+    def errors(self) -> dict[str, int]:
+        """Where something of ours went wrong, and how often."""
+        return _by_name(ERRORS, self._core.errors)
+
+    @property
+    def label_overflow(self) -> int:
+        """Requests whose labels became "other" for want of room."""
+        return int(self._core.label_overflow)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, JSON-able: times in seconds, moments in ISO 8601, the open octave's upper edge None."""
+        plain = (
+            *("taken", "seconds", "labels", "requests", "outcomes", "tokens", "in_flight", "opened", "attainment"),
+            *("fluidity", "paused", "overlap", "late", "overlap_by_phase", "late_by_phase", "arrivals", "drops"),
+            *("errors", "label_overflow"),
+        )
+        histograms = ("ttft", "itl", "itl_without_gc", "tpot", "e2e", "abandoned_wait", "send_wait")
+        return {
+            **{name: getattr(self, name) for name in plain},
+            **{name: getattr(self, name).as_dict() for name in histograms},
+            "labels": [list(pair) for pair in self.labels],
+            "queue": {stage: histogram.as_dict() for stage, histogram in self.queue.items()},
+            "slo": self.slo._asdict(),
+            "windows": {window: asdict(self.window(window)) for window in _STORED_WINDOWS},
+            "gc": self._gc_dict(),
+            "processes": [asdict(process) for process in self.processes],
+            "slowest": [{**asdict(slow), "when": slow.when.isoformat()} for slow in self.slowest],
+            "tail": {phase: [_octave_dict(octave) for octave in octaves] for phase, octaves in self.tail.items()},
+        }
+
+    def _gc_dict(self) -> dict[str, Any]:
+        plain = {name: getattr(self.gc, name) for name in GC.__dataclass_fields__ if name != "pauses"}
+        return {**plain, "pauses": {str(key): pauses.as_dict() for key, pauses in self.gc.pauses.items()}}
+
+
+def _octave_dict(octave: Octave) -> dict[str, Any]:
+    return {**asdict(octave), "upper": octave.upper if math.isfinite(octave.upper) else None}
+
+
+def _process(process: Any, role: str, index: int) -> Process:
+    return Process(
+        role=role,
+        index=index,
+        name=role if role == "*" else f"{role}-{index}",
+        pid=process.pid,
+        paused=_seconds_by_cause(process.pause_ns),
+        lost=process.pauses_lost,
+        bytes=process.bytes,
+    )
+
+
+def _utf8(name: str | None) -> Any:
+    """A name as C takes it; NULL for any."""
+    return ffi.NULL if name is None else ffi.from_buffer(name.encode() + b"\0")
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _owned(handle: Any) -> Any:
+    return ffi.gc(handle, lib.tw_snapshot_free)
+
+
+def take(addresses: Sequence[int]) -> Snapshot:
+    """Copies and merges the segments at these addresses (``_hot.Core.address``) while they are written.
+
+    Raises:
+        OptionError: no address, or what is there is no segment of this version.
+    """
+    out = ffi.new("tw_snapshot **")
+    segments = [ffi.cast("const tw_segment *", address) for address in addresses]
+    error = lib.tw_snapshot_take(out, ffi.new("const tw_segment *[]", segments), len(segments))
+    _check(error, "addresses", addresses, "expected addresses of segments of this version, at least one")
+    return Snapshot(_owned(out[0]))
+
+
+class History:
+    """Marks of the past, every 5 s for the last minute and every minute for the last hour, in fixed memory.
+
+    One thread pushes; any thread asks. Not to be used after a fork: make a new one.
+    """
+
+    def __init__(self) -> None:
+        out = ffi.new("tw_history **")
+        _check(lib.tw_history_create(out), "history", None, "")
+        self._handle = ffi.gc(out[0], lib.tw_history_free)
+
+    @property
+    def bytes(self) -> int:
+        """Its memory."""
+        return int(lib.tw_history_bytes())
+
+    def push(self, snapshot: Snapshot) -> None:
+        """Keeps a snapshot where one is due. Call it at least every 5 s."""
+        _check(lib.tw_history_push(self._handle, snapshot._core), "snapshot", snapshot, "")
+
+    def window(self, now: Snapshot, seconds: float) -> Snapshot:
+        """now - the mark whose age is nearest to so many seconds (the start is one too).
+
+        The result has one label set, ("*", "*"); its ``seconds`` say what it really covers.
+        """
+        out = ffi.new("tw_snapshot **")
+        error = lib.tw_history_window(self._handle, now._core, max(0, round(seconds * 1e9)), out)
+        if error != errno.ENODATA:
+            _check(error, "seconds", seconds, "expected a number of seconds, 0 or more")
+        return Snapshot(_owned(out[0]))
+
+
+class Records:
+    """The pauses and slow gaps of this process one by one, as they came: for log lines.
+
+    address: of its segment. A cursor counts records from the first ever; 0 to begin with.
+    """
+
+    def __init__(self, address: int) -> None:
+        self._segment = ffi.cast("const tw_segment *", address)
+
+    def pauses(self, cursor: int, *, before_ns: int) -> tuple[list[Pause], int, int]:
+        """Recorded pauses from the cursor on that ended by a monotonic time; the next cursor; how many were
+        overwritten before they could be read."""
+        clock, record = lib.tw_clock_pair_now(), ffi.new("tw_pause_record *")
+        head = self._segment.pause.head
+        first = max(cursor, head - lib.TW_PAUSE_RING)
+        out: list[Pause] = []
+        lost = first - cursor
+        for number in range(first, head):
+            if not lib.tw_pause_read(ffi.addressof(self._segment, "pause"), number, record):
+                lost += 1
+            elif record.stop_ns > before_ns:
+                return out, number, lost
+            else:
+                out.append(_pause(record, clock))
+        return out, max(head, cursor), lost
+
+    def short_pauses(self) -> tuple[int, float]:
+        """How many pauses were too short to be recorded one by one, and their seconds together."""
+        totals = self._segment.pause.totals
+        rows = [totals[i] for i in range(len(CAUSES))]
+        return sum(row.short_count for row in rows), sum(row.short_ns for row in rows) / 1e9
+
+    def slow_gaps(self, cursor: int) -> tuple[list[SlowGap], int, int]:
+        """Slow gaps from the cursor on, oldest first; the next cursor; how many were overwritten before."""
+        clock, record = lib.tw_clock_pair_now(), ffi.new("tw_slow_record *")
+        head = self._segment.slow_head
+        first = max(cursor, head - lib.TW_SLOW_RING)
+        out: list[SlowGap] = []
+        lost = first - cursor
+        for number in range(first, head):
+            if lib.tw_segment_slow_read(self._segment, number, record):
+                out.append(self._slow_gap(record, clock))
+            else:
+                lost += 1
+        return out, max(head, cursor), lost
+
+    def _slow_gap(self, record: Any, clock: Any) -> SlowGap:
+        known = record.series < self._segment.series_count
+        series = lib.tw_segment_series(self._segment, record.series if known else 0)
+        return _slow_gap(record, series.model, series.route, clock)
+
+
+def _pause(record: Any, clock: Any) -> Pause:
+    return Pause(
+        when=_moment(record.stop_ns, clock),
+        cause=CAUSES[record.cause],
+        seconds=(record.stop_ns - record.start_ns) / 1e9,
+        collected=record.collected,
+        uncollectable=record.uncollectable,
+        cpu=record.cpu_ns / 1e9,
+        callbacks=record.callbacks_ns / 1e9,
+        streams=record.streams,
+        overlap=record.overlap_ns / 1e9,
+        late=record.late_ns / 1e9,
+    )
+
+
+def render(
+    snapshot: Snapshot,
+    *,
+    version: str,
+    python: str,
+    slo: str,
+    extra_bytes: int = 0,
+    registry_seconds: float = -1.0,
+    goodput_window: int = 60,
+    openmetrics: bool = False,
+) -> memoryview:
+    """Every family of ours as Prometheus text 0.0.4, or OpenMetrics 1.0 without its closing # EOF. Not copied.
+
+    slo: the text the user gave. extra_bytes: memory outside segments. registry_seconds: what rendering the host's
+    own registry took last; below 0: there is none. goodput_window: seconds.
+    """
+    texts = [ffi.new("char[]", text.encode()) for text in (version, python, slo)]
+    info = ffi.new(
+        "tw_exposition_info *",
+        {
+            **dict(zip(("version", "python", "slo"), texts, strict=True)),
+            "extra_bytes": extra_bytes,
+            "registry_seconds": registry_seconds,
+            "goodput_window_s": goodput_window,
+        },
+    )
+    buffer = ffi.gc(ffi.new("tw_buffer *"), lib.tw_buffer_free)
+    kind = lib.TW_FORMAT_OPENMETRICS if openmetrics else lib.TW_FORMAT_TEXT
+    _check(lib.tw_exposition_render(snapshot._core, info, kind, buffer), "snapshot", snapshot, "")
+    data = ffi.gc(buffer.data, lambda _, owner=buffer: None)  # the bytes live as long as a view of them
+    return memoryview(ffi.buffer(data, buffer.length))

@@ -1,0 +1,50 @@
+"""Builds the native witnesses of these tests with the running interpreter's headers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+NATIVE = Path(__file__).parent.parent / "native"
+
+
+def _compile(source: str, target: Path) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    assert compiler, "these tests need the C compiler that built the package"
+    include = sysconfig.get_path("include")
+    command = [compiler, "-shared", "-fPIC", "-O2", f"-I{include}", str(NATIVE / source), "-o", str(target), "-ldl"]
+    subprocess.run(command, check=True, capture_output=True)
+    return target
+
+
+@pytest.fixture(scope="session")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with gcprobe.so and alloccount.so."""
+    directory = tmp_path_factory.mktemp("native")
+    _compile("gcprobe.c", directory / "gcprobe.so")
+    _compile("alloccount.c", directory / "alloccount.so")
+    return directory
+
+
+@pytest.fixture
+def run_script(native: Path, tmp_path: Path):
+    """Runs a script in a fresh interpreter that can import gcprobe; returns what it printed."""
+
+    def run(script: str, *arguments: str, preload: bool = False, timeout: float = 120, **environment: str) -> str:
+        path = tmp_path / "script.py"
+        path.write_text(script)
+        env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(native), **environment}
+        if preload:
+            env["LD_PRELOAD"] = str(native / "alloccount.so")
+        done = subprocess.run(
+            [sys.executable, str(path), *arguments], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=timeout
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return done.stdout
+
+    return run

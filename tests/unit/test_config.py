@@ -1,0 +1,285 @@
+"""Options: where they come from, and what each says about a bad value."""
+
+from __future__ import annotations
+
+import dataclasses
+import fractions
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailwatch import config as config_module
+from tailwatch.config import OPTIONS, UNAVAILABLE, Config, nearest_variable, variable_of
+from tailwatch.errors import OptionError, TailwatchError, nearest
+from tailwatch.goodput import SLO
+
+
+def load(environment: dict[str, str] | None = None, **arguments: object) -> Config:
+    """Config.load with an environment of its own."""
+    return Config.load(environment=environment or {}, **arguments)
+
+
+def refusal(environment: dict[str, str] | None = None, **arguments: object) -> OptionError:
+    """The error that a bad value must raise."""
+    with pytest.raises(OptionError) as caught:
+        load(environment, **arguments)
+    return caught.value
+
+
+def test_defaults() -> None:
+    """With nothing given the defaults of the design hold."""
+    config = load()
+    assert config.slo == SLO(ttft=2.0, tpot=0.2, attainment=0.99)
+    assert str(config.slo) == "ttft<=2s,tpot<=200ms@99%"
+    assert (config.gc, config.gc_warn_ms, config.gc_log_all, config.slow_ms) == ("freeze", 0.0, False, 0.0)
+    assert (config.metrics_path, config.metrics_port, config.routes) == ("/metrics", 0, ())
+    assert (config.max_label_sets, config.trust_request_start) == (32, False)
+    assert (config.explicit, config.unknown_environment) == (frozenset(), ())
+
+
+def test_every_field_is_an_option_with_a_parser_and_a_default() -> None:
+    """No option can be declared and then forgotten by the reader."""
+    assert set(OPTIONS) == set(config_module._PARSERS) == set(config_module._defaults(True))
+    assert not set(OPTIONS) & UNAVAILABLE
+
+
+def test_role_depends_on_the_app() -> None:
+    """A process with an app is "api", one without is "worker", and a given role wins."""
+    assert load().role == "api"
+    assert Config.load(app=False, environment={}).role == "worker"
+    assert Config.load(app=False, environment={}, role="engine").role == "engine"
+
+
+def test_argument_beats_environment_beats_default() -> None:
+    """The order is argument, TAILWATCH_* variable, default; both kinds count as explicit."""
+    environment = {"TAILWATCH_GC": "observe", "TAILWATCH_SLOW_MS": "250"}
+    config = load(environment, gc="off", role="x")
+    assert (config.gc, config.slow_ms, config.gc_warn_ms) == ("off", 250.0, 0.0)
+    assert config.explicit == {"gc", "slow_ms", "role"}
+
+
+def test_none_is_not_given() -> None:
+    """An argument of None leaves the word to the environment and the default."""
+    config = load({"TAILWATCH_GC": "observe"}, gc=None, slow_ms=None)
+    assert (config.gc, config.explicit) == ("observe", {"gc"})
+
+
+def test_a_bad_variable_is_hidden_by_an_argument() -> None:
+    """A variable that an argument overrides is not read at all."""
+    assert load({"TAILWATCH_GC": "nonsense"}, gc="off").gc == "off"
+
+
+def test_everything_from_the_environment() -> None:
+    """Each option can be set by its variable."""
+    config = load(
+        {
+            "TAILWATCH_SLO": "itl<=1s@95%",
+            "TAILWATCH_GC": "Observe",
+            "TAILWATCH_GC_WARN_MS": "50",
+            "TAILWATCH_GC_LOG_ALL": "yes",
+            "TAILWATCH_SLOW_MS": " 0.5 ",
+            "TAILWATCH_METRICS_PATH": "/tw",
+            "TAILWATCH_METRICS_PORT": "9100",
+            "TAILWATCH_ROLE": "engine-1",
+            "TAILWATCH_ROUTES": "/a, /b/{c} ,",
+            "TAILWATCH_MAX_LABEL_SETS": "4096",
+            "TAILWATCH_TRUST_REQUEST_START": "1",
+        }
+    )
+    assert config.explicit == set(OPTIONS)
+    assert (config.slo, config.gc, config.gc_warn_ms, config.gc_log_all) == (
+        SLO(itl=1.0, attainment=0.95),
+        "observe",
+        50.0,
+        True,
+    )
+    assert (config.slow_ms, config.metrics_path, config.metrics_port, config.role) == (0.5, "/tw", 9100, "engine-1")
+    assert (config.routes, config.max_label_sets, config.trust_request_start) == (("/a", "/b/{c}"), 4096, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(t, True) for t in ("1", "true", "YES", "On")] + [(t, False) for t in ("0", "False", "no", "OFF")],
+)
+def test_booleans_from_the_environment(text: str, expected: bool) -> None:
+    """Eight words are booleans, in any case."""
+    assert load({"TAILWATCH_GC_LOG_ALL": text}).gc_log_all is expected
+
+
+def test_empty_variables_count_as_not_set() -> None:
+    """Only an empty TAILWATCH_METRICS_PATH means something: not served."""
+    config = load({variable_of(name): "" for name in (*OPTIONS, *UNAVAILABLE)})
+    assert config.explicit == {"metrics_path"}
+    assert config.metrics_path == ""
+
+
+def test_the_message_teaches() -> None:
+    """The message names the option, what was found, what was expected, the nearest choice and the variable."""
+    error = refusal({"TAILWATCH_GC": "freez"})
+    assert str(error) == (
+        "gc='freez': expected one of 'freeze', 'observe', 'off'; did you mean 'freeze'? (from TAILWATCH_GC)"
+    )
+    assert (error.option, error.found, error.source, error.hint) == ("gc", "freez", "TAILWATCH_GC", "freeze")
+    assert isinstance(error, ValueError) and isinstance(error, TailwatchError)
+
+
+def test_no_suggestion_where_nothing_is_near() -> None:
+    """A value like none of the choices gets no guess."""
+    assert str(refusal(gc="zzz")) == "gc='zzz': expected one of 'freeze', 'observe', 'off'"
+
+
+def test_out_of_band_is_named_as_not_available() -> None:
+    """A policy of a later version is not called unknown."""
+    assert "'out-of-band' is not available in this version" in str(refusal(gc="out-of-band"))
+
+
+BAD: dict[str, list[object]] = {
+    "slo": ["", "ttft", "ttft<=5", "ttft<=1s,ttft<=2s", "mlperf:gpt", 5, True, "tpot<=1ms@0%", "ttft>=1s"],
+    "gc": ["", 1, True, ["freeze"], b"freeze"],
+    "gc_warn_ms": [float("nan"), float("inf"), -1, -0.001, True, "50", 10**400, 3_600_001, 1j, [1]],
+    "gc_log_all": [1, 0, "yes", "true", 1.0],
+    "slow_ms": [float("nan"), float("-inf"), -5, False, "1", object()],
+    "metrics_path": ["metrics", "/a b", "/a?b", "/a#b", "/\n", 5, b"/m", "/\u00e9"],
+    "metrics_port": [-1, 65536, True, 80.0, "80", float("nan")],
+    "role": ["", "a" * 32, "a b", "-x", 3, "r\u00f4le", "a\n"],
+    "routes": ["generate", ["/a", "b"], [3], 7, {"/a": 1}, ["/a\n"]],
+    "max_label_sets": [0, 4097, True, 32.0, "32", -1, 10**30],
+    "trust_request_start": [1, "on", []],
+}
+
+
+@pytest.mark.parametrize(("option", "value"), [(option, value) for option, values in BAD.items() for value in values])
+def test_bad_arguments_are_refused_by_name(option: str, value: object) -> None:
+    """Every bad argument raises an error that begins with the option, says what it takes, and quotes what it got."""
+    error = refusal(**{option: value})
+    assert str(error).startswith(f"{option}=")
+    assert error.found is value
+    assert "expected" in str(error)
+    assert "from TAILWATCH" not in str(error)
+
+
+BAD_TEXT = {
+    "slo": "fast",
+    "gc": "on",
+    "gc_warn_ms": "nan",
+    "gc_log_all": "maybe",
+    "slow_ms": "-1",
+    "metrics_path": "metrics",
+    "metrics_port": "http",
+    "role": "my role",
+    "routes": "/a,b",
+    "max_label_sets": "1e3",
+    "trust_request_start": "2",
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_bad_variables_are_refused_by_name(option: str) -> None:
+    """Every bad variable is named beside its option."""
+    error = refusal({variable_of(option): BAD_TEXT[option]})
+    assert str(error).startswith(f"{option}='{BAD_TEXT[option]}': ")
+    assert str(error).endswith(f"(from {variable_of(option)})")
+
+
+@pytest.mark.parametrize("option", sorted(UNAVAILABLE))
+def test_options_of_a_later_version_are_named(option: str) -> None:
+    """An option that the design has and this version has not is not called unknown."""
+    arguments: dict[str, Any] = {option: True}
+    assert str(refusal(**arguments)) == f"{option}=True: this option is not available in this version"
+
+
+def test_variables_of_a_later_version_are_named() -> None:
+    """The same by the environment, except TAILWATCH_DIR, which names a group and is left alone."""
+    assert str(refusal({"TAILWATCH_OTEL": "1"})).endswith("not available in this version (from TAILWATCH_OTEL)")
+    assert load({"TAILWATCH_DIR": "/run/x", "TAILWATCH": "1"}).unknown_environment == ()
+
+
+def test_unknown_options_name_the_nearest() -> None:
+    """A mistyped option is an error with the right name; one like nothing lists them all."""
+    assert "did you mean 'gc_warn_ms'?" in str(refusal(gc_warn=5))
+    assert "the options are slo, gc," in str(refusal(zzzzz=5))
+
+
+def test_unknown_variables_are_collected() -> None:
+    """A mistyped variable cannot be an error (it may be somebody else's): it is kept for the doctor."""
+    config = load({"TAILWATCH_GC_WARN": "5", "TAILWATCH_A": "1", "tailwatch_gc": "x", "PATH": "/bin"})
+    assert config.unknown_environment == ("TAILWATCH_A", "TAILWATCH_GC_WARN")
+    assert nearest_variable("TAILWATCH_GC_WARN") == "TAILWATCH_GC_WARN_MS"
+    assert nearest_variable("TAILWATCH_A") is None
+
+
+def test_good_values_of_other_types() -> None:
+    """Integers, fractions, ready SLOs, lists and comma lists are taken for what they are."""
+    slo = SLO(e2e=3.0)
+    config = load(slo=slo, gc_warn_ms=fractions.Fraction(1, 2), slow_ms=7, routes=["/a"], metrics_path="")
+    assert config.slo is slo
+    assert (config.gc_warn_ms, config.slow_ms, config.routes, config.metrics_path) == (0.5, 7.0, ("/a",), "")
+    assert load(routes="/a,/b").routes == ("/a", "/b")
+    assert load(routes={"/b", "/a"}).routes == ("/a", "/b")
+
+
+def test_config_is_frozen() -> None:
+    """Nobody changes options behind install()'s back."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        load().gc = "off"  # type: ignore[misc]
+
+
+def test_differing_names_the_options() -> None:
+    """What a second install must name."""
+    assert load(gc="off", slow_ms=3).differing(load(role="x", slow_ms=3.0)) == ("gc", "role")
+    assert load().differing(load({"TAILWATCH_GC": "freeze"})) == ()
+
+
+def test_replace_makes_options_explicit() -> None:
+    """What replaces an option counts as given."""
+    config = load(role="x").replace({"gc": "off"})
+    assert (config.gc, config.role, config.explicit) == ("off", "x", {"gc", "role"})
+
+
+def test_huge_values_are_quoted_in_brief() -> None:
+    """A megabyte of rubbish does not make a megabyte of message."""
+    assert len(str(refusal(gc="x" * 1_000_000))) < 300
+
+
+def test_the_real_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a mapping, os.environ is read."""
+    monkeypatch.setenv("TAILWATCH_SLOW_MS", "123")
+    assert Config.load().slow_ms == 123.0
+
+
+@given(
+    st.sampled_from(OPTIONS),
+    st.one_of(st.none(), st.text(), st.integers(), st.floats(), st.booleans(), st.binary(), st.lists(st.text())),
+)
+def test_any_value_is_taken_or_refused(option: str, value: object) -> None:
+    """No value of any type gets anything but a Config or an OptionError that names the option."""
+    try:
+        config = load(**{option: value})
+    except OptionError as error:
+        assert str(error).startswith(f"{option}=")
+    else:
+        assert (option in config.explicit) is (value is not None)
+
+
+@given(st.sampled_from(OPTIONS), st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=("Cs",))))
+def test_any_text_from_the_environment_is_taken_or_refused(option: str, text: str) -> None:
+    """The same for variables, whose name then ends the message."""
+    variable = variable_of(option)
+    try:
+        load({variable: text})
+    except OptionError as error:
+        assert str(error).endswith(f"(from {variable})")
+
+
+def test_nearest_ignores_what_is_no_text() -> None:
+    """Only text is near anything."""
+    assert nearest(5, ("a", "b")) is None
+    assert nearest("Freez", ("freeze",)) == "freeze"
+
+
+def test_a_plain_message_is_enough() -> None:
+    """OptionError also takes a ready message."""
+    error = OptionError("p=101: expected 0 to 100")
+    assert (str(error), error.option, error.source) == ("p=101: expected 0 to 100", "", None)

@@ -1,0 +1,675 @@
+"""The doctor's rules and texts, fed with hand-made numbers: no live collector decides anything here."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tailwatch.diagnosis import (
+    RULES,
+    SEVERITIES,
+    DiagnosisContext,
+    Finding,
+    doctor,
+    format_findings,
+    format_slow,
+    format_tail,
+    from_dict,
+    headline,
+)
+from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.report import ms, name_causes, split_by_cause
+
+CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment", "policy")
+FROZEN = DiagnosisContext(gc_policy="freeze", freeze_done=True, gc_enabled=True, python_version=(3, 11, 7))
+OBSERVED = DiagnosisContext(gc_policy="observe", gc_enabled=True, python_version=(3, 11, 7))
+
+
+class Gaps(SimpleNamespace):
+    """A histogram that answers for what it was told."""
+
+    def p(self, percent: float) -> float | None:
+        """The percentile as told; None when empty."""
+        return self.stored.get(percent) if self.count else None
+
+
+def gaps(
+    count: int = 0, p50: float = 0.02, p99: float = 0.022, p999: float = 0.024, top: float = 0.025, total: float = 0.0
+) -> Gaps:
+    """A histogram of `count` samples with these percentiles, in seconds."""
+    stored = {50: p50, 90: p99, 95: p99, 99: p99, 99.9: p999}
+    return Gaps(
+        count=count, sum=total or count * p50, min=p50 if count else None, max=top if count else None, stored=stored
+    )
+
+
+def causes(**seconds: float) -> dict[str, float]:
+    """Seconds per cause, 0 for the others."""
+    return {**dict.fromkeys(CAUSES, 0.0), **seconds}
+
+
+def octave(lower: float, late: dict[str, float] | None = None, **rest: float) -> SimpleNamespace:
+    """One octave of the tail."""
+    told = {"count": 5, "time": 10 * lower, "client": 0.0, "accept": 0.0, "unexplained": 0.0, **rest}
+    return SimpleNamespace(lower=lower, upper=2 * lower, late=causes(**(late or {})), **told)
+
+
+def snapshot(**changed: Any) -> Any:
+    """A healthy server of 1000 requests and 100 000 gaps, with some of its numbers changed."""
+    late = {"ttft": causes(), "itl": causes()}
+    members: dict[str, Any] = {
+        "seconds": 120.0,
+        "ttft": gaps(1000, 0.1, 0.2, 0.3, 0.4),
+        "itl": gaps(100_000),
+        "itl_without_gc": gaps(100_000),
+        "queue": {"proxy": gaps(), "accept": gaps(1000, 0.0002, 0.001, 0.002, 0.003)},
+        "send_wait": gaps(),
+        "labels": [("m", "/v1/completions")],
+        "requests": {"good": 1000, "late": 0, "error": 0, "4xx": 3},
+        "opened": 1003,
+        "in_flight": 2,
+        "attainment": 1.0,
+        "slo": SimpleNamespace(ttft=2.0, tpot=0.2, itl=None, e2e=None, attainment=0.99),
+        "window": lambda window: SimpleNamespace(within={"ttft": 0.999, "tpot": 0.97, "itl": None, "e2e": None}),
+        "paused": causes(gc0=0.01),
+        "late_by_phase": late,
+        "overlap_by_phase": {"ttft": causes(), "itl": causes()},
+        "late": causes(),
+        "gc": SimpleNamespace(collections=causes(gc0=100), max=causes(gc0=0.0005), callbacks=causes()),
+        "processes": [SimpleNamespace(role="api", name="api-0", paused=causes(gc0=0.01))],
+        "slowest": [],
+        "tail": {"ttft": [], "itl": []},
+        "drops": {"opaque": 0, "choice": 0},
+        "errors": {"asgi": 0},
+        "label_overflow": 0,
+    }
+    unknown = set(changed) - set(members)
+    assert not unknown, f"not in a snapshot: {unknown}"
+    return SimpleNamespace(**{**members, **changed})
+
+
+def paused_server(**changed: Any) -> Any:
+    """The server of the README: generation 2 takes 161 of the 183 ms of p99."""
+    members = {
+        "itl": gaps(100_000, 0.02, 0.183, 0.19, 0.2),
+        "late_by_phase": {"ttft": causes(), "itl": causes(gc2=50.0, gc0=0.5)},
+        "overlap_by_phase": {"ttft": causes(), "itl": causes(gc2=60.0, gc0=0.9)},
+        "late": causes(gc2=50.0, gc0=0.5),
+        "gc": SimpleNamespace(collections=causes(gc2=12), max=causes(gc2=0.175), callbacks=causes()),
+        "paused": causes(gc2=2.0),
+        "processes": [SimpleNamespace(role="api", name="api-0", paused=causes(gc2=2.0))],
+    }
+    return snapshot(**{**members, **changed})
+
+
+def found(snap: Any, context: DiagnosisContext = FROZEN) -> dict[str, Finding]:
+    """The doctor's findings by rule."""
+    return {finding.rule: finding for finding in doctor(snap, context)}
+
+
+# The whole ------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_an_answer() -> None:
+    """A healthy server gets one finding that says so with the numbers that were looked at."""
+    [finding] = doctor(snapshot(), FROZEN)
+    assert (finding.rule, finding.severity, finding.title) == ("nothing", "info", "I see nothing")
+    for number in ("1003 finished requests", "100000 gaps", "p99 TTFT 200 ms", "p99 ITL 22 ms", "attainment 100.00%"):
+        assert number in finding.detail
+
+
+def test_no_requests_is_an_answer() -> None:
+    """Before the first request there is nothing to judge, and the advice is how to get one."""
+    empty = snapshot(ttft=gaps(), itl=gaps(), itl_without_gc=gaps(), requests={"good": 0}, opened=0, attainment=None)
+    [finding] = doctor(empty, FROZEN)
+    assert (finding.rule, finding.severity) == ("no-requests", "info")
+    assert "routes=" in finding.advice
+
+
+def test_without_a_context_the_doctor_works() -> None:
+    """A saved snapshot alone is enough."""
+    assert [finding.rule for finding in doctor(snapshot())] == ["nothing"]
+
+
+def test_the_worst_comes_first() -> None:
+    """Findings are ordered by severity, and any above info silences "nothing"."""
+    context = DiagnosisContext(gc_policy="freeze", freeze_done=True, foreign_freezes=1, notes=["A note."])
+    findings = doctor(paused_server(label_overflow=3, errors={"asgi": 2}), context)
+    severities = [SEVERITIES.index(finding.severity) for finding in findings]
+    assert severities == sorted(severities)
+    assert [finding.rule for finding in findings] == [
+        "gc-tail",
+        "internal-errors",
+        "label-overflow",
+        "foreign-freeze",
+        "notes",
+    ]
+
+
+def test_remarks_do_not_silence_nothing() -> None:
+    """Findings of severity info stand beside "I see nothing"."""
+    assert set(found(snapshot(), DiagnosisContext(notes=("x",)))) == {"notes", "nothing"}
+
+
+def test_every_rule_is_documented_and_silent_on_a_healthy_server() -> None:
+    """Each rule is a function with a sentence of its own, and says nothing about healthy numbers."""
+    assert len(set(RULES)) == len(RULES) >= 16
+    for rule in RULES:
+        assert rule.__doc__
+        assert rule(snapshot(), FROZEN) is None
+
+
+def test_every_rule_can_speak_and_ends_in_advice() -> None:
+    """For each rule there is a snapshot here that makes it speak: none is dead."""
+    spoken: dict[str, Finding] = {}
+    for snap, context in SPEAKING:
+        spoken.update(found(snap, context))
+    assert len(spoken.keys() - {"nothing", "no-requests"}) == len(RULES)
+    for finding in spoken.values():
+        assert finding.severity in SEVERITIES
+        assert finding.title and finding.detail.endswith(".")
+        assert any(
+            sign in finding.advice for sign in ("(", "tailwatch", "TAILWATCH_", "nothing to mend", "compression")
+        )
+
+
+# GC and the gaps between tokens ----------------------------------------------------------------------------
+
+
+def test_gc_tail_quotes_with_and_without() -> None:
+    """The finding has both percentiles, the estimate, the upper bound, the generation and the process."""
+    finding = found(paused_server(), OBSERVED)["gc-tail"]
+    assert finding.severity == "high"
+    assert finding.title == "up to 161 ms of the p99 gap between tokens is generation 2"
+    for part in (
+        "p99 ITL 183 ms, 22 ms without GC",
+        "estimated 50.5 s (generation 2 50 s, generation 0 500 ms)",
+        "up to 60.9 s of their gaps coincided",
+        "Generation 2: 12 times in the server, the longest 175 ms",
+    ):
+        assert part in finding.detail
+    assert finding.advice == "install(app, gc='freeze')"
+
+
+@pytest.mark.parametrize(
+    ("context", "advice"),
+    [
+        (DiagnosisContext(), "install(app, gc='freeze')"),
+        (DiagnosisContext(gc_policy="off"), "install(app, gc='freeze')"),
+        (DiagnosisContext(gc_policy="freeze", freeze_done=False), "tailwatch.freeze() at a quiet moment"),
+        (DiagnosisContext(gc_policy="freeze", freeze_done=True, freeze_wanted=True), "tailwatch.freeze() at a quiet"),
+        (FROZEN, "tailwatch.freeze(again=True) at a quiet moment: what remains is objects made after the freeze"),
+    ],
+)
+def test_gc_advice_depends_on_the_policy(context: DiagnosisContext, advice: str) -> None:
+    """Nobody is told to switch on what is on; with the freeze done it says what remains."""
+    assert found(paused_server(), context)["gc-tail"].advice.startswith(advice)
+
+
+def test_gc_advice_for_young_generations_after_a_freeze() -> None:
+    """A freeze does not help against the requests' own objects."""
+    snap = paused_server(late_by_phase={"ttft": causes(), "itl": causes(gc1=5.0)})
+    assert found(snap, FROZEN)["gc-tail"].advice.startswith("install(app, gc_log_all=True)")
+
+
+def test_rare_pauses_show_further_out() -> None:
+    """Pauses too rare for p99 are found at p99.9, rarer ones in the longest gap, as less severe."""
+    rare = paused_server(itl=gaps(100_000, 0.02, 0.022, 0.19, 0.2))
+    assert (found(rare)["gc-tail"].severity, found(rare)["gc-tail"].title) == (
+        "medium",
+        "up to 166 ms of the p99.9 gap between tokens is generation 2",
+    )
+    rarest = paused_server(itl=gaps(100_000, 0.02, 0.022, 0.024, 0.2))
+    assert "175 ms of the longest gap" in found(rarest)["gc-tail"].title
+
+
+def test_gc_tail_needs_late_time() -> None:
+    """Overlap alone blames nobody: a pause inside the wait for the model delays no token."""
+    snap = paused_server(late_by_phase={"ttft": causes(), "itl": causes()})
+    assert "gc-tail" not in found(snap)
+
+
+@pytest.mark.parametrize(("p99", "speaks"), [(0.0274, False), (0.0277, True)])
+def test_gc_tail_starts_at_a_fifth(p99: float, speaks: bool) -> None:
+    """Below a fifth of the percentile GC does not dominate."""
+    level = gaps(100_000, 0.02, p99, p99, p99)
+    without = gaps(100_000, 0.02, 0.022, 0.022, 0.022)
+    assert ("gc-tail" in found(paused_server(itl=level, itl_without_gc=without))) is speaks
+
+
+def test_differences_below_two_milliseconds_do_not_matter() -> None:
+    """A fifth of very little is not worth a word."""
+    fast, faster = gaps(10_000, 0.001, 0.003, 0.003, 0.003), gaps(10_000, 0.001, 0.0015, 0.0015, 0.0015)
+    assert "gc-tail" not in found(paused_server(itl=fast, itl_without_gc=faster))
+
+
+def test_few_gaps_have_no_p99() -> None:
+    """With 99 gaps only the longest is quoted."""
+    few = paused_server(itl=gaps(99, 0.02, 0.183, 0.183, 0.183), itl_without_gc=gaps(99))
+    assert "longest" in found(few)["gc-tail"].title
+
+
+def test_several_causes_are_named_together() -> None:
+    """The causes that make up four fifths are named, the largest first."""
+    snap = paused_server(late_by_phase={"ttft": causes(), "itl": causes(gc1=4.0, gc2=6.0)})
+    assert found(snap)["gc-tail"].title.endswith("is generation 2 and generation 1")
+
+
+def test_the_paused_process_is_named() -> None:
+    """A pause in an engine is blamed on the engine; in several processes, on the worst."""
+    engine = SimpleNamespace(role="engine", name="engine-0", paused=causes(gc2=3.0))
+    quiet = SimpleNamespace(role="api", name="api-0", paused=causes())
+    assert "in the engine process" in found(paused_server(processes=[quiet, engine]))["gc-tail"].detail
+    busy = SimpleNamespace(role="api", name="api-0", paused=causes(gc2=1.0))
+    assert "in 2 processes, most in engine-0" in found(paused_server(processes=[busy, engine]))["gc-tail"].detail
+
+
+# The other rules -------------------------------------------------------------------------------------------
+
+TTFT_PAUSED = snapshot(
+    ttft=gaps(1000, 0.1, 0.5, 0.6, 0.7, total=100.0),
+    late_by_phase={"ttft": causes(gc2=8.0), "itl": causes()},
+    overlap_by_phase={"ttft": causes(gc2=12.0), "itl": causes()},
+    late=causes(gc2=8.0),
+)
+LONG_YOUNG = snapshot(gc=SimpleNamespace(collections=causes(gc0=9), max=causes(gc0=0.019), callbacks=causes()))
+OTHERS = snapshot(
+    gc=SimpleNamespace(collections=causes(), max=causes(), callbacks=causes(gc2=0.5)),
+    paused=causes(gc2=1.0, policy=9.0),
+)
+BLOCKED = snapshot(queue={"proxy": gaps(), "accept": gaps(1000, 0.01, 0.3, 0.4, 0.4, total=30.0)})
+SLOW_CLIENTS = snapshot(
+    itl=gaps(100_000, 0.02, 0.2, 0.3, 0.4),
+    itl_without_gc=gaps(100_000, 0.02, 0.2, 0.3, 0.4),
+    send_wait=gaps(50, 0.1, 0.3, 0.3, 0.3),
+    tail={"ttft": [], "itl": [octave(0.128, client=4.0, unexplained=1.0)]},
+)
+UNEXPLAINED = snapshot(
+    itl=gaps(100_000, 0.02, 0.2, 0.3, 0.4),
+    itl_without_gc=gaps(100_000, 0.02, 0.2, 0.3, 0.4),
+    tail={"ttft": [], "itl": [octave(0.128, unexplained=4.0, late={"gc2": 1.0})]},
+)
+MISSED = snapshot(requests={"good": 900, "late": 70, "429": 30, "4xx": 5}, attainment=0.9)
+DROPPED = snapshot(drops={"opaque": 7, "choice": 0})
+FAILED = snapshot(errors={"asgi": 2, "daemon": 0})
+STUCK = DiagnosisContext(gc_policy="freeze", freeze_done=True, freeze_wanted=True)
+MISTYPED = DiagnosisContext(gc_policy="freeze", unknown_environment=("TAILWATCH_GC_WARN", "TAILWATCH_ZZZ"))
+OFF = DiagnosisContext(gc_policy="freeze", gc_enabled=False)
+SPEAKING: list[tuple[Any, DiagnosisContext]] = [
+    (paused_server(), FROZEN),
+    *((snap, FROZEN) for snap in (TTFT_PAUSED, LONG_YOUNG, OTHERS, BLOCKED, SLOW_CLIENTS, UNEXPLAINED)),
+    *((snap, FROZEN) for snap in (MISSED, DROPPED, FAILED)),
+    (snapshot(late=causes(policy=0.4)), FROZEN),
+    (snapshot(label_overflow=9), FROZEN),
+    *((snapshot(), context) for context in (STUCK, MISTYPED, OFF)),
+    (snapshot(), DiagnosisContext(foreign_freezes=2, notes=("A note.",))),
+]
+
+
+def test_gc_before_the_first_token() -> None:
+    """What requests certainly waited, and the upper bound beside it."""
+    finding = found(TTFT_PAUSED, OBSERVED)["gc-ttft"]
+    assert "waited 8 s in all" in finding.detail
+    assert "up to 12 s of their time to first token" in finding.detail
+    assert finding.advice == "install(app, gc='freeze')"
+
+
+def test_little_gc_before_the_first_token_is_no_finding() -> None:
+    """Under 5 % of the time to first token, and no part of its tail: nothing to say."""
+    snap = snapshot(late_by_phase={"ttft": causes(gc2=2.0), "itl": causes()})
+    assert "gc-ttft" not in found(snap)
+
+
+def test_gc_in_the_tail_of_the_first_token() -> None:
+    """Few requests hit hard are found by the tail, whatever the mean."""
+    snap = snapshot(
+        late_by_phase={"ttft": causes(gc2=2.0), "itl": causes()},
+        tail={"ttft": [octave(0.128, late={"gc2": 2.0}, unexplained=1.0)], "itl": []},
+    )
+    assert "gc-ttft" in found(snap)
+
+
+def test_freeze_that_found_no_moment() -> None:
+    """It says why it was not done and how to do it."""
+    finding = found(snapshot(in_flight=17), STUCK)["freeze-pending"]
+    assert "17 are in flight now" in finding.detail
+    assert finding.advice.startswith("tailwatch.freeze()")
+
+
+def test_gc_switched_off_by_somebody() -> None:
+    """gc.disable() and a threshold of 0 are the same to a heap."""
+    assert "gc-disabled" in found(snapshot(), OFF)
+    assert "gc-disabled" in found(snapshot(), DiagnosisContext(gc_enabled=True, thresholds=(0, 10, 10)))
+    assert "gc-disabled" not in found(snapshot(), DiagnosisContext(gc_enabled=True, thresholds=(700, 10, 10)))
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"), [((3, 12, 0), "Since CPython 3.12"), ((3, 11, 9), "small on this version")]
+)
+def test_long_young_collections(version: tuple[int, ...], reason: str) -> None:
+    """The reason depends on where the interpreter runs its collector."""
+    finding = found(LONG_YOUNG, DiagnosisContext(gc_policy="freeze", python_version=version))["long-generation-0"]
+    assert "longest took 19 ms" in finding.detail
+    assert reason in finding.detail
+    assert finding.severity == "low"
+
+
+def test_callbacks_of_others_are_a_share_of_collections_only() -> None:
+    """Our own freeze is not counted among the pauses they share."""
+    assert "500 ms of 1 s paused: 50%" in found(OTHERS)["gc-callbacks"].detail
+    little = SimpleNamespace(collections=causes(), max=causes(), callbacks=causes(gc2=0.2))
+    assert "gc-callbacks" not in found(snapshot(gc=little, paused=causes(gc2=1.0)))
+
+
+def test_accept_wait_that_pauses_explain_is_not_repeated() -> None:
+    """A blocked loop is a finding; a loop blocked by collections is the GC's."""
+    assert "p99 from the kernel's arrival to the app 300 ms" in found(BLOCKED)["accept-wait"].detail
+    explained = {"ttft": causes(gc2=20.0), "itl": causes()}
+    assert "accept-wait" not in found(snapshot(queue=BLOCKED.queue, late_by_phase=explained))
+
+
+def test_slow_clients_and_the_unexplained_share_the_tail() -> None:
+    """Each is told with its share of what the slowest gaps took beyond the typical."""
+    assert found(SLOW_CLIENTS)["slow-clients"].detail.startswith("80% of the slowest gaps' excess")
+    assert "80% of the slowest gaps' excess is no collection" in found(UNEXPLAINED)["unexplained"].detail
+    assert "model" in found(UNEXPLAINED)["unexplained"].detail
+
+
+def test_octaves_below_the_tail_do_not_count() -> None:
+    """Only octaves that reach p99 say what dominates it."""
+    snap = snapshot(
+        itl=gaps(100_000, 0.02, 0.2, 0.3, 0.4),
+        send_wait=gaps(50),
+        tail={"ttft": [], "itl": [octave(0.032, unexplained=99.0), octave(0.128, client=1.0)]},
+    )
+    assert set(found(snap)) == {"slow-clients"}
+
+
+def test_attainment_below_the_one_asked_for() -> None:
+    """The shares, the misses by reason, and the bound that is missed most."""
+    finding = found(MISSED)["slo"]
+    assert finding.title == "attainment 90.00% is below the 99.00% asked for"
+    assert "900 of 1000 requests were good; misses: late 70, 429 30." in finding.detail
+    assert "missed most is tpot <= 200 ms: 97.00% kept it" in finding.detail
+    assert finding.severity == "high"
+
+
+def test_attainment_of_few_requests_is_no_finding() -> None:
+    """Nineteen requests judge nobody."""
+    assert "slo" not in found(snapshot(requests={"good": 10, "late": 9}, attainment=10 / 19))
+
+
+def test_attainment_without_windows() -> None:
+    """Where no bound was counted the finding says so."""
+    snap = snapshot(
+        requests={"good": 900, "late": 100}, attainment=0.9, window=lambda window: SimpleNamespace(within={})
+    )
+    assert "not recorded" in found(snap)["slo"].detail
+
+
+def test_label_overflow_names_a_larger_number() -> None:
+    """The advice is an option that can be pasted, within its range."""
+    assert found(snapshot(label_overflow=1))["label-overflow"].advice == "install(app, max_label_sets=64)"
+    many = snapshot(label_overflow=1, labels=[("m", "r")] * 4000)
+    assert found(many)["label-overflow"].advice == "install(app, max_label_sets=4096)"
+
+
+@pytest.mark.parametrize(
+    "reason", ["opaque", "choice", "slow_log", "pause_log", "late_stamp", "unknown_gap", "new_one"]
+)
+def test_drops_are_told_with_what_mends_them(reason: str) -> None:
+    """Each reason, a future one too, has its advice."""
+    finding = found(snapshot(drops={reason: 5, "zero": 0}))["drops"]
+    assert finding.detail == f"Dropped and counted: {reason} 5."
+    assert finding.advice
+
+
+def test_unknown_variables_name_the_right_one() -> None:
+    """The near miss is named, the far one only listed."""
+    finding = found(snapshot(), MISTYPED)["unknown-variables"]
+    assert "TAILWATCH_GC_WARN (did you mean TAILWATCH_GC_WARN_MS?), TAILWATCH_ZZZ" in finding.detail
+    assert finding.advice == "rename TAILWATCH_GC_WARN to TAILWATCH_GC_WARN_MS"
+    alone = found(snapshot(), DiagnosisContext(unknown_environment=("TAILWATCH_ZZZ",)))["unknown-variables"]
+    assert alone.advice == "unset TAILWATCH_ZZZ"
+
+
+# Headline --------------------------------------------------------------------------------------------------
+
+
+def test_headline_explains_and_mends() -> None:
+    """The sentence the demo ends with."""
+    assert headline(paused_server(), OBSERVED) == (
+        "p99 ITL 183 ms; up to 161 ms of it is generation 2, in the server; `install(app, gc='freeze')` mends it"
+    )
+
+
+def test_headline_when_frozen() -> None:
+    """With the freeze done nothing is promised again."""
+    assert headline(paused_server(), FROZEN).endswith("the heap is frozen: this is what newer objects cost")
+    assert "`tailwatch.freeze()`" in headline(paused_server(), DiagnosisContext(gc_policy="freeze"))
+
+
+def test_headline_without_blame() -> None:
+    """Where GC is not to blame, it says so; without gaps, that."""
+    assert headline(snapshot()) == ("p99 ITL 22 ms, 22 ms without garbage collection: it is not what makes the tail")
+    assert headline(snapshot(itl=gaps())) == "no gaps between tokens yet"
+
+
+# Texts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "unknown"),
+        (0.0, "0 ms"),
+        (1e-6, "1 us"),
+        (0.00005, "50 us"),
+        (0.000999, "999 us"),
+        (0.0009999, "1 ms"),
+        (0.00123, "1.23 ms"),
+        (0.1834, "183 ms"),
+        (0.9999, "1 s"),
+        (12.34, "12.3 s"),
+        (99.99, "100 s"),
+        (1234.0, "1234 s"),
+    ],
+)
+def test_times_have_three_digits(seconds: float | None, text: str) -> None:
+    """Readable at every length, with no digit more than is known."""
+    assert ms(seconds) == text
+
+
+def test_causes_in_words() -> None:
+    """Named up to four fifths; split in full; nothing where there is nothing; unknown ones as they are."""
+    assert name_causes(causes(gc2=9.0, gc0=1.0)) == "generation 2"
+    assert name_causes(causes()) == "nothing"
+    assert split_by_cause(causes(policy=1.0, gc_full=2.0)) == "full collections 2 s, tailwatch's own freeze 1 s"
+    assert split_by_cause({"new": 1.0}) == "new 1 s"
+    assert split_by_cause(causes()) == "none"
+
+
+def test_findings_as_text() -> None:
+    """Severity and title, the numbers indented, the advice behind an arrow."""
+    text = format_findings(
+        [Finding("r", "high", "a title", "Some detail.", "do()"), Finding("s", "low", "b", "C.", "d()")]
+    )
+    assert text == "high    a title\n        Some detail.\n        -> do()\n\nlow     b\n        C.\n        -> d()"
+    assert format_findings([]) == ""
+
+
+def slow_gap(**changed: Any) -> Any:
+    """A gap of 183 ms in the way of which a collection stood."""
+    members = {
+        "when": datetime.datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=datetime.timezone.utc),
+        "phase": "itl",
+        "gap": 0.183,
+        "typical": 0.0201,
+        "overlap": causes(gc2=0.161),
+        "late": causes(gc2=0.158),
+        "client": 0.0,
+        "accept": 0.0,
+        "unexplained": 0.005,
+        "complete": True,
+        "request_id": "req-1",
+        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+        "model_name": "tiny",
+        "route": "/v1/completions",
+        "token": 17,
+    }
+    return SimpleNamespace(**{**members, **changed})
+
+
+def test_a_slow_gap_in_one_line() -> None:
+    """Time, request id, trace id, route, gap, what it coincided with, what it lost."""
+    assert format_slow(slow_gap()) == (
+        "2026-01-02T03:04:05.678+00:00 gap 183 ms (typical 20.1 ms) token 17 request=req-1 "
+        "trace=4bf92f3577b34da6a3ce929d0e0e4736 route=/v1/completions model=tiny: "
+        "coincided with up to generation 2 161 ms; lost to it generation 2 158 ms; unexplained 5 ms"
+    )
+
+
+def test_a_slow_first_token() -> None:
+    """The wait before the app is told; what is not known is left out."""
+    line = format_slow(
+        slow_gap(phase="ttft", typical=0.0, overlap=causes(), late=causes(), accept=0.15, request_id="", trace_id="")
+    )
+    assert " ttft 183 ms token 17 route=/v1/completions model=tiny: no pause recorded in it; " in line
+    assert "waited before the app 150 ms" in line
+
+
+def test_a_slow_gap_beyond_the_ring() -> None:
+    """Where pauses were overwritten the overlap is a lower bound and late unknown."""
+    line = format_slow(slow_gap(complete=False))
+    assert "coincided with at least generation 2 161 ms; lost to it unknown" in line
+    assert "pauses in it were overwritten" in format_slow(slow_gap(complete=False, overlap=causes()))
+
+
+def test_a_stranger_cannot_forge_log_lines() -> None:
+    """Control characters and blanks in ids become '?'."""
+    line = format_slow(slow_gap(request_id="a\nb c\x1b[31m"))
+    assert "request=a?b?c?[31m " in line
+    assert "\n" not in line
+
+
+def test_the_tail_as_a_table() -> None:
+    """Per octave the time by cause; only causes that took time have a column; the sentence names the worst."""
+    snap = snapshot(
+        tail={
+            "ttft": [],
+            "itl": [octave(0.016, unexplained=0.3), octave(0.128, late={"gc2": 3.0}, client=1.0, unexplained=0.0)],
+        }
+    )
+    title, header, first, second, sentence = format_tail(snap).splitlines()
+    assert title == "gaps between tokens, longer than usual"
+    assert " ".join(header.split()) == "longer than up to count time gc2 slow client unexplained"
+    assert " ".join(first.split()) == "16 ms 32 ms 5 160 ms - - 300 ms"
+    assert " ".join(second.split()) == "128 ms 256 ms 5 1.28 s 3 s 1 s -"
+    assert sentence == "above 128 ms, 75% of the excess is: generation 2"
+    assert len({len(line) for line in (header, first, second)}) == 1
+
+
+def test_an_empty_tail() -> None:
+    """Empty octaves make no table."""
+    snap = snapshot(tail={"ttft": [], "itl": [octave(0.016, count=0)]})
+    assert format_tail(snap) == "no gap was longer than usual"
+    assert "nothing exceeds the typical gap" in format_tail(snapshot(tail={"itl": [octave(0.016)], "ttft": []}))
+
+
+# Saved snapshots -------------------------------------------------------------------------------------------
+
+
+def saved_histogram(histogram: Gaps) -> dict[str, Any]:
+    """What Snapshot.as_dict() makes of a histogram."""
+    stored = {f"{percent:g}": value for percent, value in histogram.stored.items()}
+    return {"count": histogram.count, "sum": histogram.sum, "min": histogram.min, "max": histogram.max, "p": stored}
+
+
+def saved(snap: Any) -> dict[str, Any]:
+    """What Snapshot.as_dict() makes of a snapshot, through JSON."""
+    plain = {
+        name: value for name, value in vars(snap).items() if name not in ("window", "gc", "processes", "slo", "tail")
+    }
+    data = {
+        **plain,
+        **{name: saved_histogram(getattr(snap, name)) for name in ("ttft", "itl", "itl_without_gc", "send_wait")},
+        **{name: saved_histogram(gaps()) for name in ("tpot", "e2e", "abandoned_wait")},
+        "queue": {stage: saved_histogram(value) for stage, value in snap.queue.items()},
+        "gc": {**vars(snap.gc), "pauses": {"2": saved_histogram(gaps(3)), "policy": saved_histogram(gaps())}},
+        "processes": [vars(process) for process in snap.processes],
+        "slo": vars(snap.slo),
+        "tail": {phase: [vars(octave) for octave in octaves] for phase, octaves in snap.tail.items()},
+        "slowest": [{**vars(slow), "when": slow.when.isoformat()} for slow in snap.slowest],
+        **{"taken": 1.0, "outcomes": {}, "tokens": 5, "fluidity": None, "overlap": causes(), "arrivals": {}},
+    }
+    loaded: dict[str, Any] = json.loads(json.dumps(data))
+    return loaded
+
+
+@pytest.mark.parametrize(
+    "make", [snapshot, paused_server, lambda: TTFT_PAUSED, lambda: UNEXPLAINED, lambda: SLOW_CLIENTS]
+)
+def test_a_saved_snapshot_reads_the_same(make: Callable[[], Any]) -> None:
+    """Every rule says about a saved snapshot what it says about the live one."""
+    live = make()
+    again = from_dict(saved(live))
+    assert doctor(again, FROZEN) == doctor(live, FROZEN)
+    assert headline(again, OBSERVED) == headline(live, OBSERVED)
+    assert format_tail(again) == format_tail(live)
+
+
+def test_saved_details() -> None:
+    """Keys of generations are integers again, times are times, the open octave is open, nothing can be changed."""
+    data = saved(snapshot(slowest=[slow_gap()], tail={"ttft": [], "itl": [octave(600.0)]}))
+    data["tail"]["itl"][0]["upper"] = None
+    snap = from_dict(data)
+    assert set(snap.gc.pauses) == {2, "policy"}
+    assert len(snap.gc.pauses[2]) == snap.gc.pauses[2].count == 3
+    assert snap.gc.pauses[2].mean == pytest.approx(0.02)
+    assert format_slow(snap.slowest[0]) == format_slow(slow_gap())
+    assert snap.tail["itl"][0].upper == math.inf
+    assert snap.window("1m").within == {}
+    with pytest.raises(AttributeError, match="read-only"):
+        snap.tokens = 3  # type: ignore[misc]
+    assert "count=3" in repr(snap.gc.pauses[2])
+
+
+def test_saved_histograms_answer_for_what_was_stored() -> None:
+    """Another percentile is refused by name, and an empty histogram has none."""
+    snap = from_dict(saved(snapshot()))
+    assert snap.itl.p(99) == 0.022
+    assert snap.tpot.p(99) is None
+    assert snap.tpot.mean is None
+    with pytest.raises(OptionError, match=r"percent=98: .* 50, 90, 95, 99, 99.9"):
+        snap.itl.p(98)
+
+
+def test_saved_slo_may_be_a_list() -> None:
+    """Bounds by name, or in the order of the grammar."""
+    data = saved(snapshot())
+    data["slo"] = [2.0, 0.2, None, None, 0.99]
+    assert vars(from_dict(data).slo) == {"ttft": 2.0, "tpot": 0.2, "itl": None, "e2e": None, "attainment": 0.99}
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda d: d.pop("itl"), lambda d: d.update(itl=3), lambda d: d.update(slowest=[{}])]
+)
+def test_something_else_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
+    """What is no saved snapshot is said to be none."""
+    data = saved(snapshot())
+    damage(data)
+    with pytest.raises(TailwatchError, match="not a saved tailwatch snapshot"):
+        from_dict(data)
+
+
+def test_the_context_can_be_saved_too() -> None:
+    """Lists come back as tuples, names of other versions are left out."""
+    context = DiagnosisContext(gc_policy="freeze", thresholds=(700, 10, 10), notes=("a",))
+    data = {**json.loads(json.dumps(context.as_dict())), "later": 1}
+    assert DiagnosisContext.from_dict(data) == context
