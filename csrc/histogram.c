@@ -220,10 +220,10 @@ static void clamp_edges(const tw_counts *c, uint64_t *lower_ns, uint64_t *upper_
     *upper_ns = upper;
 }
 
-static uint64_t interpolate(uint64_t lower_ns, uint64_t upper_ns, double place) {
+static uint64_t geometric_middle(uint64_t lower_ns, uint64_t upper_ns) {
     if (lower_ns == upper_ns) return lower_ns;
     double lower = lower_ns ? (double)lower_ns : 1.0;
-    double value = lower * pow((double)upper_ns / lower, place);
+    double value = lower * sqrt((double)upper_ns / lower);
     if (value >= (double)upper_ns) return upper_ns;
     uint64_t rounded = (uint64_t)(value + 0.5);
     if (rounded < lower_ns) return lower_ns;
@@ -256,9 +256,9 @@ uint64_t tw_counts_quantile(const tw_counts *c, const tw_layout *layout, double 
     uint64_t lower, upper;
     tw_slot_edges(layout, slot, &lower, &upper);
     clamp_edges(c, &lower, &upper);
-    /* Each of the slot's n samples stands in the middle of its n-th part. */
-    double place = ((double)(rank - below) - 0.5) / (double)(c->slot[slot] ? c->slot[slot] : 1);
-    return interpolate(lower, upper, place < 1.0 ? place : 1.0);
+    /* The middle, however many samples the slot has: an interpolated rank is off by up to the slot's width where
+     * few samples lie unevenly (1.6 % in the tail of 2000 Pareto samples). */
+    return geometric_middle(lower, upper);
 }
 
 uint64_t tw_counts_below(const tw_counts *c, const tw_layout *layout, uint32_t bound) {

@@ -8,7 +8,7 @@
 /* How readers and the one writer agree without a lock:
  *
  * - the word is a single store at each edge, so it is never torn;
- * - of an open pause, the start is stored last (and is OPEN while the cause changes), last_stop_ns after it;
+ * - of an open pause, the start is stored last (and is NOT_STARTED while the cause changes), last_stop_ns after it;
  * - a closing pause publishes its record first and last_stop_ns last. In between it is seen twice, as a record
  *   and as open, never not at all; the record is believed, and an overlap counts no instant twice;
  * - a record's seq is cleared before it is overwritten and stored last. The fields in between are
@@ -33,6 +33,7 @@ void tw_pause_begin(tw_pause_clock *p, tw_cause cause, uint64_t now_ns) {
     if (tw_load(&p->depth) > 1) return;
     uint64_t start = even(now_ns);
     tw_store(&p->closed_stop_ns, tw_load(&p->last_stop_ns));
+    p->open_streams = p->open_overlap_ns = p->open_late_ns = 0;
     tw_store_release(&p->open_start_ns, NOT_STARTED);
     tw_store_release(&p->open_cause, (uint64_t)cause);
     tw_store_release(&p->open_start_ns, start);
@@ -61,9 +62,9 @@ static void publish(tw_pause_clock *p, tw_cause cause, uint64_t stop_ns, const t
     tw_store_release(&r->uncollectable, result->uncollectable);
     tw_store_release(&r->cpu_ns, result->cpu_ns);
     tw_store_release(&r->callbacks_ns, result->callbacks_ns);
-    tw_store_release(&r->streams, 0);
-    tw_store_release(&r->overlap_ns, 0);
-    tw_store_release(&r->late_ns, 0);
+    tw_store_release(&r->streams, p->open_streams);
+    tw_store_release(&r->overlap_ns, p->open_overlap_ns);
+    tw_store_release(&r->late_ns, p->open_late_ns);
     tw_store_release(&r->seq, n + 1);
     tw_store_release(&p->head, n + 1);
 }
@@ -231,20 +232,36 @@ static uint64_t late_of_first(const charge *c, uint64_t overlap_ns) {
     return (uint64_t)((wide)c->late_ns * overlap_ns / c->overlap_ns);
 }
 
+static uint64_t deal(charge *c, uint64_t overlap_ns) {
+    uint64_t late_before = c->dealt_ns ? late_of_first(c, c->dealt_ns) : 0;
+    c->dealt_ns += overlap_ns;
+    return late_of_first(c, c->dealt_ns) - late_before;
+}
+
 static void charge_record(void *context, uint64_t n, const stretch *s, uint64_t overlap_ns) {
     charge *c = context;
     tw_pause_record *r = record_of(c->clock, n);
     (void)s;
-    uint64_t late_before = c->dealt_ns ? late_of_first(c, c->dealt_ns) : 0;
-    c->dealt_ns += overlap_ns;
     tw_add(&r->streams, 1);
     tw_add(&r->overlap_ns, overlap_ns);
-    tw_add(&r->late_ns, late_of_first(c, c->dealt_ns) - late_before);
+    tw_add(&r->late_ns, deal(c, overlap_ns));
+}
+
+/* The open pause has no record yet: what it is charged with is kept until it has one. */
+static void charge_open(charge *c, uint64_t overlap_ns) {
+    if (overlap_ns == 0) return;
+    c->clock->open_streams++;
+    c->clock->open_overlap_ns += overlap_ns;
+    c->clock->open_late_ns += deal(c, overlap_ns);
 }
 
 void tw_pause_charge(tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, uint64_t overlap_ns, uint64_t late_ns) {
     charge c = {p, overlap_ns, late_ns, 0};
-    if (from_ns < to_ns) (void)walk(p, from_ns, to_ns, charge_record, &c);
+    uint64_t ceiling = to_ns;
+    stretch open;
+    if (from_ns >= to_ns) return;
+    if (open_stretch(p, to_ns, &open)) charge_open(&c, take(&open, from_ns, &ceiling));
+    (void)walk(p, from_ns, ceiling, charge_record, &c);
 }
 
 /* streams, overlap_ns and late_ns go on growing after the record is published: each is whole by itself. */

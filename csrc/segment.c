@@ -170,7 +170,8 @@ static void segment_fill(tw_segment *g, const uint64_t *role, uint32_t max_label
     tw_store_release(&h->magic, TW_SEGMENT_MAGIC);
 }
 
-int tw_segment_create(tw_segment **out, const char *role, uint32_t max_label_sets, const tw_slo *slo, uint64_t slow_ns) {
+int tw_segment_create(tw_segment **out, const char *role, uint32_t max_label_sets, const tw_slo *slo,
+                      uint64_t slow_ns) {
     size_t bytes = tw_segment_bytes(max_label_sets);
     if (out == NULL || bytes == 0) return EINVAL;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

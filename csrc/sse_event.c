@@ -110,7 +110,6 @@ static void see_choice(event_walk *walk) {
         else if (TW_IS(key, "token_ids")) n = see_ids(walk);
         else tw_json_skip(&walk->json);
     }
-    if (walk->json.bad) holds = true;  /* not known to be without content */
     if (n == 0 && holds) n = 1;
     if (n > 0) tw_event_count(walk->out, index, n);
 }
@@ -123,6 +122,7 @@ static void see_choices(event_walk *walk) {
     }
     walk->has_choices = true;
     while (tw_json_element(&walk->json)) see_choice(walk);
+    /* Not known to be without content. */
     if (walk->json.bad && walk->out->tokens == before) tw_event_count(walk->out, 0, 1);
 }
 

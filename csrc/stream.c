@@ -377,7 +377,8 @@ void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice)
 
 /* ---- around the tokens ---- */
 
-void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns, tw_arrival source) {
+void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns,
+                    tw_arrival source) {
     memset(s, 0, sizeof *s);
     s->segment = g;
     s->itl_layout = tw_layout_of(TW_LAYOUT_ITL);
@@ -401,7 +402,8 @@ void tw_stream_label(tw_stream *s, uint32_t series_index) {
     if (s->messages <= TYPICAL_EVERY) typical_set(s, series_typical(s->series));
 }
 
-void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len, const char *trace_id, size_t trace_len) {
+void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len, const char *trace_id,
+                        size_t trace_len) {
     tw_words_set(s->request_id, TW_ID_WORDS, request_id, request_len);
     tw_words_set(s->trace_id, TW_TRACE_WORDS, trace_id, trace_len);
 }

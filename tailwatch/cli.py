@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from tailwatch.diagnosis import (
     headline,
 )
 from tailwatch.errors import TailwatchError
+from tailwatch.version import VERSION
 
 if TYPE_CHECKING:
     from tailwatch.snapshots import Snapshot
@@ -46,18 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tailwatch", description="Why was that token late?")
-    parser.add_argument("--version", action="version", version=f"tailwatch {_version()}")
+    parser.add_argument("--version", action="version", version=f"tailwatch {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands)
     _add_doctor(commands)
     return parser
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("tailwatch")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 def _wrong(message: str) -> int:

@@ -70,18 +70,21 @@ class Config:
     unknown_environment: tuple[str, ...]
 
     @classmethod
-    def load(cls, *, app: bool = True, environment: Mapping[str, str] | None = None, **arguments: object) -> Config:
+    def load(cls, *, app: bool = True, **arguments: object) -> Config:
         """Reads and checks all options; an argument that is None counts as not given.
 
         Args:
             app: whether the process serves an app, which decides the default role ("api", else "worker").
-            environment: in place of os.environ.
-            arguments: options by name.
+            arguments: options by name; those not given come from os.environ, else they have their defaults.
 
         Raises:
             OptionError: for an unknown option, an option of a later version, and every bad value.
         """
-        environment = os.environ if environment is None else environment
+        return cls.read(arguments, os.environ, app=app)
+
+    @classmethod
+    def read(cls, arguments: Mapping[str, object], environment: Mapping[str, str], *, app: bool = True) -> Config:
+        """load() with the environment as an argument."""
         given = {**_from_environment(environment), **_from_arguments(arguments)}
         values: dict[str, Any] = {name: _PARSERS[name](value) for name, value in given.items()}
         return cls(

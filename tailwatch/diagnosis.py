@@ -48,10 +48,6 @@ class Finding:
     detail: str
     advice: str
 
-    def as_dict(self) -> dict[str, str]:
-        """For JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisContext:
@@ -86,8 +82,9 @@ class DiagnosisContext:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DiagnosisContext:
         """What as_dict() wrote; names it does not know are left out."""
-        known: dict[str, Any] = {field.name: data[field.name] for field in fields(cls) if field.name in data}
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
+        return cls(**values)
 
 
 Rule = Callable[["Snapshot", DiagnosisContext], "Finding | None"]
@@ -170,8 +167,8 @@ def _gc_only(by_cause: Mapping[str, float]) -> dict[str, float]:
 def _where(snapshot: Snapshot, cause: str) -> str:
     """Which process was paused most by a cause."""
     paused = [process for process in snapshot.processes if process.paused.get(cause, 0.0) > 0]
-    if not paused:
-        return "in this group"
+    if not paused or paused[0].role == "*":
+        return "in this group of processes"
     worst = max(paused, key=lambda process: process.paused[cause])
     name = "the server" if worst.role == "api" else f"the {worst.role} process"
     return f"in {name}" if len(paused) == 1 else f"in {len(paused)} processes, most in {worst.name}"
@@ -210,7 +207,7 @@ def gc_tail(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     count, longest = snapshot.gc.collections.get(blame.cause, 0), snapshot.gc.max.get(blame.cause, 0.0)
     detail = (
         f"{blame.percentile} ITL {ms(blame.gap)}, {ms(blame.gap - blame.lost)} without GC. "
-        f"All streams together lost an estimated {ms(sum(late.values()))} ({split_by_cause(late)}); "
+        f"All streams together lost an estimated {ms(sum(late.values()))} ({split_by_cause(late, 'to')}); "
         f"up to {ms(sum(overlap.values()))} of their gaps coincided with collections. "
         f"{CAUSE_NAMES[blame.cause].capitalize()}: {count} times {_where(snapshot, blame.cause)}, "
         f"the longest {ms(longest)}."

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tailwatch import _hot
-from tailwatch.diagnosis import format_slow
+from tailwatch.report import format_slow
 from tailwatch.snapshots import Pause, Records
 
 SETTLE_NS = 1_000_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ CAUSE_NAMES = {
 }
 _PHASE_NAMES = {"ttft": "time to first token", "itl": "gaps between tokens"}
 _WIDTH = 110
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:us|ms|s)\b)")
 
 
 def ms(seconds: float | None) -> str:
@@ -49,10 +51,10 @@ def name_causes(by_cause: Mapping[str, float]) -> str:
     return " and ".join(named) or "nothing"
 
 
-def split_by_cause(by_cause: Mapping[str, float]) -> str:
-    """Each cause with its time, the largest first; "none" where all are zero."""
+def split_by_cause(by_cause: Mapping[str, float], word: str = "of") -> str:
+    """Each time with its cause, the largest first: "5 ms of generation 2, ..."; "none" where all are zero."""
     parts = sorted(((value, cause) for cause, value in by_cause.items() if value > 0), reverse=True)
-    return ", ".join(f"{CAUSE_NAMES.get(cause, cause)} {ms(value)}" for value, cause in parts) or "none"
+    return ", ".join(f"{ms(value)} {word} {CAUSE_NAMES.get(cause, cause)}" for value, cause in parts) or "none"
 
 
 def format_findings(findings: Iterable[Finding]) -> str:
@@ -62,7 +64,9 @@ def format_findings(findings: Iterable[Finding]) -> str:
 
 def _format_finding(finding: Finding) -> str:
     indent = " " * 8
-    detail = textwrap.fill(finding.detail, _WIDTH, initial_indent=indent, subsequent_indent=indent)
+    unbroken = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", finding.detail)
+    detail = textwrap.fill(unbroken, _WIDTH, initial_indent=indent, subsequent_indent=indent)
+    detail = detail.replace("\N{NO-BREAK SPACE}", " ")
     return f"{finding.severity:<8}{finding.title}\n{detail}\n{indent}-> {finding.advice}"
 
 
@@ -81,7 +85,7 @@ def _why_slow(slow: SlowGap) -> str:
     if any(value > 0 for value in slow.overlap.values()):
         bound = "up to " if slow.complete else "at least "
         parts.insert(0, f"coincided with {bound}{split_by_cause(slow.overlap)}")
-        parts.insert(1, f"lost to it {split_by_cause(slow.late) if slow.complete else 'unknown'}")
+        parts.insert(1, f"lost about {split_by_cause(slow.late, 'to')}" if slow.complete else "lost unknown")
     else:
         parts.insert(0, "no pause recorded in it" if slow.complete else "pauses in it were overwritten")
     return "; ".join(parts)

@@ -119,9 +119,8 @@ class Histogram(_Frozen):
     def p(self, percent: float) -> float | None:
         """The value in seconds that this share of the samples does not exceed; None when empty.
 
-        It is the sample of rank ceil(percent / 100 * count), at least 1, found within its bucket by geometric
-        interpolation between the bucket's edges (clamped to min and max): at most 1.1 % off where the samples
-        spread over the bucket, never more than the bucket's 2.19 %. p(0) is min, p(100) is max.
+        It is the sample of rank ceil(percent / 100 * count), at least 1, given as the geometric middle of its
+        bucket (clamped to min and max): at most 1.1 % off from 1 us to 1000 s. p(0) is min, p(100) is max.
 
         Raises:
             OptionError: percent is not a number from 0 to 100.

@@ -12,6 +12,7 @@ import platform
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tailwatch import _hot, snapshots
@@ -19,6 +20,7 @@ from tailwatch.config import Config
 from tailwatch.daemon import Daemon, Task
 from tailwatch.diagnosis import DiagnosisContext, Finding, doctor
 from tailwatch.errors import AlreadyInstalledError, NotInstalledError
+from tailwatch.export.http import MetricsServer
 from tailwatch.export.prometheus import Exposition, serve_http
 from tailwatch.goodput import parse_window
 from tailwatch.hooks import asgi
@@ -70,7 +72,7 @@ class Watch:
             on_registry_error=lambda: self.core.count_error(_ERROR_REGISTRY),
         )
         self._attached: list[asgi.Attached] = []
-        self._close_port: Callable[[], None] | None = None
+        self._close_port: MetricsServer | None = None
         self._daemon = Daemon(
             [
                 Task(self._pause_log.drain, 0.25),
@@ -151,7 +153,7 @@ class Watch:
         if fixed:
             self.notes.append(f"install() came after a door had installed: {', '.join(fixed)} could no longer be changed")
         changed = {name: getattr(config, name) for name in config.explicit - _FIXED}
-        self.config = self.config.replace(changed)
+        self.config = replace(self.config, **changed)
         self.door = False
         self.core.configure(self.config.slo.as_core(), int(self.config.slow_ms * 1e6))
         self._pause_log.warn, self._pause_log.every = self.config.gc_warn_ms / 1e3, self.config.gc_log_all
@@ -175,6 +177,9 @@ class Watch:
         self.history = snapshots.History()
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
         self._daemon.forget()
+        self.exposition.after_fork()
+        if self._close_port is not None:
+            self._close_port.after_fork()
 
     # ---- called by the hooks ----
 
@@ -183,7 +188,7 @@ class Watch:
             core=self.core,
             routes=self.routes,
             trust_request_start=self.config.trust_request_start,
-            metrics=self.exposition.render,
+            metrics=self.exposition.respond,
             metrics_path=self.config.metrics_path,
             on_request=self._daemon.start,
             on_startup=self._guarded(self.gc.on_startup),

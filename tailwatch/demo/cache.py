@@ -71,7 +71,7 @@ class PrefixCache:
 class Store(Generic[Kept]):
     """The last responses, to be asked for again; a third of them goes when it is full."""
 
-    def __init__(self, capacity: int = 96) -> None:
+    def __init__(self, capacity: int = 64) -> None:
         self._capacity = capacity
         self._kept: OrderedDict[str, Kept] = OrderedDict()
 

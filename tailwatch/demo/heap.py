@@ -129,7 +129,7 @@ class BlockPool:
         self.blocks = [Block(index) for index in range(count)]
         runs = [self.blocks[at : at + RUN] for at in range(0, count, RUN)]
         rng.shuffle(runs)  # the order of a queue that has been in use
-        self._front = self._end = Block(-1)
+        self.front = self._end = Block(-1)
         self.give([block for run in runs for block in run])
         self.take(1)
 
@@ -145,10 +145,10 @@ class BlockPool:
             self._end = block
 
     def _take(self) -> Block:
-        block, following = self._front, self._front.following
+        block, following = self.front, self.front.following
         if following is None:
             raise IndexError("no free KV block")
-        self._front = following
+        self.front = following
         following.previous = block.following = None
         block.references = 1
         return block

@@ -163,6 +163,7 @@ class Client:
     """Sends planned requests to one server and keeps what came back."""
 
     def __init__(self, port: int, tell: Callable[[Line], None]) -> None:
+        self.patience = DRAIN
         self._port = port
         self._tell = tell
         self._idle: list[Connection] = []
@@ -172,6 +173,7 @@ class Client:
         self._changed = asyncio.Event()
         self._lag = 0.0
         self._start = 0.0
+        self._cpu = time.process_time()
 
     async def run_open(self, planned: list[Planned], seconds: float) -> Line:
         """Send each request at its time, whatever the server does; then let the last ones finish."""
@@ -183,7 +185,7 @@ class Client:
             if (wait := due - time.monotonic()) > 0:
                 await asyncio.sleep(wait)
             self._launch(Exchange(due, request.tokens), data, self._note)
-        await self._drain(until=max(self._start + seconds, time.monotonic()) + DRAIN)
+        await self._drain(until=max(self._start + seconds, time.monotonic()) + self.patience)
         watch.cancel()
         return self._result()
 
@@ -268,6 +270,7 @@ class Client:
             "exchanges": [exchange.as_line(self._start) for exchange in exchanges],
             "loop_lag_max": self._lag,
             "connections": len(self._all),
+            "cpu_seconds": time.process_time() - self._cpu,
         }
 
 

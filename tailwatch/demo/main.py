@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
-import platform
 import sys
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tailwatch.demo import numbers, schedule, settings
+from tailwatch.demo import machine, numbers, schedule, settings
 from tailwatch.demo.pipe import Child, ChildError
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.goodput import SLO
@@ -125,7 +122,7 @@ def measure(
     """Both arms under the same plan, each in fresh processes. Times in seconds, rates per second."""
     from tailwatch.demo.progress import Progress
 
-    machine = _machine()
+    described = machine.describe()
     capacity = None
     with Progress() as progress:
         if rate is None:
@@ -138,7 +135,7 @@ def measure(
         "version": 1,
         "seed": seed,
         "slo": slo.text,
-        "machine": machine,
+        "machine": described,
         "capacity": capacity,
         "rate": rate,
         "schedule": _describe(planned, duration),
@@ -173,10 +170,16 @@ def _run_arm(
         job = {"port": ready["port"], "concurrency": settings.WARM_UP_CONCURRENCY}
         _drive(client, server, job, schedule.closed(settings.WARM_UP_REQUESTS, seed + 1), progress)
         server.ask({"do": "mark"})
+        before = machine.Usage.now()
         progress.begin(f"gc='{arm}': measuring", duration)
         result = _drive(client, server, {"port": ready["port"], "seconds": duration}, planned, progress)
         found = server.ask({"do": "finish"})
-    return {"client": numbers.summarize(result, slo, duration), "server": found | {"objects": ready["objects"]}}
+    ours = found["cpu_seconds"] + result["cpu_seconds"]
+    return {
+        "client": numbers.summarize(result, slo, duration),
+        "server": found | {"objects": ready["objects"]},
+        "cores_of_others": before.cores_of_others(ours),
+    }
 
 
 def _drive(
@@ -196,17 +199,6 @@ def _describe(planned: list[Planned], duration: float) -> dict[str, Any]:
         "requests": len(planned),
         "mean_tokens": schedule.mean_tokens(planned),
         "seconds": duration,
-    }
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "python": platform.python_version(),
-        "implementation": platform.python_implementation(),
-        "kernel": platform.release(),
-        "load_average": list(os.getloadavg()),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
 

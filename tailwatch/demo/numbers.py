@@ -70,6 +70,7 @@ def summarize(result: dict[str, Any], slo: SLO, seconds: float) -> dict[str, Any
             "send_lag": distribution([exchange["send_lag"] for exchange in exchanges]),
             "loop_lag_max": result["loop_lag_max"],
             "connections": result["connections"],
+            "cpu_seconds": result["cpu_seconds"],
         },
     }
 

@@ -14,6 +14,7 @@ TITLES = {"observe": "GC left alone", "freeze": "gc='freeze'"}
 METRICS = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2e"))
 SAME = 0.03  # a single run per arm: closer than this is called the same
 CLIENT_LAG = 0.05  # seconds of the client's own lag from which its tails are doubtful
+OTHERS = 0.25  # CPUs taken by others from which small differences are doubtful
 Report = dict[str, Any]
 
 
@@ -92,11 +93,13 @@ def change(before: float | None, after: float | None) -> str:
     """In words what `after` is beside `before`."""
     if not before or after is None:
         return "-"
+    if after == 0:
+        return "gone"
     ratio = after / before
     if abs(ratio - 1) < SAME:
         return "the same"
     word = "lower" if ratio < 1 else "higher"
-    factor = max(ratio, 1 / ratio) if ratio > 0 else 0.0
+    factor = max(ratio, 1 / ratio)
     return f"{factor:.1f}x {word}" if factor >= 2 else f"{abs(ratio - 1):.0%} {word}"
 
 
@@ -141,6 +144,10 @@ def _doubts(report: Report) -> list[str]:
     lag = max(report["arms"][arm]["client"]["client"]["loop_lag_max"] for arm in ARMS)
     if lag > CLIENT_LAG:
         doubts.append(f"The client itself was held up for up to {ms(lag)}: read the tails with care.")
+    busy = {arm: report["arms"][arm]["cores_of_others"] or 0.0 for arm in ARMS}
+    if max(busy.values()) > OTHERS:
+        cores = " and ".join(f"{cores:.1f}" for cores in busy.values())
+        doubts.append(f"Other processes kept {cores} CPUs busy during the two arms: small differences may be theirs.")
     left = report["arms"]["observe"]["server"]["collections"]
     if left[-1] == 0:
         doubts.append("No full collection fell into the window of the arm left alone: try a longer --duration.")

@@ -140,13 +140,13 @@ static inline void frames_directory(char *path, size_t size) {
 }
 
 static inline void frames_load_one(frames *frame, const char *directory, const char *file) {
-    char path[1024];
+    char path[2048];
     size_t len;
     memset(frame, 0, sizeof *frame);
     snprintf(frame->name, sizeof frame->name, "%.*s", (int)(strlen(file) - 4), file);
-    snprintf(path, sizeof path, "%s/%s", directory, file);
+    snprintf(path, sizeof path, "%.1500s/%.500s", directory, file);
     frame->body = frames_read(path, &frame->len);
-    snprintf(path, sizeof path, "%s/%s.expect", directory, frame->name);
+    snprintf(path, sizeof path, "%.1500s/%.500s.expect", directory, frame->name);
     char *expect = frames_read(path, &len);
     for (char *rest = expect, *line; (line = strsep(&rest, "\n")) != NULL;)
         if (*line != '\0') frames_expect(frame, line);

@@ -388,6 +388,25 @@ TW_TEST(charges_add_up) {
     free(p);
 }
 
+/* What an open pause is charged with while it is open stands in its record later. */
+TW_TEST(charges_of_an_open_pause) {
+    tw_pause_clock *p = new_clock();
+    pause(p, TW_CAUSE_GC0, 1 * MS, 2 * MS);
+    tw_pause_begin(p, TW_CAUSE_GC2, 10 * MS);
+    tw_pause_charge(p, 1 * MS, 13 * MS, 4 * MS, 2 * MS);
+    tw_pause_charge(p, 13 * MS, 14 * MS, 1 * MS, 0);
+    tw_pause_end(p, 15 * MS, NULL, NULL);
+    tw_pause_charge(p, 14 * MS, 16 * MS, 1 * MS, 1 * MS);
+    TW_CHECK_EQ(1, record(p, 0).streams);
+    TW_CHECK_EQ(1 * MS, record(p, 0).overlap_ns);
+    TW_CHECK_EQ(500000, record(p, 0).late_ns);
+    TW_CHECK_EQ(3, record(p, 1).streams);
+    TW_CHECK_EQ(5 * MS, record(p, 1).overlap_ns);
+    TW_CHECK_EQ(2500000, record(p, 1).late_ns);
+    pause(p, TW_CAUSE_GC2, 20 * MS, 21 * MS);
+    TW_CHECK_EQ(0, record(p, 2).streams);
+    free(p);
+}
 /* A record that takes the place of an old one starts with no charges. */
 TW_TEST(charges_leave_with_their_record) {
     tw_pause_clock *p = new_clock();
@@ -401,4 +420,4 @@ TW_TEST(charges_leave_with_their_record) {
 }
 
 TW_MAIN(empty, one_pause, parity, early_reader, backwards, short_pauses, nested, cancelled, overlap_edges, overlap_open,
-        wrapped, random_pauses, charges, charges_add_up, charges_leave_with_their_record)
+        wrapped, random_pauses, charges, charges_add_up, charges_of_an_open_pause, charges_leave_with_their_record)

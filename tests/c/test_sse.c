@@ -127,10 +127,11 @@ TW_TEST(golden_any_line_end) { each_golden(check_golden_line_ends); }
 /* ---- the rule ---- */
 
 TW_TEST(empty_deltas_do_not_count) {
-    static const char *const deltas[] = {"{}", "{\"role\":\"assistant\"}", "{\"content\":\"\"}", "{\"content\":null}",
-                                         "{ \"content\" : \"\" , \"role\" : \"assistant\" }", "{\"tool_calls\":[]}",
-                                         "{\"tool_calls\": [ ] ,\"reasoning\":\"\",\"refusal\":null}",
-                                         "{\"reasoning_content\":\"\",\"function_call\":null}", "null"};
+    static const char *const deltas[] = {
+        "{}", "{\"role\":\"assistant\"}", "{\"content\":\"\"}", "{\"content\":null}",
+        "{ \"content\" : \"\" , \"role\" : \"assistant\" }", "{\"tool_calls\":[]}",
+        "{\"tool_calls\": [ ] ,\"reasoning\":\"\",\"refusal\":null}",
+        "{\"reasoning_content\":\"\",\"function_call\":null}", "null"};
     char json[512];
     for (size_t i = 0; i < sizeof deltas / sizeof *deltas; i++) {
         snprintf(json, sizeof json, "{\"choices\":[{\"index\":0,\"delta\":%s,\"finish_reason\":\"stop\"}]}", deltas[i]);
@@ -139,10 +140,11 @@ TW_TEST(empty_deltas_do_not_count) {
 }
 
 TW_TEST(what_is_not_known_counts) {
-    static const char *const events[] = {"hello", "{\"token\":5}", "{}", "[1]", "7", "{\"choices\":[{\"delta\":{\"new\":1}}]}",
-                                         "{\"type\":\"new.kind\"}", "{\"choices\":[{\"delta\":{\"content\":[{\"t\":1}]}}]}",
-                                         "{\"choices\":", "{\"choices\":[{\"delta\":{\"content\":\"", "{\"x", "[DONE] not",
-                                         "{\"choices\":[{\"delta\":{}", "\"text\"", "{\"error\":null}"};
+    static const char *const events[] = {
+        "hello", "{\"token\":5}", "{}", "[1]", "7", "{\"choices\":[{\"delta\":{\"new\":1}}]}",
+        "{\"type\":\"new.kind\"}", "{\"choices\":[{\"delta\":{\"content\":[{\"t\":1}]}}]}", "{\"choices\":",
+        "{\"choices\":[{\"delta\":{\"content\":\"", "{\"x", "[DONE] not", "{\"choices\":[{\"delta\":{}", "\"text\"",
+        "{\"error\":null}"};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (!TW_CHECK_EQ(1, data(events[i]).tokens)) fprintf(stderr, "  %s\n", events[i]);
 }
@@ -166,8 +168,10 @@ TW_TEST(an_event_needs_its_empty_line) {
 
 TW_TEST(several_data_lines_are_one_event) {
     TW_CHECK_EQ(1, sse("data: a\ndata: b\n\n").tokens);
-    TW_CHECK_EQ(1, sse("event: e\ndata: {\"choices\":\ndata:[{\"delta\":\r\ndata: {\"content\":\rdata: \"a\"}}]}\n\n").tokens);
-    TW_CHECK_EQ(0, sse("data: {\"choices\":\ndata:[{\"delta\":\n: no\nid: 4\ndata: {\"content\":\ndata: \"\"}}]}\n\n").tokens);
+    TW_CHECK_EQ(1,
+        sse("event: e\ndata: {\"choices\":\ndata:[{\"delta\":\r\ndata: {\"content\":\rdata: \"a\"}}]}\n\n").tokens);
+    TW_CHECK_EQ(0,
+        sse("data: {\"choices\":\ndata:[{\"delta\":\n: no\nid: 4\ndata: {\"content\":\ndata: \"\"}}]}\n\n").tokens);
     TW_CHECK_EQ(0, sse("data: {\"choices\":[{\"delta\":{},\"logprobs\":{\"a\":[1,\ndata: 2]}}]}\n\n").tokens);
     TW_CHECK(sse("data: {}\nevent: error\n\n").error);
     TW_CHECK(sse("data: words\nevent: error\n\n").error);
@@ -175,9 +179,10 @@ TW_TEST(several_data_lines_are_one_event) {
 }
 
 TW_TEST(text_cannot_mimic_a_frame) {
-    static const char *const texts[] = {"\\\"choices\\\":[]", "\\n\\ndata: [DONE]\\n\\n", "\\\"},\\\"finish_reason\\\":\\\"stop\\\"", "\\\\",
-                                        "\\\"", "a\\\\\\\"", "[DONE]", "\\\"usage\\\":{\\\"completion_tokens\\\":99}", "\\\"error\\\":1",
-                                        "{}", "]}", "\\u0022"};
+    static const char *const texts[] = {
+        "\\\"choices\\\":[]", "\\n\\ndata: [DONE]\\n\\n", "\\\"},\\\"finish_reason\\\":\\\"stop\\\"", "\\\\", "\\\"",
+        "a\\\\\\\"", "[DONE]", "\\\"usage\\\":{\\\"completion_tokens\\\":99}", "\\\"error\\\":1", "{}", "]}",
+        "\\u0022"};
     char json[512];
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         snprintf(json, sizeof json, "{\"choices\":[{\"delta\":{\"content\":\"%s\"},\"index\":4}]}", texts[i]);
@@ -188,18 +193,21 @@ TW_TEST(text_cannot_mimic_a_frame) {
 }
 
 TW_TEST(usage_is_read_where_it_belongs) {
-    TW_CHECK_EQ(7, data("{\"choices\":[],\"usage\":{\"completion_tokens_details\":{\"completion_tokens\":50},\"completion_tokens\":7}}").usage);
+    TW_CHECK_EQ(7, data("{\"choices\":[],\"usage\":{\"completion_tokens_details\":{\"completion_tokens\":50},"
+                        "\"completion_tokens\":7}}").usage);
     TW_CHECK_EQ(0, data("{\"choices\":[],\"usage\":null}").usage);
     TW_CHECK_EQ(0, data("{\"choices\":[{\"completion_tokens\":5}],\"x\":{\"usage\":{\"completion_tokens\":5}}}").usage);
     TW_CHECK_EQ(0, data("{\"choices\":[],\"usage\":{\"completion_tokens\":\"5\"}}").usage);
     TW_CHECK_EQ(0, data("{\"choices\":[],\"usage\":{\"completion_tokens\":-5}}").usage);
     TW_CHECK_EQ(UINT32_MAX, data("{\"choices\":[],\"usage\":{\"completion_tokens\":99999999999999999999999}}").usage);
-    TW_CHECK_EQ(9, sse("data: {\"choices\":[],\"usage\":{\"completion_tokens\":9}}\n\ndata: {\"choices\":[],\"usage\":{\"completion_tokens\":3}}\n\n").usage);
+    TW_CHECK_EQ(9, sse("data: {\"choices\":[],\"usage\":{\"completion_tokens\":9}}\n\n"
+                       "data: {\"choices\":[],\"usage\":{\"completion_tokens\":3}}\n\n").usage);
 }
 
 TW_TEST(model_is_told_once) {
     TW_CHECK_STR("a/b", data("{\"model\":\"a\\/b\",\"x\":{\"model\":\"c\"}}").model);
-    TW_CHECK_STR("m", data("{\"x\":{\"model\":\"c\"},\"response\":{\"model\":\"m\"},\"type\":\"response.created\"}").model);
+    TW_CHECK_STR("m",
+        data("{\"x\":{\"model\":\"c\"},\"response\":{\"model\":\"m\"},\"type\":\"response.created\"}").model);
     TW_CHECK_STR("", data("{\"model\":\"\",\"choices\":[{\"model\":\"c\"}]}").model);
     TW_CHECK_STR("", data("{\"model\":{\"model\":\"c\"}}").model);
     TW_CHECK_STR("a", sse("data: {\"model\":\"a\"}\n\ndata: {\"model\":\"b\"}\n\n").model);
@@ -207,7 +215,8 @@ TW_TEST(model_is_told_once) {
 
 /* The name lies in the scanner when its event came in parts, and the next event's beginning must not write over it. */
 TW_TEST(model_of_a_split_event_outlives_the_next) {
-    static const char *const parts[] = {"data: {\"model\":\"first\",", "\"x\":1}\n\ndata: {\"model\":\"second\", and much more"};
+    static const char *const parts[] = {
+        "data: {\"model\":\"first\",", "\"x\":1}\n\ndata: {\"model\":\"second\", and much more"};
     TW_CHECK_STR("first", scan_parts(TW_FRAMING_SSE, parts, 2).model);
 }
 
@@ -254,10 +263,12 @@ static totals feed_both(const char *const *messages, size_t count, tw_framing fr
 
 TW_TEST(same_shape_counts_the_same) {
     static const char *const messages[] = {
-        HEAD "a" TAIL, HEAD "b" TAIL, HEAD " longer than eight bytes" TAIL, HEAD "\\\"" TAIL, HEAD "\\\\" TAIL, HEAD "" TAIL,
+        HEAD "a" TAIL, HEAD "b" TAIL, HEAD " longer than eight bytes" TAIL, HEAD "\\\"" TAIL, HEAD "\\\\" TAIL,
+        HEAD "" TAIL,
         HEAD "c\\" TAIL,  /* not JSON: its quote is escaped */
         HEAD "\"},\"x\":[{\"y\":\"" TAIL, HEAD "a" TAIL HEAD "b" TAIL,
-        HEAD "a\"}},{\"index\":3,\"delta\":{\"content\":\"b" TAIL, HEAD "two\n\ndata: lines" TAIL, HEAD "\r\rdata: lines" TAIL,
+        HEAD "a\"}},{\"index\":3,\"delta\":{\"content\":\"b" TAIL, HEAD "two\n\ndata: lines" TAIL,
+        HEAD "\r\rdata: lines" TAIL,
         HEAD "\xc3\xb6" TAIL, HEAD "d\\\\\\" TAIL, HEAD "e" TAIL};
     const totals seen = feed_both(messages, sizeof messages / sizeof *messages, TW_FRAMING_SSE);
     TW_CHECK(seen.choice[2] > 6);
@@ -267,7 +278,8 @@ TW_TEST(same_shape_counts_the_same) {
 /* Where the index follows the text, a text that eats its quote changes whose token it is. */
 TW_TEST(text_that_eats_its_quote_is_looked_at) {
 #define LATE(text) "data: {\"choices\":[{\"delta\":{\"content\":\"" text "\"},\"index\":2}]}\n\n"
-    static const char *const messages[] = {LATE("a"), LATE("b\\"), LATE("b\\\\"), LATE("b\\\\\\"), LATE("\\"), LATE("eight by\\")};
+    static const char *const messages[] = {
+        LATE("a"), LATE("b\\"), LATE("b\\\\"), LATE("b\\\\\\"), LATE("\\"), LATE("eight by\\")};
     const totals seen = feed_both(messages, sizeof messages / sizeof *messages, TW_FRAMING_SSE);
     TW_CHECK_EQ(2, seen.choice[2]);
     TW_CHECK_EQ(4, seen.choice[0]);
@@ -277,7 +289,8 @@ TW_TEST(text_that_eats_its_quote_is_looked_at) {
 /* The name of a split event's model is kept where the shape was. */
 TW_TEST(model_of_a_split_event_forgets_the_shape) {
 #define REST "{\"choices\":[{\"text\":\"a\"}]}\n\n"
-    static const char *const parts[] = {"data: " REST, "data: {\"type\":\"ping\",\"model\":", "\"xxxxxx\"}\n\n", "xxxxxx" REST};
+    static const char *const parts[] = {
+        "data: " REST, "data: {\"type\":\"ping\",\"model\":", "\"xxxxxx\"}\n\n", "xxxxxx" REST};
     TW_CHECK_EQ(1, scan_parts(TW_FRAMING_SSE, parts, 4).tokens);
 #undef REST
 }
@@ -301,15 +314,19 @@ TW_TEST(only_plain_tokens_are_remembered) {
     TW_CHECK(!takes_short_way(HEAD "a" TAIL, HEAD "b\"},\"finish_reason\":\"stop\"}]}\n\n"));
     TW_CHECK(!takes_short_way(HEAD "a" TAIL HEAD "b" TAIL, HEAD "a" TAIL HEAD "c" TAIL));
     TW_CHECK(!takes_short_way(HEAD "a" TAIL "data: {", HEAD "b" TAIL "data: {"));
-    TW_CHECK(takes_short_way("event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"a\"}}\n\n",
-                             "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"b\"}}\n\n"));
+#define ANTHROPIC(text) "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0," \
+                        "\"delta\":{\"type\":\"text_delta\",\"text\":\"" text "\"}}\n\n"
+    TW_CHECK(takes_short_way(ANTHROPIC("a"), ANTHROPIC("b")));
+#undef ANTHROPIC
 }
 
 /* ---- long events ---- */
 
 /* A megabyte of anything is looked at in a time that grows with its length: quadratic would not end. */
 TW_TEST(long_events_are_linear) {
-    static const char *const fills[] = {"a", "\\\"", "\\\\", "\"", "[", "{\"a\":", "\n", "\r", "\r\n:", "\ndata: ", "data:\r", ",", "\xff", "\ndata: \"x\","};
+    static const char *const fills[] = {
+        "a", "\\\"", "\\\\", "\"", "[", "{\"a\":", "\n", "\r", "\r\n:", "\ndata: ", "data:\r", ",", "\xff",
+        "\ndata: \"x\","};
     const size_t size = 1 << 20;
     char *body = malloc(size + 64);
     TW_REQUIRE(body != NULL);
@@ -363,9 +380,13 @@ TW_TEST(unescapes_into_what_room_there_is) {
     TW_CHECK_EQ(0, tw_json_unescape(NULL, 0, out, 4));
 }
 
-TW_MAIN(golden_event_by_event, golden_split_at_any_byte, golden_any_line_end, empty_deltas_do_not_count, what_is_not_known_counts,
-        events_without_data_do_not_count, an_event_needs_its_empty_line, several_data_lines_are_one_event, text_cannot_mimic_a_frame,
-        usage_is_read_where_it_belongs, model_is_told_once, model_of_a_split_event_outlives_the_next, many_choices_in_a_message_sum_up,
+TW_MAIN(golden_event_by_event, golden_split_at_any_byte, golden_any_line_end, empty_deltas_do_not_count,
+    what_is_not_known_counts,
+        events_without_data_do_not_count, an_event_needs_its_empty_line, several_data_lines_are_one_event,
+            text_cannot_mimic_a_frame,
+        usage_is_read_where_it_belongs, model_is_told_once, model_of_a_split_event_outlives_the_next,
+            many_choices_in_a_message_sum_up,
         framings_other_than_events, same_shape_counts_the_same,
-        text_that_eats_its_quote_is_looked_at, model_of_a_split_event_forgets_the_shape, only_plain_tokens_are_remembered, long_events_are_linear,
+        text_that_eats_its_quote_is_looked_at, model_of_a_split_event_forgets_the_shape,
+            only_plain_tokens_are_remembered, long_events_are_linear,
         long_split_event_counts_once, unescapes, unescapes_into_what_room_there_is)

@@ -11,9 +11,11 @@ typedef struct body {
     size_t len;
 } body;
 
-static const char *const splices[] = {"\"", "\\", "\n", "\r", "\n\n", "\r\n\r\n", "\r\r", "{", "}", "[", "]", ",", ":", " ", "data:", "\ndata: ", "\\\"", "\\u",
-                                      "null", "\"\"", "\"choices\":[]", "\"error\":1", "\"token_ids\":[1,2]", "[DONE]", "\nevent: error", "\"index\":3",
-                                      "\"usage\":{\"completion_tokens\":5}", "\"type\":\"ping\"", "\"model\":\"z\"", "\"text\":\"t\"", "\xef\xbb\xbf", "\xff"};
+static const char *const splices[] = {
+    "\"", "\\", "\n", "\r", "\n\n", "\r\n\r\n", "\r\r", "{", "}", "[", "]", ",", ":", " ", "data:", "\ndata: ",
+    "\\\"", "\\u", "null", "\"\"", "\"choices\":[]", "\"error\":1", "\"token_ids\":[1,2]", "[DONE]",
+    "\nevent: error", "\"index\":3", "\"usage\":{\"completion_tokens\":5}", "\"type\":\"ping\"", "\"model\":\"z\"",
+    "\"text\":\"t\"", "\xef\xbb\xbf", "\xff"};
 
 static void replace(body *to, size_t at, size_t gone, const char *bytes, size_t len) {
     if (at + gone > to->len || to->len - gone + len > BODY_MAX) return;

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import tailwatch
 from tailwatch import cli
 
 
@@ -187,7 +188,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["--version"])
     assert caught.value.code == 0
-    assert capsys.readouterr().out.startswith("tailwatch ")
+    assert capsys.readouterr().out == f"tailwatch {tailwatch.__version__}\n"
 
 
 @pytest.mark.parametrize("option", [("--rate", "nan"), ("--rate", "0"), ("--duration", "-3"), ("--slo", "ttft<=5")])

@@ -16,12 +16,12 @@ from tailwatch.errors import OptionError, TailwatchError, nearest
 from tailwatch.goodput import SLO
 
 
-def load(environment: dict[str, str] | None = None, **arguments: object) -> Config:
-    """Config.load with an environment of its own."""
-    return Config.load(environment=environment or {}, **arguments)
+def load(environment: dict[str, str] | None = None, **arguments: Any) -> Config:
+    """The options from these arguments and this environment only."""
+    return Config.read(arguments, environment or {})
 
 
-def refusal(environment: dict[str, str] | None = None, **arguments: object) -> OptionError:
+def refusal(environment: dict[str, str] | None = None, **arguments: Any) -> OptionError:
     """The error that a bad value must raise."""
     with pytest.raises(OptionError) as caught:
         load(environment, **arguments)
@@ -48,8 +48,8 @@ def test_every_field_is_an_option_with_a_parser_and_a_default() -> None:
 def test_role_depends_on_the_app() -> None:
     """A process with an app is "api", one without is "worker", and a given role wins."""
     assert load().role == "api"
-    assert Config.load(app=False, environment={}).role == "worker"
-    assert Config.load(app=False, environment={}, role="engine").role == "engine"
+    assert Config.read({}, {}, app=False).role == "worker"
+    assert Config.read({"role": "engine"}, {}, app=False).role == "engine"
 
 
 def test_argument_beats_environment_beats_default() -> None:
@@ -63,7 +63,7 @@ def test_argument_beats_environment_beats_default() -> None:
 def test_none_is_not_given() -> None:
     """An argument of None leaves the word to the environment and the default."""
     config = load({"TAILWATCH_GC": "observe"}, gc=None, slow_ms=None)
-    assert (config.gc, config.explicit) == ("observe", {"gc"})
+    assert (config.gc, config.explicit) == ("observe", frozenset({"gc"}))
 
 
 def test_a_bad_variable_is_hidden_by_an_argument() -> None:
@@ -151,7 +151,7 @@ BAD: dict[str, list[object]] = {
 
 
 @pytest.mark.parametrize(("option", "value"), [(option, value) for option, values in BAD.items() for value in values])
-def test_bad_arguments_are_refused_by_name(option: str, value: object) -> None:
+def test_bad_arguments_are_refused_by_name(option: str, value: Any) -> None:
     """Every bad argument raises an error that begins with the option, says what it takes, and quotes what it got."""
     error = refusal(**{option: value})
     assert str(error).startswith(f"{option}=")
@@ -235,7 +235,7 @@ def test_differing_names_the_options() -> None:
 def test_replace_makes_options_explicit() -> None:
     """What replaces an option counts as given."""
     config = load(role="x").replace({"gc": "off"})
-    assert (config.gc, config.role, config.explicit) == ("off", "x", {"gc", "role"})
+    assert (config.gc, config.role, config.explicit) == ("off", "x", frozenset({"gc", "role"}))
 
 
 def test_huge_values_are_quoted_in_brief() -> None:
@@ -247,13 +247,14 @@ def test_the_real_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) ->
     """Without a mapping, os.environ is read."""
     monkeypatch.setenv("TAILWATCH_SLOW_MS", "123")
     assert Config.load().slow_ms == 123.0
+    assert Config.load(slow_ms=5, app=False).slow_ms == 5.0
 
 
 @given(
     st.sampled_from(OPTIONS),
     st.one_of(st.none(), st.text(), st.integers(), st.floats(), st.booleans(), st.binary(), st.lists(st.text())),
 )
-def test_any_value_is_taken_or_refused(option: str, value: object) -> None:
+def test_any_value_is_taken_or_refused(option: str, value: Any) -> None:
     """No value of any type gets anything but a Config or an OptionError that names the option."""
     try:
         config = load(**{option: value})
@@ -263,7 +264,7 @@ def test_any_value_is_taken_or_refused(option: str, value: object) -> None:
         assert (option in config.explicit) is (value is not None)
 
 
-@given(st.sampled_from(OPTIONS), st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=("Cs",))))
+@given(st.sampled_from(OPTIONS), st.text())
 def test_any_text_from_the_environment_is_taken_or_refused(option: str, text: str) -> None:
     """The same for variables, whose name then ends the message."""
     variable = variable_of(option)

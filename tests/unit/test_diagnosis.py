@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import tailwatch
 from tailwatch.diagnosis import (
     RULES,
     SEVERITIES,
@@ -189,7 +190,7 @@ def test_gc_tail_quotes_with_and_without() -> None:
     assert finding.title == "up to 161 ms of the p99 gap between tokens is generation 2"
     for part in (
         "p99 ITL 183 ms, 22 ms without GC",
-        "estimated 50.5 s (generation 2 50 s, generation 0 500 ms)",
+        "estimated 50.5 s (50 s to generation 2, 500 ms to generation 0)",
         "up to 60.9 s of their gaps coincided",
         "Generation 2: 12 times in the server, the longest 175 ms",
     ):
@@ -490,8 +491,8 @@ def test_causes_in_words() -> None:
     """Named up to four fifths; split in full; nothing where there is nothing; unknown ones as they are."""
     assert name_causes(causes(gc2=9.0, gc0=1.0)) == "generation 2"
     assert name_causes(causes()) == "nothing"
-    assert split_by_cause(causes(policy=1.0, gc_full=2.0)) == "full collections 2 s, tailwatch's own freeze 1 s"
-    assert split_by_cause({"new": 1.0}) == "new 1 s"
+    assert split_by_cause(causes(policy=1.0, gc_full=2.0)) == "2 s of full collections, 1 s of tailwatch's own freeze"
+    assert split_by_cause({"new": 1.0}, "to") == "1 s to new"
     assert split_by_cause(causes()) == "none"
 
 
@@ -502,6 +503,14 @@ def test_findings_as_text() -> None:
     )
     assert text == "high    a title\n        Some detail.\n        -> do()\n\nlow     b\n        C.\n        -> d()"
     assert format_findings([]) == ""
+
+
+def test_numbers_stay_with_their_units() -> None:
+    """A line never ends between a number and its unit."""
+    for padding in range(90, 110):
+        text = format_findings([Finding("r", "low", "t", "x" * padding + " 266 ms more.", "do()")])
+        assert "266 ms" in text
+        assert max(len(line) for line in text.splitlines()) <= 120
 
 
 def slow_gap(**changed: Any) -> Any:
@@ -531,7 +540,7 @@ def test_a_slow_gap_in_one_line() -> None:
     assert format_slow(slow_gap()) == (
         "2026-01-02T03:04:05.678+00:00 gap 183 ms (typical 20.1 ms) token 17 request=req-1 "
         "trace=4bf92f3577b34da6a3ce929d0e0e4736 route=/v1/completions model=tiny: "
-        "coincided with up to generation 2 161 ms; lost to it generation 2 158 ms; unexplained 5 ms"
+        "coincided with up to 161 ms of generation 2; lost about 158 ms to generation 2; unexplained 5 ms"
     )
 
 
@@ -547,7 +556,7 @@ def test_a_slow_first_token() -> None:
 def test_a_slow_gap_beyond_the_ring() -> None:
     """Where pauses were overwritten the overlap is a lower bound and late unknown."""
     line = format_slow(slow_gap(complete=False))
-    assert "coincided with at least generation 2 161 ms; lost to it unknown" in line
+    assert "coincided with at least 161 ms of generation 2; lost unknown" in line
     assert "pauses in it were overwritten" in format_slow(slow_gap(complete=False, overlap=causes()))
 
 
@@ -636,7 +645,7 @@ def test_saved_details() -> None:
     assert snap.tail["itl"][0].upper == math.inf
     assert snap.window("1m").within == {}
     with pytest.raises(AttributeError, match="read-only"):
-        snap.tokens = 3  # type: ignore[misc]
+        snap.tokens = 3
     assert "count=3" in repr(snap.gc.pauses[2])
 
 
@@ -673,3 +682,27 @@ def test_the_context_can_be_saved_too() -> None:
     context = DiagnosisContext(gc_policy="freeze", thresholds=(700, 10, 10), notes=("a",))
     data = {**json.loads(json.dumps(context.as_dict())), "later": 1}
     assert DiagnosisContext.from_dict(data) == context
+
+
+def test_a_real_snapshot_can_be_saved() -> None:
+    """What Snapshot.as_dict() writes is what from_dict() reads: the doctor says the same about both."""
+    watch = tailwatch.install(role="engine", gc="off", slo="ttft<=1s,itl<=100ms@99%")
+    try:
+        start = 1_000_000_000_000
+        for number in range(30):
+            with tailwatch.stream(model="m", route="/r", arrival=start, request_id=f"r{number}") as stream:
+                for token in range(40):
+                    stream.token(at=start + 20_000_000 * token + (500_000_000 if token > 30 else 0))
+                stream.close(at=start + 2_000_000_000)
+        snap, context = tailwatch.snapshot(), watch.context()
+    finally:
+        tailwatch.uninstall()
+    data = json.loads(json.dumps({"snapshot": snap.as_dict(), "context": context.as_dict()}))
+    again, context_again = from_dict(data["snapshot"]), DiagnosisContext.from_dict(data["context"])
+    findings = doctor(snap, context)
+    assert {"slo"} <= {finding.rule for finding in findings}
+    assert "misses: late 30" in next(finding.detail for finding in findings if finding.rule == "slo")
+    assert findings == doctor(again, context_again)
+    assert [format_slow(gap) for gap in again.slowest] == [format_slow(gap) for gap in snap.slowest] != []
+    assert format_tail(again) == format_tail(snap)
+    assert headline(again, context_again) == headline(snap, context)

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from tailwatch import _hot, snapshots
 from tailwatch.export.prometheus import OWN_FAMILIES
+from tailwatch.export.prometheus import _families as read_families
 
 SLO = (2_000_000_000, 200_000_000, 0, 0, 990_000)
 MS = 1_000_000
@@ -141,3 +142,21 @@ def test_no_label_value_breaks_the_text(
     assert seen == set(snapshots.take([core.address]).labels)
     assert next(samples(families, "tailwatch_requests_good_total")).labels["slo"] == slo
     assert sum(s.value for s in samples(families, "tailwatch_output_tokens_total")) == 2 * len(labels)
+
+
+@settings(max_examples=30, deadline=None)
+@given(model=hostile, slo=hostile)
+def test_the_collectors_reader_agrees_with_the_parser(core: _hot.Core, model: str, slo: str) -> None:
+    """The short reader behind Collector sees in our text what prometheus_client's own parser sees."""
+    core.reset()
+    run_stream(core, model, "/v1", [4, 2])
+    text = render(core, openmetrics=True, slo=slo.replace("\0", ""))
+    ours = {family.name: family for family in read_families(text)}
+    theirs = parse(text, openmetrics=True)
+    assert {name: family.samples for name, family in ours.items()} == {
+        name: family.samples for name, family in theirs.items()
+    }
+    assert all(
+        (ours[n].type, ours[n].unit, ours[n].documentation) == (f.type, f.unit, f.documentation)
+        for n, f in theirs.items()
+    )

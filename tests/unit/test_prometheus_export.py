@@ -11,6 +11,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from itertools import pairwise
 from typing import Any
 
 import prometheus_client
@@ -42,9 +43,10 @@ PROMETHEUS_3 = (
 def core() -> _hot.Core:
     """One writer for the whole file: a segment is never unmapped."""
     core = _hot.Core("api", 4, (0, 0, 0, 0, 990_000), 0, lambda scope: "", lambda waiting, stream: waiting)
-    with core.stream("llama", "/v1/chat", None, "", "") as stream:
-        stream.token()
-        stream.token()
+    stream = core.stream("llama", "/v1/chat", None, "", "")
+    stream.token()
+    stream.token()
+    stream.close()
     return core
 
 
@@ -132,13 +134,17 @@ def test_gzip_is_used_when_it_is_accepted(make: Callable[..., Exposition]) -> No
     assert families(OPENMETRICS, unpacked).keys() == families(OPENMETRICS, b"".join(plain.parts)).keys()
 
 
-def test_parts_are_small_and_whole(make: Callable[..., Exposition], registry: CollectorRegistry) -> None:
-    """No part exceeds 64 KiB, all but the last are full, and Content-Length is their sum."""
+def test_parts_are_small_and_few(make: Callable[..., Exposition], registry: CollectorRegistry) -> None:
+    """No part exceeds 64 KiB, no two neighbours would fit into one, and Content-Length is their sum."""
     Gauge("big", "x" * 200_000, registry=registry)
+    for number in range(300):
+        Gauge(f"small_{number}", "y" * 1000, registry=registry)
     response = make().respond()
-    assert {len(part) for part in response.parts[:-1]} == {prometheus.PART_BYTES}
-    assert 0 < len(response.parts[-1]) <= prometheus.PART_BYTES
-    assert dict(response.headers)["Content-Length"] == str(len(b"".join(response.parts)))
+    sizes = [len(part) for part in response.parts]
+    assert max(sizes) <= prometheus.PART_BYTES
+    assert all(first + second > prometheus.PART_BYTES for first, second in pairwise(sizes))
+    assert dict(response.headers)["Content-Length"] == str(sum(sizes))
+    assert {"big", "small_0", "small_299"} <= families(response.content_type, b"".join(response.parts)).keys()
 
 
 def test_a_failing_take_is_the_callers_to_see(make: Callable[..., Exposition]) -> None:
@@ -445,9 +451,12 @@ def test_registering_the_collector_collects_nothing(make: Callable[..., Expositi
 
 
 @pytest.mark.parametrize("openmetrics", [False, True])
-def test_the_collector_gives_what_c_renders(make: Callable[..., Exposition], openmetrics: bool) -> None:
+def test_the_collector_gives_what_c_renders(
+    make: Callable[..., Exposition], core: _hot.Core, openmetrics: bool
+) -> None:
     """The user's own endpoint shows the same families, types, labels and numbers as ours."""
-    exposition = make(registry=False)
+    snapshot = snapshots.take([core.address])
+    exposition = make(lambda: snapshot, registry=False)
     registry = CollectorRegistry(auto_describe=True)
     registry.register(Collector(exposition))
     text = (generate_openmetrics if openmetrics else generate_latest)(registry)

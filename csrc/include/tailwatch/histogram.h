@@ -101,9 +101,8 @@ void tw_counts_add(tw_counts *a, const tw_counts *b);
 void tw_counts_subtract(tw_counts *a, const tw_counts *b, const tw_layout *layout);
 
 /* The value below which a share of the samples lies, in ns; 0 when empty. q in [0, 1]. Estimator: the
- * sample of rank ceil(q * count) (at least 1); its slot's edges, clamped to [min, max], are interpolated
- * geometrically at the rank's place within the slot. Relative error at most 1.1 % where buckets are 2.19 %
- * wide and the slot's samples are spread; never more than one slot's width. q = 0 gives min, q = 1 max. */
+ * sample of rank ceil(q * count) (at least 1), as the geometric middle of its slot's edges, clamped to
+ * [min, max]. Relative error at most 1.1 % from 1 us to 1000 s, whatever the samples. q = 0 gives min, q = 1 max. */
 uint64_t tw_counts_quantile(const tw_counts *c, const tw_layout *layout, double q);
 
 /* Samples at or below classic bound i, exactly. */

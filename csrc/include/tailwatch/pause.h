@@ -65,6 +65,7 @@ typedef struct tw_pause_clock {
     tw_pause_totals totals[TW_CAUSES];
     /* the writer's own */
     uint64_t depth, open_cause, open_start_ns, closed_stop_ns;
+    uint64_t open_streams, open_overlap_ns, open_late_ns; /* charged so far with the open pause */
     tw_pause_record ring[TW_PAUSE_RING];
 } tw_pause_clock;
 
@@ -103,8 +104,8 @@ typedef struct tw_overlap {
 } tw_overlap;
 void tw_pause_overlap(const tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, tw_overlap *out);
 
-/* Books on every recorded pause that touches [from_ns, to_ns] one stream, its overlap, and its share of
- * late_ns in proportion. Same writer rule as begin and end. */
+/* Books on every recorded pause that touches [from_ns, to_ns], and on the open one, one stream, its overlap, and
+ * its share of late_ns in proportion. Same writer rule as begin and end. */
 void tw_pause_charge(tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, uint64_t overlap_ns, uint64_t late_ns);
 
 /* Copies record number n (0 is the first ever). False when it was overwritten or does not exist yet. Any

@@ -10,15 +10,15 @@
  * overlap: the part of a gap that coincides with recorded pauses (at least TW_PAUSE_SHORT_NS long): an upper
  * bound of their blame. late: min(overlap, gap - typical gap, not below 0): an estimate, split over the causes
  * in proportion to their overlap. typical: the median of the stream's last 16 gaps without their late part;
- * for a new stream its label set's, or else the median of the gaps it has, once they are 4; with none of these,
- * late is 0.
+ * for a new stream its label set's, or else the median of the gaps it has, once they are 4; with none, late is 0.
  * TTFT: late is the overlap with [arrival, entry], which is certain; the rest is an upper bound only.
  *
- * slow: a gap of at least segment->slow_ns, or where that is 0, over 20 ms and over 4 typical gaps; where no typical gap
- * is known, over 1 s, or over 20 ms and paused. A TTFT is slow over its bound or from slow_ns on.
+ * slow: a gap of at least segment->slow_ns, or where that is 0, over 20 ms and over 4 typical gaps; where no
+ * typical gap is known, over 1 s, or over 20 ms and paused. A TTFT is slow over its bound or from slow_ns on.
  *
- * Fluidity follows choice 0: a deadline for the first token (the TTFT bound) and one for each later token (the TPOT bound,
- * or else the ITL bound), slack carried forward; n tokens in a message are n deadlines, n - 1 of them met at once.
+ * Fluidity follows choice 0: a deadline for the first token (the TTFT bound) and one for each later token (the
+ * TPOT bound, or else the ITL bound), slack carried forward; n tokens in a message are n deadlines, n - 1 of them
+ * met at once.
  */
 #ifndef TAILWATCH_STREAM_H
 #define TAILWATCH_STREAM_H
@@ -72,18 +72,20 @@ typedef struct tw_stream {
 
 /* Opens a request. arrival_ns <= entry_ns (a later arrival is taken as entry); proxy_ns is what a trusted
  * proxy header adds before arrival, kept apart (0 = none). Records the queue stages. The label set starts as 0. */
-void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns, tw_arrival source);
+void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns,
+                    tw_arrival source);
 
 /* Puts the request under a label set (tw_segment_label). What was recorded before stays where it is. An index that
  * does not exist counts as 0. */
 void tw_stream_label(tw_stream *s, uint32_t series_index);
 
 /* For slow records. Cut to 63 bytes of request id and 39 of trace id (W3C has 32). NULL with length 0 is empty. */
-void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len, const char *trace_id, size_t trace_len);
+void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len, const char *trace_id,
+                        size_t trace_len);
 
 /* A message with n >= 1 tokens of a choice was handed over at now_ns. The first one records TTFT. A time before
- * the last stamp (or arrival) counts as that and is counted in TW_DROP_LATE_STAMP; after the end the stamp is dropped and
- * counted there. n = 0 and stamps of an opaque stream do nothing. */
+ * the last stamp (or arrival) counts as that and is counted in TW_DROP_LATE_STAMP; after the end the stamp is dropped
+ * and counted there. n = 0 and stamps of an opaque stream do nothing. */
 void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice);
 
 /* The server's own count of completion tokens, all choices: raises ours, never lowers it.

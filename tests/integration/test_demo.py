@@ -1,0 +1,148 @@
+"""The demo as a user runs it: real processes, real sockets, a short window."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("numpy")
+pytest.importorskip("rich")
+
+COMMAND = (sys.executable, "-c", "import sys; from tailwatch.cli import main; sys.exit(main())", "demo")
+RATE, SECONDS = 20.0, 4.0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """One short run of `tailwatch demo`, and the file it wrote."""
+    file = tmp_path_factory.mktemp("demo") / "report.json"
+    arguments = ("--duration", str(SECONDS), "--rate", str(RATE), "--seed", "3", "--json", str(file))
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=240, cwd=file.parent)
+    assert done.returncode == 0, done.stderr
+    return done, json.loads(file.read_text())
+
+
+def test_both_arms_answer_every_request_of_the_same_plan(run: Any) -> None:
+    """The plan's requests, no errors, none unfinished; every token asked for arrives."""
+    _, report = run
+    for arm in ("observe", "freeze"):
+        client = report["arms"][arm]["client"]
+        assert client["planned"] == client["finished"] == report["schedule"]["requests"] > 0
+        assert (client["unfinished"], client["errors"]) == (0, {})
+        tokens = report["schedule"]["requests"] * report["schedule"]["mean_tokens"]
+        assert client["itl"]["count"] + client["ttft"]["count"] == pytest.approx(tokens)
+
+
+def test_the_server_counts_what_the_client_counts(run: Any) -> None:
+    """tailwatch's own numbers, from inside, are of the same requests and tokens."""
+    _, report = run
+    for arm in report["arms"].values():
+        inside = arm["server"]["tailwatch"]["snapshot"]
+        assert sum(inside["outcomes"].values()) == arm["client"]["planned"]
+        assert inside["itl"]["count"] == arm["client"]["itl"]["count"]
+        assert inside["tokens"] == arm["client"]["itl"]["count"] + arm["client"]["ttft"]["count"]
+
+
+def test_the_heap_is_as_large_as_a_real_server_s(run: Any) -> None:
+    """640-800 thousand tracked objects, the same in both arms, as measured before traffic."""
+    _, report = run
+    for arm in report["arms"].values():
+        assert 640_000 <= arm["server"]["objects"] <= 800_000
+
+
+def test_the_policy_did_its_work_before_the_window(run: Any) -> None:
+    """No freeze falls into the measured window of either arm."""
+    _, report = run
+    for arm in report["arms"].values():
+        assert arm["server"]["tailwatch"]["paused"].get("policy", 0) == 0
+
+
+def test_the_output_says_it_all(run: Any) -> None:
+    """The table, the sentences and the next commands, within a hundred columns."""
+    done, report = run
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    for words in ("GC left alone", "gc='freeze'", "gen 0/1/2", report["schedule"]["hash"], "tailwatch demo --serve"):
+        assert words in done.stdout
+
+
+def test_its_file_is_one_that_doctor_reads(run: Any, tmp_path: Path) -> None:
+    """`tailwatch doctor FILE` diagnoses the arm that was left alone."""
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(run[1]))
+
+    done = subprocess.run([*COMMAND[:3], "doctor", str(file)], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+
+    assert done.returncode in (0, 1), done.stderr
+    assert "ITL" in done.stdout
+
+
+@contextlib.contextmanager
+def served(cwd: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`tailwatch demo --serve`, and its address."""
+    process = subprocess.Popen([*COMMAND, "--serve"], stdout=subprocess.PIPE, text=True, cwd=cwd)
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        yield process, lines[1].partition("metrics: ")[2].strip().removesuffix("/metrics")
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def answer(address: str, path: str, body: dict[str, Any] | None = None) -> str:
+    """One request over a fresh connection; waits for a server that is just starting."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(address + path, data, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return str(response.read().decode())
+
+
+def test_serve_answers_until_ctrl_c(tmp_path: Path) -> None:
+    """Completions, chat, streamed and whole, the metrics address it printed, and an orderly end."""
+    with served(tmp_path) as (process, address):
+        text = json.loads(answer(address, "/v1/completions", {"prompt": "the tail", "max_tokens": 5}))
+        chat = {"messages": [{"role": "user", "content": "why"}], "max_tokens": 4, "stream": True}
+        frames = answer(address, "/v1/chat/completions", chat).split("\n\n")
+        metrics = answer(address, "/metrics")
+        process.send_signal(signal.SIGINT)
+        status = process.wait(30)
+
+    assert text["usage"]["completion_tokens"] == 5 and text["choices"][0]["text"]
+    assert '"role":"assistant"' in frames[0] and frames[5:] == ["data: [DONE]", ""]
+    assert "tailwatch_output_tokens_total" in metrics
+    assert status in (0, 1, -signal.SIGINT)
+
+
+def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
+    """Interrupted in the middle of starting: status 1, one sentence, and every child is gone."""
+    process = subprocess.Popen(
+        [*COMMAND, "--rate", "10"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=tmp_path
+    )
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    children = _children(process.pid)
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+
+    assert "starting a server" in first and "interrupted" in rest
+    assert process.returncode == 1
+    assert children and not [pid for pid in children if os.path.exists(f"/proc/{pid}")]
+
+
+def _children(pid: int) -> list[int]:
+    """Processes whose parent this is."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [int(child) for child in file.read().split()]
