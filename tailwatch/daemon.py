@@ -33,30 +33,43 @@ class Daemon:
     tasks: list[Task]
     failed: Callable[[], None]
     _stop: threading.Event = field(default_factory=threading.Event)
+    _starting: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
     _logged: bool = False
 
     def start(self) -> None:
-        """Start the thread unless it runs. Cheap: one attribute."""
-        if self._thread is not None:
+        """Start the thread unless it runs, or was stopped. Cheap: one attribute. Never raises."""
+        if self._thread is not None or self._stop.is_set():
             return
+        with self._starting:
+            if self._thread is None and not self._stop.is_set():
+                self._start()
+
+    def _start(self) -> None:
         for task in self.tasks:
             task.due = time.monotonic() + task.every
-        self._thread = threading.Thread(target=self._loop, name="tailwatch", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._loop, name="tailwatch", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads, or the interpreter is about to end
+            self.failed()
+        else:
+            self._thread = thread
 
     def stop(self) -> None:
-        """End the thread and wait for it, two seconds at most."""
-        thread, self._thread = self._thread, None
-        self._stop.set()
+        """End the thread for good and wait for it, two seconds at most."""
+        with self._starting:
+            thread, self._thread = self._thread, None
+            self._stop.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(2.0)
-        self._stop = threading.Event()
 
     def forget(self) -> None:
         """In a fork child: the thread stayed with the parent."""
-        self._thread = None
-        self._stop = threading.Event()
+        stopped = self._stop.is_set()
+        self._thread, self._starting, self._stop = None, threading.Lock(), threading.Event()
+        if stopped:
+            self._stop.set()
 
     @property
     def running(self) -> bool:

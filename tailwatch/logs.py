@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tailwatch import _hot
-from tailwatch.report import format_slow
+from tailwatch.report import CAUSE_NAMES, format_slow
 from tailwatch.snapshots import Pause, Records
 
 SETTLE_NS = 1_000_000_000
@@ -19,19 +19,9 @@ _DROP_SLOW_LOG, _DROP_PAUSE_LOG = 0, 1
 
 logger = logging.getLogger("tailwatch")
 
-_CAUSE_NAMES = {
-    "gc0": "generation 0",
-    "gc1": "generation 1",
-    "gc2": "generation 2",
-    "gc_full": "full collection",
-    "gc_increment": "incremental collection",
-    "policy": "freeze",
-}
-
-
 def format_pause(pause: Pause) -> str:
     """One line: what paused the process, for how long, what it found, and whom it hit."""
-    what = _CAUSE_NAMES[pause.cause]
+    what = CAUSE_NAMES[pause.cause]
     found = f"{pause.collected} objects collected" + (f", {pause.uncollectable} uncollectable" if pause.uncollectable else "")
     hit = "hit no stream"
     if pause.streams:

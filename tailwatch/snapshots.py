@@ -285,9 +285,12 @@ class Pause:
     """One recorded pause of this process, at least 50 us long. Times in seconds.
 
     streams: gaps that it was charged to so far; overlap and late: theirs, summed. cpu: 0 where not measured.
+    start_ns and stop_ns are monotonic.
     """
 
     when: datetime
+    start_ns: int
+    stop_ns: int
     cause: str
     seconds: float
     collected: int
@@ -762,6 +765,11 @@ class Records:
         rows = [totals[i] for i in range(len(CAUSES))]
         return sum(row.short_count for row in rows), sum(row.short_ns for row in rows) / 1e9
 
+    def evicted_ns(self) -> dict[str, int]:
+        """Nanoseconds, by cause, of pauses that were recorded and overwritten since."""
+        totals = self._segment.pause.totals
+        return {cause: totals[i].evicted_ns for i, cause in enumerate(CAUSES)}
+
     def slow_gaps(self, cursor: int) -> tuple[list[SlowGap], int, int]:
         """Slow gaps from the cursor on, oldest first; the next cursor; how many were overwritten before."""
         clock, record = lib.tw_clock_pair_now(), ffi.new("tw_slow_record *")
@@ -785,6 +793,8 @@ class Records:
 def _pause(record: Any, clock: Any) -> Pause:
     return Pause(
         when=_moment(record.stop_ns, clock),
+        start_ns=record.start_ns,
+        stop_ns=record.stop_ns,
         cause=CAUSES[record.cause],
         seconds=(record.stop_ns - record.start_ns) / 1e9,
         collected=record.collected,

@@ -136,7 +136,9 @@ class Watch:
         if self.config.gc != "off":
             self.gc.attach()
         if self.config.metrics_port:
-            self._close_port = serve_http(self.config.metrics_port, self.exposition)
+            self._close_port = serve_http(
+                self.config.metrics_port, self.exposition, on_error=lambda: self.core.count_error(_ERROR_RENDER)
+            )
 
     def attach(self, app: Any, *, wrap: bool = False) -> Any:
         """Put the stamping layer around an app; ``wrap`` leaves the object itself alone. Returns what to serve."""

@@ -139,7 +139,9 @@ static PyObject *core_policy_end(PyObject *op, PyObject *unused) {
     (void)unused;
     if (self->policy_depth == 0) Py_RETURN_NONE;
     self->policy_depth--;
-    return PyLong_FromUnsignedLongLong(tw_segment_pause_end(self->segment, tw_now_ns(), NULL));
+    const uint64_t length = tw_segment_pause_end(self->segment, tw_now_ns(), NULL);
+    if (tw_pause_is_open(&self->segment->pause)) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(length);
 }
 
 static PyObject *core_cancel_pause(PyObject *op, PyObject *unused) {

@@ -94,8 +94,9 @@ tw_end end_of_exception(PyObject *error);
 /* Opens and labels a stream that Send has made but not yet counted: the app stamps it by hand. */
 void send_claim(SendObject *self);
 
-/* One stamp: what both token() and the ASGI wrapper do. */
+/* One stamp: what both token() and the ASGI wrapper do. A fork child does not go on with its parent's streams. */
 static inline void stream_stamp(StreamObject *self, uint64_t now_ns, uint32_t n, uint32_t choice) {
+    if (__builtin_expect(self->epoch != self->core->epoch, 0)) return;
     if (__builtin_expect(tw_load(&self->core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(self->core);
     tw_stream_token(&self->stream, now_ns, n, choice);
 }

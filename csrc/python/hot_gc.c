@@ -9,9 +9,11 @@
 
 static int is_start(PyObject *phase) { return PyUnicode_CompareWithASCIIString(phase, "start") == 0; }
 
+/* 0 for anything that is no number of objects. */
 static long info_number(PyObject *info, PyObject *key) {
     PyObject *value = PyDict_GetItemWithError(info, key); /* borrowed */
-    return value == NULL ? 0 : PyLong_AsLong(value);
+    const long number = value == NULL || !PyLong_Check(value) ? 0 : PyLong_AsLong(value);
+    return number < 0 ? 0 : number;
 }
 
 static tw_cause cause_of(const CoreObject *core, long generation) {
@@ -45,14 +47,16 @@ PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     core->gc_generation = (int)info_number(args[1], core->keys.generation);
     tw_pause_begin(&core->segment->pause, cause_of(core, core->gc_generation), now);
     core->gc_open = 1;
-    core->inner_stop_ns = 0;
+    core->inner_start_ns = core->inner_stop_ns = 0;
     core->cpu_start_ns = core->gc_generation > 0 ? tw_thread_cpu_ns() : 0;
     PyErr_Clear();
     Py_RETURN_NONE;
 }
 
+/* A side whose inner edge was not seen (the list changed meanwhile) counts as 0. */
 static uint64_t callbacks_ns(const CoreObject *core, uint64_t now) {
-    const uint64_t before = core->inner_start_ns - core->segment->pause.open_start_ns;
+    const uint64_t start = core->segment->pause.open_start_ns;
+    const uint64_t before = core->inner_start_ns > start ? core->inner_start_ns - start : 0;
     return before + (core->inner_stop_ns != 0 ? now - core->inner_stop_ns : 0);
 }
 

@@ -129,7 +129,7 @@ static PyObject *stream_end(PyObject *self, PyObject *error) {
 static PyObject *stream_usage(PyObject *self, PyObject *value) {
     uint64_t tokens = 0;
     if (read_time(value, &tokens) < 0) return NULL;
-    if (((StreamObject *)self)->open) tw_stream_usage(&((StreamObject *)self)->stream, tokens);
+    if (stream_counts((StreamObject *)self)) tw_stream_usage(&((StreamObject *)self)->stream, tokens);
     Py_RETURN_NONE;
 }
 
@@ -145,14 +145,14 @@ static PyObject *stream_label(PyObject *self, PyObject *args) {
     const char *model, *route;
     Py_ssize_t model_len, route_len;
     if (!PyArg_ParseTuple(args, "s#s#", &model, &model_len, &route, &route_len)) return NULL;
-    if (s->open) tw_stream_label(&s->stream, tw_segment_label(s->core->segment, model, (size_t)model_len, route, (size_t)route_len));
+    if (stream_counts(s)) tw_stream_label(&s->stream, tw_segment_label(s->core->segment, model, (size_t)model_len, route, (size_t)route_len));
     Py_RETURN_NONE;
 }
 
 static PyObject *stream_sent(PyObject *self, PyObject *args) {
     unsigned long long since, until;
     if (!PyArg_ParseTuple(args, "KK", &since, &until)) return NULL;
-    if (((StreamObject *)self)->open) tw_stream_send_wait(&((StreamObject *)self)->stream, since, until);
+    if (stream_counts((StreamObject *)self)) tw_stream_send_wait(&((StreamObject *)self)->stream, since, until);
     Py_RETURN_NONE;
 }
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tailwatch.demo.pipe import Line
 
 KEEP_ALIVE_SECONDS = 600
+BACKLOG = 2048
 SETTLE_SECONDS = 5.0
 
 
@@ -56,6 +57,7 @@ def listen(port: int) -> socket.socket:
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))
+    listening.listen(BACKLOG)  # at once: who connects during start-up waits, and is not refused
     return listening
 
 

@@ -49,8 +49,8 @@ class Freeze:
 class FreezeState:
     """Where the policy stands: done at start-up, done after warm-up, or still waiting for a moment without streams."""
 
-    started_at: float = field(default_factory=time.monotonic)
     startup_done: bool = False
+    warm_at: float | None = None  # when the warm-up requests were seen to have come (monotonic seconds)
     warm_done: bool = False
     gave_up: bool = False
     done: list[Freeze] = field(default_factory=list)
@@ -68,13 +68,17 @@ class GCHook:
         self.frozen_before = 0
         self._first: Callable[[str, dict[str, int]], None] = core.gc_first
         self._last: Callable[[str, dict[str, int]], None] = core.gc_last
+        self._callbacks: list[Any] = gc.callbacks  # the list itself: somebody may put another under its name
         self._originals: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
         self._attached = False
 
     def attach(self) -> None:
         """Put the brackets into ``gc.callbacks`` and watch for other people's freezes."""
+        if self._attached:
+            return
+        self._callbacks = gc.callbacks
         self.frozen_before = gc.get_freeze_count()  # O(frozen objects): here, before traffic, and never again
-        self.core.watch_gc(collector_mode(), gc.callbacks, self._last)
+        self.core.watch_gc(collector_mode(), self._callbacks, self._last)
         self._attached = True
         self._bracket()
         self._wrap("freeze", self._saw_freeze)
@@ -82,19 +86,18 @@ class GCHook:
 
     def detach(self) -> list[str]:
         """Take everything out again. Returns what could not be undone, a sentence each."""
-        if not self._attached:
-            return []
-        self._attached = False
-        report = [sentence for name in ("freeze", "unfreeze") if (sentence := self._unwrap(name))]
-        gc.callbacks[:] = [each for each in gc.callbacks if each not in (self._first, self._last)]
-        self.core.cancel_pause()
-        if self.state.done:
-            report += self._thaw()
+        report = self._thaw() if self.state.done else []
+        self.state = FreezeState()
+        if self._attached:
+            self._attached = False
+            report += [sentence for name in ("freeze", "unfreeze") if (sentence := self._unwrap(name))]
+            self._callbacks[:] = self._others()
+            self.core.cancel_pause()
         return report
 
     def verify(self) -> bool:
         """Put the brackets back to both ends where somebody moved or removed them. False: they had to be."""
-        callbacks = gc.callbacks
+        callbacks = self._callbacks
         if not self._attached or (len(callbacks) > 1 and callbacks[0] is self._first and callbacks[-1] is self._last):
             return True
         missing = self._first not in callbacks or self._last not in callbacks
@@ -134,6 +137,7 @@ class GCHook:
             return
         if not state.startup_done:
             state.startup_done = True
+            state.warm_done = self.core.opened >= WARM_REQUESTS
             self.freeze(reason="first idle moment")
         elif self.core.opened >= WARM_REQUESTS:
             state.warm_done = True
@@ -144,7 +148,9 @@ class GCHook:
         state = self.state
         if state.warm_done or self.core.opened < WARM_REQUESTS:
             return
-        if time.monotonic() - state.started_at > WARM_PATIENCE_SECONDS:
+        if state.warm_at is None:
+            state.warm_at = time.monotonic()
+        elif time.monotonic() - state.warm_at > WARM_PATIENCE_SECONDS:
             state.gave_up = True
 
     @property
@@ -153,8 +159,10 @@ class GCHook:
         return self.policy == "freeze" and not self.state.warm_done
 
     def _bracket(self) -> None:
-        others = [each for each in gc.callbacks if each not in (self._first, self._last)]
-        gc.callbacks[:] = [self._first, *others, self._last]
+        self._callbacks[:] = [self._first, *self._others(), self._last]
+
+    def _others(self) -> list[Any]:
+        return [each for each in self._callbacks if each not in (self._first, self._last)]
 
     def _wrap(self, name: str, saw: Callable[[], None]) -> None:
         original: Callable[[], None] = getattr(gc, name)
@@ -186,7 +194,9 @@ class GCHook:
         self.foreign_unfreezes += 1
 
     def _thaw(self) -> list[str]:
+        if not self._attached:
+            return ["the heap stays frozen: without our hook nobody saw whether others froze objects too"]
         if self.frozen_before or self.foreign_freezes:
             return ["the heap stays frozen: others froze objects too, and unfreezing would undo theirs"]
-        gc.unfreeze()
+        self._original("unfreeze")()
         return []

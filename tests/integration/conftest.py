@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,9 +56,8 @@ def observation() -> Iterator[Callable[..., Observation]]:
         return made[-1]
 
     yield make
-    for one in made:
-        assert one.errors == []
-        assert one.core.in_flight == 0
+    until(lambda: all(one.core.in_flight == 0 for one in made))
+    assert [error for one in made for error in one.errors] == []
 
 
 class Exchange:
@@ -150,13 +148,21 @@ class Served:
             connection.sendall(request)
             return read_all(connection)
 
-    def http(self, path: str, method: str = "POST", headers: str = "", body: str = "") -> tuple[int, dict[str, str], bytes]:
+    def http(
+        self, path: str, method: str = "POST", headers: str = "", body: str = ""
+    ) -> tuple[int, dict[str, str], bytes]:
         """One request on a connection of its own: status, headers, body."""
-        lines = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n{headers}\r\n{body}"
-        head, _, rest = self.raw(lines.encode()).partition(b"\r\n\r\n")
+        fixed = f"Host: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
+        answer = self.raw(f"{method} {path} HTTP/1.1\r\n{fixed}{headers}\r\n{body}".encode())
+        head, _, rest = answer.partition(b"\r\n\r\n")
         first, *others = head.decode("latin-1").split("\r\n")
         fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in others)}
         return int(first.split()[1]), fields, unchunked(rest) if "transfer-encoding" in fields else rest
+
+    @property
+    def busy(self) -> bool:
+        """Whether an app is running."""
+        return bool(self._server.server_state.tasks)
 
     def stop(self) -> None:
         """Shuts it down and waits for it."""
@@ -214,7 +220,6 @@ def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def tools() -> SimpleNamespace:
-    """read_all, until, and the frames of a token and of the end."""
-    token = b'data: {"object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":" br"},"finish_reason":null}]}\n\n'
-    return SimpleNamespace(read_all=read_all, until=until, token=token, done=b"data: [DONE]\n\n")
+def wait_until() -> Callable[[Callable[[], object]], None]:
+    """wait_until(condition): waits for something that must come."""
+    return until

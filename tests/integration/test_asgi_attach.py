@@ -6,6 +6,7 @@ import asyncio
 import copy
 import dataclasses
 import functools
+import gc
 import inspect
 import pickle
 import types
@@ -249,6 +250,20 @@ def test_copies_are_not_watched(make: Any, observation: Any) -> None:
     assert type(copy.copy(app)) is make
     assert type(copy.deepcopy(app)) is make
     assert getattr(copy.copy(app), "name", None) is not None
+
+
+def test_no_class_is_left_behind(observation: Any) -> None:
+    """Attached and detached a hundred times, the app's class has no subclass of ours."""
+
+    class Watched(Plain):
+        pass
+
+    app = Watched()
+    seen = observation()
+    for _ in range(100):
+        assert seen.attach(app).detach() is None
+    gc.collect()
+    assert Watched.__subclasses__() == []
 
 
 def test_what_the_app_returns_is_returned(observation: Any) -> None:

@@ -157,7 +157,9 @@ def test_other_methods_are_the_apps_business(method: str, observation: Any, ask:
     assert ask(app, "/metrics", method=method).status == 404
 
 
-@pytest.mark.parametrize("path", ["/metrics/", "/metrics/x", "/x/metrics", "/metricsx", "//metrics", "/tailwatch/metrics"])
+@pytest.mark.parametrize(
+    "path", ["/metrics/", "/metrics/x", "/x/metrics", "/metricsx", "//metrics", "/tailwatch/metrics"]
+)
 def test_other_paths_are_the_apps_business(path: str, observation: Any, ask: Any) -> None:
     """The path is exact: no redirect, no prefix."""
     app = observation(metrics=ours).attach(Starlette()).app

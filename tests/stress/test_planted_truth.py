@@ -8,6 +8,7 @@ send. From the two logs alone, a lower and an upper bound of each gap's overlap 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -117,14 +118,14 @@ else:
 gc.callbacks[:] = [first, last]
 gc.disable()
 records = snapshots.Records(watch.core.address)
-pauses, _, lost = records.pauses(0)
+pauses, _, lost = records.pauses(0, before_ns=now())
 snap = tailwatch.snapshot()
 print(json.dumps({
     "rows": rows, "probes": log.entries(), "lost": log.lost + lost,
     "pauses": [(p.start_ns, p.stop_ns, p.cause, p.overlap) for p in pauses],
-    "words": snap.paused, "short": snap.gc.short, "hist": {k: h.sum for k, h in snap.gc.pauses.items()},
+    "words": snap.paused, "short": snap.gc.short_seconds, "hist": {k: h.sum for k, h in snap.gc.pauses.items()},
     "overlap": snap.overlap, "errors": snap.errors, "count": snap.itl.count, "ttft": snap.ttft.count,
-    "evicted": records.evicted(),
+    "evicted": records.evicted_ns(),
 }))
 """
 
@@ -134,7 +135,7 @@ def brackets(probes: list[list], starts: int, stops: int) -> list[tuple[int, int
     begun = [row[2] for row in probes if row[0] == starts and row[1]]
     ended = [row[2] for row in probes if row[0] == stops and not row[1]]
     assert len(begun) == len(ended)
-    return list(zip(begun, ended))
+    return list(zip(begun, ended, strict=True))
 
 
 def overlap(gap: tuple[int, int], spans: list[tuple[int, int]]) -> int:
@@ -165,7 +166,7 @@ def test_each_token_is_charged_what_the_witness_saw(run_script, http, loop, heap
 
     charged = checked = 0
     for row in seen["rows"]:
-        for (before, after, _), (next_before, next_after, attributed) in zip(row, row[1:]):
+        for (before, after, _), (next_before, next_after, attributed) in pairwise(row):
             least, most = overlap((after, next_before), long_inner), overlap((before, next_after), long_outer)
             assert least <= attributed <= most, (least, attributed, most)
             charged += attributed > 0

@@ -32,7 +32,14 @@ def core() -> Any:
 
 
 def serve(
-    core: Any, *, start: int, gaps: list[int], model: str = "m", route: str = "/r", ttft: int = 50 * MS, request: str = ""
+    core: Any,
+    *,
+    start: int,
+    gaps: list[int],
+    model: str = "m",
+    route: str = "/r",
+    ttft: int = 50 * MS,
+    request: str = "",
 ) -> int:
     """One request from a monotonic time on: its first token after ttft, the others after these gaps. Its end."""
     stream = core.stream(model, route, start, request, "ab" * 16)
@@ -46,7 +53,7 @@ def serve(
 
 
 def ago(seconds: float) -> int:
-    """A monotonic time."""
+    """A monotonic time; tests reach back no further than a machine has been up."""
     return int(_hot.now() - seconds * SECOND)
 
 
@@ -95,7 +102,8 @@ def test_the_share_below_a_time(core: Any) -> None:
     """Exact at classic bounds, at the ends and outside; monotone in between."""
     serve(core, start=ago(30), gaps=[10 * MS] * 60 + [50 * MS] * 30 + [500 * MS] * 10)
     itl = take(core).itl
-    assert [itl.below(s) for s in (0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.4, 0.5, 7)] == [0, 0, 0.6, 0.6, 0.9, 0.9, 0.9, 1, 1]
+    times = (0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.4, 0.5, 7)
+    assert [itl.below(seconds) for seconds in times] == [0, 0, 0.6, 0.6, 0.9, 0.9, 0.9, 1, 1]
     shares = [itl.below(ms / 1000) for ms in range(1, 600)]
     assert shares == sorted(shares)
     for refused in (math.nan, "1"):
@@ -140,9 +148,14 @@ def end_early(core: Any) -> None:
 
 @pytest.mark.parametrize(
     ("end", "reason", "outcome"),
-    [(end_good, "good", "good"), (end_late, "late", "miss"), (end_refused, "429", "miss"), (end_early, "abort_early", "excluded")],
+    [
+        (end_good, "good", "good"),
+        (end_late, "late", "miss"),
+        (end_refused, "429", "miss"),
+        (end_early, "abort_early", "excluded"),
+    ],
 )
-def test_requests_are_counted_by_reason_and_outcome(core: Any, end: Callable[[Any], None], reason: str, outcome: str) -> None:
+def test_every_ending_is_counted(core: Any, end: Callable[[Any], None], reason: str, outcome: str) -> None:
     """Each ending is one reason and one outcome; the other keys are there and 0."""
     end(core)
     snap = take(core)
@@ -172,7 +185,7 @@ def test_rolling_windows(core: Any) -> None:
     for second in range(20):
         serve(core, start=ago(40 - second), gaps=[20 * MS])
     serve(core, start=ago(15), gaps=[20 * MS], ttft=3 * SECOND)
-    serve(core, start=ago(200), gaps=[20 * MS])
+    serve(core, start=ago(75), gaps=[20 * MS])
     snap = take(core)
     window = snap.window("1m")
     assert (window.good, window.miss, window.finished, window.seconds) == (20, 1, 21, 60.0)
@@ -247,14 +260,15 @@ def test_slow_gaps_tell_whose_they_were() -> None:
     age = datetime.now(timezone.utc) - oldest.when
     assert timedelta(seconds=20) < age < timedelta(seconds=60)
     [octave] = [one for one in snap.tail["itl"] if one.lower <= 0.5 < one.upper]
-    assert octave.count >= 1 and octave.time >= 0.5 and octave.unexplained == pytest.approx(0.48, rel=0.05)
+    assert (octave.count, octave.time) == (2, 0.8)
+    assert octave.unexplained == pytest.approx(0.76, rel=0.01)
 
 
 def test_records_come_one_by_one() -> None:
     """A cursor goes on where it stopped; what was overwritten is counted; a pause waits until it has settled."""
     core = make_core(slow_ns=100 * MS)
     records = snapshots.Records(core.address)
-    start = ago(1000)
+    start = SECOND
     for i in range(300):
         start = serve(core, start=start, gaps=[20 * MS] * 8 + [300 * MS], request=str(i))
     gaps, cursor, lost = records.slow_gaps(0)
@@ -321,7 +335,7 @@ def test_the_past_can_be_asked_for(core: Any) -> None:
 
 def test_everything_is_json(core: Any) -> None:
     """as_dict() survives strict JSON and reads back as the same numbers."""
-    serve(core, start=ago(700), gaps=[20 * MS] * 20 + [300 * SECOND], request="slow")
+    serve(core, start=SECOND, gaps=[20 * MS] * 20 + [300 * SECOND], request="slow")
     pause(core)
     snap = take(core)
     again = from_dict(json.loads(json.dumps(snap.as_dict(), allow_nan=False)))
