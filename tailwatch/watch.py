@@ -25,7 +25,7 @@ from tailwatch.export.prometheus import Exposition, serve_http
 from tailwatch.goodput import parse_window
 from tailwatch.hooks import asgi
 from tailwatch.hooks.gc import Freeze, GCHook
-from tailwatch.hooks.routes import Routes, route_of
+from tailwatch.hooks.routes import Routes
 from tailwatch.logs import PauseLog, SlowLog
 from tailwatch.version import VERSION
 
@@ -34,6 +34,7 @@ logger = logging.getLogger("tailwatch")
 _ERROR_ASGI, _ERROR_GC_HOOK, _ERROR_POLICY, _ERROR_DAEMON, _ERROR_RENDER, _ERROR_REGISTRY = range(6)
 _GOODPUT_WINDOW = 60
 _FIXED = frozenset({"max_label_sets", "role", "metrics_port"})
+_FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start"})
 _lock = threading.RLock()
 _current: Watch | None = None
 _fork_hook = False
@@ -53,12 +54,17 @@ class Watch:
         self.door = door
         self.app: Any = None
         self.notes: list[str] = []
+        self.routes = Routes(config.routes)
         self.core = _hot.Core(
-            config.role, config.max_label_sets, config.slo.as_core(), int(config.slow_ms * 1e6), route_of, asgi.timed_send
+            config.role,
+            config.max_label_sets,
+            config.slo.as_core(),
+            int(config.slow_ms * 1e6),
+            self.routes.route_of,
+            asgi.timed_send,
         )
         self.gc = GCHook(self.core, config.gc)
         self.history = snapshots.History()
-        self.routes = Routes(config.routes)
         self._records = snapshots.Records(self.core.address)
         self._pause_log = PauseLog(self._records, self.core, config.gc_warn_ms / 1e3, config.gc_log_all)
         self._slow_log = SlowLog(self._records, self.core, config.slow_ms / 1e3)
@@ -151,9 +157,10 @@ class Watch:
 
     def adopt(self, config: Config) -> None:
         """Take over options given in code after a door (Middleware) had installed: the arguments win."""
-        fixed = sorted(_FIXED.intersection(self.config.differing(config)))
+        differing = config.explicit.intersection(self.config.differing(config))
+        fixed = sorted(differing & (_FIXED | _FIXED_PER_APP if self._attached else _FIXED))
         if fixed:
-            self.notes.append(f"install() came after a door had installed: {', '.join(fixed)} could no longer be changed")
+            self.notes.append(f"install() came after a door had installed: {', '.join(fixed)} could no longer be changed there")
         changed = {name: getattr(config, name) for name in config.explicit - _FIXED}
         self.config = replace(self.config, **changed)
         self.door = False
@@ -217,7 +224,7 @@ class Watch:
             return
         self.gc.policy = policy
         if policy == "off":
-            self.gc.detach()
+            self.notes += self.gc.detach()
         else:
             self.gc.attach()
 
@@ -271,16 +278,20 @@ def _through_door(app: Any, options: dict[str, object]) -> Any:
     with _lock:
         config = Config.load(app=True, **options)
         if _current is None:
-            _current = _begin(config, door=True)
-        elif ignored := sorted(set(options).intersection(_current.config.differing(config))):
+            _current = _begin(config, app, door=True)
+            return _current.app
+        if ignored := _overruled(_current, config, options):
             _current.notes.append(f"Middleware came second: its {', '.join(ignored)} had no effect")
         return _current.attach(app, wrap=True)
 
 
-def _begin(config: Config, *, door: bool) -> Watch:
+def _begin(config: Config, app: Any, *, door: bool) -> Watch:
+    """A Watch at work around an app (None: without one); when anything of that fails, nothing is left behind."""
     watch = Watch(config, door=door)
     try:
         watch.start()
+        if app is not None:
+            watch.attach(app, wrap=door)
     except BaseException:
         watch.stop()
         raise
@@ -324,8 +335,9 @@ def install(app: Any = None, **options: object) -> Watch:
     with _lock:
         config = Config.load(app=app is not None, **options)
         if _current is None:
-            _current = _begin(config, door=False)
-        elif _current.door:
+            _current = _begin(config, app, door=False)
+            return _current
+        if _current.door:
             _current.adopt(config)
         else:
             _refuse_difference(_current, config, options)
@@ -335,9 +347,13 @@ def install(app: Any = None, **options: object) -> Watch:
         return watch
 
 
+def _overruled(watch: Watch, config: Config, options: dict[str, object]) -> list[str]:
+    """Names of the options given here that differ from those in force."""
+    return [name for name in watch.config.differing(config) if options.get(name) is not None]
+
+
 def _refuse_difference(watch: Watch, config: Config, options: dict[str, object]) -> None:
-    differing = [name for name in watch.config.differing(config) if name in options]
-    if differing:
+    if differing := _overruled(watch, config, options):
         was = ", ".join(f"{name}={getattr(watch.config, name)!s}" for name in differing)
         raise AlreadyInstalledError(f"install() was called before with {was}; call uninstall() first to change {', '.join(differing)}")
 

@@ -1,11 +1,24 @@
-"""Hypothesis profiles: "quick" by default, "thorough" with HYPOTHESIS_PROFILE=thorough."""
+"""The installed package is tested, never the source tree beside it. Hypothesis profiles: "quick" by default,
+"thorough" with HYPOTHESIS_PROFILE=thorough."""
 
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+_ROOT = Path(__file__).resolve().parent.parent
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT]  # `python -m pytest` adds it
 
 settings.register_profile("quick", deadline=None, max_examples=60)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.fixture(autouse=True)
+def _outside_the_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interpreters that a test starts find the installed package too."""
+    monkeypatch.chdir(tmp_path)

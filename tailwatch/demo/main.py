@@ -111,6 +111,8 @@ def _serve(port: int, seed: int, slo: SLO) -> int:
 
     try:
         serve(port, seed, slo.text)
+    except KeyboardInterrupt:
+        return OK  # the way it is meant to end
     except OSError as error:
         return _say(f"--port {port}: {error.strerror}", FAILED)
     return OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -29,15 +30,17 @@ def show(report: Report, console: Console) -> None:
 
 def table(report: Report) -> Table:
     """Rows of measures, a column for each arm, and what the freeze changed."""
-    found = Table(title=f"the same load twice; SLO {report['slo']}", title_style="bold")
-    right = (*(TITLES[arm] for arm in ARMS), "with the freeze")
-    for heading in ("measured by the client", "", *right):
+    found = Table(
+        title=f"the same load twice; SLO {report['slo']}", title_style="bold", box=box.HORIZONTALS, pad_edge=False
+    )
+    right = (*(TITLES[arm] for arm in ARMS), "change")
+    for heading in ("seen by the client", "", *right):
         found.add_column(heading, justify="right" if heading in right else "left", no_wrap=True)
     left, frozen = (report["arms"][arm] for arm in ARMS)
     for name, key in METRICS:
         _add_distribution(found, name, left["client"][key], frozen["client"][key])
     _add_goodput(found, left["client"], frozen["client"])
-    found.add_row(Text("in the server, by tailwatch", style="bold"))
+    found.add_row(Text("seen by tailwatch", style="bold"))
     _add_server(found, left["server"], frozen["server"])
     return found
 
@@ -72,7 +75,7 @@ def _add_server(found: Table, left: Report, frozen: Report) -> None:
         found.add_row(name, "p99", *(ms(arm[key]) for arm in both))
     found.add_row("ITL", "max", *(ms(arm["itl_max"]) for arm in both))
     found.add_row("ITL without GC", "max", *(ms(arm["itl_without_gc_max"]) for arm in both))
-    generations = (" / ".join(str(count) for count in arm["collections"]) for arm in (left, frozen))
+    generations = ("/".join(str(count) for count in arm["collections"]) for arm in (left, frozen))
     found.add_row("collections", "gen 0/1/2", *generations)
     for name, unit, key in (("paused by GC", "s", "paused"), ("late by GC, estimate", "stream s", "late")):
         totals = [sum(arm[key].values()) for arm in both]
@@ -140,10 +143,11 @@ def _verdict(report: Report) -> str:
 
 
 def _doubts(report: Report) -> list[str]:
-    doubts = []
-    lag = max(report["arms"][arm]["client"]["client"]["loop_lag_max"] for arm in ARMS)
-    if lag > CLIENT_LAG:
-        doubts.append(f"The client itself was held up for up to {ms(lag)}: read the tails with care.")
+    clients = [report["arms"][arm]["client"]["client"] for arm in ARMS]
+    lags = [max(client["loop_lag_max"], client["send_lag"]["max"] or 0.0) for client in clients]
+    doubts = [f"The client itself, its collector off, was late by {ms(lags[0])} and {ms(lags[1])} at most."]
+    if max(lags) > CLIENT_LAG:
+        doubts.append("That is in these latencies too: read the tails with care.")
     busy = {arm: report["arms"][arm]["cores_of_others"] or 0.0 for arm in ARMS}
     if max(busy.values()) > OTHERS:
         cores = " and ".join(f"{cores:.1f}" for cores in busy.values())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 KEEP_ALIVE_SECONDS = 600
 BACKLOG = 2048
+GRACE_SECONDS = 2
 SETTLE_SECONDS = 5.0
 
 
@@ -63,7 +64,13 @@ def listen(port: int) -> socket.socket:
 
 def make_server(app: FastAPI) -> uvicorn.Server:
     """uvicorn as servers run it: no access log, connections kept."""
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_keep_alive=KEEP_ALIVE_SECONDS)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
     return uvicorn.Server(config)
 
 

@@ -123,7 +123,7 @@ def test_serve_answers_until_ctrl_c(tmp_path: Path) -> None:
     assert text["usage"]["completion_tokens"] == 5 and text["choices"][0]["text"]
     assert '"role":"assistant"' in frames[0] and frames[5:] == ["data: [DONE]", ""]
     assert "tailwatch_output_tokens_total" in metrics
-    assert status in (0, 1, -signal.SIGINT)
+    assert status == 0
 
 
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:

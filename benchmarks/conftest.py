@@ -1,0 +1,23 @@
+"""`python -m pytest benchmarks` finds bench_*.py, and they find harness.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Benchmarks are not named test_*."""
+    if file_path.parent == HERE and file_path.name.startswith("bench_") and file_path.suffix == ".py":
+        return pytest.Module.from_parent(parent, path=file_path)
+    return None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The peers warn about themselves."""
+    config.addinivalue_line("filterwarnings", "ignore:::opentelemetry")

@@ -1,0 +1,188 @@
+"""Goodput against truth known from elsewhere: a published queueing experiment, and windows against an oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailwatch import _hot, snapshots
+from tailwatch.goodput import SLO
+
+SECOND = 1_000_000_000
+
+# First come first served, service rate 500/s, W = 20 s, SLO 200 ms; one generator, the loads in this order.
+SERVICE_RATE, W, BOUND_MS = 500, 20.0, 200.0
+LOADS = (100, 200, 300, 400, 450, 480, 500, 520, 560)
+# throughput and goodput per second; p50, p95, p99 of the latency in ms
+PUBLISHED = (
+    (101, 101, 2, 8, 12),
+    (202, 202, 2, 10, 15),
+    (298, 298, 4, 15, 23),
+    (398, 398, 7, 31, 47),
+    (455, 455, 14, 63, 101),
+    (483, 448, 64, 212, 249),
+    (506, 72, 367, 630, 656),
+    (518, 123, 524, 925, 968),
+    (560, 82, 1287, 2379, 2499),
+)
+
+
+def make_core(slo: str) -> _hot.Core:
+    return _hot.Core("api", 1, SLO.parse(slo).as_core(), 0, lambda scope: "/", lambda awaitable, stream: awaitable)
+
+
+def queue(rng: np.random.Generator, load: int) -> tuple[Any, Any]:
+    """Arrivals and completions in ms."""
+    n = rng.poisson(load * W)
+    arrivals = np.sort(rng.uniform(0, W, n)) * 1000
+    service = rng.exponential(1000 / SERVICE_RATE, n)
+    finishes, free = np.empty(n), 0.0
+    for i in range(n):
+        free = finishes[i] = max(arrivals[i], free) + service[i]
+    return arrivals, finishes
+
+
+@pytest.fixture(scope="module")
+def experiment() -> list[tuple[Any, Any]]:
+    rng = np.random.default_rng(7)
+    return [queue(rng, load) for load in LOADS]
+
+
+@pytest.mark.parametrize("row", range(len(LOADS)), ids=[f"{load}/s" for load in LOADS])
+def test_the_published_rows_come_out_exactly(experiment: list[tuple[Any, Any]], row: int) -> None:
+    """Fed through streams in virtual time, throughput and goodput are the published ones, percentiles within 1.1 %."""
+    arrivals, finishes = experiment[row]
+    latencies = finishes - arrivals
+    core, base = make_core("e2e<=200ms"), 1000 * SECOND
+    for arrival, finish in zip(arrivals, finishes, strict=True):
+        start, end = base + round(arrival * 1e6), base + round(finish * 1e6)
+        stream = core.stream("m", "r", start, "", "")
+        stream.token(at=end)
+        stream.close(at=end)
+    seen = snapshots.take([core.address])
+    total, good = sum(seen.requests.values()), seen.outcomes["good"]
+
+    assert total == len(arrivals) == seen.e2e.count
+    assert good == int((latencies <= BOUND_MS).sum())
+    assert seen.outcomes["miss"] == seen.requests["late"] == total - good
+    assert seen.attainment == good / total
+    percentiles = [float(value) for value in np.percentile(latencies, (50, 95, 99))]
+    assert tuple(round(value) for value in (total / W, good / W, *percentiles)) == PUBLISHED[row]
+    for percent in (50, 95, 99):
+        exact = float(np.percentile(latencies, percent, method="inverted_cdf")) / 1e3
+        assert seen.e2e.p(percent) == pytest.approx(exact, rel=0.011)
+        assert seen.ttft.p(percent) == pytest.approx(exact, rel=0.011)
+    assert seen.e2e.sum == pytest.approx(latencies.sum() / 1e3, rel=1e-9)
+
+
+# ---- windows ----
+
+requests = st.lists(
+    st.tuples(
+        st.integers(0, 400),  # seconds before now at which it ended
+        st.integers(0, SECOND - 1),  # and the part of a second
+        st.sampled_from(["close", "abort", "fail", "timeout"]),
+        st.integers(1, 300),  # first token, ms after arrival
+        st.integers(1, 300),  # second token, ms after the first
+        st.booleans(),  # whether any token came
+    ),
+    max_size=25,
+)
+
+
+def verdict(end: str, ttft: int, gap: int, tokens: bool) -> str:
+    """The definition: bounds of 200 ms on the first token, 100 ms on the gap."""
+    broken = tokens and (ttft > 200 or gap > 100)
+    if end == "close":
+        return "miss" if broken else "good"
+    if end == "abort":
+        return "miss" if broken else "excluded"
+    return "miss"
+
+
+def steady_second(core: _hot.Core) -> Iterator[tuple[int, Any]]:
+    """Snapshots with the monotonic second they were taken in, known for certain."""
+    while True:
+        second = _hot.now() // SECOND
+        taken = snapshots.take([core.address])
+        if _hot.now() // SECOND == second:
+            yield second, taken
+
+
+@given(requests, st.integers(1, 500))
+def test_windows_against_an_oracle(ended: list[tuple[int, int, str, int, int, bool]], window: int) -> None:
+    """Good, miss, excluded, finished and the shares per bound are those of the requests that ended in the window."""
+    core, now = make_core("ttft<=200ms,itl<=100ms"), _hot.now() // SECOND
+    done = []
+    for back, part, end, ttft, gap, tokens in ended:
+        at = (now - back) * SECOND + part if back else _hot.now()
+        arrival = at - (ttft + gap) * 1_000_000
+        stream = core.stream("m", "r", arrival, "", "")
+        if tokens:
+            stream.token(at=arrival + ttft * 1_000_000)
+            stream.token(at=at)
+        getattr(stream, end)(at=at)
+        waited = 0 if end == "close" else ttft + gap
+        kept_ttft = (ttft <= 200) if tokens else end == "close"
+        kept_itl = (gap <= 100) if tokens else end == "close"
+        finished = end == "close"
+        due, met = deadlines(ttft, gap) if tokens else (0, 0)
+        outcome = verdict(end, ttft if tokens else 0, gap, tokens)
+        if end == "abort" and not tokens and waited > 200:
+            outcome = "miss"
+        done.append((at // SECOND, outcome, finished, kept_ttft, kept_itl, due, met))
+
+    second, seen = next(steady_second(core))
+    inside = [one for one in done if second - one[0] < window and one[0] <= second]
+    sums = seen.window(window)
+    judged = [one for one in inside if one[1] != "excluded"]
+    counts = {name: sum(one[1] == name for one in inside) for name in ("good", "miss", "excluded")}
+    assert {"good": sums.good, "miss": sums.miss, "excluded": sums.excluded} == counts
+    assert sums.finished == sum(one[2] for one in inside)
+    assert sums.attainment == (counts["good"] / len(judged) if judged else None)
+    assert sums.within["ttft"] == (sum(one[3] for one in judged) / len(judged) if judged else None)
+    assert sums.within["itl"] == (sum(one[4] for one in judged) / len(judged) if judged else None)
+    assert (sums.within["tpot"], sums.within["e2e"]) == (None, None)
+    due = sum(one[5] for one in inside)
+    assert sums.fluidity == (sum(one[6] for one in inside) / due if due else None)
+    oldest = max([second - one[0] + 1 for one in done], default=1)
+    assert min(window, oldest) <= sums.seconds <= min(window, oldest + 1)
+    assert seen.goodput(window) == counts["good"] / sums.seconds
+    assert seen.throughput(window) == sums.finished / sums.seconds
+
+
+def deadlines(ttft: int, gap: int) -> tuple[int, int]:
+    """Token deadlines due and met: 200 ms for the first, 100 ms for the next, slack carried forward."""
+    due, met, slack = 0, 0, 0
+    for waited, bound, step in ((ttft, 200, 200), (gap, 100, 100)):
+        over = waited - slack - bound
+        if over <= 0:
+            due, met, slack = due + 1, met + 1, -over
+        else:
+            due, slack = due + over // step + 1, 0
+    return due, met
+
+
+def test_a_request_that_ended_in_the_future_waits_for_its_window() -> None:
+    """What a clock of the caller's says is later than now is in no window yet, and in the totals at once."""
+    core = make_core("e2e<=1s")
+    stream = core.stream("m", "r", _hot.now(), "", "")
+    stream.close(at=_hot.now() + 100 * SECOND)
+    seen = snapshots.take([core.address])
+    assert seen.window("1m").finished == 0
+    assert sum(seen.requests.values()) == 1
+
+
+def test_a_second_too_old_for_the_hour_is_dropped_and_counted() -> None:
+    """A request that ended more than an hour before the newest of its slot enters no window."""
+    core = make_core("e2e<=1s")
+    for end in (10_000, 10_000 - 3600):
+        core.stream("m", "r", end * SECOND, "", "").close(at=end * SECOND)
+    seen = snapshots.take([core.address])
+    assert sum(seen.requests.values()) == 2
+    assert seen.drops["late_stamp"] == 1
