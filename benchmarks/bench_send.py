@@ -30,7 +30,7 @@ SERVERS = {
     "vLLM completions": ("vllm_completions", b'"text":"'),
     "SGLang chat": ("sglang_chat", b'"content":"'),
     "TensorRT-LLM chat": ("trtllm_chat", b'"content":"'),
-    "LMDeploy chat": ("lmdeploy_chat", b'"content":"'),
+    "LMDeploy chat": ("lmdeploy_chat", b'"content": "'),
     "Anthropic messages": ("anthropic_messages", b'"text": "'),
     "vLLM chat, n=2, choices alternate": ("vllm_chat_n2", b'"content":"'),
     "OpenAI responses, numbered events": ("openai_responses", b'"delta":"'),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,9 +31,10 @@ if TYPE_CHECKING:
     from tailwatch.snapshots import Snapshot
 
 OK, FOUND, WRONG_CALL = 0, 1, 2
+SNAPSHOT_PATH = "/tailwatch/snapshot"
 _SAVE = (
     "write one in the server with json.dump(tailwatch.snapshot().as_dict(), file), "
-    "or ask the server itself: tailwatch.doctor()"
+    "or ask a running server on this machine: tailwatch doctor http://127.0.0.1:8000"
 )
 
 
@@ -66,21 +70,27 @@ def _add_demo(commands: Any) -> None:
 
 
 def _add_doctor(commands: Any) -> None:
-    about = "say what a saved snapshot shows, and what mends it"
+    about = "say what a running server's numbers, or a saved snapshot, show, and what mends it"
     command = commands.add_parser("doctor", help=about, description=about, epilog=f"To get a FILE, {_SAVE}.")
-    command.add_argument("file", metavar="FILE", help="a snapshot as JSON, '-' for standard input")
+    command.add_argument(
+        "file", metavar="URL|FILE", help="of a server on this machine; or a snapshot as JSON, '-' for standard input"
+    )
     command.add_argument("--slow", action="store_true", help="also list the slow gaps, one a line, the newest first")
     command.add_argument("--json", type=Path, metavar="FILE", help="write what was printed")
     command.set_defaults(run=_doctor)
 
 
 def _doctor(parsed: argparse.Namespace) -> int:
-    if "://" in parsed.file:
-        return _wrong(f"{parsed.file}: a running server cannot be asked from outside in this version; {_SAVE}")
     try:
         snapshot, context = _load(_read(parsed.file))
+    except urllib.error.HTTPError as error:
+        return _wrong(
+            f"{parsed.file}: it answered {error.code}; it tells its numbers to this machine only, by a loopback address"
+        )
+    except urllib.error.URLError as error:
+        return _wrong(f"{parsed.file}: no server answers there: {error.reason}")
     except OSError as error:
-        return _wrong(f"{parsed.file}: {error.strerror}")
+        return _wrong(f"{parsed.file}: {error.strerror or error}")
     except ValueError as error:
         return _wrong(f"{parsed.file}: this is no JSON: {error}")
     report = _report(snapshot, context, parsed.slow)
@@ -114,10 +124,18 @@ def _print_report(report: _Report) -> None:
 
 
 def _read(file: str) -> Mapping[str, Any]:
-    data = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
+    data = json.loads(_text(file))
     if not isinstance(data, dict):
         raise TailwatchError(f"{file}: this is no snapshot, which is a JSON object; {_SAVE}")
     return data
+
+
+def _text(file: str) -> str:
+    if file.startswith(("http://", "https://")):
+        url = urllib.parse.urljoin(file, SNAPSHOT_PATH)
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return str(answer.read(), "utf-8")
+    return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
 
 
 def _load(data: Mapping[str, Any]) -> tuple[Snapshot, DiagnosisContext]:

@@ -350,7 +350,7 @@ def slow_clients(snapshot: Snapshot, context: DiagnosisContext) -> Finding | Non
         f"{share:.0%} of the slowest gaps' excess is waiting for a client to read; {waits.count} sends waited, "
         f"p99 {ms(waits.p(99))}, {ms(waits.sum)} in all. The model is not slower for it."
     )
-    advice = "tailwatch doctor FILE --slow names their requests; install(app, slow_ms=200) logs them"
+    advice = "tailwatch doctor URL --slow names their requests; install(app, slow_ms=200) logs them"
     return Finding("slow-clients", "low", "slow clients make part of the tail", detail, advice)
 
 
@@ -379,7 +379,7 @@ def slo_missed(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     why = ", ".join(f"{name} {count}" for name, count in sorted(missed.items(), key=lambda item: -item[1]) if count)
     detail = f"{good} of {judged} requests were good; misses: {why}. {_worst_bound(snapshot)}"
     title = f"attainment {attainment:.2%} is below the {asked:.2%} asked for"
-    advice = "tailwatch doctor FILE --slow shows the gaps that cost it; install(app, slo=...) sets other bounds"
+    advice = "tailwatch doctor URL --slow shows the gaps that cost it; install(app, slo=...) sets other bounds"
     return Finding("slo", "high", title, detail, advice)
 
 
@@ -432,7 +432,7 @@ def internal_errors(snapshot: Snapshot, context: DiagnosisContext) -> Finding | 
     if not failed:
         return None
     detail = "Counted, logged once, and kept from the server: " + ", ".join(f"{k} {v}" for k, v in failed.items()) + "."
-    advice = "report it with the log line of 'tailwatch' and the output of `tailwatch doctor FILE --json report.json`"
+    advice = "report it with the log line of 'tailwatch' and the output of `tailwatch doctor URL --json report.json`"
     return Finding("internal-errors", "medium", "tailwatch had errors of its own", detail, advice)
 
 
@@ -490,7 +490,7 @@ def _nothing(snapshot: Snapshot) -> Finding:
         f"({ms(snapshot.itl_without_gc.p(99))} without GC), paused {ms(sum(snapshot.paused.values()))} in all, "
         f"attainment {'unknown' if snapshot.attainment is None else f'{snapshot.attainment:.2%}'}."
     )
-    return Finding("nothing", "info", "I see nothing", detail, "tailwatch doctor FILE --slow shows the slowest gaps")
+    return Finding("nothing", "info", "I see nothing", detail, "tailwatch doctor URL --slow shows the slowest gaps")
 
 
 def _no_requests() -> Finding:

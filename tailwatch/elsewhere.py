@@ -9,7 +9,9 @@ from tailwatch.errors import UnsupportedError
 
 def unsupported(*args: Any, **kwargs: Any) -> NoReturn:
     """Raise UnsupportedError: watching a process works on Linux only."""
-    raise UnsupportedError("tailwatch watches processes on Linux only; here SLOs, saved snapshots and `tailwatch doctor FILE` work")
+    raise UnsupportedError(
+        "tailwatch watches processes on Linux only; here SLOs, saved snapshots and `tailwatch doctor FILE` work"
+    )
 
 
 Middleware = Watch = current = doctor = freeze = install = snapshot = stream = uninstall = unsupported

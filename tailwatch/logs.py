@@ -19,10 +19,13 @@ _DROP_SLOW_LOG, _DROP_PAUSE_LOG = 0, 1
 
 logger = logging.getLogger("tailwatch")
 
+
 def format_pause(pause: Pause) -> str:
     """One line: what paused the process, for how long, what it found, and whom it hit."""
     what = CAUSE_NAMES[pause.cause]
-    found = f"{pause.collected} objects collected" + (f", {pause.uncollectable} uncollectable" if pause.uncollectable else "")
+    found = f"{pause.collected} objects collected" + (
+        f", {pause.uncollectable} uncollectable" if pause.uncollectable else ""
+    )
     hit = "hit no stream"
     if pause.streams:
         plural = "stream" if pause.streams == 1 else "streams"
@@ -59,7 +62,9 @@ class PauseLog:
     def _log_short(self) -> None:
         count, seconds = self.records.short_pauses()
         if count > self.short:
-            logger.info("gc pauses shorter than 0.05 ms: %d more; all of them so far %.1f ms", count - self.short, seconds * 1e3)
+            logger.info(
+                "gc pauses shorter than 0.05 ms: %d more; all of them so far %.1f ms", count - self.short, seconds * 1e3
+            )
         self.short = count
 
 

@@ -25,5 +25,6 @@ def require() -> None:
         )
     if LINUX and not (find_spec("tailwatch._hot") and find_spec("tailwatch._cold")):
         raise UnsupportedError(
-            "tailwatch was imported without its compiled modules: install it (pip install .) and start Python outside its source tree"
+            "tailwatch was imported without its compiled modules: install it (pip install .) "
+            "and start Python outside its source tree"
         )

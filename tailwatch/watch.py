@@ -6,6 +6,7 @@ Hooks and exporters meet here. One process has one Watch, whatever the number of
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import platform
@@ -21,7 +22,7 @@ from tailwatch.daemon import Daemon, Task
 from tailwatch.diagnosis import DiagnosisContext, Finding, doctor
 from tailwatch.errors import AlreadyInstalledError, NotInstalledError
 from tailwatch.export.http import MetricsServer
-from tailwatch.export.prometheus import Exposition, serve_http
+from tailwatch.export.prometheus import Exposition, Response, serve_http
 from tailwatch.goodput import parse_window
 from tailwatch.hooks import asgi
 from tailwatch.hooks.gc import Freeze, GCHook
@@ -106,7 +107,13 @@ class Watch:
         return now if window is None else self.history.window(now, parse_window(window))
 
     def stream(
-        self, *, model: str = "unknown", route: str = "stream", arrival: int | None = None, request_id: str = "", trace_id: str = ""
+        self,
+        *,
+        model: str = "unknown",
+        route: str = "stream",
+        arrival: int | None = None,
+        request_id: str = "",
+        trace_id: str = "",
     ) -> StreamContext:
         """A request stamped by hand; ``arrival`` in monotonic ns, now by default."""
         self._daemon.start()
@@ -160,7 +167,9 @@ class Watch:
         differing = config.explicit.intersection(self.config.differing(config))
         fixed = sorted(differing & (_FIXED | _FIXED_PER_APP if self._attached else _FIXED))
         if fixed:
-            self.notes.append(f"install() came after a door had installed: {', '.join(fixed)} could no longer be changed there")
+            self.notes.append(
+                f"install() came after a door had installed: {', '.join(fixed)} could no longer be changed there"
+            )
         changed = {name: getattr(config, name) for name in config.explicit - _FIXED}
         self.config = replace(self.config, **changed)
         self.door = False
@@ -198,12 +207,17 @@ class Watch:
             routes=self.routes,
             trust_request_start=self.config.trust_request_start,
             metrics=self.exposition.respond,
+            snapshot=self._snapshot_answer,
             metrics_path=self.config.metrics_path,
             on_request=self._daemon.start,
             on_startup=self._guarded(self.gc.on_startup),
             on_idle=self._guarded(self.gc.on_idle),
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
         )
+
+    def _snapshot_answer(self, accept: str, accept_encoding: str) -> Response:
+        body = json.dumps({"snapshot": self.snapshot().as_dict(), "context": self.context().as_dict()}).encode()
+        return Response("application/json", "", tuple(body[i : i + 65536] for i in range(0, len(body), 65536)))
 
     def _guarded(self, act: Callable[[], None]) -> Callable[[], None]:
         def guarded() -> None:
@@ -355,7 +369,9 @@ def _overruled(watch: Watch, config: Config, options: dict[str, object]) -> list
 def _refuse_difference(watch: Watch, config: Config, options: dict[str, object]) -> None:
     if differing := _overruled(watch, config, options):
         was = ", ".join(f"{name}={getattr(watch.config, name)!s}" for name in differing)
-        raise AlreadyInstalledError(f"install() was called before with {was}; call uninstall() first to change {', '.join(differing)}")
+        raise AlreadyInstalledError(
+            f"install() was called before with {was}; call uninstall() first to change {', '.join(differing)}"
+        )
 
 
 def uninstall() -> list[str]:
@@ -391,7 +407,12 @@ def snapshot(window: str | float | None = None) -> snapshots.Snapshot:
 
 
 def stream(
-    *, model: str = "unknown", route: str = "stream", arrival: int | None = None, request_id: str = "", trace_id: str = ""
+    *,
+    model: str = "unknown",
+    route: str = "stream",
+    arrival: int | None = None,
+    request_id: str = "",
+    trace_id: str = "",
 ) -> StreamContext:
     """A request stamped by hand, ``with`` or ``async with``. See Watch.stream."""
     return current().stream(model=model, route=route, arrival=arrival, request_id=request_id, trace_id=trace_id)

@@ -409,4 +409,4 @@ static PyType_Slot slots[] = {
     {Py_tp_methods, methods},
     {Py_tp_getset, getters},
     {0, NULL}};
-PyType_Spec tw_send_spec = {"tailwatch._hot.Send", sizeof(SendObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+PyType_Spec tw_send_spec = {"tailwatch._hot.Send", sizeof(SendObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};

@@ -198,4 +198,4 @@ static PyType_Slot slots[] = {
     {Py_tp_methods, methods},
     {Py_tp_getset, getters},
     {0, NULL}};
-PyType_Spec tw_stream_spec = {"tailwatch._hot.Stream", sizeof(StreamObject), 0, Py_TPFLAGS_DEFAULT, slots};
+PyType_Spec tw_stream_spec = {"tailwatch._hot.Stream", sizeof(StreamObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};

@@ -30,6 +30,7 @@ class Hook:
 
     metrics: the answer to a scrape, given its Accept and Accept-Encoding; called in a worker thread, it may block.
         None: not served.
+    snapshot: the answer to who asks for all numbers from this machine; likewise.
     on_startup: called before lifespan.startup.complete is handed on, or after an app turned lifespan down.
     on_idle: called when a request has ended and no other is in flight.
     on_request: called when a request has come in that is observed.
@@ -43,6 +44,7 @@ class Hook:
     on_idle: Callable[[], object]
     on_error: Callable[[], object]
     metrics: Callable[[str, str], Answer] | None = None
+    snapshot: Callable[[str, str], Answer] | None = None
     metrics_path: str = "/metrics"
     trust_request_start: bool = False
 
@@ -135,7 +137,7 @@ def attach(app: Any, hook: Hook, *, wrap: bool = False) -> Attached:
     if existing is not None:
         return existing
     _check(app)
-    scrape = Scrape(hook.metrics, hook.metrics_path) if hook.metrics and hook.metrics_path else None
+    scrape = Scrape(hook.metrics, hook.metrics_path, hook.snapshot) if hook.metrics and hook.metrics_path else None
     return (None if wrap else _swap(app, hook, scrape)) or _wrap(app, hook, scrape)
 
 

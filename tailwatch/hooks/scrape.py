@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 from tailwatch.hooks.routes import path_below
 
 MOVED_PATH = "/tailwatch/metrics"
+SNAPSHOT_PATH = "/tailwatch/snapshot"
 
 
 class Answer(Protocol):
@@ -32,22 +34,27 @@ class Scrape:
 
     An app may answer there without a route that can be seen (a middleware, a bare callable). So the first scrape
     is shown to it: if it answers with metrics, they are its own and stay; anything else is not passed on.
+
+    Beside them, to callers on this machine only: the snapshot, at SNAPSHOT_PATH.
     """
 
-    __slots__ = ("_answers", "_path", "_respond", "_said")
+    __slots__ = ("_answers", "_path", "_respond", "_said", "_snapshot")
 
-    def __init__(self, respond: Respond, path: str) -> None:
+    def __init__(self, respond: Respond, path: str, snapshot: Respond | None = None) -> None:
         self._respond = respond
         self._path = path
+        self._snapshot = snapshot
         self._answers: bool | None = None  # whether the app answers there by itself, None: not tried yet
         self._said = False
 
     def wants(self, app: Any, scope: Mapping[str, Any]) -> bool:
         """Whether a request is a scrape that we answer."""
         path: str = scope["path"]
-        if not path.endswith((self._path, MOVED_PATH)) or scope["method"] not in ("GET", "HEAD"):
+        if not path.endswith((self._path, MOVED_PATH, SNAPSHOT_PATH)) or scope["method"] not in ("GET", "HEAD"):
             return False
         path = path_below(scope, scope.get("root_path", ""))
+        if path == SNAPSHOT_PATH:
+            return self._snapshot is not None and is_local(scope)
         if path == self._path:
             return not self.look(app)
         return path == MOVED_PATH and self.look(app)
@@ -66,9 +73,12 @@ class Scrape:
         self, app: Callable[..., Awaitable[Any]], scope: Any, receive: Any, send: Any, failed: Callable[[], object]
     ) -> None:
         """Answers one scrape; failed: called inside the handler of what went wrong."""
-        if self._answers is not None or path_below(scope, scope.get("root_path", "")) != self._path:
-            return await self._answer(scope, send, failed)
-        trial = _Trial(send, partial(self._answer, scope, send, failed))
+        path = path_below(scope, scope.get("root_path", ""))
+        if path == SNAPSHOT_PATH and self._snapshot is not None:
+            return await _answer(self._snapshot, scope, send, failed)
+        if self._answers is not None or path != self._path:
+            return await _answer(self._respond, scope, send, failed)
+        trial = _Trial(send, partial(_answer, self._respond, scope, send, failed))
         try:
             await app(scope, receive, trial.send)
         except Exception:
@@ -77,28 +87,30 @@ class Scrape:
         if trial.metrics or scope["method"] == "GET":
             self._answers = bool(trial.metrics)
         if trial.metrics is None:  # it said nothing
-            await self._answer(scope, send, failed)
+            await _answer(self._respond, scope, send, failed)
         return None
 
-    async def _answer(self, scope: Any, send: Any, failed: Callable[[], object]) -> None:
-        status, headers, parts = await self._rendered(scope, failed)
-        lines = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-        with suppress(OSError):  # the client went away
-            await send({"type": "http.response.start", "status": status, "headers": lines})
-            for part in parts if scope["method"] == "GET" else ():
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _rendered(
-        self, scope: Any, failed: Callable[[], object]
-    ) -> tuple[int, list[tuple[str, str]], Iterable[bytes]]:
-        try:
-            answer = await _in_thread(self._respond, _header(scope, b"accept"), _header(scope, b"accept-encoding"))
-            return 200, answer.headers, answer.parts
-        except Exception:
-            failed()
-            text = b"tailwatch could not render its metrics\n"
-            return 500, [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(text)))], [text]
+async def _answer(respond: Respond, scope: Any, send: Any, failed: Callable[[], object]) -> None:
+    status, headers, parts = await _rendered(respond, scope, failed)
+    lines = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    with suppress(OSError):  # the client went away
+        await send({"type": "http.response.start", "status": status, "headers": lines})
+        for part in parts if scope["method"] == "GET" else ():
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _rendered(
+    respond: Respond, scope: Any, failed: Callable[[], object]
+) -> tuple[int, list[tuple[str, str]], Iterable[bytes]]:
+    try:
+        answer = await _in_thread(respond, _header(scope, b"accept"), _header(scope, b"accept-encoding"))
+        return 200, answer.headers, answer.parts
+    except Exception:
+        failed()
+        text = b"tailwatch could not render its numbers\n"
+        return 500, [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(text)))], [text]
 
 
 async def _in_thread(respond: Respond, accept: str, accept_encoding: str) -> Answer:
@@ -134,6 +146,20 @@ def _exposes(content_type: bytes) -> bool:
     if kind.strip() == b"text/plain":
         return b"version=" in parameters
     return kind.strip() in (b"application/openmetrics-text", b"application/vnd.google.protobuf")
+
+
+_LOCAL_HOST = re.compile(r"(127(\.\d{1,3}){3}|localhost|\[::1\])(:\d+)?", re.IGNORECASE)
+
+
+def is_local(scope: Mapping[str, Any]) -> bool:
+    """Whether a request comes from this machine by itself: from a loopback address, to a loopback name (a page in a
+    browser that a foreign name was made to point here is not), through no proxy that says so."""
+    client = scope.get("client")
+    address = str(client[0]) if client else ""
+    if not (address == "::1" or address.startswith("127.")):
+        return False
+    forwarded = any(name in (b"forwarded", b"x-forwarded-for", b"x-real-ip") for name, _ in scope["headers"])
+    return not forwarded and _LOCAL_HOST.fullmatch(_header(scope, b"host")) is not None
 
 
 def _header(scope: Any, wanted: bytes) -> str:

@@ -158,12 +158,6 @@ def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "none.json" in capsys.readouterr().err
 
 
-def test_a_url_is_told_what_to_do_instead(capsys: pytest.CaptureFixture[str]) -> None:
-    """A running server is asked from inside in this version."""
-    assert cli.main(["doctor", "http://127.0.0.1:8000/metrics"]) == 2
-    assert "tailwatch.snapshot().as_dict()" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -1,0 +1,220 @@
+"""tailwatch._hot by itself: what it takes, what it refuses, and that it leaks nothing."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import time
+import weakref
+from typing import Any
+
+import pytest
+
+from tailwatch import _hot, snapshots
+
+SLO = (0, 0, 0, 0, 990_000)
+
+
+def make_core(role: str = "api", sets: int = 4, slo: tuple[int, ...] = SLO, slow_ns: int = 0) -> _hot.Core:
+    return _hot.Core(role, sets, slo, slow_ns, lambda scope: "/", lambda awaitable, stream: awaitable)  # type: ignore[arg-type]
+
+
+def test_the_clock_is_the_monotonic_one() -> None:
+    """now() is CLOCK_MONOTONIC in ns, clock() reads it for nothing."""
+    before = time.monotonic_ns()
+    assert _hot.clock() is None
+    assert before <= _hot.now() <= time.monotonic_ns()
+
+
+def test_a_tick_of_the_kernel_is_some_milliseconds() -> None:
+    """Between 1 and 10 ms on every Linux there is."""
+    assert 1_000_000 <= _hot.jiffy_ns() <= 10_000_000
+
+
+@pytest.mark.parametrize("descriptor", [-1, 1_000_000])
+def test_what_is_no_socket_has_no_wait(descriptor: int) -> None:
+    """tcp_wait_ns() says -1 for anything that is not an open TCP socket."""
+    assert _hot.tcp_wait_ns(descriptor) == -1
+
+
+def test_tcp_wait_wants_a_number() -> None:
+    """Anything but a descriptor is a TypeError."""
+    with pytest.raises(TypeError):
+        _hot.tcp_wait_ns("0")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((), TypeError),
+        (("api", 4, SLO, 0, None), TypeError),
+        ((1, 4, SLO, 0, None, None), TypeError),
+        (("api", 0, SLO, 0, None, None), ValueError),
+        (("api", 4097, SLO, 0, None, None), ValueError),
+        (("api", 4, SLO[:4], 0, None, None), TypeError),
+        (("api", 4, 5, 0, None, None), TypeError),
+        (("api", 4, ("a",) * 5, 0, None, None), TypeError),
+    ],
+)
+def test_a_core_refuses_nonsense(arguments: tuple[Any, ...], error: Any) -> None:
+    """A bad argument is an ordinary exception."""
+    with pytest.raises(error):
+        _hot.Core(*arguments)
+
+
+@pytest.mark.parametrize("sets", [1, 4096])
+def test_memory_is_fixed_and_told(sets: int) -> None:
+    """bytes is the segment's size and grows with the label sets only."""
+    core = make_core(sets=sets)
+    assert core.bytes == snapshots.take([core.address]).processes[0].bytes
+    assert (make_core(sets=2).bytes - make_core(sets=1).bytes) * (sets - 1) == core.bytes - make_core(sets=1).bytes
+
+
+def test_streams_and_requests_in_flight_are_counted() -> None:
+    """opened counts up, in_flight goes back when a stream ends."""
+    core = make_core()
+    streams = [core.stream("m", "r", None, "", "") for _ in range(3)]
+    assert (core.opened, core.in_flight) == (3, 3)
+    streams[0].close()
+    streams[0].close()
+    assert (core.opened, core.in_flight) == (3, 2)
+
+
+@pytest.mark.parametrize("method", ["count_error", "count_drop"])
+@pytest.mark.parametrize("index", [-1, 6, 2**70, "x"])
+def test_counters_that_do_not_exist(method: str, index: Any) -> None:
+    """They are refused, and nothing is written."""
+    with pytest.raises((ValueError, OverflowError, TypeError)):
+        getattr(make_core(), method)(index)
+
+
+def test_configure_takes_effect_at_once() -> None:
+    """Other bounds and another threshold, without another core."""
+    core = make_core()
+    core.configure((1_000_000, 0, 0, 0, 990_000), 5)
+    assert snapshots.take([core.address]).slo.ttft == 0.001
+    stream = core.stream("m", "r", 1000, "", "")
+    stream.token(at=3_000_000)
+    stream.close(at=3_000_000)
+    assert snapshots.take([core.address]).requests["late"] == 1
+
+
+def test_policy_passes_nest() -> None:
+    """The outermost one is booked; an inner end says None, an end too many too."""
+    core = make_core()
+    core.policy_begin()
+    core.policy_begin()
+    assert core.policy_end() is None
+    assert core.paused_now()
+    time.sleep(0.001)
+    assert (core.policy_end() or 0) >= 1_000_000
+    assert core.policy_end() is None
+    assert not core.paused_now()
+    assert snapshots.take([core.address]).gc.collections["policy"] == 1
+
+
+def test_cancel_pause_books_nothing() -> None:
+    """A pause whose end never comes is counted as lost and nowhere else."""
+    core = make_core()
+    core.cancel_pause()
+    core.policy_begin()
+    core.cancel_pause()
+    seen = snapshots.take([core.address])
+    assert not core.paused_now()
+    assert (sum(seen.paused.values()), seen.processes[0].lost) == (0, 1)
+
+
+def test_reset_forgets_and_inherited_streams_do_not_count() -> None:
+    """What a fork child does: counters from zero, and what was open before writes nothing any more."""
+    core = make_core()
+    open_before, dropped = (core.stream("m", "r", None, "", "") for _ in range(2))
+    open_before.token()
+    core.policy_begin()
+    core.reset()
+    assert (core.opened, core.in_flight, core.paused_now()) == (0, 0, False)
+    fresh = core.stream("new", "r", None, "", "")
+    open_before.token()
+    open_before.token(5, choice=1)
+    open_before.usage(100)
+    open_before.label("other", "r")
+    open_before.sent(0, 10)
+    open_before.close()
+    del dropped
+    fresh.token()
+    fresh.close()
+    seen = snapshots.take([core.address])
+    assert (core.opened, core.in_flight) == (1, 0)
+    assert (seen.tokens, sum(seen.requests.values()), seen.ttft.count, seen.itl.count) == (1, 1, 1, 0)
+    assert seen.send_wait.count == 0
+    assert seen.labels == [("new", "r")]
+    assert not any(seen.drops.values())
+
+
+def test_a_core_in_a_cycle_is_freed() -> None:
+    """The callbacks it is given may refer to it: the collector takes all of it apart."""
+
+    class Router:
+        core: _hot.Core
+
+        def __call__(self, scope: Any) -> str:
+            return "/"
+
+    router = Router()
+    router.core = _hot.Core("api", 1, SLO, 0, router, router)
+    router.core.watch_gc(0, gc.callbacks, router.core.gc_last)
+    gone = weakref.ref(router)
+    del router
+    gc.collect()
+    assert gone() is None
+
+
+def test_streams_do_not_leak() -> None:
+    """10^5 streams leave as many objects and references as there were."""
+    core = make_core()
+    for _ in range(100):
+        core.stream("m", "r", None, "", "").close()
+    before = sys.getrefcount(core), sys.getrefcount(_hot.Stream)
+    for _ in range(100_000):
+        stream = core.stream("m", "r", None, "id", "trace")
+        stream.token()
+        stream.token(2, choice=1)
+        stream.close()
+    del stream
+    assert (sys.getrefcount(core), sys.getrefcount(_hot.Stream)) == before
+    assert core.in_flight == 0
+
+
+@pytest.mark.parametrize("name", ["Stream", "Send"])
+def test_streams_are_made_by_a_core_only(name: str) -> None:
+    """A stream without a core cannot be made from Python."""
+    kind = getattr(_hot, name)
+    with pytest.raises(TypeError):
+        kind()
+    with pytest.raises(TypeError):
+        object.__new__(kind)
+
+
+def test_a_sub_interpreter_is_refused() -> None:
+    """It has a collector of its own: the import says so instead of counting wrong."""
+    script = """
+import sys
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+code = '''
+try:
+    import tailwatch._hot
+except ImportError as error:
+    print(error, flush=True)
+else:
+    print("imported", flush=True)
+'''
+new = interpreters.create("legacy") if sys.version_info >= (3, 13) else interpreters.create()
+run = getattr(interpreters, "exec", None) or interpreters.run_string
+run(new, code)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd="/")
+    assert "main interpreter only" in done.stdout or "does not support loading in subinterpreters" in done.stdout, done
+    assert done.returncode == 0
