@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "give_way.h"
 #include "tw_malloc.h"
 
 __extension__ typedef unsigned __int128 u128;
@@ -35,6 +36,7 @@ typedef struct renderer {
     uint32_t labels;             /* of the sample being written */
     size_t line, labels_at;      /* where it starts, and its labels */
     bound_texts bounds[TW_LAYOUTS];
+    uint64_t gave_way_ns;        /* when it last let others have the core */
 } renderer;
 
 typedef struct family family;
@@ -315,6 +317,7 @@ static void label_series(renderer *r, const tw_snapshot_series *s) {
 static void series_histogram(renderer *r, const family *f) {
     for (uint32_t i = 0; i < r->snapshot->series_count; i++) {
         const tw_snapshot_series *s = &r->snapshot->series[i];
+        tw_give_way(&r->gave_way_ns);
         if (!in_use(s)) continue;
         open_histogram(r, f);
         label_series(r, s);

@@ -1,6 +1,7 @@
 #include "tailwatch/snapshot.h"
 
 #include "tailwatch/atomic.h"
+#include "give_way.h"
 #include "tw_malloc.h"
 
 #include <errno.h>
@@ -192,7 +193,9 @@ static int series_merge(tw_snapshot *s, const source *sources, size_t n) {
     s->series = tw_calloc(n ? n : 1, sizeof *s->series);
     if (!s->series) return ENOMEM;
     int error = 0;
+    uint64_t gave_way_ns = 0;
     for (size_t i = 0; i < n && !error; i++) {
+        tw_give_way(&gave_way_ns);
         if (i == 0 || source_compare(&sources[i - 1], &sources[i]) != 0) {
             tw_snapshot_series *fresh = &s->series[s->series_count++];
             memcpy(fresh->model, sources[i].model, TW_NAME_BYTES);

@@ -138,6 +138,7 @@ static PyObject *core_policy_end(PyObject *op, PyObject *unused) {
     CoreObject *self = (CoreObject *)op;
     (void)unused;
     if (self->policy_depth == 0) Py_RETURN_NONE;
+    core_verify_pause(self); /* a collection inside that lost its end must not keep ours open */
     self->policy_depth--;
     const uint64_t length = tw_segment_pause_end(self->segment, tw_now_ns(), NULL);
     if (tw_pause_is_open(&self->segment->pause)) Py_RETURN_NONE;

@@ -267,6 +267,7 @@ class Client:
             connection.close()
         exchanges = sorted(self._finished + unfinished, key=lambda exchange: exchange.planned)
         return {
+            "start": self._start,
             "exchanges": [exchange.as_line(self._start) for exchange in exchanges],
             "loop_lag_max": self._lag,
             "connections": len(self._all),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailwatch.demo import machine, numbers, schedule, settings
 from tailwatch.demo.pipe import Child, ChildError
+from tailwatch.demo.timeline import timeline
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.goodput import SLO
 
@@ -176,10 +177,12 @@ def _run_arm(
         progress.begin(f"gc='{arm}': measuring", duration)
         result = _drive(client, server, {"port": ready["port"], "seconds": duration}, planned, progress)
         found = server.ask({"do": "finish"})
+    pauses = found.pop("pauses")
     ours = found["cpu_seconds"] + result["cpu_seconds"]
     return {
         "client": numbers.summarize(result, slo, duration),
         "server": found | {"objects": ready["objects"]},
+        "timeline": timeline(result, pauses, seed),
         "cores_of_others": before.cores_of_others(ours),
     }
 
@@ -215,7 +218,7 @@ def _print(report: dict[str, Any]) -> None:
 def _write(report: dict[str, Any], file: str) -> None:
     try:
         with open(file, "w", encoding="utf-8") as out:
-            json.dump(report, out, indent=1)
+            json.dump(report, out, separators=(",", ":"))
             out.write("\n")
     except OSError as error:
         raise TailwatchError(f"--json {file}: {error.strerror}") from error

@@ -26,6 +26,8 @@ KEEP_ALIVE_SECONDS = 600
 BACKLOG = 2048
 GRACE_SECONDS = 2
 SETTLE_SECONDS = 5.0
+SHORTEST = 0.001  # seconds: shorter pauses are in no timeline
+COLLECT_SECONDS = 2.0
 
 
 def main() -> None:
@@ -113,6 +115,7 @@ class Mark:
         self._stats = gc.get_stats()
         self._cpu = time.process_time()
         self._snapshot = _snapshot() if arm is not None else None
+        self._pauses = Pauses() if arm is not None else None
 
     def finish(self) -> Line:
         """What happened since."""
@@ -127,7 +130,45 @@ class Mark:
         }
         if self._snapshot is not None:
             line["tailwatch"] = _told(_snapshot() - self._snapshot)
+        if self._pauses is not None:
+            line["pauses"] = self._pauses.finish()
         return line
+
+
+class Pauses:
+    """The pauses of this process one by one, from now on; collected in time, for only the last thousand are kept."""
+
+    def __init__(self) -> None:
+        import tailwatch
+        from tailwatch.snapshots import Records
+
+        self._records = Records(tailwatch.current().core.address)
+        self._cursor = 0
+        self._found: list[Line] = []
+        self._over = threading.Event()
+        self._read()
+        self._found.clear()
+        self._thread = threading.Thread(target=self._collect, daemon=True)
+        self._thread.start()
+
+    def finish(self) -> list[Line]:
+        """Start on the monotonic clock and length, in seconds, and cause; those of SHORTEST and more."""
+        self._over.set()
+        self._thread.join()
+        self._read()
+        return self._found
+
+    def _collect(self) -> None:
+        while not self._over.wait(COLLECT_SECONDS):
+            self._read()
+
+    def _read(self) -> None:
+        pauses, self._cursor, _ = self._records.pauses(self._cursor, before_ns=time.monotonic_ns())
+        self._found += [
+            {"start": pause.start_ns / 1e9, "seconds": pause.seconds, "cause": pause.cause}
+            for pause in pauses
+            if pause.seconds >= SHORTEST
+        ]
 
 
 def _snapshot() -> Any:

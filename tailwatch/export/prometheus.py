@@ -29,6 +29,9 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 PART_BYTES = 64 * 1024
 """No part of a response is larger, so that a loop that sends it is never away for long."""
 
+GENTLE_SECONDS = 0.0002
+"""A thread that renders lets others run after so much work."""
+
 REGISTRY_CACHE_SECONDS = 1.0
 
 OWN_FAMILIES = frozenset(
@@ -180,7 +183,7 @@ class Exposition:
 
     def _respond(self, openmetrics: bool, gzip: bool) -> Response:
         pieces = self._pieces(openmetrics)
-        parts = tuple(_compressed(pieces) if gzip else _parts(pieces))
+        parts = tuple(_compressed(pieces) if gzip else _parts(_gently(_cuts(pieces))))
         return Response(OPENMETRICS if openmetrics else TEXT, "gzip" if gzip else "", parts)
 
     def _pieces(self, openmetrics: bool) -> Iterator[bytes | memoryview]:
@@ -269,20 +272,23 @@ class _RegistryText:
             self._on_error()
 
 
-def _parts(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    """Cut to PART_BYTES, small ones together, so that a thousand small families are not a thousand sends."""
-    waiting: list[memoryview] = []
-    size = 0
+def _cuts(pieces: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
     for piece in pieces:
         view = memoryview(piece)
         for start in range(0, len(view), PART_BYTES):
-            cut = view[start : start + PART_BYTES]
-            if size + len(cut) > PART_BYTES:
-                yield b"".join(waiting)
-                time.sleep(0)  # a copy holds the GIL: let go of it between two
-                waiting, size = [], 0
-            waiting.append(cut)
-            size += len(cut)
+            yield view[start : start + PART_BYTES]
+
+
+def _parts(cuts: Iterable[memoryview]) -> Iterator[bytes]:
+    """Small cuts together, so that a thousand small families are not a thousand sends."""
+    waiting: list[memoryview] = []
+    size = 0
+    for cut in cuts:
+        if size + len(cut) > PART_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+        waiting.append(cut)
+        size += len(cut)
     if waiting:
         yield b"".join(waiting)
 
@@ -290,13 +296,24 @@ def _parts(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
 def _compressed(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
     """zlib drops the GIL; level 1, because the text shrinks twentyfold at any."""
     compressor = zlib.compressobj(level=1, wbits=31)
-    yield from _parts(_deflate(compressor, pieces))
+    yield from _parts(_cuts(_deflate(compressor, _gently(_cuts(pieces)))))
 
 
 def _deflate(compressor: zlib._Compress, pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
     for piece in pieces:
         yield compressor.compress(piece)
     yield compressor.flush()
+
+
+def _gently(cuts: Iterable[memoryview]) -> Iterator[memoryview]:
+    """Hands them on, and sleeps between two once they cost GENTLE_SECONDS: a loop that wakes meanwhile needs the GIL,
+    and maybe this very core, which the kernel would leave to us for milliseconds. sleep(0) gives up neither."""
+    since = time.perf_counter()
+    for cut in cuts:
+        yield cut
+        if time.perf_counter() - since > GENTLE_SECONDS:
+            time.sleep(1e-6)
+            since = time.perf_counter()
 
 
 class Collector:

@@ -225,6 +225,47 @@ def test_the_next_collection_forgets_a_lost_pause(lost: _hot.Stream, hook: GCHoo
     assert (seen.errors["gc_hook"], seen.processes[0].lost) == (1, 1)
 
 
+@pytest.mark.parametrize("stamped", [True, False], ids=["stamp in between", "no stamp"])
+def test_a_lost_stop_inside_the_freeze(hook: GCHook, core: _hot.Core, stamped: bool) -> None:
+    """A collection that loses its end inside our own pass does not keep the pass open."""
+    before = list(gc.callbacks)
+    stream = core.stream("m", "r", None, "", "")
+    core.policy_begin()
+    gc.callbacks.insert(1, clear_at_start)
+    gc.collect(0)
+    if stamped:
+        stream.token()
+        assert core.paused_now()
+    gc.callbacks[:] = before if stamped else []
+    assert isinstance(core.policy_end(), int)
+    gc.callbacks[:] = before
+    seen = taken(core)
+    assert not core.paused_now()
+    assert {cause: n for cause, n in seen.gc.collections.items() if n} == {"policy": 1}
+    assert (seen.errors["gc_hook"], seen.processes[0].lost) == (1, 0)
+
+
+@pytest.mark.parametrize("where", ["finalizer", "callback"])
+def test_detach_inside_a_collection(core: _hot.Core, where: str) -> None:
+    """uninstall() from within a collection: it is forgotten, and the rest of it changes nothing."""
+    hook = GCHook(core, "observe")
+    hook.attach()
+    if where == "finalizer":
+        Finalizer(lambda: hook.detach() and None)
+        gc.collect(0)
+    else:
+
+        def detaching(phase: str, info: dict[str, int]) -> None:
+            hook.detach()
+
+        gc.callbacks.insert(1, detaching)
+        gc.collect(0)
+        gc.callbacks.remove(detaching)
+    assert not core.paused_now()
+    assert sum(taken(core).gc.collections.values()) == 0
+    assert core.gc_first not in gc.callbacks and core.gc_last not in gc.callbacks
+
+
 def test_a_stop_without_a_start_is_ignored(core: _hot.Core) -> None:
     """Callables of ours that join in the middle of a collection book nothing."""
     core.gc_first("stop", {"generation": 2})
@@ -313,8 +354,12 @@ def test_slow_callbacks_of_others_are_told_apart(hook: GCHook, core: _hot.Core) 
     gc.callbacks.remove(slow)
     seen = taken(core)
     assert 0.010 <= seen.gc.callbacks["gc0"] <= seen.paused["gc0"]
-    gc.collect(0)
-    assert taken(core).gc.callbacks["gc0"] - seen.gc.callbacks["gc0"] < 0.005
+    added = []
+    for _ in range(5):
+        before = taken(core).gc.callbacks["gc0"]
+        gc.collect(0)
+        added.append(taken(core).gc.callbacks["gc0"] - before)
+    assert min(added) < 0.005
 
 
 def test_an_inner_edge_that_was_not_seen_counts_as_nothing(hook: GCHook, core: _hot.Core) -> None:
@@ -323,10 +368,11 @@ def test_an_inner_edge_that_was_not_seen_counts_as_nothing(hook: GCHook, core: _
     def hiding(phase: str, info: dict[str, int]) -> None:
         gc.callbacks[:] = [core.gc_first, hiding] if phase == "start" else [core.gc_first, hiding, core.gc_last]
 
+    before = list(gc.callbacks)
     collection(core, 0)
     gc.callbacks.insert(1, hiding)
     gc.collect(0)
-    gc.callbacks[:] = [core.gc_first, core.gc_last]
+    gc.callbacks[:] = before
     seen = taken(core)
     assert seen.gc.collections["gc0"] == 2
     assert seen.gc.callbacks["gc0"] <= seen.paused["gc0"]

@@ -1,0 +1,237 @@
+"""Log lines: which pauses and gaps get one, and what it says."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tailwatch
+from tailwatch import _hot, logs, snapshots
+from tailwatch.logs import PauseLog, SlowLog
+
+MS = 1_000_000
+PAUSE_RING, SLOW_RING = 1024, 256
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """No collections but those of the test."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause has settled as soon as it has ended."""
+    monkeypatch.setattr(logs, "SETTLE_NS", 0)
+
+
+@pytest.fixture
+def core() -> _hot.Core:
+    return _hot.Core("api", 4, (100 * MS, 0, 0, 0, 990_000), 0, lambda scope: "/", lambda awaitable, stream: awaitable)
+
+
+def pause_log(core: _hot.Core, warn: float = 0.0, every: bool = False) -> PauseLog:
+    return PauseLog(snapshots.Records(core.address), core, warn, every)
+
+
+def slow_log(core: _hot.Core, slow: float) -> SlowLog:
+    return SlowLog(snapshots.Records(core.address), core, slow)
+
+
+def pause(core: _hot.Core, seconds: float, generation: int = 2, **found: int) -> None:
+    """What the interpreter calls for one collection that takes so long."""
+    info = {"generation": generation, "collected": 0, "uncollectable": 0, **found}
+    core.gc_first("start", info)
+    core.gc_last("start", info)
+    time.sleep(seconds)
+    core.gc_first("stop", info)
+    core.gc_last("stop", info)
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    return [(record.levelno, record.getMessage()) for record in caplog.records]
+
+
+@pytest.fixture(autouse=True)
+def captured(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="tailwatch")
+
+
+def test_only_pauses_from_the_threshold_on_are_warned_about(
+    core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """gc_warn_ms=5: a pause of 5 ms gets a line, one of 0.1 ms none; each gets it once."""
+    log = pause_log(core, warn=0.005)
+    pause(core, 0.0001)
+    pause(core, 0.005, generation=1, collected=7)
+    log.drain()
+    log.drain()
+    ((level, line),) = lines(caplog)
+    assert level == logging.WARNING
+    assert "generation 1" in line
+    assert "7 objects collected" in line
+    assert "uncollectable" not in line
+    assert line.endswith("hit no stream")
+    assert float(line.split()[2]) >= 5
+
+
+def test_the_line_says_whom_it_hit(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture) -> None:
+    """Two streams waited through the pause: the line counts them, their overlap together and what they lost."""
+    streams = [core.stream("m", "r", None, "", "") for _ in range(3)]
+    for stream in streams[:2]:
+        stream.token()
+    pause(core, 0.004, uncollectable=3)
+    for stream in streams[:2]:
+        stream.token()
+    pause_log(core, warn=0.001).drain()
+    ((_, line),) = lines(caplog)
+    together = sum(stream.overlap_ns for stream in streams) / 1e6
+    assert together >= 8
+    assert f"hit 2 streams for up to {together:.1f} ms together" in line
+    assert "made them about 0.0 ms late" in line
+    assert "3 uncollectable" in line
+
+
+def test_one_stream_is_one_stream(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture) -> None:
+    """The singular."""
+    stream = core.stream("m", "r", None, "", "")
+    stream.token()
+    pause(core, 0.001)
+    stream.token()
+    pause_log(core, warn=0.001).drain()
+    assert "hit 1 stream for" in lines(caplog)[0][1]
+
+
+def test_a_pause_is_logged_once_its_streams_had_their_turn(
+    core: _hot.Core, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pause younger than the settling time waits, and nothing behind it overtakes it."""
+    log = pause_log(core, warn=0.001)
+    monkeypatch.setattr(logs, "SETTLE_NS", 3600 * 1_000 * MS)
+    pause(core, 0.001)
+    pause(core, 0.001)
+    log.drain()
+    assert lines(caplog) == []
+    monkeypatch.setattr(logs, "SETTLE_NS", 0)
+    log.drain()
+    assert len(lines(caplog)) == 2
+
+
+def test_every_pause_can_be_logged(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture) -> None:
+    """gc_log_all: each recorded one as information, those too short to be recorded as one sum."""
+    log = pause_log(core, every=True)
+    pause(core, 0.001, generation=0)
+    core.policy_begin()
+    core.policy_end()
+    pause(core, 0.0002)
+    log.drain()
+    log.drain()
+    found = lines(caplog)
+    assert [level for level, _ in found] == [logging.INFO] * 3
+    assert "generation 0" in found[0][1]
+    assert "generation 2" in found[1][1]
+    assert found[2][1].startswith("gc pauses shorter than 0.05 ms: 1 more;")
+
+
+def test_all_and_a_threshold_go_together(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture) -> None:
+    """With both, a long pause is a warning and a short one information, one line each."""
+    log = pause_log(core, warn=0.003, every=True)
+    pause(core, 0.0002)
+    pause(core, 0.003)
+    log.drain()
+    assert [level for level, _ in lines(caplog)] == [logging.INFO, logging.WARNING]
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["policy", "collection"])
+def test_the_freeze_is_named(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture, ours: bool) -> None:
+    """A pause of our own says so."""
+    if ours:
+        core.policy_begin()
+    pause(core, 0.001)
+    if ours:
+        core.policy_end()
+    pause_log(core, warn=0.001).drain()
+    assert ("freeze" in lines(caplog)[0][1]) is ours
+
+
+def test_silent_by_default(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture) -> None:
+    """Without options nothing is logged, and nothing counts as lost."""
+    log, slow = pause_log(core), slow_log(core, 0.0)
+    for _ in range(3):
+        pause(core, 0.0002)
+    log.drain()
+    slow.drain()
+    assert lines(caplog) == []
+    assert not any(snapshots.take([core.address]).drops.values())
+
+
+def test_pauses_that_were_overwritten_are_counted(
+    core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More pauses than the ring holds before a wake-up: the rest is logged, the loss is counted."""
+    log = pause_log(core, warn=1e-6)
+    for _ in range(PAUSE_RING + 10):
+        pause(core, 0.00006, generation=0)
+    log.drain()
+    assert len(lines(caplog)) == PAUSE_RING
+    assert snapshots.take([core.address]).drops["pause_log"] == 10
+
+
+def slow_request(core: _hot.Core, gap_ms: int, number: int = 0) -> None:
+    stream = core.stream("model", "/route", 1000 * MS, f"request-{number}", "0af7651916cd43dd8448eb211c80319c")
+    stream.token(at=1001 * MS)
+    stream.token(at=(1001 + gap_ms) * MS)
+    stream.close(at=(1001 + gap_ms) * MS)
+
+
+def test_slow_gaps_are_logged_with_their_split(core: _hot.Core, caplog: pytest.LogCaptureFixture) -> None:
+    """slow_ms=1500: the gap of 2 s gets a line with its ids and route, the one of 1.2 s none; each once."""
+    log = slow_log(core, 1.5)
+    slow_request(core, 1200, 1)
+    slow_request(core, 2000, 2)
+    log.drain()
+    log.drain()
+    ((level, line),) = lines(caplog)
+    assert level == logging.WARNING
+    for part in ("slow", "request-2", "0af7651916cd43dd8448eb211c80319c", "/route", "gap 2 s"):
+        assert part in line
+
+
+def test_slow_gaps_that_were_overwritten_are_counted(core: _hot.Core, caplog: pytest.LogCaptureFixture) -> None:
+    """More slow gaps than are kept: the rest is logged, the loss is counted."""
+    log = slow_log(core, 1.0)
+    for number in range(SLOW_RING + 7):
+        slow_request(core, 2000, number)
+    log.drain()
+    assert len(lines(caplog)) == SLOW_RING
+    assert snapshots.take([core.address]).drops["slow_log"] == 7
+
+
+def test_installed_the_daemon_writes_them(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """install(gc_warn_ms=, slow_ms=) and nothing else: both lines come by themselves, from the daemon's thread."""
+    monkeypatch.setattr(logs, "SETTLE_NS", 0)
+    watch = tailwatch.install(gc="observe", gc_warn_ms=1, slow_ms=2)
+    try:
+        with tailwatch.stream(route="/slow") as stream:
+            stream.token()
+            pause(watch.core, 0.003)
+            stream.token()
+        deadline = time.monotonic() + 30
+        while not {"gc pause", "slow"} <= {kind(record) for record in caplog.records}:
+            assert time.monotonic() < deadline, lines(caplog)
+            time.sleep(0.01)
+        assert {record.threadName for record in caplog.records if kind(record)} == {"tailwatch"}
+    finally:
+        tailwatch.uninstall()
+
+
+def kind(record: Any) -> str:
+    message = record.getMessage()
+    return next((name for name in ("gc pause", "slow") if message.startswith(name)), "")
