@@ -10,7 +10,6 @@ import gc
 import importlib.util
 import shutil
 import subprocess
-import sys
 import sysconfig
 import tempfile
 import time
@@ -35,7 +34,8 @@ def noop() -> Callable[..., None]:
     with tempfile.TemporaryDirectory() as directory:
         target = Path(directory) / "gcprobe.so"
         include = sysconfig.get_path("include")
-        subprocess.run([compiler, "-shared", "-fPIC", "-O2", f"-I{include}", str(SOURCE), "-o", str(target), "-ldl"], check=True)
+        build = [compiler, "-shared", "-fPIC", "-O2", f"-I{include}", str(SOURCE), "-o", str(target), "-ldl"]
+        subprocess.run(build, check=True)
         spec = importlib.util.spec_from_file_location("gcprobe", target)
         assert spec and spec.loader
         module = importlib.util.module_from_spec(spec)
@@ -95,10 +95,9 @@ def report(quick: bool = False) -> Report:
             cases = {name: collecting(callbacks, generation) for name, callbacks in arms.items()}
             samples = measure(cases, number=500, repeats=5 if quick else REPEATS)
             made.calls |= {f"gen {generation}: {name}": times for name, times in samples.calls().items()}
-            ratio = samples.ratio(
-                OURS, NOOP, less=NONE, bar=1.6 if generation == 0 else None, label=f"gen {generation}: added, ours / no-op"
-            )
-            made.bars.append(ratio)
+            bar = 1.6 if generation == 0 else None
+            label = f"gen {generation}: added, ours / no-op"
+            made.bars.append(samples.ratio(OURS, NOOP, less=NONE, bar=bar, label=label))
             if generation > 0:
                 made.bars.append(
                     samples.difference(OURS, NOOP, bar=1.5, label=f"gen {generation}: ours beyond the no-op", unit="us")
@@ -126,4 +125,4 @@ def test_gc_callback(benchmark: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(report))
+    main(report)

@@ -126,7 +126,8 @@ def in_flight(times: int) -> dict[str, float]:
 
 def measured(name: str, times: int) -> dict[str, float]:
     """Runs a probe in a fresh process."""
-    done = subprocess.run([sys.executable, __file__, "--probe", name, str(times)], capture_output=True, text=True, check=True)
+    command = [sys.executable, __file__, "--probe", name, str(times)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
 
 

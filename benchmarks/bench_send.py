@@ -1,8 +1,8 @@
 """What does our `send` add to each chunk of a stream?
 
-Content events as the known servers frame them (tests/unit/frames), the scan on. By itself: our Send against a Python `async def`
-that stamps and looks for content, each around the same `async def send`, driven to completion; what counts is
-what they add. And in an app under asyncio, with everything that does something per chunk beside it.
+Content events as the known servers frame them (tests/unit/frames), the scan on. By itself: our Send against a Python
+`async def` that stamps and looks for content, each around the same `async def send`, driven to completion; what
+counts is what they add. And in an app under asyncio, beside everything that does something per chunk.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import REPEATS, Report, Run, bar_of, main, measure
+from harness import REPEATS, Report, Run, main, measure
 from peers import ROUTE, available, python_send
 
 import tailwatch
@@ -36,7 +37,24 @@ SERVERS = {
     "OpenAI responses, numbered events": ("openai_responses", b'"delta":"'),
 }
 """Golden body, and where its text stands."""
-TOKENS = [" the", " quick", ",", "\n", " brown", " fox", "es", " jump", ".", " \u00e9t\u00e9", " \u4e16", " 42", "ing", " a", "!", " over"]
+TOKENS = [
+    " the",
+    " quick",
+    ",",
+    "\n",
+    " brown",
+    " fox",
+    "es",
+    " jump",
+    ".",
+    " été",
+    " 世",
+    " 42",
+    "ing",
+    " a",
+    "!",
+    " over",
+]
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
 LAST = {"type": "http.response.body", "body": b"", "more_body": False}
 CHUNKS = 256
@@ -85,9 +103,15 @@ async def bare_send(message: Any) -> None:
 
 def our_send(core: _hot.Core, flow: object) -> Any:
     """Send of one chat request, its headers sent."""
-    sender = core.request({"type": "http", "path": ROUTE, "headers": []}, bare_send, True, _hot.now(), _hot.now(), 0, 1, flow, False)
+    return opened(core, flow).send
+
+
+def opened(core: _hot.Core, flow: object) -> _hot.Send:
+    """A request whose headers were sent."""
+    now = _hot.now()
+    sender = core.request(request(1), bare_send, True, now, now, 0, 1, flow, False)
     drive(sender.send(START))
-    return sender.send
+    return sender
 
 
 def drive(awaitable: Any) -> None:
@@ -109,7 +133,7 @@ def sending(make: Callable[[], Any], batch: list[dict[str, Any]]) -> Run:
         todo = list(islice(cycle(batch), n))
         start = time.perf_counter_ns()
         for message in todo:
-            try:
+            try:  # suppress() costs as much as what is measured
                 send(message).send(None)
             except StopIteration:
                 pass
@@ -122,9 +146,10 @@ def _alone(made: Report, core: _hot.Core, repeats: int) -> None:
     BARE, PYTHON, OURS, OTHER = "bare send", "Python wrapper", "our Send", "our Send, flow control not seen"
     for server, (name, needle) in SERVERS.items():
         batch = messages(name, needle)
+        wrap = partial(python_send, bare_send, needle)
         cases = {
             BARE: sending(lambda: bare_send, batch),
-            PYTHON: sending(lambda: python_send(bare_send, needle), batch),
+            PYTHON: sending(wrap, batch),
             OURS: sending(lambda: our_send(core, Flow), batch),
         }
         if server == "vLLM chat":
@@ -198,9 +223,8 @@ def _in_app(made: Report, repeats: int) -> None:
     for name in (OURS, *around):
         made.bars.append(samples.difference(name, BARE, label=f"in an app: {name}, added"))
     for name in around:
-        made.bars.append(
-            samples.ratio(OURS, name, less=BARE, bar=0.4 if "Python" in name else 1.0, label=f"in an app: ours / {name}")
-        )
+        bar = 0.4 if "Python" in name else 1.0
+        made.bars.append(samples.ratio(OURS, name, less=BARE, bar=bar, label=f"in an app: ours / {name}"))
 
 
 def report(quick: bool = False) -> Report:
@@ -220,8 +244,7 @@ def test_send(benchmark: Any) -> None:
     made = report(quick=True)
     benchmark.extra_info.update(made.as_dict())
     core = _hot.Core("api", 2, (0, 0, 0, 0, 990_000), 0, lambda scope: ROUTE, lambda awaitable, stream: awaitable)
-    sender = core.request(request(1), bare_send, True, _hot.now(), _hot.now(), 0, 1, Flow, False)
-    drive(sender.send(START))
+    sender = opened(core, Flow)
     batch = messages(*SERVERS["vLLM chat"])
     stream = cycle(batch)
     benchmark.pedantic(lambda: drive(sender.send(next(stream))), rounds=20, iterations=1_000)
@@ -235,8 +258,7 @@ def test_send(benchmark: Any) -> None:
 def test_every_frame_is_a_token(server: str) -> None:
     """What is timed is what it claims to be: each message of a batch is one token to the scan."""
     core = _hot.Core("api", 2, (0, 0, 0, 0, 990_000), 0, lambda scope: ROUTE, lambda awaitable, stream: awaitable)
-    sender = core.request(request(1), bare_send, True, _hot.now(), _hot.now(), 0, 1, Flow, False)
-    drive(sender.send(START))
+    sender = opened(core, Flow)
     batch = messages(*SERVERS[server])
     assert len(batch) >= len(TOKENS)
     for message in batch:

@@ -12,7 +12,10 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import re
+import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +33,24 @@ from matplotlib.ticker import FixedLocator, NullFormatter
 from tailwatch.demo.report import TITLES
 from tailwatch.goodput import SLO
 
-RED, INK, GREY, BLUE = "#e5484d", "#7d858e", "#8b949e", "#3b82f6"
+RED, INK, GREY, BLUE = "#e5484d", "#737b84", "#8b949e", "#3b82f6"
 FULL = ("gc2", "gc_full")
 SIZE = (10.0, 4.6)  # inches
 TEXT = 10.0  # points, the smallest
-LOOK = {"svg.hashsalt": "tailwatch", "path.simplify": False, "font.size": TEXT, "axes.edgecolor": INK}
+CHARACTERS, INDENT = 98, 100.0  # of a sentence's line; where it begins, points
+LOWEST = 0.005  # seconds; shorter gaps (two tokens in one read) are not shown
+SHOWN = 40  # gaps, in the legend
+LUMP = 0.1  # gaps of one pause that differ by less than a tenth are one disc
+LOOK = {
+    "svg.hashsalt": "tailwatch",
+    "svg.fonttype": "none",
+    "path.simplify": False,
+    "font.size": TEXT,
+    "axes.edgecolor": INK,
+}
 LOOK |= dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
-TICKS = {0.01: "10 ms", 0.03: "30 ms", 0.1: "100 ms", 0.3: "300 ms", 1.0: "1 s", 3.0: "3 s", 10.0: "10 s"}
-DOT = re.compile(r"M ([\d.]+) ([\d.]+) \nL ([\d.]+) \2 \n")
+TICKS = {0.005: "5 ms", 0.01: "10 ms", 0.1: "100 ms", 1.0: "1 s", 10.0: "10 s"}
+DOT = re.compile(r"M ([\d.]+) ([\d.]+) \nL ([\d.]+) (?:\2) \n")
 
 
 def main() -> None:
@@ -47,11 +60,12 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--start", type=float, default=0.0, help="first second shown (0)")
-    parser.add_argument("--seconds", type=float, default=30.0, help="seconds shown (30)")
+    parser.add_argument("--seconds", type=float, help="seconds shown (all that were measured)")
     options = parser.parse_args()
     report = json.loads(options.file.read_text(encoding="utf-8"))
+    seconds = options.seconds or report["schedule"]["seconds"] - options.start
     with pyplot.rc_context(LOOK):
-        write(draw(report, options.start, options.start + options.seconds), options.out)
+        write(draw(report, options.start, options.start + seconds), options.out)
 
 
 def draw(report: dict[str, Any], start: float, stop: float) -> Figure:
@@ -63,7 +77,9 @@ def draw(report: dict[str, Any], start: float, stop: float) -> Figure:
         _fill(axes, part["timeline"], start, stop)
         _head(axes, title, part["server"]["tailwatch"]["headline"])
     panels[0].set_xlim(start, stop)
-    panels[1].set_xlabel("seconds since the load began")
+    highest = max(gap for arm in TITLES for gap in report["arms"][arm]["timeline"]["gaps"])
+    panels[0].set_ylim(LOWEST, max(1.0, 2 * highest))
+    panels[1].set_xlabel(f"seconds since the load began, the same {report['schedule']['requests']:,} requests in both")
     panels[1].xaxis.set_major_formatter("{x:g}")
     figure.supylabel("gap between tokens, at the client", fontsize=TEXT)
     figure.legend(handles=_legend(), loc="outside lower center", ncols=3, frameon=False, handletextpad=0.4)
@@ -85,39 +101,70 @@ def _frame(axes: Axes, bound: float | None) -> None:
 
 
 def _fill(axes: Axes, timeline: dict[str, Any], start: float, stop: float) -> None:
-    """Pauses of generation 2 as bars; the gaps as dots, red where such a pause is inside."""
+    """Pauses of generation 2 as bars; the gaps that held one as red discs, the others as grey dots."""
     pauses = [(p["start"], p["start"] + p["seconds"]) for p in timeline["pauses"] if p["cause"] in FULL]
     for begin, end in pauses:
         axes.axvspan(begin, end, color=RED, alpha=0.3, linewidth=0.7)
-    gaps = [gap for gap in zip(timeline["ends"], timeline["gaps"], strict=True) if start <= gap[0] <= stop]
-    for hit, colour, size in ((False, GREY, 2.0), (True, RED, 3.2)):
-        _dots(axes, [gap for gap in gaps if is_hit(*gap, pauses) is hit], colour, size)
+    discs: Counter[tuple[float, int]] = Counter()
+    dots = []
+    for end, gap in zip(timeline["ends"], timeline["gaps"], strict=True):
+        hit = pause_in(end, gap, pauses)
+        if hit is not None:
+            discs[hit[1], round(math.log(gap) / LUMP)] += 1
+        elif start <= end <= stop:
+            dots.append((end, gap))
+    _dots(axes, dots)
+    _discs(axes, discs)
 
 
-def _dots(axes: Axes, points: list[tuple[float, float]], colour: str, size: float) -> None:
+def pause_in(end: float, gap: float, pauses: list[tuple[float, float]]) -> tuple[float, float] | None:
+    """The last pause of which the gap holds more than half."""
+    held = [(b, e) for b, e in pauses if min(end, e) - max(end - gap, b) > (e - b) / 2]
+    return held[-1] if held else None
+
+
+def _dots(axes: Axes, points: list[tuple[float, float]]) -> None:
     """All in one path, as lines of no length with round ends: a tenth of the bytes of as many markers."""
     times = [time for at, _ in points for time in (at, at + 1e-4, float("nan"))]
     values = [gap for _, gap in points for gap in (gap, gap, gap)]
-    axes.plot(times, values, color=colour, linewidth=size, solid_capstyle="round")
+    axes.plot(times, values, color=GREY, linewidth=2.0, solid_capstyle="round", snap=False)
 
 
-def is_hit(end: float, gap: float, pauses: list[tuple[float, float]]) -> bool:
-    """Whether the gap holds more than half of some pause."""
-    return any(min(end, stop) - max(end - gap, begin) > (stop - begin) / 2 for begin, stop in pauses)
+def _discs(axes: Axes, counts: Counter[tuple[float, int]]) -> None:
+    """One for all gaps of a pause that are equally long: it stops every stream at once. The area says how many."""
+    if counts:
+        times, lengths = zip(*((at, math.exp(lump * LUMP)) for at, lump in counts), strict=True)
+        axes.scatter(times, lengths, s=[area(count) for count in counts.values()], color=RED, linewidths=0, zorder=3)
+
+
+def area(streams: int) -> float:
+    """Of a disc, in square points."""
+    return 4.0 + 2.0 * streams
 
 
 def _head(axes: Axes, title: str, sentence: str) -> None:
     """The arm, and tailwatch's sentence about it, in full."""
-    axes.set_title(title, loc="left", fontsize=TEXT + 1.5, fontweight="bold", pad=20)
-    axes.text(0.0, 1.03, f"tailwatch: {sentence}", transform=axes.transAxes, va="bottom", fontsize=TEXT)
+    first, *rest = textwrap.wrap(f"tailwatch: {sentence}", CHARACTERS)
+    place = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom", "annotation_clip": False}
+    axes.annotate(title, (0, 1), (0, 18), fontweight="bold", fontsize=TEXT + 1, **place)
+    for row, line in enumerate([first, *rest]):
+        axes.annotate(line, (0, 1), (INDENT, 18 - 13 * row), **place).set_in_layout(row == 0)
 
 
 def _legend() -> list[Line2D | Patch]:
     dot = {"marker": "o", "linestyle": "", "markeredgewidth": 0}
+    sized = math.sqrt(area(SHOWN))
     return [
         Patch(color=RED, alpha=0.3, label="pause of generation 2"),
-        Line2D([], [], color=RED, markersize=4.5, label="gap that such a pause hit", **dot),
-        Line2D([], [], color=GREY, markersize=3.5, label="other gap (short ones: a sample)", **dot),
+        Line2D(
+            [],
+            [],
+            color=RED,
+            markersize=sized,
+            label=f"gaps that such a pause hit (a disc of this size: {SHOWN})",
+            **dot,
+        ),
+        Line2D([], [], color=GREY, markersize=3.5, label="another gap (short ones: a sample)", **dot),
     ]
 
 
@@ -128,8 +175,12 @@ def write(figure: Figure, out: Path) -> None:
         return
     text = io.StringIO()
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    short = DOT.sub(lambda found: f"M{float(found[1]):.1f} {float(found[2]):.1f}h0", text.getvalue())
-    out.write_text(short, encoding="utf-8")
+    out.write_text(DOT.sub(_shortened, text.getvalue()), encoding="utf-8")
+
+
+def _shortened(line: re.Match[str]) -> str:
+    x, y, stop = (float(number) for number in line.groups())
+    return f"M{x:.1f} {y:.1f}h0" if abs(stop - x) < 0.05 else line[0]
 
 
 if __name__ == "__main__":

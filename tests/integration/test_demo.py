@@ -54,6 +54,19 @@ def test_the_server_counts_what_the_client_counts(run: Any) -> None:
         assert inside["tokens"] == arm["client"]["itl"]["count"] + arm["client"]["ttft"]["count"]
 
 
+def test_its_timeline_is_of_the_same_gaps_and_pauses(run: Any) -> None:
+    """Every slow gap, the longest among them, and the longest full pause of the arm left alone, if there was one."""
+    _, report = run
+    for arm in report["arms"].values():
+        timeline, told = arm["timeline"], arm["server"]["tailwatch"]
+        assert timeline["slow"] + timeline["others"] == arm["client"]["itl"]["count"]
+        assert max(timeline["gaps"]) == pytest.approx(arm["client"]["itl"]["max"], abs=1e-5)
+        assert all(pause["seconds"] >= 0.001 for pause in timeline["pauses"])
+        longest = max(told["longest"].values(), default=0.0)
+        if longest > 0.002:
+            assert max(pause["seconds"] for pause in timeline["pauses"]) == pytest.approx(longest, rel=0.05)
+
+
 def test_the_heap_is_as_large_as_a_real_server_s(run: Any) -> None:
     """640-800 thousand tracked objects, the same in both arms, as measured before traffic."""
     _, report = run
