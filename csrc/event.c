@@ -20,7 +20,7 @@ const char *tw_phase_name(int phase) {
 
 const char *tw_reason_name(int reason) {
     static const char *const names[] = {"good",    "late",       "error", "429",        "5xx",
-                                        "timeout", "abort_late", "4xx",   "abort_early"};
+                                        "timeout", "abort_late", "4xx",   "abort_early", "3xx"};
     _Static_assert(COUNT(names) == TW_REASONS, "a name for every reason");
     return pick(names, TW_REASONS, reason);
 }
@@ -38,7 +38,8 @@ const char *tw_arrival_name(int arrival) {
 }
 
 const char *tw_drop_name(int drop) {
-    static const char *const names[] = {"slow_log", "pause_log", "choice", "opaque", "late_stamp", "unknown_gap"};
+    static const char *const names[] = {"slow_log", "pause_log", "choice", "opaque", "late_stamp",
+                                        "unknown_gap", "cut_event"};
     _Static_assert(COUNT(names) == TW_DROPS, "a name for every drop");
     return pick(names, TW_DROPS, drop);
 }

@@ -12,7 +12,7 @@ enum line_state {
 
 static void clear(tw_scan_result *out) {
     out->tokens = out->events = 0;
-    out->done = out->error = false;
+    out->done = out->error = out->cut = false;
     out->usage_tokens = 0;
     out->model = NULL;
     out->model_len = 0;
@@ -83,6 +83,7 @@ static tw_slice look(tw_scan *scan, const char *p, const char *end, tw_scan_resu
 static tw_slice end_event(tw_scan *scan, const char *p, const char *end, tw_scan_result *out) {
     if (scan->part_len == 0) return look(scan, p, end, out);
     keep(scan, p, end);
+    out->cut = scan->part_cut != 0;
     look(scan, scan->part, scan->part + scan->part_len, out);
     rescue_model(scan, out);
     scan->part_len = scan->part_cut = 0;

@@ -375,6 +375,13 @@ void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice)
     tw_add(&s->series->output_tokens, n);
 }
 
+/* The message has its stamp: what it holds for another choice ends no gap. */
+void tw_stream_token_also(tw_stream *s, uint32_t n, uint32_t choice) {
+    if (n == 0 || s->closed || s->opaque || s->messages == 0) return;
+    if (choice >= TW_CHOICES || s->choice[choice].tokens == 0) choice_open(s, s->last_ns, choice);
+    choice_count(s, s->last_ns, n, choice);
+}
+
 /* ---- around the tokens ---- */
 
 void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns,
@@ -423,6 +430,10 @@ void tw_stream_opaque(tw_stream *s) {
     tw_add(&s->segment->drops[TW_DROP_OPAQUE], 1);
 }
 
+void tw_stream_body(tw_stream *s, uint64_t now_ns) {
+    if (s->body_ns == 0) s->body_ns = most(now_ns, s->arrival_ns);
+}
+
 uint64_t tw_stream_tokens(const tw_stream *s) { return most(counted_tokens(s), s->usage_tokens); }
 
 /* ---- the verdict ---- */
@@ -440,6 +451,7 @@ static tpot choice_tpot(const tw_stream *s, int i) {
     bool raised = s->usage_tokens > counted_tokens(s);
     if (tokens == 0 || (raised && s->choices != 1)) return (tpot){0, 0};
     if (raised) tokens = s->usage_tokens;
+    if (raised && choice->last_ns == choice->first_ns) return (tpot){0, 0}; /* all in one message: no time between */
     return (tpot){choice->last_ns - choice->first_ns, tokens - 1};
 }
 
@@ -459,13 +471,18 @@ static bool tpot_broken(const tw_stream *s, bool *known) {
 
 static bool exceeds(uint64_t value, uint64_t bound) { return bound != 0 && value > bound; }
 
+/* Of a finished answer in which no token could be seen: its first bytes, else its end. */
+static uint64_t untimed_ttft(const tw_stream *s, uint64_t age) {
+    return s->body_ns != 0 ? s->body_ns - s->arrival_ns : age;
+}
+
 /* The bounds that have passed by now_ns. awaited: what is still waited for counts as well. */
 static unsigned bounds_broken(const tw_stream *s, uint64_t now_ns, bool awaited) {
     const tw_slo *slo = &s->segment->slo;
     bool known;
     bool listening = awaited && !s->opaque;
     uint64_t age = since(now_ns, s->arrival_ns);
-    uint64_t ttft = s->messages > 0 ? s->first_ns - s->arrival_ns : listening ? age : 0;
+    uint64_t ttft = s->messages > 0 ? s->first_ns - s->arrival_ns : listening ? age : untimed_ttft(s, age);
     uint64_t open_gap = s->messages > 0 && listening ? since(now_ns, s->last_ns) : 0;
     return (exceeds(ttft, slo->ttft_ns) ? BOUND_TTFT : 0U) | (tpot_broken(s, &known) ? BOUND_TPOT : 0U) |
            (exceeds(most(s->worst_gap_ns, open_gap), slo->itl_ns) ? BOUND_ITL : 0U) |
@@ -473,7 +490,7 @@ static unsigned bounds_broken(const tw_stream *s, uint64_t now_ns, bool awaited)
 }
 
 static bool answered(const tw_stream *s, tw_end end) {
-    return end == TW_END_FINISHED && s->status < 400 && !s->failed;
+    return end == TW_END_FINISHED && s->status < 300 && !s->failed;
 }
 
 /* The bounds a judged request kept. A complete answer keeps what it does not break; of any other, only what
@@ -494,6 +511,7 @@ tw_reason tw_stream_verdict(const tw_stream *s, uint64_t now_ns, tw_end end) {
     if (s->status == 408 || s->status == 504 || end == TW_END_TIMEOUT) return TW_REASON_TIMEOUT;
     if (s->status >= 500) return TW_REASON_5XX;
     if (s->status >= 400) return TW_REASON_4XX;
+    if (s->status >= 300) return TW_REASON_3XX;
     if (s->failed || end == TW_END_ERROR) return TW_REASON_ERROR;
     if (end == TW_END_ABORT) return bounds_broken(s, now_ns, true) ? TW_REASON_ABORT_LATE : TW_REASON_ABORT_EARLY;
     return bounds_broken(s, now_ns, false) ? TW_REASON_LATE : TW_REASON_GOOD;
@@ -543,7 +561,7 @@ void tw_stream_close(tw_stream *s, uint64_t now_ns, tw_end end) {
     tw_add(&s->series->reasons[reason], 1);
     tw_add(&s->series->output_tokens, since(s->usage_tokens, counted_tokens(s)));
     if (answered(s, end)) answer_record(s, now_ns);
-    if (end == TW_END_ABORT && s->messages == 0 && s->status < 400)
+    if (end == TW_END_ABORT && s->messages == 0 && s->status < 300)
         tw_histogram_record(&g->abandoned_wait, tw_layout_of(TW_LAYOUT_TTFT), now_ns - s->arrival_ns);
     window_add(s, now_ns, end, tw_reason_outcome(reason));
     uint64_t in_flight = tw_load(&g->in_flight);

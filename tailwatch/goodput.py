@@ -20,7 +20,7 @@ from tailwatch.errors import OptionError
 
 BOUNDS = ("ttft", "tpot", "itl", "e2e")
 MISSES = ("late", "error", "429", "5xx", "timeout", "abort_late")
-EXCLUDED = ("4xx", "abort_early")
+EXCLUDED = ("4xx", "abort_early", "3xx")
 REASONS = ("good", *MISSES, *EXCLUDED)
 
 # MLPerf Inference rules of 2026-07, server and interactive scenarios: p99 of TTFT and of TPOT, milliseconds.

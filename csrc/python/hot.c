@@ -16,6 +16,7 @@ static const struct { const char *text; size_t offset; } key_table[] = {
     {"uncollectable", offsetof(tw_keys, uncollectable)}, {"type", offsetof(tw_keys, type)},
     {"body", offsetof(tw_keys, body)}, {"more_body", offsetof(tw_keys, more_body)},
     {"status", offsetof(tw_keys, status)}, {"headers", offsetof(tw_keys, headers)},
+    {"method", offsetof(tw_keys, method)},
     {"text", offsetof(tw_keys, text)}, {"bytes", offsetof(tw_keys, bytes)},
     {"write_paused", offsetof(tw_keys, write_paused)}};
 
@@ -161,21 +162,17 @@ static PyObject *core_paused_now(PyObject *op, PyObject *unused) {
 /* stream(model, route, arrival | None, request_id, trace_id) */
 static PyObject *core_stream(PyObject *op, PyObject *args) {
     CoreObject *self = (CoreObject *)op;
-    const char *model, *route, *request, *trace;
-    Py_ssize_t model_len, route_len, request_len, trace_len;
-    PyObject *given;
-    if (!PyArg_ParseTuple(args, "s#s#Os#s#", &model, &model_len, &route, &route_len, &given, &request, &request_len, &trace, &trace_len))
-        return NULL;
+    PyObject *model, *route, *given, *request, *trace;
+    if (!PyArg_ParseTuple(args, "OOOOO", &model, &route, &given, &request, &trace)) return NULL;
     uint64_t entry = tw_now_ns();
-    if (given != Py_None) entry = (uint64_t)PyLong_AsUnsignedLongLong(given);
-    if (PyErr_Occurred()) return NULL;
+    if (stream_time(given, &entry) < 0) return NULL;
     StreamObject *stream = stream_new(self);
     if (stream == NULL) return NULL;
-    stream_open(stream, entry, entry, 0, given == Py_None ? TW_ARRIVAL_ASGI : TW_ARRIVAL_GIVEN);
     stream->by_hand = 1;
-    tw_stream_identify(&stream->stream, request, (size_t)request_len, trace, (size_t)trace_len);
-    tw_stream_label(&stream->stream, tw_segment_label(self->segment, model, (size_t)model_len, route, (size_t)route_len));
-    return (PyObject *)stream;
+    if (stream_open_by_hand(stream, entry, given != Py_None, request, trace) == 0 && stream_name(stream, model, route) == 0)
+        return (PyObject *)stream;
+    Py_DECREF((PyObject *)stream);
+    return NULL;
 }
 
 static PyObject *count(uint64_t *counters, int n, PyObject *index) {

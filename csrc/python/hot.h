@@ -24,7 +24,7 @@
 /* Interned once: a lookup by one of these compares pointers and never allocates, also inside a collection. */
 typedef struct tw_keys {
     PyObject *generation, *collected, *uncollectable;
-    PyObject *type, *body, *more_body, *status, *headers, *text, *bytes, *write_paused;
+    PyObject *type, *body, *more_body, *status, *headers, *method, *text, *bytes, *write_paused;
 } tw_keys;
 
 typedef struct tw_hot_state {
@@ -59,8 +59,9 @@ typedef struct StreamObject {
     int by_hand;              /* the app stamps it itself: Send no longer does */
 } StreamObject;
 
-/* PROBE: a route not known to generate, watched for a streaming content type. */
-typedef enum { SEND_PROBE, SEND_WATCH, SEND_DONE } send_state;
+/* PROBE: a route not known to generate, watched for a streaming content type. QUIET: it does not stream, and
+ * counts only if the app stamps it by hand. */
+typedef enum { SEND_PROBE, SEND_QUIET, SEND_WATCH, SEND_DONE } send_state;
 
 struct SendObject {
     PyObject_HEAD
@@ -68,7 +69,9 @@ struct SendObject {
     StreamObject *stream;
     PyObject *inner, *scope, *flow;
     uint64_t arrival_ns, entry_ns, proxy_ns;
-    int source, websocket, labelled, stamping;
+    uint64_t done_ns;         /* when the stream's own end marker passed, 0 = not yet */
+    int source, websocket, accepted, labelled, stamping;
+    uint32_t status;
     send_state state;
     uint32_t sent;
     size_t model_len;
@@ -88,6 +91,12 @@ StreamObject *stream_new(CoreObject *core);
 /* Whether it was opened, in this process: else it is not ours to end. */
 static inline int stream_counts(const StreamObject *self) { return self->open && self->epoch == self->core->epoch; }
 void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns, tw_arrival source);
+/* Puts it under labels given as any objects. -1: an exception is set. */
+int stream_name(StreamObject *self, PyObject *model, PyObject *route);
+/* Opens one that the app stamps itself; arrival_ns is its own (given) or now. -1: an exception is set. */
+int stream_open_by_hand(StreamObject *self, uint64_t arrival_ns, int given, PyObject *request_id, PyObject *trace_id);
+/* A monotonic ns given by the caller, any integer; *out stays for None. -1: an exception is set. */
+int stream_time(PyObject *value, uint64_t *out);
 /* How the request ended, read off the exception that ended it (NULL: none). */
 tw_end end_of_exception(PyObject *error);
 

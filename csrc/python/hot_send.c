@@ -64,6 +64,7 @@ static void open_at(SendObject *self, uint64_t arrival_ns, uint64_t entry_ns, tw
     visit_headers(item(self->scope, self->core->keys.headers), see_identity, &id);
     stream_open(self->stream, arrival_ns, entry_ns, self->proxy_ns, source);
     tw_stream_identify(&self->stream->stream, id.request, id.request_len, id.trace, id.trace_len);
+    self->stream->stream.status = self->status;
     self->state = SEND_WATCH;
     self->labelled = 0;
 }
@@ -93,7 +94,7 @@ static void label(SendObject *self) {
 }
 
 void send_claim(SendObject *self) {
-    if (self->state == SEND_PROBE) open_request(self);
+    if (self->state == SEND_PROBE || self->state == SEND_QUIET) open_request(self);
     if (self->state == SEND_WATCH && !self->labelled) label(self);
 }
 
@@ -121,23 +122,32 @@ static void remember_streaming_route(SendObject *self) {
     Py_XDECREF(route);
 }
 
+static uint32_t status_of(SendObject *self, PyObject *message) {
+    PyObject *status = item(message, self->core->keys.status);
+    const long code = status == NULL ? 0 : PyLong_AsLong(status);
+    PyErr_Clear();
+    return code > 0 && code < 1000 ? (uint32_t)code : 0;
+}
+
+/* A stream that nobody asked for with a body is an event feed more often than an answer: it counts by routes= only. */
+static int is_post(SendObject *self) {
+    PyObject *method = item(self->scope, self->core->keys.method);
+    return method != NULL && PyUnicode_Check(method) && ascii_is(method, "POST");
+}
+
 static void see_start(SendObject *self, PyObject *message) {
     const tw_keys *keys = &self->core->keys;
     body_kind kind = {TW_FRAMING_RAW, 0, 0};
-    PyObject *status = item(message, keys->status);
-    const long code = status == NULL ? 0 : PyLong_AsLong(status);
-    PyErr_Clear();
+    self->status = status_of(self, message);
     visit_headers(item(message, keys->headers), see_body_kind, &kind);
+    if (self->state == SEND_PROBE && !(kind.streams && is_post(self))) self->state = SEND_QUIET;
     if (self->state == SEND_PROBE) {
-        if (!kind.streams) {
-            self->state = SEND_DONE;
-            return;
-        }
         remember_streaming_route(self);
         open_request(self);
     }
-    self->stream->stream.status = code > 0 && code < 1000 ? (uint32_t)code : 0;
-    self->stamping = code < 400 && !kind.opaque;
+    if (self->state != SEND_WATCH) return;
+    self->stream->stream.status = self->status;
+    self->stamping = self->status < 300 && !kind.opaque;
     if (kind.opaque) tw_stream_opaque(&self->stream->stream);
     tw_scan_init(&self->scan, self->stamping ? kind.framing : TW_FRAMING_WHOLE);
 }
@@ -151,16 +161,21 @@ static void book(SendObject *self, const tw_scan_result *seen, uint64_t now) {
     tw_stream *stream = &self->stream->stream;
     if (seen->model != NULL) see_model(self, seen);
     if (seen->error) stream->failed = 1;
+    if (seen->cut) tw_add(&self->core->segment->drops[TW_DROP_CUT_EVENT], 1);
+    if (seen->done) self->done_ns = now;
     if (seen->usage_tokens > 0) tw_stream_usage(stream, seen->usage_tokens);
     if (seen->tokens == 0 || self->stream->by_hand) return;
     if (!self->labelled) label(self);
-    for (uint32_t i = 0; i < seen->events; i++) stream_stamp(self->stream, now, seen->n[i], seen->choice[i]);
+    stream_stamp(self->stream, now, seen->n[0], seen->choice[0]);
+    for (uint32_t i = 1; i < seen->events; i++) tw_stream_token_also(stream, seen->n[i], seen->choice[i]);
 }
 
 static void see_bytes(SendObject *self, const char *data, Py_ssize_t len, uint64_t now) {
     tw_scan_result seen;
     tw_scan_feed(&self->scan, data, (size_t)len, &seen);
-    if (__builtin_expect(seen.tokens == 1 && seen.model == NULL && !seen.error && seen.usage_tokens == 0 && self->labelled && !self->stream->by_hand, 1))
+    const int plain = seen.tokens == 1 && seen.model == NULL && seen.usage_tokens == 0 && !(seen.error | seen.cut | seen.done);
+    if (len > 0 && self->stream->stream.body_ns == 0) tw_stream_body(&self->stream->stream, now);
+    if (__builtin_expect(plain && self->labelled && !self->stream->by_hand, 1))
         stream_stamp(self->stream, now, 1, seen.choice[0]);
     else book(self, &seen, now);
 }
@@ -186,6 +201,10 @@ static void close_stream(SendObject *self, uint64_t now, tw_end end) {
     tw_scan_result rest;
     self->state = SEND_DONE;
     if (!stream_counts(self->stream)) return;
+    if (end != TW_END_FINISHED && self->done_ns != 0) { /* all was said: whoever leaves now leaves satisfied */
+        end = TW_END_FINISHED;
+        now = self->done_ns;
+    }
     tw_scan_finish(&self->scan, &rest);
     if (end == TW_END_FINISHED) book(self, &rest, now);
     if (!self->labelled) label(self);
@@ -196,6 +215,7 @@ static void see_body(SendObject *self, PyObject *message, uint64_t now) {
     PyObject *body = item(message, self->core->keys.body);
     PyObject *more = item(message, self->core->keys.more_body);
     if (body != NULL && self->stamping) see_body_object(self, body, now);
+    else if (body != NULL && self->stream->stream.body_ns == 0 && PyObject_Size(body) > 0) tw_stream_body(&self->stream->stream, now);
     if (more == Py_True) return;
     if (more == NULL || PyObject_IsTrue(more) == 0) close_stream(self, now, TW_END_FINISHED);
     PyErr_Clear();
@@ -212,6 +232,17 @@ static void see_websocket(SendObject *self, PyObject *message, uint64_t now) {
         if (data != NULL) see_bytes(self, data, len, now);
         PyErr_Clear();
     } else if (bytes != NULL) see_body_object(self, bytes, now);
+    if (self->done_ns == now) end_turn(self, now, TW_END_FINISHED);
+}
+
+/* A WebSocket that is not accepted is a request that was refused. */
+static void see_refusal(SendObject *self, uint32_t status, uint64_t now) {
+    if (self->accepted || self->stream->open || self->state != SEND_WATCH) return;
+    self->status = status;
+    open_request(self);
+    label(self);
+    tw_stream_close(&self->stream->stream, now, TW_END_FINISHED);
+    self->state = SEND_DONE;
 }
 
 static void see_other(SendObject *self, PyObject *type, PyObject *message, uint64_t now) {
@@ -222,6 +253,9 @@ static void see_other(SendObject *self, PyObject *type, PyObject *message, uint6
         if (self->state == SEND_WATCH) see_body(self, message, now);
     } else if (ascii_is(type, "http.response.start")) see_start(self, message);
     else if (ascii_is(type, "websocket.send")) see_websocket(self, message, now);
+    else if (ascii_is(type, "websocket.accept")) self->accepted = 1;
+    else if (ascii_is(type, "websocket.close")) see_refusal(self, 403, now);
+    else if (ascii_is(type, "websocket.http.response.start")) see_refusal(self, status_of(self, message), now);
 }
 
 static void see(SendObject *self, PyObject *message, uint64_t now) {
@@ -310,6 +344,9 @@ static PyObject *send_turn(PyObject *op, PyObject *unused) {
     if (!self->websocket || self->state != SEND_WATCH) Py_RETURN_NONE;
     if (self->stream->open && !self->stream->stream.closed && self->stream->stream.messages == 0) Py_RETURN_NONE;
     end_turn(self, now, TW_END_ABORT);
+    self->done_ns = 0;
+    self->model_len = 0;
+    tw_scan_init(&self->scan, TW_FRAMING_MESSAGE);
     open_at(self, now, now, TW_ARRIVAL_ASGI);
     Py_RETURN_NONE;
 }

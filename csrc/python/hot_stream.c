@@ -26,43 +26,80 @@ static void stream_dealloc(PyObject *self) {
 }
 
 /* By type name: asyncio's, anyio's and the frameworks' classes are told apart without importing any of them. */
-tw_end end_of_exception(PyObject *error) {
-    static const char *const aborts[] = {"CancelledError", "GeneratorExit", "ClientDisconnect", "ClientDisconnected"};
-    if (error == NULL || error == Py_None) return TW_END_FINISHED;
-    PyObject *type = PyExceptionClass_Check(error) ? Py_NewRef(error) : Py_NewRef((PyObject *)Py_TYPE(error));
+static tw_end end_of_type(PyObject *type) {
+    static const char *const aborts[] = {"CancelledError", "GeneratorExit", "ClientDisconnect", "ClientDisconnected",
+                                         "WebSocketDisconnect"};
+    if (PyErr_GivenExceptionMatches(type, PyExc_TimeoutError)) return TW_END_TIMEOUT;
     PyObject *name = PyObject_GetAttrString(type, "__name__");
     tw_end end = TW_END_ERROR;
-    if (PyErr_GivenExceptionMatches(type, PyExc_TimeoutError)) end = TW_END_TIMEOUT;
-    else if (name != NULL && PyUnicode_Check(name)) {
+    if (name != NULL && PyUnicode_Check(name)) {
         if (PyUnicode_CompareWithASCIIString(name, "TimeoutError") == 0) end = TW_END_TIMEOUT;
         for (size_t i = 0; i < sizeof aborts / sizeof *aborts; i++)
             if (PyUnicode_CompareWithASCIIString(name, aborts[i]) == 0) end = TW_END_ABORT;
     }
     PyErr_Clear();
     Py_XDECREF(name);
-    Py_DECREF(type);
+    return end;
+}
+
+/* A group ends a request as all of its members do; as an error where they differ. */
+static tw_end end_of_group(PyObject *members, int depth) {
+    const Py_ssize_t n = PyTuple_Size(members);
+    tw_end all = TW_END_ERROR;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *member = PyTuple_GetItem(members, i);
+        PyObject *inner = depth > 0 ? PyObject_GetAttrString(member, "exceptions") : NULL;
+        const tw_end end = inner != NULL && PyTuple_Check(inner) ? end_of_group(inner, depth - 1) : end_of_type((PyObject *)Py_TYPE(member));
+        PyErr_Clear();
+        Py_XDECREF(inner);
+        if (i > 0 && end != all) return TW_END_ERROR;
+        all = end;
+    }
+    return all;
+}
+
+tw_end end_of_exception(PyObject *error) {
+    if (error == NULL || error == Py_None) return TW_END_FINISHED;
+    if (PyExceptionClass_Check(error)) return end_of_type(error);
+    PyObject *members = PyObject_GetAttrString(error, "exceptions");
+    const tw_end end = members != NULL && PyTuple_Check(members) ? end_of_group(members, 8) : end_of_type((PyObject *)Py_TYPE(error));
+    PyErr_Clear();
+    Py_XDECREF(members);
     return end;
 }
 
 /* A time given by the caller; now when absent. -1: an exception is set. */
 static int read_time(PyObject *value, uint64_t *out) {
     if (value == NULL || value == Py_None) return 0;
-    const unsigned long long t = PyLong_AsUnsignedLongLong(value);
+    PyObject *index = PyNumber_Index(value); /* numpy's integers too */
+    if (index == NULL) return -1;
+    const unsigned long long t = PyLong_AsUnsignedLongLong(index);
+    Py_DECREF(index);
     if (t == (unsigned long long)-1 && PyErr_Occurred()) return -1;
     *out = (uint64_t)t;
     return 0;
 }
 
-static int read_count(PyObject *value, uint32_t least, const char *what, uint32_t *out) {
-    const unsigned long n = PyLong_AsUnsignedLong(value);
-    if (n == (unsigned long)-1 && PyErr_Occurred()) return -1;
-    if (n < least || n > UINT32_MAX) {
-        PyErr_Format(PyExc_ValueError, "%s: expected a number from %u to 2**32 - 1, found %lu", what, (unsigned)least, n);
+static int read_count(PyObject *value, const char *what, uint32_t *out) {
+    uint64_t n = 0;
+    if (value == Py_None || read_time(value, &n) < 0 || n > UINT32_MAX) {
+        if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_OverflowError))
+            PyErr_Format(PyExc_ValueError, "%s: expected a whole number from 0 to 2**32 - 1, found %R", what, value);
         return -1;
     }
     *out = (uint32_t)n;
     return 0;
 }
+
+/* Any label or id as UTF-8 in new bytes: None is empty, what is no text is str() of it, lone surrogates are '?'. */
+static PyObject *utf8_of(PyObject *value) {
+    PyObject *text = value == Py_None ? PyUnicode_FromString("") : PyObject_Str(value);
+    PyObject *bytes = text == NULL ? NULL : PyUnicode_AsEncodedString(text, "utf-8", "replace");
+    Py_XDECREF(text);
+    return bytes;
+}
+
+int stream_time(PyObject *value, uint64_t *out) { return read_time(value, out); }
 
 /* token(n=1, *, at=None, choice=0) with anything given. */
 static PyObject *token_with_arguments(StreamObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, uint64_t now) {
@@ -71,21 +108,21 @@ static PyObject *token_with_arguments(StreamObject *self, PyObject *const *args,
         PyErr_Format(PyExc_TypeError, "token() takes at most 1 positional argument, found %zd", nargs);
         return NULL;
     }
-    if (nargs == 1 && read_count(args[0], 1, "token(n)", &n) < 0) return NULL;
+    if (nargs == 1 && read_count(args[0], "token(n)", &n) < 0) return NULL;
     const Py_ssize_t keywords = kwnames == NULL ? 0 : PyTuple_Size(kwnames);
     for (Py_ssize_t i = 0; i < keywords; i++) {
         PyObject *name = PyTuple_GetItem(kwnames, i), *value = args[nargs + i];
         int bad;
         if (PyUnicode_CompareWithASCIIString(name, "at") == 0) bad = read_time(value, &now);
-        else if (PyUnicode_CompareWithASCIIString(name, "choice") == 0) bad = read_count(value, 0, "token(choice)", &choice);
-        else if (nargs == 0 && PyUnicode_CompareWithASCIIString(name, "n") == 0) bad = read_count(value, 1, "token(n)", &n);
+        else if (PyUnicode_CompareWithASCIIString(name, "choice") == 0) bad = read_count(value, "token(choice)", &choice);
+        else if (nargs == 0 && PyUnicode_CompareWithASCIIString(name, "n") == 0) bad = read_count(value, "token(n)", &n);
         else {
             PyErr_Format(PyExc_TypeError, "token() got an unexpected argument %R: expected n, at, choice", name);
             return NULL;
         }
         if (bad) return NULL;
     }
-    stream_stamp(self, now, n, choice);
+    if (n > 0) stream_stamp(self, now, n, choice); /* a step that made none is no message */
     Py_RETURN_NONE;
 }
 
@@ -135,17 +172,51 @@ static PyObject *stream_usage(PyObject *self, PyObject *value) {
 
 static PyObject *stream_status(PyObject *self, PyObject *value) {
     uint32_t status;
-    if (read_count(value, 0, "status", &status) < 0) return NULL;
+    if (read_count(value, "status", &status) < 0) return NULL;
     ((StreamObject *)self)->stream.status = status;
     Py_RETURN_NONE;
 }
 
+/* Two objects as UTF-8, held by bytes that the caller gives back. */
+typedef struct { PyObject *held[2]; char *text[2]; Py_ssize_t len[2]; } two_texts;
+
+static void texts_release(two_texts *t) {
+    Py_XDECREF(t->held[0]);
+    Py_XDECREF(t->held[1]);
+}
+
+static int texts_take(two_texts *t, PyObject *first, PyObject *second) {
+    t->held[0] = utf8_of(first);
+    t->held[1] = t->held[0] == NULL ? NULL : utf8_of(second);
+    for (int i = 0; i < 2; i++)
+        if (t->held[1] == NULL || PyBytes_AsStringAndSize(t->held[i], &t->text[i], &t->len[i]) < 0) {
+            texts_release(t);
+            return -1;
+        }
+    return 0;
+}
+
+int stream_name(StreamObject *self, PyObject *model, PyObject *route) {
+    two_texts t;
+    if (texts_take(&t, model, route) < 0) return -1;
+    tw_stream_label(&self->stream, tw_segment_label(self->core->segment, t.text[0], (size_t)t.len[0], t.text[1], (size_t)t.len[1]));
+    texts_release(&t);
+    return 0;
+}
+
+int stream_open_by_hand(StreamObject *self, uint64_t arrival_ns, int given, PyObject *request_id, PyObject *trace_id) {
+    two_texts t;
+    if (texts_take(&t, request_id, trace_id) < 0) return -1;
+    stream_open(self, arrival_ns, arrival_ns, 0, given ? TW_ARRIVAL_GIVEN : TW_ARRIVAL_ASGI);
+    tw_stream_identify(&self->stream, t.text[0], (size_t)t.len[0], t.text[1], (size_t)t.len[1]);
+    texts_release(&t);
+    return 0;
+}
+
 static PyObject *stream_label(PyObject *self, PyObject *args) {
-    StreamObject *s = (StreamObject *)self;
-    const char *model, *route;
-    Py_ssize_t model_len, route_len;
-    if (!PyArg_ParseTuple(args, "s#s#", &model, &model_len, &route, &route_len)) return NULL;
-    if (stream_counts(s)) tw_stream_label(&s->stream, tw_segment_label(s->core->segment, model, (size_t)model_len, route, (size_t)route_len));
+    PyObject *model, *route;
+    if (!PyArg_ParseTuple(args, "OO", &model, &route)) return NULL;
+    if (stream_counts((StreamObject *)self) && stream_name((StreamObject *)self, model, route) < 0) return NULL;
     Py_RETURN_NONE;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -35,8 +36,6 @@ _TEMPLATES = (
     "/v2/models/{model}/generate_stream",
     "/v2/models/{model}/versions/{version}/generate",
     "/v2/models/{model}/versions/{version}/generate_stream",
-    "/v1beta/models/{model}:generateContent",
-    "/v1beta/models/{model}:streamGenerateContent",
 )
 
 _PARAMETER = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
@@ -49,12 +48,15 @@ class Routes:
     does not begin with a slash or that is not a template.
     """
 
-    __slots__ = ("_exact", "_templates")
+    __slots__ = ("_asked", "_exact", "_said", "_templates")
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         self._exact: set[str] = {*_EXACT, *_SUFFIXES}
         self._templates: dict[str, re.Pattern[str]] = {}
-        self.add(_TEMPLATES)
+        self._asked: list[re.Pattern[str]] = []
+        self._said = False
+        for template in _TEMPLATES:
+            self.learn(template)
         self.add(patterns)
 
     def add(self, patterns: Iterable[str]) -> None:
@@ -62,10 +64,12 @@ class Routes:
         for pattern in patterns:
             _check(pattern)
             self.learn(pattern)
+            self._asked.append(expression(pattern))
 
     def learn(self, template: str) -> None:
         """From now on requests on this route count. Does nothing for one that counts already, or is no route."""
         if template == UNMATCHED:
+            self._say()
             return
         if "{" not in template:
             self._exact.add(template)
@@ -75,7 +79,7 @@ class Routes:
     def generates(self, scope: Mapping[str, Any]) -> bool:
         """Whether a request of this http or websocket scope is expected to generate tokens."""
         if scope["type"] == "http" and scope["method"] != "POST":
-            return False
+            return bool(self._asked) and any(pattern.fullmatch(path_of(scope)) for pattern in self._asked)
         return self._known(path_of(scope)) is not None or (
             "app_root_path" in scope and self._known(path_below(scope, scope["root_path"])) is not None
         )
@@ -95,7 +99,15 @@ class Routes:
             return _with_names(path, scope.get("path_params") or {}) or UNMATCHED
         return self._known(path) or UNMATCHED
 
+    def _say(self) -> None:
+        if not self._said:
+            self._said = True
+            logging.getLogger("tailwatch").warning(
+                "a route that streams is in no route table that can be read: install(app, routes=[...]) names it"
+            )
+
     def _known(self, path: str) -> str | None:
+        path = path.rstrip("/") or path
         if path in self._exact:
             return path
         if path.endswith(_SUFFIXES):

@@ -55,12 +55,13 @@ def test_the_server_counts_what_the_client_counts(run: Any) -> None:
 
 
 def test_its_timeline_is_of_the_same_gaps_and_pauses(run: Any) -> None:
-    """Every slow gap, the longest among them, and the longest full pause of the arm left alone, if there was one."""
+    """All gaps are counted; the longest is there if it is a slow one, and so is the longest pause."""
     _, report = run
     for arm in report["arms"].values():
         timeline, told = arm["timeline"], arm["server"]["tailwatch"]
         assert timeline["slow"] + timeline["others"] == arm["client"]["itl"]["count"]
-        assert max(timeline["gaps"]) == pytest.approx(arm["client"]["itl"]["max"], abs=1e-5)
+        if timeline["slow"]:
+            assert max(timeline["gaps"]) == pytest.approx(arm["client"]["itl"]["max"], abs=1e-5)
         assert all(pause["seconds"] >= 0.001 for pause in timeline["pauses"])
         longest = max(told["longest"].values(), default=0.0)
         if longest > 0.002:

@@ -33,7 +33,8 @@ spec = importlib.util.spec_from_file_location("_hot", sys.argv[1])
 hot = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(hot)
 gc.disable()
-core = hot.Core("api", 4, (2 * 10**9, 2 * 10**8, 0, 0, 990000), 0, lambda scope: "/v1/chat", lambda waits, stream: waits)
+slo = (2 * 10**9, 2 * 10**8, 0, 0, 990000)
+core = hot.Core("api", 4, slo, 0, lambda scope: "/v1/chat", lambda waits, stream: waits)
 
 def count(name, call, times, *arguments):
     for _ in range(100):
@@ -50,14 +51,15 @@ class Flow:
     write_paused = False
 
 def sender():
-    made = core.request({"type": "http", "headers": []}, lambda message: None, True, hot.now(), hot.now(), 0, 1, Flow, False)
+    scope, now = {"type": "http", "headers": []}, hot.now()
+    made = core.request(scope, lambda message: None, True, now, now, 0, 1, Flow, False)
     made.send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
     return made
 
 def chunk(text, choice=0):
     frame = (
-        b'data: {"id":"chatcmpl-4f1c8d9e0a5b4c1f9d7e6a2b3c4d5e6f","object":"chat.completion.chunk","created":1790412345,'
-        b'"model":"meta-llama/Llama-3.1-8B-Instruct","choices":[{"index":%d,"delta":{"content":"%s"},"logprobs":null,'
+        b'data: {"id":"chatcmpl-4f1c8d9e0a5b4c1f9d7e6a2b3c4d5e6f","object":"chat.completion.chunk",'
+        b'"created":1790412345,"model":"meta-llama/Llama-3.1-8B-Instruct","choices":[{"index":%d,"delta":{"content":"%s"},"logprobs":null,'
         b'"finish_reason":null,"token_ids":null}]}\\n\\n'
     )
     return {"type": "http.response.body", "body": frame % (choice, text), "more_body": True}

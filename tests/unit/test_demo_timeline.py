@@ -78,7 +78,7 @@ def test_the_server_tells_the_pauses_of_its_window() -> None:
     import tailwatch
     from tailwatch.demo import server
 
-    heap = [[] for _ in range(300_000)]
+    heap: list[list[int]] = [[] for _ in range(300_000)]
     tailwatch.install(gc="observe")
     try:
         gc.collect()

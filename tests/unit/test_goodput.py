@@ -192,7 +192,7 @@ def test_broken_bounds() -> None:
 
 def test_reasons_are_good_miss_or_excluded() -> None:
     """The nine reasons of the design, each in one class."""
-    assert REASONS == ("good", "late", "error", "429", "5xx", "timeout", "abort_late", "4xx", "abort_early")
+    assert REASONS == ("good", "late", "error", "429", "5xx", "timeout", "abort_late", "4xx", "abort_early", "3xx")
     assert not set(MISSES) & set(EXCLUDED)
 
 

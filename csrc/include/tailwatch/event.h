@@ -34,6 +34,7 @@ typedef enum tw_reason {
     TW_REASON_ABORT_LATE,   /* the client went away after a bound had passed */
     TW_REASON_4XX,          /* excluded: any other 4xx */
     TW_REASON_ABORT_EARLY,  /* excluded: the client went away before any bound had passed */
+    TW_REASON_3XX,          /* excluded: sent elsewhere, or nothing new: no answer was generated */
     TW_REASONS
 } tw_reason;
 
@@ -50,6 +51,7 @@ typedef enum tw_drop {
     TW_DROP_OPAQUE,      /* a compressed or unreadable body: no TTFT, ITL or TPOT for it */
     TW_DROP_LATE_STAMP,  /* a stamp after the stream's end, or one older than the last */
     TW_DROP_UNKNOWN_GAP, /* the pause ring wrapped inside a gap: its overlap is a lower bound */
+    TW_DROP_CUT_EVENT,   /* an event over several messages and longer than is kept: judged by its beginning */
     TW_DROPS
 } tw_drop;
 

@@ -19,7 +19,7 @@ extern "C" {
 
 #define TW_SCAN_HEAD 320   /* bytes of a message before the text that a stream remembers */
 #define TW_SCAN_TAIL 256   /* bytes after it */
-#define TW_SCAN_PART 1024  /* bytes of an unfinished event that are kept; the rest of a longer one is not looked at */
+#define TW_SCAN_PART 4096  /* bytes of an unfinished event that are kept; the rest of a longer one is not looked at */
 #define TW_SCAN_EVENTS 16  /* token-bearing choices told apart in one message; more count for choice 0 */
 
 /* How the body is cut into events. */
@@ -39,6 +39,7 @@ typedef struct tw_scan_result {
     uint32_t n[TW_SCAN_EVENTS];            /* tokens of that choice in this message; sums to tokens */
     bool done;                             /* an end marker: [DONE], message_stop, response.completed, "done":true */
     bool error;                            /* an error event or object */
+    bool cut;                              /* an event was longer than is kept, and was judged by its beginning */
     uint64_t usage_tokens;                 /* completion_tokens / output_tokens / eval_count seen, 0 = none */
     const char *model;                     /* model name as it stands in the bytes (JSON-escaped), or NULL;
                                               points into the message or the scanner, valid until the next call */

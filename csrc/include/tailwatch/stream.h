@@ -5,7 +5,7 @@
  *
  * Definitions. TTFT = first token - arrival. Gap (ITL) = one token-bearing message to the next, at the moment it
  * is handed over, one sample whatever it holds. TPOT = (last token - first token) / (tokens - 1), per
- * choice. E2E = end - arrival, finished requests with status below 400.
+ * choice. E2E = end - arrival, finished requests with status below 300.
  *
  * overlap: the part of a gap that coincides with recorded pauses (at least TW_PAUSE_SHORT_NS long): an upper
  * bound of their blame. late: min(overlap, gap - typical gap, not below 0): an estimate, split over the causes
@@ -60,6 +60,7 @@ typedef struct tw_stream {
     uint64_t typical_ns;            /* as of the last multiple of 8 gaps */
     uint64_t arrival_ns, entry_ns, first_ns;
     uint64_t overlap_ns, late_ns;   /* of all its gaps and its TTFT */
+    uint64_t body_ns;               /* first bytes of the body, 0 = none yet */
     uint64_t usage_tokens;          /* completion tokens the server itself reported, 0 = none */
     uint64_t other_tokens;          /* tokens of choices that are not tracked */
     uint32_t series_index;
@@ -87,6 +88,13 @@ void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len
  * the last stamp (or arrival) counts as that and is counted in TW_DROP_LATE_STAMP; after the end the stamp is dropped
  * and counted there. n = 0 and stamps of an opaque stream do nothing. */
 void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice);
+
+/* Tokens of one more choice in the message that was stamped last: no gap of their own. */
+void tw_stream_token_also(tw_stream *s, uint32_t n, uint32_t choice);
+
+/* Bytes of a body were handed over. Where no token can be seen in an answer (one JSON document, compressed,
+ * nothing generated), the first of these is what its TTFT bound is judged by; no TTFT is recorded. */
+void tw_stream_body(tw_stream *s, uint64_t now_ns);
 
 /* The server's own count of completion tokens, all choices: raises ours, never lowers it.
  * Booked when the request ends. */
