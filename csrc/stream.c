@@ -305,7 +305,7 @@ static void first_token_examine(tw_stream *s, uint64_t now_ns, uint64_t ttft) {
     }
     wait w = {TW_PHASE_TTFT, now_ns, ttft, 0, least(s->client_ns, ttft), since(entry - s->arrival_ns, d.late_ns), 0};
     wait_explain(&w, &d);
-    bool slow = (g->slo.ttft_ns != 0 && ttft > g->slo.ttft_ns) || (g->slow_ns != 0 && ttft >= g->slow_ns);
+    bool slow = (s->slo.ttft_ns != 0 && ttft > s->slo.ttft_ns) || (g->slow_ns != 0 && ttft >= g->slow_ns);
     if (slow || d.late_ns > 0) tail_add(g, &w, &d);
     if (slow) slow_add(s, &w, &d);
 }
@@ -355,7 +355,7 @@ static RARE void irregular_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint
     bool fresh = choice >= TW_CHOICES || s->choice[choice].tokens == 0;
     if (choice == 0)
         deadlines_judge(s, now_ns - (fresh ? s->arrival_ns : s->choice[0].last_ns),
-                        fresh ? least(s->segment->slo.ttft_ns, SLACK_MAX) : s->deadline_ns, n);
+                        fresh ? least(s->slo.ttft_ns, SLACK_MAX) : s->deadline_ns, n);
     if (fresh) choice_open(s, now_ns, choice);
     choice_count(s, now_ns, n, choice);
 }
@@ -391,8 +391,10 @@ void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t e
     s->itl_layout = tw_layout_of(TW_LAYOUT_ITL);
     s->arrival_ns = s->last_ns = least(arrival_ns, entry_ns);
     s->entry_ns = entry_ns;
-    uint64_t step_ns = g->slo.tpot_ns != 0 ? g->slo.tpot_ns : g->slo.itl_ns;
-    s->deadline_ns = g->slo.ttft_ns != 0 ? least(step_ns, SLACK_MAX) : 0;
+    s->slo = (tw_slo){tw_load(&g->slo.ttft_ns), tw_load(&g->slo.tpot_ns), tw_load(&g->slo.itl_ns),
+                      tw_load(&g->slo.e2e_ns), tw_load(&g->slo.attainment_ppm)};
+    uint64_t step_ns = s->slo.tpot_ns != 0 ? s->slo.tpot_ns : s->slo.itl_ns;
+    s->deadline_ns = s->slo.ttft_ns != 0 ? least(step_ns, SLACK_MAX) : 0;
     tw_stream_label(s, 0);
     const tw_layout *layout = tw_layout_of(TW_LAYOUT_TTFT);
     if (proxy_ns > 0) tw_histogram_record(&g->queue_proxy, layout, proxy_ns);
@@ -416,7 +418,7 @@ void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len
 }
 
 void tw_stream_usage(tw_stream *s, uint64_t completion_tokens) {
-    s->usage_tokens = most(s->usage_tokens, completion_tokens);
+    s->usage_tokens = most(s->usage_tokens, least(completion_tokens, UINT32_MAX));
 }
 
 void tw_stream_send_wait(tw_stream *s, uint64_t from_ns, uint64_t to_ns) {
@@ -457,7 +459,7 @@ static tpot choice_tpot(const tw_stream *s, int i) {
 
 /* Of all choices, against the bound; *known says whether there was one to judge. */
 static bool tpot_broken(const tw_stream *s, bool *known) {
-    uint64_t bound = s->segment->slo.tpot_ns;
+    uint64_t bound = s->slo.tpot_ns;
     bool broken = false;
     *known = false;
     for (int i = 0; i < TW_CHOICES; ++i) {
@@ -478,7 +480,7 @@ static uint64_t untimed_ttft(const tw_stream *s, uint64_t age) {
 
 /* The bounds that have passed by now_ns. awaited: what is still waited for counts as well. */
 static unsigned bounds_broken(const tw_stream *s, uint64_t now_ns, bool awaited) {
-    const tw_slo *slo = &s->segment->slo;
+    const tw_slo *slo = &s->slo;
     bool known;
     bool listening = awaited && !s->opaque;
     uint64_t age = since(now_ns, s->arrival_ns);
@@ -496,7 +498,7 @@ static bool answered(const tw_stream *s, tw_end end) {
 /* The bounds a judged request kept. A complete answer keeps what it does not break; of any other, only what
  * was measured counts. */
 static unsigned bounds_kept(const tw_stream *s, uint64_t now_ns, tw_end end) {
-    const tw_slo *slo = &s->segment->slo;
+    const tw_slo *slo = &s->slo;
     if (answered(s, end)) return BOUNDS & ~bounds_broken(s, now_ns, false);
     bool tpot_known;
     tpot_broken(s, &tpot_known);

@@ -104,7 +104,7 @@ class Core:
     def policy_end(self) -> int | None:
         """Its length in ns; None when an outer pause is still open."""
     def cancel_pause(self) -> None:
-        """Forget a pause whose end will never come."""
+        """Close or forget a collection whose end nobody is left to report; a pass of ours goes on."""
     def paused_now(self) -> bool: ...
     def stream(self, model: str, route: str, arrival: int | None, request_id: str, trace_id: str) -> Stream: ...
     def request(

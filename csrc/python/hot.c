@@ -69,6 +69,8 @@ static int core_traverse(PyObject *op, visitproc visit, void *arg) {
     Py_VISIT(self->timed_send);
     Py_VISIT(self->streamed);
     Py_VISIT(self->callbacks);
+    Py_VISIT((PyObject *)self->stream_type);
+    Py_VISIT((PyObject *)self->send_type);
     return 0;
 }
 
@@ -119,11 +121,11 @@ static PyObject *core_watch_gc(PyObject *op, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "watch_gc: expected a mode from 0 to 2, the list gc.callbacks and our last callable");
         return NULL;
     }
-    Py_INCREF(callbacks);
-    Py_XDECREF(self->callbacks);
-    self->callbacks = callbacks;
+    PyObject *old = self->callbacks;
+    self->callbacks = Py_NewRef(callbacks);
     self->closer = closer;
     self->gc_mode = mode;
+    Py_XDECREF(old);
     Py_RETURN_NONE;
 }
 
@@ -146,11 +148,10 @@ static PyObject *core_policy_end(PyObject *op, PyObject *unused) {
     return PyLong_FromUnsignedLongLong(length);
 }
 
+/* Only the collection: a pass of ours on another thread goes on. */
 static PyObject *core_cancel_pause(PyObject *op, PyObject *unused) {
-    CoreObject *self = (CoreObject *)op;
     (void)unused;
-    tw_pause_cancel(&self->segment->pause);
-    self->gc_open = self->policy_depth = 0;
+    core_verify_pause((CoreObject *)op);
     Py_RETURN_NONE;
 }
 
@@ -224,7 +225,7 @@ static PyMethodDef core_methods[] = {
     {"watch_gc", core_watch_gc, METH_VARARGS, "watch_gc(mode, callbacks, closer, /)\n--\n\nHow generations map to causes, and where our last callable is kept."},
     {"policy_begin", core_policy_begin, METH_NOARGS, "policy_begin()\n--\n\nA pass of our own begins: collections inside it are booked as policy."},
     {"policy_end", core_policy_end, METH_NOARGS, "policy_end()\n--\n\nIt ends. Returns its length in ns."},
-    {"cancel_pause", core_cancel_pause, METH_NOARGS, "cancel_pause()\n--\n\nForget a pause whose end will never come."},
+    {"cancel_pause", core_cancel_pause, METH_NOARGS, "cancel_pause()\n--\n\nClose or forget a collection whose end nobody is left to report."},
     {"paused_now", core_paused_now, METH_NOARGS, "paused_now()\n--\n\nWhether a pause is open."},
     {"stream", core_stream, METH_VARARGS, "stream(model, route, arrival, request_id, trace_id, /)\n--\n\nOpen a stream by hand."},
     {"count_error", core_count_error, METH_O, "count_error(where, /)\n--\n\nCount an internal error."},

@@ -68,6 +68,7 @@ struct SendObject {
     CoreObject *core;
     StreamObject *stream;
     PyObject *inner, *scope, *flow;
+    PyObject *raised[3];      /* SystemExit and its like that came up in Python code of ours: for the app, not for us */
     uint64_t arrival_ns, entry_ns, proxy_ns;
     uint64_t done_ns;         /* when the stream's own end marker passed, 0 = not yet */
     int source, websocket, accepted, labelled, stamping;

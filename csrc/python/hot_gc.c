@@ -31,6 +31,18 @@ static void forget_open(CoreObject *core, uint64_t now) {
     core->gc_open = 0;
 }
 
+/* The collection is over, but the list lost our last callable's turn (somebody took himself out of it while it
+ * was walked): it ended no later than our first callable saw it end. */
+static void settle(CoreObject *core, uint64_t now) {
+    if (core->inner_stop_ns == 0) {
+        forget_open(core, now);
+        return;
+    }
+    core->gc_open = 0;
+    tw_segment_pause_end(core->segment, core->inner_stop_ns, NULL);
+    tw_add(&core->segment->errors[TW_ERROR_GC_HOOK], 1);
+}
+
 static int valid(PyObject *const *args, Py_ssize_t nargs) {
     return nargs == 2 && PyUnicode_Check(args[0]) && PyDict_Check(args[1]);
 }
@@ -43,7 +55,7 @@ PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         core->inner_stop_ns = now;
         Py_RETURN_NONE;
     }
-    if (core->gc_open) forget_open(core, now);
+    if (core->gc_open) settle(core, now);
     core->gc_generation = (int)info_number(args[1], core->keys.generation);
     tw_pause_begin(&core->segment->pause, cause_of(core, core->gc_generation), now);
     core->gc_open = 1;
@@ -88,5 +100,5 @@ static int can_close(const CoreObject *core) {
 }
 
 void core_verify_pause(CoreObject *core) {
-    if (core->gc_open && !can_close(core)) forget_open(core, tw_now_ns());
+    if (core->gc_open && (core->inner_stop_ns != 0 || !can_close(core))) settle(core, tw_now_ns());
 }

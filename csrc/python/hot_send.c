@@ -10,6 +10,21 @@
 
 #define SAMPLED_SENDS 16 /* servers whose flow control we cannot see: one send in so many is timed */
 
+/* What our own Python code raised is ours to drop; what a signal handler raised inside it is the app's to see. */
+static void drop_error(SendObject *self) {
+    if (PyErr_Occurred() == NULL) return;
+    if (PyErr_ExceptionMatches(PyExc_Exception) || self->raised[0] != NULL) PyErr_Clear();
+    else PyErr_Fetch(&self->raised[0], &self->raised[1], &self->raised[2]);
+}
+
+/* Puts such an exception back; whether there was one. */
+static int raise_on(SendObject *self) {
+    if (self->raised[0] == NULL) return 0;
+    PyErr_Restore(self->raised[0], self->raised[1], self->raised[2]);
+    self->raised[0] = self->raised[1] = self->raised[2] = NULL;
+    return 1;
+}
+
 static int ascii_is(PyObject *text, const char *expected) { return PyUnicode_CompareWithASCIIString(text, expected) == 0; }
 
 /* ---- a request becomes a stream: open, identify, label ---- */
@@ -75,12 +90,13 @@ static void open_request(SendObject *self) { open_at(self, self->arrival_ns, sel
 static PyObject *route_of(SendObject *self) {
     PyObject *route = PyObject_CallFunctionObjArgs(self->core->route_of, self->scope, NULL);
     if (route != NULL && PyUnicode_Check(route)) return route;
-    PyErr_Clear();
+    drop_error(self);
     Py_XDECREF(route);
     return NULL;
 }
 
 static void label(SendObject *self) {
+    if (!stream_counts(self->stream)) return;
     PyObject *route = route_of(self);
     Py_ssize_t len = 0;
     const char *text = route == NULL ? NULL : PyUnicode_AsUTF8AndSize(route, &len);
@@ -94,7 +110,8 @@ static void label(SendObject *self) {
 }
 
 void send_claim(SendObject *self) {
-    if (self->state == SEND_PROBE || self->state == SEND_QUIET) open_request(self);
+    const int waiting = self->state == SEND_WATCH && !self->stream->open; /* a WebSocket before its first turn */
+    if (self->state == SEND_PROBE || self->state == SEND_QUIET || waiting) open_request(self);
     if (self->state == SEND_WATCH && !self->labelled) label(self);
 }
 
@@ -211,27 +228,57 @@ static void close_stream(SendObject *self, uint64_t now, tw_end end) {
     tw_stream_close(&self->stream->stream, now, end);
 }
 
-static void see_body(SendObject *self, PyObject *message, uint64_t now) {
-    PyObject *body = item(message, self->core->keys.body);
+/* Whether this is the last message. A message without the key is: ASGI's default. */
+static int is_last(SendObject *self, PyObject *message) {
     PyObject *more = item(message, self->core->keys.more_body);
-    if (body != NULL && self->stamping) see_body_object(self, body, now);
-    else if (body != NULL && self->stream->stream.body_ns == 0 && PyObject_Size(body) > 0) tw_stream_body(&self->stream->stream, now);
-    if (more == Py_True) return;
-    if (more == NULL || PyObject_IsTrue(more) == 0) close_stream(self, now, TW_END_FINISHED);
+    if (more == Py_True || more == Py_False || more == NULL) return more != Py_True;
+    Py_INCREF(more);
+    const int truth = PyObject_IsTrue(more);
+    drop_error(self);
+    Py_DECREF(more);
+    return truth == 0;
+}
+
+/* The body is held: a look-up in a hostile message may run Python that drops it. */
+static void see_body(SendObject *self, PyObject *message, uint64_t now) {
+    const int last = is_last(self, message);
+    PyObject *body = item(message, self->core->keys.body);
+    if (body != NULL) {
+        Py_INCREF(body);
+        if (self->stamping) see_body_object(self, body, now);
+        else if (self->stream->stream.body_ns == 0 && PyObject_Size(body) > 0) tw_stream_body(&self->stream->stream, now);
+        PyErr_Clear();
+        Py_DECREF(body);
+    }
+    if (last && self->state == SEND_WATCH) close_stream(self, now, TW_END_FINISHED);
+}
+
+static void see_websocket_data(SendObject *self, PyObject *data, int text, uint64_t now) {
+    Py_ssize_t len = 0;
+    const char *utf8 = text ? PyUnicode_AsUTF8AndSize(data, &len) : NULL;
+    if (utf8 != NULL) see_bytes(self, utf8, len, now);
+    else if (!text) see_body_object(self, data, now);
     PyErr_Clear();
 }
 
+static void end_turn(SendObject *self, uint64_t now, tw_end unanswered) {
+    tw_stream *stream = &self->stream->stream;
+    if (!stream_counts(self->stream) || stream->closed) return;
+    if (!self->labelled) label(self);
+    if (stream->messages > 0) tw_stream_close(stream, stream->last_ns, TW_END_FINISHED);
+    else tw_stream_close(stream, now, unanswered);
+}
+
 static void see_websocket(SendObject *self, PyObject *message, uint64_t now) {
-    PyObject *text = item(message, self->core->keys.text);
-    PyObject *bytes = item(message, self->core->keys.bytes);
-    Py_ssize_t len = 0;
-    if (self->state == SEND_PROBE) return;
+    if (self->state != SEND_WATCH) return;
     if (!self->stream->open) open_request(self); /* the server speaks first */
-    if (text != NULL && PyUnicode_Check(text)) {
-        const char *data = PyUnicode_AsUTF8AndSize(text, &len);
-        if (data != NULL) see_bytes(self, data, len, now);
-        PyErr_Clear();
-    } else if (bytes != NULL) see_body_object(self, bytes, now);
+    PyObject *data = item(message, self->core->keys.text);
+    const int text = data != NULL && PyUnicode_Check(data);
+    if (!text) data = item(message, self->core->keys.bytes);
+    if (data == NULL) return;
+    Py_INCREF(data);
+    see_websocket_data(self, data, text, now);
+    Py_DECREF(data);
     if (self->done_ns == now) end_turn(self, now, TW_END_FINISHED);
 }
 
@@ -245,25 +292,41 @@ static void see_refusal(SendObject *self, uint32_t status, uint64_t now) {
     self->state = SEND_DONE;
 }
 
-static void see_other(SendObject *self, PyObject *type, PyObject *message, uint64_t now) {
-    if (ascii_is(type, "http.response.body")) {
-        Py_INCREF(type);
-        Py_XDECREF(self->core->body_type);
-        self->core->body_type = type;
-        if (self->state == SEND_WATCH) see_body(self, message, now);
-    } else if (ascii_is(type, "http.response.start")) see_start(self, message);
-    else if (ascii_is(type, "websocket.send")) see_websocket(self, message, now);
+static void see_websocket_message(SendObject *self, PyObject *type, PyObject *message, uint64_t now) {
+    if (ascii_is(type, "websocket.send")) see_websocket(self, message, now);
     else if (ascii_is(type, "websocket.accept")) self->accepted = 1;
     else if (ascii_is(type, "websocket.close")) see_refusal(self, 403, now);
     else if (ascii_is(type, "websocket.http.response.start")) see_refusal(self, status_of(self, message), now);
+}
+
+/* A type seen to name a body is remembered, so that the next one is told by its address. */
+static void remember_body_type(CoreObject *core, PyObject *type) {
+    if (!PyUnicode_CheckExact(type)) return;
+    PyObject *old = core->body_type;
+    core->body_type = Py_NewRef(type);
+    Py_XDECREF(old);
+}
+
+static void see_http_message(SendObject *self, PyObject *type, PyObject *message, uint64_t now) {
+    if (ascii_is(type, "http.response.start")) see_start(self, message);
+    if (!ascii_is(type, "http.response.body")) return;
+    remember_body_type(self->core, type);
+    if (self->state == SEND_WATCH) see_body(self, message, now);
+}
+
+static void see_typed(SendObject *self, PyObject *type, PyObject *message, uint64_t now) {
+    if (self->websocket) see_websocket_message(self, type, message, now);
+    else if (type == self->core->body_type && self->state == SEND_WATCH) see_body(self, message, now);
+    else see_http_message(self, type, message, now);
 }
 
 static void see(SendObject *self, PyObject *message, uint64_t now) {
     if (self->state == SEND_DONE || !PyDict_Check(message)) return;
     PyObject *type = item(message, self->core->keys.type);
     if (type == NULL || !PyUnicode_Check(type)) return;
-    if (type == self->core->body_type && self->state == SEND_WATCH) see_body(self, message, now);
-    else see_other(self, type, message, now);
+    Py_INCREF(type);
+    see_typed(self, type, message, now);
+    Py_DECREF(type);
 }
 
 /* ---- handing on ---- */
@@ -273,7 +336,7 @@ static int worth_timing(SendObject *self) {
     self->sent++;
     if (self->flow == NULL) return self->sent % SAMPLED_SENDS == 0;
     PyObject *paused = PyObject_GetAttr(self->flow, self->core->keys.write_paused);
-    if (paused == NULL) PyErr_Clear();
+    if (paused == NULL) drop_error(self);
     Py_XDECREF(paused); /* a bool: compared, never followed */
     return paused == Py_True;
 }
@@ -281,7 +344,7 @@ static int worth_timing(SendObject *self) {
 static PyObject *timed(SendObject *self, PyObject *awaitable) {
     PyObject *wrapped = PyObject_CallFunctionObjArgs(self->core->timed_send, awaitable, (PyObject *)self->stream, NULL);
     if (wrapped == NULL) {
-        PyErr_Clear();
+        drop_error(self);
         tw_add(&self->core->segment->errors[TW_ERROR_ASGI], 1);
         return awaitable;
     }
@@ -313,20 +376,15 @@ static PyObject *send_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     }
     if (nargs + keywords != 1) return hand_on_any(self, args, nargs, kwnames);
     see(self, args[0], now);
+    if (raise_on(self)) return NULL;
     PyObject *awaitable = keywords == 0 ? PyObject_CallFunctionObjArgs(self->inner, args[0], NULL) : hand_on_any(self, args, nargs, kwnames);
-    if (awaitable != NULL && self->state == SEND_WATCH && worth_timing(self)) return timed(self, awaitable);
-    return awaitable;
+    if (awaitable != NULL && self->state == SEND_WATCH && worth_timing(self)) awaitable = timed(self, awaitable);
+    if (awaitable == NULL || !raise_on(self)) return awaitable;
+    Py_DECREF(awaitable);
+    return NULL;
 }
 
 /* ---- the other ends of a request ---- */
-
-static void end_turn(SendObject *self, uint64_t now, tw_end unanswered) {
-    tw_stream *stream = &self->stream->stream;
-    if (!stream_counts(self->stream) || stream->closed) return;
-    if (!self->labelled) label(self);
-    if (stream->messages > 0) tw_stream_close(stream, stream->last_ns, TW_END_FINISHED);
-    else tw_stream_close(stream, now, unanswered);
-}
 
 static PyObject *send_disconnected(PyObject *op, PyObject *unused) {
     SendObject *self = (SendObject *)op;
@@ -334,6 +392,7 @@ static PyObject *send_disconnected(PyObject *op, PyObject *unused) {
     if (self->websocket) end_turn(self, tw_now_ns(), TW_END_ABORT);
     else if (self->state == SEND_WATCH) close_stream(self, tw_now_ns(), TW_END_ABORT);
     self->state = SEND_DONE;
+    if (raise_on(self)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -348,6 +407,7 @@ static PyObject *send_turn(PyObject *op, PyObject *unused) {
     self->model_len = 0;
     tw_scan_init(&self->scan, TW_FRAMING_MESSAGE);
     open_at(self, now, now, TW_ARRIVAL_ASGI);
+    if (raise_on(self)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -358,6 +418,7 @@ static PyObject *send_finish(PyObject *op, PyObject *error) {
     if (self->websocket) end_turn(self, now, end == TW_END_FINISHED ? TW_END_ABORT : end);
     else if (self->state == SEND_WATCH) close_stream(self, now, end == TW_END_FINISHED ? TW_END_ERROR : end);
     self->state = SEND_DONE;
+    if (raise_on(self)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -425,6 +486,7 @@ static void send_dealloc(PyObject *op) {
     send_clear(op);
     if (self->stream != NULL) self->stream->sender = NULL;
     Py_XDECREF((PyObject *)self->stream);
+    for (int i = 0; i < 3; i++) Py_XDECREF(self->raised[i]);
     Py_XDECREF(self->scope);
     Py_XDECREF((PyObject *)self->core);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);

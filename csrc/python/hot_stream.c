@@ -7,6 +7,7 @@ StreamObject *stream_new(CoreObject *core) {
     StreamObject *self = (StreamObject *)PyType_GenericAlloc(core->stream_type, 0);
     if (self == NULL) return NULL;
     self->core = (CoreObject *)Py_NewRef((PyObject *)core);
+    self->epoch = core->epoch - 1; /* until it is opened it is nobody's */
     return self;
 }
 

@@ -144,8 +144,9 @@ def attach(app: Any, hook: Hook, *, wrap: bool = False) -> Attached:
 async def timed_send(awaitable: Awaitable[None], stream: _hot.Stream) -> None:
     """Awaits a send, and books the time it took as waiting for the client. For _hot.Core."""
     since = _hot.now()
-    await awaitable
+    result = await awaitable
     stream.sent(since, _hot.now())
+    return result
 
 
 def _existing(app: Any) -> Attached | None:

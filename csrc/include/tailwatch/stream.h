@@ -55,6 +55,7 @@ typedef struct tw_stream {
     uint64_t slack_ns;              /* fluidity: slack carried forward */
     uint64_t due, met;              /* token deadlines of choice 0 so far, and those met */
     uint32_t opaque, closed;        /* no stamps are taken any more */
+    tw_slo slo;                     /* in force when it opened: it is judged by that */
     tw_choice choice[TW_CHOICES];
     uint32_t recent64[TW_RECENT];   /* gaps without their late part, in units of 64 ns, saturating (137 s) */
     uint64_t typical_ns;            /* as of the last multiple of 8 gaps */
