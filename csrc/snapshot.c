@@ -228,12 +228,14 @@ static bool second_read(const tw_second *from, tw_second *out) {
     return out->second == second && tw_load(&from->second) == second;
 }
 
-static uint64_t newest_second(const tw_segment *const *segments, size_t n) {
+/* Up to now: a stamp with a time ahead must not hide the past hour. */
+static uint64_t newest_second(const tw_segment *const *segments, size_t n, uint64_t now_ns) {
+    const uint64_t limit = now_ns / TW_NS_PER_SECOND + 1;
     uint64_t newest = 0;
     for (size_t i = 0; i < n; i++)
         for (int at = 0; at < TW_SECONDS; at++) {
             uint64_t second = tw_load(&segments[i]->seconds[at].second);
-            if (second > newest) newest = second;
+            if (second > newest && second <= limit) newest = second;
         }
     return newest;
 }
@@ -257,7 +259,7 @@ static void seconds_close_gaps(tw_second *seconds) {
 static int seconds_take(tw_snapshot *s, const tw_segment *const *segments, size_t n) {
     s->seconds = tw_calloc(TW_SECONDS, sizeof *s->seconds);
     if (!s->seconds) return ENOMEM;
-    uint64_t newest = newest_second(segments, n);
+    uint64_t newest = newest_second(segments, n, s->taken.monotonic_ns);
     tw_second one;
     for (size_t i = 0; i < n; i++)
         for (int at = 0; at < TW_SECONDS; at++)

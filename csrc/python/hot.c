@@ -12,8 +12,7 @@
 /* ---- Core ---- */
 
 static const struct { const char *text; size_t offset; } key_table[] = {
-    {"generation", offsetof(tw_keys, generation)}, {"collected", offsetof(tw_keys, collected)},
-    {"uncollectable", offsetof(tw_keys, uncollectable)}, {"type", offsetof(tw_keys, type)},
+    {"type", offsetof(tw_keys, type)},
     {"body", offsetof(tw_keys, body)}, {"more_body", offsetof(tw_keys, more_body)},
     {"status", offsetof(tw_keys, status)}, {"headers", offsetof(tw_keys, headers)},
     {"method", offsetof(tw_keys, method)},

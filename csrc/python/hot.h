@@ -23,7 +23,6 @@
 
 /* Interned once: a lookup by one of these compares pointers and never allocates, also inside a collection. */
 typedef struct tw_keys {
-    PyObject *generation, *collected, *uncollectable;
     PyObject *type, *body, *more_body, *status, *headers, *method, *text, *bytes, *write_paused;
 } tw_keys;
 

@@ -69,6 +69,15 @@ tw_end end_of_exception(PyObject *error) {
     return end;
 }
 
+/* A monotonic time an hour ahead or more was read off another clock: it would stand for ever before all others. */
+#define FUTURE_NS (3600 * TW_NS_PER_SECOND)
+
+static uint64_t plausible(StreamObject *self, uint64_t given_ns, uint64_t now_ns) {
+    if (given_ns < now_ns + FUTURE_NS) return given_ns;
+    tw_add(&self->core->segment->drops[TW_DROP_LATE_STAMP], 1);
+    return now_ns;
+}
+
 /* A time given by the caller; now when absent. -1: an exception is set. */
 static int read_time(PyObject *value, uint64_t *out) {
     if (value == NULL || value == Py_None) return 0;
@@ -105,6 +114,7 @@ int stream_time(PyObject *value, uint64_t *out) { return read_time(value, out); 
 /* token(n=1, *, at=None, choice=0) with anything given. */
 static PyObject *token_with_arguments(StreamObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, uint64_t now) {
     uint32_t n = 1, choice = 0;
+    uint64_t at = now;
     if (nargs > 1) {
         PyErr_Format(PyExc_TypeError, "token() takes at most 1 positional argument, found %zd", nargs);
         return NULL;
@@ -114,7 +124,7 @@ static PyObject *token_with_arguments(StreamObject *self, PyObject *const *args,
     for (Py_ssize_t i = 0; i < keywords; i++) {
         PyObject *name = PyTuple_GetItem(kwnames, i), *value = args[nargs + i];
         int bad;
-        if (PyUnicode_CompareWithASCIIString(name, "at") == 0) bad = read_time(value, &now);
+        if (PyUnicode_CompareWithASCIIString(name, "at") == 0) bad = read_time(value, &at);
         else if (PyUnicode_CompareWithASCIIString(name, "choice") == 0) bad = read_count(value, "token(choice)", &choice);
         else if (nargs == 0 && PyUnicode_CompareWithASCIIString(name, "n") == 0) bad = read_count(value, "token(n)", &n);
         else {
@@ -123,7 +133,7 @@ static PyObject *token_with_arguments(StreamObject *self, PyObject *const *args,
         }
         if (bad) return NULL;
     }
-    if (n > 0) stream_stamp(self, now, n, choice); /* a step that made none is no message */
+    if (n > 0) stream_stamp(self, plausible(self, at, now), n, choice); /* a step that made none is no message */
     Py_RETURN_NONE;
 }
 
@@ -147,9 +157,11 @@ static PyObject *stream_token(PyObject *self, PyObject *const *args, Py_ssize_t 
 static PyObject *end_stream(PyObject *self, PyObject *args, PyObject *kwargs, tw_end end) {
     static char *names[] = {"at", NULL};
     PyObject *at = NULL;
-    uint64_t now = tw_now_ns();
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O", names, &at) || read_time(at, &now) < 0) return NULL;
-    if (stream_counts((StreamObject *)self)) tw_stream_close(&((StreamObject *)self)->stream, now, end);
+    const uint64_t now = tw_now_ns();
+    uint64_t when = now;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O", names, &at) || read_time(at, &when) < 0) return NULL;
+    when = plausible((StreamObject *)self, when, now);
+    if (stream_counts((StreamObject *)self)) tw_stream_close(&((StreamObject *)self)->stream, when, end);
     Py_RETURN_NONE;
 }
 
@@ -208,6 +220,7 @@ int stream_name(StreamObject *self, PyObject *model, PyObject *route) {
 int stream_open_by_hand(StreamObject *self, uint64_t arrival_ns, int given, PyObject *request_id, PyObject *trace_id) {
     two_texts t;
     if (texts_take(&t, request_id, trace_id) < 0) return -1;
+    arrival_ns = plausible(self, arrival_ns, tw_now_ns());
     stream_open(self, arrival_ns, arrival_ns, 0, given ? TW_ARRIVAL_GIVEN : TW_ARRIVAL_ASGI);
     tw_stream_identify(&self->stream, t.text[0], (size_t)t.len[0], t.text[1], (size_t)t.len[1]);
     texts_release(&t);
@@ -226,6 +239,13 @@ static PyObject *stream_sent(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "KK", &since, &until)) return NULL;
     if (stream_counts((StreamObject *)self)) tw_stream_send_wait(&((StreamObject *)self)->stream, since, until);
     Py_RETURN_NONE;
+}
+
+/* What an app does with its scope (copy, pickle it) works as without us. */
+static PyObject *stream_copy(PyObject *self, PyObject *memo) { (void)memo; return Py_NewRef(self); }
+static PyObject *stream_reduce(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+    return Py_BuildValue("(O())", (PyObject *)Py_TYPE(Py_None));
 }
 
 static PyObject *get_closed(PyObject *self, void *unused) { (void)unused; return PyBool_FromLong((long)((StreamObject *)self)->stream.closed); }
@@ -253,6 +273,9 @@ static PyMethodDef methods[] = {
     {"end", stream_end, METH_O, "end(error, /)\n--\n\nEnd it as an exception (or its class) says; None is a clean end."},
     {"status", stream_status, METH_O, "status(code, /)\n--\n\nHTTP status, as far as it decides the verdict."},
     {"label", stream_label, METH_VARARGS, "label(model, route, /)\n--\n\nPut it under other labels; what was recorded stays where it is."},
+    {"__copy__", stream_copy, METH_NOARGS, "A stream is one request: a copy is itself."},
+    {"__deepcopy__", stream_copy, METH_O, "A stream is one request: a copy is itself."},
+    {"__reduce__", stream_reduce, METH_NOARGS, "Elsewhere there is no such request: pickled as None."},
     {"sent", stream_sent, METH_VARARGS, "sent(since, until, /)\n--\n\nA send was blocked by the client from one monotonic ns to another."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef getters[] = {

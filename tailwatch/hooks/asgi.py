@@ -141,7 +141,7 @@ def attach(app: Any, hook: Hook, *, wrap: bool = False) -> Attached:
     return (None if wrap else _swap(app, hook, scrape)) or _wrap(app, hook, scrape)
 
 
-async def timed_send(awaitable: Awaitable[None], stream: _hot.Stream) -> None:
+async def timed_send(awaitable: Awaitable[Any], stream: _hot.Stream) -> Any:
     """Awaits a send, and books the time it took as waiting for the client. For _hot.Core."""
     since = _hot.now()
     result = await awaitable

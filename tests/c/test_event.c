@@ -24,10 +24,11 @@ TW_TEST(names) {
     NAMES(tw_cause_name, TW_CAUSES, "gc0", "gc1", "gc2", "gc_full", "gc_increment", "policy");
     NAMES(tw_phase_name, TW_PHASES, "ttft", "itl");
     NAMES(tw_reason_name, TW_REASONS, "good", "late", "error", "429", "5xx", "timeout", "abort_late", "4xx",
-          "abort_early");
+          "abort_early", "3xx");
     NAMES(tw_outcome_name, TW_OUTCOMES, "good", "miss", "excluded");
     NAMES(tw_arrival_name, TW_ARRIVALS, "tcp_info", "asgi", "header", "given");
-    NAMES(tw_drop_name, TW_DROPS, "slow_log", "pause_log", "choice", "opaque", "late_stamp", "unknown_gap");
+    NAMES(tw_drop_name, TW_DROPS, "slow_log", "pause_log", "choice", "opaque", "late_stamp", "unknown_gap",
+          "cut_event");
     NAMES(tw_error_name, TW_ERRORS, "asgi", "gc_hook", "policy", "daemon", "render", "registry");
 }
 
@@ -36,6 +37,7 @@ TW_TEST(outcomes) {
     static const tw_outcome expected[TW_REASONS] = {
         TW_OUTCOME_GOOD, TW_OUTCOME_MISS, TW_OUTCOME_MISS,     TW_OUTCOME_MISS,     TW_OUTCOME_MISS,
         TW_OUTCOME_MISS, TW_OUTCOME_MISS, TW_OUTCOME_EXCLUDED, TW_OUTCOME_EXCLUDED,
+        TW_OUTCOME_EXCLUDED,
     };
     for (int i = 0; i < TW_REASONS; i++) TW_CHECK_EQ(expected[i], tw_reason_outcome((tw_reason)i));
 }
