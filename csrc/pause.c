@@ -34,6 +34,7 @@ void tw_pause_begin(tw_pause_clock *p, tw_cause cause, uint64_t now_ns) {
     uint64_t start = even(now_ns);
     tw_store(&p->closed_stop_ns, tw_load(&p->last_stop_ns));
     p->open_streams = p->open_overlap_ns = p->open_late_ns = 0;
+    p->open_collected = p->open_uncollectable = 0;
     tw_store_release(&p->open_start_ns, NOT_STARTED);
     tw_store_release(&p->open_cause, (uint64_t)cause);
     tw_store_release(&p->open_start_ns, start);
@@ -58,8 +59,8 @@ static void publish(tw_pause_clock *p, tw_cause cause, uint64_t stop_ns, const t
     tw_store_release(&r->start_ns, tw_load(&p->open_start_ns));
     tw_store_release(&r->stop_ns, stop_ns);
     tw_store_release(&r->cause, (uint64_t)cause);
-    tw_store_release(&r->collected, result->collected);
-    tw_store_release(&r->uncollectable, result->uncollectable);
+    tw_store_release(&r->collected, p->open_collected + result->collected);
+    tw_store_release(&r->uncollectable, p->open_uncollectable + result->uncollectable);
     tw_store_release(&r->cpu_ns, result->cpu_ns);
     tw_store_release(&r->callbacks_ns, result->callbacks_ns);
     tw_store_release(&r->streams, p->open_streams);
@@ -78,6 +79,8 @@ static void count_result(tw_pause_totals *totals, const tw_pause_result *result)
 /* An inner level: what it collected is booked on the outermost cause. Its CPU time is part of the outer's. */
 static void leave_inner(tw_pause_clock *p, const tw_pause_result *result) {
     count_result(&p->totals[tw_load(&p->open_cause)], result);
+    p->open_collected += result->collected;
+    p->open_uncollectable += result->uncollectable;
 }
 
 static uint64_t close_outermost(tw_pause_clock *p, uint64_t now_ns, const tw_pause_result *result) {

@@ -100,6 +100,14 @@ class Core:
         callables are kept in, and which of them closes a pause."""
     def configure(self, slo: tuple[int, int, int, int, int], slow_ns: int, /) -> None:
         """Other bounds and another slow threshold, for requests that open from now on."""
+    def rebind(
+        self,
+        role: str,
+        route_of: Callable[[Any], str],
+        timed_send: Callable[[Awaitable[None], Stream], Awaitable[None]],
+        /,
+    ) -> None:
+        """Another role and other callables from now on."""
     def policy_begin(self) -> None: ...
     def policy_end(self) -> int | None:
         """Its length in ns; None when an outer pause is still open."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import urllib.error
 import urllib.parse
@@ -13,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailwatch import demo
+from tailwatch import demo, proof
 from tailwatch.diagnosis import (
     DiagnosisContext,
     Finding,
@@ -85,7 +86,7 @@ def _doctor(parsed: argparse.Namespace) -> int:
         snapshot, context = _load(_read(parsed.file))
     except urllib.error.HTTPError as error:
         return _wrong(
-            f"{parsed.file}: it answered {error.code}; it tells its numbers to this machine only, by a loopback address"
+            f"{parsed.file}: it answered {error.code}; with tailwatch inside it tells its numbers to its own user on its own machine"
         )
     except urllib.error.URLError as error:
         return _wrong(f"{parsed.file}: no server answers there: {error.reason}")
@@ -94,7 +95,11 @@ def _doctor(parsed: argparse.Namespace) -> int:
     except ValueError as error:
         return _wrong(f"{parsed.file}: this is no JSON: {error}")
     report = _report(snapshot, context, parsed.slow)
-    _print_report(report)
+    try:
+        _print_report(report)
+        sys.stdout.flush()
+    except BrokenPipeError:  # into head or less
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if parsed.json is not None:
         _write_json(parsed.json, report)
     return FOUND if any(finding.severity in ("high", "medium") for finding in report.findings) else OK
@@ -133,8 +138,10 @@ def _read(file: str) -> Mapping[str, Any]:
 def _text(file: str) -> str:
     if file.startswith(("http://", "https://")):
         url = urllib.parse.urljoin(file, SNAPSHOT_PATH)
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            return str(answer.read(), "utf-8")
+        with proof.proof() as value:
+            request = urllib.request.Request(url, headers={proof.HEADER: value})
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return str(answer.read(), "utf-8")
     return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
 
 

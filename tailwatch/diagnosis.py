@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 SEVERITIES = ("high", "medium", "low", "info")
 GC_CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment")
 
+_YOUNG = ("gc0", "gc1")
+_YOUNG_REASON = "the freeze does not touch it: it is what each request allocates"
+
 # When a rule speaks. The histograms are exact to 1.1 %, so a fifth of a percentile is far beyond their error.
 _GC_SHARE_OF_PERCENTILE = 0.2
 _GC_LEAST_SECONDS = 0.002
@@ -62,6 +65,7 @@ class DiagnosisContext:
         thresholds: gc.get_threshold().
         python_version: sys.version_info[:3].
         unknown_environment: TAILWATCH_* variables that are no option.
+        memory_bytes: what tailwatch keeps for its numbers, fixed at install.
         notes: more to tell, a sentence each.
     """
 
@@ -73,6 +77,7 @@ class DiagnosisContext:
     thresholds: tuple[int, ...] | None = None
     python_version: tuple[int, ...] | None = None
     unknown_environment: tuple[str, ...] = ()
+    memory_bytes: int | None = None
     notes: tuple[str, ...] | list[str] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -95,7 +100,7 @@ def doctor(snapshot: Snapshot, context: DiagnosisContext | None = None) -> list[
     context = context or DiagnosisContext()
     found = [finding for rule in RULES if (finding := rule(snapshot, context)) is not None]
     if all(finding.severity == "info" for finding in found):
-        found.append(_nothing(snapshot) if _seen(snapshot) else _no_requests())
+        found.append(_nothing(snapshot, context) if _seen(snapshot) else _no_requests())
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -107,7 +112,7 @@ def headline(snapshot: Snapshot, context: DiagnosisContext | None = None) -> str
         return _headline_without_gc(snapshot)
     return (
         f"{blame.percentile} ITL {ms(blame.gap)}; up to {ms(blame.lost)} of it is {blame.causes}, "
-        f"{_where(snapshot, blame.cause)}; {_mends(context)}"
+        f"{_where(snapshot, blame.cause)}; {_mends(blame.cause, context)}"
     )
 
 
@@ -119,9 +124,11 @@ def _headline_without_gc(snapshot: Snapshot) -> str:
     return f"p99 ITL {ms(p99)}, {ms(without)} without garbage collection: it is not what makes the tail"
 
 
-def _mends(context: DiagnosisContext) -> str:
+def _mends(cause: str, context: DiagnosisContext) -> str:
+    if cause in _YOUNG:
+        return f"{_YOUNG_REASON}, `install(app, gc_log_all=True)` logs each with its objects"
     if context.gc_policy != "freeze":
-        return "`install(app, gc='freeze')` mends it"
+        return f"`install(app, gc='freeze')` {'shortens' if cause == 'gc_increment' else 'mends'} it"
     if context.freeze_done:
         return "the heap is frozen: this is what newer objects cost"
     return "`tailwatch.freeze()` at a quiet moment mends it"
@@ -218,17 +225,15 @@ def gc_tail(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
 
 
 def _gc_advice(cause: str, context: DiagnosisContext) -> str:
+    if cause in _YOUNG:
+        return f"install(app, gc_log_all=True): {_YOUNG_REASON}; the log says how much each pass found"
     if context.gc_policy != "freeze":
         return "install(app, gc='freeze')"
     if not context.freeze_done or context.freeze_wanted:
         return "tailwatch.freeze() at a quiet moment: the heap is not frozen yet"
-    if cause in ("gc2", "gc_full"):
-        return (
-            "tailwatch.freeze(again=True) at a quiet moment: what remains is objects made after the freeze. Pauses "
-            "from before it are counted too: tailwatch.snapshot(window='5m') shows the last minutes"
-        )
     return (
-        "install(app, gc_log_all=True): what remains is the requests' own objects; the log says how many each pass met"
+        "tailwatch.freeze(again=True) at a quiet moment: what remains is objects made after the freeze. Pauses "
+        "from before it are counted too: tailwatch.snapshot(window='5m') shows the last minutes"
     )
 
 
@@ -482,7 +487,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _nothing(snapshot: Snapshot) -> Finding:
+def _nothing(snapshot: Snapshot, context: DiagnosisContext) -> Finding:
     requests = sum(snapshot.requests.values())
     detail = (
         f"Looked at {requests} finished requests and {snapshot.itl.count} gaps over {snapshot.seconds:.0f} s: "
@@ -490,6 +495,8 @@ def _nothing(snapshot: Snapshot) -> Finding:
         f"({ms(snapshot.itl_without_gc.p(99))} without GC), paused {ms(sum(snapshot.paused.values()))} in all, "
         f"attainment {'unknown' if snapshot.attainment is None else f'{snapshot.attainment:.2%}'}."
     )
+    if context.memory_bytes is not None:
+        detail += f" tailwatch itself takes {context.memory_bytes / 2**20:.1f} MiB, fixed at install."
     return Finding("nothing", "info", "I see nothing", detail, "tailwatch doctor URL --slow shows the slowest gaps")
 
 

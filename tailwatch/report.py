@@ -20,6 +20,7 @@ CAUSE_NAMES = {
     "policy": "tailwatch's own freeze",
 }
 _PHASE_NAMES = {"ttft": "time to first token", "itl": "gaps between tokens"}
+_UNSPLIT = "rest (model and queue), not split,"  # a first token has no typical wait to compare with
 _WIDTH = 110
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:us|ms|s)\b)")
 
@@ -48,7 +49,7 @@ def name_causes(by_cause: Mapping[str, float]) -> str:
             break
         named.append(CAUSE_NAMES.get(cause, cause))
         covered += value
-    return " and ".join(named) or "nothing"
+    return " and ".join(filter(None, (", ".join(named[:-1]), *named[-1:]))) or "nothing"
 
 
 def split_by_cause(by_cause: Mapping[str, float], word: str = "of") -> str:
@@ -95,7 +96,7 @@ def _rest_of(slow: SlowGap) -> tuple[tuple[str, float], ...]:
     return (
         ("slow client", slow.client),
         ("waited before the app", slow.accept),
-        ("unexplained", slow.unexplained),
+        (_UNSPLIT if slow.phase == "ttft" else "unexplained", slow.unexplained),
     )
 
 
@@ -115,12 +116,13 @@ def _format_phase(phase: str, octaves: Sequence[Octave]) -> str:
     if not octaves:
         return ""
     columns = _columns(octaves)
-    rows = [["longer than", "up to", "count", "time", *(_SHORT.get(name, name) for name in columns)]]
+    short = _SHORT | {"unexplained": "not split"} if phase == "ttft" else _SHORT
+    rows = [["longer than", "up to", "count", "time", *(short.get(name, name) for name in columns)]]
     for octave in octaves:
         split = _time_by_column(octave)
         bounds = [ms(octave.lower), ms(octave.upper)]
         rows.append([*bounds, str(octave.count), ms(octave.time), *(_cell(split.get(name, 0.0)) for name in columns)])
-    return f"{_PHASE_NAMES[phase]}, longer than usual\n{_table(rows)}\n{_dominating(octaves)}"
+    return f"{_PHASE_NAMES[phase]}, longer than usual\n{_table(rows)}\n{_dominating(phase, octaves)}"
 
 
 def _cell(seconds: float) -> str:
@@ -141,19 +143,23 @@ def _time_by_column(octave: Octave) -> dict[str, float]:
     return {**octave.late, "client": octave.client, "accept": octave.accept, "unexplained": octave.unexplained}
 
 
-def _dominating(octaves: Sequence[Octave]) -> str:
-    """A sentence on the half of the octaves with the longest gaps."""
+def _dominating(phase: str, octaves: Sequence[Octave]) -> str:
+    """A sentence on the half of the octaves with the longest gaps. Most of a wait for the first token is the model and
+    its queue, and as it should be: it is no excess, and no cause of one."""
     slowest = octaves[len(octaves) // 2 :]
     sums: dict[str, float] = {}
     for octave in slowest:
         for name, value in _time_by_column(octave).items():
             sums[name] = sums.get(name, 0.0) + value
     total = sum(sums.values())
+    if phase == "ttft" and not total - sums.pop("unexplained", 0.0) > 0:
+        return f"above {ms(slowest[0].lower)} the wait is the model and its queue, which are not split"
     if total <= 0:
         return f"above {ms(slowest[0].lower)} nothing exceeds the typical gap"
     worst = max(sums, key=lambda name: sums[name])
     name = CAUSE_NAMES.get(worst, _SHORT.get(worst, worst))
-    return f"above {ms(slowest[0].lower)}, {sums[worst] / total:.0%} of the excess is: {name}"
+    what = "wait" if phase == "ttft" else "excess"
+    return f"above {ms(slowest[0].lower)}, {sums[worst] / total:.0%} of the {what} is: {name}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

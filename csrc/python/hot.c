@@ -110,6 +110,20 @@ static PyObject *core_configure(PyObject *op, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* rebind(role, route_of, timed_send): for another install() that takes this core over, or an app that joins. */
+static PyObject *core_rebind(PyObject *op, PyObject *args) {
+    CoreObject *self = (CoreObject *)op;
+    PyObject *route_of, *timed_send, *old_route_of = self->route_of, *old_timed_send = self->timed_send;
+    const char *role;
+    if (!PyArg_ParseTuple(args, "sOO", &role, &route_of, &timed_send)) return NULL;
+    tw_words_set(self->segment->header.role, TW_ROLE_WORDS, role, strlen(role));
+    self->route_of = Py_NewRef(route_of);
+    self->timed_send = Py_NewRef(timed_send);
+    Py_DECREF(old_route_of);
+    Py_DECREF(old_timed_send);
+    Py_RETURN_NONE;
+}
+
 /* watch_gc(mode, callbacks, closer) */
 static PyObject *core_watch_gc(PyObject *op, PyObject *args) {
     CoreObject *self = (CoreObject *)op;
@@ -221,6 +235,7 @@ static PyMethodDef core_methods[] = {
     {"request", FASTCALL(core_request), METH_FASTCALL,
      "request(scope, send, generation, arrival_ns, entry_ns, proxy_ns, source, flow, websocket, /)\n--\n\nA Send for one ASGI scope."},
     {"configure", core_configure, METH_VARARGS, "configure(slo, slow_ns, /)\n--\n\nOther bounds and another slow threshold from now on."},
+    {"rebind", core_rebind, METH_VARARGS, "rebind(role, route_of, timed_send, /)\n--\n\nAnother role and other callables from now on."},
     {"watch_gc", core_watch_gc, METH_VARARGS, "watch_gc(mode, callbacks, closer, /)\n--\n\nHow generations map to causes, and where our last callable is kept."},
     {"policy_begin", core_policy_begin, METH_NOARGS, "policy_begin()\n--\n\nA pass of our own begins: collections inside it are booked as policy."},
     {"policy_end", core_policy_end, METH_NOARGS, "policy_end()\n--\n\nIt ends. Returns its length in ns."},

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from tailwatch import _hot
-from tailwatch.hooks.arrival import Clock
+from tailwatch.hooks.arrival import ASGI, Clock
 from tailwatch.hooks.routes import Routes
 from tailwatch.hooks.scrape import Answer, Scrape
 
@@ -31,7 +31,7 @@ class Hook:
     metrics: the answer to a scrape, given its Accept and Accept-Encoding; called in a worker thread, it may block.
         None: not served.
     snapshot: the answer to who asks for all numbers from this machine; likewise.
-    on_startup: called before lifespan.startup.complete is handed on, or after an app turned lifespan down.
+    on_startup: called before lifespan.startup.complete is handed on, or after an app that knows no lifespan returned.
     on_idle: called when a request has ended and no other is in flight.
     on_request: called when a request has come in that is observed.
     on_error: called inside the handler of an exception of ours.
@@ -52,7 +52,7 @@ class Hook:
 class Attached:
     """One app with the layer on it. `app` is what to serve."""
 
-    __slots__ = ("_base", "app", "hook", "inert", "layer", "scrape")
+    __slots__ = ("_base", "app", "hook", "inert", "layer", "scrape", "__weakref__")
 
     def __init__(self, app: Any, hook: Hook, base: type | None, scrape: Scrape | None) -> None:
         self.app = app
@@ -88,7 +88,7 @@ class Attached:
         generates = self.hook.routes.generates(scope)
         if websocket and not generates:
             return None
-        arrival, proxy, source = clock.arrival(scope, receive, send, entry_ns)
+        arrival, proxy, source = clock.arrival(scope, receive, send, entry_ns) if generates else (entry_ns, 0, ASGI)
         flow = getattr(getattr(send, "__self__", None), "flow", None)
         sender = self.hook.core.request(scope, send, generates, arrival, entry_ns, proxy, source, flow, websocket)
         try:
@@ -116,8 +116,15 @@ class Attached:
         try:
             if not self.inert:
                 self.hook.on_startup()
-                if self.scrape is not None:
-                    self.scrape.look(self.app)
+        except Exception:
+            self.failed()
+        self.look()
+
+    def look(self) -> None:
+        """Say before the first scrape whether the app has the metrics' path for itself."""
+        try:
+            if not self.inert and self.scrape is not None:
+                self.scrape.look(self.app)
         except Exception:
             self.failed()
 
@@ -280,7 +287,8 @@ def _watched(receive: Any, sender: _hot.Send) -> Callable[[], Awaitable[Any]]:
 
 
 async def _lifespan(attached: Attached, app: Any, scope: Any, receive: Any, send: Any) -> Any:
-    """An app that turns lifespan down starts as well: its answer is an exception, or nothing."""
+    """An app that turns lifespan down by returning starts as well. One that raises may be on its way out instead:
+    nothing in proportion to the heap runs then, the first idle moment makes up for it."""
     said = False
 
     async def watched_send(message: Any) -> Any:
@@ -295,7 +303,7 @@ async def _lifespan(attached: Attached, app: Any, scope: Any, receive: Any, send
         result = await app(scope, receive, watched_send)
     except Exception:
         if not said:
-            attached.started()
+            attached.look()
         raise
     if not said:
         attached.started()

@@ -89,9 +89,11 @@ class Routes:
 
         Only complete once the app's router has seen the scope.
         """
-        path = path_of(scope)
         route = scope.get("route")
         template = getattr(route, "path", None)
+        if isinstance(template, str) and template == scope["path"]:
+            return template  # the usual case: nothing to put together
+        path = path_of(scope)
         if isinstance(template, str):
             within = hasattr(route, "endpoint")  # a mount has none: what follows it in the path is the client's
             return _prefixed(template, scope) if within and template != path else template

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -12,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from tailwatch.hooks.routes import path_below
+from tailwatch.proof import holds
 
 MOVED_PATH = "/tailwatch/metrics"
 SNAPSHOT_PATH = "/tailwatch/snapshot"
@@ -38,7 +38,7 @@ class Scrape:
     An app may answer there without a route that can be seen (a middleware, a bare callable). So the first scrape
     is shown to it: if it answers with metrics, they are its own and stay; anything else is not passed on.
 
-    Beside them, to callers on this machine only: the snapshot, at SNAPSHOT_PATH.
+    Beside them, to callers that prove to be on this machine (tailwatch/proof.py): the snapshot, at SNAPSHOT_PATH.
     """
 
     __slots__ = ("_answers", "_path", "_respond", "_said", "_snapshot")
@@ -57,7 +57,7 @@ class Scrape:
             return False
         path = path_below(scope, scope.get("root_path", ""))
         if path == SNAPSHOT_PATH:
-            return self._snapshot is not None and is_local(scope)
+            return self._snapshot is not None and _header(scope, b"x-tailwatch-proof") != ""
         if path == self._path:
             return not self.look(app)
         return path == MOVED_PATH and self.look(app)
@@ -78,7 +78,10 @@ class Scrape:
         """Answers one scrape; failed: called inside the handler of what went wrong."""
         path = path_below(scope, scope.get("root_path", ""))
         if path == SNAPSHOT_PATH and self._snapshot is not None:
-            return await _answer(self._snapshot, scope, send, failed)
+            if await _in_thread(holds, _header(scope, b"x-tailwatch-proof")):
+                return await _answer(self._snapshot, scope, send, failed)
+            await app(scope, receive, send)
+            return None
         if self._answers is not None or path != self._path:
             return await _answer(self._respond, scope, send, failed)
         trial = _Trial(send, partial(_answer, self._respond, scope, send, failed))
@@ -165,20 +168,6 @@ def _exposes(content_type: bytes) -> bool:
     if kind.strip() == b"text/plain":
         return b"version=" in parameters
     return kind.strip() in (b"application/openmetrics-text", b"application/vnd.google.protobuf")
-
-
-_LOCAL_HOST = re.compile(r"(127(\.\d{1,3}){3}|localhost|\[::1\])(:\d+)?", re.IGNORECASE)
-
-
-def is_local(scope: Mapping[str, Any]) -> bool:
-    """Whether a request comes from this machine by itself: from a loopback address, to a loopback name (a page in a
-    browser that a foreign name was made to point here is not), through no proxy that says so."""
-    client = scope.get("client")
-    address = str(client[0]) if client else ""
-    if not (address == "::1" or address.startswith("127.")):
-        return False
-    forwarded = any(name in (b"forwarded", b"x-forwarded-for", b"x-real-ip") for name, _ in scope["headers"])
-    return not forwarded and _LOCAL_HOST.fullmatch(_header(scope, b"host")) is not None
 
 
 def _header(scope: Any, wanted: bytes) -> str:

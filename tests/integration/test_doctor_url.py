@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tailwatch
-from tailwatch import cli
+from tailwatch import cli, proof
 
 FRAME = b'data: {"id":"c","object":"text_completion","model":"m","choices":[{"index":0,"text":" t","finish_reason":null}]}\n\n'
 
@@ -32,7 +34,9 @@ def server(serve: Callable[..., Any]) -> Iterator[Any]:
     watch = tailwatch.install(app, gc="observe", slow_ms=200)
     try:
         served = serve(watch.app)
-        served.raw(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-request-id: r-1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+        served.raw(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-request-id: r-1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+        )
         yield served
     finally:
         tailwatch.uninstall()
@@ -40,7 +44,9 @@ def server(serve: Callable[..., Any]) -> Iterator[Any]:
 
 def _get(served: Any, *headers: str) -> bytes:
     lines = "\r\n".join(headers)
-    answer: bytes = served.raw(f"GET /tailwatch/snapshot HTTP/1.1\r\n{lines}\r\nconnection: close\r\n\r\n".encode())
+    answer: bytes = served.raw(
+        f"GET /tailwatch/snapshot HTTP/1.1\r\nhost: x\r\n{lines}\r\nconnection: close\r\n\r\n".encode()
+    )
     return answer
 
 
@@ -56,13 +62,24 @@ def test_doctor_asks_a_running_server(server: Any, capsys: pytest.CaptureFixture
     assert json.loads(out.read_text())["slow"]
 
 
-def test_only_this_machine_is_answered(server: Any) -> None:
-    """A foreign host name (a page in a browser) and a request through a proxy get the app's own answer."""
-    assert _get(server, "host: 127.0.0.1").startswith(b"HTTP/1.1 200")
-    assert _get(server, "host: LOCALHOST:80").startswith(b"HTTP/1.1 200")
-    assert _get(server, "host: evil.example").startswith(b"HTTP/1.1 404")
-    assert _get(server, "host: 127.0.0.1", "x-real-ip: 192.0.2.1").startswith(b"HTTP/1.1 404")
-    assert _get(server, "host: 127.0.0.1", "forwarded: for=192.0.2.1").startswith(b"HTTP/1.1 404")
+def test_who_cannot_prove_it_gets_the_apps_own_answer(server: Any, tmp_path: Any) -> None:
+    """No proof, a proof that is over, a file that others may read, a link, another place: the app answers."""
+    with proof.proof() as value:
+        name = Path("/tmp") / value.split()[0]
+        assert _get(server, f"{proof.HEADER}: {value}").startswith(b"HTTP/1.1 200")
+        assert _get(server, f"{proof.HEADER}: {value[:-1]}0").startswith(b"HTTP/1.1 404")
+        assert _get(server, f"{proof.HEADER}: ../tmp/{value}").startswith(b"HTTP/1.1 404")
+        name.chmod(0o644)
+        assert _get(server, f"{proof.HEADER}: {value}").startswith(b"HTTP/1.1 404")
+        name.chmod(0o600)
+        link = Path("/tmp") / f"tailwatch-{secrets.token_hex(4)}"
+        link.symlink_to(name)
+        try:
+            assert _get(server, f"{proof.HEADER}: {link.name} {value.split()[1]}").startswith(b"HTTP/1.1 404")
+        finally:
+            link.unlink()
+    assert _get(server, f"{proof.HEADER}: {value}").startswith(b"HTTP/1.1 404")
+    assert _get(server, "x: y").startswith(b"HTTP/1.1 404")
 
 
 def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 # "" is tailwatch itself, its list of public names.
 LAYERS = (
     ("errors",),
-    ("goodput", "version", "support", "elsewhere"),
+    ("goodput", "version", "support", "elsewhere", "proof"),
     ("config", "_hot", "_cold"),
     ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "sse", "report", "saved"),
     ("diagnosis", "export", "export.*", "daemon"),

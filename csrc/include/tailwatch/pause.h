@@ -34,7 +34,7 @@ typedef struct tw_pause_record {
     uint64_t seq;
     uint64_t start_ns, stop_ns;
     uint64_t cause;          /* tw_cause */
-    uint64_t collected, uncollectable;
+    uint64_t collected, uncollectable; /* by the levels inside it too */
     uint64_t cpu_ns;         /* thread CPU time, 0 where not measured */
     uint64_t callbacks_ns;   /* part spent in other people's gc.callbacks */
     uint64_t streams;        /* gaps charged with it so far (written by this process's streams) */
@@ -66,6 +66,7 @@ typedef struct tw_pause_clock {
     /* the writer's own */
     uint64_t depth, open_cause, open_start_ns, closed_stop_ns;
     uint64_t open_streams, open_overlap_ns, open_late_ns; /* charged so far with the open pause */
+    uint64_t open_collected, open_uncollectable;          /* found so far by the levels inside it */
     tw_pause_record ring[TW_PAUSE_RING];
 } tw_pause_clock;
 
