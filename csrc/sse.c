@@ -1,7 +1,7 @@
 /* Cutting a streamed body into events, and the short way past a message like the one before it. */
 #include "tailwatch/sse.h"
 
-#include "sse_event.h"
+#include "sse_shape.h"
 
 /* line_state: what the last message ended with. */
 enum line_state {
@@ -21,7 +21,8 @@ static void clear(tw_scan_result *out) {
 void tw_scan_init(tw_scan *scan, tw_framing framing) {
     /* The buffers are read only as far as their lengths say. */
     scan->framing = (uint32_t)framing;
-    scan->model_seen = scan->head_len = scan->tail_len = scan->shape_choice = 0;
+    scan->model_seen = scan->shapes = scan->last_shape = scan->next_shape = scan->unlike = 0;
+    scan->shape[0].next = 0;
     scan->part_len = scan->part_cut = 0;
     scan->line_state = LINE_START;
     memset(&scan->whole, 0, sizeof scan->whole);
@@ -31,26 +32,15 @@ void tw_scan_init(tw_scan *scan, tw_framing framing) {
 
 static bool is_clean(const tw_scan *scan) { return scan->part_len == 0 && scan->line_state == LINE_START; }
 
-/* Is the message the remembered one but for the inside of its one text? Then it is one token too. */
-static bool is_same_shape(const tw_scan *scan, const char *data, size_t len) {
-    const size_t frame = (size_t)scan->head_len + scan->tail_len;
-    if (scan->head_len == 0 || len <= frame || !is_clean(scan)) return false;
-    const char *tail = data + len - scan->tail_len;
-    return memcmp(tail, scan->tail, scan->tail_len) == 0 && memcmp(data, scan->head, scan->head_len) == 0 &&
-           tw_json_is_inside(data + scan->head_len, tail);
-}
-
-/* A message that began and ended cleanly and held one token and nothing else is the shape of the next. */
-static void remember_shape(tw_scan *scan, const char *data, size_t len, tw_slice text, const tw_scan_result *out) {
-    if (text.len == 0 || out->tokens != 1 || out->events != 1 || !is_clean(scan)) return;
-    if (out->done || out->error || out->usage_tokens > 0) return;
-    const size_t head = (size_t)(text.at - data), tail = len - head - text.len;
-    if (head > TW_SCAN_HEAD || tail > TW_SCAN_TAIL) return;
-    memcpy(scan->head, data, head);
-    memcpy(scan->tail, text.at + text.len, tail);
-    scan->head_len = (uint32_t)head;
-    scan->tail_len = (uint32_t)tail;
-    scan->shape_choice = out->choice[0];
+/* Past as many events as are like remembered ones. */
+static const char *past_known(tw_scan *scan, const char *p, const char *end, tw_scan_result *out) {
+    while (p < end) {
+        const char *after = tw_shapes_past(scan, p, end, out);
+        if (after == NULL) break;
+        scan->unlike = 0;
+        p = after;
+    }
+    return p;
 }
 
 /* ---- the unfinished event ---- */
@@ -63,34 +53,51 @@ static void keep(tw_scan *scan, const char *p, const char *end) {
     scan->part_len += (uint32_t)len;
 }
 
-/* The name of the model must outlive part[]; the shape in head[] is learned again. */
+/* The name of the model must outlive part[]. */
 static void rescue_model(tw_scan *scan, tw_scan_result *out) {
     const uintptr_t at = (uintptr_t)out->model, part = (uintptr_t)scan->part;
     if (at < part || at >= part + TW_SCAN_PART) return;
-    if (out->model_len > TW_SCAN_HEAD) out->model_len = TW_SCAN_HEAD;
-    memcpy(scan->head, out->model, out->model_len);
-    scan->head_len = 0;
-    out->model = scan->head;
+    if (out->model_len > TW_SCAN_MODEL) out->model_len = TW_SCAN_MODEL;
+    memcpy(scan->model, out->model, out->model_len);
+    out->model = scan->model;
 }
 
-static tw_slice look(tw_scan *scan, const char *p, const char *end, tw_scan_result *out) {
-    const tw_slice text = tw_event_look(p, end, scan->framing == TW_FRAMING_SSE, scan->model_seen != 0, out);
-    if (out->model != NULL) scan->model_seen = 1;
-    return text;
+static void add(tw_scan_result *out, const tw_scan_result *one) {
+    for (uint32_t i = 0; i < one->events; i++) tw_event_count(out, one->choice[i], one->n[i]);
+    out->done |= one->done;
+    out->error |= one->error;
+    if (one->usage_tokens > out->usage_tokens) out->usage_tokens = one->usage_tokens;
+    if (one->model == NULL) return;
+    out->model = one->model;
+    out->model_len = one->model_len;
 }
 
-/* The event that ends at end, and began at p or in messages before. */
-static tw_slice end_event(tw_scan *scan, const char *p, const char *end, tw_scan_result *out) {
-    if (scan->part_len == 0) return look(scan, p, end, out);
+/* The event in [p, end). after: where the next one begins, NULL if this one is not to be remembered. */
+static void look(tw_scan *scan, const char *p, const char *end, const char *after, tw_scan_result *out) {
+    tw_event_marks marks;
+    tw_scan_result one;
+    clear(&one);
+    const bool formed = tw_event_look(p, end, scan->framing == TW_FRAMING_SSE, scan->model_seen != 0, &one, &marks);
+    if (one.model != NULL) scan->model_seen = 1;
+    if (formed && after != NULL && tw_shapes_worthwhile(scan))
+        tw_shapes_remember(scan, (tw_slice){p, (size_t)(after - p)}, &marks, &one);
+    add(out, &one);
+}
+
+/* The event that ends at end, and began at p or in messages before; the next begins at after. */
+static void end_event(tw_scan *scan, const char *p, const char *end, const char *after, tw_scan_result *out) {
+    if (scan->part_len == 0) {
+        look(scan, p, end, after, out);
+        return;
+    }
     keep(scan, p, end);
     out->cut = scan->part_cut != 0;
-    look(scan, scan->part, scan->part + scan->part_len, out);
+    look(scan, scan->part, scan->part + scan->part_len, NULL, out);
     rescue_model(scan, out);
     scan->part_len = scan->part_cut = 0;
-    return (tw_slice){NULL, 0};
 }
 
-/* ---- framings; each returns the text that made a token, if that began and ended in this message ---- */
+/* ---- framings ---- */
 
 typedef struct line_breaks {
     const char *lf, *cr;  /* the next of each at or after the last place asked for; end if there is none */
@@ -108,8 +115,7 @@ static const char *next_break(line_breaks *next, const char *p, const char *end)
     return next->lf < next->cr ? next->lf : next->cr;
 }
 
-static tw_slice feed_sse(tw_scan *scan, const char *p, const char *end, tw_scan_result *out) {
-    tw_slice text = {NULL, 0};
+static void feed_sse(tw_scan *scan, const char *p, const char *end, tw_scan_result *out) {
     if (scan->line_state == LINE_AFTER_CR && *p == '\n') p++;
     line_breaks next = {find(p, end, '\n'), find(p, end, '\r')};
     const char *event = p;
@@ -126,52 +132,47 @@ static tw_slice feed_sse(tw_scan *scan, const char *p, const char *end, tw_scan_
         p = tw_line_next(stop, end);
         at_start = true;
         if (!blank) continue;
-        const tw_slice found = end_event(scan, event, stop, out);
-        if (found.at != NULL) text = found;
+        end_event(scan, event, stop, p, out);
         event = p;
     }
     keep(scan, event, end);
-    return text;
 }
 
-static tw_slice feed_lines(tw_scan *scan, const char *p, const char *end, tw_scan_result *out) {
-    tw_slice text = {NULL, 0};
+static void feed_lines(tw_scan *scan, const char *p, const char *end, tw_scan_result *out) {
     for (;;) {
         const char *stop = find(p, end, '\n');
         if (stop == end) break;
-        const tw_slice found = end_event(scan, p, stop, out);
-        if (found.at != NULL) text = found;
+        end_event(scan, p, stop, stop + 1, out);
         p = stop + 1;
     }
     keep(scan, p, end);
-    return text;
+}
+
+static void feed(tw_scan *scan, const char *p, const char *end, tw_scan_result *out) {
+    switch ((tw_framing)scan->framing) {
+    case TW_FRAMING_SSE: feed_sse(scan, p, end, out); break;
+    case TW_FRAMING_LINES: feed_lines(scan, p, end, out); break;
+    case TW_FRAMING_MESSAGE: look(scan, p, end, end, out); break;
+    case TW_FRAMING_RAW: tw_event_count(out, 0, 1); break;
+    case TW_FRAMING_WHOLE: tw_whole_feed(scan, p, end, out); break;
+    }
 }
 
 void tw_scan_feed(tw_scan *scan, const char *data, size_t len, tw_scan_result *out) {
-    tw_slice text = {NULL, 0};
     clear(out);
     if (len == 0) return;
-    if (is_same_shape(scan, data, len)) {
-        out->tokens = out->events = out->n[0] = 1;
-        out->choice[0] = scan->shape_choice;
-        return;
-    }
-    const bool clean = is_clean(scan);
-    switch ((tw_framing)scan->framing) {
-    case TW_FRAMING_SSE: text = feed_sse(scan, data, data + len, out); break;
-    case TW_FRAMING_LINES: text = feed_lines(scan, data, data + len, out); break;
-    case TW_FRAMING_MESSAGE: text = look(scan, data, data + len, out); break;
-    case TW_FRAMING_RAW: tw_event_count(out, 0, 1); break;
-    case TW_FRAMING_WHOLE: tw_whole_feed(scan, data, data + len, out); break;
-    }
-    if (clean) remember_shape(scan, data, len, text, out);
+    const char *p = data, *end = data + len;
+    if (is_clean(scan) && tw_shapes_worthwhile(scan)) p = past_known(scan, p, end, out);
+    if (p == end) return;
+    feed(scan, p, end, out);
+    scan->unlike++;
 }
 
 void tw_scan_finish(tw_scan *scan, tw_scan_result *out) {
     clear(out);
     const bool has_events = scan->framing == TW_FRAMING_SSE || scan->framing == TW_FRAMING_LINES;
     if (has_events && scan->part_len > 0) {
-        look(scan, scan->part, scan->part + scan->part_len, out);
+        look(scan, scan->part, scan->part + scan->part_len, NULL, out);
         rescue_model(scan, out);
     }
     if (scan->framing == TW_FRAMING_SSE) out->tokens = out->events = 0;

@@ -11,7 +11,7 @@ typedef struct event_walk {
     text_seen seen;    /* outside choices[]: was there a text, and did it hold something? */
     uint64_t index;    /* at the top: SGLang's choice, but a token's number elsewhere (TGI) */
     tw_slice type;     /* "type" at the top */
-    tw_slice text;     /* the last text that was not empty */
+    tw_event_marks *marks;
 } event_walk;
 
 static uint32_t entry_of(tw_scan_result *out, uint32_t choice) {
@@ -32,10 +32,16 @@ void tw_event_count(tw_scan_result *out, uint64_t choice, uint64_t n) {
 
 /* ---- parts of a frame; each passes over exactly one value ---- */
 
+static void mark_text(event_walk *walk, tw_slice text) {
+    tw_event_marks *marks = walk->marks;
+    if (marks->texts < TW_SCAN_TEXTS) marks->text[marks->texts] = text;
+    marks->texts++;
+}
+
 static bool see_text(event_walk *walk) {
     tw_slice text = {NULL, 0};
     if (tw_json_is_empty(&walk->json, &text)) return false;
-    if (text.at != NULL) walk->text = text;
+    if (text.at != NULL) mark_text(walk, text);
     return true;
 }
 
@@ -177,10 +183,26 @@ static void see_top_delta(event_walk *walk) { note_text(walk, see_delta(walk)); 
 static void see_top_ids(event_walk *walk) { note_text(walk, see_ids(walk) > 0); }
 static void see_other(event_walk *walk) { tw_json_skip(&walk->json); }
 
+/* Says nothing, and is another in each event where a server numbers, names or times them. */
+static void see_loose(event_walk *walk) {
+    const char c = tw_json_peek(&walk->json);
+    if (c == '"') walk->marks->loose = tw_json_string(&walk->json);
+    else if (c >= '0' && c <= '9') walk->marks->loose = tw_json_scalar(&walk->json);
+    else tw_json_skip(&walk->json);
+}
+
+/* Says nothing either, and is of a length that hides the text's. */
+static void see_padding(event_walk *walk) {
+    tw_slice padding = {NULL, 0};
+    see_string(walk, &padding);
+    if (padding.len > 0) mark_text(walk, padding);
+}
+
 typedef void (*seer)(event_walk *);
 
 static seer seer_of(tw_slice key) {
     switch (key.len) {
+    case 2: return TW_IS(key, "id") ? see_loose : see_other;
     case 4:
         if (TW_IS(key, "type")) return see_type;
         if (TW_IS(key, "text")) return see_top_text;
@@ -203,7 +225,10 @@ static seer seer_of(tw_slice key) {
         return TW_IS(key, "token_ids") ? see_top_ids : see_other;
     case 10:
         if (TW_IS(key, "eval_count")) return see_output_count;
+        if (TW_IS(key, "created_at")) return see_loose;
         return TW_IS(key, "output_ids") ? see_top_ids : see_other;
+    case 11: return TW_IS(key, "obfuscation") ? see_padding : see_other;
+    case 15: return TW_IS(key, "sequence_number") ? see_loose : see_other;
     default: return see_other;
     }
 }
@@ -283,13 +308,15 @@ static void see_data(event_walk *walk) {
     judge(walk);
 }
 
-tw_slice tw_event_look(const char *p, const char *end, bool sse, bool model_seen, tw_scan_result *out) {
-    event_walk walk = {.json = {.p = p, .end = end, .sse = sse}, .out = out, .want_model = !model_seen};
-    const uint32_t before = out->tokens;
+bool tw_event_look(const char *p, const char *end, bool sse, bool model_seen, tw_scan_result *out,
+                   tw_event_marks *marks) {
+    event_walk walk = {
+        .json = {.p = p, .end = end, .sse = sse}, .out = out, .want_model = !model_seen, .marks = marks};
+    marks->texts = 0;
+    marks->loose = (tw_slice){NULL, 0};
     if (end - p >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0) walk.json.p += 3;
     if (sse) tw_json_to_data(&walk.json);
-    if (tw_json_peek(&walk.json) == '\0') return (tw_slice){NULL, 0};
+    if (tw_json_peek(&walk.json) == '\0') return false;
     see_data(&walk);
-    if (walk.json.bad || out->tokens == before) return (tw_slice){NULL, 0};
-    return walk.text;
+    return !walk.json.bad;
 }

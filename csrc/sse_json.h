@@ -80,22 +80,23 @@ static inline const char *tw_json_string_end(const char *p, const char *end) {
     }
 }
 
-/* The inside of a whole JSON string: no bare quote, no control byte, no escape that takes the closing quote. */
-static inline bool tw_json_is_inside(const char *p, const char *end) {
+/* The same, but NULL also where a control byte comes first: a line, and so the event, could end with it. */
+static inline const char *tw_json_inside_end(const char *p, const char *end) {
     while (p < end) {
         if (end - p >= 8) {
-            uint64_t word = tw_word_load(p);
-            uint64_t control = (word - TW_EACH_BYTE * 0x20) & ~word & TW_EACH_BYTE << 7;
-            if ((control | tw_word_zero(word ^ TW_EACH_BYTE * '"') | tw_word_zero(word ^ TW_EACH_BYTE * '\\')) == 0) {
-                p += 8;
-                continue;
-            }
+            const uint64_t word = tw_word_load(p);
+            const uint64_t control = (word - TW_EACH_BYTE * 0x20) & ~word & TW_EACH_BYTE << 7;
+            const uint64_t quote = tw_word_zero(word ^ TW_EACH_BYTE * '"');
+            const uint64_t mask = control | quote | tw_word_zero(word ^ TW_EACH_BYTE * '\\');
+            p += mask == 0 ? 8 : tw_word_first(mask);
+            if (mask == 0) continue;
         }
-        if (*p == '"' || (unsigned char)*p < 0x20) return false;
-        if (*p == '\\' && (++p == end || (unsigned char)*p < 0x20)) return false;
+        if (*p == '"') return p;
+        if ((unsigned char)*p < 0x20) return NULL;
+        if (*p == '\\' && (++p == end || (unsigned char)*p < 0x20)) return NULL;
         p++;
     }
-    return true;
+    return NULL;
 }
 
 /* ---- between values ---- */

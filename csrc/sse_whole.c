@@ -63,9 +63,9 @@ static void end_number(tw_scan_whole *whole, tw_scan_result *out) {
 }
 
 static void see_model(tw_scan *scan, tw_scan_result *out) {
-    if (scan->model_seen || scan->part_cut || scan->part_len == 0 || scan->part_len > TW_SCAN_HEAD) return;
-    memcpy(scan->head, scan->part, scan->part_len);
-    out->model = scan->head;
+    if (scan->model_seen || scan->part_cut || scan->part_len == 0 || scan->part_len > TW_SCAN_MODEL) return;
+    memcpy(scan->model, scan->part, scan->part_len);
+    out->model = scan->model;
     out->model_len = scan->part_len;
     scan->model_seen = 1;
 }

@@ -453,7 +453,7 @@ static tpot choice_tpot(const tw_stream *s, int i) {
     bool raised = s->usage_tokens > counted_tokens(s);
     if (tokens == 0 || (raised && s->choices != 1)) return (tpot){0, 0};
     if (raised) tokens = s->usage_tokens;
-    if (raised && choice->last_ns == choice->first_ns) return (tpot){0, 0}; /* all in one message: no time between */
+    if (choice->last_ns == choice->first_ns) return (tpot){0, 0}; /* all in one message: no time between */
     return (tpot){choice->last_ns - choice->first_ns, tokens - 1};
 }
 

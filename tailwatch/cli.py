@@ -86,7 +86,8 @@ def _doctor(parsed: argparse.Namespace) -> int:
         snapshot, context = _load(_read(parsed.file))
     except urllib.error.HTTPError as error:
         return _wrong(
-            f"{parsed.file}: it answered {error.code}; with tailwatch inside it tells its numbers to its own user on its own machine"
+            f"{parsed.file}: it answered {error.code}; "
+            "with tailwatch inside it tells its numbers to its own user on its own machine"
         )
     except urllib.error.URLError as error:
         return _wrong(f"{parsed.file}: no server answers there: {error.reason}")

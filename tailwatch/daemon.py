@@ -1,7 +1,8 @@
 """One quiet thread for everything that is neither stamping nor serving: logs, history, checks.
 
-It is started when the first request or stream comes, not at install, so that a server may fork first; a fork
-child starts its own. It wakes four times a second, does little under the GIL and never raises.
+With an app it is started by the app's start-up or the first request, not by install(), so that a server may fork
+first; without an app by install(). A fork child starts its own. It wakes four times a second, does little under the
+GIL and never raises.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tailwatch import _hot
 from tailwatch.report import CAUSE_NAMES, format_slow
@@ -23,6 +24,7 @@ _MOST_HELD = 512  # half the ring: held back longer, pauses would be overwritten
 _DROP_SLOW_LOG, _DROP_PAUSE_LOG = 0, 1
 
 logger = logging.getLogger("tailwatch")
+_Timed = TypeVar("_Timed")
 
 
 def asked_level() -> int:
@@ -77,14 +79,12 @@ class PauseLog:
         return SETTLE_IN_FLIGHT_NS if in_flight and held < _MOST_HELD else SETTLE_NS
 
     def _log(self, pauses: Sequence[Pause], so_far: bool) -> None:
-        for pause in _longest(pauses, lambda pause: pause.seconds):
+        shown, rest = _longest(pauses, lambda pause: pause.seconds)
+        for pause in shown:
             logger.log(self._level(pause.seconds), "%s", format_pause(pause, so_far=so_far))
             time.sleep(0)
-        rest = _rest(pauses, lambda pause: pause.seconds)
         if rest:
-            logger.log(
-                self._level(max(rest)), "gc pauses: and %d more, the longest %.1f ms", len(rest), max(rest) * 1e3
-            )
+            logger.log(self._level(rest[0]), "gc pauses: and %d more, the longest %.1f ms", len(rest), rest[0] * 1e3)
 
     def _level(self, seconds: float) -> int:
         return logging.WARNING if self.warn and seconds >= self.warn else asked_level()
@@ -119,9 +119,20 @@ class SlowLog:
         self._log([gap for gap in gaps if gap.gap >= self.slow])
 
     def _log(self, gaps: Sequence[SlowGap]) -> None:
-        for gap in _longest(gaps, lambda gap: gap.gap):
+        shown, rest = _longest(gaps, lambda gap: gap.gap)
+        for gap in shown:
             logger.warning("slow %s", format_slow(gap))
             time.sleep(0)
-        rest = _rest(gaps, lambda gap: gap.gap)
         if rest:
-            logger.warning("slow gaps: and %d more, the longest %.1f ms", len(rest), max(rest) * 1e3)
+            logger.warning("slow gaps: and %d more, the longest %.1f ms", len(rest), rest[0] * 1e3)
+
+
+def _longest(items: Sequence[_Timed], seconds: Callable[[_Timed], float]) -> tuple[list[_Timed], list[float]]:
+    """The longest few in the order they came, and the lengths of the others, the longest first."""
+    order = sorted(range(len(items)), key=lambda i: -seconds(items[i]))
+    return [items[i] for i in sorted(order[:MOST_LINES])], [seconds(items[i]) for i in order[MOST_LINES:]]
+
+
+def _count(count: Callable[[int], None], reason: int, times: int) -> None:
+    for _ in range(min(times, 100_000)):
+        count(reason)

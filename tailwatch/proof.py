@@ -32,7 +32,7 @@ def proof() -> Iterator[str]:
 
 
 def holds(value: str) -> bool:
-    """Whether a value of HEADER proves that it comes from this machine. Opens a file: not for an event loop's thread."""
+    """Whether a value of HEADER proves that it comes from this machine. Opens a file: not on an event loop."""
     match = _HEADER_VALUE.fullmatch(value)
     if match is None:
         return False

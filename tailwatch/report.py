@@ -20,7 +20,7 @@ CAUSE_NAMES = {
     "policy": "tailwatch's own freeze",
 }
 _PHASE_NAMES = {"ttft": "time to first token", "itl": "gaps between tokens"}
-_UNSPLIT = "rest (model and queue), not split,"  # a first token has no typical wait to compare with
+_UNSPLIT = "rest (model and queue, not split)"  # a first token has no typical wait to compare with
 _WIDTH = 110
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:us|ms|s)\b)")
 

@@ -759,6 +759,11 @@ class Records:
                 out.append(_pause(record, clock))
         return out, max(head, cursor), lost
 
+    @property
+    def pause_count(self) -> int:
+        """Pauses ever recorded: the newest cursor."""
+        return int(self._segment.pause.head)
+
     def short_pauses(self) -> tuple[int, float]:
         """How many pauses were too short to be recorded one by one, and their seconds together."""
         totals = self._segment.pause.totals

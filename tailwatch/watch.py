@@ -12,32 +12,38 @@ import os
 import platform
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from multiprocessing import parent_process
+from typing import Any, cast
 
 from tailwatch import _hot, snapshots
 from tailwatch.config import Config
 from tailwatch.daemon import Daemon, Task
 from tailwatch.diagnosis import DiagnosisContext, Finding, doctor
-from tailwatch.errors import AlreadyInstalledError, NotInstalledError
+from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
 from tailwatch.export.http import MetricsServer
 from tailwatch.export.prometheus import Exposition, Response, serve_http
 from tailwatch.goodput import parse_window
 from tailwatch.hooks import asgi
 from tailwatch.hooks.gc import Freeze, GCHook
 from tailwatch.hooks.routes import Routes
-from tailwatch.logs import PauseLog, SlowLog
+from tailwatch.inert import InertStream
+from tailwatch.logs import PauseLog, SlowLog, asked_level
 from tailwatch.version import VERSION
 
 logger = logging.getLogger("tailwatch")
 
 _ERROR_ASGI, _ERROR_GC_HOOK, _ERROR_POLICY, _ERROR_DAEMON, _ERROR_RENDER, _ERROR_REGISTRY = range(6)
 _GOODPUT_WINDOW = 60
+_ROLE_WITH_APP = "api"
 _FIXED = frozenset({"max_label_sets", "role", "metrics_port"})
 _FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start"})
 _lock = threading.RLock()
 _current: Watch | None = None
+_was_installed = False
+_spare_cores: dict[int, _hot.Core] = {}  # by max_label_sets, each free for the next install()
 _fork_hook = False
 
 
@@ -56,14 +62,7 @@ class Watch:
         self.app: Any = None
         self.notes: list[str] = []
         self.routes = Routes(config.routes)
-        self.core = _hot.Core(
-            config.role,
-            config.max_label_sets,
-            config.slo.as_core(),
-            int(config.slow_ms * 1e6),
-            self.routes.route_of,
-            asgi.timed_send,
-        )
+        self.core = _core_for(config, self.routes)
         self.gc = GCHook(self.core, config.gc)
         self.history = snapshots.History()
         self._records = snapshots.Records(self.core.address)
@@ -78,8 +77,9 @@ class Watch:
             goodput_window=_GOODPUT_WINDOW,
             on_registry_error=lambda: self.core.count_error(_ERROR_REGISTRY),
         )
-        self._attached: list[asgi.Attached] = []
+        self._apps: list[weakref.ref[asgi.Attached]] = []  # each is held by its app, and goes with it
         self._close_port: MetricsServer | None = None
+        self._said_alone = False
         self._daemon = Daemon(
             [
                 Task(self._pause_log.drain, 0.25),
@@ -88,6 +88,13 @@ class Watch:
                 Task(self._remember, 5.0),
             ],
             lambda: self.core.count_error(_ERROR_DAEMON),
+        )
+
+    def __repr__(self) -> str:
+        config = self.config
+        return (
+            f"<tailwatch {VERSION}: {self.memory_bytes / 2**20:.1f} MiB fixed, {config.max_label_sets} label sets, "
+            f"gc={config.gc}, SLO {config.slo.text}>"
         )
 
     # ---- what users ask ----
@@ -139,38 +146,54 @@ class Watch:
             thresholds=gc.get_threshold(),
             python_version=sys.version_info[:3],
             unknown_environment=self.config.unknown_environment,
+            memory_bytes=self.memory_bytes,
             notes=list(self.notes),
         )
 
     # ---- install and undo ----
 
     def start(self) -> None:
-        """Hook the collector and serve what needs no app."""
+        """Hook the collector."""
         if self.config.gc != "off":
             self.gc.attach()
-        if self.config.metrics_port:
-            self._close_port = serve_http(
-                self.config.metrics_port, self.exposition, on_error=lambda: self.core.count_error(_ERROR_RENDER)
-            )
+
+    def open_port(self, *, by_argument: bool) -> None:
+        """Serve the metrics on ``metrics_port``. One that the environment gives every process, and that is not free,
+        is no error of any of them; one asked for here is: OptionError."""
+        port = self.config.metrics_port
+        try:
+            self._close_port = serve_http(port, self.exposition, on_error=lambda: self.core.count_error(_ERROR_RENDER))
+        except OSError as error:
+            if by_argument:
+                expected = f"expected a TCP port to listen on, but {error.strerror or error}"
+                raise OptionError.of("metrics_port", port, expected) from error
+            self.core.count_error(_ERROR_RENDER)
+            self._warn(f"TAILWATCH_METRICS_PORT={port}: metrics are not served, {error.strerror or error}")
+
+    def start_daemon(self) -> None:
+        """For a process without an app: no request will start it."""
+        self._daemon.start()
 
     def attach(self, app: Any, *, wrap: bool = False) -> Any:
         """Put the stamping layer around an app; ``wrap`` leaves the object itself alone. Returns what to serve."""
         attached = asgi.attach(app, self._hook(), wrap=wrap)
-        if attached not in self._attached:
-            self._attached.append(attached)
+        if attached not in self._attached():
+            self._apps = [weakref.ref(each) for each in (*self._attached(), attached)]
         if self.app is None:
             self.app = attached.app
+            self._become_api()
         return attached.app
 
     def adopt(self, config: Config) -> None:
         """Take over options given in code after a door (Middleware) had installed: the arguments win."""
         differing = config.explicit.intersection(self.config.differing(config))
-        fixed = sorted(differing & (_FIXED | _FIXED_PER_APP if self._attached else _FIXED))
+        keep = _FIXED | _FIXED_PER_APP if self._attached() else _FIXED
+        fixed = sorted(differing & keep)
         if fixed:
             self.notes.append(
                 f"install() came after a door had installed: {', '.join(fixed)} could no longer be changed there"
             )
-        changed = {name: getattr(config, name) for name in config.explicit - _FIXED}
+        changed = {name: getattr(config, name) for name in config.explicit - keep}
         self.config = replace(self.config, **changed)
         self.door = False
         self.core.configure(self.config.slo.as_core(), int(self.config.slow_ms * 1e6))
@@ -182,15 +205,19 @@ class Watch:
     def stop(self) -> list[str]:
         """Undo everything. Returns what could not be undone, a sentence each."""
         self._daemon.stop()
-        report = [sentence for attached in self._attached if (sentence := attached.detach())]
+        report = [sentence for attached in self._attached() if (sentence := attached.detach())]
         report += self.gc.detach()
         if self._close_port is not None:
             self._close_port()
-        self._attached, self._close_port = [], None
+        self._apps, self._close_port = [], None
+        self._guarded(self._log_last, _ERROR_DAEMON)()
+        _spare_cores[self.config.max_label_sets] = self.core
         return report
 
     def after_fork(self) -> None:
-        """In a child: its numbers start from zero, its daemon starts anew with its first request."""
+        """In a child: its numbers start from zero, its daemon starts anew: with its first request, without an app now
+        if the parent's ran (threading has put itself in order by then: it was imported before us)."""
+        ran = self._daemon.running
         self.core.reset()
         self.history = snapshots.History()
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
@@ -198,6 +225,8 @@ class Watch:
         self.exposition.after_fork()
         if self._close_port is not None:
             self._close_port.after_fork()
+        if ran and self.app is None:
+            self._daemon.start()
 
     # ---- called by the hooks ----
 
@@ -210,7 +239,7 @@ class Watch:
             snapshot=self._snapshot_answer,
             metrics_path=self.config.metrics_path,
             on_request=self._daemon.start,
-            on_startup=self._guarded(self.gc.on_startup),
+            on_startup=self._guarded(self._on_startup),
             on_idle=self._guarded(self.gc.on_idle),
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
         )
@@ -219,12 +248,12 @@ class Watch:
         body = json.dumps({"snapshot": self.snapshot().as_dict(), "context": self.context().as_dict()}).encode()
         return Response("application/json", "", tuple(body[i : i + 65536] for i in range(0, len(body), 65536)))
 
-    def _guarded(self, act: Callable[[], None]) -> Callable[[], None]:
+    def _guarded(self, act: Callable[[], None], where: int = _ERROR_POLICY) -> Callable[[], None]:
         def guarded() -> None:
             try:
                 act()
             except Exception:
-                self.core.count_error(_ERROR_POLICY)
+                self.core.count_error(where)
 
         return guarded
 
@@ -232,6 +261,37 @@ class Watch:
         """A stream ended; when none is left the collector's policy may act."""
         if self.core.in_flight == 0:
             self._guarded(self.gc.on_idle)()
+
+    def _attached(self) -> list[asgi.Attached]:
+        return [attached for each in self._apps if (attached := each()) is not None]
+
+    def _become_api(self) -> None:
+        """What got its first app is no worker any more, unless it was named so, or has already been seen as one."""
+        if "role" in self.config.explicit or self.config.role == _ROLE_WITH_APP:
+            return
+        if self.core.opened:
+            self.notes.append(f"the app came after requests were counted: the role stays {self.config.role!r}")
+            return
+        self.config = replace(self.config, role=_ROLE_WITH_APP)
+        self.core.rebind(_ROLE_WITH_APP, self.routes.route_of, asgi.timed_send)
+
+    def _on_startup(self) -> None:
+        self._daemon.start()
+        if parent_process() is not None and not self._said_alone:
+            self._said_alone = True
+            self._warn(
+                "another process started this one (one of several workers, or a reloader's): /metrics and "
+                "tailwatch.snapshot() tell of this process alone"
+            )
+        self.gc.on_startup()
+
+    def _warn(self, sentence: str) -> None:
+        self.notes.append(sentence)
+        logger.warning("tailwatch: %s", sentence)
+
+    def _log_last(self) -> None:
+        self._pause_log.drain(last=True)
+        self._slow_log.drain()
 
     def _adopt_policy(self, policy: str) -> None:
         if policy == self.gc.policy:
@@ -256,7 +316,7 @@ class StreamContext:
 
     __slots__ = ("_stream", "_watch")
 
-    def __init__(self, watch: Watch, stream: _hot.Stream) -> None:
+    def __init__(self, watch: Watch | None, stream: _hot.Stream) -> None:
         self._watch = watch
         self._stream = stream
 
@@ -265,7 +325,8 @@ class StreamContext:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._stream.end(error)
-        self._watch.idle()
+        if self._watch is not None:
+            self._watch.idle()
 
     async def __aenter__(self) -> _hot.Stream:
         return self._stream
@@ -292,29 +353,52 @@ def _through_door(app: Any, options: dict[str, object]) -> Any:
     with _lock:
         config = Config.load(app=True, **options)
         if _current is None:
-            _current = _begin(config, app, door=True)
+            _current = _begin(config, app, options, door=True)
             return _current.app
         if ignored := _overruled(_current, config, options):
             _current.notes.append(f"Middleware came second: its {', '.join(ignored)} had no effect")
         return _current.attach(app, wrap=True)
 
 
-def _begin(config: Config, app: Any, *, door: bool) -> Watch:
+def _core_for(config: Config, routes: Routes) -> _hot.Core:
+    """A writer from zero. A segment stays mapped while the process lives: one of this size that an earlier install()
+    has left is used again."""
+    slo, slow_ns = config.slo.as_core(), int(config.slow_ms * 1e6)
+    core = _spare_cores.pop(config.max_label_sets, None)
+    if core is None:
+        return _hot.Core(config.role, config.max_label_sets, slo, slow_ns, routes.route_of, asgi.timed_send)
+    core.reset()
+    core.streamed()
+    core.configure(slo, slow_ns)
+    core.rebind(config.role, routes.route_of, asgi.timed_send)
+    return core
+
+
+def _begin(config: Config, app: Any, options: dict[str, object], *, door: bool) -> Watch:
     """A Watch at work around an app (None: without one); when anything of that fails, nothing is left behind."""
     watch = Watch(config, door=door)
     try:
         watch.start()
         if app is not None:
             watch.attach(app, wrap=door)
+        _open_port(watch, app, by_argument=options.get("metrics_port") is not None)
     except BaseException:
         watch.stop()
         raise
     _follow_forks()
-    logger.info(
-        "tailwatch %s: %.1f MiB fixed, %d label sets, gc=%s, SLO %s",
-        VERSION, watch.memory_bytes / 2**20, config.max_label_sets, config.gc, config.slo.text,
-    )  # fmt: skip
+    asked = config.gc_warn_ms or config.gc_log_all or config.slow_ms
+    logger.log(asked_level() if asked else logging.INFO, "%s", repr(watch)[1:-1])
+    if app is None:
+        watch.start_daemon()
     return watch
+
+
+def _open_port(watch: Watch, app: Any, *, by_argument: bool) -> None:
+    port = watch.config.metrics_port
+    if port and app is not None and not by_argument:
+        watch.notes.append(f"TAILWATCH_METRICS_PORT={port} was ignored: it is for processes without an app")
+    elif port:
+        watch.open_port(by_argument=by_argument)
 
 
 def _follow_forks() -> None:
@@ -349,7 +433,7 @@ def install(app: Any = None, **options: object) -> Watch:
     with _lock:
         config = Config.load(app=app is not None, **options)
         if _current is None:
-            _current = _begin(config, app, door=False)
+            _current = _begin(config, app, options, door=False)
             return _current
         if _current.door:
             _current.adopt(config)
@@ -380,11 +464,15 @@ def uninstall() -> list[str]:
     Returns:
         What could not be undone and became inert instead, a sentence each; empty when nothing is left.
         Without an install() before, nothing happens.
+
+    stream() gives streams that do nothing from now on. The memory of the numbers stays mapped, as snapshots and
+    kept Watches may read it; the next install() with the same ``max_label_sets`` starts from zero in it.
     """
-    global _current
+    global _current, _was_installed
     with _lock:
         watch, _current = _current, None
         report = watch.stop() if watch is not None else []
+        _was_installed = _was_installed or watch is not None
     for sentence in report:
         logger.warning("tailwatch: %s", sentence)
     return report
@@ -414,7 +502,13 @@ def stream(
     request_id: str = "",
     trace_id: str = "",
 ) -> StreamContext:
-    """A request stamped by hand, ``with`` or ``async with``. See Watch.stream."""
+    """A request stamped by hand, ``with`` or ``async with``. See Watch.stream. After uninstall() it does nothing.
+
+    Raises:
+        NotInstalledError: install() was never called.
+    """
+    if _current is None and _was_installed:
+        return StreamContext(None, cast("_hot.Stream", InertStream(arrival)))
     return current().stream(model=model, route=route, arrival=arrival, request_id=request_id, trace_id=trace_id)
 
 

@@ -407,6 +407,7 @@ static PyObject *send_turn(PyObject *op, PyObject *unused) {
     self->model_len = 0;
     tw_scan_init(&self->scan, TW_FRAMING_MESSAGE);
     open_at(self, now, now, TW_ARRIVAL_ASGI);
+    if (self->stream->by_hand) label(self); /* else by its first token, which we see */
     if (raise_on(self)) return NULL;
     Py_RETURN_NONE;
 }

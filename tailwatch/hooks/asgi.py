@@ -52,7 +52,7 @@ class Hook:
 class Attached:
     """One app with the layer on it. `app` is what to serve."""
 
-    __slots__ = ("_base", "app", "hook", "inert", "layer", "scrape", "__weakref__")
+    __slots__ = ("__weakref__", "_base", "app", "hook", "inert", "layer", "scrape")
 
     def __init__(self, app: Any, hook: Hook, base: type | None, scrape: Scrape | None) -> None:
         self.app = app

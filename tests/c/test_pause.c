@@ -175,6 +175,13 @@ TW_TEST(nested) {
     TW_CHECK_EQ(0, p->totals[TW_CAUSE_GC2].count);
     const tw_pause_totals totals = {1, 4 * MS, 0, 0, 0, 0, 6, 2, 700, 34};
     TW_CHECK_MEM(&totals, &p->totals[TW_CAUSE_POLICY], sizeof totals);
+    tw_pause_record record;
+    TW_CHECK(tw_pause_read(p, 0, &record));
+    TW_CHECK_EQ(6, record.collected);
+    TW_CHECK_EQ(2, record.uncollectable);
+    pause(p, TW_CAUSE_GC0, 20 * MS, 21 * MS);
+    TW_CHECK(tw_pause_read(p, 1, &record));
+    TW_CHECK_EQ(0, record.collected + record.uncollectable);
     check_conserved(p);
     free(p);
 }

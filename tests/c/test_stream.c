@@ -171,13 +171,15 @@ TW_TEST(saturating_gaps) {
     tw_stream_token(&s, UINT64_MAX, UINT32_MAX, 0);
     TW_CHECK_EQ(TW_REASON_LATE, tw_stream_verdict(&s, UINT64_MAX, TW_END_FINISHED));
     tw_stream_usage(&s, UINT64_MAX);
-    TW_CHECK_EQ(UINT64_MAX, tw_stream_tokens(&s));
-    TW_CHECK_EQ(TW_REASON_GOOD, tw_stream_verdict(&s, UINT64_MAX, TW_END_FINISHED)); /* 2^64 ns, 2^64 tokens */
+    TW_CHECK_EQ(UINT32_MAX, s.usage_tokens); /* no answer is longer: a hostile count raises nothing here */
+    TW_CHECK_EQ(21 + 2 * (uint64_t)UINT32_MAX, tw_stream_tokens(&s));
+    TW_CHECK_EQ(TW_REASON_LATE, tw_stream_verdict(&s, UINT64_MAX, TW_END_FINISHED)); /* 2^64 ns, 2^33 tokens */
     tw_stream_close(&s, UINT64_MAX, TW_END_FINISHED);
     const tw_second *second = tw_segment_second(g, UINT64_MAX);
     TW_CHECK_EQ(UINT32_MAX, tw_low(second->due_met));
     TW_CHECK_EQ(UINT32_MAX, tw_high(second->due_met));
-    TW_CHECK_EQ(1, second->good_miss);
+    TW_CHECK_EQ(0, tw_low(second->good_miss));
+    TW_CHECK_EQ(1, tw_high(second->good_miss));
     tw_segment_destroy(g);
 }
 
@@ -215,6 +217,96 @@ TW_TEST(usage_raises_and_never_lowers) {
     TW_CHECK_EQ(1, counts_of(&s.series->tpot).count);
     TW_CHECK_EQ(2, counts_of(&s.series->e2e).count);
     tw_segment_destroy(g);
+}
+
+TW_TEST(a_usage_past_32_bits_is_cut) {
+    tw_segment *g = segment_of(&NO_SLO, 0);
+    tw_stream s;
+    open_at(&s, g, 0);
+    steady(&s, MS, 10 * MS, 1);
+    tw_stream_usage(&s, UINT64_MAX);
+    TW_CHECK_EQ(UINT32_MAX, tw_stream_tokens(&s));
+    tw_stream_close(&s, 20 * MS, TW_END_FINISHED);
+    TW_CHECK_EQ(UINT32_MAX, s.series->output_tokens);
+    tw_segment_destroy(g);
+}
+
+TW_TEST(tpot_of_one_message_is_not_known) {
+    tw_slo slo = {.tpot_ns = MS};
+    for (int usage = 0; usage < 2; ++usage) { /* raised by the server's count, or all given in the message */
+        tw_segment *g = segment_of(&slo, 0);
+        tw_stream s;
+        open_at(&s, g, 0);
+        tw_stream_token(&s, 5 * MS, usage ? 1 : 7, 0);
+        if (usage) tw_stream_usage(&s, 7);
+        tw_stream_close(&s, 9 * MS, TW_END_FINISHED);
+        TW_CHECK_EQ(7, s.series->output_tokens);
+        TW_CHECK_EQ(0, counts_of(&s.series->tpot).count);
+        TW_CHECK_EQ(1, s.series->reasons[TW_REASON_GOOD]);
+
+        open_at(&s, g, 0); /* not known, so nothing says that the bound was kept */
+        tw_stream_token(&s, 5 * MS, usage ? 1 : 7, 0);
+        if (usage) tw_stream_usage(&s, 7);
+        tw_stream_close(&s, 9 * MS, TW_END_ERROR);
+        TW_CHECK_EQ(1, tw_high(tw_segment_second(g, 0)->ttft_tpot)); /* that of the answer above */
+
+        open_at(&s, g, 0); /* in two messages it is known */
+        tw_stream_token(&s, 5 * MS, usage ? 1 : 4, 0);
+        tw_stream_token(&s, 11 * MS, usage ? 1 : 3, 0);
+        if (usage) tw_stream_usage(&s, 7);
+        tw_stream_close(&s, 19 * MS, TW_END_FINISHED);
+        TW_CHECK_EQ(1, counts_of(&s.series->tpot).count);
+        TW_CHECK_EQ(MS, counts_of(&s.series->tpot).sum_low);
+        tw_segment_destroy(g);
+    }
+}
+
+TW_TEST(choices_in_one_message_make_one_gap) {
+    tw_segment *g = segment_of(&NO_SLO, 0);
+    tw_stream s;
+    open_at(&s, g, 0);
+    tw_stream_token_also(&s, 1, 3); /* no message yet */
+    TW_CHECK_EQ(0, tw_stream_tokens(&s) + s.choices);
+    for (uint64_t i = 1; i <= 3; ++i) {
+        tw_stream_token(&s, i * 10 * MS, 1, 0);
+        tw_stream_token_also(&s, 2, 1);
+        tw_stream_token_also(&s, 0, 2);
+        tw_stream_token_also(&s, 1, TW_CHOICES);
+    }
+    TW_CHECK_EQ(TW_CHOICES + 1, s.choices);
+    TW_CHECK_EQ(1, g->drops[TW_DROP_CHOICE]);
+    TW_CHECK_EQ(12, s.series->output_tokens);
+    tw_counts itl = counts_of(&s.series->itl);
+    TW_CHECK_EQ(2, itl.count);
+    TW_CHECK_EQ(20 * MS, itl.sum_low);
+    TW_CHECK_EQ(10 * MS, itl.min_ns);
+    TW_CHECK_EQ(1, counts_of(&s.series->ttft).count);
+    tw_stream_close(&s, 40 * MS, TW_END_FINISHED);
+    tw_counts tpot = counts_of(&s.series->tpot);
+    TW_CHECK_EQ(2, tpot.count);
+    TW_CHECK_EQ(10 * MS + 4 * MS, tpot.sum_low);
+    tw_stream_token_also(&s, 1, 0);
+    TW_CHECK_EQ(12, tw_stream_tokens(&s));
+    tw_segment_destroy(g);
+}
+
+TW_TEST(a_request_is_judged_by_the_bounds_it_opened_with) {
+    tw_slo slo = {.ttft_ns = 10 * MS, .tpot_ns = MS}, none = NO_SLO;
+    for (int tightened = 0; tightened < 2; ++tightened) {
+        tw_segment *g = segment_of(tightened ? &none : &slo, 0);
+        tw_stream s;
+        open_at(&s, g, 0);
+        g->slo = tightened ? slo : none;
+        tw_stream_token(&s, 100 * MS, 1, 0);
+        tw_stream_token(&s, 200 * MS, 3, 0);
+        TW_CHECK_EQ(tightened ? TW_REASON_GOOD : TW_REASON_LATE, tw_stream_verdict(&s, S, TW_END_FINISHED));
+        TW_CHECK_EQ(tightened ? 0 : 10 + 100 + 2, s.due); /* each 10 ms, then each ms, then two at once */
+        tw_stream_close(&s, S, TW_END_FINISHED);
+        open_at(&s, g, 0);
+        tw_stream_token(&s, 100 * MS, 1, 0);
+        TW_CHECK_EQ(tightened ? TW_REASON_LATE : TW_REASON_GOOD, tw_stream_verdict(&s, S, TW_END_FINISHED));
+        tw_segment_destroy(g);
+    }
 }
 
 TW_TEST(tpot_is_per_choice) {
@@ -270,6 +362,12 @@ TW_TEST(an_opaque_body_has_no_token_times) {
     tw_stream_token(&s, 50 * MS, 1, 0);
     TW_CHECK_EQ(1, g->drops[TW_DROP_OPAQUE]);
     TW_CHECK_EQ(0, g->drops[TW_DROP_LATE_STAMP]);
+    TW_CHECK_EQ(TW_REASON_GOOD, tw_stream_verdict(&s, 5 * MS, TW_END_FINISHED));
+    TW_CHECK_EQ(TW_REASON_LATE, tw_stream_verdict(&s, 6 * MS, TW_END_FINISHED)); /* nothing came before its end */
+    TW_CHECK_EQ(TW_REASON_ABORT_LATE, tw_stream_verdict(&s, 60 * MS, TW_END_ABORT));
+    tw_stream_body(&s, 5 * MS);
+    tw_stream_body(&s, 50 * MS);
+    TW_CHECK_EQ(5 * MS, s.body_ns);
     TW_CHECK_EQ(TW_REASON_ABORT_EARLY, tw_stream_verdict(&s, 60 * MS, TW_END_ABORT));
     TW_CHECK_EQ(TW_REASON_LATE, tw_stream_verdict(&s, 101 * MS, TW_END_FINISHED));
     tw_stream_close(&s, 60 * MS, TW_END_FINISHED);
@@ -285,6 +383,42 @@ TW_TEST(an_opaque_body_has_no_token_times) {
     tw_stream_opaque(&s);
     tw_stream_close(&s, 8 * MS, TW_END_FINISHED);
     TW_CHECK_EQ(0, counts_of(&s.series->tpot).count);
+    tw_segment_destroy(g);
+}
+
+TW_TEST(an_answer_without_a_token_is_judged_by_its_first_bytes) {
+    tw_slo slo = {.ttft_ns = 10 * MS};
+    static const struct { uint64_t arrival, body, end; tw_reason expected; } cases[] = {
+        {0, 10 * MS, 90 * MS, TW_REASON_GOOD},
+        {0, 11 * MS, 90 * MS, TW_REASON_LATE},
+        {0, 0, 10 * MS, TW_REASON_GOOD}, /* 0: no byte ever */
+        {0, 0, 11 * MS, TW_REASON_LATE},
+        {30 * MS, 1, 90 * MS, TW_REASON_GOOD}, /* bytes before arrival count as arrival */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i)
+        for (int opaque = 0; opaque < 2; ++opaque) {
+            tw_segment *g = segment_of(&slo, 0);
+            tw_stream s;
+            open_at(&s, g, cases[i].arrival);
+            if (opaque) tw_stream_opaque(&s);
+            if (cases[i].body) tw_stream_body(&s, cases[i].body);
+            tw_stream_close(&s, cases[i].end, TW_END_FINISHED);
+            TW_CHECK_EQ(1, s.series->reasons[cases[i].expected]);
+            TW_CHECK_EQ(cases[i].expected == TW_REASON_GOOD, tw_low(tw_segment_second(g, 0)->ttft_tpot));
+            TW_CHECK_EQ(0, counts_of(&s.series->ttft).count);
+            tw_segment_destroy(g);
+        }
+}
+
+TW_TEST(a_token_is_judged_before_the_bytes_around_it) {
+    tw_slo slo = {.ttft_ns = 10 * MS};
+    tw_segment *g = segment_of(&slo, 0);
+    tw_stream s;
+    open_at(&s, g, 0);
+    tw_stream_body(&s, 1 * MS); /* a comment, a role: no content yet */
+    TW_CHECK_EQ(TW_REASON_ABORT_LATE, tw_stream_verdict(&s, 11 * MS, TW_END_ABORT));
+    tw_stream_token(&s, 11 * MS, 1, 0);
+    TW_CHECK_EQ(TW_REASON_LATE, tw_stream_verdict(&s, 12 * MS, TW_END_FINISHED));
     tw_segment_destroy(g);
 }
 
@@ -911,10 +1045,16 @@ typedef struct verdict_case {
 static const verdict_case VERDICTS[] = {
     {{0}, 200, 0, 5, 10, 10, 60, TW_END_FINISHED, TW_REASON_GOOD},
     {{0}, 0, 0, 0, 0, 0, 60, TW_END_FINISHED, TW_REASON_GOOD},
-    {{0}, 399, 0, 0, 0, 0, 60, TW_END_FINISHED, TW_REASON_GOOD},
+    {{0}, 299, 0, 0, 0, 0, 60, TW_END_FINISHED, TW_REASON_GOOD},
+    {{0}, 300, 0, 0, 0, 0, 60, TW_END_FINISHED, TW_REASON_3XX},
+    {TTFT(1), 307, 0, 0, 0, 0, 60, TW_END_FINISHED, TW_REASON_3XX},
+    {TTFT(1), 399, 1, 0, 0, 0, 60, TW_END_ERROR, TW_REASON_3XX},
+    {TTFT(1), 304, 0, 0, 0, 0, 60, TW_END_ABORT, TW_REASON_3XX},
+    {{0}, 302, 0, 0, 0, 0, 60, TW_END_TIMEOUT, TW_REASON_TIMEOUT},
     {TTFT(10), 200, 0, 2, 10, 99, 200, TW_END_FINISHED, TW_REASON_GOOD},
     {TTFT(10), 200, 0, 2, 11, 1, 200, TW_END_FINISHED, TW_REASON_LATE},
-    {TTFT(10), 200, 0, 0, 0, 0, 200, TW_END_FINISHED, TW_REASON_GOOD}, /* one piece: no first token to judge */
+    {TTFT(10), 200, 0, 0, 0, 0, 10, TW_END_FINISHED, TW_REASON_GOOD}, /* no token: its end was its first byte */
+    {TTFT(10), 200, 0, 0, 0, 0, 11, TW_END_FINISHED, TW_REASON_LATE},
     {TPOT(10), 200, 0, 5, 99, 10, 200, TW_END_FINISHED, TW_REASON_GOOD},
     {TPOT(10), 200, 0, 5, 99, 11, 200, TW_END_FINISHED, TW_REASON_LATE},
     {TPOT(10), 200, 0, 1, 99, 11, 200, TW_END_FINISHED, TW_REASON_GOOD},
@@ -966,7 +1106,7 @@ static void check_verdict(const verdict_case *c) {
         fprintf(stderr, "verdict case %d\n", (int)(c - VERDICTS));
     tw_stream_close(&s, end, c->how);
     tw_outcome outcome = tw_reason_outcome(c->expected);
-    bool answered = c->how == TW_END_FINISHED && c->status < 400 && !c->failed;
+    bool answered = c->how == TW_END_FINISHED && c->status < 300 && !c->failed;
     const tw_second *second = tw_segment_second(g, end);
     for (int reason = 0; reason < TW_REASONS; ++reason)
         TW_CHECK_EQ(reason == (int)c->expected, s.series->reasons[reason]);
@@ -1074,10 +1214,10 @@ TW_TEST(windows_match_brute_force) {
         open_at(&s, g, now - tw_test_random_below(&random, 3 * S));
         for (uint64_t k = tw_test_random_below(&random, 6); k > 0; --k)
             tw_stream_token(&s, s.last_ns + tw_test_random_below(&random, 100 * MS), 1, 0);
-        if (tw_test_random_below(&random, 5) == 0) s.status = 400 + (uint32_t)tw_test_random_below(&random, 110);
+        if (tw_test_random_below(&random, 5) == 0) s.status = 290 + (uint32_t)tw_test_random_below(&random, 220);
         tw_end how = tw_test_random_below(&random, 3) ? TW_END_FINISHED : (tw_end)tw_test_random_below(&random, 4);
         uint64_t end = now > s.last_ns ? now : s.last_ns;
-        bool answered = how == TW_END_FINISHED && s.status < 400;
+        bool answered = how == TW_END_FINISHED && s.status < 300;
         done[i] = (finish){end, s.due, s.met, tw_stream_verdict(&s, end, how), answered};
         tw_stream_close(&s, end, how);
         if (i % 50 != 49) continue;
@@ -1149,7 +1289,9 @@ TW_TEST(ten_million_stamps_leave_memory_as_it_was) {
 TW_MAIN(one_request_from_arrival_to_end, a_late_arrival_is_entry, closing_twice_counts_once,
         stamps_after_the_end_are_dropped_and_counted, times_that_go_backwards_count_as_the_last_stamp,
         a_message_without_tokens_is_no_stamp, saturating_gaps, fluidity_never_overflows, usage_raises_and_never_lowers,
-        tpot_is_per_choice, choices_beyond_the_tracked_ones_are_counted_once, an_opaque_body_has_no_token_times,
+        a_usage_past_32_bits_is_cut, tpot_of_one_message_is_not_known, choices_in_one_message_make_one_gap,
+        a_request_is_judged_by_the_bounds_it_opened_with, an_answer_without_a_token_is_judged_by_its_first_bytes,
+        a_token_is_judged_before_the_bytes_around_it, tpot_is_per_choice, choices_beyond_the_tracked_ones_are_counted_once, an_opaque_body_has_no_token_times,
         an_abandoned_wait_is_one_before_the_first_token, slow_clients_are_told_apart, slow_records_say_whose_they_are,
         typical_is_the_median_of_the_last_16, a_new_stream_starts_with_its_label_sets_typical_gap,
         without_a_typical_gap_nothing_is_late, slow_is_over_20_ms_and_4_typical_gaps, late_is_not_overlap,

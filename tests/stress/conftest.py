@@ -41,9 +41,8 @@ def run_script(native: Path, tmp_path: Path):
         env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(native), **environment}
         if preload:
             env["LD_PRELOAD"] = str(native / "alloccount.so")
-        done = subprocess.run(
-            [sys.executable, str(path), *arguments], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=timeout
-        )
+        command = [sys.executable, str(path), *arguments]
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=timeout)
         assert done.returncode == 0, done.stderr[-4000:]
         return done.stdout
 

@@ -21,7 +21,7 @@ def test_hostile_labels_fill_the_table_and_no_more(names: int) -> None:
     start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
     before = 0
     for i in range(names):
-        sender = core.request({"headers": [], "path": f"/{i}/é\n\"{i}"}, _sink, True, 1, 1, 0, 1, None, False)
+        sender = core.request({"headers": [], "path": f'/{i}/é\n"{i}'}, _sink, True, 1, 1, 0, 1, None, False)
         sender.send(start)
         frame = b'data: {"model":"m-%d\\"","choices":[{"index":0,"text":"x"}]}\n\n' % i
         sender.send({"type": "http.response.body", "body": frame, "more_body": False})

@@ -46,7 +46,8 @@ import json, itertools, gc
 import gcprobe
 from tailwatch import _hot
 log = gcprobe.Log(1)
-core = _hot.Core("api", 8, (0, 0, 0, 0, 990000), 0, lambda scope: "/v1/completions", lambda awaitable, stream: awaitable)
+route_of, timed_send = (lambda scope: "/v1/completions"), (lambda awaitable, stream: awaitable)
+core = _hot.Core("api", 8, (0, 0, 0, 0, 990000), 0, route_of, timed_send)
 scope = {"type": "http", "headers": []}
 sink = lambda message: None
 sender = core.request(scope, sink, True, _hot.now(), _hot.now(), 0, 1, None, False)
@@ -101,7 +102,9 @@ class Allocates:
 
 noop = gcprobe.noop
 print(json.dumps({
-    "ours": allocations_inside(*ours), "noop": allocations_inside(noop, noop), "control": allocations_inside(Allocates(), noop)
+    "ours": allocations_inside(*ours),
+    "noop": allocations_inside(noop, noop),
+    "control": allocations_inside(Allocates(), noop),
 }))
 """
 

@@ -24,7 +24,8 @@ port, streams = int(sys.argv[1]), int(sys.argv[2])
 selector = selectors.DefaultSelector()
 for _ in range(streams):
     s = socket.create_connection(("127.0.0.1", port))
-    s.sendall(b"POST /v1/completions HTTP/1.1\\\\r\\\\nhost: x\\\\r\\\\nconnection: close\\\\r\\\\ncontent-length: 0\\\\r\\\\n\\\\r\\\\n")
+    lines = ["POST /v1/completions HTTP/1.1", "host: x", "connection: close", "content-length: 0", "", ""]
+    s.sendall("\\\\r\\\\n".join(lines).encode())
     selector.register(s, selectors.EVENT_READ, [b""])
 left = streams
 while left:
@@ -36,7 +37,7 @@ while left:
             assert b"[DONE]" in key.data[0], key.data[0][-300:]
             left -= 1
 '''
-FRAME = b'data: {"id":"c","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" t","finish_reason":null}]}\\n\\n'
+FRAME = b'data: {"id":"c","model":"m","choices":[{"index":0,"text":" t","finish_reason":null}]}\\n\\n'
 rows, now = [], time.monotonic_ns
 
 async def app(scope, receive, send):
@@ -100,7 +101,8 @@ async def main():
     noise = asyncio.create_task(disturb(stop))
     thread = threading.Thread(target=busy, args=(flag,))
     thread.start()
-    client = await asyncio.create_subprocess_exec(sys.executable, "-c", CLIENT, str(listener.getsockname()[1]), str(streams))
+    command = [sys.executable, "-c", CLIENT, str(listener.getsockname()[1]), str(streams)]
+    client = await asyncio.create_subprocess_exec(*command)
     assert await client.wait() == 0
     stop.set(); flag.set()
     await noise
@@ -110,8 +112,7 @@ async def main():
 
 if loop == "uvloop":
     import uvloop
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) if hasattr(asyncio, "Runner") else __import__("contextlib").nullcontext() as runner:
-        runner.run(main()) if runner else (uvloop.install(), asyncio.run(main()))
+    uvloop.run(main())
 else:
     asyncio.run(main())
 

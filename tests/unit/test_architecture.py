@@ -31,7 +31,7 @@ LAYERS = (
     ("config", "_hot", "_cold"),
     ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "sse", "report", "saved"),
     ("diagnosis", "export", "export.*", "daemon"),
-    ("logs",),
+    ("logs", "inert"),
     ("watch",),
     ("",),
     ("demo", "demo.*"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import math
@@ -123,6 +124,8 @@ def test_nothing_is_an_answer() -> None:
     assert (finding.rule, finding.severity, finding.title) == ("nothing", "info", "I see nothing")
     for number in ("1003 finished requests", "100000 gaps", "p99 TTFT 200 ms", "p99 ITL 22 ms", "attainment 100.00%"):
         assert number in finding.detail
+    [finding] = doctor(snapshot(), dataclasses.replace(FROZEN, memory_bytes=3 * 2**20))
+    assert finding.detail.endswith("tailwatch itself takes 3.0 MiB, fixed at install.")
 
 
 def test_no_requests_is_an_answer() -> None:
@@ -450,6 +453,24 @@ def test_headline_explains_and_mends() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        ("gc_full", "`install(app, gc='freeze')` mends it"),
+        ("gc_increment", "`install(app, gc='freeze')` shortens it"),
+        ("gc0", "the freeze does not touch it: it is what each request allocates"),
+        ("gc1", "the freeze does not touch it: it is what each request allocates"),
+    ],
+)
+def test_the_freeze_is_promised_where_it_helps(cause: str, said: str) -> None:
+    """Frozen objects are those of the oldest generation; what a request allocates never was frozen."""
+    late = {"ttft": causes(), "itl": causes(**{cause: 5.0})}
+    snap = paused_server(late_by_phase=late)
+    assert said in headline(snap, OBSERVED)
+    freeze = "install(app, gc='freeze')"
+    assert (found(snap, OBSERVED)["gc-tail"].advice == freeze) is (cause not in ("gc0", "gc1"))
+
+
 def test_headline_when_frozen() -> None:
     """With the freeze done nothing is promised again."""
     assert headline(paused_server(), FROZEN).endswith("the heap is frozen: this is what newer objects cost")
@@ -491,6 +512,8 @@ def test_causes_in_words() -> None:
     """Named up to four fifths; split in full; nothing where there is nothing; unknown ones as they are."""
     assert name_causes(causes(gc2=9.0, gc0=1.0)) == "generation 2"
     assert name_causes(causes()) == "nothing"
+    assert name_causes(causes(gc2=3.0, gc1=2.9)) == "generation 2 and generation 1"
+    assert name_causes(causes(gc2=3.0, gc1=2.9, gc0=2.8)) == "generation 2, generation 1 and generation 0"
     assert split_by_cause(causes(policy=1.0, gc_full=2.0)) == "2 s of full collections, 1 s of tailwatch's own freeze"
     assert split_by_cause({"new": 1.0}, "to") == "1 s to new"
     assert split_by_cause(causes()) == "none"
@@ -551,6 +574,8 @@ def test_a_slow_first_token() -> None:
     )
     assert " ttft 183 ms token 17 route=/v1/completions model=tiny: no pause recorded in it; " in line
     assert "waited before the app 150 ms" in line
+    assert line.endswith("rest (model and queue, not split) 5 ms")
+    assert "unexplained" not in line
 
 
 def test_a_slow_gap_beyond_the_ring() -> None:
@@ -582,6 +607,17 @@ def test_the_tail_as_a_table() -> None:
     assert " ".join(second.split()) == "128 ms 256 ms 5 1.28 s 3 s 1 s -"
     assert sentence == "above 128 ms, 75% of the excess is: generation 2"
     assert len({len(line) for line in (header, first, second)}) == 1
+
+
+def test_the_tail_of_first_tokens_has_nothing_unexplained() -> None:
+    """The model and its queue are most of such a wait: told as what is not split, never as the cause."""
+    paused = snapshot(tail={"ttft": [octave(0.5, late={"gc2": 1.0}, unexplained=3.0)], "itl": []})
+    _, header, _, sentence = format_tail(paused).splitlines()
+    assert header.endswith("not split")
+    assert sentence == "above 500 ms, 25% of the wait is: generation 2"
+    rest = snapshot(tail={"ttft": [octave(0.5, unexplained=3.0)], "itl": []})
+    assert format_tail(rest).endswith("above 500 ms the wait is the model and its queue, which are not split")
+    assert "unexplained" not in format_tail(paused) + format_tail(rest)
 
 
 def test_an_empty_tail() -> None:

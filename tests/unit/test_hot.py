@@ -81,12 +81,17 @@ def test_streams_and_requests_in_flight_are_counted() -> None:
     assert (core.opened, core.in_flight) == (3, 2)
 
 
-@pytest.mark.parametrize("method", ["count_error", "count_drop"])
-@pytest.mark.parametrize("index", [-1, 6, 2**70, "x"])
-def test_counters_that_do_not_exist(method: str, index: Any) -> None:
-    """They are refused, and nothing is written."""
+@pytest.mark.parametrize(("method", "counters"), [("count_error", "errors"), ("count_drop", "drops")])
+@pytest.mark.parametrize("index", [-1, None, 2**70, "x"], ids=["-1", "one too many", "2**70", "x"])
+def test_counters_that_do_not_exist(method: str, counters: str, index: Any) -> None:
+    """They are refused, and nothing is written; the last one that exists is counted."""
+    core = make_core()
+    names = list(getattr(snapshots.take([core.address]), counters))
     with pytest.raises((ValueError, OverflowError, TypeError)):
-        getattr(make_core(), method)(index)
+        getattr(core, method)(len(names) if index is None else index)
+    assert not any(getattr(snapshots.take([core.address]), counters).values())
+    getattr(core, method)(len(names) - 1)
+    assert getattr(snapshots.take([core.address]), counters) == {**dict.fromkeys(names, 0), names[-1]: 1}
 
 
 def test_configure_takes_effect_at_once() -> None:
@@ -115,14 +120,104 @@ def test_policy_passes_nest() -> None:
 
 
 def test_cancel_pause_books_nothing() -> None:
-    """A pause whose end never comes is counted as lost and nowhere else."""
+    """A collection whose end never comes is counted as lost and as an error, and nowhere else."""
     core = make_core()
     core.cancel_pause()
-    core.policy_begin()
+    core.watch_gc(0, [], core.gc_last)
+    core.gc_first("start", {"generation": 2})
+    assert core.paused_now()
     core.cancel_pause()
     seen = snapshots.take([core.address])
     assert not core.paused_now()
     assert (sum(seen.paused.values()), seen.processes[0].lost) == (0, 1)
+    assert seen.errors == {**dict.fromkeys(seen.errors, 0), "gc_hook": 1}
+
+
+def test_cancel_pause_leaves_a_collection_that_ends() -> None:
+    """While the callable that closes it is in the list, an open collection goes on and is booked."""
+    core = make_core()
+    last = core.gc_last
+    core.watch_gc(0, [core.gc_first, last], last)
+    core.gc_first("start", {"generation": 1})
+    core.cancel_pause()
+    assert core.paused_now()
+    last("stop", {"generation": 1})
+    seen = snapshots.take([core.address])
+    assert (core.paused_now(), seen.processes[0].lost, seen.gc.collections["gc1"]) == (False, 0, 1)
+
+
+@pytest.mark.parametrize("collecting", [False, True])
+def test_cancel_pause_leaves_a_policy_pass(collecting: bool) -> None:
+    """A pass of ours goes on and is booked, also where a collection inside it lost its end."""
+    core = make_core()
+    core.watch_gc(0, [], core.gc_last)
+    core.policy_begin()
+    if collecting:
+        core.gc_first("start", {"generation": 2})
+    core.cancel_pause()
+    assert core.paused_now()
+    assert core.policy_end() is not None
+    seen = snapshots.take([core.address])
+    assert (core.paused_now(), seen.processes[0].lost) == (False, 0)
+    assert {cause: n for cause, n in seen.gc.collections.items() if n} == {"policy": 1}
+    assert seen.errors["gc_hook"] == collecting
+
+
+def test_a_callback_that_takes_itself_out_at_the_stop() -> None:
+    """The list skips our last callable then: the pause ends where the first saw it end, and charges no stream more."""
+    core = make_core()
+    first, last, callbacks = core.gc_first, core.gc_last, []
+    core.watch_gc(0, callbacks, last)
+
+    def once(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            callbacks.remove(once)
+
+    callbacks += [first, once, last]
+    stream = core.stream("m", "r", None, "", "")
+    for _ in range(20):
+        stream.token()
+    for phase in ("start", "stop"):
+        if phase == "stop":
+            before = _hot.now()
+        for callback in callbacks:  # as CPython walks it: by position
+            callback(phase, {"generation": 2})
+        if phase == "start":
+            time.sleep(0.002)
+        else:
+            after = _hot.now()
+    assert callbacks == [first, last]
+    assert core.paused_now()
+    time.sleep(0.005)
+    stream.token()
+    overlap = stream.overlap_ns
+    assert not core.paused_now()
+    assert 2_000_000 <= overlap < after - before + 5_000_000
+    time.sleep(0.002)
+    stream.token()
+    assert stream.overlap_ns == overlap
+    seen = snapshots.take([core.address])
+    assert seen.paused["gc2"] * 1e9 == pytest.approx(overlap, abs=2)
+    assert (seen.gc.collections["gc2"], seen.processes[0].lost, seen.errors["gc_hook"]) == (1, 0, 1)
+
+
+def test_a_lost_stop_is_settled_by_the_next_start() -> None:
+    """Without a stream that asks, the next collection closes the one before: both are booked, with one error."""
+    core = make_core()
+    callbacks = [core.gc_first, print, core.gc_last]
+    core.watch_gc(0, callbacks, callbacks[-1])
+    core.gc_first("start", {"generation": 0})
+    core.gc_first("stop", {"generation": 0})  # and the last one is skipped
+    ended = _hot.now()
+    time.sleep(0.005)
+    core.gc_first("start", {"generation": 1})
+    core.gc_last("start", {"generation": 1})
+    core.gc_first("stop", {"generation": 1})
+    core.gc_last("stop", {"generation": 1})
+    seen = snapshots.take([core.address])
+    assert (seen.gc.collections["gc0"], seen.gc.collections["gc1"], seen.errors["gc_hook"]) == (1, 1, 1)
+    assert seen.paused["gc0"] < 0.005
+    assert ended and not core.paused_now()
 
 
 def test_reset_forgets_and_inherited_streams_do_not_count() -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import tailwatch
 from tailwatch import _hot, logs, snapshots
-from tailwatch.logs import PauseLog, SlowLog
+from tailwatch.logs import MOST_LINES, PauseLog, SlowLog
 
 MS = 1_000_000
 PAUSE_RING, SLOW_RING = 1024, 256
@@ -30,6 +31,7 @@ def collector() -> Iterator[None]:
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause has settled as soon as it has ended."""
     monkeypatch.setattr(logs, "SETTLE_NS", 0)
+    monkeypatch.setattr(logs, "SETTLE_IN_FLIGHT_NS", 0)
 
 
 @pytest.fixture
@@ -94,8 +96,8 @@ def test_the_line_says_whom_it_hit(core: _hot.Core, settled: None, caplog: pytes
     ((_, line),) = lines(caplog)
     together = sum(stream.overlap_ns for stream in streams) / 1e6
     assert together >= 8
-    assert f"hit 2 streams for up to {together:.1f} ms together" in line
-    assert "made them about 0.0 ms late" in line
+    assert f"hit 2 waits for a token for up to {together:.1f} ms together" in line
+    assert "made them about 0.0 ms late so far" in line
     assert "3 uncollectable" in line
 
 
@@ -106,7 +108,51 @@ def test_one_stream_is_one_stream(core: _hot.Core, settled: None, caplog: pytest
     pause(core, 0.001)
     stream.token()
     pause_log(core, warn=0.001).drain()
-    assert "hit 1 stream for" in lines(caplog)[0][1]
+    assert "hit 1 wait for a token for" in lines(caplog)[0][1]
+
+
+def test_a_stream_still_waiting_holds_the_line_back(
+    core: _hot.Core, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While a stream is in flight its wait may still be charged: no line says meanwhile that nothing was hit."""
+    monkeypatch.setattr(logs, "SETTLE_NS", 0)
+    log, stream = pause_log(core, warn=0.001), core.stream("m", "r", None, "", "")
+    stream.token()
+    pause(core, 0.002)
+    log.drain()
+    assert lines(caplog) == []
+    stream.token()
+    stream.close()
+    log.drain()
+    ((_, line),) = lines(caplog)
+    assert "hit 1 wait" in line
+    assert not line.endswith("so far")
+
+
+def test_a_stream_that_waits_very_long_is_not_waited_for(
+    core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once patience is spent the line says that it is not the last word."""
+    stream = core.stream("m", "r", None, "", "")
+    stream.token()
+    pause(core, 0.002)
+    pause_log(core, warn=0.001).drain()
+    assert lines(caplog)[0][1].endswith("hit no stream so far")
+
+
+def test_what_is_held_back_is_not_overwritten(
+    core: _hot.Core, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With half the ring waiting the lines come although a stream is in flight."""
+    monkeypatch.setattr(logs, "SETTLE_NS", 0)
+    monkeypatch.setattr(logs, "_MOST_HELD", 2)
+    log, _stream = pause_log(core, warn=0.001), core.stream("m", "r", None, "", "")
+    pause(core, 0.001)
+    log.drain()
+    assert lines(caplog) == []
+    pause(core, 0.001)
+    log.drain()
+    assert len(lines(caplog)) == 2
 
 
 def test_a_pause_is_logged_once_its_streams_had_their_turn(
@@ -138,6 +184,24 @@ def test_every_pause_can_be_logged(core: _hot.Core, settled: None, caplog: pytes
     assert "generation 0" in found[0][1]
     assert "generation 2" in found[1][1]
     assert found[2][1].startswith("gc pauses shorter than 0.05 ms: 1 more;")
+
+
+@pytest.mark.parametrize("how", ["level", "no handler"])
+def test_what_was_asked_for_is_seen(
+    core: _hot.Core, settled: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """Where nobody would see INFO (uvicorn sets up its own loggers only), gc_log_all logs warnings."""
+    if how == "level":
+        caplog.set_level(logging.WARNING, logger="tailwatch")
+    else:
+        monkeypatch.setattr(logs.logger, "hasHandlers", lambda: False)
+    pause(core, 0.001)
+    core.gc_first("start", {"generation": 0})
+    core.gc_last("start", {"generation": 0})
+    core.gc_first("stop", {"generation": 0})
+    core.gc_last("stop", {"generation": 0})
+    pause_log(core, every=True).drain()
+    assert {level for level, _ in lines(caplog)} == {logging.WARNING}
 
 
 def test_all_and_a_threshold_go_together(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture) -> None:
@@ -175,12 +239,14 @@ def test_silent_by_default(core: _hot.Core, settled: None, caplog: pytest.LogCap
 def test_pauses_that_were_overwritten_are_counted(
     core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """More pauses than the ring holds before a wake-up: the rest is logged, the loss is counted."""
+    """More pauses than the ring holds before a wake-up: the rest is told, the loss is counted."""
     log = pause_log(core, warn=1e-6)
     for _ in range(PAUSE_RING + 10):
         pause(core, 0.00006, generation=0)
     log.drain()
-    assert len(lines(caplog)) == PAUSE_RING
+    told = lines(caplog)
+    assert len(told) == MOST_LINES + 1
+    assert told[-1][1].startswith(f"gc pauses: and {PAUSE_RING - MOST_LINES} more, the longest ")
     assert snapshots.take([core.address]).drops["pause_log"] == 10
 
 
@@ -205,12 +271,17 @@ def test_slow_gaps_are_logged_with_their_split(core: _hot.Core, caplog: pytest.L
 
 
 def test_slow_gaps_that_were_overwritten_are_counted(core: _hot.Core, caplog: pytest.LogCaptureFixture) -> None:
-    """More slow gaps than are kept: the rest is logged, the loss is counted."""
+    """More slow gaps than are kept: the rest is told, the loss is counted."""
     log = slow_log(core, 1.0)
     for number in range(SLOW_RING + 7):
         slow_request(core, 2000, number)
     log.drain()
-    assert len(lines(caplog)) == SLOW_RING
+    told = lines(caplog)
+    assert len(told) == MOST_LINES + 1
+    assert told[-1] == (
+        logging.WARNING,
+        f"slow gaps: and {SLOW_RING - MOST_LINES} more, the longest 2000.0 ms",
+    )
     assert snapshots.take([core.address]).drops["slow_log"] == 7
 
 
@@ -218,6 +289,7 @@ def test_installed_the_daemon_writes_them(monkeypatch: pytest.MonkeyPatch, caplo
     """install(gc_warn_ms=, slow_ms=) and nothing else: both lines come by themselves, from the daemon's thread."""
     monkeypatch.setattr(logs, "SETTLE_NS", 0)
     watch = tailwatch.install(gc="observe", gc_warn_ms=1, slow_ms=2)
+    caplog.clear()
     try:
         with tailwatch.stream(route="/slow") as stream:
             stream.token()
@@ -230,6 +302,59 @@ def test_installed_the_daemon_writes_them(monkeypatch: pytest.MonkeyPatch, caplo
         assert {record.threadName for record in caplog.records if kind(record)} == {"tailwatch"}
     finally:
         tailwatch.uninstall()
+
+
+def test_a_process_without_streams_has_its_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where no request ever comes the lines come all the same."""
+    monkeypatch.setattr(logs, "SETTLE_NS", 0)
+    watch = tailwatch.install(role="engine", gc="observe", gc_warn_ms=1)
+    try:
+        pause(watch.core, 0.002)
+        until(lambda: [kind(record) for record in caplog.records].count("gc pause") == 1)
+    finally:
+        tailwatch.uninstall()
+
+
+def test_uninstall_logs_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    """The last pauses and slow gaps are not lost to the settling time."""
+    watch = tailwatch.install(gc="observe", gc_warn_ms=1, slow_ms=1000)
+    pause(watch.core, 0.002)
+    slow_request(watch.core, 2000)
+    tailwatch.uninstall()
+    assert [kind(record) for record in caplog.records if kind(record)].count("gc pause") == 1
+    assert "slow" in [kind(record) for record in caplog.records]
+
+
+def test_many_at_once_are_a_few_lines(
+    core: _hot.Core, settled: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The longest few have a line of their own, in their order; only these are put into words."""
+    say, formatted = logs.format_pause, []
+
+    def counted(pause: Any, **options: Any) -> str:
+        formatted.append(pause.seconds)
+        return say(pause, **options)
+
+    pause(core, 0.001)
+    (one,), _, _ = snapshots.Records(core.address).pauses(0, before_ns=_hot.now())
+    found = [replace(one, seconds=seconds) for seconds in (0.001, 0.004, 0.001, 0.003, 0.002, 0.005)]
+    log = pause_log(core, warn=0.003, every=True)
+    monkeypatch.setattr(log.records, "pauses", lambda cursor, before_ns: (found, len(found), 0))
+    monkeypatch.setattr(logs, "format_pause", counted)
+    monkeypatch.setattr(logs, "MOST_LINES", 3)
+    log.drain()
+    assert formatted == [0.004, 0.003, 0.005]
+    assert [level for level, _ in lines(caplog)] == [logging.WARNING] * 3 + [logging.INFO]
+    assert lines(caplog)[-1][1] == "gc pauses: and 3 more, the longest 2.0 ms"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def kind(record: Any) -> str:

@@ -64,7 +64,9 @@ async def endpoint(request: Any) -> PlainTextResponse:
         "/api/chat",
         "/v2/models/llama/generate_stream",
         "/v2/models/llama/versions/3/generate",
-        "/v1beta/models/gemini:streamGenerateContent",
+        "/v1/completions/",
+        "/api/generate/",
+        "/v2/models/llama/generate_stream/",
     ],
 )
 def test_known_paths_generate(path: str) -> None:
@@ -79,11 +81,17 @@ def test_known_paths_generate(path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     ["/", "", "/health", "/v1/models", "/v1/messages/count_tokens", "/xv1/completions", "/images/generate",
-     "/v1/completions/", "/V1/completions", "/v2/models/a/b/generate", "/v1/chat/completions/7"],
+     "/v1/completions//x", "/v1/completions/x/", "/V1/completions", "/v1beta/models/gemini:streamGenerateContent", "/v2/models/a/b/generate", "/v1/chat/completions/7"],
 )  # fmt: skip
 def test_other_paths_do_not(path: str) -> None:
     """What only resembles a known path is not one."""
     assert not Routes().generates(http(path))
+
+
+def test_a_trailing_slash_makes_no_label_of_its_own() -> None:
+    """With and without it, a request has the same label."""
+    for path in ("/v1/completions", "/llm/v1/completions", "/v1/completions/", "/llm/v1/completions/"):
+        assert route_of(http(path)) == "/v1/completions"
 
 
 def test_known_paths_under_a_mount_or_root_path() -> None:

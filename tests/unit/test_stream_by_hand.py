@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tailwatch
@@ -95,7 +96,8 @@ def test_choices_past_the_tracked_ones_are_counted(watch: tailwatch.Watch) -> No
     """Their tokens count, their TPOT does not, and the drop says so once."""
     with tailwatch.stream(arrival=START) as stream:
         for choice in (0, 8, 2**32 - 1):
-            stream.token(2, at=START + MS, choice=choice)
+            stream.token(at=START + MS, choice=choice)
+            stream.token(at=START + 2 * MS, choice=choice)
         stream.close(at=START + 2 * MS)
     assert (seen().tokens, seen().drops["choice"], seen().tpot.count) == (6, 1, 1)
 
@@ -303,16 +305,24 @@ def test_a_stream_that_is_dropped_is_an_abort(watch: tailwatch.Watch) -> None:
 # ---- bad arguments ----
 
 
+class Unspeakable:
+    """Has no str()."""
+
+    def __str__(self) -> str:
+        raise ValueError("no name")
+
+
 @pytest.mark.parametrize(
     ("arguments", "keywords"),
     [
-        ((0,), {}),
         ((-1,), {}),
+        ((None,), {}),
         ((2**32,), {}),
         (("1",), {}),
         ((1.5,), {}),
         ((1, 2), {}),
-        ((), {"n": 0}),
+        ((), {"n": -1}),
+        ((0,), {"at": -1}),
         ((1,), {"n": 1}),
         ((), {"at": -1}),
         ((), {"at": "now"}),
@@ -343,7 +353,7 @@ def test_a_bad_token_is_refused(watch: tailwatch.Watch, arguments: tuple[Any, ..
         lambda stream: stream.usage("many"),
         lambda stream: stream.status(-1),
         lambda stream: stream.label("m"),
-        lambda stream: stream.label(1, 2),
+        lambda stream: stream.label("m", Unspeakable()),
         lambda stream: stream.sent(1),
     ],
 )
@@ -362,9 +372,6 @@ def test_other_bad_calls_are_refused(watch: tailwatch.Watch, call: Callable[[Any
         {"arrival": -1},
         {"arrival": 1.5},
         {"arrival": "now"},
-        {"model": 1},
-        {"route": None},
-        {"request_id": 5},
         {"tier": "x"},
     ],
     ids=repr,
@@ -374,6 +381,100 @@ def test_a_bad_stream_is_refused(watch: tailwatch.Watch, options: dict[str, Any]
     with pytest.raises((TypeError, ValueError, OverflowError)):
         tailwatch.stream(**options)
     assert (seen().opened, seen().in_flight) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["model", "route", "request_id", "trace_id"])
+def test_a_name_without_a_text_is_refused(watch: tailwatch.Watch, name: str) -> None:
+    """What str() raises comes out, and no request is left open."""
+    options: dict[str, Any] = {name: Unspeakable()}
+    with pytest.raises(ValueError, match="no name"):
+        tailwatch.stream(**options)
+    assert seen().in_flight == 0
+
+
+@pytest.mark.parametrize(("arguments", "keywords"), [((0,), {}), ((), {"n": 0}), ((0,), {"at": 5, "choice": 3})])
+def test_a_step_without_tokens_is_no_message(
+    watch: tailwatch.Watch, arguments: tuple[int, ...], keywords: dict[str, int]
+) -> None:
+    """token(0) stamps nothing: no first token, no gap, no choice."""
+    with tailwatch.stream(arrival=START) as stream:
+        stream.token(*arguments, **keywords)
+        assert (stream.ttft_ns, stream.tokens) == (None, 0)
+        stream.token(at=START + 10 * MS)
+        stream.token(*arguments, **keywords)
+        stream.token(at=START + 30 * MS)
+        stream.close(at=START + 30 * MS)
+    now = seen()
+    assert (now.tokens, now.itl.count, now.itl.max, now.tpot.count) == (2, 1, 0.020, 1)
+    assert not any(now.drops.values())
+
+
+def test_names_are_whatever_str_says(watch: tailwatch.Watch) -> None:
+    """Labels and ids of any type are str() of it, and None is empty."""
+    options: dict[str, Any] = {"model": 7, "route": None, "request_id": 5, "trace_id": None}
+    with tailwatch.stream(arrival=START, **options) as stream:
+        stream.token(at=START + 500 * MS)
+        stream.label(None, b"x")  # type: ignore[arg-type]
+        stream.close(at=START + 500 * MS)
+    now = seen()
+    (slow,) = now.slowest
+    assert (slow.model_name, slow.request_id, slow.trace_id) == ("7", "5", "")
+    assert set(now.labels) == {("7", ""), ("", "b'x'")}
+
+
+def test_lone_surrogates_in_names(watch: tailwatch.Watch) -> None:
+    """They cannot be encoded: each is a question mark, wherever a name is given."""
+    name = "a\ud800b"
+    with tailwatch.stream(model=name, route=name, request_id=name, trace_id=name, arrival=START) as stream:
+        stream.token(at=START + 500 * MS)
+        stream.label("c\udfff", "/y")
+        stream.close(at=START + 500 * MS)
+    (slow,) = seen().slowest
+    assert (slow.request_id, slow.trace_id) == ("a?b", "a?b")
+    assert set(seen().labels) == {("a?b", "a?b"), ("c?", "/y")}
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint32, np.uint64], ids=lambda kind: kind.__name__)
+def test_integers_of_numpy(watch: tailwatch.Watch, kind: Callable[[int], Any]) -> None:
+    """Counts, choices and times are anything that is an integer, at every place that takes one."""
+    base = 2**31  # fits all of them
+    with tailwatch.stream(arrival=kind(base)) as stream:
+        stream.token(kind(3), at=kind(base + MS), choice=kind(1))
+        stream.token(n=kind(2), at=kind(base + 11 * MS), choice=kind(1))
+        stream.usage(kind(6))
+        stream.status(kind(200))
+        stream.close(at=kind(base + 20 * MS))
+    now = seen()
+    assert (now.ttft.max, now.itl.max, now.e2e.max, now.tokens) == (0.001, 0.010, 0.020, 6)
+    assert now.requests == only("good")
+
+
+def test_a_wall_clock_is_no_monotonic_time(watch: tailwatch.Watch) -> None:
+    """Times an hour ahead or more are now, and counted: neither this request nor those after it are out of all windows."""
+    wall = time.time_ns()
+    assert wall > _hot.now() + 3600 * 1_000 * MS
+    with tailwatch.stream(arrival=wall) as stream:
+        stream.token(at=wall)
+        stream.token(at=wall + MS)
+        stream.close(at=wall + 2 * MS)
+    assert stream.arrival_ns <= _hot.now()
+    now = seen()
+    assert now.drops["late_stamp"] == 4
+    assert now.e2e.max < 1
+    assert now.requests == only("good")
+    for _ in range(3):
+        with tailwatch.stream() as stream:
+            stream.token()
+    assert seen().window("1m").good == 4
+
+
+def test_a_time_just_ahead_is_kept(watch: tailwatch.Watch) -> None:
+    """Less than an hour ahead may be meant: it is taken as it is."""
+    with tailwatch.stream() as stream:
+        stream.token(at=_hot.now() + 3599 * 1_000 * MS)
+        assert (stream.ttft_ns or 0) > 3590 * 1_000 * MS
+        stream.token(at=_hot.now() + 3600 * 1_000 * MS + MS)  # now, so before the last: counted twice
+    assert seen().drops["late_stamp"] == 3  # and so is the end
 
 
 def test_names_of_any_kind_are_kept(watch: tailwatch.Watch) -> None:

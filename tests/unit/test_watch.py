@@ -14,6 +14,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +25,7 @@ import tailwatch
 from tailwatch import daemon
 from tailwatch import watch as watch_module
 from tailwatch.daemon import Daemon, Task
+from tailwatch.hooks.gc import INTERPRETER_FROZEN
 
 FRAME = b'data: {"id":"c","object":"text_completion","model":"m","choices":[{"index":0,"text":" t"}]}\n\n'
 
@@ -74,7 +77,7 @@ def state() -> dict[str, Any]:
         "functions": [id(gc.freeze), id(gc.unfreeze), id(gc.collect)],
         "enabled": gc.isenabled(),
         "thresholds": gc.get_threshold(),
-        "frozen": gc.get_freeze_count(),
+        "frozen": gc.get_freeze_count() > INTERPRETER_FROZEN,
         "threads": ours(),
         "environment": {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
         "switch interval": sys.getswitchinterval(),
@@ -207,8 +210,9 @@ class tailwatch_installed:
 @pytest.mark.parametrize(
     "ask", [tailwatch.snapshot, tailwatch.stream, tailwatch.freeze, tailwatch.doctor, tailwatch.current]
 )
-def test_asked_before_install_it_says_so(ask: Callable[[], Any]) -> None:
+def test_asked_before_install_it_says_so(ask: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """NotInstalledError names the call that is missing."""
+    monkeypatch.setattr(watch_module, "_was_installed", False)
     with pytest.raises(tailwatch.NotInstalledError, match=r"tailwatch\.install"):
         ask()
 
@@ -289,14 +293,40 @@ def test_what_is_no_app_leaves_nothing(door: Callable[..., Any], app: Any) -> No
 
 
 def test_a_port_in_use_leaves_nothing() -> None:
-    """install(metrics_port=) of a port that is taken fails, and undoes what it had begun."""
+    """install(metrics_port=) of a port that is taken names the option, and undoes what it had begun."""
     before = state()
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(OSError):
+        with pytest.raises(tailwatch.OptionError, match=r"metrics_port=\d+: .*in use"):
             tailwatch.install(metrics_port=taken.getsockname()[1], gc="observe")
     assert state() == before
     with pytest.raises(tailwatch.NotInstalledError):
         tailwatch.current()
+
+
+@pytest.fixture
+def busy_port(untouched: None) -> Iterator[int]:
+    """A port that is taken, named by TAILWATCH_METRICS_PORT."""
+    with pytest.MonkeyPatch.context() as patched, socket.create_server(("127.0.0.1", 0)) as taken:
+        port = int(taken.getsockname()[1])
+        patched.setenv("TAILWATCH_METRICS_PORT", str(port))
+        yield port
+
+
+def test_a_port_of_the_environment_that_is_in_use(busy_port: int, caplog: pytest.LogCaptureFixture) -> None:
+    """TAILWATCH_METRICS_PORT is for all processes, and one of them has it: the others go on, and say so."""
+    with tailwatch_installed(gc="observe") as watch:
+        (note,) = watch.notes
+        assert f"TAILWATCH_METRICS_PORT={busy_port}" in note and "in use" in note
+        assert [record.getMessage() for record in caplog.records] == [f"tailwatch: {note}"]
+        assert watch.snapshot().errors["render"] == 1
+
+
+def test_a_port_of_the_environment_is_not_for_apps(busy_port: int) -> None:
+    """An app serves its metrics itself: the variable is ignored there, and doctor says so."""
+    watch = tailwatch.install(App(), gc="observe")
+    (note,) = watch.notes
+    assert "ignored" in note
+    assert any(note in finding.detail for finding in tailwatch.doctor())
 
 
 def test_a_second_app_that_is_none_keeps_the_first() -> None:
@@ -374,6 +404,71 @@ def test_the_watch_outlives_uninstall_quietly() -> None:
     assert ours() == []
 
 
+def test_streams_after_uninstall_do_nothing() -> None:
+    """The host stamps by hand and uninstalls: its code goes on as it is."""
+    with tailwatch_installed(gc="observe"), tailwatch.stream() as stream:
+        members = {name for name in dir(type(stream)) if not name.startswith("_")}
+    with tailwatch.stream(model="m", arrival=5) as stream:
+        assert members == {name for name in dir(stream) if not name.startswith("_")}
+        stream.token()
+        stream.token(2, at=7, choice=1)
+        stream.usage(3)
+        stream.status(200)
+        stream.label("m", "r")
+        stream.sent(1, 2)
+        assert (stream.tokens, stream.ttft_ns, stream.late_ns, stream.arrival_ns) == (0, None, 0, 5)
+        assert not stream.closed
+    assert stream.closed
+
+    async def aloud() -> None:
+        async with tailwatch.stream() as stream:
+            stream.fail()
+            stream.timeout()
+            stream.abort()
+
+    asyncio.run(aloud())
+    with pytest.raises(KeyError), tailwatch.stream():
+        raise KeyError
+
+
+def test_installing_again_takes_no_more_memory() -> None:
+    """A segment stays mapped: the next install() starts from zero in the same one, under its own role and SLO."""
+    with tailwatch_installed(gc="observe", role="one", slo="e2e<=1s") as first, tailwatch.stream(route="/old"):
+        pass
+    with tailwatch_installed(gc="observe", role="two", slo="e2e<=2s") as second:
+        assert second.core is first.core
+        with tailwatch.stream() as stream:
+            stream.token()
+        seen = second.snapshot()
+        assert (seen.opened, seen.tokens, seen.slo.e2e, seen.processes[0].role) == (1, 1, 2.0, "two")
+        assert ("unknown", "/old") not in seen.labels
+    with tailwatch_installed(gc="observe", max_label_sets=5) as third:
+        assert third.core is not first.core
+
+
+def test_a_stream_across_two_installs_is_not_counted() -> None:
+    """What the first install opened is no business of the second."""
+    tailwatch.install(gc="observe")
+    context = tailwatch.stream()
+    tailwatch.uninstall()
+    with tailwatch_installed(gc="observe") as watch:
+        with context as stream:
+            stream.token()
+        seen = watch.snapshot()
+        assert (seen.opened, seen.in_flight, seen.tokens, sum(seen.requests.values())) == (0, 0, 0, 0)
+
+
+def test_apps_that_are_gone_are_let_go() -> None:
+    """A reloader makes app after app: none is kept, but the first, which Watch.app names."""
+    watch = tailwatch.install(App(), gc="observe")
+    gone = [weakref.ref(app) for app in (App() for _ in range(3)) if tailwatch.install(app) is watch]
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * 3
+    last = Slotted()
+    tailwatch.install(last)
+    assert len(watch._apps) == 2
+
+
 def test_what_could_not_be_undone_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Each sentence is a warning."""
 
@@ -418,7 +513,7 @@ def test_install_after_a_door_adopts_its_watch(no_sweep: list[str]) -> None:
     assert watch is door
     config = watch.config
     assert (config.gc, config.gc_warn_ms, config.slow_ms, config.slo.e2e) == ("observe", 3.0, 100.0, 2.0)
-    assert (config.max_label_sets, config.routes) == (32, ("/x",))
+    assert (config.max_label_sets, config.routes, config.metrics_path) == (32, ("/x",), "/metrics")
     (note,) = watch.notes
     assert "max_label_sets, metrics_path" in note
     assert any(note in finding.detail for finding in tailwatch.doctor())
@@ -470,7 +565,7 @@ def test_off_changes_nothing() -> None:
     """No hook, no wrapper, no freeze; streams are stamped all the same."""
     before = state()
     with tailwatch_installed(gc="off"):
-        assert state() == before
+        assert state() == {**before, "threads": ["tailwatch"]}
         with tailwatch.stream() as stream:
             stream.token()
         assert tailwatch.snapshot().tokens == 1
@@ -526,7 +621,7 @@ def installed_on_a_port() -> tuple[tailwatch.Watch, int]:
         port = free_port()
         try:
             return tailwatch.install(role="engine", metrics_port=port, gc="observe"), port
-        except OSError:
+        except tailwatch.OptionError:
             continue
     raise AssertionError("no free port")
 
@@ -631,8 +726,7 @@ def test_what_callbacks_others_change_is_seen_by_the_daemon(monkeypatch: pytest.
     monkeypatch.setattr(daemon, "WAKE_SECONDS", 0.01)
     before = list(gc.callbacks)
     watch = tailwatch.install(gc="observe")
-    with tailwatch.stream():
-        gc.callbacks.clear()
+    gc.callbacks.clear()
     until(lambda: watch.snapshot().errors["gc_hook"] == 1)
     assert gc.callbacks == [watch.core.gc_first, watch.core.gc_last]
     tailwatch.uninstall()
@@ -650,13 +744,83 @@ def until(condition: Callable[[], bool]) -> None:
 # ---- the daemon ----
 
 
-def test_the_daemon_starts_with_the_first_stream() -> None:
-    """Not at install, so that a server may fork first; once only."""
+@pytest.mark.parametrize("kind", ["lifespan", "http"])
+def test_the_daemon_starts_with_the_app(kind: str) -> None:
+    """At its start-up or first request, not at install, so that a server may fork first; once only."""
+    app = App()
+    tailwatch.install(app, gc="observe")
+    assert ours() == []
+    for _ in range(3):
+        call(app, kind)
+        assert ours() == ["tailwatch"]
+
+
+def test_without_an_app_the_daemon_starts_at_install() -> None:
+    """No request would start it."""
     with tailwatch_installed(gc="observe"):
-        assert ours() == []
-        for _ in range(3):
-            with tailwatch.stream():
-                assert ours() == ["tailwatch"]
+        assert ours() == ["tailwatch"]
+
+
+def test_a_fork_child_without_an_app_has_its_daemon() -> None:
+    """It looks after the child as it did after the parent."""
+    with tailwatch_installed(gc="observe") as watch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of 3.12 on, for a fork beside any thread
+        child = os.fork()
+        if child == 0:
+            alive = watch._daemon._thread is not None and watch._daemon._thread.is_alive()
+            os._exit(0 if alive and ours() == ["tailwatch"] else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("one_of_several", [True, False])
+def test_a_worker_says_that_it_speaks_for_itself(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, one_of_several: bool
+) -> None:
+    """Started by another process, its numbers are its own: one warning, and a note for doctor."""
+    monkeypatch.setattr(watch_module, "parent_process", lambda: object() if one_of_several else None)
+    app = App()
+    watch = tailwatch.install(app, gc="observe")
+    for _ in range(2):
+        call(app, "lifespan")
+    said = ["this process alone" in record.getMessage() for record in caplog.records]
+    assert said == ([True] if one_of_several else [])
+    assert len(watch.notes) == one_of_several
+
+
+def test_the_first_app_makes_an_api_of_the_process() -> None:
+    """install(), then install(app): its role is what install(app) would have given it."""
+    watch = tailwatch.install(gc="observe")
+    assert watch.snapshot().processes[0].role == "worker"
+    app = App()
+    tailwatch.install(app)
+    assert (watch.config.role, watch.snapshot().processes[0].role, watch.notes) == ("api", "api", [])
+    call(app)
+    assert watch.snapshot().labels != []
+
+
+@pytest.mark.parametrize("why", ["named", "seen"])
+def test_a_role_that_stays(why: str) -> None:
+    """One that was given, or under which requests were counted; the latter is noted."""
+    watch = tailwatch.install(gc="observe", role="worker" if why == "named" else None)
+    if why == "seen":
+        with tailwatch.stream():
+            pass
+    tailwatch.install(App())
+    assert watch.snapshot().processes[0].role == "worker"
+    assert len(watch.notes) == (why == "seen")
+
+
+@pytest.mark.parametrize(("options", "level"), [({}, logging.INFO), ({"slow_ms": 5}, logging.WARNING)])
+def test_the_install_line_is_seen_by_who_asked_for_lines(
+    caplog: pytest.LogCaptureFixture, options: dict[str, Any], level: int
+) -> None:
+    """Any log option: it comes although INFO is off; none: it stays INFO. The watch itself says it too."""
+    caplog.set_level(logging.WARNING, logger="tailwatch")
+    with tailwatch_installed(gc="observe", **options) as watch:
+        lines = [record.getMessage() for record in caplog.records]
+        assert len(lines) == (level == logging.WARNING)
+        assert f"{watch.memory_bytes / 2**20:.1f} MiB fixed" in repr(watch)
+        assert all(repr(watch) == f"<{line}>" for line in lines)
 
 
 def test_the_daemon_starts_once_from_many_threads() -> None:

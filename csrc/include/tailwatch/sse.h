@@ -17,8 +17,10 @@
 extern "C" {
 #endif
 
-#define TW_SCAN_HEAD 320   /* bytes of a message before the text that a stream remembers */
-#define TW_SCAN_TAIL 256   /* bytes after it */
+#define TW_SCAN_SHAPES 4   /* kinds of token event that a stream remembers */
+#define TW_SCAN_SHAPE 576  /* bytes of one of them, without its texts */
+#define TW_SCAN_TEXTS 4    /* texts in one of them, and choices */
+#define TW_SCAN_MODEL 320  /* bytes of a model's name that came in pieces */
 #define TW_SCAN_PART 4096  /* bytes of an unfinished event that are kept; the rest of a longer one is not looked at */
 #define TW_SCAN_EVENTS 16  /* token-bearing choices told apart in one message; more count for choice 0 */
 
@@ -56,23 +58,35 @@ typedef struct tw_scan_whole {
     uint8_t context[6];                    /* what the brackets of depth 0-5 are */
 } tw_scan_whole;
 
+/* A token event, but for its texts. */
+typedef struct tw_scan_shape {
+    uint32_t len;                          /* of bytes[] */
+    uint32_t texts, text_at[TW_SCAN_TEXTS];  /* where in bytes[] the texts were */
+    uint32_t loose_at, loose_len;          /* where in bytes[] a value stands that says nothing; length 0: there is none */
+    uint32_t next;                         /* the shape that came after this one */
+    uint32_t events, choice[TW_SCAN_TEXTS], n[TW_SCAN_TEXTS];  /* what it held, as in tw_scan_result */
+    char bytes[TW_SCAN_SHAPE];
+} tw_scan_shape;
+
 typedef struct tw_scan {
     uint32_t framing;
     uint32_t model_seen;                   /* stop looking once found */
-    uint32_t head_len, tail_len, shape_choice;
+    uint32_t shapes;                       /* how many of shape[] hold something */
+    uint32_t last_shape, next_shape;       /* the one the last such event had; the one to be written next */
+    uint32_t unlike;                       /* messages in a row that were like none */
     uint32_t part_len;                     /* bytes kept of the unfinished event (WHOLE: of the string) */
     uint32_t part_cut;                     /* it was longer than TW_SCAN_PART */
     uint32_t line_state;                   /* where in the line ends the last message stopped */
     tw_scan_whole whole;
-    char head[TW_SCAN_HEAD];               /* the last plain token message, up to its text */
-    char tail[TW_SCAN_TAIL];               /* and from the end of its text */
+    tw_scan_shape shape[TW_SCAN_SHAPES];
+    char model[TW_SCAN_MODEL];
     char part[TW_SCAN_PART];
 } tw_scan;
 
 void tw_scan_init(tw_scan *scan, tw_framing framing);
 
-/* Looks at the next message of the body. In the usual case (one event, same shape as the last) two memcmp
- * and a look at the bytes of the text. data may be NULL when len is 0. An event that several messages carry
+/* Looks at the next message of the body. In the usual case (each event like one before it but for its text, and
+ * perhaps its number) two memcmp and a look at the bytes of the text. data may be NULL when len is 0. An event that several messages carry
  * is found in the one in which it ends; one that several messages carry and that is longer than TW_SCAN_PART
  * counts by its beginning. */
 void tw_scan_feed(tw_scan *scan, const char *data, size_t len, tw_scan_result *out);

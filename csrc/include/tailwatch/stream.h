@@ -5,7 +5,7 @@
  *
  * Definitions. TTFT = first token - arrival. Gap (ITL) = one token-bearing message to the next, at the moment it
  * is handed over, one sample whatever it holds. TPOT = (last token - first token) / (tokens - 1), per
- * choice. E2E = end - arrival, finished requests with status below 300.
+ * choice; not known where all came in one message. E2E = end - arrival, finished requests with status below 300.
  *
  * overlap: the part of a gap that coincides with recorded pauses (at least TW_PAUSE_SHORT_NS long): an upper
  * bound of their blame. late: min(overlap, gap - typical gap, not below 0): an estimate, split over the causes

@@ -1,0 +1,43 @@
+"""What stream() gives after uninstall(): takes everything, keeps nothing, so that the host's code goes on unchanged."""
+
+from __future__ import annotations
+
+import time
+
+
+class InertStream:
+    """A stream that nobody reads. The methods of `Stream`; all numbers are zero or None."""
+
+    __slots__ = ("arrival_ns", "closed")
+
+    tokens = worst_gap_ns = overlap_ns = late_ns = 0
+    ttft_ns: int | None = None
+
+    def __init__(self, arrival_ns: int | None = None) -> None:
+        self.arrival_ns = time.monotonic_ns() if arrival_ns is None else arrival_ns
+        self.closed = False
+
+    def token(self, n: int = 1, *, at: int | None = None, choice: int = 0) -> None:
+        """Nothing."""
+
+    def usage(self, tokens: int) -> None:
+        """Nothing."""
+
+    def status(self, code: int) -> None:
+        """Nothing."""
+
+    def label(self, model: str, route: str) -> None:
+        """Nothing."""
+
+    def sent(self, since: int, until: int) -> None:
+        """Nothing."""
+
+    def close(self, *, at: int | None = None) -> None:
+        """It is closed from now on."""
+        self.closed = True
+
+    fail = timeout = abort = close
+
+    def end(self, error: BaseException | type[BaseException] | None, /) -> None:
+        """It is closed from now on."""
+        self.closed = True
