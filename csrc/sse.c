@@ -21,8 +21,7 @@ static void clear(tw_scan_result *out) {
 void tw_scan_init(tw_scan *scan, tw_framing framing) {
     /* The buffers are read only as far as their lengths say. */
     scan->framing = (uint32_t)framing;
-    scan->model_seen = scan->shapes = scan->last_shape = scan->next_shape = scan->unlike = 0;
-    scan->shape[0].next = 0;
+    scan->model_seen = scan->shapes = scan->last_shape = scan->expected = scan->next_shape = scan->unlike = 0;
     scan->part_len = scan->part_cut = 0;
     scan->line_state = LINE_START;
     memset(&scan->whole, 0, sizeof scan->whole);
@@ -31,17 +30,6 @@ void tw_scan_init(tw_scan *scan, tw_framing framing) {
 /* ---- the usual case ---- */
 
 static bool is_clean(const tw_scan *scan) { return scan->part_len == 0 && scan->line_state == LINE_START; }
-
-/* Past as many events as are like remembered ones. */
-static const char *past_known(tw_scan *scan, const char *p, const char *end, tw_scan_result *out) {
-    while (p < end) {
-        const char *after = tw_shapes_past(scan, p, end, out);
-        if (after == NULL) break;
-        scan->unlike = 0;
-        p = after;
-    }
-    return p;
-}
 
 /* ---- the unfinished event ---- */
 
@@ -148,7 +136,7 @@ static void feed_lines(tw_scan *scan, const char *p, const char *end, tw_scan_re
     keep(scan, p, end);
 }
 
-static void feed(tw_scan *scan, const char *p, const char *end, tw_scan_result *out) {
+__attribute__((noinline)) static void feed(tw_scan *scan, const char *p, const char *end, tw_scan_result *out) {
     switch ((tw_framing)scan->framing) {
     case TW_FRAMING_SSE: feed_sse(scan, p, end, out); break;
     case TW_FRAMING_LINES: feed_lines(scan, p, end, out); break;
@@ -162,8 +150,9 @@ void tw_scan_feed(tw_scan *scan, const char *data, size_t len, tw_scan_result *o
     clear(out);
     if (len == 0) return;
     const char *p = data, *end = data + len;
-    if (is_clean(scan) && tw_shapes_worthwhile(scan)) p = past_known(scan, p, end, out);
-    if (p == end) return;
+    const bool known = scan->shapes > 0 && is_clean(scan) && tw_shapes_worthwhile(scan);
+    for (const char *after = p; known && (after = tw_shapes_past(scan, p, end, out)) != NULL; p = after)
+        if (after == end) return;
     feed(scan, p, end, out);
     scan->unlike++;
 }

@@ -6,7 +6,10 @@
 
 #include "sse_event.h"
 
+#define TW_SHAPE_RARE __attribute__((noinline)) static
 #define TW_SHAPE_TRIES 16  /* events in a row that were like none: from then on only every so many-th is compared */
+#define TW_SHAPE_KEEP 8    /* events in a row that were like none before a remembered one gives way: there can be more
+                              choices than shapes */
 
 static inline const char *tw_shape_digits_end(const char *p, const char *end) {
     const char *start = p;
@@ -23,7 +26,7 @@ static inline const char *tw_shape_past_bytes(const tw_scan_shape *shape, uint32
 }
 
 /* The same, with another value in the place of the loose one: digits, or a string's inside. */
-static inline const char *tw_shape_past_loose(const tw_scan_shape *shape, uint32_t from, uint32_t to, const char *p,
+TW_SHAPE_RARE const char *tw_shape_past_loose(const tw_scan_shape *shape, uint32_t from, uint32_t to, const char *p,
                                               const char *end) {
     if (shape->loose_len == 0 || shape->loose_at < from || shape->loose_at >= to) return NULL;
     p = tw_shape_past_bytes(shape, from, shape->loose_at, p, end);
@@ -39,17 +42,26 @@ static inline const char *tw_shape_past_part(const tw_scan_shape *shape, uint32_
     return __builtin_expect(after != NULL, 1) ? after : tw_shape_past_loose(shape, from, to, p, end);
 }
 
-/* Past the event at p that is like the shape, each text whole and not empty; NULL if it is not. */
+/* Past the text at p, if it is whole and not empty. */
+static inline const char *tw_shape_past_text(const char *p, const char *end) {
+    const char *quote = p == NULL ? NULL : tw_json_inside_end(p, end);
+    return quote == p ? NULL : quote;
+}
+
+TW_SHAPE_RARE const char *tw_shape_past_more_texts(const tw_scan_shape *shape, const char *p, const char *end) {
+    for (uint32_t i = 1; i < shape->texts && p != NULL; i++) {
+        p = tw_shape_past_part(shape, shape->text_at[i - 1], shape->text_at[i], p, end);
+        p = tw_shape_past_text(p, end);
+    }
+    return p;
+}
+
+/* Past the event at p that is like the shape; NULL if it is not. */
 static inline const char *tw_shape_past(const tw_scan_shape *shape, const char *p, const char *end) {
-    uint32_t from = 0, i = 0;
-    do {
-        const char *text = tw_shape_past_part(shape, from, shape->text_at[i], p, end);
-        if (text == NULL) return NULL;
-        p = tw_json_inside_end(text, end);
-        if (p == NULL || p == text) return NULL;
-        from = shape->text_at[i];
-    } while (++i < shape->texts);
-    return tw_shape_past_part(shape, from, shape->len, p, end);
+    p = tw_shape_past_part(shape, 0, shape->text_at[0], p, end);
+    p = tw_shape_past_text(p, end);
+    if (shape->texts > 1) p = tw_shape_past_more_texts(shape, p, end);
+    return p == NULL ? NULL : tw_shape_past_part(shape, shape->text_at[shape->texts - 1], shape->len, p, end);
 }
 
 static inline void tw_shape_count(const tw_scan_shape *shape, tw_scan_result *out) {
@@ -64,20 +76,35 @@ static inline void tw_shape_count(const tw_scan_shape *shape, tw_scan_result *ou
 
 /* ---- which one ---- */
 
-/* Past the event at p if it is like a remembered one. Choices take turns, so the one that followed the last one
- * before is asked first. An event that is a message must be all of it. */
-static inline const char *tw_shapes_past(tw_scan *scan, const char *p, const char *end, tw_scan_result *out) {
-    const uint32_t guess = scan->shape[scan->last_shape].next;
-    for (uint32_t i = 0; i < scan->shapes; i++) {
-        const uint32_t at = i == 0 ? guess : i <= guess ? i - 1 : i;
-        const char *after = tw_shape_past(&scan->shape[at], p, end);
-        if (after == NULL || (after != end && scan->framing == TW_FRAMING_MESSAGE)) continue;
-        tw_shape_count(&scan->shape[at], out);
-        if (i > 0) scan->shape[scan->last_shape].next = at;
-        scan->last_shape = at;
+/* Past the event at p if it is like the shape; an event that is a message must be all of it. */
+static inline const char *tw_shape_takes(const tw_scan *scan, uint32_t at, const char *p, const char *end) {
+    p = tw_shape_past(&scan->shape[at], p, end);
+    return p == end || scan->framing != TW_FRAMING_MESSAGE ? p : NULL;
+}
+
+/* One of those that were not expected. */
+TW_SHAPE_RARE const char *tw_shapes_find(tw_scan *scan, const char *p, const char *end) {
+    for (uint32_t at = 0; at < scan->shapes; at++) {
+        const char *after = at == scan->expected ? NULL : tw_shape_takes(scan, at, p, end);
+        if (after == NULL) continue;
+        scan->shape[scan->last_shape].next = scan->expected = at;
         return after;
     }
     return NULL;
+}
+
+/* Past the event at p if it is like a remembered one. Choices take turns, so the one that came after the last one
+ * before is expected. */
+static inline const char *tw_shapes_past(tw_scan *scan, const char *p, const char *end, tw_scan_result *out) {
+    const char *after = tw_shape_takes(scan, scan->expected, p, end);
+    if (after == NULL) after = tw_shapes_find(scan, p, end);
+    if (after == NULL) return NULL;
+    const tw_scan_shape *shape = &scan->shape[scan->expected];
+    tw_shape_count(shape, out);
+    if (scan->unlike > 0) scan->unlike = 0;
+    if (scan->last_shape != scan->expected) scan->last_shape = scan->expected;
+    if (scan->expected != shape->next) scan->expected = shape->next;
+    return after;
 }
 
 /* Where a stream's events are never alike it is not worth the while to compare each with four. */
@@ -120,10 +147,11 @@ static inline bool tw_shape_fits(const tw_scan *scan, tw_slice event, const tw_e
     return len <= TW_SCAN_SHAPE;
 }
 
-/* An event that one message held whole, and what was found in it, in the place of the oldest. */
+/* An event that one message held whole, and what was found in it, in the place of the oldest if that is in the way. */
 static inline void tw_shapes_remember(tw_scan *scan, tw_slice event, const tw_event_marks *marks,
                                       const tw_scan_result *out) {
     if (!tw_shape_fits(scan, event, marks, out)) return;
+    if (scan->shapes == TW_SCAN_SHAPES && scan->unlike < TW_SHAPE_KEEP) return;
     const uint32_t at = scan->next_shape;
     tw_scan_shape *shape = &scan->shape[at];
     tw_shape_copy(shape, event, marks);
@@ -132,7 +160,7 @@ static inline void tw_shapes_remember(tw_scan *scan, tw_slice event, const tw_ev
     memcpy(shape->n, out->n, out->events * sizeof *out->n);
     shape->next = at;
     scan->shape[scan->last_shape].next = at;
-    scan->last_shape = at;
+    scan->last_shape = scan->expected = at;
     scan->next_shape = (at + 1) % TW_SCAN_SHAPES;
     if (scan->shapes < TW_SCAN_SHAPES) scan->shapes++;
 }

@@ -254,7 +254,7 @@ static totals feed_both(const char *const *messages, size_t count, tw_framing fr
     tw_scan_init(&slow, framing);
     for (size_t i = 0; i < count; i++) {
         feed_into(&fast, &seen_fast, messages[i], strlen(messages[i]));
-        slow.head_len = 0;
+        slow.shapes = 0;
         feed_into(&slow, &seen_slow, messages[i], strlen(messages[i]));
         if (!TW_CHECK(totals_equal(&seen_fast, &seen_slow))) fprintf(stderr, "  after message %zu\n", i);
     }
@@ -286,8 +286,8 @@ TW_TEST(text_that_eats_its_quote_is_looked_at) {
 #undef LATE
 }
 
-/* The name of a split event's model is kept where the shape was. */
-TW_TEST(model_of_a_split_event_forgets_the_shape) {
+/* The name of a split event's model is kept beside the shapes. */
+TW_TEST(model_of_a_split_event_is_no_shape) {
 #define REST "{\"choices\":[{\"text\":\"a\"}]}\n\n"
     static const char *const parts[] = {
         "data: " REST, "data: {\"type\":\"ping\",\"model\":", "\"xxxxxx\"}\n\n", "xxxxxx" REST};
@@ -295,15 +295,30 @@ TW_TEST(model_of_a_split_event_forgets_the_shape) {
 #undef REST
 }
 
-static bool takes_short_way(const char *first, const char *second) {
+/* Shows who answered: what the scanner remembers says choice 50 and up from now on. */
+static void mark_shapes(tw_scan *scan) {
+    for (uint32_t i = 0; i < scan->shapes; i++)
+        for (uint32_t j = 0; j < scan->shape[i].events; j++) scan->shape[i].choice[j] += 50;
+}
+
+static uint64_t by_short_way(const totals *seen) {
+    uint64_t sum = 0;
+    for (int i = 50; i < 64; i++) sum += seen->choice[i];
+    return sum;
+}
+
+static bool takes_framed(tw_framing framing, const char *first, const char *second) {
     tw_scan scan;
     totals seen = {0};
-    tw_scan_init(&scan, TW_FRAMING_SSE);
+    tw_scan_init(&scan, framing);
     feed_into(&scan, &seen, first, strlen(first));
-    if (scan.head_len == 0) return false;
-    scan.shape_choice = 50;  /* shows who answered */
+    mark_shapes(&scan);
     feed_into(&scan, &seen, second, strlen(second));
-    return seen.choice[50] > 0;
+    return by_short_way(&seen) > 0;
+}
+
+static bool takes_short_way(const char *first, const char *second) {
+    return takes_framed(TW_FRAMING_SSE, first, second);
 }
 
 TW_TEST(only_plain_tokens_are_remembered) {
@@ -312,12 +327,154 @@ TW_TEST(only_plain_tokens_are_remembered) {
     TW_CHECK(!takes_short_way(HEAD "a" TAIL, HEAD "" TAIL));
     TW_CHECK(!takes_short_way(HEAD "" TAIL, HEAD "b" TAIL));
     TW_CHECK(!takes_short_way(HEAD "a" TAIL, HEAD "b\"},\"finish_reason\":\"stop\"}]}\n\n"));
-    TW_CHECK(!takes_short_way(HEAD "a" TAIL HEAD "b" TAIL, HEAD "a" TAIL HEAD "c" TAIL));
-    TW_CHECK(!takes_short_way(HEAD "a" TAIL "data: {", HEAD "b" TAIL "data: {"));
+    TW_CHECK(takes_short_way(HEAD "a" TAIL HEAD "b" TAIL, HEAD "a" TAIL HEAD "c" TAIL));
+    TW_CHECK(takes_short_way(HEAD "a" TAIL, HEAD "a" TAIL "data: [DONE]\n\n"));
+    TW_CHECK(!takes_short_way("data: {\"text\":\"a\"}\r\r", "data: {\"text\":\"b\"}\r\r"));
+    TW_CHECK(takes_short_way("data: {\"text\":\"a\"}\r\n\r\n", "data: {\"text\":\"b\"}\r\n\r\n"));
+    TW_CHECK(!takes_short_way("data: {\"text\":\"a\"}\r\r\r\n", "data: {\"text\":\"b\"}\r\r\r\n"));
+    TW_CHECK(!takes_short_way("data: {\"text\":\"a", "b\"}\n\n"));
 #define ANTHROPIC(text) "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0," \
                         "\"delta\":{\"type\":\"text_delta\",\"text\":\"" text "\"}}\n\n"
     TW_CHECK(takes_short_way(ANTHROPIC("a"), ANTHROPIC("b")));
 #undef ANTHROPIC
+}
+
+#define CHOICE(i, text) "data: {\"choices\":[{\"index\":" #i ",\"delta\":{\"content\":\"" text "\"}}]}\n\n"
+#define PAIR(a, b) "data: {\"choices\":[{\"index\":0,\"text\":\"" a "\"},{\"index\":1,\"text\":\"" b "\"}]}\n\n"
+#define NUMBERED(number, text) "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\"," \
+                               "\"sequence_number\":" number ",\"item_id\":\"m\",\"delta\":\"" text "\"}\n\n"
+#define NUMBER_LAST(number, text) "data: {\"delta\":\"" text "\",\"sequence_number\": " number "," \
+                                  "\"type\":\"x.delta\"}\n\n"
+#define PADDED(number, text, padding) "data: {\"type\":\"x.delta\",\"sequence_number\":" number ",\"delta\":\"" text \
+                                      "\",\"obfuscation\":\"" padding "\"}\n\n"
+#define NAMED(name, text) "data: {\"id\":\"" name "\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"" text \
+                          "\"}}],\"usage\":null}\n\n"
+
+TW_TEST(choices_take_turns_on_the_short_way) {
+    static const char *const messages[] = {
+        CHOICE(0, "a"), CHOICE(1, "b"), CHOICE(0, "c"), CHOICE(1, "d"), CHOICE(1, "e"), CHOICE(0, "f"),
+        CHOICE(2, "g"), CHOICE(3, "h"), CHOICE(1, "i"), CHOICE(4, "j"), CHOICE(0, "k"), CHOICE(3, "l"),
+        CHOICE(0, "m") CHOICE(1, "n"), CHOICE(1, "") CHOICE(0, "p"), CHOICE(0, "q") "data: [DONE]\n\n"};
+    const totals seen = feed_both(messages, sizeof messages / sizeof *messages, TW_FRAMING_SSE);
+    TW_CHECK_EQ(7, seen.choice[0]);
+    TW_CHECK_EQ(5, seen.choice[1]);
+    TW_CHECK(seen.done);
+    TW_CHECK(takes_short_way(CHOICE(0, "a") CHOICE(1, "b"), CHOICE(0, "c")));
+    TW_CHECK(takes_short_way(CHOICE(0, "a") CHOICE(1, "b"), CHOICE(1, "c")));
+    TW_CHECK(!takes_short_way(CHOICE(0, "a") CHOICE(1, "b"), CHOICE(2, "c")));
+}
+
+TW_TEST(choices_of_one_event_take_the_short_way) {
+    static const char *const messages[] = {
+        PAIR("a", "b"), PAIR("c", "d\\\""), PAIR("", "e"), PAIR("f", ""), PAIR("g\\", "h"), PAIR("i", "j\n\nk"),
+        PAIR("l\"},{\"text\":\"m", "n"), PAIR("o", "p") PAIR("q", "r")};
+    feed_both(messages, sizeof messages / sizeof *messages, TW_FRAMING_SSE);
+    TW_CHECK(takes_short_way(PAIR("a", "b"), PAIR("ccc", "dddddddddd")));
+    TW_CHECK(!takes_short_way(PAIR("a", "b"), PAIR("a", "")));
+    TW_CHECK(!takes_short_way(PAIR("", "b"), PAIR("a", "b")));
+}
+
+TW_TEST(numbered_events_take_the_short_way) {
+    static const char *const messages[] = {
+        NUMBERED("9", "a"), NUMBERED("10", "b"), NUMBERED("", "c"), NUMBERED("1x", "d"), NUMBERED("[1]", "e"),
+        NUMBERED("100,\"error\":1", "f"), NUMBERED("\"7\"", "g"), NUMBERED("-1", "h"), NUMBERED("1\n\n", "i"),
+        NUMBERED("8", ""), NUMBERED("123456789012345678901234567890", "j"), NUMBERED("11}", "k"),
+        NUMBER_LAST("1", "a"), NUMBER_LAST("20", "b"), NUMBER_LAST("", "c"), NUMBER_LAST("1:2", "d"),
+        PADDED("1", "a", "xyz"), PADDED("22", "b", "z"), PADDED("3", "c", ""), PADDED("4", "", "z")};
+    const totals seen = feed_both(messages, sizeof messages / sizeof *messages, TW_FRAMING_SSE);
+    TW_CHECK(seen.error);
+    TW_CHECK(takes_short_way(NUMBERED("9", "a"), NUMBERED("10", "b")));
+    TW_CHECK(takes_short_way(NUMBERED("1000", "a"), NUMBERED("2", "b")));
+    TW_CHECK(takes_short_way(NUMBER_LAST("9", "a"), NUMBER_LAST("10", "b")));
+    TW_CHECK(takes_short_way(PADDED("9", "a", "xyz"), PADDED("10", "b", "0123456789")));
+    TW_CHECK(!takes_short_way(NUMBERED("9", "a"), NUMBERED("1.5", "b")));
+    TW_CHECK(!takes_short_way(NUMBERED("9", "a"), NUMBERED("", "b")));
+    TW_CHECK(!takes_short_way(PADDED("9", "a", "x"), PADDED("9", "", "x")));
+}
+
+/* Which choice it is, and how many tokens, are numbers as well. */
+TW_TEST(numbers_that_say_something_are_not_passed_over) {
+    TW_CHECK(!takes_short_way(CHOICE(1, "a"), CHOICE(2, "b")));
+    TW_CHECK(!takes_short_way("data: {\"text\":\"a\",\"meta_info\":{},\"index\":1}\n\n",
+                              "data: {\"text\":\"a\",\"meta_info\":{},\"index\":2}\n\n"));
+    TW_CHECK(!takes_short_way("data: {\"text\":\"a\",\"usage\":{\"output_tokens\":0}}\n\n",
+                              "data: {\"text\":\"a\",\"usage\":{\"output_tokens\":5}}\n\n"));
+    TW_CHECK(!takes_short_way("data: {\"choices\":[{\"id\":1,\"text\":\"a\"}]}\n\n",
+                              "data: {\"choices\":[{\"id\":2,\"text\":\"a\"}]}\n\n"));
+}
+
+TW_TEST(named_events_take_the_short_way) {
+    static const char *const messages[] = {
+        NAMED("c-1", "a"), NAMED("c-2", "b"), NAMED("", "c"), NAMED("c\\", "d"), NAMED("c\\\"", "e"),
+        NAMED("x\",\"error\":\"y", "f"), NAMED("x\n\ndata: y", "g"), NAMED("c\\\\", "h"), NAMED("c-10", "i")};
+    const totals seen = feed_both(messages, sizeof messages / sizeof *messages, TW_FRAMING_SSE);
+    TW_CHECK(seen.error);
+    TW_CHECK(takes_short_way(NAMED("c-1", "a"), NAMED("c-22222222222222", "b")));
+    TW_CHECK(takes_short_way(NAMED("c-1", "a"), NAMED("", "b")));
+    TW_CHECK(!takes_short_way(NAMED("", "a"), NAMED("c", "b")));
+#define OLLAMA(time, text) "{\"created_at\":\"" time "\",\"message\":{\"content\":\"" text "\"},\"done\":false}"
+    TW_CHECK(takes_framed(TW_FRAMING_LINES, OLLAMA("8:52:19.38Z", "a") "\n", OLLAMA("8:52:20.1Z", "b") "\n"));
+    TW_CHECK(takes_framed(TW_FRAMING_MESSAGE, OLLAMA("8:52:19.38Z", "a"), OLLAMA("8:52:20.1Z", "b")));
+    /* An event that is a message is all of it. */
+    TW_CHECK(!takes_framed(TW_FRAMING_MESSAGE, OLLAMA("1", "a"), OLLAMA("2", "b") OLLAMA("2", "b")));
+    TW_CHECK(!takes_framed(TW_FRAMING_LINES, OLLAMA("1", "a") "\n", OLLAMA("2", "b")));
+#undef OLLAMA
+}
+
+/* A stream whose events were long unlike is found out to be regular again. */
+TW_TEST(short_way_is_found_again) {
+    tw_scan scan;
+    totals seen = {0};
+    char event[256];
+    tw_scan_init(&scan, TW_FRAMING_SSE);
+    for (int i = 0; i < 1000; i++) {
+        snprintf(event, sizeof event, "data: {\"n\":%d,\"text\":\"a\"}\n\n", i);
+        feed_into(&scan, &seen, event, strlen(event));
+    }
+    for (int i = 0; i < 100; i++) feed_into(&scan, &seen, CHOICE(1, "a"), strlen(CHOICE(1, "a")));
+    mark_shapes(&scan);
+    for (int i = 0; i < 10; i++) feed_into(&scan, &seen, CHOICE(1, "b"), strlen(CHOICE(1, "b")));
+    TW_CHECK_EQ(10, by_short_way(&seen));
+    TW_CHECK_EQ(1110, seen.tokens);
+}
+
+/* More choices than shapes: those that are remembered stay. */
+TW_TEST(shapes_are_not_pushed_out_in_turn) {
+    tw_scan scan;
+    totals seen = {0};
+    char event[256];
+    tw_scan_init(&scan, TW_FRAMING_SSE);
+    for (int i = 0; i < 80; i++) {
+        snprintf(event, sizeof event, "data: {\"choices\":[{\"index\":%d,\"text\":\"a\"}]}\n\n", i % 8);
+        if (i == 40) mark_shapes(&scan);
+        feed_into(&scan, &seen, event, strlen(event));
+    }
+    TW_CHECK_EQ(40 * TW_SCAN_SHAPES / 8, by_short_way(&seen));
+}
+
+/* A model's name that came in pieces, and events of the same message that are remembered. */
+TW_TEST(model_of_a_split_event_outlives_what_is_remembered) {
+    static const char *const parts[] = {
+        "data: {\"type\":\"ping\",\"model\":\"first\"",
+        "}\n\n" CHOICE(0, "a") CHOICE(1, "b") CHOICE(2, "c") CHOICE(3, "d")};
+    const totals seen = scan_parts(TW_FRAMING_SSE, parts, 2);
+    TW_CHECK_STR("first", seen.model);
+    TW_CHECK_EQ(4, seen.tokens);
+}
+
+/* What does not fit is not remembered, and what fits exactly is. */
+TW_TEST(shapes_have_a_size) {
+    char first[1024], second[1024];
+    for (int room = -1; room <= 1; room++) {
+        const int fill = TW_SCAN_SHAPE + room - (int)strlen("data: {\"x\":\"\",\"text\":\"\"}\n\n");
+        snprintf(first, sizeof first, "data: {\"x\":\"%0*d\",\"text\":\"a\"}\n\n", fill, 0);
+        snprintf(second, sizeof second, "data: {\"x\":\"%0*d\",\"text\":\"bcd\"}\n\n", fill, 0);
+        TW_CHECK_EQ(room <= 0, takes_short_way(first, second));
+    }
+#define FIVE(last) "data: {\"choices\":[{\"text\":\"a\"},{\"text\":\"b\"},{\"text\":\"c\"},{\"text\":\"d\"}," \
+                   "{\"text\":\"" last "\"}]}\n\n"
+    TW_CHECK(!takes_short_way(FIVE("e"), FIVE("f")));
+#undef FIVE
 }
 
 /* ---- long events ---- */
@@ -387,6 +544,10 @@ TW_MAIN(golden_event_by_event, golden_split_at_any_byte, golden_any_line_end, em
         usage_is_read_where_it_belongs, model_is_told_once, model_of_a_split_event_outlives_the_next,
             many_choices_in_a_message_sum_up,
         framings_other_than_events, same_shape_counts_the_same,
-        text_that_eats_its_quote_is_looked_at, model_of_a_split_event_forgets_the_shape,
-            only_plain_tokens_are_remembered, long_events_are_linear,
+        text_that_eats_its_quote_is_looked_at, model_of_a_split_event_is_no_shape,
+            only_plain_tokens_are_remembered, choices_take_turns_on_the_short_way,
+        choices_of_one_event_take_the_short_way, numbered_events_take_the_short_way,
+        numbers_that_say_something_are_not_passed_over, named_events_take_the_short_way, short_way_is_found_again,
+        shapes_are_not_pushed_out_in_turn, model_of_a_split_event_outlives_what_is_remembered, shapes_have_a_size,
+        long_events_are_linear,
         long_split_event_counts_once, unescapes, unescapes_into_what_room_there_is)

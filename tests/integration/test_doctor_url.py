@@ -34,9 +34,7 @@ def server(serve: Callable[..., Any]) -> Iterator[Any]:
     watch = tailwatch.install(app, gc="observe", slow_ms=200)
     try:
         served = serve(watch.app)
-        served.raw(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-request-id: r-1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-        )
+        served.http("/v1/completions", headers="x-request-id: r-1\r\n")
         yield served
     finally:
         tailwatch.uninstall()

@@ -81,7 +81,8 @@ def test_known_paths_generate(path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     ["/", "", "/health", "/v1/models", "/v1/messages/count_tokens", "/xv1/completions", "/images/generate",
-     "/v1/completions//x", "/v1/completions/x/", "/V1/completions", "/v1beta/models/gemini:streamGenerateContent", "/v2/models/a/b/generate", "/v1/chat/completions/7"],
+     "/v1/completions//x", "/v1/completions/x/", "/v1beta/models/gemini:streamGenerateContent",
+     "/V1/completions", "/v2/models/a/b/generate", "/v1/chat/completions/7"],
 )  # fmt: skip
 def test_other_paths_do_not(path: str) -> None:
     """What only resembles a known path is not one."""

@@ -110,7 +110,7 @@ def test_tpot_is_unknown_when_all_came_in_one_message() -> None:
 
 
 def test_an_event_longer_than_is_kept_is_counted() -> None:
-    """Split over messages and past 4096 bytes it counts by its beginning, as one token; in one message nothing is cut."""
+    """Split over messages and past 4096 bytes it counts by its beginning, as one token; in one message it is whole."""
     http = Exchange(make_core()).start()
     long = chunk("x" * 5000)
     http.body(long)
@@ -453,7 +453,7 @@ def test_copies_of_a_scope() -> None:
     assert copy.copy(http.stream) is copy.deepcopy(http.stream) is http.stream
     assert copy.deepcopy(http.scope)["tailwatch"] is http.stream
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        assert pickle.loads(pickle.dumps(http.scope, protocol)) == http.scope | {"tailwatch": None}
+        assert pickle.loads(pickle.dumps(http.scope, protocol)) == {**http.scope, "tailwatch": None}
     http.body(chunk())
     assert http.core.opened == 1
 
@@ -466,22 +466,39 @@ def test_copies_of_a_scope() -> None:
 def test_a_key_that_empties_its_message(kind: str, key: str) -> None:
     """A key whose comparison drops what is being looked at: the message goes on as it is, nothing breaks."""
 
+    asked = ("type", "body", "more_body", "status", "headers") if kind == "http" else ("type", "text", "bytes")
+    dropped, armed = [], False
+
     class Dropping:
         def __hash__(self) -> int:
             return hash(key)
 
         def __eq__(self, other: object) -> bool:
-            message.clear()
+            if armed:
+                message.clear()
             return False
 
+    def contents() -> list[dict[str, Any]]:
+        if kind == "websocket":
+            return [{"bytes": b"y" * 999} if key == "bytes" else {"text": "x" * 999}]
+        return [
+            {"status": 200, "headers": [(b"content-type", SSE)]},
+            {"body": bytearray(chunk() * 99), "more_body": True},
+        ]
+
     exchange = Exchange(make_core(), kind)
-    starts = [("http.response.start", {"status": 200}), ("http.response.body", {"body": bytearray(chunk() * 99)})]
-    for name, content in starts if kind == "http" else [("websocket.send", {"text": "x" * 999, "bytes": b"y" * 999})]:
+    for number, name in enumerate(
+        ["http.response.start", "http.response.body"] if kind == "http" else ["websocket.send"]
+    ):
+        armed = False
         message: dict[Any, Any] = {Dropping(): None}
-        message |= {"type": "".join([*name])} | content
+        message |= {**contents()[number], "type": "".join([*name])}  # nobody else holds what it holds
+        armed = True
         exchange.say(message)
+        dropped.append(not message)
     exchange.send.finish(None)
     assert exchange.core.in_flight == 0
+    assert any(dropped) is (key in asked)
 
 
 def test_a_truth_that_empties_its_message() -> None:
@@ -529,7 +546,7 @@ def test_a_websocket_text_that_cannot_be_encoded() -> None:
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 def test_an_exit_inside_our_label_comes_out(error: type[BaseException]) -> None:
-    """What a signal handler raised while we looked at the route is the app's; once, and the message was not handed on."""
+    """What a signal handler raised while we looked at the route is the app's; the message was not handed on."""
 
     def route_of(scope: Any) -> str:
         raise error("now")
@@ -622,7 +639,8 @@ def test_sampled_sends_return_what_the_inner_one_did() -> None:
         now = _hot.now()
         sender = core.request({"type": "http", "headers": []}, inner, True, now, now, 0, 1, None, False)
         message = {"type": "http.response.body", "body": chunk(), "more_body": True}
-        return [await sender.send(message) for _ in range(33)]
+        send: Any = sender.send
+        return [await send(message) for _ in range(33)]
 
     assert asyncio.run(app()) == list(range(33))
     assert snapshots.take([core.address]).send_wait.count == 2

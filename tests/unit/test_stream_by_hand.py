@@ -450,7 +450,7 @@ def test_integers_of_numpy(watch: tailwatch.Watch, kind: Callable[[int], Any]) -
 
 
 def test_a_wall_clock_is_no_monotonic_time(watch: tailwatch.Watch) -> None:
-    """Times an hour ahead or more are now, and counted: neither this request nor those after it are out of all windows."""
+    """Times an hour ahead or more are now, and counted: this request and those after it are in their windows."""
     wall = time.time_ns()
     assert wall > _hot.now() + 3600 * 1_000 * MS
     with tailwatch.stream(arrival=wall) as stream:

@@ -62,7 +62,7 @@ typedef struct tw_scan_whole {
 typedef struct tw_scan_shape {
     uint32_t len;                          /* of bytes[] */
     uint32_t texts, text_at[TW_SCAN_TEXTS];  /* where in bytes[] the texts were */
-    uint32_t loose_at, loose_len;          /* where in bytes[] a value stands that says nothing; length 0: there is none */
+    uint32_t loose_at, loose_len;          /* where a value stands that says nothing; length 0: there is none */
     uint32_t next;                         /* the shape that came after this one */
     uint32_t events, choice[TW_SCAN_TEXTS], n[TW_SCAN_TEXTS];  /* what it held, as in tw_scan_result */
     char bytes[TW_SCAN_SHAPE];
@@ -72,7 +72,8 @@ typedef struct tw_scan {
     uint32_t framing;
     uint32_t model_seen;                   /* stop looking once found */
     uint32_t shapes;                       /* how many of shape[] hold something */
-    uint32_t last_shape, next_shape;       /* the one the last such event had; the one to be written next */
+    uint32_t last_shape, expected;         /* the one the last such event had; the one it is likely to have next */
+    uint32_t next_shape;                   /* the one to be written next */
     uint32_t unlike;                       /* messages in a row that were like none */
     uint32_t part_len;                     /* bytes kept of the unfinished event (WHOLE: of the string) */
     uint32_t part_cut;                     /* it was longer than TW_SCAN_PART */
@@ -86,9 +87,9 @@ typedef struct tw_scan {
 void tw_scan_init(tw_scan *scan, tw_framing framing);
 
 /* Looks at the next message of the body. In the usual case (each event like one before it but for its text, and
- * perhaps its number) two memcmp and a look at the bytes of the text. data may be NULL when len is 0. An event that several messages carry
- * is found in the one in which it ends; one that several messages carry and that is longer than TW_SCAN_PART
- * counts by its beginning. */
+ * perhaps its number) two memcmp and a look at the bytes of the text. data may be NULL when len is 0. An event
+ * that several messages carry is found in the one in which it ends; one that several messages carry and that is
+ * longer than TW_SCAN_PART counts by its beginning. */
 void tw_scan_feed(tw_scan *scan, const char *data, size_t len, tw_scan_result *out);
 
 /* Looks at what the end of the body left without an end. An event without its empty line never counts as a
