@@ -66,8 +66,8 @@ class Send:
         """The app was told that the client went away."""
     def turn(self) -> None:
         """WebSocket: the client sent a message, a new request begins."""
-    def finish(self, error: BaseException | None) -> None:
-        """The app returned, or raised."""
+    def finish(self, error: BaseException | None, /) -> int:
+        """The app returned, or raised. Bits: 1 streamed() has something, 2 no request is in flight."""
 
 @final
 class Core:
@@ -130,9 +130,6 @@ class Core:
     ) -> Send:
         """A Send for one ASGI http or websocket scope. generation: the route is known to generate tokens (it is
         counted from now on); else it is only watched for a streaming content type."""
-    @property
-    def any_streamed(self) -> bool:
-        """Whether streamed() would return anything."""
     def count_error(self, where: int) -> None: ...
     def count_drop(self, reason: int) -> None: ...
     def streamed(self) -> list[str]:

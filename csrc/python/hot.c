@@ -226,7 +226,6 @@ static PyObject *get_address(PyObject *op, void *unused) { (void)unused; return 
 static PyObject *get_bytes(PyObject *op, void *unused) { (void)unused; return PyLong_FromSize_t(((CoreObject *)op)->bytes); }
 static PyObject *get_in_flight(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_load(&((CoreObject *)op)->segment->in_flight)); }
 static PyObject *get_opened(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_load(&((CoreObject *)op)->segment->opened)); }
-static PyObject *get_any_streamed(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(PyList_Size(((CoreObject *)op)->streamed) > 0); }
 
 #define FASTCALL(function) (PyCFunction)(void (*)(void))(function)
 static PyMethodDef core_methods[] = {
@@ -252,7 +251,6 @@ static PyGetSetDef core_getters[] = {
     {"bytes", get_bytes, NULL, "Memory of the segment.", NULL},
     {"in_flight", get_in_flight, NULL, "Requests open now.", NULL},
     {"opened", get_opened, NULL, "Requests ever opened.", NULL},
-    {"any_streamed", get_any_streamed, NULL, "Whether streamed() would return anything.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot core_slots[] = {
     {Py_tp_doc, "The one writer of one process's segment."},

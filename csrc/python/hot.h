@@ -76,7 +76,7 @@ struct SendObject {
     uint32_t sent;
     size_t model_len;
     char model[TW_NAME_BYTES];
-    tw_scan scan;
+    tw_scan *scan;            /* made when a body begins: most requests have none that is read */
 };
 
 extern PyType_Spec tw_core_spec, tw_stream_spec, tw_send_spec;

@@ -152,6 +152,12 @@ static int is_post(SendObject *self) {
     return method != NULL && PyUnicode_Check(method) && ascii_is(method, "POST");
 }
 
+static void begin_scan(SendObject *self, tw_framing framing) {
+    if (self->scan == NULL) self->scan = PyMem_Malloc(sizeof *self->scan);
+    if (self->scan != NULL) tw_scan_init(self->scan, framing);
+    else self->stamping = 0;
+}
+
 static void see_start(SendObject *self, PyObject *message) {
     const tw_keys *keys = &self->core->keys;
     body_kind kind = {TW_FRAMING_RAW, 0, 0};
@@ -166,7 +172,7 @@ static void see_start(SendObject *self, PyObject *message) {
     self->stream->stream.status = self->status;
     self->stamping = self->status < 300 && !kind.opaque;
     if (kind.opaque) tw_stream_opaque(&self->stream->stream);
-    tw_scan_init(&self->scan, self->stamping ? kind.framing : TW_FRAMING_WHOLE);
+    if (self->stamping) begin_scan(self, kind.framing);
 }
 
 static void see_model(SendObject *self, const tw_scan_result *seen) {
@@ -189,7 +195,7 @@ static void book(SendObject *self, const tw_scan_result *seen, uint64_t now) {
 
 static void see_bytes(SendObject *self, const char *data, Py_ssize_t len, uint64_t now) {
     tw_scan_result seen;
-    tw_scan_feed(&self->scan, data, (size_t)len, &seen);
+    tw_scan_feed(self->scan, data, (size_t)len, &seen);
     const int plain = seen.tokens == 1 && seen.model == NULL && seen.usage_tokens == 0 && !(seen.error | seen.cut | seen.done);
     if (len > 0 && self->stream->stream.body_ns == 0) tw_stream_body(&self->stream->stream, now);
     if (__builtin_expect(plain && self->labelled && !self->stream->by_hand, 1))
@@ -222,8 +228,8 @@ static void close_stream(SendObject *self, uint64_t now, tw_end end) {
         end = TW_END_FINISHED;
         now = self->done_ns;
     }
-    tw_scan_finish(&self->scan, &rest);
-    if (end == TW_END_FINISHED) book(self, &rest, now);
+    if (self->scan != NULL) tw_scan_finish(self->scan, &rest);
+    if (self->scan != NULL && end == TW_END_FINISHED) book(self, &rest, now);
     if (!self->labelled) label(self);
     tw_stream_close(&self->stream->stream, now, end);
 }
@@ -255,6 +261,8 @@ static void see_body(SendObject *self, PyObject *message, uint64_t now) {
 
 static void see_websocket_data(SendObject *self, PyObject *data, int text, uint64_t now) {
     Py_ssize_t len = 0;
+    if (self->scan == NULL) begin_scan(self, TW_FRAMING_MESSAGE);
+    if (self->scan == NULL) return;
     const char *utf8 = text ? PyUnicode_AsUTF8AndSize(data, &len) : NULL;
     if (utf8 != NULL) see_bytes(self, utf8, len, now);
     else if (!text) see_body_object(self, data, now);
@@ -405,11 +413,16 @@ static PyObject *send_turn(PyObject *op, PyObject *unused) {
     end_turn(self, now, TW_END_ABORT);
     self->done_ns = 0;
     self->model_len = 0;
-    tw_scan_init(&self->scan, TW_FRAMING_MESSAGE);
+    begin_scan(self, TW_FRAMING_MESSAGE);
     open_at(self, now, now, TW_ARRIVAL_ASGI);
     if (self->stream->by_hand) label(self); /* else by its first token, which we see */
     if (raise_on(self)) return NULL;
     Py_RETURN_NONE;
+}
+
+/* What the caller has to see to: 1 routes turned out to stream, 2 no request is in flight. */
+static PyObject *errands(const CoreObject *core) {
+    return PyLong_FromLong((PyList_Size(core->streamed) > 0 ? 1 : 0) | (tw_load(&core->segment->in_flight) == 0 ? 2 : 0));
 }
 
 static PyObject *send_finish(PyObject *op, PyObject *error) {
@@ -419,8 +432,7 @@ static PyObject *send_finish(PyObject *op, PyObject *error) {
     if (self->websocket) end_turn(self, now, end == TW_END_FINISHED ? TW_END_ABORT : end);
     else if (self->state == SEND_WATCH) close_stream(self, now, end == TW_END_FINISHED ? TW_END_ERROR : end);
     self->state = SEND_DONE;
-    if (raise_on(self)) return NULL;
-    Py_RETURN_NONE;
+    return raise_on(self) ? NULL : errands(self->core);
 }
 
 static PyObject *get_stream(PyObject *op, void *unused) { (void)unused; return Py_NewRef((PyObject *)((SendObject *)op)->stream); }
@@ -456,7 +468,6 @@ PyObject *core_request(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
         return NULL;
     }
     self->stream->sender = self;
-    tw_scan_init(&self->scan, self->websocket ? TW_FRAMING_MESSAGE : TW_FRAMING_RAW);
     if (PyObject_IsTrue(args[2]) != 1) return (PyObject *)self;
     self->state = SEND_WATCH;
     if (!self->websocket) open_request(self);
@@ -488,6 +499,7 @@ static void send_dealloc(PyObject *op) {
     if (self->stream != NULL) self->stream->sender = NULL;
     Py_XDECREF((PyObject *)self->stream);
     for (int i = 0; i < 3; i++) Py_XDECREF(self->raised[i]);
+    PyMem_Free(self->scan);
     Py_XDECREF(self->scope);
     Py_XDECREF((PyObject *)self->core);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
@@ -498,7 +510,7 @@ static PyMethodDef methods[] = {
     {"send", (PyCFunction)(void (*)(void))send_send, METH_FASTCALL | METH_KEYWORDS, "send(message)\n--\n\nLook at an ASGI message and hand it on."},
     {"disconnected", send_disconnected, METH_NOARGS, "disconnected()\n--\n\nThe app was told that the client went away."},
     {"turn", send_turn, METH_NOARGS, "turn()\n--\n\nWebSocket: the client sent a message, a new request begins."},
-    {"finish", send_finish, METH_O, "finish(error, /)\n--\n\nThe app returned (None) or raised."},
+    {"finish", send_finish, METH_O, "finish(error, /)\n--\n\nThe app returned (None) or raised. 1: see streamed(); 2: nothing is in flight."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef getters[] = {{"stream", get_stream, NULL, "The request's stream.", NULL}, {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot slots[] = {

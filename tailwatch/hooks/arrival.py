@@ -43,7 +43,10 @@ class Clock:
 
     def arrival(self, scope: Any, receive: Any, send: Any, entry_ns: int) -> Arrival:
         """Of a request whose app was entered at entry_ns. What cannot be told reads as that."""
-        waited = self._waited(receive, send)
+        descriptor = socket_of(receive, send)
+        waited = _hot.tcp_wait_ns(descriptor) if descriptor >= 0 else -1
+        # the kernel counts jiffies, up to one too many: that one is taken off
+        waited = waited - self._jiffy_ns if self._least_ns < waited <= MAX_WAIT_NS else 0
         source = TCP if waited else ASGI
         if self._trusts:
             start = request_start(scope["headers"])
@@ -51,12 +54,6 @@ class Clock:
                 proxy = time.time_ns() - waited - start
                 return _arrival((entry_ns - waited, min(max(proxy, 0), MAX_WAIT_NS), HEADER))
         return _arrival((entry_ns - waited, 0, source))
-
-    def _waited(self, receive: Any, send: Any) -> int:
-        """By the kernel's count of jiffies, which is up to one too high: that one is taken off."""
-        descriptor = socket_of(receive, send)
-        waited = _hot.tcp_wait_ns(descriptor) if descriptor >= 0 else -1
-        return waited - self._jiffy_ns if self._least_ns < waited <= MAX_WAIT_NS else 0
 
 
 def socket_of(receive: Any, send: Any) -> int:

@@ -102,11 +102,11 @@ class Attached:
         """The app returned, or raised error."""
         core = self.hook.core
         try:
-            sender.finish(error)
-            if core.any_streamed:
+            errands = sender.finish(error)
+            if errands & 1:
                 for template in core.streamed():
                     self.hook.routes.learn(template)
-            if core.in_flight == 0:
+            if errands & 2:
                 self.hook.on_idle()
         except Exception:
             self.failed()

@@ -78,6 +78,8 @@ class Routes:
 
     def generates(self, scope: Mapping[str, Any]) -> bool:
         """Whether a request of this http or websocket scope is expected to generate tokens."""
+        if scope["path"] in self._exact and scope.get("method") == "POST" and not scope.get("root_path"):
+            return True  # the usual case
         if scope["type"] == "http" and scope["method"] != "POST":
             return bool(self._asked) and any(pattern.fullmatch(path_of(scope)) for pattern in self._asked)
         return self._known(path_of(scope)) is not None or (
