@@ -340,7 +340,7 @@ static void choice_count(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t cho
     s->last_ns = now_ns;
 }
 
-/* The first token of a stream or of a choice, another choice than 0, a time before the last, no stamp at all. */
+/* The first token of a stream or of a choice, a choice that is not tracked, a time before the last, no stamp at all. */
 static RARE void irregular_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice) {
     if (n == 0 || (s->opaque && !s->closed)) return;
     if (s->closed || now_ns < s->last_ns) tw_add(&s->segment->drops[TW_DROP_LATE_STAMP], 1);
@@ -361,7 +361,8 @@ static RARE void irregular_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint
 }
 
 void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice) {
-    if (UNLIKELY((choice | s->opaque | s->closed) != 0 || n == 0 || s->choice[0].tokens == 0 || now_ns < s->last_ns)) {
+    if (UNLIKELY((s->opaque | s->closed) != 0 || choice >= TW_CHOICES || n == 0 || s->choice[choice].tokens == 0 ||
+                 now_ns < s->last_ns)) {
         irregular_token(s, now_ns, n, choice);
         return;
     }
@@ -369,9 +370,9 @@ void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice)
     if (UNLIKELY(gap > s->alert_ns || !tw_pause_quiet_since(&s->segment->pause, s->last_ns)))
         late_ns = gap_examine(s, now_ns);
     gap_record(s, gap, gap - late_ns);
-    deadlines_judge(s, now_ns - s->choice[0].last_ns, s->deadline_ns, n);
-    s->choice[0].last_ns = s->last_ns = now_ns;
-    s->choice[0].tokens += n;
+    if (choice == 0) deadlines_judge(s, now_ns - s->choice[0].last_ns, s->deadline_ns, n);
+    s->choice[choice].last_ns = s->last_ns = now_ns;
+    s->choice[choice].tokens += n;
     tw_add(&s->series->output_tokens, n);
 }
 

@@ -240,13 +240,17 @@ class Watch:
             metrics_path=self.config.metrics_path,
             on_request=self._daemon.start,
             on_startup=self._guarded(self._on_startup),
-            on_idle=self._guarded(self.gc.on_idle),
+            on_idle=self._on_idle,
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
         )
 
     def _snapshot_answer(self, accept: str, accept_encoding: str) -> Response:
         body = json.dumps({"snapshot": self.snapshot().as_dict(), "context": self.context().as_dict()}).encode()
         return Response("application/json", "", tuple(body[i : i + 65536] for i in range(0, len(body), 65536)))
+
+    def _on_idle(self) -> None:
+        if self.gc.waiting:  # every request that ends alone comes by here
+            self._guarded(self.gc.on_idle)()
 
     def _guarded(self, act: Callable[[], None], where: int = _ERROR_POLICY) -> Callable[[], None]:
         def guarded() -> None:
@@ -260,7 +264,7 @@ class Watch:
     def idle(self) -> None:
         """A stream ended; when none is left the collector's policy may act."""
         if self.core.in_flight == 0:
-            self._guarded(self.gc.on_idle)()
+            self._on_idle()
 
     def _attached(self) -> list[asgi.Attached]:
         return [attached for each in self._apps if (attached := each()) is not None]

@@ -250,7 +250,7 @@ def _layer(attached: Attached, call: Callable[[Any, Any, Any, Any], Any]) -> Cal
             entry = _hot.now()
             if isinstance(scope, dict) and "tailwatch" not in scope and not attached.inert:  # no outer layer has it
                 kind = scope["type"]
-                if kind == "http" and scrape is not None and scrape.wants(self, scope):
+                if kind == "http" and scope["method"] != "POST" and scrape is not None and scrape.wants(self, scope):
                     kind = "scrape"
                 elif kind == "http" or kind == "websocket":
                     sender = attached.begin(scope, receive, send, entry, clock)
