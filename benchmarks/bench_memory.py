@@ -114,14 +114,18 @@ def in_flight(times: int) -> dict[str, float]:
     kept: list[Any] = [watch.core.stream("m", "r", None, "", "") for _ in range(times)]
     by_hand = (settled() - before) / times
 
-    async def send(message: Any) -> None:
+    def send(message: Any) -> None:
         pass
 
-    scope = {"type": "http", "headers": []}
+    scope = {"type": "http", "headers": [], "method": "POST", "path": "/v1/completions"}
+    start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
     before = settled()
-    kept += [watch.core.request(scope, send, True, _hot.now(), _hot.now(), 0, 1, None, False) for _ in range(times)]
-    in_app = (settled() - before) / times
-    return {"by hand": by_hand, "in an app": in_app}
+    requests = [watch.core.request(scope, send, True, _hot.now(), _hot.now(), 0, 1, None, False) for _ in range(times)]
+    waiting = (settled() - before) / times
+    for request in requests:
+        request.send(start)
+    streaming = (settled() - before) / times
+    return {"by hand": by_hand, "in an app, before its answer": waiting, "in an app, streaming": streaming}
 
 
 def measured(name: str, times: int) -> dict[str, float]:
