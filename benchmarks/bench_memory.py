@@ -111,8 +111,8 @@ def in_flight(times: int) -> dict[str, float]:
 
     watch = tailwatch.install(gc="observe")
     before = settled()
-    kept: list[Any] = [watch.core.stream("m", "r", None, "", "") for _ in range(times)]
-    by_hand = (settled() - before) / times
+    streams = [watch.core.stream("m", "r", None, "", "") for _ in range(times)]
+    by_hand = (settled() - before) / len(streams)
 
     def send(message: Any) -> None:
         pass
