@@ -164,8 +164,8 @@ IN_A_COLLECTION = """
 import gc, json, os
 import tailwatch
 
+gc.disable()  # before install: every collection counted is one of ours
 watch = tailwatch.install(gc="observe")
-gc.disable()
 read, write = os.pipe()
 
 class Forks:

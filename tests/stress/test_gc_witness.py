@@ -101,10 +101,10 @@ TWICE = """
 import gc, json
 import gcprobe, tailwatch
 log = gcprobe.Log(100_000)
+gc.disable()  # before install: every collection counted is one of ours
 watch = tailwatch.install(gc="freeze")
 watch._daemon.stop()
 first, last = gc.callbacks
-gc.disable()
 gc.callbacks[:] = [log.probe(0), first, log.probe(1), log.probe(2), last, log.probe(3)]
 done = watch.freeze()
 gc.callbacks[:] = [first, last]
