@@ -101,7 +101,7 @@ class Watch:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory fixed at install, in bytes; a stream in flight takes about two KiB beside it."""
+        """Memory fixed at install, in bytes; a stream in flight takes 5 to 8 KiB beside it."""
         return self.core.bytes + self.history.bytes
 
     def snapshot(self, window: str | float | None = None) -> snapshots.Snapshot:

@@ -7,6 +7,9 @@ the one behind the end of a collection, the collecting thread had given the GIL 
 from __future__ import annotations
 
 import json
+import sys
+
+import pytest
 
 BUSY = """
 import gc, json, sys, threading, time
@@ -121,3 +124,24 @@ def test_the_freeze_is_one_pause_around_both_collections(run_script) -> None:
     assert found["rows"] == 2 * 8
     assert found["inner"] <= found["seconds"] * 1e9
     assert {cause for cause, seconds in found["paused"].items() if seconds} == {"policy"}
+
+
+DURATION = """
+import gc, json
+import tailwatch
+gc.disable()
+watch = tailwatch.install(gc="observe")
+reported = []
+gc.callbacks.insert(1, lambda phase, info: phase == "stop" and reported.append(info["duration"]))
+keep = [[i] for i in range(300_000)]
+for _ in range(5):
+    gc.collect()
+print(json.dumps([sum(reported), tailwatch.snapshot().paused["gc2"]]))
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 15), reason="the interpreter tells no duration of its own before 3.15")
+def test_our_pauses_hold_the_interpreters_own_durations(run_script) -> None:
+    """What the interpreter says its collections took lies inside our brackets, and makes up nearly all of them."""
+    reported, paused = json.loads(run_script(DURATION))
+    assert reported <= paused <= reported * 1.2
