@@ -73,11 +73,12 @@ print(json.dumps({"ours": through_us, "bare": log.allocations() - before, "token
 
 
 def test_the_send_wrapper_allocates_no_more_than_the_bare_send(run_script) -> None:
-    """10^5 messages through the wrapper allocate exactly what the inner send allocates."""
+    """10^5 messages through the wrapper allocate what the inner send allocates: a few more calls in all are the
+    interpreter's (3.10 keeps a frame for the inner function), one more a message would be ours."""
     counts = json.loads(run_script(SENDS, preload=True, PYTHONMALLOC="malloc"))
 
     assert counts["tokens"] == 100_100
-    assert counts["ours"] == counts["bare"]
+    assert counts["ours"] - counts["bare"] < 16
 
 
 COLLECTIONS = """
