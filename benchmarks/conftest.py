@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+# `python -m pytest` puts the source tree first, where the compiled modules are not: the installed package is meant.
+sys.path[:] = [str(HERE), *(entry for entry in sys.path if Path(entry or ".").resolve() != HERE.parent)]
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Module | None:
