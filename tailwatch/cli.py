@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tailwatch.snapshots import Snapshot
 
 OK, FOUND, WRONG_CALL = 0, 1, 2
-SNAPSHOT_PATH = "/tailwatch/snapshot"
 _SAVE = (
     "write one in the server with json.dump(tailwatch.snapshot().as_dict(), file), "
     "or ask a running server on this machine: tailwatch doctor http://127.0.0.1:8000"
@@ -138,7 +137,7 @@ def _read(file: str) -> Mapping[str, Any]:
 
 def _text(file: str) -> str:
     if file.startswith(("http://", "https://")):
-        url = urllib.parse.urljoin(file, SNAPSHOT_PATH)
+        url = urllib.parse.urljoin(file, proof.SNAPSHOT_PATH)
         with proof.proof() as value:
             request = urllib.request.Request(url, headers={proof.HEADER: value})
             with urllib.request.urlopen(request, timeout=30) as answer:

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+SNAPSHOT_PATH = "/tailwatch/snapshot"
 HEADER = "x-tailwatch-proof"
 _DIRECTORY = "/tmp"
 _HEADER_VALUE = re.compile(r"(tailwatch-[A-Za-z0-9_]{1,32}) ([0-9a-f]{64})")

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from tailwatch.hooks.routes import path_below
-from tailwatch.proof import holds
+from tailwatch.proof import HEADER, SNAPSHOT_PATH, holds
 
 MOVED_PATH = "/tailwatch/metrics"
-SNAPSHOT_PATH = "/tailwatch/snapshot"
+_PROOF = HEADER.encode()
 
 _PARTS_A_TURN = 8
 _T = TypeVar("_T")
@@ -57,7 +57,7 @@ class Scrape:
             return False
         path = path_below(scope, scope.get("root_path", ""))
         if path == SNAPSHOT_PATH:
-            return self._snapshot is not None and _header(scope, b"x-tailwatch-proof") != ""
+            return self._snapshot is not None and _header(scope, _PROOF) != ""
         if path == self._path:
             return not self.look(app)
         return path == MOVED_PATH and self.look(app)
@@ -78,7 +78,7 @@ class Scrape:
         """Answers one scrape; failed: called inside the handler of what went wrong."""
         path = path_below(scope, scope.get("root_path", ""))
         if path == SNAPSHOT_PATH and self._snapshot is not None:
-            if await _in_thread(holds, _header(scope, b"x-tailwatch-proof")):
+            if await _in_thread(holds, _header(scope, _PROOF)):
                 return await _answer(self._snapshot, scope, send, failed)
             await app(scope, receive, send)
             return None

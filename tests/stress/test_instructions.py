@@ -124,7 +124,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cost]:
     """The cost of a stamp, a chunk and a collection."""
     library = Path(_hot.__file__)
     if shutil.which("valgrind") is None:
-        pytest.skip("valgrind is not installed: instructions cannot be counted")
+        pytest.skip("valgrind is not installed (Debian package: valgrind): instructions cannot be counted")
     if _compiler_of(library) != BUDGETS["compiler"]:
         pytest.skip(f"the budgets hold for {BUDGETS['compiler']}, this was built by {_compiler_of(library)}")
     compiler = shutil.which("cc") or shutil.which("gcc")
@@ -133,7 +133,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cost]:
     include, marks = sysconfig.get_path("include"), directory / "callgrind_marks.so"
     build = [compiler, "-shared", "-fPIC", f"-I{include}", str(NATIVE / "callgrind_marks.c"), "-o", str(marks)]
     if subprocess.run(build, capture_output=True).returncode != 0:
-        pytest.skip("the headers of valgrind are not installed (valgrind/callgrind.h)")
+        pytest.skip("the headers of valgrind are not installed (valgrind/callgrind.h, in Debian's package valgrind)")
     script = directory / "script.py"
     script.write_text(SCRIPT)
     run = [
