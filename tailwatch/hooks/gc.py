@@ -56,6 +56,7 @@ class FreezeState:
     startup_done: bool = False
     warm_at: float | None = None  # when the warm-up requests were seen to have come (monotonic seconds)
     warm_done: bool = False
+    freezing: bool = False  # on another thread, as those see it who look meanwhile
     gave_up: bool = False
     done: list[Freeze] = field(default_factory=list)
 
@@ -142,10 +143,10 @@ class GCHook:
         if not state.startup_done:
             state.startup_done = True
             state.warm_done = self.core.opened >= WARM_REQUESTS
-            self.freeze(reason="first idle moment")
+            self._freeze_idle("first idle moment")
         elif self.core.opened >= WARM_REQUESTS:
             state.warm_done = True
-            self.freeze(reason="warm-up")
+            self._freeze_idle("warm-up")
 
     def expire(self) -> None:
         """Stop waiting for a moment without streams once patience is spent: we never stop a stream in flight."""
@@ -159,8 +160,15 @@ class GCHook:
 
     @property
     def waiting(self) -> bool:
-        """Whether a freeze is still wanted."""
-        return self.policy == "freeze" and not self.state.warm_done
+        """Whether a freeze is still wanted, or not yet over."""
+        return self.policy == "freeze" and (self.state.freezing or not self.state.warm_done)
+
+    def _freeze_idle(self, reason: str) -> None:
+        self.state.freezing = True
+        try:
+            self.freeze(reason=reason)
+        finally:
+            self.state.freezing = False
 
     def _bracket(self) -> None:
         self._callbacks[:] = [self._first, *self._others(), self._last]

@@ -615,6 +615,26 @@ def test_a_late_first_idle_moment_is_the_warm_up_too(recorded: Recorded, core: _
     assert not recorded.waiting
 
 
+def test_it_is_waited_for_until_the_last_freeze_is_over(core: _hot.Core) -> None:
+    """Another thread may look in the middle of it: a collection runs finalizers, and they hand over the GIL."""
+    hook = GCHook(core, "freeze")
+    hook.attach()
+    stamp_requests(core, WARM_REQUESTS)
+    seen: list[bool] = []
+
+    def look(phase: str, info: dict[str, int]) -> None:
+        seen.append(hook.waiting)
+
+    gc.callbacks.append(look)
+    try:
+        hook.on_idle()
+        assert not hook.waiting
+    finally:
+        gc.callbacks.remove(look)
+        hook.detach()
+    assert len(seen) >= 4 and all(seen)
+
+
 @pytest.mark.parametrize("policy", ["observe", "off"])
 def test_other_policies_never_freeze(core: _hot.Core, policy: str) -> None:
     """Only gc="freeze" does."""
