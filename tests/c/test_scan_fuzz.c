@@ -1,9 +1,9 @@
 /* Mutated streams: nothing is read past its end (the sanitizer sees it), and three things hold whatever the
  * bytes are: the short way past a known shape answers as the long way does, a body's totals do not depend on
  * where it is cut, and a message's choices sum to its tokens. */
-#include "sse_json.h"
+#include "scan_json.h"
 
-#include "sse_frames.h"
+#include "scan_frames.h"
 
 #define ROUNDS 400          /* of each golden stream; a few seconds under the sanitizers */
 #define BODY_MAX 8192

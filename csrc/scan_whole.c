@@ -1,6 +1,6 @@
 /* One JSON document over the whole body: its model, its usage, whether it is an error. Reads on from any
  * byte, so that it does not matter how the document was cut into messages. */
-#include "sse_event.h"
+#include "scan_event.h"
 
 enum context { CONTEXT_ROOT, CONTEXT_LIST, CONTEXT_TOP, CONTEXT_INNER, CONTEXT_USAGE, CONTEXT_OTHER };
 enum key { KEY_NONE, KEY_MODEL, KEY_USAGE, KEY_TOKENS, KEY_EVAL_COUNT, KEY_ERROR, KEY_KIND, KEY_INNER };

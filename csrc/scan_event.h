@@ -1,9 +1,9 @@
-/* What one event of a streamed body holds. Private to the core; see sse.h. */
+/* What one event of a streamed body holds. Private to the core; see scan.h. */
 #ifndef TW_SSE_EVENT_H
 #define TW_SSE_EVENT_H
 
-#include "sse_json.h"
-#include "tailwatch/sse.h"
+#include "scan_json.h"
+#include "tailwatch/scan.h"
 
 /* Where an event could be different and mean the same. */
 typedef struct tw_event_marks {

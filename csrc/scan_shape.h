@@ -1,10 +1,10 @@
 /* The short way: a stream's token events are alike but for their texts and, where a server numbers or names each
  * of them, one more value. What was looked at once is remembered without its texts; an event that differs in
- * nothing else gets the same answer. Private to the core; see sse.h. */
+ * nothing else gets the same answer. Private to the core; see scan.h. */
 #ifndef TW_SSE_SHAPE_H
 #define TW_SSE_SHAPE_H
 
-#include "sse_event.h"
+#include "scan_event.h"
 
 #define TW_SHAPE_RARE __attribute__((noinline)) static
 #define TW_SHAPE_TRIES 16  /* events in a row that were like none: from then on only every so many-th is compared */

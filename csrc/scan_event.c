@@ -1,5 +1,5 @@
 /* Is this event a token? Known frames without content are named here; everything else counts. */
-#include "sse_event.h"
+#include "scan_event.h"
 
 typedef enum { TEXT_NONE, TEXT_EMPTY, TEXT_FULL } text_seen;
 

@@ -15,7 +15,7 @@
 
 #include <dirent.h>
 
-#include "tailwatch/sse.h"
+#include "tailwatch/scan.h"
 #include "tw_test.h"
 
 #define FRAMES_MAX 128

@@ -1,5 +1,5 @@
 /* Which messages of a streamed body carry tokens. */
-#include "sse_frames.h"
+#include "scan_frames.h"
 
 #define GOLDEN_AT_LEAST 35
 
