@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from tailwatch import _hot
 
@@ -20,15 +19,8 @@ _UNITS_NS = ((10**17, 1), (10**14, 10**3), (10**11, 10**6), (0, 10**9))  # a sta
 _HYPERCORN = ("__self__", "send", "__self__", "send", "__self__", "writer")
 
 
-class Arrival(NamedTuple):
-    """arrival_ns: monotonic, never after the app was entered. proxy_ns: what a proxy says it took before that."""
-
-    arrival_ns: int
-    proxy_ns: int
-    source: int
-
-
-_arrival = partial(tuple.__new__, Arrival)  # what Arrival(...) does, without the Python function around it
+Arrival = tuple[int, int, int]
+"""(arrival, proxy, source): monotonic ns, never after the app was entered; ns that a proxy says it took before that."""
 
 
 class Clock:
@@ -43,17 +35,15 @@ class Clock:
 
     def arrival(self, scope: Any, receive: Any, send: Any, entry_ns: int) -> Arrival:
         """Of a request whose app was entered at entry_ns. What cannot be told reads as that."""
-        descriptor = socket_of(receive, send)
-        waited = _hot.tcp_wait_ns(descriptor) if descriptor >= 0 else -1
+        waited = _hot.tcp_wait_ns(socket_of(receive, send))
         # the kernel counts jiffies, up to one too many: that one is taken off
         waited = waited - self._jiffy_ns if self._least_ns < waited <= MAX_WAIT_NS else 0
-        source = TCP if waited else ASGI
         if self._trusts:
             start = request_start(scope["headers"])
             if start is not None:
                 proxy = time.time_ns() - waited - start
-                return _arrival((entry_ns - waited, min(max(proxy, 0), MAX_WAIT_NS), HEADER))
-        return _arrival((entry_ns - waited, 0, source))
+                return entry_ns - waited, min(max(proxy, 0), MAX_WAIT_NS), HEADER
+        return entry_ns - waited, 0, TCP if waited else ASGI
 
 
 def socket_of(receive: Any, send: Any) -> int:
@@ -71,7 +61,8 @@ def socket_of(receive: Any, send: Any) -> int:
                     return -1
         if transport.is_closing():  # the number may already belong to another connection
             return -1
-        return int(transport.get_extra_info("socket").fileno())
+        descriptor: int = transport.get_extra_info("socket").fileno()
+        return descriptor if type(descriptor) is int else -1
     except Exception:  # not the server it looked like
         return -1
 

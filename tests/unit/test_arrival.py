@@ -133,8 +133,8 @@ def test_wait_of_a_real_connection() -> None:
             server = Uvicorn(Transport(connection))
             entry = _hot.now()
             found = Clock().arrival({"headers": []}, server.receive, server.send, entry)
-    assert found.source == TCP
-    assert before <= found.arrival_ns <= sent + 2 * _hot.jiffy_ns()
+    assert found[2] == TCP
+    assert before <= found[0] <= sent + 2 * _hot.jiffy_ns()
 
 
 def test_sockets_that_are_not_tcp() -> None:
