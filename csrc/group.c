@@ -1,0 +1,290 @@
+#include "tailwatch/group.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tailwatch/atomic.h"
+#include "tailwatch/clock.h"
+#include "tailwatch/process.h"
+
+static const char PAGE[] = "page";
+static const char SEGMENT[] = ".seg";
+
+const char *tw_group_problem_text(tw_group_problem problem) {
+    static const char *const texts[TW_GROUP_PROBLEMS] = {
+        [TW_GROUP_FINE] = "nothing",
+        [TW_GROUP_SYSTEM] = "the system refused",
+        [TW_GROUP_NOT_OURS] = "it belongs to another user",
+        [TW_GROUP_LINK] = "it is a symbolic link, or a file in it has a second name",
+        [TW_GROUP_OPEN] = "others may write to it, or could put another in its place",
+        [TW_GROUP_NO_DIR] = "it is no directory",
+        [TW_GROUP_FOREIGN] = "it is of another version of tailwatch, or from before a reboot",
+        [TW_GROUP_FULL] = "it has no room",
+    };
+    return (unsigned)problem < TW_GROUP_PROBLEMS ? texts[problem] : "unknown";
+}
+
+static tw_group_problem system_problem(void) {
+    switch (errno) {
+    case ELOOP: case EMLINK: return TW_GROUP_LINK;
+    case ENOTDIR: return TW_GROUP_NO_DIR;
+    case ENOSPC: case EDQUOT: case EFBIG: return TW_GROUP_FULL;
+    default: return TW_GROUP_SYSTEM;
+    }
+}
+
+/* ---- the directory ---- */
+
+static bool writable_by_others(const struct stat *s) { return (s->st_mode & (S_IWGRP | S_IWOTH)) != 0; }
+
+/* Who may rename entries of the parent could put another directory in this one's place; a sticky one lets owners only. */
+static tw_group_problem check_parent(int dir) {
+    struct stat parent;
+    if (fstatat(dir, "..", &parent, 0) != 0) return system_problem();
+    const bool trusted = parent.st_uid == 0 || parent.st_uid == geteuid();
+    if (!trusted || (writable_by_others(&parent) && !(parent.st_mode & S_ISVTX))) return TW_GROUP_OPEN;
+    return TW_GROUP_FINE;
+}
+
+static tw_group_problem check_dir(int dir) {
+    struct stat s;
+    if (fstat(dir, &s) != 0) return system_problem();
+    if (!S_ISDIR(s.st_mode)) return TW_GROUP_NO_DIR;
+    if (s.st_uid != geteuid()) return TW_GROUP_NOT_OURS;
+    if ((s.st_mode & 077) != 0) return TW_GROUP_OPEN;
+    return check_parent(dir);
+}
+
+int tw_group_open_dir(const char *path, tw_group_problem *problem) {
+    struct stat s;
+    if (lstat(path, &s) == 0 && S_ISLNK(s.st_mode)) { /* O_DIRECTORY | O_NOFOLLOW says ENOTDIR of a link */
+        *problem = TW_GROUP_LINK;
+        return -1;
+    }
+    const int dir = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    *problem = dir < 0 ? system_problem() : check_dir(dir);
+    if (*problem == TW_GROUP_FINE) return dir;
+    if (dir >= 0) close(dir);
+    return -1;
+}
+
+/* ---- files in it ---- */
+
+static tw_group_problem check_file(int file, struct stat *s) {
+    if (fstat(file, s) != 0) return system_problem();
+    if (!S_ISREG(s->st_mode)) return TW_GROUP_FOREIGN;
+    if (s->st_nlink != 1) return TW_GROUP_LINK;
+    if (s->st_uid != geteuid()) return TW_GROUP_NOT_OURS;
+    return (s->st_mode & 077) != 0 ? TW_GROUP_OPEN : TW_GROUP_FINE;
+}
+
+/* *out: the whole file, mapped. */
+static tw_group_problem map_file(int file, int protection, void **out, size_t *bytes) {
+    struct stat s;
+    const tw_group_problem problem = check_file(file, &s);
+    if (problem != TW_GROUP_FINE) return problem;
+    if (s.st_size <= 0) return TW_GROUP_FOREIGN;
+    *bytes = (size_t)s.st_size;
+    *out = mmap(NULL, *bytes, protection, MAP_SHARED, file, 0);
+    return *out == MAP_FAILED ? system_problem() : TW_GROUP_FINE;
+}
+
+static tw_group_problem open_file(int dir, const char *name, bool to_write, void **out, size_t *bytes) {
+    const int file = openat(dir, name, (to_write ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0) return system_problem();
+    const tw_group_problem problem = map_file(file, to_write ? PROT_READ | PROT_WRITE : PROT_READ, out, bytes);
+    close(file);
+    return problem;
+}
+
+static tw_group_problem fill_file(int file, size_t bytes, void **out) {
+    size_t found;
+    const int failed = posix_fallocate(file, 0, (off_t)bytes);
+    if (failed != 0) {
+        errno = failed;
+        return system_problem();
+    }
+    return map_file(file, PROT_READ | PROT_WRITE, out, &found);
+}
+
+/* A new file of that many zeros, mapped; none stays behind where that fails. */
+static tw_group_problem make_file(int dir, const char *name, size_t bytes, void **out) {
+    const int file = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file < 0) return system_problem();
+    const tw_group_problem problem = fill_file(file, bytes, out);
+    close(file);
+    if (problem != TW_GROUP_FINE) unlinkat(dir, name, 0);
+    return problem;
+}
+
+/* ---- the page ---- */
+
+static bool page_is_ours(const tw_group_page *page, size_t bytes) {
+    uint64_t boot[2];
+    tw_boot_id(boot);
+    return bytes == sizeof *page && tw_load_acquire(&page->magic) == TW_GROUP_MAGIC &&
+           tw_load(&page->version) == TW_GROUP_VERSION && tw_load(&page->bytes) == bytes &&
+           tw_load(&page->boot_id[0]) == boot[0] && tw_load(&page->boot_id[1]) == boot[1];
+}
+
+static void begin_page(tw_group_page *page) {
+    tw_boot_id(page->boot_id);
+    page->version = TW_GROUP_VERSION;
+    page->bytes = sizeof *page;
+    tw_store_release(&page->magic, TW_GROUP_MAGIC);
+}
+
+/* Under the lock: whoever comes first makes it, whole, before anybody else sees it. */
+static tw_group_problem open_page(tw_group *group) {
+    void *page = NULL;
+    size_t bytes = 0;
+    tw_group_problem problem = open_file(group->dir, PAGE, true, &page, &bytes);
+    if (problem == TW_GROUP_SYSTEM && errno == ENOENT) {
+        problem = make_file(group->dir, PAGE, bytes = sizeof *group->page, &page);
+        if (problem == TW_GROUP_FINE) begin_page(page);
+    }
+    if (problem != TW_GROUP_FINE) return problem;
+    if (page_is_ours(page, bytes)) {
+        group->page = page;
+        return TW_GROUP_FINE;
+    }
+    munmap(page, bytes);
+    return TW_GROUP_FOREIGN;
+}
+
+static void segment_name(char *out, uint64_t pid, uint64_t start_time) {
+    snprintf(out, TW_GROUP_NAME, "%llu-%llu%s", (unsigned long long)pid, (unsigned long long)start_time, SEGMENT);
+}
+
+static bool has_segment(int dir, const tw_group_line *line) {
+    char name[TW_GROUP_NAME];
+    segment_name(name, tw_load(&line->pid), tw_load(&line->start_time));
+    return faccessat(dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+/* A dead process's line stays its own until what it measured has been folded and its file removed. */
+static bool is_free(int dir, const tw_group_line *line) {
+    const uint64_t pid = tw_load(&line->pid);
+    return pid == 0 || (!tw_process_lives(pid, tw_load(&line->start_time)) && !has_segment(dir, line));
+}
+
+static void take(tw_group *group, uint32_t at, uint64_t unit) {
+    tw_group_line *line = &group->page->line[at];
+    tw_store(&line->stop_ns, 0);
+    tw_store(&line->unit, unit);
+    tw_store(&line->joined_ns, tw_now_ns());
+    tw_store(&line->start_time, tw_process_start_time((uint64_t)getpid()));
+    tw_store_release(&line->pid, (uint64_t)getpid());
+    if (at >= tw_load(&group->page->lines)) tw_store_release(&group->page->lines, at + 1);
+    group->at = at;
+}
+
+static tw_group_problem take_line(tw_group *group, uint64_t unit) {
+    for (uint32_t at = 0; at < TW_GROUP_LINES; at++) {
+        if (!is_free(group->dir, &group->page->line[at])) continue;
+        take(group, at, unit);
+        return TW_GROUP_FINE;
+    }
+    return TW_GROUP_FULL;
+}
+
+/* ---- members ---- */
+
+static tw_group_problem join_locked(tw_group *group, uint64_t unit) {
+    tw_group_problem problem = open_page(group);
+    if (problem == TW_GROUP_FINE) problem = take_line(group, unit);
+    return problem;
+}
+
+tw_group_problem tw_group_join(tw_group *group, const char *path, uint64_t unit) {
+    tw_group_problem problem;
+    memset(group, 0, sizeof *group);
+    if (mkdir(path, 0700) != 0 && errno != EEXIST) {
+        group->dir = -1;
+        return system_problem();
+    }
+    group->dir = tw_group_open_dir(path, &problem);
+    if (group->dir < 0) return problem;
+    if (flock(group->dir, LOCK_EX) != 0) problem = system_problem();
+    else problem = join_locked(group, unit);
+    flock(group->dir, LOCK_UN);
+    if (problem != TW_GROUP_FINE) tw_group_forget(group);
+    return problem;
+}
+
+tw_group_problem tw_group_segment(tw_group *group, size_t bytes) {
+    const tw_group_line *line = &group->page->line[group->at];
+    segment_name(group->name, tw_load(&line->pid), tw_load(&line->start_time));
+    const tw_group_problem problem = make_file(group->dir, group->name, bytes, &group->segment);
+    group->segment_bytes = problem == TW_GROUP_FINE ? bytes : 0;
+    if (problem != TW_GROUP_FINE) group->segment = NULL;
+    return problem;
+}
+
+void tw_group_forget(tw_group *group) {
+    if (group->dir >= 0) close(group->dir);
+    memset(group, 0, sizeof *group);
+    group->dir = -1;
+}
+
+void tw_group_leave(tw_group *group) {
+    if (group->page == NULL) return;
+    if (group->segment != NULL) unlinkat(group->dir, group->name, 0);
+    tw_group_tell(group, 0);
+    tw_store_release(&group->page->line[group->at].pid, 0);
+    tw_group_forget(group);
+}
+
+bool tw_group_quiet_since(const tw_group *group, uint64_t unit, uint64_t since_ns) {
+    const tw_group_page *page = group->page;
+    const uint64_t said = tw_load_acquire(&page->lines), lines = said < TW_GROUP_LINES ? said : TW_GROUP_LINES;
+    for (uint32_t at = 0; at < lines; at++) {
+        const tw_group_line *line = &page->line[at];
+        if (tw_load(&line->stop_ns) <= since_ns || at == group->at) continue;
+        const uint64_t works_for = tw_load(&line->unit);
+        if (works_for != 0 && (unit == 0 || unit == works_for)) return false;
+    }
+    return true;
+}
+
+/* ---- reading all segments ---- */
+
+static bool is_segment(const char *name) {
+    const size_t len = strlen(name), end = sizeof SEGMENT - 1;
+    return len > end && len < TW_GROUP_NAME && strcmp(name + len - end, SEGMENT) == 0;
+}
+
+static bool visit_file(int dir, const char *name, tw_group_visit visit, void *to, uint64_t *refused) {
+    void *bytes;
+    size_t len;
+    if (open_file(dir, name, false, &bytes, &len) != TW_GROUP_FINE) {
+        if (errno != ENOENT) *refused += 1; /* gone meanwhile: its process ended */
+        return true;
+    }
+    const bool more = visit(to, name, bytes, len);
+    munmap(bytes, len);
+    return more;
+}
+
+tw_group_problem tw_group_each(int dir, tw_group_visit visit, void *to, uint64_t *refused) {
+    const int again = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = again < 0 ? NULL : fdopendir(again);
+    if (entries == NULL) {
+        const tw_group_problem problem = system_problem();
+        if (again >= 0) close(again);
+        return problem;
+    }
+    for (const struct dirent *entry; (entry = readdir(entries)) != NULL;) {
+        errno = 0;
+        if (is_segment(entry->d_name) && !visit_file(dir, entry->d_name, visit, to, refused)) break;
+    }
+    closedir(entries);
+    return TW_GROUP_FINE;
+}

@@ -1,0 +1,105 @@
+/* The processes of one server: a directory that they share, the page on which each says when it last stood still,
+ * and one file for the segment of each.
+ *
+ *     DIR/page            tw_group_page: a line for each process
+ *     DIR/PID-START.seg   a segment (segment.h); START is field 22 of /proc/PID/stat
+ *
+ * Nothing in the directory is believed: what is not a plain file of this user, of mode 0600, with one name and the
+ * size it says, is not opened. Files are made O_EXCL and their blocks allocated at once, so that a full tmpfs is an
+ * error here and never a SIGBUS later. Changes of who is in the group are made under flock() of the directory; the
+ * token path reads words.
+ */
+#ifndef TAILWATCH_GROUP_H
+#define TAILWATCH_GROUP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TW_GROUP_MAGIC UINT64_C(0x3150554f52475754) /* "TWGROUP1" */
+#define TW_GROUP_VERSION 1
+#define TW_GROUP_LINES 255
+#define TW_GROUP_NAME 64 /* of a segment's file, NUL included */
+
+/* One process, on a cache line of its own: its pauses are looked for at every token of the others. */
+typedef struct tw_group_line {
+    uint64_t stop_ns;    /* as its tw_pause_clock.last_stop_ns; 0 until it first pauses: who joins has no past */
+    uint64_t pid;        /* 0: the line is free */
+    uint64_t start_time; /* field 22 of /proc/PID/stat: tells a reused pid apart */
+    uint64_t unit;       /* what it works for: the engine whose streams its pauses may delay; 0: no engine */
+    uint64_t joined_ns;  /* monotonic */
+    uint64_t spare[3];
+} tw_group_line;
+
+typedef struct tw_group_page {
+    uint64_t magic, version, bytes;
+    uint64_t boot_id[2];
+    uint64_t lines;      /* 1 + the largest line ever taken; release-stored after the line is written */
+    uint64_t spare[2];
+    tw_group_line line[TW_GROUP_LINES];
+} tw_group_page;
+
+/* Why a directory was not used. */
+typedef enum tw_group_problem {
+    TW_GROUP_FINE,
+    TW_GROUP_SYSTEM,      /* errno says */
+    TW_GROUP_NOT_OURS,    /* the directory, or a file in it, belongs to somebody else */
+    TW_GROUP_LINK,        /* it is a symbolic link, or a file in it has two names */
+    TW_GROUP_OPEN,        /* others may write to it, or could put another in its place */
+    TW_GROUP_NO_DIR,      /* it is no directory */
+    TW_GROUP_FOREIGN,     /* the page is none, or of another version of tailwatch, or of before a reboot */
+    TW_GROUP_FULL,        /* no line is free, or no room for the file */
+    TW_GROUP_PROBLEMS
+} tw_group_problem;
+
+/* A member's hold on its group. Zeroed memory is none. Handles cross a fork only to be left (tw_group_forget). */
+typedef struct tw_group {
+    int dir;              /* file descriptor, close-on-exec; also what flock() is taken on */
+    uint32_t at;          /* this process's line */
+    tw_group_page *page;  /* shared mapping; never unmapped while the process lives */
+    void *segment;        /* shared mapping of its segment's file, zeroed; NULL until tw_group_segment */
+    size_t segment_bytes;
+    char name[TW_GROUP_NAME]; /* of that file */
+} tw_group;
+
+/* A sentence for each, without the directory's name. */
+const char *tw_group_problem_text(tw_group_problem problem);
+
+/* Opens the directory, made with mode 0700 where it does not exist (its parent must), and the page, and takes a line
+ * for this process: one that is free, or whose owner is dead and whose segment is gone. */
+tw_group_problem tw_group_join(tw_group *group, const char *dir, uint64_t unit);
+
+/* Makes the file of this process's segment and maps it, zeroed. Once for each member. */
+tw_group_problem tw_group_segment(tw_group *group, size_t bytes);
+
+/* Gives the line back, removes the segment's file, closes the directory. The mappings stay. */
+void tw_group_leave(tw_group *group);
+
+/* In a fork child: lets go of the parent's group without touching its line or file. */
+void tw_group_forget(tw_group *group);
+
+/* Says on the page when this process last stood still, or that it does. One store. */
+static inline void tw_group_tell(tw_group *group, uint64_t last_stop_ns) {
+    __atomic_store_n(&group->page->line[group->at].stop_ns, last_stop_ns, __ATOMIC_RELAXED);
+}
+
+/* Whether no other process of the unit (0: of any) stood still after since_ns, nor does. One load a line. */
+bool tw_group_quiet_since(const tw_group *group, uint64_t unit, uint64_t since_ns);
+
+/* The segments in the directory, one after the other. dir: descriptor of a checked directory. Calls visit with each
+ * file's name, a read-only mapping of all its bytes and their number, then unmaps it. A file that fails the checks
+ * above is passed over and counted in *refused. visit returns false to stop. */
+typedef bool (*tw_group_visit)(void *to, const char *name, const void *bytes, size_t len);
+tw_group_problem tw_group_each(int dir, tw_group_visit visit, void *to, uint64_t *refused);
+
+/* Opens a directory that exists, to read it: -1 and *problem where it must not be used. */
+int tw_group_open_dir(const char *dir, tw_group_problem *problem);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

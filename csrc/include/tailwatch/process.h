@@ -1,0 +1,28 @@
+/* Which process is which: a pid is used again, a pid with its start time is not, until the next boot.
+ *
+ * Reads /proc without stdio, so nothing is allocated: also for a fork child. Any thread.
+ */
+#ifndef TAILWATCH_PROCESS_H
+#define TAILWATCH_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* When the process started, in clock ticks since boot (field 22 of /proc/PID/stat); 0: there is none. A zombie has
+ * ended: 0. About 3 us. */
+uint64_t tw_process_start_time(uint64_t pid);
+
+/* Whether the process with this pid and start time lives. */
+bool tw_process_lives(uint64_t pid, uint64_t start_time);
+
+/* The kernel's identity since it booted; zeros where it does not say. */
+void tw_boot_id(uint64_t id[2]);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

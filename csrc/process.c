@@ -1,0 +1,72 @@
+#include "tailwatch/process.h"
+
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+#include <unistd.h>
+
+static size_t read_file(const char *path, char *out, size_t room) {
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return 0;
+    const ssize_t got = read(file, out, room - 1);
+    close(file);
+    out[got > 0 ? got : 0] = '\0';
+    return got > 0 ? (size_t)got : 0;
+}
+
+/* "/proc/PID/stat" */
+static void stat_path(char *out, uint64_t pid) {
+    char digits[20];
+    size_t n = 0;
+    do digits[n++] = (char)('0' + pid % 10);
+    while ((pid /= 10) > 0);
+    memcpy(out, "/proc/", 6);
+    out += 6;
+    while (n > 0) *out++ = digits[--n];
+    memcpy(out, "/stat", 6);
+}
+
+/* Where field 3, the state, begins: field 2, the command, may hold spaces and parentheses. */
+static const char *after_command(const char *line) {
+    const char *at = strrchr(line, ')');
+    return at != NULL && at[1] == ' ' ? at + 2 : NULL;
+}
+
+static const char *next_field(const char *at) {
+    at = at == NULL ? NULL : strchr(at, ' ');
+    return at == NULL ? NULL : at + 1;
+}
+
+uint64_t tw_process_start_time(uint64_t pid) {
+    char path[40], line[1024];
+    stat_path(path, pid);
+    const char *at = read_file(path, line, sizeof line) > 0 ? after_command(line) : NULL;
+    if (at == NULL || *at == 'Z' || *at == 'X') return 0;
+    for (int field = 3; field < 22; field++) at = next_field(at);
+    uint64_t ticks = 0;
+    for (; at != NULL && *at >= '0' && *at <= '9'; at++) ticks = ticks * 10 + (uint64_t)(*at - '0');
+    return ticks;
+}
+
+bool tw_process_lives(uint64_t pid, uint64_t start_time) {
+    return start_time != 0 && tw_process_start_time(pid) == start_time;
+}
+
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+void tw_boot_id(uint64_t id[2]) {
+    char text[64];
+    id[0] = id[1] = 0;
+    if (read_file("/proc/sys/kernel/random/boot_id", text, sizeof text) == 0) return;
+    int digits = 0;
+    for (const char *c = text; *c != '\0' && digits < 32; c++) {
+        const int digit = hex_digit(*c);
+        if (digit < 0) continue;
+        id[digits / 16] = id[digits / 16] << 4 | (uint64_t)digit;
+        digits++;
+    }
+}

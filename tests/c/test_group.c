@@ -1,0 +1,412 @@
+/* The directory that processes share: who may, who is refused, who lives, and what readers make of what they find. */
+#include "tailwatch/group.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tailwatch/process.h"
+#include "tw_test.h"
+
+/* ---- a scratch directory for each test ---- */
+
+static char root[64], dir[96], other[96];
+
+static void begin(void) {
+    strcpy(root, "/tmp/tw_group_XXXXXX");
+    if (mkdtemp(root) == NULL) abort();
+    snprintf(dir, sizeof dir, "%s/group", root);
+    snprintf(other, sizeof other, "%s/other", root);
+}
+
+static void end(void) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    if (system(command) != 0) abort();
+}
+
+static const char *in(const char *name) {
+    static char path[192];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return path;
+}
+
+static tw_group joined(uint64_t unit) {
+    tw_group group;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_join(&group, dir, unit));
+    return group;
+}
+
+static tw_group_problem refusal(void) {
+    tw_group group;
+    const tw_group_problem problem = tw_group_join(&group, dir, 0);
+    TW_CHECK(problem != TW_GROUP_FINE);
+    TW_CHECK(group.page == NULL && group.dir == -1);
+    return problem;
+}
+
+/* Runs what in a child; its exit status. */
+static int in_child(int (*what)(void)) {
+    const pid_t pid = fork();
+    if (pid == 0) _exit(what());
+    int status = -1;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* ---- who is in it ---- */
+
+TW_TEST(the_first_makes_it) {
+    begin();
+    tw_group group = joined(0);
+    struct stat s;
+    TW_CHECK(stat(dir, &s) == 0 && (s.st_mode & 07777) == 0700);
+    TW_CHECK(stat(in("page"), &s) == 0 && (s.st_mode & 07777) == 0600);
+    TW_CHECK_EQ(sizeof(tw_group_page), s.st_size);
+    TW_CHECK(s.st_blocks * 512 >= (off_t)sizeof(tw_group_page)); /* allocated: no SIGBUS later */
+    TW_CHECK_EQ(0, group.at);
+    TW_CHECK_EQ(1, group.page->lines);
+    tw_group_leave(&group);
+    TW_CHECK_EQ(-1, group.dir);
+    end();
+}
+
+TW_TEST(a_line_is_a_cache_line) {
+    TW_CHECK_EQ(64, sizeof(tw_group_line));
+    TW_CHECK_EQ(64, offsetof(tw_group_page, line));
+}
+
+TW_TEST(each_has_a_line_and_a_file) {
+    begin();
+    tw_group a = joined(0), b = joined(1);
+    TW_CHECK(a.at != b.at);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_segment(&a, 1 << 20));
+    struct stat s;
+    TW_CHECK(stat(in(a.name), &s) == 0 && s.st_size == 1 << 20 && (s.st_mode & 07777) == 0600);
+    TW_CHECK(s.st_blocks * 512 >= 1 << 20);
+    TW_CHECK_EQ(0, *(uint64_t *)a.segment);
+    TW_CHECK(tw_group_segment(&b, 1 << 20) != TW_GROUP_FINE); /* the same process: the file is there */
+    TW_CHECK(b.segment == NULL);
+    char name[sizeof a.name];
+    strcpy(name, a.name);
+    tw_group_leave(&a);
+    TW_CHECK(access(in(name), F_OK) != 0);
+    tw_group_leave(&b);
+    end();
+}
+
+TW_TEST(a_line_given_back_is_taken_again) {
+    begin();
+    tw_group a = joined(0), b = joined(0);
+    tw_group_leave(&a);
+    tw_group c = joined(0);
+    TW_CHECK_EQ(0, c.at);
+    TW_CHECK_EQ(2, c.page->lines);
+    tw_group_leave(&b);
+    tw_group_leave(&c);
+    end();
+}
+
+static int join_and_die(void) {
+    tw_group group;
+    if (tw_group_join(&group, dir, 1) != TW_GROUP_FINE) return 1;
+    return tw_group_segment(&group, 4096) == TW_GROUP_FINE ? 0 : 2; /* _exit: nobody leaves */
+}
+
+static bool count(void *to, const char *name, const void *bytes, size_t len) {
+    (void)name, (void)bytes, (void)len;
+    *(int *)to += 1;
+    return true;
+}
+
+TW_TEST(a_dead_member_keeps_its_line_while_its_file_stands) {
+    begin();
+    tw_group a = joined(0);
+    TW_CHECK_EQ(0, in_child(join_and_die));
+    tw_group b = joined(0);
+    TW_CHECK_EQ(2, b.at);
+    int found = 0;
+    uint64_t refused = 0;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_each(a.dir, count, &found, &refused));
+    TW_CHECK_EQ(1, found);
+    char dead[TW_GROUP_NAME];
+    snprintf(dead, sizeof dead, "%llu-%llu.seg", (unsigned long long)a.page->line[1].pid,
+             (unsigned long long)a.page->line[1].start_time);
+    TW_CHECK(unlink(in(dead)) == 0);
+    tw_group c = joined(0);
+    TW_CHECK_EQ(1, c.at);
+    tw_group_leave(&a), tw_group_leave(&b), tw_group_leave(&c);
+    end();
+}
+
+TW_TEST(it_is_full_when_all_lines_are_taken) {
+    begin();
+    tw_group group[TW_GROUP_LINES];
+    for (int i = 0; i < TW_GROUP_LINES; i++) group[i] = joined(0);
+    TW_CHECK_EQ(TW_GROUP_FULL, refusal());
+    for (int i = 0; i < TW_GROUP_LINES; i++) tw_group_leave(&group[i]);
+    end();
+}
+
+static int join_eight(void) {
+    tw_group group[8];
+    for (int i = 0; i < 8; i++)
+        if (tw_group_join(&group[i], dir, 0) != TW_GROUP_FINE) return 1;
+    for (int i = 0; i < 8; i++)
+        for (int k = 0; k < i; k++)
+            if (group[i].at == group[k].at) return 2;
+    pause(); /* alive until all have looked */
+    return 0;
+}
+
+TW_TEST(many_at_once_get_a_line_each) {
+    begin();
+    pid_t children[8];
+    for (int i = 0; i < 8; i++)
+        if ((children[i] = fork()) == 0) _exit(join_eight());
+    tw_group group = joined(0);
+    uint32_t taken = 0;
+    for (int tries = 0; taken < 65 && tries < 10000; tries++) {
+        taken = 0;
+        for (uint64_t i = 0; i < group.page->lines; i++) taken += __atomic_load_n(&group.page->line[i].pid, __ATOMIC_ACQUIRE) != 0;
+        usleep(1000);
+    }
+    TW_CHECK_EQ(65, taken);
+    TW_CHECK_EQ(65, group.page->lines);
+    for (int i = 0; i < 8; i++) kill(children[i], SIGKILL), waitpid(children[i], NULL, 0);
+    tw_group_leave(&group);
+    end();
+}
+
+/* ---- who stood still ---- */
+
+TW_TEST(a_pause_of_another_engine_process_is_seen) {
+    begin();
+    tw_group api = joined(0), engine = joined(1), second = joined(2);
+    TW_CHECK(tw_group_quiet_since(&api, 0, 0)); /* who joins has no past */
+    tw_group_tell(&engine, 1000);
+    TW_CHECK(!tw_group_quiet_since(&api, 0, 999));
+    TW_CHECK(tw_group_quiet_since(&api, 0, 1000));
+    TW_CHECK(!tw_group_quiet_since(&api, 1, 999));
+    TW_CHECK(tw_group_quiet_since(&api, 2, 999));
+    TW_CHECK(tw_group_quiet_since(&engine, 0, 999)); /* one's own are seen nearer by */
+    tw_group_tell(&second, UINT64_MAX);              /* open */
+    TW_CHECK(!tw_group_quiet_since(&api, 2, UINT64_MAX - 1));
+    tw_group_leave(&second);
+    TW_CHECK(tw_group_quiet_since(&api, 2, 0));
+    tw_group_leave(&api), tw_group_leave(&engine);
+    end();
+}
+
+TW_TEST(an_api_process_delays_nobody_else_s_streams) {
+    begin();
+    tw_group a = joined(0), b = joined(0);
+    tw_group_tell(&b, 1000);
+    TW_CHECK(tw_group_quiet_since(&a, 0, 0));
+    tw_group_leave(&a), tw_group_leave(&b);
+    end();
+}
+
+TW_TEST(a_page_that_lies_about_its_lines_is_not_followed) {
+    begin();
+    tw_group a = joined(0);
+    a.page->lines = UINT64_MAX;
+    TW_CHECK(tw_group_quiet_since(&a, 0, 0));
+    tw_group_leave(&a);
+    end();
+}
+
+/* ---- who is refused ---- */
+
+TW_TEST(a_link_is_refused) {
+    begin();
+    TW_CHECK(mkdir(other, 0700) == 0 && symlink(other, dir) == 0);
+    TW_CHECK_EQ(TW_GROUP_LINK, refusal());
+    end();
+}
+
+TW_TEST(what_is_no_directory_is_refused) {
+    begin();
+    close(open(dir, O_CREAT | O_WRONLY, 0600));
+    TW_CHECK_EQ(TW_GROUP_NO_DIR, refusal());
+    end();
+}
+
+TW_TEST(a_directory_that_others_may_enter_is_refused) {
+    static const mode_t modes[] = {0701, 0710, 0750, 0770, 0777, 01777};
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        begin();
+        TW_CHECK(mkdir(dir, 0700) == 0 && chmod(dir, modes[i]) == 0);
+        TW_CHECK_EQ(TW_GROUP_OPEN, refusal());
+        end();
+    }
+}
+
+TW_TEST(a_parent_in_which_others_may_rename_is_refused) {
+    begin();
+    TW_CHECK(mkdir(dir, 0700) == 0 && chmod(root, 0777) == 0);
+    TW_CHECK_EQ(TW_GROUP_OPEN, refusal());
+    TW_CHECK(chmod(root, 01777) == 0); /* sticky, as /dev/shm and /tmp are */
+    tw_group group = joined(0);
+    tw_group_leave(&group);
+    end();
+}
+
+TW_TEST(a_directory_of_somebody_else_is_refused) {
+    begin();
+    if (geteuid() == 0) { /* only root can give one away */
+        TW_CHECK(mkdir(dir, 0700) == 0 && chown(dir, 12345, 12345) == 0);
+        TW_CHECK_EQ(TW_GROUP_NOT_OURS, refusal());
+    } else {
+        tw_group_problem problem;
+        TW_CHECK_EQ(-1, tw_group_open_dir("/root", &problem));
+    }
+    end();
+}
+
+static void plant(const char *name, size_t bytes, mode_t mode) {
+    const int file = open(in(name), O_CREAT | O_WRONLY | O_EXCL, 0600);
+    TW_CHECK(file >= 0 && ftruncate(file, (off_t)bytes) == 0 && fchmod(file, mode) == 0);
+    close(file);
+}
+
+TW_TEST(a_planted_page_is_refused) {
+    static const struct { size_t bytes; mode_t mode; tw_group_problem problem; } planted[] = {
+        {0, 0600, TW_GROUP_FOREIGN},
+        {100, 0600, TW_GROUP_FOREIGN},
+        {sizeof(tw_group_page), 0600, TW_GROUP_FOREIGN},
+        {sizeof(tw_group_page), 0666, TW_GROUP_OPEN},
+    };
+    for (size_t i = 0; i < sizeof planted / sizeof *planted; i++) {
+        begin();
+        TW_CHECK(mkdir(dir, 0700) == 0);
+        plant("page", planted[i].bytes, planted[i].mode);
+        TW_CHECK_EQ(planted[i].problem, refusal());
+        end();
+    }
+}
+
+TW_TEST(a_page_that_is_a_link_or_has_two_names_is_refused) {
+    begin();
+    TW_CHECK(mkdir(dir, 0700) == 0 && mkdir(other, 0700) == 0);
+    plant("elsewhere", sizeof(tw_group_page), 0600);
+    TW_CHECK(symlink("elsewhere", in("page")) == 0);
+    TW_CHECK_EQ(TW_GROUP_LINK, refusal());
+    unlink(in("page"));
+    char from[192];
+    strcpy(from, in("elsewhere"));
+    TW_CHECK(link(from, in("page")) == 0);
+    TW_CHECK_EQ(TW_GROUP_LINK, refusal());
+    end();
+}
+
+TW_TEST(a_page_of_another_version_or_boot_is_refused) {
+    begin();
+    tw_group group = joined(0);
+    tw_group_page *page = group.page;
+    page->version++;
+    TW_CHECK_EQ(TW_GROUP_FOREIGN, refusal());
+    page->version--, page->boot_id[1]++;
+    TW_CHECK_EQ(TW_GROUP_FOREIGN, refusal());
+    page->boot_id[1]--;
+    tw_group again = joined(0);
+    tw_group_leave(&again), tw_group_leave(&group);
+    end();
+}
+
+TW_TEST(readers_pass_over_what_they_cannot_trust) {
+    begin();
+    tw_group group = joined(0);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_segment(&group, 4096));
+    plant("1-1.seg", 0, 0600);
+    plant("2-2.seg", 4096, 0644);
+    TW_CHECK(symlink(group.name, in("3-3.seg")) == 0 && mkfifo(in("4-4.seg"), 0600) == 0 && mkdir(in("5-5.seg"), 0700) == 0);
+    plant("notes.txt", 4096, 0600);
+    int found = 0;
+    uint64_t refused = 0;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_each(group.dir, count, &found, &refused));
+    TW_CHECK_EQ(1, found);
+    TW_CHECK_EQ(5, refused);
+    tw_group_leave(&group);
+    end();
+}
+
+TW_TEST(a_full_file_system_is_an_error_and_leaves_nothing) {
+    begin();
+    tw_group group = joined(0);
+    TW_CHECK_EQ(TW_GROUP_FULL, tw_group_segment(&group, (size_t)1 << 50));
+    TW_CHECK(access(in(group.name), F_OK) != 0);
+    TW_CHECK(group.segment == NULL && group.segment_bytes == 0);
+    tw_group_leave(&group);
+    end();
+}
+
+TW_TEST(a_directory_that_vanished_does_no_harm) {
+    begin();
+    tw_group group = joined(0);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_segment(&group, 4096));
+    end();
+    tw_group_tell(&group, 1000);
+    *(volatile uint64_t *)group.segment = 1;
+    int found = 0;
+    uint64_t refused = 0;
+    tw_group_each(group.dir, count, &found, &refused);
+    TW_CHECK_EQ(0, found);
+    tw_group_leave(&group);
+}
+
+TW_TEST(every_problem_has_its_sentence) {
+    for (int a = 0; a < TW_GROUP_PROBLEMS; a++)
+        for (int b = 0; b < a; b++)
+            TW_CHECK(strcmp(tw_group_problem_text((tw_group_problem)a), tw_group_problem_text((tw_group_problem)b)) != 0);
+}
+
+/* ---- which process is which ---- */
+
+static int start_times(void) {
+    const uint64_t mine = tw_process_start_time((uint64_t)getpid()), parents = tw_process_start_time((uint64_t)getppid());
+    return mine != 0 && parents != 0 && mine >= parents && tw_process_lives((uint64_t)getppid(), parents) &&
+           !tw_process_lives((uint64_t)getppid(), parents + 1) ? 0 : 1;
+}
+
+TW_TEST(a_pid_lives_with_its_start_time_only) {
+    TW_CHECK_EQ(0, in_child(start_times));
+    TW_CHECK_EQ(0, tw_process_start_time(0));
+    TW_CHECK_EQ(0, tw_process_start_time(UINT64_MAX));
+    TW_CHECK(!tw_process_lives((uint64_t)getpid(), 0));
+}
+
+TW_TEST(a_zombie_is_dead) {
+    const pid_t pid = fork();
+    if (pid == 0) pause();
+    const uint64_t start = tw_process_start_time((uint64_t)pid);
+    TW_CHECK(tw_process_lives((uint64_t)pid, start));
+    kill(pid, SIGKILL);
+    siginfo_t info;
+    TW_CHECK(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT) == 0);
+    TW_CHECK(!tw_process_lives((uint64_t)pid, start));
+    waitpid(pid, NULL, 0);
+    TW_CHECK(!tw_process_lives((uint64_t)pid, start));
+}
+
+TW_TEST(the_boot_has_a_name) {
+    uint64_t a[2], b[2];
+    tw_boot_id(a);
+    tw_boot_id(b);
+    TW_CHECK((a[0] | a[1]) != 0 && a[0] == b[0] && a[1] == b[1]);
+}
+
+TW_MAIN(the_first_makes_it, a_line_is_a_cache_line, each_has_a_line_and_a_file, a_line_given_back_is_taken_again,
+        a_dead_member_keeps_its_line_while_its_file_stands, it_is_full_when_all_lines_are_taken, many_at_once_get_a_line_each,
+        a_pause_of_another_engine_process_is_seen, an_api_process_delays_nobody_else_s_streams,
+        a_page_that_lies_about_its_lines_is_not_followed, a_link_is_refused, what_is_no_directory_is_refused,
+        a_directory_that_others_may_enter_is_refused, a_parent_in_which_others_may_rename_is_refused,
+        a_directory_of_somebody_else_is_refused, a_planted_page_is_refused,
+        a_page_that_is_a_link_or_has_two_names_is_refused, a_page_of_another_version_or_boot_is_refused,
+        readers_pass_over_what_they_cannot_trust, a_full_file_system_is_an_error_and_leaves_nothing,
+        a_directory_that_vanished_does_no_harm, every_problem_has_its_sentence, a_pid_lives_with_its_start_time_only,
+        a_zombie_is_dead, the_boot_has_a_name)
