@@ -224,6 +224,31 @@ void tw_pause_overlap(const tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns,
     out->complete = walk(p, from_ns, ceiling, add_overlap, out);
 }
 
+typedef struct toucher {
+    tw_pause_touch touch;
+    void *to;
+    uint64_t from_ns;
+} toucher;
+
+static void pass_on(void *context, uint64_t n, const stretch *s, uint64_t overlap_ns) {
+    const toucher *t = context;
+    const uint64_t start = s->start_ns > t->from_ns ? s->start_ns : t->from_ns;
+    (void)n;
+    t->touch(t->to, start, start + overlap_ns, (tw_cause)s->cause);
+}
+
+bool tw_pause_each(const tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, tw_pause_touch touch, void *to) {
+    toucher t = {touch, to, from_ns};
+    uint64_t ceiling = to_ns;
+    stretch open;
+    if (from_ns >= to_ns) return true;
+    if (open_stretch(p, to_ns, &open) && !has_closed(p, &open)) {
+        const uint64_t overlap = take(&open, from_ns, &ceiling);
+        if (overlap != 0) pass_on(&t, 0, &open, overlap);
+    }
+    return walk(p, from_ns, ceiling, pass_on, &t);
+}
+
 /* A gap being charged: the late part is dealt out in step with the overlap, so that the shares add up. */
 typedef struct charge {
     tw_pause_clock *clock;

@@ -105,6 +105,12 @@ typedef struct tw_overlap {
 } tw_overlap;
 void tw_pause_overlap(const tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, tw_overlap *out);
 
+/* Calls touch with each recorded pause that touches [from_ns, to_ns], and the open one, cut to it, newest first; they
+ * do not overlap. Returns what tw_overlap calls complete. Any thread or process: of a clock that lies come stretches
+ * that lie, never one outside the interval, and at most TW_PAUSE_RING + 1. */
+typedef void (*tw_pause_touch)(void *to, uint64_t from_ns, uint64_t to_ns, tw_cause cause);
+bool tw_pause_each(const tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, tw_pause_touch touch, void *to);
+
 /* Books on every recorded pause that touches [from_ns, to_ns], and on the open one, one stream, its overlap, and
  * its share of late_ns in proportion. Same writer rule as begin and end. */
 void tw_pause_charge(tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, uint64_t overlap_ns, uint64_t late_ns);
