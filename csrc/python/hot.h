@@ -11,7 +11,7 @@
 
 #include "tailwatch/atomic.h"
 #include "tailwatch/segment.h"
-#include "tailwatch/sse.h"
+#include "tailwatch/scan.h"
 #include "tailwatch/stream.h"
 
 #ifdef Py_GIL_DISABLED
@@ -27,7 +27,7 @@ typedef struct tw_keys {
 } tw_keys;
 
 typedef struct tw_hot_state {
-    PyTypeObject *core_type, *stream_type, *send_type;
+    PyTypeObject *core_type, *stream_type, *send_type, *template_type, *encoder_type, *plan_type, *plans_type;
 } tw_hot_state;
 
 typedef struct CoreObject {
@@ -42,6 +42,7 @@ typedef struct CoreObject {
     PyObject *callbacks;      /* gc.callbacks, to see whether a pause can still be closed */
     const PyObject *closer;   /* compared, never followed */
     int gc_mode, gc_open, gc_generation, policy_depth;
+    Py_ssize_t stop_callbacks; /* how many there were when the first was called at the stop */
     unsigned epoch;           /* one more after each reset: a fork child does not end its parent's streams */
     uint64_t inner_start_ns, inner_stop_ns, cpu_start_ns;
 } CoreObject;

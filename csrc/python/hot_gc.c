@@ -59,6 +59,8 @@ static void settle(CoreObject *core, uint64_t now) {
     tw_add(&core->segment->errors[TW_ERROR_GC_HOOK], 1);
 }
 
+static Py_ssize_t size_of(PyObject *callbacks) { return callbacks == NULL ? 0 : PyList_Size(callbacks); }
+
 /* Nobody else's callbacks lie between the brackets: the inner one needs no time of its own. */
 static int alone(const CoreObject *core) { return core->callbacks != NULL && PyList_Size(core->callbacks) == 2; }
 
@@ -70,7 +72,7 @@ PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     CoreObject *core = (CoreObject *)self;
     if (!valid(args, nargs)) Py_RETURN_NONE;
     if (!is_start(args[0])) {
-        if (!alone(core)) core->inner_stop_ns = tw_now_ns();
+        if (!alone(core)) core->inner_stop_ns = tw_now_ns(), core->stop_callbacks = size_of(core->callbacks);
         Py_RETURN_NONE;
     }
     const uint64_t now = tw_now_ns();
@@ -116,6 +118,12 @@ static int can_close(const CoreObject *core) {
     return 0;
 }
 
+/* Others' callbacks may hand the GIL to whoever asks here, and our last one still comes: it has lost its turn only where
+ * the list got shorter meanwhile. */
+static int lost_turn(const CoreObject *core) {
+    return core->inner_stop_ns != 0 && size_of(core->callbacks) < core->stop_callbacks;
+}
+
 void core_verify_pause(CoreObject *core) {
-    if (core->gc_open && (core->inner_stop_ns != 0 || !can_close(core))) settle(core, tw_now_ns());
+    if (core->gc_open && (lost_turn(core) || !can_close(core))) settle(core, tw_now_ns());
 }

@@ -443,6 +443,33 @@ def test_a_stream_of_another_thread_is_charged_too(hook: GCHook, core: _hot.Core
     assert taken(core).overlap_by_phase["itl"]["gc0"] * 1e9 == pytest.approx(stream.overlap_ns, abs=2)
 
 
+def test_a_stamp_while_others_callbacks_end_a_collection(hook: GCHook, core: _hot.Core) -> None:
+    """Another's callback lets a thread run at the stop: the pause is still open, and its end is not lost."""
+    stream = core.stream("m", "r", None, "", "")
+    stream.token()
+
+    def slow(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            time.sleep(0.002)
+            thread = threading.Thread(target=stream.token)
+            thread.start()
+            thread.join()
+            time.sleep(0.002)
+
+    gc.callbacks.insert(1, slow)
+    try:
+        gc.collect(0)
+    finally:
+        gc.callbacks.remove(slow)
+    stream.token()
+    seen = taken(core)
+    pauses, _, _ = snapshots.Records(core.address).pauses(0, before_ns=_hot.now())
+    assert seen.errors["gc_hook"] == 0
+    assert [pause.streams for pause in pauses] == [2]
+    assert pauses[0].callbacks >= 0.004
+    assert stream.overlap_ns == pytest.approx(pauses[0].seconds * 1e9, abs=MS)
+
+
 # ---- the freeze ----
 
 
