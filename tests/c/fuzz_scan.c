@@ -1,6 +1,6 @@
-/* libFuzzer entry for the scanner; fuzz.sh builds and runs it. Nothing is read past a message's end (each is copied to
- * its exact size), and three things hold whatever the bytes are: choices sum to tokens, the short way past a known shape
- * answers as the long way does, and a model's name is unescaped within its room.
+/* libFuzzer entry for the scanner; fuzz.sh builds and runs it. Nothing is read past a message's end (each is copied
+ * to its exact size), and three things hold whatever the bytes are: choices sum to tokens, the short way past a known
+ * shape answers as the long way does, and a model's name is unescaped within its room.
  *
  * The last two bytes of the input choose the framing and the length of the messages.
  */

@@ -1,8 +1,11 @@
 /* Mutated streams: nothing is read past its end (the sanitizer sees it), and three things hold whatever the
  * bytes are: the short way past a known shape answers as the long way does, a body's totals do not depend on
- * where it is cut, and a message's choices sum to its tokens. */
+ * where it is cut, and a message's choices sum to its tokens. And the kept inputs of fuzz_scan.c. */
 #include "scan_json.h"
 
+#include "fuzz_scan.c"
+
+#include "fuzz_corpus.h"
 #include "scan_frames.h"
 
 #define ROUNDS 400          /* of each golden stream; a few seconds under the sanitizers */
@@ -222,5 +225,7 @@ TW_TEST(unescape_stays_in_its_room) {
     }
 }
 
-TW_MAIN(short_way_is_the_long_way, short_way_of_made_up_events_is_the_long_way, cuts_do_not_matter,
+TW_TEST(kept_inputs_hold) { TW_CHECK(corpus_run("scan") > 0); }
+
+TW_MAIN(kept_inputs_hold, short_way_is_the_long_way, short_way_of_made_up_events_is_the_long_way, cuts_do_not_matter,
         anything_is_survived, unescape_stays_in_its_room)
