@@ -485,6 +485,15 @@ static void errors(renderer *r, const family *f) {
     named_counts(r, f, "where", r->snapshot->errors, TW_ERRORS, tw_error_name);
 }
 
+static void sse_fallbacks(renderer *r, const family *f) {
+    for (uint32_t i = 0; i < r->snapshot->fallback_count; i++) {
+        open_sample(r, f);
+        label(r, "shape", r->snapshot->fallbacks[i].shape);
+        label(r, "reason", r->snapshot->fallbacks[i].reason);
+        close_count(r, r->snapshot->fallbacks[i].count);
+    }
+}
+
 static void memory(renderer *r, const family *f) {
     uint64_t bytes = r->info->extra_bytes;
     for (uint32_t p = 0; p < r->snapshot->process_count; p++) bytes += r->snapshot->process[p].bytes;
@@ -564,6 +573,8 @@ static const family FAMILIES[] = {
     {"tailwatch_label_overflow", COUNTER, snapshot_count, SNAPSHOT(label_overflow),
      "Requests whose labels became \"other\" because max_label_sets was reached."},
     {"tailwatch_internal_errors", COUNTER, errors, 0, "Errors inside tailwatch, which were kept from the host."},
+    {"tailwatch_sse_fallback", COUNTER, sse_fallbacks, 0,
+     "Times that the fast SSE path went back to the server's own serialisation, by shape of the frame."},
     {"tailwatch_memory_bytes", GAUGE, memory, 0, "Memory that tailwatch holds, all processes."},
     {"tailwatch_registry_render_seconds", GAUGE, registry_render, 0,
      "What rendering the host's own Prometheus registry took last."},

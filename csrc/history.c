@@ -17,6 +17,8 @@
 #define COARSE_AGE_NS (3660 * TW_NS_PER_SECOND)
 #define MARKS 80 /* fine and coarse ones, and the one being written */
 
+#define KINDS (2 * TW_FALLBACKS) /* of fallback that are kept apart; the last is what has no room */
+
 #define CHUNK_SLOTS 32
 #define CHUNKS_EACH (TW_SLOTS_MAX / CHUNK_SLOTS)
 #define CHUNKS 12288 /* 161 a mark: a busy server fills about 100 */
@@ -59,12 +61,20 @@ typedef struct mark {
     kept_counts counts[TW_METRICS];
     uint32_t tail_used[TW_PHASES]; /* bit o: the row of octave o is kept */
     uint32_t first, last;          /* its chunks, in the order of the bits */
+    uint64_t fallbacks[KINDS];     /* in the order of the history's table */
 } mark;
+
+/* Kinds of fallback with their counts. */
+typedef struct kinds {
+    uint32_t n;
+    tw_snapshot_fallback kind[KINDS];
+} kinds;
 
 struct tw_history {
     pthread_mutex_t lock;
     uint32_t marks, free_chunk, free_chunks;
     uint64_t coarse_at; /* the last time of the coarse grid that has a mark */
+    kinds known;        /* every kind a mark has counted; it only grows */
     mark mark[MARKS];   /* oldest first */
     chunk chunk[CHUNKS];
 };
@@ -75,6 +85,7 @@ typedef struct merged {
     tw_snapshot snapshot;
     tw_snapshot_series series;
     tw_snapshot_process process;
+    kinds fallbacks;
 } merged;
 
 static void words_sum(void *sum, const void *more, size_t bytes) {
@@ -121,6 +132,8 @@ static void merge_totals(merged *m, const tw_snapshot *s) {
     memset(&m->process, 0, sizeof m->process);
     m->snapshot = *s;
     memset(m->snapshot.wait, 0, sizeof m->snapshot.wait);
+    m->snapshot.fallbacks = NULL;
+    m->snapshot.fallback_count = 0;
     m->snapshot.series = &m->series;
     m->snapshot.process = &m->process;
     m->snapshot.series_count = m->snapshot.process_count = 1;
@@ -152,6 +165,46 @@ static int merge_counts(merged *m, const tw_snapshot *s) {
 
 static void merged_clear(merged *m) {
     for (int metric = 0; metric < TW_METRICS; metric++) tw_free(*counts_of(m, metric));
+}
+
+/* ---- fallbacks ---- */
+
+static bool kind_equal(const tw_snapshot_fallback *a, const tw_snapshot_fallback *b) {
+    return strcmp(a->shape, b->shape) == 0 && strcmp(a->reason, b->reason) == 0;
+}
+
+/* The row of a kind, made if there is room; the last one takes what has none. */
+static tw_snapshot_fallback *kind_row(kinds *table, const tw_snapshot_fallback *like) {
+    for (uint32_t i = 0; i < table->n; i++)
+        if (kind_equal(&table->kind[i], like)) return &table->kind[i];
+    if (table->n == KINDS) return &table->kind[KINDS - 1];
+    tw_snapshot_fallback *row = &table->kind[table->n++];
+    *row = table->n < KINDS ? *like : (tw_snapshot_fallback){.shape = "other", .reason = "other"};
+    row->count = 0;
+    return row;
+}
+
+/* The counts of s in the rows of a table. As the table only grows, a kind without a row of its own has none at any
+ * later time either: its counts stand in the last row then and now, and differences are right. */
+static void kinds_fill(kinds *table, const tw_snapshot *s) {
+    for (uint32_t i = 0; i < table->n; i++) table->kind[i].count = 0;
+    for (uint32_t i = 0; i < s->fallback_count; i++) kind_row(table, &s->fallbacks[i])->count += s->fallbacks[i].count;
+}
+
+static void kinds_show(merged *m) {
+    m->snapshot.fallbacks = m->fallbacks.kind;
+    m->snapshot.fallback_count = m->fallbacks.n;
+}
+
+static void fallbacks_mark(tw_history *h, mark *m, const tw_snapshot *s) {
+    kinds_fill(&h->known, s);
+    for (uint32_t i = 0; i < h->known.n; i++) m->fallbacks[i] = h->known.kind[i].count;
+}
+
+static void fallbacks_restore(const tw_history *h, const mark *m, merged *out) {
+    out->fallbacks = h->known;
+    for (uint32_t i = 0; i < h->known.n; i++) out->fallbacks.kind[i].count = m->fallbacks[i];
+    kinds_show(out);
 }
 
 /* ---- the pool ---- */
@@ -266,6 +319,7 @@ static void mark_append(tw_history *h, const tw_snapshot *s, bool coarse) {
     for (int metric = 0; metric < TW_METRICS; metric++)
         if (tw_snapshot_metric(s, metric, NULL, NULL, &counts)) counts_mark(h, m, metric, &counts);
     tail_mark(h, m, s);
+    fallbacks_mark(h, m, s);
 }
 
 int tw_history_push(tw_history *h, const tw_snapshot *s) {
@@ -343,6 +397,7 @@ static int mark_restore(const tw_history *h, const mark *m, merged *now, merged 
     merge_totals(out, &now->snapshot);
     out->snapshot.taken = m->taken;
     totals_restore(out, &m->totals);
+    fallbacks_restore(h, m, out);
     uint32_t at = m->first;
     int error = 0;
     for (int metric = 0; metric < TW_METRICS && !error; metric++) {
@@ -378,9 +433,12 @@ static const mark *mark_nearest(const tw_history *h, const tw_snapshot *now, uin
     return nearest;
 }
 
-static int then_restore(const tw_history *h, merged *now, uint64_t window_ns, merged *out) {
+static int then_restore(const tw_history *h, const tw_snapshot *s, merged *now, uint64_t window_ns, merged *out) {
     pthread_mutex_t *lock = (pthread_mutex_t *)&h->lock;
     pthread_mutex_lock(lock);
+    now->fallbacks = h->known;
+    kinds_fill(&now->fallbacks, s);
+    kinds_show(now);
     const mark *m = mark_nearest(h, &now->snapshot, window_ns);
     int error = 0;
     if (m) error = mark_restore(h, m, now, out);
@@ -396,7 +454,7 @@ int tw_history_window(const tw_history *h, const tw_snapshot *now, uint64_t wind
     memset(&earlier, 0, sizeof earlier);
     merge_totals(&later, now);
     int error = merge_counts(&later, now), found = 0;
-    if (!error) found = then_restore(h, &later, window_ns, &earlier);
+    if (!error) found = then_restore(h, now, &later, window_ns, &earlier);
     if (!error && found != ENOMEM) error = tw_snapshot_subtract(out, &later.snapshot, &earlier.snapshot);
     merged_clear(&later);
     merged_clear(&earlier);

@@ -1,12 +1,12 @@
 #include "tailwatch/segment.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "tailwatch/atomic.h"
+#include "tailwatch/process.h"
 
 /* ---- text in words ---- */
 
@@ -53,74 +53,33 @@ static bool is_control(const unsigned char *text, size_t n) {
     return n == 1 ? text[0] < 0x20 || text[0] == 0x7F : text[0] == 0xC2 && text[1] < 0xA0;
 }
 
-/* A label value that every exposition format can carry. */
-static void name_set(tw_name *name, const char *text, size_t len) {
+/* A label value that every exposition format can carry, in at most TW_NAME_WORDS words. */
+static void label_set(uint64_t *words, uint32_t n_words, const char *text, size_t len) {
     char clean[TW_NAME_BYTES];
-    size_t used = 0;
+    size_t used = 0, room = (size_t)n_words * 8 - 1;
     for (size_t at = 0; at < len;) {
         const unsigned char *c = (const unsigned char *)text + at;
         size_t n = utf8_length(c, len - at);
         bool keep = n > 0 && !is_control(c, n);
         size_t width = keep ? n : 1;
-        if (used + width > TW_NAME_BYTES - 1) break;
+        if (used + width > room) break;
         if (keep) memcpy(clean + used, c, n);
         else clean[used] = '?';
         used += width;
         at += n > 0 ? n : 1;
     }
-    tw_words_set(name->word, TW_NAME_WORDS, clean, used);
+    tw_words_set(words, n_words, clean, used);
 }
 
-static bool name_equal(const tw_name *a, const tw_name *b) {
-    for (int i = 0; i < TW_NAME_WORDS; ++i)
-        if (tw_load(&a->word[i]) != tw_load(&b->word[i])) return false;
+static void name_set(tw_name *name, const char *text, size_t len) { label_set(name->word, TW_NAME_WORDS, text, len); }
+
+static bool words_equal(const uint64_t *a, const uint64_t *b, uint32_t n) {
+    for (uint32_t i = 0; i < n; ++i)
+        if (tw_load(&a[i]) != tw_load(&b[i])) return false;
     return true;
 }
 
-/* ---- who owns it ---- */
-
-/* Without stdio, which would allocate: also called in a fork child. */
-static size_t read_file(const char *path, char *out, size_t room) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t got = read(fd, out, room - 1);
-    close(fd);
-    out[got > 0 ? got : 0] = '\0';
-    return got > 0 ? (size_t)got : 0;
-}
-
-/* Field 22 of a stat line. The second field, the command, may hold spaces and parentheses. */
-static uint64_t start_time(void) {
-    char line[1024];
-    if (read_file("/proc/self/stat", line, sizeof line) == 0) return 0;
-    const char *at = strrchr(line, ')');
-    for (int field = 2; at != NULL && field < 22; ++field) {
-        at = strchr(at, ' ');
-        if (at != NULL) ++at;
-    }
-    uint64_t ticks = 0;
-    for (; at != NULL && *at >= '0' && *at <= '9'; ++at) ticks = ticks * 10 + (uint64_t)(*at - '0');
-    return ticks;
-}
-
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-static void boot_id(uint64_t id[2]) {
-    char text[64];
-    id[0] = id[1] = 0;
-    if (read_file("/proc/sys/kernel/random/boot_id", text, sizeof text) == 0) return;
-    int digits = 0;
-    for (const char *c = text; *c != '\0' && digits < 32; ++c) {
-        int digit = hex_digit(*c);
-        if (digit < 0) continue;
-        id[digits / 16] = id[digits / 16] << 4 | (uint64_t)digit;
-        ++digits;
-    }
-}
+static bool name_equal(const tw_name *a, const tw_name *b) { return words_equal(a->word, b->word, TW_NAME_WORDS); }
 
 /* ---- life ---- */
 
@@ -152,8 +111,8 @@ static void segment_fill(tw_segment *g, const uint64_t *role, uint32_t max_label
     h->layout_hash = tw_layout_hash();
     h->bytes = tw_segment_bytes(max_label_sets);
     h->pid = (uint64_t)getpid();
-    h->start_time = start_time();
-    boot_id(h->boot_id);
+    h->start_time = tw_process_start_time(h->pid);
+    tw_boot_id(h->boot_id);
     memcpy(h->role, role, sizeof h->role);
     h->created = tw_clock_pair_now();
     h->max_label_sets = max_label_sets;
@@ -231,6 +190,30 @@ uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, co
     series_init(series_at(g, count), &names[0], &names[1]);
     tw_store_release(&g->series_count, count + 1);
     return (uint32_t)count;
+}
+
+static void fallback_name(tw_fallback *kind, const char *shape, size_t shape_len, const char *reason, size_t reason_len) {
+    label_set(kind->shape, TW_SHAPE_WORDS, shape, shape_len);
+    label_set(kind->reason, TW_FALLBACK_REASON_WORDS, reason, reason_len);
+}
+
+static bool fallback_equal(const tw_fallback *a, const tw_fallback *b) {
+    return words_equal(a->shape, b->shape, TW_SHAPE_WORDS) && words_equal(a->reason, b->reason, TW_FALLBACK_REASON_WORDS);
+}
+
+void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len) {
+    tw_fallback kind;
+    fallback_name(&kind, shape, shape_len, reason, reason_len);
+    uint64_t count = tw_load(&g->fallback_count), at = 0;
+    while (at < count && !fallback_equal(&g->fallbacks[at], &kind)) ++at;
+    if (at == TW_FALLBACKS) --at;
+    tw_fallback *slot = &g->fallbacks[at];
+    if (at == count) {
+        if (at == TW_FALLBACKS - 1) fallback_name(slot, "other", 5, "other", 5);
+        else fallback_name(slot, shape, shape_len, reason, reason_len);
+        tw_store_release(&g->fallback_count, count + 1);
+    }
+    tw_add(&slot->count, 1);
 }
 
 tw_second *tw_segment_second(tw_segment *g, uint64_t t_ns) {

@@ -324,6 +324,48 @@ static int slow_take(tw_snapshot *s, const tw_segment *const *segments, size_t n
     return error;
 }
 
+/* ---- fallbacks ---- */
+
+static int fallback_compare(const void *left, const void *right) {
+    const tw_snapshot_fallback *a = left, *b = right;
+    return names_compare(a->shape, a->reason, b->shape, b->reason);
+}
+
+static tw_snapshot_fallback *fallback_find(const tw_snapshot *s, const tw_snapshot_fallback *like) {
+    for (uint32_t i = 0; i < s->fallback_count; i++)
+        if (fallback_compare(&s->fallbacks[i], like) == 0) return &s->fallbacks[i];
+    return NULL;
+}
+
+static void fallback_keep(tw_snapshot *s, const tw_fallback *from) {
+    tw_snapshot_fallback one = {.count = tw_load(&from->count)};
+    tw_words_get(from->shape, TW_SHAPE_WORDS, one.shape);
+    tw_words_get(from->reason, TW_FALLBACK_REASON_WORDS, one.reason);
+    tw_snapshot_fallback *known = fallback_find(s, &one);
+    if (known) known->count += one.count;
+    else s->fallbacks[s->fallback_count++] = one;
+}
+
+static size_t fallbacks_of(const tw_segment *g) {
+    uint64_t count = tw_load_acquire(&g->fallback_count);
+    return count < TW_FALLBACKS ? count : TW_FALLBACKS;
+}
+
+/* A kind that a writer adds meanwhile is the next snapshot's. */
+static int fallbacks_take(tw_snapshot *s, const tw_segment *const *segments, size_t n) {
+    size_t any = 0;
+    for (size_t i = 0; i < n; i++) any += fallbacks_of(segments[i]);
+    if (any == 0) return 0;
+    s->fallbacks = tw_malloc(n * TW_FALLBACKS * sizeof *s->fallbacks);
+    if (!s->fallbacks) return ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        const size_t count = fallbacks_of(segments[i]);
+        for (size_t at = 0; at < count; at++) fallback_keep(s, &segments[i]->fallbacks[at]);
+    }
+    qsort(s->fallbacks, s->fallback_count, sizeof *s->fallbacks, fallback_compare);
+    return 0;
+}
+
 /* ---- processes and totals ---- */
 
 static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t now_ns) {
@@ -410,6 +452,7 @@ int tw_snapshot_take(tw_snapshot **out, const tw_segment *const *segments, size_
     if (!error) error = processes_take(s, segments, n);
     if (!error) error = seconds_take(s, segments, n);
     if (!error) error = slow_take(s, segments, n);
+    if (!error) error = fallbacks_take(s, segments, n);
     return finish(out, s, error);
 }
 
@@ -423,6 +466,7 @@ void tw_snapshot_free(tw_snapshot *s) {
     tw_free(s->seconds);
     tw_free(s->slow);
     tw_free(s->slow_series);
+    tw_free(s->fallbacks);
     tw_free(s);
 }
 
@@ -559,7 +603,8 @@ static tw_snapshot *scalars_copy(const tw_snapshot *later) {
     s->seconds = NULL;
     s->slow = NULL;
     s->slow_series = NULL;
-    s->series_count = s->process_count = s->slow_count = 0;
+    s->fallbacks = NULL;
+    s->series_count = s->process_count = s->slow_count = s->fallback_count = 0;
     memset(s->wait, 0, sizeof s->wait);
     return s;
 }
@@ -580,6 +625,19 @@ static int slow_copy(tw_snapshot *out, const tw_snapshot *from) {
     return 0;
 }
 
+static int fallbacks_subtract(tw_snapshot *out, const tw_snapshot *later, const tw_snapshot *earlier) {
+    if (later->fallback_count == 0) return 0;
+    out->fallbacks = tw_malloc(later->fallback_count * sizeof *out->fallbacks);
+    if (!out->fallbacks) return ENOMEM;
+    for (uint32_t i = 0; i < later->fallback_count; i++) {
+        const tw_snapshot_fallback *before = fallback_find(earlier, &later->fallbacks[i]);
+        out->fallbacks[i] = later->fallbacks[i];
+        if (before) out->fallbacks[i].count = minus(later->fallbacks[i].count, before->count);
+    }
+    out->fallback_count = later->fallback_count;
+    return 0;
+}
+
 int tw_snapshot_subtract(tw_snapshot **out, const tw_snapshot *later, const tw_snapshot *earlier) {
     if (!out || !later || !earlier || later->taken.monotonic_ns < earlier->taken.monotonic_ns) return EINVAL;
     tw_snapshot *s = scalars_copy(later);
@@ -590,6 +648,7 @@ int tw_snapshot_subtract(tw_snapshot **out, const tw_snapshot *later, const tw_s
     if (!error) error = waits_subtract(s, later, earlier);
     if (!error) error = seconds_copy(s, later);
     if (!error) error = slow_copy(s, later);
+    if (!error) error = fallbacks_subtract(s, later, earlier);
     return finish(out, s, error);
 }
 

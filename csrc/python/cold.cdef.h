@@ -161,6 +161,12 @@ typedef struct tw_snapshot_process {
     uint64_t bytes, last_stop_ns;
 } tw_snapshot_process;
 
+typedef struct tw_snapshot_fallback {
+    char shape[...];
+    char reason[...];
+    uint64_t count;
+} tw_snapshot_fallback;
+
 typedef struct tw_snapshot {
     tw_clock_pair taken;
     uint64_t window_ns;
@@ -178,6 +184,8 @@ typedef struct tw_snapshot {
     tw_slow_record *slow;
     uint32_t slow_count;
     tw_name *slow_series;
+    tw_snapshot_fallback *fallbacks;
+    uint32_t fallback_count;
     ...;
 } tw_snapshot;
 

@@ -386,6 +386,33 @@ TW_TEST(what_concerns_ourselves_is_shown) {
     free(f);
 }
 
+static void check_fallback_lines(const char *text, const char *help) {
+    TW_CHECK_EQ(1, count_of(text, help));
+    TW_CHECK_EQ(3, count_of(text, "\ntailwatch_sse_fallback_total{"));
+    TW_CHECK(has_line(text, "tailwatch_sse_fallback_total{shape=\"chat \\\"a\\\"\",reason=\"back\\\\slash\"} 18446744073709551615"));
+    TW_CHECK(has_line(text, "tailwatch_sse_fallback_total{shape=\"caf\xc3\xa9\",reason=\"extra\"} 1"));
+    TW_CHECK(has_line(text, "tailwatch_sse_fallback_total{shape=\"line\\nend\",reason=\"\"} 2"));
+}
+
+TW_TEST(fallbacks_are_shown_by_shape_and_reason) {
+    fixture *f = make_fixture();
+    char *text = render_plain(f, TW_FORMAT_TEXT);
+    TW_CHECK_EQ(1, count_of(text, "\n# TYPE tailwatch_sse_fallback_total counter\n"));
+    TW_CHECK_EQ(0, count_of(text, "\ntailwatch_sse_fallback_total{"));
+    free(text);
+    tw_snapshot_fallback rows[] = {
+        {"chat \"a\"", "back\\slash", UINT64_MAX}, {"caf\xc3\xa9", "extra", 1}, {"line\nend", "", 2}};
+    f->snapshot.fallbacks = rows;
+    f->snapshot.fallback_count = 3;
+    text = render_plain(f, TW_FORMAT_TEXT);
+    check_fallback_lines(text, "\n# HELP tailwatch_sse_fallback_total ");
+    free(text);
+    text = render_plain(f, TW_FORMAT_OPENMETRICS);
+    check_fallback_lines(text, "\n# TYPE tailwatch_sse_fallback counter\n");
+    free(text);
+    free(f);
+}
+
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
 TW_TEST(the_output_is_appended) {
@@ -439,5 +466,6 @@ TW_MAIN(counts_are_decimal, seconds_are_exact, ratios_come_back_as_the_quotient,
         types_follow_the_format, an_unused_label_set_is_not_shown, the_window_gives_rates_and_attainment,
         buckets_are_cumulative_and_exact_at_their_bounds, bounds_and_sums_read_as_prometheus_writes_them,
         label_values_are_escaped, a_process_is_its_role_and_index, pauses_are_shown_by_generation_and_ours_apart,
-        stream_time_has_rows_before_the_first_pause, what_concerns_ourselves_is_shown, the_output_is_appended,
+        stream_time_has_rows_before_the_first_pause, what_concerns_ourselves_is_shown, fallbacks_are_shown_by_shape_and_reason,
+        the_output_is_appended,
         every_failed_allocation_is_reported, a_failed_buffer_stays_failed)

@@ -253,12 +253,14 @@ static void use(tw_segment *g) {
     tw_stream_token(&s, 530000000, 1, 0);
     tw_stream_close(&s, 540000000, TW_END_FINISHED);
     label(g, "full", "full");
+    tw_segment_fallback(g, "chat", 4, "extra", 5);
 }
 
 static void check_like_new(const tw_segment *g) {
     TW_CHECK_EQ(1, g->series_count);
     TW_CHECK_EQ(0, g->opened | g->in_flight | g->slow_head | g->pause.head | g->pause.word[TW_CAUSE_GC2]);
     TW_CHECK_EQ(0, g->overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2] | g->seconds[0].second | g->label_overflow);
+    TW_CHECK_EQ(0, g->fallback_count | g->fallbacks[0].shape[0] | g->fallbacks[0].count);
     TW_CHECK_EQ(UINT64_MAX, g->pauses[TW_CAUSE_GC2].min_ns);
     TW_CHECK_EQ(UINT64_MAX, tw_segment_series(g, 0)->e2e.min_ns);
     TW_CHECK_EQ(5, g->slo.e2e_ns);
@@ -285,6 +287,7 @@ TW_TEST(reset_keeps_options_and_nothing_else) {
         TW_CHECK(g->header.created.monotonic_ns > created);
         use(g);
         TW_CHECK_EQ(1, g->opened);
+        TW_CHECK_EQ(1, g->fallback_count);
         tw_segment_destroy(g);
     }
 }
@@ -385,8 +388,76 @@ TW_TEST(slow_records_are_whole_or_absent) {
     tw_segment_destroy(g);
 }
 
+static void fallback(tw_segment *g, const char *shape, const char *reason) {
+    tw_segment_fallback(g, shape, strlen(shape), reason, strlen(reason));
+}
+
+static void check_fallback(const tw_segment *g, uint32_t at, const char *shape, const char *reason, uint64_t count) {
+    char found_shape[TW_SHAPE_WORDS * 8], found_reason[TW_FALLBACK_REASON_WORDS * 8];
+    TW_REQUIRE(at < g->fallback_count);
+    tw_words_get(g->fallbacks[at].shape, TW_SHAPE_WORDS, found_shape);
+    tw_words_get(g->fallbacks[at].reason, TW_FALLBACK_REASON_WORDS, found_reason);
+    TW_CHECK_STR(shape, found_shape);
+    TW_CHECK_STR(reason, found_reason);
+    TW_CHECK_EQ(count, g->fallbacks[at].count);
+}
+
+TW_TEST(fallbacks_are_counted_by_shape_and_reason) {
+    tw_segment *g = segment_of(1, "api");
+    fallback(g, "chat", "extra");
+    fallback(g, "chat", "bytes");
+    fallback(g, "text", "extra");
+    fallback(g, "chat", "extra");
+    TW_CHECK_EQ(3, g->fallback_count);
+    check_fallback(g, 0, "chat", "extra", 2);
+    check_fallback(g, 1, "chat", "bytes", 1);
+    check_fallback(g, 2, "text", "extra", 1);
+    tw_segment_destroy(g);
+}
+
+TW_TEST(a_fallback_without_room_counts_as_other) {
+    tw_segment *g = segment_of(1, "api");
+    char shape[32];
+    for (int i = 0; i < TW_FALLBACKS - 1; ++i) {
+        snprintf(shape, sizeof shape, "shape %d", i);
+        fallback(g, shape, "extra");
+    }
+    TW_CHECK_EQ(TW_FALLBACKS - 1, g->fallback_count);
+    for (int i = 0; i < 100; ++i) {
+        snprintf(shape, sizeof shape, "more %d", i);
+        fallback(g, shape, "extra");
+    }
+    fallback(g, "shape 30", "extra");
+    fallback(g, "other", "other");
+    TW_CHECK_EQ(TW_FALLBACKS, g->fallback_count);
+    check_fallback(g, 30, "shape 30", "extra", 2);
+    check_fallback(g, TW_FALLBACKS - 1, "other", "other", 101);
+    TW_CHECK(tw_segment_valid(g, g->header.bytes));
+    tw_segment_destroy(g);
+}
+
+TW_TEST(texts_of_a_fallback_are_clean_and_cut) {
+    tw_segment *g = segment_of(1, "api");
+    char text[200], shape[TW_SHAPE_WORDS * 8], reason[TW_FALLBACK_REASON_WORDS * 8];
+    memset(text, 'x', sizeof text);
+    memset(shape, 'x', sizeof shape);
+    shape[sizeof shape - 1] = '\0';
+    memset(reason, 'x', sizeof reason);
+    reason[sizeof reason - 1] = '\0';
+    tw_segment_fallback(g, text, sizeof text, text, sizeof text);
+    check_fallback(g, 0, shape, reason, 1);
+    memcpy(text + 28, "\xf0\x9f\x8e\x89", 4);
+    tw_segment_fallback(g, "a\nb", 3, text, sizeof text);
+    reason[28] = '\0';
+    check_fallback(g, 1, "a?b", reason, 1);
+    tw_segment_fallback(g, "", 0, "\xff", 1);
+    check_fallback(g, 2, "", "?", 1);
+    tw_segment_destroy(g);
+}
+
 TW_MAIN(create_fills_the_header, create_refuses_bad_sizes, boot_id_is_the_kernels,
         start_time_whatever_the_command_is_called, valid_knows_its_own, label_sets_are_found_again,
         hostile_names_stay_within_the_limit, names_become_clean_text, long_names_are_cut_at_a_character,
         words_round_trip, reset_keeps_options_and_nothing_else, reset_takes_a_fork_child_as_owner, a_second_has_one_slot, octaves_double,
-        pause_lengths_sum_to_the_word, slow_records_are_whole_or_absent)
+        pause_lengths_sum_to_the_word, slow_records_are_whole_or_absent, fallbacks_are_counted_by_shape_and_reason,
+        a_fallback_without_room_counts_as_other, texts_of_a_fallback_are_clean_and_cut)

@@ -49,6 +49,17 @@ static uint64_t slots_sum(const tw_counts *c) {
     return sum;
 }
 
+static void fallback(tw_segment *g, const char *shape, const char *reason, int times) {
+    while (times-- > 0) tw_segment_fallback(g, shape, strlen(shape), reason, strlen(reason));
+}
+
+static void check_fallback(const tw_snapshot *s, uint32_t at, const char *shape, const char *reason, uint64_t count) {
+    TW_REQUIRE(at < s->fallback_count);
+    TW_CHECK_STR(shape, s->fallbacks[at].shape);
+    TW_CHECK_STR(reason, s->fallbacks[at].reason);
+    TW_CHECK_EQ(count, s->fallbacks[at].count);
+}
+
 /* ---- taking ---- */
 
 TW_TEST(an_unused_segment_gives_an_empty_snapshot) {
@@ -60,6 +71,7 @@ TW_TEST(an_unused_segment_gives_an_empty_snapshot) {
     TW_CHECK_EQ(g->header.pid, s->process[0].pid);
     TW_CHECK_EQ(tw_segment_bytes(4), s->process[0].bytes);
     TW_CHECK_EQ(0, s->slow_count);
+    TW_CHECK(s->fallbacks == NULL && s->fallback_count == 0);
     TW_CHECK_EQ(2 * SECOND, s->slo.ttft_ns);
     for (int metric = 0; metric < TW_METRICS; metric++) {
         tw_counts counts;
@@ -654,6 +666,114 @@ static void fill(tw_histogram *h, const tw_layout *layout) {
     }
 }
 
+TW_TEST(fallbacks_of_several_processes_merge_and_are_sorted) {
+    tw_segment *a = segment("api", 1), *b = segment("api", 1);
+    fallback(b, "chat", "extra", 1);
+    fallback(a, "text", "extra", 2);
+    fallback(a, "chat", "extra", 3);
+    fallback(b, "chat", "bytes", 4);
+    tw_snapshot *s = take2(a, b);
+    TW_CHECK_EQ(3, s->fallback_count);
+    check_fallback(s, 0, "chat", "bytes", 4);
+    check_fallback(s, 1, "chat", "extra", 4);
+    check_fallback(s, 2, "text", "extra", 2);
+    tw_snapshot_free(s);
+    tw_segment_destroy(a);
+    tw_segment_destroy(b);
+}
+
+TW_TEST(fallbacks_subtract) {
+    tw_segment *g = segment("api", 1);
+    fallback(g, "chat", "extra", 3);
+    tw_snapshot *then = take(g);
+    fallback(g, "chat", "extra", 2);
+    fallback(g, "chat", "bytes", 5);
+    tw_snapshot *now = take(g), *s = difference(now, then), *none = difference(then, then);
+    TW_CHECK_EQ(2, s->fallback_count);
+    check_fallback(s, 0, "chat", "bytes", 5);
+    check_fallback(s, 1, "chat", "extra", 2);
+    check_fallback(none, 0, "chat", "extra", 0);
+    tw_snapshot_free(none);
+    tw_snapshot_free(s);
+    tw_snapshot_free(now);
+    tw_snapshot_free(then);
+    tw_segment_destroy(g);
+}
+
+static uint64_t fallback_of(const tw_snapshot *s, const char *shape) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < s->fallback_count; i++)
+        if (!strcmp(s->fallbacks[i].shape, shape)) sum += s->fallbacks[i].count;
+    return sum;
+}
+
+/* A snapshot with kinds shape 0 .. kinds - 1, each so often, taken at a second. */
+static tw_snapshot *with_kinds(const tw_snapshot *base, tw_snapshot_fallback *rows, int kinds, uint64_t times, uint64_t at_s) {
+    tw_snapshot *s = malloc(sizeof *s);
+    TW_REQUIRE(s != NULL);
+    *s = *base;
+    s->taken.monotonic_ns = at_s * SECOND;
+    s->fallbacks = rows;
+    s->fallback_count = (uint32_t)kinds;
+    for (int i = 0; i < kinds; i++) {
+        snprintf(rows[i].shape, sizeof rows[i].shape, "shape %d", i);
+        strcpy(rows[i].reason, "extra");
+        rows[i].count = times;
+    }
+    return s;
+}
+
+TW_TEST(a_window_knows_its_fallbacks_however_many_kinds_there_are) {
+    enum { MOST = 200 };
+    static tw_snapshot_fallback rows[MOST];
+    tw_segment *g = segment("api", 1);
+    tw_snapshot *base = take(g);
+    for (int kinds = 1; kinds <= MOST; kinds += kinds < 70 ? 1 : 65) {
+        tw_history *h = NULL;
+        TW_REQUIRE(tw_history_create(&h) == 0);
+        tw_snapshot *then = with_kinds(base, rows, kinds, 3, 1000), *s = NULL;
+        TW_CHECK_EQ(0, tw_history_push(h, then));
+        tw_snapshot *now = with_kinds(base, rows, kinds, 10, 1005);
+        TW_CHECK_EQ(0, tw_history_window(h, now, 5 * SECOND, &s));
+        TW_CHECK_EQ(7, fallback_of(s, "shape 0"));
+        TW_CHECK_EQ(kinds < 64 ? 0 : 7 * (uint64_t)(kinds - 63), fallback_of(s, "other"));
+        TW_CHECK_EQ(0, fallback_of(s, "shape 63"));
+        tw_snapshot_free(s);
+        free(then);
+        free(now);
+        tw_history_free(h);
+    }
+    tw_snapshot_free(base);
+    tw_segment_destroy(g);
+}
+
+TW_TEST(a_fallback_since_the_mark_counts_whole) {
+    static tw_snapshot_fallback rows[2];
+    tw_segment *g = segment("api", 1);
+    tw_snapshot *base = take(g), *s = NULL;
+    tw_history *h = NULL;
+    TW_REQUIRE(tw_history_create(&h) == 0);
+    tw_snapshot *then = with_kinds(base, rows, 1, 4, 1000);
+    TW_CHECK_EQ(0, tw_history_push(h, then));
+    tw_snapshot *later = with_kinds(base, rows, 2, 6, 1005);
+    TW_CHECK_EQ(0, tw_history_push(h, later));
+    tw_snapshot *now = with_kinds(base, rows, 2, 9, 1010);
+    TW_CHECK_EQ(0, tw_history_window(h, now, 10 * SECOND, &s));
+    TW_CHECK_EQ(5, fallback_of(s, "shape 0"));
+    TW_CHECK_EQ(9, fallback_of(s, "shape 1"));
+    tw_snapshot_free(s);
+    TW_CHECK_EQ(0, tw_history_window(h, now, 5 * SECOND, &s));
+    TW_CHECK_EQ(3, fallback_of(s, "shape 0"));
+    TW_CHECK_EQ(3, fallback_of(s, "shape 1"));
+    tw_snapshot_free(s);
+    free(then);
+    free(later);
+    free(now);
+    tw_snapshot_free(base);
+    tw_history_free(h);
+    tw_segment_destroy(g);
+}
+
 TW_TEST(a_full_pool_costs_the_oldest_marks_only) {
     past p = past_open();
     fill(&p.series->ttft, tw_layout_of(TW_LAYOUT_TTFT));
@@ -735,4 +855,6 @@ TW_MAIN(an_unused_segment_gives_an_empty_snapshot, what_is_not_a_segment_is_refu
         a_count_beyond_32_bits_still_subtracts, a_gap_that_left_its_slot_since_a_mark_is_no_jump,
         pushing_more_often_keeps_no_more, several_processes_of_a_window_are_one,
         a_full_pool_costs_the_oldest_marks_only, the_memory_of_the_past_is_fixed,
+        fallbacks_of_several_processes_merge_and_are_sorted, fallbacks_subtract,
+        a_window_knows_its_fallbacks_however_many_kinds_there_are, a_fallback_since_the_mark_counts_whole,
         a_snapshot_of_a_writer_at_work_is_sane)

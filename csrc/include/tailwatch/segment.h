@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 #define TW_SEGMENT_MAGIC UINT64_C(0x31574c4941543e21) /* "!>TAILW1" */
-#define TW_SEGMENT_VERSION 1
+#define TW_SEGMENT_VERSION 2
 #define TW_NAME_WORDS 16            /* 128 bytes: a model name or route, UTF-8, NUL-terminated, cut at a character */
 #define TW_NAME_BYTES (TW_NAME_WORDS * 8)
 #define TW_ROLE_WORDS 4
@@ -32,6 +32,9 @@ extern "C" {
 #define TW_SLOW_RING 256            /* the last slow gaps; a power of two */
 #define TW_OCTAVES 32               /* octave o: gaps in [2^o, 2^(o+1)) us; the first and last are open-ended */
 #define TW_LABEL_SETS_LIMIT 4096
+#define TW_SHAPE_WORDS 8            /* 64 bytes: which frames, of which class or function; cut to 63 */
+#define TW_FALLBACK_REASON_WORDS 4  /* 32 bytes: why, cut to 31 */
+#define TW_FALLBACKS 32             /* kinds of fallback kept apart; the last is ("other", "other") */
 
 /* Bounds on one request, ns; 0 = no bound. */
 typedef struct tw_slo {
@@ -89,6 +92,12 @@ typedef struct tw_slow_record {
     uint64_t trace_id[TW_TRACE_WORDS];
 } tw_slow_record;
 
+/* Frames of one shape that a template could have made and the server made itself, for one reason. */
+typedef struct tw_fallback {
+    uint64_t shape[TW_SHAPE_WORDS], reason[TW_FALLBACK_REASON_WORDS];
+    uint64_t count;
+} tw_fallback;
+
 typedef struct tw_header {
     uint64_t magic, version, layout_hash;
     uint64_t bytes;                 /* of the whole segment */
@@ -120,6 +129,8 @@ typedef struct tw_segment {
     tw_tail tail[TW_PHASES][TW_OCTAVES];
     uint64_t slow_head;             /* slow records ever written */
     tw_slow_record slow[TW_SLOW_RING];
+    uint64_t fallback_count;        /* kinds in use; release-stored after the kind is written */
+    tw_fallback fallbacks[TW_FALLBACKS];
     uint64_t series_count;          /* label sets in use; release-stored after the set is written */
     /* tw_series[max_label_sets] follow */
 } tw_segment;
@@ -148,6 +159,10 @@ tw_series *tw_segment_series(const tw_segment *g, uint32_t i);
  * label_overflow. Names longer than TW_NAME_BYTES - 1 are cut at a UTF-8 character; bytes that are not
  * UTF-8, and control characters, become '?'. Cost: a scan of the sets in use; call once a request. */
 uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, const char *route, size_t route_len);
+
+/* Counts a fallback of the fast SSE path: once more where shape and reason are known, else as a new kind, and as
+ * ("other", "other") where there is no room. Texts are cleaned and cut as label names are. Not on the token path. */
+void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len);
 
 /* The slot of monotonic time t, emptied if it held an older second. NULL for a time older than the slot's.
  * A reader takes a slot whose second it sees unchanged before (acquire) and after its counts. */

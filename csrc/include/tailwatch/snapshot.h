@@ -53,6 +53,12 @@ typedef struct tw_snapshot_process {
     uint64_t last_stop_ns;
 } tw_snapshot_process;
 
+/* Frames of one shape that the server made itself, for one reason. */
+typedef struct tw_snapshot_fallback {
+    char shape[TW_SHAPE_WORDS * 8], reason[TW_FALLBACK_REASON_WORDS * 8];
+    uint64_t count;
+} tw_snapshot_fallback;
+
 typedef struct tw_snapshot {
     tw_clock_pair taken;
     uint64_t window_ns;                      /* since the oldest segment's creation, or of a difference */
@@ -69,6 +75,8 @@ typedef struct tw_snapshot {
     tw_slow_record *slow;                    /* newest last; .series indexes slow_series */
     uint32_t slow_count;
     tw_name *slow_series;                    /* pairs: model, route of each slow record */
+    tw_snapshot_fallback *fallbacks;         /* by shape, then reason, each once; NULL: none */
+    uint32_t fallback_count;
 } tw_snapshot;
 
 /* Copies and merges n >= 1 segments, their writers going on. Returns 0, EINVAL or ENOMEM. */
