@@ -12,10 +12,48 @@ def now() -> int:
     """CLOCK_MONOTONIC in nanoseconds."""
 
 def tcp_wait_ns(fd: int) -> int:
-    """How long ago the last data segment of a TCP socket arrived, in ns; -1 where the kernel does not say."""
+    """How long ago the last data segment of a TCP socket arrived, in ns; -1: not known, or no descriptor."""
 
 def jiffy_ns() -> int:
     """Length of a kernel timer tick in nanoseconds."""
+
+def copy(frame: bytes, /) -> bytes:
+    """An allocation and a memcpy: the floor that benchmarks compare an encoder with."""
+
+def note(frame: bytes, tokens: int, choice: int, usage_tokens: int, done: bool, error: bool, /) -> bytes:
+    """Say what a frame holds that is sent next, so that Send does not scan it; gives the frame back."""
+
+@final
+class Template:
+    """Bytes with holes for texts and numbers. Each hole is (offset in the literal, whether it takes a number)."""
+
+    def __init__(
+        self,
+        literal: bytes,
+        holes: tuple[tuple[int, bool], ...],
+        ascii: bool = False,
+        original: Callable[[str], object] | None = None,
+    ) -> None:
+        """ascii: write texts as json.dumps does; original: called with a text that UTF-8 cannot encode, to raise."""
+    def splice(self, text: str, /) -> bytes:
+        """The frame with text, escaped, in its one hole."""
+    def fill(self, *values: str | int) -> bytes:
+        """The frame with a text or a number in each hole."""
+    @property
+    def literal(self) -> bytes: ...
+    @property
+    def holes(self) -> int: ...
+    @property
+    def known(self) -> bool:
+        """Whether its frames are sent without being scanned."""
+
+class Encoder:
+    """Base of the encoders: content(text) without a step through Python."""
+
+    _template: Template | None
+    _sequence: int
+    def content(self, *args: Any, **options: Any) -> bytes:
+        """content(text): the frame of generated text, ready to send; anything more is given to self._content()."""
 
 @final
 class Stream:
@@ -132,7 +170,72 @@ class Core:
         counted from now on); else it is only watched for a streaming content type."""
     def count_error(self, where: int) -> None: ...
     def count_drop(self, reason: int) -> None: ...
+    def count_fallback(self, shape: str, reason: str, /) -> None:
+        """Count a frame that the fast SSE path left to the server. A full table counts it as ("other", "other")."""
     def streamed(self) -> list[str]:
         """Routes that turned out to stream since the last call."""
     def reset(self) -> None:
         """In a fork child: forget everything the parent measured."""
+
+_Keyed = tuple[str, object, tuple[str, ...], frozenset[str] | None, int, bool]
+
+@final
+class Plan:
+    """How one shape of an object becomes JSON.
+
+    nodes: (kind, subject, keys, fields_set, number, falsy) in the order of the walk. Kinds of a shape: model, dict,
+    list, constant, text, number; of a path to one value: field, extra, key, item, type, longer.
+    slots: pydantic's descriptors of __pydantic_fields_set__ and __pydantic_extra__.
+    literal: the bytes around the holes, None for a shape that is left to the original; cuts: where its holes are.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        nodes: tuple[_Keyed, ...],
+        slots: tuple[object, object],
+        literal: bytes | None,
+        cuts: tuple[int, ...],
+    ) -> None: ...
+    def render(self, object: object, /) -> str | None:
+        """Its text; None where the object has another shape, or the plan has no literal."""
+    def matches(self, object: object, /) -> bool:
+        """Whether the object has this shape."""
+    def retire(self) -> None:
+        """Leave objects of this shape to the original for good."""
+    @property
+    def name(self) -> str: ...
+    @property
+    def literal(self) -> bytes | None: ...
+    @property
+    def holes(self) -> int: ...
+    @property
+    def uses(self) -> int: ...
+    @property
+    def retired(self) -> bool: ...
+
+@final
+class Plans:
+    """The plans of one class, by the arguments of the call and most recently used first: 16 for each of 8 sets."""
+
+    def __init__(
+        self,
+        model: type,
+        original: Callable[..., str],
+        learn: Callable[[Any, dict[str, Any]], str],
+        check: Callable[[Any, dict[str, Any], str, Plan], str],
+        failed: Callable[[Any, dict[str, Any], Exception], str],
+        check_first: int,
+        check_every: int,
+    ) -> None: ...
+    def render(self, object: object, kwargs: dict[str, Any], /) -> str:
+        """The text that original(object, **kwargs) would return."""
+    def room(self, kwargs: dict[str, Any], /) -> bool:
+        """Whether a plan can be added for these arguments. After long use of a full table the oldest makes room."""
+    def add(self, kwargs: dict[str, Any], plan: Plan, /) -> bool:
+        """Try it from now on. False: no room."""
+    def close(self) -> None:
+        """Hand everything to the original from now on."""
+    def plans(self) -> list[Plan]: ...
+    @property
+    def closed(self) -> bool: ...

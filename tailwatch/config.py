@@ -24,7 +24,7 @@ GC_POLICIES = ("freeze", "observe", "off")
 UNAVAILABLE = frozenset(
     {
         *("gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "exposition", "exemplars", "otel"),
-        *("orca", "server_timing", "sse_timing", "page", "page_token", "dir", "fast_sse"),
+        *("orca", "server_timing", "sse_timing", "page", "page_token", "dir"),
     }
 )
 _NOT_OPTIONS = frozenset({"TAILWATCH", "TAILWATCH_DIR"})
@@ -51,6 +51,7 @@ class Config:
         routes: more routes that generate tokens, as templates.
         max_label_sets: (model, route) pairs kept apart, 1 to 4096; further ones become "other".
         trust_request_start: believe the X-Request-Start header of a proxy.
+        fast_sse: serialise what known servers stream with templates, the same bytes.
         explicit: names of the options that were given, as arguments or by the environment.
         unknown_environment: TAILWATCH_* variables that are no option.
     """
@@ -66,6 +67,7 @@ class Config:
     routes: tuple[str, ...]
     max_label_sets: int
     trust_request_start: bool
+    fast_sse: bool
     explicit: frozenset[str]
     unknown_environment: tuple[str, ...]
 
@@ -144,6 +146,7 @@ def _defaults(app: bool) -> dict[str, Any]:
         "routes": (),
         "max_label_sets": 32,
         "trust_request_start": False,
+        "fast_sse": False,
     }
 
 
@@ -283,4 +286,5 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "routes": _routes,
     "max_label_sets": _integer(1, 4096, "a number of label sets"),
     "trust_request_start": _boolean,
+    "fast_sse": _boolean,
 }

@@ -40,6 +40,8 @@ _UNEXPLAINED_SHARE = 0.5
 _FEWEST_JUDGED = 20
 _FEWEST_GAPS = 100
 
+_HARMLESS_FALLBACKS = frozenset({"unsupported", "shapes"})  # see sse.accelerate.Fallback
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -66,6 +68,8 @@ class DiagnosisContext:
         python_version: sys.version_info[:3].
         unknown_environment: TAILWATCH_* variables that are no option.
         memory_bytes: what tailwatch keeps for its numbers, fixed at install.
+        fast_sse: the option is on.
+        accelerated: what it serialises for, dotted names.
         notes: more to tell, a sentence each.
     """
 
@@ -78,6 +82,8 @@ class DiagnosisContext:
     python_version: tuple[int, ...] | None = None
     unknown_environment: tuple[str, ...] = ()
     memory_bytes: int | None = None
+    fast_sse: bool = False
+    accelerated: tuple[str, ...] = ()
     notes: tuple[str, ...] | list[str] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -441,6 +447,36 @@ def internal_errors(snapshot: Snapshot, context: DiagnosisContext) -> Finding | 
     return Finding("internal-errors", "medium", "tailwatch had errors of its own", detail, advice)
 
 
+def fast_sse_fallback(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """The fast SSE path went back to the server's own serialisation."""
+    fallbacks = snapshot.sse_fallbacks
+    if not context.fast_sse or not fallbacks:
+        return None
+    told = ", ".join(f"{shape} ({reason})" for shape, reason in sorted(fallbacks))
+    detail = (
+        f"Each of these was found once or more to be beyond the templates, and goes the server's own way: {told}. "
+        "The clients get what they would get without tailwatch; these frames are only not faster."
+    )
+    if all(reason in _HARMLESS_FALLBACKS for _, reason in fallbacks):
+        advice = "nothing to mend: it is what the templates do not hold"
+        return Finding("fast-sse-fallback", "info", "fast_sse leaves some frames to the server", detail, advice)
+    advice = "report it with the versions of server and pydantic; install(app, fast_sse=False) until it is mended"
+    return Finding("fast-sse-fallback", "low", "fast_sse gave up some frames", detail, advice)
+
+
+def fast_sse_state(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """What the fast SSE path took over, if anything."""
+    if not context.fast_sse:
+        return None
+    if context.accelerated:
+        detail = f"Serialised by templates, the same bytes: {', '.join(context.accelerated)}."
+        advice = "tailwatch_sse_fallback_total at /metrics counts what they could not do"
+        return Finding("fast-sse", "info", "fast_sse is at work", detail, advice)
+    detail = "None of the servers that it knows was loaded at install() or at start-up."
+    advice = "tailwatch.sse.accelerate(Model) for a Pydantic class of your own, or install(app, fast_sse=False)"
+    return Finding("fast-sse", "info", "fast_sse found nothing to do", detail, advice)
+
+
 def unknown_variables(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """An environment variable that looks like an option and is none."""
     if not context.unknown_environment:
@@ -482,7 +518,9 @@ RULES: tuple[Rule, ...] = (
     unexplained,
     label_overflow,
     drops,
+    fast_sse_fallback,
     foreign_freeze,
+    fast_sse_state,
     notes,
 )
 

@@ -98,6 +98,7 @@ def _members(data: Mapping[str, Any]) -> dict[str, Any]:
     members.update({name: SavedHistogram(data[name]) for name in _HISTOGRAMS})
     members["queue"] = {stage: SavedHistogram(value) for stage, value in data["queue"].items()}
     members["labels"] = [tuple(pair) for pair in data["labels"]]
+    members["sse_fallbacks"] = {(shape, reason): n for shape, reason, n in data.get("sse_fallbacks", ())}
     members["gc"] = _gc(data["gc"])
     members["processes"] = [Saved(**process) for process in data["processes"]]
     members["slowest"] = [_slow(slow) for slow in data["slowest"]]

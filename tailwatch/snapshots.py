@@ -633,6 +633,13 @@ class Snapshot(_Frozen):
         """Requests whose labels became "other" for want of room."""
         return int(self._core.label_overflow)
 
+    @cached_property
+    def sse_fallbacks(self) -> dict[tuple[str, str], int]:
+        """Fallbacks of the fast SSE path by (shape, reason); only those that happened. Past 31 kinds of one process
+        they are counted under ("other", "other")."""
+        rows = [self._core.fallbacks[i] for i in range(self._core.fallback_count)]
+        return {(_text(row.shape), _text(row.reason)): row.count for row in rows if row.count}
+
     def as_dict(self) -> dict[str, Any]:
         """Everything, JSON-able: times in seconds, moments in ISO 8601, the open octave's upper edge None."""
         plain = (
@@ -645,6 +652,7 @@ class Snapshot(_Frozen):
             **{name: getattr(self, name) for name in plain},
             **{name: getattr(self, name).as_dict() for name in histograms},
             "labels": [list(pair) for pair in self.labels],
+            "sse_fallbacks": [[*kind, count] for kind, count in self.sse_fallbacks.items()],
             "queue": {stage: histogram.as_dict() for stage, histogram in self.queue.items()},
             "slo": self.slo._asdict(),
             "windows": {window: asdict(self.window(window)) for window in _STORED_WINDOWS},

@@ -31,6 +31,7 @@ from tailwatch.hooks.gc import Freeze, GCHook
 from tailwatch.hooks.routes import Routes
 from tailwatch.inert import InertStream
 from tailwatch.logs import PauseLog, SlowLog, asked_level
+from tailwatch.servers.fast import FastSSE
 from tailwatch.version import VERSION
 
 logger = logging.getLogger("tailwatch")
@@ -64,6 +65,7 @@ class Watch:
         self.routes = Routes(config.routes)
         self.core = _core_for(config, self.routes)
         self.gc = GCHook(self.core, config.gc)
+        self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
         self.history = snapshots.History()
         self._records = snapshots.Records(self.core.address)
         self._pause_log = PauseLog(self._records, self.core, config.gc_warn_ms / 1e3, config.gc_log_all)
@@ -84,6 +86,7 @@ class Watch:
             [
                 Task(self._pause_log.drain, 0.25),
                 Task(self._slow_log.drain, 0.25),
+                Task(self.fast_sse.tell, 1.0),
                 Task(self._check_gc, 1.0),
                 Task(self._remember, 5.0),
             ],
@@ -98,6 +101,11 @@ class Watch:
         )
 
     # ---- what users ask ----
+
+    @property
+    def accelerated(self) -> tuple[str, ...]:
+        """Classes and functions of the server that ``fast_sse`` serialises for, dotted names."""
+        return self.fast_sse.names
 
     @property
     def memory_bytes(self) -> int:
@@ -147,15 +155,19 @@ class Watch:
             python_version=sys.version_info[:3],
             unknown_environment=self.config.unknown_environment,
             memory_bytes=self.memory_bytes,
+            fast_sse=self.config.fast_sse,
+            accelerated=self.accelerated,
             notes=list(self.notes),
         )
 
     # ---- install and undo ----
 
     def start(self) -> None:
-        """Hook the collector."""
+        """Hook the collector, and take over what the server streams with."""
         if self.config.gc != "off":
             self.gc.attach()
+        if self.config.fast_sse:
+            self.fast_sse.sweep(last=False)
 
     def open_port(self, *, by_argument: bool) -> None:
         """Serve the metrics on ``metrics_port``. One that the environment gives every process, and that is not free,
@@ -201,12 +213,14 @@ class Watch:
         self._slow_log.slow = self.config.slow_ms / 1e3
         self.routes.add(self.config.routes)
         self._adopt_policy(self.config.gc)
+        self._adopt_fast_sse()
 
     def stop(self) -> list[str]:
         """Undo everything. Returns what could not be undone, a sentence each."""
         self._daemon.stop()
         report = [sentence for attached in self._attached() if (sentence := attached.detach())]
         report += self.gc.detach()
+        report += self.fast_sse.undo()
         if self._close_port is not None:
             self._close_port()
         self._apps, self._close_port = [], None
@@ -287,6 +301,8 @@ class Watch:
                 "another process started this one (one of several workers, or a reloader's): /metrics and "
                 "tailwatch.snapshot() tell of this process alone"
             )
+        if self.config.fast_sse:
+            self.fast_sse.sweep()
         self.gc.on_startup()
 
     def _warn(self, sentence: str) -> None:
@@ -296,6 +312,7 @@ class Watch:
     def _log_last(self) -> None:
         self._pause_log.drain(last=True)
         self._slow_log.drain()
+        self.fast_sse.tell()
 
     def _adopt_policy(self, policy: str) -> None:
         if policy == self.gc.policy:
@@ -305,6 +322,12 @@ class Watch:
             self.notes += self.gc.detach()
         else:
             self.gc.attach()
+
+    def _adopt_fast_sse(self) -> None:
+        if self.config.fast_sse:
+            self.fast_sse.sweep(last=False)
+        else:
+            self.notes += self.fast_sse.undo()
 
     def _check_gc(self) -> None:
         if self.config.gc != "off" and not self.gc.verify():

@@ -1,5 +1,7 @@
 /* tailwatch._hot: the module, and Core, the one writer of one process's segment. */
 #include "hot.h"
+#include "hot_plan.h"
+#include "hot_sse.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -54,6 +56,7 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     self->route_of = Py_NewRef(route_of);
     self->timed_send = Py_NewRef(timed_send);
     self->streamed = PyList_New(0);
+    frame_noting();
     if (self->streamed == NULL || make_keys(&self->keys) < 0 || make_segment(self, role, sets, &slo, slow) < 0) {
         Py_DECREF((PyObject *)self);
         return NULL;
@@ -203,6 +206,22 @@ static PyObject *count(uint64_t *counters, int n, PyObject *index) {
 static PyObject *core_count_error(PyObject *op, PyObject *where) { return count(((CoreObject *)op)->segment->errors, TW_ERRORS, where); }
 static PyObject *core_count_drop(PyObject *op, PyObject *reason) { return count(((CoreObject *)op)->segment->drops, TW_DROPS, reason); }
 
+/* count_fallback(shape, reason): a lone surrogate in them is no error, it becomes '?'. */
+static PyObject *core_count_fallback(PyObject *op, PyObject *args) {
+    PyObject *texts[2], *shape, *reason = NULL;
+    if (!PyArg_ParseTuple(args, "UU", &texts[0], &texts[1])) return NULL;
+    shape = PyUnicode_AsEncodedString(texts[0], "utf-8", "replace");
+    if (shape != NULL) reason = PyUnicode_AsEncodedString(texts[1], "utf-8", "replace");
+    if (reason != NULL)
+        tw_segment_fallback(((CoreObject *)op)->segment, PyBytes_AsString(shape), (size_t)PyBytes_Size(shape),
+                            PyBytes_AsString(reason), (size_t)PyBytes_Size(reason));
+    const int done = reason != NULL;
+    Py_XDECREF(shape);
+    Py_XDECREF(reason);
+    if (!done) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *core_streamed(PyObject *op, PyObject *unused) {
     CoreObject *self = (CoreObject *)op;
     (void)unused;
@@ -243,6 +262,8 @@ static PyMethodDef core_methods[] = {
     {"stream", core_stream, METH_VARARGS, "stream(model, route, arrival, request_id, trace_id, /)\n--\n\nOpen a stream by hand."},
     {"count_error", core_count_error, METH_O, "count_error(where, /)\n--\n\nCount an internal error."},
     {"count_drop", core_count_drop, METH_O, "count_drop(reason, /)\n--\n\nCount a dropped event."},
+    {"count_fallback", core_count_fallback, METH_VARARGS,
+     "count_fallback(shape, reason, /)\n--\n\nCount a frame that the fast SSE path left to the server."},
     {"streamed", core_streamed, METH_NOARGS, "streamed()\n--\n\nRoutes that turned out to stream since the last call."},
     {"reset", core_reset, METH_NOARGS, "reset()\n--\n\nIn a fork child: forget what the parent measured."},
     {NULL, NULL, 0, NULL}};
@@ -288,6 +309,7 @@ static PyObject *hot_tcp_wait_ns(PyObject *module, PyObject *fd) {
     socklen_t len = sizeof info;
     const long descriptor = PyLong_AsLong(fd);
     if (descriptor == -1 && PyErr_Occurred()) return NULL;
+    if (descriptor < 0) return PyLong_FromLong(-1);
     memset(&info, 0, sizeof info);
     if (getsockopt((int)descriptor, IPPROTO_TCP, TCP_INFO, &info, &len) != 0) return PyLong_FromLong(-1);
     return PyLong_FromUnsignedLongLong((uint64_t)info.tcpi_last_data_recv * TW_NS_PER_MS);
@@ -298,6 +320,9 @@ static PyMethodDef hot_methods[] = {
     {"now", hot_now, METH_NOARGS, "now()\n--\n\nCLOCK_MONOTONIC in nanoseconds."},
     {"jiffy_ns", hot_jiffy_ns, METH_NOARGS, "jiffy_ns()\n--\n\nLength of a kernel timer tick in nanoseconds."},
     {"tcp_wait_ns", hot_tcp_wait_ns, METH_O, "tcp_wait_ns(fd, /)\n--\n\nHow long ago a TCP socket last received data, ns; -1: unknown."},
+    {"copy", hot_copy, METH_O, "copy(frame, /)\n--\n\nAn allocation and a memcpy."},
+    {"note", FASTCALL(hot_note), METH_FASTCALL,
+     "note(frame, tokens, choice, usage_tokens, done, error, /)\n--\n\nWhat a frame holds, for the one who sends it."},
     {NULL, NULL, 0, NULL}};
 
 static PyTypeObject *make_type(PyObject *module, PyType_Spec *spec, const char *name) {
@@ -313,12 +338,25 @@ static int refuse_subinterpreter(void) {
     return -1;
 }
 
+/* Encoder asks for Template by its attribute: a type cannot be found from another's spec. */
+static int make_sse_types(PyObject *module, tw_hot_state *state) {
+    if ((state->template_type = make_type(module, &tw_template_spec, "Template")) == NULL) return -1;
+    if ((state->encoder_type = make_type(module, &tw_encoder_spec, "Encoder")) == NULL) return -1;
+    return PyObject_SetAttrString((PyObject *)state->encoder_type, "_template_type", (PyObject *)state->template_type);
+}
+
+static int make_plan_types(PyObject *module, tw_hot_state *state) {
+    if ((state->plan_type = make_type(module, &tw_plan_spec, "Plan")) == NULL) return -1;
+    return (state->plans_type = make_type(module, &tw_plans_spec, "Plans")) == NULL ? -1 : 0;
+}
+
 static int hot_exec(PyObject *module) {
     tw_hot_state *state = PyModule_GetState(module);
     if (refuse_subinterpreter() < 0 || PyModule_AddIntConstant(module, "ABI_VERSION", ABI_VERSION) < 0) return -1;
     if ((state->core_type = make_type(module, &tw_core_spec, "Core")) == NULL) return -1;
     if ((state->stream_type = make_type(module, &tw_stream_spec, "Stream")) == NULL) return -1;
-    return (state->send_type = make_type(module, &tw_send_spec, "Send")) == NULL ? -1 : 0;
+    if ((state->send_type = make_type(module, &tw_send_spec, "Send")) == NULL) return -1;
+    return make_sse_types(module, state) < 0 ? -1 : make_plan_types(module, state);
 }
 
 static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
@@ -326,6 +364,10 @@ static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT((PyObject *)state->core_type);
     Py_VISIT((PyObject *)state->stream_type);
     Py_VISIT((PyObject *)state->send_type);
+    Py_VISIT((PyObject *)state->template_type);
+    Py_VISIT((PyObject *)state->encoder_type);
+    Py_VISIT((PyObject *)state->plan_type);
+    Py_VISIT((PyObject *)state->plans_type);
     return 0;
 }
 
@@ -334,6 +376,10 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->core_type);
     Py_CLEAR(state->stream_type);
     Py_CLEAR(state->send_type);
+    Py_CLEAR(state->template_type);
+    Py_CLEAR(state->encoder_type);
+    Py_CLEAR(state->plan_type);
+    Py_CLEAR(state->plans_type);
     return 0;
 }
 

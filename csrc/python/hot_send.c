@@ -3,7 +3,7 @@
  * It returns what the inner send returns: no coroutine of its own, exceptions and warnings as without it. The
  * stamp is the moment of the hand-over. Nothing it does can raise into the app.
  */
-#include "hot.h"
+#include "hot_sse.h"
 
 #include <string.h>
 #include <strings.h>
@@ -203,10 +203,39 @@ static void see_bytes(SendObject *self, const char *data, Py_ssize_t len, uint64
     else book(self, &seen, now);
 }
 
+/* A frame that one of our encoders made: what it holds is known. */
+static void see_frame(SendObject *self, const tw_facts *facts, uint64_t now) {
+    const bool plain = facts->tokens > 0 && facts->usage_tokens == 0 && !(facts->error | facts->done);
+    if (self->stream->stream.body_ns == 0) tw_stream_body(&self->stream->stream, now);
+    if (__builtin_expect(plain && self->labelled && !self->stream->by_hand, 1)) {
+        stream_stamp(self->stream, now, facts->tokens, facts->choice);
+        return;
+    }
+    tw_scan_result seen = {.tokens = facts->tokens, .events = facts->tokens > 0, .choice = {facts->choice}, .n = {facts->tokens},
+                           .done = facts->done, .error = facts->error, .usage_tokens = facts->usage_tokens};
+    if (facts->model != NULL) {
+        seen.model = PyBytes_AsString(facts->model);
+        seen.model_len = (size_t)PyBytes_Size(facts->model);
+    }
+    book(self, &seen, now);
+}
+
+/* Whether it was one, at a place where an event begins. */
+static bool saw_frame(SendObject *self, PyObject *body, uint64_t now) {
+    PyObject *maker;
+    if (self->scan == NULL || self->scan->framing != TW_FRAMING_SSE || !tw_scan_between(self->scan)) return false;
+    const tw_facts *facts = frame_take(body, &maker);
+    if (facts == NULL) return false;
+    see_frame(self, facts, now);
+    Py_XDECREF(maker);
+    return true;
+}
+
 /* Bytes of any object a server would take as a body; others are left alone. */
 static void see_body_object(SendObject *self, PyObject *body, uint64_t now) {
     char *data;
     Py_ssize_t len;
+    if (saw_frame(self, body, now)) return;
     if (PyBytes_Check(body)) {
         PyBytes_AsStringAndSize(body, &data, &len);
         see_bytes(self, data, len, now);

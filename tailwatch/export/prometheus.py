@@ -65,6 +65,7 @@ OWN_FAMILIES = frozenset(
         "tailwatch_arrivals",
         "tailwatch_dropped_events",
         "tailwatch_label_overflow",
+        "tailwatch_sse_fallback",
         "tailwatch_internal_errors",
         "tailwatch_memory_bytes",
         "tailwatch_registry_render_seconds",

@@ -7,13 +7,18 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
-from tailwatch import _hot
+import tailwatch
+from tailwatch import _hot, snapshots
 from tailwatch.hooks import asgi
 from tailwatch.hooks.routes import Routes
 
@@ -223,3 +228,59 @@ def until(condition: Callable[[], object]) -> None:
 def wait_until() -> Callable[[Callable[[], object]], None]:
     """wait_until(condition): waits for something that must come."""
     return until
+
+
+async def one_by_one(frames: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """Each frame in a message of its own; other streams go on in between."""
+    for frame in frames:
+        yield frame
+        await asyncio.sleep(0)
+
+
+class Stage:
+    """A watched server that answers with the frames a test gives it."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[], Iterable[bytes]]
+        self.last_ids: list[str | None] = []
+        paths = ("chat/completions", "completions", "responses", "messages")
+        routes = [Route(f"/v1/{path}", self._stream, methods=["POST"]) for path in paths]
+        self.app = Starlette(routes=[*routes, Route("/events", self._stream)])
+        self.port = 0
+
+    async def _stream(self, request: Request) -> Response:
+        self.last_ids.append(request.headers.get("last-event-id"))
+        return StreamingResponse(one_by_one(self.answer()), media_type="text/event-stream")
+
+    @property
+    def url(self) -> str:
+        """Of the server."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+@pytest.fixture(scope="module")
+def sse_server() -> Iterator[Stage]:
+    """The server of all these tests."""
+    made = Stage()
+    served = Served(made.app)
+    made.port = served.port
+    yield made
+    served.stop()
+
+
+@pytest.fixture
+def stage(sse_server: Stage) -> Iterator[Stage]:
+    """It, with tailwatch in it, from zero."""
+    sse_server.last_ids.clear()
+    tailwatch.install(sse_server.app, gc="off", routes=("/events",))
+    yield sse_server
+    until(lambda: tailwatch.snapshot().in_flight == 0)
+    tailwatch.uninstall()
+
+
+def counted() -> snapshots.Snapshot:
+    """What tailwatch saw of the answers, once they are over."""
+    until(lambda: tailwatch.snapshot().in_flight == 0)
+    taken = tailwatch.snapshot()
+    assert not any(taken.errors.values()) and not any(taken.drops.values())
+    return taken

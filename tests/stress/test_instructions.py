@@ -1,4 +1,4 @@
-"""How many instructions our own code takes per stamp, chunk and collection, against committed budgets.
+"""How many instructions our own code takes per stamp, chunk, encoded frame and collection, against committed budgets.
 
 Counted by callgrind in a fresh interpreter, and only what runs inside tailwatch._hot: not the interpreter, not the
 loop, not the C library. Such counts do not depend on the machine or on what else it does, only on the compiler;
@@ -69,6 +69,22 @@ other = sender().send
 turns = itertools.cycle([chunk(b" token"), chunk(b" token", 1)])
 count("chunk of another shape", lambda: other(next(turns)), 10_000)
 
+head = (
+    b'data: {"id":"chatcmpl-4f1c8d9e0a5b4c1f9d7e6a2b3c4d5e6f","object":"chat.completion.chunk","created":1790412345,'
+    b'"model":"meta-llama/Llama-3.1-8B-Instruct","choices":[{"index":0,"delta":{"content":"'
+)
+tail = b'"},"logprobs":null,"finish_reason":null}]}\\n\\n'
+
+class Chat(hot.Encoder):
+    __slots__ = ()
+
+    def __init__(self):
+        self._template = hot.Template(head + tail, ((len(head), False),))
+
+encoder = Chat()
+assert encoder.content(" token") == head + b" token" + tail
+count("content", encoder.content, 100_000, " token")
+
 core.watch_gc(0, gc.callbacks, core.gc_last)
 gc.callbacks[:] = [core.gc_first, core.gc_last]
 for generation in (0, 1):
@@ -79,6 +95,7 @@ TIMES = {
     "stamp": 100_000,
     "chunk": 100_000,
     "chunk of another shape": 10_000,
+    "content": 100_000,
     "collection of generation 0": 1_000,
     "collection of generation 1": 1_000,
 }
@@ -121,7 +138,7 @@ def _cost(dump: Path, library: str, times: int) -> Cost:
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cost]:
-    """The cost of a stamp, a chunk and a collection."""
+    """The cost of a stamp, a chunk, an encoded frame and a collection."""
     library = Path(_hot.__file__)
     if shutil.which("valgrind") is None:
         pytest.skip("valgrind is not installed (Debian package: valgrind): instructions cannot be counted")

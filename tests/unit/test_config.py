@@ -35,7 +35,7 @@ def test_defaults() -> None:
     assert str(config.slo) == "ttft<=2s,tpot<=200ms@99%"
     assert (config.gc, config.gc_warn_ms, config.gc_log_all, config.slow_ms) == ("freeze", 0.0, False, 0.0)
     assert (config.metrics_path, config.metrics_port, config.routes) == ("/metrics", 0, ())
-    assert (config.max_label_sets, config.trust_request_start) == (32, False)
+    assert (config.max_label_sets, config.trust_request_start, config.fast_sse) == (32, False, False)
     assert (config.explicit, config.unknown_environment) == (frozenset(), ())
 
 
@@ -86,6 +86,7 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_ROUTES": "/a, /b/{c} ,",
             "TAILWATCH_MAX_LABEL_SETS": "4096",
             "TAILWATCH_TRUST_REQUEST_START": "1",
+            "TAILWATCH_FAST_SSE": "True",
         }
     )
     assert config.explicit == set(OPTIONS)
@@ -97,6 +98,7 @@ def test_everything_from_the_environment() -> None:
     )
     assert (config.slow_ms, config.metrics_path, config.metrics_port, config.role) == (0.5, "/tw", 9100, "engine-1")
     assert (config.routes, config.max_label_sets, config.trust_request_start) == (("/a", "/b/{c}"), 4096, True)
+    assert config.fast_sse is True
 
 
 @pytest.mark.parametrize(
@@ -147,6 +149,7 @@ BAD: dict[str, list[object]] = {
     "routes": ["generate", ["/a", "b"], [3], 7, {"/a": 1}, ["/a\n"]],
     "max_label_sets": [0, 4097, True, 32.0, "32", -1, 10**30],
     "trust_request_start": [1, "on", []],
+    "fast_sse": [1, "on", {}],
 }
 
 
@@ -172,6 +175,7 @@ BAD_TEXT = {
     "routes": "/a,b",
     "max_label_sets": "1e3",
     "trust_request_start": "2",
+    "fast_sse": "fast",
 }
 
 

@@ -90,6 +90,7 @@ def snapshot(**changed: Any) -> Any:
         "drops": {"opaque": 0, "choice": 0},
         "errors": {"asgi": 0},
         "label_overflow": 0,
+        "sse_fallbacks": {},
     }
     unknown = set(changed) - set(members)
     assert not unknown, f"not in a snapshot: {unknown}"
@@ -311,6 +312,7 @@ SPEAKING: list[tuple[Any, DiagnosisContext]] = [
     *((snap, FROZEN) for snap in (MISSED, DROPPED, FAILED)),
     (snapshot(late=causes(policy=0.4)), FROZEN),
     (snapshot(label_overflow=9), FROZEN),
+    (snapshot(sse_fallbacks={("chat", "differs"): 1}), DiagnosisContext(fast_sse=True)),
     *((snapshot(), context) for context in (STUCK, MISTYPED, OFF)),
     (snapshot(), DiagnosisContext(foreign_freezes=2, notes=("A note.",))),
 ]
@@ -422,6 +424,32 @@ def test_label_overflow_names_a_larger_number() -> None:
     assert found(snapshot(label_overflow=1))["label-overflow"].advice == "install(app, max_label_sets=64)"
     many = snapshot(label_overflow=1, labels=[("m", "r")] * 4000)
     assert found(many)["label-overflow"].advice == "install(app, max_label_sets=4096)"
+
+
+@pytest.mark.parametrize(
+    ("reason", "severity"),
+    [("differs", "low"), ("error", "low"), ("other", "low"), ("unsupported", "info"), ("shapes", "info")],
+)
+def test_fallbacks_of_fast_sse_are_told_by_shape(reason: str, severity: str) -> None:
+    """What the templates merely do not hold is a remark; a frame that differed, or one unknown, is more."""
+    snap = snapshot(sse_fallbacks={("chat", reason): 3, ("text", "unsupported"): 1})
+    finding = found(snap, DiagnosisContext(fast_sse=True))["fast-sse-fallback"]
+    assert finding.severity == severity
+    assert f"chat ({reason}), text (unsupported)" in finding.detail
+    assert finding.advice
+
+
+def test_fallbacks_without_the_option_are_the_past() -> None:
+    """Counted before it was switched off: nothing to say."""
+    assert "fast-sse-fallback" not in found(snapshot(sse_fallbacks={("chat", "differs"): 1}))
+
+
+@pytest.mark.parametrize("names", [("a.B", "c.d"), ()])
+def test_fast_sse_says_what_it_took_over(names: tuple[str, ...]) -> None:
+    """By name, or that there was nothing."""
+    finding = found(snapshot(), DiagnosisContext(fast_sse=True, accelerated=names))["fast-sse"]
+    assert finding.severity == "info"
+    assert ("a.B, c.d" in finding.detail) is bool(names)
 
 
 @pytest.mark.parametrize(
@@ -648,6 +676,7 @@ def saved(snap: Any) -> dict[str, Any]:
         "queue": {stage: saved_histogram(value) for stage, value in snap.queue.items()},
         "gc": {**vars(snap.gc), "pauses": {"2": saved_histogram(gaps(3)), "policy": saved_histogram(gaps())}},
         "processes": [vars(process) for process in snap.processes],
+        "sse_fallbacks": [[*kind, count] for kind, count in snap.sse_fallbacks.items()],
         "slo": vars(snap.slo),
         "tail": {phase: [vars(octave) for octave in octaves] for phase, octaves in snap.tail.items()},
         "slowest": [{**vars(slow), "when": slow.when.isoformat()} for slow in snap.slowest],
@@ -680,6 +709,8 @@ def test_saved_details() -> None:
     assert format_slow(snap.slowest[0]) == format_slow(slow_gap())
     assert snap.tail["itl"][0].upper == math.inf
     assert snap.window("1m").within == {}
+    del data["sse_fallbacks"]  # saved before there was such a thing
+    assert from_dict(data).sse_fallbacks == {}
     with pytest.raises(AttributeError, match="read-only"):
         snap.tokens = 3
     assert "count=3" in repr(snap.gc.pauses[2])

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import openai
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SERVERS = {"fastapi_server.py"}
+SERVERS = {"fastapi_server.py", "fast_sse.py"}
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in SERVERS)
 
 
@@ -36,11 +38,11 @@ def test_the_stream_by_hand_shows_its_numbers(tmp_path: Path) -> None:
     assert re.search(r"gc(2|_full) paused [0-9.]+ ms and cost streams up to [0-9.]+ ms", text)
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    """fastapi_server.py on a port of the system's choice; its address."""
-    command = [sys.executable, str(EXAMPLES / "fastapi_server.py"), "0"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+@contextlib.contextmanager
+def running(name: str, directory: Path) -> Iterator[str]:
+    """A server on a port of the system's choice; its address."""
+    command = [sys.executable, str(EXAMPLES / name), "0"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=directory)
     assert process.stderr
     guard = threading.Timer(60, process.kill)
     guard.start()
@@ -60,13 +62,38 @@ def server(tmp_path: Path) -> Iterator[str]:
     process.stderr.close()
 
 
-def test_the_server_streams_and_serves_its_metrics(server: str) -> None:
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """server(name): the address of an example that serves until the test ends."""
+    with contextlib.ExitStack() as stack:
+        yield lambda name: stack.enter_context(running(name, tmp_path))
+
+
+def metrics_of(address: str) -> str:
+    """What /metrics says."""
+    with urllib.request.urlopen(f"{address}/metrics", timeout=30) as answer:
+        return answer.read().decode()
+
+
+def test_the_server_streams_and_serves_its_metrics(server: Callable[[str], str]) -> None:
     """A request streams its tokens, and /metrics counts them under their model and route."""
-    request = urllib.request.Request(f"{server}/v1/completions?prompt=c%20b%20a", method="POST")
+    address = server("fastapi_server.py")
+    request = urllib.request.Request(f"{address}/v1/completions?prompt=c%20b%20a", method="POST")
     with urllib.request.urlopen(request, timeout=30) as answer:
         events = answer.read().decode().strip().split("\n\n")
     assert [re.search(r'"text": "(\w) "', event)[1] for event in events[:-1]] == ["a", "b", "c"]
     assert events[-1] == "data: [DONE]"
-    with urllib.request.urlopen(f"{server}/metrics", timeout=30) as answer:
-        metrics = answer.read().decode()
-    assert 'tailwatch_output_tokens_total{model_name="toy",route="/v1/completions"} 3' in metrics
+    assert 'tailwatch_output_tokens_total{model_name="toy",route="/v1/completions"} 3' in metrics_of(address)
+
+
+def test_the_fast_server_answers_the_openai_sdk(server: Callable[[str], str]) -> None:
+    """fast_sse.py streams a chat that the SDK reads, whatever is in it, and /metrics has counted its tokens."""
+    address = server("fast_sse.py")
+    words = ['"quoted"', "语言", "</script>", "back\\slash", "\N{SLICE OF PIZZA}"]
+    asked = [{"role": "user", "content": " ".join(words)}]
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
+        create = client.chat.completions.create
+        chunks = list(create(model="toy", messages=asked, stream=True, stream_options={"include_usage": True}))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]).split() == words[::-1]
+    assert (chunks[-2].choices[0].finish_reason, chunks[-1].usage.completion_tokens) == ("stop", 5)
+    assert 'tailwatch_output_tokens_total{model_name="toy",route="/v1/chat/completions"} 5' in metrics_of(address)

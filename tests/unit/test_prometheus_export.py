@@ -47,6 +47,7 @@ def core() -> _hot.Core:
     stream.token()
     stream.token()
     stream.close()
+    core.count_fallback('chat "a"\\b', "differs")
     return core
 
 

@@ -330,6 +330,50 @@ def test_the_past_can_be_asked_for(core: Any) -> None:
     assert [process.name for process in recent.processes] == ["api-0"]
 
 
+# Fallbacks of the fast SSE path ----------------------------------------------------------------------------
+
+
+def test_fallbacks_are_kept_by_shape_and_reason(core: Any) -> None:
+    """Of several processes, in a difference, and in a window of the past; nothing else is in the mapping."""
+    history, other = snapshots.History(), make_core()
+    assert take(core).sse_fallbacks == {}
+    for _ in range(3):
+        core.count_fallback("chat", "differs")
+    first = take(core, other)
+    history.push(first)
+    other.count_fallback("chat", "differs")
+    other.count_fallback("caf\u00e9", "unsupported")
+    now = take(core, other)
+
+    assert first.sse_fallbacks == {("chat", "differs"): 3}
+    assert now.sse_fallbacks == {("chat", "differs"): 4, ("caf\u00e9", "unsupported"): 1}
+    assert (now - first).sse_fallbacks == {("chat", "differs"): 1, ("caf\u00e9", "unsupported"): 1}
+    assert (first - first).sse_fallbacks == {}
+    assert history.window(now, 0).sse_fallbacks == (now - first).sse_fallbacks
+    core.reset()
+    assert take(core).sse_fallbacks == {}
+
+
+def test_fallbacks_without_room_are_counted_as_other(core: Any) -> None:
+    """31 kinds are kept apart in one process, and none is lost."""
+    for i in range(100):
+        core.count_fallback(f"shape {i}", "differs")
+    kept = take(core).sse_fallbacks
+    assert len(kept) == 32
+    assert kept["other", "other"] == 69
+    assert sum(kept.values()) == 100
+
+
+def test_any_text_names_a_fallback(core: Any) -> None:
+    """Cut to 63 and 31 bytes at a character; what no format can carry becomes a question mark."""
+    core.count_fallback("\U0001f600" * 20, "\ud800\n\x00\x9f")
+    core.count_fallback("", "r" * 1000)
+    assert take(core).sse_fallbacks == {("\U0001f600" * 15, "????"): 1, ("", "r" * 31): 1}
+    for wrong in ((), ("a",), ("a", 1), (b"a", "b"), ("a", "b", "c"), (None, "b")):
+        with pytest.raises(TypeError):
+            core.count_fallback(*wrong)
+
+
 # As a whole ------------------------------------------------------------------------------------------------
 
 
@@ -337,6 +381,7 @@ def test_everything_is_json(core: Any) -> None:
     """as_dict() survives strict JSON and reads back as the same numbers."""
     serve(core, start=SECOND, gaps=[20 * MS] * 20 + [300 * SECOND], request="slow")
     pause(core)
+    core.count_fallback("chat", "differs")
     snap = take(core)
     again = from_dict(json.loads(json.dumps(snap.as_dict(), allow_nan=False)))
     for name in HISTOGRAMS:
@@ -344,7 +389,18 @@ def test_everything_is_json(core: Any) -> None:
         assert (saved.count, saved.sum, saved.min, saved.max, saved.p(99)) == (
             live.count, live.sum, live.min, live.max, live.p(99)
         )  # fmt: skip
-    for name in ("requests", "paused", "late_by_phase", "labels", "tokens", "arrivals", "drops", "errors", "taken"):
+    for name in (
+        "requests",
+        "paused",
+        "late_by_phase",
+        "labels",
+        "tokens",
+        "arrivals",
+        "drops",
+        "errors",
+        "taken",
+        "sse_fallbacks",
+    ):
         assert getattr(again, name) == getattr(snap, name), name
     assert again.slowest[0].when == snap.slowest[0].when
     assert again.window("1h").good == snap.window("1h").good

@@ -247,6 +247,7 @@ BAD = [
     ("max_label_sets", 0, "0"),
     ("max_label_sets", 4097, "many"),
     ("trust_request_start", 1, "2"),
+    ("fast_sse", 1, "2"),
     ("trace", 100, "100"),
     ("colour", "red", ""),
 ]

@@ -1,0 +1,21 @@
+"""What is particular to one server: a small file each, which names what it streams with. None imports its server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tailwatch.servers.targets import Target
+
+
+def known() -> tuple[Target, ...]:
+    """All that the fast SSE path can take over, whether it is here or not. The encoders are imported for it."""
+    from tailwatch.servers import lmdeploy, openai_sdk, sglang, tensorrt_llm, vllm
+
+    return (*vllm.TARGETS, *sglang.TARGETS, *lmdeploy.TARGETS, *tensorrt_llm.TARGETS, *openai_sdk.TARGETS)
+
+
+def found() -> Iterator[Target]:
+    """What of that stands in the modules that are loaded now."""
+    return (target for target in known() if target.loaded())

@@ -1,0 +1,67 @@
+"""What a process is in its server, from the names that servers give their processes.
+
+vLLM and SGLang write theirs over the command line (setproctitle), some time after the process began. Earlier, a
+process that multiprocessing started has a name, and the function it runs.
+"""
+
+from __future__ import annotations
+
+import re
+from multiprocessing import current_process, parent_process
+
+_BY_TITLE = (
+    (r"VLLM::EngineCore", "engine"),
+    (r"VLLM::Worker", "worker"),
+    (r"VLLM::APIServer", "api"),
+    (r"VLLM::\w*Coordinator", "coordinator"),
+    (r"sglang::\w*scheduler", "engine"),
+    (r"sglang::detokenizer", "detokenizer"),
+    (r"sglang::tokenizer_worker", "api"),
+    (r"sglang::data_parallel_controller", "controller"),
+    (r"ray::ProxyActor", "api"),
+    (r"ray::", "worker"),
+)
+_BY_NAME = (
+    (r"EngineCore", "engine"),
+    (r"VllmWorker", "worker"),
+    (r"ApiServer", "api"),
+    (r"\w*Coordinator$", "coordinator"),
+    (r"inference-?_?worker", "engine"),
+)
+_BY_TARGET = (
+    (r"vllm\..*\brun_engine_core$", "engine"),
+    (r"vllm\..*\bworker_main$", "worker"),
+    (r"sglang\..*\brun_scheduler_process$", "engine"),
+    (r"sglang\..*\brun_detokenizer_process$", "detokenizer"),
+    (r"sglang\..*\brun_data_parallel_controller_process$", "controller"),
+    (r"lmdeploy\..*\bmp_engine\b", "engine"),
+    (r"lmdeploy\..*\bexecutor\b", "worker"),
+    (r"litserve\..*\binference_worker$", "engine"),
+)
+
+
+def role_of_process() -> str | None:
+    """The role of this process, None where nothing tells. Takes some 20 µs; never raises."""
+    role = _first(_BY_TITLE, _title())
+    if role is None and parent_process() is not None:
+        process = current_process()
+        role = _first(_BY_NAME, process.name) or _first(_BY_TARGET, _target(process))
+    return role
+
+
+def _first(table: tuple[tuple[str, str], ...], text: str) -> str | None:
+    return next((role for pattern, role in table if re.match(pattern, text)), None)
+
+
+def _title() -> str:
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return file.read(256).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _target(process: object) -> str:
+    target = getattr(process, "_target", None)
+    target = getattr(target, "func", target)
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', '')}"

@@ -1,0 +1,54 @@
+"""OpenAI chat.completion.chunk, as the API or one of the servers that follow it writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from tailwatch.sse import checks
+from tailwatch.sse.choices import ChoiceStream
+from tailwatch.sse.shape import Shape
+from tailwatch.sse.shapes import openai, sglang, transformers, vllm
+
+
+class ChatStream(ChoiceStream):
+    """One streamed chat completion: content(text) for each token, the other frames around it."""
+
+    __slots__ = ()
+
+    shapes: ClassVar[Mapping[str, Shape]] = {
+        "openai": openai.CHAT,
+        "vllm": vllm.CHAT,
+        "sglang": sglang.CHAT,
+        "transformers": transformers.CHAT,
+    }
+
+    def role(self, role: str = "assistant", *, index: int | None = None) -> bytes:
+        """The frame that begins a choice; it holds no token."""
+        return self._frame("role", {"role": checks.text("role", role)}, index)
+
+    def reasoning(self, text: str, *, index: int | None = None, tokens: int = 1) -> bytes:
+        """The frame of a piece of reasoning text; as content()."""
+        return self._piece("reasoning", text, index, tokens)
+
+    def tool_call(
+        self,
+        call: int,
+        id: str | None = None,
+        name: str | None = None,
+        arguments: str | None = None,
+        *,
+        index: int | None = None,
+    ) -> bytes:
+        """The frame of a piece of a tool call.
+
+        call: which of the choice's calls. Its first piece has id and name, each has a part of the arguments' JSON.
+        """
+        checks.count("call", call)
+        if id is None and name is None and arguments is not None:
+            splice = self._splices.get(("tool_call", index, call)) or self._splice("tool_call", index, call)
+            return splice(arguments)
+        given = {"call_id": id, "name": name, "arguments": arguments}
+        texts: dict[str, object] = {key: checks.is_str(key, value) for key, value in given.items() if value is not None}
+        kind = {} if id is None and name is None else {"call_type": "function"}
+        return self._frame("tool_call", {"call": call, **kind, **texts}, index)

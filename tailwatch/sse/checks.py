@@ -1,0 +1,59 @@
+"""What the encoders ask of their arguments, at once and by name, so that no frame fails later for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tailwatch.errors import OptionError
+
+_LARGEST = 2**63 - 1
+
+
+def is_str(name: str, found: object) -> str:
+    """The str that it is: text of the model's, which the serialiser itself may refuse."""
+    if not isinstance(found, str):
+        raise TypeError(f"{name}: expected str, found {type(found).__name__}")
+    return found
+
+
+def text(option: str, found: object, *, empty: bool = True) -> str:
+    """The str that it is; it can be encoded."""
+    if not isinstance(found, str) or not (found or empty):
+        raise OptionError.of(option, found, "expected " + ("a str" if empty else "a str that is not empty"))
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        raise OptionError.of(option, found, "expected Unicode text, this holds half of a surrogate pair") from None
+    return found
+
+
+def count(option: str, found: object, *, largest: int = _LARGEST) -> int:
+    """The int that it is, from 0 to the largest."""
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= largest:
+        raise OptionError.of(option, found, f"expected an int from 0 to {largest}")
+    return found
+
+
+def flag(option: str, found: object) -> bool:
+    """The bool that it is."""
+    if not isinstance(found, bool):
+        raise OptionError.of(option, found, "expected True or False")
+    return found
+
+
+def one_of(option: str, found: object, choices: Iterable[str]) -> str:
+    """The one of these names that it is."""
+    names = list(choices)
+    if not isinstance(found, str) or found not in names:
+        raise OptionError.of(option, found, "expected one of " + ", ".join(names), choices=names)
+    return found
+
+
+def one_line(option: str, found: object, *, nul: bool = True, empty: bool = True) -> str:
+    """Text without a line end in it (and without NUL): nothing that could begin another field."""
+    line = text(option, found, empty=empty)
+    if "\r" in line or "\n" in line:
+        raise OptionError.of(option, line, "expected one line, this holds a CR or LF")
+    if not nul and "\0" in line:
+        raise OptionError.of(option, line, "expected no NUL in it: clients drop such an id")
+    return line

@@ -1,0 +1,1 @@
+"""How each server's frames look: tables, and nothing else."""

@@ -1,0 +1,273 @@
+"""sse.accelerate: for any values in any fields, the text is the one that the class's own method makes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import openai.types
+import openai.types.chat
+import openai.types.responses
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_serializer
+
+from tailwatch import sse
+
+NEVER = 2**62
+CALLS: list[dict[str, Any]] = [
+    {},
+    {"exclude_unset": True},
+    {"exclude_unset": True, "exclude_none": False},
+    {"exclude_unset": True, "exclude_none": True},
+    {"exclude_none": True},
+    {"by_alias": True},
+    {"indent": None, "by_alias": True},
+    {"exclude_none": True, "ensure_ascii": True},
+]
+
+
+class Base(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Function(BaseModel):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCall(Base):
+    id: str | None = None
+    type: Literal["function"] | None = None
+    index: int
+    function: Function | None = None
+
+
+class Delta(Base):
+    """vLLM's: a serialiser in Python drops an empty list."""
+
+    role: str | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] = Field(default_factory=list)
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        data = handler(self)
+        if len(data.get("tool_calls", [])) == 0:
+            data.pop("tool_calls", None)
+        return data
+
+
+class LogProb(Base):
+    token: str
+    logprob: float = -9999.0
+    bytes: list[int] | None = None
+
+
+class Choice(Base):
+    index: int
+    delta: SerializeAsAny[Delta]
+    logprobs: list[LogProb] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | None = None
+
+
+class Usage(Base):
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+    completion_tokens: int | None = 0
+
+
+class Chunk(Base):
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage | None = None
+    system_fingerprint: str | None = Field(default=None, serialization_alias="fingerprint")
+    prompt_token_ids: list[int] | None = None
+
+
+texts = st.text() | st.sampled_from(["", '"', "\\", "\u2028", "\x7f", "\x00", "\U0010ffff", "é" * 300, "</script>"])
+numbers = st.integers(-(2**70), 2**70) | st.integers(0, 3)
+small = st.lists(numbers, max_size=3) | st.none()
+
+
+def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Any of the fields, the others left out."""
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+tool_calls = st.builds(
+    lambda index, rest: ToolCall(index=index, **rest),
+    numbers,
+    some(id=texts, type=st.just("function"), function=some(name=texts, arguments=texts).map(lambda f: Function(**f))),
+)
+deltas = some(
+    role=texts, content=texts | st.none(), reasoning=texts, tool_calls=st.lists(tool_calls, max_size=2), unknown=texts
+).map(lambda fields: Delta(**fields))
+logprobs = st.builds(LogProb, token=texts, logprob=st.floats(-100, 0), bytes=small)
+choices = st.builds(
+    lambda index, delta, rest: Choice(index=index, delta=delta, **rest),
+    numbers,
+    deltas,
+    some(
+        logprobs=st.none() | st.lists(logprobs, max_size=2),
+        finish_reason=texts | st.none(),
+        stop_reason=texts | numbers | st.none(),
+        token_ids=small,
+    ),
+)
+chunks = st.builds(
+    lambda need, rest: Chunk(**need, **rest),
+    st.fixed_dictionaries({"id": texts, "created": numbers, "model": texts, "choices": st.lists(choices, max_size=2)}),
+    some(
+        usage=some(prompt_tokens=numbers, total_tokens=numbers, completion_tokens=numbers | st.none()).map(
+            lambda fields: Usage(**fields)
+        ),
+        system_fingerprint=texts | st.none(),
+        prompt_token_ids=small,
+        extra_field=texts
+        | numbers
+        | st.none()
+        | st.booleans()
+        | st.floats(allow_nan=False)
+        | st.dictionaries(texts, texts),
+    ),
+)
+
+Responses: TypeAlias = openai.types.responses.ResponseTextDeltaEvent
+openai_chunks = st.builds(
+    lambda content, index, rest: openai.types.chat.ChatCompletionChunk.model_validate(
+        {
+            "id": "c",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": "m",
+            "choices": [{"index": index, "delta": {"content": content, **rest}, "finish_reason": None}],
+        }
+    ),
+    texts,
+    numbers,
+    some(role=st.sampled_from(["assistant", "tool"]), reasoning_content=texts, refusal=st.none() | texts),
+)
+openai_completions = st.builds(
+    lambda text, index: openai.types.Completion.model_validate(
+        {
+            "id": "c",
+            "object": "text_completion",
+            "created": 1,
+            "model": "m",
+            "choices": [{"index": index, "text": text, "finish_reason": "stop", "logprobs": None}],
+        }
+    ),
+    texts,
+    numbers,
+)
+openai_events = st.builds(
+    lambda delta, item, numbers: Responses(
+        type="response.output_text.delta",
+        delta=delta,
+        item_id=item,
+        content_index=numbers[0],
+        output_index=numbers[1],
+        sequence_number=numbers[2],
+        logprobs=[],
+    ),
+    texts,
+    texts,
+    st.tuples(numbers, numbers, numbers),
+)
+FAMILIES: dict[type[BaseModel], st.SearchStrategy[Any]] = {
+    Chunk: chunks,
+    openai.types.chat.ChatCompletionChunk: openai_chunks,
+    openai.types.Completion: openai_completions,
+    Responses: openai_events,
+}
+
+
+def vary(value: Any, texts: list[str], numbers: list[int]) -> Any:
+    """Other strings and integers in the same places, in this very object."""
+    if type(value) in (str, int):
+        return random.choice(texts if type(value) is str else numbers)
+    if isinstance(value, list):
+        value[:] = [vary(item, texts, numbers) for item in value]
+    for fields in (vars(value), value.__pydantic_extra__ or {}) if isinstance(value, BaseModel) else ():
+        fields.update({name: vary(item, texts, numbers) for name, item in fields.items()})
+    return value
+
+
+def is_identical(model: BaseModel, kwargs: dict[str, Any]) -> None:
+    assert model.model_dump_json(**kwargs) == BaseModel.model_dump_json(model, **kwargs)
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+@pytest.mark.parametrize("model", list(FAMILIES), ids=lambda model: model.__name__)
+@given(data=st.data())
+def test_the_text_is_the_class_s_own(model: type[BaseModel], data: st.DataObject) -> None:
+    """Any field, any value, any arguments; then other values in the same objects, whose shapes are known by then."""
+    kwargs = data.draw(st.sampled_from(CALLS))
+    objects = data.draw(st.lists(FAMILIES[model], min_size=1, max_size=4))
+    with sse.accelerate(model, compare_first=0, compare_every=NEVER) as acceleration:
+        for _ in range(3):
+            for one in objects:
+                is_identical(one, kwargs)
+                vary(one, data.draw(st.lists(texts, min_size=1)), data.draw(st.lists(numbers, min_size=1)))
+                is_identical(one, kwargs)
+        assert {reason for _, reason in acceleration.fallbacks} <= {"unsupported"}
+
+
+# ---- many frames of a few shapes, as a server makes them ----
+
+LETTERS = ["a", " token", '"', "\\", "\n", "\x01", "é", "日本", "\u2028", "\U0001f600", "/", "<", "\x7f", "x" * 40]
+
+
+def text_of(rng: random.Random) -> str:
+    return "".join(rng.choices(LETTERS, k=rng.randrange(12)))
+
+
+def delta_of(rng: random.Random) -> Delta:
+    kind = rng.randrange(8)
+    if kind == 0:
+        return Delta(role="assistant", content="")
+    if kind == 1:
+        return Delta(reasoning=text_of(rng))
+    if kind == 2:
+        call = ToolCall(index=rng.randrange(3), function=Function(arguments=text_of(rng)))
+        return Delta(tool_calls=[call])
+    return Delta(content=text_of(rng))
+
+
+def chunk_of(rng: random.Random) -> Chunk:
+    finish = rng.choice([None, None, None, "stop"])
+    choice = Choice(index=rng.randrange(2), delta=delta_of(rng), logprobs=None, finish_reason=finish, token_ids=None)
+    request = rng.randrange(5)
+    return Chunk(id=f"chatcmpl-{request}", created=request * 10**9, model=f"model/{request}", choices=[choice])
+
+
+def frames_are_identical(count: int, seed: int) -> None:
+    rng = random.Random(seed)
+    with sse.accelerate(Chunk, compare_first=0, compare_every=NEVER) as acceleration:
+        for _ in range(count):
+            chunk, kwargs = chunk_of(rng), CALLS[rng.randrange(2, 4)]
+            text = chunk.model_dump_json(**kwargs)
+            assert text == BaseModel.model_dump_json(chunk, **kwargs), f"seed {seed}"
+        assert not acceleration.fallbacks
+        assert sum(plan.uses for plan in acceleration._plans.plans()) > count * 0.99
+
+
+def test_ten_thousand_frames() -> None:
+    """Interleaved requests: all texts identical, and nearly all of them ours."""
+    frames_are_identical(10_000, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_a_million_frames(seed: int) -> None:
+    """The same, a million times."""
+    frames_are_identical(100_000, seed)

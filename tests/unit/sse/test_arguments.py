@@ -1,0 +1,144 @@
+"""What the encoders refuse, and when: at construction, by name, and never as a surprise in content()."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tailwatch import errors, sse
+
+GOOD: dict[str, Any] = {"id": "chatcmpl-1", "model": "m", "created": 1}
+
+
+class Text(str):
+    """A str that is not exactly one."""
+
+
+@pytest.mark.parametrize("make", [sse.ChatStream, sse.CompletionStream])
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("id", None, "id=None: expected a str"),
+        ("id", b"x", "id=b'x'"),
+        ("model", 7, "model=7: expected a str"),
+        ("model", "\udc00", "model=.*surrogate"),
+        ("created", 1.5, r"created=1\.5: expected an int"),
+        ("created", -1, "created=-1"),
+        ("created", True, "created=True"),
+        ("created", 2**63, "created="),
+        ("index", -1, "index=-1"),
+        ("index", "0", "index='0'"),
+        ("like", "vlm", "like='vlm': expected one of openai, vllm, sglang, transformers; did you mean 'vllm'"),
+        ("like", None, "like=None"),
+        ("include_usage", 1, "include_usage=1: expected True or False"),
+        ("system_fingerprint", 5, "system_fingerprint=5"),
+    ],
+)
+def test_construction(make: Any, option: str, value: Any, message: str) -> None:
+    """Each argument is checked when the stream is made."""
+    with pytest.raises(errors.OptionError, match=message):
+        make(**(GOOD | {option: value}))
+
+
+def test_what_a_server_does_not_send() -> None:
+    """An option or value that the imitated server has no place for is an error, not left out in silence."""
+    with pytest.raises(errors.OptionError, match=r"service_tier.*sends no such field"):
+        sse.ChatStream(**GOOD, like="vllm", service_tier="default")
+    with pytest.raises(errors.OptionError, match=r"system_fingerprint.*sends no such field"):
+        sse.CompletionStream(**GOOD, like="sglang", system_fingerprint="fp")
+    stream = sse.ChatStream(**GOOD)
+    with pytest.raises(errors.OptionError, match=r"stop='END'.*no place for it in its finish frame"):
+        stream.finish("stop", stop="END")
+    with pytest.raises(errors.OptionError, match=r"reasoning=3: .*no place for it in its usage frame"):
+        sse.CompletionStream(**GOOD, like="vllm").usage(prompt=1, completion=2, cached=1, reasoning=3)
+    with pytest.raises(errors.OptionError, match="sends no usage frame"):
+        sse.CompletionStream(**GOOD, like="transformers").usage(prompt=1, completion=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"index": -1}, "index=-1"),
+        ({"tokens": -1}, "tokens=-1"),
+        ({"tokens": 2**32}, "tokens=4294967296"),
+        ({"tokens": 1.0}, r"tokens=1\.0"),
+        ({"usage": (1,)}, r"usage=\(1,\): expected \(prompt tokens, completion tokens\)"),
+        ({"usage": 7}, "usage=7"),
+        ({"usage": (1, -2)}, "completion=-2"),
+        ({"usage": ("1", 2)}, "prompt='1'"),
+    ],
+)
+def test_options_of_content(options: dict[str, Any], message: str) -> None:
+    """They are checked by name, too."""
+    for stream in (sse.ChatStream(**GOOD), sse.CompletionStream(**GOOD)):
+        with pytest.raises(errors.OptionError, match=message):
+            stream.content("x", **options)
+
+
+def test_text_that_is_no_text() -> None:
+    """A TypeError that says what it is, wherever the text would go."""
+    stream: Any = sse.ChatStream(**GOOD)
+    calls: list[Callable[[Any], bytes]] = [
+        stream.content,
+        lambda bad: stream.content(bad, index=1),
+        lambda bad: stream.content(bad, logprobs={}),
+        lambda bad: stream.content(bad, usage=(1, 2)),
+        stream.reasoning,
+        stream.error,
+    ]
+    for bad, name in ((None, "NoneType"), (b"x", "bytes"), (7, "int")):
+        for call in calls:
+            with pytest.raises(TypeError, match=f"expected str, found {name}"):
+                call(bad)
+    with pytest.raises(TypeError, match="content"):
+        stream.content()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'choice'"):
+        stream.content("x", choice=1)
+    with pytest.raises(errors.OptionError, match="call=-1"):
+        stream.tool_call(-1, arguments="x")
+    with pytest.raises(TypeError, match="name: expected str"):
+        stream.tool_call(0, "id", b"name")
+
+
+def test_a_kind_of_str() -> None:
+    """A subclass of str is text; as a keyword it is text, too."""
+    stream = sse.ChatStream(**GOOD)
+    assert stream.content(Text("é")) == stream.content("é") == stream.content(text="é")
+
+
+def test_other_objects() -> None:
+    """A response's fields must be a mapping; its own keys are replaced where they stand, others come last."""
+    with pytest.raises(errors.OptionError, match="fields=7: expected a mapping"):
+        sse.ResponseStream(**GOOD, fields=7)  # type: ignore[arg-type]
+    plain = sse.ResponseStream(**GOOD).created()
+    warm = sse.ResponseStream(**GOOD, fields={"temperature": 0.5, "extra": "x"}).created()
+    expected = plain.replace(b'"temperature":1.0', b'"temperature":0.5').replace(
+        b'"output_messages":null', b'"output_messages":null,"extra":"x"'
+    )
+    assert warm == expected != plain
+    with pytest.raises(errors.OptionError, match="like='openai': expected one of anthropic, vllm"):
+        sse.MessageStream("msg_1", "m", like="openai")
+    with pytest.raises(AttributeError):
+        sse.ChatStream(**GOOD).anything = 1  # type: ignore[attr-defined]
+
+
+def test_what_is_closed_takes_no_content() -> None:
+    """Between two blocks or items there is nothing for content() to belong to, and nothing may begin inside another."""
+    message = sse.MessageStream("msg_1", "m")
+    message.block_start()
+    message.content("a")
+    with pytest.raises(errors.TailwatchError, match="block_stop"):
+        message.block_start()
+    message.block_stop()
+    with pytest.raises(errors.TailwatchError, match="block_start"):
+        message.content("b")
+    response = sse.ResponseStream("resp_1", "m", 1)
+    response.item("msg_1")
+    response.content("a")
+    with pytest.raises(errors.TailwatchError, match="item_done"):
+        response.item("msg_2")
+    response.item_done("a")
+    with pytest.raises(errors.TailwatchError, match=r"item\(\)"):
+        response.content("b")

@@ -1,0 +1,161 @@
+"""Frames that our own encoders made: Send knows them by identity and does not look at their bytes."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tailwatch import _hot, snapshots
+from tailwatch.hooks.asgi import timed_send
+
+SSE, LINES = b"text/event-stream", b"application/x-ndjson"
+HEAD = b'data: {"model":"m","choices":[{"index":1,"delta":{"content":"'
+TAIL = b'"}}]}\n\n'
+
+
+def template(head: bytes = HEAD, tail: bytes = TAIL) -> _hot.Template:
+    return _hot.Template(head + tail, ((len(head), False),))
+
+
+class Exchange:
+    """One generation request; `frames` go out as the bodies of an answer."""
+
+    def __init__(self, content_type: bytes = SSE) -> None:
+        self.core = _hot.Core("api", 8, (0, 0, 0, 0, 990_000), 0, lambda scope: "/r", timed_send)
+        scope: dict[str, Any] = {"type": "http", "path": "/", "root_path": "", "headers": [], "method": "POST"}
+        now = _hot.now()
+        flow = SimpleNamespace(write_paused=False)
+        self.send = self.core.request(scope, lambda message: None, True, now, now, 0, 1, flow, False)
+        headers = [(b"content-type", content_type)]
+        self.send.send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    def say(self, *frames: bytes) -> Exchange:
+        for frame in frames:
+            self.send.send({"type": "http.response.body", "body": frame, "more_body": True})
+        return self
+
+    def end(self) -> snapshots.Snapshot:
+        self.send.send({"type": "http.response.body", "body": b"", "more_body": False})
+        return snapshots.take([self.core.address])
+
+
+def counted(seen: snapshots.Snapshot) -> dict[str, Any]:
+    """What does not depend on the clock."""
+    counts = {name: getattr(seen, name).count for name in ("ttft", "itl", "tpot", "e2e")}
+    return counts | {"tokens": seen.tokens, "labels": seen.labels, "requests": seen.requests, "drops": seen.drops}
+
+
+def copied(frame: bytes) -> bytes:
+    """The same bytes, which nobody knows."""
+    return bytes(bytearray(frame))
+
+
+def test_a_known_frame_is_not_scanned() -> None:
+    """What note() said counts, whatever the bytes are; a copy of them is looked at."""
+    frame = b"data: nonsense that is a token\n\n"
+    known = Exchange().say(_hot.note(frame, 5, 0, 0, False, False)).end()
+    scanned = Exchange().say(copied(frame)).end()
+    assert (known.tokens, scanned.tokens) == (5, 1)
+
+
+def test_frames_count_as_their_copies_do() -> None:
+    """Role, content, empty content, finish, usage and the end marker: the same numbers, labels and verdicts."""
+    role = _hot.Template(
+        b'data: {"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n', ()
+    )
+    finish = _hot.Template(b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n', ())
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":}}\n\n'
+    tail = _hot.Template(usage, ((len(usage) - 4, True),))
+    done = _hot.Template(b"data: [DONE]\n\n", ())
+    content = template()
+
+    def frames() -> list[bytes]:
+        texts = [content.splice(text) for text in (" a", "", 'b"c', "\N{SNOWMAN}", "d" * 20_000)]
+        return [role.fill(), *texts, finish.fill(), tail.fill(9), done.fill()]
+
+    known = Exchange()
+    for frame in frames():  # one by one: the table holds few
+        known.say(frame)
+    scanned = Exchange().say(*map(copied, frames()))
+    assert counted(known.end()) == counted(scanned.end())
+    assert known.end().tokens == 9
+    assert known.end().labels == [("m", "/r")]
+
+
+def test_each_frame_counts_for_its_choice() -> None:
+    """Two choices, each with a TPOT of its own."""
+    other = template(HEAD.replace(b":1,", b":0,"))
+    exchange = Exchange()
+    for text in ("a", "b", "c"):
+        exchange.say(template().splice(text), other.splice(text))
+    assert exchange.end().tpot.count == 2
+
+
+def test_an_event_that_is_open_takes_what_follows() -> None:
+    """A frame behind half an event belongs to that event: it is scanned with it."""
+    frame = _hot.note(b'"role":"assistant"}}]}\n\n', 7, 0, 0, False, False)
+    seen = Exchange().say(b'data: {"choices":[{"delta":{', frame).end()
+    assert seen.tokens == 0
+
+
+def test_other_framings_are_scanned() -> None:
+    """A frame that is sent as lines of JSON is read as such."""
+    seen = Exchange(LINES).say(_hot.note(b'{"response":"a"}\n{"response":"b"}\n', 7, 0, 0, False, False)).end()
+    assert seen.tokens == 2
+
+
+def test_a_text_of_several_tokens_keeps_the_model_of_its_frame() -> None:
+    """note() changes the count; what the template knows else stays."""
+    exchange = Exchange()
+    for n in (2, 3):
+        exchange.say(_hot.note(template().splice("two or three"), n, 1, 0, False, False))
+    seen = exchange.end()
+    assert (seen.tokens, seen.labels) == (5, [("m", "/r")])
+
+
+def test_many_told_before_the_first_is_sent() -> None:
+    """What a scan cannot know is kept for some hundred frames, whatever their length."""
+    content = template()
+    texts = [f"text {i}" for i in range(200)] + ["x" * 20_000]
+    frames = [_hot.note(content.splice(text), 3, 1, 0, False, False) for text in texts]
+    assert Exchange().say(*frames).end().tokens == 3 * len(texts)
+
+
+@pytest.mark.parametrize("n", [1, 64, 500])
+def test_any_number_made_before_the_first_is_sent(n: int) -> None:
+    """Those that found no place in the table are scanned; none is lost."""
+    content = template()
+    frames = [content.splice(f"text {i}") for i in range(n)]
+    assert Exchange().say(*frames).end().tokens == n
+
+
+def test_a_frame_sent_twice_counts_twice() -> None:
+    """The second time it is scanned."""
+    frame = template().splice("a")
+    assert Exchange().say(frame, frame).end().tokens == 2
+
+
+def test_a_frame_that_was_sent_is_let_go() -> None:
+    """The table holds a frame until it is sent, and no longer."""
+    frame = template().splice("some text")
+    held = sys.getrefcount(frame)
+    Exchange().say(frame).end()
+    assert sys.getrefcount(frame) == held - 1
+
+
+def test_long_frames_are_not_held() -> None:
+    """What is over 16 KiB is scanned: an idle table keeps little memory."""
+    _ = Exchange()
+    frame = template().splice("x" * 20_000)
+    unknown = copied(frame)
+    assert sys.getrefcount(frame) == sys.getrefcount(unknown)
+
+
+def test_the_makers_facts_outlive_it() -> None:
+    """The template may be gone when its frame is sent."""
+    frames = [template(HEAD.replace(b'"m"', b'"model %d"' % i)).splice("a") for i in range(8)]
+    exchange = Exchange().say(*frames)
+    assert exchange.end().labels == [("model 0", "/r")]
