@@ -1,6 +1,6 @@
 /* What one event of a streamed body holds. Private to the core; see scan.h. */
-#ifndef TW_SSE_EVENT_H
-#define TW_SSE_EVENT_H
+#ifndef TW_SCAN_EVENT_H
+#define TW_SCAN_EVENT_H
 
 #include "scan_json.h"
 #include "tailwatch/scan.h"

@@ -6,8 +6,8 @@
  *     if (tw_json_enter(json, '{'))
  *         while (tw_json_key(json, &key)) ...consume exactly one value...
  */
-#ifndef TW_SSE_JSON_H
-#define TW_SSE_JSON_H
+#ifndef TW_SCAN_JSON_H
+#define TW_SCAN_JSON_H
 
 #include <stdbool.h>
 #include <stddef.h>

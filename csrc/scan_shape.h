@@ -1,8 +1,8 @@
 /* The short way: a stream's token events are alike but for their texts and, where a server numbers or names each
  * of them, one more value. What was looked at once is remembered without its texts; an event that differs in
  * nothing else gets the same answer. Private to the core; see scan.h. */
-#ifndef TW_SSE_SHAPE_H
-#define TW_SSE_SHAPE_H
+#ifndef TW_SCAN_SHAPE_H
+#define TW_SCAN_SHAPE_H
 
 #include "scan_event.h"
 

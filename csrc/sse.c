@@ -114,7 +114,7 @@ static char *utf8_write(const char *text, size_t len, char *out) {
 
 /* ---- the ASCII dialect ---- */
 
-#define REPLACEMENT 0xFFFD  /* for a byte that is part of no character */
+#define REPLACEMENT 0xFFFD /* for a byte that is part of no character */
 #define NONE UINT32_MAX
 
 /* The six bits of a byte that continues a character; more where it does not. */
@@ -173,8 +173,8 @@ static inline uint64_t ascii_word_is_dirty(uint64_t word) {
     return tw_word_is_dirty(word) | ((word | (word + TW_BYTES(1))) & TW_HIGH);
 }
 
-/* Each step goes past some of the text, writes it unless out is NULL, and returns the bytes written. As many bytes of text
- * are left as are stored, and take no less room. */
+/* Each step goes past some of the text, writes it unless out is NULL, and returns the bytes written. As many bytes of
+ * text are left as are stored, and take no less room. */
 
 /* Eight bytes below 0x80, of sixteen that are left. */
 static inline size_t ascii_step_8(cursor *at, char *out) {

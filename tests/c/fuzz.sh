@@ -1,11 +1,11 @@
 #!/bin/sh
-# Long fuzzing of what reads and writes foreign bytes, with libFuzzer and the address and undefined behaviour sanitizers.
+# Long fuzzing of what reads and writes foreign bytes: libFuzzer, address and undefined behaviour sanitizers.
 #
 #     tests/c/fuzz.sh [-n EXECUTIONS] [-o DIRECTORY] [-k] [TARGET...]
 #
 # TARGET      sse (the encoder) or scan (the scanner); both, one after the other, if none is given
 # -n          executions of each target; 1000000 if not given
-# -o          where programs, logs, what was found (TARGET-crash-...) and the grown corpora stay: build/fuzz if not given
+# -o          where programs, logs, grown corpora and what was found (TARGET-crash-...) stay; build/fuzz if not given
 # -k          keep: afterwards choose, for tests/c/corpus/TARGET, the few inputs that together reach all code that was
 #             reached; those that stand there by a name of their own stay
 # CLANG       the compiler; clang if not set

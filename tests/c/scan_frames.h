@@ -10,8 +10,8 @@
  *     done    1 if an end marker is in it
  *     error   1 if an error is in it
  */
-#ifndef SSE_FRAMES_H
-#define SSE_FRAMES_H
+#ifndef SCAN_FRAMES_H
+#define SCAN_FRAMES_H
 
 #include <dirent.h>
 
