@@ -221,7 +221,7 @@ static void see_frame(SendObject *self, const tw_facts *facts, uint64_t now) {
 }
 
 /* Whether it was one, at a place where an event begins. */
-static bool saw_frame(SendObject *self, PyObject *body, uint64_t now) {
+__attribute__((noinline)) static bool saw_frame(SendObject *self, PyObject *body, uint64_t now) {
     PyObject *maker;
     if (self->scan == NULL || self->scan->framing != TW_FRAMING_SSE || !tw_scan_between(self->scan)) return false;
     const tw_facts *facts = frame_take(body, &maker);
@@ -235,7 +235,7 @@ static bool saw_frame(SendObject *self, PyObject *body, uint64_t now) {
 static void see_body_object(SendObject *self, PyObject *body, uint64_t now) {
     char *data;
     Py_ssize_t len;
-    if (saw_frame(self, body, now)) return;
+    if (__builtin_expect(frames_held > 0, 0) && saw_frame(self, body, now)) return;
     if (PyBytes_Check(body)) {
         PyBytes_AsStringAndSize(body, &data, &len);
         see_bytes(self, data, len, now);

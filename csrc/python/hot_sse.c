@@ -27,6 +27,7 @@ static struct { PyObject *frame, *owner; const tw_facts *facts; } noted[NOTED];
 static struct { PyObject *frame; tw_facts facts; } told[TOLD]; /* facts.model is held */
 static size_t tellings;   /* entries of told[] in use */
 static bool noting;
+size_t frames_held;
 
 void frame_noting(void) { noting = true; }
 
@@ -44,7 +45,10 @@ static inline void note(PyObject *frame, const tw_facts *facts, PyObject *owner)
     noted[at].frame = frame;
     Py_INCREF(owner);
     Py_INCREF(frame);
-    if (__builtin_expect(old_frame == NULL, 1)) return;
+    if (__builtin_expect(old_frame == NULL, 1)) {
+        frames_held++;
+        return;
+    }
     Py_DECREF(old_frame);
     Py_DECREF(old_owner);
 }
@@ -67,6 +71,7 @@ static PyObject *told_clear(size_t at) {
     if (frame == NULL) return NULL;
     told[at].frame = NULL;
     tellings--;
+    frames_held--;
     Py_DECREF(frame);
     return told[at].facts.model;
 }
@@ -80,6 +85,7 @@ static void tell(PyObject *frame, const tw_facts *facts) {
     told[at].facts = *facts;
     told[at].facts.model = model;
     tellings++;
+    frames_held++;
     Py_XDECREF(old_model);
 }
 
@@ -99,6 +105,7 @@ const tw_facts *frame_take(PyObject *object, PyObject **owner) {
     if (noted[at].frame != object) return NULL;
     *owner = noted[at].owner;
     noted[at].frame = noted[at].owner = NULL;
+    frames_held--;
     Py_DECREF(object); /* the caller's message holds it too */
     return noted[at].facts;
 }

@@ -19,6 +19,9 @@ extern PyType_Spec tw_template_spec, tw_encoder_spec;
 /* From now on frames are kept: there is somebody to send them. */
 void frame_noting(void);
 
+/* How many are kept: with none, as in an app without our encoders, nothing is looked for. */
+extern size_t frames_held;
+
 /* What the object holds, if it is a frame made lately; it is forgotten with this. The facts live until *owner (which may
  * be NULL) is released, and no longer than until the next frame is made. */
 const tw_facts *frame_take(PyObject *object, PyObject **owner);
