@@ -90,7 +90,7 @@ static void add(tally *t, const tw_pause_clock *clock, uint32_t source) {
 }
 
 static uint32_t source_of(const tw_peer *peer) {
-    return peer->source > 0 && peer->source < TW_SOURCE_UNBOUND ? peer->source : TW_SOURCE_UNBOUND - 1;
+    return peer->source > 0 && peer->source < TW_SOURCE_OTHER ? peer->source : TW_SOURCE_OTHER;
 }
 
 static bool is_quiet(const tw_peer *peer, uint64_t from_ns) {

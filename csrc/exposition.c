@@ -32,7 +32,6 @@ typedef struct renderer {
     bool openmetrics;
     tw_buffer *out;
     tw_window window;
-    const char *source;          /* role of the processes, label of stream time */
     uint32_t labels;             /* of the sample being written */
     size_t line, labels_at;      /* where it starts, and its labels */
     bound_texts bounds[TW_LAYOUTS];
@@ -448,20 +447,24 @@ static void process_gc_totals(renderer *r, const family *f) {
     }
 }
 
-/* Stream time, [phase][cause]; `of` is the array's offset in the snapshot. */
-static void stream_seconds(renderer *r, const family *f) {
+/* Stream time, [phase][cause]; `of` is the array's offset in a tw_snapshot_lost. */
+static void source_seconds(renderer *r, const family *f, const tw_snapshot_lost *lost) {
     uint64_t ns[TW_PHASES][TW_CAUSES];
-    memcpy(ns, (const char *)r->snapshot + f->of, sizeof ns);
+    memcpy(ns, (const char *)lost + f->of, sizeof ns);
     for (int cause = 0; cause < TW_CAUSES; cause++) {
         for (int phase = 0; phase < TW_PHASES; phase++) {
             if (!ns[phase][cause] && !always_shown(cause)) continue;
             open_sample(r, f);
             label(r, "cause", tw_cause_name(cause));
-            label(r, "source", r->source);
+            label(r, "source", lost->role);
             label(r, "phase", tw_phase_name(phase));
             close_seconds(r, ns[phase][cause]);
         }
     }
+}
+
+static void stream_seconds(renderer *r, const family *f) {
+    for (uint32_t i = 0; i < r->snapshot->lost_count; i++) source_seconds(r, f, &r->snapshot->lost[i]);
 }
 
 /* ---- about ourselves -------------------------------------------------------------------------------- */
@@ -518,6 +521,7 @@ static void build_info(renderer *r, const family *f) {
 /* ---- the table -------------------------------------------------------------------------------------- */
 
 #define SNAPSHOT(member) offsetof(tw_snapshot, member)
+#define LOST(field) offsetof(tw_snapshot_lost, field)
 #define TOTALS(member) offsetof(tw_pause_totals, member)
 
 static const family FAMILIES[] = {
@@ -564,9 +568,9 @@ static const family FAMILIES[] = {
     {"tailwatch_gc_collected_objects", COUNTER, process_gc_totals, TOTALS(collected), "Objects that collections freed."},
     {"tailwatch_gc_uncollectable_objects", COUNTER, process_gc_totals, TOTALS(uncollectable),
      "Objects that collections found and could not free."},
-    {"tailwatch_stream_overlap_seconds", COUNTER, stream_seconds, SNAPSHOT(overlap_ns),
+    {"tailwatch_stream_overlap_seconds", COUNTER, stream_seconds, LOST(overlap_ns),
      "Stream time (summed over streams) that coincided with pauses of at least 50 us: an upper bound of their blame."},
-    {"tailwatch_stream_late_seconds", COUNTER, stream_seconds, SNAPSHOT(late_ns),
+    {"tailwatch_stream_late_seconds", COUNTER, stream_seconds, LOST(late_ns),
      "Stream time (summed over streams) that pauses cost beyond each stream's typical gap: an estimate."},
     {"tailwatch_arrivals", COUNTER, arrivals, 0, "Requests by where their arrival time came from."},
     {"tailwatch_dropped_events", COUNTER, drops, 0, "What could not be kept or measured."},
@@ -581,20 +585,12 @@ static const family FAMILIES[] = {
     {"tailwatch_build", INFO, build_info, 0, "Versions of tailwatch and of the interpreter."},
 };
 
-/* Stream time is kept per writer of the stream; with processes of several roles it has no single source. */
-static const char *common_role(const tw_snapshot *s) {
-    for (uint32_t p = 1; p < s->process_count; p++)
-        if (strcmp(s->process[p].role, s->process[0].role)) return "several";
-    return s->process_count ? s->process[0].role : "";
-}
-
 static void prepare(renderer *r) {
     uint32_t window_s = r->info->goodput_window_s;
     if (window_s < 1) window_s = 1;
     if (window_s > TW_SECONDS) window_s = TW_SECONDS;
     tw_snapshot_window(r->snapshot, window_s, &r->window);
     if (!r->window.seconds) r->window.seconds = 1;
-    r->source = common_role(r->snapshot);
     format_bounds(r);
 }
 

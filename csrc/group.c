@@ -159,13 +159,13 @@ static tw_group_problem open_page(tw_group *group) {
     return TW_GROUP_FOREIGN;
 }
 
-static void segment_name(char *out, uint64_t pid, uint64_t start_time) {
+void tw_group_file(char *out, uint64_t pid, uint64_t start_time) {
     snprintf(out, TW_GROUP_NAME, "%llu-%llu%s", (unsigned long long)pid, (unsigned long long)start_time, SEGMENT);
 }
 
 static bool has_segment(int dir, const tw_group_line *line) {
     char name[TW_GROUP_NAME];
-    segment_name(name, tw_load(&line->pid), tw_load(&line->start_time));
+    tw_group_file(name, tw_load(&line->pid), tw_load(&line->start_time));
     return faccessat(dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
@@ -221,7 +221,7 @@ tw_group_problem tw_group_join(tw_group *group, const char *path, uint64_t unit)
 
 tw_group_problem tw_group_segment(tw_group *group, size_t bytes) {
     const tw_group_line *line = &group->page->line[group->at];
-    segment_name(group->name, tw_load(&line->pid), tw_load(&line->start_time));
+    tw_group_file(group->name, tw_load(&line->pid), tw_load(&line->start_time));
     const tw_group_problem problem = make_file(group->dir, group->name, bytes, &group->segment);
     group->segment_bytes = problem == TW_GROUP_FINE ? bytes : 0;
     if (problem != TW_GROUP_FINE) group->segment = NULL;
@@ -242,38 +242,30 @@ void tw_group_leave(tw_group *group) {
     tw_group_forget(group);
 }
 
-bool tw_group_quiet_since(const tw_group *group, uint64_t unit, uint64_t since_ns) {
-    const tw_group_page *page = group->page;
-    const uint64_t said = tw_load_acquire(&page->lines), lines = said < TW_GROUP_LINES ? said : TW_GROUP_LINES;
-    for (uint32_t at = 0; at < lines; at++) {
-        const tw_group_line *line = &page->line[at];
-        if (tw_load(&line->stop_ns) <= since_ns || at == group->at) continue;
-        const uint64_t works_for = tw_load(&line->unit);
-        if (works_for != 0 && (unit == 0 || unit == works_for)) return false;
-    }
-    return true;
-}
-
 /* ---- reading all segments ---- */
+
+uint32_t tw_group_lines(const tw_group *group) {
+    const uint64_t said = tw_load_acquire(&group->page->lines);
+    return said < TW_GROUP_LINES ? (uint32_t)said : TW_GROUP_LINES;
+}
 
 static bool is_segment(const char *name) {
     const size_t len = strlen(name), end = sizeof SEGMENT - 1;
     return len > end && len < TW_GROUP_NAME && strcmp(name + len - end, SEGMENT) == 0;
 }
 
-static bool visit_file(int dir, const char *name, tw_group_visit visit, void *to, uint64_t *refused) {
+static void visit_file(int dir, const char *name, tw_group_visit visit, void *to, uint64_t *refused) {
     void *bytes;
     size_t len;
-    if (open_file(dir, name, false, &bytes, &len) != TW_GROUP_FINE) {
-        if (errno != ENOENT) *refused += 1; /* gone meanwhile: its process ended */
-        return true;
+    errno = 0;
+    if (open_file(dir, name, false, &bytes, &len) == TW_GROUP_FINE) {
+        if (!visit(to, name, bytes, len)) munmap(bytes, len);
+    } else if (errno != ENOENT) { /* else it is gone meanwhile: its process ended */
+        *refused += 1;
     }
-    const bool more = visit(to, name, bytes, len);
-    munmap(bytes, len);
-    return more;
 }
 
-tw_group_problem tw_group_each(int dir, tw_group_visit visit, void *to, uint64_t *refused) {
+tw_group_problem tw_group_each(int dir, tw_group_wanted wanted, tw_group_visit visit, void *to, uint64_t *refused) {
     const int again = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = again < 0 ? NULL : fdopendir(again);
     if (entries == NULL) {
@@ -281,10 +273,9 @@ tw_group_problem tw_group_each(int dir, tw_group_visit visit, void *to, uint64_t
         if (again >= 0) close(again);
         return problem;
     }
-    for (const struct dirent *entry; (entry = readdir(entries)) != NULL;) {
-        errno = 0;
-        if (is_segment(entry->d_name) && !visit_file(dir, entry->d_name, visit, to, refused)) break;
-    }
+    for (const struct dirent *entry; (entry = readdir(entries)) != NULL;)
+        if (is_segment(entry->d_name) && (wanted == NULL || wanted(to, entry->d_name)))
+            visit_file(dir, entry->d_name, visit, to, refused);
     closedir(entries);
     return TW_GROUP_FINE;
 }

@@ -47,7 +47,8 @@ typedef struct kept_counts {
 /* The plain numbers of a snapshot that differences are made of. */
 typedef struct kept_totals {
     uint64_t reasons[TW_REASONS], output_tokens;
-    uint64_t overlap_ns[TW_PHASES][TW_CAUSES], late_ns[TW_PHASES][TW_CAUSES];
+    tw_snapshot_lost lost[TW_SOURCES];
+    uint32_t lost_count;
     uint64_t opened, label_overflow, deadlines_due, deadlines_met;
     uint64_t arrivals[TW_ARRIVALS], drops[TW_DROPS], errors[TW_ERRORS];
     uint64_t pause_ns[TW_CAUSES], pauses_lost;
@@ -264,8 +265,8 @@ static void totals_keep(kept_totals *to, const merged *m) {
     const tw_snapshot *s = &m->snapshot;
     memcpy(to->reasons, m->series.reasons, sizeof to->reasons);
     to->output_tokens = m->series.output_tokens;
-    memcpy(to->overlap_ns, s->overlap_ns, sizeof to->overlap_ns);
-    memcpy(to->late_ns, s->late_ns, sizeof to->late_ns);
+    memcpy(to->lost, s->lost, sizeof to->lost);
+    to->lost_count = s->lost_count;
     to->opened = s->opened;
     to->label_overflow = s->label_overflow;
     to->deadlines_due = s->deadlines_due;
@@ -341,8 +342,8 @@ static void totals_restore(merged *m, const kept_totals *from) {
     tw_snapshot *s = &m->snapshot;
     memcpy(m->series.reasons, from->reasons, sizeof from->reasons);
     m->series.output_tokens = from->output_tokens;
-    memcpy(s->overlap_ns, from->overlap_ns, sizeof from->overlap_ns);
-    memcpy(s->late_ns, from->late_ns, sizeof from->late_ns);
+    memcpy(s->lost, from->lost, sizeof from->lost);
+    s->lost_count = from->lost_count;
     s->opened = from->opened;
     s->label_overflow = from->label_overflow;
     s->deadlines_due = from->deadlines_due;

@@ -122,6 +122,9 @@ static void segment_fill(tw_segment *g, const uint64_t *role, uint32_t max_label
     tw_histogram_init(&g->queue_accept);
     tw_histogram_init(&g->abandoned_wait);
     tw_histogram_init(&g->send_wait);
+    memcpy(g->lost[0].role, role, sizeof h->role);
+    tw_words_set(g->lost[TW_SOURCE_OTHER].role, TW_ROLE_WORDS, "other", 5);
+    tw_words_set(g->lost[TW_SOURCE_UNBOUND].role, TW_ROLE_WORDS, "unbound", 7);
     tw_name other;
     name_set(&other, "other", 5);
     series_init(series_at(g, 0), &other, &other);
@@ -135,13 +138,18 @@ int tw_segment_create(tw_segment **out, const char *role, uint32_t max_label_set
     if (out == NULL || bytes == 0) return EINVAL;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return ENOMEM;
+    *out = memory;
+    return tw_segment_create_in(memory, role, max_label_sets, slo, slow_ns);
+}
+
+int tw_segment_create_in(void *memory, const char *role, uint32_t max_label_sets, const tw_slo *slo, uint64_t slow_ns) {
     tw_segment *g = memory;
+    if (g == NULL || tw_segment_bytes(max_label_sets) == 0) return EINVAL;
     uint64_t role_words[TW_ROLE_WORDS];
     tw_words_set(role_words, TW_ROLE_WORDS, role, role != NULL ? strlen(role) : 0);
     if (slo != NULL) g->slo = *slo;
     g->slow_ns = slow_ns;
     segment_fill(g, role_words, max_label_sets);
-    *out = g;
     return 0;
 }
 
@@ -173,6 +181,18 @@ bool tw_segment_valid(const tw_segment *g, size_t bytes) {
 }
 
 /* ---- what is written into it ---- */
+
+uint32_t tw_segment_source(tw_segment *g, const char *role) {
+    uint64_t words[TW_ROLE_WORDS];
+    label_set(words, TW_ROLE_WORDS, role, strlen(role));
+    for (uint32_t i = 1; i < TW_SOURCE_OTHER; ++i) {
+        if (words_equal(g->lost[i].role, words, TW_ROLE_WORDS)) return i;
+        if (tw_load(&g->lost[i].role[0]) != 0) continue;
+        for (uint32_t k = TW_ROLE_WORDS; k-- > 0;) tw_store_release(&g->lost[i].role[k], words[k]);
+        return i;
+    }
+    return TW_SOURCE_OTHER;
+}
 
 uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, const char *route, size_t route_len) {
     tw_name names[2];

@@ -268,6 +268,72 @@ static int seconds_take(tw_snapshot *s, const tw_segment *const *segments, size_
     return 0;
 }
 
+/* ---- stream time, by the role whose pauses took it ---- */
+
+static uint32_t lost_find(const tw_snapshot *s, const char *role) {
+    uint32_t i = 0;
+    while (i < s->lost_count && strcmp(s->lost[i].role, role) != 0) i++;
+    return i;
+}
+
+/* Where a role's time is added up; the last place is "other" once there is no more room. */
+static tw_snapshot_lost *lost_place(tw_snapshot *s, const char *role) {
+    uint32_t i = lost_find(s, role);
+    if (i == s->lost_count && i == TW_SOURCES) {
+        i = lost_find(s, "other");
+        if (i == TW_SOURCES) strcpy(s->lost[i = TW_SOURCES - 1].role, "other");
+    } else if (i == s->lost_count) {
+        memcpy(s->lost[s->lost_count++].role, role, sizeof s->lost->role);
+    }
+    return &s->lost[i];
+}
+
+static bool any_word(const uint64_t *words, size_t n) {
+    uint64_t all = 0;
+    for (size_t i = 0; i < n; i++) all |= words[i];
+    return all != 0;
+}
+
+static void lost_add(tw_snapshot *s, const tw_lost *from, bool always) {
+    tw_snapshot_lost one;
+    tw_words_get(from->role, TW_ROLE_WORDS, one.role);
+    words_load(one.overlap_ns, from->overlap_ns, sizeof one.overlap_ns);
+    words_load(one.late_ns, from->late_ns, sizeof one.late_ns);
+    if (!always && !any_word(&one.overlap_ns[0][0], TW_PHASES * TW_CAUSES)) return;
+    tw_snapshot_lost *to = lost_place(s, one.role);
+    words_add(to->overlap_ns, one.overlap_ns, sizeof one.overlap_ns);
+    words_add(to->late_ns, one.late_ns, sizeof one.late_ns);
+}
+
+/* A process's own role is there from the start; others once they cost something. */
+static void lost_take(tw_snapshot *s, const tw_segment *g) {
+    for (uint32_t i = 0; i < TW_SOURCES; i++) lost_add(s, &g->lost[i], i == 0);
+}
+
+/* A segment's number for a role becomes the snapshot's; a share that names none is emptied. */
+static void shares_rename(const tw_snapshot *s, const tw_segment *g, tw_slow_record *record) {
+    for (int i = 0; i < TW_SHARES; i++) {
+        tw_share *share = &record->share[i];
+        char role[TW_ROLE_WORDS * 8];
+        if (share->overlap_ns == 0 || share->source >= TW_SOURCES || share->cause >= TW_CAUSES) {
+            memset(share, 0, sizeof *share);
+            continue;
+        }
+        tw_words_get(g->lost[share->source].role, TW_ROLE_WORDS, role);
+        uint32_t at = lost_find(s, role);
+        share->source = at < s->lost_count ? at : lost_find(s, "other");
+    }
+}
+
+static void lost_subtract(tw_snapshot *out, const tw_snapshot *earlier) {
+    for (uint32_t i = 0; i < out->lost_count; i++) {
+        const uint32_t at = lost_find(earlier, out->lost[i].role);
+        if (at == earlier->lost_count) continue;
+        words_subtract(out->lost[i].overlap_ns, earlier->lost[at].overlap_ns, sizeof out->lost[i].overlap_ns);
+        words_subtract(out->lost[i].late_ns, earlier->lost[at].late_ns, sizeof out->lost[i].late_ns);
+    }
+}
+
 /* ---- slow records ---- */
 
 typedef struct slow_source {
@@ -280,12 +346,13 @@ static int slow_compare(const void *left, const void *right) {
     return (a->end_ns > b->end_ns) - (a->end_ns < b->end_ns);
 }
 
-static size_t slow_sources_of(const tw_segment *g, slow_source *out) {
+static size_t slow_sources_of(const tw_snapshot *s, const tw_segment *g, slow_source *out) {
     uint64_t head = tw_load_acquire(&g->slow_head);
     size_t n = 0;
     for (uint64_t i = head > TW_SLOW_RING ? head - TW_SLOW_RING : 0; i < head; i++) {
         if (!tw_segment_slow_read(g, i, &out[n].record)) continue;
         uint64_t series = out[n].record.series;
+        shares_rename(s, g, &out[n].record);
         out[n++].series = tw_segment_series(g, series < g->header.max_label_sets ? (uint32_t)series : 0);
     }
     return n;
@@ -317,7 +384,7 @@ static int slow_take(tw_snapshot *s, const tw_segment *const *segments, size_t n
     slow_source *sources = tw_malloc(n * TW_SLOW_RING * sizeof *sources);
     if (!sources) return ENOMEM;
     size_t used = 0;
-    for (size_t i = 0; i < n; i++) used += slow_sources_of(segments[i], &sources[used]);
+    for (size_t i = 0; i < n; i++) used += slow_sources_of(s, segments[i], &sources[used]);
     qsort(sources, used, sizeof *sources, slow_compare);
     int error = slow_merge(s, sources, used);
     tw_free(sources);
@@ -401,8 +468,7 @@ static int waits_add(tw_snapshot *s, const tw_segment *g) {
 }
 
 static void totals_add(tw_snapshot *s, const tw_segment *g) {
-    words_add(s->overlap_ns, g->overlap_ns, sizeof s->overlap_ns);
-    words_add(s->late_ns, g->late_ns, sizeof s->late_ns);
+    lost_take(s, g);
     words_add(s->arrivals, g->arrivals, sizeof s->arrivals);
     words_add(s->drops, g->drops, sizeof s->drops);
     words_add(s->errors, g->errors, sizeof s->errors);
@@ -581,8 +647,7 @@ static int waits_subtract(tw_snapshot *out, const tw_snapshot *later, const tw_s
 
 static void totals_subtract(tw_snapshot *out, const tw_snapshot *earlier) {
     out->window_ns = minus(out->taken.monotonic_ns, earlier->taken.monotonic_ns);
-    words_subtract(out->overlap_ns, earlier->overlap_ns, sizeof out->overlap_ns);
-    words_subtract(out->late_ns, earlier->late_ns, sizeof out->late_ns);
+    lost_subtract(out, earlier);
     words_subtract(out->arrivals, earlier->arrivals, sizeof out->arrivals);
     words_subtract(out->drops, earlier->drops, sizeof out->drops);
     words_subtract(out->errors, earlier->errors, sizeof out->errors);

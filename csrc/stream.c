@@ -117,45 +117,81 @@ static __attribute__((noinline)) void typical_refresh(tw_stream *s, uint64_t gap
 
 /* ---- pauses inside a wait ---- */
 
-/* What pauses did to one interval. */
+/* What pauses did to one interval, by the source they came from. */
 typedef struct delay {
-    tw_overlap overlap;
-    uint64_t late[TW_CAUSES];
+    tw_blame blame;
+    uint32_t sources;               /* those from here on have nothing */
+    uint64_t late[TW_SOURCES][TW_CAUSES];
     uint64_t late_ns;
 } delay;
+
+static bool others_quiet(const tw_stream *s, uint64_t from) {
+    return s->company == NULL || tw_company_quiet_since(s->company, s->unit, from);
+}
+
+static void blame_own(const tw_stream *s, uint64_t from, uint64_t to, tw_blame *out) {
+    tw_overlap own;
+    tw_pause_overlap(&s->segment->pause, from, to, &own);
+    memcpy(out->overlap_ns[0], own.by_cause, sizeof out->overlap_ns[0]);
+    out->total_ns = own.total_ns;
+    out->complete = own.complete;
+}
 
 /* What the pauses of [from, to] were; false when there were none. */
 static bool delay_find(tw_stream *s, uint64_t from, uint64_t to, delay *d) {
     memset(d, 0, sizeof *d);
-    d->overlap.complete = true;
-    if (tw_pause_quiet_since(&s->segment->pause, from)) return false;
-    tw_pause_overlap(&s->segment->pause, from, to, &d->overlap);
-    if (!d->overlap.complete) tw_add(&s->segment->drops[TW_DROP_UNKNOWN_GAP], 1);
+    d->blame.complete = true;
+    d->sources = 1;
+    const bool alone = others_quiet(s, from);
+    if (alone && tw_pause_quiet_since(&s->segment->pause, from)) return false;
+    if (!alone) {
+        d->sources = TW_SOURCES;
+        tw_blame_gap(&s->segment->pause, s->company->peer, s->company->n, s->unit, from, to, &d->blame);
+    } else {
+        blame_own(s, from, to, &d->blame);
+    }
+    if (!d->blame.complete) tw_add(&s->segment->drops[TW_DROP_UNKNOWN_GAP], 1);
     return true;
 }
 
-/* Splits late over the causes in proportion to their overlap. By differences of a running share: the parts
+/* Splits late over sources and causes in proportion to their overlap. By differences of a running share: the parts
  * sum to the whole, and none exceeds its overlap. */
 static void delay_split(delay *d, uint64_t late_ns) {
     uint64_t seen = 0, given = 0;
     d->late_ns = late_ns;
-    for (int cause = 0; cause < TW_CAUSES && late_ns > 0; ++cause) {
-        seen += d->overlap.by_cause[cause];
-        uint64_t share = (uint64_t)((wide)late_ns * seen / d->overlap.total_ns);
-        d->late[cause] = share - given;
+    for (uint32_t i = 0; i < d->sources * TW_CAUSES && late_ns > 0; ++i) {
+        seen += d->blame.overlap_ns[i / TW_CAUSES][i % TW_CAUSES];
+        uint64_t share = (uint64_t)((wide)late_ns * seen / d->blame.total_ns);
+        d->late[i / TW_CAUSES][i % TW_CAUSES] = share - given;
         given = share;
     }
 }
 
-static void delay_book(tw_stream *s, tw_phase phase, const delay *d) {
-    tw_segment *g = s->segment;
+static void source_book(tw_lost *lost, tw_phase phase, const uint64_t *overlap_ns, const uint64_t *late_ns) {
     for (int cause = 0; cause < TW_CAUSES; ++cause) {
-        if (d->overlap.by_cause[cause] == 0) continue;
-        tw_add(&g->overlap_ns[phase][cause], d->overlap.by_cause[cause]);
-        tw_add(&g->late_ns[phase][cause], d->late[cause]);
+        if (overlap_ns[cause] == 0) continue;
+        tw_add(&lost->overlap_ns[phase][cause], overlap_ns[cause]);
+        tw_add(&lost->late_ns[phase][cause], late_ns[cause]);
     }
-    s->overlap_ns += d->overlap.total_ns;
+}
+
+static void delay_book(tw_stream *s, tw_phase phase, const delay *d) {
+    for (uint32_t source = 0; source < d->sources; ++source)
+        source_book(&s->segment->lost[source], phase, d->blame.overlap_ns[source], d->late[source]);
+    s->overlap_ns += d->blame.total_ns;
     s->late_ns += d->late_ns;
+}
+
+static uint64_t sum_of_causes(const uint64_t *by_cause) {
+    uint64_t sum = 0;
+    for (int cause = 0; cause < TW_CAUSES; ++cause) sum += by_cause[cause];
+    return sum;
+}
+
+/* By cause, of all sources. */
+static void sum_of_sources(const uint64_t (*by_source)[TW_CAUSES], uint32_t sources, uint64_t *out) {
+    memset(out, 0, TW_CAUSES * sizeof *out);
+    for (uint32_t i = 0; i < sources * TW_CAUSES; ++i) out[i % TW_CAUSES] += by_source[i / TW_CAUSES][i % TW_CAUSES];
 }
 
 /* ---- where a long wait went ---- */
@@ -182,7 +218,8 @@ static void tail_add(tw_segment *g, const wait *w, const delay *d) {
     tw_tail *tail = &g->tail[w->phase][tw_octave_of(w->length_ns)];
     tw_add(&tail->count, 1);
     tw_add(&tail->time_ns, w->length_ns);
-    for (int cause = 0; cause < TW_CAUSES; ++cause) tw_add(&tail->late_ns[cause], d->late[cause]);
+    for (uint32_t i = 0; i < d->sources * TW_CAUSES; ++i)
+        tw_add(&tail->late_ns[i % TW_CAUSES], d->late[i / TW_CAUSES][i % TW_CAUSES]);
     tw_add(&tail->client_ns, w->client_ns);
     tw_add(&tail->accept_ns, w->accept_ns);
     tw_add(&tail->unexplained_ns, w->unexplained_ns);
@@ -192,23 +229,50 @@ static void words_copy(uint64_t *to, const uint64_t *from, size_t n) {
     for (size_t i = 0; i < n; ++i) tw_store_release(&to[i], from[i]);
 }
 
+enum { SHARE_WORDS = 4 };
+_Static_assert(sizeof(tw_share) == SHARE_WORDS * sizeof(uint64_t), "a share is words");
+
+/* Which of the shares has the least overlap: the one to give up for a larger. */
+static tw_share *least_share(tw_share *share) {
+    tw_share *least = share;
+    for (int i = 1; i < TW_SHARES; ++i)
+        if (share[i].overlap_ns < least->overlap_ns) least = &share[i];
+    return least;
+}
+
+/* The largest shares of other processes. */
+static void shares_of(const delay *d, tw_share *out) {
+    memset(out, 0, TW_SHARES * sizeof *out);
+    for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i) {
+        const uint32_t source = i / TW_CAUSES, cause = i % TW_CAUSES;
+        tw_share *place = least_share(out);
+        if (d->blame.overlap_ns[source][cause] > place->overlap_ns)
+            *place = (tw_share){source, cause, d->blame.overlap_ns[source][cause], d->late[source][cause]};
+    }
+}
+
 /* The record is invalid while it is written; its number is stored last. Each word is released, so that a reader
  * that saw a new one sees the cleared number too. */
 static void slow_add(const tw_stream *s, const wait *w, const delay *d) {
     tw_segment *g = s->segment;
-    uint64_t n = tw_load(&g->slow_head);
+    uint64_t n = tw_load(&g->slow_head), by_cause[TW_CAUSES];
+    tw_share share[TW_SHARES];
     tw_slow_record *r = &g->slow[n % TW_SLOW_RING];
     tw_store_release(&r->seq, 0);
     tw_store_release(&r->end_ns, w->end_ns);
     tw_store_release(&r->phase, (uint64_t)w->phase);
     tw_store_release(&r->gap_ns, w->length_ns);
     tw_store_release(&r->typical_ns, w->typical_ns);
-    words_copy(r->overlap_ns, d->overlap.by_cause, TW_CAUSES);
-    words_copy(r->late_ns, d->late, TW_CAUSES);
+    sum_of_sources(d->blame.overlap_ns, d->sources, by_cause);
+    words_copy(r->overlap_ns, by_cause, TW_CAUSES);
+    sum_of_sources(d->late, d->sources, by_cause);
+    words_copy(r->late_ns, by_cause, TW_CAUSES);
+    shares_of(d, share);
+    words_copy((uint64_t *)r->share, (const uint64_t *)share, TW_SHARES * SHARE_WORDS);
     tw_store_release(&r->client_ns, w->client_ns);
     tw_store_release(&r->accept_ns, w->accept_ns);
     tw_store_release(&r->unexplained_ns, w->unexplained_ns);
-    tw_store_release(&r->complete, d->overlap.complete);
+    tw_store_release(&r->complete, d->blame.complete);
     tw_store_release(&r->series, s->series_index);
     tw_store_release(&r->token, counted_tokens(s) + 1);
     words_copy(r->request_id, s->request_id, TW_ID_WORDS);
@@ -223,16 +287,17 @@ static void slow_add(const tw_stream *s, const wait *w, const delay *d) {
 static RARE uint64_t gap_examine(tw_stream *s, uint64_t now_ns) {
     delay d;
     uint64_t from = s->last_ns, gap = now_ns - from, typical = tw_stream_typical_ns(s);
-    if (delay_find(s, from, now_ns, &d) && d.overlap.total_ns > 0) {
-        uint64_t room = typical != 0 && d.overlap.complete ? since(gap, typical) : 0;
-        delay_split(&d, least(d.overlap.total_ns, room));
+    if (delay_find(s, from, now_ns, &d) && d.blame.total_ns > 0) {
+        uint64_t room = typical != 0 && d.blame.complete ? since(gap, typical) : 0;
+        delay_split(&d, least(d.blame.total_ns, room));
         delay_book(s, TW_PHASE_ITL, &d);
-        tw_pause_charge(&s->segment->pause, from, now_ns, d.overlap.total_ns, d.late_ns);
+        const uint64_t own_ns = sum_of_causes(d.blame.overlap_ns[0]);
+        if (own_ns > 0) tw_pause_charge(&s->segment->pause, from, now_ns, own_ns, sum_of_causes(d.late[0]));
         if (d.late_ns > 0) tw_histogram_move(&s->series->itl_shift, s->itl_layout, gap, gap - d.late_ns);
     }
     wait w = {TW_PHASE_ITL, now_ns, gap, typical, least(s->client_ns, gap), 0, 0};
     wait_explain(&w, &d);
-    bool slow = gap > slow_limit(s->segment, typical, d.overlap.total_ns > 0);
+    bool slow = gap > slow_limit(s->segment, typical, d.blame.total_ns > 0);
     if (slow || d.late_ns > 0) tail_add(s->segment, &w, &d);
     if (slow) slow_add(s, &w, &d);
     return d.late_ns;
@@ -289,18 +354,18 @@ static inline void deadlines_judge(tw_stream *s, uint64_t waited, uint64_t deadl
 /* ---- tokens ---- */
 
 static void first_token_examine(tw_stream *s, uint64_t now_ns, uint64_t ttft) {
-    delay d, before;
+    delay d;
+    tw_blame before; /* the app was entered: only this process can have stood in the way */
     tw_segment *g = s->segment;
     uint64_t entry = least(s->entry_ns, now_ns);
-    if (delay_find(s, s->arrival_ns, now_ns, &d) && d.overlap.total_ns > 0) {
+    if (delay_find(s, s->arrival_ns, now_ns, &d) && d.blame.total_ns > 0) {
         memset(&before, 0, sizeof before);
-        if (d.overlap.complete && entry > s->arrival_ns)
-            tw_pause_overlap(&g->pause, s->arrival_ns, entry, &before.overlap);
-        memcpy(d.late, before.overlap.by_cause, sizeof d.late);
-        d.late_ns = before.overlap.total_ns;
+        if (d.blame.complete && entry > s->arrival_ns) blame_own(s, s->arrival_ns, entry, &before);
+        memcpy(d.late[0], before.overlap_ns[0], sizeof d.late[0]);
+        d.late_ns = before.total_ns;
         delay_book(s, TW_PHASE_TTFT, &d);
         if (d.late_ns > 0) tw_pause_charge(&g->pause, s->arrival_ns, entry, d.late_ns, d.late_ns);
-        uint64_t after = d.overlap.total_ns - d.late_ns;
+        uint64_t after = sum_of_causes(d.blame.overlap_ns[0]) - d.late_ns;
         if (after > 0) tw_pause_charge(&g->pause, d.late_ns > 0 ? entry : s->arrival_ns, now_ns, after, 0);
     }
     wait w = {TW_PHASE_TTFT, now_ns, ttft, 0, least(s->client_ns, ttft), since(entry - s->arrival_ns, d.late_ns), 0};
@@ -367,7 +432,8 @@ void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice)
         return;
     }
     uint64_t gap = now_ns - s->last_ns, late_ns = 0;
-    if (UNLIKELY(gap > s->alert_ns || !tw_pause_quiet_since(&s->segment->pause, s->last_ns)))
+    if (UNLIKELY(gap > s->alert_ns || !tw_pause_quiet_since(&s->segment->pause, s->last_ns) ||
+                 !others_quiet(s, s->last_ns)))
         late_ns = gap_examine(s, now_ns);
     gap_record(s, gap, gap - late_ns);
     if (choice == 0) deadlines_judge(s, now_ns - s->choice[0].last_ns, s->deadline_ns, n);
@@ -403,6 +469,11 @@ void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t e
     if ((unsigned)source < TW_ARRIVALS) tw_add(&g->arrivals[source], 1);
     tw_add(&g->opened, 1);
     tw_add(&g->in_flight, 1);
+}
+
+void tw_stream_join(tw_stream *s, const tw_company *company, uint64_t unit) {
+    s->company = company;
+    s->unit = unit;
 }
 
 void tw_stream_label(tw_stream *s, uint32_t series_index) {

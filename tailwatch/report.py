@@ -87,6 +87,9 @@ def _why_slow(slow: SlowGap) -> str:
         bound = "up to " if slow.complete else "at least "
         parts.insert(0, f"coincided with {bound}{split_by_cause(slow.overlap)}")
         parts.insert(1, f"lost about {split_by_cause(slow.late, 'to')}" if slow.complete else "lost unknown")
+        parts[2:2] = [
+            f"of it in {share.source}: {split_by_cause({share.cause: share.overlap})}" for share in slow.others
+        ]
     else:
         parts.insert(0, "no pause recorded in it" if slow.complete else "pauses in it were overwritten")
     return "; ".join(parts)

@@ -99,6 +99,7 @@ def _members(data: Mapping[str, Any]) -> dict[str, Any]:
     members["queue"] = {stage: SavedHistogram(value) for stage, value in data["queue"].items()}
     members["labels"] = [tuple(pair) for pair in data["labels"]]
     members["sse_fallbacks"] = {(shape, reason): n for shape, reason, n in data.get("sse_fallbacks", ())}
+    members.update({name: data.get(name, {}) for name in ("overlap_by_source", "late_by_source")})
     members["gc"] = _gc(data["gc"])
     members["processes"] = [Saved(**process) for process in data["processes"]]
     members["slowest"] = [_slow(slow) for slow in data["slowest"]]
@@ -120,7 +121,8 @@ def _slow(data: Mapping[str, Any]) -> Saved:
         if isinstance(when, str)
         else datetime.fromtimestamp(when, timezone.utc)
     )
-    return Saved(**{**data, "when": moment})
+    others = tuple(Saved(**share) for share in data.get("others", ()))
+    return Saved(**{**data, "when": moment, "others": others})
 
 
 def _octave(data: Mapping[str, Any]) -> Saved:

@@ -47,6 +47,10 @@ def _seconds_by_cause(values_ns: Any) -> dict[str, float]:
     return {cause: ns / 1e9 for cause, ns in _by_name(CAUSES, values_ns).items()}
 
 
+def _by_phase(values_ns: Any) -> dict[str, dict[str, float]]:
+    return {phase: _seconds_by_cause(values_ns[i]) for i, phase in enumerate(PHASES)}
+
+
 def _summed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {key: sum(row[key] for row in rows) for key in CAUSES}
 
@@ -240,13 +244,24 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """What the pauses of one cause, of one role's processes, did to one gap. overlap, late: as in SlowGap, seconds."""
+
+    source: str
+    cause: str
+    overlap: float
+    late: float
+
+
+@dataclass(frozen=True, slots=True)
 class SlowGap:
     """One slow gap, or wait for a first token. Times in seconds.
 
     overlap: how long it coincided with pauses, an upper bound of their blame. late: the estimate of what they cost
     it. client: waiting for a slow client. accept: waited before the app was entered. unexplained: the rest of what
     exceeds the typical gap. complete: False where the pauses were overwritten: overlap is then a lower bound, late
-    unknown. token: which of its stream, 1 is the first.
+    unknown. token: which of its stream, 1 is the first. others: what of overlap and late is the doing of other
+    processes than the stream's own, the largest four shares.
     """
 
     when: datetime
@@ -264,6 +279,7 @@ class SlowGap:
     model_name: str
     route: str
     token: int
+    others: tuple[Share, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +323,13 @@ def _moment(monotonic_ns: int, clock: Any) -> datetime:
     return _EPOCH + timedelta(microseconds=(monotonic_ns + clock.realtime_ns - clock.monotonic_ns) // 1000)
 
 
-def _slow_gap(record: Any, model: Any, route: Any, clock: Any) -> SlowGap:
+def _share(share: Any, roles: Sequence[str]) -> Share:
+    return Share(roles[share.source], CAUSES[share.cause], share.overlap_ns / 1e9, share.late_ns / 1e9)
+
+
+def _slow_gap(record: Any, model: Any, route: Any, clock: Any, roles: Sequence[str]) -> SlowGap:
+    shares = [record.share[i] for i in range(len(record.share))]
+    others = [_share(share, roles) for share in shares if share.overlap_ns]
     return SlowGap(
         when=_moment(record.end_ns, clock),
         phase=PHASES[record.phase],
@@ -324,6 +346,7 @@ def _slow_gap(record: Any, model: Any, route: Any, clock: Any) -> SlowGap:
         model_name=_text(model.word),
         route=_text(route.word),
         token=record.token,
+        others=tuple(sorted(others, key=lambda other: -other.overlap)),
     )
 
 
@@ -576,14 +599,30 @@ class Snapshot(_Frozen):
         )
 
     @cached_property
+    def _sources(self) -> list[tuple[str, Any]]:
+        lost = [self._core.lost[i] for i in range(self._core.lost_count)]
+        return [(_text(row.role), row) for row in lost]
+
+    @cached_property
+    def overlap_by_source(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Stream seconds that coincided with pauses, by role of the paused process ("unbound": of one of several
+        engines, it is not known which), phase ("ttft", "itl") and cause: an upper bound."""
+        return {role: _by_phase(row.overlap_ns) for role, row in self._sources}
+
+    @cached_property
+    def late_by_source(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Stream seconds that pauses cost, by role of the paused process, phase and cause: an estimate for "itl"."""
+        return {role: _by_phase(row.late_ns) for role, row in self._sources}
+
+    @cached_property
     def overlap_by_phase(self) -> dict[str, dict[str, float]]:
         """Stream seconds that coincided with pauses, by phase ("ttft", "itl") and cause: an upper bound."""
-        return {phase: _seconds_by_cause(self._core.overlap_ns[i]) for i, phase in enumerate(PHASES)}
+        return {phase: _summed([rows[phase] for rows in self.overlap_by_source.values()]) for phase in PHASES}
 
     @cached_property
     def late_by_phase(self) -> dict[str, dict[str, float]]:
         """Stream seconds that pauses cost, by phase and cause: an estimate for "itl"."""
-        return {phase: _seconds_by_cause(self._core.late_ns[i]) for i, phase in enumerate(PHASES)}
+        return {phase: _summed([rows[phase] for rows in self.late_by_source.values()]) for phase in PHASES}
 
     @cached_property
     def overlap(self) -> dict[str, float]:
@@ -603,7 +642,8 @@ class Snapshot(_Frozen):
         core = self._core
         records = [core.slow[i] for i in reversed(range(core.slow_count))]
         names = [(core.slow_series[2 * record.series], core.slow_series[2 * record.series + 1]) for record in records]
-        return [_slow_gap(record, *name, core.taken) for record, name in zip(records, names, strict=True)]
+        roles = [role for role, _ in self._sources]
+        return [_slow_gap(record, *name, core.taken, roles) for record, name in zip(records, names, strict=True)]
 
     @cached_property
     def tail(self) -> dict[str, list[Octave]]:
@@ -645,7 +685,7 @@ class Snapshot(_Frozen):
         plain = (
             *("taken", "seconds", "labels", "requests", "outcomes", "tokens", "in_flight", "opened", "attainment"),
             *("fluidity", "paused", "overlap", "late", "overlap_by_phase", "late_by_phase", "arrivals", "drops"),
-            *("errors", "label_overflow"),
+            *("errors", "label_overflow", "overlap_by_source", "late_by_source"),
         )
         histograms = ("ttft", "itl", "itl_without_gc", "tpot", "e2e", "abandoned_wait", "send_wait")
         return {
@@ -800,7 +840,8 @@ class Records:
     def _slow_gap(self, record: Any, clock: Any) -> SlowGap:
         known = record.series < self._segment.series_count
         series = lib.tw_segment_series(self._segment, record.series if known else 0)
-        return _slow_gap(record, series.model, series.route, clock)
+        roles = [_text(lost.role) for lost in self._segment.lost]
+        return _slow_gap(record, series.model, series.route, clock, roles)
 
 
 def _pause(record: Any, clock: Any) -> Pause:

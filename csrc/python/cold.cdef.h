@@ -105,10 +105,15 @@ typedef struct tw_tail {
     uint64_t client_ns, accept_ns, unexplained_ns;
 } tw_tail;
 
+typedef struct tw_share {
+    uint64_t source, cause, overlap_ns, late_ns;
+} tw_share;
+
 typedef struct tw_slow_record {
     uint64_t seq, end_ns, phase, gap_ns, typical_ns;
     uint64_t overlap_ns[...];
     uint64_t late_ns[...];
+    tw_share share[...];
     uint64_t client_ns, accept_ns, unexplained_ns, complete, series, token;
     uint64_t request_id[...];
     uint64_t trace_id[...];
@@ -119,8 +124,14 @@ typedef struct tw_series {
     ...;
 } tw_series;
 
+typedef struct tw_lost {
+    uint64_t role[...];
+    ...;
+} tw_lost;
+
 typedef struct tw_segment {
     tw_pause_clock pause;
+    tw_lost lost[...];
     uint64_t slow_head, series_count;
     ...;
 } tw_segment;
@@ -167,14 +178,20 @@ typedef struct tw_snapshot_fallback {
     uint64_t count;
 } tw_snapshot_fallback;
 
+typedef struct tw_snapshot_lost {
+    char role[...];
+    uint64_t overlap_ns[...][...];
+    uint64_t late_ns[...][...];
+} tw_snapshot_lost;
+
 typedef struct tw_snapshot {
     tw_clock_pair taken;
     uint64_t window_ns;
     uint32_t series_count, process_count;
     tw_snapshot_series *series;
     tw_snapshot_process *process;
-    uint64_t overlap_ns[...][...];
-    uint64_t late_ns[...][...];
+    tw_snapshot_lost lost[...];
+    uint32_t lost_count;
     uint64_t in_flight, opened, label_overflow, deadlines_due, deadlines_met;
     uint64_t arrivals[...];
     uint64_t drops[...];

@@ -104,9 +104,21 @@ TW_TEST(a_source_out_of_range_counts_as_the_last) {
     paused(&p[1], TW_CAUSE_GC2, 10, 20);
     for (size_t i = 0; i < sizeof sources / sizeof *sources; ++i) {
         const tw_peer peer = {&p[1], 1, sources[i]};
-        TW_CHECK_EQ(10 * U, blamed(&p[0], &peer, 1, 0, 0, 100).overlap_ns[TW_SOURCE_UNBOUND - 1][TW_CAUSE_GC2]);
+        TW_CHECK_EQ(10 * U, blamed(&p[0], &peer, 1, 0, 0, 100).overlap_ns[TW_SOURCE_OTHER][TW_CAUSE_GC2]);
     }
     free(p);
+}
+
+TW_TEST(a_company_is_quiet_when_its_unit_is) {
+    uint64_t stops[2] = {1000, UINT64_MAX};
+    tw_company company = {.n = 2, .stop_ns = {&stops[0], &stops[1]}, .peer = {{NULL, 1, 1}, {NULL, 2, 1}}};
+    TW_CHECK(!tw_company_quiet_since(&company, 1, 999));
+    TW_CHECK(tw_company_quiet_since(&company, 1, 1000));
+    TW_CHECK(!tw_company_quiet_since(&company, 2, UINT64_MAX - 1));
+    TW_CHECK(!tw_company_quiet_since(&company, 0, 5000));
+    TW_CHECK(tw_company_quiet_since(&company, 3, 0));
+    company.n = 0;
+    TW_CHECK(tw_company_quiet_since(&company, 0, 0));
 }
 
 TW_TEST(an_open_pause_counts_up_to_the_token) {
@@ -197,5 +209,5 @@ TW_TEST(shares_are_those_of_a_look_at_every_instant) {
 TW_MAIN(alone_it_is_the_overlap, one_s_own_pause_comes_first, ranks_of_one_engine_are_a_unit,
         of_several_engines_only_the_one_that_serves, where_it_is_not_known_never_a_sum_over_engines,
         who_works_for_no_engine_delays_nobody_else, a_source_out_of_range_counts_as_the_last,
-        an_open_pause_counts_up_to_the_token, a_ring_that_wrapped_gives_lower_bounds,
+        a_company_is_quiet_when_its_unit_is, an_open_pause_counts_up_to_the_token, a_ring_that_wrapped_gives_lower_bounds,
         a_clock_that_lies_stays_inside_the_gap, shares_are_those_of_a_look_at_every_instant)

@@ -49,6 +49,8 @@ static fixture *make_fixture(void) {
     strcpy(f->series[1].model, "other");
     strcpy(f->series[1].route, "other");
     strcpy(f->process[0].role, "api");
+    f->snapshot.lost_count = 1;
+    strcpy(f->snapshot.lost[0].role, "api");
     tw_counts_init(&f->ttft);
     tw_counts_init(&f->itl);
     tw_counts_init(&f->gc2);
@@ -305,7 +307,6 @@ TW_TEST(a_process_is_its_role_and_index) {
     TW_CHECK(has_line(text, "tailwatch_gc_collected_objects_total{generation=\"2\",process=\"api-0\"} 10"));
     TW_CHECK(has_line(text, "tailwatch_gc_collected_objects_total{generation=\"2\",process=\"engine-0\"} 11"));
     TW_CHECK(has_line(text, "tailwatch_gc_collected_objects_total{generation=\"2\",process=\"api-1\"} 12"));
-    TW_CHECK(has_line(text, "tailwatch_stream_late_seconds_total{cause=\"gc2\",source=\"several\",phase=\"itl\"} 0.0"));
     free(text);
     free(f);
 }
@@ -337,10 +338,23 @@ TW_TEST(pauses_are_shown_by_generation_and_ours_apart) {
     free(f);
 }
 
+TW_TEST(stream_time_is_told_by_the_role_whose_pauses_took_it) {
+    fixture *f = make_fixture();
+    f->snapshot.lost_count = 2;
+    strcpy(f->snapshot.lost[1].role, "en\"gine");
+    f->snapshot.lost[1].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2] = 268000000;
+    char *text = render_plain(f, TW_FORMAT_TEXT);
+    TW_CHECK_EQ(16, count_of(text, "\ntailwatch_stream_overlap_seconds_total{"));
+    TW_CHECK(has_line(text, "tailwatch_stream_overlap_seconds_total{cause=\"gc2\",source=\"en\\\"gine\",phase=\"itl\"} 0.268"));
+    TW_CHECK(has_line(text, "tailwatch_stream_overlap_seconds_total{cause=\"gc2\",source=\"api\",phase=\"itl\"} 0.0"));
+    free(text);
+    free(f);
+}
+
 TW_TEST(stream_time_has_rows_before_the_first_pause) {
     fixture *f = make_fixture();
-    f->snapshot.overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC_FULL] = 1500000000;
-    f->snapshot.late_ns[TW_PHASE_ITL][TW_CAUSE_GC2] = 250000000;
+    f->snapshot.lost[0].overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC_FULL] = 1500000000;
+    f->snapshot.lost[0].late_ns[TW_PHASE_ITL][TW_CAUSE_GC2] = 250000000;
     char *text = render_plain(f, TW_FORMAT_TEXT);
     TW_CHECK_EQ(8, count_of(text, "\ntailwatch_stream_late_seconds_total{"));
     TW_CHECK_EQ(9, count_of(text, "\ntailwatch_stream_overlap_seconds_total{"));
@@ -465,7 +479,7 @@ TW_TEST(a_failed_buffer_stays_failed) {
 TW_MAIN(counts_are_decimal, seconds_are_exact, ratios_come_back_as_the_quotient, every_family_has_one_help_and_one_type,
         types_follow_the_format, an_unused_label_set_is_not_shown, the_window_gives_rates_and_attainment,
         buckets_are_cumulative_and_exact_at_their_bounds, bounds_and_sums_read_as_prometheus_writes_them,
-        label_values_are_escaped, a_process_is_its_role_and_index, pauses_are_shown_by_generation_and_ours_apart,
+        stream_time_is_told_by_the_role_whose_pauses_took_it, label_values_are_escaped, a_process_is_its_role_and_index, pauses_are_shown_by_generation_and_ours_apart,
         stream_time_has_rows_before_the_first_pause, what_concerns_ourselves_is_shown, fallbacks_are_shown_by_shape_and_reason,
         the_output_is_appended,
         every_failed_allocation_is_reported, a_failed_buffer_stays_failed)

@@ -120,7 +120,7 @@ static int join_and_die(void) {
 static bool count(void *to, const char *name, const void *bytes, size_t len) {
     (void)name, (void)bytes, (void)len;
     *(int *)to += 1;
-    return true;
+    return false;
 }
 
 TW_TEST(a_dead_member_keeps_its_line_while_its_file_stands) {
@@ -131,7 +131,7 @@ TW_TEST(a_dead_member_keeps_its_line_while_its_file_stands) {
     TW_CHECK_EQ(2, b.at);
     int found = 0;
     uint64_t refused = 0;
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_each(a.dir, count, &found, &refused));
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_each(a.dir, NULL, count, &found, &refused));
     TW_CHECK_EQ(1, found);
     char dead[TW_GROUP_NAME];
     snprintf(dead, sizeof dead, "%llu-%llu.seg", (unsigned long long)a.page->line[1].pid,
@@ -184,39 +184,25 @@ TW_TEST(many_at_once_get_a_line_each) {
 
 /* ---- who stood still ---- */
 
-TW_TEST(a_pause_of_another_engine_process_is_seen) {
-    begin();
-    tw_group api = joined(0), engine = joined(1), second = joined(2);
-    TW_CHECK(tw_group_quiet_since(&api, 0, 0)); /* who joins has no past */
-    tw_group_tell(&engine, 1000);
-    TW_CHECK(!tw_group_quiet_since(&api, 0, 999));
-    TW_CHECK(tw_group_quiet_since(&api, 0, 1000));
-    TW_CHECK(!tw_group_quiet_since(&api, 1, 999));
-    TW_CHECK(tw_group_quiet_since(&api, 2, 999));
-    TW_CHECK(tw_group_quiet_since(&engine, 0, 999)); /* one's own are seen nearer by */
-    tw_group_tell(&second, UINT64_MAX);              /* open */
-    TW_CHECK(!tw_group_quiet_since(&api, 2, UINT64_MAX - 1));
-    tw_group_leave(&second);
-    TW_CHECK(tw_group_quiet_since(&api, 2, 0));
-    tw_group_leave(&api), tw_group_leave(&engine);
-    end();
-}
-
-TW_TEST(an_api_process_delays_nobody_else_s_streams) {
-    begin();
-    tw_group a = joined(0), b = joined(0);
-    tw_group_tell(&b, 1000);
-    TW_CHECK(tw_group_quiet_since(&a, 0, 0));
-    tw_group_leave(&a), tw_group_leave(&b);
-    end();
-}
-
 TW_TEST(a_page_that_lies_about_its_lines_is_not_followed) {
     begin();
-    tw_group a = joined(0);
-    a.page->lines = UINT64_MAX;
-    TW_CHECK(tw_group_quiet_since(&a, 0, 0));
-    tw_group_leave(&a);
+    tw_group group = joined(0);
+    group.page->lines = UINT64_MAX;
+    TW_CHECK_EQ(TW_GROUP_LINES, tw_group_lines(&group));
+    tw_group_leave(&group);
+    end();
+}
+
+TW_TEST(a_pause_is_told_on_the_page) {
+    begin();
+    tw_group api = joined(0), engine = joined(1);
+    TW_CHECK_EQ(0, api.page->line[engine.at].stop_ns); /* who joins has no past */
+    tw_group_tell(&engine, 1000);
+    TW_CHECK_EQ(1000, api.page->line[engine.at].stop_ns);
+    TW_CHECK_EQ(1, api.page->line[engine.at].unit);
+    tw_group_leave(&engine);
+    TW_CHECK_EQ(0, api.page->line[1].stop_ns);
+    tw_group_leave(&api);
     end();
 }
 
@@ -328,7 +314,7 @@ TW_TEST(readers_pass_over_what_they_cannot_trust) {
     plant("notes.txt", 4096, 0600);
     int found = 0;
     uint64_t refused = 0;
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_each(group.dir, count, &found, &refused));
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_each(group.dir, NULL, count, &found, &refused));
     TW_CHECK_EQ(1, found);
     TW_CHECK_EQ(5, refused);
     tw_group_leave(&group);
@@ -354,7 +340,7 @@ TW_TEST(a_directory_that_vanished_does_no_harm) {
     *(volatile uint64_t *)group.segment = 1;
     int found = 0;
     uint64_t refused = 0;
-    tw_group_each(group.dir, count, &found, &refused);
+    tw_group_each(group.dir, NULL, count, &found, &refused);
     TW_CHECK_EQ(0, found);
     tw_group_leave(&group);
 }
@@ -402,8 +388,7 @@ TW_TEST(the_boot_has_a_name) {
 
 TW_MAIN(the_first_makes_it, a_line_is_a_cache_line, each_has_a_line_and_a_file, a_line_given_back_is_taken_again,
         a_dead_member_keeps_its_line_while_its_file_stands, it_is_full_when_all_lines_are_taken, many_at_once_get_a_line_each,
-        a_pause_of_another_engine_process_is_seen, an_api_process_delays_nobody_else_s_streams,
-        a_page_that_lies_about_its_lines_is_not_followed, a_link_is_refused, what_is_no_directory_is_refused,
+        a_page_that_lies_about_its_lines_is_not_followed, a_pause_is_told_on_the_page, a_link_is_refused, what_is_no_directory_is_refused,
         a_directory_that_others_may_enter_is_refused, a_parent_in_which_others_may_rename_is_refused,
         a_directory_of_somebody_else_is_refused, a_planted_page_is_refused,
         a_page_that_is_a_link_or_has_two_names_is_refused, a_page_of_another_version_or_boot_is_refused,

@@ -259,7 +259,7 @@ static void use(tw_segment *g) {
 static void check_like_new(const tw_segment *g) {
     TW_CHECK_EQ(1, g->series_count);
     TW_CHECK_EQ(0, g->opened | g->in_flight | g->slow_head | g->pause.head | g->pause.word[TW_CAUSE_GC2]);
-    TW_CHECK_EQ(0, g->overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2] | g->seconds[0].second | g->label_overflow);
+    TW_CHECK_EQ(0, g->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2] | g->seconds[0].second | g->label_overflow);
     TW_CHECK_EQ(0, g->fallback_count | g->fallbacks[0].shape[0] | g->fallbacks[0].count);
     TW_CHECK_EQ(UINT64_MAX, g->pauses[TW_CAUSE_GC2].min_ns);
     TW_CHECK_EQ(UINT64_MAX, tw_segment_series(g, 0)->e2e.min_ns);

@@ -228,9 +228,9 @@ TW_TEST(pauses_are_kept_by_process) {
 
 TW_TEST(totals_add_up) {
     tw_segment *a = segment("api", 1), *b = segment("api", 1);
-    tw_add(&a->overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1], 3);
-    tw_add(&b->overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1], 4);
-    tw_add(&b->late_ns[TW_PHASE_TTFT][TW_CAUSE_POLICY], 5);
+    tw_add(&a->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1], 3);
+    tw_add(&b->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1], 4);
+    tw_add(&b->lost[0].late_ns[TW_PHASE_TTFT][TW_CAUSE_POLICY], 5);
     tw_add(&a->in_flight, 2);
     tw_add(&b->in_flight, 1);
     tw_add(&a->opened, 9);
@@ -245,8 +245,9 @@ TW_TEST(totals_add_up) {
     tw_histogram_record(&a->send_wait, tw_layout_of(TW_LAYOUT_TTFT), 1 * MS);
     tw_histogram_record(&b->send_wait, tw_layout_of(TW_LAYOUT_TTFT), 2 * MS);
     tw_snapshot *s = take2(a, b);
-    TW_CHECK_EQ(7, s->overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1]);
-    TW_CHECK_EQ(5, s->late_ns[TW_PHASE_TTFT][TW_CAUSE_POLICY]);
+    TW_CHECK_EQ(1, s->lost_count);
+    TW_CHECK_EQ(7, s->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1]);
+    TW_CHECK_EQ(5, s->lost[0].late_ns[TW_PHASE_TTFT][TW_CAUSE_POLICY]);
     TW_CHECK_EQ(3, s->in_flight);
     TW_CHECK_EQ(9, s->opened);
     TW_CHECK_EQ(6, s->arrivals[TW_ARRIVAL_HEADER]);
@@ -271,6 +272,77 @@ static void finished(tw_segment *g, uint64_t at_ns, uint64_t good, uint64_t miss
     tw_add(&second->excluded_finished, (good + miss) << 32);
     tw_add(&second->ttft_tpot, good | good << 32);
     tw_add(&second->due_met, 2 * good | good << 32);
+}
+
+TW_TEST(stream_time_is_kept_by_the_role_whose_pauses_took_it) {
+    tw_segment *a = segment("api", 1), *b = segment("engine", 1);
+    const uint32_t engine = tw_segment_source(a, "engine"), worker = tw_segment_source(a, "worker");
+    TW_CHECK_EQ(engine, tw_segment_source(a, "engine"));
+    tw_add(&a->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1], 3);
+    tw_add(&a->lost[engine].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 40);
+    tw_add(&a->lost[engine].late_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 30);
+    tw_add(&b->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 500); /* a stream that the engine stamps itself */
+    tw_add(&a->lost[TW_SOURCE_UNBOUND].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 6);
+    tw_snapshot *s = take2(a, b), *later, *between;
+    TW_CHECK_EQ(3, s->lost_count); /* the worker cost nothing */
+    TW_CHECK_STR("api", s->lost[0].role);
+    TW_CHECK_STR("engine", s->lost[1].role);
+    TW_CHECK_STR("unbound", s->lost[2].role);
+    TW_CHECK_EQ(540, s->lost[1].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(30, s->lost[1].late_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(3, s->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1]);
+    tw_add(&a->lost[worker].overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC0], 7);
+    tw_add(&a->lost[engine].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 2);
+    later = take2(a, b);
+    TW_CHECK_EQ(0, tw_snapshot_subtract(&between, later, s));
+    TW_CHECK_EQ(4, between->lost_count);
+    TW_CHECK_EQ(2, between->lost[1].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
+    TW_CHECK_STR("worker", between->lost[2].role);
+    TW_CHECK_EQ(7, between->lost[2].overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC0]);
+    TW_CHECK_EQ(0, between->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1]);
+    tw_snapshot_free(s), tw_snapshot_free(later), tw_snapshot_free(between);
+    tw_segment_destroy(a), tw_segment_destroy(b);
+}
+
+TW_TEST(more_roles_than_fit_are_other) {
+    enum { MANY = TW_SOURCES + 3 };
+    const tw_segment *all[MANY];
+    char role[16];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(role, sizeof role, "role%d", i);
+        tw_segment *one = segment(role, 1);
+        tw_add(&one->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1], 1);
+        all[i] = one;
+    }
+    tw_snapshot *s;
+    TW_CHECK_EQ(0, tw_snapshot_take(&s, all, MANY));
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < s->lost_count; i++) sum += s->lost[i].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1];
+    TW_CHECK_EQ(TW_SOURCES, s->lost_count);
+    TW_CHECK_EQ(MANY, sum);
+    TW_CHECK_STR("other", s->lost[TW_SOURCES - 1].role);
+    tw_snapshot_free(s);
+    for (int i = 0; i < MANY; i++) tw_segment_destroy((tw_segment *)(uintptr_t)all[i]);
+}
+
+TW_TEST(a_slow_gap_s_shares_name_roles_of_the_snapshot) {
+    tw_segment *a = segment("worker", 1), *b = segment("api", 1);
+    const uint32_t detokenizer = tw_segment_source(b, "detokenizer"), engine = tw_segment_source(b, "engine");
+    tw_add(&b->lost[engine].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 9);
+    tw_slow_record *r = &b->slow[0];
+    r->share[0] = (tw_share){engine, TW_CAUSE_GC2, 9, 8};
+    r->share[1] = (tw_share){99, TW_CAUSE_GC2, 9, 8};
+    r->share[2] = (tw_share){engine, 99, 9, 8};
+    r->seq = 1;
+    b->slow_head = 1;
+    (void)detokenizer;
+    tw_snapshot *s = take2(a, b);
+    TW_CHECK_EQ(1, s->slow_count);
+    TW_CHECK_STR("engine", s->lost[s->slow[0].share[0].source].role);
+    TW_CHECK_EQ(9, s->slow[0].share[0].overlap_ns);
+    TW_CHECK_EQ(0, s->slow[0].share[1].overlap_ns | s->slow[0].share[2].overlap_ns);
+    tw_snapshot_free(s);
+    tw_segment_destroy(a), tw_segment_destroy(b);
 }
 
 TW_TEST(seconds_of_several_processes_merge_in_order) {
@@ -846,7 +918,8 @@ TW_MAIN(an_unused_segment_gives_an_empty_snapshot, what_is_not_a_segment_is_refu
         label_sets_of_one_name_merge_and_are_sorted, a_question_may_name_a_model_a_route_or_both,
         every_metric_has_the_layout_it_was_recorded_in, a_late_part_is_taken_off_its_gap,
         a_correction_seen_before_its_gap_counts_as_none, pauses_are_kept_by_process, totals_add_up,
-        seconds_of_several_processes_merge_in_order, windows_equal_a_plain_sum_over_their_seconds,
+        stream_time_is_kept_by_the_role_whose_pauses_took_it, more_roles_than_fit_are_other,
+        a_slow_gap_s_shares_name_roles_of_the_snapshot, seconds_of_several_processes_merge_in_order, windows_equal_a_plain_sum_over_their_seconds,
         a_window_is_cut_to_what_is_known, the_newest_slow_gaps_of_all_processes_are_kept,
         a_slow_gap_of_a_label_set_that_cannot_be_is_other, a_difference_holds_what_came_in_between,
         a_gap_that_left_its_slot_between_two_readings_is_not_below_zero,

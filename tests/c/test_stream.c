@@ -612,7 +612,7 @@ TW_TEST(late_is_not_overlap) {
     tw_stream_token(&s, now += 64 * MS, 1, 0);
     TW_CHECK_EQ(50 * MS, s.overlap_ns);
     TW_CHECK_EQ(24 * MS, s.late_ns);
-    TW_CHECK_EQ(24 * MS, g->late_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(24 * MS, g->lost[0].late_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
     const tw_tail *tail = &g->tail[TW_PHASE_ITL][tw_octave_of(64 * MS)];
     TW_CHECK_EQ(24 * MS, tail->late_ns[TW_CAUSE_GC2]);
     TW_CHECK_EQ(0, tail->unexplained_ns);
@@ -641,13 +641,140 @@ TW_TEST(a_pause_charges_every_stream_it_touches) {
     tw_stream_token(&b, now + 106 * MS, 1, 0);
     TW_CHECK_EQ(100 * MS, a.late_ns);
     TW_CHECK_EQ(100 * MS, b.late_ns);
-    TW_CHECK_EQ(200 * MS, g->late_ns[TW_PHASE_ITL][TW_CAUSE_GC1]);
+    TW_CHECK_EQ(200 * MS, g->lost[0].late_ns[TW_PHASE_ITL][TW_CAUSE_GC1]);
     tw_pause_record r;
     TW_CHECK(tw_pause_read(&g->pause, 0, &r));
     TW_CHECK_EQ(2, r.streams);
     TW_CHECK_EQ(200 * MS, r.overlap_ns);
     TW_CHECK_EQ(200 * MS, r.late_ns);
     tw_segment_destroy(g);
+}
+
+/* ---- pauses of other processes ---- */
+
+typedef struct company_of_two {
+    tw_segment *api, *engine, *other;
+    tw_company company;
+} company_of_two;
+
+/* An API process and two others, each of which works for an engine. */
+static company_of_two make_company(uint64_t unit, uint64_t other_unit) {
+    company_of_two c = {.api = segment_of(&NO_SLO, 0), .engine = segment_of(&NO_SLO, 0), .other = segment_of(&NO_SLO, 0)};
+    c.company.n = 2;
+    c.company.stop_ns[0] = &c.engine->pause.last_stop_ns;
+    c.company.stop_ns[1] = &c.other->pause.last_stop_ns;
+    c.company.peer[0] = (tw_peer){&c.engine->pause, unit, tw_segment_source(c.api, "engine")};
+    c.company.peer[1] = (tw_peer){&c.other->pause, other_unit, tw_segment_source(c.api, "worker")};
+    return c;
+}
+
+static void free_company(company_of_two *c) {
+    tw_segment_destroy(c->api);
+    tw_segment_destroy(c->engine);
+    tw_segment_destroy(c->other);
+}
+
+TW_TEST(a_pause_of_the_engine_is_charged_to_the_engine) {
+    company_of_two c = make_company(1, 1);
+    tw_stream s;
+    open_at(&s, c.api, 0);
+    tw_stream_join(&s, &c.company, 0);
+    uint64_t now = steady(&s, MS, 40 * MS, 16);
+    pause_between(c.engine, TW_CAUSE_GC2, now + 30 * MS, now + 130 * MS);
+    pause_between(c.other, TW_CAUSE_GC1, now + 120 * MS, now + 140 * MS);
+    pause_between(c.api, TW_CAUSE_GC0, now + 135 * MS, now + 137 * MS);
+    tw_stream_token(&s, now += 150 * MS, 1, 0);
+    const tw_lost *engine = &c.api->lost[1], *worker = &c.api->lost[2];
+    TW_CHECK_EQ(100 * MS, engine->overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(8 * MS, worker->overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1]);
+    TW_CHECK_EQ(2 * MS, c.api->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC0]);
+    TW_CHECK_EQ(110 * MS, s.overlap_ns);
+    TW_CHECK_EQ(110 * MS, s.late_ns);
+    TW_CHECK_EQ(100 * MS, engine->late_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
+    tw_pause_record own;
+    TW_CHECK(tw_pause_read(&c.api->pause, 0, &own));
+    TW_CHECK_EQ(1, own.streams);
+    TW_CHECK_EQ(2 * MS, own.overlap_ns);
+    free_company(&c);
+}
+
+TW_TEST(a_slow_gap_names_the_others_that_held_it) {
+    company_of_two c = make_company(1, 1);
+    tw_stream s;
+    open_at(&s, c.api, 0);
+    tw_stream_join(&s, &c.company, 0);
+    uint64_t now = steady(&s, MS, 10 * MS, 16);
+    pause_between(c.engine, TW_CAUSE_GC2, now + 10 * MS, now + 200 * MS);
+    pause_between(c.api, TW_CAUSE_GC2, now + 200 * MS, now + 210 * MS);
+    tw_stream_token(&s, now + 210 * MS, 1, 0);
+    tw_slow_record r = last_slow(c.api);
+    TW_CHECK_EQ(200 * MS, r.overlap_ns[TW_CAUSE_GC2]);
+    TW_CHECK_EQ(1, r.share[0].source);
+    TW_CHECK_EQ(TW_CAUSE_GC2, r.share[0].cause);
+    TW_CHECK_EQ(190 * MS, r.share[0].overlap_ns);
+    TW_CHECK_EQ(190 * MS, r.share[0].late_ns);
+    TW_CHECK_EQ(0, r.share[1].source | r.share[2].source | r.share[3].source);
+    free_company(&c);
+}
+
+TW_TEST(a_pause_of_an_engine_that_serves_others_is_not_charged) {
+    company_of_two c = make_company(1, 2);
+    tw_stream s;
+    open_at(&s, c.api, 0);
+    tw_stream_join(&s, &c.company, 1);
+    uint64_t now = steady(&s, MS, 40 * MS, 16);
+    pause_between(c.other, TW_CAUSE_GC2, now + 30 * MS, now + 130 * MS);
+    tw_stream_token(&s, now + 130 * MS, 1, 0);
+    TW_CHECK_EQ(0, s.overlap_ns);
+    free_company(&c);
+}
+
+TW_TEST(which_engine_is_not_known) {
+    company_of_two c = make_company(1, 2);
+    tw_stream s;
+    open_at(&s, c.api, 0);
+    tw_stream_join(&s, &c.company, 0);
+    uint64_t now = steady(&s, MS, 40 * MS, 16);
+    pause_between(c.engine, TW_CAUSE_GC2, now + 40 * MS, now + 60 * MS);
+    pause_between(c.other, TW_CAUSE_GC2, now + 60 * MS, now + 130 * MS);
+    tw_stream_token(&s, now + 130 * MS, 1, 0);
+    TW_CHECK_EQ(70 * MS, s.overlap_ns);
+    TW_CHECK_EQ(70 * MS, c.api->lost[TW_SOURCE_UNBOUND].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
+    free_company(&c);
+}
+
+TW_TEST(a_first_token_s_late_part_is_its_own_process_s) {
+    company_of_two c = make_company(1, 1);
+    tw_stream s;
+    tw_stream_open(&s, c.api, MS, 21 * MS, 0, TW_ARRIVAL_TCP);
+    tw_stream_join(&s, &c.company, 0);
+    pause_between(c.api, TW_CAUSE_GC1, 5 * MS, 15 * MS);
+    pause_between(c.engine, TW_CAUSE_GC2, 10 * MS, 60 * MS);
+    tw_stream_token(&s, 100 * MS, 1, 0);
+    TW_CHECK_EQ(10 * MS, s.late_ns);
+    TW_CHECK_EQ(55 * MS, s.overlap_ns);
+    TW_CHECK_EQ(45 * MS, c.api->lost[1].overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(0, c.api->lost[1].late_ns[TW_PHASE_TTFT][TW_CAUSE_GC2]);
+    free_company(&c);
+}
+
+TW_TEST(only_the_largest_shares_are_kept_and_the_sums_hold) {
+    company_of_two c = make_company(1, 1);
+    tw_stream s;
+    open_at(&s, c.api, 0);
+    tw_stream_join(&s, &c.company, 0);
+    uint64_t now = steady(&s, MS, MS, 16), at = now;
+    for (int cause = 0; cause < TW_CAUSES; ++cause, at += 20 * MS)
+        pause_between(c.engine, (tw_cause)cause, at, at + (uint64_t)(cause + 1) * MS);
+    tw_stream_token(&s, at + MS, 1, 0);
+    tw_slow_record r = last_slow(c.api);
+    uint64_t kept = 0;
+    for (int i = 0; i < TW_SHARES; ++i) kept += r.share[i].overlap_ns;
+    TW_CHECK_EQ((3 + 4 + 5 + 6) * MS, kept);
+    TW_CHECK_EQ(21 * MS, sum_of(r.overlap_ns));
+    TW_CHECK_EQ(s.late_ns, sum_of(r.late_ns));
+    TW_CHECK_EQ(s.late_ns, sum_of(c.api->lost[1].late_ns[TW_PHASE_ITL]));
+    free_company(&c);
 }
 
 TW_TEST(two_stamps_inside_one_open_pause_are_both_charged) {
@@ -678,11 +805,11 @@ TW_TEST(ttft_is_late_by_what_paused_before_entry) {
     tw_stream_open(&s, g, 20 * MS, 45 * MS, 0, TW_ARRIVAL_TCP);
     pause_between(g, TW_CAUSE_GC1, 50 * MS, 60 * MS);
     tw_stream_token(&s, 100 * MS, 1, 0);
-    TW_CHECK_EQ(20 * MS, g->overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC2]);
-    TW_CHECK_EQ(10 * MS, g->overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC1]);
-    TW_CHECK_EQ(20 * MS, g->late_ns[TW_PHASE_TTFT][TW_CAUSE_GC2]);
-    TW_CHECK_EQ(0, g->late_ns[TW_PHASE_TTFT][TW_CAUSE_GC1]);
-    TW_CHECK_EQ(0, sum_of(g->overlap_ns[TW_PHASE_ITL]));
+    TW_CHECK_EQ(20 * MS, g->lost[0].overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(10 * MS, g->lost[0].overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC1]);
+    TW_CHECK_EQ(20 * MS, g->lost[0].late_ns[TW_PHASE_TTFT][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(0, g->lost[0].late_ns[TW_PHASE_TTFT][TW_CAUSE_GC1]);
+    TW_CHECK_EQ(0, sum_of(g->lost[0].overlap_ns[TW_PHASE_ITL]));
     tw_slow_record r = last_slow(g);
     TW_CHECK_EQ(TW_PHASE_TTFT, r.phase);
     TW_CHECK_EQ(80 * MS, r.gap_ns);
@@ -742,7 +869,7 @@ TW_TEST(late_is_split_exactly) {
         }
     }
     TW_CHECK(s.late_ns > 0 && s.late_ns < s.overlap_ns);
-    TW_CHECK_EQ(s.late_ns, sum_of(g->late_ns[TW_PHASE_ITL]));
+    TW_CHECK_EQ(s.late_ns, sum_of(g->lost[0].late_ns[TW_PHASE_ITL]));
     tw_segment_destroy(g);
 }
 
@@ -839,7 +966,7 @@ static void oracle_token(oracle *o, shadow *h) {
     uint64_t overlap = oracle_overlap(o, h->last, o->now, by_cause);
     uint64_t room = typical != 0 && gap > typical ? gap - typical : 0, late = overlap < room ? overlap : room;
     uint64_t late_before[TW_CAUSES];
-    memcpy(late_before, o->g->late_ns[TW_PHASE_ITL], sizeof late_before);
+    memcpy(late_before, o->g->lost[0].late_ns[TW_PHASE_ITL], sizeof late_before);
     TW_CHECK_EQ(typical, tw_stream_typical_ns(&h->stream));
     tw_stream_token(&h->stream, o->now, 1, 0);
     h->overlap += overlap;
@@ -848,12 +975,12 @@ static void oracle_token(oracle *o, shadow *h) {
     TW_CHECK_EQ(h->late, h->stream.late_ns);
     for (int cause = 0; cause < TW_CAUSES; ++cause) {
         o->overlap[cause] += by_cause[cause];
-        uint64_t part = o->g->late_ns[TW_PHASE_ITL][cause] - late_before[cause];
+        uint64_t part = o->g->lost[0].late_ns[TW_PHASE_ITL][cause] - late_before[cause];
         TW_CHECK(part <= by_cause[cause]);
         o->late[cause] += part;
     }
-    TW_CHECK_EQ(sum_of(late_before) + late, sum_of(o->g->late_ns[TW_PHASE_ITL]));
-    TW_CHECK_MEM(o->overlap, o->g->overlap_ns[TW_PHASE_ITL], sizeof o->overlap);
+    TW_CHECK_EQ(sum_of(late_before) + late, sum_of(o->g->lost[0].late_ns[TW_PHASE_ITL]));
+    TW_CHECK_MEM(o->overlap, o->g->lost[0].overlap_ns[TW_PHASE_ITL], sizeof o->overlap);
     h->rest[h->gaps++ % TW_RECENT] = (gap - late) / 64 * 64;
     h->last = o->now;
     oracle_typical(o, h);
@@ -913,8 +1040,8 @@ TW_TEST(stream_time_is_conserved) {
     }
     for (int k = 0; k < 2; ++k) overlap += streams[k].overlap_ns, late += streams[k].late_ns;
     TW_CHECK(late > 0 && late < overlap);
-    TW_CHECK_EQ(overlap, sum_of(g->overlap_ns[TW_PHASE_ITL]) + sum_of(g->overlap_ns[TW_PHASE_TTFT]));
-    TW_CHECK_EQ(late, sum_of(g->late_ns[TW_PHASE_ITL]) + sum_of(g->late_ns[TW_PHASE_TTFT]));
+    TW_CHECK_EQ(overlap, sum_of(g->lost[0].overlap_ns[TW_PHASE_ITL]) + sum_of(g->lost[0].overlap_ns[TW_PHASE_TTFT]));
+    TW_CHECK_EQ(late, sum_of(g->lost[0].late_ns[TW_PHASE_ITL]) + sum_of(g->lost[0].late_ns[TW_PHASE_TTFT]));
     uint64_t pause_overlap = 0, pause_late = 0, slow_overlap = 0, slow_late = 0, tail_late = 0;
     for (uint64_t n = 0; n < g->pause.head; ++n) {
         tw_pause_record r;
@@ -1296,7 +1423,10 @@ TW_MAIN(one_request_from_arrival_to_end, a_late_arrival_is_entry, closing_twice_
         an_abandoned_wait_is_one_before_the_first_token, slow_clients_are_told_apart, slow_records_say_whose_they_are,
         typical_is_the_median_of_the_last_16, a_new_stream_starts_with_its_label_sets_typical_gap,
         without_a_typical_gap_nothing_is_late, slow_is_over_20_ms_and_4_typical_gaps, late_is_not_overlap,
-        a_pause_charges_every_stream_it_touches, two_stamps_inside_one_open_pause_are_both_charged,
+        a_pause_charges_every_stream_it_touches, a_pause_of_the_engine_is_charged_to_the_engine,
+        a_slow_gap_names_the_others_that_held_it, a_pause_of_an_engine_that_serves_others_is_not_charged,
+        which_engine_is_not_known, a_first_token_s_late_part_is_its_own_process_s,
+        only_the_largest_shares_are_kept_and_the_sums_hold, two_stamps_inside_one_open_pause_are_both_charged,
         ttft_is_late_by_what_paused_before_entry, a_wrapped_ring_makes_overlap_a_lower_bound, late_is_split_exactly,
         overlap_and_late_match_brute_force, stream_time_is_conserved, fluidity_by_the_book,
         fluidity_matches_brute_force, fluidity_needs_both_deadlines, verdicts, tpot_is_judged_to_the_nanosecond, bounds_are_counted_one_by_one,

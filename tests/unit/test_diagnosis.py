@@ -582,6 +582,7 @@ def slow_gap(**changed: Any) -> Any:
         "model_name": "tiny",
         "route": "/v1/completions",
         "token": 17,
+        "others": (),
     }
     return SimpleNamespace(**{**members, **changed})
 
@@ -593,6 +594,17 @@ def test_a_slow_gap_in_one_line() -> None:
         "trace=4bf92f3577b34da6a3ce929d0e0e4736 route=/v1/completions model=tiny: "
         "coincided with up to 161 ms of generation 2; lost about 158 ms to generation 2; unexplained 5 ms"
     )
+
+
+def test_a_slow_gap_of_another_process_s_making() -> None:
+    """Whose pause it was, where it was not the stream's own process's."""
+    others = (
+        SimpleNamespace(source="engine", cause="gc2", overlap=0.15, late=0.15),
+        SimpleNamespace(source="worker", cause="policy", overlap=0.01, late=0.01),
+    )
+    line = format_slow(slow_gap(others=others))
+    assert "coincided with up to 161 ms of generation 2; lost about 158 ms to generation 2; " in line
+    assert "; of it in engine: 150 ms of generation 2; of it in worker: 10 ms of tailwatch's own freeze; unexplained" in line
 
 
 def test_a_slow_first_token() -> None:

@@ -18,16 +18,32 @@
 extern "C" {
 #endif
 
-#define TW_SOURCES 8      /* roles whose pauses are told apart; 0 is the stream's own process */
-#define TW_SOURCE_UNBOUND (TW_SOURCES - 1) /* of several engines one, and it is not known which */
 #define TW_BLAME_SPANS 512 /* stretches of a gap that are told apart; with more the rest is not looked at */
 
 /* Another process of the group. */
 typedef struct tw_peer {
     const tw_pause_clock *clock;
     uint64_t unit;        /* the engine it works for, 1 and up; 0: it delays nobody else's streams */
-    uint32_t source;      /* 1 .. TW_SOURCES - 2; larger ones count as the last of these */
+    uint32_t source;      /* its role, 1 .. TW_SOURCE_OTHER; anything else counts as TW_SOURCE_OTHER */
 } tw_peer;
+
+#define TW_COMPANY 254
+
+/* The peers whose pauses may delay streams of this process, and where each says that it stood still. Changed by the
+ * thread that reads it only (the GIL). */
+typedef struct tw_company {
+    uint32_t n;
+    const uint64_t *stop_ns[TW_COMPANY]; /* their lines of the group's page */
+    tw_peer peer[TW_COMPANY];            /* unit is never 0 here */
+} tw_company;
+
+/* Whether none that works for the unit (0: for any) stood still after since_ns, nor does. One load for each. */
+static inline bool tw_company_quiet_since(const tw_company *company, uint64_t unit, uint64_t since_ns) {
+    for (uint32_t i = 0; i < company->n; ++i)
+        if (__builtin_expect(__atomic_load_n(company->stop_ns[i], __ATOMIC_RELAXED) > since_ns, 0) &&
+            (unit == 0 || company->peer[i].unit == unit)) return false;
+    return true;
+}
 
 typedef struct tw_blame {
     uint64_t overlap_ns[TW_SOURCES][TW_CAUSES];

@@ -19,6 +19,12 @@ typedef enum tw_cause {
     TW_CAUSES
 } tw_cause;
 
+/* Roles whose pauses a process tells apart: its own is source 0; the last two are "other" (there are more roles than
+ * room) and "unbound" (of several engines one, and it is not known which). */
+#define TW_SOURCES 8
+#define TW_SOURCE_OTHER (TW_SOURCES - 2)
+#define TW_SOURCE_UNBOUND (TW_SOURCES - 1)
+
 /* What a stream was doing when it was delayed: waiting for its first token, or for the next one. */
 typedef enum tw_phase { TW_PHASE_TTFT, TW_PHASE_ITL, TW_PHASES } tw_phase;
 

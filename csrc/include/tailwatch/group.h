@@ -87,14 +87,19 @@ static inline void tw_group_tell(tw_group *group, uint64_t last_stop_ns) {
     __atomic_store_n(&group->page->line[group->at].stop_ns, last_stop_ns, __ATOMIC_RELAXED);
 }
 
-/* Whether no other process of the unit (0: of any) stood still after since_ns, nor does. One load a line. */
-bool tw_group_quiet_since(const tw_group *group, uint64_t unit, uint64_t since_ns);
+/* Lines of the page that were ever taken; at most TW_GROUP_LINES, whatever the page says. */
+uint32_t tw_group_lines(const tw_group *group);
 
-/* The segments in the directory, one after the other. dir: descriptor of a checked directory. Calls visit with each
- * file's name, a read-only mapping of all its bytes and their number, then unmaps it. A file that fails the checks
- * above is passed over and counted in *refused. visit returns false to stop. */
+/* Name of the file of a process's segment. out: TW_GROUP_NAME bytes. */
+void tw_group_file(char *out, uint64_t pid, uint64_t start_time);
+
+/* The segments in the directory, one after the other. dir: descriptor of a checked directory. For each file that wanted
+ * (NULL: all are) says yes to, visit is called with its name, a read-only mapping of all its bytes and their number. It
+ * returns true to keep the mapping, which is then the caller's; else it is unmapped. A file that fails the checks above
+ * is passed over and counted in *refused. */
+typedef bool (*tw_group_wanted)(void *to, const char *name);
 typedef bool (*tw_group_visit)(void *to, const char *name, const void *bytes, size_t len);
-tw_group_problem tw_group_each(int dir, tw_group_visit visit, void *to, uint64_t *refused);
+tw_group_problem tw_group_each(int dir, tw_group_wanted wanted, tw_group_visit visit, void *to, uint64_t *refused);
 
 /* Opens a directory that exists, to read it: -1 and *problem where it must not be used. */
 int tw_group_open_dir(const char *dir, tw_group_problem *problem);

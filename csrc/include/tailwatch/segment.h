@@ -1,7 +1,7 @@
 /* One process's page of memory: everything it measured, in one mapping of fixed size.
  *
- * One writer (the process, under its GIL), any readers. It is a private mapping today and laid out as the
- * shared one it becomes: magic, version, layout hash, owner, clocks, and no pointers. It is never unmapped
+ * One writer (the process, under its GIL), any readers. It holds no pointers, so that it may be a file that other
+ * processes map (group.h): magic, version, layout hash, owner and clocks say what it is. It is never unmapped
  * while the process lives, so an address of it may cross between extension modules.
  */
 #ifndef TAILWATCH_SEGMENT_H
@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 #define TW_SEGMENT_MAGIC UINT64_C(0x31574c4941543e21) /* "!>TAILW1" */
-#define TW_SEGMENT_VERSION 2
+#define TW_SEGMENT_VERSION 3
 #define TW_NAME_WORDS 16            /* 128 bytes: a model name or route, UTF-8, NUL-terminated, cut at a character */
 #define TW_NAME_BYTES (TW_NAME_WORDS * 8)
 #define TW_ROLE_WORDS 4
@@ -30,6 +30,7 @@ extern "C" {
 #define TW_TRACE_WORDS 5            /* 40 bytes: a trace id of 32 hexadecimal digits and its NUL */
 #define TW_SECONDS 3600             /* rolling windows: one slot a second, up to an hour */
 #define TW_SLOW_RING 256            /* the last slow gaps; a power of two */
+#define TW_SHARES 4                 /* of a slow gap's delay, by other processes: kept apart */
 #define TW_OCTAVES 32               /* octave o: gaps in [2^o, 2^(o+1)) us; the first and last are open-ended */
 #define TW_LABEL_SETS_LIMIT 4096
 #define TW_SHAPE_WORDS 8            /* 64 bytes: which frames, of which class or function; cut to 63 */
@@ -76,14 +77,29 @@ typedef struct tw_tail {
     uint64_t unexplained_ns;        /* the rest of what exceeds the typical gap */
 } tw_tail;
 
+/* Stream time that coincided with the pauses of one role, and what it cost; summed over streams. */
+typedef struct tw_lost {
+    uint64_t role[TW_ROLE_WORDS];
+    uint64_t overlap_ns[TW_PHASES][TW_CAUSES];
+    uint64_t late_ns[TW_PHASES][TW_CAUSES];
+} tw_lost;
+
+/* What another process's pauses of one cause did to one gap. */
+typedef struct tw_share {
+    uint64_t source;                /* of the segment's lost[] */
+    uint64_t cause;
+    uint64_t overlap_ns, late_ns;   /* overlap_ns 0: this share is empty */
+} tw_share;
+
 /* One slow gap. Valid when seq == its running number + 1. */
 typedef struct tw_slow_record {
     uint64_t seq;
     uint64_t end_ns;                /* monotonic */
     uint64_t phase;                 /* tw_phase */
     uint64_t gap_ns, typical_ns;
-    uint64_t overlap_ns[TW_CAUSES];
+    uint64_t overlap_ns[TW_CAUSES]; /* of all processes */
     uint64_t late_ns[TW_CAUSES];
+    tw_share share[TW_SHARES];      /* what others' pauses are of it, the largest; the rest is this process's own */
     uint64_t client_ns, accept_ns, unexplained_ns;
     uint64_t complete;              /* 0: the pause ring wrapped, overlap is a lower bound and late unknown */
     uint64_t series;                /* label set */
@@ -116,8 +132,7 @@ typedef struct tw_segment {
     tw_pause_clock pause;
     tw_histogram pauses[TW_CAUSES]; /* lengths of closed pauses: sum equals the pause word when none is open */
     tw_histogram queue_proxy, queue_accept, abandoned_wait, send_wait;
-    uint64_t overlap_ns[TW_PHASES][TW_CAUSES]; /* stream time: summed over streams */
-    uint64_t late_ns[TW_PHASES][TW_CAUSES];
+    tw_lost lost[TW_SOURCES];       /* 0: to this process's own pauses */
     uint64_t in_flight;             /* requests open now */
     uint64_t opened;                /* requests ever opened */
     uint64_t arrivals[TW_ARRIVALS];
@@ -142,6 +157,9 @@ size_t tw_segment_bytes(uint32_t max_label_sets);
  * ("other", "other"). role is cut to 31 bytes. */
 int tw_segment_create(tw_segment **out, const char *role, uint32_t max_label_sets, const tw_slo *slo, uint64_t slow_ns);
 
+/* The same in memory of the caller's: tw_segment_bytes(max_label_sets) zeros. Returns 0 or EINVAL. */
+int tw_segment_create_in(void *memory, const char *role, uint32_t max_label_sets, const tw_slo *slo, uint64_t slow_ns);
+
 /* Returns the mapping. Only for tests and for an install that failed half way: see above. */
 void tw_segment_destroy(tw_segment *g);
 
@@ -163,6 +181,9 @@ uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, co
 /* Counts a fallback of the fast SSE path: once more where shape and reason are known, else as a new kind, and as
  * ("other", "other") where there is no room. Texts are cleaned and cut as label names are. Not on the token path. */
 void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len);
+
+/* Number of the source with this role, 1 .. TW_SOURCE_OTHER - 1, made if there is room; else TW_SOURCE_OTHER. */
+uint32_t tw_segment_source(tw_segment *g, const char *role);
 
 /* The slot of monotonic time t, emptied if it held an older second. NULL for a time older than the slot's.
  * A reader takes a slot whose second it sees unchanged before (acquire) and after its counts. */

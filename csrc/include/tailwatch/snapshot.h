@@ -59,6 +59,12 @@ typedef struct tw_snapshot_fallback {
     uint64_t count;
 } tw_snapshot_fallback;
 
+/* Stream time lost to the pauses of one role. */
+typedef struct tw_snapshot_lost {
+    char role[TW_ROLE_WORDS * 8];
+    uint64_t overlap_ns[TW_PHASES][TW_CAUSES], late_ns[TW_PHASES][TW_CAUSES];
+} tw_snapshot_lost;
+
 typedef struct tw_snapshot {
     tw_clock_pair taken;
     uint64_t window_ns;                      /* since the oldest segment's creation, or of a difference */
@@ -66,13 +72,14 @@ typedef struct tw_snapshot {
     tw_snapshot_series *series;              /* sorted by model, then route */
     tw_snapshot_process *process;
     tw_counts *wait[4];                      /* TW_METRIC_QUEUE_PROXY .. SEND_WAIT; NULL: empty */
-    uint64_t overlap_ns[TW_PHASES][TW_CAUSES], late_ns[TW_PHASES][TW_CAUSES];
+    tw_snapshot_lost lost[TW_SOURCES];       /* each role once, in the order they came; more than fit are "other" */
+    uint32_t lost_count;
     uint64_t in_flight, opened, label_overflow, deadlines_due, deadlines_met;
     uint64_t arrivals[TW_ARRIVALS], drops[TW_DROPS], errors[TW_ERRORS];
     tw_slo slo;
     tw_tail tail[TW_PHASES][TW_OCTAVES];
     tw_second *seconds;                      /* TW_SECONDS of them, merged by second, ascending; unused at the front */
-    tw_slow_record *slow;                    /* newest last; .series indexes slow_series */
+    tw_slow_record *slow;                    /* newest last; .series indexes slow_series, .share[].source lost[] */
     uint32_t slow_count;
     tw_name *slow_series;                    /* pairs: model, route of each slow record */
     tw_snapshot_fallback *fallbacks;         /* by shape, then reason, each once; NULL: none */

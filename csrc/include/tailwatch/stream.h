@@ -24,6 +24,7 @@
 #define TAILWATCH_STREAM_H
 
 #include "tailwatch/segment.h"
+#include "tailwatch/blame.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,6 +47,8 @@ typedef struct tw_stream {
     tw_segment *segment;
     tw_series *series;
     const tw_layout *itl_layout;
+    const tw_company *company;      /* the processes it may wait for beside its own; NULL: none */
+    uint64_t unit;                  /* the engine that serves it; 0: not known */
     uint64_t last_ns;               /* the last stamp; before the first one: arrival */
     uint64_t alert_ns;              /* a longer gap takes the slow path */
     uint64_t worst_gap_ns;          /* longest gap so far */
@@ -76,6 +79,10 @@ typedef struct tw_stream {
  * proxy header adds before arrival, kept apart (0 = none). Records the queue stages. The label set starts as 0. */
 void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns,
                     tw_arrival source);
+
+/* Others' pauses count from now on: those of the unit's processes, or where that is 0, see tw_blame_gap. company: for as
+ * long as the stream is stamped; NULL: none. */
+void tw_stream_join(tw_stream *s, const tw_company *company, uint64_t unit);
 
 /* Puts the request under a label set (tw_segment_label). What was recorded before stays where it is. An index that
  * does not exist counts as 0. */

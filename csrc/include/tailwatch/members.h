@@ -1,0 +1,47 @@
+/* All segments of a group, mapped to be read: those of the living, and of the dead that nobody has folded yet.
+ *
+ * A reader's list. It never writes to the directory, and never trusts what it maps: a file is a member when
+ * tw_segment_valid() says so and its name is its owner's pid and start time. Who changes or uses the list holds the
+ * caller's own lock (the GIL); a mapping stays until the file is gone and the list has been renewed.
+ */
+#ifndef TAILWATCH_MEMBERS_H
+#define TAILWATCH_MEMBERS_H
+
+#include "tailwatch/segment.h"
+#include "tailwatch/blame.h"
+#include "tailwatch/group.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TW_MEMBERS 1024 /* files that are looked at; more are counted as refused */
+
+typedef struct tw_member {
+    const tw_segment *segment;
+    size_t bytes;
+    char name[TW_GROUP_NAME];
+} tw_member;
+
+typedef struct tw_members {
+    uint32_t n;
+    uint64_t refused;            /* files passed over at the last renewal */
+    tw_member member[TW_MEMBERS];
+} tw_members;
+
+/* Makes the list what the directory holds: maps what is new, unmaps what is gone. except: a file's name that is left
+ * out (one's own), or NULL. Zeroed memory is an empty list. TW_GROUP_SYSTEM when the directory cannot be read; the list
+ * is then as it was. */
+tw_group_problem tw_members_renew(tw_members *members, int dir, const char *except);
+
+/* Unmaps all. */
+void tw_members_clear(tw_members *members);
+
+/* Those whose pauses may delay streams of this process: living members on the page whose unit is not 0, but for the
+ * group's own line. Roles become sources of own. */
+void tw_members_company(const tw_members *members, const tw_group *group, tw_segment *own, tw_company *company);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,177 @@
+/* Who is found in a group's directory, what a reader makes of files that lie, and whose pauses count for whom. */
+#include "tailwatch/members.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tw_test.h"
+
+static char root[64], dir[96];
+
+static void begin(void) {
+    strcpy(root, "/tmp/tw_members_XXXXXX");
+    if (mkdtemp(root) == NULL) abort();
+    snprintf(dir, sizeof dir, "%s/group", root);
+}
+
+static void end(void) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    if (system(command) != 0) abort();
+}
+
+static tw_segment *member(tw_group *group, const char *role, uint64_t unit) {
+    if (tw_group_join(group, dir, unit) != TW_GROUP_FINE) return NULL;
+    if (tw_group_segment(group, tw_segment_bytes(1)) != TW_GROUP_FINE) return NULL;
+    return tw_segment_create_in(group->segment, role, 1, NULL, 0) == 0 ? group->segment : NULL;
+}
+
+/* A child that joins, says so, and lives until it is told to go; it dies without leaving. */
+typedef struct child { pid_t pid; int go; } child;
+
+static child start(const char *role, uint64_t unit, uint64_t pause_ns) {
+    int ready[2], go[2];
+    char byte = 0;
+    if (pipe(ready) != 0 || pipe(go) != 0) abort();
+    const pid_t pid = fork();
+    if (pid == 0) {
+        tw_group group;
+        tw_segment *segment = member(&group, role, unit);
+        if (segment == NULL) _exit(1);
+        tw_pause_begin(&segment->pause, TW_CAUSE_GC2, 1000000);
+        tw_segment_pause_end(segment, 1000000 + pause_ns, NULL);
+        tw_group_tell(&group, segment->pause.last_stop_ns);
+        close(go[1]);
+        if (write(ready[1], "r", 1) != 1 || read(go[0], &byte, 1) < 0) _exit(2);
+        _exit(0);
+    }
+    close(ready[1]), close(go[0]);
+    TW_CHECK_EQ(1, read(ready[0], &byte, 1));
+    close(ready[0]);
+    return (child){pid, go[1]};
+}
+
+static void stop(child c) {
+    if (write(c.go, "g", 1) != 1) abort(); /* later children hold copies of this end: closing it says nothing */
+    close(c.go);
+    waitpid(c.pid, NULL, 0);
+}
+
+static tw_members *list(void) {
+    tw_members *members = calloc(1, sizeof *members);
+    TW_REQUIRE(members != NULL);
+    return members;
+}
+
+TW_TEST(all_are_found_but_oneself) {
+    begin();
+    tw_group own;
+    TW_CHECK(member(&own, "api", 0) != NULL);
+    child a = start("engine", 1, 300000), b = start("worker", 1, 400000);
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK_EQ(2, members->n);
+    TW_CHECK_EQ(0, members->refused);
+    const tw_segment *first = members->member[0].segment;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK(first == members->member[0].segment); /* mapped once */
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, NULL));
+    TW_CHECK_EQ(3, members->n);
+    tw_members_clear(members);
+    free(members);
+    stop(a), stop(b);
+    tw_group_leave(&own);
+    end();
+}
+
+TW_TEST(the_dead_are_found_until_their_file_is_gone) {
+    begin();
+    tw_group own;
+    TW_CHECK(member(&own, "api", 0) != NULL);
+    child a = start("engine", 1, 300000);
+    stop(a);
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK_EQ(1, members->n);
+    TW_CHECK_EQ(300000, tw_pause_total_ns(&members->member[0].segment->pause, TW_CAUSE_GC2, 1));
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, members->member[0].name);
+    TW_CHECK(unlink(path) == 0);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK_EQ(0, members->n);
+    free(members);
+    tw_group_leave(&own);
+    end();
+}
+
+TW_TEST(a_pause_of_the_engine_s_process_reaches_the_stream) {
+    begin();
+    tw_group own;
+    tw_segment *segment = member(&own, "api", 0);
+    TW_CHECK(segment != NULL);
+    child engine = start("engine", 1, 500000), api = start("api", 0, 900000);
+    tw_members *members = list();
+    tw_company *company = calloc(1, sizeof *company);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    tw_members_company(members, &own, segment, company);
+    TW_CHECK_EQ(1, company->n);
+    TW_CHECK_EQ(1, company->peer[0].unit);
+    tw_blame blame;
+    TW_CHECK(!tw_company_quiet_since(company, 0, 1000000));
+    TW_CHECK(tw_company_quiet_since(company, 0, 1500000));
+    tw_blame_gap(&segment->pause, company->peer, company->n, 0, 1200000, 9000000, &blame);
+    TW_CHECK_EQ(300000, blame.overlap_ns[company->peer[0].source][TW_CAUSE_GC2]);
+    char role[TW_ROLE_WORDS * 8];
+    tw_words_get(segment->lost[company->peer[0].source].role, TW_ROLE_WORDS, role);
+    TW_CHECK_STR("engine", role);
+    tw_members_clear(members);
+    free(members), free(company);
+    stop(engine), stop(api);
+    tw_group_leave(&own);
+    end();
+}
+
+static void write_file(const char *name, const void *bytes, size_t len) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    const int file = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    TW_CHECK(file >= 0 && write(file, bytes, len) == (ssize_t)len);
+    close(file);
+}
+
+TW_TEST(files_that_lie_are_counted) {
+    begin();
+    tw_group own;
+    tw_segment *segment = member(&own, "api", 0);
+    const size_t bytes = tw_segment_bytes(1);
+    char *copy = malloc(bytes);
+    memcpy(copy, segment, bytes);
+    write_file("1-1.seg", copy, bytes);        /* another's name */
+    write_file("2-2.seg", copy, bytes - 8);    /* torn */
+    ((tw_segment *)(void *)copy)->header.layout_hash++;
+    write_file("3-3.seg", copy, bytes);        /* another layout */
+    write_file("4-4.seg", "short", 5);
+    memset(copy, 0xff, bytes);
+    write_file("5-5.seg", copy, bytes);
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, NULL));
+    TW_CHECK_EQ(1, members->n);
+    TW_CHECK_EQ(5, members->refused);
+    tw_members_clear(members);
+    free(members), free(copy);
+    tw_group_leave(&own);
+    end();
+}
+
+TW_TEST(a_list_of_no_directory_stays_as_it_was) {
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_SYSTEM, tw_members_renew(members, -1, NULL));
+    TW_CHECK_EQ(0, members->n);
+    free(members);
+}
+
+TW_MAIN(all_are_found_but_oneself, the_dead_are_found_until_their_file_is_gone,
+        a_pause_of_the_engine_s_process_reaches_the_stream, files_that_lie_are_counted,
+        a_list_of_no_directory_stays_as_it_was)
