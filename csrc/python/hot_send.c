@@ -203,8 +203,15 @@ static void see_bytes(SendObject *self, const char *data, Py_ssize_t len, uint64
     else book(self, &seen, now);
 }
 
+/* What nobody noted and a label needs: read off the frame itself. */
+static void see_model_of(SendObject *self, PyObject *frame) {
+    tw_scan_result seen;
+    tw_scan_feed(self->scan, PyBytes_AsString(frame), (size_t)PyBytes_Size(frame), &seen);
+    if (seen.model != NULL) see_model(self, &seen);
+}
+
 /* A frame that one of our encoders made: what it holds is known. */
-static void see_frame(SendObject *self, const tw_facts *facts, uint64_t now) {
+static void see_frame(SendObject *self, PyObject *frame, const tw_facts *facts, uint64_t now) {
     const bool plain = facts->tokens > 0 && facts->usage_tokens == 0 && !(facts->error | facts->done);
     if (self->stream->stream.body_ns == 0) tw_stream_body(&self->stream->stream, now);
     if (__builtin_expect(plain && self->labelled && !self->stream->by_hand, 1)) {
@@ -216,6 +223,8 @@ static void see_frame(SendObject *self, const tw_facts *facts, uint64_t now) {
     if (facts->model != NULL) {
         seen.model = PyBytes_AsString(facts->model);
         seen.model_len = (size_t)PyBytes_Size(facts->model);
+    } else if (self->model_len == 0 && !self->labelled) {
+        see_model_of(self, frame);
     }
     book(self, &seen, now);
 }
@@ -226,7 +235,7 @@ __attribute__((noinline)) static bool saw_frame(SendObject *self, PyObject *body
     if (self->scan == NULL || self->scan->framing != TW_FRAMING_SSE || !tw_scan_between(self->scan)) return false;
     const tw_facts *facts = frame_take(body, &maker);
     if (facts == NULL) return false;
-    see_frame(self, facts, now);
+    see_frame(self, body, facts, now);
     Py_XDECREF(maker);
     return true;
 }

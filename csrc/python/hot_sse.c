@@ -20,12 +20,14 @@
 
 #define NOTED 64
 #define NOTED_BYTES 16384 /* longer frames are not held */
-#define TOLD 1024
-#define TOLD_PLACES 8     /* where one frame may stand */
+#define TOLD 4096
+#define TOLD_PLACES 16    /* where one frame may stand */
+#define TOLD_BYTES (4u << 20) /* of all of them; what finds no room is scanned */
 
 static struct { PyObject *frame, *owner; const tw_facts *facts; } noted[NOTED];
 static struct { PyObject *frame; tw_facts facts; } told[TOLD]; /* facts.model is held */
 static size_t tellings;   /* entries of told[] in use */
+static size_t told_bytes; /* of their frames */
 static bool noting;
 size_t frames_held;
 
@@ -72,12 +74,14 @@ static PyObject *told_clear(size_t at) {
     told[at].frame = NULL;
     tellings--;
     frames_held--;
+    told_bytes -= (size_t)PyBytes_Size(frame);
     Py_DECREF(frame);
     return told[at].facts.model;
 }
 
 static void tell(PyObject *frame, const tw_facts *facts) {
-    const size_t at = told_place(frame);
+    const size_t at = told_place(frame), bytes = (size_t)PyBytes_Size(frame);
+    if (told_bytes + bytes > TOLD_BYTES) return;
     PyObject *model = facts->model == NULL ? NULL : Py_NewRef(facts->model);
     Py_INCREF(frame);
     PyObject *old_model = told_clear(at);
@@ -86,6 +90,7 @@ static void tell(PyObject *frame, const tw_facts *facts) {
     told[at].facts.model = model;
     tellings++;
     frames_held++;
+    told_bytes += bytes;
     Py_XDECREF(old_model);
 }
 
@@ -110,15 +115,50 @@ const tw_facts *frame_take(PyObject *object, PyObject **owner) {
     return noted[at].facts;
 }
 
+/* forget_frames(): nobody is left to send them. */
+PyObject *hot_forget_frames(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    noting = false;
+    for (size_t at = 0; at < TOLD; at++) {
+        PyObject *model = told_clear(at);
+        Py_XDECREF(model);
+    }
+    for (size_t at = 0; at < NOTED; at++) {
+        PyObject *frame = noted[at].frame, *owner = noted[at].owner;
+        noted[at].frame = noted[at].owner = NULL;
+        frames_held -= frame != NULL;
+        Py_XDECREF(frame);
+        Py_XDECREF(owner);
+    }
+    Py_RETURN_NONE;
+}
+
+/* 0 to 2^32 - 1. -1: an exception is set. */
+static int take_count(PyObject *value, uint32_t *out) {
+    const unsigned long long count = PyLong_AsUnsignedLongLong(value);
+    if (PyErr_Occurred()) return -1;
+    if (count > UINT32_MAX) return PyErr_SetString(PyExc_OverflowError, "note(): expected counts below 2**32"), -1;
+    *out = (uint32_t)count;
+    return 0;
+}
+
+static int take_truth(PyObject *value, bool *out) {
+    const int truth = PyObject_IsTrue(value);
+    *out = truth == 1;
+    return truth < 0 ? -1 : 0;
+}
+
 PyObject *hot_note(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     (void)module;
     if (nargs != 6 || !PyBytes_CheckExact(args[0])) {
         PyErr_SetString(PyExc_TypeError, "note() takes bytes, tokens, choice, usage_tokens, done and error");
         return NULL;
     }
-    tw_facts facts = {(uint32_t)PyLong_AsUnsignedLong(args[1]), (uint32_t)PyLong_AsUnsignedLong(args[2]),
-                      PyLong_AsUnsignedLongLong(args[3]), PyObject_IsTrue(args[4]) == 1, PyObject_IsTrue(args[5]) == 1, NULL};
-    if (PyErr_Occurred()) return NULL;
+    tw_facts facts = {0, 0, 0, false, false, NULL};
+    uint32_t usage = 0;
+    if (take_count(args[1], &facts.tokens) < 0 || take_count(args[2], &facts.choice) < 0 || take_count(args[3], &usage) < 0 ||
+        take_truth(args[4], &facts.done) < 0 || take_truth(args[5], &facts.error) < 0) return NULL;
+    facts.usage_tokens = usage;
     PyObject *owner = NULL;
     const tw_facts *known = frame_take(args[0], &owner); /* its template knows the model */
     if (known != NULL) facts.model = known->model;
@@ -288,33 +328,55 @@ static PyObject *template_fill(PyObject *object, PyObject *const *values, Py_ssi
     return frame;
 }
 
-/* A frame as it may come out, looked at once: what it holds, all of them do. Numbers may stand for usage, and n texts
- * for n choices: such a frame is scanned when it is sent. */
-static int learn_facts(TemplateObject *self) {
-    static const char sample[] = "x";
+/* What a scan finds in a frame whose texts are all the sample. false: out of memory. */
+static bool scan_sample(TemplateObject *self, const char *sample, tw_scan *scan, PyObject **frame, tw_scan_result *seen) {
     tw_filling fillings[TW_FRAME_HOLES];
-    uint32_t texts = 0;
     for (uint32_t i = 0; i < self->frame.holes; i++) {
         const bool number = self->numbers >> i & 1;
-        texts += !number;
-        fillings[i] = (tw_filling){number ? "1" : sample, 1, 0, number};
+        fillings[i] = (tw_filling){number ? "1" : sample, number ? 1 : strlen(sample), 0, number};
     }
-    PyObject *frame = make(self, fillings);
-    tw_scan *scan = frame == NULL ? NULL : PyMem_Malloc(sizeof *scan);
-    tw_scan_result seen;
-    if (scan == NULL) {
-        Py_XDECREF(frame);
-        return -1;
-    }
+    if ((*frame = make(self, fillings)) == NULL) return false;
     tw_scan_init(scan, TW_FRAMING_SSE);
-    tw_scan_feed(scan, PyBytes_AsString(frame), (size_t)PyBytes_Size(frame), &seen);
-    self->known = tw_scan_between(scan) && seen.events <= 1 && seen.tokens <= 1 && texts <= 1 && !seen.cut &&
-                  (seen.usage_tokens == 0 || self->numbers == 0);
-    self->facts = (tw_facts){seen.tokens, seen.choice[0], seen.usage_tokens, seen.done, seen.error, NULL};
-    if (seen.model != NULL) self->facts.model = PyBytes_FromStringAndSize(seen.model, (Py_ssize_t)seen.model_len);
-    PyMem_Free(scan);
-    Py_DECREF(frame);
-    return seen.model != NULL && self->facts.model == NULL ? -1 : 0;
+    tw_scan_feed(scan, PyBytes_AsString(*frame), (size_t)PyBytes_Size(*frame), seen);
+    return true;
+}
+
+static bool same_facts(const tw_scan_result *a, const tw_scan_result *b) {
+    return a->tokens == b->tokens && a->events == b->events && a->choice[0] == b->choice[0] && a->done == b->done &&
+           a->error == b->error && a->cut == b->cut && a->usage_tokens == b->usage_tokens && a->model_len == b->model_len &&
+           (a->model_len == 0 || memcmp(a->model, b->model, a->model_len) == 0);
+}
+
+static uint32_t texts_in(const TemplateObject *self) {
+    uint32_t texts = 0;
+    for (uint32_t i = 0; i < self->frame.holes; i++) texts += !(self->numbers >> i & 1);
+    return texts;
+}
+
+/* Two frames as they may come out, looked at once: what both hold, all of them do. Where the texts decide it, or numbers
+ * may stand for usage, or n texts for n choices, a frame is scanned when it is sent. */
+static int learn_with(TemplateObject *self, tw_scan *scans) {
+    PyObject *frame = NULL, *other = NULL;
+    tw_scan_result seen, also;
+    int done = scan_sample(self, "x", &scans[0], &frame, &seen) && scan_sample(self, "message_stop", &scans[1], &other, &also);
+    if (done) {
+        self->known = tw_scan_between(&scans[0]) && tw_scan_between(&scans[1]) && same_facts(&seen, &also) && seen.events <= 1 &&
+                      seen.tokens <= 1 && texts_in(self) <= 1 && !seen.cut && (seen.usage_tokens == 0 || self->numbers == 0);
+        self->facts = (tw_facts){seen.tokens, seen.choice[0], seen.usage_tokens, seen.done, seen.error, NULL};
+        if (seen.model != NULL) self->facts.model = PyBytes_FromStringAndSize(seen.model, (Py_ssize_t)seen.model_len);
+        done = seen.model == NULL || self->facts.model != NULL;
+    }
+    Py_XDECREF(frame);
+    Py_XDECREF(other);
+    return done ? 0 : -1;
+}
+
+static int learn_facts(TemplateObject *self) {
+    tw_scan *scans = PyMem_Calloc(2, sizeof *scans);
+    if (scans == NULL) return PyErr_NoMemory(), -1;
+    const int failed = learn_with(self, scans);
+    PyMem_Free(scans);
+    return failed;
 }
 
 /* One hole: (offset in the literal, whether it holds a number). */
@@ -456,9 +518,7 @@ static int set_template(PyObject *object, PyObject *value, void *unused) {
     (void)unused;
     EncoderObject *self = (EncoderObject *)object;
     if (value == Py_None) return encoder_clear(object);
-    PyObject *type = PyObject_GetAttrString(object, "_template_type");
-    const int is_template = type != NULL && value != NULL && (PyObject *)Py_TYPE(value) == type;
-    Py_XDECREF(type);
+    const int is_template = value != NULL && PyType_GetSlot(Py_TYPE(value), Py_tp_dealloc) == (void *)template_dealloc;
     const TemplateObject *template = (TemplateObject *)value;
     if (!is_template || !((template->frame.holes == 1 && template->numbers == 0) ||
                           (template->frame.holes == 2 && (template->numbers == 1 || template->numbers == 2)))) {
@@ -497,23 +557,50 @@ static void encoder_dealloc(PyObject *object) {
     Py_DECREF((PyObject *)type);
 }
 
-static PyMethodDef content_method = {
-    "content", FASTCALL(encoder_content), METH_FASTCALL | METH_KEYWORDS,
-    "content($self, text, /, *args, **kwargs)\n--\n\nThe frame of generated text: bytes, ready to send."};
+static const char content_text[] =
+    "content($self, text, /, **options)\n--\n\n"
+    "The frame of a piece of generated text: bytes, ready to send.\n\n"
+    "index: its choice. tokens: how many tokens the text is, for tailwatch's counts. logprobs, usage: what goes there,\n"
+    "where the stream has them. With text alone it is made by one allocation and a copy.";
+static PyMethodDef content_method = {"content", FASTCALL(encoder_content), METH_FASTCALL | METH_KEYWORDS, content_text};
+
+/* Whether what the subclass would inherit as content() is ours, a method made in C: somebody else's, in it or before us,
+ * stays. */
+static int inherits_ours(PyObject *encoder, PyObject *subclass) {
+    PyObject *found = PyObject_GetAttrString(subclass, "content"), *ours = PyObject_GetAttrString(encoder, "content");
+    const int same = found != NULL && ours != NULL && Py_TYPE(found) == Py_TYPE(ours);
+    Py_XDECREF(found);
+    Py_XDECREF(ours);
+    PyErr_Clear();
+    return same;
+}
 
 /* Each subclass gets the method as its own: CPython calls an inherited C method by its slow path. */
-static PyObject *encoder_init_subclass(PyObject *subclass, PyObject *unused) {
-    (void)unused;
+static int give_content(PyObject *encoder, PyObject *subclass) {
+    if (!inherits_ours(encoder, subclass)) return 0;
     PyObject *method = PyDescr_NewMethod((PyTypeObject *)subclass, &content_method);
     const int failed = method == NULL || PyObject_SetAttrString(subclass, "content", method) < 0;
     Py_XDECREF(method);
-    return failed ? NULL : Py_NewRef(Py_None);
+    return failed ? -1 : 0;
+}
+
+/* super().__init_subclass__(**kwargs), then ours. The type before us in the subclass's order is Encoder itself, which
+ * its own attribute names. */
+static PyObject *encoder_init_subclass(PyObject *subclass, PyObject *args, PyObject *kwargs) {
+    PyObject *encoder = PyObject_GetAttrString(subclass, "_encoder_type"), *above = NULL, *next = NULL, *result = NULL;
+    if (encoder != NULL) above = PyObject_CallFunctionObjArgs((PyObject *)&PySuper_Type, encoder, subclass, NULL);
+    if (above != NULL) next = PyObject_GetAttrString(above, "__init_subclass__");
+    if (next != NULL) result = PyObject_Call(next, args, kwargs);
+    if (result != NULL && give_content(encoder, subclass) < 0) Py_CLEAR(result);
+    Py_XDECREF(encoder);
+    Py_XDECREF(above);
+    Py_XDECREF(next);
+    return result;
 }
 
 static PyMethodDef encoder_methods[] = {
-    {"content", FASTCALL(encoder_content), METH_FASTCALL | METH_KEYWORDS,
-     "content($self, text, /, *args, **kwargs)\n--\n\nThe frame of generated text: bytes, ready to send."},
-    {"__init_subclass__", encoder_init_subclass, METH_CLASS | METH_NOARGS, NULL},
+    {"content", FASTCALL(encoder_content), METH_FASTCALL | METH_KEYWORDS, content_text},
+    {"__init_subclass__", (PyCFunction)(void (*)(void))encoder_init_subclass, METH_CLASS | METH_VARARGS | METH_KEYWORDS, NULL},
     {NULL, NULL, 0, NULL}};
 static PyMemberDef encoder_members[] = {
     {"_sequence", T_ULONGLONG, offsetof(EncoderObject, sequence), 0, "Number of the next numbered frame."},

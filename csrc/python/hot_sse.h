@@ -28,6 +28,8 @@ const tw_facts *frame_take(PyObject *object, PyObject **owner);
 
 /* copy(frame, /): an allocation and a memcpy, the floor that benchmarks compare an encoder with. */
 PyObject *hot_copy(PyObject *module, PyObject *frame);
+/* forget_frames(): keeps none from now on, until there is a core again. */
+PyObject *hot_forget_frames(PyObject *module, PyObject *unused);
 /* note(frame, tokens, choice, usage_tokens, done, error, /) -> frame: for frames that were not made from a template. */
 PyObject *hot_note(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 

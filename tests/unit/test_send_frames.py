@@ -124,6 +124,62 @@ def test_many_told_before_the_first_is_sent() -> None:
     assert Exchange().say(*frames).end().tokens == 3 * len(texts)
 
 
+def test_a_frame_without_a_known_model_is_read_for_it() -> None:
+    """What note() tells of a frame that no template made: its model still comes from its bytes."""
+    frame = copied(template().splice("two tokens"))
+    seen = Exchange().say(_hot.note(frame, 2, 1, 0, False, False)).end()
+    assert (seen.tokens, seen.labels) == (2, [("m", "/r")])
+
+
+def test_what_is_never_sent_is_bounded() -> None:
+    """4 MiB of frames with a count of their own are held, and none once the last watch is gone."""
+    _ = Exchange()
+    content = template()
+    frames = [_hot.note(content.splice("x" * 2**20), 2, 1, 0, False, False) for _ in range(16)]
+    counts = [sys.getrefcount(frame) for frame in frames]
+    assert counts.count(max(counts)) == 3
+    _hot.forget_frames()
+    assert {sys.getrefcount(frame) for frame in frames} == {min(counts)}
+
+
+@pytest.mark.parametrize("text", ["real-model", "x"])
+def test_a_hole_that_decides_what_the_frame_is(text: str) -> None:
+    """Where the text is the model, or the event's kind, the frame is scanned."""
+    frame = b'data: {"model":"","choices":[{"delta":{"content":"hi"}}]}\n\n'
+    made = _hot.Template(frame, ((len(b'data: {"model":"'), False),))
+    assert not made.known
+    assert Exchange().say(made.splice(text)).end().labels == [(text, "/r")]
+
+
+def test_a_subclass_may_have_its_own_content() -> None:
+    """Whoever overrides content(), in the class or in one before ours, is called; and other bases hear of it."""
+    heard: list[type] = []
+
+    class Registry:
+        def __init_subclass__(cls, **kwargs: Any) -> None:
+            heard.append(cls)
+            super().__init_subclass__(**kwargs)
+
+    class Redacting:
+        def content(self, text: str) -> str:
+            return "[redacted]"
+
+    class Own(_hot.Encoder):
+        def content(self, text: str) -> str:  # type: ignore[override]
+            return "mine"
+
+    class Mixed(Redacting, _hot.Encoder, Registry):  # type: ignore[misc]
+        pass
+
+    class Plain(_hot.Encoder, Registry):
+        __slots__ = ()
+
+    assert (Own().content("x"), Mixed().content("x"), heard) == ("mine", "[redacted]", [Mixed, Plain])
+    plain = Plain()
+    plain._template = template()
+    assert plain.content("a") == template().splice("a")
+
+
 @pytest.mark.parametrize("n", [1, 64, 500])
 def test_any_number_made_before_the_first_is_sent(n: int) -> None:
     """Those that found no place in the table are scanned; none is lost."""
