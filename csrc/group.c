@@ -228,6 +228,51 @@ tw_group_problem tw_group_segment(tw_group *group, size_t bytes) {
     return problem;
 }
 
+/* The memory becomes the file. */
+static tw_group_problem map_over(int file, void *memory, size_t bytes) {
+    struct stat s;
+    const tw_group_problem problem = check_file(file, &s);
+    if (problem != TW_GROUP_FINE) return problem;
+    if ((size_t)s.st_size != bytes) return TW_GROUP_FOREIGN;
+    const void *at = mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
+    return at == MAP_FAILED ? system_problem() : TW_GROUP_FINE;
+}
+
+/* The file gets the content first, through a mapping elsewhere: at no instant is the address without it. */
+static tw_group_problem move_into_file(int dir, const char *name, void *memory, size_t bytes) {
+    void *copy;
+    tw_group_problem problem = make_file(dir, name, bytes, &copy);
+    if (problem != TW_GROUP_FINE) return problem;
+    memcpy(copy, memory, bytes);
+    munmap(copy, bytes);
+    const int file = openat(dir, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    problem = file < 0 ? system_problem() : map_over(file, memory, bytes);
+    if (file >= 0) close(file);
+    if (problem != TW_GROUP_FINE) unlinkat(dir, name, 0);
+    return problem;
+}
+
+tw_group_problem tw_group_share(tw_group *group, void *memory, size_t bytes) {
+    const tw_group_line *line = &group->page->line[group->at];
+    tw_group_file(group->name, tw_load(&line->pid), tw_load(&line->start_time));
+    const tw_group_problem problem = move_into_file(group->dir, group->name, memory, bytes);
+    if (problem != TW_GROUP_FINE) return problem;
+    group->segment = memory;
+    group->segment_bytes = bytes;
+    return TW_GROUP_FINE;
+}
+
+int tw_group_unshare(tw_group *group, bool kept) {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS, access = PROT_READ | PROT_WRITE;
+    void *copy = kept ? mmap(NULL, group->segment_bytes, access, flags, -1, 0) : NULL;
+    if (copy == MAP_FAILED) return ENOMEM;
+    if (kept) memcpy(copy, group->segment, group->segment_bytes);
+    const bool done = mmap(group->segment, group->segment_bytes, access, flags | MAP_FIXED, -1, 0) != MAP_FAILED;
+    if (kept && done) memcpy(group->segment, copy, group->segment_bytes);
+    if (kept) munmap(copy, group->segment_bytes);
+    return done ? 0 : ENOMEM;
+}
+
 void tw_group_forget(tw_group *group) {
     if (group->dir >= 0) close(group->dir);
     memset(group, 0, sizeof *group);

@@ -171,6 +171,11 @@ void tw_segment_reset(tw_segment *g) {
     segment_fill(g, role, max_label_sets);
 }
 
+void tw_segment_set_role(tw_segment *g, const char *role) {
+    tw_words_set(g->header.role, TW_ROLE_WORDS, role, strlen(role));
+    tw_words_set(g->lost[0].role, TW_ROLE_WORDS, role, strlen(role));
+}
+
 bool tw_segment_valid(const tw_segment *g, size_t bytes) {
     if (g == NULL || bytes < sizeof(tw_segment)) return false;
     const tw_header *h = &g->header;

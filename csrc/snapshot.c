@@ -438,6 +438,7 @@ static int fallbacks_take(tw_snapshot *s, const tw_segment *const *segments, siz
 static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t now_ns) {
     tw_words_get(g->header.role, TW_ROLE_WORDS, to->role);
     to->pid = g->header.pid;
+    to->created_ns = g->header.created.monotonic_ns;
     to->bytes = g->header.bytes;
     to->last_stop_ns = tw_load(&g->pause.last_stop_ns);
     to->pauses_lost = tw_load(&g->pause.lost);
@@ -450,6 +451,13 @@ static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t n
     return error;
 }
 
+/* Whoever takes the snapshot: a process's index is its place among those of its role, the oldest first. */
+static int process_compare(const void *left, const void *right) {
+    const tw_snapshot_process *a = left, *b = right;
+    if (a->created_ns != b->created_ns) return a->created_ns < b->created_ns ? -1 : 1;
+    return (a->pid > b->pid) - (a->pid < b->pid);
+}
+
 static int processes_take(tw_snapshot *s, const tw_segment *const *segments, size_t n) {
     s->process = tw_calloc(n, sizeof *s->process);
     if (!s->process) return ENOMEM;
@@ -457,6 +465,7 @@ static int processes_take(tw_snapshot *s, const tw_segment *const *segments, siz
     int error = 0;
     for (size_t i = 0; i < n && !error; i++)
         error = process_take(&s->process[i], segments[i], s->taken.monotonic_ns);
+    qsort(s->process, n, sizeof *s->process, process_compare);
     return error;
 }
 

@@ -20,6 +20,9 @@ def jiffy_ns() -> int:
 def copy(frame: bytes, /) -> bytes:
     """An allocation and a memcpy: the floor that benchmarks compare an encoder with."""
 
+def forget_frames() -> None:
+    """Let go of the frames that were made and not sent, and keep none until there is a Core again."""
+
 def note(frame: bytes, tokens: int, choice: int, usage_tokens: int, done: bool, error: bool, /) -> bytes:
     """Say what a frame holds that is sent next, so that Send does not scan it; gives the frame back."""
 
@@ -172,6 +175,20 @@ class Core:
     def count_drop(self, reason: int) -> None: ...
     def count_fallback(self, shape: str, reason: str, /) -> None:
         """Count a frame that the fast SSE path left to the server. A full table counts it as ("other", "other")."""
+    def join(self, dir: str, unit: int, /) -> str | None:
+        """Share the segment in a group's directory; unit: the engine this process works for, 0: none. None, or why
+        not: the segment is then private, as before."""
+    def leave(self) -> None:
+        """Take it back: the numbers stay. Remove its file."""
+    def renew(self) -> bool:
+        """Look for members that came or went. Whether the list may have changed."""
+    def members(self) -> list[int]:
+        """Addresses of the others' segments, good until the next renew() or leave()."""
+    @property
+    def joined(self) -> bool: ...
+    @property
+    def refused(self) -> int:
+        """Files in the group's directory that are no segments of this version."""
     def streamed(self) -> list[str]:
         """Routes that turned out to stream since the last call."""
     def reset(self) -> None:

@@ -1,4 +1,5 @@
-"""The command line: demo, doctor. Exit status 0: success; 1: a finding to act on, or a failure; 2: a wrong call."""
+"""The command line: demo, doctor, run. Exit status 0: success; 1: a finding to act on, or a failure; 2: a wrong call;
+that of the command itself for run."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailwatch import demo, proof
+from tailwatch import demo, proof, run
 from tailwatch.diagnosis import (
     DiagnosisContext,
     Finding,
@@ -54,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands)
     _add_doctor(commands)
+    _add_run(commands)
     return parser
 
 
@@ -78,6 +80,16 @@ def _add_doctor(commands: Any) -> None:
     command.add_argument("--slow", action="store_true", help="also list the slow gaps, one a line, the newest first")
     command.add_argument("--json", type=Path, metavar="FILE", help="write what was printed")
     command.set_defaults(run=_doctor)
+
+
+def _add_run(commands: Any) -> None:
+    about = "run a server's own command with every Python process of it watched, and nothing in it changed"
+    command = commands.add_parser(
+        "run", help=about, description=about, usage="tailwatch run [--option=value ...] -- CMD ARGS...",
+        epilog=f"Options, as of install(): {', '.join(run.OFFERED)}.", allow_abbrev=False,
+    )  # fmt: skip
+    run.add_arguments(command)
+    command.set_defaults(run=run.main)
 
 
 def _doctor(parsed: argparse.Namespace) -> int:

@@ -24,10 +24,10 @@ GC_POLICIES = ("freeze", "observe", "off")
 UNAVAILABLE = frozenset(
     {
         *("gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "exposition", "exemplars", "otel"),
-        *("orca", "server_timing", "sse_timing", "page", "page_token", "dir"),
+        *("orca", "server_timing", "sse_timing", "page", "page_token"),
     }
 )
-_NOT_OPTIONS = frozenset({"TAILWATCH", "TAILWATCH_DIR"})
+_NOT_OPTIONS = frozenset({"TAILWATCH"})
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 _ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}")
@@ -52,6 +52,8 @@ class Config:
         max_label_sets: (model, route) pairs kept apart, 1 to 4096; further ones become "other".
         trust_request_start: believe the X-Request-Start header of a proxy.
         fast_sse: serialise what known servers stream with templates, the same bytes.
+        dir: the directory that the processes of one server share, each with a file of its numbers; "": none. It is made
+            where it does not exist, and must be on a file system in memory (/dev/shm): it is written at each token.
         explicit: names of the options that were given, as arguments or by the environment.
         unknown_environment: TAILWATCH_* variables that are no option.
     """
@@ -68,6 +70,7 @@ class Config:
     max_label_sets: int
     trust_request_start: bool
     fast_sse: bool
+    dir: str
     explicit: frozenset[str]
     unknown_environment: tuple[str, ...]
 
@@ -147,6 +150,7 @@ def _defaults(app: bool) -> dict[str, Any]:
         "max_label_sets": 32,
         "trust_request_start": False,
         "fast_sse": False,
+        "dir": "",
     }
 
 
@@ -169,7 +173,7 @@ def _no_such_option(name: str, given: _Given) -> OptionError:
 def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
     """An empty variable counts as not set, except where empty means something: TAILWATCH_METRICS_PATH."""
     given = {}
-    for name in (*OPTIONS, *sorted(UNAVAILABLE - {"dir"})):
+    for name in (*OPTIONS, *sorted(UNAVAILABLE)):
         variable = variable_of(name)
         text = environment.get(variable)
         if text is None or (not text.strip() and name != "metrics_path"):
@@ -256,6 +260,15 @@ def _path(given: _Given) -> str:
     return value
 
 
+def _directory(given: _Given) -> str:
+    """An absolute path: the processes of a group may run in different directories."""
+    value = given.value
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(path, str) or "\0" in path or (path and not os.path.isabs(path)):
+        raise given.refused("expected an absolute path like '/dev/shm/tailwatch-1', or '' for no group")
+    return path
+
+
 def _role(given: _Given) -> str:
     if not isinstance(given.value, str) or not _ROLE.fullmatch(given.value):
         raise given.refused("expected a name of 1 to 31 letters, digits, '_', '.', '-', like 'engine'")
@@ -282,6 +295,7 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "slow_ms": _milliseconds,
     "metrics_path": _path,
     "metrics_port": _integer(0, 65535, "a TCP port or 0 for none"),
+    "dir": _directory,
     "role": _role,
     "routes": _routes,
     "max_label_sets": _integer(1, 4096, "a number of label sets"),

@@ -323,13 +323,13 @@ def _moment(monotonic_ns: int, clock: Any) -> datetime:
     return _EPOCH + timedelta(microseconds=(monotonic_ns + clock.realtime_ns - clock.monotonic_ns) // 1000)
 
 
-def _share(share: Any, roles: Sequence[str]) -> Share:
+def _share_of(share: Any, roles: Sequence[str]) -> Share:
     return Share(roles[share.source], CAUSES[share.cause], share.overlap_ns / 1e9, share.late_ns / 1e9)
 
 
 def _slow_gap(record: Any, model: Any, route: Any, clock: Any, roles: Sequence[str]) -> SlowGap:
     shares = [record.share[i] for i in range(len(record.share))]
-    others = [_share(share, roles) for share in shares if share.overlap_ns]
+    others = [_share_of(share, roles) for share in shares if share.overlap_ns]
     return SlowGap(
         when=_moment(record.end_ns, clock),
         phase=PHASES[record.phase],

@@ -19,6 +19,7 @@ from multiprocessing import parent_process
 from typing import Any, cast
 
 from tailwatch import _hot, snapshots
+from tailwatch.company import Company
 from tailwatch.config import Config
 from tailwatch.daemon import Daemon, Task
 from tailwatch.diagnosis import DiagnosisContext, Finding, doctor
@@ -32,6 +33,7 @@ from tailwatch.hooks.routes import Routes
 from tailwatch.inert import InertStream
 from tailwatch.logs import PauseLog, SlowLog, asked_level
 from tailwatch.servers.fast import FastSSE
+from tailwatch.servers.roles import role_of_process
 from tailwatch.version import VERSION
 
 logger = logging.getLogger("tailwatch")
@@ -39,13 +41,15 @@ logger = logging.getLogger("tailwatch")
 _ERROR_ASGI, _ERROR_GC_HOOK, _ERROR_POLICY, _ERROR_DAEMON, _ERROR_RENDER, _ERROR_REGISTRY = range(6)
 _GOODPUT_WINDOW = 60
 _ROLE_WITH_APP = "api"
-_FIXED = frozenset({"max_label_sets", "role", "metrics_port"})
+_MOST_WRAPPERS = 16
+_FIXED = frozenset({"dir", "max_label_sets", "role", "metrics_port"})
 _FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start"})
 _lock = threading.RLock()
 _current: Watch | None = None
 _was_installed = False
 _spare_cores: dict[int, _hot.Core] = {}  # by max_label_sets, each free for the next install()
 _fork_hook = False
+_closers: list[Callable[[], None]] = []
 
 
 class Watch:
@@ -65,6 +69,7 @@ class Watch:
         self.routes = Routes(config.routes)
         self.core = _core_for(config, self.routes)
         self.gc = GCHook(self.core, config.gc)
+        self.company = Company(self.core, config.dir, self._warn)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
         self.history = snapshots.History()
         self._records = snapshots.Records(self.core.address)
@@ -88,6 +93,8 @@ class Watch:
                 Task(self._slow_log.drain, 0.25),
                 Task(self.fast_sse.tell, 1.0),
                 Task(self._check_gc, 1.0),
+                Task(self.company.renew, 1.0),
+                Task(self._settle_role, 1.0),
                 Task(self._remember, 5.0),
             ],
             lambda: self.core.count_error(_ERROR_DAEMON),
@@ -118,7 +125,7 @@ class Watch:
         A window is answered from readings kept every 5 s (the last minute) or every minute (the last hour);
         ``Snapshot.seconds`` says what it really covers.
         """
-        now = snapshots.take([self.core.address])
+        now = self.company.take()
         return now if window is None else self.history.window(now, parse_window(window))
 
     def stream(
@@ -163,7 +170,8 @@ class Watch:
     # ---- install and undo ----
 
     def start(self) -> None:
-        """Hook the collector, and take over what the server streams with."""
+        """Hook the collector, join the group, and take over what the server streams with."""
+        self.company.enter(self.config.role)
         if self.config.gc != "off":
             self.gc.attach()
         if self.config.fast_sse:
@@ -193,8 +201,31 @@ class Watch:
             self._apps = [weakref.ref(each) for each in (*self._attached(), attached)]
         if self.app is None:
             self.app = attached.app
-            self._become_api()
+            self.take_role(_ROLE_WITH_APP)
         return attached.app
+
+    def watches(self, app: Any) -> bool:
+        """Whether the layer is on this app, or on one that it wraps as ``app``."""
+        known = [attached.app for attached in self._attached()]
+        for _ in range(_MOST_WRAPPERS):
+            if app is None or any(app is each for each in known):
+                break
+            app = getattr(app, "app", None)
+        return app is not None and any(app is each for each in known)
+
+    def take_role(self, role: str) -> None:
+        """What this process has turned out to be, unless it was named, or has already been seen as something else."""
+        if "role" in self.config.explicit or self.config.role == role:
+            return
+        if self.core.opened:
+            self.notes.append(
+                f"requests were counted before this process was seen to be {role!r}: it stays {self.config.role!r}"
+            )
+            return
+        self.config = replace(self.config, role=role)
+        self.core.rebind(role, self.routes.route_of, asgi.timed_send)
+        if self.company.joined:
+            self.company.enter(role)
 
     def adopt(self, config: Config) -> None:
         """Take over options given in code after a door (Middleware) had installed: the arguments win."""
@@ -225,6 +256,8 @@ class Watch:
             self._close_port()
         self._apps, self._close_port = [], None
         self._guarded(self._log_last, _ERROR_DAEMON)()
+        self.company.leave()
+        _hot.forget_frames()
         _spare_cores[self.config.max_label_sets] = self.core
         return report
 
@@ -233,6 +266,7 @@ class Watch:
         if the parent's ran (threading has put itself in order by then: it was imported before us)."""
         ran = self._daemon.running
         self.core.reset()
+        self.company.after_fork()
         self.history = snapshots.History()
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
         self._daemon.forget()
@@ -283,19 +317,14 @@ class Watch:
     def _attached(self) -> list[asgi.Attached]:
         return [attached for each in self._apps if (attached := each()) is not None]
 
-    def _become_api(self) -> None:
-        """What got its first app is no worker any more, unless it was named so, or has already been seen as one."""
-        if "role" in self.config.explicit or self.config.role == _ROLE_WITH_APP:
-            return
-        if self.core.opened:
-            self.notes.append(f"the app came after requests were counted: the role stays {self.config.role!r}")
-            return
-        self.config = replace(self.config, role=_ROLE_WITH_APP)
-        self.core.rebind(_ROLE_WITH_APP, self.routes.route_of, asgi.timed_send)
+    def _settle_role(self) -> None:
+        """Servers name their processes late."""
+        if self.app is None and not self.core.opened and (role := role_of_process()) is not None:
+            self.take_role(role)
 
     def _on_startup(self) -> None:
         self._daemon.start()
-        if parent_process() is not None and not self._said_alone:
+        if parent_process() is not None and not self.company.joined and not self._said_alone:
             self._said_alone = True
             self._warn(
                 "another process started this one (one of several workers, or a reloader's): /metrics and "
@@ -368,23 +397,53 @@ class Middleware:
 
     def __init__(self, app: Any, **options: object) -> None:
         self.app = app
-        self._serve = _through_door(app, options)
+        self._serve = _through_door(app, options, wrap=True)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """The ASGI entry point."""
         await self._serve(scope, receive, send)
 
 
-def _through_door(app: Any, options: dict[str, object]) -> Any:
+def _through_door(app: Any, options: dict[str, object], *, wrap: bool) -> Any:
     global _current
     with _lock:
         config = Config.load(app=True, **options)
         if _current is None:
-            _current = _begin(config, app, options, door=True)
+            _current = _begin(config, app, options, door=True, wrap=wrap)
             return _current.app
         if ignored := _overruled(_current, config, options):
             _current.notes.append(f"Middleware came second: its {', '.join(ignored)} had no effect")
-        return _current.attach(app, wrap=True)
+        return app if not wrap and _current.watches(app) else _current.attach(app, wrap=wrap)
+
+
+def app_door(app: Any) -> Any:
+    """install(app) as a server's door does it: the options come from the environment, and what is installed already
+    keeps its own. Returns what to serve.
+
+    Raises:
+        OptionError: a bad TAILWATCH_* variable.
+        TypeError: this is no ASGI 3 app.
+    """
+    return _through_door(app, {}, wrap=False)
+
+
+def process_door(role: str) -> None:
+    """install() as a door does it, in a process without an app, or without one yet, that looks like ``role``.
+
+    Raises:
+        OptionError: a bad TAILWATCH_* variable.
+    """
+    global _current
+    with _lock:
+        if _current is None:
+            _current = _begin(Config.load(app=False), None, {}, door=True)
+        _current.take_role(role)
+
+
+def when_uninstalled(close: Callable[[], None]) -> None:
+    """Have the next uninstall() call close(), which must not raise; the same one is called once."""
+    if close not in _closers:
+        _closers.append(close)
 
 
 def _core_for(config: Config, routes: Routes) -> _hot.Core:
@@ -401,13 +460,13 @@ def _core_for(config: Config, routes: Routes) -> _hot.Core:
     return core
 
 
-def _begin(config: Config, app: Any, options: dict[str, object], *, door: bool) -> Watch:
+def _begin(config: Config, app: Any, options: dict[str, object], *, door: bool, wrap: bool = False) -> Watch:
     """A Watch at work around an app (None: without one); when anything of that fails, nothing is left behind."""
     watch = Watch(config, door=door)
     try:
         watch.start()
         if app is not None:
-            watch.attach(app, wrap=door)
+            watch.attach(app, wrap=wrap)
         _open_port(watch, app, by_argument=options.get("metrics_port") is not None)
     except BaseException:
         watch.stop()
@@ -498,8 +557,11 @@ def uninstall() -> list[str]:
     global _current, _was_installed
     with _lock:
         watch, _current = _current, None
+        closers, _closers[:] = list(_closers), []
         report = watch.stop() if watch is not None else []
         _was_installed = _was_installed or watch is not None
+    for close in closers:
+        close()
     for sentence in report:
         logger.warning("tailwatch: %s", sentence)
     return report

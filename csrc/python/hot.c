@@ -1,5 +1,5 @@
 /* tailwatch._hot: the module, and Core, the one writer of one process's segment. */
-#include "hot.h"
+#include "hot_group.h"
 #include "hot_plan.h"
 #include "hot_sse.h"
 
@@ -56,8 +56,9 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     self->route_of = Py_NewRef(route_of);
     self->timed_send = Py_NewRef(timed_send);
     self->streamed = PyList_New(0);
+    self->stop = &self->own_stop;
     frame_noting();
-    if (self->streamed == NULL || make_keys(&self->keys) < 0 || make_segment(self, role, sets, &slo, slow) < 0) {
+    if (self->streamed == NULL || core_make_epoch(self) < 0 || make_keys(&self->keys) < 0 || make_segment(self, role, sets, &slo, slow) < 0) {
         Py_DECREF((PyObject *)self);
         return NULL;
     }
@@ -88,6 +89,7 @@ static void core_dealloc(PyObject *op) {
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     core_clear(op);
+    core_free_group(self);
     for (size_t i = 0; i < sizeof key_table / sizeof *key_table; i++) Py_XDECREF(*key_slot(&self->keys, i));
     Py_XDECREF((PyObject *)self->stream_type);
     Py_XDECREF((PyObject *)self->send_type);
@@ -119,7 +121,8 @@ static PyObject *core_rebind(PyObject *op, PyObject *args) {
     PyObject *route_of, *timed_send, *old_route_of = self->route_of, *old_timed_send = self->timed_send;
     const char *role;
     if (!PyArg_ParseTuple(args, "sOO", &role, &route_of, &timed_send)) return NULL;
-    tw_words_set(self->segment->header.role, TW_ROLE_WORDS, role, strlen(role));
+    tw_segment_set_role(self->segment, role);
+    frame_noting();
     self->route_of = Py_NewRef(route_of);
     self->timed_send = Py_NewRef(timed_send);
     Py_DECREF(old_route_of);
@@ -150,6 +153,7 @@ static PyObject *core_policy_begin(PyObject *op, PyObject *unused) {
     (void)unused;
     self->policy_depth++;
     tw_pause_begin(&self->segment->pause, TW_CAUSE_POLICY, tw_now_ns());
+    core_tell(self);
     Py_RETURN_NONE;
 }
 
@@ -160,6 +164,7 @@ static PyObject *core_policy_end(PyObject *op, PyObject *unused) {
     core_verify_pause(self); /* a collection inside that lost its end must not keep ours open */
     self->policy_depth--;
     const uint64_t length = tw_segment_pause_end(self->segment, tw_now_ns(), NULL);
+    core_tell(self);
     if (tw_pause_is_open(&self->segment->pause)) Py_RETURN_NONE;
     return PyLong_FromUnsignedLongLong(length);
 }
@@ -233,11 +238,8 @@ static PyObject *core_streamed(PyObject *op, PyObject *unused) {
 }
 
 static PyObject *core_reset(PyObject *op, PyObject *unused) {
-    CoreObject *self = (CoreObject *)op;
     (void)unused;
-    tw_segment_reset(self->segment);
-    self->epoch++;
-    self->gc_open = self->policy_depth = 0;
+    core_reborn((CoreObject *)op);
     Py_RETURN_NONE;
 }
 
@@ -265,11 +267,17 @@ static PyMethodDef core_methods[] = {
     {"count_fallback", core_count_fallback, METH_VARARGS,
      "count_fallback(shape, reason, /)\n--\n\nCount a frame that the fast SSE path left to the server."},
     {"streamed", core_streamed, METH_NOARGS, "streamed()\n--\n\nRoutes that turned out to stream since the last call."},
+    {"join", core_join, METH_VARARGS, "join(dir, unit, /)\n--\n\nShare the segment in a group's directory. None, or why not."},
+    {"leave", core_leave, METH_NOARGS, "leave()\n--\n\nTake it back."},
+    {"renew", core_renew, METH_NOARGS, "renew()\n--\n\nLook for members that came or went. Whether there may be any."},
+    {"members", core_members, METH_NOARGS, "members()\n--\n\nAddresses of the others' segments, until the next renew()."},
     {"reset", core_reset, METH_NOARGS, "reset()\n--\n\nIn a fork child: forget what the parent measured."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef core_getters[] = {
     {"address", get_address, NULL, "Address of the segment, for tailwatch._cold.", NULL},
     {"bytes", get_bytes, NULL, "Memory of the segment.", NULL},
+    {"joined", core_joined, NULL, "Whether it is in a group.", NULL},
+    {"refused", core_refused, NULL, "Files in the group's directory that are no segments of this version.", NULL},
     {"in_flight", get_in_flight, NULL, "Requests open now.", NULL},
     {"opened", get_opened, NULL, "Requests ever opened.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
@@ -321,6 +329,7 @@ static PyMethodDef hot_methods[] = {
     {"jiffy_ns", hot_jiffy_ns, METH_NOARGS, "jiffy_ns()\n--\n\nLength of a kernel timer tick in nanoseconds."},
     {"tcp_wait_ns", hot_tcp_wait_ns, METH_O, "tcp_wait_ns(fd, /)\n--\n\nHow long ago a TCP socket last received data, ns; -1: unknown."},
     {"copy", hot_copy, METH_O, "copy(frame, /)\n--\n\nAn allocation and a memcpy."},
+    {"forget_frames", hot_forget_frames, METH_NOARGS, "forget_frames()\n--\n\nLet go of the frames that were made and not sent."},
     {"note", FASTCALL(hot_note), METH_FASTCALL,
      "note(frame, tokens, choice, usage_tokens, done, error, /)\n--\n\nWhat a frame holds, for the one who sends it."},
     {NULL, NULL, 0, NULL}};
@@ -338,11 +347,11 @@ static int refuse_subinterpreter(void) {
     return -1;
 }
 
-/* Encoder asks for Template by its attribute: a type cannot be found from another's spec. */
+/* Encoder finds itself by an attribute: a method of a class is not told which class it is of. */
 static int make_sse_types(PyObject *module, tw_hot_state *state) {
     if ((state->template_type = make_type(module, &tw_template_spec, "Template")) == NULL) return -1;
     if ((state->encoder_type = make_type(module, &tw_encoder_spec, "Encoder")) == NULL) return -1;
-    return PyObject_SetAttrString((PyObject *)state->encoder_type, "_template_type", (PyObject *)state->template_type);
+    return PyObject_SetAttrString((PyObject *)state->encoder_type, "_encoder_type", (PyObject *)state->encoder_type);
 }
 
 static int make_plan_types(PyObject *module, tw_hot_state *state) {

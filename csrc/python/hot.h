@@ -30,6 +30,8 @@ typedef struct tw_hot_state {
     PyTypeObject *core_type, *stream_type, *send_type, *template_type, *encoder_type, *plan_type, *plans_type;
 } tw_hot_state;
 
+typedef struct core_group core_group;
+
 typedef struct CoreObject {
     PyObject_HEAD
     tw_segment *segment;      /* mapped for as long as the process lives */
@@ -43,7 +45,11 @@ typedef struct CoreObject {
     const PyObject *closer;   /* compared, never followed */
     int gc_mode, gc_open, gc_generation, policy_depth;
     Py_ssize_t stop_callbacks; /* how many there were when the first was called at the stop */
-    unsigned epoch;           /* one more after each reset: a fork child does not end its parent's streams */
+    uint64_t *epoch;          /* one more after each reset: a fork child does not end its parent's streams. On a page that
+                                 a fork wipes: 0 where nobody has told us of it */
+    uint64_t last_epoch;
+    struct core_group *group; /* NULL until it is asked to join one */
+    uint64_t *stop, own_stop; /* where others read when this process last stood still; nowhere outside a group */
     uint64_t inner_start_ns, inner_stop_ns, cpu_start_ns;
 } CoreObject;
 
@@ -55,7 +61,7 @@ typedef struct StreamObject {
     SendObject *sender;       /* borrowed: the ASGI wrapper that made it, NULL by hand or once that is gone */
     tw_stream stream;
     int open;                 /* tw_stream_open was called: it is counted */
-    unsigned epoch;           /* the core's when it was opened */
+    uint64_t epoch;           /* the core's when it was opened */
     int by_hand;              /* the app stamps it itself: Send no longer does */
 } StreamObject;
 
@@ -84,13 +90,15 @@ extern PyType_Spec tw_core_spec, tw_stream_spec, tw_send_spec;
 
 /* core */
 static inline tw_segment *core_segment(const CoreObject *core) { return core->segment; }
+/* Says to the group when this process last stood still, or that it does. */
+static inline void core_tell(CoreObject *core) { tw_store(core->stop, tw_load(&core->segment->pause.last_stop_ns)); }
 /* A pause that is open although nobody is left to close it is forgotten, so that it charges no stream. */
 void core_verify_pause(CoreObject *core);
 
 /* stream */
 StreamObject *stream_new(CoreObject *core);
 /* Whether it was opened, in this process: else it is not ours to end. */
-static inline int stream_counts(const StreamObject *self) { return self->open && self->epoch == self->core->epoch; }
+static inline int stream_counts(const StreamObject *self) { return self->open && self->epoch == *self->core->epoch; }
 void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns, tw_arrival source);
 /* Puts it under labels given as any objects. -1: an exception is set. */
 int stream_name(StreamObject *self, PyObject *model, PyObject *route);
@@ -106,7 +114,7 @@ void send_claim(SendObject *self);
 
 /* One stamp: what both token() and the ASGI wrapper do. A fork child does not go on with its parent's streams. */
 static inline void stream_stamp(StreamObject *self, uint64_t now_ns, uint32_t n, uint32_t choice) {
-    if (__builtin_expect(self->epoch != self->core->epoch, 0)) return;
+    if (__builtin_expect(self->epoch != *self->core->epoch, 0)) return;
     if (__builtin_expect(tw_load(&self->core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(self->core);
     tw_stream_token(&self->stream, now_ns, n, choice);
 }

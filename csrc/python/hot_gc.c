@@ -5,7 +5,7 @@
  * is other people's callbacks. They may be entered inside an allocation, on any thread that holds the
  * GIL: no allocation, no lock, no Python.
  */
-#include "hot.h"
+#include "hot_group.h"
 
 /* "start" or "stop": told apart by their length, the cheapest look at a str. */
 static int is_start(PyObject *phase) { return PyUnicode_GetLength(phase) == 5; }
@@ -43,6 +43,7 @@ static tw_cause cause_of(const CoreObject *core, long generation) {
 static void forget_open(CoreObject *core, uint64_t now) {
     if (core->policy_depth > 0) tw_segment_pause_end(core->segment, now, NULL);
     else tw_pause_cancel(&core->segment->pause);
+    core_tell(core);
     tw_add(&core->segment->errors[TW_ERROR_GC_HOOK], 1);
     core->gc_open = 0;
 }
@@ -56,6 +57,7 @@ static void settle(CoreObject *core, uint64_t now) {
     }
     core->gc_open = 0;
     tw_segment_pause_end(core->segment, core->inner_stop_ns, NULL);
+    core_tell(core);
     tw_add(&core->segment->errors[TW_ERROR_GC_HOOK], 1);
 }
 
@@ -75,10 +77,12 @@ PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         if (!alone(core)) core->inner_stop_ns = tw_now_ns(), core->stop_callbacks = size_of(core->callbacks);
         Py_RETURN_NONE;
     }
+    if (__builtin_expect(*core->epoch == 0, 0)) core_reborn(core);
     const uint64_t now = tw_now_ns();
     if (core->gc_open) settle(core, now);
     core->gc_generation = (int)info_number(args[1], GENERATION);
     tw_pause_begin(&core->segment->pause, cause_of(core, core->gc_generation), now);
+    core_tell(core);
     core->gc_open = 1;
     core->inner_start_ns = core->inner_stop_ns = 0;
     core->cpu_start_ns = core->gc_generation > 0 ? tw_thread_cpu_ns() : 0;
@@ -101,6 +105,7 @@ static void close_outer(CoreObject *core, PyObject *info) {
     const uint64_t now = tw_now_ns();
     if (core->policy_depth == 0) result.callbacks_ns = callbacks_ns(core, now);
     tw_segment_pause_end(core->segment, now, &result);
+    core_tell(core);
 }
 
 PyObject *core_gc_last(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {

@@ -1,5 +1,5 @@
 /* tailwatch._hot.Stream: one request's tokens, stamped by hand or by Send. */
-#include "hot.h"
+#include "hot_group.h"
 
 #include <string.h>
 
@@ -7,14 +7,16 @@ StreamObject *stream_new(CoreObject *core) {
     StreamObject *self = (StreamObject *)PyType_GenericAlloc(core->stream_type, 0);
     if (self == NULL) return NULL;
     self->core = (CoreObject *)Py_NewRef((PyObject *)core);
-    self->epoch = core->epoch - 1; /* until it is opened it is nobody's */
+    self->epoch = UINT64_MAX; /* until it is opened it is nobody's */
     return self;
 }
 
 void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns, tw_arrival source) {
+    if (__builtin_expect(*self->core->epoch == 0, 0)) core_reborn(self->core);
     tw_stream_open(&self->stream, self->core->segment, arrival_ns, entry_ns, proxy_ns, source);
+    tw_stream_join(&self->stream, core_company(self->core), 0);
     self->open = 1;
-    self->epoch = self->core->epoch;
+    self->epoch = *self->core->epoch;
 }
 
 static void stream_dealloc(PyObject *self) {

@@ -182,6 +182,80 @@ TW_TEST(many_at_once_get_a_line_each) {
     end();
 }
 
+/* ---- memory that becomes a file, and back ---- */
+
+static uint64_t *private_page(void) {
+    void *memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) abort();
+    return memory;
+}
+
+TW_TEST(memory_becomes_a_file_where_it_is) {
+    begin();
+    tw_group group = joined(0);
+    uint64_t *memory = private_page(), found = 0;
+    memory[0] = 42, memory[1023] = 43;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&group, memory, 8192));
+    TW_CHECK(memory[0] == 42 && memory[1023] == 43);
+    memory[1] = 44;
+    const int file = open(in(group.name), O_RDONLY);
+    TW_CHECK(pread(file, &found, 8, 8) == 8 && found == 44);
+    TW_CHECK(pread(file, &found, 8, 8184) == 8 && found == 43);
+    TW_CHECK_EQ(0, tw_group_unshare(&group, true));
+    TW_CHECK(memory[0] == 42 && memory[1] == 44 && memory[1023] == 43);
+    memory[1] = 45;
+    TW_CHECK(pread(file, &found, 8, 8) == 8 && found == 44); /* it is nobody else's any more */
+    close(file);
+    tw_group_leave(&group);
+    TW_CHECK(access(in("page"), F_OK) == 0);
+    munmap(memory, 8192);
+    end();
+}
+
+static tw_group inherited;
+static uint64_t *shared;
+
+static int write_as_a_child(void) {
+    if (tw_group_unshare(&inherited, false) != 0) return 1;
+    if (shared[0] != 0) return 2;
+    shared[0] = 7;
+    tw_group_forget(&inherited);
+    tw_group own;
+    if (tw_group_join(&own, dir, 0) != TW_GROUP_FINE || tw_group_share(&own, shared, 8192) != TW_GROUP_FINE) return 3;
+    return shared[0] == 7 ? 0 : 4;
+}
+
+TW_TEST(a_fork_child_has_memory_of_its_own) {
+    begin();
+    inherited = joined(0);
+    shared = private_page();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&inherited, shared, 8192));
+    shared[0] = 42;
+    TW_CHECK_EQ(0, in_child(write_as_a_child));
+    TW_CHECK_EQ(42, shared[0]);
+    int found = 0;
+    uint64_t refused = 0;
+    tw_group_each(inherited.dir, NULL, count, &found, &refused);
+    TW_CHECK_EQ(2, found);
+    tw_group_leave(&inherited);
+    munmap(shared, 8192);
+    end();
+}
+
+TW_TEST(memory_that_cannot_be_shared_stays_as_it_is) {
+    begin();
+    tw_group a = joined(0), b = joined(0);
+    uint64_t *memory = private_page(), *other = private_page();
+    other[0] = 42;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&a, memory, 8192));
+    TW_CHECK_EQ(TW_GROUP_SYSTEM, tw_group_share(&b, other, 8192)); /* the same process: the file is there */
+    TW_CHECK(b.segment == NULL && other[0] == 42);
+    TW_CHECK(access(in(a.name), F_OK) == 0);
+    tw_group_leave(&b), tw_group_leave(&a);
+    munmap(memory, 8192), munmap(other, 8192);
+    end();
+}
+
 /* ---- who stood still ---- */
 
 TW_TEST(a_page_that_lies_about_its_lines_is_not_followed) {
@@ -388,7 +462,8 @@ TW_TEST(the_boot_has_a_name) {
 
 TW_MAIN(the_first_makes_it, a_line_is_a_cache_line, each_has_a_line_and_a_file, a_line_given_back_is_taken_again,
         a_dead_member_keeps_its_line_while_its_file_stands, it_is_full_when_all_lines_are_taken, many_at_once_get_a_line_each,
-        a_page_that_lies_about_its_lines_is_not_followed, a_pause_is_told_on_the_page, a_link_is_refused, what_is_no_directory_is_refused,
+        memory_becomes_a_file_where_it_is, a_fork_child_has_memory_of_its_own,
+        memory_that_cannot_be_shared_stays_as_it_is, a_page_that_lies_about_its_lines_is_not_followed, a_pause_is_told_on_the_page, a_link_is_refused, what_is_no_directory_is_refused,
         a_directory_that_others_may_enter_is_refused, a_parent_in_which_others_may_rename_is_refused,
         a_directory_of_somebody_else_is_refused, a_planted_page_is_refused,
         a_page_that_is_a_link_or_has_two_names_is_refused, a_page_of_another_version_or_boot_is_refused,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fractions
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,6 +88,7 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_MAX_LABEL_SETS": "4096",
             "TAILWATCH_TRUST_REQUEST_START": "1",
             "TAILWATCH_FAST_SSE": "True",
+            "TAILWATCH_DIR": "/dev/shm/group",
         }
     )
     assert config.explicit == set(OPTIONS)
@@ -98,7 +100,7 @@ def test_everything_from_the_environment() -> None:
     )
     assert (config.slow_ms, config.metrics_path, config.metrics_port, config.role) == (0.5, "/tw", 9100, "engine-1")
     assert (config.routes, config.max_label_sets, config.trust_request_start) == (("/a", "/b/{c}"), 4096, True)
-    assert config.fast_sse is True
+    assert (config.fast_sse, config.dir) == (True, "/dev/shm/group")
 
 
 @pytest.mark.parametrize(
@@ -150,6 +152,7 @@ BAD: dict[str, list[object]] = {
     "max_label_sets": [0, 4097, True, 32.0, "32", -1, 10**30],
     "trust_request_start": [1, "on", []],
     "fast_sse": [1, "on", {}],
+    "dir": ["here", "./x", b"/x", 5, "/a\0b", ["/x"]],
 }
 
 
@@ -176,6 +179,7 @@ BAD_TEXT = {
     "max_label_sets": "1e3",
     "trust_request_start": "2",
     "fast_sse": "fast",
+    "dir": "here",
 }
 
 
@@ -195,9 +199,15 @@ def test_options_of_a_later_version_are_named(option: str) -> None:
 
 
 def test_variables_of_a_later_version_are_named() -> None:
-    """The same by the environment, except TAILWATCH_DIR, which names a group and is left alone."""
+    """The same by the environment; TAILWATCH itself is no option, and known."""
     assert str(refusal({"TAILWATCH_OTEL": "1"})).endswith("not available in this version (from TAILWATCH_OTEL)")
-    assert load({"TAILWATCH_DIR": "/run/x", "TAILWATCH": "1"}).unknown_environment == ()
+    assert load({"TAILWATCH": "1"}).unknown_environment == ()
+
+
+def test_a_directory_may_be_a_path(tmp_path: Path) -> None:
+    """A str or a path, absolute: processes of one group may have different working directories."""
+    assert load(dir=tmp_path).dir == load({"TAILWATCH_DIR": str(tmp_path)}).dir == str(tmp_path)
+    assert load().dir == load(dir="").dir == ""
 
 
 def test_unknown_options_name_the_nearest() -> None:

@@ -61,7 +61,7 @@ typedef struct tw_group {
     int dir;              /* file descriptor, close-on-exec; also what flock() is taken on */
     uint32_t at;          /* this process's line */
     tw_group_page *page;  /* shared mapping; never unmapped while the process lives */
-    void *segment;        /* shared mapping of its segment's file, zeroed; NULL until tw_group_segment */
+    void *segment;        /* where its segment's file is mapped; NULL until it has one */
     size_t segment_bytes;
     char name[TW_GROUP_NAME]; /* of that file */
 } tw_group;
@@ -75,6 +75,14 @@ tw_group_problem tw_group_join(tw_group *group, const char *dir, uint64_t unit);
 
 /* Makes the file of this process's segment and maps it, zeroed. Once for each member. */
 tw_group_problem tw_group_segment(tw_group *group, size_t bytes);
+
+/* The same at an address whose memory (of whole pages, private to the process) becomes that file, with what it holds:
+ * addresses of it stay what they were. The thread that writes to it must be the one that calls. */
+tw_group_problem tw_group_share(tw_group *group, void *memory, size_t bytes);
+
+/* The reverse, before tw_group_leave: the memory is the process's own again, with what it holds (kept) or zeros. In a fork
+ * child, whose writes would reach its parent's file, with zeros. 0 or ENOMEM, with which it is still shared. */
+int tw_group_unshare(tw_group *group, bool kept);
 
 /* Gives the line back, removes the segment's file, closes the directory. The mappings stay. */
 void tw_group_leave(tw_group *group);

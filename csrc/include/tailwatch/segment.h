@@ -167,6 +167,9 @@ void tw_segment_destroy(tw_segment *g);
  * whose counters must start from zero. Single writer. */
 void tw_segment_reset(tw_segment *g);
 
+/* Another role from now on; cut to 31 bytes. Single writer. */
+void tw_segment_set_role(tw_segment *g, const char *role);
+
 /* Whether the magic, version, layout and size are ours. For a reader of somebody else's segment. */
 bool tw_segment_valid(const tw_segment *g, size_t bytes);
 

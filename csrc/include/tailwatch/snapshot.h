@@ -44,7 +44,7 @@ typedef struct tw_snapshot_series {
 /* A process in the snapshot: what carries the label `process`. */
 typedef struct tw_snapshot_process {
     char role[TW_ROLE_WORDS * 8];
-    uint64_t pid;
+    uint64_t pid, created_ns;
     uint64_t pause_ns[TW_CAUSES];            /* the words, an open pause included up to taken_ns */
     tw_pause_totals pause[TW_CAUSES];
     uint64_t pauses_lost;
@@ -70,7 +70,7 @@ typedef struct tw_snapshot {
     uint64_t window_ns;                      /* since the oldest segment's creation, or of a difference */
     uint32_t series_count, process_count;
     tw_snapshot_series *series;              /* sorted by model, then route */
-    tw_snapshot_process *process;
+    tw_snapshot_process *process;            /* the oldest first */
     tw_counts *wait[4];                      /* TW_METRIC_QUEUE_PROXY .. SEND_WAIT; NULL: empty */
     tw_snapshot_lost lost[TW_SOURCES];       /* each role once, in the order they came; more than fit are "other" */
     uint32_t lost_count;
@@ -86,7 +86,8 @@ typedef struct tw_snapshot {
     uint32_t fallback_count;
 } tw_snapshot;
 
-/* Copies and merges n >= 1 segments, their writers going on. Returns 0, EINVAL or ENOMEM. */
+/* Copies and merges n >= 1 segments, their writers going on. The bounds are those of the first. Returns 0, EINVAL or
+ * ENOMEM. */
 int tw_snapshot_take(tw_snapshot **out, const tw_segment *const *segments, size_t n);
 
 /* later - earlier, a new snapshot: counts in between; gauges, slow records and seconds are later's.

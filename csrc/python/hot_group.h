@@ -1,0 +1,39 @@
+/* The group of a core: other processes' segments, and its own as a file. */
+#ifndef TAILWATCH_HOT_GROUP_H
+#define TAILWATCH_HOT_GROUP_H
+
+#include "hot.h"
+
+#include <time.h>
+
+#include "tailwatch/members.h"
+
+/* Made at the first join and kept for as long as the process lives: streams hold the address of its company. */
+struct core_group {
+    tw_group group;
+    bool joined;
+    bool unsettled;          /* a file was not what it should be: it may be half made */
+    struct timespec renewed; /* the directory's time at the last look */
+    tw_company company;
+    tw_members members;
+};
+
+/* Makes the page on which the epoch stands. -1: an exception is set. */
+int core_make_epoch(CoreObject *core);
+
+/* In a fork child, however it was made: what the parent measured is forgotten, and the group is left. */
+void core_reborn(CoreObject *core);
+
+/* Leaves, and frees what is left of it. */
+void core_free_group(CoreObject *core);
+
+PyObject *core_join(PyObject *op, PyObject *args);
+PyObject *core_leave(PyObject *op, PyObject *unused);
+PyObject *core_renew(PyObject *op, PyObject *unused);
+PyObject *core_members(PyObject *op, PyObject *unused);
+PyObject *core_refused(PyObject *op, void *unused);
+PyObject *core_joined(PyObject *op, void *unused);
+
+static inline const tw_company *core_company(const CoreObject *core) { return core->group == NULL ? NULL : &core->group->company; }
+
+#endif

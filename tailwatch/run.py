@@ -1,0 +1,143 @@
+"""``tailwatch run -- CMD ARGS…``: the command as it is, with every Python process of it watched.
+
+The command gets ``TAILWATCH=1``, the options, and on PYTHONPATH a directory whose sitecustomize opens the doors in
+interpreters that have no boot file of ours. Its standard streams, its terminal and its process group are those of
+the caller; signals sent to us are passed on to it; its exit status is ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tailwatch import support
+from tailwatch.config import OPTIONS, Config, variable_of
+from tailwatch.errors import OptionError, UnsupportedError
+
+NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128  # the exit statuses of a shell
+STARTUP = Path(__file__).parent / "doors" / "startup"
+
+OFFERED = tuple(name for name in OPTIONS if name != "role")  # each process has its own
+# By name: other systems, where the package is imported too, do not have all of them.
+_PASSED_ON = (
+    "SIGHUP",
+    "SIGINT",
+    "SIGQUIT",
+    "SIGTERM",
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGWINCH",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGCONT",
+)
+_IGNORED_BY_PYTHON = ("SIGPIPE", "SIGXFSZ")
+_FROM_THE_TERMINAL = 0x80  # SI_KERNEL: Ctrl-C reached the whole foreground process group, the command with it
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options and the command itself."""
+    for name in OFFERED:
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=argparse.SUPPRESS)
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ARGS", help="what to run, and watch")
+
+
+def main(parsed: argparse.Namespace) -> int:
+    """Runs the command to its end. Returns its exit status, 128 + n where signal n ended it, 127 where there is no such
+    command, 126 where it cannot be run.
+
+    Raises:
+        OptionError: a bad option in the call.
+        UnsupportedError: elsewhere than on Linux.
+    """
+    if not support.LINUX:
+        raise UnsupportedError("tailwatch run: processes are watched on Linux only")
+    command: list[str] = parsed.command[1:] if parsed.command[:1] == ["--"] else parsed.command
+    if not command:
+        raise OptionError("run: expected a command, like: tailwatch run -- python -m uvicorn app:app")
+    given = {variable_of(name): value for name in OFFERED if (value := getattr(parsed, name)) is not None}
+    _check(given)
+    environment = environment_of(os.environ, given)
+    _say(f"watching every Python process of: {shlex.join(command)}{_with(given)}")
+    return run(command, environment)
+
+
+def environment_of(inherited: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the command: the options as variables, and the doors open in every interpreter."""
+    path = [str(STARTUP), *(part for part in inherited.get("PYTHONPATH", "").split(os.pathsep) if part)]
+    return {**inherited, **given, "TAILWATCH": "1", "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
+
+
+def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs a command in our process group and passes signals on. Returns the exit status as a shell gives it."""
+    signals = _numbers(_PASSED_ON) | {signal.SIGCHLD}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, a child's exit status is lost
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        pid = _spawn(command, environment, before)
+        return _wait(pid, signals)
+    except FileNotFoundError:
+        return _refuse(NOT_FOUND, command[0], "there is no such command")
+    except OSError as error:
+        return _refuse(NOT_EXECUTABLE, command[0], f"it cannot be run: {error.strerror}")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _spawn(command: Sequence[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:
+    return os.posix_spawnp(
+        command[0], list(command), environment, setsigmask=mask, setsigdef=_numbers(_IGNORED_BY_PYTHON)
+    )
+
+
+def _numbers(names: Iterable[str]) -> set[int]:
+    return {getattr(signal, name) for name in names}
+
+
+def _wait(pid: int, signals: Iterable[int]) -> int:
+    while True:
+        received = signal.sigwaitinfo(signals)
+        if received.si_signo == signal.SIGCHLD:
+            status = _reap(pid)
+            if status is not None:
+                return SIGNALLED + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        elif received.si_code != _FROM_THE_TERMINAL:
+            os.kill(pid, received.si_signo)
+
+
+def _reap(pid: int) -> int | None:
+    """The wait status of the command, None while it runs. As the first process of a container we have orphans too."""
+    while True:
+        ended, status = os.waitpid(-1, os.WNOHANG)
+        if ended == pid:
+            return status
+        if ended == 0:
+            return None
+
+
+def _check(given: Mapping[str, str]) -> None:
+    """A bad option of the call is an error; one that we inherit the doors report, and the command runs without us."""
+    for variable, value in given.items():
+        Config.read({}, {variable: value})
+    try:
+        Config.read({}, {**os.environ, **given})
+    except OptionError as error:
+        _say(f"{error}; the command runs without tailwatch")
+
+
+def _with(given: Mapping[str, str]) -> str:
+    return f" ({' '.join(f'{name}={value}' for name, value in given.items())})" if given else ""
+
+
+def _refuse(status: int, name: str, reason: str) -> int:
+    _say(f"{name}: {reason}")
+    return status
+
+
+def _say(sentence: str) -> None:
+    print(f"tailwatch: {sentence}", file=sys.stderr, flush=True)

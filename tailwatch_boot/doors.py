@@ -1,0 +1,172 @@
+"""The doors of one process: what stands open, what came through, and how all of it is closed again."""
+
+from __future__ import annotations
+
+import sys
+
+from tailwatch_boot import apps, processes
+from tailwatch_boot.imports import Waiting
+from tailwatch_boot.replacing import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+_TRUE = ("1", "true", "yes", "on")
+_current: Doors | None = None
+
+
+def current() -> Doors | None:
+    """The doors of this process, None where none were opened."""
+    return _current
+
+
+def open_doors(word: str) -> None:
+    """Open them, once; ``word`` is what ``TAILWATCH`` says, in lower case."""
+    global _current
+    if _current is None:
+        _current = Doors(None if word in _TRUE else f"TAILWATCH={word}: expected one of {', '.join(_TRUE)}")
+        _current.open()
+
+
+class Doors:
+    """refusal: why nothing may come through, a sentence; it is logged at the first server that is seen."""
+
+    def __init__(self, refusal: str | None = None) -> None:
+        self._refusal = refusal
+        self._said = False
+        self._closed = False
+        self._undo: list[Callable[[], None]] = []
+        self._waiting = Waiting(
+            {
+                **{name: self._at_server for name in apps.DOORS},
+                **{name: self._at_marker for name in processes.MARKERS},
+                "multiprocessing.context": self._at_spawning,
+                "multiprocessing.util": self._at_forking,
+            }
+        )
+
+    def open(self) -> None:
+        """Begin to wait."""
+        self._waiting.start()
+
+    def close(self) -> None:
+        """Take back everything; what a server holds on to lets its app through as it is."""
+        self._closed = True
+        self._waiting.forget()
+        undo, self._undo = self._undo, []
+        for each in undo:
+            try:
+                each()
+            except Exception:  # what was replaced has become read-only: it lets everything through from now on
+                continue
+
+    # ---- what comes by ----
+
+    def watched(self, app: Any) -> Any:
+        """What to serve in the place of an app. Never raises."""
+        if self._closed:
+            return app
+        served = self._through("app", app)
+        if served is None:
+            return app
+        self._waiting.forget((*apps.DOORS, *processes.MARKERS))
+        return served
+
+    def elsewhere(self, server: str, error: Exception) -> None:
+        """A server does not keep its app where we look for it."""
+        package = server.partition(".")[0]
+        version = getattr(sys.modules.get(package), "__version__", "of an unknown version")
+        self._say(f"{package} {version} is not watched: its app is not where it was ({error})")
+
+    def called_by_server(self) -> None:
+        """A server has called our plugin: a child of its is watched from now on. Where a command began, the app or
+        what is imported is the door: many commands of a server do not serve."""
+        parent = getattr(sys.modules.get("multiprocessing.process"), "parent_process", lambda: None)
+        if parent() is not None:
+            self._watch_process()
+
+    def _at_server(self, module: ModuleType) -> None:
+        try:
+            self._undo.append(apps.DOORS[module.__name__](module, self))
+        except Exception as error:
+            self.elsewhere(module.__name__, error)
+
+    def _at_marker(self, module: ModuleType) -> None:
+        if not processes.is_helper():
+            self._waiting.forget(processes.MARKERS)
+            self._watch_process()
+
+    def _at_forking(self, module: ModuleType) -> None:
+        try:
+            module.register_after_fork(self, Doors._in_child)  # forkserver's children too
+        except Exception:
+            return
+
+    def _at_spawning(self, module: ModuleType) -> None:
+        def make(after_fork: Any) -> Any:
+            def after_spawn() -> None:
+                after_fork()
+                self._in_child()
+
+            return after_spawn
+
+        try:
+            self._undo.append(replace(module.SpawnProcess, "_after_fork", make))
+        except Exception:
+            return
+
+    def _in_child(self) -> None:
+        try:
+            from multiprocessing.process import current_process
+
+            wanted = self._inherited() or processes.is_worker(current_process())
+        except Exception:
+            return
+        if wanted:
+            self._watch_process()
+
+    def _inherited(self) -> bool:
+        """Whether a fork has brought us here already at work: then all that is left is what this process is."""
+        watch = sys.modules.get("tailwatch.watch")
+        return watch is not None and getattr(watch, "_current", None) is not None
+
+    # ---- the way in ----
+
+    def _watch_process(self) -> None:
+        if not self._closed and self._refusal is None:
+            self._through("process")
+
+    def _through(self, what: str, *arguments: Any) -> Any:
+        """Calls a function of tailwatch.doors. None where that cannot be: said once, and the doors close."""
+        if self._refusal is not None:
+            self._say(self._refusal)
+            return None
+        try:
+            from tailwatch_boot.lend import lent
+
+            with lent():  # what is imported is imported here: later nothing is lent
+                from tailwatch import doors
+            doors.when_uninstalled(self.close)
+            return getattr(doors, what)(*arguments)
+        except Exception as error:
+            self.close()
+            self._say(f"{_reason(error)}; the server runs without tailwatch")
+            return None
+
+    def _say(self, sentence: str) -> None:
+        if not self._said:
+            self._said = True
+            import logging
+
+            logging.getLogger("tailwatch").warning("tailwatch: %s", sentence)
+
+
+def _reason(error: Exception) -> str:
+    if sys.version_info < (3, 10):  # noqa: UP036
+        return f"tailwatch needs CPython 3.10 or later; this is {sys.version.partition(' ')[0]}"
+    if isinstance(error, ImportError):
+        return f"tailwatch cannot be imported in {sys.executable} ({error})"
+    return str(error) if type(error).__module__.startswith("tailwatch") else f"{type(error).__name__}: {error}"

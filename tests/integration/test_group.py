@@ -1,0 +1,357 @@
+"""Several processes that share a directory: one answer for all of them, and whose pause it was."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tailwatch
+from tailwatch import _hot, snapshots
+
+MS = 1_000_000
+
+ENGINE = """
+import gc, json, sys, time
+import tailwatch
+from tailwatch import snapshots
+watch = tailwatch.install(role=sys.argv[2], dir=sys.argv[1], gc="observe")
+gc.disable()
+heap = [[i] for i in range(int(sys.argv[3]))]
+gc.collect()
+print(json.dumps(watch.company.joined), flush=True)
+for line in sys.stdin:
+    if line == "pauses\\n":
+        pauses, _, _ = snapshots.Records(watch.core.address).pauses(0, before_ns=time.monotonic_ns())
+        print(json.dumps([[pause.start_ns, pause.stop_ns] for pause in pauses]), flush=True)
+    else:
+        before = time.monotonic_ns()
+        gc.collect()
+        print(json.dumps([before, time.monotonic_ns()]), flush=True)
+"""
+
+
+class Process:
+    """Another process of the group, which collects when told to."""
+
+    def __init__(self, directory: Path, role: str = "engine", heap: int = 200_000) -> None:
+        command = [sys.executable, "-c", ENGINE, str(directory), role, str(heap)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
+        assert self._read() is True
+
+    def _read(self) -> Any:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+    def tell(self, what: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+
+    def collect(self) -> tuple[int, int]:
+        """When the collection began and ended, as seen from outside it."""
+        self.tell("collect")
+        return self.answer()
+
+    def answer(self) -> tuple[int, int]:
+        before, after = self._read()
+        return before, after
+
+    def pauses(self) -> list[tuple[int, int]]:
+        """What it measured itself."""
+        self.tell("pauses")
+        return [(start, stop) for start, stop in self._read()]
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "group"
+
+
+@pytest.fixture
+def start(directory: Path) -> Iterator[Callable[..., Process]]:
+    """Starts processes of the group; all are gone after the test."""
+    started: list[Process] = []
+
+    def begin(**options: Any) -> Process:
+        started.append(Process(directory, **options))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """No collections of this process; nothing installed afterwards."""
+    gc.disable()
+    yield
+    gc.enable()
+    tailwatch.uninstall()
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Answers nothing."""
+
+
+def install(directory: Path, **options: Any) -> tailwatch.Watch:
+    return tailwatch.install(app, dir=directory, gc="observe", **options)
+
+
+def overlap(pauses: list[tuple[int, int]], since: int, until: int) -> int:
+    """How much of a gap lies in pauses of at least 50 us."""
+    cut = ((max(start, since), min(stop, until)) for start, stop in pauses if stop - start >= 50_000)
+    return sum(stop - start for start, stop in cut if stop > start)
+
+
+def test_a_pause_of_the_engine_is_in_the_api_s_numbers(directory: Path, start: Callable[..., Process]) -> None:
+    """The gap says whose pause it was; the doctor names the process."""
+    engine = start(heap=800_000)
+    watch = install(directory, slow_ms=1)
+    with tailwatch.stream(model="m") as stream:
+        for token in range(30):
+            stream.token()
+            if token == 20:
+                engine.collect()
+            time.sleep(0.002)
+    snap = watch.snapshot()
+    assert snap.overlap_by_source["engine"]["itl"]["gc2"] > 0
+    assert snap.late_by_source["engine"]["itl"]["gc2"] > 0
+    assert snap.late_by_source["api"]["itl"]["gc2"] == 0
+    longest = max(snap.slowest, key=lambda slow: sum(slow.overlap.values()))
+    assert [share.source for share in longest.others] == ["engine"]
+    assert sorted(process.name for process in snap.processes) == ["api-0", "engine-0"]
+    assert any("in the engine process" in finding.detail for finding in watch.doctor())
+
+
+def test_each_token_is_charged_what_both_logs_say(directory: Path, start: Callable[..., Process]) -> None:
+    """Planted pauses at random times under several streams: overlap within what the engine measured (inner) and what
+    was seen from outside (outer), token by token."""
+    engine = start(heap=60_000)
+    install(directory)
+    contexts = [tailwatch.stream(model="m") for _ in range(8)]
+    streams = [context.__enter__() for context in contexts]
+    rng = random.Random(7)
+    outer: list[tuple[int, int]] = []
+    gaps: list[tuple[int, int, int]] = []  # since, until, charged
+    last = [0] * len(streams)
+    for stream in streams:
+        stream.token()
+    pending = False
+    for _ in range(400):
+        if not pending and rng.random() < 0.3:
+            engine.tell("collect")
+            pending = True
+        time.sleep(rng.random() * 0.004)
+        i = rng.randrange(len(streams))
+        before, at = streams[i].overlap_ns, _hot.now()
+        streams[i].token(at=at)
+        if last[i]:
+            gaps.append((last[i], at, streams[i].overlap_ns - before))
+        last[i] = at
+        if pending and rng.random() < 0.5:
+            outer.append(engine.answer())
+            pending = False
+    if pending:
+        outer.append(engine.answer())
+    inner = engine.pauses()
+    assert len(outer) >= 30
+    assert sum(charged > 0 for _, _, charged in gaps) >= 30
+    for since, until, charged in gaps:
+        assert charged <= overlap(outer, since, until) + 2
+        assert charged >= overlap(inner, since, until) - 2 or charged == pytest.approx(
+            overlap(inner, since, until), abs=MS
+        )
+    assert sum(charged for _, _, charged in gaps) == pytest.approx(
+        sum(overlap(inner, since, until) for since, until, _ in gaps), rel=0.01
+    )
+
+
+def test_other_api_processes_delay_nobody_here(directory: Path, start: Callable[..., Process]) -> None:
+    """A pause of another API worker is shown, and charged to no stream of this one."""
+    other = start(role="api", heap=300_000)
+    watch = install(directory)
+    with tailwatch.stream() as stream:
+        stream.token()
+        other.collect()
+        stream.token()
+        assert stream.overlap_ns == 0
+    snap = watch.snapshot()
+    assert [process.name for process in snap.processes] == ["api-0", "api-1"]
+    assert snap.processes[0].paused["gc2"] > 0
+
+
+def test_who_was_killed_still_counts(directory: Path, start: Callable[..., Process]) -> None:
+    """kill -9: what it measured stays in the totals."""
+    engine = start()
+    watch = install(directory)
+    engine.collect()
+    before = watch.snapshot()
+    engine.kill()
+    watch.company.renew()
+    after = watch.snapshot()
+    assert after.gc.collections == before.gc.collections
+    assert sorted(process.pid for process in after.processes) == sorted([os.getpid(), engine.pid])
+
+
+def test_a_process_that_joins_later_is_seen(directory: Path, start: Callable[..., Process]) -> None:
+    """With the next wake-up of the daemon, or the next snapshot."""
+    watch = install(directory)
+    assert len(watch.snapshot().processes) == 1
+    start()
+    assert len(watch.snapshot().processes) == 2
+
+
+def in_child(act: Callable[[], bool], fork: Callable[[], int]) -> bool:
+    """Whether act() is true in a child of this process."""
+    child = fork()
+    if child == 0:
+        os._exit(0 if act() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("how", ["os.fork", "C fork"])
+def test_a_fork_child_writes_nothing_of_its_parent(directory: Path, how: str) -> None:
+    """However it was forked: its counts start from zero, in memory of its own."""
+    watch = install(directory)
+    with tailwatch.stream() as stream:
+        stream.token()
+
+    def child() -> bool:
+        with tailwatch.stream() as stream:
+            stream.token()
+            stream.token()
+        mine = snapshots.take([watch.core.address])
+        return (mine.tokens, mine.opened, watch.company.joined) == (2, 1, False)
+
+    fork = os.fork if how == "os.fork" else ctypes.PyDLL(None).fork
+    assert in_child(child, fork)
+    snap = watch.snapshot()
+    assert (snap.tokens, snap.opened) == (1, 1)
+
+
+def test_a_fork_child_joins_with_its_first_wake_up(directory: Path) -> None:
+    """Its numbers are then in the whole group's, once."""
+    watch = install(directory)
+    with tailwatch.stream() as stream:
+        stream.token()
+
+    def child() -> bool:
+        with tailwatch.stream() as stream:
+            stream.token()
+        watch.company.renew()
+        return watch.company.joined and watch.snapshot().tokens == 2
+
+    assert in_child(child, os.fork)
+    assert watch.snapshot().tokens == 2
+
+
+@pytest.mark.parametrize("kind", ["link", "open", "file"])
+def test_a_directory_that_cannot_be_trusted_is_refused(
+    tmp_path: Path, directory: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning that says why; the process is watched all the same, alone."""
+    if kind == "link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        directory.symlink_to("elsewhere")
+    elif kind == "open":
+        directory.mkdir()
+        directory.chmod(0o777)
+    else:
+        directory.write_text("")
+    watch = install(directory)
+    assert not watch.company.joined
+    with tailwatch.stream() as stream:
+        stream.token()
+    assert watch.snapshot().tokens == 1
+    words = {"link": "symbolic link", "open": "others may", "file": "no directory"}[kind]
+    assert [words in note for note in watch.notes] == [True]
+    assert sum("not shared" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_uninstall_takes_its_file_away(directory: Path, start: Callable[..., Process]) -> None:
+    """And nothing of the others; what was measured stays readable."""
+    engine = start()
+    watch = install(directory)
+    with tailwatch.stream() as stream:
+        stream.token()
+    tailwatch.uninstall()
+    assert [path.name.partition("-")[0] for path in directory.glob("*.seg")] == [str(engine.pid)]
+    assert snapshots.take([watch.core.address]).tokens == 1
+
+
+WORKER = """
+import tailwatch
+from starlette.applications import Starlette
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+
+async def completions(request):
+    frame = b'data: {"model":"m","choices":[{"index":0,"text":"a"}]}\\n\\n'
+    return StreamingResponse(iter([frame] * 5 + [b"data: [DONE]\\n\\n"]), media_type="text/event-stream")
+
+app = Starlette(routes=[Route("/v1/completions", completions, methods=["POST"])])
+tailwatch.install(app, gc="observe")
+"""
+
+
+@pytest.mark.parametrize("requests", [40])
+def test_each_of_several_workers_gives_the_same_answer(directory: Path, tmp_path: Path, requests: int) -> None:
+    """uvicorn --workers 2: whichever worker is scraped, the counts are the whole server's."""
+    (tmp_path / "served.py").write_text(WORKER)
+    command = [sys.executable, "-m", "uvicorn", "served:app", "--workers", "2", "--port", "0"]
+    server = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "TAILWATCH_DIR": str(directory)}
+    )
+    try:
+        assert server.stderr is not None
+        address = ""
+        started = 0
+        while started < 2:
+            line = server.stderr.readline()
+            assert line, "the server ended"
+            if "running on" in line:
+                address = line.split("running on ")[1].split()[0]
+            started += "startup complete" in line
+        for _ in range(requests):
+            post = urllib.request.Request(f"{address}/v1/completions", b"{}", {"connection": "close"})
+            with urllib.request.urlopen(post, timeout=30) as response:
+                assert response.read().endswith(b"[DONE]\n\n")
+        answers = [scrape(address) for _ in range(8)]
+        counted = 'tailwatch_output_tokens_total{model_name="m",route="/v1/completions"}'
+        assert {answer[counted] for answer in answers} == {str(5 * requests)}
+        assert all(any('process="api-1"' in name for name in answer) for answer in answers)
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(30)
+        assert server.stderr is not None
+        server.stderr.close()
+
+
+def scrape(address: str) -> dict[str, str]:
+    """Samples by name and labels."""
+    request = urllib.request.Request(f"{address}/metrics", headers={"connection": "close"})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        lines = response.read().decode().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))

@@ -1,0 +1,341 @@
+"""``tailwatch run``: the command is left as it is, whatever it is, and however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE_SECONDS = 60
+TAILWATCH = [sys.executable, "-m", "tailwatch", "run"]
+OLD_PYTHONS = sorted(Path.home().glob(".pyenv/versions/[23].*/bin/python"))
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Ours without what would open a door, and with these."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TAILWATCH", "PYTHON"))}
+    return {**kept, **variables}
+
+
+def run(*arguments: str, given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """tailwatch run with these arguments, to its end."""
+    return subprocess.run(
+        [*TAILWATCH, *arguments],
+        env=environment(**variables),
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
+
+
+def python(code: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """tailwatch run -- python -c code."""
+    return run(*options, "--", sys.executable, "-c", code, **variables)
+
+
+# ---- what the command gets ----
+
+
+def test_the_streams_are_the_callers() -> None:
+    """What goes in comes out, and only one line of ours stands before it, on stderr."""
+    done = run("--", "sh", "-c", "cat; echo err >&2", given="in\n")
+    assert (done.returncode, done.stdout) == (0, "in\n")
+    first, second = done.stderr.splitlines()
+    assert first == "tailwatch: watching every Python process of: sh -c 'cat; echo err >&2'"
+    assert second == "err"
+
+
+def test_arguments_reach_the_command_untouched() -> None:
+    """Spaces, quotes, a second --, and options that look like ours."""
+    code = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    arguments = ["a b", "--", "--slo=x", "", "'\""]
+    done = run("--", sys.executable, "-c", code, *arguments)
+    assert json.loads(done.stdout) == arguments
+
+
+def test_options_become_variables() -> None:
+    """The command sees each one given, TAILWATCH=1, and nothing else of ours; the line says so."""
+    code = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('TAILWATCH')}))"
+    done = python(code, "--slow-ms=5", "--slo", "e2e<=1s", "--routes=/a,/b")
+    given = {"TAILWATCH_SLOW_MS": "5", "TAILWATCH_SLO": "e2e<=1s", "TAILWATCH_ROUTES": "/a,/b"}
+    assert json.loads(done.stdout) == {**given, "TAILWATCH": "1"}
+    assert "TAILWATCH_SLO=e2e<=1s" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--slo=fast", "--max-label-sets=0", "--role=api", "--sl=e2e<=1s", "--nonsense"])
+def test_a_wrong_call_runs_nothing(option: str) -> None:
+    """Status 2 and a sentence, before the command has begun."""
+    done = python("print('ran')", option)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert option.lstrip("-").partition("=")[0].replace("-", "_") in done.stderr.replace("-", "_")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("--",), ("--slow-ms=5", "--")])
+def test_without_a_command_it_says_what_is_missing(arguments: tuple[str, ...]) -> None:
+    """Status 2."""
+    done = run(*arguments)
+    assert done.returncode == 2 and "expected a command" in done.stderr
+
+
+def test_a_bad_variable_of_the_environment_is_no_wrong_call() -> None:
+    """It came from elsewhere: said before the command starts, which runs without us."""
+    done = python("print('ran')", TAILWATCH_SLO="fast")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "TAILWATCH_SLO" in done.stderr and "the command runs without tailwatch" in done.stderr
+
+
+# ---- how it ends ----
+
+
+@pytest.mark.parametrize("status", [0, 1, 3, 255])
+def test_the_status_is_the_commands(status: int) -> None:
+    """As the command exits, so do we."""
+    assert python(f"raise SystemExit({status})").returncode == status
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_command_that_dies_of_a_signal(number: signal.Signals) -> None:
+    """128 + n, as a shell says it."""
+    assert run("--", "sh", "-c", f"kill -{int(number)} $$").returncode == 128 + number
+
+
+def test_a_command_that_is_not_there() -> None:
+    """127, as in a shell, and a sentence."""
+    done = run("--", "no-such-command-anywhere", "x")
+    assert done.returncode == 127
+    assert "no-such-command-anywhere: there is no such command" in done.stderr
+
+
+def test_a_command_that_cannot_be_run(tmp_path: Path) -> None:
+    """126, as in a shell, and a sentence."""
+    (tmp_path / "data").write_text("no program", encoding="utf-8")
+    done = run("--", str(tmp_path / "data"))
+    assert done.returncode == 126
+    assert "it cannot be run" in done.stderr
+
+
+WAITING = """
+import signal, sys
+signals = {numbers}
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+print("ready", flush=True)
+print(int(signal.sigwait(signals)), flush=True)
+import select, os
+print(signal.sigtimedwait(signals, 0.2), flush=True)
+"""
+_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2]
+
+
+@pytest.mark.parametrize("number", _SIGNALS)
+def test_signals_are_passed_on_once(number: signal.Signals) -> None:
+    """Sent to us alone, the command gets it, once, and goes on as it sees fit."""
+    code = WAITING.format(numbers={int(each) for each in _SIGNALS})
+    command = [*TAILWATCH, "--", sys.executable, "-c", code]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.stdout.readlines() == [f"{int(number)}\n", "None\n"]
+        assert process.wait(DEADLINE_SECONDS) == 0
+
+
+LIBC_OWN = 1 << 31 | 1 << 32  # the signals 32 and 33: the C library's, which posix_spawn itself leaves ignored
+
+
+def test_signal_handling_is_that_of_a_fresh_process() -> None:
+    """No signal is blocked or ignored that was not, and SIGPIPE, which Python ignores, ends programs as ever."""
+    status = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]
+    plain = subprocess.run(status, env=environment(), capture_output=True, text=True, check=True).stdout.split()
+    blocked, ignored = run("--", *status).stdout.split()[1::2]
+    assert int(blocked, 16) == int(plain[1], 16)
+    assert int(ignored, 16) & ~LIBC_OWN == int(plain[3], 16)
+    done = run("--", "bash", "-c", "yes | head -n 1; echo ${PIPESTATUS[0]}")
+    assert done.stdout == "y\n141\n"
+
+
+def test_file_descriptors_are_inherited(tmp_path: Path) -> None:
+    """A socket or file that was handed to us reaches the command: socket activation works."""
+    with (tmp_path / "handed").open("wb") as file:
+        code = f"import os; os.write({file.fileno()}, b'through')"
+        command = [*TAILWATCH, "--", sys.executable, "-c", code]
+        subprocess.run(command, env=environment(), pass_fds=[file.fileno()], check=True, capture_output=True)
+    assert (tmp_path / "handed").read_bytes() == b"through"
+
+
+ORPHAN = """
+import os, time
+reading, writing = os.pipe()
+child = os.fork()
+if child == 0:
+    between = os.getpid()
+    if os.fork() == 0:
+        while os.getppid() == between:
+            time.sleep(0.001)
+        os.write(writing, b"%d %d" % (os.getpid(), os.getppid()))
+    os._exit(0)
+os.waitpid(child, 0)
+orphan, parent = os.read(reading, 64).split()
+assert int(parent) == os.getppid(), (parent, os.getppid())
+deadline = time.monotonic() + 30
+while os.path.exists("/proc/" + orphan.decode()):
+    assert time.monotonic() < deadline, "it stays a zombie"
+    time.sleep(0.001)
+print("reaped")
+"""
+
+
+def test_orphans_are_reaped() -> None:
+    """As the first process of a container, or another one that adopts, we leave no zombies."""
+    become = "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); os.execv(sys.executable, sys.argv[1:])"
+    command = [sys.executable, "-c", become, *TAILWATCH, "--", sys.executable, "-c", ORPHAN]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+    assert (done.returncode, done.stdout) == (0, "reaped\n"), done.stderr
+
+
+TERMINAL = """
+import os, signal, sys
+got = []
+signal.signal(signal.SIGINT, lambda number, frame: got.append(number))
+print("tty", os.isatty(0), os.tcgetpgrp(0) == os.getpgrp(), flush=True)
+while not got:
+    signal.pause()
+import time
+ends = time.monotonic() + 0.3
+while time.monotonic() < ends:
+    time.sleep(0.01)
+print("got", len(got), flush=True)
+"""
+
+
+def test_ctrl_c_arrives_once() -> None:
+    """The terminal stays with the command, in the foreground; what it sends reaches it without us."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [*TAILWATCH, "--", sys.executable, "-c", TERMINAL], environment())
+    lines = terminal_lines(terminal)
+    assert next(line for line in lines if line.startswith("tty")) == "tty True True"
+    os.write(terminal, b"\x03")
+    assert next(line for line in lines if "got" in line).endswith("got 1")
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def terminal_lines(terminal: int) -> Iterator[str]:
+    """Lines as they come, until the other side is gone."""
+    rest = b""
+    while True:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:
+            return
+        *lines, rest = (rest + part).split(b"\r\n")
+        yield from (line.decode() for line in lines)
+
+
+# ---- the sitecustomize in the interpreters of the command ----
+
+STATE = """
+import json, os, subprocess, sys
+def state():
+    import sitecustomize
+    return {
+        "boot": "tailwatch_boot.doors" in sys.modules, "path": [p for p in sys.path if "startup" in p],
+        "site": sitecustomize.__file__, "mark": getattr(sys, "mark", None),
+    }
+if "child" in sys.argv:
+    print(json.dumps(state()))
+else:
+    command = [sys.executable, "-c", sys.argv[1], sys.argv[1], "child"]
+    child = subprocess.run(command, capture_output=True, text=True, check=True)
+    print(json.dumps([state(), json.loads(child.stdout)]))
+"""
+
+
+def bare(directory: Path) -> str:
+    """The interpreter of a virtual environment that has nothing."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+    return str(directory / "bin/python")
+
+
+def states(interpreter: str, **variables: str) -> list[dict[str, Any]]:
+    """What STATE says of a process and its child."""
+    done = run("--", interpreter, "-c", STATE, STATE, **variables)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_the_doors_open_without_a_boot_file(tmp_path: Path) -> None:
+    """In an interpreter that has no tailwatch, and in its child; sys.path is left as it was."""
+    for state in states(bare(tmp_path / "bare")):
+        assert state["boot"] and state["path"] == []
+
+
+def test_the_shadowed_sitecustomize_runs(tmp_path: Path) -> None:
+    """Whoever imports it finds the real one, in the child too."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "sitecustomize.py").write_text("import sys; sys.mark = 'ran'", encoding="utf-8")
+    for state in states(bare(tmp_path / "bare"), PYTHONPATH=str(tmp_path / "theirs")):
+        assert state["boot"] and state["path"] == []
+        assert state["mark"] == "ran" and state["site"].startswith(str(tmp_path / "theirs"))
+
+
+@pytest.mark.parametrize("source", ["raise ValueError('theirs')", "import no_such_module_of_theirs"])
+def test_a_shadowed_sitecustomize_fails_as_it_would(tmp_path: Path, source: str) -> None:
+    """Python reports it in the same words, and goes on."""
+    (tmp_path / "sitecustomize.py").write_text(source, encoding="utf-8")
+    plain = subprocess.run(
+        [sys.executable, "-c", "print(1)"], env=environment(PYTHONPATH=str(tmp_path)), capture_output=True, text=True
+    )
+    done = python("print(1)", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
+    assert plain.stderr.splitlines()[-1] in done.stderr and plain.stderr
+
+
+def test_the_path_of_the_caller_is_kept(tmp_path: Path) -> None:
+    """PYTHONPATH entries stay, in their order, after ours; run inside run adds nothing."""
+    code = "import os; print(os.environ['PYTHONPATH'])"
+    ours, *theirs = python(code, PYTHONPATH=f"/a{os.pathsep}{os.pathsep}/b").stdout.strip().split(os.pathsep)
+    assert theirs == ["/a", "/b"] and ours.endswith("startup")
+    nested = run("--", *TAILWATCH, "--", sys.executable, "-c", code, PYTHONPATH="/a")
+    assert nested.stdout.strip().split(os.pathsep) == [ours, "/a"]
+
+
+@pytest.mark.parametrize("option", ["-E", "-I", "-S", "-s"])
+def test_interpreters_that_look_away_run_all_the_same(option: str, tmp_path: Path) -> None:
+    """Without PYTHONPATH, without site: the program is not disturbed, only not watched."""
+    done = run("--", bare(tmp_path / "bare"), option, "-c", "import sys; print('tailwatch_boot' in sys.modules)")
+    assert (done.returncode, done.stdout) == (0, "True\n" if option == "-s" else "False\n")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("interpreter", OLD_PYTHONS, ids=lambda path: path.parts[-3])
+def test_any_python_starts(interpreter: Path) -> None:
+    """Versions that tailwatch does not support run as they do, without a word."""
+    done = run("--", str(interpreter), "-c", "import sys; print(sys.version_info[0] + 0)")
+    assert (done.returncode, done.stdout) == (0, f"{interpreter.parts[-3][0]}\n")
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.parametrize("interpreter", [path for path in OLD_PYTHONS if "/3.8" in str(path) or "/3.9" in str(path)])
+def test_an_old_python_says_why_nothing_is_watched(interpreter: Path, tmp_path: Path) -> None:
+    """A server under a Python that we do not support: one sentence, when its app is loaded."""
+    (tmp_path / "uvicorn").mkdir()
+    (tmp_path / "uvicorn" / "__init__.py").write_text("", encoding="utf-8")
+    source = "class Config:\n    def load(self):\n        self.loaded_app = 'theirs'\n"
+    (tmp_path / "uvicorn" / "config.py").write_text(source, encoding="utf-8")
+    code = "from uvicorn.config import Config; c = Config(); c.load(); print(c.loaded_app)"
+    done = run("--", str(interpreter), "-c", code, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "theirs\n"), done.stderr
+    assert done.stderr.count("tailwatch needs CPython 3.10 or later; this is 3.") == 1

@@ -1,0 +1,441 @@
+"""The boot package: what it costs when nobody asks for it, how it waits for imports, and which processes it takes."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tailwatch_boot
+from tailwatch.servers import roles
+from tailwatch_boot import apps, processes
+from tailwatch_boot.doors import Doors
+from tailwatch_boot.imports import Waiting, without
+from tailwatch_boot.lend import lent
+
+BOOT = Path(tailwatch_boot.__file__).parent
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Ours without what would open a door, and with these."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TAILWATCH", "PYTHON"))}
+    return {**kept, **variables}
+
+
+def modules(*arguments: str, **variables: str) -> set[str]:
+    """What an interpreter has imported when it is ready, and whether its list of finders is the usual one."""
+    code = "import sys; print(*sys.modules, *('FINDER' for f in sys.meta_path if 'tailwatch' in type(f).__module__))"
+    command = [sys.executable, *arguments, "-c", code]
+    done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return set(done.stdout.split())
+
+
+# ---- when nobody asks ----
+
+
+def test_without_the_variable_nothing_is_imported() -> None:
+    """The .pth line looks at the environment and stops there."""
+    assert not {name for name in modules() if "tailwatch" in name}
+
+
+@pytest.mark.parametrize("word", ["0", "false", "OFF", "no", " "])
+def test_a_false_word_imports_one_small_module(word: str) -> None:
+    """TAILWATCH=0 costs the package that reads it, and nothing else."""
+    assert modules(TAILWATCH=word) - modules() <= {"tailwatch_boot"}
+
+
+@pytest.mark.parametrize("arguments", [(), ("-I",), ("-E",), ("-B", "-O")])
+def test_a_true_word_opens_the_doors(arguments: tuple[str, ...]) -> None:
+    """In each kind of interpreter that reads .pth files; tailwatch itself is not imported yet."""
+    loaded = modules(*arguments, TAILWATCH="1")
+    assert {"FINDER", "tailwatch_boot.doors"} <= loaded
+    assert not {name for name in loaded if name == "tailwatch" or name.startswith("tailwatch.")}
+
+
+def test_without_site_there_is_no_door() -> None:
+    """python -S reads no .pth file: documented, and harmless."""
+    assert not {name for name in modules("-S", TAILWATCH="1") if "tailwatch" in name}
+
+
+def import_microseconds(word: str) -> float:
+    """What importing the boot package takes, itself and all below it."""
+    command = [sys.executable, "-X", "importtime", "-c", "import tailwatch_boot"]
+    done = subprocess.run(command, env=environment(TAILWATCH=word), capture_output=True, text=True, check=True)
+    lines = [line.split("|") for line in done.stderr.splitlines() if line.endswith(" tailwatch_boot")]
+    return float(lines[0][1])
+
+
+def test_a_false_word_costs_less_than_a_millisecond() -> None:
+    """The whole import, the best of several interpreters on a busy machine."""
+    assert min(import_microseconds("0") for _ in range(7)) < 1000
+
+
+def test_the_boot_needs_the_standard_library_alone() -> None:
+    """It runs in interpreters that have nothing else; tailwatch is imported in one place, late."""
+    ours = {"tailwatch_boot", "tailwatch"}
+    for path in BOOT.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                assert name.partition(".")[0] in sys.stdlib_module_names | ours | {"__future__"}, (path, name)
+                assert name.partition(".")[0] != "tailwatch" or path.name == "doors.py", path
+
+
+# ---- waiting for an import ----
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """package(name=source, ...): modules that can be imported until the test ends."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = list(sys.meta_path)
+    made: list[str] = []
+
+    def make(**sources: str) -> None:
+        for name, source in sources.items():
+            (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
+            made.append(name)
+        importlib.invalidate_caches()
+
+    yield make
+    for name in made:
+        sys.modules.pop(name, None)
+    assert sys.meta_path == before
+
+
+def waiting_for(*names: str) -> tuple[Waiting, list[ModuleType]]:
+    """A finder that waits for modules, and those it has told of."""
+    told: list[ModuleType] = []
+    waiting = Waiting(dict.fromkeys(names, told.append))
+    waiting.start()
+    return waiting, told
+
+
+def test_an_import_is_told_of_once_and_leaves_no_trace(package: Callable[..., None]) -> None:
+    """Loader, spec, source and pickling are those of an import without us; then the finder is gone."""
+    package(tw_awaited="class Config: pass\ndef later(): return Config()\nseen = (__spec__.loader, __loader__)\n")
+    _, told = waiting_for("tw_awaited")
+    module: Any = importlib.import_module("tw_awaited")
+    assert told == [module]
+    for loader in (module.__loader__, module.__spec__.loader, *module.seen):
+        assert type(loader) is importlib.machinery.SourceFileLoader
+    assert module.__spec__ == importlib.util.spec_from_file_location("tw_awaited", module.__file__)
+    assert "def later" in inspect.getsource(module.later)
+    assert isinstance(pickle.loads(pickle.dumps(module.later())), module.Config)
+    assert importlib.reload(module) is module
+    assert told == [module]
+
+
+def test_only_what_is_awaited_is_touched(package: Callable[..., None]) -> None:
+    """Other modules are found by the other finders, and who asks for a spec alone gets a true one."""
+    package(tw_other="", tw_awaited="")
+    waiting, told = waiting_for("tw_awaited")
+    try:
+        importlib.import_module("tw_other")
+        spec = importlib.util.find_spec("tw_awaited")
+        assert spec is not None and spec.origin is not None and spec.origin.endswith("tw_awaited.py")
+        assert spec.loader is not None and spec.loader.get_source("tw_awaited") == ""  # type: ignore[attr-defined]
+        assert told == []
+        importlib.import_module("tw_awaited")
+        assert [module.__name__ for module in told] == ["tw_awaited"]
+    finally:
+        waiting.forget()
+
+
+def test_an_import_that_fails_may_succeed_later(package: Callable[..., None]) -> None:
+    """The error is the host's own, and the wait goes on."""
+    package(tw_awaited="import sys\nif not hasattr(sys, '_tw_ready'): raise RuntimeError('not yet')\n")
+    waiting, told = waiting_for("tw_awaited")
+    try:
+        with pytest.raises(RuntimeError, match="not yet"):
+            importlib.import_module("tw_awaited")
+        assert told == [] and "tw_awaited" not in sys.modules and waiting.names == ("tw_awaited",)
+        sys._tw_ready = True  # type: ignore[attr-defined]
+        importlib.import_module("tw_awaited")
+        assert len(told) == 1
+    finally:
+        del sys._tw_ready  # type: ignore[attr-defined]
+        waiting.forget()
+
+
+def test_what_is_there_already_is_told_of_at_once(package: Callable[..., None]) -> None:
+    """A plugin may open the doors late."""
+    package(tw_awaited="")
+    module = importlib.import_module("tw_awaited")
+    _, told = waiting_for("tw_awaited")
+    assert told == [module]
+
+
+def test_a_missing_module_is_missing(package: Callable[..., None]) -> None:
+    """No finder has it: ModuleNotFoundError, as ever."""
+    waiting, _ = waiting_for("tw_nowhere")
+    try:
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("tw_nowhere")
+    finally:
+        waiting.forget()
+
+
+class Hook(importlib.abc.MetaPathFinder):
+    """Another package's import hook: it wraps what the finders behind it find, as tracing tools do."""
+
+    def __init__(self) -> None:
+        self.executed: list[str] = []
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Asks the others, and notes what is executed."""
+        if name != "tw_awaited":
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        spec: Any = next(s for f in others if (s := f.find_spec(name, path, target)) is not None)
+        spec.loader = SimpleNamespace(create_module=spec.loader.create_module, exec_module=self._noting(spec.loader))
+        return spec
+
+    def _noting(self, loader: Any) -> Callable[[ModuleType], None]:
+        def execute(module: ModuleType) -> None:
+            self.executed.append(module.__name__)
+            loader.exec_module(module)
+
+        return execute
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_other_import_hooks_go_on_working(package: Callable[..., None], first: bool) -> None:
+    """One that stands before us or behind us sees the import, and so do we."""
+    package(tw_awaited="")
+    hook = Hook()
+    waiting, told = waiting_for("tw_awaited")
+    sys.meta_path.insert(0 if first else 1, hook)
+    try:
+        importlib.import_module("tw_awaited")
+        assert hook.executed == ["tw_awaited"]
+        assert len(told) == 1
+    finally:
+        waiting.forget()
+        without(hook)
+
+
+def test_a_finder_is_taken_out_of_a_new_list() -> None:
+    """A thread that walks along the old one misses no finder."""
+    before = sys.meta_path
+    waiting, _ = waiting_for("tw_nowhere")
+    walked = iter(sys.meta_path)
+    assert next(walked) is waiting
+    waiting.forget()
+    assert list(walked) == sys.meta_path
+    assert sys.meta_path is not before
+
+
+def test_two_threads_import_it_once(package: Callable[..., None]) -> None:
+    """The import system's own lock is enough."""
+    package(tw_awaited="import time; time.sleep(0.05)")
+    _, told = waiting_for("tw_awaited")
+    threads = [threading.Thread(target=importlib.import_module, args=("tw_awaited",)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(told) == 1
+
+
+def test_lending_leaves_no_finder() -> None:
+    """Inside the block one more finder is asked, last."""
+    before = list(sys.meta_path)
+    with lent():
+        assert sys.meta_path[:-1] == before
+    assert sys.meta_path == before
+
+
+# ---- servers that are not what they were ----
+
+
+class Watcher:
+    """Wraps apps in a tuple."""
+
+    def __init__(self) -> None:
+        self.misread: list[str] = []
+
+    def watched(self, app: Any) -> Any:
+        """A tuple."""
+        return ("watched", app)
+
+    def elsewhere(self, server: str, error: Exception) -> None:
+        """Remembers it."""
+        self.misread.append(server)
+
+
+@pytest.mark.parametrize("name", sorted(apps.DOORS))
+def test_a_stub_is_left_as_it_is(name: str) -> None:
+    """A module of a server's name without what the server has: an error here, and not a trace there."""
+    stub = ModuleType(name)
+    for made in ({}, {"Config": type("Config", (), {}), "ASGIWorker": 7, "worker_serve": 7, "_callback_wrapper": len}):
+        vars(stub).update(made)
+        before = dict(vars(stub))
+        with pytest.raises((AttributeError, TypeError)):
+            apps.DOORS[name](stub, Watcher())
+        assert vars(stub) == before
+
+
+def test_a_stub_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """One sentence that names the server, whatever the number of its modules."""
+    doors = Doors()
+    for name in ("uvicorn.config", "hypercorn.asyncio.run"):
+        doors._at_server(ModuleType(name))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith("tailwatch: uvicorn ") and "is not watched" in record.getMessage()
+
+
+def test_a_config_without_an_app_is_served_as_it_is() -> None:
+    """load() of a version that keeps the app elsewhere returns what it returns."""
+    config: Any = type("Config", (), {"load": lambda self: "loaded"})
+    module = ModuleType("uvicorn.config")
+    vars(module)["Config"] = config
+    original, watcher = config.load, Watcher()
+    undo = apps.uvicorn(module, watcher)
+    assert config().load() == "loaded"
+    assert len(watcher.misread) == 1
+    undo()
+    assert config.load is original
+
+
+def test_undo_leaves_what_others_put_there_since() -> None:
+    """A function that was replaced again after us stays."""
+    module = ModuleType("gunicorn.workers.gasgi")
+    worker: Any = type("ASGIWorker", (), {"load_wsgi": lambda self: None})
+    vars(module)["ASGIWorker"] = worker
+    undo = apps.gunicorn(module, Watcher())
+
+    def theirs(self: Any) -> None: ...
+
+    worker.load_wsgi = theirs
+    undo()
+    assert worker.load_wsgi is theirs
+
+
+def test_granian_serves_one_app_for_one() -> None:
+    """The lifespan and the requests reach the same watched app."""
+    module: Any = ModuleType("granian.asgi")
+    module._callback_wrapper = lambda app, *options: app
+
+    class LifespanProtocol:
+        def __init__(self, callable: Any) -> None:
+            self.callable = callable
+
+    module.LifespanProtocol = LifespanProtocol
+    undo = apps.granian(module, Watcher())
+    app = object()
+    assert module._callback_wrapper(app, {}, {}) is module.LifespanProtocol(app).callable
+    assert module._callback_wrapper(app) == ("watched", app)
+    undo()
+    assert module._callback_wrapper(app) is app and module.LifespanProtocol(app).callable is app
+
+
+# ---- which processes ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "name"),
+    [
+        (["-c", "import m"], "-c", "import m"),
+        (["-Ic", "code"], "-c", "code"),
+        (["-cimport m"], "-c", "import m"),
+        (["-m", "uvicorn", "app:app"], "-m", "uvicorn"),
+        (["-mcProfile", "x.py"], "-m", "cProfile"),
+        (["-B", "-X", "importtime", "-W", "error", "server.py", "-c"], "script", "server.py"),
+        (["-Xdev", "-Wc", "server.py"], "script", "server.py"),
+        (["--check-hash-based-pycs", "always", "-OO", "s.py", "-m"], "script", "s.py"),
+        (["-"], "script", "-"),
+        ([], "", ""),
+        (["-i"], "", ""),
+        (["-m"], "-m", ""),
+    ],
+)
+def test_the_command_line_is_read_as_python_reads_it(arguments: list[str], kind: str, name: str) -> None:
+    """Options that take values take them, clusters end in the one that does."""
+    assert processes.command(arguments) == (kind, name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "helper"),
+    [
+        (["-c", "from multiprocessing.forkserver import main; main(3)"], True),
+        (["-m", "pip", "install", "x"], True),
+        (["-m", "vllm.model_executor.models.registry"], True),
+        (["-m", "uvicorn", "app:app"], True),
+        (["/site/torch/_inductor/compile_worker/__main__.py"], True),
+        (["/venv/bin/ninja", "-v"], True),
+        (["/venv/bin/vllm", "serve", "m"], False),
+        (["-m", "vllm.entrypoints.openai.api_server"], False),
+        (["engine.py"], False),
+        ([], True),
+    ],
+)
+def test_helpers_are_told_from_servers(arguments: list[str], helper: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the command that started the interpreter."""
+    monkeypatch.setattr(sys, "orig_argv", ["python", *arguments])
+    assert processes.is_helper() is helper
+
+
+def test_pools_are_no_workers() -> None:
+    """Children that run chunks of work for somebody are many, and come and go."""
+    from concurrent.futures import process as pools
+
+    assert not processes.is_worker(SimpleNamespace(_target=pools._process_worker))  # type: ignore[attr-defined]
+    assert processes.is_worker(SimpleNamespace(_target=test_pools_are_no_workers))
+    assert processes.is_worker(SimpleNamespace())  # a subclass of Process with a run() of its own
+
+
+@pytest.mark.parametrize(
+    ("title", "role"),
+    [
+        ("VLLM::EngineCore_DP1\0", "engine"),
+        ("VLLM::Worker_TP3", "worker"),
+        ("VLLM::APIServer_0", "api"),
+        ("sglang::scheduler_TP0", "engine"),
+        ("sglang::detokenizer", "detokenizer"),
+        ("sglang::tokenizer_worker:123", "api"),
+        ("ray::RayWorkerWrapper.execute_method", "worker"),
+        ("python\0-m\0vllm", None),
+        ("", None),
+    ],
+)
+def test_titles_tell_roles(title: str, role: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What setproctitle wrote over the command line, or the command line itself."""
+    monkeypatch.setattr(roles, "_title", lambda: title)
+    assert roles.role_of_process() == role
+
+
+def test_this_process_has_no_role() -> None:
+    """A test run is no server; the question is answered from /proc all the same."""
+    assert roles.role_of_process() is None
+
+
+def test_the_entry_points_are_installed() -> None:
+    """Both servers find the plugin by its group, and it does nothing unless asked."""
+    from importlib.metadata import entry_points
+
+    for group in ("vllm.general_plugins", "sglang.srt.plugins"):
+        (point,) = entry_points(group=group, name="tailwatch")
+        assert point.load() is tailwatch_boot.plugin
+    code = "import tailwatch_boot, sys, json; tailwatch_boot.plugin(); print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert "tailwatch" not in json.loads(done.stdout)
