@@ -74,9 +74,14 @@ def _add_demo(commands: Any) -> None:
 def _add_doctor(commands: Any) -> None:
     about = "say what a running server's numbers, or a saved snapshot, show, and what mends it"
     command = commands.add_parser("doctor", help=about, description=about, epilog=f"To get a FILE, {_SAVE}.")
-    command.add_argument(
-        "file", metavar="URL|FILE", help="of a server on this machine; or a snapshot as JSON, '-' for standard input"
+    whose = command.add_mutually_exclusive_group(required=True)
+    whose.add_argument(
+        "file",
+        nargs="?",
+        metavar="URL|FILE",
+        help="of a server on this machine; or a snapshot as JSON, '-' for standard input",
     )
+    whose.add_argument("--dir", metavar="DIR", help="of a group of processes, running or dead, instead")
     command.add_argument("--slow", action="store_true", help="also list the slow gaps, one a line, the newest first")
     command.add_argument("--json", type=Path, metavar="FILE", help="write what was printed")
     command.set_defaults(run=_doctor)
@@ -94,7 +99,7 @@ def _add_run(commands: Any) -> None:
 
 def _doctor(parsed: argparse.Namespace) -> int:
     try:
-        snapshot, context = _load(_read(parsed.file))
+        snapshot, context = _of_group(parsed.dir) if parsed.dir is not None else _load(_read(parsed.file))
     except urllib.error.HTTPError as error:
         return _wrong(
             f"{parsed.file}: it answered {error.code}; "
@@ -155,6 +160,13 @@ def _text(file: str) -> str:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return str(answer.read(), "utf-8")
     return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+
+
+def _of_group(directory: str) -> tuple[Snapshot, DiagnosisContext]:
+    """How its processes were set up is not known from outside."""
+    from tailwatch import snapshots
+
+    return snapshots.take_directory(directory), DiagnosisContext()
 
 
 def _load(data: Mapping[str, Any]) -> tuple[Snapshot, DiagnosisContext]:

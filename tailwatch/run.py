@@ -1,4 +1,4 @@
-"""``tailwatch run -- CMD ARGS…``: the command as it is, with every Python process of it watched.
+"""``tailwatch run -- CMD ARGS…``: the command as it is, with every Python process of it watched, and all of them a group.
 
 The command gets ``TAILWATCH=1``, the options, and on PYTHONPATH a directory whose sitecustomize opens the doors in
 interpreters that have no boot file of ours. Its standard streams, its terminal and its process group are those of
@@ -8,17 +8,21 @@ the caller; signals sent to us are passed on to it; its exit status is ours.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
+import shutil
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tailwatch import support
 from tailwatch.config import OPTIONS, Config, variable_of
-from tailwatch.errors import OptionError, UnsupportedError
+from tailwatch.errors import OptionError, TailwatchError, UnsupportedError
 
+IN_MEMORY = "/dev/shm"
 NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128  # the exit statuses of a shell
 STARTUP = Path(__file__).parent / "doors" / "startup"
 
@@ -62,9 +66,43 @@ def main(parsed: argparse.Namespace) -> int:
         raise OptionError("run: expected a command, like: tailwatch run -- python -m uvicorn app:app")
     given = {variable_of(name): value for name in OFFERED if (value := getattr(parsed, name)) is not None}
     _check(given)
-    environment = environment_of(os.environ, given)
-    _say(f"watching every Python process of: {shlex.join(command)}{_with(given)}")
-    return run(command, environment)
+    with _group({**os.environ, **given}) as directory:
+        environment = environment_of(os.environ, given | directory)
+        _say(f"watching every Python process of: {shlex.join(command)}{_with(given | directory)}")
+        status = run(command, environment)
+        if directory:
+            _sum_up(*directory.values())
+    return status
+
+
+@contextlib.contextmanager
+def _group(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The variable that names the group's directory: one of our own, gone afterwards, where the caller has named none
+    (then it is the caller's, and stays)."""
+    named = environment.get(variable_of("dir"), "").strip()
+    if named or not os.access(IN_MEMORY, os.W_OK):
+        if not named:
+            _say(f"{IN_MEMORY} cannot be written to: each process speaks for itself alone; --dir names another place")
+        yield {variable_of("dir"): named} if named else {}
+        return
+    directory = tempfile.mkdtemp(prefix="tailwatch-", dir=IN_MEMORY)
+    try:
+        yield {variable_of("dir"): directory}
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _sum_up(directory: str) -> None:
+    """What the processes left behind, if any of them was watched."""
+    from tailwatch import snapshots
+    from tailwatch.diagnosis import DiagnosisContext, headline
+
+    try:
+        found = snapshots.take_directory(directory)
+    except TailwatchError:
+        return
+    paused = (f"{process.name} {sum(process.paused.values()):.3g} s" for process in found.processes)
+    _say(f"{headline(found, DiagnosisContext())} (paused: {', '.join(paused)})")
 
 
 def environment_of(inherited: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:

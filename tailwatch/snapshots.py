@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from tailwatch._cold import ffi, lib
-from tailwatch.errors import OptionError
+from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.goodput import parse_window
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -747,6 +747,39 @@ def take(addresses: Sequence[int]) -> Snapshot:
     error = lib.tw_snapshot_take(out, ffi.new("const tw_segment *[]", segments), len(segments))
     _check(error, "addresses", addresses, "expected addresses of segments of this version, at least one")
     return Snapshot(_owned(out[0]))
+
+
+def take_directory(directory: str) -> Snapshot:
+    """The numbers of all processes that share a directory, living and dead, as whoever reads it from outside sees
+    them. Nothing there is written.
+
+    Raises:
+        TailwatchError: it must not be read, or nobody left numbers in it; says why.
+    """
+    problem = ffi.new("tw_group_problem *")
+    descriptor = lib.tw_group_open_dir(os.fsencode(directory), problem)
+    if descriptor < 0:
+        raise TailwatchError(f"{directory}: {_problem(problem[0])}")
+    members = ffi.gc(ffi.new("tw_members *"), lib.tw_members_clear)
+    try:
+        found = lib.tw_members_renew(members, descriptor, ffi.NULL)
+        reason = _problem(found)
+    finally:
+        os.close(descriptor)
+    if found != lib.TW_GROUP_FINE:
+        raise TailwatchError(f"{directory}: {reason}")
+    if not members.n:
+        refused = f"; {members.refused} files are not of this version" if members.refused else ""
+        raise TailwatchError(f"{directory}: no process has left numbers there{refused}")
+    segments = sorted((members.member[i].segment for i in range(members.n)), key=lambda each: each.opened == 0)
+    return take([int(ffi.cast("uintptr_t", segment)) for segment in segments])
+
+
+def _problem(problem: int) -> str:
+    if problem == lib.TW_GROUP_SYSTEM:
+        return os.strerror(ffi.errno)
+    text: bytes = ffi.string(lib.tw_group_problem_text(problem))
+    return text.decode()
 
 
 class History:

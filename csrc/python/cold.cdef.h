@@ -132,12 +132,32 @@ typedef struct tw_lost {
 typedef struct tw_segment {
     tw_pause_clock pause;
     tw_lost lost[...];
-    uint64_t slow_head, series_count;
+    uint64_t opened, slow_head, series_count;
     ...;
 } tw_segment;
 
 tw_series *tw_segment_series(const tw_segment *g, uint32_t i);
 bool tw_segment_slow_read(const tw_segment *g, uint64_t n, tw_slow_record *out);
+
+/* group.h, members.h */
+typedef enum tw_group_problem { TW_GROUP_FINE, TW_GROUP_SYSTEM, ... } tw_group_problem;
+
+typedef struct tw_member {
+    const tw_segment *segment;
+    ...;
+} tw_member;
+
+typedef struct tw_members {
+    uint32_t n;
+    uint64_t refused;
+    tw_member member[...];
+    ...;
+} tw_members;
+
+const char *tw_group_problem_text(tw_group_problem problem);
+int tw_group_open_dir(const char *dir, tw_group_problem *problem);
+tw_group_problem tw_members_renew(tw_members *members, int dir, const char *except);
+void tw_members_clear(tw_members *members);
 
 /* snapshot.h */
 #define TW_METRIC_TTFT ...

@@ -10,6 +10,7 @@ from cffi import FFI
 SOURCE = """
 #include "tailwatch/exposition.h"
 #include "tailwatch/histogram.h"
+#include "tailwatch/members.h"
 #include "tailwatch/snapshot.h"
 """
 

@@ -355,3 +355,95 @@ def scrape(address: str) -> dict[str, str]:
     with urllib.request.urlopen(request, timeout=30) as response:
         lines = response.read().decode().splitlines()
     return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+
+SERVER = """
+import multiprocessing, sys, time
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+def engine(ready, go, done):
+    import gc
+    heap = [[i] for i in range(100_000)]
+    ready.set()
+    go.wait()
+    gc.collect()
+    done.set()
+    time.sleep(3600)
+
+async def health(request):
+    go.set()
+    done.wait()
+    return PlainTextResponse("collected")
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    ready, go, done = spawn.Event(), spawn.Event(), spawn.Event()
+    child = spawn.Process(target=engine, args=(ready, go, done), name="EngineCore", daemon=True)
+    child.start()
+    ready.wait()
+    uvicorn.run(Starlette(routes=[Route("/health", health)]), port=0)
+"""
+
+
+def test_run_makes_a_group_of_a_server_that_knows_nothing_of_it(tmp_path: Path) -> None:
+    """`tailwatch run -- python server.py`: the app and its engine process in one answer, a summary at the end, and the
+    directory is gone with the command."""
+    (tmp_path / "server.py").write_text(SERVER)
+    main = "import sys; from tailwatch.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", main, "run", "--gc=observe", "--", sys.executable, "server.py"]
+    runner = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert runner.stderr is not None
+    try:
+        lines: list[str] = []
+        while "running on" not in "".join(lines):
+            lines.append(runner.stderr.readline())
+            assert lines[-1], "the server ended"
+        directory = Path("".join(lines).split("TAILWATCH_DIR=")[1].split(")")[0])
+        address = "".join(lines).split("running on ")[1].split()[0]
+        with urllib.request.urlopen(f"{address}/health", timeout=30) as response:
+            assert response.read() == b"collected"
+        deadline = time.monotonic() + 30
+        collected = 'python_gc_duration_seconds_count{generation="2",process="engine-0"}'
+        while int(scrape(address).get(collected, 0)) < 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert main_of("doctor", "--dir", str(directory)) == 0
+    finally:
+        runner.send_signal(signal.SIGINT)
+        _, rest = runner.communicate(timeout=60)
+    assert "engine-0" in rest.splitlines()[-1]
+    assert not directory.exists()
+
+
+def main_of(*arguments: str) -> int:
+    """The exit status of the command line."""
+    from tailwatch.cli import main
+
+    return main(arguments)
+
+
+@pytest.mark.parametrize(("make", "words"), [(False, "No such file"), (True, "no process has left numbers")])
+def test_doctor_says_why_a_directory_tells_nothing(
+    directory: Path, make: bool, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that is not there, and an empty one: status 2 and the reason."""
+    if make:
+        directory.mkdir(mode=0o700)
+    assert main_of("doctor", "--dir", str(directory)) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_doctor_reads_a_dead_group(
+    directory: Path, start: Callable[..., Process], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the dead left behind is told as it is of the living; nothing is written."""
+    engine = start(heap=300_000)
+    engine.collect()
+    engine.kill()
+    before = sorted(path.name for path in directory.iterdir())
+    assert main_of("doctor", "--dir", str(directory)) == 0
+    assert "no requests yet" in capsys.readouterr().out
+    assert sorted(path.name for path in directory.iterdir()) == before

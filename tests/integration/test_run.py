@@ -50,7 +50,7 @@ def test_the_streams_are_the_callers() -> None:
     done = run("--", "sh", "-c", "cat; echo err >&2", given="in\n")
     assert (done.returncode, done.stdout) == (0, "in\n")
     first, second = done.stderr.splitlines()
-    assert first == "tailwatch: watching every Python process of: sh -c 'cat; echo err >&2'"
+    assert first.startswith("tailwatch: watching every Python process of: sh -c 'cat; echo err >&2' (TAILWATCH_DIR=/")
     assert second == "err"
 
 
@@ -63,12 +63,25 @@ def test_arguments_reach_the_command_untouched() -> None:
 
 
 def test_options_become_variables() -> None:
-    """The command sees each one given, TAILWATCH=1, and nothing else of ours; the line says so."""
+    """The command sees each one given, TAILWATCH=1, the group's directory, and nothing else of ours; the line says so."""
     code = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('TAILWATCH')}))"
     done = python(code, "--slow-ms=5", "--slo", "e2e<=1s", "--routes=/a,/b")
     given = {"TAILWATCH_SLOW_MS": "5", "TAILWATCH_SLO": "e2e<=1s", "TAILWATCH_ROUTES": "/a,/b"}
-    assert json.loads(done.stdout) == {**given, "TAILWATCH": "1"}
+    seen = json.loads(done.stdout)
+    directory = seen.pop("TAILWATCH_DIR")
+    assert seen == {**given, "TAILWATCH": "1"}
     assert "TAILWATCH_SLO=e2e<=1s" in done.stderr
+    assert f"TAILWATCH_DIR={directory}" in done.stderr
+    assert not os.path.exists(directory)
+
+
+def test_a_directory_of_the_callers_stays(tmp_path: Path) -> None:
+    """One that --dir names is the caller's: nothing of it is removed."""
+    directory = tmp_path / "group"
+    directory.mkdir(mode=0o700)
+    done = python("import os; print(os.environ['TAILWATCH_DIR'])", f"--dir={directory}")
+    assert (done.returncode, done.stdout.strip()) == (0, str(directory))
+    assert directory.exists()
 
 
 @pytest.mark.parametrize("option", ["--slo=fast", "--max-label-sets=0", "--role=api", "--sl=e2e<=1s", "--nonsense"])

@@ -165,6 +165,7 @@ def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         ("dokter",),
         ("doctor",),
         ("doctor", "a", "b"),
+        ("doctor", "a", "--dir", "b"),
         ("doctor", "a", "--fast"),
         ("demo", "--rate", "fast"),
         ("demo", "--duration", "long"),
