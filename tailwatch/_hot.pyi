@@ -245,12 +245,12 @@ class Plans:
         check_first: int,
         check_every: int,
     ) -> None: ...
-    def render(self, object: object, kwargs: dict[str, Any], /) -> str:
-        """The text that original(object, **kwargs) would return."""
+    def __call__(self, *args: Any, **kwargs: Any) -> str:
+        """The text that original(object, **kwargs) would return. In a class it is a method, like a function."""
     def room(self, kwargs: dict[str, Any], /) -> bool:
         """Whether a plan can be added for these arguments. After long use of a full table the oldest makes room."""
-    def add(self, kwargs: dict[str, Any], plan: Plan, /) -> bool:
-        """Try it from now on. False: no room."""
+    def add(self, kwargs: dict[str, Any], plan: Plan, serializer: object, /) -> bool:
+        """Try it from now on, while that is the class's serialiser: with another, all are dropped. False: no room."""
     def close(self) -> None:
         """Hand everything to the original from now on."""
     def plans(self) -> list[Plan]: ...

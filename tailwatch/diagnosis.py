@@ -41,6 +41,23 @@ _FEWEST_JUDGED = 20
 _FEWEST_GAPS = 100
 
 _HARMLESS_FALLBACKS = frozenset({"unsupported", "shapes"})  # see sse.accelerate.Fallback
+_FALLBACKS = {
+    "differs": (
+        "Differs: a frame made here was not the server's; the server's was sent. After its first 16 frames a shape is "
+        "compared once in 1024 (compare_every): the frames since the comparison before, up to 1023 of each such shape, "
+        "may have been wrong at the clients. From then on the server writes them."
+    ),
+    "error": (
+        "Error: tailwatch's own code failed, or the server refused a frame that was made here; then and from then on "
+        "the clients got what the server makes."
+    ),
+    "other": "Other: more kinds than are counted apart, of any reason.",
+    "unsupported": "Unsupported: beyond the templates; the clients get the server's frames, only not faster.",
+    "shapes": (
+        "Shapes: more kinds of frames than there is room for; those learned go on being made here, the others are the "
+        "server's, only not faster."
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,17 +467,18 @@ def internal_errors(snapshot: Snapshot, context: DiagnosisContext) -> Finding | 
 def fast_sse_fallback(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """The fast SSE path went back to the server's own serialisation."""
     fallbacks = snapshot.sse_fallbacks
-    if not context.fast_sse or not fallbacks:
+    if not fallbacks:
         return None
+    reasons = {reason for _, reason in fallbacks}
     told = ", ".join(f"{shape} ({reason})" for shape, reason in sorted(fallbacks))
-    detail = (
-        f"Each of these was found once or more to be beyond the templates, and goes the server's own way: {told}. "
-        "The clients get what they would get without tailwatch; these frames are only not faster."
-    )
-    if all(reason in _HARMLESS_FALLBACKS for _, reason in fallbacks):
+    detail = f"Left to the server: {told}. " + " ".join(text for why, text in _FALLBACKS.items() if why in reasons)
+    if reasons <= _HARMLESS_FALLBACKS:
         advice = "nothing to mend: it is what the templates do not hold"
         return Finding("fast-sse-fallback", "info", "fast_sse leaves some frames to the server", detail, advice)
-    advice = "report it with the versions of server and pydantic; install(app, fast_sse=False) until it is mended"
+    off = "install(app, fast_sse=False)" if context.fast_sse else "no sse.accelerate() of that class"
+    advice = f"report it with the versions of server and pydantic; {off} until it is mended"
+    if "differs" in reasons:
+        return Finding("fast-sse-fallback", "high", "fast_sse may have sent wrong frames", detail, advice)
     return Finding("fast-sse-fallback", "low", "fast_sse gave up some frames", detail, advice)
 
 

@@ -91,6 +91,7 @@ class Watch:
             [
                 Task(self._pause_log.drain, 0.25),
                 Task(self._slow_log.drain, 0.25),
+                Task(self.fast_sse.listen, 1.0),
                 Task(self.fast_sse.tell, 1.0),
                 Task(self._check_gc, 1.0),
                 Task(self.company.renew, 1.0),
@@ -174,6 +175,7 @@ class Watch:
         self.company.enter(self.config.role)
         if self.config.gc != "off":
             self.gc.attach()
+        self.fast_sse.listen()
         if self.config.fast_sse:
             self.fast_sse.sweep(last=False)
 
@@ -252,6 +254,7 @@ class Watch:
         report = [sentence for attached in self._attached() if (sentence := attached.detach())]
         report += self.gc.detach()
         report += self.fast_sse.undo()
+        self.fast_sse.unlisten()
         if self._close_port is not None:
             self._close_port()
         self._apps, self._close_port = [], None

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailwatch.servers import found
 
 if TYPE_CHECKING:
-    from tailwatch.servers.targets import Target, Undo
+    from tailwatch.servers.targets import OnFallback, Target, Undo
 
 _UNTOLD_LIMIT = 256  # fallbacks that wait for the daemon; they are counted in any case
 _HARMLESS = frozenset({"unsupported", "shapes"})  # beyond what the templates hold, and nothing went wrong
+
+_MEANINGS = {
+    "unsupported": "goes the server's own way (unsupported)",
+    "shapes": "what was learned goes on, further shapes go the server's own way (shapes)",
+    "differs": "goes the server's own way from now on (differs): a frame was not the server's, nor perhaps those since "
+    "the comparison before",
+    "error": "our own code failed, the server wrote the frame (error)",
+}
 
 logger = logging.getLogger("tailwatch")
 
@@ -33,6 +42,7 @@ class FastSSE:
         self._untold: deque[tuple[str, str]] = deque(maxlen=_UNTOLD_LIMIT)
         self._told: set[str] = set()
         self._noted: set[str] = set()
+        self._unlisten: Callable[[OnFallback], None] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,6 +59,20 @@ class FastSSE:
             return
         for target in fresh:
             self._take_over(target, last)
+
+    def listen(self) -> None:
+        """Hear of the fallbacks of classes that somebody else accelerated, once that module is loaded; again does
+        nothing."""
+        module: Any = sys.modules.get("tailwatch.sse.accelerate")
+        if self._unlisten is None and hasattr(module, "unlisten"):  # all of it is loaded
+            module.listen(self._fell_back)
+            self._unlisten = module.unlisten
+
+    def unlisten(self) -> None:
+        """Undo listen()."""
+        if self._unlisten is not None:
+            self._unlisten(self._fell_back)
+            self._unlisten = None
 
     def _take_over(self, target: Target, last: bool) -> None:
         try:
@@ -78,7 +102,7 @@ class FastSSE:
             if shape not in self._told and len(self._told) < _UNTOLD_LIMIT:
                 self._told.add(shape)
                 level = logging.INFO if reason in _HARMLESS else logging.WARNING
-                logger.log(level, "fast_sse: %s goes the server's own way from now on (%s)", shape, reason)
+                logger.log(level, "fast_sse: %s: %s", shape, _MEANINGS.get(reason, reason))
 
 
 def _undone(name: str, undo: Undo) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tailwatch.servers.targets import Function, Model, Target
-from tailwatch.sse.guarded import CLOCK, Arguments, GuardedBuilder, Recall
+from tailwatch.sse.guarded import CLOCK, Arguments, GuardedBuilder, Made, Recall
 
 _HOLES = (str, str, CLOCK, str)  # id, text, created, model: the order of the frame
 
@@ -48,15 +48,15 @@ def _chat_chunk(builder: GuardedBuilder) -> Callable[..., str]:
             rest = (role, finish_reason, tool_calls, usage, reasoning_content)
             return builder.original(self, request_id, content, model, *rest)
         shape, text = (reasoning_shape, reasoning_content) if content is None else (content_shape, content)
-        made = None
-        if shape.fill is not None:
+        made: Made = None
+        if (fill := shape.fill) is not None:
             try:
-                made = shape.fill(request_id, text, int(time.time()), model).decode()
+                made = fill(request_id, text, int(time.time()), model).decode()
                 shape.trusted = trusted = shape.trusted - 1
                 if trusted > 0:
                     return made
-            except Exception:
-                made = None
+            except Exception as error:
+                made = error.with_traceback(None)
         return builder.check(shape, made, self, request_id, content, model, reasoning_content=reasoning_content)
 
     return _build_chunk_sse

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tailwatch.servers.targets import Function, Model, Target
-from tailwatch.sse.guarded import Arguments, GuardedBuilder, Recall
+from tailwatch.sse.guarded import Arguments, GuardedBuilder, Made, Recall
 
 _OPENAI = "sglang.srt.entrypoints.openai"
 _FIELDS = ("chunk_id", "created", "model", "index")
@@ -51,15 +51,15 @@ def _build_sse_content(builder: GuardedBuilder) -> Callable[..., str]:
                 *(finish_reason, logprobs, matched_stop, usage),
             )
         shape, text = (reasoning_shape, reasoning_content) if content is None else (content_shape, content)
-        made = None
-        if shape.fill is not None:
+        made: Made = None
+        if (fill := shape.fill) is not None:
             try:
-                made = shape.fill(chunk_id, created, model, index, text).decode()
+                made = fill(chunk_id, created, model, index, text).decode()
                 shape.trusted = trusted = shape.trusted - 1
                 if trusted > 0:
                     return made
-            except Exception:
-                made = None
+            except Exception as error:
+                made = error.with_traceback(None)
         return check(shape, made, chunk_id, created, model, index, None, content, reasoning_content)
 
     return build_sse_content
@@ -67,7 +67,12 @@ def _build_sse_content(builder: GuardedBuilder) -> Callable[..., str]:
 
 TARGETS: tuple[Target, ...] = (
     Function(f"{_OPENAI}.sse_utils", "build_sse_content", _build_sse_content),
-    Model(f"{_OPENAI}.protocol", "ChatCompletionStreamResponse", "choices[0].delta.tool_calls[0].function.arguments"),
-    Model(f"{_OPENAI}.protocol", "CompletionStreamResponse", "choices[0].text"),
+    Model(
+        f"{_OPENAI}.protocol",
+        "ChatCompletionStreamResponse",
+        "choices[0].delta.tool_calls[0].function.arguments",
+        looks_at_no_text=True,  # drops an sglext, or hidden states, that are None
+    ),
+    Model(f"{_OPENAI}.protocol", "CompletionStreamResponse", "choices[0].text", looks_at_no_text=True),  # the same
     Model("sglang.srt.entrypoints.anthropic.protocol", "ContentBlockDeltaEvent", "delta.text"),
 )

@@ -40,11 +40,14 @@ class Model:
     """A Pydantic class whose objects are streamed; its serialisation gets a template inside.
 
     text: the attribute of its objects that holds the token, for readers of the table.
+    looks_at_no_text: the functions in Python that write its objects were read, and do not. Without it they go on
+        writing what they wrote.
     """
 
     module: str
     attribute: str
     text: str
+    looks_at_no_text: bool = False
 
     @property
     def name(self) -> str:
@@ -57,7 +60,8 @@ class Model:
 
     def accelerate(self, on_fallback: OnFallback) -> Undo:
         """Take it over. Raises AttributeError or TypeError where it is not what it was."""
-        return accelerate(getattr(sys.modules[self.module], self.attribute), on_fallback=on_fallback).undo
+        model = getattr(sys.modules[self.module], self.attribute)
+        return accelerate(model, on_fallback=on_fallback, trust_serializers=self.looks_at_no_text).undo
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,22 @@ compared with the shape. So nothing can be stale, and what is of another shape g
 
 How a shape becomes JSON is asked of the class's own serialiser (see learning.py). It is asked again about the first
 calls of each shape and then about one in many: a serialiser of somebody else's may change its mind.
+
+Pydantic's own serialisers write any text alike. Functions in Python need not: a class that is written by one is left
+alone, unless accelerate() is told that it looks at no text.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from tailwatch._hot import Plan, Plans
 from tailwatch.errors import AlreadyInstalledError, OptionError
@@ -31,12 +36,30 @@ _PLAIN = (type(None), bool, int, str)  # arguments that can be told apart for go
 
 _logger = logging.getLogger("tailwatch")
 
+OnFallback: TypeAlias = Callable[[str, str], object]
+
+_listeners: list[OnFallback] = []
+_all: weakref.WeakSet[Acceleration] = weakref.WeakSet()
+
+
+def listen(listener: OnFallback) -> None:
+    """Have it called as listener(shape, reason) for each fallback of any class, until unlisten(). Twice is once."""
+    if listener not in _listeners:
+        _listeners.append(listener)
+
+
+def unlisten(listener: OnFallback) -> None:
+    """Undo listen()."""
+    if listener in _listeners:
+        _listeners.remove(listener)
+
 
 class Fallback(NamedTuple):
     """Why objects of a shape went to the class's own method.
 
-    reason: "differs" (a text of ours was once not the class's), "unsupported" (it holds what is not written here, such
-    as a float), "shapes" (more shapes than there is room for), "error" (our own code failed).
+    reason: "differs" (a text of ours was once not the class's; those since the comparison before may not have been
+    either), "unsupported" (it holds what is not written here, such as a float, or a function in Python writes it),
+    "shapes" (more shapes than there is room for: those learned go on), "error" (our own code failed).
     """
 
     shape: str
@@ -49,24 +72,28 @@ class Acceleration:
     Attributes:
         model: the class.
         fallbacks: how often what happened, counted when it is found out and not for each call that follows from it.
+        original: the method that the class had.
+        replacement: the one it has now.
     """
 
     def __init__(
-        self, model: type, compare_first: int, compare_every: int, on_fallback: Callable[[str, str], object] | None
+        self, model: type, compare_first: int, compare_every: int, on_fallback: OnFallback | None, trusted: bool
     ) -> None:
         self.model = model
         self.fallbacks: Counter[Fallback] = Counter()
         self._on_fallback = on_fallback
         self._logged: set[Fallback] = set()
         self._own = "model_dump_json" in vars(model)
-        self._original: Callable[..., str] = cast(Any, model).model_dump_json
+        self.original: Callable[..., str] = cast(Any, model).model_dump_json
         self._undone = False
         self._learning = threading.Lock()
-        self._student = Student(model, self._original)
-        self._plans = Plans(model, self._original, self._learn, self._check, self._fail, compare_first, compare_every)
-        self._replacement = _replacement(self._original, self._plans)
-        self._replacement.__tailwatch__ = self  # type: ignore[attr-defined]
-        cast(Any, model).model_dump_json = self._replacement
+        self._trusted = trusted
+        self._studied, self._student = _serializer_of(model), self._new_student()
+        self._plans = Plans(model, self.original, self._learn, self._check, self._fail, compare_first, compare_every)
+        self.replacement: Callable[..., str] = functools.update_wrapper(self._plans, self.original)
+        self.replacement.__tailwatch__ = self  # type: ignore[attr-defined]
+        cast(Any, model).model_dump_json = self.replacement
+        _all.add(self)
 
     @property
     def active(self) -> bool:
@@ -88,7 +115,7 @@ class Acceleration:
         undone, self._undone = self._undone, True
         if undone:
             return None
-        if vars(self.model).get("model_dump_json") is self._replacement:
+        if vars(self.model).get("model_dump_json") is self.replacement:
             self._put_back()
             return None
         return (
@@ -108,15 +135,19 @@ class Acceleration:
         state = "active" if self.active else "undone"
         return f"<Acceleration of {self.model.__qualname__}: {state}, {len(self.shapes)} shapes>"
 
+    def after_fork(self) -> None:
+        """In a child: another thread of the parent may have been learning, and is not there."""
+        self._learning = threading.Lock()
+
     def _put_back(self) -> None:
         if self._own:
-            cast(Any, self.model).model_dump_json = self._original
+            cast(Any, self.model).model_dump_json = self.original
         else:
             del cast(Any, self.model).model_dump_json
 
     def _learn(self, model: Any, kwargs: dict[str, Any]) -> str:
         """An object that no plan fits: the class's own text, and what can be learned from it."""
-        text = self._original(model, **kwargs)
+        text = self.original(model, **kwargs)
         if self._learning.acquire(blocking=False):
             try:
                 self._study(model, kwargs, text)
@@ -132,16 +163,22 @@ class Acceleration:
         elif not self._plans.room(kwargs):
             self._fall_back(self.model.__name__, "shapes")
         elif type(text) is str and len(text) <= _LEARNED_LIMIT:
-            self._add(kwargs, self._student.learn(model, kwargs, text))
+            serializer = _serializer_of(self.model)  # before: the class may be rebuilt meanwhile, by another thread
+            if serializer is not self._studied:
+                self._studied, self._student = serializer, self._new_student()
+            self._add(kwargs, self._student.learn(model, kwargs, text), serializer)
 
-    def _add(self, kwargs: dict[str, Any], plan: Plan) -> None:
-        self._plans.add(kwargs, plan)
+    def _new_student(self) -> Student:
+        return Student(self.model, self.original, overridden=not _is_pydantics(self.original), trusted=self._trusted)
+
+    def _add(self, kwargs: dict[str, Any], plan: Plan, serializer: object) -> None:
+        self._plans.add(kwargs, plan, serializer)
         if plan.literal is None:
             self._fall_back(plan.name, "unsupported")
 
     def _check(self, model: Any, kwargs: dict[str, Any], text: str, plan: Plan) -> str:
         """The class's own text is the one that is sent, whatever ours was."""
-        original = self._original(model, **kwargs)
+        original = self.original(model, **kwargs)
         if original != text and not plan.retired:
             plan.retire()
             self._fall_back(plan.name, "differs")
@@ -149,7 +186,7 @@ class Acceleration:
 
     def _fail(self, model: Any, kwargs: dict[str, Any], error: Exception) -> str:
         self._failed(error)
-        return self._original(model, **kwargs)
+        return self.original(model, **kwargs)
 
     def _failed(self, error: Exception) -> None:
         self._fall_back(self.model.__name__, "error", f": {error!r:.200}")
@@ -164,16 +201,11 @@ class Acceleration:
         if first and len(self.fallbacks) >= _NAMED_LIMIT:
             fallback = Fallback("other", reason)
         self.fallbacks[fallback] += 1
-        if first and self._on_fallback is None:
+        told = list(dict.fromkeys((*filter(None, (self._on_fallback,)), *_listeners)))
+        if first and not told:
             _log(fallback, detail)
-        self._tell(fallback)
-
-    def _tell(self, fallback: Fallback) -> None:
-        try:
-            if self._on_fallback is not None:
-                self._on_fallback(*fallback)
-        except Exception:
-            _logger.exception("accelerate: on_fallback failed")
+        for listener in told:
+            _tell(listener, fallback)
 
 
 def accelerate(
@@ -181,47 +213,73 @@ def accelerate(
     *,
     compare_first: int = 16,
     compare_every: int = 1024,
-    on_fallback: Callable[[str, str], object] | None = None,
+    on_fallback: OnFallback | None = None,
+    trust_serializers: bool = False,
 ) -> Acceleration:
     """Make `model.model_dump_json()` several times faster, with the same text.
+
+    Functions in Python that take part in the writing may treat one text unlike another, which cannot be found out:
+
+    - An object that one writes (`@model_serializer`, a `model_dump_json` of the class's own), and every object around
+      it, goes to the class.
+    - A field that one writes or leaves out (`@field_serializer`, `PlainSerializer`, `exclude_if`) is compared and not
+      written: its objects are faster only where it holds few values.
+
+    With `trust_serializers` all of these are written like any other, and the comparison of one text in `compare_every`
+    is what guards them: until it finds a difference, up to `compare_every` - 1 wrong texts are sent. It guards, too,
+    functions of a field that look at more than its value and its object, such as a global.
 
     Args:
         model: a Pydantic v2 model class. Its subclasses keep their own way, unless they are accelerated too.
         compare_first: how many texts of each shape are compared with the class's own at first.
         compare_every: after that one in so many is.
         on_fallback: called as on_fallback(shape, reason) for each fallback that is counted; what it raises is logged.
-            Without it the first of each is logged, by the logger "tailwatch".
+            Without it the first of each is logged, by the logger "tailwatch". Where tailwatch is installed, its metric
+            counts them too, and its daemon logs them.
+        trust_serializers: the author's word that functions in Python that write the objects look at no text: that they
+            drop a field that is None or an empty list, say, and do not cut, replace or leave out by what a text says.
 
     Raises:
-        OptionError: it is no Pydantic v2 model class, or a number is out of range.
+        OptionError: it is no Pydantic v2 model class, a number is out of range, or another argument of a wrong type.
         AlreadyInstalledError: it is accelerated already.
     """
     _require_model(model)
     _require_number("compare_first", compare_first, 0)
     _require_number("compare_every", compare_every, 1)
+    if on_fallback is not None and not callable(on_fallback):
+        raise OptionError.of("on_fallback", on_fallback, "expected a callable that takes shape and reason, or None")
+    if type(trust_serializers) is not bool:
+        raise OptionError.of("trust_serializers", trust_serializers, "expected True or False")
     if (other := _accelerated(model)) is not None and other.model is model and other.active:
         raise AlreadyInstalledError(
             f"{model.__qualname__} is accelerated already: undo() that first, by the object that accelerate() returned"
         )
-    return Acceleration(model, compare_first, compare_every, on_fallback)
-
-
-def _replacement(original: Callable[..., str], plans: Plans) -> Callable[..., str]:
-    render = plans.render
-
-    @functools.wraps(original)
-    def model_dump_json(self: Any, *args: Any, **kwargs: Any) -> str:
-        if args:
-            return original(self, *args, **kwargs)
-        return render(self, kwargs)
-
-    return model_dump_json
+    return Acceleration(model, compare_first, compare_every, on_fallback, trust_serializers)
 
 
 def _accelerated(model: type) -> Acceleration | None:
     """Whose method the class has, or has below wrappers around it (functools.wraps hands the mark on)."""
     found = getattr(vars(model).get("model_dump_json"), "__tailwatch__", None)
     return found if isinstance(found, Acceleration) else None
+
+
+def _is_pydantics(method: Any) -> bool:
+    """Whether it is BaseModel.model_dump_json as Pydantic wrote it, below replacements of ours."""
+    while isinstance(ours := getattr(method, "__tailwatch__", None), Acceleration) and method is ours.replacement:
+        method = ours.original
+    return getattr(method, "__globals__", {}).get("__name__") == "pydantic.main"
+
+
+def _serializer_of(model: Any) -> object:
+    return getattr(model, "__pydantic_serializer__", None)
+
+
+def _after_fork() -> None:
+    for acceleration in _all:
+        acceleration.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _require_model(model: object) -> None:
@@ -238,12 +296,20 @@ def _require_number(option: str, value: object, least: int) -> None:
         raise OptionError.of(option, value, f"expected an int from {least} on")
 
 
+def _tell(listener: OnFallback, fallback: Fallback) -> None:
+    try:
+        listener(*fallback)
+    except Exception:
+        _logger.exception("accelerate: on_fallback failed")
+
+
 def _log(fallback: Fallback, detail: str) -> None:
     level = logging.WARNING if fallback.reason in ("differs", "error") else logging.INFO
     meaning = {
-        "differs": "its text was once not the class's own; the class writes it from now on",
-        "unsupported": "it holds what is not written here; the class writes it",
-        "shapes": "more shapes than there is room for; the class writes the others",
+        "differs": "its text was once not the class's own, nor perhaps those since it was last compared; "
+        "the class writes it from now on",
+        "unsupported": "it holds what is not written here, or a function in Python writes it; the class writes it",
+        "shapes": "more shapes than there is room for; the class writes the others, those learned go on",
         "error": "our own code failed; the class wrote it",
     }[fallback.reason]
     _logger.log(level, "accelerate: %s: %s%s", fallback.shape, meaning, detail)

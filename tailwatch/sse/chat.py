@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from tailwatch.errors import OptionError
 from tailwatch.sse import checks
 from tailwatch.sse.choices import ChoiceStream
 from tailwatch.sse.shape import Shape
@@ -28,7 +29,7 @@ class ChatStream(ChoiceStream):
         return self._frame("role", {"role": checks.text("role", role)}, index)
 
     def reasoning(self, text: str, *, index: int | None = None, tokens: int = 1) -> bytes:
-        """The frame of a piece of reasoning text; as content()."""
+        """The frame of a piece of reasoning text; text, index and tokens as for content()."""
         return self._piece("reasoning", text, index, tokens)
 
     def tool_call(
@@ -43,12 +44,22 @@ class ChatStream(ChoiceStream):
         """The frame of a piece of a tool call.
 
         call: which of the choice's calls. Its first piece has id and name, each has a part of the arguments' JSON.
+
+        Raises:
+            OptionError: the piece holds none of them.
+            TypeError: one of them is no str.
         """
         checks.count("call", call)
-        if id is None and name is None and arguments is not None:
-            splice = self._splices.get(("tool_call", index, call)) or self._splice("tool_call", index, call)
-            return splice(arguments)
+        if id is None and name is None:
+            return self._arguments(call, arguments, index)
         given = {"call_id": id, "name": name, "arguments": arguments}
         texts: dict[str, object] = {key: checks.is_str(key, value) for key, value in given.items() if value is not None}
-        kind = {} if id is None and name is None else {"call_type": "function"}
-        return self._frame("tool_call", {"call": call, **kind, **texts}, index)
+        return self._frame("tool_call", {"call": call, "call_type": "function", **texts}, index)
+
+    def _arguments(self, call: int, arguments: str | None, index: int | None) -> bytes:
+        """A piece that has nothing else, by a template."""
+        if arguments is None:
+            raise OptionError.of("arguments", arguments, "expected an id, a name or arguments: a piece of something")
+        choice = self._choice(index)
+        splice = self._splices.get(("tool_call", choice, call)) or self._splice("tool_call", choice, call)
+        return splice(checks.is_str("arguments", arguments))

@@ -34,6 +34,13 @@ def count(option: str, found: object, *, largest: int = _LARGEST) -> int:
     return found
 
 
+def total(**counts: int) -> int:
+    """The sum of counts, itself one."""
+    for name, found in counts.items():
+        count(name, found)
+    return count(" + ".join(counts), sum(counts.values()))
+
+
 def flag(option: str, found: object) -> bool:
     """The bool that it is."""
     if not isinstance(found, bool):
@@ -47,6 +54,13 @@ def one_of(option: str, found: object, choices: Iterable[str]) -> str:
     if not isinstance(found, str) or found not in names:
         raise OptionError.of(option, found, "expected one of " + ", ".join(names), choices=names)
     return found
+
+
+def json_line(option: str, written: bytes) -> bytes:
+    """JSON that ends no line of a frame: serialisers write none that does, but what they are handed as JSON may."""
+    if b"\n" in written or b"\r" in written:
+        raise OptionError.of(option, written, "expected JSON on one line; what is JSON already may hold no CR or LF")
+    return written
 
 
 def one_line(option: str, found: object, *, nul: bool = True, empty: bool = True) -> str:

@@ -14,7 +14,7 @@ Usage = tuple[int, int] | Mapping[str, object]
 
 _COUNTS = ("prompt", "total", "completion")
 _COUNTED = frozenset(_COUNTS)
-_MOST_TOKENS = 2**32 - 1
+_MOST_TOKENS = _MOST_CHOICES = 2**32 - 1
 
 
 class ChoiceStream(_hot.Encoder):
@@ -51,7 +51,10 @@ class ChoiceStream(_hot.Encoder):
             Args:
                 text: as the model wrote it; in the frame it is escaped.
                 index: its choice, where that is not the stream's own.
-                tokens: how many tokens the text is, for tailwatch's counts; the bytes are the same.
+                tokens: how many tokens the text is, for tailwatch's counts; the bytes are the same. A number other than
+                    1 is kept for this very object, and for frames that are sent soon: some thousand at a time, 4 MiB
+                    together. Frames that are joined into one message, or copied, are scanned and count one token
+                    each; usage at the end raises the count to what it says.
                 logprobs: what goes there, as JSON (by orjson).
                 usage: so far, (prompt tokens, completion tokens), or the object itself: for servers that send it on
                     every chunk.
@@ -75,7 +78,7 @@ class ChoiceStream(_hot.Encoder):
     ) -> None:
         self._like = checks.one_of("like", like, self.shapes)
         self._shape = self.shapes[like]
-        self._index = checks.count("index", index)
+        self._index = _choice(index)
         self._splices: dict[tuple[object, ...], Callable[[str], bytes]] = {}
         self._filled: dict[tuple[str, int], tuple[_hot.Template, tuple[str, ...]]] = {}
         self._values: dict[str, object] = {
@@ -150,6 +153,8 @@ class ChoiceStream(_hot.Encoder):
         usage: Usage | None = None,
     ) -> bytes:
         """A frame of text, by a template where only text and counts change."""
+        if index is not None and type(index) is not int:
+            _choice(index)  # True and 1.0 are equal to 1, whose frames may be known
         if logprobs is not None or (usage is not None and not isinstance(usage, tuple)):
             frame = self._frame(kind, {"text": checks.is_str("text", text), **_given(logprobs=logprobs)}, index, usage)
         elif usage is not None:
@@ -212,7 +217,7 @@ class ChoiceStream(_hot.Encoder):
             raise OptionError.of(name, value, f"like={self._like!r} sends no such field")
 
     def _choice(self, index: int | None) -> int:
-        return self._index if index is None else checks.count("index", index)
+        return self._index if index is None else _choice(index)
 
     def _usage(self, usage: Usage | None) -> dict[str, object]:
         """What fills the slots of the usage that rides on a chunk."""
@@ -225,10 +230,13 @@ class ChoiceStream(_hot.Encoder):
         return {"usage": dict(usage)}
 
 
+def _choice(index: object) -> int:
+    return checks.count("index", index, largest=_MOST_CHOICES)
+
+
 def _counts(prompt: int, completion: int) -> dict[str, object]:
-    checks.count("prompt", prompt)
-    checks.count("completion", completion)
-    return {"prompt": prompt, "completion": completion, "total": prompt + completion}
+    total = checks.total(prompt=prompt, completion=completion)
+    return {"prompt": prompt, "completion": completion, "total": total}
 
 
 def _given(**values: object) -> dict[str, object]:
@@ -237,6 +245,6 @@ def _given(**values: object) -> dict[str, object]:
 
 
 def _generated(usage: Usage | None) -> int:
-    """The completion tokens that a usage says."""
+    """The completion tokens that a usage says, as many as can be counted."""
     found = usage[1] if isinstance(usage, tuple) else (usage or {}).get("completion_tokens", 0)
-    return found if isinstance(found, int) else 0
+    return min(max(found, 0), _MOST_TOKENS) if isinstance(found, int) else 0

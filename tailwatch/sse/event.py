@@ -19,14 +19,15 @@ def event(obj: object, event: str | None = None, id: str | None = None, retry: i
     """A frame whose data is obj as JSON, by orjson.
 
     obj: what orjson takes; a str becomes a JSON string (text() sends it as it is), and orjson.Fragment(bytes) stands
-    for JSON that is written already. event: its type; id: what a client says it saw last when it comes back; retry:
-    milliseconds a client waits before it does.
+    for JSON that is written already: on one line, for a line end would end the data; whether it is JSON nobody checks.
+    event: its type; id: what a client says it saw last when it comes back; retry: milliseconds a client waits before it
+    does.
 
     Raises:
-        OptionError: event or id hold a line end, id a NUL, or retry is not a non-negative int.
+        OptionError: event, id or a Fragment hold a line end, id a NUL, or retry is not a non-negative int.
         orjson.JSONEncodeError (a TypeError): obj has no JSON.
     """
-    return _fields(event, id, retry) + b"data: " + orjson.dumps(obj) + b"\n\n"
+    return _fields(event, id, retry) + b"data: " + checks.json_line("obj", orjson.dumps(obj)) + b"\n\n"
 
 
 def text(text: str, event: str | None = None, id: str | None = None, retry: int | None = None) -> bytes:

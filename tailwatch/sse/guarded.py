@@ -2,7 +2,8 @@
 
 A template is learned from the function itself: called once with marks in the place of what changes from call to call.
 The first frames of each shape are compared with the function's own, then one in many. At any difference the function's
-frame is sent, and that shape goes back to it for good. What fails in here is never the caller's error.
+frame is sent, and that shape goes back to it for good; the frames since the comparison before may have differed too.
+What fails in here is never the caller's error, and what no hole takes is the function's.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ CLOCK = "clock"
 
 _CLOCK_TRIES = 3
 _FIRST_NUMBER = 7_310_000_000_000_000_000  # a signed 64-bit number that no frame holds by itself
+
+Made = str | Exception | None
+"""A template's frame for a call, or what it raised; None: there was no template yet, perhaps there is by now."""
+
+_NOT_THIS_SHAPE = (TypeError, OverflowError)  # a hole was given None, say, or a number of more than 64 bits
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 Recall = Callable[[Sequence[Any], Arguments], Arguments]
@@ -92,6 +98,7 @@ class GuardedBuilder:
         self._compare_first, self._compare_every = compare_first, compare_every
         self._on_fallback = on_fallback
         self._shapes: list[GuardedShape] = []
+        self._stopped = False
         function = make(self)
         self.same_signature = _parameters(function) == _parameters(original)
         self.function = functools.wraps(original)(function)
@@ -99,41 +106,42 @@ class GuardedBuilder:
     def shape(self, name: str, holes: Sequence[object], recall: Recall) -> GuardedShape:
         """A new shape of this function's calls."""
         shape = GuardedShape(name, holes, recall)
+        shape.given_up = self._stopped
         self._shapes.append(shape)
         return shape
 
     def stop(self) -> None:
         """From now on every call is the function's: for whoever still holds the replacement."""
+        self._stopped = True
         for shape in self._shapes:
             shape.fill, shape.given_up = None, True
 
     def answer(self, shape: GuardedShape, values: Sequence[Any], /, *args: Any, **kwargs: Any) -> str:
         """The frame for a call, given the values for the shape's holes and the call's arguments."""
-        made = None
-        if shape.fill is not None:
+        made: Made = None
+        if (fill := shape.fill) is not None:
             try:
-                made = shape.fill(*values).decode()
+                made = fill(*values).decode()
                 shape.trusted = trusted = shape.trusted - 1
                 if trusted > 0:
                     return made
-            except Exception:
-                made = None
+            except Exception as error:
+                made = error.with_traceback(None)
         return self.check(shape, made, *args, **kwargs)
 
-    def check(self, shape: GuardedShape, made: str | None, /, *args: Any, **kwargs: Any) -> str:
-        """The function's own frame for a call, after a look at what the template made of it (None: nothing)."""
-        if shape.given_up:
-            return self.original(*args, **kwargs)
-        if shape.fill is None:
+    def check(self, shape: GuardedShape, made: Made, /, *args: Any, **kwargs: Any) -> str:
+        """The function's own frame for a call, after a look at what the template made of it."""
+        if made is None and not (shape.given_up or shape.fill):
             self._learn(shape, (args, kwargs))
+        if made is None or shape.given_up or isinstance(made, _NOT_THIS_SHAPE):
             return self.original(*args, **kwargs)
         try:
             expected = self.original(*args, **kwargs)
         except BaseException:
-            if made is not None:
+            if isinstance(made, str):
                 self._give_up(shape, "error")
             raise
-        if made is None:
+        if isinstance(made, Exception):
             self._give_up(shape, "error")
         elif made == expected or self._again(shape, (args, kwargs)) == expected:
             self._trust(shape)

@@ -4,6 +4,9 @@ For each string and integer in the object's tree a copy is made in which that on
 is the same but for that value's JSON in one place, the place is a hole, and the value is written there from then on.
 Where it is not (a serialiser drops, changes or repeats it, or it is a Literal), the value belongs to the shape and is
 compared. The object itself is never touched, and no validator runs.
+
+A Python function can tell texts apart by anything, which no probing finds out. So what one writes, or is shown, is
+compared too, and what one writes as a whole is left to it: unless its author says that it looks at no text.
 """
 
 from __future__ import annotations
@@ -11,20 +14,21 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from tailwatch._hot import Plan, Template
 from tailwatch.sse.tree import (
+    Functions,
     Leaf,
     Node,
     Path,
     Tree,
     Unsupported,
+    functions_of,
     loose,
     name_of,
     node,
     pydantic_base,
-    runs_functions,
     unsupported,
     walk,
 )
@@ -42,20 +46,29 @@ _STRANGE = ' \\"/\b\f\n\r\t\x00\x1f\x7f\xe9\u2028\ufeff\U0001f600<&>'
 
 
 class Student:
-    """Learns the shapes of one class."""
+    """Learns the shapes of one class.
 
-    def __init__(self, model: type, original: Callable[..., str]) -> None:
+    Args:
+        model: the class.
+        original: its model_dump_json.
+        overridden: whether that is not Pydantic's.
+        trusted: Python functions that write its objects, or objects within them, look at no text.
+    """
+
+    def __init__(self, model: type, original: Callable[..., str], *, overridden: bool, trusted: bool) -> None:
         base: Any = pydantic_base(model)
         self._original = original
-        self._own_dump = original is not base.model_dump_json
+        self._overridden, self._trusted = overridden, trusted
         self._slots = (vars(base)["__pydantic_fields_set__"], vars(base)["__pydantic_extra__"])
-        self._functions: dict[type, bool] = {}
+        self._functions: dict[type, Functions] = {}
         self._varied: dict[Path, set[int]] = {}
 
     def learn(self, model: Any, kwargs: Mapping[str, Any], text: str) -> Plan:
         """A plan for objects like this one, whose text is given; one without a literal where they are left alone."""
         try:
             if any(kwargs.get(name) for name in _REFUSED):
+                raise unsupported((), model)
+            if self._overridden and not self._trusted:
                 raise unsupported((), model)
             return self._learn(walk(model), model, kwargs, text)
         except Unsupported as error:
@@ -64,6 +77,7 @@ class Student:
     def _learn(self, tree: Tree, model: Any, kwargs: Mapping[str, Any], text: str) -> Plan:
         name = name_of(type(model), tree.deepest)
         functions = self._runs_functions(tree)
+        self._require_no_writer(tree)
         _require_no_secrets(tree, functions)
         strict = {**kwargs, "warnings": "error"}  # what the class warns about is no value to learn from
         prober = _Prober(tree.copy, text, lambda probe: self._original(probe, **strict))
@@ -79,13 +93,24 @@ class Student:
     def _runs_functions(self, tree: Tree) -> bool:
         for cls in tree.models:
             if cls not in self._functions:
-                self._functions[cls] = runs_functions(cls)
-        return self._own_dump or any(self._functions[cls] for cls in tree.models)
+                self._functions[cls] = functions_of(cls)
+        return self._overridden or any(self._functions[cls] for cls in tree.models)
+
+    def _require_no_writer(self, tree: Tree) -> None:
+        for cls, path in tree.models.items():
+            if self._functions[cls].whole and not self._trusted:
+                raise Unsupported(path, (*path, node("type", cls)))
+
+    def _is_shown(self, leaf: Leaf) -> bool:
+        """Whether a function is given it that may look at its text."""
+        steps = [(cls, keys[0]) for kind, cls, keys, *_ in leaf.path if kind in ("field", "extra")]
+        return not self._trusted and any(self._functions[cast(type, cls)].take_part_in(key) for cls, key in steps)
 
     def _find_holes(self, tree: Tree, prober: _Prober) -> None:
         for leaf in tree.leaves:
             with contextlib.suppress(Exception):  # a Literal, say, takes nothing but this value
-                prober.find(leaf)
+                if not self._is_shown(leaf):
+                    prober.find(leaf)
             if leaf.start < 0:
                 self._note_varied(leaf)
 

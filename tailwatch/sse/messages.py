@@ -32,7 +32,7 @@ class MessageStream(_hot.Encoder):
         def content(self, text: str, *, tokens: int = 1) -> bytes:
             """The delta of the block that is open: text, thinking, or a tool's input as partial JSON.
 
-            tokens: how many the text is, for tailwatch's counts.
+            tokens: how many the text is, for tailwatch's counts; what becomes of it is said at ChatStream.content().
 
             Raises:
                 TypeError: text is no str.
@@ -57,8 +57,7 @@ class MessageStream(_hot.Encoder):
 
         Raises TailwatchError while another block is open: clients take one at a time.
         """
-        if self._kind:
-            raise TailwatchError("block_start(): a content block is open; block_stop() ends it")
+        self._closed("block_start")
         block = self._shape.blocks[checks.one_of("kind", kind, self._shape.blocks)]
         named: dict[str, object] = {}
         if kind == "tool_use":
@@ -71,7 +70,9 @@ class MessageStream(_hot.Encoder):
         return self._event("content_block_start", index=self._index, block=fill(block, named))
 
     def signature(self, text: str) -> bytes:
-        """The signature of a thinking block, before it stops."""
+        """The signature of a thinking block, before it stops. Raises TailwatchError in any other block."""
+        if self._open("signature") != "thinking":
+            raise TailwatchError(f"signature(): only a thinking block has a signature; this is one of {self._kind}")
         return self._delta("signature", checks.is_str("text", text))
 
     def block_stop(self) -> bytes:
@@ -92,11 +93,14 @@ class MessageStream(_hot.Encoder):
     ) -> bytes:
         """Why the message ended (end_turn, max_tokens, stop_sequence, tool_use), and its usage in tokens."""
         usage = _usage(input, output, cache_read, cache_created)
-        stop = {"stop_reason": checks.text("stop_reason", stop_reason), "stop_sequence": stop_sequence}
+        stop = {"stop_reason": checks.text("stop_reason", stop_reason)}
+        if stop_sequence is not None:
+            stop["stop_sequence"] = checks.text("stop_sequence", stop_sequence)
         return self._event("message_delta", **stop, **usage)
 
     def message_stop(self) -> bytes:
-        """The last event."""
+        """The last event. Raises TailwatchError while a content block is open."""
+        self._closed("message_stop")
         return self._event("message_stop")
 
     def ping(self) -> bytes:
@@ -117,8 +121,11 @@ class MessageStream(_hot.Encoder):
             raise TailwatchError(f"{method}(): no content block is open; block_start() begins one")
         return self._kind
 
+    def _closed(self, method: str) -> None:
+        if self._kind:
+            raise TailwatchError(f"{method}(): a content block is open; block_stop() ends it")
+
     def _delta(self, kind: str, text: str) -> bytes:
-        self._open(kind)
         return self._event("content_block_delta", index=self._index, delta=shapes.DELTAS[kind], text=text)
 
     def _event(self, name: str, **values: object) -> bytes:

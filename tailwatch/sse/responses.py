@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tailwatch import _hot
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.sse import checks
-from tailwatch.sse.shape import Frame, fill
+from tailwatch.sse.shape import Frame, Slot, fill
 from tailwatch.sse.shapes import responses as shapes
 
 _MOST_TOKENS = 2**32 - 1
@@ -21,7 +21,8 @@ class ResponseStream(_hot.Encoder):
 
     Args:
         id, model, created: of the response; created in seconds.
-        fields: what else the response object says, by its keys: temperature, tools, instructions, ...
+        fields: what else the response object says, by its keys: temperature, tools, instructions, ... Not what the
+            stream says itself: id, model, created_at, status, output, usage, error, incomplete_details.
 
     Raises:
         OptionError: for each of them that is not what it must be.
@@ -34,7 +35,8 @@ class ResponseStream(_hot.Encoder):
         def content(self, text: str, *, tokens: int = 1, logprobs: object = None) -> bytes:
             """The delta of the item that is open: output text, reasoning text, or a function call's arguments.
 
-            tokens: how many the text is, for tailwatch's counts; logprobs: of output text, as JSON (by orjson).
+            tokens: how many the text is, for tailwatch's counts; what becomes of it is said at ChatStream.content().
+            logprobs: of output text, as JSON (by orjson).
 
             Raises:
                 TypeError: text is no str.
@@ -43,8 +45,7 @@ class ResponseStream(_hot.Encoder):
             """
 
     def __init__(self, id: str, model: str, created: int, *, fields: Mapping[str, object] | None = None) -> None:
-        if not isinstance(fields, Mapping | None):
-            raise OptionError.of("fields", fields, "expected a mapping")
+        _check_fields(fields)
         self._response = {**shapes.RESPONSE, **(fields or {})}
         self._values: dict[str, object] = {
             "id": checks.text("id", id),
@@ -69,8 +70,7 @@ class ResponseStream(_hot.Encoder):
         kind: message, reasoning or function_call; a function call has its call_id and name. Raises TailwatchError while
         another item is open: each has an output_index of its own.
         """
-        if self._kind is not None:
-            raise TailwatchError("item(): an output item is open; item_done() ends it")
+        self._closed("item")
         shape = shapes.KINDS[checks.one_of("kind", kind, shapes.KINDS)]
         at: dict[str, object] = {"item_id": checks.text("id", id), "output_index": len(self._output)}
         if kind == "function_call":
@@ -99,20 +99,22 @@ class ResponseStream(_hot.Encoder):
 
     def completed(self, *, input: int, output: int, cached: int = 0, reasoning: int = 0) -> bytes:
         """response.completed with the items that are done and the usage: tokens in, of them cached, and out, of them
-        reasoning."""
+        reasoning. Raises TailwatchError while an item is open: what is not done would be missing."""
+        self._closed("completed")
         return self._whole("completed", "completed", usage=_usage(input, output, cached, reasoning))
 
     def incomplete(
         self, reason: str = "max_output_tokens", *, input: int, output: int, cached: int = 0, reasoning: int = 0
     ) -> bytes:
-        """response.incomplete: it ended early, for a reason. Usage as for completed()."""
+        """response.incomplete: it ended early, for a reason. Usage, and what it raises, as for completed()."""
+        self._closed("incomplete")
         details = {"reason": checks.text("reason", reason)}
         return self._whole(
             "incomplete", "incomplete", usage=_usage(input, output, cached, reasoning), incomplete_details=details
         )
 
     def failed(self, message: str, *, code: str = "server_error") -> bytes:
-        """response.failed: the response ended as an error."""
+        """response.failed: the response ended as an error, also while an item is open."""
         error = {"code": checks.text("code", code), "message": checks.is_str("message", message)}
         return self._whole("failed", "failed", error=error)
 
@@ -134,6 +136,10 @@ class ResponseStream(_hot.Encoder):
             raise TailwatchError(f"{method}(): no output item is open; item() begins one")
         return self._kind
 
+    def _closed(self, method: str) -> None:
+        if self._kind is not None:
+            raise TailwatchError(f"{method}(): an output item is open; item_done() ends it")
+
     def _whole(self, name: str, status: str, **given: object) -> bytes:
         values = {**self._values, "status": status, "output": list(self._output), **given}
         return self._next(shapes.WHOLE[name], response=fill(self._response, values))
@@ -145,11 +151,24 @@ class ResponseStream(_hot.Encoder):
         return made
 
 
+def _check_fields(fields: object) -> None:
+    if not isinstance(fields, Mapping | None):
+        raise OptionError.of("fields", fields, "expected a mapping")
+    for key in fields or ():
+        if isinstance(shapes.RESPONSE.get(key), Slot):
+            raise OptionError.of(
+                "fields",
+                key,
+                "expected keys of the response's that the stream does not set: this one the stream says itself",
+            )
+
+
 def _usage(input: int, output: int, cached: int, reasoning: int) -> object:
     counts = {
-        "input": checks.count("input", input),
-        "generated": checks.count("output", output),
+        "input": input,
+        "generated": output,
+        "total": checks.total(input=input, output=output),
         "cached": checks.count("cached", cached),
         "reasoning": checks.count("reasoning", reasoning),
     }
-    return fill(shapes.USAGE, {**counts, "total": input + output})
+    return fill(shapes.USAGE, counts)

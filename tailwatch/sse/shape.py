@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from tailwatch import _hot
+from tailwatch.sse import checks
 from tailwatch.sse import dialect as dialects
 
 Table = Mapping[str, object]
@@ -71,8 +72,8 @@ class Frame:
         self.slots = frozenset(_slots(table))
 
     def write(self, values: Mapping[str, object]) -> bytes:
-        """The frame with these values."""
-        return self.before + self.dialect.dumps(fill(self.table, values)) + b"\n\n"
+        """The frame with these values; an OptionError where one of them, being JSON already, holds a line end."""
+        return self.before + checks.json_line("frame", self.dialect.dumps(fill(self.table, values))) + b"\n\n"
 
     def template(
         self, values: Mapping[str, object], texts: tuple[str, ...] = ("text",), numbers: tuple[str, ...] = ()

@@ -39,21 +39,26 @@ class Template:
         return f"<Template of {len(self._template.literal)} bytes, {self.dialect}>"
 
     @classmethod
-    def learn(cls, example_frame: bytes | str, hole: str, *, dialect: str = "pydantic") -> Template:
+    def learn(cls, example_frame: bytes | str, hole: str, *, dialect: str | None = None) -> Template:
         """The template of which the example is one frame.
 
         example_frame: one whole frame as the server sends it: any fields, any line ends, one line of JSON data (or
         a line of NDJSON). hole: the text as it was given to the serialiser; it must be exactly one value in the data.
-        dialect: the serialiser: pydantic, orjson, msgspec, json (ASCII) or json-utf8.
+        dialect: the serialiser: pydantic, orjson, msgspec, json (ASCII) or json-utf8. None: pydantic, whose bytes are
+        those of all that leave no space between tokens; json.dumps without spaces cannot be told from them, and has to
+        be named.
 
         Raises:
-            OptionError: it cannot be learned; the message says what was found instead.
+            OptionError: it cannot be learned; the message says what was found instead. Also where no dialect is named
+                and the example is json.dumps': its two dialects part where a text is not ASCII.
         """
-        serialiser = dialects.named(dialect)
+        serialiser = dialects.named("pydantic" if dialect is None else dialect)
         frame = _as_bytes(example_frame)
         if not isinstance(hole, str):
             raise OptionError.of("hole", hole, "expected the text as a str")
         start, stop = _find(frame, hole)
+        if dialect is None:
+            _check_spaces(frame, hole)
         template = cls(frame, start, stop, serialiser)
         template._check(frame, frame[start:stop], hole)
         return template
@@ -83,6 +88,16 @@ def _writes(dialect: str, text: str) -> bytes | None:
         return dialects.DIALECTS[dialect].dumps(text)[1:-1]
     except (TypeError, ValueError):
         return None
+
+
+def _check_spaces(frame: bytes, hole: str) -> None:
+    """Of json.dumps and json.dumps(ensure_ascii=False) an ASCII text does not tell which it is."""
+    between = _STRING.sub(b"", frame[slice(*_data(frame))])
+    if (b": " in between or b", " in between) and _writes("json", hole) == _writes("json-utf8", hole):
+        expected = (
+            "the example has the spaces of json.dumps; name its dialect, 'json' or 'json-utf8' (ensure_ascii=False)"
+        )
+        raise OptionError.of("dialect", None, expected)
 
 
 class _String(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 _NODES_LIMIT, _LEAVES_LIMIT, _LIST_LIMIT, _DEPTH_LIMIT = 256, 64, 32, 24
 _NAME_LIMIT, _KEY_LIMIT = 64, 32
@@ -191,24 +191,68 @@ def is_plain(model: type) -> bool:
     return untouched and not decorators.computed_fields
 
 
-def runs_functions(model: type) -> bool:
-    """Whether Python functions write its objects; they may look at anything. True where that cannot be told."""
-    try:
-        return _has_function(model.__pydantic_core_schema__, model)  # type: ignore[attr-defined]
-    except Exception:
-        return True
+@dataclass
+class Functions:
+    """Which Python functions take part when objects of a class are written.
+
+    whole: one of them writes the object. shown: one that writes a field is given the object too. fields: those that one
+    writes or leaves out, given the value.
+    """
+
+    whole: bool = False
+    shown: bool = False
+    fields: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return self.whole or self.shown or bool(self.fields)
+
+    def take_part_in(self, name: str) -> bool:
+        """Whether a field's text is theirs, or may change what they write elsewhere."""
+        return self.whole or self.shown or name in self.fields
 
 
-def _has_function(schema: Any, model: type) -> bool:
-    if isinstance(schema, Mapping):
-        if schema.get("type") == "model" and schema.get("cls") is not model:
-            return False  # asked for itself, where an object of it is met
-        if "serialization_exclude_if" in schema or str(_serializer(schema)).startswith("function"):
-            return True
-        return any(_has_function(part, model) for key, part in schema.items() if key != "metadata")
-    return isinstance(schema, list | tuple) and any(_has_function(part, model) for part in schema)
+def functions_of(model: type) -> Functions:
+    """Those of the class, and of the classes below it: in a field of such a one its objects are written in that way."""
+    found = Functions()
+    for cls in model.__mro__[: model.__mro__.index(cast(type, pydantic_base(model)))]:
+        try:
+            if "__pydantic_core_schema__" in vars(cls):
+                _find_functions(cast(Any, cls).__pydantic_core_schema__, cls, None, found)
+        except Exception:  # a base whose schema cannot be made writes nothing
+            found.whole = found.whole or cls is model
+    return found
 
 
-def _serializer(schema: Mapping[str, Any]) -> object:
+def _find_functions(schema: Any, model: type, name: str | None, found: Functions) -> None:
+    """name: of the field whose schema it is part of."""
+    if isinstance(schema, list | tuple):
+        for part in schema:
+            _find_functions(part, model, name, found)
+    elif isinstance(schema, Mapping):
+        of_another = schema.get("type") == "model" and schema.get("cls") is not model
+        if name is not None or not of_another:
+            _note_function(schema, name, found)
+        if not of_another:  # that is asked for itself, where an object of it is met
+            _find_in_parts(schema, model, name, found)
+
+
+def _find_in_parts(schema: Mapping[str, Any], model: type, name: str | None, found: Functions) -> None:
+    for key, part in schema.items():
+        if key == "fields" and schema.get("type") == "model-fields":
+            for own, of_field in part.items():
+                _find_functions(of_field, model, own, found)
+        elif key != "metadata":
+            _find_functions(part, model, name, found)
+
+
+def _note_function(schema: Mapping[str, Any], name: str | None, found: Functions) -> None:
     serialization = schema.get("serialization")
-    return serialization.get("type") if isinstance(serialization, Mapping) else None
+    by: Mapping[str, Any] = serialization if isinstance(serialization, Mapping) else {}
+    writes = str(by.get("type")).startswith(("function", "format"))
+    if not (writes or "serialization_exclude_if" in schema or callable(schema.get("discriminator"))):
+        return
+    if name is None:
+        found.whole = True
+    else:
+        found.fields.add(name)
+        found.shown = found.shown or bool(by.get("is_field_serializer"))

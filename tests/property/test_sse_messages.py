@@ -15,7 +15,7 @@ from anthropic.types import RawMessageStreamEvent
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from tailwatch import errors, sse
 
@@ -171,6 +171,31 @@ def test_like_anthropic() -> None:
     for frame, line in zip(found, reference, strict=True):
         data = orjson.dumps(orjson.loads(line))
         assert frame == b"event: " + orjson.loads(line)["type"].encode() + b"\ndata: " + data + b"\n\n"
+
+
+def test_random_frames(random_frames: Any) -> None:
+    """Whole, with the text as the serialiser writes it between the classes' own bytes, or those of the reference."""
+
+    def begun(kind: str, like: str = "vllm", **named: str) -> sse.MessageStream:
+        stream = sse.MessageStream("msg_1", "m", like=like)
+        stream.block_start(kind, **named)
+        return stream
+
+    def delta(name: str, field: str) -> Callable[[str, int], bytes]:
+        return lambda text, _: event(
+            "content_block_delta", index=0, delta=AnthropicDelta.model_validate({"type": name, field: text})
+        )
+
+    def reference(text: str, _: int) -> bytes:
+        data = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+        return b"event: content_block_delta\ndata: " + orjson.dumps(data) + b"\n\n"
+
+    random_frames(
+        (begun("text").content, delta("text_delta", "text"), to_json),
+        (begun("thinking").content, delta("thinking_delta", "thinking"), to_json),
+        (begun("tool_use", id="toolu_1", name="f").content, delta("input_json_delta", "partial_json"), to_json),
+        (begun("text", "anthropic").content, reference, orjson.dumps),
+    )
 
 
 @given(texts, texts, counts, counts)

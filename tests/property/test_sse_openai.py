@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import httpx
@@ -162,29 +161,6 @@ def test_any_size(size: int) -> None:
             assert text_of(orjson.loads(one.split(b"data: ", 1)[1])) == text
 
 
-def random_text(rng: random.Random) -> str:
-    """Mostly short, mostly of one script, from anywhere in Unicode."""
-    low, high = rng.choice([(0, 0x80), (0, 0x20), (0, 0x800), (0x20, 0x7F), (0x4E00, 0x9FFF), (0x1F300, 0x1FAFF)])
-    if rng.random() < 0.1:
-        low, high = 0, 0x110000
-    codes = (rng.randrange(low, high) for _ in range(int(rng.expovariate(0.1))))
-    return "".join(chr(code) for code in codes if not 0xD800 <= code < 0xE000)
-
-
-def check_random_frames(count: int, seed: int) -> None:
-    rng = random.Random(seed)
-    kinds = streams()
-    for _ in range(count // 1000):
-        stream, text_of = rng.choice(kinds)
-        texts = [random_text(rng) for _ in range(1000)]
-        frames = [stream.content(text) for text in texts]
-        for text, one in zip(texts, frames, strict=True):
-            data = one.split(b"data: ", 1)[1]
-            assert orjson.dumps(text) in data and text_of(orjson.loads(data)) == text
-        if rng.random() < 0.2 or count <= 10**4:
-            assert [text_of(event.json()) for event in events_of(frames)] == texts
-
-
 def events_of(frames: list[bytes]) -> list[httpx_sse.ServerSentEvent]:
     """What a client makes of them."""
     headers = {"content-type": "text/event-stream"}
@@ -192,15 +168,24 @@ def events_of(frames: list[bytes]) -> list[httpx_sse.ServerSentEvent]:
     return list(httpx_sse.EventSource(response).iter_sse())
 
 
-def test_random_frames() -> None:
-    """Ten thousand of them: orjson's bytes, and both orjson and an EventSource read the text back."""
-    check_random_frames(10**4, seed=20261120)
+def test_random_frames(random_frames: Any) -> None:
+    """Whole, with the text as orjson writes it between the bytes of the reference."""
+    stream = completion()
 
+    def text_completion(text: str, _: int) -> bytes:
+        choices = [{"text": text, "index": 0, "logprobs": None, "finish_reason": None}]
+        head = {"id": "cmpl-1", "object": "text_completion", "created": 1690759702}
+        return frame({**head, "choices": choices, "model": "gpt-3.5-turbo-instruct"})
 
-@pytest.mark.slow
-def test_a_million_random_frames() -> None:
-    """The same with a million."""
-    check_random_frames(10**6, seed=random.randrange(2**32))
+    random_frames(
+        (chat().content, lambda text, _: frame({**HEAD, "choices": [choice({"content": text})]}), orjson.dumps),
+        (
+            chat().reasoning,
+            lambda text, _: frame({**HEAD, "choices": [choice({"reasoning_content": text})]}),
+            orjson.dumps,
+        ),
+        (stream.content, text_completion, orjson.dumps),
+    )
 
 
 @given(st.lists(texts, max_size=20))

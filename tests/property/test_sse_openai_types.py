@@ -6,6 +6,7 @@ transformers 5.23.0 (cli/serving/{chat_completion,completion}.py) and vLLM 0.33.
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any, Literal
 
@@ -41,6 +42,7 @@ from openai.types.responses.response_function_tool_call_item import ResponseFunc
 from openai.types.responses.response_reasoning_item import Content as ReasoningContent
 from openai.types.responses.response_text_delta_event import Logprob
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
 
 from tailwatch import errors, sse
 
@@ -382,6 +384,51 @@ def test_response_logprobs(text: str, token: str, logprob: float) -> None:
     assert found == event(expected)
     assert b'"sequence_number":3,' in stream.content(text)
     assert b'"sequence_number":4,' in stream.content(text, tokens=2)
+
+
+def begun(kind: str, **named: str) -> sse.ResponseStream:
+    stream = responses()
+    stream.item("item_1", kind, **named)
+    return stream
+
+
+def test_random_frames(random_frames: Any) -> None:
+    """Whole, with the text as Pydantic writes it between the classes' own bytes, and their numbers."""
+    place: dict[str, Any] = {"output_index": 0, "item_id": "item_1"}
+    part: dict[str, Any] = {**place, "content_index": 0}
+
+    def output(text: str, number: int) -> bytes:
+        return event(
+            ResponseTextDeltaEvent(
+                type="response.output_text.delta", sequence_number=number, delta=text, logprobs=[], **part
+            )
+        )
+
+    def reasoning(text: str, number: int) -> bytes:
+        return event(
+            ResponseReasoningTextDeltaEvent(
+                type="response.reasoning_text.delta", sequence_number=number, delta=text, **part
+            )
+        )
+
+    def arguments(text: str, number: int) -> bytes:
+        return event(
+            ResponseFunctionCallArgumentsDeltaEvent(
+                type="response.function_call_arguments.delta", sequence_number=number, delta=text, **place
+            )
+        )
+
+    random_frames(
+        (chat().content, lambda text, _: chat_frame(content=text), to_json),
+        (
+            sse.CompletionStream(ID, MODEL, CREATED, like="transformers").content,
+            lambda text, _: completion_frame(text),
+            to_json,
+        ),
+        (begun("message").content, output, to_json, itertools.count(2)),
+        (begun("reasoning").content, reasoning, to_json, itertools.count(2)),
+        (begun("function_call", call_id="call_1", name="f").content, arguments, to_json, itertools.count(1)),
+    )
 
 
 @given(texts, st.none() | texts, st.none() | texts)

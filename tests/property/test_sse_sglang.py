@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, model_serializer
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from tailwatch import sse
 
@@ -332,6 +332,15 @@ def test_completion_logprobs(text: str, tokens: list[tuple[str, float]]) -> None
         top_logprobs=[dict([pair]) for pair in tokens],
     )
     assert completion().content(text, logprobs=logprobs.model_dump()) == completion_frame(text, logprobs=logprobs)
+
+
+def test_random_frames(random_frames: Any) -> None:
+    """Whole, with the text as msgspec or Pydantic writes it between the classes' own bytes."""
+    random_frames(
+        (chat().content, lambda text, _: build_sse_content(content=text), msgspec.json.encode),
+        (chat().reasoning, lambda text, _: build_sse_content(reasoning_content=text), msgspec.json.encode),
+        (completion().content, lambda text, _: completion_frame(text), to_json),
+    )
 
 
 @given(st.text(), st.integers(0xD800, 0xDFFF), st.text())

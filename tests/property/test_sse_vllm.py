@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_serializer
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from tailwatch import sse
 
@@ -370,7 +370,16 @@ def test_completion_end(text: str, stop: Any, prompt: int, completed: int, cache
     assert stream.usage(prompt=prompt, completion=completed, cached=cached) == expected
 
 
-# ---- what no text may do ----
+# ---- any number of frames, and what no text may do ----
+
+
+def test_random_frames(random_frames: Any) -> None:
+    """Whole, with the text as Pydantic writes it between the classes' own bytes."""
+    random_frames(
+        (chat().content, lambda text, _: delta_frame(DeltaMessage(content=text)), to_json),
+        (chat().reasoning, lambda text, _: delta_frame(DeltaMessage(reasoning=text)), to_json),
+        (completion().content, lambda text, _: completion_frame(text), to_json),
+    )
 
 
 @given(st.text(), st.integers(0xD800, 0xDFFF), st.text())

@@ -428,7 +428,7 @@ def test_label_overflow_names_a_larger_number() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "severity"),
-    [("differs", "low"), ("error", "low"), ("other", "low"), ("unsupported", "info"), ("shapes", "info")],
+    [("differs", "high"), ("error", "low"), ("other", "low"), ("unsupported", "info"), ("shapes", "info")],
 )
 def test_fallbacks_of_fast_sse_are_told_by_shape(reason: str, severity: str) -> None:
     """What the templates merely do not hold is a remark; a frame that differed, or one unknown, is more."""
@@ -439,9 +439,19 @@ def test_fallbacks_of_fast_sse_are_told_by_shape(reason: str, severity: str) -> 
     assert finding.advice
 
 
-def test_fallbacks_without_the_option_are_the_past() -> None:
-    """Counted before it was switched off: nothing to say."""
-    assert "fast-sse-fallback" not in found(snapshot(sse_fallbacks={("chat", "differs"): 1}))
+def test_a_frame_that_differed_was_perhaps_not_the_only_one() -> None:
+    """Nothing is claimed of those that were not compared; shapes that are learned are not said to end."""
+    differs = found(snapshot(sse_fallbacks={("chat", "differs"): 1}))["fast-sse-fallback"]
+    assert "up to 1023" in differs.detail and "may have been wrong" in differs.detail
+    assert "no sse.accelerate()" in differs.advice
+    shapes = found(snapshot(sse_fallbacks={("chat", "shapes"): 1}))["fast-sse-fallback"]
+    assert "those learned go on" in shapes.detail and "wrong" not in shapes.detail
+
+
+def test_without_fallbacks_there_is_nothing_to_say() -> None:
+    """With the option or without."""
+    for on in (True, False):
+        assert "fast-sse-fallback" not in found(snapshot(), DiagnosisContext(fast_sse=on))
 
 
 @pytest.mark.parametrize("names", [("a.B", "c.d"), ()])

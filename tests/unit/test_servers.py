@@ -23,7 +23,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, SerializeAsAny, model_serializer
 
 import tailwatch
-from tailwatch import servers
+from tailwatch import servers, sse
 from tailwatch.servers.fast import FastSSE
 from tailwatch.servers.targets import Function, Model
 
@@ -390,10 +390,11 @@ def test_a_builder_that_changes_its_mind_is_given_up(load: Any, caplog: pytest.L
 
     assert fallbacks() == {("SGLang content", "differs"): 1}
     assert [record.getMessage() for record in caplog.records if "SGLang content" in record.getMessage()] == [
-        "fast_sse: SGLang content goes the server's own way from now on (differs)"
+        "fast_sse: SGLang content: goes the server's own way from now on (differs): a frame was not the server's, nor "
+        "perhaps those since the comparison before"
     ]
     finding = next(finding for finding in watch.doctor() if finding.rule == "fast-sse-fallback")
-    assert (finding.severity, "SGLang content (differs)" in finding.detail) == ("low", True)
+    assert (finding.severity, "SGLang content (differs)" in finding.detail) == ("high", True)
     assert home.build_sse_content(**SGLANG_CALL, reasoning_content="r") == moody(**SGLANG_CALL, reasoning_content="r")
 
 
@@ -837,6 +838,110 @@ def test_no_server_is_imported_for_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_after_uninstall_a_held_function_is_the_server_s(load: Any) -> None:
+    """Somebody took ours out of the module: each call of it goes to the server's own function."""
+    called = []
+
+    def counting(*args: Any, **kwargs: Any) -> str:
+        called.append("build")
+        return build_sse_content(*args, **kwargs)
+
+    def dumping(*args: Any, **kwargs: Any) -> str:
+        called.append("dumps")
+        return json.dumps(*args, **kwargs)
+
+    counting.__signature__ = inspect.signature(build_sse_content)  # type: ignore[attr-defined]
+    home, _ = load_sglang(load, counting)
+    their_json = ModuleType("json")
+    vars(their_json)["dumps"] = dumping
+    writer = load("lmdeploy.serve.openai.chat_completions.serving", json=their_json)
+    tailwatch.install(gc="off", fast_sse=True)
+    frame = lmdeploy_frame("x")
+    for _ in range(20):
+        home.build_sse_content(**SGLANG_CALL, content="x")
+        writer.json.dumps(frame)
+    held, dumps = home.build_sse_content, writer.json.dumps
+    uninstall()
+    called.clear()
+    for text in MANY:
+        assert held(**SGLANG_CALL, content=text) == build_sse_content(**SGLANG_CALL, content=text)
+        for usage in (False, True):  # True: a shape that was not met before
+            assert dumps(lmdeploy_frame(text, usage=usage)) == json.dumps(lmdeploy_frame(text, usage=usage))
+    assert called == ["build", "dumps", "dumps"] * len(MANY)
+
+
+@pytest.mark.parametrize("wrong", [{"content": None}, {"created": True}, {"created": 2**70}], ids=str)
+def test_a_call_that_no_hole_takes_costs_the_shape_nothing(load: Any, wrong: dict[str, Any]) -> None:
+    """SGLang's function answers it, and the frames after it are ours again."""
+    home, _ = load_sglang(load)
+    tailwatch.install(gc="off", fast_sse=True)
+    for text in MANY:
+        call = {**SGLANG_CALL, "content": text}
+        assert home.build_sse_content(**call) == build_sse_content(**call)
+        odd = {**call, **wrong}
+        assert result_of(home.build_sse_content, odd) == result_of(build_sse_content, odd)
+    assert fallbacks() == {}
+
+
+def result_of(function: Any, call: dict[str, Any]) -> object:
+    """What it returns, or the type of what it raises."""
+    try:
+        return function(**call)
+    except Exception as error:
+        return type(error)
+
+
+class Own(BaseModel):
+    """A class that its author accelerated himself."""
+
+    text: str
+    value: Any = None
+
+
+def test_a_class_accelerated_by_hand_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """install() without fast_sse: the metric counts, the daemon's task logs, and the thread that serves does not;
+    after uninstall() it logs by itself."""
+    caplog.set_level(logging.INFO, "tailwatch")
+    watch = tailwatch.install(gc="off")
+    caplog.clear()
+    with sse.accelerate(Own):
+        Own(text="a", value=0.5).model_dump_json()
+        assert fallbacks() == {("Own:value", "unsupported"): 1}
+        assert caplog.records == []
+        watch.fast_sse.tell()
+        assert [record.getMessage() for record in caplog.records] == [
+            "fast_sse: Own:value: goes the server's own way (unsupported)"
+        ]
+        watch.fast_sse.listen()
+        assert uninstall() == []
+        caplog.clear()
+        Own(text="a", value=b"x").model_dump_json()
+        Own(text="a", value=[0.5]).model_dump_json()
+    assert [record.getMessage()[:24] for record in caplog.records] == ["accelerate: Own:value.0:"]
+    tailwatch.install(gc="off")
+    assert fallbacks() == {}
+
+
+def test_a_module_that_is_loaded_late_is_heard_from_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """install() imports it for nobody."""
+    heard: list[tuple[str, str]] = []
+    module = sys.modules["tailwatch.sse.accelerate"]
+    monkeypatch.delitem(sys.modules, "tailwatch.sse.accelerate")
+    fast = FastSSE(lambda *what: heard.append(what), lambda note: None)
+    fast.listen()
+    assert "tailwatch.sse.accelerate" not in sys.modules
+    monkeypatch.setitem(sys.modules, "tailwatch.sse.accelerate", module)
+    fast.listen()
+    fast.listen()
+    with sse.accelerate(Own):
+        Own(text="a", value=0.5).model_dump_json()
+    fast.unlisten()
+    fast.unlisten()
+    with sse.accelerate(Own):
+        Own(text="a", value=0.5).model_dump_json()
+    assert heard == [("Own:value", "unsupported")]
 
 
 def test_a_patch_over_ours_is_reported_and_works(load: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import threading
@@ -164,12 +165,16 @@ def test_an_error_of_both_costs_nothing() -> None:
 
 @pytest.mark.parametrize("number", [1.5, None, True, 2**63, "1", [1]], ids=repr)
 def test_a_value_that_no_hole_takes_is_the_functions(number: Any) -> None:
-    """Of another type, or too large: its frame as before."""
+    """Of another type, or too large: its frame as before, however often, and the shape goes on."""
     builder = Builder(plain)
     for i in range(3):
         builder.frame("x", i)
-    assert builder.frame("x", number) == plain("x", number)
+    for _ in range(40):
+        assert builder.frame("x", number) == plain("x", number)
+    before = builder.calls
     assert builder.frame("x", 5) == plain("x", 5)
+    assert (builder.reported, builder.shape.given_up, builder.shape.fill is None) == ([], False, False)
+    assert builder.calls == before + 1
 
 
 def test_a_listener_that_fails_is_nobodys_error() -> None:
@@ -233,6 +238,27 @@ def test_a_clock_that_runs_away_is_unsupported(monkeypatch: pytest.MonkeyPatch) 
     guarded = GuardedBuilder(original, make, on_fallback=lambda *told: reported.append(told))
     assert guarded.function("x").endswith(" x")
     assert reported == [("clock", "unsupported")]
+
+
+def test_a_thread_that_was_overtaken_gives_nothing_up() -> None:
+    """It saw no template; by the time it looks again another thread has learned one."""
+    builder = Builder(plain)
+    assert builder.guarded.check(builder.shape, None, "x", 1) == plain("x", 1)
+    assert builder.shape.fill is not None
+    for i in range(3):
+        assert builder.guarded.check(builder.shape, None, "y", i) == plain("y", i)
+    assert (builder.reported, builder.shape.given_up) == ([], False)
+
+
+def test_what_fails_in_a_template_costs_no_garbage() -> None:
+    """No error holds the frame that holds it."""
+    builder = Builder(plain)
+    for i in range(3):
+        builder.frame("x", i)
+    gc.collect()
+    for _ in range(3):
+        builder.frame(None, 1)
+    assert gc.collect() == 0
 
 
 def test_many_threads_get_their_own_frames() -> None:

@@ -7,26 +7,40 @@ import functools
 import gc
 import inspect
 import logging
+import os
+import re
 import threading
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import openai.types.chat
 import openai.types.responses
 import pydantic
 import pydantic.v1
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, computed_field, field_serializer, model_serializer
-from pydantic_core import PydanticSerializationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PrivateAttr,
+    WrapSerializer,
+    computed_field,
+    field_serializer,
+    model_serializer,
+)
+from pydantic_core import PydanticSerializationError, core_schema
 
 from tailwatch import _hot, sse
 from tailwatch.errors import AlreadyInstalledError, OptionError
 from tailwatch.sse import Acceleration, Fallback
+from tailwatch.sse.accelerate import listen, unlisten
 
 NEVER = 2**62
 UNCHECKED: dict[str, Any] = {"compare_first": 0, "compare_every": NEVER}
+TRUSTED: dict[str, Any] = {**UNCHECKED, "trust_serializers": True}
 
 
 class Function(BaseModel):
@@ -100,7 +114,7 @@ def uses(acceleration: Acceleration) -> int:
 @pytest.fixture
 def unchecked() -> Iterator[Acceleration]:
     """Chunk, its texts returned as they are made, and never compared."""
-    with sse.accelerate(Chunk, **UNCHECKED) as acceleration:
+    with sse.accelerate(Chunk, **TRUSTED) as acceleration:
         yield acceleration
 
 
@@ -283,7 +297,8 @@ def test_a_changed_value_that_varies_is_left_to_the_class() -> None:
 @pytest.mark.parametrize(
     "keep", [len, str.lower, lambda text: text[:100], lambda text: text + text, lambda text: [text]]
 )
-def test_no_serialiser_is_taken_for_the_plain_one(keep: Callable[[str], object]) -> None:
+@pytest.mark.parametrize("trusted", [False, True])
+def test_no_serialiser_is_taken_for_the_plain_one(keep: Callable[[str], object], trusted: bool) -> None:
     """Lengths, cases, cuts, doubles and wrappings show when the text is another."""
 
     class Changed(BaseModel):
@@ -293,7 +308,7 @@ def test_no_serialiser_is_taken_for_the_plain_one(keep: Callable[[str], object])
         def _change(self, text: str) -> Any:
             return keep(text)
 
-    with sse.accelerate(Changed, **UNCHECKED):
+    with sse.accelerate(Changed, trust_serializers=trusted, **UNCHECKED):
         for text in ("abc", "Abc", "x" * 200, "", "abc"):
             assert Changed(text=text).model_dump_json() == original(Changed(text=text))
 
@@ -309,7 +324,7 @@ def test_a_serialiser_that_drops_what_is_empty() -> None:
         def _sparse(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
             return {name: value for name, value in handler(self).items() if value}
 
-    with sse.accelerate(Sparse, **UNCHECKED) as acceleration:
+    with sse.accelerate(Sparse, **TRUSTED) as acceleration:
         for text, number in [("a", 1), ("", 1), ("a", 0), ("", 0), ("b", 2), ("", 3), ("c", 0)]:
             assert Sparse(text=text, number=number).model_dump_json() == original(Sparse(text=text, number=number))
         assert len(plans(acceleration)) == 4
@@ -362,12 +377,311 @@ def test_how_often_it_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
                 asked.append(now)
             return super().model_dump_json(**kwargs)
 
-    with sse.accelerate(Counting, compare_first=4, compare_every=10):
+    with sse.accelerate(Counting, compare_first=4, compare_every=10, trust_serializers=True):
         for now in counter:
             if now == 50:
                 break
             Counting(text=str(now)).model_dump_json()
     assert asked == [0, 1, 2, 3, 4, 14, 24, 34, 44]
+
+
+# ---- serialisers that look at the text ----
+
+
+def plain_cut(text: str) -> str:
+    return text[:1000]
+
+
+class Redacting(BaseModel):
+    text: str
+
+    @field_serializer("text")
+    def _redact(self, text: str) -> str:
+        return text.replace("SSN", "***")
+
+
+class Matching(BaseModel):
+    text: str
+
+    @field_serializer("text")
+    @staticmethod
+    def _match(text: str) -> str:
+        return re.sub(r"\d{3}-\d{2}", "***", text)
+
+
+class Cutting(BaseModel):
+    text: Annotated[str, PlainSerializer(plain_cut)]
+
+
+class Wrapping(BaseModel):
+    text: Annotated[str, WrapSerializer(lambda text, handler: handler(text.replace("SSN", "***")))]
+
+
+class Leaving(BaseModel):
+    text: str = Field(exclude_if=lambda text: "SSN" in text)
+
+
+class Within(BaseModel):
+    """The function is given an object, and looks at a text in it."""
+
+    text: Annotated[Function, WrapSerializer(lambda value, handler: None if "SSN" in value.name else handler(value))]
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text=Function(name=text))
+
+
+class Aside(BaseModel):
+    """The function of one field looks at another, by way of the object."""
+
+    kind: str = "a"
+    text: str
+
+    @field_serializer("kind")
+    def _kind(self, kind: str) -> str:
+        return "secret" if "SSN" in self.text else kind
+
+
+class Format:
+    """No function, but Python's format()."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return core_schema.str_schema(serialization=core_schema.format_ser_schema(".1000"))
+
+
+class Formatted(BaseModel):
+    text: Annotated[str, Format()]
+
+
+class Overriding(Within):
+    """The field of another class, that keeps its way of writing where the object stands in for one of that class."""
+
+    text: Function
+
+
+class Whole(BaseModel):
+    text: str
+
+    @model_serializer(mode="wrap")
+    def _whole(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return {"text": handler(self)["text"].replace("SSN", "***")}
+
+
+class Around(BaseModel):
+    inner: Whole
+
+    def __init__(self, text: str) -> None:
+        super().__init__(inner=Whole(text=text))
+
+
+class Dumping(BaseModel):
+    text: str
+
+    def model_dump_json(self, **kwargs: Any) -> str:
+        return super().model_dump_json(**kwargs).replace("SSN", "***")
+
+
+class DumpingBelow(Dumping):
+    more: int = 1
+
+
+class Holder(BaseModel):
+    """Writes its object as a Within, whatever class that is of."""
+
+    inner: Within
+
+    def __init__(self, text: str) -> None:
+        super().__init__(inner=Overriding.model_construct(text=Function(name=text)))
+
+
+LOOKING = [Redacting, Matching, Cutting, Wrapping, Leaving, Within, Aside, Formatted, Holder]
+WRITING = [Whole, Around, Dumping, DumpingBelow]
+
+
+@pytest.mark.parametrize("model", [*LOOKING, *WRITING], ids=lambda model: model.__name__)
+def test_a_function_that_looks_at_the_text_is_asked_about_each(model: Any) -> None:
+    """However many texts it let pass before the one that it changes, and without a comparison."""
+    with sse.accelerate(model, **UNCHECKED) as acceleration:
+        for text in ("a", "a", "b", "c", "SSN 123-45", "x" * 2000, "a", "SSN", *map(str, range(20)), "my SSN"):
+            one = model(text=text)
+            for _ in range(2):
+                assert one.model_dump_json() == kept(model)(one), text
+        assert {reason for _, reason in acceleration.fallbacks} == {"unsupported"}
+        assert all(n == 1 for n in acceleration.fallbacks.values())
+        if model in WRITING:
+            assert uses(acceleration) == 0
+
+
+def kept(model: Any) -> Any:
+    """The method that it has of its own, or inherits."""
+    acceleration = vars(model)["model_dump_json"].__tailwatch__
+    return acceleration.original
+
+
+@pytest.mark.parametrize("model", [Whole, Dumping])
+def test_functions_that_are_trusted_are_guarded_by_the_comparison(model: Any) -> None:
+    """With trust_serializers the author vouches for them; where that was wrong the sampled comparison finds it."""
+    with sse.accelerate(model, compare_first=2, compare_every=10, trust_serializers=True) as acceleration:
+        for n in range(12):
+            assert model(text=str(n)).model_dump_json() == f'{{"text":"{n}"}}'
+        texts = [model(text="SSN").model_dump_json() for _ in range(12)]
+        assert texts.count('{"text":"SSN"}') < 10
+        assert texts[-1] == '{"text":"***"}'
+        assert {reason for _, reason in acceleration.fallbacks} == {"differs"}
+
+
+def test_a_class_within_that_a_function_writes_costs_the_others_nothing() -> None:
+    """Where it is absent, and in the classes beside it."""
+
+    class Mixed(BaseModel):
+        text: str
+        inner: Whole | None = None
+
+    with sse.accelerate(Mixed, **UNCHECKED) as acceleration:
+        for text in "abc":
+            assert Mixed(text=text).model_dump_json() == f'{{"text":"{text}","inner":null}}'
+        assert uses(acceleration) == 2 and not acceleration.fallbacks
+        for text in "abc":
+            assert Mixed(text=text, inner=Whole(text="SSN")).model_dump_json().endswith('"inner":{"text":"***"}}')
+        assert dict(acceleration.fallbacks) == {("Mixed:inner", "unsupported"): 1}
+
+
+def test_a_child_of_an_accelerated_class_is_no_override() -> None:
+    """Our own replacement in a parent is none of the author's."""
+
+    class Parent(BaseModel):
+        text: str
+
+    class Child(Parent):
+        pass
+
+    with sse.accelerate(Parent, **UNCHECKED), sse.accelerate(Child, **UNCHECKED) as acceleration:
+        assert [Child(text=text).model_dump_json() for text in "ab"] == ['{"text":"a"}', '{"text":"b"}']
+        assert uses(acceleration) == 1
+
+
+# ---- what a plan is held against before it is used ----
+
+
+def test_texts_that_change_together_are_tried_together() -> None:
+    """Each by itself is written plainly; both at once are not."""
+
+    class Pair(BaseModel):
+        a: str
+        b: str
+
+        @model_serializer(mode="wrap")
+        def _pair(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+            data = handler(self)
+            return {**data, "b": "..."} if len(data["a"]) > 100 and len(data["b"]) > 100 else data
+
+    with sse.accelerate(Pair, **TRUSTED) as acceleration:
+        for a, b in [("x", "y"), ("x" * 200, "y" * 200), ("x", "z")]:
+            assert Pair(a=a, b=b).model_dump_json() == original(Pair(a=a, b=b))
+        assert {reason for _, reason in acceleration.fallbacks} == {"unsupported"}
+        assert uses(acceleration) == 0
+
+
+def test_a_text_that_is_another_each_time_is_not_studied() -> None:
+    """A copy is dumped, and that was all; a copy that is warned about is left alone, and no error of ours."""
+    asked = iter(range(1000))
+
+    class Restless(BaseModel):
+        text: str
+
+        @model_serializer(mode="wrap")
+        def _count(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+            return {**handler(self), "n": next(asked)}
+
+    with sse.accelerate(Restless, **TRUSTED) as restless:
+        assert Restless(text="a").model_dump_json() == '{"text":"a","n":0}'
+        assert next(asked) == 2
+        assert dict(restless.fallbacks) == {("Restless:text", "unsupported"): 1}
+    with sse.accelerate(Usage, **UNCHECKED) as warned, pytest.warns(UserWarning, match="serializer warnings"):
+        Usage.model_construct(completion_tokens="five").model_dump_json()
+        assert dict(warned.fallbacks) == {("Usage:cached", "unsupported"): 1}
+
+
+def test_a_class_that_is_built_anew_is_learned_anew() -> None:
+    """model_rebuild() after the shapes were learned: the next text is of the new serialiser."""
+
+    class Rebuilt(BaseModel):
+        text: str
+
+    with sse.accelerate(Rebuilt, **UNCHECKED) as acceleration:
+        for text in "abc":
+            Rebuilt(text=text).model_dump_json(by_alias=True)
+        assert uses(acceleration) == 2
+        Rebuilt.model_fields["text"].serialization_alias = "t"
+        Rebuilt.model_rebuild(force=True)
+        for text in "abc":
+            assert Rebuilt(text=text).model_dump_json(by_alias=True) == f'{{"t":"{text}"}}'
+        assert uses(acceleration) == 2 and len(plans(acceleration)) == 1
+        Rebuilt.model_fields["text"].exclude_if = lambda text: text == "b"
+        Rebuilt.model_rebuild(force=True)
+        texts = [Rebuilt(text=text).model_dump_json(by_alias=True) for text in "abc"]
+        assert texts == ['{"t":"a"}', "{}", '{"t":"c"}']
+
+
+def test_a_child_learns_though_a_thread_of_its_parent_was_learning() -> None:
+    """That thread is not in the child, and cannot let go."""
+
+    class Slow(BaseModel):
+        text: str
+
+        @model_serializer(mode="wrap")
+        def _slow(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+            if threading.current_thread() is thread and acceleration._learning.locked():
+                learning.set()
+                go_on.wait(30)
+            return handler(self)
+
+    learning, go_on = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: Slow(text="a").model_dump_json())
+    with sse.accelerate(Slow, **TRUSTED) as acceleration:
+        thread.start()
+        assert learning.wait(30)
+        child = os.fork()
+        if child == 0:
+            for text in "abc":
+                Slow(text=text).model_dump_json()
+            os._exit(uses(acceleration))
+        _, status = os.waitpid(child, 0)
+        go_on.set()
+        thread.join()
+    assert os.waitstatus_to_exitcode(status) == 2
+
+
+# ---- who is told ----
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_listeners_hear_of_every_class(own: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Beside the class's own on_fallback; with either nothing is logged here. One that is both hears once."""
+    caplog.set_level(logging.DEBUG, logger="tailwatch")
+    heard: list[tuple[str, str]] = []
+    told: list[tuple[str, str]] = []
+
+    def hear(shape: str, reason: str) -> None:
+        heard.append((shape, reason))
+
+    def tell(shape: str, reason: str) -> None:
+        told.append((shape, reason))
+
+    for _ in range(2):
+        listen(hear)
+    try:
+        with sse.accelerate(Anything, on_fallback=tell if own else None):
+            Anything(text="a", value=0.5).model_dump_json()
+        with sse.accelerate(Anything, on_fallback=hear):
+            Anything(text="a", value=0.5).model_dump_json()
+    finally:
+        unlisten(hear)
+        unlisten(hear)
+    with sse.accelerate(Anything, on_fallback=tell):
+        Anything(text="a", value=0.5).model_dump_json()
+    assert heard == [("Anything:value", "unsupported")] * 2
+    assert told == [("Anything:value", "unsupported")] * (1 + own)
+    assert caplog.records == []
 
 
 # ---- what is left to the class ----
@@ -451,7 +765,7 @@ def test_deep_and_cyclic_trees_are_left_to_the_class() -> None:
 
 def test_logprobs_of_any_length_are_one_reason() -> None:
     """The place is remembered, not each list."""
-    with sse.accelerate(Chunk, **UNCHECKED) as acceleration:
+    with sse.accelerate(Chunk, **TRUSTED) as acceleration:
         for n in range(1, 30):
             one = chunk()
             one.choices[0].logprobs = [-0.5] * n
@@ -510,7 +824,7 @@ def test_private_attributes() -> None:
         def _tell(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
             return {**handler(self), "note": self._note}
 
-    with sse.accelerate(Quiet, **UNCHECKED) as quiet, sse.accelerate(Telling, **UNCHECKED) as telling:
+    with sse.accelerate(Quiet, **UNCHECKED) as quiet, sse.accelerate(Telling, **TRUSTED) as telling:
         for n in range(3):
             one, two = Quiet(text="a"), Telling(text="a")
             one._note = two._note = str(n)
@@ -560,7 +874,7 @@ def test_more_sets_of_arguments_than_there_is_room_for(unchecked: Acceleration) 
 
 def test_a_shape_that_warns_goes_on_warning() -> None:
     """Pydantic's warning about a value of the wrong type is no less than before."""
-    with sse.accelerate(Chunk, **UNCHECKED):
+    with sse.accelerate(Chunk, **TRUSTED):
         for _ in range(3):
             with pytest.warns(UserWarning, match="serializer warnings"):
                 chunk().model_copy(update={"id": 5}).model_dump_json()
@@ -589,7 +903,7 @@ def test_subclasses_keep_their_own_way(unchecked: Acceleration) -> None:
     child = Child(**dict(chunk()), more=2)
     assert child.model_dump_json() == child.model_dump_json() == original(child)
     assert uses(unchecked) == 0
-    with sse.accelerate(Child, **UNCHECKED) as own:
+    with sse.accelerate(Child, **TRUSTED) as own:
         child.model_dump_json()
         assert child.model_dump_json() == original(child)
         assert uses(own) == 1
@@ -686,7 +1000,7 @@ def test_a_comparison_that_pulls_the_object_apart() -> None:
         def __hash__(self) -> int:
             return hash("content")
 
-    with sse.accelerate(Chunk, **UNCHECKED):
+    with sse.accelerate(Chunk, **TRUSTED):
         chunk().model_dump_json(exclude_unset=True)
         for _ in range(5):
             bad = chunk("x" * 1000)
@@ -746,7 +1060,7 @@ def test_a_method_of_the_class_s_own() -> None:
             return super().model_dump_json(exclude_none=short, **kwargs)
 
     kept = Own.model_dump_json
-    with sse.accelerate(Own, **UNCHECKED) as acceleration:
+    with sse.accelerate(Own, **TRUSTED) as acceleration:
         for text in ("a", "b", "c"):
             assert Own(text=text).model_dump_json() == f'{{"text":"{text}"}}'
             assert Own(text=text).model_dump_json(False) == f'{{"text":"{text}","more":null}}'
@@ -792,7 +1106,7 @@ def test_threads() -> None:
             if one.model_dump_json(exclude_unset=True) != original(one, exclude_unset=True):
                 wrong.append(name)
 
-    with sse.accelerate(Chunk, compare_first=2, compare_every=50) as acceleration:
+    with sse.accelerate(Chunk, compare_first=2, compare_every=50, trust_serializers=True) as acceleration:
         threads = [threading.Thread(target=work, args=(str(n),)) for n in range(6)]
         for thread in threads:
             thread.start()
@@ -818,6 +1132,29 @@ def test_it_goes_without_a_trace(undo: Callable[[Acceleration], object]) -> None
     assert "model_dump_json" not in vars(Chunk) and not acceleration.active
     assert Chunk.model_dump_json is BaseModel.model_dump_json
     assert undo(acceleration) is None
+
+
+def test_it_is_a_method_like_any_other() -> None:
+    """However it is called, taken, shown or asked for its signature."""
+    one, theirs = chunk(), BaseModel.model_dump_json
+    with sse.accelerate(Chunk, **TRUSTED) as acceleration:
+        one.model_dump_json()
+        bound, method = one.model_dump_json, Chunk.model_dump_json
+        assert bound() == method(one) == method(self=one) == super(Chunk, one).model_dump_json() == original(one)
+        assert uses(acceleration) == 2  # self by name is a matter of the class's own
+        assert [*map(method, [one] * 2)] == [original(one)] * 2
+        assert inspect.ismethod(bound) and inspect.unwrap(method) is theirs
+        assert inspect.signature(method) == inspect.signature(theirs)
+        assert "self" not in inspect.signature(bound).parameters
+        assert (method.__name__, method.__doc__) == (theirs.__name__, theirs.__doc__)
+        arguments: Any
+        for arguments in [((), {}), ((one, 1), {}), ((one,), {"nothing": 1})]:
+            args, kwargs = arguments
+            with pytest.raises(TypeError) as ours:
+                method(*args, **kwargs)
+            with pytest.raises(TypeError) as expected:
+                theirs(*args, **kwargs)
+            assert str(ours.value) == str(expected.value)
 
 
 def test_twice_is_an_error() -> None:
@@ -876,9 +1213,17 @@ def test_what_is_no_model_is_refused(model: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [{"compare_first": -1}, {"compare_every": 0}, {"compare_every": 1.5}, {"compare_first": True}]
+    "option",
+    [
+        {"compare_first": -1},
+        {"compare_every": 0},
+        {"compare_every": 1.5},
+        {"compare_first": True},
+        {"on_fallback": 5},
+        {"trust_serializers": 1},
+    ],
 )
-def test_numbers_out_of_range_are_refused(option: dict[str, Any]) -> None:
+def test_options_out_of_range_are_refused(option: dict[str, Any]) -> None:
     """And the class stays as it is."""
     with pytest.raises(OptionError, match=next(iter(option))):
         sse.accelerate(Chunk, **option)

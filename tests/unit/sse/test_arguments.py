@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+import orjson
 import pytest
 
 from tailwatch import errors, sse
@@ -61,6 +63,9 @@ def test_what_a_server_does_not_send() -> None:
     ("options", "message"),
     [
         ({"index": -1}, "index=-1"),
+        ({"index": True}, "index=True"),
+        ({"index": 1.0}, r"index=1\.0"),
+        ({"index": 2**32}, "index=4294967296"),
         ({"tokens": -1}, "tokens=-1"),
         ({"tokens": 2**32}, "tokens=4294967296"),
         ({"tokens": 1.0}, r"tokens=1\.0"),
@@ -68,11 +73,13 @@ def test_what_a_server_does_not_send() -> None:
         ({"usage": 7}, "usage=7"),
         ({"usage": (1, -2)}, "completion=-2"),
         ({"usage": ("1", 2)}, "prompt='1'"),
+        ({"usage": (2**63 - 1, 1)}, r"prompt \+ completion=9223372036854775808: expected an int from 0"),
     ],
 )
 def test_options_of_content(options: dict[str, Any], message: str) -> None:
-    """They are checked by name, too."""
+    """They are checked by name, too, also where a frame for such a choice was made before."""
     for stream in (sse.ChatStream(**GOOD), sse.CompletionStream(**GOOD)):
+        stream.content("x", index=1)
         with pytest.raises(errors.OptionError, match=message):
             stream.content("x", **options)
 
@@ -100,6 +107,72 @@ def test_text_that_is_no_text() -> None:
         stream.tool_call(-1, arguments="x")
     with pytest.raises(TypeError, match="name: expected str"):
         stream.tool_call(0, "id", b"name")
+    for more in ({}, {"index": 1}):
+        with pytest.raises(TypeError, match="arguments: expected str, found dict"):
+            stream.tool_call(0, arguments={}, **more)
+
+
+@pytest.mark.parametrize("like", ["openai", "vllm", "sglang", "transformers"])
+def test_a_tool_call_with_nothing_in_it(like: str) -> None:
+    """It is refused; so is a choice that is no int, where frames of such a choice were made before."""
+    stream: Any = sse.ChatStream(**GOOD, like=like)
+    with pytest.raises(errors.OptionError, match="arguments=None: expected an id, a name or arguments"):
+        stream.tool_call(0)
+    stream.tool_call(0, arguments="{", index=1)
+    for index in (True, 1.0):
+        with pytest.raises(errors.OptionError, match=f"index={index}"):
+            stream.tool_call(0, arguments="{", index=index)
+        with pytest.raises(errors.OptionError, match=f"index={index}"):
+            stream.reasoning("x", index=index)
+
+
+@pytest.mark.parametrize("count", [-1, 2**32, 2**70, True])
+def test_any_usage_beside_a_number_of_tokens(count: int) -> None:
+    """A usage that is given as an object is sent as it is, whatever it says."""
+    usage = {"completion_tokens": count}
+    frame = sse.ChatStream(**GOOD).content("ab", tokens=2, usage=usage)
+    assert msgspec.json.decode(frame[6:])["usage"] == usage
+    if 0 <= count < 2**63 and count is not True:
+        assert sse.ChatStream(**GOOD).content("ab", tokens=2, usage=(0, count)) != frame
+
+
+def test_usage_that_adds_up_to_too_much() -> None:
+    """A sum beyond 64 bits is refused like a count that is."""
+    most = 2**63 - 1
+    calls: list[Callable[[], bytes]] = [
+        lambda: sse.ChatStream(**GOOD).usage(prompt=most, completion=1),
+        lambda: sse.ChatStream(**GOOD).finish("stop", usage=(1, most)),
+        lambda: sse.ResponseStream(**GOOD).completed(input=most, output=1),
+        lambda: sse.ResponseStream(**GOOD).incomplete(input=1, output=most),
+    ]
+    for call in calls:
+        with pytest.raises(errors.OptionError, match=r" \+ .*=9223372036854775808: expected an int from 0"):
+            call()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\n\nevent: evil\ndata: x\n\n"])
+@pytest.mark.parametrize("raw", [orjson.Fragment, msgspec.Raw])
+def test_json_that_is_written_already(raw: Callable[[bytes], object], end: str) -> None:
+    """A line end in it would end the frame's data: it is refused, and no event is numbered by it."""
+    fragment = raw(b'{"a":' + end.encode() + b"1}")
+    likes = ["openai", "vllm"] if raw is orjson.Fragment else ["sglang"]
+    response = sse.ResponseStream(**GOOD)
+    response.item("msg_1")
+    calls: list[Callable[[], bytes]] = [
+        *(lambda like=like: sse.ChatStream(**GOOD, like=like).content("x", logprobs=fragment) for like in likes),
+        *(lambda like=like: sse.ChatStream(**GOOD, like=like).content("x", usage={"a": fragment}) for like in likes),
+    ]
+    if raw is orjson.Fragment:
+        calls += [
+            lambda: sse.event(fragment),
+            lambda: sse.event([fragment], event="x"),
+            lambda: response.content("x", logprobs=fragment),
+            lambda: sse.ResponseStream(**GOOD, fields={"tools": fragment}).created(),
+        ]
+    for call in calls:
+        with pytest.raises(errors.OptionError, match="expected JSON on one line"):
+            call()
+    assert b'"sequence_number":2,' in response.content("x")
 
 
 def test_a_kind_of_str() -> None:
@@ -112,6 +185,9 @@ def test_other_objects() -> None:
     """A response's fields must be a mapping; its own keys are replaced where they stand, others come last."""
     with pytest.raises(errors.OptionError, match="fields=7: expected a mapping"):
         sse.ResponseStream(**GOOD, fields=7)  # type: ignore[arg-type]
+    for key in ("id", "model", "created_at", "output", "status", "usage", "error", "incomplete_details"):
+        with pytest.raises(errors.OptionError, match=f"fields='{key}': .*the stream says itself"):
+            sse.ResponseStream(**GOOD, fields={"temperature": 1, key: "x"})
     plain = sse.ResponseStream(**GOOD).created()
     warm = sse.ResponseStream(**GOOD, fields={"temperature": 0.5, "extra": "x"}).created()
     expected = plain.replace(b'"temperature":1.0', b'"temperature":0.5').replace(
@@ -139,6 +215,36 @@ def test_what_is_closed_takes_no_content() -> None:
     response.content("a")
     with pytest.raises(errors.TailwatchError, match="item_done"):
         response.item("msg_2")
+    calls: list[Callable[..., bytes]] = [response.completed, response.incomplete]
+    for call in calls:
+        with pytest.raises(errors.TailwatchError, match=r"an output item is open; item_done\(\)"):
+            call(input=1, output=1)
     response.item_done("a")
     with pytest.raises(errors.TailwatchError, match=r"item\(\)"):
         response.content("b")
+    for call in calls:
+        assert call(input=1, output=1)
+
+
+def test_a_response_may_fail_inside_an_item() -> None:
+    """failed() and error() need nothing closed: what fails, fails in the middle."""
+    response = sse.ResponseStream(**GOOD)
+    response.item("msg_1")
+    assert b"response.failed" in response.failed("out of memory") and b"error" in response.error("out of memory")
+
+
+def test_what_a_message_takes_where() -> None:
+    """A signature belongs to thinking, the last event comes after the last block, a stop sequence is text."""
+    message: Any = sse.MessageStream("msg_1", "m")
+    for kind, named in (("text", {}), ("tool_use", {"id": "toolu_1", "name": "f"})):
+        message.block_start(kind, **named)
+        with pytest.raises(errors.TailwatchError, match="only a thinking block has a signature"):
+            message.signature("c2ln")
+        with pytest.raises(errors.TailwatchError, match=r"a content block is open; block_stop\(\)"):
+            message.message_stop()
+        message.block_stop()
+    for bad in (5, b"END", "\ud800"):
+        with pytest.raises(errors.OptionError, match="stop_sequence="):
+            message.message_delta("stop_sequence", output=1, stop_sequence=bad)
+    assert b'"stop_sequence":"END"' in message.message_delta("stop_sequence", output=1, stop_sequence="END")
+    assert b"message_stop" in message.message_stop()

@@ -200,4 +200,4 @@ def test_content_templates_are_known() -> None:
     streams: list[Any] = [sse.ChatStream("c", "m", 1, like=like) for like in LIKES]
     streams += [sse.CompletionStream("c", "m", 1, like=like) for like in LIKES]
     assert [stream._template.known for stream in [*streams, response, message]] == [True] * 10
-    assert sse.Template.learn('data: {"model": "m", "choices": [{"text": "x"}]}\n\n', "x").known
+    assert sse.Template.learn('data: {"model":"m","choices":[{"text":"x"}]}\n\n', "x").known

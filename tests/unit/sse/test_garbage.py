@@ -38,7 +38,7 @@ def collections() -> Iterator[list[str]]:
 def streams() -> dict[str, Any]:
     response, message = sse.ResponseStream("resp_1", "m", 1), sse.MessageStream("msg_1", "m")
     response.item("msg_1"), message.block_start()
-    learned = sse.Template.learn('data: {"text": "hole"}\n\n', "hole")
+    learned = sse.Template.learn('data: {"text":"hole"}\n\n', "hole")
     return {
         "chat": sse.ChatStream("chatcmpl-1", "m", 1).content,
         "completion": sse.CompletionStream("cmpl-1", "m", 1, like="vllm").content,

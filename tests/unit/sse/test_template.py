@@ -113,6 +113,35 @@ def test_what_cannot_be_learned(example: Any, hole: Any, message: str) -> None:
         sse.Template.learn(example, hole)
 
 
+SPACED = ['{"id": 1,"text":"hole"}', '{"id":1, "text":"hole"}', '{"id": 1, "text": "hole"}', '["hole", ": "]']
+
+
+@pytest.mark.parametrize("data", SPACED)
+@pytest.mark.parametrize("form", ["data: {}\n\n", "data:{}\r\n\r\n", "{}\n"])
+def test_json_dumps_has_two_dialects(data: str, form: str) -> None:
+    """An example of its, with spaces, says nothing of what becomes of text that is not ASCII: it is asked for."""
+    example = form.replace("{}", data)
+    with pytest.raises(errors.OptionError, match=r"dialect=None: .*json\.dumps.*'json' or 'json-utf8'"):
+        sse.Template.learn(example, "hole")
+    for dialect, expected in (("json", "\\u00e9"), ("json-utf8", "é"), ("pydantic", "é")):
+        template = sse.Template.learn(example, "hole", dialect=dialect)
+        assert template.splice("é") == example.replace("hole", expected).encode()
+        assert template.dialect == dialect
+
+
+@pytest.mark.parametrize("data", ['{"a":", : ","text":"hole"}', '{"a: ":"\\", b: \\"","text":"hole"}', '"hole"'])
+def test_spaces_inside_of_strings_say_nothing(data: str) -> None:
+    """Without any between the tokens it is taken for Pydantic's, as it says where nothing is said."""
+    assert sse.Template.learn(f"data: {data}\n\n", "hole").dialect == "pydantic"
+
+
+def test_an_example_with_spaces_that_is_not_ascii() -> None:
+    """The hole says which it is."""
+    assert sse.Template.learn('data: {"text": "é"}\n\n', "é").splice("ü") == 'data: {"text": "ü"}\n\n'.encode()
+    with pytest.raises(errors.OptionError, match="json would"):
+        sse.Template.learn('data: {"text": "\\u00e9"}\n\n', "é")
+
+
 def test_an_unknown_dialect() -> None:
     """It lists the known ones, and the nearest."""
     with pytest.raises(errors.OptionError, match="pydantic, orjson, msgspec, json, json-utf8; did you mean 'orjson'"):
