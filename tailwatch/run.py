@@ -1,4 +1,4 @@
-"""``tailwatch run -- CMD ARGS…``: the command as it is, with every Python process of it watched, and all of them a group.
+"""``tailwatch run -- CMD ARGS…``: the command as it is, every Python process of it watched, and all of them a group.
 
 The command gets ``TAILWATCH=1``, the options, and on PYTHONPATH a directory whose sitecustomize opens the doors in
 interpreters that have no boot file of ours. Its standard streams, its terminal and its process group are those of

@@ -63,7 +63,7 @@ def test_arguments_reach_the_command_untouched() -> None:
 
 
 def test_options_become_variables() -> None:
-    """The command sees each one given, TAILWATCH=1, the group's directory, and nothing else of ours; the line says so."""
+    """The command sees each one given, TAILWATCH=1, the group's directory, and no more of ours; the line says so."""
     code = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('TAILWATCH')}))"
     done = python(code, "--slow-ms=5", "--slo", "e2e<=1s", "--routes=/a,/b")
     given = {"TAILWATCH_SLOW_MS": "5", "TAILWATCH_SLO": "e2e<=1s", "TAILWATCH_ROUTES": "/a,/b"}
