@@ -1,6 +1,7 @@
 #include "tailwatch/snapshot.h"
 
 #include "tailwatch/atomic.h"
+#include "tailwatch/process.h"
 #include "give_way.h"
 #include "tw_malloc.h"
 
@@ -138,6 +139,10 @@ static int gaps_keep(tw_snapshot_series *to, const tw_series *from) {
     return error ? error : counts_keep(&to->metric[TW_METRIC_ITL_WITHOUT_GC], &itl);
 }
 
+/* ---- whose numbers ---- */
+
+static bool lives(const tw_segment *g) { return tw_process_lives(tw_load(&g->header.pid), tw_load(&g->header.start_time)); }
+
 /* ---- label sets ---- */
 
 /* A label set of one segment, before those of the same name are merged. */
@@ -164,11 +169,11 @@ static bool series_used(const tw_series *series) {
     return any != 0;
 }
 
-/* The label sets of a segment in which anything was recorded. */
-static size_t sources_of(const tw_segment *g, source *out) {
+/* The label sets of a segment in which anything was recorded, at most room: another process writes what it says. */
+static size_t sources_of(const tw_segment *g, size_t room, source *out) {
     size_t n = 0;
     uint64_t count = tw_load_acquire(&g->series_count);
-    for (uint32_t i = 0; i < count && i < g->header.max_label_sets; i++) {
+    for (uint32_t i = 0; i < count && i < room; i++) {
         const tw_series *series = tw_segment_series(g, i);
         if (!series_used(series)) continue;
         tw_words_get(series->model.word, TW_NAME_WORDS, out[n].model);
@@ -206,12 +211,20 @@ static int series_merge(tw_snapshot *s, const source *sources, size_t n) {
     return error;
 }
 
+static size_t sets_of(const tw_segment *g) {
+    const uint64_t sets = tw_load(&g->header.max_label_sets);
+    return sets < TW_LABEL_SETS_LIMIT ? sets : TW_LABEL_SETS_LIMIT;
+}
+
 static int series_take(tw_snapshot *s, const tw_segment *const *segments, size_t n) {
     size_t room = 0, used = 0;
-    for (size_t i = 0; i < n; i++) room += segments[i]->header.max_label_sets;
+    size_t *sets = tw_malloc(n * sizeof *sets);
+    if (!sets) return ENOMEM;
+    for (size_t i = 0; i < n; i++) room += sets[i] = sets_of(segments[i]);
     source *sources = tw_malloc(room * sizeof *sources);
+    for (size_t i = 0; sources && i < n; i++) used += sources_of(segments[i], sets[i], &sources[used]);
+    tw_free(sets);
     if (!sources) return ENOMEM;
-    for (size_t i = 0; i < n; i++) used += sources_of(segments[i], &sources[used]);
     qsort(sources, used, sizeof *sources, source_compare);
     int error = series_merge(s, sources, used);
     tw_free(sources);
@@ -277,7 +290,7 @@ static uint32_t lost_find(const tw_snapshot *s, const char *role) {
 }
 
 /* Where a role's time is added up; the last place is "other" once there is no more room. */
-static tw_snapshot_lost *lost_place(tw_snapshot *s, const char *role) {
+static uint32_t lost_place(tw_snapshot *s, const char *role) {
     uint32_t i = lost_find(s, role);
     if (i == s->lost_count && i == TW_SOURCES) {
         i = lost_find(s, "other");
@@ -285,7 +298,7 @@ static tw_snapshot_lost *lost_place(tw_snapshot *s, const char *role) {
     } else if (i == s->lost_count) {
         memcpy(s->lost[s->lost_count++].role, role, sizeof s->lost->role);
     }
-    return &s->lost[i];
+    return i;
 }
 
 static bool any_word(const uint64_t *words, size_t n) {
@@ -300,7 +313,7 @@ static void lost_add(tw_snapshot *s, const tw_lost *from, bool always) {
     words_load(one.overlap_ns, from->overlap_ns, sizeof one.overlap_ns);
     words_load(one.late_ns, from->late_ns, sizeof one.late_ns);
     if (!always && !any_word(&one.overlap_ns[0][0], TW_PHASES * TW_CAUSES)) return;
-    tw_snapshot_lost *to = lost_place(s, one.role);
+    tw_snapshot_lost *to = &s->lost[lost_place(s, one.role)];
     words_add(to->overlap_ns, one.overlap_ns, sizeof one.overlap_ns);
     words_add(to->late_ns, one.late_ns, sizeof one.late_ns);
 }
@@ -310,8 +323,9 @@ static void lost_take(tw_snapshot *s, const tw_segment *g) {
     for (uint32_t i = 0; i < TW_SOURCES; i++) lost_add(s, &g->lost[i], i == 0);
 }
 
-/* A segment's number for a role becomes the snapshot's; a share that names none is emptied. */
-static void shares_rename(const tw_snapshot *s, const tw_segment *g, tw_slow_record *record) {
+/* A segment's number for a role becomes the snapshot's, which may have been booked since its time was taken; a share that
+ * names none is emptied. */
+static void shares_rename(tw_snapshot *s, const tw_segment *g, tw_slow_record *record) {
     for (int i = 0; i < TW_SHARES; i++) {
         tw_share *share = &record->share[i];
         char role[TW_ROLE_WORDS * 8];
@@ -320,8 +334,7 @@ static void shares_rename(const tw_snapshot *s, const tw_segment *g, tw_slow_rec
             continue;
         }
         tw_words_get(g->lost[share->source].role, TW_ROLE_WORDS, role);
-        uint32_t at = lost_find(s, role);
-        share->source = at < s->lost_count ? at : lost_find(s, "other");
+        share->source = lost_place(s, role);
     }
 }
 
@@ -346,14 +359,14 @@ static int slow_compare(const void *left, const void *right) {
     return (a->end_ns > b->end_ns) - (a->end_ns < b->end_ns);
 }
 
-static size_t slow_sources_of(const tw_snapshot *s, const tw_segment *g, slow_source *out) {
+static size_t slow_sources_of(tw_snapshot *s, const tw_segment *g, slow_source *out) {
     uint64_t head = tw_load_acquire(&g->slow_head);
     size_t n = 0;
     for (uint64_t i = head > TW_SLOW_RING ? head - TW_SLOW_RING : 0; i < head; i++) {
-        if (!tw_segment_slow_read(g, i, &out[n].record)) continue;
+        if (!tw_segment_slow_read(g, i, &out[n].record) || out[n].record.phase >= TW_PHASES) continue;
         uint64_t series = out[n].record.series;
         shares_rename(s, g, &out[n].record);
-        out[n++].series = tw_segment_series(g, series < g->header.max_label_sets ? (uint32_t)series : 0);
+        out[n++].series = tw_segment_series(g, series < sets_of(g) ? (uint32_t)series : 0);
     }
     return n;
 }
@@ -435,7 +448,9 @@ static int fallbacks_take(tw_snapshot *s, const tw_segment *const *segments, siz
 
 /* ---- processes and totals ---- */
 
-static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t now_ns) {
+/* A pause that was open when its process was killed went on for nobody knows how long: it counts as not begun. */
+static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t taken_ns) {
+    const uint64_t now_ns = lives(g) ? taken_ns : 0;
     tw_words_get(g->header.role, TW_ROLE_WORDS, to->role);
     to->pid = g->header.pid;
     to->created_ns = g->header.created.monotonic_ns;
@@ -482,7 +497,7 @@ static void totals_add(tw_snapshot *s, const tw_segment *g) {
     words_add(s->drops, g->drops, sizeof s->drops);
     words_add(s->errors, g->errors, sizeof s->errors);
     words_add(s->tail, g->tail, sizeof s->tail);
-    s->in_flight += tw_load(&g->in_flight);
+    if (lives(g)) s->in_flight += tw_load(&g->in_flight);
     s->opened += tw_load(&g->opened);
     s->label_overflow += tw_load(&g->label_overflow);
     s->deadlines_due += tw_load(&g->deadlines_due);

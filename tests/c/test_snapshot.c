@@ -345,6 +345,42 @@ TW_TEST(a_slow_gap_s_shares_name_roles_of_the_snapshot) {
     tw_segment_destroy(a), tw_segment_destroy(b);
 }
 
+/* As a process that was killed with a request in flight, in the middle of a collection. */
+static tw_segment *killed(void) {
+    tw_segment *g = segment("engine", 1);
+    tw_pause_begin(&g->pause, TW_CAUSE_GC2, 10 * MS);
+    tw_segment_pause_end(g, 30 * MS, NULL);
+    tw_pause_begin(&g->pause, TW_CAUSE_GC2, 50 * MS);
+    tw_add(&g->in_flight, 3);
+    g->header.pid = 1 << 30;
+    return g;
+}
+
+TW_TEST(what_was_open_when_a_process_was_killed_does_not_go_on) {
+    tw_segment *a = segment("api", 1), *b = killed();
+    tw_add(&a->in_flight, 2);
+    tw_snapshot *s = take2(a, b);
+    TW_CHECK_EQ(2, s->in_flight);
+    for (uint32_t i = 0; i < s->process_count; i++)
+        if (strcmp(s->process[i].role, "engine") == 0) TW_CHECK_EQ(20 * MS, s->process[i].pause_ns[TW_CAUSE_GC2]);
+    tw_snapshot_free(s);
+    tw_segment_destroy(a), tw_segment_destroy(b);
+}
+
+TW_TEST(a_share_of_a_role_that_was_booked_meanwhile_is_kept) {
+    tw_segment *g = segment("api", 1);
+    g->slow[0].share[0] = (tw_share){tw_segment_source(g, "engine"), TW_CAUSE_GC2, 9, 8};
+    g->slow[0].seq = g->slow[1].seq = 1;
+    g->slow[1].seq = 2, g->slow[1].phase = TW_PHASES; /* of no phase: left out */
+    g->slow_head = 2;
+    tw_snapshot *s = take(g);
+    TW_CHECK_EQ(1, s->slow_count);
+    TW_CHECK(s->slow[0].share[0].source < s->lost_count);
+    TW_CHECK_STR("engine", s->lost[s->slow[0].share[0].source].role);
+    tw_snapshot_free(s);
+    tw_segment_destroy(g);
+}
+
 TW_TEST(seconds_of_several_processes_merge_in_order) {
     tw_segment *a = segment("api", 1), *b = segment("api", 1);
     uint64_t now = tw_now_ns();
@@ -919,7 +955,8 @@ TW_MAIN(an_unused_segment_gives_an_empty_snapshot, what_is_not_a_segment_is_refu
         every_metric_has_the_layout_it_was_recorded_in, a_late_part_is_taken_off_its_gap,
         a_correction_seen_before_its_gap_counts_as_none, pauses_are_kept_by_process, totals_add_up,
         stream_time_is_kept_by_the_role_whose_pauses_took_it, more_roles_than_fit_are_other,
-        a_slow_gap_s_shares_name_roles_of_the_snapshot, seconds_of_several_processes_merge_in_order, windows_equal_a_plain_sum_over_their_seconds,
+        a_slow_gap_s_shares_name_roles_of_the_snapshot, what_was_open_when_a_process_was_killed_does_not_go_on,
+        a_share_of_a_role_that_was_booked_meanwhile_is_kept, seconds_of_several_processes_merge_in_order, windows_equal_a_plain_sum_over_their_seconds,
         a_window_is_cut_to_what_is_known, the_newest_slow_gaps_of_all_processes_are_kept,
         a_slow_gap_of_a_label_set_that_cannot_be_is_other, a_difference_holds_what_came_in_between,
         a_gap_that_left_its_slot_between_two_readings_is_not_below_zero,
