@@ -8,6 +8,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tailwatch/atomic.h"
@@ -16,6 +17,9 @@
 
 static const char PAGE[] = "page";
 static const char SEGMENT[] = ".seg";
+
+#define LOCK_TRIES 10
+#define LOCK_TURN_NS 2000000
 
 const char *tw_group_problem_text(tw_group_problem problem) {
     static const char *const texts[TW_GROUP_PROBLEMS] = {
@@ -27,6 +31,7 @@ const char *tw_group_problem_text(tw_group_problem problem) {
         [TW_GROUP_NO_DIR] = "it is no directory",
         [TW_GROUP_FOREIGN] = "it is of another version of tailwatch, or from before a reboot",
         [TW_GROUP_FULL] = "it has no room",
+        [TW_GROUP_BUSY] = "another process is joining",
     };
     return (unsigned)problem < TW_GROUP_PROBLEMS ? texts[problem] : "unknown";
 }
@@ -73,6 +78,33 @@ int tw_group_open_dir(const char *path, tw_group_problem *problem) {
     if (*problem == TW_GROUP_FINE) return dir;
     if (dir >= 0) close(dir);
     return -1;
+}
+
+/* ---- whether the descriptor is still what it was ---- */
+
+static bool is_dir_of(const tw_group *group, const struct stat *s) {
+    return S_ISDIR(s->st_mode) && s->st_dev == (dev_t)group->dir_dev && s->st_ino == (ino_t)group->dir_ino;
+}
+
+tw_group_hold tw_group_holds(const tw_group *group, uint64_t *changed) {
+    struct stat s;
+    if (group->dir < 0 || fstat(group->dir, &s) != 0 || !is_dir_of(group, &s)) return TW_GROUP_LOST;
+    if (changed != NULL) *changed = (uint64_t)s.st_mtim.tv_sec * TW_NS_PER_SECOND + (uint64_t)s.st_mtim.tv_nsec;
+    return s.st_nlink == 0 ? TW_GROUP_REMOVED : TW_GROUP_HELD;
+}
+
+/* -1 where it is lost: what is called with it fails. */
+static int dir_of(const tw_group *group) { return tw_group_holds(group, NULL) == TW_GROUP_LOST ? -1 : group->dir; }
+
+bool tw_group_find_again(tw_group *group, const char *path) {
+    tw_group_problem problem;
+    struct stat s;
+    const int dir = tw_group_open_dir(path, &problem);
+    if (dir < 0) return false;
+    const bool same = fstat(dir, &s) == 0 && is_dir_of(group, &s);
+    if (same) group->dir = dir;
+    else close(dir);
+    return same;
 }
 
 /* ---- files in it ---- */
@@ -141,10 +173,22 @@ static void begin_page(tw_group_page *page) {
     tw_store_release(&page->magic, TW_GROUP_MAGIC);
 }
 
+/* Its maker died before it had said that it is whole: nobody has ever used it. Under the lock. */
+static bool page_is_half_made(int dir) {
+    struct stat s;
+    uint64_t magic = 0;
+    const int file = openat(dir, PAGE, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const bool trusted = file >= 0 && check_file(file, &s) == TW_GROUP_FINE;
+    const bool empty = trusted && pread(file, &magic, sizeof magic, 0) >= 0 && magic == 0;
+    if (file >= 0) close(file);
+    return empty;
+}
+
 /* Under the lock: whoever comes first makes it, whole, before anybody else sees it. */
 static tw_group_problem open_page(tw_group *group) {
     void *page = NULL;
     size_t bytes = 0;
+    if (page_is_half_made(group->dir)) unlinkat(group->dir, PAGE, 0);
     tw_group_problem problem = open_file(group->dir, PAGE, true, &page, &bytes);
     if (problem == TW_GROUP_SYSTEM && errno == ENOENT) {
         problem = make_file(group->dir, PAGE, bytes = sizeof *group->page, &page);
@@ -159,20 +203,37 @@ static tw_group_problem open_page(tw_group *group) {
     return TW_GROUP_FOREIGN;
 }
 
-void tw_group_file(char *out, uint64_t pid, uint64_t start_time) {
-    snprintf(out, TW_GROUP_NAME, "%llu-%llu%s", (unsigned long long)pid, (unsigned long long)start_time, SEGMENT);
+void tw_group_file(char *out, const tw_group_line *line) {
+    const unsigned long long pid = tw_load(&line->pid), start_time = tw_load(&line->start_time);
+    snprintf(out, TW_GROUP_NAME, "%llu-%llu-%llu%s", pid, start_time, (unsigned long long)tw_load(&line->joined_ns), SEGMENT);
+}
+
+bool tw_group_names(const char *name, uint64_t pid, uint64_t start_time) {
+    char owner[TW_GROUP_NAME];
+    const int len = snprintf(owner, sizeof owner, "%llu-%llu-", (unsigned long long)pid, (unsigned long long)start_time);
+    if (strncmp(name, owner, (size_t)len) != 0) return false;
+    const size_t digits = strspn(name + len, "0123456789");
+    return digits > 0 && digits <= 20 && strcmp(name + len + digits, SEGMENT) == 0;
 }
 
 static bool has_segment(int dir, const tw_group_line *line) {
     char name[TW_GROUP_NAME];
-    tw_group_file(name, tw_load(&line->pid), tw_load(&line->start_time));
+    tw_group_file(name, line);
     return faccessat(dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+/* What this process was before an exec() does not come back; its file stays, as that of the dead does. */
+static bool was_ours(const tw_group_line *line) {
+    const uint64_t self = (uint64_t)getpid();
+    return tw_load(&line->pid) == self && tw_load(&line->start_time) == tw_process_start_time(self) &&
+           tw_load(&line->image) != tw_process_image();
 }
 
 /* A dead process's line stays its own until what it measured has been folded and its file removed. */
 static bool is_free(int dir, const tw_group_line *line) {
     const uint64_t pid = tw_load(&line->pid);
-    return pid == 0 || (!tw_process_lives(pid, tw_load(&line->start_time)) && !has_segment(dir, line));
+    if (pid == 0 || was_ours(line)) return true;
+    return !tw_process_lives(pid, tw_load(&line->start_time)) && !has_segment(dir, line);
 }
 
 static void take(tw_group *group, uint32_t at, uint64_t unit) {
@@ -180,6 +241,7 @@ static void take(tw_group *group, uint32_t at, uint64_t unit) {
     tw_store(&line->stop_ns, 0);
     tw_store(&line->unit, unit);
     tw_store(&line->joined_ns, tw_now_ns());
+    tw_store(&line->image, tw_process_image());
     tw_store(&line->start_time, tw_process_start_time((uint64_t)getpid()));
     tw_store_release(&line->pid, (uint64_t)getpid());
     if (at >= tw_load(&group->page->lines)) tw_store_release(&group->page->lines, at + 1);
@@ -197,10 +259,34 @@ static tw_group_problem take_line(tw_group *group, uint64_t unit) {
 
 /* ---- members ---- */
 
+/* Who holds the lock may be stopped: it is not waited for. */
+static tw_group_problem lock(int dir) {
+    const struct timespec turn = {0, LOCK_TURN_NS};
+    for (int tries = 0; flock(dir, LOCK_EX | LOCK_NB) != 0; tries++) {
+        if (errno != EWOULDBLOCK && errno != EINTR) return system_problem();
+        if (tries == LOCK_TRIES) return TW_GROUP_BUSY;
+        nanosleep(&turn, NULL);
+    }
+    return TW_GROUP_FINE;
+}
+
 static tw_group_problem join_locked(tw_group *group, uint64_t unit) {
-    tw_group_problem problem = open_page(group);
+    tw_group_problem problem = lock(group->dir);
+    if (problem != TW_GROUP_FINE) return problem;
+    problem = open_page(group);
     if (problem == TW_GROUP_FINE) problem = take_line(group, unit);
+    const int saved = errno;
+    flock(group->dir, LOCK_UN);
+    errno = saved;
     return problem;
+}
+
+static tw_group_problem note_dir(tw_group *group) {
+    struct stat s;
+    if (fstat(group->dir, &s) != 0) return system_problem();
+    group->dir_dev = (uint64_t)s.st_dev;
+    group->dir_ino = (uint64_t)s.st_ino;
+    return TW_GROUP_FINE;
 }
 
 tw_group_problem tw_group_join(tw_group *group, const char *path, uint64_t unit) {
@@ -212,16 +298,16 @@ tw_group_problem tw_group_join(tw_group *group, const char *path, uint64_t unit)
     }
     group->dir = tw_group_open_dir(path, &problem);
     if (group->dir < 0) return problem;
-    if (flock(group->dir, LOCK_EX) != 0) problem = system_problem();
-    else problem = join_locked(group, unit);
-    flock(group->dir, LOCK_UN);
+    problem = note_dir(group);
+    if (problem == TW_GROUP_FINE) problem = join_locked(group, unit);
+    const int saved = errno;
     if (problem != TW_GROUP_FINE) tw_group_forget(group);
+    errno = saved;
     return problem;
 }
 
 tw_group_problem tw_group_segment(tw_group *group, size_t bytes) {
-    const tw_group_line *line = &group->page->line[group->at];
-    tw_group_file(group->name, tw_load(&line->pid), tw_load(&line->start_time));
+    tw_group_file(group->name, &group->page->line[group->at]);
     const tw_group_problem problem = make_file(group->dir, group->name, bytes, &group->segment);
     group->segment_bytes = problem == TW_GROUP_FINE ? bytes : 0;
     if (problem != TW_GROUP_FINE) group->segment = NULL;
@@ -229,59 +315,102 @@ tw_group_problem tw_group_segment(tw_group *group, size_t bytes) {
 }
 
 /* The memory becomes the file. */
-static tw_group_problem map_over(int file, void *memory, size_t bytes) {
+static tw_group_problem map_over(int file, void *memory, size_t bytes, uint64_t *ino) {
     struct stat s;
     const tw_group_problem problem = check_file(file, &s);
     if (problem != TW_GROUP_FINE) return problem;
     if ((size_t)s.st_size != bytes) return TW_GROUP_FOREIGN;
+    *ino = (uint64_t)s.st_ino;
     const void *at = mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
     return at == MAP_FAILED ? system_problem() : TW_GROUP_FINE;
 }
 
 /* The file gets the content first, through a mapping elsewhere: at no instant is the address without it. */
-static tw_group_problem move_into_file(int dir, const char *name, void *memory, size_t bytes) {
+static tw_group_problem move_into_file(int dir, const char *name, void *memory, size_t bytes, uint64_t *ino) {
     void *copy;
     tw_group_problem problem = make_file(dir, name, bytes, &copy);
     if (problem != TW_GROUP_FINE) return problem;
     memcpy(copy, memory, bytes);
     munmap(copy, bytes);
     const int file = openat(dir, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    problem = file < 0 ? system_problem() : map_over(file, memory, bytes);
+    problem = file < 0 ? system_problem() : map_over(file, memory, bytes, ino);
     if (file >= 0) close(file);
     if (problem != TW_GROUP_FINE) unlinkat(dir, name, 0);
     return problem;
 }
 
 tw_group_problem tw_group_share(tw_group *group, void *memory, size_t bytes) {
-    const tw_group_line *line = &group->page->line[group->at];
-    tw_group_file(group->name, tw_load(&line->pid), tw_load(&line->start_time));
-    const tw_group_problem problem = move_into_file(group->dir, group->name, memory, bytes);
+    tw_group_file(group->name, &group->page->line[group->at]);
+    const tw_group_problem problem = move_into_file(group->dir, group->name, memory, bytes, &group->segment_ino);
     if (problem != TW_GROUP_FINE) return problem;
     group->segment = memory;
     group->segment_bytes = bytes;
     return TW_GROUP_FINE;
 }
 
-int tw_group_unshare(tw_group *group, bool kept) {
-    const int flags = MAP_PRIVATE | MAP_ANONYMOUS, access = PROT_READ | PROT_WRITE;
-    void *copy = kept ? mmap(NULL, group->segment_bytes, access, flags, -1, 0) : NULL;
-    if (copy == MAP_FAILED) return ENOMEM;
-    if (kept) memcpy(copy, group->segment, group->segment_bytes);
-    const bool done = mmap(group->segment, group->segment_bytes, access, flags | MAP_FIXED, -1, 0) != MAP_FAILED;
-    if (kept && done) memcpy(group->segment, copy, group->segment_bytes);
-    if (kept) munmap(copy, group->segment_bytes);
-    return done ? 0 : ENOMEM;
+/* ---- memory of one's own again ---- */
+
+static bool map_in_place(const tw_group *group, int flags, int file) {
+    const int access = PROT_READ | PROT_WRITE;
+    return mmap(group->segment, group->segment_bytes, access, flags | MAP_FIXED, file, 0) != MAP_FAILED;
 }
 
+/* The same pages of the file, each of which becomes the process's own with its first write: needs no memory now. */
+static bool map_file_in_place(const tw_group *group) {
+    struct stat s;
+    const int file = openat(dir_of(group), group->name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0) return false;
+    const bool same = check_file(file, &s) == TW_GROUP_FINE && (uint64_t)s.st_ino == group->segment_ino &&
+                      (size_t)s.st_size == group->segment_bytes;
+    const bool done = same && map_in_place(group, MAP_PRIVATE, file);
+    close(file);
+    return done;
+}
+
+static bool keep_by_copy(const tw_group *group) {
+    void *copy = mmap(NULL, group->segment_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED) return false;
+    memcpy(copy, group->segment, group->segment_bytes);
+    const bool done = map_in_place(group, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    if (done) memcpy(group->segment, copy, group->segment_bytes);
+    munmap(copy, group->segment_bytes);
+    return done;
+}
+
+/* Where the system promises no memory: pages that are taken as they are written. */
+static bool map_pages_taken_late(const tw_group *group) {
+    const int file = memfd_create("tailwatch", MFD_CLOEXEC);
+    const bool sized = file >= 0 && ftruncate(file, (off_t)group->segment_bytes) == 0;
+    const bool done = sized && map_in_place(group, MAP_SHARED, file);
+    if (file >= 0) close(file);
+    return done;
+}
+
+static bool wipe(const tw_group *group) {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    if (map_in_place(group, flags, -1) || map_in_place(group, flags | MAP_NORESERVE, -1)) return true;
+    if (map_file_in_place(group)) memset(group->segment, 0, group->segment_bytes);
+    else return map_pages_taken_late(group);
+    return true;
+}
+
+int tw_group_unshare(tw_group *group, bool kept) {
+    return (kept ? map_file_in_place(group) || keep_by_copy(group) : wipe(group)) ? 0 : ENOMEM;
+}
+
+/* ---- leaving ---- */
+
 void tw_group_forget(tw_group *group) {
-    if (group->dir >= 0) close(group->dir);
+    const int dir = dir_of(group);
+    if (dir >= 0) close(dir);
+    if (group->page != NULL) munmap(group->page, sizeof *group->page);
     memset(group, 0, sizeof *group);
     group->dir = -1;
 }
 
 void tw_group_leave(tw_group *group) {
     if (group->page == NULL) return;
-    if (group->segment != NULL) unlinkat(group->dir, group->name, 0);
+    if (group->segment != NULL) unlinkat(dir_of(group), group->name, 0);
     tw_group_tell(group, 0);
     tw_store_release(&group->page->line[group->at].pid, 0);
     tw_group_forget(group);

@@ -1,10 +1,17 @@
 #include "tailwatch/members.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
 
 #include "tailwatch/atomic.h"
+#include "tailwatch/clock.h"
+#include "tailwatch/process.h"
+
+#define HALF_MADE_NS (10 * TW_NS_PER_SECOND)
 
 static void unmap(tw_member *member) {
     munmap((void *)(uintptr_t)member->segment, member->bytes);
@@ -13,10 +20,12 @@ static void unmap(tw_member *member) {
 
 void tw_members_clear(tw_members *members) {
     for (uint32_t i = 0; i < members->n; i++) unmap(&members->member[i]);
-    members->n = 0;
+    members->n = members->n_known = 0;
 }
 
-static tw_member *find(tw_members *members, uint32_t n, const char *name) {
+void tw_members_retry(tw_members *members) { members->n_known = 0; }
+
+static const tw_member *find(const tw_members *members, uint32_t n, const char *name) {
     for (uint32_t i = 0; i < n; i++)
         if (strcmp(members->member[i].name, name) == 0) return &members->member[i];
     return NULL;
@@ -24,18 +33,50 @@ static tw_member *find(tw_members *members, uint32_t n, const char *name) {
 
 /* The name says whose it is: a copy under another name would count twice. */
 static bool is_named_after_its_owner(const tw_segment *segment, const char *name) {
-    char expected[TW_GROUP_NAME];
-    tw_group_file(expected, tw_load(&segment->header.pid), tw_load(&segment->header.start_time));
-    return strcmp(expected, name) == 0;
+    return tw_group_names(name, tw_load(&segment->header.pid), tw_load(&segment->header.start_time));
 }
 
 typedef struct renewal {
     tw_members *members;
+    int dir;
+    struct stat file; /* the one that is looked at */
     const char *except;
     uint32_t before; /* members there were: those found again are marked */
     bool seen[TW_MEMBERS];
     uint64_t refused;
+    bool pending; /* whether the file is kept is not known yet */
+    uint32_t n_before_pending;
 } renewal;
+
+/* ---- files that were refused ---- */
+
+static uint64_t changed_ns(const struct stat *s) {
+    return (uint64_t)s->st_mtim.tv_sec * TW_NS_PER_SECOND + (uint64_t)s->st_mtim.tv_nsec;
+}
+
+static bool is_known_refused(const tw_members *members, const struct stat *s) {
+    for (uint32_t i = 0; i < members->n_known; i++)
+        if (members->known[i].ino == (uint64_t)s->st_ino && members->known[i].dev == (uint64_t)s->st_dev &&
+            members->known[i].changed_ns == changed_ns(s)) return true;
+    return false;
+}
+
+/* What is written through a mapping does not change a file's time on every file system. */
+static bool may_be_half_made(const struct stat *s) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    return changed_ns(s) + HALF_MADE_NS > (uint64_t)now.tv_sec * TW_NS_PER_SECOND + (uint64_t)now.tv_nsec;
+}
+
+static void note_refused(tw_members *members, const struct stat *s) {
+    if (members->n_known == TW_MEMBERS_REFUSED || may_be_half_made(s)) return; /* opened each time */
+    const uint32_t at = members->n_known++;
+    members->known[at].dev = (uint64_t)s->st_dev;
+    members->known[at].ino = (uint64_t)s->st_ino;
+    members->known[at].changed_ns = changed_ns(s);
+}
+
+/* ---- the list ---- */
 
 static bool keep(renewal *r, const char *name, const void *bytes, size_t len) {
     tw_members *members = r->members;
@@ -47,17 +88,36 @@ static bool keep(renewal *r, const char *name, const void *bytes, size_t len) {
     tw_member *member = &members->member[members->n++];
     member->segment = segment;
     member->bytes = len;
+    member->dev = (uint64_t)r->file.st_dev;
+    member->ino = (uint64_t)r->file.st_ino;
     snprintf(member->name, sizeof member->name, "%s", name);
     return true;
+}
+
+/* What became of the file before, if it was not kept. */
+static void settle(renewal *r) {
+    if (r->pending && r->n_before_pending == r->members->n) note_refused(r->members, &r->file);
+    r->pending = false;
 }
 
 /* Whether the file is to be mapped: it is not, where it is already. */
 static bool wanted(void *to, const char *name) {
     renewal *r = to;
+    settle(r);
     if (r->except != NULL && strcmp(name, r->except) == 0) return false;
+    if (fstatat(r->dir, name, &r->file, AT_SYMLINK_NOFOLLOW) != 0) return false; /* gone meanwhile */
     const tw_member *known = find(r->members, r->before, name);
-    if (known != NULL) r->seen[known - r->members->member] = true;
-    return known == NULL;
+    if (known != NULL && known->ino == (uint64_t)r->file.st_ino && known->dev == (uint64_t)r->file.st_dev) {
+        r->seen[known - r->members->member] = true;
+        return false;
+    }
+    if (is_known_refused(r->members, &r->file)) {
+        r->refused++;
+        return false;
+    }
+    r->pending = true;
+    r->n_before_pending = r->members->n;
+    return true;
 }
 
 static bool visit(void *to, const char *name, const void *bytes, size_t len) { return keep(to, name, bytes, len); }
@@ -73,20 +133,22 @@ static void drop_gone(renewal *r) {
 }
 
 tw_group_problem tw_members_renew(tw_members *members, int dir, const char *except) {
-    renewal r = {.members = members, .except = except, .before = members->n};
+    renewal r = {.members = members, .dir = dir, .except = except, .before = members->n};
     const tw_group_problem problem = tw_group_each(dir, wanted, visit, &r, &r.refused);
     if (problem != TW_GROUP_FINE) return problem;
+    settle(&r);
     drop_gone(&r);
     members->refused = r.refused;
     return TW_GROUP_FINE;
 }
 
-static const tw_segment *segment_of(const tw_members *members, uint64_t pid, uint64_t start_time) {
-    for (uint32_t i = 0; i < members->n; i++) {
-        const tw_header *header = &members->member[i].segment->header;
-        if (tw_load(&header->pid) == pid && tw_load(&header->start_time) == start_time) return members->member[i].segment;
-    }
-    return NULL;
+/* ---- whose pauses count ---- */
+
+static const tw_segment *segment_of(const tw_members *members, const tw_group_line *line) {
+    char name[TW_GROUP_NAME];
+    tw_group_file(name, line);
+    const tw_member *member = find(members, members->n, name);
+    return member == NULL ? NULL : member->segment;
 }
 
 static void admit(tw_company *company, const tw_group_line *line, const tw_segment *segment, tw_segment *own) {
@@ -103,7 +165,7 @@ void tw_members_company(const tw_members *members, const tw_group *group, tw_seg
         const tw_group_line *line = &group->page->line[at];
         const uint64_t pid = tw_load_acquire(&line->pid);
         if (at == group->at || pid == 0 || tw_load(&line->unit) == 0) continue;
-        const tw_segment *segment = segment_of(members, pid, tw_load(&line->start_time));
-        if (segment != NULL) admit(company, line, segment, own);
+        const tw_segment *segment = segment_of(members, line);
+        if (segment != NULL && tw_process_lives(pid, tw_load(&line->start_time))) admit(company, line, segment, own);
     }
 }

@@ -179,9 +179,12 @@ class Core:
         """Share the segment in a group's directory; unit: the engine this process works for, 0: none. None, or why
         not: the segment is then private, as before."""
     def leave(self) -> None:
-        """Take it back: the numbers stay. Remove its file."""
+        """Take it back: the numbers stay. Remove its file. MemoryError: it is still shared."""
+    def set_unit(self, unit: int, /) -> None:
+        """What this member works for from now on, as in join(). Nothing where it is in no group."""
     def renew(self) -> bool:
-        """Look for members that came or went. Whether the list may have changed."""
+        """Look for members that came or went. Whether the list may have changed. Leaves a group whose directory was
+        removed, or cannot be found again after its descriptor was closed: ``joined`` is false then."""
     def members(self) -> list[int]:
         """Addresses of the others' segments, good until the next renew() or leave()."""
     @property

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from tailwatch import _hot, snapshots
+from tailwatch.servers.roles import delays_streams
 
-_DELAYS_NOBODY = frozenset({"api"})  # roles whose pauses are in the way of their own streams only
 _ONE_ENGINE = 1
+_BUSY = "another process is joining"  # TW_GROUP_BUSY: worth another try
 
 
 class Company:
@@ -21,7 +23,7 @@ class Company:
     Args:
         core: whose segment is shared.
         directory: the group's; "": none.
-        say: told once why it could not be joined, a sentence.
+        say: told once why it could not be joined, and once that it was lost, a sentence each.
     """
 
     def __init__(self, core: _hot.Core, directory: str, say: Callable[[str], object]) -> None:
@@ -30,6 +32,7 @@ class Company:
         self._say = say
         self._role = ""
         self._failed = False
+        self._said_lost = False
         self._lock = threading.Lock()  # held while the others' segments are read: they stay mapped
 
     @property
@@ -38,49 +41,70 @@ class Company:
         return self._core.joined
 
     def enter(self, role: str) -> None:
-        """Join, as a process of this role; again with another role."""
+        """Join, as a process of this role; who has joined has another role from now on."""
         if not self._directory or (self.joined and role == self._role):
             return
         with self._lock:
-            self._core.leave()
             self._role = role
-            self._join()
+            if self.joined:
+                self._core.set_unit(self._unit)
+            else:
+                self._join()
 
-    def leave(self) -> None:
-        """Take the file out of the directory; the numbers stay this process's own."""
+    def leave(self) -> list[str]:
+        """Take the file out of the directory; the numbers stay this process's own. Returns why that was not done, a
+        sentence, or nothing."""
         with self._lock:
             self._role = ""
-            self._core.leave()
+            try:
+                self._core.leave()
+            except MemoryError:
+                return [f"dir={self._directory!r}: this process's numbers are still shared: no memory to copy them"]
+        return []
 
     def renew(self) -> None:
         """See who came and went. Called once a second, by the daemon."""
         if not self._role or not self._lock.acquire(blocking=False):  # a snapshot is being taken: next time
             return
         try:
-            if not self.joined and not self._failed:
+            if self.joined:
+                self._look()
+            elif not self._failed:
                 self._join()
-            self._core.renew()
         finally:
             self._lock.release()
 
     def after_fork(self) -> None:
         """In a child: the core has let go of the parent's file."""
         self._lock = threading.Lock()
-        self._failed = False
+        self._failed = self._said_lost = False
 
     def take(self) -> snapshots.Snapshot:
         """The numbers of the whole group; of this process where there is none."""
         if not self.joined:
             return snapshots.take([self._core.address])
         with self._lock:
-            self._core.renew()
+            self._look()
             return snapshots.take([self._core.address, *self._core.members()])
 
+    @property
+    def _unit(self) -> int:
+        return _ONE_ENGINE if delays_streams(self._role) else 0
+
     def _join(self) -> None:
-        unit = 0 if self._role in _DELAYS_NOBODY else _ONE_ENGINE
-        why = self._core.join(self._directory, unit)
+        why = self._core.join(self._directory, self._unit)
         if why is None:
             self._core.renew()
-        elif not self._failed:
+        elif why != _BUSY and not self._failed:
             self._failed = True
             self._say(f"dir={self._directory!r}: this process's numbers are not shared: {why}")
+
+    def _look(self) -> None:
+        with suppress(MemoryError):  # its part in a lost directory could not be taken back: next time
+            self._core.renew()
+        if not self.joined and not self._said_lost:
+            self._said_lost = True
+            self._say(
+                f"dir={self._directory!r} was removed or closed while it was in use: "
+                "this process joins another of that name"
+            )

@@ -10,11 +10,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import signal
+import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -25,6 +28,13 @@ from tailwatch.errors import OptionError, TailwatchError, UnsupportedError
 IN_MEMORY = "/dev/shm"
 NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128  # the exit statuses of a shell
 STARTUP = Path(__file__).parent / "doors" / "startup"
+
+_PREFIX = "tailwatch-run-"  # of directories that we make; those that a caller names are the caller's
+_MADE = re.compile(_PREFIX + "[a-z0-9_]{8}")
+_SEGMENT = re.compile(r"(\d+)-(\d+).*\.seg")
+_LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id says nothing
+_NOT_MEMBERS = {"page", _LAUNCHER}
+_ABANDONED_SECONDS = 3600.0  # a directory in which nobody has written anything for so long
 
 OFFERED = tuple(name for name in OPTIONS if name != "role")  # each process has its own
 # By name: other systems, where the package is imported too, do not have all of them.
@@ -66,13 +76,31 @@ def main(parsed: argparse.Namespace) -> int:
         raise OptionError("run: expected a command, like: tailwatch run -- python -m uvicorn app:app")
     given = {variable_of(name): value for name in OFFERED if (value := getattr(parsed, name)) is not None}
     _check(given)
-    with _group({**os.environ, **given}) as directory:
+    with _signals_held() as before, _group({**os.environ, **given}) as directory:
         environment = environment_of(os.environ, given | directory)
         _say(f"watching every Python process of: {shlex.join(command)}{_with(given | directory)}")
-        status = run(command, environment)
+        status = run(command, environment, before)
         if directory:
             _sum_up(*directory.values())
     return status
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[set[int]]:
+    """Inside, signals wait until they can be passed on; those that come when the command has ended are dropped, and its
+    status stands. Gives the mask from before, the command's."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, a child's exit status is lost
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _held())
+    try:
+        yield {int(number) for number in before}
+    finally:
+        while signal.sigtimedwait(_held() - before, 0) is not None:
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _held() -> set[int]:
+    return _numbers(_PASSED_ON) | {signal.SIGCHLD}
 
 
 @contextlib.contextmanager
@@ -80,16 +108,92 @@ def _group(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """The variable that names the group's directory: one of our own, gone afterwards, where the caller has named none
     (then it is the caller's, and stays)."""
     named = environment.get(variable_of("dir"), "").strip()
-    if named or not os.access(IN_MEMORY, os.W_OK):
-        if not named:
-            _say(f"{IN_MEMORY} cannot be written to: each process speaks for itself alone; --dir names another place")
-        yield {variable_of("dir"): named} if named else {}
+    if named:
+        yield {variable_of("dir"): named}
         return
-    directory = tempfile.mkdtemp(prefix="tailwatch-", dir=IN_MEMORY)
+    with contextlib.ExitStack() as stack:
+        directory = _make_directory(stack)
+        yield {variable_of("dir"): directory} if directory else {}
+
+
+def _make_directory(stack: contextlib.ExitStack) -> str:
+    """A directory that is there, and known to be in use, until the stack is closed; "" where none can be made."""
+    import fcntl  # not on every system on which this module is imported
+
+    with contextlib.suppress(OSError):  # then nobody knows what may go
+        _sweep()
     try:
-        yield {variable_of("dir"): directory}
+        directory = tempfile.mkdtemp(prefix=_PREFIX, dir=IN_MEMORY)
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        lock = os.open(os.path.join(directory, _LAUNCHER), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        stack.callback(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return directory
+    except OSError as error:
+        stack.close()
+        reason = f"{IN_MEMORY} cannot be written to ({error.strerror})"
+        _say(f"{reason}: each process speaks for itself alone; --dir names another place")
+        return ""
+
+
+def _sweep() -> None:
+    """Remove the directories of launchers that were killed, once nobody is left in them."""
+    if _start_of(os.getpid()) is None:  # without /proc nobody seems to live
+        return
+    with os.scandir(IN_MEMORY) as entries:
+        made = [entry.path for entry in entries if _MADE.fullmatch(entry.name)]
+    for path in made:
+        with contextlib.suppress(OSError):  # it went, or it is no directory
+            if _is_left(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_left(path: str) -> bool:
+    """Whether a directory is our own, holds what a group leaves there and nothing else, and nobody lives in it.
+
+    Raises:
+        OSError: it cannot be read, or it is a link.
+    """
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(directory)
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != stat.S_IRWXU:
+            return False
+        names = os.listdir(directory)
+        members = [_SEGMENT.fullmatch(name) for name in names if name not in _NOT_MEMBERS]
+        if not members and time.time() - found.st_mtime < _ABANDONED_SECONDS:
+            return False
+        if not all(member and _start_of(int(member[1])) != int(member[2]) for member in members):
+            return False
+        return _LAUNCHER not in names or not _is_locked(_LAUNCHER, directory)
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        os.close(directory)
+
+
+def _is_locked(name: str, directory: int) -> bool:
+    import fcntl
+
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+
+
+def _start_of(pid: int) -> int | None:
+    """When a process began, in clock ticks since the boot; None where there is none.
+
+    Raises:
+        OSError: it cannot be told.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])  # the 22nd field; the second may hold spaces
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def _sum_up(directory: str) -> None:
@@ -107,24 +211,21 @@ def _sum_up(directory: str) -> None:
 
 def environment_of(inherited: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
     """The environment of the command: the options as variables, and the doors open in every interpreter."""
-    path = [str(STARTUP), *(part for part in inherited.get("PYTHONPATH", "").split(os.pathsep) if part)]
-    return {**inherited, **given, "TAILWATCH": "1", "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
+    path = inherited.get("PYTHONPATH", "")  # an empty part of it is the current directory, an empty whole is nothing
+    if path.split(os.pathsep)[0] != str(STARTUP):
+        path = f"{STARTUP}{os.pathsep}{path}" if path else str(STARTUP)
+    return {**inherited, **given, "TAILWATCH": "1", "PYTHONPATH": path}
 
 
-def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs a command in our process group and passes signals on. Returns the exit status as a shell gives it."""
-    signals = _numbers(_PASSED_ON) | {signal.SIGCHLD}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, a child's exit status is lost
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+def run(command: Sequence[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:
+    """Runs a command in our process group, with a signal mask, and passes on the signals that are held. Returns the
+    exit status as a shell gives it."""
     try:
-        pid = _spawn(command, environment, before)
-        return _wait(pid, signals)
+        return _wait(_spawn(command, environment, mask), _held())
     except FileNotFoundError:
         return _refuse(NOT_FOUND, command[0], "there is no such command")
     except OSError as error:
         return _refuse(NOT_EXECUTABLE, command[0], f"it cannot be run: {error.strerror}")
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _spawn(command: Sequence[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:

@@ -259,7 +259,7 @@ class Watch:
             self._close_port()
         self._apps, self._close_port = [], None
         self._guarded(self._log_last, _ERROR_DAEMON)()
-        self.company.leave()
+        report += self.company.leave()
         _hot.forget_frames()
         _spare_cores[self.config.max_label_sets] = self.core
         return report

@@ -84,14 +84,28 @@ class Waiting:
 
 
 class _Telling:
-    """A loader that puts the one it stands for back before the module's code runs, and tells of it afterwards."""
+    """A loader that puts the one it stands for back before the module's code runs, and tells of it afterwards. It
+    equals that one, and copies of it are copies of that one."""
 
     def __init__(self, loader: Any, waiting: Waiting) -> None:
         self._loader = loader
         self._waiting = waiting
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("_loader", "_waiting") or name.startswith("__"):  # asked before __init__, or for our own type
+            raise AttributeError(name)
         return getattr(self._loader, name)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._loader == (other._loader if isinstance(other, _Telling) else other))
+
+    def __hash__(self) -> int:
+        return hash(self._loader)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        from copy import copy
+
+        return copy, (self._loader,)
 
     def exec_module(self, module: ModuleType) -> None:
         """Runs the module's code. Raises what that raises."""
@@ -100,5 +114,10 @@ class _Telling:
             spec.loader = self._loader
         if getattr(module, "__loader__", None) is self:
             module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        try:
+            self._loader.exec_module(module)
+        except BaseException as error:  # before Python 3.11 our frame stays in its traceback
+            if error.__traceback__ is not None:
+                error.__traceback__ = error.__traceback__.tb_next
+            raise
         self._waiting.done(module, module.__name__)

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
+#include <time.h>
 
 /* ---- the mark that a fork wipes out ---- */
 
@@ -33,29 +33,7 @@ int core_make_epoch(CoreObject *core) {
 static void forget_members(core_group *group) {
     group->company.n = 0;
     tw_members_clear(&group->members);
-    memset(&group->renewed, 0, sizeof group->renewed);
-}
-
-/* Whether files came or went since the last look: a directory's time changes with its entries. */
-static int has_changed(core_group *group) {
-    struct stat s;
-    if (fstat(group->group.dir, &s) != 0) return 1;
-    const int same = s.st_mtim.tv_sec == group->renewed.tv_sec && s.st_mtim.tv_nsec == group->renewed.tv_nsec;
-    group->renewed = s.st_mtim;
-    return !same || group->unsettled;
-}
-
-/* renew() -> bool: whether the members changed. A line of the page may be taken before its file is made: then it is
- * looked at again. */
-PyObject *core_renew(PyObject *op, PyObject *unused) {
-    CoreObject *core = (CoreObject *)op;
-    core_group *group = core->group;
-    (void)unused;
-    if (group == NULL || !group->joined || !has_changed(group)) Py_RETURN_FALSE;
-    group->unsettled = tw_members_renew(&group->members, group->group.dir, group->group.name) != TW_GROUP_FINE ||
-                       group->members.refused > 0;
-    tw_members_company(&group->members, &group->group, core->segment, &group->company);
-    Py_RETURN_TRUE;
+    group->renewed_ns = 0;
 }
 
 /* members() -> [address, ...]: the segments of the others. */
@@ -104,6 +82,7 @@ static tw_group_problem join(CoreObject *core, core_group *group, const char *di
         return problem;
     }
     group->joined = true;
+    snprintf(group->dir, sizeof group->dir, "%s", dir);
     core->stop = &group->group.page->line[group->group.at].stop_ns;
     core_tell(core);
     return TW_GROUP_FINE;
@@ -129,6 +108,7 @@ PyObject *core_join(PyObject *op, PyObject *args) {
 static int leave(CoreObject *core) {
     core_group *group = core->group;
     if (group == NULL || !group->joined) return 0;
+    if (tw_group_holds(&group->group, NULL) == TW_GROUP_LOST) (void)tw_group_find_again(&group->group, group->dir);
     if (tw_group_unshare(&group->group, true) != 0) return ENOMEM;
     core->stop = &core->own_stop;
     group->joined = false;
@@ -142,6 +122,62 @@ PyObject *core_leave(PyObject *op, PyObject *unused) {
     if (leave((CoreObject *)op) != 0) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
+
+/* set_unit(unit, /): in place, so that the others keep what they have mapped. */
+PyObject *core_set_unit(PyObject *op, PyObject *unit) {
+    const core_group *group = ((CoreObject *)op)->group;
+    const unsigned long long value = PyLong_AsUnsignedLongLong(unit);
+    if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
+    if (group != NULL && group->joined) tw_store(&group->group.page->line[group->group.at].unit, value);
+    Py_RETURN_NONE;
+}
+
+/* ---- looking around ---- */
+
+/* A file system's times are as coarse as the kernel's tick: what comes within the same tick as the last look leaves no
+ * trace. One second is more than any. */
+static bool is_young(uint64_t changed_ns) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    const uint64_t now_ns = (uint64_t)now.tv_sec * TW_NS_PER_SECOND + (uint64_t)now.tv_nsec;
+    return changed_ns + TW_NS_PER_SECOND > now_ns;
+}
+
+/* Reads the directory. A line of the page may be taken before its file is made: then it is looked at again. */
+static void look(core_group *group, uint64_t changed_ns) {
+    if (changed_ns != group->renewed_ns) tw_members_retry(&group->members);
+    const tw_group_problem problem = tw_members_renew(&group->members, group->group.dir, group->group.name);
+    group->unsettled = problem != TW_GROUP_FINE || group->members.refused > 0 || is_young(changed_ns);
+    group->renewed_ns = changed_ns;
+}
+
+/* Whether it can be looked into; *changed_ns: when its entries last changed. */
+static bool holds(core_group *group, uint64_t *changed_ns) {
+    tw_group_hold hold = tw_group_holds(&group->group, changed_ns);
+    if (hold == TW_GROUP_LOST && tw_group_find_again(&group->group, group->dir))
+        hold = tw_group_holds(&group->group, changed_ns);
+    return hold == TW_GROUP_HELD;
+}
+
+/* renew() -> bool: whether the members may have changed. A directory's time changes with its entries. Who died is asked
+ * each time. */
+PyObject *core_renew(PyObject *op, PyObject *unused) {
+    CoreObject *core = (CoreObject *)op;
+    core_group *group = core->group;
+    uint64_t changed_ns;
+    (void)unused;
+    if (group == NULL || !group->joined) Py_RETURN_FALSE;
+    if (!holds(group, &changed_ns)) {
+        if (leave(core) != 0) return PyErr_NoMemory();
+        Py_RETURN_TRUE;
+    }
+    const bool changed = changed_ns != group->renewed_ns || group->unsettled;
+    if (changed) look(group, changed_ns);
+    tw_members_company(&group->members, &group->group, core->segment, &group->company);
+    return PyBool_FromLong(changed);
+}
+
+/* ---- the end of it ---- */
 
 void core_free_group(CoreObject *core) {
     if (core->epoch != NULL && *core->epoch == 0) core_reborn(core);
@@ -157,7 +193,7 @@ static void leave_parent(CoreObject *core) {
     core_group *group = core->group;
     core->stop = &core->own_stop;
     if (group == NULL || !group->joined) return;
-    if (tw_group_unshare(&group->group, false) != 0) abort(); /* no page of memory left: and never the parent's */
+    if (tw_group_unshare(&group->group, false) != 0) abort(); /* not even pages taken late: and never the parent's */
     group->joined = false;
     forget_members(group);
     tw_group_forget(&group->group);

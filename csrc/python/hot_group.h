@@ -4,7 +4,7 @@
 
 #include "hot.h"
 
-#include <time.h>
+#include <limits.h>
 
 #include "tailwatch/members.h"
 
@@ -12,8 +12,9 @@
 struct core_group {
     tw_group group;
     bool joined;
-    bool unsettled;          /* a file was not what it should be: it may be half made */
-    struct timespec renewed; /* the directory's time at the last look */
+    bool unsettled;      /* a file was not what it should be, or the directory's time is too new to tell what it holds */
+    uint64_t renewed_ns; /* the directory's time at the last look; 0: none yet */
+    char dir[PATH_MAX];
     tw_company company;
     tw_members members;
 };
@@ -29,6 +30,7 @@ void core_free_group(CoreObject *core);
 
 PyObject *core_join(PyObject *op, PyObject *args);
 PyObject *core_leave(PyObject *op, PyObject *unused);
+PyObject *core_set_unit(PyObject *op, PyObject *unit);
 PyObject *core_renew(PyObject *op, PyObject *unused);
 PyObject *core_members(PyObject *op, PyObject *unused);
 PyObject *core_refused(PyObject *op, void *unused);

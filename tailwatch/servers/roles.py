@@ -38,6 +38,14 @@ _BY_TARGET = (
     (r"lmdeploy\..*\bexecutor\b", "worker"),
     (r"litserve\..*\binference_worker$", "engine"),
 )
+# Also with something after it: engine-1, worker_tp0. "worker" is what a process without an app is unless it says more.
+_DELAYS_STREAMS = re.compile(r"(engine|worker|detokenizer|scheduler)(?![a-z])", re.IGNORECASE)
+
+
+def delays_streams(role: str) -> bool:
+    """Whether tokens pass through processes of this role, so that streams of other processes wait while one of them
+    stands still. Launchers, coordinators and roles that we do not know delay nobody."""
+    return _DELAYS_STREAMS.match(role) is not None
 
 
 def role_of_process() -> str | None:

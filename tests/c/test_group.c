@@ -4,11 +4,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tailwatch/clock.h"
 #include "tailwatch/process.h"
 #include "tw_test.h"
 
@@ -35,10 +38,26 @@ static const char *in(const char *name) {
     return path;
 }
 
+/* Others who join are waited for, however long a loaded machine lets them take. */
+static tw_group_problem join(tw_group *group, uint64_t unit) {
+    tw_group_problem problem = TW_GROUP_BUSY;
+    for (int tries = 0; problem == TW_GROUP_BUSY && tries < 1000; tries++) problem = tw_group_join(group, dir, unit);
+    return problem;
+}
+
 static tw_group joined(uint64_t unit) {
     tw_group group;
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_join(&group, dir, unit));
+    TW_CHECK_EQ(TW_GROUP_FINE, join(&group, unit));
     return group;
+}
+
+static const char *in(const char *name);
+
+/* The file that a member would make is there already. */
+static void plant_its_file(const tw_group *group) {
+    char name[TW_GROUP_NAME];
+    tw_group_file(name, &group->page->line[group->at]);
+    close(open(in(name), O_CREAT | O_WRONLY | O_EXCL, 0600));
 }
 
 static tw_group_problem refusal(void) {
@@ -89,7 +108,8 @@ TW_TEST(each_has_a_line_and_a_file) {
     TW_CHECK(stat(in(a.name), &s) == 0 && s.st_size == 1 << 20 && (s.st_mode & 07777) == 0600);
     TW_CHECK(s.st_blocks * 512 >= 1 << 20);
     TW_CHECK_EQ(0, *(uint64_t *)a.segment);
-    TW_CHECK(tw_group_segment(&b, 1 << 20) != TW_GROUP_FINE); /* the same process: the file is there */
+    plant_its_file(&b);
+    TW_CHECK(tw_group_segment(&b, 1 << 20) != TW_GROUP_FINE);
     TW_CHECK(b.segment == NULL);
     char name[sizeof a.name];
     strcpy(name, a.name);
@@ -134,8 +154,7 @@ TW_TEST(a_dead_member_keeps_its_line_while_its_file_stands) {
     TW_CHECK_EQ(TW_GROUP_FINE, tw_group_each(a.dir, NULL, count, &found, &refused));
     TW_CHECK_EQ(1, found);
     char dead[TW_GROUP_NAME];
-    snprintf(dead, sizeof dead, "%llu-%llu.seg", (unsigned long long)a.page->line[1].pid,
-             (unsigned long long)a.page->line[1].start_time);
+    tw_group_file(dead, &a.page->line[1]);
     TW_CHECK(unlink(in(dead)) == 0);
     tw_group c = joined(0);
     TW_CHECK_EQ(1, c.at);
@@ -155,7 +174,7 @@ TW_TEST(it_is_full_when_all_lines_are_taken) {
 static int join_eight(void) {
     tw_group group[8];
     for (int i = 0; i < 8; i++)
-        if (tw_group_join(&group[i], dir, 0) != TW_GROUP_FINE) return 1;
+        if (join(&group[i], 0) != TW_GROUP_FINE) return 1;
     for (int i = 0; i < 8; i++)
         for (int k = 0; k < i; k++)
             if (group[i].at == group[k].at) return 2;
@@ -207,7 +226,12 @@ TW_TEST(memory_becomes_a_file_where_it_is) {
     TW_CHECK(pread(file, &found, 8, 8) == 8 && found == 44); /* it is nobody else's any more */
     close(file);
     tw_group_leave(&group);
+    TW_CHECK(group.page == NULL);
     TW_CHECK(access(in("page"), F_OK) == 0);
+    group = joined(0); /* once more, where pages of the old file still stand */
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&group, memory, 8192));
+    TW_CHECK(memory[0] == 42 && memory[1] == 45 && memory[1023] == 43);
+    tw_group_leave(&group);
     munmap(memory, 8192);
     end();
 }
@@ -248,7 +272,8 @@ TW_TEST(memory_that_cannot_be_shared_stays_as_it_is) {
     uint64_t *memory = private_page(), *other = private_page();
     other[0] = 42;
     TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&a, memory, 8192));
-    TW_CHECK_EQ(TW_GROUP_SYSTEM, tw_group_share(&b, other, 8192)); /* the same process: the file is there */
+    plant_its_file(&b);
+    TW_CHECK_EQ(TW_GROUP_SYSTEM, tw_group_share(&b, other, 8192));
     TW_CHECK(b.segment == NULL && other[0] == 42);
     TW_CHECK(access(in(a.name), F_OK) == 0);
     tw_group_leave(&b), tw_group_leave(&a);
@@ -336,9 +361,7 @@ static void plant(const char *name, size_t bytes, mode_t mode) {
 
 TW_TEST(a_planted_page_is_refused) {
     static const struct { size_t bytes; mode_t mode; tw_group_problem problem; } planted[] = {
-        {0, 0600, TW_GROUP_FOREIGN},
-        {100, 0600, TW_GROUP_FOREIGN},
-        {sizeof(tw_group_page), 0600, TW_GROUP_FOREIGN},
+        {0, 0660, TW_GROUP_OPEN},
         {sizeof(tw_group_page), 0666, TW_GROUP_OPEN},
     };
     for (size_t i = 0; i < sizeof planted / sizeof *planted; i++) {
@@ -348,6 +371,156 @@ TW_TEST(a_planted_page_is_refused) {
         TW_CHECK_EQ(planted[i].problem, refusal());
         end();
     }
+}
+
+TW_TEST(a_page_of_something_else_is_refused) {
+    begin();
+    TW_CHECK(mkdir(dir, 0700) == 0);
+    plant("page", sizeof(tw_group_page), 0600);
+    const int file = open(in("page"), O_WRONLY);
+    TW_CHECK(pwrite(file, "something", 9, 0) == 9);
+    close(file);
+    TW_CHECK_EQ(TW_GROUP_FOREIGN, refusal());
+    TW_CHECK(access(in("page"), F_OK) == 0);
+    end();
+}
+
+TW_TEST(a_half_made_page_is_made_anew) {
+    static const size_t sizes[] = {0, 100, sizeof(tw_group_page)};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        begin();
+        TW_CHECK(mkdir(dir, 0700) == 0);
+        plant("page", sizes[i], 0600);
+        tw_group group = joined(0);
+        struct stat s;
+        TW_CHECK(stat(in("page"), &s) == 0 && s.st_size == sizeof(tw_group_page));
+        tw_group_leave(&group);
+        end();
+    }
+}
+
+TW_TEST(who_holds_the_lock_for_long_is_not_waited_for) {
+    begin();
+    tw_group group = joined(0);
+    const int held = open(dir, O_RDONLY | O_DIRECTORY);
+    TW_CHECK(flock(held, LOCK_EX) == 0);
+    const uint64_t before = tw_now_ns();
+    TW_CHECK_EQ(TW_GROUP_BUSY, refusal());
+    TW_CHECK(tw_now_ns() - before >= 10 * TW_NS_PER_MS);
+    close(held);
+    tw_group again = joined(0);
+    tw_group_leave(&again), tw_group_leave(&group);
+    end();
+}
+
+/* ---- a descriptor that the host closed ---- */
+
+TW_TEST(a_number_given_away_is_left_alone) {
+    begin();
+    tw_group group = joined(0);
+    uint64_t *memory = private_page();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&group, memory, 8192));
+    TW_CHECK_EQ(TW_GROUP_HELD, tw_group_holds(&group, NULL));
+    TW_CHECK(mkdir(other, 0700) == 0);
+    const int theirs = open(other, O_RDONLY | O_DIRECTORY), number = group.dir;
+    TW_CHECK(dup2(theirs, number) == number);
+    TW_CHECK_EQ(TW_GROUP_LOST, tw_group_holds(&group, NULL));
+    char name[TW_GROUP_NAME];
+    strcpy(name, group.name);
+    const int planted = openat(theirs, name, O_CREAT | O_WRONLY, 0600);
+    TW_CHECK(planted >= 0);
+    memory[0] = 42;
+    TW_CHECK_EQ(0, tw_group_unshare(&group, true));
+    TW_CHECK_EQ(42, memory[0]);
+    tw_group_leave(&group);
+    TW_CHECK(faccessat(theirs, name, F_OK, 0) == 0); /* theirs */
+    TW_CHECK(fcntl(number, F_GETFD) >= 0);
+    close(planted), close(theirs), close(number);
+    munmap(memory, 8192);
+    end();
+}
+
+TW_TEST(a_closed_directory_is_found_again_by_its_path) {
+    begin();
+    tw_group group = joined(0);
+    close(group.dir);
+    TW_CHECK_EQ(TW_GROUP_LOST, tw_group_holds(&group, NULL));
+    TW_CHECK(tw_group_find_again(&group, dir));
+    TW_CHECK_EQ(TW_GROUP_HELD, tw_group_holds(&group, NULL));
+    close(group.dir);
+    char moved[128];
+    snprintf(moved, sizeof moved, "%s.moved", dir);
+    TW_CHECK(rename(dir, moved) == 0 && mkdir(dir, 0700) == 0);
+    TW_CHECK(!tw_group_find_again(&group, dir)); /* another of the same name */
+    tw_group_leave(&group);
+    end();
+}
+
+/* ---- a process that becomes another program ---- */
+
+TW_TEST(what_this_process_was_before_an_exec_gives_its_line_up) {
+    begin();
+    tw_group before = joined(0);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_segment(&before, 4096));
+    char old[TW_GROUP_NAME];
+    strcpy(old, before.name);
+    before.page->line[before.at].image++; /* as of another program */
+    tw_group after = joined(0);
+    TW_CHECK_EQ(before.at, after.at);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_segment(&after, 4096));
+    TW_CHECK(strcmp(old, after.name) != 0);
+    TW_CHECK(access(in(old), F_OK) == 0); /* what it measured then */
+    tw_group_leave(&after);
+    tw_group_forget(&before);
+    end();
+}
+
+TW_TEST(a_file_is_named_after_its_owner) {
+    char name[TW_GROUP_NAME];
+    tw_group_line line = {.pid = 12, .start_time = 34, .joined_ns = UINT64_MAX};
+    tw_group_file(name, &line);
+    TW_CHECK_STR("12-34-18446744073709551615.seg", name);
+    TW_CHECK(tw_group_names(name, 12, 34));
+    TW_CHECK(!tw_group_names(name, 1, 34) && !tw_group_names(name, 12, 3));
+    TW_CHECK(!tw_group_names("12-34-.seg", 12, 34) && !tw_group_names("12-34-5x.seg", 12, 34) && !tw_group_names("12-34.seg", 12, 34));
+}
+
+/* ---- memory that cannot be had ---- */
+
+static rlim_t mapped_bytes(void) {
+    char line[64] = "";
+    const int file = open("/proc/self/statm", O_RDONLY);
+    if (file < 0 || read(file, line, sizeof line - 1) <= 0) abort();
+    close(file);
+    return (rlim_t)strtoull(line, NULL, 10) * (rlim_t)sysconf(_SC_PAGESIZE);
+}
+
+static int unshare_under_a_limit(bool kept) {
+    tw_group group;
+    const size_t bytes = (size_t)64 << 20;
+    if (tw_group_join(&group, dir, 0) != TW_GROUP_FINE) return 1;
+    uint64_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (tw_group_share(&group, memory, bytes) != TW_GROUP_FINE) return 2;
+    memory[0] = 42, memory[bytes / 8 - 1] = 43;
+    const rlim_t limit = mapped_bytes() + ((rlim_t)1 << 20); /* nothing of that size can be mapped any more */
+    const struct rlimit none = {limit, limit};
+    if (setrlimit(RLIMIT_AS, &none) != 0 || mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) return 3;
+    if (tw_group_unshare(&group, kept) != 0) return 4;
+    if (memory[0] != (kept ? 42 : 0) || memory[bytes / 8 - 1] != (kept ? 43 : 0)) return 5;
+    memory[1] = 44;
+    uint64_t found = 0;
+    const int file = openat(group.dir, group.name, O_RDONLY);
+    return file >= 0 && pread(file, &found, 8, 8) == 8 && found == 0 ? 0 : 6;
+}
+
+static int keep_under_a_limit(void) { return unshare_under_a_limit(true); }
+static int wipe_under_a_limit(void) { return unshare_under_a_limit(false); }
+
+TW_TEST(a_memory_limit_does_not_keep_it_shared) {
+    begin();
+    TW_CHECK_EQ(0, in_child(keep_under_a_limit));
+    TW_CHECK_EQ(0, in_child(wipe_under_a_limit));
+    end();
 }
 
 TW_TEST(a_page_that_is_a_link_or_has_two_names_is_refused) {
@@ -410,6 +583,7 @@ TW_TEST(a_directory_that_vanished_does_no_harm) {
     tw_group group = joined(0);
     TW_CHECK_EQ(TW_GROUP_FINE, tw_group_segment(&group, 4096));
     end();
+    TW_CHECK_EQ(TW_GROUP_REMOVED, tw_group_holds(&group, NULL));
     tw_group_tell(&group, 1000);
     *(volatile uint64_t *)group.segment = 1;
     int found = 0;
@@ -460,7 +634,10 @@ TW_TEST(the_boot_has_a_name) {
     TW_CHECK((a[0] | a[1]) != 0 && a[0] == b[0] && a[1] == b[1]);
 }
 
-TW_MAIN(the_first_makes_it, a_line_is_a_cache_line, each_has_a_line_and_a_file, a_line_given_back_is_taken_again,
+TW_MAIN(a_page_of_something_else_is_refused, a_half_made_page_is_made_anew, who_holds_the_lock_for_long_is_not_waited_for,
+        a_number_given_away_is_left_alone, a_closed_directory_is_found_again_by_its_path,
+        what_this_process_was_before_an_exec_gives_its_line_up, a_file_is_named_after_its_owner,
+        a_memory_limit_does_not_keep_it_shared, the_first_makes_it, a_line_is_a_cache_line, each_has_a_line_and_a_file, a_line_given_back_is_taken_again,
         a_dead_member_keeps_its_line_while_its_file_stands, it_is_full_when_all_lines_are_taken, many_at_once_get_a_line_each,
         memory_becomes_a_file_where_it_is, a_fork_child_has_memory_of_its_own,
         memory_that_cannot_be_shared_stays_as_it_is, a_page_that_lies_about_its_lines_is_not_followed, a_pause_is_told_on_the_page, a_link_is_refused, what_is_no_directory_is_refused,

@@ -2,10 +2,12 @@
 #include "tailwatch/members.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tailwatch/clock.h"
 #include "tw_test.h"
 
 static char root[64], dir[96];
@@ -165,6 +167,104 @@ TW_TEST(files_that_lie_are_counted) {
     end();
 }
 
+TW_TEST(who_joins_again_is_mapped_anew) {
+    begin();
+    tw_group own, theirs;
+    TW_CHECK(member(&own, "api", 0) != NULL && member(&theirs, "engine", 1) != NULL);
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    tw_group_leave(&theirs);
+    tw_segment *anew = member(&theirs, "engine", 1);
+    TW_CHECK(anew != NULL);
+    anew->opened = 7;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK_EQ(1, members->n);
+    TW_CHECK_EQ(7, members->member[0].segment->opened);
+    tw_members_clear(members);
+    free(members);
+    tw_group_leave(&theirs), tw_group_leave(&own);
+    end();
+}
+
+TW_TEST(another_file_of_the_same_name_is_another_member) {
+    begin();
+    tw_group own, theirs;
+    TW_CHECK(member(&own, "api", 0) != NULL);
+    tw_segment *segment = member(&theirs, "engine", 1);
+    const size_t bytes = tw_segment_bytes(1);
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    char *copy = malloc(bytes);
+    memcpy(copy, segment, bytes);
+    ((tw_segment *)(void *)copy)->opened = 7;
+    write_file("copy", copy, bytes);
+    TW_CHECK(renameat(own.dir, "copy", own.dir, theirs.name) == 0);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK_EQ(1, members->n);
+    TW_CHECK_EQ(7, members->member[0].segment->opened);
+    tw_members_clear(members);
+    free(members), free(copy);
+    tw_group_leave(&theirs), tw_group_leave(&own);
+    end();
+}
+
+TW_TEST(who_was_killed_while_it_collected_is_no_company) {
+    begin();
+    tw_group own;
+    tw_segment *segment = member(&own, "api", 0);
+    child engine = start("engine", 1, 500000);
+    tw_members *members = list();
+    tw_company *company = calloc(1, sizeof *company);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    own.page->line[1].stop_ns = UINT64_MAX; /* it stands still */
+    tw_members_company(members, &own, segment, company);
+    TW_CHECK_EQ(1, company->n);
+    TW_CHECK(!tw_company_quiet_since(company, 0, tw_now_ns()));
+    kill(engine.pid, SIGKILL);
+    stop(engine);
+    tw_members_company(members, &own, segment, company);
+    TW_CHECK_EQ(0, company->n);
+    TW_CHECK_EQ(1, members->n); /* what it measured counts */
+    tw_members_clear(members);
+    free(members), free(company);
+    tw_group_leave(&own);
+    end();
+}
+
+static void age(const char *name, int dir_fd) {
+    const struct timespec times[2] = {{1000, 0}, {1000, 0}};
+    TW_CHECK(utimensat(dir_fd, name, times, 0) == 0);
+}
+
+TW_TEST(a_refused_file_is_opened_once_when_it_is_old) {
+    begin();
+    tw_group own;
+    TW_CHECK(member(&own, "api", 0) != NULL);
+    write_file("1-1-1.seg", "short", 5);
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK_EQ(1, members->refused);
+    TW_CHECK_EQ(0, members->n_known); /* it may be half made */
+    age("1-1-1.seg", own.dir);
+    for (int i = 0; i < 2; i++) {
+        TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+        TW_CHECK_EQ(1, members->refused);
+        TW_CHECK_EQ(1, members->n_known);
+    }
+    char name[TW_GROUP_NAME];
+    for (int i = 0; i < 2 * TW_MEMBERS_REFUSED; i++) {
+        snprintf(name, sizeof name, "2-2-%d.seg", i);
+        write_file(name, "short", 5);
+        age(name, own.dir);
+    }
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK_EQ(1 + 2 * TW_MEMBERS_REFUSED, members->refused);
+    TW_CHECK_EQ(TW_MEMBERS_REFUSED, members->n_known);
+    free(members);
+    tw_group_leave(&own);
+    end();
+}
+
 TW_TEST(a_list_of_no_directory_stays_as_it_was) {
     tw_members *members = list();
     TW_CHECK_EQ(TW_GROUP_SYSTEM, tw_members_renew(members, -1, NULL));
@@ -174,4 +274,6 @@ TW_TEST(a_list_of_no_directory_stays_as_it_was) {
 
 TW_MAIN(all_are_found_but_oneself, the_dead_are_found_until_their_file_is_gone,
         a_pause_of_the_engine_s_process_reaches_the_stream, files_that_lie_are_counted,
-        a_list_of_no_directory_stays_as_it_was)
+        a_list_of_no_directory_stays_as_it_was, who_joins_again_is_mapped_anew,
+        another_file_of_the_same_name_is_another_member, who_was_killed_while_it_collected_is_no_company,
+        a_refused_file_is_opened_once_when_it_is_old)

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -117,10 +118,31 @@ class Server:
         return self.process.wait(DEADLINE_SECONDS)
 
     def kill(self) -> None:
-        """The whole process group."""
+        """The whole process group, and what its processes would have removed from /dev/shm."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGSTOP)  # nobody makes another file meanwhile
+        left = in_memory(self.process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(DEADLINE_SECONDS)
+        for path in left:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+SEMAPHORE = re.compile(r" (/dev/shm/sem\.mp-\w+)$", re.MULTILINE)
+GROUP = re.compile(rb"(?:^|\0)TAILWATCH_DIR=(/dev/shm/tailwatch-run-\w+)\0")
+
+
+def in_memory(process_group: int) -> set[Path]:
+    """The semaphores that processes of a group have mapped, and the directories that a launcher among them made."""
+    found: set[str] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            fields = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[2]) == process_group:
+                found.update(SEMAPHORE.findall((process / "maps").read_text()))
+                found.update(os.fsdecode(name) for name in GROUP.findall((process / "environ").read_bytes()))
+    return {Path(name) for name in found if Path(name).exists()}
 
 
 @pytest.fixture

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import gc
 import json
 import os
 import random
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,12 +18,13 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import tailwatch
 from tailwatch import _hot, snapshots
+from tailwatch.company import Company
 
 MS = 1_000_000
 
@@ -36,6 +41,13 @@ for line in sys.stdin:
     if line == "pauses\\n":
         pauses, _, _ = snapshots.Records(watch.core.address).pauses(0, before_ns=time.monotonic_ns())
         print(json.dumps([[pause.start_ns, pause.stop_ns] for pause in pauses]), flush=True)
+    elif line == "engine\\n":
+        watch.core.rebind("engine", lambda *_: None, watch.core)
+        watch.company.enter("engine")
+        print(json.dumps(["engine", watch.company.joined]), flush=True)
+    elif line == "stand still\\n":
+        watch.core.policy_begin()
+        print(json.dumps(["standing", watch.core.paused_now()]), flush=True)
     else:
         before = time.monotonic_ns()
         gc.collect()
@@ -66,9 +78,9 @@ class Process:
         self.tell("collect")
         return self.answer()
 
-    def answer(self) -> tuple[int, int]:
-        before, after = self._read()
-        return before, after
+    def answer(self) -> tuple[Any, Any]:
+        first, second = self._read()
+        return first, second
 
     def pauses(self) -> list[tuple[int, int]]:
         """What it measured itself."""
@@ -299,6 +311,187 @@ def test_uninstall_takes_its_file_away(directory: Path, start: Callable[..., Pro
     tailwatch.uninstall()
     assert [path.name.partition("-")[0] for path in directory.glob("*.seg")] == [str(engine.pid)]
     assert snapshots.take([watch.core.address]).tokens == 1
+    assert f"{directory}/page" not in Path("/proc/self/maps").read_text()
+    install(directory)
+    assert f"{directory}/page" in Path("/proc/self/maps").read_text()
+
+
+def test_an_engine_that_is_named_late_is_charged(directory: Path, start: Callable[..., Process]) -> None:
+    """Another role does not take its file away: the others keep what they have mapped, and see the new unit."""
+    other = start(role="api", heap=300_000)
+    watch = install(directory, slow_ms=1)
+    assert sorted(process.name for process in watch.snapshot().processes) == ["api-0", "api-1"]
+    files = sorted(directory.glob("*.seg"))
+    other.tell("engine")
+    assert other.answer() == ("engine", True)
+    assert sorted(directory.glob("*.seg")) == files
+    assert sorted(process.name for process in watch.snapshot().processes) == ["api-0", "engine-0"]
+    with tailwatch.stream() as stream:
+        stream.token()
+        other.collect()
+        stream.token()
+        assert stream.overlap_ns > 0
+
+
+def test_who_is_killed_inside_a_collection_is_charged_no_longer(directory: Path, start: Callable[..., Process]) -> None:
+    """With the next wake-up of the daemon; its file stays."""
+    engine = start()
+    watch = install(directory)
+    watch.snapshot()
+    engine.tell("stand still")
+    assert engine.answer() == ("standing", True)
+    stream = watch.core.stream("m", "r", None, "", "")
+    stream.token()
+    stream.token()
+    assert stream.overlap_ns > 0
+    engine.kill()
+    watch.company.renew()
+    stream.token()
+    charged = stream.overlap_ns
+    for _ in range(3):
+        time.sleep(0.001)
+        stream.token()
+    assert stream.overlap_ns == charged
+    stream.end(None)
+
+
+def test_joins_within_one_tick_of_the_clock_are_seen(directory: Path, start: Callable[..., Process]) -> None:
+    """A directory's time is as coarse as the kernel's tick: while it is new, it tells nothing."""
+    watch = install(directory)
+    new = time.time_ns() + 3600 * 1_000_000_000  # younger than a second for as long as this test may take
+    os.utime(directory, ns=(new, new))
+    assert len(watch.snapshot().processes) == 1
+    start()
+    os.utime(directory, ns=(new, new))  # as if both had been in one tick
+    assert len(watch.snapshot().processes) == 2
+
+
+def test_who_holds_the_lock_is_not_waited_for(directory: Path) -> None:
+    """The process goes on alone, says nothing, and joins with a later wake-up."""
+    directory.mkdir(mode=0o700)
+    held = os.open(directory, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    watch = install(directory)
+    assert not watch.company.joined
+    watch.company.renew()
+    assert not watch.company.joined
+    os.close(held)
+    watch.company.renew()
+    assert watch.company.joined
+    assert watch.notes == []
+
+
+def directory_descriptor(directory: Path) -> int:
+    """The number under which this process holds it."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}") == str(directory):
+                return int(name)
+    raise AssertionError("it is not open")
+
+
+def test_a_host_that_closes_all_descriptors_harms_nobody(directory: Path, tmp_path: Path) -> None:
+    """The number may mean another file by then: that one is left alone, and the directory is found again."""
+    watch = install(directory)
+    number = directory_descriptor(directory)
+    theirs = os.open(tmp_path / "theirs", os.O_CREAT | os.O_RDWR)
+    os.dup2(theirs, number)
+    watch.company.renew()
+    assert watch.company.joined
+    assert directory_descriptor(directory) != number
+    tailwatch.uninstall()
+    assert list(directory.glob("*.seg")) == []
+    assert os.path.samestat(os.fstat(number), os.fstat(theirs))
+    os.close(theirs)
+    os.close(number)
+    assert watch.notes == []
+
+
+def test_a_directory_that_is_removed_is_made_anew(
+    directory: Path, start: Callable[..., Process], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning; the numbers stay; all meet again in the new one."""
+    watch = install(directory)
+    with tailwatch.stream() as stream:
+        stream.token()
+    for _ in range(2):
+        shutil.rmtree(directory)
+        watch.company.renew()
+        assert not watch.company.joined
+        assert watch.snapshot().tokens == 1
+        watch.company.renew()
+        assert watch.company.joined
+    start()
+    snap = watch.snapshot()
+    assert (snap.tokens, len(snap.processes)) == (1, 2)
+    assert sum("was removed" in record.getMessage() for record in caplog.records) == 1
+
+
+EXEC = """
+import json, os, sys
+import tailwatch
+watch = tailwatch.install(role="engine", dir=sys.argv[1], gc="observe")
+print(json.dumps(watch.company.joined), flush=True)
+if sys.argv[2] == "again":
+    with tailwatch.stream() as stream:
+        stream.token()
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[3], sys.argv[1], "last", ""])
+sys.stdin.readline()
+"""
+
+
+def test_who_becomes_another_program_joins_again(directory: Path) -> None:
+    """exec() keeps pid and start time: what it measured before stays, as what the dead measured does, on no line."""
+    command = [sys.executable, "-c", EXEC, str(directory), "again", EXEC]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert [json.loads(process.stdout.readline()) for _ in range(2)] == [True, True]
+        watch = install(directory)
+        assert watch.snapshot().tokens == 1
+        assert len(list(directory.glob(f"{process.pid}-*.seg"))) == 2
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+class Unable:
+    """A core that has no memory for what it is asked."""
+
+    joined = True
+
+    def leave(self) -> None:
+        raise MemoryError
+
+    def renew(self) -> bool:
+        raise MemoryError
+
+
+def test_numbers_that_cannot_be_taken_back_are_a_sentence_of_the_report(directory: Path) -> None:
+    """Neither uninstall() nor the daemon's wake-up raises."""
+    said: list[str] = []
+    company = Company(cast("_hot.Core", Unable()), str(directory), said.append)
+    company._look()
+    assert ["still shared" in sentence for sentence in company.leave()] == [True]
+    assert said == []
+
+
+def test_uninstall_under_a_memory_limit_raises_nothing(directory: Path) -> None:
+    """What needs memory to be taken back is taken back without."""
+    watch = install(directory)
+    with tailwatch.stream() as stream:
+        stream.token()
+
+    def child() -> bool:
+        with tailwatch.stream() as stream:
+            stream.token()
+        watch.company.renew()
+        with open("/proc/self/statm") as statm:
+            mapped = int(statm.read().split()[0]) * resource.getpagesize()
+        limit = mapped + watch.core.bytes // 2
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        joined = watch.company.joined
+        return joined and watch.company.leave() == [] and not watch.company.joined
+
+    assert in_child(child, os.fork)
 
 
 WORKER = """

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
+import secrets
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +110,172 @@ def test_a_bad_variable_of_the_environment_is_no_wrong_call() -> None:
     done = python("print('ran')", TAILWATCH_SLO="fast")
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert "TAILWATCH_SLO" in done.stderr and "the command runs without tailwatch" in done.stderr
+
+
+# ---- the directory of the group ----
+
+MAIN = "import sys; from tailwatch.cli import main; sys.exit(main(sys.argv[1:]))"
+FULL = """
+import errno, os, tempfile
+def mkdtemp(*args, **options):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+tempfile.mkdtemp = mkdtemp
+"""
+ENDED_EARLY = """
+import os, signal, tempfile
+real = tempfile.mkdtemp
+def mkdtemp(*args, **options):
+    directory = real(*args, **options)
+    print(directory, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return directory
+tempfile.mkdtemp = mkdtemp
+"""
+ENDED_LATE = """
+import os, signal
+from tailwatch import snapshots
+real = snapshots.take_directory
+def take_directory(directory):
+    print(directory, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return real(directory)
+snapshots.take_directory = take_directory
+"""
+
+
+def launcher(before: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """tailwatch run -- command, in an interpreter that ran this code before."""
+    return subprocess.run(
+        [sys.executable, "-c", before + MAIN, "run", "--", *command],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
+
+
+def test_without_room_for_a_group_the_command_runs() -> None:
+    """No directory can be made: said, and each process speaks for itself."""
+    done = launcher(FULL, sys.executable, "-c", "import os; print(os.environ.get('TAILWATCH_DIR'))")
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
+    assert "No space left on device" in done.stderr and "each process speaks for itself alone" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_signal_before_the_command_begins_is_the_commands() -> None:
+    """It comes as the directory is made: the command is ended by it, and the directory goes."""
+    done = launcher(ENDED_EARLY, "sleep", str(DEADLINE_SECONDS * 2))
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert done.stdout.startswith("/") and not os.path.exists(done.stdout.strip())
+
+
+def test_a_signal_after_the_command_has_ended_changes_nothing() -> None:
+    """It comes with the summary: the status is the command's, and the directory goes."""
+    done = launcher(ENDED_LATE, "sh", "-c", "exit 3")
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.startswith("/") and not os.path.exists(done.stdout.strip())
+
+
+def owner(*, living: bool) -> str:
+    """The name of a segment of this process, or of one that had its id before."""
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return f"{os.getpid()}-{fields[19] if living else 1}-7.seg"
+
+
+DEAD, LIVING = owner(living=False), owner(living=True)
+
+
+@pytest.fixture
+def plant() -> Iterator[Callable[..., Path]]:
+    """plant(*files, prefix=, mode=, age=): a directory that somebody left in /dev/shm, its age in seconds."""
+    made: list[Path] = []
+
+    def directory(*files: str, prefix: str = "tailwatch-run-", mode: int = 0o700, age: float = 0) -> Path:
+        kept = Path(tempfile.mkdtemp(prefix="test-", dir="/dev/shm"))  # no launcher sees it half made
+        for name in files:
+            (kept / name).touch()
+        kept.chmod(mode)
+        os.utime(kept, (time.time() - age, time.time() - age))
+        made.append(kept.rename(kept.with_name(kept.name.replace("test-", prefix))))
+        return made[-1]
+
+    yield directory
+    for each in made:
+        shutil.rmtree(each, ignore_errors=True)
+
+
+HOURS = 2 * 3600
+
+
+def test_what_a_killed_launcher_left_is_removed(plant: Callable[..., Path]) -> None:
+    """Directories of our own making in which nobody lives any more: dead members only, or empty for an hour."""
+    left = [plant(DEAD), plant(DEAD, "page", "launcher"), plant(age=HOURS), plant("page", "launcher", age=HOURS)]
+    assert run("--", "true").returncode == 0
+    assert [path for path in left if path.exists()] == []
+
+
+def test_a_killed_launcher_leaves_its_directory_to_the_next_one() -> None:
+    """Killed while its command ran: the directory stays while a watched process lives, and goes with the next run."""
+    code = "import os, tailwatch; tailwatch.install(); print(os.environ['TAILWATCH_DIR'], os.getpid(), flush=True)"
+    command = [*TAILWATCH, "--", sys.executable, "-c", f"{code}; input()"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        directory, pid = process.stdout.readline().split()
+        process.kill()
+        process.wait(DEADLINE_SECONDS)
+        assert run("--", "true").returncode == 0 and os.path.exists(directory)
+        os.kill(int(pid), signal.SIGKILL)
+        process.stdout.read()  # its end is the end of the process
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while os.path.exists(directory) and time.monotonic() < deadline:
+        assert run("--", "true").returncode == 0
+    assert not os.path.exists(directory)
+
+
+def test_nothing_else_in_memory_is_removed(plant: Callable[..., Path], tmp_path: Path) -> None:
+    """A living member, a living launcher, a young directory, one that others may enter, one that the caller named, one
+    with other files, and whatever a link leads to."""
+    kept = [
+        plant(LIVING, DEAD, age=HOURS),
+        plant(),
+        plant(DEAD, mode=0o755, age=HOURS),
+        plant(DEAD, prefix="tailwatch-", age=HOURS),
+        plant(DEAD, "notes", age=HOURS),
+        plant("unknown.seg", age=HOURS),
+    ]
+    if os.geteuid() == 0:
+        kept.append(plant(DEAD, age=HOURS))
+        os.chown(kept[-1], 1, -1)
+    held = plant(LIVING, "launcher", age=HOURS)
+    target = tmp_path / "target"
+    target.mkdir(mode=0o700)
+    (target / DEAD).touch()
+    link = kept[0].with_name("tailwatch-run-" + secrets.token_hex(4))
+    link.symlink_to(target)
+    with (held / "launcher").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        (held / LIVING).rename(held / DEAD)
+        try:
+            assert run("--", "true").returncode == 0
+            assert [path for path in [*kept, held, link, target / DEAD] if not path.exists()] == []
+        finally:
+            link.unlink()
+
+
+def test_a_running_launcher_keeps_its_directory() -> None:
+    """Members come and go while it runs: another launcher leaves the directory alone, however old it is."""
+    code = "import os; print(os.environ['TAILWATCH_DIR'], flush=True); input()"
+    command = [*TAILWATCH, "--", sys.executable, "-c", code]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        directory = Path(process.stdout.readline().strip())
+        (directory / DEAD).touch()
+        os.utime(directory, (0, 0))
+        assert run("--", "true").returncode == 0 and directory.exists()
+        process.communicate("\n", DEADLINE_SECONDS)
+    assert not directory.exists()
 
 
 # ---- how it ends ----
@@ -317,12 +488,25 @@ def test_a_shadowed_sitecustomize_fails_as_it_would(tmp_path: Path, source: str)
 
 
 def test_the_path_of_the_caller_is_kept(tmp_path: Path) -> None:
-    """PYTHONPATH entries stay, in their order, after ours; run inside run adds nothing."""
+    """PYTHONPATH stays as it is, after ours, its empty parts too; run inside run adds nothing."""
     code = "import os; print(os.environ['PYTHONPATH'])"
     ours, *theirs = python(code, PYTHONPATH=f"/a{os.pathsep}{os.pathsep}/b").stdout.strip().split(os.pathsep)
-    assert theirs == ["/a", "/b"] and ours.endswith("startup")
+    assert theirs == ["/a", "", "/b"] and ours.endswith("startup")
+    assert python(code, PYTHONPATH="").stdout.strip() == ours
     nested = run("--", *TAILWATCH, "--", sys.executable, "-c", code, PYTHONPATH="/a")
     assert nested.stdout.strip().split(os.pathsep) == [ours, "/a"]
+
+
+def test_an_empty_part_of_the_path_is_still_the_current_directory(tmp_path: Path) -> None:
+    """A program elsewhere imports from where it was started, if PYTHONPATH says so."""
+    (tmp_path / "tw_here.py").write_text("print('here')", encoding="utf-8")
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "program.py"
+    program.write_text("import tw_here", encoding="utf-8")
+    command = [*TAILWATCH, "--", sys.executable, str(program)]
+    variables = environment(PYTHONPATH=f"/nowhere{os.pathsep}")
+    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
 
 
 @pytest.mark.parametrize("option", ["-E", "-I", "-S", "-s"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -15,6 +16,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -23,10 +25,11 @@ from typing import Any
 import pytest
 
 import tailwatch_boot
+from tailwatch.company import Company
 from tailwatch.servers import roles
 from tailwatch_boot import apps, processes
 from tailwatch_boot.doors import Doors
-from tailwatch_boot.imports import Waiting, without
+from tailwatch_boot.imports import Waiting, _Telling, without
 from tailwatch_boot.lend import lent
 
 BOOT = Path(tailwatch_boot.__file__).parent
@@ -190,6 +193,51 @@ def test_a_missing_module_is_missing(package: Callable[..., None]) -> None:
     try:
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module("tw_nowhere")
+    finally:
+        waiting.forget()
+
+
+def test_a_spec_that_waits_is_copied_and_compared_as_any_other(package: Callable[..., None]) -> None:
+    """A copy, deep or not, or one that was pickled, has the loader itself; equal specs are equal."""
+    package(tw_awaited="")
+    plain = importlib.util.find_spec("tw_awaited")
+    waiting, _ = waiting_for("tw_awaited")
+    try:
+        spec, again = importlib.util.find_spec("tw_awaited"), importlib.util.find_spec("tw_awaited")
+        assert spec is not None and plain is not None and type(spec.loader) is not type(plain.loader)
+        for copied in (copy.copy(spec.loader), copy.deepcopy(spec).loader, pickle.loads(pickle.dumps(spec.loader))):
+            assert type(copied) is importlib.machinery.SourceFileLoader and copied == plain.loader
+        assert spec == again and spec == plain and spec != importlib.util.find_spec("json")
+        assert hash(spec.loader) == hash(plain.loader)
+    finally:
+        waiting.forget()
+
+
+def test_a_loader_that_is_half_made_says_what_it_lacks() -> None:
+    """Whoever makes one without calling it, as copying does, gets an AttributeError for what is not there yet."""
+    half = object.__new__(_Telling)
+    for name in ("_loader", "_waiting", "__setstate__", "path"):
+        with pytest.raises(AttributeError, match=name if name == "__setstate__" else None):
+            getattr(half, name)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="an exception that is raised again keeps its traceback there")
+@pytest.mark.parametrize("source", ["raise ValueError('theirs')", "import tw_nowhere", "raise SystemExit(3)", "1 +"])
+def test_a_failed_import_shows_no_frame_of_ours(package: Callable[..., None], source: str) -> None:
+    """The traceback is that of an import without us."""
+    package(tw_awaited=source)
+
+    def frames() -> list[tuple[str, int | None]]:
+        try:
+            importlib.import_module("tw_awaited")
+        except BaseException as error:
+            return [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+        pytest.fail("it was imported")
+
+    without_us = frames()
+    waiting, _ = waiting_for("tw_awaited")
+    try:
+        assert [frame[0] for frame in frames()] == [frame[0] for frame in without_us]
     finally:
         waiting.forget()
 
@@ -427,6 +475,36 @@ def test_titles_tell_roles(title: str, role: str | None, monkeypatch: pytest.Mon
 def test_this_process_has_no_role() -> None:
     """A test run is no server; the question is answered from /proc all the same."""
     assert roles.role_of_process() is None
+
+
+@pytest.mark.parametrize(
+    "role", ["engine", "worker", "detokenizer", "scheduler", "engine-1", "worker.3", "engine_core"]
+)
+def test_roles_between_a_token_and_its_stream(role: str) -> None:
+    """A stop of one of these delays the streams of others; a number or a word may follow."""
+    assert roles.delays_streams(role)
+
+
+@pytest.mark.parametrize("role", ["api", "api-1", "main", "coordinator", "controller", "engineering", "my-engine", ""])
+def test_roles_that_delay_nobody_else(role: str) -> None:
+    """Servers delay their own streams only, launchers, coordinators and names that tell nothing delay none."""
+    assert not roles.delays_streams(role)
+
+
+def test_every_role_that_is_recognized_is_sorted() -> None:
+    """Engines and workers by any of their names, and nobody else, stand between a token and its stream."""
+    given = {role for table in (roles._BY_TITLE, roles._BY_NAME, roles._BY_TARGET) for _, role in table}
+    assert {role for role in given if roles.delays_streams(role)} == {"engine", "worker", "detokenizer"}
+
+
+@pytest.mark.parametrize(("role", "unit"), [("engine", 1), ("worker", 1), ("api", 0), ("main", 0), ("controller", 0)])
+def test_the_group_is_told_who_delays(role: str, unit: int) -> None:
+    """A launcher that stops is in nobody's way: it joins with a unit of 0."""
+    told: list[tuple[str, int]] = []
+    core: Any = SimpleNamespace(joined=False, leave=lambda: None, renew=lambda: None)
+    core.join = lambda directory, unit: told.append((directory, unit))
+    Company(core, "/group", pytest.fail).enter(role)
+    assert told == [("/group", unit)]
 
 
 def test_the_entry_points_are_installed() -> None:

@@ -1,8 +1,9 @@
 /* The processes of one server: a directory that they share, the page on which each says when it last stood still,
  * and one file for the segment of each.
  *
- *     DIR/page            tw_group_page: a line for each process
- *     DIR/PID-START.seg   a segment (segment.h); START is field 22 of /proc/PID/stat
+ *     DIR/page                   tw_group_page: a line for each process
+ *     DIR/PID-START-JOINED.seg   a segment (segment.h); START is field 22 of /proc/PID/stat, JOINED the line's joined_ns:
+ *                                who leaves and joins again, or becomes another program by exec(), has another file
  *
  * Nothing in the directory is believed: what is not a plain file of this user, of mode 0600, with one name and the
  * size it says, is not opened. Files are made O_EXCL and their blocks allocated at once, so that a full tmpfs is an
@@ -23,7 +24,7 @@ extern "C" {
 #define TW_GROUP_MAGIC UINT64_C(0x3150554f52475754) /* "TWGROUP1" */
 #define TW_GROUP_VERSION 1
 #define TW_GROUP_LINES 255
-#define TW_GROUP_NAME 64 /* of a segment's file, NUL included */
+#define TW_GROUP_NAME 80 /* of a segment's file, NUL included */
 
 /* One process, on a cache line of its own: its pauses are looked for at every token of the others. */
 typedef struct tw_group_line {
@@ -31,8 +32,9 @@ typedef struct tw_group_line {
     uint64_t pid;        /* 0: the line is free */
     uint64_t start_time; /* field 22 of /proc/PID/stat: tells a reused pid apart */
     uint64_t unit;       /* what it works for: the engine whose streams its pauses may delay; 0: no engine */
-    uint64_t joined_ns;  /* monotonic */
-    uint64_t spare[3];
+    uint64_t joined_ns;  /* monotonic; in the name of its segment's file */
+    uint64_t image;      /* tw_process_image(): exec() keeps pid and start time */
+    uint64_t spare[2];
 } tw_group_line;
 
 typedef struct tw_group_page {
@@ -53,6 +55,7 @@ typedef enum tw_group_problem {
     TW_GROUP_NO_DIR,      /* it is no directory */
     TW_GROUP_FOREIGN,     /* the page is none, or of another version of tailwatch, or of before a reboot */
     TW_GROUP_FULL,        /* no line is free, or no room for the file */
+    TW_GROUP_BUSY,        /* others are joining; it is worth another try */
     TW_GROUP_PROBLEMS
 } tw_group_problem;
 
@@ -60,17 +63,27 @@ typedef enum tw_group_problem {
 typedef struct tw_group {
     int dir;              /* file descriptor, close-on-exec; also what flock() is taken on */
     uint32_t at;          /* this process's line */
-    tw_group_page *page;  /* shared mapping; never unmapped while the process lives */
+    uint64_t dir_dev, dir_ino; /* whose descriptor it is: a host that closes all of them may have given the number away */
+    tw_group_page *page;  /* shared mapping, until the group is left */
     void *segment;        /* where its segment's file is mapped; NULL until it has one */
     size_t segment_bytes;
+    uint64_t segment_ino;
     char name[TW_GROUP_NAME]; /* of that file */
 } tw_group;
+
+/* What became of the directory that a member holds. */
+typedef enum tw_group_hold {
+    TW_GROUP_HELD,
+    TW_GROUP_LOST,    /* the descriptor was closed by somebody else, and its number may mean another file */
+    TW_GROUP_REMOVED, /* it is in no file system any more */
+} tw_group_hold;
 
 /* A sentence for each, without the directory's name. */
 const char *tw_group_problem_text(tw_group_problem problem);
 
 /* Opens the directory, made with mode 0700 where it does not exist (its parent must), and the page, and takes a line
- * for this process: one that is free, or whose owner is dead and whose segment is gone. */
+ * for this process: one that is free, or whose owner is dead and whose segment is gone. Waits 20 ms at most for others
+ * who join, then says TW_GROUP_BUSY. A page whose maker died before it was whole is made anew. */
 tw_group_problem tw_group_join(tw_group *group, const char *dir, uint64_t unit);
 
 /* Makes the file of this process's segment and maps it, zeroed. Once for each member. */
@@ -84,10 +97,18 @@ tw_group_problem tw_group_share(tw_group *group, void *memory, size_t bytes);
  * child, whose writes would reach its parent's file, with zeros. 0 or ENOMEM, with which it is still shared. */
 int tw_group_unshare(tw_group *group, bool kept);
 
-/* Gives the line back, removes the segment's file, closes the directory. The mappings stay. */
+/* Whether the directory is still there, and the descriptor still its. *changed, if not NULL: when its entries last
+ * changed, ns of CLOCK_REALTIME. */
+tw_group_hold tw_group_holds(const tw_group *group, uint64_t *changed);
+
+/* After TW_GROUP_LOST: another descriptor, if the path still leads to the same directory. */
+bool tw_group_find_again(tw_group *group, const char *dir);
+
+/* Gives the line back, removes the segment's file, closes the directory, unmaps the page: nobody may hold an address of
+ * it. The segment's memory stays. */
 void tw_group_leave(tw_group *group);
 
-/* In a fork child: lets go of the parent's group without touching its line or file. */
+/* In a fork child: lets go of the parent's group without touching its line or file. The page is unmapped. */
 void tw_group_forget(tw_group *group);
 
 /* Says on the page when this process last stood still, or that it does. One store. */
@@ -98,8 +119,11 @@ static inline void tw_group_tell(tw_group *group, uint64_t last_stop_ns) {
 /* Lines of the page that were ever taken; at most TW_GROUP_LINES, whatever the page says. */
 uint32_t tw_group_lines(const tw_group *group);
 
-/* Name of the file of a process's segment. out: TW_GROUP_NAME bytes. */
-void tw_group_file(char *out, uint64_t pid, uint64_t start_time);
+/* Name of the file of a line's segment. out: TW_GROUP_NAME bytes. */
+void tw_group_file(char *out, const tw_group_line *line);
+
+/* Whether a file of this name may be a segment of that process. */
+bool tw_group_names(const char *name, uint64_t pid, uint64_t start_time);
 
 /* The segments in the directory, one after the other. dir: descriptor of a checked directory. For each file that wanted
  * (NULL: all are) says yes to, visit is called with its name, a read-only mapping of all its bytes and their number. It

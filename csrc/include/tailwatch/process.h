@@ -19,6 +19,10 @@ uint64_t tw_process_start_time(uint64_t pid);
 /* Whether the process with this pid and start time lives. */
 bool tw_process_lives(uint64_t pid, uint64_t start_time);
 
+/* Names the program that this process runs: exec() keeps pid and start time, and changes this. A fork child has its
+ * parent's. */
+uint64_t tw_process_image(void);
+
 /* The kernel's identity since it booted; zeros where it does not say. */
 void tw_boot_id(uint64_t id[2]);
 
