@@ -157,6 +157,11 @@ void tw_scan_feed(tw_scan *scan, const char *data, size_t len, tw_scan_result *o
     scan->unlike++;
 }
 
+void tw_scan_feed_rarely(tw_scan *scan, const char *data, size_t len, tw_scan_result *out) {
+    clear(out);
+    if (len > 0) feed(scan, data, data + len, out);
+}
+
 bool tw_scan_between(const tw_scan *scan) { return is_clean(scan); }
 
 void tw_scan_finish(tw_scan *scan, tw_scan_result *out) {

@@ -206,7 +206,7 @@ static void see_bytes(SendObject *self, const char *data, Py_ssize_t len, uint64
 /* What nobody noted and a label needs: read off the frame itself. */
 static void see_model_of(SendObject *self, PyObject *frame) {
     tw_scan_result seen;
-    tw_scan_feed(self->scan, PyBytes_AsString(frame), (size_t)PyBytes_Size(frame), &seen);
+    tw_scan_feed_rarely(self->scan, PyBytes_AsString(frame), (size_t)PyBytes_Size(frame), &seen);
     if (seen.model != NULL) see_model(self, &seen);
 }
 

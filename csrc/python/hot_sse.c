@@ -337,7 +337,7 @@ static bool scan_sample(TemplateObject *self, const char *sample, tw_scan *scan,
     }
     if ((*frame = make(self, fillings)) == NULL) return false;
     tw_scan_init(scan, TW_FRAMING_SSE);
-    tw_scan_feed(scan, PyBytes_AsString(*frame), (size_t)PyBytes_Size(*frame), seen);
+    tw_scan_feed_rarely(scan, PyBytes_AsString(*frame), (size_t)PyBytes_Size(*frame), seen);
     return true;
 }
 

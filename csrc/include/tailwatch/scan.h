@@ -92,6 +92,9 @@ void tw_scan_init(tw_scan *scan, tw_framing framing);
  * longer than TW_SCAN_PART counts by its beginning. */
 void tw_scan_feed(tw_scan *scan, const char *data, size_t len, tw_scan_result *out);
 
+/* The same by the long way, for callers off the path of each message: with one caller the other becomes part of it. */
+void tw_scan_feed_rarely(tw_scan *scan, const char *data, size_t len, tw_scan_result *out);
+
 /* Looks at what the end of the body left without an end. An event without its empty line never counts as a
  * token (no client sees it), but an error, an end marker and usage in it are reported; the last line of
  * NDJSON counts whole. */
