@@ -11,6 +11,7 @@ import os
 import re
 import threading
 import tracemalloc
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, ClassVar, Literal
@@ -640,7 +641,9 @@ def test_a_child_learns_though_a_thread_of_its_parent_was_learning() -> None:
     with sse.accelerate(Slow, **TRUSTED) as acceleration:
         thread.start()
         assert learning.wait(30)
-        child = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of 3.12 on, for a fork beside any thread
+            child = os.fork()
         if child == 0:
             for text in "abc":
                 Slow(text=text).model_dump_json()
