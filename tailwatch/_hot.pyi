@@ -177,7 +177,9 @@ class Core:
         """Count a frame that the fast SSE path left to the server. A full table counts it as ("other", "other")."""
     def join(self, dir: str, unit: int, /) -> str | None:
         """Share the segment in a group's directory; unit: the engine this process works for, 0: none. None, or why
-        not: the segment is then private, as before."""
+        not: the segment is then private, as before.
+
+        Raises BlockingIOError while another process is joining: it is worth another try."""
     def leave(self) -> None:
         """Take it back: the numbers stay. Remove its file. MemoryError: it is still shared."""
     def set_unit(self, unit: int, /) -> None:

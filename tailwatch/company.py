@@ -14,7 +14,6 @@ from tailwatch import _hot, snapshots
 from tailwatch.servers.roles import delays_streams
 
 _ONE_ENGINE = 1
-_BUSY = "another process is joining"  # TW_GROUP_BUSY: worth another try
 
 
 class Company:
@@ -92,10 +91,13 @@ class Company:
         return _ONE_ENGINE if delays_streams(self._role) else 0
 
     def _join(self) -> None:
-        why = self._core.join(self._directory, self._unit)
+        try:
+            why = self._core.join(self._directory, self._unit)
+        except BlockingIOError:  # another process is joining: next time
+            return
         if why is None:
             self._core.renew()
-        elif why != _BUSY and not self._failed:
+        elif not self._failed:
             self._failed = True
             self._say(f"dir={self._directory!r}: this process's numbers are not shared: {why}")
 

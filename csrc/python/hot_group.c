@@ -101,6 +101,7 @@ PyObject *core_join(PyObject *op, PyObject *args) {
     Py_DECREF(path);
     if (group == NULL) return PyErr_NoMemory();
     if (problem == TW_GROUP_FINE) Py_RETURN_NONE;
+    if (problem == TW_GROUP_BUSY) return PyErr_SetString(PyExc_BlockingIOError, tw_group_problem_text(problem)), NULL;
     return PyUnicode_FromString(problem == TW_GROUP_SYSTEM ? strerror(saved) : tw_group_problem_text(problem));
 }
 

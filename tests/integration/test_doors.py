@@ -475,7 +475,7 @@ def test_run_where_nothing_can_be_lent(serve: Callable[..., Server], tmp_path: P
 def test_hypercorn(serve: Callable[..., Server], workers: str, kind: str) -> None:
     """Its command, in one spawned worker or in two, on each of its loops that is there."""
     if not has(kind):
-        pytest.skip(f"no {kind} here")
+        pytest.skip(f"{kind} is not installed: pip install {kind}")
     server = serve(*HYPERCORN, "--workers", workers, "--worker-class", kind, "app:app", **INSTALLED)
     server.stream()
     assert server.counted() is not None, server.said()
@@ -501,20 +501,20 @@ def test_hypercorn_in_code(serve: Callable[..., Server], tmp_path: Path) -> None
     assert server.counted() == TOKENS, server.said()
 
 
-@pytest.mark.skipif(not has("gunicorn"), reason="no gunicorn here")
+@pytest.mark.skipif(not has("gunicorn"), reason="gunicorn is not installed: pip install gunicorn")
 @pytest.mark.parametrize("worker", ["uvicorn_worker.UvicornWorker", "asgi"])
 def test_gunicorn(serve: Callable[..., Server], worker: str) -> None:
     """Forked workers: uvicorn's, and its own for ASGI where the version has it."""
     module = worker.partition(".")[0] if "." in worker else "gunicorn.workers.gasgi"
     if not has(module):
-        pytest.skip(f"no {module} here")
+        pytest.skip(f"{module} is not installed: pip install -U gunicorn uvicorn-worker")
     server = serve(*GUNICORN, "--workers", "2", "--worker-class", worker, "app:app", **INSTALLED)
     server.stream()
     assert server.counted() is not None, server.said()
     assert "Traceback" not in server.said()
 
 
-@pytest.mark.skipif(not has("granian"), reason="no granian here")
+@pytest.mark.skipif(not has("granian"), reason="granian is not installed: pip install granian")
 @pytest.mark.parametrize("interface", ["asgi", "asginl"])
 def test_granian(serve: Callable[..., Server], interface: str) -> None:
     """Its worker process, with the lifespan protocol and without; it binds a port of its own."""
@@ -651,7 +651,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(not has("setproctitle"), reason="no setproctitle here")
+@pytest.mark.skipif(not has("setproctitle"), reason="setproctitle is not installed: pip install setproctitle")
 def test_a_title_that_comes_late_is_seen(tmp_path: Path) -> None:
     """A worker becomes an engine when it calls itself one."""
     assert told(tmp_path, LATE_TITLE, TAILWATCH="1") == ["worker", "engine", "engine"]
