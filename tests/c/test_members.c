@@ -55,10 +55,14 @@ static child start(const char *role, uint64_t unit, uint64_t pause_ns) {
     return (child){pid, go[1]};
 }
 
-static void stop(child c) {
-    if (write(c.go, "g", 1) != 1) abort(); /* later children hold copies of this end: closing it says nothing */
+static void reap(child c) {
     close(c.go);
     waitpid(c.pid, NULL, 0);
+}
+
+static void stop(child c) {
+    if (write(c.go, "g", 1) != 1) abort(); /* later children hold copies of this end: closing it says nothing */
+    reap(c);
 }
 
 static tw_members *list(void) {
@@ -221,7 +225,7 @@ TW_TEST(who_was_killed_while_it_collected_is_no_company) {
     TW_CHECK_EQ(1, company->n);
     TW_CHECK(!tw_company_quiet_since(company, 0, tw_now_ns()));
     kill(engine.pid, SIGKILL);
-    stop(engine);
+    reap(engine); /* nobody is left to read what stop() writes */
     tw_members_company(members, &own, segment, company);
     TW_CHECK_EQ(0, company->n);
     TW_CHECK_EQ(1, members->n); /* what it measured counts */
