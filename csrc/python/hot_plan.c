@@ -34,7 +34,7 @@ struct tw_plan_node {
     tw_plan_kind kind;
     bool falsy;
     Py_ssize_t number, n_keys;
-    PyObject *subject, *fields_set;
+    PyObject *subject, *fields_set; /* a tuple of names, each once */
     PyObject **keys;
 };
 
@@ -88,9 +88,13 @@ static const tw_plan_node *read_extra(PlanObject *plan, const tw_plan_node *node
     return next;
 }
 
+/* Asked name by name: half of what the set's own comparison takes. */
 static bool same_set(PyObject *set, PyObject *learned) {
-    return Py_IS_TYPE(set, &PySet_Type) && PySet_Size(set) == PySet_Size(learned) &&
-           PyObject_RichCompareBool(set, learned, Py_EQ) == 1;
+    const Py_ssize_t n = PyTuple_Size(learned);
+    if (!Py_IS_TYPE(set, &PySet_Type) || PySet_Size(set) != n) return false;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (PySet_Contains(set, PyTuple_GetItem(learned, i)) != 1) return false;
+    return true;
 }
 
 static bool same_fields_set(PlanObject *plan, const tw_plan_node *node, PyObject *value) {
@@ -295,7 +299,8 @@ static int take_node(tw_plan_node *node, PyObject *given) {
     if (!PyArg_ParseTuple(given, "sOO!Onp", &kind, &subject, &PyTuple_Type, &keys, &fields_set, &node->number, &falsy)) return -1;
     if (fields_set != Py_None && !PyFrozenSet_CheckExact(fields_set)) return refuse("fields_set is a frozenset or None");
     node->subject = Py_NewRef(subject);
-    node->fields_set = fields_set == Py_None ? NULL : Py_NewRef(fields_set);
+    node->fields_set = fields_set == Py_None ? NULL : PySequence_Tuple(fields_set);
+    if (node->fields_set == NULL && fields_set != Py_None) return -1;
     node->falsy = falsy != 0;
     return take_kind(node, kind) < 0 ? -1 : take_keys(node, keys);
 }
