@@ -1,7 +1,9 @@
 /* tailwatch._hot: the module, and Core, the one writer of one process's segment. */
+#include "hot_encoder.h"
+#include "hot_frames.h"
 #include "hot_group.h"
 #include "hot_plan.h"
-#include "hot_sse.h"
+#include "hot_template.h"
 
 #include <errno.h>
 #include <netinet/in.h>

@@ -3,7 +3,7 @@
  * It returns what the inner send returns: no coroutine of its own, exceptions and warnings as without it. The
  * stamp is the moment of the hand-over. Nothing it does can raise into the app.
  */
-#include "hot_sse.h"
+#include "hot_frames.h"
 
 #include <string.h>
 #include <strings.h>

@@ -82,8 +82,9 @@ def test_the_send_wrapper_allocates_no_more_than_the_bare_send(run_script) -> No
 
 
 COLLECTIONS = """
-import gc, json
+import gc, json, sys
 import gcprobe, tailwatch
+sys.setswitchinterval(1000)  # what another thread frees meanwhile CPython would use again without asking for memory
 watch = tailwatch.install(gc="observe")
 ours = gc.callbacks[0], gc.callbacks[-1]
 gc.disable()
