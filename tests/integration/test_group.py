@@ -12,6 +12,7 @@ import random
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -527,6 +528,7 @@ def test_each_of_several_workers_gives_the_same_answer(directory: Path, tmp_path
             if "running on" in line:
                 address = line.split("running on ")[1].split()[0]
             started += "startup complete" in line
+        wait_until_it_listens(address)
         for _ in range(requests):
             post = urllib.request.Request(f"{address}/v1/completions", b"{}", {"connection": "close"})
             with urllib.request.urlopen(post, timeout=30) as response:
@@ -540,6 +542,18 @@ def test_each_of_several_workers_gives_the_same_answer(directory: Path, tmp_path
         server.wait(30)
         assert server.stderr is not None
         server.stderr.close()
+
+
+def wait_until_it_listens(address: str) -> None:
+    """uvicorn says that it is started before it listens."""
+    _, _, port = address.rpartition(":")
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", int(port)), timeout=5).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def scrape(address: str) -> dict[str, str]:
