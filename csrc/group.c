@@ -339,13 +339,54 @@ static tw_group_problem move_into_file(int dir, const char *name, void *memory, 
     return problem;
 }
 
+static size_t whole_pages(size_t bytes) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (bytes + page - 1) / page * page;
+}
+
 tw_group_problem tw_group_share(tw_group *group, void *memory, size_t bytes) {
+    bytes = whole_pages(bytes);
     tw_group_file(group->name, &group->page->line[group->at]);
     const tw_group_problem problem = move_into_file(group->dir, group->name, memory, bytes, &group->segment_ino);
     if (problem != TW_GROUP_FINE) return problem;
     group->segment = memory;
     group->segment_bytes = bytes;
     return TW_GROUP_FINE;
+}
+
+/* A file that is longer already was lengthened by a call whose mapping failed. */
+static bool is_its_file(const tw_group *group, int file) {
+    struct stat s;
+    return check_file(file, &s) == TW_GROUP_FINE && (uint64_t)s.st_ino == group->segment_ino &&
+           (size_t)s.st_size >= group->segment_bytes;
+}
+
+static tw_group_problem append(const tw_group *group, int file, size_t more) {
+    const off_t end = (off_t)group->segment_bytes;
+    if (!is_its_file(group, file)) return TW_GROUP_FOREIGN;
+    const int failed = posix_fallocate(file, end, (off_t)more);
+    if (failed != 0) {
+        errno = failed;
+        return system_problem();
+    }
+    void *const at = (char *)group->segment + group->segment_bytes;
+    const void *mapped = mmap(at, more, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, end);
+    return mapped == MAP_FAILED ? system_problem() : TW_GROUP_FINE;
+}
+
+static int open_own_file(const tw_group *group) {
+    return openat(dir_of(group), group->name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+}
+
+tw_group_problem tw_group_grow(tw_group *group, size_t bytes) {
+    bytes = whole_pages(bytes);
+    if (bytes <= group->segment_bytes) return TW_GROUP_FINE;
+    const int file = open_own_file(group);
+    if (file < 0) return system_problem();
+    const tw_group_problem problem = append(group, file, bytes - group->segment_bytes);
+    close(file);
+    if (problem == TW_GROUP_FINE) group->segment_bytes = bytes;
+    return problem;
 }
 
 /* ---- memory of one's own again ---- */
@@ -357,12 +398,9 @@ static bool map_in_place(const tw_group *group, int flags, int file) {
 
 /* The same pages of the file, each of which becomes the process's own with its first write: needs no memory now. */
 static bool map_file_in_place(const tw_group *group) {
-    struct stat s;
-    const int file = openat(dir_of(group), group->name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const int file = open_own_file(group);
     if (file < 0) return false;
-    const bool same = check_file(file, &s) == TW_GROUP_FINE && (uint64_t)s.st_ino == group->segment_ino &&
-                      (size_t)s.st_size == group->segment_bytes;
-    const bool done = same && map_in_place(group, MAP_PRIVATE, file);
+    const bool done = is_its_file(group, file) && map_in_place(group, MAP_PRIVATE, file);
     close(file);
     return done;
 }

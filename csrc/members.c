@@ -13,6 +13,13 @@
 
 #define HALF_MADE_NS (10 * TW_NS_PER_SECOND)
 
+/* The segment is mapped in the length it may grow to, however much of that its file holds by now. NULL: it cannot be;
+ * bytes of it stay mapped then. */
+static const tw_segment *map_whole(const tw_segment *segment, size_t bytes, size_t whole_bytes) {
+    void *const whole = mremap((void *)(uintptr_t)segment, bytes, whole_bytes, MREMAP_MAYMOVE);
+    return whole == MAP_FAILED ? NULL : whole;
+}
+
 static void unmap(tw_member *member) {
     munmap((void *)(uintptr_t)member->segment, member->bytes);
     member->segment = NULL;
@@ -81,13 +88,16 @@ static void note_refused(tw_members *members, const struct stat *s) {
 static bool keep(renewal *r, const char *name, const void *bytes, size_t len) {
     tw_members *members = r->members;
     const tw_segment *segment = bytes;
-    if (members->n == TW_MEMBERS || !tw_segment_valid(segment, len) || !is_named_after_its_owner(segment, name)) {
+    const bool known = members->n < TW_MEMBERS && tw_segment_valid(segment, len) && is_named_after_its_owner(segment, name);
+    const size_t whole_bytes = known ? tw_load(&segment->header.bytes) : 0;
+    const tw_segment *whole = known ? map_whole(segment, len, whole_bytes) : NULL;
+    if (whole == NULL) {
         r->refused++;
         return false;
     }
     tw_member *member = &members->member[members->n++];
-    member->segment = segment;
-    member->bytes = len;
+    member->segment = whole;
+    member->bytes = whole_bytes;
     member->dev = (uint64_t)r->file.st_dev;
     member->ino = (uint64_t)r->file.st_ino;
     snprintf(member->name, sizeof member->name, "%s", name);
@@ -100,6 +110,11 @@ static void settle(renewal *r) {
     r->pending = false;
 }
 
+/* Whether the file still holds what it says is in use: beyond its end reading is death. */
+static bool is_backed(const tw_member *member, const struct stat *s) {
+    return (size_t)s->st_size >= tw_segment_used(member->segment);
+}
+
 /* Whether the file is to be mapped: it is not, where it is already. */
 static bool wanted(void *to, const char *name) {
     renewal *r = to;
@@ -107,7 +122,7 @@ static bool wanted(void *to, const char *name) {
     if (r->except != NULL && strcmp(name, r->except) == 0) return false;
     if (fstatat(r->dir, name, &r->file, AT_SYMLINK_NOFOLLOW) != 0) return false; /* gone meanwhile */
     const tw_member *known = find(r->members, r->before, name);
-    if (known != NULL && known->ino == (uint64_t)r->file.st_ino && known->dev == (uint64_t)r->file.st_dev) {
+    if (known != NULL && known->ino == (uint64_t)r->file.st_ino && known->dev == (uint64_t)r->file.st_dev && is_backed(known, &r->file)) {
         r->seen[known - r->members->member] = true;
         return false;
     }

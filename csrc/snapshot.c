@@ -169,11 +169,10 @@ static bool series_used(const tw_series *series) {
     return any != 0;
 }
 
-/* The label sets of a segment in which anything was recorded, at most room: another process writes what it says. */
-static size_t sources_of(const tw_segment *g, size_t room, source *out) {
+/* Those of a segment's first label sets in which anything was recorded. */
+static size_t sources_of(const tw_segment *g, size_t sets, source *out) {
     size_t n = 0;
-    uint64_t count = tw_load_acquire(&g->series_count);
-    for (uint32_t i = 0; i < count && i < room; i++) {
+    for (uint32_t i = 0; i < sets; i++) {
         const tw_series *series = tw_segment_series(g, i);
         if (!series_used(series)) continue;
         tw_words_get(series->model.word, TW_NAME_WORDS, out[n].model);
@@ -211,8 +210,9 @@ static int series_merge(tw_snapshot *s, const source *sources, size_t n) {
     return error;
 }
 
+/* Those in use: beyond them there may be no memory. */
 static size_t sets_of(const tw_segment *g) {
-    const uint64_t sets = tw_load(&g->header.max_label_sets);
+    const uint64_t sets = tw_load_acquire(&g->series_count);
     return sets < TW_LABEL_SETS_LIMIT ? sets : TW_LABEL_SETS_LIMIT;
 }
 
@@ -454,7 +454,7 @@ static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t t
     tw_words_get(g->header.role, TW_ROLE_WORDS, to->role);
     to->pid = g->header.pid;
     to->created_ns = g->header.created.monotonic_ns;
-    to->bytes = g->header.bytes;
+    to->bytes = tw_segment_used(g);
     to->last_stop_ns = tw_load(&g->pause.last_stop_ns);
     to->pauses_lost = tw_load(&g->pause.lost);
     words_load(to->pause, g->pause.totals, sizeof to->pause);

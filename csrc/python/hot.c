@@ -34,7 +34,6 @@ static int make_segment(CoreObject *self, const char *role, unsigned sets, const
     if (failed == ENOMEM) PyErr_NoMemory();
     else if (failed) PyErr_Format(PyExc_ValueError, "max_label_sets: expected 1 to %d, found %u", TW_LABEL_SETS_LIMIT, sets);
     if (failed) return -1;
-    self->bytes = tw_segment_bytes(sets);
     return 0;
 }
 
@@ -244,7 +243,7 @@ static PyObject *core_reset(PyObject *op, PyObject *unused) {
 }
 
 static PyObject *get_address(PyObject *op, void *unused) { (void)unused; return PyLong_FromVoidPtr(((CoreObject *)op)->segment); }
-static PyObject *get_bytes(PyObject *op, void *unused) { (void)unused; return PyLong_FromSize_t(((CoreObject *)op)->bytes); }
+static PyObject *get_bytes(PyObject *op, void *unused) { (void)unused; return PyLong_FromSize_t(tw_segment_used(((CoreObject *)op)->segment)); }
 static PyObject *get_in_flight(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_load(&((CoreObject *)op)->segment->in_flight)); }
 static PyObject *get_opened(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_load(&((CoreObject *)op)->segment->opened)); }
 
@@ -276,7 +275,7 @@ static PyMethodDef core_methods[] = {
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef core_getters[] = {
     {"address", get_address, NULL, "Address of the segment, for tailwatch._cold.", NULL},
-    {"bytes", get_bytes, NULL, "Memory of the segment.", NULL},
+    {"bytes", get_bytes, NULL, "Memory of the segment: what its label sets in use take.", NULL},
     {"joined", core_joined, NULL, "Whether it is in a group.", NULL},
     {"refused", core_refused, NULL, "Files in the group's directory that are no segments of this version.", NULL},
     {"in_flight", get_in_flight, NULL, "Requests open now.", NULL},

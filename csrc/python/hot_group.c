@@ -74,7 +74,7 @@ static core_group *group_of(CoreObject *core) {
 static tw_group_problem join(CoreObject *core, core_group *group, const char *dir, uint64_t unit) {
     tw_group_problem problem = tw_group_join(&group->group, dir, unit);
     if (problem != TW_GROUP_FINE) return problem;
-    problem = tw_group_share(&group->group, core->segment, core->bytes);
+    problem = tw_group_share(&group->group, core->segment, tw_segment_used(core->segment));
     if (problem != TW_GROUP_FINE) {
         const int saved = errno;
         tw_group_leave(&group->group);
@@ -131,6 +131,20 @@ PyObject *core_set_unit(PyObject *op, PyObject *unit) {
     if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
     if (group != NULL && group->joined) tw_store(&group->group.page->line[group->group.at].unit, value);
     Py_RETURN_NONE;
+}
+
+/* ---- label sets that come into use ---- */
+
+/* Once for each label set; where there is no room, at each request that would have been of it: room may come back. */
+static bool grow(void *of, size_t bytes) {
+    core_group *group = of;
+    if (group == NULL || !group->joined || bytes <= group->group.segment_bytes) return true;
+    if (tw_group_holds(&group->group, NULL) == TW_GROUP_LOST) (void)tw_group_find_again(&group->group, group->dir);
+    return tw_group_grow(&group->group, bytes) == TW_GROUP_FINE;
+}
+
+uint32_t core_label(CoreObject *core, const char *model, size_t model_len, const char *route, size_t route_len) {
+    return tw_segment_label_growing(core->segment, model, model_len, route, route_len, grow, core->group);
 }
 
 /* ---- looking around ---- */

@@ -6,9 +6,11 @@
  *                                who leaves and joins again, or becomes another program by exec(), has another file
  *
  * Nothing in the directory is believed: what is not a plain file of this user, of mode 0600, with one name and the
- * size it says, is not opened. Files are made O_EXCL and their blocks allocated at once, so that a full tmpfs is an
- * error here and never a SIGBUS later. Changes of who is in the group are made under flock() of the directory; the
- * token path reads words.
+ * size it says, is not opened. Files are made O_EXCL and their blocks allocated before they are mapped, so that a full
+ * tmpfs is an error here and never a SIGBUS later. A segment's file holds the label sets in use and grows with them; its
+ * readers map its whole future length at once and read no more than series_count says: what lies beyond the end of the
+ * file turns valid as it grows. Changes of who is in the group are made under flock() of the directory; the token path
+ * reads words.
  */
 #ifndef TAILWATCH_GROUP_H
 #define TAILWATCH_GROUP_H
@@ -66,7 +68,7 @@ typedef struct tw_group {
     uint64_t dir_dev, dir_ino; /* whose descriptor it is: a host that closes all of them may have given the number away */
     tw_group_page *page;  /* shared mapping, until the group is left */
     void *segment;        /* where its segment's file is mapped; NULL until it has one */
-    size_t segment_bytes;
+    size_t segment_bytes; /* of the file: whole pages */
     uint64_t segment_ino;
     char name[TW_GROUP_NAME]; /* of that file */
 } tw_group;
@@ -89,9 +91,14 @@ tw_group_problem tw_group_join(tw_group *group, const char *dir, uint64_t unit);
 /* Makes the file of this process's segment and maps it, zeroed. Once for each member. */
 tw_group_problem tw_group_segment(tw_group *group, size_t bytes);
 
-/* The same at an address whose memory (of whole pages, private to the process) becomes that file, with what it holds:
- * addresses of it stay what they were. The thread that writes to it must be the one that calls. */
+/* The same at an address whose first bytes (private to the process, rounded up to whole pages) become that file, with
+ * what they hold: addresses stay what they were. The thread that writes to it must be the one that calls. */
 tw_group_problem tw_group_share(tw_group *group, void *memory, size_t bytes);
+
+/* Lengthens the file to so many bytes, rounded up to whole pages: the memory that follows at the address given to
+ * tw_group_share, reserved by the caller and not written to yet, becomes its new pages. Nothing is done where they are
+ * enough already. Else than TW_GROUP_FINE: it is as it was. The thread that writes must be the one that calls. */
+tw_group_problem tw_group_grow(tw_group *group, size_t bytes);
 
 /* The reverse, before tw_group_leave: the memory is the process's own again, with what it holds (kept) or zeros. In a fork
  * child, whose writes would reach its parent's file, with zeros. 0 or ENOMEM, with which it is still shared. */
