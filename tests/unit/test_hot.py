@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import subprocess
 import sys
 import time
@@ -74,7 +75,7 @@ def test_memory_grows_with_the_label_sets_in_use(sets: int) -> None:
         core.stream(f"model {number}", "/", None, "", "").close()
         sizes.append(core.bytes)
     assert core.bytes == snapshots.take([core.address]).processes[0].bytes
-    steps = [later - earlier for earlier, later in zip(sizes, sizes[1:])]
+    steps = [later - earlier for earlier, later in itertools.pairwise(sizes)]
     assert steps == ([0] if sets == 2 else [steps[0]] * 4) and sizes[0] > make_core(sets=1).bytes
 
 
