@@ -121,6 +121,8 @@ static void segment_fill(tw_segment *g, const uint64_t *role, uint32_t max_label
     memcpy(h->role, role, sizeof h->role);
     h->created = tw_clock_pair_now();
     h->max_label_sets = max_label_sets;
+    h->pid_namespace = tw_process_namespace();
+    h->image = tw_process_image();
     tw_pause_init(&g->pause);
     for (int cause = 0; cause < TW_CAUSES; ++cause) tw_histogram_init(&g->pauses[cause]);
     tw_histogram_init(&g->queue_proxy);
@@ -181,6 +183,10 @@ void tw_segment_set_role(tw_segment *g, const char *role) {
     tw_words_set(g->lost[0].role, TW_ROLE_WORDS, role, strlen(role));
 }
 
+bool tw_segment_lives(const tw_segment *g) {
+    return tw_load(&g->header.ended) == 0 && tw_process_lives(tw_load(&g->header.pid), tw_load(&g->header.start_time));
+}
+
 bool tw_segment_valid(const tw_segment *g, size_t bytes) {
     if (g == NULL || bytes < sizeof(tw_segment)) return false;
     const tw_header *h = &g->header;
@@ -236,7 +242,8 @@ static bool fallback_equal(const tw_fallback *a, const tw_fallback *b) {
     return words_equal(a->shape, b->shape, TW_SHAPE_WORDS) && words_equal(a->reason, b->reason, TW_FALLBACK_REASON_WORDS);
 }
 
-void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len) {
+void tw_segment_fallbacks(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len,
+                          uint64_t times) {
     tw_fallback kind;
     fallback_name(&kind, shape, shape_len, reason, reason_len);
     uint64_t count = tw_load(&g->fallback_count), at = 0;
@@ -248,7 +255,11 @@ void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, con
         else fallback_name(slot, shape, shape_len, reason, reason_len);
         tw_store_release(&g->fallback_count, count + 1);
     }
-    tw_add(&slot->count, 1);
+    tw_add(&slot->count, times);
+}
+
+void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len) {
+    tw_segment_fallbacks(g, shape, shape_len, reason, reason_len, 1);
 }
 
 tw_second *tw_segment_second(tw_segment *g, uint64_t t_ns) {

@@ -121,6 +121,7 @@ static PyObject *core_rebind(PyObject *op, PyObject *args) {
     const char *role;
     if (!PyArg_ParseTuple(args, "sOO", &role, &route_of, &timed_send)) return NULL;
     tw_segment_set_role(self->segment, role);
+    core_place(self);
     frame_noting();
     self->route_of = Py_NewRef(route_of);
     self->timed_send = Py_NewRef(timed_send);
@@ -270,6 +271,7 @@ static PyMethodDef core_methods[] = {
     {"leave", core_leave, METH_NOARGS, "leave()\n--\n\nTake it back."},
     {"set_unit", core_set_unit, METH_O, "set_unit(unit, /)\n--\n\nWhat this member of a group works for from now on."},
     {"renew", core_renew, METH_NOARGS, "renew()\n--\n\nLook for members that came or went. Whether there may be any."},
+    {"fold", core_fold, METH_NOARGS, "fold()\n--\n\nFold what the dead of the group left into their tombstones, without the GIL. How many."},
     {"members", core_members, METH_NOARGS, "members()\n--\n\nAddresses of the others' segments, until the next renew()."},
     {"reset", core_reset, METH_NOARGS, "reset()\n--\n\nIn a fork child: forget what the parent measured."},
     {NULL, NULL, 0, NULL}};

@@ -126,6 +126,10 @@ typedef struct tw_header {
     uint64_t role[TW_ROLE_WORDS];   /* "api", "engine", ... */
     tw_clock_pair created;
     uint64_t max_label_sets;
+    uint64_t place;                 /* 1 + the process's index among those of its role; 0: it has none (yet) */
+    uint64_t pid_namespace;         /* tw_process_namespace(): in another one the pid says nothing */
+    uint64_t image;                 /* tw_process_image(): what a process measured before an exec() is of the dead */
+    uint64_t ended;                 /* not 0: its process writes here no more, though it may live */
 } tw_header;
 
 typedef struct tw_segment {
@@ -178,6 +182,9 @@ void tw_segment_reset(tw_segment *g);
 /* Another role from now on; cut to 31 bytes. Single writer. */
 void tw_segment_set_role(tw_segment *g, const char *role);
 
+/* Whether its process lives and writes to it. About 3 us. */
+bool tw_segment_lives(const tw_segment *g);
+
 /* Whether the magic, version, layout and size are ours, and bytes of it are enough for the label sets in use. For a
  * reader of somebody else's segment: a series_count above max_label_sets, or beyond those bytes, is refused. */
 bool tw_segment_valid(const tw_segment *g, size_t bytes);
@@ -199,6 +206,10 @@ uint32_t tw_segment_label_growing(tw_segment *g, const char *model, size_t model
 /* Counts a fallback of the fast SSE path: once more where shape and reason are known, else as a new kind, and as
  * ("other", "other") where there is no room. Texts are cleaned and cut as label names are. Not on the token path. */
 void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len);
+
+/* The same, so many times. */
+void tw_segment_fallbacks(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len,
+                          uint64_t times);
 
 /* Number of the source with this role, 1 .. TW_SOURCE_OTHER - 1, made if there is room; else TW_SOURCE_OTHER. */
 uint32_t tw_segment_source(tw_segment *g, const char *role);
