@@ -200,13 +200,11 @@ static void label(renderer *r, const char *name, const char *value) {
 
 static void label_process(renderer *r, uint32_t process) {
     const tw_snapshot_process *all = r->snapshot->process;
-    uint64_t index = 0;
-    for (uint32_t i = 0; i < process; i++) index += !strcmp(all[i].role, all[process].role);
     char text[TW_ROLE_WORDS * 8 + 24];
     size_t n = strlen(all[process].role);
     memcpy(text, all[process].role, n);
     text[n++] = '-';
-    n += format_count(text + n, index);
+    n += format_count(text + n, all[process].index);
     text[n] = '\0';
     label(r, "process", text);
 }

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -14,9 +15,11 @@
 #include "tailwatch/atomic.h"
 #include "tailwatch/clock.h"
 #include "tailwatch/process.h"
+#include "group_file.h"
 
 static const char PAGE[] = "page";
 static const char SEGMENT[] = ".seg";
+static const char GONE[] = ".gone";
 
 #define LOCK_TRIES 10
 #define LOCK_TURN_NS 2000000
@@ -128,7 +131,7 @@ static tw_group_problem map_file(int file, int protection, void **out, size_t *b
     return *out == MAP_FAILED ? system_problem() : TW_GROUP_FINE;
 }
 
-static tw_group_problem open_file(int dir, const char *name, bool to_write, void **out, size_t *bytes) {
+tw_group_problem tw_group_open_file(int dir, const char *name, bool to_write, void **out, size_t *bytes) {
     const int file = openat(dir, name, (to_write ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (file < 0) return system_problem();
     const tw_group_problem problem = map_file(file, to_write ? PROT_READ | PROT_WRITE : PROT_READ, out, bytes);
@@ -146,8 +149,7 @@ static tw_group_problem fill_file(int file, size_t bytes, void **out) {
     return map_file(file, PROT_READ | PROT_WRITE, out, &found);
 }
 
-/* A new file of that many zeros, mapped; none stays behind where that fails. */
-static tw_group_problem make_file(int dir, const char *name, size_t bytes, void **out) {
+tw_group_problem tw_group_make_file(int dir, const char *name, size_t bytes, void **out) {
     const int file = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0) return system_problem();
     const tw_group_problem problem = fill_file(file, bytes, out);
@@ -189,9 +191,9 @@ static tw_group_problem open_page(tw_group *group) {
     void *page = NULL;
     size_t bytes = 0;
     if (page_is_half_made(group->dir)) unlinkat(group->dir, PAGE, 0);
-    tw_group_problem problem = open_file(group->dir, PAGE, true, &page, &bytes);
+    tw_group_problem problem = tw_group_open_file(group->dir, PAGE, true, &page, &bytes);
     if (problem == TW_GROUP_SYSTEM && errno == ENOENT) {
-        problem = make_file(group->dir, PAGE, bytes = sizeof *group->page, &page);
+        problem = tw_group_make_file(group->dir, PAGE, bytes = sizeof *group->page, &page);
         if (problem == TW_GROUP_FINE) begin_page(page);
     }
     if (problem != TW_GROUP_FINE) return problem;
@@ -208,12 +210,24 @@ void tw_group_file(char *out, const tw_group_line *line) {
     snprintf(out, TW_GROUP_NAME, "%llu-%llu-%llu%s", pid, start_time, (unsigned long long)tw_load(&line->joined_ns), SEGMENT);
 }
 
+/* Reads digits, at most as many as 64 bits have, and what must follow them. NULL: it is not so. */
+static const char *number_then(const char *at, const char *then, uint64_t *out) {
+    const size_t digits = strspn(at, "0123456789"), len = strlen(then);
+    if (digits == 0 || digits > 20 || strncmp(at + digits, then, len) != 0) return NULL;
+    *out = strtoull(at, NULL, 10);
+    return at + digits + len;
+}
+
+bool tw_group_id_of(const char *name, tw_group_id *out) {
+    const char *at = number_then(name, "-", &out->pid);
+    if (at != NULL) at = number_then(at, "-", &out->start_time);
+    if (at != NULL) at = number_then(at, SEGMENT, &out->joined_ns);
+    return at != NULL && *at == '\0';
+}
+
 bool tw_group_names(const char *name, uint64_t pid, uint64_t start_time) {
-    char owner[TW_GROUP_NAME];
-    const int len = snprintf(owner, sizeof owner, "%llu-%llu-", (unsigned long long)pid, (unsigned long long)start_time);
-    if (strncmp(name, owner, (size_t)len) != 0) return false;
-    const size_t digits = strspn(name + len, "0123456789");
-    return digits > 0 && digits <= 20 && strcmp(name + len + digits, SEGMENT) == 0;
+    tw_group_id id;
+    return tw_group_id_of(name, &id) && id.pid == pid && id.start_time == start_time;
 }
 
 static bool has_segment(int dir, const tw_group_line *line) {
@@ -233,6 +247,7 @@ static bool was_ours(const tw_group_line *line) {
 static bool is_free(int dir, const tw_group_line *line) {
     const uint64_t pid = tw_load(&line->pid);
     if (pid == 0 || was_ours(line)) return true;
+    if (tw_load(&line->pid_namespace) != tw_process_namespace()) return false;
     return !tw_process_lives(pid, tw_load(&line->start_time)) && !has_segment(dir, line);
 }
 
@@ -242,6 +257,8 @@ static void take(tw_group *group, uint32_t at, uint64_t unit) {
     tw_store(&line->unit, unit);
     tw_store(&line->joined_ns, tw_now_ns());
     tw_store(&line->image, tw_process_image());
+    tw_store(&line->place, 0);
+    tw_store(&line->pid_namespace, tw_process_namespace());
     tw_store(&line->start_time, tw_process_start_time((uint64_t)getpid()));
     tw_store_release(&line->pid, (uint64_t)getpid());
     if (at >= tw_load(&group->page->lines)) tw_store_release(&group->page->lines, at + 1);
@@ -281,6 +298,52 @@ static tw_group_problem join_locked(tw_group *group, uint64_t unit) {
     return problem;
 }
 
+/* ---- indexes ---- */
+
+#define PLACES 256 /* more than there are lines */
+
+/* Upper bits: of the role (FNV-1a). Lower: 1 + the index. Roles that look alike here only leave an index out. */
+static uint64_t place_of(const char *role, uint32_t index) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (; *role != '\0'; role++) hash = (hash ^ (unsigned char)*role) * UINT64_C(0x100000001b3);
+    return hash << 16 | (index + 1);
+}
+
+static bool is_of_role(uint64_t place, const char *role) {
+    return place != 0 && place >> 16 == place_of(role, 0) >> 16 && (place & UINT16_MAX) <= PLACES;
+}
+
+static bool may_live(const tw_group_line *line) {
+    const uint64_t pid = tw_load_acquire(&line->pid);
+    if (pid == 0) return false;
+    return tw_load(&line->pid_namespace) != tw_process_namespace() || tw_process_lives(pid, tw_load(&line->start_time));
+}
+
+static uint32_t smallest_free(const tw_group *group, const char *role) {
+    bool used[PLACES + 1] = {false};
+    for (uint32_t at = 0; at < tw_group_lines(group); at++) {
+        const tw_group_line *line = &group->page->line[at];
+        const uint64_t place = tw_load(&line->place);
+        if (at != group->at && is_of_role(place, role) && may_live(line)) used[(place & UINT16_MAX) - 1] = true;
+    }
+    uint32_t index = 0;
+    while (used[index]) index++;
+    return index;
+}
+
+tw_group_problem tw_group_place(tw_group *group, const char *role, bool patient, uint32_t *index) {
+    tw_group_line *line = &group->page->line[group->at];
+    if (!is_of_role(tw_load(&line->place), role)) {
+        const int dir = dir_of(group);
+        const tw_group_problem problem = patient ? lock(dir) : flock(dir, LOCK_EX | LOCK_NB) == 0 ? TW_GROUP_FINE : TW_GROUP_BUSY;
+        if (problem != TW_GROUP_FINE) return problem;
+        tw_store(&line->place, place_of(role, smallest_free(group, role)));
+        flock(dir, LOCK_UN);
+    }
+    *index = (uint32_t)(tw_load(&line->place) & UINT16_MAX) - 1;
+    return TW_GROUP_FINE;
+}
+
 static tw_group_problem note_dir(tw_group *group) {
     struct stat s;
     if (fstat(group->dir, &s) != 0) return system_problem();
@@ -308,7 +371,7 @@ tw_group_problem tw_group_join(tw_group *group, const char *path, uint64_t unit)
 
 tw_group_problem tw_group_segment(tw_group *group, size_t bytes) {
     tw_group_file(group->name, &group->page->line[group->at]);
-    const tw_group_problem problem = make_file(group->dir, group->name, bytes, &group->segment);
+    const tw_group_problem problem = tw_group_make_file(group->dir, group->name, bytes, &group->segment);
     group->segment_bytes = problem == TW_GROUP_FINE ? bytes : 0;
     if (problem != TW_GROUP_FINE) group->segment = NULL;
     return problem;
@@ -328,7 +391,7 @@ static tw_group_problem map_over(int file, void *memory, size_t bytes, uint64_t 
 /* The file gets the content first, through a mapping elsewhere: at no instant is the address without it. */
 static tw_group_problem move_into_file(int dir, const char *name, void *memory, size_t bytes, uint64_t *ino) {
     void *copy;
-    tw_group_problem problem = make_file(dir, name, bytes, &copy);
+    tw_group_problem problem = tw_group_make_file(dir, name, bytes, &copy);
     if (problem != TW_GROUP_FINE) return problem;
     memcpy(copy, memory, bytes);
     munmap(copy, bytes);
@@ -339,13 +402,54 @@ static tw_group_problem move_into_file(int dir, const char *name, void *memory, 
     return problem;
 }
 
+static size_t whole_pages(size_t bytes) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (bytes + page - 1) / page * page;
+}
+
 tw_group_problem tw_group_share(tw_group *group, void *memory, size_t bytes) {
+    bytes = whole_pages(bytes);
     tw_group_file(group->name, &group->page->line[group->at]);
     const tw_group_problem problem = move_into_file(group->dir, group->name, memory, bytes, &group->segment_ino);
     if (problem != TW_GROUP_FINE) return problem;
     group->segment = memory;
     group->segment_bytes = bytes;
     return TW_GROUP_FINE;
+}
+
+/* A file that is longer already was lengthened by a call whose mapping failed. */
+static bool is_its_file(const tw_group *group, int file) {
+    struct stat s;
+    return check_file(file, &s) == TW_GROUP_FINE && (uint64_t)s.st_ino == group->segment_ino &&
+           (size_t)s.st_size >= group->segment_bytes;
+}
+
+static tw_group_problem append(const tw_group *group, int file, size_t more) {
+    const off_t end = (off_t)group->segment_bytes;
+    if (!is_its_file(group, file)) return TW_GROUP_FOREIGN;
+    const int failed = posix_fallocate(file, end, (off_t)more);
+    if (failed != 0) {
+        errno = failed;
+        return system_problem();
+    }
+    void *const at = (char *)group->segment + group->segment_bytes;
+    const void *mapped = mmap(at, more, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, end);
+    return mapped == MAP_FAILED ? system_problem() : TW_GROUP_FINE;
+}
+
+static int open_own_file(const tw_group *group) {
+    return openat(dir_of(group), group->name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+}
+
+tw_group_problem tw_group_grow(tw_group *group, size_t bytes) {
+    bytes = whole_pages(bytes);
+    if (bytes <= group->segment_bytes) return TW_GROUP_FINE;
+    const int file = open_own_file(group);
+    if (file < 0) return system_problem();
+    const tw_group_problem problem = append(group, file, bytes - group->segment_bytes);
+    close(file);
+    if (problem == TW_GROUP_FINE) group->segment_bytes = bytes;
+    return problem;
 }
 
 /* ---- memory of one's own again ---- */
@@ -357,12 +461,9 @@ static bool map_in_place(const tw_group *group, int flags, int file) {
 
 /* The same pages of the file, each of which becomes the process's own with its first write: needs no memory now. */
 static bool map_file_in_place(const tw_group *group) {
-    struct stat s;
-    const int file = openat(dir_of(group), group->name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const int file = open_own_file(group);
     if (file < 0) return false;
-    const bool same = check_file(file, &s) == TW_GROUP_FINE && (uint64_t)s.st_ino == group->segment_ino &&
-                      (size_t)s.st_size == group->segment_bytes;
-    const bool done = same && map_in_place(group, MAP_PRIVATE, file);
+    const bool done = is_its_file(group, file) && map_in_place(group, MAP_PRIVATE, file);
     close(file);
     return done;
 }
@@ -409,8 +510,12 @@ void tw_group_forget(tw_group *group) {
 }
 
 void tw_group_leave(tw_group *group) {
+    if (group->page != NULL && group->segment != NULL) unlinkat(dir_of(group), group->name, 0);
+    tw_group_part(group);
+}
+
+void tw_group_part(tw_group *group) {
     if (group->page == NULL) return;
-    if (group->segment != NULL) unlinkat(dir_of(group), group->name, 0);
     tw_group_tell(group, 0);
     tw_store_release(&group->page->line[group->at].pid, 0);
     tw_group_forget(group);
@@ -423,23 +528,24 @@ uint32_t tw_group_lines(const tw_group *group) {
     return said < TW_GROUP_LINES ? (uint32_t)said : TW_GROUP_LINES;
 }
 
-static bool is_segment(const char *name) {
-    const size_t len = strlen(name), end = sizeof SEGMENT - 1;
-    return len > end && len < TW_GROUP_NAME && strcmp(name + len - end, SEGMENT) == 0;
+static bool ends_in(const char *name, const char *suffix) {
+    const size_t len = strlen(name), end = strlen(suffix);
+    return len > end && len < TW_GROUP_NAME && strcmp(name + len - end, suffix) == 0;
 }
 
 static void visit_file(int dir, const char *name, tw_group_visit visit, void *to, uint64_t *refused) {
     void *bytes;
     size_t len;
     errno = 0;
-    if (open_file(dir, name, false, &bytes, &len) == TW_GROUP_FINE) {
+    if (tw_group_open_file(dir, name, false, &bytes, &len) == TW_GROUP_FINE) {
         if (!visit(to, name, bytes, len)) munmap(bytes, len);
     } else if (errno != ENOENT) { /* else it is gone meanwhile: its process ended */
         *refused += 1;
     }
 }
 
-tw_group_problem tw_group_each(int dir, tw_group_wanted wanted, tw_group_visit visit, void *to, uint64_t *refused) {
+static tw_group_problem each(int dir, const char *suffix, tw_group_wanted wanted, tw_group_visit visit, void *to,
+                             uint64_t *refused) {
     const int again = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = again < 0 ? NULL : fdopendir(again);
     if (entries == NULL) {
@@ -448,8 +554,16 @@ tw_group_problem tw_group_each(int dir, tw_group_wanted wanted, tw_group_visit v
         return problem;
     }
     for (const struct dirent *entry; (entry = readdir(entries)) != NULL;)
-        if (is_segment(entry->d_name) && (wanted == NULL || wanted(to, entry->d_name)))
+        if (ends_in(entry->d_name, suffix) && (wanted == NULL || wanted(to, entry->d_name)))
             visit_file(dir, entry->d_name, visit, to, refused);
     closedir(entries);
     return TW_GROUP_FINE;
+}
+
+tw_group_problem tw_group_each(int dir, tw_group_wanted wanted, tw_group_visit visit, void *to, uint64_t *refused) {
+    return each(dir, SEGMENT, wanted, visit, to, refused);
+}
+
+tw_group_problem tw_group_each_gone(int dir, tw_group_wanted wanted, tw_group_visit visit, void *to, uint64_t *refused) {
+    return each(dir, GONE, wanted, visit, to, refused);
 }

@@ -116,6 +116,7 @@ static void process_sum(tw_snapshot_process *to, const tw_snapshot_process *from
     to->pauses_lost += from->pauses_lost;
     to->bytes += from->bytes;
     if (from->last_stop_ns > to->last_stop_ns) to->last_stop_ns = from->last_stop_ns;
+    to->lives |= from->lives;
 }
 
 /* One process keeps its name; several become "*". */
@@ -125,6 +126,7 @@ static void processes_sum(tw_snapshot_process *to, const tw_snapshot *s) {
     if (s->process_count != 1) return;
     memcpy(to->role, s->process[0].role, sizeof to->role);
     to->pid = s->process[0].pid;
+    to->index = s->process[0].index;
 }
 
 /* Totals only: the histograms follow one by one. Seconds and slow records are s's own. */

@@ -13,6 +13,13 @@
 
 #define HALF_MADE_NS (10 * TW_NS_PER_SECOND)
 
+/* The segment is mapped in the length it may grow to, however much of that its file holds by now. NULL: it cannot be;
+ * bytes of it stay mapped then. */
+static const tw_segment *map_whole(const tw_segment *segment, size_t bytes, size_t whole_bytes) {
+    void *const whole = mremap((void *)(uintptr_t)segment, bytes, whole_bytes, MREMAP_MAYMOVE);
+    return whole == MAP_FAILED ? NULL : whole;
+}
+
 static void unmap(tw_member *member) {
     munmap((void *)(uintptr_t)member->segment, member->bytes);
     member->segment = NULL;
@@ -78,19 +85,34 @@ static void note_refused(tw_members *members, const struct stat *s) {
 
 /* ---- the list ---- */
 
-static bool keep(renewal *r, const char *name, const void *bytes, size_t len) {
-    tw_members *members = r->members;
-    const tw_segment *segment = bytes;
-    if (members->n == TW_MEMBERS || !tw_segment_valid(segment, len) || !is_named_after_its_owner(segment, name)) {
-        r->refused++;
-        return false;
-    }
-    tw_member *member = &members->member[members->n++];
+static bool refuse(renewal *r) {
+    r->refused++;
+    return false;
+}
+
+static tw_member *add(renewal *r, const char *name, const tw_segment *segment, size_t bytes) {
+    tw_member *member = &r->members->member[r->members->n++];
+    memset(member, 0, sizeof *member);
     member->segment = segment;
-    member->bytes = len;
+    member->bytes = bytes;
     member->dev = (uint64_t)r->file.st_dev;
     member->ino = (uint64_t)r->file.st_ino;
     snprintf(member->name, sizeof member->name, "%s", name);
+    return member;
+}
+
+static bool keep_segment(renewal *r, const char *name, const tw_segment *segment, size_t len) {
+    if (r->members->n == TW_MEMBERS || !tw_segment_valid(segment, len) || !is_named_after_its_owner(segment, name)) return refuse(r);
+    const size_t whole_bytes = tw_load(&segment->header.bytes);
+    const tw_segment *whole = map_whole(segment, len, whole_bytes);
+    if (whole == NULL) return refuse(r);
+    return tw_group_id_of(name, &add(r, name, whole, whole_bytes)->id);
+}
+
+static bool keep_tombstone(renewal *r, const char *name, const void *bytes, size_t len) {
+    const tw_tombstone_list *list = r->members->n < TW_MEMBERS ? tw_tombstone_of(bytes, len, name) : NULL;
+    if (list == NULL) return refuse(r);
+    add(r, name, bytes, len)->list = list;
     return true;
 }
 
@@ -100,6 +122,11 @@ static void settle(renewal *r) {
     r->pending = false;
 }
 
+/* Whether the file still holds what it says is in use: beyond its end reading is death. */
+static bool is_backed(const tw_member *member, const struct stat *s) {
+    return (size_t)s->st_size >= tw_segment_used(member->segment);
+}
+
 /* Whether the file is to be mapped: it is not, where it is already. */
 static bool wanted(void *to, const char *name) {
     renewal *r = to;
@@ -107,7 +134,7 @@ static bool wanted(void *to, const char *name) {
     if (r->except != NULL && strcmp(name, r->except) == 0) return false;
     if (fstatat(r->dir, name, &r->file, AT_SYMLINK_NOFOLLOW) != 0) return false; /* gone meanwhile */
     const tw_member *known = find(r->members, r->before, name);
-    if (known != NULL && known->ino == (uint64_t)r->file.st_ino && known->dev == (uint64_t)r->file.st_dev) {
+    if (known != NULL && known->ino == (uint64_t)r->file.st_ino && known->dev == (uint64_t)r->file.st_dev && is_backed(known, &r->file)) {
         r->seen[known - r->members->member] = true;
         return false;
     }
@@ -120,7 +147,9 @@ static bool wanted(void *to, const char *name) {
     return true;
 }
 
-static bool visit(void *to, const char *name, const void *bytes, size_t len) { return keep(to, name, bytes, len); }
+static bool visit(void *to, const char *name, const void *bytes, size_t len) { return keep_segment(to, name, bytes, len); }
+
+static bool visit_gone(void *to, const char *name, const void *bytes, size_t len) { return keep_tombstone(to, name, bytes, len); }
 
 static void drop_gone(renewal *r) {
     tw_members *members = r->members;
@@ -132,12 +161,41 @@ static void drop_gone(renewal *r) {
     members->n = kept;
 }
 
+static const tw_member *tombstone_of(const tw_members *members, const tw_segment *segment) {
+    char name[TW_GROUP_NAME];
+    tw_tombstone_name(name, segment->header.role, tw_tombstone_index(segment));
+    const tw_member *member = find(members, members->n, name);
+    return member != NULL && member->list != NULL ? member : NULL;
+}
+
+/* Who folded it died before it removed the file. */
+static void drop_folded(tw_members *members) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < members->n; i++) {
+        tw_member *member = &members->member[i];
+        const tw_member *tombstone = member->list == NULL ? tombstone_of(members, member->segment) : NULL;
+        if (tombstone != NULL && tw_tombstone_holds(tombstone->list, &member->id)) unmap(member);
+        else members->member[kept++] = *member;
+    }
+    members->n = kept;
+}
+
+/* The order of the two looks is fold.h's. */
+static tw_group_problem look(renewal *r) {
+    const tw_group_problem problem = tw_group_each(r->dir, wanted, visit, r, &r->refused);
+    settle(r);
+    if (problem != TW_GROUP_FINE) return problem;
+    const tw_group_problem of_the_gone = tw_group_each_gone(r->dir, wanted, visit_gone, r, &r->refused);
+    settle(r);
+    return of_the_gone;
+}
+
 tw_group_problem tw_members_renew(tw_members *members, int dir, const char *except) {
     renewal r = {.members = members, .dir = dir, .except = except, .before = members->n};
-    const tw_group_problem problem = tw_group_each(dir, wanted, visit, &r, &r.refused);
+    const tw_group_problem problem = look(&r);
     if (problem != TW_GROUP_FINE) return problem;
-    settle(&r);
     drop_gone(&r);
+    drop_folded(members);
     members->refused = r.refused;
     return TW_GROUP_FINE;
 }

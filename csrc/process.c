@@ -1,9 +1,12 @@
 #include "tailwatch/process.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static size_t read_file(const char *path, char *out, size_t room) {
@@ -38,15 +41,48 @@ static const char *next_field(const char *at) {
     return at == NULL ? NULL : at + 1;
 }
 
-uint64_t tw_process_start_time(uint64_t pid) {
+static uint64_t number(const char *at) {
+    uint64_t n = 0;
+    for (; at != NULL && *at >= '0' && *at <= '9'; at++) n = n * 10 + (uint64_t)(*at - '0');
+    return n;
+}
+
+typedef struct process_state {
+    bool zombie;          /* its first thread has ended */
+    uint64_t threads, start_time;
+} process_state;
+
+/* false: it cannot be told. */
+static bool state_of(uint64_t pid, process_state *out) {
     char path[40], line[1024];
     stat_path(path, pid);
     const char *at = read_file(path, line, sizeof line) > 0 ? after_command(line) : NULL;
-    if (at == NULL || *at == 'Z' || *at == 'X') return 0;
-    for (int field = 3; field < 22; field++) at = next_field(at);
-    uint64_t ticks = 0;
-    for (; at != NULL && *at >= '0' && *at <= '9'; at++) ticks = ticks * 10 + (uint64_t)(*at - '0');
-    return ticks;
+    if (at == NULL) return false;
+    out->zombie = *at == 'Z' || *at == 'X';
+    for (int field = 3; field < 20; field++) at = next_field(at);
+    out->threads = number(at);
+    for (int field = 20; field < 22; field++) at = next_field(at);
+    out->start_time = number(at);
+    return at != NULL;
+}
+
+uint64_t tw_process_start_time(uint64_t pid) {
+    process_state state;
+    return state_of(pid, &state) && !state.zombie ? state.start_time : 0;
+}
+
+/* Where /proc hides processes, or no file can be opened, the signal that is none still says whether there is one. */
+bool tw_process_ended(uint64_t pid, uint64_t start_time) {
+    process_state state;
+    if (pid == 0 || pid > INT32_MAX) return false;
+    if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) return true;
+    if (start_time == 0 || !state_of(pid, &state) || state.start_time == 0) return false;
+    return state.start_time != start_time || (state.zombie && state.threads <= 1);
+}
+
+uint64_t tw_process_namespace(void) {
+    struct stat s;
+    return stat("/proc/self/ns/pid", &s) == 0 ? (uint64_t)s.st_ino : 0;
 }
 
 bool tw_process_lives(uint64_t pid, uint64_t start_time) {

@@ -88,6 +88,11 @@ size_t tw_segment_bytes(uint32_t max_label_sets) {
     return sizeof(tw_segment) + max_label_sets * sizeof(tw_series);
 }
 
+size_t tw_segment_used(const tw_segment *g) {
+    const uint64_t sets = tw_load_acquire(&g->series_count), most = g->header.max_label_sets;
+    return sizeof(tw_segment) + (sets < most ? sets : most) * sizeof(tw_series);
+}
+
 static tw_series *series_at(const tw_segment *g, uint64_t i) { return (tw_series *)(uintptr_t)(g + 1) + i; }
 
 tw_series *tw_segment_series(const tw_segment *g, uint32_t i) { return series_at(g, i); }
@@ -116,6 +121,8 @@ static void segment_fill(tw_segment *g, const uint64_t *role, uint32_t max_label
     memcpy(h->role, role, sizeof h->role);
     h->created = tw_clock_pair_now();
     h->max_label_sets = max_label_sets;
+    h->pid_namespace = tw_process_namespace();
+    h->image = tw_process_image();
     tw_pause_init(&g->pause);
     for (int cause = 0; cause < TW_CAUSES; ++cause) tw_histogram_init(&g->pauses[cause]);
     tw_histogram_init(&g->queue_proxy);
@@ -176,13 +183,17 @@ void tw_segment_set_role(tw_segment *g, const char *role) {
     tw_words_set(g->lost[0].role, TW_ROLE_WORDS, role, strlen(role));
 }
 
+bool tw_segment_lives(const tw_segment *g) {
+    return tw_load(&g->header.ended) == 0 && tw_process_lives(tw_load(&g->header.pid), tw_load(&g->header.start_time));
+}
+
 bool tw_segment_valid(const tw_segment *g, size_t bytes) {
     if (g == NULL || bytes < sizeof(tw_segment)) return false;
     const tw_header *h = &g->header;
     if (tw_load_acquire(&h->magic) != TW_SEGMENT_MAGIC || h->version != TW_SEGMENT_VERSION) return false;
     if (h->layout_hash != tw_layout_hash() || h->max_label_sets > TW_LABEL_SETS_LIMIT) return false;
     size_t expected = tw_segment_bytes((uint32_t)h->max_label_sets);
-    return expected != 0 && h->bytes == expected && bytes >= expected && tw_load(&g->series_count) <= h->max_label_sets;
+    return expected != 0 && h->bytes == expected && tw_load(&g->series_count) <= h->max_label_sets && bytes >= tw_segment_used(g);
 }
 
 /* ---- what is written into it ---- */
@@ -199,7 +210,8 @@ uint32_t tw_segment_source(tw_segment *g, const char *role) {
     return TW_SOURCE_OTHER;
 }
 
-uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, const char *route, size_t route_len) {
+uint32_t tw_segment_label_growing(tw_segment *g, const char *model, size_t model_len, const char *route,
+                                  size_t route_len, tw_segment_grow grow, void *of) {
     tw_name names[2];
     name_set(&names[0], model, model_len);
     name_set(&names[1], route, route_len);
@@ -208,13 +220,17 @@ uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, co
         const tw_series *series = series_at(g, i);
         if (name_equal(&series->model, &names[0]) && name_equal(&series->route, &names[1])) return (uint32_t)i;
     }
-    if (count >= g->header.max_label_sets) {
+    if (count >= g->header.max_label_sets || (grow != NULL && !grow(of, tw_segment_used(g) + sizeof(tw_series)))) {
         tw_add(&g->label_overflow, 1);
         return 0;
     }
     series_init(series_at(g, count), &names[0], &names[1]);
     tw_store_release(&g->series_count, count + 1);
     return (uint32_t)count;
+}
+
+uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, const char *route, size_t route_len) {
+    return tw_segment_label_growing(g, model, model_len, route, route_len, NULL, NULL);
 }
 
 static void fallback_name(tw_fallback *kind, const char *shape, size_t shape_len, const char *reason, size_t reason_len) {
@@ -226,7 +242,8 @@ static bool fallback_equal(const tw_fallback *a, const tw_fallback *b) {
     return words_equal(a->shape, b->shape, TW_SHAPE_WORDS) && words_equal(a->reason, b->reason, TW_FALLBACK_REASON_WORDS);
 }
 
-void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len) {
+void tw_segment_fallbacks(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len,
+                          uint64_t times) {
     tw_fallback kind;
     fallback_name(&kind, shape, shape_len, reason, reason_len);
     uint64_t count = tw_load(&g->fallback_count), at = 0;
@@ -238,7 +255,11 @@ void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, con
         else fallback_name(slot, shape, shape_len, reason, reason_len);
         tw_store_release(&g->fallback_count, count + 1);
     }
-    tw_add(&slot->count, 1);
+    tw_add(&slot->count, times);
+}
+
+void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len) {
+    tw_segment_fallbacks(g, shape, shape_len, reason, reason_len, 1);
 }
 
 tw_second *tw_segment_second(tw_segment *g, uint64_t t_ns) {

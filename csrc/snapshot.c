@@ -141,7 +141,7 @@ static int gaps_keep(tw_snapshot_series *to, const tw_series *from) {
 
 /* ---- whose numbers ---- */
 
-static bool lives(const tw_segment *g) { return tw_process_lives(tw_load(&g->header.pid), tw_load(&g->header.start_time)); }
+static bool lives(const tw_segment *g) { return tw_segment_lives(g); }
 
 /* ---- label sets ---- */
 
@@ -169,11 +169,10 @@ static bool series_used(const tw_series *series) {
     return any != 0;
 }
 
-/* The label sets of a segment in which anything was recorded, at most room: another process writes what it says. */
-static size_t sources_of(const tw_segment *g, size_t room, source *out) {
+/* Those of a segment's first label sets in which anything was recorded. */
+static size_t sources_of(const tw_segment *g, size_t sets, source *out) {
     size_t n = 0;
-    uint64_t count = tw_load_acquire(&g->series_count);
-    for (uint32_t i = 0; i < count && i < room; i++) {
+    for (uint32_t i = 0; i < sets; i++) {
         const tw_series *series = tw_segment_series(g, i);
         if (!series_used(series)) continue;
         tw_words_get(series->model.word, TW_NAME_WORDS, out[n].model);
@@ -211,8 +210,9 @@ static int series_merge(tw_snapshot *s, const source *sources, size_t n) {
     return error;
 }
 
+/* Those in use: beyond them there may be no memory. */
 static size_t sets_of(const tw_segment *g) {
-    const uint64_t sets = tw_load(&g->header.max_label_sets);
+    const uint64_t sets = tw_load_acquire(&g->series_count);
     return sets < TW_LABEL_SETS_LIMIT ? sets : TW_LABEL_SETS_LIMIT;
 }
 
@@ -450,11 +450,13 @@ static int fallbacks_take(tw_snapshot *s, const tw_segment *const *segments, siz
 
 /* A pause that was open when its process was killed went on for nobody knows how long: it counts as not begun. */
 static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t taken_ns) {
-    const uint64_t now_ns = lives(g) ? taken_ns : 0;
+    to->lives = lives(g);
+    const uint64_t now_ns = to->lives ? taken_ns : 0;
+    to->index = tw_load(&g->header.place) - 1;
     tw_words_get(g->header.role, TW_ROLE_WORDS, to->role);
     to->pid = g->header.pid;
     to->created_ns = g->header.created.monotonic_ns;
-    to->bytes = g->header.bytes;
+    to->bytes = tw_segment_used(g);
     to->last_stop_ns = tw_load(&g->pause.last_stop_ns);
     to->pauses_lost = tw_load(&g->pause.lost);
     words_load(to->pause, g->pause.totals, sizeof to->pause);
@@ -466,11 +468,67 @@ static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t t
     return error;
 }
 
-/* Whoever takes the snapshot: a process's index is its place among those of its role, the oldest first. */
+/* The oldest first. */
 static int process_compare(const void *left, const void *right) {
     const tw_snapshot_process *a = left, *b = right;
     if (a->created_ns != b->created_ns) return a->created_ns < b->created_ns ? -1 : 1;
     return (a->pid > b->pid) - (a->pid < b->pid);
+}
+
+#define NO_INDEX UINT64_MAX /* of a process that has joined no group, until it gets the next that is free */
+
+static tw_snapshot_process *process_named(tw_snapshot_process *all, uint32_t n, const char *role, uint64_t index) {
+    for (uint32_t i = 0; i < n; i++)
+        if (all[i].index == index && strcmp(all[i].role, role) == 0) return &all[i];
+    return NULL;
+}
+
+static void totals_join(tw_pause_totals *to, const tw_pause_totals *from) {
+    const uint64_t max_ns = to->max_ns > from->max_ns ? to->max_ns : from->max_ns;
+    words_add(to, from, sizeof *to);
+    to->max_ns = max_ns;
+}
+
+static void counts_join(tw_counts **to, tw_counts *from) {
+    if (*to && from) tw_counts_add(*to, from);
+    else if (from) *to = from;
+    if (*to != from) tw_free(from);
+}
+
+/* from had the same name; what is allocated of it is to's, or freed. The living one gives the pid. */
+static void process_join(tw_snapshot_process *to, tw_snapshot_process *from) {
+    for (int cause = 0; cause < TW_CAUSES; cause++) {
+        totals_join(&to->pause[cause], &from->pause[cause]);
+        counts_join(&to->pauses[cause], from->pauses[cause]);
+    }
+    words_add(to->pause_ns, from->pause_ns, sizeof to->pause_ns);
+    if (from->pid != 0 && (from->lives || !to->lives)) to->pid = from->pid;
+    to->lives |= from->lives;
+    to->pauses_lost += from->pauses_lost;
+    to->bytes += from->bytes;
+    if (from->last_stop_ns > to->last_stop_ns) to->last_stop_ns = from->last_stop_ns;
+}
+
+/* The living and the dead of one name become one. */
+static void processes_join(tw_snapshot *s) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < s->process_count; i++) {
+        tw_snapshot_process one = s->process[i];
+        tw_snapshot_process *same = one.index == NO_INDEX ? NULL : process_named(s->process, kept, one.role, one.index);
+        if (same) process_join(same, &one);
+        else s->process[kept++] = one;
+    }
+    s->process_count = kept;
+}
+
+static void processes_number(tw_snapshot *s) {
+    for (uint32_t i = 0; i < s->process_count; i++) {
+        tw_snapshot_process *one = &s->process[i];
+        if (one->index != NO_INDEX) continue;
+        uint64_t index = 0;
+        while (process_named(s->process, s->process_count, one->role, index)) index++;
+        one->index = index;
+    }
 }
 
 static int processes_take(tw_snapshot *s, const tw_segment *const *segments, size_t n) {
@@ -480,8 +538,11 @@ static int processes_take(tw_snapshot *s, const tw_segment *const *segments, siz
     int error = 0;
     for (size_t i = 0; i < n && !error; i++)
         error = process_take(&s->process[i], segments[i], s->taken.monotonic_ns);
+    if (error) return error;
     qsort(s->process, n, sizeof *s->process, process_compare);
-    return error;
+    processes_join(s);
+    processes_number(s);
+    return 0;
 }
 
 static int waits_add(tw_snapshot *s, const tw_segment *g) {
@@ -626,7 +687,7 @@ static int series_subtract(tw_snapshot *out, const tw_snapshot *later, const tw_
 
 static const tw_snapshot_process *process_find(const tw_snapshot *s, const tw_snapshot_process *like) {
     for (uint32_t i = 0; i < s->process_count; i++)
-        if (s->process[i].pid == like->pid && strcmp(s->process[i].role, like->role) == 0) return &s->process[i];
+        if (s->process[i].index == like->index && strcmp(s->process[i].role, like->role) == 0) return &s->process[i];
     return NULL;
 }
 

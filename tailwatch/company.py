@@ -51,8 +51,8 @@ class Company:
                 self._join()
 
     def leave(self) -> list[str]:
-        """Take the file out of the directory; the numbers stay this process's own. Returns why that was not done, a
-        sentence, or nothing."""
+        """Stop sharing: the group goes on counting what was measured until now, as it does for the dead, and the numbers
+        stay this process's own too. Returns why that was not done, a sentence, or nothing."""
         with self._lock:
             self._role = ""
             try:
@@ -62,7 +62,7 @@ class Company:
         return []
 
     def renew(self) -> None:
-        """See who came and went. Called once a second, by the daemon."""
+        """See who came and went, and fold a few of the dead. Called once a second, by the daemon."""
         if not self._role or not self._lock.acquire(blocking=False):  # a snapshot is being taken: next time
             return
         try:
@@ -72,6 +72,7 @@ class Company:
                 self._join()
         finally:
             self._lock.release()
+        self._core.fold()  # outside the lock, and without the GIL: it copies megabytes, and nobody waits for it
 
     def after_fork(self) -> None:
         """In a child: the core has let go of the parent's file."""

@@ -231,13 +231,15 @@ class GC:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process. paused: seconds by cause, an open pause included. lost: pauses that never reported an end.
-    bytes: memory of its segment."""
+    """One process, and the dead that had its name before. index: among those of its role, for life. pid: 0 where
+    nobody knows it any more. lives: False where all are dead. paused: seconds by cause, an open pause included. lost:
+    pauses that never reported an end. bytes: memory of its segment, and of those of the dead."""
 
     role: str
     index: int
     name: str
     pid: int
+    lives: bool
     paused: dict[str, float]
     lost: int
     bytes: int
@@ -561,13 +563,7 @@ class Snapshot(_Frozen):
     @cached_property
     def processes(self) -> list[Process]:
         """The processes; a window of the past has one, "*" where there were several."""
-        seen: dict[str, int] = {}
-        out = []
-        for process in self._processes():
-            role = _text(process.role)
-            index = seen[role] = seen.get(role, -1) + 1
-            out.append(_process(process, role, index))
-        return out
+        return [_process(process, _text(process.role)) for process in self._processes()]
 
     @cached_property
     def paused(self) -> dict[str, float]:
@@ -711,12 +707,13 @@ def _octave_dict(octave: Octave) -> dict[str, Any]:
     return {**asdict(octave), "upper": octave.upper if math.isfinite(octave.upper) else None}
 
 
-def _process(process: Any, role: str, index: int) -> Process:
+def _process(process: Any, role: str) -> Process:
     return Process(
         role=role,
-        index=index,
-        name=role if role == "*" else f"{role}-{index}",
+        index=process.index,
+        name=role if role == "*" else f"{role}-{process.index}",
         pid=process.pid,
+        lives=bool(process.lives),
         paused=_seconds_by_cause(process.pause_ns),
         lost=process.pauses_lost,
         bytes=process.bytes,

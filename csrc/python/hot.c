@@ -36,7 +36,6 @@ static int make_segment(CoreObject *self, const char *role, unsigned sets, const
     if (failed == ENOMEM) PyErr_NoMemory();
     else if (failed) PyErr_Format(PyExc_ValueError, "max_label_sets: expected 1 to %d, found %u", TW_LABEL_SETS_LIMIT, sets);
     if (failed) return -1;
-    self->bytes = tw_segment_bytes(sets);
     return 0;
 }
 
@@ -124,6 +123,7 @@ static PyObject *core_rebind(PyObject *op, PyObject *args) {
     const char *role;
     if (!PyArg_ParseTuple(args, "sOO", &role, &route_of, &timed_send)) return NULL;
     tw_segment_set_role(self->segment, role);
+    core_place(self);
     frame_noting();
     self->route_of = Py_NewRef(route_of);
     self->timed_send = Py_NewRef(timed_send);
@@ -246,7 +246,7 @@ static PyObject *core_reset(PyObject *op, PyObject *unused) {
 }
 
 static PyObject *get_address(PyObject *op, void *unused) { (void)unused; return PyLong_FromVoidPtr(((CoreObject *)op)->segment); }
-static PyObject *get_bytes(PyObject *op, void *unused) { (void)unused; return PyLong_FromSize_t(((CoreObject *)op)->bytes); }
+static PyObject *get_bytes(PyObject *op, void *unused) { (void)unused; return PyLong_FromSize_t(tw_segment_used(((CoreObject *)op)->segment)); }
 static PyObject *get_in_flight(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_load(&((CoreObject *)op)->segment->in_flight)); }
 static PyObject *get_opened(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_load(&((CoreObject *)op)->segment->opened)); }
 
@@ -273,12 +273,13 @@ static PyMethodDef core_methods[] = {
     {"leave", core_leave, METH_NOARGS, "leave()\n--\n\nTake it back."},
     {"set_unit", core_set_unit, METH_O, "set_unit(unit, /)\n--\n\nWhat this member of a group works for from now on."},
     {"renew", core_renew, METH_NOARGS, "renew()\n--\n\nLook for members that came or went. Whether there may be any."},
+    {"fold", core_fold, METH_NOARGS, "fold()\n--\n\nFold what the dead of the group left into their tombstones, without the GIL. How many."},
     {"members", core_members, METH_NOARGS, "members()\n--\n\nAddresses of the others' segments, until the next renew()."},
     {"reset", core_reset, METH_NOARGS, "reset()\n--\n\nIn a fork child: forget what the parent measured."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef core_getters[] = {
     {"address", get_address, NULL, "Address of the segment, for tailwatch._cold.", NULL},
-    {"bytes", get_bytes, NULL, "Memory of the segment.", NULL},
+    {"bytes", get_bytes, NULL, "Memory of the segment: what its label sets in use take.", NULL},
     {"joined", core_joined, NULL, "Whether it is in a group.", NULL},
     {"refused", core_refused, NULL, "Files in the group's directory that are no segments of this version.", NULL},
     {"in_flight", get_in_flight, NULL, "Requests open now.", NULL},

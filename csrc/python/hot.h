@@ -35,7 +35,6 @@ typedef struct core_group core_group;
 typedef struct CoreObject {
     PyObject_HEAD
     tw_segment *segment;      /* mapped for as long as the process lives */
-    size_t bytes;
     tw_keys keys;
     PyTypeObject *stream_type, *send_type;
     PyObject *route_of, *timed_send, *streamed;
@@ -89,6 +88,8 @@ struct SendObject {
 extern PyType_Spec tw_core_spec, tw_stream_spec, tw_send_spec;
 
 /* core */
+/* Number of the label set with these names, as tw_segment_label_growing says; a group's file grows with it. */
+uint32_t core_label(CoreObject *core, const char *model, size_t model_len, const char *route, size_t route_len);
 static inline tw_segment *core_segment(const CoreObject *core) { return core->segment; }
 /* Says to the group when this process last stood still, or that it does. */
 static inline void core_tell(CoreObject *core) { tw_store(core->stop, tw_load(&core->segment->pause.last_stop_ns)); }

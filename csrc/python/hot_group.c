@@ -6,9 +6,13 @@
 #include "hot_group.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
+
+#include "tailwatch/fold.h"
 
 /* ---- the mark that a fork wipes out ---- */
 
@@ -66,15 +70,37 @@ PyObject *core_joined(PyObject *op, void *unused) {
 static core_group *group_of(CoreObject *core) {
     if (core->group == NULL) {
         core->group = PyMem_Calloc(1, sizeof *core->group);
-        if (core->group != NULL) core->group->group.dir = -1;
+        if (core->group != NULL) core->group->group.dir = core->group->folding = -1;
     }
     return core->group;
+}
+
+/* The group counts what this process left there when it left: it begins anew. */
+static void forget_what_is_there(CoreObject *core, const core_group *group) {
+    if (group->left_ino != 0 && group->left_dev == group->group.dir_dev && group->left_ino == group->group.dir_ino)
+        core_reborn(core);
+}
+
+static tw_group_problem place(CoreObject *core, core_group *group, bool patient) {
+    char role[TW_ROLE_WORDS * 8];
+    uint32_t index;
+    tw_words_get(core->segment->header.role, TW_ROLE_WORDS, role);
+    const tw_group_problem problem = tw_group_place(&group->group, role, patient, &index);
+    group->unplaced = problem != TW_GROUP_FINE;
+    if (!group->unplaced) tw_store(&core->segment->header.place, index + UINT64_C(1));
+    return problem;
+}
+
+void core_place(CoreObject *core) {
+    if (core->group != NULL && core->group->joined) (void)place(core, core->group, false);
 }
 
 static tw_group_problem join(CoreObject *core, core_group *group, const char *dir, uint64_t unit) {
     tw_group_problem problem = tw_group_join(&group->group, dir, unit);
     if (problem != TW_GROUP_FINE) return problem;
-    problem = tw_group_share(&group->group, core->segment, core->bytes);
+    forget_what_is_there(core, group);
+    problem = place(core, group, true);
+    if (problem == TW_GROUP_FINE) problem = tw_group_share(&group->group, core->segment, tw_segment_used(core->segment));
     if (problem != TW_GROUP_FINE) {
         const int saved = errno;
         tw_group_leave(&group->group);
@@ -105,22 +131,63 @@ PyObject *core_join(PyObject *op, PyObject *args) {
     return PyUnicode_FromString(problem == TW_GROUP_SYSTEM ? strerror(saved) : tw_group_problem_text(problem));
 }
 
-/* The numbers stay, in memory of this process's own. */
+/* The numbers stay, in memory of this process's own, and in the file as they are now: it counts as that of the dead. */
 static int leave(CoreObject *core) {
     core_group *group = core->group;
     if (group == NULL || !group->joined) return 0;
     if (tw_group_holds(&group->group, NULL) == TW_GROUP_LOST) (void)tw_group_find_again(&group->group, group->dir);
     if (tw_group_unshare(&group->group, true) != 0) return ENOMEM;
+    const bool removed = tw_group_holds(&group->group, NULL) == TW_GROUP_REMOVED; /* what was there is nowhere else */
+    group->left_dev = removed ? 0 : group->group.dir_dev;
+    group->left_ino = removed ? 0 : group->group.dir_ino;
     core->stop = &core->own_stop;
     group->joined = false;
     forget_members(group);
-    tw_group_leave(&group->group);
+    tw_store(&core->segment->header.ended, 0); /* the page is the process's own from this write on, */
+    tw_fold_end(&group->group);                /* so that this one does not reach it */
+    tw_group_part(&group->group);
     return 0;
 }
 
-PyObject *core_leave(PyObject *op, PyObject *unused) {
+/* ---- what the dead leave behind ---- */
+
+#define FOLDS 4 /* a turn */
+
+/* A descriptor of its own, so that its lock is not that of a join on another thread. A child that is forked meanwhile
+ * closes it. */
+static uint32_t fold(core_group *group, int dir) {
+    uint32_t folded;
+    group->folding = dir;
+    Py_BEGIN_ALLOW_THREADS
+    folded = tw_fold(dir, FOLDS);
+    Py_END_ALLOW_THREADS
+    if (group->folding == dir) close(dir);
+    group->folding = -1;
+    return folded;
+}
+
+static int another_descriptor(const core_group *group) {
+    if (tw_group_holds(&group->group, NULL) != TW_GROUP_HELD) return -1;
+    return openat(group->group.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+/* fold() -> how many. One thread at a time. */
+PyObject *core_fold(PyObject *op, PyObject *unused) {
+    core_group *group = ((CoreObject *)op)->group;
     (void)unused;
-    if (leave((CoreObject *)op) != 0) return PyErr_NoMemory();
+    if (group == NULL || !group->joined || group->folding >= 0) return PyLong_FromLong(0);
+    const int dir = another_descriptor(group);
+    return PyLong_FromUnsignedLong(dir < 0 ? 0 : fold(group, dir));
+}
+
+PyObject *core_leave(PyObject *op, PyObject *unused) {
+    CoreObject *core = (CoreObject *)op;
+    core_group *group = core->group;
+    (void)unused;
+    const int dir = group != NULL && group->joined && group->folding < 0 ? another_descriptor(group) : -1;
+    const int failed = leave(core);
+    if (dir >= 0) (void)fold(group, dir); /* its own file, or another's; who finds the lock taken leaves it to them */
+    if (failed != 0) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 
@@ -131,6 +198,20 @@ PyObject *core_set_unit(PyObject *op, PyObject *unit) {
     if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
     if (group != NULL && group->joined) tw_store(&group->group.page->line[group->group.at].unit, value);
     Py_RETURN_NONE;
+}
+
+/* ---- label sets that come into use ---- */
+
+/* Once for each label set; where there is no room, at each request that would have been of it: room may come back. */
+static bool grow(void *of, size_t bytes) {
+    core_group *group = of;
+    if (group == NULL || !group->joined || bytes <= group->group.segment_bytes) return true;
+    if (tw_group_holds(&group->group, NULL) == TW_GROUP_LOST) (void)tw_group_find_again(&group->group, group->dir);
+    return tw_group_grow(&group->group, bytes) == TW_GROUP_FINE;
+}
+
+uint32_t core_label(CoreObject *core, const char *model, size_t model_len, const char *route, size_t route_len) {
+    return tw_segment_label_growing(core->segment, model, model_len, route, route_len, grow, core->group);
 }
 
 /* ---- looking around ---- */
@@ -172,6 +253,7 @@ PyObject *core_renew(PyObject *op, PyObject *unused) {
         if (leave(core) != 0) return PyErr_NoMemory();
         Py_RETURN_TRUE;
     }
+    if (group->unplaced) core_place(core);
     const bool changed = changed_ns != group->renewed_ns || group->unsettled;
     if (changed) look(group, changed_ns);
     tw_members_company(&group->members, &group->group, core->segment, &group->company);
@@ -193,6 +275,10 @@ void core_free_group(CoreObject *core) {
 static void leave_parent(CoreObject *core) {
     core_group *group = core->group;
     core->stop = &core->own_stop;
+    if (group != NULL && group->folding >= 0 && core->epoch != NULL && *core->epoch == 0) { /* in a fork child */
+        close(group->folding);
+        group->folding = -1;
+    }
     if (group == NULL || !group->joined) return;
     if (tw_group_unshare(&group->group, false) != 0) abort(); /* not even pages taken late: and never the parent's */
     group->joined = false;

@@ -13,6 +13,9 @@ struct core_group {
     tw_group group;
     bool joined;
     bool unsettled;      /* a file was not what it should be, or the directory's time is too new to tell what it holds */
+    bool unplaced;       /* it has no index for its role yet: others held the lock */
+    int folding;         /* a descriptor of the directory while one of our threads folds; -1: none does */
+    uint64_t left_dev, left_ino; /* the directory that has this segment's numbers already; 0: none */
     uint64_t renewed_ns; /* the directory's time at the last look; 0: none yet */
     char dir[PATH_MAX];
     tw_company company;
@@ -25,6 +28,9 @@ int core_make_epoch(CoreObject *core);
 /* In a fork child, however it was made: what the parent measured is forgotten, and the group is left. */
 void core_reborn(CoreObject *core);
 
+/* Another role has another index: given now, or by the next renew(). */
+void core_place(CoreObject *core);
+
 /* Leaves, and frees what is left of it. */
 void core_free_group(CoreObject *core);
 
@@ -32,6 +38,7 @@ PyObject *core_join(PyObject *op, PyObject *args);
 PyObject *core_leave(PyObject *op, PyObject *unused);
 PyObject *core_set_unit(PyObject *op, PyObject *unit);
 PyObject *core_renew(PyObject *op, PyObject *unused);
+PyObject *core_fold(PyObject *op, PyObject *unused);
 PyObject *core_members(PyObject *op, PyObject *unused);
 PyObject *core_refused(PyObject *op, void *unused);
 PyObject *core_joined(PyObject *op, void *unused);

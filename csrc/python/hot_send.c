@@ -104,7 +104,7 @@ static void label(SendObject *self) {
     PyErr_Clear();
     const char *model = self->model_len > 0 ? self->model : "unknown";
     const size_t model_len = self->model_len > 0 ? self->model_len : 7;
-    tw_stream_label(&self->stream->stream, tw_segment_label(self->core->segment, model, model_len, text, (size_t)len));
+    tw_stream_label(&self->stream->stream, core_label(self->core, model, model_len, text, (size_t)len));
     self->labelled = 1;
     Py_XDECREF(route);
 }

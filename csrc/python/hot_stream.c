@@ -214,7 +214,7 @@ static int texts_take(two_texts *t, PyObject *first, PyObject *second) {
 int stream_name(StreamObject *self, PyObject *model, PyObject *route) {
     two_texts t;
     if (texts_take(&t, model, route) < 0) return -1;
-    tw_stream_label(&self->stream, tw_segment_label(self->core->segment, t.text[0], (size_t)t.len[0], t.text[1], (size_t)t.len[1]));
+    tw_stream_label(&self->stream, core_label(self->core, t.text[0], (size_t)t.len[0], t.text[1], (size_t)t.len[1]));
     texts_release(&t);
     return 0;
 }

@@ -301,6 +301,7 @@ TW_TEST(a_process_is_its_role_and_index) {
     fixture *f = make_fixture();
     strcpy(f->process[1].role, "engine");
     strcpy(f->process[2].role, "api");
+    f->process[2].index = 1;
     f->snapshot.process_count = 3;
     for (uint64_t i = 0; i < 3; i++) f->process[i].pause[TW_CAUSE_GC2].collected = 10 + i;
     char *text = render_plain(f, TW_FORMAT_TEXT);

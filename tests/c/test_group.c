@@ -236,6 +236,72 @@ TW_TEST(memory_becomes_a_file_where_it_is) {
     end();
 }
 
+static off_t size_of(const tw_group *group) {
+    struct stat s;
+    return fstatat(group->dir, group->name, &s, AT_SYMLINK_NOFOLLOW) == 0 ? s.st_size : -1;
+}
+
+TW_TEST(the_file_grows_under_its_memory) {
+    begin();
+    tw_group group = joined(0);
+    uint64_t *memory = private_page(), found = 0;
+    memory[0] = 42;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&group, memory, 100)); /* in whole pages */
+    TW_CHECK_EQ(4096, size_of(&group));
+    const int file = open(in(group.name), O_RDONLY);
+    const uint64_t *reader = mmap(NULL, 8192, PROT_READ, MAP_SHARED, file, 0); /* beyond its end, as readers do */
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_grow(&group, 4096));
+    TW_CHECK_EQ(4096, size_of(&group));
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_grow(&group, 4097));
+    TW_CHECK(size_of(&group) == 8192 && group.segment_bytes == 8192);
+    TW_CHECK(memory[0] == 42 && memory[512] == 0);
+    memory[512] = 43;
+    TW_CHECK_EQ(43, reader[512]);
+    TW_CHECK(pread(file, &found, 8, 4096) == 8 && found == 43);
+    TW_CHECK_EQ(0, tw_group_unshare(&group, true));
+    memory[512]++;
+    TW_CHECK(memory[0] == 42 && memory[512] == 44 && reader[512] == 43);
+    close(file);
+    tw_group_leave(&group);
+    munmap((void *)(uintptr_t)reader, 8192), munmap(memory, 8192);
+    end();
+}
+
+static int grow_beyond_a_limit(void) {
+    tw_group group;
+    uint64_t *memory = private_page();
+    const struct rlimit limit = {4096, 4096};
+    if (tw_group_join(&group, dir, 0) != TW_GROUP_FINE || tw_group_share(&group, memory, 4096) != TW_GROUP_FINE) return 1;
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+    if (tw_group_grow(&group, 8192) != TW_GROUP_FULL) return 3;
+    if (size_of(&group) != 4096 || group.segment_bytes != 4096) return 4;
+    memory[0] = 42;
+    memory[512] = 43; /* nobody else's, and no reason to die */
+    return 0;
+}
+
+TW_TEST(a_file_that_cannot_grow_stays_as_it_is) {
+    begin();
+    TW_CHECK_EQ(0, in_child(grow_beyond_a_limit));
+    end();
+}
+
+TW_TEST(another_file_of_its_name_is_not_grown) {
+    begin();
+    tw_group group = joined(0);
+    uint64_t *memory = private_page();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&group, memory, 4096));
+    TW_CHECK(unlinkat(group.dir, group.name, 0) == 0);
+    TW_CHECK_EQ(TW_GROUP_SYSTEM, tw_group_grow(&group, 8192));
+    plant_its_file(&group);
+    TW_CHECK_EQ(TW_GROUP_FOREIGN, tw_group_grow(&group, 8192));
+    TW_CHECK_EQ(0, size_of(&group));
+    tw_group_leave(&group);
+    munmap(memory, 8192);
+    end();
+}
+
 static tw_group inherited;
 static uint64_t *shared;
 
@@ -279,6 +345,99 @@ TW_TEST(memory_that_cannot_be_shared_stays_as_it_is) {
     tw_group_leave(&b), tw_group_leave(&a);
     munmap(memory, 8192), munmap(other, 8192);
     end();
+}
+
+/* ---- names for life ---- */
+
+static uint32_t index_of(tw_group *group, const char *role) {
+    uint32_t index = 99;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_place(group, role, true, &index));
+    return index;
+}
+
+static int be_placed(void) {
+    tw_group group = joined(0);
+    return (int)index_of(&group, "engine");
+}
+
+TW_TEST(an_index_is_kept_for_life) {
+    begin();
+    tw_group a = joined(0), b = joined(0), c = joined(0), d = joined(0);
+    TW_CHECK_EQ(0, index_of(&a, "engine"));
+    TW_CHECK_EQ(1, index_of(&b, "engine"));
+    TW_CHECK_EQ(0, index_of(&c, "api")); /* each role counts for itself */
+    TW_CHECK_EQ(1, index_of(&b, "engine"));
+    tw_group_leave(&a);
+    TW_CHECK_EQ(1, index_of(&b, "engine")); /* the older one went: it stays who it is */
+    TW_CHECK_EQ(0, index_of(&d, "engine")); /* the smallest that nobody living has */
+    TW_CHECK_EQ(2, in_child(be_placed));    /* it ends there, without leaving */
+    TW_CHECK_EQ(2, in_child(be_placed));
+    TW_CHECK_EQ(2, index_of(&c, "engine")); /* another role, another index */
+    TW_CHECK_EQ(0, index_of(&c, "api"));
+    tw_group_leave(&b), tw_group_leave(&c), tw_group_leave(&d);
+    end();
+}
+
+TW_TEST(an_index_waits_for_the_lock_or_not) {
+    begin();
+    tw_group group = joined(0);
+    const int held = open(dir, O_RDONLY | O_DIRECTORY);
+    TW_CHECK(flock(held, LOCK_EX) == 0);
+    uint32_t index = 99;
+    TW_CHECK_EQ(TW_GROUP_BUSY, tw_group_place(&group, "engine", false, &index));
+    TW_CHECK_EQ(TW_GROUP_BUSY, tw_group_place(&group, "engine", true, &index));
+    TW_CHECK_EQ(99, index);
+    close(held);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_place(&group, "engine", false, &index));
+    TW_CHECK_EQ(0, index);
+    tw_group_leave(&group);
+    end();
+}
+
+TW_TEST(who_lives_in_another_pid_namespace_keeps_what_it_has) {
+    begin();
+    tw_group theirs = joined(0), own = joined(0);
+    TW_CHECK_EQ(0, index_of(&theirs, "engine"));
+    tw_group_line *line = &own.page->line[theirs.at];
+    line->pid = 4000000, line->pid_namespace++; /* no such process here */
+    TW_CHECK_EQ(1, index_of(&own, "engine"));
+    tw_group late = joined(0);
+    TW_CHECK(late.at != theirs.at);
+    tw_group_leave(&late), tw_group_leave(&own), tw_group_leave(&theirs);
+    end();
+}
+
+TW_TEST(who_parts_leaves_its_file) {
+    begin();
+    tw_group group = joined(0);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_segment(&group, 4096));
+    char name[TW_GROUP_NAME];
+    strcpy(name, group.name);
+    tw_group_part(&group);
+    TW_CHECK(access(in(name), F_OK) == 0 && group.page == NULL && group.dir == -1);
+    end();
+}
+
+TW_TEST(only_what_has_certainly_ended_has) {
+    TW_CHECK(!tw_process_ended((uint64_t)getpid(), tw_process_start_time((uint64_t)getpid())));
+    TW_CHECK(tw_process_ended((uint64_t)getpid(), tw_process_start_time((uint64_t)getpid()) + 1)); /* its pid is used again */
+    TW_CHECK(!tw_process_ended((uint64_t)getpid(), 0)); /* it did not know itself */
+    TW_CHECK(!tw_process_ended(0, 1) && !tw_process_ended(UINT64_MAX, 1));
+    const pid_t pid = fork();
+    if (pid == 0) for (;;) pause();
+    const uint64_t start = tw_process_start_time((uint64_t)pid);
+    TW_CHECK(start != 0 && !tw_process_ended((uint64_t)pid, start));
+    struct rlimit before;
+    getrlimit(RLIMIT_NOFILE, &before);
+    TW_CHECK(setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, before.rlim_max}) == 0); /* /proc cannot be opened */
+    TW_CHECK(!tw_process_ended((uint64_t)pid, start) && !tw_process_lives((uint64_t)pid, start));
+    TW_CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    kill(pid, SIGKILL);
+    siginfo_t info;
+    waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT);
+    TW_CHECK(tw_process_ended((uint64_t)pid, start)); /* a zombie */
+    waitpid(pid, NULL, 0);
+    TW_CHECK(tw_process_ended((uint64_t)pid, start));
 }
 
 /* ---- who stood still ---- */
@@ -639,6 +798,9 @@ TW_MAIN(a_page_of_something_else_is_refused, a_half_made_page_is_made_anew, who_
         what_this_process_was_before_an_exec_gives_its_line_up, a_file_is_named_after_its_owner,
         a_memory_limit_does_not_keep_it_shared, the_first_makes_it, a_line_is_a_cache_line, each_has_a_line_and_a_file, a_line_given_back_is_taken_again,
         a_dead_member_keeps_its_line_while_its_file_stands, it_is_full_when_all_lines_are_taken, many_at_once_get_a_line_each,
+        the_file_grows_under_its_memory, a_file_that_cannot_grow_stays_as_it_is, another_file_of_its_name_is_not_grown,
+        an_index_is_kept_for_life, an_index_waits_for_the_lock_or_not, who_lives_in_another_pid_namespace_keeps_what_it_has,
+        who_parts_leaves_its_file, only_what_has_certainly_ended_has,
         memory_becomes_a_file_where_it_is, a_fork_child_has_memory_of_its_own,
         memory_that_cannot_be_shared_stays_as_it_is, a_page_that_lies_about_its_lines_is_not_followed, a_pause_is_told_on_the_page, a_link_is_refused, what_is_no_directory_is_refused,
         a_directory_that_others_may_enter_is_refused, a_parent_in_which_others_may_rename_is_refused,

@@ -171,6 +171,69 @@ TW_TEST(files_that_lie_are_counted) {
     end();
 }
 
+/* A member whose file holds the label sets in use, of sixteen. */
+static tw_segment *growing_member(tw_group *group) {
+    tw_segment *segment;
+    if (tw_segment_create(&segment, "api", 16, NULL, 0) != 0 || tw_group_join(group, dir, 0) != TW_GROUP_FINE) return NULL;
+    return tw_group_share(group, segment, tw_segment_used(segment)) == TW_GROUP_FINE ? segment : NULL;
+}
+
+static bool grow(void *of, size_t bytes) { return tw_group_grow(of, bytes) == TW_GROUP_FINE; }
+
+static off_t size_of(const tw_group *group) {
+    struct stat s;
+    return fstatat(group->dir, group->name, &s, 0) == 0 ? s.st_size : -1;
+}
+
+TW_TEST(a_reader_sees_label_sets_that_come_into_use) {
+    begin();
+    tw_group theirs;
+    tw_segment *segment = growing_member(&theirs);
+    TW_REQUIRE(segment != NULL);
+    TW_CHECK(size_of(&theirs) < (off_t)tw_segment_bytes(2));
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
+    TW_REQUIRE(members->n == 1);
+    const tw_segment *read = members->member[0].segment;
+    for (uint32_t set = 1; set < 16; set++) {
+        const char name = (char)('a' + set);
+        TW_CHECK_EQ(set, tw_segment_label_growing(segment, &name, 1, "/", 1, grow, &theirs));
+        tw_segment_series(segment, set)->output_tokens = set;
+        TW_CHECK_EQ(set, tw_segment_series(read, (uint32_t)read->series_count - 1)->output_tokens);
+    }
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
+    TW_CHECK(members->n == 1 && members->member[0].segment == read); /* mapped once, whole */
+    tw_members_clear(members);
+    free(members);
+    tw_group_leave(&theirs);
+    tw_segment_destroy(segment);
+    end();
+}
+
+TW_TEST(label_sets_beyond_the_file_s_end_are_not_read) {
+    begin();
+    tw_group theirs;
+    tw_segment *segment = growing_member(&theirs);
+    TW_REQUIRE(segment != NULL);
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
+    TW_CHECK_EQ(1, members->n);
+    segment->series_count = 16; /* the file holds one */
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
+    TW_CHECK(members->n == 0 && members->refused == 1);
+    segment->series_count = UINT64_MAX;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
+    TW_CHECK(members->n == 0 && members->refused == 1);
+    segment->series_count = 1;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
+    TW_CHECK(members->n == 1 && members->refused == 0);
+    tw_members_clear(members);
+    free(members);
+    tw_group_leave(&theirs);
+    tw_segment_destroy(segment);
+    end();
+}
+
 TW_TEST(who_joins_again_is_mapped_anew) {
     begin();
     tw_group own, theirs;
@@ -280,4 +343,5 @@ TW_MAIN(all_are_found_but_oneself, the_dead_are_found_until_their_file_is_gone,
         a_pause_of_the_engine_s_process_reaches_the_stream, files_that_lie_are_counted,
         a_list_of_no_directory_stays_as_it_was, who_joins_again_is_mapped_anew,
         another_file_of_the_same_name_is_another_member, who_was_killed_while_it_collected_is_no_company,
-        a_refused_file_is_opened_once_when_it_is_old)
+        a_refused_file_is_opened_once_when_it_is_old, a_reader_sees_label_sets_that_come_into_use,
+        label_sets_beyond_the_file_s_end_are_not_read)

@@ -105,9 +105,37 @@ TW_TEST(start_time_whatever_the_command_is_called) {
     TW_CHECK_EQ(expected, start_time_named("((("));
 }
 
+typedef struct asked { uint32_t times; size_t bytes; uint64_t sets_then; const tw_segment *g; bool room; } asked;
+
+static bool ask(void *of, size_t bytes) {
+    asked *a = of;
+    a->times++;
+    a->bytes = bytes;
+    a->sets_then = a->g->series_count;
+    return a->room;
+}
+
+TW_TEST(memory_is_asked_for_before_a_label_set_comes_into_use) {
+    tw_segment *g = segment_of(3, "api");
+    asked a = {.g = g, .room = true};
+    TW_CHECK_EQ(1, tw_segment_label_growing(g, "m", 1, "/", 1, ask, &a));
+    TW_CHECK(a.times == 1 && a.bytes == tw_segment_bytes(2) && a.sets_then == 1);
+    TW_CHECK_EQ(1, tw_segment_label_growing(g, "m", 1, "/", 1, ask, &a));
+    TW_CHECK_EQ(1, a.times); /* it is known: nobody is asked */
+    a.room = false;
+    TW_CHECK_EQ(0, tw_segment_label_growing(g, "n", 1, "/", 1, ask, &a));
+    TW_CHECK(a.times == 2 && g->series_count == 2 && g->label_overflow == 1);
+    a.room = true;
+    TW_CHECK_EQ(2, tw_segment_label_growing(g, "n", 1, "/", 1, ask, &a));
+    TW_CHECK_EQ(0, tw_segment_label_growing(g, "o", 1, "/", 1, ask, &a)); /* as many as there may be */
+    TW_CHECK(a.times == 3 && g->label_overflow == 2);
+    tw_segment_destroy(g);
+}
+
 TW_TEST(valid_knows_its_own) {
     tw_segment *g = segment_of(4, "api");
-    size_t bytes = tw_segment_bytes(4);
+    size_t bytes = tw_segment_used(g); /* one label set of four: what a file holds */
+    TW_CHECK_EQ(tw_segment_bytes(1), bytes);
     TW_CHECK(tw_segment_valid(g, bytes));
     TW_CHECK(tw_segment_valid(g, bytes + 4096));
     TW_CHECK(!tw_segment_valid(g, bytes - 1));
@@ -123,8 +151,12 @@ TW_TEST(valid_knows_its_own) {
     g->header.max_label_sets += UINT64_C(1) << 32;
     TW_CHECK(!tw_segment_valid(g, bytes));
     g->header.max_label_sets = 4;
-    g->series_count = 5;
+    g->series_count = 2; /* more than the bytes hold */
     TW_CHECK(!tw_segment_valid(g, bytes));
+    TW_CHECK(tw_segment_valid(g, tw_segment_bytes(2)));
+    g->series_count = 5; /* more than there can be */
+    TW_CHECK(!tw_segment_valid(g, tw_segment_bytes(5)));
+    TW_CHECK_EQ(tw_segment_bytes(4), tw_segment_used(g));
     g->series_count = 1;
     TW_CHECK(tw_segment_valid(g, bytes));
     tw_segment_destroy(g);
@@ -456,7 +488,7 @@ TW_TEST(texts_of_a_fallback_are_clean_and_cut) {
 }
 
 TW_MAIN(create_fills_the_header, create_refuses_bad_sizes, boot_id_is_the_kernels,
-        start_time_whatever_the_command_is_called, valid_knows_its_own, label_sets_are_found_again,
+        start_time_whatever_the_command_is_called, memory_is_asked_for_before_a_label_set_comes_into_use, valid_knows_its_own, label_sets_are_found_again,
         hostile_names_stay_within_the_limit, names_become_clean_text, long_names_are_cut_at_a_character,
         words_round_trip, reset_keeps_options_and_nothing_else, reset_takes_a_fork_child_as_owner, a_second_has_one_slot, octaves_double,
         pause_lengths_sum_to_the_word, slow_records_are_whole_or_absent, fallbacks_are_counted_by_shape_and_reason,

@@ -225,7 +225,10 @@ def test_who_was_killed_still_counts(directory: Path, start: Callable[..., Proce
     watch.company.renew()
     after = watch.snapshot()
     assert after.gc.collections == before.gc.collections
-    assert sorted(process.pid for process in after.processes) == sorted([os.getpid(), engine.pid])
+    assert after.paused == before.paused
+    assert {process.name: process.lives for process in after.processes} == {"engine-0": False, "api-0": True}
+    assert [path.name.split("-")[0] for path in directory.glob("*.seg")] == [str(os.getpid())]
+    assert [path.name for path in directory.glob("*.gone")] == ["engine-0.gone"]
 
 
 def test_a_process_that_joins_later_is_seen(directory: Path, start: Callable[..., Process]) -> None:
@@ -326,7 +329,7 @@ def test_an_engine_that_is_named_late_is_charged(directory: Path, start: Callabl
     other.tell("engine")
     assert other.answer() == ("engine", True)
     assert sorted(directory.glob("*.seg")) == files
-    assert sorted(process.name for process in watch.snapshot().processes) == ["api-0", "engine-0"]
+    assert sorted(process.name for process in watch.snapshot().processes) == ["api-1", "engine-0"]
     with tailwatch.stream() as stream:
         stream.token()
         other.collect()

@@ -4,11 +4,15 @@
  *     DIR/page                   tw_group_page: a line for each process
  *     DIR/PID-START-JOINED.seg   a segment (segment.h); START is field 22 of /proc/PID/stat, JOINED the line's joined_ns:
  *                                who leaves and joins again, or becomes another program by exec(), has another file
+ *     DIR/ROLE-INDEX.gone        a tombstone (tombstone.h): the sum of the dead of that name, whose files are gone
+ *     DIR/fold.tmp               a tombstone that is being made, or was when its maker died: nobody reads it
  *
  * Nothing in the directory is believed: what is not a plain file of this user, of mode 0600, with one name and the
- * size it says, is not opened. Files are made O_EXCL and their blocks allocated at once, so that a full tmpfs is an
- * error here and never a SIGBUS later. Changes of who is in the group are made under flock() of the directory; the
- * token path reads words.
+ * size it says, is not opened. Files are made O_EXCL and their blocks allocated before they are mapped, so that a full
+ * tmpfs is an error here and never a SIGBUS later. A segment's file holds the label sets in use and grows with them; its
+ * readers map its whole future length at once and read no more than series_count says: what lies beyond the end of the
+ * file turns valid as it grows. Changes of who is in the group are made under flock() of the directory; the token path
+ * reads words.
  */
 #ifndef TAILWATCH_GROUP_H
 #define TAILWATCH_GROUP_H
@@ -22,7 +26,7 @@ extern "C" {
 #endif
 
 #define TW_GROUP_MAGIC UINT64_C(0x3150554f52475754) /* "TWGROUP1" */
-#define TW_GROUP_VERSION 1
+#define TW_GROUP_VERSION 2
 #define TW_GROUP_LINES 255
 #define TW_GROUP_NAME 80 /* of a segment's file, NUL included */
 
@@ -34,7 +38,8 @@ typedef struct tw_group_line {
     uint64_t unit;       /* what it works for: the engine whose streams its pauses may delay; 0: no engine */
     uint64_t joined_ns;  /* monotonic; in the name of its segment's file */
     uint64_t image;      /* tw_process_image(): exec() keeps pid and start time */
-    uint64_t spare[2];
+    uint64_t place;      /* role and index, as tw_group_place gave them; 0: none yet */
+    uint64_t pid_namespace; /* of pid: in another one nobody can tell whether it lives */
 } tw_group_line;
 
 typedef struct tw_group_page {
@@ -66,7 +71,7 @@ typedef struct tw_group {
     uint64_t dir_dev, dir_ino; /* whose descriptor it is: a host that closes all of them may have given the number away */
     tw_group_page *page;  /* shared mapping, until the group is left */
     void *segment;        /* where its segment's file is mapped; NULL until it has one */
-    size_t segment_bytes;
+    size_t segment_bytes; /* of the file: whole pages */
     uint64_t segment_ino;
     char name[TW_GROUP_NAME]; /* of that file */
 } tw_group;
@@ -86,12 +91,22 @@ const char *tw_group_problem_text(tw_group_problem problem);
  * who join, then says TW_GROUP_BUSY. A page whose maker died before it was whole is made anew. */
 tw_group_problem tw_group_join(tw_group *group, const char *dir, uint64_t unit);
 
+/* Gives the member the smallest index that no living member of that role has; the one it has where the role is as it was. For as long
+ * as it lives: who comes, goes or dies changes nobody else's. patient: waits as tw_group_join does. Else than
+ * TW_GROUP_FINE: *index is as it was. */
+tw_group_problem tw_group_place(tw_group *group, const char *role, bool patient, uint32_t *index);
+
 /* Makes the file of this process's segment and maps it, zeroed. Once for each member. */
 tw_group_problem tw_group_segment(tw_group *group, size_t bytes);
 
-/* The same at an address whose memory (of whole pages, private to the process) becomes that file, with what it holds:
- * addresses of it stay what they were. The thread that writes to it must be the one that calls. */
+/* The same at an address whose first bytes (private to the process, rounded up to whole pages) become that file, with
+ * what they hold: addresses stay what they were. The thread that writes to it must be the one that calls. */
 tw_group_problem tw_group_share(tw_group *group, void *memory, size_t bytes);
+
+/* Lengthens the file to so many bytes, rounded up to whole pages: the memory that follows at the address given to
+ * tw_group_share, reserved by the caller and not written to yet, becomes its new pages. Nothing is done where they are
+ * enough already. Else than TW_GROUP_FINE: it is as it was. The thread that writes must be the one that calls. */
+tw_group_problem tw_group_grow(tw_group *group, size_t bytes);
 
 /* The reverse, before tw_group_leave: the memory is the process's own again, with what it holds (kept) or zeros. In a fork
  * child, whose writes would reach its parent's file, with zeros. 0 or ENOMEM, with which it is still shared. */
@@ -108,6 +123,9 @@ bool tw_group_find_again(tw_group *group, const char *dir);
  * it. The segment's memory stays. */
 void tw_group_leave(tw_group *group);
 
+/* The same, but the file stays, for its numbers to be folded (fold.h). */
+void tw_group_part(tw_group *group);
+
 /* In a fork child: lets go of the parent's group without touching its line or file. The page is unmapped. */
 void tw_group_forget(tw_group *group);
 
@@ -122,6 +140,12 @@ uint32_t tw_group_lines(const tw_group *group);
 /* Name of the file of a line's segment. out: TW_GROUP_NAME bytes. */
 void tw_group_file(char *out, const tw_group_line *line);
 
+/* Which segment a file is, as its name says. */
+typedef struct tw_group_id { uint64_t pid, start_time, joined_ns; } tw_group_id;
+
+/* false: no segment has such a name. */
+bool tw_group_id_of(const char *name, tw_group_id *out);
+
 /* Whether a file of this name may be a segment of that process. */
 bool tw_group_names(const char *name, uint64_t pid, uint64_t start_time);
 
@@ -132,6 +156,9 @@ bool tw_group_names(const char *name, uint64_t pid, uint64_t start_time);
 typedef bool (*tw_group_wanted)(void *to, const char *name);
 typedef bool (*tw_group_visit)(void *to, const char *name, const void *bytes, size_t len);
 tw_group_problem tw_group_each(int dir, tw_group_wanted wanted, tw_group_visit visit, void *to, uint64_t *refused);
+
+/* The same of the tombstones. */
+tw_group_problem tw_group_each_gone(int dir, tw_group_wanted wanted, tw_group_visit visit, void *to, uint64_t *refused);
 
 /* Opens a directory that exists, to read it: -1 and *problem where it must not be used. */
 int tw_group_open_dir(const char *dir, tw_group_problem *problem);

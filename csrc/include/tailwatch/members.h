@@ -1,4 +1,5 @@
-/* All segments of a group, mapped to be read: those of the living, and of the dead that nobody has folded yet.
+/* All segments of a group, mapped to be read: those of the living, of the dead that nobody has folded yet, and the
+ * tombstones of the others (fold.h).
  *
  * A reader's list. It never writes to the directory, and never trusts what it maps: a file is a member when
  * tw_segment_valid() says so and its name begins with its owner's pid and start time. Who changes or uses the list holds the
@@ -10,6 +11,7 @@
 #include "tailwatch/segment.h"
 #include "tailwatch/blame.h"
 #include "tailwatch/group.h"
+#include "tailwatch/tombstone.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,6 +25,8 @@ typedef struct tw_member {
     const tw_segment *segment;
     size_t bytes;
     uint64_t dev, ino;           /* of its file: another of the same name is another member */
+    const tw_tombstone_list *list; /* not NULL: it is a tombstone */
+    tw_group_id id;              /* else: whose it is */
     char name[TW_GROUP_NAME];
 } tw_member;
 
@@ -37,7 +41,7 @@ typedef struct tw_members {
     } known[TW_MEMBERS_REFUSED];
 } tw_members;
 
-/* Makes the list what the directory holds: maps what is new, unmaps what is gone. except: a file's name that is left
+/* Makes the list what the directory holds: maps what is new, unmaps what is gone, and what a tombstone holds. except: a file's name that is left
  * out (one's own), or NULL. Zeroed memory is an empty list. TW_GROUP_SYSTEM when the directory cannot be read; the list
  * is then as it was. */
 tw_group_problem tw_members_renew(tw_members *members, int dir, const char *except);

@@ -19,6 +19,13 @@ uint64_t tw_process_start_time(uint64_t pid);
 /* Whether the process with this pid and start time lives. */
 bool tw_process_lives(uint64_t pid, uint64_t start_time);
 
+/* Whether it is certain that that process has ended: a process that cannot be asked about, or whose first thread ended
+ * before the others, may live. For one of the same pid namespace. */
+bool tw_process_ended(uint64_t pid, uint64_t start_time);
+
+/* The pid namespace in which this process has its number; 0: not known. */
+uint64_t tw_process_namespace(void);
+
 /* Names the program that this process runs: exec() keeps pid and start time, and changes this. A fork child has its
  * parent's. */
 uint64_t tw_process_image(void);

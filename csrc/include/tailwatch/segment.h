@@ -1,5 +1,8 @@
 /* One process's page of memory: everything it measured, in one mapping of fixed size.
  *
+ * Its address space has room for all label sets at once; memory is taken, and a file grows (group.h), as they come into
+ * use: a process without requests needs one. Nobody touches what lies beyond those that series_count says are in use.
+ *
  * One writer (the process, under its GIL), any readers. It holds no pointers, so that it may be a file that other
  * processes map (group.h): magic, version, layout hash, owner and clocks say what it is. It is never unmapped
  * while the process lives, so an address of it may cross between extension modules.
@@ -22,7 +25,7 @@ extern "C" {
 #endif
 
 #define TW_SEGMENT_MAGIC UINT64_C(0x31574c4941543e21) /* "!>TAILW1" */
-#define TW_SEGMENT_VERSION 3
+#define TW_SEGMENT_VERSION 4
 #define TW_NAME_WORDS 16            /* 128 bytes: a model name or route, UTF-8, NUL-terminated, cut at a character */
 #define TW_NAME_BYTES (TW_NAME_WORDS * 8)
 #define TW_ROLE_WORDS 4
@@ -116,13 +119,17 @@ typedef struct tw_fallback {
 
 typedef struct tw_header {
     uint64_t magic, version, layout_hash;
-    uint64_t bytes;                 /* of the whole segment */
+    uint64_t bytes;                 /* of the whole segment, all label sets in use */
     uint64_t pid;
     uint64_t start_time;            /* field 22 of /proc/PID/stat: tells a reused pid apart */
     uint64_t boot_id[2];
     uint64_t role[TW_ROLE_WORDS];   /* "api", "engine", ... */
     tw_clock_pair created;
     uint64_t max_label_sets;
+    uint64_t place;                 /* 1 + the process's index among those of its role; 0: it has none (yet) */
+    uint64_t pid_namespace;         /* tw_process_namespace(): in another one the pid says nothing */
+    uint64_t image;                 /* tw_process_image(): what a process measured before an exec() is of the dead */
+    uint64_t ended;                 /* not 0: its process writes here no more, though it may live */
 } tw_header;
 
 typedef struct tw_segment {
@@ -146,12 +153,17 @@ typedef struct tw_segment {
     tw_slow_record slow[TW_SLOW_RING];
     uint64_t fallback_count;        /* kinds in use; release-stored after the kind is written */
     tw_fallback fallbacks[TW_FALLBACKS];
-    uint64_t series_count;          /* label sets in use; release-stored after the set is written */
+    uint64_t series_count;          /* label sets in use; release-stored after the set is written, and after the file
+                                     * has grown to hold it */
     /* tw_series[max_label_sets] follow */
 } tw_segment;
 
 /* Bytes a segment with that many label sets takes (1 .. TW_LABEL_SETS_LIMIT); 0 when out of range. */
 size_t tw_segment_bytes(uint32_t max_label_sets);
+
+/* Bytes of the label sets in use and of all that stands before them: what a file must hold. At most header.bytes,
+ * whatever series_count says. */
+size_t tw_segment_used(const tw_segment *g);
 
 /* Maps and fills a private segment owned by this process. Returns 0, EINVAL or ENOMEM. Label set 0 is
  * ("other", "other"). role is cut to 31 bytes. */
@@ -170,7 +182,11 @@ void tw_segment_reset(tw_segment *g);
 /* Another role from now on; cut to 31 bytes. Single writer. */
 void tw_segment_set_role(tw_segment *g, const char *role);
 
-/* Whether the magic, version, layout and size are ours. For a reader of somebody else's segment. */
+/* Whether its process lives and writes to it. About 3 us. */
+bool tw_segment_lives(const tw_segment *g);
+
+/* Whether the magic, version, layout and size are ours, and bytes of it are enough for the label sets in use. For a
+ * reader of somebody else's segment: a series_count above max_label_sets, or beyond those bytes, is refused. */
 bool tw_segment_valid(const tw_segment *g, size_t bytes);
 
 /* Label set number i; i < series_count. */
@@ -181,9 +197,19 @@ tw_series *tw_segment_series(const tw_segment *g, uint32_t i);
  * UTF-8, and control characters, become '?'. Cost: a scan of the sets in use; call once a request. */
 uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, const char *route, size_t route_len);
 
+/* The same for a segment that others map. Before a set is made, and only then, grow is called with the bytes that the
+ * segment will use: false, and the request is one of ("other", "other"), counted. */
+typedef bool (*tw_segment_grow)(void *of, size_t bytes);
+uint32_t tw_segment_label_growing(tw_segment *g, const char *model, size_t model_len, const char *route,
+                                  size_t route_len, tw_segment_grow grow, void *of);
+
 /* Counts a fallback of the fast SSE path: once more where shape and reason are known, else as a new kind, and as
  * ("other", "other") where there is no room. Texts are cleaned and cut as label names are. Not on the token path. */
 void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len);
+
+/* The same, so many times. */
+void tw_segment_fallbacks(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len,
+                          uint64_t times);
 
 /* Number of the source with this role, 1 .. TW_SOURCE_OTHER - 1, made if there is room; else TW_SOURCE_OTHER. */
 uint32_t tw_segment_source(tw_segment *g, const char *role);

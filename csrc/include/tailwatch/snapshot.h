@@ -41,15 +41,18 @@ typedef struct tw_snapshot_series {
     uint64_t output_tokens;
 } tw_snapshot_series;
 
-/* A process in the snapshot: what carries the label `process`. */
+/* A process in the snapshot: what carries the label `process`. Who had this role and index before it, and is dead, counts
+ * here too: so what a name has counted never goes back. */
 typedef struct tw_snapshot_process {
     char role[TW_ROLE_WORDS * 8];
-    uint64_t pid, created_ns;
+    uint64_t index;                          /* among those of its role; for life */
+    uint64_t lives;                          /* 0: all who had the name are dead */
+    uint64_t pid, created_ns;                /* pid: the living one's, else the last known of the dead, 0 if none is; created: the first's */
     uint64_t pause_ns[TW_CAUSES];            /* the words, an open pause included up to taken_ns */
     tw_pause_totals pause[TW_CAUSES];
     uint64_t pauses_lost;
     tw_counts *pauses[TW_CAUSES];            /* NULL: empty */
-    uint64_t bytes;                          /* memory of its segment */
+    uint64_t bytes;                          /* memory of its segment, and of those of the dead */
     uint64_t last_stop_ns;
 } tw_snapshot_process;
 

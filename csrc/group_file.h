@@ -1,0 +1,13 @@
+/* Files of a group's directory, as every part of the core opens them: checked, and none of them followed or believed. */
+#ifndef TAILWATCH_GROUP_FILE_H
+#define TAILWATCH_GROUP_FILE_H
+
+#include "tailwatch/group.h"
+
+/* *out: the whole file, mapped, where it is a plain file of this user, mode 0600, with one name, and not empty. */
+tw_group_problem tw_group_open_file(int dir, const char *name, bool to_write, void **out, size_t *bytes);
+
+/* A new file of that many zeros, mapped; none stays behind where that fails. */
+tw_group_problem tw_group_make_file(int dir, const char *name, size_t bytes, void **out);
+
+#endif
