@@ -446,6 +446,37 @@ static int fallbacks_take(tw_snapshot *s, const tw_segment *const *segments, siz
     return 0;
 }
 
+/* ---- engine steps ---- */
+
+static bool step_in_use(const tw_step_stats *stats) { return tw_load_acquire(&stats->name[0]) != 0; }
+
+static int step_keep(tw_snapshot_step *to, const tw_step_stats *from) {
+    tw_words_get(from->name, TW_STEP_NAME_WORDS, to->name);
+    words_load(to->overlap_ns, from->overlap_ns, sizeof to->overlap_ns);
+    words_load(to->request_ns, from->request_ns, sizeof to->request_ns);
+    to->batch = tw_load(&from->batch);
+    to->unknown_ns = tw_load(&from->unknown_ns);
+    const int error = histogram_keep(&to->spent[TW_STEP_INSIDE], &from->duration);
+    return error ? error : histogram_keep(&to->spent[TW_STEP_GAP], &from->gap);
+}
+
+static int steps_take(tw_snapshot_process *to, const tw_steps *steps) {
+    uint32_t used = 0;
+    for (int i = 0; i < TW_STEPS; i++) used += step_in_use(&steps->of[i]);
+    if (used == 0) return 0;
+    to->steps = tw_calloc(TW_STEPS, sizeof *to->steps);
+    if (!to->steps) return ENOMEM;
+    int error = 0;
+    for (int i = 0; i < TW_STEPS && !error; i++)
+        if (step_in_use(&steps->of[i])) error = step_keep(&to->steps[to->step_count++], &steps->of[i]);
+    return error;
+}
+
+static void steps_free(tw_snapshot_process *process) {
+    for (uint32_t i = 0; i < process->step_count; i++) counts_free(process->steps[i].spent, TW_STEP_PHASES);
+    tw_free(process->steps);
+}
+
 /* ---- processes and totals ---- */
 
 /* A pause that was open when its process was killed went on for nobody knows how long: it counts as not begun. */
@@ -463,7 +494,7 @@ static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t t
         to->pause_ns[cause] = tw_pause_total_ns(&g->pause, (tw_cause)cause, now_ns);
         error = histogram_keep(&to->pauses[cause], &g->pauses[cause]);
     }
-    return error;
+    return error ? error : steps_take(to, &g->steps);
 }
 
 /* Whoever takes the snapshot: a process's index is its place among those of its role, the oldest first. */
@@ -549,7 +580,10 @@ int tw_snapshot_take(tw_snapshot **out, const tw_segment *const *segments, size_
 void tw_snapshot_free(tw_snapshot *s) {
     if (!s) return;
     for (uint32_t i = 0; i < s->series_count; i++) counts_free(s->series[i].metric, TW_SERIES_METRICS);
-    for (uint32_t i = 0; i < s->process_count; i++) counts_free(s->process[i].pauses, TW_CAUSES);
+    for (uint32_t i = 0; i < s->process_count; i++) {
+        counts_free(s->process[i].pauses, TW_CAUSES);
+        steps_free(&s->process[i]);
+    }
     counts_free(s->wait, TW_WAITS);
     tw_free(s->series);
     tw_free(s->process);
@@ -578,19 +612,23 @@ static void counts_limit(tw_counts *earlier, const tw_counts *later) {
     }
 }
 
-static void counts_take_away(tw_counts *later, const tw_counts *earlier, int metric) {
+static void counts_take_away(tw_counts *later, const tw_counts *earlier, const tw_layout *layout) {
     tw_counts limited = *earlier;
     counts_limit(&limited, later);
     if (limited.count == later->count) tw_counts_init(later);
-    else tw_counts_subtract(later, &limited, tw_metric_layout(metric));
+    else tw_counts_subtract(later, &limited, layout);
 }
 
 /* *counts points to later's and becomes a copy of its own, less earlier's. */
-static int counts_subtract(tw_counts **counts, const tw_counts *later, const tw_counts *earlier, int metric) {
+static int counts_rest(tw_counts **counts, const tw_counts *later, const tw_counts *earlier, const tw_layout *layout) {
     if (!later) return 0;
     tw_counts rest = *later;
-    if (earlier) counts_take_away(&rest, earlier, metric);
+    if (earlier) counts_take_away(&rest, earlier, layout);
     return counts_keep(counts, &rest);
+}
+
+static int counts_subtract(tw_counts **counts, const tw_counts *later, const tw_counts *earlier, int metric) {
+    return counts_rest(counts, later, earlier, tw_metric_layout(metric));
 }
 
 static const tw_snapshot_series *series_find(const tw_snapshot *s, const tw_snapshot_series *like) {
@@ -636,6 +674,42 @@ static void pauses_subtract(tw_snapshot_process *later, const tw_snapshot_proces
     later->pauses_lost = minus(later->pauses_lost, earlier->pauses_lost);
 }
 
+static int one_step_subtract(tw_snapshot_step *out, const tw_snapshot_step *later, const tw_snapshot_step *earlier) {
+    static const tw_snapshot_step nothing = {.batch = 0};
+    *out = *later;
+    memset(out->spent, 0, sizeof out->spent);
+    if (!earlier) earlier = &nothing;
+    words_subtract(out->overlap_ns, earlier->overlap_ns, sizeof out->overlap_ns);
+    words_subtract(out->request_ns, earlier->request_ns, sizeof out->request_ns);
+    out->batch = minus(out->batch, earlier->batch);
+    out->unknown_ns = minus(out->unknown_ns, earlier->unknown_ns);
+    int error = 0;
+    for (int i = 0; i < TW_STEP_PHASES && !error; i++)
+        error = counts_rest(&out->spent[i], later->spent[i], earlier->spent[i], tw_step_layout(i));
+    return error;
+}
+
+static const tw_snapshot_step *step_find(const tw_snapshot_process *process, const char *name) {
+    for (uint32_t i = 0; i < process->step_count; i++)
+        if (strcmp(process->steps[i].name, name) == 0) return &process->steps[i];
+    return NULL;
+}
+
+/* out is a copy of later. */
+static int steps_subtract(tw_snapshot_process *out, const tw_snapshot_process *later, const tw_snapshot_process *earlier) {
+    out->steps = NULL;
+    out->step_count = 0;
+    if (later->step_count == 0) return 0;
+    out->steps = tw_calloc(later->step_count, sizeof *out->steps);
+    if (!out->steps) return ENOMEM;
+    int error = 0;
+    for (uint32_t i = 0; i < later->step_count && !error; i++) {
+        out->step_count = i + 1;
+        error = one_step_subtract(&out->steps[i], &later->steps[i], step_find(earlier, later->steps[i].name));
+    }
+    return error;
+}
+
 static int one_process_subtract(tw_snapshot_process *out, const tw_snapshot_process *later,
                                 const tw_snapshot_process *earlier) {
     static const tw_snapshot_process nothing = {.pid = 0};
@@ -643,7 +717,7 @@ static int one_process_subtract(tw_snapshot_process *out, const tw_snapshot_proc
     memset(out->pauses, 0, sizeof out->pauses);
     if (!earlier) earlier = &nothing;
     pauses_subtract(out, earlier);
-    int error = 0;
+    int error = steps_subtract(out, later, earlier);
     for (int i = 0; i < TW_CAUSES && !error; i++) {
         error = counts_subtract(&out->pauses[i], later->pauses[i], earlier->pauses[i], TW_METRIC_PAUSE + i);
         out->pause[i].max_ns = out->pauses[i] ? out->pauses[i]->max_ns : 0; /* a maximum has no difference */

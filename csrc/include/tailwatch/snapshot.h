@@ -41,6 +41,14 @@ typedef struct tw_snapshot_series {
     uint64_t output_tokens;
 } tw_snapshot_series;
 
+/* The engine steps of one name, of one process: see step.h. */
+typedef struct tw_snapshot_step {
+    char name[TW_STEP_NAME_WORDS * 8];
+    tw_counts *spent[TW_STEP_PHASES];        /* lengths of the steps, and of the host gaps before them; NULL: empty */
+    uint64_t batch, unknown_ns;
+    uint64_t overlap_ns[TW_STEP_PHASES][TW_CAUSES], request_ns[TW_STEP_PHASES][TW_CAUSES];
+} tw_snapshot_step;
+
 /* A process in the snapshot: what carries the label `process`. */
 typedef struct tw_snapshot_process {
     char role[TW_ROLE_WORDS * 8];
@@ -51,6 +59,9 @@ typedef struct tw_snapshot_process {
     tw_counts *pauses[TW_CAUSES];            /* NULL: empty */
     uint64_t bytes;                          /* memory of its segment */
     uint64_t last_stop_ns;
+    tw_snapshot_step *steps;                 /* those that it made, as they are named; NULL: none. A window of the past
+                                                (tw_history_window) has none */
+    uint32_t step_count;
 } tw_snapshot_process;
 
 /* Frames of one shape that the server made itself, for one reason. */
