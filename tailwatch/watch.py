@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import operator
 import os
 import platform
 import sys
@@ -16,7 +17,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import parent_process
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 from tailwatch import _hot, snapshots
 from tailwatch.company import Company
@@ -30,7 +31,7 @@ from tailwatch.goodput import parse_window
 from tailwatch.hooks import asgi
 from tailwatch.hooks.gc import Freeze, GCHook
 from tailwatch.hooks.routes import Routes
-from tailwatch.inert import InertStream
+from tailwatch.inert import InertStep, InertStream
 from tailwatch.logs import PauseLog, SlowLog, asked_level
 from tailwatch.servers.fast import FastSSE
 from tailwatch.servers.roles import role_of_process
@@ -141,6 +142,13 @@ class Watch:
         """A request stamped by hand; ``arrival`` in monotonic ns, now by default."""
         self._daemon.start()
         return StreamContext(self, self.core.stream(model, route, arrival, request_id, trace_id))
+
+    def step(self, name: str, *, batch: int = 1, waiting: int | None = None) -> _hot.Step:
+        """One iteration of an engine in this process, around which its loop says ``with``. See tailwatch.step()."""
+        try:
+            return self.core.step(name, batch, waiting)
+        except (TypeError, ValueError, OverflowError):
+            raise _step_error(name, batch, waiting) from None
 
     def freeze(self, *, again: bool = False) -> Freeze:
         """Collect, freeze, collect, on this thread, now."""
@@ -602,6 +610,48 @@ def stream(
     if _current is None and _was_installed:
         return StreamContext(None, cast("_hot.Stream", InertStream(arrival)))
     return current().stream(model=model, route=route, arrival=arrival, request_id=request_id, trace_id=trace_id)
+
+
+def step(name: str, *, batch: int = 1, waiting: int | None = None) -> _hot.Step:
+    """One iteration of an engine: ``with tailwatch.step("decode", batch=32, waiting=queued):`` around it.
+
+    Kept are how long steps take, what of it coincided with pauses of this process, by cause, and the host gap: the time
+    from the end of a step to the begin of the next one, of this thread or name, while work was waiting. Whether it was
+    is what you say: ``waiting``, or ``s.waiting`` before the block ends. Not said, it is not known, and that time is
+    called nothing (``Step.unknown_gap``).
+
+    Args:
+        name: what kind of step it is. Seven are told apart in a process, further ones are "other".
+        batch: requests in it. 0: it ran nothing; it is no step, and its time belongs to the gap.
+        waiting: requests that it leaves with work to do, in its batch or queued; 0: none, the engine is idle then.
+
+    ``batch`` and ``waiting`` are attributes of what ``with`` gives, too, and count as they are at the end. Steps may nest;
+    what is raised inside goes on its way. The same object may be entered again, which saves making one. After
+    uninstall() it does nothing.
+
+    Raises:
+        OptionError: name is no text, batch or waiting no number of requests.
+        NotInstalledError: install() was never called.
+    """
+    if _current is None and _was_installed:
+        return cast("_hot.Step", InertStep(name, batch, waiting))
+    return current().step(name, batch=batch, waiting=waiting)
+
+
+def _step_error(name: object, batch: object, waiting: object) -> OptionError:
+    if not isinstance(name, str):
+        return OptionError.of("name", name, "expected a text, what kind of step it is")
+    if not _is_count(batch):
+        return OptionError.of("batch", batch, "expected a number of requests")
+    return OptionError.of("waiting", waiting, "expected a number of requests, or None: not known")
+
+
+def _is_count(value: object) -> bool:
+    """Whether C takes it: any whole number of a C long."""
+    try:
+        return 0 <= operator.index(cast("SupportsIndex", value)) < 1 << 63
+    except TypeError:
+        return False
 
 
 def freeze(*, again: bool = False) -> Freeze:
