@@ -1,4 +1,4 @@
-"""What stream() and step() give after uninstall(): takes everything, keeps nothing, so that the host's code goes on unchanged."""
+"""What stream() and step() give after uninstall(): it takes all and keeps nothing, and the host goes on unchanged."""
 
 from __future__ import annotations
 

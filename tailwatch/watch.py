@@ -19,7 +19,7 @@ from dataclasses import replace
 from multiprocessing import parent_process
 from typing import Any, SupportsIndex, cast
 
-from tailwatch import _hot, snapshots
+from tailwatch import _hot, servers, snapshots
 from tailwatch.company import Company
 from tailwatch.config import Config
 from tailwatch.daemon import Daemon, Task
@@ -31,6 +31,7 @@ from tailwatch.goodput import parse_window
 from tailwatch.hooks import asgi
 from tailwatch.hooks.gc import Freeze, GCHook
 from tailwatch.hooks.routes import Routes
+from tailwatch.hooks.step import StepHook
 from tailwatch.inert import InertStep, InertStream
 from tailwatch.logs import PauseLog, SlowLog, asked_level
 from tailwatch.servers.fast import FastSSE
@@ -72,6 +73,7 @@ class Watch:
         self.gc = GCHook(self.core, config.gc)
         self.company = Company(self.core, config.dir, self._warn)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
+        self.steps = StepHook(self.core, servers.stepping, self.notes.append)
         self.history = snapshots.History()
         self._records = snapshots.Records(self.core.address)
         self._pause_log = PauseLog(self._records, self.core, config.gc_warn_ms / 1e3, config.gc_log_all)
@@ -97,6 +99,7 @@ class Watch:
                 Task(self._check_gc, 1.0),
                 Task(self.company.renew, 1.0),
                 Task(self._settle_role, 1.0),
+                Task(self.steps.sweep, 1.0),
                 Task(self._remember, 5.0),
             ],
             lambda: self.core.count_error(_ERROR_DAEMON),
@@ -183,6 +186,7 @@ class Watch:
         self.company.enter(self.config.role)
         if self.config.gc != "off":
             self.gc.attach()
+        self.steps.attach()
         self.fast_sse.listen()
         if self.config.fast_sse:
             self.fast_sse.sweep(last=False)
@@ -261,6 +265,7 @@ class Watch:
         self._daemon.stop()
         report = [sentence for attached in self._attached() if (sentence := attached.detach())]
         report += self.gc.detach()
+        report += self.steps.detach()
         report += self.fast_sse.undo()
         self.fast_sse.unlisten()
         if self._close_port is not None:
@@ -278,6 +283,7 @@ class Watch:
         ran = self._daemon.running
         self.core.reset()
         self.company.after_fork()
+        self.steps.after_fork()
         self.history = snapshots.History()
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
         self._daemon.forget()
@@ -448,6 +454,7 @@ def process_door(role: str) -> None:
     with _lock:
         if _current is None:
             _current = _begin(Config.load(app=False), None, {}, door=True)
+        _current.steps.sweep()
         _current.take_role(role)
 
 
@@ -625,8 +632,8 @@ def step(name: str, *, batch: int = 1, waiting: int | None = None) -> _hot.Step:
         batch: requests in it. 0: it ran nothing; it is no step, and its time belongs to the gap.
         waiting: requests that it leaves with work to do, in its batch or queued; 0: none, the engine is idle then.
 
-    ``batch`` and ``waiting`` are attributes of what ``with`` gives, too, and count as they are at the end. Steps may nest;
-    what is raised inside goes on its way. The same object may be entered again, which saves making one. After
+    ``batch`` and ``waiting`` are attributes of what ``with`` gives, too, and count as they are at the end. Steps may
+    nest; what is raised inside goes on its way. The same object may be entered again, which saves making one. After
     uninstall() it does nothing.
 
     Raises:
