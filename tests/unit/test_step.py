@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -272,21 +273,27 @@ def test_after_uninstall_it_is_inert() -> None:
         tailwatch.uninstall()
 
 
-def test_a_fork_child_starts_from_nothing(watch: tailwatch.Watch) -> None:
+@pytest.mark.parametrize("how", ["os.fork", "fork() in C"])
+def test_a_fork_child_starts_from_nothing(watch: tailwatch.Watch, how: str) -> None:
     """Its parent's open step is not its own; the parent's goes on."""
     read, write = os.pipe()
+    with tailwatch.step("before", waiting=1):
+        pass
     with tailwatch.step("decode", waiting=1) as outer:
-        if (pid := os.fork()) == 0:
+        fork: Callable[[], int] = os.fork if how == "os.fork" else ctypes.PyDLL(None).fork
+        if (pid := fork()) == 0:
             try:
                 outer.__exit__(None, None, None)
-                before = len(tailwatch.snapshot().steps)
                 with outer:
                     pass
-                os.write(write, json.dumps([before, step_of("decode").steps.time.count]).encode())
+                kept = {
+                    step.name: [step.steps.time.count, step.host_gaps.time.count] for step in watch.snapshot().steps
+                }
+                os.write(write, json.dumps(kept).encode())
             finally:
                 os._exit(0)
         os.waitpid(pid, 0)
-    assert json.loads(os.read(read, 100)) == [0, 1]
+    assert json.loads(os.read(read, 100)) == {"decode": [1, 0]}
     os.close(read)
     os.close(write)
     assert step_of("decode").steps.time.count == 1
