@@ -465,6 +465,70 @@ static void stream_seconds(renderer *r, const family *f) {
     for (uint32_t i = 0; i < r->snapshot->lost_count; i++) source_seconds(r, f, &r->snapshot->lost[i]);
 }
 
+/* ---- engine steps ----------------------------------------------------------------------------------- */
+
+static bool any_steps(const renderer *r) {
+    for (uint32_t p = 0; p < r->snapshot->process_count; p++)
+        if (r->snapshot->process[p].step_count) return true;
+    return false;
+}
+
+static void label_step(renderer *r, uint32_t process, const tw_snapshot_step *step) {
+    label_process(r, process);
+    label(r, "step", step->name);
+}
+
+/* `of` is the tw_step_phase. */
+static void step_histogram(renderer *r, const family *f) {
+    for (uint32_t p = 0; p < r->snapshot->process_count; p++) {
+        const tw_snapshot_process *process = &r->snapshot->process[p];
+        tw_give_way(&r->gave_way_ns);
+        for (uint32_t i = 0; i < process->step_count; i++) {
+            open_histogram(r, f);
+            label_step(r, p, &process->steps[i]);
+            close_histogram(r, f, process->steps[i].spent[f->of], tw_step_layout((int)f->of));
+        }
+    }
+}
+
+/* A single number; `of` is its offset. */
+static void step_totals(renderer *r, const family *f) {
+    for (uint32_t p = 0; p < r->snapshot->process_count; p++) {
+        const tw_snapshot_process *process = &r->snapshot->process[p];
+        for (uint32_t i = 0; i < process->step_count; i++) {
+            uint64_t value;
+            memcpy(&value, (const char *)&process->steps[i] + f->of, sizeof value);
+            open_sample(r, f);
+            label_step(r, p, &process->steps[i]);
+            if (unit_of(f->name)) close_seconds(r, value);
+            else close_count(r, value);
+        }
+    }
+}
+
+/* Time, [phase][cause]; `of` is the array's offset. */
+static void step_causes(renderer *r, const family *f, uint32_t process, const tw_snapshot_step *step) {
+    uint64_t ns[TW_STEP_PHASES][TW_CAUSES];
+    memcpy(ns, (const char *)step + f->of, sizeof ns);
+    for (int cause = 0; cause < TW_CAUSES; cause++) {
+        for (int phase = 0; phase < TW_STEP_PHASES; phase++) {
+            if (!ns[phase][cause] && !always_shown(cause)) continue;
+            open_sample(r, f);
+            label_step(r, process, step);
+            label(r, "cause", tw_cause_name(cause));
+            label(r, "phase", tw_step_phase_name(phase));
+            close_seconds(r, ns[phase][cause]);
+        }
+    }
+}
+
+static void step_seconds(renderer *r, const family *f) {
+    for (uint32_t p = 0; p < r->snapshot->process_count; p++) {
+        const tw_snapshot_process *process = &r->snapshot->process[p];
+        for (uint32_t i = 0; i < process->step_count; i++) step_causes(r, f, p, &process->steps[i]);
+    }
+}
+
 /* ---- about ourselves -------------------------------------------------------------------------------- */
 
 static void named_counts(renderer *r, const family *f, const char *name, const uint64_t *counts, int n,
@@ -583,6 +647,23 @@ static const family FAMILIES[] = {
     {"tailwatch_build", INFO, build_info, 0, "Versions of tailwatch and of the interpreter."},
 };
 
+#define STEP(member) offsetof(tw_snapshot_step, member)
+
+/* Written where a process has made steps. */
+static const family STEP_FAMILIES[] = {
+    {"tailwatch_step_seconds", HISTOGRAM, step_histogram, TW_STEP_INSIDE,
+     "Length of an engine's steps (iterations), from begin to end on the host."},
+    {"tailwatch_step_host_gap_seconds", HISTOGRAM, step_histogram, TW_STEP_GAP,
+     "From the end of a step to the begin of the next, where that end left requests with work to do."},
+    {"tailwatch_step_unknown_gap_seconds", COUNTER, step_totals, STEP(unknown_ns),
+     "Time before steps, after an end of which it is not known whether it left work: idle, host gap or hidden."},
+    {"tailwatch_step_requests", COUNTER, step_totals, STEP(batch), "Requests in the steps' batches, summed over the steps."},
+    {"tailwatch_step_overlap_seconds", COUNTER, step_seconds, STEP(overlap_ns),
+     "Time of steps, and of host gaps, that coincided with the process's pauses of at least 50 us: an upper bound of their blame."},
+    {"tailwatch_step_request_overlap_seconds", COUNTER, step_seconds, STEP(request_ns),
+     "The same times the requests in the step's batch, or left waiting at the gap: an upper bound."},
+};
+
 static void prepare(renderer *r) {
     uint32_t window_s = r->info->goodput_window_s;
     if (window_s < 1) window_s = 1;
@@ -592,12 +673,17 @@ static void prepare(renderer *r) {
     format_bounds(r);
 }
 
+static void put_families(renderer *r, const family *families, size_t n) {
+    for (size_t i = 0; i < n && !r->out->failed; i++) {
+        put_headers(r, &families[i]);
+        families[i].samples(r, &families[i]);
+    }
+}
+
 int tw_exposition_render(const tw_snapshot *s, const tw_exposition_info *info, int format, tw_buffer *out) {
     renderer r = {.snapshot = s, .info = info, .openmetrics = format == TW_FORMAT_OPENMETRICS, .out = out};
     prepare(&r);
-    for (size_t i = 0; i < sizeof FAMILIES / sizeof *FAMILIES && !out->failed; i++) {
-        put_headers(&r, &FAMILIES[i]);
-        FAMILIES[i].samples(&r, &FAMILIES[i]);
-    }
+    put_families(&r, FAMILIES, sizeof FAMILIES / sizeof *FAMILIES);
+    if (any_steps(&r)) put_families(&r, STEP_FAMILIES, sizeof STEP_FAMILIES / sizeof *STEP_FAMILIES);
     return out->failed;
 }

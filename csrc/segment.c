@@ -210,6 +210,12 @@ uint32_t tw_segment_source(tw_segment *g, const char *role) {
     return TW_SOURCE_OTHER;
 }
 
+uint32_t tw_segment_step(tw_segment *g, const char *name, size_t len) {
+    uint64_t words[TW_STEP_NAME_WORDS];
+    label_set(words, TW_STEP_NAME_WORDS, name, len);
+    return tw_steps_find(&g->steps, words);
+}
+
 uint32_t tw_segment_label_growing(tw_segment *g, const char *model, size_t model_len, const char *route,
                                   size_t route_len, tw_segment_grow grow, void *of) {
     tw_name names[2];

@@ -446,6 +446,43 @@ static int fallbacks_take(tw_snapshot *s, const tw_segment *const *segments, siz
     return 0;
 }
 
+/* ---- engine steps ---- */
+
+static bool step_in_use(const tw_step_stats *stats) { return tw_load_acquire(&stats->name[0]) != 0; }
+
+static int step_keep(tw_snapshot_step *to, const tw_step_stats *from) {
+    tw_words_get(from->name, TW_STEP_NAME_WORDS, to->name);
+    words_load(to->overlap_ns, from->overlap_ns, sizeof to->overlap_ns);
+    words_load(to->request_ns, from->request_ns, sizeof to->request_ns);
+    to->batch = tw_load(&from->batch);
+    to->unknown_ns = tw_load(&from->unknown_ns);
+    const int error = histogram_keep(&to->spent[TW_STEP_INSIDE], &from->duration);
+    return error ? error : histogram_keep(&to->spent[TW_STEP_GAP], &from->gap);
+}
+
+static int steps_take(tw_snapshot_process *to, const tw_steps *steps) {
+    uint32_t used = 0;
+    for (int i = 0; i < TW_STEPS; i++) used += step_in_use(&steps->of[i]);
+    if (used == 0) return 0;
+    to->steps = tw_calloc(TW_STEPS, sizeof *to->steps);
+    if (!to->steps) return ENOMEM;
+    int error = 0;
+    for (int i = 0; i < TW_STEPS && !error; i++)
+        if (step_in_use(&steps->of[i])) error = step_keep(&to->steps[to->step_count++], &steps->of[i]);
+    return error;
+}
+
+static void steps_free(tw_snapshot_process *process) {
+    for (uint32_t i = 0; i < process->step_count; i++) counts_free(process->steps[i].spent, TW_STEP_PHASES);
+    tw_free(process->steps);
+}
+
+static tw_snapshot_step *step_find(const tw_snapshot_process *process, const char *name) {
+    for (uint32_t i = 0; i < process->step_count; i++)
+        if (strcmp(process->steps[i].name, name) == 0) return &process->steps[i];
+    return NULL;
+}
+
 /* ---- processes and totals ---- */
 
 /* A pause that was open when its process was killed went on for nobody knows how long: it counts as not begun. */
@@ -465,7 +502,7 @@ static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t t
         to->pause_ns[cause] = tw_pause_total_ns(&g->pause, (tw_cause)cause, now_ns);
         error = histogram_keep(&to->pauses[cause], &g->pauses[cause]);
     }
-    return error;
+    return error ? error : steps_take(to, &g->steps);
 }
 
 /* The oldest first. */
@@ -495,8 +532,35 @@ static void counts_join(tw_counts **to, tw_counts *from) {
     if (*to != from) tw_free(from);
 }
 
+static void step_join(tw_snapshot_step *to, tw_snapshot_step *from) {
+    words_add(to->overlap_ns, from->overlap_ns, sizeof to->overlap_ns);
+    words_add(to->request_ns, from->request_ns, sizeof to->request_ns);
+    to->batch += from->batch;
+    to->unknown_ns += from->unknown_ns;
+    for (int i = 0; i < TW_STEP_PHASES; i++) counts_join(&to->spent[i], from->spent[i]);
+}
+
+/* from has none afterwards, whatever comes of it. */
+static int steps_join(tw_snapshot_process *to, tw_snapshot_process *from) {
+    tw_snapshot_step *all = from->step_count == 0 ? NULL : tw_calloc(to->step_count + from->step_count, sizeof *all);
+    const int error = all == NULL && from->step_count > 0 ? ENOMEM : 0;
+    if (all != NULL) {
+        if (to->step_count > 0) memcpy(all, to->steps, to->step_count * sizeof *all);
+        tw_free(to->steps);
+        to->steps = all;
+        for (uint32_t i = 0; i < from->step_count; i++) {
+            tw_snapshot_step *same = step_find(to, from->steps[i].name);
+            if (same) step_join(same, &from->steps[i]);
+            else to->steps[to->step_count++] = from->steps[i];
+        }
+        from->step_count = 0;
+    }
+    steps_free(from);
+    return error;
+}
+
 /* from had the same name; what is allocated of it is to's, or freed. The living one gives the pid. */
-static void process_join(tw_snapshot_process *to, tw_snapshot_process *from) {
+static int process_join(tw_snapshot_process *to, tw_snapshot_process *from) {
     for (int cause = 0; cause < TW_CAUSES; cause++) {
         totals_join(&to->pause[cause], &from->pause[cause]);
         counts_join(&to->pauses[cause], from->pauses[cause]);
@@ -507,18 +571,21 @@ static void process_join(tw_snapshot_process *to, tw_snapshot_process *from) {
     to->pauses_lost += from->pauses_lost;
     to->bytes += from->bytes;
     if (from->last_stop_ns > to->last_stop_ns) to->last_stop_ns = from->last_stop_ns;
+    return steps_join(to, from);
 }
 
 /* The living and the dead of one name become one. */
-static void processes_join(tw_snapshot *s) {
+static int processes_join(tw_snapshot *s) {
     uint32_t kept = 0;
+    int error = 0;
     for (uint32_t i = 0; i < s->process_count; i++) {
         tw_snapshot_process one = s->process[i];
         tw_snapshot_process *same = one.index == NO_INDEX ? NULL : process_named(s->process, kept, one.role, one.index);
-        if (same) process_join(same, &one);
-        else s->process[kept++] = one;
+        if (!same) s->process[kept++] = one;
+        else if (process_join(same, &one) != 0) error = ENOMEM;
     }
     s->process_count = kept;
+    return error;
 }
 
 static void processes_number(tw_snapshot *s) {
@@ -540,9 +607,9 @@ static int processes_take(tw_snapshot *s, const tw_segment *const *segments, siz
         error = process_take(&s->process[i], segments[i], s->taken.monotonic_ns);
     if (error) return error;
     qsort(s->process, n, sizeof *s->process, process_compare);
-    processes_join(s);
+    error = processes_join(s);
     processes_number(s);
-    return 0;
+    return error;
 }
 
 static int waits_add(tw_snapshot *s, const tw_segment *g) {
@@ -610,7 +677,10 @@ int tw_snapshot_take(tw_snapshot **out, const tw_segment *const *segments, size_
 void tw_snapshot_free(tw_snapshot *s) {
     if (!s) return;
     for (uint32_t i = 0; i < s->series_count; i++) counts_free(s->series[i].metric, TW_SERIES_METRICS);
-    for (uint32_t i = 0; i < s->process_count; i++) counts_free(s->process[i].pauses, TW_CAUSES);
+    for (uint32_t i = 0; i < s->process_count; i++) {
+        counts_free(s->process[i].pauses, TW_CAUSES);
+        steps_free(&s->process[i]);
+    }
     counts_free(s->wait, TW_WAITS);
     tw_free(s->series);
     tw_free(s->process);
@@ -639,19 +709,23 @@ static void counts_limit(tw_counts *earlier, const tw_counts *later) {
     }
 }
 
-static void counts_take_away(tw_counts *later, const tw_counts *earlier, int metric) {
+static void counts_take_away(tw_counts *later, const tw_counts *earlier, const tw_layout *layout) {
     tw_counts limited = *earlier;
     counts_limit(&limited, later);
     if (limited.count == later->count) tw_counts_init(later);
-    else tw_counts_subtract(later, &limited, tw_metric_layout(metric));
+    else tw_counts_subtract(later, &limited, layout);
 }
 
 /* *counts points to later's and becomes a copy of its own, less earlier's. */
-static int counts_subtract(tw_counts **counts, const tw_counts *later, const tw_counts *earlier, int metric) {
+static int counts_rest(tw_counts **counts, const tw_counts *later, const tw_counts *earlier, const tw_layout *layout) {
     if (!later) return 0;
     tw_counts rest = *later;
-    if (earlier) counts_take_away(&rest, earlier, metric);
+    if (earlier) counts_take_away(&rest, earlier, layout);
     return counts_keep(counts, &rest);
+}
+
+static int counts_subtract(tw_counts **counts, const tw_counts *later, const tw_counts *earlier, int metric) {
+    return counts_rest(counts, later, earlier, tw_metric_layout(metric));
 }
 
 static const tw_snapshot_series *series_find(const tw_snapshot *s, const tw_snapshot_series *like) {
@@ -697,6 +771,36 @@ static void pauses_subtract(tw_snapshot_process *later, const tw_snapshot_proces
     later->pauses_lost = minus(later->pauses_lost, earlier->pauses_lost);
 }
 
+static int one_step_subtract(tw_snapshot_step *out, const tw_snapshot_step *later, const tw_snapshot_step *earlier) {
+    static const tw_snapshot_step nothing = {.batch = 0};
+    *out = *later;
+    memset(out->spent, 0, sizeof out->spent);
+    if (!earlier) earlier = &nothing;
+    words_subtract(out->overlap_ns, earlier->overlap_ns, sizeof out->overlap_ns);
+    words_subtract(out->request_ns, earlier->request_ns, sizeof out->request_ns);
+    out->batch = minus(out->batch, earlier->batch);
+    out->unknown_ns = minus(out->unknown_ns, earlier->unknown_ns);
+    int error = 0;
+    for (int i = 0; i < TW_STEP_PHASES && !error; i++)
+        error = counts_rest(&out->spent[i], later->spent[i], earlier->spent[i], tw_step_layout(i));
+    return error;
+}
+
+/* out is a copy of later. */
+static int steps_subtract(tw_snapshot_process *out, const tw_snapshot_process *later, const tw_snapshot_process *earlier) {
+    out->steps = NULL;
+    out->step_count = 0;
+    if (later->step_count == 0) return 0;
+    out->steps = tw_calloc(later->step_count, sizeof *out->steps);
+    if (!out->steps) return ENOMEM;
+    int error = 0;
+    for (uint32_t i = 0; i < later->step_count && !error; i++) {
+        out->step_count = i + 1;
+        error = one_step_subtract(&out->steps[i], &later->steps[i], step_find(earlier, later->steps[i].name));
+    }
+    return error;
+}
+
 static int one_process_subtract(tw_snapshot_process *out, const tw_snapshot_process *later,
                                 const tw_snapshot_process *earlier) {
     static const tw_snapshot_process nothing = {.pid = 0};
@@ -704,7 +808,7 @@ static int one_process_subtract(tw_snapshot_process *out, const tw_snapshot_proc
     memset(out->pauses, 0, sizeof out->pauses);
     if (!earlier) earlier = &nothing;
     pauses_subtract(out, earlier);
-    int error = 0;
+    int error = steps_subtract(out, later, earlier);
     for (int i = 0; i < TW_CAUSES && !error; i++) {
         error = counts_subtract(&out->pauses[i], later->pauses[i], earlier->pauses[i], TW_METRIC_PAUSE + i);
         out->pause[i].max_ns = out->pauses[i] ? out->pauses[i]->max_ns : 0; /* a maximum has no difference */

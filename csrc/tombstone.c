@@ -54,7 +54,7 @@ _Static_assert(sizeof(tw_segment) ==
                        SIZE(tw_segment, header) + SIZE(tw_segment, slo) + SIZE(tw_segment, slow_ns) +
                        SIZE(tw_segment, pause) + SIZE(tw_segment, lost) + SIZE(tw_segment, seconds) +
                        SIZE(tw_segment, slow_head) + SIZE(tw_segment, slow) + SIZE(tw_segment, fallback_count) +
-                       SIZE(tw_segment, fallbacks) + SIZE(tw_segment, series_count) +
+                       SIZE(tw_segment, fallbacks) + SIZE(tw_segment, series_count) + SIZE(tw_segment, steps) +
                        /* of the living only */
                        SIZE(tw_segment, in_flight),
                "a field of tw_segment that the dead would lose");
@@ -254,6 +254,7 @@ int tw_tombstone_add(tw_segment *sum, const tw_segment *from) {
     series_add(sum, from, count, sets);
     for (int at = 0; at < TW_SECONDS; at++) second_add(&sum->seconds[at], &from->seconds[at]);
     fallbacks_add(sum, from);
+    tw_steps_add(&sum->steps, &from->steps);
     return slow_add(sum, from, count, sets);
 }
 

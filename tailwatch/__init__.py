@@ -14,7 +14,7 @@ from tailwatch.errors import (  # noqa: E402
 from tailwatch.goodput import SLO  # noqa: E402
 
 if support.LINUX:
-    from tailwatch.watch import Middleware, Watch, current, freeze, install, snapshot, stream, uninstall
+    from tailwatch.watch import Middleware, Watch, current, freeze, install, snapshot, step, stream, uninstall
     from tailwatch.watch import diagnose as doctor
 else:
     from tailwatch.elsewhere import (  # type: ignore[assignment]
@@ -25,6 +25,7 @@ else:
         freeze,
         install,
         snapshot,
+        step,
         stream,
         uninstall,
     )
@@ -45,6 +46,7 @@ __all__ = [
     "freeze",
     "install",
     "snapshot",
+    "step",
     "stream",
     "uninstall",
 ]

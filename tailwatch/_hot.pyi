@@ -98,6 +98,19 @@ class Stream:
     def late_ns(self) -> int: ...
 
 @final
+class Step:
+    """One iteration of an engine: ``with`` begins and ends it. Made by Core.step(); may be entered again."""
+
+    batch: int
+    """Requests in it; 0: it ran nothing, and is no step."""
+    waiting: int | None
+    """Requests that it leaves with work to do; None: not known."""
+    @property
+    def name(self) -> str: ...
+    def __enter__(self) -> Step: ...
+    def __exit__(self, *exc_info: object) -> None: ...
+
+@final
 class Send:
     """Stands before an ASGI `send`, and hands every message on unchanged."""
 
@@ -171,6 +184,8 @@ class Core:
     ) -> Send:
         """A Send for one ASGI http or websocket scope. generation: the route is known to generate tokens (it is
         counted from now on); else it is only watched for a streaming content type."""
+    def step(self, name: str, batch: int = 1, waiting: int | None = None, /) -> Step:
+        """An iteration of an engine. ValueError, TypeError or OverflowError for what is no number of requests."""
     def count_error(self, where: int) -> None: ...
     def count_drop(self, reason: int) -> None: ...
     def count_fallback(self, shape: str, reason: str, /) -> None:

@@ -19,7 +19,7 @@ from tailwatch.report import format_tail as format_tail
 from tailwatch.saved import from_dict as from_dict
 
 if TYPE_CHECKING:
-    from tailwatch.snapshots import Histogram, Snapshot
+    from tailwatch.snapshots import Histogram, Snapshot, Step
 
 SEVERITIES = ("high", "medium", "low", "info")
 GC_CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment")
@@ -37,6 +37,11 @@ _CALLBACK_LEAST_SECONDS = 0.001
 _ACCEPT_P99_SECONDS = 0.02
 _CLIENT_SHARE = 0.3
 _UNEXPLAINED_SHARE = 0.5
+_STEP_SHARE = 0.01
+_STEP_LEAST_SECONDS = 0.05
+_STEP_LONGEST = 3.0
+_HOST_GAP_SHARE = 0.1
+_FEWEST_STEPS = 100
 _FEWEST_JUDGED = 20
 _FEWEST_GAPS = 100
 
@@ -222,7 +227,20 @@ def _tail_shares(snapshot: Snapshot, phase: str) -> dict[str, float]:
 
 
 def _seen(snapshot: Snapshot) -> bool:
-    return bool(snapshot.opened or sum(snapshot.requests.values()) or snapshot.itl.count)
+    return bool(snapshot.opened or sum(snapshot.requests.values()) or snapshot.itl.count or _step_count(snapshot))
+
+
+def _step_count(snapshot: Snapshot) -> int:
+    return sum(step.steps.time.count for step in snapshot.steps)
+
+
+def _step_paused(step: Step) -> dict[str, float]:
+    """What of an engine's steps, and of the host gaps between them, coincided with pauses, by cause."""
+    return {cause: step.steps.overlap.get(cause, 0.0) + step.host_gaps.overlap.get(cause, 0.0) for cause in CAUSE_NAMES}
+
+
+def _step_seconds(step: Step) -> float:
+    return step.steps.time.sum + step.host_gaps.time.sum
 
 
 # The rules -------------------------------------------------------------------------------------------------
@@ -275,6 +293,67 @@ def gc_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     )
     title = f"requests wait for {name_causes(late)} before they are accepted"
     return Finding("gc-ttft", "medium", title, detail, _gc_advice(cause, context))
+
+
+def engine_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Pauses take a visible share of an engine's steps, or make its longest."""
+    hit = [step for step in snapshot.steps if _is_hit(step)]
+    if not hit:
+        return None
+    worst = max(hit, key=lambda step: sum(_step_paused(step).values()))
+    paused, spent = _step_paused(worst), _step_seconds(worst)
+    lost, cause = sum(paused.values()), max(paused, key=lambda name: paused[name])
+    requests = sum(worst.steps.requests.values()) + sum(worst.host_gaps.requests.values())
+    length = worst.steps.time
+    detail = (
+        f"{length.count} {worst.name!r} steps of {worst.process} and the gaps before them took {ms(spent)}; up to "
+        f"{ms(lost)} of that ({lost / spent:.1%}) coincided with pauses of that process ({split_by_cause(paused)}). "
+        f"With {worst.batch or 0:.3g} requests in a step on average it is up to {ms(requests)} of requests' time. "
+        f"p50 {ms(length.p(50))}, the longest {ms(length.max)}."
+    )
+    title = f"up to {lost / spent:.1%} of the engine's {worst.name!r} steps is {name_causes(paused)}"
+    severity = "high" if lost >= 5 * _STEP_SHARE * spent else "medium"
+    return Finding("engine-pauses", severity, title, detail, _engine_advice(worst, cause))
+
+
+def _is_hit(step: Step) -> bool:
+    lost, length = sum(_step_paused(step).values()), step.steps.time
+    if lost < _STEP_LEAST_SECONDS:
+        return False
+    typical, longest = length.p(50) or 0.0, length.max or 0.0
+    made_the_longest = longest >= _STEP_LONGEST * typical and lost >= (longest - typical) / 2
+    return lost >= _STEP_SHARE * _step_seconds(step) or made_the_longest
+
+
+def _engine_advice(step: Step, cause: str) -> str:
+    if cause in _YOUNG:
+        return f"install(role={step.role!r}, gc_log_all=True): {_YOUNG_REASON}; the log says how much each pass found"
+    return f"tailwatch.freeze() in the {step.role} process between two steps, once its model is loaded"
+
+
+def host_gaps(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """The device waits for the host between steps, while there is work."""
+    gaps = [step for step in snapshot.steps if step.host_gaps.time.count >= _FEWEST_STEPS]
+    if not gaps:
+        return None
+    worst = max(gaps, key=lambda step: step.host_gaps.time.sum / _step_seconds(step))
+    gap, share = worst.host_gaps.time, worst.host_gaps.time.sum / _step_seconds(worst)
+    if share < _HOST_GAP_SHARE:
+        return None
+    paused = sum(worst.host_gaps.overlap.values())
+    detail = (
+        f"{worst.process} ran no step for {ms(gap.sum)} between its {worst.name!r} steps ({share:.0%} of their time) "
+        f"while requests waited: {gap.count} gaps, p50 {ms(gap.p(50))}, p99 {ms(gap.p(99))}. "
+        f"Up to {ms(paused)} of it is pauses; the rest is what the host does there."
+    )
+    advice = (
+        "vllm serve --async-scheduling, SGLang without --disable-overlap-schedule: the host works while the device "
+        "does (py-spy record --pid PID shows at what)"
+    )
+    severity = "high" if share >= 3 * _HOST_GAP_SHARE else "medium"
+    return Finding(
+        "host-gaps", severity, f"the engine stands for {share:.0%} of its time between steps", detail, advice
+    )
 
 
 def policy_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -523,6 +602,8 @@ def notes(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
 RULES: tuple[Rule, ...] = (
     gc_tail,
     gc_ttft,
+    engine_pauses,
+    host_gaps,
     slo_missed,
     freeze_pending,
     gc_disabled,
@@ -551,6 +632,8 @@ def _nothing(snapshot: Snapshot, context: DiagnosisContext) -> Finding:
         f"({ms(snapshot.itl_without_gc.p(99))} without GC), paused {ms(sum(snapshot.paused.values()))} in all, "
         f"attainment {'unknown' if snapshot.attainment is None else f'{snapshot.attainment:.2%}'}."
     )
+    if steps := _step_count(snapshot):
+        detail += f" {steps} engine steps."
     if context.memory_bytes is not None:
         detail += f" tailwatch itself takes {context.memory_bytes / 2**20:.1f} MiB, fixed at install."
     return Finding("nothing", "info", "I see nothing", detail, "tailwatch doctor URL --slow shows the slowest gaps")

@@ -1,4 +1,4 @@
-"""What stream() gives after uninstall(): takes everything, keeps nothing, so that the host's code goes on unchanged."""
+"""What stream() and step() give after uninstall(): it takes all and keeps nothing, and the host goes on unchanged."""
 
 from __future__ import annotations
 
@@ -41,3 +41,20 @@ class InertStream:
     def end(self, error: BaseException | type[BaseException] | None, /) -> None:
         """It is closed from now on."""
         self.closed = True
+
+
+class InertStep:
+    """A step that nobody counts. The attributes of `Step`."""
+
+    __slots__ = ("batch", "name", "waiting")
+
+    def __init__(self, name: str, batch: int = 1, waiting: int | None = None) -> None:
+        self.name = name
+        self.batch = batch
+        self.waiting = waiting
+
+    def __enter__(self) -> InertStep:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Nothing."""

@@ -102,6 +102,7 @@ def _members(data: Mapping[str, Any]) -> dict[str, Any]:
     members.update({name: data.get(name, {}) for name in ("overlap_by_source", "late_by_source")})
     members["gc"] = _gc(data["gc"])
     members["processes"] = [Saved(**process) for process in data["processes"]]
+    members["steps"] = [_step(step) for step in data.get("steps", ())]
     members["slowest"] = [_slow(slow) for slow in data["slowest"]]
     members["tail"] = {phase: [_octave(octave) for octave in octaves] for phase, octaves in data["tail"].items()}
     members["slo"] = _slo(data["slo"])
@@ -112,6 +113,13 @@ def _members(data: Mapping[str, Any]) -> dict[str, Any]:
 def _gc(data: Mapping[str, Any]) -> Saved:
     pauses = {int(key) if key.isdigit() else key: SavedHistogram(value) for key, value in data["pauses"].items()}
     return Saved(**{**data, "pauses": pauses})
+
+
+def _step(data: Mapping[str, Any]) -> Saved:
+    parts = {
+        name: Saved(**{**data[name], "time": SavedHistogram(data[name]["time"])}) for name in ("steps", "host_gaps")
+    }
+    return Saved(**{**data, **parts})
 
 
 def _slow(data: Mapping[str, Any]) -> Saved:

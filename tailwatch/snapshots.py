@@ -246,6 +246,43 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class StepPart:
+    """The steps themselves, or the host gaps before them.
+
+    time: their lengths. overlap: seconds that coincided with pauses of their process, by cause: an upper bound of their
+    blame. requests: the same, each second times the requests that it may have delayed: those in the step's batch, or
+    left waiting at the gap.
+    """
+
+    time: Histogram
+    overlap: dict[str, float]
+    requests: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An engine's steps of one name, in one process; see tailwatch.step().
+
+    process: its name, such as "engine-0". steps: the steps. host_gaps: from the end of a step to the begin of one of
+    these, where that end left requests with work to do. requests: in the batches, summed. unknown_gap: seconds before
+    steps, after an end that did not say whether it left work.
+    """
+
+    process: str
+    role: str
+    name: str
+    steps: StepPart
+    host_gaps: StepPart
+    requests: int
+    unknown_gap: float
+
+    @property
+    def batch(self) -> float | None:
+        """Requests in a step, on average; None without steps."""
+        return self.requests / self.steps.time.count if self.steps.time.count else None
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """What the pauses of one cause, of one role's processes, did to one gap. overlap, late: as in SlowGap, seconds."""
 
@@ -566,6 +603,12 @@ class Snapshot(_Frozen):
         return [_process(process, _text(process.role)) for process in self._processes()]
 
     @cached_property
+    def steps(self) -> list[Step]:
+        """Engine steps by process and name. A window of the past (``snapshot(window=...)``) has none."""
+        pairs = zip(self.processes, self._processes(), strict=True)
+        return [_step(who, raw.steps[i]) for who, raw in pairs for i in range(raw.step_count)]
+
+    @cached_property
     def paused(self) -> dict[str, float]:
         """Process seconds by cause, summed over the processes; an open pause is included."""
         return _summed([process.paused for process in self.processes])
@@ -694,6 +737,7 @@ class Snapshot(_Frozen):
             "windows": {window: asdict(self.window(window)) for window in _STORED_WINDOWS},
             "gc": self._gc_dict(),
             "processes": [asdict(process) for process in self.processes],
+            "steps": [_step_dict(step) for step in self.steps],
             "slowest": [{**asdict(slow), "when": slow.when.isoformat()} for slow in self.slowest],
             "tail": {phase: [_octave_dict(octave) for octave in octaves] for phase, octaves in self.tail.items()},
         }
@@ -718,6 +762,38 @@ def _process(process: Any, role: str) -> Process:
         lost=process.pauses_lost,
         bytes=process.bytes,
     )
+
+
+def _step_part(step: Any, phase: int) -> StepPart:
+    counts = ffi.new("tw_counts *")
+    lib.tw_counts_init(counts)
+    if step.spent[phase] != ffi.NULL:
+        lib.tw_counts_add(counts, step.spent[phase])
+    return StepPart(
+        time=Histogram(counts, lib.tw_step_layout(phase)),
+        overlap=_seconds_by_cause(step.overlap_ns[phase]),
+        requests=_seconds_by_cause(step.request_ns[phase]),
+    )
+
+
+def _step(process: Process, step: Any) -> Step:
+    return Step(
+        process=process.name,
+        role=process.role,
+        name=_text(step.name),
+        steps=_step_part(step, lib.TW_STEP_INSIDE),
+        host_gaps=_step_part(step, lib.TW_STEP_GAP),
+        requests=step.batch,
+        unknown_gap=step.unknown_ns / 1e9,
+    )
+
+
+def _step_dict(step: Step) -> dict[str, Any]:
+    def part(of: StepPart) -> dict[str, Any]:
+        return {"time": of.time.as_dict(), "overlap": of.overlap, "requests": of.requests}
+
+    plain = {name: getattr(step, name) for name in ("process", "role", "name", "requests", "unknown_gap", "batch")}
+    return {**plain, "steps": part(step.steps), "host_gaps": part(step.host_gaps)}
 
 
 def _utf8(name: str | None) -> Any:

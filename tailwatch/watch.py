@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import operator
 import os
 import platform
 import sys
@@ -16,9 +17,9 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import parent_process
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
-from tailwatch import _hot, snapshots
+from tailwatch import _hot, servers, snapshots
 from tailwatch.company import Company
 from tailwatch.config import Config
 from tailwatch.daemon import Daemon, Task
@@ -30,7 +31,8 @@ from tailwatch.goodput import parse_window
 from tailwatch.hooks import asgi
 from tailwatch.hooks.gc import Freeze, GCHook
 from tailwatch.hooks.routes import Routes
-from tailwatch.inert import InertStream
+from tailwatch.hooks.step import StepHook
+from tailwatch.inert import InertStep, InertStream
 from tailwatch.logs import PauseLog, SlowLog, asked_level
 from tailwatch.servers.fast import FastSSE
 from tailwatch.servers.roles import role_of_process
@@ -71,6 +73,7 @@ class Watch:
         self.gc = GCHook(self.core, config.gc)
         self.company = Company(self.core, config.dir, self._warn)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
+        self.steps = StepHook(self.core, servers.stepping, self.notes.append)
         self.history = snapshots.History()
         self._records = snapshots.Records(self.core.address)
         self._pause_log = PauseLog(self._records, self.core, config.gc_warn_ms / 1e3, config.gc_log_all)
@@ -96,6 +99,7 @@ class Watch:
                 Task(self._check_gc, 1.0),
                 Task(self.company.renew, 1.0),
                 Task(self._settle_role, 1.0),
+                Task(self.steps.sweep, 1.0),
                 Task(self._remember, 5.0),
             ],
             lambda: self.core.count_error(_ERROR_DAEMON),
@@ -142,6 +146,13 @@ class Watch:
         self._daemon.start()
         return StreamContext(self, self.core.stream(model, route, arrival, request_id, trace_id))
 
+    def step(self, name: str, *, batch: int = 1, waiting: int | None = None) -> _hot.Step:
+        """One iteration of an engine in this process, around which its loop says ``with``. See tailwatch.step()."""
+        try:
+            return self.core.step(name, batch, waiting)
+        except (TypeError, ValueError, OverflowError):
+            raise _step_error(name, batch, waiting) from None
+
     def freeze(self, *, again: bool = False) -> Freeze:
         """Collect, freeze, collect, on this thread, now."""
         return self.gc.freeze(again=again)
@@ -175,6 +186,7 @@ class Watch:
         self.company.enter(self.config.role)
         if self.config.gc != "off":
             self.gc.attach()
+        self.steps.attach()
         self.fast_sse.listen()
         if self.config.fast_sse:
             self.fast_sse.sweep(last=False)
@@ -253,6 +265,7 @@ class Watch:
         self._daemon.stop()
         report = [sentence for attached in self._attached() if (sentence := attached.detach())]
         report += self.gc.detach()
+        report += self.steps.detach()
         report += self.fast_sse.undo()
         self.fast_sse.unlisten()
         if self._close_port is not None:
@@ -270,6 +283,7 @@ class Watch:
         ran = self._daemon.running
         self.core.reset()
         self.company.after_fork()
+        self.steps.after_fork()
         self.history = snapshots.History()
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
         self._daemon.forget()
@@ -440,6 +454,7 @@ def process_door(role: str) -> None:
     with _lock:
         if _current is None:
             _current = _begin(Config.load(app=False), None, {}, door=True)
+        _current.steps.sweep()
         _current.take_role(role)
 
 
@@ -602,6 +617,48 @@ def stream(
     if _current is None and _was_installed:
         return StreamContext(None, cast("_hot.Stream", InertStream(arrival)))
     return current().stream(model=model, route=route, arrival=arrival, request_id=request_id, trace_id=trace_id)
+
+
+def step(name: str, *, batch: int = 1, waiting: int | None = None) -> _hot.Step:
+    """One iteration of an engine: ``with tailwatch.step("decode", batch=32, waiting=queued):`` around it.
+
+    Kept are how long steps take, what of it coincided with pauses of this process, by cause, and the host gap: the time
+    from the end of a step to the begin of the next one, of this thread or name, while work was waiting. Whether it was
+    is what you say: ``waiting``, or ``s.waiting`` before the block ends. Not said, it is not known, and that time is
+    called nothing (``Step.unknown_gap``).
+
+    Args:
+        name: what kind of step it is. Seven are told apart in a process, further ones are "other".
+        batch: requests in it. 0: it ran nothing; it is no step, and its time belongs to the gap.
+        waiting: requests that it leaves with work to do, in its batch or queued; 0: none, the engine is idle then.
+
+    ``batch`` and ``waiting`` are attributes of what ``with`` gives, too, and count as they are at the end. Steps may
+    nest; what is raised inside goes on its way. The same object may be entered again, which saves making one. After
+    uninstall() it does nothing.
+
+    Raises:
+        OptionError: name is no text, batch or waiting no number of requests.
+        NotInstalledError: install() was never called.
+    """
+    if _current is None and _was_installed:
+        return cast("_hot.Step", InertStep(name, batch, waiting))
+    return current().step(name, batch=batch, waiting=waiting)
+
+
+def _step_error(name: object, batch: object, waiting: object) -> OptionError:
+    if not isinstance(name, str):
+        return OptionError.of("name", name, "expected a text, what kind of step it is")
+    if not _is_count(batch):
+        return OptionError.of("batch", batch, "expected a number of requests")
+    return OptionError.of("waiting", waiting, "expected a number of requests, or None: not known")
+
+
+def _is_count(value: object) -> bool:
+    """Whether C takes it: any whole number of a C long."""
+    try:
+        return 0 <= operator.index(cast("SupportsIndex", value)) < 1 << 63
+    except TypeError:
+        return False
 
 
 def freeze(*, again: bool = False) -> Freeze:

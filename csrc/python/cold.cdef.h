@@ -85,6 +85,12 @@ typedef struct tw_pause_clock {
 
 bool tw_pause_read(const tw_pause_clock *p, uint64_t n, tw_pause_record *out);
 
+/* step.h */
+#define TW_STEP_INSIDE ...
+#define TW_STEP_GAP ...
+
+const tw_layout *tw_step_layout(int phase);
+
 /* segment.h */
 #define TW_SECONDS ...
 #define TW_SLOW_RING ...
@@ -182,6 +188,14 @@ typedef struct tw_snapshot_series {
     ...;
 } tw_snapshot_series;
 
+typedef struct tw_snapshot_step {
+    char name[...];
+    tw_counts *spent[...];
+    uint64_t batch, unknown_ns;
+    uint64_t overlap_ns[...][...];
+    uint64_t request_ns[...][...];
+} tw_snapshot_step;
+
 typedef struct tw_snapshot_process {
     char role[...];
     uint64_t index, lives, pid;
@@ -190,6 +204,9 @@ typedef struct tw_snapshot_process {
     uint64_t pauses_lost;
     tw_counts *pauses[...];
     uint64_t bytes, last_stop_ns;
+    tw_snapshot_step *steps;
+    uint32_t step_count;
+    ...;
 } tw_snapshot_process;
 
 typedef struct tw_snapshot_fallback {

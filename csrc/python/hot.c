@@ -3,6 +3,7 @@
 #include "hot_frames.h"
 #include "hot_group.h"
 #include "hot_plan.h"
+#include "hot_step.h"
 #include "hot_template.h"
 
 #include <errno.h>
@@ -54,6 +55,7 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     const tw_slo slo = {ttft, tpot, itl, e2e, attainment};
     self->stream_type = (PyTypeObject *)Py_NewRef((PyObject *)state->stream_type);
     self->send_type = (PyTypeObject *)Py_NewRef((PyObject *)state->send_type);
+    self->steps.type = (PyTypeObject *)Py_NewRef((PyObject *)state->step_type);
     self->route_of = Py_NewRef(route_of);
     self->timed_send = Py_NewRef(timed_send);
     self->streamed = PyList_New(0);
@@ -63,6 +65,7 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
         Py_DECREF((PyObject *)self);
         return NULL;
     }
+    core_init_steps(self);
     return (PyObject *)self;
 }
 
@@ -75,6 +78,7 @@ static int core_traverse(PyObject *op, visitproc visit, void *arg) {
     Py_VISIT(self->callbacks);
     Py_VISIT((PyObject *)self->stream_type);
     Py_VISIT((PyObject *)self->send_type);
+    Py_VISIT((PyObject *)self->steps.type);
     return 0;
 }
 
@@ -91,6 +95,7 @@ static void core_dealloc(PyObject *op) {
     PyObject_GC_UnTrack(op);
     core_clear(op);
     core_free_group(self);
+    core_free_steps(self);
     for (size_t i = 0; i < sizeof key_table / sizeof *key_table; i++) Py_XDECREF(*key_slot(&self->keys, i));
     Py_XDECREF((PyObject *)self->stream_type);
     Py_XDECREF((PyObject *)self->send_type);
@@ -264,6 +269,7 @@ static PyMethodDef core_methods[] = {
     {"cancel_pause", core_cancel_pause, METH_NOARGS, "cancel_pause()\n--\n\nClose or forget a collection whose end nobody is left to report."},
     {"paused_now", core_paused_now, METH_NOARGS, "paused_now()\n--\n\nWhether a pause is open."},
     {"stream", core_stream, METH_VARARGS, "stream(model, route, arrival, request_id, trace_id, /)\n--\n\nOpen a stream by hand."},
+    {"step", FASTCALL(core_step), METH_FASTCALL, "step(name, batch=1, waiting=None, /)\n--\n\nOne iteration of an engine, to be entered."},
     {"count_error", core_count_error, METH_O, "count_error(where, /)\n--\n\nCount an internal error."},
     {"count_drop", core_count_drop, METH_O, "count_drop(reason, /)\n--\n\nCount a dropped event."},
     {"count_fallback", core_count_fallback, METH_VARARGS,
@@ -369,6 +375,7 @@ static int hot_exec(PyObject *module) {
     if ((state->core_type = make_type(module, &tw_core_spec, "Core")) == NULL) return -1;
     if ((state->stream_type = make_type(module, &tw_stream_spec, "Stream")) == NULL) return -1;
     if ((state->send_type = make_type(module, &tw_send_spec, "Send")) == NULL) return -1;
+    if ((state->step_type = make_type(module, &tw_step_spec, "Step")) == NULL) return -1;
     return make_sse_types(module, state) < 0 ? -1 : make_plan_types(module, state);
 }
 
@@ -381,6 +388,7 @@ static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT((PyObject *)state->encoder_type);
     Py_VISIT((PyObject *)state->plan_type);
     Py_VISIT((PyObject *)state->plans_type);
+    Py_VISIT((PyObject *)state->step_type);
     return 0;
 }
 
@@ -393,6 +401,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->encoder_type);
     Py_CLEAR(state->plan_type);
     Py_CLEAR(state->plans_type);
+    Py_CLEAR(state->step_type);
     return 0;
 }
 

@@ -28,9 +28,25 @@ typedef struct tw_keys {
 
 typedef struct tw_hot_state {
     PyTypeObject *core_type, *stream_type, *send_type, *template_type, *encoder_type, *plan_type, *plans_type;
+    PyTypeObject *step_type;
 } tw_hot_state;
 
 typedef struct core_group core_group;
+
+#define STEPS_FREE 8          /* Step objects that wait to be used again */
+
+/* What the steps of a core share, see hot_step.h. */
+typedef struct core_steps {
+    tw_stepper stepper;
+    PyTypeObject *type;
+    struct {
+        PyObject *name;       /* the str itself: compared, not read */
+        uint64_t epoch;
+        uint32_t index;
+    } known[TW_STEPS];
+    uint32_t next_known, n_free;
+    PyObject *free[STEPS_FREE]; /* memory of dead ones */
+} core_steps;
 
 typedef struct CoreObject {
     PyObject_HEAD
@@ -50,6 +66,7 @@ typedef struct CoreObject {
     struct core_group *group; /* NULL until it is asked to join one */
     uint64_t *stop, own_stop; /* where others read when this process last stood still; nowhere outside a group */
     uint64_t inner_start_ns, inner_stop_ns, cpu_start_ns;
+    core_steps steps;
 } CoreObject;
 
 typedef struct SendObject SendObject;

@@ -3,7 +3,7 @@
  * Joining and leaving leave the segment at its address: streams, snapshots and _cold keep theirs. What is here runs when
  * a process starts, forks or ends, and once a second; a token only reads what it left.
  */
-#include "hot_group.h"
+#include "hot_step.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -296,5 +296,6 @@ void core_reborn(CoreObject *core) {
     if (shared) (void)tw_segment_create_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
     else tw_segment_reset(core->segment);
     *core->epoch = ++core->last_epoch;
+    core_init_steps(core);
     core->gc_open = core->policy_depth = 0;
 }

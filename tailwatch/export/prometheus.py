@@ -70,6 +70,12 @@ OWN_FAMILIES = frozenset(
         "tailwatch_memory_bytes",
         "tailwatch_registry_render_seconds",
         "tailwatch_build",
+        "tailwatch_step_seconds",
+        "tailwatch_step_host_gap_seconds",
+        "tailwatch_step_unknown_gap_seconds",
+        "tailwatch_step_requests",
+        "tailwatch_step_overlap_seconds",
+        "tailwatch_step_request_overlap_seconds",
     }
 )
 """Our families by their OpenMetrics names (a counter without _total): those of csrc/exposition.c."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tailwatch.servers.steps import EngineStep
     from tailwatch.servers.targets import Target
 
 
@@ -19,3 +21,15 @@ def known() -> tuple[Target, ...]:
 def found() -> Iterator[Target]:
     """What of that stands in the modules that are loaded now."""
     return (target for target in known() if target.loaded())
+
+
+def stepping() -> Iterator[EngineStep]:
+    """The methods that are iterations of the engines of the loaded servers; nothing is imported for others."""
+    if "vllm" in sys.modules:
+        from tailwatch.servers import vllm
+
+        yield from vllm.STEPS
+    if "sglang" in sys.modules:
+        from tailwatch.servers import sglang
+
+        yield from sglang.STEPS

@@ -5,6 +5,10 @@ Read in 0.33.0. Its Responses events are the openai package's: see openai_sdk.py
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from tailwatch.servers.steps import EngineStep, Said
 from tailwatch.servers.targets import Model, Target
 
 _OPENAI = "vllm.entrypoints.openai"
@@ -18,4 +22,24 @@ TARGETS: tuple[Target, ...] = (
     ),
     Model(f"{_OPENAI}.completion.protocol", "CompletionStreamResponse", "choices[0].text"),
     Model("vllm.entrypoints.anthropic.protocol", "AnthropicStreamEvent", "delta.text"),
+)
+
+
+def _read_step(engine: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Said:
+    """The requests that run, or those that were answered where these are more: who was answered may have finished.
+
+    While a batch is queued the device has work, and what the host does meanwhile may be hidden behind it: not known.
+    """
+    outputs, executed = result
+    answered = sum(len(each.outputs) for each in outputs.values()) if outputs else 0
+    batch = max(answered, len(engine.scheduler.running)) if executed or answered else 0
+    left = engine.scheduler.get_num_unfinished_requests()
+    return batch, None if left and engine.batch_queue else left
+
+
+_ENGINE = "vllm.v1.engine.core"
+
+STEPS: tuple[EngineStep, ...] = (
+    EngineStep(_ENGINE, "EngineCore", "step", _read_step, kept=True),
+    EngineStep(_ENGINE, "EngineCore", "step_with_batch_queue", _read_step, kept=True),
 )

@@ -477,7 +477,42 @@ TW_TEST(a_failed_buffer_stays_failed) {
     free(f);
 }
 
-TW_MAIN(counts_are_decimal, seconds_are_exact, ratios_come_back_as_the_quotient, every_family_has_one_help_and_one_type,
+TW_TEST(steps_are_shown_where_there_are_any) {
+    fixture *f = make_fixture();
+    char *text = render_plain(f, TW_FORMAT_OPENMETRICS);
+    TW_CHECK_EQ(0, count_of(text, "tailwatch_step_"));
+    free(text);
+    tw_snapshot_step steps[2] = {{.name = "decode", .batch = 40, .unknown_ns = 2 * TW_NS_PER_SECOND}, {.name = "a\"b"}};
+    tw_counts *spent = calloc(1, sizeof *spent);
+    tw_counts_init(spent);
+    record(spent, tw_step_layout(TW_STEP_INSIDE), 20 * TW_NS_PER_MS);
+    steps[0].spent[TW_STEP_INSIDE] = spent;
+    steps[0].overlap_ns[TW_STEP_INSIDE][TW_CAUSE_GC2] = 250 * TW_NS_PER_MS;
+    steps[0].request_ns[TW_STEP_GAP][TW_CAUSE_GC_FULL] = 3 * TW_NS_PER_SECOND;
+    strcpy(f->process[0].role, "engine");
+    f->process[0].steps = steps;
+    f->process[0].step_count = 2;
+    text = render_plain(f, TW_FORMAT_OPENMETRICS);
+    TW_CHECK(has_line(text, "# TYPE tailwatch_step_seconds histogram"));
+    TW_CHECK(has_line(text, "# UNIT tailwatch_step_overlap_seconds seconds"));
+    TW_CHECK(has_line(text, "# TYPE tailwatch_step_requests counter"));
+    TW_CHECK(has_line(text, "tailwatch_step_seconds_bucket{process=\"engine-0\",step=\"decode\",le=\"0.015\"} 0"));
+    TW_CHECK(has_line(text, "tailwatch_step_seconds_bucket{process=\"engine-0\",step=\"decode\",le=\"0.02\"} 1"));
+    TW_CHECK(has_line(text, "tailwatch_step_seconds_sum{process=\"engine-0\",step=\"decode\"} 0.02"));
+    TW_CHECK(has_line(text, "tailwatch_step_seconds_count{process=\"engine-0\",step=\"a\\\"b\"} 0"));
+    TW_CHECK(has_line(text, "tailwatch_step_host_gap_seconds_bucket{process=\"engine-0\",step=\"decode\",le=\"0.0001\"} 0"));
+    TW_CHECK(has_line(text, "tailwatch_step_requests_total{process=\"engine-0\",step=\"decode\"} 40"));
+    TW_CHECK(has_line(text, "tailwatch_step_unknown_gap_seconds_total{process=\"engine-0\",step=\"decode\"} 2.0"));
+    TW_CHECK(has_line(text, "tailwatch_step_overlap_seconds_total{process=\"engine-0\",step=\"decode\",cause=\"gc2\",phase=\"step\"} 0.25"));
+    TW_CHECK(has_line(text, "tailwatch_step_overlap_seconds_total{process=\"engine-0\",step=\"decode\",cause=\"gc2\",phase=\"host_gap\"} 0.0"));
+    TW_CHECK(has_line(text, "tailwatch_step_request_overlap_seconds_total{process=\"engine-0\",step=\"decode\",cause=\"gc_full\",phase=\"host_gap\"} 3.0"));
+    TW_CHECK_EQ(0, count_of(text, "cause=\"gc_full\",phase=\"step\"} "));
+    free(spent);
+    free(text);
+    free(f);
+}
+
+TW_MAIN(steps_are_shown_where_there_are_any, counts_are_decimal, seconds_are_exact, ratios_come_back_as_the_quotient, every_family_has_one_help_and_one_type,
         types_follow_the_format, an_unused_label_set_is_not_shown, the_window_gives_rates_and_attainment,
         buckets_are_cumulative_and_exact_at_their_bounds, bounds_and_sums_read_as_prometheus_writes_them,
         stream_time_is_told_by_the_role_whose_pauses_took_it, label_values_are_escaped, a_process_is_its_role_and_index, pauses_are_shown_by_generation_and_ours_apart,

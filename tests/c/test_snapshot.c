@@ -950,7 +950,81 @@ TW_TEST(a_snapshot_of_a_writer_at_work_is_sane) {
     tw_segment_destroy(g);
 }
 
-TW_MAIN(an_unused_segment_gives_an_empty_snapshot, what_is_not_a_segment_is_refused,
+/* ---- engine steps ---- */
+
+static tw_stepper stepper_of(tw_segment *g) {
+    tw_stepper s;
+    tw_stepper_init(&s, &g->steps, &g->pause, &g->drops[TW_DROP_UNKNOWN_GAP]);
+    return s;
+}
+
+static void one_step(tw_segment *g, tw_stepper *s, const char *name, uint64_t from, uint64_t to, uint64_t batch, uint64_t waiting) {
+    tw_step step;
+    tw_step_begin(s, &step, tw_segment_step(g, name, strlen(name)), 1, from);
+    tw_step_end(s, &step, to, batch, waiting);
+}
+
+static void pause_steps(tw_segment *g, uint64_t from, uint64_t to) {
+    tw_pause_begin(&g->pause, TW_CAUSE_GC2, from);
+    tw_segment_pause_end(g, to, NULL);
+}
+
+TW_TEST(steps_stay_with_their_process) {
+    tw_segment *a = segment("engine", 1), *b = segment("engine", 1), *api = segment("api", 1);
+    tw_stepper sa = stepper_of(a), sb = stepper_of(b);
+    one_step(a, &sa, "decode", SECOND, SECOND + 10 * MS, 8, 3);
+    pause_steps(a, SECOND + 11 * MS, SECOND + 13 * MS);
+    one_step(a, &sa, "decode", SECOND + 13 * MS, SECOND + 14 * MS, 4, 0);
+    one_step(b, &sb, "prefill", SECOND, SECOND + 5 * MS, 2, 0);
+    b->header.created.monotonic_ns = a->header.created.monotonic_ns + 1;
+    const tw_segment *all[] = {api, b, a};
+    tw_snapshot *s = NULL;
+    TW_REQUIRE(tw_snapshot_take(&s, all, 3) == 0);
+    uint32_t with = 0;
+    for (uint32_t i = 0; i < 3; i++) with += s->process[i].steps != NULL;
+    TW_CHECK_EQ(2, with);
+    const tw_snapshot_process *first = NULL;
+    for (uint32_t i = 3; i-- > 0;)
+        if (s->process[i].created_ns == a->header.created.monotonic_ns && s->process[i].steps) first = &s->process[i];
+    TW_REQUIRE(first != NULL);
+    TW_CHECK_EQ(1, first->step_count);
+    TW_CHECK_STR("decode", first->steps[0].name);
+    TW_CHECK_EQ(2, first->steps[0].spent[TW_STEP_INSIDE]->count);
+    TW_CHECK_EQ(1, first->steps[0].spent[TW_STEP_GAP]->count);
+    TW_CHECK_EQ(12, first->steps[0].batch);
+    TW_CHECK_EQ(2 * MS, first->steps[0].overlap_ns[TW_STEP_GAP][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(6 * MS, first->steps[0].request_ns[TW_STEP_GAP][TW_CAUSE_GC2]);
+    tw_snapshot_free(s);
+    tw_segment_destroy(a), tw_segment_destroy(b), tw_segment_destroy(api);
+}
+
+TW_TEST(steps_of_a_difference_came_in_between) {
+    tw_segment *g = segment("engine", 1);
+    tw_stepper s = stepper_of(g);
+    one_step(g, &s, "decode", SECOND, SECOND + 10 * MS, 8, TW_STEP_UNKNOWN);
+    tw_snapshot *earlier = take(g);
+    one_step(g, &s, "prefill", SECOND + 20 * MS, SECOND + 25 * MS, 1, 2);
+    pause_steps(g, SECOND + 26 * MS, SECOND + 28 * MS);
+    one_step(g, &s, "decode", SECOND + 26 * MS, SECOND + 40 * MS, 3, 0);
+    tw_snapshot *later = take(g), *d = difference(later, earlier);
+    TW_REQUIRE(d->process[0].step_count == 2);
+    const tw_snapshot_step *decode = &d->process[0].steps[0], *prefill = &d->process[0].steps[1];
+    TW_CHECK_EQ(1, decode->spent[TW_STEP_INSIDE]->count);
+    TW_CHECK_EQ(14 * MS, decode->spent[TW_STEP_INSIDE]->sum_low);
+    TW_CHECK_EQ(3, decode->batch);
+    TW_CHECK_EQ(2 * MS, decode->overlap_ns[TW_STEP_INSIDE][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(1, decode->spent[TW_STEP_GAP]->count);
+    TW_CHECK_EQ(10 * MS, prefill->unknown_ns);
+    TW_CHECK(prefill->spent[TW_STEP_GAP] == NULL);
+    tw_snapshot *none = difference(later, later);
+    TW_CHECK(none->process[0].steps[0].spent[TW_STEP_INSIDE] == NULL);
+    TW_CHECK_EQ(0, none->process[0].steps[0].batch);
+    tw_snapshot_free(none), tw_snapshot_free(d), tw_snapshot_free(later), tw_snapshot_free(earlier);
+    tw_segment_destroy(g);
+}
+
+TW_MAIN(steps_stay_with_their_process, steps_of_a_difference_came_in_between,
+        an_unused_segment_gives_an_empty_snapshot, what_is_not_a_segment_is_refused,
         label_sets_of_one_name_merge_and_are_sorted, a_question_may_name_a_model_a_route_or_both,
         every_metric_has_the_layout_it_was_recorded_in, a_late_part_is_taken_off_its_gap,
         a_correction_seen_before_its_gap_counts_as_none, pauses_are_kept_by_process, totals_add_up,

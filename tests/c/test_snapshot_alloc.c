@@ -42,6 +42,9 @@ static void use(tw_segment *g, const char *model) {
     tw_pause_begin(&g->pause, TW_CAUSE_GC2, 1 * MS);
     tw_segment_pause_end(g, 9 * MS, NULL);
     tw_segment_fallback(g, model, strlen(model), "extra", 5);
+    tw_step_stats *step = &g->steps.of[tw_segment_step(g, model, strlen(model))];
+    tw_histogram_record(&step->duration, tw_step_layout(TW_STEP_INSIDE), 10 * MS);
+    tw_histogram_record(&step->gap, tw_step_layout(TW_STEP_GAP), 1 * MS);
     tw_store(&g->slow[0].seq, 1);
     tw_store_release(&g->slow_head, 1);
 }

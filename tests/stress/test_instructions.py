@@ -1,4 +1,4 @@
-"""How many instructions our own code takes per stamp, chunk, encoded frame and collection, against committed budgets.
+"""How many instructions our own code takes per stamp, step, chunk, frame and collection, against committed budgets.
 
 Counted by callgrind in a fresh interpreter, and only what runs inside tailwatch._hot: not the interpreter, not the
 loop, not the C library. Such counts do not depend on the machine or on what else it does, only on the compiler;
@@ -47,6 +47,11 @@ def count(name, call, times, *arguments):
 stream = core.stream("model", "/v1/chat", None, "", "")
 count("stamp", stream.token, 100_000)
 
+step = core.step("decode", 32, 5)
+enter, leave = step.__enter__, step.__exit__
+count("step made", core.step, 10_000, "decode", 32, 5)
+count("step entered and left", lambda: (enter(), leave(None, None, None)), 10_000)
+
 class Flow:
     write_paused = False
 
@@ -93,6 +98,8 @@ for generation in (0, 1):
 
 TIMES = {
     "stamp": 100_000,
+    "step made": 10_000,
+    "step entered and left": 10_000,
     "chunk": 100_000,
     "chunk of another shape": 10_000,
     "content": 100_000,
@@ -138,7 +145,7 @@ def _cost(dump: Path, library: str, times: int) -> Cost:
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cost]:
-    """The cost of a stamp, a chunk, an encoded frame and a collection."""
+    """The cost of a stamp, a step, a chunk, an encoded frame and a collection."""
     library = Path(_hot.__file__)
     if shutil.which("valgrind") is None:
         pytest.skip("valgrind is not installed (Debian package: valgrind): instructions cannot be counted")

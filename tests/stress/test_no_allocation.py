@@ -117,3 +117,56 @@ def test_our_callbacks_allocate_nothing_in_a_thousand_collections(run_script) ->
 
     assert counts["ours"] == counts["noop"]
     assert counts["control"] > counts["noop"]
+
+
+STEPS = """
+import json, itertools, gc, threading
+import gcprobe, tailwatch
+log = gcprobe.Log(1)
+watch = tailwatch.install(gc="observe")
+watch._daemon.stop()
+core, counts = watch.core, {}
+
+def measure(name, call, times):
+    turns = itertools.repeat(None, times)
+    before = log.allocations()
+    for _ in turns:
+        call()
+    counts[name] = log.allocations() - before
+
+def withs(make):
+    def run():
+        for _ in itertools.repeat(None, 1000):
+            with make():
+                pass
+    return run
+
+kept = core.step("decode", 32, 5)
+enter, leave = kept.__enter__, kept.__exit__
+lock = threading.Lock()
+with core.step("decode", 32, 5):
+    pass
+gc.disable()
+measure("made", lambda: core.step("decode", 32, 5), 100_000)
+measure("entered", enter, 1)
+measure("left", lambda: leave(None, None, None), 1)
+measure("pairs", lambda: (enter(), leave(None, None, None)), 100_000)
+measure("pairs of nothing", lambda: (None, None), 100_000)
+measure("with a step", withs(lambda: core.step("decode", 32, 5)), 100)
+measure("with a lock", withs(lambda: lock), 100)
+measure("allocates", lambda: bytearray(100_000), 100)
+counts["steps"] = sum(step.steps.time.count for step in tailwatch.snapshot().steps)
+print(json.dumps(counts))
+"""
+
+
+def test_a_loop_of_steps_allocates_nothing(run_script) -> None:
+    """Making, entering and leaving a step make no call of the allocator; in a `with` no more than a lock's. A few calls
+    in all are the interpreter's (3.10 keeps a frame for each function), one more a step would be ours."""
+    counts = json.loads(run_script(STEPS, preload=True, PYTHONMALLOC="malloc"))
+
+    assert counts["steps"] == 1 + 1 + 100_000 + 100_000
+    assert counts["made"] < 16
+    assert counts["pairs"] - counts["pairs of nothing"] < 16
+    assert counts["with a step"] - counts["with a lock"] < 16
+    assert counts["allocates"] >= 100

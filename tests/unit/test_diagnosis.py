@@ -91,6 +91,7 @@ def snapshot(**changed: Any) -> Any:
         "errors": {"asgi": 0},
         "label_overflow": 0,
         "sse_fallbacks": {},
+        "steps": [],
     }
     unknown = set(changed) - set(members)
     assert not unknown, f"not in a snapshot: {unknown}"
@@ -795,3 +796,81 @@ def test_a_real_snapshot_can_be_saved() -> None:
     assert [format_slow(gap) for gap in again.slowest] == [format_slow(gap) for gap in snap.slowest] != []
     assert format_tail(again) == format_tail(snap)
     assert headline(again, context_again) == headline(snap, context)
+
+
+# ---- engine steps ----
+
+
+def engine_step(**changed: Any) -> SimpleNamespace:
+    """10 000 decode steps of 15 ms with 12 requests each, 0.2 ms apart."""
+    parts: dict[str, Any] = {
+        "length": gaps(10_000, 0.015, 0.016, 0.017, 0.018),
+        "gap": gaps(9_999, 0.0002, 0.0003, 0.0004, 0.001),
+        "overlap": causes(),
+        "requests": causes(),
+        "gap_overlap": causes(),
+        **changed,
+    }
+    return SimpleNamespace(
+        process="engine-0",
+        role="engine",
+        name="decode",
+        batch=12.0,
+        steps=SimpleNamespace(time=parts["length"], overlap=parts["overlap"], requests=parts["requests"]),
+        host_gaps=SimpleNamespace(time=parts["gap"], overlap=parts["gap_overlap"], requests=causes()),
+    )
+
+
+def engine_only(step: SimpleNamespace) -> Any:
+    """A process without an app."""
+    return snapshot(steps=[step], ttft=gaps(), itl=gaps(), itl_without_gc=gaps(), requests={}, opened=0, in_flight=0)
+
+
+SPEAKING += [
+    (engine_only(engine_step(overlap=causes(gc2=4.0))), OBSERVED),
+    (engine_only(engine_step(gap=gaps(9_999, 0.003, 0.009, 0.01, 0.02))), OBSERVED),
+]
+
+
+def test_a_healthy_engine_is_an_answer() -> None:
+    """Steps without visible pauses or gaps: "I see nothing", and how many were looked at, not "no requests"."""
+    [found] = doctor(engine_only(engine_step(overlap=causes(gc0=0.01))), OBSERVED)
+    assert found.rule == "nothing"
+    assert "10000 engine steps." in found.detail
+
+
+def test_pauses_in_an_engine_s_steps_are_named() -> None:
+    """Which process, step and cause, the share, whose time it was, and what mends it."""
+    step = engine_step(overlap=causes(gc2=4.0), requests=causes(gc2=48.0), gap_overlap=causes(gc2=1.0))
+    found = next(finding for finding in doctor(engine_only(step), OBSERVED) if finding.rule == "engine-pauses")
+    assert found.severity == "medium"
+    assert found.title == "up to 3.3% of the engine's 'decode' steps is generation 2"
+    assert "10000 'decode' steps of engine-0" in found.detail
+    assert "5 s of generation 2" in found.detail
+    assert "up to 48 s of requests' time" in found.detail
+    assert found.advice == "tailwatch.freeze() in the engine process between two steps, once its model is loaded"
+
+
+def test_one_long_collection_of_an_engine_is_seen() -> None:
+    """A small share that makes the longest step is still its tail; a large one is high."""
+    length = gaps(100_000, 0.015, 0.016, 0.017, 0.283)
+    step = engine_step(length=length, overlap=causes(gc2=0.268))
+    assert "engine-pauses" in {finding.rule for finding in doctor(engine_only(step), OBSERVED)}
+    elsewhere = engine_step(length=length, overlap=causes(gc2=0.1))
+    assert "engine-pauses" not in {finding.rule for finding in doctor(engine_only(elsewhere), OBSERVED)}
+    most = engine_step(overlap=causes(gc0=20.0))
+    found = next(finding for finding in doctor(engine_only(most), OBSERVED) if finding.rule == "engine-pauses")
+    assert found.severity == "high"
+    assert "gc_log_all" in found.advice
+
+
+def test_host_gaps_are_told_where_they_show() -> None:
+    """A tenth of an engine's time between steps, while requests waited."""
+    step = engine_step(gap=gaps(9_999, 0.003, 0.009, 0.01, 0.02), gap_overlap=causes(gc1=0.04))
+    found = next(finding for finding in doctor(engine_only(step), OBSERVED) if finding.rule == "host-gaps")
+    assert found.title == "the engine stands for 17% of its time between steps"
+    assert "p50 3 ms, p99 9 ms" in found.detail
+    assert "Up to 40 ms of it is pauses" in found.detail
+    assert "--async-scheduling" in found.advice
+    few = engine_step(gap=gaps(50, 3.0))
+    assert "host-gaps" not in {finding.rule for finding in doctor(engine_only(few), OBSERVED)}

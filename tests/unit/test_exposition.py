@@ -71,6 +71,8 @@ def samples(families: dict[str, Any], name: str) -> Iterator[Any]:
 def test_every_family_is_known_to_the_python_side(core: _hot.Core, openmetrics: bool) -> None:
     """OWN_FAMILIES lists exactly the families that C writes, so that no host family is dropped or doubled."""
     run_stream(core, "m", "/v1", [10, 5])
+    with core.step("decode"):
+        pass
     families = parse(render(core, openmetrics=openmetrics, registry_seconds=0.5), openmetrics)
     names = {name.removesuffix("_info") if name == "tailwatch_build_info" else name for name in families}
     assert names == OWN_FAMILIES

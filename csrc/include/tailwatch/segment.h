@@ -19,6 +19,7 @@
 #include "tailwatch/event.h"
 #include "tailwatch/histogram.h"
 #include "tailwatch/pause.h"
+#include "tailwatch/step.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -153,6 +154,7 @@ typedef struct tw_segment {
     tw_slow_record slow[TW_SLOW_RING];
     uint64_t fallback_count;        /* kinds in use; release-stored after the kind is written */
     tw_fallback fallbacks[TW_FALLBACKS];
+    tw_steps steps;
     uint64_t series_count;          /* label sets in use; release-stored after the set is written, and after the file
                                      * has grown to hold it */
     /* tw_series[max_label_sets] follow */
@@ -213,6 +215,10 @@ void tw_segment_fallbacks(tw_segment *g, const char *shape, size_t shape_len, co
 
 /* Number of the source with this role, 1 .. TW_SOURCE_OTHER - 1, made if there is room; else TW_SOURCE_OTHER. */
 uint32_t tw_segment_source(tw_segment *g, const char *role);
+
+/* Number of the engine step with this name, made if there is room; else, and for an empty one, TW_STEP_OTHER. Names are
+ * cleaned as labels are, and cut to 31 bytes. */
+uint32_t tw_segment_step(tw_segment *g, const char *name, size_t len);
 
 /* The slot of monotonic time t, emptied if it held an older second. NULL for a time older than the slot's.
  * A reader takes a slot whose second it sees unchanged before (acquire) and after its counts. */

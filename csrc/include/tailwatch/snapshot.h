@@ -41,6 +41,14 @@ typedef struct tw_snapshot_series {
     uint64_t output_tokens;
 } tw_snapshot_series;
 
+/* The engine steps of one name, of one process: see step.h. */
+typedef struct tw_snapshot_step {
+    char name[TW_STEP_NAME_WORDS * 8];
+    tw_counts *spent[TW_STEP_PHASES];        /* lengths of the steps, and of the host gaps before them; NULL: empty */
+    uint64_t batch, unknown_ns;
+    uint64_t overlap_ns[TW_STEP_PHASES][TW_CAUSES], request_ns[TW_STEP_PHASES][TW_CAUSES];
+} tw_snapshot_step;
+
 /* A process in the snapshot: what carries the label `process`. Who had this role and index before it, and is dead, counts
  * here too: so what a name has counted never goes back. */
 typedef struct tw_snapshot_process {
@@ -54,6 +62,9 @@ typedef struct tw_snapshot_process {
     tw_counts *pauses[TW_CAUSES];            /* NULL: empty */
     uint64_t bytes;                          /* memory of its segment, and of those of the dead */
     uint64_t last_stop_ns;
+    tw_snapshot_step *steps;                 /* those that it made, as they are named; NULL: none. A window of the past
+                                                (tw_history_window) has none */
+    uint32_t step_count;
 } tw_snapshot_process;
 
 /* Frames of one shape that the server made itself, for one reason. */
