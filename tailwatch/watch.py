@@ -69,7 +69,7 @@ class Watch:
         self.routes = Routes(config.routes)
         self.core = _core_for(config, self.routes)
         self.gc = GCHook(self.core, config.gc)
-        self.company = Company(self.core, config.dir, self._warn)
+        self.company = Company(self.core, config.dir, self._warn, config.engine)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
         self.history = snapshots.History()
         self._records = snapshots.Records(self.core.address)
@@ -137,10 +137,19 @@ class Watch:
         arrival: int | None = None,
         request_id: str = "",
         trace_id: str = "",
+        engine: str | int | None = None,
     ) -> StreamContext:
-        """A request stamped by hand; ``arrival`` in monotonic ns, now by default."""
+        """A request stamped by hand; ``arrival`` in monotonic ns, now by default; ``engine``: the number or name of the
+        one that serves it, where the group has several (see ``bind``).
+
+        Raises:
+            ValueError: ``engine`` is no name.
+        """
         self._daemon.start()
-        return StreamContext(self, self.core.stream(model, route, arrival, request_id, trace_id))
+        stream = self.core.stream(model, route, arrival, request_id, trace_id)
+        if engine is not None:
+            stream.bind(engine)
+        return StreamContext(self, stream)
 
     def freeze(self, *, again: bool = False) -> Freeze:
         """Collect, freeze, collect, on this thread, now."""
@@ -245,6 +254,7 @@ class Watch:
         self._pause_log.warn, self._pause_log.every = self.config.gc_warn_ms / 1e3, self.config.gc_log_all
         self._slow_log.slow = self.config.slow_ms / 1e3
         self.routes.add(self.config.routes)
+        self.company.bind(self.config.engine)
         self._adopt_policy(self.config.gc)
         self._adopt_fast_sse()
 
@@ -593,6 +603,7 @@ def stream(
     arrival: int | None = None,
     request_id: str = "",
     trace_id: str = "",
+    engine: str | int | None = None,
 ) -> StreamContext:
     """A request stamped by hand, ``with`` or ``async with``. See Watch.stream. After uninstall() it does nothing.
 
@@ -601,7 +612,9 @@ def stream(
     """
     if _current is None and _was_installed:
         return StreamContext(None, cast("_hot.Stream", InertStream(arrival)))
-    return current().stream(model=model, route=route, arrival=arrival, request_id=request_id, trace_id=trace_id)
+    return current().stream(
+        model=model, route=route, arrival=arrival, request_id=request_id, trace_id=trace_id, engine=engine
+    )
 
 
 def freeze(*, again: bool = False) -> Freeze:

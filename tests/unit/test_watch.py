@@ -242,6 +242,7 @@ BAD = [
     ("metrics_port", 65536, "65536"),
     ("metrics_port", 80.5, "http"),
     ("role", "", "a b"),
+    ("engine", -1, "a b"),
     ("routes", "generate", "generate"),
     ("routes", 5, "/ok,bad"),
     ("max_label_sets", 0, "0"),
