@@ -32,8 +32,10 @@ from tailwatch.hooks.gc import Freeze, GCHook
 from tailwatch.hooks.routes import Routes
 from tailwatch.inert import InertStream
 from tailwatch.logs import PauseLog, SlowLog, asked_level
+from tailwatch.servers import choices
 from tailwatch.servers.fast import FastSSE
 from tailwatch.servers.roles import role_of_process
+from tailwatch.servers.routed import Routing
 from tailwatch.version import VERSION
 
 logger = logging.getLogger("tailwatch")
@@ -71,6 +73,7 @@ class Watch:
         self.gc = GCHook(self.core, config.gc)
         self.company = Company(self.core, config.dir, self._warn, config.engine)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
+        self.routing = Routing(choices(), asgi.current_stream, lambda: self.core.count_error(_ERROR_ASGI))
         self.history = snapshots.History()
         self._records = snapshots.Records(self.core.address)
         self._pause_log = PauseLog(self._records, self.core, config.gc_warn_ms / 1e3, config.gc_log_all)
@@ -96,6 +99,7 @@ class Watch:
                 Task(self._check_gc, 1.0),
                 Task(self.company.renew, 1.0),
                 Task(self._settle_role, 1.0),
+                Task(self._follow_routing, 1.0),
                 Task(self._remember, 5.0),
             ],
             lambda: self.core.count_error(_ERROR_DAEMON),
@@ -263,6 +267,7 @@ class Watch:
         self._daemon.stop()
         report = [sentence for attached in self._attached() if (sentence := attached.detach())]
         report += self.gc.detach()
+        report += self.routing.undo()
         report += self.fast_sse.undo()
         self.fast_sse.unlisten()
         if self._close_port is not None:
@@ -303,6 +308,7 @@ class Watch:
             on_startup=self._guarded(self._on_startup),
             on_idle=self._on_idle,
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
+            carries=self.routing.active,
         )
 
     def _snapshot_answer(self, accept: str, accept_encoding: str) -> Response:
@@ -345,7 +351,13 @@ class Watch:
             )
         if self.config.fast_sse:
             self.fast_sse.sweep()
+        self._follow_routing()
         self.gc.on_startup()
+
+    def _follow_routing(self) -> None:
+        """Which engine a request goes to matters where others' pauses are known, in the process that has the app."""
+        if self.config.dir and self.app is not None:
+            self.routing.sweep()
 
     def _warn(self, sentence: str) -> None:
         self.notes.append(sentence)

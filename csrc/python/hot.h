@@ -65,8 +65,8 @@ typedef struct StreamObject {
     int open;                 /* tw_stream_open was called: it is counted */
     uint64_t epoch;           /* the core's when it was opened */
     int by_hand;              /* the app stamps it itself: Send no longer does */
-    int parts_differ;         /* several engines serve parts of it */
     uint64_t bound;           /* the engine that it was bound to; 0: none */
+    enum { PARTS_NONE, PARTS_AGREE, PARTS_DIFFER } parts; /* whether it was bound by its parts, and they go to one engine */
 } StreamObject;
 
 /* PROBE: a route not known to generate, watched for a streaming content type. QUIET: it does not stream, and

@@ -75,7 +75,7 @@ static void see_identity(void *to, const char *name, Py_ssize_t name_len, const 
 static void bind_by_header(SendObject *self, const identity *id) {
     const uint64_t named = id->engine != 0 ? id->engine : id->rank;
     tw_stream *stream = &self->stream->stream;
-    if (named == 0 || stream->unit != 0 || self->stream->parts_differ || stream->company == NULL) return;
+    if (named == 0 || stream->unit != 0 || self->stream->parts == PARTS_DIFFER || stream->company == NULL) return;
     if (tw_unit_is_there(stream->company, named)) stream->unit = named;
 }
 
@@ -464,6 +464,7 @@ static PyObject *send_turn(PyObject *op, PyObject *unused) {
     end_turn(self, now, TW_END_ABORT);
     self->done_ns = 0;
     self->model_len = 0;
+    if (self->stream->parts != PARTS_NONE) self->stream->bound = 0, self->stream->parts = PARTS_NONE; /* those of the last turn */
     begin_scan(self, TW_FRAMING_MESSAGE);
     open_at(self, now, now, TW_ARRIVAL_ASGI);
     if (self->stream->by_hand) label(self); /* else by its first token, which we see */

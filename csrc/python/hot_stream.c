@@ -15,7 +15,7 @@ void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uin
     if (__builtin_expect(*self->core->epoch == 0, 0)) core_reborn(self->core);
     tw_stream_open(&self->stream, self->core->segment, arrival_ns, entry_ns, proxy_ns, source);
     const uint64_t unit = self->bound != 0 ? self->bound : self->core->serves;
-    tw_stream_join(&self->stream, core_company(self->core), self->parts_differ ? 0 : unit);
+    tw_stream_join(&self->stream, core_company(self->core), self->parts == PARTS_DIFFER ? 0 : unit);
     self->open = 1;
     self->epoch = *self->core->epoch;
 }
@@ -265,8 +265,8 @@ int engine_named(PyObject *engine, uint64_t *unit) {
 
 /* Of several parts that differ none is the engine, for good: a later bind of the whole stands again. */
 static void bind_part(StreamObject *self, uint64_t unit) {
-    if (self->bound == 0 && !self->parts_differ) self->bound = unit;
-    else if (self->bound != unit) self->bound = 0, self->parts_differ = 1;
+    if (self->parts == PARTS_NONE) self->bound = unit, self->parts = PARTS_AGREE;
+    else if (self->bound != unit) self->bound = 0, self->parts = PARTS_DIFFER;
 }
 
 /* bind(engine, *, part=False) */
@@ -278,7 +278,7 @@ static PyObject *stream_bind(PyObject *op, PyObject *args, PyObject *kwargs) {
     int part = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$p", names, &engine, &part) || engine_named(engine, &unit) < 0) return NULL;
     if (part) bind_part(self, unit);
-    else self->bound = unit, self->parts_differ = 0;
+    else self->bound = unit, self->parts = PARTS_NONE;
     self->stream.unit = self->bound; /* a stream that is not open yet takes it then */
     Py_RETURN_NONE;
 }

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tailwatch.servers.routed import Choice
     from tailwatch.servers.targets import Target
 
 
@@ -19,3 +20,10 @@ def known() -> tuple[Target, ...]:
 def found() -> Iterator[Target]:
     """What of that stands in the modules that are loaded now."""
     return (target for target in known() if target.loaded())
+
+
+def choices() -> tuple[Choice, ...]:
+    """Where the servers that we know choose one of several engines for a request."""
+    from tailwatch.servers import vllm
+
+    return vllm.CHOICES

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -242,7 +243,9 @@ def test_an_api_process_may_serve_one_engine_only(directory: Path, start: Callab
     assert set(through(watch, mine, {"x-tailwatch-engine": "1"})) == {"engine"}
 
 
-def through(watch: tailwatch.Watch, engine: Engine, headers: dict[str, str]) -> dict[str, float]:
+def through(
+    watch: tailwatch.Watch, engine: Engine, headers: dict[str, str], first: Callable[[], object] = bool
+) -> dict[str, float]:
     """One request through the app's layer with a pause of an engine in it. What all streams were charged by now."""
     frame = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
 
@@ -255,6 +258,7 @@ def through(watch: tailwatch.Watch, engine: Engine, headers: dict[str, str]) -> 
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
+        first()
         await send(start)
         for body in (frame, frame.replace(b"x", b"y"), b""):
             await send({"type": "http.response.body", "body": body, "more_body": bool(body)})
@@ -312,3 +316,23 @@ def test_workers_belong_to_the_engine_that_started_them(directory: Path, start: 
         assert list(charged(watch)) == ["worker"]
         parent.stdin.close()
         assert parent.wait(30) == 0
+
+
+def test_the_engine_that_vllm_chooses_binds_the_stream(
+    directory: Path, start: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its client is loaded: chosen inside the request, seen there, and charged. No header, no option."""
+    module: Any = ModuleType("vllm.v1.engine.core_client")
+
+    class DPLBAsyncMPClient:
+        def get_core_engine_for_request(self, request: int) -> bytes:
+            return request.to_bytes(2, "little")
+
+    module.DPLBAsyncMPClient = DPLBAsyncMPClient
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    mine, other = start(engine=0), start(engine=1)
+    watch = install(directory)
+    watch._follow_routing()
+    choose = DPLBAsyncMPClient().get_core_engine_for_request
+    assert through(watch, other, {}, lambda: choose(0)) == {}
+    assert set(through(watch, mine, {}, lambda: choose(0))) == {"engine"}
