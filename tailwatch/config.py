@@ -289,7 +289,8 @@ def _engine(given: _Given) -> str:
         return ""
     digits = isinstance(text, str) and text.isascii() and text.isdigit()
     if not isinstance(text, str) or not _ROLE.fullmatch(text) or (digits and int(text) >= _ENGINE_NUMBERS):
-        raise given.refused("expected a number from 0 to 2**32 - 1, or a name of 1 to 31 letters, digits, '_', '.', '-'")
+        expected = "expected a number from 0 to 2**32 - 1, or a name of 1 to 31 letters, digits, '_', '.', '-'"
+        raise given.refused(expected)
     return str(int(text)) if digits else text
 
 

@@ -33,7 +33,7 @@ _PREFIX = "tailwatch-run-"  # of directories that we make; those that a caller n
 _MADE = re.compile(_PREFIX + "[a-z0-9_]{8}")
 _SEGMENT = re.compile(r"(\d+)-(\d+).*\.seg")
 _LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id says nothing
-_NOT_MEMBERS = {"page", _LAUNCHER}
+_NOT_MEMBER = re.compile(f"page|port-[0-9]+|{_LAUNCHER}")
 _ABANDONED_SECONDS = 3600.0  # a directory in which nobody has written anything for so long
 
 OFFERED = tuple(name for name in OPTIONS if name != "role")  # each process has its own
@@ -160,7 +160,7 @@ def _is_left(path: str) -> bool:
         if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != stat.S_IRWXU:
             return False
         names = os.listdir(directory)
-        members = [_SEGMENT.fullmatch(name) for name in names if name not in _NOT_MEMBERS]
+        members = [_SEGMENT.fullmatch(name) for name in names if not _NOT_MEMBER.fullmatch(name)]
         if not members and time.time() - found.st_mtime < _ABANDONED_SECONDS:
             return False
         if not all(member and _start_of(int(member[1])) != int(member[2]) for member in members):

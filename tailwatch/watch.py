@@ -20,18 +20,19 @@ from typing import Any, cast
 
 from tailwatch import _hot, snapshots
 from tailwatch.company import Company
-from tailwatch.config import Config
+from tailwatch.config import Config, variable_of
 from tailwatch.daemon import Daemon, Task
 from tailwatch.diagnosis import DiagnosisContext, Finding, doctor
-from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
-from tailwatch.export.http import MetricsServer
+from tailwatch.errors import AlreadyInstalledError, NotInstalledError
 from tailwatch.export.prometheus import Exposition, Response, serve_http
 from tailwatch.goodput import parse_window
+from tailwatch.heritage import Heritage
 from tailwatch.hooks import asgi
 from tailwatch.hooks.gc import Freeze, GCHook
 from tailwatch.hooks.routes import Routes
 from tailwatch.inert import InertStream
 from tailwatch.logs import PauseLog, SlowLog, asked_level
+from tailwatch.port import MetricsPort
 from tailwatch.servers import choices
 from tailwatch.servers.fast import FastSSE
 from tailwatch.servers.roles import role_of_process
@@ -88,8 +89,15 @@ class Watch:
             on_registry_error=lambda: self.core.count_error(_ERROR_REGISTRY),
         )
         self._apps: list[weakref.ref[asgi.Attached]] = []  # each is held by its app, and goes with it
-        self._close_port: MetricsServer | None = None
-        self._said_alone = False
+        self._heritage = Heritage()
+        self.port = MetricsPort(
+            config.metrics_port,
+            lambda port: serve_http(port, self.exposition, on_error=lambda: self.core.count_error(_ERROR_RENDER)),
+            lambda: config.dir if self.company.joined else "",
+            self.notes.append,
+            self._port_is_taken,
+        )
+        self._said_alone = self._port_is_the_environments = False
         self._daemon = Daemon(
             [
                 Task(self._pause_log.drain, 0.25),
@@ -100,6 +108,7 @@ class Watch:
                 Task(self.company.renew, 1.0),
                 Task(self._settle_role, 1.0),
                 Task(self._follow_routing, 1.0),
+                Task(self.port.turn, 1.0),
                 Task(self._remember, 5.0),
             ],
             lambda: self.core.count_error(_ERROR_DAEMON),
@@ -186,24 +195,26 @@ class Watch:
     def start(self) -> None:
         """Hook the collector, join the group, and take over what the server streams with."""
         self.company.enter(self.config.role)
+        if self.config.dir:
+            self._heritage.leave(variable_of("dir"), self.config.dir)
         if self.config.gc != "off":
             self.gc.attach()
         self.fast_sse.listen()
         if self.config.fast_sse:
             self.fast_sse.sweep(last=False)
 
-    def open_port(self, *, by_argument: bool) -> None:
-        """Serve the metrics on ``metrics_port``. One that the environment gives every process, and that is not free,
-        is no error of any of them; one asked for here is: OptionError."""
-        port = self.config.metrics_port
-        try:
-            self._close_port = serve_http(port, self.exposition, on_error=lambda: self.core.count_error(_ERROR_RENDER))
-        except OSError as error:
-            if by_argument:
-                expected = f"expected a TCP port to listen on, but {error.strerror or error}"
-                raise OptionError.of("metrics_port", port, expected) from error
-            self.core.count_error(_ERROR_RENDER)
-            self._warn(f"TAILWATCH_METRICS_PORT={port}: metrics are not served, {error.strerror or error}")
+    def open_port(self, app: Any, *, by_argument: bool) -> None:
+        """Serve the metrics on ``metrics_port``, on the loopback address. One that the environment gives every process,
+        and that is not free, is no error of any of them; one asked for here is: OptionError."""
+        if not self.port.number:
+            return
+        self._port_is_the_environments = not by_argument
+        if by_argument:
+            self.port.open()
+        elif app is None:
+            self.port.wait()
+        else:
+            self._leave_port()
 
     def start_daemon(self) -> None:
         """For a process without an app: no request will start it."""
@@ -217,6 +228,8 @@ class Watch:
         if self.app is None:
             self.app = attached.app
             self.take_role(_ROLE_WITH_APP)
+            if self._port_is_the_environments:
+                self._leave_port()
         return attached.app
 
     def watches(self, app: Any) -> bool:
@@ -270,11 +283,11 @@ class Watch:
         report += self.routing.undo()
         report += self.fast_sse.undo()
         self.fast_sse.unlisten()
-        if self._close_port is not None:
-            self._close_port()
-        self._apps, self._close_port = [], None
+        self.port.close()
+        self._apps = []
         self._guarded(self._log_last, _ERROR_DAEMON)()
         report += self.company.leave()
+        report += self._heritage.take_back()
         _hot.forget_frames()
         _spare_cores[self.config.max_label_sets] = self.core
         return report
@@ -289,8 +302,7 @@ class Watch:
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
         self._daemon.forget()
         self.exposition.after_fork()
-        if self._close_port is not None:
-            self._close_port.after_fork()
+        self.port.after_fork()
         if ran and self.app is None:
             self._daemon.start()
 
@@ -353,6 +365,14 @@ class Watch:
             self.fast_sse.sweep()
         self._follow_routing()
         self.gc.on_startup()
+
+    def _port_is_taken(self, sentence: str) -> None:
+        self.core.count_error(_ERROR_RENDER)
+        self._warn(sentence)
+
+    def _leave_port(self) -> None:
+        self.port.leave()
+        self.notes.append(f"TAILWATCH_METRICS_PORT={self.port.number} was ignored: it is for processes without an app")
 
     def _follow_routing(self) -> None:
         """Which engine a request goes to matters where others' pauses are known, in the process that has the app."""
@@ -492,7 +512,7 @@ def _begin(config: Config, app: Any, options: dict[str, object], *, door: bool, 
         watch.start()
         if app is not None:
             watch.attach(app, wrap=wrap)
-        _open_port(watch, app, by_argument=options.get("metrics_port") is not None)
+        watch.open_port(app, by_argument=options.get("metrics_port") is not None)
     except BaseException:
         watch.stop()
         raise
@@ -502,14 +522,6 @@ def _begin(config: Config, app: Any, options: dict[str, object], *, door: bool, 
     if app is None:
         watch.start_daemon()
     return watch
-
-
-def _open_port(watch: Watch, app: Any, *, by_argument: bool) -> None:
-    port = watch.config.metrics_port
-    if port and app is not None and not by_argument:
-        watch.notes.append(f"TAILWATCH_METRICS_PORT={port} was ignored: it is for processes without an app")
-    elif port:
-        watch.open_port(by_argument=by_argument)
 
 
 def _follow_forks() -> None:

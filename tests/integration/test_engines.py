@@ -1,4 +1,4 @@
-"""One API process and several engines in a group: a stream is charged for the engine that serves it, and for no other."""
+"""One API process and several engines in a group: a stream is charged for the engine that serves it, for no other."""
 
 from __future__ import annotations
 
@@ -218,9 +218,7 @@ def test_an_engine_is_bound_to_in_the_middle_of_a_stream(directory: Path, start:
         assert after["unbound"] > before["unbound"] and after["engine"] == before["engine"]
 
 
-def test_parts_of_a_request_on_several_engines_leave_it_unbound(
-    directory: Path, start: Callable[..., Engine]
-) -> None:
+def test_parts_of_a_request_on_several_engines_leave_it_unbound(directory: Path, start: Callable[..., Engine]) -> None:
     """Parts that all go to one engine bind it; a part that goes to another ends that, for good."""
     engine, _ = start(engine=0), start(engine=1)
     watch = install(directory)

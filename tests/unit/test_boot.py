@@ -514,9 +514,11 @@ def told_by(role: str, engine: str = "") -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("role", "unit"),
-    [("engine", ITSELF), ("worker", LIKE), ("scheduler", LIKE), ("detokenizer", _hot.UNIT_SHARED)]
-    + [("engine-1", NUMBER + 1), ("engine.0", NUMBER), ("worker_dp1_tp0", NUMBER + 1), ("worker-1", LIKE)]
-    + [("api", 0), ("main", 0), ("controller", 0)],
+    [
+        *(("engine", ITSELF), ("worker", LIKE), ("scheduler", LIKE), ("detokenizer", _hot.UNIT_SHARED)),
+        *(("engine-1", NUMBER + 1), ("engine.0", NUMBER), ("worker_dp1_tp0", NUMBER + 1), ("worker-1", LIKE)),
+        *(("api", 0), ("main", 0), ("controller", 0)),
+    ],
 )
 def test_the_group_is_told_who_delays(role: str, unit: int) -> None:
     """A launcher that stops is in nobody's way: it joins with a unit of 0. An engine is one of its own."""
