@@ -23,7 +23,7 @@ from tailwatch.company import Company
 from tailwatch.config import Config, variable_of
 from tailwatch.daemon import Daemon, Task
 from tailwatch.diagnosis import DiagnosisContext, Finding, doctor
-from tailwatch.errors import AlreadyInstalledError, NotInstalledError
+from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
 from tailwatch.export.prometheus import Exposition, Response, serve_http
 from tailwatch.goodput import parse_window
 from tailwatch.heritage import Heritage
@@ -438,11 +438,23 @@ class StreamContext:
 
 class Middleware:
     """For servers that take an ASGI middleware class. It installs, or joins what is installed, and never raises for
-    options that differ from those in force: it says so to the doctor."""
+    options that differ from those in force: it says so to the doctor. With a bad variable in the environment it lets
+    everything through, and logs why.
+
+    Raises:
+        OptionError: a bad option among its arguments.
+        TypeError: ``app`` is no ASGI app.
+    """
 
     def __init__(self, app: Any, **options: object) -> None:
         self.app = app
-        self._serve = _through_door(app, options, wrap=True)
+        try:
+            self._serve = _through_door(app, options, wrap=True)
+        except OptionError as error:
+            if error.source is None:  # written in code, where it can be mended
+                raise
+            logger.warning("tailwatch: %s; the server runs without tailwatch", error)
+            self._serve = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """The ASGI entry point."""
