@@ -24,6 +24,6 @@ def found() -> Iterator[Target]:
 
 def choices() -> tuple[Choice, ...]:
     """Where the servers that we know choose one of several engines for a request."""
-    from tailwatch.servers import vllm
+    from tailwatch.servers import vllm_engines
 
-    return vllm.CHOICES
+    return vllm_engines.CHOICES

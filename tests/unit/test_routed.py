@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -222,3 +223,9 @@ def test_nothing_is_wrapped_outside_a_group(client: Any) -> None:
         tailwatch.uninstall()
     assert vars(client.DPAsyncMPClient)["get_core_engine_for_request"] is original
     assert found == [None]
+
+
+def test_asking_for_the_choices_imports_no_encoder() -> None:
+    """Every install() asks: the encoders, and what they need, stay with those who use them."""
+    code = "import sys; from tailwatch import servers; servers.choices(); sys.exit('tailwatch.sse.accelerate' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0
