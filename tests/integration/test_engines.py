@@ -334,3 +334,70 @@ def test_the_engine_that_vllm_chooses_binds_the_stream(
     choose = DPLBAsyncMPClient().get_core_engine_for_request
     assert through(watch, other, {}, lambda: choose(0)) == {}
     assert set(through(watch, mine, {}, lambda: choose(0))) == {"engine"}
+
+
+NAMED = """
+import multiprocessing, os, sys
+code, directory, name = sys.argv[1:]
+stdin = os.dup(0)  # a child of multiprocessing has none
+def run():
+    sys.stdin = os.fdopen(stdin)
+    sys.argv[1:] = [directory, '{"role": "engine"}']
+    exec(code, {})
+child = multiprocessing.get_context("fork").Process(target=run, name=name)
+child.start()
+os.close(stdin)
+child.join()
+"""
+
+
+def test_engines_that_a_server_numbers_need_no_option(directory: Path, start: Callable[..., Engine]) -> None:
+    """What vLLM calls EngineCore_DP1 is engine 1: a stream of rank 1 is charged for it, one of rank 0 is not."""
+    start(engine=0)
+    command = [sys.executable, "-c", NAMED, ENGINE, str(directory), "EngineCore_DP1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin is not None and parent.stdout is not None
+        assert json.loads(parent.stdout.readline()) is True
+        watch = install(directory)
+        streams = [watch.core.stream("m", "r", None, "", "") for _ in range(2)]
+        for rank, stream in enumerate(streams):
+            stream.bind(rank)
+            stream.token()
+        parent.stdin.write("0.04\n")
+        parent.stdin.flush()
+        assert parent.stdout.readline()
+        for stream in streams:
+            stream.token()
+        assert streams[0].overlap_ns == 0
+        assert streams[1].overlap_ns >= PAUSE_MS * MS
+        assert list(charged(watch)) == ["engine"]
+        parent.stdin.close()
+        assert parent.wait(30) == 0
+
+
+def test_a_websocket_s_turns_are_requests_of_their_own(directory: Path, start: Callable[..., Engine]) -> None:
+    """What bound the parts of one turn does not bind the next; what the app bound holds."""
+    engine, _ = start(engine=0), start(engine=1)
+    watch = install(directory, routes=["/chat"])
+    core = watch.core
+    now = _hot.now()
+    scope = {"type": "websocket", "path": "/chat", "headers": []}
+    sender = core.request(scope, lambda message: None, True, now, now, 0, 1, None, True)
+    stream = sender.stream
+
+    def turn() -> dict[str, float]:
+        before = charged(watch)
+        gap([stream], engine.pause)
+        after = charged(watch)
+        return {
+            source: after[source] - before.get(source, 0) for source in after if after[source] > before.get(source, 0)
+        }
+
+    sender.turn()
+    stream.bind(1, part=True)
+    assert turn() == {}
+    sender.turn()
+    assert set(turn()) == {"unbound"}
+    stream.bind(0)
+    sender.turn()
+    assert set(turn()) == {"engine"}

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailwatch import _hot
 from tailwatch import config as config_module
 from tailwatch.config import OPTIONS, UNAVAILABLE, Config, nearest_variable, variable_of
 from tailwatch.errors import OptionError, TailwatchError, nearest
@@ -211,6 +212,17 @@ def test_an_engine_is_a_number_or_a_name() -> None:
     """Numbers count from 0, as data parallel ranks do, however they are written; empty is not said."""
     given = (0, "0", "007", 4294967295, "prefill-1", "", None)
     assert [load(engine=engine).engine for engine in given] == ["0", "0", "7", "4294967295", "prefill-1", "", ""]
+
+
+@given(st.text("0123456789aZ_.- \u0661", max_size=34))
+def test_the_option_takes_what_a_stream_takes(text: str) -> None:
+    """One grammar, in Python for the option and in C for bind() and headers."""
+    try:
+        unit = _hot.unit_of(text)
+    except ValueError:
+        refusal(engine=text)
+    else:
+        assert _hot.unit_of(load(engine=text).engine) == unit
 
 
 def test_a_directory_may_be_a_path(tmp_path: Path) -> None:

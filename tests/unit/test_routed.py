@@ -227,5 +227,5 @@ def test_nothing_is_wrapped_outside_a_group(client: Any) -> None:
 
 def test_asking_for_the_choices_imports_no_encoder() -> None:
     """Every install() asks: the encoders, and what they need, stay with those who use them."""
-    code = "import sys; from tailwatch import servers; servers.choices(); sys.exit('tailwatch.sse.accelerate' in sys.modules)"
+    code = "import sys, tailwatch.servers as s; s.choices(); sys.exit('tailwatch.sse.accelerate' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0

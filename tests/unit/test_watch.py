@@ -587,6 +587,13 @@ def test_install_after_a_door_adopts_its_watch(no_sweep: list[str]) -> None:
         tailwatch.install(slow_ms=101)
 
 
+def test_the_engine_can_be_named_after_a_door() -> None:
+    """Streams that open from then on are that engine's; nothing is noted."""
+    tailwatch.Middleware(App(), gc="observe")
+    watch = tailwatch.install(engine=3)
+    assert (watch.config.engine, watch.notes) == ("3", [])
+
+
 def test_adopting_without_differences_notes_nothing() -> None:
     """install() without an app and without options contradicts nothing, whatever its own defaults would be."""
     tailwatch.Middleware(App(), gc="observe")
