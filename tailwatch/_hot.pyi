@@ -92,7 +92,8 @@ class Stream:
     def bind(self, engine: str | int | None, *, part: bool = False) -> None:
         """Say which engine serves it, by number or name, before the first token or later: the gaps that end from now
         on are charged with that engine's pauses only. None or "": it is not known. part: of several parts that go to
-        different engines none is bound. Raises ValueError for what is no name."""
+        different engines none is bound, and where set_serves() names one nothing changes. Raises ValueError
+        for what is no name."""
     def sent(self, since: int, until: int) -> None:
         """A send was blocked by the client from one time to another."""
     def end(self, error: BaseException | type[BaseException] | None, /) -> None:
@@ -156,6 +157,8 @@ class Core:
         callables are kept in, and which of them closes a pause."""
     def configure(self, slo: tuple[int, int, int, int, int], slow_ns: int, /) -> None:
         """Other bounds and another slow threshold, for requests that open from now on."""
+    def set_serves(self, unit: int, /) -> None:
+        """The engine of streams that open from now on, where neither bind() nor a header names one; 0: not known."""
     def rebind(
         self,
         role: str,
@@ -197,8 +200,6 @@ class Core:
         Raises BlockingIOError while another process is joining: it is worth another try."""
     def leave(self) -> None:
         """Take it back: the numbers stay. Remove its file. MemoryError: it is still shared."""
-    def set_serves(self, unit: int, /) -> None:
-        """The engine of streams that open from now on, where neither bind() nor a header names one; 0: not known."""
     def set_unit(self, unit: int, /) -> None:
         """What this member works for from now on, as in join(). Nothing where it is in no group."""
     def renew(self) -> bool:

@@ -242,6 +242,7 @@ static PyObject *core_streamed(PyObject *op, PyObject *unused) {
 static PyObject *core_reset(PyObject *op, PyObject *unused) {
     (void)unused;
     core_reborn((CoreObject *)op);
+    ((CoreObject *)op)->serves = 0;
     Py_RETURN_NONE;
 }
 

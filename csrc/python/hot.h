@@ -125,6 +125,9 @@ static inline void stream_stamp(StreamObject *self, uint64_t now_ns, uint32_t n,
     tw_stream_token(&self->stream, now_ns, n, choice);
 }
 
+/* Core.set_serves() */
+PyObject *core_set_serves(PyObject *op, PyObject *unit);
+
 /* gc: methods of Core */
 PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *core_gc_last(PyObject *self, PyObject *const *args, Py_ssize_t nargs);

@@ -120,7 +120,6 @@ static int leave(CoreObject *core) {
 
 PyObject *core_leave(PyObject *op, PyObject *unused) {
     (void)unused;
-    ((CoreObject *)op)->serves = 0;
     if (leave((CoreObject *)op) != 0) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
@@ -131,14 +130,6 @@ PyObject *core_set_unit(PyObject *op, PyObject *unit) {
     const unsigned long long value = PyLong_AsUnsignedLongLong(unit);
     if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
     if (group != NULL && group->joined) tw_store(&group->group.page->line[group->group.at].unit, value);
-    Py_RETURN_NONE;
-}
-
-/* set_serves(unit, /): the engine of streams that open from now on, where nobody binds them. */
-PyObject *core_set_serves(PyObject *op, PyObject *unit) {
-    const unsigned long long value = PyLong_AsUnsignedLongLong(unit);
-    if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
-    ((CoreObject *)op)->serves = value;
     Py_RETURN_NONE;
 }
 

@@ -31,7 +31,6 @@ void core_free_group(CoreObject *core);
 PyObject *core_join(PyObject *op, PyObject *args);
 PyObject *core_leave(PyObject *op, PyObject *unused);
 PyObject *core_set_unit(PyObject *op, PyObject *unit);
-PyObject *core_set_serves(PyObject *op, PyObject *unit);
 PyObject *core_renew(PyObject *op, PyObject *unused);
 PyObject *core_members(PyObject *op, PyObject *unused);
 PyObject *core_refused(PyObject *op, void *unused);

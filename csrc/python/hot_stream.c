@@ -263,8 +263,10 @@ int engine_named(PyObject *engine, uint64_t *unit) {
     return -1;
 }
 
-/* Of several parts that differ none is the engine, for good: a later bind of the whole stands again. */
+/* Of several parts that differ none is the engine, for good: a later bind of the whole stands again. Where the user said
+ * which engine this process serves, a server's own names for its ranks change nothing. */
 static void bind_part(StreamObject *self, uint64_t unit) {
+    if (self->core->serves != 0) return;
     if (self->parts == PARTS_NONE) self->bound = unit, self->parts = PARTS_AGREE;
     else if (self->bound != unit) self->bound = 0, self->parts = PARTS_DIFFER;
 }
@@ -279,7 +281,15 @@ static PyObject *stream_bind(PyObject *op, PyObject *args, PyObject *kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$p", names, &engine, &part) || engine_named(engine, &unit) < 0) return NULL;
     if (part) bind_part(self, unit);
     else self->bound = unit, self->parts = PARTS_NONE;
-    self->stream.unit = self->bound; /* a stream that is not open yet takes it then */
+    if (!part || self->core->serves == 0) self->stream.unit = self->bound; /* a stream that is not open yet takes it then */
+    Py_RETURN_NONE;
+}
+
+/* set_serves(unit, /): the engine of streams that open from now on, where nobody binds them. */
+PyObject *core_set_serves(PyObject *op, PyObject *unit) {
+    const unsigned long long value = PyLong_AsUnsignedLongLong(unit);
+    if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
+    ((CoreObject *)op)->serves = value;
     Py_RETURN_NONE;
 }
 

@@ -241,6 +241,17 @@ def test_an_api_process_may_serve_one_engine_only(directory: Path, start: Callab
     assert set(through(watch, mine, {"x-tailwatch-engine": "1"})) == {"engine"}
 
 
+def test_ranks_that_step_together_can_be_named_one_engine(directory: Path, start: Callable[..., Engine]) -> None:
+    """TAILWATCH_ENGINE=0 for a whole server: each pause counts for each stream, whichever rank the server chose."""
+    first, second = start("engine-0", engine=0), start("engine-1", engine=0)
+    watch = install(directory, engine=0)
+    with tailwatch.stream() as stream:
+        stream.bind(1, part=True)
+        _, (overlap,) = gap([stream], lambda: (first.pause(), second.pause()))
+    assert overlap >= 2 * PAUSE_MS * MS
+    assert set(charged(watch)) == {"engine-0", "engine-1"}
+
+
 def through(
     watch: tailwatch.Watch, engine: Engine, headers: dict[str, str], first: Callable[[], object] = bool
 ) -> dict[str, float]:
