@@ -97,49 +97,56 @@ static bool is_quiet(const tw_peer *peer, uint64_t from_ns) {
     return peer->unit == 0 || tw_pause_quiet_since(peer->clock, from_ns);
 }
 
-/* Own pauses, then those of one unit's peers. */
+static void add_unit(tally *t, const tw_peer *peers, uint32_t n, uint64_t unit) {
+    for (uint32_t i = 0; i < n; ++i)
+        if (peers[i].unit == unit && !is_quiet(&peers[i], t->from_ns)) add(t, peers[i].clock, source_of(&peers[i]));
+}
+
+/* Own pauses, those of peers that work for all, then those of one unit's (0: of none). */
 static void blame_unit(tally *t, const tw_pause_clock *own, const tw_peer *peers, uint32_t n, uint64_t unit) {
     t->covered.n = 0;
     memset(t->out, 0, sizeof *t->out);
     t->out->complete = true;
     if (!tw_pause_quiet_since(own, t->from_ns)) add(t, own, 0);
-    for (uint32_t i = 0; i < n; ++i)
-        if (peers[i].unit == unit && !is_quiet(&peers[i], t->from_ns)) add(t, peers[i].clock, source_of(&peers[i]));
+    add_unit(t, peers, n, TW_UNIT_SHARED);
+    if (unit != TW_UNIT_SHARED) add_unit(t, peers, n, unit);
 }
 
 /* The one engine there is; 0: none; UINT64_MAX: several. */
 static uint64_t only_unit(const tw_peer *peers, uint32_t n) {
     uint64_t only = 0;
     for (uint32_t i = 0; i < n; ++i) {
-        if (peers[i].unit == 0 || peers[i].unit == only) continue;
+        if (peers[i].unit == 0 || peers[i].unit == TW_UNIT_SHARED || peers[i].unit == only) continue;
         if (only != 0) return UINT64_MAX;
         only = peers[i].unit;
     }
     return only;
 }
 
-static void rename_unbound(tw_blame *blame) {
+/* What goes beyond the part that is certain. That was looked at earlier: a ring may have wrapped meanwhile. */
+static void rename_unbound(tw_blame *blame, const tw_blame *certain) {
     for (uint32_t source = 1; source < TW_SOURCE_UNBOUND; ++source)
         for (int cause = 0; cause < TW_CAUSES; ++cause) {
-            blame->overlap_ns[TW_SOURCE_UNBOUND][cause] += blame->overlap_ns[source][cause];
-            blame->overlap_ns[source][cause] = 0;
+            const uint64_t sure_ns = least(certain->overlap_ns[source][cause], blame->overlap_ns[source][cause]);
+            blame->overlap_ns[TW_SOURCE_UNBOUND][cause] += blame->overlap_ns[source][cause] - sure_ns;
+            blame->overlap_ns[source][cause] = sure_ns;
         }
 }
 
 /* Of each engine once, at its first peer that did not keep still; the largest is kept. */
 static void blame_largest(tally *t, const tw_pause_clock *own, const tw_peer *peers, uint32_t n) {
-    tw_blame largest, *out = t->out, tried;
+    tw_blame certain, largest, *out = t->out, tried;
     bool complete = true;
-    blame_unit(t, own, NULL, 0, 0);
-    largest = *out;
+    blame_unit(t, own, peers, n, 0);
+    certain = largest = *out;
     t->out = &tried;
     for (uint32_t i = 0; i < n; ++i) {
-        if (is_quiet(&peers[i], t->from_ns)) continue;
+        if (peers[i].unit == TW_UNIT_SHARED || is_quiet(&peers[i], t->from_ns)) continue;
         blame_unit(t, own, peers, n, peers[i].unit);
         complete &= tried.complete;
         if (tried.total_ns > largest.total_ns) largest = tried;
     }
-    rename_unbound(&largest);
+    rename_unbound(&largest, &certain);
     largest.complete &= complete;
     *out = largest;
 }
@@ -150,5 +157,5 @@ void tw_blame_gap(const tw_pause_clock *own, const tw_peer *peers, uint32_t n, u
     t.from_ns = from_ns, t.to_ns = to_ns, t.out = out;
     if (unit == 0) unit = only_unit(peers, n);
     if (unit == UINT64_MAX) blame_largest(&t, own, peers, n);
-    else blame_unit(&t, own, peers, unit == 0 ? 0 : n, unit);
+    else blame_unit(&t, own, peers, n, unit);
 }

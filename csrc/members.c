@@ -10,6 +10,7 @@
 #include "tailwatch/atomic.h"
 #include "tailwatch/clock.h"
 #include "tailwatch/process.h"
+#include "tailwatch/unit.h"
 
 #define HALF_MADE_NS (10 * TW_NS_PER_SECOND)
 
@@ -218,12 +219,17 @@ static void admit(tw_company *company, const tw_group_line *line, const tw_segme
 
 void tw_members_company(const tw_members *members, const tw_group *group, tw_segment *own, tw_company *company) {
     const uint32_t lines = tw_group_lines(group);
+    const tw_group_line *mine = &group->page->line[group->at];
+    uint64_t pids[TW_COMPANY];
     company->n = 0;
     for (uint32_t at = 0; at < lines && company->n < TW_COMPANY; at++) {
         const tw_group_line *line = &group->page->line[at];
         const uint64_t pid = tw_load_acquire(&line->pid);
         if (at == group->at || pid == 0 || tw_load(&line->unit) == 0) continue;
         const tw_segment *segment = segment_of(members, line);
-        if (segment != NULL && tw_process_lives(pid, tw_load(&line->start_time))) admit(company, line, segment, own);
+        if (segment == NULL || !tw_process_lives(pid, tw_load(&line->start_time))) continue;
+        pids[company->n] = pid;
+        admit(company, line, segment, own);
     }
+    tw_unit_settle(company, pids, tw_load(&mine->pid), tw_load(&mine->unit));
 }

@@ -4,6 +4,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, final
 
 ABI_VERSION: int
+UNIT_ITSELF: int
+"""Of an engine without a name: | its pid."""
+UNIT_LIKE: int
+"""Of who works for the engine of another process: | the pid of that."""
+UNIT_SHARED: int
+"""Of who works for all engines."""
 
 def clock() -> None:
     """Read the clock and do nothing with it: the floor that benchmarks compare a stamp with."""
@@ -13,6 +19,11 @@ def now() -> int:
 
 def tcp_wait_ns(fd: int) -> int:
     """How long ago the last data segment of a TCP socket arrived, in ns; -1: not known, or no descriptor."""
+
+def unit_of(engine: str | int | None, /) -> int:
+    """The word for an engine's number or name, see csrc/include/tailwatch/unit.h; 0 for None and "".
+
+    Raises ValueError for what is neither."""
 
 def jiffy_ns() -> int:
     """Length of a kernel timer tick in nanoseconds."""
@@ -78,6 +89,11 @@ class Stream:
         """HTTP status, as far as it decides the verdict."""
     def label(self, model: str, route: str) -> None:
         """Put it under other labels."""
+    def bind(self, engine: str | int | None, *, part: bool = False) -> None:
+        """Say which engine serves it, by number or name, before the first token or later: the gaps that end from now
+        on are charged with that engine's pauses only. None or "": it is not known. part: of several parts that go to
+        different engines none is bound, and where set_serves() names one nothing changes. Raises ValueError
+        for what is no name."""
     def sent(self, since: int, until: int) -> None:
         """A send was blocked by the client from one time to another."""
     def end(self, error: BaseException | type[BaseException] | None, /) -> None:
@@ -154,6 +170,8 @@ class Core:
         callables are kept in, and which of them closes a pause."""
     def configure(self, slo: tuple[int, int, int, int, int], slow_ns: int, /) -> None:
         """Other bounds and another slow threshold, for requests that open from now on."""
+    def set_serves(self, unit: int, /) -> None:
+        """The engine of streams that open from now on, where neither bind() nor a header names one; 0: not known."""
     def rebind(
         self,
         role: str,

@@ -6,14 +6,14 @@ wake-up of the daemon.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 from tailwatch import _hot, snapshots
+from tailwatch.servers.engines import engine_of_process, engine_of_role, is_engine, is_shared
 from tailwatch.servers.roles import delays_streams
-
-_ONE_ENGINE = 1
 
 
 class Company:
@@ -23,13 +23,16 @@ class Company:
         core: whose segment is shared.
         directory: the group's; "": none.
         say: told once why it could not be joined, and once that it was lost, a sentence each.
+        engine: which of several engines this process works for, or serves; "": see servers/engines.py.
     """
 
-    def __init__(self, core: _hot.Core, directory: str, say: Callable[[str], object]) -> None:
+    def __init__(self, core: _hot.Core, directory: str, say: Callable[[str], object], engine: str = "") -> None:
         self._core = core
         self._directory = directory
         self._say = say
         self._role = ""
+        self._engine = engine
+        self._unit = 0
         self._failed = False
         self._said_lost = False
         self._lock = threading.Lock()  # held while the others' segments are read: they stay mapped
@@ -45,10 +48,15 @@ class Company:
             return
         with self._lock:
             self._role = role
-            if self.joined:
-                self._core.set_unit(self._unit)
-            else:
+            self._find_engine()
+            if not self.joined:
                 self._join()
+
+    def bind(self, engine: str) -> None:
+        """Another engine from now on, for streams that open from now on."""
+        with self._lock:
+            self._engine = engine
+            self._find_engine()
 
     def leave(self) -> list[str]:
         """Stop sharing: the group goes on counting what was measured until now, as it does for the dead, and the numbers
@@ -66,6 +74,7 @@ class Company:
         if not self._role or not self._lock.acquire(blocking=False):  # a snapshot is being taken: next time
             return
         try:
+            self._find_engine()  # servers name their processes late
             if self.joined:
                 self._look()
             elif not self._failed:
@@ -87,9 +96,15 @@ class Company:
             self._look()
             return snapshots.take([self._core.address, *self._core.members()])
 
-    @property
-    def _unit(self) -> int:
-        return _ONE_ENGINE if delays_streams(self._role) else 0
+    def _find_engine(self) -> None:
+        if not self._role:
+            return
+        named = self._engine or engine_of_role(self._role)
+        self._unit = _unit_of(self._role, named)
+        is_part = self._unit & _hot.UNIT_LIKE  # this bit is in UNIT_SHARED too: of no engine that is known here
+        self._core.set_serves(_hot.unit_of(named) or (0 if is_part else self._unit))
+        if self.joined:
+            self._core.set_unit(self._unit)
 
     def _join(self) -> None:
         try:
@@ -111,3 +126,14 @@ class Company:
                 f"dir={self._directory!r} was removed or closed while it was in use: "
                 "this process joins another of that name"
             )
+
+
+def _unit_of(role: str, engine: str) -> int:
+    """What a process works for, in the word that the group is told: csrc/include/tailwatch/unit.h."""
+    if not delays_streams(role):
+        return 0
+    if engine or (engine := engine_of_process()):
+        return _hot.unit_of(engine)
+    if is_shared(role):
+        return _hot.UNIT_SHARED
+    return _hot.UNIT_ITSELF | os.getpid() if is_engine(role) else _hot.UNIT_LIKE | os.getppid()

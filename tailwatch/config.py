@@ -31,6 +31,7 @@ _NOT_OPTIONS = frozenset({"TAILWATCH"})
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 _ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}")
+_ENGINE_NUMBERS = 2**32
 _PATH = re.compile(r"/[!-~]*")
 _HOUR_MS = 3_600_000.0
 
@@ -48,6 +49,9 @@ class Config:
         metrics_path: where an app serves the metrics; "": nowhere.
         metrics_port: TCP port that a process without an app serves them on; 0: none.
         role: what this process is, in the numbers ("api", "engine", ...); at most 31 characters.
+        engine: where one server has several engines, the number (its data parallel rank) or name of the one that this
+            process works for, or, in a process with an app, of the one that serves all its streams; "": what vLLM's and
+            SGLang's process titles tell.
         routes: more routes that generate tokens, as templates.
         max_label_sets: (model, route) pairs kept apart, 1 to 4096; further ones become "other".
         trust_request_start: believe the X-Request-Start header of a proxy.
@@ -66,6 +70,7 @@ class Config:
     metrics_path: str
     metrics_port: int
     role: str
+    engine: str
     routes: tuple[str, ...]
     max_label_sets: int
     trust_request_start: bool
@@ -146,6 +151,7 @@ def _defaults(app: bool) -> dict[str, Any]:
         "metrics_path": "/metrics",
         "metrics_port": 0,
         "role": "api" if app else "worker",
+        "engine": "",
         "routes": (),
         "max_label_sets": 32,
         "trust_request_start": False,
@@ -275,6 +281,19 @@ def _role(given: _Given) -> str:
     return given.value
 
 
+def _engine(given: _Given) -> str:
+    """Numbers as their digits."""
+    number = None if isinstance(given.value, str) else _index(given)
+    text = given.value if number is None else str(number)
+    if text == "":
+        return ""
+    digits = isinstance(text, str) and text.isascii() and text.isdigit()
+    if not isinstance(text, str) or not _ROLE.fullmatch(text) or (digits and int(text) >= _ENGINE_NUMBERS):
+        expected = "expected a number from 0 to 2**32 - 1, or a name of 1 to 31 letters, digits, '_', '.', '-'"
+        raise given.refused(expected)
+    return str(int(text)) if digits else text
+
+
 def _routes(given: _Given) -> tuple[str, ...]:
     value = given.value
     expected = "expected route templates that begin with '/', like ['/generate', '/v2/{name}/stream']"
@@ -297,6 +316,7 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "metrics_port": _integer(0, 65535, "a TCP port or 0 for none"),
     "dir": _directory,
     "role": _role,
+    "engine": _engine,
     "routes": _routes,
     "max_label_sets": _integer(1, 4096, "a number of label sets"),
     "trust_request_start": _boolean,

@@ -574,6 +574,23 @@ def fast_sse_state(snapshot: Snapshot, context: DiagnosisContext) -> Finding | N
     return Finding("fast-sse", "info", "fast_sse found nothing to do", detail, advice)
 
 
+def unbound_streams(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Pauses of one of several engines, beside streams of which nobody said which engine serves them."""
+    phases = snapshot.overlap_by_source.get("unbound", {})
+    seconds = sum(sum(by_cause.values()) for by_cause in phases.values())
+    if seconds <= 0:
+        return None
+    detail = (
+        f"Streams spent {ms(seconds)}, summed over them, beside a pause of one of several engines, and it is not known "
+        "which engine served them: an upper bound."
+    )
+    advice = (
+        "engine= (TAILWATCH_ENGINE) in processes that work for or serve one engine, the header X-Tailwatch-Engine from "
+        'a router, or scope["tailwatch"].bind(engine)'
+    )
+    return Finding("unbound", "low", "streams are not bound to their engine", detail, advice)
+
+
 def unknown_variables(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """An environment variable that looks like an option and is none."""
     if not context.unknown_environment:
@@ -611,6 +628,7 @@ RULES: tuple[Rule, ...] = (
     callbacks,
     accept_wait,
     internal_errors,
+    unbound_streams,
     unknown_variables,
     policy_pauses,
     slow_clients,

@@ -26,6 +26,9 @@ class InertStream:
     def status(self, code: int) -> None:
         """Nothing."""
 
+    def bind(self, engine: str | int | None, *, part: bool = False) -> None:
+        """Nothing."""
+
     def label(self, model: str, route: str) -> None:
         """Nothing."""
 

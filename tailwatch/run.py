@@ -33,7 +33,7 @@ _PREFIX = "tailwatch-run-"  # of directories that we make; those that a caller n
 _MADE = re.compile(_PREFIX + "[a-z0-9_]{8}")
 _SEGMENT = re.compile(r"(\d+)-(\d+).*\.seg")
 _LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id says nothing
-_NOT_MEMBERS = re.compile(rf"page|{_LAUNCHER}|fold\.tmp|.+\.gone")  # what group.h names, and ours
+_NOT_MEMBERS = re.compile(rf"page|port-[0-9]+|{_LAUNCHER}|fold\.tmp|.+\.gone")  # what group.h names, and ours
 _ABANDONED_SECONDS = 3600.0  # a directory in which nobody has written anything for so long
 
 OFFERED = tuple(name for name in OPTIONS if name != "role")  # each process has its own

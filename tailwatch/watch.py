@@ -21,21 +21,23 @@ from typing import Any, SupportsIndex, cast
 
 from tailwatch import _hot, servers, snapshots
 from tailwatch.company import Company
-from tailwatch.config import Config
+from tailwatch.config import Config, variable_of
 from tailwatch.daemon import Daemon, Task
 from tailwatch.diagnosis import DiagnosisContext, Finding, doctor
 from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
-from tailwatch.export.http import MetricsServer
 from tailwatch.export.prometheus import Exposition, Response, serve_http
 from tailwatch.goodput import parse_window
+from tailwatch.heritage import Heritage
 from tailwatch.hooks import asgi
 from tailwatch.hooks.gc import Freeze, GCHook
 from tailwatch.hooks.routes import Routes
 from tailwatch.hooks.step import StepHook
 from tailwatch.inert import InertStep, InertStream
 from tailwatch.logs import PauseLog, SlowLog, asked_level
+from tailwatch.port import MetricsPort
 from tailwatch.servers.fast import FastSSE
 from tailwatch.servers.roles import role_of_process
+from tailwatch.servers.routed import Routing
 from tailwatch.version import VERSION
 
 logger = logging.getLogger("tailwatch")
@@ -71,9 +73,10 @@ class Watch:
         self.routes = Routes(config.routes)
         self.core = _core_for(config, self.routes)
         self.gc = GCHook(self.core, config.gc)
-        self.company = Company(self.core, config.dir, self._warn)
+        self.company = Company(self.core, config.dir, self._warn, config.engine)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
         self.steps = StepHook(self.core, servers.stepping, self.notes.append)
+        self.routing = Routing(servers.choices(), asgi.current_stream, lambda: self.core.count_error(_ERROR_ASGI))
         self.history = snapshots.History()
         self._records = snapshots.Records(self.core.address)
         self._pause_log = PauseLog(self._records, self.core, config.gc_warn_ms / 1e3, config.gc_log_all)
@@ -88,8 +91,15 @@ class Watch:
             on_registry_error=lambda: self.core.count_error(_ERROR_REGISTRY),
         )
         self._apps: list[weakref.ref[asgi.Attached]] = []  # each is held by its app, and goes with it
-        self._close_port: MetricsServer | None = None
-        self._said_alone = False
+        self._heritage = Heritage()
+        self.port = MetricsPort(
+            config.metrics_port,
+            lambda port: serve_http(port, self.exposition, on_error=lambda: self.core.count_error(_ERROR_RENDER)),
+            lambda: config.dir if self.company.joined else "",
+            self.notes.append,
+            self._port_is_taken,
+        )
+        self._said_alone = self._port_is_the_environments = False
         self._daemon = Daemon(
             [
                 Task(self._pause_log.drain, 0.25),
@@ -100,6 +110,8 @@ class Watch:
                 Task(self.company.renew, 1.0),
                 Task(self._settle_role, 1.0),
                 Task(self.steps.sweep, 1.0),
+                Task(self._follow_routing, 1.0),
+                Task(self.port.turn, 1.0),
                 Task(self._remember, 5.0),
             ],
             lambda: self.core.count_error(_ERROR_DAEMON),
@@ -141,10 +153,19 @@ class Watch:
         arrival: int | None = None,
         request_id: str = "",
         trace_id: str = "",
+        engine: str | int | None = None,
     ) -> StreamContext:
-        """A request stamped by hand; ``arrival`` in monotonic ns, now by default."""
+        """A request stamped by hand; ``arrival`` in monotonic ns, now by default; ``engine``: the number or name of the
+        one that serves it, where the group has several (see ``bind``).
+
+        Raises:
+            ValueError: ``engine`` is no name.
+        """
         self._daemon.start()
-        return StreamContext(self, self.core.stream(model, route, arrival, request_id, trace_id))
+        stream = self.core.stream(model, route, arrival, request_id, trace_id)
+        if engine is not None:
+            stream.bind(engine)
+        return StreamContext(self, stream)
 
     def step(self, name: str, *, batch: int = 1, waiting: int | None = None) -> _hot.Step:
         """One iteration of an engine in this process, around which its loop says ``with``. See tailwatch.step()."""
@@ -184,6 +205,8 @@ class Watch:
     def start(self) -> None:
         """Hook the collector, join the group, and take over what the server streams with."""
         self.company.enter(self.config.role)
+        if self.config.dir:
+            self._heritage.leave(variable_of("dir"), self.config.dir)
         if self.config.gc != "off":
             self.gc.attach()
         self.steps.attach()
@@ -191,18 +214,18 @@ class Watch:
         if self.config.fast_sse:
             self.fast_sse.sweep(last=False)
 
-    def open_port(self, *, by_argument: bool) -> None:
-        """Serve the metrics on ``metrics_port``. One that the environment gives every process, and that is not free,
-        is no error of any of them; one asked for here is: OptionError."""
-        port = self.config.metrics_port
-        try:
-            self._close_port = serve_http(port, self.exposition, on_error=lambda: self.core.count_error(_ERROR_RENDER))
-        except OSError as error:
-            if by_argument:
-                expected = f"expected a TCP port to listen on, but {error.strerror or error}"
-                raise OptionError.of("metrics_port", port, expected) from error
-            self.core.count_error(_ERROR_RENDER)
-            self._warn(f"TAILWATCH_METRICS_PORT={port}: metrics are not served, {error.strerror or error}")
+    def open_port(self, app: Any, *, by_argument: bool) -> None:
+        """Serve the metrics on ``metrics_port``, on the loopback address. One that the environment gives every process,
+        and that is not free, is no error of any of them; one asked for here is: OptionError."""
+        if not self.port.number:
+            return
+        self._port_is_the_environments = not by_argument
+        if by_argument:
+            self.port.open()
+        elif app is None:
+            self.port.wait()
+        else:
+            self._leave_port()
 
     def start_daemon(self) -> None:
         """For a process without an app: no request will start it."""
@@ -216,6 +239,8 @@ class Watch:
         if self.app is None:
             self.app = attached.app
             self.take_role(_ROLE_WITH_APP)
+            if self._port_is_the_environments:
+                self._leave_port()
         return attached.app
 
     def watches(self, app: Any) -> bool:
@@ -257,6 +282,7 @@ class Watch:
         self._pause_log.warn, self._pause_log.every = self.config.gc_warn_ms / 1e3, self.config.gc_log_all
         self._slow_log.slow = self.config.slow_ms / 1e3
         self.routes.add(self.config.routes)
+        self.company.bind(self.config.engine)
         self._adopt_policy(self.config.gc)
         self._adopt_fast_sse()
 
@@ -266,13 +292,14 @@ class Watch:
         report = [sentence for attached in self._attached() if (sentence := attached.detach())]
         report += self.gc.detach()
         report += self.steps.detach()
+        report += self.routing.undo()
         report += self.fast_sse.undo()
         self.fast_sse.unlisten()
-        if self._close_port is not None:
-            self._close_port()
-        self._apps, self._close_port = [], None
+        self.port.close()
+        self._apps = []
         self._guarded(self._log_last, _ERROR_DAEMON)()
         report += self.company.leave()
+        report += self._heritage.take_back()
         _hot.forget_frames()
         _spare_cores[self.config.max_label_sets] = self.core
         return report
@@ -288,8 +315,7 @@ class Watch:
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
         self._daemon.forget()
         self.exposition.after_fork()
-        if self._close_port is not None:
-            self._close_port.after_fork()
+        self.port.after_fork()
         if ran and self.app is None:
             self._daemon.start()
 
@@ -307,6 +333,7 @@ class Watch:
             on_startup=self._guarded(self._on_startup),
             on_idle=self._on_idle,
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
+            carries=self.routing.active,
         )
 
     def _snapshot_answer(self, accept: str, accept_encoding: str) -> Response:
@@ -349,7 +376,21 @@ class Watch:
             )
         if self.config.fast_sse:
             self.fast_sse.sweep()
+        self._follow_routing()
         self.gc.on_startup()
+
+    def _port_is_taken(self, sentence: str) -> None:
+        self.core.count_error(_ERROR_RENDER)
+        self._warn(sentence)
+
+    def _leave_port(self) -> None:
+        self.port.leave()
+        self.notes.append(f"TAILWATCH_METRICS_PORT={self.port.number} was ignored: it is for processes without an app")
+
+    def _follow_routing(self) -> None:
+        """Which engine a request goes to matters where others' pauses are known, in the process that has the app."""
+        if self.config.dir and self.app is not None:
+            self.routing.sweep()
 
     def _warn(self, sentence: str) -> None:
         self.notes.append(sentence)
@@ -410,11 +451,23 @@ class StreamContext:
 
 class Middleware:
     """For servers that take an ASGI middleware class. It installs, or joins what is installed, and never raises for
-    options that differ from those in force: it says so to the doctor."""
+    options that differ from those in force: it says so to the doctor. With a bad variable in the environment it lets
+    everything through, and logs why.
+
+    Raises:
+        OptionError: a bad option among its arguments.
+        TypeError: ``app`` is no ASGI app.
+    """
 
     def __init__(self, app: Any, **options: object) -> None:
         self.app = app
-        self._serve = _through_door(app, options, wrap=True)
+        try:
+            self._serve = _through_door(app, options, wrap=True)
+        except OptionError as error:
+            if error.source is None:  # written in code, where it can be mended
+                raise
+            logger.warning("tailwatch: %s; the server runs without tailwatch", error)
+            self._serve = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """The ASGI entry point."""
@@ -485,7 +538,7 @@ def _begin(config: Config, app: Any, options: dict[str, object], *, door: bool, 
         watch.start()
         if app is not None:
             watch.attach(app, wrap=wrap)
-        _open_port(watch, app, by_argument=options.get("metrics_port") is not None)
+        watch.open_port(app, by_argument=options.get("metrics_port") is not None)
     except BaseException:
         watch.stop()
         raise
@@ -495,14 +548,6 @@ def _begin(config: Config, app: Any, options: dict[str, object], *, door: bool, 
     if app is None:
         watch.start_daemon()
     return watch
-
-
-def _open_port(watch: Watch, app: Any, *, by_argument: bool) -> None:
-    port = watch.config.metrics_port
-    if port and app is not None and not by_argument:
-        watch.notes.append(f"TAILWATCH_METRICS_PORT={port} was ignored: it is for processes without an app")
-    elif port:
-        watch.open_port(by_argument=by_argument)
 
 
 def _follow_forks() -> None:
@@ -608,6 +653,7 @@ def stream(
     arrival: int | None = None,
     request_id: str = "",
     trace_id: str = "",
+    engine: str | int | None = None,
 ) -> StreamContext:
     """A request stamped by hand, ``with`` or ``async with``. See Watch.stream. After uninstall() it does nothing.
 
@@ -616,7 +662,9 @@ def stream(
     """
     if _current is None and _was_installed:
         return StreamContext(None, cast("_hot.Stream", InertStream(arrival)))
-    return current().stream(model=model, route=route, arrival=arrival, request_id=request_id, trace_id=trace_id)
+    return current().stream(
+        model=model, route=route, arrival=arrival, request_id=request_id, trace_id=trace_id, engine=engine
+    )
 
 
 def step(name: str, *, batch: int = 1, waiting: int | None = None) -> _hot.Step:

@@ -247,6 +247,7 @@ static PyObject *core_streamed(PyObject *op, PyObject *unused) {
 static PyObject *core_reset(PyObject *op, PyObject *unused) {
     (void)unused;
     core_reborn((CoreObject *)op);
+    ((CoreObject *)op)->serves = 0;
     Py_RETURN_NONE;
 }
 
@@ -277,6 +278,7 @@ static PyMethodDef core_methods[] = {
     {"streamed", core_streamed, METH_NOARGS, "streamed()\n--\n\nRoutes that turned out to stream since the last call."},
     {"join", core_join, METH_VARARGS, "join(dir, unit, /)\n--\n\nShare the segment in a group's directory. None, or why not."},
     {"leave", core_leave, METH_NOARGS, "leave()\n--\n\nTake it back."},
+    {"set_serves", core_set_serves, METH_O, "set_serves(unit, /)\n--\n\nThe engine of streams that open from now on and are bound to none."},
     {"set_unit", core_set_unit, METH_O, "set_unit(unit, /)\n--\n\nWhat this member of a group works for from now on."},
     {"renew", core_renew, METH_NOARGS, "renew()\n--\n\nLook for members that came or went. Whether there may be any."},
     {"fold", core_fold, METH_NOARGS, "fold()\n--\n\nFold what the dead of the group left into their tombstones, without the GIL. How many."},
@@ -316,6 +318,12 @@ static PyObject *hot_now(PyObject *module, PyObject *unused) {
     return PyLong_FromUnsignedLongLong(tw_now_ns());
 }
 
+static PyObject *hot_unit_of(PyObject *module, PyObject *engine) {
+    uint64_t unit;
+    (void)module;
+    return engine_named(engine, &unit) < 0 ? NULL : PyLong_FromUnsignedLongLong(unit);
+}
+
 static PyObject *hot_jiffy_ns(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     return PyLong_FromUnsignedLongLong(tw_clock_jiffy_ns());
@@ -340,6 +348,7 @@ static PyMethodDef hot_methods[] = {
     {"tcp_wait_ns", hot_tcp_wait_ns, METH_O, "tcp_wait_ns(fd, /)\n--\n\nHow long ago a TCP socket last received data, ns; -1: unknown."},
     {"copy", hot_copy, METH_O, "copy(frame, /)\n--\n\nAn allocation and a memcpy."},
     {"forget_frames", hot_forget_frames, METH_NOARGS, "forget_frames()\n--\n\nLet go of the frames that were made and not sent."},
+    {"unit_of", hot_unit_of, METH_O, "unit_of(engine, /)\n--\n\nThe word for an engine's number or name."},
     {"note", FASTCALL(hot_note), METH_FASTCALL,
      "note(frame, tokens, choice, usage_tokens, done, error, /)\n--\n\nWhat a frame holds, for the one who sends it."},
     {NULL, NULL, 0, NULL}};
@@ -369,9 +378,16 @@ static int make_plan_types(PyObject *module, tw_hot_state *state) {
     return (state->plans_type = make_type(module, &tw_plans_spec, "Plans")) == NULL ? -1 : 0;
 }
 
+static int add_constants(PyObject *module) {
+    if (PyModule_AddIntConstant(module, "ABI_VERSION", ABI_VERSION) < 0) return -1;
+    if (PyModule_AddIntConstant(module, "UNIT_ITSELF", (long)TW_UNIT_ITSELF) < 0) return -1;
+    if (PyModule_AddIntConstant(module, "UNIT_LIKE", (long)TW_UNIT_LIKE) < 0) return -1;
+    return PyModule_AddIntConstant(module, "UNIT_SHARED", (long)TW_UNIT_SHARED);
+}
+
 static int hot_exec(PyObject *module) {
     tw_hot_state *state = PyModule_GetState(module);
-    if (refuse_subinterpreter() < 0 || PyModule_AddIntConstant(module, "ABI_VERSION", ABI_VERSION) < 0) return -1;
+    if (refuse_subinterpreter() < 0 || add_constants(module) < 0) return -1;
     if ((state->core_type = make_type(module, &tw_core_spec, "Core")) == NULL) return -1;
     if ((state->stream_type = make_type(module, &tw_stream_spec, "Stream")) == NULL) return -1;
     if ((state->send_type = make_type(module, &tw_send_spec, "Send")) == NULL) return -1;

@@ -13,6 +13,7 @@
 #include "tailwatch/segment.h"
 #include "tailwatch/scan.h"
 #include "tailwatch/stream.h"
+#include "tailwatch/unit.h"
 
 #ifdef Py_GIL_DISABLED
 #error "tailwatch: free-threaded CPython is not supported: its collector stops the world differently and counters here have one writer"
@@ -67,6 +68,7 @@ typedef struct CoreObject {
     uint64_t *stop, own_stop; /* where others read when this process last stood still; nowhere outside a group */
     uint64_t inner_start_ns, inner_stop_ns, cpu_start_ns;
     core_steps steps;
+    uint64_t serves;          /* the engine of streams that nobody binds; 0: not known */
 } CoreObject;
 
 typedef struct SendObject SendObject;
@@ -79,6 +81,8 @@ typedef struct StreamObject {
     int open;                 /* tw_stream_open was called: it is counted */
     uint64_t epoch;           /* the core's when it was opened */
     int by_hand;              /* the app stamps it itself: Send no longer does */
+    uint64_t bound;           /* the engine that it was bound to; 0: none */
+    enum { PARTS_NONE, PARTS_AGREE, PARTS_DIFFER } parts; /* whether it was bound by its parts, and they go to one engine */
 } StreamObject;
 
 /* PROBE: a route not known to generate, watched for a streaming content type. QUIET: it does not stream, and
@@ -118,6 +122,8 @@ StreamObject *stream_new(CoreObject *core);
 /* Whether it was opened, in this process: else it is not ours to end. */
 static inline int stream_counts(const StreamObject *self) { return self->open && self->epoch == *self->core->epoch; }
 void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns, tw_arrival source);
+/* The engine that an object names, see unit.h; 0 for None and "". -1: an exception is set. */
+int engine_named(PyObject *engine, uint64_t *unit);
 /* Puts it under labels given as any objects. -1: an exception is set. */
 int stream_name(StreamObject *self, PyObject *model, PyObject *route);
 /* Opens one that the app stamps itself; arrival_ns is its own (given) or now. -1: an exception is set. */
@@ -136,6 +142,9 @@ static inline void stream_stamp(StreamObject *self, uint64_t now_ns, uint32_t n,
     if (__builtin_expect(tw_load(&self->core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(self->core);
     tw_stream_token(&self->stream, now_ns, n, choice);
 }
+
+/* Core.set_serves() */
+PyObject *core_set_serves(PyObject *op, PyObject *unit);
 
 /* gc: methods of Core */
 PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs);

@@ -54,7 +54,7 @@ static void visit_headers(PyObject *headers, header_visitor visit, void *to) {
     }
 }
 
-typedef struct { const char *request, *trace; size_t request_len, trace_len; } identity;
+typedef struct { const char *request, *trace; size_t request_len, trace_len; uint64_t rank, engine; } identity;
 
 static void see_identity(void *to, const char *name, Py_ssize_t name_len, const char *value, Py_ssize_t value_len) {
     identity *id = to;
@@ -64,7 +64,19 @@ static void see_identity(void *to, const char *name, Py_ssize_t name_len, const 
     } else if (header_is(name, name_len, "traceparent") && value_len >= 36 && value[2] == '-') {
         id->trace = value + 3;
         id->trace_len = 32;
+    } else if (header_is(name, name_len, "x-tailwatch-engine") && id->engine == 0) {
+        id->engine = tw_unit_named(value, (size_t)value_len);
+    } else if (header_is(name, name_len, "x-data-parallel-rank") && id->rank == 0) { /* vLLM and SGLang obey it */
+        id->rank = tw_unit_named(value, (size_t)value_len);
     }
+}
+
+/* A client may name one of the engines that there are, where nothing better is known. */
+static void bind_by_header(SendObject *self, const identity *id) {
+    const uint64_t named = id->engine != 0 ? id->engine : id->rank;
+    tw_stream *stream = &self->stream->stream;
+    if (named == 0 || stream->unit != 0 || self->stream->parts == PARTS_DIFFER || stream->company == NULL) return;
+    if (tw_unit_is_there(stream->company, named)) stream->unit = named;
 }
 
 /* One borrowed item of the scope or a message; never raises. */
@@ -75,10 +87,11 @@ static PyObject *item(PyObject *mapping, PyObject *key) {
 }
 
 static void open_at(SendObject *self, uint64_t arrival_ns, uint64_t entry_ns, tw_arrival source) {
-    identity id = {NULL, NULL, 0, 0};
+    identity id = {NULL, NULL, 0, 0, 0, 0};
     visit_headers(item(self->scope, self->core->keys.headers), see_identity, &id);
     stream_open(self->stream, arrival_ns, entry_ns, self->proxy_ns, source);
     tw_stream_identify(&self->stream->stream, id.request, id.request_len, id.trace, id.trace_len);
+    bind_by_header(self, &id);
     self->stream->stream.status = self->status;
     self->state = SEND_WATCH;
     self->labelled = 0;
@@ -451,6 +464,7 @@ static PyObject *send_turn(PyObject *op, PyObject *unused) {
     end_turn(self, now, TW_END_ABORT);
     self->done_ns = 0;
     self->model_len = 0;
+    if (self->stream->parts != PARTS_NONE) self->stream->bound = 0, self->stream->parts = PARTS_NONE; /* those of the last turn */
     begin_scan(self, TW_FRAMING_MESSAGE);
     open_at(self, now, now, TW_ARRIVAL_ASGI);
     if (self->stream->by_hand) label(self); /* else by its first token, which we see */

@@ -14,7 +14,8 @@ StreamObject *stream_new(CoreObject *core) {
 void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns, tw_arrival source) {
     if (__builtin_expect(*self->core->epoch == 0, 0)) core_reborn(self->core);
     tw_stream_open(&self->stream, self->core->segment, arrival_ns, entry_ns, proxy_ns, source);
-    tw_stream_join(&self->stream, core_company(self->core), 0);
+    const uint64_t unit = self->bound != 0 ? self->bound : self->core->serves;
+    tw_stream_join(&self->stream, core_company(self->core), self->parts == PARTS_DIFFER ? 0 : unit);
     self->open = 1;
     self->epoch = *self->core->epoch;
 }
@@ -243,6 +244,55 @@ static PyObject *stream_sent(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* ---- the engine that serves it ---- */
+
+/* The engine that an object names: a whole number or a text; "" and None name none. -1: an exception is set. */
+int engine_named(PyObject *engine, uint64_t *unit) {
+    *unit = 0;
+    if (engine == Py_None) return 0;
+    const int plain = PyUnicode_Check(engine) || (PyIndex_Check(engine) && !PyBool_Check(engine));
+    PyObject *text = plain ? PyObject_Str(engine) : NULL;
+    PyObject *bytes = text == NULL ? NULL : PyUnicode_AsEncodedString(text, "utf-8", "replace");
+    Py_XDECREF(text);
+    if (bytes != NULL) *unit = tw_unit_named(PyBytes_AsString(bytes), (size_t)PyBytes_Size(bytes));
+    const int none = bytes != NULL && PyBytes_Size(bytes) == 0;
+    Py_XDECREF(bytes);
+    if (*unit != 0 || none) return 0;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "engine: expected a number from 0 to 2**32 - 1, or a name of 1 to 31 letters, digits, '_', '.', '-', found %R", engine);
+    return -1;
+}
+
+/* Of several parts that differ none is the engine, for good: a later bind of the whole stands again. Where the user said
+ * which engine this process serves, a server's own names for its ranks change nothing. */
+static void bind_part(StreamObject *self, uint64_t unit) {
+    if (self->core->serves != 0) return;
+    if (self->parts == PARTS_NONE) self->bound = unit, self->parts = PARTS_AGREE;
+    else if (self->bound != unit) self->bound = 0, self->parts = PARTS_DIFFER;
+}
+
+/* bind(engine, *, part=False) */
+static PyObject *stream_bind(PyObject *op, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"engine", "part", NULL};
+    StreamObject *self = (StreamObject *)op;
+    PyObject *engine;
+    uint64_t unit;
+    int part = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$p", names, &engine, &part) || engine_named(engine, &unit) < 0) return NULL;
+    if (part) bind_part(self, unit);
+    else self->bound = unit, self->parts = PARTS_NONE;
+    if (!part || self->core->serves == 0) self->stream.unit = self->bound; /* a stream that is not open yet takes it then */
+    Py_RETURN_NONE;
+}
+
+/* set_serves(unit, /): the engine of streams that open from now on, where nobody binds them. */
+PyObject *core_set_serves(PyObject *op, PyObject *unit) {
+    const unsigned long long value = PyLong_AsUnsignedLongLong(unit);
+    if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
+    ((CoreObject *)op)->serves = value;
+    Py_RETURN_NONE;
+}
+
 /* What an app does with its scope (copy, pickle it) works as without us. */
 static PyObject *stream_copy(PyObject *self, PyObject *memo) { (void)memo; return Py_NewRef(self); }
 static PyObject *stream_reduce(PyObject *self, PyObject *unused) {
@@ -275,6 +325,8 @@ static PyMethodDef methods[] = {
     {"end", stream_end, METH_O, "end(error, /)\n--\n\nEnd it as an exception (or its class) says; None is a clean end."},
     {"status", stream_status, METH_O, "status(code, /)\n--\n\nHTTP status, as far as it decides the verdict."},
     {"label", stream_label, METH_VARARGS, "label(model, route, /)\n--\n\nPut it under other labels; what was recorded stays where it is."},
+    {"bind", KEYWORDS(stream_bind), METH_VARARGS | METH_KEYWORDS,
+     "bind(engine, *, part=False)\n--\n\nSay which engine serves it, from this gap on; None: it is not known."},
     {"__copy__", stream_copy, METH_NOARGS, "A stream is one request: a copy is itself."},
     {"__deepcopy__", stream_copy, METH_O, "A stream is one request: a copy is itself."},
     {"__reduce__", stream_reduce, METH_NOARGS, "Elsewhere there is no such request: pickled as None."},

@@ -11,6 +11,7 @@ import inspect
 import types
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from tailwatch.hooks.routes import Routes
 from tailwatch.hooks.scrape import Answer, Scrape
 
 _MARK = "__tailwatch__"
+_serving: ContextVar[_Serving | None] = ContextVar("tailwatch", default=None)
 _PLAIN = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
 
 
@@ -35,6 +37,7 @@ class Hook:
     on_idle: called when a request has ended and no other is in flight.
     on_request: called when a request has come in that is observed.
     on_error: called inside the handler of an exception of ours.
+    carries: whether somebody asks current_stream().
     """
 
     core: _hot.Core
@@ -43,6 +46,7 @@ class Hook:
     on_startup: Callable[[], object]
     on_idle: Callable[[], object]
     on_error: Callable[[], object]
+    carries: Callable[[], bool] = bool
     metrics: Callable[[str, str], Answer] | None = None
     snapshot: Callable[[str, str], Answer] | None = None
     metrics_path: str = "/metrics"
@@ -93,6 +97,8 @@ class Attached:
         sender = self.hook.core.request(scope, send, generates, arrival, entry_ns, proxy, source, flow, websocket)
         try:
             scope["tailwatch"] = sender.stream
+            if self.hook.carries():
+                _serving.set(_Serving(sender))
             self.hook.on_request()
         except Exception:
             self.failed()
@@ -102,6 +108,9 @@ class Attached:
         """The app returned, or raised error."""
         core = self.hook.core
         try:
+            serving = _serving.get()
+            if serving is not None and serving.sender is sender:
+                serving.sender = None
             errands = sender.finish(error)
             if errands & 1:
                 for template in core.streamed():
@@ -146,6 +155,22 @@ def attach(app: Any, hook: Hook, *, wrap: bool = False) -> Attached:
     _check(app)
     scrape = Scrape(hook.metrics, hook.metrics_path, hook.snapshot) if hook.metrics and hook.metrics_path else None
     return (None if wrap else _swap(app, hook, scrape)) or _wrap(app, hook, scrape)
+
+
+class _Serving:
+    """What tasks that a request starts take with them; they may outlive it, and hold nothing of it then."""
+
+    __slots__ = ("sender",)
+
+    def __init__(self, sender: _hot.Send) -> None:
+        self.sender: _hot.Send | None = sender
+
+
+def current_stream() -> _hot.Stream | None:
+    """The stream of the request that the calling task works for, None where there is none, or Hook.carries says that
+    nobody asks."""
+    serving = _serving.get()
+    return None if serving is None or serving.sender is None else serving.sender.stream
 
 
 async def timed_send(awaitable: Awaitable[Any], stream: _hot.Stream) -> Any:

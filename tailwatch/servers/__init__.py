@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tailwatch.servers.routed import Choice
     from tailwatch.servers.steps import EngineStep
     from tailwatch.servers.targets import Target
 
@@ -33,3 +34,10 @@ def stepping() -> Iterator[EngineStep]:
         from tailwatch.servers import sglang
 
         yield from sglang.STEPS
+
+
+def choices() -> tuple[Choice, ...]:
+    """Where the servers that we know choose one of several engines for a request."""
+    from tailwatch.servers import vllm_engines
+
+    return vllm_engines.CHOICES

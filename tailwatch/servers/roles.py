@@ -57,6 +57,11 @@ def role_of_process() -> str | None:
     return role
 
 
+def names_of_process() -> tuple[str, ...]:
+    """What this process is called: its title, and its name where multiprocessing started it."""
+    return (_title(), current_process().name) if parent_process() is not None else (_title(),)
+
+
 def _first(table: tuple[tuple[str, str], ...], text: str) -> str | None:
     return next((role for pattern, role in table if re.match(pattern, text)), None)
 

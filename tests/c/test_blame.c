@@ -89,6 +89,26 @@ TW_TEST(where_it_is_not_known_never_a_sum_over_engines) {
     free(p);
 }
 
+TW_TEST(who_works_for_all_engines_counts_whichever_serves) {
+    tw_pause_clock *p = clocks(4);
+    const tw_peer peers[] = {{&p[1], 1, 1}, {&p[2], 2, 1}, {&p[3], TW_UNIT_SHARED, 2}};
+    paused(&p[1], TW_CAUSE_GC2, 10, 20);
+    paused(&p[2], TW_CAUSE_GC1, 30, 60);
+    paused(&p[3], TW_CAUSE_GC2, 15, 40);
+    tw_blame bound = blamed(&p[0], peers, 3, 1, 0, 100);
+    TW_CHECK_EQ(5 * U, bound.overlap_ns[1][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(25 * U, bound.overlap_ns[2][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(0, bound.overlap_ns[1][TW_CAUSE_GC1]);
+    tw_blame unbound = blamed(&p[0], peers, 3, 0, 0, 100);
+    TW_CHECK_EQ(25 * U, unbound.overlap_ns[2][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(20 * U, unbound.overlap_ns[TW_SOURCE_UNBOUND][TW_CAUSE_GC1]);
+    TW_CHECK_EQ(45 * U, unbound.total_ns);
+    TW_CHECK_EQ(25 * U, blamed(&p[0], &peers[2], 1, 0, 0, 100).overlap_ns[2][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(25 * U, blamed(&p[0], &peers[2], 1, 7, 0, 100).total_ns);
+    TW_CHECK_EQ(5 * U, blamed(&p[0], &peers[1], 2, 0, 35, 40).total_ns);
+    free(p);
+}
+
 TW_TEST(who_works_for_no_engine_delays_nobody_else) {
     tw_pause_clock *p = clocks(3);
     const tw_peer peers[] = {{&p[1], 0, 1}, {&p[2], 1, 1}};
@@ -117,6 +137,9 @@ TW_TEST(a_company_is_quiet_when_its_unit_is) {
     TW_CHECK(!tw_company_quiet_since(&company, 2, UINT64_MAX - 1));
     TW_CHECK(!tw_company_quiet_since(&company, 0, 5000));
     TW_CHECK(tw_company_quiet_since(&company, 3, 0));
+    company.peer[0].unit = TW_UNIT_SHARED;
+    TW_CHECK(!tw_company_quiet_since(&company, 3, 999));
+    TW_CHECK(tw_company_quiet_since(&company, 3, 1000));
     company.n = 0;
     TW_CHECK(tw_company_quiet_since(&company, 0, 0));
 }
@@ -208,6 +231,6 @@ TW_TEST(shares_are_those_of_a_look_at_every_instant) {
 
 TW_MAIN(alone_it_is_the_overlap, one_s_own_pause_comes_first, ranks_of_one_engine_are_a_unit,
         of_several_engines_only_the_one_that_serves, where_it_is_not_known_never_a_sum_over_engines,
-        who_works_for_no_engine_delays_nobody_else, a_source_out_of_range_counts_as_the_last,
+        who_works_for_all_engines_counts_whichever_serves, who_works_for_no_engine_delays_nobody_else, a_source_out_of_range_counts_as_the_last,
         a_company_is_quiet_when_its_unit_is, an_open_pause_counts_up_to_the_token, a_ring_that_wrapped_gives_lower_bounds,
         a_clock_that_lies_stays_inside_the_gap, shares_are_those_of_a_look_at_every_instant)

@@ -214,6 +214,13 @@ def test_what_a_killed_launcher_left_is_removed(plant: Callable[..., Path]) -> N
     assert [path for path in left if path.exists()] == []
 
 
+def test_the_file_of_a_metrics_port_keeps_no_directory(plant: Callable[..., Path]) -> None:
+    """It is the group's own, like the page."""
+    left = plant(DEAD, "page", "port-9100")
+    assert run("--", "true").returncode == 0
+    assert not left.exists()
+
+
 def test_a_killed_launcher_leaves_its_directory_to_the_next_one() -> None:
     """Killed while its command ran: the directory stays while a watched process lives, and goes with the next run."""
     code = "import os, tailwatch; tailwatch.install(); print(os.environ['TAILWATCH_DIR'], os.getpid(), flush=True)"

@@ -26,13 +26,13 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 # From the bottom to the top: a module imports from lower rows, from its own package, and nothing else of ours.
 # "" is tailwatch itself, its list of public names.
 LAYERS = (
-    ("errors",),
+    ("errors", "heritage"),
     ("goodput", "version", "support", "elsewhere", "proof"),
     ("config", "_hot", "_cold"),
     ("sse", "sse.*"),
     ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "report", "saved"),
     ("diagnosis", "export", "export.*", "daemon"),
-    ("logs", "inert", "company"),
+    ("logs", "inert", "company", "port"),
     ("watch",),
     ("",),
     ("demo", "demo.*", "doors", "doors.*", "run"),

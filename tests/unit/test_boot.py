@@ -25,8 +25,9 @@ from typing import Any
 import pytest
 
 import tailwatch_boot
+from tailwatch import _hot
 from tailwatch.company import Company
-from tailwatch.servers import roles
+from tailwatch.servers import engines, roles
 from tailwatch_boot import apps, processes
 from tailwatch_boot.doors import Doors
 from tailwatch_boot.imports import Waiting, _Telling, without
@@ -497,14 +498,77 @@ def test_every_role_that_is_recognized_is_sorted() -> None:
     assert {role for role in given if roles.delays_streams(role)} == {"engine", "worker", "detokenizer"}
 
 
-@pytest.mark.parametrize(("role", "unit"), [("engine", 1), ("worker", 1), ("api", 0), ("main", 0), ("controller", 0)])
+NUMBER = _hot.unit_of(0)
+ITSELF, LIKE = _hot.UNIT_ITSELF | os.getpid(), _hot.UNIT_LIKE | os.getppid()
+
+
+def told_by(role: str, engine: str = "") -> tuple[int, int]:
+    """What a process of this role tells its group that it works for, and the engine of its own streams."""
+    told: list[int] = []
+    core: Any = SimpleNamespace(joined=False, leave=lambda: None, renew=lambda: None, set_serves=told.append)
+    core.join = lambda directory, unit: told.append(unit)
+    Company(core, "/group", pytest.fail, engine).enter(role)
+    serves, unit = told
+    return unit, serves
+
+
+@pytest.mark.parametrize(
+    ("role", "unit"),
+    [
+        *(("engine", ITSELF), ("worker", LIKE), ("scheduler", LIKE), ("detokenizer", _hot.UNIT_SHARED)),
+        *(("engine-1", NUMBER + 1), ("engine.0", NUMBER), ("worker_dp1_tp0", NUMBER + 1), ("worker-1", LIKE)),
+        *(("api", 0), ("main", 0), ("controller", 0)),
+    ],
+)
 def test_the_group_is_told_who_delays(role: str, unit: int) -> None:
-    """A launcher that stops is in nobody's way: it joins with a unit of 0."""
-    told: list[tuple[str, int]] = []
-    core: Any = SimpleNamespace(joined=False, leave=lambda: None, renew=lambda: None)
-    core.join = lambda directory, unit: told.append((directory, unit))
-    Company(core, "/group", pytest.fail).enter(role)
-    assert told == [("/group", unit)]
+    """A launcher that stops is in nobody's way: it joins with a unit of 0. An engine is one of its own."""
+    assert told_by(role) == (unit, unit if role.startswith("engine") or "dp" in role else 0)
+
+
+@pytest.mark.parametrize(
+    ("role", "unit"), [("engine", NUMBER + 7), ("engine-1", NUMBER + 7), ("detokenizer", NUMBER + 7), ("api", 0)]
+)
+def test_what_the_user_says_is_the_engine(role: str, unit: int) -> None:
+    """engine= stands above all names; in an API process it is the engine of its streams, and it delays nobody."""
+    assert told_by(role, "7") == (unit, NUMBER + 7)
+
+
+TITLES = {
+    "VLLM::EngineCore": "",
+    "VLLM::EngineCore_DP0": "0",
+    "VLLM::EngineCore_DP11": "11",
+    "VLLM::DPEngineCore_3": "3",
+    "VLLM::Worker": "",
+    "VLLM::Worker_TP1": "",
+    "VLLM::Worker_DP1_PP0_TP3_EP7": "1",
+    "VLLM::APIServer_1": "",
+    "VLLM::DPCoordinator": "",
+    "sglang::scheduler": "",
+    "sglang::scheduler_TP1": "0",
+    "sglang::scheduler_PP1_TP0": "0",
+    "sglang::scheduler_DP1_TP0": "1",
+    "sglang::scheduler_DP2": "2",
+    "sglang::detokenizer": "",
+    "EngineCore_DP1": "1",
+    "EngineCore": "",
+    "SpawnProcess-3": "",
+    "python serve.py --model m_dp4": "",
+}
+
+
+@pytest.mark.parametrize(("title", "engine"), TITLES.items())
+def test_engines_by_their_titles(monkeypatch: pytest.MonkeyPatch, title: str, engine: str) -> None:
+    """The data parallel rank tells engines apart; ranks of tensor and pipeline parallelism are one engine."""
+    monkeypatch.setattr(engines, "names_of_process", lambda: (title,))
+    assert engines.engine_of_process() == engine
+
+
+def test_a_child_s_name_tells_before_its_title(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM names the process EngineCore_DP1 before it has a title."""
+    monkeypatch.setattr(roles, "_title", lambda: "/usr/bin/python -c from multiprocessing.spawn import spawn_main")
+    monkeypatch.setattr(roles, "parent_process", lambda: object())
+    monkeypatch.setattr(roles, "current_process", lambda: SimpleNamespace(name="EngineCore_DP1"))
+    assert engines.engine_of_process() == "1"
 
 
 def test_the_entry_points_are_installed() -> None:

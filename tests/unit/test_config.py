@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailwatch import _hot
 from tailwatch import config as config_module
 from tailwatch.config import OPTIONS, UNAVAILABLE, Config, nearest_variable, variable_of
 from tailwatch.errors import OptionError, TailwatchError, nearest
@@ -84,6 +85,7 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_METRICS_PATH": "/tw",
             "TAILWATCH_METRICS_PORT": "9100",
             "TAILWATCH_ROLE": "engine-1",
+            "TAILWATCH_ENGINE": "01",
             "TAILWATCH_ROUTES": "/a, /b/{c} ,",
             "TAILWATCH_MAX_LABEL_SETS": "4096",
             "TAILWATCH_TRUST_REQUEST_START": "1",
@@ -100,7 +102,7 @@ def test_everything_from_the_environment() -> None:
     )
     assert (config.slow_ms, config.metrics_path, config.metrics_port, config.role) == (0.5, "/tw", 9100, "engine-1")
     assert (config.routes, config.max_label_sets, config.trust_request_start) == (("/a", "/b/{c}"), 4096, True)
-    assert (config.fast_sse, config.dir) == (True, "/dev/shm/group")
+    assert (config.fast_sse, config.dir, config.engine) == (True, "/dev/shm/group", "1")
 
 
 @pytest.mark.parametrize(
@@ -148,6 +150,7 @@ BAD: dict[str, list[object]] = {
     "metrics_path": ["metrics", "/a b", "/a?b", "/a#b", "/\n", 5, b"/m", "/\u00e9"],
     "metrics_port": [-1, 65536, True, 80.0, "80", float("nan")],
     "role": ["", "a" * 32, "a b", "-x", 3, "r\u00f4le", "a\n"],
+    "engine": ["a" * 32, "a b", "-1", -1, 2**32, "4294967296", True, 1.0, b"1", "\u0661", "1\n", ["1"]],
     "routes": ["generate", ["/a", "b"], [3], 7, {"/a": 1}, ["/a\n"]],
     "max_label_sets": [0, 4097, True, 32.0, "32", -1, 10**30],
     "trust_request_start": [1, "on", []],
@@ -175,6 +178,7 @@ BAD_TEXT = {
     "metrics_path": "metrics",
     "metrics_port": "http",
     "role": "my role",
+    "engine": "my engine",
     "routes": "/a,b",
     "max_label_sets": "1e3",
     "trust_request_start": "2",
@@ -202,6 +206,23 @@ def test_variables_of_a_later_version_are_named() -> None:
     """The same by the environment; TAILWATCH itself is no option, and known."""
     assert str(refusal({"TAILWATCH_OTEL": "1"})).endswith("not available in this version (from TAILWATCH_OTEL)")
     assert load({"TAILWATCH": "1"}).unknown_environment == ()
+
+
+def test_an_engine_is_a_number_or_a_name() -> None:
+    """Numbers count from 0, as data parallel ranks do, however they are written; empty is not said."""
+    given = (0, "0", "007", 4294967295, "prefill-1", "", None)
+    assert [load(engine=engine).engine for engine in given] == ["0", "0", "7", "4294967295", "prefill-1", "", ""]
+
+
+@given(st.text("0123456789aZ_.- \u0661", max_size=34))
+def test_the_option_takes_what_a_stream_takes(text: str) -> None:
+    """One grammar, in Python for the option and in C for bind() and headers."""
+    try:
+        unit = _hot.unit_of(text)
+    except ValueError:
+        refusal(engine=text)
+    else:
+        assert _hot.unit_of(load(engine=text).engine) == unit
 
 
 def test_a_directory_may_be_a_path(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def snapshot(**changed: Any) -> Any:
         "paused": causes(gc0=0.01),
         "late_by_phase": late,
         "overlap_by_phase": {"ttft": causes(), "itl": causes()},
+        "overlap_by_source": {"api": {"ttft": causes(), "itl": causes(gc0=1.0)}},
         "late": causes(),
         "gc": SimpleNamespace(collections=causes(gc0=100), max=causes(gc0=0.0005), callbacks=causes()),
         "processes": [SimpleNamespace(role="api", name="api-0", paused=causes(gc0=0.01))],
@@ -183,6 +184,14 @@ def test_every_rule_can_speak_and_ends_in_advice() -> None:
         assert any(
             sign in finding.advice for sign in ("(", "tailwatch", "TAILWATCH_", "nothing to mend", "compression")
         )
+
+
+def test_streams_that_nobody_bound_are_an_upper_bound_and_an_advice() -> None:
+    """Seconds of both phases, called a bound, and the three ways to bind."""
+    by_source = {"unbound": {"ttft": causes(gc1=0.5), "itl": causes(gc2=2.0)}, "api": {"itl": causes(gc2=9.0)}}
+    finding = found(snapshot(overlap_by_source=by_source))["unbound"]
+    assert "2.5 s" in finding.detail and "upper bound" in finding.detail
+    assert all(way in finding.advice for way in ("engine=", "X-Tailwatch-Engine", "bind(engine)"))
 
 
 # GC and the gaps between tokens ----------------------------------------------------------------------------
@@ -313,6 +322,7 @@ SPEAKING: list[tuple[Any, DiagnosisContext]] = [
     *((snap, FROZEN) for snap in (MISSED, DROPPED, FAILED)),
     (snapshot(late=causes(policy=0.4)), FROZEN),
     (snapshot(label_overflow=9), FROZEN),
+    (snapshot(overlap_by_source={"unbound": {"ttft": causes(), "itl": causes(gc2=2.5)}}), FROZEN),
     (snapshot(sse_fallbacks={("chat", "differs"): 1}), DiagnosisContext(fast_sse=True)),
     *((snapshot(), context) for context in (STUCK, MISTYPED, OFF)),
     (snapshot(), DiagnosisContext(foreign_freezes=2, notes=("A note.",))),

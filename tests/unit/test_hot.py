@@ -345,3 +345,48 @@ run(new, code)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd="/")
     assert "main interpreter only" in done.stdout or "does not support loading in subinterpreters" in done.stdout, done
     assert done.returncode == 0
+
+
+# ---- engines ----
+
+NO_ENGINES: list[Any] = [
+    -1,
+    2**32,
+    10**400,
+    True,
+    1.0,
+    "a b",
+    " 1",
+    "1 ",
+    "x" * 32,
+    "\u0661",
+    "\ud800",
+    "-1",
+    b"1",
+    ["1"],
+]
+
+
+@pytest.mark.parametrize("engine", NO_ENGINES, ids=repr)
+def test_what_is_no_engine_is_refused(engine: Any) -> None:
+    """By bind() and by unit_of(), in words that say what one is; nothing is bound then."""
+    stream = make_core().stream("m", "r", None, "", "")
+    for refuse in (stream.bind, _hot.unit_of):
+        with pytest.raises((ValueError, UnicodeError), match="engine: expected a number"):
+            refuse(engine)
+
+
+def test_an_engine_is_a_number_or_a_name() -> None:
+    """Numbers however they are written; nothing is no engine; whatever a stream is in, bind() takes them."""
+    assert _hot.unit_of(7) == _hot.unit_of("7") == _hot.unit_of("007") != _hot.unit_of("7a")
+    assert _hot.unit_of(None) == _hot.unit_of("") == 0 != _hot.unit_of(0)
+    stream = make_core().stream("m", "r", None, "", "")
+    for engine in (0, "0", "prefill-1", None, ""):
+        stream.bind(engine)
+        stream.bind(engine, part=True)
+        stream.token()
+    stream.close()
+    stream.bind(1)
+    assert stream.tokens == 5
+    with pytest.raises(TypeError):
+        stream.bind()  # type: ignore[call-arg]

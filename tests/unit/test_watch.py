@@ -17,6 +17,7 @@ import urllib.request
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,6 +95,15 @@ def untouched() -> Iterator[None]:
     yield
     tailwatch.uninstall()
     assert state() == before
+
+
+@pytest.fixture
+def variables(untouched: None) -> Iterator[pytest.MonkeyPatch]:
+    """For changes of the environment, which are undone before all of it is compared."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("TAILWATCH_DIR", raising=False)
+        yield patched
+        tailwatch.uninstall()
 
 
 @pytest.fixture
@@ -242,6 +252,7 @@ BAD = [
     ("metrics_port", 65536, "65536"),
     ("metrics_port", 80.5, "http"),
     ("role", "", "a b"),
+    ("engine", -1, "a b"),
     ("routes", "generate", "generate"),
     ("routes", 5, "/ok,bad"),
     ("max_label_sets", 0, "0"),
@@ -482,6 +493,42 @@ def test_what_could_not_be_undone_is_logged(caplog: pytest.LogCaptureFixture) ->
     assert report
 
 
+# ---- what children are told ----
+
+
+def test_the_directory_of_an_argument_is_handed_on_to_children(tmp_path: Path, variables: pytest.MonkeyPatch) -> None:
+    """They find it in their environment until uninstall(), which puts back what was there."""
+    ask = [sys.executable, "-c", "import os; print(os.environ['TAILWATCH_DIR'])"]
+    with tailwatch_installed(dir=tmp_path / "group", gc="observe"):
+        assert subprocess.check_output(ask, text=True) == f"{tmp_path}/group\n"
+        assert tailwatch.install() is tailwatch.current()
+    assert "TAILWATCH_DIR" not in os.environ
+    variables.setenv("TAILWATCH_DIR", str(tmp_path / "other"))
+    with tailwatch_installed(dir=tmp_path / "group", gc="observe"):
+        assert os.environ["TAILWATCH_DIR"] == f"{tmp_path}/group"
+    assert os.environ["TAILWATCH_DIR"] == f"{tmp_path}/other"
+
+
+def test_what_was_in_the_environment_is_left_alone(tmp_path: Path, variables: pytest.MonkeyPatch) -> None:
+    """A directory that came from there stays there; one that other code has put there since is theirs, and told of."""
+    variables.setenv("TAILWATCH_DIR", str(tmp_path / "group"))
+    with tailwatch_installed(gc="observe"):
+        pass
+    assert os.environ["TAILWATCH_DIR"] == f"{tmp_path}/group"
+    tailwatch.install(dir=tmp_path / "mine", gc="observe")
+    os.environ["TAILWATCH_DIR"] = "/theirs"
+    (sentence,) = tailwatch.uninstall()
+    assert "TAILWATCH_DIR was changed by other code" in sentence
+    assert os.environ["TAILWATCH_DIR"] == "/theirs"
+
+
+def test_a_failed_install_leaves_nothing_in_the_environment(tmp_path: Path, variables: pytest.MonkeyPatch) -> None:
+    """As after uninstall()."""
+    with pytest.raises(TypeError):
+        tailwatch.install(5, dir=tmp_path / "group")
+    assert "TAILWATCH_DIR" not in os.environ
+
+
 # ---- doors ----
 
 
@@ -506,6 +553,21 @@ def test_a_middleware_after_install_joins_it() -> None:
     assert any(note in finding.detail for finding in tailwatch.doctor())
 
 
+def test_a_middleware_with_a_bad_variable_lets_everything_through(
+    variables: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A door does not keep a server from starting; an argument of its own that is bad is code, and is refused."""
+    variables.setenv("TAILWATCH_SLO", "fast")
+    layer = tailwatch.Middleware(App(), gc="observe")
+    assert call(layer) == call(App())
+    (record,) = caplog.records
+    assert "TAILWATCH_SLO" in record.getMessage() and "runs without tailwatch" in record.getMessage()
+    with pytest.raises(tailwatch.NotInstalledError):
+        tailwatch.current()
+    with pytest.raises(tailwatch.OptionError, match="gc="):
+        tailwatch.Middleware(App(), gc="sometimes", slo="e2e<=1s")
+
+
 def test_install_after_a_door_adopts_its_watch(no_sweep: list[str]) -> None:
     """The arguments win, what the door had set and nobody contradicts stays, what is fixed is noted."""
     layer = tailwatch.Middleware(App(), gc="observe", slo="e2e<=1s", gc_warn_ms=3)
@@ -523,6 +585,13 @@ def test_install_after_a_door_adopts_its_watch(no_sweep: list[str]) -> None:
     assert watch.snapshot().opened == 1
     with pytest.raises(tailwatch.AlreadyInstalledError):
         tailwatch.install(slow_ms=101)
+
+
+def test_the_engine_can_be_named_after_a_door() -> None:
+    """Streams that open from then on are that engine's; nothing is noted."""
+    tailwatch.Middleware(App(), gc="observe")
+    watch = tailwatch.install(engine=3)
+    assert (watch.config.engine, watch.notes) == ("3", [])
 
 
 def test_adopting_without_differences_notes_nothing() -> None:

@@ -1,9 +1,10 @@
 /* Whose pauses a gap coincided with, when several processes may have been waited for.
  *
  * A stream's own process is certain to be in the way. Others are where they work for the stream: the ranks of one
- * engine are a unit, and while one stands still all do. Where pauses of several processes coincide an instant counts
- * once, for the first of them: the stream's own process, then the peers in the order they are given. So the shares of a
- * gap are exclusive and never exceed it.
+ * engine are a unit, and while one stands still all do (unit.h). Where pauses of several processes coincide an instant
+ * counts once, for the first of them: the stream's own process, then the peers that work for all engines, then those
+ * of the engine that serves the stream, each in the order they are given. So the shares of a gap are exclusive and never
+ * exceed it.
  */
 #ifndef TAILWATCH_BLAME_H
 #define TAILWATCH_BLAME_H
@@ -18,12 +19,14 @@
 extern "C" {
 #endif
 
+#define TW_UNIT_SHARED (UINT64_C(5) << 60) /* it works for all engines: tokens of each pass through it */
+
 #define TW_BLAME_SPANS 512 /* stretches of a gap that are told apart; with more the rest is not looked at */
 
 /* Another process of the group. */
 typedef struct tw_peer {
     const tw_pause_clock *clock;
-    uint64_t unit;        /* the engine it works for, 1 and up; 0: it delays nobody else's streams */
+    uint64_t unit;        /* the engine it works for; 0: it delays nobody else's streams; or TW_UNIT_SHARED */
     uint32_t source;      /* its role, 1 .. TW_SOURCE_OTHER; anything else counts as TW_SOURCE_OTHER */
 } tw_peer;
 
@@ -41,7 +44,7 @@ typedef struct tw_company {
 static inline bool tw_company_quiet_since(const tw_company *company, uint64_t unit, uint64_t since_ns) {
     for (uint32_t i = 0; i < company->n; ++i)
         if (__builtin_expect(__atomic_load_n(company->stop_ns[i], __ATOMIC_RELAXED) > since_ns, 0) &&
-            (unit == 0 || company->peer[i].unit == unit)) return false;
+            (unit == 0 || company->peer[i].unit == unit || company->peer[i].unit == TW_UNIT_SHARED)) return false;
     return true;
 }
 
@@ -51,9 +54,9 @@ typedef struct tw_blame {
     bool complete;        /* false: a ring wrapped inside the gap, or there was too much to tell apart: lower bounds */
 } tw_blame;
 
-/* The gap [from_ns, to_ns] of a stream that unit serves. unit 0: not known; then peers count if they all work for one
- * engine, else the engine with the largest overlap counts, as TW_SOURCE_UNBOUND: an upper bound for whichever it was,
- * never a sum over engines. peers: n of them, NULL when n is 0. Any thread; uses 24 KB of stack. */
+/* The gap [from_ns, to_ns] of a stream that unit serves. Peers of TW_UNIT_SHARED count whichever that is. unit 0: not
+ * known; then the others count if they all work for one engine, else the engine with the largest overlap counts, as
+ * TW_SOURCE_UNBOUND: an upper bound for whichever it was, never a sum over engines. peers: n of them, NULL when n is 0. Any thread; uses 24 KB of stack. */
 void tw_blame_gap(const tw_pause_clock *own, const tw_peer *peers, uint32_t n, uint64_t unit, uint64_t from_ns,
                   uint64_t to_ns, tw_blame *out);
 

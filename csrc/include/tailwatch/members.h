@@ -53,7 +53,7 @@ void tw_members_retry(tw_members *members);
 void tw_members_clear(tw_members *members);
 
 /* Those whose pauses may delay streams of this process: living members on the page whose unit is not 0, but for the
- * group's own line. Roles become sources of own. To be asked again each second: who is killed while it collects says
+ * group's own line, with units as tw_unit_settle() leaves them. Roles become sources of own. To be asked again each second: who is killed while it collects says
  * for ever that it stands still. */
 void tw_members_company(const tw_members *members, const tw_group *group, tw_segment *own, tw_company *company);
 
