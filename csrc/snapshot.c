@@ -448,9 +448,18 @@ static int fallbacks_take(tw_snapshot *s, const tw_segment *const *segments, siz
 
 /* ---- processes and totals ---- */
 
+/* What a total counts beyond the pauses that had ended. One that ends meanwhile is not open any more. */
+static void standing_take(tw_snapshot_process *to, const tw_pause_clock *pause, int cause) {
+    const uint64_t open_ns = minus(to->pause_ns[cause], tw_pause_total_ns(pause, (tw_cause)cause, 0));
+    if (open_ns == 0) return;
+    to->standing_ns = open_ns;
+    to->standing_cause = (uint64_t)cause;
+}
+
 /* A pause that was open when its process was killed went on for nobody knows how long: it counts as not begun. */
 static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t taken_ns) {
-    const uint64_t now_ns = lives(g) ? taken_ns : 0;
+    to->lives = lives(g);
+    const uint64_t now_ns = to->lives ? taken_ns : 0;
     tw_words_get(g->header.role, TW_ROLE_WORDS, to->role);
     to->pid = g->header.pid;
     to->created_ns = g->header.created.monotonic_ns;
@@ -461,6 +470,7 @@ static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t t
     int error = 0;
     for (int cause = 0; cause < TW_CAUSES && !error; cause++) {
         to->pause_ns[cause] = tw_pause_total_ns(&g->pause, (tw_cause)cause, now_ns);
+        standing_take(to, &g->pause, cause);
         error = histogram_keep(&to->pauses[cause], &g->pauses[cause]);
     }
     return error;
@@ -624,9 +634,10 @@ static int series_subtract(tw_snapshot *out, const tw_snapshot *later, const tw_
     return error;
 }
 
+/* By what stays as it is: a role may be settled later than the first pause. */
 static const tw_snapshot_process *process_find(const tw_snapshot *s, const tw_snapshot_process *like) {
     for (uint32_t i = 0; i < s->process_count; i++)
-        if (s->process[i].pid == like->pid && strcmp(s->process[i].role, like->role) == 0) return &s->process[i];
+        if (s->process[i].pid == like->pid && s->process[i].created_ns == like->created_ns) return &s->process[i];
     return NULL;
 }
 

@@ -190,6 +190,8 @@ typedef struct tw_snapshot_process {
     uint64_t pauses_lost;
     tw_counts *pauses[...];
     uint64_t bytes, last_stop_ns;
+    bool lives;
+    uint64_t standing_ns, standing_cause;
 } tw_snapshot_process;
 
 typedef struct tw_snapshot_fallback {

@@ -51,6 +51,9 @@ typedef struct tw_snapshot_process {
     tw_counts *pauses[TW_CAUSES];            /* NULL: empty */
     uint64_t bytes;                          /* memory of its segment */
     uint64_t last_stop_ns;
+    bool lives;                              /* when the snapshot was taken */
+    uint64_t standing_ns;                    /* how long it had been standing still then; 0: it was not */
+    uint64_t standing_cause;                 /* tw_cause; nothing where standing_ns is 0 */
 } tw_snapshot_process;
 
 /* Frames of one shape that the server made itself, for one reason. */
