@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from tailwatch._cold import ffi, lib
-from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.errors import EmptyGroupError, OptionError, TailwatchError
 from tailwatch.goodput import parse_window
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -233,8 +233,8 @@ class GC:
 class Process:
     """One process. paused: seconds by cause, an open pause included. lost: pauses that never reported an end.
     bytes: memory of its segment. collections, longest: pauses that ended, and the longest in seconds (of a difference:
-    to the edge of its bucket, 2 %), by cause. lives: when the snapshot was taken. standing: how long it had been
-    standing still then, seconds, for standing_cause; 0.0: it was not."""
+    to the edge of its bucket, 2 %), by cause. lives: when the snapshot was taken. age: seconds since it began to count
+    until then. standing: how long it had been standing still then, seconds, for standing_cause; 0.0: it was not."""
 
     role: str
     index: int
@@ -246,6 +246,7 @@ class Process:
     collections: dict[str, int]
     longest: dict[str, float]
     lives: bool
+    age: float
     standing: float
     standing_cause: str
 
@@ -573,7 +574,7 @@ class Snapshot(_Frozen):
         for process in self._processes():
             role = _text(process.role)
             index = seen[role] = seen.get(role, -1) + 1
-            out.append(_process(process, role, index))
+            out.append(_process(process, role, index, self._core.taken.monotonic_ns))
         return out
 
     @cached_property
@@ -718,7 +719,7 @@ def _octave_dict(octave: Octave) -> dict[str, Any]:
     return {**asdict(octave), "upper": octave.upper if math.isfinite(octave.upper) else None}
 
 
-def _process(process: Any, role: str, index: int) -> Process:
+def _process(process: Any, role: str, index: int, taken_ns: int) -> Process:
     return Process(
         role=role,
         index=index,
@@ -730,6 +731,7 @@ def _process(process: Any, role: str, index: int) -> Process:
         collections={cause: process.pause[i].count for i, cause in enumerate(CAUSES)},
         longest={cause: process.pause[i].max_ns / 1e9 for i, cause in enumerate(CAUSES)},
         lives=bool(process.lives),
+        age=(taken_ns - process.created_ns) / 1e9,
         standing=process.standing_ns / 1e9,
         standing_cause=CAUSES[process.standing_cause] if process.standing_ns else "",
     )
@@ -766,7 +768,8 @@ def take_directory(directory: str) -> Snapshot:
     them. Nothing there is written.
 
     Raises:
-        TailwatchError: it must not be read, or nobody left numbers in it; says why.
+        EmptyGroupError: nobody left numbers in it.
+        TailwatchError: it must not be read; says why.
     """
     problem = ffi.new("tw_group_problem *")
     descriptor = lib.tw_group_open_dir(os.fsencode(directory), problem)
@@ -782,7 +785,7 @@ def take_directory(directory: str) -> Snapshot:
         raise TailwatchError(f"{directory}: {reason}")
     if not members.n:
         refused = f"; {members.refused} files are not of this version" if members.refused else ""
-        raise TailwatchError(f"{directory}: no process has left numbers there{refused}")
+        raise EmptyGroupError(f"{directory}: no process has left numbers there{refused}")
     segments = sorted((members.member[i].segment for i in range(members.n)), key=lambda each: each.opened == 0)
     return take([int(ffi.cast("uintptr_t", segment)) for segment in segments])
 

@@ -296,7 +296,8 @@ class Watch:
         )
 
     def _snapshot_answer(self, accept: str, accept_encoding: str) -> Response:
-        body = json.dumps({"snapshot": self.snapshot().as_dict(), "context": self.context().as_dict()}).encode()
+        told = {"snapshot": self.snapshot().as_dict(), "context": self.context().as_dict()}
+        body = json.dumps({**told, "directory": self.company.directory}).encode()
         return Response("application/json", "", tuple(body[i : i + 65536] for i in range(0, len(body), 65536)))
 
     def _on_idle(self) -> None:

@@ -184,7 +184,7 @@ typedef struct tw_snapshot_series {
 
 typedef struct tw_snapshot_process {
     char role[...];
-    uint64_t pid;
+    uint64_t pid, created_ns;
     uint64_t pause_ns[...];
     tw_pause_totals pause[...];
     uint64_t pauses_lost;

@@ -239,6 +239,7 @@ def test_a_process_says_what_its_pauses_were_and_that_it_stands_still(core: Any)
     core.policy_end()
     assert second.standing_cause == "policy"
     assert 0 < first.standing < second.standing < 60
+    assert first.standing < first.age < second.age < 600
     assert take(core).processes[0].standing == 0.0
 
 
