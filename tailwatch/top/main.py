@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 OK, FAILED = 0, 1
 _PLAIN_WIDTH = 120  # of what is printed into a file or a pipe
-_INTERVAL = re.compile(r"(\d{1,6}(?:\.\d{0,6})?|\.\d{1,6})\s*(ms|s|m|)")
-_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0}
+_INTERVAL = re.compile(r"(\d{1,6}(?:\.\d{0,6})?|\.\d{1,6})\s*(ms|s|m|h|)")
+_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _SHORTEST, _LONGEST = 0.05, 3600.0
 _NOBODY = "no process of the group lives now"
 

@@ -101,7 +101,8 @@ def view_of(directory: str, now: Snapshot, earlier: Snapshot | None, other: SLO 
     """What lies between two snapshots of a group; earlier None: everything up to now."""
     window = now if earlier is None else now - earlier
     seconds = max(window.seconds, 1e-9)
-    lasting = [process for process in window.processes if process.lives or _counted(process)]
+    lived = {process.pid for process in earlier.processes if process.lives} if earlier else set()
+    shown = [process for process in window.processes if process.lives or process.pid in lived or _counted(process)]
     return View(
         directory=_plain(directory),
         taken=now.taken,
@@ -113,12 +114,12 @@ def view_of(directory: str, now: Snapshot, earlier: Snapshot | None, other: SLO 
         good=window.outcomes["good"] / seconds,
         attainment=window.attainment,
         slo=_slo(now),
-        other_slo=other.text if other else "",
+        other_slo=other.text.partition("@")[0] if other else "",
         within=_within(window, other) if other else {},
         latencies=[_latency(name, measured, getattr(window, key)) for name, key, measured in _LATENCIES],
         lost=_lost(window, seconds),
-        processes=[_row(process, window.seconds) for process in lasting],
-        ended=len(window.processes) - len(lasting),
+        processes=[_row(process, window.seconds) for process in shown],
+        ended=len(window.processes) - len(shown),
         dropped={name: count for name, count in {**now.drops, **now.errors}.items() if count},
     )
 
