@@ -94,7 +94,7 @@ class Screen:
         self.resize(columns, rows)
         self.modes = termios.tcgetattr(theirs)
         self._theirs = theirs
-        self.raw = b""
+        self.raw, self._quiet = b"", False
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("TAILWATCH", "COLUMNS"))}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tailwatch", "top", *arguments],
@@ -112,12 +112,13 @@ class Screen:
         ready, _, _ = select.select([self._terminal], (), (), 0.05)
         if ready:
             self.raw += os.read(self._terminal, 65536)
+        self._quiet = not ready
         return bool(ready)
 
     @property
     def frames(self) -> list[list[str]]:
-        """The lines of each whole screen so far, the newest last."""
-        parts = self.raw.replace(b"\r", b"").split(b"\x1b[H")[1:-1]
+        """The lines of each screen so far, the newest last: one that is still being drawn is left out."""
+        parts = self.raw.replace(b"\r", b"").split(b"\x1b[H")[1 : None if self._quiet else -1]
         return [ESCAPES.sub(b"", part).decode(errors="replace").split("\n") for part in parts]
 
     def until(self, condition: Callable[[list[str]], object], *, fresh: bool = False) -> list[str]:
@@ -129,7 +130,7 @@ class Screen:
             for frame in frames[seen:]:
                 if condition(frame):
                     return frame
-            seen = len(frames)
+            seen = max(seen, len(frames) - 1)
         raise AssertionError(self.raw.decode(errors="replace")[-4000:])
 
     def end(self) -> tuple[int, str]:
