@@ -1,5 +1,5 @@
-"""A server of three processes, shaped like vLLM's: the API process streams, an engine makes the tokens of all requests in
-a batching loop, a worker stands for the device that the engine waits for at each step.
+"""A server of three processes, shaped like vLLM's: the API process streams, an engine makes the tokens of all requests
+in a batching loop, a worker stands for the device that the engine waits for at each step.
 
 Nothing in it knows of tailwatch. `tailwatch run` watches all three, and charges the pauses of the engine and of the
 worker to the streams that waited for them:
@@ -21,6 +21,7 @@ import gc
 import itertools
 import json
 import multiprocessing
+import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -52,8 +53,9 @@ def collect() -> None:
 
 def worker(engine: Connection, heap: int) -> None:
     """Takes the requests of a step, gives a token for each."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the API process's; the others end after it
     grow_heap(heap)
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError, ConnectionError):
         while True:
             batch = engine.recv()
             if batch == "collect":
@@ -76,7 +78,7 @@ class Engine:
 
     def run(self) -> None:
         """Until the API process has gone."""
-        with contextlib.suppress(EOFError):
+        with contextlib.suppress(EOFError, ConnectionError):
             while True:
                 while self._api.poll(0 if self._left else None):
                     self._take(self._api.recv())
@@ -109,6 +111,7 @@ class Engine:
 
 def engine(api: Connection, heap: int) -> None:
     """The engine process: it starts the worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     grow_heap(heap)
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(target=worker, args=(theirs, heap), name="worker", daemon=True)
