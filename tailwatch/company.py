@@ -40,6 +40,11 @@ class Company:
         return self._core.joined
 
     @property
+    def alone(self) -> bool:
+        """Whether they are this process's own, and stay so: it has no group, or could not join it."""
+        return not self.joined and (not self._directory or self._failed)
+
+    @property
     def directory(self) -> str:
         """Where they are shared; "": nowhere."""
         return self._directory if self.joined else ""

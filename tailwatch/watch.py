@@ -328,7 +328,7 @@ class Watch:
 
     def _on_startup(self) -> None:
         self._daemon.start()
-        if parent_process() is not None and not self.company.joined and not self._said_alone:
+        if parent_process() is not None and self.company.alone and not self._said_alone:
             self._said_alone = True
             self._warn(
                 "another process started this one (one of several workers, or a reloader's): /metrics and "
