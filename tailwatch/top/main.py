@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib.util
 import json
 import os
@@ -11,7 +12,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ _PLAIN_WIDTH = 120  # of what is printed into a file or a pipe
 _INTERVAL = re.compile(r"(\d{1,6}(?:\.\d{0,6})?|\.\d{1,6})\s*(ms|s|m|h|)")
 _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _SHORTEST, _LONGEST = 0.05, 3600.0
+_TERMINAL_GONE = (errno.EIO, errno.EPIPE)
 _NOBODY = "no process of the group lives now"
 
 
@@ -47,11 +48,11 @@ def main(options: argparse.Namespace, directory: str | None) -> int:
     """
     if importlib.util.find_spec("rich") is None:
         raise TailwatchError("top draws with rich, which is not installed: pip install 'tailwatch[top]'")
-    top = Top(options, directory or groups.find(os.environ))
     try:
+        top = Top(options, directory or groups.find(os.environ))
         status = top.run()
-    except KeyboardInterrupt:
-        status = OK
+    except KeyboardInterrupt:  # before there was a screen
+        return OK
     if options.json is not None and top.shown is not None:
         _write(options.json, top.shown.as_dict())
     return status
@@ -109,12 +110,16 @@ class Top:
         from tailwatch.top.terminal import Event
 
         live = _Live(self._console, self._directory, self._interval, self._look, Marks(self._window))
-        while live.session(first) is Event.SUSPENDED:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        with suppress(OSError):  # the terminal may be what went away
+        try:
+            while live.session(first) is Event.SUSPENDED:
+                os.kill(os.getpid(), signal.SIGSTOP)
             self._print()
-        if live.end:
-            print(f"tailwatch: {live.end}", file=sys.stderr)
+            if live.end:
+                print(f"tailwatch: {live.end}", file=sys.stderr)
+        except OSError as error:
+            if error.errno not in _TERMINAL_GONE:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be written at exit
         return FAILED if live.failed else OK
 
 

@@ -267,6 +267,15 @@ def test_ctrl_z_gives_the_terminal_back(group: tuple[Path, Process, Process], to
     assert screen.end()[0] == 0 and screen.restored
 
 
+def test_a_terminal_that_goes_away_ends_it(group: tuple[Path, Process, Process], top: Callable[..., Screen]) -> None:
+    """Its window is closed: no process is left behind, and nothing has failed."""
+    screen = top("--dir", str(group[0]), "--interval", "0.1")
+    screen.until(lambda frame: row(frame, "engine-0"))
+    os.close(screen._terminal)
+    assert screen.process.wait(DEADLINE_SECONDS) == 0
+    screen._terminal = os.open(os.devnull, os.O_RDONLY)
+
+
 def test_a_group_that_vanishes_ends_it(group: tuple[Path, Process, Process], top: Callable[..., Screen]) -> None:
     """As after `tailwatch run`: status 0, the last numbers, and a sentence."""
     directory, api, engine = group
