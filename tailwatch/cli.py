@@ -102,7 +102,11 @@ def _add_run(commands: Any) -> None:
 
 def _add_top(commands: Any) -> None:
     about = "show the processes of a server live: latencies, goodput, and what was lost to which pause in which process"
-    command = commands.add_parser("top", help=about, description=about)
+    statuses = (
+        "Ctrl-C and q end it. Exit status: 0, also when the group is removed meanwhile; 1 when it cannot be read any "
+        "more; 2 for a wrong call."
+    )
+    command = commands.add_parser("top", help=about, description=about, epilog=statuses)
     whose = command.add_mutually_exclusive_group()
     whose.add_argument("url", nargs="?", metavar="URL", help="of a server on this machine, to ask for its group once")
     whose.add_argument("--dir", metavar="DIR", help="of the group, running or dead; by default the one that is found")
