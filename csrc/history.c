@@ -115,6 +115,7 @@ static void process_sum(tw_snapshot_process *to, const tw_snapshot_process *from
     for (int cause = 0; cause < TW_CAUSES; cause++) pauses_sum(&to->pause[cause], &from->pause[cause]);
     to->pauses_lost += from->pauses_lost;
     to->bytes += from->bytes;
+    to->lives |= from->lives;
     if (from->last_stop_ns > to->last_stop_ns) to->last_stop_ns = from->last_stop_ns;
     to->lives |= from->lives;
 }

@@ -485,6 +485,14 @@ static tw_snapshot_step *step_find(const tw_snapshot_process *process, const cha
 
 /* ---- processes and totals ---- */
 
+/* What a total counts beyond the pauses that had ended. One that ends meanwhile is not open any more. */
+static void standing_take(tw_snapshot_process *to, const tw_pause_clock *pause, int cause) {
+    const uint64_t open_ns = minus(to->pause_ns[cause], tw_pause_total_ns(pause, (tw_cause)cause, 0));
+    if (open_ns == 0) return;
+    to->standing_ns = open_ns;
+    to->standing_cause = (uint64_t)cause;
+}
+
 /* A pause that was open when its process was killed went on for nobody knows how long: it counts as not begun. */
 static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t taken_ns) {
     to->lives = lives(g);
@@ -500,6 +508,7 @@ static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t t
     int error = 0;
     for (int cause = 0; cause < TW_CAUSES && !error; cause++) {
         to->pause_ns[cause] = tw_pause_total_ns(&g->pause, (tw_cause)cause, now_ns);
+        standing_take(to, &g->pause, cause);
         error = histogram_keep(&to->pauses[cause], &g->pauses[cause]);
     }
     return error ? error : steps_take(to, &g->steps);
@@ -571,6 +580,10 @@ static int process_join(tw_snapshot_process *to, tw_snapshot_process *from) {
     to->pauses_lost += from->pauses_lost;
     to->bytes += from->bytes;
     if (from->last_stop_ns > to->last_stop_ns) to->last_stop_ns = from->last_stop_ns;
+    if (from->standing_ns > to->standing_ns) {
+        to->standing_ns = from->standing_ns;
+        to->standing_cause = from->standing_cause;
+    }
     return steps_join(to, from);
 }
 
@@ -759,9 +772,12 @@ static int series_subtract(tw_snapshot *out, const tw_snapshot *later, const tw_
     return error;
 }
 
+/* By its name, else by what stays as it is: a role may be settled later than the first pause. */
 static const tw_snapshot_process *process_find(const tw_snapshot *s, const tw_snapshot_process *like) {
     for (uint32_t i = 0; i < s->process_count; i++)
         if (s->process[i].index == like->index && strcmp(s->process[i].role, like->role) == 0) return &s->process[i];
+    for (uint32_t i = 0; i < s->process_count; i++)
+        if (like->pid != 0 && s->process[i].pid == like->pid && s->process[i].created_ns == like->created_ns) return &s->process[i];
     return NULL;
 }
 

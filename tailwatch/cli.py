@@ -1,5 +1,5 @@
-"""The command line: demo, doctor, run. Exit status 0: success; 1: a finding to act on, or a failure; 2: a wrong call;
-that of the command itself for run."""
+"""The command line: demo, doctor, run, top. Exit status 0: success; 1: a finding to act on, or a failure; 2: a wrong
+call; that of the command itself for run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailwatch import demo, proof, run
+from tailwatch import demo, proof, run, support
 from tailwatch.diagnosis import (
     DiagnosisContext,
     Finding,
@@ -26,7 +27,8 @@ from tailwatch.diagnosis import (
     from_dict,
     headline,
 )
-from tailwatch.errors import TailwatchError
+from tailwatch.errors import TailwatchError, UnsupportedError
+from tailwatch.top import arguments as top_arguments
 from tailwatch.version import VERSION
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_doctor(commands)
     _add_run(commands)
+    _add_top(commands)
     return parser
 
 
@@ -97,20 +100,64 @@ def _add_run(commands: Any) -> None:
     command.set_defaults(run=run.main)
 
 
-def _doctor(parsed: argparse.Namespace) -> int:
-    try:
-        snapshot, context = _of_group(parsed.dir) if parsed.dir is not None else _load(_read(parsed.file))
-    except urllib.error.HTTPError as error:
-        return _wrong(
-            f"{parsed.file}: it answered {error.code}; "
-            "with tailwatch inside it tells its numbers to its own user on its own machine"
+def _add_top(commands: Any) -> None:
+    about = "show the processes of a server live: latencies, goodput, and what was lost to which pause in which process"
+    statuses = (
+        "Ctrl-C and q end it. Exit status: 0, also when the group is removed meanwhile; 1 when it cannot be read any "
+        "more; 2 for a wrong call."
+    )
+    command = commands.add_parser("top", help=about, description=about, epilog=statuses)
+    whose = command.add_mutually_exclusive_group()
+    whose.add_argument("url", nargs="?", metavar="URL", help="of a server on this machine, to ask for its group once")
+    whose.add_argument("--dir", metavar="DIR", help="of the group, running or dead; by default the one that is found")
+    top_arguments.add_arguments(command)
+    command.set_defaults(run=_top)
+
+
+def _top(parsed: argparse.Namespace) -> int:
+    if not support.LINUX:
+        raise UnsupportedError("tailwatch top: processes are watched on Linux only")
+    from tailwatch.top.main import main as top
+
+    return top(parsed, parsed.dir if parsed.url is None else _directory_of(parsed.url))
+
+
+def _directory_of(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise TailwatchError(f"{url}: expected an address like http://127.0.0.1:8000; a directory is named with --dir")
+    with _explained(url):
+        directory = _read(url).get("directory")
+    if not directory:
+        raise TailwatchError(
+            f"{url}: this server keeps its numbers to itself; top reads what is shared in a directory: start it with "
+            f"`tailwatch run -- CMD` or `install(app, dir=...)`, or ask once with `tailwatch doctor {url}`"
         )
+    return str(directory)
+
+
+@contextmanager
+def _explained(whose: str) -> Iterator[None]:
+    """What goes wrong when numbers are read is a sentence."""
+    try:
+        yield
+    except TailwatchError:
+        raise
+    except urllib.error.HTTPError as error:
+        raise TailwatchError(
+            f"{whose}: it answered {error.code}; "
+            "with tailwatch inside it tells its numbers to its own user on its own machine"
+        ) from error
     except urllib.error.URLError as error:
-        return _wrong(f"{parsed.file}: no server answers there: {error.reason}")
+        raise TailwatchError(f"{whose}: no server answers there: {error.reason}") from error
     except OSError as error:
-        return _wrong(f"{parsed.file}: {error.strerror or error}")
+        raise TailwatchError(f"{whose}: {error.strerror or error}") from error
     except ValueError as error:
-        return _wrong(f"{parsed.file}: this is no JSON: {error}")
+        raise TailwatchError(f"{whose}: this is no JSON: {error}") from error
+
+
+def _doctor(parsed: argparse.Namespace) -> int:
+    with _explained(parsed.file):
+        snapshot, context = _of_group(parsed.dir) if parsed.dir is not None else _load(_read(parsed.file))
     report = _report(snapshot, context, parsed.slow)
     try:
         _print_report(report)

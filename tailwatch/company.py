@@ -42,6 +42,16 @@ class Company:
         """Whether the numbers of this process are shared."""
         return self._core.joined
 
+    @property
+    def alone(self) -> bool:
+        """Whether they are this process's own, and stay so: it has no group, or could not join it."""
+        return not self.joined and (not self._directory or self._failed)
+
+    @property
+    def directory(self) -> str:
+        """Where they are shared; "": nowhere."""
+        return self._directory if self.joined else ""
+
     def enter(self, role: str) -> None:
         """Join, as a process of this role; who has joined has another role from now on."""
         if not self._directory or (self.joined and role == self._role):

@@ -200,11 +200,13 @@ def _gc_only(by_cause: Mapping[str, float]) -> dict[str, float]:
 
 
 def _where(snapshot: Snapshot, cause: str) -> str:
-    """Which process was paused most by a cause."""
+    """Which process's pauses by a cause cost the streams most; where that is not known, which was paused most."""
+    late = {role: sum(by.get(cause, 0.0) for by in phases.values()) for role, phases in snapshot.late_by_source.items()}
     paused = [process for process in snapshot.processes if process.paused.get(cause, 0.0) > 0]
+    paused = [process for process in paused if late.get(process.role, 0.0) > 0] or paused
     if not paused or paused[0].role == "*":
         return "in this group of processes"
-    worst = max(paused, key=lambda process: process.paused[cause])
+    worst = max(paused, key=lambda process: (late.get(process.role, 0.0), process.paused[cause]))
     name = "the server" if worst.role == "api" else f"the {worst.role} process"
     return f"in {name}" if len(paused) == 1 else f"in {len(paused)} processes, most in {worst.name}"
 

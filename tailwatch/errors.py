@@ -53,6 +53,10 @@ class NotInstalledError(TailwatchError, RuntimeError):
     """There is nothing to ask: install() was not called in this process."""
 
 
+class EmptyGroupError(TailwatchError):
+    """No process has left numbers in the directory of a group, or none that this version reads."""
+
+
 class UnsupportedError(TailwatchError, ImportError):
     """This interpreter or system cannot run the package; the message says why and what works."""
 

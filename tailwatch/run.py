@@ -29,8 +29,8 @@ IN_MEMORY = "/dev/shm"
 NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128  # the exit statuses of a shell
 STARTUP = Path(__file__).parent / "doors" / "startup"
 
-_PREFIX = "tailwatch-run-"  # of directories that we make; those that a caller names are the caller's
-_MADE = re.compile(_PREFIX + "[a-z0-9_]{8}")
+PREFIX = "tailwatch-run-"  # of directories that we make; those that a caller names are the caller's
+_MADE = re.compile(PREFIX + "[a-z0-9_]{8}")
 _SEGMENT = re.compile(r"(\d+)-(\d+).*\.seg")
 _LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id says nothing
 _NOT_MEMBERS = re.compile(rf"page|port-[0-9]+|{_LAUNCHER}|fold\.tmp|.+\.gone")  # what group.h names, and ours
@@ -123,7 +123,7 @@ def _make_directory(stack: contextlib.ExitStack) -> str:
     with contextlib.suppress(OSError):  # then nobody knows what may go
         _sweep()
     try:
-        directory = tempfile.mkdtemp(prefix=_PREFIX, dir=IN_MEMORY)
+        directory = tempfile.mkdtemp(prefix=PREFIX, dir=IN_MEMORY)
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         lock = os.open(os.path.join(directory, _LAUNCHER), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         stack.callback(os.close, lock)

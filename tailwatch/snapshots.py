@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from tailwatch._cold import ffi, lib
-from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.errors import EmptyGroupError, OptionError, TailwatchError
 from tailwatch.goodput import parse_window
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -232,17 +232,25 @@ class GC:
 @dataclass(frozen=True, slots=True)
 class Process:
     """One process, and the dead that had its name before. index: among those of its role, for life. pid: 0 where
-    nobody knows it any more. lives: False where all are dead. paused: seconds by cause, an open pause included. lost:
-    pauses that never reported an end. bytes: memory of its segment, and of those of the dead."""
+    nobody knows it any more. paused: seconds by cause, an open pause included. lost: pauses that never reported an end.
+    bytes: memory of its segment, and of those of the dead. collections, longest: pauses that ended, and the longest in
+    seconds (of a difference: to the edge of its bucket, 2 %), by cause. lives: when the snapshot was taken; False where
+    all of that name are dead. age: seconds since the first of them began to count until then. standing: how long it
+    had been standing still then, seconds, for standing_cause; 0.0: it was not."""
 
     role: str
     index: int
     name: str
     pid: int
-    lives: bool
     paused: dict[str, float]
     lost: int
     bytes: int
+    collections: dict[str, int]
+    longest: dict[str, float]
+    lives: bool
+    age: float
+    standing: float
+    standing_cause: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -600,7 +608,8 @@ class Snapshot(_Frozen):
     @cached_property
     def processes(self) -> list[Process]:
         """The processes; a window of the past has one, "*" where there were several."""
-        return [_process(process, _text(process.role)) for process in self._processes()]
+        taken_ns = self._core.taken.monotonic_ns
+        return [_process(process, _text(process.role), taken_ns) for process in self._processes()]
 
     @cached_property
     def steps(self) -> list[Step]:
@@ -751,16 +760,21 @@ def _octave_dict(octave: Octave) -> dict[str, Any]:
     return {**asdict(octave), "upper": octave.upper if math.isfinite(octave.upper) else None}
 
 
-def _process(process: Any, role: str) -> Process:
+def _process(process: Any, role: str, taken_ns: int) -> Process:
     return Process(
         role=role,
         index=process.index,
         name=role if role == "*" else f"{role}-{process.index}",
         pid=process.pid,
-        lives=bool(process.lives),
         paused=_seconds_by_cause(process.pause_ns),
         lost=process.pauses_lost,
         bytes=process.bytes,
+        collections={cause: process.pause[i].count for i, cause in enumerate(CAUSES)},
+        longest={cause: process.pause[i].max_ns / 1e9 for i, cause in enumerate(CAUSES)},
+        lives=bool(process.lives),
+        age=(taken_ns - process.created_ns) / 1e9,
+        standing=process.standing_ns / 1e9,
+        standing_cause=CAUSES[process.standing_cause] if process.standing_ns else "",
     )
 
 
@@ -827,7 +841,8 @@ def take_directory(directory: str) -> Snapshot:
     them. Nothing there is written.
 
     Raises:
-        TailwatchError: it must not be read, or nobody left numbers in it; says why.
+        EmptyGroupError: nobody left numbers in it.
+        TailwatchError: it must not be read; says why.
     """
     problem = ffi.new("tw_group_problem *")
     descriptor = lib.tw_group_open_dir(os.fsencode(directory), problem)
@@ -843,7 +858,7 @@ def take_directory(directory: str) -> Snapshot:
         raise TailwatchError(f"{directory}: {reason}")
     if not members.n:
         refused = f"; {members.refused} files are not of this version" if members.refused else ""
-        raise TailwatchError(f"{directory}: no process has left numbers there{refused}")
+        raise EmptyGroupError(f"{directory}: no process has left numbers there{refused}")
     segments = sorted((members.member[i].segment for i in range(members.n)), key=lambda each: each.opened == 0)
     return take([int(ffi.cast("uintptr_t", segment)) for segment in segments])
 

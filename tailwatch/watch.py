@@ -337,7 +337,8 @@ class Watch:
         )
 
     def _snapshot_answer(self, accept: str, accept_encoding: str) -> Response:
-        body = json.dumps({"snapshot": self.snapshot().as_dict(), "context": self.context().as_dict()}).encode()
+        told = {"snapshot": self.snapshot().as_dict(), "context": self.context().as_dict()}
+        body = json.dumps({**told, "directory": self.company.directory}).encode()
         return Response("application/json", "", tuple(body[i : i + 65536] for i in range(0, len(body), 65536)))
 
     def _on_idle(self) -> None:
@@ -368,7 +369,7 @@ class Watch:
 
     def _on_startup(self) -> None:
         self._daemon.start()
-        if parent_process() is not None and not self.company.joined and not self._said_alone:
+        if parent_process() is not None and self.company.alone and not self._said_alone:
             self._said_alone = True
             self._warn(
                 "another process started this one (one of several workers, or a reloader's): /metrics and "

@@ -198,12 +198,13 @@ typedef struct tw_snapshot_step {
 
 typedef struct tw_snapshot_process {
     char role[...];
-    uint64_t index, lives, pid;
+    uint64_t index, lives, pid, created_ns;
     uint64_t pause_ns[...];
     tw_pause_totals pause[...];
     uint64_t pauses_lost;
     tw_counts *pauses[...];
     uint64_t bytes, last_stop_ns;
+    uint64_t standing_ns, standing_cause;
     tw_snapshot_step *steps;
     uint32_t step_count;
     ...;

@@ -27,6 +27,8 @@ _BY_NAME = (
     (r"ApiServer", "api"),
     (r"\w*Coordinator$", "coordinator"),
     (r"inference-?_?worker", "engine"),
+    # What a server that nobody here knows may call them; also with something after it: engine-1.
+    *((rf"(?i:{name})(?![a-zA-Z])", name) for name in ("engine", "scheduler", "worker", "detokenizer")),
 )
 _BY_TARGET = (
     (r"vllm\..*\brun_engine_core$", "engine"),

@@ -218,6 +218,10 @@ TW_TEST(pauses_are_kept_by_process) {
     TW_CHECK_STR("engine", s->process[1].role);
     TW_CHECK(s->process[1].pause_ns[TW_CAUSE_GC0] >= 100 * MS - 2); /* still open: up to the snapshot */
     TW_CHECK_EQ(TW_PAUSE_OPEN, s->process[1].last_stop_ns);
+    TW_CHECK(s->process[1].standing_ns >= 100 * MS - 2);
+    TW_CHECK_EQ(TW_CAUSE_GC0, s->process[1].standing_cause);
+    TW_CHECK_EQ(0, s->process[0].standing_ns);
+    TW_CHECK(s->process[0].lives && s->process[1].lives);
     TW_CHECK(s->process[1].pauses[TW_CAUSE_GC0] == NULL);
     tw_counts counts = merged(s, TW_METRIC_PAUSE + TW_CAUSE_GC2);
     TW_CHECK_EQ(1, counts.count);
@@ -362,7 +366,11 @@ TW_TEST(what_was_open_when_a_process_was_killed_does_not_go_on) {
     tw_snapshot *s = take2(a, b);
     TW_CHECK_EQ(2, s->in_flight);
     for (uint32_t i = 0; i < s->process_count; i++)
-        if (strcmp(s->process[i].role, "engine") == 0) TW_CHECK_EQ(20 * MS, s->process[i].pause_ns[TW_CAUSE_GC2]);
+        if (strcmp(s->process[i].role, "engine") == 0) {
+            TW_CHECK_EQ(20 * MS, s->process[i].pause_ns[TW_CAUSE_GC2]);
+            TW_CHECK_EQ(0, s->process[i].standing_ns);
+            TW_CHECK(!s->process[i].lives);
+        }
     tw_snapshot_free(s);
     tw_segment_destroy(a), tw_segment_destroy(b);
 }
@@ -600,6 +608,21 @@ TW_TEST(a_process_that_is_new_counts_from_zero) {
     tw_snapshot_free(earlier);
     tw_segment_destroy(a);
     tw_segment_destroy(b);
+}
+
+TW_TEST(a_process_that_got_another_role_is_the_same_process) {
+    tw_segment *g = segment("worker", 1);
+    tw_pause_begin(&g->pause, TW_CAUSE_GC1, 1 * SECOND);
+    tw_segment_pause_end(g, 2 * SECOND, NULL);
+    tw_snapshot *earlier = take(g);
+    tw_segment_set_role(g, "engine");
+    tw_snapshot *later = take(g), *s = difference(later, earlier);
+    TW_CHECK_STR("engine", s->process[0].role);
+    TW_CHECK_EQ(0, s->process[0].pause_ns[TW_CAUSE_GC1]);
+    tw_snapshot_free(s);
+    tw_snapshot_free(later);
+    tw_snapshot_free(earlier);
+    tw_segment_destroy(g);
 }
 
 /* ---- history ---- */
@@ -1035,6 +1058,7 @@ TW_MAIN(steps_stay_with_their_process, steps_of_a_difference_came_in_between,
         a_slow_gap_of_a_label_set_that_cannot_be_is_other, a_difference_holds_what_came_in_between,
         a_gap_that_left_its_slot_between_two_readings_is_not_below_zero,
         the_longest_pause_of_a_difference_is_one_of_its_own, a_process_that_is_new_counts_from_zero,
+        a_process_that_got_another_role_is_the_same_process,
         with_no_past_a_window_is_everything, a_window_is_exact_between_its_ends, the_start_is_a_past_too,
         a_count_beyond_32_bits_still_subtracts, a_gap_that_left_its_slot_since_a_mark_is_no_jump,
         pushing_more_often_keeps_no_more, several_processes_of_a_window_are_one,

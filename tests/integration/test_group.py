@@ -267,6 +267,21 @@ def test_a_fork_child_writes_nothing_of_its_parent(directory: Path, how: str) ->
     assert (snap.tokens, snap.opened) == (1, 1)
 
 
+def test_a_fork_child_that_starts_to_serve_does_not_say_it_is_alone(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It will join with its first wake-up; only who has no group, or cannot join, speaks for itself."""
+    watch = install(directory)
+    monkeypatch.setattr(tailwatch.watch, "parent_process", lambda: object())
+
+    def child() -> bool:
+        assert not watch.company.joined
+        watch._on_startup()
+        return not any("this process alone" in note for note in watch.notes)
+
+    assert in_child(child, os.fork)
+
+
 def test_a_fork_child_joins_with_its_first_wake_up(directory: Path) -> None:
     """Its numbers are then in the whole group's, once."""
     watch = install(directory)

@@ -36,6 +36,7 @@ LAYERS = (
     ("watch",),
     ("",),
     ("demo", "demo.*", "doors", "doors.*", "run"),
+    ("top", "top.*"),
     ("cli",),
     ("__main__",),
 )

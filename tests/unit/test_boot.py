@@ -473,6 +473,28 @@ def test_titles_tell_roles(title: str, role: str | None, monkeypatch: pytest.Mon
     assert roles.role_of_process() == role
 
 
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("engine", "engine"),
+        ("Engine-1", "engine"),
+        ("scheduler_0", "scheduler"),
+        ("worker.3", "worker"),
+        ("detokenizer", "detokenizer"),
+        ("EngineCore_DP0", "engine"),
+        ("Process-1", None),
+        ("engineering", None),
+        ("MyEngine", None),
+    ],
+)
+def test_names_of_processes_tell_roles(name: str, role: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What multiprocessing was told to call them: those of servers we know, and what anybody may say."""
+    monkeypatch.setattr(roles, "_title", lambda: "")
+    monkeypatch.setattr(roles, "parent_process", lambda: SimpleNamespace())
+    monkeypatch.setattr(roles, "current_process", lambda: SimpleNamespace(name=name))
+    assert roles.role_of_process() == role
+
+
 def test_this_process_has_no_role() -> None:
     """A test run is no server; the question is answered from /proc all the same."""
     assert roles.role_of_process() is None
@@ -495,7 +517,12 @@ def test_roles_that_delay_nobody_else(role: str) -> None:
 def test_every_role_that_is_recognized_is_sorted() -> None:
     """Engines and workers by any of their names, and nobody else, stand between a token and its stream."""
     given = {role for table in (roles._BY_TITLE, roles._BY_NAME, roles._BY_TARGET) for _, role in table}
-    assert {role for role in given if roles.delays_streams(role)} == {"engine", "worker", "detokenizer"}
+    assert {role for role in given if roles.delays_streams(role)} == {
+        "engine",
+        "scheduler",
+        "worker",
+        "detokenizer",
+    }
 
 
 NUMBER = _hot.unit_of(0)

@@ -81,6 +81,7 @@ def snapshot(**changed: Any) -> Any:
         "window": lambda window: SimpleNamespace(within={"ttft": 0.999, "tpot": 0.97, "itl": None, "e2e": None}),
         "paused": causes(gc0=0.01),
         "late_by_phase": late,
+        "late_by_source": {},
         "overlap_by_phase": {"ttft": causes(), "itl": causes()},
         "overlap_by_source": {"api": {"ttft": causes(), "itl": causes(gc0=1.0)}},
         "late": causes(),
@@ -283,6 +284,18 @@ def test_the_paused_process_is_named() -> None:
     assert "in the engine process" in found(paused_server(processes=[quiet, engine]))["gc-tail"].detail
     busy = SimpleNamespace(role="api", name="api-0", paused=causes(gc2=1.0))
     assert "in 2 processes, most in engine-0" in found(paused_server(processes=[busy, engine]))["gc-tail"].detail
+
+
+def test_who_paused_while_nobody_waited_is_not_named() -> None:
+    """The longest pauses of the group may have cost no stream anything: what counts is whose pauses did."""
+    engine = SimpleNamespace(role="engine", name="engine-0", paused=causes(gc2=3.0))
+    idle = SimpleNamespace(role="api", name="api-0", paused=causes(gc2=30.0))
+    sources = {name: {"ttft": causes(), "itl": causes(gc2=late)} for name, late in (("api", 0.0), ("engine", 50.0))}
+    detail = found(paused_server(processes=[idle, engine], late_by_source=sources))["gc-tail"].detail
+    assert "in the engine process" in detail
+    sources["api"]["itl"] = causes(gc2=1.0)
+    detail = found(paused_server(processes=[idle, engine], late_by_source=sources))["gc-tail"].detail
+    assert "in 2 processes, most in engine-0" in detail
 
 
 # The other rules -------------------------------------------------------------------------------------------

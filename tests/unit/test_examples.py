@@ -16,7 +16,7 @@ import openai
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SERVERS = {"fastapi_server.py", "fast_sse.py"}
+SERVERS = {"fastapi_server.py", "fast_sse.py", "three_process.py"}
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in SERVERS)
 
 

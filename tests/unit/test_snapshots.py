@@ -227,6 +227,22 @@ def test_pauses_by_cause(core: Any) -> None:
     assert snap.gc.short["policy"] == sum(length < 50_000 for length in lengths)
 
 
+def test_a_process_says_what_its_pauses_were_and_that_it_stands_still(core: Any) -> None:
+    """Counts and the longest by cause; while one is open, since when, and of what cause."""
+    lengths = [pause(core) for _ in range(5)]
+    (ended,) = take(core).processes
+    assert (ended.collections["policy"], ended.collections["gc2"]) == (5, 0)
+    assert ended.longest["policy"] == pytest.approx(max(lengths) / 1e9)
+    assert (ended.lives, ended.standing, ended.standing_cause) == (True, 0.0, "")
+    core.policy_begin()
+    first, second = take(core).processes[0], take(core).processes[0]
+    core.policy_end()
+    assert second.standing_cause == "policy"
+    assert 0 < first.standing < second.standing < 60
+    assert first.standing < first.age < second.age < 600
+    assert take(core).processes[0].standing == 0.0
+
+
 def test_processes_are_named_by_role_and_number() -> None:
     """The index counts within a role; totals are over all of them."""
     cores = [make_core("api"), make_core("engine"), make_core("api")]
