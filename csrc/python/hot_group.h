@@ -13,6 +13,8 @@ struct core_group {
     tw_group group;
     bool joined;
     bool unsettled;      /* a file was not what it should be, or the directory's time is too new to tell what it holds */
+    bool orphan;         /* a fork child that has not joined yet, as its parent had */
+    uint64_t unit;       /* what it works for, see tw_group_join */
     uint64_t renewed_ns; /* the directory's time at the last look; 0: none yet */
     char dir[PATH_MAX];
     tw_company company;
@@ -24,6 +26,9 @@ int core_make_epoch(CoreObject *core);
 
 /* In a fork child, however it was made: what the parent measured is forgotten, and the group is left. */
 void core_reborn(CoreObject *core);
+
+/* Joins its parent's group, if it has not: before its first request, so that whoever kills it takes nothing along. */
+void core_rejoin(CoreObject *core);
 
 /* Leaves, and frees what is left of it. */
 void core_free_group(CoreObject *core);

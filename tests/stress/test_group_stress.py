@@ -88,6 +88,7 @@ TOKEN, END, REQUEST_TOKENS = b"t", b"e", 20
 def serve(client):
     # What a client has received was stamped before.
     watch = tailwatch.install(role="api", dir=directory, gc="observe", gc_warn_ms=0, max_label_sets=4)
+    chance.seed(os.getpid())
     gc.disable()
     while not watch.company.joined:
         watch.company.renew()
@@ -98,6 +99,8 @@ def serve(client):
             os.write(client, TOKEN)
         stream.close()
         os.write(client, END)
+        if chance.random() < 0.1:
+            watch.company.renew()  # it folds the dead: who is killed in it, too
         cycle = []
         cycle.append(cycle)
         gc.collect(0)
@@ -162,7 +165,8 @@ if member:  # another process, so that the workers are forked from one that has 
             watch.company.renew()
         os.write(answer, b"{}\\n")
         while os.read(asked, 1):
-            watch.company.renew()
+            for _ in range(10):  # a few of the dead a turn
+                watch.company.renew()
             os.write(answer, json.dumps(numbers(watch.snapshot)).encode() + b"\\n")
         os._exit(0)
     os.close(asked)
@@ -345,3 +349,31 @@ def test_forks_under_load(run_script, forks: int) -> None:
     assert found["requests"] == found["opened"] == sum(found["counts"]) + forks
     assert found["in_flight"] == 0
     assert not any(found["errors"].values()) and not any(found["drops"].values())
+
+
+CHILD = """
+import ctypes, os, signal, sys
+import tailwatch
+from tailwatch import snapshots
+
+directory = os.path.join(os.getcwd(), "group")
+watch = tailwatch.install(role="api", dir=directory, gc="observe", gc_warn_ms=0, max_label_sets=4)
+fork = os.fork if sys.argv[1] == "os.fork" else ctypes.PyDLL(None).fork
+received, said = os.pipe()
+pid = fork()
+if pid == 0:
+    with tailwatch.stream(model="m") as stream:
+        stream.token()
+        os.write(said, b"t")
+        signal.pause()
+assert os.read(received, 1) == b"t"
+os.kill(pid, signal.SIGKILL)
+os.waitpid(pid, 0)
+print(watch.snapshot().tokens, snapshots.take_directory(directory).tokens)
+"""
+
+
+@pytest.mark.parametrize("fork", ["os.fork", "C fork"])
+def test_a_fork_child_killed_after_its_first_token(run_script, fork: str) -> None:
+    """It has joined by then: the token that its client has is in the totals."""
+    assert run_script(CHILD, fork, PYTHONWARNINGS="ignore").split() == ["1", "1"]
