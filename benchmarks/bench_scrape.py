@@ -101,9 +101,9 @@ class Server:
 
 
 @contextmanager
-def serving(arm: str) -> Iterator[Server]:
+def serving(arm: str, script: Path = SERVER) -> Iterator[Server]:
     """A fresh process."""
-    with subprocess.Popen([sys.executable, str(SERVER), arm], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, str(script), *arm.split()], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
             server = Server(int(process.stdout.readline()))
@@ -162,7 +162,8 @@ def _drain(address: tuple[str, int]) -> None:
             pass
 
 
-def _stall_bars(taken: list[Run]) -> list[Bar]:
+def stall_bars(taken: list[Run]) -> list[Bar]:
+    """Runs without a stall, against those in which nobody scraped."""
     quiet = sum(run.stalls == 0 for run in taken)
     null = sum(run.noise_stalls == 0 for run in taken)
     runs = len(taken)
@@ -178,7 +179,8 @@ def _stall_bars(taken: list[Run]) -> list[Bar]:
     return bars
 
 
-def _cost_bars(server: Server, quick: bool) -> Iterator[Bar]:
+def cost_bars(server: Server, quick: bool) -> Iterator[Bar]:
+    """What a scrape takes of the loop's thread, and how long it takes."""
     for name, headers in VARIANTS.items():
         repeats = range(3 if quick else 7)
         cpu = [server.cpu_per_scrape(headers, 3 if quick else 5) for _ in repeats]
@@ -200,7 +202,7 @@ def report(quick: bool = False, runs: int = 10, seconds: float = 5.0) -> Report:
     with serving("tailwatch") as server:
         sizes = {name: len(server.ask("/metrics", headers=headers)[0]) for name, headers in VARIANTS.items()}
         taken = [one_run(server, seconds, turn) for turn in range(runs)]
-        made.bars += [*_stall_bars(taken), *_cost_bars(server, quick)]
+        made.bars += [*stall_bars(taken), *cost_bars(server, quick)]
     made.notes += [f"bytes of a scrape, {name}: {size}" for name, size in sizes.items()]
     made.notes += [f"run {i}: {run}" for i, run in enumerate(taken, 1)]
     with serving("prometheus_client") as server:

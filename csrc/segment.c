@@ -164,6 +164,14 @@ void tw_segment_destroy(tw_segment *g) {
     if (g != NULL) munmap(g, g->header.bytes);
 }
 
+/* Pages that began as a file's come back with what the file holds, not as zeros: those of label sets that came into use
+ * later than the header did, too. */
+static bool is_zero(const tw_segment *g, uint32_t max_label_sets) {
+    bool zero = tw_load(&g->header.magic) == 0;
+    for (uint32_t i = 0; i < max_label_sets && zero; ++i) zero = tw_load(&series_at(g, i)->itl.min_ns) == 0;
+    return zero;
+}
+
 void tw_segment_reset(tw_segment *g) {
     uint64_t role[TW_ROLE_WORDS];
     memcpy(role, g->header.role, sizeof role);
@@ -172,7 +180,7 @@ void tw_segment_reset(tw_segment *g) {
     uint64_t bytes = g->header.bytes;
     uint32_t max_label_sets = (uint32_t)g->header.max_label_sets;
     /* Fresh zero pages cost a fork child less than copies of its parent's; locked memory refuses. */
-    if (madvise(g, bytes, MADV_DONTNEED) != 0 || tw_load(&g->header.magic) != 0) memset(g, 0, bytes);
+    if (madvise(g, bytes, MADV_DONTNEED) != 0 || !is_zero(g, max_label_sets)) memset(g, 0, bytes);
     g->slo = slo;
     g->slow_ns = slow_ns;
     segment_fill(g, role, max_label_sets);

@@ -108,7 +108,8 @@ static tw_group_problem join(CoreObject *core, core_group *group, const char *di
         return problem;
     }
     group->joined = true;
-    snprintf(group->dir, sizeof group->dir, "%s", dir);
+    group->unit = unit;
+    if (dir != group->dir) snprintf(group->dir, sizeof group->dir, "%s", dir);
     core->stop = &group->group.page->line[group->group.at].stop_ns;
     core_tell(core);
     return TW_GROUP_FINE;
@@ -134,7 +135,9 @@ PyObject *core_join(PyObject *op, PyObject *args) {
 /* The numbers stay, in memory of this process's own, and in the file as they are now: it counts as that of the dead. */
 static int leave(CoreObject *core) {
     core_group *group = core->group;
-    if (group == NULL || !group->joined) return 0;
+    if (group == NULL) return 0;
+    group->orphan = false;
+    if (!group->joined) return 0;
     if (tw_group_holds(&group->group, NULL) == TW_GROUP_LOST) (void)tw_group_find_again(&group->group, group->dir);
     if (tw_group_unshare(&group->group, true) != 0) return ENOMEM;
     const bool removed = tw_group_holds(&group->group, NULL) == TW_GROUP_REMOVED; /* what was there is nowhere else */
@@ -193,10 +196,12 @@ PyObject *core_leave(PyObject *op, PyObject *unused) {
 
 /* set_unit(unit, /): in place, so that the others keep what they have mapped. */
 PyObject *core_set_unit(PyObject *op, PyObject *unit) {
-    const core_group *group = ((CoreObject *)op)->group;
+    core_group *group = ((CoreObject *)op)->group;
     const unsigned long long value = PyLong_AsUnsignedLongLong(unit);
     if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
-    if (group != NULL && group->joined) tw_store(&group->group.page->line[group->group.at].unit, value);
+    if (group == NULL || !group->joined) Py_RETURN_NONE;
+    tw_store(&group->group.page->line[group->group.at].unit, value);
+    group->unit = value;
     Py_RETURN_NONE;
 }
 
@@ -295,7 +300,15 @@ void core_reborn(CoreObject *core) {
     leave_parent(core);
     if (shared) (void)tw_segment_create_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
     else tw_segment_reset(core->segment);
+    if (shared) core->group->orphan = true;
     *core->epoch = ++core->last_epoch;
     core_init_steps(core);
     core->gc_open = core->policy_depth = 0;
+}
+
+/* Where that fails now (others hold the lock) the next renew() does it. */
+void core_rejoin(CoreObject *core) {
+    core_group *group = core->group;
+    group->orphan = false;
+    if (!group->joined) (void)join(core, group, group->dir, group->unit);
 }

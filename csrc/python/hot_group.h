@@ -16,6 +16,8 @@ struct core_group {
     bool unplaced;       /* it has no index for its role yet: others held the lock */
     int folding;         /* a descriptor of the directory while one of our threads folds; -1: none does */
     uint64_t left_dev, left_ino; /* the directory that has this segment's numbers already; 0: none */
+    bool orphan;         /* a fork child that has not joined yet, as its parent had */
+    uint64_t unit;       /* what it works for, see tw_group_join */
     uint64_t renewed_ns; /* the directory's time at the last look; 0: none yet */
     char dir[PATH_MAX];
     tw_company company;
@@ -30,6 +32,9 @@ void core_reborn(CoreObject *core);
 
 /* Another role has another index: given now, or by the next renew(). */
 void core_place(CoreObject *core);
+
+/* Joins its parent's group, if it has not: before its first request, so that whoever kills it takes nothing along. */
+void core_rejoin(CoreObject *core);
 
 /* Leaves, and frees what is left of it. */
 void core_free_group(CoreObject *core);

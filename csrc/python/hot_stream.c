@@ -13,6 +13,7 @@ StreamObject *stream_new(CoreObject *core) {
 
 void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns, tw_arrival source) {
     if (__builtin_expect(*self->core->epoch == 0, 0)) core_reborn(self->core);
+    if (self->core->group != NULL && __builtin_expect(self->core->group->orphan, 0)) core_rejoin(self->core);
     tw_stream_open(&self->stream, self->core->segment, arrival_ns, entry_ns, proxy_ns, source);
     const uint64_t unit = self->bound != 0 ? self->bound : self->core->serves;
     tw_stream_join(&self->stream, core_company(self->core), self->parts == PARTS_DIFFER ? 0 : unit);

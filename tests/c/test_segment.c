@@ -324,6 +324,24 @@ TW_TEST(reset_keeps_options_and_nothing_else) {
     }
 }
 
+/* Its end is a private mapping of a file, as after leaving a group: what was written there is not what comes back. */
+TW_TEST(reset_forgets_what_a_file_holds) {
+    tw_segment *g = segment_of(8, "api");
+    const size_t bytes = tw_segment_bytes(8), page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t from = (sizeof *g + sizeof(tw_series)) / page * page + page;
+    TW_REQUIRE(tw_segment_label(g, "a", 1, "r", 1) == 1 && tw_segment_label(g, "b", 1, "r", 1) == 2);
+    tw_segment_series(g, 2)->output_tokens = 7;
+    const int file = memfd_create("segment", 0);
+    TW_REQUIRE(file >= 0 && write(file, g, bytes) == (ssize_t)bytes);
+    void *end = (char *)g + from;
+    TW_REQUIRE(mmap(end, bytes - from, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, (off_t)from) == end);
+    tw_segment_reset(g);
+    TW_REQUIRE(tw_segment_label(g, "a", 1, "r", 1) == 1 && tw_segment_label(g, "b", 1, "r", 1) == 2);
+    TW_CHECK_EQ(0, tw_segment_series(g, 2)->output_tokens);
+    close(file);
+    tw_segment_destroy(g);
+}
+
 TW_TEST(reset_takes_a_fork_child_as_owner) {
     tw_slo slo = {.e2e_ns = 5};
     tw_segment *g;
@@ -490,6 +508,7 @@ TW_TEST(texts_of_a_fallback_are_clean_and_cut) {
 TW_MAIN(create_fills_the_header, create_refuses_bad_sizes, boot_id_is_the_kernels,
         start_time_whatever_the_command_is_called, memory_is_asked_for_before_a_label_set_comes_into_use, valid_knows_its_own, label_sets_are_found_again,
         hostile_names_stay_within_the_limit, names_become_clean_text, long_names_are_cut_at_a_character,
-        words_round_trip, reset_keeps_options_and_nothing_else, reset_takes_a_fork_child_as_owner, a_second_has_one_slot, octaves_double,
+        words_round_trip, reset_keeps_options_and_nothing_else,
+        reset_forgets_what_a_file_holds, reset_takes_a_fork_child_as_owner, a_second_has_one_slot, octaves_double,
         pause_lengths_sum_to_the_word, slow_records_are_whole_or_absent, fallbacks_are_counted_by_shape_and_reason,
         a_fallback_without_room_counts_as_other, texts_of_a_fallback_are_clean_and_cut)

@@ -249,7 +249,7 @@ def in_child(act: Callable[[], bool], fork: Callable[[], int]) -> bool:
 
 @pytest.mark.parametrize("how", ["os.fork", "C fork"])
 def test_a_fork_child_writes_nothing_of_its_parent(directory: Path, how: str) -> None:
-    """However it was forked: its counts start from zero, in memory of its own."""
+    """However it was forked: its counts start from zero, in a file of its own, before its first stamp."""
     watch = install(directory)
     with tailwatch.stream() as stream:
         stream.token()
@@ -259,12 +259,13 @@ def test_a_fork_child_writes_nothing_of_its_parent(directory: Path, how: str) ->
             stream.token()
             stream.token()
         mine = snapshots.take([watch.core.address])
-        return (mine.tokens, mine.opened, watch.company.joined) == (2, 1, False)
+        return (mine.tokens, mine.opened, watch.company.joined) == (2, 1, True)
 
     fork = os.fork if how == "os.fork" else ctypes.PyDLL(None).fork
     assert in_child(child, fork)
-    snap = watch.snapshot()
-    assert (snap.tokens, snap.opened) == (1, 1)
+    mine, snap = snapshots.take([watch.core.address]), watch.snapshot()
+    assert (mine.tokens, mine.opened) == (1, 1)
+    assert (snap.tokens, snap.opened) == (3, 2)
 
 
 def test_a_fork_child_that_starts_to_serve_does_not_say_it_is_alone(
@@ -289,13 +290,29 @@ def test_a_fork_child_joins_with_its_first_wake_up(directory: Path) -> None:
         stream.token()
 
     def child() -> bool:
+        before = watch.company.joined
+        watch.company.renew()
         with tailwatch.stream() as stream:
             stream.token()
-        watch.company.renew()
-        return watch.company.joined and watch.snapshot().tokens == 2
+        return not before and watch.company.joined and watch.snapshot().tokens == 2
 
     assert in_child(child, os.fork)
     assert watch.snapshot().tokens == 2
+
+
+def test_a_fork_child_that_uninstalls_joins_nothing(directory: Path) -> None:
+    """Also not with a later stream: its parent's group is not its own any more."""
+    watch = install(directory)
+
+    def child() -> bool:
+        tailwatch.uninstall()
+        alone = tailwatch.install(app, gc="observe")
+        with tailwatch.stream() as stream:
+            stream.token()
+        return not alone.company.joined and not watch.company.joined and alone.snapshot().tokens == 1
+
+    assert in_child(child, os.fork)
+    assert len(list(directory.glob("*.seg"))) == 1
 
 
 @pytest.mark.parametrize("kind", ["link", "open", "file"])
