@@ -214,16 +214,16 @@ class Core:
 
         Raises BlockingIOError while another process is joining: it is worth another try."""
     def leave(self) -> None:
-        """Take it back: the numbers stay, here and in the group, which counts them as those of the dead. MemoryError: it
-        is still shared."""
+        """Take it back: the numbers stay, here and in the group, which counts them as those of the dead. MemoryError:
+        it is still shared."""
     def set_unit(self, unit: int, /) -> None:
         """What this member works for from now on, as in join(). Nothing where it is in no group."""
     def renew(self) -> bool:
         """Look for members that came or went. Whether the list may have changed. Leaves a group whose directory was
         removed, or cannot be found again after its descriptor was closed: ``joined`` is false then."""
     def fold(self) -> int:
-        """Fold what a few of the dead left in the directory into their tombstones, where nobody else does. Drops the GIL.
-        Returns how many."""
+        """Fold what a few of the dead left in the directory into their tombstones, where nobody else does. Drops the
+        GIL. Returns how many."""
     def members(self) -> list[int]:
         """Addresses of the others' segments, good until the next renew() or leave()."""
     @property

@@ -69,8 +69,8 @@ class Company:
             self._find_engine()
 
     def leave(self) -> list[str]:
-        """Stop sharing: the group goes on counting what was measured until now, as it does for the dead, and the numbers
-        stay this process's own too. Returns why that was not done, a sentence, or nothing."""
+        """Stop sharing: the group goes on counting what was measured until now, as it does for the dead, and the
+        numbers stay this process's own too. Returns why that was not done, a sentence, or nothing."""
         with self._lock:
             self._role = ""
             try:
