@@ -80,9 +80,18 @@ bool tw_process_ended(uint64_t pid, uint64_t start_time) {
     return state.start_time != start_time || (state.zombie && state.threads <= 1);
 }
 
+/* A container may have been given the /proc of its host: what stands there under our number is somebody else. */
+static bool proc_is_ours(void) {
+    char self[24];
+    const ssize_t len = readlink("/proc/self", self, sizeof self - 1);
+    if (len <= 0) return false;
+    self[len] = '\0';
+    return number(self) == (uint64_t)getpid();
+}
+
 uint64_t tw_process_namespace(void) {
     struct stat s;
-    return stat("/proc/self/ns/pid", &s) == 0 ? (uint64_t)s.st_ino : 0;
+    return proc_is_ours() && stat("/proc/self/ns/pid", &s) == 0 ? (uint64_t)s.st_ino : 0;
 }
 
 bool tw_process_lives(uint64_t pid, uint64_t start_time) {

@@ -161,6 +161,7 @@ static int leave(CoreObject *core) {
 static uint32_t fold(core_group *group, int dir) {
     uint32_t folded;
     group->folding = dir;
+    group->folder = getpid();
     Py_BEGIN_ALLOW_THREADS
     folded = tw_fold(dir, FOLDS);
     Py_END_ALLOW_THREADS
@@ -280,11 +281,13 @@ void core_free_group(CoreObject *core) {
 static void leave_parent(CoreObject *core) {
     core_group *group = core->group;
     core->stop = &core->own_stop;
-    if (group != NULL && group->folding >= 0 && core->epoch != NULL && *core->epoch == 0) { /* in a fork child */
+    if (group == NULL) return;
+    group->left_ino = 0; /* nothing of it is left here */
+    if (group->folding >= 0 && group->folder != getpid()) {
         close(group->folding);
         group->folding = -1;
     }
-    if (group == NULL || !group->joined) return;
+    if (!group->joined) return;
     if (tw_group_unshare(&group->group, false) != 0) abort(); /* not even pages taken late: and never the parent's */
     group->joined = false;
     forget_members(group);

@@ -15,6 +15,7 @@ struct core_group {
     bool unsettled;      /* a file was not what it should be, or the directory's time is too new to tell what it holds */
     bool unplaced;       /* it has no index for its role yet: others held the lock */
     int folding;         /* a descriptor of the directory while one of our threads folds; -1: none does */
+    pid_t folder;        /* whose thread that is: not a fork child's */
     uint64_t left_dev, left_ino; /* the directory that has this segment's numbers already; 0: none */
     bool orphan;         /* a fork child that has not joined yet, as its parent had */
     uint64_t unit;       /* what it works for, see tw_group_join */

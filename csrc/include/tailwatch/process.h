@@ -23,7 +23,7 @@ bool tw_process_lives(uint64_t pid, uint64_t start_time);
  * before the others, may live. For one of the same pid namespace. */
 bool tw_process_ended(uint64_t pid, uint64_t start_time);
 
-/* The pid namespace in which this process has its number; 0: not known. */
+/* The pid namespace in which this process has its number; 0: not known, or /proc is that of another one. */
 uint64_t tw_process_namespace(void);
 
 /* Names the program that this process runs: exec() keeps pid and start time, and changes this. A fork child has its
