@@ -224,6 +224,9 @@ class Core:
     def fold(self) -> int:
         """Fold what a few of the dead left in the directory into their tombstones, where nobody else does. Drops the
         GIL. Returns how many."""
+    def load(self) -> tuple[int, int]:
+        """Requests in flight, and ever opened, here and in the rest of the group, as of the last renew(). Those of
+        processes that were killed are not in flight."""
     def members(self) -> list[int]:
         """Addresses of the others' segments, good until the next renew() or leave()."""
     @property

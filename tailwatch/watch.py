@@ -420,7 +420,18 @@ class Watch:
     def _check_gc(self) -> None:
         if self.config.gc != "off" and not self.gc.verify():
             self.core.count_error(_ERROR_GC_HOOK)
-        self.gc.expire()
+        self.gc.expire(self._freeze_when_quiet())
+
+    def _freeze_when_quiet(self) -> int:
+        """A process without streams of its own, such as an engine, asks its group whether any is in flight. Returns how
+        many requests it has worked for."""
+        opened = self.core.opened
+        if opened or self._apps:
+            return opened
+        in_flight, opened = self.core.load()
+        if opened and not in_flight and self.gc.waiting:
+            self._guarded(lambda: self.gc.on_idle(opened))()
+        return opened
 
     def _remember(self) -> None:
         self.history.push(self.snapshot())

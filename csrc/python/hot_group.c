@@ -53,6 +53,26 @@ PyObject *core_members(PyObject *op, PyObject *unused) {
     return list;
 }
 
+/* Who was killed left streams in flight for ever. */
+static uint64_t in_flight_of(const tw_segment *segment) {
+    const uint64_t in_flight = tw_load(&segment->in_flight);
+    const tw_header *header = &segment->header;
+    return in_flight == 0 || !tw_process_lives(header->pid, header->start_time) ? 0 : in_flight;
+}
+
+/* load() -> (in_flight, opened): requests of this process and the others of its group, as of the last renew(). */
+PyObject *core_load(PyObject *op, PyObject *unused) {
+    const CoreObject *core = (CoreObject *)op;
+    const core_group *group = core->group;
+    uint64_t in_flight = tw_load(&core->segment->in_flight), opened = tw_load(&core->segment->opened);
+    (void)unused;
+    for (uint32_t i = 0; group != NULL && i < group->members.n; i++) {
+        in_flight += in_flight_of(group->members.member[i].segment);
+        opened += tw_load(&group->members.member[i].segment->opened);
+    }
+    return Py_BuildValue("KK", (unsigned long long)in_flight, (unsigned long long)opened);
+}
+
 PyObject *core_refused(PyObject *op, void *unused) {
     const core_group *group = ((CoreObject *)op)->group;
     (void)unused;

@@ -45,6 +45,7 @@ PyObject *core_leave(PyObject *op, PyObject *unused);
 PyObject *core_set_unit(PyObject *op, PyObject *unit);
 PyObject *core_renew(PyObject *op, PyObject *unused);
 PyObject *core_fold(PyObject *op, PyObject *unused);
+PyObject *core_load(PyObject *op, PyObject *unused);
 PyObject *core_members(PyObject *op, PyObject *unused);
 PyObject *core_refused(PyObject *op, void *unused);
 PyObject *core_joined(PyObject *op, void *unused);

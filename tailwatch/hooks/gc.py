@@ -135,23 +135,29 @@ class GCHook:
             self.state.startup_done = True
             self.freeze(reason="start-up")
 
-    def on_idle(self) -> None:
-        """No stream is in flight: freeze what start-up missed, and once more after warm-up, if still wanted."""
+    def on_idle(self, opened: int | None = None) -> None:
+        """No stream is in flight: freeze what start-up missed, and once more after warm-up, if still wanted.
+
+        opened: requests so far, of whom this process works for; its own by default.
+        """
         state = self.state
+        opened = self.core.opened if opened is None else opened
         if state.warm_done or state.gave_up or self.policy != "freeze" or not self._attached:
             return
         if not state.startup_done:
             state.startup_done = True
-            state.warm_done = self.core.opened >= WARM_REQUESTS
+            state.warm_done = opened >= WARM_REQUESTS
             self._freeze_idle("first idle moment")
-        elif self.core.opened >= WARM_REQUESTS:
+        elif opened >= WARM_REQUESTS:
             state.warm_done = True
             self._freeze_idle("warm-up")
 
-    def expire(self) -> None:
-        """Stop waiting for a moment without streams once patience is spent: we never stop a stream in flight."""
+    def expire(self, opened: int | None = None) -> None:
+        """Stop waiting for a moment without streams once patience is spent: we never stop a stream in flight. opened:
+        as in on_idle()."""
         state = self.state
-        if state.warm_done or self.core.opened < WARM_REQUESTS:
+        opened = self.core.opened if opened is None else opened
+        if state.warm_done or opened < WARM_REQUESTS:
             return
         if state.warm_at is None:
             state.warm_at = time.monotonic()
