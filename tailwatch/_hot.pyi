@@ -156,7 +156,11 @@ class Core:
     def address(self) -> int:
         """Of the tw_segment: what tailwatch._cold takes."""
     @property
-    def bytes(self) -> int: ...
+    def bytes(self) -> int:
+        """Of the segment: what its label sets in use take."""
+    @property
+    def reserved(self) -> int:
+        """The same once all of them are in use."""
     @property
     def in_flight(self) -> int: ...
     @property

@@ -89,7 +89,7 @@ class DiagnosisContext:
         thresholds: gc.get_threshold().
         python_version: sys.version_info[:3].
         unknown_environment: TAILWATCH_* variables that are no option.
-        memory_bytes: what tailwatch keeps for its numbers, fixed at install.
+        memory_bytes: what tailwatch keeps for its numbers at most, fixed at install.
         fast_sse: the option is on.
         accelerated: what it serialises for, dotted names.
         notes: more to tell, a sentence each.
@@ -655,7 +655,7 @@ def _nothing(snapshot: Snapshot, context: DiagnosisContext) -> Finding:
     if steps := _step_count(snapshot):
         detail += f" {steps} engine steps."
     if context.memory_bytes is not None:
-        detail += f" tailwatch itself takes {context.memory_bytes / 2**20:.1f} MiB, fixed at install."
+        detail += f" tailwatch itself takes at most {context.memory_bytes / 2**20:.1f} MiB, fixed at install."
     return Finding("nothing", "info", "I see nothing", detail, "tailwatch doctor URL --slow shows the slowest gaps")
 
 

@@ -133,8 +133,9 @@ class Watch:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory fixed at install, in bytes; a stream in flight takes 5 to 8 KiB beside it."""
-        return self.core.bytes + self.history.bytes
+        """Memory fixed at install, in bytes, once all label sets are in use; a stream in flight takes 5 to 8 KiB beside
+        it."""
+        return self.core.reserved + self.history.bytes
 
     def snapshot(self, window: str | float | None = None) -> snapshots.Snapshot:
         """All numbers of this process since install, or of the last ``window`` ("5m", "90s", seconds).

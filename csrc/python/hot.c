@@ -253,6 +253,7 @@ static PyObject *core_reset(PyObject *op, PyObject *unused) {
 
 static PyObject *get_address(PyObject *op, void *unused) { (void)unused; return PyLong_FromVoidPtr(((CoreObject *)op)->segment); }
 static PyObject *get_bytes(PyObject *op, void *unused) { (void)unused; return PyLong_FromSize_t(tw_segment_used(((CoreObject *)op)->segment)); }
+static PyObject *get_reserved(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((CoreObject *)op)->segment->header.bytes); }
 static PyObject *get_in_flight(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_load(&((CoreObject *)op)->segment->in_flight)); }
 static PyObject *get_opened(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_load(&((CoreObject *)op)->segment->opened)); }
 
@@ -289,6 +290,7 @@ static PyMethodDef core_methods[] = {
 static PyGetSetDef core_getters[] = {
     {"address", get_address, NULL, "Address of the segment, for tailwatch._cold.", NULL},
     {"bytes", get_bytes, NULL, "Memory of the segment: what its label sets in use take.", NULL},
+    {"reserved", get_reserved, NULL, "Memory of the segment once all label sets are in use.", NULL},
     {"joined", core_joined, NULL, "Whether it is in a group.", NULL},
     {"refused", core_refused, NULL, "Files in the group's directory that are no segments of this version.", NULL},
     {"in_flight", get_in_flight, NULL, "Requests open now.", NULL},

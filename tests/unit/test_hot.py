@@ -77,6 +77,7 @@ def test_memory_grows_with_the_label_sets_in_use(sets: int) -> None:
     assert core.bytes == snapshots.take([core.address]).processes[0].bytes
     steps = [later - earlier for earlier, later in itertools.pairwise(sizes)]
     assert steps == ([0] if sets == 2 else [steps[0]] * 4) and sizes[0] > make_core(sets=1).bytes
+    assert core.reserved == make_core(sets=1).bytes + (sets - 1) * (sizes[0] - make_core(sets=1).bytes)
 
 
 def test_streams_and_requests_in_flight_are_counted() -> None:
