@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tailwatch/atomic.h"
@@ -137,6 +139,21 @@ static bool bury(int dir, const char *name, const tw_segment *dead) {
     return done && unlinkat(dir, name, 0) == 0;
 }
 
+/* ---- files that were never made ---- */
+
+#define HALF_MADE_S 10 /* whoever makes one has long written its first word then */
+
+/* Its maker died before anything was in it, which is of no pid namespace then: it is also old. */
+static bool was_never_made(int dir, const char *name) {
+    struct stat s;
+    uint64_t magic = 0;
+    const int file = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const bool old = file >= 0 && fstat(file, &s) == 0 && S_ISREG(s.st_mode) && s.st_mtim.tv_sec + HALF_MADE_S < time(NULL);
+    const bool empty = old && pread(file, &magic, sizeof magic, 0) >= 0 && magic == 0;
+    if (file >= 0) close(file);
+    return empty;
+}
+
 /* ---- all of them ---- */
 
 typedef struct round {
@@ -146,10 +163,13 @@ typedef struct round {
 } round;
 
 static bool wanted(void *to, const char *name) {
-    const round *r = to;
+    round *r = to;
     tw_group_id id;
     if (r->found == r->most || !tw_group_id_of(name, &id)) return false;
-    return r->locked || id.pid == (uint64_t)getpid() || tw_process_ended(id.pid, id.start_time);
+    const bool ended = tw_process_ended(id.pid, id.start_time);
+    if (!ended || !was_never_made(r->dir, name)) return ended || r->locked || id.pid == (uint64_t)getpid();
+    r->found += !r->locked || unlinkat(r->dir, name, 0) == 0;
+    return false;
 }
 
 static bool visit(void *to, const char *name, const void *bytes, size_t len) {

@@ -335,6 +335,34 @@ TW_TEST(many_that_fold_and_die_at_once_lose_nothing) {
     end();
 }
 
+static void age(const char *name, time_t seconds) {
+    const struct timespec then[2] = {{time(NULL) - seconds, 0}, {time(NULL) - seconds, 0}};
+    TW_CHECK(utimensat(AT_FDCWD, in(name), then, 0) == 0);
+}
+
+TW_TEST(a_file_whose_maker_died_over_it_is_removed) {
+    static const char zeros[8192];
+    begin();
+    char name[TW_GROUP_NAME], living[TW_GROUP_NAME];
+    for (size_t bytes = 0; bytes <= sizeof zeros; bytes += sizeof zeros) {
+        killed("engine", name);
+        plant(name, zeros, bytes);
+        TW_CHECK_EQ(0, fold(4)); /* it may be being made */
+        TW_CHECK_EQ(1, look().refused);
+        age(name, 60);
+        TW_CHECK_EQ(1, fold(4));
+        TW_CHECK(!stands(name));
+    }
+    snprintf(living, sizeof living, "%d-%llu-1.seg", (int)getpid(), (unsigned long long)tw_process_start_time((uint64_t)getpid()));
+    plant(living, zeros, 0);
+    age(living, 60);
+    plant("2-2-2.seg", "of another version", 18);
+    age("2-2-2.seg", 60);
+    TW_CHECK_EQ(0, fold(4));
+    TW_CHECK(stands(living) && stands("2-2-2.seg"));
+    end();
+}
+
 TW_TEST(a_directory_that_vanished_does_no_harm) {
     begin();
     killed("engine", NULL);
@@ -348,4 +376,4 @@ TW_MAIN(the_dead_are_folded_and_count, the_living_are_left_alone, at_most_so_man
         who_says_that_it_writes_no_more_is_folded_alive, what_was_before_an_exec_is_dead, what_cannot_be_judged_stays,
         a_file_that_was_folded_and_still_stands_counts_once, a_tombstone_that_was_never_finished_is_nobody_s,
         a_planted_tombstone_is_refused_and_not_replaced, who_folds_is_not_waited_for, without_room_the_dead_stay_as_they_are,
-        many_that_fold_and_die_at_once_lose_nothing, a_directory_that_vanished_does_no_harm)
+        a_file_whose_maker_died_over_it_is_removed, many_that_fold_and_die_at_once_lose_nothing, a_directory_that_vanished_does_no_harm)

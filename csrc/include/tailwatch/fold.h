@@ -15,7 +15,8 @@
  *
  * Dead is whose process has certainly ended (tw_process_ended), who said so itself (tw_fold_end), and what this very
  * process was before an exec(). What another pid namespace or another boot wrote is left as it is: who lives there cannot
- * be told from here. Where there is no room for a tombstone the files stay, and count, as they are.
+ * be told from here. Where there is no room for a tombstone the files stay, and count, as they are. A file whose maker died
+ * before there was anything in it is removed.
  */
 #ifndef TAILWATCH_FOLD_H
 #define TAILWATCH_FOLD_H
