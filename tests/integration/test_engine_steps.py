@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -174,3 +176,83 @@ def test_the_group_s_answer_has_the_engine_s_steps(start: Callable[..., Engine],
         assert value(text, "tailwatch_step_seconds_count", process="engine-1", step="decode") == 21
     finally:
         tailwatch.uninstall()
+
+
+CORE = """
+from collections import deque
+from types import SimpleNamespace
+
+
+class Scheduler:
+    def __init__(self):
+        self.running = [1, 2, 3]
+
+    def get_num_unfinished_requests(self):
+        return len(self.running)
+
+
+class EngineCore:
+    def __init__(self):
+        from tailwatch_boot import plugin  # the entry point, as load_general_plugins() calls it
+
+        plugin()
+        self.scheduler = Scheduler()
+        self.batch_queue = None
+        self.step_fn = self.step
+
+    def step(self):
+        outputs = {0: SimpleNamespace(outputs=list(self.scheduler.running))}
+        self.scheduler.running.pop()
+        return outputs, True
+
+
+def run_engine_core(done):
+    engine = EngineCore()
+    for _ in range(3):
+        engine.step_fn()
+    done.wait()
+"""
+
+SERVER = """
+import multiprocessing, sys
+sys.path.insert(0, sys.argv[1])
+from vllm.v1.engine.core import run_engine_core
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    done = context.Event()
+    engine = context.Process(target=run_engine_core, args=(done,), name="EngineCore")
+    engine.start()
+    sys.stdin.readline()
+    done.set()
+    engine.join()
+"""
+
+
+def test_the_plugin_counts_an_engine_s_own_steps(tmp_path: Path) -> None:
+    """A server of vLLM's shape, with TAILWATCH=1 and no line of ours: its engine's steps are in the group."""
+    package = tmp_path / "site" / "vllm" / "v1" / "engine"
+    package.mkdir(parents=True)
+    (package / "core.py").write_text(CORE)
+    script, group = tmp_path / "server.py", tmp_path / "group"
+    script.write_text(SERVER)
+    environment = {**os.environ, "TAILWATCH": "1", "TAILWATCH_DIR": str(group), "TAILWATCH_GC": "observe"}
+    command = [sys.executable, str(script), str(tmp_path / "site")]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+    try:
+        step = _wait_for_steps(group, 3)
+    finally:
+        server.communicate(b"\n", timeout=60)
+    assert (step.process, step.name, step.requests) == ("engine-0", "step", 3 + 2 + 1)
+    assert (step.host_gaps.time.count, step.unknown_gap) == (2, 0)
+
+
+def _wait_for_steps(group: Path, count: int) -> snapshots.Step:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(tailwatch.TailwatchError):
+            steps = snapshots.take_directory(str(group)).steps
+            if steps and steps[0].steps.time.count == count:
+                return steps[0]
+        time.sleep(0.02)
+    raise AssertionError("the engine's steps are not there")
