@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -80,9 +81,9 @@ import tailwatch
 from tailwatch import snapshots
 from tailwatch.errors import TailwatchError
 
-kills, alongside, member = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "member"
-directory = os.path.join(os.getcwd(), "group")
-chance = random.Random(5)
+kills, alongside, fold, seed = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+directory = os.path.join(os.getcwd(), f"group-{seed}")
+chance = random.Random(int(seed))
 TOKEN, END, REQUEST_TOKENS = b"t", b"e", 20
 
 def serve(client):
@@ -99,8 +100,8 @@ def serve(client):
             os.write(client, TOKEN)
         stream.close()
         os.write(client, END)
-        if chance.random() < 0.1:
-            watch.company.renew()  # it folds the dead: who is killed in it, too
+        if fold != "nobody" and chance.random() < 0.1:
+            watch.company.renew()  # it folds the dead, and is killed in it
         cycle = []
         cycle.append(cycle)
         gc.collect(0)
@@ -154,7 +155,7 @@ def start():
     workers.append(worker)
 
 keeper = None
-if member:  # another process, so that the workers are forked from one that has not installed
+if fold == "a member that lives":  # another process, so that the workers are forked from one that has not installed
     asked, ask = os.pipe()
     answers, answer = os.pipe()
     keeper = os.fork()
@@ -222,29 +223,42 @@ def check(numbers: dict[str, float] | None, received: dict[str, int], killed: in
     assert (numbers["in_flight"], numbers["errors"], numbers["drops"]) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("reader", ["outside", "member"])
-@pytest.mark.parametrize("kills", [60, pytest.param(1000, marks=pytest.mark.slow)])
-def test_kill_9_at_random_instants(run_script, reader: str, kills: int) -> None:
-    """Whoever was killed, while it joined, stamped, collected or ended a request: the group's totals are what the
-    clients received, up to the stamps in flight; and they never go backwards."""
-    if reader == "outside":
-        kills = min(kills, 200)  # a line of the page is used again once its dead owner was folded, which members do
-    output = run_script(KILLED, str(kills), "4", reader, PYTHONWARNINGS="ignore", timeout=600)
-    found = json.loads(output.splitlines()[-1])
+def check_rounds(found: dict[str, Any], kills: int, member: bool) -> None:
+    """Each time that nobody but the member was alive."""
     assert found["statuses"] == [9]
     rounds = found["rounds"]
     assert rounds[-1]["killed"] == kills
     assert rounds[-1]["received"]["tokens"] > 100 * kills
     for one in rounds:
         check(one["outside"], one["received"], one["killed"])
-        assert (one["member"] is not None) == (reader == "member")
-        if one["member"] is not None:
+        assert (one["member"] is not None) == member
+        if member:
             check(one["member"], one["received"], one["killed"])
     for name in ("tokens", "stamped", "ended", "opened", "paused"):
         for who in ("outside", "member"):
             values = [one[who][name] for one in rounds if one[who] is not None]
             assert values == sorted(values), (name, who)
     assert found["again"] == rounds[-1]["outside"]
+
+
+MEMBER = "a member that lives"
+
+
+@pytest.mark.parametrize("fold", ["nobody", "those that are killed", MEMBER])
+@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_kill_9_at_random_instants(run_script, fold: str, times: int) -> None:
+    """Whoever was killed, while it joined, stamped, collected, folded or ended a request: the group's totals are what
+    the clients received, up to the stamps in flight, and they never go backwards; whoever folds the dead."""
+    kills = 200 if times > 1 else 40
+    if fold == "nobody":  # until the page is full: a line is used again once its dead owner has been folded
+        runs = [(kills, seed) for seed in range(times)]
+    else:
+        runs = [(kills * times, 0)]
+    for kills, seed in runs:
+        output = run_script(KILLED, str(kills), "4", fold, str(seed), PYTHONWARNINGS="ignore", timeout=900)
+        found = json.loads(output.splitlines()[-1])
+        check_rounds(found, kills, fold == MEMBER)
+        assert (found["files"] > kills / 2) == (fold == "nobody"), found["files"]
 
 
 FORKS = """
