@@ -3,7 +3,7 @@
     python tests/servers/make_model.py DIR              # needs torch and transformers
     python tests/servers/make_model.py DIR --gguf FILE  # the same tokenizer, weights of its own; needs gguf and numpy
 
-1.5 million parameters. The tokenizer is a byte-level BPE of ASCII: whatever comes out is text, one piece for each token.
+1.5 million parameters. The tokenizer is a byte-level BPE of ASCII: whatever comes out is text, a piece for each token.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 LAYERS, HIDDEN, HEADS, FEED, CONTEXT = 2, 256, 4, 512, 4096
 TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}assistant:"
+SPECIAL = ["<unk>", "<s>", "</s>"]
 WORDS = ("token", "late", "pause", "stream", "engine", "heap", "model", "server", "clock", "gap", "queue", "why")
 
 
@@ -43,8 +44,7 @@ def write_huggingface(directory: Path) -> None:
     raw = Tokenizer(models.BPE(unk_token="<unk>"))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
-    special = ["<unk>", "<s>", "</s>"]
-    raw.train_from_iterator(text, trainers.BpeTrainer(vocab_size=328, special_tokens=special, initial_alphabet=[]))
+    raw.train_from_iterator(text, trainers.BpeTrainer(vocab_size=328, special_tokens=SPECIAL, initial_alphabet=[]))
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=raw, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="</s>"
     )
@@ -96,7 +96,9 @@ def write_gguf(directory: Path, file: Path) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
-    writer.add_token_types([TokenType.CONTROL if name.startswith("<") and len(name) > 1 else TokenType.NORMAL for name in tokens])
+    writer.add_token_types(
+        [TokenType.CONTROL if name.startswith("<") and len(name) > 1 else TokenType.NORMAL for name in tokens]
+    )
     writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in bpe["merges"]])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)

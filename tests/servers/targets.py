@@ -70,7 +70,7 @@ SERVERS: dict[str, Server] = {
         own_itl="vllm:inter_token_latency_seconds",
     ),
     "llama-cpp-python": Server(
-        "{bin}/python -m llama_cpp.server --model {gguf} --port {port} --n_ctx 1024",
+        "{bin}/python -m llama_cpp.server --model {gguf} --port {port} --n_ctx 1024 --interrupt_requests False",
         ("llama-cpp-python", "uvicorn"),
         {"api": 1},
         model="tiny",
