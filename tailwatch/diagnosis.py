@@ -17,9 +17,10 @@ from tailwatch.report import format_findings as format_findings
 from tailwatch.report import format_slow as format_slow
 from tailwatch.report import format_tail as format_tail
 from tailwatch.saved import from_dict as from_dict
+from tailwatch.servers.roles import delays_streams
 
 if TYPE_CHECKING:
-    from tailwatch.snapshots import Histogram, Snapshot
+    from tailwatch.snapshots import Histogram, Process, Snapshot
 
 SEVERITIES = ("high", "medium", "low", "info")
 GC_CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment")
@@ -135,7 +136,7 @@ def headline(snapshot: Snapshot, context: DiagnosisContext | None = None) -> str
         return _headline_without_gc(snapshot)
     return (
         f"{blame.percentile} ITL {ms(blame.gap)}; up to {ms(blame.lost)} of it is {blame.causes}, "
-        f"{_where(snapshot, blame.cause)}; {_mends(blame.cause, context)}"
+        f"{_where(snapshot, blame.cause)}; {_mends(snapshot, blame.cause, context)}"
     )
 
 
@@ -147,12 +148,14 @@ def _headline_without_gc(snapshot: Snapshot) -> str:
     return f"p99 ITL {ms(p99)}, {ms(without)} without garbage collection: it is not what makes the tail"
 
 
-def _mends(cause: str, context: DiagnosisContext) -> str:
+def _mends(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:
     if cause in _YOUNG:
         return f"{_YOUNG_REASON}, `install(app, gc_log_all=True)` logs each with its objects"
-    if context.gc_policy != "freeze":
+    if engine := _engine(snapshot, cause):
+        return f"`tailwatch.freeze()` in the {engine} process, while it has nothing to do, mends it"
+    if not _freezes(snapshot, cause, context):
         return f"`install(app, gc='freeze')` {'shortens' if cause == 'gc_increment' else 'mends'} it"
-    if context.freeze_done:
+    if _froze(snapshot, cause, context):
         return "the heap is frozen: this is what newer objects cost"
     return "`tailwatch.freeze()` at a quiet moment mends it"
 
@@ -195,13 +198,45 @@ def _gc_only(by_cause: Mapping[str, float]) -> dict[str, float]:
 
 
 def _where(snapshot: Snapshot, cause: str) -> str:
-    """Which process was paused most by a cause."""
+    """Which process was paused by a cause; of several, the one that streams lost most to."""
+    worst = _worst(snapshot, cause)
+    if worst is None:
+        return "in this group of processes"
+    paused = sum(process.paused.get(cause, 0.0) > 0 for process in snapshot.processes)
+    if paused == 1:
+        return "in the server" if worst.role == "api" else f"in the {worst.role} process"
+    most = "streams lost most to" if _lost_to(snapshot, worst.role, cause) else "most in"
+    return f"in {paused} processes, {most} {worst.name}"
+
+
+def _worst(snapshot: Snapshot, cause: str) -> Process | None:
+    """The process paused most by a cause, among those that streams lost most to. None: not known by process."""
     paused = [process for process in snapshot.processes if process.paused.get(cause, 0.0) > 0]
     if not paused or paused[0].role == "*":
-        return "in this group of processes"
-    worst = max(paused, key=lambda process: process.paused[cause])
-    name = "the server" if worst.role == "api" else f"the {worst.role} process"
-    return f"in {name}" if len(paused) == 1 else f"in {len(paused)} processes, most in {worst.name}"
+        return None
+    return max(paused, key=lambda process: (_lost_to(snapshot, process.role, cause), process.paused[cause]))
+
+
+def _lost_to(snapshot: Snapshot, role: str, cause: str) -> float:
+    return sum(by_cause.get(cause, 0.0) for by_cause in snapshot.late_by_source.get(role, {}).values())
+
+
+def _engine(snapshot: Snapshot, cause: str) -> str:
+    """The role of the worst process where it is one without an app, which no policy of ours freezes; else ""."""
+    worst = _worst(snapshot, cause)
+    return worst.role if worst is not None and delays_streams(worst.role) else ""
+
+
+def _freezes(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> bool:
+    """Whether the policy is to freeze; from outside that is seen by its pauses."""
+    return context.gc_policy == "freeze" or (context.gc_policy is None and _froze(snapshot, cause, context))
+
+
+def _froze(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> bool:
+    worst = _worst(snapshot, cause)
+    if context.freeze_done is None and worst is not None:
+        return worst.paused.get("policy", 0.0) > 0
+    return bool(context.freeze_done)
 
 
 def _tail_shares(snapshot: Snapshot, phase: str) -> dict[str, float]:
@@ -244,15 +279,17 @@ def gc_tail(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     )
     title = f"up to {ms(blame.lost)} of the {blame.percentile} gap between tokens is {blame.causes}"
     severity = "high" if blame.percentile == "p99" else "medium"
-    return Finding("gc-tail", severity, title, detail, _gc_advice(blame.cause, context))
+    return Finding("gc-tail", severity, title, detail, _gc_advice(snapshot, blame.cause, context))
 
 
-def _gc_advice(cause: str, context: DiagnosisContext) -> str:
+def _gc_advice(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:
     if cause in _YOUNG:
         return f"install(app, gc_log_all=True): {_YOUNG_REASON}; the log says how much each pass found"
-    if context.gc_policy != "freeze":
+    if engine := _engine(snapshot, cause):
+        return f"tailwatch.freeze() in the {engine} process, while it has nothing to do"
+    if not _freezes(snapshot, cause, context):
         return "install(app, gc='freeze')"
-    if not context.freeze_done or context.freeze_wanted:
+    if not _froze(snapshot, cause, context) or context.freeze_wanted:
         return "tailwatch.freeze() at a quiet moment: the heap is not frozen yet"
     return (
         "tailwatch.freeze(again=True) at a quiet moment: what remains is objects made after the freeze. Pauses "
@@ -274,7 +311,7 @@ def gc_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
         f"p99 TTFT {ms(snapshot.ttft.p(99))}."
     )
     title = f"requests wait for {name_causes(late)} before they are accepted"
-    return Finding("gc-ttft", "medium", title, detail, _gc_advice(cause, context))
+    return Finding("gc-ttft", "medium", title, detail, _gc_advice(snapshot, cause, context))
 
 
 def policy_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:

@@ -3,7 +3,9 @@ what is slow."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import selectors
 import socket
@@ -96,6 +98,8 @@ class Streams:
         return self.received
 
     def _read(self) -> None:
+        with contextlib.suppress(OSError):  # who may not stays as he is
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 0)
         while self._selector.get_map():
             for key, _ in self._selector.select():
                 connection, each = key.fileobj, key.data

@@ -26,7 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from clients import Streams, ids_of, text_events
+from clients import Received, Streams, ids_of, text_events
 from targets import HERE, SERVERS, Server
 
 from tailwatch import snapshots
@@ -176,9 +176,8 @@ def _processes(it: Running) -> list[snapshots.Process]:
 
 
 def _stop(process: subprocess.Popen[bytes], pids: list[int]) -> None:
-    """As a user would, and then by force: some servers leave their children behind."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGINT)
+    """As a supervisor would, and then by force: some servers leave their children behind."""
+    process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(40)
     with contextlib.suppress(ProcessLookupError):
@@ -354,6 +353,7 @@ def plant(it: Running, process: snapshots.Process, account: Account) -> tuple[di
         "overlap reported ms": round(charged / 1e6, 2),
         "charged to other processes at the same time ms": round(others / 1e6, 2),
         "other generation 2 pauses of this process meanwhile ms": round(natural / 1e6, 2),
+        "this process freezes by policy": process.paused.get("policy", 0.0) > 0,
         "late so far ms": round(sum(phase.get(CAUSE, 0.0) for phase in late.values()) * 1e3, 2),
         "slow gaps compared": gaps["compared"],
         "largest difference of a gap us": gaps["difference"],
@@ -483,14 +483,16 @@ def block(it: Running, account: Account) -> tuple[dict[str, Any], list[Any]]:
     after = _after(it, before, len(clients))
     gained = after - before
     slow = [gap for gap in _slow([soon, after], "blocked") if gap.gap >= BLOCK_SECONDS]
+
+    def around(each: Received) -> int:
+        return max((b - a for a, b in pairwise(each.times) if _overlap(pause, a, b)), default=0)
+
     stood = (pause["stop"] - pause["start"]) / 1e9
     account.must((gained.itl.max or 0) >= stood, f"the longest gap is {gained.itl.max}, the loop stood {stood}")
     result: dict[str, Any] = {
         "loop stood ms": round(stood * 1e3, 1),
-        "longest gap at a client ms": round(max(each.longest for each in clients) / 1e6, 1),
-        f"clients with a gap over {HIGH_ITL} s around it": sum(
-            any(b - a > HIGH_ITL * 1e9 and _overlap(pause, a, b) for a, b in pairwise(each.times)) for each in clients
-        ),
+        "longest gap around it at a client ms": round(max(map(around, clients)) / 1e6, 1),
+        f"clients with a gap over {HIGH_ITL} s around it": sum(around(each) > HIGH_ITL * 1e9 for each in clients),
         "tailwatch_inter_token_latency_seconds": {
             "count": gained.itl.count,
             f"over {HIGH_ITL} s": gained.itl.count - round((gained.itl.below(HIGH_ITL) or 0) * gained.itl.count),

@@ -81,6 +81,7 @@ def snapshot(**changed: Any) -> Any:
         "window": lambda window: SimpleNamespace(within={"ttft": 0.999, "tpot": 0.97, "itl": None, "e2e": None}),
         "paused": causes(gc0=0.01),
         "late_by_phase": late,
+        "late_by_source": {},
         "overlap_by_phase": {"ttft": causes(), "itl": causes()},
         "late": causes(),
         "gc": SimpleNamespace(collections=causes(gc0=100), max=causes(gc0=0.0005), callbacks=causes()),
@@ -273,6 +274,31 @@ def test_the_paused_process_is_named() -> None:
     assert "in the engine process" in found(paused_server(processes=[quiet, engine]))["gc-tail"].detail
     busy = SimpleNamespace(role="api", name="api-0", paused=causes(gc2=1.0))
     assert "in 2 processes, most in engine-0" in found(paused_server(processes=[busy, engine]))["gc-tail"].detail
+
+
+def test_the_process_is_named_that_streams_waited_for() -> None:
+    """A launcher may have paused longer: it delayed nobody."""
+    main = SimpleNamespace(role="main", name="main-0", paused=causes(gc2=9.0))
+    engine = SimpleNamespace(role="engine", name="engine-0", paused=causes(gc2=3.0))
+    lost = {"api": {"itl": causes()}, "engine": {"ttft": causes(), "itl": causes(gc2=50.0)}}
+    told = found(paused_server(processes=[main, engine], late_by_source=lost))["gc-tail"].detail
+    assert "in 2 processes, streams lost most to engine-0" in told
+
+
+def test_what_mends_an_engine_is_done_there() -> None:
+    """The freeze of a process with an app does nothing for another process's heap."""
+    engine = SimpleNamespace(role="engine", name="engine-0", paused=causes(gc2=3.0))
+    snap = paused_server(processes=[engine])
+    assert "`tailwatch.freeze()` in the engine process" in headline(snap)
+    assert found(snap)["gc-tail"].advice == "tailwatch.freeze() in the engine process, while it has nothing to do"
+
+
+def test_a_group_that_froze_is_not_told_to_freeze() -> None:
+    """From outside the policy is not known, but its pauses are seen."""
+    frozen = SimpleNamespace(role="api", name="api-0", paused=causes(gc2=3.0, policy=0.3))
+    snap = paused_server(processes=[frozen])
+    assert headline(snap).endswith("the heap is frozen: this is what newer objects cost")
+    assert "what remains is objects made after the freeze" in found(snap)["gc-tail"].advice
 
 
 # The other rules -------------------------------------------------------------------------------------------
