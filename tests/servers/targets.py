@@ -89,7 +89,7 @@ SERVERS: dict[str, Server] = {
         streams=16,
         tokens=300,
         extra={"ignore_eos": True},
-        environment=_OFFLINE,
+        environment={**_OFFLINE, "OMP_NUM_THREADS": "1"},  # its threads spin
         own_itl="sglang:inter_token_latency_seconds",
     ),
 }
