@@ -17,9 +17,10 @@ from tailwatch.report import format_findings as format_findings
 from tailwatch.report import format_slow as format_slow
 from tailwatch.report import format_tail as format_tail
 from tailwatch.saved import from_dict as from_dict
+from tailwatch.servers.roles import delays_streams
 
 if TYPE_CHECKING:
-    from tailwatch.snapshots import Histogram, Snapshot, Step
+    from tailwatch.snapshots import Histogram, Process, Snapshot, Step
 
 SEVERITIES = ("high", "medium", "low", "info")
 GC_CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment")
@@ -140,7 +141,7 @@ def headline(snapshot: Snapshot, context: DiagnosisContext | None = None) -> str
         return _headline_without_gc(snapshot)
     return (
         f"{blame.percentile} ITL {ms(blame.gap)}; up to {ms(blame.lost)} of it is {blame.causes}, "
-        f"{_where(snapshot, blame.cause)}; {_mends(blame.cause, context)}"
+        f"{_where(snapshot, blame.cause)}; {_mends(snapshot, blame.cause, context)}"
     )
 
 
@@ -152,12 +153,16 @@ def _headline_without_gc(snapshot: Snapshot) -> str:
     return f"p99 ITL {ms(p99)}, {ms(without)} without garbage collection: it is not what makes the tail"
 
 
-def _mends(cause: str, context: DiagnosisContext) -> str:
+def _mends(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:
     if cause in _YOUNG:
         return f"{_YOUNG_REASON}, `install(app, gc_log_all=True)` logs each with its objects"
-    if context.gc_policy != "freeze":
+    if (engine := _engine(snapshot, cause)) and _froze(snapshot, cause, context):
+        return f"the {engine} process's heap is frozen: this is what newer objects cost"
+    if engine:
+        return f"gc='freeze' (TAILWATCH_GC=freeze) in the {engine} process mends it"
+    if not _freezes(snapshot, cause, context):
         return f"`install(app, gc='freeze')` {'shortens' if cause == 'gc_increment' else 'mends'} it"
-    if context.freeze_done:
+    if _froze(snapshot, cause, context):
         return "the heap is frozen: this is what newer objects cost"
     return "`tailwatch.freeze()` at a quiet moment mends it"
 
@@ -200,15 +205,49 @@ def _gc_only(by_cause: Mapping[str, float]) -> dict[str, float]:
 
 
 def _where(snapshot: Snapshot, cause: str) -> str:
-    """Which process's pauses by a cause cost the streams most; where that is not known, which was paused most."""
-    late = {role: sum(by.get(cause, 0.0) for by in phases.values()) for role, phases in snapshot.late_by_source.items()}
-    paused = [process for process in snapshot.processes if process.paused.get(cause, 0.0) > 0]
-    paused = [process for process in paused if late.get(process.role, 0.0) > 0] or paused
-    if not paused or paused[0].role == "*":
+    """Which process was paused by a cause; of several, the one that streams lost most to."""
+    paused = _paused(snapshot, cause)
+    worst = _worst(snapshot, cause)
+    if worst is None:
         return "in this group of processes"
-    worst = max(paused, key=lambda process: (late.get(process.role, 0.0), process.paused[cause]))
     name = "the server" if worst.role == "api" else f"the {worst.role} process"
     return f"in {name}" if len(paused) == 1 else f"in {len(paused)} processes, most in {worst.name}"
+
+
+def _paused(snapshot: Snapshot, cause: str) -> list[Process]:
+    """Those paused by a cause; where streams lost anything to some of them, those: others paused while nobody waited."""
+    paused = [process for process in snapshot.processes if process.paused.get(cause, 0.0) > 0]
+    return [process for process in paused if _lost_to(snapshot, process.role, cause) > 0] or paused
+
+
+def _worst(snapshot: Snapshot, cause: str) -> Process | None:
+    """The process paused most by a cause, among those that streams lost most to. None: not known by process."""
+    paused = _paused(snapshot, cause)
+    if not paused or paused[0].role == "*":
+        return None
+    return max(paused, key=lambda process: (_lost_to(snapshot, process.role, cause), process.paused[cause]))
+
+
+def _lost_to(snapshot: Snapshot, role: str, cause: str) -> float:
+    return sum(by_cause.get(cause, 0.0) for by_cause in snapshot.late_by_source.get(role, {}).values())
+
+
+def _engine(snapshot: Snapshot, cause: str) -> str:
+    """The role of the worst process where it is one without an app; else ""."""
+    worst = _worst(snapshot, cause)
+    return worst.role if worst is not None and delays_streams(worst.role) else ""
+
+
+def _freezes(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> bool:
+    """Whether the policy is to freeze; from outside that is seen by its pauses."""
+    return context.gc_policy == "freeze" or (context.gc_policy is None and _froze(snapshot, cause, context))
+
+
+def _froze(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> bool:
+    worst = _worst(snapshot, cause)
+    if worst is not None and (context.freeze_done is None or delays_streams(worst.role)):
+        return worst.paused.get("policy", 0.0) > 0
+    return bool(context.freeze_done)
 
 
 def _tail_shares(snapshot: Snapshot, phase: str) -> dict[str, float]:
@@ -264,19 +303,30 @@ def gc_tail(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     )
     title = f"up to {ms(blame.lost)} of the {blame.percentile} gap between tokens is {blame.causes}"
     severity = "high" if blame.percentile == "p99" else "medium"
-    return Finding("gc-tail", severity, title, detail, _gc_advice(blame.cause, context))
+    return Finding("gc-tail", severity, title, detail, _gc_advice(snapshot, blame.cause, context))
 
 
-def _gc_advice(cause: str, context: DiagnosisContext) -> str:
+def _gc_advice(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:
     if cause in _YOUNG:
         return f"install(app, gc_log_all=True): {_YOUNG_REASON}; the log says how much each pass found"
-    if context.gc_policy != "freeze":
+    if engine := _engine(snapshot, cause):
+        return _engine_advice(engine, _froze(snapshot, cause, context))
+    if not _freezes(snapshot, cause, context):
         return "install(app, gc='freeze')"
-    if not context.freeze_done or context.freeze_wanted:
+    if not _froze(snapshot, cause, context) or context.freeze_wanted:
         return "tailwatch.freeze() at a quiet moment: the heap is not frozen yet"
     return (
         "tailwatch.freeze(again=True) at a quiet moment: what remains is objects made after the freeze. Pauses "
         "from before it are counted too: tailwatch.snapshot(window='5m') shows the last minutes"
+    )
+
+
+def _engine_advice(role: str, frozen: bool) -> str:
+    if frozen:
+        return f"tailwatch.freeze() in the {role} process, while it has nothing to do: what remains is newer objects"
+    return (
+        f"TAILWATCH_GC=freeze for the {role} process, which freezes its heap once its group has no stream in flight, or "
+        "tailwatch.freeze() there, while it has nothing to do"
     )
 
 
@@ -294,7 +344,7 @@ def gc_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
         f"p99 TTFT {ms(snapshot.ttft.p(99))}."
     )
     title = f"requests wait for {name_causes(late)} before they are accepted"
-    return Finding("gc-ttft", "medium", title, detail, _gc_advice(cause, context))
+    return Finding("gc-ttft", "medium", title, detail, _gc_advice(snapshot, cause, context))
 
 
 def engine_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -315,7 +365,13 @@ def engine_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | No
     )
     title = f"up to {lost / spent:.1%} of the engine's {worst.name!r} steps is {name_causes(paused)}"
     severity = "high" if lost >= 5 * _STEP_SHARE * spent else "medium"
-    return Finding("engine-pauses", severity, title, detail, _engine_advice(worst, cause))
+    return Finding("engine-pauses", severity, title, detail, _step_advice(worst, cause))
+
+
+def _step_advice(step: Step, cause: str) -> str:
+    if cause in _YOUNG:
+        return f"install(role={step.role!r}, gc_log_all=True): {_YOUNG_REASON}; the log says how much each pass found"
+    return f"tailwatch.freeze() in the {step.role} process between two steps, once its model is loaded"
 
 
 def _is_hit(step: Step) -> bool:
@@ -325,12 +381,6 @@ def _is_hit(step: Step) -> bool:
     typical, longest = length.p(50) or 0.0, length.max or 0.0
     made_the_longest = longest >= _STEP_LONGEST * typical and lost >= (longest - typical) / 2
     return lost >= _STEP_SHARE * _step_seconds(step) or made_the_longest
-
-
-def _engine_advice(step: Step, cause: str) -> str:
-    if cause in _YOUNG:
-        return f"install(role={step.role!r}, gc_log_all=True): {_YOUNG_REASON}; the log says how much each pass found"
-    return f"tailwatch.freeze() in the {step.role} process between two steps, once its model is loaded"
 
 
 def host_gaps(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:

@@ -39,6 +39,7 @@ _BY_TARGET = (
     (r"lmdeploy\..*\bmp_engine\b", "engine"),
     (r"lmdeploy\..*\bexecutor\b", "worker"),
     (r"litserve\..*\binference_worker$", "engine"),
+    (r"multiprocessing\.managers\.", "manager"),  # keeps what processes share; LitServe has one
 )
 # Also with something after it: engine-1, worker_tp0. "worker" is what a process without an app is unless it says more.
 _DELAYS_STREAMS = re.compile(r"(engine|worker|detokenizer|scheduler)(?![a-z])", re.IGNORECASE)

@@ -18,6 +18,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from multiprocessing.managers import BaseManager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -493,6 +495,22 @@ def test_names_of_processes_tell_roles(name: str, role: str | None, monkeypatch:
     monkeypatch.setattr(roles, "parent_process", lambda: SimpleNamespace())
     monkeypatch.setattr(roles, "current_process", lambda: SimpleNamespace(name=name))
     assert roles.role_of_process() == role
+
+
+class Asked(BaseManager):
+    """A manager that says what its own process is."""
+
+
+Asked.register("role", callable=roles.role_of_process)
+
+
+def test_a_manager_s_process_is_no_worker() -> None:
+    """What multiprocessing starts to keep shared objects makes no tokens, also where a fork brought us there: LitServe
+    has one."""
+    with Asked(ctx=get_context("fork")) as manager:
+        role = manager.role()._getvalue()  # type: ignore[attr-defined]
+    assert role == "manager"
+    assert not roles.delays_streams(role)
 
 
 def test_this_process_has_no_role() -> None:

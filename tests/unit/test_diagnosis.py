@@ -298,6 +298,25 @@ def test_who_paused_while_nobody_waited_is_not_named() -> None:
     assert "in 2 processes, most in engine-0" in detail
 
 
+def test_what_mends_an_engine_is_done_there() -> None:
+    """The freeze of a process with an app does nothing for another process's heap."""
+    engine = SimpleNamespace(role="engine", name="engine-0", paused=causes(gc2=3.0))
+    snap = paused_server(processes=[engine])
+    assert "gc='freeze' (TAILWATCH_GC=freeze) in the engine process" in headline(snap)
+    assert found(snap)["gc-tail"].advice.startswith("TAILWATCH_GC=freeze for the engine process")
+    engine.paused["policy"] = 0.3
+    assert "the engine process's heap is frozen" in headline(snap)
+    assert found(snap)["gc-tail"].advice.startswith("tailwatch.freeze() in the engine process, while it has nothing")
+
+
+def test_a_group_that_froze_is_not_told_to_freeze() -> None:
+    """From outside the policy is not known, but its pauses are seen."""
+    frozen = SimpleNamespace(role="api", name="api-0", paused=causes(gc2=3.0, policy=0.3))
+    snap = paused_server(processes=[frozen])
+    assert headline(snap).endswith("the heap is frozen: this is what newer objects cost")
+    assert "what remains is objects made after the freeze" in found(snap)["gc-tail"].advice
+
+
 # The other rules -------------------------------------------------------------------------------------------
 
 TTFT_PAUSED = snapshot(

@@ -1,0 +1,138 @@
+"""Clients that stream over HTTP, all on one thread that does little more than note when bytes came: they must not be
+what is slow."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import socket
+import threading
+import time
+import zlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+TIMEOUT_SECONDS = 240
+_EVENT = b'"content":'
+_CHUNK_SIZE = re.compile(rb"\r\n[0-9a-fA-F]+\r\n")
+
+
+@dataclass
+class Received:
+    """What one client got, as it came; read it when the stream has ended.
+
+    Attributes:
+        pieces: monotonic ns, and what arrived then.
+        events: about how many tokens that is so far.
+    """
+
+    request_id: str
+    pieces: list[tuple[int, bytes]] = field(default_factory=list)
+    events: int = 0
+    ended: bool = False
+
+    @cached_property
+    def times(self) -> list[int]:
+        """When each event with text came. One that came in two pieces came with the second."""
+        times, rest = [], b""
+        for at, piece in self.pieces:
+            *lines, rest = (rest + piece).split(b"\n")
+            times += [at] * sum(has_text(line.decode().strip()) for line in lines)
+        return times
+
+    @cached_property
+    def body(self) -> str:
+        """All that came, without what HTTP wrote between the pieces."""
+        return _CHUNK_SIZE.sub(b"\n", b"".join(piece for _, piece in self.pieces)).decode()
+
+    @cached_property
+    def usage(self) -> int:
+        """How many tokens the server says it made; 0: it does not say."""
+        said = re.findall(r'"completion_tokens": ?(\d+)', self.body)
+        return int(said[-1]) if said else 0
+
+    @property
+    def longest(self) -> int:
+        """The longest gap between two of them, ns."""
+        return max((b - a for a, b in pairwise(self.times)), default=0)
+
+    @property
+    def failure(self) -> str:
+        """What is wrong with the answer; "" where nothing is."""
+        right = self.body.startswith("HTTP/1.1 200") and "data: " in self.body and self.ended
+        return "" if right else f"{self.request_id}: {self.body[:300]!r}"
+
+
+class Streams:
+    """Requests in flight."""
+
+    def __init__(self, port: int, name: str, count: int, payload: dict[str, Any]) -> None:
+        self.received = [Received(f"{ids_of(name)}{number:012x}") for number in range(count)]
+        body = json.dumps(payload).encode()
+        self._selector = selectors.DefaultSelector()
+        for each in self.received:
+            connection = socket.create_connection(("127.0.0.1", port))
+            connection.sendall(_head(each.request_id, len(body)) + body)
+            self._selector.register(connection, selectors.EVENT_READ, each)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def wait_for_tokens(self, number: int, *, streams: int) -> None:
+        """Until so many of them have received so many tokens."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while sum(each.events >= number for each in self.received) < streams:
+            if time.monotonic() > deadline or not self._thread.is_alive():
+                raise AssertionError(f"no tokens: {[each.failure for each in self.received][:1]}")
+            time.sleep(0.005)
+
+    def finish(self) -> list[Received]:
+        """Wait for their ends."""
+        self._thread.join(TIMEOUT_SECONDS)
+        if failed := [each.failure for each in self.received if each.failure]:
+            raise AssertionError(f"{len(failed)} of {len(self.received)} failed: {failed[0]}")
+        return self.received
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # who may not stays as he is
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 0)
+        while self._selector.get_map():
+            for key, _ in self._selector.select():
+                connection, each = key.fileobj, key.data
+                piece = connection.recv(1 << 20)  # type: ignore[union-attr]
+                each.pieces.append((time.monotonic_ns(), piece))
+                each.events += piece.count(_EVENT)
+                if not piece:
+                    each.ended = True
+                    self._selector.unregister(connection)
+                    connection.close()  # type: ignore[union-attr]
+
+
+def ids_of(name: str) -> str:
+    """How the request ids of so named streams begin. Some servers take nothing but a UUID."""
+    return f"{zlib.crc32(name.encode()):08x}-0000-4000-8000-"
+
+
+def _head(request_id: str, length: int) -> bytes:
+    lines = (
+        *("POST /v1/chat/completions HTTP/1.1", "Host: 127.0.0.1", "Connection: close"),
+        *("Content-Type: application/json", f"X-Request-Id: {request_id}", f"Content-Length: {length}"),
+    )
+    return "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+
+
+def text_events(body: str) -> int:
+    """Events of a piece of a stream that carry text."""
+    return sum(has_text(line.strip()) for line in body.split("\n"))
+
+
+def has_text(line: str) -> bool:
+    """Whether a line of a stream carries text."""
+    if not line.startswith("data: {"):
+        return False
+    choices = json.loads(line[6:]).get("choices") or [{}]
+    return bool((choices[0].get("delta") or {}).get("content"))

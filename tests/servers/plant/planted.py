@@ -1,0 +1,172 @@
+"""The test's own hands in each process of a server: it does what a file tells it to, and keeps a log of its own.
+
+An order is a file ``PID.do`` in the directory, the answer is ``PID.done``. Each pause is timed here by the clock alone,
+without tailwatch, from outside: the calls between the two times are made in C, so that no other thread can get the GIL
+in between. What an app under uvicorn streams is stamped where it reaches uvicorn: ``PID.sent``, a line a response.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import operator
+import os
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
+from typing import Any
+
+POLL_SECONDS = 0.02
+PIECE = 1000
+
+_heap: list[Any] = []
+_loops: list[Any] = []
+
+
+def begin(directory: str) -> None:
+    """Listen for orders in this process and in its fork children, and stamp what uvicorn is given."""
+    listen(directory)
+    os.register_at_fork(after_in_child=lambda: listen(directory))
+    sys.meta_path.insert(0, AtUvicorn(directory))
+
+
+def listen(directory: str) -> None:
+    """Take orders for this process, on a thread."""
+    threading.Thread(target=_listen, args=(os.path.join(directory, str(os.getpid())),), daemon=True).start()
+
+
+def _listen(mine: str) -> None:
+    while True:
+        time.sleep(POLL_SECONDS)
+        try:
+            with open(f"{mine}.do") as file:
+                order = json.load(file)
+        except OSError:
+            continue
+        os.unlink(f"{mine}.do")
+        try:
+            answer = _ORDERS[order["what"]](order["amount"])
+        except Exception as error:
+            answer = {"error": repr(error)}
+        with open(f"{mine}.new", "w") as file:
+            json.dump(answer, file)
+        os.rename(f"{mine}.new", f"{mine}.done")
+
+
+def _build(objects: float) -> dict[str, Any]:
+    """So many objects, a little at a time."""
+    for _ in range(int(objects) // PIECE):
+        _heap.append([[i] for i in range(PIECE)])
+        time.sleep(0)
+    return {"objects": gc.get_freeze_count()}
+
+
+def _drop(_: float) -> dict[str, Any]:
+    """The reverse, as gently."""
+    while _heap:
+        _heap.pop()
+        time.sleep(0)
+    return {}
+
+
+def _collect(generation: float) -> dict[str, Any]:
+    """One collection, timed from outside."""
+    now = time.monotonic_ns
+    start, _, stop = tuple(map(operator.call, (now, partial(gc.collect, int(generation)), now)))
+    return {"start": start, "stop": stop}
+
+
+def _block(seconds: float) -> dict[str, Any]:
+    """The event loop stands still; no collection has to do with it."""
+    done: list[int] = []
+
+    def stand() -> None:
+        done.append(time.monotonic_ns())
+        time.sleep(seconds)
+        done.append(time.monotonic_ns())
+
+    _loops[-1].call_soon_threadsafe(stand)
+    while len(done) < 2:
+        time.sleep(POLL_SECONDS)
+    return {"start": done[0], "stop": done[1]}
+
+
+_ORDERS: dict[str, Callable[[float], dict[str, Any]]] = {
+    "build": _build,
+    "drop": _drop,
+    "collect": _collect,
+    "block": _block,
+}
+
+
+class AtUvicorn(MetaPathFinder):
+    """Puts our stamps around whatever ``Config.load`` of uvicorn leaves to be served, outside of everybody else's."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._asking = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The spec that the others find, which patches the module once it has run."""
+        if name != "uvicorn.config" or self._asking:
+            return None
+        self._asking = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._asking = False
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (run(module), self._patch(module))  # type: ignore[method-assign]
+        return spec
+
+    def _patch(self, module: Any) -> None:
+        load = module.Config.load
+
+        def loaded(config: Any) -> Any:
+            result = load(config)
+            config.loaded_app = stamped(config.loaded_app, self._directory)
+            return result
+
+        module.Config.load = loaded
+
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+def stamped(app: App, directory: str) -> App:
+    """An app whose streams are written down: when each message reached uvicorn, and what it was."""
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await app(scope, receive, send)
+            return
+        if not _loops:
+            import asyncio
+
+            _loops.append(asyncio.get_running_loop())
+        arrival = time.monotonic_ns()
+        messages: list[tuple[int, bytes]] = []
+
+        async def stamp(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                messages.append((time.monotonic_ns(), message.get("body", b"")))
+                if not message.get("more_body"):
+                    _write_down(directory, scope, arrival, messages)
+            await send(message)
+
+        await app(scope, receive, stamp)
+
+    return serve
+
+
+def _write_down(directory: str, scope: Any, arrival: int, messages: list[tuple[int, bytes]]) -> None:
+    name = dict(scope["headers"]).get(b"x-request-id", b"").decode()
+    line = {"id": name, "arrival": arrival, "messages": [(at, bytes(body).decode()) for at, body in messages]}
+    with open(os.path.join(directory, f"{os.getpid()}.sent"), "a") as file:
+        file.write(json.dumps(line) + "\n")

@@ -1,0 +1,95 @@
+"""The servers that prove.py runs: their own commands, and what is known about their processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server.
+
+    Attributes:
+        command: its own, with {bin} (of its environment), {model}, {gguf}, {port} and {here} to be filled in.
+        versions: distributions whose versions belong to the result.
+        roles: what its processes must be called, and how many there are.
+        model: what requests call the model; {model} is filled in.
+        streams, tokens: how many at once, how long each.
+        extra: what its requests need beside the usual.
+        usage: whether it can be asked for the number of tokens it made.
+        environment: variables that it needs.
+        own_itl: its own histogram of gaps between tokens.
+        ready: a path that answers when it can serve.
+        serial: it serves one stream after the other: the others wait for their first token.
+    """
+
+    command: str
+    versions: tuple[str, ...]
+    roles: dict[str, int]
+    model: str = "{model}"
+    streams: int = 32
+    tokens: int = 400
+    extra: dict[str, Any] = field(default_factory=dict)
+    usage: bool = True
+    environment: dict[str, str] = field(default_factory=dict)
+    own_itl: str = ""
+    ready: str = "/health"
+    serial: bool = False
+
+
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+SERVERS: dict[str, Server] = {
+    "litserve": Server(
+        "{bin}/python {here}/litserve_app.py {port}",
+        ("litserve", "uvicorn"),
+        {"api": 1, "engine": 1},
+        model="words",
+        usage=False,
+    ),
+    "transformers": Server(
+        "{bin}/transformers serve {model} --device cpu --port {port}",
+        ("transformers", "torch", "uvicorn"),
+        {"api": 1},
+        streams=8,
+        tokens=100,
+        environment=_OFFLINE,
+        serial=True,
+    ),
+    "vllm": Server(
+        "{bin}/vllm serve {model} --port {port} --enforce-eager --max-model-len 1024 --dtype float32 --max-num-seqs 64",
+        ("vllm", "torch", "uvicorn"),
+        {"api": 1, "engine": 1, "worker": 1},
+        tokens=600,
+        extra={"ignore_eos": True},
+        environment={**_OFFLINE, "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
+        own_itl="vllm:inter_token_latency_seconds",
+    ),
+    "llama-cpp-python": Server(
+        "{bin}/python -m llama_cpp.server --model {gguf} --port {port} --n_ctx 1024 --interrupt_requests False",
+        ("llama-cpp-python", "uvicorn"),
+        {"api": 1},
+        model="tiny",
+        ready="/v1/models",
+        streams=8,
+        tokens=200,
+        usage=False,
+        serial=True,
+    ),
+    "sglang": Server(
+        "{bin}/python -m sglang.launch_server --model-path {model} --port {port} --device cpu --dtype float32"
+        " --attention-backend torch_native --sampling-backend pytorch --disable-radix-cache --disable-overlap-schedule"
+        " --mem-fraction-static 0.2 --max-total-tokens 16384 --enable-metrics",
+        ("sglang", "torch", "uvicorn"),
+        {"api": 1, "engine": 1, "detokenizer": 1},
+        streams=16,
+        tokens=300,
+        extra={"ignore_eos": True},
+        environment={**_OFFLINE, "OMP_NUM_THREADS": "1"},  # its threads spin
+        own_itl="sglang:inter_token_latency_seconds",
+    ),
+}
