@@ -215,7 +215,7 @@ def _where(snapshot: Snapshot, cause: str) -> str:
 
 
 def _paused(snapshot: Snapshot, cause: str) -> list[Process]:
-    """Those paused by a cause; where streams lost anything to some of them, those: others paused while nobody waited."""
+    """Those paused by a cause; where streams lost time to some, only those: the others paused while nobody waited."""
     paused = [process for process in snapshot.processes if process.paused.get(cause, 0.0) > 0]
     return [process for process in paused if _lost_to(snapshot, process.role, cause) > 0] or paused
 
@@ -325,8 +325,8 @@ def _engine_advice(role: str, frozen: bool) -> str:
     if frozen:
         return f"tailwatch.freeze() in the {role} process, while it has nothing to do: what remains is newer objects"
     return (
-        f"TAILWATCH_GC=freeze for the {role} process, which freezes its heap once its group has no stream in flight, or "
-        "tailwatch.freeze() there, while it has nothing to do"
+        f"TAILWATCH_GC=freeze for the {role} process, which freezes its heap once its group has no stream in flight, "
+        "or tailwatch.freeze() there, while it has nothing to do"
     )
 
 
