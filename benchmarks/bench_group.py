@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,8 @@ def report(quick: bool = False, runs: int = 10, seconds: float = 5.0) -> Report:
     with serving("tailwatch", SERVER) as server:
         made.bars += render_bars(server, 1 if quick else 5)
         taken = [one_run(server, seconds, turn) for turn in range(runs)]
-        made.bars += [*stall_bars(taken), *cost_bars(server, quick)]
+        shown = [*stall_bars(taken), *cost_bars(server, quick)]
+        made.bars += [replace(bar, name=f"64 x 8: {bar.name}") for bar in shown]
     made.notes += [f"run {i}: {run}" for i, run in enumerate(taken, 1)]
     made.bars += peer_bars(8, 1.0 if quick else 4.0)
     if not quick:
