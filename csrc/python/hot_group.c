@@ -329,9 +329,13 @@ void core_reborn(CoreObject *core) {
     core->gc_open = core->policy_depth = 0;
 }
 
-/* Where that fails now (others hold the lock) the next renew() does it. */
+/* Where that fails now (others hold the lock) the next renew() does it. Nobody reads the list of members meanwhile: who
+ * is in no group has none. */
 void core_rejoin(CoreObject *core) {
     core_group *group = core->group;
+    uint64_t changed_ns;
     group->orphan = false;
-    if (!group->joined) (void)join(core, group, group->dir, group->unit);
+    if (group->joined || join(core, group, group->dir, group->unit) != TW_GROUP_FINE || !holds(group, &changed_ns)) return;
+    look(group, changed_ns);
+    tw_members_company(&group->members, &group->group, core->segment, &group->company);
 }

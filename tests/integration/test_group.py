@@ -300,6 +300,22 @@ def test_a_fork_child_joins_with_its_first_wake_up(directory: Path) -> None:
     assert watch.snapshot().tokens == 2
 
 
+def test_a_fork_child_s_first_stream_waits_for_the_engine_too(directory: Path, start: Callable[..., Process]) -> None:
+    """It knows the members from its first request on, not from the daemon's next wake-up."""
+    engine = start(heap=300_000)
+    watch = install(directory)
+    assert len(watch.snapshot().processes) == 2
+
+    def child() -> bool:
+        with tailwatch.stream() as stream:
+            stream.token()
+            engine.collect()
+            stream.token()
+            return stream.overlap_ns > 0
+
+    assert in_child(child, os.fork)
+
+
 def test_a_fork_child_that_uninstalls_joins_nothing(directory: Path) -> None:
     """Also not with a later stream: its parent's group is not its own any more."""
     watch = install(directory)
