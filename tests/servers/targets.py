@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +93,18 @@ SERVERS: dict[str, Server] = {
         own_itl="sglang:inter_token_latency_seconds",
     ),
 }
+
+SERVERS["vllm, two API processes"] = replace(
+    SERVERS["vllm"],
+    command=SERVERS["vllm"].command + " --api-server-count 2",
+    roles={"api": 2, "engine": 1, "worker": 1},
+)
+SERVERS["sglang, overlapping"] = replace(
+    SERVERS["sglang"], command=SERVERS["sglang"].command.replace(" --disable-overlap-schedule", "")
+)
+SERVERS["transformers, continuous batching"] = replace(
+    SERVERS["transformers"],
+    command=SERVERS["transformers"].command + " --continuous-batching",
+    streams=16,
+    serial=False,
+)
