@@ -24,6 +24,7 @@ class Server:
         environment: variables that it needs.
         own_itl: its own histogram of gaps between tokens.
         ready: a path that answers when it can serve.
+        engines: among how many its clients choose, each by X-data-parallel-rank.
         serial: it serves one stream after the other: the others wait for their first token.
     """
 
@@ -38,6 +39,7 @@ class Server:
     environment: dict[str, str] = field(default_factory=dict)
     own_itl: str = ""
     ready: str = "/health"
+    engines: int = 1
     serial: bool = False
 
 
@@ -107,4 +109,10 @@ SERVERS["transformers, continuous batching"] = replace(
     command=SERVERS["transformers"].command + " --continuous-batching",
     streams=16,
     serial=False,
+)
+SERVERS["vllm, two engines"] = replace(
+    SERVERS["vllm"],
+    command=SERVERS["vllm"].command + " --data-parallel-size 2 --api-server-count 1",
+    roles={"api": 1, "engine": 2, "worker": 2, "coordinator": 1},
+    engines=2,
 )
