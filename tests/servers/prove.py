@@ -130,7 +130,8 @@ class Running:
         found = [line for line in map(json.loads, lines) if line["id"].startswith(ids_of(name))]
         if self.server.engines == 1 or process.role == "api":
             return found
-        return [line for line in found if int(line["id"][-12:], 16) % self.server.engines == _rank(process.pid)]
+        rank = _rank(process.pid)
+        return [line for line in found if int(line["id"][-12:], 16) % self.server.engines == rank]
 
     def get(self, path: str) -> str:
         """What the server answers."""
@@ -170,11 +171,13 @@ def running(options: argparse.Namespace, log: Path) -> Iterator[Running]:
             _stop(process, [each.pid for each in _processes(it)])
 
 
-def _rank(pid: int) -> int:
+def _rank(pid: int) -> int | None:
     """Which engine a process is, or works for: it, or who started it, says so in its title."""
-    while not (said := re.search(rb"_DP(\d+)", Path(f"/proc/{pid}/cmdline").read_bytes())):
+    while pid > 1:
+        if said := re.search(rb"_DP(\d+)", Path(f"/proc/{pid}/cmdline").read_bytes()):
+            return int(said[1])
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return int(said[1])
+    return None
 
 
 def _is_up(it: Running) -> bool:
