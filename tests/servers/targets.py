@@ -66,9 +66,12 @@ SERVERS: dict[str, Server] = {
         "{bin}/vllm serve {model} --port {port} --enforce-eager --max-model-len 1024 --dtype float32 --max-num-seqs 64",
         ("vllm", "torch", "uvicorn"),
         {"api": 1, "engine": 1, "worker": 1},
-        tokens=600,
+        tokens=900,
         extra={"ignore_eos": True},
-        environment={**_OFFLINE, "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
+        environment={
+            **{**_OFFLINE, "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
+            **{"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"},  # the clients need a core
+        },
         own_itl="vllm:inter_token_latency_seconds",
     ),
     "llama-cpp-python": Server(
