@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from clients import Received, Streams, ids_of, text_events
-from targets import HERE, SERVERS, Server
+from targets import HERE, NOT_RUN, SERVERS, Server
 
 from tailwatch import snapshots
 from tailwatch.errors import TailwatchError
@@ -69,10 +69,24 @@ def keep(file: Path, name: str, result: dict[str, Any]) -> None:
     sys.path.insert(0, str(HERE.parents[1] / "benchmarks"))
     from harness import machine
 
-    whole = json.loads(file.read_text()) if file.exists() else {}
-    whole["machine"] = machine()
-    whole.setdefault("servers", {})[name] = result
+    servers = json.loads(file.read_text())["servers"] if file.exists() else {}
+    servers[name] = result
+    whole = {"machine": machine(), "table": table(servers), "not run": NOT_RUN, "servers": servers}
     file.write_text(json.dumps(whole, indent=1) + "\n")
+
+
+def table(servers: dict[str, dict[str, Any]]) -> list[str]:
+    """Each pause that was planted while streams waited, a line."""
+    head = ("server", "process", "pause ms", "streams", "overlap by both logs ms", "reported ms", "idle: charged ms")
+    rows = [
+        (name, found["process"], found["pause ms"], found["streams delayed"], found["overlap by both logs ms"])
+        + (found["overlap reported ms"], found["while nobody waited"]["charged ms"])
+        for name, result in servers.items()
+        for found in result["planted"]
+    ]
+    cells = [[str(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
 # ---- the server and its processes ----
@@ -270,6 +284,7 @@ def prove(options: argparse.Namespace) -> dict[str, Any]:
         doctor = _doctor(options, it)
         result = {
             "versions": _versions(options, it.server),
+            "note": it.server.note,
             "command": it.server.command,
             "streams": it.server.streams,
             "roles": _roles(it),

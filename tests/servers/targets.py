@@ -25,6 +25,7 @@ class Server:
         own_itl: its own histogram of gaps between tokens.
         ready: a path that answers when it can serve.
         engines: among how many its clients choose, each by X-data-parallel-rank.
+        note: what a reader of the result should know about how it was run.
         serial: it serves one stream after the other: the others wait for their first token.
     """
 
@@ -40,9 +41,15 @@ class Server:
     own_itl: str = ""
     ready: str = "/health"
     engines: int = 1
+    note: str = ""
     serial: bool = False
 
 
+NOT_RUN = {
+    "lmdeploy": "its engines need an accelerator",
+    "tensorrt-llm": "needs CUDA and MPI",
+    "vllm's own wheel": "for CUDA only",
+}
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 SERVERS: dict[str, Server] = {
@@ -73,6 +80,7 @@ SERVERS: dict[str, Server] = {
             **{"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"},  # the clients need a core
         },
         own_itl="vllm:inter_token_latency_seconds",
+        note="the CPU build of others (vllm-cpu); its ITL is taken from stamps of the engine process",
     ),
     "llama-cpp-python": Server(
         "{bin}/python -m llama_cpp.server --model {gguf} --port {port} --n_ctx 1024 --interrupt_requests False",
@@ -96,6 +104,7 @@ SERVERS: dict[str, Server] = {
         extra={"ignore_eos": True},
         environment={**_OFFLINE, "OMP_NUM_THREADS": "1"},  # its threads spin
         own_itl="sglang:inter_token_latency_seconds",
+        note="no kernels for CPUs, and another torch than it asks for: slow, but its processes are its own",
     ),
 }
 
