@@ -79,8 +79,10 @@ def table(servers: dict[str, dict[str, Any]]) -> list[str]:
     """Each pause that was planted while streams waited, a line."""
     head = ("server", "process", "pause ms", "streams", "overlap by both logs ms", "reported ms", "idle: charged ms")
     rows = [
-        (name, found["process"], found["pause ms"], found["streams delayed"], found["overlap by both logs ms"])
-        + (found["overlap reported ms"], found["while nobody waited"]["charged ms"])
+        (
+            *(name, found["process"], found["pause ms"], found["streams delayed"], found["overlap by both logs ms"]),
+            *(found["overlap reported ms"], found["while nobody waited"]["charged ms"]),
+        )
         for name, result in servers.items()
         for found in result["planted"]
     ]
@@ -531,7 +533,7 @@ def block(it: Running, account: Account) -> tuple[dict[str, Any], list[Any]]:
     clients = streams.finish()
     after = _after(it, before, len(clients))
     gained = after - before
-    slow = [gap for gap in _slow([soon, after], "blocked") if gap.gap >= BLOCK_SECONDS]
+    slow = [gap for gap in _slow([soon, after], "blocked") if gap.phase == "itl" and gap.gap >= BLOCK_SECONDS]
 
     def around(each: Received) -> int:
         return max((b - a for a, b in pairwise(each.times) if _overlap(pause, a, b)), default=0)
