@@ -35,6 +35,7 @@ class Received:
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
     events: int = 0
     ended: bool = False
+    broken: str = ""
 
     @cached_property
     def times(self) -> list[int]:
@@ -64,20 +65,21 @@ class Received:
     @property
     def failure(self) -> str:
         """What is wrong with the answer; "" where nothing is."""
-        right = self.body.startswith("HTTP/1.1 200") and "data: " in self.body and self.ended
-        return "" if right else f"{self.request_id}: {self.body[:300]!r}"
+        right = self.body.startswith("HTTP/1.1 200") and "data: " in self.body and self.ended and not self.broken
+        return "" if right else f"{self.request_id}: {self.broken} {self.body[:300]!r}"
 
 
 class Streams:
     """Requests in flight."""
 
-    def __init__(self, port: int, name: str, count: int, payload: dict[str, Any]) -> None:
+    def __init__(self, port: int, name: str, count: int, payload: dict[str, Any], engines: int) -> None:
         self.received = [Received(f"{ids_of(name)}{number:012x}") for number in range(count)]
         body = json.dumps(payload).encode()
         self._selector = selectors.DefaultSelector()
-        for each in self.received:
+        for number, each in enumerate(self.received):
+            rank = f"X-data-parallel-rank: {number % engines}\r\n" if engines > 1 else ""
             connection = socket.create_connection(("127.0.0.1", port))
-            connection.sendall(_head(each.request_id, len(body)) + body)
+            connection.sendall(_head(each.request_id, len(body), rank) + body)
             self._selector.register(connection, selectors.EVENT_READ, each)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -87,7 +89,8 @@ class Streams:
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while sum(each.events >= number for each in self.received) < streams:
             if time.monotonic() > deadline or not self._thread.is_alive():
-                raise AssertionError(f"no tokens: {[each.failure for each in self.received][:1]}")
+                failed = [each.failure for each in self.received if each.failure]
+                raise AssertionError(f"no tokens: {[each.events for each in self.received]} {failed[:1]}")
             time.sleep(0.005)
 
     def finish(self) -> list[Received]:
@@ -103,7 +106,10 @@ class Streams:
         while self._selector.get_map():
             for key, _ in self._selector.select():
                 connection, each = key.fileobj, key.data
-                piece = connection.recv(1 << 20)  # type: ignore[union-attr]
+                try:
+                    piece = connection.recv(1 << 20)  # type: ignore[union-attr]
+                except ConnectionError as error:
+                    piece, each.broken = b"", repr(error)
                 each.pieces.append((time.monotonic_ns(), piece))
                 each.events += piece.count(_EVENT)
                 if not piece:
@@ -117,12 +123,12 @@ def ids_of(name: str) -> str:
     return f"{zlib.crc32(name.encode()):08x}-0000-4000-8000-"
 
 
-def _head(request_id: str, length: int) -> bytes:
+def _head(request_id: str, length: int, more: str) -> bytes:
     lines = (
         *("POST /v1/chat/completions HTTP/1.1", "Host: 127.0.0.1", "Connection: close"),
         *("Content-Type: application/json", f"X-Request-Id: {request_id}", f"Content-Length: {length}"),
     )
-    return "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+    return ("".join(f"{line}\r\n" for line in lines) + more + "\r\n").encode()
 
 
 def text_events(body: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ class Server:
         environment: variables that it needs.
         own_itl: its own histogram of gaps between tokens.
         ready: a path that answers when it can serve.
+        engines: among how many its clients choose, each by X-data-parallel-rank.
+        note: what a reader of the result should know about how it was run.
         serial: it serves one stream after the other: the others wait for their first token.
     """
 
@@ -38,9 +40,16 @@ class Server:
     environment: dict[str, str] = field(default_factory=dict)
     own_itl: str = ""
     ready: str = "/health"
+    engines: int = 1
+    note: str = ""
     serial: bool = False
 
 
+NOT_RUN = {
+    "lmdeploy": "its engines need an accelerator",
+    "tensorrt-llm": "needs CUDA and MPI",
+    "vllm's own wheel": "for CUDA only",
+}
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 SERVERS: dict[str, Server] = {
@@ -64,10 +73,14 @@ SERVERS: dict[str, Server] = {
         "{bin}/vllm serve {model} --port {port} --enforce-eager --max-model-len 1024 --dtype float32 --max-num-seqs 64",
         ("vllm", "torch", "uvicorn"),
         {"api": 1, "engine": 1, "worker": 1},
-        tokens=600,
+        tokens=900,
         extra={"ignore_eos": True},
-        environment={**_OFFLINE, "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
+        environment={
+            **{**_OFFLINE, "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
+            **{"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"},  # the clients need a core
+        },
         own_itl="vllm:inter_token_latency_seconds",
+        note="the CPU build of others (vllm-cpu); its ITL is taken from stamps of the engine process",
     ),
     "llama-cpp-python": Server(
         "{bin}/python -m llama_cpp.server --model {gguf} --port {port} --n_ctx 1024 --interrupt_requests False",
@@ -91,5 +104,27 @@ SERVERS: dict[str, Server] = {
         extra={"ignore_eos": True},
         environment={**_OFFLINE, "OMP_NUM_THREADS": "1"},  # its threads spin
         own_itl="sglang:inter_token_latency_seconds",
+        note="no kernels for CPUs, and another torch than it asks for: slow, but its processes are its own",
     ),
 }
+
+SERVERS["vllm, two API processes"] = replace(
+    SERVERS["vllm"],
+    command=SERVERS["vllm"].command + " --api-server-count 2",
+    roles={"api": 2, "engine": 1, "worker": 1},
+)
+SERVERS["sglang, overlapping"] = replace(
+    SERVERS["sglang"], command=SERVERS["sglang"].command.replace(" --disable-overlap-schedule", "")
+)
+SERVERS["transformers, continuous batching"] = replace(
+    SERVERS["transformers"],
+    command=SERVERS["transformers"].command + " --continuous-batching",
+    streams=16,
+    serial=False,
+)
+SERVERS["vllm, two engines"] = replace(
+    SERVERS["vllm"],
+    command=SERVERS["vllm"].command + " --data-parallel-size 2 --api-server-count 1",
+    roles={"api": 1, "engine": 2, "worker": 2, "coordinator": 1},
+    engines=2,
+)
