@@ -240,6 +240,8 @@ class Watch:
         if self.app is None:
             self.app = attached.app
             self.take_role(_ROLE_WITH_APP)
+            if not self.core.opened:
+                self.gc.start_over()
             if self._port_is_the_environments:
                 self._leave_port()
         return attached.app
@@ -427,10 +429,10 @@ class Watch:
         """A process without streams of its own, such as an engine, asks its group whether any is in flight. Returns how
         many requests it has worked for."""
         opened = self.core.opened
-        if opened or self._apps:
+        if opened or self._apps or not self.gc.waiting:
             return opened
-        in_flight, opened = self.core.load()
-        if opened and not in_flight and self.gc.waiting:
+        in_flight, opened = self.company.load()
+        if opened and not in_flight:
             self._guarded(lambda: self.gc.on_idle(opened))()
         return opened
 
