@@ -98,6 +98,7 @@ class Company:
         """In a child: the core has let go of the parent's file."""
         self._lock = threading.Lock()
         self._failed = self._said_lost = False
+        self._find_engine()  # before its first stream, which joins
 
     def take(self) -> snapshots.Snapshot:
         """The numbers of the whole group; of this process where there is none."""
@@ -123,8 +124,7 @@ class Company:
         self._unit = _unit_of(self._role, named)
         is_part = self._unit & _hot.UNIT_LIKE  # this bit is in UNIT_SHARED too: of no engine that is known here
         self._core.set_serves(_hot.unit_of(named) or (0 if is_part else self._unit))
-        if self.joined:
-            self._core.set_unit(self._unit)
+        self._core.set_unit(self._unit)
 
     def _join(self) -> None:
         try:

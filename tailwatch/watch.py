@@ -308,8 +308,8 @@ class Watch:
         return report
 
     def after_fork(self) -> None:
-        """In a child: its numbers start from zero, its daemon starts anew: with its first request, without an app now
-        if the parent's ran (threading has put itself in order by then: it was imported before us)."""
+        """In a child: its numbers start from zero, its daemon starts anew, now if the parent's ran: a child that serves
+        nothing may be an engine (threading has put itself in order by then: it was imported before us)."""
         ran = self._daemon.running
         self.core.reset()
         self.company.after_fork()
@@ -319,7 +319,7 @@ class Watch:
         self._daemon.forget()
         self.exposition.after_fork()
         self.port.after_fork()
-        if ran and self.app is None:
+        if ran:
             self._daemon.start()
 
     # ---- called by the hooks ----

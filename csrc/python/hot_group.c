@@ -219,9 +219,9 @@ PyObject *core_set_unit(PyObject *op, PyObject *unit) {
     core_group *group = ((CoreObject *)op)->group;
     const unsigned long long value = PyLong_AsUnsignedLongLong(unit);
     if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
-    if (group == NULL || !group->joined) Py_RETURN_NONE;
-    tw_store(&group->group.page->line[group->group.at].unit, value);
-    group->unit = value;
+    if (group == NULL) Py_RETURN_NONE;
+    if (group->joined) tw_store(&group->group.page->line[group->group.at].unit, value);
+    group->unit = value; /* also for core_rejoin */
     Py_RETURN_NONE;
 }
 
