@@ -310,7 +310,8 @@ static uint64_t place_of(const char *role, uint32_t index) {
 }
 
 static bool is_of_role(uint64_t place, const char *role) {
-    return place != 0 && place >> 16 == place_of(role, 0) >> 16 && (place & UINT16_MAX) <= PLACES;
+    const uint64_t number = place & UINT16_MAX;
+    return number >= 1 && number <= PLACES && place >> 16 == place_of(role, 0) >> 16;
 }
 
 static bool may_live(const tw_group_line *line) {

@@ -117,7 +117,6 @@ static void process_sum(tw_snapshot_process *to, const tw_snapshot_process *from
     to->bytes += from->bytes;
     to->lives |= from->lives;
     if (from->last_stop_ns > to->last_stop_ns) to->last_stop_ns = from->last_stop_ns;
-    to->lives |= from->lives;
 }
 
 /* One process keeps its name; several become "*". */

@@ -35,6 +35,7 @@ class Company:
         self._unit = 0
         self._failed = False
         self._said_lost = False
+        self._opened_before = 0
         self._lock = threading.Lock()  # held while the others' segments are read: they stay mapped
 
     @property
@@ -97,6 +98,7 @@ class Company:
         """In a child: the core has let go of the parent's file."""
         self._lock = threading.Lock()
         self._failed = self._said_lost = False
+        self._find_engine()  # before its first stream, which joins
 
     def take(self) -> snapshots.Snapshot:
         """The numbers of the whole group; of this process where there is none."""
@@ -106,6 +108,15 @@ class Company:
             self._look()
             return snapshots.take([self._core.address, *self._core.members()])
 
+    def load(self) -> tuple[int, int]:
+        """Requests in flight in the whole group now, and those opened since this process joined it: what was before says
+        nothing of how warm it is."""
+        with self._lock:
+            if self.joined:
+                self._look()
+            in_flight, opened = self._core.load()
+        return in_flight, max(0, opened - self._opened_before)
+
     def _find_engine(self) -> None:
         if not self._role:
             return
@@ -113,8 +124,7 @@ class Company:
         self._unit = _unit_of(self._role, named)
         is_part = self._unit & _hot.UNIT_LIKE  # this bit is in UNIT_SHARED too: of no engine that is known here
         self._core.set_serves(_hot.unit_of(named) or (0 if is_part else self._unit))
-        if self.joined:
-            self._core.set_unit(self._unit)
+        self._core.set_unit(self._unit)
 
     def _join(self) -> None:
         try:
@@ -123,6 +133,7 @@ class Company:
             return
         if why is None:
             self._core.renew()
+            self._opened_before = self._core.load()[1]
         elif not self._failed:
             self._failed = True
             self._say(f"dir={self._directory!r}: this process's numbers are not shared: {why}")

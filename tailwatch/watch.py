@@ -240,6 +240,8 @@ class Watch:
         if self.app is None:
             self.app = attached.app
             self.take_role(_ROLE_WITH_APP)
+            if not self.core.opened:
+                self.gc.start_over()
             if self._port_is_the_environments:
                 self._leave_port()
         return attached.app
@@ -306,8 +308,8 @@ class Watch:
         return report
 
     def after_fork(self) -> None:
-        """In a child: its numbers start from zero, its daemon starts anew: with its first request, without an app now
-        if the parent's ran (threading has put itself in order by then: it was imported before us)."""
+        """In a child: its numbers start from zero, its daemon starts anew, now if the parent's ran: a child that serves
+        nothing may be an engine (threading has put itself in order by then: it was imported before us)."""
         ran = self._daemon.running
         self.core.reset()
         self.company.after_fork()
@@ -317,7 +319,7 @@ class Watch:
         self._daemon.forget()
         self.exposition.after_fork()
         self.port.after_fork()
-        if ran and self.app is None:
+        if ran:
             self._daemon.start()
 
     # ---- called by the hooks ----
@@ -427,10 +429,10 @@ class Watch:
         """A process without streams of its own, such as an engine, asks its group whether any is in flight. Returns how
         many requests it has worked for."""
         opened = self.core.opened
-        if opened or self._apps:
+        if opened or self._apps or not self.gc.waiting:
             return opened
-        in_flight, opened = self.core.load()
-        if opened and not in_flight and self.gc.waiting:
+        in_flight, opened = self.company.load()
+        if opened and not in_flight:
             self._guarded(lambda: self.gc.on_idle(opened))()
         return opened
 

@@ -53,11 +53,10 @@ PyObject *core_members(PyObject *op, PyObject *unused) {
     return list;
 }
 
-/* Who was killed left streams in flight for ever. */
+/* Who was killed, or left, has streams in flight for ever. */
 static uint64_t in_flight_of(const tw_segment *segment) {
     const uint64_t in_flight = tw_load(&segment->in_flight);
-    const tw_header *header = &segment->header;
-    return in_flight == 0 || !tw_process_lives(header->pid, header->start_time) ? 0 : in_flight;
+    return in_flight == 0 || !tw_segment_lives(segment) ? 0 : in_flight;
 }
 
 /* load() -> (in_flight, opened): requests of this process and the others of its group, as of the last renew(). */
@@ -220,9 +219,9 @@ PyObject *core_set_unit(PyObject *op, PyObject *unit) {
     core_group *group = ((CoreObject *)op)->group;
     const unsigned long long value = PyLong_AsUnsignedLongLong(unit);
     if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
-    if (group == NULL || !group->joined) Py_RETURN_NONE;
-    tw_store(&group->group.page->line[group->group.at].unit, value);
-    group->unit = value;
+    if (group == NULL) Py_RETURN_NONE;
+    if (group->joined) tw_store(&group->group.page->line[group->group.at].unit, value);
+    group->unit = value; /* also for core_rejoin */
     Py_RETURN_NONE;
 }
 

@@ -34,7 +34,7 @@ void core_reborn(CoreObject *core);
 /* Another role has another index: given now, or by the next renew(). */
 void core_place(CoreObject *core);
 
-/* Joins its parent's group, if it has not: before its first request, so that whoever kills it takes nothing along. */
+/* Joins its parent's group, if it has not: before its first request or step, so that whoever kills it takes nothing along. */
 void core_rejoin(CoreObject *core);
 
 /* Leaves, and frees what is left of it. */

@@ -124,6 +124,7 @@ static PyObject *step_enter(PyObject *op, PyObject *unused) {
     (void)unused;
     if (__builtin_expect(*core->epoch == 0, 0)) core_reborn(core);
     if (self->epoch != *core->epoch) {
+        if (core->group != NULL && __builtin_expect(core->group->orphan, 0)) core_rejoin(core);
         self->index = index_of(core, self->name);
         self->epoch = *core->epoch;
         self->depth = 0;

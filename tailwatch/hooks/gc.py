@@ -28,6 +28,7 @@ WARM_PATIENCE_SECONDS = 600.0
 INTERPRETER_FROZEN = 1000
 
 _GENERATIONAL, _INCREMENTAL = 0, 1
+_ASKED = "asked"
 
 
 def collector_mode() -> int:
@@ -111,7 +112,7 @@ class GCHook:
         self._bracket()
         return not missing
 
-    def freeze(self, *, again: bool = False, reason: str = "asked") -> Freeze:
+    def freeze(self, *, again: bool = False, reason: str = _ASKED) -> Freeze:
         """Collect, freeze, collect, now, on this thread: a pause of cause ``policy``.
 
         ``again`` unfreezes first, so that what died while frozen is freed: a pass over the whole heap.
@@ -121,7 +122,8 @@ class GCHook:
             if again:
                 self._original("unfreeze")()
             collected = gc.collect()
-            self._original("freeze")()
+            if self._attached or reason == _ASKED:  # a pass takes long, and uninstall() may not have waited for it
+                self._original("freeze")()
             collected += gc.collect()
         finally:
             paused_ns = self.core.policy_end()
@@ -134,6 +136,11 @@ class GCHook:
         if self.policy == "freeze" and self._attached and not self.state.startup_done:
             self.state.startup_done = True
             self.freeze(reason="start-up")
+
+    def start_over(self) -> None:
+        """An app came after all: what was frozen while others served is not yet what it will load at its start-up."""
+        self.state.startup_done = self.state.warm_done = self.state.gave_up = False
+        self.state.warm_at = None
 
     def on_idle(self, opened: int | None = None) -> None:
         """No stream is in flight: freeze what start-up missed, and once more after warm-up, if still wanted.

@@ -70,7 +70,10 @@ class Routing:
             owner = getattr(sys.modules[choice.module], choice.owner, None)
             if not isinstance(owner, type):
                 continue  # its module is half way through its import, or another than we know
-            self._waiting.remove(choice)
+            try:
+                self._waiting.remove(choice)
+            except ValueError:  # another thread, the daemon's or the one that starts the app, has just wrapped it
+                continue
             original = vars(owner).get(choice.method)
             if isinstance(original, FunctionType):
                 ours = self._around(original, choice.engine_of)

@@ -394,6 +394,20 @@ TW_TEST(an_index_waits_for_the_lock_or_not) {
     end();
 }
 
+TW_TEST(an_index_that_is_none_is_not_believed) {
+    begin();
+    tw_group liar = joined(0), own = joined(0);
+    TW_CHECK_EQ(0, index_of(&liar, "engine"));
+    own.page->line[liar.at].place -= 1; /* of that role, and before the first index */
+    TW_CHECK_EQ(0, index_of(&own, "engine"));
+    own.page->line[own.at].place -= 1;
+    TW_CHECK_EQ(0, index_of(&own, "engine"));
+    own.page->line[liar.at].place += 257; /* and past the last */
+    TW_CHECK_EQ(0, index_of(&own, "engine"));
+    tw_group_leave(&own), tw_group_leave(&liar);
+    end();
+}
+
 TW_TEST(who_lives_in_another_pid_namespace_keeps_what_it_has) {
     begin();
     tw_group theirs = joined(0), own = joined(0);
@@ -799,7 +813,8 @@ TW_MAIN(a_page_of_something_else_is_refused, a_half_made_page_is_made_anew, who_
         a_memory_limit_does_not_keep_it_shared, the_first_makes_it, a_line_is_a_cache_line, each_has_a_line_and_a_file, a_line_given_back_is_taken_again,
         a_dead_member_keeps_its_line_while_its_file_stands, it_is_full_when_all_lines_are_taken, many_at_once_get_a_line_each,
         the_file_grows_under_its_memory, a_file_that_cannot_grow_stays_as_it_is, another_file_of_its_name_is_not_grown,
-        an_index_is_kept_for_life, an_index_waits_for_the_lock_or_not, who_lives_in_another_pid_namespace_keeps_what_it_has,
+        an_index_is_kept_for_life, an_index_waits_for_the_lock_or_not, an_index_that_is_none_is_not_believed,
+        who_lives_in_another_pid_namespace_keeps_what_it_has,
         who_parts_leaves_its_file, only_what_has_certainly_ended_has,
         memory_becomes_a_file_where_it_is, a_fork_child_has_memory_of_its_own,
         memory_that_cannot_be_shared_stays_as_it_is, a_page_that_lies_about_its_lines_is_not_followed, a_pause_is_told_on_the_page, a_link_is_refused, what_is_no_directory_is_refused,

@@ -268,6 +268,51 @@ def test_a_fork_child_writes_nothing_of_its_parent(directory: Path, how: str) ->
     assert (snap.tokens, snap.opened) == (3, 2)
 
 
+@pytest.mark.parametrize("how", ["os.fork", "C fork"])
+def test_the_steps_of_a_fork_child_are_its_groups(directory: Path, how: str) -> None:
+    """An engine that an API process forked has no request that would make it join."""
+    watch = tailwatch.install(app, dir=str(directory), gc="observe")
+
+    def child() -> bool:
+        with tailwatch.step("decode", batch=2):
+            pass
+        return watch.company.joined
+
+    assert in_child(child, os.fork if how == "os.fork" else ctypes.PyDLL(None).fork)
+    assert [(step.name, step.steps.time.count) for step in watch.snapshot().steps] == [("decode", 1)]
+
+
+def test_a_fork_child_serves_its_parents_engine(directory: Path) -> None:
+    """Already with its first stream: pauses of another engine are not charged to that one."""
+    watch = tailwatch.install(role="api", dir=str(directory), gc="observe", engine="1")
+    engines = {name: _hot.Core("engine", 1, (0, 0, 0, 0, 0), 0, None, None) for name in ("1", "2")}
+    for name, engine in engines.items():
+        assert engine.join(str(directory), _hot.unit_of(name)) is None
+    asked, answered = os.pipe(), os.pipe()
+
+    def child() -> bool:
+        with tailwatch.stream() as stream:
+            watch.core.renew()
+            stream.token()
+            stream.token()
+            os.write(asked[1], b"x")
+            os.read(answered[0], 1)
+            stream.token()
+            return watch.company.joined and stream.overlap_ns == 0
+
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if child() else 1)
+    os.read(asked[0], 1)
+    engines["2"].policy_begin()
+    time.sleep(0.002)
+    engines["2"].policy_end()
+    os.write(answered[1], b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    for each in (*asked, *answered):
+        os.close(each)
+
+
 def test_a_fork_child_that_starts_to_serve_does_not_say_it_is_alone(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

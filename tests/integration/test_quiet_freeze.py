@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tailwatch
+from tailwatch import _hot
 
 ENGINE = """
 import json, sys
@@ -20,7 +24,8 @@ import tailwatch
 watch = tailwatch.install(role="engine", dir=sys.argv[1], gc="freeze")
 print(json.dumps(watch.company.joined), flush=True)
 for line in sys.stdin:
-    watch.company.renew()
+    if line.strip() != "check only":
+        watch.company.renew()
     watch._check_gc()
     done = watch.gc.state.done
     print(json.dumps({"done": [each.reason for each in done], "load": watch.core.load()}), flush=True)
@@ -39,10 +44,10 @@ class Engine:
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
-    def look(self) -> dict[str, Any]:
+    def look(self, what: str = "look") -> dict[str, Any]:
         """What it has frozen, and why; requests in flight and ever opened, as it sees them."""
         assert self.process.stdin is not None
-        self.process.stdin.write("look\n")
+        self.process.stdin.write(f"{what}\n")
         self.process.stdin.flush()
         answer: dict[str, Any] = self._read()
         return answer
@@ -104,3 +109,76 @@ os.kill(os.getpid(), signal.SIGKILL)
     subprocess.run([sys.executable, "-c", killed, str(tmp_path / "group")], check=False)
     assert engine.sees(lambda seen: bool(seen["load"] == [0, 1]))
     engine.sees(lambda seen: bool(seen["done"] == ["first idle moment"]))
+
+
+SERVED = """
+import sys
+import tailwatch
+tailwatch.install(role="api", dir=sys.argv[1], gc="observe")
+for _ in range(40):
+    with tailwatch.stream(model="m") as stream:
+        stream.token()
+"""
+
+
+def serve(directory: Path) -> None:
+    """40 requests of a process that ends then."""
+    subprocess.run([sys.executable, "-c", SERVED, str(directory)], check=True)
+
+
+def test_what_the_group_served_before_it_came_warms_no_engine(tmp_path: Path) -> None:
+    """One that is started again would freeze, for good, before it has loaded its model."""
+    serve(tmp_path / "group")
+    engine = Engine(tmp_path / "group")
+    try:
+        for _ in range(3):
+            seen = engine.look()
+            assert (seen["load"], seen["done"]) == ([0, 40], [])
+        serve(tmp_path / "group")
+        engine.sees(lambda seen: bool(seen["done"] == ["first idle moment"]))
+    finally:
+        engine.process.kill()
+        engine.process.communicate()
+
+
+STREAMING = """
+import sys
+import tailwatch
+tailwatch.install(role="api", dir=sys.argv[1], gc="observe")
+with tailwatch.stream(model="m") as stream:
+    stream.token()
+    print("streams", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_stream_of_a_process_that_has_just_come_is_in_flight(engine: Engine, tmp_path: Path) -> None:
+    """An engine looks around once more before it freezes: it has not seen that one yet."""
+    assert engine.sees(lambda seen: True)["done"] == []
+    serve(tmp_path / "group")
+    command = [sys.executable, "-c", STREAMING, str(tmp_path / "group")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as late:
+        assert late.stdout is not None and late.stdout.readline() == "streams\n"
+        assert engine.look("check only") == {"done": [], "load": [1, 41]}
+
+
+def test_streams_of_a_process_that_left_are_not_in_flight(tmp_path: Path) -> None:
+    """What it left is not folded while another holds the lock, and it lives on: nobody waits for its streams."""
+    watch = tailwatch.install(role="engine", dir=str(tmp_path), gc="observe")
+    left = _hot.Core("api", 1, (0, 0, 0, 0, 0), 0, None, None)
+    while True:
+        with suppress(BlockingIOError):  # the daemon joins or folds
+            assert left.join(str(tmp_path), 0) is None
+            break
+    stream = left.stream("m", "r", None, "", "")
+    watch.company.renew()
+    assert watch.core.load() == (1, 1)
+    held = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        left.leave()
+        assert watch.company.load()[0] == 0
+    finally:
+        os.close(held)
+        stream.close()
+        tailwatch.uninstall()

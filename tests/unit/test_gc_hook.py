@@ -642,6 +642,27 @@ def test_a_late_first_idle_moment_is_the_warm_up_too(recorded: Recorded, core: _
     assert not recorded.waiting
 
 
+def test_a_freeze_that_outlives_its_hook_freezes_nothing(core: _hot.Core, patch: pytest.MonkeyPatch) -> None:
+    """It runs on the daemon's thread in an engine: uninstall() may come while it still collects, and waits for so long
+    only."""
+    hook = GCHook(core, "freeze")
+    hook.attach()
+    patch.setattr(gc, "collect", lambda: len(hook.detach()))
+    hook.on_idle(WARM_REQUESTS)
+    assert gc.get_freeze_count() < 1000
+
+
+def test_an_app_that_comes_later_has_its_own_start_up(recorded: Recorded, core: _hot.Core) -> None:
+    """What was frozen before, while other processes of the group served, was not yet what it loads."""
+    recorded.on_idle(WARM_REQUESTS)
+    assert not recorded.waiting
+    recorded.start_over()
+    recorded.on_startup()
+    stamp_requests(core, WARM_REQUESTS)
+    recorded.on_idle()
+    assert recorded.reasons == ["first idle moment", "start-up", "warm-up"]
+
+
 def test_it_is_waited_for_until_the_last_freeze_is_over(core: _hot.Core) -> None:
     """Another thread may look in the middle of it: a collection runs finalizers, and they hand over the GIL."""
     hook = GCHook(core, "freeze")

@@ -229,3 +229,20 @@ def test_asking_for_the_choices_imports_no_encoder() -> None:
     """Every install() asks: the encoders, and what they need, stay with those who use them."""
     code = "import sys, tailwatch.servers as s; s.choices(); sys.exit('tailwatch.sse.accelerate' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0
+
+
+def test_what_another_thread_wraps_meanwhile_is_left_to_it(client: Any, routing: Callable[..., Routing]) -> None:
+    """The daemon and the start of the app may sweep at the same time: neither raises."""
+    one = routing(lambda: None)
+
+    class Taken(list[Choice]):
+        """The other thread takes each of them between the look and the wrap."""
+
+        def remove(self, choice: Choice) -> None:
+            super().remove(choice)
+            super().remove(choice)
+
+    one._waiting = Taken(one._waiting)
+    one.sweep()
+    assert one.names == ()
+    assert one._waiting == []
