@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ORDER = ("stamp", "send", "request", "gc_callback", "scrape", "step", "memory", "sse", "accelerate", "sse_server", "group")
+ORDER = (
+    *("stamp", "send", "request", "gc_callback", "scrape", "step"),
+    *("memory", "sse", "accelerate", "sse_server", "group"),
+)
 RESULTS = Path(__file__).with_name("results")
 
 
