@@ -109,8 +109,7 @@ class Company:
             return snapshots.take([self._core.address, *self._core.members()])
 
     def load(self) -> tuple[int, int]:
-        """Requests in flight in the whole group now, and those opened since this process joined it: what was before says
-        nothing of how warm it is."""
+        """Requests of the whole group: in flight now, and opened since this process joined it."""
         with self._lock:
             if self.joined:
                 self._look()
