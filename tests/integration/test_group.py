@@ -285,7 +285,10 @@ def test_the_steps_of_a_fork_child_are_its_groups(directory: Path, how: str) -> 
 def test_a_fork_child_serves_its_parents_engine(directory: Path) -> None:
     """Already with its first stream: pauses of another engine are not charged to that one."""
     watch = tailwatch.install(role="api", dir=str(directory), gc="observe", engine="1")
-    engines = {name: _hot.Core("engine", 1, (0, 0, 0, 0, 0), 0, None, None) for name in ("1", "2")}
+    engines = {
+        name: _hot.Core("engine", 1, (0, 0, 0, 0, 0), 0, lambda scope: "", lambda sent, stream: sent)
+        for name in ("1", "2")
+    }
     for name, engine in engines.items():
         assert engine.join(str(directory), _hot.unit_of(name)) is None
     asked, answered = os.pipe(), os.pipe()

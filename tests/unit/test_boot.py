@@ -551,6 +551,7 @@ def told_by(role: str, engine: str = "") -> tuple[int, int]:
     """What a process of this role tells its group that it works for, and the engine of its own streams."""
     told: list[int] = []
     core: Any = SimpleNamespace(joined=False, leave=lambda: None, renew=lambda: None, set_serves=told.append)
+    core.set_unit, core.load = lambda unit: None, lambda: (0, 0)
     core.join = lambda directory, unit: told.append(unit)
     Company(core, "/group", pytest.fail, engine).enter(role)
     serves, unit = told
