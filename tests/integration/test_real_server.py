@@ -1,0 +1,39 @@
+"""A real server of several processes, under ``tailwatch run``: tests/servers/prove.py with the one that is cheap."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("litserve", reason="pip install litserve")
+
+PROVE = Path(__file__).parents[1] / "servers" / "prove.py"
+DEADLINE_SECONDS = 300
+
+
+def free_port() -> int:
+    """A port that nobody listened on a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_each_process_of_litserve_is_charged_what_it_cost(tmp_path: Path) -> None:
+    """A collection of 10^6 objects in its API, engine, manager and main process in turn: what is reported is what
+    independent logs say, token for token; what delays nobody is charged to nobody."""
+    file = tmp_path / "servers.json"
+    command = [sys.executable, str(PROVE), "litserve", "--venv", sys.prefix, "--port", str(free_port())]
+    done = subprocess.run(
+        [*command, "--log", str(tmp_path / "log"), "--json", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(file.read_text())["servers"]["litserve"]
+    assert sorted(each["process"] for each in found["planted"]) == ["api-0", "engine-0", "main-0", "manager-0"]
+    assert found["failed"] == []
