@@ -100,6 +100,7 @@ class Watch:
             self._port_is_taken,
         )
         self._said_alone = self._port_is_the_environments = False
+        self._inherited = False  # the app came with a fork: whether this child serves it is not known
         self._daemon = Daemon(
             [
                 Task(self._pause_log.drain, 0.25),
@@ -237,6 +238,7 @@ class Watch:
         attached = asgi.attach(app, self._hook(), wrap=wrap)
         if attached not in self._attached():
             self._apps = [weakref.ref(each) for each in (*self._attached(), attached)]
+        self._inherited = False
         if self.app is None:
             self.app = attached.app
             self.take_role(_ROLE_WITH_APP)
@@ -316,6 +318,7 @@ class Watch:
         self.steps.after_fork()
         self.history = snapshots.History()
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
+        self._inherited = self.app is not None
         self._daemon.forget()
         self.exposition.after_fork()
         self.port.after_fork()
@@ -365,9 +368,14 @@ class Watch:
     def _attached(self) -> list[asgi.Attached]:
         return [attached for each in self._apps if (attached := each()) is not None]
 
+    @property
+    def _serves(self) -> bool:
+        """Whether it has an app of its own."""
+        return bool(self._apps) and not self._inherited
+
     def _settle_role(self) -> None:
         """Servers name their processes late."""
-        if self.app is None and not self.core.opened and (role := role_of_process()) is not None:
+        if not self._serves and not self.core.opened and (role := role_of_process()) is not None:
             self.take_role(role)
 
     def _on_startup(self) -> None:
@@ -429,7 +437,7 @@ class Watch:
         """A process without streams of its own, such as an engine, asks its group whether any is in flight. Returns how
         many requests it has worked for."""
         opened = self.core.opened
-        if opened or self._apps or not self.gc.waiting:
+        if opened or self._serves or not self.gc.waiting:
             return opened
         in_flight, opened = self.company.load()
         if opened and not in_flight:

@@ -53,10 +53,12 @@ PyObject *core_members(PyObject *op, PyObject *unused) {
     return list;
 }
 
-/* Who was killed, or left, has streams in flight for ever. */
+/* Who was killed, or left, has streams in flight for ever. Who lives in another pid namespace cannot be told. */
 static uint64_t in_flight_of(const tw_segment *segment) {
     const uint64_t in_flight = tw_load(&segment->in_flight);
-    return in_flight == 0 || !tw_segment_lives(segment) ? 0 : in_flight;
+    if (in_flight == 0 || tw_load(&segment->header.ended) != 0) return 0;
+    const bool elsewhere = tw_load(&segment->header.pid_namespace) != tw_process_namespace();
+    return elsewhere || tw_segment_lives(segment) ? in_flight : 0;
 }
 
 /* load() -> (in_flight, opened): requests of this process and the others of its group, as of the last renew(). */

@@ -18,10 +18,12 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from starlette.applications import Starlette
 
 import tailwatch
 from tailwatch import _hot, snapshots
@@ -753,3 +755,28 @@ def test_doctor_reads_a_dead_group(
     assert main_of("doctor", "--dir", str(directory)) == 0
     assert "no requests yet" in capsys.readouterr().out
     assert sorted(path.name for path in directory.iterdir()) == before
+
+
+def test_a_forked_engine_of_an_app_s_process_is_an_engine(directory: Path) -> None:
+    """Its name says so, though the app came with the fork; a forked worker that serves it stays what it was."""
+    watch = tailwatch.install(Starlette(), dir=str(directory), gc="observe")
+    context = get_context("fork")
+
+    def role_as(name: str) -> str:
+        ours, theirs = context.Pipe()
+        child = context.Process(target=settle, args=(watch, theirs), name=name)
+        child.start()
+        role: str = ours.recv()
+        child.join(30)
+        return role
+
+    try:
+        assert role_as("engine") == "engine"
+        assert role_as("Process-1") == "api"
+    finally:
+        tailwatch.uninstall()
+
+
+def settle(watch: tailwatch.Watch, answer: Any) -> None:
+    watch._settle_role()
+    answer.send(watch.config.role)

@@ -68,6 +68,28 @@ print(json.dumps({"why": why, "joined": late.joined, "alone": alone.labels, "lab
 """
 
 
+MANY_DEAD = """
+import glob, signal
+living = core("api")
+assert living.join(directory, 0) is None
+with open(os.path.join(os.path.dirname(directory), "others"), "wb") as file:
+    os.posix_fallocate(file.fileno(), 0, free() - (8 << 20))
+for _ in range(40):
+    pid = os.fork()
+    if pid == 0:
+        one = core("worker")
+        one.join(directory, 0)
+        stamp(one, "known")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+dead = len(glob.glob(directory + "/*.seg")) - 1
+while living.fold():
+    pass
+print(json.dumps({"dead": dead, "left": len(glob.glob(directory + "/*.seg")) - 1,
+    "requests": snapshots.take_directory(directory).opened, "why": core("engine").join(directory, 1)}))
+"""
+
+
 def on_a_small_tmpfs(tmp_path: Path, program: str) -> dict[str, Any]:
     """What a program prints whose group's directory is on a tmpfs of 64 MB."""
     place = tmp_path / "shm"
@@ -104,3 +126,10 @@ def test_a_full_tmpfs_is_said_and_kills_nobody(tmp_path: Path) -> None:
     assert found["labels"] == [["known", "/"], ["other", "other"]]
     assert found["overflow"] == 1
     assert found["later"] == [["known", "/"], ["new", "/"], ["other", "other"]]
+
+
+def test_many_dead_on_a_small_tmpfs_can_be_folded(tmp_path: Path) -> None:
+    """Members leave room for a tombstone: else the dead would keep a full file system full, and nobody could join."""
+    found = on_a_small_tmpfs(tmp_path, MANY_DEAD)
+    assert 3 <= found["dead"] < 40
+    assert (found["left"], found["requests"], found["why"]) == (0, found["dead"], None)

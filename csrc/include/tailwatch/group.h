@@ -28,6 +28,7 @@ extern "C" {
 #define TW_GROUP_MAGIC UINT64_C(0x3150554f52475754) /* "TWGROUP1" */
 #define TW_GROUP_VERSION 2
 #define TW_GROUP_LINES 255
+#define TW_GROUP_ROOM (2U << 20) /* bytes that members leave free in the file system, so that the dead can be folded */
 #define TW_GROUP_NAME 80 /* of a segment's file, NUL included */
 
 /* One process, on a cache line of its own: its pauses are looked for at every token of the others. */
