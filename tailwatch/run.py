@@ -57,7 +57,8 @@ _FROM_THE_TERMINAL = 0x80  # SI_KERNEL: Ctrl-C reached the whole foreground proc
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options and the command itself."""
     for name in OFFERED:
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=argparse.SUPPRESS)
+        spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))  # as install() calls it, too
+        parser.add_argument(*spellings, dest=name, metavar="VALUE", help=argparse.SUPPRESS)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ARGS", help="what to run, and watch")
 
 

@@ -80,6 +80,13 @@ def test_options_become_variables() -> None:
     assert not os.path.exists(directory)
 
 
+def test_options_may_be_written_as_install_calls_them() -> None:
+    """With underscores, as the help and the README name them, as well as with hyphens."""
+    code = "import os; print(os.environ['TAILWATCH_SLOW_MS'])"
+    done = [python(code, option) for option in ("--slow_ms=5", "--slow-ms=5")]
+    assert [(each.returncode, each.stdout) for each in done] == [(0, "5\n")] * 2
+
+
 def test_a_directory_of_the_callers_stays(tmp_path: Path) -> None:
     """One that --dir names is the caller's: nothing of it is removed."""
     directory = tmp_path / "group"
