@@ -52,7 +52,8 @@ def engines(directory: str, count: int) -> Iterator[None]:
     """Real processes that joined the group; they do nothing, as an engine between two pauses."""
     command = [sys.executable, "-c", ENGINE, directory]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    started = [subprocess.Popen(command, **pipes) for _ in range(count)]
+    # Not here: with -c the first place to import from is where one stands, and the source tree has no compiled modules.
+    started = [subprocess.Popen(command, cwd=tempfile.gettempdir(), **pipes) for _ in range(count)]
     try:
         assert all(process.stdout and process.stdout.readline() == "True\n" for process in started)
         yield

@@ -194,6 +194,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
     theirs.close()
     grow_heap(app.state.heap)
     app.state.client = Client(ours, itertools.count(), {})
+    app.state.engine = ours
     asyncio.get_running_loop().add_reader(ours.fileno(), app.state.client.listen)
     yield
     asyncio.get_running_loop().remove_reader(ours.fileno())
@@ -213,7 +214,11 @@ def main() -> None:
     ]
     app = Starlette(routes=routes, lifespan=lifespan)
     app.state.heap = options.heap
-    uvicorn.run(app, host="127.0.0.1", port=options.port)
+    try:
+        uvicorn.run(app, host="127.0.0.1", port=options.port)
+    finally:  # interrupted as it starts, uvicorn ends without the rest of the lifespan: the engine ends with its pipe
+        if hasattr(app.state, "engine"):
+            app.state.engine.close()
 
 
 if __name__ == "__main__":

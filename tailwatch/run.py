@@ -10,31 +10,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import shlex
 import shutil
 import signal
-import stat
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tailwatch import support
 from tailwatch.config import OPTIONS, Config, variable_of
 from tailwatch.errors import OptionError, TailwatchError, UnsupportedError
+from tailwatch.unnamed import IN_MEMORY, LAUNCHER, PREFIX, sweep
 
-IN_MEMORY = "/dev/shm"
 NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128  # the exit statuses of a shell
 STARTUP = Path(__file__).parent / "doors" / "startup"
 
-PREFIX = "tailwatch-run-"  # of directories that we make; those that a caller names are the caller's
-_MADE = re.compile(PREFIX + "[a-z0-9_]{8}")
-_SEGMENT = re.compile(r"(\d+)-(\d+).*\.seg")
-_LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id says nothing
-_NOT_MEMBERS = re.compile(rf"page|port-[0-9]+|{_LAUNCHER}|fold\.tmp|.+\.gone")  # what group.h names, and ours
-_ABANDONED_SECONDS = 3600.0  # a directory in which nobody has written anything for so long
 
 OFFERED = tuple(name for name in OPTIONS if name != "role")  # each process has its own
 # By name: other systems, where the package is imported too, do not have all of them.
@@ -121,12 +112,11 @@ def _make_directory(stack: contextlib.ExitStack) -> str:
     """A directory that is there, and known to be in use, until the stack is closed; "" where none can be made."""
     import fcntl  # not on every system on which this module is imported
 
-    with contextlib.suppress(OSError):  # then nobody knows what may go
-        _sweep()
+    sweep()
     try:
         directory = tempfile.mkdtemp(prefix=PREFIX, dir=IN_MEMORY)
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        lock = os.open(os.path.join(directory, _LAUNCHER), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        lock = os.open(os.path.join(directory, LAUNCHER), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         stack.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return directory
@@ -135,66 +125,6 @@ def _make_directory(stack: contextlib.ExitStack) -> str:
         reason = f"{IN_MEMORY} cannot be written to ({error.strerror})"
         _say(f"{reason}: each process speaks for itself alone; --dir names another place")
         return ""
-
-
-def _sweep() -> None:
-    """Remove the directories of launchers that were killed, once nobody is left in them."""
-    if _start_of(os.getpid()) is None:  # without /proc nobody seems to live
-        return
-    with os.scandir(IN_MEMORY) as entries:
-        made = [entry.path for entry in entries if _MADE.fullmatch(entry.name)]
-    for path in made:
-        with contextlib.suppress(OSError):  # it went, or it is no directory
-            if _is_left(path):
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_left(path: str) -> bool:
-    """Whether a directory is our own, holds what a group leaves there and nothing else, and nobody lives in it.
-
-    Raises:
-        OSError: it cannot be read, or it is a link.
-    """
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        found = os.fstat(directory)
-        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != stat.S_IRWXU:
-            return False
-        names = os.listdir(directory)
-        members = [_SEGMENT.fullmatch(name) for name in names if not _NOT_MEMBERS.fullmatch(name)]
-        if not members and time.time() - found.st_mtime < _ABANDONED_SECONDS:
-            return False
-        if not all(member and _start_of(int(member[1])) != int(member[2]) for member in members):
-            return False
-        return _LAUNCHER not in names or not _is_locked(_LAUNCHER, directory)
-    finally:
-        os.close(directory)
-
-
-def _is_locked(name: str, directory: int) -> bool:
-    import fcntl
-
-    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-
-
-def _start_of(pid: int) -> int | None:
-    """When a process began, in clock ticks since the boot; None where there is none.
-
-    Raises:
-        OSError: it cannot be told.
-    """
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])  # the 22nd field; the second may hold spaces
-    except (FileNotFoundError, ProcessLookupError):
-        return None
 
 
 def _sum_up(directory: str) -> None:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from multiprocessing import parent_process
 from typing import Any, SupportsIndex, cast
 
-from tailwatch import _hot, servers, snapshots
+from tailwatch import _hot, servers, snapshots, unnamed
 from tailwatch.company import Company
 from tailwatch.config import Config, variable_of
 from tailwatch.daemon import Daemon, Task
@@ -114,6 +114,7 @@ class Watch:
                 Task(self._follow_routing, 1.0),
                 Task(self.port.turn, 1.0),
                 Task(self._remember, 5.0),
+                Task(unnamed.sweep, 600.0),
             ],
             lambda: self.core.count_error(_ERROR_DAEMON),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from tailwatch_boot import apps, processes
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _TRUE = ("1", "true", "yes", "on")
+_GROUP = "TAILWATCH_DIR"
+_IN_MEMORY = "/dev/shm"
 _current: Doors | None = None
 
 
@@ -88,7 +91,23 @@ class Doors:
         if parent() is not None:
             self._watch_process()
 
+    def _gather(self) -> None:
+        """A server's processes are a group, also where nobody has named one: those that it starts find it in their
+        environment. Its directory is made by the first that joins."""
+        if _GROUP in os.environ or self._refusal is not None or not processes.may_serve():
+            return
+        if sys.platform != "linux" or not os.access(_IN_MEMORY, os.W_OK):
+            return
+        path = os.environ[_GROUP] = f"{_IN_MEMORY}/tailwatch-run-{os.urandom(4).hex()}"
+
+        def undo() -> None:
+            if os.environ.get(_GROUP) == path:
+                del os.environ[_GROUP]
+
+        self._undo.append(undo)
+
     def _at_server(self, module: ModuleType) -> None:
+        self._gather()
         try:
             self._undo.append(apps.DOORS[module.__name__](module, self))
         except Exception as error:
@@ -97,6 +116,7 @@ class Doors:
     def _at_marker(self, module: ModuleType) -> None:
         if not processes.is_helper():
             self._waiting.forget(processes.MARKERS)
+            self._gather()
             self._watch_process()
 
     def _at_forking(self, module: ModuleType) -> None:

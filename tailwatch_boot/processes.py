@@ -43,6 +43,11 @@ def is_helper() -> bool:
     return kind != "script" or script.rpartition("/")[2] in _HELPER_SCRIPTS or script.endswith(_HELPER_PATHS)
 
 
+def may_serve() -> bool:
+    """Whether that command is one that serves, or starts what does."""
+    return not is_helper() or command()[1].replace("\\", "/").rpartition("/")[2] in _SERVERS
+
+
 def command(arguments: Any = None) -> tuple[str, str]:
     """What this interpreter was told to run: ("-c", code), ("-m", module), ("script", path), or ("", "") where it was
     told nothing, or does not say (before Python 3.10)."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tailwatch import snapshots
 from tailwatch.config import variable_of
 from tailwatch.errors import TailwatchError
-from tailwatch.run import IN_MEMORY, PREFIX
+from tailwatch.unnamed import IN_MEMORY, PREFIX
 
 _NONE = (
     f"no group of yours was found under {IN_MEMORY}: start the server with `tailwatch run -- CMD`, "

@@ -620,16 +620,7 @@ def test_each_of_several_workers_gives_the_same_answer(directory: Path, tmp_path
         command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "TAILWATCH_DIR": str(directory)}
     )
     try:
-        assert server.stderr is not None
-        address = ""
-        started = 0
-        while started < 2:
-            line = server.stderr.readline()
-            assert line, "the server ended"
-            if "running on" in line:
-                address = line.split("running on ")[1].split()[0]
-            started += "startup complete" in line
-        wait_until_it_listens(address)
+        address = two_workers(server)
         for _ in range(requests):
             post = urllib.request.Request(f"{address}/v1/completions", b"{}", {"connection": "close"})
             with urllib.request.urlopen(post, timeout=30) as response:
@@ -655,6 +646,55 @@ def wait_until_it_listens(address: str) -> None:
         except ConnectionRefusedError:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+def test_the_boot_file_makes_a_group_of_a_server(tmp_path: Path) -> None:
+    """TAILWATCH=1 and nothing else: uvicorn's workers find the directory that their parent has named."""
+    lines = WORKER.splitlines()
+    (tmp_path / "served.py").write_text("\n".join(line for line in lines if "tailwatch" not in line))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TAILWATCH")}
+    environment |= {"TAILWATCH": "1", "TAILWATCH_GC": "observe"}
+    command = [sys.executable, "-m", "uvicorn", "served:app", "--workers", "2", "--port", "0"]
+    server = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment)
+    group = ""
+    try:
+        address = two_workers(server)
+        group = named_by_a_child(server.pid)
+        assert Path(group).parent == Path("/dev/shm")
+        for _ in range(20):
+            post = urllib.request.Request(f"{address}/v1/completions", b"{}", {"connection": "close"})
+            with urllib.request.urlopen(post, timeout=30) as response:
+                assert response.read().endswith(b"[DONE]\n\n")
+        counted = 'tailwatch_output_tokens_total{model_name="m",route="/v1/completions"}'
+        assert {scrape(address)[counted] for _ in range(8)} == {"100"}
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.communicate()
+        shutil.rmtree(group or tmp_path)
+
+
+def two_workers(server: subprocess.Popen[str]) -> str:
+    """Where they serve, once both do."""
+    assert server.stderr is not None
+    address, started = "", 0
+    while started < 2:
+        line = server.stderr.readline()
+        assert line, "the server ended"
+        if "running on" in line:
+            address = line.split("running on ")[1].split()[0]
+        started += "startup complete" in line
+    wait_until_it_listens(address)
+    return address
+
+
+def named_by_a_child(pid: int) -> str:
+    """TAILWATCH_DIR in the environment that a child of the process was started with."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for child in children:
+        for line in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            if line.startswith(b"TAILWATCH_DIR="):
+                return line.partition(b"=")[2].decode()
+    raise AssertionError("no child of it was given a directory")
 
 
 def scrape(address: str) -> dict[str, str]:

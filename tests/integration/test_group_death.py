@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import tailwatch
-from tailwatch import _hot, run, snapshots
+from tailwatch import _hot, snapshots, unnamed
 
 MEMBER = """
 import gc, json, os, sys
@@ -232,11 +232,11 @@ def test_the_sweep_knows_tombstones(tmp_path: Path, start: Callable[[str], Membe
     start("engine").kill()
     until_folded(watch, directory, [os.getpid()])
     (directory / "fold.tmp").touch(mode=0o600)
-    assert not run._is_left(str(directory))  # we live in it
+    assert not unnamed._is_left(str(directory))  # we live in it
     tailwatch.uninstall()
     member = start("api")
     os.kill(member.pid, signal.SIGKILL)
     member.kill()
-    assert run._is_left(str(directory))
+    assert unnamed._is_left(str(directory))
     (directory / "notes.txt").touch()
-    assert not run._is_left(str(directory))
+    assert not unnamed._is_left(str(directory))

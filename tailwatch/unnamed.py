@@ -1,0 +1,81 @@
+"""Directories of groups that nobody named: made under /dev/shm, and removed once nobody is left in them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+import time
+
+IN_MEMORY = "/dev/shm"
+PREFIX = "tailwatch-run-"  # of directories that we make; those that a caller names are the caller's
+_MADE = re.compile(PREFIX + "[a-z0-9_]{8}")
+_SEGMENT = re.compile(r"(\d+)-(\d+).*\.seg")
+LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id says nothing
+_NOT_MEMBERS = re.compile(rf"page|port-[0-9]+|{LAUNCHER}|fold\.tmp|.+\.gone")  # what group.h names, and ours
+_ABANDONED_SECONDS = 3600.0  # a directory in which nobody has written anything for so long
+
+
+def sweep() -> None:
+    """Remove those that nobody is left in: of launchers that were killed, and of servers that ended."""
+    try:
+        if _start_of(os.getpid()) is None:  # without /proc nobody seems to live
+            return
+        with os.scandir(IN_MEMORY) as entries:
+            made = [entry.path for entry in entries if _MADE.fullmatch(entry.name)]
+    except OSError:
+        return
+    for path in made:
+        with contextlib.suppress(OSError):  # it went, or it is no directory
+            if _is_left(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_left(path: str) -> bool:
+    """Whether a directory is our own, holds what a group leaves there and nothing else, and nobody lives in it.
+
+    Raises:
+        OSError: it cannot be read, or it is a link.
+    """
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(directory)
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != stat.S_IRWXU:
+            return False
+        names = os.listdir(directory)
+        members = [_SEGMENT.fullmatch(name) for name in names if not _NOT_MEMBERS.fullmatch(name)]
+        if not members and time.time() - found.st_mtime < _ABANDONED_SECONDS:
+            return False
+        if not all(member and _start_of(int(member[1])) != int(member[2]) for member in members):
+            return False
+        return LAUNCHER not in names or not _is_locked(LAUNCHER, directory)
+    finally:
+        os.close(directory)
+
+
+def _is_locked(name: str, directory: int) -> bool:
+    import fcntl
+
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+
+
+def _start_of(pid: int) -> int | None:
+    """When a process began, in clock ticks since the boot; None where there is none.
+
+    Raises:
+        OSError: it cannot be told.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])  # the 22nd field; the second may hold spaces
+    except (FileNotFoundError, ProcessLookupError):
+        return None
