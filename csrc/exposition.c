@@ -631,9 +631,9 @@ static const family FAMILIES[] = {
     {"tailwatch_gc_uncollectable_objects", COUNTER, process_gc_totals, TOTALS(uncollectable),
      "Objects that collections found and could not free."},
     {"tailwatch_stream_overlap_seconds", COUNTER, stream_seconds, LOST(overlap_ns),
-     "Stream time (summed over streams) that coincided with pauses of at least 50 us: an upper bound of their blame."},
+     "Stream time (summed over streams) that coincided with pauses of at least 50 us, by the role of who paused: an upper bound of their blame."},
     {"tailwatch_stream_late_seconds", COUNTER, stream_seconds, LOST(late_ns),
-     "Stream time (summed over streams) that pauses cost beyond each stream's typical gap: an estimate."},
+     "Stream time (summed over streams) that pauses cost beyond each stream's typical gap, by the role of who paused: an estimate."},
     {"tailwatch_arrivals", COUNTER, arrivals, 0, "Requests by where their arrival time came from."},
     {"tailwatch_dropped_events", COUNTER, drops, 0, "What could not be kept or measured."},
     {"tailwatch_label_overflow", COUNTER, snapshot_count, SNAPSHOT(label_overflow),
@@ -656,12 +656,12 @@ static const family STEP_FAMILIES[] = {
     {"tailwatch_step_host_gap_seconds", HISTOGRAM, step_histogram, TW_STEP_GAP,
      "From the end of a step to the begin of the next, where that end left requests with work to do."},
     {"tailwatch_step_unknown_gap_seconds", COUNTER, step_totals, STEP(unknown_ns),
-     "Time before steps, after an end of which it is not known whether it left work: idle, host gap or hidden."},
+     "Time between steps of which nobody said whether work was waiting (no waiting=): idle or a host gap."},
     {"tailwatch_step_requests", COUNTER, step_totals, STEP(batch), "Requests in the steps' batches, summed over the steps."},
     {"tailwatch_step_overlap_seconds", COUNTER, step_seconds, STEP(overlap_ns),
      "Time of steps, and of host gaps, that coincided with the process's pauses of at least 50 us: an upper bound of their blame."},
     {"tailwatch_step_request_overlap_seconds", COUNTER, step_seconds, STEP(request_ns),
-     "The same times the requests in the step's batch, or left waiting at the gap: an upper bound."},
+     "tailwatch_step_overlap_seconds_total times the requests in the batch, or left waiting at the gap: an upper bound."},
 };
 
 static void prepare(renderer *r) {

@@ -29,6 +29,7 @@ from tailwatch.diagnosis import (
 )
 from tailwatch.errors import TailwatchError, UnsupportedError
 from tailwatch.top import arguments as top_arguments
+from tailwatch.top import groups
 from tailwatch.version import VERSION
 
 if TYPE_CHECKING:
@@ -77,14 +78,16 @@ def _add_demo(commands: Any) -> None:
 def _add_doctor(commands: Any) -> None:
     about = "say what a running server's numbers, or a saved snapshot, show, and what mends it"
     command = commands.add_parser("doctor", help=about, description=about, epilog=f"To get a FILE, {_SAVE}.")
-    whose = command.add_mutually_exclusive_group(required=True)
+    whose = command.add_mutually_exclusive_group()
     whose.add_argument(
         "file",
         nargs="?",
         metavar="URL|FILE",
         help="of a server on this machine; or a snapshot as JSON, '-' for standard input",
     )
-    whose.add_argument("--dir", metavar="DIR", help="of a group of processes, running or dead, instead")
+    whose.add_argument(
+        "--dir", metavar="DIR", help="of a group of processes, running or dead; by default the one that is found"
+    )
     command.add_argument("--slow", action="store_true", help="also list the slow gaps, one a line, the newest first")
     command.add_argument("--json", type=Path, metavar="FILE", help="write what was printed")
     command.set_defaults(run=_doctor)
@@ -156,8 +159,9 @@ def _explained(whose: str) -> Iterator[None]:
 
 
 def _doctor(parsed: argparse.Namespace) -> int:
+    directory = parsed.dir if parsed.file is not None or parsed.dir is not None else groups.find(os.environ)
     with _explained(parsed.file):
-        snapshot, context = _of_group(parsed.dir) if parsed.dir is not None else _load(_read(parsed.file))
+        snapshot, context = _of_group(directory) if directory is not None else _load(_read(parsed.file))
     report = _report(snapshot, context, parsed.slow)
     try:
         _print_report(report)

@@ -14,6 +14,7 @@ import pytest
 
 import tailwatch
 from tailwatch import cli
+from tailwatch.errors import TailwatchError
 
 
 def histogram(count: int = 0, p99: float = 0.02) -> dict[str, Any]:
@@ -163,7 +164,6 @@ def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     [
         (),
         ("dokter",),
-        ("doctor",),
         ("doctor", "a", "b"),
         ("doctor", "a", "--dir", "b"),
         ("doctor", "a", "--fast"),
@@ -217,3 +217,16 @@ def test_as_a_module(write: Any, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("p99 ITL 183 ms; up to 163 ms of it is generation 2, in the server; ")
+
+
+def test_the_doctor_finds_the_group_by_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As top does: the one that the environment names, or that is there; without any it says what to do."""
+    monkeypatch.setenv("TAILWATCH_DIR", "/nowhere/at/all")
+    assert cli.main(["doctor"]) != 0
+    assert "/nowhere/at/all" in capsys.readouterr().err
+    monkeypatch.delenv("TAILWATCH_DIR")
+    monkeypatch.setattr(cli.groups, "find", lambda environment: (_ for _ in ()).throw(TailwatchError("start one")))
+    assert cli.main(["doctor"]) != 0
+    assert "start one" in capsys.readouterr().err
