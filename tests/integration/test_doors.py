@@ -158,6 +158,8 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
             named = {"fd": listener.fileno(), "port": listener.getsockname()[1]}
             full = [*(python or [sys.executable]), *(part.format(**named) for part in command)]
             errors = tmp_path / f"errors{len(servers)}"
+            if "TAILWATCH" in variables:  # else they would leave a directory under /dev/shm
+                variables.setdefault("TAILWATCH_DIR", str(tmp_path / "group"))
             servers.append(Server(full, listener, errors, environment(**variables)))
             return servers[-1]
 

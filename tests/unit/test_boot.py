@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -511,6 +512,36 @@ def test_a_manager_s_process_is_no_worker() -> None:
         role = manager.role()._getvalue()  # type: ignore[attr-defined]
     assert role == "manager"
     assert not roles.delays_streams(role)
+
+
+def test_a_server_s_processes_are_a_group(tmp_path: Path) -> None:
+    """Whoever imports a server names a directory for its children; closing the doors takes that back. What a tool
+    imports, a directory that was named, and no TAILWATCH=1 change nothing."""
+    script = tmp_path / "serving.py"
+    script.write_text("""
+import json, os, sys
+import tailwatch_boot
+tailwatch_boot.boot()
+import uvicorn.config
+named = os.environ.get("TAILWATCH_DIR")
+from tailwatch_boot.doors import current
+if current(): current().close()
+print(json.dumps([named, os.environ.get("TAILWATCH_DIR")]))
+""")
+
+    def names(*command: str, **variables: str) -> list[str | None]:
+        done = subprocess.run(
+            [sys.executable, *command], env=environment(**variables), capture_output=True, text=True, check=True
+        )
+        found: list[str | None] = json.loads(done.stdout)
+        return found
+
+    named, after = names(str(script), TAILWATCH="1")
+    assert named is not None and re.fullmatch("/dev/shm/tailwatch-run-[0-9a-f]{8}", named) and after is None
+    assert not os.path.exists(named)  # it is made by who joins
+    assert names(str(script), TAILWATCH="1", TAILWATCH_DIR="/here") == ["/here", "/here"]
+    assert names("-c", script.read_text(), TAILWATCH="1") == [None, None]
+    assert names(str(script)) == [None, None]
 
 
 def test_this_process_has_no_role() -> None:
