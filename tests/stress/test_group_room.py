@@ -125,7 +125,7 @@ def test_a_full_set_of_processes_and_then_too_many(tmp_path: Path) -> None:
     assert (first["processes"], first["labels"], first["opened"], first["overflow"]) == (64, 31, 8 * 31, 0)
     assert first["taken"] < 64 << 20
     assert 1 < found["more"] < 60
-    assert found["left"] < 2 << 20
+    assert found["left"] < 3 << 20  # two of them are left free on purpose
     joined, notes, (opened, joined_later) = found["last"]
     assert (joined, joined_later, opened) == (False, False, 2 * 31)
     assert any("are not shared: it has no room" in note for note in notes)
