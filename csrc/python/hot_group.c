@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "tailwatch/fold.h"
+#include "tailwatch/process.h"
 
 /* ---- the mark that a fork wipes out ---- */
 
