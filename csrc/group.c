@@ -116,7 +116,7 @@ bool tw_group_find_again(tw_group *group, const char *path) {
 static tw_group_problem check_file(int file, struct stat *s) {
     if (fstat(file, s) != 0) return system_problem();
     if (!S_ISREG(s->st_mode)) return TW_GROUP_FOREIGN;
-    if (s->st_nlink != 1) return TW_GROUP_LINK;
+    if (s->st_nlink > 1) return TW_GROUP_LINK; /* 0: it was replaced or removed since it was opened, and holds what it held */
     if (s->st_uid != geteuid()) return TW_GROUP_NOT_OURS;
     return (s->st_mode & 077) != 0 ? TW_GROUP_OPEN : TW_GROUP_FINE;
 }
