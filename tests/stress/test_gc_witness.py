@@ -13,13 +13,13 @@ import pytest
 
 BUSY = """
 import gc, json, sys, threading, time
+gc.disable()  # before all else: a collection that install() itself makes due would be one more
 import gcprobe, tailwatch
 
 kind = sys.argv[1]
 log = gcprobe.Log(10_000)
 watch = tailwatch.install(gc="observe")
 watch._daemon.stop()
-gc.disable()
 sys.setswitchinterval(1e-5)
 first, last = gc.callbacks
 stop = threading.Event()
