@@ -170,6 +170,7 @@ def running(options: argparse.Namespace, log: Path) -> Iterator[Running]:
         command = [word.format(**names) for word in server.command.split()]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("TAILWATCH", "PYTHON"))}
         environment = {**kept, **server.environment, "PYTHONPATH": str(HERE / "plant"), "PLANT_DIR": made}
+        environment["TAILWATCH_GC"] = "observe"  # a heap that is frozen before it is collected makes no pause
         environment["PATH"] = f"{names['bin']}:{environment['PATH']}"
         tailwatch = [f"{names['bin']}/tailwatch", "run", f"--dir={group}", f"--slow-ms={SLOW_MS}", "--"]
         if options.boot:
