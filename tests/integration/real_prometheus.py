@@ -23,13 +23,14 @@ needs = {
 
 
 class Prometheus:
-    """A server of one target, with its API."""
+    """A server of one target, with its API; or with a configuration of the test's own, and more arguments."""
 
-    def __init__(self, directory: Path, target: int) -> None:
+    def __init__(self, directory: Path, target: int, *arguments: str, configuration: str | None = None) -> None:
         self.port = free_port()
         config = directory / "prometheus.yml"
         config.write_text(
-            "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
+            configuration
+            or "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
             f"scrape_configs: [{{job_name: tailwatch, static_configs: [{{targets: ['127.0.0.1:{target}']}}]}}]\n"
         )
         self._log = (directory / "log").open("wb")
@@ -39,6 +40,7 @@ class Prometheus:
                 f"--config.file={config}",
                 f"--storage.tsdb.path={directory / 'data'}",
                 f"--web.listen-address=127.0.0.1:{self.port}",
+                *arguments,
             ],
             stdout=self._log,
             stderr=self._log,
