@@ -25,6 +25,7 @@ from tailwatch.config import Config, variable_of
 from tailwatch.daemon import Daemon, Task
 from tailwatch.diagnosis import DiagnosisContext, Finding, doctor
 from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
+from tailwatch.export import host_cache
 from tailwatch.export.prometheus import Exposition, Response, serve_http
 from tailwatch.goodput import parse_window
 from tailwatch.heritage import Heritage
@@ -43,6 +44,7 @@ from tailwatch.version import VERSION
 logger = logging.getLogger("tailwatch")
 
 _ERROR_ASGI, _ERROR_GC_HOOK, _ERROR_POLICY, _ERROR_DAEMON, _ERROR_RENDER, _ERROR_REGISTRY = range(6)
+_DECLINED = {host_cache.FAMILY: 7, host_cache.SLOW: 8}  # as drops
 _GOODPUT_WINDOW = 60
 _ROLE_WITH_APP = "api"
 _MOST_WRAPPERS = 16
@@ -89,6 +91,8 @@ class Watch:
             extra_bytes=self.history.bytes,
             goodput_window=_GOODPUT_WINDOW,
             on_registry_error=lambda: self.core.count_error(_ERROR_REGISTRY),
+            histograms=lambda: self.config.exposition,
+            on_declined=lambda reason: self.core.count_drop(_DECLINED[reason]),
         )
         self._apps: list[weakref.ref[asgi.Attached]] = []  # each is held by its app, and goes with it
         self._heritage = Heritage()
