@@ -32,6 +32,7 @@ from tailwatch.heritage import Heritage
 from tailwatch.hooks import asgi
 from tailwatch.hooks.gc import Freeze, GCHook
 from tailwatch.hooks.routes import Routes
+from tailwatch.hooks.span import current_trace_id
 from tailwatch.hooks.step import StepHook
 from tailwatch.inert import InertStep, InertStream
 from tailwatch.logs import PauseLog, SlowLog, asked_level
@@ -75,6 +76,7 @@ class Watch:
         self.routes = Routes(config.routes)
         self.core = _core_for(config, self.routes)
         self.gc = GCHook(self.core, config.gc)
+        self.core.exemplify(config.exemplars, current_trace_id)
         self.company = Company(self.core, config.dir, self._warn, config.engine)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
         self.steps = StepHook(self.core, servers.stepping, self.notes.append)
@@ -289,6 +291,7 @@ class Watch:
         self.config = replace(self.config, **changed)
         self.door = False
         self.core.configure(self.config.slo.as_core(), int(self.config.slow_ms * 1e6))
+        self.core.exemplify(self.config.exemplars, current_trace_id)
         self._pause_log.warn, self._pause_log.every = self.config.gc_warn_ms / 1e3, self.config.gc_log_all
         self._slow_log.slow = self.config.slow_ms / 1e3
         self.routes.add(self.config.routes)
