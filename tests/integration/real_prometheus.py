@@ -23,9 +23,9 @@ needs = {
 
 
 class Prometheus:
-    """A server of one target, with its API."""
+    """A server of one target, with its API. features: of --enable-feature, such as native-histograms."""
 
-    def __init__(self, directory: Path, target: int) -> None:
+    def __init__(self, directory: Path, target: int, features: tuple[str, ...] = ()) -> None:
         self.port = free_port()
         config = directory / "prometheus.yml"
         config.write_text(
@@ -39,6 +39,7 @@ class Prometheus:
                 f"--config.file={config}",
                 f"--storage.tsdb.path={directory / 'data'}",
                 f"--web.listen-address=127.0.0.1:{self.port}",
+                *(["--enable-feature=" + ",".join(features)] if features else []),
             ],
             stdout=self._log,
             stderr=self._log,
