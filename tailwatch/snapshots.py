@@ -126,6 +126,11 @@ class Histogram(_Frozen):
         It is the sample of rank ceil(percent / 100 * count), at least 1, given as the geometric middle of its
         bucket (clamped to min and max): at most 1.1 % off from 1 us to 1000 s. p(0) is min, p(100) is max.
 
+        PromQL's histogram_quantile() estimates otherwise: it does not round the rank up, and interpolates inside the
+        bucket (2.2 % wide in a native histogram, as wide as its bounds are apart in a classic one), evenly or, from
+        Prometheus 3 on, by its logarithm. So from the same counts the two differ by a bucket's width at most, where
+        ranks fall into the same bucket; for p(0) and p(100) it has edges of buckets, not min and max.
+
         Raises:
             OptionError: percent is not a number from 0 to 100.
         """

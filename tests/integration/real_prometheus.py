@@ -23,9 +23,12 @@ needs = {
 
 
 class Prometheus:
-    """A server of one target, with its API; or with a configuration of the test's own, and more arguments."""
+    """A server of one target, with its API. features: of --enable-feature, such as native-histograms. configuration:
+    instead of that one target."""
 
-    def __init__(self, directory: Path, target: int, *arguments: str, configuration: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, target: int, features: tuple[str, ...] = (), configuration: str | None = None
+    ) -> None:
         self.port = free_port()
         config = directory / "prometheus.yml"
         config.write_text(
@@ -40,7 +43,7 @@ class Prometheus:
                 f"--config.file={config}",
                 f"--storage.tsdb.path={directory / 'data'}",
                 f"--web.listen-address=127.0.0.1:{self.port}",
-                *arguments,
+                *(["--enable-feature=" + ",".join(features)] if features else []),
             ],
             stdout=self._log,
             stderr=self._log,

@@ -35,6 +35,7 @@ SERVER = Path(__file__).parent / "planted_server.py"
 DEADLINE_SECONDS = 60
 MODELS = ("toy", "org/large-v2")
 ZERO_BUCKET_SECONDS = 1e-6  # a native histogram's resolution begins there
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
@@ -183,6 +184,10 @@ class Planted:
         for thread in threads:
             thread.join(DEADLINE_SECONDS)
 
+    def traced(self, model: str, path: str) -> None:
+        """A slow request that says which trace it belongs to."""
+        self.ask(path, model=model, slow=1, headers={"traceparent": f"00-{TRACE_ID}-{'5' * 16}-01"})
+
     def stream_beside(self, doing: Callable[[], object], **query: object) -> None:
         """Streams of both models and routes, and something that happens meanwhile."""
         streams = [
@@ -211,7 +216,7 @@ class Planted:
             self.plant(where, "freeze")
         self.plant("engine", "steps")
         self.plant("api", "fault")
-        self.ask(COMPLETIONS, slow=2, model=MODELS[1])
+        self.traced(MODELS[1], COMPLETIONS)
         self.ask(COMPLETIONS, bytes=400_000, tokens=24, wait=0.2, model=MODELS[0])
         self.ask(CHAT, headers=arrived, model=MODELS[0])
         self.ask(COMPLETIONS, encoding="br")
@@ -343,8 +348,8 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         other = Other()
         stack.callback(other.close)
         text = CONFIGURATION.format(rules=FOLDER / "tailwatch.rules.yml", target=planted.port, other=other.port)
-        flags = ["--enable-feature=native-histograms"] if native else []
-        prometheus = Prometheus(directory, planted.port, *flags, configuration=text)
+        features = ("exemplar-storage", *(["native-histograms"] if native else []))
+        prometheus = Prometheus(directory, planted.port, features, text)
         stack.callback(prometheus.close)
         prometheus.wait_for("up == 1")
         planted.load(1)  # every series there is to be: rate() does not see a first sample
@@ -714,6 +719,18 @@ def test_the_heatmap_shows_every_gap_once(scene: Scene) -> None:
     for _, low, high, count in histogram["buckets"]:
         wanted_count = below(itl, float(high)) - below(itl, float(low))
         assert float(count) * scene.seconds == pytest.approx(wanted_count, abs=1e-6)
+
+
+@needs["prometheus"]
+def test_latency_panels_have_exemplars(scene: Scene) -> None:
+    """Where a panel asks for exemplars, Prometheus has the trace of the slow request for its query."""
+    for panel in panels("native" if scene.native else "classic"):
+        for target in panel["targets"]:
+            if target["exemplar"]:
+                span = {"start": f"{scene.first - 60:.3f}", "end": f"{scene.last:.3f}"}
+                found = scene.prometheus.ask("query_exemplars", query=scene.query(target["expr"]), **span)
+                traces = {one["labels"].get("trace_id") for series in found for one in series["exemplars"]}
+                assert traces == {TRACE_ID}, f"{panel['title']}: {found}"
 
 
 @needs["prometheus"]
