@@ -107,11 +107,11 @@ static void series_histogram(renderer *r, const family *f) {
     }
 }
 
+/* Every reason of a label set in use: rate() does not see the first of a series that begins with it. */
 static void series_requests(renderer *r, const family *f) {
     for (uint32_t i = 0; i < r->snapshot->series_count; i++) {
         const tw_snapshot_series *s = &r->snapshot->series[i];
         for (int reason = 0; in_use(s) && reason < TW_REASONS; reason++) {
-            if (!s->reasons[reason] && reason != TW_REASON_GOOD) continue;
             open_sample(r, f);
             label_series(r, s);
             label(r, "outcome", tw_outcome_name(tw_reason_outcome((tw_reason)reason)));
