@@ -687,7 +687,7 @@ def target(query: Query, panel: Panel, kind: Kind, ref: str) -> dict[str, Any]:
         "format": "heatmap" if panel.kind == "heatmap" else "time_series",
         "instant": instant,
         "range": not instant,
-        "exemplar": panel.exemplars,
+        "exemplar": panel.exemplars and ITL_WITHOUT_GC not in query.expr(kind),  # which belongs to no request
     }
 
 
