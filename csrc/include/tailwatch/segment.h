@@ -18,6 +18,7 @@
 
 #include "tailwatch/event.h"
 #include "tailwatch/histogram.h"
+#include "tailwatch/crowd.h"
 #include "tailwatch/pause.h"
 #include "tailwatch/step.h"
 
@@ -26,7 +27,7 @@ extern "C" {
 #endif
 
 #define TW_SEGMENT_MAGIC UINT64_C(0x31574c4941543e21) /* "!>TAILW1" */
-#define TW_SEGMENT_VERSION 4
+#define TW_SEGMENT_VERSION 5
 #define TW_NAME_WORDS 16            /* 128 bytes: a model name or route, UTF-8, NUL-terminated, cut at a character */
 #define TW_NAME_BYTES (TW_NAME_WORDS * 8)
 #define TW_ROLE_WORDS 4
@@ -155,6 +156,7 @@ typedef struct tw_segment {
     uint64_t fallback_count;        /* kinds in use; release-stored after the kind is written */
     tw_fallback fallbacks[TW_FALLBACKS];
     tw_steps steps;
+    tw_crowd crowd;
     uint64_t series_count;          /* label sets in use; release-stored after the set is written, and after the file
                                      * has grown to hold it */
     /* tw_series[max_label_sets] follow */
