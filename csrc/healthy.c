@@ -526,17 +526,3 @@ int tw_healthy_take(tw_healthy *out, tw_crowd_point *points, uint32_t *count, co
     tw_free(crowds);
     return error;
 }
-
-void tw_crowd_now_take(tw_crowd_now *out, const tw_segment *const *segments, size_t n) {
-    memset(out, 0, sizeof *out);
-    for (size_t i = 0; i < n; i++) {
-        const tw_segment *g = segments[i];
-        const uint64_t opened = tw_load(&g->opened);
-        out->opened += opened;
-        if (opened == 0 || !tw_segment_lives(g)) continue;
-        if (out->serving++ == 0) out->slo = g->slo;
-        out->in_flight += tw_load(&g->in_flight);
-        out->running += tw_load(&g->crowd.running);
-        out->shared |= tw_load(&g->crowd.shared);
-    }
-}

@@ -57,7 +57,7 @@ _Static_assert(sizeof(tw_segment) ==
                        SIZE(tw_segment, fallbacks) + SIZE(tw_segment, series_count) + SIZE(tw_segment, steps) +
                        SIZE(tw_segment, crowd) +
                        /* of the living only */
-                       SIZE(tw_segment, in_flight),
+                       SIZE(tw_segment, in_flight) + SIZE(tw_segment, exemplars),
                "a field of tw_segment that the dead would lose");
 
 static void words_add(void *sum, const void *from, size_t n) {

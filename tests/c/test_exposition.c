@@ -1,6 +1,6 @@
-/* The metrics text: families, labels, numbers, and what happens when memory runs out.
+/* The metrics: families, labels, numbers, and what happens when memory runs out.
  *
- * The renderer is compiled into this file, so that its allocations can be made to fail. */
+ * The renderers are compiled into this file, so that their allocations can be made to fail. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -10,6 +10,10 @@ static size_t allocations, fail_at; /* fail_at: number of the allocation that fa
 static void *tw_realloc(void *memory, size_t size) { return ++allocations == fail_at ? NULL : realloc(memory, size); }
 static void tw_free(void *memory) { free(memory); }
 #define TW_MALLOC_INCLUDE <stddef.h>
+#include "../../csrc/buffer.c"
+#include "../../csrc/exposition_writer.c"
+#include "../../csrc/exposition_text.c"
+#include "../../csrc/exposition_proto.c"
 #include "../../csrc/exposition.c"
 
 #include "tw_test.h"
@@ -98,14 +102,14 @@ TW_TEST(counts_are_decimal) {
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         char number[NUMBER_ROOM], expected[32];
         snprintf(expected, sizeof expected, "%" PRIu64, values[i]);
-        check_number(expected, number, format_count(number, values[i]));
+        check_number(expected, number, tw_format_count(number, values[i]));
     }
     uint64_t state = 1;
     for (int i = 0; i < 20000; i++) {
         char number[NUMBER_ROOM], expected[32];
         uint64_t value = tw_test_random(&state) >> (i % 64);
         snprintf(expected, sizeof expected, "%" PRIu64, value);
-        number[format_count(number, value)] = '\0';
+        number[tw_format_count(number, value)] = '\0';
         if (strcmp(number, expected)) TW_CHECK_STR(expected, number);
     }
 }
@@ -143,15 +147,15 @@ TW_TEST(ratios_come_back_as_the_quotient) {
 
 TW_TEST(every_family_has_one_help_and_one_type) {
     fixture *f = make_fixture();
-    for (int format = 0; format < TW_FORMATS; format++) {
+    for (int format = 0; format <= TW_FORMAT_OPENMETRICS; format++) {
         char *text = render_plain(f, format);
         for (size_t i = 0; i < sizeof FAMILIES / sizeof *FAMILIES; i++) {
             const family *of = &FAMILIES[i];
             char line[128];
-            const char *suffix = format == TW_FORMAT_TEXT ? suffix_of(of) : "";
-            snprintf(line, sizeof line, "\n# TYPE %s%s ", of->name, suffix);
+            const char *suffix = format == TW_FORMAT_TEXT ? tw_suffix_of(&of->head) : "";
+            snprintf(line, sizeof line, "\n# TYPE %s%s ", of->head.name, suffix);
             TW_CHECK_EQ(1, count_of(text, line));
-            snprintf(line, sizeof line, "\n# HELP %s%s ", of->name, suffix);
+            snprintf(line, sizeof line, "\n# HELP %s%s ", of->head.name, suffix);
             TW_CHECK_EQ(1, count_of(text, line));
         }
         TW_CHECK_EQ('\n', text[strlen(text) - 1]);

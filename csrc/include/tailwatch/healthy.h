@@ -46,14 +46,6 @@ typedef struct tw_crowd_point {
     uint64_t samples;
 } tw_crowd_point;
 
-/* The requests of these processes now. */
-typedef struct tw_crowd_now {
-    uint64_t running, in_flight, opened;
-    uint64_t serving;               /* living processes that have served a request */
-    uint64_t shared;                /* 1: their concurrency is the group's */
-    tw_slo slo;                     /* of the first that serves */
-} tw_crowd_now;
-
 /* Names: "found", "no inflection", "few data", "one level"; "unknown" out of range. */
 const char *tw_healthy_name(int verdict);
 
@@ -66,10 +58,9 @@ int tw_crowd_curve(tw_crowd_point *points, uint32_t *count, const tw_crowd *cons
 /* Seconds until the first token of a request that comes when x - 1 are in flight; below 0: not known. */
 double tw_healthy_ttft(const tw_healthy *h, double x);
 
-/* Both of these over segments, the dead among them; of the living only what is in flight. 0, EINVAL or ENOMEM. */
+/* Both of these over segments, the dead among them. points: room for TW_CROWD_LEVELS. 0, EINVAL or ENOMEM. */
 int tw_healthy_take(tw_healthy *out, tw_crowd_point *points, uint32_t *count, const tw_segment *const *segments, size_t n,
                     uint64_t now_ns);
-void tw_crowd_now_take(tw_crowd_now *out, const tw_segment *const *segments, size_t n);
 
 #ifdef __cplusplus
 }

@@ -73,6 +73,7 @@ typedef struct tw_stream {
     uint32_t status;                /* HTTP status, 0 = none yet; set by whoever sees it */
     uint32_t failed;                /* an error event was seen in the stream; set by whoever sees it */
     uint32_t choices;               /* choices seen (TW_CHOICES + 1 once one was not tracked) */
+    uint32_t exemplary;             /* its trace id is shown beside what it measures */
     uint64_t request_id[TW_ID_WORDS];
     uint64_t trace_id[TW_TRACE_WORDS];
 } tw_stream;
@@ -93,6 +94,10 @@ void tw_stream_label(tw_stream *s, uint32_t series_index);
 /* For slow records. Cut to 63 bytes of request id and 39 of trace id (W3C has 32). NULL with length 0 is empty. */
 void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len, const char *trace_id,
                         size_t trace_len);
+
+/* From now on it is an exemplar of what it measures (exemplar.h): of its TTFT, of gaps that are examined, of its TPOT and
+ * E2E. A trace id that is no good one (tw_exemplar_id_is_good) makes none. */
+void tw_stream_exemplify(tw_stream *s);
 
 /* A message with n >= 1 tokens of a choice was handed over at now_ns. The first one records TTFT. A time before
  * the last stamp (or arrival) counts as that and is counted in TW_DROP_LATE_STAMP; after the end the stamp is dropped
