@@ -37,6 +37,7 @@ int core_make_epoch(CoreObject *core) {
 
 static void forget_members(core_group *group) {
     group->company.n = 0;
+    group->n_serving = 0;
     tw_members_clear(&group->members);
     group->renewed_ns = 0;
 }
@@ -73,6 +74,30 @@ PyObject *core_load(PyObject *op, PyObject *unused) {
         opened += tw_load(&group->members.member[i].segment->opened);
     }
     return Py_BuildValue("KK", (unsigned long long)in_flight, (unsigned long long)opened);
+}
+
+/* Whose requests wait beside ours. A process that is killed counts for up to a second more. */
+static void find_serving(core_group *group) {
+    group->n_serving = 0;
+    for (uint32_t i = 0; i < group->members.n && group->n_serving < CORE_SERVING; i++) {
+        const tw_member *member = &group->members.member[i];
+        if (member->list == NULL && tw_load(&member->segment->opened) > 0 && tw_segment_lives(member->segment))
+            group->serving[group->n_serving++] = member->segment;
+    }
+}
+
+PyObject *core_crowd(PyObject *op, PyObject *unused) {
+    const CoreObject *core = (CoreObject *)op;
+    const core_group *group = core->group;
+    const uint32_t others = group == NULL ? 0 : group->n_serving;
+    uint64_t running = tw_load(&core->segment->crowd.running), in_flight = tw_load(&core->segment->in_flight);
+    (void)unused;
+    for (uint32_t i = 0; i < others; i++) {
+        running += tw_load(&group->serving[i]->crowd.running);
+        in_flight += tw_load(&group->serving[i]->in_flight);
+    }
+    const unsigned long serving = others + (tw_load(&core->segment->opened) > 0);
+    return Py_BuildValue("KKk", (unsigned long long)running, (unsigned long long)in_flight, serving);
 }
 
 PyObject *core_refused(PyObject *op, void *unused) {
@@ -285,6 +310,8 @@ PyObject *core_renew(PyObject *op, PyObject *unused) {
     const bool changed = changed_ns != group->renewed_ns || group->unsettled;
     if (changed) look(group, changed_ns);
     tw_members_company(&group->members, &group->group, core->segment, &group->company);
+    find_serving(group);
+    tw_crowd_share(&core->segment->crowd, group->company.n > 0); /* there is an engine: the others' streams wait for it too */
     return PyBool_FromLong(changed);
 }
 
