@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from tailwatch.export.http import MetricsServer
+    from tailwatch.export.page import Page
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -373,12 +374,17 @@ def _unescaped(text: str) -> str:
 
 
 def serve_http(
-    port: int, exposition: Exposition, host: str = "127.0.0.1", *, on_error: Callable[[], object] = lambda: None
+    port: int,
+    exposition: Exposition,
+    host: str = "127.0.0.1",
+    *,
+    on_error: Callable[[], object] = lambda: None,
+    page: Page | None = None,
 ) -> MetricsServer:
     """Serve /metrics on a port from a daemon thread; call what comes back to stop. Raises OSError if it is taken.
 
-    on_error: called for each scrape that could not be answered.
+    on_error: called for each scrape that could not be answered. page: serve it too, while it is on.
     """
     from tailwatch.export.http import MetricsServer
 
-    return MetricsServer(exposition.respond, port, host, on_error)
+    return MetricsServer(exposition.respond, port, host, on_error, page)
