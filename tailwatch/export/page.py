@@ -1,6 +1,6 @@
 """The page at /tailwatch: one document that needs nothing else, and the numbers it asks for every other second.
 
-The numbers, JSON; times are seconds, moments Unix times, what is not known null:
+The numbers, JSON; times are seconds, moments Unix times, what is not known null (version: of this package):
 
     window, seconds     what was asked for, and what it really covers; taken: when
     slo                 text, ttft, tpot, itl, e2e, attainment: the bounds in force
@@ -53,7 +53,8 @@ KEEP_SECONDS = 1.9
 WINDOWS = {"1m": 60.0, "5m": 300.0, "1h": 3600.0, "all": None}
 """What may be asked for; "all": everything since the start."""
 
-_BIN_SECONDS = {"1m": 2, "5m": 5, "1h": 60, "all": 60}
+_BIN_SECONDS = (2, 5, 10, 30, 60)
+_MOST_BINS = 60
 _LOAD_SECONDS = 3600
 _LATENCIES = ("ttft", "itl", "itl_without_gc", "tpot", "e2e")
 _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
@@ -148,7 +149,9 @@ class Page:
             _breathe()
         slo = {"text": self._slo(), **now.slo._asdict()}
         out |= {"version": self._version, "window": name, "slo": slo, "headline": self._headline(window)}
-        return {**out, "bin": _BIN_SECONDS[name], "load": self._load(now, name)}
+        span = int(seconds or _LOAD_SECONDS)
+        width = next(width for width in _BIN_SECONDS if min(span, now.seconds) <= _MOST_BINS * width)
+        return {**out, "bin": width, "load": self._load(now, span, width)}
 
     def _json(self, name: str) -> tuple[Reply, Reply]:
         body = orjson.dumps(self.numbers(name))
@@ -158,18 +161,18 @@ class Page:
     def _remember(self, now: Snapshot) -> None:
         self._in_flight.append((int(now.monotonic), now.in_flight))
 
-    def _load(self, now: Snapshot, name: str) -> list[list[float | None]]:
+    def _load(self, now: Snapshot, span: int, width: int) -> list[list[float | None]]:
         """Whole bins only, on a grid that does not move with who asks."""
-        width, span = _BIN_SECONDS[name], int(WINDOWS[name] or _LOAD_SECONDS)
-        last = int(now.monotonic) // width
-        first = max(int(now.monotonic) - span, int(now.monotonic - now.seconds)) // width + 1
+        second = int(now.monotonic)
+        last = second // width
+        first = max((second - span) // width + 1, int(now.monotonic - now.seconds) // width)  # all of one, or its begin
         sums: dict[int, list[int]] = {at: [0, 0, 0] for at in range(first, last)}
-        for second in now.by_second(span + width):
-            if (into := sums.get(second.at // width)) is not None:
-                into[:] = into[0] + second.good, into[1] + second.miss, into[2] + second.finished
+        for row in now.by_second(span + width):
+            if (into := sums.get(row.at // width)) is not None:
+                into[:] = into[0] + row.good, into[1] + row.miss, into[2] + row.finished
         open_then: dict[int, list[int]] = {}
-        for second_at, requests in list(self._in_flight):
-            open_then.setdefault(second_at // width, []).append(requests)
+        for at, requests in list(self._in_flight):
+            open_then.setdefault(at // width, []).append(requests)
         offset = now.taken - now.monotonic
         return [
             [

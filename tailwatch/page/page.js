@@ -1,6 +1,7 @@
 "use strict";
 (() => {
   const POLL_MS = 2000, SLOWEST_POLL_MS = 30000;
+  const KEPT = 256;  // slow gaps
   const CAUSES = {
     gc0: ["generation 0", "gc0", "circle"], gc1: ["generation 1", "gc1", "square"], gc2: ["generation 2", "gc2", "diamond"],
     gc_full: ["full collection", "gc2", "diamond"], gc_increment: ["incremental collection", "gc0", "circle"],
@@ -216,7 +217,7 @@
       return key;
     }));
     if (held) $("causes").querySelector(`[data-cause="${CSS.escape(held)}"]`)?.focus();
-    $("slow-note").textContent = d.slow.length ? `${d.slow.length} in this window${d.slow.length >= 256 ? ", the last that are kept" : ""}` : "";
+    $("slow-note").textContent = d.slow.length ? `${d.slow.length} in this window${d.slow.length >= KEPT ? ", the last that are kept" : ""}` : "";
     const visible = d.slow.filter((gap) => !state.off.has(gap.cause));
     charts.slow.draw(d, visible);
     const longest = [...visible].sort((a, b) => b.gap - a.gap).slice(0, 10);
@@ -363,11 +364,12 @@
       axes: [clocks(), axis({ size: 58, splits: () => decades(...self.range, 6), filter: (u, s) => s, values: (u, s) => s.map(axisTime) })],
       series: [{}, hidden], legend: { show: false },
       cursor: { ...noSelect, x: false, y: false, points: { show: false } },
-      hooks: { draw: [(u) => paintGaps(u, self.gaps)], setCursor: [(u) => pointAtGap(u, self)] },
+      hooks: { drawClear: [(u) => paintForgotten(u, self.since)], draw: [(u) => paintGaps(u, self.gaps)], setCursor: [(u) => pointAtGap(u, self)] },
     }));
     chart.draw = function (d, gaps) {
       this.gaps = [...gaps].sort((a, b) => a.t - b.t);
       this.span = [d.taken - Math.max(d.window === "all" && gaps.length ? d.taken - this.gaps[0].t : d.seconds, 10) * 1.02, d.taken];
+      this.since = d.slow.length >= KEPT ? Math.min(...d.slow.map((gap) => gap.t)) : 0;
       const sizes = this.gaps.map((gap) => gap.gap);
       this.range = [Math.min(...sizes, 0.05) / 1.4, Math.max(...sizes, 0.05) * 1.4];
       this.set("slow", [this.gaps.map((gap) => gap.t), sizes], gaps.length ? "" : d.slow.length ? "All causes are switched off." : "No slow gap in this window.");
@@ -375,6 +377,21 @@
       this.box.setAttribute("aria-label", worst ? `${gaps.length} slow gaps; the longest ${timeText(worst.gap)}, ${waited(worst)}` : "No slow gaps");
     };
     return chart;
+  }
+
+  /** Before the oldest that is kept there were others: an empty place would say that there were none. */
+  function paintForgotten(u, since) {
+    if (!since) return;
+    const c = u.ctx, scale = devicePixelRatio || 1, { left, top, height: tall } = u.bbox, wide = Math.min(u.valToPos(since, "x", true) - left - 8 * scale, u.bbox.width);
+    if (wide <= 0) return;
+    c.save();
+    c.fillStyle = ink("track");
+    c.fillRect(left, top, wide, tall);
+    c.fillStyle = ink("soft");
+    c.font = `${11 * scale}px ${getComputedStyle(document.body).fontFamily}`;
+    const words = "older ones are not kept";
+    if (c.measureText(words).width + 16 * scale < wide) c.fillText(words, left + 8 * scale, top + 18 * scale);
+    c.restore();
   }
 
   function paintGaps(u, gaps) {
