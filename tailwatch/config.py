@@ -10,7 +10,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tailwatch.errors import OptionError, nearest
@@ -24,8 +24,7 @@ EXPOSITIONS = ("both", "native", "classic")
 # Options of the design that this version does not have; naming them is better than calling them unknown.
 UNAVAILABLE = frozenset(
     {
-        *("gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "otel"),
-        *("orca", "server_timing", "sse_timing", "page", "page_token"),
+        "gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "otel", "orca", "server_timing", "sse_timing",
     }
 )
 _NOT_OPTIONS = frozenset({"TAILWATCH"})
@@ -34,6 +33,7 @@ _FALSE = frozenset({"0", "false", "no", "off"})
 _ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}")
 _ENGINE_NUMBERS = 2**32
 _PATH = re.compile(r"/[!-~]*")
+_TOKEN = re.compile(r"[!-~]{1,256}")
 _HOUR_MS = 3_600_000.0
 
 
@@ -60,6 +60,10 @@ class Config:
             SGLang's process titles tell.
         routes: more routes that generate tokens, as templates.
         max_label_sets: (model, route) pairs kept apart, 1 to 4096; further ones become "other".
+        page: serve a page with these numbers, live, at /tailwatch: by the app, and on metrics_port. Without page_token
+            it answers only who is on this machine: see tailwatch/access.py.
+        page_token: what everybody must know who wants to see the page, as "Authorization: Bearer ..." or typed into it;
+            "": nobody is asked.
         trust_request_start: believe the X-Request-Start header of a proxy.
         fast_sse: serialise what known servers stream with templates, the same bytes.
         dir: the directory that the processes of one server share, each with a file of its numbers; "": none. It is made
@@ -77,6 +81,8 @@ class Config:
     metrics_port: int
     exposition: str
     exemplars: bool
+    page: bool
+    page_token: str = field(repr=False)
     role: str
     engine: str
     routes: tuple[str, ...]
@@ -119,8 +125,14 @@ class Config:
         """Names of the options whose values differ."""
         return tuple(name for name in OPTIONS if getattr(self, name) != getattr(other, name))
 
+    def shown(self, option: str) -> str:
+        """The value of an option, fit for a message."""
+        return SECRET if option in SECRET_OPTIONS else str(getattr(self, option))
 
-OPTIONS = tuple(field.name for field in fields(Config) if field.name not in {"explicit", "unknown_environment"})
+
+OPTIONS = tuple(each.name for each in fields(Config) if each.name not in {"explicit", "unknown_environment"})
+SECRET_OPTIONS = frozenset({"page_token"})
+SECRET = "(not shown)"
 
 
 def variable_of(option: str) -> str:
@@ -160,6 +172,8 @@ def _defaults(app: bool) -> dict[str, Any]:
         "metrics_port": 0,
         "exposition": "both",
         "exemplars": True,
+        "page": False,
+        "page_token": "",
         "role": "api" if app else "worker",
         "engine": "",
         "routes": (),
@@ -283,6 +297,15 @@ def _path(given: _Given) -> str:
     return value
 
 
+def _token(given: _Given) -> str:
+    """A bad one is not shown: it may be a good one with a blank behind it."""
+    value = given.value
+    if not isinstance(value, str) or (value and not _TOKEN.fullmatch(value)):
+        expected = "expected 1 to 256 visible ASCII characters without blanks, or '' for none"
+        raise replace(given, value=SECRET).refused(expected)
+    return value
+
+
 def _directory(given: _Given) -> str:
     """An absolute path: the processes of a group may run in different directories."""
     value = given.value
@@ -333,6 +356,8 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "metrics_port": _integer(0, 65535, "a TCP port or 0 for none"),
     "exposition": _exposition,
     "exemplars": _boolean,
+    "page": _boolean,
+    "page_token": _token,
     "dir": _directory,
     "role": _role,
     "engine": _engine,

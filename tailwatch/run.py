@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tailwatch import support
-from tailwatch.config import OPTIONS, Config, variable_of
+from tailwatch.config import OPTIONS, SECRET, SECRET_OPTIONS, Config, variable_of
 from tailwatch.errors import OptionError, TailwatchError, UnsupportedError
 from tailwatch.unnamed import IN_MEMORY, LAUNCHER, PREFIX, sweep
 
@@ -201,7 +201,9 @@ def _check(given: Mapping[str, str]) -> None:
 
 
 def _with(given: Mapping[str, str]) -> str:
-    return f" ({' '.join(f'{name}={value}' for name, value in given.items())})" if given else ""
+    secret = {variable_of(name) for name in SECRET_OPTIONS}
+    said = (f"{name}={SECRET if name in secret else value}" for name, value in given.items())
+    return f" ({' '.join(said)})" if given else ""
 
 
 def _refuse(status: int, name: str, reason: str) -> int:

@@ -9,10 +9,10 @@ import errno
 import math
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from tailwatch._cold import ffi, lib
@@ -22,6 +22,7 @@ from tailwatch.goodput import parse_window
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _STORED_PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 _STORED_WINDOWS = ("1m", "5m", "1h")
+_LOW = 0xFFFF_FFFF
 _GENERATIONS = {"gc0": 0, "gc1": 1, "gc2": 2}
 
 
@@ -173,10 +174,38 @@ class Histogram(_Frozen):
         share: float = (sum(slots[:-1]) + slots[-1] * min(max(place, 0.0), 1.0)) / self.count
         return share
 
+    def bins(self) -> tuple[int, list[int]]:
+        """The samples in bins a twelfth of their value wide, for a picture: the number of the first bin, and how many
+        samples are in it and in each that follows; (0, []) when empty.
+
+        Bin i holds what is above 2**(i / 8) and up to 2**((i + 1) / 8) seconds; i goes from -160, which holds all
+        that is shorter too, to 79, which holds all that is longer.
+        """
+        if not self.count:
+            return 0, []
+        layout = vars(self)["_layout"]
+        counts: dict[int, int] = {}
+        for at, found in zip(_bins_of(layout), ffi.unpack(vars(self)["_counts"].slot, layout.slots), strict=True):
+            if found:
+                counts[at] = counts.get(at, 0) + found
+        return min(counts), [counts.get(at, 0) for at in range(min(counts), max(counts) + 1)]
+
     def as_dict(self) -> dict[str, Any]:
         """count, sum, min, max, and the percentiles 50, 90, 95, 99 and 99.9 under "p". JSON-able."""
         stored = {f"{percent:g}": self.p(percent) for percent in _STORED_PERCENTILES}
         return {"count": self.count, "sum": self.sum, "min": self.min, "max": self.max, "p": stored}
+
+
+@cache
+def _bins_of(layout: Any) -> list[int]:
+    """The bin of each slot of a layout: see Histogram.bins."""
+    edges = ffi.new("uint64_t[2]")
+    bins = []
+    for slot in range(layout.slots):
+        lib.tw_slot_edges(layout, slot, edges, edges + 1)
+        middle = math.sqrt(max(edges[0], 1) * edges[1]) / 1e9  # of a slot, as its upper edge may be of the next bin
+        bins.append(min(max(math.floor(8 * math.log2(middle)), -160), 79))
+    return bins
 
 
 def _real(value: object) -> float:
@@ -211,6 +240,15 @@ class Window:
     within: dict[str, float | None]
     fluidity: float | None
     seconds: float
+
+
+class Second(NamedTuple):
+    """Requests that finished in one second of the monotonic clock, which ``at`` is the number of."""
+
+    at: int
+    good: int
+    miss: int
+    finished: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,10 +458,12 @@ class Snapshot(_Frozen):
 
     Attributes:
         taken: when, seconds since the Unix epoch.
+        monotonic: when, seconds of the monotonic clock.
         seconds: what it covers: since the oldest process began to count, or between the two of a difference.
     """
 
     taken: float
+    monotonic: float
     seconds: float
 
     def __init__(self, handle: Any, model_name: str | None = None, route: str | None = None) -> None:
@@ -432,6 +472,7 @@ class Snapshot(_Frozen):
             _model=model_name,
             _route=route,
             taken=handle.taken.realtime_ns / 1e9,
+            monotonic=handle.taken.monotonic_ns / 1e9,
             seconds=handle.window_ns / 1e9,
         )
 
@@ -605,6 +646,23 @@ class Snapshot(_Frozen):
         sums = self.window(window)
         return sums.finished / sums.seconds
 
+    def by_second(self, seconds: int) -> list[Second]:
+        """Requests that finished, second by second, of the last so many (at most 3600), the current, unfinished one
+        included; oldest first, seconds in which none did are left out."""
+        core = self._core
+        seconds = min(max(seconds, 0), lib.TW_SECONDS)
+        newest = core.taken.monotonic_ns // 10**9
+        first = core.seconds + lib.TW_SECONDS - seconds
+        words = memoryview(ffi.buffer(first, seconds * ffi.sizeof("tw_second"))).cast("B").cast("Q")
+        width = ffi.sizeof("tw_second") // 8
+        return [
+            Second(second - 1, good_miss & _LOW, good_miss >> 32, excluded_finished >> 32)
+            for second, good_miss, excluded_finished in zip(
+                words[::width], words[1::width], words[2::width], strict=True
+            )
+            if second and newest - seconds < second - 1 <= newest
+        ]
+
     # ---- pauses ----
 
     def _processes(self) -> list[Any]:
@@ -692,11 +750,15 @@ class Snapshot(_Frozen):
     @cached_property
     def slowest(self) -> list[SlowGap]:
         """The last slow gaps, newest first, at most 256."""
+        return list(self.slow_gaps())
+
+    def slow_gaps(self) -> Iterator[SlowGap]:
+        """``slowest`` one by one: 10 us each, for who must not hold the GIL for all of them."""
         core = self._core
-        records = [core.slow[i] for i in reversed(range(core.slow_count))]
-        names = [(core.slow_series[2 * record.series], core.slow_series[2 * record.series + 1]) for record in records]
         roles = [role for role, _ in self._sources]
-        return [_slow_gap(record, *name, core.taken, roles) for record, name in zip(records, names, strict=True)]
+        for record in (core.slow[i] for i in reversed(range(core.slow_count))):
+            names = core.slow_series[2 * record.series], core.slow_series[2 * record.series + 1]
+            yield _slow_gap(record, *names, core.taken, roles)
 
     @cached_property
     def tail(self) -> dict[str, list[Octave]]:

@@ -23,9 +23,10 @@ from tailwatch import _hot, servers, snapshots, unnamed
 from tailwatch.company import Company
 from tailwatch.config import Config, variable_of
 from tailwatch.daemon import Daemon, Task
-from tailwatch.diagnosis import DiagnosisContext, Finding, doctor
+from tailwatch.diagnosis import DiagnosisContext, Finding, doctor, headline
 from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
 from tailwatch.export import host_cache
+from tailwatch.export.page import Page
 from tailwatch.export.prometheus import Exposition, Response, serve_http
 from tailwatch.goodput import parse_window
 from tailwatch.heritage import Heritage
@@ -96,11 +97,21 @@ class Watch:
             histograms=lambda: self.config.exposition,
             on_declined=lambda reason: self.core.count_drop(_DECLINED[reason]),
         )
+        self.page = Page(
+            self.snapshot,
+            lambda now, seconds: self.history.window(now, seconds),
+            lambda window: headline(window, self.context()),
+            lambda: self.config.slo.text,
+            VERSION,
+            lambda: self.config.page_token if self.config.page else None,
+        )
         self._apps: list[weakref.ref[asgi.Attached]] = []  # each is held by its app, and goes with it
         self._heritage = Heritage()
         self.port = MetricsPort(
             config.metrics_port,
-            lambda port: serve_http(port, self.exposition, on_error=lambda: self.core.count_error(_ERROR_RENDER)),
+            lambda port: serve_http(
+                port, self.exposition, on_error=lambda: self.core.count_error(_ERROR_RENDER), page=self.page
+            ),
             lambda: config.dir if self.company.joined else "",
             self.notes.append,
             self._port_is_taken,
@@ -329,6 +340,7 @@ class Watch:
         self._inherited = self.app is not None
         self._daemon.forget()
         self.exposition.after_fork()
+        self.page.after_fork()
         self.port.after_fork()
         if ran:
             self._daemon.start()
@@ -342,6 +354,7 @@ class Watch:
             trust_request_start=self.config.trust_request_start,
             metrics=self.exposition.respond,
             snapshot=self._snapshot_answer,
+            page=self.page,
             metrics_path=self.config.metrics_path,
             on_request=self._daemon.start,
             on_startup=self._guarded(self._on_startup),
@@ -632,7 +645,7 @@ def _overruled(watch: Watch, config: Config, options: dict[str, object]) -> list
 
 def _refuse_difference(watch: Watch, config: Config, options: dict[str, object]) -> None:
     if differing := _overruled(watch, config, options):
-        was = ", ".join(f"{name}={getattr(watch.config, name)!s}" for name in differing)
+        was = ", ".join(f"{name}={watch.config.shown(name)}" for name in differing)
         raise AlreadyInstalledError(
             f"install() was called before with {was}; call uninstall() first to change {', '.join(differing)}"
         )

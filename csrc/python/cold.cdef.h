@@ -105,6 +105,11 @@ typedef struct tw_name {
     uint64_t word[...];
 } tw_name;
 
+typedef struct tw_second {
+    uint64_t second, good_miss, excluded_finished;
+    ...;
+} tw_second;
+
 typedef struct tw_tail {
     uint64_t count, time_ns;
     uint64_t late_ns[...];
@@ -236,6 +241,7 @@ typedef struct tw_snapshot {
     uint64_t errors[...];
     tw_slo slo;
     tw_tail tail[...][...];
+    tw_second *seconds;
     tw_slow_record *slow;
     uint32_t slow_count;
     tw_name *slow_series;

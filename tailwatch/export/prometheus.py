@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from tailwatch.export.http import MetricsServer
+    from tailwatch.export.page import Page
 
 PART_BYTES = 64 * 1024
 """No part of a response is larger, so that a loop that sends it is never away for long."""
@@ -295,12 +296,17 @@ def _unescaped(text: str) -> str:
 
 
 def serve_http(
-    port: int, exposition: Exposition, host: str = "127.0.0.1", *, on_error: Callable[[], object] = lambda: None
+    port: int,
+    exposition: Exposition,
+    host: str = "127.0.0.1",
+    *,
+    on_error: Callable[[], object] = lambda: None,
+    page: Page | None = None,
 ) -> MetricsServer:
     """Serve /metrics on a port from a daemon thread; call what comes back to stop. Raises OSError if it is taken.
 
-    on_error: called for each scrape that could not be answered.
+    on_error: called for each scrape that could not be answered. page: serve it too, while it is on.
     """
     from tailwatch.export.http import MetricsServer
 
-    return MetricsServer(exposition.respond, port, host, on_error)
+    return MetricsServer(exposition.respond, port, host, on_error, page)

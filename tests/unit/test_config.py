@@ -86,6 +86,8 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_METRICS_PORT": "9100",
             "TAILWATCH_EXPOSITION": "Native",
             "TAILWATCH_EXEMPLARS": "off",
+            "TAILWATCH_PAGE": "on",
+            "TAILWATCH_PAGE_TOKEN": " s3cret ",
             "TAILWATCH_ROLE": "engine-1",
             "TAILWATCH_ENGINE": "01",
             "TAILWATCH_ROUTES": "/a, /b/{c} ,",
@@ -105,6 +107,7 @@ def test_everything_from_the_environment() -> None:
     assert (config.slow_ms, config.metrics_path, config.metrics_port, config.role) == (0.5, "/tw", 9100, "engine-1")
     assert (config.routes, config.max_label_sets, config.trust_request_start) == (("/a", "/b/{c}"), 4096, True)
     assert (config.fast_sse, config.dir, config.engine) == (True, "/dev/shm/group", "1")
+    assert (config.page, config.page_token) == (True, "s3cret")
 
 
 @pytest.mark.parametrize(
@@ -181,6 +184,8 @@ BAD_TEXT = {
     "metrics_port": "http",
     "exposition": "protobuf",
     "exemplars": "some",
+    "page": "maybe",
+    "page_token": "s3cret with blanks",
     "role": "my role",
     "engine": "my engine",
     "routes": "/a,b",
@@ -195,7 +200,8 @@ BAD_TEXT = {
 def test_bad_variables_are_refused_by_name(option: str) -> None:
     """Every bad variable is named beside its option."""
     error = refusal({variable_of(option): BAD_TEXT[option]})
-    assert str(error).startswith(f"{option}='{BAD_TEXT[option]}': ")
+    shown = "(not shown)" if option == "page_token" else BAD_TEXT[option]
+    assert str(error).startswith(f"{option}='{shown}': ")
     assert str(error).endswith(f"(from {variable_of(option)})")
 
 
@@ -210,6 +216,21 @@ def test_variables_of_a_later_version_are_named() -> None:
     """The same by the environment; TAILWATCH itself is no option, and known."""
     assert str(refusal({"TAILWATCH_OTEL": "1"})).endswith("not available in this version (from TAILWATCH_OTEL)")
     assert load({"TAILWATCH": "1"}).unknown_environment == ()
+
+
+@pytest.mark.parametrize("token", ["s3cret token", "s3cret\n", "s3cr\u00e9t", "s3cret" * 50, 5, b"s3cret", True])
+def test_a_bad_token_is_refused_and_not_shown(token: Any) -> None:
+    """Neither in the message nor in the error, which may be logged with its attributes."""
+    error = refusal(page_token=token)
+    assert "s3c" not in str(error) + repr(error) + repr(vars(error)) and "visible ASCII" in str(error)
+
+
+def test_the_token_is_in_no_text_of_the_options() -> None:
+    """Whoever logs them does not tell it; empty means that there is none."""
+    config = load(page=True, page_token="s3cret")
+    assert config.page_token == "s3cret" and "s3cret" not in repr(config)
+    assert (config.shown("page_token"), config.shown("page")) == ("(not shown)", "True")
+    assert load(page_token="").page_token == load().page_token == "" and not load().page
 
 
 def test_an_engine_is_a_number_or_a_name() -> None:
