@@ -24,7 +24,16 @@ EXPOSITIONS = ("both", "native", "classic")
 # Options of the design that this version does not have; naming them is better than calling them unknown.
 UNAVAILABLE = frozenset(
     {
-        "gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "otel", "orca", "server_timing", "sse_timing",
+        "gc_ceiling",
+        "nvtx",
+        "nvtx_tokens",
+        "trace",
+        "trace_on",
+        "trace_keep",
+        "otel",
+        "orca",
+        "server_timing",
+        "sse_timing",
     }
 )
 _NOT_OPTIONS = frozenset({"TAILWATCH"})

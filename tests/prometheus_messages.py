@@ -42,7 +42,10 @@ _MESSAGES = {
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
     file = descriptor_pb2.FileDescriptorProto(
-        name="tests/prometheus_messages.proto", package=_PACKAGE, syntax="proto2", dependency=[timestamp_pb2.DESCRIPTOR.name]
+        name="tests/prometheus_messages.proto",
+        package=_PACKAGE,
+        syntax="proto2",
+        dependency=[timestamp_pb2.DESCRIPTOR.name],
     )
     kinds = file.enum_type.add(name="MetricType")
     for number, name in enumerate(_TYPE_NAMES):
