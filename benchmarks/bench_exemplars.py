@@ -1,8 +1,8 @@
 """What do exemplars cost?
 
 Requests of 100 tokens stamped by hand, with a trace id: exemplars on, against the same with exemplars off; the
-difference of the quickest rounds is told per token, and per request. The same where every gap counts as slow, which is the only kind of
-token that may itself leave an exemplar.
+difference of the quickest rounds is told per token, and per request. The same where every gap counts as slow, which
+is the only kind of token that may itself leave an exemplar.
 """
 
 from __future__ import annotations
