@@ -667,3 +667,35 @@ def test_any_gauge_comes_back(core: _hot.Core, value: float, label: str, name: s
     (metric,) = read.metric
     assert (read.name, read.help, messages.labels(metric)) == (name, label, {name: label})
     assert metric.gauge.value == float(value) or (math.isnan(value) and math.isnan(metric.gauge.value))
+
+
+hostile = st.text(alphabet=st.one_of(st.sampled_from('"\\\n\0{}=, #é\u2028\r\ud800'), st.characters()), max_size=60)
+
+
+@given(labels=st.lists(st.tuples(hostile, hostile), min_size=1, max_size=6), trace_id=hostile)
+def test_no_label_value_breaks_protobuf(core: _hot.Core, labels: list[tuple[str, str]], trace_id: str) -> None:
+    """Any model, route and trace id, lone surrogates too, comes back from protobuf's runtime as the snapshot has it."""
+    core.reset()
+    core.exemplify(True, None)
+    for model, route in labels:
+        stream = core.stream(model, route, None, "", trace_id)
+        stream.token()
+        stream.token()
+        stream.close()
+    families = messages.read(render(core))
+    metrics = families["tailwatch_output_tokens_total"].metric
+    seen = {(messages.labels(m)["model_name"], messages.labels(m)["route"]) for m in metrics}
+    assert seen == set(snapshots.take([core.address]).labels)
+    assert sum(metric.counter.value for metric in metrics) == 2 * len(labels)
+
+
+@pytest.mark.parametrize("name", ["m" * 2**20, "é" * 2**19, '"\\\n' * 2**18, "\ud800" * 2**18])
+def test_a_name_of_a_megabyte_is_cut(core: _hot.Core, name: str) -> None:
+    """In every format, at a character; the scrape stays small."""
+    stream = core.stream(name, name, None, name, name)
+    stream.token()
+    stream.close()
+    for kind in ("text", "openmetrics", "protobuf", "protobuf_native"):
+        assert len(render(core, kind)) < 256 * 1024
+    (metric,) = messages.read(render(core))["tailwatch_output_tokens_total"].metric
+    assert all(0 < len(value.encode()) < 128 for value in messages.labels(metric).values())
