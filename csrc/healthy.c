@@ -305,12 +305,14 @@ static fit line_before(const point *at, uint32_t n, double k, double *off) {
     return f;
 }
 
-/* Where the line through the next few points from i on meets the first one, between point i - 1 and point i. */
+/* Where the line through the next few points from i on meets the first one: between point i - 1 and point i. Where no
+ * concurrency lies between these, at point i - 1, or one below it, as the first step up may be too small to see. */
 static double between(const point *at, uint32_t n, uint32_t i, const fit *first) {
     const sums next = sum_of(at, i, i + NEXT < n ? i + NEXT : n);
     const fit second = line_of(&next);
     const double rise = second.s - first->s, x = rise > 0 ? (first->a - second.a) / rise : at[i].x;
-    return fmin(fmax(x, at[i - 1].x), at[i].x);
+    const uint32_t upper = at[i].x - at[i - 1].x <= 1 ? i - 1 : i;
+    return fmin(fmax(x, at[upper - 1].x), at[upper].x);
 }
 
 /* Two lines that meet say roughly where the first is left, as what queues is noisy; the first line is not: the place is
