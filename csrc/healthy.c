@@ -20,6 +20,9 @@
 #define STEEPER 2.0          /* the second line rises at least so many times as fast */
 #define LIFT 0.8             /* and ends this share above the first */
 #define SHARE 0.75           /* of the squared distances from one line the bend explains so much */
+#define SHARPLY 10.0         /* where it is so many times as steep, */
+#define HIGH 3.0             /* and ends so many times the first line above it, */
+#define SHARE_SHARP 0.4      /* so much is enough */
 #define EXPLAINS 12.0        /* F: what the bend explains, to what remains */
 #define RESAMPLINGS 31
 #define NEAR 0.10            /* confidence: so near to the answer */
@@ -82,12 +85,15 @@ static uint32_t level_collect(double *out, const tw_crowd_level *level, uint64_t
     return n;
 }
 
+/* Each row sorted: whose table is read first makes no difference. */
 static void collect(data *d, const tw_crowd *const *crowds, size_t n, uint64_t now_s, uint64_t window_s) {
     d->samples = 0;
     for (int i = 0; i < TW_CROWD_LEVELS; i++) {
         d->of_level[i] = d->samples;
         for (size_t k = 0; k < n; k++)
             d->samples += level_collect(d->sample + d->samples, &crowds[k]->level[i], now_s, window_s);
+        const uint32_t n_of_level = d->samples - d->of_level[i];
+        if (n_of_level > 1) qsort(d->sample + d->of_level[i], n_of_level, sizeof *d->sample, by_value);
     }
     d->of_level[TW_CROWD_LEVELS] = d->samples;
 }
@@ -277,13 +283,16 @@ typedef struct answer {
     double place;            /* of the bend */
 } answer;
 
+/* Queues wander: over short stretches a straight line can look bent by as much as itself, but not by many times that. */
 static bool is_a_bend(const answer *a, const point *at, uint32_t n) {
     const fit *f = &a->hinge;
     if (!f->known) return false;
-    const double end = at[n - 1].x, first_line = f->a + f->s * end, remains = f->error / (n - 4.0 > 1 ? n - 4.0 : 1);
-    const double explained = (a->line.error - f->error) / 2;
-    return f->s + f->h >= STEEPER * f->s && f->h * (end - f->k) >= LIFT * fabs(first_line) &&
-           f->error <= (1 - SHARE) * a->line.error && explained >= EXPLAINS * (remains > 1 ? remains : 1);
+    const double end = at[n - 1].x, first_line = fabs(f->a + f->s * end), lift = f->h * (end - f->k);
+    const double remains = f->error / (n - 4.0 > 1 ? n - 4.0 : 1), explained = (a->line.error - f->error) / 2;
+    const bool sharp = f->s + f->h >= SHARPLY * f->s && lift >= HIGH * first_line;
+    const double share = sharp ? SHARE_SHARP : SHARE;
+    return f->s + f->h >= STEEPER * f->s && lift >= LIFT * first_line && f->error <= (1 - share) * a->line.error &&
+           explained >= EXPLAINS * (remains > 1 ? remains : 1);
 }
 
 /* The same line from the points well below the bend alone, and how far they lie from it: root mean square, at least
@@ -299,12 +308,14 @@ static fit line_before(const point *at, uint32_t n, double k, double *off) {
     return f;
 }
 
-/* Where the line through the next few points from i on meets the first one, between point i - 1 and point i. */
+/* Where the line through the next few points from i on meets the first one: between point i - 1 and point i. Where no
+ * concurrency lies between these, at point i - 1, or half a point before it, as the first step up may be too small to see. */
 static double between(const point *at, uint32_t n, uint32_t i, const fit *first) {
     const sums next = sum_of(at, i, i + NEXT < n ? i + NEXT : n);
     const fit second = line_of(&next);
     const double rise = second.s - first->s, x = rise > 0 ? (first->a - second.a) / rise : at[i].x;
-    return fmin(fmax(x, at[i - 1].x), at[i].x);
+    if (at[i].x - at[i - 1].x > 1) return fmin(fmax(x, at[i - 1].x), at[i].x);
+    return fmin(fmax(x, (at[i - 2].x + at[i - 1].x) / 2), at[i - 1].x);
 }
 
 /* Two lines that meet say roughly where the first is left, as what queues is noisy; the first line is not: the place is

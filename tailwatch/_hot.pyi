@@ -244,6 +244,9 @@ class Core:
     @property
     def joined(self) -> bool: ...
     @property
+    def shares_engine(self) -> bool:
+        """Whether the concurrency of its streams is that of the whole group: there is an engine process."""
+    @property
     def refused(self) -> int:
         """Files in the group's directory that are no segments of this version."""
     def streamed(self) -> list[str]:

@@ -296,6 +296,7 @@ static PyGetSetDef core_getters[] = {
     {"bytes", get_bytes, NULL, "Memory of the segment: what its label sets in use take.", NULL},
     {"reserved", get_reserved, NULL, "Memory of the segment once all label sets are in use.", NULL},
     {"joined", core_joined, NULL, "Whether it is in a group.", NULL},
+    {"shares_engine", core_shares_engine, NULL, "Whether the concurrency of its streams is that of the whole group.", NULL},
     {"refused", core_refused, NULL, "Files in the group's directory that are no segments of this version.", NULL},
     {"in_flight", get_in_flight, NULL, "Requests open now.", NULL},
     {"opened", get_opened, NULL, "Requests ever opened.", NULL},

@@ -112,6 +112,11 @@ PyObject *core_joined(PyObject *op, void *unused) {
     return PyBool_FromLong(group != NULL && group->joined);
 }
 
+PyObject *core_shares_engine(PyObject *op, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(tw_load(&((CoreObject *)op)->segment->crowd.shared) != 0);
+}
+
 /* ---- joining and leaving ---- */
 
 static core_group *group_of(CoreObject *core) {
@@ -311,7 +316,7 @@ PyObject *core_renew(PyObject *op, PyObject *unused) {
     if (changed) look(group, changed_ns);
     tw_members_company(&group->members, &group->group, core->segment, &group->company);
     find_serving(group);
-    tw_crowd_share(&core->segment->crowd, group->company.n > 0); /* there is an engine: the others' streams wait for it too */
+    tw_crowd_share(&core->segment->crowd, group->unit != 0 || group->company.n > 0); /* there is an engine: the others' streams wait for it too */
     return PyBool_FromLong(changed);
 }
 

@@ -53,6 +53,7 @@ PyObject *core_load(PyObject *op, PyObject *unused);
 PyObject *core_members(PyObject *op, PyObject *unused);
 PyObject *core_refused(PyObject *op, void *unused);
 PyObject *core_joined(PyObject *op, void *unused);
+PyObject *core_shares_engine(PyObject *op, void *unused);
 
 /* crowd() -> (running, in flight, serving): requests of this process and of the others, and how many processes these are. */
 PyObject *core_crowd(PyObject *op, PyObject *unused);
