@@ -4,6 +4,7 @@
 #include "tailwatch/exposition.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "exposition_writer.h"
@@ -365,6 +366,36 @@ static void build_info(renderer *r, const family *f) {
     close_count(r, 1);
 }
 
+/* ---- for routers ------------------------------------------------------------------------------------ */
+
+/* `of` is a double's offset; below 0: not known, no sample. */
+static void load_number(renderer *r, const family *f) {
+    double value;
+    memcpy(&value, (const char *)r->info->load + f->of, sizeof value);
+    if (!(value >= 0 && value < 1e9)) return;
+    open_sample(r, f);
+    close_seconds(r, (uint64_t)(value * 1e9 + 0.5)); /* nine digits after the point, of whatever unit */
+}
+
+/* One sample: how the search for the healthy concurrency ended. */
+static void load_verdict(renderer *r, const family *f) {
+    open_sample(r, f);
+    label(r, "verdict", r->info->load->verdict);
+    close_count(r, 1);
+}
+
+/* The label is rounded to a whole number of streams: points lie at least so far apart. */
+static void load_curve(renderer *r, const family *f) {
+    for (uint32_t i = 0; i < r->info->load->point_count; i++) {
+        const tw_crowd_point *point = &r->info->load->points[i];
+        char text[24];
+        snprintf(text, sizeof text, "%llu", (unsigned long long)(point->streams + 0.5));
+        open_sample(r, f);
+        label(r, "streams", text);
+        close_seconds(r, (uint64_t)(point->ttft_s * 1e9 + 0.5));
+    }
+}
+
 /* ---- the table -------------------------------------------------------------------------------------- */
 
 #define SNAPSHOT(member) offsetof(tw_snapshot, member)
@@ -500,6 +531,37 @@ static const family STEP_FAMILIES[] = {
      step_seconds, STEP(request_ns)},
 };
 
+#define LOAD(member) offsetof(tw_load_gauges, member)
+
+/* Written where there is somebody who looks after them. */
+static const family LOAD_FAMILIES[] = {
+    {{"tailwatch_streams_running", GAUGE, "Requests in flight whose first token was seen."}, load_number, LOAD(running)},
+    {{"tailwatch_streams_waiting", GAUGE,
+      "Requests in flight whose first token was not seen yet; an answer that is not streamed shows none before its end."},
+     load_number, LOAD(waiting)},
+    {{"tailwatch_healthy_concurrency", GAUGE,
+      "Streams in flight above which TTFT leaves its first straight line upwards; absent where no inflection was seen."},
+     load_number, LOAD(healthy)},
+    {{"tailwatch_healthy_concurrency_confidence_ratio", GAUGE,
+      "Share of resamplings of the data that find the healthy concurrency within 10 % of it; absent where there is none."},
+     load_number, LOAD(confidence)},
+    {{"tailwatch_healthy_concurrency_verdict", GAUGE,
+      "1 for how the search for it ended: found, no inflection, few data, one level."}, load_verdict, 0},
+    {{"tailwatch_load_ratio", GAUGE,
+      "Requests in flight / healthy concurrency: above 1 TTFT grows with each more. Absent where that is not known."},
+     load_number, LOAD(ratio)},
+    {{"tailwatch_load_utilization_ratio", GAUGE, "The same, at most 1, for balancers that take no more."}, load_number, LOAD(utilization)},
+    {{"tailwatch_load_headroom_streams", GAUGE, "Streams that may be added before the healthy concurrency is reached."},
+     load_number, LOAD(headroom)},
+    {{"tailwatch_predicted_ttft_seconds", GAUGE, "Median TTFT to expect of a request that arrives now: an estimate."},
+     load_number, LOAD(predicted_s)},
+    {{"tailwatch_admission_within_slo", GAUGE,
+      "1 where that is within the TTFT bound of the SLO, else 0. Absent where either is not known."}, load_number, LOAD(within_slo)},
+    {{"tailwatch_ttft_by_concurrency_seconds", GAUGE,
+      "Median TTFT by about how many streams were in flight when the request arrived, itself included; the last half hour."},
+     load_curve, 0},
+};
+
 static void prepare(renderer *r) {
     uint32_t window_s = r->info->goodput_window_s;
     if (window_s < 1) window_s = 1;
@@ -525,5 +587,6 @@ int tw_exposition_render(const tw_snapshot *s, const tw_exposition_info *info, i
     prepare(&r);
     put_families(&r, FAMILIES, sizeof FAMILIES / sizeof *FAMILIES);
     if (any_steps(&r)) put_families(&r, STEP_FAMILIES, sizeof STEP_FAMILIES / sizeof *STEP_FAMILIES);
+    if (info->load != NULL) put_families(&r, LOAD_FAMILIES, sizeof LOAD_FAMILIES / sizeof *LOAD_FAMILIES);
     return out->failed;
 }

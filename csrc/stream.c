@@ -388,10 +388,19 @@ static void first_token_examine(tw_stream *s, uint64_t now_ns, uint64_t ttft) {
     if (slow) slow_add(s, &w, &d);
 }
 
+/* It waits no more. */
+static void run(tw_stream *s) {
+    if (s->running) return;
+    s->running = 1;
+    tw_add(&s->segment->crowd.running, 1);
+}
+
 static void first_token(tw_stream *s, uint64_t now_ns) {
     uint64_t ttft = now_ns - s->arrival_ns;
     tw_histogram_record(&s->series->ttft, tw_layout_of(TW_LAYOUT_TTFT), ttft);
     first_token_examine(s, now_ns, ttft);
+    tw_crowd_note(&s->segment->crowd, s->concurrency, ttft, now_ns);
+    run(s);
     if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_TTFT, tw_layout_of(TW_LAYOUT_TTFT), ttft, now_ns);
     s->first_ns = now_ns;
     s->messages = 1;
@@ -482,7 +491,8 @@ void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t e
     tw_histogram_record(&g->queue_accept, layout, entry_ns - s->arrival_ns);
     if ((unsigned)source < TW_ARRIVALS) tw_add(&g->arrivals[source], 1);
     tw_add(&g->opened, 1);
-    tw_add(&g->in_flight, 1);
+    s->concurrency = tw_load(&g->in_flight) + 1;
+    tw_store(&g->in_flight, s->concurrency);
 }
 
 void tw_stream_join(tw_stream *s, const tw_company *company, uint64_t unit) {
@@ -525,7 +535,9 @@ void tw_stream_opaque(tw_stream *s) {
 }
 
 void tw_stream_body(tw_stream *s, uint64_t now_ns) {
-    if (s->body_ns == 0) s->body_ns = most(now_ns, s->arrival_ns);
+    if (s->body_ns != 0) return;
+    s->body_ns = most(now_ns, s->arrival_ns);
+    if (s->opaque && !s->closed) run(s);
 }
 
 uint64_t tw_stream_tokens(const tw_stream *s) { return most(counted_tokens(s), s->usage_tokens); }
@@ -663,5 +675,7 @@ void tw_stream_close(tw_stream *s, uint64_t now_ns, tw_end end) {
     window_add(s, now_ns, end, tw_reason_outcome(reason));
     uint64_t in_flight = tw_load(&g->in_flight);
     if (in_flight > 0) tw_store(&g->in_flight, in_flight - 1); /* a fork child started again from zero */
+    uint64_t running = tw_load(&g->crowd.running);
+    if (s->running && running > 0) tw_store(&g->crowd.running, running - 1);
     s->closed = 1;
 }

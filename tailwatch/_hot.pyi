@@ -107,6 +107,8 @@ class Stream:
     @property
     def ttft_ns(self) -> int | None: ...
     @property
+    def last_ns(self) -> int: ...
+    @property
     def worst_gap_ns(self) -> int: ...
     @property
     def overlap_ns(self) -> int: ...
@@ -234,10 +236,16 @@ class Core:
     def load(self) -> tuple[int, int]:
         """Requests in flight, and ever opened, here and in the rest of the group, as of the last renew(). Those of
         processes that were killed are not in flight."""
+    def crowd(self) -> tuple[int, int, int]:
+        """Requests whose first token was seen, and all in flight, here and in the rest of the group, and how many
+        processes have served any; as of the last renew() those live. Some 100 ns."""
     def members(self) -> list[int]:
         """Addresses of the others' segments, good until the next renew() or leave()."""
     @property
     def joined(self) -> bool: ...
+    @property
+    def shares_engine(self) -> bool:
+        """Whether the concurrency of its streams is that of the whole group: there is an engine process."""
     @property
     def refused(self) -> int:
         """Files in the group's directory that are no segments of this version."""

@@ -19,13 +19,14 @@ from tailwatch.goodput import PRESETS, SLO, real
 PREFIX = "TAILWATCH_"
 DEFAULT_SLO = "mlperf:llama2-70b"
 GC_POLICIES = ("freeze", "observe", "off")
+ORCA_FORMS = ("off", "request", "text", "json")
 EXPOSITIONS = ("both", "native", "classic")
 
 # Options of the design that this version does not have; naming them is better than calling them unknown.
 UNAVAILABLE = frozenset(
     {
         *("gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "otel"),
-        *("orca", "server_timing", "sse_timing", "page", "page_token"),
+        *("page", "page_token"),
     }
 )
 _NOT_OPTIONS = frozenset({"TAILWATCH"})
@@ -62,6 +63,11 @@ class Config:
         max_label_sets: (model, route) pairs kept apart, 1 to 4096; further ones become "other".
         trust_request_start: believe the X-Request-Start header of a proxy.
         fast_sse: serialise what known servers stream with templates, the same bytes.
+        orca: tell the load in the header ``endpoint-load-metrics`` of generated answers: "off", "request" (in the
+            format that a request's ``endpoint-load-metrics-format`` asks for), "text" or "json" (always). True:
+            "request".
+        server_timing: a ``Server-Timing`` header with the waits known by then: proxy, accept, app, milliseconds.
+        sse_timing: a comment after the last event of a stream with its own TTFT, ITL and what pauses cost it.
         dir: the directory that the processes of one server share, each with a file of its numbers; "": none. It is made
             where it does not exist, and must be on a file system in memory (/dev/shm): it is written at each token.
         explicit: names of the options that were given, as arguments or by the environment.
@@ -83,6 +89,9 @@ class Config:
     max_label_sets: int
     trust_request_start: bool
     fast_sse: bool
+    orca: str
+    server_timing: bool
+    sse_timing: bool
     dir: str
     explicit: frozenset[str]
     unknown_environment: tuple[str, ...]
@@ -166,6 +175,9 @@ def _defaults(app: bool) -> dict[str, Any]:
         "max_label_sets": 32,
         "trust_request_start": False,
         "fast_sse": False,
+        "orca": "off",
+        "server_timing": False,
+        "sse_timing": False,
         "dir": "",
     }
 
@@ -276,6 +288,18 @@ def _boolean(given: _Given) -> bool:
     return text in _TRUE
 
 
+def _orca(given: _Given) -> str:
+    value = given.value
+    if isinstance(value, bool):
+        return "request" if value else "off"
+    text = value.lower() if isinstance(value, str) else ""
+    if given.source and text in _TRUE | _FALSE:
+        return "request" if text in _TRUE else "off"
+    if text not in ORCA_FORMS:
+        raise given.refused("expected one of 'off', 'request', 'text', 'json', True, False", ORCA_FORMS)
+    return text
+
+
 def _path(given: _Given) -> str:
     value = given.value
     if not isinstance(value, str) or not _PATH.fullmatch(value or "/") or set(value) & set("?#"):
@@ -340,4 +364,7 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "max_label_sets": _integer(1, 4096, "a number of label sets"),
     "trust_request_start": _boolean,
     "fast_sse": _boolean,
+    "orca": _orca,
+    "server_timing": _boolean,
+    "sse_timing": _boolean,
 }

@@ -25,16 +25,18 @@ from tailwatch.config import Config, variable_of
 from tailwatch.daemon import Daemon, Task
 from tailwatch.diagnosis import DiagnosisContext, Finding, doctor
 from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
-from tailwatch.export import host_cache
+from tailwatch.export import host_cache, orca
 from tailwatch.export.prometheus import Exposition, Response, serve_http
 from tailwatch.goodput import parse_window
 from tailwatch.heritage import Heritage
 from tailwatch.hooks import asgi
+from tailwatch.hooks.annotate import Annotator
 from tailwatch.hooks.gc import Freeze, GCHook
 from tailwatch.hooks.routes import Routes
 from tailwatch.hooks.span import current_trace_id
 from tailwatch.hooks.step import StepHook
 from tailwatch.inert import InertStep, InertStream
+from tailwatch.loadsignal import REFRESH_SECONDS, LoadMeter, LoadSignal
 from tailwatch.logs import PauseLog, SlowLog, asked_level
 from tailwatch.port import MetricsPort
 from tailwatch.servers.fast import FastSSE
@@ -50,7 +52,7 @@ _GOODPUT_WINDOW = 60
 _ROLE_WITH_APP = "api"
 _MOST_WRAPPERS = 16
 _FIXED = frozenset({"dir", "max_label_sets", "role", "metrics_port"})
-_FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start"})
+_FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start", "orca", "server_timing", "sse_timing"})
 _lock = threading.RLock()
 _current: Watch | None = None
 _was_installed = False
@@ -85,6 +87,7 @@ class Watch:
         self._records = snapshots.Records(self.core.address)
         self._pause_log = PauseLog(self._records, self.core, config.gc_warn_ms / 1e3, config.gc_log_all)
         self._slow_log = SlowLog(self._records, self.core, config.slow_ms / 1e3)
+        self._load = LoadMeter(self.core, self.company, lambda: self.config.slo.ttft)
         self.exposition = Exposition(
             self.snapshot,
             version=VERSION,
@@ -95,6 +98,7 @@ class Watch:
             on_registry_error=lambda: self.core.count_error(_ERROR_REGISTRY),
             histograms=lambda: self.config.exposition,
             on_declined=lambda reason: self.core.count_drop(_DECLINED[reason]),
+            load=self._load.gauges,
         )
         self._apps: list[weakref.ref[asgi.Attached]] = []  # each is held by its app, and goes with it
         self._heritage = Heritage()
@@ -119,6 +123,7 @@ class Watch:
                 Task(self.steps.sweep, 1.0),
                 Task(self._follow_routing, 1.0),
                 Task(self.port.turn, 1.0),
+                Task(self._load.refresh, REFRESH_SECONDS),
                 Task(self._remember, 5.0),
                 Task(unnamed.sweep, 600.0),
             ],
@@ -153,6 +158,10 @@ class Watch:
         """
         now = self.company.take()
         return now if window is None else self.history.window(now, parse_window(window))
+
+    def load_signal(self) -> LoadSignal:
+        """The load of the whole group, for routers. See tailwatch.load_signal()."""
+        return self._load.read()
 
     def stream(
         self,
@@ -324,6 +333,7 @@ class Watch:
         self.core.reset()
         self.company.after_fork()
         self.steps.after_fork()
+        self._load.forget()
         self.history = snapshots.History()
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
         self._inherited = self.app is not None
@@ -348,12 +358,28 @@ class Watch:
             on_idle=self._on_idle,
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
             carries=self.routing.active,
+            annotator=self._annotator(),
         )
 
     def _snapshot_answer(self, accept: str, accept_encoding: str) -> Response:
         told = {"snapshot": self.snapshot().as_dict(), "context": self.context().as_dict()}
         body = json.dumps({**told, "directory": self.company.directory}).encode()
         return Response("application/json", "", tuple(body[i : i + 65536] for i in range(0, len(body), 65536)))
+
+    def _annotator(self) -> Annotator | None:
+        """None: nothing is asked for, and nothing stands before the server's send."""
+        config = self.config
+        if config.orca == "off" and not (config.server_timing or config.sse_timing):
+            return None
+        return Annotator(
+            load=None if config.orca == "off" else lambda form: orca.report(self._load.read(), form),
+            load_header=orca.HEADER,
+            load_format_header=orca.FORMAT_HEADER,
+            load_form="" if config.orca == "request" else config.orca,
+            server_timing=config.server_timing,
+            sse_timing=config.sse_timing,
+            on_error=lambda: self.core.count_error(_ERROR_ASGI),
+        )
 
     def _on_idle(self) -> None:
         if self.gc.waiting:  # every request that ends alone comes by here
@@ -675,6 +701,19 @@ def current() -> Watch:
 def snapshot(window: str | float | None = None) -> snapshots.Snapshot:
     """All numbers since install(), or of the last window ("5m"). See Watch.snapshot."""
     return current().snapshot(window)
+
+
+def load_signal() -> LoadSignal:
+    """How loaded this server is, in absolute terms, for routers: streams running and waiting now, its healthy
+    concurrency, headroom, and the TTFT that a request admitted now would see. Of the whole group, where there is one.
+
+    A few microseconds: counts are of the moment, the healthy concurrency is looked for every 2 s by the daemon
+    (``LoadSignal.age``).
+
+    Raises:
+        NotInstalledError: install() was not called.
+    """
+    return current().load_signal()
 
 
 def stream(

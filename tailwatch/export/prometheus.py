@@ -66,6 +66,17 @@ OWN_FAMILIES = frozenset(
         "tailwatch_memory_bytes",
         "tailwatch_registry_render_seconds",
         "tailwatch_build",
+        "tailwatch_streams_running",
+        "tailwatch_streams_waiting",
+        "tailwatch_healthy_concurrency",
+        "tailwatch_healthy_concurrency_confidence_ratio",
+        "tailwatch_healthy_concurrency_verdict",
+        "tailwatch_load_ratio",
+        "tailwatch_load_utilization_ratio",
+        "tailwatch_load_headroom_streams",
+        "tailwatch_predicted_ttft_seconds",
+        "tailwatch_admission_within_slo",
+        "tailwatch_ttft_by_concurrency_seconds",
         "tailwatch_step_seconds",
         "tailwatch_step_host_gap_seconds",
         "tailwatch_step_unknown_gap_seconds",
@@ -120,8 +131,10 @@ class Exposition:
         registry: bool = True,
         histograms: Callable[[], str] = lambda: "both",
         on_declined: Callable[[str], object] = lambda reason: None,
+        load: Callable[[], snapshots.LoadGauges | None] = lambda: None,
     ) -> None:
         self._take = take
+        self._load = load
         self._slo = slo
         self._info: dict[str, Any] = {
             "version": version,
@@ -160,7 +173,8 @@ class Exposition:
     def own(self, kind: str = "text") -> memoryview:
         """Our own families only, without the closing # EOF. kind: see snapshots.render."""
         seconds = self._host.seconds if self._host else -1.0
-        return snapshots.render(self._take(), **self._info, slo=self._slo(), registry_seconds=seconds, kind=kind)
+        info = {**self._info, "slo": self._slo(), "registry_seconds": seconds, "load": self._load()}
+        return snapshots.render(self._take(), **info, kind=kind)
 
     def _respond(self, form: Format, kind: str, gzip: bool, host: list[bytes] | None) -> Response:
         pieces = self._pieces(form, kind, host)

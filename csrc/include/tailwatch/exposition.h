@@ -7,6 +7,7 @@
 #define TAILWATCH_EXPOSITION_H
 
 #include "tailwatch/buffer.h"
+#include "tailwatch/healthy.h"
 #include "tailwatch/snapshot.h"
 
 #include <stddef.h>
@@ -26,12 +27,25 @@ typedef enum tw_format {
     TW_FORMATS
 } tw_format;
 
+/* What routers read. Numbers below 0 are not known: their families have no sample. */
+typedef struct tw_load_gauges {
+    double running, waiting;             /* requests in flight, whole group */
+    double healthy, confidence;          /* see healthy.h */
+    double ratio, utilization, headroom; /* in flight / healthy; the same, at most 1; streams left below it */
+    double predicted_s;                  /* TTFT of a request admitted now */
+    double within_slo;                   /* 1 or 0: whether that is within the SLO's bound */
+    const char *verdict;                 /* tw_healthy_name() */
+    const tw_crowd_point *points;        /* the median TTFT by concurrency, ascending */
+    uint32_t point_count;
+} tw_load_gauges;
+
 /* What the numbers do not know of themselves. All strings UTF-8, any content (escaped here). */
 typedef struct tw_exposition_info {
     const char *version, *python, *slo;  /* slo: the text the user gave, label of tailwatch_requests_good_total */
     uint64_t extra_bytes;                /* memory outside segments, added to tailwatch_memory_bytes */
     double registry_seconds;             /* what rendering the host's own registry took last, < 0: none */
     uint32_t goodput_window_s;           /* window of tailwatch_goodput_requests_per_second */
+    const tw_load_gauges *load;          /* NULL: not known */
 } tw_exposition_info;
 
 /* Appends every family. OpenMetrics output ends without "# EOF", so that a host's families can follow.

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tailwatch/crowd.h"
 #include "tailwatch/event.h"
 #include "tailwatch/exemplar.h"
 #include "tailwatch/histogram.h"
@@ -155,6 +156,7 @@ typedef struct tw_segment {
     uint64_t fallback_count;        /* kinds in use; release-stored after the kind is written */
     tw_fallback fallbacks[TW_FALLBACKS];
     tw_steps steps;
+    tw_crowd crowd;
     tw_exemplar exemplars[TW_EXEMPLARS];
     uint64_t series_count;          /* label sets in use; release-stored after the set is written, and after the file
                                      * has grown to hold it */

@@ -58,6 +58,7 @@ typedef struct tw_stream {
     uint64_t slack_ns;              /* fluidity: slack carried forward */
     uint64_t due, met;              /* token deadlines of choice 0 so far, and those met */
     uint32_t opaque, closed;        /* no stamps are taken any more */
+    uint32_t running;               /* counted as that: its first token was seen, or what can be seen of it */
     tw_slo slo;                     /* in force when it opened: it is judged by that */
     tw_choice choice[TW_CHOICES];
     uint32_t recent64[TW_RECENT];   /* gaps without their late part, in units of 64 ns, saturating (137 s) */
@@ -67,6 +68,7 @@ typedef struct tw_stream {
     uint64_t body_ns;               /* first bytes of the body, 0 = none yet */
     uint64_t usage_tokens;          /* completion tokens the server itself reported, 0 = none */
     uint64_t other_tokens;          /* tokens of choices that are not tracked */
+    uint64_t concurrency;           /* streams in flight when it arrived, itself included: see crowd.h */
     uint32_t series_index;
     uint32_t status;                /* HTTP status, 0 = none yet; set by whoever sees it */
     uint32_t failed;                /* an error event was seen in the stream; set by whoever sees it */
