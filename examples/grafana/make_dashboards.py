@@ -525,6 +525,67 @@ ROWS = (
         ],
     ),
     Row(
+        "What can it bear?",
+        [
+            Panel(
+                "Streams",
+                "Requests in flight, before and after their first token, and the healthy concurrency: the streams in "
+                "flight above which TTFT leaves its first straight line upwards. Absent where no inflection was seen.",
+                [
+                    fixed("{{instance}} running", now("tailwatch_streams_running", by="instance")),
+                    fixed("{{instance}} waiting", now("tailwatch_streams_waiting", by="instance")),
+                    fixed("{{instance}} healthy", now("tailwatch_healthy_concurrency", by="instance")),
+                ],
+            ),
+            Panel(
+                "Load",
+                "Requests in flight / healthy concurrency: above 1 TTFT grows with each more. Absolute, unlike what "
+                "balancers compare; confidence says how sure the healthy concurrency is.",
+                [
+                    fixed("{{instance}}", now("tailwatch_load_ratio", by="instance")),
+                    fixed(
+                        "{{instance}} confidence",
+                        now("tailwatch_healthy_concurrency_confidence_ratio", by="instance"),
+                    ),
+                ],
+                unit="percentunit",
+            ),
+            Panel(
+                "Headroom",
+                "Streams that may be added before the healthy concurrency is reached.",
+                [fixed("{{instance}}", now("tailwatch_load_headroom_streams", by="instance"))],
+            ),
+            Panel(
+                "TTFT by concurrency",
+                "Median TTFT by about how many streams were in flight when a request arrived, of the last half hour: "
+                "where the lines spread, the healthy concurrency has been passed.",
+                [
+                    fixed(
+                        "{{streams}} in flight",
+                        f"avg by (streams) (tailwatch_ttft_by_concurrency_seconds{{{TARGET}}})",
+                    )
+                ],
+                unit="s",
+            ),
+            Panel(
+                "TTFT to expect",
+                "Median TTFT of a request that arrives now: an estimate.",
+                [fixed("{{instance}}", now("tailwatch_predicted_ttft_seconds", by="instance"))],
+                unit="s",
+            ),
+            Panel(
+                "Servers that would meet the SLO now",
+                "Those at which the TTFT to expect is within the bound, and all that know; and how the search for the "
+                "healthy concurrency ended at how many.",
+                [
+                    fixed("would meet it", now("tailwatch_admission_within_slo")),
+                    fixed("that know", f"count(tailwatch_admission_within_slo{{{TARGET}}})"),
+                    fixed("{{verdict}}", now("tailwatch_healthy_concurrency_verdict", by="verdict")),
+                ],
+            ),
+        ],
+    ),
+    Row(
         "Can these numbers be trusted?",
         [
             Panel(

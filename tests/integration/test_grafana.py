@@ -27,6 +27,7 @@ import pytest
 
 from tailwatch import _hot, snapshots
 from tailwatch.export.prometheus import Exposition, serve_http
+from tailwatch.loadsignal import bands
 
 from .real_prometheus import Prometheus, needs
 
@@ -139,12 +140,19 @@ class Planted:
         """As anybody on the machine may read it."""
         return snapshots.take_directory(self.directory)
 
-    def metrics(self) -> str:
-        """The page."""
+    def get(self, path: str) -> str:
+        """A page."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_SECONDS)
         with contextlib.closing(connection):
-            connection.request("GET", "/metrics")
+            connection.request("GET", path)
             return connection.getresponse().read().decode()
+
+    def signal(self) -> dict[str, Any]:
+        """load_signal(), of data that is all there."""
+        since = time.monotonic()
+        return until(
+            lambda: found if (found := json.loads(self.get("/signal")))["age"] < time.monotonic() - since else 0
+        )
 
     def ask(self, path: str, *, wait: float = 0, headers: dict[str, str] | None = None, **query: object) -> None:
         """One request, read to its end after a wait."""
@@ -161,9 +169,10 @@ class Planted:
         return connection
 
     def hold(self) -> None:
-        """A request that stays open, after its tokens."""
+        """Requests that stay open, one after its tokens and one before."""
         tokens = self.snapshot().tokens
         self._held.append(self._send(COMPLETIONS, {}, {"tokens": 3, "hold": 1, "model": MODELS[0]}))
+        self._held.append(self._send(COMPLETIONS, {}, {"first": 10**7, "model": MODELS[0]}))
         until(lambda: self.snapshot().tokens == tokens + 3)
 
     def abandon(self) -> None:
@@ -216,6 +225,7 @@ class Planted:
             self.plant(where, "freeze")
         self.plant("engine", "steps")
         self.plant("api", "fault")
+        self.plant("api", "crowd")
         self.traced(MODELS[1], COMPLETIONS)
         self.ask(COMPLETIONS, bytes=400_000, tokens=24, wait=0.2, model=MODELS[0])
         self.ask(CHAT, headers=arrived, model=MODELS[0])
@@ -284,6 +294,7 @@ class Scene:
     samples: int
     earlier: snapshots.Snapshot
     later: tuple[snapshots.Snapshot, snapshots.Snapshot]
+    signals: tuple[dict[str, Any], dict[str, Any]]
 
     @property
     def instance(self) -> str:
@@ -355,9 +366,11 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         planted.load(1)  # every series there is to be: rate() does not see a first sample
         first, (earlier, _) = between_equals(planted, prometheus)
         planted.load(2)
+        planted.quiet()
+        signal = planted.signal()
         last, later = between_equals(planted, prometheus)
-        samples = len([line for line in planted.metrics().splitlines() if not line.startswith("#")])
-        yield Scene(planted, prometheus, native, first, last, samples, earlier, later)
+        samples = len([line for line in planted.get("/metrics").splitlines() if not line.startswith("#")])
+        yield Scene(planted, prometheus, native, first, last, samples, earlier, later, (signal, planted.signal()))
 
 
 @contextlib.contextmanager
@@ -463,6 +476,21 @@ class Oracle:
         """A number of the rolling minute, which shrinks between the two snapshots around the scrape."""
         values = [getattr(one.window("1m"), what) / one.window("1m").seconds for one in (self.now, self._after)]
         return Range(min(values), max(values))
+
+    def signal(self, *names: str) -> Range:
+        """A number of load_signal(), which may be found anew between the two readings around the scrape."""
+        values = [float(one[name]) for one in self.scene.signals for name in names]
+        return Range(min(values) - 1e-9, max(values) + 1e-9)
+
+    def curve(self) -> dict[str, Any]:
+        """Median TTFT by concurrency, in the points that are exported of it."""
+        points = [bands([snapshots.Point(*point) for point in one["curve"]]) for one in self.scene.signals]
+        return {
+            f"{math.floor(one.streams + 0.5)} in flight": Range(
+                min(one.ttft, other.ttft) - 1e-9, max(one.ttft, other.ttft) + 1e-9
+            )
+            for one, other in zip(*points, strict=True)
+        }
 
     def stream_time(self, by_source: str, phase: str, prefix: str = "") -> dict[str, Any]:
         found = getattr(self.gained, by_source)
@@ -608,6 +636,15 @@ def expected(o: Oracle) -> dict[str, dict[str, Any]]:
         "Batch": {f"{step.process} {step.name}": step.batch for step in gained.steps},
         "Pauses inside steps and host gaps": o.step_causes("overlap"),
         "The same, times the requests that waited": o.step_causes("requests"),
+        "Streams": {
+            f"{instance} running": o.signal("running"), f"{instance} waiting": o.signal("waiting"),
+            f"{instance} healthy": o.signal("healthy"),
+        },
+        "Load": {instance: o.signal("ratio"), f"{instance} confidence": o.signal("confidence")},
+        "Headroom": {instance: o.signal("headroom")},
+        "TTFT by concurrency": o.curve(),
+        "TTFT to expect": {instance: o.signal("predicted_ttft")},
+        "Servers that would meet the SLO now": {"would meet it": 1.0, "that know": 1.0, "found": 1.0},
         "Scrapes": {instance: 1.0},
         "Length of a scrape": {instance: Range(1e-5, 1.0), f"{instance} its own registry": Range(1e-6, 1.0)},
         "Not kept, not measured, gone wrong": trust,
@@ -782,7 +819,7 @@ def test_a_long_full_collection_alerts_with_either_histogram(scene: Scene) -> No
 @needs["promtool"]
 def test_promtool_accepts_the_live_page(scene: Scene) -> None:
     """`promtool check metrics` on what the server of two processes serves finds no fault in what is ours."""
-    body = scene.planted.metrics()
+    body = scene.planted.get("/metrics")
     ours = re.split(r"(?=# HELP )", body)
     text = "".join(family for family in ours if re.match(r"# HELP (tailwatch_|python_gc_duration)", family))
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60)
