@@ -234,7 +234,8 @@ class Planted:
             self.ask(COMPLETIONS, status=status)
         for i in range(5):
             self.ask(COMPLETIONS, model=f"extra-{i}")
-        self.abandon()
+        for _ in range(3):
+            self.abandon()
         self.hold()
 
     def quiet(self) -> snapshots.Snapshot:
@@ -258,6 +259,7 @@ class Other:
     def __init__(self) -> None:
         slo = (2_000_000_000, 200_000_000, 0, 0, 990_000)
         self._core = _hot.Core("api", 4, slo, 0, lambda scope: "", lambda waiting, stream: waiting)
+        self._open = self._core.stream(MODELS[0], COMPLETIONS, None, "", "")
         exposition = Exposition(self._take, version="9", python="9", slo=lambda: "", registry=False)
         self._server = serve_http(0, exposition)
         self.port = self._server.port
@@ -327,13 +329,12 @@ class Scene:
 
 
 def scrape_after(prometheus: Prometheus, port: int, moment: float) -> float:
-    """When the first scrape began that is later, once it is stored."""
+    """When the first scrape began that is later and was answered, once it is stored."""
 
     def look() -> float | None:
-        query = f'timestamp(up{{instance="127.0.0.1:{port}"}})'  # of an expression it would be the time of asking
-        found = prometheus.ask("query", query=query)["result"]
-        began = float(found[0]["value"][1]) if found else 0.0
-        return began if began > moment else None
+        found = prometheus.ask("query", query=f'up{{instance="127.0.0.1:{port}"}}[1m]')["result"]
+        samples = found[0]["values"] if found else []
+        return next((float(began) for began, up in samples if float(began) > moment and up == "1"), None)
 
     return float(until(look))
 
