@@ -1,8 +1,7 @@
 #include "tailwatch/crowd.h"
 
-#include <string.h>
-
 #include "tailwatch/atomic.h"
+#include "tailwatch/clock.h"
 
 #define EXACT 64        /* rows of a single concurrency */
 #define PER_OCTAVE 32
@@ -62,7 +61,8 @@ void tw_crowd_add(tw_crowd *sum, const tw_crowd *from) {
     tw_crowd_share(sum, tw_load(&from->shared) != 0);
     for (int i = 0; i < TW_CROWD_LEVELS; i++) {
         const uint64_t seen = tw_load(&from->level[i].seen);
-        for (int at = 0; seen != 0 && at < TW_CROWD_KEPT; at++) sample_add(&sum->level[i], tw_load(&from->level[i].sample[at]));
+        for (int at = 0; seen != 0 && at < TW_CROWD_KEPT; at++)
+            sample_add(&sum->level[i], tw_load(&from->level[i].sample[at]));
         sum->level[i].seen += seen;
     }
 }

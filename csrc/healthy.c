@@ -20,6 +20,9 @@
 #define STEEPER 2.0          /* the second line rises at least so many times as fast */
 #define LIFT 0.8             /* and ends this share above the first */
 #define SHARE 0.75           /* of the squared distances from one line the bend explains so much */
+#define SHARPLY 10.0         /* where it is so many times as steep, */
+#define HIGH 3.0             /* and ends so many times the first line above it, */
+#define SHARE_SHARP 0.4      /* so much is enough */
 #define EXPLAINS 12.0        /* F: what the bend explains, to what remains */
 #define RESAMPLINGS 31
 #define NEAR 0.10            /* confidence: so near to the answer */
@@ -277,13 +280,16 @@ typedef struct answer {
     double place;            /* of the bend */
 } answer;
 
+/* Queues wander: over short stretches a straight line can look bent by as much as itself, but not by many times that. */
 static bool is_a_bend(const answer *a, const point *at, uint32_t n) {
     const fit *f = &a->hinge;
     if (!f->known) return false;
-    const double end = at[n - 1].x, first_line = f->a + f->s * end, remains = f->error / (n - 4.0 > 1 ? n - 4.0 : 1);
-    const double explained = (a->line.error - f->error) / 2;
-    return f->s + f->h >= STEEPER * f->s && f->h * (end - f->k) >= LIFT * fabs(first_line) &&
-           f->error <= (1 - SHARE) * a->line.error && explained >= EXPLAINS * (remains > 1 ? remains : 1);
+    const double end = at[n - 1].x, first_line = fabs(f->a + f->s * end), lift = f->h * (end - f->k);
+    const double remains = f->error / (n - 4.0 > 1 ? n - 4.0 : 1), explained = (a->line.error - f->error) / 2;
+    const bool sharp = f->s + f->h >= SHARPLY * f->s && lift >= HIGH * first_line;
+    const double share = sharp ? SHARE_SHARP : SHARE;
+    return f->s + f->h >= STEEPER * f->s && lift >= LIFT * first_line && f->error <= (1 - share) * a->line.error &&
+           explained >= EXPLAINS * (remains > 1 ? remains : 1);
 }
 
 /* The same line from the points well below the bend alone, and how far they lie from it: root mean square, at least
@@ -299,12 +305,14 @@ static fit line_before(const point *at, uint32_t n, double k, double *off) {
     return f;
 }
 
-/* Where the line through the next few points from i on meets the first one, between point i - 1 and point i. */
+/* Where the line through the next few points from i on meets the first one: between point i - 1 and point i. Where no
+ * concurrency lies between these, at point i - 1, or one below it, as the first step up may be too small to see. */
 static double between(const point *at, uint32_t n, uint32_t i, const fit *first) {
     const sums next = sum_of(at, i, i + NEXT < n ? i + NEXT : n);
     const fit second = line_of(&next);
     const double rise = second.s - first->s, x = rise > 0 ? (first->a - second.a) / rise : at[i].x;
-    return fmin(fmax(x, at[i - 1].x), at[i].x);
+    const uint32_t upper = at[i].x - at[i - 1].x <= 1 ? i - 1 : i;
+    return fmin(fmax(x, at[upper - 1].x), at[upper].x);
 }
 
 /* Two lines that meet say roughly where the first is left, as what queues is noisy; the first line is not: the place is

@@ -278,6 +278,14 @@ typedef struct tw_crowd_point {
     uint64_t samples;
 } tw_crowd_point;
 
+typedef struct tw_crowd {
+    uint64_t running, shared;
+    ...;
+} tw_crowd;
+
+void tw_crowd_note(tw_crowd *crowd, uint64_t streams, uint64_t ttft_ns, uint64_t now_ns);
+void tw_crowd_share(tw_crowd *crowd, int shared);
+int tw_healthy_find(tw_healthy *out, const tw_crowd *const *crowds, size_t n, uint64_t now_ns);
 const char *tw_healthy_name(int verdict);
 double tw_healthy_ttft(const tw_healthy *h, double x);
 int tw_healthy_take(tw_healthy *out, tw_crowd_point *points, uint32_t *count, const tw_segment *const *segments, size_t n,

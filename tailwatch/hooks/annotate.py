@@ -70,15 +70,15 @@ class Answer:
         self._last_ns = 0
         self._gaps: dict[int, int] = {}
 
-    def __call__(self, message: Any) -> Any:
-        if self._next is not None:
+    def __call__(self, *messages: Any, **named: Any) -> Any:
+        """What the server's send gives. One called in any other way than with a message is the server's to refuse."""
+        if self._next is not None and len(messages) == 1 and not named and isinstance(messages[0], dict):
             try:
-                if isinstance(message, dict):
-                    message = self._next(message)
+                messages = (self._next(messages[0]),)
             except Exception:
                 self._next = None
                 self._asked.on_error()
-        return self._send(message)
+        return self._send(*messages, **named)
 
     def _start(self, message: dict[str, Any]) -> dict[str, Any]:
         if dict.get(message, "type") != "http.response.start":
