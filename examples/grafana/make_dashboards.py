@@ -693,7 +693,7 @@ def field_config(panel: Panel) -> dict[str, Any]:
     return {"defaults": defaults, "overrides": []}
 
 
-def options(panel: Panel, kind: Kind) -> dict[str, Any]:
+def options(panel: Panel) -> dict[str, Any]:
     if panel.kind == "stat":
         return {
             "reduceOptions": {"values": False, "calcs": ["lastNotNull"], "fields": ""},
@@ -704,7 +704,7 @@ def options(panel: Panel, kind: Kind) -> dict[str, Any]:
             "textMode": "auto" if len(panel.queries) == 1 else "value_and_name",
         }
     if panel.kind == "heatmap":
-        return heatmap_options(kind)
+        return heatmap_options()
     calcs = ["lastNotNull", "max"]
     legend = {
         "displayMode": "table",
@@ -717,8 +717,8 @@ def options(panel: Panel, kind: Kind) -> dict[str, Any]:
     return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
 
 
-def heatmap_options(kind: Kind) -> dict[str, Any]:
-    """Classic buckets come as series named by their upper bound; native ones need no layout."""
+def heatmap_options() -> dict[str, Any]:
+    """Of buckets that come made: the series of classic ones are named by their upper bound."""
     return {
         "calculate": False,
         "cellGap": 0,
@@ -728,7 +728,7 @@ def heatmap_options(kind: Kind) -> dict[str, Any]:
         },
         "cellValues": {"unit": "ops"},
         "yAxis": {"unit": "s", "axisPlacement": "left"},
-        "rowsFrame": {"layout": "le" if kind is Classic else "auto"},
+        "rowsFrame": {"layout": "auto"},
         "showValue": "never",
         "legend": {"show": True},
         "tooltip": {"mode": "single", "yHistogram": False, "showColorScale": False},
@@ -763,7 +763,7 @@ def panel_json(panel: Panel, kind: Kind, number: int, place: dict[str, int]) -> 
         "gridPos": place,
         "targets": [target(query, panel, kind, ref) for query, ref in zip(panel.queries, refs)],  # noqa: B905
         "fieldConfig": field_config(panel),
-        "options": options(panel, kind),
+        "options": options(panel),
     }
 
 

@@ -364,6 +364,8 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         prometheus = Prometheus(directory, planted.port, features, text)
         stack.callback(prometheus.close)
         prometheus.wait_for("up == 1")
+        if not prometheus.ask("status/buildinfo")["version"].startswith("2."):
+            pytest.skip("exact for Prometheus 2: later ones leave the first sample out of a range that begins with it")
         planted.load(1)  # every series there is to be: rate() does not see a first sample
         first, (earlier, _) = between_equals(planted, prometheus)
         planted.load(2)
@@ -817,6 +819,7 @@ def test_a_long_full_collection_alerts_with_either_histogram(scene: Scene) -> No
         assert long_ones[process.name] == pytest.approx(histogram.count - below(histogram, 0.25), abs=0.01)
 
 
+@needs["prometheus"]
 @needs["promtool"]
 def test_promtool_accepts_the_live_page(scene: Scene) -> None:
     """`promtool check metrics` on what the server of two processes serves finds no fault in what is ours."""
