@@ -85,12 +85,15 @@ static uint32_t level_collect(double *out, const tw_crowd_level *level, uint64_t
     return n;
 }
 
+/* Each row sorted: whose table is read first makes no difference. */
 static void collect(data *d, const tw_crowd *const *crowds, size_t n, uint64_t now_s, uint64_t window_s) {
     d->samples = 0;
     for (int i = 0; i < TW_CROWD_LEVELS; i++) {
         d->of_level[i] = d->samples;
         for (size_t k = 0; k < n; k++)
             d->samples += level_collect(d->sample + d->samples, &crowds[k]->level[i], now_s, window_s);
+        const uint32_t n_of_level = d->samples - d->of_level[i];
+        if (n_of_level > 1) qsort(d->sample + d->of_level[i], n_of_level, sizeof *d->sample, by_value);
     }
     d->of_level[TW_CROWD_LEVELS] = d->samples;
 }
@@ -306,13 +309,13 @@ static fit line_before(const point *at, uint32_t n, double k, double *off) {
 }
 
 /* Where the line through the next few points from i on meets the first one: between point i - 1 and point i. Where no
- * concurrency lies between these, at point i - 1, or one below it, as the first step up may be too small to see. */
+ * concurrency lies between these, at point i - 1, or half a point before it, as the first step up may be too small to see. */
 static double between(const point *at, uint32_t n, uint32_t i, const fit *first) {
     const sums next = sum_of(at, i, i + NEXT < n ? i + NEXT : n);
     const fit second = line_of(&next);
     const double rise = second.s - first->s, x = rise > 0 ? (first->a - second.a) / rise : at[i].x;
-    const uint32_t upper = at[i].x - at[i - 1].x <= 1 ? i - 1 : i;
-    return fmin(fmax(x, at[upper - 1].x), at[upper].x);
+    if (at[i].x - at[i - 1].x > 1) return fmin(fmax(x, at[i - 1].x), at[i].x);
+    return fmin(fmax(x, (at[i - 2].x + at[i - 1].x) / 2), at[i - 1].x);
 }
 
 /* Two lines that meet say roughly where the first is left, as what queues is noisy; the first line is not: the place is
