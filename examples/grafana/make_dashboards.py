@@ -525,6 +525,67 @@ ROWS = (
         ],
     ),
     Row(
+        "What can it bear?",
+        [
+            Panel(
+                "Streams",
+                "Requests in flight, before and after their first token, and the healthy concurrency: the streams in "
+                "flight above which TTFT leaves its first straight line upwards. Absent where no inflection was seen.",
+                [
+                    fixed("{{instance}} running", now("tailwatch_streams_running", by="instance")),
+                    fixed("{{instance}} waiting", now("tailwatch_streams_waiting", by="instance")),
+                    fixed("{{instance}} healthy", now("tailwatch_healthy_concurrency", by="instance")),
+                ],
+            ),
+            Panel(
+                "Load",
+                "Requests in flight / healthy concurrency: above 1 TTFT grows with each more. Absolute, unlike what "
+                "balancers compare; confidence says how sure the healthy concurrency is.",
+                [
+                    fixed("{{instance}}", now("tailwatch_load_ratio", by="instance")),
+                    fixed(
+                        "{{instance}} confidence",
+                        now("tailwatch_healthy_concurrency_confidence_ratio", by="instance"),
+                    ),
+                ],
+                unit="percentunit",
+            ),
+            Panel(
+                "Headroom",
+                "Streams that may be added before the healthy concurrency is reached.",
+                [fixed("{{instance}}", now("tailwatch_load_headroom_streams", by="instance"))],
+            ),
+            Panel(
+                "TTFT by concurrency",
+                "Median TTFT by about how many streams were in flight when a request arrived, of the last half hour: "
+                "where the lines spread, the healthy concurrency has been passed.",
+                [
+                    fixed(
+                        "{{streams}} in flight",
+                        f"avg by (streams) (tailwatch_ttft_by_concurrency_seconds{{{TARGET}}})",
+                    )
+                ],
+                unit="s",
+            ),
+            Panel(
+                "TTFT to expect",
+                "Median TTFT of a request that arrives now: an estimate.",
+                [fixed("{{instance}}", now("tailwatch_predicted_ttft_seconds", by="instance"))],
+                unit="s",
+            ),
+            Panel(
+                "Servers that would meet the SLO now",
+                "Those at which the TTFT to expect is within the bound, and all that know; and how the search for the "
+                "healthy concurrency ended at how many.",
+                [
+                    fixed("would meet it", now("tailwatch_admission_within_slo")),
+                    fixed("that know", f"count(tailwatch_admission_within_slo{{{TARGET}}})"),
+                    fixed("{{verdict}}", now("tailwatch_healthy_concurrency_verdict", by="verdict")),
+                ],
+            ),
+        ],
+    ),
+    Row(
         "Can these numbers be trusted?",
         [
             Panel(
@@ -632,7 +693,7 @@ def field_config(panel: Panel) -> dict[str, Any]:
     return {"defaults": defaults, "overrides": []}
 
 
-def options(panel: Panel, kind: Kind) -> dict[str, Any]:
+def options(panel: Panel) -> dict[str, Any]:
     if panel.kind == "stat":
         return {
             "reduceOptions": {"values": False, "calcs": ["lastNotNull"], "fields": ""},
@@ -643,7 +704,7 @@ def options(panel: Panel, kind: Kind) -> dict[str, Any]:
             "textMode": "auto" if len(panel.queries) == 1 else "value_and_name",
         }
     if panel.kind == "heatmap":
-        return heatmap_options(kind)
+        return heatmap_options()
     calcs = ["lastNotNull", "max"]
     legend = {
         "displayMode": "table",
@@ -656,8 +717,8 @@ def options(panel: Panel, kind: Kind) -> dict[str, Any]:
     return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
 
 
-def heatmap_options(kind: Kind) -> dict[str, Any]:
-    """Classic buckets come as series named by their upper bound; native ones need no layout."""
+def heatmap_options() -> dict[str, Any]:
+    """Of buckets that come made: the series of classic ones are named by their upper bound."""
     return {
         "calculate": False,
         "cellGap": 0,
@@ -667,7 +728,7 @@ def heatmap_options(kind: Kind) -> dict[str, Any]:
         },
         "cellValues": {"unit": "ops"},
         "yAxis": {"unit": "s", "axisPlacement": "left"},
-        "rowsFrame": {"layout": "le" if kind is Classic else "auto"},
+        "rowsFrame": {"layout": "auto"},
         "showValue": "never",
         "legend": {"show": True},
         "tooltip": {"mode": "single", "yHistogram": False, "showColorScale": False},
@@ -702,7 +763,7 @@ def panel_json(panel: Panel, kind: Kind, number: int, place: dict[str, int]) -> 
         "gridPos": place,
         "targets": [target(query, panel, kind, ref) for query, ref in zip(panel.queries, refs)],  # noqa: B905
         "fieldConfig": field_config(panel),
-        "options": options(panel, kind),
+        "options": options(panel),
     }
 
 

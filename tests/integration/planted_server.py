@@ -8,6 +8,7 @@ Collections happen where they are asked for only: what is measured between two r
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import json
 import subprocess
@@ -109,12 +110,14 @@ async def generate(request: Request) -> Response:
 
 
 async def plant(request: Request) -> Response:
-    """?where=api|engine, ?what= one of COMMANDS, or of the API process: block (a long collection), fault."""
+    """?where=api|engine, ?what= one of COMMANDS, or of the API process: block (a long collection), crowd, fault."""
     what = request.query_params["what"]
     if what == "block":
         callback_seconds.append(0.3)
         gc.collect()
         callback_seconds.pop()
+    elif what == "crowd":
+        crowd(request.app.state.watch.core)
     elif what == "fault":
         request.app.state.watch.core.count_error(4)
         request.app.state.watch.core.count_drop(4)
@@ -124,6 +127,22 @@ async def plant(request: Request) -> Response:
     else:
         await asyncio.to_thread(request.app.state.tell, what)
     return JSONResponse("done")
+
+
+async def signal(request: Request) -> Response:
+    """What the server tells routers."""
+    return JSONResponse(dataclasses.asdict(tailwatch.load_signal()))
+
+
+def crowd(core: Any) -> None:
+    """Requests whose TTFT is flat up to 8 in flight, and grows from there: what a healthy concurrency is found in."""
+    for _ in range(40):
+        start = time.monotonic_ns() - 1_000_000_000
+        streams = [core.stream("toy", "/v1/completions", start, "", "") for _ in range(20)]
+        for i, stream in enumerate(streams, 1):
+            stream.token(at=start + 50_000_000 + 25_000_000 * max(0, i - 8))
+        for stream in streams:
+            stream.close()
 
 
 def serve(directory: str) -> None:
@@ -139,7 +158,7 @@ def serve(directory: str) -> None:
             assert stdout.readline() == "done\n"
 
     generating = [Route(f"/v1/{path}", generate, methods=["POST"]) for path in ("completions", "chat/completions")]
-    app = Starlette(routes=[*generating, Route("/plant", plant, methods=["POST"])])
+    app = Starlette(routes=[*generating, Route("/plant", plant, methods=["POST"]), Route("/signal", signal)])
     app.state.tell = tell
     app.state.watch = tailwatch.install(
         app, dir=directory, gc="observe", slo=SLO, trust_request_start=True, max_label_sets=4

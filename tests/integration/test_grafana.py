@@ -27,6 +27,7 @@ import pytest
 
 from tailwatch import _hot, snapshots
 from tailwatch.export.prometheus import Exposition, serve_http
+from tailwatch.loadsignal import bands
 
 from .real_prometheus import Prometheus, needs
 
@@ -139,12 +140,19 @@ class Planted:
         """As anybody on the machine may read it."""
         return snapshots.take_directory(self.directory)
 
-    def metrics(self) -> str:
-        """The page."""
+    def get(self, path: str) -> str:
+        """A page."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_SECONDS)
         with contextlib.closing(connection):
-            connection.request("GET", "/metrics")
+            connection.request("GET", path)
             return connection.getresponse().read().decode()
+
+    def signal(self) -> dict[str, Any]:
+        """load_signal(), of data that is all there."""
+        since = time.monotonic()
+        return until(
+            lambda: found if (found := json.loads(self.get("/signal")))["age"] < time.monotonic() - since else 0
+        )
 
     def ask(self, path: str, *, wait: float = 0, headers: dict[str, str] | None = None, **query: object) -> None:
         """One request, read to its end after a wait."""
@@ -161,9 +169,10 @@ class Planted:
         return connection
 
     def hold(self) -> None:
-        """A request that stays open, after its tokens."""
+        """Requests that stay open, one after its tokens and one before."""
         tokens = self.snapshot().tokens
         self._held.append(self._send(COMPLETIONS, {}, {"tokens": 3, "hold": 1, "model": MODELS[0]}))
+        self._held.append(self._send(COMPLETIONS, {}, {"first": 10**7, "model": MODELS[0]}))
         until(lambda: self.snapshot().tokens == tokens + 3)
 
     def abandon(self) -> None:
@@ -216,6 +225,7 @@ class Planted:
             self.plant(where, "freeze")
         self.plant("engine", "steps")
         self.plant("api", "fault")
+        self.plant("api", "crowd")
         self.traced(MODELS[1], COMPLETIONS)
         self.ask(COMPLETIONS, bytes=400_000, tokens=24, wait=0.2, model=MODELS[0])
         self.ask(CHAT, headers=arrived, model=MODELS[0])
@@ -224,7 +234,8 @@ class Planted:
             self.ask(COMPLETIONS, status=status)
         for i in range(5):
             self.ask(COMPLETIONS, model=f"extra-{i}")
-        self.abandon()
+        for _ in range(3):
+            self.abandon()
         self.hold()
 
     def quiet(self) -> snapshots.Snapshot:
@@ -248,6 +259,7 @@ class Other:
     def __init__(self) -> None:
         slo = (2_000_000_000, 200_000_000, 0, 0, 990_000)
         self._core = _hot.Core("api", 4, slo, 0, lambda scope: "", lambda waiting, stream: waiting)
+        self._open = self._core.stream(MODELS[0], COMPLETIONS, None, "", "")
         exposition = Exposition(self._take, version="9", python="9", slo=lambda: "", registry=False)
         self._server = serve_http(0, exposition)
         self.port = self._server.port
@@ -284,6 +296,7 @@ class Scene:
     samples: int
     earlier: snapshots.Snapshot
     later: tuple[snapshots.Snapshot, snapshots.Snapshot]
+    signals: tuple[dict[str, Any], dict[str, Any]]
 
     @property
     def instance(self) -> str:
@@ -316,13 +329,12 @@ class Scene:
 
 
 def scrape_after(prometheus: Prometheus, port: int, moment: float) -> float:
-    """When the first scrape began that is later, once it is stored."""
+    """When the first scrape began that is later and was answered, once it is stored."""
 
     def look() -> float | None:
-        query = f'timestamp(up{{instance="127.0.0.1:{port}"}})'  # of an expression it would be the time of asking
-        found = prometheus.ask("query", query=query)["result"]
-        began = float(found[0]["value"][1]) if found else 0.0
-        return began if began > moment else None
+        found = prometheus.ask("query", query=f'up{{instance="127.0.0.1:{port}"}}[1m]')["result"]
+        samples = found[0]["values"] if found else []
+        return next((float(began) for began, up in samples if float(began) > moment and up == "1"), None)
 
     return float(until(look))
 
@@ -352,12 +364,16 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         prometheus = Prometheus(directory, planted.port, features, text)
         stack.callback(prometheus.close)
         prometheus.wait_for("up == 1")
+        if not prometheus.ask("status/buildinfo")["version"].startswith("2."):
+            pytest.skip("exact for Prometheus 2: later ones leave the first sample out of a range that begins with it")
         planted.load(1)  # every series there is to be: rate() does not see a first sample
         first, (earlier, _) = between_equals(planted, prometheus)
         planted.load(2)
+        planted.quiet()
+        signal = planted.signal()
         last, later = between_equals(planted, prometheus)
-        samples = len([line for line in planted.metrics().splitlines() if not line.startswith("#")])
-        yield Scene(planted, prometheus, native, first, last, samples, earlier, later)
+        samples = len([line for line in planted.get("/metrics").splitlines() if not line.startswith("#")])
+        yield Scene(planted, prometheus, native, first, last, samples, earlier, later, (signal, planted.signal()))
 
 
 @contextlib.contextmanager
@@ -463,6 +479,21 @@ class Oracle:
         """A number of the rolling minute, which shrinks between the two snapshots around the scrape."""
         values = [getattr(one.window("1m"), what) / one.window("1m").seconds for one in (self.now, self._after)]
         return Range(min(values), max(values))
+
+    def signal(self, *names: str) -> Range:
+        """A number of load_signal(), which may be found anew between the two readings around the scrape."""
+        values = [float(one[name]) for one in self.scene.signals for name in names]
+        return Range(min(values) - 1e-9, max(values) + 1e-9)
+
+    def curve(self) -> dict[str, Any]:
+        """Median TTFT by concurrency, in the points that are exported of it."""
+        points = [bands([snapshots.Point(*point) for point in one["curve"]]) for one in self.scene.signals]
+        return {
+            f"{math.floor(one.streams + 0.5)} in flight": Range(
+                min(one.ttft, other.ttft) - 1e-9, max(one.ttft, other.ttft) + 1e-9
+            )
+            for one, other in zip(*points, strict=True)
+        }
 
     def stream_time(self, by_source: str, phase: str, prefix: str = "") -> dict[str, Any]:
         found = getattr(self.gained, by_source)
@@ -608,6 +639,15 @@ def expected(o: Oracle) -> dict[str, dict[str, Any]]:
         "Batch": {f"{step.process} {step.name}": step.batch for step in gained.steps},
         "Pauses inside steps and host gaps": o.step_causes("overlap"),
         "The same, times the requests that waited": o.step_causes("requests"),
+        "Streams": {
+            f"{instance} running": o.signal("running"), f"{instance} waiting": o.signal("waiting"),
+            f"{instance} healthy": o.signal("healthy"),
+        },
+        "Load": {instance: o.signal("ratio"), f"{instance} confidence": o.signal("confidence")},
+        "Headroom": {instance: o.signal("headroom")},
+        "TTFT by concurrency": o.curve(),
+        "TTFT to expect": {instance: o.signal("predicted_ttft")},
+        "Servers that would meet the SLO now": {"would meet it": 1.0, "that know": 1.0, "found": 1.0},
         "Scrapes": {instance: 1.0},
         "Length of a scrape": {instance: Range(1e-5, 1.0), f"{instance} its own registry": Range(1e-6, 1.0)},
         "Not kept, not measured, gone wrong": trust,
@@ -779,10 +819,11 @@ def test_a_long_full_collection_alerts_with_either_histogram(scene: Scene) -> No
         assert long_ones[process.name] == pytest.approx(histogram.count - below(histogram, 0.25), abs=0.01)
 
 
+@needs["prometheus"]
 @needs["promtool"]
 def test_promtool_accepts_the_live_page(scene: Scene) -> None:
     """`promtool check metrics` on what the server of two processes serves finds no fault in what is ours."""
-    body = scene.planted.metrics()
+    body = scene.planted.get("/metrics")
     ours = re.split(r"(?=# HELP )", body)
     text = "".join(family for family in ours if re.match(r"# HELP (tailwatch_|python_gc_duration)", family))
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60)
