@@ -193,7 +193,7 @@
     fillRows("latency", LATENCIES.map(([key, name]) => {
       const h = d.latency[key], bound = d.slo[key];
       const head = el("th", { scope: "row" }, name);
-      if (bound) head.append(el("span", {}, `SLO ≤ ${timeText(bound)}${key === "itl" ? ", the longest" : ""}`));
+      if (bound) head.append(el("span", {}, `SLO\u00a0≤\u00a0${timeText(bound)}${key === "itl" ? ", the longest" : ""}`));
       if (key === "itl_without_gc" && itl.p99 && without.p99 < itl.p99 * 0.995)
         head.append(el("span", {}, `p99 ${Math.round((1 - without.p99 / itl.p99) * 100)} % lower`));
       const cells = [h.p50, h.p90, h.p99, h.p999, h.max].map((s, i) => el("td", { class: i === 1 ? "wide" : null }, seconds(s)));
@@ -267,7 +267,7 @@
     const notes = {
       time: `Per second, in steps of ${d.bin} s. Filled: good. Line: finished.`,
       rate: `Each point ${d.bin} s, the newer the darker. On the line all were good; below it the SLO was missed.`,
-      flight: `Each point ${d.bin} s, since somebody looks at this page: streams are not counted over time without.`,
+      flight: `Each point ${d.bin} s, for as long as somebody has looked at this page: without, streams are not counted over time.`,
     };
     $("load-note").textContent = notes[state.load];
   }
@@ -451,7 +451,7 @@
         axis({ size: 30, splits: () => decades(2 ** (self.span[0] / 8), 2 ** (self.span[1] / 8), Math.max(3, self.box.clientWidth / 62)).map(place), filter: (u, s) => s, values: (u, s) => s.map((x) => axisTime(2 ** (x / 8))) }),
         axis({ size: 46, splits: () => [...Array(Math.ceil(self.top)).keys()].map((power) => power + LIFT).filter((y) => y <= self.top), filter: (u, s) => s, values: (u, s) => s.map((y) => count(Math.round(10 ** (y - LIFT)))) }),
       ],
-      series: [{}, hidden], legend: { show: false }, padding: [30, 8, 0, 0],
+      series: [{}, hidden], legend: { show: false }, padding: [30, 18, 0, 0],
       cursor: { ...noSelect, y: false, points: { show: false } },
       hooks: { draw: [(u) => paintBins(u, self)], setCursor: [(u) => pointAtBin(u, self)] },
     }));

@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from hashlib import sha256
+from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
@@ -284,6 +285,19 @@ def test_the_document_needs_nobody_else(watch: tailwatch.Watch) -> None:
     assert re.findall(r"url\((?!data:)|@import", text) == []
     script = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)[1]
     assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", script) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("uPlot.iife.min.js", "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"),
+        ("uPlot.min.css", "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"),
+        ("LICENSE", "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd"),
+    ],
+)
+def test_uplot_is_as_it_was_published(name: str, digest: str) -> None:
+    """Version 1.6.32 of the npm package `uplot` (`npm pack uplot@1.6.32`), bytes untouched, its licence beside it."""
+    assert sha256(files("tailwatch").joinpath("page", "uplot", name).read_bytes()).hexdigest() == digest
 
 
 def test_gzip_where_it_is_accepted(watch: tailwatch.Watch) -> None:
