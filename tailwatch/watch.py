@@ -47,6 +47,7 @@ _ERROR_ASGI, _ERROR_GC_HOOK, _ERROR_POLICY, _ERROR_DAEMON, _ERROR_RENDER, _ERROR
 _GOODPUT_WINDOW = 60
 _ROLE_WITH_APP = "api"
 _MOST_WRAPPERS = 16
+_LEAST_TOKEN = 16  # characters
 _FIXED = frozenset({"dir", "max_label_sets", "role", "metrics_port"})
 _FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start"})
 _lock = threading.RLock()
@@ -110,6 +111,7 @@ class Watch:
             self.notes.append,
             self._port_is_taken,
         )
+        self._note_page()
         self._said_alone = self._port_is_the_environments = False
         self._inherited = False  # the app came with a fork: whether this child serves it is not known
         self._daemon = Daemon(
@@ -360,6 +362,15 @@ class Watch:
         told = {"snapshot": self.snapshot().as_dict(), "context": self.context().as_dict()}
         body = json.dumps({**told, "directory": self.company.directory}).encode()
         return Response("application/json", "", tuple(body[i : i + 65536] for i in range(0, len(body), 65536)))
+
+    def _note_page(self) -> None:
+        token, on = self.config.page_token, self.config.page
+        if token and not on:
+            self.notes.append("page_token was given, but page is off: nothing is served at /tailwatch")
+        elif token and len(token) < _LEAST_TOKEN:
+            self.notes.append(
+                f"page_token has {len(token)} characters: who tries finds it; `openssl rand -hex 16` makes a better one"
+            )
 
     def _on_idle(self) -> None:
         if self.gc.waiting:  # every request that ends alone comes by here
