@@ -266,8 +266,8 @@
   function loadNote(d) {
     const notes = {
       time: `Per second, in steps of ${d.bin} s. Filled: good. Line: finished.`,
-      rate: `Each point ${d.bin} s, the newer the darker. On the line all were good; below it the SLO was missed.`,
-      flight: `Each point ${d.bin} s, for as long as somebody has looked at this page: without, streams are not counted over time.`,
+      rate: `Each point ${d.bin} s, the newer the stronger. Orange: what missed the SLO. On the dashed line all were good.`,
+      flight: `Each point ${d.bin} s, for as long as somebody has looked at this page. Orange: what missed the SLO.`,
     };
     $("load-note").textContent = notes[state.load];
   }
@@ -389,6 +389,8 @@
     c.fillRect(left, top, wide, tall);
     c.fillStyle = ink("soft");
     c.font = `${11 * scale}px ${getComputedStyle(document.body).fontFamily}`;
+    c.textAlign = "left";
+    c.textBaseline = "alphabetic";
     const words = "older ones are not kept";
     if (c.measureText(words).width + 16 * scale < wide) c.fillText(words, left + 8 * scale, top + 18 * scale);
     c.restore();
@@ -487,6 +489,7 @@
       paint(chart.other.bins, "accent", 0.6);
     } else paint(chart.h.bins, "accent", 0.6);
     c.font = `${11 * scale}px ${getComputedStyle(document.body).fontFamily}`;
+    c.textAlign = "left";
     c.textBaseline = "bottom";
     let free = -1e9;
     for (const [name, value, dashed] of [["p50", chart.h.p50], ["p99", chart.h.p99], ["p99.9", chart.h.p999], ["SLO", chart.bound, true]]) {
@@ -496,7 +499,8 @@
       c.lineWidth = scale;
       c.setLineDash(dashed ? [5 * scale, 4 * scale] : []);
       c.beginPath(); c.moveTo(x, top); c.lineTo(x, top + tall); c.stroke();
-      const width = c.measureText(name).width, left = Math.min(x - width / 2, u.bbox.left + u.bbox.width - width);
+      const width = c.measureText(name).width, aside = { p50: 1, "p99.9": 0 }[name] ?? 0.5;  // of the line: left, right
+      const left = Math.min(x - width * aside, u.bbox.left + u.bbox.width - width);
       if (dashed) { c.fillText(name, left, top - 15 * scale); continue; }
       if (left > free) { c.fillText(name, left, top - 2 * scale); free = left + width + 8 * scale; }
     }
@@ -525,9 +529,9 @@
         return this.set("time", [0, 1, 3].map((i) => d.load.map((row) => row[i])), some ? "" : none);
       }
       const x = state.load === "rate" ? (row) => row[1] + row[2] : (row) => row[4];
-      this.points = d.load.filter((row) => x(row) !== null && (row[1] + row[2] > 0)).map((row) => [x(row), row[1], row[0]]);
+      this.points = d.load.filter((row) => x(row) !== null && (row[1] + row[2] > 0)).map((row) => [x(row), row[1], row[1] + row[2]]);
       this.far = Math.max(...this.points.map((point) => point[0]), 1) * 1.08;
-      this.top = Math.max(...this.points.map((point) => point[1]), state.load === "rate" ? this.far / 1.08 : 1) * 1.08;
+      this.top = Math.max(...this.points.map((point) => point[2]), 1) * 1.08;
       this.set(state.load, [[0, this.far], [0, 0]], this.points.length ? "" : state.load === "flight" && some ? "Known from now on: keep this page open." : none);
     };
     return chart;
@@ -572,9 +576,13 @@
       c.strokeStyle = ink("soft"); c.setLineDash([5 * scale, 4 * scale]); c.lineWidth = scale;
       c.beginPath(); c.moveTo(x(0), y(0)); c.lineTo(x(end), y(end)); c.stroke();
     }
+    c.setLineDash([]);
     c.fillStyle = ink("good");
-    chart.points.forEach(([at, good], i) => {
+    c.strokeStyle = ink("gc2");
+    c.lineWidth = 2 * scale;
+    chart.points.forEach(([at, good, judged], i) => {
       c.globalAlpha = 0.25 + (0.75 * (i + 1)) / chart.points.length;
+      c.beginPath(); c.moveTo(x(at), y(good)); c.lineTo(x(at), y(judged)); c.stroke();
       c.beginPath(); c.arc(x(at), y(good), 4 * scale, 0, 7); c.fill();
     });
     c.restore();
