@@ -71,11 +71,11 @@ class Server:
     """One arm, and a connection to it."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.port = port
 
     def ask(self, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> tuple[bytes, float]:
         """Body, and the ms it took. Each on a connection of its own, as scrapers whose targets close them."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         start = time.perf_counter()
         connection.request(method, path, headers=headers or {})
         response = connection.getresponse()

@@ -52,6 +52,7 @@ _DECLINED = {host_cache.FAMILY: 7, host_cache.SLOW: 8}  # as drops
 _GOODPUT_WINDOW = 60
 _ROLE_WITH_APP = "api"
 _MOST_WRAPPERS = 16
+_LEAST_TOKEN = 16  # characters
 _FIXED = frozenset({"dir", "max_label_sets", "role", "metrics_port"})
 _FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start", "orca", "server_timing", "sse_timing"})
 _lock = threading.RLock()
@@ -120,6 +121,7 @@ class Watch:
             self.notes.append,
             self._port_is_taken,
         )
+        self._note_page()
         self._said_alone = self._port_is_the_environments = False
         self._inherited = False  # the app came with a fork: whether this child serves it is not known
         self._daemon = Daemon(
@@ -393,6 +395,14 @@ class Watch:
             sse_timing=config.sse_timing,
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
         )
+    def _note_page(self) -> None:
+        token, on = self.config.page_token, self.config.page
+        if token and not on:
+            self.notes.append("page_token was given, but page is off: nothing is served at /tailwatch")
+        elif token and len(token) < _LEAST_TOKEN:
+            self.notes.append(
+                f"page_token has {len(token)} characters: who tries finds it; `openssl rand -hex 16` makes a better one"
+            )
 
     def _on_idle(self) -> None:
         if self.gc.waiting:  # every request that ends alone comes by here

@@ -65,7 +65,7 @@ _QUERY = re.compile(r"(?:window=(1m|5m|1h|all))?")
 _PART_BYTES = 64 * 1024
 _SENTENCES = {
     Access.TOKEN: "the token is missing or wrong: Authorization: Bearer ...\n",
-    Access.ELSEWHERE: "this page answers its own machine only; install(app, page_token=...) opens it to others\n",
+    Access.ELSEWHERE: "this page answers its own machine only, as localhost; page_token=... opens it to others\n",
     Access.FOREIGN: "this page does not answer other sites\n",
 }
 _NOTHING = "default-src 'none'; frame-ancestors 'none'"

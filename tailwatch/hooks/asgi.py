@@ -69,7 +69,7 @@ class Attached:
         self.hook = hook
         self._base = base
         scrape = Scrape(hook.metrics, hook.metrics_path, hook.snapshot) if hook.metrics and hook.metrics_path else None
-        page = PageDoor(hook.page) if hook.page is not None else None
+        page = PageDoor(hook.page, hook.metrics_path) if hook.page is not None else None
         self.doors = tuple(door for door in (scrape, page) if door is not None)
         self.layer: type | None = None
         self.inert = False  # detached: a layer that could not be taken off lets everything through

@@ -36,12 +36,15 @@ class Page(Protocol):
 
 
 class PageDoor:
-    """The page of one app: at PATH, or at MOVED where the app has a route of that path; its numbers below it."""
+    """The page of one app: at PATH, or at MOVED where the app has a route of that path, or the metrics are there; its
+    numbers below it."""
 
-    __slots__ = ("_page", "_said")
+    __slots__ = ("_metrics", "_moved", "_page", "_said")
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Page, metrics_path: str) -> None:
         self._page = page
+        self._metrics = metrics_path
+        self._moved: bool | None = None  # as of the last look; None: none yet
         self._said = False
 
     def wants(self, app: Any, scope: Mapping[str, Any]) -> bool:
@@ -52,14 +55,20 @@ class PageDoor:
         path = path_below(scope, scope.get("root_path", ""))
         if path not in _ENDINGS:
             return False
-        return path.startswith(MOVED) is self.look(app)
+        moved = (
+            self._moved if path.endswith(_DATA) else None
+        )  # an app of many routes is not searched every other second
+        return path.startswith(MOVED) is (self.look(app) if moved is None else moved)
 
     def look(self, app: Any) -> bool:
         """Whether the app has the path for itself; said once in the log, and nowhere while the page is off."""
-        taken = self._page.token() is not None and (has_route(app, PATH) or has_route(app, PATH + _DATA))
+        if self._page.token() is None:
+            return False
+        paths = (PATH, PATH + _DATA)
+        self._moved = taken = self._metrics in paths or any(has_route(app, path) for path in paths)
         if taken and not self._said:
             self._said = True
-            sentence = "the app has a route %s of its own: tailwatch's page is at %s"
+            sentence = "something else is at %s: tailwatch's page is at %s"
             logging.getLogger("tailwatch").warning(sentence, PATH, MOVED)
         return taken
 

@@ -193,7 +193,7 @@
     fillRows("latency", LATENCIES.map(([key, name]) => {
       const h = d.latency[key], bound = d.slo[key];
       const head = el("th", { scope: "row" }, name);
-      if (bound) head.append(el("span", {}, `SLO ≤ ${timeText(bound)}${key === "itl" ? ", the longest" : ""}`));
+      if (bound) head.append(el("span", {}, `SLO\u00a0≤\u00a0${timeText(bound)}${key === "itl" ? ", the longest" : ""}`));
       if (key === "itl_without_gc" && itl.p99 && without.p99 < itl.p99 * 0.995)
         head.append(el("span", {}, `p99 ${Math.round((1 - without.p99 / itl.p99) * 100)} % lower`));
       const cells = [h.p50, h.p90, h.p99, h.p999, h.max].map((s, i) => el("td", { class: i === 1 ? "wide" : null }, seconds(s)));
@@ -266,8 +266,8 @@
   function loadNote(d) {
     const notes = {
       time: `Per second, in steps of ${d.bin} s. Filled: good. Line: finished.`,
-      rate: `Each point ${d.bin} s, the newer the darker. On the line all were good; below it the SLO was missed.`,
-      flight: `Each point ${d.bin} s, since somebody looks at this page: streams are not counted over time without.`,
+      rate: `Each point ${d.bin} s, the newer the stronger. Orange: what missed the SLO. On the dashed line all were good.`,
+      flight: `Each point ${d.bin} s, for as long as somebody has looked at this page. Orange: what missed the SLO.`,
     };
     $("load-note").textContent = notes[state.load];
   }
@@ -389,6 +389,8 @@
     c.fillRect(left, top, wide, tall);
     c.fillStyle = ink("soft");
     c.font = `${11 * scale}px ${getComputedStyle(document.body).fontFamily}`;
+    c.textAlign = "left";
+    c.textBaseline = "alphabetic";
     const words = "older ones are not kept";
     if (c.measureText(words).width + 16 * scale < wide) c.fillText(words, left + 8 * scale, top + 18 * scale);
     c.restore();
@@ -451,7 +453,7 @@
         axis({ size: 30, splits: () => decades(2 ** (self.span[0] / 8), 2 ** (self.span[1] / 8), Math.max(3, self.box.clientWidth / 62)).map(place), filter: (u, s) => s, values: (u, s) => s.map((x) => axisTime(2 ** (x / 8))) }),
         axis({ size: 46, splits: () => [...Array(Math.ceil(self.top)).keys()].map((power) => power + LIFT).filter((y) => y <= self.top), filter: (u, s) => s, values: (u, s) => s.map((y) => count(Math.round(10 ** (y - LIFT)))) }),
       ],
-      series: [{}, hidden], legend: { show: false }, padding: [30, 8, 0, 0],
+      series: [{}, hidden], legend: { show: false }, padding: [30, 18, 0, 0],
       cursor: { ...noSelect, y: false, points: { show: false } },
       hooks: { draw: [(u) => paintBins(u, self)], setCursor: [(u) => pointAtBin(u, self)] },
     }));
@@ -487,6 +489,7 @@
       paint(chart.other.bins, "accent", 0.6);
     } else paint(chart.h.bins, "accent", 0.6);
     c.font = `${11 * scale}px ${getComputedStyle(document.body).fontFamily}`;
+    c.textAlign = "left";
     c.textBaseline = "bottom";
     let free = -1e9;
     for (const [name, value, dashed] of [["p50", chart.h.p50], ["p99", chart.h.p99], ["p99.9", chart.h.p999], ["SLO", chart.bound, true]]) {
@@ -496,7 +499,8 @@
       c.lineWidth = scale;
       c.setLineDash(dashed ? [5 * scale, 4 * scale] : []);
       c.beginPath(); c.moveTo(x, top); c.lineTo(x, top + tall); c.stroke();
-      const width = c.measureText(name).width, left = Math.min(x - width / 2, u.bbox.left + u.bbox.width - width);
+      const width = c.measureText(name).width, aside = { p50: 1, "p99.9": 0 }[name] ?? 0.5;  // of the line: left, right
+      const left = Math.min(x - width * aside, u.bbox.left + u.bbox.width - width);
       if (dashed) { c.fillText(name, left, top - 15 * scale); continue; }
       if (left > free) { c.fillText(name, left, top - 2 * scale); free = left + width + 8 * scale; }
     }
@@ -525,9 +529,9 @@
         return this.set("time", [0, 1, 3].map((i) => d.load.map((row) => row[i])), some ? "" : none);
       }
       const x = state.load === "rate" ? (row) => row[1] + row[2] : (row) => row[4];
-      this.points = d.load.filter((row) => x(row) !== null && (row[1] + row[2] > 0)).map((row) => [x(row), row[1], row[0]]);
+      this.points = d.load.filter((row) => x(row) !== null && (row[1] + row[2] > 0)).map((row) => [x(row), row[1], row[1] + row[2]]);
       this.far = Math.max(...this.points.map((point) => point[0]), 1) * 1.08;
-      this.top = Math.max(...this.points.map((point) => point[1]), state.load === "rate" ? this.far / 1.08 : 1) * 1.08;
+      this.top = Math.max(...this.points.map((point) => point[2]), 1) * 1.08;
       this.set(state.load, [[0, this.far], [0, 0]], this.points.length ? "" : state.load === "flight" && some ? "Known from now on: keep this page open." : none);
     };
     return chart;
@@ -572,9 +576,13 @@
       c.strokeStyle = ink("soft"); c.setLineDash([5 * scale, 4 * scale]); c.lineWidth = scale;
       c.beginPath(); c.moveTo(x(0), y(0)); c.lineTo(x(end), y(end)); c.stroke();
     }
+    c.setLineDash([]);
     c.fillStyle = ink("good");
-    chart.points.forEach(([at, good], i) => {
+    c.strokeStyle = ink("gc2");
+    c.lineWidth = 2 * scale;
+    chart.points.forEach(([at, good, judged], i) => {
       c.globalAlpha = 0.25 + (0.75 * (i + 1)) / chart.points.length;
+      c.beginPath(); c.moveTo(x(at), y(good)); c.lineTo(x(at), y(judged)); c.stroke();
       c.beginPath(); c.arc(x(at), y(good), 4 * scale, 0, 7); c.fill();
     });
     c.restore();

@@ -126,7 +126,7 @@ def test_who_is_not_from_here_is_told_nothing(headers: tuple[str, ...], host: st
     for path in ("/tailwatch", "/tailwatch/data?window=<script>"):
         answer = get(server, path, *headers, host=host)
         assert answer.status == 403 and answer.headers["content-type"].startswith("text/plain")
-        assert len(answer.body) < 120
+        assert len(answer.body) < 200
         for part in (b"script", host.encode() if "evil" in host else b"\0", b"proxy"):
             assert part not in answer.body
 
@@ -218,7 +218,7 @@ def test_an_apps_own_page_stays(make: Any, install: Any, serve: Any, caplog: pyt
         assert get(server, "/tailwatch/page").body.startswith(b"<!doctype html>")
         assert get(server, "/tailwatch/page/data").numbers["opened"] == 0
     said = [record.getMessage() for record in caplog.records if "page" in record.getMessage()]
-    assert said == ["the app has a route /tailwatch of its own: tailwatch's page is at /tailwatch/page"]
+    assert said == ["something else is at /tailwatch: tailwatch's page is at /tailwatch/page"]
 
 
 def test_an_apps_own_route_is_no_news_while_the_page_is_off(
@@ -247,6 +247,10 @@ def test_beside_the_metrics(install: Any, serve: Any) -> None:
     tailwatch.uninstall()
     server = serve(install(page=True, metrics_path=""))
     assert (get(server, "/metrics").status, get(server).status) == (404, 200)
+    tailwatch.uninstall()
+    server = serve(install(page=True, metrics_path="/tailwatch"))
+    assert get(server, "/tailwatch").headers["content-type"].startswith("text/plain; version=")
+    assert get(server, "/tailwatch/page").body.startswith(b"<!doctype html>")
 
 
 def test_nothing_is_left_of_it(install: Any, serve: Any) -> None:
@@ -302,6 +306,23 @@ def test_off_the_loop(install: Any, serve: Any, monkeypatch: pytest.MonkeyPatch)
     assert answers[0].numbers["opened"] == 1
 
 
+def test_an_app_of_many_routes_is_searched_once(install: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the document, and not for the numbers that it asks for every other second."""
+    from tailwatch.hooks import page as door
+
+    searched: list[str] = []
+    whole = door.has_route
+    monkeypatch.setattr(door, "has_route", lambda app, path: searched.append(path) or whole(app, path))
+    server = serve(install(Starlette(), page=True))
+    before = len(searched)
+    assert get(server, "/tailwatch").status == 200
+    opened = len(searched)
+    assert opened > before
+    for _ in range(5):
+        assert get(server).status == 200
+    assert len(searched) == opened
+
+
 def test_what_goes_wrong_is_a_500_and_counted(install: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The viewer sees the failure, without its words."""
     server = serve(install(page=True))
@@ -323,6 +344,17 @@ def test_a_door_first_and_the_page_in_code(serve: Any, install: Any) -> None:
     assert get(server).status == 404
     install(inner, page=True)
     assert get(server).status == 200
+
+
+def test_a_token_for_nothing_and_a_short_one_are_noted(install: Any) -> None:
+    """For the doctor, without the token."""
+    notes = []
+    for options in ({"page_token": TOKEN}, {"page": True, "page_token": "s3cret"}, {"page": True, "page_token": TOKEN}):
+        install(**options)
+        notes.append([note for note in tailwatch.watch.current().notes if "page_token" in note])
+        tailwatch.uninstall()
+    assert [len(found) for found in notes] == [1, 1, 0]
+    assert "page is off" in notes[0][0] and "6 characters" in notes[1][0] and "s3cret" not in notes[1][0]
 
 
 def test_the_token_is_in_no_message(install: Any) -> None:
