@@ -25,7 +25,13 @@ EXPOSITIONS = ("both", "native", "classic")
 # Options of the design that this version does not have; naming them is better than calling them unknown.
 UNAVAILABLE = frozenset(
     {
-        "gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "otel",
+        "gc_ceiling",
+        "nvtx",
+        "nvtx_tokens",
+        "trace",
+        "trace_on",
+        "trace_keep",
+        "otel",
     }
 )
 _NOT_OPTIONS = frozenset({"TAILWATCH"})

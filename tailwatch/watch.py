@@ -395,6 +395,7 @@ class Watch:
             sse_timing=config.sse_timing,
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
         )
+
     def _note_page(self) -> None:
         token, on = self.config.page_token, self.config.page
         if token and not on:
