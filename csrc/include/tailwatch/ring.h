@@ -135,7 +135,7 @@ typedef struct tw_trace_head {
     uint64_t steps[TW_STEPS][TW_STEP_NAME_WORDS]; /* a name is there when its word 0 is not 0 */
     uint64_t clocks;          /* snapshots ever taken: number n at n % TW_CLOCK_FINE, and where n % TW_CLOCK_EVERY == 0
                                * also at TW_CLOCK_FINE + n / TW_CLOCK_EVERY % TW_CLOCK_COARSE. Published as events are. */
-    uint64_t spare[16];
+    uint64_t spare[23];
     tw_ring_entry ring[TW_RINGS];
 } tw_trace_head;
 
@@ -172,6 +172,13 @@ bool tw_trace_open(const void *bytes, size_t len, tw_trace *out);
 int tw_trace_map(const char *path, tw_trace *out);
 void tw_trace_close(tw_trace *t);
 
+/* Whether it is certain that nobody writes to it any more: its process has ended, or said so. What another pid namespace
+ * wrote is never certain; what an earlier boot did, is. */
+bool tw_trace_is_over(const tw_trace *t);
+
+/* When it was last alive, monotonic ns: its newest clock snapshot; 0: it has none. */
+uint64_t tw_trace_seen_ns(const tw_trace *t);
+
 /* Name of its process: "engine-0", or "engine" where it has no index. out: 48 bytes. */
 void tw_trace_process(const tw_trace *t, char *out);
 
@@ -184,11 +191,13 @@ void tw_trace_step(const tw_trace *t, uint32_t step, char *out);
 /* The numbers of the events that a ring holds now: [*first, *end). Returns how many it has lost: *first. */
 uint64_t tw_ring_bounds(const tw_trace *t, uint32_t ring, uint64_t *first, uint64_t *end);
 
-/* Copies events from number *next on, at most room of them, and moves *next behind the last copied one. What was
- * overwritten before it could be copied is passed over and added to *lost (may be NULL). Returns how many; 0: there are no
- * more now. The first call's *next is 0: all that was ever overwritten counts as lost then. Never waits: under a writer
- * that is faster than the reader it returns what it got. */
-size_t tw_ring_read(const tw_trace *t, uint32_t ring, uint64_t *next, tw_ring_event *out, size_t room, uint64_t *lost);
+/* Copies events from number *next on and below until (an end of tw_ring_bounds), at most room (>= 1) of them, and moves
+ * *next behind the last copied one. What was overwritten before it could be copied is passed over and added to *lost (may be
+ * NULL). Returns how many; 0: there are no more. With *next = 0 first, all that was ever overwritten counts as lost.
+ * Never waits, and called until it returns 0 it ends after at most the ring's size of events, however fast the writer
+ * is and whatever the file says. */
+size_t tw_ring_read(const tw_trace *t, uint32_t ring, uint64_t *next, uint64_t until, tw_ring_event *out, size_t room,
+                    uint64_t *lost);
 
 /* The first event of a ring at or after time_ns: its number (*end of tw_ring_bounds: none). For events in the order of
  * time; with stamps given by the user it may be off by those. */
