@@ -40,16 +40,17 @@ extern "C" {
 
 /* ---- events ---- */
 
-/* The fields of an event by kind. `request` is a number that is unique in its process, from 1. `pid, start_time,
+/* The fields of an event by kind. Label sets: an OPEN has the one that it was opened under, which is mostly 0; the true ones
+ * stand in FIRST and CLOSE. A TOKEN whose gap is 0 may be of the same message as the event before it, for another choice. `request` is a number that is unique in its process, from 1. `pid, start_time,
  * joined_ns` of the file make it unique in a machine. `labels` is a number of the names, see tw_trace_label. */
 typedef enum tw_kind {
     TW_KIND_NONE,      /* never written */
     TW_KIND_OPEN,      /* a request was entered.      a: tw_arrival  b: labels  c: -        id: request  value: arrival_ns */
     TW_KIND_FIRST,     /* its first token.            a: choice      b: labels  c: tokens   id: request  value: arrival_ns */
     TW_KIND_TOKEN,     /* another message of tokens.  a: choice      b: -       c: tokens   id: request  value: the gap before it, ns */
-    TW_KIND_DELAY,     /* pauses made the token just before this event late.
+    TW_KIND_DELAY,     /* pauses fell into the wait for the token of this request and time, whose event may come after.
                         *                             a: tw_phase    b: -       c: overlap  id: request  value: late_ns
-                        *                             (overlap in us, saturating) */
+                        *                             (overlap in us, saturating; late 0: it cost nothing, or is not known) */
     TW_KIND_CLOSE,     /* it ended.                   a: tw_reason   b: labels  c: tokens   id: request  value: arrival_ns */
     TW_KIND_PAUSE,     /* a pause ended at time_ns.   a: tw_cause    b: flags   c: uncollectable, saturating
                         *                             id: start_ns   value: objects collected.  b: TW_PAUSE_INNER */
