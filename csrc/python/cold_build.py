@@ -12,6 +12,7 @@ SOURCE = """
 #include "tailwatch/histogram.h"
 #include "tailwatch/members.h"
 #include "tailwatch/snapshot.h"
+#include "tailwatch/trigger.h"
 """
 
 
