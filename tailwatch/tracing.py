@@ -53,8 +53,8 @@ class Tracing:
 
     @property
     def bytes(self) -> int:
-        """What it takes; 0: nothing is recorded."""
-        return self._core.trace_memory[1]
+        """What it takes, once it has begun; 0: it is off."""
+        return traces.bytes_of(self._config.trace, self._config.max_label_sets)
 
     def start(self, *, loud: bool) -> None:
         """Begin to record. loud: where it does not fit that is an error.

@@ -91,7 +91,7 @@ class Watch:
             version=VERSION,
             python=platform.python_version(),
             slo=lambda: self.config.slo.text,
-            extra_bytes=self.history.bytes,
+            extra_bytes=self.history.bytes + self.tracing.bytes,
             goodput_window=_GOODPUT_WINDOW,
             on_registry_error=lambda: self.core.count_error(_ERROR_REGISTRY),
         )
@@ -143,7 +143,7 @@ class Watch:
     def memory_bytes(self) -> int:
         """Memory fixed at install, in bytes, once all label sets are in use; a stream in flight takes 5 to 8 KiB beside
         it."""
-        return self.core.reserved + self.history.bytes
+        return self.core.reserved + self.history.bytes + self.tracing.bytes
 
     def snapshot(self, window: str | float | None = None) -> snapshots.Snapshot:
         """All numbers of this process since install, or of the last ``window`` ("5m", "90s", seconds).
