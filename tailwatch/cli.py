@@ -125,6 +125,8 @@ def _add_trace(commands: Any) -> None:
     command.add_argument("-o", dest="out", metavar="FILE", help="where it goes; - for standard output")
     command.add_argument("--dir", metavar="DIR", help="of the group, running or dead; by default the one that is found")
     command.add_argument("--format", choices=("perfetto", "json"), default="perfetto", help="json: Chrome's format")
+    merged = "a trace of torch, JAX or viztracer that is put onto the same clock; may be given again"
+    command.add_argument("--merge", metavar="TRACE", action="append", default=[], help=merged)
     command.set_defaults(run=_trace)
 
 
@@ -135,14 +137,16 @@ def _trace(parsed: argparse.Namespace) -> int:
 
     directory = parsed.dir if parsed.dir is not None else groups.find(os.environ)
     out = parsed.out or ("tailwatch.pftrace" if parsed.format == "perfetto" else "tailwatch.json")
-    files, _ = traces.write_group(directory, sys.stdout.fileno() if out == "-" else out, parsed.format)
+    to = sys.stdout.fileno() if out == "-" else out
+    files, written = traces.write_group(directory, to, parsed.format, merge=parsed.merge)
     lines = (
         f"  {file.process} (pid {file.pid}{', dead' if file.over else ''}): {file.events} events"
         + (f"; {file.lost} older ones were overwritten" if file.lost else "")
         for file in files
     )
     where = "standard output" if out == "-" else out
-    print(f"{where}: {len(files)} processes of {directory}", *lines, sep="\n", file=sys.stderr if out == "-" else None)
+    head = f"{where}: {written}"
+    print(head, *lines, sep="\n", file=sys.stderr if out == "-" else None)
     return OK
 
 

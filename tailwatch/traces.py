@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailwatch._cold import ffi, lib
 from tailwatch.errors import TailwatchError
 from tailwatch.triggers import Triggers
 
+if TYPE_CHECKING:
+    from tailwatch.export.perfetto import Written
+
 ENDING = ".trace"
 FORMATS = ("perfetto", "json")
+LATEST_NS = 2**63 - 1
 Where = str | tuple[int, int]
 """A file's path; or address and bytes of what this process records in its own memory."""
 
@@ -130,10 +134,16 @@ class Look:
 
 
 def write(
-    to: str | int, where: Sequence[Where], form: str = "perfetto", *, since_ns: int = 0, until_ns: int = 2**64 - 1
-) -> Any:
+    to: str | int,
+    where: Sequence[Where],
+    form: str = "perfetto",
+    *,
+    since_ns: int = 0,
+    until_ns: int = LATEST_NS,
+    merge: Sequence[str] = (),
+) -> Written:
     """Make a timeline of trace files: to a path, which is replaced whole, or a file descriptor. since_ns, until_ns:
-    monotonic. Returns what the writer says of it.
+    monotonic. merge: paths of traces that other tools wrote.
 
     Raises:
         TailwatchError: a form that there is not, or it cannot be written; says why.
@@ -142,13 +152,19 @@ def write(
         raise TailwatchError(f"format={form!r}: expected one of {', '.join(FORMATS)}")
     from tailwatch.export import perfetto
 
-    return perfetto.write(to, where, format=form, since_ns=since_ns, until_ns=until_ns)
+    return perfetto.write(to, where, format=form, since_ns=since_ns, until_ns=until_ns, merge=merge)
 
 
 def write_group(
-    directory: str, to: str | int, form: str = "perfetto", *, since_ns: int = 0, until_ns: int = 2**64 - 1
-) -> tuple[list[TraceFile], Any]:
-    """A timeline of all processes of a group, living and dead. Returns their files, and what the writer says.
+    directory: str,
+    to: str | int,
+    form: str = "perfetto",
+    *,
+    since_ns: int = 0,
+    until_ns: int = LATEST_NS,
+    merge: Sequence[str] = (),
+) -> tuple[list[TraceFile], Written]:
+    """write() of all processes of a group, living and dead. Returns their files too.
 
     Raises:
         TailwatchError: there are none, or it cannot be written; says what to do.
@@ -161,7 +177,8 @@ def write_group(
                 "or TAILWATCH_TRACE=1000000"
             )
         try:
-            return files, write(to, [file.path for file in files], form, since_ns=since_ns, until_ns=until_ns)
+            paths = [file.path for file in files]
+            return files, write(to, paths, form, since_ns=since_ns, until_ns=until_ns, merge=merge)
         except TailwatchError:  # one of them went meanwhile: its process was uninstalled
             if last or all(os.path.exists(file.path) for file in files):
                 raise

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def install() -> Iterator[Callable[..., tailwatch.Watch]]:
 
 
 def test_a_request_is_recorded_from_its_opening_to_its_end(core: _hot.Core, path: Path) -> None:
-    """Arrival, entry, first token, tokens with their gaps, end with outcome and tokens: with the times that were given."""
+    """Arrival, entry, first token, tokens with their gaps, end with outcome and tokens, with the times given."""
     base = _hot.now() - 10**9
     stream = core.stream("llama", "/v1/chat", base, "", "")
     stream.token(at=base + 1_000_000)
@@ -274,7 +275,7 @@ def test_a_process_killed_mid_write_leaves_a_whole_trace(directory: Path, round_
     trace = read_trace(directory / name)
     tokens = trace.of(TOKEN)
     assert len(tokens) == 2047
-    for before, after in zip(tokens, tokens[1:], strict=False):
+    for before, after in pairwise(tokens):
         assert after.value == after.time_ns - before.time_ns
         assert (after.id, after.c, after.a) == (1, 1, 0)
     file = traces.look_into(str(directory / name))
@@ -559,7 +560,7 @@ def test_a_directory_that_must_not_be_read(tmp_path: Path) -> None:
 
 def test_the_sweep_knows_traces(directory: Path) -> None:
     """Who lives with a trace keeps the directory; the dead with theirs do not, and what was kept is known."""
-    process, name = start(directory, "engine")
+    process, _ = start(directory, "engine")
     os.chmod(directory, 0o700)
     for entry in directory.glob("*.seg"):
         entry.unlink()
@@ -602,7 +603,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """What would have been written: path, since, until. A file stands there then."""
     calls: list[tuple[str, int, int]] = []
 
-    def write(to: str, where: Any, form: str, *, since_ns: int, until_ns: int) -> None:
+    def write(to: str, where: Any, form: str, *, since_ns: int, until_ns: int, merge: Any) -> None:
         calls.append((to, since_ns, until_ns))
         Path(to).write_bytes(bytes(1000))
 
@@ -697,19 +698,40 @@ def test_a_file_that_cannot_be_kept_is_counted(
 
 
 def test_the_command_says_what_it_wrote(
-    core: _hot.Core, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    core: _hot.Core, directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Processes, events and what was lost; the file is named with -o."""
-    calls: list[Any] = []
-    monkeypatch.setattr(traces, "write", lambda to, where, form, **times: calls.append((to, where, form)))
+    """Events of each process, and what was lost; in the format and file that were named."""
     stream = core.stream("m", "r", None, "", "")
     for _ in range(3000):
         stream.token()
-    assert main(["trace", "--dir", str(directory), "-o", "x.json", "--format", "json"]) == 0
-    assert calls == [("x.json", [str(directory / core.trace_file)], "json")]
+    out = tmp_path / "x.json"
+    assert main(["trace", "--dir", str(directory), "-o", str(out), "--format", "json"]) == 0
     said = capsys.readouterr().out
-    assert "x.json: 1 processes" in said
+    assert said.startswith(f"{out}: 2047 events (2047 tokens of 1 requests")
     assert f"engine-0 (pid {os.getpid()}): 2047 events; 955 older ones were overwritten" in said
+    assert json.loads(out.read_text())["traceEvents"]
+    assert main(["trace", "--dir", str(directory), "-o", str(tmp_path / "nowhere" / "x")]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_a_trace_of_what_is_running(directory: Path, tmp_path: Path, install: Callable[..., tailwatch.Watch]) -> None:
+    """tailwatch.trace() tells of all processes of the group, and of one without a group by itself."""
+    process, _ = start(directory, "engine")
+    install(dir=directory, gc="off", trace=1000)
+    with tailwatch.stream(model="m") as stream:
+        stream.token()
+    written = tailwatch.trace(tmp_path / "t.pftrace")
+    assert (written.requests, written.tokens, written.unfinished, written.lost) == (2, 11, 1, 0)
+    end(process, kill=True)
+    tailwatch.uninstall()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    install(dir=tmp_path / "open", gc="off", trace=1000)
+    with tailwatch.stream(model="m") as stream:
+        stream.token()
+    assert tailwatch.trace(tmp_path / "t.json", format="json").tokens == 1
+    with pytest.raises(TailwatchError, match="expected one of perfetto, json"):
+        tailwatch.trace(tmp_path / "t.json", format="xml")
 
 
 def test_the_command_without_a_trace(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

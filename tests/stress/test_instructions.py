@@ -204,6 +204,12 @@ def test_calls_are_within_their_budget(counted: dict[str, Cost], name: str) -> N
     assert 0 < counted[name].calls_out <= BUDGETS["calls out"][name] + 0.1
 
 
+def test_a_recorded_stamp_costs_a_quarter_more_at_most(counted: dict[str, Cost]) -> None:
+    """An event of a trace is a few stores: no call, and at most a quarter of what the stamp takes."""
+    assert counted["stamp, recorded"].instructions <= 1.25 * counted["stamp"].instructions
+    assert counted["stamp, recorded"].calls_out == counted["stamp"].calls_out
+
+
 @pytest.mark.parametrize("name", TIMES)
 def test_a_budget_is_not_stale(counted: dict[str, Cost], name: str) -> None:
     """A budget far above what the code takes would hold nothing: lower it with the code."""

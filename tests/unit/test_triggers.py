@@ -65,7 +65,8 @@ def test_triggers(text: str, expected: Triggers) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["gap", "gap>5", "gap<5ms", "itl>5ms", "slo,slo", "gap>1ms,gap>2ms", "gap>0ms", "gap>2h", ",", 5, None, b"slo"]
+    "text",
+    ["gap", "gap>5", "gap<5ms", "itl>5ms", "slo,slo", "gap>1ms,gap>2ms", "gap>0ms", "gap>2h", ",", 5, None, b"slo"],
 )
 def test_no_triggers(text: Any) -> None:
     """What is none is refused with what there is."""
