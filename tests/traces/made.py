@@ -36,7 +36,8 @@ def clock(mono: int, *, ahead: int = WALL, width: int = 100) -> bytes:
 
 @dataclass
 class Made:
-    """A trace file. rings: its events by ring, the oldest first; those that do not fit are overwritten, as by a writer."""
+    """A trace file. rings: its events by ring, the oldest first; those that do not fit are overwritten, as by a
+    writer."""
 
     role: str = "api"
     pid: int = 4242
@@ -60,7 +61,7 @@ class Made:
         at_clocks = _HEAD_BYTES + 256 * len(self.labels)
         at_events = -(-(at_clocks + (_CLOCKS_FINE + _CLOCKS_COARSE) * 64) // 4096) * 4096
         made = bytearray(size)
-        made[: _HEAD_BYTES] = self._head(size, at_clocks, at_events)
+        made[:_HEAD_BYTES] = self._head(size, at_clocks, at_events)
         for i, (model, route) in enumerate(self.labels):
             struct.pack_into("128s128s", made, _HEAD_BYTES + 256 * i, model.encode(), route.encode())
         for n, snapshot in enumerate(self.clocks):
@@ -92,7 +93,9 @@ class Made:
         for ring in range(RINGS):
             first, count = self._place(ring)
             tid, name = self.tids.get(ring, (0, ""))
-            head += struct.pack("=5Q16s", len(self.rings.get(ring, ())), first, count, tid, 0, name.encode()).ljust(128, b"\0")
+            head += struct.pack("=5Q16s", len(self.rings.get(ring, ())), first, count, tid, 0, name.encode()).ljust(
+                128, b"\0"
+            )
         return head
 
     def write(self, directory: Path) -> str:
