@@ -125,6 +125,10 @@ def _add_trace(commands: Any) -> None:
     command.add_argument("-o", dest="out", metavar="FILE", help="where it goes; - for standard output")
     command.add_argument("--dir", metavar="DIR", help="of the group, running or dead; by default the one that is found")
     command.add_argument("--format", choices=("perfetto", "json"), default="perfetto", help="json: Chrome's format")
+    command.add_argument(
+        "--merge", action="append", default=[], metavar="FILE",
+        help="a trace of torch, JAX or viztracer, to be put onto the same clock; may be given more than once",
+    )  # fmt: skip
     command.set_defaults(run=_trace)
 
 
@@ -135,14 +139,17 @@ def _trace(parsed: argparse.Namespace) -> int:
 
     directory = parsed.dir if parsed.dir is not None else groups.find(os.environ)
     out = parsed.out or ("tailwatch.pftrace" if parsed.format == "perfetto" else "tailwatch.json")
-    files, _ = traces.write_group(directory, sys.stdout.fileno() if out == "-" else out, parsed.format)
+    target = sys.stdout.fileno() if out == "-" else out
+    files, written = traces.write_group(directory, target, parsed.format, merge=parsed.merge)
     lines = (
         f"  {file.process} (pid {file.pid}{', dead' if file.over else ''}): {file.events} events"
         + (f"; {file.lost} older ones were overwritten" if file.lost else "")
         for file in files
     )
     where = "standard output" if out == "-" else out
-    print(f"{where}: {len(files)} processes of {directory}", *lines, sep="\n", file=sys.stderr if out == "-" else None)
+    beside = (f"  beside them {other}" for other in written.merged)
+    said = (f"{where}: {len(files)} processes of {directory}", *lines, *beside)
+    print(*said, sep="\n", file=sys.stderr if out == "-" else None)
     return OK
 
 

@@ -130,10 +130,16 @@ class Look:
 
 
 def write(
-    to: str | int, where: Sequence[Where], form: str = "perfetto", *, since_ns: int = 0, until_ns: int = 2**64 - 1
+    to: str | int,
+    where: Sequence[Where],
+    form: str = "perfetto",
+    *,
+    since_ns: int = 0,
+    until_ns: int = 2**64 - 1,
+    merge: Sequence[str] = (),
 ) -> Any:
     """Make a timeline of trace files: to a path, which is replaced whole, or a file descriptor. since_ns, until_ns:
-    monotonic. Returns what the writer says of it.
+    monotonic. merge: traces of other tools, put beside ours. Returns what the writer says of it.
 
     Raises:
         TailwatchError: a form that there is not, or it cannot be written; says why.
@@ -142,11 +148,17 @@ def write(
         raise TailwatchError(f"format={form!r}: expected one of {', '.join(FORMATS)}")
     from tailwatch.export import perfetto
 
-    return perfetto.write(to, where, format=form, since_ns=since_ns, until_ns=until_ns)
+    return perfetto.write(to, where, format=form, since_ns=since_ns, until_ns=until_ns, merge=merge)
 
 
 def write_group(
-    directory: str, to: str | int, form: str = "perfetto", *, since_ns: int = 0, until_ns: int = 2**64 - 1
+    directory: str,
+    to: str | int,
+    form: str = "perfetto",
+    *,
+    since_ns: int = 0,
+    until_ns: int = 2**64 - 1,
+    merge: Sequence[str] = (),
 ) -> tuple[list[TraceFile], Any]:
     """A timeline of all processes of a group, living and dead. Returns their files, and what the writer says.
 
@@ -161,7 +173,8 @@ def write_group(
                 "or TAILWATCH_TRACE=1000000"
             )
         try:
-            return files, write(to, [file.path for file in files], form, since_ns=since_ns, until_ns=until_ns)
+            paths = [file.path for file in files]
+            return files, write(to, paths, form, since_ns=since_ns, until_ns=until_ns, merge=merge)
         except TailwatchError:  # one of them went meanwhile: its process was uninstalled
             if last or all(os.path.exists(file.path) for file in files):
                 raise

@@ -135,10 +135,14 @@ def test_hooks_and_exporters_meet_in_watch_only() -> None:
 
 def test_one_door_to_the_cold_module() -> None:
     """snapshots, and what reads and writes traces, import _cold; nobody else does."""
-    assert {"snapshots", "traces"} <= importers("_cold") <= {
-        *("snapshots", "traces"),
-        *("export.perfetto", "export.timeline", "export.merge"),
-    }
+    assert (
+        {"snapshots", "traces"}
+        <= importers("_cold")
+        <= {
+            *("snapshots", "traces"),
+            *("export.perfetto", "export.timeline", "export.merge"),
+        }
+    )
 
 
 def test_the_hot_module_is_for_those_who_stamp() -> None:
