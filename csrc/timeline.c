@@ -215,6 +215,13 @@ uint32_t tw_timeline_track(tw_timeline *t, const tw_track *track) {
     return t->error == 0 ? number : 0;
 }
 
+uint32_t tw_timeline_find(const tw_timeline *t, tw_track_kind kind, int32_t pid, int64_t tid) {
+    uint32_t at = t->row_count;
+    while (--at > 0 && (t->row[at].kind != kind || t->row[at].pid != pid ||
+                        (kind == TW_TRACK_THREAD && t->row[at].tid != tid)));
+    return at;
+}
+
 void tw_timeline_clocks(tw_timeline *t, const tw_clock_snapshot *snapshots, size_t n) {
     if (t->error != 0) return;
     if (t->format == TW_TIMELINE_JSON) tw_json_clocks(t, snapshots, n);

@@ -96,6 +96,10 @@ class Timeline:
         described.pid, described.tid = pid, tid
         return int(lib.tw_timeline_track(self.core, described))
 
+    def find(self, kind: int, pid: int, tid: int = 0) -> int:
+        """The track of a process or thread; 0: it has none yet."""
+        return int(lib.tw_timeline_find(self.core, kind, pid, tid))
+
     def clocks(self, snapshots: Any, n: int) -> None:
         """Clock snapshots, before all else."""
         lib.tw_timeline_clocks(self.core, snapshots, n)

@@ -18,7 +18,8 @@ Load = Callable[..., Any]
 
 STREAMS = """
 select distinct root.arg_set_id, p.ts as start, p.dur, p.name,
-  (select int_value from args where args.arg_set_id = root.arg_set_id and key in ('debug.number', 'args.number')) as number
+  (select int_value from args a
+   where a.arg_set_id = root.arg_set_id and key in ('debug.number', 'args.number')) as number
 from flow
 join slice p on p.id = flow.slice_out
 join slice token on token.id = flow.slice_in
@@ -231,7 +232,7 @@ def test_planted_truth(tmp_path: Path, load: Load) -> None:
     answers = load(out)
     nests(answers)
     arrows = """
-    select (select int_value from args where args.arg_set_id = root.arg_set_id and key in ('debug.number', 'args.number')) as number,
+    select (select int_value from args a where a.arg_set_id = root.arg_set_id and key = 'debug.number') as number,
       p.ts as start, token.ts as token
     from flow join slice p on p.id = flow.slice_out join slice token on token.id = flow.slice_in
     join ancestor_slice(token.id) root on root.depth = 0

@@ -79,6 +79,10 @@ typedef struct tw_track {
 /* Describes a track and gives its number, from 1. 0: failed, or a parent or sequence that does not exist. */
 uint32_t tw_timeline_track(tw_timeline *t, const tw_track *track);
 
+/* The last track of a process or thread with these numbers; 0: there is none. A second one would be taken for another
+ * process that was given the same pid. */
+uint32_t tw_timeline_find(const tw_timeline *t, tw_track_kind kind, int32_t pid, int64_t tid);
+
 typedef enum tw_point_type {
     TW_POINT_BEGIN = 1,
     TW_POINT_END,
