@@ -24,6 +24,7 @@ if support.LINUX:
         snapshot,
         step,
         stream,
+        trace,
         uninstall,
     )
     from tailwatch.watch import diagnose as doctor
@@ -39,6 +40,7 @@ else:
         snapshot,
         step,
         stream,
+        trace,
         uninstall,
     )
 from tailwatch.version import VERSION as __version__  # noqa: E402
@@ -61,5 +63,6 @@ __all__ = [
     "snapshot",
     "step",
     "stream",
+    "trace",
     "uninstall",
 ]

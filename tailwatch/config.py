@@ -15,6 +15,7 @@ from typing import Any
 
 from tailwatch.errors import OptionError, nearest
 from tailwatch.goodput import PRESETS, SLO, real
+from tailwatch.triggers import LEAST_EVENTS, MOST_EVENTS, Keep, Triggers
 
 PREFIX = "TAILWATCH_"
 DEFAULT_SLO = "mlperf:llama2-70b"
@@ -28,9 +29,6 @@ UNAVAILABLE = frozenset(
         "gc_ceiling",
         "nvtx",
         "nvtx_tokens",
-        "trace",
-        "trace_on",
-        "trace_keep",
         "otel",
     }
 )
@@ -80,6 +78,12 @@ class Config:
         sse_timing: a comment after the last event of a stream with its own TTFT, ITL and what pauses cost it.
         dir: the directory that the processes of one server share, each with a file of its numbers; "": none. It is made
             where it does not exist, and must be on a file system in memory (/dev/shm): it is written at each token.
+            With ``trace`` and no ``dir`` it is one of our own there.
+        trace: room for so many events of this process, 256 to 2**28, of 32 bytes: half of it for the first thread that
+            stamps, a sixteenth for each of seven more, and for the rest; 0: none are kept.
+        trace_on: "gap>100ms", "ttft>1s", "slo" (a request that misses it), or several with commas: keep the seconds
+            around it as a file in the group's directory; "": never.
+        trace_keep: how many files of traces, and bytes of them, stay: those of ``trace_on`` and of dead processes.
         explicit: names of the options that were given, as arguments or by the environment.
         unknown_environment: TAILWATCH_* variables that are no option.
     """
@@ -105,6 +109,9 @@ class Config:
     server_timing: bool
     sse_timing: bool
     dir: str
+    trace: int
+    trace_on: Triggers
+    trace_keep: Keep
     explicit: frozenset[str]
     unknown_environment: tuple[str, ...]
 
@@ -199,6 +206,9 @@ def _defaults(app: bool) -> dict[str, Any]:
         "server_timing": False,
         "sse_timing": False,
         "dir": "",
+        "trace": 0,
+        "trace_on": Triggers(),
+        "trace_keep": Keep(),
     }
 
 
@@ -376,6 +386,23 @@ def _routes(given: _Given) -> tuple[str, ...]:
     return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
 
 
+def _events(given: _Given) -> int:
+    number = _index(given)
+    if number is None or not (number == 0 or LEAST_EVENTS <= number <= MOST_EVENTS):
+        raise given.refused(
+            f"expected room for events, a whole number from {LEAST_EVENTS} to {MOST_EVENTS}, or 0 for none"
+        )
+    return number
+
+
+def _triggers(given: _Given) -> Triggers:
+    return given.value if isinstance(given.value, Triggers) else Triggers.parse(given.value, source=given.source)
+
+
+def _keep(given: _Given) -> Keep:
+    return given.value if isinstance(given.value, Keep) else Keep.parse(given.value, source=given.source)
+
+
 _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "slo": _slo,
     "gc": _gc,
@@ -398,4 +425,7 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "orca": _orca,
     "server_timing": _boolean,
     "sse_timing": _boolean,
+    "trace": _events,
+    "trace_on": _triggers,
+    "trace_keep": _keep,
 }

@@ -60,6 +60,7 @@ typedef enum tw_drop {
     TW_DROP_CUT_EVENT,   /* an event over several messages and longer than is kept: judged by its beginning */
     TW_DROP_PROTOBUF_FAMILY, /* a scrape was answered in text: a family of the host's registry has no words in protobuf */
     TW_DROP_PROTOBUF_SLOW,   /* likewise: the host's registry takes too long */
+    TW_DROP_TRIGGER,     /* trace_on: something to keep came too soon after the last, or its file could not be written */
     TW_DROPS
 } tw_drop;
 
