@@ -14,6 +14,5 @@ def unsupported(*args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
-Middleware = Watch = current = doctor = freeze = install = load_signal = snapshot = step = stream = trace = (
-    uninstall
-) = unsupported
+Middleware = Watch = current = doctor = freeze = install = load_signal = unsupported
+snapshot = step = stream = trace = uninstall = unsupported
