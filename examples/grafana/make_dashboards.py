@@ -13,7 +13,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,6 @@ class Row:
     title: str
     panels: Sequence[Panel]
     height: int = 8
-    folded: bool = field(default=False)
 
 
 PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999))
