@@ -123,6 +123,18 @@ def test_switched_off() -> None:
     assert tailwatch.snapshot().ttft.count == 1
 
 
+def test_install_after_a_door_decides() -> None:
+    """What is said in code is in force for the next request and the next scrape."""
+    app = tailwatch.Middleware(make_app())
+    post(app, traceparent=PARENT)
+    assert exemplars() == {TRACE}
+    watch = tailwatch.install(app, exemplars=False, exposition="classic")
+    post(app, traceparent=PARENT.replace("4bf9", "5bf9"))
+    assert exemplars() == {TRACE}
+    accept = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+    assert watch.exposition.render(accept)[0].startswith("text/plain")
+
+
 def test_the_span_around_the_answer() -> None:
     """Without a traceparent, or with one that is not sampled: the app's own span, if that is sampled."""
     noted: list[str] = []
