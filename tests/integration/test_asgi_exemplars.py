@@ -153,6 +153,52 @@ def test_a_span_that_is_not_sampled() -> None:
     assert exemplars() == set()
 
 
+def test_a_turn_of_a_websocket() -> None:
+    """The span around the handler, at the first token of each turn."""
+    noted: list[str] = []
+
+    async def talk(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await receive()
+        for word in ("a", "b"):
+            await send({"type": "websocket.send", "text": f'{{"token":"{word}"}}'})
+        await send({"type": "websocket.close"})
+
+    app = tailwatch.install(Traced(talk, ALWAYS_ON, noted), routes=["/chat"]).app
+    messages = [{"type": "websocket.connect"}, {"type": "websocket.receive", "text": "hello"}]
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        pass
+
+    asyncio.run(app({"type": "websocket", "path": "/chat", "headers": []}, receive, send))
+    assert tailwatch.snapshot().ttft.count == 1
+    assert exemplars() == set(noted)
+
+
+def test_what_asking_raises_is_nobodys_concern() -> None:
+    """A broken tracer costs its exemplars; an interrupt that comes meanwhile is the app's to see."""
+    app = make_app()
+    watch = tailwatch.install(app)
+
+    def asking(error: type[BaseException]) -> None:
+        def broken() -> str:
+            raise error
+
+        watch.core.exemplify(True, broken)
+        post(app)
+
+    asking(RuntimeError)
+    assert tailwatch.snapshot().ttft.count == 1 and exemplars() == set()
+    with pytest.raises(KeyboardInterrupt):
+        asking(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        watch.stream()
+
+
 def test_by_hand() -> None:
     """trace_id= stands above the span around the caller."""
     tailwatch.install(role="worker")
