@@ -87,6 +87,7 @@ static void label_series(renderer *r, const tw_snapshot_series *s) {
 
 /* Those of one histogram stand together. */
 static void exemplars_of(renderer *r, const tw_snapshot_series *s, size_t metric) {
+    if (s->exemplar_count == 0) return;
     const tw_snapshot_exemplar *all = r->snapshot->exemplars + s->exemplars_at;
     uint32_t from = 0;
     while (from < s->exemplar_count && all[from].metric < metric) from++;

@@ -51,8 +51,8 @@ class Config:
         metrics_path: where an app serves the metrics; "": nowhere.
         metrics_port: TCP port that a process without an app serves them on; 0: none.
         exposition: what a Prometheus gets that asks for native histograms (protobuf): "both" them and the classic
-            buckets, "native" only them, "classic" no protobuf at all. OpenMetrics and text, for all others, have the classic
-            buckets in any case.
+            buckets, "native" only them, "classic" no protobuf at all. OpenMetrics and text, for all others, have the
+            classic buckets in any case.
         exemplars: beside what a request measured stands its trace id: that of its traceparent header, if that says
             sampled, or of the OpenTelemetry span around it, or ``trace_id=``. In OpenMetrics and protobuf.
         role: what this process is, in the numbers ("api", "engine", ...); at most 31 characters.

@@ -27,10 +27,10 @@ _MESSAGES = {
     "Quantile": "quantile 1 double, value 2 double",
     "Summary": "sample_count 1 uint64, sample_sum 2 double, quantile 3 Quantile*, created_timestamp 4 Timestamp",
     "Untyped": "value 1 double",
-    "Histogram": "sample_count 1 uint64, sample_count_float 4 double, sample_sum 2 double, bucket 3 Bucket*, schema 5 sint32, "
-    "zero_threshold 6 double, zero_count 7 uint64, zero_count_float 8 double, negative_span 9 BucketSpan*, "
-    "negative_delta 10 sint64*, negative_count 11 double*, positive_span 12 BucketSpan*, positive_delta 13 sint64*, "
-    "positive_count 14 double*, created_timestamp 15 Timestamp, exemplars 16 Exemplar*",
+    "Histogram": "sample_count 1 uint64, sample_count_float 4 double, sample_sum 2 double, bucket 3 Bucket*, "
+    "schema 5 sint32, zero_threshold 6 double, zero_count 7 uint64, zero_count_float 8 double, "
+    "negative_span 9 BucketSpan*, negative_delta 10 sint64*, negative_count 11 double*, positive_span 12 BucketSpan*, "
+    "positive_delta 13 sint64*, positive_count 14 double*, created_timestamp 15 Timestamp, exemplars 16 Exemplar*",
     "Bucket": "cumulative_count 1 uint64, upper_bound 2 double, exemplar 3 Exemplar, cumulative_count_float 4 double",
     "BucketSpan": "offset 1 sint32, length 2 uint32",
     "Exemplar": "label 1 LabelPair*, value 2 double, timestamp 3 Timestamp",
@@ -42,7 +42,10 @@ _MESSAGES = {
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
     file = descriptor_pb2.FileDescriptorProto(
-        name="tests/prometheus_messages.proto", package=_PACKAGE, syntax="proto2", dependency=[timestamp_pb2.DESCRIPTOR.name]
+        name="tests/prometheus_messages.proto",
+        package=_PACKAGE,
+        syntax="proto2",
+        dependency=[timestamp_pb2.DESCRIPTOR.name],
     )
     kinds = file.enum_type.add(name="MetricType")
     for number, name in enumerate(_TYPE_NAMES):

@@ -103,7 +103,7 @@ class HostCache:
         self._kept: dict[Format, tuple[float, list[bytes]]] = {}
 
     def text(self, form: Format) -> list[bytes]:
-        """Its families in a text format; nothing where the host has no registry. Never raises: what fails is counted."""
+        """Its families in a text format; none where the host has no registry. Never raises: what fails is counted."""
         with self._lock:
             kept = self._fresh(form)
             return self._keep(form, self._guarded(self._lines, form)) if kept is None else kept

@@ -87,17 +87,24 @@ def encode_registry(
     names = (_as_it_is, _as_it_is) if utf8 else (_metric_name, _label_name)
     for family in _wanted(registry, skip_names, skip_collector, on_clash, on_error):
         pieces = []
-        try:
-            for number, piece in enumerate(host_protobuf.encode(family, *names), 1):
-                pieces.append(piece)
-                if number % SLICE == 0:
-                    time.sleep(0)
-                    check()
-        except (ValueError, TypeError, AttributeError, OverflowError):
-            raise host_protobuf.Unencodable(family.name) from None
+        for number, piece in enumerate(_or_unencodable(host_protobuf.encode(family, *names)), 1):
+            pieces.append(piece)
+            if number % SLICE == 0:
+                time.sleep(0)
+                check()
         check()
         yield host_protobuf.delimited(pieces)
         time.sleep(0)
+
+
+def _or_unencodable(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Whatever is odd about a family is for text to say: it looks at less."""
+    try:
+        yield from pieces
+    except host_protobuf.Unencodable:
+        raise
+    except Exception as error:
+        raise host_protobuf.Unencodable(str(error)) from None
 
 
 def _as_it_is(name: str) -> str:

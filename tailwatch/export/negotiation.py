@@ -47,7 +47,9 @@ def choose(accept: str, *, protobuf: bool = True) -> Format:
             continue
         rank = (_quality(parameters), _RICHER[name])
         if rank[0] > 0 and rank > best:
-            utf8 = parameters.get("escaping") == "allow-utf-8" and (name != TEXT or parameters.get("version") == "1.0.0")
+            utf8 = parameters.get("escaping") == "allow-utf-8" and (
+                name != TEXT or parameters.get("version") == "1.0.0"
+            )
             best, found = rank, Format(name, utf8)
     return found
 

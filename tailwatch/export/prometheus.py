@@ -112,10 +112,10 @@ class Exposition:
     goodput_window: seconds, 1 to 3600. on_registry_error: called for each thing of the host's own registry that
     could not be served. registry: whether that registry is served at all.
 
-    histograms: what the scrapers get that ask for protobuf. "both": native histograms and the classic buckets; "native":
-    native ones alone; "classic": they get OpenMetrics or text, as everybody does who does not ask: those formats have no
-    native histograms, and always have the classic buckets. on_declined: called with a reason (host_cache.FAMILY, SLOW)
-    for each scrape that asked for protobuf and got text because of the host's registry.
+    histograms: what the scrapers get that ask for protobuf. "both": native histograms and the classic buckets;
+    "native": native ones alone; "classic": they get OpenMetrics or text, as everybody does who does not ask: those
+    formats have no native histograms, and always have the classic buckets. on_declined: called with a reason
+    (host_cache.FAMILY, SLOW) for each scrape that asked for protobuf and got text because of the host's registry.
     """
 
     def __init__(

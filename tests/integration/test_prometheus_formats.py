@@ -80,9 +80,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory, load: Load, accept: str | 
 
 
 @pytest.fixture(scope="module", params=[TEXT, OPENMETRICS], ids=["text", "openmetrics"])
-def classic(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, load: Load
-) -> Iterator[Scraped]:
+def classic(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, load: Load) -> Iterator[Scraped]:
     """Whatever it asks for, it gets this format."""
     yield from serving(tmp_path_factory, load, request.param)
 
@@ -114,7 +112,10 @@ def test_classic_counts_sums_and_buckets_are_the_snapshots(classic: Scraped, nam
 @needs["prometheus"]
 def test_native_counts_and_sums_are_the_snapshots(native: Scraped) -> None:
     """The same from the native histogram, bit for bit."""
-    for name, ours in (("time_to_first_token", native.load.snapshot.ttft), ("inter_token_latency", native.load.snapshot.itl)):
+    for name, ours in (
+        ("time_to_first_token", native.load.snapshot.ttft),
+        ("inter_token_latency", native.load.snapshot.itl),
+    ):
         assert value(native, f"histogram_count(tailwatch_{name}_seconds)") == ours.count
         assert value(native, f"histogram_sum(tailwatch_{name}_seconds)") == ours.sum
 
