@@ -94,6 +94,9 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_MAX_LABEL_SETS": "4096",
             "TAILWATCH_TRUST_REQUEST_START": "1",
             "TAILWATCH_FAST_SSE": "True",
+            "TAILWATCH_ORCA": "Text",
+            "TAILWATCH_SERVER_TIMING": "on",
+            "TAILWATCH_SSE_TIMING": "yes",
             "TAILWATCH_DIR": "/dev/shm/group",
             "TAILWATCH_TRACE": "1_000_000",
             "TAILWATCH_TRACE_ON": "gap>100ms,slo",
@@ -112,6 +115,7 @@ def test_everything_from_the_environment() -> None:
     assert (config.fast_sse, config.dir, config.engine) == (True, "/dev/shm/group", "1")
     assert (config.page, config.page_token) == (True, "s3cret")
     assert (config.trace, str(config.trace_on), str(config.trace_keep)) == (1_000_000, "gap>100ms,slo", "3,1000000000")
+    assert (config.orca, config.server_timing, config.sse_timing) == ("text", True, True)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +168,9 @@ BAD: dict[str, list[object]] = {
     "max_label_sets": [0, 4097, True, 32.0, "32", -1, 10**30],
     "trust_request_start": [1, "on", []],
     "fast_sse": [1, "on", {}],
+    "orca": [1, "BIN", {}, ""],
+    "server_timing": [1, "on", {}],
+    "sse_timing": [1, "on", {}],
     "dir": ["here", "./x", b"/x", 5, "/a\0b", ["/x"]],
 }
 
@@ -196,6 +203,9 @@ BAD_TEXT = {
     "max_label_sets": "1e3",
     "trust_request_start": "2",
     "fast_sse": "fast",
+    "orca": "BIN",
+    "server_timing": "some",
+    "sse_timing": "some",
     "dir": "here",
     "trace": "many",
     "trace_on": "gap",

@@ -126,7 +126,8 @@ def test_a_reset_forgets(watch: tailwatch.Watch) -> None:
     watch._load.refresh()
     held = watch.core.stream("m", "/r", None, "", "")
     assert watch.load_signal().verdict == "found"
-    watch.after_fork()
+    watch.core.reset()
+    watch._load.forget()
     now = watch.load_signal()
     assert (now.verdict, now.in_flight, now.curve) == ("few data", 0, ())
     held.close()
