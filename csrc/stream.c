@@ -284,6 +284,15 @@ static void slow_add(const tw_stream *s, const wait *w, const delay *d) {
     tw_store_release(&g->slow_head, n + 1);
 }
 
+/* ---- exemplars ---- */
+
+/* After the sample, and only where the path is slow already. */
+static RARE void exemplar_add(const tw_stream *s, tw_exemplar_metric metric, const tw_layout *layout, uint64_t value_ns,
+                              uint64_t now_ns) {
+    const uint64_t key = tw_exemplar_key(s->series_index, metric, tw_bound_of(layout, value_ns));
+    tw_exemplar_put(s->segment->exemplars, key, value_ns, now_ns, s->trace_id);
+}
+
 /* ---- one gap ---- */
 
 /* A gap over the alert, or one that a pause may have touched. Returns its late part. */
@@ -303,6 +312,7 @@ static RARE uint64_t gap_examine(tw_stream *s, uint64_t now_ns) {
     bool slow = gap > slow_limit(s->segment, typical, d.blame.total_ns > 0);
     if (slow || d.late_ns > 0) tail_add(s->segment, &w, &d);
     if (slow) slow_add(s, &w, &d);
+    if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_ITL, s->itl_layout, gap, now_ns);
     return d.late_ns;
 }
 
@@ -378,10 +388,20 @@ static void first_token_examine(tw_stream *s, uint64_t now_ns, uint64_t ttft) {
     if (slow) slow_add(s, &w, &d);
 }
 
+/* It waits no more. */
+static void run(tw_stream *s) {
+    if (s->running) return;
+    s->running = 1;
+    tw_add(&s->segment->crowd.running, 1);
+}
+
 static void first_token(tw_stream *s, uint64_t now_ns) {
     uint64_t ttft = now_ns - s->arrival_ns;
     tw_histogram_record(&s->series->ttft, tw_layout_of(TW_LAYOUT_TTFT), ttft);
     first_token_examine(s, now_ns, ttft);
+    tw_crowd_note(&s->segment->crowd, s->concurrency, ttft, now_ns);
+    run(s);
+    if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_TTFT, tw_layout_of(TW_LAYOUT_TTFT), ttft, now_ns);
     s->first_ns = now_ns;
     s->messages = 1;
     s->client_ns = 0;
@@ -471,7 +491,8 @@ void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t e
     tw_histogram_record(&g->queue_accept, layout, entry_ns - s->arrival_ns);
     if ((unsigned)source < TW_ARRIVALS) tw_add(&g->arrivals[source], 1);
     tw_add(&g->opened, 1);
-    tw_add(&g->in_flight, 1);
+    s->concurrency = tw_load(&g->in_flight) + 1;
+    tw_store(&g->in_flight, s->concurrency);
 }
 
 void tw_stream_join(tw_stream *s, const tw_company *company, uint64_t unit) {
@@ -492,6 +513,12 @@ void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len
     tw_words_set(s->trace_id, TW_TRACE_WORDS, trace_id, trace_len);
 }
 
+void tw_stream_exemplify(tw_stream *s) {
+    char id[TW_TRACE_WORDS * 8];
+    tw_words_get(s->trace_id, TW_TRACE_WORDS, id);
+    s->exemplary = tw_exemplar_id_is_good(id);
+}
+
 void tw_stream_usage(tw_stream *s, uint64_t completion_tokens) {
     s->usage_tokens = most(s->usage_tokens, least(completion_tokens, UINT32_MAX));
 }
@@ -508,7 +535,9 @@ void tw_stream_opaque(tw_stream *s) {
 }
 
 void tw_stream_body(tw_stream *s, uint64_t now_ns) {
-    if (s->body_ns == 0) s->body_ns = most(now_ns, s->arrival_ns);
+    if (s->body_ns != 0) return;
+    s->body_ns = most(now_ns, s->arrival_ns);
+    if (s->opaque && !s->closed) run(s);
 }
 
 uint64_t tw_stream_tokens(const tw_stream *s) { return most(counted_tokens(s), s->usage_tokens); }
@@ -621,9 +650,12 @@ static void window_add(tw_stream *s, uint64_t now_ns, tw_end end, tw_outcome out
 
 static void answer_record(tw_stream *s, uint64_t now_ns) {
     tw_histogram_record(&s->series->e2e, tw_layout_of(TW_LAYOUT_E2E), now_ns - s->arrival_ns);
+    if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_E2E, tw_layout_of(TW_LAYOUT_E2E), now_ns - s->arrival_ns, now_ns);
     for (int i = 0; i < TW_CHOICES && !s->opaque; ++i) {
         tpot t = choice_tpot(s, i);
-        if (t.steps > 0) tw_histogram_record(&s->series->tpot, s->itl_layout, t.span_ns / t.steps);
+        if (t.steps == 0) continue;
+        tw_histogram_record(&s->series->tpot, s->itl_layout, t.span_ns / t.steps);
+        if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_TPOT, s->itl_layout, t.span_ns / t.steps, now_ns);
     }
 }
 
@@ -643,5 +675,7 @@ void tw_stream_close(tw_stream *s, uint64_t now_ns, tw_end end) {
     window_add(s, now_ns, end, tw_reason_outcome(reason));
     uint64_t in_flight = tw_load(&g->in_flight);
     if (in_flight > 0) tw_store(&g->in_flight, in_flight - 1); /* a fork child started again from zero */
+    uint64_t running = tw_load(&g->crowd.running);
+    if (s->running && running > 0) tw_store(&g->crowd.running, running - 1);
     s->closed = 1;
 }

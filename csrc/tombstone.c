@@ -55,8 +55,9 @@ _Static_assert(sizeof(tw_segment) ==
                        SIZE(tw_segment, pause) + SIZE(tw_segment, lost) + SIZE(tw_segment, seconds) +
                        SIZE(tw_segment, slow_head) + SIZE(tw_segment, slow) + SIZE(tw_segment, fallback_count) +
                        SIZE(tw_segment, fallbacks) + SIZE(tw_segment, series_count) + SIZE(tw_segment, steps) +
+                       SIZE(tw_segment, crowd) +
                        /* of the living only */
-                       SIZE(tw_segment, in_flight),
+                       SIZE(tw_segment, in_flight) + SIZE(tw_segment, exemplars),
                "a field of tw_segment that the dead would lose");
 
 static void words_add(void *sum, const void *from, size_t n) {
@@ -255,6 +256,7 @@ int tw_tombstone_add(tw_segment *sum, const tw_segment *from) {
     for (int at = 0; at < TW_SECONDS; at++) second_add(&sum->seconds[at], &from->seconds[at]);
     fallbacks_add(sum, from);
     tw_steps_add(&sum->steps, &from->steps);
+    tw_crowd_add(&sum->crowd, &from->crowd);
     return slow_add(sum, from, count, sets);
 }
 

@@ -14,7 +14,18 @@ from tailwatch.errors import (  # noqa: E402
 from tailwatch.goodput import SLO  # noqa: E402
 
 if support.LINUX:
-    from tailwatch.watch import Middleware, Watch, current, freeze, install, snapshot, step, stream, uninstall
+    from tailwatch.watch import (
+        Middleware,
+        Watch,
+        current,
+        freeze,
+        install,
+        load_signal,
+        snapshot,
+        step,
+        stream,
+        uninstall,
+    )
     from tailwatch.watch import diagnose as doctor
 else:
     from tailwatch.elsewhere import (  # type: ignore[assignment]
@@ -24,6 +35,7 @@ else:
         doctor,
         freeze,
         install,
+        load_signal,
         snapshot,
         step,
         stream,
@@ -45,6 +57,7 @@ __all__ = [
     "doctor",
     "freeze",
     "install",
+    "load_signal",
     "snapshot",
     "step",
     "stream",

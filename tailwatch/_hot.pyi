@@ -107,6 +107,8 @@ class Stream:
     @property
     def ttft_ns(self) -> int | None: ...
     @property
+    def last_ns(self) -> int: ...
+    @property
     def worst_gap_ns(self) -> int: ...
     @property
     def overlap_ns(self) -> int: ...
@@ -174,6 +176,9 @@ class Core:
         callables are kept in, and which of them closes a pause."""
     def configure(self, slo: tuple[int, int, int, int, int], slow_ns: int, /) -> None:
         """Other bounds and another slow threshold, for requests that open from now on."""
+    def exemplify(self, on: bool, trace_of: Callable[[], str | None] | None, /) -> None:
+        """Whether streams that open from now on are exemplars of what they measure; trace_of: gives the trace id of the
+        span around its caller where that is sampled, for streams that came with none."""
     def set_serves(self, unit: int, /) -> None:
         """The engine of streams that open from now on, where neither bind() nor a header names one; 0: not known."""
     def rebind(
@@ -231,10 +236,16 @@ class Core:
     def load(self) -> tuple[int, int]:
         """Requests in flight, and ever opened, here and in the rest of the group, as of the last renew(). Those of
         processes that were killed are not in flight."""
+    def crowd(self) -> tuple[int, int, int]:
+        """Requests whose first token was seen, and all in flight, here and in the rest of the group, and how many
+        processes have served any; as of the last renew() those live. Some 100 ns."""
     def members(self) -> list[int]:
         """Addresses of the others' segments, good until the next renew() or leave()."""
     @property
     def joined(self) -> bool: ...
+    @property
+    def shares_engine(self) -> bool:
+        """Whether the concurrency of its streams is that of the whole group: there is an engine process."""
     @property
     def refused(self) -> int:
         """Files in the group's directory that are no segments of this version."""

@@ -19,12 +19,13 @@ from tailwatch.goodput import PRESETS, SLO, real
 PREFIX = "TAILWATCH_"
 DEFAULT_SLO = "mlperf:llama2-70b"
 GC_POLICIES = ("freeze", "observe", "off")
+ORCA_FORMS = ("off", "request", "text", "json")
+EXPOSITIONS = ("both", "native", "classic")
 
 # Options of the design that this version does not have; naming them is better than calling them unknown.
 UNAVAILABLE = frozenset(
     {
-        *("gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "exposition", "exemplars", "otel"),
-        *("orca", "server_timing", "sse_timing"),
+        *("gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "otel"),
     }
 )
 _NOT_OPTIONS = frozenset({"TAILWATCH"})
@@ -49,6 +50,11 @@ class Config:
         slow_ms: log each gap at least this long, milliseconds; 0: none.
         metrics_path: where an app serves the metrics; "": nowhere.
         metrics_port: TCP port that a process without an app serves them on; 0: none.
+        exposition: what a Prometheus gets that asks for native histograms (protobuf): "both" them and the classic
+            buckets, "native" only them, "classic" no protobuf at all. OpenMetrics and text, for all others, have the
+            classic buckets in any case.
+        exemplars: beside what a request measured stands its trace id: that of its traceparent header, if that says
+            sampled, or of the OpenTelemetry span around it, or ``trace_id=``. In OpenMetrics and protobuf.
         role: what this process is, in the numbers ("api", "engine", ...); at most 31 characters.
         engine: where one server has several engines, the number (its data parallel rank) or name of the one that this
             process works for, or, in a process with an app, of the one that serves all its streams; "": what vLLM's and
@@ -61,6 +67,11 @@ class Config:
             "": nobody is asked.
         trust_request_start: believe the X-Request-Start header of a proxy.
         fast_sse: serialise what known servers stream with templates, the same bytes.
+        orca: tell the load in the header ``endpoint-load-metrics`` of generated answers: "off", "request" (in the
+            format that a request's ``endpoint-load-metrics-format`` asks for), "text" or "json" (always). True:
+            "request".
+        server_timing: a ``Server-Timing`` header with the waits known by then: proxy, accept, app, milliseconds.
+        sse_timing: a comment after the last event of a stream with its own TTFT, ITL and what pauses cost it.
         dir: the directory that the processes of one server share, each with a file of its numbers; "": none. It is made
             where it does not exist, and must be on a file system in memory (/dev/shm): it is written at each token.
         explicit: names of the options that were given, as arguments or by the environment.
@@ -76,12 +87,17 @@ class Config:
     metrics_port: int
     page: bool
     page_token: str = field(repr=False)
+    exposition: str
+    exemplars: bool
     role: str
     engine: str
     routes: tuple[str, ...]
     max_label_sets: int
     trust_request_start: bool
     fast_sse: bool
+    orca: str
+    server_timing: bool
+    sse_timing: bool
     dir: str
     explicit: frozenset[str]
     unknown_environment: tuple[str, ...]
@@ -165,12 +181,17 @@ def _defaults(app: bool) -> dict[str, Any]:
         "metrics_port": 0,
         "page": False,
         "page_token": "",
+        "exposition": "both",
+        "exemplars": True,
         "role": "api" if app else "worker",
         "engine": "",
         "routes": (),
         "max_label_sets": 32,
         "trust_request_start": False,
         "fast_sse": False,
+        "orca": "off",
+        "server_timing": False,
+        "sse_timing": False,
         "dir": "",
     }
 
@@ -226,6 +247,13 @@ def _gc(given: _Given) -> str:
     return value
 
 
+def _exposition(given: _Given) -> str:
+    value = given.value.lower() if isinstance(given.value, str) else None
+    if value not in EXPOSITIONS:
+        raise given.refused("expected one of " + ", ".join(repr(each) for each in EXPOSITIONS), EXPOSITIONS)
+    return value
+
+
 def _milliseconds(given: _Given) -> float:
     number = _number(given)
     if not (math.isfinite(number) and 0 <= number <= _HOUR_MS):
@@ -272,6 +300,18 @@ def _boolean(given: _Given) -> bool:
         how = "one of 1, true, yes, on, 0, false, no, off" if given.source else "True or False"
         raise given.refused(f"expected {how}")
     return text in _TRUE
+
+
+def _orca(given: _Given) -> str:
+    value = given.value
+    if isinstance(value, bool):
+        return "request" if value else "off"
+    text = value.lower() if isinstance(value, str) else ""
+    if given.source and text in _TRUE | _FALSE:
+        return "request" if text in _TRUE else "off"
+    if text not in ORCA_FORMS:
+        raise given.refused("expected one of 'off', 'request', 'text', 'json', True, False", ORCA_FORMS)
+    return text
 
 
 def _path(given: _Given) -> str:
@@ -340,6 +380,8 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "metrics_port": _integer(0, 65535, "a TCP port or 0 for none"),
     "page": _boolean,
     "page_token": _token,
+    "exposition": _exposition,
+    "exemplars": _boolean,
     "dir": _directory,
     "role": _role,
     "engine": _engine,
@@ -347,4 +389,7 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "max_label_sets": _integer(1, 4096, "a number of label sets"),
     "trust_request_start": _boolean,
     "fast_sse": _boolean,
+    "orca": _orca,
+    "server_timing": _boolean,
+    "sse_timing": _boolean,
 }

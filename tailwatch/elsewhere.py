@@ -14,4 +14,6 @@ def unsupported(*args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
-Middleware = Watch = current = doctor = freeze = install = snapshot = step = stream = uninstall = unsupported
+Middleware = Watch = current = doctor = freeze = install = load_signal = snapshot = step = stream = uninstall = (
+    unsupported
+)

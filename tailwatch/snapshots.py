@@ -127,6 +127,11 @@ class Histogram(_Frozen):
         It is the sample of rank ceil(percent / 100 * count), at least 1, given as the geometric middle of its
         bucket (clamped to min and max): at most 1.1 % off from 1 us to 1000 s. p(0) is min, p(100) is max.
 
+        PromQL's histogram_quantile() estimates otherwise: it does not round the rank up, and interpolates inside the
+        bucket (2.2 % wide in a native histogram, as wide as its bounds are apart in a classic one), evenly or, from
+        Prometheus 3 on, by its logarithm. So from the same counts the two differ by a bucket's width at most, where
+        ranks fall into the same bucket; for p(0) and p(100) it has edges of buckets, not min and max.
+
         Raises:
             OptionError: percent is not a number from 0 to 100.
         """
@@ -1044,6 +1049,109 @@ def _pause(record: Any, clock: Any) -> Pause:
     )
 
 
+KINDS = {
+    "text": lib.TW_FORMAT_TEXT,
+    "openmetrics": lib.TW_FORMAT_OPENMETRICS,
+    "protobuf": lib.TW_FORMAT_PROTOBUF,
+    "protobuf_native": lib.TW_FORMAT_PROTOBUF_NATIVE,
+}
+
+
+class Point(NamedTuple):
+    """The median TTFT, seconds, of requests that found about so many streams in flight, themselves included."""
+
+    streams: float
+    ttft: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Healthy:
+    """What TTFT by concurrency says; see csrc/include/tailwatch/healthy.h.
+
+    verdict: "found", "no inflection", "few data", "one level". streams: the healthy concurrency, None where none was
+    found. confidence: 0..1, the share of resamplings that find it within 10 %. samples: first tokens it stands on, of
+    the last ``window`` seconds. lowest, highest: concurrency seen. points: ascending; of the last half hour.
+    """
+
+    verdict: str
+    streams: float | None
+    confidence: float
+    samples: int
+    lowest: int
+    highest: int
+    window: float
+    points: tuple[Point, ...]
+    _core: Any
+
+    def ttft(self, streams: float) -> float | None:
+        """Median TTFT, seconds, to expect where so many are in flight, the new one included; None without data."""
+        seconds: float = lib.tw_healthy_ttft(self._core, streams)
+        return seconds if seconds >= 0 else None
+
+
+def healthy(addresses: Sequence[int]) -> Healthy:
+    """From the segments at these addresses, while they are written. About 1 ms, without the GIL."""
+    core, points, count = (
+        ffi.new("tw_healthy *"),
+        ffi.new("tw_crowd_point[]", lib.TW_CROWD_LEVELS),
+        ffi.new("uint32_t *"),
+    )
+    segments = ffi.new("const tw_segment *[]", [ffi.cast("const tw_segment *", address) for address in addresses])
+    now_ns = lib.tw_clock_pair_now().monotonic_ns
+    _check(
+        lib.tw_healthy_take(core, points, count, segments, len(segments), now_ns), "addresses", addresses, "segments"
+    )
+    return Healthy(
+        verdict=ffi.string(lib.tw_healthy_name(core.verdict)).decode(),
+        streams=core.streams if core.verdict == lib.TW_HEALTHY_FOUND else None,
+        confidence=core.confidence,
+        samples=core.samples,
+        lowest=core.lowest,
+        highest=core.highest,
+        window=float(core.window_s),
+        points=tuple(Point(p.streams, p.ttft_s, p.samples) for p in points[0 : count[0]]),
+        _core=core,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadGauges:
+    """What render() writes for routers; None: not known. Streams, seconds, shares; see loadsignal.LoadSignal."""
+
+    running: float
+    waiting: float
+    healthy: float | None
+    confidence: float | None
+    ratio: float | None
+    utilization: float | None
+    headroom: float | None
+    predicted_s: float | None
+    within_slo: bool | None
+    verdict: str
+    points: Sequence[Point]
+
+
+def _gauges(load: LoadGauges) -> tuple[Any, list[Any]]:
+    """As C takes them, and what must live as long."""
+    points = ffi.new("tw_crowd_point[]", [tuple(point) for point in load.points])
+    verdict = ffi.new("char[]", load.verdict.encode())
+    names = (
+        "running",
+        "waiting",
+        "healthy",
+        "confidence",
+        "ratio",
+        "utilization",
+        "headroom",
+        "predicted_s",
+        "within_slo",
+    )
+    values = {name: -1.0 if (value := getattr(load, name)) is None else float(value) for name in names}
+    made = {**values, "verdict": verdict, "points": points, "point_count": len(points)}
+    return ffi.new("tw_load_gauges *", made), [points, verdict]
+
+
 def render(
     snapshot: Snapshot,
     *,
@@ -1053,13 +1161,16 @@ def render(
     extra_bytes: int = 0,
     registry_seconds: float = -1.0,
     goodput_window: int = 60,
-    openmetrics: bool = False,
+    kind: str = "text",
+    load: LoadGauges | None = None,
 ) -> memoryview:
-    """Every family of ours as Prometheus text 0.0.4, or OpenMetrics 1.0 without its closing # EOF. Not copied.
+    """Every family of ours in one of KINDS: Prometheus text 0.0.4, OpenMetrics 1.0 without its closing # EOF, delimited
+    protobuf with native and classic histograms, or with native ones alone. Not copied.
 
     slo: the text the user gave. extra_bytes: memory outside segments. registry_seconds: what rendering the host's
-    own registry took last; below 0: there is none. goodput_window: seconds.
+    own registry took last; below 0: there is none. goodput_window: seconds. load: None leaves those families out.
     """
+    gauges, held = _gauges(load) if load is not None else (ffi.NULL, [])
     texts = [ffi.new("char[]", text.encode()) for text in (version, python, slo)]
     info = ffi.new(
         "tw_exposition_info *",
@@ -1068,10 +1179,11 @@ def render(
             "extra_bytes": extra_bytes,
             "registry_seconds": registry_seconds,
             "goodput_window_s": goodput_window,
+            "load": gauges,
         },
     )
     buffer = ffi.gc(ffi.new("tw_buffer *"), lib.tw_buffer_free)
-    kind = lib.TW_FORMAT_OPENMETRICS if openmetrics else lib.TW_FORMAT_TEXT
-    _check(lib.tw_exposition_render(snapshot._core, info, kind, buffer), "snapshot", snapshot, "")
+    _check(lib.tw_exposition_render(snapshot._core, info, KINDS[kind], buffer), "snapshot", snapshot, "")
+    del held
     data = ffi.gc(buffer.data, lambda _, owner=buffer: None)  # the bytes live as long as a view of them
     return memoryview(ffi.buffer(data, buffer.length))

@@ -25,15 +25,19 @@ from tailwatch.config import Config, variable_of
 from tailwatch.daemon import Daemon, Task
 from tailwatch.diagnosis import DiagnosisContext, Finding, doctor, headline
 from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
+from tailwatch.export import host_cache, orca
 from tailwatch.export.page import Page
 from tailwatch.export.prometheus import Exposition, Response, serve_http
 from tailwatch.goodput import parse_window
 from tailwatch.heritage import Heritage
 from tailwatch.hooks import asgi
+from tailwatch.hooks.annotate import Annotator
 from tailwatch.hooks.gc import Freeze, GCHook
 from tailwatch.hooks.routes import Routes
+from tailwatch.hooks.span import current_trace_id
 from tailwatch.hooks.step import StepHook
 from tailwatch.inert import InertStep, InertStream
+from tailwatch.loadsignal import REFRESH_SECONDS, LoadMeter, LoadSignal
 from tailwatch.logs import PauseLog, SlowLog, asked_level
 from tailwatch.port import MetricsPort
 from tailwatch.servers.fast import FastSSE
@@ -44,12 +48,13 @@ from tailwatch.version import VERSION
 logger = logging.getLogger("tailwatch")
 
 _ERROR_ASGI, _ERROR_GC_HOOK, _ERROR_POLICY, _ERROR_DAEMON, _ERROR_RENDER, _ERROR_REGISTRY = range(6)
+_DECLINED = {reason: snapshots.DROPS.index(f"protobuf_{reason}") for reason in (host_cache.FAMILY, host_cache.SLOW)}
 _GOODPUT_WINDOW = 60
 _ROLE_WITH_APP = "api"
 _MOST_WRAPPERS = 16
 _LEAST_TOKEN = 16  # characters
 _FIXED = frozenset({"dir", "max_label_sets", "role", "metrics_port"})
-_FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start"})
+_FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start", "orca", "server_timing", "sse_timing"})
 _lock = threading.RLock()
 _current: Watch | None = None
 _was_installed = False
@@ -75,6 +80,7 @@ class Watch:
         self.routes = Routes(config.routes)
         self.core = _core_for(config, self.routes)
         self.gc = GCHook(self.core, config.gc)
+        self.core.exemplify(config.exemplars, current_trace_id)
         self.company = Company(self.core, config.dir, self._warn, config.engine)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
         self.steps = StepHook(self.core, servers.stepping, self.notes.append)
@@ -83,6 +89,7 @@ class Watch:
         self._records = snapshots.Records(self.core.address)
         self._pause_log = PauseLog(self._records, self.core, config.gc_warn_ms / 1e3, config.gc_log_all)
         self._slow_log = SlowLog(self._records, self.core, config.slow_ms / 1e3)
+        self._load = LoadMeter(self.core, self.company, lambda: self.config.slo.ttft)
         self.exposition = Exposition(
             self.snapshot,
             version=VERSION,
@@ -91,6 +98,9 @@ class Watch:
             extra_bytes=self.history.bytes,
             goodput_window=_GOODPUT_WINDOW,
             on_registry_error=lambda: self.core.count_error(_ERROR_REGISTRY),
+            histograms=lambda: self.config.exposition,
+            on_declined=lambda reason: self.core.count_drop(_DECLINED[reason]),
+            load=self._load.gauges,
         )
         self.page = Page(
             self.snapshot,
@@ -99,6 +109,7 @@ class Watch:
             lambda: self.config.slo.text,
             VERSION,
             lambda: self.config.page_token if self.config.page else None,
+            self._load.read,
         )
         self._apps: list[weakref.ref[asgi.Attached]] = []  # each is held by its app, and goes with it
         self._heritage = Heritage()
@@ -126,6 +137,7 @@ class Watch:
                 Task(self.steps.sweep, 1.0),
                 Task(self._follow_routing, 1.0),
                 Task(self.port.turn, 1.0),
+                Task(self._load.refresh, REFRESH_SECONDS),
                 Task(self._remember, 5.0),
                 Task(unnamed.sweep, 600.0),
             ],
@@ -160,6 +172,10 @@ class Watch:
         """
         now = self.company.take()
         return now if window is None else self.history.window(now, parse_window(window))
+
+    def load_signal(self) -> LoadSignal:
+        """The load of the whole group, for routers. See tailwatch.load_signal()."""
+        return self._load.read()
 
     def stream(
         self,
@@ -298,6 +314,7 @@ class Watch:
         self.config = replace(self.config, **changed)
         self.door = False
         self.core.configure(self.config.slo.as_core(), int(self.config.slow_ms * 1e6))
+        self.core.exemplify(self.config.exemplars, current_trace_id)
         self._pause_log.warn, self._pause_log.every = self.config.gc_warn_ms / 1e3, self.config.gc_log_all
         self._slow_log.slow = self.config.slow_ms / 1e3
         self.routes.add(self.config.routes)
@@ -330,6 +347,7 @@ class Watch:
         self.core.reset()
         self.company.after_fork()
         self.steps.after_fork()
+        self._load.forget()
         self.history = snapshots.History()
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
         self._inherited = self.app is not None
@@ -356,6 +374,7 @@ class Watch:
             on_idle=self._on_idle,
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
             carries=self.routing.active,
+            annotator=self._annotator(),
         )
 
     def _snapshot_answer(self, accept: str, accept_encoding: str) -> Response:
@@ -371,6 +390,21 @@ class Watch:
             self.notes.append(
                 f"page_token has {len(token)} characters: who tries finds it; `openssl rand -hex 16` makes a better one"
             )
+
+    def _annotator(self) -> Annotator | None:
+        """None: nothing is asked for, and nothing stands before the server's send."""
+        config = self.config
+        if config.orca == "off" and not (config.server_timing or config.sse_timing):
+            return None
+        return Annotator(
+            load=None if config.orca == "off" else lambda form: orca.report(self._load.read(), form),
+            load_header=orca.HEADER,
+            load_format_header=orca.FORMAT_HEADER,
+            load_form="" if config.orca == "request" else config.orca,
+            server_timing=config.server_timing,
+            sse_timing=config.sse_timing,
+            on_error=lambda: self.core.count_error(_ERROR_ASGI),
+        )
 
     def _on_idle(self) -> None:
         if self.gc.waiting:  # every request that ends alone comes by here
@@ -692,6 +726,19 @@ def current() -> Watch:
 def snapshot(window: str | float | None = None) -> snapshots.Snapshot:
     """All numbers since install(), or of the last window ("5m"). See Watch.snapshot."""
     return current().snapshot(window)
+
+
+def load_signal() -> LoadSignal:
+    """How loaded this server is, in absolute terms, for routers: streams running and waiting now, its healthy
+    concurrency, headroom, and the TTFT that a request admitted now would see. Of the whole group, where there is one.
+
+    A few microseconds: counts are of the moment, the healthy concurrency is looked for every 2 s by the daemon
+    (``LoadSignal.age``).
+
+    Raises:
+        NotInstalledError: install() was not called.
+    """
+    return current().load_signal()
 
 
 def stream(

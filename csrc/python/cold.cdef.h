@@ -267,9 +267,48 @@ size_t tw_history_bytes(void);
 int tw_history_push(tw_history *h, const tw_snapshot *s);
 int tw_history_window(const tw_history *h, const tw_snapshot *now, uint64_t window_ns, tw_snapshot **out);
 
+/* crowd.h, healthy.h */
+#define TW_CROWD_LEVELS ...
+#define TW_HEALTHY_FOUND ...
+
+typedef struct tw_healthy {
+    uint64_t verdict;
+    double streams, confidence;
+    uint64_t fitted;
+    double base_s, slope_s, bend_s, bend_at, median_s;
+    uint64_t samples, levels, lowest, highest, window_s;
+} tw_healthy;
+
+typedef struct tw_crowd_point {
+    double streams, ttft_s;
+    uint64_t samples;
+} tw_crowd_point;
+
+typedef struct tw_crowd {
+    uint64_t running, shared;
+    ...;
+} tw_crowd;
+
+void tw_crowd_note(tw_crowd *crowd, uint64_t streams, uint64_t ttft_ns, uint64_t now_ns);
+void tw_crowd_share(tw_crowd *crowd, int shared);
+int tw_healthy_find(tw_healthy *out, const tw_crowd *const *crowds, size_t n, uint64_t now_ns);
+const char *tw_healthy_name(int verdict);
+double tw_healthy_ttft(const tw_healthy *h, double x);
+int tw_healthy_take(tw_healthy *out, tw_crowd_point *points, uint32_t *count, const tw_segment *const *segments, size_t n,
+                    uint64_t now_ns);
+
+typedef struct tw_load_gauges {
+    double running, waiting, healthy, confidence, ratio, utilization, headroom, predicted_s, within_slo;
+    const char *verdict;
+    const tw_crowd_point *points;
+    uint32_t point_count;
+} tw_load_gauges;
+
 /* exposition.h */
 #define TW_FORMAT_TEXT ...
 #define TW_FORMAT_OPENMETRICS ...
+#define TW_FORMAT_PROTOBUF ...
+#define TW_FORMAT_PROTOBUF_NATIVE ...
 
 typedef struct tw_buffer {
     char *data;
@@ -284,6 +323,7 @@ typedef struct tw_exposition_info {
     uint64_t extra_bytes;
     double registry_seconds;
     uint32_t goodput_window_s;
+    const tw_load_gauges *load;
     ...;
 } tw_exposition_info;
 

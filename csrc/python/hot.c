@@ -103,6 +103,7 @@ static void core_dealloc(PyObject *op) {
     Py_XDECREF(self->timed_send);
     Py_XDECREF(self->streamed);
     Py_XDECREF(self->body_type);
+    Py_XDECREF(self->trace_of);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
     Py_DECREF((PyObject *)type);
 }
@@ -276,6 +277,8 @@ static PyMethodDef core_methods[] = {
     {"count_drop", core_count_drop, METH_O, "count_drop(reason, /)\n--\n\nCount a dropped event."},
     {"count_fallback", core_count_fallback, METH_VARARGS,
      "count_fallback(shape, reason, /)\n--\n\nCount a frame that the fast SSE path left to the server."},
+    {"exemplify", core_exemplify, METH_VARARGS,
+     "exemplify(on, trace_of, /)\n--\n\nWhether streams that open from now on are exemplars, and who knows the span around a caller."},
     {"streamed", core_streamed, METH_NOARGS, "streamed()\n--\n\nRoutes that turned out to stream since the last call."},
     {"join", core_join, METH_VARARGS, "join(dir, unit, /)\n--\n\nShare the segment in a group's directory. None, or why not."},
     {"leave", core_leave, METH_NOARGS, "leave()\n--\n\nTake it back."},
@@ -284,6 +287,7 @@ static PyMethodDef core_methods[] = {
     {"renew", core_renew, METH_NOARGS, "renew()\n--\n\nLook for members that came or went. Whether there may be any."},
     {"fold", core_fold, METH_NOARGS, "fold()\n--\n\nFold what the dead of the group left into their tombstones, without the GIL. How many."},
     {"load", core_load, METH_NOARGS, "load()\n--\n\nRequests in flight and ever opened: here and in the rest of the group, as of the last renew()."},
+    {"crowd", core_crowd, METH_NOARGS, "crowd()\n--\n\nRequests running and in flight, and how many processes serve: here and in the rest of the group."},
     {"members", core_members, METH_NOARGS, "members()\n--\n\nAddresses of the others' segments, until the next renew()."},
     {"reset", core_reset, METH_NOARGS, "reset()\n--\n\nIn a fork child: forget what the parent measured."},
     {NULL, NULL, 0, NULL}};
@@ -292,6 +296,7 @@ static PyGetSetDef core_getters[] = {
     {"bytes", get_bytes, NULL, "Memory of the segment: what its label sets in use take.", NULL},
     {"reserved", get_reserved, NULL, "Memory of the segment once all label sets are in use.", NULL},
     {"joined", core_joined, NULL, "Whether it is in a group.", NULL},
+    {"shares_engine", core_shares_engine, NULL, "Whether the concurrency of its streams is that of the whole group.", NULL},
     {"refused", core_refused, NULL, "Files in the group's directory that are no segments of this version.", NULL},
     {"in_flight", get_in_flight, NULL, "Requests open now.", NULL},
     {"opened", get_opened, NULL, "Requests ever opened.", NULL},

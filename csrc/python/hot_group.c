@@ -37,6 +37,7 @@ int core_make_epoch(CoreObject *core) {
 
 static void forget_members(core_group *group) {
     group->company.n = 0;
+    group->n_serving = 0;
     tw_members_clear(&group->members);
     group->renewed_ns = 0;
 }
@@ -75,6 +76,30 @@ PyObject *core_load(PyObject *op, PyObject *unused) {
     return Py_BuildValue("KK", (unsigned long long)in_flight, (unsigned long long)opened);
 }
 
+/* Whose requests wait beside ours. A process that is killed counts for up to a second more. */
+static void find_serving(core_group *group) {
+    group->n_serving = 0;
+    for (uint32_t i = 0; i < group->members.n && group->n_serving < CORE_SERVING; i++) {
+        const tw_member *member = &group->members.member[i];
+        if (member->list == NULL && tw_load(&member->segment->opened) > 0 && tw_segment_lives(member->segment))
+            group->serving[group->n_serving++] = member->segment;
+    }
+}
+
+PyObject *core_crowd(PyObject *op, PyObject *unused) {
+    const CoreObject *core = (CoreObject *)op;
+    const core_group *group = core->group;
+    const uint32_t others = group == NULL ? 0 : group->n_serving;
+    uint64_t running = tw_load(&core->segment->crowd.running), in_flight = tw_load(&core->segment->in_flight);
+    (void)unused;
+    for (uint32_t i = 0; i < others; i++) {
+        running += tw_load(&group->serving[i]->crowd.running);
+        in_flight += tw_load(&group->serving[i]->in_flight);
+    }
+    const unsigned long serving = others + (tw_load(&core->segment->opened) > 0);
+    return Py_BuildValue("KKk", (unsigned long long)running, (unsigned long long)in_flight, serving);
+}
+
 PyObject *core_refused(PyObject *op, void *unused) {
     const core_group *group = ((CoreObject *)op)->group;
     (void)unused;
@@ -85,6 +110,11 @@ PyObject *core_joined(PyObject *op, void *unused) {
     const core_group *group = ((CoreObject *)op)->group;
     (void)unused;
     return PyBool_FromLong(group != NULL && group->joined);
+}
+
+PyObject *core_shares_engine(PyObject *op, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(tw_load(&((CoreObject *)op)->segment->crowd.shared) != 0);
 }
 
 /* ---- joining and leaving ---- */
@@ -285,6 +315,8 @@ PyObject *core_renew(PyObject *op, PyObject *unused) {
     const bool changed = changed_ns != group->renewed_ns || group->unsettled;
     if (changed) look(group, changed_ns);
     tw_members_company(&group->members, &group->group, core->segment, &group->company);
+    find_serving(group);
+    tw_crowd_share(&core->segment->crowd, group->unit != 0 || group->company.n > 0); /* there is an engine: the others' streams wait for it too */
     return PyBool_FromLong(changed);
 }
 

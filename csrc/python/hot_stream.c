@@ -15,6 +15,7 @@ void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uin
     if (__builtin_expect(*self->core->epoch == 0, 0)) core_reborn(self->core);
     if (self->core->group != NULL && __builtin_expect(self->core->group->orphan, 0)) core_rejoin(self->core);
     tw_stream_open(&self->stream, self->core->segment, arrival_ns, entry_ns, proxy_ns, source);
+    self->stream.concurrency += core_others_in_flight(self->core);
     const uint64_t unit = self->bound != 0 ? self->bound : self->core->serves;
     tw_stream_join(&self->stream, core_company(self->core), self->parts == PARTS_DIFFER ? 0 : unit);
     self->open = 1;
@@ -227,6 +228,8 @@ int stream_open_by_hand(StreamObject *self, uint64_t arrival_ns, int given, PyOb
     arrival_ns = plausible(self, arrival_ns, tw_now_ns());
     stream_open(self, arrival_ns, arrival_ns, 0, given ? TW_ARRIVAL_GIVEN : TW_ARRIVAL_ASGI);
     tw_stream_identify(&self->stream, t.text[0], (size_t)t.len[0], t.text[1], (size_t)t.len[1]);
+    stream_exemplify(self, 1);
+    if (t.len[1] == 0) stream_find_trace(self);
     texts_release(&t);
     return 0;
 }
@@ -304,6 +307,7 @@ static PyObject *stream_reduce(PyObject *self, PyObject *unused) {
 static PyObject *get_closed(PyObject *self, void *unused) { (void)unused; return PyBool_FromLong((long)((StreamObject *)self)->stream.closed); }
 static PyObject *get_tokens(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_stream_tokens(&((StreamObject *)self)->stream)); }
 static PyObject *get_arrival(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.arrival_ns); }
+static PyObject *get_last(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.last_ns); }
 static PyObject *get_worst(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.worst_gap_ns); }
 static PyObject *get_overlap(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.overlap_ns); }
 static PyObject *get_late(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.late_ns); }
@@ -338,6 +342,7 @@ static PyGetSetDef getters[] = {
     {"tokens", get_tokens, NULL, "Output tokens so far.", NULL},
     {"arrival_ns", get_arrival, NULL, "Monotonic ns at which the request reached this host.", NULL},
     {"ttft_ns", get_ttft, NULL, "Time to first token in ns, None before it.", NULL},
+    {"last_ns", get_last, NULL, "Monotonic ns of the last token-bearing message; the arrival before the first.", NULL},
     {"worst_gap_ns", get_worst, NULL, "Longest gap between token-bearing messages so far, ns.", NULL},
     {"overlap_ns", get_overlap, NULL, "How long its waits coincided with pauses, ns: an upper bound.", NULL},
     {"late_ns", get_late, NULL, "What the pauses cost it, ns: an estimate.", NULL},

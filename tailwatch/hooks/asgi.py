@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from tailwatch import _hot
+from tailwatch.hooks.annotate import Annotator
 from tailwatch.hooks.arrival import ASGI, Clock
 from tailwatch.hooks.page import Page, PageDoor
 from tailwatch.hooks.routes import Routes
@@ -35,6 +36,7 @@ class Hook:
         None: not served.
     snapshot: the answer to who asks for all numbers from this machine; likewise.
     page: what answers at /tailwatch. None: the app alone.
+    annotator: what is said in the answers themselves. None: nothing.
     on_startup: called before lifespan.startup.complete is handed on, or after an app that knows no lifespan returned.
     on_idle: called when a request has ended and no other is in flight.
     on_request: called when a request has come in that is observed.
@@ -52,6 +54,7 @@ class Hook:
     metrics: Callable[[str, str], Answer] | None = None
     snapshot: Callable[[str, str], Answer] | None = None
     page: Page | None = None
+    annotator: Annotator | None = None
     metrics_path: str = "/metrics"
     trust_request_start: bool = False
 
@@ -99,7 +102,15 @@ class Attached:
             return None
         arrival, proxy, source = clock.arrival(scope, receive, send, entry_ns) if generates else (entry_ns, 0, ASGI)
         flow = getattr(getattr(send, "__self__", None), "flow", None)
-        sender = self.hook.core.request(scope, send, generates, arrival, entry_ns, proxy, source, flow, websocket)
+        asked = self.hook.annotator
+        answer = None
+        if asked is not None and not websocket:
+            answer = self._annotate(asked, scope, send, arrival, entry_ns, proxy, source)
+        sender = self.hook.core.request(
+            scope, answer or send, generates, arrival, entry_ns, proxy, source, flow, websocket
+        )
+        if answer is not None:
+            answer.stream = sender.stream
         try:
             scope["tailwatch"] = sender.stream
             if self.hook.carries():
@@ -108,6 +119,13 @@ class Attached:
         except Exception:
             self.failed()
         return sender
+
+    def _annotate(self, asked: Annotator, *request: Any) -> Any:
+        try:
+            return asked.begin(*request)
+        except Exception:
+            self.failed()
+            return None
 
     def end(self, sender: _hot.Send, error: BaseException | None) -> None:
         """The app returned, or raised error."""

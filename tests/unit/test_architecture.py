@@ -33,6 +33,7 @@ LAYERS = (
     ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "report", "saved"),
     ("diagnosis", "export", "export.*", "daemon"),
     ("logs", "inert", "company", "port"),
+    ("loadsignal",),
     ("watch",),
     ("",),
     ("demo", "demo.*", "doors", "doors.*", "run"),
@@ -140,7 +141,7 @@ def test_one_door_to_the_cold_module() -> None:
 def test_the_hot_module_is_for_those_who_stamp() -> None:
     """_hot is imported by the hooks, the encoders and by watch with its log, the only code that runs beside tokens."""
     hot = importers("_hot")
-    assert hot - under("hooks", hot) - under("sse", hot) <= {"watch", "logs", "company"}
+    assert hot - under("hooks", hot) - under("sse", hot) <= {"watch", "logs", "company", "loadsignal"}
 
 
 def test_nobody_imports_the_top() -> None:

@@ -86,12 +86,17 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_METRICS_PORT": "9100",
             "TAILWATCH_PAGE": "on",
             "TAILWATCH_PAGE_TOKEN": " s3cret ",
+            "TAILWATCH_EXPOSITION": "Native",
+            "TAILWATCH_EXEMPLARS": "off",
             "TAILWATCH_ROLE": "engine-1",
             "TAILWATCH_ENGINE": "01",
             "TAILWATCH_ROUTES": "/a, /b/{c} ,",
             "TAILWATCH_MAX_LABEL_SETS": "4096",
             "TAILWATCH_TRUST_REQUEST_START": "1",
             "TAILWATCH_FAST_SSE": "True",
+            "TAILWATCH_ORCA": "Text",
+            "TAILWATCH_SERVER_TIMING": "on",
+            "TAILWATCH_SSE_TIMING": "yes",
             "TAILWATCH_DIR": "/dev/shm/group",
         }
     )
@@ -106,6 +111,7 @@ def test_everything_from_the_environment() -> None:
     assert (config.routes, config.max_label_sets, config.trust_request_start) == (("/a", "/b/{c}"), 4096, True)
     assert (config.fast_sse, config.dir, config.engine) == (True, "/dev/shm/group", "1")
     assert (config.page, config.page_token) == (True, "s3cret")
+    assert (config.orca, config.server_timing, config.sse_timing) == ("text", True, True)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +164,9 @@ BAD: dict[str, list[object]] = {
     "max_label_sets": [0, 4097, True, 32.0, "32", -1, 10**30],
     "trust_request_start": [1, "on", []],
     "fast_sse": [1, "on", {}],
+    "orca": [1, "BIN", {}, ""],
+    "server_timing": [1, "on", {}],
+    "sse_timing": [1, "on", {}],
     "dir": ["here", "./x", b"/x", 5, "/a\0b", ["/x"]],
 }
 
@@ -182,12 +191,17 @@ BAD_TEXT = {
     "metrics_port": "http",
     "page": "maybe",
     "page_token": "s3cret with blanks",
+    "exposition": "protobuf",
+    "exemplars": "some",
     "role": "my role",
     "engine": "my engine",
     "routes": "/a,b",
     "max_label_sets": "1e3",
     "trust_request_start": "2",
     "fast_sse": "fast",
+    "orca": "BIN",
+    "server_timing": "some",
+    "sse_timing": "some",
     "dir": "here",
 }
 

@@ -100,7 +100,7 @@ def test_every_name_of_the_docstring_is_told(watch: tailwatch.Watch) -> None:
     assert set(told) == {
         *("window", "seconds", "taken", "slo", "headline", "in_flight", "opened", "reasons", "outcomes", "goodput"),
         *("throughput", "tokens", "attainment", "fluidity", "latency", "models", "sources", "processes", "slow"),
-        *("load", "bin", "dropped", "version"),
+        *("load", "bin", "dropped", "version", "waiting", "healthy"),
     }
 
 
@@ -152,7 +152,8 @@ def test_nothing_measured_yet_is_told_too() -> None:
         told = data(watch.page)
         assert told["opened"] == 0 and told["slow"] == [] and told["attainment"] is None
         assert told["latency"]["ttft"]["p99"] is None and told["latency"]["ttft"]["bins"]["counts"] == []
-        assert told["headline"]
+        assert told["headline"] and told["waiting"] == 0
+        assert told["healthy"]["streams"] is None and told["healthy"]["verdict"] == "few data"
     finally:
         tailwatch.uninstall()
 
