@@ -80,7 +80,8 @@ static uint32_t level_collect(double *out, const tw_crowd_level *level, uint64_t
     if (tw_load(&level->seen) == 0) return 0;
     for (int i = 0; i < TW_CROWD_KEPT; i++) {
         const uint64_t sample = tw_load(&level->sample[i]);
-        if (sample >> 32 != 0 && tw_crowd_second_of(sample) + window_s >= now_s) out[n++] = (double)tw_crowd_ttft_us(sample) / 1e6;
+        const uint64_t second = tw_crowd_second_of(sample);
+        if (sample >> 32 != 0 && second <= now_s && second + window_s >= now_s) out[n++] = (double)tw_crowd_ttft_us(sample) / 1e6;
     }
     return n;
 }

@@ -10,7 +10,7 @@ class InertStream:
 
     __slots__ = ("arrival_ns", "closed")
 
-    tokens = worst_gap_ns = overlap_ns = late_ns = 0
+    tokens = worst_gap_ns = overlap_ns = late_ns = last_ns = 0
     ttft_ns: int | None = None
 
     def __init__(self, arrival_ns: int | None = None) -> None:

@@ -1,6 +1,9 @@
 /* What is kept of TTFT by concurrency: which row, for how long, how two processes' add up; and what is read out of it. */
 #include "tailwatch/crowd.h"
 
+#include <pthread.h>
+
+#include "tailwatch/atomic.h"
 #include "tailwatch/healthy.h"
 #include "tailwatch/stream.h"
 #include "tw_test.h"
@@ -241,6 +244,30 @@ TW_TEST(old_data_count_for_nobody) {
     TW_CHECK_EQ(TW_HEALTHY_FEW_DATA, find(S0 + (TW_CROWD_FORGET_S + 20) * SECOND).verdict);
 }
 
+TW_TEST(times_ahead_count_for_nobody) {
+    clear();
+    line(&crowd, 60, 50000, 0, 24, 8000, S0 + 100 * SECOND);
+    TW_CHECK_EQ(TW_HEALTHY_FEW_DATA, find(S0).verdict);
+}
+
+static void *note_on(void *until) {
+    for (uint64_t i = 0; tw_load(until) == 0; i++) tw_crowd_note(&crowd, 1 + i * 7 % 60, 50 * MS, S0 + i * MS);
+    return NULL;
+}
+
+TW_TEST(it_is_read_while_it_is_written) {
+    static uint64_t done;
+    pthread_t writer;
+    clear();
+    TW_REQUIRE(pthread_create(&writer, NULL, note_on, &done) == 0);
+    for (int i = 0; i < 50; i++) {
+        const tw_healthy h = find(S0 + 100 * SECOND);
+        TW_CHECK(h.samples == 0 || (h.median_s > 0.0499 && h.median_s < 0.0501));
+    }
+    tw_store(&done, 1);
+    pthread_join(writer, NULL);
+}
+
 TW_TEST(a_server_that_changes_is_followed) {
     clear();
     line(&crowd, 60, 50000, 0, 24, 8000, S0);
@@ -261,7 +288,7 @@ TW_TEST(the_curve_ascends) {
     uint32_t count;
     clear();
     line(&crowd, 300, 50000, 10, 200, 1000, S0);
-    TW_REQUIRE(tw_crowd_curve(points, &count, crowds, 1, S0) == 0);
+    TW_REQUIRE(tw_crowd_curve(points, &count, crowds, 1, S0 + 10 * SECOND) == 0);
     TW_CHECK(count > 50 && count <= TW_CROWD_LEVELS);
     for (uint32_t i = 1; i < count; i++) TW_CHECK(points[i - 1].streams < points[i].streams);
 }
@@ -278,5 +305,5 @@ TW_MAIN(every_concurrency_has_one_row, a_row_is_at_most_a_thirtysecond_wide, a_r
         a_sum_has_the_newest_of_both, a_stream_waits_and_then_runs, what_cannot_be_read_runs_from_its_first_bytes,
         a_reset_forgets_it, a_bend_is_found, a_line_has_none, a_level_line_has_none, a_curve_that_falls_has_none,
         few_data_and_one_level_are_said, processes_are_read_together, two_meanings_of_concurrency_do_not_mix,
-        old_data_count_for_nobody, a_server_that_changes_is_followed, a_tenth_of_stalled_requests_moves_nothing,
+        old_data_count_for_nobody, times_ahead_count_for_nobody, it_is_read_while_it_is_written, a_server_that_changes_is_followed, a_tenth_of_stalled_requests_moves_nothing,
         the_curve_ascends, verdicts_have_names)
