@@ -117,6 +117,7 @@ class Watch:
             lambda: self.config.slo.text,
             VERSION,
             lambda: self.config.page_token if self.config.page else None,
+            self._load.read,
         )
         self._apps: list[weakref.ref[asgi.Attached]] = []  # each is held by its app, and goes with it
         self._heritage = Heritage()
@@ -423,6 +424,15 @@ class Watch:
         body = json.dumps({**told, "directory": self.company.directory}).encode()
         return Response("application/json", "", tuple(body[i : i + 65536] for i in range(0, len(body), 65536)))
 
+    def _note_page(self) -> None:
+        token, on = self.config.page_token, self.config.page
+        if token and not on:
+            self.notes.append("page_token was given, but page is off: nothing is served at /tailwatch")
+        elif token and len(token) < _LEAST_TOKEN:
+            self.notes.append(
+                f"page_token has {len(token)} characters: who tries finds it; `openssl rand -hex 16` makes a better one"
+            )
+
     def _annotator(self) -> Annotator | None:
         """None: nothing is asked for, and nothing stands before the server's send."""
         config = self.config
@@ -437,15 +447,6 @@ class Watch:
             sse_timing=config.sse_timing,
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
         )
-
-    def _note_page(self) -> None:
-        token, on = self.config.page_token, self.config.page
-        if token and not on:
-            self.notes.append("page_token was given, but page is off: nothing is served at /tailwatch")
-        elif token and len(token) < _LEAST_TOKEN:
-            self.notes.append(
-                f"page_token has {len(token)} characters: who tries finds it; `openssl rand -hex 16` makes a better one"
-            )
 
     def _on_idle(self) -> None:
         if self.gc.waiting:  # every request that ends alone comes by here

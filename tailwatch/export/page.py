@@ -6,6 +6,8 @@ The numbers, JSON; times are seconds, moments Unix times, what is not known null
     slo                 text, ttft, tpot, itl, e2e, attainment: the bounds in force
     headline            the doctor's first sentence
     in_flight, opened   requests open now, and ever opened; reasons, outcomes: of those that ended in the window
+    waiting             of those in flight, how many have no first token yet
+    healthy             streams: the healthy concurrency, null where it is not known; confidence, verdict: LoadSignal
     goodput, throughput, tokens     per second, over the window; attainment, fluidity: shares
     latency             ttft, itl, itl_without_gc, tpot, e2e: count, sum, min, max, p50, p90, p99, p999, and bins: the
                         number of the first, and counts (Histogram.bins)
@@ -39,12 +41,12 @@ from gzip import compress
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
 from tailwatch.access import Access
-from tailwatch.export.prometheus import wants_gzip
+from tailwatch.export.negotiation import wants_gzip
 from tailwatch.snapshots import Histogram, Process, SlowGap, Snapshot
 
 KEEP_SECONDS = 1.9
@@ -89,6 +91,19 @@ class Reply:
     parts: tuple[bytes, ...]
 
 
+class Load(Protocol):
+    """What loadsignal.LoadSignal says, of which the page shows this."""
+
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def healthy(self) -> float | None: ...
+    @property
+    def confidence(self) -> float: ...
+    @property
+    def verdict(self) -> str: ...
+
+
 class Page:
     """Answers what the page asks. Its methods block, but for `token`.
 
@@ -99,6 +114,7 @@ class Page:
         slo: the text of the bounds in force.
         version: of this package.
         token: that the page asks for; "": none. None: the page is off.
+        load: gives the load of the moment, and what load is healthy.
     """
 
     def __init__(
@@ -109,6 +125,7 @@ class Page:
         slo: Callable[[], str],
         version: str,
         token: Callable[[], str | None],
+        load: Callable[[], Load],
     ) -> None:
         self._take = take
         self._window = window
@@ -116,6 +133,7 @@ class Page:
         self._slo = slo
         self._version = version
         self.token = token
+        self._healthy = load
         self.after_fork()
 
     def after_fork(self) -> None:
@@ -151,7 +169,9 @@ class Page:
         out |= {"version": self._version, "window": name, "slo": slo, "headline": self._headline(window)}
         span = int(seconds or _LOAD_SECONDS)
         width = next(width for width in _BIN_SECONDS if min(span, now.seconds) <= _MOST_BINS * width)
-        return {**out, "bin": width, "load": self._load(now, span, width)}
+        load = self._healthy()
+        out["healthy"] = {"streams": load.healthy, "confidence": load.confidence, "verdict": load.verdict}
+        return {**out, "waiting": load.waiting, "bin": width, "load": self._load(now, span, width)}
 
     def _json(self, name: str) -> tuple[Reply, Reply]:
         body = orjson.dumps(self.numbers(name))

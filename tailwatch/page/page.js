@@ -179,7 +179,10 @@
     fill("t-share-sub", `asked: ${percent(d.slo.attainment)}\u00a0% with ${bounds.join(", ")}`);
     fill("t-flight", quantity(d.in_flight, count(d.in_flight), d.in_flight === 1 ? "request" : "requests"));
     const ended = d.outcomes.good + d.outcomes.miss + d.outcomes.excluded;
-    fill("t-flight-sub", quantity(ended, count(ended)), " ended in this window");
+    const healthy = d.healthy.streams;
+    fill("t-flight-sub", quantity(ended, count(ended)), " ended in this window", ...(d.waiting ? [", ", quantity(d.waiting, count(d.waiting)), " wait for a first token"] : []),
+      ...(healthy === null ? [] : ["; healthy up to ", quantity(healthy, count(healthy))]));
+    $("t-flight").className = healthy !== null && d.in_flight > healthy ? "bad" : "";
     fill("t-tokens", quantity(d.tokens, count(d.tokens), "per s"));
     fill("t-tokens-sub", d.models.length > 2 ? d.models.length + " models" : d.models.join(", ").slice(0, 60));
     const late = d.sources.reduce((sum, row) => sum + row[2], 0), upto = d.sources.reduce((sum, row) => sum + row[3], 0);
@@ -267,7 +270,7 @@
     const notes = {
       time: `Per second, in steps of ${d.bin} s. Filled: good. Line: finished.`,
       rate: `Each point ${d.bin} s, the newer the stronger. Orange: what missed the SLO. On the dashed line all were good.`,
-      flight: `Each point ${d.bin} s, for as long as somebody has looked at this page. Orange: what missed the SLO.`,
+      flight: `Each point ${d.bin} s, for as long as somebody has looked at this page. Orange: what missed the SLO.${d.healthy.streams ? ` Beyond ${count(d.healthy.streams)} in flight TTFT grows faster.` : ""}`,
     };
     $("load-note").textContent = notes[state.load];
   }
@@ -530,7 +533,8 @@
       }
       const x = state.load === "rate" ? (row) => row[1] + row[2] : (row) => row[4];
       this.points = d.load.filter((row) => x(row) !== null && (row[1] + row[2] > 0)).map((row) => [x(row), row[1], row[1] + row[2]]);
-      this.far = Math.max(...this.points.map((point) => point[0]), 1) * 1.08;
+      this.healthy = state.load === "flight" ? d.healthy.streams : null;
+      this.far = Math.max(...this.points.map((point) => point[0]), Math.min(this.healthy || 0, 1e6), 1) * 1.08;
       this.top = Math.max(...this.points.map((point) => point[2]), 1) * 1.08;
       this.set(state.load, [[0, this.far], [0, 0]], this.points.length ? "" : state.load === "flight" && some ? "Known from now on: keep this page open." : none);
     };
@@ -575,6 +579,13 @@
       const end = Math.min(chart.far, chart.top);
       c.strokeStyle = ink("soft"); c.setLineDash([5 * scale, 4 * scale]); c.lineWidth = scale;
       c.beginPath(); c.moveTo(x(0), y(0)); c.lineTo(x(end), y(end)); c.stroke();
+    }
+    if (chart.healthy) {
+      c.strokeStyle = c.fillStyle = ink("soft"); c.setLineDash([5 * scale, 4 * scale]); c.lineWidth = scale;
+      c.beginPath(); c.moveTo(x(chart.healthy), y(0)); c.lineTo(x(chart.healthy), y(chart.top)); c.stroke();
+      c.font = `${11 * scale}px ${getComputedStyle(document.body).fontFamily}`;
+      c.textAlign = "right"; c.textBaseline = "top";
+      c.fillText("healthy", x(chart.healthy) - 5 * scale, y(chart.top) + 2 * scale);
     }
     c.setLineDash([]);
     c.fillStyle = ink("good");

@@ -22,6 +22,8 @@ from starlette.routing import Mount, Route
 
 import tailwatch
 
+from .test_asgi_arrival import hypercorn_server
+
 TOKEN = "correct-horse-battery-staple"
 FRAME = b'data: {"id":"c","model":"m","choices":[{"index":0,"text":" t","finish_reason":null}]}\n\n'
 
@@ -438,6 +440,16 @@ def port() -> Iterator[int]:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
         yield reserved.getsockname()[1]
+
+
+def test_under_hypercorn(install: Any) -> None:
+    """The same rules: its peers have addresses too."""
+    with hypercorn_server(install(page=True)) as bound:
+        server = Port(bound)
+        assert get(server, "/tailwatch").body.startswith(b"<!doctype html>")
+        assert get(server).status == 200
+        assert get(server, "/tailwatch/data", "X-Forwarded-For: 127.0.0.1").status == 403
+        assert get(server, host="evil.example").status == 403
 
 
 def test_on_the_metrics_port_if_asked_for(port: int) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tailwatch.access import Access, access
 
 TOKEN = "correct-horse-battery"
+NAMES = [b"host", b"authorization", b"x-forwarded-for", b"via", b"forwarded", b"sec-fetch-site", b":authority"]
+VALUES = st.binary(max_size=20) | st.sampled_from(
+    [b"localhost", b"127.0.0.1:80", b"Bearer " + TOKEN.encode(), b"Bearer x", b"same-origin", b"cross-site", b""]
+)
 HERE = {"host": "127.0.0.1:8000"}
 
 
@@ -125,3 +131,23 @@ def test_another_sites_page_is_told_nothing(site: str, token: str) -> None:
 def test_the_page_itself_may_ask(site: str) -> None:
     """And who types the address."""
     assert ask({**HERE, "sec-fetch-site": site}) is Access.GRANTED
+
+
+@settings(max_examples=300)
+@given(
+    headers=st.lists(st.tuples(st.sampled_from(NAMES) | st.binary(max_size=12), VALUES), max_size=6),
+    peer=st.none() | st.sampled_from(["127.0.0.1", "::1", "10.0.0.1"]) | st.text(max_size=20),
+    version=st.sampled_from(["1.0", "1.1", "2", "3", ""]),
+)
+def test_no_request_whatever_opens_a_locked_page(
+    headers: list[tuple[bytes, bytes]], peer: str | None, version: str
+) -> None:
+    """Any bytes: no exception, and without the token in an Authorization header of its own nothing is granted; without
+    a token nobody but who is plainly on this machine."""
+    said = [value for name, value in headers if name == b"authorization"]
+    if access(TOKEN, peer, version, headers) is Access.GRANTED:
+        assert len(said) == 1 and said[0].strip()[-len(TOKEN) :] == TOKEN.encode()
+    if access("", peer, version, headers) is Access.GRANTED:
+        assert peer is not None and ("127." in peer or peer.startswith("::")) and version != "1.0"
+        assert not [name for name, _ in headers if name in (b"x-forwarded-for", b"via", b"forwarded")]
+        assert any(name == b"host" for name, _ in headers)
