@@ -23,7 +23,7 @@ GC_POLICIES = ("freeze", "observe", "off")
 # Options of the design that this version does not have; naming them is better than calling them unknown.
 UNAVAILABLE = frozenset(
     {
-        *("gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "exposition", "exemplars", "otel"),
+        *("gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "exposition", "exemplars"),
         *("orca", "server_timing", "sse_timing", "page", "page_token"),
     }
 )
@@ -58,6 +58,8 @@ class Config:
         fast_sse: serialise what known servers stream with templates, the same bytes.
         dir: the directory that the processes of one server share, each with a file of its numbers; "": none. It is made
             where it does not exist, and must be on a file system in memory (/dev/shm): it is written at each token.
+        otel: export metrics and spans by OTLP: True, False, or exporters of your own (a MetricExporter, a MeterProvider,
+            or several); None: as the OTEL_* variables say, see tailwatch.export.otel.
         explicit: names of the options that were given, as arguments or by the environment.
         unknown_environment: TAILWATCH_* variables that are no option.
     """
@@ -76,6 +78,7 @@ class Config:
     trust_request_start: bool
     fast_sse: bool
     dir: str
+    otel: object
     explicit: frozenset[str]
     unknown_environment: tuple[str, ...]
 
@@ -157,6 +160,7 @@ def _defaults(app: bool) -> dict[str, Any]:
         "trust_request_start": False,
         "fast_sse": False,
         "dir": "",
+        "otel": None,
     }
 
 
@@ -306,6 +310,17 @@ def _routes(given: _Given) -> tuple[str, ...]:
     return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
 
 
+def _otel(given: _Given) -> object:
+    """True, False, or a tuple of what the user has made. What they are is looked at by the exporter."""
+    value = given.value
+    if isinstance(value, (bool, str)):
+        return _boolean(given)
+    made = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not made or not all(hasattr(each, "export") or hasattr(each, "get_meter") for each in made):
+        raise given.refused("expected True, False, a MetricExporter or a MeterProvider of OpenTelemetry, or several")
+    return made
+
+
 _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "slo": _slo,
     "gc": _gc,
@@ -315,6 +330,7 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "metrics_path": _path,
     "metrics_port": _integer(0, 65535, "a TCP port or 0 for none"),
     "dir": _directory,
+    "otel": _otel,
     "role": _role,
     "engine": _engine,
     "routes": _routes,

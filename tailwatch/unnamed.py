@@ -14,7 +14,7 @@ PREFIX = "tailwatch-run-"  # of directories that we make; those that a caller na
 _MADE = re.compile(PREFIX + "[a-z0-9_]{8}")
 _SEGMENT = re.compile(r"(\d+)-(\d+).*\.seg")
 LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id says nothing
-_NOT_MEMBERS = re.compile(rf"page|port-[0-9]+|{LAUNCHER}|fold\.tmp|.+\.gone")  # what group.h names, and ours
+_NOT_MEMBERS = re.compile(rf"page|port-[0-9]+|otel|{LAUNCHER}|fold\.tmp|.+\.gone")  # what group.h names, and ours
 _ABANDONED_SECONDS = 3600.0  # a directory in which nobody has written anything for so long
 
 

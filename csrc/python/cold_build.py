@@ -11,6 +11,7 @@ SOURCE = """
 #include "tailwatch/exposition.h"
 #include "tailwatch/histogram.h"
 #include "tailwatch/members.h"
+#include "tailwatch/otlp.h"
 #include "tailwatch/snapshot.h"
 """
 
