@@ -148,7 +148,7 @@ class OTel:
         until = time.monotonic() + FLUSH_SECONDS
         for push in self._pushes:
             push.stop()
-        ended = [push.join(until - time.monotonic()) for push in self._pushes]
+        ended = [push.join(until - time.monotonic()) or push.give_up() for push in self._pushes]
         report = self.spans.stop(until - time.monotonic())
         self._lock.drop()
         if not all(ended):

@@ -19,6 +19,8 @@ from tailwatch.export.otel_send import Sender
 
 logger = logging.getLogger("tailwatch")
 
+_GIVE_UP_SECONDS = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -117,6 +119,12 @@ class Push:
         self._over = True
         return not self._thread.is_alive()
 
+    def give_up(self) -> bool:
+        """Shut an exporter of ours down while it waits for its receiver: after join(). Whether the thread has ended."""
+        if self.sender is not None:
+            self._guarded(self.sender.close)
+        return self.join(_GIVE_UP_SECONDS)
+
     def _run(self) -> None:
         from opentelemetry import context
 
@@ -128,7 +136,8 @@ class Push:
             self.round()
             due = max(due + self._interval, time.monotonic())
         self.round()
-        self._guarded(lambda: self.sender is None or self.sender.close())
+        if not self._over:
+            self._guarded(lambda: self.sender is None or self.sender.close())
 
     def _baseline(self) -> None:
         if self._late:
