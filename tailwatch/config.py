@@ -58,8 +58,8 @@ class Config:
         fast_sse: serialise what known servers stream with templates, the same bytes.
         dir: the directory that the processes of one server share, each with a file of its numbers; "": none. It is made
             where it does not exist, and must be on a file system in memory (/dev/shm): it is written at each token.
-        otel: export metrics and spans by OTLP: True, False, or exporters of your own (a MetricExporter, a MeterProvider,
-            or several); None: as the OTEL_* variables say, see tailwatch.export.otel.
+        otel: export metrics and spans by OTLP: True, False, or exporters of your own (a MetricExporter, a
+            MeterProvider, or several); None: as the OTEL_* variables say, see tailwatch.export.otel.
         explicit: names of the options that were given, as arguments or by the environment.
         unknown_environment: TAILWATCH_* variables that are no option.
     """

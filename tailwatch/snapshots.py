@@ -1054,7 +1054,9 @@ def otlp(
         },
     )
     buffer = ffi.gc(ffi.new("tw_buffer *"), lib.tw_buffer_free)
-    _check(lib.tw_otlp_metrics(snapshot._core, part._core, info, buffer), "max_buckets", max_buckets, "expected at least 2")
+    _check(
+        lib.tw_otlp_metrics(snapshot._core, part._core, info, buffer), "max_buckets", max_buckets, "expected at least 2"
+    )
     return bytes(ffi.buffer(buffer.data, buffer.length))
 
 

@@ -1,7 +1,7 @@
 """OpenTelemetry: metrics by OTLP, encoded in C, and a span for each request.
 
-When it is on. ``install(otel=...)`` or TAILWATCH_OTEL decide. Without them it is on where the standard variables say where
-to send metrics: OTEL_METRICS_EXPORTER lists ``otlp``, or it is not set and OTEL_EXPORTER_OTLP_ENDPOINT or
+When it is on. ``install(otel=...)`` or TAILWATCH_OTEL decide. Without them it is on where the standard variables say
+where to send metrics: OTEL_METRICS_EXPORTER lists ``otlp``, or it is not set and OTEL_EXPORTER_OTLP_ENDPOINT or
 OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is; and an exporter is installed (else the doctor says so). OTEL_SDK_DISABLED=true
 switches it off in every case.
 
@@ -10,11 +10,11 @@ export, else through an official OTLP exporter made here as OTEL_EXPORTER_OTLP_*
 MeterProvider, or several: through those. Each has a thread, and its own temporality.
 
 What it is called. Metric names are in csrc/otlp.c. gen_ai.operation.name is read off the route (csrc/include/tailwatch/
-otlp.h says how). gen_ai.provider.name is that of OTEL_RESOURCE_ATTRIBUTES or of the app's Resource, else the name of the
-serving engine that this process has imported (vllm, sglang, ...), else "self_hosted". gen_ai.response.model is the model
-name in the answers; the request's is not read. Histograms are exponential; explicit with the conventions' bounds where
-OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION says explicit_bucket_histogram. One process of a group exports for
-all, under one service.instance.id; spans are each process's own.
+otlp.h says how). gen_ai.provider.name is that of OTEL_RESOURCE_ATTRIBUTES or of the app's Resource, else the name of
+the serving engine that this process has imported (vllm, sglang, ...), else "self_hosted". gen_ai.response.model is
+the model name in the answers; the request's is not read. Histograms are exponential; explicit with the conventions'
+bounds where OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION says explicit_bucket_histogram. One process of a
+group exports for all, under one service.instance.id; spans are each process's own.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from tailwatch import snapshots
@@ -112,12 +113,16 @@ class OTel:
             OptionError: it was asked for, and is not installed.
         """
         try:
+            import opentelemetry.exporter.otlp.proto.common.metrics_encoder
             import opentelemetry.sdk.metrics.export
-            import opentelemetry.sdk.trace.export
+            import opentelemetry.sdk.trace.export  # noqa: F401
         except ImportError as error:
-            raise OptionError.of("otel", True, f"expected opentelemetry-sdk: pip install 'tailwatch[otel]' ({error})") from error
+            expected = f"expected opentelemetry's SDK and encoder ({error}): pip install 'tailwatch[otel]'"
+            raise OptionError.of("otel", True, expected) from error
         if not isinstance(self._option, tuple):
             self._class = exporter_class(os.environ, "metric")
+        if self._makes_spans():
+            exporter_class(os.environ, "trace")
         self.spans.notice()
 
     def turn(self) -> None:
@@ -187,9 +192,10 @@ class OTel:
         exporters = [exporter for each in made for exporter in _exporters_of(each)]
         if not exporters and self._class is not None:
             return [lambda: Sender(self._class(), self._resource, mine=True)]
-        return [lambda exporter=exporter: self._told(Sender(exporter, self._resource)) for exporter in exporters]
+        return [partial(self._sender_of, exporter) for exporter in exporters]
 
-    def _told(self, sender: Sender) -> Sender:
+    def _sender_of(self, exporter: Any) -> Sender:
+        sender = Sender(exporter, self._resource)
         if not sender.fast and not self._said_slow:
             self._said_slow = True
             self._note(
@@ -228,15 +234,15 @@ class OTel:
 
     def _span_counts(self) -> snapshots.Own:
         spans = self.spans
-        return snapshots.Own(
-            spans=spans.made, spans_dropped=spans.dropped, span_events_dropped=spans.events_dropped
-        )
+        return snapshots.Own(spans=spans.made, spans_dropped=spans.dropped, span_events_dropped=spans.events_dropped)
+
+    def _makes_spans(self) -> bool:
+        unsaid = self._option is True and not _listed(os.environ, "OTEL_TRACES_EXPORTER")
+        return unsaid or _asks(os.environ, "OTEL_TRACES_EXPORTER", _TRACE_ENDPOINTS)
 
     def _tracer_provider(self) -> Any:
         """Where the app has none: one of ours, which nobody else sees, if it is known where spans go."""
-        asked = _asks(os.environ, "OTEL_TRACES_EXPORTER", _TRACE_ENDPOINTS)
-        unsaid = self._option is True and not _listed(os.environ, "OTEL_TRACES_EXPORTER")
-        if not (asked or unsaid):
+        if not self._makes_spans():
             return None
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor

@@ -1,7 +1,7 @@
 """An OTLP request as the SDK's objects, for exporters that take nothing else.
 
-They are read off the encoded bytes, so both ways tell the same. The SDK's objects have no zero threshold: what lies at or
-below 1 us is in the zero count, without that being said.
+They are read off the encoded bytes, so both ways tell the same. The SDK's objects have no zero threshold: what lies
+at or below 1 us is in the zero count, without that being said.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ def _metric(metric: Any) -> Any:
         points = [_number(point) for point in data.data_points]
         made = sdk.Sum(points, sdk.AggregationTemporality(data.aggregation_temporality), data.is_monotonic)
     else:
-        of, point = (
-            (sdk.Histogram, _explicit) if kind == "histogram" else (sdk.ExponentialHistogram, _exponential)
-        )
+        of, point = (sdk.Histogram, _explicit) if kind == "histogram" else (sdk.ExponentialHistogram, _exponential)
         temporality = sdk.AggregationTemporality(data.aggregation_temporality)
         made = of([point(each) for each in data.data_points], temporality)
     return sdk.Metric(metric.name, metric.description, metric.unit, made)
@@ -80,8 +78,10 @@ def _explicit(point: Any) -> Any:
     return HistogramDataPoint(
         **_common(point),
         **_extremes(point),
-        **{"count": point.count, "sum": point.sum},
-        **{"bucket_counts": list(point.bucket_counts), "explicit_bounds": list(point.explicit_bounds)},
+        count=point.count,
+        sum=point.sum,
+        bucket_counts=list(point.bucket_counts),
+        explicit_bounds=list(point.explicit_bounds),
     )
 
 
@@ -91,7 +91,11 @@ def _exponential(point: Any) -> Any:
     return ExponentialHistogramDataPoint(
         **_common(point),
         **_extremes(point),
-        **{"count": point.count, "sum": point.sum, "scale": point.scale, "zero_count": point.zero_count, "flags": 0},
+        count=point.count,
+        sum=point.sum,
+        scale=point.scale,
+        zero_count=point.zero_count,
+        flags=0,
         positive=Buckets(point.positive.offset, list(point.positive.bucket_counts)),
         negative=Buckets(0, []),
     )

@@ -1,8 +1,8 @@
 """One exporter's thread: takes the numbers every so often, and hands them over.
 
-What is not taken is not lost: totals are sent again, and a difference is then one since the last round that was taken. So
-a receiver that is down for an hour costs its resolution and a counter, no memory and no number. (A request that was taken
-although the exporter says it was not is told twice, as with every OTLP exporter.)
+What is not taken is not lost: totals are sent again, and a difference is then one since the last round that was
+taken. So a receiver that is down for an hour costs its resolution and a counter, no memory and no number. (A request
+that was taken although the exporter says it was not is told twice, as with every OTLP exporter.)
 """
 
 from __future__ import annotations
@@ -97,9 +97,7 @@ class Push:
     def own(self) -> snapshots.Own:
         """What it did so far."""
         hold = self.sender.hold_ns if self.sender is not None else 0
-        return self._spans()._replace(
-            exported=self.exported, failed=self.failed, skipped=self.skipped, hold_ns=hold
-        )
+        return self._spans()._replace(exported=self.exported, failed=self.failed, skipped=self.skipped, hold_ns=hold)
 
     def check(self, now: float) -> None:
         """Count the rounds that are left out because one still runs. Called by another thread, now: monotonic."""
@@ -113,17 +111,20 @@ class Push:
         self._stop.set()
 
     def join(self, timeout: float) -> bool:
-        """Whether it has ended within so many seconds. If not it ends when its exporter returns, and takes no numbers any
-        more."""
+        """Whether it has ended within so many seconds. If not it ends when its exporter returns, and takes no numbers
+        any more."""
         self._thread.join(max(0.0, timeout))
         self._over = True
         return not self._thread.is_alive()
 
     def give_up(self) -> bool:
         """Shut an exporter of ours down while it waits for its receiver: after join(). Whether the thread has ended."""
+        self._close()
+        return self.join(_GIVE_UP_SECONDS)
+
+    def _close(self) -> None:
         if self.sender is not None:
             self._guarded(self.sender.close)
-        return self.join(_GIVE_UP_SECONDS)
 
     def _run(self) -> None:
         from opentelemetry import context
@@ -137,7 +138,7 @@ class Push:
             due = max(due + self._interval, time.monotonic())
         self.round()
         if not self._over:
-            self._guarded(lambda: self.sender is None or self.sender.close())
+            self._close()
 
     def _baseline(self) -> None:
         if self._late:

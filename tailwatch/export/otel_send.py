@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from tailwatch.errors import OptionError
@@ -78,8 +79,8 @@ class Sender:
 
         batches = self._batches(request)
         good = True
-        while (batch := self._held(lambda: next(batches, None))) is not None:
-            sent = self._held(lambda batch=batch: self.exporter.export(batch, timeout_millis=timeout * 1e3))
+        while (batch := self._held(next, batches, None)) is not None:
+            sent = self._held(partial(self.exporter.export, batch, timeout_millis=timeout * 1e3))
             good = good and sent is MetricExportResult.SUCCESS
             time.sleep(1e-6)
         return good
@@ -89,18 +90,18 @@ class Sender:
 
         return batches(request, self._resource(), together=self.delta)
 
-    def _held(self, act: Callable[[], Any]) -> Any:
+    def _held(self, act: Callable[..., Any], *arguments: Any) -> Any:
         """CPU time of this thread is more than it held the GIL, never less."""
         began = time.thread_time_ns()
         try:
-            return act()
+            return act(*arguments)
         finally:
             self.hold_ns = max(self.hold_ns, time.thread_time_ns() - began)
 
 
 def _exponential(exporter: Any) -> bool:
-    """OTLP exporters fill in explicit buckets where nobody asked: theirs count where the variable or an argument says so;
-    other exporters' wish counts."""
+    """OTLP exporters fill in explicit buckets where nobody asked for any: there only the variable counts. Elsewhere the
+    exporter's own wish does."""
     from opentelemetry.sdk.metrics import Histogram
     from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation as Explicit
 
@@ -122,7 +123,7 @@ def _untouched(exporter: Any, module: str) -> bool:
 def _http(exporter: Any) -> Callable[[bytes], bool] | None:
     if not _untouched(exporter, f"{_OTLP}.http.metric_exporter"):
         return None
-    client = getattr(exporter, "_client", None)
+    client: Any = getattr(exporter, "_client", None)
     if callable(getattr(client, "export", None)):
         return lambda request: bool(client.export(request).success)
     export = getattr(exporter, "_export", None)  # releases before the common client
@@ -138,7 +139,7 @@ def _grpc(exporter: Any, mine: bool) -> Callable[[bytes], bool] | None:
 
 def _call(exporter: Any, request: bytes, mine: bool) -> bool:
     """One attempt: what was not taken is told again with the next round."""
-    import grpc
+    import grpc  # type: ignore[import-untyped, unused-ignore]
 
     try:
         answer = exporter._channel.unary_unary(_METHOD)(

@@ -1,10 +1,10 @@
 """Requests as OpenTelemetry spans: the app's own one is told what tailwatch saw, or one is made.
 
-Nothing here runs per token. As a request ends, and in its task, the SERVER span that the app's instrumentation has open is
-given attributes and events. Where there is none the request's story is put into a queue, and a thread makes a SERVER span
-of it with the app's tracer provider: its sampler and the caller's traceparent decide. Where the app's span ended before
-the request did (it was aborted), a child of it tells the rest. A request whose trace was sampled out has no span here
-either. The queue and the events of a span are bounded; what has no room is counted.
+Nothing here runs per token. As a request ends, and in its task, the SERVER span that the app's instrumentation has
+open is given attributes and events. Where there is none the request's story is put into a queue, and a thread makes a
+SERVER span of it with the app's tracer provider: its sampler and the caller's traceparent decide. Where the app's
+span ended before the request did (it was aborted), a child of it tells the rest. A request whose trace was sampled
+out has no span here either. The queue and the events of a span are bounded; what has no room is counted.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Story(NamedTuple):
 
 @dataclass(slots=True)
 class Waiting:
-    """A request whose span is to be made. carrier: the headers that tell of its trace. parent: an ended span's context."""
+    """A request whose span is to be made. carrier: the headers that tell of its trace. parent: an ended span's
+    context."""
 
     story: Story
     carrier: dict[str, str]
@@ -158,7 +159,7 @@ class Spans:
             return None
         noticer, self._noticer = self._noticer, None
         noticer.serving = None
-        several = getattr(self._noticing, "_active_span_processor", None)
+        several: Any = getattr(self._noticing, "_active_span_processor", None)
         known, lock = getattr(several, "_span_processors", None), getattr(several, "_lock", None)
         if not isinstance(known, tuple) or lock is None:
             return "our span processor stays in the app's tracer provider and does nothing"

@@ -94,8 +94,18 @@ class HTTPCollector(Collector):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 coding = self.headers.get("Content-Encoding")
-                body = gzip.decompress(body) if coding == "gzip" else zlib.decompress(body) if coding == "deflate" else body
-                of = trace_pb.ExportTraceServiceRequest if self.path.endswith("traces") else metrics_pb.ExportMetricsServiceRequest
+                body = (
+                    gzip.decompress(body)
+                    if coding == "gzip"
+                    else zlib.decompress(body)
+                    if coding == "deflate"
+                    else body
+                )
+                of = (
+                    trace_pb.ExportTraceServiceRequest
+                    if self.path.endswith("traces")
+                    else metrics_pb.ExportMetricsServiceRequest
+                )
                 good = collector.take(of.FromString(body), {k.lower(): v for k, v in self.headers.items()})
                 self.send_response(200 if good else collector.status)
                 self.send_header("Content-Length", "0")

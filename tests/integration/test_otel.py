@@ -117,7 +117,9 @@ def of_snapshot(snapshot: snapshots.Snapshot, **options: Any) -> dict[str, Any]:
 def check_equal(found: dict[str, Any], snapshot: snapshots.Snapshot, **options: Any) -> None:
     """Counts, sums and buckets of every metric; and against the snapshot's own numbers, by hand."""
     expected = of_snapshot(snapshot, **options)
-    stable = {name for name in expected if name not in VOLATILE and not name.startswith(("cpython.gc", "tailwatch.policy"))}
+    stable = {
+        name for name in expected if name not in VOLATILE and not name.startswith(("cpython.gc", "tailwatch.policy"))
+    }
     assert stable <= set(found)
     for name in stable:
         assert numbers(found[name]) == numbers(expected[name]), name
@@ -174,9 +176,7 @@ def test_what_arrives_is_the_snapshot(
 ) -> None:
     """Both protocols, exponential and explicit: every count, sum and bucket."""
     aggregation = "explicit_bucket_histogram" if explicit else "base2_exponential_bucket_histogram"
-    variables(
-        monkeypatch, collector, protocol, OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=aggregation
-    )
+    variables(monkeypatch, collector, protocol, OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=aggregation)
     watch = tailwatch.install(role="worker", gc="observe", otel=True)
     load(5)
     _, found = last_round(collector)
@@ -458,8 +458,12 @@ def gaps_told(found: dict[str, Any]) -> int:
     return sum(point.count for point in points(found.get("gen_ai.server.inter_token_latency", EMPTY)))
 
 
-def instance(resource: Any) -> str:
-    return next((p.value.string_value for p in resource.resource.attributes if p.key == "service.instance.id"), "")
+def instance(resource: Any, key: str = "service.instance.id") -> str:
+    return next((p.value.string_value for p in resource.resource.attributes if p.key == key), "")
+
+
+def service(resource: Any) -> str:
+    return instance(resource, "service.name")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="groups are files under /dev/shm")
@@ -471,7 +475,7 @@ def test_one_process_of_a_group_exports_for_all(http: HTTPCollector, tmp_path: P
         "OTEL_EXPORTER_OTLP_ENDPOINT": http.endpoint,
         "OTEL_METRIC_EXPORT_INTERVAL": "100",
     }
-    workers = [worker(environment, "5"), worker(environment, "9")]
+    workers = [worker({**environment, "OTEL_SERVICE_NAME": name}, tokens) for name, tokens in (("a", "5"), ("b", "9"))]
     try:
         for each in workers:
             assert each.stdout is not None
@@ -480,12 +484,15 @@ def test_one_process_of_a_group_exports_for_all(http: HTTPCollector, tmp_path: P
         eventually(lambda: http.scopes() and gaps_told(http.scopes()[-1][1]) == 12, "all gaps are told by one")
         rounds = http.scopes()
         assert len({instance(resource) for resource, _ in rounds}) == 1 and instance(rounds[0][0])
-        # who exports is not known from outside: kill one, then look that the totals stay, and go on
-        workers[0].kill()
-        workers[0].wait()
+        leaders = {service(resource) for resource, _ in rounds}
+        assert len(leaders) == 1
+        (leader,) = leaders
+        workers["ab".index(leader)].kill()
+        workers["ab".index(leader)].wait()
         before = len(http.scopes())
-        eventually(lambda: len(http.scopes()) > before + 25, "the other exports, or goes on to")
+        eventually(lambda: len(http.scopes()) > before + 25, "the other goes on to")
         after = http.scopes()[before + 5 :]
+        assert {service(resource) for resource, _ in after} == {"ab".replace(leader, "")}
         assert {gaps_told(found) for _, found in after} == {12}
         assert {instance(resource) for resource, _ in after} == {instance(rounds[0][0])}
         starts = {
@@ -547,7 +554,9 @@ async def _generate(request: Request) -> StreamingResponse:
     return StreamingResponse(frames(), media_type="text/event-stream")
 
 
-def test_several_apps_of_one_process_are_one_stream_of_metrics(http: HTTPCollector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_apps_of_one_process_are_one_stream_of_metrics(
+    http: HTTPCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both apps' requests are told once, by one exporter."""
     from starlette.testclient import TestClient
 

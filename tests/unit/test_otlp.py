@@ -224,7 +224,9 @@ def test_differences_add_up_to_the_totals(rounds: list[list[tuple[str, list[int]
         for model, gaps in requests:
             request(one, gaps, model=model)
         now = snapshots.take([one.address])
-        add_up(told, metrics(encode(now, before, delta_histograms=True, delta_sums=True, exponential=False)), delta=True)
+        add_up(
+            told, metrics(encode(now, before, delta_histograms=True, delta_sums=True, exponential=False)), delta=True
+        )
         before = now
     total: Counter[Any] = Counter()
     add_up(total, metrics(encode(snapshots.take([one.address]), exponential=False)), delta=False)
@@ -236,20 +238,20 @@ def add_up(sums: Counter[Any], found: Mapping[str, Any], *, delta: bool) -> None
     """Each number of histograms and counters by its name and attributes."""
     for name, metric in found.items():
         kind = metric.WhichOneof("data")
-        if kind == "gauge" or not getattr(metric.sum, "is_monotonic", True) and kind == "sum":
+        if kind == "gauge" or (not getattr(metric.sum, "is_monotonic", True) and kind == "sum"):
             continue
         assert getattr(metric, kind).aggregation_temporality == (1 if delta else 2), name
         for point in points(metric):
             key = (name, tuple(sorted(attributes(point).items())))
             if kind == "sum":
-                sums[*key, "value"] += getattr(point, point.WhichOneof("value"))
+                sums[(*key, "value")] += getattr(point, point.WhichOneof("value"))
                 continue
-            sums[*key, "count"] += point.count
-            sums[*key, "sum"] += point.sum
+            sums[(*key, "count")] += point.count
+            sums[(*key, "sum")] += point.sum
             assert point.HasField("min") is not delta
             for i, count in enumerate(point.bucket_counts):
                 if count:
-                    sums[*key, i] += count
+                    sums[(*key, i)] += count
 
 
 @given(model=st.text(max_size=200), route=st.text(max_size=200), provider=st.text(max_size=50))
