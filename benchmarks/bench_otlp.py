@@ -140,7 +140,9 @@ def report(quick: bool = False) -> Report:
         made.bars.append(bar_of("SDK record()", [value / 1e3 for value in samples.values(RECORD)], unit="us"))
         holds = [slow_hold(snapshot) for _ in range(2 if quick else 9)]
         made.bars.append(bar_of("an exporter that takes objects: longest hold", holds, unit="ms"))
-    made.notes.append(f"the request is {len(encode(snapshot))} bytes; explicit {len(encode(snapshot, exponential=False))}")
+    made.notes.append(
+        f"the request is {len(encode(snapshot))} bytes; explicit {len(encode(snapshot, exponential=False))}"
+    )
     return made
 
 

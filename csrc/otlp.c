@@ -510,7 +510,7 @@ static const metric metrics[] = {
      "Sends that were blocked by a client that did not read."},
     {"tailwatch.requests", COUNTER, "{request}", requests, 0, NULL, "Requests that ended, by outcome and reason."},
     {"tailwatch.output_tokens", COUNTER, "{token}", tokens, 0, NULL, "Output tokens."},
-    {"tailwatch.requests.in_flight", UP_DOWN, "{request}", in_flight, 0, NULL, "Requests open now."},
+    {"tailwatch.requests_in_flight", UP_DOWN, "{request}", in_flight, 0, NULL, "Requests open now."},
     {"tailwatch.goodput", GAUGE, "{request}/s", goodput, 0, NULL, "Good requests per second, rolling."},
     {"tailwatch.throughput", GAUGE, "{request}/s", throughput, 0, NULL, "Completed requests per second, rolling."},
     {"tailwatch.slo.attainment", GAUGE, "1", attainment, 0, NULL, "Good requests of those judged, rolling."},

@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-#define PAUSES_MOST 16   /* told of one request: the latest */
-#define PAUSES_LOOKED 64 /* back in the ring for them */
+#define PAUSES_LOOKED 64 /* back in the ring: the latest are told */
 
 static PyObject *causes(const uint64_t *ns) {
     PyObject *tuple = PyTuple_New(TW_CAUSES);
@@ -45,12 +44,10 @@ static PyObject *pauses(const tw_stream *s) {
     const tw_pause_clock *clock = &s->segment->pause;
     PyObject *list = PyList_New(0);
     const uint64_t head = tw_load_acquire(&clock->head);
-    Py_ssize_t kept = 0;
     tw_pause_record record;
-    for (uint64_t back = 1; list != NULL && back <= head && back <= PAUSES_LOOKED && kept < PAUSES_MOST; back++) {
+    for (uint64_t back = 1; list != NULL && back <= head && back <= PAUSES_LOOKED; back++) {
         if (!tw_pause_read(clock, head - back, &record) || record.stop_ns <= s->arrival_ns) break;
         if (record.start_ns >= s->end_ns) continue;
-        kept++;
         if (append(list, Py_BuildValue("KKi", (unsigned long long)record.start_ns, (unsigned long long)record.stop_ns, (int)record.cause)) < 0)
             Py_CLEAR(list);
     }

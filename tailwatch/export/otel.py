@@ -25,6 +25,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -93,7 +94,9 @@ class OTel:
         self._version, self._count_drop, self._note = version, count_drop, note
         self._export_drop, self._span_drop = snapshots.DROPS.index("export"), snapshots.DROPS.index("span")
         self._class: Any = None
-        self._stopped = False
+        self._made_resource: Any = None
+        self._resource_pid = 0
+        self._stopped = self._started = False
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -123,7 +126,10 @@ class OTel:
             self._class = exporter_class(os.environ, "metric")
         if self._makes_spans():
             exporter_class(os.environ, "trace")
+        self._created()
+        self._started = True
         self.spans.notice()
+        atexit.register(self.stop)
 
     def turn(self) -> None:
         """Once a second: export where it is this process's turn, and see to the exporters that hang."""
@@ -148,6 +154,7 @@ class OTel:
         """One last export, for FLUSH_SECONDS at most. What could not be undone, a sentence each."""
         if self._stopped:
             return []
+        self._tell_at_all()
         self._stopped = True
         atexit.unregister(self.stop)
         until = time.monotonic() + FLUSH_SECONDS
@@ -160,6 +167,11 @@ class OTel:
             report.append(f"an OTLP exporter did not return within {FLUSH_SECONDS:g} s: its thread ends when it does")
         self._pushes = []
         return report
+
+    def _tell_at_all(self) -> None:
+        """A process that lived for less than a turn has something to tell, too."""
+        if not self._pushes and self._started and self._take().opened:
+            self.turn()
 
     def after_fork(self) -> None:
         """In a child: the threads are the parent's, and so is the lock."""
@@ -182,9 +194,11 @@ class OTel:
                 taken=self._lock.mark,
                 late=late,
             )
-            push.start()
             self._pushes.append(push)
-        atexit.register(self.stop)
+            try:
+                push.start()
+            except RuntimeError:  # the process ends
+                push.round()
 
     def _senders(self) -> list[Callable[[], Sender]]:
         """Each is made in its thread."""
@@ -209,10 +223,21 @@ class OTel:
 
         made = self._option if isinstance(self._option, tuple) else (_app_provider(),)
         found = next((resource for each in made if (resource := _resource_of(each)) is not None), None)
-        resource = found if found is not None else Resource.create()
+        resource = found if found is not None else self._created()
         if self._directory and "service.instance.id" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
             resource = resource.merge(Resource({"service.instance.id": _group_id(self._directory)}))
         return resource
+
+    def _created(self) -> Any:
+        """As the variables and the SDK's detectors say, anew in a fork child; those need a thread, which a process that
+        ends cannot have any more."""
+        from opentelemetry.sdk.resources import Resource
+
+        if self._resource_pid != os.getpid():
+            with suppress(RuntimeError):
+                self._made_resource = Resource.create()
+            self._resource_pid = os.getpid()
+        return self._made_resource
 
     def _facts(self) -> Facts:
         from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics

@@ -113,7 +113,8 @@ class Push:
     def join(self, timeout: float) -> bool:
         """Whether it has ended within so many seconds. If not it ends when its exporter returns, and takes no numbers
         any more."""
-        self._thread.join(max(0.0, timeout))
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, timeout))
         self._over = True
         return not self._thread.is_alive()
 

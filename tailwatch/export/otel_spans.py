@@ -20,7 +20,7 @@ from tailwatch.snapshots import CAUSES, OUTCOME_OF, PHASES, REASONS, operation
 
 QUEUE = 2048
 EVENTS = 16
-"""Of one span: the first token, its last slow gaps, and the latest pauses."""
+"""Of one span: the first token, its last slow gaps, and the longest of the last 64 pauses while it ran."""
 
 _FAILED = {
     "error": "_OTHER",
@@ -111,7 +111,9 @@ class Spans:
         span = noticed if noticed is not None else trace.get_current_span()
         context = span.get_span_context()
         if span.is_recording():
-            self._tell(span, Story(*told), own=False)
+            story = Story(*told)
+            span.set_attributes(dict(self._attributes(story, False)))
+            self._tell(span, story, _shift())
             self.made += 1
         elif not context.is_valid:
             self._enqueue(Waiting(Story(*told), self._carrier(scope)))
@@ -239,24 +241,19 @@ class Spans:
             attributes=dict(self._attributes(story, own)),
         )
         if span.is_recording():
-            self._tell(span, story, own=own, given=True)
+            self._tell(span, story, shift)
+            if own and REASONS[story.reason] in _SERVER_FAULTS:
+                span.set_status(trace.Status(trace.StatusCode.ERROR))
             self.made += 1
         span.end(max(story.end, story.last) + shift)
 
     # ---- what a span is told ----
 
-    def _tell(self, span: Any, story: Story, *, own: bool, given: bool = False) -> None:
-        from opentelemetry.trace import Status, StatusCode
-
-        shift = _shift()
-        if not given:
-            span.set_attributes(dict(self._attributes(story, own)))
+    def _tell(self, span: Any, story: Story, shift: int) -> None:
         events = list(_events(story))
         self.events_dropped += max(0, len(events) - EVENTS) + max(0, story.slow_count - len(story.slow))
         for name, at, attributes in sorted(events[:EVENTS], key=lambda event: event[1]):
             span.add_event(name, attributes, timestamp=at + shift)
-        if own and REASONS[story.reason] in _SERVER_FAULTS:
-            span.set_status(Status(StatusCode.ERROR))
 
     def _attributes(self, story: Story, own: bool) -> Iterator[tuple[str, Any]]:
         reason = REASONS[story.reason]
@@ -297,7 +294,7 @@ def _events(story: Story) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
         yield "tailwatch.first_token", story.first, {"tailwatch.seconds": (story.first - story.arrival) / 1e9}
     for slow in reversed(story.slow):
         yield "tailwatch.slow_gap", slow[0], dict(_slow(slow))
-    for start, stop, cause in story.pauses:
+    for start, stop, cause in sorted(story.pauses, key=lambda pause: pause[0] - pause[1]):
         yield "tailwatch.pause", start, {"tailwatch.seconds": (stop - start) / 1e9, "tailwatch.cause": CAUSES[cause]}
 
 

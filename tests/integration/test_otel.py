@@ -596,3 +596,16 @@ def test_uninstall_does_not_wait_for_a_receiver_that_is_gone(monkeypatch: pytest
     began = time.monotonic()
     assert tailwatch.uninstall() == []
     assert time.monotonic() - began < otel_module.FLUSH_SECONDS + 4
+
+
+def test_a_short_life_is_told_as_it_ends(http: HTTPCollector) -> None:
+    """A process that ends before its first round, without uninstall(): its numbers are sent."""
+    code = (
+        "import tailwatch; tailwatch.install(role='w', gc='observe')\n"
+        "with tailwatch.stream(model='brief') as stream: stream.token(3)\n"
+    )
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": http.endpoint, "OTEL_TRACES_EXPORTER": "none"}
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment}, check=True)
+    ((_, found),) = http.scopes()
+    (tokens,) = points(found["tailwatch.output_tokens"])
+    assert (tokens.as_int, attributes(tokens)["gen_ai.response.model"]) == (3, "brief")
