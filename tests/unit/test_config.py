@@ -91,6 +91,7 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_TRUST_REQUEST_START": "1",
             "TAILWATCH_FAST_SSE": "True",
             "TAILWATCH_DIR": "/dev/shm/group",
+            "TAILWATCH_OTEL": "on",
         }
     )
     assert config.explicit == set(OPTIONS)
@@ -103,6 +104,7 @@ def test_everything_from_the_environment() -> None:
     assert (config.slow_ms, config.metrics_path, config.metrics_port, config.role) == (0.5, "/tw", 9100, "engine-1")
     assert (config.routes, config.max_label_sets, config.trust_request_start) == (("/a", "/b/{c}"), 4096, True)
     assert (config.fast_sse, config.dir, config.engine) == (True, "/dev/shm/group", "1")
+    assert config.otel is True
 
 
 @pytest.mark.parametrize(
