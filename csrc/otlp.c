@@ -48,15 +48,15 @@ static bool is_utf8(const char *text, size_t len) {
 /* A receiver refuses a whole request for one byte that is no UTF-8. */
 static void put_text(tw_buffer *b, uint32_t field, const char *text) {
     const size_t len = strlen(text);
-    tw_pb_key(b, field, TW_PB_BYTES);
+    tw_pb_tag(b, field, TW_PB_BYTES);
     tw_pb_varint(b, len);
     if (is_utf8(text, len)) {
-        tw_pb_raw(b, text, len);
+        tw_buffer_put(b, text, len);
         return;
     }
     for (size_t at = 0, n; at < len; at += n ? n : 1) {
         n = tw_utf8_length((const unsigned char *)text + at, len - at);
-        tw_pb_raw(b, n ? text + at : "?", n ? n : 1);
+        tw_buffer_put(b, n ? text + at : "?", n ? n : 1);
     }
 }
 
@@ -174,6 +174,10 @@ static void seconds_point(encoder *e, const metric *m, const subject *of, uint64
 
 /* ---- explicit histograms ---- */
 
+/* Of a packed field; the machines this runs on store words as the wire has them. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "little-endian");
+static void put_word(tw_buffer *b, uint64_t value) { tw_buffer_put(b, &value, sizeof value); }
+
 static const double TTFT_BOUNDS[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 0};
 static const double TPOT_BOUNDS[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 0};
 static const double DURATION_BOUNDS[] = {0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 0};
@@ -194,15 +198,15 @@ static void put_explicit_counts(encoder *e, const tw_counts *c, const tw_layout 
     uint64_t below = 0;
     for (uint32_t i = 0; i < n; i++) {
         const uint64_t here = tw_counts_below(c, layout, chosen[i]);
-        tw_pb_word(e->out, here - below);
+        put_word(e->out, here - below);
         below = here;
     }
-    tw_pb_word(e->out, c->count - below);
+    put_word(e->out, c->count - below);
     tw_pb_close(e->out, counts);
     const size_t bounds = tw_pb_open(e->out, 7);
     for (uint32_t i = 0; i < n; i++) {
         const double bound = (double)layout->bound_ns[chosen[i]] / 1e9;
-        tw_pb_raw(e->out, &bound, sizeof bound);
+        tw_buffer_put(e->out, &bound, sizeof bound);
     }
     tw_pb_close(e->out, bounds);
 }
@@ -268,7 +272,7 @@ static void coarsen(exponential *x, uint32_t most, int finest) {
 
 static void put_positive(encoder *e, const exponential *x) {
     const size_t positive = tw_pb_open(e->out, 8);
-    if (x->offset != 0) tw_pb_signed(e->out, 1, x->offset);
+    if (x->offset != 0) tw_pb_sint(e->out, 1, x->offset);
     const size_t counts = tw_pb_open(e->out, 2);
     for (int i = 0; i < x->n; i++) tw_pb_varint(e->out, x->bucket[i]);
     tw_pb_close(e->out, counts);
@@ -285,7 +289,7 @@ static void exponential_point(encoder *e, const metric *m, const subject *of, co
     put_times(e, m);
     tw_pb_fixed64(e->out, 4, c->count);
     tw_pb_double(e->out, 5, tw_counts_sum_seconds(c));
-    if (any && x.scale != 0) tw_pb_signed(e->out, 6, x.scale);
+    if (any && x.scale != 0) tw_pb_sint(e->out, 6, x.scale);
     if (x.zero != 0) tw_pb_fixed64(e->out, 7, x.zero);
     if (any) put_positive(e, &x);
     put_extremes(e, c, 12);

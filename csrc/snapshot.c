@@ -3,6 +3,7 @@
 #include "tailwatch/atomic.h"
 #include "tailwatch/process.h"
 #include "give_way.h"
+#include "snapshot_exemplars.h"
 #include "tw_malloc.h"
 
 #include <errno.h>
@@ -524,6 +525,7 @@ static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t t
     tw_words_get(g->header.role, TW_ROLE_WORDS, to->role);
     to->pid = g->header.pid;
     to->created_ns = g->header.created.monotonic_ns;
+    to->created_unix_ns = g->header.created.realtime_ns;
     to->bytes = tw_segment_used(g);
     to->last_stop_ns = tw_load(&g->pause.last_stop_ns);
     to->pauses_lost = tw_load(&g->pause.lost);
@@ -673,7 +675,10 @@ static int totals_take(tw_snapshot *s, const tw_segment *const *segments, size_t
     int error = 0;
     for (size_t i = 0; i < n && !error; i++) {
         uint64_t age = minus(s->taken.monotonic_ns, segments[i]->header.created.monotonic_ns);
-        if (age > s->window_ns) s->window_ns = age;
+        if (age >= s->window_ns) {
+            s->window_ns = age;
+            s->created_ns = segments[i]->header.created.realtime_ns;
+        }
         totals_add(s, segments[i]);
         error = waits_add(s, segments[i]);
     }
@@ -707,6 +712,7 @@ int tw_snapshot_take(tw_snapshot **out, const tw_segment *const *segments, size_
     if (!error) error = seconds_take(s, segments, n);
     if (!error) error = slow_take(s, segments, n);
     if (!error) error = fallbacks_take(s, segments, n);
+    if (!error) error = tw_snapshot_take_exemplars(s, segments, n);
     return finish(out, s, error);
 }
 
@@ -727,6 +733,7 @@ void tw_snapshot_free(tw_snapshot *s) {
     tw_free(s->slow);
     tw_free(s->slow_series);
     tw_free(s->fallbacks);
+    tw_free(s->exemplars);
     tw_free(s);
 }
 
@@ -778,6 +785,7 @@ static int one_series_subtract(tw_snapshot_series *out, const tw_snapshot_series
     *out = *later;
     memset(out->metric, 0, sizeof out->metric);
     memset(out->served, 0, sizeof out->served);
+    out->exemplar_count = 0;
     if (earlier) {
         words_subtract(out->reasons, earlier->reasons, sizeof out->reasons);
         out->output_tokens = minus(out->output_tokens, earlier->output_tokens);
@@ -903,6 +911,7 @@ static tw_snapshot *scalars_copy(const tw_snapshot *later) {
     s->slow = NULL;
     s->slow_series = NULL;
     s->fallbacks = NULL;
+    s->exemplars = NULL;
     s->series_count = s->process_count = s->slow_count = s->fallback_count = 0;
     memset(s->wait, 0, sizeof s->wait);
     return s;

@@ -285,6 +285,15 @@ static void slow_add(tw_stream *s, const wait *w, const delay *d) {
     s->slow_number[s->slow++ % TW_STREAM_SLOW] = n;
 }
 
+/* ---- exemplars ---- */
+
+/* After the sample, and only where the path is slow already. */
+static RARE void exemplar_add(const tw_stream *s, tw_exemplar_metric metric, const tw_layout *layout, uint64_t value_ns,
+                              uint64_t now_ns) {
+    const uint64_t key = tw_exemplar_key(s->series_index, metric, tw_bound_of(layout, value_ns));
+    tw_exemplar_put(s->segment->exemplars, key, value_ns, now_ns, s->trace_id);
+}
+
 /* ---- one gap ---- */
 
 /* A gap over the alert, or one that a pause may have touched. Returns its late part. */
@@ -304,6 +313,7 @@ static RARE uint64_t gap_examine(tw_stream *s, uint64_t now_ns) {
     bool slow = gap > slow_limit(s->segment, typical, d.blame.total_ns > 0);
     if (slow || d.late_ns > 0) tail_add(s->segment, &w, &d);
     if (slow) slow_add(s, &w, &d);
+    if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_ITL, s->itl_layout, gap, now_ns);
     return d.late_ns;
 }
 
@@ -383,6 +393,7 @@ static void first_token(tw_stream *s, uint64_t now_ns) {
     uint64_t ttft = now_ns - s->arrival_ns;
     tw_histogram_record(&s->series->ttft, tw_layout_of(TW_LAYOUT_TTFT), ttft);
     first_token_examine(s, now_ns, ttft);
+    if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_TTFT, tw_layout_of(TW_LAYOUT_TTFT), ttft, now_ns);
     s->first_ns = now_ns;
     s->messages = 1;
     s->client_ns = 0;
@@ -491,6 +502,12 @@ void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len
                         size_t trace_len) {
     tw_words_set(s->request_id, TW_ID_WORDS, request_id, request_len);
     tw_words_set(s->trace_id, TW_TRACE_WORDS, trace_id, trace_len);
+}
+
+void tw_stream_exemplify(tw_stream *s) {
+    char id[TW_TRACE_WORDS * 8];
+    tw_words_get(s->trace_id, TW_TRACE_WORDS, id);
+    s->exemplary = tw_exemplar_id_is_good(id);
 }
 
 void tw_stream_usage(tw_stream *s, uint64_t completion_tokens) {
@@ -638,9 +655,12 @@ static void served_record(tw_stream *s, uint64_t now_ns, tw_end end, tw_reason r
 
 static void answer_record(tw_stream *s, uint64_t now_ns) {
     tw_histogram_record(&s->series->e2e, tw_layout_of(TW_LAYOUT_E2E), now_ns - s->arrival_ns);
+    if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_E2E, tw_layout_of(TW_LAYOUT_E2E), now_ns - s->arrival_ns, now_ns);
     for (int i = 0; i < TW_CHOICES && !s->opaque; ++i) {
         tpot t = choice_tpot(s, i);
-        if (t.steps > 0) tw_histogram_record(&s->series->tpot, s->itl_layout, t.span_ns / t.steps);
+        if (t.steps == 0) continue;
+        tw_histogram_record(&s->series->tpot, s->itl_layout, t.span_ns / t.steps);
+        if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_TPOT, s->itl_layout, t.span_ns / t.steps, now_ns);
     }
 }
 

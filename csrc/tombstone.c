@@ -56,7 +56,7 @@ _Static_assert(sizeof(tw_segment) ==
                        SIZE(tw_segment, slow_head) + SIZE(tw_segment, slow) + SIZE(tw_segment, fallback_count) +
                        SIZE(tw_segment, fallbacks) + SIZE(tw_segment, series_count) + SIZE(tw_segment, steps) +
                        /* of the living only */
-                       SIZE(tw_segment, in_flight),
+                       SIZE(tw_segment, in_flight) + SIZE(tw_segment, exemplars),
                "a field of tw_segment that the dead would lose");
 
 static void words_add(void *sum, const void *from, size_t n) {

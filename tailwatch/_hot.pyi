@@ -180,6 +180,9 @@ class Core:
         callables are kept in, and which of them closes a pause."""
     def configure(self, slo: tuple[int, int, int, int, int], slow_ns: int, /) -> None:
         """Other bounds and another slow threshold, for requests that open from now on."""
+    def exemplify(self, on: bool, trace_of: Callable[[], str | None] | None, /) -> None:
+        """Whether streams that open from now on are exemplars of what they measure; trace_of: gives the trace id of the
+        span around its caller where that is sampled, for streams that came with none."""
     def set_serves(self, unit: int, /) -> None:
         """The engine of streams that open from now on, where neither bind() nor a header names one; 0: not known."""
     def rebind(

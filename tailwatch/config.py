@@ -19,11 +19,12 @@ from tailwatch.goodput import PRESETS, SLO, real
 PREFIX = "TAILWATCH_"
 DEFAULT_SLO = "mlperf:llama2-70b"
 GC_POLICIES = ("freeze", "observe", "off")
+EXPOSITIONS = ("both", "native", "classic")
 
 # Options of the design that this version does not have; naming them is better than calling them unknown.
 UNAVAILABLE = frozenset(
     {
-        *("gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "exposition", "exemplars"),
+        *("gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep"),
         *("orca", "server_timing", "sse_timing", "page", "page_token"),
     }
 )
@@ -48,6 +49,11 @@ class Config:
         slow_ms: log each gap at least this long, milliseconds; 0: none.
         metrics_path: where an app serves the metrics; "": nowhere.
         metrics_port: TCP port that a process without an app serves them on; 0: none.
+        exposition: what a Prometheus gets that asks for native histograms (protobuf): "both" them and the classic
+            buckets, "native" only them, "classic" no protobuf at all. OpenMetrics and text, for all others, have the
+            classic buckets in any case.
+        exemplars: beside what a request measured stands its trace id: that of its traceparent header, if that says
+            sampled, or of the OpenTelemetry span around it, or ``trace_id=``. In OpenMetrics and protobuf.
         role: what this process is, in the numbers ("api", "engine", ...); at most 31 characters.
         engine: where one server has several engines, the number (its data parallel rank) or name of the one that this
             process works for, or, in a process with an app, of the one that serves all its streams; "": what vLLM's and
@@ -71,6 +77,8 @@ class Config:
     slow_ms: float
     metrics_path: str
     metrics_port: int
+    exposition: str
+    exemplars: bool
     role: str
     engine: str
     routes: tuple[str, ...]
@@ -153,6 +161,8 @@ def _defaults(app: bool) -> dict[str, Any]:
         "slow_ms": 0.0,
         "metrics_path": "/metrics",
         "metrics_port": 0,
+        "exposition": "both",
+        "exemplars": True,
         "role": "api" if app else "worker",
         "engine": "",
         "routes": (),
@@ -212,6 +222,13 @@ def _gc(given: _Given) -> str:
         raise given.refused(f"{expected}; 'out-of-band' is not available in this version")
     if value is None or value not in GC_POLICIES:
         raise given.refused(expected, GC_POLICIES)
+    return value
+
+
+def _exposition(given: _Given) -> str:
+    value = given.value.lower() if isinstance(given.value, str) else None
+    if value not in EXPOSITIONS:
+        raise given.refused("expected one of " + ", ".join(repr(each) for each in EXPOSITIONS), EXPOSITIONS)
     return value
 
 
@@ -329,6 +346,8 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "slow_ms": _milliseconds,
     "metrics_path": _path,
     "metrics_port": _integer(0, 65535, "a TCP port or 0 for none"),
+    "exposition": _exposition,
+    "exemplars": _boolean,
     "dir": _directory,
     "otel": _otel,
     "role": _role,

@@ -126,6 +126,11 @@ class Histogram(_Frozen):
         It is the sample of rank ceil(percent / 100 * count), at least 1, given as the geometric middle of its
         bucket (clamped to min and max): at most 1.1 % off from 1 us to 1000 s. p(0) is min, p(100) is max.
 
+        PromQL's histogram_quantile() estimates otherwise: it does not round the rank up, and interpolates inside the
+        bucket (2.2 % wide in a native histogram, as wide as its bounds are apart in a classic one), evenly or, from
+        Prometheus 3 on, by its logarithm. So from the same counts the two differ by a bucket's width at most, where
+        ranks fall into the same bucket; for p(0) and p(100) it has edges of buckets, not min and max.
+
         Raises:
             OptionError: percent is not a number from 0 to 100.
         """
@@ -1060,6 +1065,14 @@ def otlp(
     return bytes(ffi.buffer(buffer.data, buffer.length))
 
 
+KINDS = {
+    "text": lib.TW_FORMAT_TEXT,
+    "openmetrics": lib.TW_FORMAT_OPENMETRICS,
+    "protobuf": lib.TW_FORMAT_PROTOBUF,
+    "protobuf_native": lib.TW_FORMAT_PROTOBUF_NATIVE,
+}
+
+
 def render(
     snapshot: Snapshot,
     *,
@@ -1069,9 +1082,10 @@ def render(
     extra_bytes: int = 0,
     registry_seconds: float = -1.0,
     goodput_window: int = 60,
-    openmetrics: bool = False,
+    kind: str = "text",
 ) -> memoryview:
-    """Every family of ours as Prometheus text 0.0.4, or OpenMetrics 1.0 without its closing # EOF. Not copied.
+    """Every family of ours in one of KINDS: Prometheus text 0.0.4, OpenMetrics 1.0 without its closing # EOF, delimited
+    protobuf with native and classic histograms, or with native ones alone. Not copied.
 
     slo: the text the user gave. extra_bytes: memory outside segments. registry_seconds: what rendering the host's
     own registry took last; below 0: there is none. goodput_window: seconds.
@@ -1087,7 +1101,6 @@ def render(
         },
     )
     buffer = ffi.gc(ffi.new("tw_buffer *"), lib.tw_buffer_free)
-    kind = lib.TW_FORMAT_OPENMETRICS if openmetrics else lib.TW_FORMAT_TEXT
-    _check(lib.tw_exposition_render(snapshot._core, info, kind, buffer), "snapshot", snapshot, "")
+    _check(lib.tw_exposition_render(snapshot._core, info, KINDS[kind], buffer), "snapshot", snapshot, "")
     data = ffi.gc(buffer.data, lambda _, owner=buffer: None)  # the bytes live as long as a view of them
     return memoryview(ffi.buffer(data, buffer.length))

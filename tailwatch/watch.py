@@ -25,6 +25,7 @@ from tailwatch.config import Config, variable_of
 from tailwatch.daemon import Daemon, Task
 from tailwatch.diagnosis import DiagnosisContext, Finding, doctor
 from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
+from tailwatch.export import host_cache
 from tailwatch.export.otel import OTel, asked_for
 from tailwatch.export.prometheus import Exposition, Response, serve_http
 from tailwatch.goodput import parse_window
@@ -32,6 +33,7 @@ from tailwatch.heritage import Heritage
 from tailwatch.hooks import asgi
 from tailwatch.hooks.gc import Freeze, GCHook
 from tailwatch.hooks.routes import Routes
+from tailwatch.hooks.span import current_trace_id
 from tailwatch.hooks.step import StepHook
 from tailwatch.inert import InertStep, InertStream
 from tailwatch.logs import PauseLog, SlowLog, asked_level
@@ -44,6 +46,7 @@ from tailwatch.version import VERSION
 logger = logging.getLogger("tailwatch")
 
 _ERROR_ASGI, _ERROR_GC_HOOK, _ERROR_POLICY, _ERROR_DAEMON, _ERROR_RENDER, _ERROR_REGISTRY = range(6)
+_DECLINED = {host_cache.FAMILY: 7, host_cache.SLOW: 8}  # as drops
 _GOODPUT_WINDOW = 60
 _ROLE_WITH_APP = "api"
 _MOST_WRAPPERS = 16
@@ -75,6 +78,7 @@ class Watch:
         self._served = asked_for(config.otel, os.environ)
         self.core = _core_for(config, self.routes)
         self.gc = GCHook(self.core, config.gc)
+        self.core.exemplify(config.exemplars, current_trace_id)
         self.company = Company(self.core, config.dir, self._warn, config.engine)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
         self.steps = StepHook(self.core, servers.stepping, self.notes.append)
@@ -91,6 +95,8 @@ class Watch:
             extra_bytes=self.history.bytes,
             goodput_window=_GOODPUT_WINDOW,
             on_registry_error=lambda: self.core.count_error(_ERROR_REGISTRY),
+            histograms=lambda: self.config.exposition,
+            on_declined=lambda reason: self.core.count_drop(_DECLINED[reason]),
         )
         self.otel = self._make_otel()
         self._apps: list[weakref.ref[asgi.Attached]] = []  # each is held by its app, and goes with it
@@ -318,6 +324,7 @@ class Watch:
         self.config = replace(self.config, **changed)
         self.door = False
         self.core.configure(self.config.slo.as_core(), int(self.config.slow_ms * 1e6))
+        self.core.exemplify(self.config.exemplars, current_trace_id)
         self._pause_log.warn, self._pause_log.every = self.config.gc_warn_ms / 1e3, self.config.gc_log_all
         self._slow_log.slow = self.config.slow_ms / 1e3
         self.routes.add(self.config.routes)

@@ -107,6 +107,7 @@ static void core_dealloc(PyObject *op) {
     Py_XDECREF(self->timed_send);
     Py_XDECREF(self->streamed);
     Py_XDECREF(self->body_type);
+    Py_XDECREF(self->trace_of);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
     Py_DECREF((PyObject *)type);
 }
@@ -290,6 +291,8 @@ static PyMethodDef core_methods[] = {
     {"count_drop", core_count_drop, METH_O, "count_drop(reason, /)\n--\n\nCount a dropped event."},
     {"count_fallback", core_count_fallback, METH_VARARGS,
      "count_fallback(shape, reason, /)\n--\n\nCount a frame that the fast SSE path left to the server."},
+    {"exemplify", core_exemplify, METH_VARARGS,
+     "exemplify(on, trace_of, /)\n--\n\nWhether streams that open from now on are exemplars, and who knows the span around a caller."},
     {"streamed", core_streamed, METH_NOARGS, "streamed()\n--\n\nRoutes that turned out to stream since the last call."},
     {"join", core_join, METH_VARARGS, "join(dir, unit, /)\n--\n\nShare the segment in a group's directory. None, or why not."},
     {"leave", core_leave, METH_NOARGS, "leave()\n--\n\nTake it back."},

@@ -70,6 +70,8 @@ typedef struct CoreObject {
     uint64_t inner_start_ns, inner_stop_ns, cpu_start_ns;
     core_steps steps;
     uint64_t serves;          /* the engine of streams that nobody binds; 0: not known */
+    int exemplars;            /* whether streams that open from now on are exemplars of what they measure */
+    PyObject *trace_of;       /* () -> trace id of the span around the caller, sampled; else None. NULL: not asked */
 } CoreObject;
 
 typedef struct SendObject SendObject;
@@ -149,6 +151,12 @@ PyObject *stream_story(PyObject *self, PyObject *unused);
 
 /* Core.set_serves() */
 PyObject *core_set_serves(PyObject *op, PyObject *unit);
+
+/* exemplars: Core.exemplify(). The stream has its identity; sampled: whether that trace is kept, as far as is known */
+PyObject *core_exemplify(PyObject *op, PyObject *args);
+void stream_exemplify(StreamObject *self, int sampled);
+/* The trace of the span around the caller becomes the stream's, unless it is an exemplar already. */
+void stream_find_trace(StreamObject *self);
 
 /* gc: methods of Core */
 PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs);

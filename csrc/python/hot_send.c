@@ -54,7 +54,10 @@ static void visit_headers(PyObject *headers, header_visitor visit, void *to) {
     }
 }
 
-typedef struct { const char *request, *trace; size_t request_len, trace_len; uint64_t rank, engine; } identity;
+typedef struct { const char *request, *trace; size_t request_len, trace_len; uint64_t rank, engine; int sampled; } identity;
+
+/* By the last digit of a traceparent's flags. */
+static int is_sampled(char digit) { return strchr("13579bdfBDF", digit) != NULL && digit != '\0'; }
 
 static void see_identity(void *to, const char *name, Py_ssize_t name_len, const char *value, Py_ssize_t value_len) {
     identity *id = to;
@@ -64,6 +67,7 @@ static void see_identity(void *to, const char *name, Py_ssize_t name_len, const 
     } else if (header_is(name, name_len, "traceparent") && value_len >= 36 && value[2] == '-') {
         id->trace = value + 3;
         id->trace_len = 32;
+        id->sampled = value_len >= 55 && is_sampled(value[54]);
     } else if (header_is(name, name_len, "x-tailwatch-engine") && id->engine == 0) {
         id->engine = tw_unit_named(value, (size_t)value_len);
     } else if (header_is(name, name_len, "x-data-parallel-rank") && id->rank == 0) { /* vLLM and SGLang obey it */
@@ -87,10 +91,11 @@ static PyObject *item(PyObject *mapping, PyObject *key) {
 }
 
 static void open_at(SendObject *self, uint64_t arrival_ns, uint64_t entry_ns, tw_arrival source) {
-    identity id = {NULL, NULL, 0, 0, 0, 0};
+    identity id = {NULL, NULL, 0, 0, 0, 0, 0};
     visit_headers(item(self->scope, self->core->keys.headers), see_identity, &id);
     stream_open(self->stream, arrival_ns, entry_ns, self->proxy_ns, source);
     tw_stream_identify(&self->stream->stream, id.request, id.request_len, id.trace, id.trace_len);
+    stream_exemplify(self->stream, id.sampled);
     bind_by_header(self, &id);
     self->stream->stream.status = self->status;
     self->state = SEND_WATCH;
@@ -183,6 +188,7 @@ static void see_start(SendObject *self, PyObject *message) {
     }
     if (self->state != SEND_WATCH) return;
     self->stream->stream.status = self->status;
+    stream_find_trace(self->stream);
     self->stamping = self->status < 300 && !kind.opaque;
     if (kind.opaque) tw_stream_opaque(&self->stream->stream);
     if (self->stamping) begin_scan(self, kind.framing);

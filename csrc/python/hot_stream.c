@@ -227,6 +227,8 @@ int stream_open_by_hand(StreamObject *self, uint64_t arrival_ns, int given, PyOb
     arrival_ns = plausible(self, arrival_ns, tw_now_ns());
     stream_open(self, arrival_ns, arrival_ns, 0, given ? TW_ARRIVAL_GIVEN : TW_ARRIVAL_ASGI);
     tw_stream_identify(&self->stream, t.text[0], (size_t)t.len[0], t.text[1], (size_t)t.len[1]);
+    stream_exemplify(self, 1);
+    if (t.len[1] == 0) stream_find_trace(self);
     texts_release(&t);
     return 0;
 }

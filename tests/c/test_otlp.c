@@ -5,8 +5,11 @@
 
 static size_t allocations, fail_at; /* fail_at: number of the allocation that fails, 0 = none */
 
+static void tw_free(void *memory) { free(memory); }
 static void *tw_realloc(void *memory, size_t size) { return ++allocations == fail_at ? NULL : realloc(memory, size); }
 #define TW_MALLOC_INCLUDE <stddef.h>
+#include "../../csrc/buffer.c"
+
 #include "../../csrc/otlp.c"
 
 #include "tailwatch/stream.h"
@@ -58,14 +61,14 @@ TW_TEST(no_memory_is_an_answer) {
         fail_at = i;
         TW_CHECK_EQ(ENOMEM, tw_otlp_metrics(s, NULL, &info, &out));
         fail_at = 0;
-        free(out.data);
+        tw_buffer_free(&out);
     }
     tw_buffer again = {0};
     TW_CHECK_EQ(0, tw_otlp_metrics(s, NULL, &info, &again));
     TW_CHECK_EQ(whole.length, again.length);
     TW_CHECK_MEM(whole.data, again.data, whole.length);
-    free(whole.data);
-    free(again.data);
+    tw_buffer_free(&whole);
+    tw_buffer_free(&again);
     tw_snapshot_free(s);
     tw_segment_destroy(g);
 }
@@ -83,7 +86,7 @@ TW_TEST(nothing_measured_is_little_to_say) {
     info.max_buckets = 1;
     TW_CHECK_EQ(EINVAL, tw_otlp_metrics(s, NULL, &info, &out));
     TW_CHECK_EQ(EINVAL, tw_otlp_metrics(NULL, NULL, &info, &out));
-    free(out.data);
+    tw_buffer_free(&out);
     tw_snapshot_free(s);
     tw_segment_destroy(g);
 }

@@ -172,7 +172,7 @@ def test_the_group_s_answer_has_the_engine_s_steps(start: Callable[..., Engine],
         for engine, step in zip(engines, (seen["engine-0"], seen["engine-1"]), strict=True):
             assert_between(engine.inside, step.steps.overlap["gc2"])
             assert_between(engine.between, step.host_gaps.overlap["gc2"])
-        text = bytes(tailwatch.current().exposition.own(openmetrics=True)).decode() + "# EOF\n"
+        text = bytes(tailwatch.current().exposition.own("openmetrics")).decode() + "# EOF\n"
         assert value(text, "tailwatch_step_seconds_count", process="engine-1", step="decode") == 21
     finally:
         tailwatch.uninstall()

@@ -53,7 +53,7 @@ def render(core: _hot.Core, *, openmetrics: bool, slo: str = "ttft<=2s", registr
         extra_bytes=0,
         registry_seconds=registry_seconds,
         goodput_window=60,
-        openmetrics=openmetrics,
+        kind="openmetrics" if openmetrics else "text",
     )
     return bytes(rendered).decode()
 

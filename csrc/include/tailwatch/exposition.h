@@ -1,10 +1,12 @@
-/* Metrics as text: Prometheus 0.0.4 and OpenMetrics 1.0, rendered without the GIL.
+/* Metrics as Prometheus reads them: text 0.0.4, OpenMetrics 1.0 and the classic protobuf with native histograms, rendered
+ * without the GIL.
  *
  * Cold path: one growing buffer, no other allocation, no lock. Any thread.
  */
 #ifndef TAILWATCH_EXPOSITION_H
 #define TAILWATCH_EXPOSITION_H
 
+#include "tailwatch/buffer.h"
 #include "tailwatch/snapshot.h"
 
 #include <stddef.h>
@@ -14,15 +16,15 @@
 extern "C" {
 #endif
 
-typedef enum tw_format { TW_FORMAT_TEXT, TW_FORMAT_OPENMETRICS, TW_FORMATS } tw_format;
-
-typedef struct tw_buffer {
-    char *data;
-    size_t length, capacity;
-    int failed;                /* ENOMEM once an append could not grow; later appends do nothing */
-} tw_buffer;
-
-void tw_buffer_free(tw_buffer *b);
+/* The text formats have classic histograms. Protobuf has native ones, schema 5, and in TW_FORMAT_PROTOBUF the classic
+ * buckets beside them. Exemplars are in all but TW_FORMAT_TEXT, created times in protobuf. */
+typedef enum tw_format {
+    TW_FORMAT_TEXT,
+    TW_FORMAT_OPENMETRICS,
+    TW_FORMAT_PROTOBUF,
+    TW_FORMAT_PROTOBUF_NATIVE,
+    TW_FORMATS
+} tw_format;
 
 /* What the numbers do not know of themselves. All strings UTF-8, any content (escaped here). */
 typedef struct tw_exposition_info {

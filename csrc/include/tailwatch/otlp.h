@@ -12,7 +12,7 @@
 #ifndef TAILWATCH_OTLP_H
 #define TAILWATCH_OTLP_H
 
-#include "tailwatch/exposition.h"
+#include "tailwatch/buffer.h"
 #include "tailwatch/snapshot.h"
 
 #include <stdbool.h>

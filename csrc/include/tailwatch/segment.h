@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "tailwatch/event.h"
+#include "tailwatch/exemplar.h"
 #include "tailwatch/histogram.h"
 #include "tailwatch/pause.h"
 #include "tailwatch/served.h"
@@ -32,7 +33,6 @@ extern "C" {
 #define TW_NAME_BYTES (TW_NAME_WORDS * 8)
 #define TW_ROLE_WORDS 4
 #define TW_ID_WORDS 8               /* 64 bytes: a request id, cut to 63 */
-#define TW_TRACE_WORDS 5            /* 40 bytes: a trace id of 32 hexadecimal digits and its NUL */
 #define TW_SECONDS 3600             /* rolling windows: one slot a second, up to an hour */
 #define TW_SLOW_RING 256            /* the last slow gaps; a power of two */
 #define TW_SHARES 4                 /* of a slow gap's delay, by other processes: kept apart */
@@ -157,6 +157,7 @@ typedef struct tw_segment {
     uint64_t fallback_count;        /* kinds in use; release-stored after the kind is written */
     tw_fallback fallbacks[TW_FALLBACKS];
     tw_steps steps;
+    tw_exemplar exemplars[TW_EXEMPLARS];
     uint64_t series_count;          /* label sets in use; release-stored after the set is written, and after the file
                                      * has grown to hold it */
     /* tw_series[max_label_sets] follow, header.series_bytes apart */

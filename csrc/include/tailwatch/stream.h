@@ -76,6 +76,7 @@ typedef struct tw_stream {
     uint64_t slow_number[TW_STREAM_SLOW]; /* number n's number in the segment's ring, at n % TW_STREAM_SLOW */
     uint64_t end_ns;                /* once closed */
     uint32_t choices;               /* choices seen (TW_CHOICES + 1 once one was not tracked) */
+    uint32_t exemplary;             /* its trace id is shown beside what it measures */
     uint64_t request_id[TW_ID_WORDS];
     uint64_t trace_id[TW_TRACE_WORDS];
 } tw_stream;
@@ -96,6 +97,10 @@ void tw_stream_label(tw_stream *s, uint32_t series_index);
 /* For slow records. Cut to 63 bytes of request id and 39 of trace id (W3C has 32). NULL with length 0 is empty. */
 void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len, const char *trace_id,
                         size_t trace_len);
+
+/* From now on it is an exemplar of what it measures (exemplar.h): of its TTFT, of gaps that are examined, of its TPOT and
+ * E2E. A trace id that is no good one (tw_exemplar_id_is_good) makes none. */
+void tw_stream_exemplify(tw_stream *s);
 
 /* A message with n >= 1 tokens of a choice was handed over at now_ns. The first one records TTFT. A time before
  * the last stamp (or arrival) counts as that and is counted in TW_DROP_LATE_STAMP; after the end the stamp is dropped
