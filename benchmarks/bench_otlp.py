@@ -3,8 +3,8 @@
 The encoder: three histograms for 100 label sets (time to first token, time per output token, request duration) as OTLP
 bytes, from a snapshot; measured is the whole request, which also has the fourth histogram and every counter. The peer,
 in the same rounds, is the SDK: the same histograms recorded through its instruments and encoded by the official
-encoder, and what one record() of it costs, which an application that records per token pays each time. What the slow way
-(an exporter of the user's own, which takes objects) holds at once is beside it.
+encoder, and what one record() of it costs, which an application that records per token pays each time. What the slow
+way (an exporter of the user's own, which takes objects) holds at once is beside it.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOIN
 _TRACE_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _ENGINES = ("vllm", "sglang", "tensorrt_llm", "lmdeploy", "litserve", "llama_cpp")
 _PROVIDER = "gen_ai.provider.name"
+_INSTANCE = "service.instance.id"
 
 
 def _listed(environment: Mapping[str, str], name: str) -> set[str]:
@@ -104,6 +105,7 @@ class OTel:
         self._directory: str | None = None
         self._pushes: list[Push] = []
         self._provider_name: str | None = None
+        self._instance = str(uuid.uuid4())
         self._said_slow = False
         self.spans = Spans(
             self.provider_name, self._tracer_provider, self._serving, lambda: self._count_drop(self._span_drop)
@@ -224,9 +226,10 @@ class OTel:
         made = self._option if isinstance(self._option, tuple) else (_app_provider(),)
         found = next((resource for each in made if (resource := _resource_of(each)) is not None), None)
         resource = found if found is not None else self._created()
-        if self._directory and "service.instance.id" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
-            resource = resource.merge(Resource({"service.instance.id": _group_id(self._directory)}))
-        return resource
+        given = _INSTANCE in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+        if self._directory and not given:
+            return resource.merge(Resource({_INSTANCE: _group_id(self._directory)}))
+        return resource if _INSTANCE in resource.attributes else resource.merge(Resource({_INSTANCE: self._instance}))
 
     def _created(self) -> Any:
         """As the variables and the SDK's detectors say, anew in a fork child; those need a thread, which a process that

@@ -609,3 +609,53 @@ def test_a_short_life_is_told_as_it_ends(http: HTTPCollector) -> None:
     ((_, found),) = http.scopes()
     (tokens,) = points(found["tailwatch.output_tokens"])
     assert (tokens.as_int, attributes(tokens)["gen_ai.response.model"]) == (3, "brief")
+
+
+def test_who_takes_over_tells_no_difference_twice() -> None:
+    """Another process of the group has exported: the first difference begins with what comes from now on."""
+    exporter = OwnExporter(preferred_temporality={Histogram: DELTA, ObservableCounter: DELTA})
+    watch = tailwatch.install(role="worker", gc="observe")
+    load(2)
+    push = Push(
+        lambda: Sender(exporter, Resource.get_empty),
+        watch.snapshot,
+        lambda: otel_module.Facts("v", "p", b""),
+        interval=3600.0,
+        late=True,
+    )
+    push.start()
+    eventually(lambda: push._before, "it has looked")
+    load(3)
+    push.stop()
+    assert push.join(DEADLINE_SECONDS)
+    (given,) = exporter.given
+    told = {metric.name: metric.data for metric in given.resource_metrics[0].scope_metrics[0].metrics}
+    assert sum(point.count for point in told["gen_ai.server.inter_token_latency"].data_points) == 12
+    assert sum(point.value for point in told["tailwatch.output_tokens"].data_points) == 15
+
+
+def test_processes_without_a_group_are_told_apart(http: HTTPCollector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a service.instance.id; one that the user gives stays."""
+    variables(monkeypatch, http, "http/protobuf", OTEL_TRACES_EXPORTER="none")
+    tailwatch.install(role="worker", gc="observe")
+    load()
+    assert instance(last_round(http)[0])
+    tailwatch.uninstall()
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=mine")
+    tailwatch.install(role="worker", gc="observe")
+    load()
+    assert instance(last_round(http)[0]) == "mine"
+
+
+def test_hostile_names_arrive(http: HTTPCollector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte, quotes, no UTF-8, more models than label sets: the receiver reads every round."""
+    variables(monkeypatch, http, "http/protobuf", OTEL_TRACES_EXPORTER="none")
+    watch = tailwatch.install(role="worker", gc="observe", max_label_sets=8)
+    names = ["x" * 1_000_000, 'a"b\n', "\udcff\ud800", "\0", *(f"model-{i}" for i in range(500))]
+    for name in names:
+        with tailwatch.stream(model=name, route=name) as stream:
+            stream.token(2)
+    _, found = last_round(http)
+    told = points(found["tailwatch.output_tokens"])
+    assert len(told) == 8 and sum(point.as_int for point in told) == 2 * len(names) == watch.snapshot().tokens
+    assert points(found["tailwatch.label_overflow"])[0].as_int == watch.snapshot().label_overflow > 400

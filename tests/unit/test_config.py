@@ -190,6 +190,7 @@ BAD_TEXT = {
     "trust_request_start": "2",
     "fast_sse": "fast",
     "dir": "here",
+    "otel": "maybe",
 }
 
 
@@ -210,7 +211,9 @@ def test_options_of_a_later_version_are_named(option: str) -> None:
 
 def test_variables_of_a_later_version_are_named() -> None:
     """The same by the environment; TAILWATCH itself is no option, and known."""
-    assert str(refusal({"TAILWATCH_OTEL": "1"})).endswith("not available in this version (from TAILWATCH_OTEL)")
+    assert str(refusal({"TAILWATCH_GC_CEILING": "1"})).endswith(
+        "not available in this version (from TAILWATCH_GC_CEILING)"
+    )
     assert load({"TAILWATCH": "1"}).unknown_environment == ()
 
 
