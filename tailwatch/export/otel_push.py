@@ -85,7 +85,8 @@ class Push:
         self._known: Facts | None = None
         self._stop = threading.Event()
         self._over = False
-        self._since = 0.0
+        self._since = self._checked = 0.0
+        self._left_out = 0
         self._logged = False
         self._thread = threading.Thread(target=self._run, name="tailwatch-otel", daemon=True)
 
@@ -101,10 +102,14 @@ class Push:
 
     def check(self, now: float) -> None:
         """Count the rounds that are left out because one still runs. Called by another thread, now: monotonic."""
-        if self._since and now - self._since >= self._interval:
-            self._since += self._interval
+        since = self._since  # written by the thread alone
+        if since != self._checked:
+            self._checked, self._left_out = since, 0
+        due = int((now - since) / self._interval) if since else 0
+        for _ in range(self._left_out, due):
             self.skipped += 1
             self._missed()
+        self._left_out = max(due, self._left_out)
 
     def stop(self) -> None:
         """One last round, then the end; see join()."""

@@ -659,3 +659,73 @@ def test_hostile_names_arrive(http: HTTPCollector, monkeypatch: pytest.MonkeyPat
     told = points(found["tailwatch.output_tokens"])
     assert len(told) == 8 and sum(point.as_int for point in told) == 2 * len(names) == watch.snapshot().tokens
     assert points(found["tailwatch.label_overflow"])[0].as_int == watch.snapshot().label_overflow > 400
+
+
+def test_a_receiver_that_comes_back_is_told_all(
+    monkeypatch: pytest.MonkeyPatch, collector: Collector, protocol: str
+) -> None:
+    """Down, then up again on the same port: what came meanwhile arrives, with the rounds that failed."""
+    from .otlp_collector import PROTOCOLS
+
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    variables(monkeypatch, collector, protocol, OTEL_TRACES_EXPORTER="none")
+    watch = tailwatch.install(role="worker", gc="observe")
+    load(1)
+    last_round(collector)
+    collector.stop()
+    eventually(lambda: watch.snapshot().drops["export"] > 0, "a round fails")
+    load(2)
+    again = PROTOCOLS[protocol]().start(collector.port)
+    try:
+        _, found = last_round(again)
+        assert sum(point.count for point in points(found["gen_ai.server.inter_token_latency"])) == 12
+        told = {attributes(p)["tailwatch.outcome"]: p.as_int for p in points(found["tailwatch.otel.exports"])}
+        assert told.get("failed", 0) + told.get("skipped", 0) >= 1 and told["exported"] >= 1
+        assert points(found["tailwatch.dropped_events"])[0].as_int == watch.snapshot().drops["export"]
+    finally:
+        tailwatch.uninstall()
+        again.stop()
+        collector.start()  # for the fixture to stop
+
+
+def test_the_apps_global_meter_provider_is_used(monkeypatch: pytest.MonkeyPatch, http: HTTPCollector) -> None:
+    """otel=True beside an SDK that the app has set up: its exporters, its resource, each temporality its own."""
+    from opentelemetry.metrics import _internal as internal
+
+    exporters = [
+        HTTPExporter(endpoint=f"{http.endpoint}/v1/metrics"),
+        OwnExporter(preferred_temporality={Histogram: DELTA, ObservableCounter: DELTA}),
+    ]
+    readers = [sdk.PeriodicExportingMetricReader(each, export_interval_millis=1e9) for each in exporters]
+    provider = MeterProvider(readers, resource=Resource({"service.name": "theirs"}), shutdown_on_exit=False)
+    monkeypatch.setattr(internal, "_METER_PROVIDER", provider)
+    try:
+        watch = tailwatch.install(role="worker", gc="observe", otel=True)
+        load()
+        resource, found = last_round(http)
+        assert service(resource) == "theirs"
+        check_equal(found, watch.snapshot())
+        own = exporters[1]
+        eventually(lambda: own.given, "the other is told, too")
+        assert own.given[0].resource_metrics[0].resource.attributes["service.name"] == "theirs"
+        assert watch.otel is not None and len(watch.otel._pushes) == 2
+        tailwatch.uninstall()
+    finally:
+        exporters[1].shutdown = lambda *_, **__: None  # type: ignore[method-assign]
+        provider.shutdown()
+
+
+def test_rounds_that_are_left_out_are_counted_once_each() -> None:
+    """While one runs, each interval that passes is one; the next round begins the count anew."""
+    missed: list[int] = []
+    push = Push(lambda: None, lambda: None, lambda: None, interval=10.0, missed=lambda: missed.append(1))  # type: ignore[arg-type, return-value]
+    push.check(5.0)
+    push._since = 100.0
+    for now in (101.0, 109.9, 110.0, 115.0, 141.0, 141.0):
+        push.check(now)
+    assert len(missed) == push.skipped == 4
+    push._since = 0.0
+    push.check(150.0)
+    push._since = 160.0
+    push.check(171.0)
+    assert len(missed) == push.skipped == 5
