@@ -230,6 +230,10 @@ class Spans:
         tracer = self._tracer()
         if tracer is None:
             return
+        if self._own_provider is not None and _is_full(self._own_provider):
+            self.dropped += 1
+            self._dropped()
+            return
         story, own = waiting.story, waiting.parent is None
         context = propagate.extract(waiting.carrier) if own else trace.set_span_in_context(waiting.parent)
         shift = _shift()
@@ -281,6 +285,14 @@ class Spans:
                 yield "http.response.status_code", story.status
             if reason in _FAILED:
                 yield "error.type", _FAILED[reason]
+
+
+def _is_full(provider: Any) -> bool:
+    """Whether the batch processor of our provider has no room: it would drop a span, and tell nobody but the log. The
+    SDK has no word for that but its own queue; where that is elsewhere the answer is no."""
+    several = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", None) or (None,)
+    queue = getattr(getattr(several[0], "_batch_processor", None), "_queue", None)
+    return queue is not None and queue.maxlen is not None and len(queue) >= queue.maxlen
 
 
 def _shift() -> int:

@@ -729,3 +729,21 @@ def test_rounds_that_are_left_out_are_counted_once_each() -> None:
     push._since = 160.0
     push.check(171.0)
     assert len(missed) == push.skipped == 5
+
+
+def test_an_official_exporter_without_a_seam_is_given_objects(http: HTTPCollector) -> None:
+    """One that splits its requests, or of a version that we do not know: slower, told, and right."""
+    exporter = HTTPExporter(endpoint=f"{http.endpoint}/v1/metrics", max_export_batch_size=1000)
+    watch = tailwatch.install(role="worker", gc="observe", otel=exporter)
+    load()
+    eventually(lambda: len(http.scopes()) > 60, "metric by metric")
+    tailwatch.uninstall()
+    expected = of_snapshot(watch.snapshot())
+    found = {name: metric for _, metrics in http.scopes() for name, metric in metrics.items()}
+    for name in ("gen_ai.server.time_to_first_token", "gen_ai.server.request.duration", "tailwatch.requests"):
+        assert numbers(found[name]) == numbers(expected[name])
+    assert any("takes no encoded bytes" in note for note in watch.notes)
+    exporter.shutdown()
+    unknown = HTTPExporter(endpoint=f"{http.endpoint}/v1/metrics")
+    del unknown._client
+    assert not Sender(unknown, Resource.get_empty).fast

@@ -369,3 +369,24 @@ def test_nothing_is_made_per_token(kept: InMemorySpanExporter, installed: Any, m
     watch.core.follow(lambda stream, scope: ended(watch.otel.spans, stream, scope))
     ask(app)
     assert calls == ["m-1"]
+
+
+def test_what_the_batch_processor_has_no_room_for_is_counted(
+    http: HTTPCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receiver that does not answer: spans past the SDK's own bound are dropped before it, and told."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", http.endpoint)
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "otlp")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
+    http.hang.set()
+    watch = tailwatch.install(role="worker", gc="observe")
+    for _ in range(40):
+        with tailwatch.stream(model="m") as stream:
+            stream.token()
+    assert watch.otel is not None
+    spans = watch.otel.spans
+    eventually(lambda: spans.made + spans.dropped == 40, "all are looked at")
+    assert spans.made <= 8 and watch.snapshot().drops["span"] == spans.dropped >= 32
+    http.hang.clear()
+    http.go_on.set()
