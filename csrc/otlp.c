@@ -37,6 +37,8 @@ struct metric {
     const char *help;
 };
 
+static void served_histogram(encoder *e, const metric *m);
+
 /* ---- attributes ---- */
 
 static bool is_utf8(const char *text, size_t len) {
@@ -172,6 +174,45 @@ static void real_point(encoder *e, const metric *m, const subject *of, double va
 
 static void seconds_point(encoder *e, const metric *m, const subject *of, uint64_t ns) { real_point(e, m, of, (double)ns / 1e9); }
 
+/* ---- exemplars ---- */
+
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* OTLP has no other trace ids than those of 16 bytes. */
+static bool trace_of(const char *text, char *bytes) {
+    if (strlen(text) != 32) return false;
+    for (int i = 0; i < 16; i++) {
+        const int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+        if (high < 0 || low < 0) return false;
+        bytes[i] = (char)(high << 4 | low);
+    }
+    return true;
+}
+
+static void put_exemplar(encoder *e, uint32_t field, const tw_snapshot_exemplar *exemplar) {
+    char trace[16];
+    if (!trace_of(exemplar->trace_id, trace)) return;
+    const size_t begin = tw_pb_open(e->out, field);
+    tw_pb_fixed64(e->out, 2, exemplar->unix_ns);
+    tw_pb_double(e->out, 3, (double)exemplar->value_ns / 1e9);
+    tw_pb_bytes(e->out, 5, trace, sizeof trace);
+    tw_pb_close(e->out, begin);
+}
+
+/* Of the histograms that hold the very values: what is of answered requests only has none. A difference's are those since. */
+static void put_exemplars(encoder *e, const metric *m, const subject *of, uint32_t field) {
+    if (!of->series || of->error_type || m->points == served_histogram) return;
+    const tw_snapshot_series *series = &e->now->series[of->series - source(e, HISTOGRAM)->series];
+    const uint64_t since_ns = is_delta(e, HISTOGRAM) ? e->info->since_unix_ns : 0;
+    for (uint32_t i = 0; i < series->exemplar_count; i++) {
+        const tw_snapshot_exemplar *exemplar = &e->now->exemplars[series->exemplars_at + i];
+        if (exemplar->metric == m->of && exemplar->unix_ns >= since_ns) put_exemplar(e, field, exemplar);
+    }
+}
+
 /* ---- explicit histograms ---- */
 
 /* Of a packed field; the machines this runs on store words as the wire has them. */
@@ -224,6 +265,7 @@ static void explicit_point(encoder *e, const metric *m, const subject *of, const
     tw_pb_fixed64(e->out, 4, c->count);
     tw_pb_double(e->out, 5, tw_counts_sum_seconds(c));
     put_explicit_counts(e, c, layout, chosen, n);
+    put_exemplars(e, m, of, 8);
     put_attributes(e, 9, of);
     put_extremes(e, c, 11);
 }
@@ -292,6 +334,7 @@ static void exponential_point(encoder *e, const metric *m, const subject *of, co
     if (any && x.scale != 0) tw_pb_sint(e->out, 6, x.scale);
     if (x.zero != 0) tw_pb_fixed64(e->out, 7, x.zero);
     if (any) put_positive(e, &x);
+    put_exemplars(e, m, of, 11);
     put_extremes(e, c, 12);
     tw_pb_double(e->out, 14, exp2((double)TW_BUCKET_MIN / (1 << TW_SCALE)));
 }

@@ -374,3 +374,31 @@ def test_pauses_by_cause_and_process() -> None:
     (policy,) = points(found["tailwatch.policy.duration"])
     assert policy.count == 1 and policy.sum >= 0.001
     assert sum(point.as_int for point in points(found["cpython.gc.collections"])) == sum(counts.values())
+
+
+def test_exemplars_lead_to_the_trace() -> None:
+    """At inter-token latencies and durations; of a difference those since; a trace id that is not W3C's has no bytes."""
+    one = core()
+    one.exemplify(True, None)
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    for trace_id in (trace, "not-a-trace-id"):
+        at = time.monotonic_ns() - 10 * BILLION
+        stream = one.stream(trace_id[:5], "/v1/chat/completions", at, "", trace_id)
+        stream.token(at=at + 5 * MS)
+        stream.token(at=at + 2005 * MS)
+        stream.close(at=at + 2010 * MS)
+    now = snapshots.take([one.address])
+    for exponential in (True, False):
+        found = metrics(encode(now, exponential=exponential))
+        for name, value in (("inter_token_latency", 2.0), ("request.duration", 2.01)):
+            told = {
+                attributes(point)["gen_ai.response.model"]: point for point in points(found[f"gen_ai.server.{name}"])
+            }
+            (exemplar,) = told["4bf92"].exemplars
+            assert (exemplar.trace_id.hex(), exemplar.as_double, exemplar.span_id) == (trace, value, b"")
+            assert abs(exemplar.time_unix_nano - (time.time_ns() - 8 * BILLION)) < BILLION
+            assert not told["not-a"].exemplars
+        assert not points(found["gen_ai.server.time_to_first_token"])[0].exemplars
+    request(one, [MS], model="4bf92")
+    later = metrics(encode(snapshots.take([one.address]), now, since_ns=now.taken_ns, delta_histograms=True))
+    assert not points(later["gen_ai.server.inter_token_latency"])[0].exemplars

@@ -7,6 +7,9 @@
  * 1002 s counts in the first bucket above it (max says how far). Explicit ones have the semantic conventions' bounds
  * where there are some, else the core's classic ones, all of which are edges of slots.
  *
+ * Exemplars stand at inter-token latencies and at durations of answered requests, whose trace id is W3C's; they have no
+ * span id.
+ *
  * min and max are written for cumulative histograms only: those of a difference are edges of buckets, not samples.
  */
 #ifndef TAILWATCH_OTLP_H
