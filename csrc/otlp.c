@@ -17,11 +17,20 @@ enum { DELTA = 1, CUMULATIVE = 2 }; /* AggregationTemporality */
 
 typedef enum kind { HISTOGRAM, COUNTER, UP_DOWN, GAUGE } kind;
 
+/* Which of a layout's bounds an explicit histogram has. */
+typedef struct chosen_bounds {
+    const tw_layout *layout;
+    const double *wanted;             /* NULL: all */
+    uint32_t n, at[TW_BOUNDS_MAX];
+    double seconds[TW_BOUNDS_MAX];
+} chosen_bounds;
+
 typedef struct encoder {
     const tw_snapshot *now, *since;   /* since: what delta points tell of */
     const tw_otlp_info *info;
     tw_buffer *out;
     tw_window window;
+    chosen_bounds bounds;             /* of the last explicit histogram */
     bool any;                         /* whether the metric being written has a point */
     uint64_t gave_way_ns;
 } encoder;
@@ -223,33 +232,40 @@ static const double TTFT_BOUNDS[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08,
 static const double TPOT_BOUNDS[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 0};
 static const double DURATION_BOUNDS[] = {0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 0};
 
-/* Which of the layout's bounds are asked for. */
-static uint32_t choose_bounds(const tw_layout *layout, const double *wanted, uint32_t *chosen) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < layout->bounds; i++) {
-        const double *w = wanted;
-        while (w && *w != 0 && llround(*w * 1e9) != (long long)layout->bound_ns[i]) w++;
-        if (!w || *w != 0) chosen[n++] = i;
-    }
-    return n;
+static bool is_wanted(const double *wanted, uint64_t bound_ns) {
+    if (!wanted) return true;
+    while (*wanted != 0 && llround(*wanted * 1e9) != (long long)bound_ns) wanted++;
+    return *wanted != 0;
 }
 
-static void put_explicit_counts(encoder *e, const tw_counts *c, const tw_layout *layout, const uint32_t *chosen, uint32_t n) {
+/* The same for all points of a metric. */
+static const chosen_bounds *choose_bounds(encoder *e, const tw_layout *layout, const double *wanted) {
+    chosen_bounds *chosen = &e->bounds;
+    if (chosen->layout == layout && chosen->wanted == wanted) return chosen;
+    chosen->layout = layout;
+    chosen->wanted = wanted;
+    chosen->n = 0;
+    for (uint32_t i = 0; i < layout->bounds; i++) {
+        if (!is_wanted(wanted, layout->bound_ns[i])) continue;
+        chosen->seconds[chosen->n] = (double)layout->bound_ns[i] / 1e9;
+        chosen->at[chosen->n++] = i;
+    }
+    return chosen;
+}
+
+static void put_explicit_counts(encoder *e, const tw_counts *c, const chosen_bounds *chosen) {
     const size_t counts = tw_pb_open(e->out, 6);
-    uint64_t below = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const uint64_t here = tw_counts_below(c, layout, chosen[i]);
-        put_word(e->out, here - below);
-        below = here;
+    uint64_t left = c->count;
+    uint32_t slot = 0;
+    for (uint32_t i = 0; i < chosen->n; i++) {
+        uint64_t here = 0;
+        for (; slot <= chosen->layout->bound_slot[chosen->at[i]]; slot++) here += c->slot[slot];
+        put_word(e->out, here);
+        left -= here;
     }
-    put_word(e->out, c->count - below);
+    put_word(e->out, left);
     tw_pb_close(e->out, counts);
-    const size_t bounds = tw_pb_open(e->out, 7);
-    for (uint32_t i = 0; i < n; i++) {
-        const double bound = (double)layout->bound_ns[chosen[i]] / 1e9;
-        tw_buffer_put(e->out, &bound, sizeof bound);
-    }
-    tw_pb_close(e->out, bounds);
+    tw_pb_bytes(e->out, 7, chosen->seconds, chosen->n * sizeof *chosen->seconds);
 }
 
 static void put_extremes(encoder *e, const tw_counts *c, uint32_t field) {
@@ -259,12 +275,10 @@ static void put_extremes(encoder *e, const tw_counts *c, uint32_t field) {
 }
 
 static void explicit_point(encoder *e, const metric *m, const subject *of, const tw_counts *c, const tw_layout *layout) {
-    uint32_t chosen[TW_BOUNDS_MAX];
-    const uint32_t n = choose_bounds(layout, m->bounds, chosen);
     put_times(e, m);
     tw_pb_fixed64(e->out, 4, c->count);
     tw_pb_double(e->out, 5, tw_counts_sum_seconds(c));
-    put_explicit_counts(e, c, layout, chosen, n);
+    put_explicit_counts(e, c, choose_bounds(e, layout, m->bounds));
     put_exemplars(e, m, of, 8);
     put_attributes(e, 9, of);
     put_extremes(e, c, 11);

@@ -377,7 +377,7 @@ def test_pauses_by_cause_and_process() -> None:
 
 
 def test_exemplars_lead_to_the_trace() -> None:
-    """At inter-token latencies and durations; of a difference those since; a trace id that is not W3C's has no bytes."""
+    """At gaps and durations; of a difference those since; another trace id than W3C's has no bytes."""
     one = core()
     one.exemplify(True, None)
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
