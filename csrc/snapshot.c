@@ -29,6 +29,13 @@ const tw_layout *tw_metric_layout(int metric) {
     return tw_layout_of(metric < TW_METRIC_PAUSE ? metric_layouts[metric] : TW_LAYOUT_PAUSE);
 }
 
+const tw_layout *tw_served_layout(int metric) {
+    if (metric < 0 || metric >= TW_SERVED_METRICS) return NULL;
+    return tw_layout_of(metric == TW_SERVED_TTFT   ? TW_LAYOUT_TTFT
+                        : metric == TW_SERVED_TPOT ? TW_LAYOUT_ITL
+                                                   : TW_LAYOUT_E2E);
+}
+
 /* ---- words ---- */
 
 /* What is loaded after the last of them is loaded later. */
@@ -150,6 +157,7 @@ static bool lives(const tw_segment *g) { return tw_segment_lives(g); }
 typedef struct source {
     char model[TW_NAME_BYTES], route[TW_NAME_BYTES];
     const tw_series *series;
+    const tw_served *served;                 /* NULL: not kept */
 } source;
 
 static int names_compare(const char *a_model, const char *a_route, const char *b_model, const char *b_route) {
@@ -178,9 +186,22 @@ static size_t sources_of(const tw_segment *g, size_t sets, source *out) {
         if (!series_used(series)) continue;
         tw_words_get(series->model.word, TW_NAME_WORDS, out[n].model);
         tw_words_get(series->route.word, TW_NAME_WORDS, out[n].route);
+        out[n].served = tw_segment_served(g, series);
         out[n++].series = series;
     }
     return n;
+}
+
+static int served_keep(tw_snapshot_series *to, const tw_served *from) {
+    tw_counts failed;
+    int error = histogram_keep(&to->served[TW_SERVED_TTFT], &from->ttft);
+    if (!error) error = histogram_keep(&to->served[TW_SERVED_TPOT], &from->tpot);
+    for (int i = 0; i < TW_FAILURES && !error; i++) {
+        if (tw_load(&from->failed[i].min_ns) == UINT64_MAX) continue;
+        tw_brief_read(&from->failed[i], &failed);
+        error = counts_keep(&to->served[TW_SERVED_FAILED + i], &failed);
+    }
+    return error;
 }
 
 static int series_keep(tw_snapshot_series *to, const tw_series *from) {
@@ -206,7 +227,9 @@ static int series_merge(tw_snapshot *s, const source *sources, size_t n) {
             memcpy(fresh->model, sources[i].model, TW_NAME_BYTES);
             memcpy(fresh->route, sources[i].route, TW_NAME_BYTES);
         }
-        error = series_keep(&s->series[s->series_count - 1], sources[i].series);
+        tw_snapshot_series *to = &s->series[s->series_count - 1];
+        error = series_keep(to, sources[i].series);
+        if (!error && sources[i].served) error = served_keep(to, sources[i].served);
     }
     return error;
 }
@@ -695,7 +718,10 @@ int tw_snapshot_take(tw_snapshot **out, const tw_segment *const *segments, size_
 
 void tw_snapshot_free(tw_snapshot *s) {
     if (!s) return;
-    for (uint32_t i = 0; i < s->series_count; i++) counts_free(s->series[i].metric, TW_SERIES_METRICS);
+    for (uint32_t i = 0; i < s->series_count; i++) {
+        counts_free(s->series[i].metric, TW_SERIES_METRICS);
+        counts_free(s->series[i].served, TW_SERVED_METRICS);
+    }
     for (uint32_t i = 0; i < s->process_count; i++) {
         counts_free(s->process[i].pauses, TW_CAUSES);
         steps_free(&s->process[i]);
@@ -758,6 +784,7 @@ static int one_series_subtract(tw_snapshot_series *out, const tw_snapshot_series
                                const tw_snapshot_series *earlier) {
     *out = *later;
     memset(out->metric, 0, sizeof out->metric);
+    memset(out->served, 0, sizeof out->served);
     out->exemplar_count = 0;
     if (earlier) {
         words_subtract(out->reasons, earlier->reasons, sizeof out->reasons);
@@ -766,6 +793,8 @@ static int one_series_subtract(tw_snapshot_series *out, const tw_snapshot_series
     int error = 0;
     for (int i = 0; i < TW_SERIES_METRICS && !error; i++)
         error = counts_subtract(&out->metric[i], later->metric[i], earlier ? earlier->metric[i] : NULL, i);
+    for (int i = 0; i < TW_SERVED_METRICS && !error; i++)
+        error = counts_rest(&out->served[i], later->served[i], earlier ? earlier->served[i] : NULL, tw_served_layout(i));
     return error;
 }
 

@@ -279,7 +279,7 @@ static void shares_of(const delay *d, tw_share *out) {
 
 /* The record is invalid while it is written; its number is stored last. Each word is released, so that a reader
  * that saw a new one sees the cleared number too. */
-static void slow_add(const tw_stream *s, const wait *w, const delay *d) {
+static void slow_add(tw_stream *s, const wait *w, const delay *d) {
     tw_segment *g = s->segment;
     uint64_t n = tw_load(&g->slow_head), by_cause[TW_CAUSES];
     tw_share share[TW_SHARES];
@@ -305,6 +305,7 @@ static void slow_add(const tw_stream *s, const wait *w, const delay *d) {
     words_copy(r->trace_id, s->trace_id, TW_TRACE_WORDS);
     tw_store_release(&r->seq, n + 1);
     tw_store_release(&g->slow_head, n + 1);
+    s->slow_number[s->slow++ % TW_STREAM_SLOW] = n;
 }
 
 /* ---- exemplars ---- */
@@ -680,6 +681,22 @@ static void window_add(tw_stream *s, uint64_t now_ns, tw_end end, tw_outcome out
     pair_add(&second->itl_e2e, (kept & BOUND_ITL) != 0, (kept & BOUND_E2E) != 0);
 }
 
+/* As the GenAI conventions have it: of a request, and only of one that was answered. */
+static void served_answer(tw_stream *s, tw_served *served, uint64_t now_ns) {
+    if (s->messages == 0 || s->opaque) return;
+    const uint64_t tokens = tw_stream_tokens(s);
+    tw_histogram_record(&served->ttft, tw_layout_of(TW_LAYOUT_TTFT), s->first_ns - s->arrival_ns);
+    if (tokens > 1) tw_histogram_record(&served->tpot, s->itl_layout, (now_ns - s->first_ns) / (tokens - 1));
+}
+
+static void served_record(tw_stream *s, uint64_t now_ns, tw_end end, tw_reason reason) {
+    tw_served *served = tw_segment_served(s->segment, s->series);
+    const tw_failure failure = tw_failure_of(reason);
+    if (served == NULL) return;
+    if (answered(s, end)) served_answer(s, served, now_ns);
+    else if (failure != TW_FAILURES) tw_brief_record(&served->failed[failure], now_ns - s->arrival_ns);
+}
+
 static void answer_record(tw_stream *s, uint64_t now_ns) {
     tw_histogram_record(&s->series->e2e, tw_layout_of(TW_LAYOUT_E2E), now_ns - s->arrival_ns);
     if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_E2E, tw_layout_of(TW_LAYOUT_E2E), now_ns - s->arrival_ns, now_ns);
@@ -702,6 +719,7 @@ void tw_stream_close(tw_stream *s, uint64_t now_ns, tw_end end) {
     tw_add(&s->series->reasons[reason], 1);
     tw_add(&s->series->output_tokens, since(s->usage_tokens, counted_tokens(s)));
     if (answered(s, end)) answer_record(s, now_ns);
+    served_record(s, now_ns, end, reason);
     if (end == TW_END_ABORT && s->messages == 0 && s->status < 300)
         tw_histogram_record(&g->abandoned_wait, tw_layout_of(TW_LAYOUT_TTFT), now_ns - s->arrival_ns);
     window_add(s, now_ns, end, tw_reason_outcome(reason));
@@ -710,5 +728,7 @@ void tw_stream_close(tw_stream *s, uint64_t now_ns, tw_end end) {
     uint64_t running = tw_load(&g->crowd.running);
     if (s->running && running > 0) tw_store(&g->crowd.running, running - 1);
     if (s->trace != NULL) record(s, TW_KIND_CLOSE, now_ns, (uint64_t)reason, tw_stream_tokens(s), s->arrival_ns);
+    s->reason = (uint32_t)reason;
+    s->end_ns = now_ns;
     s->closed = 1;
 }

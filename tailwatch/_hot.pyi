@@ -98,6 +98,8 @@ class Stream:
         """A send was blocked by the client from one time to another."""
     def end(self, error: BaseException | type[BaseException] | None, /) -> None:
         """End it as an exception (or its class) says; None is a clean end."""
+    def story(self) -> tuple[Any, ...] | None:
+        """What became of it, once it has ended: see export/otel_spans.py. None before, and in a fork child."""
     @property
     def closed(self) -> bool: ...
     @property
@@ -153,7 +155,11 @@ class Core:
         slow_ns: int,
         route_of: Callable[[Any], str],
         timed_send: Callable[[Awaitable[None], Stream], Awaitable[None]],
-    ) -> None: ...
+        served: bool = False,
+    ) -> None:
+        """served: keep what OTLP wants beside, see csrc/include/tailwatch/served.h."""
+    def follow(self, ended: Callable[[Stream, Any], object] | None, /) -> None:
+        """Call ended(stream, scope) in the task of each request that a Send has ended; None: no longer."""
     @property
     def address(self) -> int:
         """Of the tw_segment: what tailwatch._cold takes."""

@@ -29,7 +29,6 @@ UNAVAILABLE = frozenset(
         "gc_ceiling",
         "nvtx",
         "nvtx_tokens",
-        "otel",
     }
 )
 _NOT_OPTIONS = frozenset({"TAILWATCH"})
@@ -84,6 +83,8 @@ class Config:
         trace_on: "gap>100ms", "ttft>1s", "slo" (a request that misses it), or several with commas: keep the seconds
             around it as a file in the group's directory; "": never.
         trace_keep: how many files of traces, and bytes of them, stay: those of ``trace_on`` and of dead processes.
+        otel: export metrics and spans by OTLP: True, False, or exporters of your own (a MetricExporter, a
+            MeterProvider, or several); None: as the OTEL_* variables say, see tailwatch.export.otel.
         explicit: names of the options that were given, as arguments or by the environment.
         unknown_environment: TAILWATCH_* variables that are no option.
     """
@@ -112,6 +113,7 @@ class Config:
     trace: int
     trace_on: Triggers
     trace_keep: Keep
+    otel: object
     explicit: frozenset[str]
     unknown_environment: tuple[str, ...]
 
@@ -209,6 +211,7 @@ def _defaults(app: bool) -> dict[str, Any]:
         "trace": 0,
         "trace_on": Triggers(),
         "trace_keep": Keep(),
+        "otel": None,
     }
 
 
@@ -403,6 +406,17 @@ def _keep(given: _Given) -> Keep:
     return given.value if isinstance(given.value, Keep) else Keep.parse(given.value, source=given.source)
 
 
+def _otel(given: _Given) -> object:
+    """True, False, or a tuple of what the user has made. What they are is looked at by the exporter."""
+    value = given.value
+    if isinstance(value, (bool, str)):
+        return _boolean(given)
+    made = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not made or not all(hasattr(each, "export") or hasattr(each, "get_meter") for each in made):
+        raise given.refused("expected True, False, a MetricExporter or a MeterProvider of OpenTelemetry, or several")
+    return made
+
+
 _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "slo": _slo,
     "gc": _gc,
@@ -416,6 +430,7 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "page": _boolean,
     "page_token": _token,
     "dir": _directory,
+    "otel": _otel,
     "role": _role,
     "engine": _engine,
     "routes": _routes,

@@ -35,6 +35,9 @@ class InertStream:
     def sent(self, since: int, until: int) -> None:
         """Nothing."""
 
+    def story(self) -> None:
+        """Nothing."""
+
     def close(self, *, at: int | None = None) -> None:
         """It is closed from now on."""
         self.closed = True

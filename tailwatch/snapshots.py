@@ -37,7 +37,7 @@ OUTCOMES = _names(lib.tw_outcome_name, lib.TW_OUTCOMES)
 ARRIVALS = _names(lib.tw_arrival_name, lib.TW_ARRIVALS)
 DROPS = _names(lib.tw_drop_name, lib.TW_DROPS)
 ERRORS = _names(lib.tw_error_name, lib.TW_ERRORS)
-_OUTCOME_OF = {reason: OUTCOMES[lib.tw_reason_outcome(i)] for i, reason in enumerate(REASONS)}
+OUTCOME_OF = {reason: OUTCOMES[lib.tw_reason_outcome(i)] for i, reason in enumerate(REASONS)}
 
 
 def _by_name(names: Sequence[str], values: Any) -> dict[str, int]:
@@ -503,6 +503,17 @@ class Snapshot(_Frozen):
     def _core(self) -> Any:
         return vars(self)["_handle"]
 
+    @property
+    def origin(self) -> tuple[int, int]:
+        """When the oldest process began to count, and when this was taken: monotonic nanoseconds."""
+        taken: int = self._core.taken.monotonic_ns
+        return taken - self._core.window_ns, taken
+
+    @property
+    def taken_ns(self) -> int:
+        """When, nanoseconds since the Unix epoch."""
+        return int(self._core.taken.realtime_ns)
+
     # ---- histograms ----
 
     def _histogram(self, metric: int) -> Histogram:
@@ -578,7 +589,7 @@ class Snapshot(_Frozen):
         """Requests that ended: good, miss, excluded."""
         sums = dict.fromkeys(OUTCOMES, 0)
         for reason, count in self.requests.items():
-            sums[_OUTCOME_OF[reason]] += count
+            sums[OUTCOME_OF[reason]] += count
         return sums
 
     @cached_property
@@ -1047,6 +1058,73 @@ def _pause(record: Any, clock: Any) -> Pause:
         overlap=record.overlap_ns / 1e9,
         late=record.late_ns / 1e9,
     )
+
+
+class Own(NamedTuple):
+    """What an exporter did, since it began: rounds, spans of requests, and the longest piece of work under the GIL."""
+
+    exported: int = 0
+    failed: int = 0
+    skipped: int = 0
+    spans: int = 0
+    spans_dropped: int = 0
+    span_events_dropped: int = 0
+    hold_ns: int = 0
+
+
+_NOTHING_YET = Own()
+
+
+def operation(route: str) -> str:
+    """gen_ai.operation.name of a route."""
+    text: bytes = ffi.string(lib.tw_otlp_operation(_utf8(route)))
+    return text.decode()
+
+
+def otlp(
+    snapshot: Snapshot,
+    since: Snapshot | None = None,
+    *,
+    version: str,
+    provider: str,
+    resource: bytes,
+    schema_url: str = "",
+    start_ns: int,
+    since_ns: int = 0,
+    delta_histograms: bool = False,
+    delta_sums: bool = False,
+    exponential: bool = True,
+    own: Own = _NOTHING_YET,
+    own_since: Own = _NOTHING_YET,
+    max_buckets: int = 160,
+    goodput_window: int = 60,
+) -> bytes:
+    """An OTLP ExportMetricsServiceRequest; encoded without the GIL.
+
+    since: the snapshot of the export before, for what is delta; None: there was none. start_ns, since_ns: when counting
+    began, and when ``since`` was taken, nanoseconds of the Unix epoch. provider: gen_ai.provider.name. resource: a
+    Resource message. max_buckets: of an exponential histogram.
+    """
+    part = snapshot if since is None else snapshot - since
+    texts = [ffi.new("char[]", text.encode("utf-8", "replace")) for text in (version, provider, schema_url)]
+    held = ffi.from_buffer(resource)
+    info = ffi.new(
+        "tw_otlp_info *",
+        {
+            **dict(zip(("version", "provider", "resource_schema_url"), texts, strict=True)),
+            **{"resource": held, "resource_len": len(resource)},
+            **{"start_unix_ns": start_ns, "since_unix_ns": since_ns or start_ns},
+            "time_unix_ns": snapshot._core.taken.realtime_ns,
+            **{"delta_histograms": delta_histograms, "delta_sums": delta_sums, "exponential": exponential},
+            **{"max_buckets": max_buckets, "goodput_window_s": goodput_window},
+            **{"own": own._asdict(), "own_since": own_since._asdict()},
+        },
+    )
+    buffer = ffi.gc(ffi.new("tw_buffer *"), lib.tw_buffer_free)
+    _check(
+        lib.tw_otlp_metrics(snapshot._core, part._core, info, buffer), "max_buckets", max_buckets, "expected at least 2"
+    )
+    return bytes(ffi.buffer(buffer.data, buffer.length))
 
 
 KINDS = {

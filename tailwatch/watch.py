@@ -26,6 +26,7 @@ from tailwatch.daemon import Daemon, Task
 from tailwatch.diagnosis import DiagnosisContext, Finding, doctor, headline
 from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
 from tailwatch.export import host_cache, orca
+from tailwatch.export.otel import OTel, asked_for
 from tailwatch.export.page import Page
 from tailwatch.export.prometheus import Exposition, Response, serve_http
 from tailwatch.goodput import parse_window
@@ -57,12 +58,12 @@ _GOODPUT_WINDOW = 60
 _ROLE_WITH_APP = "api"
 _MOST_WRAPPERS = 16
 _LEAST_TOKEN = 16  # characters
-_FIXED = frozenset({"dir", "max_label_sets", "role", "metrics_port", "trace", "trace_on", "trace_keep"})
+_FIXED = frozenset({"dir", "max_label_sets", "role", "metrics_port", "otel", "trace", "trace_on", "trace_keep"})
 _FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start", "orca", "server_timing", "sse_timing"})
 _lock = threading.RLock()
 _current: Watch | None = None
 _was_installed = False
-_spare_cores: dict[int, _hot.Core] = {}  # by max_label_sets, each free for the next install()
+_spare_cores: dict[tuple[int, bool], _hot.Core] = {}  # by label sets and OTLP, each free for the next install()
 _fork_hook = False
 _closers: list[Callable[[], None]] = []
 
@@ -85,6 +86,7 @@ class Watch:
         self.app: Any = None
         self.notes: list[str] = []
         self.routes = Routes(config.routes)
+        self._served = asked_for(config.otel, os.environ)
         self.core = _core_for(config, self.routes)
         self.gc = GCHook(self.core, config.gc)
         self.core.exemplify(config.exemplars, current_trace_id)
@@ -119,6 +121,7 @@ class Watch:
             lambda: self.config.page_token if self.config.page else None,
             self._load.read,
         )
+        self.otel = self._make_otel()
         self._apps: list[weakref.ref[asgi.Attached]] = []  # each is held by its app, and goes with it
         self._heritage = Heritage()
         self.port = MetricsPort(
@@ -148,6 +151,7 @@ class Watch:
                 Task(self.port.turn, 1.0),
                 Task(self._load.refresh, REFRESH_SECONDS),
                 Task(self._remember, 5.0),
+                *([Task(self.otel.turn, 1.0)] if self.otel else []),
                 Task(unnamed.sweep, 600.0),
             ],
             lambda: self.core.count_error(_ERROR_DAEMON),
@@ -260,6 +264,34 @@ class Watch:
 
     # ---- install and undo ----
 
+    def _make_otel(self) -> OTel | None:
+        if not asked_for(self.config.otel, os.environ):
+            return None
+        return OTel(
+            self.config.otel,
+            self.snapshot,
+            lambda: "" if self.company.alone else self.company.directory or None,
+            asgi.current_request,
+            version=VERSION,
+            count_drop=lambda reason: self.core.count_drop(reason),
+            note=self.notes.append,
+        )
+
+    def _start_otel(self) -> None:
+        """What only the OTEL_* variables ask for, and cannot be had, is no error of install()."""
+        if self.otel is None:
+            return
+        try:
+            self.otel.start()
+        except OptionError as error:
+            if self.config.otel is not None:
+                raise
+            self.otel.stop()
+            self.otel = None
+            self._warn(f"OTEL_* variables ask for OTLP: {error}")
+        else:
+            self.core.follow(self.otel.spans.ended)
+
     def start(self) -> None:
         """Hook the collector, join the group, and take over what the server streams with."""
         self.company.enter(self.config.role)
@@ -270,6 +302,7 @@ class Watch:
             self._heritage.leave(variable_of("dir"), self.config.dir)
         if self.config.gc != "off":
             self.gc.attach()
+        self._start_otel()
         self.steps.attach()
         self.fast_sse.listen()
         if self.config.fast_sse:
@@ -355,6 +388,7 @@ class Watch:
         """Undo everything. Returns what could not be undone, a sentence each."""
         self._daemon.stop()
         report = [sentence for attached in self._attached() if (sentence := attached.detach())]
+        report += self._stop_otel()
         report += self.gc.detach()
         report += self.steps.detach()
         report += self.routing.undo()
@@ -369,8 +403,12 @@ class Watch:
             unnamed.remove(self._own_directory)
         report += self._heritage.take_back()
         _hot.forget_frames()
-        _spare_cores[self.config.max_label_sets] = self.core
+        _spare_cores[self.config.max_label_sets, self._served] = self.core
         return report
+
+    def _stop_otel(self) -> list[str]:
+        self.core.follow(None)
+        return self.otel.stop() if self.otel is not None else []
 
     def after_fork(self) -> None:
         """In a child: its numbers start from zero, its daemon starts anew, now if the parent's ran: a child that serves
@@ -388,6 +426,9 @@ class Watch:
         self.exposition.after_fork()
         self.page.after_fork()
         self.port.after_fork()
+        if self.otel is not None:
+            self.otel.after_fork()
+            self.core.follow(self.otel.spans.ended)
         if ran:
             self._daemon.start()
 
@@ -406,7 +447,7 @@ class Watch:
             on_startup=self._guarded(self._on_startup),
             on_idle=self._on_idle,
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
-            carries=self.routing.active,
+            carries=lambda: self.otel is not None or self.routing.active(),
             annotator=self._annotator(),
         )
 
@@ -460,6 +501,12 @@ class Watch:
                 self.core.count_error(where)
 
         return guarded
+
+    def ended(self, stream: _hot.Stream) -> None:
+        """A stream by hand ended."""
+        if self.otel is not None:
+            self._guarded(lambda: cast("OTel", self.otel).spans.ended(stream, None))()
+        self.idle()
 
     def idle(self) -> None:
         """A stream ended; when none is left the collector's policy may act."""
@@ -564,7 +611,7 @@ class StreamContext:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._stream.end(error)
         if self._watch is not None:
-            self._watch.idle()
+            self._watch.ended(self._stream)
 
     async def __aenter__(self) -> _hot.Stream:
         return self._stream
@@ -645,9 +692,10 @@ def _core_for(config: Config, routes: Routes) -> _hot.Core:
     """A writer from zero. A segment stays mapped while the process lives: one of this size that an earlier install()
     has left is used again."""
     slo, slow_ns = config.slo.as_core(), int(config.slow_ms * 1e6)
-    core = _spare_cores.pop(config.max_label_sets, None)
+    served = asked_for(config.otel, os.environ)
+    core = _spare_cores.pop((config.max_label_sets, served), None)
     if core is None:
-        return _hot.Core(config.role, config.max_label_sets, slo, slow_ns, routes.route_of, asgi.timed_send)
+        return _hot.Core(config.role, config.max_label_sets, slo, slow_ns, routes.route_of, asgi.timed_send, served)
     core.reset()
     core.streamed()
     core.configure(slo, slow_ns)

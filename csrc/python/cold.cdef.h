@@ -224,9 +224,19 @@ void tw_trigger_skip(tw_trigger *trigger, const tw_trace *t);
 
 const tw_layout *tw_metric_layout(int metric);
 
+#define TW_SERVED_TTFT ...
+#define TW_SERVED_TPOT ...
+#define TW_SERVED_FAILED ...
+#define TW_FAILURES ...
+
+const char *tw_failure_name(int failure);
+const tw_layout *tw_served_layout(int metric);
+
 typedef struct tw_snapshot_series {
     char model[...];
     char route[...];
+    tw_counts *metric[...];
+    tw_counts *served[...];
     uint64_t reasons[...];
     uint64_t output_tokens;
     ...;
@@ -343,6 +353,24 @@ typedef struct tw_load_gauges {
     uint32_t point_count;
 } tw_load_gauges;
 
+/* otlp.h */
+typedef struct tw_otlp_own {
+    uint64_t exported, failed, skipped, spans, spans_dropped, span_events_dropped, hold_ns;
+} tw_otlp_own;
+
+typedef struct tw_otlp_info {
+    const char *version, *provider;
+    const void *resource;
+    size_t resource_len;
+    const char *resource_schema_url;
+    uint64_t start_unix_ns, since_unix_ns, time_unix_ns;
+    bool delta_histograms, delta_sums, exponential;
+    uint32_t max_buckets, goodput_window_s;
+    tw_otlp_own own, own_since;
+} tw_otlp_info;
+
+#define TW_OTLP_MAX_BUCKETS ...
+
 /* exposition.h */
 #define TW_FORMAT_TEXT ...
 #define TW_FORMAT_OPENMETRICS ...
@@ -367,3 +395,5 @@ typedef struct tw_exposition_info {
 } tw_exposition_info;
 
 int tw_exposition_render(const tw_snapshot *s, const tw_exposition_info *info, int format, tw_buffer *out);
+int tw_otlp_metrics(const tw_snapshot *now, const tw_snapshot *since, const tw_otlp_info *info, tw_buffer *out);
+const char *tw_otlp_operation(const char *route);

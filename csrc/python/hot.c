@@ -33,23 +33,25 @@ static int make_keys(tw_keys *keys) {
     return 0;
 }
 
-static int make_segment(CoreObject *self, const char *role, unsigned sets, const tw_slo *slo, uint64_t slow_ns) {
-    const int failed = tw_segment_create(&self->segment, role, sets, slo, slow_ns);
+static int make_segment(CoreObject *self, const char *role, unsigned sets, int served, const tw_slo *slo, uint64_t slow_ns) {
+    const int failed = served ? tw_segment_create_served(&self->segment, role, sets, slo, slow_ns)
+                              : tw_segment_create(&self->segment, role, sets, slo, slow_ns);
     if (failed == ENOMEM) PyErr_NoMemory();
     else if (failed) PyErr_Format(PyExc_ValueError, "max_label_sets: expected 1 to %d, found %u", TW_LABEL_SETS_LIMIT, sets);
     if (failed) return -1;
     return 0;
 }
 
-/* Core(role, max_label_sets, slo, slow_ns, route_of, timed_send) */
+/* Core(role, max_label_sets, slo, slow_ns, route_of, timed_send, served=False) */
 static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"role", "max_label_sets", "slo", "slow_ns", "route_of", "timed_send", NULL};
+    static char *names[] = {"role", "max_label_sets", "slo", "slow_ns", "route_of", "timed_send", "served", NULL};
     const char *role;
     unsigned sets;
+    int served = 0;
     unsigned long long ttft, tpot, itl, e2e, attainment, slow;
     PyObject *route_of, *timed_send;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sI(KKKKK)KOO", names, &role, &sets, &ttft, &tpot, &itl, &e2e,
-                                     &attainment, &slow, &route_of, &timed_send)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sI(KKKKK)KOO|p", names, &role, &sets, &ttft, &tpot, &itl, &e2e,
+                                     &attainment, &slow, &route_of, &timed_send, &served)) return NULL;
     const tw_hot_state *state = PyType_GetModuleState(type);
     CoreObject *self = state == NULL ? NULL : (CoreObject *)PyType_GenericAlloc(type, 0);
     if (self == NULL) return NULL;
@@ -62,7 +64,7 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     self->streamed = PyList_New(0);
     self->stop = &self->own_stop;
     frame_noting();
-    if (self->streamed == NULL || core_make_epoch(self) < 0 || make_keys(&self->keys) < 0 || make_segment(self, role, sets, &slo, slow) < 0) {
+    if (self->streamed == NULL || core_make_epoch(self) < 0 || make_keys(&self->keys) < 0 || make_segment(self, role, sets, served, &slo, slow) < 0) {
         Py_DECREF((PyObject *)self);
         return NULL;
     }
@@ -76,6 +78,7 @@ static int core_traverse(PyObject *op, visitproc visit, void *arg) {
     Py_VISIT(self->route_of);
     Py_VISIT(self->timed_send);
     Py_VISIT(self->streamed);
+    Py_VISIT(self->ended);
     Py_VISIT(self->callbacks);
     Py_VISIT((PyObject *)self->stream_type);
     Py_VISIT((PyObject *)self->send_type);
@@ -85,6 +88,7 @@ static int core_traverse(PyObject *op, visitproc visit, void *arg) {
 
 static int core_clear(PyObject *op) {
     CoreObject *self = (CoreObject *)op;
+    Py_CLEAR(self->ended);
     Py_CLEAR(self->callbacks); /* the rest is needed while a Send or a callback of ours is alive */
     return 0;
 }
@@ -138,6 +142,15 @@ static PyObject *core_rebind(PyObject *op, PyObject *args) {
     self->timed_send = Py_NewRef(timed_send);
     Py_DECREF(old_route_of);
     Py_DECREF(old_timed_send);
+    Py_RETURN_NONE;
+}
+
+/* follow(ended): called once for each request that a Send ends; None: no longer. */
+static PyObject *core_follow(PyObject *op, PyObject *ended) {
+    CoreObject *self = (CoreObject *)op;
+    PyObject *old = self->ended;
+    self->ended = ended == Py_None ? NULL : Py_NewRef(ended);
+    Py_XDECREF(old);
     Py_RETURN_NONE;
 }
 
@@ -273,6 +286,7 @@ static PyMethodDef core_methods[] = {
      "request(scope, send, generation, arrival_ns, entry_ns, proxy_ns, source, flow, websocket, /)\n--\n\nA Send for one ASGI scope."},
     {"configure", core_configure, METH_VARARGS, "configure(slo, slow_ns, /)\n--\n\nOther bounds and another slow threshold from now on."},
     {"rebind", core_rebind, METH_VARARGS, "rebind(role, route_of, timed_send, /)\n--\n\nAnother role and other callables from now on."},
+    {"follow", core_follow, METH_O, "follow(ended, /)\n--\n\nCall ended(stream, scope) once a request has ended; None: no longer."},
     {"watch_gc", core_watch_gc, METH_VARARGS, "watch_gc(mode, callbacks, closer, /)\n--\n\nHow generations map to causes, and where our last callable is kept."},
     {"policy_begin", core_policy_begin, METH_NOARGS, "policy_begin()\n--\n\nA pass of our own begins: collections inside it are booked as policy."},
     {"policy_end", core_policy_end, METH_NOARGS, "policy_end()\n--\n\nIt ends. Returns its length in ns."},

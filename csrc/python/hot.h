@@ -64,6 +64,7 @@ typedef struct CoreObject {
     tw_keys keys;
     PyTypeObject *stream_type, *send_type;
     PyObject *route_of, *timed_send, *streamed;
+    PyObject *ended;          /* called with each request that Send has ended, and its scope; NULL: nobody asks */
     PyObject *body_type;      /* the message type object last seen to say "http.response.body" */
     /* hooks/gc */
     PyObject *callbacks;      /* gc.callbacks, to see whether a pause can still be closed */
@@ -156,6 +157,9 @@ static inline void stream_stamp(StreamObject *self, uint64_t now_ns, uint32_t n,
     if (__builtin_expect(tw_load(&self->core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(self->core);
     tw_stream_token(&self->stream, now_ns, n, choice);
 }
+
+/* Stream.story() */
+PyObject *stream_story(PyObject *self, PyObject *unused);
 
 /* Core.set_serves() */
 PyObject *core_set_serves(PyObject *op, PyObject *unit);

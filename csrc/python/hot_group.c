@@ -358,8 +358,10 @@ void core_reborn(CoreObject *core) {
     tw_words_get(core->segment->header.role, TW_ROLE_WORDS, role);
     const bool shared = core->group != NULL && core->group->joined;
     core_forget_trace(core);
+    const bool served = tw_segment_served(core->segment, tw_segment_series(core->segment, 0)) != NULL;
     leave_parent(core);
-    if (shared) (void)tw_segment_create_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
+    if (shared && served) (void)tw_segment_create_served_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
+    else if (shared) (void)tw_segment_create_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
     else tw_segment_reset(core->segment);
     if (shared) core->group->orphan = true;
     *core->epoch = ++core->last_epoch;

@@ -277,6 +277,13 @@ static void see_body_object(SendObject *self, PyObject *body, uint64_t now) {
     }
 }
 
+/* Once a request, in the context of the app's task. */
+static __attribute__((noinline)) void tell_end(SendObject *self) {
+    PyObject *result = PyObject_CallFunctionObjArgs(self->core->ended, (PyObject *)self->stream, self->scope, NULL);
+    if (result == NULL) drop_error(self);
+    Py_XDECREF(result);
+}
+
 static void close_stream(SendObject *self, uint64_t now, tw_end end) {
     tw_scan_result rest;
     self->state = SEND_DONE;
@@ -289,6 +296,7 @@ static void close_stream(SendObject *self, uint64_t now, tw_end end) {
     if (self->scan != NULL && end == TW_END_FINISHED) book(self, &rest, now);
     if (!self->labelled) label(self);
     tw_stream_close(&self->stream->stream, now, end);
+    if (self->core->ended != NULL) tell_end(self);
 }
 
 /* Whether this is the last message. A message without the key is: ASGI's default. */
@@ -332,6 +340,7 @@ static void end_turn(SendObject *self, uint64_t now, tw_end unanswered) {
     if (!self->labelled) label(self);
     if (stream->messages > 0) tw_stream_close(stream, stream->last_ns, TW_END_FINISHED);
     else tw_stream_close(stream, now, unanswered);
+    if (self->core->ended != NULL) tell_end(self);
 }
 
 static void see_websocket(SendObject *self, PyObject *message, uint64_t now) {
@@ -355,6 +364,7 @@ static void see_refusal(SendObject *self, uint32_t status, uint64_t now) {
     label(self);
     tw_stream_close(&self->stream->stream, now, TW_END_FINISHED);
     self->state = SEND_DONE;
+    if (self->core->ended != NULL) tell_end(self);
 }
 
 static void see_websocket_message(SendObject *self, PyObject *type, PyObject *message, uint64_t now) {

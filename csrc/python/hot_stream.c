@@ -339,6 +339,7 @@ static PyMethodDef methods[] = {
     {"__copy__", stream_copy, METH_NOARGS, "A stream is one request: a copy is itself."},
     {"__deepcopy__", stream_copy, METH_O, "A stream is one request: a copy is itself."},
     {"__reduce__", stream_reduce, METH_NOARGS, "Elsewhere there is no such request: pickled as None."},
+    {"story", stream_story, METH_NOARGS, "story()\n--\n\nWhat became of it, once it has ended; None before, and in a fork child."},
     {"sent", stream_sent, METH_VARARGS, "sent(since, until, /)\n--\n\nA send was blocked by the client from one monotonic ns to another."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef getters[] = {

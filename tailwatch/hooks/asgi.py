@@ -132,9 +132,9 @@ class Attached:
         core = self.hook.core
         try:
             serving = _serving.get()
-            if serving is not None and serving.sender is sender:
-                serving.sender = None
             errands = sender.finish(error)
+            if serving is not None and serving.sender is sender:
+                serving.sender = serving.span = None
             if errands & 1:
                 for template in core.streamed():
                     self.hook.routes.learn(template)
@@ -182,10 +182,18 @@ def attach(app: Any, hook: Hook, *, wrap: bool = False) -> Attached:
 class _Serving:
     """What tasks that a request starts take with them; they may outlive it, and hold nothing of it then."""
 
-    __slots__ = ("sender",)
+    __slots__ = ("sender", "span")
 
     def __init__(self, sender: _hot.Send) -> None:
         self.sender: _hot.Send | None = sender
+        self.span: Any = None
+        """The OpenTelemetry SERVER span that the app has opened for it, where somebody notices."""
+
+
+def current_request() -> _Serving | None:
+    """What the calling task's request holds; None where there is none, or it has ended, or nobody asks."""
+    serving = _serving.get()
+    return None if serving is None or serving.sender is None else serving
 
 
 def current_stream() -> _hot.Stream | None:

@@ -26,7 +26,7 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 # From the bottom to the top: a module imports from lower rows, from its own package, and nothing else of ours.
 # "" is tailwatch itself, its list of public names.
 LAYERS = (
-    ("errors", "heritage", "unnamed"),
+    ("errors", "grouplock", "heritage", "unnamed"),
     ("goodput", "version", "support", "access", "elsewhere", "proof", "triggers"),
     ("config", "_hot", "_cold"),
     ("sse", "sse.*"),

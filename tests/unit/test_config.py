@@ -101,6 +101,7 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_TRACE": "1_000_000",
             "TAILWATCH_TRACE_ON": "gap>100ms,slo",
             "TAILWATCH_TRACE_KEEP": "3,1GB",
+            "TAILWATCH_OTEL": "on",
         }
     )
     assert config.explicit == set(OPTIONS)
@@ -116,6 +117,7 @@ def test_everything_from_the_environment() -> None:
     assert (config.page, config.page_token) == (True, "s3cret")
     assert (config.trace, str(config.trace_on), str(config.trace_keep)) == (1_000_000, "gap>100ms,slo", "3,1000000000")
     assert (config.orca, config.server_timing, config.sse_timing) == ("text", True, True)
+    assert config.otel is True
 
 
 @pytest.mark.parametrize(
@@ -210,6 +212,7 @@ BAD_TEXT = {
     "trace": "many",
     "trace_on": "gap",
     "trace_keep": "all",
+    "otel": "maybe",
 }
 
 
@@ -231,7 +234,9 @@ def test_options_of_a_later_version_are_named(option: str) -> None:
 
 def test_variables_of_a_later_version_are_named() -> None:
     """The same by the environment; TAILWATCH itself is no option, and known."""
-    assert str(refusal({"TAILWATCH_OTEL": "1"})).endswith("not available in this version (from TAILWATCH_OTEL)")
+    assert str(refusal({"TAILWATCH_GC_CEILING": "1"})).endswith(
+        "not available in this version (from TAILWATCH_GC_CEILING)"
+    )
     assert load({"TAILWATCH": "1"}).unknown_environment == ()
 
 

@@ -61,6 +61,8 @@ typedef enum tw_drop {
     TW_DROP_PROTOBUF_FAMILY, /* a scrape was answered in text: a family of the host's registry has no words in protobuf */
     TW_DROP_PROTOBUF_SLOW,   /* likewise: the host's registry takes too long */
     TW_DROP_TRIGGER,     /* trace_on: something to keep came too soon after the last, or its file could not be written */
+    TW_DROP_EXPORT,      /* an OTLP export was not taken, or left out: the next one tells of that time too */
+    TW_DROP_SPAN,        /* a request's span was not made: its queue was full */
     TW_DROPS
 } tw_drop;
 

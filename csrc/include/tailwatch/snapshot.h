@@ -34,9 +34,20 @@ typedef enum tw_metric {
 
 const tw_layout *tw_metric_layout(int metric);
 
+/* What is kept for OTLP: of answered requests, and how long the others took, by tw_failure. */
+typedef enum tw_served_metric {
+    TW_SERVED_TTFT,
+    TW_SERVED_TPOT,
+    TW_SERVED_FAILED,                        /* + tw_failure; in buckets of TW_BRIEF_SCALE */
+    TW_SERVED_METRICS = TW_SERVED_FAILED + TW_FAILURES
+} tw_served_metric;
+
+const tw_layout *tw_served_layout(int metric);
+
 typedef struct tw_snapshot_series {
     char model[TW_NAME_BYTES], route[TW_NAME_BYTES];
     tw_counts *metric[TW_SERIES_METRICS];    /* NULL: empty */
+    tw_counts *served[TW_SERVED_METRICS];    /* likewise */
     uint64_t reasons[TW_REASONS];
     uint64_t output_tokens;
     uint32_t exemplars_at, exemplar_count;   /* of the snapshot's exemplars: its own */

@@ -36,6 +36,7 @@ extern "C" {
 
 #define TW_CHOICES 8
 #define TW_RECENT 16
+#define TW_STREAM_SLOW 8 /* slow gaps of one stream that it remembers: the last */
 
 typedef enum tw_end { TW_END_FINISHED, TW_END_ERROR, TW_END_TIMEOUT, TW_END_ABORT } tw_end;
 
@@ -77,6 +78,10 @@ typedef struct tw_stream {
     uint32_t status;                /* HTTP status, 0 = none yet; set by whoever sees it */
     uint32_t failed;                /* an error event was seen in the stream; set by whoever sees it */
     uint32_t source;                /* tw_arrival */
+    uint32_t reason;                /* tw_reason, once closed */
+    uint32_t slow;                  /* slow gaps, its TTFT among them */
+    uint64_t slow_number[TW_STREAM_SLOW]; /* number n's number in the segment's ring, at n % TW_STREAM_SLOW */
+    uint64_t end_ns;                /* once closed */
     uint32_t choices;               /* choices seen (TW_CHOICES + 1 once one was not tracked) */
     uint32_t exemplary;             /* its trace id is shown beside what it measures */
     uint64_t request_id[TW_ID_WORDS];
