@@ -46,7 +46,7 @@ from tailwatch.version import VERSION
 logger = logging.getLogger("tailwatch")
 
 _ERROR_ASGI, _ERROR_GC_HOOK, _ERROR_POLICY, _ERROR_DAEMON, _ERROR_RENDER, _ERROR_REGISTRY = range(6)
-_DECLINED = {host_cache.FAMILY: 7, host_cache.SLOW: 8}  # as drops
+_DECLINED = {reason: snapshots.DROPS.index(f"protobuf_{reason}") for reason in (host_cache.FAMILY, host_cache.SLOW)}
 _GOODPUT_WINDOW = 60
 _ROLE_WITH_APP = "api"
 _MOST_WRAPPERS = 16
