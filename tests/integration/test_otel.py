@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -467,7 +467,7 @@ def service(resource: Any) -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="groups are files under /dev/shm")
-def test_one_process_of_a_group_exports_for_all(http: HTTPCollector, tmp_path: Path) -> None:
+def test_one_process_of_a_group_exports_for_all(http: HTTPCollector) -> None:
     """And the next one when it is killed: under the same instance, with the totals of the dead, from the same start."""
     directory = f"/dev/shm/tailwatch-otel-{os.getpid()}-{time.monotonic_ns()}"
     environment = {
@@ -505,6 +505,7 @@ def test_one_process_of_a_group_exports_for_all(http: HTTPCollector, tmp_path: P
         for each in workers:
             each.kill()
             each.communicate()
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def test_a_fork_child_counts_from_zero_with_a_start_of_its_own(http: HTTPCollector) -> None:
