@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailwatch import demo, proof, run, support
+from tailwatch import demo, proof, run, support, unnamed
 from tailwatch.diagnosis import (
     DiagnosisContext,
     Finding,
@@ -125,10 +125,8 @@ def _add_trace(commands: Any) -> None:
     command.add_argument("-o", dest="out", metavar="FILE", help="where it goes; - for standard output")
     command.add_argument("--dir", metavar="DIR", help="of the group, running or dead; by default the one that is found")
     command.add_argument("--format", choices=("perfetto", "json"), default="perfetto", help="json: Chrome's format")
-    command.add_argument(
-        "--merge", action="append", default=[], metavar="FILE",
-        help="a trace of torch, JAX or viztracer, to be put onto the same clock; may be given more than once",
-    )  # fmt: skip
+    merged = "a trace of torch, JAX or viztracer that is put onto the same clock; may be given again"
+    command.add_argument("--merge", metavar="TRACE", action="append", default=[], help=merged)
     command.set_defaults(run=_trace)
 
 
@@ -137,19 +135,18 @@ def _trace(parsed: argparse.Namespace) -> int:
         raise UnsupportedError("tailwatch trace: processes are watched on Linux only")
     from tailwatch import traces
 
-    directory = parsed.dir if parsed.dir is not None else groups.find(os.environ)
+    directory = parsed.dir if parsed.dir is not None else groups.find(os.environ, having=unnamed.has_traces)
     out = parsed.out or ("tailwatch.pftrace" if parsed.format == "perfetto" else "tailwatch.json")
-    target = sys.stdout.fileno() if out == "-" else out
-    files, written = traces.write_group(directory, target, parsed.format, merge=parsed.merge)
+    to = sys.stdout.fileno() if out == "-" else out
+    files, written = traces.write_group(directory, to, parsed.format, merge=parsed.merge)
     lines = (
         f"  {file.process} (pid {file.pid}{', dead' if file.over else ''}): {file.events} events"
         + (f"; {file.lost} older ones were overwritten" if file.lost else "")
         for file in files
     )
     where = "standard output" if out == "-" else out
-    beside = (f"  beside them {other}" for other in written.merged)
-    said = (f"{where}: {len(files)} processes of {directory}", *lines, *beside)
-    print(*said, sep="\n", file=sys.stderr if out == "-" else None)
+    head = f"{where}: {written}"
+    print(head, *lines, sep="\n", file=sys.stderr if out == "-" else None)
     return OK
 
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailwatch._cold import ffi, lib
 from tailwatch.errors import TailwatchError
 from tailwatch.triggers import Triggers
 
+if TYPE_CHECKING:
+    from tailwatch.export.perfetto import Written
+
 ENDING = ".trace"
 FORMATS = ("perfetto", "json")
+LATEST_NS = 2**63 - 1
 Where = str | tuple[int, int]
 """A file's path; or address and bytes of what this process records in its own memory."""
 
@@ -135,11 +139,11 @@ def write(
     form: str = "perfetto",
     *,
     since_ns: int = 0,
-    until_ns: int = 2**64 - 1,
+    until_ns: int = LATEST_NS,
     merge: Sequence[str] = (),
-) -> Any:
+) -> Written:
     """Make a timeline of trace files: to a path, which is replaced whole, or a file descriptor. since_ns, until_ns:
-    monotonic. merge: traces of other tools, put beside ours. Returns what the writer says of it.
+    monotonic. merge: paths of traces that other tools wrote.
 
     Raises:
         TailwatchError: a form that there is not, or it cannot be written; says why.
@@ -157,10 +161,10 @@ def write_group(
     form: str = "perfetto",
     *,
     since_ns: int = 0,
-    until_ns: int = 2**64 - 1,
+    until_ns: int = LATEST_NS,
     merge: Sequence[str] = (),
-) -> tuple[list[TraceFile], Any]:
-    """A timeline of all processes of a group, living and dead. Returns their files, and what the writer says.
+) -> tuple[list[TraceFile], Written]:
+    """write() of all processes of a group, living and dead. Returns their files too.
 
     Raises:
         TailwatchError: there are none, or it cannot be written; says what to do.

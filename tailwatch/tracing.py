@@ -11,15 +11,18 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tailwatch import _hot, traces, unnamed
 from tailwatch.company import Company
 from tailwatch.config import Config
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.snapshots import DROPS
+
+if TYPE_CHECKING:
+    from tailwatch.export.perfetto import Written
 
 BEFORE_NS, AFTER_NS = 10 * 10**9, 3 * 10**9  # of what is kept around a trigger
 REST_NS = 30 * 10**9  # after a file was written: what comes meanwhile is counted, and nothing else
@@ -53,8 +56,8 @@ class Tracing:
 
     @property
     def bytes(self) -> int:
-        """What it takes; 0: nothing is recorded."""
-        return self._core.trace_memory[1]
+        """What it takes, once it has begun; 0: it is off."""
+        return traces.bytes_of(self._config.trace, self._config.max_label_sets)
 
     def start(self, *, loud: bool) -> None:
         """Begin to record. loud: where it does not fit that is an error.
@@ -117,8 +120,16 @@ class Tracing:
                 with suppress(OSError):  # another process was first
                     os.unlink(path)
 
-    def dump(self, to: str | int, form: str = "perfetto", *, since_ns: int = 0, until_ns: int = 2**64 - 1) -> Any:
-        """Write what the group's processes recorded, or this one where it has none. Returns what the writer says.
+    def dump(
+        self,
+        to: str | int,
+        form: str = "perfetto",
+        *,
+        since_ns: int = 0,
+        until_ns: int = traces.LATEST_NS,
+        merge: Sequence[str] = (),
+    ) -> Written:
+        """Write what the group's processes recorded, or this one where it has none; see traces.write().
 
         Raises:
             TailwatchError: nothing is recorded, or it cannot be written.
@@ -126,11 +137,11 @@ class Tracing:
         if not self._core.tracing:
             why = "could not begin" if self._config.trace else "is off: install(app, trace=1_000_000) switches it on"
             raise TailwatchError(f"trace: recording {why}")
-        directory = self._company.directory
+        if directory := self._company.directory:
+            return traces.write_group(directory, to, form, since_ns=since_ns, until_ns=until_ns, merge=merge)[1]
         with self._lock:
-            if directory:
-                return traces.write_group(directory, to, form, since_ns=since_ns, until_ns=until_ns)[1]
-            return traces.write(to, [self._core.trace_memory], form, since_ns=since_ns, until_ns=until_ns)
+            where = [self._core.trace_memory]
+            return traces.write(to, where, form, since_ns=since_ns, until_ns=until_ns, merge=merge)
 
     def stop(self) -> None:
         """Record no more, and leave nothing behind but what ``trace_on`` has kept."""

@@ -29,8 +29,16 @@ def directory() -> str:
 def remove(path: str) -> None:
     """Remove one that directory() named, unless somebody else is in it, or traces are that were asked for."""
     with contextlib.suppress(OSError):
-        if _is_left(path, young=True) and not any(_TRACE.fullmatch(name) for name in os.listdir(path)):
+        if _is_left(path, young=True) and not has_traces(path):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def has_traces(path: str) -> bool:
+    """Whether somebody may still want to look at what was recorded there."""
+    try:
+        return any(_TRACE.fullmatch(name) for name in os.listdir(path))
+    except OSError:
+        return False
 
 
 def sweep() -> None:
@@ -59,7 +67,7 @@ def _last_with_traces(paths: list[str]) -> str | None:
     for path in paths:
         with contextlib.suppress(OSError):
             age = time.time() - os.stat(path).st_mtime
-            if age < _ABANDONED_SECONDS and any(_TRACE.fullmatch(name) for name in os.listdir(path)):
+            if age < _ABANDONED_SECONDS and has_traces(path):
                 times[path] = age
     return min(times, key=times.__getitem__, default=None)
 

@@ -14,10 +14,10 @@ import platform
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing import parent_process
-from typing import Any, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from tailwatch import _hot, servers, snapshots, unnamed
 from tailwatch.company import Company
@@ -40,6 +40,9 @@ from tailwatch.servers.roles import role_of_process
 from tailwatch.servers.routed import Routing
 from tailwatch.tracing import Tracing
 from tailwatch.version import VERSION
+
+if TYPE_CHECKING:
+    from tailwatch.export.perfetto import Written
 
 logger = logging.getLogger("tailwatch")
 
@@ -91,7 +94,7 @@ class Watch:
             version=VERSION,
             python=platform.python_version(),
             slo=lambda: self.config.slo.text,
-            extra_bytes=self.history.bytes,
+            extra_bytes=self.history.bytes + self.tracing.bytes,
             goodput_window=_GOODPUT_WINDOW,
             on_registry_error=lambda: self.core.count_error(_ERROR_REGISTRY),
         )
@@ -143,7 +146,7 @@ class Watch:
     def memory_bytes(self) -> int:
         """Memory fixed at install, in bytes, once all label sets are in use; a stream in flight takes 5 to 8 KiB beside
         it."""
-        return self.core.reserved + self.history.bytes
+        return self.core.reserved + self.history.bytes + self.tracing.bytes
 
     def snapshot(self, window: str | float | None = None) -> snapshots.Snapshot:
         """All numbers of this process since install, or of the last ``window`` ("5m", "90s", seconds).
@@ -183,14 +186,22 @@ class Watch:
         except (TypeError, ValueError, OverflowError):
             raise _step_error(name, batch, waiting) from None
 
-    def trace(self, path: str | os.PathLike[str], *, format: str = "perfetto") -> Any:
-        """Write what was recorded, of the whole group, as a file for ui.perfetto.dev ("json": Chrome's format). It
-        is replaced whole; recording goes on. Returns what went into it, and what was lost before.
+    def trace(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: str = "perfetto",
+        merge: Sequence[str | os.PathLike[str]] = (),
+    ) -> Written:
+        """Write what was recorded, of the whole group, as a file for ui.perfetto.dev ("json": Chrome's format). It is
+        replaced whole; recording goes on. Returns what went into it, and what was lost before.
+
+        ``merge``: traces of torch, JAX or viztracer, which are put onto the same clock.
 
         Raises:
-            TailwatchError: nothing is recorded (``trace=``), or it cannot be written.
+            TailwatchError: nothing is recorded (``trace=``), or it cannot be written, or a trace cannot be merged.
         """
-        return self.tracing.dump(os.fspath(path), format)
+        return self.tracing.dump(os.fspath(path), format, merge=[os.fspath(each) for each in merge])
 
     def freeze(self, *, again: bool = False) -> Freeze:
         """Collect, freeze, collect, on this thread, now."""
@@ -764,9 +775,11 @@ def _is_count(value: object) -> bool:
         return False
 
 
-def trace(path: str | os.PathLike[str], *, format: str = "perfetto") -> Any:
+def trace(
+    path: str | os.PathLike[str], *, format: str = "perfetto", merge: Sequence[str | os.PathLike[str]] = ()
+) -> Written:
     """Write what was recorded as a file for ui.perfetto.dev. See Watch.trace."""
-    return current().trace(path, format=format)
+    return current().trace(path, format=format, merge=merge)
 
 
 def freeze(*, again: bool = False) -> Freeze:

@@ -45,6 +45,7 @@ class Timeline:
         self._args = bytearray()
         self._flows = array("Q")
         self._names: dict[str, int] = {}
+        self._finished = False
         self.refused = 0
         """Points that were not written, because they lie out of time."""
 
@@ -59,13 +60,15 @@ class Timeline:
         self.free()
 
     def finish(self) -> int:
-        """Write what is left. Returns the bytes of the file.
+        """Write what is left; a second time does nothing. Returns the bytes of the file.
 
         Raises:
             TailwatchError: it could not be written; says why.
         """
-        self.flush()
-        _check(lib.tw_timeline_finish(self.core))
+        if not self._finished:
+            self._finished = True
+            self.flush()
+            _check(lib.tw_timeline_finish(self.core))
         return int(lib.tw_timeline_bytes(self.core))
 
     def free(self) -> None:

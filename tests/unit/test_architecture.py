@@ -118,10 +118,11 @@ def test_imports_point_downwards(module: str) -> None:
 
 
 def test_the_first_arrow() -> None:
-    """errors imports nothing of ours, goodput only errors, config only those two."""
+    """errors imports nothing of ours, goodput and triggers only errors, config only those three."""
     assert IMPORTS["errors"] == set()
     assert IMPORTS["goodput"] == {"errors"}
-    assert IMPORTS["config"] == {"errors", "goodput"}
+    assert IMPORTS["triggers"] == {"errors"}
+    assert IMPORTS["config"] == {"errors", "goodput", "triggers"}
 
 
 def test_hooks_and_exporters_meet_in_watch_only() -> None:

@@ -91,6 +91,9 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_TRUST_REQUEST_START": "1",
             "TAILWATCH_FAST_SSE": "True",
             "TAILWATCH_DIR": "/dev/shm/group",
+            "TAILWATCH_TRACE": "1_000_000",
+            "TAILWATCH_TRACE_ON": "gap>100ms,slo",
+            "TAILWATCH_TRACE_KEEP": "3,1GB",
         }
     )
     assert config.explicit == set(OPTIONS)
@@ -103,6 +106,7 @@ def test_everything_from_the_environment() -> None:
     assert (config.slow_ms, config.metrics_path, config.metrics_port, config.role) == (0.5, "/tw", 9100, "engine-1")
     assert (config.routes, config.max_label_sets, config.trust_request_start) == (("/a", "/b/{c}"), 4096, True)
     assert (config.fast_sse, config.dir, config.engine) == (True, "/dev/shm/group", "1")
+    assert (config.trace, str(config.trace_on), str(config.trace_keep)) == (1_000_000, "gap>100ms,slo", "3,1000000000")
 
 
 @pytest.mark.parametrize(
@@ -184,6 +188,9 @@ BAD_TEXT = {
     "trust_request_start": "2",
     "fast_sse": "fast",
     "dir": "here",
+    "trace": "many",
+    "trace_on": "gap",
+    "trace_keep": "all",
 }
 
 
