@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,10 @@ def nests(answers: Any) -> None:
 def write(tmp_path: Path, *files: Made, form: str = "perfetto", **options: Any) -> tuple[Path, perfetto.Written]:
     """A timeline of files."""
     out = tmp_path / f"timeline.{form}"
-    return out, perfetto.write(out, [file.write(tmp_path) for file in files], format=form, **options)
+    written = perfetto.write(out, [file.write(tmp_path) for file in files], format=form, **options)
+    if form == "json":
+        json.loads(out.read_bytes())
+    return out, written
 
 
 def server() -> tuple[Made, Made]:
