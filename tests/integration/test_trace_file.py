@@ -234,7 +234,8 @@ MEMBER = """
 import gc, json, os, sys, threading, time
 import tailwatch
 gc.disable()
-watch = tailwatch.install(role=sys.argv[2], dir=sys.argv[1], gc="observe", trace=int(sys.argv[3]))
+options = {"trace": int(sys.argv[3]), "trace_keep": "1000,10GB"}
+watch = tailwatch.install(role=sys.argv[2], dir=sys.argv[1], gc="observe", **options)
 while not watch.core.tracing:  # others were joining: it does so a little later
     time.sleep(0.01)
 stream = watch.core.stream("m", "/r", None, "", "")
