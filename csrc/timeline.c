@@ -79,7 +79,8 @@ int tw_timeline_create_fd(tw_timeline **out, int format, int fd) {
 }
 
 int tw_timeline_finish(tw_timeline *t) {
-    if (t->format == TW_TIMELINE_JSON && t->error == 0) tw_json_finish(t);
+    if (t->format == TW_TIMELINE_JSON && t->error == 0 && !t->finished) tw_json_finish(t);
+    t->finished = true;
     flush(t);
     return t->error;
 }

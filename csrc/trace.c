@@ -67,7 +67,8 @@ typedef struct exporter {
     /* the process at hand */
     uint32_t process;
     const tw_trace *file;
-    uint32_t sequence, paused_sequence;
+    uint64_t first_ns;           /* time of its first event; else when it began to record */
+    uint32_t sequence;
     uint32_t *process_track, *gc_track; /* of each */
     uint32_t requests_track, counter_track[TW_COUNTERS];
     tw_requests requests;
@@ -213,6 +214,7 @@ static void start_process(exporter *x, uint32_t process) {
     x->process = process;
     x->file = x->files[process];
     x->requests_track = 0;
+    x->first_ns = 0;
     memset(x->counter_track, 0, sizeof x->counter_track);
     memset(x->lane, 0, sizeof x->lane);
     memset(x->step_name, 0, sizeof x->step_name);
@@ -546,7 +548,7 @@ static void tell_losses(exporter *x) {
         tw_ring_event oldest;
         uint64_t next = 0;
         const size_t n = tw_ring_read(x->file, ring, &next, x->ends[x->process].end[ring], &oldest, 1, NULL);
-        const uint64_t at_ns = n != 0 && fine(oldest.time_ns) ? oldest.time_ns : 0;
+        const uint64_t at_ns = n != 0 && fine(oldest.time_ns) ? oldest.time_ns : x->first_ns;
         const tw_arg args[] = {{x->text[T_RING], TW_ARG_UINT, ring}, {x->text[T_HOW_MANY], TW_ARG_UINT, lost}};
         point(x, at_ns > x->from_ns ? at_ns : x->from_ns, on, TW_POINT_INSTANT, x->text[T_EVENTS_LOST], 0, args, 2);
     }
@@ -566,9 +568,11 @@ static void draw_process(exporter *x, uint32_t process) {
             continue;
         }
         x->account->events++;
+        if (x->first_ns == 0) x->first_ns = e->time_ns;
         on_event(x, e);
     }
     for (uint32_t ring = 0; ring < TW_RINGS; ring++) flush_gaps(x, &x->lane[ring], 0);
+    if (x->first_ns == 0 && fine(x->file->joined_ns)) x->first_ns = x->file->joined_ns;
     tell_losses(x);
     x->account->unfinished += x->requests.used;
     tw_requests_free(&x->requests);

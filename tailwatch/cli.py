@@ -122,7 +122,10 @@ def _add_trace(commands: Any) -> None:
     about = "write what a server's processes recorded, living or dead, as a timeline for ui.perfetto.dev"
     more = "Events are recorded with install(app, trace=1_000_000), or TAILWATCH_TRACE=1000000 and `tailwatch run`."
     command = commands.add_parser("trace", help=about, description=about, epilog=more)
-    command.add_argument("-o", dest="out", metavar="FILE", help="where it goes; - for standard output")
+    command.add_argument(
+        "-o", dest="out", metavar="FILE",
+        help="where it goes; - for standard output; NAME.tar: with --merge, an archive that Perfetto merges by itself",
+    )  # fmt: skip
     command.add_argument("--dir", metavar="DIR", help="of the group, running or dead; by default the one that is found")
     command.add_argument("--format", choices=("perfetto", "json"), default="perfetto", help="json: Chrome's format")
     merged = "a trace of torch, JAX or viztracer that is put onto the same clock; may be given again"

@@ -343,8 +343,11 @@ def write_archive(to: str | os.PathLike[str], ours: bytes | str | os.PathLike[st
     exact.
 
     Raises:
-        TailwatchError: one cannot be read, or has no clock.
+        TailwatchError: one cannot be read, has no clock, or is of a format that Perfetto does not read.
     """
+    for path in others:
+        if path.endswith(".pb"):
+            raise TailwatchError(f"{path}: Perfetto does not read this format; take the *.trace.json.gz beside it")
     content = ours if isinstance(ours, bytes) else _bytes_of(ours)
     members = [(f"{i}-{os.path.basename(path)}", path, read(path)) for i, path in enumerate(others, 1)]
     files = [{"path": OURS}, *(manifest_entry(name, trace) for name, _, trace in members)]

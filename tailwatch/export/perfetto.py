@@ -67,7 +67,8 @@ def write(
     until_ns: int = LATEST_NS,
     merge: Sequence[str | os.PathLike[str]] = (),
 ) -> Written:
-    """Make a timeline of trace files: to a path, which is replaced whole, or a file descriptor.
+    """Make a timeline of trace files: to a path, which is replaced whole, or a file descriptor. To NAME.tar: an archive
+    of it and the traces to merge as they are, which Perfetto 58 and later merges by itself (merge.write_archive).
 
     Args:
         to: a path or an open file descriptor.
@@ -80,6 +81,8 @@ def write(
     Raises:
         TailwatchError: there is none, one is no trace file, or it cannot be written; says which and why.
     """
+    if not isinstance(to, int) and os.fspath(to).endswith(".tar"):
+        return _write_archive(os.fspath(to), where, format, since_ns, until_ns, merge)
     others = [merging.read(os.fspath(path)) for path in merge]
     with opened(where) as files, _target(to) as descriptor, Timeline(descriptor, format) as timeline:
         account = ffi.new("tw_trace_account *")
@@ -87,6 +90,18 @@ def write(
         _check(lib.tw_trace_export(timeline.core, array, len(files), since_ns, min(until_ns, LATEST_NS), account))
         merged = tuple(merging.add(timeline, other, merging.Clocks.of(files)) for other in others)
         return _written(account, timeline.finish(), merged)
+
+
+def _write_archive(
+    to: str, where: Sequence[Where], form: str, since_ns: int, until_ns: int, merge: Sequence[str | os.PathLike[str]]
+) -> Written:
+    if form != "perfetto":
+        raise TailwatchError(f"{to}: our part of an archive is in Perfetto's own format; name a file without .tar")
+    with tempfile.TemporaryDirectory(prefix="tailwatch-") as directory:
+        ours = os.path.join(directory, merging.OURS)
+        written = write(ours, where, since_ns=since_ns, until_ns=until_ns)
+        merging.write_archive(to, ours, [os.fspath(path) for path in merge])
+    return written
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,10 @@ def nests(answers: Any) -> None:
 def write(tmp_path: Path, *files: Made, form: str = "perfetto", **options: Any) -> tuple[Path, perfetto.Written]:
     """A timeline of files."""
     out = tmp_path / f"timeline.{form}"
-    return out, perfetto.write(out, [file.write(tmp_path) for file in files], format=form, **options)
+    written = perfetto.write(out, [file.write(tmp_path) for file in files], format=form, **options)
+    if form == "json":
+        json.loads(out.read_bytes())
+    return out, written
 
 
 def server() -> tuple[Made, Made]:
@@ -240,3 +244,19 @@ def test_planted_truth(tmp_path: Path, load: Load) -> None:
     found = answers.rows(arrows)
     assert len(found) == written.arrows == len(expected) > 50
     assert set(found) == expected
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_events_that_lie(tmp_path: Path, load: Load, seed: int) -> None:
+    """Whatever the words of a trace file say, the timeline is a file that trace_processor reads to its end."""
+    chance = random.Random(seed)
+    file = Made(events=2048, open_pause=(chance.randrange(2**64), 2))
+    for ring in range(made.RINGS):
+        for _ in range(120):
+            words = [chance.choice((START + chance.randrange(10**9), chance.randrange(2**64), 1, 0)) for _ in range(4)]
+            words[1] = chance.randrange(2**64) & ~0xFF | chance.randrange(12)
+            file.add(ring, b"".join(word.to_bytes(8, "little") for word in words))
+    out, written = write(tmp_path, file)
+    answers = load(out, sound=False)
+    assert answers.one("select count(*) from slice where name = 'request'") == written.requests > 0
+    assert written.unreadable > 0

@@ -41,7 +41,7 @@ int tw_timeline_create(tw_timeline **out, int format, tw_timeline_write write, v
 /* The same into a file descriptor, which stays the caller's. Short writes and EINTR are handled. */
 int tw_timeline_create_fd(tw_timeline **out, int format, int fd);
 
-/* Writes what is left. 0, ENOMEM, or why the writing failed (EIO where the caller's function said false). */
+/* Writes what is left; again: nothing more. Nothing may be added then. 0, ENOMEM, or why the writing failed (EIO where the caller's function said false). */
 int tw_timeline_finish(tw_timeline *t);
 
 /* Also of one that is not finished. NULL does nothing. */
