@@ -29,6 +29,7 @@ else:
         stream,
         uninstall,
     )
+from tailwatch import nvtx  # noqa: E402
 from tailwatch.version import VERSION as __version__  # noqa: E402
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "doctor",
     "freeze",
     "install",
+    "nvtx",
     "snapshot",
     "step",
     "stream",

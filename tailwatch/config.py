@@ -19,11 +19,12 @@ from tailwatch.goodput import PRESETS, SLO, real
 PREFIX = "TAILWATCH_"
 DEFAULT_SLO = "mlperf:llama2-70b"
 GC_POLICIES = ("freeze", "observe", "off")
+NVTX_MODES = ("auto", "on", "off")
 
 # Options of the design that this version does not have; naming them is better than calling them unknown.
 UNAVAILABLE = frozenset(
     {
-        *("gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "exposition", "exemplars", "otel"),
+        *("gc_ceiling", "trace", "trace_on", "trace_keep", "exposition", "exemplars", "otel"),
         *("orca", "server_timing", "sse_timing", "page", "page_token"),
     }
 )
@@ -58,6 +59,9 @@ class Config:
         fast_sse: serialise what known servers stream with templates, the same bytes.
         dir: the directory that the processes of one server share, each with a file of its numbers; "": none. It is made
             where it does not exist, and must be on a file system in memory (/dev/shm): it is written at each token.
+        nvtx: "auto": tell an NVTX tool (Nsight Systems, Nsight Compute) where one is attached; "on": also say where
+            none is; "off": never.
+        nvtx_tokens: with a tool attached, a mark for each message of tokens, beside the first of each request.
         explicit: names of the options that were given, as arguments or by the environment.
         unknown_environment: TAILWATCH_* variables that are no option.
     """
@@ -76,6 +80,8 @@ class Config:
     trust_request_start: bool
     fast_sse: bool
     dir: str
+    nvtx: str
+    nvtx_tokens: bool
     explicit: frozenset[str]
     unknown_environment: tuple[str, ...]
 
@@ -157,6 +163,8 @@ def _defaults(app: bool) -> dict[str, Any]:
         "trust_request_start": False,
         "fast_sse": False,
         "dir": "",
+        "nvtx": "auto",
+        "nvtx_tokens": False,
     }
 
 
@@ -208,6 +216,17 @@ def _gc(given: _Given) -> str:
         raise given.refused(f"{expected}; 'out-of-band' is not available in this version")
     if value is None or value not in GC_POLICIES:
         raise given.refused(expected, GC_POLICIES)
+    return value
+
+
+def _nvtx(given: _Given) -> str:
+    if isinstance(given.value, bool):
+        return "on" if given.value else "off"
+    value = given.value.lower() if isinstance(given.value, str) else ""
+    if value in _TRUE | _FALSE and given.source:
+        return "on" if value in _TRUE else "off"
+    if value not in NVTX_MODES:
+        raise given.refused("expected 'auto', 'on' (True) or 'off' (False)", NVTX_MODES)
     return value
 
 
@@ -321,4 +340,6 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "max_label_sets": _integer(1, 4096, "a number of label sets"),
     "trust_request_start": _boolean,
     "fast_sse": _boolean,
+    "nvtx": _nvtx,
+    "nvtx_tokens": _boolean,
 }

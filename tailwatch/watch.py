@@ -30,6 +30,7 @@ from tailwatch.goodput import parse_window
 from tailwatch.heritage import Heritage
 from tailwatch.hooks import asgi
 from tailwatch.hooks.gc import Freeze, GCHook
+from tailwatch.hooks.nvtx import ANCHOR_SECONDS, NVTXHook
 from tailwatch.hooks.routes import Routes
 from tailwatch.hooks.step import StepHook
 from tailwatch.inert import InertStep, InertStream
@@ -75,6 +76,7 @@ class Watch:
         self.gc = GCHook(self.core, config.gc)
         self.company = Company(self.core, config.dir, self._warn, config.engine)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
+        self.nvtx = NVTXHook(self.core, config.nvtx, config.nvtx_tokens, self.notes.append)
         self.steps = StepHook(self.core, servers.stepping, self.notes.append)
         self.routing = Routing(servers.choices(), asgi.current_stream, lambda: self.core.count_error(_ERROR_ASGI))
         self.history = snapshots.History()
@@ -114,6 +116,7 @@ class Watch:
                 Task(self._follow_routing, 1.0),
                 Task(self.port.turn, 1.0),
                 Task(self._remember, 5.0),
+                Task(self.nvtx.anchor, ANCHOR_SECONDS),
                 Task(unnamed.sweep, 600.0),
             ],
             lambda: self.core.count_error(_ERROR_DAEMON),
@@ -210,6 +213,7 @@ class Watch:
         self.company.enter(self.config.role)
         if self.config.dir:
             self._heritage.leave(variable_of("dir"), self.config.dir)
+        self.nvtx.attach()
         if self.config.gc != "off":
             self.gc.attach()
         self.steps.attach()
@@ -289,6 +293,7 @@ class Watch:
         self._slow_log.slow = self.config.slow_ms / 1e3
         self.routes.add(self.config.routes)
         self.company.bind(self.config.engine)
+        self.nvtx.adopt(self.config.nvtx, self.config.nvtx_tokens)
         self._adopt_policy(self.config.gc)
         self._adopt_fast_sse()
 
@@ -298,6 +303,7 @@ class Watch:
         report = [sentence for attached in self._attached() if (sentence := attached.detach())]
         report += self.gc.detach()
         report += self.steps.detach()
+        self.nvtx.detach()
         report += self.routing.undo()
         report += self.fast_sse.undo()
         self.fast_sse.unlisten()
@@ -317,6 +323,7 @@ class Watch:
         self.core.reset()
         self.company.after_fork()
         self.steps.after_fork()
+        self.nvtx.after_fork()
         self.history = snapshots.History()
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
         self._inherited = self.app is not None
@@ -663,6 +670,11 @@ def current() -> Watch:
     if _current is None:
         raise NotInstalledError("tailwatch is not installed in this process: call tailwatch.install(app) first")
     return _current
+
+
+def nvtx_core() -> _hot.Core | None:
+    """What tells an NVTX tool in this process; None where none listens or is to be told."""
+    return _current.core if _current is not None and _current.core.nvtx_told else None
 
 
 def snapshot(window: str | float | None = None) -> snapshots.Snapshot:

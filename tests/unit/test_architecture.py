@@ -34,6 +34,7 @@ LAYERS = (
     ("diagnosis", "export", "export.*", "daemon"),
     ("logs", "inert", "company", "port"),
     ("watch",),
+    ("nvtx",),
     ("",),
     ("demo", "demo.*", "doors", "doors.*", "run"),
     ("top", "top.*"),

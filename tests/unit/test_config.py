@@ -91,6 +91,8 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_TRUST_REQUEST_START": "1",
             "TAILWATCH_FAST_SSE": "True",
             "TAILWATCH_DIR": "/dev/shm/group",
+            "TAILWATCH_NVTX": "ON",
+            "TAILWATCH_NVTX_TOKENS": "yes",
         }
     )
     assert config.explicit == set(OPTIONS)
@@ -103,6 +105,7 @@ def test_everything_from_the_environment() -> None:
     assert (config.slow_ms, config.metrics_path, config.metrics_port, config.role) == (0.5, "/tw", 9100, "engine-1")
     assert (config.routes, config.max_label_sets, config.trust_request_start) == (("/a", "/b/{c}"), 4096, True)
     assert (config.fast_sse, config.dir, config.engine) == (True, "/dev/shm/group", "1")
+    assert (config.nvtx, config.nvtx_tokens) == ("on", True)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +159,8 @@ BAD: dict[str, list[object]] = {
     "trust_request_start": [1, "on", []],
     "fast_sse": [1, "on", {}],
     "dir": ["here", "./x", b"/x", 5, "/a\0b", ["/x"]],
+    "nvtx": ["", "1", "yes", 1, b"on", ["auto"]],
+    "nvtx_tokens": [1, "on", []],
 }
 
 
@@ -184,6 +189,8 @@ BAD_TEXT = {
     "trust_request_start": "2",
     "fast_sse": "fast",
     "dir": "here",
+    "nvtx": "maybe",
+    "nvtx_tokens": "2",
 }
 
 
