@@ -160,9 +160,9 @@ static PyObject *core_policy_begin(PyObject *op, PyObject *unused) {
     CoreObject *self = (CoreObject *)op;
     (void)unused;
     self->policy_depth++;
+    if (nvtx_on(self)) nvtx_policy_push(self);
     tw_pause_begin(&self->segment->pause, TW_CAUSE_POLICY, tw_now_ns());
     core_tell(self);
-    if (nvtx_on(self)) nvtx_policy_push(self);
     Py_RETURN_NONE;
 }
 

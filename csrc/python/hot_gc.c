@@ -81,12 +81,12 @@ PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         Py_RETURN_NONE;
     }
     if (__builtin_expect(*core->epoch == 0, 0)) core_reborn(core);
-    const uint64_t now = tw_now_ns();
-    if (core->gc_open) settle(core, now);
+    if (core->gc_open) settle(core, tw_now_ns());
     core->gc_generation = (int)info_number(args[1], GENERATION);
+    if (nvtx_on(core)) nvtx_gc_push(core, cause_of(core, core->gc_generation)); /* a tool stamps on entry, and then works */
+    const uint64_t now = tw_now_ns();
     tw_pause_begin(&core->segment->pause, cause_of(core, core->gc_generation), now);
     core_tell(core);
-    if (nvtx_on(core)) nvtx_gc_push(core, cause_of(core, core->gc_generation));
     core->gc_open = 1;
     core->inner_start_ns = core->inner_stop_ns = 0;
     core->cpu_start_ns = core->gc_generation > 0 ? tw_thread_cpu_ns() : 0;

@@ -1,8 +1,8 @@
-/* An NVTX tool for the tests: writes each call as a line of JSON, with the process, the thread and CLOCK_MONOTONIC.
+/* An NVTX tool for the tests: keeps each call as a record, with the process, the thread and CLOCK_MONOTONIC on entry.
  *
- * Loaded by NVTX_INJECTION64_PATH. NVTX_WITNESS_FILE names the file, appended to by one write() a line, so that threads and
- * fork children may share it; without it the tool attaches and does nothing. "depth" is that of the thread in the
- * domain, before a push and after a pop.
+ * Loaded by NVTX_INJECTION64_PATH. NVTX_WITNESS_FILE names the file of records, which all threads and fork children map, so
+ * that nothing is lost when one dies; without it the tool attaches and does nothing. A record is taken by an addition
+ * and filled by copies: a tool that is slow would be seen in the times of who calls it.
  *
  * InitializeInjectionNvtxExtension is not exported: nvtxDomainIsEnabled() then answers 1, on which the PyPI package
  * nvtx insists.
@@ -11,38 +11,45 @@
 
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #define DOMAINS 16
+#define RECORDS 65536
 
-typedef struct domain { int number; char name[128]; } domain;
-typedef struct string { domain *domain; char text[256]; } string;
+/* As tests/nvtx/conftest.py reads it: 256 bytes. depth: of the thread in the domain, before a push and after a pop. */
+typedef struct record {
+    int64_t at, payload;
+    uint64_t range;
+    int32_t pid, tid, depth;
+    uint32_t category;
+    char what[12], domain[32];
+    uint8_t registered, has_payload, spare[2];
+    char text[168];
+} record;
+_Static_assert(sizeof(record) == 256, "as Python reads it");
 
-static int out = -1;
+typedef struct file { atomic_ullong used; char spare[248]; record records[RECORDS]; } file;
+
+typedef struct domain { int number; char name[32]; } domain;
+typedef struct string { char text[168]; } string;
+
+static file *out;
 static domain domains[DOMAINS];
 static atomic_int n_domains;
 static atomic_ullong next_range = 1;
 static _Thread_local int depth[DOMAINS];
 
-static long long now_ns(void) {
+static int64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
-
-static void quote(char *to, size_t room, const char *text) {
-    size_t n = 0;
-    for (; *text != 0 && n + 7 < room; text++) {
-        if (*text == '"' || *text == '\\') to[n++] = '\\', to[n++] = *text;
-        else if ((unsigned char)*text < 32) n += (size_t)snprintf(to + n, room - n, "\\u%04x", *text);
-        else to[n++] = *text;
-    }
-    to[n] = 0;
 }
 
 static const char *message_of(const nvtxEventAttributes_t *event) {
@@ -50,26 +57,38 @@ static const char *message_of(const nvtxEventAttributes_t *event) {
     return event->messageType == NVTX_MESSAGE_TYPE_REGISTERED ? ((const string *)event->message.registered)->text : "";
 }
 
-static void payload_of(const nvtxEventAttributes_t *event, char *to, size_t room) {
-    if (event->payloadType == NVTX_PAYLOAD_TYPE_INT64) snprintf(to, room, "%lld", (long long)event->payload.llValue);
-    else if (event->payloadType == NVTX_PAYLOAD_TYPE_UNSIGNED_INT64) snprintf(to, room, "%llu", (unsigned long long)event->payload.ullValue);
-    else if (event->payloadType == NVTX_PAYLOAD_TYPE_DOUBLE) snprintf(to, room, "%.17g", event->payload.dValue);
-    else snprintf(to, room, "null");
+static void copy(char *to, size_t room, const char *from) {
+    const size_t len = strlen(from);
+    memcpy(to, from, len < room ? len : room - 1);
 }
 
-static void line(const char *what, const domain *in, const char *text, const nvtxEventAttributes_t *event, unsigned long long range, int level) {
-    if (out < 0) return;
-    const long long at = now_ns();
-    char row[1024], quoted[520], name[260], payload[40] = "null";
-    quote(quoted, sizeof quoted, event != NULL ? message_of(event) : text);
-    quote(name, sizeof name, in != NULL ? in->name : "");
-    if (event != NULL) payload_of(event, payload, sizeof payload);
-    const int n = snprintf(row, sizeof row,
-                           "{\"at\":%lld,\"pid\":%d,\"tid\":%ld,\"what\":\"%s\",\"domain\":\"%s\",\"text\":\"%s\",\"category\":%u,"
-                           "\"payload\":%s,\"registered\":%s,\"range\":%llu,\"depth\":%d}\n",
-                           at, (int)getpid(), (long)syscall(SYS_gettid), what, name, quoted, event != NULL ? event->category : 0, payload,
-                           event != NULL && event->messageType == NVTX_MESSAGE_TYPE_REGISTERED ? "true" : "false", range, level);
-    if (n > 0 && write(out, row, (size_t)n) != n) abort();
+static void line(const char *what, const domain *in, const char *text, const nvtxEventAttributes_t *event, uint64_t range, int level) {
+    if (out == NULL) return;
+    const int64_t at = now_ns();
+    const unsigned long long n = atomic_fetch_add(&out->used, 1);
+    if (n >= RECORDS) abort();
+    record *r = &out->records[n];
+    r->at = at;
+    r->pid = (int32_t)getpid();
+    r->tid = (int32_t)syscall(SYS_gettid);
+    r->range = range;
+    r->depth = level;
+    copy(r->what, sizeof r->what, what);
+    copy(r->domain, sizeof r->domain, in->name);
+    copy(r->text, sizeof r->text, event != NULL ? message_of(event) : text);
+    if (event == NULL) return;
+    r->category = event->category;
+    r->registered = event->messageType == NVTX_MESSAGE_TYPE_REGISTERED;
+    r->has_payload = event->payloadType == NVTX_PAYLOAD_TYPE_INT64;
+    r->payload = r->has_payload ? event->payload.llValue : 0;
+}
+
+static file *map(const char *path) {
+    const int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (descriptor < 0 || ftruncate(descriptor, sizeof(file)) != 0) return NULL;
+    void *mapped = mmap(NULL, sizeof(file), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    close(descriptor);
+    return mapped == MAP_FAILED ? NULL : mapped;
 }
 
 static domain *of(nvtxDomainHandle_t handle) { return (domain *)handle; }
@@ -85,7 +104,7 @@ static int domain_pop(nvtxDomainHandle_t d) {
     return *level_of(d);
 }
 static nvtxRangeId_t domain_start(nvtxDomainHandle_t d, const nvtxEventAttributes_t *event) {
-    const unsigned long long range = next_range++;
+    const uint64_t range = next_range++;
     line("start", of(d), "", event, range, 0);
     return range;
 }
@@ -93,8 +112,7 @@ static void domain_end(nvtxDomainHandle_t d, nvtxRangeId_t range) { line("end", 
 
 static nvtxStringHandle_t domain_register(nvtxDomainHandle_t d, const char *text) {
     string *made = calloc(1, sizeof *made);
-    made->domain = of(d);
-    snprintf(made->text, sizeof made->text, "%s", text);
+    copy(made->text, sizeof made->text, text);
     line("register", of(d), text, NULL, 0, 0);
     return (nvtxStringHandle_t)made;
 }
@@ -128,7 +146,7 @@ __attribute__((visibility("default"))) int InitializeInjectionNvtx2(NvtxGetExpor
     const NvtxExportTableCallbacks *tables = get(NVTX_ETID_CALLBACKS);
     NvtxFunctionTable table;
     unsigned size;
-    if (path != NULL && out < 0 && (out = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600)) < 0) return 0;
+    if (path != NULL && out == NULL && (out = map(path)) == NULL) return 0;
     if (tables == NULL || !tables->GetModuleFunctionTable(NVTX_CB_MODULE_CORE2, &table, &size)) return 0;
     set(table, size, NVTX_CBID_CORE2_DomainMarkEx, (void (*)(void))domain_mark);
     set(table, size, NVTX_CBID_CORE2_DomainRangePushEx, (void (*)(void))domain_push);

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections import defaultdict
@@ -45,7 +45,7 @@ class Range:
 
 
 class Story:
-    """All that the tool saw, in the order in which it was written."""
+    """All that the tool saw, in the order in which it came."""
 
     def __init__(self, events: list[Event], printed: str) -> None:
         self.events = events
@@ -120,10 +120,22 @@ def run_script(path: Path, script: str, **environment: str) -> str:
     return done.stdout
 
 
+RECORD = struct.Struct("=qqQiiiI12s32sBB2x168s")
+
+
 def read_story(file: Path, printed: str = "") -> Story:
-    """What the tool wrote."""
-    lines = file.read_text().splitlines() if file.exists() else []
-    return Story([Event(**json.loads(line)) for line in lines], printed)
+    """What the tool kept; nothing where it was never asked."""
+    data = file.read_bytes() if file.exists() else bytes(RECORD.size)
+    (used,) = struct.unpack_from("=Q", data)
+    return Story([event_of(RECORD.unpack_from(data, RECORD.size * (1 + n))) for n in range(used)], printed)
+
+
+def event_of(record: tuple[Any, ...]) -> Event:
+    """One record of tests/native/nvtx_inject.c."""
+    at, payload, number, pid, tid, depth, category, *texts, registered, has_payload, text = record
+    what, domain, text = (each.split(b"\0")[0].decode() for each in (*texts, text))
+    payload = payload if has_payload else None
+    return Event(at, pid, tid, what, domain, text, category, payload, bool(registered), number, depth)
 
 
 @pytest.fixture
@@ -131,7 +143,7 @@ def watched(tool: Path, tmp_path: Path) -> Callable[..., Story]:
     """watched(script, **environment): runs a script under the tool; returns what it saw."""
 
     def run(script: str, **environment: str) -> Story:
-        witness = tmp_path / "witness.jsonl"
+        witness = tmp_path / "witness"
         witness.unlink(missing_ok=True)
         paths = {"NVTX_INJECTION64_PATH": str(tool), "NVTX_WITNESS_FILE": str(witness)}
         return read_story(witness, run_script(tmp_path, script, **{**paths, **environment}))

@@ -149,13 +149,13 @@ def lags(story: Story) -> tuple[list[int], list[int]]:
 
 
 def test_the_pauses_that_are_booked_begin_and_end_when_the_tool_saw_them(watched) -> None:
-    """Our stamps against the tool's own clock: never after it at the start, and half of them within a microsecond at
+    """Our stamps against the tool's own clock: the range holds the pause, and half of them are within a microsecond at
     both ends. On a machine that is busy with something else the best of three runs counts."""
     runs = [lags(watched(TIMES)) for _ in range(3)]
 
-    assert all(len(starts) >= 60 and min(starts) >= 0 for starts, _ in runs)
-    assert min(statistics.median(starts) for starts, _ in runs) <= 1000
-    assert min(statistics.median(map(abs, ends)) for _, ends in runs) <= 1000
+    assert all(len(starts) >= 60 and max(starts) <= 0 <= min(ends) for starts, ends in runs)
+    assert min(statistics.median(map(abs, starts)) for starts, _ in runs) <= 1000
+    assert min(statistics.median(ends) for _, ends in runs) <= 1000
 
 
 NOT_THERE = """

@@ -37,7 +37,7 @@ LAYERS = (
     ("nvtx",),
     ("",),
     ("demo", "demo.*", "doors", "doors.*", "run"),
-    ("top", "top.*"),
+    ("top", "top.*", "nsys", "nsys.*"),
     ("cli",),
     ("__main__",),
 )
