@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tailwatch/atomic.h"
+#include "tailwatch/recorder.h"
 
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #define RARE __attribute__((noinline, cold))
@@ -197,6 +198,28 @@ static void sum_of_sources(const uint64_t (*by_source)[TW_CAUSES], uint32_t sour
     for (uint32_t i = 0; i < sources * TW_CAUSES; ++i) out[i % TW_CAUSES] += by_source[i / TW_CAUSES][i % TW_CAUSES];
 }
 
+/* ---- its events ---- */
+
+static inline void record(const tw_stream *s, tw_kind kind, uint64_t now_ns, uint64_t a, uint64_t n, uint64_t value) {
+    const uint64_t tokens = least(n, UINT32_MAX), choice = least(a, UINT8_MAX);
+    tw_record(s->trace, now_ns, tw_what(kind, (uint32_t)choice, s->series_index, (uint32_t)tokens), s->number, value);
+}
+
+static void record_delay(const tw_stream *s, uint64_t now_ns, tw_phase phase, const delay *d) {
+    if (s->trace != NULL && d->blame.total_ns > 0)
+        record(s, TW_KIND_DELAY, now_ns, (uint64_t)phase, d->blame.total_ns / 1000, d->late_ns);
+}
+
+static RARE void record_message(const tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice, bool first, uint64_t gap) {
+    record(s, first ? TW_KIND_FIRST : TW_KIND_TOKEN, now_ns, choice, n, first ? s->arrival_ns : gap);
+}
+
+void tw_stream_trace(tw_stream *s, tw_recorder *trace) {
+    s->trace = trace;
+    s->number = ++trace->numbers;
+    record(s, TW_KIND_OPEN, s->entry_ns, (uint64_t)s->source, 0, s->arrival_ns);
+}
+
 /* ---- where a long wait went ---- */
 
 typedef struct wait {
@@ -303,6 +326,7 @@ static RARE uint64_t gap_examine(tw_stream *s, uint64_t now_ns) {
     bool slow = gap > slow_limit(s->segment, typical, d.blame.total_ns > 0);
     if (slow || d.late_ns > 0) tail_add(s->segment, &w, &d);
     if (slow) slow_add(s, &w, &d);
+    record_delay(s, now_ns, TW_PHASE_ITL, &d);
     return d.late_ns;
 }
 
@@ -376,6 +400,7 @@ static void first_token_examine(tw_stream *s, uint64_t now_ns, uint64_t ttft) {
     bool slow = (s->slo.ttft_ns != 0 && ttft > s->slo.ttft_ns) || (g->slow_ns != 0 && ttft >= g->slow_ns);
     if (slow || d.late_ns > 0) tail_add(g, &w, &d);
     if (slow) slow_add(s, &w, &d);
+    record_delay(s, now_ns, TW_PHASE_TTFT, &d);
 }
 
 static void first_token(tw_stream *s, uint64_t now_ns) {
@@ -414,7 +439,9 @@ static RARE void irregular_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint
     if (s->closed || now_ns < s->last_ns) tw_add(&s->segment->drops[TW_DROP_LATE_STAMP], 1);
     if (s->closed) return;
     now_ns = most(now_ns, s->last_ns);
-    if (s->messages == 0) {
+    const bool first = s->messages == 0;
+    const uint64_t waited = now_ns - s->last_ns;
+    if (first) {
         first_token(s, now_ns);
     } else {
         uint64_t gap = now_ns - s->last_ns;
@@ -426,6 +453,7 @@ static RARE void irregular_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint
                         fresh ? least(s->slo.ttft_ns, SLACK_MAX) : s->deadline_ns, n);
     if (fresh) choice_open(s, now_ns, choice);
     choice_count(s, now_ns, n, choice);
+    if (s->trace != NULL) record_message(s, now_ns, n, choice, first, waited);
 }
 
 void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice) {
@@ -443,6 +471,8 @@ void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice)
     s->choice[choice].last_ns = s->last_ns = now_ns;
     s->choice[choice].tokens += n;
     tw_add(&s->series->output_tokens, n);
+    if (UNLIKELY(s->trace != NULL))
+        tw_record(s->trace, now_ns, (uint64_t)TW_KIND_TOKEN | (uint64_t)choice << 8 | (uint64_t)n << 32, s->number, gap);
 }
 
 /* The message has its stamp: what it holds for another choice ends no gap. */
@@ -450,6 +480,7 @@ void tw_stream_token_also(tw_stream *s, uint32_t n, uint32_t choice) {
     if (n == 0 || s->closed || s->opaque || s->messages == 0) return;
     if (choice >= TW_CHOICES || s->choice[choice].tokens == 0) choice_open(s, s->last_ns, choice);
     choice_count(s, s->last_ns, n, choice);
+    if (s->trace != NULL) record_message(s, s->last_ns, n, choice, false, 0);
 }
 
 /* ---- around the tokens ---- */
@@ -461,6 +492,7 @@ void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t e
     s->itl_layout = tw_layout_of(TW_LAYOUT_ITL);
     s->arrival_ns = s->last_ns = least(arrival_ns, entry_ns);
     s->entry_ns = entry_ns;
+    s->source = (uint32_t)source;
     s->slo = (tw_slo){tw_load(&g->slo.ttft_ns), tw_load(&g->slo.tpot_ns), tw_load(&g->slo.itl_ns),
                       tw_load(&g->slo.e2e_ns), tw_load(&g->slo.attainment_ppm)};
     uint64_t step_ns = s->slo.tpot_ns != 0 ? s->slo.tpot_ns : s->slo.itl_ns;
@@ -643,5 +675,6 @@ void tw_stream_close(tw_stream *s, uint64_t now_ns, tw_end end) {
     window_add(s, now_ns, end, tw_reason_outcome(reason));
     uint64_t in_flight = tw_load(&g->in_flight);
     if (in_flight > 0) tw_store(&g->in_flight, in_flight - 1); /* a fork child started again from zero */
+    if (s->trace != NULL) record(s, TW_KIND_CLOSE, now_ns, (uint64_t)reason, tw_stream_tokens(s), s->arrival_ns);
     s->closed = 1;
 }

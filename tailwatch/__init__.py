@@ -14,7 +14,18 @@ from tailwatch.errors import (  # noqa: E402
 from tailwatch.goodput import SLO  # noqa: E402
 
 if support.LINUX:
-    from tailwatch.watch import Middleware, Watch, current, freeze, install, snapshot, step, stream, uninstall
+    from tailwatch.watch import (
+        Middleware,
+        Watch,
+        current,
+        freeze,
+        install,
+        snapshot,
+        step,
+        stream,
+        trace,
+        uninstall,
+    )
     from tailwatch.watch import diagnose as doctor
 else:
     from tailwatch.elsewhere import (  # type: ignore[assignment]
@@ -27,6 +38,7 @@ else:
         snapshot,
         step,
         stream,
+        trace,
         uninstall,
     )
 from tailwatch import nvtx  # noqa: E402
@@ -50,5 +62,6 @@ __all__ = [
     "snapshot",
     "step",
     "stream",
+    "trace",
     "uninstall",
 ]

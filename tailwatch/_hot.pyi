@@ -259,6 +259,24 @@ class Core:
     def nvtx_mark(self, name: int, payload: int, /) -> None: ...
     def nvtx_timed(self, kind: int, n: int, /) -> int:
         """For benchmarks: ns that n ranges took. Kind 0: push and pop, 1: start and end, 2: marks, 3: only the loop."""
+    def trace_start(self, events: int, /) -> str | None:
+        """Begin to record so many events: in a file beside the segment where it is shared, else in memory. None, or why
+        not. Drops the GIL while the memory is taken. Where it records already nothing happens.
+
+        Raises BlockingIOError while the group's directory cannot be had, ValueError for a number out of range."""
+    def trace_stop(self) -> None:
+        """Record no more, and remove the file: before leave()."""
+    def trace_turn(self, whole: bool, /) -> None:
+        """Sample the counters; whole: the clocks and names too, and free the rings of threads that have ended."""
+    @property
+    def tracing(self) -> bool:
+        """Whether events are recorded, and where the segment is now: not in a group that was left."""
+    @property
+    def trace_file(self) -> str:
+        """Name of the file in the group's directory; "": it has none."""
+    @property
+    def trace_memory(self) -> tuple[int, int]:
+        """Address and bytes of what is recorded, until trace_stop(); (0, 0): nothing is."""
     def reset(self) -> None:
         """In a fork child: forget everything the parent measured."""
 

@@ -1,5 +1,5 @@
-"""The command line: demo, doctor, nsys, run, top. Exit status 0: success; 1: a finding to act on, or a failure; 2: a
-wrong call; that of the command itself for run."""
+"""The command line: demo, doctor, nsys, run, top, trace. Exit status 0: success; 1: a finding to act on, or a failure;
+2: a wrong call; that of the command itself for run."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_top(commands)
     _add_nsys(commands)
+    _add_trace(commands)
     return parser
 
 
@@ -117,6 +118,38 @@ def _add_top(commands: Any) -> None:
     whose.add_argument("--dir", metavar="DIR", help="of the group, running or dead; by default the one that is found")
     top_arguments.add_arguments(command)
     command.set_defaults(run=_top)
+
+
+def _add_trace(commands: Any) -> None:
+    about = "write what a server's processes recorded, living or dead, as a timeline for ui.perfetto.dev"
+    more = "Events are recorded with install(app, trace=1_000_000), or TAILWATCH_TRACE=1000000 and `tailwatch run`."
+    command = commands.add_parser("trace", help=about, description=about, epilog=more)
+    command.add_argument("-o", dest="out", metavar="FILE", help="where it goes; - for standard output")
+    command.add_argument("--dir", metavar="DIR", help="of the group, running or dead; by default the one that is found")
+    command.add_argument("--format", choices=("perfetto", "json"), default="perfetto", help="json: Chrome's format")
+    merged = "a trace of torch, JAX or viztracer that is put onto the same clock; may be given again"
+    command.add_argument("--merge", metavar="TRACE", action="append", default=[], help=merged)
+    command.set_defaults(run=_trace)
+
+
+def _trace(parsed: argparse.Namespace) -> int:
+    if not support.LINUX:
+        raise UnsupportedError("tailwatch trace: processes are watched on Linux only")
+    from tailwatch import traces
+
+    directory = parsed.dir if parsed.dir is not None else groups.find(os.environ)
+    out = parsed.out or ("tailwatch.pftrace" if parsed.format == "perfetto" else "tailwatch.json")
+    to = sys.stdout.fileno() if out == "-" else out
+    files, written = traces.write_group(directory, to, parsed.format, merge=parsed.merge)
+    lines = (
+        f"  {file.process} (pid {file.pid}{', dead' if file.over else ''}): {file.events} events"
+        + (f"; {file.lost} older ones were overwritten" if file.lost else "")
+        for file in files
+    )
+    where = "standard output" if out == "-" else out
+    head = f"{where}: {written}"
+    print(head, *lines, sep="\n", file=sys.stderr if out == "-" else None)
+    return OK
 
 
 def _top(parsed: argparse.Namespace) -> int:

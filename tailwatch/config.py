@@ -15,6 +15,7 @@ from typing import Any
 
 from tailwatch.errors import OptionError, nearest
 from tailwatch.goodput import PRESETS, SLO, real
+from tailwatch.triggers import LEAST_EVENTS, MOST_EVENTS, Keep, Triggers
 
 PREFIX = "TAILWATCH_"
 DEFAULT_SLO = "mlperf:llama2-70b"
@@ -24,7 +25,7 @@ NVTX_MODES = ("auto", "on", "off")
 # Options of the design that this version does not have; naming them is better than calling them unknown.
 UNAVAILABLE = frozenset(
     {
-        *("gc_ceiling", "trace", "trace_on", "trace_keep", "exposition", "exemplars", "otel"),
+        *("gc_ceiling", "exposition", "exemplars", "otel"),
         *("orca", "server_timing", "sse_timing", "page", "page_token"),
     }
 )
@@ -59,9 +60,15 @@ class Config:
         fast_sse: serialise what known servers stream with templates, the same bytes.
         dir: the directory that the processes of one server share, each with a file of its numbers; "": none. It is made
             where it does not exist, and must be on a file system in memory (/dev/shm): it is written at each token.
+            With ``trace`` and no ``dir`` it is one of our own there.
         nvtx: "auto": tell an NVTX tool (Nsight Systems, Nsight Compute) where one is attached; "on": also say where
             none is; "off": never.
         nvtx_tokens: with a tool attached, a mark for each message of tokens, beside the first of each request.
+        trace: room for so many events of this process, 256 to 2**28, of 32 bytes: half of it for the first thread that
+            stamps, a sixteenth for each of seven more, and for the rest; 0: none are kept.
+        trace_on: "gap>100ms", "ttft>1s", "slo" (a request that misses it), or several with commas: keep the seconds
+            around it as a file in the group's directory; "": never.
+        trace_keep: how many files of traces, and bytes of them, stay: those of ``trace_on`` and of dead processes.
         explicit: names of the options that were given, as arguments or by the environment.
         unknown_environment: TAILWATCH_* variables that are no option.
     """
@@ -82,6 +89,9 @@ class Config:
     dir: str
     nvtx: str
     nvtx_tokens: bool
+    trace: int
+    trace_on: Triggers
+    trace_keep: Keep
     explicit: frozenset[str]
     unknown_environment: tuple[str, ...]
 
@@ -165,6 +175,9 @@ def _defaults(app: bool) -> dict[str, Any]:
         "dir": "",
         "nvtx": "auto",
         "nvtx_tokens": False,
+        "trace": 0,
+        "trace_on": Triggers(),
+        "trace_keep": Keep(),
     }
 
 
@@ -325,6 +338,23 @@ def _routes(given: _Given) -> tuple[str, ...]:
     return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
 
 
+def _events(given: _Given) -> int:
+    number = _index(given)
+    if number is None or not (number == 0 or LEAST_EVENTS <= number <= MOST_EVENTS):
+        raise given.refused(
+            f"expected room for events, a whole number from {LEAST_EVENTS} to {MOST_EVENTS}, or 0 for none"
+        )
+    return number
+
+
+def _triggers(given: _Given) -> Triggers:
+    return given.value if isinstance(given.value, Triggers) else Triggers.parse(given.value, source=given.source)
+
+
+def _keep(given: _Given) -> Keep:
+    return given.value if isinstance(given.value, Keep) else Keep.parse(given.value, source=given.source)
+
+
 _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "slo": _slo,
     "gc": _gc,
@@ -342,4 +372,7 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "fast_sse": _boolean,
     "nvtx": _nvtx,
     "nvtx_tokens": _boolean,
+    "trace": _events,
+    "trace_on": _triggers,
+    "trace_keep": _keep,
 }

@@ -14,4 +14,4 @@ def unsupported(*args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
-Middleware = Watch = current = doctor = freeze = install = snapshot = step = stream = uninstall = unsupported
+Middleware = Watch = current = doctor = freeze = install = snapshot = step = stream = trace = uninstall = unsupported

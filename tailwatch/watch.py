@@ -14,10 +14,10 @@ import platform
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing import parent_process
-from typing import Any, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from tailwatch import _hot, servers, snapshots, unnamed
 from tailwatch.company import Company
@@ -39,7 +39,11 @@ from tailwatch.port import MetricsPort
 from tailwatch.servers.fast import FastSSE
 from tailwatch.servers.roles import role_of_process
 from tailwatch.servers.routed import Routing
+from tailwatch.tracing import Tracing
 from tailwatch.version import VERSION
+
+if TYPE_CHECKING:
+    from tailwatch.export.perfetto import Written
 
 logger = logging.getLogger("tailwatch")
 
@@ -47,7 +51,7 @@ _ERROR_ASGI, _ERROR_GC_HOOK, _ERROR_POLICY, _ERROR_DAEMON, _ERROR_RENDER, _ERROR
 _GOODPUT_WINDOW = 60
 _ROLE_WITH_APP = "api"
 _MOST_WRAPPERS = 16
-_FIXED = frozenset({"dir", "max_label_sets", "role", "metrics_port"})
+_FIXED = frozenset({"dir", "max_label_sets", "role", "metrics_port", "trace", "trace_on", "trace_keep"})
 _FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start"})
 _lock = threading.RLock()
 _current: Watch | None = None
@@ -67,6 +71,9 @@ class Watch:
     """
 
     def __init__(self, config: Config, *, door: bool) -> None:
+        self._own_directory = unnamed.directory() if config.trace and not config.dir else ""
+        if self._own_directory:  # a trace outlives its process, and is read from outside: it needs a place
+            config = replace(config, dir=self._own_directory)
         self.config = config
         self.door = door
         self.app: Any = None
@@ -75,6 +82,7 @@ class Watch:
         self.core = _core_for(config, self.routes)
         self.gc = GCHook(self.core, config.gc)
         self.company = Company(self.core, config.dir, self._warn, config.engine)
+        self.tracing = Tracing(self.core, self.company, config, self._warn)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
         self.nvtx = NVTXHook(self.core, config.nvtx, config.nvtx_tokens, self.notes.append)
         self.steps = StepHook(self.core, servers.stepping, self.notes.append)
@@ -88,7 +96,7 @@ class Watch:
             version=VERSION,
             python=platform.python_version(),
             slo=lambda: self.config.slo.text,
-            extra_bytes=self.history.bytes,
+            extra_bytes=self.history.bytes + self.tracing.bytes,
             goodput_window=_GOODPUT_WINDOW,
             on_registry_error=lambda: self.core.count_error(_ERROR_REGISTRY),
         )
@@ -112,6 +120,7 @@ class Watch:
                 Task(self._check_gc, 1.0),
                 Task(self.company.renew, 1.0),
                 Task(self._settle_role, 1.0),
+                *(self._trace_tasks() if config.trace else ()),
                 Task(self.steps.sweep, 1.0),
                 Task(self._follow_routing, 1.0),
                 Task(self.port.turn, 1.0),
@@ -140,7 +149,7 @@ class Watch:
     def memory_bytes(self) -> int:
         """Memory fixed at install, in bytes, once all label sets are in use; a stream in flight takes 5 to 8 KiB beside
         it."""
-        return self.core.reserved + self.history.bytes
+        return self.core.reserved + self.history.bytes + self.tracing.bytes
 
     def snapshot(self, window: str | float | None = None) -> snapshots.Snapshot:
         """All numbers of this process since install, or of the last ``window`` ("5m", "90s", seconds).
@@ -180,6 +189,23 @@ class Watch:
         except (TypeError, ValueError, OverflowError):
             raise _step_error(name, batch, waiting) from None
 
+    def trace(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: str = "perfetto",
+        merge: Sequence[str | os.PathLike[str]] = (),
+    ) -> Written:
+        """Write what was recorded, of the whole group, as a file for ui.perfetto.dev ("json": Chrome's format). It is
+        replaced whole; recording goes on. Returns what went into it, and what was lost before.
+
+        ``merge``: traces of torch, JAX or viztracer, which are put onto the same clock.
+
+        Raises:
+            TailwatchError: nothing is recorded (``trace=``), or it cannot be written, or a trace cannot be merged.
+        """
+        return self.tracing.dump(os.fspath(path), format, merge=[os.fspath(each) for each in merge])
+
     def freeze(self, *, again: bool = False) -> Freeze:
         """Collect, freeze, collect, on this thread, now."""
         return self.gc.freeze(again=again)
@@ -211,6 +237,9 @@ class Watch:
     def start(self) -> None:
         """Hook the collector, join the group, and take over what the server streams with."""
         self.company.enter(self.config.role)
+        if self.config.trace:
+            self.tracing.start(loud=not self.door)
+            logger.log(asked_level(), "%s", self.tracing)
         if self.config.dir:
             self._heritage.leave(variable_of("dir"), self.config.dir)
         self.nvtx.attach()
@@ -310,7 +339,10 @@ class Watch:
         self.port.close()
         self._apps = []
         self._guarded(self._log_last, _ERROR_DAEMON)()
+        self.tracing.stop()
         report += self.company.leave()
+        if self._own_directory:
+            unnamed.remove(self._own_directory)
         report += self._heritage.take_back()
         _hot.forget_frames()
         _spare_cores[self.config.max_label_sets] = self.core
@@ -322,6 +354,7 @@ class Watch:
         ran = self._daemon.running
         self.core.reset()
         self.company.after_fork()
+        self.tracing.after_fork()
         self.steps.after_fork()
         self.nvtx.after_fork()
         self.history = snapshots.History()
@@ -349,6 +382,15 @@ class Watch:
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
             carries=self.routing.active,
         )
+
+    def _trace_tasks(self) -> list[Task]:
+        tracing = self.tracing
+        return [
+            Task(tracing.settle, 0.25),
+            Task(tracing.turn, 0.25),
+            Task(tracing.look, 0.25),
+            Task(tracing.tidy, 10.0),
+        ]
 
     def _snapshot_answer(self, accept: str, accept_encoding: str) -> Response:
         told = {"snapshot": self.snapshot().as_dict(), "context": self.context().as_dict()}
@@ -743,6 +785,13 @@ def _is_count(value: object) -> bool:
         return 0 <= operator.index(cast("SupportsIndex", value)) < 1 << 63
     except TypeError:
         return False
+
+
+def trace(
+    path: str | os.PathLike[str], *, format: str = "perfetto", merge: Sequence[str | os.PathLike[str]] = ()
+) -> Written:
+    """Write what was recorded as a file for ui.perfetto.dev. See Watch.trace."""
+    return current().trace(path, format=format, merge=merge)
 
 
 def freeze(*, again: bool = False) -> Freeze:

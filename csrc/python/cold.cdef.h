@@ -165,6 +165,45 @@ int tw_group_open_dir(const char *dir, tw_group_problem *problem);
 tw_group_problem tw_members_renew(tw_members *members, int dir, const char *except);
 void tw_members_clear(tw_members *members);
 
+/* clocks.h, ring.h, trigger.h */
+#define TW_CLOCK_REALTIME ...
+#define TW_CLOCK_KEPT ...
+#define TW_RINGS ...
+
+typedef struct tw_clock_snapshot {
+    uint64_t at[...];
+    uint64_t width_ns;
+    ...;
+} tw_clock_snapshot;
+
+typedef struct tw_trace {
+    uint64_t ring_size[...];
+    uint64_t pid, start_time, joined_ns;
+    ...;
+} tw_trace;
+
+typedef struct tw_trigger {
+    uint64_t gap_ns, ttft_ns;
+    bool slo;
+    ...;
+} tw_trigger;
+
+typedef struct tw_trigger_found {
+    uint64_t matches, first_ns, last_ns, lost;
+} tw_trigger_found;
+
+size_t tw_trace_bytes(uint64_t events, uint32_t label_sets);
+uint64_t tw_ring_size(uint64_t events, uint32_t i);
+bool tw_trace_open(const void *bytes, size_t len, tw_trace *out);
+int tw_trace_map(const char *path, tw_trace *out);
+void tw_trace_close(tw_trace *t);
+bool tw_trace_is_over(const tw_trace *t);
+void tw_trace_process(const tw_trace *t, char *out);
+uint64_t tw_ring_bounds(const tw_trace *t, uint32_t ring, uint64_t *first, uint64_t *end);
+size_t tw_trace_clocks(const tw_trace *t, tw_clock_snapshot *out);
+void tw_trigger_look(tw_trigger *trigger, const tw_trace *t, tw_trigger_found *out);
+void tw_trigger_skip(tw_trigger *trigger, const tw_trace *t);
+
 /* snapshot.h */
 #define TW_METRIC_TTFT ...
 #define TW_METRIC_ITL ...

@@ -6,6 +6,7 @@
 #include "hot_plan.h"
 #include "hot_step.h"
 #include "hot_template.h"
+#include "hot_trace.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -95,6 +96,7 @@ static void core_dealloc(PyObject *op) {
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     core_clear(op);
+    core_free_trace(self);
     core_free_group(self);
     core_free_steps(self);
     for (size_t i = 0; i < sizeof key_table / sizeof *key_table; i++) Py_XDECREF(*key_slot(&self->keys, i));
@@ -130,6 +132,7 @@ static PyObject *core_rebind(PyObject *op, PyObject *args) {
     if (!PyArg_ParseTuple(args, "sOO", &role, &route_of, &timed_send)) return NULL;
     tw_segment_set_role(self->segment, role);
     core_place(self);
+    tw_recorder_name(&self->recorder, self->segment);
     frame_noting();
     self->route_of = Py_NewRef(route_of);
     self->timed_send = Py_NewRef(timed_send);
@@ -159,10 +162,13 @@ static PyObject *core_watch_gc(PyObject *op, PyObject *args) {
 static PyObject *core_policy_begin(PyObject *op, PyObject *unused) {
     CoreObject *self = (CoreObject *)op;
     (void)unused;
-    self->policy_depth++;
+    const int outermost = self->policy_depth++ == 0;
     if (nvtx_on(self)) nvtx_policy_push(self);
-    tw_pause_begin(&self->segment->pause, TW_CAUSE_POLICY, tw_now_ns());
+    const uint64_t now = tw_now_ns();
+    if (outermost) self->policy_start_ns = now;
+    tw_pause_begin(&self->segment->pause, TW_CAUSE_POLICY, now);
     core_tell(self);
+    if (core_records(self)) tw_recorder_pause(&self->recorder, &self->segment->pause);
     Py_RETURN_NONE;
 }
 
@@ -173,8 +179,10 @@ static PyObject *core_policy_end(PyObject *op, PyObject *unused) {
     core_verify_pause(self); /* a collection inside that lost its end must not keep ours open */
     if (__builtin_expect(self->nvtx_policy != 0, 0)) nvtx_policy_pop(self);
     self->policy_depth--;
-    const uint64_t length = tw_segment_pause_end(self->segment, tw_now_ns(), NULL);
+    const uint64_t now = tw_now_ns(), length = tw_segment_pause_end(self->segment, now, NULL);
     core_tell(self);
+    if (self->policy_depth == 0 && core_records(self))
+        tw_recorder_paused(&self->recorder, &self->segment->pause, TW_CAUSE_POLICY, self->policy_start_ns, now, NULL);
     if (tw_pause_is_open(&self->segment->pause)) Py_RETURN_NONE;
     return PyLong_FromUnsignedLongLong(length);
 }
@@ -296,12 +304,18 @@ static PyMethodDef core_methods[] = {
     {"nvtx_end", core_nvtx_end, METH_VARARGS, "nvtx_end(id, forks, /)\n--\n\nEnd it, on any thread of the process that began it."},
     {"nvtx_mark", core_nvtx_mark, METH_VARARGS, "nvtx_mark(name, payload, /)\n--\n\nA mark of the user's."},
     {"nvtx_timed", core_nvtx_timed, METH_VARARGS, "nvtx_timed(kind, n, /)\n--\n\nFor benchmarks: ns that n ranges of a kind took."},
+    {"trace_start", core_trace_start, METH_O, "trace_start(events, /)\n--\n\nBegin to record events. None, or why not."},
+    {"trace_stop", core_trace_stop, METH_NOARGS, "trace_stop()\n--\n\nRecord no more, and remove the file."},
+    {"trace_turn", core_trace_turn, METH_O, "trace_turn(whole, /)\n--\n\nSample the counters; whole: the clocks and names too."},
     {"reset", core_reset, METH_NOARGS, "reset()\n--\n\nIn a fork child: forget what the parent measured."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef core_getters[] = {
     {"address", get_address, NULL, "Address of the segment, for tailwatch._cold.", NULL},
     {"bytes", get_bytes, NULL, "Memory of the segment: what its label sets in use take.", NULL},
     {"reserved", get_reserved, NULL, "Memory of the segment once all label sets are in use.", NULL},
+    {"tracing", core_tracing, NULL, "Whether events are recorded, where this process's numbers are now.", NULL},
+    {"trace_file", core_trace_file, NULL, "Name of the trace file in the group's directory; empty: it has none.", NULL},
+    {"trace_memory", core_trace_memory, NULL, "Address and bytes of what is recorded; (0, 0): nothing.", NULL},
     {"joined", core_joined, NULL, "Whether it is in a group.", NULL},
     {"refused", core_refused, NULL, "Files in the group's directory that are no segments of this version.", NULL},
     {"in_flight", get_in_flight, NULL, "Requests open now.", NULL},

@@ -10,6 +10,7 @@
 #include <Python.h>
 
 #include "tailwatch/atomic.h"
+#include "tailwatch/recorder.h"
 #include "tailwatch/segment.h"
 #include "tailwatch/scan.h"
 #include "tailwatch/stream.h"
@@ -56,6 +57,14 @@ typedef struct core_steps {
     PyObject *free[STEPS_FREE]; /* memory of dead ones */
 } core_steps;
 
+/* The trace file of a core, see hot_trace.h. */
+typedef struct core_trace {
+    char name[TW_GROUP_NAME]; /* "": it has no file, and is read at its address */
+    uint64_t stops;           /* how often it was ended: who makes a file without the GIL looks whether it is still wanted */
+    int dir;                  /* a descriptor of the directory while one of our threads makes the file */
+    pid_t maker;              /* whose thread that is: not a fork child's; 0: none does */
+} core_trace;
+
 typedef struct CoreObject {
     PyObject_HEAD
     tw_segment *segment;      /* mapped for as long as the process lives */
@@ -79,6 +88,9 @@ typedef struct CoreObject {
     uint64_t nvtx_policy;     /* bit d: the pass at depth d + 1 has a range */
     int nvtx_gc;              /* the collection that is open has one */
     uint64_t serves;          /* the engine of streams that nobody binds; 0: not known */
+    tw_recorder recorder;     /* of events; records nothing until it is begun */
+    core_trace trace;
+    uint64_t gc_start_ns, policy_start_ns; /* of the collection, and of the pass of ours, that is open */
 } CoreObject;
 
 typedef struct SendObject SendObject;

@@ -5,6 +5,7 @@
  */
 #include "hot_nvtx.h"
 #include "hot_step.h"
+#include "hot_trace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -193,7 +194,7 @@ static uint32_t fold(core_group *group, int dir) {
     return folded;
 }
 
-static int another_descriptor(const core_group *group) {
+int group_descriptor(const core_group *group) {
     if (tw_group_holds(&group->group, NULL) != TW_GROUP_HELD) return -1;
     return openat(group->group.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
@@ -203,7 +204,7 @@ PyObject *core_fold(PyObject *op, PyObject *unused) {
     core_group *group = ((CoreObject *)op)->group;
     (void)unused;
     if (group == NULL || !group->joined || group->folding >= 0) return PyLong_FromLong(0);
-    const int dir = another_descriptor(group);
+    const int dir = group_descriptor(group);
     return PyLong_FromUnsignedLong(dir < 0 ? 0 : fold(group, dir));
 }
 
@@ -211,7 +212,7 @@ PyObject *core_leave(PyObject *op, PyObject *unused) {
     CoreObject *core = (CoreObject *)op;
     core_group *group = core->group;
     (void)unused;
-    const int dir = group != NULL && group->joined && group->folding < 0 ? another_descriptor(group) : -1;
+    const int dir = group != NULL && group->joined && group->folding < 0 ? group_descriptor(group) : -1;
     const int failed = leave(core);
     if (dir >= 0) (void)fold(group, dir); /* its own file, or another's; who finds the lock taken leaves it to them */
     if (failed != 0) return PyErr_NoMemory();
@@ -240,7 +241,9 @@ static bool grow(void *of, size_t bytes) {
 }
 
 uint32_t core_label(CoreObject *core, const char *model, size_t model_len, const char *route, size_t route_len) {
-    return tw_segment_label_growing(core->segment, model, model_len, route, route_len, grow, core->group);
+    const uint32_t set = tw_segment_label_growing(core->segment, model, model_len, route, route_len, grow, core->group);
+    tw_recorder_name(&core->recorder, core->segment);
+    return set;
 }
 
 /* ---- looking around ---- */
@@ -323,6 +326,7 @@ void core_reborn(CoreObject *core) {
     const uint64_t slow_ns = core->segment->slow_ns, sets = core->segment->header.max_label_sets;
     tw_words_get(core->segment->header.role, TW_ROLE_WORDS, role);
     const bool shared = core->group != NULL && core->group->joined;
+    core_forget_trace(core);
     leave_parent(core);
     if (shared) (void)tw_segment_create_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
     else tw_segment_reset(core->segment);

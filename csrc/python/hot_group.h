@@ -37,6 +37,9 @@ void core_place(CoreObject *core);
 /* Joins its parent's group, if it has not: before its first request or step, so that whoever kills it takes nothing along. */
 void core_rejoin(CoreObject *core);
 
+/* Another descriptor of its directory, the caller's to close; -1: it is not there any more. */
+int group_descriptor(const core_group *group);
+
 /* Leaves, and frees what is left of it. */
 void core_free_group(CoreObject *core);
 

@@ -40,6 +40,7 @@ static uint32_t find_name(CoreObject *core, PyObject *name) {
         text = NULL, len = 0;
     }
     index = tw_segment_step(core->segment, text, (size_t)len);
+    tw_recorder_name(&core->recorder, core->segment);
     Py_XDECREF(bytes);
     return index;
 }
@@ -118,6 +119,13 @@ void core_free_steps(CoreObject *core) {
 
 /* ---- with ---- */
 
+/* One that ran nothing is none. */
+static __attribute__((noinline, cold)) void record(CoreObject *core, const StepObject *self, uint64_t now) {
+    const uint64_t batch = self->batch < UINT32_MAX ? self->batch : UINT32_MAX;
+    if (batch == 0) return;
+    tw_record(&core->recorder, now, tw_what(TW_KIND_STEP, self->step.name, 0, (uint32_t)batch), self->step.start_ns, self->waiting);
+}
+
 /* hot */
 /* Entered again while it is open, it goes on until it was left as often. */
 static PyObject *step_enter(PyObject *op, PyObject *unused) {
@@ -148,6 +156,7 @@ static PyObject *step_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     if (__builtin_expect(tw_load(&core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(core);
     tw_step_end(&core->steps.stepper, &self->step, now, self->batch, self->waiting);
     if (__builtin_expect(self->range.id != 0, 0)) nvtx_end(&self->range);
+    if (__builtin_expect(tw_recorder_on(&core->recorder), 0)) record(core, self, now);
     Py_RETURN_NONE;
 }
 /* end hot */

@@ -66,11 +66,11 @@ class Clock:
             a, b = points[after - 1], points[after]
         else:  # beyond the ends: the slope of all of them
             a, b = points[-1 if after else 0], points[0 if after else -1]
-            if abs(b[have] - a[have]) < LEAST_SPAN_NS:
+            if abs(b[0] - a[0]) < LEAST_SPAN_NS:
                 b = a
         passed, length = time - a[have], b[have] - a[have]
         gained = (b[want] - a[want]) - length
-        if length == 0 or abs(gained) > MOST_SLOPE * abs(length):
+        if length == 0 or abs(gained) > MOST_SLOPE * abs(b[0] - a[0]):
             gained, length = 0, 1
         return a[want] + passed + round(gained * passed / length)
 

@@ -93,6 +93,9 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_DIR": "/dev/shm/group",
             "TAILWATCH_NVTX": "ON",
             "TAILWATCH_NVTX_TOKENS": "yes",
+            "TAILWATCH_TRACE": "1_000_000",
+            "TAILWATCH_TRACE_ON": "gap>100ms,slo",
+            "TAILWATCH_TRACE_KEEP": "3,1GB",
         }
     )
     assert config.explicit == set(OPTIONS)
@@ -106,6 +109,7 @@ def test_everything_from_the_environment() -> None:
     assert (config.routes, config.max_label_sets, config.trust_request_start) == (("/a", "/b/{c}"), 4096, True)
     assert (config.fast_sse, config.dir, config.engine) == (True, "/dev/shm/group", "1")
     assert (config.nvtx, config.nvtx_tokens) == ("on", True)
+    assert (config.trace, str(config.trace_on), str(config.trace_keep)) == (1_000_000, "gap>100ms,slo", "3,1000000000")
 
 
 @pytest.mark.parametrize(
@@ -191,6 +195,9 @@ BAD_TEXT = {
     "dir": "here",
     "nvtx": "maybe",
     "nvtx_tokens": "2",
+    "trace": "many",
+    "trace_on": "gap",
+    "trace_keep": "all",
 }
 
 

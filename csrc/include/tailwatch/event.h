@@ -58,6 +58,7 @@ typedef enum tw_drop {
     TW_DROP_LATE_STAMP,  /* a stamp after the stream's end, or one older than the last */
     TW_DROP_UNKNOWN_GAP, /* the pause ring wrapped inside a gap: its overlap is a lower bound */
     TW_DROP_CUT_EVENT,   /* an event over several messages and longer than is kept: judged by its beginning */
+    TW_DROP_TRIGGER,     /* trace_on: something to keep came too soon after the last, or its file could not be written */
     TW_DROPS
 } tw_drop;
 

@@ -43,12 +43,16 @@ typedef struct tw_choice {
     uint64_t first_ns, last_ns, tokens;
 } tw_choice;
 
+struct tw_recorder;
+
 typedef struct tw_stream {
     tw_segment *segment;
     tw_series *series;
     const tw_layout *itl_layout;
     const tw_company *company;      /* the processes it may wait for beside its own; NULL: none */
     uint64_t unit;                  /* the engine that serves it; 0: not known */
+    struct tw_recorder *trace;      /* where its events go; NULL: nowhere */
+    uint64_t number;                /* its own among those of the trace */
     uint64_t last_ns;               /* the last stamp; before the first one: arrival */
     uint64_t alert_ns;              /* a longer gap takes the slow path */
     uint64_t worst_gap_ns;          /* longest gap so far */
@@ -70,6 +74,7 @@ typedef struct tw_stream {
     uint32_t series_index;
     uint32_t status;                /* HTTP status, 0 = none yet; set by whoever sees it */
     uint32_t failed;                /* an error event was seen in the stream; set by whoever sees it */
+    uint32_t source;                /* tw_arrival */
     uint32_t choices;               /* choices seen (TW_CHOICES + 1 once one was not tracked) */
     uint64_t request_id[TW_ID_WORDS];
     uint64_t trace_id[TW_TRACE_WORDS];
@@ -83,6 +88,9 @@ void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t e
 /* Others' pauses count from now on: those of the unit's processes, or where that is 0, see tw_blame_gap. company: for as
  * long as the stream is stamped; NULL: none. */
 void tw_stream_join(tw_stream *s, const tw_company *company, uint64_t unit);
+
+/* From now on its events are recorded (recorder.h), beginning with its opening. For as long as the stream is stamped. */
+void tw_stream_trace(tw_stream *s, struct tw_recorder *trace);
 
 /* Puts the request under a label set (tw_segment_label). What was recorded before stays where it is. An index that
  * does not exist counts as 0. */
