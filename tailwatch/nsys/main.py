@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tailwatch.errors import TailwatchError
+from tailwatch.nsys import recording
 from tailwatch.nsys.clock import Clock
 from tailwatch.nsys.idle import Blame, Idle, idle_times
 from tailwatch.nsys.report import Pause, Report, read
@@ -36,6 +37,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--idle", type=_milliseconds, default=_IDLE_MS, metavar="MS",
         help=f"the shortest time without work that counts, milliseconds (default: {_IDLE_MS:g})",
     )  # fmt: skip
+    command.add_argument(
+        "--trace", action="append", default=[], metavar="FILE.trace",
+        help="the trace file of a process, from its group's directory (install(trace=...)): all its tokens; repeatable",
+    )  # fmt: skip
     command.add_argument("--all", action="store_true", help=f"list all of them, not only the {_SHOWN} longest")
     command.add_argument("--json", type=Path, metavar="FILE", help="write all of it, with times in CLOCK_MONOTONIC too")
 
@@ -54,9 +59,10 @@ def main(parsed: argparse.Namespace) -> int:
         TailwatchError: what the file lacks.
     """
     report = read(parsed.report)
+    lost = recording.add(report, parsed.trace)
     found = idle_times(report, round(parsed.idle * 1e6))
     try:
-        print("\n".join(_lines(report, found, parsed.all, parsed.idle)), flush=True)
+        print("\n".join(_lines(report, found, parsed.all, parsed.idle, lost)), flush=True)
     except BrokenPipeError:  # into head or less
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if parsed.json is not None:
@@ -67,9 +73,11 @@ def main(parsed: argparse.Namespace) -> int:
 # ---- in words ----
 
 
-def _lines(report: Report, found: list[Idle], everything: bool, least_ms: float) -> Iterator[str]:
+def _lines(report: Report, found: list[Idle], everything: bool, least_ms: float, lost: int) -> Iterator[str]:
     yield _headline(report)
     yield _clock_line(report)
+    if lost:
+        yield f"The trace files had overwritten {_many(lost, 'event')}: what is older is not known."
     if not report.work:
         yield from ("", _NO_WORK, "")
         longest = sorted(report.pauses, key=lambda pause: pause.start - pause.end)

@@ -32,7 +32,7 @@ LAYERS = (
     ("sse", "sse.*"),
     ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "report", "saved"),
     ("diagnosis", "export", "export.*", "daemon"),
-    ("logs", "inert", "company", "port", "traces"),
+    ("logs", "inert", "company", "port", "traces", "recorded"),
     ("tracing",),
     ("watch",),
     ("nvtx",),
@@ -141,7 +141,7 @@ def test_one_door_to_the_cold_module() -> None:
         {"snapshots", "traces"}
         <= importers("_cold")
         <= {
-            *("snapshots", "traces"),
+            *("snapshots", "traces", "recorded"),
             *("export.perfetto", "export.timeline", "export.merge"),
         }
     )
