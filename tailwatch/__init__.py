@@ -14,6 +14,7 @@ from tailwatch.errors import (  # noqa: E402
 from tailwatch.goodput import SLO  # noqa: E402
 
 if support.LINUX:
+    from tailwatch.profiling import profile
     from tailwatch.watch import (
         Middleware,
         Watch,
@@ -35,6 +36,7 @@ else:
         doctor,
         freeze,
         install,
+        profile,
         snapshot,
         step,
         stream,
@@ -59,6 +61,7 @@ __all__ = [
     "freeze",
     "install",
     "nvtx",
+    "profile",
     "snapshot",
     "step",
     "stream",

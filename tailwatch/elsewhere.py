@@ -14,4 +14,6 @@ def unsupported(*args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
-Middleware = Watch = current = doctor = freeze = install = snapshot = step = stream = trace = uninstall = unsupported
+Middleware = Watch = current = doctor = freeze = install = profile = snapshot = step = stream = trace = uninstall = (
+    unsupported
+)

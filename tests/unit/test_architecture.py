@@ -35,7 +35,7 @@ LAYERS = (
     ("logs", "inert", "company", "port", "traces", "recorded"),
     ("tracing",),
     ("watch",),
-    ("nvtx",),
+    ("nvtx", "profiling"),
     ("",),
     ("demo", "demo.*", "doors", "doors.*", "run"),
     ("top", "top.*", "nsys", "nsys.*"),
