@@ -14,6 +14,7 @@ from tailwatch.errors import (  # noqa: E402
 from tailwatch.goodput import SLO  # noqa: E402
 
 if support.LINUX:
+    from tailwatch.profiling import profile
     from tailwatch.watch import (
         Middleware,
         Watch,
@@ -37,12 +38,14 @@ else:
         freeze,
         install,
         load_signal,
+        profile,
         snapshot,
         step,
         stream,
         trace,
         uninstall,
     )
+from tailwatch import nvtx  # noqa: E402
 from tailwatch.version import VERSION as __version__  # noqa: E402
 
 __all__ = [
@@ -60,6 +63,8 @@ __all__ = [
     "freeze",
     "install",
     "load_signal",
+    "nvtx",
+    "profile",
     "snapshot",
     "step",
     "stream",

@@ -257,6 +257,25 @@ class Core:
         """Files in the group's directory that are no segments of this version."""
     def streamed(self) -> list[str]:
         """Routes that turned out to stream since the last call."""
+    @property
+    def nvtx_told(self) -> bool:
+        """Whether an NVTX tool listens and is told."""
+    def nvtx(self, tokens: bool, /) -> bool:
+        """Tell an NVTX tool from now on; tokens: a mark for each message of them. Whether one listens, which is found
+        out once in a process."""
+    def nvtx_off(self) -> None:
+        """No more; ranges that are open still end."""
+    def nvtx_anchor(self) -> None:
+        """Three marks whose payload is CLOCK_MONOTONIC, and who this process is where that is new."""
+    def nvtx_name(self, text: str, /) -> int:
+        """The number of a text, for the next three. 256 are kept apart, further ones are 0: "other"."""
+    def nvtx_begin(self, name: int, payload: int, /) -> tuple[int, int]:
+        """Begin a range; what nvtx_end() takes. (0, 0) where no tool is told."""
+    def nvtx_end(self, number: int, forks: int, /) -> None:
+        """End it, on any thread; nothing in a fork child of the process that began it."""
+    def nvtx_mark(self, name: int, payload: int, /) -> None: ...
+    def nvtx_timed(self, kind: int, n: int, /) -> int:
+        """For benchmarks: ns that n ranges took. Kind 0: push and pop, 1: start and end, 2: marks, 3: only the loop."""
     def trace_start(self, events: int, /) -> str | None:
         """Begin to record so many events: in a file beside the segment where it is shared, else in memory. None, or why
         not. Drops the GIL while the memory is taken. Where it records already nothing happens.

@@ -1,5 +1,5 @@
-"""The command line: demo, doctor, run, top, trace. Exit status 0: success; 1: a finding to act on, or a failure; 2: a
-wrong call; that of the command itself for run."""
+"""The command line: demo, doctor, nsys, run, top, trace. Exit status 0: success; 1: a finding to act on, or a failure;
+2: a wrong call; that of the command itself for run."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from tailwatch.diagnosis import (
     headline,
 )
 from tailwatch.errors import TailwatchError, UnsupportedError
+from tailwatch.nsys import main as nsys
 from tailwatch.top import arguments as top_arguments
 from tailwatch.top import groups
 from tailwatch.version import VERSION
@@ -60,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_doctor(commands)
     _add_run(commands)
     _add_top(commands)
+    _add_nsys(commands)
     _add_trace(commands)
     return parser
 
@@ -159,6 +161,13 @@ def _top(parsed: argparse.Namespace) -> int:
     from tailwatch.top.main import main as top
 
     return top(parsed, parsed.dir if parsed.url is None else _directory_of(parsed.url))
+
+
+def _add_nsys(commands: Any) -> None:
+    about = "say what stood still while a GPU had nothing to do, from a report of Nsight Systems exported to SQLite"
+    command = commands.add_parser("nsys", help=about, description=about)
+    nsys.add_arguments(command)
+    command.set_defaults(run=nsys.main)
 
 
 def _directory_of(url: str) -> str:

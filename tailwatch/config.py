@@ -22,13 +22,12 @@ DEFAULT_SLO = "mlperf:llama2-70b"
 GC_POLICIES = ("freeze", "observe", "off")
 ORCA_FORMS = ("off", "request", "text", "json")
 EXPOSITIONS = ("both", "native", "classic")
+NVTX_MODES = ("auto", "on", "off")
 
 # Options of the design that this version does not have; naming them is better than calling them unknown.
 UNAVAILABLE = frozenset(
     {
         "gc_ceiling",
-        "nvtx",
-        "nvtx_tokens",
     }
 )
 _NOT_OPTIONS = frozenset({"TAILWATCH"})
@@ -78,6 +77,9 @@ class Config:
         dir: the directory that the processes of one server share, each with a file of its numbers; "": none. It is made
             where it does not exist, and must be on a file system in memory (/dev/shm): it is written at each token.
             With ``trace`` and no ``dir`` it is one of our own there.
+        nvtx: "auto": tell an NVTX tool (Nsight Systems, Nsight Compute) where one is attached; "on": also say where
+            none is; "off": never.
+        nvtx_tokens: with a tool attached, a mark for each message of tokens, beside the first of each request.
         trace: room for so many events of this process, 256 to 2**28, of 32 bytes: half of it for the first thread that
             stamps, a sixteenth for each of seven more, and for the rest; 0: none are kept.
         trace_on: "gap>100ms", "ttft>1s", "slo" (a request that misses it), or several with commas: keep the seconds
@@ -110,6 +112,8 @@ class Config:
     server_timing: bool
     sse_timing: bool
     dir: str
+    nvtx: str
+    nvtx_tokens: bool
     trace: int
     trace_on: Triggers
     trace_keep: Keep
@@ -208,6 +212,8 @@ def _defaults(app: bool) -> dict[str, Any]:
         "server_timing": False,
         "sse_timing": False,
         "dir": "",
+        "nvtx": "auto",
+        "nvtx_tokens": False,
         "trace": 0,
         "trace_on": Triggers(),
         "trace_keep": Keep(),
@@ -270,6 +276,17 @@ def _exposition(given: _Given) -> str:
     value = given.value.lower() if isinstance(given.value, str) else None
     if value not in EXPOSITIONS:
         raise given.refused("expected one of " + ", ".join(repr(each) for each in EXPOSITIONS), EXPOSITIONS)
+    return value
+
+
+def _nvtx(given: _Given) -> str:
+    if isinstance(given.value, bool):
+        return "on" if given.value else "off"
+    value = given.value.lower() if isinstance(given.value, str) else ""
+    if value in _TRUE | _FALSE and given.source:
+        return "on" if value in _TRUE else "off"
+    if value not in NVTX_MODES:
+        raise given.refused("expected 'auto', 'on' (True) or 'off' (False)", NVTX_MODES)
     return value
 
 
@@ -440,6 +457,8 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "orca": _orca,
     "server_timing": _boolean,
     "sse_timing": _boolean,
+    "nvtx": _nvtx,
+    "nvtx_tokens": _boolean,
     "trace": _events,
     "trace_on": _triggers,
     "trace_keep": _keep,

@@ -15,4 +15,4 @@ def unsupported(*args: Any, **kwargs: Any) -> NoReturn:
 
 
 Middleware = Watch = current = doctor = freeze = install = load_signal = unsupported
-snapshot = step = stream = trace = uninstall = unsupported
+profile = snapshot = step = stream = trace = uninstall = unsupported

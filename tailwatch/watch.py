@@ -34,6 +34,7 @@ from tailwatch.heritage import Heritage
 from tailwatch.hooks import asgi
 from tailwatch.hooks.annotate import Annotator
 from tailwatch.hooks.gc import Freeze, GCHook
+from tailwatch.hooks.nvtx import ANCHOR_SECONDS, NVTXHook
 from tailwatch.hooks.routes import Routes
 from tailwatch.hooks.span import current_trace_id
 from tailwatch.hooks.step import StepHook
@@ -93,6 +94,7 @@ class Watch:
         self.company = Company(self.core, config.dir, self._warn, config.engine)
         self.tracing = Tracing(self.core, self.company, config, self._warn)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
+        self.nvtx = NVTXHook(self.core, config.nvtx, config.nvtx_tokens, self.notes.append)
         self.steps = StepHook(self.core, servers.stepping, self.notes.append)
         self.routing = Routing(servers.choices(), asgi.current_stream, lambda: self.core.count_error(_ERROR_ASGI))
         self.history = snapshots.History()
@@ -152,6 +154,7 @@ class Watch:
                 Task(self._load.refresh, REFRESH_SECONDS),
                 Task(self._remember, 5.0),
                 *([Task(self.otel.turn, 1.0)] if self.otel else []),
+                Task(self.nvtx.anchor, ANCHOR_SECONDS),
                 Task(unnamed.sweep, 600.0),
             ],
             lambda: self.core.count_error(_ERROR_DAEMON),
@@ -300,6 +303,7 @@ class Watch:
             logger.log(asked_level(), "%s", self.tracing)
         if self.config.dir:
             self._heritage.leave(variable_of("dir"), self.config.dir)
+        self.nvtx.attach()
         if self.config.gc != "off":
             self.gc.attach()
         self._start_otel()
@@ -381,6 +385,7 @@ class Watch:
         self._slow_log.slow = self.config.slow_ms / 1e3
         self.routes.add(self.config.routes)
         self.company.bind(self.config.engine)
+        self.nvtx.adopt(self.config.nvtx, self.config.nvtx_tokens)
         self._adopt_policy(self.config.gc)
         self._adopt_fast_sse()
 
@@ -391,6 +396,7 @@ class Watch:
         report += self._stop_otel()
         report += self.gc.detach()
         report += self.steps.detach()
+        self.nvtx.detach()
         report += self.routing.undo()
         report += self.fast_sse.undo()
         self.fast_sse.unlisten()
@@ -419,6 +425,7 @@ class Watch:
         self.tracing.after_fork()
         self.steps.after_fork()
         self._load.forget()
+        self.nvtx.after_fork()
         self.history = snapshots.History()
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
         self._inherited = self.app is not None
@@ -811,6 +818,11 @@ def current() -> Watch:
     if _current is None:
         raise NotInstalledError("tailwatch is not installed in this process: call tailwatch.install(app) first")
     return _current
+
+
+def nvtx_core() -> _hot.Core | None:
+    """What tells an NVTX tool in this process; None where none listens or is to be told."""
+    return _current.core if _current is not None and _current.core.nvtx_told else None
 
 
 def snapshot(window: str | float | None = None) -> snapshots.Snapshot:

@@ -197,6 +197,16 @@ typedef struct tw_trigger_found {
     uint64_t matches, first_ns, last_ns, lost;
 } tw_trigger_found;
 
+typedef struct tw_ring_event {
+    uint64_t time_ns, what, id, value;
+} tw_ring_event;
+
+size_t tw_ring_read(const tw_trace *t, uint32_t ring, uint64_t *next, uint64_t until, tw_ring_event *out, size_t room,
+                    uint64_t *lost);
+uint64_t tw_ring_thread(const tw_trace *t, uint32_t ring, char *name);
+void tw_trace_label(const tw_trace *t, uint32_t labels, char *model, char *route);
+void tw_trace_step(const tw_trace *t, uint32_t step, char *out);
+
 size_t tw_trace_bytes(uint64_t events, uint32_t label_sets);
 uint64_t tw_ring_size(uint64_t events, uint32_t i);
 bool tw_trace_open(const void *bytes, size_t len, tw_trace *out);

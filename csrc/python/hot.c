@@ -2,6 +2,7 @@
 #include "hot_encoder.h"
 #include "hot_frames.h"
 #include "hot_group.h"
+#include "hot_nvtx.h"
 #include "hot_plan.h"
 #include "hot_step.h"
 #include "hot_template.h"
@@ -175,8 +176,10 @@ static PyObject *core_watch_gc(PyObject *op, PyObject *args) {
 static PyObject *core_policy_begin(PyObject *op, PyObject *unused) {
     CoreObject *self = (CoreObject *)op;
     (void)unused;
+    const int outermost = self->policy_depth++ == 0;
+    if (nvtx_on(self)) nvtx_policy_push(self);
     const uint64_t now = tw_now_ns();
-    if (self->policy_depth++ == 0) self->policy_start_ns = now;
+    if (outermost) self->policy_start_ns = now;
     tw_pause_begin(&self->segment->pause, TW_CAUSE_POLICY, now);
     core_tell(self);
     if (core_records(self)) tw_recorder_pause(&self->recorder, &self->segment->pause);
@@ -188,6 +191,7 @@ static PyObject *core_policy_end(PyObject *op, PyObject *unused) {
     (void)unused;
     if (self->policy_depth == 0) Py_RETURN_NONE;
     core_verify_pause(self); /* a collection inside that lost its end must not keep ours open */
+    if (__builtin_expect(self->nvtx_policy != 0, 0)) nvtx_policy_pop(self);
     self->policy_depth--;
     const uint64_t now = tw_now_ns(), length = tw_segment_pause_end(self->segment, now, NULL);
     core_tell(self);
@@ -310,6 +314,14 @@ static PyMethodDef core_methods[] = {
     {"load", core_load, METH_NOARGS, "load()\n--\n\nRequests in flight and ever opened: here and in the rest of the group, as of the last renew()."},
     {"crowd", core_crowd, METH_NOARGS, "crowd()\n--\n\nRequests running and in flight, and how many processes serve: here and in the rest of the group."},
     {"members", core_members, METH_NOARGS, "members()\n--\n\nAddresses of the others' segments, until the next renew()."},
+    {"nvtx", core_nvtx_on, METH_O, "nvtx(tokens, /)\n--\n\nTell an NVTX tool from now on, each message of tokens too or not. Whether one listens."},
+    {"nvtx_off", core_nvtx_off, METH_NOARGS, "nvtx_off()\n--\n\nNo more; ranges that are open still end."},
+    {"nvtx_anchor", core_nvtx_anchor, METH_NOARGS, "nvtx_anchor()\n--\n\nClock anchors for the tool, and who this process is."},
+    {"nvtx_name", core_nvtx_name, METH_O, "nvtx_name(text, /)\n--\n\nThe number of a text, for ranges and marks of the user."},
+    {"nvtx_begin", core_nvtx_begin, METH_VARARGS, "nvtx_begin(name, payload, /)\n--\n\nBegin a range of the user's; what to end it with."},
+    {"nvtx_end", core_nvtx_end, METH_VARARGS, "nvtx_end(id, forks, /)\n--\n\nEnd it, on any thread of the process that began it."},
+    {"nvtx_mark", core_nvtx_mark, METH_VARARGS, "nvtx_mark(name, payload, /)\n--\n\nA mark of the user's."},
+    {"nvtx_timed", core_nvtx_timed, METH_VARARGS, "nvtx_timed(kind, n, /)\n--\n\nFor benchmarks: ns that n ranges of a kind took."},
     {"trace_start", core_trace_start, METH_O, "trace_start(events, /)\n--\n\nBegin to record events. None, or why not."},
     {"trace_stop", core_trace_stop, METH_NOARGS, "trace_stop()\n--\n\nRecord no more, and remove the file."},
     {"trace_turn", core_trace_turn, METH_O, "trace_turn(whole, /)\n--\n\nSample the counters; whole: the clocks and names too."},
@@ -327,6 +339,7 @@ static PyGetSetDef core_getters[] = {
     {"refused", core_refused, NULL, "Files in the group's directory that are no segments of this version.", NULL},
     {"in_flight", get_in_flight, NULL, "Requests open now.", NULL},
     {"opened", get_opened, NULL, "Requests ever opened.", NULL},
+    {"nvtx_told", core_nvtx_told, NULL, "Whether an NVTX tool listens and is told.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot core_slots[] = {
     {Py_tp_doc, "The one writer of one process's segment."},

@@ -34,6 +34,13 @@ typedef struct tw_hot_state {
 } tw_hot_state;
 
 typedef struct core_group core_group;
+typedef struct core_nvtx core_nvtx;
+
+/* A range of a tool that may end on another thread. id 0: none is open. */
+typedef struct tw_nvtx_range {
+    uint64_t id;
+    uint64_t forks;           /* of the process that began it, see hot_nvtx.c */
+} tw_nvtx_range;
 
 #define STEPS_FREE 8          /* Step objects that wait to be used again */
 
@@ -78,6 +85,9 @@ typedef struct CoreObject {
     uint64_t *stop, own_stop; /* where others read when this process last stood still; nowhere outside a group */
     uint64_t inner_start_ns, inner_stop_ns, cpu_start_ns;
     core_steps steps;
+    core_nvtx *nvtx;          /* what a tool is told with; NULL: none listens, or is to be told */
+    uint64_t nvtx_policy;     /* bit d: the pass at depth d + 1 has a range */
+    int nvtx_gc;              /* the collection that is open has one */
     uint64_t serves;          /* the engine of streams that nobody binds; 0: not known */
     int exemplars;            /* whether streams that open from now on are exemplars of what they measure */
     PyObject *trace_of;       /* () -> trace id of the span around the caller, sampled; else None. NULL: not asked */
@@ -96,6 +106,9 @@ typedef struct StreamObject {
     int open;                 /* tw_stream_open was called: it is counted */
     uint64_t epoch;           /* the core's when it was opened */
     int by_hand;              /* the app stamps it itself: Send no longer does */
+    uint64_t number;          /* which request of this process it is, from 1 */
+    tw_nvtx_range range;
+    uint64_t marked;          /* messages of it that a tool was told of */
     uint64_t bound;           /* the engine that it was bound to; 0: none */
     enum { PARTS_NONE, PARTS_AGREE, PARTS_DIFFER } parts; /* whether it was bound by its parts, and they go to one engine */
 } StreamObject;
@@ -151,11 +164,19 @@ tw_end end_of_exception(PyObject *error);
 /* Opens and labels a stream that Send has made but not yet counted: the app stamps it by hand. */
 void send_claim(SendObject *self);
 
+/* Ends it, unless that has happened. */
+void stream_shut(StreamObject *self, uint64_t now_ns, tw_end end);
+
+/* Whether a tool is told, see hot_nvtx.h; then, of the message that was stamped last. */
+static inline int nvtx_on(const CoreObject *core) { return __builtin_expect(core->nvtx != NULL, 0); }
+void nvtx_stamped(StreamObject *self);
+
 /* One stamp: what both token() and the ASGI wrapper do. A fork child does not go on with its parent's streams. */
 static inline void stream_stamp(StreamObject *self, uint64_t now_ns, uint32_t n, uint32_t choice) {
     if (__builtin_expect(self->epoch != *self->core->epoch, 0)) return;
     if (__builtin_expect(tw_load(&self->core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(self->core);
     tw_stream_token(&self->stream, now_ns, n, choice);
+    if (nvtx_on(self->core)) nvtx_stamped(self);
 }
 
 /* Stream.story() */

@@ -3,6 +3,7 @@
  * Joining and leaving leave the segment at its address: streams, snapshots and _cold keep theirs. What is here runs when
  * a process starts, forks or ends, and once a second; a token only reads what it left.
  */
+#include "hot_nvtx.h"
 #include "hot_step.h"
 #include "hot_trace.h"
 
@@ -367,6 +368,7 @@ void core_reborn(CoreObject *core) {
     *core->epoch = ++core->last_epoch;
     core_init_steps(core);
     core->gc_open = core->policy_depth = 0;
+    nvtx_reborn(core);
 }
 
 /* Where that fails now (others hold the lock) the next renew() does it. Nobody reads the list of members meanwhile: who

@@ -295,7 +295,7 @@ static void close_stream(SendObject *self, uint64_t now, tw_end end) {
     if (self->scan != NULL) tw_scan_finish(self->scan, &rest);
     if (self->scan != NULL && end == TW_END_FINISHED) book(self, &rest, now);
     if (!self->labelled) label(self);
-    tw_stream_close(&self->stream->stream, now, end);
+    stream_shut(self->stream, now, end);
     if (self->core->ended != NULL) tell_end(self);
 }
 
@@ -338,8 +338,8 @@ static void end_turn(SendObject *self, uint64_t now, tw_end unanswered) {
     tw_stream *stream = &self->stream->stream;
     if (!stream_counts(self->stream) || stream->closed) return;
     if (!self->labelled) label(self);
-    if (stream->messages > 0) tw_stream_close(stream, stream->last_ns, TW_END_FINISHED);
-    else tw_stream_close(stream, now, unanswered);
+    if (stream->messages > 0) stream_shut(self->stream, stream->last_ns, TW_END_FINISHED);
+    else stream_shut(self->stream, now, unanswered);
     if (self->core->ended != NULL) tell_end(self);
 }
 
@@ -362,7 +362,7 @@ static void see_refusal(SendObject *self, uint32_t status, uint64_t now) {
     self->status = status;
     open_request(self);
     label(self);
-    tw_stream_close(&self->stream->stream, now, TW_END_FINISHED);
+    stream_shut(self->stream, now, TW_END_FINISHED);
     self->state = SEND_DONE;
     if (self->core->ended != NULL) tell_end(self);
 }

@@ -3,6 +3,7 @@
  * Made for each iteration, or once and entered again. Objects that are let go wait in the core for the next one, so
  * that a loop allocates nothing.
  */
+#include "hot_nvtx.h"
 #include "hot_step.h"
 
 #include <pthread.h>
@@ -83,7 +84,7 @@ PyObject *core_step(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
     self->name = Py_NewRef(args[0]);
     self->batch = batch;
     self->waiting = waiting;
-    self->epoch = self->depth = 0;
+    self->epoch = self->depth = self->range.id = 0;
     return (PyObject *)self;
 }
 
@@ -96,6 +97,7 @@ static void step_dealloc(PyObject *op) {
     CoreObject *core = self->core;
     PyTypeObject *type = Py_TYPE(op);
     if (is_open(self)) tw_step_end(&core->steps.stepper, &self->step, tw_now_ns(), 0, TW_STEP_UNKNOWN);
+    if (self->range.id != 0) nvtx_end(&self->range);
     Py_DECREF(self->name);
     if (core->steps.n_free < STEPS_FREE) core->steps.free[core->steps.n_free++] = op;
     else ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
@@ -137,7 +139,10 @@ static PyObject *step_enter(PyObject *op, PyObject *unused) {
         self->epoch = *core->epoch;
         self->depth = 0;
     }
-    if (self->depth++ == 0) tw_step_begin(&core->steps.stepper, &self->step, self->index, (uint64_t)pthread_self(), tw_now_ns());
+    if (self->depth++ == 0) {
+        tw_step_begin(&core->steps.stepper, &self->step, self->index, (uint64_t)pthread_self(), tw_now_ns());
+        if (nvtx_on(core)) nvtx_step_begin(core, &self->range, self->index, self->batch);
+    }
     return Py_NewRef(op);
 }
 
@@ -150,6 +155,7 @@ static PyObject *step_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     if (!is_open(self) || --self->depth > 0) Py_RETURN_NONE;
     if (__builtin_expect(tw_load(&core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(core);
     tw_step_end(&core->steps.stepper, &self->step, now, self->batch, self->waiting);
+    if (__builtin_expect(self->range.id != 0, 0)) nvtx_end(&self->range);
     if (__builtin_expect(tw_recorder_on(&core->recorder), 0)) record(core, self, now);
     Py_RETURN_NONE;
 }

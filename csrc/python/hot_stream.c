@@ -1,5 +1,6 @@
 /* tailwatch._hot.Stream: one request's tokens, stamped by hand or by Send. */
 #include "hot_group.h"
+#include "hot_nvtx.h"
 
 #include <string.h>
 
@@ -21,12 +22,21 @@ void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uin
     tw_stream_join(&self->stream, core_company(self->core), self->parts == PARTS_DIFFER ? 0 : unit);
     self->open = 1;
     self->epoch = *self->core->epoch;
+    self->number = tw_load(&self->core->segment->opened);
+    self->marked = 0;
+    if (nvtx_on(self->core)) nvtx_request_begin(self);
+}
+
+void stream_shut(StreamObject *self, uint64_t now_ns, tw_end end) {
+    tw_stream_close(&self->stream, now_ns, end);
+    if (__builtin_expect(self->range.id != 0, 0)) nvtx_end(&self->range);
 }
 
 static void stream_dealloc(PyObject *self) {
     StreamObject *s = (StreamObject *)self;
     PyTypeObject *type = Py_TYPE(self);
-    if (stream_counts(s) && !s->stream.closed) tw_stream_close(&s->stream, tw_now_ns(), TW_END_ABORT);
+    if (stream_counts(s) && !s->stream.closed) stream_shut(s, tw_now_ns(), TW_END_ABORT);
+    if (s->range.id != 0) nvtx_end(&s->range); /* of before an uninstall() */
     Py_XDECREF((PyObject *)s->core);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF((PyObject *)type);
@@ -167,7 +177,7 @@ static PyObject *end_stream(PyObject *self, PyObject *args, PyObject *kwargs, tw
     uint64_t when = now;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O", names, &at) || read_time(at, &when) < 0) return NULL;
     when = plausible((StreamObject *)self, when, now);
-    if (stream_counts((StreamObject *)self)) tw_stream_close(&((StreamObject *)self)->stream, when, end);
+    if (stream_counts((StreamObject *)self)) stream_shut((StreamObject *)self, when, end);
     Py_RETURN_NONE;
 }
 
@@ -178,7 +188,7 @@ static PyObject *stream_abort(PyObject *self, PyObject *args, PyObject *kwargs) 
 
 /* end(error, /): ends it as the exception says, None for a clean end. */
 static PyObject *stream_end(PyObject *self, PyObject *error) {
-    if (stream_counts((StreamObject *)self)) tw_stream_close(&((StreamObject *)self)->stream, tw_now_ns(), end_of_exception(error));
+    if (stream_counts((StreamObject *)self)) stream_shut((StreamObject *)self, tw_now_ns(), end_of_exception(error));
     Py_RETURN_NONE;
 }
 

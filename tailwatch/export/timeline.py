@@ -48,6 +48,7 @@ class Timeline:
         self._finished = False
         self.refused = 0
         """Points that were not written, because they lie out of time."""
+        self._bytes = -1
 
     def __enter__(self) -> Timeline:
         return self

@@ -32,12 +32,13 @@ LAYERS = (
     ("sse", "sse.*"),
     ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "report", "saved"),
     ("diagnosis", "export", "export.*", "daemon"),
-    ("logs", "inert", "company", "port", "traces"),
+    ("logs", "inert", "company", "port", "traces", "recorded"),
     ("loadsignal", "tracing"),
     ("watch",),
+    ("nvtx", "profiling"),
     ("",),
     ("demo", "demo.*", "doors", "doors.*", "run"),
-    ("top", "top.*"),
+    ("top", "top.*", "nsys", "nsys.*"),
     ("cli",),
     ("__main__",),
 )
@@ -140,7 +141,7 @@ def test_one_door_to_the_cold_module() -> None:
         {"snapshots", "traces"}
         <= importers("_cold")
         <= {
-            *("snapshots", "traces"),
+            *("snapshots", "traces", "recorded"),
             *("export.perfetto", "export.timeline", "export.merge"),
         }
     )

@@ -98,6 +98,8 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_SERVER_TIMING": "on",
             "TAILWATCH_SSE_TIMING": "yes",
             "TAILWATCH_DIR": "/dev/shm/group",
+            "TAILWATCH_NVTX": "ON",
+            "TAILWATCH_NVTX_TOKENS": "yes",
             "TAILWATCH_TRACE": "1_000_000",
             "TAILWATCH_TRACE_ON": "gap>100ms,slo",
             "TAILWATCH_TRACE_KEEP": "3,1GB",
@@ -115,6 +117,7 @@ def test_everything_from_the_environment() -> None:
     assert (config.routes, config.max_label_sets, config.trust_request_start) == (("/a", "/b/{c}"), 4096, True)
     assert (config.fast_sse, config.dir, config.engine) == (True, "/dev/shm/group", "1")
     assert (config.page, config.page_token) == (True, "s3cret")
+    assert (config.nvtx, config.nvtx_tokens) == ("on", True)
     assert (config.trace, str(config.trace_on), str(config.trace_keep)) == (1_000_000, "gap>100ms,slo", "3,1000000000")
     assert (config.orca, config.server_timing, config.sse_timing) == ("text", True, True)
     assert config.otel is True
@@ -174,6 +177,8 @@ BAD: dict[str, list[object]] = {
     "server_timing": [1, "on", {}],
     "sse_timing": [1, "on", {}],
     "dir": ["here", "./x", b"/x", 5, "/a\0b", ["/x"]],
+    "nvtx": ["", "1", "yes", 1, b"on", ["auto"]],
+    "nvtx_tokens": [1, "on", []],
 }
 
 
@@ -209,6 +214,8 @@ BAD_TEXT = {
     "server_timing": "some",
     "sse_timing": "some",
     "dir": "here",
+    "nvtx": "maybe",
+    "nvtx_tokens": "2",
     "trace": "many",
     "trace_on": "gap",
     "trace_keep": "all",
