@@ -295,13 +295,13 @@ typedef struct exponential {
 } exponential;
 
 static void spread(const tw_counts *c, const tw_layout *layout, exponential *x) {
+    memset(x, 0, sizeof *x);
     x->zero = c->slot[0];
     x->lowest = BUCKETS;
     x->highest = -1;
     for (int b = 0; b < BUCKETS; b++) {
         const uint32_t first = b < TW_BUCKETS ? layout->bucket_slot[b] : layout->slots - 1;
         const uint32_t end = b + 1 < TW_BUCKETS ? layout->bucket_slot[b + 1] : b < TW_BUCKETS ? layout->slots - 1 : layout->slots;
-        x->bucket[b] = 0;
         for (uint32_t slot = first; slot < end; slot++) x->bucket[b] += c->slot[slot];
         if (x->bucket[b] == 0) continue;
         if (b < x->lowest) x->lowest = b;
