@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "tailwatch/atomic.h"
 #include "tailwatch/group.h"
@@ -143,6 +144,12 @@ void tw_trace_close(tw_trace *t) {
 
 /* ---- whose it is ---- */
 
+/* This process's own, of the program that it was before an exec(). */
+static bool was_before_exec(const tw_trace *t) {
+    const uint64_t self = (uint64_t)getpid();
+    return t->pid == self && t->start_time == tw_process_start_time(self) && tw_load(&t->head->image) != tw_process_image();
+}
+
 bool tw_trace_is_over(const tw_trace *t) {
     const tw_trace_head *h = t->head;
     const uint64_t here = tw_process_namespace();
@@ -150,7 +157,7 @@ bool tw_trace_is_over(const tw_trace *t) {
     tw_boot_id(boot);
     if (tw_load(&h->boot_id[0]) != boot[0] || tw_load(&h->boot_id[1]) != boot[1]) return true;
     if (here == 0 || tw_load(&h->pid_namespace) != here) return false;
-    return tw_load_acquire(&h->ended) != 0 || tw_process_ended(t->pid, t->start_time);
+    return tw_load_acquire(&h->ended) != 0 || was_before_exec(t) || tw_process_ended(t->pid, t->start_time);
 }
 
 static void number_after(char *out, size_t room, uint64_t place) {

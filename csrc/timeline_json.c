@@ -27,6 +27,13 @@ static uint8_t *put_number(uint8_t *p, uint64_t value) {
     return p + (sizeof digits - i);
 }
 
+static uint8_t *put_hex(uint8_t *p, uint64_t value) {
+    int shift = 60;
+    while (shift > 0 && value >> shift == 0) shift -= 4;
+    for (; shift >= 0; shift -= 4) *p++ = (uint8_t)"0123456789abcdef"[value >> shift & 15];
+    return p;
+}
+
 static uint8_t *put_signed(uint8_t *p, int64_t value) {
     if (value < 0) *p++ = '-';
     return put_number(p, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
@@ -157,7 +164,7 @@ static uint8_t *put_args(const tw_timeline *t, uint8_t *p, const tw_arg *args, s
 
 static uint8_t *put_flow(tw_timeline *t, uint8_t *p, const tw_timeline_row *row, uint64_t at_ns, uint64_t id, bool ends) {
     p = put_ts(begin(t, p, ends ? "f" : "s", row), at_ns);
-    p = put_number(put(p, ",\"cat\":\"flow\",\"name\":\"flow\",\"id\":\""), id);
+    p = put_hex(put(p, ",\"cat\":\"flow\",\"name\":\"flow\",\"id\":\"0x"), id);
     return put(p, ends ? "\",\"bp\":\"e\"}" : "\"}");
 }
 

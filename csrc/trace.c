@@ -18,12 +18,12 @@
 #define TEXTS(text)                                                                                                      \
     text(GC, "GC") text(REQUESTS, "requests") text(STEPS, "steps") text(LOST, "lost") text(REQUEST, "request")           \
     text(QUEUE, "queue") text(WAIT, "until first token") text(ANSWER, "answer") text(FIRST, "first token")               \
-    text(TOKEN, "token") text(HOST_GAP, "host gap") text(EVENTS_LOST, "events lost") text(GC_KIND, "gc")                 \
+    text(TOKEN, "token") text(HOST_GAP, "host gap") text(HOST_GAPS, "host gaps") text(EVENTS_LOST, "events lost") text(GC_KIND, "gc")                 \
     text(NUMBER, "number") text(MODEL, "model") text(ROUTE, "route") text(ARRIVAL, "arrival") text(OUTCOME, "outcome")   \
-    text(REASON, "reason") text(TOKENS, "tokens") text(CHOICE, "choice") text(GAP, "gap_us")                             \
+    text(REASON, "reason") text(TOKENS, "tokens") text(CHOICE, "choice")                             \
     text(OVERLAP, "overlap_us") text(LATE, "late_us") text(BEGINNING_LOST, "beginning lost") text(BATCH, "batch")        \
     text(WAITING, "waiting") text(COLLECTED, "collected") text(UNCOLLECTABLE, "uncollectable") text(RING, "ring")        \
-    text(HOW_MANY, "count") text(STANDS, "no end yet") text(INSIDE, "inside another") text(ROLE, "role")
+    text(HOW_MANY, "count") text(STANDS, "no end yet") text(INSIDE, "inside another")
 
 #define TEXT_NUMBER(name, text) T_##name,
 enum { TEXTS(TEXT_NUMBER) T_TEXTS };
@@ -40,7 +40,8 @@ typedef struct host_gap {
 
 /* What one thread's steps have come to. */
 typedef struct step_lane {
-    uint32_t track;
+    uint32_t track, gap_track;
+    uint32_t thread;          /* track of the thread */
     uint64_t tid;
     uint64_t end_ns, waiting; /* of the latest step; end_ns 0: none */
     host_gap pending[PENDING_GAPS];
@@ -418,10 +419,12 @@ static uint32_t thread_track(exporter *x, uint64_t tid, const char *name) {
     return track(x, TW_TRACK_THREAD, x->process_track[x->process], name[0] != 0 ? name_of(x, name) : 0, 3, (int64_t)tid);
 }
 
-static void draw_gap(exporter *x, const step_lane *lane, const host_gap *gap) {
+/* On a row beside the steps: it is known only after the step behind it, which begins where it ends. */
+static void draw_gap(exporter *x, step_lane *lane, const host_gap *gap) {
+    if (lane->gap_track == 0) lane->gap_track = track(x, TW_TRACK_SLICES, lane->thread, x->text[T_HOST_GAPS], 4, 0);
     const tw_arg arg = {x->text[T_WAITING], TW_ARG_UINT, gap->waiting};
-    point(x, gap->from_ns, lane->track, TW_POINT_BEGIN, x->text[T_HOST_GAP], x->text[T_HOST_GAP], &arg, 1);
-    end(x, gap->to_ns, lane->track);
+    point(x, gap->from_ns, lane->gap_track, TW_POINT_BEGIN, x->text[T_HOST_GAP], x->text[T_HOST_GAP], &arg, 1);
+    end(x, gap->to_ns, lane->gap_track);
     x->account->host_gaps++;
 }
 
@@ -436,8 +439,8 @@ static void flush_gaps(exporter *x, step_lane *lane, uint32_t keep) {
 static void switch_thread(exporter *x, uint32_t ring, uint64_t tid, const char *name) {
     step_lane *lane = &x->lane[ring];
     flush_gaps(x, lane, 0);
-    *lane = (step_lane){.tid = tid};
-    lane->track = track(x, TW_TRACK_SLICES, thread_track(x, tid, name), x->text[T_STEPS], 3, 0);
+    *lane = (step_lane){.tid = tid, .thread = thread_track(x, tid, name)};
+    lane->track = track(x, TW_TRACK_SLICES, lane->thread, x->text[T_STEPS], 3, 0);
 }
 
 static void on_thread(exporter *x, const tw_ring_event *e) {

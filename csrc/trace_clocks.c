@@ -6,6 +6,7 @@
 #include "tw_malloc.h"
 
 #define APART_NS (TW_NS_PER_SECOND / 2)
+#define STEP_NS 100000 /* less is how far apart a snapshot's clocks may have been read */
 
 static int by_time(const void *a, const void *b) {
     const uint64_t x = ((const tw_clock_snapshot *)a)->at[TW_CLOCK_MONOTONIC];
@@ -13,12 +14,14 @@ static int by_time(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+__extension__ typedef __int128 wide;
+
 /* REALTIME went another way than MONOTONIC between the two. */
 static bool stepped(const tw_clock_snapshot *a, const tw_clock_snapshot *b) {
-    const int64_t mono = (int64_t)(b->at[TW_CLOCK_MONOTONIC] - a->at[TW_CLOCK_MONOTONIC]);
-    const int64_t real = (int64_t)(b->at[TW_CLOCK_REALTIME] - a->at[TW_CLOCK_REALTIME]);
-    const int64_t off = real > mono ? real - mono : mono - real;
-    return off > mono / 1000000 * TW_CLOCK_SLEW_PPM + 100000;
+    const wide mono = (wide)b->at[TW_CLOCK_MONOTONIC] - a->at[TW_CLOCK_MONOTONIC];
+    const wide real = (wide)b->at[TW_CLOCK_REALTIME] - a->at[TW_CLOCK_REALTIME];
+    const wide off = real > mono ? real - mono : mono - real;
+    return off > mono / 1000000 * TW_CLOCK_SLEW_PPM + STEP_NS;
 }
 
 size_t tw_trace_clocks_merged(const tw_trace *const *files, size_t n, tw_clock_snapshot *out, size_t room) {

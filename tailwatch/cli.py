@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailwatch import demo, proof, run, support
+from tailwatch import demo, proof, run, support, unnamed
 from tailwatch.diagnosis import (
     DiagnosisContext,
     Finding,
@@ -137,7 +137,7 @@ def _trace(parsed: argparse.Namespace) -> int:
         raise UnsupportedError("tailwatch trace: processes are watched on Linux only")
     from tailwatch import traces
 
-    directory = parsed.dir if parsed.dir is not None else groups.find(os.environ)
+    directory = parsed.dir if parsed.dir is not None else groups.find(os.environ, having=unnamed.has_traces)
     out = parsed.out or ("tailwatch.pftrace" if parsed.format == "perfetto" else "tailwatch.json")
     to = sys.stdout.fileno() if out == "-" else out
     files, written = traces.write_group(directory, to, parsed.format, merge=parsed.merge)

@@ -137,10 +137,9 @@ class Tracing:
         if not self._core.tracing:
             why = "could not begin" if self._config.trace else "is off: install(app, trace=1_000_000) switches it on"
             raise TailwatchError(f"trace: recording {why}")
-        directory = self._company.directory
+        if directory := self._company.directory:
+            return traces.write_group(directory, to, form, since_ns=since_ns, until_ns=until_ns, merge=merge)[1]
         with self._lock:
-            if directory:
-                return traces.write_group(directory, to, form, since_ns=since_ns, until_ns=until_ns, merge=merge)[1]
             where = [self._core.trace_memory]
             return traces.write(to, where, form, since_ns=since_ns, until_ns=until_ns, merge=merge)
 

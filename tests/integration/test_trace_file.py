@@ -21,6 +21,7 @@ import tailwatch
 from tailwatch import _hot, traces, unnamed
 from tailwatch.cli import main
 from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.top import groups
 
 from .trace_files import CLOSE, COUNTER, DELAY, FIRST, OPEN, PAUSE, SHARED, STEP, THREAD, TOKEN, read_trace
 
@@ -739,6 +740,42 @@ def test_the_command_without_a_trace(directory: Path, capsys: pytest.CaptureFixt
     directory.mkdir(mode=0o700)
     assert main(["trace", "--dir", str(directory)]) == 2
     assert "TAILWATCH_TRACE=1000000" in capsys.readouterr().err
+
+
+def test_a_run_that_was_killed_leaves_its_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`tailwatch run` removes what its group left, but not what was recorded; `tailwatch trace` finds it."""
+    monkeypatch.delenv("TAILWATCH_DIR", raising=False)
+    script = (
+        "import os, tailwatch\n"
+        "watch = tailwatch.install(role='engine', gc='off')\n"
+        "with tailwatch.stream(model='m') as stream: stream.token()\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    command = ["run", "--trace=1000", "--", sys.executable, "-c", script]
+    done = subprocess.run([sys.executable, "-m", "tailwatch", *command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 128 + 9
+    directory = Path(done.stderr.split("tailwatch trace --dir ")[1].split()[0])
+    try:
+        assert main(["trace", "--dir", str(directory), "-o", str(tmp_path / "t.pftrace")]) == 0
+        said = capsys.readouterr().out
+        assert "1 tokens of 1 requests" in said
+        assert ", dead): 4 events" in said
+    finally:
+        for entry in directory.iterdir():
+            entry.unlink()
+        directory.rmdir()
+
+
+def test_of_several_groups_the_one_with_traces_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody says which group, one that recorded nothing is not asked for a trace."""
+    for name in ("tailwatch-run-aaaaaaaa", "tailwatch-run-bbbbbbbb", "tailwatch-run-cccccccc"):
+        (tmp_path / name).mkdir(mode=0o700)
+    (tmp_path / "tailwatch-run-bbbbbbbb" / "1-2-3.trace").touch()
+    assert groups.find({}, str(tmp_path), having=unnamed.has_traces) == str(tmp_path / "tailwatch-run-bbbbbbbb")
+    with pytest.raises(TailwatchError, match="several groups"):
+        groups.find({}, str(tmp_path))
 
 
 def test_a_signal_is_no_different(directory: Path) -> None:

@@ -169,9 +169,13 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cost]:
         pytest.skip("valgrind is not installed (Debian package: valgrind): instructions cannot be counted")
     if _compiler_of(library) != BUDGETS["compiler"]:
         pytest.skip(f"the budgets hold for {BUDGETS['compiler']}, this was built by {_compiler_of(library)}")
+    return count(library, tmp_path_factory.mktemp("callgrind"))
+
+
+def count(library: Path, directory: Path) -> dict[str, Cost]:
+    """Of each case: runs them all under callgrind. What is missing for that skips the test."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler
-    directory = tmp_path_factory.mktemp("callgrind")
     include, marks = sysconfig.get_path("include"), directory / "callgrind_marks.so"
     build = [compiler, "-shared", "-fPIC", f"-I{include}", str(NATIVE / "callgrind_marks.c"), "-o", str(marks)]
     if subprocess.run(build, capture_output=True).returncode != 0:

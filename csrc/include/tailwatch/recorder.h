@@ -10,9 +10,10 @@
 #ifndef TAILWATCH_RECORDER_H
 #define TAILWATCH_RECORDER_H
 
+#include "tailwatch/ring.h"
+
 #include "tailwatch/atomic.h"
 #include "tailwatch/group.h"
-#include "tailwatch/ring.h"
 
 #include <pthread.h>
 

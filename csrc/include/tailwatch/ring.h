@@ -21,7 +21,8 @@
  * writes to its own ring only.
  *
  * Nothing of a file is believed: tw_trace_open checks all that a reader relies on and keeps a copy of it, so that a file
- * that changes later costs wrong events, never a crash or a hang. Names and ids in events may be out of range: use
+ * that changes later costs wrong events, never a crash or a hang. (One that is cut short while it is mapped is SIGBUS, as
+ * any file is; we never do that, and nobody but its user can.) Names and ids in events may be out of range: use
  * tw_trace_label and tw_trace_step.
  */
 #ifndef TAILWATCH_RING_H
@@ -67,7 +68,7 @@ typedef enum tw_kind {
 typedef enum tw_counter {
     TW_COUNTER_IN_FLIGHT, /* requests open in this process */
     TW_COUNTER_GOODPUT,   /* good requests in the last 10 whole seconds, per 1000 s: 2500 = 2.5 requests/s */
-    TW_COUNTER_UNFROZEN,  /* objects that a full collection looks at, where the process knows it */
+    TW_COUNTER_UNFROZEN,  /* objects that a full collection looks at. Not sampled: no CPython of today tells it cheaply */
     TW_COUNTER_OVERLAP,   /* ns: stream time that coincided with pauses so far, of all causes and sources */
     TW_COUNTER_LATE,      /* ns: what it cost so far, an estimate */
     TW_COUNTERS

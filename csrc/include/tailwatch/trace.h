@@ -5,8 +5,8 @@
  *              TW_PAUSE_SHORT_NS an arrow leads to each token that it delayed
  *   requests   a row for each request in flight: slice "request" [arrival, end] with model, route and outcome, in it
  *              "queue" [arrival, entry], "until first token", "answer", and the instants "first token" and "token"
- *   steps      of each thread: engine steps by name, and "host gap" from a step's end to the next step's begin where
- *              work was waiting (step.h)
+ *   steps      of each thread: engine steps by name; and on a row "host gaps" beside it from a step's end to the begin of
+ *              the next where work was waiting (step.h)
  *   counters   tw_counter
  *   lost       an instant for each ring that had to overwrite events: how many
  *
