@@ -47,6 +47,7 @@ class Timeline:
         self._names: dict[str, int] = {}
         self.refused = 0
         """Points that were not written, because they lie out of time."""
+        self._bytes = -1
 
     def __enter__(self) -> Timeline:
         return self
@@ -59,14 +60,16 @@ class Timeline:
         self.free()
 
     def finish(self) -> int:
-        """Write what is left. Returns the bytes of the file.
+        """Write what is left; a second time nothing. Returns the bytes of the file.
 
         Raises:
             TailwatchError: it could not be written; says why.
         """
-        self.flush()
-        _check(lib.tw_timeline_finish(self.core))
-        return int(lib.tw_timeline_bytes(self.core))
+        if self._bytes < 0:
+            self.flush()
+            _check(lib.tw_timeline_finish(self.core))
+            self._bytes = int(lib.tw_timeline_bytes(self.core))
+        return self._bytes
 
     def free(self) -> None:
         """Give its memory back; it cannot be used any more."""

@@ -92,6 +92,16 @@ def test_what_is_recorded_anyway_goes_on(installed: Any, tmp_path: Path) -> None
     assert watch.core.tracing
 
 
+def test_a_timeline_in_json_is_one_document(installed: Any, tmp_path: Path) -> None:
+    """It ends once."""
+    watch = installed(trace=10_000)
+    with tailwatch.stream() as s:
+        s.token()
+    watch.trace(tmp_path / "t.json", format="json")
+
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+
+
 def test_the_time_may_be_over_first(installed: Any, tmp_path: Path) -> None:
     """Without traffic: a manifest that says so."""
     installed()
