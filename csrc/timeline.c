@@ -79,7 +79,8 @@ int tw_timeline_create_fd(tw_timeline **out, int format, int fd) {
 }
 
 int tw_timeline_finish(tw_timeline *t) {
-    if (t->format == TW_TIMELINE_JSON && t->error == 0) tw_json_finish(t);
+    if (t->format == TW_TIMELINE_JSON && t->error == 0 && !t->finished) tw_json_finish(t);
+    t->finished = true;
     flush(t);
     return t->error;
 }
@@ -213,6 +214,13 @@ uint32_t tw_timeline_track(tw_timeline *t, const tw_track *track) {
     if (t->format == TW_TIMELINE_JSON) tw_json_track(t, number, track);
     else tw_packets_track(t, number, track);
     return t->error == 0 ? number : 0;
+}
+
+uint32_t tw_timeline_find(const tw_timeline *t, tw_track_kind kind, int32_t pid, int64_t tid) {
+    uint32_t at = t->row_count;
+    while (--at > 0 && (t->row[at].kind != kind || t->row[at].pid != pid ||
+                        (kind == TW_TRACK_THREAD && t->row[at].tid != tid)));
+    return at;
 }
 
 void tw_timeline_clocks(tw_timeline *t, const tw_clock_snapshot *snapshots, size_t n) {

@@ -48,6 +48,7 @@ struct tw_timeline {
     tw_timeline_sequence_state *sequence; /* [0]: clocks */
     uint32_t sequence_count, sequence_room;
 
+    bool finished;
     bool begun;                   /* JSON: an event stands before */
     uint64_t base_ns;             /* JSON: REALTIME - MONOTONIC */
 };

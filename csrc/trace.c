@@ -416,6 +416,8 @@ static void draw_long_pauses(exporter *x) {
 
 static uint32_t thread_track(exporter *x, uint64_t tid, const char *name) {
     if (tid == 0) return x->process_track[x->process];
+    const uint32_t known = tw_timeline_find(x->timeline, TW_TRACK_THREAD, (int32_t)x->file->pid, (int64_t)tid);
+    if (known > x->process_track[x->process]) return known; /* it had a ring before */
     return track(x, TW_TRACK_THREAD, x->process_track[x->process], name[0] != 0 ? name_of(x, name) : 0, 3, (int64_t)tid);
 }
 

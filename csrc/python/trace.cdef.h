@@ -38,6 +38,7 @@ uint64_t tw_timeline_bytes(const tw_timeline *t);
 void tw_timeline_clocks(tw_timeline *t, const tw_clock_snapshot *snapshots, size_t n);
 uint32_t tw_timeline_name(tw_timeline *t, const char *text, size_t len);
 uint32_t tw_timeline_sequence(tw_timeline *t);
+uint32_t tw_timeline_find(const tw_timeline *t, int kind, int32_t pid, int64_t tid);
 uint32_t tw_timeline_track(tw_timeline *t, const tw_track *track);
 size_t tw_timeline_points(tw_timeline *t, const tw_point *points, size_t n, const tw_arg *args, size_t n_args,
                           const uint64_t *flows, size_t n_flows);

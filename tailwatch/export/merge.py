@@ -12,7 +12,7 @@ import io
 import os
 import tarfile
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,9 +66,8 @@ class Merged:
 class Clocks:
     """The clock snapshots of our processes, and what they convert."""
 
-    def __init__(self, snapshots: Any, n: int, pids: Iterable[int] = ()) -> None:
+    def __init__(self, snapshots: Any, n: int) -> None:
         self._all, self._n = snapshots, n
-        self.pids = frozenset(pids)
         self._eras = self._divide()
         self._out = ffi.new("uint64_t *")
         self._from, self._to = 0, n
@@ -81,7 +80,7 @@ class Clocks:
         snapshots = ffi.new("tw_clock_snapshot[]", room)
         array = ffi.new("tw_trace *[]", list(files))
         n = lib.tw_trace_clocks_merged(array, len(files), snapshots, room)
-        return cls(snapshots, int(n), (int(file.pid) for file in files))
+        return cls(snapshots, int(n))
 
     def _wall(self, i: int) -> int:
         return int(self._all[i].at[_REALTIME])
@@ -141,7 +140,7 @@ def add(timeline: Timeline, trace: Foreign, clocks: Clocks) -> Merged:
     _to_monotonic(trace, clocks)
     outside = sum(clocks.is_far(event.at) for event in trace.events)
     refused = timeline.refused
-    _Drawing(timeline, trace, clocks.pids).draw()
+    _Drawing(timeline, trace).draw()
     timeline.flush()
     skipped = trace.skipped + timeline.refused - refused
     return Merged(trace.path, trace.tool, len(trace.events), skipped, outside, clocks.ambiguous, clocks.across)
@@ -184,8 +183,8 @@ def _is_of_another_boot(trace: Foreign, clocks: Clocks, first_ns: int) -> bool:
 class _Drawing:
     """One trace's rows, and what is on them."""
 
-    def __init__(self, timeline: Timeline, trace: Foreign, pids: frozenset[int]) -> None:
-        self._timeline, self._trace, self._pids = timeline, trace, pids
+    def __init__(self, timeline: Timeline, trace: Foreign) -> None:
+        self._timeline, self._trace = timeline, trace
         self._roots: dict[Any, int] = {}
         self._own = timeline.sequence()
         self._counters: dict[tuple[Any, str, str], int] = {}
@@ -230,8 +229,9 @@ class _Drawing:
             real = self._is_real(pid)
             name = process.name if process is not None else ""
             if real:
-                name = "" if pid in self._pids else name or str(pid)  # ours says who it is
-                self._roots[pid] = self._timeline.track(PROCESS, name, sequence=self._own, pid=pid)
+                self._roots[pid] = self._timeline.find(PROCESS, pid) or self._timeline.track(
+                    PROCESS, name or str(pid), sequence=self._own, pid=pid
+                )
             else:
                 called = f"{self._trace.tool}: {name or pid}"
                 self._roots[pid] = self._timeline.track(SLICES, called, sequence=self._own)
@@ -242,7 +242,9 @@ class _Drawing:
         pid, tid = row
         name, root = self._trace.threads.get(row, ""), self._root(pid)
         if self._is_real(pid) and isinstance(tid, int) and 0 < tid < _PIDS:
-            thread = self._timeline.track(THREAD, name, sequence=sequence, parent=root, rank=3, pid=pid, tid=tid)
+            thread = self._timeline.find(THREAD, pid, tid) or self._timeline.track(
+                THREAD, name, sequence=sequence, parent=root, rank=3, pid=pid, tid=tid
+            )
             return thread, self._trace.tool
         return root, name or str(tid)
 

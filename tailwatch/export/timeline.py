@@ -45,9 +45,9 @@ class Timeline:
         self._args = bytearray()
         self._flows = array("Q")
         self._names: dict[str, int] = {}
+        self._finished = False
         self.refused = 0
         """Points that were not written, because they lie out of time."""
-        self._bytes = -1
 
     def __enter__(self) -> Timeline:
         return self
@@ -60,16 +60,16 @@ class Timeline:
         self.free()
 
     def finish(self) -> int:
-        """Write what is left; a second time nothing. Returns the bytes of the file.
+        """Write what is left; a second time does nothing. Returns the bytes of the file.
 
         Raises:
             TailwatchError: it could not be written; says why.
         """
-        if self._bytes < 0:
+        if not self._finished:
+            self._finished = True
             self.flush()
             _check(lib.tw_timeline_finish(self.core))
-            self._bytes = int(lib.tw_timeline_bytes(self.core))
-        return self._bytes
+        return int(lib.tw_timeline_bytes(self.core))
 
     def free(self) -> None:
         """Give its memory back; it cannot be used any more."""
@@ -98,6 +98,10 @@ class Timeline:
         described.unit = self.name(unit) if unit else 0
         described.pid, described.tid = pid, tid
         return int(lib.tw_timeline_track(self.core, described))
+
+    def find(self, kind: int, pid: int, tid: int = 0) -> int:
+        """The track of a process or thread; 0: it has none yet."""
+        return int(lib.tw_timeline_find(self.core, kind, pid, tid))
 
     def clocks(self, snapshots: Any, n: int) -> None:
         """Clock snapshots, before all else."""

@@ -175,6 +175,9 @@ TW_TEST(bytes_leave_in_bounded_chunks) {
             tw_timeline_points(r.timeline, &p, 1, NULL, 0, NULL, 0);
         }
         TW_CHECK_EQ(0, tw_timeline_finish(r.timeline));
+        const size_t len = r.out.len;
+        TW_CHECK_EQ(0, tw_timeline_finish(r.timeline));
+        TW_CHECK_EQ(len, r.out.len);
         TW_CHECK(r.out.chunks > 1 && r.out.largest <= TW_TIMELINE_CHUNK);
         if (format == TW_TIMELINE_JSON) TW_CHECK(is_paired_json(&r.out));
         tw_timeline_free(r.timeline);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,8 @@ Load = Callable[..., Any]
 
 STREAMS = """
 select distinct root.arg_set_id, p.ts as start, p.dur, p.name,
-  (select int_value from args where args.arg_set_id = root.arg_set_id and key in ('debug.number', 'args.number')) as number
+  (select int_value from args a
+   where a.arg_set_id = root.arg_set_id and key in ('debug.number', 'args.number')) as number
 from flow
 join slice p on p.id = flow.slice_out
 join slice token on token.id = flow.slice_in
@@ -45,7 +47,10 @@ def nests(answers: Any) -> None:
 def write(tmp_path: Path, *files: Made, form: str = "perfetto", **options: Any) -> tuple[Path, perfetto.Written]:
     """A timeline of files."""
     out = tmp_path / f"timeline.{form}"
-    return out, perfetto.write(out, [file.write(tmp_path) for file in files], format=form, **options)
+    written = perfetto.write(out, [file.write(tmp_path) for file in files], format=form, **options)
+    if form == "json":
+        json.loads(out.read_bytes())
+    return out, written
 
 
 def server() -> tuple[Made, Made]:
@@ -231,7 +236,7 @@ def test_planted_truth(tmp_path: Path, load: Load) -> None:
     answers = load(out)
     nests(answers)
     arrows = """
-    select (select int_value from args where args.arg_set_id = root.arg_set_id and key in ('debug.number', 'args.number')) as number,
+    select (select int_value from args a where a.arg_set_id = root.arg_set_id and key = 'debug.number') as number,
       p.ts as start, token.ts as token
     from flow join slice p on p.id = flow.slice_out join slice token on token.id = flow.slice_in
     join ancestor_slice(token.id) root on root.depth = 0

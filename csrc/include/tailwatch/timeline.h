@@ -41,7 +41,7 @@ int tw_timeline_create(tw_timeline **out, int format, tw_timeline_write write, v
 /* The same into a file descriptor, which stays the caller's. Short writes and EINTR are handled. */
 int tw_timeline_create_fd(tw_timeline **out, int format, int fd);
 
-/* Writes what is left. 0, ENOMEM, or why the writing failed (EIO where the caller's function said false). */
+/* Writes what is left; again: nothing more. Nothing may be added then. 0, ENOMEM, or why the writing failed (EIO where the caller's function said false). */
 int tw_timeline_finish(tw_timeline *t);
 
 /* Also of one that is not finished. NULL does nothing. */
@@ -78,6 +78,10 @@ typedef struct tw_track {
 
 /* Describes a track and gives its number, from 1. 0: failed, or a parent or sequence that does not exist. */
 uint32_t tw_timeline_track(tw_timeline *t, const tw_track *track);
+
+/* The last track of a process or thread with these numbers; 0: there is none. A second one would be taken for another
+ * process that was given the same pid. */
+uint32_t tw_timeline_find(const tw_timeline *t, tw_track_kind kind, int32_t pid, int64_t tid);
 
 typedef enum tw_point_type {
     TW_POINT_BEGIN = 1,
