@@ -266,7 +266,7 @@ class Core:
     def nvtx_off(self) -> None:
         """No more; ranges that are open still end."""
     def nvtx_anchor(self) -> None:
-        """Three marks whose payload is CLOCK_MONOTONIC, and who this process is where that is new."""
+        """Three marks whose payload is CLOCK_MONOTONIC, and before them one that says who this process is."""
     def nvtx_name(self, text: str, /) -> int:
         """The number of a text, for the next three. 256 are kept apart, further ones are 0: "other"."""
     def nvtx_begin(self, name: int, payload: int, /) -> tuple[int, int]:

@@ -31,7 +31,6 @@ struct core_nvtx {
     uint64_t gc_forks;
     struct { pthread_t thread; uint32_t pops; } owed[OWED];
     uint32_t n_owed;
-    uint64_t role[TW_ROLE_WORDS], place; /* told last */
     uint64_t steps_known;           /* bit i: step i has a name */
     uint32_t step[TW_STEPS];        /* numbers of their names */
     uint8_t labels_known[TW_LABEL_SETS_LIMIT / 8];
@@ -161,7 +160,6 @@ static void look(void) {
 static void forget_numbers(core_nvtx *nvtx) {
     nvtx->steps_known = 0;
     memset(nvtx->labels_known, 0, sizeof nvtx->labels_known);
-    memset(nvtx->role, 0, sizeof nvtx->role);
 }
 
 int nvtx_attach(CoreObject *core, int tokens) {
@@ -186,17 +184,14 @@ void nvtx_reborn(CoreObject *core) {
 
 /* ---- who and when ---- */
 
+/* With each anchor: a tool may capture a part of the run only. */
 static void tell_role(CoreObject *core) {
     core_nvtx *nvtx = core->nvtx;
     const tw_header *header = &core->segment->header;
-    const uint64_t place = tw_load(&header->place);
-    if (nvtx->place == place && memcmp(nvtx->role, header->role, sizeof nvtx->role) == 0) return;
     char role[TW_ROLE_WORDS * 8];
-    memcpy(nvtx->role, header->role, sizeof nvtx->role);
-    nvtx->place = place;
     tw_words_get(header->role, TW_ROLE_WORDS, role);
     const nvtxStringHandle_t text = nvtx->name[name_of(nvtx, role, strlen(role))].handle;
-    const nvtxEventAttributes_t event = event_of(text, NVTX_CATEGORY_PROCESS, GREY, (int64_t)place);
+    const nvtxEventAttributes_t event = event_of(text, NVTX_CATEGORY_PROCESS, GREY, (int64_t)tw_load(&header->place));
     nvtxDomainMarkEx(nvtx->domain, &event);
 }
 

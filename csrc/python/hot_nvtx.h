@@ -53,7 +53,7 @@ void nvtx_reborn(CoreObject *core);
 
 /* The rest where a tool is told only: ask nvtx_on(core) first, or for ends, whether something was begun. */
 
-/* Clock anchors, and who this process is where that is new. */
+/* Clock anchors, and who this process is. */
 void nvtx_anchor(CoreObject *core);
 
 /* What may end on another thread. What is still open in *range ends first. */

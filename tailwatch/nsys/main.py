@@ -82,6 +82,8 @@ def _lines(report: Report, found: list[Idle], everything: bool, least_ms: float,
         yield from ("", _NO_WORK, "")
         longest = sorted(report.pauses, key=lambda pause: pause.start - pause.end)
         yield from (_pause_line(report, pause) for pause in (longest if everything else longest[:_SHOWN]))
+        if not longest:
+            yield "nothing"
         return
     yield from ("", _summary(report, found, least_ms), "")
     shown = found if everything else sorted(found, key=lambda idle: -idle.length)[:_SHOWN]

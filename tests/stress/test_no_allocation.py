@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 STAMPS = """
 import json, itertools, gc
@@ -144,6 +145,7 @@ sys.setswitchinterval(1000)  # what another thread frees meanwhile CPython would
 watch = tailwatch.install(gc="observe")
 ours = gc.callbacks[0], gc.callbacks[-1]
 gc.disable()
+gc.collect()  # a tool may take memory for a thread when it first sees it
 
 def allocations_inside(first, last):
     log = gcprobe.Log(20_000)
@@ -163,6 +165,7 @@ print(json.dumps({
     "ours": allocations_inside(*ours),
     "noop": allocations_inside(noop, noop),
     "control": allocations_inside(Allocates(), noop),
+    "told": watch.core.nvtx_told,
 }))
 """
 
@@ -171,6 +174,16 @@ def test_our_callbacks_allocate_nothing_in_a_thousand_collections(run_script) ->
     """From a witness before to one behind each of our callables, only what CPython spends on calling any callback."""
     counts = json.loads(run_script(COLLECTIONS, preload=True, PYTHONMALLOC="malloc"))
 
+    assert counts["ours"] == counts["noop"]
+    assert counts["control"] > counts["noop"]
+
+
+def test_nor_under_an_nvtx_tool(run_script, native: Path) -> None:
+    """Ranges and marks of a thousand collections that a tool is told of: nothing of ours is allocated for them."""
+    tool = str(native / "nvtx_inject.so")
+    counts = json.loads(run_script(COLLECTIONS, preload=True, PYTHONMALLOC="malloc", NVTX_INJECTION64_PATH=tool))
+
+    assert counts["told"]
     assert counts["ours"] == counts["noop"]
     assert counts["control"] > counts["noop"]
 
