@@ -183,20 +183,14 @@ static void put_deltas(tw_buffer *b, const native *of) {
 
 /* Those who read native histograms take exemplars in the order of their times. */
 static void put_native_exemplars(tw_writer *w) {
-    uint64_t after = 0;
-    for (uint32_t done = 0; done < w->exemplar_count;) {
-        const tw_snapshot_exemplar *next = NULL;
-        uint32_t same = 0;
-        for (uint32_t i = 0; i < w->exemplar_count; i++) {
-            const tw_snapshot_exemplar *e = &w->exemplars[i];
-            if (e->unix_ns > after && (!next || e->unix_ns < next->unix_ns)) next = e, same = 0;
-            if (next && e->unix_ns == next->unix_ns) same++;
-        }
-        if (!next) return;
-        put_exemplar_message(w->out, HISTOGRAM_EXEMPLAR, next);
-        after = next->unix_ns;
-        done += same;
+    const tw_snapshot_exemplar *sorted[TW_BOUNDS_MAX + 1];
+    uint32_t n = 0;
+    for (; n < w->exemplar_count && n <= TW_BOUNDS_MAX; n++) {
+        uint32_t at = n;
+        for (; at > 0 && sorted[at - 1]->unix_ns > w->exemplars[n].unix_ns; at--) sorted[at] = sorted[at - 1];
+        sorted[at] = &w->exemplars[n];
     }
+    for (uint32_t i = 0; i < n; i++) put_exemplar_message(w->out, HISTOGRAM_EXEMPLAR, sorted[i]);
 }
 
 static void put_native(tw_writer *w, const tw_counts *c, const tw_layout *layout) {

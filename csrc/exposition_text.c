@@ -13,6 +13,8 @@ __extension__ typedef unsigned __int128 u128;
 #define RATIO_DIGITS 17   /* what a double needs to come back unchanged */
 #define EXEMPLAR_ROOM 192 /* names, trace id, value and time of one */
 
+_Static_assert(sizeof "trace_id" - 1 + TW_TRACE_WORDS * 8 - 1 <= 128, "OpenMetrics: the labels of an exemplar, in characters");
+
 static void put(tw_buffer *b, const char *text) { tw_buffer_put(b, text, strlen(text)); }
 
 /* A label value: backslash, quote and newline are the three that the formats escape. */

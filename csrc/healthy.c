@@ -32,6 +32,7 @@
 #define LATEST 1.25
 #define CLEARLY 4.0          /* standard deviations */
 #define SURE 0.8             /* confidence with which a shorter window answers */
+#define IN_A_ROW 3           /* points above it, at least */
 #define NEXT 4               /* points that say how it goes on */
 #define PART_STEP 1.5
 #define SPAN_LEAST 0.5       /* highest / lowest concurrency - 1: less is one level */
@@ -330,15 +331,20 @@ static double between(const point *at, uint32_t n, uint32_t i, const fit *first)
     return fmin(fmax(x, (at[i - 2].x + at[i - 1].x) / 2), at[i - 1].x);
 }
 
+/* Whether point i and nearly all from it to a little beyond the bend lie clearly above the line: a stall lifts a few. */
+static bool stays_above(const point *at, uint32_t n, uint32_t i, double k, const first_line *line) {
+    uint32_t seen = 0, above = 0;
+    if (!clearly_above(line, &at[i])) return false;
+    for (; i < n && (at[i].x <= LATEST * k || seen < IN_A_ROW); i++, seen++) above += clearly_above(line, &at[i]);
+    return above * 10 >= seen * 9;
+}
+
 /* Two lines that meet say roughly where the first is left, as what queues is noisy; the first line is not: the place is
- * between the last point before two in a row that lie clearly above it, and these. The rough place where there are no
- * such two. */
+ * before the first point from which on they stay above it. The rough place where there is none. */
 static double leaves_first_line(const point *at, uint32_t n, double k) {
     const first_line line = line_before(at, n, k);
-    for (uint32_t i = BEFORE_FEWEST; i + 1 < n; i++) {
-        if (at[i].x < EARLIEST * k || at[i].x > LATEST * k) continue;
-        if (clearly_above(&line, &at[i]) && clearly_above(&line, &at[i + 1])) return between(at, n, i, &line.fit);
-    }
+    for (uint32_t i = BEFORE_FEWEST; i + 1 < n; i++)
+        if (at[i].x >= EARLIEST * k && at[i].x <= LATEST * k && stays_above(at, n, i, k, &line)) return between(at, n, i, &line.fit);
     return k;
 }
 

@@ -151,8 +151,9 @@ PyObject *core_set_serves(PyObject *op, PyObject *unit);
 /* exemplars: Core.exemplify(). The stream has its identity; sampled: whether that trace is kept, as far as is known */
 PyObject *core_exemplify(PyObject *op, PyObject *args);
 void stream_exemplify(StreamObject *self, int sampled);
-/* The trace of the span around the caller becomes the stream's, unless it is an exemplar already. */
-void stream_find_trace(StreamObject *self);
+/* The trace of the span around the caller becomes the stream's, unless it is an exemplar already. -1: asking raised, and
+ * the exception is set. */
+int stream_find_trace(StreamObject *self);
 
 /* gc: methods of Core */
 PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs);

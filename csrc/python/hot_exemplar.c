@@ -1,7 +1,5 @@
-/* Whose trace id stands beside what a stream measures. Once a request, never at a token. */
+/* Whose trace id stands beside what a stream measures. Once a request, before its first stamp. */
 #include "hot.h"
-
-#include <string.h>
 
 /* exemplify(on, trace_of): for streams that open from now on. */
 PyObject *core_exemplify(PyObject *op, PyObject *args) {
@@ -19,18 +17,16 @@ void stream_exemplify(StreamObject *self, int sampled) {
     if (self->core->exemplars && sampled) tw_stream_exemplify(&self->stream);
 }
 
-/* A parent that is not sampled is no word on this process's own spans. The exception that was set stays set: this is called between the app and its server. */
-void stream_find_trace(StreamObject *self) {
-    PyObject *raised[3], *id;
+/* A parent that is not sampled is no word on this process's own spans. */
+int stream_find_trace(StreamObject *self) {
     Py_ssize_t len = 0;
-    if (!self->core->exemplars || self->core->trace_of == NULL || self->stream.exemplary) return;
-    PyErr_Fetch(&raised[0], &raised[1], &raised[2]);
-    id = PyObject_CallFunctionObjArgs(self->core->trace_of, NULL);
+    if (!self->core->exemplars || self->core->trace_of == NULL || self->stream.exemplary) return 0;
+    PyObject *id = PyObject_CallFunctionObjArgs(self->core->trace_of, NULL);
     const char *text = id != NULL && PyUnicode_Check(id) ? PyUnicode_AsUTF8AndSize(id, &len) : NULL;
     if (text != NULL) {
         tw_words_set(self->stream.trace_id, TW_TRACE_WORDS, text, (size_t)len);
         tw_stream_exemplify(&self->stream);
     }
     Py_XDECREF(id);
-    PyErr_Restore(raised[0], raised[1], raised[2]);
+    return PyErr_Occurred() == NULL ? 0 : -1;
 }

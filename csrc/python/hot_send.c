@@ -125,6 +125,7 @@ static void label(SendObject *self) {
     tw_stream_label(&self->stream->stream, core_label(self->core, model, model_len, text, (size_t)len));
     self->labelled = 1;
     Py_XDECREF(route);
+    if (stream_find_trace(self->stream) < 0) drop_error(self); /* in the app's context: this is inside its send */
 }
 
 void send_claim(SendObject *self) {
@@ -188,7 +189,6 @@ static void see_start(SendObject *self, PyObject *message) {
     }
     if (self->state != SEND_WATCH) return;
     self->stream->stream.status = self->status;
-    stream_find_trace(self->stream);
     self->stamping = self->status < 300 && !kind.opaque;
     if (kind.opaque) tw_stream_opaque(&self->stream->stream);
     if (self->stamping) begin_scan(self, kind.framing);

@@ -511,13 +511,14 @@ TW_TEST(exemplars_follow_their_buckets) {
         {TW_METRIC_TTFT, 0, 900000, UINT64_C(1700000001500000000), "trace-1"},
         {TW_METRIC_TTFT, 20, UINT64_C(170000000000), UINT64_C(1700000000000000000), "trace-2"},
         {TW_METRIC_E2E, 3, 70000000, UINT64_C(1700000002000000001), "trace-3"},
+        {TW_METRIC_E2E, 4, 90000000, UINT64_C(1700000002000000001), "trace-4"}, /* at the same time */
     };
     record(&f->ttft, tw_metric_layout(TW_METRIC_TTFT), 900000);
     f->series[0].metric[TW_METRIC_TTFT] = &f->ttft;
-    f->series[0].exemplar_count = 3;
+    f->series[0].exemplar_count = 4;
     f->snapshot.exemplars = exemplars;
     char *text = render_plain(f, TW_FORMAT_OPENMETRICS);
-    TW_CHECK_EQ(3, count_of(text, " # {"));
+    TW_CHECK_EQ(4, count_of(text, " # {"));
     TW_CHECK(has_line(text, "tailwatch_time_to_first_token_seconds_bucket{model_name=\"llama\",route=\"/v1/chat\",le=\"0.001\"} 1 "
                             "# {trace_id=\"trace-1\"} 0.0009 1700000001.5"));
     TW_CHECK(has_line(text, "tailwatch_time_to_first_token_seconds_bucket{model_name=\"llama\",route=\"/v1/chat\",le=\"+Inf\"} 1 "
@@ -532,6 +533,7 @@ TW_TEST(exemplars_follow_their_buckets) {
     const char *first = memmem(b.data, b.length, "trace-1", 7), *last = memmem(b.data, b.length, "trace-2", 7);
     TW_CHECK(first != NULL && last != NULL && last < first);
     TW_CHECK_EQ(1, count_bytes(&b, "trace-3", 7));
+    TW_CHECK_EQ(1, count_bytes(&b, "trace-4", 7));
     tw_buffer_free(&b);
     b = render_proto(f, TW_FORMAT_PROTOBUF);
     TW_CHECK_EQ(2, count_bytes(&b, "trace-3", 7)); /* classic bucket and native histogram */

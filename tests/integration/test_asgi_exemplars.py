@@ -123,6 +123,18 @@ def test_switched_off() -> None:
     assert tailwatch.snapshot().ttft.count == 1
 
 
+def test_install_after_a_door_decides() -> None:
+    """What is said in code is in force for the next request and the next scrape."""
+    app = tailwatch.Middleware(make_app())
+    post(app, traceparent=PARENT)
+    assert exemplars() == {TRACE}
+    watch = tailwatch.install(app, exemplars=False, exposition="classic")
+    post(app, traceparent=PARENT.replace("4bf9", "5bf9"))
+    assert exemplars() == {TRACE}
+    accept = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+    assert watch.exposition.render(accept)[0].startswith("text/plain")
+
+
 def test_the_span_around_the_answer() -> None:
     """Without a traceparent, or with one that is not sampled: the app's own span, if that is sampled."""
     noted: list[str] = []
@@ -139,6 +151,52 @@ def test_a_span_that_is_not_sampled() -> None:
     tailwatch.install(app)
     post(app)
     assert exemplars() == set()
+
+
+def test_a_turn_of_a_websocket() -> None:
+    """The span around the handler, at the first token of each turn."""
+    noted: list[str] = []
+
+    async def talk(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await receive()
+        for word in ("a", "b"):
+            await send({"type": "websocket.send", "text": f'{{"token":"{word}"}}'})
+        await send({"type": "websocket.close"})
+
+    app = tailwatch.install(Traced(talk, ALWAYS_ON, noted), routes=["/chat"]).app
+    messages = [{"type": "websocket.connect"}, {"type": "websocket.receive", "text": "hello"}]
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        pass
+
+    asyncio.run(app({"type": "websocket", "path": "/chat", "headers": []}, receive, send))
+    assert tailwatch.snapshot().ttft.count == 1
+    assert exemplars() == set(noted)
+
+
+def test_what_asking_raises_is_nobodys_concern() -> None:
+    """A broken tracer costs its exemplars; an interrupt that comes meanwhile is the app's to see."""
+    app = make_app()
+    watch = tailwatch.install(app)
+
+    def asking(error: type[BaseException]) -> None:
+        def broken() -> str:
+            raise error
+
+        watch.core.exemplify(True, broken)
+        post(app)
+
+    asking(RuntimeError)
+    assert tailwatch.snapshot().ttft.count == 1 and exemplars() == set()
+    with pytest.raises(KeyboardInterrupt):
+        asking(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        watch.stream()
 
 
 def test_by_hand() -> None:

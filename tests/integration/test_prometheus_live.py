@@ -12,6 +12,8 @@ import prometheus_client
 import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import BucketSpan, NativeHistogram
 from starlette.responses import StreamingResponse
 
 import tailwatch
@@ -38,7 +40,21 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
     Counter("app_jobs", "Jobs", registry=registry).inc(7)
     Histogram("app_wait_seconds", "Wait", registry=registry).observe(0.3)
+    registry.register(Native())  # type: ignore[arg-type]
     return registry
+
+
+class Native:
+    """A native histogram of the app's own, which prometheus_client can only hold."""
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        family = Metric("app_native_seconds", "Native", "histogram")
+        value = NativeHistogram(7, 1.25, 3, 0.001, 1, (BucketSpan(-2, 2), BucketSpan(1, 1)), None, (1, 2, -1), None)
+        family.add_sample("app_native_seconds", {"a": "é"}, 0, native_histogram=value)
+        yield family
 
 
 async def words() -> AsyncIterator[str]:
@@ -93,6 +109,8 @@ def test_native_histograms_beside_the_apps_own_metrics(serve: Any, scrape: Any, 
     assert value(prometheus, "histogram_sum(tailwatch_inter_token_latency_seconds)") == snapshot.itl.sum
     assert value(prometheus, "histogram_sum(tailwatch_time_to_first_token_seconds)") == snapshot.ttft.sum
     assert value(prometheus, "app_jobs_total") == 7
+    assert value(prometheus, 'histogram_count(app_native_seconds{a="é"})') == 7
+    assert value(prometheus, "histogram_fraction(0.001, 1, app_native_seconds)") == pytest.approx(4 / 7)
     assert prometheus.wait_for("app_wait_seconds_bucket")["+Inf"] == 1
     assert prometheus.wait_for('tailwatch_dropped_events_total{reason=~"protobuf.*"}') == {"": 0.0}
 

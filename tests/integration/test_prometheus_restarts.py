@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import subprocess
@@ -83,7 +84,7 @@ def scrape(port: int) -> dict[str, Any]:
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return messages.read(answer.read())
-        except OSError:
+        except (OSError, http.client.HTTPException):
             assert time.monotonic() < deadline
             time.sleep(0.05)
 

@@ -157,7 +157,7 @@ typedef struct tw_segment {
     tw_fallback fallbacks[TW_FALLBACKS];
     tw_steps steps;
     tw_crowd crowd;
-    tw_exemplar exemplars[TW_EXEMPLARS];
+    tw_exemplar exemplars[TW_EXEMPLARS]; /* of requests whose trace is known and kept */
     uint64_t series_count;          /* label sets in use; release-stored after the set is written, and after the file
                                      * has grown to hold it */
     /* tw_series[max_label_sets] follow */
