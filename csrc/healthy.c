@@ -32,6 +32,7 @@
 #define LATEST 1.25
 #define CLEARLY 4.0          /* standard deviations */
 #define SURE 0.8             /* confidence with which a shorter window answers */
+#define IN_A_ROW 3           /* points above it, at least */
 #define NEXT 4               /* points that say how it goes on */
 #define PART_STEP 1.5
 #define SPAN_LEAST 0.5       /* highest / lowest concurrency - 1: less is one level */
@@ -75,24 +76,22 @@ static double median_sorting(double *value, uint32_t n) {
     return (value[(n - 1) / 2] + value[n / 2]) / 2;
 }
 
-static uint32_t level_collect(double *out, const tw_crowd_level *level, uint64_t now_s, uint64_t window_s) {
+static uint32_t level_collect(double *out, const tw_crowd_level *level, uint64_t now_ns, uint64_t window_s) {
     uint32_t n = 0;
-    if (tw_load(&level->seen) == 0) return 0;
     for (int i = 0; i < TW_CROWD_KEPT; i++) {
-        const uint64_t sample = tw_load(&level->sample[i]);
-        const uint64_t second = tw_crowd_second_of(sample);
-        if (sample >> 32 != 0 && second <= now_s && second + window_s >= now_s) out[n++] = (double)tw_crowd_ttft_us(sample) / 1e6;
+        const uint32_t sample = __atomic_load_n(&level->sample[i], __ATOMIC_RELAXED);
+        if (sample != 0 && tw_crowd_age_s(sample, now_ns) <= window_s) out[n++] = tw_crowd_ttft_s(sample);
     }
     return n;
 }
 
 /* Each row sorted: whose table is read first makes no difference. */
-static void collect(data *d, const tw_crowd *const *crowds, size_t n, uint64_t now_s, uint64_t window_s) {
+static void collect(data *d, const tw_crowd *const *crowds, size_t n, uint64_t now_ns, uint64_t window_s) {
     d->samples = 0;
     for (int i = 0; i < TW_CROWD_LEVELS; i++) {
         d->of_level[i] = d->samples;
         for (size_t k = 0; k < n; k++)
-            d->samples += level_collect(d->sample + d->samples, &crowds[k]->level[i], now_s, window_s);
+            d->samples += level_collect(d->sample + d->samples, &crowds[k]->level[i], now_ns, window_s);
         const uint32_t n_of_level = d->samples - d->of_level[i];
         if (n_of_level > 1) qsort(d->sample + d->of_level[i], n_of_level, sizeof *d->sample, by_value);
     }
@@ -296,17 +295,30 @@ static bool is_a_bend(const answer *a, const point *at, uint32_t n) {
            explained >= EXPLAINS * (remains > 1 ? remains : 1);
 }
 
-/* The same line from the points well below the bend alone, and how far they lie from it: root mean square, at least
- * 5 % of it. */
-static fit line_before(const point *at, uint32_t n, double k, double *off) {
+/* The same line from the points well below the bend alone, and how far a sample lies from it: root mean square of their
+ * medians', times the root of their number; a median of few samples strays further. At least 5 % of the line. */
+typedef struct first_line {
+    fit fit;
+    double off, least;
+} first_line;
+
+static first_line line_before(const point *at, uint32_t n, double k) {
     uint32_t before = 0;
     while (before < n && (at[before].x <= WELL_BELOW * k || before < BEFORE_FEWEST)) before++;
     const sums below = sum_of(at, 0, before);
-    const fit f = line_of(&below);
+    first_line line = {.fit = line_of(&below)};
     double squares = 0;
-    for (uint32_t i = 0; i < before; i++) squares += at[i].w * (at[i].y - at_x(&f, at[i].x)) * (at[i].y - at_x(&f, at[i].x));
-    *off = fmax(sqrt(squares / below.w), 0.05 * fabs(at_x(&f, k)));
-    return f;
+    for (uint32_t i = 0; i < before; i++) {
+        const double off = at[i].y - at_x(&line.fit, at[i].x);
+        squares += at[i].w * off * off * at[i].n;
+    }
+    line.off = sqrt(squares / below.w);
+    line.least = 0.05 * fabs(at_x(&line.fit, k));
+    return line;
+}
+
+static bool clearly_above(const first_line *line, const point *p) {
+    return p->y - at_x(&line->fit, p->x) > CLEARLY * fmax(line->off / sqrt(p->n), line->least);
 }
 
 /* Where the line through the next few points from i on meets the first one: between point i - 1 and point i. Where no
@@ -319,17 +331,20 @@ static double between(const point *at, uint32_t n, uint32_t i, const fit *first)
     return fmin(fmax(x, (at[i - 2].x + at[i - 1].x) / 2), at[i - 1].x);
 }
 
+/* Whether point i and nearly all from it to a little beyond the bend lie clearly above the line: a stall lifts a few. */
+static bool stays_above(const point *at, uint32_t n, uint32_t i, double k, const first_line *line) {
+    uint32_t seen = 0, above = 0;
+    if (!clearly_above(line, &at[i])) return false;
+    for (; i < n && (at[i].x <= LATEST * k || seen < IN_A_ROW); i++, seen++) above += clearly_above(line, &at[i]);
+    return above * 10 >= seen * 9;
+}
+
 /* Two lines that meet say roughly where the first is left, as what queues is noisy; the first line is not: the place is
- * between the last point before two in a row that lie clearly above it, and these. The rough place where there are no
- * such two. */
+ * before the first point from which on they stay above it. The rough place where there is none. */
 static double leaves_first_line(const point *at, uint32_t n, double k) {
-    double off;
-    const fit f = line_before(at, n, k, &off);
-    for (uint32_t i = BEFORE_FEWEST; i + 1 < n; i++) {
-        if (at[i].x < EARLIEST * k || at[i].x > LATEST * k) continue;
-        const bool above = at[i].y - at_x(&f, at[i].x) > CLEARLY * off && at[i + 1].y - at_x(&f, at[i + 1].x) > CLEARLY * off;
-        if (above) return between(at, n, i, &f);
-    }
+    const first_line line = line_before(at, n, k);
+    for (uint32_t i = BEFORE_FEWEST; i + 1 < n; i++)
+        if (at[i].x >= EARLIEST * k && at[i].x <= LATEST * k && stays_above(at, n, i, k, &line)) return between(at, n, i, &line.fit);
     return k;
 }
 
@@ -445,8 +460,8 @@ static bool answers(const tw_healthy *h, double lowest) {
     return h->verdict == TW_HEALTHY_FOUND && h->confidence >= SURE && (double)h->lowest <= 1.5 * lowest + 1;
 }
 
-static double lowest_of(const tw_crowd *const *crowds, size_t n, data *d, uint64_t now_s) {
-    collect(d, crowds, n, now_s, TW_CROWD_FORGET_S);
+static double lowest_of(const tw_crowd *const *crowds, size_t n, data *d, uint64_t now_ns) {
+    collect(d, crowds, n, now_ns, TW_CROWD_FORGET_S);
     uint32_t low = 0;
     while (low < TW_CROWD_LEVELS - 1 && samples_of(d, low, low + 1) == 0) low++;
     return middle_of_level(low);
@@ -492,10 +507,9 @@ int tw_healthy_find(tw_healthy *out, const tw_crowd *const *crowds, size_t n, ui
     size_t used;
     data *d = data_new(crowds, n, &chosen, &used);
     if (d == NULL) return ENOMEM;
-    const uint64_t now_s = now_ns / TW_NS_PER_SECOND;
-    const double lowest = lowest_of(chosen, used, d, now_s);
+    const double lowest = lowest_of(chosen, used, d, now_ns);
     for (size_t i = 0; i < sizeof windows_s / sizeof *windows_s; i++) {
-        collect(d, chosen, used, now_s, windows_s[i]);
+        collect(d, chosen, used, now_ns, windows_s[i]);
         make_points(d);
         decide(out, d);
         out->window_s = windows_s[i];
@@ -510,7 +524,7 @@ int tw_crowd_curve(tw_crowd_point *points, uint32_t *count, const tw_crowd *cons
     size_t used;
     data *d = data_new(crowds, n, &chosen, &used);
     if (d == NULL) return ENOMEM;
-    collect(d, chosen, used, now_ns / TW_NS_PER_SECOND, TW_CROWD_FORGET_S);
+    collect(d, chosen, used, now_ns, TW_CROWD_FORGET_S);
     make_points(d);
     for (uint32_t i = 0; i < d->points; i++) points[i] = (tw_crowd_point){d->at[i].x, d->at[i].y, d->at[i].n};
     *count = d->points;

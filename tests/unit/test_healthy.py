@@ -1,6 +1,7 @@
 """The healthy concurrency against servers whose inflection is known: simulated in virtual time, with seeds.
 
-The estimator was developed with other seeds (below 1000) than those that decide here.
+The estimator was developed with other seeds (below 2000) than those that decide here. A server that is full nearly
+all of the time wanders so that about one run in a hundred is not told right; see the slow tests.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tailwatch._cold import ffi, lib
 
 SECOND = 1_000_000_000
 VERDICTS = ("found", "no inflection", "few data", "one level")
-SEEDS = (1001, 1002, 1003)
+SEEDS = (5001, 5002, 5003)
 START = 10_000.0  # virtual seconds since boot
 
 

@@ -1,9 +1,9 @@
 /* How long first tokens took, by how many streams were in flight: what a router needs to know of one server.
  *
  * One small table in the segment. A row for each concurrency (single ones up to 64, then 32 to an octave, 3 % wide, up to
- * 4095; what is above counts there) keeps the newest TW_CROWD_KEPT first tokens seen at it, each with its second. So a
+ * 4095; what is above counts there) keeps the newest TW_CROWD_KEPT first tokens seen at it, each with its time. So a
  * sample is forgotten when as many newer ones of its row have come, and counts for nobody once it is TW_CROWD_FORGET_S
- * old: a server that changes is followed as fast as it is used. A full row takes one sample a second: requests that come
+ * old: a server that changes is followed as fast as it is used. A full row takes one sample in 2 s: requests that come
  * together met the same queue, and say little more than one of them. Rows of several processes merge by being read together.
  *
  * Concurrency is counted when a request arrives, itself included: the requests in flight in this process, or where the
@@ -23,12 +23,13 @@ extern "C" {
 
 #define TW_CROWD_LEVELS 256
 #define TW_CROWD_KEPT 15
-#define TW_CROWD_FORGET_S 1800       /* an older sample counts for nobody */
-#define TW_CROWD_STREAMS_MAX 4095    /* more streams in flight count as so many */
+#define TW_CROWD_FORGET_S 1800      /* an older sample counts for nobody */
+#define TW_CROWD_STREAMS_MAX 4095   /* more streams in flight count as so many */
 
+/* A cache line. */
 typedef struct tw_crowd_level {
-    uint64_t seen;                  /* samples ever; the next one goes to seen % TW_CROWD_KEPT */
-    uint64_t sample[TW_CROWD_KEPT];  /* high half: monotonic second + 1; low half: TTFT in us, saturating; 0 = none */
+    uint32_t seen;                  /* samples ever; the next one goes to seen % TW_CROWD_KEPT */
+    uint32_t sample[TW_CROWD_KEPT]; /* see tw_crowd_sample(); 0 = none */
 } tw_crowd_level;
 
 typedef struct tw_crowd {
@@ -49,8 +50,16 @@ void tw_crowd_note(tw_crowd *crowd, uint64_t streams, uint64_t ttft_ns, uint64_t
 /* Whether concurrency is the group's from now on. What was noted under another meaning is forgotten. */
 void tw_crowd_share(tw_crowd *crowd, int shared);
 
-static inline uint64_t tw_crowd_second_of(uint64_t sample) { return (sample >> 32) - 1; }
-static inline uint64_t tw_crowd_ttft_us(uint64_t sample) { return sample & UINT32_MAX; }
+/* A TTFT and when it was, in a word that is not 0. From the top: 17 bits of monotonic time in steps of 2 s (one from 73 h
+ * ago passes for new, if its row was not used since); the exponent of the microseconds + 1, 6 bits; 9 bits below its
+ * leading one, 0.2 %. From 1 us to 4295 s, saturating. */
+uint32_t tw_crowd_sample(uint64_t ttft_ns, uint64_t now_ns);
+
+/* Of a sample: seconds, the middle of what it may stand for. */
+double tw_crowd_ttft_s(uint32_t sample);
+
+/* Seconds since then, in steps of 2; over a day for times ahead. */
+uint64_t tw_crowd_age_s(uint32_t sample, uint64_t now_ns);
 
 /* Adds what another kept: of each row the newest. For a tombstone: no writer, no other reader. */
 void tw_crowd_add(tw_crowd *sum, const tw_crowd *from);
