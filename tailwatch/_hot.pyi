@@ -286,6 +286,10 @@ class Core:
     def trace_turn(self, whole: bool, /) -> None:
         """Sample the counters; whole: the clocks and names too, and free the rings of threads that have ended."""
     @property
+    def unfrozen(self) -> int | None:
+        """Objects that a full collection would look at, as the collector books them: those that survived the last one,
+        those that grew old since, and the young. None: not known in this interpreter, or nobody watches the collector."""
+    @property
     def tracing(self) -> bool:
         """Whether events are recorded, and where the segment is now: not in a group that was left."""
     @property

@@ -169,6 +169,7 @@ static PyObject *core_watch_gc(PyObject *op, PyObject *args) {
     self->callbacks = Py_NewRef(callbacks);
     self->closer = closer;
     self->gc_mode = mode;
+    self->heap = heap_find(callbacks);
     Py_XDECREF(old);
     Py_RETURN_NONE;
 }
@@ -327,7 +328,15 @@ static PyMethodDef core_methods[] = {
     {"trace_turn", core_trace_turn, METH_O, "trace_turn(whole, /)\n--\n\nSample the counters; whole: the clocks and names too."},
     {"reset", core_reset, METH_NOARGS, "reset()\n--\n\nIn a fork child: forget what the parent measured."},
     {NULL, NULL, 0, NULL}};
+static PyObject *get_unfrozen(PyObject *op, void *unused) {
+    const CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    if (self->heap == NULL) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(heap_unfrozen(self->heap));
+}
+
 static PyGetSetDef core_getters[] = {
+    {"unfrozen", get_unfrozen, NULL, "Objects that a full collection would look at, as the collector books them; None: not known here.", NULL},
     {"address", get_address, NULL, "Address of the segment, for tailwatch._cold.", NULL},
     {"bytes", get_bytes, NULL, "Memory of the segment: what its label sets in use take.", NULL},
     {"reserved", get_reserved, NULL, "Memory of the segment once all label sets are in use.", NULL},

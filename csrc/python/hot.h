@@ -9,6 +9,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "hot_heap.h"
+
 #include "tailwatch/atomic.h"
 #include "tailwatch/recorder.h"
 #include "tailwatch/segment.h"
@@ -77,6 +79,7 @@ typedef struct CoreObject {
     PyObject *callbacks;      /* gc.callbacks, to see whether a pause can still be closed */
     const PyObject *closer;   /* compared, never followed */
     int gc_mode, gc_open, gc_generation, policy_depth;
+    const heap_books *heap;   /* NULL: not known, or nobody watches the collector */
     Py_ssize_t stop_callbacks; /* how many there were when the first was called at the stop */
     uint64_t *epoch;          /* one more after each reset: a fork child does not end its parent's streams. On a page that
                                  a fork wipes: 0 where nobody has told us of it */

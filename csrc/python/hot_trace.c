@@ -167,7 +167,9 @@ void core_forget_trace(CoreObject *core) {
 PyObject *core_trace_turn(PyObject *op, PyObject *whole) {
     CoreObject *core = (CoreObject *)op;
     if (!core_records(core)) Py_RETURN_NONE;
-    tw_recorder_sample(&core->recorder, core->segment, tw_now_ns());
+    const uint64_t now = tw_now_ns();
+    tw_recorder_sample(&core->recorder, core->segment, now);
+    if (core->heap != NULL) tw_recorder_count(&core->recorder, now, TW_COUNTER_UNFROZEN, heap_unfrozen(core->heap));
     if (whole != Py_True) Py_RETURN_NONE;
     tw_recorder_tick(&core->recorder);
     tw_recorder_name(&core->recorder, core->segment);

@@ -68,7 +68,7 @@ typedef enum tw_kind {
 typedef enum tw_counter {
     TW_COUNTER_IN_FLIGHT, /* requests open in this process */
     TW_COUNTER_GOODPUT,   /* good requests in the last 10 whole seconds, per 1000 s: 2500 = 2.5 requests/s */
-    TW_COUNTER_UNFROZEN,  /* objects that a full collection looks at. Not sampled: no CPython of today tells it cheaply */
+    TW_COUNTER_UNFROZEN,  /* objects that a full collection would look at, as the collector books them: CPython 3.10 to 3.13 */
     TW_COUNTER_OVERLAP,   /* ns: stream time that coincided with pauses so far, of all causes and sources */
     TW_COUNTER_LATE,      /* ns: what it cost so far, an estimate */
     TW_COUNTERS
