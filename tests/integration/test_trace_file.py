@@ -228,6 +228,19 @@ def test_counters_are_sampled_when_they_change(core: _hot.Core, path: Path) -> N
     assert [event.value for event in samples if event.a == 0] == [0, 1, 0]
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="the collector's books are known up to CPython 3.13")
+def test_the_unfrozen_heap_is_sampled(core: _hot.Core, path: Path) -> None:
+    """What the collector would look at, once somebody watches it."""
+    core.trace_turn(False)
+    core.watch_gc(0, gc.callbacks, core.gc_last)
+    kept = [[number] for number in range(30_000)]
+    gc.collect()
+    core.trace_turn(False)
+    samples = [event.value for event in read_trace(path).of(COUNTER) if event.a == 2]
+    assert len(samples) == 1 and samples[0] == pytest.approx(len(gc.get_objects()), abs=5_000)
+    assert len(kept) == 30_000
+
+
 # ---- life and death ----
 
 MEMBER = """
