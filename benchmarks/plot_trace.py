@@ -142,7 +142,7 @@ def _legend(figure: Any) -> None:
     handles = [
         Line2D([], [], color=BLUE, marker="|", linestyle="none", label="token"),
         Patch(color=RED, alpha=0.8, label="collection"),
-        Line2D([], [], color=RED, marker="o", markersize=3.2, label="the token that it delayed"),
+        Line2D([], [], color=RED, marker="o", markersize=3.2, label="a token it fell upon"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
 
