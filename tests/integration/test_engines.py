@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import subprocess
 import sys
@@ -16,6 +15,10 @@ import pytest
 
 import tailwatch
 from tailwatch import _hot
+
+from .child import Child
+
+pytestmark = pytest.mark.usefixtures("no_collections")
 
 MS = 1_000_000
 PAUSE_MS = 40
@@ -39,38 +42,18 @@ for line in sys.stdin:
 """
 
 
-class Engine:
+class Engine(Child):
     """Another process of the group, which stands still when told to."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
-        command = [sys.executable, "-c", ENGINE, str(directory), json.dumps(options)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.pid = self._process.pid
-        assert self._read() is True
-
-    def _read(self) -> Any:
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
+        super().__init__(ENGINE, str(directory), json.dumps(options))
+        assert self.read() is True
 
     def pause(self, seconds: float = PAUSE_MS / 1e3) -> int:
         """Stands still. Returns how long, in ns, as seen from outside."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{seconds}\n")
-        self._process.stdin.flush()
-        before, after = self._read()
+        self.say(f"{seconds}")
+        before, after = self.read()
         return int(after - before)
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "group"
 
 
 @pytest.fixture
@@ -84,16 +67,7 @@ def start(directory: Path) -> Iterator[Callable[..., Engine]]:
 
     yield begin
     for engine in started:
-        engine.end()
-
-
-@pytest.fixture(autouse=True)
-def collector() -> Iterator[None]:
-    """No collections of this process; nothing installed afterwards."""
-    gc.disable()
-    yield
-    gc.enable()
-    tailwatch.uninstall()
+        engine.kill()
 
 
 async def nothing(scope: Any, receive: Any, send: Any) -> None:
