@@ -8,7 +8,6 @@ loop's thread per answer, and the bytes of an answer.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import threading
 import time
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench_scrape import Server, one_run, serving, stall_bars
-from harness import Bar, Report, bar_of, main
+from harness import Bar, Report, bar_of, main_in_windows
 
 PATH = "/tailwatch/data?window=5m"
 GZIP = {"Accept-Encoding": "gzip"}
@@ -117,18 +116,6 @@ def report(quick: bool = False, runs: int = 10, seconds: float = 5.0) -> Report:
     return made
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each window")
-
-
-def _report(quick: bool) -> Report:
-    parser = argparse.ArgumentParser()
-    _options(parser)
-    options, _ = parser.parse_known_args()
-    return report(quick, options.runs, options.seconds)
-
-
 def test_page(benchmark: Any) -> None:
     """An answer over TCP, timed by pytest-benchmark: mostly one that was made for another viewer."""
     benchmark.extra_info.update(report(quick=True).as_dict())
@@ -138,4 +125,4 @@ def test_page(benchmark: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(_report, also=_options)
+    main_in_windows(report)

@@ -18,7 +18,6 @@ gzip.compress(generate_latest()).
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import http.client
 import json
@@ -35,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import Bar, Report, bar_of, main
+from harness import Bar, Report, bar_of, main_in_windows
 
 SERVER = Path(__file__).resolve().parent / "scrape_server.py"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -265,18 +264,6 @@ def report(quick: bool = False, runs: int = 10, seconds: float = 5.0) -> Report:
     return made
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each window")
-
-
-def _report(quick: bool) -> Report:
-    parser = argparse.ArgumentParser()
-    _options(parser)
-    options, _ = parser.parse_known_args()
-    return report(quick, options.runs, options.seconds)
-
-
 def test_scrape(benchmark: Any) -> None:
     """A scrape over TCP, timed by pytest-benchmark; each of its variants is the whole exposition."""
     benchmark.extra_info.update(report(quick=True).as_dict())
@@ -286,4 +273,4 @@ def test_scrape(benchmark: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(_report, also=_options)
+    main_in_windows(report)

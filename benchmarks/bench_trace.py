@@ -8,11 +8,9 @@ later than 2 ms beyond the control's worst; the second window without dumps show
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,7 +21,7 @@ from typing import Any
 
 import pytest
 from bench_scrape import Server, one_run, serving, stall_bars
-from harness import LOOP, Bar, Report, bar_of, empty_loop, loop, main, measure
+from harness import LOOP, Bar, Report, bar_of, empty_loop, loop, main_in_windows, measure
 
 from tailwatch import _hot
 
@@ -121,18 +119,6 @@ def _named(name: str) -> str:
     return name.replace("nobody scraping", "no dump").replace("scraped", "dumped")
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each window")
-
-
-def _report(quick: bool) -> Report:
-    parser = argparse.ArgumentParser()
-    _options(parser)
-    options, _ = parser.parse_known_args(sys.argv[1:])
-    return report(quick, options.runs, options.seconds)
-
-
 def test_trace(benchmark: Any) -> None:
     """A dump of 10^6 events, timed by pytest-benchmark, from a server under load."""
     benchmark.extra_info.update(report(quick=True).as_dict())
@@ -142,4 +128,4 @@ def test_trace(benchmark: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(_report, also=_options)
+    main_in_windows(report)
