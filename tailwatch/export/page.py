@@ -29,6 +29,8 @@ again, so that many viewers cost as much as one. With no request nothing happens
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import threading
 import time
@@ -42,8 +44,6 @@ from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from typing import Any, Protocol
-
-import orjson
 
 from tailwatch.access import Access
 from tailwatch.export.negotiation import wants_gzip
@@ -102,6 +102,24 @@ class Load(Protocol):
     def confidence(self) -> float: ...
     @property
     def verdict(self) -> str: ...
+
+
+def _encode(numbers: dict[str, Any]) -> bytes:
+    """As JSON; numbers that JSON has not are null. Where `tailwatch run` lends this package to a server's own environment,
+    orjson may not be there."""
+    try:
+        import orjson
+    except ImportError:
+        return json.dumps(_finite(numbers), separators=(",", ":")).encode()
+    return orjson.dumps(numbers)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Page:
@@ -174,7 +192,7 @@ class Page:
         return {**out, "waiting": load.waiting, "bin": width, "load": self._load(now, span, width)}
 
     def _json(self, name: str) -> tuple[Reply, Reply]:
-        body = orjson.dumps(self.numbers(name))
+        body = _encode(self.numbers(name))
         headers = _headers("application/json", _NOTHING)
         return _reply(200, headers, body, False), _reply(200, headers, body, True)
 

@@ -564,9 +564,7 @@ def expected(o: Oracle) -> dict[str, dict[str, Any]]:
     held = float(o.now.in_flight)
     memory = sum(process.bytes for process in processes)
     burn = (1 - o.share_good) / (1 - 0.99)
-    by_outcome = {
-        f"{snapshots._OUTCOME_OF[reason]}: {reason}": rate(count) for reason, count in gained.requests.items()
-    }
+    by_outcome = {f"{snapshots.OUTCOME_OF[reason]}: {reason}": rate(count) for reason, count in gained.requests.items()}
     arrivals = {source: rate(count) for source, count in gained.arrivals.items()}
     tokens = {model: rate(gained.where(model_name=model).tokens) for model, _ in gained.labels}
     trust = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 import re
+import sys
 import threading
 import time
 from base64 import b64encode
@@ -414,3 +415,11 @@ def test_load_is_told_in_whole_steps(watch: tailwatch.Watch) -> None:
     assert all(round(b - a, 1) == told["bin"] for a, b in pairwise(moments))
     assert all(row[3] >= row[1] for row in told["load"])
     assert any(row[4] is not None for row in told["load"])
+
+
+def test_numbers_are_the_same_without_orjson(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an environment that the package was lent to: the same JSON, and null for what is no number."""
+    numbers = {"a": [1.5, float("nan"), None], "b": {"c": (float("inf"), "text", 3, True)}}
+    made = page_module._encode(numbers)
+    monkeypatch.setitem(sys.modules, "orjson", None)
+    assert page_module._encode(numbers) == made == b'{"a":[1.5,null,null],"b":{"c":[null,"text",3,true]}}'
