@@ -287,8 +287,8 @@ class Core:
         """Sample the counters; whole: the clocks and names too, and free the rings of threads that have ended."""
     @property
     def unfrozen(self) -> int | None:
-        """Objects that a full collection would look at, as the collector books them: those that survived the last one,
-        those that grew old since, and the young. None: not known in this interpreter, or the collector is not watched."""
+        """Objects that a full collection would look at, as the collector books them: those that survived the last
+        one, those that grew old since, and the young. None: not known here, or the collector is not watched."""
     @property
     def tracing(self) -> bool:
         """Whether events are recorded, and where the segment is now: not in a group that was left."""

@@ -105,8 +105,8 @@ class Load(Protocol):
 
 
 def _encode(numbers: dict[str, Any]) -> bytes:
-    """As JSON; numbers that JSON has not are null. Where `tailwatch run` lends this package to a server's own environment,
-    orjson may not be there."""
+    """As JSON; numbers that JSON has not are null. Where `tailwatch run` lends this package to a server's environment,
+    orjson may be missing."""
     try:
         import orjson
     except ImportError:
