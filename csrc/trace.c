@@ -239,6 +239,12 @@ static const uint32_t *labels(exporter *x, uint32_t set) {
     return x->label[set];
 }
 
+static void add_labels(exporter *x, tw_arg *args, uint32_t *n, uint32_t set) {
+    const uint32_t *names = labels(x, set);
+    add_arg(x, args, n, T_MODEL, TW_ARG_NAME, names[0]);
+    add_arg(x, args, n, T_ROUTE, TW_ARG_NAME, names[1]);
+}
+
 static uint32_t row_of(const exporter *x, const tw_request *r) { return x->requests.lane[r->lane].track; }
 
 /* Begins the slice of a request at from_ns. set UINT32_MAX: its labels are not known. */
@@ -250,10 +256,8 @@ static tw_request *open_request(exporter *x, uint64_t id, uint64_t from_ns, uint
     tw_arg args[6];
     uint32_t n = 0;
     add_arg(x, args, &n, T_NUMBER, TW_ARG_UINT, id);
-    if (set != UINT32_MAX) {
-        add_arg(x, args, &n, T_MODEL, TW_ARG_NAME, labels(x, set)[0]);
-        add_arg(x, args, &n, T_ROUTE, TW_ARG_NAME, labels(x, set)[1]);
-    }
+    r->labelled = set != UINT32_MAX;
+    if (r->labelled) add_labels(x, args, &n, set);
     if (arrival < TW_ARRIVALS) add_arg(x, args, &n, T_ARRIVAL, TW_ARG_NAME, x->arrival[arrival]);
     if (!whole) add_arg(x, args, &n, T_BEGINNING_LOST, TW_ARG_BOOL, 1);
     point(x, from_ns, row_of(x, r), TW_POINT_BEGIN, x->text[T_REQUEST], x->text[T_REQUEST], args, n);
@@ -262,11 +266,16 @@ static tw_request *open_request(exporter *x, uint64_t id, uint64_t from_ns, uint
     return r;
 }
 
-static void enter_phase(exporter *x, tw_request *r, phase next, uint64_t at_ns) {
+/* set: the labels that the phase shows, for a request that shows none itself until it has ended; UINT32_MAX: none. */
+static void enter_phase(exporter *x, tw_request *r, phase next, uint64_t at_ns, uint32_t set) {
     const uint32_t row = row_of(x, r);
+    tw_arg args[2];
+    uint32_t n = 0;
     if (at_ns < r->last_ns) at_ns = r->last_ns;
     if (r->phase != PHASE_NONE) end(x, at_ns, row);
-    if (next != PHASE_NONE) begin(x, at_ns, row, x->text[next == PHASE_WAIT ? T_WAIT : T_ANSWER], 0);
+    if (set != UINT32_MAX && !r->labelled) add_labels(x, args, &n, set);
+    if (next != PHASE_NONE)
+        point(x, at_ns, row, TW_POINT_BEGIN, x->text[next == PHASE_WAIT ? T_WAIT : T_ANSWER], 0, args, n);
     r->phase = next;
     r->last_ns = at_ns;
 }
@@ -274,13 +283,14 @@ static void enter_phase(exporter *x, tw_request *r, phase next, uint64_t at_ns) 
 static void on_open(exporter *x, const tw_ring_event *e) {
     if (tw_requests_find(&x->requests, e->id) != NULL) return;
     const uint64_t arrival_ns = e->value <= e->time_ns ? e->value : e->time_ns;
-    tw_request *r = open_request(x, e->id, arrival_ns, tw_what_b(e->what), tw_what_a(e->what), true);
+    const uint32_t set = tw_what_b(e->what); /* 0: its answer says which */
+    tw_request *r = open_request(x, e->id, arrival_ns, set != 0 ? set : UINT32_MAX, tw_what_a(e->what), true);
     if (r == NULL) return;
     if (arrival_ns < e->time_ns) {
         begin(x, arrival_ns, row_of(x, r), x->text[T_QUEUE], 0);
         end(x, e->time_ns, row_of(x, r));
     }
-    enter_phase(x, r, PHASE_WAIT, e->time_ns);
+    enter_phase(x, r, PHASE_WAIT, e->time_ns, UINT32_MAX);
 }
 
 static bool tells_of(const tw_ring_event *delay, const tw_ring_event *token) {
@@ -326,9 +336,9 @@ static void on_first(exporter *x, const tw_ring_event *e) {
     tw_request *r = tw_requests_find(&x->requests, e->id);
     if (r == NULL) {
         if ((r = open_request(x, e->id, arrival_ns, tw_what_b(e->what), TW_ARRIVALS, true)) == NULL) return;
-        enter_phase(x, r, PHASE_WAIT, arrival_ns);
+        enter_phase(x, r, PHASE_WAIT, arrival_ns, UINT32_MAX);
     }
-    enter_phase(x, r, PHASE_ANSWER, e->time_ns);
+    enter_phase(x, r, PHASE_ANSWER, e->time_ns, tw_what_b(e->what));
     draw_token(x, e, row_of(x, r), x->text[T_FIRST], arrival_ns);
 }
 
@@ -337,7 +347,7 @@ static void on_token(exporter *x, const tw_ring_event *e) {
     tw_request *r = tw_requests_find(&x->requests, e->id);
     if (__builtin_expect(r == NULL, 0)) {
         if ((r = open_request(x, e->id, from_ns, UINT32_MAX, TW_ARRIVALS, false)) == NULL) return;
-        enter_phase(x, r, PHASE_ANSWER, from_ns);
+        enter_phase(x, r, PHASE_ANSWER, from_ns, UINT32_MAX);
     }
     if (e->time_ns > r->last_ns) r->last_ns = e->time_ns;
     draw_token(x, e, row_of(x, r), x->text[T_TOKEN], from_ns);
@@ -347,10 +357,11 @@ static void on_close(exporter *x, const tw_ring_event *e) {
     const uint64_t arrival_ns = e->value <= e->time_ns ? e->value : e->time_ns;
     tw_request *r = tw_requests_find(&x->requests, e->id);
     if (r == NULL && (r = open_request(x, e->id, arrival_ns, tw_what_b(e->what), TW_ARRIVALS, false)) == NULL) return;
-    enter_phase(x, r, PHASE_NONE, e->time_ns);
+    enter_phase(x, r, PHASE_NONE, e->time_ns, UINT32_MAX);
     tw_arg args[5];
     uint32_t n = 0;
     const uint32_t reason = tw_what_a(e->what);
+    if (!r->labelled) add_labels(x, args, &n, tw_what_b(e->what));
     if (reason < TW_REASONS) {
         add_arg(x, args, &n, T_OUTCOME, TW_ARG_NAME, x->outcome[tw_reason_outcome((tw_reason)reason)]);
         add_arg(x, args, &n, T_REASON, TW_ARG_NAME, x->reason[reason]);

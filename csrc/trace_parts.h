@@ -87,7 +87,8 @@ typedef struct tw_request {
     uint64_t id;                        /* 0: the place is free */
     uint64_t last_ns;                   /* its newest point */
     uint32_t lane;
-    uint32_t phase;
+    uint16_t phase;
+    bool labelled;                      /* its slice shows model and route */
 } tw_request;
 
 typedef struct tw_lane {

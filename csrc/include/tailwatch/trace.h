@@ -4,7 +4,8 @@
  *   GC         a slice for each pause, named by its cause, with the objects it collected. From one of at least
  *              TW_PAUSE_SHORT_NS an arrow leads to each token that it delayed
  *   requests   a row for each request in flight: slice "request" [arrival, end] with model, route and outcome, in it
- *              "queue" [arrival, entry], "until first token", "answer", and the instants "first token" and "token"
+ *              "queue" [arrival, entry], "until first token", "answer", and the instants "first token" and "token".
+ *              Model and route are known from the answer on: "answer" shows them too, of requests that have not ended
  *   steps      of each thread: engine steps by name; and on a row "host gaps" beside it from a step's end to the begin of
  *              the next where work was waiting (step.h)
  *   counters   tw_counter
