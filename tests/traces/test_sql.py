@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +98,22 @@ def test_a_server(tmp_path: Path, load: Load, form: str) -> None:
     )
     processes = dict(answers.rows("select name, pid from process where pid > 0"))
     assert processes == {"api-0": 4242, "engine-0": 5252}
+
+
+def test_a_pipe_and_a_link_stay_what_they_are(tmp_path: Path) -> None:
+    """A timeline goes through a pipe, and to where a link leads: neither is replaced by a file."""
+    file = Made().write(tmp_path)
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target"
+    os.mkfifo(pipe)
+    link.symlink_to(target)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert perfetto.write(pipe, [file]).bytes == len(os.read(reading, 1 << 16))
+    finally:
+        os.close(reading)
+    assert pipe.is_fifo()
+    assert perfetto.write(link, [file]).bytes == target.stat().st_size
+    assert link.is_symlink()
 
 
 def test_labels_that_only_the_answer_tells(tmp_path: Path, load: Load) -> None:
