@@ -9,6 +9,7 @@
 
 #include "give_way.h"
 #include "tailwatch/atomic.h"
+#include "tailwatch/unit.h"
 #include "trace_parts.h"
 #include "tw_malloc.h"
 
@@ -172,6 +173,26 @@ static void collect(exporter *x, uint32_t process) {
     x->engines += is_engine(file->role);
 }
 
+/* ---- who works for whom ---- */
+
+#define MOST_HOPS 8 /* from a process to the engine it works for, as in unit.c */
+
+static uint64_t unit_of_pid(const exporter *x, uint64_t pid) {
+    for (size_t i = 0; i < x->n; i++)
+        if (x->files[i]->pid == pid) return tw_load(&x->files[i]->head->unit);
+    return 0;
+}
+
+/* Of those that cannot be told apart by the files alone: 0, they may be any. */
+static void name_engines(exporter *x) {
+    for (size_t i = 0; i < x->n; i++) {
+        uint64_t unit = tw_load(&x->files[i]->head->unit);
+        for (int hop = 0; hop < MOST_HOPS && (unit & TW_UNIT_KIND) == TW_UNIT_LIKE; hop++)
+            unit = unit_of_pid(x, unit & ~TW_UNIT_KIND);
+        x->pauses.unit[i] = tw_unit_is_engine(unit) ? tw_unit_mark(unit) : 0;
+    }
+}
+
 /* ---- tracks of a process ---- */
 
 static void name_causes(exporter *x) {
@@ -308,9 +329,9 @@ static const tw_ring_event *delay_of(const exporter *x, const tw_ring_event *e) 
 static void delayed_token(exporter *x, const tw_ring_event *e, tw_point *p, tw_arg *args, uint32_t n, uint64_t from_ns) {
     uint64_t arrows[TW_TRACE_ARROWS_EACH], overlap_ns = 0;
     const tw_ring_event *delay = delay_of(x, e);
-    /* Of several engines one serves the stream. Its process knew which, and wrote of no delay by another one. */
-    const bool own_only = x->engines > 1 && delay == NULL;
-    p->ends = (uint16_t)tw_pauses_hit(&x->pauses, from_ns, e->time_ns, own_only, arrows, &overlap_ns);
+    /* Of several engines one serves the stream. Its process may know which, and wrote of no delay by another one. */
+    const uint32_t engine = delay != NULL ? tw_what_b(delay->what) : x->engines > 1 ? TW_ENGINE_NONE : 0;
+    p->ends = (uint16_t)tw_pauses_hit(&x->pauses, from_ns, e->time_ns, engine, arrows, &overlap_ns);
     x->account->arrows += p->ends;
     if (overlap_ns != 0) add_arg(x, args, &n, T_OVERLAP, TW_ARG_UINT, overlap_ns / 1000);
     if (delay != NULL && delay->value != 0) add_arg(x, args, &n, T_LATE, TW_ARG_UINT, delay->value / 1000);
@@ -603,6 +624,7 @@ static void write_clocks(exporter *x) {
 static void run(exporter *x) {
     for (uint32_t i = 0; i < x->n && x->error == 0; i++) collect(x, i);
     if (x->error == 0) x->error = tw_pauses_sort(&x->pauses, (uint32_t)x->n);
+    if (x->error == 0) name_engines(x);
     if (x->error == 0) write_clocks(x);
     name_causes(x);
     for (uint32_t i = 0; i < x->n && x->error == 0; i++) draw_process(x, i);

@@ -93,6 +93,9 @@ static inline bool tw_recorder_on(const tw_recorder *r) { return r->head != NULL
  * name was made, and when the role changed. */
 void tw_recorder_name(tw_recorder *r, const tw_segment *g);
 
+/* What the process works for, see unit.h. */
+void tw_recorder_unit(tw_recorder *r, uint64_t unit);
+
 /* Once a second: a clock snapshot, and rings of threads that have ended become free. About 2 us. */
 void tw_recorder_tick(tw_recorder *r);
 
