@@ -682,6 +682,21 @@ def test_what_is_kept_is_bounded(
     assert traces.files_of(str(directory))  # one's own is not theirs
 
 
+def test_one_that_trace_keep_has_no_room_for(directory: Path, install: Callable[..., tailwatch.Watch]) -> None:
+    """It is counted and said, and takes none of those with it that there is room for."""
+    watch = install(dir=directory, gc="off", trace=1000, trace_on="slo", trace_keep="5,100")
+    watch._daemon.stop()
+    (small := directory / "trace-20250101T000000-1-1.pftrace").write_bytes(bytes(60))
+    (older := directory / "trace-20240101T000000-1-1.pftrace").write_bytes(bytes(10))
+    os.utime(small, (2000, 2000))
+    os.utime(older, (1000, 1000))
+    watch.tracing._keep_around(10**12)
+    assert sorted(directory.glob("*.pftrace")) == [older, small]
+    assert tailwatch.snapshot().drops["trace_trigger"] == 1
+    assert any("trace_keep=5,100 has no room for one of" in note for note in watch.notes)
+    assert "what a killed process leaves is removed at once" in str(watch.tracing)
+
+
 def test_a_file_that_cannot_be_kept_is_counted(
     directory: Path, install: Callable[..., tailwatch.Watch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
