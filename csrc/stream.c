@@ -218,7 +218,7 @@ static RARE void record_message(const tw_stream *s, uint64_t now_ns, uint32_t n,
 
 void tw_stream_trace(tw_stream *s, tw_recorder *trace) {
     s->trace = trace;
-    s->number = ++trace->numbers;
+    s->number = tw_load(&s->segment->opened); /* also where recording began anew, with this one still open */
     record(s, TW_KIND_OPEN, s->entry_ns, (uint64_t)s->source, 0, s->arrival_ns);
 }
 

@@ -89,6 +89,19 @@ def test_a_request_is_recorded_from_its_opening_to_its_end(core: _hot.Core, path
     assert (trace.pid, trace.tids[0], trace.lost) == (os.getpid(), threading.get_native_id(), [0] * 9)
 
 
+def test_a_request_keeps_its_number_when_recording_begins_anew(core: _hot.Core, directory: Path) -> None:
+    """No other one has it: in the second file, and as told to an NVTX tool, a request is the n-th of its process."""
+    old = core.stream("m", "r", None, "", "")
+    core.trace_stop()
+    core.stream("m", "r", None, "", "")  # recorded nowhere
+    assert core.trace_start(1000) is None
+    new = core.stream("m", "r", None, "", "")
+    for stream in (old, new):
+        stream.token()
+    trace = read_trace(directory / core.trace_file)
+    assert [event.id for event in trace.of(OPEN, FIRST)] == [3, 1, 3]
+
+
 def test_all_ways_to_end(core: _hot.Core, path: Path) -> None:
     """Each end is recorded once, with its reason."""
     for end in ("close", "fail", "timeout", "abort"):

@@ -36,7 +36,6 @@ typedef struct tw_recorder {
     tw_clock_snapshot *clocks;
     tw_ring_writer of[TW_RINGS];
     uint64_t counted[TW_COUNTERS]; /* as last sampled, + 1 */
-    uint64_t numbers;    /* requests so far */
     uint64_t pid;        /* whose memory it is: a fork child's is its parent's */
 } tw_recorder;
 

@@ -42,7 +42,8 @@ extern "C" {
 /* ---- events ---- */
 
 /* The fields of an event by kind. Label sets: an OPEN has the one that it was opened under, which is mostly 0; the true ones
- * stand in FIRST and CLOSE. A TOKEN whose gap is 0 may be of the same message as the event before it, for another choice. `request` is a number that is unique in its process, from 1. `pid, start_time,
+ * stand in FIRST and CLOSE. A TOKEN whose gap is 0 may be of the same message as the event before it, for another choice. `request` is its number among those that
+ * its process ever opened, from 1; NVTX tools are told the same. `pid, start_time,
  * joined_ns` of the file make it unique in a machine. `labels` is a number of the names, see tw_trace_label. */
 typedef enum tw_kind {
     TW_KIND_NONE,      /* never written */
