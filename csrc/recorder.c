@@ -153,6 +153,10 @@ void tw_recorder_name(tw_recorder *r, const tw_segment *g) {
     tw_store(&r->head->place, tw_load(&g->header.place));
 }
 
+void tw_recorder_unit(tw_recorder *r, uint64_t unit) {
+    if (r->head != NULL) tw_store(&r->head->unit, unit);
+}
+
 /* ---- once a second ---- */
 
 static void put_clock(tw_clock_snapshot *to, const tw_clock_snapshot *from) {

@@ -4,6 +4,7 @@
 
 #include "tailwatch/atomic.h"
 #include "tailwatch/recorder.h"
+#include "tailwatch/unit.h"
 
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #define RARE __attribute__((noinline, cold))
@@ -206,8 +207,9 @@ static inline void record(const tw_stream *s, tw_kind kind, uint64_t now_ns, uin
 }
 
 static void record_delay(const tw_stream *s, uint64_t now_ns, tw_phase phase, const delay *d) {
-    if (s->trace != NULL && d->blame.total_ns > 0)
-        record(s, TW_KIND_DELAY, now_ns, (uint64_t)phase, d->blame.total_ns / 1000, d->late_ns);
+    if (s->trace == NULL || d->blame.total_ns == 0) return;
+    const uint32_t overlap_us = (uint32_t)least(d->blame.total_ns / 1000, UINT32_MAX);
+    tw_record(s->trace, now_ns, tw_what(TW_KIND_DELAY, phase, tw_unit_mark(s->unit), overlap_us), s->number, d->late_ns);
 }
 
 static RARE void record_message(const tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice, bool first, uint64_t gap) {
@@ -216,7 +218,7 @@ static RARE void record_message(const tw_stream *s, uint64_t now_ns, uint32_t n,
 
 void tw_stream_trace(tw_stream *s, tw_recorder *trace) {
     s->trace = trace;
-    s->number = ++trace->numbers;
+    s->number = tw_load(&s->segment->opened); /* also where recording began anew, with this one still open */
     record(s, TW_KIND_OPEN, s->entry_ns, (uint64_t)s->source, 0, s->arrival_ns);
 }
 

@@ -9,6 +9,7 @@
 
 #include "give_way.h"
 #include "tailwatch/atomic.h"
+#include "tailwatch/unit.h"
 #include "trace_parts.h"
 #include "tw_malloc.h"
 
@@ -172,6 +173,26 @@ static void collect(exporter *x, uint32_t process) {
     x->engines += is_engine(file->role);
 }
 
+/* ---- who works for whom ---- */
+
+#define MOST_HOPS 8 /* from a process to the engine it works for, as in unit.c */
+
+static uint64_t unit_of_pid(const exporter *x, uint64_t pid) {
+    for (size_t i = 0; i < x->n; i++)
+        if (x->files[i]->pid == pid) return tw_load(&x->files[i]->head->unit);
+    return 0;
+}
+
+/* Of those that cannot be told apart by the files alone: 0, they may be any. */
+static void name_engines(exporter *x) {
+    for (size_t i = 0; i < x->n; i++) {
+        uint64_t unit = tw_load(&x->files[i]->head->unit);
+        for (int hop = 0; hop < MOST_HOPS && (unit & TW_UNIT_KIND) == TW_UNIT_LIKE; hop++)
+            unit = unit_of_pid(x, unit & ~TW_UNIT_KIND);
+        x->pauses.unit[i] = tw_unit_is_engine(unit) ? tw_unit_mark(unit) : 0;
+    }
+}
+
 /* ---- tracks of a process ---- */
 
 static void name_causes(exporter *x) {
@@ -239,6 +260,12 @@ static const uint32_t *labels(exporter *x, uint32_t set) {
     return x->label[set];
 }
 
+static void add_labels(exporter *x, tw_arg *args, uint32_t *n, uint32_t set) {
+    const uint32_t *names = labels(x, set);
+    add_arg(x, args, n, T_MODEL, TW_ARG_NAME, names[0]);
+    add_arg(x, args, n, T_ROUTE, TW_ARG_NAME, names[1]);
+}
+
 static uint32_t row_of(const exporter *x, const tw_request *r) { return x->requests.lane[r->lane].track; }
 
 /* Begins the slice of a request at from_ns. set UINT32_MAX: its labels are not known. */
@@ -250,10 +277,8 @@ static tw_request *open_request(exporter *x, uint64_t id, uint64_t from_ns, uint
     tw_arg args[6];
     uint32_t n = 0;
     add_arg(x, args, &n, T_NUMBER, TW_ARG_UINT, id);
-    if (set != UINT32_MAX) {
-        add_arg(x, args, &n, T_MODEL, TW_ARG_NAME, labels(x, set)[0]);
-        add_arg(x, args, &n, T_ROUTE, TW_ARG_NAME, labels(x, set)[1]);
-    }
+    r->labelled = set != UINT32_MAX;
+    if (r->labelled) add_labels(x, args, &n, set);
     if (arrival < TW_ARRIVALS) add_arg(x, args, &n, T_ARRIVAL, TW_ARG_NAME, x->arrival[arrival]);
     if (!whole) add_arg(x, args, &n, T_BEGINNING_LOST, TW_ARG_BOOL, 1);
     point(x, from_ns, row_of(x, r), TW_POINT_BEGIN, x->text[T_REQUEST], x->text[T_REQUEST], args, n);
@@ -262,11 +287,16 @@ static tw_request *open_request(exporter *x, uint64_t id, uint64_t from_ns, uint
     return r;
 }
 
-static void enter_phase(exporter *x, tw_request *r, phase next, uint64_t at_ns) {
+/* set: the labels that the phase shows, for a request that shows none itself until it has ended; UINT32_MAX: none. */
+static void enter_phase(exporter *x, tw_request *r, phase next, uint64_t at_ns, uint32_t set) {
     const uint32_t row = row_of(x, r);
+    tw_arg args[2];
+    uint32_t n = 0;
     if (at_ns < r->last_ns) at_ns = r->last_ns;
     if (r->phase != PHASE_NONE) end(x, at_ns, row);
-    if (next != PHASE_NONE) begin(x, at_ns, row, x->text[next == PHASE_WAIT ? T_WAIT : T_ANSWER], 0);
+    if (set != UINT32_MAX && !r->labelled) add_labels(x, args, &n, set);
+    if (next != PHASE_NONE)
+        point(x, at_ns, row, TW_POINT_BEGIN, x->text[next == PHASE_WAIT ? T_WAIT : T_ANSWER], 0, args, n);
     r->phase = next;
     r->last_ns = at_ns;
 }
@@ -274,13 +304,14 @@ static void enter_phase(exporter *x, tw_request *r, phase next, uint64_t at_ns) 
 static void on_open(exporter *x, const tw_ring_event *e) {
     if (tw_requests_find(&x->requests, e->id) != NULL) return;
     const uint64_t arrival_ns = e->value <= e->time_ns ? e->value : e->time_ns;
-    tw_request *r = open_request(x, e->id, arrival_ns, tw_what_b(e->what), tw_what_a(e->what), true);
+    const uint32_t set = tw_what_b(e->what); /* 0: its answer says which */
+    tw_request *r = open_request(x, e->id, arrival_ns, set != 0 ? set : UINT32_MAX, tw_what_a(e->what), true);
     if (r == NULL) return;
     if (arrival_ns < e->time_ns) {
         begin(x, arrival_ns, row_of(x, r), x->text[T_QUEUE], 0);
         end(x, e->time_ns, row_of(x, r));
     }
-    enter_phase(x, r, PHASE_WAIT, e->time_ns);
+    enter_phase(x, r, PHASE_WAIT, e->time_ns, UINT32_MAX);
 }
 
 static bool tells_of(const tw_ring_event *delay, const tw_ring_event *token) {
@@ -298,9 +329,9 @@ static const tw_ring_event *delay_of(const exporter *x, const tw_ring_event *e) 
 static void delayed_token(exporter *x, const tw_ring_event *e, tw_point *p, tw_arg *args, uint32_t n, uint64_t from_ns) {
     uint64_t arrows[TW_TRACE_ARROWS_EACH], overlap_ns = 0;
     const tw_ring_event *delay = delay_of(x, e);
-    /* Of several engines one serves the stream. Its process knew which, and wrote of no delay by another one. */
-    const bool own_only = x->engines > 1 && delay == NULL;
-    p->ends = (uint16_t)tw_pauses_hit(&x->pauses, from_ns, e->time_ns, own_only, arrows, &overlap_ns);
+    /* Of several engines one serves the stream. Its process may know which, and wrote of no delay by another one. */
+    const uint32_t engine = delay != NULL ? tw_what_b(delay->what) : x->engines > 1 ? TW_ENGINE_NONE : 0;
+    p->ends = (uint16_t)tw_pauses_hit(&x->pauses, from_ns, e->time_ns, engine, arrows, &overlap_ns);
     x->account->arrows += p->ends;
     if (overlap_ns != 0) add_arg(x, args, &n, T_OVERLAP, TW_ARG_UINT, overlap_ns / 1000);
     if (delay != NULL && delay->value != 0) add_arg(x, args, &n, T_LATE, TW_ARG_UINT, delay->value / 1000);
@@ -326,9 +357,9 @@ static void on_first(exporter *x, const tw_ring_event *e) {
     tw_request *r = tw_requests_find(&x->requests, e->id);
     if (r == NULL) {
         if ((r = open_request(x, e->id, arrival_ns, tw_what_b(e->what), TW_ARRIVALS, true)) == NULL) return;
-        enter_phase(x, r, PHASE_WAIT, arrival_ns);
+        enter_phase(x, r, PHASE_WAIT, arrival_ns, UINT32_MAX);
     }
-    enter_phase(x, r, PHASE_ANSWER, e->time_ns);
+    enter_phase(x, r, PHASE_ANSWER, e->time_ns, tw_what_b(e->what));
     draw_token(x, e, row_of(x, r), x->text[T_FIRST], arrival_ns);
 }
 
@@ -337,7 +368,7 @@ static void on_token(exporter *x, const tw_ring_event *e) {
     tw_request *r = tw_requests_find(&x->requests, e->id);
     if (__builtin_expect(r == NULL, 0)) {
         if ((r = open_request(x, e->id, from_ns, UINT32_MAX, TW_ARRIVALS, false)) == NULL) return;
-        enter_phase(x, r, PHASE_ANSWER, from_ns);
+        enter_phase(x, r, PHASE_ANSWER, from_ns, UINT32_MAX);
     }
     if (e->time_ns > r->last_ns) r->last_ns = e->time_ns;
     draw_token(x, e, row_of(x, r), x->text[T_TOKEN], from_ns);
@@ -347,10 +378,11 @@ static void on_close(exporter *x, const tw_ring_event *e) {
     const uint64_t arrival_ns = e->value <= e->time_ns ? e->value : e->time_ns;
     tw_request *r = tw_requests_find(&x->requests, e->id);
     if (r == NULL && (r = open_request(x, e->id, arrival_ns, tw_what_b(e->what), TW_ARRIVALS, false)) == NULL) return;
-    enter_phase(x, r, PHASE_NONE, e->time_ns);
+    enter_phase(x, r, PHASE_NONE, e->time_ns, UINT32_MAX);
     tw_arg args[5];
     uint32_t n = 0;
     const uint32_t reason = tw_what_a(e->what);
+    if (!r->labelled) add_labels(x, args, &n, tw_what_b(e->what));
     if (reason < TW_REASONS) {
         add_arg(x, args, &n, T_OUTCOME, TW_ARG_NAME, x->outcome[tw_reason_outcome((tw_reason)reason)]);
         add_arg(x, args, &n, T_REASON, TW_ARG_NAME, x->reason[reason]);
@@ -592,6 +624,7 @@ static void write_clocks(exporter *x) {
 static void run(exporter *x) {
     for (uint32_t i = 0; i < x->n && x->error == 0; i++) collect(x, i);
     if (x->error == 0) x->error = tw_pauses_sort(&x->pauses, (uint32_t)x->n);
+    if (x->error == 0) name_engines(x);
     if (x->error == 0) write_clocks(x);
     name_causes(x);
     for (uint32_t i = 0; i < x->n && x->error == 0; i++) draw_process(x, i);

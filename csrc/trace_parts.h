@@ -54,6 +54,7 @@ typedef struct tw_pauses {
     uint32_t processes;
     /* whose pauses may delay streams of the process at hand */
     uint16_t *waited, own;
+    uint16_t *unit;                     /* tw_unit_mark() of each process; 0: not known */
     uint32_t waited_n;
     tw_stretch *still;                  /* union of their pauses, in order */
     uint32_t still_n, still_room, hint; /* hint: stretches that begin before the last gap's end */
@@ -74,8 +75,10 @@ int tw_pauses_for(tw_pauses *p, uint32_t process, const bool *waits);
 bool tw_pauses_touch(tw_pauses *p, uint64_t from_ns, uint64_t to_ns);
 
 /* Draws an arrow for each pause that coincides with the gap for long enough: their numbers into ids, how long together
- * into *overlap_ns (where pauses of several processes coincide, once). own_only: those of its own process. Returns how many. */
-uint32_t tw_pauses_hit(tw_pauses *p, uint64_t from_ns, uint64_t to_ns, bool own_only,
+ * into *overlap_ns (where pauses of several processes coincide, once). engine: TW_ENGINE_NONE: those of its own process; a tw_unit_mark(): and of who works for it, or may; 0: and
+ * of all. Returns how many. */
+#define TW_ENGINE_NONE UINT32_MAX
+uint32_t tw_pauses_hit(tw_pauses *p, uint64_t from_ns, uint64_t to_ns, uint32_t engine,
                        uint64_t ids[TW_TRACE_ARROWS_EACH], uint64_t *overlap_ns);
 
 /* The id of an arrow, from 1 on. */
@@ -87,7 +90,8 @@ typedef struct tw_request {
     uint64_t id;                        /* 0: the place is free */
     uint64_t last_ns;                   /* its newest point */
     uint32_t lane;
-    uint32_t phase;
+    uint16_t phase;
+    bool labelled;                      /* its slice shows model and route */
 } tw_request;
 
 typedef struct tw_lane {

@@ -67,7 +67,8 @@ int tw_pauses_sort(tw_pauses *p, uint32_t processes) {
     untangle(p);
     p->first = tw_calloc(processes + 1, sizeof *p->first);
     p->waited = tw_calloc(processes, sizeof *p->waited);
-    if (p->first == NULL || p->waited == NULL) return ENOMEM;
+    p->unit = tw_calloc(processes, sizeof *p->unit);
+    if (p->first == NULL || p->waited == NULL || p->unit == NULL) return ENOMEM;
     p->processes = processes;
     uint32_t at = 0;
     for (uint32_t process = 0; process <= processes; process++) {
@@ -81,6 +82,7 @@ void tw_pauses_free(tw_pauses *p) {
     tw_free(p->pause);
     tw_free(p->first);
     tw_free(p->waited);
+    tw_free(p->unit);
     tw_free(p->still);
     tw_free(p->arrow);
 }
@@ -175,13 +177,19 @@ static uint64_t new_part(tw_stretch *seen, uint32_t *n, tw_stretch s) {
     return s.to_ns - s.from_ns > covered ? s.to_ns - s.from_ns - covered : 0;
 }
 
-uint32_t tw_pauses_hit(tw_pauses *p, uint64_t from_ns, uint64_t to_ns, bool own_only, uint64_t ids[TW_TRACE_ARROWS_EACH],
+/* Whether a process may have delayed a token of the process at hand, which that engine served. */
+static bool may_delay(const tw_pauses *p, uint32_t process, uint32_t engine) {
+    if (process == p->own || engine == 0) return true;
+    return engine != TW_ENGINE_NONE && (p->unit[process] == 0 || p->unit[process] == engine);
+}
+
+uint32_t tw_pauses_hit(tw_pauses *p, uint64_t from_ns, uint64_t to_ns, uint32_t engine, uint64_t ids[TW_TRACE_ARROWS_EACH],
                        uint64_t *overlap_ns) {
     tw_stretch seen[TW_TRACE_ARROWS_EACH];
     uint32_t drawn = 0, looked = 0;
     *overlap_ns = 0;
     for (uint32_t w = 0; w < p->waited_n; w++) {
-        if (own_only && p->waited[w] != p->own) continue;
+        if (!may_delay(p, p->waited[w], engine)) continue;
         const uint32_t first = p->first[p->waited[w]];
         for (uint32_t i = begun(p, first, p->first[p->waited[w] + 1], to_ns); i-- > first && p->pause[i].stop_ns > from_ns;) {
             const tw_long_pause *pause = &p->pause[i];

@@ -40,7 +40,7 @@ class range:
 
     Args:
         name: what it is called. 256 texts are kept apart, further ones are "other".
-        payload: a number that is shown with it, of 64 bits: ids, sizes.
+        payload: a number that is shown with it, as a signed one of 64 bits: ids, sizes. Of a larger one the low 64.
 
     The same object may be entered again, also while it is open. In a fork child nothing of the parent's is ended.
     """

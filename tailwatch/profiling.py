@@ -23,6 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tailwatch import traces
 from tailwatch.config import OPTIONS
 from tailwatch.errors import NotInstalledError, OptionError, TailwatchError
 from tailwatch.version import VERSION
@@ -194,11 +195,22 @@ def _write_trace(watch: Watch, made: Profiled) -> None:
     try:
         watch.trace(made.path / "tailwatch.pftrace")
         made.files["tailwatch.pftrace"] = "requests, tokens, pauses and steps: open it in ui.perfetto.dev"
+        _tell_absent(watch, made)
         if merge:
             watch.trace(made.path / "together.json", format="json", merge=merge)
             made.files["together.json"] = "that and torch.json on one clock: open it in ui.perfetto.dev"
     except TailwatchError as error:
         made.notes.append(str(error))
+
+
+def _tell_absent(watch: Watch, made: Profiled) -> None:
+    """Which others of the group the timeline knows nothing of."""
+    if not (directory := watch.company.directory):
+        return
+    recorded = {file.pid for file in traces.files_of(directory)}
+    absent = [each.name for each in watch.snapshot().processes if each.lives and each.pid not in recorded]
+    if absent:
+        made.notes.append(f"not in tailwatch.pftrace, as they record nothing (option trace): {', '.join(absent)}")
 
 
 # ---- torch ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,10 @@ from tailwatch.errors import TailwatchError
 OPEN, FIRST, TOKEN, _, CLOSE, PAUSE, STEP = range(1, 8)  # tw_kind
 _THREAD = 9
 _AT_A_TIME = 4096
+_NOT_ONE = (
+    "this is no trace file of this version of tailwatch: expected a PID-….trace from the group's directory, not what "
+    "`tailwatch trace` made of it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class Recording:
         trace = ffi.new("tw_trace *")
         problem = lib.tw_trace_map(os.fsencode(self.path), trace)
         if problem != 0:
-            raise TailwatchError(f"{self.path}: this is no trace file of tailwatch: {os.strerror(problem)}")
+            raise TailwatchError(f"{self.path}: {_NOT_ONE if problem == errno.EINVAL else os.strerror(problem)}")
         try:
             self._take(trace)
         finally:

@@ -78,7 +78,14 @@ class Tracing:
         return (
             f"trace: {events} events, {self.bytes / 2**20:.1f} MiB in {where}: {_room(sizes[0])} of the first thread "
             f"that stamps, {_room(sizes[1])} of each of {len(sizes) - 2} more, and of all others together"
+            + self._warning()
         )
+
+    def _warning(self) -> str:
+        keep = self._config.trace_keep
+        if not self._company.directory or (keep.files and self.bytes <= keep.bytes):
+            return ""
+        return f"; what a killed process leaves is removed at once, as trace_keep={keep} has no room for it"
 
     def settle(self) -> None:
         """Begin where that has not happened yet: after a fork, or when the group was joined late, or another one."""
@@ -115,10 +122,13 @@ class Tracing:
             return
         kept, left = 0, self._config.trace_keep.bytes
         for _, size, path in sorted(_kept(self._company.directory), reverse=True):
-            kept, left = kept + 1, left - size
-            if kept > self._config.trace_keep.files or left < 0:
-                with suppress(OSError):  # another process was first
-                    os.unlink(path)
+            if kept < self._config.trace_keep.files and size <= left:
+                kept, left = kept + 1, left - size
+                continue
+            with suppress(OSError):  # another process was first
+                os.unlink(path)
+            if size <= self._config.trace_keep.bytes:
+                left = 0  # older ones do not outlive it
 
     def dump(
         self,
@@ -191,9 +201,13 @@ class Tracing:
         path = os.path.join(directory, f"trace-{when}-{os.getpid()}-{self._files}.pftrace")
         try:
             self.dump(path, since_ns=max(0, moment_ns - BEFORE_NS), until_ns=moment_ns + AFTER_NS)
+            size, most = os.stat(path).st_size, self._config.trace_keep.bytes
             if _free(directory) < ROOM:
                 os.unlink(path)
                 self._miss(f"{directory} has no room for it")
+            elif size > most or not self._config.trace_keep.files:
+                os.unlink(path)
+                self._miss(f"trace_keep={self._config.trace_keep} has no room for one of {size} bytes")
         except (TailwatchError, OSError) as error:
             self._miss(str(error))
         self.tidy()

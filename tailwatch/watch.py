@@ -234,6 +234,9 @@ class Watch:
 
         ``merge``: traces of torch, JAX or viztracer, which are put onto the same clock.
 
+        It returns when the file is whole, and other threads run meanwhile; an event loop does not: there,
+        ``await asyncio.to_thread(tailwatch.trace, path)``.
+
         Raises:
             TailwatchError: nothing is recorded (``trace=``), or it cannot be written, or a trace cannot be merged.
         """
@@ -909,7 +912,7 @@ def _is_count(value: object) -> bool:
 def trace(
     path: str | os.PathLike[str], *, format: str = "perfetto", merge: Sequence[str | os.PathLike[str]] = ()
 ) -> Written:
-    """Write what was recorded as a file for ui.perfetto.dev. See Watch.trace."""
+    """Write what was recorded as a file for ui.perfetto.dev; not from an event loop. See Watch.trace."""
     return current().trace(path, format=format, merge=merge)
 
 

@@ -44,10 +44,10 @@ PyObject *core_nvtx_name(PyObject *op, PyObject *text) {
 PyObject *core_nvtx_begin(PyObject *op, PyObject *args) {
     CoreObject *core = (CoreObject *)op;
     unsigned int name;
-    long long payload;
+    unsigned long long payload; /* "K": of a number that has more, the low 64 bits */
     tw_nvtx_range range = {0, 0};
-    if (!PyArg_ParseTuple(args, "IL", &name, &payload)) return NULL;
-    if (nvtx_on(core)) nvtx_user_begin(core, &range, name, payload);
+    if (!PyArg_ParseTuple(args, "IK", &name, &payload)) return NULL;
+    if (nvtx_on(core)) nvtx_user_begin(core, &range, name, (int64_t)payload);
     return Py_BuildValue("KK", (unsigned long long)range.id, (unsigned long long)range.forks);
 }
 
@@ -63,9 +63,9 @@ PyObject *core_nvtx_end(PyObject *op, PyObject *args) {
 PyObject *core_nvtx_mark(PyObject *op, PyObject *args) {
     CoreObject *core = (CoreObject *)op;
     unsigned int name;
-    long long payload;
-    if (!PyArg_ParseTuple(args, "IL", &name, &payload)) return NULL;
-    if (nvtx_on(core)) nvtx_user_mark(core, name, payload);
+    unsigned long long payload; /* "K": of a number that has more, the low 64 bits */
+    if (!PyArg_ParseTuple(args, "IK", &name, &payload)) return NULL;
+    if (nvtx_on(core)) nvtx_user_mark(core, name, (int64_t)payload);
     Py_RETURN_NONE;
 }
 

@@ -89,6 +89,11 @@ static bool is_wanted(const CoreObject *core, const making *m) {
     return strcmp(name, m->name) == 0;
 }
 
+static void name(CoreObject *core) {
+    tw_recorder_name(&core->recorder, core->segment);
+    tw_recorder_unit(&core->recorder, core->group != NULL ? core->group->unit : 0);
+}
+
 static void begin(CoreObject *core, const making *m) {
     if (!is_wanted(core, m)) {
         munmap(m->memory, m->bytes);
@@ -97,7 +102,7 @@ static void begin(CoreObject *core, const making *m) {
     }
     memcpy(core->trace.name, m->name, sizeof core->trace.name);
     tw_recorder_begin(&core->recorder, m->memory, m->events, m->label_sets, &core->segment->header, m->joined_ns);
-    tw_recorder_name(&core->recorder, core->segment);
+    name(core);
 }
 
 static PyObject *reason(const making *m, tw_group_problem problem) {
@@ -172,7 +177,7 @@ PyObject *core_trace_turn(PyObject *op, PyObject *whole) {
     if (core->heap != NULL) tw_recorder_count(&core->recorder, now, TW_COUNTER_UNFROZEN, heap_unfrozen(core->heap));
     if (whole != Py_True) Py_RETURN_NONE;
     tw_recorder_tick(&core->recorder);
-    tw_recorder_name(&core->recorder, core->segment);
+    name(core);
     Py_RETURN_NONE;
 }
 

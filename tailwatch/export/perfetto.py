@@ -145,7 +145,11 @@ def _target(to: str | os.PathLike[str] | int) -> Iterator[int]:
     if isinstance(to, int):
         yield to
         return
-    path = os.path.abspath(os.fspath(to))
+    path = os.path.realpath(os.fspath(to))  # a link stays one
+    if os.path.exists(path) and not os.path.isfile(path):
+        with _as_it_is(path) as descriptor:
+            yield descriptor
+        return
     try:
         descriptor, unfinished = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".tailwatch-", suffix=".tmp")
     except OSError as error:
@@ -160,6 +164,19 @@ def _target(to: str | os.PathLike[str] | int) -> Iterator[int]:
     except BaseException:
         os.unlink(unfinished)
         raise
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _as_it_is(path: str) -> Iterator[int]:
+    """A device or a pipe, which nothing may take the place of."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise TailwatchError(f"{path}: {error.strerror}") from None
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
 

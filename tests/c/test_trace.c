@@ -1,5 +1,6 @@
 /* What becomes of a trace file's events: their counts, whose pauses delayed whom, and what is said of what is lost. */
 #include "tailwatch/trace.h"
+#include "tailwatch/unit.h"
 
 #include <errno.h>
 
@@ -88,6 +89,28 @@ TW_TEST(of_several_engines_the_api_knows_which) {
     TW_CHECK_EQ(1, account_of(files, 2).arrows); /* of one engine every pause counts, of the other there is no file */
     made_free(&api);
     for (int i = 0; i < 2; i++) made_free(&engine[i]);
+}
+
+TW_TEST(a_delay_says_whose_pauses_count) {
+    /* Two engines, a rank of the first one, and one that does not say what it works for: all stand still at once. */
+    static const uint64_t units[] = {TW_UNIT_NUMBER | 0, TW_UNIT_NUMBER | 1, TW_UNIT_LIKE | 43, 0};
+    static const struct { uint64_t unit; uint64_t arrows; } cases[] = {
+        {TW_UNIT_NUMBER | 0, 3}, {TW_UNIT_NUMBER | 1, 2}, {TW_UNIT_ITSELF | 77, 1}, {0, 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        made_trace m[5];
+        const tw_trace *files[5];
+        made_begin(&m[0], "api", 42, 4096);
+        made_put(&m[0], 0, T0 + 10 * MS, TW_KIND_DELAY, TW_PHASE_ITL, tw_unit_mark(cases[i].unit), 8000, 1, 8 * MS);
+        made_put(&m[0], 0, T0 + 10 * MS, TW_KIND_TOKEN, 0, 0, 1, 1, 10 * MS);
+        for (uint64_t other = 0; other < 4; other++) {
+            made_begin(&m[1 + other], other == 2 ? "worker" : "engine", 43 + other, 4096);
+            tw_recorder_unit(&m[1 + other].recorder, units[other]);
+            put_pause(&m[1 + other], T0 + MS, T0 + 9 * MS, 0);
+        }
+        for (int file = 0; file < 5; file++) files[file] = made_open(&m[file]);
+        TW_CHECK_EQ(cases[i].arrows, account_of(files, 5).arrows);
+        for (int file = 0; file < 5; file++) made_free(&m[file]);
+    }
 }
 
 TW_TEST(short_pauses_and_inner_ones_have_no_arrows) {
@@ -234,6 +257,7 @@ TW_TEST(too_many_files_are_refused) {
 }
 
 TW_MAIN(every_event_is_counted, delays_come_from_those_that_streams_wait_for, of_several_engines_the_api_knows_which,
+        a_delay_says_whose_pauses_count,
         short_pauses_and_inner_ones_have_no_arrows, a_ring_that_wrapped_says_what_it_lost,
         a_process_that_died_in_a_pause_left_it_open, only_the_time_asked_for, gaps_inside_a_step_are_none,
         requests_share_rows_only_when_they_are_over, requests_are_found_whatever_comes_and_goes,

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -140,6 +141,28 @@ def test_ranks_of_one_engine_are_a_unit(directory: Path, start: Callable[..., En
         _, (overlap,) = gap([stream], other_rank.pause)
         assert overlap == 0
     assert list(charged(watch)) == ["worker"]
+
+
+def test_a_timeline_draws_arrows_from_the_pauses_of_its_engine(
+    directory: Path, start: Callable[..., Engine], tmp_path: Path
+) -> None:
+    """Both engines and this process stand still: no arrow leads from the other engine to a bound stream's token, one
+    from each to an unbound one's."""
+    engines = start(engine=0, trace=1024), start(engine=1, trace=1024)
+    watch = install(directory, trace=1024)
+
+    def pause() -> None:
+        for engine in engines:
+            engine.pause()
+        watch.core.policy_begin()
+        time.sleep(PAUSE_MS / 1e3)
+        watch.core.policy_end()
+
+    for bound, arrows in ((1, 2), (None, 3)):
+        since = time.monotonic_ns()
+        with tailwatch.stream(engine=bound) as stream:
+            gap([stream], pause)
+        assert watch.tracing.dump(str(tmp_path / "timeline.pftrace"), since_ns=since).arrows == arrows
 
 
 def test_the_only_engine_is_beyond_doubt(directory: Path, start: Callable[..., Engine]) -> None:

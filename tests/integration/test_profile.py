@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -65,6 +66,28 @@ def test_a_stage_leaves_a_timeline_its_numbers_and_a_manifest(installed: Any, tm
     assert all((made.path / name).stat().st_size > 0 for name in made.files)
     assert (told["role"], told["notes"], told["torch"]) == ("worker", [], None)
     assert not watch.core.tracing
+
+
+ENGINE = """
+import sys, tailwatch
+print(tailwatch.install(role="engine", dir=sys.argv[1], gc="off").company.joined, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_who_records_nothing_is_told(installed: Any, tmp_path: Path) -> None:
+    """Another process of the group without the option trace is not in the timeline, and a note says so."""
+    group = tmp_path / "group"
+    command = [sys.executable, "-c", ENGINE, str(group)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as engine:
+        assert engine.stdout is not None
+        assert engine.stdout.readline() == "True\n"
+        installed(role="api", dir=group).company.renew()
+        with traffic():
+            made = tailwatch.profile(tmp_path / "out", requests=1)
+        engine.communicate()
+
+    assert "not in tailwatch.pftrace, as they record nothing (option trace): engine-0" in made.notes
 
 
 def test_its_numbers_are_of_the_stage_alone(installed: Any, tmp_path: Path) -> None:

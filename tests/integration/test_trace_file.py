@@ -89,6 +89,19 @@ def test_a_request_is_recorded_from_its_opening_to_its_end(core: _hot.Core, path
     assert (trace.pid, trace.tids[0], trace.lost) == (os.getpid(), threading.get_native_id(), [0] * 9)
 
 
+def test_a_request_keeps_its_number_when_recording_begins_anew(core: _hot.Core, directory: Path) -> None:
+    """No other one has it: in the second file, and as told to an NVTX tool, a request is the n-th of its process."""
+    old = core.stream("m", "r", None, "", "")
+    core.trace_stop()
+    core.stream("m", "r", None, "", "")  # recorded nowhere
+    assert core.trace_start(1000) is None
+    new = core.stream("m", "r", None, "", "")
+    for stream in (old, new):
+        stream.token()
+    trace = read_trace(directory / core.trace_file)
+    assert [event.id for event in trace.of(OPEN, FIRST)] == [3, 1, 3]
+
+
 def test_all_ways_to_end(core: _hot.Core, path: Path) -> None:
     """Each end is recorded once, with its reason."""
     for end in ("close", "fail", "timeout", "abort"):
@@ -693,6 +706,21 @@ def test_what_is_kept_is_bounded(
     assert len(written) == 4
     assert len(list(directory.glob("*.pftrace"))) == 2
     assert traces.files_of(str(directory))  # one's own is not theirs
+
+
+def test_one_that_trace_keep_has_no_room_for(directory: Path, install: Callable[..., tailwatch.Watch]) -> None:
+    """It is counted and said, and takes none of those with it that there is room for."""
+    watch = install(dir=directory, gc="off", trace=1000, trace_on="slo", trace_keep="5,100")
+    watch._daemon.stop()
+    (small := directory / "trace-20250101T000000-1-1.pftrace").write_bytes(bytes(60))
+    (older := directory / "trace-20240101T000000-1-1.pftrace").write_bytes(bytes(10))
+    os.utime(small, (2000, 2000))
+    os.utime(older, (1000, 1000))
+    watch.tracing._keep_around(10**12)
+    assert sorted(directory.glob("*.pftrace")) == [older, small]
+    assert tailwatch.snapshot().drops["trace_trigger"] == 1
+    assert any("trace_keep=5,100 has no room for one of" in note for note in watch.notes)
+    assert "what a killed process leaves is removed at once" in str(watch.tracing)
 
 
 def test_a_file_that_cannot_be_kept_is_counted(

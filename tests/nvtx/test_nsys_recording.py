@@ -138,5 +138,7 @@ def test_what_is_no_trace_file_is_refused(story: Story, tmp_path: Path) -> None:
     path = as_report(story, tmp_path / "whole.sqlite")
 
     assert main(["nsys", str(path), "--trace", str(path)]) == 2
-    with pytest.raises(TailwatchError, match=r"missing\.trace: this is no trace file of tailwatch: No such file"):
+    with pytest.raises(TailwatchError, match=r"whole\.sqlite: this is no trace file .* expected a PID-….trace from"):
+        joined(path, path)
+    with pytest.raises(TailwatchError, match=r"missing\.trace: No such file"):
         joined(path, tmp_path / "missing.trace")

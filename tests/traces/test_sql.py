@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +98,44 @@ def test_a_server(tmp_path: Path, load: Load, form: str) -> None:
     )
     processes = dict(answers.rows("select name, pid from process where pid > 0"))
     assert processes == {"api-0": 4242, "engine-0": 5252}
+
+
+def test_a_pipe_and_a_link_stay_what_they_are(tmp_path: Path) -> None:
+    """A timeline goes through a pipe, and to where a link leads: neither is replaced by a file."""
+    file = Made().write(tmp_path)
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target"
+    os.mkfifo(pipe)
+    link.symlink_to(target)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert perfetto.write(pipe, [file]).bytes == len(os.read(reading, 1 << 16))
+    finally:
+        os.close(reading)
+    assert pipe.is_fifo()
+    assert perfetto.write(link, [file]).bytes == target.stat().st_size
+    assert link.is_symlink()
+
+
+def test_labels_that_only_the_answer_tells(tmp_path: Path, load: Load) -> None:
+    """A request that was opened before its model and route were known shows them once, and none that are not its own;
+    one without an end shows them at its answer."""
+    api = Made()
+    for number, last in ((1, made.CLOSE), (2, made.FIRST)):
+        events = request(number, START, START + MS, [START + 5 * MS], START + 9 * MS)
+        events[0] = event(START + MS, made.OPEN, a=1, b=0, id=number, value=START)
+        api.add(0, *(each for each in events if each[8] <= last))
+    api.rings[0].sort(key=lambda e: int.from_bytes(e[:8], "little"))
+    answers = load(write(tmp_path, api)[0])
+    asked = (
+        "select slice.name, key, string_value from slice join args using (arg_set_id) "
+        "where key in ('debug.model', 'debug.route') order by slice.name, key"
+    )
+    assert answers.rows(asked) == [
+        *(("answer", "debug.model", "llama"),) * 2,
+        *(("answer", "debug.route", "/v1/completions"),) * 2,
+        ("request", "debug.model", "llama"),
+        ("request", "debug.route", "/v1/completions"),
+    ]
 
 
 def test_what_a_slice_says(tmp_path: Path, load: Load) -> None:

@@ -36,7 +36,6 @@ typedef struct tw_recorder {
     tw_clock_snapshot *clocks;
     tw_ring_writer of[TW_RINGS];
     uint64_t counted[TW_COUNTERS]; /* as last sampled, + 1 */
-    uint64_t numbers;    /* requests so far */
     uint64_t pid;        /* whose memory it is: a fork child's is its parent's */
 } tw_recorder;
 
@@ -92,6 +91,9 @@ static inline bool tw_recorder_on(const tw_recorder *r) { return r->head != NULL
 /* Writes down the names that came into use since, and what the process is called. To be called when a label set or step
  * name was made, and when the role changed. */
 void tw_recorder_name(tw_recorder *r, const tw_segment *g);
+
+/* What the process works for, see unit.h. */
+void tw_recorder_unit(tw_recorder *r, uint64_t unit);
 
 /* Once a second: a clock snapshot, and rings of threads that have ended become free. About 2 us. */
 void tw_recorder_tick(tw_recorder *r);

@@ -42,7 +42,8 @@ extern "C" {
 /* ---- events ---- */
 
 /* The fields of an event by kind. Label sets: an OPEN has the one that it was opened under, which is mostly 0; the true ones
- * stand in FIRST and CLOSE. A TOKEN whose gap is 0 may be of the same message as the event before it, for another choice. `request` is a number that is unique in its process, from 1. `pid, start_time,
+ * stand in FIRST and CLOSE. A TOKEN whose gap is 0 may be of the same message as the event before it, for another choice. `request` is its number among those that
+ * its process ever opened, from 1; NVTX tools are told the same. `pid, start_time,
  * joined_ns` of the file make it unique in a machine. `labels` is a number of the names, see tw_trace_label. */
 typedef enum tw_kind {
     TW_KIND_NONE,      /* never written */
@@ -50,8 +51,9 @@ typedef enum tw_kind {
     TW_KIND_FIRST,     /* its first token.            a: choice      b: labels  c: tokens   id: request  value: arrival_ns */
     TW_KIND_TOKEN,     /* another message of tokens.  a: choice      b: -       c: tokens   id: request  value: the gap before it, ns */
     TW_KIND_DELAY,     /* pauses fell into the wait for the token of this request and time, whose event may come after.
-                        *                             a: tw_phase    b: -       c: overlap  id: request  value: late_ns
-                        *                             (overlap in us, saturating; late 0: it cost nothing, or is not known) */
+                        *                             a: tw_phase    b: engine  c: overlap  id: request  value: late_ns
+                        *                             (overlap in us, saturating; late 0: it cost nothing, or is not known;
+                        *                             engine: tw_unit_mark() of the one that serves it) */
     TW_KIND_CLOSE,     /* it ended.                   a: tw_reason   b: labels  c: tokens   id: request  value: arrival_ns */
     TW_KIND_PAUSE,     /* a pause ended at time_ns.   a: tw_cause    b: flags   c: uncollectable, saturating
                         *                             id: start_ns   value: objects collected.  b: TW_PAUSE_INNER */
@@ -137,7 +139,8 @@ typedef struct tw_trace_head {
     uint64_t steps[TW_STEPS][TW_STEP_NAME_WORDS]; /* a name is there when its word 0 is not 0 */
     uint64_t clocks;          /* snapshots ever taken: number n at n % TW_CLOCK_FINE, and where n % TW_CLOCK_EVERY == 0
                                * also at TW_CLOCK_FINE + n / TW_CLOCK_EVERY % TW_CLOCK_COARSE. Published as events are. */
-    uint64_t spare[23];
+    uint64_t unit;            /* what its process works for, as it says itself (unit.h); 0: no engine, or not known */
+    uint64_t spare[22];
     tw_ring_entry ring[TW_RINGS];
 } tw_trace_head;
 

@@ -4,7 +4,8 @@
  *   GC         a slice for each pause, named by its cause, with the objects it collected. From one of at least
  *              TW_PAUSE_SHORT_NS an arrow leads to each token that it delayed
  *   requests   a row for each request in flight: slice "request" [arrival, end] with model, route and outcome, in it
- *              "queue" [arrival, entry], "until first token", "answer", and the instants "first token" and "token"
+ *              "queue" [arrival, entry], "until first token", "answer", and the instants "first token" and "token".
+ *              Model and route are known from the answer on: "answer" shows them too, of requests that have not ended
  *   steps      of each thread: engine steps by name; and on a row "host gaps" beside it from a step's end to the begin of
  *              the next where work was waiting (step.h)
  *   counters   tw_counter
@@ -13,7 +14,7 @@
  * Delayed: the wait that a token ended ([arrival, first token], or the gap before it) coincides for at least
  * TW_PAUSE_SHORT_NS with a pause of its own process, or of one that streams wait for (role engine, worker, scheduler,
  * detokenizer); where there are several engines, of another process only if the token's own process wrote of a delay
- * (TW_KIND_DELAY), as it knows which engine serves the stream. An upper bound, as overlap is everywhere: a pause inside the wait for the model delays nobody. The event
+ * (TW_KIND_DELAY), and if that is of the engine that serves the stream, where the delay says which one does. An upper bound, as overlap is everywhere: a pause inside the wait for the model delays nobody. The event
  * TW_KIND_DELAY of a token adds what it cost (late_us), an estimate.
  *
  * What is not there is said: events overwritten, requests whose beginning is lost (argument "beginning lost"), arrows left out.
