@@ -178,7 +178,9 @@ class OTel:
     def after_fork(self) -> None:
         """In a child: the threads are the parent's, and so is the lock."""
         self._lock.drop()
+        parents = self.spans
         self._begin_anew()
+        self.spans.inherit(parents)
 
     # ---- the exporters ----
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -390,3 +393,52 @@ def test_what_the_batch_processor_has_no_room_for_is_counted(
     assert spans.made <= 8 and watch.snapshot().drops["span"] == spans.dropped >= 32
     http.hang.clear()
     http.go_on.set()
+
+
+FORKED = """
+import json, os, sys, threading
+from opentelemetry import trace
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
+from opentelemetry.sdk.trace import TracerProvider
+
+class Nowhere(MetricExporter):
+    def export(self, *arguments, **named):
+        return MetricExportResult.SUCCESS
+    def force_flush(self, timeout_millis=0):
+        return True
+    def shutdown(self, timeout_millis=0, **named):
+        pass
+
+import tailwatch
+from tailwatch.export import otel_spans
+provider = TracerProvider(shutdown_on_exit=False)
+if sys.argv[1] == "app":
+    trace.set_tracer_provider(provider)
+watch = tailwatch.install(role="engine", gc="observe", otel=Nowhere())
+if sys.argv[1] == "ours":  # as if the variables had said where spans go
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
+    watch.otel.spans._own_provider, watch.otel.spans._asked_fallback = provider, True
+told, tell = os.pipe()
+child = os.fork()
+if child == 0:
+    watch.otel.turn()
+    with tailwatch.stream() as stream:
+        stream.token()
+    report = tailwatch.uninstall()
+    left = len(provider._active_span_processor._span_processors) if sys.argv[1] == "app" else 0
+    threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    os.write(tell, json.dumps([report, left, threads]).encode())
+    os._exit(0)
+os.waitpid(child, 0)
+print(os.read(told, 65536).decode())
+tailwatch.uninstall()
+"""
+
+
+@pytest.mark.parametrize("whose", ["app", "ours"])
+def test_uninstall_in_a_fork_child_leaves_nothing_of_its_parents(whose: str) -> None:
+    """Neither the processor that notices the app's spans nor the thread of a provider of ours stays in the child."""
+    done = subprocess.run([sys.executable, "-c", FORKED, whose], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == [[], 0, []]
