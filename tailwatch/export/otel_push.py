@@ -123,6 +123,11 @@ class Push:
         self._over = True
         return not self._thread.is_alive()
 
+    def after_fork(self) -> None:
+        """In a child, which has no such thread."""
+        if self.sender is not None:
+            self.sender.after_fork()
+
     def give_up(self) -> bool:
         """Shut an exporter of ours down while it waits for its receiver: after join(). Whether the thread has ended."""
         self._close()

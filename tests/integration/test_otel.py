@@ -716,6 +716,40 @@ def test_the_apps_global_meter_provider_is_used(monkeypatch: pytest.MonkeyPatch,
         provider.shutdown()
 
 
+def test_the_apps_exporter_is_called_by_one_thread_at_a_time() -> None:
+    """Its reader and we take turns, by the reader's lock; in a fork child that is free again."""
+    inside: list[bool] = []
+
+    class Watched(OwnExporter):
+        def export(self, *arguments: Any, **named: Any) -> Any:
+            inside.append(reader._export_lock.locked())
+            return super().export(*arguments, **named)
+
+        def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
+            pass
+
+    exporter = Watched()
+    reader = sdk.PeriodicExportingMetricReader(exporter, export_interval_millis=1e9)
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    try:
+        watch = tailwatch.install(role="worker", gc="observe", otel=provider)
+        load()
+        eventually(lambda: inside, "we export")
+        assert all(inside)
+        assert watch.otel is not None
+        sender = watch.otel._pushes[0].sender
+        assert sender is not None
+        with reader._export_lock:
+            assert not sender.send(b"", 0.01)  # not while the reader does
+        eventually(lambda: reader._export_lock.acquire(blocking=False), "it is free between two rounds")
+        sender._has_turn = True  # as it is where a thread of ours was about to export when the process forked
+        watch.otel._pushes[0].after_fork()
+        assert not reader._export_lock.locked()
+    finally:
+        tailwatch.uninstall()
+        provider.shutdown()
+
+
 def test_rounds_that_are_left_out_are_counted_once_each() -> None:
     """While one runs, each interval that passes is one; the next round begins the count anew."""
     missed: list[int] = []
