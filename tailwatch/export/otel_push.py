@@ -82,6 +82,7 @@ class Push:
         self.sender: Sender | None = None
         self._before: tuple[snapshots.Snapshot, snapshots.Own] | None = None
         self._origin = Origin()
+        self._began_unix_ns = time.time_ns()
         self._known: Facts | None = None
         self._stop = threading.Event()
         self._over = False
@@ -98,7 +99,13 @@ class Push:
     def own(self) -> snapshots.Own:
         """What it did so far."""
         hold = self.sender.hold_ns if self.sender is not None else 0
-        return self._spans()._replace(exported=self.exported, failed=self.failed, skipped=self.skipped, hold_ns=hold)
+        return self._spans()._replace(
+            exported=self.exported,
+            failed=self.failed,
+            skipped=self.skipped,
+            hold_ns=hold,
+            start_unix_ns=self._began_unix_ns,
+        )
 
     def check(self, now: float) -> None:
         """Count the rounds that are left out because one still runs. Called by another thread, now: monotonic."""

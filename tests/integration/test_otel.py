@@ -635,6 +635,30 @@ def test_who_takes_over_tells_no_difference_twice() -> None:
     assert sum(point.value for point in told["tailwatch.output_tokens"].data_points) == 15
 
 
+def test_who_takes_over_counts_its_own_rounds_from_its_own_start() -> None:
+    """Sums with the start of the numbers, which another process's rounds have reached already, would go backwards."""
+    exporter = OwnExporter()
+    watch = tailwatch.install(role="worker", gc="observe")
+    load(1)
+    began = time.time_ns()
+    push = Push(
+        lambda: Sender(exporter, Resource.get_empty),
+        watch.snapshot,
+        lambda: otel_module.Facts("v", "p", b""),
+        spans=lambda: snapshots.Own(spans=3),
+        interval=3600.0,
+    )
+    push.round()
+    push.round()
+    starts = {
+        metric.name: metric.data.data_points[0].start_time_unix_nano
+        for given in exporter.given
+        for metric in given.resource_metrics[0].scope_metrics[0].metrics
+        if metric.name in ("tailwatch.otel.exports", "tailwatch.otel.spans", "tailwatch.requests")
+    }
+    assert starts["tailwatch.requests"] < began <= starts["tailwatch.otel.exports"] == starts["tailwatch.otel.spans"]
+
+
 def test_processes_without_a_group_are_told_apart(http: HTTPCollector, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has a service.instance.id; one that the user gives stays."""
     variables(monkeypatch, http, "http/protobuf", OTEL_TRACES_EXPORTER="none")
