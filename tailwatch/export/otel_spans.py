@@ -194,15 +194,16 @@ class Spans:
         self._over = True
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(max(0.0, timeout))
+            self._thread.join(max(_WAKE_SECONDS, timeout))
         self._end_inherited()
         left = len(self._queue)
         self._queue.clear()
         for _ in range(left):
             self.dropped += 1
             self._dropped()
-        sentence = self._unnotice()
-        return [sentence] if sentence else []
+        hangs = self._thread is not None and self._thread.is_alive()
+        late = "the spans' exporter did not return in time: its threads end when it does" if hangs else None
+        return [sentence for sentence in (late, self._unnotice()) if sentence]
 
     def _end_inherited(self) -> None:
         """The SDK gives each batch processor a thread in a fork child, too; that of the parent's provider has no work.

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -19,7 +20,9 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.testclient import TestClient
 
 import tailwatch
+from tailwatch.export import otel as otel_module
 from tailwatch.export import otel_spans
+from tailwatch.export.otel import OTel
 
 from .otlp_collector import REASON, HTTPCollector, eventually, running
 
@@ -393,6 +396,42 @@ def test_what_the_batch_processor_has_no_room_for_is_counted(
     assert spans.made <= 8 and watch.snapshot().drops["span"] == spans.dropped >= 32
     http.hang.clear()
     http.go_on.set()
+
+
+def test_spans_that_nobody_takes_hold_up_no_uninstall(monkeypatch: pytest.MonkeyPatch, installed: Any) -> None:
+    """What still runs when the wait is over is reported; what has only to wake up has ended."""
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+    free = threading.Event()
+
+    class Hangs(SpanExporter):
+        def export(self, spans: Any) -> Any:
+            free.wait(30)
+            return SpanExportResult.SUCCESS
+
+    provider = trace_sdk.TracerProvider(resource=Resource.get_empty(), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(Hangs(), schedule_delay_millis=1))
+    monkeypatch.setattr(OTel, "_tracer_provider", lambda self: provider)
+    monkeypatch.setattr(otel_module, "FLUSH_SECONDS", 0.2)
+
+    def threads() -> set[str]:
+        return {thread.name for thread in threading.enumerate()} & {"tailwatch-spans"}
+
+    def undone(spans: int) -> list[str]:
+        watch = installed(None, role="worker")
+        for _ in range(spans):
+            with tailwatch.stream(model="m") as stream:
+                stream.token()
+        watch.otel.spans.start()
+        eventually(lambda: watch.otel.spans.made == spans, "it is made")
+        return tailwatch.uninstall()
+
+    assert undone(1) == ["the spans' exporter did not return in time: its threads end when it does"]
+    assert threads()
+    free.set()
+    eventually(lambda: not threads(), "it ends")
+    assert undone(0) == []
+    assert not threads()
 
 
 FORKED = """
