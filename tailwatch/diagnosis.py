@@ -572,8 +572,8 @@ _DROP_ADVICE = {
     "late_stamp": "look for tokens stamped after the end of their stream (s.token(at=...))",
     "unknown_gap": "install(app, slow_ms=...): gaps spanned more pauses than are kept, their overlap is a lower bound",
     "cut_event": "nothing to mend: events longer than is kept were judged by their beginning",
-    "protobuf_family": "install(app, exposition='classic'), or unregister the family of the app's own that protobuf has "
-    "no form for: scrapes that asked for native histograms got text",
+    "protobuf_family": "install(app, exposition='classic'), or unregister what protobuf has no form for in the app's "
+    "own registry: scrapes that asked for native histograms got text",
     "protobuf_slow": "install(app, exposition='classic'), or fewer label sets in the app's own registry: it takes too "
     "long, and scrapes that asked for native histograms got text",
     "trace_trigger": "install(app, trace_on=...) with a higher bound: it asked for a file too soon after the last, or "
