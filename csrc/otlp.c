@@ -47,6 +47,8 @@ struct metric {
 };
 
 static void served_histogram(encoder *e, const metric *m);
+static void exports(encoder *e, const metric *m);
+static void spans(encoder *e, const metric *m);
 
 /* ---- attributes ---- */
 
@@ -152,8 +154,14 @@ static bool is_delta(const encoder *e, kind kind) {
 /* The numbers that a metric of this kind tells of. */
 static const tw_snapshot *source(const encoder *e, kind kind) { return is_delta(e, kind) ? e->since : e->now; }
 
+/* Since when a cumulative point counts. */
+static uint64_t start_of(const encoder *e, const metric *m) {
+    const bool own = m->points == exports || m->points == spans;
+    return own && e->info->own.start_unix_ns != 0 ? e->info->own.start_unix_ns : e->info->start_unix_ns;
+}
+
 static void put_times(const encoder *e, const metric *m) {
-    if (m->kind != GAUGE) tw_pb_fixed64(e->out, 2, is_delta(e, m->kind) ? e->info->since_unix_ns : e->info->start_unix_ns);
+    if (m->kind != GAUGE) tw_pb_fixed64(e->out, 2, is_delta(e, m->kind) ? e->info->since_unix_ns : start_of(e, m));
     tw_pb_fixed64(e->out, 3, e->info->time_unix_ns);
 }
 

@@ -1061,7 +1061,10 @@ def _pause(record: Any, clock: Any) -> Pause:
 
 
 class Own(NamedTuple):
-    """What an exporter did, since it began: rounds, spans of requests, and the longest piece of work under the GIL."""
+    """What an exporter did, since it began: rounds, spans of requests, and the longest piece of work under the GIL.
+
+    start_unix_ns: when it began; 0: with the numbers.
+    """
 
     exported: int = 0
     failed: int = 0
@@ -1070,6 +1073,7 @@ class Own(NamedTuple):
     spans_dropped: int = 0
     span_events_dropped: int = 0
     hold_ns: int = 0
+    start_unix_ns: int = 0
 
 
 _NOTHING_YET = Own()

@@ -391,6 +391,8 @@ class Watch:
         self.nvtx.adopt(self.config.nvtx, self.config.nvtx_tokens)
         self._adopt_policy(self.config.gc)
         self._adopt_fast_sse()
+        if differing & {"page", "page_token"}:
+            self._note_page()
 
     def stop(self) -> list[str]:
         """Undo everything. Returns what could not be undone, a sentence each."""

@@ -365,7 +365,7 @@ typedef struct tw_load_gauges {
 
 /* otlp.h */
 typedef struct tw_otlp_own {
-    uint64_t exported, failed, skipped, spans, spans_dropped, span_events_dropped, hold_ns;
+    uint64_t start_unix_ns, exported, failed, skipped, spans, spans_dropped, span_events_dropped, hold_ns;
 } tw_otlp_own;
 
 typedef struct tw_otlp_info {

@@ -178,7 +178,11 @@ class OTel:
     def after_fork(self) -> None:
         """In a child: the threads are the parent's, and so is the lock."""
         self._lock.drop()
+        parents = self.spans
+        for push in self._pushes:
+            push.after_fork()
         self._begin_anew()
+        self.spans.inherit(parents)
 
     # ---- the exporters ----
 
@@ -205,13 +209,13 @@ class OTel:
     def _senders(self) -> list[Callable[[], Sender]]:
         """Each is made in its thread."""
         made = self._option if isinstance(self._option, tuple) else (_app_provider(),)
-        exporters = [exporter for each in made for exporter in _exporters_of(each)]
+        exporters = [found for each in made for found in _exporters_of(each)]
         if not exporters and self._class is not None:
             return [lambda: Sender(self._class(), self._resource, mine=True)]
-        return [partial(self._sender_of, exporter) for exporter in exporters]
+        return [partial(self._sender_of, exporter, turn) for exporter, turn in exporters]
 
-    def _sender_of(self, exporter: Any) -> Sender:
-        sender = Sender(exporter, self._resource)
+    def _sender_of(self, exporter: Any, turn: Any) -> Sender:
+        sender = Sender(exporter, self._resource, turn=turn)
         if not sender.fast and not self._said_slow:
             self._said_slow = True
             self._note(
@@ -298,14 +302,15 @@ def _app_provider() -> Any:
     return provider if isinstance(provider, MeterProvider) else None
 
 
-def _exporters_of(made: Any) -> list[Any]:
-    """Of a MeterProvider those of its periodic readers; an exporter is one."""
+def _exporters_of(made: Any) -> list[tuple[Any, Any]]:
+    """Of a MeterProvider those of its periodic readers, with the lock that each is called under; an exporter is one."""
     if made is None or hasattr(made, "export"):
-        return [] if made is None else [made]
+        return [] if made is None else [(made, None)]
     readers = getattr(getattr(made, "_sdk_config", None), "metric_readers", ())
     added = getattr(made, "_metric_readers", ())
-    found = [getattr(reader, "_exporter", None) for reader in dict.fromkeys((*readers, *added))]
-    return [exporter for exporter in found if exporter is not None]
+    every = dict.fromkeys((*readers, *added))
+    found = [(getattr(reader, "_exporter", None), getattr(reader, "_export_lock", None)) for reader in every]
+    return [(exporter, turn) for exporter, turn in found if exporter is not None]
 
 
 def _resource_of(made: Any) -> Any:

@@ -82,6 +82,7 @@ class Push:
         self.sender: Sender | None = None
         self._before: tuple[snapshots.Snapshot, snapshots.Own] | None = None
         self._origin = Origin()
+        self._began_unix_ns = time.time_ns()
         self._known: Facts | None = None
         self._stop = threading.Event()
         self._over = False
@@ -98,7 +99,13 @@ class Push:
     def own(self) -> snapshots.Own:
         """What it did so far."""
         hold = self.sender.hold_ns if self.sender is not None else 0
-        return self._spans()._replace(exported=self.exported, failed=self.failed, skipped=self.skipped, hold_ns=hold)
+        return self._spans()._replace(
+            exported=self.exported,
+            failed=self.failed,
+            skipped=self.skipped,
+            hold_ns=hold,
+            start_unix_ns=self._began_unix_ns,
+        )
 
     def check(self, now: float) -> None:
         """Count the rounds that are left out because one still runs. Called by another thread, now: monotonic."""
@@ -122,6 +129,11 @@ class Push:
             self._thread.join(max(0.0, timeout))
         self._over = True
         return not self._thread.is_alive()
+
+    def after_fork(self) -> None:
+        """In a child, which has no such thread."""
+        if self.sender is not None:
+            self.sender.after_fork()
 
     def give_up(self) -> bool:
         """Shut an exporter of ours down while it waits for its receiver: after join(). Whether the thread has ended."""

@@ -30,9 +30,11 @@ class Sender:
         exporter: a MetricExporter.
         mine: whether it was made here, and is to be shut down here.
         resource: gives the SDK Resource that objects are made with.
+        turn: the lock under which its reader exports, as no exporter is to be called by two threads at once; None:
+            nobody else calls it.
     """
 
-    def __init__(self, exporter: Any, resource: Callable[[], Any], *, mine: bool = False) -> None:
+    def __init__(self, exporter: Any, resource: Callable[[], Any], *, mine: bool = False, turn: Any = None) -> None:
         from opentelemetry.sdk.metrics import Histogram, ObservableCounter
         from opentelemetry.sdk.metrics.export import AggregationTemporality as Temporality
 
@@ -40,6 +42,8 @@ class Sender:
         self.mine = mine
         self.hold_ns = 0
         self._resource = resource
+        self._turn = turn
+        self._has_turn = False
         preferred = getattr(exporter, "_preferred_temporality", None) or {}
         self.delta_histograms = preferred.get(Histogram) is Temporality.DELTA
         self.delta_sums = preferred.get(ObservableCounter) is Temporality.DELTA
@@ -63,6 +67,26 @@ class Sender:
 
     def send(self, request: bytes, timeout: float) -> bool:
         """Whether it was taken. Blocks, for about ``timeout`` seconds where the exporter heeds it."""
+        if self._turn is None:
+            return self._hand_over(request, timeout)
+        if not self._turn.acquire(timeout=timeout):
+            return False
+        self._has_turn = True
+        try:
+            return self._hand_over(request, timeout)
+        finally:
+            self._give_turn()
+
+    def after_fork(self) -> None:
+        """In a child the reader's lock must not stay taken by a thread that is the parent's."""
+        if self._has_turn:
+            self._give_turn()
+
+    def _give_turn(self) -> None:
+        self._has_turn = False
+        self._turn.release()
+
+    def _hand_over(self, request: bytes, timeout: float) -> bool:
         if self._fast is not None:
             return self._fast(request)
         return self._send_objects(request, timeout)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -92,10 +93,16 @@ class Spans:
         self._over = False
         self._thread: threading.Thread | None = None
         self._own_provider: Any = None
+        self._inherited: Any = None
         self._asked_fallback = False
         self._noticer: Any = None
         self._noticing: Any = None
         self._fields: frozenset[bytes] | None = None
+
+    def inherit(self, parents: Spans) -> None:
+        """In a fork child: what the parent's spans have left in this process is this one's to undo."""
+        self._noticing, self._noticer = parents._noticing, parents._noticer
+        self._inherited = parents._own_provider or parents._inherited
 
     # ---- called in the task of a request ----
 
@@ -187,16 +194,27 @@ class Spans:
         self._over = True
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(max(0.0, timeout))
+            self._thread.join(max(_WAKE_SECONDS, timeout))
+        self._end_inherited()
         left = len(self._queue)
         self._queue.clear()
         for _ in range(left):
             self.dropped += 1
             self._dropped()
-        sentence = self._unnotice()
-        return [sentence] if sentence else []
+        hangs = self._thread is not None and self._thread.is_alive()
+        late = "the spans' exporter did not return in time: its threads end when it does" if hangs else None
+        return [sentence for sentence in (late, self._unnotice()) if sentence]
+
+    def _end_inherited(self) -> None:
+        """The SDK gives each batch processor a thread in a fork child, too; that of the parent's provider has no work.
+        Not while forking: the SDK's own turn comes after ours."""
+        inherited, self._inherited = self._inherited, None
+        if inherited is not None:
+            with suppress(Exception):  # of somebody's exporter
+                inherited.shutdown()
 
     def _run(self) -> None:
+        self._end_inherited()
         while not self._over:
             self._wake.wait(_WAKE_SECONDS)
             self._drain()

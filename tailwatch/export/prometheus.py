@@ -21,6 +21,7 @@ from tailwatch.export.negotiation import OPENMETRICS, PROTOBUF, Format, choose, 
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
+    from prometheus_client.samples import Exemplar
 
     from tailwatch.export.http import MetricsServer
     from tailwatch.export.page import Page
@@ -276,11 +277,13 @@ class Collector:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The families, classic histograms only."""
+        """The families with their exemplars, classic histograms only."""
         return _families(bytes(self._exposition.own(OPENMETRICS)).decode())
 
 
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABELS = r'\{(?:\w+="(?:[^"\\]|\\.)*",?)*\}'
+_SAMPLE = re.compile(rf"(\w+)({_LABELS})? (\S+)(?: # ({_LABELS}) (\S+) (\S+))?")
 _UNESCAPED = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 
@@ -299,10 +302,21 @@ def _families(text: str) -> Iterator[Metric]:
         yield metric
 
 
-def _sample(line: str) -> tuple[str, dict[str, str], float]:
-    series, _, value = line.rpartition(" ")
-    name, _, labels = series.partition("{")
-    return name, {key: _unescaped(text) for key, text in _LABEL.findall(labels)}, float(value)
+def _sample(line: str) -> tuple[str, dict[str, str], float, None, Exemplar | None]:
+    from prometheus_client.samples import Exemplar, Timestamp
+
+    found = _SAMPLE.fullmatch(line)
+    assert found is not None, line
+    name, labels, value, traced, measured, when = found.groups()
+    if not traced:
+        return name, _labels(labels or ""), float(value), None, None
+    seconds, _, fraction = when.partition(".")
+    moment = Timestamp(int(seconds), int(fraction.ljust(9, "0")))  # a float has not all its digits
+    return name, _labels(labels or ""), float(value), None, Exemplar(_labels(traced), float(measured), moment)
+
+
+def _labels(text: str) -> dict[str, str]:
+    return {key: _unescaped(value) for key, value in _LABEL.findall(text)}
 
 
 def _unescaped(text: str) -> str:

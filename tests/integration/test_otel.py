@@ -635,6 +635,30 @@ def test_who_takes_over_tells_no_difference_twice() -> None:
     assert sum(point.value for point in told["tailwatch.output_tokens"].data_points) == 15
 
 
+def test_who_takes_over_counts_its_own_rounds_from_its_own_start() -> None:
+    """Sums with the start of the numbers, which another process's rounds have reached already, would go backwards."""
+    exporter = OwnExporter()
+    watch = tailwatch.install(role="worker", gc="observe")
+    load(1)
+    began = time.time_ns()
+    push = Push(
+        lambda: Sender(exporter, Resource.get_empty),
+        watch.snapshot,
+        lambda: otel_module.Facts("v", "p", b""),
+        spans=lambda: snapshots.Own(spans=3),
+        interval=3600.0,
+    )
+    push.round()
+    push.round()
+    starts = {
+        metric.name: metric.data.data_points[0].start_time_unix_nano
+        for given in exporter.given
+        for metric in given.resource_metrics[0].scope_metrics[0].metrics
+        if metric.name in ("tailwatch.otel.exports", "tailwatch.otel.spans", "tailwatch.requests")
+    }
+    assert starts["tailwatch.requests"] < began <= starts["tailwatch.otel.exports"] == starts["tailwatch.otel.spans"]
+
+
 def test_processes_without_a_group_are_told_apart(http: HTTPCollector, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has a service.instance.id; one that the user gives stays."""
     variables(monkeypatch, http, "http/protobuf", OTEL_TRACES_EXPORTER="none")
@@ -713,6 +737,40 @@ def test_the_apps_global_meter_provider_is_used(monkeypatch: pytest.MonkeyPatch,
         tailwatch.uninstall()
     finally:
         exporters[1].shutdown = lambda *_, **__: None  # type: ignore[method-assign]
+        provider.shutdown()
+
+
+def test_the_apps_exporter_is_called_by_one_thread_at_a_time() -> None:
+    """Its reader and we take turns, by the reader's lock; in a fork child that is free again."""
+    inside: list[bool] = []
+
+    class Watched(OwnExporter):
+        def export(self, *arguments: Any, **named: Any) -> Any:
+            inside.append(reader._export_lock.locked())
+            return super().export(*arguments, **named)
+
+        def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
+            pass
+
+    exporter = Watched()
+    reader = sdk.PeriodicExportingMetricReader(exporter, export_interval_millis=1e9)
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    try:
+        watch = tailwatch.install(role="worker", gc="observe", otel=provider)
+        load()
+        eventually(lambda: inside, "we export")
+        assert all(inside)
+        assert watch.otel is not None
+        sender = watch.otel._pushes[0].sender
+        assert sender is not None
+        with reader._export_lock:
+            assert not sender.send(b"", 0.01)  # not while the reader does
+        eventually(lambda: reader._export_lock.acquire(blocking=False), "it is free between two rounds")
+        sender._has_turn = True  # as it is where a thread of ours was about to export when the process forked
+        watch.otel._pushes[0].after_fork()
+        assert not reader._export_lock.locked()
+    finally:
+        tailwatch.uninstall()
         provider.shutdown()
 
 

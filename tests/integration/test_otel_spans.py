@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -16,7 +20,9 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.testclient import TestClient
 
 import tailwatch
+from tailwatch.export import otel as otel_module
 from tailwatch.export import otel_spans
+from tailwatch.export.otel import OTel
 
 from .otlp_collector import REASON, HTTPCollector, eventually, running
 
@@ -390,3 +396,88 @@ def test_what_the_batch_processor_has_no_room_for_is_counted(
     assert spans.made <= 8 and watch.snapshot().drops["span"] == spans.dropped >= 32
     http.hang.clear()
     http.go_on.set()
+
+
+def test_spans_that_nobody_takes_hold_up_no_uninstall(monkeypatch: pytest.MonkeyPatch, installed: Any) -> None:
+    """What still runs when the wait is over is reported; what has only to wake up has ended."""
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+    free = threading.Event()
+
+    class Hangs(SpanExporter):
+        def export(self, spans: Any) -> Any:
+            free.wait(30)
+            return SpanExportResult.SUCCESS
+
+    provider = trace_sdk.TracerProvider(resource=Resource.get_empty(), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(Hangs(), schedule_delay_millis=1))
+    monkeypatch.setattr(OTel, "_tracer_provider", lambda self: provider)
+    monkeypatch.setattr(otel_module, "FLUSH_SECONDS", 0.2)
+
+    def threads() -> set[str]:
+        return {thread.name for thread in threading.enumerate()} & {"tailwatch-spans"}
+
+    def undone(spans: int) -> list[str]:
+        watch = installed(None, role="worker")
+        for _ in range(spans):
+            with tailwatch.stream(model="m") as stream:
+                stream.token()
+        watch.otel.spans.start()
+        eventually(lambda: watch.otel.spans.made == spans, "it is made")
+        return tailwatch.uninstall()
+
+    assert undone(1) == ["the spans' exporter did not return in time: its threads end when it does"]
+    assert threads()
+    free.set()
+    eventually(lambda: not threads(), "it ends")
+    assert undone(0) == []
+    assert not threads()
+
+
+FORKED = """
+import json, os, sys, threading
+from opentelemetry import trace
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
+from opentelemetry.sdk.trace import TracerProvider
+
+class Nowhere(MetricExporter):
+    def export(self, *arguments, **named):
+        return MetricExportResult.SUCCESS
+    def force_flush(self, timeout_millis=0):
+        return True
+    def shutdown(self, timeout_millis=0, **named):
+        pass
+
+import tailwatch
+from tailwatch.export import otel_spans
+provider = TracerProvider(shutdown_on_exit=False)
+if sys.argv[1] == "app":
+    trace.set_tracer_provider(provider)
+watch = tailwatch.install(role="engine", gc="observe", otel=Nowhere())
+if sys.argv[1] == "ours":  # as if the variables had said where spans go
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
+    watch.otel.spans._own_provider, watch.otel.spans._asked_fallback = provider, True
+told, tell = os.pipe()
+child = os.fork()
+if child == 0:
+    watch.otel.turn()
+    with tailwatch.stream() as stream:
+        stream.token()
+    report = tailwatch.uninstall()
+    left = len(provider._active_span_processor._span_processors) if sys.argv[1] == "app" else 0
+    threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    os.write(tell, json.dumps([report, left, threads]).encode())
+    os._exit(0)
+os.waitpid(child, 0)
+print(os.read(told, 65536).decode())
+tailwatch.uninstall()
+"""
+
+
+@pytest.mark.parametrize("whose", ["app", "ours"])
+def test_uninstall_in_a_fork_child_leaves_nothing_of_its_parents(whose: str) -> None:
+    """Neither the processor that notices the app's spans nor the thread of a provider of ours stays in the child."""
+    done = subprocess.run([sys.executable, "-c", FORKED, whose], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == [[], 0, []]

@@ -357,6 +357,9 @@ def test_a_token_for_nothing_and_a_short_one_are_noted(install: Any) -> None:
         tailwatch.uninstall()
     assert [len(found) for found in notes] == [1, 1, 0]
     assert "page is off" in notes[0][0] and "6 characters" in notes[1][0] and "s3cret" not in notes[1][0]
+    tailwatch.watch.app_door(inner := Starlette())
+    install(inner, page=True, page_token="s3cret")
+    assert "6 characters" in "".join(tailwatch.watch.current().notes)
 
 
 def test_the_token_is_in_no_message(install: Any) -> None:

@@ -33,6 +33,7 @@ from tailwatch.export.prometheus import Collector, Exposition, serve_http
 TEXT, OPENMETRICS = Format("text").content_type, Format("openmetrics").content_type
 OPENMETRICS_UTF8 = Format("openmetrics", utf8=True).content_type
 
+TTFT = "tailwatch_time_to_first_token_seconds"
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
     "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
@@ -52,6 +53,11 @@ def core() -> _hot.Core:
     stream.token()
     stream.close()
     core.count_fallback('chat "a"\\b', "differs")
+    core.exemplify(True, None)
+    stream = core.stream('x # {y="z"} 1 2', "/v1/chat", None, "", "ab" * 16)
+    stream.token()
+    stream.token()
+    stream.close()
     return core
 
 
@@ -459,7 +465,7 @@ def test_registering_the_collector_collects_nothing(make: Callable[..., Expositi
 def test_the_collector_gives_what_c_renders(
     make: Callable[..., Exposition], core: _hot.Core, openmetrics: bool
 ) -> None:
-    """The user's own endpoint shows the same families, types, labels and numbers as ours."""
+    """The user's own endpoint shows the same families, types, labels, numbers and exemplars as ours."""
     snapshot = snapshots.take([core.address])
     exposition = make(lambda: snapshot, registry=False)
     registry = CollectorRegistry(auto_describe=True)
@@ -472,6 +478,8 @@ def test_the_collector_gives_what_c_renders(
         assert theirs[name].type == family.type
         assert theirs[name].documentation == family.documentation
         assert theirs[name].samples == family.samples
+    traced = [sample.exemplar.labels for sample in theirs[TTFT].samples if sample.exemplar]
+    assert traced == ([{"trace_id": "ab" * 16}] if openmetrics else [])
 
 
 def test_the_collector_can_be_asked_by_name(make: Callable[..., Exposition]) -> None:

@@ -30,6 +30,7 @@ extern "C" {
 
 /* What an exporter did, since it began. */
 typedef struct tw_otlp_own {
+    uint64_t start_unix_ns;              /* when that was; 0: with the numbers. Another process of the group may take over */
     uint64_t exported, failed, skipped;  /* rounds: taken by the receiver, not taken, left out as one still ran */
     uint64_t spans, spans_dropped;       /* made, and not made for want of room */
     uint64_t span_events_dropped;        /* of spans that were made: past what one may have */
