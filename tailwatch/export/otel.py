@@ -14,7 +14,8 @@ otlp.h says how). gen_ai.provider.name is that of OTEL_RESOURCE_ATTRIBUTES or of
 the serving engine that this process has imported (vllm, sglang, ...), else "self_hosted". gen_ai.response.model is
 the model name in the answers; the request's is not read. Histograms are exponential; explicit with the conventions'
 bounds where OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION says explicit_bucket_histogram. One process of a
-group exports for all, under one service.instance.id; spans are each process's own.
+group exports for all, under one service.instance.id; spans are each process's own. Switch it on in every process that
+serves: one without it keeps no success-only histograms, and the GenAI TTFT and TPOT that another exports leave it out.
 """
 
 from __future__ import annotations
