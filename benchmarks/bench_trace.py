@@ -55,7 +55,7 @@ class DumpServer(Server):
 def dumping() -> Iterator[DumpServer]:
     """A fresh process."""
     with serving("", SCRIPT) as server:
-        yield DumpServer(server._port)
+        yield DumpServer(server.port)
 
 
 def instruction_bars() -> Iterator[Bar]:
