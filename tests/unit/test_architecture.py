@@ -38,7 +38,7 @@ LAYERS = (
     ("nvtx", "profiling"),
     ("",),
     ("demo", "demo.*", "doors", "doors.*", "run"),
-    ("top", "top.*", "nsys", "nsys.*"),
+    ("top", "top.*", "nsys", "nsys.*", "load", "load.*"),
     ("cli",),
     ("__main__",),
 )
