@@ -122,6 +122,17 @@ void tw_histogram_record(tw_histogram *h, const tw_layout *layout, uint64_t valu
     tw_store_release(slot, tw_load(slot) + 1);
 }
 
+void tw_histogram_record_all(tw_histogram *h, const tw_layout *layout, const uint64_t *values_ns, size_t n) {
+    for (size_t i = 0; i < n; i++) tw_histogram_record(h, layout, values_ns[i]);
+}
+
+void tw_histogram_record_gaps(tw_histogram *h, const tw_layout *layout, const uint64_t *stamps_ns, size_t n) {
+    for (size_t i = 1; i < n; i++) {
+        uint64_t gap = stamps_ns[i] > stamps_ns[i - 1] ? stamps_ns[i] - stamps_ns[i - 1] : 0;
+        tw_histogram_record(h, layout, gap);
+    }
+}
+
 void tw_histogram_move(tw_histogram *h, const tw_layout *layout, uint64_t from_ns, uint64_t to_ns) {
     uint64_t *from = &h->slot[slot_of(layout, from_ns)];
     uint64_t *to = &h->slot[slot_of(layout, to_ns)];

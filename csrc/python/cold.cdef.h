@@ -43,6 +43,8 @@ typedef struct tw_layout {
 } tw_layout;
 
 typedef struct tw_histogram {
+    uint64_t sum_low, sum_high, min_ns, max_ns;
+    uint64_t slot[...];
     ...;
 } tw_histogram;
 
@@ -52,10 +54,13 @@ typedef struct tw_counts {
 } tw_counts;
 
 const tw_layout *tw_layout_of(int kind);
+uint64_t tw_layout_hash(void);
 uint32_t tw_slot_of(const tw_layout *layout, uint64_t value_ns);
 void tw_slot_edges(const tw_layout *layout, uint32_t slot, uint64_t *lower_ns, uint64_t *upper_ns);
 void tw_histogram_init(tw_histogram *h);
 void tw_histogram_record(tw_histogram *h, const tw_layout *layout, uint64_t value_ns);
+void tw_histogram_record_all(tw_histogram *h, const tw_layout *layout, const uint64_t *values_ns, size_t n);
+void tw_histogram_record_gaps(tw_histogram *h, const tw_layout *layout, const uint64_t *stamps_ns, size_t n);
 void tw_histogram_read(const tw_histogram *h, tw_counts *out);
 void tw_counts_init(tw_counts *c);
 void tw_counts_add(tw_counts *a, const tw_counts *b);

@@ -86,6 +86,13 @@ void tw_histogram_init(tw_histogram *h);
 /* Adds one value: no allocation, no lock, never fails. Single writer. */
 void tw_histogram_record(tw_histogram *h, const tw_layout *layout, uint64_t value_ns);
 
+/* Adds n values, as n calls of tw_histogram_record would. Single writer. */
+void tw_histogram_record_all(tw_histogram *h, const tw_layout *layout, const uint64_t *values_ns, size_t n);
+
+/* Adds the gaps between n ascending stamps: n - 1 values, none for fewer than two. A stamp before the one that
+ * it follows counts as a gap of 0. Single writer. */
+void tw_histogram_record_gaps(tw_histogram *h, const tw_layout *layout, const uint64_t *stamps_ns, size_t n);
+
 /* For a histogram kept as a correction to another (see tw_series): takes a value out of one slot and puts
  * another in. Counts are modulo 2^64 and become right when the two are added. Single writer. */
 void tw_histogram_move(tw_histogram *h, const tw_layout *layout, uint64_t from_ns, uint64_t to_ns);

@@ -1,0 +1,124 @@
+"""What became of each request: the server side's table (tailwatch.goodput), and `never_sent`, which only a client sees.
+
+good: finished without error within every bound. miss: late, an error, 429, 5xx, a timeout, never sent, ended by the
+tester (`abandoned`). excluded, and counted: other 4xx and 3xx. A tester that gives up has waited: what it ended or
+never sent is a miss and never one of the "earlier aborts", which exist on the server side only.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tailwatch import goodput
+
+if TYPE_CHECKING:
+    from tailwatch.goodput import SLO
+    from tailwatch.load.exchange import Exchange
+
+NEVER_SENT, ABANDONED = "never_sent", "abandoned"
+MISSES = (*(name for name in goodput.MISSES if name != "abort_late"), ABANDONED, NEVER_SENT)
+EXCLUDED = ("4xx", "3xx")
+REASONS = ("good", *MISSES, *EXCLUDED)
+CODE = {name: code for code, name in enumerate(REASONS)}
+
+# What an `error` was, by name; 0 where nothing was wrong with the exchange itself. In the order of `Ending`.
+FAULTS = ("", "refused", "reset", "truncated", "timeout", "garbage", "tls", "client_limit", "abandoned", "error_event")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """How many requests had which outcome; `scheduled` is their sum.
+
+    by_reason: REASONS → count, all of them, also those that are 0. faults: what went wrong with an exchange, by the
+    name of it (FAULTS), only those that happened.
+    """
+
+    by_reason: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+    faults: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, reasons: array[int], faults: array[int]) -> Outcomes:
+        """Counts columns of codes."""
+        by_reason = {name: reasons.count(code) for name, code in CODE.items()}
+        by_fault = {name: faults.count(code) for code, name in enumerate(FAULTS) if name}
+        return cls(by_reason, {name: count for name, count in by_fault.items() if count})
+
+    @property
+    def scheduled(self) -> int:
+        """All requests of the plan."""
+        return sum(self.by_reason.values())
+
+    @property
+    def good(self) -> int:
+        """Finished without error within every bound."""
+        return self.by_reason["good"]
+
+    @property
+    def miss(self) -> int:
+        """Late, failed, refused, given up, or never sent."""
+        return sum(self.by_reason[name] for name in MISSES)
+
+    @property
+    def excluded(self) -> int:
+        """Neither: 4xx other than 429, and 3xx."""
+        return sum(self.by_reason[name] for name in EXCLUDED)
+
+    @property
+    def never_sent(self) -> int:
+        """Of the misses: those that the tester did not send."""
+        return self.by_reason[NEVER_SENT]
+
+    def plus(self, other: Outcomes) -> Outcomes:
+        """Both together."""
+        reasons = {name: count + other.by_reason[name] for name, count in self.by_reason.items()}
+        names = sorted({*self.faults, *other.faults}, key=FAULTS.index)
+        return Outcomes(reasons, {name: self.faults.get(name, 0) + other.faults.get(name, 0) for name in names})
+
+
+def fault_of(exchange: Exchange) -> int:
+    """Code of what went wrong with an exchange; 0: nothing (a refusal in HTTP, like 503, is no fault of it)."""
+    ending = int(exchange.ending)
+    if ending > 1:  # not pending, not finished
+        return ending - 1
+    return FAULTS.index("error_event") if exchange.failed else 0
+
+
+def reason_of(exchange: Exchange, slo: SLO | None) -> int:
+    """Code of its outcome, an index into REASONS. slo: None: every request that finishes without error is good."""
+    name = _name_of(exchange)
+    if name == "good" and slo is not None and broken(exchange, slo):
+        name = "late"
+    return CODE[name]
+
+
+def _name_of(exchange: Exchange) -> str:
+    """Without the bounds. A status that came says more than how the connection ended afterwards."""
+    status, fault = exchange.status, FAULTS[fault_of(exchange)]
+    if status == 429:
+        return "429"
+    if status >= 500:
+        return "5xx"
+    if status >= 400:
+        return "4xx"
+    if status >= 300:
+        return "3xx"
+    if fault in ("timeout", "abandoned"):
+        return fault
+    if fault or exchange.ending != 1 or not 200 <= status < 300:
+        return "error"
+    return "good"
+
+
+def broken(exchange: Exchange, slo: SLO) -> Sequence[str]:
+    """Names of the bounds that an exchange exceeds, from its planned start; TPOT by its slowest choice."""
+    tpots = exchange.tpots_ns
+    ttft, e2e = exchange.ttft_ns, exchange.e2e_ns
+    return slo.broken(
+        ttft=None if ttft is None else ttft / 1e9,
+        tpot=max(tpots) / 1e9 if tpots else None,
+        itl=exchange.largest_gap_ns / 1e9,
+        e2e=None if e2e is None else e2e / 1e9,
+    )

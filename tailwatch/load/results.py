@@ -1,0 +1,727 @@
+"""What a run of the load tester found: typed numbers, columns of requests, and their JSON.
+
+Every time counts from the *planned* start unless its name says naive: what a tester reports that forgets its plan
+stands beside it. Rates are per second of the plan. A file holds runs: {"tailwatch": version, "format": 1, "layout":
+hash of the buckets, "runs": [...]}; runs of several processes or machines that were one load merge into one by
+`merged`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.goodput import SLO
+from tailwatch.load.histogram import LAYOUT_HASH, Histogram
+from tailwatch.load.outcomes import FAULTS, REASONS, Outcomes
+from tailwatch.version import VERSION
+
+FORMAT = 1
+MOST_SAVED = 100_000  # requests whose columns go into a file; of a longer run the histograms do
+EXCLUDED_LIMIT = 0.01  # share of the schedule that may be excluded (4xx) before the run says nothing
+NEVER = -1  # in a column of times: it did not happen
+
+# name → array code. Times: nanoseconds from the start of the run.
+COLUMNS = {
+    "planned": "q",
+    "sent": "q",
+    "first_byte": "q",
+    "first_chunk": "q",
+    "first": "q",
+    "last": "q",
+    "end": "q",
+    "tpot": "q",
+    "largest_gap": "q",
+    "largest_gap_at": "q",
+    "index": "I",
+    "prompt": "I",
+    "wanted": "I",
+    "tokens": "I",
+    "messages": "I",
+    "due": "I",
+    "met": "I",
+    "status": "H",
+    "reason": "B",
+    "fault": "B",
+    "flags": "B",
+}
+REUSED, RETRIED, MARKED = 1, 2, 4  # flags
+
+
+class Requests:
+    """One row a request, in columns (array.array): some 110 bytes each.
+
+    planned, sent, first_byte, first_chunk, first (content), last (content), end, largest_gap_at: ns from the start of
+    the run, NEVER where it did not happen. tpot, largest_gap: ns; NEVER where there is none. index: of the schedule.
+    prompt, wanted: tokens asked for; tokens: that came. due, met: token deadlines (fluidity). reason, fault: codes into
+    outcomes.REASONS and FAULTS. flags: REUSED, RETRIED (a stale connection), MARKED (one of its gaps, or its first
+    token, overlaps a pause of this client).
+    """
+
+    __slots__ = tuple(COLUMNS)
+
+    planned: array[int]
+    sent: array[int]
+    first_byte: array[int]
+    first_chunk: array[int]
+    first: array[int]
+    last: array[int]
+    end: array[int]
+    tpot: array[int]
+    largest_gap: array[int]
+    largest_gap_at: array[int]
+    index: array[int]
+    prompt: array[int]
+    wanted: array[int]
+    tokens: array[int]
+    messages: array[int]
+    due: array[int]
+    met: array[int]
+    status: array[int]
+    reason: array[int]
+    fault: array[int]
+    flags: array[int]
+
+    def __init__(self) -> None:
+        for name, code in COLUMNS.items():
+            setattr(self, name, array(code))
+
+    def __len__(self) -> int:
+        return len(self.planned)
+
+    def add(self, **values: int) -> None:
+        """A row; every column is named."""
+        for name in COLUMNS:
+            getattr(self, name).append(values[name])
+
+    def extend(self, other: Requests, shift_ns: int = 0) -> None:
+        """Takes in the rows of another run that began shift_ns after this one."""
+        for name in COLUMNS:
+            column = getattr(other, name)
+            if shift_ns and name in _MOMENTS:
+                column = array("q", (value if value == NEVER else value + shift_ns for value in column))
+            getattr(self, name).extend(column)
+
+    def since_planned(self, name: str) -> array[int]:
+        """ns from the planned start to the moment of a column, of the requests where it happened."""
+        return _differences(getattr(self, name), self.planned)
+
+    def since_sent(self, name: str) -> array[int]:
+        """The same from the actual send."""
+        return _differences(getattr(self, name), self.sent)
+
+    def as_dict(self) -> dict[str, list[int]]:
+        """For JSON: a list a column."""
+        return {name: getattr(self, name).tolist() for name in COLUMNS}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Requests:
+        """Of `as_dict`'s lists. TypeError, ValueError, KeyError or OverflowError for anything else."""
+        found = cls()
+        for name, code in COLUMNS.items():
+            setattr(found, name, array(code, data[name]))
+        if len({len(getattr(found, name)) for name in COLUMNS}) != 1:
+            raise ValueError("columns of different lengths")
+        if found.reason and (max(found.reason) >= len(REASONS) or max(found.fault) >= len(FAULTS)):
+            raise ValueError("an outcome that this version does not know")
+        return found
+
+
+_MOMENTS = ("planned", "sent", "first_byte", "first_chunk", "first", "last", "end", "largest_gap_at")
+
+
+def _differences(later: array[int], earlier: array[int]) -> array[int]:
+    pairs = zip(later, earlier, strict=True)
+    return array("q", (max(0, end - start) for end, start in pairs if end != NEVER and start != NEVER))
+
+
+# Histograms of a run, with their layout. The naive ones count from the actual send.
+LATENCIES = {
+    "ttft": "ttft",
+    "ttft_naive": "ttft",
+    "first_byte": "ttft",
+    "first_chunk": "ttft",
+    "itl": "itl",
+    "itl_unmarked": "itl",
+    "tpot": "itl",
+    "e2e": "e2e",
+    "e2e_naive": "e2e",
+    "largest_gap": "itl",
+    "send_lag": "ttft",
+}
+
+
+@dataclass(slots=True)
+class Latencies:
+    """The histograms of a run.
+
+    ttft: planned start → first content; ttft_naive: actual send → the same. first_byte, first_chunk: of the answer, of
+    its body (a role, a ping). itl: each gap between messages with content; itl_unmarked: those of them that overlap no
+    pause of this client. tpot: per choice. e2e, e2e_naive: to the end of answers that came whole, with status below
+    300.
+    largest_gap: one sample a request with two messages or more. send_lag: planned start → actual send.
+    """
+
+    ttft: Histogram = field(default_factory=lambda: Histogram("ttft"))
+    ttft_naive: Histogram = field(default_factory=lambda: Histogram("ttft"))
+    first_byte: Histogram = field(default_factory=lambda: Histogram("ttft"))
+    first_chunk: Histogram = field(default_factory=lambda: Histogram("ttft"))
+    itl: Histogram = field(default_factory=lambda: Histogram("itl"))
+    itl_unmarked: Histogram = field(default_factory=lambda: Histogram("itl"))
+    tpot: Histogram = field(default_factory=lambda: Histogram("itl"))
+    e2e: Histogram = field(default_factory=lambda: Histogram("e2e"))
+    e2e_naive: Histogram = field(default_factory=lambda: Histogram("e2e"))
+    largest_gap: Histogram = field(default_factory=lambda: Histogram("itl"))
+    send_lag: Histogram = field(default_factory=lambda: Histogram("ttft"))
+
+    def add(self, other: Latencies) -> None:
+        """Takes in another run's samples."""
+        for name in LATENCIES:
+            getattr(self, name).add(getattr(other, name))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {name: getattr(self, name).as_dict() for name in LATENCIES}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Latencies:
+        """Of `as_dict`'s numbers."""
+        found = cls(**{name: Histogram.from_dict(data[name]) for name in LATENCIES})
+        wrong = [name for name, layout in LATENCIES.items() if getattr(found, name).layout != layout]
+        if wrong:
+            raise ValueError(f"the buckets of {wrong[0]} are those of another latency")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """How many of the *scheduled* requests were good, and how many a second.
+
+    scheduled: of the plan. counted: scheduled − excluded, the denominator. attainment: good / counted; None where
+    nothing counts. low, high: its Wilson interval of 95 % (requests taken as independent: a bound for noise, not for
+    stalls).
+    wanted: the attainment of the SLO. rate: good requests per second of the plan. throughput: answers that came whole
+    per second, over a window as long as the plan that opens with the first of them. tokens: output tokens per second
+    over the whole run. broken: requests that exceeded a bound, by its name (one request may exceed several).
+    """
+
+    slo: str
+    scheduled: int
+    good: int
+    miss: int
+    excluded: int
+    attainment: float | None
+    low: float | None
+    high: float | None
+    wanted: float
+    rate: float
+    throughput: float
+    tokens: float
+    broken: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def counted(self) -> int:
+        """The denominator of the attainment."""
+        return self.good + self.miss
+
+    @property
+    def held(self) -> bool:
+        """Whether the attainment asked for was reached."""
+        return self.attainment is not None and self.attainment >= self.wanted
+
+
+# One row a second of the run, from its start.
+SERIES = (
+    "scheduled",
+    "sent",
+    "finished",
+    "good",
+    "miss",
+    "tokens",
+    "in_flight",
+    "largest_gap_ns",
+    "ttft_max_ns",
+    "client_paused_ns",
+)
+
+
+@dataclass(slots=True)
+class Series:
+    """Numbers of each second of the run, lists of equal length.
+
+    scheduled, good, miss, ttft_max_ns: of the requests *planned* for it. sent, finished, tokens, largest_gap_ns: of
+    what happened in it (a gap where it began). in_flight: most at once, as far as sends and ends tell.
+    client_paused_ns: how long this client was away.
+    """
+
+    scheduled: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)
+    good: list[int] = field(default_factory=list)
+    miss: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    in_flight: list[int] = field(default_factory=list)
+    largest_gap_ns: list[int] = field(default_factory=list)
+    ttft_max_ns: list[int] = field(default_factory=list)
+    client_paused_ns: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.scheduled)
+
+    def reach(self, second: int) -> None:
+        """Grow to hold that second."""
+        for name in SERIES:
+            column = getattr(self, name)
+            column.extend([0] * (second + 1 - len(column)))
+
+    def plus(self, other: Series) -> Series:
+        """Second by second; both begin together. Sums, but the largest of what is a maximum."""
+        both, length = Series(), max(len(self), len(other))
+        for name in SERIES:
+            one, two = (list(getattr(part, name)) + [0] * (length - len(part)) for part in (self, other))
+            combine: Callable[[int, int], int] = max if name.endswith("_ns") else int.__add__
+            setattr(both, name, [combine(a, b) for a, b in zip(one, two, strict=True)])
+        return both
+
+
+@dataclass(slots=True)
+class Client:
+    """How the client itself did: what of the numbers above is its own doing.
+
+    pauses: [start, length] in ns from the start of the run, of each time when the client's loop stood still longer than
+    10 ms. paused: seconds of them together. marked_requests, marked_gaps: requests and gaps that overlap one. loop_lag:
+    how late a timer of 5 ms came. gc_seconds: of its own collector (frozen and off during the run). cpu: share of one
+    core, the mean; cpu_peak: of its busiest second. in_flight_max, connections_max, opened, retries: of the pool.
+    cap: most requests in flight allowed, 0: no cap; capped: requests that it kept waiting or from being sent. memory:
+    largest resident size in bytes. processes: how many clients these numbers are of (cpu is of the busiest).
+    """
+
+    pauses: list[tuple[int, int]] = field(default_factory=list)
+    paused: float = 0.0
+    marked_requests: int = 0
+    marked_gaps: int = 0
+    loop_lag: Histogram = field(default_factory=lambda: Histogram("itl"))
+    gc_seconds: float = 0.0
+    cpu: float = 0.0
+    cpu_peak: float = 0.0
+    in_flight_max: int = 0
+    connections_max: int = 0
+    opened: int = 0
+    retries: int = 0
+    cap: int = 0
+    capped: int = 0
+    memory: int = 0
+    processes: int = 1
+    uvloop: bool = False
+
+    def plus(self, other: Client) -> Client:
+        """Two clients of one load."""
+        lag = Histogram("itl")
+        lag.add(self.loop_lag)
+        lag.add(other.loop_lag)
+        return Client(
+            pauses=sorted([*self.pauses, *other.pauses]),
+            loop_lag=lag,
+            cpu=max(self.cpu, other.cpu),
+            cpu_peak=max(self.cpu_peak, other.cpu_peak),
+            uvloop=self.uvloop and other.uvloop,
+            **{name: getattr(self, name) + getattr(other, name) for name in _ADDED},
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        named = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**named, "loop_lag": self.loop_lag.as_dict(), "pauses": [list(pause) for pause in self.pauses]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Client:
+        """Of `as_dict`'s numbers."""
+        pauses = [(int(start), int(length)) for start, length in data["pauses"]]
+        return cls(**{**data, "loop_lag": Histogram.from_dict(data["loop_lag"]), "pauses": pauses})
+
+
+_ADDED = (
+    "paused",
+    "marked_requests",
+    "marked_gaps",
+    "gc_seconds",
+    "in_flight_max",
+    "connections_max",
+    "opened",
+    "retries",
+    "cap",
+    "capped",
+    "memory",
+    "processes",
+)
+
+
+@dataclass(slots=True)
+class Validity:
+    """Whether the run may be believed.
+
+    verdict: "valid", "invalid" (its schedule was not kept, or too much of it is excluded), "capped" (its cap on
+    requests in flight bound: a closed loop in disguise) or "interrupted" (Ctrl-C: what was had until then). reasons:
+    why not, sentences.
+    warnings: what a reader should know all the same.
+    """
+
+    verdict: str = "valid"
+    reasons: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def valid(self) -> bool:
+        """Nothing speaks against it."""
+        return self.verdict == "valid"
+
+
+VERDICTS = ("valid", "interrupted", "capped", "invalid")  # the worse the later
+
+
+@dataclass(slots=True)
+class Result:
+    """One run.
+
+    target: its URL, without user and password. name: what the user calls it. settings: what was asked for, without
+    secrets.
+    schedule: {"digest", "seed", and the fields of `schedule.Law`}. closed: a closed loop: nothing was planned, so
+    corrected and naive are the same. started: unix time of the start. duration: seconds of the plan; elapsed: until
+    the last answer.
+    tokens: output tokens. fluidity: share of token deadlines met, None where the SLO has none. requests: the columns;
+    None where they were left out of the file.
+    """
+
+    target: str
+    duration: float
+    goodput: Goodput
+    name: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    schedule: dict[str, Any] = field(default_factory=dict)
+    closed: bool = False
+    started: float = 0.0
+    elapsed: float = 0.0
+    slo: SLO | None = None
+    outcomes: Outcomes = field(default_factory=Outcomes)
+    latencies: Latencies = field(default_factory=Latencies)
+    tokens: int = 0
+    fluidity: float | None = None
+    series: Series = field(default_factory=Series)
+    client: Client = field(default_factory=Client)
+    validity: Validity = field(default_factory=Validity)
+    requests: Requests | None = None
+    examples: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ttft(self) -> Histogram:
+        """Planned start → first content; seconds out of `p()`, `max` …"""
+        return self.latencies.ttft
+
+    @property
+    def itl(self) -> Histogram:
+        """Gaps between messages with content."""
+        return self.latencies.itl
+
+    @property
+    def tpot(self) -> Histogram:
+        """(last − first token) / (tokens − 1)."""
+        return self.latencies.tpot
+
+    @property
+    def e2e(self) -> Histogram:
+        """Planned start → end of whole answers."""
+        return self.latencies.e2e
+
+    @property
+    def largest_gap(self) -> Histogram:
+        """The worst gap of each request."""
+        return self.latencies.largest_gap
+
+    @property
+    def valid(self) -> bool:
+        """Whether the run may be believed."""
+        return self.validity.valid
+
+    @property
+    def offered(self) -> float:
+        """Requests per second of the plan."""
+        return self.outcomes.scheduled / self.duration if self.duration > 0 else 0.0
+
+    def percentile(self, metric: str, percent: float) -> float | None:
+        """Seconds of a latency (a field of `Latencies`): exact (the sample of rank ceil(percent / 100 * count)) where
+        the requests are known and the latency is one a request, else out of its histogram. None where there is no
+        sample."""
+        histogram: Histogram = getattr(self.latencies, metric)
+        if self.requests is None or metric in ("itl", "itl_unmarked"):
+            return histogram.p(percent)
+        values = sorted(samples(self.requests, metric))
+        if not values:
+            return None
+        if not 0 <= percent <= 100:
+            raise OptionError.of("percent", percent, "expected a number from 0 to 100")
+        return values[max(1, math.ceil(percent * len(values) / 100 - 1e-9)) - 1] / 1e9
+
+    def as_dict(self, *, requests: bool = True) -> dict[str, Any]:
+        """For JSON; `from_dict` gives an equal one. requests: with their columns, up to MOST_SAVED of them."""
+        columns = self.requests if requests and self.requests is not None else None
+        if columns is not None and len(columns) > MOST_SAVED:
+            columns = None
+        return {
+            "name": self.name,
+            "target": self.target,
+            "settings": self.settings,
+            "schedule": self.schedule,
+            "closed": self.closed,
+            "started": self.started,
+            "duration": self.duration,
+            "elapsed": self.elapsed,
+            "slo": None if self.slo is None else self.slo.text,
+            "goodput": asdict(self.goodput),
+            "outcomes": asdict(self.outcomes),
+            "validity": asdict(self.validity),
+            "tokens": self.tokens,
+            "fluidity": self.fluidity,
+            "seconds_p": self._summary(),
+            "latencies": self.latencies.as_dict(),
+            "series": asdict(self.series),
+            "client": self.client.as_dict(),
+            "examples": self.examples,
+            "requests": None if columns is None else columns.as_dict(),
+        }
+
+    def _summary(self) -> dict[str, dict[str, float | None]]:
+        """For a reader of the file; not read back."""
+        percents = (50, 90, 95, 99, 99.9, 100)
+        return {name: {f"{p:g}": self.percentile(name, p) for p in percents} for name in LATENCIES}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], *, name: str = "result") -> Result:
+        """Of `as_dict`'s numbers. name: the file, for the error.
+
+        Raises:
+            TailwatchError: they are none.
+        """
+        try:
+            return cls._of(data)
+        except TailwatchError:
+            raise
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise TailwatchError(f"{name}: a damaged run: {type(error).__name__} {error}") from error
+
+    @classmethod
+    def _of(cls, data: Mapping[str, Any]) -> Result:
+        columns = data["requests"]
+        outcomes = Outcomes(
+            {reason: int(data["outcomes"]["by_reason"][reason]) for reason in REASONS},
+            {fault: int(count) for fault, count in data["outcomes"]["faults"].items()},
+        )
+        series = Series(**{key: [int(value) for value in data["series"][key]] for key in SERIES})
+        if len({len(getattr(series, key)) for key in SERIES}) != 1:
+            raise ValueError("a series of different lengths")
+        return cls(
+            target=str(data["target"]),
+            name=str(data["name"]),
+            settings=dict(data["settings"]),
+            schedule=dict(data["schedule"]),
+            closed=bool(data["closed"]),
+            started=float(data["started"]),
+            duration=float(data["duration"]),
+            elapsed=float(data["elapsed"]),
+            tokens=int(data["tokens"]),
+            fluidity=None if data["fluidity"] is None else float(data["fluidity"]),
+            slo=None if data["slo"] is None else SLO.parse(data["slo"]),
+            goodput=Goodput(**data["goodput"]),
+            outcomes=outcomes,
+            latencies=Latencies.from_dict(data["latencies"]),
+            series=series,
+            client=Client.from_dict(data["client"]),
+            validity=Validity(**data["validity"]),
+            requests=None if columns is None else Requests.from_dict(columns),
+            examples=dict(data["examples"]),
+        )
+
+
+def samples(requests: Requests, metric: str) -> array[int]:
+    """The samples in ns of a latency that is one a request, in the order of the requests. Not "itl"."""
+    if metric in ("tpot", "largest_gap"):
+        return array("q", (value for value in getattr(requests, metric) if value != NEVER))
+    if metric == "send_lag":
+        return requests.since_planned("sent")
+    if metric in ("e2e", "e2e_naive"):
+        since = requests.sent if metric == "e2e_naive" else requests.planned
+        rows = zip(requests.end, since, requests.status, requests.fault, strict=True)
+        return array("q", (end - start for end, start, status, fault in rows if _whole(end, start, status, fault)))
+    if metric == "ttft_naive":
+        return requests.since_sent("first")
+    return requests.since_planned({"ttft": "first"}.get(metric, metric))
+
+
+def _whole(end: int, start: int, status: int, fault: int) -> bool:
+    """An answer that came whole and was none of error: what E2E is of."""
+    return end != NEVER and start != NEVER and 200 <= status < 300 and fault == 0
+
+
+def wilson(good: int, counted: int, z: float = 1.959964) -> tuple[float, float]:
+    """Interval of a share (E. B. Wilson, 1927), z standard deviations wide; counted >= 1."""
+    share, square = good / counted, z * z / counted
+    middle = (share + square / 2) / (1 + square)
+    half = z * math.sqrt(share * (1 - share) / counted + square / (4 * counted)) / (1 + square)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def goodput_of(
+    outcomes: Outcomes, slo: SLO | None, *, duration: float, throughput: float, tokens: float, broken: dict[str, int]
+) -> Goodput:
+    """The verdict over what was scheduled."""
+    counted = outcomes.good + outcomes.miss
+    low, high = wilson(outcomes.good, counted) if counted else (None, None)
+    return Goodput(
+        slo="" if slo is None else slo.text,
+        scheduled=outcomes.scheduled,
+        good=outcomes.good,
+        miss=outcomes.miss,
+        excluded=outcomes.excluded,
+        attainment=outcomes.good / counted if counted else None,
+        low=low,
+        high=high,
+        wanted=0.99 if slo is None else slo.attainment,
+        rate=outcomes.good / duration if duration > 0 else 0.0,
+        throughput=throughput,
+        tokens=tokens,
+        broken=broken,
+    )
+
+
+def merged(results: Sequence[Result]) -> Result:
+    """One run of several clients that shared one load at the same time: everything is added, and judged anew.
+
+    Times of requests are counted from the earliest start. The worst verdict is the verdict.
+
+    Raises:
+        OptionError: none, or of different targets or bounds.
+    """
+    if not results:
+        raise OptionError("nothing to merge: no run was given")
+    if len({(result.target, result.slo) for result in results}) != 1:
+        raise OptionError("only runs of one target and one SLO merge into one run")
+    return reduce(_both, sorted(results, key=lambda result: result.started))
+
+
+def _both(one: Result, two: Result) -> Result:
+    shift = round((two.started - one.started) * 1e9)
+    latencies = Latencies()
+    for part in (one, two):
+        latencies.add(part.latencies)
+    outcomes = one.outcomes.plus(two.outcomes)
+    duration, elapsed = max(one.duration, two.duration), max(one.elapsed, two.elapsed + shift / 1e9)
+    broken = {name: one.goodput.broken.get(name, 0) + two.goodput.broken.get(name, 0) for name in _names(one, two)}
+    return Result(
+        target=one.target,
+        name=one.name,
+        settings=one.settings,
+        schedule=_schedules(one, two),
+        closed=one.closed,
+        started=one.started,
+        duration=duration,
+        elapsed=elapsed,
+        slo=one.slo,
+        goodput=goodput_of(
+            outcomes,
+            one.slo,
+            duration=duration,
+            throughput=one.goodput.throughput + two.goodput.throughput,
+            tokens=(one.tokens + two.tokens) / elapsed if elapsed else 0.0,
+            broken=broken,
+        ),
+        outcomes=outcomes,
+        latencies=latencies,
+        tokens=one.tokens + two.tokens,
+        fluidity=_fluidity(one, two),
+        series=one.series.plus(two.series),
+        client=one.client.plus(two.client),
+        validity=_worse(one.validity, two.validity),
+        requests=_rows(one, two, shift),
+        examples={**two.examples, **one.examples},
+    )
+
+
+def _names(one: Result, two: Result) -> list[str]:
+    return list({**one.goodput.broken, **two.goodput.broken})
+
+
+def _schedules(one: Result, two: Result) -> dict[str, Any]:
+    """Parts of one schedule have its law; of others only the number is left to say."""
+    if one.schedule.get("target") == two.schedule.get("target") and one.schedule.get("n") == two.schedule.get("n"):
+        return one.schedule
+    return {**one.schedule, "target": "several", "n": int(one.schedule.get("n", 0)) + int(two.schedule.get("n", 0))}
+
+
+def _fluidity(one: Result, two: Result) -> float | None:
+    """By tokens: the same share of deadlines counts where more tokens came."""
+    parts = [(part.fluidity, part.tokens) for part in (one, two) if part.fluidity is not None]
+    weight = sum(tokens for _, tokens in parts)
+    return sum(share * tokens for share, tokens in parts) / weight if weight else None
+
+
+def _worse(one: Validity, two: Validity) -> Validity:
+    verdict = max(one.verdict, two.verdict, key=VERDICTS.index)
+    return Validity(verdict, _once(one.reasons + two.reasons), _once(one.warnings + two.warnings))
+
+
+def _once(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _rows(one: Result, two: Result, shift_ns: int) -> Requests | None:
+    if one.requests is None or two.requests is None:
+        return None
+    rows = Requests()
+    rows.extend(one.requests)
+    rows.extend(two.requests, shift_ns)
+    return rows
+
+
+def save(path: str | Path, runs: Sequence[Result], *, requests: bool = True) -> None:
+    """Writes runs as one JSON file.
+
+    Raises:
+        TailwatchError: the file cannot be written.
+    """
+    data = {
+        "tailwatch": VERSION,
+        "format": FORMAT,
+        "layout": LAYOUT_HASH,
+        "runs": [run.as_dict(requests=requests) for run in runs],
+    }
+    try:
+        Path(path).write_text(json.dumps(data, separators=(",", ":")) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise TailwatchError(f"{path}: {error.strerror}") from error
+
+
+def load(path: str | Path) -> list[Result]:
+    """Reads what `save` wrote.
+
+    Raises:
+        TailwatchError: no such file, no results, of another format, or of other buckets.
+    """
+    try:
+        data = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise TailwatchError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise TailwatchError(f"{path}: this is no JSON: {error}") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("runs"), list):
+        raise TailwatchError(
+            f"{path}: these are no results of format {FORMAT}, as `tailwatch bench --json` writes them"
+        )
+    if data.get("layout") != LAYOUT_HASH:
+        raise TailwatchError(f"{path}: its histograms have other buckets, of tailwatch {data.get('tailwatch')}")
+    return [Result.from_dict(run, name=str(path)) for run in data["runs"]]
