@@ -37,6 +37,40 @@ def forget_frames() -> None:
 def note(frame: bytes, tokens: int, choice: int, usage_tokens: int, done: bool, error: bool, /) -> bytes:
     """Say what a frame holds that is sent next, so that Send does not scan it; gives the frame back."""
 
+def record_gaps(stamps: bytes, histogram: int, layout: int, /) -> None:
+    """Record the gaps between stamps (8 bytes each, ns, ascending) in the tw_histogram at an address; layout: its
+    tw_layout_kind (histogram.h)."""
+
+def mark_gaps(stamps: bytes, pauses: bytes, /) -> tuple[int, int]:
+    """How many of the gaps overlap a pause (pairs of start and stop, ascending), and the largest that does not, ns."""
+
+@final
+class Answer:
+    """What a load client sees of one answer after the other on one connection, see csrc/include/tailwatch/answer.h."""
+
+    now_ns: int
+    byte_ns: int
+    @property
+    def head(self) -> bytes: ...
+    def begin(self, planned_ns: int, ttft_ns: int, step_ns: int, /) -> None:
+        """A new answer is waited for: the first token's deadline, and that of each next one; 0: none."""
+    def framing(self, kind: int, /) -> None:
+        """How its body is cut into events: a tw_framing of scan.h. Without it the body is not looked into."""
+    def stamp(self) -> None:
+        """A read returned now."""
+    def feed(self, body: bytes, /) -> None:
+        """A part of the body was in that read."""
+    def finish(self) -> None:
+        """The body ended in that read."""
+    def result(
+        self,
+    ) -> tuple[
+        int, int, int, int, int, int, int, int, int, int, int, int, int, bool, bool,
+        tuple[tuple[int, int, int], ...], bytes,
+    ]:  # fmt: skip
+        """Byte, chunk, first and last content ns; messages, tokens, usage tokens; largest gap and when it began;
+        deadlines due and met; idle ns; bytes; end marker, error; choices; stamps."""
+
 @final
 class Template:
     """Bytes with holes for texts and numbers. Each hole is (offset in the literal, whether it takes a number)."""

@@ -1,4 +1,5 @@
 /* tailwatch._hot: the module, and Core, the one writer of one process's segment. */
+#include "hot_answer.h"
 #include "hot_encoder.h"
 #include "hot_frames.h"
 #include "hot_group.h"
@@ -408,6 +409,10 @@ static PyMethodDef hot_methods[] = {
     {"unit_of", hot_unit_of, METH_O, "unit_of(engine, /)\n--\n\nThe word for an engine's number or name."},
     {"note", FASTCALL(hot_note), METH_FASTCALL,
      "note(frame, tokens, choice, usage_tokens, done, error, /)\n--\n\nWhat a frame holds, for the one who sends it."},
+    {"record_gaps", hot_record_gaps, METH_VARARGS,
+     "record_gaps(stamps, histogram, layout, /)\n--\n\nRecord what lies between stamps in a tw_histogram at an address."},
+    {"mark_gaps", hot_mark_gaps, METH_VARARGS,
+     "mark_gaps(stamps, pauses, /)\n--\n\nHow many gaps overlap a pause, and the largest that does not."},
     {NULL, NULL, 0, NULL}};
 
 static PyTypeObject *make_type(PyObject *module, PyType_Spec *spec, const char *name) {
@@ -449,6 +454,7 @@ static int hot_exec(PyObject *module) {
     if ((state->stream_type = make_type(module, &tw_stream_spec, "Stream")) == NULL) return -1;
     if ((state->send_type = make_type(module, &tw_send_spec, "Send")) == NULL) return -1;
     if ((state->step_type = make_type(module, &tw_step_spec, "Step")) == NULL) return -1;
+    if ((state->answer_type = make_type(module, &tw_answer_spec, "Answer")) == NULL) return -1;
     return make_sse_types(module, state) < 0 ? -1 : make_plan_types(module, state);
 }
 
@@ -462,6 +468,7 @@ static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT((PyObject *)state->plan_type);
     Py_VISIT((PyObject *)state->plans_type);
     Py_VISIT((PyObject *)state->step_type);
+    Py_VISIT((PyObject *)state->answer_type);
     return 0;
 }
 
@@ -475,6 +482,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->plan_type);
     Py_CLEAR(state->plans_type);
     Py_CLEAR(state->step_type);
+    Py_CLEAR(state->answer_type);
     return 0;
 }
 

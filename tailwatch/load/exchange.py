@@ -1,16 +1,19 @@
 """One request and what came back: times on the monotonic clock in nanoseconds, never a judgement.
 
 Whether an exchange was good is told by outcomes.py, from what stands here. The definitions are the server side's
-(csrc/include/tailwatch/stream.h): a gap lies between two messages that carry generated content, and a message of several
-tokens is one message. Here a message is one event of the stream (one line of NDJSON), stamped when the read that brought its
-end returned; events that came in one read have a gap of 0 between them.
+(csrc/include/tailwatch/stream.h): a gap lies between two messages that carry generated content, and a message of
+several tokens is one message. Here a message is one event of the stream (one line of NDJSON), stamped when the read
+that brought its end returned; events that came in one read have a gap of 0 between them.
 """
 
 from __future__ import annotations
 
 import enum
 from array import array
+from itertools import pairwise
 from typing import Any
+
+from tailwatch._hot import mark_gaps, record_gaps
 
 SECOND = 1_000_000_000
 
@@ -47,7 +50,7 @@ class Exchange:
     """
 
     __slots__ = (
-        "bytes",
+        "body_bytes",
         "choices",
         "connect_ns",
         "content_type",
@@ -122,23 +125,24 @@ class Exchange:
     """When that gap began."""
     due: int
     met: int
-    """Token deadlines of choice 0, and those met (Etalon's fluidity, counted as in csrc/stream.c): planned_ns is where the
-    first one counts from. 0 and 0 where the pool was given no deadlines, or no content came."""
+    """Token deadlines of choice 0, and those met (Etalon's fluidity, counted as in csrc/stream.c): the first one counts
+    from planned_ns. 0 and 0 where the pool was given no deadlines, or no content came."""
     idle_ns: int
     """How long a reader at the pace of the deadlines had nothing to read, after the first token."""
-    bytes: int
+    body_bytes: int
     """Of the body, without its chunk headers."""
     content_type: str
     """Of the answer, in lower case, without its parameters."""
     head: bytes
-    """The beginning of the body where the status is not 2xx, or where the pool keeps it."""
+    """The first 512 bytes of the body, of an answer that is no success (status, error event) or where the pool keeps
+    them."""
     retries: int
     """1: the connection turned out to have been closed meanwhile, and it was sent again on a new one."""
     reused: bool
     """The connection that it ended on had carried others before."""
     stamps: bytes
-    """When the messages with content came: unsigned 64-bit ns in the machine's order, ascending. Bounded by STAMPS; for what
-    they are used for see gaps_into() and gaps_within()."""
+    """When the messages with content came: unsigned 64-bit ns in the machine's order, ascending. Of the first 131072
+    messages; the numbers above count them all."""
 
     def __init__(self, planned_ns: int, tag: Any = None) -> None:
         self.planned_ns = planned_ns
@@ -153,15 +157,12 @@ class Exchange:
         self.choices = ()
         self.largest_gap_ns = self.largest_gap_at_ns = 0
         self.due = self.met = self.idle_ns = 0
-        self.bytes = self.retries = 0
+        self.body_bytes = self.retries = 0
         self.content_type = ""
         self.head = self.stamps = b""
 
     def __repr__(self) -> str:
-        return (
-            f"<Exchange {self.ending.name.lower()} status={self.status} tokens={self.tokens} "
-            f"e2e={(self.end_ns - self.planned_ns) / SECOND if self.end_ns else None} {self.error}>"
-        )
+        return f"<Exchange {self.ending.name.lower()} status={self.status} tokens={self.tokens} {self.error}>"
 
     @property
     def ttft_ns(self) -> int | None:
@@ -199,6 +200,17 @@ class Exchange:
 
     @property
     def gaps_ns(self) -> array[int]:
-        """Between messages with content, in order. For a look; histograms take stamps (gaps_into())."""
-        stamps = array("Q", self.stamps)
-        return array("Q", (later - earlier for earlier, later in zip(stamps, stamps[1:])))  # noqa: B905
+        """Between messages with content, in order. For a look: record_gaps() is for many."""
+        return array("Q", (later - earlier for earlier, later in pairwise(array("Q", self.stamps))))
+
+    def record_gaps(self, histogram: int, layout: int) -> None:
+        """Record every gap in a tw_histogram (csrc/include/tailwatch/histogram.h): its address, and the number of its
+        layout (TW_LAYOUT_ITL)."""
+        record_gaps(self.stamps, histogram, layout)
+
+    def mark_gaps(self, pauses: bytes) -> tuple[int, int]:
+        """How many gaps overlap a pause of the client itself, and the largest that overlaps none (0: there is none).
+
+        pauses: start and stop of each in unsigned 64-bit ns, ascending, none overlapping another, as
+        array("Q").tobytes() gives them."""
+        return mark_gaps(self.stamps, pauses)

@@ -148,9 +148,23 @@ def test_one_door_to_the_cold_module() -> None:
 
 
 def test_the_hot_module_is_for_those_who_stamp() -> None:
-    """_hot is imported by the hooks, the encoders and by watch with its log, the only code that runs beside tokens."""
+    """_hot is imported by the hooks, the encoders, the load client and by watch with its log, the only code that runs
+    beside tokens."""
     hot = importers("_hot")
-    assert hot - under("hooks", hot) - under("sse", hot) <= {"watch", "logs", "company", "loadsignal", "tracing"}
+    assert hot - under("hooks", hot) - under("sse", hot) - under("load", hot) <= {
+        "watch",
+        "logs",
+        "company",
+        "loadsignal",
+        "tracing",
+    }
+
+
+def test_load_is_a_leaf() -> None:
+    """The load client stands on errors, the meaning of an SLO, the version and the compiled modules: on nothing that
+    looks at a process from within."""
+    below = {target for name in under("load", set(MODULES)) for target in IMPORTS[name] if not under("load", {target})}
+    assert below <= {"errors", "goodput", "version", "_hot", "_cold", "page"}
 
 
 def test_nobody_imports_the_top() -> None:
