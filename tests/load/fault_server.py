@@ -1,6 +1,7 @@
 """A server of token streams with faults to order, in a process of its own, which keeps its own stamps.
 
-Run: python fault_server.py [--stall S --every S]. Its first line of output is its port; it ends with its standard input.
+Run: python fault_server.py [--stall S --every S]. Its first line of output is its port; it ends with its standard
+input.
 The query of a request says how it is answered:
 
     tokens=8 gap=0.005 first=0.001     a stream: so many messages, seconds between them, and before the first
@@ -12,10 +13,11 @@ The query of a request says how it is answered:
     status=503                         that answer, and no stream
     close=1                            the connection is closed behind the whole answer, unannounced
     fault=hang|reset|truncate|garbage|endless|error|die
-                                       no answer; lost before it; lost inside it; no HTTP; a stream without end; an error
-                                       event; the whole process ends
+                                       no answer; lost before it; lost inside it; no HTTP; a stream without end; an
+                                       error event; the whole process ends
 
---stall, --every: the loop itself stands still (time.sleep) for so long, every so many seconds, from the first request on.
+--stall, --every: the loop itself stands still (time.sleep) for so long, every so many seconds, from the first request
+on.
 GET /truth: {"id": [first write of content, last write], ...}, CLOCK_MONOTONIC ns by the header x-id; and the stalls.
 """
 
