@@ -1,0 +1,334 @@
+"""The page of one run: what users waited, when, and what a tester that forgets its plan would have said."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable
+
+from tailwatch.load.outcomes import REASONS
+from tailwatch.load.report import table, text
+from tailwatch.load.report.blocks import (
+    Axis,
+    Band,
+    Block,
+    Chart,
+    Colour,
+    Curve,
+    Mark,
+    Page,
+    Pair,
+    Table,
+    Tile,
+    Tiles,
+    View,
+    Words,
+)
+from tailwatch.load.report.quantiles import Quantiles
+from tailwatch.load.results import NEVER, Requests, Result
+from tailwatch.version import VERSION
+
+MOST_POINTS = 12_000  # of a scatter: more are a black bar, and megabytes
+COLUMNS = 600  # of time, each of which keeps its largest
+LARGEST = 6  # of each column
+MOST_BANDS = 2_000
+GOOD, MISSED = "good", "missed"
+
+_SHARE = Axis("percentile", "share of requests that waited no longer")
+_DISTRIBUTIONS = (
+    ("TTFT", "ttft", "ttft_naive"),
+    ("E2E", "e2e", "e2e_naive"),
+    ("largest gap", "largest_gap", ""),
+    ("each gap", "itl", ""),
+    ("TPOT", "tpot", ""),
+)
+_BOUND_OF = {"ttft": "ttft", "e2e": "e2e", "largest_gap": "itl", "itl": "itl", "tpot": "tpot"}
+_TERMS = (
+    (
+        "From the planned start",
+        "What a user waits who asks when the plan says so, whatever this client was doing then.",
+    ),
+    (
+        "From the send",
+        "What a tester reports that forgets its plan. Smaller wherever it sent late: a cap, a pause, a closed loop.",
+    ),
+    ("TTFT", "To the first message with generated content: a role, a ping or a header is none."),
+    (
+        "Gap",
+        "Between two messages with content, one sample of the whole gap. The largest of each request shows a freeze "
+        "that TPOT, a mean, hides.",
+    ),
+    (
+        "Within the SLO",
+        "Good of all that were scheduled, less what is excluded (4xx but 429). A request this client gave up or never "
+        "sent is a miss.",
+    ),
+)
+
+
+def page(result: Result) -> Page:
+    """Of one run."""
+    return Page(
+        title=f"tailwatch bench · {result.name or result.target}",
+        lead=lead(result),
+        blocks=tuple(_blocks(result)),
+        foot=_foot(result),
+        status=table.VERDICTS.get(result.validity.verdict, result.validity.verdict),
+        bad=not result.valid,
+    )
+
+
+def lead(result: Result) -> str:
+    """The answer, in a sentence or two."""
+    goodput, validity = result.goodput, result.validity
+    if validity.verdict == "invalid":
+        return "This run says nothing about the server: " + (
+            validity.reasons[0] if validity.reasons else "it is invalid"
+        )
+    corrected, naive = (Quantiles(result, name).p(99) for name in ("ttft", "ttft_naive"))
+    parts = []
+    if result.slo is not None and goodput.attainment is not None:
+        parts.append(
+            f"{text.rate(goodput.rate)} of the {text.rate(result.offered)} requests that were planned were good: "
+            f"{text.share(goodput.attainment)} within `{goodput.slo}`."
+        )
+    else:
+        parts.append(f"{text.rate(goodput.throughput)} of {text.rate(result.offered)} planned requests were answered.")
+    if corrected and naive and table.hidden(corrected, naive):
+        parts.append(
+            f"TTFT p99 is {text.duration(corrected)}; a tester that times from the send would have said "
+            f"{text.duration(naive)}."
+        )
+    elif corrected:
+        parts.append(f"TTFT p99 is {text.duration(corrected)}.")
+    return " ".join(parts)
+
+
+def _blocks(result: Result) -> Iterable[Block]:
+    yield _tiles(result)
+    doubts = (*result.validity.reasons, *result.validity.warnings)
+    if doubts:
+        title = "Read with care" if result.valid else "Why this run is not to be believed"
+        yield Words(tuple(doubts), title, warn=True)
+    yield distribution(result)
+    note = " ".join(table.how_to_read(result))
+    rows = tuple(row for row in table.from_start(result) if row)
+    yield Table("Both clocks", table.HEADS, rows, left=2, strong=2, note=note) if rows else Words((note,))
+    if result.requests is not None and len(result.requests):
+        yield scatter(result.requests, result)
+    yield Pair(_rates(result), _flight(result))
+    if rows := tuple(table.between(result)):
+        heads = ("", *("max" if p == 100 else f"p{p:g}" for p in table.SPREAD), "samples")
+        yield Table("Between tokens, and before", heads, rows, strong=3)
+    yield _outcomes(result)
+    yield Words(title="Words", terms=_TERMS)
+
+
+def _tiles(result: Result) -> Tiles:
+    goodput, lat = result.goodput, result.latencies
+    corrected, naive = (Quantiles(result, name).p(99) for name in ("ttft", "ttft_naive"))
+    asked = result.slo is not None
+    first = (
+        Tile("Good requests", text.rate(goodput.rate), f"of {text.rate(result.offered)} planned")
+        if asked
+        else Tile("Planned", text.rate(result.offered), f"{text.count(result.outcomes.scheduled)} requests")
+    )
+    spread = f", {text.share(goodput.low)} to {text.share(goodput.high)}" if goodput.low is not None else ""
+    share = Tile(
+        "Within the SLO", text.share(goodput.attainment) if asked else text.NONE,
+        f"asked: {text.share(goodput.wanted)}{spread}" if asked else "no bounds were given: `--slo`",
+        bad=asked and not goodput.held,
+    )  # fmt: skip
+    largest = Quantiles(result, "largest_gap")
+    return Tiles(
+        (
+            first,
+            share,
+            Tile("TTFT p99", text.duration(corrected), f"{text.duration(naive)} from the send"),
+            Tile(
+                "Largest gap", text.duration(lat.largest_gap.max), f"{text.duration(largest.p(99))} at p99 of requests"
+            ),
+            Tile("Throughput", text.rate(goodput.throughput), f"{text.rate(goodput.tokens)} tokens"),
+        )
+    )
+
+
+def distribution(result: Result) -> Chart:
+    """All latencies, one a tab, p90, p99 and p99.9 at equal distances."""
+    views = [view for name, key, naive in _DISTRIBUTIONS if (view := _distribution(result, name, key, naive))]
+    if not views:
+        views = [View("TTFT", _SHARE, Axis("latency"), (), note="No answer had content.", says="No sample.")]
+    return Chart("Latency, the tail magnified", tuple(views), height=300)
+
+
+def _distribution(result: Result, name: str, key: str, naive: str) -> View | None:
+    ours = Quantiles(result, key)
+    if not ours.count:
+        return None
+    both = [(ours, table.CORRECTED if naive else name, "line", "gc2")]
+    if naive:
+        both.append((Quantiles(result, naive), "from the send, as others report it", "dashed", "accent"))
+    curves = []
+    for quantiles, title, style, colour in both:
+        xs, ys = quantiles.curve()
+        curves.append(Curve(title, style, colour, xs, ys))  # type: ignore[arg-type]
+    what = "gaps" if key == "itl" else "requests"
+    says = ", ".join(
+        f"{p} {text.duration(ours.p(q))}" for p, q in (("p50", 50), ("p90", 90), ("p99", 99), ("max", 100))
+    )
+    return View(
+        name,
+        Axis("percentile", f"share of {what} that waited no longer"),
+        Axis("latency"),
+        tuple(curves),
+        _bound(result, key),
+        note=f"{text.count(ours.count)} {what}; one in ten lies right of p90, one in a hundred right of p99.",
+        says=f"{name}: {says}",
+    )
+
+
+def _bound(result: Result, key: str) -> tuple[Mark, ...]:
+    name = _BOUND_OF.get(key, "")
+    bound = getattr(result.slo, name) if result.slo is not None and name else None
+    return (Mark("y", bound, f"SLO {text.duration(bound)}"),) if bound else ()
+
+
+def scatter(requests: Requests, result: Result) -> Chart:
+    """TTFT, the largest gap and E2E of each request over time: a stall is a comb."""
+    views = []
+    for name, key, moments, lengths in (
+        ("TTFT", "ttft", requests.planned, _lengths(requests, "first")),
+        ("largest gap", "largest_gap", requests.largest_gap_at, list(requests.largest_gap)),
+        ("until it ended", "e2e", requests.planned, _lengths(requests, "end")),
+    ):
+        points = [(at / 1e9, ns / 1e9, i) for i, (at, ns) in enumerate(zip(moments, lengths, strict=True)) if ns > 0]
+        if points:
+            views.append(_scatter(name, key, points, requests, result))
+    return Chart("When it was slow", tuple(views) or (_empty(),), height=280)
+
+
+def _empty() -> View:
+    return View("TTFT", Axis("clock"), Axis("latency"), (), note="No answer had content.", says="No sample.")
+
+
+def _lengths(requests: Requests, name: str) -> list[int]:
+    pairs = zip(getattr(requests, name), requests.planned, strict=True)
+    return [NEVER if NEVER in (end, start) else end - start for end, start in pairs]
+
+
+def _scatter(name: str, key: str, points: list[tuple[float, float, int]], requests: Requests, result: Result) -> View:
+    kept = thinned(points)
+    kinds: list[tuple[str, Colour, list[tuple[float, float, int]]]] = [
+        (GOOD, "good", [point for point in kept if REASONS[requests.reason[point[2]]] == "good"]),
+        (MISSED, "gc2", [point for point in kept if REASONS[requests.reason[point[2]]] != "good"]),
+    ]
+    curves = tuple(
+        Curve(kind, "points", colour, [point[0] for point in rows], [point[1] for point in rows])
+        for kind, colour, rows in kinds
+        if rows
+    )
+    worst = max(points, key=lambda point: point[1])
+    bands = tuple(Band(start / 1e9, (start + length) / 1e9) for start, length in result.client.pauses[:MOST_BANDS])
+    note = f"Each point a request, at {'the begin of its gap' if key == 'largest_gap' else 'its planned start'}."
+    if len(kept) < len(points):
+        note += (
+            f" {text.count(len(kept))} of {text.count(len(points))} are drawn, among them the largest of each moment."
+        )
+    if bands:
+        note += " Grey: this client itself stood still."
+    return View(
+        name, Axis("clock", high=result.duration), Axis("latency"), curves, _bound(result, key), bands, note=note,
+        says=f"{name} over time: {len(points)} requests, the longest {text.duration(worst[1])} "
+        f"at {text.duration(worst[0])}",
+    )  # fmt: skip
+
+
+def thinned(points: list[tuple[float, float, int]], most: int = MOST_POINTS) -> list[tuple[float, float, int]]:
+    """At most so many points (moment, length, number), in order of time: of each of COLUMNS moments the longest, of the
+    others a seeded sample."""
+    if len(points) <= most:
+        return sorted(points)
+    first, last = min(point[0] for point in points), max(point[0] for point in points)
+    width = (last - first) / COLUMNS or 1.0
+    columns: dict[int, list[tuple[float, float, int]]] = {}
+    for point in points:
+        columns.setdefault(int((point[0] - first) / width), []).append(point)
+    largest = [point for column in columns.values() for point in sorted(column, key=lambda p: -p[1])[:LARGEST]]
+    taken = {point[2] for point in largest}
+    others = [point for point in points if point[2] not in taken]
+    return sorted(largest + random.Random(0).sample(others, max(0, min(len(others), most - len(largest)))))
+
+
+def _rates(result: Result) -> Chart:
+    """By the second; the plan beside what came back."""
+    series = result.series
+    seconds = list(range(len(series) + 1))
+    plan: tuple[Curve, ...] = (
+        () if result.closed else (Curve("planned", "dashed", "soft", seconds[:-1], series.scheduled),)
+    )
+    good = (Curve(GOOD, "area", "good", seconds, _held(series.good)),) if result.slo is not None else ()
+    requests = View(
+        "requests", Axis("clock"), Axis("number", "per second"),
+        (*good, Curve("finished", "step", "ink", seconds, _held(series.finished)), *plan),
+        note="Good and planned: of the requests planned for that second. Finished: what ended in it.",
+        says=f"Requests per second over {len(series)} s",
+    )  # fmt: skip
+    tokens = View(
+        "tokens", Axis("clock"), Axis("number", "per second"),
+        (Curve("tokens", "area", "accent", seconds, _held(series.tokens)),), says="Output tokens per second",
+    )  # fmt: skip
+    return Chart("Goodput and throughput", (requests, tokens), height=240)
+
+
+def _held(values: list[int]) -> list[float | None]:
+    """A step lasts to the end of its second."""
+    return [*values, *values[-1:]]
+
+
+def _flight(result: Result) -> Chart:
+    series = result.series
+    seconds = list(range(len(series) + 1))
+    cap = (Mark("y", result.client.cap, f"cap {result.client.cap}", "warn"),) if result.client.capped else ()
+    flight = View(
+        "in flight", Axis("clock"), Axis("number", "requests"),
+        (Curve("in flight, at most", "area", "accent", seconds, _held(series.in_flight)),), cap,
+        note="Rises while the server answers fewer than are asked.", says="Requests in flight by the second",
+    )  # fmt: skip
+    worst = [max(value, 1) / 1e9 if value else None for value in series.largest_gap_ns]
+    first = [max(value, 1) / 1e9 if value else None for value in series.ttft_max_ns]
+    at = [second + 0.5 for second in range(len(series))]
+    longest = View(
+        "the longest of each second", Axis("clock"), Axis("latency"),
+        (Curve("TTFT", "points", "gc2", at, first), Curve("gap", "points", "accent", at, worst)),
+        says="The longest TTFT and gap of each second",
+    )  # fmt: skip
+    return Chart("Load on the server", (flight, longest), height=240)
+
+
+def _outcomes(result: Result) -> Table:
+    found, total = result.outcomes, max(1, result.outcomes.scheduled)
+    rows = [
+        (name.replace("_", " "), text.count(n), text.share(n / total), _KIND.get(name, "miss"))
+        for name, n in found.by_reason.items()
+        if n
+    ]
+    rows += [
+        (f"fault: {name.replace('_', ' ')}", text.count(n), text.share(n / total), "")
+        for name, n in found.faults.items()
+    ]
+    return Table(
+        "Outcomes",
+        ("", "requests", "share", "counts as"),
+        tuple(rows),
+        note=f"This client: {'; '.join(table.client(result))}.",
+    )
+
+
+_KIND = {"good": "good", "4xx": "excluded", "3xx": "excluded"}
+
+
+def _foot(result: Result) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(result.started)) if result.started else ""
+    digest = result.schedule.get("digest", "")
+    parts = [*table.heading(result)[:1], f"schedule {digest}" if digest else "", when, f"tailwatch {VERSION}"]
+    return " · ".join(part for part in parts if part)
