@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tailwatch.load.probe import Probe, pooled
-from tailwatch.load.shares import design_effect, kept_up, wilson
+from tailwatch.load.shares import FEW, design_effect, kept_up, wilson
 
 PHASES = {
     "ttft": "prefill, or the queue before it",
@@ -15,6 +15,7 @@ PHASES = {
     "itl": "decode",
     "e2e": "the whole request",
 }
+NEAR = 6.0  # a rate helps to find the knee where its misses are within this factor of the target's
 HOLDS, FAILS, UNDECIDED, INVALID = "holds", "fails", "undecided", "invalid"
 
 
@@ -79,8 +80,7 @@ class Knee:
 
     def rows(self) -> list[Row]:
         """The sweep by rate, ascending: where goodput leaves throughput."""
-        rates = sorted({one.probe.rate for one in self.tried})
-        return [_row(rate, [one for one in self.tried if one.probe.rate == rate], self) for rate in rates]
+        return rows_of(self.tried, self.objective, self.attainment)
 
     @property
     def saturates(self) -> str | None:
@@ -116,25 +116,53 @@ class Knee:
         return cls(**{**data, "tried": tried})
 
 
-def _row(rate: float, tried: list[Tried], knee: Knee) -> Row:
-    used = [one.probe for one in tried if not one.set_aside and not one.probe.invalid and one.probe.judged]
+def rows_of(tried: Sequence[Tried], objective: str, target: float) -> list[Row]:
+    """The sweep by rate, ascending."""
+    by_rate: dict[float, list[Tried]] = {}
+    for one in tried:
+        by_rate.setdefault(one.probe.rate, []).append(one)
+    wholes = {rate: pooled(used) for rate, several in by_rate.items() if (used := _used(several))}
+    lent = _lent(list(wholes.values()), target) if objective == "goodput" else 1.0
+    return [_row(rate, by_rate[rate], wholes.get(rate), objective, target, lent) for rate in sorted(by_rate)]
+
+
+def _used(several: Sequence[Tried]) -> list[Probe]:
+    return [one.probe for one in several if not one.set_aside and not one.probe.invalid and one.probe.judged]
+
+
+def _lent(wholes: Sequence[Probe], target: float) -> float:
+    """The design effect near the knee. A rate with next to no misses cannot show its own: there a probe without one is
+    no proof where, a little above, a hundred come at a time."""
+    effects = [design_effect(one.windows) for one in wholes if near(one, target)]
+    return max(effects, default=1.0)
+
+
+def near(whole: Probe, target: float) -> bool:
+    """Whether its misses are few and many enough to tell something about where the target is crossed."""
+    missed = 1 - target
+    return missed / NEAR <= 1 - whole.good / whole.judged <= min(0.9, missed * NEAR)
+
+
+def _row(rate: float, tried: Sequence[Tried], whole: Probe | None, objective: str, target: float, lent: float) -> Row:
     aside = sum(one.set_aside for one in tried)
-    if not used:
+    if whole is None:
         return Row(rate, len(tried), aside, 0, 0.0, None, 0.0, 1.0, 0.0, 0.0, {}, INVALID)
-    whole = pooled(used)
-    share, low, high = share_of(whole, knee.objective)
-    shares = {name: count / whole.judged for name, count in whole.kept.items()} if whole.judged else {}
+    share, low, high = share_of(whole, objective, lent)
+    shares = {name: count / whole.judged for name, count in whole.kept.items()}
     return Row(
         rate, len(tried), aside, whole.scheduled, whole.seconds, share, low, high,
-        whole.throughput, whole.goodput, shares, verdict_of(low, high, knee.attainment),
+        whole.throughput, whole.goodput, shares, verdict_of(low, high, target),
     )  # fmt: skip
 
 
-def share_of(whole: Probe, objective: str) -> tuple[float, float, float]:
-    """What must reach the target, and its 95 % interval: good of judged, or completed of offered."""
+def share_of(whole: Probe, objective: str, lent: float = 1.0) -> tuple[float, float, float]:
+    """What must reach the target, and its 95 % interval: good of judged, or completed of offered. lent: the design
+    effect where its own misses are too few to show one."""
     if objective == "throughput":
         return kept_up(whole.windows)
     effect = design_effect(whole.windows)
+    if (whole.judged - whole.good) / effect < FEW:
+        effect = max(effect, lent)
     return whole.good / whole.judged, *wilson(whole.good / effect, whole.judged / effect)
 
 

@@ -4,10 +4,11 @@
    the ceiling holds). Starting from one request per second and doubling is a dozen chances for a glitch to end it.
 2. A probe is sized by requests, not by seconds: enough that its interval can show the attainment, then doubled until
    the interval is on one side of it.
-3. A rate that fails is tried again: two of three decide. A failure that was outvoted and stands apart from the other
-   two is set aside, and shown.
+3. A rate that fails is tried again: two of three decide. A failure that was outvoted and stands apart from the rest
+   is set aside, and shown.
 4. Bisect to the resolution. All probes near the knee together then give it and its interval (shares.crossing); more
-   are made until that is as narrow as was asked, or the search is spent.
+   are made until that is as narrow as was asked, or the search is spent. Where there is only a cliff, both sides of it
+   are tried again until their votes are clear.
 
 Nothing here knows sockets or clocks: what measures is a callable, so the same search runs in virtual time.
 """
@@ -15,19 +16,20 @@ Nothing here knows sockets or clocks: what measures is a callable, so the same s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tailwatch.errors import OptionError
-from tailwatch.load.knee import FAILS, HOLDS, INVALID, UNDECIDED, Knee, Row, Tried, share_of, verdict_of
+from tailwatch.load.knee import FAILS, HOLDS, UNDECIDED, Knee, Row, Tried, near, rows_of, share_of, verdict_of
 from tailwatch.load.probe import Probe, ProbeFunction, pooled
 from tailwatch.load.shares import Crossing, Point, crossing, design_effect, fewest
 
 OBJECTIVES = ("goodput", "throughput")
 KEEPS_UP = 0.99  # share of the offered rate that must be completed, for the objective throughput
-_DOWN = (0.9, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05, 0.02, 0.01)
-_UP = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
-_NEAR = 6.0  # a rate helps the fit where its misses are within this factor of the target's
+_STEP_UP, _FARTHEST_UP = 1.25, 8.0  # of the last rate, of the ceiling
+_STEP_DOWN, _FARTHEST_DOWN = 0.1, 0.001  # less than the last rate, doubled each time up to a half; of the ceiling
+_SURE_HOLDS, _SURE_FAILS = 2, 3  # votes that an end must lead by where no fit speaks; a glitch only ever fails
+_RARE = 0.125  # share of the probes at rates that hold: more failures than that are no glitches but the server's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,16 @@ class _Spent(Exception):
     """No further probe may be made."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Ballot:
+    """What the probes of one vote say about their rate."""
+
+    held: bool
+    probes: tuple[Probe, ...]
+    low: float
+    high: float
+
+
 class _Search:
     def __init__(self, probe: ProbeFunction, ceiling: float, attainment: float, objective: str, limits: Limits) -> None:
         self.probe, self.ceiling, self.target, self.objective, self.limits = (
@@ -88,109 +100,92 @@ class _Search:
         )  # fmt: skip
         self.first = limits.first or 2 * fewest(min(attainment, 0.9999))
         self.most = limits.most or 4 * self.first
-        self.tried: list[Tried] = []
-        self.low: float | None = None
-        self.high: float | None = None
+        self.tried: list[Probe] = []
+        self.ballots: dict[float, list[_Ballot]] = {}
+        self.spoilt: dict[float, str] = {}  # rates that could not be offered, and why
+        self.steps_down = 0
         self.over = ""
 
     def run(self) -> Knee:
         try:
-            self._bracket()
-            self._bisect()
-            self._narrow()
+            while (rate := self._next()) is not None:
+                self._vote(_tidy(rate))
         except _Spent as spent:
             self.over = str(spent)
         return self._knee()
 
-    # ---- the walk ----
+    # ---- the walk: where to look next, from all votes so far ----
 
-    def _bracket(self) -> None:
-        """The first two rates of which one holds and the other does not."""
-        if self._holds(self.ceiling):
-            self._climb(_UP)
-        else:
-            self._descend(_DOWN)
+    def _next(self) -> float | None:
+        low, high = self._ends()
+        if high is None:
+            return self._upwards(low)
+        if low is None:
+            return self._downwards(high)
+        middle = (low + high) / 2
+        if high / low > 1 + self.limits.resolution and low < _tidy(middle) < high:
+            return middle
+        return None if self.target >= 1 or high in self.spoilt else self._narrower(low, high)
 
-    def _climb(self, steps: tuple[float, ...]) -> None:
-        for step in steps:
-            if not self._holds(self.ceiling * step):
-                return
+    def _upwards(self, low: float | None) -> float | None:
+        rate = self.ceiling if low is None else low * _STEP_UP
+        return rate if rate <= self.ceiling * _FARTHEST_UP else None
 
-    def _descend(self, steps: tuple[float, ...]) -> None:
-        for step in steps:
-            if self._holds(self.ceiling * step):
-                return
+    def _downwards(self, high: float) -> float | None:
+        self.steps_down += 1
+        rate = high * (1 - min(0.5, _STEP_DOWN * 2 ** (self.steps_down - 1)))
+        return rate if rate >= self.ceiling * _FARTHEST_DOWN else None
 
-    def _bisect(self) -> None:
-        while self.low is not None and self.high is not None and self.high / self.low > 1 + self.limits.resolution:
-            middle = (self.low + self.high) / 2
-            if not self.low < _tidy(middle) < self.high:
-                return
-            self._holds(middle)
+    def _narrower(self, low: float, high: float) -> float | None:
+        """At the knee: on both sides of the estimate by turns; without one, the end that is less sure."""
+        at = self._crossing()
+        if self._enough(at, low, high):
+            return None
+        if at is not None:
+            side = 1 if len(self.tried) % 2 else -1
+            return at.rate * (1 + side * self.limits.resolution / 2)
+        return low if self._lead(low) - _SURE_HOLDS < -self._lead(high) - _SURE_FAILS else high
 
-    def _narrow(self) -> None:
-        """More probes at the knee, until its interval is as narrow as was asked."""
-        if self.low is None or self.high is None or self.target >= 1:
-            return
-        for turn in range(self.limits.probes):
-            if self._enough(self._crossing()):
-                return
-            self._holds(self._next(turn))
-        raise _Spent(f"{self.limits.probes} rounds at the knee")
+    def _ends(self) -> tuple[float | None, float | None]:
+        """The smallest rate that does not hold, and the largest below it that does."""
+        failing = [rate for rate in self.ballots if self._lead(rate) <= 0]
+        high = min([*failing, *self.spoilt], default=None)
+        held = [rate for rate in self.ballots if self._lead(rate) > 0 and (high is None or rate < high)]
+        return max(held, default=None), high
 
-    def _next(self, turn: int) -> float:
-        """Where the next probe tells most: on both sides of the estimate, by turns; without one, the ends."""
-        at, low, high = self._crossing(), self.low or 0.0, self.high or 0.0
-        if at is None:
-            return low if turn % 2 else high
-        return at.rate * (1 + (1 if turn % 2 else -1) * self.limits.resolution / 2)
+    def _lead(self, rate: float) -> int:
+        """Votes for, less votes against."""
+        return sum(1 if ballot.held else -1 for ballot in self.ballots.get(rate, ()))
 
     # ---- one rate ----
 
-    def _holds(self, rate: float) -> bool:
-        """Whether it holds: at once where the first try does, else by two of three."""
-        rate, ballots = _tidy(rate), list[tuple[bool, slice]]()
-        for ballot in self._ballots(rate):
-            ballots.append(ballot)
-            votes = [vote for vote, _ in ballots]
-            if votes == [True] or votes.count(True) == 2 or votes.count(False) == 2:
-                break
-        held = bool(ballots) and ballots[-1][0]
-        self._set_aside(ballots if held else [])
-        if held:
-            self.low = rate if self.low is None or rate > self.low else self.low
-            self.high = None if self.high is not None and self.high <= rate else self.high
-        else:
-            self.high = rate if self.high is None or rate < self.high else self.high
-            self.low = None if self.low is not None and self.low >= rate else self.low
-        return held
-
-    def _ballots(self, rate: float) -> Iterator[tuple[bool, slice]]:
-        """Whether the rate held, and which probes say so; none where the client could not offer it twice."""
-        for _ in range(3):
-            begin = len(self.tried)
-            whole = self._measure(rate)
-            if whole is None:
+    def _vote(self, rate: float) -> None:
+        """At once where the first try holds, else two of three; one more vote where the rate has some already."""
+        cast: list[_Ballot] = []
+        known = bool(self.ballots.get(rate))
+        while not cast or (not known and not cast[0].held and abs(_sum(cast)) < 2 and len(cast) < 3):
+            probes = self._measure(rate)
+            if not probes:
                 return
-            share, low, high = share_of(whole, self.objective)
+            share, low, high = share_of(pooled(probes), self.objective)
             verdict = verdict_of(low, high, self.target)
-            yield verdict == HOLDS or (verdict == UNDECIDED and share >= self.target), slice(begin, len(self.tried))
+            held = verdict == HOLDS or (verdict == UNDECIDED and share >= self.target)
+            cast.append(_Ballot(held, tuple(probes), low, high))
+            self.ballots.setdefault(rate, []).append(cast[-1])
 
-    def _measure(self, rate: float) -> Probe | None:
-        """Probes of a rate, doubled in all until the interval decides or it is enough."""
+    def _measure(self, rate: float) -> list[Probe]:
+        """Probes, doubled in all until their interval decides or it is enough; none where none was valid."""
         several: list[Probe] = []
         size = max(self.first, math.ceil(rate * self.limits.seconds))
         most = max(self.most, size)
-        while True:
-            one = self._ask(rate, size)
-            if one is None:
-                return pooled(several) if several else None
+        while (one := self._ask(rate, size)) is not None:
             several.append(one)
             whole = pooled(several)
             _, low, high = share_of(whole, self.objective)
             if whole.scheduled >= most or verdict_of(low, high, self.target) != UNDECIDED:
-                return whole
+                break
             size = whole.scheduled
+        return several
 
     def _ask(self, rate: float, requests: int) -> Probe | None:
         """A valid probe, at the second try if need be."""
@@ -198,87 +193,89 @@ class _Search:
             if len(self.tried) >= self.limits.probes:
                 raise _Spent(f"{self.limits.probes} probes were made")
             if self.limits.spent():
-                raise _Spent("its time is over")
+                raise _Spent("its time was over")
             one = self.probe(rate, requests)
             one = one.settled() if self.objective == "throughput" else one
-            self.tried.append(Tried(one))
-            if not one.invalid and one.judged:
+            self.tried.append(one)
+            if one.judged and not one.invalid:
                 return one
+        self.spoilt[rate] = one.invalid or "nothing was judged"
         return None
-
-    def _set_aside(self, ballots: list[tuple[bool, slice]]) -> None:
-        """An outvoted failure that stands apart from the others was a glitch; any other counts like the rest."""
-        failed = [part for vote, part in ballots if not vote]
-        if len(ballots) != 3 or not failed:
-            return
-        others = pooled(one.probe for vote, part in ballots if vote for one in self._valid(part))
-        alone = pooled(one.probe for one in self._valid(failed[0]))
-        if share_of(alone, self.objective)[2] < share_of(others, self.objective)[1]:
-            for index in range(*failed[0].indices(len(self.tried))):
-                self.tried[index] = Tried(self.tried[index].probe, set_aside=True)
-
-    def _valid(self, part: slice) -> list[Tried]:
-        return [one for one in self.tried[part] if not one.probe.invalid and one.probe.judged]
 
     # ---- what it comes to ----
 
+    def _aside(self) -> set[int]:
+        """Probes, by id, of failures that were outvoted and stand apart from the votes for: glitches, if rare."""
+        lost = [one for rate in self.ballots for one in self._outvoted(rate)]
+        held = [one for rate, votes in self.ballots.items() if self._lead(rate) > 0 for one in votes]
+        rare = len(lost) <= max(1, _RARE * len(held))
+        return {id(probe) for one in lost for probe in one.probes} if rare else set()
+
+    def _outvoted(self, rate: float) -> list[_Ballot]:
+        votes = self.ballots[rate]
+        floor = min((one.low for one in votes if one.held), default=0.0)
+        return [one for one in votes if not one.held and one.high < floor] if self._lead(rate) > 0 else []
+
+    def _tried(self) -> tuple[Tried, ...]:
+        aside = self._aside()
+        return tuple(Tried(one, id(one) in aside) for one in self.tried)
+
+    def _wholes(self) -> list[Probe]:
+        """All that count, a rate at a time."""
+        aside = self._aside()
+        by_rate = {
+            rate: [probe for one in votes for probe in one.probes if id(probe) not in aside]
+            for rate, votes in self.ballots.items()
+        }
+        return [pooled(probes) for probes in by_rate.values() if probes]
+
     def _crossing(self) -> Crossing | None:
         """The knee of all probes near it; for the objective throughput there is no law to fit."""
-        missed = 1 - self.target
-        if self.objective != "goodput" or missed <= 0:
+        if self.objective != "goodput" or self.target >= 1:
             return None
-        points = [_point(row) for row in self._near(missed)]
-        return crossing(points, missed)
+        return crossing([_point(one) for one in self._wholes() if near(one, self.target)], 1 - self.target)
 
-    def _near(self, missed: float) -> list[Probe]:
-        rates = {one.probe.rate for one in self.tried}
-        wholes = [pooled(one.probe for one in kept) for rate in rates if (kept := self._kept(rate))]
-        return [one for one in wholes if missed / _NEAR <= 1 - one.good / one.judged <= min(0.9, missed * _NEAR)]
-
-    def _kept(self, rate: float) -> list[Tried]:
-        return [one for one in self._valid(slice(None)) if one.probe.rate == rate and not one.set_aside]
-
-    def _enough(self, at: Crossing | None) -> bool:
-        """The fit's interval is narrow and agrees with what was decided; or both ends are certain and close."""
-        rows = self._draft(None).rows()
-        low, high = _certain(rows)
-        if at is not None:
-            agrees = (low is None or low <= at.high) and (high is None or high >= at.low)
-            return agrees and at.high - at.low <= 2 * self.limits.resolution * at.rate
-        return low is not None and high is not None and high <= low * (1 + 1.5 * self.limits.resolution)
+    def _enough(self, at: Crossing | None, low: float, high: float) -> bool:
+        """The fit is narrow and agrees with what is certain; or both ends are close and sure."""
+        rows = rows_of(self._tried(), self.objective, self.target)
+        if at is None:
+            verdicts = {row.rate: row.verdict for row in rows}
+            certain = self.objective == "throughput" or (verdicts[low], verdicts[high]) == (HOLDS, FAILS)
+            return certain and self._lead(low) >= _SURE_HOLDS and -self._lead(high) >= _SURE_FAILS
+        holds, fails = _certain(rows)
+        agrees = (holds is None or holds <= at.high) and (fails is None or fails >= at.low)
+        return agrees and at.high - at.low <= 2 * self.limits.resolution * at.rate
 
     def _knee(self) -> Knee:
-        at = self._crossing()
-        draft = self._draft(at)
-        if not self.over and self._found() and self._enough(at):
-            return draft
-        return self._draft(at, self._why(draft))
-
-    def _found(self) -> bool:
-        return self.low is not None and self.high is not None and self.target < 1
+        (low, high), at = self._ends(), self._crossing()
+        if low is None or high is None:
+            return self._draft(None, self._why(low, high))
+        resolved = not self.over and high not in self.spoilt and self.target < 1 and self._enough(at, low, high)
+        return self._draft(at, "" if resolved else self._why(low, high))
 
     def _draft(self, at: Crossing | None, reason: str = "") -> Knee:
-        ends = (at.rate, at.low, at.high) if at is not None else (self.low, self.low, self.high)
+        low, high = self._ends()
+        ends = (at.rate, at.low, at.high) if at is not None else (low, low, high)
         return Knee(
             self.objective, self.target, *ends, "fit" if at is not None else "bracket", not reason, reason,
-            self.ceiling, tuple(self.tried),
+            self.ceiling, self._tried(),
         )  # fmt: skip
 
-    def _why(self, draft: Knee) -> str:
+    def _why(self, low: float | None, high: float | None) -> str:
         """In words, what keeps the knee from being resolved."""
-        spoilt = [one.probe for one in self.tried if one.probe.invalid]
-        if self.high is not None and any(row.rate == self.high and row.verdict == INVALID for row in draft.rows()):
-            said = next(one.invalid for one in spoilt if one.rate == self.high)
-            return f"the client could not offer {self.high:.4g}/s: {said}"
+        if high is not None and high in self.spoilt:
+            return f"the client could not offer {high:.4g}/s: {self.spoilt[high]}"
         if self.over:
-            return f"{self.over} before the interval was narrow enough"
-        if self.low is None:
-            return f"it does not even hold at {self.high:.4g}/s" if self.high is not None else "nothing was measured"
-        if self.high is None:
-            return f"it still holds at {self.low:.4g}/s, where the search ends"
-        if self.target >= 1:
-            return "100% can be refuted by one miss and is proved by no number of requests"
-        return "its interval stayed too wide"
+            return f"{self.over} before it was found" if low is None or high is None else f"{self.over} too soon"
+        if low is None:
+            return f"it does not even hold at {high:.4g}/s" if high is not None else "nothing was measured"
+        if high is None:
+            return f"it still holds at {low:.4g}/s, where the search ends"
+        return "100% is refuted by one miss and proved by no number of requests"
+
+
+def _sum(ballots: list[_Ballot]) -> int:
+    return sum(1 if ballot.held else -1 for ballot in ballots)
 
 
 def _point(whole: Probe) -> Point:

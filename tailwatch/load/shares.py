@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from tailwatch.load.probe import Window
 
-FEWEST_STRETCHES = 16  # below which a scatter says little
+FEWEST_STRETCHES = 8  # below which a scatter says little
+FEW = 10  # misses worth as many independent ones, below which a scatter cannot be told from luck
 
 
 def wilson(good: float, n: float, z: float = 1.96) -> tuple[float, float]:
@@ -43,7 +44,7 @@ def design_effect(windows: Sequence[Window]) -> float:
 
     The scatter of the misses per stretch over that of independent requests, for stretches of 1, 2, 4 … windows while
     at least 16 are left; the largest, because the length that separates the stalls is not known. 1 where no scatter
-    can be seen (no miss, nothing but misses, fewer than 16 windows).
+    can be seen (no miss, nothing but misses, fewer than 8 windows).
     """
     counts = [(window.judged, window.judged - window.good) for window in windows]
     n, misses = sum(judged for judged, _ in counts), sum(missed for _, missed in counts)
