@@ -1,5 +1,5 @@
-"""The command line: demo, doctor, nsys, run, top, trace. Exit status 0: success; 1: a finding to act on, or a failure;
-2: a wrong call; that of the command itself for run."""
+"""The command line: demo, doctor, nsys, run, size, top, trace. Exit status 0: success; 1: a finding to act on, or a
+failure; 2: a wrong call; that of the command itself for run."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from tailwatch.diagnosis import (
     headline,
 )
 from tailwatch.errors import TailwatchError, UnsupportedError
+from tailwatch.load import size
 from tailwatch.nsys import main as nsys
 from tailwatch.top import arguments as top_arguments
 from tailwatch.top import groups
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_top(commands)
     _add_nsys(commands)
     _add_trace(commands)
+    _add_size(commands)
     return parser
 
 
@@ -168,6 +170,15 @@ def _add_nsys(commands: Any) -> None:
     command = commands.add_parser("nsys", help=about, description=about)
     nsys.add_arguments(command)
     command.set_defaults(run=nsys.main)
+
+
+def _add_size(commands: Any) -> None:
+    about = (
+        "say how many replicas an expected load needs, and what the tail of one becomes for a request that needs many"
+    )
+    command = commands.add_parser("size", help=about, description=about)
+    size.add_arguments(command)
+    command.set_defaults(run=size.main)
 
 
 def _directory_of(url: str) -> str:

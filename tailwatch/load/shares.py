@@ -1,0 +1,171 @@
+"""What a count of good requests proves about a share: Wilson's interval, misses that come together, and where the
+share crosses a target as the rate rises.
+
+Requests that miss do so together: one stall is one event, however many waited in it. Counting them as independent
+makes every interval too narrow, so the number of requests is first divided by the design effect: how much wider the
+counts of whole stretches of time scatter than independent requests would.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tailwatch.load.probe import Window
+
+FEWEST_STRETCHES = 8  # below which a scatter says little
+FEW = 10  # misses worth as many independent ones, below which a scatter cannot be told from luck
+
+
+def wilson(good: float, n: float, z: float = 1.96) -> tuple[float, float]:
+    """The interval of a share after good of n (both may be effective numbers); (0, 1) where n is 0.
+
+    Wilson 1927: the shares that a test at z standard deviations would not refuse. It is not symmetric, stays within
+    [0, 1], and says something even where every one was good.
+    """
+    if n <= 0:
+        return 0.0, 1.0
+    share = good / n
+    middle, shrink = share + z * z / (2 * n), 1 + z * z / n
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low = 0.0 if good <= 0 else (middle - half) / shrink
+    high = 1.0 if good >= n else (middle + half) / shrink
+    return max(0.0, low), min(1.0, high)
+
+
+def fewest(target: float, z: float = 1.96) -> int:
+    """Requests without a single miss that would show a share of target (below 1) with wilson()."""
+    return math.ceil(z * z * target / (1 - target))
+
+
+def design_effect(windows: Sequence[Window]) -> float:
+    """How many requests of these are worth one independent one, at least 1.
+
+    The scatter of the misses per stretch over that of independent requests, for stretches of 1, 2, 4 … windows while
+    at least 16 are left; the largest, because the length that separates the stalls is not known. 1 where no scatter
+    can be seen (no miss, nothing but misses, fewer than 8 windows).
+    """
+    counts = [(window.judged, window.judged - window.good) for window in windows]
+    n, misses = sum(judged for judged, _ in counts), sum(missed for _, missed in counts)
+    if not 0 < misses < n:
+        return 1.0
+    share, worst = misses / n, 1.0
+    independent = n * share * (1 - share)
+    while len(counts) >= FEWEST_STRETCHES:
+        scatter = sum((missed - share * judged) ** 2 for judged, missed in counts)
+        worst = max(worst, scatter * len(counts) / (len(counts) - 1) / independent)
+        counts = [_joined(counts[i : i + 2]) for i in range(0, len(counts), 2)]
+    return worst
+
+
+def kept_up(windows: Sequence[Window], z: float = 1.96) -> tuple[float, float, float]:
+    """The share of the offered requests that a busy server completes, and its interval; may exceed 1.
+
+    windows: without those in which the requests in flight only fill up (Probe.settled). What was scheduled and not
+    completed went into a queue; the interval is that of a random walk with the scatter of these differences, too wide
+    rather than too narrow where the queue is stable. (0, 0, 1) where there is nothing to see.
+    """
+    scheduled = sum(window.scheduled for window in windows)
+    if not scheduled:
+        return 0.0, 0.0, 1.0
+    behind = [window.scheduled - window.completed for window in windows]
+    mean = sum(behind) / len(behind)
+    spread = sum((one - mean) ** 2 for one in behind) / max(1, len(behind) - 1)
+    share, half = 1 - sum(behind) / scheduled, z * math.sqrt(spread * len(behind)) / scheduled
+    return share, share - half, share + half
+
+
+def _joined(pair: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    return sum(judged for judged, _ in pair), sum(missed for _, missed in pair)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The share of misses at one rate: misses of n, both already divided by the design effect."""
+
+    rate: float
+    misses: float
+    n: float
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Where a share crosses its target: the rate, and the interval it lies in."""
+
+    rate: float
+    low: float
+    high: float
+
+
+def crossing(points: Sequence[Point], target_misses: float, z: float = 1.96) -> Crossing | None:
+    """Where the fitted share of misses reaches target_misses, by logistic regression of misses on the rate.
+
+    Near the knee of a queue the logarithm of the misses rises in a straight line with the rate (for M/M/1 exactly), so
+    that probes on both sides all help. None where the points do not show a rise: fewer than two rates, or a slope
+    that could be 0. The interval is Fieller's: the rates at which the fitted line is within z standard errors.
+    """
+    if len({point.rate for point in points}) < 2:
+        return None
+    middle = sum(p.rate * p.n for p in points) / sum(p.n for p in points)
+    unit = max(p.rate for p in points) - min(p.rate for p in points)
+    fit = _logistic([((p.rate - middle) / unit, p.misses, p.n) for p in points])
+    goal = math.log(target_misses / (1 - target_misses))
+    roots = _fieller(fit, goal, z) if fit else None
+    if fit is None or roots is None:
+        return None
+    return Crossing(*(middle + unit * x for x in ((goal - fit.level) / fit.slope, *roots)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """log-odds = level + slope x, with the variances of both and their covariance."""
+
+    level: float
+    slope: float
+    var_level: float
+    var_slope: float
+    covariance: float
+
+
+def _logistic(data: Sequence[tuple[float, float, float]]) -> _Line | None:
+    """Newton's method on (x, misses, n), from the overall share; None where it finds no line."""
+    n, misses = sum(row[2] for row in data), sum(row[1] for row in data)
+    if not 0 < misses < n:
+        return None
+    level, slope = math.log(misses / (n - misses)), 0.0
+    for _ in range(50):
+        line, step = _newton(data, level, slope)
+        if line is None or abs(line.slope) > 500:
+            return None
+        level, slope = line.level, line.slope
+        if step < 1e-10:
+            return line
+    return None
+
+
+def _newton(data: Sequence[tuple[float, float, float]], level: float, slope: float) -> tuple[_Line | None, float]:
+    """One step, and its length."""
+    a = b = c = pull = lever = 0.0
+    for x, misses, n in data:
+        share = 1 / (1 + math.exp(-max(-500.0, min(500.0, level + slope * x))))
+        weight, rest = n * share * (1 - share), misses - n * share
+        a, b, c = a + weight, b + weight * x, c + weight * x * x
+        pull, lever = pull + rest, lever + rest * x
+    determinant = a * c - b * b
+    if determinant <= 1e-12 * a * c or determinant <= 0:
+        return None, 0.0
+    up, tilt = (c * pull - b * lever) / determinant, (a * lever - b * pull) / determinant
+    return _Line(level + up, slope + tilt, c / determinant, a / determinant, -b / determinant), abs(up) + abs(tilt)
+
+
+def _fieller(line: _Line, goal: float, z: float) -> tuple[float, float] | None:
+    """The x at which (level + slope x - goal)² = z² var(level + slope x); None where the slope could be 0."""
+    a = line.slope**2 - z * z * line.var_slope
+    b = line.slope * (line.level - goal) - z * z * line.covariance
+    c = (line.level - goal) ** 2 - z * z * line.var_level
+    inside = b * b - a * c
+    if line.slope <= 0 or a <= 0 or inside < 0:
+        return None
+    root = math.sqrt(inside)
+    return (-b - root) / a, (-b + root) / a
