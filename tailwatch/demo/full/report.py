@@ -79,7 +79,8 @@ def setting(found: Experiment) -> list[str]:
         f"{found.size.blocks} blocks of {len(ARMS)} servers, each run in fresh processes; "
         f"{found.objects:,} tracked objects.",
         f"{first.schedule.get('target', '')}: {found.rate:.1f}/s over its law "
-        f"({found.rate / found.capacity:.0%} of the {found.capacity:.1f}/s this server can do), {found.seconds:.0f} s a run.",
+        f"({found.rate / found.capacity:.0%} of the {found.capacity:.1f}/s this server can do), "
+        f"{found.seconds:.0f} s a run.",
         f"SLO {found.slo}",
     ]
 
@@ -111,7 +112,7 @@ def server_rows(found: Experiment) -> list[tuple[str, ...]]:
 
 def difference_rows(found: Experiment) -> list[tuple[str, ...]]:
     """Question, number, change, interval, exact p, the smallest effect that would have been seen."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for question in QUESTIONS:
         name = question.name
         for key in COMPARED:
