@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FEWEST_FULL = 3  # full collections in the window of an unfrozen run, below which it says nothing about them
 EXPECTED_FULL = 4.5  # that a run is made long enough for
-SHARE = 0.65  # of what the server can do
+SHARE = 0.7  # of what the server can do
 CALIBRATION_SECONDS = 8.0
 MANY = 20_000  # requests: more than any server finishes in a closed loop's time
 WARM_UP, WARM_UP_WORKERS = 48, 24
@@ -29,18 +29,20 @@ CLIENT, SERVER = "tailwatch.demo.full.client", "tailwatch.demo.server"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much: blocks, the seconds that all of it may take, the shortest and longest window of a run, and of the
-    closed loop after it; objects: of the server's heap."""
+    """How much. blocks: of a run of each server. budget: seconds that runs are sized for; limit: no block begins that
+    would end after it. shortest, longest: window of a run, seconds; offline: of the closed loop after it. objects: of
+    the server's heap."""
 
     blocks: int = 6
-    budget: float = 1120.0
+    budget: float = 1150.0
+    limit: float = 1190.0
     shortest: float = 10.0
     longest: float = 60.0
     offline: float = 4.0
     objects: int = 720_000
 
 
-QUICK = Size(blocks=2, budget=240.0, shortest=6.0, longest=20.0, offline=3.0)
+QUICK = Size(blocks=2, budget=230.0, limit=280.0, shortest=6.0, longest=20.0, offline=3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,9 @@ def measure(size: Size, slo: str, seed: int, say: Callable[[str], None], rate: f
     say(_sized(found, fulls * found.rate))
     try:
         for block in range(size.blocks):
+            if found.runs and _too_late(found, began):
+                found.notes.append(f"{block} of {size.blocks} blocks fitted into {size.limit / 60:.0f} minutes")
+                break
             schedule = plan.excerpt(found.seconds, found.rate, seed + block)
             for arm in order(block):
                 run = _run(found, arm, block, schedule)
@@ -111,6 +116,12 @@ def window(size: Size, used: float, overhead: float, fulls_per_second: float) ->
     room = (size.budget - used) / (size.blocks * len(ARMS)) - overhead
     wanted = EXPECTED_FULL / fulls_per_second if fulls_per_second > 0 else size.longest
     return float(round(max(size.shortest, min(wanted, room, size.longest))))
+
+
+def _too_late(found: Experiment, began: float) -> bool:
+    """Whether another block, as long as those before it, would end after the limit."""
+    used = time.monotonic() - began
+    return used + used / len(found.runs) * len(ARMS) > found.size.limit
 
 
 def _calibrate(found: Experiment, say: Callable[[str], None]) -> tuple[float, float]:

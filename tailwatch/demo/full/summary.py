@@ -84,7 +84,7 @@ def shown(found: Difference | None) -> bool:
 def unresolved(found: Experiment) -> list[str]:
     """Why the runs do not tell what full collections cost; empty where they do."""
     few = {arm.name: sum(run.full < FEWEST_FULL for run in runs_of(found, arm.key)) for arm in ARMS if arm.unfrozen}
-    reasons = [
+    reasons = found.notes + [
         f"{name}: {count} of {found.size.blocks} runs had fewer than {FEWEST_FULL} full collections in their window"
         for name, count in few.items()
         if count
