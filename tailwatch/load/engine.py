@@ -80,6 +80,7 @@ class Run:
         self.start_ns = start_ns or 0
         self.recorder = Recorder(self.start_ns, job.slo, self.watch)
         self.sent = self.done = self.capped = 0
+        self.lag = 0.0  # seconds that the last send was late
         self.in_flight_max = self.connections_max = 0
         self.stopped_ns = 0
         self._changed = asyncio.Event()
@@ -90,6 +91,11 @@ class Run:
     def in_flight(self) -> int:
         """Sent and not over."""
         return self.sent - self.done
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start; below 0 before it."""
+        return (time.monotonic_ns() - self.start_ns) / 1e9 if self.start_ns else -1.0
 
     def stop(self) -> None:
         """Send no more, and give what is in flight a few seconds; the second time: none."""
@@ -192,6 +198,7 @@ class Run:
         self.in_flight_max = max(self.in_flight_max, self.in_flight)
         exchange = Exchange(due_ns)
         self.pool.send(exchange, request, done)
+        self.lag = max(0, exchange.sent_ns - due_ns) / 1e9
         self.recorder.sent(exchange.sent_ns or time.monotonic_ns(), self.in_flight)
         self.connections_max = max(self.connections_max, self.pool.connections)
 
