@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from itertools import cycle
 from typing import Any, Protocol
 
 from tailwatch.goodput import SLO
@@ -21,7 +20,7 @@ from tailwatch.load.exchange import Exchange
 from tailwatch.load.pacer import Pacer
 from tailwatch.load.recorder import Recorder
 from tailwatch.load.results import Result, goodput_of
-from tailwatch.load.schedule import Planned, Schedule
+from tailwatch.load.schedule import Law, Planned, Schedule
 from tailwatch.load.selfwatch import SelfWatch, judge
 
 _SECOND = 1_000_000_000
@@ -55,8 +54,8 @@ class Job:
     """One run of one client.
 
     make: the bytes of a planned request. cap: most requests in flight. drain: seconds given to the last ones.
-    workers: 0: open loop; else so many requests in flight, closed loop: for `seconds`, through the schedule's requests
-    again and again, or, where that is 0, once through them. target, name, settings: for the result.
+    workers: 0: open loop; else so many requests in flight, closed loop: once through the schedule's requests, or until
+    its duration is over where it has one. target, name, settings: for the result.
     """
 
     schedule: Schedule
@@ -65,7 +64,6 @@ class Job:
     cap: int = 10_000
     drain: float = 60.0
     workers: int = 0
-    seconds: float = 0.0
     target: str = ""
     name: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -165,8 +163,8 @@ class Run:
     # Closed loop
 
     async def _closed(self) -> None:
-        seconds = self.job.seconds
-        supply = cycle(self.job.schedule) if seconds else iter(self.job.schedule)
+        seconds = self.job.schedule.duration
+        supply = iter(self.job.schedule)
         until = self.start_ns + round(seconds * _SECOND) if seconds else None
         await asyncio.sleep(max(0.0, (self.start_ns - time.monotonic_ns()) / _SECOND))
         for _ in range(self.job.workers):
@@ -219,7 +217,7 @@ class Run:
     @property
     def _limit_ns(self) -> int | None:
         """When the run is over at the latest; None: when its requests are."""
-        seconds = self.job.seconds if self.job.workers else self.job.schedule.duration
+        seconds = self.job.schedule.duration
         if self.job.workers and not seconds:
             return None
         return self.start_ns + round((seconds + self.job.drain) * _SECOND)
@@ -254,7 +252,7 @@ class Run:
             target=job.target,
             name=job.name,
             settings=job.settings,
-            schedule={"digest": job.schedule.digest, "seed": job.schedule.seed, **asdict(job.schedule.law)},
+            schedule=self._law(duration),
             closed=bool(job.workers),
             started=time.time() - (time.monotonic_ns() - self.start_ns) / 1e9,
             duration=duration,
@@ -280,12 +278,21 @@ class Run:
         )
 
     def _duration(self, elapsed: float) -> float:
-        """Seconds that rates are per: of the plan, cut by Ctrl-C; of a closed loop by requests, until its last
-        answer."""
-        whole = self.job.seconds if self.job.workers else self.job.schedule.duration
-        if self.job.workers and not whole:
-            return elapsed
+        """Seconds that rates are per: of the plan, cut by Ctrl-C; of a closed loop that ran out of requests, until its
+        last answer."""
+        whole = self.job.schedule.duration
+        if self.job.workers and (not whole or self.sent >= len(self.job.schedule)):
+            whole = elapsed
         return min(whole, max(0.0, self.stopped_ns - self.start_ns) / 1e9) if self.stopped_ns else whole
+
+    def _law(self, duration: float) -> dict[str, Any]:
+        """What the schedule was; of a closed loop only what came of it."""
+        schedule = self.job.schedule
+        if self.job.workers:
+            rate = self.sent / duration if duration > 0 else 0.0
+            law = Law(f"closed loop, {self.job.workers} workers", self.sent, duration, rate, None, None)
+            return {"digest": "", "seed": schedule.seed, **asdict(law)}
+        return {"digest": schedule.digest, "seed": schedule.seed, **asdict(schedule.law)}
 
 
 class _Feed:

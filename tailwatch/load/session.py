@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ from tailwatch.errors import TailwatchError
 from tailwatch.goodput import SLO
 from tailwatch.load.engine import Job, Run, stop_on_interrupt
 from tailwatch.load.live import Live
+from tailwatch.load.loops import new_event_loop
 from tailwatch.load.report.progress import Now
 from tailwatch.load.results import Result
 from tailwatch.load.schedule import Planned, Schedule
@@ -30,8 +30,8 @@ class Setup:
 
     host, port, secure, insecure: where, over TLS or not, its certificate checked or not. make: the bytes of a planned
     request. timeout: seconds that one request may take; drain: seconds that the last ones are waited for. cap: most
-    requests in flight. workers: 0 for an open loop. seconds: of a closed loop, 0: by requests. warmup: requests that
-    are sent before and not counted. target, name, settings: for the result; nothing secret in them.
+    requests in flight. workers: 0 for an open loop. warmup: requests that are sent
+    before and not counted. target, name, settings: for the result; nothing secret in them.
     """
 
     host: str
@@ -44,7 +44,6 @@ class Setup:
     drain: float = 60.0
     cap: int = 10_000
     workers: int = 0
-    seconds: float = 0.0
     warmup: int = 0
     target: str = ""
     name: str = ""
@@ -64,23 +63,13 @@ def run_here(
 
 def in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """asyncio.run() with the fastest loop there is."""
-    loop = new_loop()
+    loop = new_event_loop()
     try:
         return loop.run_until_complete(main())
     finally:
         with suppress(Exception):
             loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
-
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is installed."""
-    if find_spec("uvloop") is not None:
-        import uvloop
-
-        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        return loop
-    return asyncio.new_event_loop()
 
 
 async def measure(
@@ -96,6 +85,7 @@ async def measure(
     (monotonic ns) or None: at once."""
     if setup.warmup:
         await _warm(setup, schedule, setup.warmup)
+    setup.make(schedule[0])  # whatever the first one takes longer is not the schedule's
     pool = await _pool(setup)
     run = Run(_job(setup, schedule), pool)
     undo = stop_on_interrupt(run) if interruptible else None
@@ -120,7 +110,6 @@ def _job(setup: Setup, schedule: Schedule) -> Job:
         cap=setup.cap,
         drain=setup.drain,
         workers=setup.workers,
-        seconds=setup.seconds,
         target=setup.target,
         name=setup.name,
         settings=setup.settings,
