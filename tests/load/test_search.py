@@ -15,7 +15,7 @@ from tailwatch.load.search import Limits, bisect, find, gallop, saturate
 
 from .virtual_servers import database, database_closed, prefill_and_decode, probe_of, replica
 
-MILLION = Limits(resolution=0.01, first=10**6, most=4 * 10**6, seconds=0)
+MILLION = Limits(resolution=0.01, first=10**6, most=4 * 10**6, seconds=0, longest=math.inf)
 
 
 def analytic(attainment: float) -> float:
@@ -117,12 +117,12 @@ def test_failures_are_confirmed() -> None:
 
 
 def test_it_ends_where_nothing_holds() -> None:
-    """A server that is never good is left at a thousandth of its ceiling, with a reason and no rate."""
+    """A server that is never good is left at a hundredth of its ceiling, with a reason and no rate."""
     asked, probe = cliff(0.0)
     knee = find(probe, 100.0, limits=Limits(probes=200))  # type: ignore[arg-type]
     assert knee.rate is None and not knee.resolved and "does not even hold" in knee.reason
-    assert min(asked) >= 0.1
-    assert str(knee).startswith("unresolved: it does not even hold at 0.")
+    assert 1 <= min(asked) <= 2
+    assert str(knee).startswith("unresolved: it does not even hold at 1")
 
 
 def test_it_ends_where_nothing_fails() -> None:
@@ -140,6 +140,21 @@ def test_probes_and_time_are_bounded() -> None:
     assert len(asked) == 5 and not knee.resolved and knee.reason.startswith("5 probes were made")
     knee = find(probe, 100.0, limits=Limits(spent=lambda: True))  # type: ignore[arg-type]
     assert knee.tried == () and knee.rate is None and knee.reason.startswith("its time was over")
+
+
+def test_a_slow_server_is_not_asked_for_hours() -> None:
+    """No probe is longer than its limit; what so few requests cannot decide is asked again until they are enough."""
+    seconds: list[float] = []
+
+    def probe(rate: float, requests: int) -> Probe:
+        seconds.append(requests / rate)
+        good = requests if rate <= 0.3 else 0
+        return Probe(rate, requests / rate, requests, requests, good, good, {"e2e": good})
+
+    knee = find(probe, 1.0, limits=Limits(longest=120.0))
+    assert max(seconds) <= 120 and len(seconds) <= 60
+    assert knee.low is not None and knee.low <= 0.3
+    assert sum(row.scheduled for row in knee.rows() if row.verdict == "holds" and row.rate == knee.low) >= 381
 
 
 def test_what_the_client_cannot_offer_is_no_verdict() -> None:
