@@ -1,5 +1,5 @@
-"""The command line: demo, doctor, nsys, run, size, top, trace. Exit status 0: success; 1: a finding to act on, or a
-failure; 2: a wrong call; that of the command itself for run."""
+"""The command line: bench, demo, doctor, nsys, run, size, top, trace. Exit status 0: success; 1: a finding to act on,
+or a failure; 2: a wrong call; that of the command itself for run."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from tailwatch.diagnosis import (
     headline,
 )
 from tailwatch.errors import TailwatchError, UnsupportedError
+from tailwatch.load import main as bench
 from tailwatch.load import size
 from tailwatch.nsys import main as nsys
 from tailwatch.top import arguments as top_arguments
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_nsys(commands)
     _add_trace(commands)
     _add_size(commands)
+    _add_bench(commands)
     return parser
 
 
@@ -179,6 +181,14 @@ def _add_size(commands: Any) -> None:
     command = commands.add_parser("size", help=about, description=about)
     size.add_arguments(command)
     command.set_defaults(run=size.main)
+
+
+def _add_bench(commands: Any) -> None:
+    about = "load a server as its users do, and say what they saw: latencies from the planned start, goodput"
+    more = "Exit status: 0; 1: the SLO was not held, the run cannot be believed, or no knee was found; 2: a wrong call."
+    command = commands.add_parser("bench", help=about, description=about, epilog=more)
+    bench.add_arguments(command)
+    command.set_defaults(run=bench.main)
 
 
 def _directory_of(url: str) -> str:

@@ -82,6 +82,7 @@ class Connection(asyncio.Protocol):
         "_feed",
         "_flight",
         "_headed",
+        "_lasting",
         "_owner",
         "_parser",
         "_sized",
@@ -101,7 +102,7 @@ class Connection(asyncio.Protocol):
         """The parser calls it with each part of the body: without a line of Python between."""
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
-        self._complete = self._encoded = self._headed = self._sized = False
+        self._complete = self._encoded = self._headed = self._lasting = self._sized = False
         self._broken = ""
 
     @property
@@ -195,19 +196,20 @@ class Connection(asyncio.Protocol):
         """The whole answer is there; or one that only says that it is being worked on."""
         if self._headed:
             self._complete = True
+            self._lasting = self._parser.should_keep_alive()  # it forgets with this call
         else:
             self._clear()
 
     # ---- ends ----
 
     def _clear(self) -> None:
-        self._complete = self._encoded = self._headed = self._sized = False
+        self._complete = self._encoded = self._headed = self._lasting = self._sized = False
         self._broken = ""
 
     def _end(self) -> None:
         """The answer is complete, or cannot be read on; what came behind it makes the connection useless."""
         assert self._transport is not None
-        if self._broken or not self._parser.should_keep_alive():
+        if self._broken or not self._lasting:
             self._transport.abort()
         self._answer.finish()
         ending = Ending.FINISHED if self._complete else Ending.GARBAGE

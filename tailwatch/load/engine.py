@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from itertools import cycle
 from typing import Any, Protocol
 
 from tailwatch.goodput import SLO
@@ -21,7 +20,7 @@ from tailwatch.load.exchange import Exchange
 from tailwatch.load.pacer import Pacer
 from tailwatch.load.recorder import Recorder
 from tailwatch.load.results import Result, goodput_of
-from tailwatch.load.schedule import Planned, Schedule
+from tailwatch.load.schedule import Law, Planned, Schedule
 from tailwatch.load.selfwatch import SelfWatch, judge
 
 _SECOND = 1_000_000_000
@@ -55,8 +54,8 @@ class Job:
     """One run of one client.
 
     make: the bytes of a planned request. cap: most requests in flight. drain: seconds given to the last ones.
-    workers: 0: open loop; else so many requests in flight, closed loop: for `seconds`, through the schedule's requests
-    again and again, or, where that is 0, once through them. target, name, settings: for the result.
+    workers: 0: open loop; else so many requests in flight, closed loop: once through the schedule's requests, or until
+    its duration is over where it has one. target, name, settings: for the result.
     """
 
     schedule: Schedule
@@ -65,7 +64,6 @@ class Job:
     cap: int = 10_000
     drain: float = 60.0
     workers: int = 0
-    seconds: float = 0.0
     target: str = ""
     name: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -80,6 +78,7 @@ class Run:
         self.start_ns = start_ns or 0
         self.recorder = Recorder(self.start_ns, job.slo, self.watch)
         self.sent = self.done = self.capped = 0
+        self.lag = 0.0  # seconds that the last send was late
         self.in_flight_max = self.connections_max = 0
         self.stopped_ns = 0
         self._changed = asyncio.Event()
@@ -90,6 +89,11 @@ class Run:
     def in_flight(self) -> int:
         """Sent and not over."""
         return self.sent - self.done
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start; below 0 before it."""
+        return (time.monotonic_ns() - self.start_ns) / 1e9 if self.start_ns else -1.0
 
     def stop(self) -> None:
         """Send no more, and give what is in flight a few seconds; the second time: none."""
@@ -159,8 +163,8 @@ class Run:
     # Closed loop
 
     async def _closed(self) -> None:
-        seconds = self.job.seconds
-        supply = cycle(self.job.schedule) if seconds else iter(self.job.schedule)
+        seconds = self.job.schedule.duration
+        supply = iter(self.job.schedule)
         until = self.start_ns + round(seconds * _SECOND) if seconds else None
         await asyncio.sleep(max(0.0, (self.start_ns - time.monotonic_ns()) / _SECOND))
         for _ in range(self.job.workers):
@@ -192,6 +196,7 @@ class Run:
         self.in_flight_max = max(self.in_flight_max, self.in_flight)
         exchange = Exchange(due_ns)
         self.pool.send(exchange, request, done)
+        self.lag = max(0, exchange.sent_ns - due_ns) / 1e9
         self.recorder.sent(exchange.sent_ns or time.monotonic_ns(), self.in_flight)
         self.connections_max = max(self.connections_max, self.pool.connections)
 
@@ -212,7 +217,7 @@ class Run:
     @property
     def _limit_ns(self) -> int | None:
         """When the run is over at the latest; None: when its requests are."""
-        seconds = self.job.seconds if self.job.workers else self.job.schedule.duration
+        seconds = self.job.schedule.duration
         if self.job.workers and not seconds:
             return None
         return self.start_ns + round((seconds + self.job.drain) * _SECOND)
@@ -247,7 +252,7 @@ class Run:
             target=job.target,
             name=job.name,
             settings=job.settings,
-            schedule={"digest": job.schedule.digest, "seed": job.schedule.seed, **asdict(job.schedule.law)},
+            schedule=self._law(duration),
             closed=bool(job.workers),
             started=time.time() - (time.monotonic_ns() - self.start_ns) / 1e9,
             duration=duration,
@@ -273,12 +278,21 @@ class Run:
         )
 
     def _duration(self, elapsed: float) -> float:
-        """Seconds that rates are per: of the plan, cut by Ctrl-C; of a closed loop by requests, until its last
-        answer."""
-        whole = self.job.seconds if self.job.workers else self.job.schedule.duration
-        if self.job.workers and not whole:
-            return elapsed
+        """Seconds that rates are per: of the plan, cut by Ctrl-C; of a closed loop that ran out of requests, until its
+        last answer."""
+        whole = self.job.schedule.duration
+        if self.job.workers and (not whole or self.sent >= len(self.job.schedule)):
+            whole = elapsed
         return min(whole, max(0.0, self.stopped_ns - self.start_ns) / 1e9) if self.stopped_ns else whole
+
+    def _law(self, duration: float) -> dict[str, Any]:
+        """What the schedule was; of a closed loop only what came of it."""
+        schedule = self.job.schedule
+        if self.job.workers:
+            rate = self.sent / duration if duration > 0 else 0.0
+            law = Law(f"closed loop, {self.job.workers} workers", self.sent, duration, rate, None, None)
+            return {"digest": "", "seed": schedule.seed, **asdict(law)}
+        return {"digest": schedule.digest, "seed": schedule.seed, **asdict(schedule.law)}
 
 
 class _Feed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tailwatch._cold import ffi, lib
@@ -161,6 +161,9 @@ class Histogram:
             counts.sum_low, counts.sum_high = total & _LOW, total >> 64
         found._write(counts)
         return found
+
+    def __reduce__(self) -> tuple[Callable[[Mapping[str, Any]], Histogram], tuple[dict[str, Any]]]:
+        return Histogram.from_dict, (self.as_dict(),)
 
     def _slots(self, counts: Any) -> list[tuple[int, int]]:
         return [(i, found) for i, found in enumerate(ffi.unpack(counts.slot, self._layout.slots)) if found]

@@ -1,6 +1,8 @@
 /* What a client sees of an answer: messages, gaps, fluidity and idle time, however the reads cut it. */
 #include "tailwatch/answer.h"
 
+#include "tailwatch/stream.h"
+
 #include "scan_frames.h"
 
 #define MS UINT64_C(1000000)
@@ -256,6 +258,41 @@ TW_TEST(fluidity_is_etalons) {
     }
 }
 
+/* Both sides of one stream, stamped at the same times, count the same. */
+TW_TEST(the_server_side_agrees) {
+    static const char *const of_n[] = {
+        TOKEN, "data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"token_ids\":[1,2]}]}\n\n",
+        "data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"token_ids\":[1,2,3]}]}\n\n"};
+    uint64_t random = 13;
+    tw_slo slo = {0};
+    slo.ttft_ns = 40 * MS, slo.tpot_ns = 7 * MS, slo.attainment_ppm = 990000;
+    tw_segment *g = NULL;
+    TW_REQUIRE(tw_segment_create(&g, "api", 8, &slo, 0) == 0);
+    for (int round = 0; round < 50; round++) {
+        uint64_t now = 1000 * MS;
+        tw_stream stream;
+        tw_answer answer;
+        begin(&answer, now, slo.ttft_ns, slo.tpot_ns);
+        tw_stream_open(&stream, g, now, now, 0, TW_ARRIVAL_ASGI);
+        for (int i = 0; i < 50; i++) {
+            const uint64_t n = tw_test_random_below(&random, 3);
+            now += tw_test_random_below(&random, i == 0 ? 100 * MS : 15 * MS);
+            feed_text(&answer, of_n[n], now);
+            tw_stream_token(&stream, now, (uint32_t)n + 1, 0);
+        }
+        TW_CHECK_EQ(stream.due, answer.due);
+        TW_CHECK_EQ(stream.met, answer.met);
+        TW_CHECK_EQ(stream.worst_gap_ns, answer.gap_ns);
+        TW_CHECK_EQ(stream.messages, answer.messages);
+        TW_CHECK_EQ(tw_stream_tokens(&stream), answer.tokens);
+        TW_CHECK_EQ(stream.first_ns, answer.first_ns);
+        TW_CHECK_EQ(stream.last_ns, answer.last_ns);
+        tw_stream_close(&stream, now, TW_END_FINISHED);
+        tw_answer_free(&answer);
+    }
+    tw_segment_destroy(g);
+}
+
 /* load.md's case: 64 tokens, 25 ms each; a second's freeze late in the stream costs nothing if the slack covers it, one
  * at its beginning 38 deadlines. */
 TW_TEST(a_freeze_costs_by_where_it_falls) {
@@ -333,6 +370,6 @@ TW_TEST(gaps_over_a_pause_are_marked) {
 
 TW_MAIN(golden_streams_cut_anywhere, any_bytes_cut_anywhere, chunk_and_content_are_told_apart,
         a_message_counts_when_it_is_whole, tokens_and_choices, an_opaque_body_has_no_content, one_document,
-        a_last_line_without_its_end, begin_forgets, stamps_are_bounded, fluidity_is_etalons,
+        a_last_line_without_its_end, begin_forgets, stamps_are_bounded, fluidity_is_etalons, the_server_side_agrees,
         a_freeze_costs_by_where_it_falls, idle_time, absurd_times, gaps_are_recorded_where_the_server_records_them,
         gaps_over_a_pause_are_marked)

@@ -1,0 +1,149 @@
+"""One client from nothing to a result: a loop, a pool, the warm-up, the run, and everything as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeVar
+
+from tailwatch.errors import TailwatchError
+from tailwatch.goodput import SLO
+from tailwatch.load.engine import Job, Run, stop_on_interrupt
+from tailwatch.load.live import Live
+from tailwatch.load.loops import new_event_loop
+from tailwatch.load.report.progress import Now
+from tailwatch.load.results import Result
+from tailwatch.load.schedule import Planned, Schedule
+
+WARM_AT_ONCE = 8  # warm-up requests in flight
+T = TypeVar("T")
+Due = Callable[[float], bool]
+Tell = Callable[[Now], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How a server is reached, and within which bounds: all but the schedule. Can be pickled.
+
+    host, port, secure, insecure: where, over TLS or not, its certificate checked or not. make: the bytes of a planned
+    request. timeout: seconds that one request may take; drain: seconds that the last ones are waited for. cap: most
+    requests in flight. workers: 0 for an open loop. warmup: requests that are sent
+    before and not counted. target, name, settings: for the result; nothing secret in them.
+    """
+
+    host: str
+    port: int
+    make: Callable[[Planned], bytes]
+    secure: bool = False
+    insecure: bool = False
+    slo: SLO | None = None
+    timeout: float = 60.0
+    drain: float = 60.0
+    cap: int = 10_000
+    workers: int = 0
+    warmup: int = 0
+    target: str = ""
+    name: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def run_here(
+    setup: Setup, schedule: Schedule, *, due: Due | None = None, tell: Tell | None = None, interruptible: bool = False
+) -> Result:
+    """Runs in this thread, in a loop of its own (uvloop's where it is installed).
+
+    interruptible: Ctrl-C ends the run and its result is what was had until then; else it is the caller's
+    KeyboardInterrupt.
+    """
+    return in_loop(lambda: measure(setup, schedule, due=due, tell=tell, interruptible=interruptible))
+
+
+def in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """asyncio.run() with the fastest loop there is."""
+    loop = new_event_loop()
+    try:
+        return loop.run_until_complete(main())
+    finally:
+        with suppress(Exception):
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def measure(
+    setup: Setup,
+    schedule: Schedule,
+    *,
+    due: Due | None = None,
+    tell: Tell | None = None,
+    interruptible: bool = False,
+    begin: Callable[[Run], Any] | None = None,
+) -> Result:
+    """The run, in the running loop. begin: called with the run before it starts, awaited, its result the start
+    (monotonic ns) or None: at once."""
+    if setup.warmup:
+        await _warm(setup, schedule, setup.warmup)
+    setup.make(schedule[0])  # whatever the first one takes longer is not the schedule's
+    pool = await _pool(setup)
+    run = Run(_job(setup, schedule), pool)
+    undo = stop_on_interrupt(run) if interruptible else None
+    watching = None if due is None or tell is None else asyncio.ensure_future(Live(run, due, tell).watch())
+    try:
+        if begin is not None:
+            run.start_ns = await begin(run) or 0
+        return await run.go()
+    finally:
+        if watching is not None:
+            watching.cancel()
+        if undo is not None:
+            undo()
+        await asyncio.sleep(0)  # connections that were closed are told so
+
+
+def _job(setup: Setup, schedule: Schedule) -> Job:
+    return Job(
+        schedule=schedule,
+        make=setup.make,
+        slo=setup.slo,
+        cap=setup.cap,
+        drain=setup.drain,
+        workers=setup.workers,
+        target=setup.target,
+        name=setup.name,
+        settings=setup.settings,
+    )
+
+
+async def _pool(setup: Setup) -> Any:
+    wire = needed()
+    tls = wire.tls_context(insecure=setup.insecure) if setup.secure else None
+    ttft, token = setup.slo.deadlines if setup.slo is not None else (None, None)
+    deadlines = (round((ttft or 0.0) * 1e9), round((token or 0.0) * 1e9))
+    pool = wire.Pool(wire.Target(setup.host, setup.port, tls), timeout=setup.timeout, deadlines_ns=deadlines)
+    await pool.warm(1)
+    return pool
+
+
+async def _warm(setup: Setup, schedule: Schedule, requests: int) -> None:
+    """Sends the first requests of the plan, a few at once, and forgets what came back; the run has connections of its
+    own."""
+    few = Schedule.of([(0.0, planned.prompt_tokens, planned.output_tokens) for planned in islice(schedule, requests)])
+    job = Job(few, setup.make, drain=setup.timeout, workers=min(WARM_AT_ONCE, requests))
+    await Run(job, await _pool(setup)).go()
+
+
+def needed() -> Any:
+    """The client, which needs httptools.
+
+    Raises:
+        TailwatchError: it is not installed; the message says how to.
+    """
+    try:
+        from tailwatch.load import wire
+    except ModuleNotFoundError as error:
+        if error.name != "httptools":
+            raise
+        raise TailwatchError("the load tester needs httptools: pip install 'tailwatch[load]'") from error
+    return wire
