@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailwatch.errors import OptionError
+from tailwatch.load.report import text
 
 if TYPE_CHECKING:
     from tailwatch.load.results import Result
@@ -58,18 +59,16 @@ class Measure:
             return 0.0
         return BUCKET if self.name in ("itl", "itl_unmarked") or any(run.requests is None for run in runs) else 0.0
 
-    def text(self, value: float | None) -> str:
-        """A value with its unit: "62.1 ms", "38.4/s", "99.2 %"."""
-        if value is None:
-            return "-"
+    def text(self, value: float) -> str:
+        """A value with its unit: "62.1 ms", "38.4/s", "99.2%"."""
         if self.unit == "s":
-            return f"{_short(value * 1e3)} ms"
-        return f"{value * 100:.2f} %" if self.unit == "%" else f"{_short(value)}/s"
+            return text.duration(value)
+        return text.share(value) if self.unit == "%" else text.rate(value)
 
     def change(self, value: float, ratio: bool) -> str:
-        """A change of it, with its sign: "-55.8 %", "+0.3 points", or in its unit where there is no ratio."""
+        """A change of it, with its sign: "-55.8%", "+0.3 points", or in its unit where there is no ratio."""
         if ratio:
-            return f"{value * 100:+.1f} %"
+            return f"{value:+.1%}"
         if self.unit == "%":
             return f"{value * 100:+.2f} points"
         return f"{value * 1e3:+.3g} ms" if self.unit == "s" else f"{value:+.3g}/s"
@@ -130,7 +129,3 @@ _PLANNED = ("ttft", "e2e", "first_byte", "first_chunk")
 _LATENCIES = (*_PLANNED, "tpot", "itl", "largest_gap", "ttft_naive", "e2e_naive", "itl_unmarked")
 NAMES = (*_LATENCIES, *_COUNTED)
 USUAL = ("ttft", "tpot", "largest_gap", "e2e", "goodput", "throughput", "failed")
-
-
-def _short(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
