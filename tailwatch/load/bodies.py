@@ -87,7 +87,7 @@ class _Bodies:
     def make(self, planned: Planned) -> bytes:
         """The template for a limited or an unlimited answer, filled in."""
         if isinstance(self._prompts, Synthetic):
-            text = self._prompts.text(planned.index, planned.prompt_tokens)
+            text = self._prompts.text(planned.index, planned.prompt_tokens, planned.seed)
             value = b'"' + text + b'"' if self._api in ("completions", "responses") else _USER % text
             before = b""
         else:

@@ -312,21 +312,21 @@ def test_requests_cross_processes() -> None:
 @pytest.mark.parametrize("tokens", [1, 2, 4, 5, 100, 4096, 131_072, 300_001])
 def test_synthetic_prompts_have_their_length(tokens: int) -> None:
     """So many words, wherever they are cut from; the same for the same place and seed."""
-    made = Synthetic(3)
+    made = Synthetic()
     for index in (0, 1, 12_345, 10**6, 2**31):
-        text = made.text(index, tokens).decode("ascii")
+        text = made.text(index, tokens, 3).decode("ascii")
         assert len(text.split(" ")) == tokens
         assert set(text.split(" ")) <= set(prompts.WORDS)
-        assert made.text(index, tokens) == Synthetic(3).text(index, tokens)
+        assert text.encode() == Synthetic().text(index, tokens, 3)
         assert json.loads(f'"{text}"') == text
 
 
 def test_no_two_prompts_begin_alike() -> None:
-    """The first words tell a hundred thousand prompts apart: no prefix cache answers for the server. Another seed
-    has other texts behind them."""
-    made = Synthetic(0)
-    assert len({made.text(index, 8)[:40] for index in range(100_000)}) == 100_000
-    assert made.text(5, 100) != Synthetic(1).text(5, 100)
+    """The first sixteen words, which is what a prefix cache keeps at the least, tell the prompts of ten runs with other
+    seeds apart, ten thousand each."""
+    made = Synthetic()
+    beginnings = {made.text(index, 16, seed) for index in range(10_000) for seed in (*range(9), -1)}
+    assert len(beginnings) == 100_000
 
 
 def test_there_is_always_a_prompt() -> None:

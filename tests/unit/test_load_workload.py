@@ -65,6 +65,15 @@ def test_ends_and_seeds() -> None:
     assert list(even.output_tokens[:50]) == list(made.schedule().output_tokens[:50])
 
 
+def test_another_seed_has_other_prompts() -> None:
+    """The requests of a second run are not those that the server may still have in its cache; a repetition's are."""
+    made = workload(*MODEL, "--rate", "5", "--arrivals", "constant")
+    request = made.make()
+    first, again, other = (request(made.schedule(seed=seed)[0]) for seed in (1, 1, 2))
+    assert first == again != other
+    assert request(made.schedule(seed=1).part(1, 2)[0]) == request(made.schedule(seed=1)[1])
+
+
 def test_a_search_asks_for_rates() -> None:
     """A program's rate stands for the command line's, and then none is needed there."""
     assert workload(*MODEL).schedule(rate=20, requests=500).law.rate == pytest.approx(20, rel=0.2)
