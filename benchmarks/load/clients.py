@@ -5,8 +5,8 @@
 WAY: `pool` is tailwatch.load's client as it is; `bare` is a protocol that stamps each read, counts "data: " in it and
 looks whether it ends an answer: no HTTP, no JSON, no times between tokens. Both on uvloop (`--asyncio`: on asyncio's
 own), both with as many connections, each asking again as soon as it was answered. Prints one JSON object: what was
-counted within the window, and the CPU time of this process for it. --stamps (of `pool`): when each message came, in the format of
-token_server.c, which is told of a request by its seed.
+counted within the window, and the CPU time of this process for it. --stamps (of `pool`): when each message came, in
+the format of token_server.c, which is told of a request by its seed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """How many tokens/s can other load testers' clients take on one core? Their own commands, in environments with pins.
 
-    python benchmarks/load/peers.py [--json benchmarks/results/load_peers.json] [--environments DIR] [--use vllm=DIR] [vllm aiperf guidellm]
+    python benchmarks/load/peers.py [--json FILE] [--environments DIR] [--use vllm=DIR] [vllm aiperf guidellm]
 
-Each gets an environment of its own (`--use NAME=DIR`: one that is there), a tokenizer of a few words made on the spot (none
-is downloaded), and the token generator of this directory on the other core: in closed loop, 64-token streams, a token every
-5 ms at most. What is counted is what the generator wrote between a tenth and nine tenths of the run, so that start and end
-are nobody's; the CPU time is that of all its processes, which share the one core. The environments are large: 1 to 6 GB.
+Each gets an environment of its own (`--use NAME=DIR`: one that is there), a tokenizer of a few words made on the spot
+(none is downloaded), and the token generator of this directory on the other core: in closed loop, 64-token streams, a
+token every 5 ms at most. What is counted is what the generator wrote between a tenth and nine tenths of the run, so
+that start and end are nobody's; the CPU time is that of all its processes, which share the one core. The environments
+are large: 1 to 6 GB. bench_load.py compares with benchmarks/results/load_peers.json.
 """
 
 from __future__ import annotations
@@ -92,9 +93,10 @@ from transformers import PreTrainedTokenizerFast
 words = {"[UNK]": 0, **{f"w{i}": i + 1 for i in range(999)}}
 made = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
 made.pre_tokenizer = pre_tokenizers.Whitespace()
-PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", eos_token="w1", pad_token="w2").save_pretrained(sys.argv[1])
+made = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", eos_token="w1", pad_token="w2")
+made.save_pretrained(sys.argv[1])
 """
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+ALONE = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}  # no HF_HUB_OFFLINE: aiperf takes no local path with it
 
 
 def environment(peer: Peer, name: str, directory: Path, given: dict[str, Path]) -> Path:
@@ -147,13 +149,13 @@ class Watch(threading.Thread):
 def measure(peer: Peer, binaries: Path, port: int, scratch: Path) -> dict[str, float]:
     """One run of its own command."""
     tokenizer = scratch / "tokenizer"
-    subprocess.run([str(binaries / "python"), "-c", TOKENIZER, str(tokenizer)], check=True, env=os.environ | OFFLINE)
+    subprocess.run([str(binaries / "python"), "-c", TOKENIZER, str(tokenizer)], check=True, env=os.environ | ALONE)
     names = {"bin": binaries, "port": port, "tokenizer": tokenizer, "scratch": scratch}
     command = [word.format(**names, requests=peer.requests, streams=peer.streams) for word in peer.command]
     watch, before = Watch(port), resource.getrusage(resource.RUSAGE_CHILDREN)
     watch.start()
     done = subprocess.run(
-        command, env=os.environ | OFFLINE, cwd=scratch, capture_output=True, text=True, **pinned(cores()[1])
+        command, env=os.environ | ALONE, cwd=scratch, capture_output=True, text=True, **pinned(cores()[1])
     )
     watch.over.set()
     watch.join()
