@@ -28,6 +28,7 @@ from tailwatch.diagnosis import (
     headline,
 )
 from tailwatch.errors import TailwatchError, UnsupportedError
+from tailwatch.load import compare_main as comparing
 from tailwatch.load import main as bench
 from tailwatch.load import size
 from tailwatch.nsys import main as nsys
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_trace(commands)
     _add_size(commands)
     _add_bench(commands)
+    _add_compare(commands)
     return parser
 
 
@@ -189,6 +191,13 @@ def _add_bench(commands: Any) -> None:
     command = commands.add_parser("bench", help=about, description=about, epilog=more)
     bench.add_arguments(command)
     command.set_defaults(run=bench.main)
+
+
+def _add_compare(commands: Any) -> None:
+    about = "say what the runs of two variants, saved by `bench --json`, tell about a difference: the run is the unit"
+    command = commands.add_parser("compare", help=about, description=about)
+    comparing.add_arguments(command)
+    command.set_defaults(run=comparing.main)
 
 
 def _directory_of(url: str) -> str:

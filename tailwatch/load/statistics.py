@@ -200,7 +200,7 @@ class _Estimate:
         if self.error is None or min(runs) < FEWEST:
             return Difference(*known, exact=self.exact, sampled=self.sampled, sign=self.sign, spread=self.spread)
         half = t_quantile(LEVEL, self.dof) * self.error
-        least = detectable_errors(self.dof, alpha) * self.error
+        least = detectable_errors(max(1.0, math.floor(self.dof)), alpha) * self.error
         return Difference(
             *known, out(self.mean - half), out(self.mean + half), self._p(), self.exact, self.sampled, self.sign,
             self.spread, out(least),

@@ -168,7 +168,7 @@
       this.plot = new uPlot({
         width: Math.max(this.box.clientWidth, 120), height: this.height,
         scales: {
-          x: { time: false, range: () => this.x },
+          x: { time: false, distr: view.x.kind === "latency" ? 3 : 1, range: () => this.x },
           y: { distr: view.y.kind === "latency" ? 3 : 1, dir: view.y.kind === "category" ? -1 : 1, range: () => this.y },
         },
         axes: [uplotAxis(view.x, { x: this.x, box: this.box, height: this.height }, "x"), uplotAxis(view.y, { y: this.y, box: this.box, height: this.height }, "y")],
