@@ -336,6 +336,14 @@ def test_a_short_wait_is_no_pause() -> None:
     assert len(watch.starts) == 1
 
 
+def test_a_closed_loop_goes_through_its_requests_again() -> None:
+    """For as long as it was told, whatever the schedule's own length."""
+    pool = MadeUp(service=0.005)
+    result, _ = go(job(plan(4, gap=0.0), workers=2, seconds=0.3), pool)
+    assert len(pool.requests) > 4 and set(pool.requests) == {b"0", b"1", b"2", b"3"}
+    assert result.duration == 0.3
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_answer_that_ends_the_run_sends_nothing_more(workers: int) -> None:
     """Closing the pool ends exchanges, and ended exchanges make room: nobody takes it."""
