@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_looking(parser)
 
 
-def add_looking(parser: argparse.ArgumentParser) -> None:
+def add_looking(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """The options that say what is looked at, and where it is written."""
     parser.add_argument(
         "--metrics", metavar="NAMES",
