@@ -133,7 +133,7 @@ def _chart(knee: Knee, rows: list[Row], bounds: tuple[str, ...]) -> Chart:
             Curve("throughput", "line", "ink", offered, [row.throughput for row in rows]),
             Curve("goodput", "line", "good", offered, [row.goodput for row in rows]),
         ),
-        marks, bands, note="Goodput leaves throughput at the knee: what is finished is late. Grey: the interval of the knee.",
+        marks, bands, note="Goodput leaves throughput at the knee: what is finished is late. Grey: its interval.",
         says=", ".join(f"{text.rate(row.goodput)} good of {text.rate(row.throughput)}" for row in rows),
     )  # fmt: skip
     share = Curve(
