@@ -148,8 +148,8 @@ def test_too_few_collections_are_unresolved(server: dict[str, Any]) -> None:
 def test_two_blocks_have_no_interval(server: dict[str, Any]) -> None:
     """--quick shows numbers, and says that they are no proof."""
     text = report.show(made(server, blocks=2))
-    assert "unresolved: 2 whole blocks: an interval needs 6" in text
-    assert "too few blocks for an interval" in text
+    assert "unresolved: whole blocks: 2, and an interval needs 6" in text
+    assert "without an interval: too few blocks" in text
 
 
 def test_an_experiment_that_was_cut_short_is_reported(server: dict[str, Any]) -> None:
