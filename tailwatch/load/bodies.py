@@ -87,7 +87,7 @@ class _Bodies:
     def make(self, planned: Planned) -> bytes:
         """The template for a limited or an unlimited answer, filled in."""
         if isinstance(self._prompts, Synthetic):
-            text = self._prompts.text(planned.index, planned.prompt_tokens)
+            text = self._prompts.text(planned.index, planned.prompt_tokens, planned.seed)
             value = b'"' + text + b'"' if self._api in ("completions", "responses") else _USER % text
             before = b""
         else:
@@ -166,7 +166,7 @@ def extra_of(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        found = json.loads(read_bytes(text[1:]) if text.startswith("@") else text)
+        found = json.loads(read_bytes(text[1:]) if text.startswith("@") else text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise OptionError.of(
             "extra_body", text, f"expected a JSON object like '{{\"temperature\": 0}}': {error}"
@@ -174,6 +174,10 @@ def extra_of(text: str | None) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise OptionError.of("extra_body", text, "expected a JSON object like '{\"temperature\": 0}'")
     return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def read_bytes(path: str) -> bytes:

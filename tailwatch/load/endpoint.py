@@ -38,7 +38,7 @@ class Endpoint:
     secure: bool
     host: str
     port: int
-    path: str
+    path: str = field(repr=False)
     api: str
     method: str = "POST"
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)

@@ -13,8 +13,6 @@ from array import array
 from itertools import pairwise
 from typing import Any
 
-from tailwatch._hot import mark_gaps, record_gaps
-
 SECOND = 1_000_000_000
 
 
@@ -200,17 +198,5 @@ class Exchange:
 
     @property
     def gaps_ns(self) -> array[int]:
-        """Between messages with content, in order. For a look: record_gaps() is for many."""
+        """Between messages with content, in order. Made anew at each call."""
         return array("Q", (later - earlier for earlier, later in pairwise(array("Q", self.stamps))))
-
-    def record_gaps(self, histogram: int, layout: int) -> None:
-        """Record every gap in a tw_histogram (csrc/include/tailwatch/histogram.h): its address, and the number of its
-        layout (TW_LAYOUT_ITL)."""
-        record_gaps(self.stamps, histogram, layout)
-
-    def mark_gaps(self, pauses: bytes) -> tuple[int, int]:
-        """How many gaps overlap a pause of the client itself, and the largest that overlaps none (0: there is none).
-
-        pauses: start and stop of each in unsigned 64-bit ns, ascending, none overlapping another, as
-        array("Q").tobytes() gives them."""
-        return mark_gaps(self.stamps, pauses)

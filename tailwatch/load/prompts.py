@@ -2,7 +2,7 @@
 
 Synthetic prompts are common English words, which the usual vocabularies hold as one token each; a prompt of 512 tokens
 is 512 words, and a server's own count differs by its few special tokens. Each begins with words that no other prompt of
-the run begins with, so that no prefix cache answers in the server's stead.
+the run begins with (nor of runs with other seeds), so that no prefix cache answers in the server's stead.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ DEFAULT_TOKENS = 128
 LARGEST_FILE = 2 << 30  # bytes
 _PLENTY = 1 << 17  # words that prompts are cut from
 _OWN = 4  # words that tell prompts apart: 128 ** 4
+_FAR = 2_654_435_761  # Knuth's multiplier: neighbours land far apart
 _COMMON = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
     "part place case week company system program question work government number night point home water room mother "
@@ -50,19 +51,20 @@ class Prompt:
 class Synthetic:
     """Prompts of wanted lengths, cut from one long text: a copy each, whatever the length."""
 
-    def __init__(self, seed: int = 0) -> None:
-        self._seed = seed
-        words = random.Random(f"prompts {seed}").choices(WORDS, k=_PLENTY)
+    def __init__(self) -> None:
+        words = random.Random("prompts").choices(WORDS, k=_PLENTY)
         self._ends = [0]
         for word in words:
             self._ends.append(self._ends[-1] + len(word) + 1)
         self._text = (" ".join(words) + " ").encode("ascii")
 
-    def text(self, index: int, tokens: int) -> bytes:
-        """So many words (at least one) of ASCII, nothing in them that JSON escapes; the same for the same arguments."""
-        own = [WORDS[(index >> 7 * place) & 127] for place in range(_OWN)][: tokens or 1]
+    def text(self, index: int, tokens: int, seed: int = 0) -> bytes:
+        """So many words (at least one) of ASCII, nothing in them that JSON escapes; the same for the same arguments,
+        another one for another index or seed: the runs of a search do not warm each other's caches."""
+        mixed = index + seed * _FAR
+        own = [WORDS[(mixed >> 7 * place) & 127] for place in range(_OWN)][: tokens or 1]
         rest = max(0, tokens - _OWN)
-        start = (index * 2_654_435_761 + self._seed) % _PLENTY  # Knuth's multiplier: neighbours start far apart
+        start = (mixed * _FAR >> 8) % _PLENTY
         return " ".join(own).encode("ascii") + (b" " + self._words(start, rest) if rest else b"")
 
     def _words(self, start: int, count: int) -> bytes:
@@ -74,8 +76,8 @@ class Synthetic:
             part = self._text[self._ends[start] :] + self._text[: self._ends[last - _PLENTY]]
         return (self._text * whole + part)[:-1]
 
-    def __reduce__(self) -> tuple[type[Synthetic], tuple[int]]:
-        return Synthetic, (self._seed,)
+    def __reduce__(self) -> tuple[type[Synthetic], tuple[()]]:
+        return Synthetic, ()
 
 
 def read(path: str | Path) -> list[Prompt]:

@@ -33,13 +33,14 @@ class Planned:
 
     at: seconds from the start of the run, to the nanosecond. prompt_tokens, output_tokens: what it asks for; 0 where
     the endpoint knows no tokens, or the prompts' own file decides. index: its place in the whole schedule, kept in the
-    parts of it; prompts and their randomness hang on it.
+    parts of it. seed: the schedule's. A synthetic prompt hangs on both.
     """
 
     at: float
     prompt_tokens: int
     output_tokens: int
     index: int = 0
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,8 @@ class Schedule:
 
     def __getitem__(self, i: int) -> Planned:
         i = range(len(self._times))[i]
-        return Planned(self._times[i] / 1e9, self._prompt[i], self._output[i], self._first + i * self._step)
+        place = self._first + i * self._step
+        return Planned(self._times[i] / 1e9, self._prompt[i], self._output[i], place, self.seed)
 
     def __iter__(self) -> Iterator[Planned]:
         return map(self.__getitem__, range(len(self._times)))

@@ -115,11 +115,10 @@ class Workload:
 
     def make(self, tag: str = "tailwatch") -> Requests:
         """What makes the bytes of planned requests. tag: the beginning of their x-request-id."""
-        texts = self.texts or prompts.Synthetic(self.seed)
         return Requests(
             self.endpoint,
             model=self.model,
-            prompts=texts,
+            prompts=self.texts or None,
             extra=self.extra,
             body=self.body,
             stream=self.stream,
@@ -344,4 +343,4 @@ def _settings(arguments: argparse.Namespace, where: Endpoint) -> dict[str, Any]:
     found |= {"url": where.url, "api": where.api, "method": where.method}
     found |= {"headers": sorted(line.partition(":")[0].strip().lower() for line in arguments.header)}
     found |= {"extra_body": extra_of(arguments.extra_body)}
-    return {name: value for name, value in found.items() if value not in (None, False, [], {})}
+    return {name: value for name, value in found.items() if value is not False and value not in (None, [], {})}
