@@ -28,6 +28,7 @@ from tailwatch.diagnosis import (
     headline,
 )
 from tailwatch.errors import TailwatchError, UnsupportedError
+from tailwatch.load import ablate_main as ablating
 from tailwatch.load import compare_main as comparing
 from tailwatch.load import main as bench
 from tailwatch.load import size
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_size(commands)
     _add_bench(commands)
     _add_compare(commands)
+    _add_ablate(commands)
     return parser
 
 
@@ -198,6 +200,14 @@ def _add_compare(commands: Any) -> None:
     command = commands.add_parser("compare", help=about, description=about)
     comparing.add_arguments(command)
     command.set_defaults(run=comparing.main)
+
+
+def _add_ablate(commands: Any) -> None:
+    about = "run variants of a server interleaved, each run in a fresh one under the same load, and say what differs"
+    more = "Exit status: 0, also where no difference is shown; 1: runs are missing; 2: a wrong call, or no server."
+    command = commands.add_parser("ablate", help=about, description=about, epilog=more)
+    ablating.add_arguments(command)
+    command.set_defaults(run=ablating.main)
 
 
 def _directory_of(url: str) -> str:

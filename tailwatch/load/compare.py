@@ -154,8 +154,13 @@ class _Cell:
     difference: Difference | None = None
 
     @property
+    def testable(self) -> bool:
+        """A number that was the same in every run of both sides could not have shown anything."""
+        return min(len(self.a), len(self.b)) >= FEWEST and len({*self.a, *self.b}) > 1
+
+    @property
     def p(self) -> float | None:
-        return None if self.difference is None else self.difference.p
+        return self.difference.p if self.difference is not None and self.testable else None
 
 
 @dataclass
@@ -184,7 +189,7 @@ class _Draft:
 
     @property
     def testable(self) -> int:
-        return sum(min(len(cell.a), len(cell.b)) >= FEWEST for cell in self.cells)
+        return sum(cell.testable for cell in self.cells)
 
     def measure(self, alpha: float) -> None:
         test = paired if self.paired else unpaired
@@ -214,8 +219,10 @@ class _Draft:
             return Row(cell.measure, None, None, None, NO_NUMBER)
         least = _floor(cell, found)
         notes = [f"{cell.missing} runs have no such number"] if cell.missing else []
-        if found.p is None or found.low is None or found.high is None or adjusted is None:
+        if found.low is None:
             return Row(cell.measure, found, None, least, TOO_FEW, tuple(notes))
+        if adjusted is None:
+            return Row(cell.measure, found, None, least, NOT_SHOWN, (*notes, "the same in every run"))
         verdict, why = _verdict(cell, found, adjusted, least)
         return Row(cell.measure, found, adjusted, least, verdict, (*notes, *why))
 

@@ -13,6 +13,8 @@ from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.load import results
 from tailwatch.load.compare import Arm, Comparison, compare, merge, read
 from tailwatch.load.measures import NAMES, PERCENTILES, Measure, measures
+from tailwatch.load.report import comparison as page
+from tailwatch.load.report import document
 from tailwatch.load.verdicts import show
 from tailwatch.version import VERSION
 
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_looking(parser)
 
 
-def add_looking(parser: argparse.ArgumentParser) -> None:
+def add_looking(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """The options that say what is looked at, and where it is written."""
     parser.add_argument(
         "--metrics", metavar="NAMES",
@@ -44,6 +46,7 @@ def add_looking(parser: argparse.ArgumentParser) -> None:
     shown = ",".join(f"{percent:g}" for percent in PERCENTILES)
     parser.add_argument("--percentiles", metavar="P,P", help=f"of latencies (default {shown})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was printed")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="the same as one page, which needs no network")
 
 
 def looked_at(parsed: argparse.Namespace) -> list[Measure]:
@@ -68,6 +71,8 @@ def main(parsed: argparse.Namespace) -> int:
     print(show(found), end="")
     if parsed.json is not None:
         write(found, parsed.json)
+    if parsed.html is not None:
+        document.write(page.page(found), parsed.html)
     return OK
 
 
@@ -85,8 +90,8 @@ def write(comparison: Comparison, path: Path) -> None:
 
 
 def _merge(parsed: argparse.Namespace) -> int:
-    if parsed.again is not None or parsed.json is not None:
-        raise OptionError("merge: leave out --again and --json; it only writes results")
+    if any(getattr(parsed, name) is not None for name in ("again", "json", "html")):
+        raise OptionError("merge: leave out --again, --json and --html; it only writes results")
     files = [results.load(path) for path in parsed.files]
     merged = merge(files)
     results.save(parsed.merge, merged)

@@ -26,7 +26,7 @@ from tailwatch.load import workload as workloads
 from tailwatch.load.bench import TIMEOUT, Conditions, check_owner, run_workload
 from tailwatch.load.probing import prober
 from tailwatch.load.report import bench as page
-from tailwatch.load.report import csvfile, document, table
+from tailwatch.load.report import csvfile, document, sweep, table
 from tailwatch.load.report.progress import Progress, Steps
 from tailwatch.load.results import Result
 from tailwatch.load.session import needed
@@ -232,8 +232,11 @@ def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions
                 spent=lambda: interrupted.seen or time.monotonic() >= deadline,
             ),
         )
-    print(knee)
+    print(sweep.show(knee), end="")
     _write_knee(parsed, knee)
+    if parsed.html is not None:
+        slo = conditions.slo.text if conditions.slo is not None else ""
+        document.write(sweep.page(knee, target=workload.endpoint.url, slo=slo), parsed.html)
     return OK if knee.resolved else FOUND
 
 

@@ -66,9 +66,10 @@ class Measure:
         return text.share(value) if self.unit == "%" else text.rate(value)
 
     def change(self, value: float, ratio: bool) -> str:
-        """A change of it, with its sign: "-55.8%", "+0.3 points", or in its unit where there is no ratio."""
+        """A change of it, with its sign: "-55.8%", "3.5x" from twice on; where there is no ratio "+0.3 points", or in
+        its unit."""
         if ratio:
-            return f"{value:+.1%}"
+            return f"{text.three(1 + value)}x" if value >= 1 else f"{value:+.1%}"
         if self.unit == "%":
             return f"{value * 100:+.2f} points"
         return f"{value * 1e3:+.3g} ms" if self.unit == "s" else f"{value:+.3g}/s"
@@ -80,7 +81,8 @@ class Measure:
 
 
 def measures(names: Sequence[str] = (), percentiles: Sequence[float] = PERCENTILES) -> list[Measure]:
-    """Those of a comparison, in the order of a table. names: of `NAMES`; all of the usual ones when empty.
+    """Those of a comparison, in the order of a table. names: of `NAMES`; all of the usual ones when empty. The usual
+    percentiles are others where a number is one a request: p99.9 of TPOT says nothing, and a largest gap has a maximum.
 
     Raises:
         OptionError: a name that is none, or a percentile that is none.
@@ -97,7 +99,9 @@ def measures(names: Sequence[str] = (), percentiles: Sequence[float] = PERCENTIL
 def _of_name(name: str, percentiles: Sequence[float]) -> list[Measure]:
     if name in _COUNTED:
         return [_SHAPES[name]]
-    shown = [*percentiles, 100.0] if name == "largest_gap" else list(percentiles)
+    shown = list(percentiles)
+    if tuple(percentiles) == PERCENTILES and name in ("tpot", "largest_gap"):
+        shown = [50.0, 99.0, 100.0] if name == "largest_gap" else [50.0, 90.0, 99.0]
     return [Measure(name, percent, planned=name in _PLANNED) for percent in dict.fromkeys(shown)]
 
 

@@ -38,7 +38,7 @@ def cells(row: Row) -> tuple[str, ...]:
     low, high = found.low, found.high
     interval = "-"
     if low is not None and high is not None:
-        interval = f"{measure.change(low, found.ratio)} .. {measure.change(high, found.ratio)}"
+        interval = f"{measure.change(low, found.ratio).partition(' ')[0]} .. {measure.change(high, found.ratio)}"
     return (
         measure.label,
         measure.text(found.a),
@@ -56,7 +56,9 @@ def conclusion(comparison: Comparison) -> Iterator[str]:
     for table, row in comparison.shown:
         if row.difference is not None:
             change = row.measure.change(row.difference.estimate, row.difference.ratio)
-            yield f"{table.load}: {row.measure.label} {change}: {verdict(row, table.b)} than {table.a}"
+            way = "lower" if row.difference.estimate < 0 else "higher"
+            worth = "better" if row.better else "worse"
+            yield f"{table.load}: {row.measure.label} {change}: {table.b} is {way} than {table.a}, which is {worth}"
     if comparison.shown:
         return
     if comparison.looked_at:
@@ -71,23 +73,27 @@ def how_to_read(comparison: Comparison) -> Iterator[str]:
     yield "better for latencies and failures; higher for goodput, attainment, throughput, tokens and fluidity."
     if not comparison.looked_at:
         return
-    yield "The run is the unit. interval: of Student's t, the row's alone; p: of all exchanges of A and B among the runs"
-    yield f"(~: sampled). A difference is called shown when p of t, counted that {comparison.looked_at} rows were looked at"
-    yield "(Holm), is at most 0.05. floor: what equal arms differ by in 95 of 100 such experiments. would show: the true"
-    yield "change that four of five such experiments would show; a smaller one may be there and not be seen."
+    rows = comparison.looked_at
+    yield "The run is the unit. interval: of Student's t, the row's alone; p: of all exchanges of A and B (~: sampled)."
+    yield f"A difference is called shown when p of t, counted that {rows} rows were looked at (Holm), is at most 0.05."
+    yield "floor: what equal arms differ by in 95 of 100 such experiments. would show: the true change that four of"
+    yield "five such experiments would show; a smaller one may be there and not be seen."
 
 
 def _table(table: Table) -> Iterator[str]:
     kind = "pairs of runs, each pair with one schedule" if table.paired else "runs each, not in pairs"
     runs = f"{table.runs[0]}" if table.runs[0] == table.runs[1] else f"{table.runs[0]} and {table.runs[1]}"
     yield f"{table.b} (B) against {table.a} (A) at {table.load}: {runs} {kind}"
-    made = text.lines(("", table.a, table.b, *HEADS), [cells(row) for row in table.rows])
+    rows = [row for row in table.rows if row.verdict != NO_NUMBER]
+    made = text.lines(("", table.a, table.b, *HEADS), [cells(row) for row in rows])
     width = max(map(len, made))
     yield from made[:2]
-    for line, row in zip(made[2:], table.rows, strict=True):
+    for line, row in zip(made[2:], rows, strict=True):
         yield f"{line.ljust(width)}  {verdict(row, table.b)}"
-    for row in table.rows:
+    for row in rows:
         yield from (f"  {row.measure.label}: {note}" for note in row.notes)
+    if without := [row.measure.label for row in table.rows if row.verdict == NO_NUMBER]:
+        yield f"  no number, or too few requests a run for such a percentile: {', '.join(without)}"
     yield f"  floor: from {table.floor_of}"
     yield from (f"  {note}" for note in table.notes)
 

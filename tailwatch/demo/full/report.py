@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from textwrap import wrap
 
 from tailwatch.demo.full.arms import ARMS, BY_KEY, QUESTIONS, Arm, Question
 from tailwatch.demo.full.experiment import Experiment
@@ -48,7 +49,7 @@ COLOURS: dict[str, Colour] = {
 }  # fmt: skip
 P = "p: all exchanges of the labels inside the blocks. Would have shown: the smallest effect seen 4 times in 5."
 DIFFERENCE_HEADS = ("what it changes", "in", "by", "95 % interval", "p", "would have shown")
-POINTS = 160
+POINTS, WIDTH = 160, 100
 
 
 def show(found: Experiment) -> str:
@@ -61,7 +62,7 @@ def show(found: Experiment) -> str:
         ["The same requests as tailwatch inside the server saw them, from their arrival at its kernel."],
         text.lines(DIFFERENCE_HEADS, difference_rows(found), left=2),
         [SIGN, P],
-        list(sentences(found)),
+        [line for sentence in sentences(found) for line in wrap(sentence, WIDTH, subsequent_indent="  ")],
     ]
     return "\n".join("\n".join(part) + "\n" for part in parts if part).rstrip() + "\n"
 

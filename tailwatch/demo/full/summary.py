@@ -111,12 +111,18 @@ SERVER_COLUMNS = (
 )
 
 
+def _quantile(samples: Any, percent: float) -> float | None:
+    """A saved snapshot has its maximum under another name."""
+    found: float | None = samples.max if percent == 100 else samples.p(percent)
+    return found
+
+
 def server_view(found: Experiment, arm: str) -> dict[str, Any]:
     """Means over the runs of what tailwatch inside the server saw: SERVER_COLUMNS, "longest" (pause), "full"."""
     runs = runs_of(found, arm)
     snapshots = [from_dict(run.server["tailwatch"]["snapshot"]) for run in runs]
     columns = [
-        mean([value for snapshot in snapshots if (value := getattr(snapshot, name).p(percent))])
+        mean([value for snapshot in snapshots if (value := _quantile(getattr(snapshot, name), percent))])
         for _, name, percent in SERVER_COLUMNS
     ]
     pauses = [max((value or 0.0 for value in run.server["tailwatch"]["longest"].values()), default=0.0) for run in runs]
