@@ -227,9 +227,9 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def _rounding(resolution: float, logs: bool, *sides: Sequence[float]) -> float:
-    """Standard deviation of the difference of two values that are each rounded evenly within resolution."""
+    """A standard error whose 95 % interval is about as wide as the difference of two rounded values may be off."""
     size = 1.0 if logs else max(abs(value) for side in sides for value in side)
-    return resolution * size / math.sqrt(6)
+    return resolution * size / 2
 
 
 def _welch(shares: Sequence[float], counts: Sequence[int]) -> float:
