@@ -182,21 +182,3 @@ void tw_answer_finish(tw_answer *answer, uint64_t now_ns) {
     tw_scan_finish(&answer->scan, &found);
     take(answer, &found, stamp_of(answer, now_ns));
 }
-
-/* ---- gaps, afterwards ---- */
-
-void tw_gaps_record(const uint64_t *stamp, size_t n, tw_histogram *h, const tw_layout *layout) {
-    for (size_t i = 1; i < n; i++) tw_histogram_record(h, layout, stamp[i] - stamp[i - 1]);
-}
-
-tw_gaps_seen tw_gaps_mark(const uint64_t *stamp, size_t n, const uint64_t *pause, size_t n_pauses) {
-    tw_gaps_seen seen = {0, 0};
-    size_t at = 0;
-    for (size_t i = 1; i < n; i++) {
-        const uint64_t from = stamp[i - 1], to = stamp[i];
-        while (at < n_pauses && pause[2 * at + 1] <= from) at++;
-        if (at < n_pauses && pause[2 * at] < to && to > from) seen.marked++;
-        else seen.clear_ns = most(seen.clear_ns, to - from);
-    }
-    return seen;
-}

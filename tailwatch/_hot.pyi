@@ -37,13 +37,6 @@ def forget_frames() -> None:
 def note(frame: bytes, tokens: int, choice: int, usage_tokens: int, done: bool, error: bool, /) -> bytes:
     """Say what a frame holds that is sent next, so that Send does not scan it; gives the frame back."""
 
-def record_gaps(stamps: bytes, histogram: int, layout: int, /) -> None:
-    """Record the gaps between stamps (8 bytes each, ns, ascending) in the tw_histogram at an address; layout: its
-    tw_layout_kind (histogram.h)."""
-
-def mark_gaps(stamps: bytes, pauses: bytes, /) -> tuple[int, int]:
-    """How many of the gaps overlap a pause (pairs of start and stop, ascending), and the largest that does not, ns."""
-
 @final
 class Answer:
     """What a load client sees of one answer after the other on one connection, see csrc/include/tailwatch/answer.h."""

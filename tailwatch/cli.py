@@ -28,6 +28,8 @@ from tailwatch.diagnosis import (
     headline,
 )
 from tailwatch.errors import TailwatchError, UnsupportedError
+from tailwatch.load import ablate_main as ablating
+from tailwatch.load import compare_main as comparing
 from tailwatch.load import main as bench
 from tailwatch.load import size
 from tailwatch.nsys import main as nsys
@@ -67,6 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_trace(commands)
     _add_size(commands)
     _add_bench(commands)
+    _add_compare(commands)
+    _add_ablate(commands)
     return parser
 
 
@@ -189,6 +193,21 @@ def _add_bench(commands: Any) -> None:
     command = commands.add_parser("bench", help=about, description=about, epilog=more)
     bench.add_arguments(command)
     command.set_defaults(run=bench.main)
+
+
+def _add_compare(commands: Any) -> None:
+    about = "say what the runs of two variants, saved by `bench --json`, tell about a difference: the run is the unit"
+    command = commands.add_parser("compare", help=about, description=about)
+    comparing.add_arguments(command)
+    command.set_defaults(run=comparing.main)
+
+
+def _add_ablate(commands: Any) -> None:
+    about = "run variants of a server interleaved, each run in a fresh one under the same load, and say what differs"
+    more = "Exit status: 0, also where no difference is shown; 1: runs are missing; 2: a wrong call, or no server."
+    command = commands.add_parser("ablate", help=about, description=about, epilog=more)
+    ablating.add_arguments(command)
+    command.set_defaults(run=ablating.main)
 
 
 def _directory_of(url: str) -> str:

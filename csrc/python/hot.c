@@ -409,10 +409,6 @@ static PyMethodDef hot_methods[] = {
     {"unit_of", hot_unit_of, METH_O, "unit_of(engine, /)\n--\n\nThe word for an engine's number or name."},
     {"note", FASTCALL(hot_note), METH_FASTCALL,
      "note(frame, tokens, choice, usage_tokens, done, error, /)\n--\n\nWhat a frame holds, for the one who sends it."},
-    {"record_gaps", hot_record_gaps, METH_VARARGS,
-     "record_gaps(stamps, histogram, layout, /)\n--\n\nRecord what lies between stamps in a tw_histogram at an address."},
-    {"mark_gaps", hot_mark_gaps, METH_VARARGS,
-     "mark_gaps(stamps, pauses, /)\n--\n\nHow many gaps overlap a pause, and the largest that does not."},
     {NULL, NULL, 0, NULL}};
 
 static PyTypeObject *make_type(PyObject *module, PyType_Spec *spec, const char *name) {

@@ -121,54 +121,6 @@ static PyObject *answer_head(PyObject *op, void *unused) {
     return PyBytes_FromStringAndSize(answer->head, (Py_ssize_t)answer->head_len);
 }
 
-/* Words of 8 bytes that bytes hold; -1: an exception is set. They are copied to where they may be read as such. */
-static Py_ssize_t words_of(PyObject *bytes, uint64_t **words) {
-    char *data;
-    Py_ssize_t len;
-    *words = NULL;
-    if (PyBytes_AsStringAndSize(bytes, &data, &len) < 0) return -1;
-    if (len % (Py_ssize_t)sizeof **words != 0) return PyErr_SetString(PyExc_ValueError, "expected 8 bytes for each time"), -1;
-    if ((*words = PyMem_Malloc((size_t)len + 1)) == NULL) return PyErr_NoMemory(), -1;
-    memcpy(*words, data, (size_t)len);
-    return len / (Py_ssize_t)sizeof **words;
-}
-
-static bool ascends(const uint64_t *word, Py_ssize_t n) {
-    for (Py_ssize_t i = 1; i < n; i++)
-        if (word[i] < word[i - 1]) return PyErr_SetString(PyExc_ValueError, "expected times that ascend"), false;
-    return true;
-}
-
-PyObject *hot_record_gaps(PyObject *module, PyObject *args) {
-    PyObject *bytes;
-    unsigned long long address;
-    int layout;
-    uint64_t *stamp;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "SKi", &bytes, &address, &layout)) return NULL;
-    if (address == 0 || tw_layout_of(layout) == NULL) return PyErr_SetString(PyExc_ValueError, "expected a histogram and the number of its layout"), NULL;
-    const Py_ssize_t n = words_of(bytes, &stamp);
-    const bool good = n >= 0 && ascends(stamp, n);
-    if (good) tw_gaps_record(stamp, (size_t)n, (tw_histogram *)(uintptr_t)address, tw_layout_of(layout));
-    PyMem_Free(stamp);
-    return good ? Py_NewRef(Py_None) : NULL;
-}
-
-PyObject *hot_mark_gaps(PyObject *module, PyObject *args) {
-    PyObject *bytes, *pairs;
-    uint64_t *stamp, *pause = NULL;
-    tw_gaps_seen seen;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "SS", &bytes, &pairs)) return NULL;
-    const Py_ssize_t n = words_of(bytes, &stamp), n_pauses = n < 0 ? -1 : words_of(pairs, &pause);
-    bool good = n_pauses >= 0 && ascends(stamp, n) && ascends(pause, n_pauses);
-    if (good && n_pauses % 2 != 0) good = false, PyErr_SetString(PyExc_ValueError, "expected a start and a stop of each pause");
-    if (good) seen = tw_gaps_mark(stamp, (size_t)n, pause, (size_t)n_pauses / 2);
-    PyMem_Free(stamp);
-    PyMem_Free(pause);
-    return good ? Py_BuildValue("(KK)", (unsigned long long)seen.marked, (unsigned long long)seen.clear_ns) : NULL;
-}
-
 static PyMethodDef answer_methods[] = {
     {"begin", answer_begin, METH_VARARGS, "begin(planned_ns, ttft_ns, step_ns, /)\n--\n\nA new answer is waited for."},
     {"framing", answer_framing, METH_O, "framing(kind, /)\n--\n\nHow its body is cut into events."},

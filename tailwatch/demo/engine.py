@@ -77,8 +77,9 @@ class Record:
 class Engine:
     """Owns the batch. `submit` and `abort` belong to the event loop's thread, everything else to the engine's."""
 
-    def __init__(self, model: Model, heap: Heap) -> None:
+    def __init__(self, model: Model, heap: Heap, batch: int = MAX_BATCH) -> None:
         self._model = model
+        self._most = batch
         self._heap = heap
         self._vocabulary = heap.vocabulary
         self._texts = [token.text for token in heap.vocabulary.tokens]
@@ -86,8 +87,8 @@ class Engine:
         self._store: Store[Record] = Store()
         self._waiting: deque[Request] = deque()
         self._batch: list[Request] = []
-        self._state: Floats = model.blank(MAX_BATCH)
-        self._last = np.zeros(MAX_BATCH, dtype=np.int64)
+        self._state: Floats = model.blank(batch)
+        self._last = np.zeros(batch, dtype=np.int64)
         self._numbers = itertools.count()
         self._wake = threading.Event()
         self._stopping = False
@@ -131,7 +132,7 @@ class Engine:
             if self._batch[row].aborted:
                 self._leave(row)
         for _ in range(PREFILLS_PER_STEP):
-            if not self._waiting or len(self._batch) == MAX_BATCH:
+            if not self._waiting or len(self._batch) == self._most:
                 return
             request = self._waiting.popleft()
             if not request.aborted:

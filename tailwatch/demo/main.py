@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tailwatch.demo import machine, numbers, schedule, settings
+from tailwatch.demo.full.options import add_arguments as full_arguments
 from tailwatch.demo.pipe import Child, ChildError
 from tailwatch.demo.timeline import timeline
 from tailwatch.errors import OptionError, TailwatchError
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slo", metavar="SLO", help=f"bounds on a request ({settings.SLO.replace('%', '%%')})")
     parser.add_argument("--seed", type=int, metavar="N", help=f"of the plan, the model and the heap ({settings.SEED})")
     parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")
+    full_arguments(parser)
     parser.add_argument("--serve", action="store_true", help="only run the server, frozen, until Ctrl-C")
     parser.add_argument("--port", type=int, metavar="PORT", help="for --serve; a free one by default")
 
@@ -60,8 +62,13 @@ def run(options: argparse.Namespace) -> int:
     seed = _given(options, "seed", settings.SEED)
     if _given(options, "serve", False):
         return _serve(_port(options), seed, slo)
-    duration = _positive(options, "duration", settings.DURATION)
     rate = _positive(options, "rate", None)
+    if _given(options, "full", False):
+        return _full(options, slo, seed)
+    for name in ("quick", "html"):
+        if _given(options, name, False):
+            raise OptionError(f"--{name}: expected with --full")
+    duration = _positive(options, "duration", settings.DURATION)
     file = _given(options, "json", None)
     _check_writable(file)
     report = measure(duration or settings.DURATION, rate, slo, seed)
@@ -105,6 +112,12 @@ def _check_writable(file: object) -> None:
 def _say(text: str, status: int) -> int:
     print(f"tailwatch: {text}", file=sys.stderr)
     return status
+
+
+def _full(options: argparse.Namespace, slo: SLO, seed: int) -> int:
+    from tailwatch.demo.full import main as full
+
+    return full(options, slo, seed)
 
 
 def _serve(port: int, seed: int, slo: SLO) -> int:

@@ -36,23 +36,35 @@ def main() -> None:
     config = upward.receive()
     if config is None:
         return
-    app, objects = build(config["seed"], config["objects"])
+    batch = config.get("batch", MAX_BATCH)
+    app, objects = build(config["seed"], config["objects"], batch)
     arm = config["arm"]
     if arm is not None:
         import tailwatch
 
         tailwatch.install(app, gc=arm, slo=config["slo"])
+    if config.get("fast_sse"):
+        accelerate_frames()
     listening = listen(0)
     server = make_server(app)
-    threading.Thread(target=_obey, args=(upward, server, listening, objects, arm), daemon=True).start()
+    threading.Thread(target=_obey, args=(upward, server, listening, objects, arm, batch), daemon=True).start()
     server.run(sockets=[listening])
 
 
-def build(seed: int, objects: int) -> tuple[FastAPI, int]:
-    """The app with its heap, and how many objects the collector then tracks."""
-    engine = Engine(Model(seed), heap.build(seed, objects))
+def build(seed: int, objects: int, batch: int = MAX_BATCH) -> tuple[FastAPI, int]:
+    """The app with its heap, and how many objects the collector then tracks. batch: requests that decode together."""
+    engine = Engine(Model(seed), heap.build(seed, objects), batch)
     app = build_app(engine)
     return app, len(gc.get_objects())
+
+
+def accelerate_frames() -> None:
+    """Have the frames of the streams written from templates, for as long as this process lives."""
+    from tailwatch.demo.protocol import ChatChunk, Completion
+    from tailwatch.sse import accelerate
+
+    for frame in (Completion, ChatChunk):
+        accelerate(frame)
 
 
 def listen(port: int) -> socket.socket:
@@ -76,14 +88,16 @@ def make_server(app: FastAPI) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def _obey(upward: Upward, server: uvicorn.Server, listening: socket.socket, objects: int, arm: str | None) -> None:
+def _obey(
+    upward: Upward, server: uvicorn.Server, listening: socket.socket, objects: int, arm: str | None, batch: int
+) -> None:
     """Thread: ready, then `mark` at the start of the window and `finish` at its end, then out."""
     try:
         while not server.started:
             if server.should_exit:
                 return
             time.sleep(0.02)
-        upward.send({"port": listening.getsockname()[1], "objects": objects, "batch": MAX_BATCH})
+        upward.send({"port": listening.getsockname()[1], "objects": objects, "batch": batch})
         mark: Mark | None = None
         while (command := upward.receive()) is not None:
             if command["do"] == "mark":

@@ -17,7 +17,6 @@ import re
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 from tailwatch.errors import OptionError
 from tailwatch.goodput import real
@@ -109,8 +108,8 @@ class Arrivals:
         cdf = self.law.cdf
         if cdf is None or len(times) < 3:
             return Law.of(times, seconds, self.words(rate))
-        masses = map(profile.mass_at, (time / 1e9 for time in times))
-        sample = gaps.tested([later - earlier for earlier, later in pairwise(masses)])
+        ends = ((times[i] / 1e9, times[i + 1] / 1e9) for i in gaps.tested(range(len(times) - 1)))
+        sample = [profile.mass_at(later) - profile.mass_at(earlier) for earlier, later in ends]
         far = gaps.distance(sample, cdf, blur=profile.peak * _NS)
         return Law.of(times, seconds, self.words(rate), ks=far, p=gaps.probability(far, len(sample)))
 

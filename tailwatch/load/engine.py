@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import cycle
 from typing import Any, Protocol
 
 from tailwatch.goodput import SLO
@@ -55,7 +56,8 @@ class Job:
 
     make: the bytes of a planned request. cap: most requests in flight. drain: seconds given to the last ones.
     workers: 0: open loop; else so many requests in flight, closed loop: once through the schedule's requests, or until
-    its duration is over where it has one. target, name, settings: for the result.
+    its duration is over where it has one; with `seconds` for so long, through them again and again. target, name,
+    settings: for the result.
     """
 
     schedule: Schedule
@@ -64,9 +66,15 @@ class Job:
     cap: int = 10_000
     drain: float = 60.0
     workers: int = 0
+    seconds: float = 0.0
     target: str = ""
     name: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def length(self) -> float:
+        """Seconds in which requests are sent; 0: until all are."""
+        return self.seconds if self.workers and self.seconds else self.schedule.duration
 
 
 class Run:
@@ -163,8 +171,8 @@ class Run:
     # Closed loop
 
     async def _closed(self) -> None:
-        seconds = self.job.schedule.duration
-        supply = iter(self.job.schedule)
+        seconds = self.job.length
+        supply = cycle(self.job.schedule) if self.job.seconds else iter(self.job.schedule)
         until = self.start_ns + round(seconds * _SECOND) if seconds else None
         await asyncio.sleep(max(0.0, (self.start_ns - time.monotonic_ns()) / _SECOND))
         for _ in range(self.job.workers):
@@ -217,7 +225,7 @@ class Run:
     @property
     def _limit_ns(self) -> int | None:
         """When the run is over at the latest; None: when its requests are."""
-        seconds = self.job.schedule.duration
+        seconds = self.job.length
         if self.job.workers and not seconds:
             return None
         return self.start_ns + round((seconds + self.job.drain) * _SECOND)
@@ -280,8 +288,8 @@ class Run:
     def _duration(self, elapsed: float) -> float:
         """Seconds that rates are per: of the plan, cut by Ctrl-C; of a closed loop that ran out of requests, until its
         last answer."""
-        whole = self.job.schedule.duration
-        if self.job.workers and (not whole or self.sent >= len(self.job.schedule)):
+        whole = self.job.length
+        if self.job.workers and not self.job.seconds and (not whole or self.sent >= len(self.job.schedule)):
             whole = elapsed
         return min(whole, max(0.0, self.stopped_ns - self.start_ns) / 1e9) if self.stopped_ns else whole
 

@@ -13,8 +13,6 @@ from array import array
 from itertools import pairwise
 from typing import Any
 
-from tailwatch._hot import mark_gaps, record_gaps
-
 SECOND = 1_000_000_000
 
 
@@ -191,26 +189,15 @@ class Exchange:
 
     @property
     def tpots_ns(self) -> tuple[float, ...]:
-        """(last token - first token) / (tokens - 1) of each choice; none where all came in one message."""
-        single = len(self.choices) == 1
-        counted = [
-            (first, last, max(tokens, self.usage_tokens) if single else tokens) for first, last, tokens in self.choices
-        ]
-        return tuple((last - first) / (tokens - 1) for first, last, tokens in counted if last > first and tokens > 1)
+        """(last token - first token) / (tokens - 1) of each choice; none where all came in one message, or where the
+        server counts more tokens than were seen and there are several choices."""
+        raised = self.usage_tokens > self.tokens
+        if raised and len(self.choices) != 1:
+            return ()
+        counted = ((last - first, self.usage_tokens if raised else tokens) for first, last, tokens in self.choices)
+        return tuple(span / (tokens - 1) for span, tokens in counted if span > 0 and tokens > 1)
 
     @property
     def gaps_ns(self) -> array[int]:
-        """Between messages with content, in order. For a look: record_gaps() is for many."""
+        """Between messages with content, in order. Made anew at each call."""
         return array("Q", (later - earlier for earlier, later in pairwise(array("Q", self.stamps))))
-
-    def record_gaps(self, histogram: int, layout: int) -> None:
-        """Record every gap in a tw_histogram (csrc/include/tailwatch/histogram.h): its address, and the number of its
-        layout (TW_LAYOUT_ITL)."""
-        record_gaps(self.stamps, histogram, layout)
-
-    def mark_gaps(self, pauses: bytes) -> tuple[int, int]:
-        """How many gaps overlap a pause of the client itself, and the largest that overlaps none (0: there is none).
-
-        pauses: start and stop of each in unsigned 64-bit ns, ascending, none overlapping another, as
-        array("Q").tobytes() gives them."""
-        return mark_gaps(self.stamps, pauses)

@@ -26,7 +26,7 @@ from tailwatch.load import workload as workloads
 from tailwatch.load.bench import TIMEOUT, Conditions, check_owner, run_workload
 from tailwatch.load.probing import prober
 from tailwatch.load.report import bench as page
-from tailwatch.load.report import csvfile, document, table
+from tailwatch.load.report import csvfile, document, sweep, table
 from tailwatch.load.report.progress import Progress, Steps
 from tailwatch.load.results import Result
 from tailwatch.load.session import needed
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 OK, FOUND = 0, 1
 MOST_RUNS = 1000
 CEILING_SECONDS = 3.0  # of each closed-loop run that looks for the ceiling
+FIRST_WORKERS = 2  # in the first of them
 CONNECT = 5.0  # seconds that the first look at the target may take
 
 
@@ -212,7 +213,8 @@ def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions
             interrupted.seen |= result.validity.verdict == "interrupted"
             return result
 
-        ceiling = _ceiling(workload, conditions, steps, interrupted)
+        seconds = min(CEILING_SECONDS, parsed.probe_seconds)
+        ceiling = _ceiling(workload, conditions, steps, interrupted, seconds, deadline)
         knee = search.find(
             prober(
                 lambda rate, requests, number: workload.schedule(
@@ -230,8 +232,11 @@ def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions
                 spent=lambda: interrupted.seen or time.monotonic() >= deadline,
             ),
         )
-    print(knee)
+    print(sweep.show(knee), end="")
     _write_knee(parsed, knee)
+    if parsed.html is not None:
+        slo = conditions.slo.text if conditions.slo is not None else ""
+        document.write(sweep.page(knee, target=workload.endpoint.url, slo=slo), parsed.html)
     return OK if knee.resolved else FOUND
 
 
@@ -259,19 +264,26 @@ def _deadline(parsed: argparse.Namespace) -> float:
     return float("inf") if budget is None else time.monotonic() + budget
 
 
-def _ceiling(workload: Workload, conditions: Conditions, steps: Steps, interrupted: _Interrupt) -> search.Ceiling:
+def _ceiling(
+    workload: Workload,
+    conditions: Conditions,
+    steps: Steps,
+    interrupted: _Interrupt,
+    seconds: float,
+    deadline: float,
+) -> search.Ceiling:
     """In a closed loop, with more and more workers."""
 
     def measure(workers: int) -> float:
-        if interrupted.seen:
-            raise TailwatchError("interrupted before the ceiling was known")
+        if interrupted.seen or time.monotonic() >= deadline:
+            return 0.0  # no gain: the end of the climb
         closed = replace(conditions, workers=workers, slo=None)
-        result = run_workload(workload, closed, workload.closed(duration=CEILING_SECONDS), interruptible=True)
+        result = run_workload(workload, closed, workload.closed(duration=seconds), interruptible=True)
         interrupted.seen |= result.validity.verdict == "interrupted"
         steps.tell(f"closed loop, {workers} workers: {result.goodput.throughput:.4g}/s")
         return result.goodput.throughput
 
-    found = search.saturate(measure)
+    found = search.saturate(measure, first=FIRST_WORKERS)
     if found.rate <= 0:
         raise TailwatchError(f"{workload.endpoint.url}: not one request was answered without error")
     return found

@@ -83,7 +83,7 @@ def fault_of(exchange: Exchange) -> int:
     ending = int(exchange.ending)
     if ending > 1:  # not pending, not finished
         return ending - 1
-    return FAULTS.index("error_event") if exchange.failed else 0
+    return FAULTS.index("error_event") if exchange.failed and 200 <= exchange.status < 300 else 0
 
 
 def reason_of(exchange: Exchange, slo: SLO | None) -> int:

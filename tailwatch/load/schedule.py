@@ -33,13 +33,14 @@ class Planned:
 
     at: seconds from the start of the run, to the nanosecond. prompt_tokens, output_tokens: what it asks for; 0 where
     the endpoint knows no tokens, or the prompts' own file decides. index: its place in the whole schedule, kept in the
-    parts of it; prompts and their randomness hang on it.
+    parts of it. seed: the schedule's. A synthetic prompt hangs on both.
     """
 
     at: float
     prompt_tokens: int
     output_tokens: int
     index: int = 0
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,8 @@ class Schedule:
 
     def __getitem__(self, i: int) -> Planned:
         i = range(len(self._times))[i]
-        return Planned(self._times[i] / 1e9, self._prompt[i], self._output[i], self._first + i * self._step)
+        place = self._first + i * self._step
+        return Planned(self._times[i] / 1e9, self._prompt[i], self._output[i], place, self.seed)
 
     def __iter__(self) -> Iterator[Planned]:
         return map(self.__getitem__, range(len(self._times)))
@@ -206,7 +208,7 @@ class Schedule:
             raise TailwatchError(f"{name}: this is no schedule of format {FORMAT}, as --save-schedule writes it")
         try:
             found = _of_numbers(data)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             raise TailwatchError(f"{name}: a damaged schedule: {type(error).__name__} {error}") from error
         if found.digest != data.get("digest"):
             raise TailwatchError(f"{name}: its digest is {found.digest}, it says {data.get('digest')}: it was changed")
@@ -246,11 +248,11 @@ def _of_numbers(data: Mapping[str, Any]) -> Schedule:
         array("I", data["output_tokens"]),
     )
     duration, law, first, step = float(data["duration"]), data["law"], int(data["first"]), int(data["step"])
-    whole = {key: None if law.get(key) is None else float(law[key]) for key in ("ks", "p")}
+    saved = {key: None if law[key] is None else float(law[key]) for key in ("cv", "fano", "ks", "p")}
     if step == 1:
-        found = Law.of(columns[0], duration, str(law["target"]), **whole)
+        found = Law.of(columns[0], duration, str(law["target"]), ks=saved["ks"], p=saved["p"])
     else:  # a part: its own times do not tell the law of the whole
-        found = Law(**{key: law[key] for key in Law.__dataclass_fields__})
+        found = Law(str(law["target"]), int(law["n"]), float(law["duration"]), float(law["rate"]), **saved)
     schedule = Schedule(*columns, duration=duration, law=found, seed=int(data["seed"]))
     schedule._first, schedule._step = first, step
     return schedule
@@ -290,9 +292,9 @@ def _cv(times: array[int]) -> float | None:
 
 def _fano(times: array[int], duration: float) -> float | None:
     """Of the counts in the whole seconds of the plan."""
-    windows = int(duration)
-    if windows < FEWEST_WINDOWS or not times:
+    if not FEWEST_WINDOWS <= duration <= LONGEST or not times:
         return None
+    windows = int(duration)
     counts = array("q", bytes(8 * windows))
     for time in times:
         if (second := time // 1_000_000_000) < windows:

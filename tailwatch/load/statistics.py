@@ -61,8 +61,8 @@ def paired(
     """Run i of a against run i of b, which had the same schedule.
 
     ratio: of logarithms, where all values are above 0. alpha: what `detectable` is to be shown at (smaller where many
-    rows are looked at). resolution: what a value is rounded to, as a share of it (a histogram's bucket): a spread is
-    not taken for less than that of the rounding.
+    rows are looked at). resolution: what a value is rounded to, as a share of it (a histogram's bucket): the mean is
+    not taken for better known than one value, because all of them may be rounded the same way.
     """
     if len(a) != len(b) or not a:
         raise ValueError("pairs need as many runs of one as of the other, at least one")
@@ -73,8 +73,8 @@ def paired(
     made = _Estimate(n, n, True, logs, _mean(before), _mean(after), mean)
     if n < 2:
         return made.difference()
-    spread = max(_deviation(differences), _rounding(resolution, logs, a, b))
-    made.spread, made.error, made.dof = spread, spread / math.sqrt(n), n - 1.0
+    made.spread, made.dof = _deviation(differences), n - 1.0
+    made.error = max(made.spread / math.sqrt(n), _rounding(resolution, logs, a, b))
     made.exact, made.sampled = flip_p(differences)
     made.sign = sign_p(differences)
     return made.difference(alpha)
@@ -94,10 +94,10 @@ def unpaired(
     made = _Estimate(len(a), len(b), False, logs, _mean(before), _mean(after), _mean(after) - _mean(before))
     if min(len(a), len(b)) < 2:
         return made.difference()
-    least = _rounding(resolution, logs, a, b) / math.sqrt(2)
-    shares = [max(_deviation(values), least) ** 2 / len(values) for values in (before, after)]
+    shares = [_deviation(values) ** 2 / len(values) for values in (before, after)]
     made.error = math.sqrt(sum(shares))
     made.spread = made.error / math.sqrt(1 / len(a) + 1 / len(b))
+    made.error = max(made.error, _rounding(resolution, logs, a, b))
     made.dof = _welch(shares, (len(a), len(b)))
     made.exact, made.sampled = split_p(before, after)
     return made.difference(alpha)
@@ -200,7 +200,7 @@ class _Estimate:
         if self.error is None or min(runs) < FEWEST:
             return Difference(*known, exact=self.exact, sampled=self.sampled, sign=self.sign, spread=self.spread)
         half = t_quantile(LEVEL, self.dof) * self.error
-        least = detectable_errors(self.dof, alpha) * self.error
+        least = detectable_errors(max(1.0, math.floor(self.dof)), alpha) * self.error
         return Difference(
             *known, out(self.mean - half), out(self.mean + half), self._p(), self.exact, self.sampled, self.sign,
             self.spread, out(least),
@@ -227,9 +227,9 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def _rounding(resolution: float, logs: bool, *sides: Sequence[float]) -> float:
-    """Standard deviation of the difference of two values that are each rounded evenly within resolution."""
+    """A standard error whose 95 % interval is about as wide as the difference of two rounded values may be off."""
     size = 1.0 if logs else max(abs(value) for side in sides for value in side)
-    return resolution * size / math.sqrt(6)
+    return resolution * size / 2
 
 
 def _welch(shares: Sequence[float], counts: Sequence[int]) -> float:

@@ -25,18 +25,18 @@ def t_quantile(level: float, dof: float) -> float:
 def detectable_errors(dof: float, alpha: float, power: float = POWER) -> float:
     """The true effect, in standard errors of the mean, that a t-test at alpha shows with this power (noncentral t)."""
     reach = t_quantile(1 - alpha, dof)
-    return _root(lambda effect: _power(effect, reach, dof) - power, 0.0, reach + 2.0)
+    return _root(lambda effect: _power(effect, reach, dof) - power, 0.0, reach + 2.0, within=1e-6)
 
 
-def _root(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Where a rising function of low.. becomes 0; high is doubled until it is above."""
+def _root(rising: Callable[[float], float], low: float, high: float, *, within: float = 0.0) -> float:
+    """Where a rising function of low.. becomes 0, to a share of itself; high is doubled until it is above."""
     while rising(high) < 0:
         low, high = high, high * 2
         if high > 1e12:
             return _NEVER
     for _ in range(200):
         middle = (low + high) / 2
-        if not low < middle < high:
+        if not low < middle < high or high - low <= within * high:
             break
         low, high = (middle, high) if rising(middle) < 0 else (low, middle)
     return high
@@ -44,7 +44,7 @@ def _root(rising: Callable[[float], float], low: float, high: float) -> float:
 
 def _power(effect: float, reach: float, dof: float) -> float:
     """P(|T| > reach) of the noncentral t: the normal numerator over every value of the chi below (Simpson)."""
-    steps, wide = 400, 10 / math.sqrt(2 * dof)
+    steps, wide = 200, 10 / math.sqrt(2 * dof)
     low, high = max(0.0, 1 - wide), 1 + wide
     step = (high - low) / steps
     log_scale = math.log(2) + dof / 2 * math.log(dof / 2) - math.lgamma(dof / 2)

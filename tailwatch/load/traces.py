@@ -91,6 +91,19 @@ class Trace:
         """Requests per second; 0 for a trace without duration."""
         return len(self) / self.seconds if self.seconds > 0 else 0.0
 
+    def scale_for(self, rate: float, *, duration: float | None = None, requests: int | None = None) -> float:
+        """The scale at which what is replayed of it comes at this rate: its own excerpt counts, for no hour is even.
+
+        Raises:
+            OptionError: its times do not rise, and no scale gives them a rate.
+        """
+        ends = [requests or len(self), len(self), *([round(rate * duration)] if duration is not None else [])]
+        rows = max(1, min(ends))
+        seconds = self.seconds if rows == len(self) else self.times_ns[rows] / 1e9
+        if seconds <= 0:
+            raise OptionError(f"{self.name}: {rows} rows without time between them: no scale gives them a rate")
+        return rows / rate / seconds
+
     @property
     def distinct(self) -> int:
         """Different times."""
@@ -143,15 +156,18 @@ class Trace:
         spread = f", times spread over {width:g} s" if width else ""
         return f"{self.format} trace {Path(self.name).name} at scale {factor:g}{spread}"
 
-    @property
-    def notes(self) -> list[str]:
-        """What a reader of the numbers should know about it, a sentence each."""
+    def notes(self, spread: float | None = None) -> list[str]:
+        """What a reader of the numbers should know about it, a sentence each. spread: as replayed."""
         found = []
         if self.skipped:
             found.append(f"{self.name}: {self.skipped} rows without a prompt or an answer were left out")
+        if self.format in ("mooncake", "qwen"):
+            found.append(
+                f"{self.name}: prompts have its lengths, not what they shared (hash_ids): no prefix is in common"
+            )
         if self.unsorted:
             found.append(f"{self.name}: {self.unsorted} rows were out of order; they are replayed by their times")
-        if self.bucket:
+        if self.bucket and spread is None:
             found.append(
                 f"{self.name}: {self.distinct} different times for {len(self)} rows; each is spread evenly over "
                 f"{self.bucket:g} s (--spread 0 replays them as they are, in bursts)"

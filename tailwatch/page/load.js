@@ -23,7 +23,7 @@
     return ratio >= 2 ? three(ratio) + "×" : (ratio > 1 ? "+" : "\u2212") + three(Math.abs(ratio - 1) * 100) + "\u2009%";
   };
   const ofNines = (x) => (x >= 9 ? "max" : "p" + Number((100 * (1 - 10 ** -x)).toFixed(Math.max(1, Math.ceil(x)))));
-  const TEXT = { clock: (x) => three(x) + "\u2009s", latency: time, number: count, percentile: ofNines, change: signed };
+  const TEXT = { clock: (x) => three(x) + "\u2009s", latency: time, number: count, near: count, share: (x) => three(x * 100) + "\u2009%", percentile: ofNines, change: signed };
   const text = (axis, value) => (axis.kind === "category" ? axis.names[value] || "" : TEXT[axis.kind](value));
 
   // ---- axes ----
@@ -81,6 +81,8 @@
       case "percentile": return [Math.max(0, low), Math.max(high, 2)];
       case "category": return [-0.6, axis.names.length - 0.4];
       case "change": { const far = Math.max(Math.abs(low), Math.abs(high), 0.03) * 1.1; return [Math.min(low * 1.12, -far / 6), Math.max(high * 1.12, far / 6)]; }
+      case "near": { const room = (high - low || high || 1) * 0.06; return [Math.max(0, low - room), high + room]; }
+      case "share": { const room = Math.max(high - low, 0.01) * 0.1; return [Math.max(0, low - room), Math.min(1, high) + room]; }
       default: return [Math.min(0, low), high * LIFT || 1];
     }
   }
@@ -162,13 +164,14 @@
       const spread = view.y.kind === "category" ? this.shown.flatMap((curve) => [...curve.low, ...curve.high]) : [];
       this.x = range(view.x, [...this.shown.flatMap((curve) => curve.xs), ...spread, ...(view.x.kind === "number" ? marks("x") : [])]);
       this.y = range(view.y, [...this.shown.flatMap((curve) => (view.y.kind === "category" ? curve.ys : [...curve.ys, ...curve.low, ...curve.high])), ...marks("y")]);
+      this.beside = crowded(view, this.shown);
       this.box.setAttribute("aria-label", view.says);
       this.say("");
       const hidden = { show: true, paths: () => null, points: { show: false } };
       this.plot = new uPlot({
         width: Math.max(this.box.clientWidth, 120), height: this.height,
         scales: {
-          x: { time: false, range: () => this.x },
+          x: { time: false, distr: view.x.kind === "latency" ? 3 : 1, range: () => this.x },
           y: { distr: view.y.kind === "latency" ? 3 : 1, dir: view.y.kind === "category" ? -1 : 1, range: () => this.y },
         },
         axes: [uplotAxis(view.x, { x: this.x, box: this.box, height: this.height }, "x"), uplotAxis(view.y, { y: this.y, box: this.box, height: this.height }, "y")],
@@ -177,6 +180,9 @@
         hooks: { drawClear: [(u) => this.bands(u)], draw: [(u) => this.paint(u)], setCursor: [(u) => this.point(u)] },
       }, [this.x, [this.y[0], this.y[0]]], this.box);
     }
+
+    /** Of a curve beside the others, around 0. */
+    place(n) { return this.beside ? n - (this.shown.length - 1) / 2 : 0; }
 
     bands(u) {
       const c = u.ctx, { top, height } = u.bbox;
@@ -196,7 +202,7 @@
       c.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
       c.save();
       c.clip();
-      this.shown.forEach((curve, i) => PAINT[curve.style](u, c, scale, curve, i - (this.shown.length - 1) / 2, this.view));
+      this.shown.forEach((curve, i) => PAINT[curve.style](u, c, scale, curve, this.place(i), this.view));
       c.restore();
       for (const mark of this.view.marks) this.mark(u, c, scale, mark);
       c.restore();
@@ -225,7 +231,7 @@
       if (left === null || left === undefined || left < 0) return this.say("");
       let best = null, nearest = NEAR ** 2;
       this.shown.forEach((curve, n) => {
-        const [dx, dy] = curve.style === "interval" ? shift(this.view, n - (this.shown.length - 1) / 2) : [0, 0];
+        const [dx, dy] = curve.style === "interval" ? shift(this.view, this.place(n)) : [0, 0];
         for (let i = 0; i < curve.xs.length; i++) {
           if (curve.ys[i] === null) continue;
           const away = (u.valToPos(curve.xs[i], "x") + dx - left) ** 2 + (u.valToPos(curve.ys[i], "y") + dy - top) ** 2;
@@ -271,6 +277,19 @@
     c.setLineDash(dash.map((d) => d * scale));
     c.stroke(trace(u, curve, steps));
     c.setLineDash([]);
+  }
+
+  /** Whether a category has intervals of more than one curve. */
+  function crowded(view, curves) {
+    const side = view.y.kind === "category" ? "ys" : "xs", seen = new Set();
+    for (const curve of curves) {
+      if (curve.style !== "interval") continue;
+      for (const at of new Set(curve[side])) {
+        if (seen.has(at)) return true;
+        seen.add(at);
+      }
+    }
+    return false;
   }
 
   /** Intervals of several curves at one category stand beside each other. */

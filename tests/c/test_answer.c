@@ -337,39 +337,7 @@ TW_TEST(absurd_times) {
     tw_answer_free(&answer);
 }
 
-/* ---- gaps ---- */
-
-TW_TEST(gaps_are_recorded_where_the_server_records_them) {
-    const uint64_t stamp[] = {5 * MS, 6 * MS, 6 * MS, 20 * MS};
-    static tw_histogram h;
-    tw_counts counts;
-    tw_histogram_init(&h);
-    tw_gaps_record(stamp, 4, &h, tw_layout_of(TW_LAYOUT_ITL));
-    tw_gaps_record(stamp, 1, &h, tw_layout_of(TW_LAYOUT_ITL));
-    tw_gaps_record(NULL, 0, &h, tw_layout_of(TW_LAYOUT_ITL));
-    tw_histogram_read(&h, &counts);
-    TW_CHECK_EQ(3, counts.count);
-    TW_CHECK_EQ(15 * MS, counts.sum_low);
-    TW_CHECK_EQ(0, counts.min_ns);
-    TW_CHECK_EQ(14 * MS, counts.max_ns);
-}
-
-/* A pause that only touches a gap's end marks nothing; one that covers several marks each. */
-TW_TEST(gaps_over_a_pause_are_marked) {
-    const uint64_t stamp[] = {100, 110, 120, 160, 170, 200};
-    const uint64_t pause[] = {90, 100, 125, 165, 200, 300};
-    tw_gaps_seen seen = tw_gaps_mark(stamp, 6, pause, 3);
-    TW_CHECK_EQ(2, seen.marked);
-    TW_CHECK_EQ(30, seen.clear_ns);
-    seen = tw_gaps_mark(stamp, 6, NULL, 0);
-    TW_CHECK_EQ(0, seen.marked);
-    TW_CHECK_EQ(40, seen.clear_ns);
-    seen = tw_gaps_mark(NULL, 0, pause, 3);
-    TW_CHECK_EQ(0, seen.marked + seen.clear_ns);
-}
-
 TW_MAIN(golden_streams_cut_anywhere, any_bytes_cut_anywhere, chunk_and_content_are_told_apart,
         a_message_counts_when_it_is_whole, tokens_and_choices, an_opaque_body_has_no_content, one_document,
         a_last_line_without_its_end, begin_forgets, stamps_are_bounded, fluidity_is_etalons, the_server_side_agrees,
-        a_freeze_costs_by_where_it_falls, idle_time, absurd_times, gaps_are_recorded_where_the_server_records_them,
-        gaps_over_a_pause_are_marked)
+        a_freeze_costs_by_where_it_falls, idle_time, absurd_times)

@@ -18,7 +18,8 @@ The query of a request says how it is answered:
 
 --stall, --every: the loop itself stands still (time.sleep) for so long, every so many seconds, from the first request
 on.
-GET /truth: {"id": [first write of content, last write], ...}, CLOCK_MONOTONIC ns by the header x-id; and the stalls.
+GET /truth: {"id": [first write of content, last write], ...}, CLOCK_MONOTONIC ns by the last part of the header
+x-request-id; and the stalls.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Server:
             return _whole(writer, 200, json.dumps({"requests": self.truth, "stalls": self.stalls}).encode())
         self.begin()
         how = dict(parse_qsl(url.query))
-        return await Answer(self, how, headers.get("x-id", ""), writer).give()
+        return await Answer(self, how, headers.get("x-request-id", "").rpartition("-")[2], writer).give()
 
 
 class Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from typing import Any
 
 from tailwatch.goodput import SLO
 from tailwatch.load.outcomes import CODE, Outcomes
@@ -92,7 +93,12 @@ def _result(requests: Requests, slo: SLO, seconds: float, cap: int) -> Result:
         outcomes, slo, duration=seconds, throughput=len(requests) / seconds, tokens=tokens / seconds,
         broken={"ttft": outcomes.miss} if outcomes.miss else {},
     )  # fmt: skip
-    law = {"target": "poisson", "n": len(requests), "duration": seconds, "rate": len(requests) / seconds}
+    law: dict[str, Any] = {
+        "target": "poisson",
+        "n": len(requests),
+        "duration": seconds,
+        "rate": len(requests) / seconds,
+    }
     law |= {"cv": 1.01, "fano": 0.98, "ks": 0.02, "p": 0.8}
     validity = Validity()
     if cap:

@@ -29,7 +29,7 @@ LAYERS = (
     ("errors", "grouplock", "heritage", "unnamed"),
     ("goodput", "version", "support", "access", "elsewhere", "proof", "triggers"),
     ("config", "_hot", "_cold"),
-    ("sse", "sse.*"),
+    ("sse", "sse.*", "load", "load.*"),
     ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "report", "saved"),
     ("diagnosis", "export", "export.*", "daemon"),
     ("logs", "inert", "company", "port", "traces", "recorded"),
@@ -38,7 +38,7 @@ LAYERS = (
     ("nvtx", "profiling"),
     ("",),
     ("demo", "demo.*", "doors", "doors.*", "run"),
-    ("top", "top.*", "nsys", "nsys.*", "load", "load.*"),
+    ("top", "top.*", "nsys", "nsys.*"),
     ("cli",),
     ("__main__",),
 )
@@ -136,12 +136,12 @@ def test_hooks_and_exporters_meet_in_watch_only() -> None:
 
 
 def test_one_door_to_the_cold_module() -> None:
-    """snapshots, and what reads and writes traces, import _cold; nobody else does."""
+    """snapshots, what reads and writes traces, and the load tester's histograms import _cold; nobody else does."""
     assert (
         {"snapshots", "traces"}
         <= importers("_cold")
         <= {
-            *("snapshots", "traces", "recorded"),
+            *("snapshots", "traces", "recorded", "load.histogram"),
             *("export.perfetto", "export.timeline", "export.merge"),
         }
     )

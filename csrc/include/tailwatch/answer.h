@@ -19,7 +19,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "tailwatch/histogram.h"
 #include "tailwatch/scan.h"
 
 #ifdef __cplusplus
@@ -75,18 +74,6 @@ void tw_answer_feed(tw_answer *answer, const char *data, size_t len, uint64_t no
 
 /* The body has ended, or no more of it will come. */
 void tw_answer_finish(tw_answer *answer, uint64_t now_ns);
-
-/* Records the n - 1 gaps between n ascending stamps. */
-void tw_gaps_record(const uint64_t *stamp, size_t n, tw_histogram *h, const tw_layout *layout);
-
-/* What of the gaps did not coincide with a pause of the client itself. */
-typedef struct tw_gaps_seen {
-    uint64_t marked;    /* gaps that overlap a pause by at least 1 ns */
-    uint64_t clear_ns;  /* the largest that does not; 0: there is none */
-} tw_gaps_seen;
-
-/* pause: n_pauses pairs of start and stop, ascending, none overlapping another. */
-tw_gaps_seen tw_gaps_mark(const uint64_t *stamp, size_t n, const uint64_t *pause, size_t n_pauses);
 
 #ifdef __cplusplus
 }

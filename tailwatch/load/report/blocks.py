@@ -6,6 +6,8 @@ axis' kind alone, so that every chart of a run, of a search and of a comparison 
     clock       seconds from the start, from 0
     latency     seconds, logarithmic
     number      from 0
+    near        a number, from the least that is shown
+    share       as per cent, from the least that is shown
     percentile  the tail magnified: x = nines(q), so that p90, p99 and p99.9 stand at equal distances
     change      the logarithm of a ratio, written as per cent: nothing changed is 0
     category    0, 1, 2 … with names
@@ -18,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
-Kind = Literal["clock", "latency", "number", "percentile", "change", "category"]
+Kind = Literal["clock", "latency", "number", "near", "share", "percentile", "change", "category"]
 Style = Literal["line", "dashed", "step", "area", "points", "interval"]
 Colour = Literal["good", "warn", "accent", "soft", "ink", "gc0", "gc1", "gc2", "policy"]
 

@@ -164,17 +164,17 @@ def client(result: Result) -> tuple[str, str]:
     own = result.client
     lag = result.latencies.send_lag
     parts = [f"sent late by {text.duration(lag.p(99))} at p99, {text.duration(lag.max)} at most"] if lag.count else []
-    parts.append(f"{own.cpu:.0%} of a core ({own.cpu_peak:.0%} at its busiest)")
     if own.paused:
         parts.append(f"stood still {text.duration(own.paused)}: {text.count(own.marked_requests)} requests marked")
-    held = [f"{text.count(own.in_flight_max)} in flight at most, {text.count(own.opened)} connections opened"]
+    held = [f"{own.cpu:.0%} of a core ({own.cpu_peak:.0%} at its busiest)"]
+    held += [f"{text.count(own.in_flight_max)} in flight at most, {text.count(own.opened)} connections opened"]
     if own.cap:
         held.append(
             f"cap {text.count(own.cap)}, " + (f"which bound {text.count(own.capped)}" if own.capped else "never bound")
         )
     if own.processes > 1:
         held.append(f"{own.processes} processes")
-    return ", ".join(parts), ", ".join(held)
+    return ", ".join(parts) or "sent nothing", ", ".join(held)
 
 
 def _counts(counts: dict[str, int]) -> str:

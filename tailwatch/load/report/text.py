@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 NONE = "-"
-_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+# From how many seconds on, the unit, its name.
+_UNITS = ((5997.0, 3600.0, "h"), (99.95, 60.0, "min"), (0.9995, 1.0, "s"), (0.9995e-3, 1e-3, "ms"), (0.0, 1e-6, "µs"))
 _GAP = "  "
 
 
@@ -18,9 +19,7 @@ def duration(seconds: float | None) -> str:
         return "-" + duration(-seconds)
     if seconds == 0:
         return "0 ms"
-    unit, name = next(
-        ((unit, name) for unit, name in _UNITS if seconds >= 0.9995 * unit * (100 if unit > 1 else 1)), _UNITS[-1]
-    )
+    unit, name = next((unit, name) for least, unit, name in _UNITS if seconds >= least)
     return f"{three(seconds / unit)} {name}"
 
 

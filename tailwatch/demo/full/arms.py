@@ -1,0 +1,57 @@
+"""The servers that are compared, and the comparisons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BATCH = 48  # of the demo's engine
+
+SMALL_BATCH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to run the server. gc: as of install(). key: in files; name: in tables."""
+
+    key: str
+    name: str
+    gc: str
+    fast_sse: bool = False
+    batch: int = BATCH
+
+    @property
+    def unfrozen(self) -> bool:
+        """Whether full collections of the whole heap fall into its window."""
+        return self.gc == "observe"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What does `after` change against `before`? Keys of arms."""
+
+    name: str
+    before: str
+    after: str
+
+
+ARMS = (
+    Arm("freeze+sse", "freeze + fast SSE", "freeze", fast_sse=True),
+    Arm("freeze", "− fast SSE", "freeze"),
+    Arm("neither", "− freeze − fast SSE", "observe"),
+    Arm("small-batch", f"the same with batch {SMALL_BATCH}", "observe", batch=SMALL_BATCH),
+    Arm("out-of-band", "out-of-band", "out-of-band"),
+)
+BY_KEY = {arm.key: arm for arm in ARMS}
+QUESTIONS = (
+    Question("the freeze", "neither", "freeze"),
+    Question("out-of-band", "neither", "out-of-band"),
+    Question("fast SSE, frozen", "freeze", "freeze+sse"),
+    Question(f"batch {SMALL_BATCH}, unfrozen", "neither", "small-batch"),
+)
+
+
+def order(block: int) -> tuple[Arm, ...]:
+    """The turns of a block: A B C …, then … C B A, each pair of blocks beginning one further on."""
+    start = block // 2 % len(ARMS)
+    turned = ARMS[start:] + ARMS[:start]
+    return turned if block % 2 == 0 else turned[::-1]

@@ -1,0 +1,211 @@
+"""Runs it: how much the server can do, how long a run must be, then block after block."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tailwatch.demo.full import plan
+from tailwatch.demo.full.arms import ARMS, Arm, order
+from tailwatch.demo.pipe import Child, ChildError
+from tailwatch.load.results import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailwatch.demo.pipe import Line
+    from tailwatch.load.schedule import Schedule
+
+FEWEST_FULL = 3  # full collections in the window of an unfrozen run, below which it says nothing about them
+EXPECTED_FULL = 4.5  # that a run is made long enough for
+SHARE = 0.7  # of what the server can do
+CALIBRATION_SECONDS = 8.0
+MANY = 20_000  # requests: more than any server finishes in a closed loop's time
+WARM_UP, WARM_UP_WORKERS = 48, 24
+BESIDE = 8  # workers of the closed loop beside a full batch
+CLIENT, SERVER = "tailwatch.demo.full.client", "tailwatch.demo.server"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much. blocks: of a run of each server. budget: seconds that runs are sized for; limit: no block begins that
+    would end after it. shortest, longest: window of a run, seconds; offline: of the closed loop after it. objects: of
+    the server's heap."""
+
+    blocks: int = 6
+    budget: float = 1150.0
+    limit: float = 1190.0
+    shortest: float = 10.0
+    longest: float = 60.0
+    offline: float = 4.0
+    objects: int = 720_000
+
+
+QUICK = Size(blocks=2, budget=230.0, limit=280.0, shortest=6.0, longest=20.0, offline=3.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of one arm. result: the client's. offline: output tokens per second of the closed loop after it. server:
+    the server's own view of the window: tailwatch's snapshot, collections by generation, longest pauses."""
+
+    arm: str
+    block: int
+    result: Result
+    offline: float
+    server: dict[str, Any]
+
+    @property
+    def full(self) -> int:
+        """Full collections in the window."""
+        return int(self.server["collections"][-1])
+
+
+@dataclass(slots=True)
+class Experiment:
+    """What was measured. rate: requests per second over the law; seconds: of a run's window; capacity: requests per
+    second of the closed loop; objects: tracked before traffic."""
+
+    size: Size
+    seed: int
+    slo: str
+    capacity: float = 0.0
+    rate: float = 0.0
+    seconds: float = 0.0
+    objects: int = 0
+    runs: list[Run] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+
+def measure(size: Size, slo: str, seed: int, say: Callable[[str], None], rate: float | None = None) -> Experiment:
+    """All of it. What Ctrl-C leaves is whole runs; it raises only before the first of them.
+
+    Raises:
+        ChildError: a process of it failed.
+    """
+    began = time.monotonic()
+    found = Experiment(size, seed, slo)
+    overhead, fulls = _calibrate(found, say)
+    found.rate = rate or found.capacity * SHARE
+    found.seconds = window(size, time.monotonic() - began, overhead, fulls * found.rate)
+    say(_sized(found, fulls * found.rate))
+    try:
+        for block in range(size.blocks):
+            if found.runs and _too_late(found, began):
+                found.notes.append(f"{block} of {size.blocks} blocks fitted into {size.limit / 60:.0f} minutes")
+                break
+            schedule = plan.excerpt(found.seconds, found.rate, seed + block)
+            for arm in order(block):
+                run = _run(found, arm, block, schedule)
+                found.runs.append(run)
+                say(_done(run, size))
+    except KeyboardInterrupt:
+        if not found.runs:
+            raise
+        found.interrupted = True
+    return found
+
+
+def window(size: Size, used: float, overhead: float, fulls_per_second: float) -> float:
+    """Seconds of a run: for EXPECTED_FULL collections, within what the budget leaves.
+
+    used: seconds that are gone. overhead: seconds of a run that are not its window.
+    """
+    room = (size.budget - used) / (size.blocks * len(ARMS)) - overhead
+    wanted = EXPECTED_FULL / fulls_per_second if fulls_per_second > 0 else size.longest
+    return float(round(max(size.shortest, min(wanted, room, size.longest))))
+
+
+def _too_late(found: Experiment, began: float) -> bool:
+    """Whether another block, as long as those before it, would end after the limit."""
+    used = time.monotonic() - began
+    return used + used / len(found.runs) * len(ARMS) > found.size.limit
+
+
+def _calibrate(found: Experiment, say: Callable[[str], None]) -> tuple[float, float]:
+    """Seconds that a run takes beside its window, and full collections per finished request; sets the capacity."""
+    began = time.monotonic()
+    arm = next(arm for arm in ARMS if arm.key == "neither")
+    with Child(SERVER) as server, Child(CLIENT) as client:
+        say("calibration: starting a server")
+        ready = server.ask(_config(found, arm))
+        found.objects = ready["objects"]
+        _drive(client, server, _closed(found, ready, plan.closed(WARM_UP, found.seed), WARM_UP_WORKERS))
+        server.ask({"do": "mark"})
+        started = time.monotonic() - began
+        say(f"calibration: what it can do in {CALIBRATION_SECONDS:g} s")
+        many = plan.closed(MANY, found.seed)
+        result = _drive(client, server, _closed(found, ready, many, arm.batch + BESIDE, CALIBRATION_SECONDS))
+        full = server.ask({"do": "finish"})["collections"][-1]
+    finished = sum(result.series.finished)
+    if not finished:
+        raise ChildError("calibration: the server finished no request")
+    found.capacity = result.goodput.throughput
+    # What remains of a started collection counts as half of one: none in so short a time is not a rate of none.
+    return started + found.size.offline + 4.0, max(full, 0.5) / finished
+
+
+def _run(found: Experiment, arm: Arm, block: int, schedule: Schedule) -> Run:
+    with Child(SERVER) as server, Child(CLIENT) as client:
+        ready = server.ask(_config(found, arm))
+        _drive(client, server, _closed(found, ready, plan.closed(WARM_UP, found.seed), WARM_UP_WORKERS))
+        server.ask({"do": "mark"})
+        job = {"schedule": schedule.as_dict(), "name": arm.key}
+        result = _drive(client, server, _common(found, ready) | job)
+        told = server.ask({"do": "finish"})
+        many = plan.closed(MANY, found.seed + block)
+        offline = _drive(client, server, _closed(found, ready, many, arm.batch + BESIDE, found.size.offline))
+    told.pop("pauses", None)
+    result.settings = {"arm": arm.key, "block": block, "gc": arm.gc, "fast_sse": arm.fast_sse, "batch": arm.batch}
+    return Run(arm.key, block, result, offline.goodput.throughput * _mean_output(offline), told)
+
+
+def _mean_output(result: Result) -> float:
+    """Output tokens of an answer that came whole."""
+    finished = sum(result.series.finished)
+    return result.tokens / finished if finished else 0.0
+
+
+def _config(found: Experiment, arm: Arm) -> Line:
+    return {
+        "seed": found.seed, "objects": found.size.objects, "arm": arm.gc, "slo": found.slo,
+        "fast_sse": arm.fast_sse, "batch": arm.batch,
+    }  # fmt: skip
+
+
+def _common(found: Experiment, ready: Line) -> Line:
+    return {"port": ready["port"], "slo": found.slo, "seed": found.seed}
+
+
+def _closed(found: Experiment, ready: Line, schedule: Schedule, workers: int, seconds: float = 0.0) -> Line:
+    job = {"schedule": schedule.as_dict(), "workers": workers, "seconds": seconds, "name": "closed"}
+    return _common(found, ready) | job
+
+
+def _drive(client: Child, server: Child, job: Line) -> Result:
+    """One job of the client; a server that ends meanwhile is noticed within a second."""
+    client.send(job)
+    while "result" not in (line := client.receive()):
+        server.check()
+    return Result.from_dict(line["result"])
+
+
+def _sized(found: Experiment, fulls_per_second: float) -> str:
+    expected = fulls_per_second * found.seconds
+    return (
+        f"{found.capacity:.1f} requests/s at most; runs of {found.seconds:.0f} s at {found.rate:.1f}/s, where "
+        f"{expected:.1f} full collections are expected; {found.size.blocks} blocks of {len(ARMS)}"
+    )
+
+
+def _done(run: Run, size: Size) -> str:
+    e2e, gap = run.result.percentile("e2e", 99), run.result.largest_gap.max
+    numbers = f"E2E p99 {_ms(e2e)}, longest gap {_ms(gap)}, {run.full} full collections"
+    doubt = "" if run.result.valid else f"  ({run.result.validity.verdict})"
+    return f"block {run.block + 1} of {size.blocks}: {run.arm:<12} {numbers}{doubt}"
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:,.0f} ms"

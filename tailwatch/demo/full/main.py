@@ -1,0 +1,91 @@
+"""`tailwatch demo --full`: measure, print, and write the files that were asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tailwatch.demo import machine, settings
+from tailwatch.demo.full import report
+from tailwatch.demo.full.arms import ARMS
+from tailwatch.demo.full.experiment import QUICK, Experiment, Size, measure
+from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.goodput import SLO
+from tailwatch.load.histogram import LAYOUT_HASH
+from tailwatch.load.report import document
+from tailwatch.load.report.progress import Steps
+from tailwatch.load.results import FORMAT
+from tailwatch.version import VERSION
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def main(options: argparse.Namespace, slo: SLO, seed: int) -> int:
+    """Runs it; 0, whatever the servers did.
+
+    Raises:
+        OptionError: an option that does not go with it.
+        TailwatchError: a file cannot be written; before anything is measured.
+    """
+    if options.duration is not None:
+        raise OptionError.of("--duration", options.duration, "expected none with --full: runs are sized by collections")
+    files = {name: path for name in ("json", "html") if (path := getattr(options, name, None)) is not None}
+    for name, path in files.items():
+        _check(name, str(path))
+    size = QUICK if options.quick else Size(objects=settings.OBJECTS)
+    before = machine.describe()
+    found = measure(size, slo.text, seed, Steps().tell, options.rate)
+    print(report.show(found))
+    if "html" in files:
+        document.write(report.page(found), files["html"])
+    if "json" in files:
+        _write(found, before, str(files["json"]))
+    return 0
+
+
+def as_dict(found: Experiment, before: dict[str, Any]) -> dict[str, Any]:
+    """Results as `tailwatch bench --json` writes them, named by their server, and what the servers saw."""
+    return {
+        "tailwatch": VERSION,
+        "format": FORMAT,
+        "layout": LAYOUT_HASH,
+        "runs": [run.result.as_dict() for run in found.runs],
+        "full": {
+            "machine": before,
+            "size": asdict(found.size),
+            "seed": found.seed,
+            "slo": found.slo,
+            "capacity": found.capacity,
+            "rate": found.rate,
+            "seconds": found.seconds,
+            "objects": found.objects,
+            "interrupted": found.interrupted,
+            "arms": [asdict(arm) for arm in ARMS],
+            "servers": [
+                {"arm": run.arm, "block": run.block, "offline": run.offline, **run.server} for run in found.runs
+            ],
+            "rows": {"heads": report.HEADS, "rows": report.client_rows(found)},
+            "differences": report.difference_rows(found),
+            "sentences": list(report.sentences(found)),
+        },
+    }
+
+
+def _check(name: str, path: str) -> None:
+    try:
+        with open(path, "a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise TailwatchError(f"--{name} {path}: {error.strerror}") from error
+
+
+def _write(found: Experiment, before: dict[str, Any], path: str) -> None:
+    try:
+        Path(path).write_text(json.dumps(as_dict(found, before), separators=(",", ":")) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise TailwatchError(f"--json {path}: {error.strerror}") from error
+    print(f"written to {path}", file=sys.stderr)

@@ -1,0 +1,47 @@
+"""What is sent: an excerpt of generated conversation traffic, cut to the model's lengths, at a scale."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+
+from tailwatch.load import conversation
+from tailwatch.load.schedule import Planned, Schedule
+from tailwatch.load.traces import Trace
+
+LONGEST_PROMPT, LONGEST_ANSWER = 512, 128  # tokens: what one run of the demo's model gets through often enough
+_HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: demo\r\ncontent-type: application/json\r\ncontent-length: "
+_LETTERS = string.ascii_lowercase  # each of them is a token of the demo's vocabulary
+
+
+def excerpt(seconds: float, rate: float, seed: int) -> Schedule:
+    """So many seconds at `rate` requests per second on average over the law; the excerpt's own rate differs, as the
+    trace's does from minute to minute. Scale, rate and law stand in the schedule's law."""
+    scale = conversation.RATE / rate
+    trace = cut(conversation.generate(seconds / scale, seed=seed))
+    return trace.replay(scale=scale, duration=seconds, seed=seed)
+
+
+def closed(requests: int, seed: int) -> Schedule:
+    """Requests of the same lengths, all at once: for a closed loop."""
+    trace = cut(conversation.generate(2 * requests / conversation.RATE + 60, seed=seed))
+    rows = [(0.0, trace.prompt_tokens[i], trace.output_tokens[i]) for i in range(min(requests, len(trace)))]
+    return Schedule.of(rows, duration=0.0, target="all at once", seed=seed)
+
+
+def cut(trace: Trace) -> Trace:
+    """The same with prompts and answers that are no longer than the model takes."""
+    lengths = zip(trace.times_ns, trace.prompt_tokens, trace.output_tokens, strict=True)
+    rows = ((at, min(prompt, LONGEST_PROMPT), min(output, LONGEST_ANSWER)) for at, prompt, output in lengths)
+    return Trace.of(trace.name, trace.format, rows)
+
+
+def request(planned: Planned, seed: int) -> bytes:
+    """The bytes of one. In the demo's vocabulary a letter without a blank before it is a token; no two prompts are
+    alike, so that the server's prefix cache answers none of them."""
+    rng = random.Random(f"{seed} {planned.index}")
+    prompt = "".join(rng.choices(_LETTERS, k=planned.prompt_tokens or 1))
+    body = {"model": "demo", "prompt": prompt, "max_tokens": planned.output_tokens or 1, "stream": True}
+    data = json.dumps(body).encode()
+    return b"%s%d\r\n\r\n%s" % (_HEAD, len(data), data)

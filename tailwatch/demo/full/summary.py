@@ -1,0 +1,133 @@
+"""What the runs say together: means of each server's runs, and differences between pairs of runs of one block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tailwatch.demo.full.arms import ARMS, BY_KEY, Question
+from tailwatch.demo.full.experiment import FEWEST_FULL, Experiment, Run
+from tailwatch.diagnosis import from_dict
+from tailwatch.load import statistics
+from tailwatch.load.statistics import Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number of a run. name: as in the table; of: None where a run has none. less: whether less is better."""
+
+    key: str
+    name: str
+    of: Callable[[Run], float | None]
+    less: bool = True
+
+
+def _client(latency: str, percent: float) -> Callable[[Run], float | None]:
+    return lambda run: run.result.percentile(latency, percent)
+
+
+def _gap_max(run: Run) -> float | None:
+    return run.result.largest_gap.max
+
+
+def _offline(run: Run) -> float | None:
+    return run.offline or None
+
+
+METRICS = (
+    Metric("ttft_p90", "TTFT p90", _client("ttft", 90)),
+    Metric("ttft_p99", "TTFT p99", _client("ttft", 99)),
+    Metric("tpot_p90", "TPOT p90", _client("tpot", 90)),
+    Metric("tpot_p99", "TPOT p99", _client("tpot", 99)),
+    Metric("e2e_p90", "E2E p90", _client("e2e", 90)),
+    Metric("e2e_p99", "E2E p99", _client("e2e", 99)),
+    Metric("itl_max", "ITL max", _gap_max),
+    Metric("offline", "offline tokens/s", _offline, less=False),
+)
+METRIC = {metric.key: metric for metric in METRICS}
+COMPARED = ("e2e_p99", "itl_max", "ttft_p99", "tpot_p99", "e2e_p90", "offline")
+
+
+def runs_of(found: Experiment, arm: str) -> list[Run]:
+    """In the order of their blocks."""
+    return sorted((run for run in found.runs if run.arm == arm), key=lambda run: run.block)
+
+
+def values(found: Experiment, arm: str, metric: Metric) -> list[float]:
+    """Of the runs that have one."""
+    return [value for run in runs_of(found, arm) if (value := metric.of(run)) is not None]
+
+
+def mean(values: list[float]) -> float | None:
+    """Geometric, as ratios are compared; None of nothing."""
+    kept = [value for value in values if value > 0]
+    return math.exp(sum(map(math.log, kept)) / len(kept)) if kept else None
+
+
+def difference(found: Experiment, question: Question, metric: Metric) -> Difference | None:
+    """Of the blocks that have both runs; None where there is no such block."""
+    before, after = (
+        {run.block: metric.of(run) for run in runs_of(found, arm)} for arm in (question.before, question.after)
+    )
+    pairs = [(before[block], after[block]) for block in sorted(before.keys() & after.keys())]
+    whole = [(one, other) for one, other in pairs if one and other]
+    return statistics.paired([one for one, _ in whole], [other for _, other in whole]) if whole else None
+
+
+def shown(found: Difference | None) -> bool:
+    """Whether a difference is one: its interval does not contain "none"."""
+    return found is not None and found.low is not None and not found.holds(0.0)
+
+
+def unresolved(found: Experiment) -> list[str]:
+    """Why the runs do not tell what full collections cost; empty where they do."""
+    few = {arm.name: sum(run.full < FEWEST_FULL for run in runs_of(found, arm.key)) for arm in ARMS if arm.unfrozen}
+    reasons = found.notes + [
+        f"{name}: {count} of {found.size.blocks} runs had fewer than {FEWEST_FULL} full collections in their window"
+        for name, count in few.items()
+        if count
+    ]
+    invalid = [run for run in found.runs if not run.result.valid]
+    if invalid:
+        names = ", ".join(sorted({f"{BY_KEY[run.arm].name} ({run.result.validity.verdict})" for run in invalid}))
+        reasons.append(f"{len(invalid)} of {len(found.runs)} runs are not valid: {names}")
+    blocks = min((len(runs_of(found, arm.key)) for arm in ARMS), default=0)
+    if blocks < statistics.FEWEST:
+        reasons.append(f"{blocks} whole blocks: an interval needs {statistics.FEWEST}")
+    return reasons
+
+
+# The server's own view of the same requests; times in seconds.
+SERVER_COLUMNS = (
+    ("TTFT p90", "ttft", 90.0),
+    ("p99", "ttft", 99.0),
+    ("TPOT p90", "tpot", 90.0),
+    ("p99", "tpot", 99.0),
+    ("E2E p90", "e2e", 90.0),
+    ("p99", "e2e", 99.0),
+    ("ITL max", "itl", 100.0),
+)
+
+
+def _quantile(samples: Any, percent: float) -> float | None:
+    """A saved snapshot has its maximum under another name."""
+    found: float | None = samples.max if percent == 100 else samples.p(percent)
+    return found
+
+
+def server_view(found: Experiment, arm: str) -> dict[str, Any]:
+    """Means over the runs of what tailwatch inside the server saw: SERVER_COLUMNS, "longest" (pause), "full"."""
+    runs = runs_of(found, arm)
+    snapshots = [from_dict(run.server["tailwatch"]["snapshot"]) for run in runs]
+    columns = [
+        mean([value for snapshot in snapshots if (value := _quantile(getattr(snapshot, name), percent))])
+        for _, name, percent in SERVER_COLUMNS
+    ]
+    pauses = [max((value or 0.0 for value in run.server["tailwatch"]["longest"].values()), default=0.0) for run in runs]
+    return {
+        "columns": columns,
+        "longest": max(pauses, default=None),
+        "full": sum(run.full for run in runs) / max(1, len(runs)),
+    }

@@ -1,0 +1,223 @@
+"""The whole experiment: how it is planned and sized, what its runs say together, and once over real processes."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tailwatch
+from tailwatch.demo import engine
+from tailwatch.demo.full import arms, experiment, plan, report, summary
+from tailwatch.demo.full.experiment import QUICK, Experiment, Run, Size
+from tailwatch.demo.main import add_arguments, run
+from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.load import results
+from tailwatch.load.report import document
+
+from . import made_runs
+
+SLO = "ttft<=200ms,tpot<=50ms@99%"
+
+
+@pytest.fixture(scope="module")
+def server() -> dict[str, Any]:
+    """What a server of an arm tells at the end, of a window without a request."""
+    tailwatch.install(gc="observe")
+    try:
+        snapshot = tailwatch.snapshot().as_dict()
+    finally:
+        tailwatch.uninstall()
+    told = {"snapshot": snapshot, "longest": {"2": 0.18}}
+    return {"collections": [90, 9, 4], "tailwatch": told}
+
+
+def made(server: dict[str, Any], blocks: int = 6, full: int = 4) -> Experiment:
+    """Runs whose frozen servers answer 20 tokens sooner, and whose batch and fast SSE change nothing."""
+    found = Experiment(Size(blocks=blocks), 1, SLO, capacity=40.0, rate=20.0, seconds=20.0, objects=720_000)
+    for block in range(blocks):
+        for arm in arms.order(block):
+            tokens = 44 if arm.gc in ("freeze", "out-of-band") else 64
+            result = made_runs.stalled(seed=block, seconds=20, tokens=tokens + block % 2)
+            result.name = arm.key
+            offline = 3000.0 + 10 * (block * 7 % 5) + len(arm.key)
+            found.runs.append(Run(arm.key, block, result, offline, {**server, "collections": [90, 9, full]}))
+    return found
+
+
+def test_each_block_has_every_server_and_turns_round() -> None:
+    """A drift of the machine falls on all alike: every second block runs backwards, and all begin in turn."""
+    for block in range(6):
+        assert {arm.key for arm in arms.order(block)} == set(arms.BY_KEY)
+    assert arms.order(1) == arms.order(0)[::-1]
+    assert len({arms.order(block)[0].key for block in range(6)}) > 3
+
+
+def test_the_batch_of_the_arms_is_that_of_the_engine() -> None:
+    """Three arms have the engine's own batch, one a smaller one."""
+    assert arms.BATCH == engine.MAX_BATCH
+    assert Counter(arm.batch for arm in arms.ARMS)[arms.BATCH] == 4
+
+
+def test_the_excerpt_is_what_the_model_takes_and_the_same_again() -> None:
+    """Seeded, cut to the model's lengths, at a scale that gives the rate."""
+    schedule = plan.excerpt(60.0, 15.0, 1)
+    assert schedule.digest == plan.excerpt(60.0, 15.0, 1).digest != plan.excerpt(60.0, 15.0, 2).digest
+    assert max(schedule.output_tokens) == plan.LONGEST_ANSWER
+    assert max(schedule.prompt_tokens) == plan.LONGEST_PROMPT
+    assert 0.5 * 15 < len(schedule) / 60 < 2 * 15
+    assert "scale 0.36" in schedule.law.target
+    assert len(plan.closed(100, 1)) == 100
+
+
+def test_requests_ask_for_what_was_planned() -> None:
+    """A token a letter, the planned answer, and no two prompts alike."""
+    schedule = plan.excerpt(10.0, 15.0, 1)
+    bodies = []
+    for planned in schedule:
+        head, _, body = plan.request(planned, 1).partition(b"\r\n\r\n")
+        assert f"content-length: {len(body)}".encode() in head
+        bodies.append(json.loads(body))
+        assert len(bodies[-1]["prompt"]) == planned.prompt_tokens
+        assert bodies[-1]["max_tokens"] == planned.output_tokens
+    assert len({body["prompt"] for body in bodies}) == len(bodies)
+
+
+def test_runs_are_sized_by_collections_within_the_budget() -> None:
+    """As long as it takes for the collections that are wanted, if the time allows that."""
+    size = Size(blocks=6, budget=1000.0)
+    assert experiment.window(size, 30.0, 10.0, 0.5) == pytest.approx(size.shortest)
+    assert experiment.window(size, 30.0, 10.0, 0.25) == 18.0
+    assert experiment.window(size, 30.0, 10.0, 0.05) == 22.0  # 970 s for 30 runs, 10 s of each are no window
+    assert experiment.window(size, 30.0, 10.0, 0.0) == 22.0
+    assert experiment.window(QUICK, 30.0, 10.0, 0.0) == 10.0
+
+
+def test_no_block_begins_that_would_not_end_in_time() -> None:
+    """Five runs took 150 s: another block ends at 300 s, after the limit of 280."""
+    found = Experiment(Size(limit=280.0), 1, SLO)
+    found.runs = [object()] * 5  # type: ignore[list-item]
+    clock = experiment.time.monotonic()
+    assert experiment._too_late(found, clock - 150)
+    assert not experiment._too_late(found, clock - 139)
+
+
+def test_the_freeze_is_shown_and_the_batch_is_not(server: dict[str, Any]) -> None:
+    """A difference has an interval without "none" in it; where nothing differs none is shown."""
+    found = made(server)
+    freeze, band, sse, batch = (
+        summary.difference(found, question, summary.METRIC["e2e_p90"]) for question in arms.QUESTIONS
+    )
+    assert freeze is not None and freeze.high is not None and freeze.high < 0
+    assert summary.shown(freeze) and summary.shown(band)
+    assert not summary.shown(sse) and not summary.shown(batch)
+    text = report.show(found)
+    assert "Batch 32, unfrozen (the same with batch 32 against − freeze − fast SSE)" in text
+    assert "no difference shown" in text
+    assert "unresolved" not in text
+
+
+def test_its_table_has_the_form_of_the_first_measurement(server: dict[str, Any]) -> None:
+    """TTFT, TPOT and E2E at p90 and p99, the longest gap, and the offline throughput, a row a server, twice."""
+    text = report.show(made(server))
+    lines = text.split("\n")
+    heads = next(line for line in lines if line.startswith("server "))
+    assert " ".join(heads.split()) == "server TTFT p90 p99 TPOT p90 p99 E2E p90 p99 ITL max offline tok/s good"
+    at = lines.index(heads)
+    assert [line.split("  ")[0] for line in lines[at + 2 : at + 7]] == [arm.name for arm in arms.ARMS]
+    assert sum(line.startswith("freeze + fast SSE ") for line in lines) == 2
+    assert max(map(len, lines)) <= 120
+
+
+def test_too_few_collections_are_unresolved(server: dict[str, Any]) -> None:
+    """Unfrozen runs with fewer than three tell nothing about full collections; so do runs that are not valid."""
+    found = made(server, full=2)
+    assert "6 of 6 runs had fewer than 3 full collections" in report.show(found)
+    found = made(server)
+    found.runs[0].result.validity.verdict = "invalid"
+    assert "unresolved: 1 of 30 runs are not valid: freeze + fast SSE (invalid)" in report.show(found)
+    assert report.page(found).bad
+
+
+def test_two_blocks_have_no_interval(server: dict[str, Any]) -> None:
+    """--quick shows numbers, and says that they are no proof."""
+    text = report.show(made(server, blocks=2))
+    assert "unresolved: 2 whole blocks: an interval needs 6" in text
+    assert "too few blocks for an interval" in text
+
+
+def test_an_experiment_that_was_cut_short_is_reported(server: dict[str, Any]) -> None:
+    """After Ctrl-C in the first block: what there is, and no crash."""
+    found = made(server, blocks=1)
+    for count in (0, 1, 3):
+        found.runs = found.runs[:count] if count else []
+        assert "unresolved" in report.show(found)
+        assert document.document(report.page(found))
+        found = made(server, blocks=1)
+
+
+def test_the_page_shows_every_server_at_a_glance(server: dict[str, Any]) -> None:
+    """Each run a point, each server a mean, each question an interval."""
+    page = report.page(made(server))
+    text = document.document(page)
+    assert page.status == "resolved" and not page.bad
+    for arm in arms.ARMS:
+        assert arm.name in text
+    for title in ("At a glance", "What it changes", "The comb", "All requests, the tail magnified"):
+        assert title in text
+    assert page.lead.startswith("The freeze (")
+
+
+def test_its_file_is_one_that_compare_reads(server: dict[str, Any], tmp_path: Path) -> None:
+    """The runs are those of `tailwatch bench --json`, named by their server."""
+    from tailwatch.demo.full.main import as_dict
+
+    path = tmp_path / "full.json"
+    path.write_text(json.dumps(as_dict(made(server, blocks=2), {})), encoding="utf-8")
+    assert Counter(run.name for run in results.load(path)) == dict.fromkeys(arms.BY_KEY, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--full", "--duration", "9"], "--duration"),
+        (["--quick"], "--quick"),
+        (["--html", "x.html"], "--html"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_go_together_are_refused(arguments: list[str], what: str) -> None:
+    """Before anything is started."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    with pytest.raises(OptionError, match=what):
+        run(parser.parse_args(arguments))
+
+
+def test_a_file_that_cannot_be_written_is_said_before(tmp_path: Path) -> None:
+    """Not after twenty minutes."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    with pytest.raises(TailwatchError, match="--html"):
+        run(parser.parse_args(["--full", "--html", str(tmp_path / "no" / "x.html")]))
+
+
+@pytest.mark.slow
+def test_it_runs() -> None:
+    """One block of short runs over real processes: every server answers every request, and the report stands."""
+    said = io.StringIO()
+    size = Size(blocks=1, budget=1.0, limit=600.0, shortest=2.0, longest=2.0, offline=1.0, objects=30_000)
+    found = experiment.measure(size, SLO, 1, lambda line: print(line, file=said), rate=4.0)
+    assert {run.arm for run in found.runs} == set(arms.BY_KEY)
+    for run in found.runs:
+        assert run.result.outcomes.scheduled == len(plan.excerpt(2.0, 4.0, 1))
+        assert run.result.outcomes.by_reason["error"] == 0
+        assert run.offline > 0
+    assert len({run.result.schedule["digest"] for run in found.runs}) == 1
+    assert "block 1 of 1: out-of-band" in said.getvalue()
+    assert "unresolved" in report.show(found)
+    assert document.document(report.page(found))

@@ -1,0 +1,377 @@
+"""The load tester against servers that do what was ordered: the known answers, and every fault as an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailwatch.errors import OptionError
+from tailwatch.load import results
+from tailwatch.load.bench import Conditions, run, setup_of
+from tailwatch.load.endpoint import endpoint
+from tailwatch.load.results import Result
+from tailwatch.load.session import measure
+from tailwatch.load.workload import Workload
+
+pytest.importorskip("httptools", reason="the load tester's client: pip install 'tailwatch[load]'")
+
+MS = 1_000_000
+Start = Callable[..., Any]
+
+
+def load(url: str, **more: Any) -> Result:
+    """A short, constant load."""
+    return run(url, **{"model": "m", "rate": 50.0, "requests": 10, "arrivals": "constant", "timeout": 20.0, **more})
+
+
+def rank(values: list[int], percent: float) -> int:
+    """The sample of rank ceil(percent / 100 * n)."""
+    return sorted(values)[max(1, math.ceil(percent / 100 * len(values))) - 1]
+
+
+def bench(*arguments: str) -> subprocess.Popen[str]:
+    """The command line, in a process of its own."""
+    command = [sys.executable, "-m", "tailwatch", "bench", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Polls, for a minute."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+# The truth
+
+
+def test_stalls_are_seen_from_the_planned_start(fault_server: Start) -> None:
+    """TTFT p95, p99 and the largest gap are within 2 %, or this run's own noise, of what the server itself stamped."""
+    server = fault_server("--stall", "0.4", "--every", "2")
+    where = endpoint(server.url(tokens=8, gap=0.01), model="m")
+    workload = Workload(endpoint=where, model="m", rate=80.0, duration=5.0)
+    starts: list[int] = []
+
+    async def main() -> Result:
+        async def begin(going: Any) -> int:
+            starts.append(time.monotonic_ns() + 100 * MS)
+            return starts[0]
+
+        return await measure(setup_of(workload, Conditions()), workload.schedule(), begin=begin)
+
+    result = asyncio.run(main())
+    truth = server.truth()
+    rows = result.requests
+    assert rows is not None and result.outcomes.good == len(rows)
+    first = [truth["requests"][str(index)][0] - starts[0] for index in rows.index]
+    true_ttft = [one - planned for one, planned in zip(first, rows.planned, strict=True)]
+    seen = [one - planned for one, planned in zip(rows.first, rows.planned, strict=True)]
+    assert all(mine >= theirs for mine, theirs in zip(seen, true_ttft, strict=True)), "received before it was written"
+    noise = (result.client.loop_lag.max or 0.0) * 1e9 + 3 * MS
+    for percent in (95, 99):
+        true = rank(true_ttft, percent)
+        assert true > 100 * MS, "the stalls are in it"
+        assert abs(rank(seen, percent) - true) <= max(0.02 * true, noise)
+    longest = max(end - start for start, end in truth["stalls"])
+    assert result.largest_gap.max == pytest.approx(longest / 1e9, rel=0.02, abs=noise / 1e9 + 0.02)
+    assert max(result.series.largest_gap_ns) >= 0.9 * longest, "a comb over time"
+
+
+def test_a_freeze_in_mid_stream_is_seen_where_means_hide_it(fault_server: Start) -> None:
+    """The largest gap is the freeze; TPOT, a mean, is a fraction of it."""
+    result = load(fault_server().url(tokens=20, gap=0.002, freeze=0.3), slo="itl<=200ms")
+    assert result.largest_gap.count == 10
+    smallest, tpot = result.largest_gap.min, result.percentile("tpot", 50)
+    assert smallest is not None and smallest >= 0.3
+    assert tpot is not None and tpot < smallest / 2
+    assert result.outcomes.by_reason["late"] == 10 and result.goodput.broken == {"itl": 10}
+
+
+def test_a_role_chunk_is_no_first_token(fault_server: Start) -> None:
+    """First byte and first chunk come before the first content."""
+    result = load(fault_server().url(tokens=4, gap=0.05, role=1))
+    chunk, content = result.latencies.first_chunk.max, result.ttft.min
+    assert chunk is not None and content is not None
+    assert content >= 0.05
+    assert result.requests is not None
+    assert all(
+        first - chunk >= 40 * MS
+        for first, chunk in zip(result.requests.first, result.requests.first_chunk, strict=True)
+    )
+
+
+def test_many_tokens_in_a_chunk_are_one_gap_and_all_tokens(fault_server: Start) -> None:
+    """Gaps are per message, tokens as the server counts them."""
+    result = load(fault_server().url(tokens=6, gap=0.002, many=4))
+    assert result.itl.count == 10 * 5
+    assert result.tokens == 10 * 24
+
+
+def test_a_dripping_stream_is_counted_right(fault_server: Start) -> None:
+    """Byte by byte: the same messages."""
+    result = load(fault_server().url(tokens=3, gap=0.0, drip=1), requests=3)
+    assert result.outcomes.good == 3
+    assert result.itl.count == 3 * 2
+
+
+def test_one_json_document_has_no_first_token(fault_server: Start) -> None:
+    """An answer that is no stream has an end and no TTFT."""
+    result = load(fault_server().url(json=1))
+    assert result.outcomes.good == 10
+    assert result.ttft.count == 0 and result.e2e.count == 10
+
+
+# Faults are outcomes
+
+
+@pytest.mark.parametrize(
+    ("how", "reason", "fault"),
+    [
+        ({"status": 503}, "5xx", None),
+        ({"status": 429}, "429", None),
+        ({"status": 404}, "4xx", None),
+        ({"fault": "reset"}, "error", "reset"),
+        ({"fault": "truncate"}, "error", "truncated"),
+        ({"fault": "garbage"}, "error", "garbage"),
+        ({"fault": "error"}, "error", "error_event"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_an_outcome(fault_server: Start, how: dict[str, Any], reason: str, fault: str | None) -> None:
+    """Counted, shown with an example, never good, and nothing is raised."""
+    result = load(fault_server().url(**how))
+    assert result.outcomes.by_reason[reason] == result.outcomes.scheduled == 10
+    assert result.outcomes.faults == ({fault: 10} if fault else {})
+    assert result.goodput.good == 0
+    assert result.examples
+
+
+@pytest.mark.parametrize("fault", ["hang", "endless"])
+def test_what_never_ends_is_ended(fault_server: Start, fault: str) -> None:
+    """By the timeout of a request: a miss."""
+    result = load(fault_server().url(fault=fault), timeout=0.5)
+    assert result.outcomes.by_reason["timeout"] == 10
+    assert result.goodput.attainment == 0.0
+
+
+def test_a_server_that_dies_in_mid_run_is_an_outcome(fault_server: Start) -> None:
+    """What was in flight is lost, what comes after is refused; the run goes on to its end."""
+    server = fault_server()
+
+    async def main() -> Result:
+        workload = Workload(
+            endpoint=endpoint(server.url(tokens=50, gap=0.01), model="m"), model="m", rate=50.0, duration=2.0
+        )
+
+        async def begin(going: Any) -> int:
+            asyncio.get_running_loop().call_later(1.0, server.process.kill)
+            return 0
+
+        return await measure(setup_of(workload, Conditions(timeout=20.0)), workload.schedule(), begin=begin)
+
+    result = asyncio.run(main())
+    assert result.outcomes.faults["refused"] > 0
+    assert result.outcomes.faults.get("truncated", 0) + result.outcomes.faults.get("reset", 0) > 0
+    assert result.outcomes.good > 0
+    assert sum(result.outcomes.by_reason.values()) == result.schedule["n"]
+
+
+def test_nobody_there_is_an_outcome() -> None:
+    """All refused."""
+    with socket.socket() as held:  # bound and not listening: nobody else gets the port
+        held.bind(("127.0.0.1", 0))
+        result = load(f"http://127.0.0.1:{held.getsockname()[1]}")
+    assert result.outcomes.faults == {"refused": 10}
+    assert result.goodput.attainment == 0.0
+
+
+def test_connections_that_the_server_closes_are_opened_again(fault_server: Start) -> None:
+    """Nothing is lost, and each request keeps its planned time."""
+    result = load(fault_server().url(tokens=2, close=1))
+    assert result.outcomes.good == 10
+    assert result.client.opened >= 10
+    assert result.requests is not None
+    assert list(result.requests.planned) == sorted(result.requests.planned)
+
+
+# The client
+
+
+def test_a_closed_loop_finds_the_rate_of_the_service(fault_server: Start) -> None:
+    """Ten workers at some 20 ms each do not pass 500/s, and none waits for the plan."""
+    result = run(fault_server().url(tokens=1, first=0.02), model="m", workers=10, requests=100)
+    assert result.closed and result.outcomes.good == 100
+    assert 0 < result.goodput.throughput <= 10 / 0.02
+    assert result.client.in_flight_max == 10
+
+
+def test_several_processes_are_one_load(fault_server: Start) -> None:
+    """Every request of the schedule exactly once, merged."""
+    result = run(fault_server().url(tokens=4), model="m", rate=60.0, requests=41, processes=2, seed=3)
+    assert result.requests is not None
+    assert sorted(result.requests.index) == list(range(41))
+    assert result.outcomes.good == 41 == result.ttft.count
+    assert result.client.processes == 2
+    assert result.schedule["n"] == 41
+
+
+def test_another_machine_is_not_loaded_by_mistake() -> None:
+    """Without a word that it may be."""
+    with pytest.raises(OptionError, match="i-own-this-target"):
+        run("http://192.0.2.1:8000", rate=1.0)
+
+
+# The command line
+
+
+def test_the_command_prints_and_writes_what_it_found(fault_server: Start, tmp_path: Path) -> None:
+    """A table with both columns, a file that is read back, a page and a row a request."""
+    url = fault_server().url(tokens=5, gap=0.002)
+    files = [tmp_path / name for name in ("r.json", "r.html", "r.csv")]
+    options = [
+        "--model",
+        "m",
+        "--rate",
+        "50",
+        "--duration",
+        "1",
+        "--slo",
+        "ttft<=10s",
+        "--runs",
+        "2",
+        "--name",
+        "twice",
+    ]
+    outputs = ["--json", str(files[0]), "--html", str(files[1]), "--csv", str(files[2])]
+    out, err = bench(url, *options, *outputs).communicate(timeout=120)
+    assert "from the planned start" in out and "naive" in out, err
+    first, second = results.load(files[0])
+    assert first.outcomes.good == first.outcomes.scheduled > 0
+    assert first.schedule["digest"] != second.schedule["digest"], "each run has its own seed"
+    assert first.name == "twice" and first.settings["model"] == "m"
+    assert files[1].read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert len(files[2].read_text(encoding="utf-8").splitlines()) > first.outcomes.scheduled
+
+
+def test_a_key_is_nowhere_in_what_is_written(fault_server: Start, tmp_path: Path) -> None:
+    """Not in the table, the progress, the file or an error."""
+    options = [
+        "--model",
+        "m",
+        "--rate",
+        "50",
+        "--requests",
+        "5",
+        "--api-key",
+        "s3cr3t-key",
+        "--header",
+        "x-two: s3cr3t-two",
+    ]
+    out, err = bench(fault_server().url(tokens=2), *options, "--json", str(tmp_path / "r.json")).communicate(
+        timeout=120
+    )
+    assert "s3cr3t" not in out + err + (tmp_path / "r.json").read_text(encoding="utf-8")
+
+
+def test_a_missed_slo_is_a_finding(fault_server: Start) -> None:
+    """Exit status 1; 2 for a wrong call, with a sentence."""
+    url = fault_server().url(tokens=2, first=0.05)
+    missed = bench(url, "--model", "m", "--rate", "50", "--requests", "5", "--slo", "ttft<=1ms")
+    assert "NOT held" in missed.communicate(timeout=120)[0]
+    assert missed.returncode == 1
+    for wrong in (["--workers", "3"], ["--slo", "soon"], ["--find", "goodput"], ["--runs", "0"], ["--rate", "-1"]):
+        call = bench(url, *wrong)
+        _, err = call.communicate(timeout=120)
+        assert call.returncode == 2 and err.startswith("tailwatch: "), (wrong, err)
+
+
+def test_an_interrupt_prints_what_it_has(fault_server: Start, tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a minute."""
+    server = fault_server()
+    going = bench(server.url(tokens=2), "--model", "m", "--rate", "50", "--json", str(tmp_path / "r.json"))
+    until(lambda: len(server.truth()["requests"]) > 10, "it never began")
+    going.send_signal(signal.SIGINT)
+    out, err = going.communicate(timeout=120)
+    assert "interrupted" in out, err
+    (result,) = results.load(tmp_path / "r.json")
+    assert result.outcomes.good > 10 and result.duration < 59
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_client_that_was_stopped_says_so(fault_server: Start, tmp_path: Path, processes: str) -> None:
+    """SIGSTOP for a second: corrected times have it, the run is invalid, its pause and what it touched are marked."""
+    server = fault_server()
+    url = server.url(tokens=10, gap=0.01)
+    options = ["--model", "m", "--rate", "60", "--duration", "4", "--json", str(tmp_path / "r.json")]
+    going = bench(url, *options, "--processes", processes)
+    until(lambda: len(server.truth()["requests"]) > 30, "it never began")
+    stopped = [int(pid) for pid in children(going.pid)] or [going.pid]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(1.0)  # the pause itself
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    out, err = going.communicate(timeout=120)
+    assert "INVALID" in out, err
+    assert going.returncode == 1
+    (result,) = results.load(tmp_path / "r.json")
+    assert result.validity.verdict == "invalid"
+    assert any("the schedule was not kept" in reason for reason in result.validity.reasons)
+    assert max(length for _, length in result.client.pauses) >= 900 * MS
+    assert result.client.marked_requests > 0 and result.client.marked_gaps > 0
+    worst, unmarked = result.itl.max, result.latencies.itl_unmarked.max
+    assert worst is not None and unmarked is not None and worst >= 0.9 > unmarked
+    corrected = result.percentile("ttft", 99)
+    assert corrected is not None and corrected > 0.5
+
+
+def children(pid: int) -> list[str]:
+    """Processes that it started."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+
+
+def test_a_cap_that_binds_is_called_out(fault_server: Start, tmp_path: Path) -> None:
+    """Capped, not valid, with its share; the naive column looks better than what users had."""
+    url = fault_server().url(tokens=10, gap=0.03)
+    options = [
+        "--model",
+        "m",
+        "--rate",
+        "60",
+        "--duration",
+        "1",
+        "--max-in-flight",
+        "5",
+        "--json",
+        str(tmp_path / "r.json"),
+    ]
+    out, err = bench(url, *options).communicate(timeout=120)
+    assert "CAPPED" in out, err
+    (result,) = results.load(tmp_path / "r.json")
+    assert result.client.capped > 0 and result.client.in_flight_max == 5
+    corrected, naive = result.percentile("ttft", 95), result.percentile("ttft_naive", 95)
+    assert corrected is not None and naive is not None and corrected > 2 * naive
+
+
+def test_a_search_ends_with_a_knee_or_says_why_not(fault_server: Start, tmp_path: Path) -> None:
+    """From the closed-loop ceiling to a verdict, within its budget; `size` reads the file."""
+    url = fault_server().url(tokens=1, first=0.002)
+    options = ["--model", "m", "--find", "goodput", "--slo", "ttft<=2s@90%", "--probe-seconds", "1", "--budget", "2"]
+    call = bench(url, *options, "--json", str(tmp_path / "knee.json"))
+    out, err = call.communicate(timeout=180)
+    assert call.returncode in (0, 1), err
+    assert "knee" in out or "unresolved" in out
+    knee = json.loads((tmp_path / "knee.json").read_text(encoding="utf-8"))["knee"]
+    assert knee["ceiling"] > 0 and knee["objective"] == "goodput"

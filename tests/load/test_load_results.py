@@ -1,0 +1,361 @@
+"""Results: what is written is read back, parts add up to the whole, and garbage is refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import random
+from array import array
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.goodput import SLO
+from tailwatch.load import results
+from tailwatch.load.exchange import Ending, Exchange
+from tailwatch.load.histogram import Histogram
+from tailwatch.load.outcomes import CODE, FAULTS, MISSES, REASONS, fault_of, reason_of
+from tailwatch.load.recorder import Recorder
+from tailwatch.load.results import COLUMNS, Client, Requests, Result, Series, Validity, goodput_of, merged
+from tailwatch.load.schedule import Planned
+from tailwatch.load.selfwatch import SelfWatch
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+TIMES = st.lists(st.integers(0, 10**13), max_size=60)
+
+
+def filled(values: list[int], layout: str = "ttft") -> Histogram:
+    """A histogram of these nanoseconds."""
+    found = Histogram(layout)
+    found.record_all(array("q", values))
+    return found
+
+
+def exchange(
+    planned: int, *, sent: int | None = None, first: int = 0, gaps: tuple[int, ...] = (), **more: Any
+) -> Exchange:
+    """A finished one: first content `first` ns after the plan, then messages after these gaps."""
+    found = Exchange(planned)
+    found.sent_ns = planned if sent is None else sent
+    found.status, found.ending = 200, Ending.FINISHED
+    stamps = array("Q", [planned + first] if first else [])
+    for gap in gaps:
+        stamps.append(stamps[-1] + gap)
+    if stamps:
+        found.first_byte_ns = found.first_chunk_ns = found.first_content_ns = stamps[0]
+        found.last_content_ns = stamps[-1]
+        found.messages = found.tokens = len(stamps)
+        found.choices = ((stamps[0], stamps[-1], len(stamps)),)
+        found.largest_gap_ns = max(gaps, default=0)
+        found.largest_gap_at_ns = stamps[gaps.index(max(gaps))] if gaps else 0
+    found.stamps = stamps.tobytes()
+    found.end_ns = stamps[-1] if stamps else planned + MS
+    for name, value in more.items():
+        setattr(found, name, value)
+    return found
+
+
+def recorded(exchanges: list[Exchange], slo: SLO | None = None, duration: float = 10.0) -> Result:
+    """A result of these, counted from moment 0."""
+    watch = SelfWatch()
+    watch._alive = 10**18  # never away
+    recorder = Recorder(0, slo, watch)
+    for index, one in enumerate(exchanges):
+        recorder.note(one, Planned(one.planned_ns / 1e9, 8, 8, index))
+    client = Client()
+    outcomes = recorder.finish(client)
+    verdict = goodput_of(
+        outcomes,
+        slo,
+        duration=duration,
+        throughput=recorder.throughput(duration),
+        tokens=recorder.tokens / duration,
+        broken=recorder.broken,
+    )
+    return Result(
+        target="http://127.0.0.1:1",
+        duration=duration,
+        elapsed=duration,
+        goodput=verdict,
+        slo=slo,
+        outcomes=outcomes,
+        latencies=recorder.latencies,
+        tokens=recorder.tokens,
+        series=recorder.series,
+        client=client,
+        requests=recorder.requests,
+        examples=recorder.examples,
+    )
+
+
+def many(seed: int, count: int = 40) -> Result:
+    """Of random exchanges, all kinds of outcomes among them."""
+    rng = random.Random(seed)
+    found = []
+    for _ in range(count):
+        planned = rng.randrange(10 * SECOND)
+        gaps = tuple(rng.randrange(50 * MS) for _ in range(rng.randrange(6)))
+        one = exchange(planned, first=rng.randrange(1, 800 * MS), gaps=gaps)
+        one.status = rng.choice([200, 200, 200, 429, 503, 404])
+        one.ending = Ending(rng.choice([1, 1, 1, 2, 3, 4, 5, 6, 9]))
+        found.append(one)
+    return recorded(found, SLO.parse("ttft<=500ms,itl<=40ms"))
+
+
+# Histograms
+
+
+@given(TIMES, TIMES)
+def test_a_merged_histogram_is_that_of_all_samples(one: list[int], two: list[int]) -> None:
+    """Adding is exact: counts, sum, extremes and every bucket."""
+    both = filled(one)
+    both.add(filled(two))
+    assert both == filled(one + two)
+    assert both.count == len(one) + len(two)
+    assert both.sum == pytest.approx(sum(one + two) / 1e9)
+
+
+@given(TIMES)
+def test_a_histogram_survives_json_and_pickle(values: list[int]) -> None:
+    """What is written is read back, bit for bit."""
+    one = filled(values)
+    assert Histogram.from_dict(json.loads(json.dumps(one.as_dict()))) == one
+    assert pickle.loads(pickle.dumps(one)) == one
+
+
+@given(st.lists(st.integers(1_000, 10**12), min_size=1, max_size=60), st.floats(0, 100))
+def test_a_percentile_is_that_rank_within_a_bucket(values: list[int], percent: float) -> None:
+    """At most 1.1 % off the sample of its rank, as on the server side."""
+    rank = max(1, math.ceil(percent / 100 * len(values)))
+    assert filled(values).p(percent) == pytest.approx(sorted(values)[rank - 1] / 1e9, rel=0.011)
+
+
+@given(st.lists(st.integers(0, 10**12), max_size=40))
+def test_gaps_are_those_between_stamps(stamps: list[int]) -> None:
+    """One sample less than stamps; recorded in C from the bytes that an exchange has."""
+    stamps.sort()
+    found = Histogram("itl")
+    found.record_gaps(array("Q", stamps).tobytes())
+    assert found == filled([b - a for a, b in pairwise(stamps)], "itl")
+
+
+def test_histograms_of_other_buckets_do_not_merge() -> None:
+    """Their classic bounds differ."""
+    with pytest.raises(OptionError, match="layout"):
+        filled([1]).add(filled([1], "itl"))
+
+
+# Outcomes
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "fault"),
+    [
+        ({}, "good", ""),
+        ({"status": 429}, "429", ""),
+        ({"status": 503}, "5xx", ""),
+        ({"status": 404}, "4xx", ""),
+        ({"status": 302}, "3xx", ""),
+        ({"failed": True}, "error", "error_event"),
+        ({"ending": Ending.TRUNCATED}, "error", "truncated"),
+        ({"ending": Ending.RESET, "status": 0}, "error", "reset"),
+        ({"ending": Ending.REFUSED, "status": 0}, "error", "refused"),
+        ({"ending": Ending.GARBAGE, "status": 0}, "error", "garbage"),
+        ({"ending": Ending.TLS, "status": 0}, "error", "tls"),
+        ({"ending": Ending.LIMIT, "status": 0}, "error", "client_limit"),
+        ({"ending": Ending.TIMEOUT}, "timeout", "timeout"),
+        ({"ending": Ending.ABANDONED}, "abandoned", "abandoned"),
+        ({"first": 300 * MS}, "late", ""),
+        ({"gaps": (5 * MS, 90 * MS)}, "late", ""),
+    ],
+)  # fmt: skip
+def test_the_table_of_outcomes(changes: dict[str, Any], reason: str, fault: str) -> None:
+    """One outcome for each exchange; what the tester ended itself is a miss."""
+    one = exchange(SECOND, **{"first": MS, "gaps": (5 * MS,), **changes})
+    assert REASONS[reason_of(one, SLO.parse("ttft<=200ms,itl<=50ms"))] == reason
+    assert FAULTS[fault_of(one)] == fault
+
+
+def test_every_ending_has_a_name() -> None:
+    """A new ending cannot become another one's."""
+    for ending in Ending:
+        one = exchange(SECOND, first=MS, ending=ending)
+        assert fault_of(one) == 0 or FAULTS[fault_of(one)].split("_")[-1] == ending.name.lower()
+    assert {"abandoned", "never_sent", "timeout"} <= set(MISSES)
+
+
+def test_bounds_count_from_the_planned_start() -> None:
+    """An answer that was quick once it was sent is late all the same."""
+    one = exchange(SECOND, sent=SECOND + 500 * MS, first=505 * MS)
+    assert REASONS[reason_of(one, SLO.parse("ttft<=200ms"))] == "late"
+    result = recorded([one], SLO.parse("ttft<=200ms"))
+    assert result.percentile("ttft", 50) == pytest.approx(0.505)
+    assert result.percentile("ttft_naive", 50) == pytest.approx(0.005)
+
+
+# Rows, series, goodput
+
+
+def test_the_four_request_timeline() -> None:
+    """Planned each 500 ms from 0 on, 10 ms of service, a stall of a second: 10, 10, 810 and 1010 ms from the plan."""
+    waits = {0: 10, 1000: 10, 2000: 810, 3000: 1010}
+    found = recorded([exchange(at * MS, first=wait * MS) for at, wait in waits.items()])
+    assert [found.percentile("ttft", p) for p in (25, 50, 75, 99)] == [0.01, 0.01, 0.81, 1.01]
+
+
+def test_goodput_counts_what_was_scheduled() -> None:
+    """Excluded requests are no part of the denominator, misses of all kinds are."""
+    slo = SLO.parse("ttft<=200ms@90%")
+    good = [exchange(i * SECOND, first=MS) for i in range(6)]
+    others = [exchange(6 * SECOND, status=429), exchange(7 * SECOND, ending=Ending.ABANDONED, status=0)]
+    found = recorded([*good, *others, exchange(8 * SECOND, status=404)], slo).goodput
+    assert (found.scheduled, found.good, found.miss, found.excluded, found.counted) == (9, 6, 2, 1, 8)
+    assert found.attainment == 0.75 and not found.held
+    assert found.rate == pytest.approx(0.6)
+    assert found.low is not None and found.high is not None and found.low < 0.75 < found.high
+
+
+def test_tokens_belong_to_the_seconds_of_their_messages() -> None:
+    """A stream of 40 messages over 4 s is 10 tokens a second, and its largest gap stands where it began."""
+    gaps = (100 * MS,) * 19 + (150 * MS,) + (100 * MS,) * 19
+    found = recorded([exchange(0, first=50 * MS, gaps=gaps)])
+    assert sum(found.series.tokens) == 40
+    assert found.series.tokens == [10, 10, 9, 10, 1]  # the long gap took one from the third
+    assert found.series.largest_gap_ns[1] == 150 * MS
+
+
+@given(st.integers(0, 30))
+def test_columns_and_histograms_say_the_same(seed: int) -> None:
+    """Whatever comes back, each latency has one sample for each request that has it."""
+    found = many(seed)
+    assert found.requests is not None
+    assert found.outcomes.scheduled == len(found.requests) == sum(found.series.scheduled)
+    for name in ("ttft", "ttft_naive", "first_byte", "e2e", "e2e_naive", "largest_gap", "send_lag"):
+        assert getattr(found.latencies, name).count == len(results.samples(found.requests, name)), name
+    assert found.tokens == sum(found.series.tokens) == sum(found.requests.tokens)
+    assert sum(found.series.good) == found.goodput.good
+
+
+def test_a_row_is_small() -> None:
+    """10^6 requests in less than 130 MB of columns."""
+    assert sum(array(code).itemsize for code in COLUMNS.values()) <= 130
+
+
+# Files
+
+
+@given(seed=st.integers(0, 10))
+def test_a_result_survives_its_file(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """All of it, its columns too."""
+    path = tmp_path_factory.mktemp("results") / "r.json"
+    one = many(seed)
+    results.save(path, [one, one])
+    first, second = results.load(path)
+    assert first.as_dict() == second.as_dict() == one.as_dict()
+    assert first.percentile("ttft", 99) == one.percentile("ttft", 99)
+
+
+def test_a_file_without_columns_has_its_percentiles_from_buckets(tmp_path: Path) -> None:
+    """At most 1.1 % off."""
+    one = many(1)
+    results.save(tmp_path / "r.json", [one], requests=False)
+    (read,) = results.load(tmp_path / "r.json")
+    assert read.requests is None
+    assert read.percentile("e2e", 90) == pytest.approx(one.percentile("e2e", 90), rel=0.011)
+
+
+@given(st.data())
+def test_a_damaged_file_is_refused_in_a_sentence(data: st.DataObject) -> None:
+    """Any value replaced by anything else gives a result or a TailwatchError, nothing else."""
+    plain = json.loads(json.dumps(many(2, 6).as_dict()))
+    holder: Any = plain
+    while True:
+        key = data.draw(st.sampled_from(sorted(holder) if isinstance(holder, dict) else range(len(holder))))
+        if not isinstance(holder[key], (dict, list)) or not holder[key] or data.draw(st.booleans()):
+            break
+        holder = holder[key]
+    rubbish = st.one_of(st.none(), st.integers(), st.text(max_size=5), st.floats(), st.just([]), st.just({}))
+    holder[key] = data.draw(rubbish)
+    try:
+        read = Result.from_dict(plain)
+    except TailwatchError as error:
+        assert str(error)
+    else:
+        assert isinstance(read, Result)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"format":1}', '{"format":9,"runs":[]}', "[" * 5000, '{"format":1,"layout":"x","runs":[]}'],
+    ids=["nothing", "list", "object", "no runs", "format 9", "deep", "other buckets"],
+)
+def test_a_file_of_something_else_is_refused(text: str, tmp_path: Path) -> None:
+    """With its name."""
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(TailwatchError, match=r"r\.json"):
+        results.load(tmp_path / "r.json")
+    with pytest.raises(TailwatchError, match=r"missing\.json"):
+        results.load(tmp_path / "missing.json")
+
+
+# Merging
+
+
+def test_parts_of_a_load_merge_into_the_whole() -> None:
+    """Counts, histograms, rates and the series are those of one client that had sent it all."""
+    rng = random.Random(5)
+    slo = SLO.parse("ttft<=500ms")
+    exchanges = [
+        exchange(rng.randrange(10 * SECOND), first=rng.randrange(1, SECOND), gaps=(MS, 2 * MS)) for _ in range(60)
+    ]
+    whole = recorded(exchanges, slo)
+    both = merged([recorded(exchanges[::2], slo), recorded(exchanges[1::2], slo)])
+    assert both.latencies.as_dict() == whole.latencies.as_dict()
+    assert both.outcomes == whole.outcomes
+    assert both.goodput.attainment == whole.goodput.attainment and both.goodput.rate == whole.goodput.rate
+    assert both.series.good == whole.series.good and both.series.tokens == whole.series.tokens
+    assert both.percentile("ttft", 99) == whole.percentile("ttft", 99)
+    assert both.client.processes == 2
+
+
+def test_the_worst_verdict_is_the_verdict() -> None:
+    """One client that did not keep its part makes the whole invalid."""
+    one, two = many(1), many(2)
+    two.validity = Validity("invalid", ["late"])
+    assert merged([one, two]).validity.verdict == "invalid"
+    assert not merged([one, two]).valid
+
+
+def test_rows_of_a_later_start_are_shifted() -> None:
+    """Machines do not begin at the same moment: times count from the earliest."""
+    one, two = recorded([exchange(0, first=MS)]), recorded([exchange(0, first=MS)])
+    one.started, two.started = 100.0, 100.5
+    both = merged([two, one])
+    assert both.started == 100.0
+    assert both.requests is not None and list(both.requests.planned) == [0, 500 * MS]
+    assert list(both.requests.first) == [MS, 501 * MS]
+    assert both.requests.reason[0] == CODE["good"]
+
+
+def test_other_loads_do_not_merge() -> None:
+    """Another target, another SLO, or nothing at all."""
+    one, two = many(1), many(1)
+    two.target = "http://127.0.0.1:2"
+    for wrong in ([one, two], []):
+        with pytest.raises(OptionError):
+            merged(wrong)
+
+
+def test_empty_runs_are_results_too() -> None:
+    """Nothing scheduled: no attainment, no percentile, and it can be written."""
+    one = recorded([])
+    assert one.goodput.attainment is None and one.percentile("ttft", 99) is None
+    assert Result.from_dict(json.loads(json.dumps(one.as_dict()))).as_dict() == one.as_dict()
+    assert len(Series().plus(one.series)) == 0 and len(Requests()) == 0
