@@ -14,7 +14,7 @@ from pathlib import Path
 from tailwatch.errors import OptionError
 from tailwatch.goodput import SLO
 from tailwatch.load import variants, workload
-from tailwatch.load.ablate import Found, Plan, ablate
+from tailwatch.load.ablate import ENDED, Found, Plan, ablate
 from tailwatch.load.bench import TIMEOUT, Conditions, run_workload
 from tailwatch.load.compare_main import add_looking, looked_at, present
 from tailwatch.load.launch import PORT, command_of, free_port, server
@@ -138,8 +138,8 @@ class _Bench:
             command, variant.environment, *place, path=self.parsed.ready, patience=self.patience
         ) as ended:  # fmt: skip
             result = run_workload(self.workload, conditions, schedule, interruptible=True)
-            if last_words := ended():
-                result.validity.warnings.append(last_words)
+            if how := ended():
+                result.validity.warnings.append(f"{ENDED} during the run: {how}")
         if chosen.rate is not None:
             result.settings = {**result.settings, "rate": chosen.rate}
         return result
