@@ -50,7 +50,7 @@ def server(
 ) -> Iterator[Callable[[], str]]:
     """Runs a server inside. Ready: it accepts connections, and answers a GET of path with 2xx where one is given.
 
-    What it gives tells whether the server has ended meanwhile, and its last words; "" while it runs. Its whole process
+    What it gives tells how the server has ended meanwhile, and its last words; "" while it runs. Its whole process
     group gets SIGTERM afterwards, and SIGKILL where that does not end it; a SIGTERM to ourselves ends it too.
 
     Raises:
@@ -61,7 +61,7 @@ def server(
         process = _start(command, environment, output.fileno())
         try:
             _wait_until_ready(process, output, host, port, path, patience)
-            yield lambda: "" if process.poll() is None else f"the server ended ({_status(process)}){_said(output)}"
+            yield lambda: "" if process.poll() is None else f"{_status(process)}{_said(output)}"
         finally:
             _stop(process)
 
