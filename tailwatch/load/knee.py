@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from tailwatch.load.probe import Probe, pooled
@@ -16,6 +17,7 @@ PHASES = {
     "e2e": "the whole request",
 }
 NEAR = 6.0  # a rate helps to find the knee where its misses are within this factor of the target's
+KEEPS_UP = 0.99  # share of the offered rate that a server completes whose queue does not grow
 HOLDS, FAILS, UNDECIDED, INVALID = "holds", "fails", "undecided", "invalid"
 
 
@@ -94,8 +96,20 @@ class Knee:
         bound = self.saturates
         return PHASES.get(bound, bound) if bound else None
 
+    @property
+    def completed(self) -> float | None:
+        """At the largest rate that holds: the share of the offered requests that were completed in the later halves of
+        its probes, where that is surely below 99 %. A queue still grew there, within the bounds so far: longer probes
+        will find a lower knee. None where nothing of the kind is seen."""
+        held = [row.rate for row in self.rows() if row.verdict == HOLDS and row.rate <= (self.high or row.rate)]
+        if self.objective != "goodput" or not held:
+            return None
+        used = _used([one for one in self.tried if one.probe.rate == held[-1]])
+        share, _, high = kept_up(pooled(probe.settled() for probe in used).windows)
+        return share if high < KEEPS_UP else None
+
     def __str__(self) -> str:
-        return f"{_said(self)}{_first(self)}"
+        return f"{_said(self)}{_first(self)}{_grew(self)}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -122,7 +136,7 @@ def rows_of(tried: Sequence[Tried], objective: str, target: float) -> list[Row]:
     for one in tried:
         by_rate.setdefault(one.probe.rate, []).append(one)
     wholes = {rate: pooled(used) for rate, several in by_rate.items() if (used := _used(several))}
-    lent = _lent(list(wholes.values()), target) if objective == "goodput" else 1.0
+    lent = lent_effect(list(wholes.values()), target) if objective == "goodput" else 1.0
     return [_row(rate, by_rate[rate], wholes.get(rate), objective, target, lent) for rate in sorted(by_rate)]
 
 
@@ -130,11 +144,11 @@ def _used(several: Sequence[Tried]) -> list[Probe]:
     return [one.probe for one in several if not one.set_aside and not one.probe.invalid and one.probe.judged]
 
 
-def _lent(wholes: Sequence[Probe], target: float) -> float:
+def lent_effect(wholes: Sequence[Probe], target: float) -> float:
     """The design effect near the knee. A rate with next to no misses cannot show its own: there a probe without one is
     no proof where, a little above, a hundred come at a time."""
     effects = [design_effect(one.windows) for one in wholes if near(one, target)]
-    return max(effects, default=1.0)
+    return median(effects) if effects else 1.0
 
 
 def near(whole: Probe, target: float) -> bool:
@@ -160,10 +174,14 @@ def share_of(whole: Probe, objective: str, lent: float = 1.0) -> tuple[float, fl
     effect where its own misses are too few to show one."""
     if objective == "throughput":
         return kept_up(whole.windows)
-    effect = design_effect(whole.windows)
-    if (whole.judged - whole.good) / effect < FEW:
-        effect = max(effect, lent)
+    effect = effect_of(whole, lent)
     return whole.good / whole.judged, *wilson(whole.good / effect, whole.judged / effect)
+
+
+def effect_of(whole: Probe, lent: float) -> float:
+    """The design effect of a rate: its own, or the larger one lent where it has too few misses to show one."""
+    own = design_effect(whole.windows)
+    return max(own, lent) if (whole.judged - whole.good) / own < FEW else own
 
 
 def verdict_of(low: float, high: float, target: float) -> str:
@@ -181,6 +199,13 @@ def _said(knee: Knee) -> str:
     if knee.low is not None and knee.high is not None:
         what += f" ({knee.low:.4g} to {knee.high:.4g})"
     return what if knee.resolved else f"unresolved: {knee.reason}; so far {what}"
+
+
+def _grew(knee: Knee) -> str:
+    share = knee.completed
+    if share is None:
+        return ""
+    return f"; its queue still grew there ({share:.1%} of the offered were completed): longer probes will find less"
 
 
 def _first(knee: Knee) -> str:
