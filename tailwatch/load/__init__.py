@@ -1,1 +1,27 @@
-"""Honest load: planned before it is sent, measured from the plan, and honest about the client itself."""
+"""Honest load: planned before it is sent, measured from the plan, and honest about the client itself.
+
+    from tailwatch import load
+    result = load.run("http://127.0.0.1:8000", model="m", rate=40, duration=30, slo="ttft<=500ms,tpot<=40ms")
+    assert result.valid and result.goodput.held
+
+Stands alone: nothing of it is needed inside the server, and nothing of the server's side here.
+"""
+
+from tailwatch.load.bench import Conditions, run, run_workload
+from tailwatch.load.outcomes import Outcomes
+from tailwatch.load.results import Client, Goodput, Latencies, Requests, Result, Series, Validity, merged
+
+__all__ = [
+    "Client",
+    "Conditions",
+    "Goodput",
+    "Latencies",
+    "Outcomes",
+    "Requests",
+    "Result",
+    "Series",
+    "Validity",
+    "merged",
+    "run",
+    "run_workload",
+]

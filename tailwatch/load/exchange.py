@@ -189,12 +189,13 @@ class Exchange:
 
     @property
     def tpots_ns(self) -> tuple[float, ...]:
-        """(last token - first token) / (tokens - 1) of each choice; none where all came in one message."""
-        single = len(self.choices) == 1
-        counted = [
-            (first, last, max(tokens, self.usage_tokens) if single else tokens) for first, last, tokens in self.choices
-        ]
-        return tuple((last - first) / (tokens - 1) for first, last, tokens in counted if last > first and tokens > 1)
+        """(last token - first token) / (tokens - 1) of each choice; none where all came in one message, or where the
+        server counts more tokens than were seen and there are several choices."""
+        raised = self.usage_tokens > self.tokens
+        if raised and len(self.choices) != 1:
+            return ()
+        counted = ((last - first, self.usage_tokens if raised else tokens) for first, last, tokens in self.choices)
+        return tuple(span / (tokens - 1) for span, tokens in counted if span > 0 and tokens > 1)
 
     @property
     def gaps_ns(self) -> array[int]:

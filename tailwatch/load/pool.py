@@ -69,7 +69,7 @@ class Pool:
         self._target = target
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._idle: list[Connection] = []
+        self._idle: dict[Connection, None] = {}  # in the order in which they became so
         self._open: set[Connection] = set()
         self._flights: set[Flight] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -92,7 +92,7 @@ class Pool:
         if self._timeout is not None:
             flight.timer = self._loop.call_later(self._timeout, self._time_out, flight)
         while self._idle:
-            connection = self._idle.pop()
+            connection, _ = self._idle.popitem()  # the last one: it is the least likely to be stale
             if connection.usable:
                 connection.begin(flight)
                 return
@@ -102,7 +102,7 @@ class Pool:
         """Open so many connections beforehand, and resolve the name; how many are open. Raises nothing."""
         wanted = connections - len(self._open)
         found = await asyncio.gather(*(self._connect() for _ in range(max(wanted, 0))), return_exceptions=True)
-        self._idle += [connection for connection in found if isinstance(connection, Connection)]
+        self._idle.update((connection, None) for connection in found if isinstance(connection, Connection))
         return len(self._open)
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class Pool:
         else:
             flight.exchange.connect_ns += now() - started
             if flight.over:  # it ended while the last byte of the handshake was on its way
-                self._idle.append(connection)
+                self.idle(connection)
             else:
                 connection.begin(flight)
 
@@ -189,13 +189,12 @@ class Pool:
 
     def idle(self, connection: Connection) -> None:
         """It is free for another request."""
-        self._idle.append(connection)
+        self._idle[connection] = None
 
     def gone(self, connection: Connection) -> None:
         """It is closed."""
         self._open.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
+        self._idle.pop(connection, None)
 
     def again(self, flight: Flight) -> None:
         """The connection had been closed by the server: the request was never looked at."""

@@ -455,18 +455,20 @@ class Result:
         return self.outcomes.scheduled / self.duration if self.duration > 0 else 0.0
 
     def percentile(self, metric: str, percent: float) -> float | None:
-        """Seconds of a latency (a field of `Latencies`): exact (the sample of rank ceil(percent / 100 * count)) where
-        the requests are known and the latency is one a request, else out of its histogram. None where there is no
-        sample."""
+        """Seconds of a latency (a field of `Latencies`); None where there is no sample.
+
+        Exact (the sample of rank ceil(percent / 100 * count)) where the latency is one a request and the columns of at
+        most MOST_SAVED requests are known, else out of its histogram.
+        """
         histogram: Histogram = getattr(self.latencies, metric)
-        if self.requests is None or metric in ("itl", "itl_unmarked"):
+        rows = self.requests
+        if rows is None or len(rows) > MOST_SAVED or metric in ("itl", "itl_unmarked"):
             return histogram.p(percent)
-        values = sorted(samples(self.requests, metric))
-        if not values:
-            return None
         if not 0 <= percent <= 100:
             raise OptionError.of("percent", percent, "expected a number from 0 to 100")
-        return values[max(1, math.ceil(percent * len(values) / 100 - 1e-9)) - 1] / 1e9
+        values = sorted(samples(rows, metric))
+        rank = max(1, math.ceil(percent * len(values) / 100 - 1e-9))
+        return values[rank - 1] / 1e9 if values else None
 
     def as_dict(self, *, requests: bool = True) -> dict[str, Any]:
         """For JSON; `from_dict` gives an equal one. requests: with their columns, up to MOST_SAVED of them."""
@@ -497,9 +499,9 @@ class Result:
         }
 
     def _summary(self) -> dict[str, dict[str, float | None]]:
-        """For a reader of the file; not read back."""
+        """For a reader of the file; not read back. Out of the histograms, so that it takes no memory."""
         percents = (50, 90, 95, 99, 99.9, 100)
-        return {name: {f"{p:g}": self.percentile(name, p) for p in percents} for name in LATENCIES}
+        return {name: {f"{p:g}": getattr(self.latencies, name).p(p) for p in percents} for name in LATENCIES}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, name: str = "result") -> Result:

@@ -161,6 +161,10 @@ class Trace:
         found = []
         if self.skipped:
             found.append(f"{self.name}: {self.skipped} rows without a prompt or an answer were left out")
+        if self.format in ("mooncake", "qwen"):
+            found.append(
+                f"{self.name}: prompts have its lengths, not what they shared (hash_ids): no prefix is in common"
+            )
         if self.unsorted:
             found.append(f"{self.name}: {self.unsorted} rows were out of order; they are replayed by their times")
         if self.bucket and spread is None:

@@ -83,6 +83,12 @@ def test_rows_out_of_order_are_sorted_and_counted(tmp_path: Path) -> None:
     assert "1 rows were out of order" in trace.notes()[0]
 
 
+def test_what_is_not_replayed_is_said(tmp_path: Path) -> None:
+    """A trace that tells which prefixes its prompts shared is replayed without, and that is said."""
+    assert "no prefix is in common" in read(saved(tmp_path, MOONCAKE)).notes()[0]
+    assert read(saved(tmp_path, AZURE)).notes() == []
+
+
 WRONG: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "empty"),
     "blank": ("\n \n", "empty"),
