@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from tailwatch.load.probe import Probe, pooled
@@ -122,7 +123,7 @@ def rows_of(tried: Sequence[Tried], objective: str, target: float) -> list[Row]:
     for one in tried:
         by_rate.setdefault(one.probe.rate, []).append(one)
     wholes = {rate: pooled(used) for rate, several in by_rate.items() if (used := _used(several))}
-    lent = _lent(list(wholes.values()), target) if objective == "goodput" else 1.0
+    lent = lent_effect(list(wholes.values()), target) if objective == "goodput" else 1.0
     return [_row(rate, by_rate[rate], wholes.get(rate), objective, target, lent) for rate in sorted(by_rate)]
 
 
@@ -130,11 +131,11 @@ def _used(several: Sequence[Tried]) -> list[Probe]:
     return [one.probe for one in several if not one.set_aside and not one.probe.invalid and one.probe.judged]
 
 
-def _lent(wholes: Sequence[Probe], target: float) -> float:
+def lent_effect(wholes: Sequence[Probe], target: float) -> float:
     """The design effect near the knee. A rate with next to no misses cannot show its own: there a probe without one is
     no proof where, a little above, a hundred come at a time."""
     effects = [design_effect(one.windows) for one in wholes if near(one, target)]
-    return max(effects, default=1.0)
+    return median(effects) if effects else 1.0
 
 
 def near(whole: Probe, target: float) -> bool:
@@ -160,10 +161,14 @@ def share_of(whole: Probe, objective: str, lent: float = 1.0) -> tuple[float, fl
     effect where its own misses are too few to show one."""
     if objective == "throughput":
         return kept_up(whole.windows)
-    effect = design_effect(whole.windows)
-    if (whole.judged - whole.good) / effect < FEW:
-        effect = max(effect, lent)
+    effect = effect_of(whole, lent)
     return whole.good / whole.judged, *wilson(whole.good / effect, whole.judged / effect)
+
+
+def effect_of(whole: Probe, lent: float) -> float:
+    """The design effect of a rate: its own, or the larger one lent where it has too few misses to show one."""
+    own = design_effect(whole.windows)
+    return max(own, lent) if (whole.judged - whole.good) / own < FEW else own
 
 
 def verdict_of(low: float, high: float, target: float) -> str:

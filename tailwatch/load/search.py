@@ -20,9 +20,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tailwatch.errors import OptionError
-from tailwatch.load.knee import FAILS, HOLDS, UNDECIDED, Knee, Row, Tried, near, rows_of, share_of, verdict_of
+from tailwatch.load.knee import (
+    FAILS,
+    HOLDS,
+    UNDECIDED,
+    Knee,
+    Row,
+    Tried,
+    effect_of,
+    lent_effect,
+    near,
+    rows_of,
+    share_of,
+    verdict_of,
+)
 from tailwatch.load.probe import Probe, ProbeFunction, pooled
-from tailwatch.load.shares import Crossing, Point, crossing, design_effect, fewest
+from tailwatch.load.shares import Crossing, Point, crossing, fewest
 
 OBJECTIVES = ("goodput", "throughput")
 KEEPS_UP = 0.99  # share of the offered rate that must be completed, for the objective throughput
@@ -32,6 +45,7 @@ _SURE_HOLDS, _SURE_FAILS = 2, 3  # votes that an end must lead by where no fit s
 # Standard errors of a 95 % interval: more than 1.96, for the scatter is estimated, and the search stops where it looks
 # narrow. In 200 searches of a replica the interval then holds the analytic knee in 95 of 100.
 _WIDE = 2.2
+_AROUND = 1.15  # the fit's straight line is one near the knee: rates without misses help it from so much below
 _RARE = 0.125  # share of the probes at rates that hold: more failures than that are no glitches but the server's
 
 
@@ -143,9 +157,9 @@ class _Search:
 
     def _narrower(self, low: float, high: float) -> float | None:
         """At the knee: on both sides of the estimate by turns; without one, the end that is less sure."""
-        at = self._crossing()
-        if self._enough(at, low, high):
+        if self._enough(self._crossing(), low, high):
             return None
+        at = self._crossing() or self._crossing(roughly=True)
         if at is not None:
             side = 1 if len(self.tried) % 2 else -1
             return at.rate * (1 + side * self.limits.resolution / 2)
@@ -239,11 +253,26 @@ class _Search:
         }
         return [pooled(probes) for probes in by_rate.values() if probes]
 
-    def _crossing(self) -> Crossing | None:
-        """The knee of all probes near it; for the objective throughput there is no law to fit."""
-        if self.objective != "goodput" or self.target >= 1:
+    def _crossing(self, roughly: bool = False) -> Crossing | None:
+        """The knee of all probes near it; for the objective throughput there is no law to fit. roughly: good enough to
+        look there, not to end with."""
+        missed = 1 - self.target
+        if self.objective != "goodput" or missed <= 0:
             return None
-        return crossing([_point(one) for one in self._wholes() if near(one, self.target)], 1 - self.target, _WIDE)
+        wholes = self._wholes()
+        points = [_point(one, 1.0) for one in wholes if near(one, self.target)]
+        return crossing([*points, *(self._below(wholes) if roughly else ())], missed, _WIDE)
+
+    def _below(self, wholes: list[Probe]) -> list[Point]:
+        """Rates around the ends with next to no misses: they bend the line, but show where it is before others do."""
+        low, high = self._ends()
+        lent = lent_effect(wholes, self.target)
+        lowest = (low or high or 0.0) / _AROUND
+        return [
+            _point(one, lent)
+            for one in wholes
+            if one.rate >= lowest and one.good / one.judged > self.target and not near(one, self.target)
+        ]
 
     def _enough(self, at: Crossing | None, low: float, high: float) -> bool:
         """The fit is narrow and agrees with what is certain; or both ends are close and sure."""
@@ -261,11 +290,17 @@ class _Search:
         if low is None or high is None:
             return self._draft(None, self._why(low, high))
         resolved = not self.over and high not in self.spoilt and self.target < 1 and self._enough(at, low, high)
-        return self._draft(at, "" if resolved else self._why(low, high))
+        if resolved:
+            return self._draft(at)
+        return self._draft(at or self._crossing(roughly=True), self._why(low, high))
 
     def _draft(self, at: Crossing | None, reason: str = "") -> Knee:
         low, high = self._ends()
-        ends = (at.rate, at.low, at.high) if at is not None else (low, low, high)
+        ends: tuple[float | None, float | None, float | None] = (low, low, high)
+        if at is not None:
+            ends = (at.rate, at.low, at.high)
+        elif reason and self.objective == "goodput" and self.target < 1:  # votes are not yet an interval
+            ends = (low, *_certain(rows_of(self._tried(), self.objective, self.target)))
         return Knee(
             self.objective, self.target, *ends, "fit" if at is not None else "bracket", not reason, reason,
             self.ceiling, self._tried(),
@@ -288,8 +323,8 @@ def _sum(ballots: list[_Ballot]) -> int:
     return sum(1 if ballot.held else -1 for ballot in ballots)
 
 
-def _point(whole: Probe) -> Point:
-    effect = design_effect(whole.windows)
+def _point(whole: Probe, lent: float) -> Point:
+    effect = effect_of(whole, lent)
     return Point(whole.rate, (whole.judged - whole.good) / effect, whole.judged / effect)
 
 
