@@ -193,6 +193,19 @@ def test_a_stall_is_a_comb() -> None:
     assert len(views(bench.page(made_runs.stalled()), "When it was slow")["largest gap"].curves) == 2
 
 
+def test_requests_in_flight_are_counted_from_all_sends_and_ends() -> None:
+    """Also in the seconds in which nothing is sent any more."""
+    run = made_runs.stalled()
+    assert run.requests is not None
+    spans = list(zip(run.requests.sent, run.requests.end, strict=True))
+    found = bench.in_flight(run)
+    for second, most in enumerate(found):
+        start, stop = second * made_runs.NS, (second + 1) * made_runs.NS
+        moments = [start, *(sent for sent, _ in spans if start <= sent < stop)]
+        assert most == max(sum(sent <= at < end for sent, end in spans) for at in moments)
+    assert found[9] > 30
+
+
 def test_pauses_of_the_client_are_shaded() -> None:
     """A reader sees which points the client itself made late."""
     view = views(bench.page(made_runs.paused()), "When it was slow")["TTFT"]

@@ -83,10 +83,10 @@ def shown(found: Difference | None) -> bool:
 
 def unresolved(found: Experiment) -> list[str]:
     """Why the runs do not tell what full collections cost; empty where they do."""
-    few = {arm.name: sum(run.full < FEWEST_FULL for run in runs_of(found, arm.key)) for arm in ARMS if arm.unfrozen}
+    few = {arm: sum(run.full < FEWEST_FULL for run in runs_of(found, arm.key)) for arm in ARMS if arm.unfrozen}
     reasons = found.notes + [
-        f"{name}: {count} of {found.size.blocks} runs had fewer than {FEWEST_FULL} full collections in their window"
-        for name, count in few.items()
+        f"{arm.name}: {count} of {len(runs_of(found, arm.key))} runs had fewer than {FEWEST_FULL} full collections in their window"
+        for arm, count in few.items()
         if count
     ]
     invalid = [run for run in found.runs if not run.result.valid]
@@ -95,7 +95,7 @@ def unresolved(found: Experiment) -> list[str]:
         reasons.append(f"{len(invalid)} of {len(found.runs)} runs are not valid: {names}")
     blocks = min((len(runs_of(found, arm.key)) for arm in ARMS), default=0)
     if blocks < statistics.FEWEST:
-        reasons.append(f"{blocks} whole blocks: an interval needs {statistics.FEWEST}")
+        reasons.append(f"whole blocks: {blocks}, and an interval needs {statistics.FEWEST}")
     return reasons
 
 

@@ -126,7 +126,7 @@ def _blocks(result: Result) -> Iterable[Block]:
 
 def _tiles(result: Result) -> Tiles:
     goodput, lat = result.goodput, result.latencies
-    corrected, naive = (Quantiles(result, name).p(99) for name in ("ttft", "ttft_naive"))
+    percent, corrected, naive = _highest(result)
     asked = result.slo is not None
     first = (
         Tile("Good requests", text.rate(goodput.rate), f"of {text.rate(result.offered)} planned")
@@ -144,13 +144,22 @@ def _tiles(result: Result) -> Tiles:
         (
             first,
             share,
-            Tile("TTFT p99", text.duration(corrected), f"{text.duration(naive)} from the send"),
+            Tile(f"TTFT {percent}", text.duration(corrected), f"{text.duration(naive)} from the send"),
             Tile(
-                "Largest gap", text.duration(lat.largest_gap.max), f"{text.duration(largest.p(99))} at p99 of requests"
+                "Largest gap",
+                text.duration(lat.largest_gap.max),
+                f"{text.duration(largest.p(50))} in half the requests",
             ),
             Tile("Throughput", text.rate(goodput.throughput), f"{text.rate(goodput.tokens)} tokens"),
         )
     )
+
+
+def _highest(result: Result) -> tuple[str, float | None, float | None]:
+    """The highest usual percentile that the samples reach, and TTFT there by both clocks."""
+    ours, theirs = Quantiles(result, "ttft"), Quantiles(result, "ttft_naive")
+    percent = next((percent for percent in (99, 95, 90) if ours.p(percent) is not None), 100)
+    return "max" if percent == 100 else f"p{percent}", ours.p(percent), theirs.p(percent)
 
 
 def distribution(result: Result) -> Chart:
@@ -291,7 +300,7 @@ def _flight(result: Result) -> Chart:
     cap = (Mark("y", result.client.cap, f"cap {result.client.cap}", "warn"),) if result.client.capped else ()
     flight = View(
         "in flight", Axis("clock"), Axis("number", "requests"),
-        (Curve("in flight, at most", "area", "accent", seconds, _held(series.in_flight)),), cap,
+        (Curve("in flight, at most", "area", "accent", seconds, _held(in_flight(result))),), cap,
         note="Rises while the server answers fewer than are asked.", says="Requests in flight by the second",
     )  # fmt: skip
     worst = [max(value, 1) / 1e9 if value else None for value in series.largest_gap_ns]
@@ -303,6 +312,24 @@ def _flight(result: Result) -> Chart:
         says="The longest TTFT and gap of each second",
     )  # fmt: skip
     return Chart("Load on the server", (flight, longest), height=240)
+
+
+def in_flight(result: Result) -> list[int]:
+    """The most of each second of the run: of all sends and ends where they are known, else of the sends alone."""
+    if result.requests is None:
+        return result.series.in_flight
+    spans = zip(result.requests.sent, result.requests.end, strict=True)
+    edges = sorted(edge for sent, end in spans if NEVER not in (sent, end) for edge in ((sent, 1), (end, -1)))
+    found = [0] * len(result.series)
+    second = now = 0
+    for at, step in edges:
+        while second < min(at // 1_000_000_000, len(found) - 1):  # who was there at the begin of a second counts in it
+            second += 1
+            found[second] = now
+        now += step
+        if found:
+            found[second] = max(found[second], now)
+    return found
 
 
 def _outcomes(result: Result) -> Table:
