@@ -196,7 +196,7 @@ def _write(parsed: argparse.Namespace, found: list[Result]) -> None:
     if parsed.csv is not None:
         csvfile.write(found, parsed.csv)
     if parsed.html is not None:
-        document.write(page.page(found[-1]), parsed.html)
+        document.write(page.page(found[-1], found), parsed.html)
 
 
 # Search

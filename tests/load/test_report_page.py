@@ -236,6 +236,18 @@ def test_a_run_without_its_requests_has_a_page(capped: Result) -> None:
     assert [block.title for block in page.blocks if isinstance(block, Chart)] == ["Latency, the tail magnified"]
 
 
+def test_of_several_runs_each_has_a_row(capped: Result) -> None:
+    """The page is of one; the others are not lost silently."""
+    runs = [made_runs.stalled(), made_runs.paused(), capped]
+    rows = {block.title: block.rows for block in bench.page(capped, runs).blocks if isinstance(block, Table)}
+    assert [(row[0], row[1], row[-1]) for row in rows["All runs"]] == [
+        ("1", "911 ms", "valid"),
+        ("2", "911 ms", "invalid"),
+        ("3 (this page)", "911 ms", "capped"),
+    ]
+    assert "All runs" not in [block.title for block in bench.page(capped).blocks if isinstance(block, Table)]
+
+
 def test_a_page_is_small(capped: Result) -> None:
     """It travels in a mail: the scripts and the numbers of 1200 requests."""
     assert len(document.document(bench.page(capped))) < 400_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tailwatch.load.outcomes import REASONS
 from tailwatch.load.report import table, text
@@ -66,12 +66,12 @@ _TERMS = (
 )
 
 
-def page(result: Result) -> Page:
-    """Of one run."""
+def page(result: Result, runs: Sequence[Result] = ()) -> Page:
+    """Of one run; where it is one of several, a row of each stands beside it."""
     return Page(
         title=f"tailwatch bench · {result.name or result.target}",
         lead=lead(result),
-        blocks=tuple(_blocks(result)),
+        blocks=(*_blocks(result), *_several(result, runs)),
         foot=_foot(result),
         status=table.VERDICTS.get(result.validity.verdict, result.validity.verdict),
         bad=not result.valid,
@@ -121,7 +121,27 @@ def _blocks(result: Result) -> Iterable[Block]:
         heads = ("", *("max" if p == 100 else f"p{p:g}" for p in table.SPREAD), "samples")
         yield Table("Between tokens, and before", heads, rows, strong=3)
     yield _outcomes(result)
+
+
+def _several(result: Result, runs: Sequence[Result]) -> Iterable[Block]:
+    if len(runs) > 1:
+        note = "The page is of the run that is marked. Runs differ by their schedules' seeds, too."
+        yield Table(
+            "All runs", _RUN_HEADS, tuple(_run_row(i, run, run is result) for i, run in enumerate(runs, 1)), note
+        )
     yield Words(title="Words", terms=_TERMS)
+
+
+_RUN_HEADS = ("run", "TTFT p99", "E2E p99", "largest gap", "good", "goodput", "throughput", "verdict")
+
+
+def _run_row(number: int, run: Result, marked: bool) -> tuple[str, ...]:
+    percentiles = (text.duration(Quantiles(run, name).p(99)) for name in ("ttft", "e2e"))
+    good = run.goodput
+    share = text.share(good.attainment) if run.slo is not None else text.NONE
+    rates = (text.rate(good.rate) if run.slo is not None else text.NONE, text.rate(good.throughput))
+    name = f"{number} (this page)" if marked else f"{number}"
+    return (name, *percentiles, text.duration(run.largest_gap.max), share, *rates, run.validity.verdict)
 
 
 def _tiles(result: Result) -> Tiles:
