@@ -113,6 +113,10 @@ class _Bench:
             raise OptionError.of(
                 "server", parsed.server, "expected {port} in the command, or --port with one of its own"
             )
+        if parsed.save_schedule is not None:
+            raise OptionError(
+                "save_schedule: each pair has a schedule of its own; its seed and digest stand in its runs"
+            )
         self.port = parsed.port if parsed.port is not None else free_port()
         self.parsed, self.loads = parsed, loads
         self.workload: Workload = workload.from_arguments(parsed, f"http://{HOST}:{self.port}")

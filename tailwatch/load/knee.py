@@ -17,6 +17,7 @@ PHASES = {
     "e2e": "the whole request",
 }
 NEAR = 6.0  # a rate helps to find the knee where its misses are within this factor of the target's
+KEEPS_UP = 0.99  # share of the offered rate that a server completes whose queue does not grow
 HOLDS, FAILS, UNDECIDED, INVALID = "holds", "fails", "undecided", "invalid"
 
 
@@ -95,8 +96,20 @@ class Knee:
         bound = self.saturates
         return PHASES.get(bound, bound) if bound else None
 
+    @property
+    def completed(self) -> float | None:
+        """At the largest rate that holds: the share of the offered requests that were completed in the later halves of
+        its probes, where that is surely below 99 %. A queue still grew there, within the bounds so far: longer probes
+        will find a lower knee. None where nothing of the kind is seen."""
+        held = [row.rate for row in self.rows() if row.verdict == HOLDS and row.rate <= (self.high or row.rate)]
+        if self.objective != "goodput" or not held:
+            return None
+        used = _used([one for one in self.tried if one.probe.rate == held[-1]])
+        share, _, high = kept_up(pooled(probe.settled() for probe in used).windows)
+        return share if high < KEEPS_UP else None
+
     def __str__(self) -> str:
-        return f"{_said(self)}{_first(self)}"
+        return f"{_said(self)}{_first(self)}{_grew(self)}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -186,6 +199,13 @@ def _said(knee: Knee) -> str:
     if knee.low is not None and knee.high is not None:
         what += f" ({knee.low:.4g} to {knee.high:.4g})"
     return what if knee.resolved else f"unresolved: {knee.reason}; so far {what}"
+
+
+def _grew(knee: Knee) -> str:
+    share = knee.completed
+    if share is None:
+        return ""
+    return f"; its queue still grew there ({share:.1%} of the offered were completed): longer probes will find less"
 
 
 def _first(knee: Knee) -> str:

@@ -38,7 +38,6 @@ from tailwatch.load.probe import Probe, ProbeFunction, pooled
 from tailwatch.load.shares import Crossing, Point, crossing, fewest
 
 OBJECTIVES = ("goodput", "throughput")
-KEEPS_UP = 0.99  # share of the offered rate that must be completed, for the objective throughput
 _STEP_UP, _FARTHEST_UP = 1.25, 8.0  # of the last rate, of the ceiling
 _STEP_DOWN, _FARTHEST_DOWN = 0.1, 0.01  # less than the last rate, doubled each time up to a half; of the ceiling
 _SURE_HOLDS, _SURE_FAILS = 2, 3  # votes that an end must lead by where no fit speaks; a glitch only ever fails

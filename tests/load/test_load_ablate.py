@@ -312,9 +312,9 @@ def test_planted_stalls_are_found_live(tmp_path: Path) -> None:
     assert "stalls is higher than steady, which is worse" in out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_no_server_survives_a_signal(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C or SIGTERM in the middle of a run: it ends soon, and the server and its child with it."""
+    """Ctrl-C, SIGTERM or SIGHUP in the middle of a run: it ends soon, and the server and its child with it."""
     pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
     going = call(tmp_path, "a: --child\nb: --child\n", "--rate", "20", "--duration", "300", "--warmup", "0")
     deadline = time.monotonic() + 60
@@ -337,6 +337,7 @@ def test_wrong_calls(tmp_path: Path) -> None:
         (both, ("--pairs", "3"), "pairs=3"),
         (both, ("--rates", "20,20"), "different numbers"),
         (both, ("--rates", "20", "--rate", "3"), "leave out --rate"),
+        (both, ("--save-schedule", "s.json", "--rate", "5"), "a schedule of its own"),
         (both, ("--metrics", "speed"), "metrics='speed'"),
         ("a: --dies\nb:\n", (), "no memory left for the model"),
     ):

@@ -6,11 +6,12 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tailwatch.errors import OptionError
 from tailwatch.load.knee import Knee
-from tailwatch.load.probe import Probe, Window
+from tailwatch.load.probe import Probe, ProbeFunction, Window
 from tailwatch.load.search import Limits, bisect, find, gallop, saturate
 
 from .virtual_servers import database, database_closed, prefill_and_decode, probe_of, replica
@@ -199,6 +200,36 @@ def test_wrong_calls_say_so(wrong: dict[str, float]) -> None:
         Limits(probes=0)
 
 
+def steady(capacity: float) -> ProbeFunction:
+    """A queue of constant service and constant arrivals, judged by 200 ms."""
+
+    def probe(rate: float, requests: int) -> Probe:
+        planned = np.arange(1, requests + 1) / rate
+        done = np.arange(1, requests + 1) / capacity
+        ends = np.maximum(planned + 1 / capacity, done + planned[0])
+        good = ends - planned <= 0.2
+        return probe_of(rate, planned, ends, good, {"e2e": int(np.count_nonzero(good))}, 20)
+
+    return probe
+
+
+def test_a_queue_that_still_grows_is_named() -> None:
+    """Beyond the capacity a short probe ends before the bound is reached: the knee found says that longer ones will
+    find less, and longer ones do."""
+    short = find(steady(100.0), 100.0, limits=Limits(first=760, most=760, seconds=0))
+    assert short.rate is not None and short.rate > 101
+    assert short.completed == pytest.approx(100 / short.rate, abs=0.006)
+    assert "its queue still grew there" in str(short)
+    long = find(steady(100.0), 100.0, limits=Limits(first=76_000, most=76_000, seconds=0, longest=math.inf))
+    assert long.rate is not None and 100 <= long.rate < short.rate
+
+
+def test_a_stable_queue_is_not_accused() -> None:
+    """The knee of a queue that does not grow says nothing of the kind."""
+    knee = find(replica(2), 500.0, limits=replace(MILLION, first=10**5, most=10**5, probes=20))
+    assert knee.rate is not None and knee.completed is None
+
+
 # ---- which phase gives way ----
 
 
@@ -276,8 +307,6 @@ def test_the_throughput_that_is_kept_up_with() -> None:
     """In open loop the database keeps up with its closed-loop ceiling, within the resolution, and not with more."""
 
     def probe(rate: float, requests: int) -> Probe:
-        import numpy as np
-
         seconds = requests / rate
         planned, ends = (np.array(times) for times in database(rate, 0.0104, seconds))
         good = ends <= seconds
