@@ -1,12 +1,12 @@
 """How many tokens/s can other load testers' clients take on one core? Their own commands, in environments with pins.
 
-    python benchmarks/load/peers.py [--json FILE] [--environments DIR] [--use vllm=DIR] [vllm aiperf guidellm]
+    python benchmarks/load/peers.py [--json FILE] [--environments DIR] [--use vllm=DIR] [vllm aiperf]
 
 Each gets an environment of its own (`--use NAME=DIR`: one that is there), a tokenizer of a few words made on the spot
 (none is downloaded), and the token generator of this directory on the other core: in closed loop, 64-token streams, a
 token every 5 ms at most. What is counted is what the generator wrote between a tenth and nine tenths of the run, so
 that start and end are nobody's; the CPU time is that of all its processes, which share the one core. The environments
-are large: 1 to 6 GB. bench_load.py compares with benchmarks/results/load_peers.json.
+are large: 1 GB and more. bench_load.py compares with benchmarks/results/load_peers.json.
 """
 
 from __future__ import annotations
@@ -67,22 +67,6 @@ PEERS = {
             "--artifact-dir={scratch}",
         ),
         4000,
-    ),
-    "guidellm": Peer(
-        "guidellm",
-        ("guidellm==0.8.1",),
-        (
-            *(
-                "{bin}/guidellm",
-                "benchmark",
-                "--target=http://127.0.0.1:{port}",
-                "--model=m",
-                "--processor={tokenizer}",
-            ),
-            *("--rate-type=concurrent", "--rate={streams}", "--max-requests={requests}"),
-            *(f"--data=prompt_tokens=8,output_tokens={TOKENS}", "--output-dir={scratch}"),
-        ),
-        3000,
     ),
 }
 

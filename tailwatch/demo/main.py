@@ -115,7 +115,7 @@ def _say(text: str, status: int) -> int:
 
 
 def _full(options: argparse.Namespace, slo: SLO, seed: int) -> int:
-    from tailwatch.demo.full import main as full
+    from tailwatch.demo.full.main import main as full
 
     return full(options, slo, seed)
 

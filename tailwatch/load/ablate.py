@@ -20,6 +20,7 @@ from tailwatch.load.statistics import FEWEST
 from tailwatch.load.variants import Variant
 
 AGAIN = "again"
+ENDED = "the server ended"  # how a warning begins that the server did not live through the run
 MOST_PAIRS = 1000
 SPARE = 3  # pairs run in place of those that may not be believed
 
@@ -130,7 +131,8 @@ def _pair(plan: Plan, run: RunOne, pair: int, tell: Callable[[str], None]) -> It
 def _said(result: Result, load: str, pair: int, pairs: int) -> str:
     p99 = result.percentile("ttft", 99)
     seen = "no answer" if p99 is None else f"ttft p99 {p99 * 1e3:.4g} ms"
-    told = ([] if result.valid else [result.validity.verdict, *result.validity.reasons]) + result.validity.warnings
+    told = [] if result.valid else [result.validity.verdict, *result.validity.reasons[:1]]
+    told += [warning for warning in result.validity.warnings if warning.startswith(ENDED)]
     doubt = f" ({'; '.join(told)})" if told else ""
     return f"pair {pair + 1} of {pairs}, {result.name}{load and ', ' + load}: {seen}{doubt}"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from tailwatch.errors import OptionError
 from tailwatch.goodput import SLO
 from tailwatch.load import variants, workload
-from tailwatch.load.ablate import Found, Plan, ablate
+from tailwatch.load.ablate import ENDED, Found, Plan, ablate
 from tailwatch.load.bench import TIMEOUT, Conditions, run_workload
-from tailwatch.load.compare_main import add_looking, looked_at, write
+from tailwatch.load.compare_main import add_looking, looked_at, present
 from tailwatch.load.launch import PORT, command_of, free_port, server
 from tailwatch.load.measures import Measure
 from tailwatch.load.report.progress import Steps
@@ -24,7 +24,6 @@ from tailwatch.load.results import Result
 from tailwatch.load.session import needed
 from tailwatch.load.statistics import FEWEST
 from tailwatch.load.variants import Variant
-from tailwatch.load.verdicts import show
 from tailwatch.load.workload import Workload
 
 OK, FOUND = 0, 1
@@ -101,9 +100,7 @@ def main(parsed: argparse.Namespace) -> int:
 
 def _report(parsed: argparse.Namespace, found: Found, measures: list[Measure]) -> int:
     comparison = found.compare(measures)
-    print(show(comparison), end="")
-    if parsed.json is not None:
-        write(comparison, parsed.json)
+    present(comparison, parsed)
     whole = all(min(table.runs) >= parsed.pairs for table in comparison.tables)
     return OK if whole else FOUND
 
@@ -115,6 +112,10 @@ class _Bench:
         if (parsed.port is None) == (PORT not in parsed.server):
             raise OptionError.of(
                 "server", parsed.server, "expected {port} in the command, or --port with one of its own"
+            )
+        if parsed.save_schedule is not None:
+            raise OptionError(
+                "save_schedule: each pair has a schedule of its own; its seed and digest stand in its runs"
             )
         self.port = parsed.port if parsed.port is not None else free_port()
         self.parsed, self.loads = parsed, loads
@@ -141,8 +142,8 @@ class _Bench:
             command, variant.environment, *place, path=self.parsed.ready, patience=self.patience
         ) as ended:  # fmt: skip
             result = run_workload(self.workload, conditions, schedule, interruptible=True)
-            if last_words := ended():
-                result.validity.warnings.append(last_words)
+            if how := ended():
+                result.validity.warnings.append(f"{ENDED} during the run: {how}")
         if chosen.rate is not None:
             result.settings = {**result.settings, "rate": chosen.rate}
         return result

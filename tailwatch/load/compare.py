@@ -181,8 +181,9 @@ class _Draft:
             alone = len(sides[0]) + len(sides[1]) - 2 * len(pairs)
             notes += [f"{alone} runs left out: their pair has no other run"] if alone else []
             sides = ([one for one, _ in pairs], [two for _, two in pairs])
-        elif all(sides):
-            notes += _apart(a, b, *sides)
+        elif all(sides) and len({_digest(run) for side in sides for run in side}) > 1:
+            notes.append("the runs had different schedules and are compared as no pairs")
+        notes += _drift(a, b, *sides)
         same = _pairs(sides[0], _usable(again, load, [])) if again is not None else None
         cells = [_cell(measure, sides, pairs is not None, same or []) for measure in _fair(of, sides, notes)]
         return cls(load, (a.name, b.name), sides, pairs is not None, cells, notes)
@@ -313,15 +314,14 @@ def _digest(run: Result) -> object:
     return None if run.closed else run.schedule.get("digest")
 
 
-def _apart(a: Arm, b: Arm, before: Sequence[Result], after: Sequence[Result]) -> Iterator[str]:
+def _drift(a: Arm, b: Arm, before: Sequence[Result], after: Sequence[Result]) -> Iterator[str]:
     """Runs that do not alternate cannot tell a difference from a drift."""
-    if before[-1].started < after[0].started or after[-1].started < before[0].started:
+    spans = [(min(run.started for run in side), max(run.started for run in side)) for side in (before, after) if side]
+    if len(spans) == 2 and (spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]):
         yield (
             f"all runs of {a.name} lie on one side of those of {b.name}: what changed meanwhile on the machine would "
             "look the same; `tailwatch ablate` alternates"
         )
-    if len({_digest(run) for run in (*before, *after)}) > 1:
-        yield "the runs had different schedules and are compared as no pairs"
 
 
 def _fair(of: Sequence[Measure], sides: tuple[list[Result], list[Result]], notes: list[str]) -> list[Measure]:

@@ -67,21 +67,24 @@ def main(parsed: argparse.Namespace) -> int:
         raise OptionError("compare: expected two files at least, the first is what the others are compared with")
     arms = _named([read(path) for path in parsed.files], parsed.files)
     again = read(parsed.again) if parsed.again is not None else None
-    found = compare(arms, of=looked_at(parsed), again=again)
-    print(show(found), end="")
-    if parsed.json is not None:
-        write(found, parsed.json)
-    if parsed.html is not None:
-        document.write(page.page(found), parsed.html)
+    present(compare(arms, of=looked_at(parsed), again=again), parsed)
     return OK
 
 
-def write(comparison: Comparison, path: Path) -> None:
-    """As JSON.
+def present(found: Comparison, parsed: argparse.Namespace) -> None:
+    """Prints it, and writes the files that the options of `add_looking` ask for.
 
     Raises:
-        TailwatchError: the file cannot be written.
+        TailwatchError: a file cannot be written.
     """
+    print(show(found), end="")
+    if parsed.json is not None:
+        _write(found, parsed.json)
+    if parsed.html is not None:
+        document.write(page.page(found), parsed.html)
+
+
+def _write(comparison: Comparison, path: Path) -> None:
     data = {"tailwatch": VERSION, "format": results.FORMAT, "comparison": comparison.as_dict()}
     try:
         path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

@@ -143,30 +143,29 @@ class Run:
             return
         now = time.monotonic_ns()
         while feed.next_ns is not None and feed.next_ns <= now:
-            self._offer(feed, *feed.take())
+            self._offer(feed)
         if feed.next_ns is None:
             self._changed.set()
             return
         pacer.at(feed.next_ns)
         feed.fill()
 
-    def _offer(self, feed: _Feed, planned: Planned, due_ns: int, request: bytes) -> None:
+    def _offer(self, feed: _Feed) -> None:
         """Send, or where the cap is full let it wait for its turn; it keeps its planned time."""
         if self.in_flight >= self.job.cap:
-            feed.waiting.append((planned, due_ns))
+            feed.put_off()
             self.capped += 1
             return
-        self._send(planned, due_ns, request, lambda: self._room(feed))
+        self._send(*feed.take(), lambda: self._room(feed))
 
     def _room(self, feed: _Feed) -> None:
         if feed.waiting and not self._over and not self.stopped_ns and self.in_flight < self.job.cap:
-            planned, due_ns = feed.waiting.popleft()
-            self._send(planned, due_ns, self.job.make(planned), lambda: self._room(feed))
+            self._send(*feed.take_waiting(), lambda: self._room(feed))
 
     def _give_up(self, feed: _Feed) -> None:
-        for planned, due_ns in feed.waiting:
+        while feed.waiting:
+            planned, due_ns = feed.planned(feed.waiting.popleft())
             self.recorder.never_sent(due_ns, planned)
-        feed.waiting.clear()
 
     # Closed loop
 
@@ -311,7 +310,7 @@ class _Feed:
         self._ready: deque[tuple[Planned, bytes]] = deque()
         self._bytes = 0
         self._taken = 0
-        self.waiting: deque[tuple[Planned, int]] = deque()
+        self.waiting: deque[int] = deque()  # places in the schedule
 
     @property
     def over(self) -> bool:
@@ -343,13 +342,29 @@ class _Feed:
         self._taken += 1
         return planned, due, request
 
+    def put_off(self) -> None:
+        """The next one is to wait; its bytes are made again when its turn comes: a long queue holds none."""
+        if self._ready:
+            self._bytes -= len(self._ready.popleft()[1])
+        self.waiting.append(self._taken)
+        self._taken += 1
+
+    def take_waiting(self) -> tuple[Planned, int, bytes]:
+        """The one that has waited longest."""
+        planned, due = self.planned(self.waiting.popleft())
+        return planned, due, self._make(planned)
+
+    def planned(self, i: int) -> tuple[Planned, int]:
+        """What stands at a place of the schedule, and when it was due."""
+        return self._schedule[i], self._start + self._times[i]
+
     def rest(self, until_ns: int) -> Iterator[tuple[Planned, int]]:
         """What was not taken, though it was due by then."""
         for i in range(self._taken, len(self._times)):
-            due = self._start + self._times[i]
+            planned, due = self.planned(i)
             if due > until_ns:
                 return
-            yield self._schedule[i], due
+            yield planned, due
 
     def _prepare(self, i: int) -> None:
         planned = self._schedule[i]

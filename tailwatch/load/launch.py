@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
@@ -50,8 +51,8 @@ def server(
 ) -> Iterator[Callable[[], str]]:
     """Runs a server inside. Ready: it accepts connections, and answers a GET of path with 2xx where one is given.
 
-    What it gives tells whether the server has ended meanwhile, and its last words; "" while it runs. Its whole process
-    group gets SIGTERM afterwards, and SIGKILL where that does not end it; a SIGTERM to ourselves ends it too.
+    What it gives tells how the server has ended meanwhile, and its last words; "" while it runs. Its whole process
+    group gets SIGTERM afterwards, and SIGKILL where that does not end it; a SIGTERM or SIGHUP to ourselves ends it too.
 
     Raises:
         TailwatchError: it could not be started, died, or was not ready in time; the message has its last words.
@@ -61,7 +62,7 @@ def server(
         process = _start(command, environment, output.fileno())
         try:
             _wait_until_ready(process, output, host, port, path, patience)
-            yield lambda: "" if process.poll() is None else f"the server ended ({_status(process)}){_said(output)}"
+            yield lambda: "" if process.poll() is None else f"{_status(process)}{_said(output)}"
         finally:
             _stop(process)
 
@@ -136,20 +137,24 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM becomes an exit that runs what stops the server. Only the main thread can say so."""
+    """What ends a program becomes an exit that stops the server first. Only the main thread can say so."""
 
     def leave(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    try:
-        before = signal.signal(signal.SIGTERM, leave)
-    except ValueError:
-        yield
-        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    mine = [number for number, now in before.items() if now not in (signal.SIG_IGN, None) and _main_thread()]
+    for number in mine:
+        signal.signal(number, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in mine:
+            signal.signal(number, before[number])
+
+
+def _main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _status(process: subprocess.Popen[bytes]) -> str:

@@ -101,10 +101,13 @@ def main(parsed: argparse.Namespace) -> int:
     for note in workload.notes:
         print(f"tailwatch: {note}", file=sys.stderr)
     _reach(workload)
+    command = _find if parsed.find is not None else _measure
     with _all_descriptors():
-        if parsed.find is not None:
-            return _find(parsed, workload, conditions)
-        return _measure(parsed, workload, conditions)
+        try:
+            return command(parsed, workload, conditions)
+        except KeyboardInterrupt:  # a run that goes on takes Ctrl-C itself: this came before or between
+            print("tailwatch: interrupted before anything was measured", file=sys.stderr)
+            return FOUND
 
 
 def _conditions(parsed: argparse.Namespace) -> Conditions:
@@ -193,7 +196,7 @@ def _write(parsed: argparse.Namespace, found: list[Result]) -> None:
     if parsed.csv is not None:
         csvfile.write(found, parsed.csv)
     if parsed.html is not None:
-        document.write(page.page(found[-1]), parsed.html)
+        document.write(page.page(found[-1], found), parsed.html)
 
 
 # Search
@@ -202,6 +205,8 @@ def _write(parsed: argparse.Namespace, found: list[Result]) -> None:
 def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions) -> int:
     if parsed.find == "goodput" and conditions.slo is None:
         raise OptionError("find=goodput: expected the bounds of a good request: --slo 'ttft<=500ms,tpot<=40ms@99%'")
+    if parsed.csv is not None or parsed.runs != 1:
+        raise OptionError("find: a search has no rows of requests and sets its own runs; leave out --csv and --runs")
     if workload.fixed is not None:
         raise OptionError("find: a saved schedule has one rate; leave out --schedule")
     steps = Steps(quiet=parsed.quiet)

@@ -137,14 +137,20 @@ class Pool:
             connection = await self._connect()
         except asyncio.CancelledError:
             self.settle(flight, Ending.ABANDONED, "the tester ended it", now())
-        except (OSError, UnicodeError) as error:
+        except Exception as error:  # whatever it is: an exchange that nobody ends would hold up the run
             self.settle(flight, *_failure(error), now())
         else:
             flight.exchange.connect_ns += now() - started
-            if flight.over:  # it ended while the last byte of the handshake was on its way
-                self.idle(connection)
-            else:
-                connection.begin(flight)
+            self._board(flight, connection)
+
+    def _board(self, flight: Flight, connection: Connection) -> None:
+        """On a connection that was just opened, and may be closed again."""
+        if not connection.usable:
+            self.settle(flight, Ending.RESET, "the server closed the connection before it was asked anything", now())
+        elif flight.over:  # it ended while the last byte of the handshake was on its way
+            self.idle(connection)
+        else:
+            connection.begin(flight)
 
     async def _connect(self) -> Connection:
         """A new connection. The address that answered last is tried first."""
@@ -174,6 +180,9 @@ class Pool:
             return self._addresses
         if self._resolving is None or (self._resolving.done() and not self._addresses):
             self._resolving = self._loop.create_task(self._look_up())
+            self._resolving.add_done_callback(
+                lambda task: task.cancelled() or task.exception()
+            )  # if nobody waits any more
         self._addresses = await asyncio.shield(self._resolving)
         return self._addresses
 
@@ -184,8 +193,10 @@ class Pool:
     # ---- what a connection tells ----
 
     def connected(self, connection: Connection) -> None:
-        """It is open."""
+        """It is open; too late where the pool is closed."""
         self._open.add(connection)
+        if self._closed:
+            connection.abort()
 
     def idle(self, connection: Connection) -> None:
         """It is free for another request."""
@@ -234,12 +245,12 @@ def _is_literal(host: str) -> bool:
     return False
 
 
-def _failure(error: OSError | UnicodeError) -> tuple[Ending, str]:
+def _failure(error: Exception) -> tuple[Ending, str]:
     """What it means that there is no connection."""
     if isinstance(error, ssl.SSLError):
         return Ending.TLS, f"TLS: {error}"
     if isinstance(error, (socket.gaierror, UnicodeError)):
         return Ending.REFUSED, f"the name does not resolve: {error}"
-    if error.errno in _OWN_LIMITS:
+    if isinstance(error, OSError) and error.errno in _OWN_LIMITS:
         return Ending.LIMIT, f"this client cannot open more connections: {error}"
-    return Ending.REFUSED, f"no connection: {error}"
+    return Ending.REFUSED, f"no connection: {str(error) or type(error).__name__}"

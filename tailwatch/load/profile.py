@@ -44,6 +44,8 @@ class Profile:
         """Pieces longer than 0 s, rates of at least 0, something to expect in them together."""
         self.pieces, self.again = tuple(pieces), again
         self._times = tuple(accumulate((piece.seconds for piece in pieces), initial=0.0))
+        rates = {rate for piece in pieces for rate in (piece.first, piece.last)}
+        self._rate = rates.pop() if again and len(rates) == 1 else 0.0  # of a flat one: most are, and it is fast
         self._masses = tuple(accumulate((piece.mass for piece in pieces), initial=0.0))
 
     @classmethod
@@ -63,6 +65,8 @@ class Profile:
 
     def time_of(self, mass: float) -> float:
         """Seconds from the start when so many arrivals have been expected; infinite where they never are."""
+        if self._rate:
+            return mass / self._rate
         whole, rest = divmod(mass, self._masses[-1]) if self.again else (0.0, mass)
         if rest > self._masses[-1]:
             return math.inf
@@ -71,6 +75,8 @@ class Profile:
 
     def mass_at(self, seconds: float) -> float:
         """Arrivals expected until then."""
+        if self._rate:
+            return seconds * self._rate
         whole, rest = divmod(seconds, self._times[-1]) if self.again else (0.0, min(seconds, self._times[-1]))
         i = min(bisect_right(self._times, rest), len(self.pieces)) - 1
         return whole * self._masses[-1] + self._masses[i] + self.pieces[i].mass_until(rest - self._times[i])

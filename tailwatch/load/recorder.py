@@ -39,6 +39,7 @@ class Recorder:
         self.broken: dict[str, int] = {}
         self.examples: dict[str, str] = {}
         self.tokens = self.due = self.met = self.marked_requests = self.marked_gaps = 0
+        self._ended: dict[int, int] = {}  # exchanges by the second of their end, however they ended
         self._reasons, self._faults = [0] * len(REASONS), [0] * len(FAULTS)
         self._append = tuple(getattr(self.requests, name).append for name in COLUMNS)
 
@@ -104,6 +105,7 @@ class Recorder:
         for name in ("ttft_naive", "first_byte", "first_chunk", "e2e_naive", "largest_gap", "send_lag"):
             getattr(self.latencies, name).record_all(samples(self.requests, name))
         client.marked_requests, client.marked_gaps = self.marked_requests, self.marked_gaps
+        self._carry()
         for start, length in client.pauses:
             self._paused(max(0, start), max(0, start) + length)
         return self.outcomes
@@ -161,6 +163,7 @@ class Recorder:
         series.scheduled[planned] += 1
         series.good[planned] += reason == _GOOD
         series.miss[planned] += reason in _MISSES
+        self._ended[end] = self._ended.get(end, 0) + 1
         series.finished[end] += exchange.ending == 1
         if exchange.first_content_ns:
             ttft = exchange.first_content_ns - exchange.planned_ns
@@ -184,6 +187,13 @@ class Recorder:
             share = tokens * done // len(stamps) - given
             self.series.tokens[second] += share
             given += share
+
+    def _carry(self) -> None:
+        """What was in flight when a second began was in flight in it, also where nothing was sent."""
+        running, series = 0, self.series
+        for second in range(len(series)):
+            series.in_flight[second] = max(series.in_flight[second], running)
+            running += series.sent[second] - self._ended.get(second, 0)
 
     def _paused(self, start: int, end: int) -> None:
         for second in range(start // _SECOND, min(end // _SECOND, _LONGEST_SERIES) + 1):

@@ -113,7 +113,7 @@ def floor(a: Sequence[float], again: Sequence[float], *, ratio: bool = True) -> 
     differences = [y - x for x, y in zip(_scaled(a, logs), _scaled(again, logs), strict=True)]
     # The mean of equal arms is known to be 0: n degrees of freedom, and a mean off 0 counts as noise.
     half = t_quantile(LEVEL, n) * math.sqrt(math.fsum(d * d for d in differences)) / n
-    return math.expm1(half) if logs else half
+    return _ratio(half) if logs else half
 
 
 def floor_of_runs(values: Sequence[float], n: int, *, ratio: bool = True) -> float | None:
@@ -123,7 +123,7 @@ def floor_of_runs(values: Sequence[float], n: int, *, ratio: bool = True) -> flo
         return None
     logs = ratio and min(values) > 0
     half = t_quantile(LEVEL, len(values) - 1) * _deviation(_scaled(values, logs)) * math.sqrt(2 / n)
-    return math.expm1(half) if logs else half
+    return _ratio(half) if logs else half
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
@@ -194,7 +194,7 @@ class _Estimate:
     sign: float | None = None
 
     def difference(self, alpha: float = 1 - LEVEL) -> Difference:
-        runs, out = (self.n_a, self.n_b), math.expm1 if self.logs else float
+        runs, out = (self.n_a, self.n_b), _ratio if self.logs else float
         mean_of: Callable[[float], float] = math.exp if self.logs else float
         known = (runs, self.paired, self.logs, mean_of(self.a), mean_of(self.b), out(self.mean))
         if self.error is None or min(runs) < FEWEST:
@@ -215,6 +215,11 @@ class _Estimate:
 
 def _scaled(values: Sequence[float], logs: bool) -> list[float]:
     return [math.log(value) for value in values] if logs else [float(value) for value in values]
+
+
+def _ratio(log: float) -> float:
+    """B / A - 1; what no float holds is its largest."""
+    return math.expm1(min(log, 700.0))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -19,7 +19,6 @@ import random
 import re
 import statistics
 from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -30,7 +29,8 @@ from typing import Any, NoReturn
 
 from tailwatch.errors import OptionError, TailwatchError, nearest
 from tailwatch.goodput import real
-from tailwatch.load.gaps import tested
+from tailwatch.load.arrivals import checked_duration, checked_requests
+from tailwatch.load.replay import apart, cut, repeated, spread_over
 from tailwatch.load.schedule import LONGEST, MOST, MOST_TOKENS, Law, Schedule
 
 FORMATS = ("azure", "burstgpt", "plain", "mooncake", "qwen")
@@ -97,9 +97,10 @@ class Trace:
         Raises:
             OptionError: its times do not rise, and no scale gives them a rate.
         """
-        ends = [requests or len(self), len(self), *([round(rate * duration)] if duration is not None else [])]
-        rows = max(1, min(ends))
-        seconds = self.seconds if rows == len(self) else self.times_ns[rows] / 1e9
+        ends = [*([requests] if requests is not None else []), *([rate * duration] if duration is not None else [])]
+        rows = max(1, round(min(ends, default=len(self))))
+        rounds, rest = divmod(rows, max(1, len(self)))
+        seconds = rounds * self.seconds + (self.times_ns[rest] / 1e9 if rest else 0.0)
         if seconds <= 0:
             raise OptionError(f"{self.name}: {rows} rows without time between them: no scale gives them a rate")
         return rows / rate / seconds
@@ -130,8 +131,8 @@ class Trace:
         """The same requests at their times, multiplied by scale: smaller is heavier.
 
         spread: seconds (of the trace) over which each time is spread, evenly and seeded, because the recorder rounded
-        it down; None takes `bucket`, 0 replays the times as they are. duration, requests: where to end before the
-        trace does.
+        it down; None takes `bucket`, 0 replays the times as they are. duration, requests: where it ends, whichever
+        comes first; beyond the trace's end it is begun again, and the law's words say how often it was needed.
 
         Raises:
             OptionError: an empty trace, or a value out of its range.
@@ -140,21 +141,39 @@ class Trace:
             raise OptionError(f"{self.name}: no row of it can be replayed")
         factor = checked_scale(scale)
         width = self.bucket if spread is None else _checked_spread(spread)
-        spread_ns, order = _spread(self.times_ns, width, random.Random(f"spread {seed}"))
-        kept, seconds = _cut([round(time * factor) for time in spread_ns], self.seconds * factor, duration, requests)
+        until = math.inf if duration is None else checked_duration(duration)
+        most = MOST if requests is None else checked_requests(requests)
+        rounds = self._rounds(until / factor, requests)
+        times = repeated(self.times_ns, self.seconds, rounds)
+        moved, rows = spread_over(times, width, random.Random(f"spread {seed}"))
+        kept, seconds = cut([round(time * factor) for time in moved], rounds * self.seconds * factor, until, most)
         if seconds > LONGEST:
-            raise OptionError.of(
-                "scale", scale, f"expected a replay of at most {LONGEST:.0f} s, this takes {seconds:.0f}"
-            )
-        columns = [
-            array("I", (column[i] for i in order[: len(kept)])) for column in (self.prompt_tokens, self.output_tokens)
-        ]
-        law = Law.of(kept, seconds, self._words(factor, width), ks=_apart(kept, self.times_ns, factor))
-        return Schedule(kept, *columns, duration=seconds, law=law, seed=seed)
+            expected = f"expected a replay of at most {LONGEST:.0f} s, this takes {seconds:.0f}"
+            raise OptionError.of("scale", scale, expected)
+        law = Law.of(kept, seconds, self._words(factor, width, rounds), ks=apart(kept, times, factor))
+        prompt, output = (
+            array("I", (column[row % len(self)] for row in rows[: len(kept)])) for column in self._lengths
+        )
+        return Schedule(kept, prompt, output, duration=seconds, law=law, seed=seed)
 
-    def _words(self, factor: float, width: float) -> str:
-        spread = f", times spread over {width:g} s" if width else ""
-        return f"{self.format} trace {Path(self.name).name} at scale {factor:g}{spread}"
+    @property
+    def _lengths(self) -> tuple[array[int], array[int]]:
+        return self.prompt_tokens, self.output_tokens
+
+    def _rounds(self, seconds: float, requests: int | None) -> int:
+        """How often it is gone through. A trace without time in it has no next round."""
+        if self.seconds <= 0 or (requests is None and math.isinf(seconds)):
+            return 1
+        found = math.ceil(min(seconds / self.seconds, MOST))
+        found = max(1, found if requests is None else min(found, -(-requests // len(self))))
+        if found * len(self) > MOST + len(self):
+            raise OptionError(f"{self.name}: expected at most {MOST} requests, these are {found * len(self)} or more")
+        return found
+
+    def _words(self, factor: float, width: float, rounds: int) -> str:
+        more = f", times spread over {width:g} s" if width else ""
+        more += f", {rounds} times over" if rounds > 1 else ""
+        return f"{self.format} trace {Path(self.name).name} at scale {factor:g}{more}"
 
     def notes(self, spread: float | None = None) -> list[str]:
         """What a reader of the numbers should know about it, a sentence each. spread: as replayed."""
@@ -207,35 +226,6 @@ def _checked_spread(spread: object) -> float:
     if not 0 <= found <= 3600:
         raise OptionError.of("spread", spread, "expected seconds, 0 to 3600")
     return found
-
-
-def _spread(times: array[int], width: float, rng: random.Random) -> tuple[list[int], list[int]]:
-    """Times moved later by up to width seconds, sorted, and the row that each belongs to."""
-    if not width:
-        return times.tolist(), list(range(len(times)))
-    moved = sorted((time + int(rng.random() * width * 1e9), i) for i, time in enumerate(times))
-    return [time for time, _ in moved], [i for _, i in moved]
-
-
-def _cut(times: list[int], seconds: float, duration: float | None, requests: int | None) -> tuple[array[int], float]:
-    """As many as fit, and the seconds of the plan. A trace that ends earlier than asked ends the plan."""
-    first = times[0]
-    kept = array("q", (time - first for time in times[: requests or None]))
-    if len(kept) < len(times):
-        seconds = (times[len(kept)] - first) / 1e9
-    elif kept[-1] > seconds * 1e9:  # spread beyond the last bucket
-        seconds = kept[-1] / 1e9
-    if duration is not None and duration < seconds:
-        seconds = duration
-        kept = kept[: bisect_right(kept, seconds * 1e9 - 1)]
-    return kept, seconds
-
-
-def _apart(sent: array[int], recorded: array[int], factor: float) -> float:
-    """Kolmogorov's distance of the sent times from the recorded ones of as many rows: what spreading moved."""
-    meant = array("q", (round(time * factor) for time in recorded[: len(sent)]))
-    points = (*tested(sent), *tested(meant))
-    return max((abs(bisect_right(sent, at) - bisect_right(meant, at)) for at in points), default=0) / max(1, len(sent))
 
 
 # Reading ---------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def _summary(tables: Sequence[Table], b: str) -> Iterator[str]:
     """Changes by load; in brackets what is not shown."""
     mine = [table for table in tables if table.b == b]
     yield f"{b} (B) against {mine[0].a} (A), change at each load (in brackets: not shown)"
-    labels = dict.fromkeys(row.measure.label for table in mine for row in table.rows)
+    labels = dict.fromkeys(row.measure.label for table in mine for row in table.rows if row.verdict != NO_NUMBER)
     rows = [(label, *(_short(table, label) for table in mine)) for label in labels]
     yield from text.lines(("", *(table.load for table in mine)), rows)
 
@@ -116,7 +116,8 @@ def _short(table: Table, label: str) -> str:
 
 
 def _about(row: Row, value: float | None) -> str:
-    """A size without a sign."""
+    """A size without a sign; a factor may be one of less as well as of more."""
     if value is None or row.difference is None:
         return "-"
-    return "±" + row.measure.change(abs(value), row.difference.ratio).lstrip("+")
+    size = row.measure.change(abs(value), row.difference.ratio)
+    return size if size.endswith("x") else "±" + size.lstrip("+")

@@ -193,7 +193,8 @@ def _add_load(group: Any) -> None:
     group.add_argument(
         "--trace", metavar="FILE",
         help=f"replay it: {', '.join(traces.FORMATS)}; or {BUILTIN}, made up with the law of a recorded service. With "
-        "--rate it is scaled to that, with --arrivals only its lengths are taken",
+        "--rate it is scaled to that, with --arrivals only its lengths are taken. It is begun again where an end asks "
+        "for more",
     )  # fmt: skip
     group.add_argument("--trace-format", choices=traces.FORMATS, help="where its first line does not tell it")
     group.add_argument("--scale", type=float, metavar="X", help="multiply the trace's times: smaller is heavier")

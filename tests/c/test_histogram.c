@@ -504,6 +504,33 @@ TW_TEST(bound_of_a_value) {
     }
 }
 
+/* Many at once are what one after the other is; of stamps the gaps count, none for fewer than two, and one that goes
+ * back is a gap of 0. */
+TW_TEST(many_at_once) {
+    const tw_layout *layout = tw_layout_of(TW_LAYOUT_ITL);
+    static const uint64_t values[] = {5, 2000, 7000000, 0, 7000000};
+    static const uint64_t stamps[] = {100, 105, 2105, 7002105, 7002104, 14002104};
+    static tw_histogram one, all, gaps, none;
+    tw_counts first, second, third;
+    tw_histogram *made[] = {&one, &all, &gaps, &none};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++) {
+        memset(made[i], 0, sizeof **made);
+        tw_histogram_init(made[i]);
+    }
+    for (size_t i = 0; i < 5; i++) tw_histogram_record(&one, layout, values[i]);
+    tw_histogram_record_all(&all, layout, values, 5);
+    tw_histogram_record_gaps(&gaps, layout, stamps, 6);
+    tw_histogram_read(&one, &first);
+    tw_histogram_read(&all, &second);
+    tw_histogram_read(&gaps, &third);
+    TW_CHECK(memcmp(&first, &second, sizeof first) == 0);
+    TW_CHECK(memcmp(&first, &third, sizeof first) == 0);
+    tw_histogram_record_gaps(&none, layout, stamps, 1);
+    tw_histogram_record_all(&none, layout, NULL, 0);
+    tw_histogram_read(&none, &first);
+    TW_CHECK_EQ(0, first.count);
+}
+
 TW_MAIN(golden, layout_of, bounds, edges, bound_slots, buckets_of_slots, empty, records, below, moves, moved_maximum,
         sum_128, killed_writer, merge, windows, windows_out_of_range, quantiles, lone_samples, uneven_slot, constant,
-        quantiles_rise, ranks, sum_seconds, bound_of_a_value)
+        quantiles_rise, ranks, sum_seconds, bound_of_a_value, many_at_once)

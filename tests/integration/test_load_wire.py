@@ -389,6 +389,73 @@ def test_only_a_stale_connection_is_tried_again(run: Run) -> None:
     assert "before it answered" in exchange.error
 
 
+def test_a_server_that_hangs_up_at_once(run: Run) -> None:
+    """Whether it is noticed before the request is written or behind it: each exchange ends, as a reset."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        return
+
+    async def test() -> None:
+        async with serving(answer) as server, pooled(server.port) as pool:
+            found = await asyncio.gather(*(ask(pool) for _ in range(20)))
+            assert {exchange.ending for exchange in found} == {Ending.RESET}
+
+    run(test)
+
+
+def test_a_connection_that_is_closed_as_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was lost before the first request is noticed, and not written to."""
+
+    async def test() -> Exchange:
+        loop = asyncio.get_running_loop()
+        connect = loop.create_connection
+
+        async def closed(*args: Any, **options: Any) -> Any:
+            transport, connection = await connect(*args, **options)
+            transport.abort()
+            await settle_down()
+            return transport, connection
+
+        monkeypatch.setattr(loop, "create_connection", closed)
+        async with serving(saying(stream(1))) as server, pooled(server.port) as pool:
+            exchange: Exchange = await ask(pool)
+            return exchange
+
+    exchange = asyncio.run(test())
+    assert (exchange.ending, exchange.written_ns) == (Ending.RESET, 0)
+
+
+def test_what_nobody_foresaw_ends_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of any kind while connecting is an outcome: a run waits for every exchange."""
+
+    async def test() -> Exchange:
+        async def strange(*_: object, **__: object) -> None:
+            raise RuntimeError
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", strange)
+        async with pooled(1) as pool:
+            exchange: Exchange = await ask(pool)
+            return exchange
+
+    exchange = asyncio.run(test())
+    assert (exchange.ending, exchange.error) == (Ending.REFUSED, "no connection: RuntimeError")
+
+
+def test_connections_that_come_too_late(run: Run) -> None:
+    """A pool that is closed while it opens connections keeps none."""
+
+    async def test() -> None:
+        async with serving(saying(stream(1))) as server:
+            pool = Pool(Target("127.0.0.1", server.port))
+            warming = asyncio.ensure_future(pool.warm(5))
+            await asyncio.sleep(0)
+            pool.close()
+            await warming
+            await until(lambda: pool.connections == 0)
+
+    run(test)
+
+
 def test_connection_close_is_obeyed(run: Run) -> None:
     """An answer that says close is the last one of its connection."""
     closing = stream(1).replace(b"Transfer", b"Connection: close\r\nTransfer")
@@ -654,6 +721,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("tls") / "both.pem"
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    names += ["-addext", "keyUsage=critical,digitalSignature,keyCertSign"]  # asked for by CPython 3.13
     files = ["-keyout", str(file), "-out", str(file.with_suffix(".crt"))]
     subprocess.run([openssl, "req", "-x509", *kind, *names, *files], check=True, capture_output=True)
     file.write_bytes(file.read_bytes() + file.with_suffix(".crt").read_bytes())

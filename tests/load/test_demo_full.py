@@ -15,7 +15,8 @@ import tailwatch
 from tailwatch.demo import engine
 from tailwatch.demo.full import arms, experiment, plan, report, summary
 from tailwatch.demo.full.experiment import QUICK, Experiment, Run, Size
-from tailwatch.demo.main import add_arguments, run
+from tailwatch.demo.main import add_arguments
+from tailwatch.demo.main import run as run_demo
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.load import results
 from tailwatch.load.report import document
@@ -147,8 +148,8 @@ def test_too_few_collections_are_unresolved(server: dict[str, Any]) -> None:
 def test_two_blocks_have_no_interval(server: dict[str, Any]) -> None:
     """--quick shows numbers, and says that they are no proof."""
     text = report.show(made(server, blocks=2))
-    assert "unresolved: 2 whole blocks: an interval needs 6" in text
-    assert "too few blocks for an interval" in text
+    assert "unresolved: whole blocks: 2, and an interval needs 6" in text
+    assert "without an interval: too few blocks" in text
 
 
 def test_an_experiment_that_was_cut_short_is_reported(server: dict[str, Any]) -> None:
@@ -195,7 +196,7 @@ def test_options_that_do_not_go_together_are_refused(arguments: list[str], what:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     with pytest.raises(OptionError, match=what):
-        run(parser.parse_args(arguments))
+        run_demo(parser.parse_args(arguments))
 
 
 def test_a_file_that_cannot_be_written_is_said_before(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_a_file_that_cannot_be_written_is_said_before(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     with pytest.raises(TailwatchError, match="--html"):
-        run(parser.parse_args(["--full", "--html", str(tmp_path / "no" / "x.html")]))
+        run_demo(parser.parse_args(["--full", "--html", str(tmp_path / "no" / "x.html")]))
 
 
 @pytest.mark.slow

@@ -145,6 +145,14 @@ def test_runs_that_share_nothing_are_no_pairs() -> None:
     assert any("on one side" in note for note in table.notes) and any("as no pairs" in note for note in table.notes)
 
 
+def test_pairs_that_do_not_alternate_are_called_weak() -> None:
+    """One schedule a pair, but all of A before all of B: a drift of the machine would look the same."""
+    late = Arm("b", [run(number, ms=10.0, started=9000.0 + number) for number in range(6)])
+    table = compare([arm("a"), late]).tables[0]
+    assert table.paired and any("on one side" in note for note in table.notes)
+    assert compare([arm("a"), arm("b")]).tables[0].notes == ()
+
+
 def test_runs_that_may_not_be_believed_are_left_out() -> None:
     """Invalid and capped runs take their pairs along, and each is counted."""
     bad = [run(0, ms=500.0, verdict="capped"), run(1, ms=500.0, verdict="invalid"), *arm("b", 8, ms=10.0).runs[2:]]

@@ -156,6 +156,13 @@ def test_an_interrupt_reports_what_it_has() -> None:
     assert 0 < result.duration < 20
 
 
+def test_what_is_in_flight_is_shown_in_each_second() -> None:
+    """Also in those in which nothing was sent or ended."""
+    result, _ = go(job(plan(5), drain=2.2), MadeUp(service=None))
+    assert result.series.in_flight[:3] == [5, 5, 5]
+    assert sum(result.series.sent) == 5 and sum(result.series.finished) == 0
+
+
 def test_a_second_interrupt_does_not_wait() -> None:
     """Those in flight are given up, and are misses."""
 

@@ -193,6 +193,19 @@ def test_a_stall_is_a_comb() -> None:
     assert len(views(bench.page(made_runs.stalled()), "When it was slow")["largest gap"].curves) == 2
 
 
+def test_requests_in_flight_are_counted_from_all_sends_and_ends() -> None:
+    """Also in the seconds in which nothing is sent any more."""
+    run = made_runs.stalled()
+    assert run.requests is not None
+    spans = list(zip(run.requests.sent, run.requests.end, strict=True))
+    found = bench.in_flight(run)
+    for second, most in enumerate(found):
+        start, stop = second * made_runs.NS, (second + 1) * made_runs.NS
+        moments = [start, *(sent for sent, _ in spans if start <= sent < stop)]
+        assert most == max(sum(sent <= at < end for sent, end in spans) for at in moments)
+    assert found[9] > 30
+
+
 def test_pauses_of_the_client_are_shaded() -> None:
     """A reader sees which points the client itself made late."""
     view = views(bench.page(made_runs.paused()), "When it was slow")["TTFT"]
@@ -221,6 +234,18 @@ def test_a_run_without_its_requests_has_a_page(capped: Result) -> None:
     """Out of a file that left them out: the distribution is of the histograms, the scatter is not there."""
     page = bench.page(dataclasses.replace(capped, requests=None))
     assert [block.title for block in page.blocks if isinstance(block, Chart)] == ["Latency, the tail magnified"]
+
+
+def test_of_several_runs_each_has_a_row(capped: Result) -> None:
+    """The page is of one; the others are not lost silently."""
+    runs = [made_runs.stalled(), made_runs.paused(), capped]
+    rows = {block.title: block.rows for block in bench.page(capped, runs).blocks if isinstance(block, Table)}
+    assert [(row[0], row[1], row[-1]) for row in rows["All runs"]] == [
+        ("1", "911 ms", "valid"),
+        ("2", "911 ms", "invalid"),
+        ("3 (this page)", "911 ms", "capped"),
+    ]
+    assert "All runs" not in [block.title for block in bench.page(capped).blocks if isinstance(block, Table)]
 
 
 def test_a_page_is_small(capped: Result) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 from html import unescape
+from pathlib import Path
 
-from tailwatch.load import compare, search
+import pytest
+
+from tailwatch.load import compare, compare_main, results, search
 from tailwatch.load.knee import Knee
 from tailwatch.load.probe import Probe, Window
 from tailwatch.load.report import comparison, document, sweep
@@ -102,6 +106,19 @@ def test_the_page_of_a_comparison_shows_what_differs() -> None:
     text = unescape(document.document(page))
     assert comparison.SIGN in text
     assert "<b>" not in document.document(page)
+
+
+def test_compare_writes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`tailwatch compare A B --html FILE`: what was printed, as a page."""
+    files = []
+    for arm in arms(6, 16):
+        files.append(str(tmp_path / f"{len(files)}.json"))
+        results.save(files[-1], arm.runs)
+    parser = argparse.ArgumentParser()
+    compare_main.add_arguments(parser)
+    assert compare_main.main(parser.parse_args([*files, "--html", str(tmp_path / "page.html")])) == 0
+    assert "e2e p50" in capsys.readouterr().out
+    assert "rows show a difference" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_a_comparison_of_too_few_runs_has_no_interval() -> None:

@@ -219,6 +219,7 @@ def test_lines_of_a_run_that_goes_on() -> None:
     for part in ("12.0 s of 60 s", "480 of 2,400", "40/s", "in flight 10", "p99 895 ms", "good 93.62%, 36.4/s"):
         assert part in shown
     assert "[#####" in shown
+    assert "the last ones finish" in progress.lines(Now(61.0), 60.0, 2400)[0]
 
 
 def test_a_log_gets_whole_lines_and_few() -> None:

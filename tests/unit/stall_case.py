@@ -159,7 +159,8 @@ def main() -> None:
         print(
             f"{pairs} pairs, {options.seeds} experiments: the interval holds the effect in {found.cover:.1%} (no "
             f"pairs: {found.cover_unpaired:.1%}), A/A alarms {found.alarms:.1%} (no pairs: "
-            f"{found.alarms_unpaired:.1%}); bootstrap over requests: {found.cover_requests:.1%}, {found.alarms_requests:.1%}",
+            f"{found.alarms_unpaired:.1%}); bootstrap over requests: {found.cover_requests:.1%}, "
+            f"{found.alarms_requests:.1%}",
             flush=True,
         )
 

@@ -231,6 +231,13 @@ def test_what_is_called_detectable_is_detected() -> None:
     assert 0.77 <= shown / 2000 <= 0.83
 
 
+def test_the_widest_differences_stay_numbers() -> None:
+    """What no float holds is a very large one: nothing overflows, and JSON has no infinity."""
+    made = paired([1e-300, 1e300] * 3, [1e300, 1e-300] * 3, alpha=1e-6)
+    assert made.low == -1.0 and made.high is not None and math.isfinite(made.high)
+    assert made.detectable is not None and math.isfinite(made.detectable)
+
+
 def test_sides_without_runs_are_refused() -> None:
     """Pairs need two of each."""
     with pytest.raises(ValueError, match="pairs need"):

@@ -9,19 +9,3 @@ The excerpt is generated with the law of the Azure LLM inference trace 2023 (con
 Prompts and answers are cut to what the demo's model takes. Every latency is the client's, from the planned start; the
 server's own view of the same requests stands beside it.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import argparse
-
-    from tailwatch.goodput import SLO
-
-
-def main(options: argparse.Namespace, slo: SLO, seed: int) -> int:
-    """Runs it with the options of `options.add_arguments`."""
-    from tailwatch.demo.full.main import main as full
-
-    return full(options, slo, seed)

@@ -100,7 +100,7 @@ def measure(size: Size, slo: str, seed: int, say: Callable[[str], None], rate: f
             for arm in order(block):
                 run = _run(found, arm, block, schedule)
                 found.runs.append(run)
-                say(_done(run, size))
+                say(_done(run, size) + _left(found, began))
     except KeyboardInterrupt:
         if not found.runs:
             raise
@@ -205,6 +205,13 @@ def _done(run: Run, size: Size) -> str:
     numbers = f"E2E p99 {_ms(e2e)}, longest gap {_ms(gap)}, {run.full} full collections"
     doubt = "" if run.result.valid else f"  ({run.result.validity.verdict})"
     return f"block {run.block + 1} of {size.blocks}: {run.arm:<12} {numbers}{doubt}"
+
+
+def _left(found: Experiment, began: float) -> str:
+    """How long the rest takes, if it goes on like this; the calibration's seconds are a part of each run."""
+    more = found.size.blocks * len(ARMS) - len(found.runs)
+    minutes = (time.monotonic() - began) / len(found.runs) * more / 60
+    return f"; about {minutes:.0f} min left" if more else ""
 
 
 def _ms(seconds: float | None) -> str:

@@ -152,13 +152,14 @@ def sentence(found: Experiment, question: Question) -> str:
     gap, body = (difference(found, question, METRIC[key]) for key in ("itl_max", "e2e_p90"))
     more = [f"longest gap {_verdict(gap)}"] if gap is not None else []
     more += [f"E2E p90 {_verdict(body)}"] if body is not None else []
+    more += ["without an interval: too few blocks"] if told.low is None else []
     name = f"{question.name[0].upper()}{question.name[1:]}"
     return f"{name} ({after.name} against {before.name}): {tail}; {', '.join(more)}."
 
 
 def _verdict(told: Difference) -> str:
     if told.low is None:
-        return f"{_percent(told.estimate)}, too few blocks for an interval"
+        return _percent(told.estimate)
     if shown(told):
         return f"{_percent(told.estimate)} ({_interval(told)})"
     return f"no difference shown ({_interval(told)})"
@@ -186,7 +187,7 @@ def page(found: Experiment) -> Page:
     doubts = unresolved(found)
     return Page(
         title="tailwatch demo --full",
-        lead=sentence(found, QUESTIONS[0]),
+        lead=f"Unresolved: {doubts[0]}." if doubts else sentence(found, QUESTIONS[0]),
         blocks=tuple(_blocks(found, doubts)),
         foot=f"{' '.join(setting(found))} · tailwatch {VERSION}",
         status="unresolved" if doubts else "resolved",
@@ -236,15 +237,14 @@ def _spread(found: Experiment) -> Chart:
     views = []
     for key in ("e2e_p99", "itl_max", "ttft_p99", "tpot_p99", "e2e_p90"):
         metric = METRIC[key]
-        curves = []
-        for at, arm in enumerate(ARMS):
-            numbers = values(found, arm.key, metric)
-            if middle := mean(numbers):
-                curves.append(
-                    Curve(f"{arm.name}, runs", "points", COLOURS[arm.key], numbers, [float(at)] * len(numbers))
-                )
-                low, high = min(numbers), max(numbers)
-                curves.append(Curve(arm.name, "interval", COLOURS[arm.key], [middle], [float(at)], [low], [high]))
+        by_arm = [values(found, arm.key, metric) for arm in ARMS]
+        every = [(value, float(at)) for at, numbers in enumerate(by_arm) for value in numbers]
+        curves = [
+            Curve(arm.name, "interval", COLOURS[arm.key], [middle], [float(at)], [min(numbers)], [max(numbers)])
+            for at, (arm, numbers) in enumerate(zip(ARMS, by_arm, strict=True))
+            if (middle := mean(numbers))
+        ]
+        curves.append(Curve("each run", "points", "ink", [value for value, _ in every], [at for _, at in every]))
         says = ", ".join(
             f"{name} {cell}"
             for name, cell in zip(_NAMES, [_ms(mean(values(found, a.key, metric))) for a in ARMS], strict=True)

@@ -68,9 +68,8 @@ def mean(values: list[float]) -> float | None:
 
 def difference(found: Experiment, question: Question, metric: Metric) -> Difference | None:
     """Of the blocks that have both runs; None where there is no such block."""
-    before, after = (
-        {run.block: metric.of(run) for run in runs_of(found, arm)} for arm in (question.before, question.after)
-    )
+    before = {run.block: metric.of(run) for run in runs_of(found, question.before)}
+    after = {run.block: metric.of(run) for run in runs_of(found, question.after)}
     pairs = [(before[block], after[block]) for block in sorted(before.keys() & after.keys())]
     whole = [(one, other) for one, other in pairs if one and other]
     return statistics.paired([one for one, _ in whole], [other for _, other in whole]) if whole else None
@@ -83,19 +82,18 @@ def shown(found: Difference | None) -> bool:
 
 def unresolved(found: Experiment) -> list[str]:
     """Why the runs do not tell what full collections cost; empty where they do."""
-    few = {arm.name: sum(run.full < FEWEST_FULL for run in runs_of(found, arm.key)) for arm in ARMS if arm.unfrozen}
-    reasons = found.notes + [
-        f"{name}: {count} of {found.size.blocks} runs had fewer than {FEWEST_FULL} full collections in their window"
-        for name, count in few.items()
-        if count
-    ]
+    reasons = list(found.notes)
+    for arm in ARMS:
+        full = [run.full for run in runs_of(found, arm.key)] if arm.unfrozen else []
+        if few := sum(count < FEWEST_FULL for count in full):
+            reasons.append(f"{arm.name}: {few} of {len(full)} runs had fewer than {FEWEST_FULL} full collections")
     invalid = [run for run in found.runs if not run.result.valid]
     if invalid:
         names = ", ".join(sorted({f"{BY_KEY[run.arm].name} ({run.result.validity.verdict})" for run in invalid}))
         reasons.append(f"{len(invalid)} of {len(found.runs)} runs are not valid: {names}")
     blocks = min((len(runs_of(found, arm.key)) for arm in ARMS), default=0)
     if blocks < statistics.FEWEST:
-        reasons.append(f"{blocks} whole blocks: an interval needs {statistics.FEWEST}")
+        reasons.append(f"whole blocks: {blocks}, and an interval needs {statistics.FEWEST}")
     return reasons
 
 

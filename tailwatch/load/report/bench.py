@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tailwatch.load.outcomes import REASONS
 from tailwatch.load.report import table, text
@@ -66,12 +66,12 @@ _TERMS = (
 )
 
 
-def page(result: Result) -> Page:
-    """Of one run."""
+def page(result: Result, runs: Sequence[Result] = ()) -> Page:
+    """Of one run; where it is one of several, a row of each stands beside it."""
     return Page(
         title=f"tailwatch bench · {result.name or result.target}",
         lead=lead(result),
-        blocks=tuple(_blocks(result)),
+        blocks=(*_blocks(result), *_several(result, runs)),
         foot=_foot(result),
         status=table.VERDICTS.get(result.validity.verdict, result.validity.verdict),
         bad=not result.valid,
@@ -121,12 +121,32 @@ def _blocks(result: Result) -> Iterable[Block]:
         heads = ("", *("max" if p == 100 else f"p{p:g}" for p in table.SPREAD), "samples")
         yield Table("Between tokens, and before", heads, rows, strong=3)
     yield _outcomes(result)
+
+
+def _several(result: Result, runs: Sequence[Result]) -> Iterable[Block]:
+    if len(runs) > 1:
+        note = "The page is of the run that is marked. Runs differ by their schedules' seeds, too."
+        yield Table(
+            "All runs", _RUN_HEADS, tuple(_run_row(i, run, run is result) for i, run in enumerate(runs, 1)), note
+        )
     yield Words(title="Words", terms=_TERMS)
+
+
+_RUN_HEADS = ("run", "TTFT p99", "E2E p99", "largest gap", "good", "goodput", "throughput", "verdict")
+
+
+def _run_row(number: int, run: Result, marked: bool) -> tuple[str, ...]:
+    percentiles = (text.duration(Quantiles(run, name).p(99)) for name in ("ttft", "e2e"))
+    good = run.goodput
+    share = text.share(good.attainment) if run.slo is not None else text.NONE
+    rates = (text.rate(good.rate) if run.slo is not None else text.NONE, text.rate(good.throughput))
+    name = f"{number} (this page)" if marked else f"{number}"
+    return (name, *percentiles, text.duration(run.largest_gap.max), share, *rates, run.validity.verdict)
 
 
 def _tiles(result: Result) -> Tiles:
     goodput, lat = result.goodput, result.latencies
-    corrected, naive = (Quantiles(result, name).p(99) for name in ("ttft", "ttft_naive"))
+    percent, corrected, naive = _highest(result)
     asked = result.slo is not None
     first = (
         Tile("Good requests", text.rate(goodput.rate), f"of {text.rate(result.offered)} planned")
@@ -144,13 +164,22 @@ def _tiles(result: Result) -> Tiles:
         (
             first,
             share,
-            Tile("TTFT p99", text.duration(corrected), f"{text.duration(naive)} from the send"),
+            Tile(f"TTFT {percent}", text.duration(corrected), f"{text.duration(naive)} from the send"),
             Tile(
-                "Largest gap", text.duration(lat.largest_gap.max), f"{text.duration(largest.p(99))} at p99 of requests"
+                "Largest gap",
+                text.duration(lat.largest_gap.max),
+                f"{text.duration(largest.p(50))} in half the requests",
             ),
             Tile("Throughput", text.rate(goodput.throughput), f"{text.rate(goodput.tokens)} tokens"),
         )
     )
+
+
+def _highest(result: Result) -> tuple[str, float | None, float | None]:
+    """The highest usual percentile that the samples reach, and TTFT there by both clocks."""
+    ours, theirs = Quantiles(result, "ttft"), Quantiles(result, "ttft_naive")
+    percent = next((percent for percent in (99, 95, 90) if ours.p(percent) is not None), 100)
+    return "max" if percent == 100 else f"p{percent}", ours.p(percent), theirs.p(percent)
 
 
 def distribution(result: Result) -> Chart:
@@ -291,7 +320,7 @@ def _flight(result: Result) -> Chart:
     cap = (Mark("y", result.client.cap, f"cap {result.client.cap}", "warn"),) if result.client.capped else ()
     flight = View(
         "in flight", Axis("clock"), Axis("number", "requests"),
-        (Curve("in flight, at most", "area", "accent", seconds, _held(series.in_flight)),), cap,
+        (Curve("in flight, at most", "area", "accent", seconds, _held(in_flight(result))),), cap,
         note="Rises while the server answers fewer than are asked.", says="Requests in flight by the second",
     )  # fmt: skip
     worst = [max(value, 1) / 1e9 if value else None for value in series.largest_gap_ns]
@@ -303,6 +332,24 @@ def _flight(result: Result) -> Chart:
         says="The longest TTFT and gap of each second",
     )  # fmt: skip
     return Chart("Load on the server", (flight, longest), height=240)
+
+
+def in_flight(result: Result) -> list[int]:
+    """The most of each second of the run: of all sends and ends where they are known, else of the sends alone."""
+    if result.requests is None:
+        return result.series.in_flight
+    spans = zip(result.requests.sent, result.requests.end, strict=True)
+    edges = sorted(edge for sent, end in spans if NEVER not in (sent, end) for edge in ((sent, 1), (end, -1)))
+    found = [0] * len(result.series)
+    second = now = 0
+    for at, step in edges:
+        while second < min(at // 1_000_000_000, len(found) - 1):  # who was there at the begin of a second counts in it
+            second += 1
+            found[second] = now
+        now += step
+        if found:
+            found[second] = max(found[second], now)
+    return found
 
 
 def _outcomes(result: Result) -> Table:

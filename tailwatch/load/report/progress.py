@@ -132,6 +132,8 @@ def lines(now: Now, duration: float | None, scheduled: int | None) -> list[str]:
     bar = "#" * round(share * _BAR)
     of = f" of {text.duration(duration)} [{bar:<{_BAR}}]" if duration else ""
     when = f"{_phase(now)}{now.elapsed:5.1f} s{of}"
+    if duration and now.elapsed > duration and not now.phase:
+        when = f"{now.elapsed:5.1f} s, all sent, the last ones finish"
     return [f"{when}  sent {_sent(now, scheduled)}  {text.rate(now.rate)}  in flight {now.in_flight}", _numbers(now)]
 
 

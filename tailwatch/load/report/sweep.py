@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from tailwatch.load.knee import FAILS, HOLDS, INVALID, UNDECIDED, Knee, Row
 from tailwatch.load.report import text
-from tailwatch.load.report.blocks import Axis, Band, Block, Chart, Curve, Mark, Page, Table, Tile, Tiles, View, Words
+from tailwatch.load.report.blocks import (
+    Axis,
+    Band,
+    Block,
+    Chart,
+    Colour,
+    Curve,
+    Mark,
+    Page,
+    Table,
+    Tile,
+    Tiles,
+    View,
+    Words,
+)
 from tailwatch.version import VERSION
 
 HEADS = ("offered", "verdict", "share", "95 % interval", "goodput", "throughput", "requests", "probes")
 LEFT = 2
+EACH: tuple[Colour, ...] = ("gc2", "accent", "policy", "gc1")  # the bounds of an SLO, at most four
 _WORDS = {HOLDS: "holds", FAILS: "fails", UNDECIDED: "too close to tell", INVALID: "not measured"}
 
 
@@ -142,7 +157,7 @@ def _chart(knee: Knee, rows: list[Row], bounds: tuple[str, ...]) -> Chart:
     )  # fmt: skip
     each = tuple(
         Curve(f"{name} alone", "dashed", colour, offered, [row.shares.get(name) for row in rows])
-        for name, colour in zip(bounds, ("gc2", "accent", "policy", "gc1"), strict=False)
+        for name, colour in zip(bounds, EACH, strict=False)
     )
     kept = View(
         "share that is good", x, Axis("share", "share"), (share, *each),

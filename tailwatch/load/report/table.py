@@ -162,8 +162,9 @@ def outcomes(result: Result) -> str:
 def client(result: Result) -> tuple[str, str]:
     """How the client itself did: what it cost the numbers, and what it had open."""
     own = result.client
-    lag = result.latencies.send_lag
-    parts = [f"sent late by {text.duration(lag.p(99))} at p99, {text.duration(lag.max)} at most"] if lag.count else []
+    lag = Quantiles(result, "send_lag")
+    p99 = f"{text.duration(lag.p(99))} at p99, " if lag.p(99) is not None else ""
+    parts = [f"sent late by {p99}{text.duration(lag.p(100))} at most"] if lag.count else []
     if own.paused:
         parts.append(f"stood still {text.duration(own.paused)}: {text.count(own.marked_requests)} requests marked")
     held = [f"{own.cpu:.0%} of a core ({own.cpu_peak:.0%} at its busiest)"]
