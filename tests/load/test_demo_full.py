@@ -73,6 +73,7 @@ def test_the_excerpt_is_what_the_model_takes_and_the_same_again() -> None:
     assert max(schedule.prompt_tokens) == plan.LONGEST_PROMPT
     assert 0.5 * 15 < len(schedule) / 60 < 2 * 15
     assert "scale 0.36" in schedule.law.target
+    assert "over" not in schedule.law.target
     assert len(plan.closed(100, 1)) == 100
 
 

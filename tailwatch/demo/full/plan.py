@@ -19,7 +19,7 @@ def excerpt(seconds: float, rate: float, seed: int) -> Schedule:
     """So many seconds at `rate` requests per second on average over the law; the excerpt's own rate differs, as the
     trace's does from minute to minute. Scale, rate and law stand in the schedule's law."""
     scale = conversation.RATE / rate
-    trace = cut(conversation.generate(seconds / scale, seed=seed))
+    trace = cut(conversation.generate(1.1 * seconds / scale + 10, seed=seed))  # a replay begins at its first arrival
     return trace.replay(scale=scale, duration=seconds, seed=seed)
 
 
