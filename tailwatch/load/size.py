@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--attainment", type=float, default=99.0, metavar="PERCENT",
         help="with --fanout: of the parts, how many keep their SLO (default 99)",
     )  # fmt: skip
+    parser.add_argument(
+        "--result", type=Path, metavar="FILE",
+        help="with --fanout: what `tailwatch bench --json` wrote of one part; gives the tail of the whole as times",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metric", choices=("e2e", "ttft", "tpot", "largest_gap"), default="e2e", help="of that file (default e2e)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was printed")
 
 
@@ -49,6 +57,12 @@ def main(parsed: argparse.Namespace) -> int:
     if parsed.fanout is not None:
         lines += fanout_lines(parsed.fanout, parsed.attainment)
         data["fanout"] = fanout_data(parsed.fanout, parsed.attainment)
+        if parsed.result is not None:
+            times = fanout_times(parsed.result, parsed.metric, parsed.fanout)
+            lines += time_lines(times, parsed.metric, parsed.fanout)
+            data["fanout"][parsed.metric] = [asdict(time) for time in times]
+    elif parsed.result is not None:
+        raise TailwatchError("size: --result needs --fanout: of how many parts")
     print(*lines, sep="\n")
     if parsed.json is not None:
         _write(parsed.json, data)
@@ -105,6 +119,43 @@ def fanout_lines(parts: int, attainment: float) -> list[str]:
         f"them {needed}% of the parts must be",
         "that is for independent parts; a stall that hits parts together makes fewer requests late, and those by more",
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A quantile of the whole. share: of the requests that wait for all parts (0.99: their p99). seconds: it is at
+    most this, in the buckets of the run (1.1 % off at most). reached: there are enough parts measured to know; else it
+    is at least this."""
+
+    share: float
+    seconds: float
+    reached: bool
+
+
+def fanout_times(path: Path, metric: str, parts: int) -> list[Time]:
+    """From the runs in a file of `tailwatch bench --json`, all together. TailwatchError where they have no sample."""
+    from tailwatch.load import results
+
+    runs = results.load(path)
+    whole = results.Latencies()
+    for run in runs:
+        whole.add(run.latencies)
+    samples = getattr(whole, metric)
+    if not samples.count:
+        raise TailwatchError(f"{path}: its runs have no {metric}")
+    quantiles = [(share, part_quantile(share, parts)) for share in SHARES]
+    return [Time(share, samples.p(q * 100), q <= 1 - 1 / samples.count) for share, q in quantiles]
+
+
+def time_lines(times: list[Time], metric: str, parts: int) -> list[str]:
+    """The same in words."""
+    said = ", ".join(
+        f"p{time.share * 100:g} {'' if time.reached else 'at least '}{time.seconds * 1e3:.4g} ms" for time in times
+    )
+    lines = [f"{metric} of a request that waits for {parts} of these: {said}"]
+    if not all(time.reached for time in times):
+        lines.append("where it says at least, too few parts were measured to know: run longer")
+    return lines
 
 
 def _percent(quantile: float) -> str:

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 
 from tailwatch.cli import main
 from tailwatch.errors import OptionError
+from tailwatch.load import results
 from tailwatch.load.fleet import all_good, fleet, part_quantile
+from tailwatch.load.histogram import Histogram
 from tailwatch.load.knee import Knee
 from tailwatch.load.size import fanout_lines
+
+from .made_runs import stalled
 
 
 def test_the_known_fleet() -> None:
@@ -116,6 +120,8 @@ def test_a_search_is_read_from_its_file(capsys: pytest.CaptureFixture[str], tmp_
         (["size", "--expect", "5", "--knee", "/nowhere/knee.json"], "No such file"),
         (["size", "--expect", "5", "--knee", "0"], "above 0"),
         (["size", "--fanout", "0"], "at least 1"),
+        (["size", "--fanout", "5", "--result", "/nowhere/run.json"], "No such file"),
+        (["size", "--expect", "5", "--knee", "5", "--result", "run.json"], "needs --fanout"),
         (["size", "--fanout", "5", "--attainment", "0"], "above 0%"),
         (["size", "--fanout", "5", "--json", "/nowhere/size.json"], "No such file"),
     ],
@@ -139,3 +145,32 @@ def test_a_search_that_found_none(capsys: pytest.CaptureFixture[str], tmp_path: 
     """It says so."""
     assert main(["size", "--expect", "5", "--knee", saved(tmp_path, rate=None, low=None)]) == 2
     assert "found none" in capsys.readouterr().err
+
+
+def run_of(milliseconds: list[int], path: Path) -> str:
+    """A saved run with these times to the end."""
+    result = stalled(seconds=2)
+    histogram = Histogram("e2e")
+    for value in milliseconds:
+        histogram.record(value * 10**6)
+    result.latencies.e2e = histogram
+    results.save(path, [result])
+    return str(path)
+
+
+def test_the_tail_of_the_whole_as_times(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Where one part in a hundred takes a second, most requests that wait for a hundred do; what so few parts cannot
+    tell is called a lower bound."""
+    file = run_of(([10] * 99 + [1000]) * 10, tmp_path / "run.json")
+    out = tmp_path / "hundred.json"
+    assert main(["size", "--fanout", "100", "--result", file, "--json", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "e2e of a request that waits for 100 of these: p50 " in text
+    assert "p99 at least " in text and "run longer" in text
+    times = json.loads(out.read_text())["fanout"]["e2e"]
+    assert [time["seconds"] for time in times] == pytest.approx([1, 1, 1], rel=0.011)
+    assert [time["reached"] for time in times] == [True, True, False]
+    assert main(["size", "--fanout", "1", "--result", file, "--json", str(tmp_path / "size.json")]) == 0
+    times = json.loads((tmp_path / "size.json").read_text())["fanout"]["e2e"]
+    assert [time["share"] for time in times] == [0.5, 0.9, 0.99]
+    assert times[0]["seconds"] == pytest.approx(0.01, rel=0.011) and times[0]["reached"]
