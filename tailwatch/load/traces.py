@@ -46,6 +46,7 @@ _DATE = re.compile(
     r"(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?\s*(Z|[+-]\d{2}:?\d{2})?", re.ASCII | re.IGNORECASE
 )
 _SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{0,12})?(?:e[+-]?[0-9]{1,2})?", re.ASCII | re.IGNORECASE)
+_FAR = 2**62  # nanoseconds: in the year 2116
 Row = tuple[int, int, int]  # nanoseconds, prompt tokens, output tokens
 
 
@@ -369,14 +370,17 @@ def _time(column: str, text: str) -> int:
         except ValueError:
             raise _Wrong(column, "a date that exists", _brief(text)) from None
         since = whole - datetime(1970, 1, 1, tzinfo=timezone.utc)
-        return (since.days * 86400 + since.seconds) * 10**9 + int((fraction or "").ljust(9, "0"))
+        found = (since.days * 86400 + since.seconds) * 10**9 + int((fraction or "").ljust(9, "0"))
+        if not 0 <= found < _FAR:
+            raise _Wrong(column, "a date from 1970 to 2116", _brief(text))
+        return found
     raise _Wrong(column, "seconds, or a date like 2023-11-16 18:15:46.6805900", _brief(text))
 
 
 def _number(column: str, value: object, unit: int) -> int:
     """Nanoseconds of a number of units; the digits of a text count as they stand."""
     found = Decimal(value) if isinstance(value, str) and _SECONDS.fullmatch(value) else real(value)
-    if not 0 <= found < 2**62 / unit:
+    if not 0 <= found < _FAR / unit:
         raise _Wrong(column, "a time, 0 or more", _brief(value))
     return round(found * unit)
 

@@ -216,11 +216,14 @@ def test_pauses_of_the_client_are_shaded() -> None:
 def test_of_many_points_the_longest_of_each_moment_are_kept() -> None:
     """A picture of a million requests is small, and shows every stall."""
     points = [(i / 1000, 5.0 if i % 10_000 == 7 else 0.005, i) for i in range(100_000)]
-    kept = bench.thinned(points)
-    assert len(kept) <= bench.MOST_POINTS
+    kept, count = bench.thinned(iter(points), 100.0)
+    assert (len(kept), count) == (bench.MOST_POINTS, 100_000)
     assert {point[2] for point in points if point[1] == 5.0} <= {point[2] for point in kept}
     assert kept == sorted(kept)
-    assert bench.thinned(points) == kept
+    assert len({point[2] for point in kept}) == len(kept)
+    assert bench.thinned(points, 100.0)[0] == kept
+    assert bench.thinned(points[:50], 100.0) == (points[:50], 50)
+    assert bench.thinned([], 100.0) == ([], 0)
 
 
 def test_a_run_without_answers_has_a_page() -> None:

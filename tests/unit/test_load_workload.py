@@ -49,6 +49,17 @@ def test_the_first_example() -> None:
     assert (body["model"], body["max_tokens"], len(body["prompt"].split())) == ("m", 128, 128)
 
 
+def test_help_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every option is explained, also in a narrow terminal."""
+    for columns in ("40", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        parser = argparse.ArgumentParser()
+        add_arguments(parser)
+        options = [option for action in parser._actions for option in action.option_strings]
+        assert all(option in parser.format_help() for option in options)
+        assert all(action.help for action in parser._actions)
+
+
 def test_ends_and_seeds() -> None:
     """A minute unless an end is given; --requests is one; an end that a program gives stands for both; a seed is a
     schedule, and its lengths do not hang on the law of the arrivals."""

@@ -22,7 +22,7 @@ from tailwatch.demo.full.summary import (
     values,
 )
 from tailwatch.load.report import text
-from tailwatch.load.report.bench import thinned
+from tailwatch.load.report.bench import Point, thinned
 from tailwatch.load.report.blocks import (
     Axis,
     Block,
@@ -301,7 +301,7 @@ def _comb(found: Experiment) -> Chart:
             runs = runs_of(found, key)
             rows = runs[0].result.requests if runs else None
             if rows is not None:
-                points = thinned(_points(rows, moments, lengths), 3_000)
+                points, _ = thinned(_points(rows, moments, lengths), found.seconds, 3_000)
                 curves.append(
                     Curve(BY_KEY[key].name, "points", COLOURS[key], [p[0] for p in points], [p[1] for p in points])
                 )
@@ -318,7 +318,7 @@ def _comb(found: Experiment) -> Chart:
     return Chart("The comb", tuple(views), height=260)
 
 
-def _points(rows: Requests, moments: str, lengths: str) -> list[tuple[float, float, int]]:
+def _points(rows: Requests, moments: str, lengths: str) -> list[Point]:
     since = rows.planned if lengths == "first" else None
     found = []
     for i, (at, ns) in enumerate(zip(getattr(rows, moments), getattr(rows, lengths), strict=True)):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappush, heappushpop
+from typing import TypeAlias
 
 from tailwatch.load.outcomes import REASONS
 from tailwatch.load.report import table, text
@@ -24,7 +26,7 @@ from tailwatch.load.report.blocks import (
     View,
     Words,
 )
-from tailwatch.load.report.quantiles import Quantiles
+from tailwatch.load.report.quantiles import MOST_EXACT, Quantiles
 from tailwatch.load.results import NEVER, Requests, Result
 from tailwatch.version import VERSION
 
@@ -33,6 +35,9 @@ COLUMNS = 600  # of time, each of which keeps its largest
 LARGEST = 6  # of each column
 MOST_BANDS = 2_000
 GOOD, MISSED = "good", "missed"
+_KINDS: tuple[tuple[str, Colour, bool], ...] = ((GOOD, "good", True), (MISSED, "gc2", False))
+Point: TypeAlias = tuple[float, float, int]
+"""When, how long (both in seconds), and the number of the request."""
 
 _SHARE = Axis("percentile", "share of requests that waited no longer")
 _DISTRIBUTIONS = (
@@ -223,69 +228,76 @@ def _bound(result: Result, key: str) -> tuple[Mark, ...]:
 
 
 def scatter(requests: Requests, result: Result) -> Chart:
-    """TTFT, the largest gap and E2E of each request over time: a stall is a comb."""
-    views = []
-    for name, key, moments, lengths in (
-        ("TTFT", "ttft", requests.planned, _lengths(requests, "first")),
-        ("largest gap", "largest_gap", requests.largest_gap_at, list(requests.largest_gap)),
-        ("until it ended", "e2e", requests.planned, _lengths(requests, "end")),
-    ):
-        points = [(at / 1e9, ns / 1e9, i) for i, (at, ns) in enumerate(zip(moments, lengths, strict=True)) if ns > 0]
-        if points:
-            views.append(_scatter(name, key, points, requests, result))
-    return Chart("When it was slow", tuple(views) or (_empty(),), height=280)
+    """TTFT, the largest gap and the end of each request over time: a stall is a comb."""
+    views = [
+        _scatter("TTFT", "ttft", _since_planned(requests, requests.first), requests, result),
+        _scatter("largest gap", "largest_gap", _gaps(requests), requests, result),
+        _scatter("until it ended", "e2e", _since_planned(requests, requests.end), requests, result),
+    ]
+    return Chart("When it was slow", tuple(view for view in views if view) or (_empty(),), height=280)
 
 
 def _empty() -> View:
     return View("TTFT", Axis("clock"), Axis("latency"), (), note="No answer had content.", says="No sample.")
 
 
-def _lengths(requests: Requests, name: str) -> list[int]:
-    pairs = zip(getattr(requests, name), requests.planned, strict=True)
-    return [NEVER if NEVER in (end, start) else end - start for end, start in pairs]
+def _since_planned(requests: Requests, ends: Iterable[int]) -> Iterator[Point]:
+    for i, (end, planned) in enumerate(zip(ends, requests.planned, strict=True)):
+        if end != NEVER and end > planned:
+            yield planned / 1e9, (end - planned) / 1e9, i
 
 
-def _scatter(name: str, key: str, points: list[tuple[float, float, int]], requests: Requests, result: Result) -> View:
-    kept = thinned(points)
-    kinds: list[tuple[str, Colour, list[tuple[float, float, int]]]] = [
-        (GOOD, "good", [point for point in kept if REASONS[requests.reason[point[2]]] == "good"]),
-        (MISSED, "gc2", [point for point in kept if REASONS[requests.reason[point[2]]] != "good"]),
-    ]
-    curves = tuple(
-        Curve(kind, "points", colour, [point[0] for point in rows], [point[1] for point in rows])
-        for kind, colour, rows in kinds
-        if rows
-    )
-    worst = max(points, key=lambda point: point[1])
+def _gaps(requests: Requests) -> Iterator[Point]:
+    for i, (at, length) in enumerate(zip(requests.largest_gap_at, requests.largest_gap, strict=True)):
+        if at != NEVER and length > 0:
+            yield at / 1e9, length / 1e9, i
+
+
+def _scatter(name: str, key: str, points: Iterable[Point], requests: Requests, result: Result) -> View | None:
+    kept, count = thinned(points, max(result.elapsed, result.duration))
+    if not kept:
+        return None
+    good = [REASONS[requests.reason[number]] == "good" for _, _, number in kept]
+    curves = []
+    for kind, colour, wanted in _KINDS:
+        rows = [point for point, fine in zip(kept, good, strict=True) if fine is wanted]
+        if rows:
+            curves.append(Curve(kind, "points", colour, [at for at, _, _ in rows], [length for _, length, _ in rows]))
+    worst = max(kept, key=lambda point: point[1])
     bands = tuple(Band(start / 1e9, (start + length) / 1e9) for start, length in result.client.pauses[:MOST_BANDS])
     note = f"Each point a request, at {'the begin of its gap' if key == 'largest_gap' else 'its planned start'}."
-    if len(kept) < len(points):
-        note += (
-            f" {text.count(len(kept))} of {text.count(len(points))} are drawn, among them the largest of each moment."
-        )
+    if len(kept) < count:
+        note += f" {text.count(len(kept))} of {text.count(count)} are drawn, among them the largest of each moment."
     if bands:
         note += " Grey: this client itself stood still."
-    return View(
-        name, Axis("clock", high=result.duration), Axis("latency"), curves, _bound(result, key), bands, note=note,
-        says=f"{name} over time: {len(points)} requests, the longest {text.duration(worst[1])} "
-        f"at {text.duration(worst[0])}",
-    )  # fmt: skip
+    says = f"{name} over time: {count} requests, the longest {text.duration(worst[1])} at {text.duration(worst[0])}"
+    x = Axis("clock", high=result.duration)
+    return View(name, x, Axis("latency"), tuple(curves), _bound(result, key), bands, note=note, says=says)
 
 
-def thinned(points: list[tuple[float, float, int]], most: int = MOST_POINTS) -> list[tuple[float, float, int]]:
-    """At most so many points (moment, length, number), in order of time: of each of COLUMNS moments the longest, of the
-    others a seeded sample."""
-    if len(points) <= most:
-        return sorted(points)
-    first, last = min(point[0] for point in points), max(point[0] for point in points)
-    width = (last - first) / COLUMNS or 1.0
-    columns: dict[int, list[tuple[float, float, int]]] = {}
-    for point in points:
-        columns.setdefault(int((point[0] - first) / width), []).append(point)
-    largest = [point for column in columns.values() for point in sorted(column, key=lambda p: -p[1])[:LARGEST]]
-    taken = {point[2] for point in largest}
-    others = [point for point in points if point[2] not in taken]
-    return sorted(largest + random.Random(0).sample(others, max(0, min(len(others), most - len(largest)))))
+def thinned(points: Iterable[Point], seconds: float, most: int = MOST_POINTS) -> tuple[list[Point], int]:
+    """At most so many points in order of time, and how many there were: of each of COLUMNS moments of `seconds` the
+    longest, of the others a seeded sample. Holds no more than it gives, whatever the number of points."""
+    rng, width = random.Random(0), seconds / COLUMNS or 1.0
+    sample: list[Point] = []
+    columns: dict[int, list[tuple[float, Point]]] = {}
+    count = 0
+    for count, point in enumerate(points, 1):
+        if count <= most:
+            sample.append(point)
+        elif (place := rng.randrange(count)) < most:
+            sample[place] = point
+        largest = columns.setdefault(int(point[0] / width), [])
+        (heappush if len(largest) < LARGEST else heappushpop)(largest, (point[1], point))
+    if count <= most:
+        return sorted(sample), count
+    longest = sorted((entry for column in columns.values() for entry in column), reverse=True)[:most]
+    kept = {point[2]: point for _, point in longest}
+    for point in sample:
+        if len(kept) >= most:
+            break
+        kept.setdefault(point[2], point)
+    return sorted(kept.values()), count
 
 
 def _rates(result: Result) -> Chart:
@@ -335,8 +347,9 @@ def _flight(result: Result) -> Chart:
 
 
 def in_flight(result: Result) -> list[int]:
-    """The most of each second of the run: of all sends and ends where they are known, else of the sends alone."""
-    if result.requests is None:
+    """The most of each second of the run: of all sends and ends where they are known and not too many, else of the
+    sends."""
+    if result.requests is None or len(result.requests) > MOST_EXACT:
         return result.series.in_flight
     spans = zip(result.requests.sent, result.requests.end, strict=True)
     edges = sorted(edge for sent, end in spans if NEVER not in (sent, end) for edge in ((sent, 1), (end, -1)))
