@@ -133,7 +133,8 @@ class Recorder:
             unmarked.record_gaps(exchange.stamps)
             return False
         stamps = memoryview(exchange.stamps).cast("Q")
-        marked = self.watch.marked(stamps, start, end)
+        # From the first token on: one that waited for a minute has many pauses behind it, and its gaps none of them.
+        marked = self.watch.marked(stamps, stamps[0], end) if len(stamps) > 1 else set()
         gaps = ((i, stamps[i + 1] - stamps[i]) for i in range(len(stamps) - 1))
         unmarked.record_all(array("Q", (gap for i, gap in gaps if i not in marked)))
         self.marked_gaps += len(marked)

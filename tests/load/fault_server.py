@@ -18,7 +18,7 @@ The query of a request says how it is answered:
 
 --stall, --every: the loop itself stands still (time.sleep) for so long, every so many seconds, from the first request
 on.
-GET /truth: {"id": [first write of content, last write], ...}, CLOCK_MONOTONIC ns by the last part of the header
+GET /truth: {"id": [first write of content, last, largest gap], ...}, CLOCK_MONOTONIC ns by the last part of the header
 x-request-id; and the stalls.
 """
 
@@ -150,7 +150,9 @@ class Answer:
 
     def _stamp(self) -> None:
         now = time.monotonic_ns()
-        self.server.truth.setdefault(self.name, [now, now])[1] = now
+        first = self.server.truth.setdefault(self.name, [now, now, 0])
+        first[2] = max(first[2], now - first[1])
+        first[1] = now
 
 
 def _whole(writer: asyncio.StreamWriter, status: int, body: bytes) -> bool:

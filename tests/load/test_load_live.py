@@ -85,30 +85,31 @@ def test_stalls_are_seen_from_the_planned_start(fault_server: Start) -> None:
         true = rank(true_ttft, percent)
         assert true > 100 * MS, "the stalls are in it"
         assert abs(rank(seen, percent) - true) <= max(0.02 * true, noise)
-    longest = max(end - start for start, end in truth["stalls"])
-    assert result.largest_gap.max == pytest.approx(longest / 1e9, rel=0.02, abs=noise / 1e9 + 0.02)
-    assert max(result.series.largest_gap_ns) >= 0.9 * longest, "a comb over time"
+    longest = max(truth["requests"][str(index)][2] for index in rows.index)
+    assert longest >= 390 * MS, "a stall fell into a stream"
+    assert abs(max(rows.largest_gap) - longest) <= max(0.02 * longest, noise)
+    assert max(result.series.largest_gap_ns) == max(rows.largest_gap), "a comb over time"
 
 
 def test_a_freeze_in_mid_stream_is_seen_where_means_hide_it(fault_server: Start) -> None:
     """The largest gap is the freeze; TPOT, a mean, is a fraction of it."""
-    result = load(fault_server().url(tokens=20, gap=0.002, freeze=0.3), slo="itl<=200ms")
+    result = load(fault_server().url(tokens=20, gap=0.002, freeze=0.5), slo="itl<=200ms")
     assert result.largest_gap.count == 10
     smallest, tpot = result.largest_gap.min, result.percentile("tpot", 50)
-    assert smallest is not None and smallest >= 0.3
+    assert smallest is not None and smallest >= 0.25, "half of it at least, however late the token before it was read"
     assert tpot is not None and tpot < smallest / 2
     assert result.outcomes.by_reason["late"] == 10 and result.goodput.broken == {"itl": 10}
 
 
 def test_a_role_chunk_is_no_first_token(fault_server: Start) -> None:
     """First byte and first chunk come before the first content."""
-    result = load(fault_server().url(tokens=4, gap=0.05, role=1))
+    result = load(fault_server().url(tokens=2, gap=0.3, role=1))
     chunk, content = result.latencies.first_chunk.max, result.ttft.min
     assert chunk is not None and content is not None
-    assert content >= 0.05
+    assert content >= 0.3
     assert result.requests is not None
     assert all(
-        first - chunk >= 40 * MS
+        first - chunk >= 100 * MS
         for first, chunk in zip(result.requests.first, result.requests.first_chunk, strict=True)
     )
 
