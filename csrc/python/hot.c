@@ -4,6 +4,7 @@
 #include "hot_group.h"
 #include "hot_plan.h"
 #include "hot_step.h"
+#include "hot_sweep.h"
 #include "hot_template.h"
 
 #include <errno.h>
@@ -155,12 +156,24 @@ static PyObject *core_watch_gc(PyObject *op, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *core_policy_begin(PyObject *op, PyObject *unused) {
-    CoreObject *self = (CoreObject *)op;
-    (void)unused;
+void core_policy_open(CoreObject *self) {
     self->policy_depth++;
     tw_pause_begin(&self->segment->pause, TW_CAUSE_POLICY, tw_now_ns());
     core_tell(self);
+}
+
+uint64_t core_policy_close(CoreObject *self) {
+    if (self->policy_depth == 0) return 0;
+    core_verify_pause(self); /* a collection inside that lost its end must not keep ours open */
+    self->policy_depth--;
+    const uint64_t length = tw_segment_pause_end(self->segment, tw_now_ns(), NULL);
+    core_tell(self);
+    return tw_pause_is_open(&self->segment->pause) ? 0 : length;
+}
+
+static PyObject *core_policy_begin(PyObject *op, PyObject *unused) {
+    (void)unused;
+    core_policy_open((CoreObject *)op);
     Py_RETURN_NONE;
 }
 
@@ -168,10 +181,7 @@ static PyObject *core_policy_end(PyObject *op, PyObject *unused) {
     CoreObject *self = (CoreObject *)op;
     (void)unused;
     if (self->policy_depth == 0) Py_RETURN_NONE;
-    core_verify_pause(self); /* a collection inside that lost its end must not keep ours open */
-    self->policy_depth--;
-    const uint64_t length = tw_segment_pause_end(self->segment, tw_now_ns(), NULL);
-    core_tell(self);
+    const uint64_t length = core_policy_close(self);
     if (tw_pause_is_open(&self->segment->pause)) Py_RETURN_NONE;
     return PyLong_FromUnsignedLongLong(length);
 }
@@ -395,6 +405,7 @@ static int hot_exec(PyObject *module) {
     if ((state->stream_type = make_type(module, &tw_stream_spec, "Stream")) == NULL) return -1;
     if ((state->send_type = make_type(module, &tw_send_spec, "Send")) == NULL) return -1;
     if ((state->step_type = make_type(module, &tw_step_spec, "Step")) == NULL) return -1;
+    if ((state->sweep_type = make_type(module, &tw_sweep_spec, "Sweep")) == NULL) return -1;
     return make_sse_types(module, state) < 0 ? -1 : make_plan_types(module, state);
 }
 
@@ -408,6 +419,7 @@ static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT((PyObject *)state->plan_type);
     Py_VISIT((PyObject *)state->plans_type);
     Py_VISIT((PyObject *)state->step_type);
+    Py_VISIT((PyObject *)state->sweep_type);
     return 0;
 }
 
@@ -421,6 +433,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->plan_type);
     Py_CLEAR(state->plans_type);
     Py_CLEAR(state->step_type);
+    Py_CLEAR(state->sweep_type);
     return 0;
 }
 

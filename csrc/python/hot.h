@@ -29,7 +29,7 @@ typedef struct tw_keys {
 
 typedef struct tw_hot_state {
     PyTypeObject *core_type, *stream_type, *send_type, *template_type, *encoder_type, *plan_type, *plans_type;
-    PyTypeObject *step_type;
+    PyTypeObject *step_type, *sweep_type;
 } tw_hot_state;
 
 typedef struct core_group core_group;
@@ -116,6 +116,10 @@ static inline tw_segment *core_segment(const CoreObject *core) { return core->se
 static inline void core_tell(CoreObject *core) { tw_store(core->stop, tw_load(&core->segment->pause.last_stop_ns)); }
 /* A pause that is open although nobody is left to close it is forgotten, so that it charges no stream. */
 void core_verify_pause(CoreObject *core);
+/* A pass of our own begins and ends: collections inside it are booked as policy. The end returns its length in ns, 0 where
+ * an outer one is still open. */
+void core_policy_open(CoreObject *core);
+uint64_t core_policy_close(CoreObject *core);
 
 /* stream */
 StreamObject *stream_new(CoreObject *core);

@@ -1,0 +1,299 @@
+/* tailwatch._hot.Sweep. Public calls of the collector move objects between its generations: untracked and tracked again,
+ * an object is young. Which objects are old, and in what order, is read off the collector's own lists, where their layout
+ * was seen to be the known one; elsewhere seeds are what the caller gives.
+ *
+ * Nothing here may run while a collection does: its lists are then taken apart. Between two lines of C that hold the GIL
+ * none can begin.
+ */
+#include "hot_sweep.h"
+
+#include <string.h>
+
+#define MOST_BUDGET 1000000
+#define PREV_FLAGS ((uintptr_t)3)  /* finalized, collecting: in the word of the previous one */
+
+/* What stands before each object that the collector knows, CPython 3.10 to 3.13 and 3.14.5 on. */
+typedef struct gc_head { uintptr_t next, prev; } gc_head;
+typedef struct gc_list { gc_head head; int threshold, count; } gc_list;
+
+typedef struct SweepObject {
+    PyObject_HEAD
+    CoreObject *core;
+    PyObject *collect;         /* gc.collect as it was when this was made */
+    PyObject *zero;
+    gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
+    tw_addresses frozen;
+    PyObject **found;          /* of the slice being made: borrowed, all untracked */
+    size_t n, budget, room;
+    int busy;                  /* a finalizer may run whatever it likes, us too */
+} SweepObject;
+
+static gc_head *head_of(PyObject *object) { return (gc_head *)object - 1; }
+static PyObject *object_of(gc_head *head) { return (PyObject *)(head + 1); }
+static gc_head *next_of(const gc_head *head) { return (gc_head *)head->next; }
+
+/* ---- closures ---- */
+
+/* Whether a closure goes through it. Types and modules lead everywhere. */
+static int passes(SweepObject *self, PyObject *object) {
+    if (!PyObject_GC_IsTracked(object)) return 0;
+    if (PyType_Check(object) || PyModule_Check(object)) return 0;
+    return !tw_addresses_has(&self->frozen, object);
+}
+
+/* Untracked is the mark of those that were found. */
+static void take(SweepObject *self, PyObject *object) {
+    PyObject_GC_UnTrack(object);
+    self->found[self->n++] = object;
+}
+
+static int visit(PyObject *object, void *arg) {
+    SweepObject *self = arg;
+    if (self->n == self->budget) return 1;
+    if (object != NULL && passes(self, object)) take(self, object);
+    return 0;
+}
+
+/* Breadth first from what was found at `from`: what is near to a seed comes first where the budget ends it. */
+static void follow(SweepObject *self, size_t from) {
+    for (size_t i = from; i < self->n && self->n < self->budget; i++) {
+        PyObject *object = self->found[i];
+        const traverseproc traverse = (traverseproc)PyType_GetSlot(Py_TYPE(object), Py_tp_traverse);
+        if (traverse != NULL) traverse(object, visit, self);
+    }
+}
+
+static void seed(SweepObject *self, PyObject *object) {
+    if (self->n == self->budget || !passes(self, object)) return;
+    const size_t from = self->n;
+    take(self, object);
+    follow(self, from);
+}
+
+static void track_again(SweepObject *self) {
+    for (size_t i = 0; i < self->n; i++) PyObject_GC_Track(self->found[i]);
+    self->n = 0;
+}
+
+/* ---- the collector's lists ---- */
+
+/* The first of a generation; NULL: it is empty. */
+static PyObject *first_of(gc_list *list) {
+    gc_head *first = next_of(&list->head);
+    return first == &list->head ? NULL : object_of(first);
+}
+
+static PyObject *oldest(SweepObject *self) {
+    if (self->lists == NULL) return NULL;
+    PyObject *object = first_of(&self->lists[2]);
+    return object != NULL ? object : first_of(&self->lists[1]);
+}
+
+/* Old objects, the oldest first, until the budget is met. One that stands in a list is not frozen: its address is that
+ * of an object that was, and died. */
+static void take_old(SweepObject *self) {
+    for (PyObject *object; self->n < self->budget && (object = oldest(self)) != NULL;) {
+        tw_addresses_remove(&self->frozen, object);
+        const size_t from = self->n;
+        take(self, object);
+        if (!PyType_Check(object) && !PyModule_Check(object)) follow(self, from);
+    }
+}
+
+/* ---- where the lists are ---- */
+
+/* Python says what the thresholds are; the lists must stand before the same numbers. */
+static int thresholds_agree(const gc_list *lists, PyObject *thresholds) {
+    for (int i = 0; i < 3; i++) {
+        PyObject *item = PyTuple_GetItem(thresholds, i);
+        if (item == NULL || PyLong_AsLong(item) != lists[i].threshold) return 0;
+    }
+    return !PyErr_Occurred();
+}
+
+/* Whether the list that a tracked object is in ends in this head, and comes back to the object. */
+static int is_in(PyObject *object, const gc_list *list, size_t most) {
+    const gc_head *head = head_of(object);
+    if ((gc_head *)(next_of(head)->prev & ~PREV_FLAGS) != head) return 0;
+    for (; most-- > 0; head = next_of(head))
+        if (next_of(head) == &list->head) return 1;
+    return 0;
+}
+
+/* A new object is the last of generation 0: what comes after it is that list's head, and the others follow. */
+static gc_list *lists_by(PyObject *newest, PyObject *thresholds) {
+    gc_list *lists = (gc_list *)next_of(head_of(newest));
+    if ((gc_head *)(lists->head.prev & ~PREV_FLAGS) != head_of(newest)) return NULL;
+    return thresholds_agree(lists, thresholds) ? lists : NULL;
+}
+
+/* The lists, or NULL where they are not as expected; an exception may be set. */
+static gc_list *find_lists(PyObject *thresholds) {
+    PyObject *newest = PyList_New(0);
+    gc_list *lists = newest == NULL ? NULL : lists_by(newest, thresholds);
+    Py_XDECREF(newest);
+    return lists;
+}
+
+/* locate(thresholds, aged, older, most): whether the lists are where they should be. aged has survived one collection of
+ * the youngest, older two. For interpreters whose layout is known. */
+static PyObject *sweep_locate(PyObject *op, PyObject *args) {
+    SweepObject *self = (SweepObject *)op;
+    PyObject *thresholds, *aged, *older;
+    Py_ssize_t most;
+    if (!PyArg_ParseTuple(args, "O!OOn", &PyTuple_Type, &thresholds, &aged, &older, &most)) return NULL;
+    gc_list *lists = find_lists(thresholds);
+    if (PyErr_Occurred()) return NULL;
+    const int known = lists != NULL && PyObject_GC_IsTracked(aged) && PyObject_GC_IsTracked(older) &&
+                      is_in(aged, &lists[1], (size_t)most) && is_in(older, &lists[2], (size_t)most);
+    self->lists = known ? lists : NULL;
+    return PyBool_FromLong(known);
+}
+
+/* ---- slices ---- */
+
+static int make_room(SweepObject *self, size_t budget) {
+    if (budget > self->room) {
+        PyObject **found = PyMem_Realloc(self->found, budget * sizeof *found);
+        if (found == NULL) return PyErr_NoMemory(), -1;
+        self->found = found;
+        self->room = budget;
+    }
+    self->budget = budget;
+    return 0;
+}
+
+/* The seeds are in the list's hands until all is tracked again; then they may die. */
+static int take_seeds(SweepObject *self, PyObject *seeds) {
+    const Py_ssize_t n = seeds == Py_None ? 0 : PyList_Size(seeds);
+    if (n < 0) return -1;
+    for (Py_ssize_t i = 0; i < n; i++) seed(self, PyList_GetItem(seeds, i));
+    return 0;
+}
+
+/* Finds, moves, lets go of the seeds. How many objects it moved; -1: an exception is set. */
+static Py_ssize_t move(SweepObject *self, PyObject *seeds, size_t budget) {
+    if (make_room(self, budget) < 0) return -1;
+    self->n = 0;
+    const int failed = take_seeds(self, seeds);
+    if (!failed) take_old(self);
+    const Py_ssize_t moved = (Py_ssize_t)self->n;
+    track_again(self);
+    if (failed || (seeds != Py_None && PyList_SetSlice(seeds, 0, PyList_Size(seeds), NULL) < 0)) return -1;
+    return moved;
+}
+
+/* slice(budget, seeds=None): one slice, a pause of cause "policy". (objects moved, objects freed, ns); None while a
+ * collection is under way. */
+static PyObject *sweep_slice(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
+    SweepObject *self = (SweepObject *)op;
+    if (nargs < 1 || nargs > 2) return PyErr_Format(PyExc_TypeError, "slice(budget, seeds=None): found %zd arguments", nargs);
+    const Py_ssize_t budget = PyLong_AsSsize_t(args[0]);
+    if (budget == -1 && PyErr_Occurred()) return NULL;
+    if (budget < 0 || budget > MOST_BUDGET) return PyErr_Format(PyExc_ValueError, "budget: expected 0 to %d objects, found %zd", MOST_BUDGET, budget);
+    if (self->core->gc_open || self->busy) Py_RETURN_NONE;
+    self->busy = 1;
+    core_policy_open(self->core);
+    const Py_ssize_t moved = move(self, nargs > 1 ? args[1] : Py_None, (size_t)budget);
+    PyObject *freed = moved < 0 ? NULL : PyObject_CallFunctionObjArgs(self->collect, self->zero, NULL);
+    const uint64_t ns = core_policy_close(self->core);
+    self->busy = 0;
+    PyObject *result = freed == NULL ? NULL : Py_BuildValue("nOK", moved, freed, (unsigned long long)ns);
+    Py_XDECREF(freed);
+    return result;
+}
+
+/* ---- the frozen ---- */
+
+/* remember(objects): they are about to be frozen, and closures stop at them. Objects the sweep knows now. */
+static PyObject *sweep_remember(PyObject *op, PyObject *objects) {
+    SweepObject *self = (SweepObject *)op;
+    if (!PyList_Check(objects)) return PyErr_Format(PyExc_TypeError, "objects: expected a list, found %R", (PyObject *)Py_TYPE(objects));
+    const Py_ssize_t n = PyList_Size(objects);
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!tw_addresses_add(&self->frozen, PyList_GetItem(objects, i))) return PyErr_NoMemory();
+    return PyLong_FromSize_t(self->frozen.count);
+}
+
+static PyObject *sweep_forget(PyObject *op, PyObject *unused) {
+    (void)unused;
+    tw_addresses_clear(&((SweepObject *)op)->frozen);
+    Py_RETURN_NONE;
+}
+
+/* ---- the type ---- */
+
+static PyObject *get_frozen(PyObject *op, void *unused) { (void)unused; return PyLong_FromSize_t(((SweepObject *)op)->frozen.count); }
+static PyObject *get_ordered(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(((SweepObject *)op)->lists != NULL); }
+static PyObject *get_bytes(PyObject *op, void *unused) {
+    const SweepObject *self = (SweepObject *)op;
+    (void)unused;
+    return PyLong_FromSize_t(tw_addresses_bytes(&self->frozen) + self->room * sizeof *self->found);
+}
+
+/* Sweep(core, collect) */
+static PyObject *sweep_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *core, *collect;
+    const tw_hot_state *state = PyType_GetModuleState(type);
+    if (state == NULL || kwargs != NULL || !PyArg_ParseTuple(args, "O!O", state->core_type, &core, &collect)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "Sweep(core, collect) takes no keyword arguments");
+        return NULL;
+    }
+    SweepObject *self = (SweepObject *)PyType_GenericAlloc(type, 0);
+    if (self == NULL) return NULL;
+    self->core = (CoreObject *)Py_NewRef(core);
+    self->collect = Py_NewRef(collect);
+    if ((self->zero = PyLong_FromLong(0)) != NULL) return (PyObject *)self;
+    Py_DECREF((PyObject *)self);
+    return NULL;
+}
+
+static int sweep_traverse(PyObject *op, visitproc visit_one, void *arg) {
+    SweepObject *self = (SweepObject *)op;
+    PyObject *parts[] = {(PyObject *)Py_TYPE(op), (PyObject *)self->core, self->collect};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i] != NULL && visit_one(parts[i], arg)) return 1;
+    return 0;
+}
+
+static int sweep_clear(PyObject *op) {
+    Py_CLEAR(((SweepObject *)op)->collect);
+    return 0;
+}
+
+static void sweep_dealloc(PyObject *op) {
+    SweepObject *self = (SweepObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    Py_XDECREF((PyObject *)self->core);
+    Py_XDECREF(self->collect);
+    Py_XDECREF(self->zero);
+    tw_addresses_clear(&self->frozen);
+    PyMem_Free(self->found);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
+    Py_DECREF((PyObject *)type);
+}
+
+static PyMethodDef methods[] = {
+    {"slice", (PyCFunction)(void (*)(void))sweep_slice, METH_FASTCALL,
+     "slice(budget, seeds=None, /)\n--\n\nOne slice. (objects moved, objects freed, ns), None while a collection is under way."},
+    {"locate", sweep_locate, METH_VARARGS,
+     "locate(thresholds, aged, older, most, /)\n--\n\nWhether the collector's lists are where this layout has them."},
+    {"remember", sweep_remember, METH_O, "remember(objects, /)\n--\n\nThey are about to be frozen. How many are known now."},
+    {"forget", sweep_forget, METH_NOARGS, "forget()\n--\n\nNothing is frozen any more."},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef getters[] = {
+    {"frozen", get_frozen, NULL, "Objects known to be frozen.", NULL},
+    {"ordered", get_ordered, NULL, "Whether old objects are found by themselves, the oldest first.", NULL},
+    {"bytes", get_bytes, NULL, "Memory it takes.", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "The old heap collected in slices: Sweep(core, collect)."},
+    {Py_tp_new, sweep_new},
+    {Py_tp_dealloc, sweep_dealloc},
+    {Py_tp_traverse, sweep_traverse},
+    {Py_tp_clear, sweep_clear},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
+    {0, NULL}};
+PyType_Spec tw_sweep_spec = {"tailwatch._hot.Sweep", sizeof(SweepObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
