@@ -4,7 +4,7 @@
 #include "hot_group.h"
 #include "hot_plan.h"
 #include "hot_step.h"
-#include "hot_sweep.h"
+#include "hot_idle.h"
 #include "hot_template.h"
 
 #include <errno.h>
@@ -406,6 +406,7 @@ static int hot_exec(PyObject *module) {
     if ((state->send_type = make_type(module, &tw_send_spec, "Send")) == NULL) return -1;
     if ((state->step_type = make_type(module, &tw_step_spec, "Step")) == NULL) return -1;
     if ((state->sweep_type = make_type(module, &tw_sweep_spec, "Sweep")) == NULL) return -1;
+    if ((state->idle_type = make_type(module, &tw_idle_poll_spec, "IdlePoll")) == NULL) return -1;
     return make_sse_types(module, state) < 0 ? -1 : make_plan_types(module, state);
 }
 
@@ -420,6 +421,7 @@ static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT((PyObject *)state->plans_type);
     Py_VISIT((PyObject *)state->step_type);
     Py_VISIT((PyObject *)state->sweep_type);
+    Py_VISIT((PyObject *)state->idle_type);
     return 0;
 }
 
@@ -434,6 +436,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->plans_type);
     Py_CLEAR(state->step_type);
     Py_CLEAR(state->sweep_type);
+    Py_CLEAR(state->idle_type);
     return 0;
 }
 

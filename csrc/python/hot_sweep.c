@@ -5,8 +5,9 @@
  * Nothing here may run while a collection does: its lists are then taken apart. Between two lines of C that hold the GIL
  * none can begin.
  */
-#include "hot_sweep.h"
+#include "hot_idle.h"
 
+#include <poll.h>
 #include <string.h>
 
 #define MOST_BUDGET 1000000
@@ -14,19 +15,7 @@
 
 /* What stands before each object that the collector knows, CPython 3.10 to 3.13 and 3.14.5 on. */
 typedef struct gc_head { uintptr_t next, prev; } gc_head;
-typedef struct gc_list { gc_head head; int threshold, count; } gc_list;
-
-typedef struct SweepObject {
-    PyObject_HEAD
-    CoreObject *core;
-    PyObject *collect;         /* gc.collect as it was when this was made */
-    PyObject *zero;
-    gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
-    tw_addresses frozen;
-    PyObject **found;          /* of the slice being made: borrowed, all untracked */
-    size_t n, budget, room;
-    int busy;                  /* a finalizer may run whatever it likes, us too */
-} SweepObject;
+struct gc_list { gc_head head; int threshold, count; };
 
 static gc_head *head_of(PyObject *object) { return (gc_head *)object - 1; }
 static PyObject *object_of(gc_head *head) { return (PyObject *)(head + 1); }
@@ -183,24 +172,76 @@ static Py_ssize_t move(SweepObject *self, PyObject *seeds, size_t budget) {
     return moved;
 }
 
+static size_t young_of(const SweepObject *self) {
+    return self->lists != NULL && self->lists[0].count > 0 ? (size_t)self->lists[0].count : 0;
+}
+
+/* The youngest collected, by gc.collect: its callbacks see it, and its finalizers may do what they like. */
+static int collect_young(SweepObject *self, size_t *freed) {
+    PyObject *number = PyObject_CallFunctionObjArgs(self->collect, self->zero, NULL);
+    const Py_ssize_t n = number == NULL ? -1 : PyLong_AsSsize_t(number);
+    Py_XDECREF(number);
+    *freed = n > 0 ? (size_t)n : 0;
+    return n == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+int sweep_run(SweepObject *self, PyObject *seeds, size_t budget, sweep_done *done) {
+    if (self->core->gc_open || self->busy) return 1;
+    self->busy = 1;
+    core_policy_open(self->core);
+    done->young = young_of(self);
+    const Py_ssize_t moved = move(self, seeds, budget);
+    done->moved = moved > 0 ? (size_t)moved : 0;
+    const int failed = moved < 0 || collect_young(self, &done->freed) < 0;
+    done->ns = core_policy_close(self->core);
+    self->busy = 0;
+    if (failed) return -1;
+    tw_pace_slice(&self->pace, done->young, done->moved, done->freed, done->ns);
+    return 0;
+}
+
 /* slice(budget, seeds=None): one slice, a pause of cause "policy". (objects moved, objects freed, ns); None while a
  * collection is under way. */
 static PyObject *sweep_slice(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
-    SweepObject *self = (SweepObject *)op;
+    sweep_done done;
     if (nargs < 1 || nargs > 2) return PyErr_Format(PyExc_TypeError, "slice(budget, seeds=None): found %zd arguments", nargs);
     const Py_ssize_t budget = PyLong_AsSsize_t(args[0]);
     if (budget == -1 && PyErr_Occurred()) return NULL;
     if (budget < 0 || budget > MOST_BUDGET) return PyErr_Format(PyExc_ValueError, "budget: expected 0 to %d objects, found %zd", MOST_BUDGET, budget);
-    if (self->core->gc_open || self->busy) Py_RETURN_NONE;
-    self->busy = 1;
-    core_policy_open(self->core);
-    const Py_ssize_t moved = move(self, nargs > 1 ? args[1] : Py_None, (size_t)budget);
-    PyObject *freed = moved < 0 ? NULL : PyObject_CallFunctionObjArgs(self->collect, self->zero, NULL);
-    const uint64_t ns = core_policy_close(self->core);
-    self->busy = 0;
-    PyObject *result = freed == NULL ? NULL : Py_BuildValue("nOK", moved, freed, (unsigned long long)ns);
-    Py_XDECREF(freed);
-    return result;
+    const int ran = sweep_run((SweepObject *)op, nargs > 1 ? args[1] : Py_None, (size_t)budget, &done);
+    if (ran > 0) Py_RETURN_NONE;
+    return ran < 0 ? NULL : Py_BuildValue("nnK", (Py_ssize_t)done.moved, (Py_ssize_t)done.freed, (unsigned long long)done.ns);
+}
+
+/* ---- idle moments ---- */
+
+static int readable(int fd) {
+    struct pollfd one = {fd, POLLIN, 0};
+    return poll(&one, 1, 0) != 0;
+}
+
+static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* false: no slice now, or none that went well. */
+static int idle_slice(SweepObject *self, uint64_t left_ns) {
+    sweep_done done;
+    const int64_t budget = tw_pace_budget(&self->pace, young_of(self), left_ns);
+    if (budget < 0) return 0;
+    const int ran = sweep_run(self, Py_None, (size_t)budget, &done);
+    if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
+    return ran == 0;
+}
+
+int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
+    if (!self->on || self->lists == NULL || !tw_pace_due(&self->pace, young_of(self))) return 0;
+    const uint64_t since = tw_now_ns();
+    uint64_t lasted = 0;
+    if (tw_pace_overdue(&self->pace, young_of(self))) idle_slice(self, UINT64_C(1) << 40);
+    while (lasted < wait_ns && !readable(fd)) {
+        if (!idle_slice(self, lesser(tw_pace_left(&self->pace, lasted), wait_ns - lasted))) break;
+        lasted = tw_now_ns() - since;
+    }
+    return 1;
 }
 
 /* ---- the frozen ---- */
@@ -220,6 +261,17 @@ static PyObject *sweep_forget(PyObject *op, PyObject *unused) {
     tw_addresses_clear(&((SweepObject *)op)->frozen);
     Py_RETURN_NONE;
 }
+
+static PyObject *get_on(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(((SweepObject *)op)->on); }
+static int set_on(PyObject *op, PyObject *value, void *unused) {
+    const int on = value == NULL ? 0 : PyObject_IsTrue(value);
+    (void)unused;
+    if (on < 0) return -1;
+    ((SweepObject *)op)->on = on;
+    return 0;
+}
+static PyObject *get_debt(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((SweepObject *)op)->pace.debt); }
+static PyObject *get_slices(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((SweepObject *)op)->pace.slices); }
 
 /* ---- the type ---- */
 
@@ -243,6 +295,7 @@ static PyObject *sweep_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self == NULL) return NULL;
     self->core = (CoreObject *)Py_NewRef(core);
     self->collect = Py_NewRef(collect);
+    self->idle_type = (PyTypeObject *)Py_NewRef((PyObject *)state->idle_type);
     if ((self->zero = PyLong_FromLong(0)) != NULL) return (PyObject *)self;
     Py_DECREF((PyObject *)self);
     return NULL;
@@ -250,7 +303,7 @@ static PyObject *sweep_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 
 static int sweep_traverse(PyObject *op, visitproc visit_one, void *arg) {
     SweepObject *self = (SweepObject *)op;
-    PyObject *parts[] = {(PyObject *)Py_TYPE(op), (PyObject *)self->core, self->collect};
+    PyObject *parts[] = {(PyObject *)Py_TYPE(op), (PyObject *)self->core, self->collect, (PyObject *)self->idle_type};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i] != NULL && visit_one(parts[i], arg)) return 1;
     return 0;
@@ -268,11 +321,14 @@ static void sweep_dealloc(PyObject *op) {
     Py_XDECREF((PyObject *)self->core);
     Py_XDECREF(self->collect);
     Py_XDECREF(self->zero);
+    Py_XDECREF((PyObject *)self->idle_type);
     tw_addresses_clear(&self->frozen);
     PyMem_Free(self->found);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
     Py_DECREF((PyObject *)type);
 }
+
+static PyObject *sweep_poll(PyObject *op, PyObject *epoll) { return idle_poll_new((SweepObject *)op, epoll); }
 
 static PyMethodDef methods[] = {
     {"slice", (PyCFunction)(void (*)(void))sweep_slice, METH_FASTCALL,
@@ -280,12 +336,16 @@ static PyMethodDef methods[] = {
     {"locate", sweep_locate, METH_VARARGS,
      "locate(thresholds, aged, older, most, /)\n--\n\nWhether the collector's lists are where this layout has them."},
     {"remember", sweep_remember, METH_O, "remember(objects, /)\n--\n\nThey are about to be frozen. How many are known now."},
+    {"poll", sweep_poll, METH_O, "poll(epoll, /)\n--\n\nWhat a selector asks for events instead of its epoll object: it sweeps while none comes."},
     {"forget", sweep_forget, METH_NOARGS, "forget()\n--\n\nNothing is frozen any more."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef getters[] = {
     {"frozen", get_frozen, NULL, "Objects known to be frozen.", NULL},
     {"ordered", get_ordered, NULL, "Whether old objects are found by themselves, the oldest first.", NULL},
     {"bytes", get_bytes, NULL, "Memory it takes.", NULL},
+    {"on", get_on, set_on, "Whether idle moments are used.", NULL},
+    {"debt", get_debt, NULL, "Old objects that are to be swept.", NULL},
+    {"slices", get_slices, NULL, "Slices made.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot slots[] = {
     {Py_tp_doc, "The old heap collected in slices: Sweep(core, collect)."},

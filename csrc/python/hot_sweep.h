@@ -10,7 +10,35 @@
 #include "hot_group.h"
 
 #include "tailwatch/addresses.h"
+#include "tailwatch/pace.h"
+
+typedef struct gc_list gc_list;
+
+typedef struct SweepObject {
+    PyObject_HEAD
+    CoreObject *core;
+    PyObject *collect;         /* gc.collect as it was when this was made */
+    PyObject *zero;
+    gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
+    tw_addresses frozen;
+    PyObject **found;          /* of the slice being made: borrowed, all untracked */
+    size_t n, budget, room;
+    int busy;                  /* a finalizer may run whatever it likes, us too */
+    int on;                    /* idle moments are used */
+    tw_pace pace;
+    PyTypeObject *idle_type;
+} SweepObject;
 
 extern PyType_Spec tw_sweep_spec;
+
+/* One slice. seeds: a list, emptied; or NULL. Objects moved and freed into *done. 0; 1: none, as a collection is under
+ * way; -1: an exception is set. */
+typedef struct sweep_done { size_t young, moved, freed; uint64_t ns; } sweep_done;
+int sweep_run(SweepObject *self, PyObject *seeds, size_t budget, sweep_done *done);
+
+/* A wait for events begins: until one is there at the descriptor, or the time is up, slices run that are predicted to end
+ * before. wait_ns: how long the loop means to wait, UINT64_MAX: for ever. Exceptions of ours go to sys.unraisablehook. Whether there
+ * was anything to do. */
+int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns);
 
 #endif

@@ -1,0 +1,60 @@
+/* How much of the old heap is to be swept when, so that its garbage stays a bounded part of it and no slice is longer than
+ * the moment it was meant for. Virtual time: nothing here reads a clock. One user at a time; nothing fails.
+ *
+ * Debt: objects to be swept. Each object that grew old adds TW_PACE_PER_OBJECT of them: garbage among the old then stays
+ * below about a third of the living, as with the interpreter's own rule (a full pass each quarter).
+ */
+#ifndef TAILWATCH_PACE_H
+#define TAILWATCH_PACE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TW_PACE_PER_OBJECT 4
+#define TW_PACE_COSTS 8         /* slices whose cost is remembered */
+#define TW_PACE_WAITS 32        /* waits for events whose length is remembered */
+#define TW_PACE_FEWEST 400      /* objects: a smaller slice is not worth its collection */
+#define TW_PACE_MOST 3000       /* objects of one slice: some 0.3 ms */
+#define TW_PACE_YOUNG 700       /* young objects that make a slice due without any debt */
+
+typedef struct tw_pace {
+    uint64_t cost_ns[TW_PACE_COSTS]; /* per 1024 objects, of the last slices */
+    uint64_t slices;
+    uint64_t wait_ns[TW_PACE_WAITS];
+    uint64_t waits;
+    uint64_t debt;
+} tw_pace;
+
+/* A slice looked at so many young and moved so many old objects, and freed so many. */
+void tw_pace_slice(tw_pace *p, size_t young, size_t moved, size_t freed, uint64_t ns);
+
+/* A wait for events took so long. */
+void tw_pace_wait(tw_pace *p, uint64_t ns);
+
+/* What 1024 objects are predicted to cost, ns: the dearest of the last slices. */
+uint64_t tw_pace_cost(const tw_pace *p);
+
+/* How much longer a wait that has lasted so long is predicted to last, ns: what four in five of those remembered did
+ * that lasted as long. */
+uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns);
+
+/* Old objects to move in a slice that is to be over in left_ns, with so many young ones to look at beside them; -1: none
+ * fits, or none is due. */
+int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns);
+
+/* Whether the debt is so large, or the young so many, that a slice must be made where nobody waits for events. */
+static inline int tw_pace_overdue(const tw_pace *p, size_t young) {
+    return young >= 8 * TW_PACE_YOUNG || p->debt >= 64 * TW_PACE_MOST;
+}
+
+/* Whether anything is to be done, given so many young objects. */
+static inline int tw_pace_due(const tw_pace *p, size_t young) { return young >= TW_PACE_YOUNG || p->debt >= TW_PACE_FEWEST; }
+
+#ifdef __cplusplus
+}
+#endif
+#endif

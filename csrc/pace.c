@@ -1,0 +1,51 @@
+#include "tailwatch/pace.h"
+
+#define PER 1024
+#define COST_AT_FIRST (200 * PER) /* ns: out of the cache */
+#define WAIT_AT_FIRST 1000000
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+static void grow(tw_pace *p, size_t young, size_t moved, size_t freed) {
+    const size_t all = young + moved;
+    const uint64_t died = all == 0 ? 0 : (uint64_t)freed * young / all;
+    const uint64_t grown = young > died ? young - died : 0;
+    p->debt += grown * TW_PACE_PER_OBJECT;
+    p->debt -= least(p->debt, moved);
+}
+
+void tw_pace_slice(tw_pace *p, size_t young, size_t moved, size_t freed, uint64_t ns) {
+    const size_t all = young + moved;
+    if (all >= TW_PACE_FEWEST / 2) p->cost_ns[p->slices++ % TW_PACE_COSTS] = ns * PER / all;
+    grow(p, young, moved, freed);
+}
+
+void tw_pace_wait(tw_pace *p, uint64_t ns) { p->wait_ns[p->waits++ % TW_PACE_WAITS] = ns; }
+
+uint64_t tw_pace_cost(const tw_pace *p) {
+    uint64_t dearest = 0;
+    for (size_t i = 0; i < TW_PACE_COSTS && i < p->slices; ++i)
+        if (p->cost_ns[i] > dearest) dearest = p->cost_ns[i];
+    return p->slices == 0 ? COST_AT_FIRST : dearest;
+}
+
+/* The fifth of those that lasted longer, counted from the shortest. */
+uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns) {
+    uint64_t longer[TW_PACE_WAITS];
+    size_t n = 0;
+    for (size_t i = 0; i < TW_PACE_WAITS && i < p->waits; ++i) {
+        const uint64_t ns = p->wait_ns[i];
+        if (ns <= lasted_ns) continue;
+        size_t at = n++;
+        for (; at > 0 && longer[at - 1] > ns; --at) longer[at] = longer[at - 1];
+        longer[at] = ns;
+    }
+    if (n > 0) return longer[n / 5] - lasted_ns;
+    return p->waits == 0 ? WAIT_AT_FIRST : lasted_ns / 2;
+}
+
+int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns) {
+    const uint64_t cost = tw_pace_cost(p), fit = cost == 0 ? TW_PACE_MOST : left_ns / 2 * PER / cost;
+    if (!tw_pace_due(p, young) || fit < young || fit < TW_PACE_FEWEST) return -1;
+    return (int64_t)least(least(fit - young, TW_PACE_MOST), p->debt);
+}
