@@ -6,18 +6,35 @@
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+const char *tw_moment_name(int moment) {
+    static const char *const names[TW_MOMENTS] = {"idle", "step", "request_end", "overdue", "ceiling", "asked"};
+    return moment >= 0 && moment < TW_MOMENTS ? names[moment] : "unknown";
+}
+
+/* Of the freed, those who were young: by their share. */
 static void grow(tw_pace *p, size_t young, size_t moved, size_t freed) {
     const size_t all = young + moved;
     const uint64_t died = all == 0 ? 0 : (uint64_t)freed * young / all;
     const uint64_t grown = young > died ? young - died : 0;
     p->debt += grown * TW_PACE_PER_OBJECT;
     p->debt -= least(p->debt, moved);
+    p->old += young;
+    p->old -= least(p->old, freed);
 }
 
-void tw_pace_slice(tw_pace *p, size_t young, size_t moved, size_t freed, uint64_t ns) {
+void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, size_t freed, uint64_t ns) {
     const size_t all = young + moved;
+    p->predicted_ns += tw_pace_cost(p) * all / PER;
     if (all >= TW_PACE_FEWEST / 2) p->cost_ns[p->slices++ % TW_PACE_COSTS] = ns * PER / all;
+    p->made[moment] += 1;
+    p->moved += moved;
+    p->freed += freed;
+    p->ns += ns;
     grow(p, young, moved, freed);
+}
+
+void tw_pace_round(tw_pace *p) {
+    if (p->debt < p->old) p->debt = p->old;
 }
 
 void tw_pace_wait(tw_pace *p, uint64_t ns) { p->wait_ns[p->waits++ % TW_PACE_WAITS] = ns; }

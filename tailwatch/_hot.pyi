@@ -127,6 +127,50 @@ class Step:
     def __exit__(self, *exc_info: object) -> None: ...
 
 @final
+class Sweep:
+    """The old heap collected in slices, by the collector itself."""
+
+    on: bool
+    """Whether the moments are used that a loop, or a step, gives."""
+    def __new__(cls, core: Core, collect: Callable[[int], int], /) -> Sweep: ...
+    @property
+    def frozen(self) -> int:
+        """Objects known to be frozen."""
+    @property
+    def ordered(self) -> bool:
+        """Whether old objects are found by themselves, the oldest first."""
+    @property
+    def bytes(self) -> int:
+        """Memory it takes."""
+    def locate(self, thresholds: tuple[int, int, int], aged: object, older: object, most: int, /) -> bool:
+        """Whether the collector's lists are where this layout has them: aged has survived one collection of the
+        youngest, older two; at most so many objects are walked. For interpreters whose layout is known."""
+    def remember(self, objects: list[Any], /) -> int:
+        """They are about to be frozen. How many are known now."""
+    def forget(self) -> None:
+        """Nothing is frozen any more."""
+    def slice(self, budget: int, seeds: list[Any] | None = None, moment: int = 5, /) -> tuple[int, int, int] | None:
+        """One slice: objects moved, objects freed, ns. seeds is emptied. None while a collection is under way."""
+    def rest(self) -> None:
+        """The last request has ended: slices, for two milliseconds at most."""
+    def round(self) -> None:
+        """The whole old heap is to be looked at, as soon as may be."""
+    def counts(self) -> dict[str, int]:
+        """Slices by what gave the moment, objects moved and freed, ns, and what is to be done."""
+    def poll(self, epoll: Any, /) -> IdlePoll:
+        """What a selector asks for events instead of its epoll object: it sweeps while none comes."""
+
+@final
+class IdlePoll:
+    """An epoll object whose waiting is used. Made by Sweep.poll()."""
+
+    @property
+    def epoll(self) -> Any:
+        """The real one."""
+    def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]: ...
+    def __getattr__(self, name: str) -> Any: ...
+
+@final
 class Send:
     """Stands before an ASGI `send`, and hands every message on unchanged."""
 

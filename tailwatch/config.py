@@ -18,7 +18,7 @@ from tailwatch.goodput import PRESETS, SLO, real
 
 PREFIX = "TAILWATCH_"
 DEFAULT_SLO = "mlperf:llama2-70b"
-GC_POLICIES = ("freeze", "observe", "off")
+GC_POLICIES = ("freeze", "out-of-band", "observe", "off")
 
 # Options of the design that this version does not have; naming them is better than calling them unknown.
 UNAVAILABLE = frozenset(
@@ -42,7 +42,8 @@ class Config:
 
     Attributes:
         slo: bounds on one request.
-        gc: "freeze", "observe" (look only) or "off" (no hook, nothing changed).
+        gc: "freeze", "out-of-band" (freeze, and collect what comes later when nobody waits), "observe" (look only) or
+            "off" (no hook, nothing changed).
         gc_warn_ms: log each pause at least this long, milliseconds; 0: none.
         gc_log_all: log each pause.
         slow_ms: log each gap at least this long, milliseconds; 0: none.
@@ -204,8 +205,6 @@ def _slo(given: _Given) -> SLO:
 def _gc(given: _Given) -> str:
     value = given.value.lower() if isinstance(given.value, str) else None
     expected = "expected one of " + ", ".join(repr(policy) for policy in GC_POLICIES)
-    if value == "out-of-band":
-        raise given.refused(f"{expected}; 'out-of-band' is not available in this version")
     if value is None or value not in GC_POLICIES:
         raise given.refused(expected, GC_POLICIES)
     return value

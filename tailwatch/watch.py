@@ -72,7 +72,7 @@ class Watch:
         self.notes: list[str] = []
         self.routes = Routes(config.routes)
         self.core = _core_for(config, self.routes)
-        self.gc = GCHook(self.core, config.gc)
+        self.gc = GCHook(self.core, config.gc, self._warn)
         self.company = Company(self.core, config.dir, self._warn, config.engine)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
         self.steps = StepHook(self.core, servers.stepping, self.notes.append)
@@ -336,7 +336,7 @@ class Watch:
             metrics=self.exposition.respond,
             snapshot=self._snapshot_answer,
             metrics_path=self.config.metrics_path,
-            on_request=self._daemon.start,
+            on_request=self._on_request,
             on_startup=self._guarded(self._on_startup),
             on_idle=self._on_idle,
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
@@ -351,6 +351,13 @@ class Watch:
     def _on_idle(self) -> None:
         if self.gc.waiting:  # every request that ends alone comes by here
             self._guarded(self.gc.on_idle)()
+        if self.gc.out_of_band.engaged:
+            self._guarded(self.gc.out_of_band.on_idle)()
+
+    def _on_request(self) -> None:
+        self._daemon.start()
+        if self.gc.out_of_band.engaged:
+            self.gc.out_of_band.use_loop()
 
     def _guarded(self, act: Callable[[], None], where: int = _ERROR_POLICY) -> Callable[[], None]:
         def guarded() -> None:
@@ -417,7 +424,7 @@ class Watch:
     def _adopt_policy(self, policy: str) -> None:
         if policy == self.gc.policy:
             return
-        self.gc.policy = policy
+        self.notes += self.gc.adopt(policy)
         if policy == "off":
             self.notes += self.gc.detach()
         else:

@@ -68,6 +68,7 @@ typedef struct CoreObject {
     uint64_t *stop, own_stop; /* where others read when this process last stood still; nowhere outside a group */
     uint64_t inner_start_ns, inner_stop_ns, cpu_start_ns;
     core_steps steps;
+    struct SweepObject *sweep; /* borrowed: who uses the moments between steps; NULL: nobody */
     uint64_t serves;          /* the engine of streams that nobody binds; 0: not known */
 } CoreObject;
 

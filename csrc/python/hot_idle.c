@@ -43,9 +43,9 @@ static PyObject *ask(IdlePollObject *self, PyObject *args, uint64_t left_ns) {
 static PyObject *idle_poll(PyObject *op, PyObject *args, PyObject *kwargs) {
     IdlePollObject *self = (IdlePollObject *)op;
     const uint64_t wait_ns = wait_of(PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : NULL);
-    if (wait_ns == 0 || kwargs != NULL) return PyObject_Call(self->poll, args, kwargs);
     const uint64_t since = tw_now_ns();
     const int swept = sweep_idle(self->sweep, self->fd, wait_ns);
+    if (wait_ns == 0 || kwargs != NULL) return PyObject_Call(self->poll, args, kwargs);
     const uint64_t lasted = swept ? tw_now_ns() - since : 0;
     PyObject *events = wait_ns == UINT64_MAX || !swept ? PyObject_Call(self->poll, args, NULL)
                                                       : ask(self, args, lasted < wait_ns ? wait_ns - lasted : 0);

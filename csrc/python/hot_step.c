@@ -4,6 +4,7 @@
  * that a loop allocates nothing.
  */
 #include "hot_step.h"
+#include "hot_sweep.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -142,6 +143,7 @@ static PyObject *step_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     if (!is_open(self) || --self->depth > 0) Py_RETURN_NONE;
     if (__builtin_expect(tw_load(&core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(core);
     tw_step_end(&core->steps.stepper, &self->step, now, self->batch, self->waiting);
+    if (__builtin_expect(core->sweep != NULL, 0)) sweep_step(core->sweep, now - self->step.start_ns, self->waiting);
     Py_RETURN_NONE;
 }
 /* end hot */

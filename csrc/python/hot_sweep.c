@@ -11,6 +11,9 @@
 #include <string.h>
 
 #define MOST_BUDGET 1000000
+#define FOR_EVER (UINT64_C(1) << 40)
+#define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
+#define NOBODY_WAITS_NS 2000000    /* the next request may come at any time */
 #define PREV_FLAGS ((uintptr_t)3)  /* finalized, collecting: in the word of the previous one */
 
 /* What stands before each object that the collector knows, CPython 3.10 to 3.13 and 3.14.5 on. */
@@ -185,7 +188,7 @@ static int collect_young(SweepObject *self, size_t *freed) {
     return n == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-int sweep_run(SweepObject *self, PyObject *seeds, size_t budget, sweep_done *done) {
+int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budget, sweep_done *done) {
     if (self->core->gc_open || self->busy) return 1;
     self->busy = 1;
     core_policy_open(self->core);
@@ -196,19 +199,21 @@ int sweep_run(SweepObject *self, PyObject *seeds, size_t budget, sweep_done *don
     done->ns = core_policy_close(self->core);
     self->busy = 0;
     if (failed) return -1;
-    tw_pace_slice(&self->pace, done->young, done->moved, done->freed, done->ns);
+    tw_pace_slice(&self->pace, moment, done->young, done->moved, done->freed, done->ns);
     return 0;
 }
 
-/* slice(budget, seeds=None): one slice, a pause of cause "policy". (objects moved, objects freed, ns); None while a
- * collection is under way. */
-static PyObject *sweep_slice(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
-    sweep_done done;
-    if (nargs < 1 || nargs > 2) return PyErr_Format(PyExc_TypeError, "slice(budget, seeds=None): found %zd arguments", nargs);
-    const Py_ssize_t budget = PyLong_AsSsize_t(args[0]);
-    if (budget == -1 && PyErr_Occurred()) return NULL;
+/* slice(budget, seeds=None, moment=ASKED): one slice, a pause of cause "policy". (objects moved, objects freed, ns); None
+ * while a collection is under way. */
+static PyObject *sweep_slice(PyObject *op, PyObject *args) {
+    Py_ssize_t budget;
+    PyObject *seeds = Py_None;
+    int moment = TW_MOMENT_ASKED;
+    sweep_done done = {0, 0, 0, 0};
+    if (!PyArg_ParseTuple(args, "n|Oi", &budget, &seeds, &moment)) return NULL;
     if (budget < 0 || budget > MOST_BUDGET) return PyErr_Format(PyExc_ValueError, "budget: expected 0 to %d objects, found %zd", MOST_BUDGET, budget);
-    const int ran = sweep_run((SweepObject *)op, nargs > 1 ? args[1] : Py_None, (size_t)budget, &done);
+    if (moment < 0 || moment >= TW_MOMENTS) return PyErr_Format(PyExc_ValueError, "moment: expected 0 to %d, found %d", TW_MOMENTS - 1, moment);
+    const int ran = sweep_run((SweepObject *)op, (tw_moment)moment, seeds, (size_t)budget, &done);
     if (ran > 0) Py_RETURN_NONE;
     return ran < 0 ? NULL : Py_BuildValue("nnK", (Py_ssize_t)done.moved, (Py_ssize_t)done.freed, (unsigned long long)done.ns);
 }
@@ -223,25 +228,37 @@ static int readable(int fd) {
 static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* false: no slice now, or none that went well. */
-static int idle_slice(SweepObject *self, uint64_t left_ns) {
+static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
     sweep_done done;
     const int64_t budget = tw_pace_budget(&self->pace, young_of(self), left_ns);
     if (budget < 0) return 0;
-    const int ran = sweep_run(self, Py_None, (size_t)budget, &done);
+    const int ran = sweep_run(self, moment, Py_None, (size_t)budget, &done);
     if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
     return ran == 0;
 }
 
+/* Nobody gave a moment for long: one is taken. */
+static void overdue_slice(SweepObject *self) {
+    if (tw_pace_overdue(&self->pace, young_of(self))) timed_slice(self, TW_MOMENT_OVERDUE, FOR_EVER);
+}
+
+static int due(const SweepObject *self) { return self->on && self->lists != NULL && tw_pace_due(&self->pace, young_of(self)); }
+
 int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
-    if (!self->on || self->lists == NULL || !tw_pace_due(&self->pace, young_of(self))) return 0;
+    if (!due(self)) return 0;
     const uint64_t since = tw_now_ns();
     uint64_t lasted = 0;
-    if (tw_pace_overdue(&self->pace, young_of(self))) idle_slice(self, UINT64_C(1) << 40);
+    overdue_slice(self);
     while (lasted < wait_ns && !readable(fd)) {
-        if (!idle_slice(self, lesser(tw_pace_left(&self->pace, lasted), wait_ns - lasted))) break;
+        if (!timed_slice(self, TW_MOMENT_IDLE, lesser(tw_pace_left(&self->pace, lasted), wait_ns - lasted))) break;
         lasted = tw_now_ns() - since;
     }
     return 1;
+}
+
+void sweep_step(SweepObject *self, uint64_t since_ns, uint64_t waiting) {
+    if (!due(self)) return;
+    if (!timed_slice(self, TW_MOMENT_STEP, waiting == 0 ? NOBODY_WAITS_NS : since_ns / STEP_SHARE)) overdue_slice(self);
 }
 
 /* ---- the frozen ---- */
@@ -267,11 +284,55 @@ static int set_on(PyObject *op, PyObject *value, void *unused) {
     const int on = value == NULL ? 0 : PyObject_IsTrue(value);
     (void)unused;
     if (on < 0) return -1;
-    ((SweepObject *)op)->on = on;
+    SweepObject *self = (SweepObject *)op;
+    self->on = on;
+    self->core->sweep = on ? self : NULL;
     return 0;
 }
-static PyObject *get_debt(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((SweepObject *)op)->pace.debt); }
-static PyObject *get_slices(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((SweepObject *)op)->pace.slices); }
+/* rest(): the last request has ended. Slices for two milliseconds at most. */
+static PyObject *sweep_rest(PyObject *op, PyObject *unused) {
+    SweepObject *self = (SweepObject *)op;
+    const uint64_t since = tw_now_ns();
+    uint64_t lasted = 0;
+    (void)unused;
+    while (lasted < NOBODY_WAITS_NS && due(self) && timed_slice(self, TW_MOMENT_REQUEST, NOBODY_WAITS_NS - lasted))
+        lasted = tw_now_ns() - since;
+    Py_RETURN_NONE;
+}
+
+static int put(PyObject *dict, const char *name, uint64_t value) {
+    PyObject *number = PyLong_FromUnsignedLongLong(value);
+    const int failed = number == NULL || PyDict_SetItemString(dict, name, number) < 0;
+    Py_XDECREF(number);
+    return failed ? -1 : 0;
+}
+
+static int put_moments(PyObject *dict, const tw_pace *pace) {
+    for (int i = 0; i < TW_MOMENTS; i++)
+        if (put(dict, tw_moment_name(i), pace->made[i]) < 0) return -1;
+    return 0;
+}
+
+/* counts(): what it did, by what gave the moment, and what it is to do. */
+static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
+    const tw_pace *pace = &((SweepObject *)op)->pace;
+    (void)unused;
+    PyObject *dict = PyDict_New();
+    if (dict == NULL) return NULL;
+    if (put_moments(dict, pace) == 0 && put(dict, "moved", pace->moved) == 0 && put(dict, "freed", pace->freed) == 0 &&
+        put(dict, "ns", pace->ns) == 0 && put(dict, "predicted_ns", pace->predicted_ns) == 0 &&
+        put(dict, "debt", pace->debt) == 0 && put(dict, "old", pace->old) == 0 &&
+        put(dict, "young", young_of((SweepObject *)op)) == 0)
+        return dict;
+    Py_DECREF(dict);
+    return NULL;
+}
+
+static PyObject *sweep_round(PyObject *op, PyObject *unused) {
+    (void)unused;
+    tw_pace_round(&((SweepObject *)op)->pace);
+    Py_RETURN_NONE;
+}
 
 /* ---- the type ---- */
 
@@ -318,6 +379,7 @@ static void sweep_dealloc(PyObject *op) {
     SweepObject *self = (SweepObject *)op;
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
+    if (self->core != NULL && self->core->sweep == self) self->core->sweep = NULL;
     Py_XDECREF((PyObject *)self->core);
     Py_XDECREF(self->collect);
     Py_XDECREF(self->zero);
@@ -331,12 +393,15 @@ static void sweep_dealloc(PyObject *op) {
 static PyObject *sweep_poll(PyObject *op, PyObject *epoll) { return idle_poll_new((SweepObject *)op, epoll); }
 
 static PyMethodDef methods[] = {
-    {"slice", (PyCFunction)(void (*)(void))sweep_slice, METH_FASTCALL,
-     "slice(budget, seeds=None, /)\n--\n\nOne slice. (objects moved, objects freed, ns), None while a collection is under way."},
+    {"slice", sweep_slice, METH_VARARGS,
+     "slice(budget, seeds=None, moment=5, /)\n--\n\nOne slice. (objects moved, objects freed, ns), None while a collection is under way."},
     {"locate", sweep_locate, METH_VARARGS,
      "locate(thresholds, aged, older, most, /)\n--\n\nWhether the collector's lists are where this layout has them."},
     {"remember", sweep_remember, METH_O, "remember(objects, /)\n--\n\nThey are about to be frozen. How many are known now."},
     {"poll", sweep_poll, METH_O, "poll(epoll, /)\n--\n\nWhat a selector asks for events instead of its epoll object: it sweeps while none comes."},
+    {"counts", sweep_counts, METH_NOARGS, "counts()\n--\n\nSlices by what gave the moment, objects moved and freed, ns, and what is to be done."},
+    {"rest", sweep_rest, METH_NOARGS, "rest()\n--\n\nThe last request has ended: slices, for two milliseconds at most."},
+    {"round", sweep_round, METH_NOARGS, "round()\n--\n\nThe whole old heap is to be looked at, as soon as may be."},
     {"forget", sweep_forget, METH_NOARGS, "forget()\n--\n\nNothing is frozen any more."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef getters[] = {
@@ -344,8 +409,6 @@ static PyGetSetDef getters[] = {
     {"ordered", get_ordered, NULL, "Whether old objects are found by themselves, the oldest first.", NULL},
     {"bytes", get_bytes, NULL, "Memory it takes.", NULL},
     {"on", get_on, set_on, "Whether idle moments are used.", NULL},
-    {"debt", get_debt, NULL, "Old objects that are to be swept.", NULL},
-    {"slices", get_slices, NULL, "Slices made.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot slots[] = {
     {Py_tp_doc, "The old heap collected in slices: Sweep(core, collect)."},

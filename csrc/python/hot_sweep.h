@@ -34,11 +34,15 @@ extern PyType_Spec tw_sweep_spec;
 /* One slice. seeds: a list, emptied; or NULL. Objects moved and freed into *done. 0; 1: none, as a collection is under
  * way; -1: an exception is set. */
 typedef struct sweep_done { size_t young, moved, freed; uint64_t ns; } sweep_done;
-int sweep_run(SweepObject *self, PyObject *seeds, size_t budget, sweep_done *done);
+int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budget, sweep_done *done);
 
 /* A wait for events begins: until one is there at the descriptor, or the time is up, slices run that are predicted to end
  * before. wait_ns: how long the loop means to wait, UINT64_MAX: for ever. Exceptions of ours go to sys.unraisablehook. Whether there
  * was anything to do. */
 int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns);
+
+/* A moment in which a slice of a tenth of since_ns disturbs nobody more than a tenth: an engine's step that took so long is
+ * over, or (waiting 0) nobody waits at all. */
+void sweep_step(SweepObject *self, uint64_t since_ns, uint64_t waiting);
 
 #endif

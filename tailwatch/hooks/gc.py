@@ -19,6 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailwatch import _hot
+from tailwatch.hooks.out_of_band import GCStatus, OutOfBand
+
+FREEZING = ("freeze", "out-of-band")
 
 WARM_REQUESTS = 32
 WARM_PATIENCE_SECONDS = 600.0
@@ -65,9 +68,10 @@ class FreezeState:
 class GCHook:
     """Brackets ``gc.callbacks`` and keeps the freeze policy of one process."""
 
-    def __init__(self, core: _hot.Core, policy: str) -> None:
+    def __init__(self, core: _hot.Core, policy: str, say: Callable[[str], object] = lambda sentence: None) -> None:
         self.core = core
         self.policy = policy
+        self.out_of_band = OutOfBand(core, say)
         self.state = FreezeState()
         self.foreign_freezes = 0
         self.foreign_unfreezes = 0
@@ -89,10 +93,25 @@ class GCHook:
         self._bracket()
         self._wrap("freeze", self._saw_freeze)
         self._wrap("unfreeze", self._saw_unfreeze)
+        self.adopt(self.policy)
+
+    def adopt(self, policy: str) -> list[str]:
+        """Another policy from now on. Returns what could not be undone of the one before, a sentence each."""
+        report = self.out_of_band.disengage() if policy != "out-of-band" else []
+        self.policy = policy
+        if policy == "out-of-band" and self._attached and not self.out_of_band.mode:
+            self.out_of_band.prepare()
+        return report
+
+    @property
+    def status(self) -> GCStatus:
+        """What the policy does, and did."""
+        return self.out_of_band.status(self.policy, self.foreign_freezes)
 
     def detach(self) -> list[str]:
         """Take everything out again. Returns what could not be undone, a sentence each."""
-        report = self._thaw() if self.state.done else []
+        report = self.out_of_band.disengage()
+        report += self._thaw() if self.state.done else []
         self.state = FreezeState()
         if self._attached:
             self._attached = False
@@ -121,19 +140,23 @@ class GCHook:
         try:
             if again:
                 self._original("unfreeze")()
+                self.out_of_band.sweep.forget()
             collected = gc.collect()
             if self._attached or reason == _ASKED:  # a pass takes long, and uninstall() may not have waited for it
+                self.out_of_band.remember()
                 self._original("freeze")()
             collected += gc.collect()
         finally:
             paused_ns = self.core.policy_end()
         result = Freeze((paused_ns or 0) / 1e9, collected, again, reason)
         self.state.done.append(result)
+        if self.policy == "out-of-band" and self._attached:
+            self.out_of_band.engage()
         return result
 
     def on_startup(self) -> None:
         """The app is about to take traffic: the first freeze."""
-        if self.policy == "freeze" and self._attached and not self.state.startup_done:
+        if self.policy in FREEZING and self._attached and not self.state.startup_done:
             self.state.startup_done = True
             self.freeze(reason="start-up")
 
@@ -149,7 +172,7 @@ class GCHook:
         """
         state = self.state
         opened = self.core.opened if opened is None else opened
-        if state.warm_done or state.gave_up or self.policy != "freeze" or not self._attached:
+        if state.warm_done or state.gave_up or self.policy not in FREEZING or not self._attached:
             return
         if not state.startup_done:
             state.startup_done = True
@@ -174,7 +197,7 @@ class GCHook:
     @property
     def waiting(self) -> bool:
         """Whether a freeze is still wanted, or not yet over."""
-        return self.policy == "freeze" and (self.state.freezing or not self.state.warm_done)
+        return self.policy in FREEZING and (self.state.freezing or not self.state.warm_done)
 
     def _freeze_idle(self, reason: str) -> None:
         self.state.freezing = True

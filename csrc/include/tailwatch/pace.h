@@ -21,16 +21,37 @@ extern "C" {
 #define TW_PACE_MOST 3000       /* objects of one slice: some 0.3 ms */
 #define TW_PACE_YOUNG 700       /* young objects that make a slice due without any debt */
 
+/* What gave the moment for a slice. */
+typedef enum tw_moment {
+    TW_MOMENT_IDLE,     /* a loop waited for events */
+    TW_MOMENT_STEP,     /* an engine's step was over */
+    TW_MOMENT_REQUEST,  /* a request was over, and no other in flight */
+    TW_MOMENT_OVERDUE,  /* none of these for too long */
+    TW_MOMENT_CEILING,  /* a ceiling was met */
+    TW_MOMENT_ASKED,    /* somebody asked for it */
+    TW_MOMENTS
+} tw_moment;
+
+/* "idle", "step", ...; "unknown" out of range. Any thread. */
+const char *tw_moment_name(int moment);
+
 typedef struct tw_pace {
     uint64_t cost_ns[TW_PACE_COSTS]; /* per 1024 objects, of the last slices */
     uint64_t slices;
     uint64_t wait_ns[TW_PACE_WAITS];
     uint64_t waits;
     uint64_t debt;
+    uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
+    uint64_t made[TW_MOMENTS];       /* slices */
+    uint64_t moved, freed, ns;       /* of all slices */
+    uint64_t predicted_ns;           /* what they were predicted to take */
 } tw_pace;
 
 /* A slice looked at so many young and moved so many old objects, and freed so many. */
-void tw_pace_slice(tw_pace *p, size_t young, size_t moved, size_t freed, uint64_t ns);
+void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, size_t freed, uint64_t ns);
+
+/* The whole old heap is to be looked at, as soon as may be. */
+void tw_pace_round(tw_pace *p);
 
 /* A wait for events took so long. */
 void tw_pace_wait(tw_pace *p, uint64_t ns);

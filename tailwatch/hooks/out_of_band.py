@@ -1,0 +1,241 @@
+"""Collections when nobody waits: the old heap is swept in slices, in the moments between what the server does.
+
+``gc="out-of-band"``. The freeze is as with ``gc="freeze"``; afterwards the interpreter's own collections are a safety net
+only, far away, and what is allocated later is collected in slices of at most some 3000 objects, when a loop waits for
+events, after an engine's step, or when the last request has ended. A slice is a pause of cause ``policy``.
+
+The sweep proves itself before it is used (OutOfBand.prepare): a planted cycle must die, a living structure must not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tailwatch import _hot
+
+# Net new objects until the interpreter collects by itself: no moment was found for long.
+SAFETY_NET = 100_000
+
+_KNOWN_LISTS = ((3, 10), (3, 11), (3, 12), (3, 13))
+_LOOK = 1 << 22  # objects walked to see which list one is in: a server's heap before its first freeze
+_PASS_SECONDS = 1.0
+MOMENTS = ("idle", "step", "request_end", "overdue", "ceiling", "asked")
+_collect = gc.collect
+_get_objects = gc.get_objects
+_get_threshold = gc.get_threshold
+_set_threshold = gc.set_threshold
+
+
+@dataclass(frozen=True, slots=True)
+class GCStatus:
+    """What the policy of this process does, and did.
+
+    Attributes:
+        policy: the option ``gc``.
+        mode: "sweep", "whole passes" (the sweep could not prove itself; ``why`` says how), or "" (another policy).
+        why: a sentence, "" where nothing is to be said.
+        slices: by what gave the moment: idle, step, request_end, overdue, ceiling, asked.
+        passes: whole passes of what is not frozen, in the mode of that name.
+        moved, freed: objects, of all slices.
+        seconds, predicted_seconds: what the slices took, and what they had been predicted to take.
+        unfrozen: tracked objects that are not frozen, an estimate; frozen: those known to be.
+        debt: old objects that are to be swept.
+        drift: what somebody else did to the collector meanwhile, a sentence each.
+    """
+
+    policy: str
+    mode: str
+    why: str
+    slices: dict[str, int]
+    passes: int
+    moved: int
+    freed: int
+    seconds: float
+    predicted_seconds: float
+    unfrozen: int
+    frozen: int
+    debt: int
+    drift: tuple[str, ...]
+
+
+class OutOfBand:
+    """The policy of one process. ``say`` is told a sentence about what does not work here."""
+
+    def __init__(self, core: _hot.Core, say: Callable[[str], object]) -> None:
+        self._core = core
+        self._say = say
+        self.sweep = _hot.Sweep(core, _collect)
+        self.mode = self.why = ""
+        self.passes = 0
+        self.engaged = False  # the freeze was made, and nobody has uninstalled
+        self._next_pass = 0.0
+        self._thresholds: tuple[int, int, int] | None = None
+        self._was_enabled = True
+        self._loops: list[tuple[weakref.ref[Any], Any]] = []  # selectors, and what stands in them
+
+    # ---- before traffic ----
+
+    def prepare(self) -> None:
+        """See whether the sweep works in this interpreter: before traffic, some milliseconds and two small passes."""
+        self.why = self._refusal() or self._prove()
+        self.mode = "whole passes" if self.why else "sweep"
+        if self.why:
+            self._say(f"gc='out-of-band': the old heap cannot be swept in slices ({self.why}): whole passes of what is not frozen are made, when nobody waits")
+
+    def remember(self) -> None:
+        """All objects there are now are about to be frozen: 30 ns each, once."""
+        if self.mode == "sweep":
+            self.sweep.remember(_get_objects())
+
+    def engage(self) -> None:
+        """From now on: moments are used, and the interpreter's own collections are far away."""
+        if self._thresholds is None:
+            self._thresholds, self._was_enabled = _get_threshold(), gc.isenabled()
+        _set_threshold(SAFETY_NET, *_get_threshold()[1:])
+        self.engaged = True
+        self.sweep.on = self.mode == "sweep"
+
+    # ---- moments ----
+
+    def use_loop(self) -> None:
+        """Use the waiting of the loop that runs in this thread. A loop that gives no moments is said once."""
+        loop = asyncio.get_running_loop()
+        selector = getattr(loop, "_selector", None)
+        epoll = getattr(selector, "_selector", None)
+        if isinstance(epoll, _hot.IdlePoll) or any(each() is selector for each, _ in self._loops):
+            return
+        if type(epoll).__name__ != "epoll" or selector is None:
+            self._say(f"gc='out-of-band': {type(loop).__module__}.{type(loop).__qualname__} gives no moments while it waits: slices are made when the last request has ended, and between steps")
+            self._loops.append((weakref.ref(loop), None))
+            return
+        ours = self.sweep.poll(epoll)
+        selector._selector = ours
+        self._loops.append((weakref.ref(selector), ours))
+
+    def on_idle(self) -> None:
+        """The last request has ended, or none was there: for plain threads, and loops that give no moments."""
+        if self.sweep.on:
+            self.sweep.rest()
+        elif self.engaged and time.monotonic() >= self._next_pass:
+            self._whole_pass()
+
+    def _whole_pass(self) -> None:
+        """Of what is not frozen, and at most a fiftieth of the time."""
+        began = time.monotonic()
+        self._core.policy_begin()
+        try:
+            _collect()
+        finally:
+            self._core.policy_end()
+        ended = time.monotonic()
+        self.passes += 1
+        self._next_pass = ended + max(_PASS_SECONDS, 50 * (ended - began))
+
+    def status(self, policy: str, foreign_freezes: int) -> GCStatus:
+        """What it does, and did."""
+        counts = self.sweep.counts()
+        return GCStatus(
+            policy=policy,
+            mode=self.mode if self.engaged else "",
+            why=self.why,
+            slices={name: counts[name] for name in MOMENTS},
+            passes=self.passes,
+            moved=counts["moved"],
+            freed=counts["freed"],
+            seconds=counts["ns"] / 1e9,
+            predicted_seconds=counts["predicted_ns"] / 1e9,
+            unfrozen=counts["old"] + counts["young"],
+            frozen=self.sweep.frozen,
+            debt=counts["debt"],
+            drift=self._drift(foreign_freezes),
+        )
+
+    def _drift(self, foreign_freezes: int) -> tuple[str, ...]:
+        found = []
+        if self.engaged and gc.isenabled() != self._was_enabled:
+            found.append("gc.enable() or gc.disable() was called after us")
+        if self.engaged and _get_threshold()[0] != SAFETY_NET:
+            found.append(f"gc.set_threshold() was called after us: {_get_threshold()}")
+        if foreign_freezes:
+            found.append(f"gc.freeze() was called {foreign_freezes} times, not by us")
+        return tuple(found)
+
+    # ---- undo ----
+
+    def disengage(self) -> list[str]:
+        """Everything as it was. Returns what could not be undone, a sentence each."""
+        self.sweep.on = self.engaged = False
+        self.mode = self.why = ""
+        report = [sentence for selector, ours in self._loops if (sentence := _give_back(selector(), ours))]
+        self._loops = []
+        if self._thresholds is not None:
+            report += self._restore_thresholds(self._thresholds)
+            self._thresholds = None
+        self.sweep.forget()
+        return report
+
+    def _restore_thresholds(self, before: tuple[int, int, int]) -> list[str]:
+        now = _get_threshold()
+        if now[0] != SAFETY_NET:
+            return [f"gc.get_threshold() is {now}, as somebody else set it after us: it stays"]
+        _set_threshold(*before)
+        return []
+
+    # ---- proof ----
+
+    def _refusal(self) -> str:
+        if sys.version_info[:2] not in _KNOWN_LISTS:
+            return f"the collector's lists of Python {sys.version_info[0]}.{sys.version_info[1]} are not known"
+        return ""
+
+    def _prove(self) -> str:
+        """Why it does not work here; "" where it does."""
+        older: list[Any] = [[]]
+        _collect(0)
+        _collect(1)
+        aged: list[Any] = [[]]
+        _collect(0)
+        if not self.sweep.locate(_get_threshold(), aged, older, _LOOK):
+            return "its lists are not where this version has them"
+        return "" if _dies(self.sweep) and _lives(self.sweep) else "a planted cycle did not die, or a living one did"
+
+
+class _Node:
+    """Of a planted structure."""
+
+    other: _Node
+
+
+def _planted() -> _Node:
+    one, two = _Node(), _Node()
+    one.other, two.other = two, one
+    _collect(0)
+    _collect(1)
+    return one
+
+
+def _dies(sweep: _hot.Sweep) -> bool:
+    seeds = [_planted()]
+    gone = weakref.ref(seeds[0])
+    sweep.slice(16, seeds)
+    return gone() is None
+
+
+def _lives(sweep: _hot.Sweep) -> bool:
+    kept = _planted()
+    sweep.slice(16, [kept])
+    return kept.other.other is kept
+
+
+def _give_back(selector: Any, ours: Any) -> str | None:
+    if selector is None or ours is None or getattr(selector, "_selector", None) is not ours:
+        return None
+    selector._selector = ours.epoll
+    return None

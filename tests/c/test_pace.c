@@ -1,0 +1,105 @@
+#include "tailwatch/pace.h"
+
+#include "tw_test.h"
+
+enum { US = 1000, MS = 1000000 };
+
+static tw_pace costing(uint64_t ns_an_object) {
+    tw_pace p = {0};
+    for (int i = 0; i < TW_PACE_COSTS; ++i) tw_pace_slice(&p, TW_MOMENT_ASKED, 0, 1000, 0, 1000 * ns_an_object);
+    return p;
+}
+
+TW_TEST(nothing_is_due_at_first) {
+    tw_pace p = {0};
+    TW_CHECK(!tw_pace_due(&p, 0));
+    TW_CHECK(tw_pace_budget(&p, 0, MS) == -1);
+    TW_CHECK(tw_pace_due(&p, TW_PACE_YOUNG));
+    TW_CHECK(tw_pace_budget(&p, TW_PACE_YOUNG, MS) == 0); /* the young alone */
+}
+
+/* What grows old is owed four times, what was young and died is not. */
+TW_TEST(debt_follows_what_grew_old) {
+    tw_pace p = {0};
+    tw_pace_slice(&p, TW_MOMENT_IDLE, 1000, 0, 400, MS);
+    TW_CHECK_EQ(600 * TW_PACE_PER_OBJECT, p.debt);
+    TW_CHECK_EQ(600, p.old);
+    tw_pace_slice(&p, TW_MOMENT_IDLE, 0, 1500, 500, MS);
+    TW_CHECK_EQ(600 * TW_PACE_PER_OBJECT - 1500, p.debt);
+    TW_CHECK_EQ(100, p.old);
+    tw_pace_slice(&p, TW_MOMENT_STEP, 0, 3000, 3000, MS);
+    TW_CHECK_EQ(0, p.debt);
+    TW_CHECK_EQ(0, p.old);
+    TW_CHECK_EQ(2, p.made[TW_MOMENT_IDLE]);
+    TW_CHECK_EQ(1, p.made[TW_MOMENT_STEP]);
+    TW_CHECK_EQ(4500, p.moved);
+}
+
+/* Half of the time that is left, at the dearest of the last prices. */
+TW_TEST(a_slice_fits_its_moment) {
+    tw_pace p = costing(100);
+    p.debt = 1000000;
+    TW_CHECK_EQ(1000, (uint64_t)tw_pace_budget(&p, 0, 200 * US));
+    TW_CHECK_EQ(TW_PACE_MOST, (uint64_t)tw_pace_budget(&p, 0, 10 * MS));
+    TW_CHECK_EQ(1000 - 300, (uint64_t)tw_pace_budget(&p, 300, 200 * US));
+    TW_CHECK(tw_pace_budget(&p, 1001, 200 * US) == -1); /* the young alone would take too long */
+    TW_CHECK(tw_pace_budget(&p, 0, 10 * US) == -1);
+    tw_pace_slice(&p, TW_MOMENT_ASKED, 0, 1000, 0, 1000 * 400);
+    TW_CHECK_EQ(500, (uint64_t)tw_pace_budget(&p, 0, 400 * US));
+    p.debt = 450;
+    TW_CHECK_EQ(450, (uint64_t)tw_pace_budget(&p, 0, 400 * US));
+}
+
+TW_TEST(the_rest_of_a_wait_is_what_most_such_waits_had) {
+    tw_pace p = {0};
+    TW_CHECK(tw_pace_left(&p, 0) > 0);
+    for (int i = 0; i < TW_PACE_WAITS / 2; ++i) tw_pace_wait(&p, 100 * US), tw_pace_wait(&p, 8 * MS);
+    TW_CHECK_EQ(100 * US, tw_pace_left(&p, 0));
+    TW_CHECK_EQ(8 * MS - 100 * US, tw_pace_left(&p, 100 * US)); /* it is none of the short ones */
+    TW_CHECK_EQ(5 * MS, tw_pace_left(&p, 10 * MS));             /* longer than all: half as much again */
+}
+
+TW_TEST(a_round_is_the_whole_old_heap) {
+    tw_pace p = {0};
+    tw_pace_slice(&p, TW_MOMENT_IDLE, 5000, 0, 0, MS);
+    p.debt = 10;
+    tw_pace_round(&p);
+    TW_CHECK_EQ(5000, p.debt);
+}
+
+/* A server in virtual time: each turn makes objects of which most die as cycles a while later. Garbage stays a part of
+ * what lives, however the moments fall. */
+static uint64_t most_garbage(uint64_t live, uint64_t per_turn, size_t budget) {
+    tw_pace p = {0};
+    uint64_t garbage = 0, most = 0;
+    p.old = live;
+    for (int turn = 0; turn < 4000; ++turn) {
+        tw_pace_slice(&p, TW_MOMENT_IDLE, per_turn, 0, 0, MS);
+        garbage += per_turn;
+        while (tw_pace_due(&p, 0)) {
+            const size_t moved = p.debt < budget ? p.debt : budget;
+            const size_t freed = (size_t)((double)moved * (double)garbage / (double)(live + garbage));
+            tw_pace_slice(&p, TW_MOMENT_IDLE, 0, moved, freed, MS);
+            garbage -= freed;
+        }
+        if (garbage > most) most = garbage;
+    }
+    return most;
+}
+
+TW_TEST(garbage_stays_a_part_of_the_living) {
+    TW_CHECK(most_garbage(90000, 500, TW_PACE_MOST) < 40000);
+    TW_CHECK(most_garbage(90000, 5000, TW_PACE_MOST) < 50000);
+    TW_CHECK(most_garbage(1000000, 500, TW_PACE_MOST) < 400000);
+}
+
+TW_TEST(moments_have_names) {
+    TW_CHECK_STR("idle", tw_moment_name(TW_MOMENT_IDLE));
+    TW_CHECK_STR("request_end", tw_moment_name(TW_MOMENT_REQUEST));
+    TW_CHECK_STR("unknown", tw_moment_name(TW_MOMENTS));
+    TW_CHECK_STR("unknown", tw_moment_name(-1));
+}
+
+TW_MAIN(nothing_is_due_at_first, debt_follows_what_grew_old, a_slice_fits_its_moment,
+        the_rest_of_a_wait_is_what_most_such_waits_had, a_round_is_the_whole_old_heap, garbage_stays_a_part_of_the_living,
+        moments_have_names)
