@@ -14,7 +14,7 @@ from tailwatch.errors import (  # noqa: E402
 from tailwatch.goodput import SLO  # noqa: E402
 
 if support.LINUX:
-    from tailwatch.watch import Middleware, Watch, current, freeze, install, snapshot, step, stream, uninstall
+    from tailwatch.watch import Middleware, Watch, current, freeze, gc_status, install, snapshot, step, stream, uninstall
     from tailwatch.watch import diagnose as doctor
 else:
     from tailwatch.elsewhere import (  # type: ignore[assignment]
@@ -23,6 +23,7 @@ else:
         current,
         doctor,
         freeze,
+        gc_status,
         install,
         snapshot,
         step,
@@ -44,6 +45,7 @@ __all__ = [
     "current",
     "doctor",
     "freeze",
+    "gc_status",
     "install",
     "snapshot",
     "step",

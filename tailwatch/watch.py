@@ -30,6 +30,7 @@ from tailwatch.goodput import parse_window
 from tailwatch.heritage import Heritage
 from tailwatch.hooks import asgi
 from tailwatch.hooks.gc import Freeze, GCHook
+from tailwatch.hooks.out_of_band import GCStatus
 from tailwatch.hooks.routes import Routes
 from tailwatch.hooks.step import StepHook
 from tailwatch.inert import InertStep, InertStream
@@ -164,7 +165,7 @@ class Watch:
         Raises:
             ValueError: ``engine`` is no name.
         """
-        self._daemon.start()
+        self._on_request()
         stream = self.core.stream(model, route, arrival, request_id, trace_id)
         if engine is not None:
             stream.bind(engine)
@@ -180,6 +181,10 @@ class Watch:
     def freeze(self, *, again: bool = False) -> Freeze:
         """Collect, freeze, collect, on this thread, now."""
         return self.gc.freeze(again=again)
+
+    def gc_status(self) -> GCStatus:
+        """What the collector's policy does in this process, and did."""
+        return self.gc.status
 
     def doctor(self) -> list[Finding]:
         """What the numbers say, the worst first."""
@@ -743,6 +748,11 @@ def _is_count(value: object) -> bool:
 def freeze(*, again: bool = False) -> Freeze:
     """Collect, freeze, collect, on this thread, now; ``again`` unfreezes first. Returns what it did and took."""
     return current().freeze(again=again)
+
+
+def gc_status() -> GCStatus:
+    """What the collector's policy does in this process, and did: slices by what gave the moment, their cost, drift."""
+    return current().gc_status()
 
 
 def diagnose() -> list[Finding]:

@@ -105,8 +105,10 @@ class OutOfBand:
     # ---- moments ----
 
     def use_loop(self) -> None:
-        """Use the waiting of the loop that runs in this thread. A loop that gives no moments is said once."""
-        loop = asyncio.get_running_loop()
+        """Use the waiting of the loop that runs in this thread, if one does. A loop that gives no moments is said once."""
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            return
         selector = getattr(loop, "_selector", None)
         epoll = getattr(selector, "_selector", None)
         if isinstance(epoll, _hot.IdlePoll) or any(each() is selector for each, _ in self._loops):

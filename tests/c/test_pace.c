@@ -18,7 +18,7 @@ TW_TEST(nothing_is_due_at_first) {
     TW_CHECK(tw_pace_budget(&p, TW_PACE_YOUNG, MS) == 0); /* the young alone */
 }
 
-/* What grows old is owed four times, what was young and died is not. */
+/* What grows old is owed three times, what was young and died is not. */
 TW_TEST(debt_follows_what_grew_old) {
     tw_pace p = {0};
     tw_pace_slice(&p, TW_MOMENT_IDLE, 1000, 0, 400, MS);

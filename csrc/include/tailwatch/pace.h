@@ -2,7 +2,7 @@
  * the moment it was meant for. Virtual time: nothing here reads a clock. One user at a time; nothing fails.
  *
  * Debt: objects to be swept. Each object that grew old adds TW_PACE_PER_OBJECT of them: garbage among the old then stays
- * below about a third of the living, as with the interpreter's own rule (a full pass each quarter).
+ * below about half of the living, as with the interpreter's own rule (a full pass each quarter).
  */
 #ifndef TAILWATCH_PACE_H
 #define TAILWATCH_PACE_H
@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define TW_PACE_PER_OBJECT 4
+#define TW_PACE_PER_OBJECT 3
 #define TW_PACE_COSTS 8         /* slices whose cost is remembered */
 #define TW_PACE_WAITS 32        /* waits for events whose length is remembered */
 #define TW_PACE_FEWEST 400      /* objects: a smaller slice is not worth its collection */
