@@ -1,5 +1,7 @@
 #include "tailwatch/pace.h"
 
+#include "tailwatch/atomic.h"
+
 #define PER 1024
 #define COST_AT_FIRST (200 * PER) /* ns: out of the cache */
 #define WAIT_AT_FIRST 1000000
@@ -28,16 +30,28 @@ void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, siz
     if (all >= TW_PACE_FEWEST / 2) p->cost_ns[p->slices++ % TW_PACE_COSTS] = ns * PER / all;
     p->made[moment] += 1;
     p->moved += moved;
+    p->round_moved += moved;
     p->freed += freed;
     p->ns += ns;
     grow(p, young, moved, freed);
+}
+
+/* Objects that died by their count are not seen to: the round knows better. */
+void tw_pace_rounded(tw_pace *p) {
+    p->old = least(p->old, p->round_moved);
+    p->round_moved = 0;
+    p->rounds += 1;
 }
 
 void tw_pace_round(tw_pace *p) {
     if (p->debt < p->old) p->debt = p->old;
 }
 
-void tw_pace_wait(tw_pace *p, uint64_t ns) { p->wait_ns[p->waits++ % TW_PACE_WAITS] = ns; }
+void tw_pace_wait(tw_pace *p, uint64_t ns) {
+    const uint64_t n = tw_load(&p->waits);
+    tw_store(&p->wait_ns[n % TW_PACE_WAITS], ns);
+    tw_store(&p->waits, n + 1);
+}
 
 uint64_t tw_pace_cost(const tw_pace *p) {
     uint64_t dearest = 0;
@@ -50,15 +64,15 @@ uint64_t tw_pace_cost(const tw_pace *p) {
 uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns) {
     uint64_t longer[TW_PACE_WAITS];
     size_t n = 0;
-    for (size_t i = 0; i < TW_PACE_WAITS && i < p->waits; ++i) {
-        const uint64_t ns = p->wait_ns[i];
+    for (size_t i = 0; i < TW_PACE_WAITS && i < tw_load(&p->waits); ++i) {
+        const uint64_t ns = tw_load(&p->wait_ns[i]);
         if (ns <= lasted_ns) continue;
         size_t at = n++;
         for (; at > 0 && longer[at - 1] > ns; --at) longer[at] = longer[at - 1];
         longer[at] = ns;
     }
-    if (n > 0) return longer[n / 5] - lasted_ns;
-    return p->waits == 0 ? WAIT_AT_FIRST : lasted_ns / 2;
+    const uint64_t left_ns = n > 0 ? longer[n / 5] - lasted_ns : tw_load(&p->waits) == 0 ? WAIT_AT_FIRST : lasted_ns / 2;
+    return left_ns > TW_PACE_LEAST_NS ? left_ns : TW_PACE_LEAST_NS;
 }
 
 int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns) {

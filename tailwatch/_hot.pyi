@@ -157,6 +157,12 @@ class Sweep:
         """The whole old heap is to be looked at, as soon as may be."""
     def counts(self) -> dict[str, int]:
         """Slices by what gave the moment, objects moved and freed, ns, and what is to be done."""
+    def uv(self, path: str, loop: object, /) -> UvMoments:
+        """Use the waiting of a libuv loop, given as uvloop gives it; path of the library that exports libuv.
+
+        Raises:
+            LookupError: it does not export what is needed.
+        """
     def poll(self, epoll: Any, /) -> IdlePoll:
         """What a selector asks for events instead of its epoll object: it sweeps while none comes."""
 
@@ -169,6 +175,13 @@ class IdlePoll:
         """The real one."""
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]: ...
     def __getattr__(self, name: str) -> Any: ...
+
+@final
+class UvMoments:
+    """Handles in a libuv loop. Made by Sweep.uv()."""
+
+    def close(self) -> None:
+        """Gives the handles back: before the loop is closed, on its thread."""
 
 @final
 class Send:

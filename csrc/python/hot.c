@@ -6,6 +6,7 @@
 #include "hot_step.h"
 #include "hot_idle.h"
 #include "hot_template.h"
+#include "hot_uv.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -407,6 +408,7 @@ static int hot_exec(PyObject *module) {
     if ((state->step_type = make_type(module, &tw_step_spec, "Step")) == NULL) return -1;
     if ((state->sweep_type = make_type(module, &tw_sweep_spec, "Sweep")) == NULL) return -1;
     if ((state->idle_type = make_type(module, &tw_idle_poll_spec, "IdlePoll")) == NULL) return -1;
+    if ((state->uv_type = make_type(module, &tw_uv_moments_spec, "UvMoments")) == NULL) return -1;
     return make_sse_types(module, state) < 0 ? -1 : make_plan_types(module, state);
 }
 
@@ -422,6 +424,7 @@ static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT((PyObject *)state->step_type);
     Py_VISIT((PyObject *)state->sweep_type);
     Py_VISIT((PyObject *)state->idle_type);
+    Py_VISIT((PyObject *)state->uv_type);
     return 0;
 }
 
@@ -437,6 +440,7 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->step_type);
     Py_CLEAR(state->sweep_type);
     Py_CLEAR(state->idle_type);
+    Py_CLEAR(state->uv_type);
     return 0;
 }
 

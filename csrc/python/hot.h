@@ -29,7 +29,7 @@ typedef struct tw_keys {
 
 typedef struct tw_hot_state {
     PyTypeObject *core_type, *stream_type, *send_type, *template_type, *encoder_type, *plan_type, *plans_type;
-    PyTypeObject *step_type, *sweep_type, *idle_type;
+    PyTypeObject *step_type, *sweep_type, *idle_type, *uv_type;
 } tw_hot_state;
 
 typedef struct core_group core_group;

@@ -6,6 +6,7 @@
  * none can begin.
  */
 #include "hot_idle.h"
+#include "hot_uv.h"
 
 #include <poll.h>
 #include <string.h>
@@ -85,6 +86,7 @@ static PyObject *oldest(SweepObject *self) {
  * of an object that was, and died. */
 static void take_old(SweepObject *self) {
     for (PyObject *object; self->n < self->budget && (object = oldest(self)) != NULL;) {
+        if (object == self->marker) tw_pace_rounded(&self->pace);
         tw_addresses_remove(&self->frozen, object);
         const size_t from = self->n;
         take(self, object);
@@ -244,6 +246,8 @@ static void overdue_slice(SweepObject *self) {
 
 static int due(const SweepObject *self) { return self->on && self->lists != NULL && tw_pace_due(&self->pace, young_of(self)); }
 
+int sweep_may_be_due(const SweepObject *self) { return due(self); }
+
 int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
     if (!due(self)) return 0;
     const uint64_t since = tw_now_ns();
@@ -321,7 +325,7 @@ static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
     if (dict == NULL) return NULL;
     if (put_moments(dict, pace) == 0 && put(dict, "moved", pace->moved) == 0 && put(dict, "freed", pace->freed) == 0 &&
         put(dict, "ns", pace->ns) == 0 && put(dict, "predicted_ns", pace->predicted_ns) == 0 &&
-        put(dict, "debt", pace->debt) == 0 && put(dict, "old", pace->old) == 0 &&
+        put(dict, "debt", pace->debt) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "rounds", pace->rounds) == 0 &&
         put(dict, "young", young_of((SweepObject *)op)) == 0)
         return dict;
     Py_DECREF(dict);
@@ -357,14 +361,16 @@ static PyObject *sweep_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->core = (CoreObject *)Py_NewRef(core);
     self->collect = Py_NewRef(collect);
     self->idle_type = (PyTypeObject *)Py_NewRef((PyObject *)state->idle_type);
-    if ((self->zero = PyLong_FromLong(0)) != NULL) return (PyObject *)self;
+    self->uv_type = (PyTypeObject *)Py_NewRef((PyObject *)state->uv_type);
+    self->marker = PyList_New(0);
+    if ((self->zero = PyLong_FromLong(0)) != NULL && self->marker != NULL) return (PyObject *)self;
     Py_DECREF((PyObject *)self);
     return NULL;
 }
 
 static int sweep_traverse(PyObject *op, visitproc visit_one, void *arg) {
     SweepObject *self = (SweepObject *)op;
-    PyObject *parts[] = {(PyObject *)Py_TYPE(op), (PyObject *)self->core, self->collect, (PyObject *)self->idle_type};
+    PyObject *parts[] = {(PyObject *)Py_TYPE(op), (PyObject *)self->core, self->collect, (PyObject *)self->idle_type, (PyObject *)self->uv_type};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i] != NULL && visit_one(parts[i], arg)) return 1;
     return 0;
@@ -383,11 +389,20 @@ static void sweep_dealloc(PyObject *op) {
     Py_XDECREF((PyObject *)self->core);
     Py_XDECREF(self->collect);
     Py_XDECREF(self->zero);
+    Py_XDECREF(self->marker);
     Py_XDECREF((PyObject *)self->idle_type);
+    Py_XDECREF((PyObject *)self->uv_type);
     tw_addresses_clear(&self->frozen);
     PyMem_Free(self->found);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
     Py_DECREF((PyObject *)type);
+}
+
+static PyObject *sweep_uv(PyObject *op, PyObject *args) {
+    const char *path;
+    PyObject *capsule;
+    if (!PyArg_ParseTuple(args, "sO", &path, &capsule)) return NULL;
+    return uv_moments_new((SweepObject *)op, path, capsule);
 }
 
 static PyObject *sweep_poll(PyObject *op, PyObject *epoll) { return idle_poll_new((SweepObject *)op, epoll); }
@@ -399,6 +414,7 @@ static PyMethodDef methods[] = {
      "locate(thresholds, aged, older, most, /)\n--\n\nWhether the collector's lists are where this layout has them."},
     {"remember", sweep_remember, METH_O, "remember(objects, /)\n--\n\nThey are about to be frozen. How many are known now."},
     {"poll", sweep_poll, METH_O, "poll(epoll, /)\n--\n\nWhat a selector asks for events instead of its epoll object: it sweeps while none comes."},
+    {"uv", sweep_uv, METH_VARARGS, "uv(path, loop, /)\n--\n\nUse the waiting of a libuv loop, given as uvloop gives it; path of the library that exports libuv."},
     {"counts", sweep_counts, METH_NOARGS, "counts()\n--\n\nSlices by what gave the moment, objects moved and freed, ns, and what is to be done."},
     {"rest", sweep_rest, METH_NOARGS, "rest()\n--\n\nThe last request has ended: slices, for two milliseconds at most."},
     {"round", sweep_round, METH_NOARGS, "round()\n--\n\nThe whole old heap is to be looked at, as soon as may be."},

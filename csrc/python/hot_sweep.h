@@ -19,6 +19,7 @@ typedef struct SweepObject {
     CoreObject *core;
     PyObject *collect;         /* gc.collect as it was when this was made */
     PyObject *zero;
+    PyObject *marker;          /* nobody refers to it but this: it comes up once in a round */
     gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
     tw_addresses frozen;
     PyObject **found;          /* of the slice being made: borrowed, all untracked */
@@ -26,7 +27,7 @@ typedef struct SweepObject {
     int busy;                  /* a finalizer may run whatever it likes, us too */
     int on;                    /* idle moments are used */
     tw_pace pace;
-    PyTypeObject *idle_type;
+    PyTypeObject *idle_type, *uv_type;
 } SweepObject;
 
 extern PyType_Spec tw_sweep_spec;
@@ -40,6 +41,9 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budge
  * before. wait_ns: how long the loop means to wait, UINT64_MAX: for ever. Exceptions of ours go to sys.unraisablehook. Whether there
  * was anything to do. */
 int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns);
+
+/* Whether sweep_idle may find something to do: a glance without the GIL. */
+int sweep_may_be_due(const SweepObject *self);
 
 /* A moment in which a slice of a tenth of since_ns disturbs nobody more than a tenth: an engine's step that took so long is
  * over, or (waiting 0) nobody waits at all. */

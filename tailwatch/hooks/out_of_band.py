@@ -9,7 +9,6 @@ The sweep proves itself before it is used (OutOfBand.prepare): a planted cycle m
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import sys
 import time
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailwatch import _hot
+from tailwatch.hooks.moments import Moments, moments_of, running_loop
 
 # Net new objects until the interpreter collects by itself: no moment was found for long.
 SAFETY_NET = 100_000
@@ -78,7 +78,7 @@ class OutOfBand:
         self._next_pass = 0.0
         self._thresholds: tuple[int, int, int] | None = None
         self._was_enabled = True
-        self._loops: list[tuple[weakref.ref[Any], Any]] = []  # selectors, and what stands in them
+        self._moments: list[Moments] = []  # one a loop
 
     # ---- before traffic ----
 
@@ -106,20 +106,17 @@ class OutOfBand:
 
     def use_loop(self) -> None:
         """Use the waiting of the loop that runs in this thread, if one does. A loop that gives no moments is said once."""
-        loop = asyncio._get_running_loop()
+        loop = running_loop()
         if loop is None:
             return
-        selector = getattr(loop, "_selector", None)
-        epoll = getattr(selector, "_selector", None)
-        if isinstance(epoll, _hot.IdlePoll) or any(each() is selector for each, _ in self._loops):
+        if any(each.loop() is loop for each in self._moments):
             return
-        if type(epoll).__name__ != "epoll" or selector is None:
-            self._say(f"gc='out-of-band': {type(loop).__module__}.{type(loop).__qualname__} gives no moments while it waits: slices are made when the last request has ended, and between steps")
-            self._loops.append((weakref.ref(loop), None))
-            return
-        ours = self.sweep.poll(epoll)
-        selector._selector = ours
-        self._loops.append((weakref.ref(selector), ours))
+        self._moments = [each for each in self._moments if each.loop() is not None]
+        try:
+            self._moments.append(moments_of(loop, self.sweep))
+        except LookupError as error:
+            self._moments.append(Moments(weakref.ref(loop), lambda: None))
+            self._say(f"gc='out-of-band': {error}: slices are made when the last request has ended, and between steps")
 
     def on_idle(self) -> None:
         """The last request has ended, or none was there: for plain threads, and loops that give no moments."""
@@ -175,8 +172,8 @@ class OutOfBand:
         """Everything as it was. Returns what could not be undone, a sentence each."""
         self.sweep.on = self.engaged = False
         self.mode = self.why = ""
-        report = [sentence for selector, ours in self._loops if (sentence := _give_back(selector(), ours))]
-        self._loops = []
+        report = [sentence for each in self._moments if (sentence := each.give_back())]
+        self._moments = []
         if self._thresholds is not None:
             report += self._restore_thresholds(self._thresholds)
             self._thresholds = None
@@ -234,10 +231,3 @@ def _lives(sweep: _hot.Sweep) -> bool:
     kept = _planted()
     sweep.slice(16, [kept])
     return kept.other.other is kept
-
-
-def _give_back(selector: Any, ours: Any) -> str | None:
-    if selector is None or ours is None or getattr(selector, "_selector", None) is not ours:
-        return None
-    selector._selector = ours.epoll
-    return None

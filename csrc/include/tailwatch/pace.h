@@ -19,6 +19,7 @@ extern "C" {
 #define TW_PACE_WAITS 32        /* waits for events whose length is remembered */
 #define TW_PACE_FEWEST 400      /* objects: a smaller slice is not worth its collection */
 #define TW_PACE_MOST 3000       /* objects of one slice: some 0.3 ms */
+#define TW_PACE_LEAST_NS 300000
 #define TW_PACE_YOUNG 700       /* young objects that make a slice due without any debt */
 
 /* What gave the moment for a slice. */
@@ -41,6 +42,7 @@ typedef struct tw_pace {
     uint64_t wait_ns[TW_PACE_WAITS];
     uint64_t waits;
     uint64_t debt;
+    uint64_t rounds, round_moved;    /* times that the whole old heap was gone through; objects moved since the last */
     uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
     uint64_t made[TW_MOMENTS];       /* slices */
     uint64_t moved, freed, ns;       /* of all slices */
@@ -50,17 +52,20 @@ typedef struct tw_pace {
 /* A slice looked at so many young and moved so many old objects, and freed so many. */
 void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, size_t freed, uint64_t ns);
 
+/* The sweep has come round. */
+void tw_pace_rounded(tw_pace *p);
+
 /* The whole old heap is to be looked at, as soon as may be. */
 void tw_pace_round(tw_pace *p);
 
-/* A wait for events took so long. */
+/* A wait for events took so long. May be called beside the others, by one thread at a time. */
 void tw_pace_wait(tw_pace *p, uint64_t ns);
 
 /* What 1024 objects are predicted to cost, ns: the dearest of the last slices. */
 uint64_t tw_pace_cost(const tw_pace *p);
 
 /* How much longer a wait that has lasted so long is predicted to last, ns: what four in five of those remembered did
- * that lasted as long. */
+ * that lasted as long; at least TW_PACE_LEAST_NS, for a slice that delays nobody noticeably. */
 uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns);
 
 /* Old objects to move in a slice that is to be over in left_ns, with so many young ones to look at beside them; -1: none
