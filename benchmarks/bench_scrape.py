@@ -1,19 +1,24 @@
 """Does a scrape hold up the event loop?
 
 A real server in a process of its own whose loop ticks each millisecond, with 500 label sets. A run is three windows
-in changing order: two without scrapes and one with a scrape each 200 ms over TCP (text and OpenMetrics, plain and
-gzip in turn). A stall is a tick later than 2 ms beyond the control's worst. The second window without scrapes is held
-against the first in the same way: what it shows is the machine's own noise, and no scrape can be asked to show less.
+in changing order: two without scrapes and one with a scrape each 200 ms over TCP (text, OpenMetrics and protobuf with
+native histograms, plain and gzip in turn). A stall is a tick later than 2 ms beyond the control's worst. The second
+window without scrapes is held against the first in the same way: what it shows is the machine's own noise, and no
+scrape can be asked to show less.
 
 The CPU time of the loop's thread per scrape is taken with the ticking off. Its bar holds for what a Prometheus asks
 for, which is gzip (its enable_compression is on by default: prometheus/prometheus#13166). The uncompressed body is
 held against the same bytes in the same parts handed to a bare loopback socket: what the kernel takes for the copy is
 out of our hands. The peer is generate_latest() in the loop.
+
+The CPU time of the whole process to make an answer is held against generate_latest() for the same samples, made into
+prometheus_client's objects beforehand; a compressed one against what prometheus_client's own apps do then, which is
+gzip.compress(generate_latest()).
 """
 
 from __future__ import annotations
 
-import argparse
+import gzip
 import http.client
 import json
 import multiprocessing
@@ -21,22 +26,26 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import Bar, Report, bar_of, main
+from harness import Bar, Report, bar_of, main_in_windows
 
 SERVER = Path(__file__).resolve().parent / "scrape_server.py"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+PROTOBUF = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
 VARIANTS = {
     "text": {},
     "OpenMetrics": {"Accept": OPENMETRICS},
+    "protobuf": {"Accept": PROTOBUF},
     "text, gzip": {"Accept-Encoding": "gzip"},
     "OpenMetrics, gzip": {"Accept": OPENMETRICS, "Accept-Encoding": "gzip"},
+    "protobuf, gzip": {"Accept": PROTOBUF, "Accept-Encoding": "gzip"},
 }
 PART_BYTES = 64 * 1024
 EVERY_SECONDS = 0.2
@@ -61,11 +70,11 @@ class Server:
     """One arm, and a connection to it."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.port = port
 
     def ask(self, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> tuple[bytes, float]:
         """Body, and the ms it took. Each on a connection of its own, as scrapers whose targets close them."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         start = time.perf_counter()
         connection.request(method, path, headers=headers or {})
         response = connection.getresponse()
@@ -194,6 +203,47 @@ def cost_bars(server: Server, quick: bool) -> Iterator[Bar]:
         yield bar_of(f"a scrape takes, {name}", took, unit="ms")
 
 
+def render_bars(quick: bool) -> Iterator[Bar]:
+    """CPU of the process for an answer, ms, and the share of it in what generate_latest() takes."""
+    ours, theirs = expositions()
+    repeats = 3 if quick else 9
+    peers = {
+        "plain": [_cpu_ms(theirs) for _ in range(repeats)],
+        "gzip": [_cpu_ms(lambda: gzip.compress(theirs())) for _ in range(repeats)],
+    }
+    for name, peer in peers.items():
+        yield bar_of(f"generate_latest(), the same samples, {name}: CPU", peer, unit="ms")
+    for name, headers in VARIANTS.items():
+        asked = headers.get("Accept", ""), headers.get("Accept-Encoding", "")
+        took = [_cpu_ms(lambda: ours.respond(*asked)) for _ in range(repeats)]  # noqa: B023 - called at once
+        yield bar_of(f"CPU of an answer, {name}", took, unit="ms")
+        least = min(peers["gzip" if "gzip" in name else "plain"])
+        yield bar_of(
+            f"CPU of an answer / generate_latest(), {name}", [each / least for each in took], bar=0.1, unit="x"
+        )
+
+
+def expositions() -> tuple[Any, Callable[[], bytes]]:
+    """Ours, of the server's label sets, and the same samples through prometheus_client."""
+    from prometheus_client.exposition import generate_latest
+    from scrape_server import LABEL_SETS, fill_tailwatch
+
+    from tailwatch import _hot, snapshots
+    from tailwatch.export.prometheus import Collector, Exposition
+
+    core = _hot.Core("api", LABEL_SETS + 12, (0, 0, 0, 0, 0), 0, lambda scope: "", lambda waiting, stream: waiting)
+    fill_tailwatch(types.SimpleNamespace(core=core))
+    ours = Exposition(lambda: snapshots.take([core.address]), version="1", python="3", slo=lambda: "", registry=False)
+    families = list(Collector(ours).collect())
+    return ours, lambda: generate_latest(types.SimpleNamespace(collect=lambda: families))  # type: ignore[arg-type]
+
+
+def _cpu_ms(work: Callable[[], object]) -> float:
+    start = time.process_time_ns()
+    work()
+    return (time.process_time_ns() - start) / 1e6
+
+
 def report(quick: bool = False, runs: int = 10, seconds: float = 5.0) -> Report:
     """Runs everything."""
     if quick:
@@ -203,6 +253,7 @@ def report(quick: bool = False, runs: int = 10, seconds: float = 5.0) -> Report:
         sizes = {name: len(server.ask("/metrics", headers=headers)[0]) for name, headers in VARIANTS.items()}
         taken = [one_run(server, seconds, turn) for turn in range(runs)]
         made.bars += [*stall_bars(taken), *cost_bars(server, quick)]
+    made.bars += render_bars(quick)
     made.notes += [f"bytes of a scrape, {name}: {size}" for name, size in sizes.items()]
     made.notes += [f"run {i}: {run}" for i, run in enumerate(taken, 1)]
     with serving("prometheus_client") as server:
@@ -211,18 +262,6 @@ def report(quick: bool = False, runs: int = 10, seconds: float = 5.0) -> Report:
     made.bars.append(bar_of("generate_latest() in the loop: latest tick", [peer.scraped_ms], unit="ms"))
     made.bars.append(bar_of("generate_latest() in the loop: loop-thread CPU", cpu, unit="ms"))
     return made
-
-
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each window")
-
-
-def _report(quick: bool) -> Report:
-    parser = argparse.ArgumentParser()
-    _options(parser)
-    options, _ = parser.parse_known_args()
-    return report(quick, options.runs, options.seconds)
 
 
 def test_scrape(benchmark: Any) -> None:
@@ -234,4 +273,4 @@ def test_scrape(benchmark: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(_report, also=_options)
+    main_in_windows(report)

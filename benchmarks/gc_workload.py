@@ -245,7 +245,9 @@ def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
         "requests": run.requests,
         "tokens": run.tokens,
         "cpu_seconds": time.process_time() - cpu,
-        "paused": {cause: after[cause] - before.get(cause, 0.0) for cause in after if after[cause] > before.get(cause, 0.0)},
+        "paused": {
+            cause: after[cause] - before.get(cause, 0.0) for cause in after if after[cause] > before.get(cause, 0.0)
+        },
         "frozen_things": len(kept) * 4,
         "live_things": len(live) * 4,
         "status": asdict(tailwatch.gc_status()),

@@ -201,6 +201,22 @@ def main(report: Callable[[bool], Report], *, also: Callable[[argparse.ArgumentP
         options.json.write_text(json.dumps(made.as_dict(), indent=1) + "\n")
 
 
+def main_in_windows(report: Callable[[bool, int, float], Report]) -> None:
+    """main() for what is measured in so many runs of windows of so many seconds."""
+
+    def options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--runs", type=int, default=10)
+        parser.add_argument("--seconds", type=float, default=5.0, help="of each window")
+
+    def run(quick: bool) -> Report:
+        parser = argparse.ArgumentParser()
+        options(parser)
+        given, _ = parser.parse_known_args()
+        return report(quick, given.runs, given.seconds)
+
+    main(run, also=options)
+
+
 def _quartiles(values: list[float]) -> tuple[float, float]:
     if len(values) < 2:
         return values[0], values[0]

@@ -3,7 +3,7 @@
     scrape_server.py tailwatch | prometheus_client
 
 POST /ticks starts the ticking, GET /ticks stops it and tells how late each tick was; GET /cpu tells the CPU time of
-the loop's thread. /metrics is tailwatch's, or generate_latest() in the loop.
+the loop's thread, GET /cpu/all that of the process. /metrics is tailwatch's, or generate_latest() in the loop.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ def answer_of(ticker: Ticker, metrics: Any) -> Any:
         kind = b"application/json"
         if scope["path"] == "/cpu":
             body = str(time.thread_time_ns()).encode()
+        elif scope["path"] == "/cpu/all":
+            body = str(time.process_time_ns()).encode()
         elif scope["path"] == "/metrics" and metrics is not None:
             body, kind = metrics(), b"text/plain; version=0.0.4"
         elif scope["path"] != "/ticks":
@@ -106,7 +108,7 @@ def main(arm: str) -> None:
     if arm == "tailwatch":
         import tailwatch
 
-        watch = tailwatch.install(answer_of(ticker, None), max_label_sets=LABEL_SETS + 12)
+        watch = tailwatch.install(answer_of(ticker, None), max_label_sets=LABEL_SETS + 12, page=True)
         fill_tailwatch(watch)
         app = watch.app
     else:

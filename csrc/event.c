@@ -39,7 +39,7 @@ const char *tw_arrival_name(int arrival) {
 
 const char *tw_drop_name(int drop) {
     static const char *const names[] = {"slow_log", "pause_log", "choice", "opaque", "late_stamp",
-                                        "unknown_gap", "cut_event"};
+                                        "unknown_gap", "cut_event", "protobuf_family", "protobuf_slow", "trace_trigger", "export", "span"};
     _Static_assert(COUNT(names) == TW_DROPS, "a name for every drop");
     return pick(names, TW_DROPS, drop);
 }

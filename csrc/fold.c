@@ -79,8 +79,13 @@ static bool find_tombstone(folding *f) {
     return f->list != NULL;
 }
 
+static bool has_served(const tw_segment *g) { return tw_segment_served(g, tw_segment_series(g, 0)) != NULL; }
+
+/* Whether the dead one or its tombstone has what OTLP wants. */
+static bool keeps_served(const folding *f) { return has_served(f->dead) || (f->list != NULL && has_served(f->before.bytes)); }
+
 static tw_segment *sum_up(const folding *f) {
-    tw_segment *sum = tw_tombstone_begin(f->dead->header.role, tw_tombstone_index(f->dead) + 1);
+    tw_segment *sum = tw_tombstone_begin(f->dead->header.role, tw_tombstone_index(f->dead) + 1, keeps_served(f));
     if (sum == NULL) return NULL;
     const bool done = (f->list == NULL || tw_tombstone_add(sum, f->before.bytes) == 0) && tw_tombstone_add(sum, f->dead) == 0;
     if (done) return sum;

@@ -391,7 +391,7 @@ static tw_group_problem map_over(int file, void *memory, size_t bytes, uint64_t 
 }
 
 /* A full file system would keep what the dead left there for ever: folding them takes room, and gives back more. */
-static bool leaves_room(int dir, size_t bytes) {
+bool tw_group_leaves_room(int dir, size_t bytes) {
     struct statvfs s;
     if (fstatvfs(dir, &s) != 0 || s.f_blocks == 0) return true; /* no limit, or nobody knows */
     return (uint64_t)s.f_bavail * s.f_frsize >= bytes + TW_GROUP_ROOM;
@@ -419,7 +419,7 @@ static size_t whole_pages(size_t bytes) {
 tw_group_problem tw_group_share(tw_group *group, void *memory, size_t bytes) {
     bytes = whole_pages(bytes);
     tw_group_file(group->name, &group->page->line[group->at]);
-    if (!leaves_room(group->dir, bytes)) return TW_GROUP_FULL;
+    if (!tw_group_leaves_room(group->dir, bytes)) return TW_GROUP_FULL;
     const tw_group_problem problem = move_into_file(group->dir, group->name, memory, bytes, &group->segment_ino);
     if (problem != TW_GROUP_FINE) return problem;
     group->segment = memory;
@@ -456,7 +456,7 @@ tw_group_problem tw_group_grow(tw_group *group, size_t bytes) {
     if (bytes <= group->segment_bytes) return TW_GROUP_FINE;
     const int file = open_own_file(group);
     if (file < 0) return system_problem();
-    if (!leaves_room(file, bytes - group->segment_bytes)) {
+    if (!tw_group_leaves_room(file, bytes - group->segment_bytes)) {
         close(file);
         return TW_GROUP_FULL;
     }

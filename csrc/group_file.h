@@ -10,4 +10,7 @@ tw_group_problem tw_group_open_file(int dir, const char *name, bool to_write, vo
 /* A new file of that many zeros, mapped; none stays behind where that fails. */
 tw_group_problem tw_group_make_file(int dir, const char *name, size_t bytes, void **out);
 
+/* Whether so many bytes fit into the file system of dir, and leave TW_GROUP_ROOM. */
+bool tw_group_leaves_room(int dir, size_t bytes);
+
 #endif

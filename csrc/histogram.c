@@ -268,12 +268,20 @@ uint64_t tw_counts_below(const tw_counts *c, const tw_layout *layout, uint32_t b
     return below;
 }
 
-double tw_counts_sum_seconds(const tw_counts *c) {
-    wide sum = sum_of(c);
+double tw_seconds_of(uint64_t low, uint64_t high) {
+    wide sum = (wide)high << 64 | low;
     if (sum == 0) return 0.0;
-    int shift = c->sum_high ? __builtin_clzll(c->sum_high) : 64 + __builtin_clzll(c->sum_low);
+    int shift = high ? __builtin_clzll(high) : 64 + __builtin_clzll(low);
     /* At least 97 bits of quotient; a remainder sets the last, far below what a double rounds at. */
     wide shifted = sum << shift;
     wide quotient = shifted / NS_PER_SECOND | (shifted % NS_PER_SECOND != 0);
     return ldexp((double)quotient, -shift);
+}
+
+double tw_counts_sum_seconds(const tw_counts *c) { return tw_seconds_of(c->sum_low, c->sum_high); }
+
+uint32_t tw_bound_of(const tw_layout *layout, uint64_t value_ns) {
+    uint32_t i = 0;
+    while (i < layout->bounds && value_ns > layout->bound_ns[i]) i++;
+    return i;
 }

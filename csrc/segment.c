@@ -7,16 +7,15 @@
 
 #include "tailwatch/atomic.h"
 #include "tailwatch/process.h"
+#include "utf8.h"
 
 /* ---- text in words ---- */
-
-static bool is_continuation(unsigned char c) { return (c & 0xC0) == 0x80; }
 
 void tw_words_set(uint64_t *words, uint32_t n, const char *text, size_t len) {
     size_t room = (size_t)n * 8 - 1;
     if (len > room) {
         len = room;
-        while (len > 0 && is_continuation((unsigned char)text[len])) --len;
+        while (len > 0 && tw_utf8_continues((unsigned char)text[len])) --len;
     }
     for (uint32_t i = 0; i < n; ++i) {
         uint64_t word = 0;
@@ -34,21 +33,6 @@ void tw_words_get(const uint64_t *words, uint32_t n, char *out) {
     out[(size_t)n * 8 - 1] = '\0';
 }
 
-/* Bytes of the UTF-8 character at text, 0 when it is none (overlong, surrogate, above U+10FFFF, cut). */
-static size_t utf8_length(const unsigned char *text, size_t len) {
-    unsigned char c = text[0];
-    if (c < 0x80) return 1;
-    size_t n = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
-    if (c < 0xC2 || c > 0xF4 || n > len) return 0;
-    for (size_t i = 1; i < n; ++i)
-        if (!is_continuation(text[i])) return 0;
-    if (c == 0xE0 && text[1] < 0xA0) return 0;
-    if (c == 0xED && text[1] > 0x9F) return 0;
-    if (c == 0xF0 && text[1] < 0x90) return 0;
-    if (c == 0xF4 && text[1] > 0x8F) return 0;
-    return n;
-}
-
 static bool is_control(const unsigned char *text, size_t n) {
     return n == 1 ? text[0] < 0x20 || text[0] == 0x7F : text[0] == 0xC2 && text[1] < 0xA0;
 }
@@ -59,7 +43,7 @@ static void label_set(uint64_t *words, uint32_t n_words, const char *text, size_
     size_t used = 0, room = (size_t)n_words * 8 - 1;
     for (size_t at = 0; at < len;) {
         const unsigned char *c = (const unsigned char *)text + at;
-        size_t n = utf8_length(c, len - at);
+        size_t n = tw_utf8_length(c, len - at);
         bool keep = n > 0 && !is_control(c, n);
         size_t width = keep ? n : 1;
         if (used + width > room) break;
@@ -83,21 +67,33 @@ static bool name_equal(const tw_name *a, const tw_name *b) { return words_equal(
 
 /* ---- life ---- */
 
-size_t tw_segment_bytes(uint32_t max_label_sets) {
+static size_t series_bytes_of(bool served) { return sizeof(tw_series) + (served ? sizeof(tw_served) : 0); }
+
+static size_t bytes_of(uint32_t max_label_sets, size_t series_bytes) {
     if (max_label_sets < 1 || max_label_sets > TW_LABEL_SETS_LIMIT) return 0;
-    return sizeof(tw_segment) + max_label_sets * sizeof(tw_series);
+    return sizeof(tw_segment) + max_label_sets * series_bytes;
 }
+
+size_t tw_segment_bytes(uint32_t max_label_sets) { return bytes_of(max_label_sets, series_bytes_of(false)); }
+size_t tw_segment_bytes_served(uint32_t max_label_sets) { return bytes_of(max_label_sets, series_bytes_of(true)); }
 
 size_t tw_segment_used(const tw_segment *g) {
     const uint64_t sets = tw_load_acquire(&g->series_count), most = g->header.max_label_sets;
-    return sizeof(tw_segment) + (sets < most ? sets : most) * sizeof(tw_series);
+    return sizeof(tw_segment) + (sets < most ? sets : most) * g->header.series_bytes;
 }
 
-static tw_series *series_at(const tw_segment *g, uint64_t i) { return (tw_series *)(uintptr_t)(g + 1) + i; }
+static tw_series *series_at(const tw_segment *g, uint64_t i) {
+    return (tw_series *)((uintptr_t)(g + 1) + i * g->header.series_bytes);
+}
 
 tw_series *tw_segment_series(const tw_segment *g, uint32_t i) { return series_at(g, i); }
 
-static void series_init(tw_series *series, const tw_name *model, const tw_name *route) {
+tw_served *tw_segment_served(const tw_segment *g, const tw_series *series) {
+    return g->header.series_bytes == sizeof(tw_series) ? NULL : (tw_served *)(uintptr_t)(series + 1);
+}
+
+static void series_init(const tw_segment *g, tw_series *series, const tw_name *model, const tw_name *route) {
+    tw_served *served = tw_segment_served(g, series);
     for (int i = 0; i < TW_NAME_WORDS; ++i) {
         tw_store(&series->model.word[i], tw_load(&model->word[i]));
         tw_store(&series->route.word[i], tw_load(&route->word[i]));
@@ -107,14 +103,16 @@ static void series_init(tw_series *series, const tw_name *model, const tw_name *
     tw_histogram_init(&series->itl_shift);
     tw_histogram_init(&series->tpot);
     tw_histogram_init(&series->e2e);
+    if (served != NULL) tw_served_init(served);
 }
 
 /* Fills zeroed memory. The magic comes last: a reader never takes a half-made segment for a whole one. */
-static void segment_fill(tw_segment *g, const uint64_t *role, uint32_t max_label_sets) {
+static void segment_fill(tw_segment *g, const uint64_t *role, uint32_t max_label_sets, size_t series_bytes) {
     tw_header *h = &g->header;
     h->version = TW_SEGMENT_VERSION;
     h->layout_hash = tw_layout_hash();
-    h->bytes = tw_segment_bytes(max_label_sets);
+    h->series_bytes = series_bytes;
+    h->bytes = bytes_of(max_label_sets, series_bytes);
     h->pid = (uint64_t)getpid();
     h->start_time = tw_process_start_time(h->pid);
     tw_boot_id(h->boot_id);
@@ -134,30 +132,50 @@ static void segment_fill(tw_segment *g, const uint64_t *role, uint32_t max_label
     tw_words_set(g->lost[TW_SOURCE_UNBOUND].role, TW_ROLE_WORDS, "unbound", 7);
     tw_name other;
     name_set(&other, "other", 5);
-    series_init(series_at(g, 0), &other, &other);
+    series_init(g, series_at(g, 0), &other, &other);
     tw_store_release(&g->series_count, 1);
     tw_store_release(&h->magic, TW_SEGMENT_MAGIC);
 }
 
-int tw_segment_create(tw_segment **out, const char *role, uint32_t max_label_sets, const tw_slo *slo,
-                      uint64_t slow_ns) {
-    size_t bytes = tw_segment_bytes(max_label_sets);
-    if (out == NULL || bytes == 0) return EINVAL;
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return ENOMEM;
-    *out = memory;
-    return tw_segment_create_in(memory, role, max_label_sets, slo, slow_ns);
-}
-
-int tw_segment_create_in(void *memory, const char *role, uint32_t max_label_sets, const tw_slo *slo, uint64_t slow_ns) {
+static int create_in(void *memory, const char *role, uint32_t max_label_sets, size_t series_bytes, const tw_slo *slo,
+                     uint64_t slow_ns) {
     tw_segment *g = memory;
-    if (g == NULL || tw_segment_bytes(max_label_sets) == 0) return EINVAL;
+    if (g == NULL || bytes_of(max_label_sets, series_bytes) == 0) return EINVAL;
     uint64_t role_words[TW_ROLE_WORDS];
     tw_words_set(role_words, TW_ROLE_WORDS, role, role != NULL ? strlen(role) : 0);
     if (slo != NULL) g->slo = *slo;
     g->slow_ns = slow_ns;
-    segment_fill(g, role_words, max_label_sets);
+    segment_fill(g, role_words, max_label_sets, series_bytes);
     return 0;
+}
+
+static int create(tw_segment **out, const char *role, uint32_t max_label_sets, size_t series_bytes, const tw_slo *slo,
+                  uint64_t slow_ns) {
+    size_t bytes = bytes_of(max_label_sets, series_bytes);
+    if (out == NULL || bytes == 0) return EINVAL;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return ENOMEM;
+    *out = memory;
+    return create_in(memory, role, max_label_sets, series_bytes, slo, slow_ns);
+}
+
+int tw_segment_create(tw_segment **out, const char *role, uint32_t max_label_sets, const tw_slo *slo,
+                      uint64_t slow_ns) {
+    return create(out, role, max_label_sets, series_bytes_of(false), slo, slow_ns);
+}
+
+int tw_segment_create_served(tw_segment **out, const char *role, uint32_t max_label_sets, const tw_slo *slo,
+                             uint64_t slow_ns) {
+    return create(out, role, max_label_sets, series_bytes_of(true), slo, slow_ns);
+}
+
+int tw_segment_create_in(void *memory, const char *role, uint32_t max_label_sets, const tw_slo *slo, uint64_t slow_ns) {
+    return create_in(memory, role, max_label_sets, series_bytes_of(false), slo, slow_ns);
+}
+
+int tw_segment_create_served_in(void *memory, const char *role, uint32_t max_label_sets, const tw_slo *slo,
+                                uint64_t slow_ns) {
+    return create_in(memory, role, max_label_sets, series_bytes_of(true), slo, slow_ns);
 }
 
 void tw_segment_destroy(tw_segment *g) {
@@ -166,9 +184,12 @@ void tw_segment_destroy(tw_segment *g) {
 
 /* Pages that began as a file's come back with what the file holds, not as zeros: those of label sets that came into use
  * later than the header did, too. */
-static bool is_zero(const tw_segment *g, uint32_t max_label_sets) {
+static bool is_zero(const tw_segment *g, uint32_t max_label_sets, size_t series_bytes) {
     bool zero = tw_load(&g->header.magic) == 0;
-    for (uint32_t i = 0; i < max_label_sets && zero; ++i) zero = tw_load(&series_at(g, i)->itl.min_ns) == 0;
+    for (uint32_t i = 0; i < max_label_sets && zero; ++i) {
+        const tw_series *series = (const tw_series *)((uintptr_t)(g + 1) + i * series_bytes);
+        zero = tw_load(&series->itl.min_ns) == 0;
+    }
     return zero;
 }
 
@@ -179,11 +200,12 @@ void tw_segment_reset(tw_segment *g) {
     uint64_t slow_ns = g->slow_ns;
     uint64_t bytes = g->header.bytes;
     uint32_t max_label_sets = (uint32_t)g->header.max_label_sets;
+    size_t series_bytes = g->header.series_bytes;
     /* Fresh zero pages cost a fork child less than copies of its parent's; locked memory refuses. */
-    if (madvise(g, bytes, MADV_DONTNEED) != 0 || !is_zero(g, max_label_sets)) memset(g, 0, bytes);
+    if (madvise(g, bytes, MADV_DONTNEED) != 0 || !is_zero(g, max_label_sets, series_bytes)) memset(g, 0, bytes);
     g->slo = slo;
     g->slow_ns = slow_ns;
-    segment_fill(g, role, max_label_sets);
+    segment_fill(g, role, max_label_sets, series_bytes);
 }
 
 void tw_segment_set_role(tw_segment *g, const char *role) {
@@ -200,7 +222,8 @@ bool tw_segment_valid(const tw_segment *g, size_t bytes) {
     const tw_header *h = &g->header;
     if (tw_load_acquire(&h->magic) != TW_SEGMENT_MAGIC || h->version != TW_SEGMENT_VERSION) return false;
     if (h->layout_hash != tw_layout_hash() || h->max_label_sets > TW_LABEL_SETS_LIMIT) return false;
-    size_t expected = tw_segment_bytes((uint32_t)h->max_label_sets);
+    if (h->series_bytes != series_bytes_of(false) && h->series_bytes != series_bytes_of(true)) return false;
+    size_t expected = bytes_of((uint32_t)h->max_label_sets, h->series_bytes);
     return expected != 0 && h->bytes == expected && tw_load(&g->series_count) <= h->max_label_sets && bytes >= tw_segment_used(g);
 }
 
@@ -234,11 +257,11 @@ uint32_t tw_segment_label_growing(tw_segment *g, const char *model, size_t model
         const tw_series *series = series_at(g, i);
         if (name_equal(&series->model, &names[0]) && name_equal(&series->route, &names[1])) return (uint32_t)i;
     }
-    if (count >= g->header.max_label_sets || (grow != NULL && !grow(of, tw_segment_used(g) + sizeof(tw_series)))) {
+    if (count >= g->header.max_label_sets || (grow != NULL && !grow(of, tw_segment_used(g) + g->header.series_bytes))) {
         tw_add(&g->label_overflow, 1);
         return 0;
     }
-    series_init(series_at(g, count), &names[0], &names[1]);
+    series_init(g, series_at(g, count), &names[0], &names[1]);
     tw_store_release(&g->series_count, count + 1);
     return (uint32_t)count;
 }

@@ -3,6 +3,7 @@
 #include "tailwatch/atomic.h"
 #include "tailwatch/process.h"
 #include "give_way.h"
+#include "snapshot_exemplars.h"
 #include "tw_malloc.h"
 
 #include <errno.h>
@@ -26,6 +27,13 @@ static const int metric_layouts[] = {
 const tw_layout *tw_metric_layout(int metric) {
     if (metric < 0 || metric >= TW_METRICS) return NULL;
     return tw_layout_of(metric < TW_METRIC_PAUSE ? metric_layouts[metric] : TW_LAYOUT_PAUSE);
+}
+
+const tw_layout *tw_served_layout(int metric) {
+    if (metric < 0 || metric >= TW_SERVED_METRICS) return NULL;
+    return tw_layout_of(metric == TW_SERVED_TTFT   ? TW_LAYOUT_TTFT
+                        : metric == TW_SERVED_TPOT ? TW_LAYOUT_ITL
+                                                   : TW_LAYOUT_E2E);
 }
 
 /* ---- words ---- */
@@ -149,6 +157,7 @@ static bool lives(const tw_segment *g) { return tw_segment_lives(g); }
 typedef struct source {
     char model[TW_NAME_BYTES], route[TW_NAME_BYTES];
     const tw_series *series;
+    const tw_served *served;                 /* NULL: not kept */
 } source;
 
 static int names_compare(const char *a_model, const char *a_route, const char *b_model, const char *b_route) {
@@ -177,9 +186,22 @@ static size_t sources_of(const tw_segment *g, size_t sets, source *out) {
         if (!series_used(series)) continue;
         tw_words_get(series->model.word, TW_NAME_WORDS, out[n].model);
         tw_words_get(series->route.word, TW_NAME_WORDS, out[n].route);
+        out[n].served = tw_segment_served(g, series);
         out[n++].series = series;
     }
     return n;
+}
+
+static int served_keep(tw_snapshot_series *to, const tw_served *from) {
+    tw_counts failed;
+    int error = histogram_keep(&to->served[TW_SERVED_TTFT], &from->ttft);
+    if (!error) error = histogram_keep(&to->served[TW_SERVED_TPOT], &from->tpot);
+    for (int i = 0; i < TW_FAILURES && !error; i++) {
+        if (tw_load(&from->failed[i].min_ns) == UINT64_MAX) continue;
+        tw_brief_read(&from->failed[i], &failed);
+        error = counts_keep(&to->served[TW_SERVED_FAILED + i], &failed);
+    }
+    return error;
 }
 
 static int series_keep(tw_snapshot_series *to, const tw_series *from) {
@@ -205,7 +227,9 @@ static int series_merge(tw_snapshot *s, const source *sources, size_t n) {
             memcpy(fresh->model, sources[i].model, TW_NAME_BYTES);
             memcpy(fresh->route, sources[i].route, TW_NAME_BYTES);
         }
-        error = series_keep(&s->series[s->series_count - 1], sources[i].series);
+        tw_snapshot_series *to = &s->series[s->series_count - 1];
+        error = series_keep(to, sources[i].series);
+        if (!error && sources[i].served) error = served_keep(to, sources[i].served);
     }
     return error;
 }
@@ -501,6 +525,7 @@ static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t t
     tw_words_get(g->header.role, TW_ROLE_WORDS, to->role);
     to->pid = g->header.pid;
     to->created_ns = g->header.created.monotonic_ns;
+    to->created_unix_ns = g->header.created.realtime_ns;
     to->bytes = tw_segment_used(g);
     to->last_stop_ns = tw_load(&g->pause.last_stop_ns);
     to->pauses_lost = tw_load(&g->pause.lost);
@@ -650,7 +675,10 @@ static int totals_take(tw_snapshot *s, const tw_segment *const *segments, size_t
     int error = 0;
     for (size_t i = 0; i < n && !error; i++) {
         uint64_t age = minus(s->taken.monotonic_ns, segments[i]->header.created.monotonic_ns);
-        if (age > s->window_ns) s->window_ns = age;
+        if (age >= s->window_ns) {
+            s->window_ns = age;
+            s->created_ns = segments[i]->header.created.realtime_ns;
+        }
         totals_add(s, segments[i]);
         error = waits_add(s, segments[i]);
     }
@@ -684,12 +712,16 @@ int tw_snapshot_take(tw_snapshot **out, const tw_segment *const *segments, size_
     if (!error) error = seconds_take(s, segments, n);
     if (!error) error = slow_take(s, segments, n);
     if (!error) error = fallbacks_take(s, segments, n);
+    if (!error) error = tw_snapshot_take_exemplars(s, segments, n);
     return finish(out, s, error);
 }
 
 void tw_snapshot_free(tw_snapshot *s) {
     if (!s) return;
-    for (uint32_t i = 0; i < s->series_count; i++) counts_free(s->series[i].metric, TW_SERIES_METRICS);
+    for (uint32_t i = 0; i < s->series_count; i++) {
+        counts_free(s->series[i].metric, TW_SERIES_METRICS);
+        counts_free(s->series[i].served, TW_SERVED_METRICS);
+    }
     for (uint32_t i = 0; i < s->process_count; i++) {
         counts_free(s->process[i].pauses, TW_CAUSES);
         steps_free(&s->process[i]);
@@ -701,6 +733,7 @@ void tw_snapshot_free(tw_snapshot *s) {
     tw_free(s->slow);
     tw_free(s->slow_series);
     tw_free(s->fallbacks);
+    tw_free(s->exemplars);
     tw_free(s);
 }
 
@@ -751,6 +784,8 @@ static int one_series_subtract(tw_snapshot_series *out, const tw_snapshot_series
                                const tw_snapshot_series *earlier) {
     *out = *later;
     memset(out->metric, 0, sizeof out->metric);
+    memset(out->served, 0, sizeof out->served);
+    out->exemplar_count = 0;
     if (earlier) {
         words_subtract(out->reasons, earlier->reasons, sizeof out->reasons);
         out->output_tokens = minus(out->output_tokens, earlier->output_tokens);
@@ -758,6 +793,8 @@ static int one_series_subtract(tw_snapshot_series *out, const tw_snapshot_series
     int error = 0;
     for (int i = 0; i < TW_SERIES_METRICS && !error; i++)
         error = counts_subtract(&out->metric[i], later->metric[i], earlier ? earlier->metric[i] : NULL, i);
+    for (int i = 0; i < TW_SERVED_METRICS && !error; i++)
+        error = counts_rest(&out->served[i], later->served[i], earlier ? earlier->served[i] : NULL, tw_served_layout(i));
     return error;
 }
 
@@ -874,6 +911,7 @@ static tw_snapshot *scalars_copy(const tw_snapshot *later) {
     s->slow = NULL;
     s->slow_series = NULL;
     s->fallbacks = NULL;
+    s->exemplars = NULL;
     s->series_count = s->process_count = s->slow_count = s->fallback_count = 0;
     memset(s->wait, 0, sizeof s->wait);
     return s;

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "tailwatch/atomic.h"
+#include "tailwatch/recorder.h"
+#include "tailwatch/unit.h"
 
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #define RARE __attribute__((noinline, cold))
@@ -197,6 +199,29 @@ static void sum_of_sources(const uint64_t (*by_source)[TW_CAUSES], uint32_t sour
     for (uint32_t i = 0; i < sources * TW_CAUSES; ++i) out[i % TW_CAUSES] += by_source[i / TW_CAUSES][i % TW_CAUSES];
 }
 
+/* ---- its events ---- */
+
+static inline void record(const tw_stream *s, tw_kind kind, uint64_t now_ns, uint64_t a, uint64_t n, uint64_t value) {
+    const uint64_t tokens = least(n, UINT32_MAX), choice = least(a, UINT8_MAX);
+    tw_record(s->trace, now_ns, tw_what(kind, (uint32_t)choice, s->series_index, (uint32_t)tokens), s->number, value);
+}
+
+static void record_delay(const tw_stream *s, uint64_t now_ns, tw_phase phase, const delay *d) {
+    if (s->trace == NULL || d->blame.total_ns == 0) return;
+    const uint32_t overlap_us = (uint32_t)least(d->blame.total_ns / 1000, UINT32_MAX);
+    tw_record(s->trace, now_ns, tw_what(TW_KIND_DELAY, phase, tw_unit_mark(s->unit), overlap_us), s->number, d->late_ns);
+}
+
+static RARE void record_message(const tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice, bool first, uint64_t gap) {
+    record(s, first ? TW_KIND_FIRST : TW_KIND_TOKEN, now_ns, choice, n, first ? s->arrival_ns : gap);
+}
+
+void tw_stream_trace(tw_stream *s, tw_recorder *trace) {
+    s->trace = trace;
+    s->number = tw_load(&s->segment->opened); /* also where recording began anew, with this one still open */
+    record(s, TW_KIND_OPEN, s->entry_ns, (uint64_t)s->source, 0, s->arrival_ns);
+}
+
 /* ---- where a long wait went ---- */
 
 typedef struct wait {
@@ -256,7 +281,7 @@ static void shares_of(const delay *d, tw_share *out) {
 
 /* The record is invalid while it is written; its number is stored last. Each word is released, so that a reader
  * that saw a new one sees the cleared number too. */
-static void slow_add(const tw_stream *s, const wait *w, const delay *d) {
+static void slow_add(tw_stream *s, const wait *w, const delay *d) {
     tw_segment *g = s->segment;
     uint64_t n = tw_load(&g->slow_head), by_cause[TW_CAUSES];
     tw_share share[TW_SHARES];
@@ -282,6 +307,16 @@ static void slow_add(const tw_stream *s, const wait *w, const delay *d) {
     words_copy(r->trace_id, s->trace_id, TW_TRACE_WORDS);
     tw_store_release(&r->seq, n + 1);
     tw_store_release(&g->slow_head, n + 1);
+    s->slow_number[s->slow++ % TW_STREAM_SLOW] = n;
+}
+
+/* ---- exemplars ---- */
+
+/* After the sample, and only where the path is slow already. */
+static RARE void exemplar_add(const tw_stream *s, tw_exemplar_metric metric, const tw_layout *layout, uint64_t value_ns,
+                              uint64_t now_ns) {
+    const uint64_t key = tw_exemplar_key(s->series_index, metric, tw_bound_of(layout, value_ns));
+    tw_exemplar_put(s->segment->exemplars, key, value_ns, now_ns, s->trace_id);
 }
 
 /* ---- one gap ---- */
@@ -303,6 +338,8 @@ static RARE uint64_t gap_examine(tw_stream *s, uint64_t now_ns) {
     bool slow = gap > slow_limit(s->segment, typical, d.blame.total_ns > 0);
     if (slow || d.late_ns > 0) tail_add(s->segment, &w, &d);
     if (slow) slow_add(s, &w, &d);
+    if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_ITL, s->itl_layout, gap, now_ns);
+    record_delay(s, now_ns, TW_PHASE_ITL, &d);
     return d.late_ns;
 }
 
@@ -376,12 +413,23 @@ static void first_token_examine(tw_stream *s, uint64_t now_ns, uint64_t ttft) {
     bool slow = (s->slo.ttft_ns != 0 && ttft > s->slo.ttft_ns) || (g->slow_ns != 0 && ttft >= g->slow_ns);
     if (slow || d.late_ns > 0) tail_add(g, &w, &d);
     if (slow) slow_add(s, &w, &d);
+    record_delay(s, now_ns, TW_PHASE_TTFT, &d);
+}
+
+/* It waits no more. */
+static void run(tw_stream *s) {
+    if (s->running) return;
+    s->running = 1;
+    tw_add(&s->segment->crowd.running, 1);
 }
 
 static void first_token(tw_stream *s, uint64_t now_ns) {
     uint64_t ttft = now_ns - s->arrival_ns;
     tw_histogram_record(&s->series->ttft, tw_layout_of(TW_LAYOUT_TTFT), ttft);
     first_token_examine(s, now_ns, ttft);
+    tw_crowd_note(&s->segment->crowd, s->concurrency, ttft, now_ns);
+    run(s);
+    if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_TTFT, tw_layout_of(TW_LAYOUT_TTFT), ttft, now_ns);
     s->first_ns = now_ns;
     s->messages = 1;
     s->client_ns = 0;
@@ -414,7 +462,9 @@ static RARE void irregular_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint
     if (s->closed || now_ns < s->last_ns) tw_add(&s->segment->drops[TW_DROP_LATE_STAMP], 1);
     if (s->closed) return;
     now_ns = most(now_ns, s->last_ns);
-    if (s->messages == 0) {
+    const bool first = s->messages == 0;
+    const uint64_t waited = now_ns - s->last_ns;
+    if (first) {
         first_token(s, now_ns);
     } else {
         uint64_t gap = now_ns - s->last_ns;
@@ -426,6 +476,7 @@ static RARE void irregular_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint
                         fresh ? least(s->slo.ttft_ns, SLACK_MAX) : s->deadline_ns, n);
     if (fresh) choice_open(s, now_ns, choice);
     choice_count(s, now_ns, n, choice);
+    if (s->trace != NULL) record_message(s, now_ns, n, choice, first, waited);
 }
 
 void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice) {
@@ -443,6 +494,8 @@ void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice)
     s->choice[choice].last_ns = s->last_ns = now_ns;
     s->choice[choice].tokens += n;
     tw_add(&s->series->output_tokens, n);
+    if (UNLIKELY(s->trace != NULL))
+        tw_record(s->trace, now_ns, (uint64_t)TW_KIND_TOKEN | (uint64_t)choice << 8 | (uint64_t)n << 32, s->number, gap);
 }
 
 /* The message has its stamp: what it holds for another choice ends no gap. */
@@ -450,6 +503,7 @@ void tw_stream_token_also(tw_stream *s, uint32_t n, uint32_t choice) {
     if (n == 0 || s->closed || s->opaque || s->messages == 0) return;
     if (choice >= TW_CHOICES || s->choice[choice].tokens == 0) choice_open(s, s->last_ns, choice);
     choice_count(s, s->last_ns, n, choice);
+    if (s->trace != NULL) record_message(s, s->last_ns, n, choice, false, 0);
 }
 
 /* ---- around the tokens ---- */
@@ -461,6 +515,7 @@ void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t e
     s->itl_layout = tw_layout_of(TW_LAYOUT_ITL);
     s->arrival_ns = s->last_ns = least(arrival_ns, entry_ns);
     s->entry_ns = entry_ns;
+    s->source = (uint32_t)source;
     s->slo = (tw_slo){tw_load(&g->slo.ttft_ns), tw_load(&g->slo.tpot_ns), tw_load(&g->slo.itl_ns),
                       tw_load(&g->slo.e2e_ns), tw_load(&g->slo.attainment_ppm)};
     uint64_t step_ns = s->slo.tpot_ns != 0 ? s->slo.tpot_ns : s->slo.itl_ns;
@@ -471,7 +526,8 @@ void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t e
     tw_histogram_record(&g->queue_accept, layout, entry_ns - s->arrival_ns);
     if ((unsigned)source < TW_ARRIVALS) tw_add(&g->arrivals[source], 1);
     tw_add(&g->opened, 1);
-    tw_add(&g->in_flight, 1);
+    s->concurrency = tw_load(&g->in_flight) + 1;
+    tw_store(&g->in_flight, s->concurrency);
 }
 
 void tw_stream_join(tw_stream *s, const tw_company *company, uint64_t unit) {
@@ -492,6 +548,12 @@ void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len
     tw_words_set(s->trace_id, TW_TRACE_WORDS, trace_id, trace_len);
 }
 
+void tw_stream_exemplify(tw_stream *s) {
+    char id[TW_TRACE_WORDS * 8];
+    tw_words_get(s->trace_id, TW_TRACE_WORDS, id);
+    s->exemplary = tw_exemplar_id_is_good(id);
+}
+
 void tw_stream_usage(tw_stream *s, uint64_t completion_tokens) {
     s->usage_tokens = most(s->usage_tokens, least(completion_tokens, UINT32_MAX));
 }
@@ -508,7 +570,9 @@ void tw_stream_opaque(tw_stream *s) {
 }
 
 void tw_stream_body(tw_stream *s, uint64_t now_ns) {
-    if (s->body_ns == 0) s->body_ns = most(now_ns, s->arrival_ns);
+    if (s->body_ns != 0) return;
+    s->body_ns = most(now_ns, s->arrival_ns);
+    if (s->opaque && !s->closed) run(s);
 }
 
 uint64_t tw_stream_tokens(const tw_stream *s) { return most(counted_tokens(s), s->usage_tokens); }
@@ -619,11 +683,30 @@ static void window_add(tw_stream *s, uint64_t now_ns, tw_end end, tw_outcome out
     pair_add(&second->itl_e2e, (kept & BOUND_ITL) != 0, (kept & BOUND_E2E) != 0);
 }
 
+/* As the GenAI conventions have it: of a request, and only of one that was answered. */
+static void served_answer(tw_stream *s, tw_served *served, uint64_t now_ns) {
+    if (s->messages == 0 || s->opaque) return;
+    const uint64_t tokens = tw_stream_tokens(s);
+    tw_histogram_record(&served->ttft, tw_layout_of(TW_LAYOUT_TTFT), s->first_ns - s->arrival_ns);
+    if (tokens > 1) tw_histogram_record(&served->tpot, s->itl_layout, (now_ns - s->first_ns) / (tokens - 1));
+}
+
+static void served_record(tw_stream *s, uint64_t now_ns, tw_end end, tw_reason reason) {
+    tw_served *served = tw_segment_served(s->segment, s->series);
+    const tw_failure failure = tw_failure_of(reason);
+    if (served == NULL) return;
+    if (answered(s, end)) served_answer(s, served, now_ns);
+    else if (failure != TW_FAILURES) tw_brief_record(&served->failed[failure], now_ns - s->arrival_ns);
+}
+
 static void answer_record(tw_stream *s, uint64_t now_ns) {
     tw_histogram_record(&s->series->e2e, tw_layout_of(TW_LAYOUT_E2E), now_ns - s->arrival_ns);
+    if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_E2E, tw_layout_of(TW_LAYOUT_E2E), now_ns - s->arrival_ns, now_ns);
     for (int i = 0; i < TW_CHOICES && !s->opaque; ++i) {
         tpot t = choice_tpot(s, i);
-        if (t.steps > 0) tw_histogram_record(&s->series->tpot, s->itl_layout, t.span_ns / t.steps);
+        if (t.steps == 0) continue;
+        tw_histogram_record(&s->series->tpot, s->itl_layout, t.span_ns / t.steps);
+        if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_TPOT, s->itl_layout, t.span_ns / t.steps, now_ns);
     }
 }
 
@@ -638,10 +721,16 @@ void tw_stream_close(tw_stream *s, uint64_t now_ns, tw_end end) {
     tw_add(&s->series->reasons[reason], 1);
     tw_add(&s->series->output_tokens, since(s->usage_tokens, counted_tokens(s)));
     if (answered(s, end)) answer_record(s, now_ns);
+    served_record(s, now_ns, end, reason);
     if (end == TW_END_ABORT && s->messages == 0 && s->status < 300)
         tw_histogram_record(&g->abandoned_wait, tw_layout_of(TW_LAYOUT_TTFT), now_ns - s->arrival_ns);
     window_add(s, now_ns, end, tw_reason_outcome(reason));
     uint64_t in_flight = tw_load(&g->in_flight);
     if (in_flight > 0) tw_store(&g->in_flight, in_flight - 1); /* a fork child started again from zero */
+    uint64_t running = tw_load(&g->crowd.running);
+    if (s->running && running > 0) tw_store(&g->crowd.running, running - 1);
+    if (s->trace != NULL) record(s, TW_KIND_CLOSE, now_ns, (uint64_t)reason, tw_stream_tokens(s), s->arrival_ns);
+    s->reason = (uint32_t)reason;
+    s->end_ns = now_ns;
     s->closed = 1;
 }

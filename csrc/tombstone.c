@@ -55,8 +55,9 @@ _Static_assert(sizeof(tw_segment) ==
                        SIZE(tw_segment, pause) + SIZE(tw_segment, lost) + SIZE(tw_segment, seconds) +
                        SIZE(tw_segment, slow_head) + SIZE(tw_segment, slow) + SIZE(tw_segment, fallback_count) +
                        SIZE(tw_segment, fallbacks) + SIZE(tw_segment, series_count) + SIZE(tw_segment, steps) +
+                       SIZE(tw_segment, crowd) +
                        /* of the living only */
-                       SIZE(tw_segment, in_flight),
+                       SIZE(tw_segment, in_flight) + SIZE(tw_segment, exemplars),
                "a field of tw_segment that the dead would lose");
 
 static void words_add(void *sum, const void *from, size_t n) {
@@ -148,6 +149,13 @@ static uint64_t requests_of(const tw_series *series) {
     return requests;
 }
 
+static void served_add(tw_served *sum, const tw_served *from) {
+    if (sum == NULL || from == NULL) return;
+    histogram_add(&sum->ttft, &from->ttft);
+    histogram_add(&sum->tpot, &from->tpot);
+    for (int i = 0; i < TW_FAILURES; i++) tw_brief_add(&sum->failed[i], &from->failed[i]);
+}
+
 /* sets: the number in sum of each of from's. */
 static void series_add(tw_segment *sum, const tw_segment *from, uint64_t count, uint32_t *sets) {
     char model[TW_NAME_BYTES], route[TW_NAME_BYTES];
@@ -160,6 +168,7 @@ static void series_add(tw_segment *sum, const tw_segment *from, uint64_t count, 
         if (sum->label_overflow != overflow) sum->label_overflow = overflow + requests_of(series); /* all became "other" */
         parts_add(tw_segment_series(sum, sets[i]), series, series_words, COUNT(series_words), series_histograms,
                   COUNT(series_histograms));
+        served_add(tw_segment_served(sum, tw_segment_series(sum, sets[i])), tw_segment_served(from, series));
     }
 }
 
@@ -230,9 +239,11 @@ static void fallbacks_add(tw_segment *sum, const tw_segment *from) {
 
 /* ---- the whole ---- */
 
-tw_segment *tw_tombstone_begin(const uint64_t role[TW_ROLE_WORDS], uint64_t place) {
+tw_segment *tw_tombstone_begin(const uint64_t role[TW_ROLE_WORDS], uint64_t place, bool served) {
     tw_segment *sum;
-    if (tw_segment_create(&sum, "", TW_TOMBSTONE_SETS, NULL, 0) != 0) return NULL;
+    const int failed = served ? tw_segment_create_served(&sum, "", TW_TOMBSTONE_SETS, NULL, 0)
+                              : tw_segment_create(&sum, "", TW_TOMBSTONE_SETS, NULL, 0);
+    if (failed) return NULL;
     tw_header *h = &sum->header;
     for (int i = 0; i < TW_ROLE_WORDS; i++) sum->lost[0].role[i] = h->role[i] = tw_load(&role[i]);
     h->place = place;
@@ -255,6 +266,7 @@ int tw_tombstone_add(tw_segment *sum, const tw_segment *from) {
     for (int at = 0; at < TW_SECONDS; at++) second_add(&sum->seconds[at], &from->seconds[at]);
     fallbacks_add(sum, from);
     tw_steps_add(&sum->steps, &from->steps);
+    tw_crowd_add(&sum->crowd, &from->crowd);
     return slow_add(sum, from, count, sets);
 }
 
@@ -265,7 +277,7 @@ size_t tw_tombstone_close(tw_segment *sum) {
 }
 
 void tw_tombstone_free(tw_segment *sum) {
-    if (sum != NULL) munmap(sum, tw_segment_bytes(TW_TOMBSTONE_SETS));
+    if (sum != NULL) munmap(sum, sizeof *sum + TW_TOMBSTONE_SETS * sum->header.series_bytes);
 }
 
 /* ---- names and the list ---- */

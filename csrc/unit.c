@@ -46,7 +46,6 @@ uint64_t tw_unit_named(const char *name, size_t len) {
 /* ---- who works for whom ---- */
 
 static uint64_t kind(uint64_t unit) { return unit & TW_UNIT_KIND; }
-static bool is_engine(uint64_t unit) { return unit != 0 && kind(unit) != TW_UNIT_LIKE && unit != TW_UNIT_SHARED; }
 
 bool tw_unit_is_there(const tw_company *company, uint64_t unit) {
     for (uint32_t i = 0; i < company->n; i++)
@@ -64,9 +63,9 @@ typedef struct said {
 } said;
 
 static uint64_t only_engine(const said *s) {
-    uint64_t only = is_engine(s->own_unit) ? s->own_unit : 0;
+    uint64_t only = tw_unit_is_engine(s->own_unit) ? s->own_unit : 0;
     for (uint32_t i = 0; i < s->company->n; i++) {
-        if (!is_engine(s->unit[i]) || s->unit[i] == only) continue;
+        if (!tw_unit_is_engine(s->unit[i]) || s->unit[i] == only) continue;
         if (only != 0) return 0;
         only = s->unit[i];
     }
@@ -83,7 +82,7 @@ static uint64_t said_by(const said *s, uint64_t pid) {
 /* The engine at the end of the chain that begins with a unit; 0: there is none. */
 static uint64_t followed(const said *s, uint64_t unit) {
     for (int hop = 0; hop < MOST_HOPS && kind(unit) == TW_UNIT_LIKE; hop++) unit = said_by(s, unit & PID_BITS);
-    return is_engine(unit) ? unit : 0;
+    return tw_unit_is_engine(unit) ? unit : 0;
 }
 
 static uint64_t settled(const said *s, uint32_t i) {

@@ -14,7 +14,21 @@ from tailwatch.errors import (  # noqa: E402
 from tailwatch.goodput import SLO  # noqa: E402
 
 if support.LINUX:
-    from tailwatch.watch import Middleware, Watch, current, freeze, gc_status, install, snapshot, step, stream, uninstall
+    from tailwatch.profiling import profile
+    from tailwatch.watch import (
+        Middleware,
+        Watch,
+        current,
+        freeze,
+        gc_status,
+        install,
+        load_signal,
+        snapshot,
+        step,
+        stream,
+        trace,
+        uninstall,
+    )
     from tailwatch.watch import diagnose as doctor
 else:
     from tailwatch.elsewhere import (  # type: ignore[assignment]
@@ -25,11 +39,15 @@ else:
         freeze,
         gc_status,
         install,
+        load_signal,
+        profile,
         snapshot,
         step,
         stream,
+        trace,
         uninstall,
     )
+from tailwatch import nvtx  # noqa: E402
 from tailwatch.version import VERSION as __version__  # noqa: E402
 
 __all__ = [
@@ -47,8 +65,12 @@ __all__ = [
     "freeze",
     "gc_status",
     "install",
+    "load_signal",
+    "nvtx",
+    "profile",
     "snapshot",
     "step",
     "stream",
+    "trace",
     "uninstall",
 ]

@@ -98,6 +98,8 @@ class Stream:
         """A send was blocked by the client from one time to another."""
     def end(self, error: BaseException | type[BaseException] | None, /) -> None:
         """End it as an exception (or its class) says; None is a clean end."""
+    def story(self) -> tuple[Any, ...] | None:
+        """What became of it, once it has ended: see export/otel_spans.py. None before, and in a fork child."""
     @property
     def closed(self) -> bool: ...
     @property
@@ -106,6 +108,8 @@ class Stream:
     def arrival_ns(self) -> int: ...
     @property
     def ttft_ns(self) -> int | None: ...
+    @property
+    def last_ns(self) -> int: ...
     @property
     def worst_gap_ns(self) -> int: ...
     @property
@@ -208,7 +212,11 @@ class Core:
         slow_ns: int,
         route_of: Callable[[Any], str],
         timed_send: Callable[[Awaitable[None], Stream], Awaitable[None]],
-    ) -> None: ...
+        served: bool = False,
+    ) -> None:
+        """served: keep what OTLP wants beside, see csrc/include/tailwatch/served.h."""
+    def follow(self, ended: Callable[[Stream, Any], object] | None, /) -> None:
+        """Call ended(stream, scope) in the task of each request that a Send has ended; None: no longer."""
     @property
     def address(self) -> int:
         """Of the tw_segment: what tailwatch._cold takes."""
@@ -231,6 +239,9 @@ class Core:
         callables are kept in, and which of them closes a pause."""
     def configure(self, slo: tuple[int, int, int, int, int], slow_ns: int, /) -> None:
         """Other bounds and another slow threshold, for requests that open from now on."""
+    def exemplify(self, on: bool, trace_of: Callable[[], str | None] | None, /) -> None:
+        """Whether streams that open from now on are exemplars of what they measure; trace_of: gives the trace id of the
+        span around its caller where that is sampled, for streams that came with none."""
     def set_serves(self, unit: int, /) -> None:
         """The engine of streams that open from now on, where neither bind() nor a header names one; 0: not known."""
     def rebind(
@@ -288,15 +299,62 @@ class Core:
     def load(self) -> tuple[int, int]:
         """Requests in flight, and ever opened, here and in the rest of the group, as of the last renew(). Those of
         processes that were killed are not in flight."""
+    def crowd(self) -> tuple[int, int, int]:
+        """Requests whose first token was seen, and all in flight, here and in the rest of the group, and how many
+        processes have served any; as of the last renew() those live. Some 100 ns."""
     def members(self) -> list[int]:
         """Addresses of the others' segments, good until the next renew() or leave()."""
     @property
     def joined(self) -> bool: ...
     @property
+    def shares_engine(self) -> bool:
+        """Whether the concurrency of its streams is that of the whole group: there is an engine process."""
+    @property
     def refused(self) -> int:
         """Files in the group's directory that are no segments of this version."""
     def streamed(self) -> list[str]:
         """Routes that turned out to stream since the last call."""
+    @property
+    def nvtx_told(self) -> bool:
+        """Whether an NVTX tool listens and is told."""
+    def nvtx(self, tokens: bool, /) -> bool:
+        """Tell an NVTX tool from now on; tokens: a mark for each message of them. Whether one listens, which is found
+        out once in a process."""
+    def nvtx_off(self) -> None:
+        """No more; ranges that are open still end."""
+    def nvtx_anchor(self) -> None:
+        """Three marks whose payload is CLOCK_MONOTONIC, and before them one that says who this process is."""
+    def nvtx_name(self, text: str, /) -> int:
+        """The number of a text, for the next three. 256 are kept apart, further ones are 0: "other"."""
+    def nvtx_begin(self, name: int, payload: int, /) -> tuple[int, int]:
+        """Begin a range; what nvtx_end() takes. (0, 0) where no tool is told."""
+    def nvtx_end(self, number: int, forks: int, /) -> None:
+        """End it, on any thread; nothing in a fork child of the process that began it."""
+    def nvtx_mark(self, name: int, payload: int, /) -> None: ...
+    def nvtx_timed(self, kind: int, n: int, /) -> int:
+        """For benchmarks: ns that n ranges took. Kind 0: push and pop, 1: start and end, 2: marks, 3: only the loop."""
+    def trace_start(self, events: int, /) -> str | None:
+        """Begin to record so many events: in a file beside the segment where it is shared, else in memory. None, or why
+        not. Drops the GIL while the memory is taken. Where it records already nothing happens.
+
+        Raises BlockingIOError while the group's directory cannot be had, ValueError for a number out of range."""
+    def trace_stop(self) -> None:
+        """Record no more, and remove the file: before leave()."""
+    def trace_turn(self, whole: bool, /) -> None:
+        """Sample the counters; whole: the clocks and names too, and free the rings of threads that have ended."""
+    @property
+    def unfrozen(self) -> int | None:
+        """Objects that a full collection would look at, as the collector books them: those that survived the last
+        one, those that grew old since, and the young. None: not known here, or the collector is not watched."""
+    @property
+    def tracing(self) -> bool:
+        """Whether events are recorded, and where the segment is now: not in a group that was left."""
+    @property
+    def trace_file(self) -> str:
+        """Name of the file in the group's directory; "": it has none."""
+    @property
+    def trace_memory(self) -> tuple[int, int]:
+        """Address and bytes of what is recorded, until trace_stop(); (0, 0): nothing is."""
     def reset(self) -> None:
         """In a fork child: forget everything the parent measured."""
 

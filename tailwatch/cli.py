@@ -1,5 +1,5 @@
-"""The command line: demo, doctor, run, top. Exit status 0: success; 1: a finding to act on, or a failure; 2: a wrong
-call; that of the command itself for run."""
+"""The command line: demo, doctor, nsys, run, top, trace. Exit status 0: success; 1: a finding to act on, or a failure;
+2: a wrong call; that of the command itself for run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailwatch import demo, proof, run, support
+from tailwatch import demo, proof, run, support, unnamed
 from tailwatch.diagnosis import (
     DiagnosisContext,
     Finding,
@@ -28,6 +28,7 @@ from tailwatch.diagnosis import (
     headline,
 )
 from tailwatch.errors import TailwatchError, UnsupportedError
+from tailwatch.nsys import main as nsys
 from tailwatch.top import arguments as top_arguments
 from tailwatch.top import groups
 from tailwatch.version import VERSION
@@ -60,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_doctor(commands)
     _add_run(commands)
     _add_top(commands)
+    _add_nsys(commands)
+    _add_trace(commands)
     return parser
 
 
@@ -117,12 +120,54 @@ def _add_top(commands: Any) -> None:
     command.set_defaults(run=_top)
 
 
+def _add_trace(commands: Any) -> None:
+    about = "write what a server's processes recorded, living or dead, as a timeline for ui.perfetto.dev"
+    more = "Events are recorded with install(app, trace=1_000_000), or TAILWATCH_TRACE=1000000 and `tailwatch run`."
+    command = commands.add_parser("trace", help=about, description=about, epilog=more)
+    command.add_argument(
+        "-o", dest="out", metavar="FILE",
+        help="where it goes; - for standard output; NAME.tar: with --merge, an archive that Perfetto merges by itself",
+    )  # fmt: skip
+    command.add_argument("--dir", metavar="DIR", help="of the group, running or dead; by default the one that is found")
+    command.add_argument("--format", choices=("perfetto", "json"), default="perfetto", help="json: Chrome's format")
+    merged = "a trace of torch, JAX or viztracer that is put onto the same clock; may be given again"
+    command.add_argument("--merge", metavar="TRACE", action="append", default=[], help=merged)
+    command.set_defaults(run=_trace)
+
+
+def _trace(parsed: argparse.Namespace) -> int:
+    if not support.LINUX:
+        raise UnsupportedError("tailwatch trace: processes are watched on Linux only")
+    from tailwatch import traces
+
+    directory = parsed.dir if parsed.dir is not None else groups.find(os.environ, having=unnamed.has_traces)
+    out = parsed.out or ("tailwatch.pftrace" if parsed.format == "perfetto" else "tailwatch.json")
+    to = sys.stdout.fileno() if out == "-" else out
+    files, written = traces.write_group(directory, to, parsed.format, merge=parsed.merge)
+    lines = (
+        f"  {file.process} (pid {file.pid}{', dead' if file.over else ''}): {file.events} events"
+        + (f"; {file.lost} older ones were overwritten" if file.lost else "")
+        for file in files
+    )
+    where = "standard output" if out == "-" else out
+    head = f"{where}: {written}"
+    print(head, *lines, sep="\n", file=sys.stderr if out == "-" else None)
+    return OK
+
+
 def _top(parsed: argparse.Namespace) -> int:
     if not support.LINUX:
         raise UnsupportedError("tailwatch top: processes are watched on Linux only")
     from tailwatch.top.main import main as top
 
     return top(parsed, parsed.dir if parsed.url is None else _directory_of(parsed.url))
+
+
+def _add_nsys(commands: Any) -> None:
+    about = "say what stood still while a GPU had nothing to do, from a report of Nsight Systems exported to SQLite"
+    command = commands.add_parser("nsys", help=about, description=about)
+    nsys.add_arguments(command)
+    command.set_defaults(run=nsys.main)
 
 
 def _directory_of(url: str) -> str:

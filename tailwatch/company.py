@@ -108,6 +108,22 @@ class Company:
             self._look()
             return snapshots.take([self._core.address, *self._core.members()])
 
+    def healthy(self) -> snapshots.Healthy:
+        """What TTFT by concurrency says, of the whole group; of this process where there is none."""
+        with self._lock:
+            others = self._core.members() if self.joined else []
+            return snapshots.healthy([self._core.address, *others])
+
+    def opened(self) -> int:
+        """Requests ever opened in the group, as of the last look."""
+        with self._lock:
+            return self._core.load()[1]
+
+    @property
+    def shares_engine(self) -> bool:
+        """Whether a process of the group does the work of several: their streams wait for one another."""
+        return self._core.shares_engine
+
     def load(self) -> tuple[int, int]:
         """Requests in flight in the whole group now, and those opened since this process joined it: what was before
         says nothing of how warm it is."""

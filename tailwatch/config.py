@@ -10,21 +10,24 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tailwatch.errors import OptionError, nearest
 from tailwatch.goodput import PRESETS, SLO, real
+from tailwatch.triggers import LEAST_EVENTS, MOST_EVENTS, Keep, Triggers
 
 PREFIX = "TAILWATCH_"
 DEFAULT_SLO = "mlperf:llama2-70b"
 GC_POLICIES = ("freeze", "out-of-band", "observe", "off")
+ORCA_FORMS = ("off", "request", "text", "json")
+EXPOSITIONS = ("both", "native", "classic")
+NVTX_MODES = ("auto", "on", "off")
 
 # Options of the design that this version does not have; naming them is better than calling them unknown.
 UNAVAILABLE = frozenset(
     {
-        *("gc_ceiling", "nvtx", "nvtx_tokens", "trace", "trace_on", "trace_keep", "exposition", "exemplars", "otel"),
-        *("orca", "server_timing", "sse_timing", "page", "page_token"),
+        "gc_ceiling",
     }
 )
 _NOT_OPTIONS = frozenset({"TAILWATCH"})
@@ -33,6 +36,7 @@ _FALSE = frozenset({"0", "false", "no", "off"})
 _ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}")
 _ENGINE_NUMBERS = 2**32
 _PATH = re.compile(r"/[!-~]*")
+_TOKEN = re.compile(r"[!-~]{1,256}")
 _HOUR_MS = 3_600_000.0
 
 
@@ -49,16 +53,41 @@ class Config:
         slow_ms: log each gap at least this long, milliseconds; 0: none.
         metrics_path: where an app serves the metrics; "": nowhere.
         metrics_port: TCP port that a process without an app serves them on; 0: none.
+        exposition: what a Prometheus gets that asks for native histograms (protobuf): "both" them and the classic
+            buckets, "native" only them, "classic" no protobuf at all. OpenMetrics and text, for all others, have the
+            classic buckets in any case.
+        exemplars: beside what a request measured stands its trace id: that of its traceparent header, if that says
+            sampled, or of the OpenTelemetry span around it, or ``trace_id=``. In OpenMetrics and protobuf.
         role: what this process is, in the numbers ("api", "engine", ...); at most 31 characters.
         engine: where one server has several engines, the number (its data parallel rank) or name of the one that this
             process works for, or, in a process with an app, of the one that serves all its streams; "": what vLLM's and
             SGLang's process titles tell.
         routes: more routes that generate tokens, as templates.
         max_label_sets: (model, route) pairs kept apart, 1 to 4096; further ones become "other".
+        page: serve a page with these numbers, live, at /tailwatch: by the app, and on metrics_port. Without page_token
+            it answers only who is on this machine: see tailwatch/access.py.
+        page_token: what everybody must know who wants to see the page, as "Authorization: Bearer ..." or typed into it;
+            "": nobody is asked.
         trust_request_start: believe the X-Request-Start header of a proxy.
         fast_sse: serialise what known servers stream with templates, the same bytes.
+        orca: tell the load in the header ``endpoint-load-metrics`` of generated answers: "off", "request" (in the
+            format that a request's ``endpoint-load-metrics-format`` asks for), "text" or "json" (always). True:
+            "request".
+        server_timing: a ``Server-Timing`` header with the waits known by then: proxy, accept, app, milliseconds.
+        sse_timing: a comment after the last event of a stream with its own TTFT, ITL and what pauses cost it.
         dir: the directory that the processes of one server share, each with a file of its numbers; "": none. It is made
             where it does not exist, and must be on a file system in memory (/dev/shm): it is written at each token.
+            With ``trace`` and no ``dir`` it is one of our own there.
+        nvtx: "auto": tell an NVTX tool (Nsight Systems, Nsight Compute) where one is attached; "on": also say where
+            none is; "off": never.
+        nvtx_tokens: with a tool attached, a mark for each message of tokens, beside the first of each request.
+        trace: room for so many events of this process, 256 to 2**28, of 32 bytes: half of it for the first thread that
+            stamps, a sixteenth for each of seven more, and for the rest; 0: none are kept.
+        trace_on: "gap>100ms", "ttft>1s", "slo" (a request that misses it), or several with commas: keep the seconds
+            around it as a file in the group's directory; "": never.
+        trace_keep: how many files of traces, and bytes of them, stay: those of ``trace_on`` and of dead processes.
+        otel: export metrics and spans by OTLP: True, False, or exporters of your own (a MetricExporter, a
+            MeterProvider, or several); None: as the OTEL_* variables say, see tailwatch.export.otel.
         explicit: names of the options that were given, as arguments or by the environment.
         unknown_environment: TAILWATCH_* variables that are no option.
     """
@@ -70,13 +99,26 @@ class Config:
     slow_ms: float
     metrics_path: str
     metrics_port: int
+    exposition: str
+    exemplars: bool
+    page: bool
+    page_token: str = field(repr=False)
     role: str
     engine: str
     routes: tuple[str, ...]
     max_label_sets: int
     trust_request_start: bool
     fast_sse: bool
+    orca: str
+    server_timing: bool
+    sse_timing: bool
     dir: str
+    nvtx: str
+    nvtx_tokens: bool
+    trace: int
+    trace_on: Triggers
+    trace_keep: Keep
+    otel: object
     explicit: frozenset[str]
     unknown_environment: tuple[str, ...]
 
@@ -112,8 +154,14 @@ class Config:
         """Names of the options whose values differ."""
         return tuple(name for name in OPTIONS if getattr(self, name) != getattr(other, name))
 
+    def shown(self, option: str) -> str:
+        """The value of an option, fit for a message."""
+        return SECRET if option in SECRET_OPTIONS else str(getattr(self, option))
 
-OPTIONS = tuple(field.name for field in fields(Config) if field.name not in {"explicit", "unknown_environment"})
+
+OPTIONS = tuple(each.name for each in fields(Config) if each.name not in {"explicit", "unknown_environment"})
+SECRET_OPTIONS = frozenset({"page_token"})
+SECRET = "(not shown)"
 
 
 def variable_of(option: str) -> str:
@@ -151,13 +199,26 @@ def _defaults(app: bool) -> dict[str, Any]:
         "slow_ms": 0.0,
         "metrics_path": "/metrics",
         "metrics_port": 0,
+        "exposition": "both",
+        "exemplars": True,
+        "page": False,
+        "page_token": "",
         "role": "api" if app else "worker",
         "engine": "",
         "routes": (),
         "max_label_sets": 32,
         "trust_request_start": False,
         "fast_sse": False,
+        "orca": "off",
+        "server_timing": False,
+        "sse_timing": False,
         "dir": "",
+        "nvtx": "auto",
+        "nvtx_tokens": False,
+        "trace": 0,
+        "trace_on": Triggers(),
+        "trace_keep": Keep(),
+        "otel": None,
     }
 
 
@@ -210,6 +271,24 @@ def _gc(given: _Given) -> str:
     return value
 
 
+def _exposition(given: _Given) -> str:
+    value = given.value.lower() if isinstance(given.value, str) else None
+    if value not in EXPOSITIONS:
+        raise given.refused("expected one of " + ", ".join(repr(each) for each in EXPOSITIONS), EXPOSITIONS)
+    return value
+
+
+def _nvtx(given: _Given) -> str:
+    if isinstance(given.value, bool):
+        return "on" if given.value else "off"
+    value = given.value.lower() if isinstance(given.value, str) else ""
+    if value in _TRUE | _FALSE and given.source:
+        return "on" if value in _TRUE else "off"
+    if value not in NVTX_MODES:
+        raise given.refused("expected 'auto', 'on' (True) or 'off' (False)", NVTX_MODES)
+    return value
+
+
 def _milliseconds(given: _Given) -> float:
     number = _number(given)
     if not (math.isfinite(number) and 0 <= number <= _HOUR_MS):
@@ -258,10 +337,31 @@ def _boolean(given: _Given) -> bool:
     return text in _TRUE
 
 
+def _orca(given: _Given) -> str:
+    value = given.value
+    if isinstance(value, bool):
+        return "request" if value else "off"
+    text = value.lower() if isinstance(value, str) else ""
+    if given.source and text in _TRUE | _FALSE:
+        return "request" if text in _TRUE else "off"
+    if text not in ORCA_FORMS:
+        raise given.refused("expected one of 'off', 'request', 'text', 'json', True, False", ORCA_FORMS)
+    return text
+
+
 def _path(given: _Given) -> str:
     value = given.value
     if not isinstance(value, str) or not _PATH.fullmatch(value or "/") or set(value) & set("?#"):
         raise given.refused("expected a path like '/metrics', or '' for none")
+    return value
+
+
+def _token(given: _Given) -> str:
+    """A bad one is not shown: it may be a good one with a blank behind it."""
+    value = given.value
+    if not isinstance(value, str) or (value and not _TOKEN.fullmatch(value)):
+        expected = "expected 1 to 256 visible ASCII characters without blanks, or '' for none"
+        raise replace(given, value=SECRET).refused(expected)
     return value
 
 
@@ -305,6 +405,34 @@ def _routes(given: _Given) -> tuple[str, ...]:
     return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
 
 
+def _events(given: _Given) -> int:
+    number = _index(given)
+    if number is None or not (number == 0 or LEAST_EVENTS <= number <= MOST_EVENTS):
+        raise given.refused(
+            f"expected room for events, a whole number from {LEAST_EVENTS} to {MOST_EVENTS}, or 0 for none"
+        )
+    return number
+
+
+def _triggers(given: _Given) -> Triggers:
+    return given.value if isinstance(given.value, Triggers) else Triggers.parse(given.value, source=given.source)
+
+
+def _keep(given: _Given) -> Keep:
+    return given.value if isinstance(given.value, Keep) else Keep.parse(given.value, source=given.source)
+
+
+def _otel(given: _Given) -> object:
+    """True, False, or a tuple of what the user has made. What they are is looked at by the exporter."""
+    value = given.value
+    if isinstance(value, (bool, str)):
+        return _boolean(given)
+    made = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not made or not all(hasattr(each, "export") or hasattr(each, "get_meter") for each in made):
+        raise given.refused("expected True, False, a MetricExporter or a MeterProvider of OpenTelemetry, or several")
+    return made
+
+
 _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "slo": _slo,
     "gc": _gc,
@@ -313,11 +441,24 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "slow_ms": _milliseconds,
     "metrics_path": _path,
     "metrics_port": _integer(0, 65535, "a TCP port or 0 for none"),
+    "exposition": _exposition,
+    "exemplars": _boolean,
+    "page": _boolean,
+    "page_token": _token,
     "dir": _directory,
+    "otel": _otel,
     "role": _role,
     "engine": _engine,
     "routes": _routes,
     "max_label_sets": _integer(1, 4096, "a number of label sets"),
     "trust_request_start": _boolean,
     "fast_sse": _boolean,
+    "orca": _orca,
+    "server_timing": _boolean,
+    "sse_timing": _boolean,
+    "nvtx": _nvtx,
+    "nvtx_tokens": _boolean,
+    "trace": _events,
+    "trace_on": _triggers,
+    "trace_keep": _keep,
 }

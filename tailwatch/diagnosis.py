@@ -571,6 +571,16 @@ _DROP_ADVICE = {
     "pause_log": "install(app, gc_log_all=False, gc_warn_ms=...): pauses came faster than they were logged",
     "late_stamp": "look for tokens stamped after the end of their stream (s.token(at=...))",
     "unknown_gap": "install(app, slow_ms=...): gaps spanned more pauses than are kept, their overlap is a lower bound",
+    "cut_event": "nothing to mend: events longer than is kept were judged by their beginning",
+    "protobuf_family": "install(app, exposition='classic'), or unregister what protobuf has no form for in the app's "
+    "own registry: scrapes that asked for native histograms got text",
+    "protobuf_slow": "install(app, exposition='classic'), or fewer label sets in the app's own registry: it takes too "
+    "long, and scrapes that asked for native histograms got text",
+    "trace_trigger": "install(app, trace_on=...) with a higher bound: it asked for a file too soon after the last, or "
+    "the file could not be written",
+    "export": "look whether the receiver at OTEL_EXPORTER_OTLP_ENDPOINT answers: rounds were not taken, and the next "
+    "one tells of that time too",
+    "span": "OTEL_TRACES_SAMPLER=parentbased_traceidratio: requests ended faster than their spans were made or sent",
 }
 
 

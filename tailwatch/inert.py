@@ -10,7 +10,7 @@ class InertStream:
 
     __slots__ = ("arrival_ns", "closed")
 
-    tokens = worst_gap_ns = overlap_ns = late_ns = 0
+    tokens = worst_gap_ns = overlap_ns = late_ns = last_ns = 0
     ttft_ns: int | None = None
 
     def __init__(self, arrival_ns: int | None = None) -> None:
@@ -33,6 +33,9 @@ class InertStream:
         """Nothing."""
 
     def sent(self, since: int, until: int) -> None:
+        """Nothing."""
+
+    def story(self) -> None:
         """Nothing."""
 
     def close(self, *, at: int | None = None) -> None:

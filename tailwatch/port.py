@@ -7,12 +7,11 @@ on a file in the group's directory: so the others know that it is one of them, a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 
 from tailwatch.errors import OptionError
 from tailwatch.export.http import MetricsServer
+from tailwatch.grouplock import GroupLock
 
 
 class MetricsPort:
@@ -42,7 +41,7 @@ class MetricsPort:
         self._note = note
         self._warn = warn
         self._server: MetricsServer | None = None
-        self._lock = -1  # file descriptor
+        self._lock = GroupLock(f"port-{number}")
         self._waits = self._leaving = self._noted = self._warned = False
 
     @property
@@ -81,14 +80,14 @@ class MetricsPort:
         if directory and not self._noted:
             self._noted = True
             self._note(f"TAILWATCH_METRICS_PORT={self.number}: one process of the group at a time serves it for all")
-        if not directory or self._take_lock(directory):
+        if not directory or self._lock.take(directory):
             self._try(directory)
 
     def _try(self, directory: str) -> None:
         try:
             self._server = self._serve(self.number)
         except OSError as error:
-            self._drop_lock()
+            self._lock.drop()
             if not self._warned:
                 self._warned = True
                 self._warn(f"TAILWATCH_METRICS_PORT={self.number}: metrics are not served, {error.strerror or error}")
@@ -100,33 +99,11 @@ class MetricsPort:
         self._waits = self._leaving = False
         if server is not None:
             server()
-        self._drop_lock()
+        self._lock.drop()
 
     def after_fork(self) -> None:
         """In a child: what listens is the parent's; who waited goes on to wait."""
         if self._server is not None:
             self._server.after_fork()
             self._server = None
-        self._drop_lock()
-
-    def _take_lock(self, directory: str) -> bool:
-        """Whether no other process of the group has the port; where that cannot be told, it may be tried."""
-        import fcntl  # not on every system on which this module is imported
-
-        path = os.path.join(directory, f"port-{self.number}")
-        try:
-            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        except OSError:
-            return True
-        try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._drop_lock()
-            return False
-        return True
-
-    def _drop_lock(self) -> None:
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            with suppress(OSError):  # the host has closed it
-                os.close(lock)
+        self._lock.drop()

@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tailwatch import support
-from tailwatch.config import OPTIONS, Config, variable_of
+from tailwatch import support, unnamed
+from tailwatch.config import OPTIONS, SECRET, SECRET_OPTIONS, Config, variable_of
 from tailwatch.errors import OptionError, TailwatchError, UnsupportedError
 from tailwatch.unnamed import IN_MEMORY, LAUNCHER, PREFIX, sweep
 
@@ -115,7 +115,7 @@ def _make_directory(stack: contextlib.ExitStack) -> str:
     sweep()
     try:
         directory = tempfile.mkdtemp(prefix=PREFIX, dir=IN_MEMORY)
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        stack.callback(_clear, directory)
         lock = os.open(os.path.join(directory, LAUNCHER), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         stack.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -125,6 +125,14 @@ def _make_directory(stack: contextlib.ExitStack) -> str:
         reason = f"{IN_MEMORY} cannot be written to ({error.strerror})"
         _say(f"{reason}: each process speaks for itself alone; --dir names another place")
         return ""
+
+
+def _clear(directory: str) -> None:
+    """Remove what the group left, but for traces of a server that may have been killed: the sweep takes them later."""
+    if unnamed.has_traces(directory):
+        _say(f"what was recorded stays for an hour: tailwatch trace --dir {directory}")
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _sum_up(directory: str) -> None:
@@ -201,7 +209,9 @@ def _check(given: Mapping[str, str]) -> None:
 
 
 def _with(given: Mapping[str, str]) -> str:
-    return f" ({' '.join(f'{name}={value}' for name, value in given.items())})" if given else ""
+    secret = {variable_of(name) for name in SECRET_OPTIONS}
+    said = (f"{name}={SECRET if name in secret else value}" for name, value in given.items())
+    return f" ({' '.join(said)})" if given else ""
 
 
 def _refuse(status: int, name: str, reason: str) -> int:

@@ -9,10 +9,10 @@ import errno
 import math
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from tailwatch._cold import ffi, lib
@@ -22,6 +22,7 @@ from tailwatch.goodput import parse_window
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _STORED_PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 _STORED_WINDOWS = ("1m", "5m", "1h")
+_LOW = 0xFFFF_FFFF
 _GENERATIONS = {"gc0": 0, "gc1": 1, "gc2": 2}
 
 
@@ -36,7 +37,7 @@ OUTCOMES = _names(lib.tw_outcome_name, lib.TW_OUTCOMES)
 ARRIVALS = _names(lib.tw_arrival_name, lib.TW_ARRIVALS)
 DROPS = _names(lib.tw_drop_name, lib.TW_DROPS)
 ERRORS = _names(lib.tw_error_name, lib.TW_ERRORS)
-_OUTCOME_OF = {reason: OUTCOMES[lib.tw_reason_outcome(i)] for i, reason in enumerate(REASONS)}
+OUTCOME_OF = {reason: OUTCOMES[lib.tw_reason_outcome(i)] for i, reason in enumerate(REASONS)}
 
 
 def _by_name(names: Sequence[str], values: Any) -> dict[str, int]:
@@ -126,6 +127,11 @@ class Histogram(_Frozen):
         It is the sample of rank ceil(percent / 100 * count), at least 1, given as the geometric middle of its
         bucket (clamped to min and max): at most 1.1 % off from 1 us to 1000 s. p(0) is min, p(100) is max.
 
+        PromQL's histogram_quantile() estimates otherwise: it does not round the rank up, and interpolates inside the
+        bucket (2.2 % wide in a native histogram, as wide as its bounds are apart in a classic one), evenly or, from
+        Prometheus 3 on, by its logarithm. So from the same counts the two differ by a bucket's width at most, where
+        ranks fall into the same bucket; for p(0) and p(100) it has edges of buckets, not min and max.
+
         Raises:
             OptionError: percent is not a number from 0 to 100.
         """
@@ -168,10 +174,38 @@ class Histogram(_Frozen):
         share: float = (sum(slots[:-1]) + slots[-1] * min(max(place, 0.0), 1.0)) / self.count
         return share
 
+    def bins(self) -> tuple[int, list[int]]:
+        """The samples in bins a twelfth of their value wide, for a picture: the number of the first bin, and how many
+        samples are in it and in each that follows; (0, []) when empty.
+
+        Bin i holds what is above 2**(i / 8) and up to 2**((i + 1) / 8) seconds; i goes from -160, which holds all
+        that is shorter too, to 79, which holds all that is longer.
+        """
+        if not self.count:
+            return 0, []
+        layout = vars(self)["_layout"]
+        counts: dict[int, int] = {}
+        for at, found in zip(_bins_of(layout), ffi.unpack(vars(self)["_counts"].slot, layout.slots), strict=True):
+            if found:
+                counts[at] = counts.get(at, 0) + found
+        return min(counts), [counts.get(at, 0) for at in range(min(counts), max(counts) + 1)]
+
     def as_dict(self) -> dict[str, Any]:
         """count, sum, min, max, and the percentiles 50, 90, 95, 99 and 99.9 under "p". JSON-able."""
         stored = {f"{percent:g}": self.p(percent) for percent in _STORED_PERCENTILES}
         return {"count": self.count, "sum": self.sum, "min": self.min, "max": self.max, "p": stored}
+
+
+@cache
+def _bins_of(layout: Any) -> list[int]:
+    """The bin of each slot of a layout: see Histogram.bins."""
+    edges = ffi.new("uint64_t[2]")
+    bins = []
+    for slot in range(layout.slots):
+        lib.tw_slot_edges(layout, slot, edges, edges + 1)
+        middle = math.sqrt(max(edges[0], 1) * edges[1]) / 1e9  # of a slot, as its upper edge may be of the next bin
+        bins.append(min(max(math.floor(8 * math.log2(middle)), -160), 79))
+    return bins
 
 
 def _real(value: object) -> float:
@@ -206,6 +240,15 @@ class Window:
     within: dict[str, float | None]
     fluidity: float | None
     seconds: float
+
+
+class Second(NamedTuple):
+    """Requests that finished in one second of the monotonic clock, which ``at`` is the number of."""
+
+    at: int
+    good: int
+    miss: int
+    finished: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,10 +458,12 @@ class Snapshot(_Frozen):
 
     Attributes:
         taken: when, seconds since the Unix epoch.
+        monotonic: when, seconds of the monotonic clock.
         seconds: what it covers: since the oldest process began to count, or between the two of a difference.
     """
 
     taken: float
+    monotonic: float
     seconds: float
 
     def __init__(self, handle: Any, model_name: str | None = None, route: str | None = None) -> None:
@@ -427,6 +472,7 @@ class Snapshot(_Frozen):
             _model=model_name,
             _route=route,
             taken=handle.taken.realtime_ns / 1e9,
+            monotonic=handle.taken.monotonic_ns / 1e9,
             seconds=handle.window_ns / 1e9,
         )
 
@@ -456,6 +502,17 @@ class Snapshot(_Frozen):
     @property
     def _core(self) -> Any:
         return vars(self)["_handle"]
+
+    @property
+    def origin(self) -> tuple[int, int]:
+        """When the oldest process began to count, and when this was taken: monotonic nanoseconds."""
+        taken: int = self._core.taken.monotonic_ns
+        return taken - self._core.window_ns, taken
+
+    @property
+    def taken_ns(self) -> int:
+        """When, nanoseconds since the Unix epoch."""
+        return int(self._core.taken.realtime_ns)
 
     # ---- histograms ----
 
@@ -532,7 +589,7 @@ class Snapshot(_Frozen):
         """Requests that ended: good, miss, excluded."""
         sums = dict.fromkeys(OUTCOMES, 0)
         for reason, count in self.requests.items():
-            sums[_OUTCOME_OF[reason]] += count
+            sums[OUTCOME_OF[reason]] += count
         return sums
 
     @cached_property
@@ -599,6 +656,23 @@ class Snapshot(_Frozen):
         """Completed requests per second over a window."""
         sums = self.window(window)
         return sums.finished / sums.seconds
+
+    def by_second(self, seconds: int) -> list[Second]:
+        """Requests that finished, second by second, of the last so many (at most 3600), the current, unfinished one
+        included; oldest first, seconds in which none did are left out."""
+        core = self._core
+        seconds = min(max(seconds, 0), lib.TW_SECONDS)
+        newest = core.taken.monotonic_ns // 10**9
+        first = core.seconds + lib.TW_SECONDS - seconds
+        words = memoryview(ffi.buffer(first, seconds * ffi.sizeof("tw_second"))).cast("B").cast("Q")
+        width = ffi.sizeof("tw_second") // 8
+        return [
+            Second(second - 1, good_miss & _LOW, good_miss >> 32, excluded_finished >> 32)
+            for second, good_miss, excluded_finished in zip(
+                words[::width], words[1::width], words[2::width], strict=True
+            )
+            if second and newest - seconds < second - 1 <= newest
+        ]
 
     # ---- pauses ----
 
@@ -687,11 +761,15 @@ class Snapshot(_Frozen):
     @cached_property
     def slowest(self) -> list[SlowGap]:
         """The last slow gaps, newest first, at most 256."""
+        return list(self.slow_gaps())
+
+    def slow_gaps(self) -> Iterator[SlowGap]:
+        """``slowest`` one by one: 10 us each, for who must not hold the GIL for all of them."""
         core = self._core
-        records = [core.slow[i] for i in reversed(range(core.slow_count))]
-        names = [(core.slow_series[2 * record.series], core.slow_series[2 * record.series + 1]) for record in records]
         roles = [role for role, _ in self._sources]
-        return [_slow_gap(record, *name, core.taken, roles) for record, name in zip(records, names, strict=True)]
+        for record in (core.slow[i] for i in reversed(range(core.slow_count))):
+            names = core.slow_series[2 * record.series], core.slow_series[2 * record.series + 1]
+            yield _slow_gap(record, *names, core.taken, roles)
 
     @cached_property
     def tail(self) -> dict[str, list[Octave]]:
@@ -982,6 +1060,180 @@ def _pause(record: Any, clock: Any) -> Pause:
     )
 
 
+class Own(NamedTuple):
+    """What an exporter did, since it began: rounds, spans of requests, and the longest piece of work under the GIL.
+
+    start_unix_ns: when it began; 0: with the numbers.
+    """
+
+    exported: int = 0
+    failed: int = 0
+    skipped: int = 0
+    spans: int = 0
+    spans_dropped: int = 0
+    span_events_dropped: int = 0
+    hold_ns: int = 0
+    start_unix_ns: int = 0
+
+
+_NOTHING_YET = Own()
+
+
+def operation(route: str) -> str:
+    """gen_ai.operation.name of a route."""
+    text: bytes = ffi.string(lib.tw_otlp_operation(_utf8(route)))
+    return text.decode()
+
+
+def otlp(
+    snapshot: Snapshot,
+    since: Snapshot | None = None,
+    *,
+    version: str,
+    provider: str,
+    resource: bytes,
+    schema_url: str = "",
+    start_ns: int,
+    since_ns: int = 0,
+    delta_histograms: bool = False,
+    delta_sums: bool = False,
+    exponential: bool = True,
+    own: Own = _NOTHING_YET,
+    own_since: Own = _NOTHING_YET,
+    max_buckets: int = 160,
+    goodput_window: int = 60,
+) -> bytes:
+    """An OTLP ExportMetricsServiceRequest; encoded without the GIL.
+
+    since: the snapshot of the export before, for what is delta; None: there was none. start_ns, since_ns: when counting
+    began, and when ``since`` was taken, nanoseconds of the Unix epoch. provider: gen_ai.provider.name. resource: a
+    Resource message. max_buckets: of an exponential histogram.
+    """
+    part = snapshot if since is None else snapshot - since
+    texts = [ffi.new("char[]", text.encode("utf-8", "replace")) for text in (version, provider, schema_url)]
+    held = ffi.from_buffer(resource)
+    info = ffi.new(
+        "tw_otlp_info *",
+        {
+            **dict(zip(("version", "provider", "resource_schema_url"), texts, strict=True)),
+            **{"resource": held, "resource_len": len(resource)},
+            **{"start_unix_ns": start_ns, "since_unix_ns": since_ns or start_ns},
+            "time_unix_ns": snapshot._core.taken.realtime_ns,
+            **{"delta_histograms": delta_histograms, "delta_sums": delta_sums, "exponential": exponential},
+            **{"max_buckets": max_buckets, "goodput_window_s": goodput_window},
+            **{"own": own._asdict(), "own_since": own_since._asdict()},
+        },
+    )
+    buffer = ffi.gc(ffi.new("tw_buffer *"), lib.tw_buffer_free)
+    _check(
+        lib.tw_otlp_metrics(snapshot._core, part._core, info, buffer), "max_buckets", max_buckets, "expected at least 2"
+    )
+    return bytes(ffi.buffer(buffer.data, buffer.length))
+
+
+KINDS = {
+    "text": lib.TW_FORMAT_TEXT,
+    "openmetrics": lib.TW_FORMAT_OPENMETRICS,
+    "protobuf": lib.TW_FORMAT_PROTOBUF,
+    "protobuf_native": lib.TW_FORMAT_PROTOBUF_NATIVE,
+}
+
+
+class Point(NamedTuple):
+    """The median TTFT, seconds, of requests that found about so many streams in flight, themselves included."""
+
+    streams: float
+    ttft: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Healthy:
+    """What TTFT by concurrency says; see csrc/include/tailwatch/healthy.h.
+
+    verdict: "found", "no inflection", "few data", "one level". streams: the healthy concurrency, None where none was
+    found. confidence: 0..1, the share of resamplings that find it within 10 %. samples: first tokens it stands on, of
+    the last ``window`` seconds. lowest, highest: concurrency seen. points: ascending; of the last half hour.
+    """
+
+    verdict: str
+    streams: float | None
+    confidence: float
+    samples: int
+    lowest: int
+    highest: int
+    window: float
+    points: tuple[Point, ...]
+    _core: Any
+
+    def ttft(self, streams: float) -> float | None:
+        """Median TTFT, seconds, to expect where so many are in flight, the new one included; None without data."""
+        seconds: float = lib.tw_healthy_ttft(self._core, streams)
+        return seconds if seconds >= 0 else None
+
+
+def healthy(addresses: Sequence[int]) -> Healthy:
+    """From the segments at these addresses, while they are written. About 1 ms, without the GIL."""
+    core, points, count = (
+        ffi.new("tw_healthy *"),
+        ffi.new("tw_crowd_point[]", lib.TW_CROWD_LEVELS),
+        ffi.new("uint32_t *"),
+    )
+    segments = ffi.new("const tw_segment *[]", [ffi.cast("const tw_segment *", address) for address in addresses])
+    now_ns = lib.tw_clock_pair_now().monotonic_ns
+    _check(
+        lib.tw_healthy_take(core, points, count, segments, len(segments), now_ns), "addresses", addresses, "segments"
+    )
+    return Healthy(
+        verdict=ffi.string(lib.tw_healthy_name(core.verdict)).decode(),
+        streams=core.streams if core.verdict == lib.TW_HEALTHY_FOUND else None,
+        confidence=core.confidence,
+        samples=core.samples,
+        lowest=core.lowest,
+        highest=core.highest,
+        window=float(core.window_s),
+        points=tuple(Point(p.streams, p.ttft_s, p.samples) for p in points[0 : count[0]]),
+        _core=core,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadGauges:
+    """What render() writes for routers; None: not known. Streams, seconds, shares; see loadsignal.LoadSignal."""
+
+    running: float
+    waiting: float
+    healthy: float | None
+    confidence: float | None
+    ratio: float | None
+    utilization: float | None
+    headroom: float | None
+    predicted_s: float | None
+    within_slo: bool | None
+    verdict: str
+    points: Sequence[Point]
+
+
+def _gauges(load: LoadGauges) -> tuple[Any, list[Any]]:
+    """As C takes them, and what must live as long."""
+    points = ffi.new("tw_crowd_point[]", [tuple(point) for point in load.points])
+    verdict = ffi.new("char[]", load.verdict.encode())
+    names = (
+        "running",
+        "waiting",
+        "healthy",
+        "confidence",
+        "ratio",
+        "utilization",
+        "headroom",
+        "predicted_s",
+        "within_slo",
+    )
+    values = {name: -1.0 if (value := getattr(load, name)) is None else float(value) for name in names}
+    made = {**values, "verdict": verdict, "points": points, "point_count": len(points)}
+    return ffi.new("tw_load_gauges *", made), [points, verdict]
+
+
 def render(
     snapshot: Snapshot,
     *,
@@ -991,13 +1243,16 @@ def render(
     extra_bytes: int = 0,
     registry_seconds: float = -1.0,
     goodput_window: int = 60,
-    openmetrics: bool = False,
+    kind: str = "text",
+    load: LoadGauges | None = None,
 ) -> memoryview:
-    """Every family of ours as Prometheus text 0.0.4, or OpenMetrics 1.0 without its closing # EOF. Not copied.
+    """Every family of ours in one of KINDS: Prometheus text 0.0.4, OpenMetrics 1.0 without its closing # EOF, delimited
+    protobuf with native and classic histograms, or with native ones alone. Not copied.
 
     slo: the text the user gave. extra_bytes: memory outside segments. registry_seconds: what rendering the host's
-    own registry took last; below 0: there is none. goodput_window: seconds.
+    own registry took last; below 0: there is none. goodput_window: seconds. load: None leaves those families out.
     """
+    gauges, held = _gauges(load) if load is not None else (ffi.NULL, [])
     texts = [ffi.new("char[]", text.encode()) for text in (version, python, slo)]
     info = ffi.new(
         "tw_exposition_info *",
@@ -1006,10 +1261,11 @@ def render(
             "extra_bytes": extra_bytes,
             "registry_seconds": registry_seconds,
             "goodput_window_s": goodput_window,
+            "load": gauges,
         },
     )
     buffer = ffi.gc(ffi.new("tw_buffer *"), lib.tw_buffer_free)
-    kind = lib.TW_FORMAT_OPENMETRICS if openmetrics else lib.TW_FORMAT_TEXT
-    _check(lib.tw_exposition_render(snapshot._core, info, kind, buffer), "snapshot", snapshot, "")
+    _check(lib.tw_exposition_render(snapshot._core, info, KINDS[kind], buffer), "snapshot", snapshot, "")
+    del held
     data = ffi.gc(buffer.data, lambda _, owner=buffer: None)  # the bytes live as long as a view of them
     return memoryview(ffi.buffer(data, buffer.length))

@@ -12,14 +12,38 @@ import time
 IN_MEMORY = "/dev/shm"
 PREFIX = "tailwatch-run-"  # of directories that we make; those that a caller names are the caller's
 _MADE = re.compile(PREFIX + "[a-z0-9_]{8}")
-_SEGMENT = re.compile(r"(\d+)-(\d+).*\.seg")
+_SEGMENT = re.compile(r"(\d+)-(\d+).*\.(?:seg|trace)")
+KEPT = r"trace-[0-9]{8}T[0-9]{6}-[0-9]+-[0-9]+\.pftrace"  # what trace_on has kept
+_TRACE = re.compile(rf".+\.trace|{KEPT}")
 LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id says nothing
-_NOT_MEMBERS = re.compile(rf"page|port-[0-9]+|{LAUNCHER}|fold\.tmp|.+\.gone")  # what group.h names, and ours
+# What group.h names, and ours; a timeline that was being written when its writer was killed.
+_NOT_MEMBERS = re.compile(rf"page|port-[0-9]+|otel|{LAUNCHER}|fold\.tmp|.+\.gone|{KEPT}|\.tailwatch-.+\.tmp")
 _ABANDONED_SECONDS = 3600.0  # a directory in which nobody has written anything for so long
 
 
+def directory() -> str:
+    """The path of a new one, for who joins to make; "" where there cannot be one."""
+    return f"{IN_MEMORY}/{PREFIX}{os.urandom(4).hex()}" if os.access(IN_MEMORY, os.W_OK) else ""
+
+
+def remove(path: str) -> None:
+    """Remove one that directory() named, unless somebody else is in it, or traces are that were asked for."""
+    with contextlib.suppress(OSError):
+        if _is_left(path, young=True) and not has_traces(path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def has_traces(path: str) -> bool:
+    """Whether somebody may still want to look at what was recorded there."""
+    try:
+        return any(_TRACE.fullmatch(name) for name in os.listdir(path))
+    except OSError:
+        return False
+
+
 def sweep() -> None:
-    """Remove those that nobody is left in: of launchers that were killed, and of servers that ended."""
+    """Remove those that nobody is left in: of launchers that were killed, and of servers that ended. The last one that
+    holds traces stays for an hour: who looks for what killed a server has started it again by then."""
     try:
         if _start_of(os.getpid()) is None:  # without /proc nobody seems to live
             return
@@ -27,14 +51,30 @@ def sweep() -> None:
             made = [entry.path for entry in entries if _MADE.fullmatch(entry.name)]
     except OSError:
         return
+    left = []
     for path in made:
         with contextlib.suppress(OSError):  # it went, or it is no directory
             if _is_left(path):
-                shutil.rmtree(path, ignore_errors=True)
+                left.append(path)
+    kept = _last_with_traces(left)
+    for path in left:
+        if path != kept:
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_left(path: str) -> bool:
-    """Whether a directory is our own, holds what a group leaves there and nothing else, and nobody lives in it.
+def _last_with_traces(paths: list[str]) -> str | None:
+    times = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            age = time.time() - os.stat(path).st_mtime
+            if age < _ABANDONED_SECONDS and has_traces(path):
+                times[path] = age
+    return min(times, key=times.__getitem__, default=None)
+
+
+def _is_left(path: str, *, young: bool = False) -> bool:
+    """Whether a directory is our own, holds what a group leaves there and nothing else, and nobody lives in it. young:
+    also where somebody may be about to join.
 
     Raises:
         OSError: it cannot be read, or it is a link.
@@ -46,7 +86,7 @@ def _is_left(path: str) -> bool:
             return False
         names = os.listdir(directory)
         members = [_SEGMENT.fullmatch(name) for name in names if not _NOT_MEMBERS.fullmatch(name)]
-        if not members and time.time() - found.st_mtime < _ABANDONED_SECONDS:
+        if not members and not young and time.time() - found.st_mtime < _ABANDONED_SECONDS:
             return False
         if not all(member and _start_of(int(member[1])) != int(member[2]) for member in members):
             return False

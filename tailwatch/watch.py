@@ -14,45 +14,58 @@ import platform
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing import parent_process
-from typing import Any, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from tailwatch import _hot, servers, snapshots, unnamed
 from tailwatch.company import Company
 from tailwatch.config import Config, variable_of
 from tailwatch.daemon import Daemon, Task
-from tailwatch.diagnosis import DiagnosisContext, Finding, doctor
+from tailwatch.diagnosis import DiagnosisContext, Finding, doctor, headline
 from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
+from tailwatch.export import host_cache, orca
+from tailwatch.export.otel import OTel, asked_for
+from tailwatch.export.page import Page
 from tailwatch.export.prometheus import Exposition, Response, serve_http
 from tailwatch.goodput import parse_window
 from tailwatch.heritage import Heritage
 from tailwatch.hooks import asgi
+from tailwatch.hooks.annotate import Annotator
 from tailwatch.hooks.gc import Freeze, GCHook
+from tailwatch.hooks.nvtx import ANCHOR_SECONDS, NVTXHook
 from tailwatch.hooks.out_of_band import GCStatus
 from tailwatch.hooks.routes import Routes
+from tailwatch.hooks.span import current_trace_id
 from tailwatch.hooks.step import StepHook
 from tailwatch.inert import InertStep, InertStream
+from tailwatch.loadsignal import REFRESH_SECONDS, LoadMeter, LoadSignal
 from tailwatch.logs import PauseLog, SlowLog, asked_level
 from tailwatch.port import MetricsPort
 from tailwatch.servers.fast import FastSSE
 from tailwatch.servers.roles import role_of_process
 from tailwatch.servers.routed import Routing
+from tailwatch.tracing import Tracing
 from tailwatch.version import VERSION
+
+if TYPE_CHECKING:
+    from tailwatch.export.perfetto import Written
 
 logger = logging.getLogger("tailwatch")
 
 _ERROR_ASGI, _ERROR_GC_HOOK, _ERROR_POLICY, _ERROR_DAEMON, _ERROR_RENDER, _ERROR_REGISTRY = range(6)
+_DECLINED = {reason: snapshots.DROPS.index(f"protobuf_{reason}") for reason in (host_cache.FAMILY, host_cache.SLOW)}
 _GOODPUT_WINDOW = 60
 _ROLE_WITH_APP = "api"
 _MOST_WRAPPERS = 16
-_FIXED = frozenset({"dir", "max_label_sets", "role", "metrics_port"})
-_FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start"})
+_LEAST_TOKEN = 16  # characters
+_FIXED = frozenset({"dir", "max_label_sets", "role", "metrics_port", "otel", "trace", "trace_on", "trace_keep"})
+_FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start", "orca", "server_timing", "sse_timing"})
 _lock = threading.RLock()
 _current: Watch | None = None
 _was_installed = False
-_spare_cores: dict[int, _hot.Core] = {}  # by max_label_sets, each free for the next install()
+_spare_cores: dict[tuple[int, bool], _hot.Core] = {}  # by label sets and OTLP, each free for the next install()
 _fork_hook = False
 _closers: list[Callable[[], None]] = []
 
@@ -67,39 +80,63 @@ class Watch:
     """
 
     def __init__(self, config: Config, *, door: bool) -> None:
+        self._own_directory = unnamed.directory() if config.trace and not config.dir else ""
+        if self._own_directory:  # a trace outlives its process, and is read from outside: it needs a place
+            config = replace(config, dir=self._own_directory)
         self.config = config
         self.door = door
         self.app: Any = None
         self.notes: list[str] = []
         self.routes = Routes(config.routes)
+        self._served = asked_for(config.otel, os.environ)
         self.core = _core_for(config, self.routes)
         self.gc = GCHook(self.core, config.gc, self._warn)
+        self.core.exemplify(config.exemplars, current_trace_id)
         self.company = Company(self.core, config.dir, self._warn, config.engine)
+        self.tracing = Tracing(self.core, self.company, config, self._warn)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
+        self.nvtx = NVTXHook(self.core, config.nvtx, config.nvtx_tokens, self.notes.append)
         self.steps = StepHook(self.core, servers.stepping, self.notes.append)
         self.routing = Routing(servers.choices(), asgi.current_stream, lambda: self.core.count_error(_ERROR_ASGI))
         self.history = snapshots.History()
         self._records = snapshots.Records(self.core.address)
         self._pause_log = PauseLog(self._records, self.core, config.gc_warn_ms / 1e3, config.gc_log_all)
         self._slow_log = SlowLog(self._records, self.core, config.slow_ms / 1e3)
+        self._load = LoadMeter(self.core, self.company, lambda: self.config.slo.ttft)
         self.exposition = Exposition(
             self.snapshot,
             version=VERSION,
             python=platform.python_version(),
             slo=lambda: self.config.slo.text,
-            extra_bytes=self.history.bytes,
+            extra_bytes=self.history.bytes + self.tracing.bytes,
             goodput_window=_GOODPUT_WINDOW,
             on_registry_error=lambda: self.core.count_error(_ERROR_REGISTRY),
+            histograms=lambda: self.config.exposition,
+            on_declined=lambda reason: self.core.count_drop(_DECLINED[reason]),
+            load=self._load.gauges,
         )
+        self.page = Page(
+            self.snapshot,
+            lambda now, seconds: self.history.window(now, seconds),
+            lambda window: headline(window, self.context()),
+            lambda: self.config.slo.text,
+            VERSION,
+            lambda: self.config.page_token if self.config.page else None,
+            self._load.read,
+        )
+        self.otel = self._make_otel()
         self._apps: list[weakref.ref[asgi.Attached]] = []  # each is held by its app, and goes with it
         self._heritage = Heritage()
         self.port = MetricsPort(
             config.metrics_port,
-            lambda port: serve_http(port, self.exposition, on_error=lambda: self.core.count_error(_ERROR_RENDER)),
+            lambda port: serve_http(
+                port, self.exposition, on_error=lambda: self.core.count_error(_ERROR_RENDER), page=self.page
+            ),
             lambda: config.dir if self.company.joined else "",
             self.notes.append,
             self._port_is_taken,
         )
+        self._note_page()
         self._said_alone = self._port_is_the_environments = False
         self._inherited = False  # the app came with a fork: whether this child serves it is not known
         self._daemon = Daemon(
@@ -111,10 +148,14 @@ class Watch:
                 Task(self._check_gc, 1.0),
                 Task(self.company.renew, 1.0),
                 Task(self._settle_role, 1.0),
+                *(self._trace_tasks() if config.trace else ()),
                 Task(self.steps.sweep, 1.0),
                 Task(self._follow_routing, 1.0),
                 Task(self.port.turn, 1.0),
+                Task(self._load.refresh, REFRESH_SECONDS),
                 Task(self._remember, 5.0),
+                *([Task(self.otel.turn, 1.0)] if self.otel else []),
+                Task(self.nvtx.anchor, ANCHOR_SECONDS),
                 Task(unnamed.sweep, 600.0),
             ],
             lambda: self.core.count_error(_ERROR_DAEMON),
@@ -138,7 +179,7 @@ class Watch:
     def memory_bytes(self) -> int:
         """Memory fixed at install, in bytes, once all label sets are in use; a stream in flight takes 5 to 8 KiB beside
         it."""
-        return self.core.reserved + self.history.bytes
+        return self.core.reserved + self.history.bytes + self.tracing.bytes
 
     def snapshot(self, window: str | float | None = None) -> snapshots.Snapshot:
         """All numbers of this process since install, or of the last ``window`` ("5m", "90s", seconds).
@@ -148,6 +189,10 @@ class Watch:
         """
         now = self.company.take()
         return now if window is None else self.history.window(now, parse_window(window))
+
+    def load_signal(self) -> LoadSignal:
+        """The load of the whole group, for routers. See tailwatch.load_signal()."""
+        return self._load.read()
 
     def stream(
         self,
@@ -177,6 +222,26 @@ class Watch:
             return self.core.step(name, batch, waiting)
         except (TypeError, ValueError, OverflowError):
             raise _step_error(name, batch, waiting) from None
+
+    def trace(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: str = "perfetto",
+        merge: Sequence[str | os.PathLike[str]] = (),
+    ) -> Written:
+        """Write what was recorded, of the whole group, as a file for ui.perfetto.dev ("json": Chrome's format). It is
+        replaced whole; recording goes on. Returns what went into it, and what was lost before.
+
+        ``merge``: traces of torch, JAX or viztracer, which are put onto the same clock.
+
+        It returns when the file is whole, and other threads run meanwhile; an event loop does not: there,
+        ``await asyncio.to_thread(tailwatch.trace, path)``.
+
+        Raises:
+            TailwatchError: nothing is recorded (``trace=``), or it cannot be written, or a trace cannot be merged.
+        """
+        return self.tracing.dump(os.fspath(path), format, merge=[os.fspath(each) for each in merge])
 
     def freeze(self, *, again: bool = False) -> Freeze:
         """Collect, freeze, collect, on this thread, now."""
@@ -210,13 +275,46 @@ class Watch:
 
     # ---- install and undo ----
 
+    def _make_otel(self) -> OTel | None:
+        if not asked_for(self.config.otel, os.environ):
+            return None
+        return OTel(
+            self.config.otel,
+            self.snapshot,
+            lambda: "" if self.company.alone else self.company.directory or None,
+            asgi.current_request,
+            version=VERSION,
+            count_drop=lambda reason: self.core.count_drop(reason),
+            note=self.notes.append,
+        )
+
+    def _start_otel(self) -> None:
+        """What only the OTEL_* variables ask for, and cannot be had, is no error of install()."""
+        if self.otel is None:
+            return
+        try:
+            self.otel.start()
+        except OptionError as error:
+            if self.config.otel is not None:
+                raise
+            self.otel.stop()
+            self.otel = None
+            self._warn(f"OTEL_* variables ask for OTLP: {error}")
+        else:
+            self.core.follow(self.otel.spans.ended)
+
     def start(self) -> None:
         """Hook the collector, join the group, and take over what the server streams with."""
         self.company.enter(self.config.role)
+        if self.config.trace:
+            self.tracing.start(loud=not self.door)
+            logger.log(asked_level(), "%s", self.tracing)
         if self.config.dir:
             self._heritage.leave(variable_of("dir"), self.config.dir)
+        self.nvtx.attach()
         if self.config.gc != "off":
             self.gc.attach()
+        self._start_otel()
         self.steps.attach()
         self.fast_sse.listen()
         if self.config.fast_sse:
@@ -290,30 +388,43 @@ class Watch:
         self.config = replace(self.config, **changed)
         self.door = False
         self.core.configure(self.config.slo.as_core(), int(self.config.slow_ms * 1e6))
+        self.core.exemplify(self.config.exemplars, current_trace_id)
         self._pause_log.warn, self._pause_log.every = self.config.gc_warn_ms / 1e3, self.config.gc_log_all
         self._slow_log.slow = self.config.slow_ms / 1e3
         self.routes.add(self.config.routes)
         self.company.bind(self.config.engine)
+        self.nvtx.adopt(self.config.nvtx, self.config.nvtx_tokens)
         self._adopt_policy(self.config.gc)
         self._adopt_fast_sse()
+        if differing & {"page", "page_token"}:
+            self._note_page()
 
     def stop(self) -> list[str]:
         """Undo everything. Returns what could not be undone, a sentence each."""
         self._daemon.stop()
         report = [sentence for attached in self._attached() if (sentence := attached.detach())]
+        report += self._stop_otel()
         report += self.gc.detach()
         report += self.steps.detach()
+        self.nvtx.detach()
         report += self.routing.undo()
         report += self.fast_sse.undo()
         self.fast_sse.unlisten()
         self.port.close()
         self._apps = []
         self._guarded(self._log_last, _ERROR_DAEMON)()
+        self.tracing.stop()
         report += self.company.leave()
+        if self._own_directory:
+            unnamed.remove(self._own_directory)
         report += self._heritage.take_back()
         _hot.forget_frames()
-        _spare_cores[self.config.max_label_sets] = self.core
+        _spare_cores[self.config.max_label_sets, self._served] = self.core
         return report
+
+    def _stop_otel(self) -> list[str]:
+        self.core.follow(None)
+        return self.otel.stop() if self.otel is not None else []
 
     def after_fork(self) -> None:
         """In a child: its numbers start from zero, its daemon starts anew, now if the parent's ran: a child that serves
@@ -321,13 +432,20 @@ class Watch:
         ran = self._daemon.running
         self.core.reset()
         self.company.after_fork()
+        self.tracing.after_fork()
         self.steps.after_fork()
+        self._load.forget()
+        self.nvtx.after_fork()
         self.history = snapshots.History()
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
         self._inherited = self.app is not None
         self._daemon.forget()
         self.exposition.after_fork()
+        self.page.after_fork()
         self.port.after_fork()
+        if self.otel is not None:
+            self.otel.after_fork()
+            self.core.follow(self.otel.spans.ended)
         if ran:
             self._daemon.start()
 
@@ -340,18 +458,53 @@ class Watch:
             trust_request_start=self.config.trust_request_start,
             metrics=self.exposition.respond,
             snapshot=self._snapshot_answer,
+            page=self.page,
             metrics_path=self.config.metrics_path,
             on_request=self._on_request,
             on_startup=self._guarded(self._on_startup),
             on_idle=self._on_idle,
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
-            carries=self.routing.active,
+            carries=lambda: self.otel is not None or self.routing.active(),
+            annotator=self._annotator(),
         )
+
+    def _trace_tasks(self) -> list[Task]:
+        tracing = self.tracing
+        return [
+            Task(tracing.settle, 0.25),
+            Task(tracing.turn, 0.25),
+            Task(tracing.look, 0.25),
+            Task(tracing.tidy, 10.0),
+        ]
 
     def _snapshot_answer(self, accept: str, accept_encoding: str) -> Response:
         told = {"snapshot": self.snapshot().as_dict(), "context": self.context().as_dict()}
         body = json.dumps({**told, "directory": self.company.directory}).encode()
         return Response("application/json", "", tuple(body[i : i + 65536] for i in range(0, len(body), 65536)))
+
+    def _note_page(self) -> None:
+        token, on = self.config.page_token, self.config.page
+        if token and not on:
+            self.notes.append("page_token was given, but page is off: nothing is served at /tailwatch")
+        elif token and len(token) < _LEAST_TOKEN:
+            self.notes.append(
+                f"page_token has {len(token)} characters: who tries finds it; `openssl rand -hex 16` makes a better one"
+            )
+
+    def _annotator(self) -> Annotator | None:
+        """None: nothing is asked for, and nothing stands before the server's send."""
+        config = self.config
+        if config.orca == "off" and not (config.server_timing or config.sse_timing):
+            return None
+        return Annotator(
+            load=None if config.orca == "off" else lambda form: orca.report(self._load.read(), form),
+            load_header=orca.HEADER,
+            load_format_header=orca.FORMAT_HEADER,
+            load_form="" if config.orca == "request" else config.orca,
+            server_timing=config.server_timing,
+            sse_timing=config.sse_timing,
+            on_error=lambda: self.core.count_error(_ERROR_ASGI),
+        )
 
     def _on_idle(self) -> None:
         if self.gc.waiting:  # every request that ends alone comes by here
@@ -372,6 +525,12 @@ class Watch:
                 self.core.count_error(where)
 
         return guarded
+
+    def ended(self, stream: _hot.Stream) -> None:
+        """A stream by hand ended."""
+        if self.otel is not None:
+            self._guarded(lambda: cast("OTel", self.otel).spans.ended(stream, None))()
+        self.idle()
 
     def idle(self) -> None:
         """A stream ended; when none is left the collector's policy may act."""
@@ -476,7 +635,7 @@ class StreamContext:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._stream.end(error)
         if self._watch is not None:
-            self._watch.idle()
+            self._watch.ended(self._stream)
 
     async def __aenter__(self) -> _hot.Stream:
         return self._stream
@@ -557,9 +716,10 @@ def _core_for(config: Config, routes: Routes) -> _hot.Core:
     """A writer from zero. A segment stays mapped while the process lives: one of this size that an earlier install()
     has left is used again."""
     slo, slow_ns = config.slo.as_core(), int(config.slow_ms * 1e6)
-    core = _spare_cores.pop(config.max_label_sets, None)
+    served = asked_for(config.otel, os.environ)
+    core = _spare_cores.pop((config.max_label_sets, served), None)
     if core is None:
-        return _hot.Core(config.role, config.max_label_sets, slo, slow_ns, routes.route_of, asgi.timed_send)
+        return _hot.Core(config.role, config.max_label_sets, slo, slow_ns, routes.route_of, asgi.timed_send, served)
     core.reset()
     core.streamed()
     core.configure(slo, slow_ns)
@@ -637,7 +797,7 @@ def _overruled(watch: Watch, config: Config, options: dict[str, object]) -> list
 
 def _refuse_difference(watch: Watch, config: Config, options: dict[str, object]) -> None:
     if differing := _overruled(watch, config, options):
-        was = ", ".join(f"{name}={getattr(watch.config, name)!s}" for name in differing)
+        was = ", ".join(f"{name}={watch.config.shown(name)}" for name in differing)
         raise AlreadyInstalledError(
             f"install() was called before with {was}; call uninstall() first to change {', '.join(differing)}"
         )
@@ -677,9 +837,27 @@ def current() -> Watch:
     return _current
 
 
+def nvtx_core() -> _hot.Core | None:
+    """What tells an NVTX tool in this process; None where none listens or is to be told."""
+    return _current.core if _current is not None and _current.core.nvtx_told else None
+
+
 def snapshot(window: str | float | None = None) -> snapshots.Snapshot:
     """All numbers since install(), or of the last window ("5m"). See Watch.snapshot."""
     return current().snapshot(window)
+
+
+def load_signal() -> LoadSignal:
+    """How loaded this server is, in absolute terms, for routers: streams running and waiting now, its healthy
+    concurrency, headroom, and the TTFT that a request admitted now would see. Of the whole group, where there is one.
+
+    A few microseconds: counts are of the moment, the healthy concurrency is looked for every 2 s by the daemon
+    (``LoadSignal.age``).
+
+    Raises:
+        NotInstalledError: install() was not called.
+    """
+    return current().load_signal()
 
 
 def stream(
@@ -743,6 +921,13 @@ def _is_count(value: object) -> bool:
         return 0 <= operator.index(cast("SupportsIndex", value)) < 1 << 63
     except TypeError:
         return False
+
+
+def trace(
+    path: str | os.PathLike[str], *, format: str = "perfetto", merge: Sequence[str | os.PathLike[str]] = ()
+) -> Written:
+    """Write what was recorded as a file for ui.perfetto.dev; not from an event loop. See Watch.trace."""
+    return current().trace(path, format=format, merge=merge)
 
 
 def freeze(*, again: bool = False) -> Freeze:

@@ -105,6 +105,11 @@ typedef struct tw_name {
     uint64_t word[...];
 } tw_name;
 
+typedef struct tw_second {
+    uint64_t second, good_miss, excluded_finished;
+    ...;
+} tw_second;
+
 typedef struct tw_tail {
     uint64_t count, time_ns;
     uint64_t late_ns[...];
@@ -165,6 +170,55 @@ int tw_group_open_dir(const char *dir, tw_group_problem *problem);
 tw_group_problem tw_members_renew(tw_members *members, int dir, const char *except);
 void tw_members_clear(tw_members *members);
 
+/* clocks.h, ring.h, trigger.h */
+#define TW_CLOCK_REALTIME ...
+#define TW_CLOCK_KEPT ...
+#define TW_RINGS ...
+
+typedef struct tw_clock_snapshot {
+    uint64_t at[...];
+    uint64_t width_ns;
+    ...;
+} tw_clock_snapshot;
+
+typedef struct tw_trace {
+    uint64_t ring_size[...];
+    uint64_t pid, start_time, joined_ns;
+    ...;
+} tw_trace;
+
+typedef struct tw_trigger {
+    uint64_t gap_ns, ttft_ns;
+    bool slo;
+    ...;
+} tw_trigger;
+
+typedef struct tw_trigger_found {
+    uint64_t matches, first_ns, last_ns, lost;
+} tw_trigger_found;
+
+typedef struct tw_ring_event {
+    uint64_t time_ns, what, id, value;
+} tw_ring_event;
+
+size_t tw_ring_read(const tw_trace *t, uint32_t ring, uint64_t *next, uint64_t until, tw_ring_event *out, size_t room,
+                    uint64_t *lost);
+uint64_t tw_ring_thread(const tw_trace *t, uint32_t ring, char *name);
+void tw_trace_label(const tw_trace *t, uint32_t labels, char *model, char *route);
+void tw_trace_step(const tw_trace *t, uint32_t step, char *out);
+
+size_t tw_trace_bytes(uint64_t events, uint32_t label_sets);
+uint64_t tw_ring_size(uint64_t events, uint32_t i);
+bool tw_trace_open(const void *bytes, size_t len, tw_trace *out);
+int tw_trace_map(const char *path, tw_trace *out);
+void tw_trace_close(tw_trace *t);
+bool tw_trace_is_over(const tw_trace *t);
+void tw_trace_process(const tw_trace *t, char *out);
+uint64_t tw_ring_bounds(const tw_trace *t, uint32_t ring, uint64_t *first, uint64_t *end);
+size_t tw_trace_clocks(const tw_trace *t, tw_clock_snapshot *out);
+void tw_trigger_look(tw_trigger *trigger, const tw_trace *t, tw_trigger_found *out);
+void tw_trigger_skip(tw_trigger *trigger, const tw_trace *t);
+
 /* snapshot.h */
 #define TW_METRIC_TTFT ...
 #define TW_METRIC_ITL ...
@@ -180,9 +234,19 @@ void tw_members_clear(tw_members *members);
 
 const tw_layout *tw_metric_layout(int metric);
 
+#define TW_SERVED_TTFT ...
+#define TW_SERVED_TPOT ...
+#define TW_SERVED_FAILED ...
+#define TW_FAILURES ...
+
+const char *tw_failure_name(int failure);
+const tw_layout *tw_served_layout(int metric);
+
 typedef struct tw_snapshot_series {
     char model[...];
     char route[...];
+    tw_counts *metric[...];
+    tw_counts *served[...];
     uint64_t reasons[...];
     uint64_t output_tokens;
     ...;
@@ -236,6 +300,7 @@ typedef struct tw_snapshot {
     uint64_t errors[...];
     tw_slo slo;
     tw_tail tail[...][...];
+    tw_second *seconds;
     tw_slow_record *slow;
     uint32_t slow_count;
     tw_name *slow_series;
@@ -261,9 +326,66 @@ size_t tw_history_bytes(void);
 int tw_history_push(tw_history *h, const tw_snapshot *s);
 int tw_history_window(const tw_history *h, const tw_snapshot *now, uint64_t window_ns, tw_snapshot **out);
 
+/* crowd.h, healthy.h */
+#define TW_CROWD_LEVELS ...
+#define TW_HEALTHY_FOUND ...
+
+typedef struct tw_healthy {
+    uint64_t verdict;
+    double streams, confidence;
+    uint64_t fitted;
+    double base_s, slope_s, bend_s, bend_at, median_s;
+    uint64_t samples, levels, lowest, highest, window_s;
+} tw_healthy;
+
+typedef struct tw_crowd_point {
+    double streams, ttft_s;
+    uint64_t samples;
+} tw_crowd_point;
+
+typedef struct tw_crowd {
+    uint64_t running, shared;
+    ...;
+} tw_crowd;
+
+void tw_crowd_note(tw_crowd *crowd, uint64_t streams, uint64_t ttft_ns, uint64_t now_ns);
+void tw_crowd_share(tw_crowd *crowd, int shared);
+int tw_healthy_find(tw_healthy *out, const tw_crowd *const *crowds, size_t n, uint64_t now_ns);
+const char *tw_healthy_name(int verdict);
+double tw_healthy_ttft(const tw_healthy *h, double x);
+int tw_healthy_take(tw_healthy *out, tw_crowd_point *points, uint32_t *count, const tw_segment *const *segments, size_t n,
+                    uint64_t now_ns);
+
+typedef struct tw_load_gauges {
+    double running, waiting, healthy, confidence, ratio, utilization, headroom, predicted_s, within_slo;
+    const char *verdict;
+    const tw_crowd_point *points;
+    uint32_t point_count;
+} tw_load_gauges;
+
+/* otlp.h */
+typedef struct tw_otlp_own {
+    uint64_t start_unix_ns, exported, failed, skipped, spans, spans_dropped, span_events_dropped, hold_ns;
+} tw_otlp_own;
+
+typedef struct tw_otlp_info {
+    const char *version, *provider;
+    const void *resource;
+    size_t resource_len;
+    const char *resource_schema_url;
+    uint64_t start_unix_ns, since_unix_ns, time_unix_ns;
+    bool delta_histograms, delta_sums, exponential;
+    uint32_t max_buckets, goodput_window_s;
+    tw_otlp_own own, own_since;
+} tw_otlp_info;
+
+#define TW_OTLP_MAX_BUCKETS ...
+
 /* exposition.h */
 #define TW_FORMAT_TEXT ...
 #define TW_FORMAT_OPENMETRICS ...
+#define TW_FORMAT_PROTOBUF ...
+#define TW_FORMAT_PROTOBUF_NATIVE ...
 
 typedef struct tw_buffer {
     char *data;
@@ -278,7 +400,10 @@ typedef struct tw_exposition_info {
     uint64_t extra_bytes;
     double registry_seconds;
     uint32_t goodput_window_s;
+    const tw_load_gauges *load;
     ...;
 } tw_exposition_info;
 
 int tw_exposition_render(const tw_snapshot *s, const tw_exposition_info *info, int format, tw_buffer *out);
+int tw_otlp_metrics(const tw_snapshot *now, const tw_snapshot *since, const tw_otlp_info *info, tw_buffer *out);
+const char *tw_otlp_operation(const char *route);

@@ -11,13 +11,17 @@ SOURCE = """
 #include "tailwatch/exposition.h"
 #include "tailwatch/histogram.h"
 #include "tailwatch/members.h"
+#include "tailwatch/otlp.h"
 #include "tailwatch/snapshot.h"
+#include "tailwatch/trigger.h"
+#include "tailwatch/trace.h"
 """
 
 
 def builder() -> FFI:
     ffi = FFI()
-    ffi.cdef(Path(__file__).with_name("cold.cdef.h").read_text())
+    for declarations in ("cold.cdef.h", "trace.cdef.h"):
+        ffi.cdef(Path(__file__).with_name(declarations).read_text())
     ffi.set_source("tailwatch._cold", SOURCE, py_limited_api=True)
     return ffi
 

@@ -2,10 +2,12 @@
 #include "hot_encoder.h"
 #include "hot_frames.h"
 #include "hot_group.h"
+#include "hot_nvtx.h"
 #include "hot_plan.h"
 #include "hot_step.h"
 #include "hot_idle.h"
 #include "hot_template.h"
+#include "hot_trace.h"
 #include "hot_uv.h"
 
 #include <errno.h>
@@ -34,23 +36,25 @@ static int make_keys(tw_keys *keys) {
     return 0;
 }
 
-static int make_segment(CoreObject *self, const char *role, unsigned sets, const tw_slo *slo, uint64_t slow_ns) {
-    const int failed = tw_segment_create(&self->segment, role, sets, slo, slow_ns);
+static int make_segment(CoreObject *self, const char *role, unsigned sets, int served, const tw_slo *slo, uint64_t slow_ns) {
+    const int failed = served ? tw_segment_create_served(&self->segment, role, sets, slo, slow_ns)
+                              : tw_segment_create(&self->segment, role, sets, slo, slow_ns);
     if (failed == ENOMEM) PyErr_NoMemory();
     else if (failed) PyErr_Format(PyExc_ValueError, "max_label_sets: expected 1 to %d, found %u", TW_LABEL_SETS_LIMIT, sets);
     if (failed) return -1;
     return 0;
 }
 
-/* Core(role, max_label_sets, slo, slow_ns, route_of, timed_send) */
+/* Core(role, max_label_sets, slo, slow_ns, route_of, timed_send, served=False) */
 static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"role", "max_label_sets", "slo", "slow_ns", "route_of", "timed_send", NULL};
+    static char *names[] = {"role", "max_label_sets", "slo", "slow_ns", "route_of", "timed_send", "served", NULL};
     const char *role;
     unsigned sets;
+    int served = 0;
     unsigned long long ttft, tpot, itl, e2e, attainment, slow;
     PyObject *route_of, *timed_send;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sI(KKKKK)KOO", names, &role, &sets, &ttft, &tpot, &itl, &e2e,
-                                     &attainment, &slow, &route_of, &timed_send)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sI(KKKKK)KOO|p", names, &role, &sets, &ttft, &tpot, &itl, &e2e,
+                                     &attainment, &slow, &route_of, &timed_send, &served)) return NULL;
     const tw_hot_state *state = PyType_GetModuleState(type);
     CoreObject *self = state == NULL ? NULL : (CoreObject *)PyType_GenericAlloc(type, 0);
     if (self == NULL) return NULL;
@@ -63,7 +67,7 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     self->streamed = PyList_New(0);
     self->stop = &self->own_stop;
     frame_noting();
-    if (self->streamed == NULL || core_make_epoch(self) < 0 || make_keys(&self->keys) < 0 || make_segment(self, role, sets, &slo, slow) < 0) {
+    if (self->streamed == NULL || core_make_epoch(self) < 0 || make_keys(&self->keys) < 0 || make_segment(self, role, sets, served, &slo, slow) < 0) {
         Py_DECREF((PyObject *)self);
         return NULL;
     }
@@ -77,6 +81,7 @@ static int core_traverse(PyObject *op, visitproc visit, void *arg) {
     Py_VISIT(self->route_of);
     Py_VISIT(self->timed_send);
     Py_VISIT(self->streamed);
+    Py_VISIT(self->ended);
     Py_VISIT(self->callbacks);
     Py_VISIT((PyObject *)self->stream_type);
     Py_VISIT((PyObject *)self->send_type);
@@ -86,6 +91,7 @@ static int core_traverse(PyObject *op, visitproc visit, void *arg) {
 
 static int core_clear(PyObject *op) {
     CoreObject *self = (CoreObject *)op;
+    Py_CLEAR(self->ended);
     Py_CLEAR(self->callbacks); /* the rest is needed while a Send or a callback of ours is alive */
     return 0;
 }
@@ -96,6 +102,7 @@ static void core_dealloc(PyObject *op) {
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     core_clear(op);
+    core_free_trace(self);
     core_free_group(self);
     core_free_steps(self);
     for (size_t i = 0; i < sizeof key_table / sizeof *key_table; i++) Py_XDECREF(*key_slot(&self->keys, i));
@@ -105,6 +112,7 @@ static void core_dealloc(PyObject *op) {
     Py_XDECREF(self->timed_send);
     Py_XDECREF(self->streamed);
     Py_XDECREF(self->body_type);
+    Py_XDECREF(self->trace_of);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
     Py_DECREF((PyObject *)type);
 }
@@ -131,11 +139,21 @@ static PyObject *core_rebind(PyObject *op, PyObject *args) {
     if (!PyArg_ParseTuple(args, "sOO", &role, &route_of, &timed_send)) return NULL;
     tw_segment_set_role(self->segment, role);
     core_place(self);
+    tw_recorder_name(&self->recorder, self->segment);
     frame_noting();
     self->route_of = Py_NewRef(route_of);
     self->timed_send = Py_NewRef(timed_send);
     Py_DECREF(old_route_of);
     Py_DECREF(old_timed_send);
+    Py_RETURN_NONE;
+}
+
+/* follow(ended): called once for each request that a Send ends; None: no longer. */
+static PyObject *core_follow(PyObject *op, PyObject *ended) {
+    CoreObject *self = (CoreObject *)op;
+    PyObject *old = self->ended;
+    self->ended = ended == Py_None ? NULL : Py_NewRef(ended);
+    Py_XDECREF(old);
     Py_RETURN_NONE;
 }
 
@@ -153,22 +171,30 @@ static PyObject *core_watch_gc(PyObject *op, PyObject *args) {
     self->callbacks = Py_NewRef(callbacks);
     self->closer = closer;
     self->gc_mode = mode;
+    self->heap = heap_find(callbacks);
     Py_XDECREF(old);
     Py_RETURN_NONE;
 }
 
 void core_policy_open(CoreObject *self) {
-    self->policy_depth++;
-    tw_pause_begin(&self->segment->pause, TW_CAUSE_POLICY, tw_now_ns());
+    const int outermost = self->policy_depth++ == 0;
+    if (nvtx_on(self)) nvtx_policy_push(self);
+    const uint64_t now = tw_now_ns();
+    if (outermost) self->policy_start_ns = now;
+    tw_pause_begin(&self->segment->pause, TW_CAUSE_POLICY, now);
     core_tell(self);
+    if (core_records(self)) tw_recorder_pause(&self->recorder, &self->segment->pause);
 }
 
 uint64_t core_policy_close(CoreObject *self) {
     if (self->policy_depth == 0) return 0;
     core_verify_pause(self); /* a collection inside that lost its end must not keep ours open */
+    if (__builtin_expect(self->nvtx_policy != 0, 0)) nvtx_policy_pop(self);
     self->policy_depth--;
-    const uint64_t length = tw_segment_pause_end(self->segment, tw_now_ns(), NULL);
+    const uint64_t now = tw_now_ns(), length = tw_segment_pause_end(self->segment, now, NULL);
     core_tell(self);
+    if (self->policy_depth == 0 && core_records(self))
+        tw_recorder_paused(&self->recorder, &self->segment->pause, TW_CAUSE_POLICY, self->policy_start_ns, now, NULL);
     return tw_pause_is_open(&self->segment->pause) ? 0 : length;
 }
 
@@ -276,6 +302,7 @@ static PyMethodDef core_methods[] = {
      "request(scope, send, generation, arrival_ns, entry_ns, proxy_ns, source, flow, websocket, /)\n--\n\nA Send for one ASGI scope."},
     {"configure", core_configure, METH_VARARGS, "configure(slo, slow_ns, /)\n--\n\nOther bounds and another slow threshold from now on."},
     {"rebind", core_rebind, METH_VARARGS, "rebind(role, route_of, timed_send, /)\n--\n\nAnother role and other callables from now on."},
+    {"follow", core_follow, METH_O, "follow(ended, /)\n--\n\nCall ended(stream, scope) once a request has ended; None: no longer."},
     {"watch_gc", core_watch_gc, METH_VARARGS, "watch_gc(mode, callbacks, closer, /)\n--\n\nHow generations map to causes, and where our last callable is kept."},
     {"policy_begin", core_policy_begin, METH_NOARGS, "policy_begin()\n--\n\nA pass of our own begins: collections inside it are booked as policy."},
     {"policy_end", core_policy_end, METH_NOARGS, "policy_end()\n--\n\nIt ends. Returns its length in ns."},
@@ -287,6 +314,8 @@ static PyMethodDef core_methods[] = {
     {"count_drop", core_count_drop, METH_O, "count_drop(reason, /)\n--\n\nCount a dropped event."},
     {"count_fallback", core_count_fallback, METH_VARARGS,
      "count_fallback(shape, reason, /)\n--\n\nCount a frame that the fast SSE path left to the server."},
+    {"exemplify", core_exemplify, METH_VARARGS,
+     "exemplify(on, trace_of, /)\n--\n\nWhether streams that open from now on are exemplars, and who knows the span around a caller."},
     {"streamed", core_streamed, METH_NOARGS, "streamed()\n--\n\nRoutes that turned out to stream since the last call."},
     {"join", core_join, METH_VARARGS, "join(dir, unit, /)\n--\n\nShare the segment in a group's directory. None, or why not."},
     {"leave", core_leave, METH_NOARGS, "leave()\n--\n\nTake it back."},
@@ -295,17 +324,42 @@ static PyMethodDef core_methods[] = {
     {"renew", core_renew, METH_NOARGS, "renew()\n--\n\nLook for members that came or went. Whether there may be any."},
     {"fold", core_fold, METH_NOARGS, "fold()\n--\n\nFold what the dead of the group left into their tombstones, without the GIL. How many."},
     {"load", core_load, METH_NOARGS, "load()\n--\n\nRequests in flight and ever opened: here and in the rest of the group, as of the last renew()."},
+    {"crowd", core_crowd, METH_NOARGS, "crowd()\n--\n\nRequests running and in flight, and how many processes serve: here and in the rest of the group."},
     {"members", core_members, METH_NOARGS, "members()\n--\n\nAddresses of the others' segments, until the next renew()."},
+    {"nvtx", core_nvtx_on, METH_O, "nvtx(tokens, /)\n--\n\nTell an NVTX tool from now on, each message of tokens too or not. Whether one listens."},
+    {"nvtx_off", core_nvtx_off, METH_NOARGS, "nvtx_off()\n--\n\nNo more; ranges that are open still end."},
+    {"nvtx_anchor", core_nvtx_anchor, METH_NOARGS, "nvtx_anchor()\n--\n\nClock anchors for the tool, and who this process is."},
+    {"nvtx_name", core_nvtx_name, METH_O, "nvtx_name(text, /)\n--\n\nThe number of a text, for ranges and marks of the user."},
+    {"nvtx_begin", core_nvtx_begin, METH_VARARGS, "nvtx_begin(name, payload, /)\n--\n\nBegin a range of the user's; what to end it with."},
+    {"nvtx_end", core_nvtx_end, METH_VARARGS, "nvtx_end(id, forks, /)\n--\n\nEnd it, on any thread of the process that began it."},
+    {"nvtx_mark", core_nvtx_mark, METH_VARARGS, "nvtx_mark(name, payload, /)\n--\n\nA mark of the user's."},
+    {"nvtx_timed", core_nvtx_timed, METH_VARARGS, "nvtx_timed(kind, n, /)\n--\n\nFor benchmarks: ns that n ranges of a kind took."},
+    {"trace_start", core_trace_start, METH_O, "trace_start(events, /)\n--\n\nBegin to record events. None, or why not."},
+    {"trace_stop", core_trace_stop, METH_NOARGS, "trace_stop()\n--\n\nRecord no more, and remove the file."},
+    {"trace_turn", core_trace_turn, METH_O, "trace_turn(whole, /)\n--\n\nSample the counters; whole: the clocks and names too."},
     {"reset", core_reset, METH_NOARGS, "reset()\n--\n\nIn a fork child: forget what the parent measured."},
     {NULL, NULL, 0, NULL}};
+static PyObject *get_unfrozen(PyObject *op, void *unused) {
+    const CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    if (self->heap == NULL) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(heap_unfrozen(self->heap));
+}
+
 static PyGetSetDef core_getters[] = {
+    {"unfrozen", get_unfrozen, NULL, "Objects that a full collection would look at, as the collector books them; None: not known here.", NULL},
     {"address", get_address, NULL, "Address of the segment, for tailwatch._cold.", NULL},
     {"bytes", get_bytes, NULL, "Memory of the segment: what its label sets in use take.", NULL},
     {"reserved", get_reserved, NULL, "Memory of the segment once all label sets are in use.", NULL},
+    {"tracing", core_tracing, NULL, "Whether events are recorded, where this process's numbers are now.", NULL},
+    {"trace_file", core_trace_file, NULL, "Name of the trace file in the group's directory; empty: it has none.", NULL},
+    {"trace_memory", core_trace_memory, NULL, "Address and bytes of what is recorded; (0, 0): nothing.", NULL},
     {"joined", core_joined, NULL, "Whether it is in a group.", NULL},
+    {"shares_engine", core_shares_engine, NULL, "Whether the concurrency of its streams is that of the whole group.", NULL},
     {"refused", core_refused, NULL, "Files in the group's directory that are no segments of this version.", NULL},
     {"in_flight", get_in_flight, NULL, "Requests open now.", NULL},
     {"opened", get_opened, NULL, "Requests ever opened.", NULL},
+    {"nvtx_told", core_nvtx_told, NULL, "Whether an NVTX tool listens and is told.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot core_slots[] = {
     {Py_tp_doc, "The one writer of one process's segment."},

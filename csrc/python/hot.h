@@ -9,7 +9,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "hot_heap.h"
+
 #include "tailwatch/atomic.h"
+#include "tailwatch/recorder.h"
 #include "tailwatch/segment.h"
 #include "tailwatch/scan.h"
 #include "tailwatch/stream.h"
@@ -33,6 +36,13 @@ typedef struct tw_hot_state {
 } tw_hot_state;
 
 typedef struct core_group core_group;
+typedef struct core_nvtx core_nvtx;
+
+/* A range of a tool that may end on another thread. id 0: none is open. */
+typedef struct tw_nvtx_range {
+    uint64_t id;
+    uint64_t forks;           /* of the process that began it, see hot_nvtx.c */
+} tw_nvtx_range;
 
 #define STEPS_FREE 8          /* Step objects that wait to be used again */
 
@@ -49,17 +59,27 @@ typedef struct core_steps {
     PyObject *free[STEPS_FREE]; /* memory of dead ones */
 } core_steps;
 
+/* The trace file of a core, see hot_trace.h. */
+typedef struct core_trace {
+    char name[TW_GROUP_NAME]; /* "": it has no file, and is read at its address */
+    uint64_t stops;           /* how often it was ended: who makes a file without the GIL looks whether it is still wanted */
+    int dir;                  /* a descriptor of the directory while one of our threads makes the file */
+    pid_t maker;              /* whose thread that is: not a fork child's; 0: none does */
+} core_trace;
+
 typedef struct CoreObject {
     PyObject_HEAD
     tw_segment *segment;      /* mapped for as long as the process lives */
     tw_keys keys;
     PyTypeObject *stream_type, *send_type;
     PyObject *route_of, *timed_send, *streamed;
+    PyObject *ended;          /* called with each request that Send has ended, and its scope; NULL: nobody asks */
     PyObject *body_type;      /* the message type object last seen to say "http.response.body" */
     /* hooks/gc */
     PyObject *callbacks;      /* gc.callbacks, to see whether a pause can still be closed */
     const PyObject *closer;   /* compared, never followed */
     int gc_mode, gc_open, gc_generation, policy_depth;
+    const heap_books *heap;   /* NULL: not known, or nobody watches the collector */
     Py_ssize_t stop_callbacks; /* how many there were when the first was called at the stop */
     uint64_t *epoch;          /* one more after each reset: a fork child does not end its parent's streams. On a page that
                                  a fork wipes: 0 where nobody has told us of it */
@@ -69,7 +89,15 @@ typedef struct CoreObject {
     uint64_t inner_start_ns, inner_stop_ns, cpu_start_ns;
     core_steps steps;
     struct SweepObject *sweep; /* borrowed: who uses the moments between steps; NULL: nobody */
+    core_nvtx *nvtx;          /* what a tool is told with; NULL: none listens, or is to be told */
+    uint64_t nvtx_policy;     /* bit d: the pass at depth d + 1 has a range */
+    int nvtx_gc;              /* the collection that is open has one */
     uint64_t serves;          /* the engine of streams that nobody binds; 0: not known */
+    int exemplars;            /* whether streams that open from now on are exemplars of what they measure */
+    PyObject *trace_of;       /* () -> trace id of the span around the caller, sampled; else None. NULL: not asked */
+    tw_recorder recorder;     /* of events; records nothing until it is begun */
+    core_trace trace;
+    uint64_t gc_start_ns, policy_start_ns; /* of the collection, and of the pass of ours, that is open */
 } CoreObject;
 
 typedef struct SendObject SendObject;
@@ -82,6 +110,9 @@ typedef struct StreamObject {
     int open;                 /* tw_stream_open was called: it is counted */
     uint64_t epoch;           /* the core's when it was opened */
     int by_hand;              /* the app stamps it itself: Send no longer does */
+    uint64_t number;          /* which request of this process it is, from 1 */
+    tw_nvtx_range range;
+    uint64_t marked;          /* messages of it that a tool was told of */
     uint64_t bound;           /* the engine that it was bound to; 0: none */
     enum { PARTS_NONE, PARTS_AGREE, PARTS_DIFFER } parts; /* whether it was bound by its parts, and they go to one engine */
 } StreamObject;
@@ -141,15 +172,33 @@ tw_end end_of_exception(PyObject *error);
 /* Opens and labels a stream that Send has made but not yet counted: the app stamps it by hand. */
 void send_claim(SendObject *self);
 
+/* Ends it, unless that has happened. */
+void stream_shut(StreamObject *self, uint64_t now_ns, tw_end end);
+
+/* Whether a tool is told, see hot_nvtx.h; then, of the message that was stamped last. */
+static inline int nvtx_on(const CoreObject *core) { return __builtin_expect(core->nvtx != NULL, 0); }
+void nvtx_stamped(StreamObject *self);
+
 /* One stamp: what both token() and the ASGI wrapper do. A fork child does not go on with its parent's streams. */
 static inline void stream_stamp(StreamObject *self, uint64_t now_ns, uint32_t n, uint32_t choice) {
     if (__builtin_expect(self->epoch != *self->core->epoch, 0)) return;
     if (__builtin_expect(tw_load(&self->core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(self->core);
     tw_stream_token(&self->stream, now_ns, n, choice);
+    if (nvtx_on(self->core)) nvtx_stamped(self);
 }
+
+/* Stream.story() */
+PyObject *stream_story(PyObject *self, PyObject *unused);
 
 /* Core.set_serves() */
 PyObject *core_set_serves(PyObject *op, PyObject *unit);
+
+/* exemplars: Core.exemplify(). The stream has its identity; sampled: whether that trace is kept, as far as is known */
+PyObject *core_exemplify(PyObject *op, PyObject *args);
+void stream_exemplify(StreamObject *self, int sampled);
+/* The trace of the span around the caller becomes the stream's, unless it is an exemplar already. -1: asking raised, and
+ * the exception is set. */
+int stream_find_trace(StreamObject *self);
 
 /* gc: methods of Core */
 PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs);

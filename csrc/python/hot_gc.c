@@ -3,9 +3,10 @@
  * Both are called at both edges, in list order: first opens the outer bracket and closes the inner one, last
  * opens the inner one and closes the outer one. The outer bracket is the pause; what lies between the two
  * is other people's callbacks. They may be entered inside an allocation, on any thread that holds the
- * GIL: no allocation, no lock, no Python.
+ * GIL: no allocation, no lock, no Python. Only where an NVTX tool listens is it called, too.
  */
-#include "hot_group.h"
+#include "hot_nvtx.h"
+#include "hot_trace.h"
 
 /* "start" or "stop": told apart by their length, the cheapest look at a str. */
 static int is_start(PyObject *phase) { return PyUnicode_GetLength(phase) == 5; }
@@ -39,13 +40,20 @@ static tw_cause cause_of(const CoreObject *core, long generation) {
     return generation <= 0 ? TW_CAUSE_GC0 : generation == 1 ? TW_CAUSE_GC1 : TW_CAUSE_GC2;
 }
 
+static __attribute__((noinline, cold)) void record_end(CoreObject *core, uint64_t stop_ns, const tw_pause_result *result) {
+    const tw_cause cause = cause_of(core, core->gc_generation);
+    tw_recorder_paused(&core->recorder, &core->segment->pause, cause, core->gc_start_ns, stop_ns, result);
+}
+
 /* The collection that was open never reported its end (its callback was taken out of the list meanwhile). */
 static void forget_open(CoreObject *core, uint64_t now) {
     if (core->policy_depth > 0) tw_segment_pause_end(core->segment, now, NULL);
     else tw_pause_cancel(&core->segment->pause);
     core_tell(core);
+    if (core_records(core)) tw_recorder_pause(&core->recorder, &core->segment->pause);
     tw_add(&core->segment->errors[TW_ERROR_GC_HOOK], 1);
     core->gc_open = 0;
+    if (core->nvtx_gc) nvtx_gc_pop(core);
 }
 
 /* The collection is over, but the list lost our last callable's turn (somebody took himself out of it while it
@@ -58,7 +66,9 @@ static void settle(CoreObject *core, uint64_t now) {
     core->gc_open = 0;
     tw_segment_pause_end(core->segment, core->inner_stop_ns, NULL);
     core_tell(core);
+    if (core_records(core)) record_end(core, core->inner_stop_ns, NULL);
     tw_add(&core->segment->errors[TW_ERROR_GC_HOOK], 1);
+    if (core->nvtx_gc) nvtx_gc_pop(core);
 }
 
 static Py_ssize_t size_of(PyObject *callbacks) { return callbacks == NULL ? 0 : PyList_Size(callbacks); }
@@ -78,11 +88,14 @@ PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         Py_RETURN_NONE;
     }
     if (__builtin_expect(*core->epoch == 0, 0)) core_reborn(core);
-    const uint64_t now = tw_now_ns();
-    if (core->gc_open) settle(core, now);
+    if (core->gc_open) settle(core, tw_now_ns());
     core->gc_generation = (int)info_number(args[1], GENERATION);
+    if (nvtx_on(core)) nvtx_gc_push(core, cause_of(core, core->gc_generation)); /* a tool stamps on entry, and then works */
+    const uint64_t now = tw_now_ns();
     tw_pause_begin(&core->segment->pause, cause_of(core, core->gc_generation), now);
     core_tell(core);
+    core->gc_start_ns = now;
+    if (core_records(core)) tw_recorder_pause(&core->recorder, &core->segment->pause);
     core->gc_open = 1;
     core->inner_start_ns = core->inner_stop_ns = 0;
     core->cpu_start_ns = core->gc_generation > 0 ? tw_thread_cpu_ns() : 0;
@@ -102,10 +115,13 @@ static void close_outer(CoreObject *core, PyObject *info) {
     result.uncollectable = (uint64_t)info_number(info, UNCOLLECTABLE);
     if (core->gc_generation > 0) result.cpu_ns = tw_thread_cpu_ns() - core->cpu_start_ns;
     core->gc_open = 0;
+    if (core->nvtx_gc) nvtx_gc_collected(core, cause_of(core, core->gc_generation), result.collected);
     const uint64_t now = tw_now_ns();
+    if (core->nvtx_gc) nvtx_gc_pop(core);
     if (core->policy_depth == 0) result.callbacks_ns = callbacks_ns(core, now);
     tw_segment_pause_end(core->segment, now, &result);
     core_tell(core);
+    if (core_records(core)) record_end(core, now, &result);
 }
 
 PyObject *core_gc_last(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {

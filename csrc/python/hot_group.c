@@ -3,7 +3,9 @@
  * Joining and leaving leave the segment at its address: streams, snapshots and _cold keep theirs. What is here runs when
  * a process starts, forks or ends, and once a second; a token only reads what it left.
  */
+#include "hot_nvtx.h"
 #include "hot_step.h"
+#include "hot_trace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,6 +39,7 @@ int core_make_epoch(CoreObject *core) {
 
 static void forget_members(core_group *group) {
     group->company.n = 0;
+    group->n_serving = 0;
     tw_members_clear(&group->members);
     group->renewed_ns = 0;
 }
@@ -75,6 +78,30 @@ PyObject *core_load(PyObject *op, PyObject *unused) {
     return Py_BuildValue("KK", (unsigned long long)in_flight, (unsigned long long)opened);
 }
 
+/* Whose requests wait beside ours. A process that is killed counts for up to a second more. */
+static void find_serving(core_group *group) {
+    group->n_serving = 0;
+    for (uint32_t i = 0; i < group->members.n && group->n_serving < CORE_SERVING; i++) {
+        const tw_member *member = &group->members.member[i];
+        if (member->list == NULL && tw_load(&member->segment->opened) > 0 && tw_segment_lives(member->segment))
+            group->serving[group->n_serving++] = member->segment;
+    }
+}
+
+PyObject *core_crowd(PyObject *op, PyObject *unused) {
+    const CoreObject *core = (CoreObject *)op;
+    const core_group *group = core->group;
+    const uint32_t others = group == NULL ? 0 : group->n_serving;
+    uint64_t running = tw_load(&core->segment->crowd.running), in_flight = tw_load(&core->segment->in_flight);
+    (void)unused;
+    for (uint32_t i = 0; i < others; i++) {
+        running += tw_load(&group->serving[i]->crowd.running);
+        in_flight += tw_load(&group->serving[i]->in_flight);
+    }
+    const unsigned long serving = others + (tw_load(&core->segment->opened) > 0);
+    return Py_BuildValue("KKk", (unsigned long long)running, (unsigned long long)in_flight, serving);
+}
+
 PyObject *core_refused(PyObject *op, void *unused) {
     const core_group *group = ((CoreObject *)op)->group;
     (void)unused;
@@ -85,6 +112,11 @@ PyObject *core_joined(PyObject *op, void *unused) {
     const core_group *group = ((CoreObject *)op)->group;
     (void)unused;
     return PyBool_FromLong(group != NULL && group->joined);
+}
+
+PyObject *core_shares_engine(PyObject *op, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(tw_load(&((CoreObject *)op)->segment->crowd.shared) != 0);
 }
 
 /* ---- joining and leaving ---- */
@@ -192,7 +224,7 @@ static uint32_t fold(core_group *group, int dir) {
     return folded;
 }
 
-static int another_descriptor(const core_group *group) {
+int group_descriptor(const core_group *group) {
     if (tw_group_holds(&group->group, NULL) != TW_GROUP_HELD) return -1;
     return openat(group->group.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
@@ -202,7 +234,7 @@ PyObject *core_fold(PyObject *op, PyObject *unused) {
     core_group *group = ((CoreObject *)op)->group;
     (void)unused;
     if (group == NULL || !group->joined || group->folding >= 0) return PyLong_FromLong(0);
-    const int dir = another_descriptor(group);
+    const int dir = group_descriptor(group);
     return PyLong_FromUnsignedLong(dir < 0 ? 0 : fold(group, dir));
 }
 
@@ -210,7 +242,7 @@ PyObject *core_leave(PyObject *op, PyObject *unused) {
     CoreObject *core = (CoreObject *)op;
     core_group *group = core->group;
     (void)unused;
-    const int dir = group != NULL && group->joined && group->folding < 0 ? another_descriptor(group) : -1;
+    const int dir = group != NULL && group->joined && group->folding < 0 ? group_descriptor(group) : -1;
     const int failed = leave(core);
     if (dir >= 0) (void)fold(group, dir); /* its own file, or another's; who finds the lock taken leaves it to them */
     if (failed != 0) return PyErr_NoMemory();
@@ -239,7 +271,9 @@ static bool grow(void *of, size_t bytes) {
 }
 
 uint32_t core_label(CoreObject *core, const char *model, size_t model_len, const char *route, size_t route_len) {
-    return tw_segment_label_growing(core->segment, model, model_len, route, route_len, grow, core->group);
+    const uint32_t set = tw_segment_label_growing(core->segment, model, model_len, route, route_len, grow, core->group);
+    tw_recorder_name(&core->recorder, core->segment);
+    return set;
 }
 
 /* ---- looking around ---- */
@@ -285,6 +319,8 @@ PyObject *core_renew(PyObject *op, PyObject *unused) {
     const bool changed = changed_ns != group->renewed_ns || group->unsettled;
     if (changed) look(group, changed_ns);
     tw_members_company(&group->members, &group->group, core->segment, &group->company);
+    find_serving(group);
+    tw_crowd_share(&core->segment->crowd, group->unit != 0 || group->company.n > 0); /* there is an engine: the others' streams wait for it too */
     return PyBool_FromLong(changed);
 }
 
@@ -322,13 +358,17 @@ void core_reborn(CoreObject *core) {
     const uint64_t slow_ns = core->segment->slow_ns, sets = core->segment->header.max_label_sets;
     tw_words_get(core->segment->header.role, TW_ROLE_WORDS, role);
     const bool shared = core->group != NULL && core->group->joined;
+    core_forget_trace(core);
+    const bool served = tw_segment_served(core->segment, tw_segment_series(core->segment, 0)) != NULL;
     leave_parent(core);
-    if (shared) (void)tw_segment_create_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
+    if (shared && served) (void)tw_segment_create_served_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
+    else if (shared) (void)tw_segment_create_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
     else tw_segment_reset(core->segment);
     if (shared) core->group->orphan = true;
     *core->epoch = ++core->last_epoch;
     core_init_steps(core);
     core->gc_open = core->policy_depth = 0;
+    nvtx_reborn(core);
 }
 
 /* Where that fails now (others hold the lock) the next renew() does it. Nobody reads the list of members meanwhile: who

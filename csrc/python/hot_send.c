@@ -54,7 +54,10 @@ static void visit_headers(PyObject *headers, header_visitor visit, void *to) {
     }
 }
 
-typedef struct { const char *request, *trace; size_t request_len, trace_len; uint64_t rank, engine; } identity;
+typedef struct { const char *request, *trace; size_t request_len, trace_len; uint64_t rank, engine; int sampled; } identity;
+
+/* By the last digit of a traceparent's flags. */
+static int is_sampled(char digit) { return strchr("13579bdfBDF", digit) != NULL && digit != '\0'; }
 
 static void see_identity(void *to, const char *name, Py_ssize_t name_len, const char *value, Py_ssize_t value_len) {
     identity *id = to;
@@ -64,6 +67,7 @@ static void see_identity(void *to, const char *name, Py_ssize_t name_len, const 
     } else if (header_is(name, name_len, "traceparent") && value_len >= 36 && value[2] == '-') {
         id->trace = value + 3;
         id->trace_len = 32;
+        id->sampled = value_len >= 55 && is_sampled(value[54]);
     } else if (header_is(name, name_len, "x-tailwatch-engine") && id->engine == 0) {
         id->engine = tw_unit_named(value, (size_t)value_len);
     } else if (header_is(name, name_len, "x-data-parallel-rank") && id->rank == 0) { /* vLLM and SGLang obey it */
@@ -87,10 +91,11 @@ static PyObject *item(PyObject *mapping, PyObject *key) {
 }
 
 static void open_at(SendObject *self, uint64_t arrival_ns, uint64_t entry_ns, tw_arrival source) {
-    identity id = {NULL, NULL, 0, 0, 0, 0};
+    identity id = {NULL, NULL, 0, 0, 0, 0, 0};
     visit_headers(item(self->scope, self->core->keys.headers), see_identity, &id);
     stream_open(self->stream, arrival_ns, entry_ns, self->proxy_ns, source);
     tw_stream_identify(&self->stream->stream, id.request, id.request_len, id.trace, id.trace_len);
+    stream_exemplify(self->stream, id.sampled);
     bind_by_header(self, &id);
     self->stream->stream.status = self->status;
     self->state = SEND_WATCH;
@@ -120,6 +125,7 @@ static void label(SendObject *self) {
     tw_stream_label(&self->stream->stream, core_label(self->core, model, model_len, text, (size_t)len));
     self->labelled = 1;
     Py_XDECREF(route);
+    if (stream_find_trace(self->stream) < 0) drop_error(self); /* in the app's context: this is inside its send */
 }
 
 void send_claim(SendObject *self) {
@@ -271,6 +277,13 @@ static void see_body_object(SendObject *self, PyObject *body, uint64_t now) {
     }
 }
 
+/* Once a request, in the context of the app's task. */
+static __attribute__((noinline)) void tell_end(SendObject *self) {
+    PyObject *result = PyObject_CallFunctionObjArgs(self->core->ended, (PyObject *)self->stream, self->scope, NULL);
+    if (result == NULL) drop_error(self);
+    Py_XDECREF(result);
+}
+
 static void close_stream(SendObject *self, uint64_t now, tw_end end) {
     tw_scan_result rest;
     self->state = SEND_DONE;
@@ -282,7 +295,8 @@ static void close_stream(SendObject *self, uint64_t now, tw_end end) {
     if (self->scan != NULL) tw_scan_finish(self->scan, &rest);
     if (self->scan != NULL && end == TW_END_FINISHED) book(self, &rest, now);
     if (!self->labelled) label(self);
-    tw_stream_close(&self->stream->stream, now, end);
+    stream_shut(self->stream, now, end);
+    if (self->core->ended != NULL) tell_end(self);
 }
 
 /* Whether this is the last message. A message without the key is: ASGI's default. */
@@ -324,8 +338,9 @@ static void end_turn(SendObject *self, uint64_t now, tw_end unanswered) {
     tw_stream *stream = &self->stream->stream;
     if (!stream_counts(self->stream) || stream->closed) return;
     if (!self->labelled) label(self);
-    if (stream->messages > 0) tw_stream_close(stream, stream->last_ns, TW_END_FINISHED);
-    else tw_stream_close(stream, now, unanswered);
+    if (stream->messages > 0) stream_shut(self->stream, stream->last_ns, TW_END_FINISHED);
+    else stream_shut(self->stream, now, unanswered);
+    if (self->core->ended != NULL) tell_end(self);
 }
 
 static void see_websocket(SendObject *self, PyObject *message, uint64_t now) {
@@ -347,8 +362,9 @@ static void see_refusal(SendObject *self, uint32_t status, uint64_t now) {
     self->status = status;
     open_request(self);
     label(self);
-    tw_stream_close(&self->stream->stream, now, TW_END_FINISHED);
+    stream_shut(self->stream, now, TW_END_FINISHED);
     self->state = SEND_DONE;
+    if (self->core->ended != NULL) tell_end(self);
 }
 
 static void see_websocket_message(SendObject *self, PyObject *type, PyObject *message, uint64_t now) {

@@ -3,6 +3,7 @@
  * Made for each iteration, or once and entered again. Objects that are let go wait in the core for the next one, so
  * that a loop allocates nothing.
  */
+#include "hot_nvtx.h"
 #include "hot_step.h"
 #include "hot_sweep.h"
 
@@ -40,6 +41,7 @@ static uint32_t find_name(CoreObject *core, PyObject *name) {
         text = NULL, len = 0;
     }
     index = tw_segment_step(core->segment, text, (size_t)len);
+    tw_recorder_name(&core->recorder, core->segment);
     Py_XDECREF(bytes);
     return index;
 }
@@ -83,7 +85,7 @@ PyObject *core_step(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
     self->name = Py_NewRef(args[0]);
     self->batch = batch;
     self->waiting = waiting;
-    self->epoch = self->depth = 0;
+    self->epoch = self->depth = self->range.id = 0;
     return (PyObject *)self;
 }
 
@@ -96,6 +98,7 @@ static void step_dealloc(PyObject *op) {
     CoreObject *core = self->core;
     PyTypeObject *type = Py_TYPE(op);
     if (is_open(self)) tw_step_end(&core->steps.stepper, &self->step, tw_now_ns(), 0, TW_STEP_UNKNOWN);
+    if (self->range.id != 0) nvtx_end(&self->range);
     Py_DECREF(self->name);
     if (core->steps.n_free < STEPS_FREE) core->steps.free[core->steps.n_free++] = op;
     else ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
@@ -117,6 +120,13 @@ void core_free_steps(CoreObject *core) {
 
 /* ---- with ---- */
 
+/* One that ran nothing is none. */
+static __attribute__((noinline, cold)) void record(CoreObject *core, const StepObject *self, uint64_t now) {
+    const uint64_t batch = self->batch < UINT32_MAX ? self->batch : UINT32_MAX;
+    if (batch == 0) return;
+    tw_record(&core->recorder, now, tw_what(TW_KIND_STEP, self->step.name, 0, (uint32_t)batch), self->step.start_ns, self->waiting);
+}
+
 /* hot */
 /* Entered again while it is open, it goes on until it was left as often. */
 static PyObject *step_enter(PyObject *op, PyObject *unused) {
@@ -130,7 +140,10 @@ static PyObject *step_enter(PyObject *op, PyObject *unused) {
         self->epoch = *core->epoch;
         self->depth = 0;
     }
-    if (self->depth++ == 0) tw_step_begin(&core->steps.stepper, &self->step, self->index, (uint64_t)pthread_self(), tw_now_ns());
+    if (self->depth++ == 0) {
+        tw_step_begin(&core->steps.stepper, &self->step, self->index, (uint64_t)pthread_self(), tw_now_ns());
+        if (nvtx_on(core)) nvtx_step_begin(core, &self->range, self->index, self->batch);
+    }
     return Py_NewRef(op);
 }
 
@@ -143,6 +156,8 @@ static PyObject *step_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     if (!is_open(self) || --self->depth > 0) Py_RETURN_NONE;
     if (__builtin_expect(tw_load(&core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(core);
     tw_step_end(&core->steps.stepper, &self->step, now, self->batch, self->waiting);
+    if (__builtin_expect(self->range.id != 0, 0)) nvtx_end(&self->range);
+    if (__builtin_expect(tw_recorder_on(&core->recorder), 0)) record(core, self, now);
     if (__builtin_expect(core->sweep != NULL, 0)) sweep_step(core->sweep, now - self->step.start_ns, self->waiting);
     Py_RETURN_NONE;
 }

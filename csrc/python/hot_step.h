@@ -13,6 +13,7 @@ typedef struct StepObject {
     uint64_t epoch;          /* the core's when it was entered; 0: it never was */
     uint64_t depth;          /* how often it was entered and not left */
     uint32_t index;          /* of its name, as of that epoch */
+    tw_nvtx_range range;
 } StepObject;
 
 extern PyType_Spec tw_step_spec;

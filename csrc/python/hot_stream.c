@@ -1,5 +1,6 @@
 /* tailwatch._hot.Stream: one request's tokens, stamped by hand or by Send. */
 #include "hot_group.h"
+#include "hot_nvtx.h"
 
 #include <string.h>
 
@@ -15,16 +16,27 @@ void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uin
     if (__builtin_expect(*self->core->epoch == 0, 0)) core_reborn(self->core);
     if (self->core->group != NULL && __builtin_expect(self->core->group->orphan, 0)) core_rejoin(self->core);
     tw_stream_open(&self->stream, self->core->segment, arrival_ns, entry_ns, proxy_ns, source);
+    self->stream.concurrency += core_others_in_flight(self->core);
+    if (tw_recorder_on(&self->core->recorder)) tw_stream_trace(&self->stream, &self->core->recorder);
     const uint64_t unit = self->bound != 0 ? self->bound : self->core->serves;
     tw_stream_join(&self->stream, core_company(self->core), self->parts == PARTS_DIFFER ? 0 : unit);
     self->open = 1;
     self->epoch = *self->core->epoch;
+    self->number = tw_load(&self->core->segment->opened);
+    self->marked = 0;
+    if (nvtx_on(self->core)) nvtx_request_begin(self);
+}
+
+void stream_shut(StreamObject *self, uint64_t now_ns, tw_end end) {
+    tw_stream_close(&self->stream, now_ns, end);
+    if (__builtin_expect(self->range.id != 0, 0)) nvtx_end(&self->range);
 }
 
 static void stream_dealloc(PyObject *self) {
     StreamObject *s = (StreamObject *)self;
     PyTypeObject *type = Py_TYPE(self);
-    if (stream_counts(s) && !s->stream.closed) tw_stream_close(&s->stream, tw_now_ns(), TW_END_ABORT);
+    if (stream_counts(s) && !s->stream.closed) stream_shut(s, tw_now_ns(), TW_END_ABORT);
+    if (s->range.id != 0) nvtx_end(&s->range); /* of before an uninstall() */
     Py_XDECREF((PyObject *)s->core);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF((PyObject *)type);
@@ -165,7 +177,7 @@ static PyObject *end_stream(PyObject *self, PyObject *args, PyObject *kwargs, tw
     uint64_t when = now;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O", names, &at) || read_time(at, &when) < 0) return NULL;
     when = plausible((StreamObject *)self, when, now);
-    if (stream_counts((StreamObject *)self)) tw_stream_close(&((StreamObject *)self)->stream, when, end);
+    if (stream_counts((StreamObject *)self)) stream_shut((StreamObject *)self, when, end);
     Py_RETURN_NONE;
 }
 
@@ -176,7 +188,7 @@ static PyObject *stream_abort(PyObject *self, PyObject *args, PyObject *kwargs) 
 
 /* end(error, /): ends it as the exception says, None for a clean end. */
 static PyObject *stream_end(PyObject *self, PyObject *error) {
-    if (stream_counts((StreamObject *)self)) tw_stream_close(&((StreamObject *)self)->stream, tw_now_ns(), end_of_exception(error));
+    if (stream_counts((StreamObject *)self)) stream_shut((StreamObject *)self, tw_now_ns(), end_of_exception(error));
     Py_RETURN_NONE;
 }
 
@@ -227,7 +239,12 @@ int stream_open_by_hand(StreamObject *self, uint64_t arrival_ns, int given, PyOb
     arrival_ns = plausible(self, arrival_ns, tw_now_ns());
     stream_open(self, arrival_ns, arrival_ns, 0, given ? TW_ARRIVAL_GIVEN : TW_ARRIVAL_ASGI);
     tw_stream_identify(&self->stream, t.text[0], (size_t)t.len[0], t.text[1], (size_t)t.len[1]);
+    stream_exemplify(self, 1);
+    const int failed = t.len[1] == 0 && stream_find_trace(self) < 0;
     texts_release(&t);
+    if (!failed) return 0;
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+    PyErr_Clear(); /* it is measured without */
     return 0;
 }
 
@@ -304,6 +321,7 @@ static PyObject *stream_reduce(PyObject *self, PyObject *unused) {
 static PyObject *get_closed(PyObject *self, void *unused) { (void)unused; return PyBool_FromLong((long)((StreamObject *)self)->stream.closed); }
 static PyObject *get_tokens(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_stream_tokens(&((StreamObject *)self)->stream)); }
 static PyObject *get_arrival(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.arrival_ns); }
+static PyObject *get_last(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.last_ns); }
 static PyObject *get_worst(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.worst_gap_ns); }
 static PyObject *get_overlap(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.overlap_ns); }
 static PyObject *get_late(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.late_ns); }
@@ -331,6 +349,7 @@ static PyMethodDef methods[] = {
     {"__copy__", stream_copy, METH_NOARGS, "A stream is one request: a copy is itself."},
     {"__deepcopy__", stream_copy, METH_O, "A stream is one request: a copy is itself."},
     {"__reduce__", stream_reduce, METH_NOARGS, "Elsewhere there is no such request: pickled as None."},
+    {"story", stream_story, METH_NOARGS, "story()\n--\n\nWhat became of it, once it has ended; None before, and in a fork child."},
     {"sent", stream_sent, METH_VARARGS, "sent(since, until, /)\n--\n\nA send was blocked by the client from one monotonic ns to another."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef getters[] = {
@@ -338,6 +357,7 @@ static PyGetSetDef getters[] = {
     {"tokens", get_tokens, NULL, "Output tokens so far.", NULL},
     {"arrival_ns", get_arrival, NULL, "Monotonic ns at which the request reached this host.", NULL},
     {"ttft_ns", get_ttft, NULL, "Time to first token in ns, None before it.", NULL},
+    {"last_ns", get_last, NULL, "Monotonic ns of the last token-bearing message; the arrival before the first.", NULL},
     {"worst_gap_ns", get_worst, NULL, "Longest gap between token-bearing messages so far, ns.", NULL},
     {"overlap_ns", get_overlap, NULL, "How long its waits coincided with pauses, ns: an upper bound.", NULL},
     {"late_ns", get_late, NULL, "What the pauses cost it, ns: an estimate.", NULL},

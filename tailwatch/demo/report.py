@@ -154,7 +154,9 @@ def sentences(report: Report) -> list[str]:
 
 def _verdict(report: Report) -> str:
     left, *others = (report["arms"][arm]["client"] for arm in ARMS)
-    gaps = " and ".join(f"{ms(each['itl']['max'])} ({change(left['itl']['max'], each['itl']['max'])})" for each in others)
+    gaps = " and ".join(
+        f"{ms(each['itl']['max'])} ({change(left['itl']['max'], each['itl']['max'])})" for each in others
+    )
     rates = " and ".join(f"{each['goodput']:.1f}" for each in others)
     return (
         f"For the client: the longest gap between tokens went from {ms(left['itl']['max'])} to {gaps}, goodput from "

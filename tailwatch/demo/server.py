@@ -205,11 +205,12 @@ def serve(port: int, seed: int, slo: str) -> None:
     import tailwatch
 
     app, objects = build(seed, OBJECTS)
-    tailwatch.install(app, gc="freeze", slo=slo)
+    tailwatch.install(app, gc="freeze", slo=slo, page=True)
     listening = listen(port)
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
     print(f"{objects:,} tracked objects; serving on {address} (Ctrl-C ends it)")
     print(f"metrics: {address}/metrics")
+    print(f"page:    {address}/tailwatch")
     body = '{"prompt": "the tail", "max_tokens": 32, "stream": true}'
     print(f"try:     curl -N {address}/v1/completions -H 'content-type: application/json' -d '{body}'", flush=True)
     make_server(app).run(sockets=[listening])

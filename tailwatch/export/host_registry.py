@@ -1,4 +1,4 @@
-"""The host's own prometheus_client registry as text, beside ours.
+"""The host's own prometheus_client registry as text or protobuf, beside ours.
 
 It is written here rather than by prometheus_client's generate_latest, because that holds the GIL for a whole
 registry (20 us a line). Here a worker thread writes it family by family and stops to let go after each slice, a
@@ -13,6 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
+
+from tailwatch.export import host_protobuf
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -47,6 +49,7 @@ def write_registry(
     registry: Any,
     *,
     openmetrics: bool,
+    utf8: bool = False,
     skip_names: Collection[str],
     skip_collector: Callable[[object], bool],
     on_clash: Callable[[str], None],
@@ -56,17 +59,70 @@ def write_registry(
 
     Families in skip_names are left out and given to on_clash; collectors that skip_collector accepts are not
     asked. A collector that raises, and a family that cannot be written, is given up and counted by on_error.
+    utf8: whether names may be any UTF-8, quoted where they need it.
     """
     write = _openmetrics_lines if openmetrics else _text_lines
-    for family in _families(registry, skip_collector, on_error):
-        if family.name in skip_names:
-            on_clash(family.name)
-            continue
+    for family in _wanted(registry, skip_names, skip_collector, on_clash, on_error):
         try:
-            yield _with_pauses(write(family))
+            yield _with_pauses(write(family, utf8))
         except Exception:
             on_error()
         time.sleep(0)  # lets go of the GIL: a waiting loop gets it in 0.1 ms, not after a switch interval
+
+
+def encode_registry(
+    registry: Any,
+    *,
+    utf8: bool,
+    skip_names: Collection[str],
+    skip_collector: Callable[[object], bool],
+    on_clash: Callable[[str], None],
+    on_error: Callable[[], object],
+    check: Callable[[], None],
+) -> Iterator[bytes]:
+    """The same as delimited protobuf messages. check: called between slices; what it raises is passed on.
+
+    Raises Unencodable for a family that has no form in protobuf.
+    """
+    names = (_as_it_is, _as_it_is) if utf8 else (_metric_name, _label_name)
+    for family in _wanted(registry, skip_names, skip_collector, on_clash, on_error):
+        pieces = []
+        for number, piece in enumerate(_or_unencodable(host_protobuf.encode(family, *names)), 1):
+            pieces.append(piece)
+            if number % SLICE == 0:
+                time.sleep(0)
+                check()
+        check()
+        yield host_protobuf.delimited(pieces)
+        time.sleep(0)
+
+
+def _or_unencodable(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Whatever is odd about a family is for text to say: it looks at less."""
+    try:
+        yield from pieces
+    except host_protobuf.Unencodable:
+        raise
+    except Exception as error:
+        raise host_protobuf.Unencodable(str(error)) from None
+
+
+def _as_it_is(name: str) -> str:
+    return name
+
+
+def _wanted(
+    registry: Any,
+    skip_names: Collection[str],
+    skip_collector: Callable[[object], bool],
+    on_clash: Callable[[str], None],
+    on_error: Callable[[], object],
+) -> Iterator[Metric]:
+    for family in _families(registry, skip_collector, on_error):
+        if family.name in skip_names:
+            on_clash(family.name)
+        else:
+            yield family
 
 
 def _families(registry: Any, skip: Callable[[object], bool], on_error: Callable[[], object]) -> Iterator[Metric]:
@@ -107,8 +163,8 @@ def _with_pauses(lines: Iterator[str]) -> bytes:
     return "".join(written).encode()
 
 
-def _openmetrics_lines(family: Metric) -> Iterator[str]:
-    name = _metric_name(family.name)
+def _openmetrics_lines(family: Metric, utf8: bool) -> Iterator[str]:
+    name = _family_name(family.name, utf8)
     yield f"# HELP {name} {_escape(family.documentation)}\n"
     yield f"# TYPE {name} {family.type}\n"
     if family.unit:
@@ -118,22 +174,22 @@ def _openmetrics_lines(family: Metric) -> Iterator[str]:
             continue  # OpenMetrics 1.0 has no words for it
         timestamp = "" if sample.timestamp is None else f" {sample.timestamp}"
         exemplar = _exemplar(sample.exemplar) if sample.exemplar else ""
-        yield f"{_series(sample)} {_number(sample.value)}{timestamp}{exemplar}\n"
+        yield f"{_series(sample, utf8)} {_number(sample.value)}{timestamp}{exemplar}\n"
 
 
-def _text_lines(family: Metric) -> Iterator[str]:
+def _text_lines(family: Metric, utf8: bool) -> Iterator[str]:
     """Text 0.0.4 has no type for what OpenMetrics adds to a family; it follows as gauges of its own."""
-    name = _metric_name(family.name + _SUFFIXES_IN_TEXT.get(family.type, ""))
+    name = _family_name(family.name + _SUFFIXES_IN_TEXT.get(family.type, ""), utf8)
     yield from _text_header(name, family.documentation, _TYPES_IN_TEXT.get(family.type, family.type))
     added: dict[str, list[str]] = {}
     for sample in family.samples:
         suffix = sample.name[len(family.name) :]
         if suffix in _OPENMETRICS_ONLY and sample.name.startswith(family.name):
-            added.setdefault(suffix, []).append(_text_line(sample))
+            added.setdefault(suffix, []).append(_text_line(sample, utf8))
         else:
-            yield _text_line(sample)
+            yield _text_line(sample, utf8)
     for suffix in sorted(added):
-        yield from _text_header(_metric_name(family.name + suffix), family.documentation, "gauge")
+        yield from _text_header(_family_name(family.name + suffix, utf8), family.documentation, "gauge")
         yield from added[suffix]
 
 
@@ -143,18 +199,32 @@ def _text_header(name: str, documentation: str, kind: str) -> Iterator[str]:
     yield f"# TYPE {name} {kind}\n"
 
 
-def _text_line(sample: Sample) -> str:
+def _text_line(sample: Sample, utf8: bool) -> str:
     timestamp = "" if sample.timestamp is None else f" {int(float(sample.timestamp) * 1000):d}"
-    return f"{_series(sample)} {_number(sample.value)}{timestamp}\n"
+    return f"{_series(sample, utf8)} {_number(sample.value)}{timestamp}\n"
 
 
-def _series(sample: Sample) -> str:
+def _series(sample: Sample, utf8: bool) -> str:
+    if utf8 and not _LEGACY_METRIC(sample.name):  # quoted, it stands among the labels
+        labels = _labels(sample.labels, utf8)
+        return f"{{{_quoted(sample.name)}{',' if labels else ''}{labels}}}"
     name = _metric_name(sample.name)
-    return f"{name}{{{_labels(sample.labels)}}}" if sample.labels else name
+    return f"{name}{{{_labels(sample.labels, utf8)}}}" if sample.labels else name
 
 
-def _labels(labels: dict[str, str]) -> str:
-    return ",".join(f'{_label_name(key)}="{_escape(value)}"' for key, value in sorted(labels.items()))
+def _family_name(name: str, utf8: bool) -> str:
+    return _quoted(name) if utf8 and not _LEGACY_METRIC(name) else _metric_name(name)
+
+
+def _quoted(name: str) -> str:
+    return f'"{_escape(name)}"'
+
+
+def _labels(labels: dict[str, str], utf8: bool = False) -> str:
+    def named(key: str) -> str:
+        return _quoted(key) if utf8 and not _LEGACY_LABEL(key) else _label_name(key)
+
+    return ",".join(f'{named(key)}="{_escape(value)}"' for key, value in sorted(labels.items()))
 
 
 def _exemplar(exemplar: Exemplar) -> str:

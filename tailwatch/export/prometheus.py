@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: text 0.0.4 and OpenMetrics 1.0.
+"""Metrics for Prometheus: text 0.0.4, OpenMetrics 1.0, and protobuf with native histograms.
 
 Our own families are rendered in C without the GIL; the host's own prometheus_client registry follows them. All
 of it runs on the calling thread, which must be a worker.
@@ -16,23 +16,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tailwatch import snapshots
-from tailwatch.export import host_registry
+from tailwatch.export.host_cache import HostCache
+from tailwatch.export.negotiation import OPENMETRICS, PROTOBUF, Format, choose, wants_gzip
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
+    from prometheus_client.samples import Exemplar
 
     from tailwatch.export.http import MetricsServer
-
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    from tailwatch.export.page import Page
 
 PART_BYTES = 64 * 1024
 """No part of a response is larger, so that a loop that sends it is never away for long."""
 
 GENTLE_SECONDS = 0.0002
 """A thread that renders lets others run after so much work."""
-
-REGISTRY_CACHE_SECONDS = 1.0
 
 OWN_FAMILIES = frozenset(
     {
@@ -70,6 +68,17 @@ OWN_FAMILIES = frozenset(
         "tailwatch_memory_bytes",
         "tailwatch_registry_render_seconds",
         "tailwatch_build",
+        "tailwatch_streams_running",
+        "tailwatch_streams_waiting",
+        "tailwatch_healthy_concurrency",
+        "tailwatch_healthy_concurrency_confidence_ratio",
+        "tailwatch_healthy_concurrency_verdict",
+        "tailwatch_load_ratio",
+        "tailwatch_load_utilization_ratio",
+        "tailwatch_load_headroom_streams",
+        "tailwatch_predicted_ttft_seconds",
+        "tailwatch_admission_within_slo",
+        "tailwatch_ttft_by_concurrency_seconds",
         "tailwatch_step_seconds",
         "tailwatch_step_host_gap_seconds",
         "tailwatch_step_unknown_gap_seconds",
@@ -98,44 +107,17 @@ class Response:
         return [*headers, ("Content-Encoding", self.encoding)] if self.encoding else headers
 
 
-def wants_openmetrics(accept: str) -> bool:
-    """Whether an Accept header lists OpenMetrics 1.0 and ranks it no lower than plain text."""
-    openmetrics, text = 0.0, 0.0
-    for media, parameters in _ranges(accept):
-        quality = _quality(parameters)
-        if media == "application/openmetrics-text" and parameters.get("version", "1.0.0") == "1.0.0":
-            openmetrics = max(openmetrics, quality)
-        elif media == "text/plain":
-            text = max(text, quality)
-    return openmetrics > 0 and openmetrics >= text
-
-
-def wants_gzip(accept_encoding: str) -> bool:
-    """Whether an Accept-Encoding header allows gzip."""
-    offers = {coding: _quality(parameters) for coding, parameters in _ranges(accept_encoding)}
-    return offers.get("gzip", offers.get("*", 0.0)) > 0
-
-
-def _ranges(header: str) -> Iterator[tuple[str, dict[str, str]]]:
-    for offer in header.split(","):
-        name, *parameters = (part.strip() for part in offer.split(";"))
-        pairs = (parameter.partition("=") for parameter in parameters)
-        yield name.lower(), {key.strip().lower(): value.strip().strip('"') for key, _, value in pairs}
-
-
-def _quality(parameters: dict[str, str]) -> float:
-    try:
-        return float(parameters.get("q", "1"))
-    except ValueError:
-        return 0.0
-
-
 class Exposition:
     """Answers scrapes. Its methods block: call them on any thread but one that runs an event loop.
 
     take: gives the numbers. slo: gives the text of the bounds in force. extra_bytes: memory outside the segments.
     goodput_window: seconds, 1 to 3600. on_registry_error: called for each thing of the host's own registry that
     could not be served. registry: whether that registry is served at all.
+
+    histograms: what the scrapers get that ask for protobuf. "both": native histograms and the classic buckets;
+    "native": native ones alone; "classic": they get OpenMetrics or text, as everybody does who does not ask: those
+    formats have no native histograms, and always have the classic buckets. on_declined: called with a reason
+    (host_cache.FAMILY, SLOW) for each scrape that asked for protobuf and got text because of the host's registry.
     """
 
     def __init__(
@@ -149,8 +131,12 @@ class Exposition:
         goodput_window: int = 60,
         on_registry_error: Callable[[], object] = lambda: None,
         registry: bool = True,
+        histograms: Callable[[], str] = lambda: "both",
+        on_declined: Callable[[str], object] = lambda reason: None,
+        load: Callable[[], snapshots.LoadGauges | None] = lambda: None,
     ) -> None:
         self._take = take
+        self._load = load
         self._slo = slo
         self._info: dict[str, Any] = {
             "version": version,
@@ -158,16 +144,16 @@ class Exposition:
             "extra_bytes": extra_bytes,
             "goodput_window": goodput_window,
         }
-        self._registry = _RegistryText(on_registry_error) if registry else None
+        self._histograms = histograms
+        own = (OWN_FAMILIES, lambda collector: isinstance(collector, Collector))
+        self._host = HostCache(*own, on_registry_error, on_declined) if registry else None
         self.after_fork()
 
     def after_fork(self) -> None:
         """In a fork child: forget what the parent's threads had begun."""
-        self._shared: dict[tuple[bool, bool], _Shared] = {
-            (openmetrics, gzip): _Shared() for openmetrics in (False, True) for gzip in (False, True)
-        }
-        if self._registry:
-            self._registry.after_fork()
+        self._shared: dict[tuple[Format, str, bool], _Shared] = {}
+        if self._host:
+            self._host.after_fork()
 
     def render(self, accept: str = "") -> tuple[str, bytes]:
         """Content type and whole body for an Accept header. Raises what `take` raises."""
@@ -176,29 +162,34 @@ class Exposition:
 
     def respond(self, accept: str = "", accept_encoding: str = "") -> Response:
         """The answer to a scrape. Scrapes that wait for one another share one render. Raises what `take` raises."""
-        key = (wants_openmetrics(accept), wants_gzip(accept_encoding))
-        return self._shared[key].get(lambda: self._respond(*key))
+        histograms = self._histograms()
+        form = choose(accept, protobuf=histograms != "classic")
+        host = self._host.protobuf(form) if self._host and form.name == PROTOBUF else []
+        if host is None:
+            form = choose(accept, protobuf=False)
+        gzip = wants_gzip(accept_encoding)
+        kind = "protobuf_native" if form.name == PROTOBUF and histograms == "native" else form.name
+        shared = self._shared.setdefault((form, kind, gzip), _Shared())
+        return shared.get(lambda: self._respond(form, kind, gzip, host))
 
-    def own(self, *, openmetrics: bool) -> memoryview:
-        """Our own families only, without the closing # EOF."""
-        seconds = self._registry.seconds if self._registry else -1.0
-        return memoryview(
-            snapshots.render(
-                self._take(), **self._info, slo=self._slo(), registry_seconds=seconds, openmetrics=openmetrics
-            )
-        )
+    def own(self, kind: str = "text") -> memoryview:
+        """Our own families only, without the closing # EOF. kind: see snapshots.render."""
+        seconds = self._host.seconds if self._host else -1.0
+        info = {**self._info, "slo": self._slo(), "registry_seconds": seconds, "load": self._load()}
+        return snapshots.render(self._take(), **info, kind=kind)
 
-    def _respond(self, openmetrics: bool, gzip: bool) -> Response:
-        pieces = self._pieces(openmetrics)
+    def _respond(self, form: Format, kind: str, gzip: bool, host: list[bytes] | None) -> Response:
+        pieces = self._pieces(form, kind, host)
         parts = tuple(_compressed(pieces) if gzip else _parts(_gently(_cuts(pieces))))
-        return Response(OPENMETRICS if openmetrics else TEXT, "gzip" if gzip else "", parts)
+        return Response(form.content_type, "gzip" if gzip else "", parts)
 
-    def _pieces(self, openmetrics: bool) -> Iterator[bytes | memoryview]:
+    def _pieces(self, form: Format, kind: str, host: list[bytes] | None) -> Iterator[bytes | memoryview]:
         """The host's families are rendered first, so that our own can tell how long that took."""
-        host = self._registry.text(openmetrics) if self._registry else []
-        yield self.own(openmetrics=openmetrics)
-        yield from host
-        if openmetrics:
+        if form.name != PROTOBUF:
+            host = self._host.text(form) if self._host else []
+        yield self.own(kind)
+        yield from host or ()
+        if form.name == OPENMETRICS:
             yield b"# EOF\n"
 
 
@@ -224,59 +215,6 @@ class _Shared:
             with self._lock:
                 self._running = None
         return mine.result()
-
-
-class _RegistryText:
-    """The host's registry as text, kept for a second."""
-
-    def __init__(self, on_error: Callable[[], object]) -> None:
-        self._on_error = on_error
-        self._clashes: set[str] = set()
-        self.seconds = -1.0
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: dict[bool, tuple[float, list[bytes]]] = {}
-
-    def text(self, openmetrics: bool) -> list[bytes]:
-        """Its families; nothing where the host has no registry. Never raises: what fails is counted."""
-        with self._lock:
-            made, kept = self._kept.get(openmetrics, (float("-inf"), []))
-            if time.monotonic() - made < REGISTRY_CACHE_SECONDS:
-                return kept
-            kept = self._render(openmetrics)
-            self._kept[openmetrics] = (time.monotonic(), kept)
-            return kept
-
-    def _render(self, openmetrics: bool) -> list[bytes]:
-        start = time.perf_counter()
-        try:
-            registry = host_registry.find_registry()
-            if registry is None:
-                return []
-            written = list(self._write(registry, openmetrics))
-        except Exception:
-            self._on_error()
-            return []
-        self.seconds = time.perf_counter() - start
-        return written
-
-    def _write(self, registry: Any, openmetrics: bool) -> Iterator[bytes]:
-        return host_registry.write_registry(
-            registry,
-            openmetrics=openmetrics,
-            skip_names=OWN_FAMILIES,
-            skip_collector=lambda collector: isinstance(collector, Collector),
-            on_clash=self._clash,
-            on_error=self._on_error,
-        )
-
-    def _clash(self, name: str) -> None:
-        """Counted once a name: it comes back with every scrape."""
-        if name not in self._clashes:
-            self._clashes.add(name)
-            self._on_error()
 
 
 def _cuts(pieces: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
@@ -339,11 +277,13 @@ class Collector:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The families, classic histograms only."""
-        return _families(bytes(self._exposition.own(openmetrics=True)).decode())
+        """The families with their exemplars, classic histograms only."""
+        return _families(bytes(self._exposition.own(OPENMETRICS)).decode())
 
 
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABELS = r'\{(?:\w+="(?:[^"\\]|\\.)*",?)*\}'
+_SAMPLE = re.compile(rf"(\w+)({_LABELS})? (\S+)(?: # ({_LABELS}) (\S+) (\S+))?")
 _UNESCAPED = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 
@@ -362,10 +302,21 @@ def _families(text: str) -> Iterator[Metric]:
         yield metric
 
 
-def _sample(line: str) -> tuple[str, dict[str, str], float]:
-    series, _, value = line.rpartition(" ")
-    name, _, labels = series.partition("{")
-    return name, {key: _unescaped(text) for key, text in _LABEL.findall(labels)}, float(value)
+def _sample(line: str) -> tuple[str, dict[str, str], float, None, Exemplar | None]:
+    from prometheus_client.samples import Exemplar, Timestamp
+
+    found = _SAMPLE.fullmatch(line)
+    assert found is not None, line
+    name, labels, value, traced, measured, when = found.groups()
+    if not traced:
+        return name, _labels(labels or ""), float(value), None, None
+    seconds, _, fraction = when.partition(".")
+    moment = Timestamp(int(seconds), int(fraction.ljust(9, "0")))  # a float has not all its digits
+    return name, _labels(labels or ""), float(value), None, Exemplar(_labels(traced), float(measured), moment)
+
+
+def _labels(text: str) -> dict[str, str]:
+    return {key: _unescaped(value) for key, value in _LABEL.findall(text)}
 
 
 def _unescaped(text: str) -> str:
@@ -373,12 +324,17 @@ def _unescaped(text: str) -> str:
 
 
 def serve_http(
-    port: int, exposition: Exposition, host: str = "127.0.0.1", *, on_error: Callable[[], object] = lambda: None
+    port: int,
+    exposition: Exposition,
+    host: str = "127.0.0.1",
+    *,
+    on_error: Callable[[], object] = lambda: None,
+    page: Page | None = None,
 ) -> MetricsServer:
     """Serve /metrics on a port from a daemon thread; call what comes back to stop. Raises OSError if it is taken.
 
-    on_error: called for each scrape that could not be answered.
+    on_error: called for each scrape that could not be answered. page: serve it too, while it is on.
     """
     from tailwatch.export.http import MetricsServer
 
-    return MetricsServer(exposition.respond, port, host, on_error)
+    return MetricsServer(exposition.respond, port, host, on_error, page)

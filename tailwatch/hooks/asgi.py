@@ -17,7 +17,9 @@ from functools import partial
 from typing import Any
 
 from tailwatch import _hot
+from tailwatch.hooks.annotate import Annotator
 from tailwatch.hooks.arrival import ASGI, Clock
+from tailwatch.hooks.page import Page, PageDoor
 from tailwatch.hooks.routes import Routes
 from tailwatch.hooks.scrape import Answer, Scrape
 
@@ -33,6 +35,8 @@ class Hook:
     metrics: the answer to a scrape, given its Accept and Accept-Encoding; called in a worker thread, it may block.
         None: not served.
     snapshot: the answer to who asks for all numbers from this machine; likewise.
+    page: what answers at /tailwatch. None: the app alone.
+    annotator: what is said in the answers themselves. None: nothing.
     on_startup: called before lifespan.startup.complete is handed on, or after an app that knows no lifespan returned.
     on_idle: called when a request has ended and no other is in flight.
     on_request: called when a request has come in that is observed.
@@ -49,6 +53,8 @@ class Hook:
     carries: Callable[[], bool] = bool
     metrics: Callable[[str, str], Answer] | None = None
     snapshot: Callable[[str, str], Answer] | None = None
+    page: Page | None = None
+    annotator: Annotator | None = None
     metrics_path: str = "/metrics"
     trust_request_start: bool = False
 
@@ -56,13 +62,15 @@ class Hook:
 class Attached:
     """One app with the layer on it. `app` is what to serve."""
 
-    __slots__ = ("__weakref__", "_base", "app", "hook", "inert", "layer", "scrape")
+    __slots__ = ("__weakref__", "_base", "app", "doors", "hook", "inert", "layer")
 
-    def __init__(self, app: Any, hook: Hook, base: type | None, scrape: Scrape | None) -> None:
+    def __init__(self, app: Any, hook: Hook, base: type | None) -> None:
         self.app = app
         self.hook = hook
         self._base = base
-        self.scrape = scrape
+        scrape = Scrape(hook.metrics, hook.metrics_path, hook.snapshot) if hook.metrics and hook.metrics_path else None
+        page = PageDoor(hook.page, hook.metrics_path) if hook.page is not None else None
+        self.doors = tuple(door for door in (scrape, page) if door is not None)
         self.layer: type | None = None
         self.inert = False  # detached: a layer that could not be taken off lets everything through
 
@@ -94,7 +102,15 @@ class Attached:
             return None
         arrival, proxy, source = clock.arrival(scope, receive, send, entry_ns) if generates else (entry_ns, 0, ASGI)
         flow = getattr(getattr(send, "__self__", None), "flow", None)
-        sender = self.hook.core.request(scope, send, generates, arrival, entry_ns, proxy, source, flow, websocket)
+        asked = self.hook.annotator
+        answer = None
+        if asked is not None and not websocket:
+            answer = self._annotate(asked, scope, send, arrival, entry_ns, proxy, source)
+        sender = self.hook.core.request(
+            scope, answer or send, generates, arrival, entry_ns, proxy, source, flow, websocket
+        )
+        if answer is not None:
+            answer.stream = sender.stream
         try:
             scope["tailwatch"] = sender.stream
             if self.hook.carries():
@@ -104,14 +120,21 @@ class Attached:
             self.failed()
         return sender
 
+    def _annotate(self, asked: Annotator, *request: Any) -> Any:
+        try:
+            return asked.begin(*request)
+        except Exception:
+            self.failed()
+            return None
+
     def end(self, sender: _hot.Send, error: BaseException | None) -> None:
         """The app returned, or raised error."""
         core = self.hook.core
         try:
             serving = _serving.get()
-            if serving is not None and serving.sender is sender:
-                serving.sender = None
             errands = sender.finish(error)
+            if serving is not None and serving.sender is sender:
+                serving.sender = serving.span = None
             if errands & 1:
                 for template in core.streamed():
                     self.hook.routes.learn(template)
@@ -130,10 +153,10 @@ class Attached:
         self.look()
 
     def look(self) -> None:
-        """Say before the first scrape whether the app has the metrics' path for itself."""
+        """Say before the first scrape whether the app has the path of the metrics, or of the page, for itself."""
         try:
-            if not self.inert and self.scrape is not None:
-                self.scrape.look(self.app)
+            for door in self.doors if not self.inert else ():
+                door.look(self.app)
         except Exception:
             self.failed()
 
@@ -153,17 +176,24 @@ def attach(app: Any, hook: Hook, *, wrap: bool = False) -> Attached:
     if existing is not None:
         return existing
     _check(app)
-    scrape = Scrape(hook.metrics, hook.metrics_path, hook.snapshot) if hook.metrics and hook.metrics_path else None
-    return (None if wrap else _swap(app, hook, scrape)) or _wrap(app, hook, scrape)
+    return (None if wrap else _swap(app, hook)) or _wrap(app, hook)
 
 
 class _Serving:
     """What tasks that a request starts take with them; they may outlive it, and hold nothing of it then."""
 
-    __slots__ = ("sender",)
+    __slots__ = ("sender", "span")
 
     def __init__(self, sender: _hot.Send) -> None:
         self.sender: _hot.Send | None = sender
+        self.span: Any = None
+        """The OpenTelemetry SERVER span that the app has opened for it, where somebody notices."""
+
+
+def current_request() -> _Serving | None:
+    """What the calling task's request holds; None where there is none, or it has ended, or nobody asks."""
+    serving = _serving.get()
+    return None if serving is None or serving.sender is None else serving
 
 
 def current_stream() -> _hot.Stream | None:
@@ -197,12 +227,12 @@ def _check(app: Any) -> None:
         return  # it does not say what it takes
 
 
-def _swap(app: Any, hook: Hook, scrape: Scrape | None) -> Attached | None:
+def _swap(app: Any, hook: Hook) -> Attached | None:
     """The same object with another class; None where its class or the object does not allow that."""
     base = type(app)
     if isinstance(app, _PLAIN):
         return None
-    attached = Attached(app, hook, base, scrape)
+    attached = Attached(app, hook, base)
 
     def reduce(self: Any, protocol: Any) -> Any:
         reduced: object = types.MethodType(base.__reduce_ex__, self)(protocol)
@@ -237,8 +267,8 @@ def _as_of(base: type, attached: Attached, reduced: Any) -> Any:
     return (other(make), (first, *rest) if arguments else (), *state)
 
 
-def _wrap(app: Any, hook: Hook, scrape: Scrape | None) -> Attached:
-    attached = Attached(app, hook, None, scrape)
+def _wrap(app: Any, hook: Hook) -> Attached:
+    attached = Attached(app, hook, None)
 
     def call(self: Any, scope: Any, receive: Any, send: Any) -> Any:
         return app(scope, receive, send)
@@ -267,25 +297,24 @@ def _unwrapped(app: Any) -> Any:
 def _layer(attached: Attached, call: Callable[[Any, Any, Any, Any], Any]) -> Callable[..., Any]:
     """The `__call__` of one app's layer; call(self, scope, receive, send) is the app's own."""
     clock = Clock(attached.hook.trust_request_start)
-    scrape = attached.scrape
 
     async def __call__(self: Any, scope: Any, receive: Any, send: Any) -> Any:
-        kind = sender = None
+        kind = sender = door = None
         try:
             entry = _hot.now()
             if isinstance(scope, dict) and "tailwatch" not in scope and not attached.inert:  # no outer layer has it
                 kind = scope["type"]
-                if kind == "http" and scope["method"] != "POST" and scrape is not None and scrape.wants(self, scope):
-                    kind = "scrape"
-                elif kind == "http" or kind == "websocket":
+                if kind == "http" and scope["method"] != "POST":
+                    door = next((each for each in attached.doors if each.wants(self, scope)), None)
+                if door is None and (kind == "http" or kind == "websocket"):
                     sender = attached.begin(scope, receive, send, entry, clock)
         except Exception:
             attached.failed()
         if sender is None:
             if kind == "lifespan":
                 return await _lifespan(attached, partial(call, self), scope, receive, send)
-            if kind == "scrape" and scrape is not None:
-                return await scrape.serve(partial(call, self), scope, receive, send, attached.failed)
+            if door is not None:
+                return await door.serve(partial(call, self), scope, receive, send, attached.failed)
             return await call(self, scope, receive, send)
         try:
             result = await call(self, scope, _watched(receive, sender), sender.send)

@@ -87,7 +87,9 @@ class OutOfBand:
         self.why = self._refusal() or self._prove()
         self.mode = "whole passes" if self.why else "sweep"
         if self.why:
-            self._say(f"gc='out-of-band': the old heap cannot be swept in slices ({self.why}): whole passes of what is not frozen are made, when nobody waits")
+            self._say(
+                f"gc='out-of-band': the old heap cannot be swept in slices ({self.why}): whole passes of what is not frozen are made, when nobody waits"
+            )
 
     def remember(self) -> None:
         """All objects there are now are about to be frozen: 30 ns each, once."""

@@ -57,7 +57,7 @@ class Scrape:
             return False
         path = path_below(scope, scope.get("root_path", ""))
         if path == SNAPSHOT_PATH:
-            return self._snapshot is not None and _header(scope, _PROOF) != ""
+            return self._snapshot is not None and header(scope, _PROOF) != ""
         if path == self._path:
             return not self.look(app)
         return path == MOVED_PATH and self.look(app)
@@ -78,7 +78,7 @@ class Scrape:
         """Answers one scrape; failed: called inside the handler of what went wrong."""
         path = path_below(scope, scope.get("root_path", ""))
         if path == SNAPSHOT_PATH and self._snapshot is not None:
-            if await _in_thread(holds, _header(scope, _PROOF)):
+            if await in_thread(holds, header(scope, _PROOF)):
                 return await _answer(self._snapshot, scope, send, failed)
             await app(scope, receive, send)
             return None
@@ -109,7 +109,7 @@ async def _answer(respond: Respond, scope: Any, send: Any, failed: Callable[[], 
                 await _next_turn()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
     if number > _PARTS_A_TURN:
-        await _in_thread(held.clear)  # giving megabytes back to the kernel takes a millisecond: not the loop's
+        await in_thread(held.clear)  # giving megabytes back to the kernel takes a millisecond: not the loop's
 
 
 async def _rendered(
@@ -117,7 +117,7 @@ async def _rendered(
 ) -> tuple[int, list[tuple[str, str]], list[Iterable[bytes]]]:
     """Status, headers, and a list that holds the only reference to the parts."""
     try:
-        answer = await _in_thread(respond, _header(scope, b"accept"), _header(scope, b"accept-encoding"))
+        answer = await in_thread(respond, header(scope, b"accept"), header(scope, b"accept-encoding"))
         return 200, answer.headers, [answer.parts]
     except Exception:
         failed()
@@ -135,7 +135,8 @@ async def _next_turn() -> None:
         await asyncio.sleep(0)
 
 
-async def _in_thread(work: Callable[..., _T], *arguments: str) -> _T:
+async def in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
+    """work(*arguments), on a worker thread of the loop's."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:  # hypercorn may run on trio
@@ -170,7 +171,8 @@ def _exposes(content_type: bytes) -> bool:
     return kind.strip() in (b"application/openmetrics-text", b"application/vnd.google.protobuf")
 
 
-def _header(scope: Any, wanted: bytes) -> str:
+def header(scope: Any, wanted: bytes) -> str:
+    """The values of a header, as one."""
     return ",".join(value.decode("latin-1") for name, value in scope["headers"] if name == wanted)
 
 

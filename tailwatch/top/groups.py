@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tailwatch import snapshots
 from tailwatch.config import variable_of
@@ -16,9 +16,9 @@ _NONE = (
 )
 
 
-def find(environment: Mapping[str, str], among: str = IN_MEMORY) -> str:
+def find(environment: Mapping[str, str], among: str = IN_MEMORY, *, having: Callable[[str], bool] | None = None) -> str:
     """The directory that TAILWATCH_DIR names; else the one that `tailwatch run` of this user made under ``among``, of
-    several the one in which processes live.
+    several the one in which processes live. having: of several only those for which it is true, if it is for any.
 
     Raises:
         TailwatchError: there is none, or several; says what to do.
@@ -26,7 +26,10 @@ def find(environment: Mapping[str, str], among: str = IN_MEMORY) -> str:
     named = environment.get(variable_of("dir"), "").strip()
     if named:
         return named
-    living = {path: _living(path) for path in _made(among)}
+    made = _made(among)
+    if having is not None:
+        made = [path for path in made if having(path)] or made
+    living = {path: _living(path) for path in made}
     chosen = [path for path, processes in living.items() if processes] or list(living)
     if not chosen:
         raise TailwatchError(_NONE)

@@ -28,7 +28,7 @@ TW_TEST(names) {
     NAMES(tw_outcome_name, TW_OUTCOMES, "good", "miss", "excluded");
     NAMES(tw_arrival_name, TW_ARRIVALS, "tcp_info", "asgi", "header", "given");
     NAMES(tw_drop_name, TW_DROPS, "slow_log", "pause_log", "choice", "opaque", "late_stamp", "unknown_gap",
-          "cut_event");
+          "cut_event", "protobuf_family", "protobuf_slow", "trace_trigger", "export", "span");
     NAMES(tw_error_name, TW_ERRORS, "asgi", "gc_hook", "policy", "daemon", "render", "registry");
 }
 

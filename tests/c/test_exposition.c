@@ -1,6 +1,6 @@
-/* The metrics text: families, labels, numbers, and what happens when memory runs out.
+/* The metrics: families, labels, numbers, and what happens when memory runs out.
  *
- * The renderer is compiled into this file, so that its allocations can be made to fail. */
+ * The renderers are compiled into this file, so that their allocations can be made to fail. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -10,6 +10,10 @@ static size_t allocations, fail_at; /* fail_at: number of the allocation that fa
 static void *tw_realloc(void *memory, size_t size) { return ++allocations == fail_at ? NULL : realloc(memory, size); }
 static void tw_free(void *memory) { free(memory); }
 #define TW_MALLOC_INCLUDE <stddef.h>
+#include "../../csrc/buffer.c"
+#include "../../csrc/exposition_writer.c"
+#include "../../csrc/exposition_text.c"
+#include "../../csrc/exposition_proto.c"
 #include "../../csrc/exposition.c"
 
 #include "tw_test.h"
@@ -98,14 +102,14 @@ TW_TEST(counts_are_decimal) {
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         char number[NUMBER_ROOM], expected[32];
         snprintf(expected, sizeof expected, "%" PRIu64, values[i]);
-        check_number(expected, number, format_count(number, values[i]));
+        check_number(expected, number, tw_format_count(number, values[i]));
     }
     uint64_t state = 1;
     for (int i = 0; i < 20000; i++) {
         char number[NUMBER_ROOM], expected[32];
         uint64_t value = tw_test_random(&state) >> (i % 64);
         snprintf(expected, sizeof expected, "%" PRIu64, value);
-        number[format_count(number, value)] = '\0';
+        number[tw_format_count(number, value)] = '\0';
         if (strcmp(number, expected)) TW_CHECK_STR(expected, number);
     }
 }
@@ -143,15 +147,15 @@ TW_TEST(ratios_come_back_as_the_quotient) {
 
 TW_TEST(every_family_has_one_help_and_one_type) {
     fixture *f = make_fixture();
-    for (int format = 0; format < TW_FORMATS; format++) {
+    for (int format = 0; format <= TW_FORMAT_OPENMETRICS; format++) {
         char *text = render_plain(f, format);
         for (size_t i = 0; i < sizeof FAMILIES / sizeof *FAMILIES; i++) {
             const family *of = &FAMILIES[i];
             char line[128];
-            const char *suffix = format == TW_FORMAT_TEXT ? suffix_of(of) : "";
-            snprintf(line, sizeof line, "\n# TYPE %s%s ", of->name, suffix);
+            const char *suffix = format == TW_FORMAT_TEXT ? tw_suffix_of(&of->head) : "";
+            snprintf(line, sizeof line, "\n# TYPE %s%s ", of->head.name, suffix);
             TW_CHECK_EQ(1, count_of(text, line));
-            snprintf(line, sizeof line, "\n# HELP %s%s ", of->name, suffix);
+            snprintf(line, sizeof line, "\n# HELP %s%s ", of->head.name, suffix);
             TW_CHECK_EQ(1, count_of(text, line));
         }
         TW_CHECK_EQ('\n', text[strlen(text) - 1]);
@@ -190,7 +194,8 @@ TW_TEST(an_unused_label_set_is_not_shown) {
     TW_CHECK_EQ(0, count_of(text, "route=\"other\""));
     TW_CHECK(has_line(text, "tailwatch_requests_total{model_name=\"llama\",route=\"/v1/chat\",outcome=\"good\",reason=\"good\"} 0"));
     TW_CHECK(has_line(text, "tailwatch_requests_total{model_name=\"llama\",route=\"/v1/chat\",outcome=\"miss\",reason=\"429\"} 3"));
-    TW_CHECK_EQ(2, count_of(text, "\ntailwatch_requests_total{"));
+    TW_CHECK(has_line(text, "tailwatch_requests_total{model_name=\"llama\",route=\"/v1/chat\",outcome=\"miss\",reason=\"late\"} 0")); /* rate() must see the first */
+    TW_CHECK_EQ(TW_REASONS, count_of(text, "\ntailwatch_requests_total{"));
     TW_CHECK(has_line(text, "tailwatch_output_tokens_total{model_name=\"llama\",route=\"/v1/chat\"} 12"));
     TW_CHECK(has_line(text, "tailwatch_time_per_output_token_seconds_bucket{model_name=\"llama\",route=\"/v1/chat\",le=\"+Inf\"} 0"));
     TW_CHECK(has_line(text, "tailwatch_time_per_output_token_seconds_sum{model_name=\"llama\",route=\"/v1/chat\"} 0.0"));
@@ -428,6 +433,115 @@ TW_TEST(fallbacks_are_shown_by_shape_and_reason) {
     free(f);
 }
 
+/* ---- protobuf --------------------------------------------------------------------------------------- */
+
+/* How often the bytes of one message stand in the output. Whole messages are read by protobuf's own runtime, in
+ * tests/unit/test_protobuf_export.py. */
+static size_t count_bytes(const tw_buffer *b, const void *bytes, size_t n) {
+    size_t found = 0;
+    for (size_t at = 0; at + n <= b->length; at++) found += memcmp(b->data + at, bytes, n) == 0;
+    return found;
+}
+
+static tw_buffer render_proto(fixture *f, int format) {
+    tw_buffer b = {0};
+    TW_REQUIRE(tw_exposition_render(&f->snapshot, &INFO_PLAIN, format, &b) == 0);
+    return b;
+}
+
+TW_TEST(lengths_are_as_short_as_they_can_be) {
+    static const size_t lengths[] = {0, 1, 127, 128, 16383, 16384, 70000};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        tw_buffer b = {0};
+        size_t at = tw_pb_open_delimited(&b);
+        for (size_t k = 0; k < lengths[i]; k++) tw_buffer_put(&b, &"0123456789"[k % 10], 1);
+        tw_pb_close(&b, at);
+        char expected[TW_PB_VARINT_ROOM];
+        size_t n = tw_pb_varint_write(expected, lengths[i]);
+        TW_CHECK_EQ(n + lengths[i], b.length);
+        TW_CHECK_MEM(expected, b.data, n);
+        for (size_t k = 0; k < lengths[i]; k++)
+            if (b.data[n + k] != "0123456789"[k % 10]) TW_CHECK_EQ(k, lengths[i]);
+        tw_buffer_free(&b);
+    }
+}
+
+TW_TEST(integers_are_written_as_protobuf_has_them) {
+    char bytes[TW_PB_VARINT_ROOM];
+    TW_CHECK_EQ(10, tw_pb_varint_write(bytes, UINT64_MAX));
+    TW_CHECK_EQ(2, tw_pb_varint_write(bytes, 300));
+    TW_CHECK_MEM("\xac\x02", bytes, 2);
+    TW_CHECK_EQ(0, tw_pb_zigzag(0));
+    TW_CHECK_EQ(1, tw_pb_zigzag(-1));
+    TW_CHECK_EQ(2, tw_pb_zigzag(1));
+    TW_CHECK_EQ(UINT64_MAX, tw_pb_zigzag(INT64_MIN));
+    TW_CHECK_EQ(UINT64_MAX - 1, tw_pb_zigzag(INT64_MAX));
+}
+
+TW_TEST(short_gaps_between_buckets_are_filled_and_long_ones_begin_a_span) {
+    native of = {.n = 0};
+    static const int32_t indices[] = {-5, -4, -1, 3, 32769};
+    for (size_t i = 0; i < 5; i++) native_add(&of, indices[i], i + 1);
+    native_add(&of, 40000, 0);
+    TW_CHECK_EQ(7, of.n); /* -5 -4 (-3 -2) -1, 3, 32769 */
+    tw_buffer b = {0};
+    put_spans(&b, &of);
+    put_deltas(&b, &of);
+    static const char expected[] = "\x62\x04\x08\x09\x10\x05" /* from -5: five */
+                                   "\x62\x04\x08\x06\x10\x01" /* three further: one */
+                                   "\x62\x06\x08\xfa\xff\x03\x10\x01"
+                                   "\x6a\x07\x02\x02\x03\x00\x06\x02\x02";
+    TW_CHECK_EQ(sizeof expected - 1, b.length);
+    TW_CHECK_MEM(expected, b.data, sizeof expected - 1);
+    tw_buffer_free(&b);
+}
+
+TW_TEST(protobuf_leaves_out_families_without_metrics) {
+    fixture *f = make_fixture();
+    tw_buffer b = render_proto(f, TW_FORMAT_PROTOBUF);
+    TW_CHECK_EQ(0, count_bytes(&b, "tailwatch_time_to_first_token_seconds", 37));
+    TW_CHECK_EQ(1, count_bytes(&b, "tailwatch_requests_good_total", 29));
+    TW_CHECK_EQ(1, count_bytes(&b, "tailwatch_build_info", 20));
+    tw_buffer_free(&b);
+    free(f);
+}
+
+TW_TEST(exemplars_follow_their_buckets) {
+    fixture *f = make_fixture();
+    tw_snapshot_exemplar exemplars[] = {
+        {TW_METRIC_TTFT, 0, 900000, UINT64_C(1700000001500000000), "trace-1"},
+        {TW_METRIC_TTFT, 20, UINT64_C(170000000000), UINT64_C(1700000000000000000), "trace-2"},
+        {TW_METRIC_E2E, 3, 70000000, UINT64_C(1700000002000000001), "trace-3"},
+        {TW_METRIC_E2E, 4, 90000000, UINT64_C(1700000002000000001), "trace-4"}, /* at the same time */
+    };
+    record(&f->ttft, tw_metric_layout(TW_METRIC_TTFT), 900000);
+    f->series[0].metric[TW_METRIC_TTFT] = &f->ttft;
+    f->series[0].exemplar_count = 4;
+    f->snapshot.exemplars = exemplars;
+    char *text = render_plain(f, TW_FORMAT_OPENMETRICS);
+    TW_CHECK_EQ(4, count_of(text, " # {"));
+    TW_CHECK(has_line(text, "tailwatch_time_to_first_token_seconds_bucket{model_name=\"llama\",route=\"/v1/chat\",le=\"0.001\"} 1 "
+                            "# {trace_id=\"trace-1\"} 0.0009 1700000001.5"));
+    TW_CHECK(has_line(text, "tailwatch_time_to_first_token_seconds_bucket{model_name=\"llama\",route=\"/v1/chat\",le=\"+Inf\"} 1 "
+                            "# {trace_id=\"trace-2\"} 170.0 1700000000.0"));
+    TW_CHECK(has_line(text, "tailwatch_e2e_request_latency_seconds_bucket{model_name=\"llama\",route=\"/v1/chat\",le=\"0.08\"} 0 "
+                            "# {trace_id=\"trace-3\"} 0.07 1700000002.000000001"));
+    free(text);
+    text = render_plain(f, TW_FORMAT_TEXT);
+    TW_CHECK_EQ(0, count_of(text, " # {"));
+    free(text);
+    tw_buffer b = render_proto(f, TW_FORMAT_PROTOBUF_NATIVE); /* by time: the one above all came first */
+    const char *first = memmem(b.data, b.length, "trace-1", 7), *last = memmem(b.data, b.length, "trace-2", 7);
+    TW_CHECK(first != NULL && last != NULL && last < first);
+    TW_CHECK_EQ(1, count_bytes(&b, "trace-3", 7));
+    TW_CHECK_EQ(1, count_bytes(&b, "trace-4", 7));
+    tw_buffer_free(&b);
+    b = render_proto(f, TW_FORMAT_PROTOBUF);
+    TW_CHECK_EQ(2, count_bytes(&b, "trace-3", 7)); /* classic bucket and native histogram */
+    tw_buffer_free(&b);
+    free(f);
+}
+
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
 TW_TEST(the_output_is_appended) {
@@ -450,21 +564,23 @@ TW_TEST(every_failed_allocation_is_reported) {
     for (uint64_t i = 0; i < 200; i++) many[i].output_tokens = i + 1;
     f->snapshot.series = many;
     f->snapshot.series_count = 200;
-    int result = ENOMEM;
-    size_t n = 0;
-    while (result == ENOMEM) {
-        tw_buffer b = {0};
-        allocations = 0;
-        fail_at = ++n;
-        result = tw_exposition_render(&f->snapshot, &INFO_PLAIN, TW_FORMAT_OPENMETRICS, &b);
-        TW_CHECK_EQ(result, b.failed);
-        if (result) TW_CHECK_EQ(n, allocations); /* nothing was tried after the failure */
-        else TW_CHECK_EQ(n - 1, allocations);
-        tw_buffer_free(&b);
+    for (int format = 0; format < TW_FORMATS; format++) {
+        int result = ENOMEM;
+        size_t n = 0;
+        while (result == ENOMEM) {
+            tw_buffer b = {0};
+            allocations = 0;
+            fail_at = ++n;
+            result = tw_exposition_render(&f->snapshot, &INFO_PLAIN, format, &b);
+            TW_CHECK_EQ(result, b.failed);
+            if (result) TW_CHECK_EQ(n, allocations); /* nothing was tried after the failure */
+            else TW_CHECK_EQ(n - 1, allocations);
+            tw_buffer_free(&b);
+        }
+        fail_at = 0;
+        TW_CHECK_EQ(0, result);
+        TW_CHECK(n > 2);
     }
-    fail_at = 0;
-    TW_CHECK_EQ(0, result);
-    TW_CHECK(n > 4);
     free(many);
     free(f);
 }
@@ -517,5 +633,10 @@ TW_MAIN(steps_are_shown_where_there_are_any, counts_are_decimal, seconds_are_exa
         buckets_are_cumulative_and_exact_at_their_bounds, bounds_and_sums_read_as_prometheus_writes_them,
         stream_time_is_told_by_the_role_whose_pauses_took_it, label_values_are_escaped, a_process_is_its_role_and_index, pauses_are_shown_by_generation_and_ours_apart,
         stream_time_has_rows_before_the_first_pause, what_concerns_ourselves_is_shown, fallbacks_are_shown_by_shape_and_reason,
+        lengths_are_as_short_as_they_can_be,
+        integers_are_written_as_protobuf_has_them,
+        short_gaps_between_buckets_are_filled_and_long_ones_begin_a_span,
+        protobuf_leaves_out_families_without_metrics,
+        exemplars_follow_their_buckets,
         the_output_is_appended,
         every_failed_allocation_is_reported, a_failed_buffer_stays_failed)

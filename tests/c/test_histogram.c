@@ -491,6 +491,19 @@ TW_TEST(sum_seconds) {
         TW_CHECK_NEAR(sums[i].seconds, seconds_of(sums[i].high, sums[i].low), 0.0);
 }
 
+/* Each classic bound holds itself, and one nanosecond more belongs to the next. */
+TW_TEST(bound_of_a_value) {
+    for (int kind = 0; kind < TW_LAYOUTS; kind++) {
+        const tw_layout *layout = tw_layout_of(kind);
+        TW_CHECK_EQ(0, tw_bound_of(layout, 0));
+        for (uint32_t i = 0; i < layout->bounds; i++) {
+            TW_CHECK_EQ(i, tw_bound_of(layout, layout->bound_ns[i]));
+            TW_CHECK_EQ(i + 1, tw_bound_of(layout, layout->bound_ns[i] + 1));
+        }
+        TW_CHECK_EQ(layout->bounds, tw_bound_of(layout, UINT64_MAX));
+    }
+}
+
 TW_MAIN(golden, layout_of, bounds, edges, bound_slots, buckets_of_slots, empty, records, below, moves, moved_maximum,
         sum_128, killed_writer, merge, windows, windows_out_of_range, quantiles, lone_samples, uneven_slot, constant,
-        quantiles_rise, ranks, sum_seconds)
+        quantiles_rise, ranks, sum_seconds, bound_of_a_value)

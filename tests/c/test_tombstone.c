@@ -56,7 +56,7 @@ static void use(tw_segment *g, uint64_t seed) {
 }
 
 static tw_segment *sum_of(const tw_segment *const *segments, size_t n) {
-    tw_segment *sum = tw_tombstone_begin(segments[0]->header.role, 1);
+    tw_segment *sum = tw_tombstone_begin(segments[0]->header.role, 1, false);
     TW_REQUIRE(sum != NULL);
     for (size_t i = 0; i < n; i++) TW_CHECK_EQ(0, tw_tombstone_add(sum, segments[i]));
     TW_CHECK_EQ(sum->header.bytes, tw_segment_bytes(TW_TOMBSTONE_SETS));

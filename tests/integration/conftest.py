@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,21 @@ from tailwatch.hooks.routes import Routes
 
 DEADLINE_SECONDS = 30
 SLO = (2_000_000_000, 200_000_000, 0, 0, 990_000)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Of a group; nobody has made it yet."""
+    return tmp_path / "group"
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """None of this process; nothing is installed afterwards."""
+    gc.disable()
+    yield
+    gc.enable()
+    tailwatch.uninstall()
 
 
 class Observation:

@@ -21,6 +21,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 import tailwatch
 from tailwatch import snapshots
 
+from .child import Child
+
 SHORT_SECONDS = 50e-6
 
 ENGINE = """
@@ -62,22 +64,12 @@ sys.stdin.readline()
 """
 
 
-class Engine:
+class Engine(Child):
     """The process, and what it planted."""
 
     def __init__(self, **options: Any) -> None:
-        command = [sys.executable, "-c", ENGINE, json.dumps(options)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        self.pid = self._process.pid
-        self.inside, self.between, self.idle = json.loads(self._process.stdout.readline())
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+        super().__init__(ENGINE, json.dumps(options))
+        self.inside, self.between, self.idle = self.read()
 
 
 @pytest.fixture
@@ -172,7 +164,7 @@ def test_the_group_s_answer_has_the_engine_s_steps(start: Callable[..., Engine],
         for engine, step in zip(engines, (seen["engine-0"], seen["engine-1"]), strict=True):
             assert_between(engine.inside, step.steps.overlap["gc2"])
             assert_between(engine.between, step.host_gaps.overlap["gc2"])
-        text = bytes(tailwatch.current().exposition.own(openmetrics=True)).decode() + "# EOF\n"
+        text = bytes(tailwatch.current().exposition.own("openmetrics")).decode() + "# EOF\n"
         assert value(text, "tailwatch_step_seconds_count", process="engine-1", step="decode") == 21
     finally:
         tailwatch.uninstall()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +16,10 @@ import pytest
 
 import tailwatch
 from tailwatch import _hot
+
+from .child import Child
+
+pytestmark = pytest.mark.usefixtures("no_collections")
 
 MS = 1_000_000
 PAUSE_MS = 40
@@ -39,38 +43,18 @@ for line in sys.stdin:
 """
 
 
-class Engine:
+class Engine(Child):
     """Another process of the group, which stands still when told to."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
-        command = [sys.executable, "-c", ENGINE, str(directory), json.dumps(options)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.pid = self._process.pid
-        assert self._read() is True
-
-    def _read(self) -> Any:
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
+        super().__init__(ENGINE, str(directory), json.dumps(options))
+        assert self.read() is True
 
     def pause(self, seconds: float = PAUSE_MS / 1e3) -> int:
         """Stands still. Returns how long, in ns, as seen from outside."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{seconds}\n")
-        self._process.stdin.flush()
-        before, after = self._read()
+        self.say(f"{seconds}")
+        before, after = self.read()
         return int(after - before)
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "group"
 
 
 @pytest.fixture
@@ -84,16 +68,7 @@ def start(directory: Path) -> Iterator[Callable[..., Engine]]:
 
     yield begin
     for engine in started:
-        engine.end()
-
-
-@pytest.fixture(autouse=True)
-def collector() -> Iterator[None]:
-    """No collections of this process; nothing installed afterwards."""
-    gc.disable()
-    yield
-    gc.enable()
-    tailwatch.uninstall()
+        engine.kill()
 
 
 async def nothing(scope: Any, receive: Any, send: Any) -> None:
@@ -166,6 +141,28 @@ def test_ranks_of_one_engine_are_a_unit(directory: Path, start: Callable[..., En
         _, (overlap,) = gap([stream], other_rank.pause)
         assert overlap == 0
     assert list(charged(watch)) == ["worker"]
+
+
+def test_a_timeline_draws_arrows_from_the_pauses_of_its_engine(
+    directory: Path, start: Callable[..., Engine], tmp_path: Path
+) -> None:
+    """Both engines and this process stand still: no arrow leads from the other engine to a bound stream's token, one
+    from each to an unbound one's."""
+    engines = start(engine=0, trace=1024), start(engine=1, trace=1024)
+    watch = install(directory, trace=1024)
+
+    def pause() -> None:
+        for engine in engines:
+            engine.pause()
+        watch.core.policy_begin()
+        time.sleep(PAUSE_MS / 1e3)
+        watch.core.policy_end()
+
+    for bound, arrows in ((1, 2), (None, 3)):
+        since = time.monotonic_ns()
+        with tailwatch.stream(engine=bound) as stream:
+            gap([stream], pause)
+        assert watch.tracing.dump(str(tmp_path / "timeline.pftrace"), since_ns=since).arrows == arrows
 
 
 def test_the_only_engine_is_beyond_doubt(directory: Path, start: Callable[..., Engine]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import gc
 import json
 import os
 import random
@@ -28,6 +27,10 @@ from starlette.applications import Starlette
 import tailwatch
 from tailwatch import _hot, snapshots
 from tailwatch.company import Company
+
+from .child import Child
+
+pytestmark = pytest.mark.usefixtures("no_collections")
 
 MS = 1_000_000
 
@@ -58,49 +61,26 @@ for line in sys.stdin:
 """
 
 
-class Process:
+class Process(Child):
     """Another process of the group, which collects when told to."""
 
     def __init__(self, directory: Path, role: str = "engine", heap: int = 200_000) -> None:
-        command = [sys.executable, "-c", ENGINE, str(directory), role, str(heap)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.pid = self._process.pid
-        assert self._read() is True
-
-    def _read(self) -> Any:
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
-
-    def tell(self, what: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{what}\n")
-        self._process.stdin.flush()
+        super().__init__(ENGINE, str(directory), role, str(heap))
+        assert self.read() is True
 
     def collect(self) -> tuple[int, int]:
         """When the collection began and ended, as seen from outside it."""
-        self.tell("collect")
+        self.say("collect")
         return self.answer()
 
     def answer(self) -> tuple[Any, Any]:
-        first, second = self._read()
+        first, second = self.read()
         return first, second
 
     def pauses(self) -> list[tuple[int, int]]:
         """What it measured itself."""
-        self.tell("pauses")
-        return [(start, stop) for start, stop in self._read()]
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "group"
+        self.say("pauses")
+        return [(start, stop) for start, stop in self.read()]
 
 
 @pytest.fixture
@@ -115,15 +95,6 @@ def start(directory: Path) -> Iterator[Callable[..., Process]]:
     yield begin
     for process in started:
         process.kill()
-
-
-@pytest.fixture(autouse=True)
-def collector() -> Iterator[None]:
-    """No collections of this process; nothing installed afterwards."""
-    gc.disable()
-    yield
-    gc.enable()
-    tailwatch.uninstall()
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -176,7 +147,7 @@ def test_each_token_is_charged_what_both_logs_say(directory: Path, start: Callab
     pending = False
     for _ in range(400):
         if not pending and rng.random() < 0.3:
-            engine.tell("collect")
+            engine.say("collect")
             pending = True
         time.sleep(rng.random() * 0.004)
         i = rng.randrange(len(streams))
@@ -424,7 +395,7 @@ def test_an_engine_that_is_named_late_is_charged(directory: Path, start: Callabl
     watch = install(directory, slow_ms=1)
     assert sorted(process.name for process in watch.snapshot().processes) == ["api-0", "api-1"]
     files = sorted(directory.glob("*.seg"))
-    other.tell("engine")
+    other.say("engine")
     assert other.answer() == ("engine", True)
     assert sorted(directory.glob("*.seg")) == files
     assert sorted(process.name for process in watch.snapshot().processes) == ["api-1", "engine-0"]
@@ -440,7 +411,7 @@ def test_who_is_killed_inside_a_collection_is_charged_no_longer(directory: Path,
     engine = start()
     watch = install(directory)
     watch.snapshot()
-    engine.tell("stand still")
+    engine.say("stand still")
     assert engine.answer() == ("standing", True)
     stream = watch.core.stream("m", "r", None, "", "")
     stream.token()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +14,10 @@ import pytest
 
 import tailwatch
 from tailwatch import _hot, snapshots, unnamed
+
+from .child import Child
+
+pytestmark = pytest.mark.usefixtures("no_collections")
 
 MEMBER = """
 import gc, json, os, sys
@@ -42,41 +42,16 @@ for line in sys.stdin:
 """
 
 
-class Member:
+class Member(Child):
     """Another process of the group, that does what it is told."""
 
     def __init__(self, directory: Path, role: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", MEMBER, str(directory), role],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "MEMBER": MEMBER},
-        )
-        self.pid = self._process.pid
-        assert self._read() is True
-
-    def _read(self) -> Any:
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
+        super().__init__(MEMBER, str(directory), role, environment={**os.environ, "MEMBER": MEMBER})
+        assert self.read() is True
 
     def tell(self, word: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
-        assert self._read() == (True if word == "become another program" else word)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "group"
+        self.say(word)
+        assert self.read() == (True if word == "become another program" else word)
 
 
 @pytest.fixture
@@ -91,15 +66,6 @@ def start(directory: Path) -> Iterator[Callable[[str], Member]]:
     yield begin
     for member in started:
         member.kill()
-
-
-@pytest.fixture(autouse=True)
-def collector() -> Iterator[None]:
-    """No collections of this process; nothing installed afterwards."""
-    gc.disable()
-    yield
-    gc.enable()
-    tailwatch.uninstall()
 
 
 def install(directory: Path, role: str = "api") -> tailwatch.Watch:

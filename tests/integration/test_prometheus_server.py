@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import socket
 import subprocess
-import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tailwatch import _hot, snapshots
 from tailwatch.export.prometheus import Exposition, serve_http
 
-DEADLINE_SECONDS = 60
+from .real_prometheus import Prometheus, needs
+
 MS = 1_000_000
 GAPS_MS = [30, 4, 4, 180, 4]
-
-needs = {
-    name: pytest.mark.skipif(shutil.which(name) is None, reason=f"{name} is not installed (Debian package: prometheus)")
-    for name in ("prometheus", "promtool")
-}
 
 
 @pytest.fixture(scope="module")
@@ -49,63 +37,6 @@ def test_promtool_finds_no_fault(exposition: Exposition) -> None:
     body = exposition.render()[1]
     checked = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, timeout=60)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
-
-
-class Prometheus:
-    """A server of one target, with its API."""
-
-    def __init__(self, directory: Path, target: int) -> None:
-        self.port = free_port()
-        config = directory / "prometheus.yml"
-        config.write_text(
-            "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
-            f"scrape_configs: [{{job_name: tailwatch, static_configs: [{{targets: ['127.0.0.1:{target}']}}]}}]\n"
-        )
-        self._log = (directory / "log").open("wb")
-        self.process = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={config}",
-                f"--storage.tsdb.path={directory / 'data'}",
-                f"--web.listen-address=127.0.0.1:{self.port}",
-            ],
-            stdout=self._log,
-            stderr=self._log,
-        )
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait(30)
-        self._log.close()
-
-    def ask(self, path: str, **query: str) -> Any:
-        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return json.load(answer)["data"]
-
-    @staticmethod
-    def key(labels: dict[str, str]) -> str:
-        return labels.get("le", labels.get("model_name", ""))
-
-    def wait_for(self, query: str) -> dict[str, float]:
-        """The result of a query, by le or model name, once it has one; fails after the deadline or at its death."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                result = self.ask("query", query=query)["result"]
-            except OSError:
-                result = []
-            if result:
-                return {self.key(row["metric"]): float(row["value"][1]) for row in result}
-            time.sleep(0.1)
-        pytest.fail(f"no answer to {query}: {Path(self._log.name).read_text()[-2000:]}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

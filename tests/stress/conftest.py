@@ -11,23 +11,26 @@ from pathlib import Path
 import pytest
 
 NATIVE = Path(__file__).parent.parent / "native"
+HEADERS = Path(__file__).parents[2] / "csrc" / "third_party"
 
 
 def _compile(source: str, target: Path) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     assert compiler, "these tests need the C compiler that built the package"
     include = sysconfig.get_path("include")
-    command = [compiler, "-shared", "-fPIC", "-O2", f"-I{include}", str(NATIVE / source), "-o", str(target), "-ldl"]
+    includes = [f"-I{include}", "-isystem", str(HEADERS)]
+    command = [compiler, "-shared", "-fPIC", "-O2", *includes, str(NATIVE / source), "-o", str(target), "-ldl"]
     subprocess.run(command, check=True, capture_output=True)
     return target
 
 
 @pytest.fixture(scope="session")
 def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with gcprobe.so and alloccount.so."""
+    """A directory with gcprobe.so, alloccount.so and nvtx_inject.so."""
     directory = tmp_path_factory.mktemp("native")
     _compile("gcprobe.c", directory / "gcprobe.so")
     _compile("alloccount.c", directory / "alloccount.so")
+    _compile("nvtx_inject.c", directory / "nvtx_inject.so")
     return directory
 
 

@@ -90,6 +90,20 @@ encoder = Chat()
 assert encoder.content(" token") == head + b" token" + tail
 count("content", encoder.content, 100_000, " token")
 
+recording = hot.Core("api", 4, slo, 0, lambda scope: "/v1/chat", lambda waits, stream: waits)
+recording.trace_start(1000)
+recorded = recording.stream("model", "/v1/chat", None, "", "")
+count("stamp, recorded", recorded.token, 100_000)
+step = recording.step("decode", 32, 5)
+enter, leave = step.__enter__, step.__exit__
+count("step, recorded", lambda: (enter(), leave(None, None, None)), 10_000)
+
+recording.watch_gc(0, gc.callbacks, recording.gc_last)
+gc.callbacks[:] = [recording.gc_first, recording.gc_last]
+for generation in (0, 1):
+    count(f"collection of generation {generation}, recorded", gc.collect, 1_000, generation)
+gc.callbacks[:] = []
+
 core.watch_gc(0, gc.callbacks, core.gc_last)
 gc.callbacks[:] = [core.gc_first, core.gc_last]
 for generation in (0, 1):
@@ -103,6 +117,10 @@ TIMES = {
     "chunk": 100_000,
     "chunk of another shape": 10_000,
     "content": 100_000,
+    "stamp, recorded": 100_000,
+    "step, recorded": 10_000,
+    "collection of generation 0, recorded": 1_000,
+    "collection of generation 1, recorded": 1_000,
     "collection of generation 0": 1_000,
     "collection of generation 1": 1_000,
 }
@@ -151,9 +169,13 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cost]:
         pytest.skip("valgrind is not installed (Debian package: valgrind): instructions cannot be counted")
     if _compiler_of(library) != BUDGETS["compiler"]:
         pytest.skip(f"the budgets hold for {BUDGETS['compiler']}, this was built by {_compiler_of(library)}")
+    return count(library, tmp_path_factory.mktemp("callgrind"))
+
+
+def count(library: Path, directory: Path) -> dict[str, Cost]:
+    """Of each case: runs them all under callgrind. What is missing for that skips the test."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler
-    directory = tmp_path_factory.mktemp("callgrind")
     include, marks = sysconfig.get_path("include"), directory / "callgrind_marks.so"
     build = [compiler, "-shared", "-fPIC", f"-I{include}", str(NATIVE / "callgrind_marks.c"), "-o", str(marks)]
     if subprocess.run(build, capture_output=True).returncode != 0:
@@ -184,6 +206,12 @@ def test_instructions_are_within_their_budget(counted: dict[str, Cost], name: st
 def test_calls_are_within_their_budget(counted: dict[str, Cost], name: str) -> None:
     """We call the interpreter and the C library no more often than we said."""
     assert 0 < counted[name].calls_out <= BUDGETS["calls out"][name] + 0.1
+
+
+def test_a_recorded_stamp_costs_a_quarter_more_at_most(counted: dict[str, Cost]) -> None:
+    """An event of a trace is a few stores: no call, and at most a quarter of what the stamp takes."""
+    assert counted["stamp, recorded"].instructions <= 1.25 * counted["stamp"].instructions
+    assert counted["stamp, recorded"].calls_out == counted["stamp"].calls_out
 
 
 @pytest.mark.parametrize("name", TIMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 STAMPS = """
 import json, itertools, gc
@@ -39,6 +40,62 @@ def test_a_million_stamps_allocate_nothing(run_script) -> None:
     assert counts["token"] - counts["measuring"] == 0
     assert counts["measuring"] <= 1  # the number that the counter was read into
     assert counts["allocates"] >= 100
+
+
+RECORDED = """
+import json, itertools, gc, threading
+import gcprobe, tailwatch
+from tailwatch import _hot
+log = gcprobe.Log(1)
+core = _hot.Core("api", 8, (0, 0, 0, 0, 990000), 0, lambda scope: "/r", lambda awaitable, stream: awaitable)
+assert core.trace_start(1000) is None
+counts = {}
+
+def measure(name, call, times, *arguments):
+    step = itertools.repeat(None, times)
+    before = log.allocations()
+    for _ in step:
+        call(*arguments)
+    counts[name] = log.allocations() - before
+
+gc.disable()
+stream = core.stream("m", "/r", None, "", "")
+stream.token()
+step = core.step("decode", 1, 1)
+enter, leave = step.__enter__, step.__exit__
+enter(), leave(None, None, None)
+measure("measuring", _hot.clock, 100_000)
+measure("token", stream.token, 100_000)
+measure("step", lambda: (enter(), leave(None, None, None)), 1000)
+measure("the same without", lambda: (enter, leave), 1000)
+core.watch_gc(0, [], core.gc_last)
+start = {"generation": 2, "collected": 0, "uncollectable": 0}
+def collect():
+    core.gc_first("start", start)
+    core.gc_last("start", start)
+    core.gc_first("stop", start)
+    core.gc_last("stop", start)
+collect()
+measure("collection", collect, 1000)
+measure("turn", core.trace_turn, 1000, True)
+threads = [threading.Thread(target=lambda: measure("first of a thread", stream.token, 1))]
+for thread in threads:
+    thread.start()
+    thread.join()
+print(json.dumps(counts))
+"""
+
+
+def test_events_are_recorded_without_an_allocation(run_script) -> None:
+    """Stamps, steps, collections, a thread's first event and the daemon's turn make no call of the allocator."""
+    counts = json.loads(run_script(RECORDED, preload=True, PYTHONMALLOC="malloc"))
+
+    floor = counts["measuring"]
+    assert floor <= 1  # the number that the counter was read into
+    assert counts["step"] <= counts["the same without"]
+    assert {
+        name: counts[name] for name in ("token", "collection", "turn", "first of a thread") if counts[name] > floor
+    } == {}
 
 
 SENDS = """
@@ -88,6 +145,7 @@ sys.setswitchinterval(1000)  # what another thread frees meanwhile CPython would
 watch = tailwatch.install(gc="observe")
 ours = gc.callbacks[0], gc.callbacks[-1]
 gc.disable()
+gc.collect()  # a tool may take memory for a thread when it first sees it
 
 def allocations_inside(first, last):
     log = gcprobe.Log(20_000)
@@ -107,6 +165,7 @@ print(json.dumps({
     "ours": allocations_inside(*ours),
     "noop": allocations_inside(noop, noop),
     "control": allocations_inside(Allocates(), noop),
+    "told": watch.core.nvtx_told,
 }))
 """
 
@@ -115,6 +174,16 @@ def test_our_callbacks_allocate_nothing_in_a_thousand_collections(run_script) ->
     """From a witness before to one behind each of our callables, only what CPython spends on calling any callback."""
     counts = json.loads(run_script(COLLECTIONS, preload=True, PYTHONMALLOC="malloc"))
 
+    assert counts["ours"] == counts["noop"]
+    assert counts["control"] > counts["noop"]
+
+
+def test_nor_under_an_nvtx_tool(run_script, native: Path) -> None:
+    """Ranges and marks of a thousand collections that a tool is told of: nothing of ours is allocated for them."""
+    tool = str(native / "nvtx_inject.so")
+    counts = json.loads(run_script(COLLECTIONS, preload=True, PYTHONMALLOC="malloc", NVTX_INJECTION64_PATH=tool))
+
+    assert counts["told"]
     assert counts["ours"] == counts["noop"]
     assert counts["control"] > counts["noop"]
 

@@ -26,17 +26,19 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 # From the bottom to the top: a module imports from lower rows, from its own package, and nothing else of ours.
 # "" is tailwatch itself, its list of public names.
 LAYERS = (
-    ("errors", "heritage", "unnamed"),
-    ("goodput", "version", "support", "elsewhere", "proof"),
+    ("errors", "grouplock", "heritage", "unnamed"),
+    ("goodput", "version", "support", "access", "elsewhere", "proof", "triggers"),
     ("config", "_hot", "_cold"),
     ("sse", "sse.*"),
     ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "report", "saved"),
     ("diagnosis", "export", "export.*", "daemon"),
-    ("logs", "inert", "company", "port"),
+    ("logs", "inert", "company", "port", "traces", "recorded"),
+    ("loadsignal", "tracing"),
     ("watch",),
+    ("nvtx", "profiling"),
     ("",),
     ("demo", "demo.*", "doors", "doors.*", "run"),
-    ("top", "top.*"),
+    ("top", "top.*", "nsys", "nsys.*"),
     ("cli",),
     ("__main__",),
 )
@@ -117,10 +119,11 @@ def test_imports_point_downwards(module: str) -> None:
 
 
 def test_the_first_arrow() -> None:
-    """errors imports nothing of ours, goodput only errors, config only those two."""
+    """errors imports nothing of ours, goodput and triggers only errors, config only those three."""
     assert IMPORTS["errors"] == set()
     assert IMPORTS["goodput"] == {"errors"}
-    assert IMPORTS["config"] == {"errors", "goodput"}
+    assert IMPORTS["triggers"] == {"errors"}
+    assert IMPORTS["config"] == {"errors", "goodput", "triggers"}
 
 
 def test_hooks_and_exporters_meet_in_watch_only() -> None:
@@ -133,14 +136,21 @@ def test_hooks_and_exporters_meet_in_watch_only() -> None:
 
 
 def test_one_door_to_the_cold_module() -> None:
-    """snapshots is the only importer of _cold."""
-    assert importers("_cold") == {"snapshots"}
+    """snapshots, and what reads and writes traces, import _cold; nobody else does."""
+    assert (
+        {"snapshots", "traces"}
+        <= importers("_cold")
+        <= {
+            *("snapshots", "traces", "recorded"),
+            *("export.perfetto", "export.timeline", "export.merge"),
+        }
+    )
 
 
 def test_the_hot_module_is_for_those_who_stamp() -> None:
     """_hot is imported by the hooks, the encoders and by watch with its log, the only code that runs beside tokens."""
     hot = importers("_hot")
-    assert hot - under("hooks", hot) - under("sse", hot) <= {"watch", "logs", "company"}
+    assert hot - under("hooks", hot) - under("sse", hot) <= {"watch", "logs", "company", "loadsignal", "tracing"}
 
 
 def test_nobody_imports_the_top() -> None:

@@ -84,13 +84,26 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_SLOW_MS": " 0.5 ",
             "TAILWATCH_METRICS_PATH": "/tw",
             "TAILWATCH_METRICS_PORT": "9100",
+            "TAILWATCH_EXPOSITION": "Native",
+            "TAILWATCH_EXEMPLARS": "off",
+            "TAILWATCH_PAGE": "on",
+            "TAILWATCH_PAGE_TOKEN": " s3cret ",
             "TAILWATCH_ROLE": "engine-1",
             "TAILWATCH_ENGINE": "01",
             "TAILWATCH_ROUTES": "/a, /b/{c} ,",
             "TAILWATCH_MAX_LABEL_SETS": "4096",
             "TAILWATCH_TRUST_REQUEST_START": "1",
             "TAILWATCH_FAST_SSE": "True",
+            "TAILWATCH_ORCA": "Text",
+            "TAILWATCH_SERVER_TIMING": "on",
+            "TAILWATCH_SSE_TIMING": "yes",
             "TAILWATCH_DIR": "/dev/shm/group",
+            "TAILWATCH_NVTX": "ON",
+            "TAILWATCH_NVTX_TOKENS": "yes",
+            "TAILWATCH_TRACE": "1_000_000",
+            "TAILWATCH_TRACE_ON": "gap>100ms,slo",
+            "TAILWATCH_TRACE_KEEP": "3,1GB",
+            "TAILWATCH_OTEL": "on",
         }
     )
     assert config.explicit == set(OPTIONS)
@@ -103,6 +116,11 @@ def test_everything_from_the_environment() -> None:
     assert (config.slow_ms, config.metrics_path, config.metrics_port, config.role) == (0.5, "/tw", 9100, "engine-1")
     assert (config.routes, config.max_label_sets, config.trust_request_start) == (("/a", "/b/{c}"), 4096, True)
     assert (config.fast_sse, config.dir, config.engine) == (True, "/dev/shm/group", "1")
+    assert (config.page, config.page_token) == (True, "s3cret")
+    assert (config.nvtx, config.nvtx_tokens) == ("on", True)
+    assert (config.trace, str(config.trace_on), str(config.trace_keep)) == (1_000_000, "gap>100ms,slo", "3,1000000000")
+    assert (config.orca, config.server_timing, config.sse_timing) == ("text", True, True)
+    assert config.otel is True
 
 
 @pytest.mark.parametrize(
@@ -136,7 +154,6 @@ def test_no_suggestion_where_nothing_is_near() -> None:
     assert str(refusal(gc="zzz")) == "gc='zzz': expected one of 'freeze', 'out-of-band', 'observe', 'off'"
 
 
-
 BAD: dict[str, list[object]] = {
     "slo": ["", "ttft", "ttft<=5", "ttft<=1s,ttft<=2s", "mlperf:gpt", 5, True, "tpot<=1ms@0%", "ttft>=1s"],
     "gc": ["", 1, True, ["freeze"], b"freeze"],
@@ -151,7 +168,12 @@ BAD: dict[str, list[object]] = {
     "max_label_sets": [0, 4097, True, 32.0, "32", -1, 10**30],
     "trust_request_start": [1, "on", []],
     "fast_sse": [1, "on", {}],
+    "orca": [1, "BIN", {}, ""],
+    "server_timing": [1, "on", {}],
+    "sse_timing": [1, "on", {}],
     "dir": ["here", "./x", b"/x", 5, "/a\0b", ["/x"]],
+    "nvtx": ["", "1", "yes", 1, b"on", ["auto"]],
+    "nvtx_tokens": [1, "on", []],
 }
 
 
@@ -173,13 +195,26 @@ BAD_TEXT = {
     "slow_ms": "-1",
     "metrics_path": "metrics",
     "metrics_port": "http",
+    "exposition": "protobuf",
+    "exemplars": "some",
+    "page": "maybe",
+    "page_token": "s3cret with blanks",
     "role": "my role",
     "engine": "my engine",
     "routes": "/a,b",
     "max_label_sets": "1e3",
     "trust_request_start": "2",
     "fast_sse": "fast",
+    "orca": "BIN",
+    "server_timing": "some",
+    "sse_timing": "some",
     "dir": "here",
+    "nvtx": "maybe",
+    "nvtx_tokens": "2",
+    "trace": "many",
+    "trace_on": "gap",
+    "trace_keep": "all",
+    "otel": "maybe",
 }
 
 
@@ -187,7 +222,8 @@ BAD_TEXT = {
 def test_bad_variables_are_refused_by_name(option: str) -> None:
     """Every bad variable is named beside its option."""
     error = refusal({variable_of(option): BAD_TEXT[option]})
-    assert str(error).startswith(f"{option}='{BAD_TEXT[option]}': ")
+    shown = "(not shown)" if option == "page_token" else BAD_TEXT[option]
+    assert str(error).startswith(f"{option}='{shown}': ")
     assert str(error).endswith(f"(from {variable_of(option)})")
 
 
@@ -200,8 +236,25 @@ def test_options_of_a_later_version_are_named(option: str) -> None:
 
 def test_variables_of_a_later_version_are_named() -> None:
     """The same by the environment; TAILWATCH itself is no option, and known."""
-    assert str(refusal({"TAILWATCH_OTEL": "1"})).endswith("not available in this version (from TAILWATCH_OTEL)")
+    assert str(refusal({"TAILWATCH_GC_CEILING": "1"})).endswith(
+        "not available in this version (from TAILWATCH_GC_CEILING)"
+    )
     assert load({"TAILWATCH": "1"}).unknown_environment == ()
+
+
+@pytest.mark.parametrize("token", ["s3cret token", "s3cret\n", "s3cr\u00e9t", "s3cret" * 50, 5, b"s3cret", True])
+def test_a_bad_token_is_refused_and_not_shown(token: Any) -> None:
+    """Neither in the message nor in the error, which may be logged with its attributes."""
+    error = refusal(page_token=token)
+    assert "s3c" not in str(error) + repr(error) + repr(vars(error)) and "visible ASCII" in str(error)
+
+
+def test_the_token_is_in_no_text_of_the_options() -> None:
+    """Whoever logs them does not tell it; empty means that there is none."""
+    config = load(page=True, page_token="s3cret")
+    assert config.page_token == "s3cret" and "s3cret" not in repr(config)
+    assert (config.shown("page_token"), config.shown("page")) == ("(not shown)", "True")
+    assert load(page_token="").page_token == load().page_token == "" and not load().page
 
 
 def test_an_engine_is_a_number_or_a_name() -> None:

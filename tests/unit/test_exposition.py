@@ -44,7 +44,20 @@ def run_stream(core: _hot.Core, model: str, route: str, gaps_ms: list[int]) -> N
     stream.close(at=start)
 
 
-def render(core: _hot.Core, *, openmetrics: bool, slo: str = "ttft<=2s", registry_seconds: float = -1.0) -> str:
+LOAD = snapshots.LoadGauges(
+    running=3, waiting=1, healthy=16.5, confidence=0.9, ratio=0.25, utilization=0.25, headroom=12.5, predicted_s=0.05,
+    within_slo=True, verdict="found", points=[snapshots.Point(1, 0.05, 9), snapshots.Point(17, 0.0625, 9)],
+)  # fmt: skip
+
+
+def render(
+    core: _hot.Core,
+    *,
+    openmetrics: bool,
+    slo: str = "ttft<=2s",
+    registry_seconds: float = -1.0,
+    load: snapshots.LoadGauges | None = None,
+) -> str:
     rendered = snapshots.render(
         snapshots.take([core.address]),
         version="1.0",
@@ -53,7 +66,8 @@ def render(core: _hot.Core, *, openmetrics: bool, slo: str = "ttft<=2s", registr
         extra_bytes=0,
         registry_seconds=registry_seconds,
         goodput_window=60,
-        openmetrics=openmetrics,
+        kind="openmetrics" if openmetrics else "text",
+        load=load,
     )
     return bytes(rendered).decode()
 
@@ -73,9 +87,31 @@ def test_every_family_is_known_to_the_python_side(core: _hot.Core, openmetrics: 
     run_stream(core, "m", "/v1", [10, 5])
     with core.step("decode"):
         pass
-    families = parse(render(core, openmetrics=openmetrics, registry_seconds=0.5), openmetrics)
+    families = parse(render(core, openmetrics=openmetrics, registry_seconds=0.5, load=LOAD), openmetrics)
     names = {name.removesuffix("_info") if name == "tailwatch_build_info" else name for name in families}
     assert names == OWN_FAMILIES
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_the_load_is_written_as_it_was_given(core: _hot.Core, openmetrics: bool) -> None:
+    """Each number once, unlabelled but for the curve and the verdict."""
+    families = parse(render(core, openmetrics=openmetrics, load=LOAD), openmetrics)
+    given = {
+        "tailwatch_streams_running": 3, "tailwatch_streams_waiting": 1, "tailwatch_healthy_concurrency": 16.5,
+        "tailwatch_healthy_concurrency_confidence_ratio": 0.9, "tailwatch_load_ratio": 0.25,
+        "tailwatch_load_utilization_ratio": 0.25, "tailwatch_load_headroom_streams": 12.5,
+        "tailwatch_predicted_ttft_seconds": 0.05, "tailwatch_admission_within_slo": 1,
+    }  # fmt: skip
+    for name, value in given.items():
+        (sample,) = families[name].samples
+        assert (sample.labels, sample.value) == ({}, value)
+        assert families[name].type == "gauge"
+    curve = families["tailwatch_ttft_by_concurrency_seconds"].samples
+    assert [(sample.labels, sample.value) for sample in curve] == [
+        ({"streams": "1"}, 0.05),
+        ({"streams": "17"}, 0.0625),
+    ]
+    assert not any(name.startswith("tailwatch_healthy") for name in parse(render(core, openmetrics=True), True))
 
 
 @pytest.mark.parametrize("openmetrics", [False, True])

@@ -769,3 +769,21 @@ def test_the_callbacks_survive_the_end_of_the_interpreter(how: str) -> None:
     command = [sys.executable, "-X", "faulthandler", "-c", FINALISATION, how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/")
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_the_unfrozen_heap_is_what_a_full_collection_would_look_at() -> None:
+    """By the collector's own books: near the objects that gc.get_objects() finds, and near none after a freeze."""
+    core = make_core()
+    assert core.unfrozen is None  # nobody watches the collector
+    hook = GCHook(core, "observe")
+    hook.attach()
+    kept = [[number] for number in range(50_000)]
+    gc.collect()
+    try:
+        books, found = core.unfrozen, len(gc.get_objects())
+        assert sys.version_info >= (3, 14) or (books is not None and abs(books - found) < 5_000)
+        hook.freeze()
+        assert sys.version_info >= (3, 14) or (core.unfrozen or 0) < 5_000
+    finally:
+        hook.detach()
+    assert len(kept) == 50_000

@@ -26,9 +26,14 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.registry import Collector as ClientCollector
 
 from tailwatch import _hot, snapshots
-from tailwatch.export import host_registry, prometheus
-from tailwatch.export.prometheus import OPENMETRICS, TEXT, Collector, Exposition, serve_http
+from tailwatch.export import host_cache, host_registry, prometheus
+from tailwatch.export.negotiation import Format
+from tailwatch.export.prometheus import Collector, Exposition, serve_http
 
+TEXT, OPENMETRICS = Format("text").content_type, Format("openmetrics").content_type
+OPENMETRICS_UTF8 = Format("openmetrics", utf8=True).content_type
+
+TTFT = "tailwatch_time_to_first_token_seconds"
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
     "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
@@ -48,6 +53,11 @@ def core() -> _hot.Core:
     stream.token()
     stream.close()
     core.count_fallback('chat "a"\\b', "differs")
+    core.exemplify(True, None)
+    stream = core.stream('x # {y="z"} 1 2', "/v1/chat", None, "", "ab" * 16)
+    stream.token()
+    stream.token()
+    stream.close()
     return core
 
 
@@ -81,7 +91,7 @@ def make(core: _hot.Core, errors: list[int]) -> Callable[..., Exposition]:
 
 
 def families(kind: str, body: bytes) -> dict[str, Any]:
-    parse = parse_openmetrics if kind == OPENMETRICS else parse_text
+    parse = parse_openmetrics if "openmetrics" in kind else parse_text
     return {family.name: family for family in parse(body.decode())}
 
 
@@ -105,7 +115,7 @@ def fill(registry: CollectorRegistry) -> None:
         ("*/*", TEXT),
         ("text/plain", TEXT),
         (PROMETHEUS_2, OPENMETRICS),
-        (PROMETHEUS_3, OPENMETRICS),
+        (PROMETHEUS_3, OPENMETRICS_UTF8),
         ("application/openmetrics-text", OPENMETRICS),
         ('Application/OpenMetrics-Text; Version="1.0.0"; q=0.1', OPENMETRICS),
         ("application/openmetrics-text;q=0", TEXT),
@@ -120,7 +130,7 @@ def test_accept_decides_the_format(make: Callable[..., Exposition], accept: str,
     """OpenMetrics where it is listed and not ranked below text, else text 0.0.4; the body is of that format."""
     kind, body = make(registry=False).render(accept)
     assert kind == expected
-    assert body.endswith(b"# EOF\n") == (expected == OPENMETRICS)
+    assert body.endswith(b"# EOF\n") == expected.startswith("application/openmetrics-text")
     assert "tailwatch_build" in {name.removesuffix("_info") for name in families(kind, body)}
 
 
@@ -372,7 +382,7 @@ def test_a_family_of_our_name_is_skipped_and_counted_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two families of one name would spoil the whole scrape; ours stays."""
-    monkeypatch.setattr(prometheus, "REGISTRY_CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(host_cache, "CACHE_SECONDS", 0.0)
     Histogram("python_gc_duration_seconds", "Theirs", registry=registry)
     exposition = make()
     for _ in range(3):
@@ -407,7 +417,7 @@ def test_the_hosts_part_is_kept_for_a_second(
     registry.register(Counting())
     now = [100.0]
     clock = types.SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0], sleep=lambda seconds: None)
-    monkeypatch.setattr(prometheus, "time", clock)
+    monkeypatch.setattr(host_cache, "time", clock)
     exposition = make()
     exposition.render()
     now[0] += 0.9
@@ -455,7 +465,7 @@ def test_registering_the_collector_collects_nothing(make: Callable[..., Expositi
 def test_the_collector_gives_what_c_renders(
     make: Callable[..., Exposition], core: _hot.Core, openmetrics: bool
 ) -> None:
-    """The user's own endpoint shows the same families, types, labels and numbers as ours."""
+    """The user's own endpoint shows the same families, types, labels, numbers and exemplars as ours."""
     snapshot = snapshots.take([core.address])
     exposition = make(lambda: snapshot, registry=False)
     registry = CollectorRegistry(auto_describe=True)
@@ -468,6 +478,8 @@ def test_the_collector_gives_what_c_renders(
         assert theirs[name].type == family.type
         assert theirs[name].documentation == family.documentation
         assert theirs[name].samples == family.samples
+    traced = [sample.exemplar.labels for sample in theirs[TTFT].samples if sample.exemplar]
+    assert traced == ([{"trace_id": "ab" * 16}] if openmetrics else [])
 
 
 def test_the_collector_can_be_asked_by_name(make: Callable[..., Exposition]) -> None:

@@ -13,7 +13,8 @@ from tailwatch.config import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+GUIDE = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", README + GUIDE, re.DOTALL | re.MULTILINE)
 
 
 def test_it_is_short() -> None:
@@ -34,7 +35,7 @@ def test_its_python_runs_in_order() -> None:
     finally:
         tailwatch.uninstall()
 
-    assert len(BLOCKS) >= 2
+    assert len(BLOCKS) >= 3
 
 
 def test_every_option_stands_in_it() -> None:
@@ -47,8 +48,10 @@ def test_every_option_stands_in_it() -> None:
 def test_its_files_exist() -> None:
     """What it links to is here."""
     links = re.findall(r"\]\(([^)#:]+)\)", README)
+    files = re.findall(r"^\| `([^`]+)`", GUIDE[: GUIDE.index("##")], re.MULTILINE)
 
     assert [link for link in links if not (ROOT / link).exists()] == []
+    assert [file for file in files if not (ROOT / "examples" / file).exists()] == []
 
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"bin/tailwatch ([a-z]+)|`tailwatch ([a-z]+)", README))))

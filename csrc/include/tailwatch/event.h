@@ -58,6 +58,11 @@ typedef enum tw_drop {
     TW_DROP_LATE_STAMP,  /* a stamp after the stream's end, or one older than the last */
     TW_DROP_UNKNOWN_GAP, /* the pause ring wrapped inside a gap: its overlap is a lower bound */
     TW_DROP_CUT_EVENT,   /* an event over several messages and longer than is kept: judged by its beginning */
+    TW_DROP_PROTOBUF_FAMILY, /* a scrape was answered in text: a family of the host's registry has no words in protobuf */
+    TW_DROP_PROTOBUF_SLOW,   /* likewise: the host's registry takes too long */
+    TW_DROP_TRIGGER,     /* trace_on: something to keep came too soon after the last, or its file could not be written */
+    TW_DROP_EXPORT,      /* an OTLP export was not taken, or left out: the next one tells of that time too */
+    TW_DROP_SPAN,        /* a request's span was not made: its queue was full */
     TW_DROPS
 } tw_drop;
 

@@ -111,6 +111,12 @@ uint64_t tw_counts_below(const tw_counts *c, const tw_layout *layout, uint32_t b
 /* The 128-bit sum in seconds, correctly rounded to double. */
 double tw_counts_sum_seconds(const tw_counts *c);
 
+/* Nanoseconds, 128 bits in two words, in seconds, correctly rounded to double. */
+double tw_seconds_of(uint64_t low, uint64_t high);
+
+/* The first classic bound that a value does not exceed; layout->bounds where it exceeds all. */
+uint32_t tw_bound_of(const tw_layout *layout, uint64_t value_ns);
+
 #ifdef __cplusplus
 }
 #endif

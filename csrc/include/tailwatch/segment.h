@@ -16,9 +16,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tailwatch/crowd.h"
 #include "tailwatch/event.h"
+#include "tailwatch/exemplar.h"
 #include "tailwatch/histogram.h"
 #include "tailwatch/pause.h"
+#include "tailwatch/served.h"
 #include "tailwatch/step.h"
 
 #ifdef __cplusplus
@@ -26,12 +29,11 @@ extern "C" {
 #endif
 
 #define TW_SEGMENT_MAGIC UINT64_C(0x31574c4941543e21) /* "!>TAILW1" */
-#define TW_SEGMENT_VERSION 4
+#define TW_SEGMENT_VERSION 5
 #define TW_NAME_WORDS 16            /* 128 bytes: a model name or route, UTF-8, NUL-terminated, cut at a character */
 #define TW_NAME_BYTES (TW_NAME_WORDS * 8)
 #define TW_ROLE_WORDS 4
 #define TW_ID_WORDS 8               /* 64 bytes: a request id, cut to 63 */
-#define TW_TRACE_WORDS 5            /* 40 bytes: a trace id of 32 hexadecimal digits and its NUL */
 #define TW_SECONDS 3600             /* rolling windows: one slot a second, up to an hour */
 #define TW_SLOW_RING 256            /* the last slow gaps; a power of two */
 #define TW_SHARES 4                 /* of a slow gap's delay, by other processes: kept apart */
@@ -131,6 +133,7 @@ typedef struct tw_header {
     uint64_t pid_namespace;         /* tw_process_namespace(): in another one the pid says nothing */
     uint64_t image;                 /* tw_process_image(): what a process measured before an exec() is of the dead */
     uint64_t ended;                 /* not 0: its process writes here no more, though it may live */
+    uint64_t series_bytes;          /* from one label set to the next: sizeof(tw_series), or with a tw_served behind it */
 } tw_header;
 
 typedef struct tw_segment {
@@ -155,13 +158,17 @@ typedef struct tw_segment {
     uint64_t fallback_count;        /* kinds in use; release-stored after the kind is written */
     tw_fallback fallbacks[TW_FALLBACKS];
     tw_steps steps;
+    tw_crowd crowd;
+    tw_exemplar exemplars[TW_EXEMPLARS]; /* of requests whose trace is known and kept */
     uint64_t series_count;          /* label sets in use; release-stored after the set is written, and after the file
                                      * has grown to hold it */
-    /* tw_series[max_label_sets] follow */
+    /* tw_series[max_label_sets] follow, header.series_bytes apart */
 } tw_segment;
 
 /* Bytes a segment with that many label sets takes (1 .. TW_LABEL_SETS_LIMIT); 0 when out of range. */
 size_t tw_segment_bytes(uint32_t max_label_sets);
+/* The same of one that keeps a tw_served for each. */
+size_t tw_segment_bytes_served(uint32_t max_label_sets);
 
 /* Bytes of the label sets in use and of all that stands before them: what a file must hold. At most header.bytes,
  * whatever series_count says. */
@@ -170,9 +177,14 @@ size_t tw_segment_used(const tw_segment *g);
 /* Maps and fills a private segment owned by this process. Returns 0, EINVAL or ENOMEM. Label set 0 is
  * ("other", "other"). role is cut to 31 bytes. */
 int tw_segment_create(tw_segment **out, const char *role, uint32_t max_label_sets, const tw_slo *slo, uint64_t slow_ns);
+/* The same, with a tw_served for each label set. */
+int tw_segment_create_served(tw_segment **out, const char *role, uint32_t max_label_sets, const tw_slo *slo,
+                             uint64_t slow_ns);
 
 /* The same in memory of the caller's: tw_segment_bytes(max_label_sets) zeros. Returns 0 or EINVAL. */
 int tw_segment_create_in(void *memory, const char *role, uint32_t max_label_sets, const tw_slo *slo, uint64_t slow_ns);
+int tw_segment_create_served_in(void *memory, const char *role, uint32_t max_label_sets, const tw_slo *slo,
+                                uint64_t slow_ns);
 
 /* Returns the mapping. Only for tests and for an install that failed half way: see above. */
 void tw_segment_destroy(tw_segment *g);
@@ -193,6 +205,9 @@ bool tw_segment_valid(const tw_segment *g, size_t bytes);
 
 /* Label set number i; i < series_count. */
 tw_series *tw_segment_series(const tw_segment *g, uint32_t i);
+
+/* What is kept of it for OTLP; NULL where the segment was made without. */
+tw_served *tw_segment_served(const tw_segment *g, const tw_series *series);
 
 /* Number of the label set with these names, made if there is room; else 0 ("other", "other"), counted in
  * label_overflow. Names longer than TW_NAME_BYTES - 1 are cut at a UTF-8 character; bytes that are not

@@ -34,12 +34,31 @@ typedef enum tw_metric {
 
 const tw_layout *tw_metric_layout(int metric);
 
+/* What is kept for OTLP: of answered requests, and how long the others took, by tw_failure. */
+typedef enum tw_served_metric {
+    TW_SERVED_TTFT,
+    TW_SERVED_TPOT,
+    TW_SERVED_FAILED,                        /* + tw_failure; in buckets of TW_BRIEF_SCALE */
+    TW_SERVED_METRICS = TW_SERVED_FAILED + TW_FAILURES
+} tw_served_metric;
+
+const tw_layout *tw_served_layout(int metric);
+
 typedef struct tw_snapshot_series {
     char model[TW_NAME_BYTES], route[TW_NAME_BYTES];
     tw_counts *metric[TW_SERIES_METRICS];    /* NULL: empty */
+    tw_counts *served[TW_SERVED_METRICS];    /* likewise */
     uint64_t reasons[TW_REASONS];
     uint64_t output_tokens;
+    uint32_t exemplars_at, exemplar_count;   /* of the snapshot's exemplars: its own */
 } tw_snapshot_series;
+
+/* A request that stands for a bucket of one of a label set's histograms. */
+typedef struct tw_snapshot_exemplar {
+    uint32_t metric, bound;                  /* tw_metric; the classic bound, see exemplar.h */
+    uint64_t value_ns, unix_ns;              /* what was measured, and when */
+    char trace_id[TW_TRACE_WORDS * 8];       /* a good one: tw_exemplar_id_is_good() */
+} tw_snapshot_exemplar;
 
 /* The engine steps of one name, of one process: see step.h. */
 typedef struct tw_snapshot_step {
@@ -55,6 +74,7 @@ typedef struct tw_snapshot_process {
     char role[TW_ROLE_WORDS * 8];
     uint64_t index;                          /* among those of its role; for life */
     uint64_t lives;                          /* 0: all who had the name are dead */
+    uint64_t created_unix_ns;                /* created_ns as time of day */
     uint64_t pid, created_ns;                /* pid: the living one's, else the last known of the dead, 0 if none is; created: the first's */
     uint64_t pause_ns[TW_CAUSES];            /* the words, an open pause included up to taken_ns */
     tw_pause_totals pause[TW_CAUSES];
@@ -83,6 +103,7 @@ typedef struct tw_snapshot_lost {
 
 typedef struct tw_snapshot {
     tw_clock_pair taken;
+    uint64_t created_ns;                     /* when the oldest segment was made, unix time: all counts were 0 then */
     uint64_t window_ns;                      /* since the oldest segment's creation, or of a difference */
     uint32_t series_count, process_count;
     tw_snapshot_series *series;              /* sorted by model, then route */
@@ -98,6 +119,8 @@ typedef struct tw_snapshot {
     tw_slow_record *slow;                    /* newest last; .series indexes slow_series, .share[].source lost[] */
     uint32_t slow_count;
     tw_name *slow_series;                    /* pairs: model, route of each slow record */
+    tw_snapshot_exemplar *exemplars;         /* of the living processes: by label set, metric and bound, each once, the
+                                                newest. A difference has none */
     tw_snapshot_fallback *fallbacks;         /* by shape, then reason, each once; NULL: none */
     uint32_t fallback_count;
 } tw_snapshot;

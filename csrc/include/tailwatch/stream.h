@@ -36,6 +36,7 @@ extern "C" {
 
 #define TW_CHOICES 8
 #define TW_RECENT 16
+#define TW_STREAM_SLOW 8 /* slow gaps of one stream that it remembers: the last */
 
 typedef enum tw_end { TW_END_FINISHED, TW_END_ERROR, TW_END_TIMEOUT, TW_END_ABORT } tw_end;
 
@@ -43,12 +44,16 @@ typedef struct tw_choice {
     uint64_t first_ns, last_ns, tokens;
 } tw_choice;
 
+struct tw_recorder;
+
 typedef struct tw_stream {
     tw_segment *segment;
     tw_series *series;
     const tw_layout *itl_layout;
     const tw_company *company;      /* the processes it may wait for beside its own; NULL: none */
     uint64_t unit;                  /* the engine that serves it; 0: not known */
+    struct tw_recorder *trace;      /* where its events go; NULL: nowhere */
+    uint64_t number;                /* its own among those of the trace */
     uint64_t last_ns;               /* the last stamp; before the first one: arrival */
     uint64_t alert_ns;              /* a longer gap takes the slow path */
     uint64_t worst_gap_ns;          /* longest gap so far */
@@ -58,6 +63,7 @@ typedef struct tw_stream {
     uint64_t slack_ns;              /* fluidity: slack carried forward */
     uint64_t due, met;              /* token deadlines of choice 0 so far, and those met */
     uint32_t opaque, closed;        /* no stamps are taken any more */
+    uint32_t running;               /* counted as that: its first token was seen, or what can be seen of it */
     tw_slo slo;                     /* in force when it opened: it is judged by that */
     tw_choice choice[TW_CHOICES];
     uint32_t recent64[TW_RECENT];   /* gaps without their late part, in units of 64 ns, saturating (137 s) */
@@ -67,10 +73,17 @@ typedef struct tw_stream {
     uint64_t body_ns;               /* first bytes of the body, 0 = none yet */
     uint64_t usage_tokens;          /* completion tokens the server itself reported, 0 = none */
     uint64_t other_tokens;          /* tokens of choices that are not tracked */
+    uint64_t concurrency;           /* streams in flight when it arrived, itself included: see crowd.h */
     uint32_t series_index;
     uint32_t status;                /* HTTP status, 0 = none yet; set by whoever sees it */
     uint32_t failed;                /* an error event was seen in the stream; set by whoever sees it */
+    uint32_t source;                /* tw_arrival */
+    uint32_t reason;                /* tw_reason, once closed */
+    uint32_t slow;                  /* slow gaps, its TTFT among them */
+    uint64_t slow_number[TW_STREAM_SLOW]; /* number n's number in the segment's ring, at n % TW_STREAM_SLOW */
+    uint64_t end_ns;                /* once closed */
     uint32_t choices;               /* choices seen (TW_CHOICES + 1 once one was not tracked) */
+    uint32_t exemplary;             /* its trace id is shown beside what it measures */
     uint64_t request_id[TW_ID_WORDS];
     uint64_t trace_id[TW_TRACE_WORDS];
 } tw_stream;
@@ -84,6 +97,9 @@ void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t e
  * long as the stream is stamped; NULL: none. */
 void tw_stream_join(tw_stream *s, const tw_company *company, uint64_t unit);
 
+/* From now on its events are recorded (recorder.h), beginning with its opening. For as long as the stream is stamped. */
+void tw_stream_trace(tw_stream *s, struct tw_recorder *trace);
+
 /* Puts the request under a label set (tw_segment_label). What was recorded before stays where it is. An index that
  * does not exist counts as 0. */
 void tw_stream_label(tw_stream *s, uint32_t series_index);
@@ -91,6 +107,10 @@ void tw_stream_label(tw_stream *s, uint32_t series_index);
 /* For slow records. Cut to 63 bytes of request id and 39 of trace id (W3C has 32). NULL with length 0 is empty. */
 void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len, const char *trace_id,
                         size_t trace_len);
+
+/* From now on it is an exemplar of what it measures (exemplar.h): of its TTFT, of gaps that are examined, of its TPOT and
+ * E2E. A trace id that is no good one (tw_exemplar_id_is_good) makes none. */
+void tw_stream_exemplify(tw_stream *s);
 
 /* A message with n >= 1 tokens of a choice was handed over at now_ns. The first one records TTFT. A time before
  * the last stamp (or arrival) counts as that and is counted in TW_DROP_LATE_STAMP; after the end the stamp is dropped

@@ -37,8 +37,9 @@ const tw_tombstone_list *tw_tombstone_of(const void *bytes, size_t len, const ch
 /* Whether that file was folded into it, as far as it remembers. */
 bool tw_tombstone_holds(const tw_tombstone_list *list, const tw_group_id *file);
 
-/* A tombstone in the making, in private memory: of a role and an index, empty. NULL: no memory. */
-tw_segment *tw_tombstone_begin(const uint64_t role[TW_ROLE_WORDS], uint64_t place);
+/* A tombstone in the making, in private memory: of a role and an index, empty. served: with a tw_served for each label
+ * set, which is kept if it is asked for. NULL: no memory. */
+tw_segment *tw_tombstone_begin(const uint64_t role[TW_ROLE_WORDS], uint64_t place, bool served);
 
 /* Adds all that a segment holds; nobody writes to it any more. Label sets are matched by name, roles too; the slow
  * records are the newest of both. Its options (bounds, slow threshold) become the tombstone's. Returns 0 or ENOMEM. */

@@ -16,6 +16,7 @@
 #ifndef TAILWATCH_UNIT_H
 #define TAILWATCH_UNIT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,6 +37,17 @@ extern "C" {
 /* The engine of this name: 1 to 31 letters, digits, '_', '.', '-', a letter or digit first; digits alone are a number
  * below 2^32, "07" is "7". 0: it is no name. Other names differ as far as 60 bits of a hash do. */
 uint64_t tw_unit_named(const char *name, size_t len);
+
+/* A unit in 16 bits, for events. 0: of 0 only. */
+static inline uint16_t tw_unit_mark(uint64_t unit) {
+    const uint16_t mark = (uint16_t)(unit * UINT64_C(0x9e3779b97f4a7c15) >> 48);
+    return unit == 0 || mark != 0 ? mark : 1;
+}
+
+/* Whether it is an engine, and not "the one that that process works for" or "all". */
+static inline bool tw_unit_is_engine(uint64_t unit) {
+    return unit != 0 && (unit & TW_UNIT_KIND) != TW_UNIT_LIKE && unit != TW_UNIT_SHARED;
+}
 
 /* Whether anyone of the company works for it. */
 bool tw_unit_is_there(const tw_company *company, uint64_t unit);

@@ -1,0 +1,869 @@
+"""Writes the two dashboards beside this file: one for classic histograms, one for native ones.
+
+python make_dashboards.py            writes them
+python make_dashboards.py --check    exits 1 where a file is not what would be written
+
+Both come from the one list of rows below, so they show the same and differ only in how a histogram is asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+RATE = "$__rate_interval"
+RANGE = "$__range"  # all that is shown
+
+TARGET = 'job=~"$job", instance=~"$instance"'  # every metric has these two
+SERIES = f'{TARGET}, model_name=~"$model_name", route=~"$route"'  # those of requests have these two more
+
+
+# ---- how a histogram is asked ----
+
+
+class Classic:
+    """By its _bucket, _sum and _count series."""
+
+    name = "classic"
+    said = "classic histograms (text or OpenMetrics scrapes)"
+
+    @staticmethod
+    def quantile(q: float, metric: str, where: str, by: str = "", over: str = RATE) -> str:
+        """The quantile over a range, for each value of the labels in `by`."""
+        keys = f"le, {by}" if by else "le"
+        return f"histogram_quantile({q:g}, sum by ({keys}) (rate({metric}_bucket{{{where}}}[{over}])))"
+
+    @staticmethod
+    def seconds(metric: str, where: str, by: str = "", over: str = RATE) -> str:
+        """Seconds of all samples together, per second."""
+        return total(f"{metric}_sum", where, by, over)
+
+    @staticmethod
+    def count(metric: str, where: str, by: str = "") -> str:
+        """Samples per second."""
+        return total(f"{metric}_count", where, by)
+
+    @staticmethod
+    def heatmap(metric: str, where: str) -> str:
+        """Samples per second by bucket."""
+        return f"sum by (le) (rate({metric}_bucket{{{where}}}[{RATE}]))"
+
+
+class Native:
+    """As one series of native histograms."""
+
+    name = "native"
+    said = "native histograms (protobuf scrapes)"
+
+    @staticmethod
+    def quantile(q: float, metric: str, where: str, by: str = "", over: str = RATE) -> str:
+        """The quantile over a range, for each value of the labels in `by`."""
+        return f"histogram_quantile({q:g}, {total(metric, where, by, over)})"
+
+    @staticmethod
+    def seconds(metric: str, where: str, by: str = "", over: str = RATE) -> str:
+        """Seconds of all samples together, per second."""
+        return f"histogram_sum({total(metric, where, by, over)})"
+
+    @staticmethod
+    def count(metric: str, where: str, by: str = "") -> str:
+        """Samples per second."""
+        return f"histogram_count({total(metric, where, by)})"
+
+    @staticmethod
+    def heatmap(metric: str, where: str) -> str:
+        """Samples per second by bucket."""
+        return total(metric, where)
+
+
+Kind = type[Classic] | type[Native]
+
+
+def total(metric: str, where: str, by: str = "", over: str = RATE) -> str:
+    """What a counter, or a native histogram, gains per second."""
+    return f"sum{f' by ({by})' if by else ''} (rate({metric}{{{where}}}[{over}]))"
+
+
+def now(metric: str, where: str = TARGET, by: str = "") -> str:
+    """What a gauge says."""
+    return f"sum{f' by ({by})' if by else ''} ({metric}{{{where}}})"
+
+
+# ---- what a panel is ----
+
+
+@dataclass
+class Query:
+    """One line of a panel: its legend, and its expression for a kind of histograms."""
+
+    legend: str
+    expr: Callable[[Kind], str]
+
+
+@dataclass
+class Panel:
+    """One panel. unit: Grafana's name of it. width: of 24. exemplars: asked for beside the lines."""
+
+    title: str
+    about: str
+    queries: Sequence[Query]
+    unit: str = "short"
+    width: int = 8
+    kind: str = "timeseries"
+    exemplars: bool = False
+    stacked: bool = False
+    most: float | None = None
+    good_from: float | None = None
+    bad_from: float | None = None
+
+
+@dataclass
+class Row:
+    """A headline, which is a question, and the panels that answer it."""
+
+    title: str
+    panels: Sequence[Panel]
+    height: int = 8
+
+
+PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999))
+TTFT = "tailwatch_time_to_first_token_seconds"
+ITL = "tailwatch_inter_token_latency_seconds"
+ITL_WITHOUT_GC = "tailwatch_inter_token_latency_without_gc_seconds"
+TPOT = "tailwatch_time_per_output_token_seconds"
+E2E = "tailwatch_e2e_request_latency_seconds"
+GC = "python_gc_duration_seconds"
+REQUESTS = "tailwatch_requests_total"
+LATE = "tailwatch_stream_late_seconds_total"
+OVERLAP = "tailwatch_stream_overlap_seconds_total"
+JUDGED = f'{SERIES}, outcome=~"good|miss"'
+GOOD = f'{SERIES}, outcome="good"'
+BETWEEN = f'{TARGET}, phase="itl"'
+BEFORE = f'{TARGET}, phase="ttft"'
+PROCESS = "instance, process"
+STEP = "instance, process, step"
+
+
+def fixed(legend: str, expr: str) -> Query:
+    """A query that is the same for both kinds."""
+    return Query(legend, lambda kind: expr)
+
+
+def quantile(legend: str, q: float, metric: str, where: str = SERIES, by: str = "", over: str = RATE) -> Query:
+    """One quantile of a histogram."""
+    return Query(legend, lambda kind: kind.quantile(q, metric, where, by, over))
+
+
+def percentiles(title: str, metric: str, about: str, width: int = 12) -> Panel:
+    """p50, p90, p99 and p99.9 of a latency, with exemplars."""
+    lines = [quantile(name, q, metric) for name, q in PERCENTILES]
+    return Panel(title, about, lines, unit="s", width=width, exemplars=True)
+
+
+def ends(metric: str, where: str, by: str = "", prefix: str = "") -> list[Query]:
+    """Median and p99."""
+    return [quantile(f"{prefix}{name}", q, metric, where, by) for name, q in (("p50", 0.5), ("p99", 0.99))]
+
+
+def share_good(over: str) -> str:
+    """good / (good + miss): excluded requests are in neither."""
+    return f"{total(REQUESTS, GOOD, over=over)} / {total(REQUESTS, JUDGED, over=over)}"
+
+
+def burn(over: str) -> str:
+    """The share of misses as a multiple of what the objective allows."""
+    return f"(1 - {share_good(over)}) / (1 - $objective)"
+
+
+def stat(title: str, about: str, *queries: Query, unit: str = "s", **more: Any) -> Panel:
+    return Panel(title, about, queries, unit=unit, kind="stat", width=more.pop("width", 3), **more)
+
+
+# ---- the dashboard ----
+
+ROWS = (
+    Row(
+        "Is it late?",
+        [
+            stat(
+                "Good requests",
+                "good / (good + miss) over the time shown. Excluded requests (4xx, early aborts) are in neither.",
+                fixed("good", share_good(RANGE)),
+                unit="percentunit",
+                good_from=0.99,
+                most=1,
+            ),
+            stat(
+                "Requests per second",
+                "Good requests, and all that completed, per second over the server's own rolling minute.",
+                fixed("good", now("tailwatch_goodput_requests_per_second")),
+                fixed("completed", now("tailwatch_throughput_requests_per_second")),
+                unit="reqps",
+                width=6,
+            ),
+            stat("TTFT p99", "Arrival to first generated token.", quantile("p99", 0.99, TTFT, over=RANGE)),
+            stat("ITL p99", "Gap between two token-bearing messages.", quantile("p99", 0.99, ITL, over=RANGE)),
+            stat(
+                "ITL p99 without GC",
+                "The same gaps less what pauses are estimated to have cost them: what freezing or moving the "
+                "collections could give at most.",
+                quantile("p99", 0.99, ITL_WITHOUT_GC, over=RANGE),
+            ),
+            stat(
+                "Streaming time lost to pauses",
+                "Of the seconds that streams spent between tokens, the share that pauses are estimated to have cost.",
+                Query(
+                    "late", lambda kind: f"{total(LATE, BETWEEN, over=RANGE)} / {kind.seconds(ITL, TARGET, over=RANGE)}"
+                ),
+                unit="percentunit",
+                bad_from=0.01,
+            ),
+            stat(
+                "Open requests", "Requests open now.", fixed("open", now("tailwatch_requests_in_flight")), unit="short"
+            ),
+        ],
+        height=4,
+    ),
+    Row(
+        "How late, and which part of it?",
+        [
+            percentiles(
+                "ITL", ITL, "Gap between two token-bearing messages of a stream, at the hand-over to the server."
+            ),
+            percentiles("TTFT", TTFT, "From a request's arrival in the kernel to its first generated token."),
+            percentiles("TPOT", TPOT, "(Last token - first token) / (output tokens - 1), finished requests."),
+            percentiles("E2E", E2E, "From a request's arrival to its last byte, finished requests."),
+            Panel(
+                "All gaps",
+                "Each gap between tokens by its length: a second cloud far above the first is a stall, not load.",
+                [Query("{{le}}", lambda kind: kind.heatmap(ITL, SERIES))],
+                unit="s",
+                width=24,
+                kind="heatmap",
+            ),
+        ],
+    ),
+    Row(
+        "Was it good enough?",
+        [
+            Panel(
+                "Goodput beside throughput",
+                "Requests within every bound of the SLO; those judged (good and missed); all that ended.",
+                [
+                    fixed("good", total(REQUESTS, GOOD)),
+                    fixed("judged", total(REQUESTS, JUDGED)),
+                    fixed("ended", total(REQUESTS, SERIES)),
+                ],
+                unit="reqps",
+            ),
+            Panel(
+                "Attainment",
+                "good / (good + miss), and the objective (a variable of this dashboard).",
+                [fixed("attainment", share_good(RATE)), fixed("objective", "vector($objective)")],
+                unit="percentunit",
+                most=1,
+            ),
+            Panel(
+                "Error budget burn",
+                "Misses as a multiple of what the objective allows: at 1 the budget lasts its period, at 14.4 that of "
+                "a month is gone in two days. The alerts page at 14.4 (1 h and 5 min) and 6 (6 h and 30 min).",
+                [fixed("over 1 h", burn("1h")), fixed("over 5 min", burn("5m"))],
+            ),
+            Panel(
+                "How requests ended",
+                "Verdicts and their reasons. Excluded ones count for no side.",
+                [fixed("{{outcome}}: {{reason}}", total(REQUESTS, SERIES, "outcome, reason"))],
+                unit="reqps",
+                stacked=True,
+            ),
+            Panel(
+                "Fluidity",
+                "Share of token deadlines met, slack carried forward: sees a freeze that p99 and TPOT hide.",
+                [
+                    fixed(
+                        "met",
+                        f"{total('tailwatch_fluidity_deadlines_met_total', TARGET)}"
+                        f" / {total('tailwatch_fluidity_deadlines_total', TARGET)}",
+                    )
+                ],
+                unit="percentunit",
+                most=1,
+            ),
+            Panel(
+                "Output tokens",
+                "By model, all choices.",
+                [fixed("{{model_name}}", total("tailwatch_output_tokens_total", SERIES, "model_name"))],
+            ),
+        ],
+    ),
+    Row(
+        "Did a pause do it, and whose?",
+        [
+            Panel(
+                "ITL with and without GC",
+                "The gaps as they were, and less their late part: the distance is what pauses cost the tail.",
+                [
+                    quantile("p99", 0.99, ITL),
+                    quantile("p99 without GC", 0.99, ITL_WITHOUT_GC),
+                    quantile("p99.9", 0.999, ITL),
+                    quantile("p99.9 without GC", 0.999, ITL_WITHOUT_GC),
+                ],
+                unit="s",
+                width=12,
+                exemplars=True,
+            ),
+            Panel(
+                "Late between tokens",
+                "Stream seconds per second (all streams together) that pauses cost beyond each stream's typical gap, "
+                "by who paused and why. An estimate.",
+                [fixed("{{source}} {{cause}}", total(LATE, BETWEEN, "source, cause"))],
+                unit="s",
+                width=12,
+                stacked=True,
+            ),
+            Panel(
+                "Overlap between tokens",
+                "Stream seconds per second in which a gap coincided with a pause of at least 50 us: an upper bound of "
+                "its blame, since a pause hidden in the wait for the model delays nobody.",
+                [fixed("{{source}} {{cause}}", total(OVERLAP, BETWEEN, "source, cause"))],
+                unit="s",
+                stacked=True,
+            ),
+            Panel(
+                "Before the first token",
+                "The same for waits for a first token: late is certain (before the app was entered), overlap an upper "
+                "bound.",
+                [
+                    fixed("late: {{source}} {{cause}}", total(LATE, BEFORE, "source, cause")),
+                    fixed("overlap: {{source}} {{cause}}", total(OVERLAP, BEFORE, "source, cause")),
+                ],
+                unit="s",
+            ),
+            Panel(
+                "Process time in collections",
+                "Share of each process's time that it stood still, by generation.",
+                [
+                    Query(
+                        "{{instance}} {{process}} gc{{generation}}",
+                        lambda kind: kind.seconds(GC, TARGET, f"{PROCESS}, generation"),
+                    )
+                ],
+                unit="percentunit",
+                stacked=True,
+            ),
+            Panel(
+                "Length of collections, p99",
+                "By process and generation.",
+                [quantile("{{process}} gc{{generation}}", 0.99, GC, TARGET, "process, generation")],
+                unit="s",
+            ),
+            Panel(
+                "Collections",
+                "Per second, by process and generation.",
+                [
+                    Query(
+                        "{{instance}} {{process}} gc{{generation}}",
+                        lambda kind: kind.count(GC, TARGET, f"{PROCESS}, generation"),
+                    )
+                ],
+                unit="ops",
+            ),
+            Panel(
+                "Pauses that are charged to no gap, and their parts",
+                "Process seconds per second: collections under 50 us, other people's gc.callbacks (part of pauses), "
+                "CPU time of collections (a pause longer than its CPU time waited for a core), our own freeze passes.",
+                [
+                    fixed("short", total("tailwatch_gc_short_pauses_seconds_total", TARGET)),
+                    fixed("callbacks of others", total("tailwatch_gc_callbacks_seconds_total", TARGET)),
+                    fixed("CPU", total("tailwatch_gc_cpu_seconds_total", TARGET)),
+                    Query("our own passes", lambda kind: kind.seconds("tailwatch_policy_pause_seconds", TARGET)),
+                ],
+                unit="percentunit",
+            ),
+            Panel(
+                "What collections found",
+                'Objects per second. Long passes that free nothing are what gc="freeze" is for.',
+                [
+                    fixed("{{process}} freed", total("tailwatch_gc_collected_objects_total", TARGET, "process")),
+                    fixed(
+                        "{{process}} uncollectable",
+                        total("tailwatch_gc_uncollectable_objects_total", TARGET, "process"),
+                    ),
+                ],
+            ),
+        ],
+    ),
+    Row(
+        "Did it wait before the app saw it?",
+        [
+            Panel(
+                "Requests in flight",
+                "Open now.",
+                [fixed("{{instance}}", now("tailwatch_requests_in_flight", by="instance"))],
+            ),
+            Panel(
+                "Arrivals",
+                "Requests per second by where their arrival time came from: tcp_info is the kernel's, asgi only when "
+                "the app was entered.",
+                [fixed("{{source}}", total("tailwatch_arrivals_total", TARGET, "source"))],
+                unit="reqps",
+                stacked=True,
+            ),
+            Panel(
+                "Queue before the app",
+                "proxy: behind a proxy that says when it got the request; accept: in the kernel, with the loop busy.",
+                ends("tailwatch_queue_seconds", TARGET, "stage", "{{stage}} "),
+                unit="s",
+            ),
+            Panel(
+                "Gave up waiting",
+                "What clients had waited that went away before their first token.",
+                ends("tailwatch_abandoned_wait_seconds", TARGET),
+                unit="s",
+            ),
+            Panel(
+                "Requests that gave up",
+                "Per second, before their first token.",
+                [Query("abandoned", lambda kind: kind.count("tailwatch_abandoned_wait_seconds", TARGET))],
+                unit="reqps",
+            ),
+        ],
+    ),
+    Row(
+        "Was it the client?",
+        [
+            Panel(
+                "Blocked sends",
+                "How long sends waited for clients that do not read.",
+                ends("tailwatch_send_wait_seconds", TARGET),
+                unit="s",
+                width=12,
+            ),
+            Panel(
+                "Time in blocked sends",
+                "Stream seconds per second.",
+                [Query("blocked", lambda kind: kind.seconds("tailwatch_send_wait_seconds", TARGET))],
+                unit="s",
+                width=12,
+            ),
+        ],
+    ),
+    Row(
+        "Was it the engine?",
+        [
+            Panel(
+                "Steps",
+                "Length of an engine's iterations, on the host.",
+                ends("tailwatch_step_seconds", TARGET, "process, step", "{{process}} {{step}} "),
+                unit="s",
+            ),
+            Panel(
+                "Host gaps",
+                "From the end of a step to the begin of the next while work was waiting: time the device was not fed.",
+                ends("tailwatch_step_host_gap_seconds", TARGET, "process, step", "{{process}} {{step}} "),
+                unit="s",
+            ),
+            Panel(
+                "Where the engine's time went",
+                "Share of its time in steps, in host gaps, and between steps with nobody saying whether work waited. "
+                "The rest was idle.",
+                [
+                    Query("{{process}} steps", lambda kind: kind.seconds("tailwatch_step_seconds", TARGET, PROCESS)),
+                    Query(
+                        "{{process}} host gaps",
+                        lambda kind: kind.seconds("tailwatch_step_host_gap_seconds", TARGET, PROCESS),
+                    ),
+                    fixed("{{process}} unknown", total("tailwatch_step_unknown_gap_seconds_total", TARGET, PROCESS)),
+                ],
+                unit="percentunit",
+            ),
+            Panel(
+                "Batch",
+                "Requests in a step, on average.",
+                [
+                    Query(
+                        "{{process}} {{step}}",
+                        lambda kind: (
+                            f"{total('tailwatch_step_requests_total', TARGET, STEP)}"
+                            f" / {kind.count('tailwatch_step_seconds', TARGET, STEP)}"
+                        ),
+                    )
+                ],
+            ),
+            Panel(
+                "Pauses inside steps and host gaps",
+                "Engine seconds per second that coincided with its own pauses: an upper bound of their blame.",
+                [
+                    fixed(
+                        "{{process}} {{phase}} {{cause}}",
+                        total("tailwatch_step_overlap_seconds_total", TARGET, "process, phase, cause"),
+                    )
+                ],
+                unit="percentunit",
+            ),
+            Panel(
+                "The same, times the requests that waited",
+                "Request seconds per second: each second of such a pause times the requests in the batch, or left "
+                "waiting.",
+                [
+                    fixed(
+                        "{{process}} {{phase}} {{cause}}",
+                        total("tailwatch_step_request_overlap_seconds_total", TARGET, "process, phase, cause"),
+                    )
+                ],
+                unit="s",
+            ),
+        ],
+    ),
+    Row(
+        "What can it bear?",
+        [
+            Panel(
+                "Streams",
+                "Requests in flight, before and after their first token, and the healthy concurrency: the streams in "
+                "flight above which TTFT leaves its first straight line upwards. Absent where no inflection was seen.",
+                [
+                    fixed("{{instance}} running", now("tailwatch_streams_running", by="instance")),
+                    fixed("{{instance}} waiting", now("tailwatch_streams_waiting", by="instance")),
+                    fixed("{{instance}} healthy", now("tailwatch_healthy_concurrency", by="instance")),
+                ],
+            ),
+            Panel(
+                "Load",
+                "Requests in flight / healthy concurrency: above 1 TTFT grows with each more. Absolute, unlike what "
+                "balancers compare; confidence says how sure the healthy concurrency is.",
+                [
+                    fixed("{{instance}}", now("tailwatch_load_ratio", by="instance")),
+                    fixed(
+                        "{{instance}} confidence",
+                        now("tailwatch_healthy_concurrency_confidence_ratio", by="instance"),
+                    ),
+                ],
+                unit="percentunit",
+            ),
+            Panel(
+                "Headroom",
+                "Streams that may be added before the healthy concurrency is reached.",
+                [fixed("{{instance}}", now("tailwatch_load_headroom_streams", by="instance"))],
+            ),
+            Panel(
+                "TTFT by concurrency",
+                "Median TTFT by about how many streams were in flight when a request arrived, of the last half hour: "
+                "where the lines spread, the healthy concurrency has been passed.",
+                [
+                    fixed(
+                        "{{streams}} in flight",
+                        f"avg by (streams) (tailwatch_ttft_by_concurrency_seconds{{{TARGET}}})",
+                    )
+                ],
+                unit="s",
+            ),
+            Panel(
+                "TTFT to expect",
+                "Median TTFT of a request that arrives now: an estimate.",
+                [fixed("{{instance}}", now("tailwatch_predicted_ttft_seconds", by="instance"))],
+                unit="s",
+            ),
+            Panel(
+                "Servers that would meet the SLO now",
+                "Those at which the TTFT to expect is within the bound, and all that know; and how the search for the "
+                "healthy concurrency ended at how many.",
+                [
+                    fixed("would meet it", now("tailwatch_admission_within_slo")),
+                    fixed("that know", f"count(tailwatch_admission_within_slo{{{TARGET}}})"),
+                    fixed("{{verdict}}", now("tailwatch_healthy_concurrency_verdict", by="verdict")),
+                ],
+            ),
+        ],
+    ),
+    Row(
+        "Can these numbers be trusted?",
+        [
+            Panel(
+                "Scrapes",
+                "1: answered. The targets are those whose build has been seen in the last day.",
+                [
+                    fixed(
+                        "{{instance}}",
+                        f"up{{{TARGET}}} and on (job, instance) last_over_time(tailwatch_build_info{{{TARGET}}}[1d])",
+                    )
+                ],
+                most=1,
+            ),
+            Panel(
+                "Length of a scrape",
+                "As Prometheus measured it, and what rendering the app's own registry took of it.",
+                [
+                    fixed(
+                        "{{instance}}",
+                        f"scrape_duration_seconds{{{TARGET}}}"
+                        f" and on (job, instance) last_over_time(tailwatch_build_info{{{TARGET}}}[1d])",
+                    ),
+                    fixed("{{instance}} its own registry", f"tailwatch_registry_render_seconds{{{TARGET}}}"),
+                ],
+                unit="s",
+            ),
+            Panel(
+                "Not kept, not measured, gone wrong",
+                "Per second: what could not be kept or measured, by reason; errors inside tailwatch, by place; "
+                'requests whose labels became "other"; fast frames that went back to the server\'s own writer.',
+                [
+                    fixed("dropped: {{reason}}", total("tailwatch_dropped_events_total", TARGET, "reason")),
+                    fixed("error: {{where}}", total("tailwatch_internal_errors_total", TARGET, "where")),
+                    fixed("labels overflowed", total("tailwatch_label_overflow_total", TARGET)),
+                    fixed(
+                        "fast SSE: {{shape}} {{reason}}", total("tailwatch_sse_fallback_total", TARGET, "shape, reason")
+                    ),
+                ],
+            ),
+            Panel(
+                "Memory",
+                "What tailwatch holds, all processes of a server.",
+                [fixed("{{instance}}", now("tailwatch_memory_bytes", by="instance"))],
+                unit="bytes",
+            ),
+            Panel(
+                "Samples of a scrape",
+                "Each is stored: native histograms make them few.",
+                [
+                    fixed(
+                        "{{instance}}",
+                        f"scrape_samples_scraped{{{TARGET}}}"
+                        f" and on (job, instance) last_over_time(tailwatch_build_info{{{TARGET}}}[1d])",
+                    )
+                ],
+            ),
+            Panel(
+                "Versions",
+                "Servers by version of tailwatch and of the interpreter.",
+                [
+                    fixed(
+                        "tailwatch {{version}}, Python {{python}}",
+                        f"count by (version, python) (tailwatch_build_info{{{TARGET}}})",
+                    )
+                ],
+                kind="stat",
+            ),
+        ],
+    ),
+)
+
+
+# ---- as Grafana reads it ----
+
+
+def thresholds(panel: Panel) -> dict[str, Any]:
+    if panel.good_from is not None:
+        steps: list[dict[str, Any]] = [{"color": "red", "value": None}, {"color": "green", "value": panel.good_from}]
+    elif panel.bad_from is not None:
+        steps = [{"color": "green", "value": None}, {"color": "red", "value": panel.bad_from}]
+    else:
+        steps = [{"color": "text" if panel.kind == "stat" else "green", "value": None}]
+    return {"mode": "absolute", "steps": steps}
+
+
+def line_style(panel: Panel) -> dict[str, Any]:
+    return {
+        "drawStyle": "line",
+        "lineWidth": 1,
+        "fillOpacity": 40 if panel.stacked else 0,
+        "showPoints": "never",
+        "spanNulls": False,
+        "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},
+    }
+
+
+def field_config(panel: Panel) -> dict[str, Any]:
+    defaults: dict[str, Any] = {"unit": panel.unit, "min": 0, "thresholds": thresholds(panel)}
+    if panel.kind == "heatmap":
+        del defaults["min"]
+    if panel.most is not None:
+        defaults["max"] = panel.most
+    if panel.kind == "timeseries":
+        defaults["custom"] = line_style(panel)
+    return {"defaults": defaults, "overrides": []}
+
+
+def options(panel: Panel) -> dict[str, Any]:
+    if panel.kind == "stat":
+        return {
+            "reduceOptions": {"values": False, "calcs": ["lastNotNull"], "fields": ""},
+            "orientation": "auto",
+            "colorMode": "value",
+            "graphMode": "none",
+            "justifyMode": "auto",
+            "textMode": "auto" if len(panel.queries) == 1 else "value_and_name",
+        }
+    if panel.kind == "heatmap":
+        return heatmap_options()
+    calcs = ["lastNotNull", "max"]
+    legend = {
+        "displayMode": "table",
+        "placement": "bottom",
+        "showLegend": True,
+        "calcs": calcs,
+        "sortBy": "Max",
+        "sortDesc": True,
+    }
+    return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
+
+
+def heatmap_options() -> dict[str, Any]:
+    """Of buckets that come made: the series of classic ones are named by their upper bound."""
+    return {
+        "calculate": False,
+        "cellGap": 0,
+        "color": {
+            "mode": "scheme", "scheme": "Oranges", "steps": 64, "exponent": 0.5, "fill": "dark-orange",
+            "scale": "exponential", "reverse": False,
+        },
+        "cellValues": {"unit": "ops"},
+        "yAxis": {"unit": "s", "axisPlacement": "left"},
+        "rowsFrame": {"layout": "auto"},
+        "showValue": "never",
+        "legend": {"show": True},
+        "tooltip": {"mode": "single", "yHistogram": False, "showColorScale": False},
+        "exemplars": {"color": "rgba(255,0,255,0.7)"},
+        "filterValues": {"le": 1e-9},
+    }  # fmt: skip
+
+
+def target(query: Query, panel: Panel, kind: Kind, ref: str) -> dict[str, Any]:
+    instant = panel.kind == "stat"
+    return {
+        "refId": ref,
+        "datasource": DATASOURCE,
+        "editorMode": "code",
+        "expr": query.expr(kind),
+        "legendFormat": query.legend,
+        "format": "heatmap" if panel.kind == "heatmap" else "time_series",
+        "instant": instant,
+        "range": not instant,
+        "exemplar": panel.exemplars and ITL_WITHOUT_GC not in query.expr(kind),  # which belongs to no request
+    }
+
+
+def panel_json(panel: Panel, kind: Kind, number: int, place: dict[str, int]) -> dict[str, Any]:
+    refs = (chr(ord("A") + i) for i in itertools.count())
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.about,
+        "datasource": DATASOURCE,
+        "gridPos": place,
+        "targets": [target(query, panel, kind, ref) for query, ref in zip(panel.queries, refs)],  # noqa: B905
+        "fieldConfig": field_config(panel),
+        "options": options(panel),
+    }
+
+
+def row_json(row: Row, number: int, y: int) -> dict[str, Any]:
+    place = {"x": 0, "y": y, "w": 24, "h": 1}
+    return {"id": number, "type": "row", "title": row.title, "collapsed": False, "gridPos": place, "panels": []}
+
+
+def panels_json(kind: Kind) -> Iterator[dict[str, Any]]:
+    """All rows and panels, from the left to the right and down."""
+    numbers, y = itertools.count(1), 0
+    for row in ROWS:
+        yield row_json(row, next(numbers), y)
+        x, y = 0, y + 1
+        for panel in row.panels:
+            if x + panel.width > 24:
+                x, y = 0, y + row.height
+            yield panel_json(panel, kind, next(numbers), {"x": x, "y": y, "w": panel.width, "h": row.height})
+            x += panel.width
+        y += row.height
+
+
+def labels_of(name: str, label: str, metric: str) -> dict[str, Any]:
+    """A variable: the values of a label, several or all of them."""
+    query = f"label_values({metric}, {name})"
+    return {
+        "type": "query",
+        "name": name,
+        "label": label,
+        "datasource": DATASOURCE,
+        "query": {"query": query, "refId": f"variable_{name}"},
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".+",
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+    }
+
+
+def variables() -> list[dict[str, Any]]:
+    tokens = "tailwatch_output_tokens_total"
+    return [
+        {"type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus", "refresh": 1},
+        labels_of("job", "Job", "tailwatch_build_info"),
+        labels_of("instance", "Instance", 'tailwatch_build_info{job=~"$job"}'),
+        labels_of("model_name", "Model", f"{tokens}{{{TARGET}}}"),
+        labels_of("route", "Route", f'{tokens}{{{TARGET}, model_name=~"$model_name"}}'),
+        {
+            "type": "textbox",
+            "name": "objective",
+            "label": "Objective",
+            "description": "The share of good requests that the SLO asks for, between 0 and 1.",
+            "query": "0.99",
+            "current": {"selected": True, "text": "0.99", "value": "0.99"},
+        },
+    ]
+
+
+def dashboard(kind: Kind) -> dict[str, Any]:
+    """The whole of it."""
+    return {
+        "uid": f"tailwatch-{kind.name}",
+        "title": f"tailwatch: why was that token late? ({kind.name})",
+        "description": f"From top to bottom: is it late, how, and whose doing is it. For {kind.said}.",
+        "tags": ["tailwatch", "llm"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "graphTooltip": 1,
+        "timezone": "browser",
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": variables()},
+        "annotations": {"list": []},
+        "links": [],
+        "panels": list(panels_json(kind)),
+    }
+
+
+def files() -> dict[Path, str]:
+    """What the files are to hold."""
+    return {
+        HERE / "dashboards" / f"tailwatch-{kind.name}.json": json.dumps(dashboard(kind), indent=1, ensure_ascii=False)
+        + "\n"
+        for kind in (Classic, Native)
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a file differs")
+    check = parser.parse_args().check
+    differing = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
+    for path in differing:
+        if not check:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(files()[path])
+        print(f"{path.relative_to(HERE)}: {'differs' if check else 'written'}")
+    return 1 if check and differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

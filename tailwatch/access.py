@@ -1,0 +1,89 @@
+"""Who may see the page: whoever knows the token where there is one, else only who is on this machine.
+
+Without a token the peer must be on the loopback address and nothing may speak against it: behind a proxy everybody is
+on the loopback address, and a page of the web may have a browser ask in its name (DNS rebinding). A proxy that adds
+no header at all and speaks HTTP/1.1 cannot be told from a browser: behind one, a token is needed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+from collections.abc import Iterable
+from enum import Enum
+from hashlib import sha256
+
+_PROXY_HEADERS = frozenset(
+    {
+        *("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "x-cluster-client-ip", "x-proxyuser-ip"),
+        *("fastly-client-ip", "x-amzn-trace-id", "x-request-start", "x-original-host", "x-host", "proxy-connection"),
+    }
+)
+_PROXY_PREFIXES = ("x-forwarded", "x-original-", "x-envoy-", "cf-", "fly-", "x-azure-", "x-arr-", "x-appengine-")
+_LOCAL_NAME = re.compile(r"(?:(?:[a-z0-9-]+\.)*localhost\.?|127(?:\.\d{1,3}){3}|\[::1\])(?::\d{1,5})?", re.IGNORECASE)
+_BEARER = re.compile(r"Bearer +(\S+) *", re.IGNORECASE)
+_OWN_SITE = ("same-origin", "none")
+
+Headers = Iterable[tuple[bytes, bytes]]
+"""Names in lower case, as an ASGI scope has them."""
+
+
+class Access(Enum):
+    """What a request may see: everything; nothing until it says the token; nothing, as it does not come from here;
+    nothing, as another site's page asks."""
+
+    GRANTED = "granted"
+    TOKEN = "token"
+    ELSEWHERE = "elsewhere"
+    FOREIGN = "foreign"
+
+
+def access(token: str, peer: str | None, http_version: str, headers: Headers) -> Access:
+    """What a request may see of the page.
+
+    Args:
+        token: that the page asks for; "": none.
+        peer: the address of who is connected; None or "" where there is none, as on a Unix socket, behind which there
+            is a proxy more often than not.
+        http_version: "1.0" is what nginx says to a server behind it if it is told nothing, and no browser.
+        headers: of the request.
+    """
+    told = [(name.decode("latin-1"), value.decode("latin-1").strip()) for name, value in headers]
+    if any(name == "sec-fetch-site" and value not in _OWN_SITE for name, value in told) and not _navigates(told):
+        return Access.FOREIGN
+    if token:
+        return Access.GRANTED if _knows(token, told) else Access.TOKEN
+    if _is_loopback(peer) and http_version != "1.0" and not _came_by_proxy(told) and _asks_for_this_machine(told):
+        return Access.GRANTED
+    return Access.ELSEWHERE
+
+
+def _navigates(told: list[tuple[str, str]]) -> bool:
+    """A link that a person has followed, at the top of a window: its page reads nothing of the answer."""
+    return ("sec-fetch-mode", "navigate") in told and ("sec-fetch-dest", "document") in told
+
+
+def _knows(token: str, told: list[tuple[str, str]]) -> bool:
+    given = [value for name, value in told if name == "authorization"]
+    match = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
+    said = match[1] if match else ""
+    return hmac.compare_digest(sha256(said.encode()).digest(), sha256(token.encode()).digest())  # nor tells the length
+
+
+def _is_loopback(peer: str | None) -> bool:
+    try:
+        address = ipaddress.ip_address((peer or "").partition("%")[0])
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def _came_by_proxy(told: list[tuple[str, str]]) -> bool:
+    return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIXES) for name, _ in told)
+
+
+def _asks_for_this_machine(told: list[tuple[str, str]]) -> bool:
+    """A name that a stranger's name server answers with 127.0.0.1 is not one of these."""
+    hosts = [value for name, value in told if name in ("host", ":authority")]
+    return bool(hosts) and all(_LOCAL_NAME.fullmatch(host) for host in hosts)

@@ -1,0 +1,430 @@
+"""The page at /tailwatch: one document that needs nothing else, and the numbers it asks for every other second.
+
+The numbers, JSON; times are seconds, moments Unix times, what is not known null (version: of this package):
+
+    window, seconds     what was asked for, and what it really covers; taken: when
+    slo                 text, ttft, tpot, itl, e2e, attainment: the bounds in force
+    headline            the doctor's first sentence
+    in_flight, opened   requests open now, and ever opened; reasons, outcomes: of those that ended in the window
+    waiting             of those in flight, how many have no first token yet
+    healthy             streams: the healthy concurrency, null where it is not known; confidence, verdict: LoadSignal
+    goodput, throughput, tokens     per second, over the window; attainment, fluidity: shares
+    latency             ttft, itl, itl_without_gc, tpot, e2e: count, sum, min, max, p50, p90, p99, p999, and bins: the
+                        number of the first, and counts (Histogram.bins)
+    models              those that were seen
+    sources             [role, cause, late, overlap]: what pauses cost all streams together, in the window
+    processes           name, role, pid, lives, age, paused by cause (since its start), full: generation 2 passes,
+                        longest, longest_cause, standing, standing_cause
+    slow                the last slow gaps, newest first: t, phase, gap, typical, cause, late, overlap, source, request,
+                        trace, model, route, token, complete
+    load                every `bin` seconds: [t, good, missed, finished (per second), in flight (null: nobody looked)]
+    dropped             what could not be counted, and where something of ours went wrong
+
+`cause` of a slow gap is where most of its time went: a pause's cause, "client" (it did not read), "accept" (before the
+app was entered), "rest" (model, queue, and what nothing explains), "unknown" (its pauses were overwritten).
+
+All of it is made on the thread that asks, which must be a worker; what is asked for again within KEEP_SECONDS is given
+again, so that many viewers cost as much as one. With no request nothing happens.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+import time
+from base64 import b64encode
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from gzip import compress
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from typing import Any, Protocol
+
+from tailwatch.access import Access
+from tailwatch.export.negotiation import wants_gzip
+from tailwatch.snapshots import Histogram, Process, SlowGap, Snapshot
+
+KEEP_SECONDS = 1.9
+"""The page asks each 2 s: nobody sees the same numbers twice, and ten who look cost as much as one."""
+
+WINDOWS = {"1m": 60.0, "5m": 300.0, "1h": 3600.0, "all": None}
+"""What may be asked for; "all": everything since the start."""
+
+_BIN_SECONDS = (2, 5, 10, 30, 60)
+_MOST_BINS = 60
+_LOAD_SECONDS = 3600
+_LATENCIES = ("ttft", "itl", "itl_without_gc", "tpot", "e2e")
+_PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
+_FULL = ("gc2", "gc_full")
+_BREATH_SECONDS = 1e-6
+_GAPS_A_BREATH = 16
+_QUERY = re.compile(r"(?:window=(1m|5m|1h|all))?")
+_PART_BYTES = 64 * 1024
+_SENTENCES = {
+    Access.TOKEN: "the token is missing or wrong: Authorization: Bearer ...\n",
+    Access.ELSEWHERE: "this page answers its own machine only, as localhost; page_token=... opens it to others\n",
+    Access.FOREIGN: "this page does not answer other sites\n",
+}
+_NOTHING = "default-src 'none'; frame-ancestors 'none'"
+_STATUS = {Access.GRANTED: 200, Access.TOKEN: 401, Access.ELSEWHERE: 403, Access.FOREIGN: 403}
+_GUARDS = (
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("X-Frame-Options", "DENY"),
+    ("Vary", "Accept-Encoding, Authorization"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What to answer: a status, all headers, the body in parts that a loop may send at once."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    parts: tuple[bytes, ...]
+
+
+class Load(Protocol):
+    """What loadsignal.LoadSignal says, of which the page shows this."""
+
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def healthy(self) -> float | None: ...
+    @property
+    def confidence(self) -> float: ...
+    @property
+    def verdict(self) -> str: ...
+
+
+def _encode(numbers: dict[str, Any]) -> bytes:
+    """As JSON; numbers that JSON has not are null. Where `tailwatch run` lends this package to a server's environment,
+    orjson may be missing."""
+    try:
+        import orjson
+    except ImportError:
+        return json.dumps(_finite(numbers), separators=(",", ":")).encode()
+    return orjson.dumps(numbers)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Page:
+    """Answers what the page asks. Its methods block, but for `token`.
+
+    Args:
+        take: gives the numbers.
+        window: gives those of the last seconds, of numbers just taken.
+        headline: a sentence about them.
+        slo: the text of the bounds in force.
+        version: of this package.
+        token: that the page asks for; "": none. None: the page is off.
+        load: gives the load of the moment, and what load is healthy.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[], Snapshot],
+        window: Callable[[Snapshot, float], Snapshot],
+        headline: Callable[[Snapshot], str],
+        slo: Callable[[], str],
+        version: str,
+        token: Callable[[], str | None],
+        load: Callable[[], Load],
+    ) -> None:
+        self._take = take
+        self._window = window
+        self._headline = headline
+        self._slo = slo
+        self._version = version
+        self.token = token
+        self._healthy = load
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """In a fork child: forget what the parent's threads had begun, and what it measured."""
+        self._kept = {name: _Kept() for name in WINDOWS}
+        self._in_flight: deque[tuple[int, int]] = deque(maxlen=_LOAD_SECONDS)  # monotonic second, requests
+
+    def reply(self, data: bool, access: Access, query: str, accept_encoding: str) -> Reply:
+        """The document, or with data the numbers, for who has this access. Raises what `take` raises."""
+        gzip = wants_gzip(accept_encoding)
+        if access in (Access.ELSEWHERE, Access.FOREIGN) or (data and access is not Access.GRANTED):
+            return _refusal(_STATUS[access], _SENTENCES[access])
+        if not data:
+            return _document(self._version, access is Access.TOKEN, gzip)
+        asked = _QUERY.fullmatch(query)
+        if asked is None:
+            return _refusal(400, f"expected ?window= one of {', '.join(WINDOWS)}\n")
+        name = asked[1] or "5m"
+        replies: tuple[Reply, Reply] = self._kept[name].get(lambda: self._json(name))
+        return replies[gzip]
+
+    def numbers(self, name: str) -> dict[str, Any]:
+        """What the page shows of a window, one of WINDOWS, as the module's docstring says."""
+        now = self._take()
+        seconds = WINDOWS[name]
+        window = now if seconds is None else self._window(now, seconds)
+        self._remember(now)
+        out: dict[str, Any] = {}
+        for part in (_totals, _rates, _latency, _sources, _processes, _slow):
+            out |= part(now, window, seconds)
+            _breathe()
+        slo = {"text": self._slo(), **now.slo._asdict()}
+        out |= {"version": self._version, "window": name, "slo": slo, "headline": self._headline(window)}
+        span = int(seconds or _LOAD_SECONDS)
+        width = next(width for width in _BIN_SECONDS if min(span, now.seconds) <= _MOST_BINS * width)
+        load = self._healthy()
+        out["healthy"] = {"streams": load.healthy, "confidence": load.confidence, "verdict": load.verdict}
+        return {**out, "waiting": load.waiting, "bin": width, "load": self._load(now, span, width)}
+
+    def _json(self, name: str) -> tuple[Reply, Reply]:
+        body = _encode(self.numbers(name))
+        headers = _headers("application/json", _NOTHING)
+        return _reply(200, headers, body, False), _reply(200, headers, body, True)
+
+    def _remember(self, now: Snapshot) -> None:
+        self._in_flight.append((int(now.monotonic), now.in_flight))
+
+    def _load(self, now: Snapshot, span: int, width: int) -> list[list[float | None]]:
+        """Whole bins only, on a grid that does not move with who asks."""
+        second = int(now.monotonic)
+        last = second // width
+        first = max((second - span) // width + 1, int(now.monotonic - now.seconds) // width)  # all of one, or its begin
+        sums: dict[int, list[int]] = {at: [0, 0, 0] for at in range(first, last)}
+        for row in now.by_second(span + width):
+            if (into := sums.get(row.at // width)) is not None:
+                into[:] = into[0] + row.good, into[1] + row.miss, into[2] + row.finished
+        open_then: dict[int, list[int]] = {}
+        for at, requests in list(self._in_flight):
+            open_then.setdefault(at // width, []).append(requests)
+        offset = now.taken - now.monotonic
+        return [
+            [
+                round((at + 1) * width + offset, 1),
+                *(value / width for value in values),
+                sum(seen) / len(seen) if (seen := open_then.get(at)) else None,
+            ]
+            for at, values in sums.items()
+        ]
+
+
+class _Kept:
+    """What was made last, while it is fresh; one thread makes it, who comes meanwhile waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made = float("-inf")
+        self._value: Any = None
+
+    def get(self, make: Callable[[], Any]) -> Any:
+        with self._lock:
+            if time.monotonic() - self._made >= KEEP_SECONDS:
+                began = time.monotonic()
+                self._value = make()
+                self._made = began
+            return self._value
+
+
+def _breathe() -> None:
+    """Lets go of the GIL, and of this core: a loop that has woken up meanwhile runs now."""
+    time.sleep(_BREATH_SECONDS)
+
+
+# ---- the numbers ----
+
+
+def _totals(now: Snapshot, window: Snapshot, seconds: float | None) -> dict[str, Any]:
+    return {
+        "taken": now.taken,
+        "seconds": window.seconds,
+        "in_flight": now.in_flight,
+        "opened": now.opened,
+        "reasons": window.requests,
+        "outcomes": window.outcomes,
+        "dropped": {name: count for name, count in {**now.drops, **now.errors}.items() if count},
+        "models": sorted({model for model, _ in now.labels}),
+    }
+
+
+def _rates(now: Snapshot, window: Snapshot, seconds: float | None) -> dict[str, Any]:
+    """As Snapshot.goodput() and its like have them: from requests by the second, where there is a window."""
+    span = max(window.seconds, 1e-9)
+    tokens = window.tokens / span
+    if seconds is None:
+        good, finished = window.outcomes["good"] / span, sum(window.outcomes.values()) / span
+        return {
+            "goodput": good, "throughput": finished, "tokens": tokens,
+            "attainment": window.attainment, "fluidity": window.fluidity,
+        }  # fmt: skip
+    sums = now.window(seconds)
+    return {
+        "goodput": sums.good / sums.seconds,
+        "throughput": sums.finished / sums.seconds,
+        "tokens": tokens,
+        "attainment": sums.attainment,
+        "fluidity": sums.fluidity,
+    }
+
+
+def _latency(now: Snapshot, window: Snapshot, seconds: float | None) -> dict[str, Any]:
+    return {"latency": {name: _distribution(getattr(window, name)) for name in _LATENCIES}}
+
+
+def _distribution(samples: Histogram) -> dict[str, Any]:
+    first, counts = samples.bins()
+    _breathe()
+    return {
+        **{name: getattr(samples, name) for name in ("count", "sum", "min", "max")},
+        **{name: samples.p(percent) for name, percent in _PERCENTILES.items()},
+        "bins": {"first": first, "counts": counts},
+    }
+
+
+def _sources(now: Snapshot, window: Snapshot, seconds: float | None) -> dict[str, Any]:
+    """Both phases together; the largest estimate first."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for at, sums in enumerate((window.late_by_source, window.overlap_by_source)):
+        for source, phases in sums.items():
+            for causes in phases.values():
+                for cause, value in causes.items():
+                    if value:
+                        found.setdefault((source, cause), [0.0, 0.0])[at] += value
+    rows = [[source, cause, *values] for (source, cause), values in found.items()]
+    return {"sources": sorted(rows, key=lambda row: (-row[2], -row[3]))}
+
+
+def _processes(now: Snapshot, window: Snapshot, seconds: float | None) -> dict[str, Any]:
+    return {"processes": [_process(process) for process in now.processes]}
+
+
+def _process(process: Process) -> dict[str, Any]:
+    cause = max(process.longest, key=lambda cause: process.longest[cause])
+    return {
+        **{name: getattr(process, name) for name in ("name", "role", "pid", "lives", "age", "standing")},
+        "standing_cause": process.standing_cause,
+        "paused": {cause: seconds for cause, seconds in process.paused.items() if seconds},
+        "full": sum(process.collections[cause] for cause in _FULL),
+        "longest": process.longest[cause],
+        "longest_cause": cause if process.longest[cause] else "",
+    }
+
+
+def _slow(now: Snapshot, window: Snapshot, seconds: float | None) -> dict[str, Any]:
+    since = now.taken - window.seconds
+    return {"slow": [_gap(slow) for slow in _gently(now.slow_gaps()) if slow.when.timestamp() >= since]}
+
+
+def _gently(gaps: Iterator[SlowGap]) -> Iterator[SlowGap]:
+    for number, gap in enumerate(gaps, 1):
+        yield gap
+        if number % _GAPS_A_BREATH == 0:
+            _breathe()
+
+
+def _gap(slow: SlowGap) -> dict[str, Any]:
+    cause = _cause(slow)
+    shares = [share for share in slow.others if share.cause == cause]
+    return {
+        "t": slow.when.timestamp(),
+        "phase": slow.phase,
+        "gap": slow.gap,
+        "typical": slow.typical,
+        "cause": cause,
+        "late": sum(slow.late.values()) if slow.complete else None,
+        "overlap": sum(slow.overlap.values()),
+        "source": max(shares, key=lambda share: share.overlap).source if shares else "",
+        "request": slow.request_id,
+        "trace": slow.trace_id,
+        "model": slow.model_name,
+        "route": slow.route,
+        "token": slow.token,
+        "complete": slow.complete,
+    }
+
+
+def _cause(slow: SlowGap) -> str:
+    where = {**slow.late, "client": slow.client, "accept": slow.accept, "rest": slow.unexplained}
+    most = max(where, key=lambda name: where[name])
+    if where[most] > 0:
+        return most if slow.complete or most not in ("rest",) else "unknown"
+    return "rest" if slow.complete else "unknown"
+
+
+# ---- the document ----
+
+
+@cache
+def _document(version: str, locked: bool, gzip: bool) -> Reply:
+    """The same bytes for everybody: nothing of a request is in them, and no number. locked: it asks for the token."""
+    place = files("tailwatch") / "page"
+
+    def read(*names: str) -> str:
+        return place.joinpath(*names).read_text(encoding="utf-8").strip()
+
+    scripts = [read("uplot", "uPlot.iife.min.js"), read("page.js")]
+    style = read("uplot", "uPlot.min.css") + "\n" + read("page.css")
+    text = read("page.html")
+    for name, value in {
+        "licence": read("uplot", "LICENSE"),
+        "version": escape(version),
+        "locked": "locked" if locked else "open",
+        "style": style,
+        "uplot": scripts[0],
+        "script": scripts[1],
+    }.items():
+        text = text.replace(f"@@{name}@@", value)
+    status = _STATUS[Access.TOKEN if locked else Access.GRANTED]
+    return _reply(status, _headers("text/html; charset=utf-8", _csp(scripts, style), status), text.encode(), gzip)
+
+
+def _csp(scripts: list[str], style: str) -> str:
+    """Nothing from anywhere but what stands in the document itself; numbers from this server; no frame around it."""
+
+    def hashed(text: str) -> str:
+        return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {' '.join(map(hashed, scripts))}",
+            f"style-src {hashed(style)}",
+            "img-src data:",
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        )
+    )
+
+
+def _headers(content_type: str, csp: str, status: int = 200) -> list[tuple[str, str]]:
+    challenge = [("WWW-Authenticate", 'Bearer realm="tailwatch"')] if status == 401 else []
+    return [("Content-Type", content_type), *_GUARDS, ("Content-Security-Policy", csp), *challenge]
+
+
+def _refusal(status: int, sentence: str) -> Reply:
+    return _reply(status, _headers("text/plain; charset=utf-8", _NOTHING, status), sentence.encode(), False)
+
+
+def _reply(status: int, headers: list[tuple[str, str]], body: bytes, gzip: bool) -> Reply:
+    if gzip:
+        body = compress(body, 6, mtime=0)
+        headers = [*headers, ("Content-Encoding", "gzip")]
+    parts = tuple(body[i : i + _PART_BYTES] for i in range(0, len(body), _PART_BYTES))
+    return Reply(status, [*headers, ("Content-Length", str(len(body)))], parts)

@@ -1,0 +1,425 @@
+"""What the page is given: the document, its guards, and the numbers, which are the snapshot's."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import re
+import sys
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from hashlib import sha256
+from importlib.resources import files
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+
+import tailwatch
+from tailwatch import snapshots
+from tailwatch.access import Access
+from tailwatch.export import page as page_module
+from tailwatch.export.page import WINDOWS, Page, Reply
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'</script>\u2028"
+
+
+@pytest.fixture
+def watch() -> Iterator[tailwatch.Watch]:
+    """A process with the page on, that streamed a little, with one gap made slow by a collection."""
+    watch = tailwatch.install(role="api", gc="observe", page=True, slow_ms=20, slo="ttft<=60s,itl<=60s@99%")
+    try:
+        heap: list[Any] = [[i] for i in range(300_000)]
+        for number in range(3):
+            with tailwatch.stream(
+                model=HOSTILE, request_id=f"r-{number}", trace_id="0af7651916cd43dd8448eb211c80319c"
+            ) as s:
+                for _ in range(20):
+                    s.token()
+                    time.sleep(0.001)
+                gc.collect()
+                time.sleep(0.02)
+                s.token()
+        heap.clear()
+        yield watch
+    finally:
+        tailwatch.uninstall()
+
+
+def data(page: Page, query: str = "window=all") -> dict[str, Any]:
+    """The numbers as they travel."""
+    reply = page.reply(True, Access.GRANTED, query, "")
+    assert reply.status == 200
+    told: dict[str, Any] = orjson.loads(b"".join(reply.parts))
+    return told
+
+
+def named(reply: Reply) -> dict[str, str]:
+    """Headers by name; each stands there once."""
+    names = [name.lower() for name, _ in reply.headers]
+    assert len(names) == len(set(names))
+    return dict(zip(names, (value for _, value in reply.headers), strict=True))
+
+
+def test_the_numbers_are_the_snapshots(watch: tailwatch.Watch) -> None:
+    """Bit for bit, of all the time and of a window."""
+    watch._remember()
+    for name, seconds in WINDOWS.items():
+        told, snap = watch.page.numbers(name), watch.snapshot(seconds)
+        for key in ("ttft", "itl", "itl_without_gc", "tpot", "e2e"):
+            shown, samples = told["latency"][key], getattr(snap, key)
+            assert (shown["count"], shown["sum"]) == (samples.count, samples.sum)
+            assert [shown[p] for p in ("p50", "p90", "p99", "p999")] == [samples.p(p) for p in (50, 90, 99, 99.9)]
+            assert (shown["min"], shown["max"]) == (samples.min, samples.max)
+            assert sum(shown["bins"]["counts"]) == samples.count
+        assert (told["reasons"], told["outcomes"]) == (snap.requests, snap.outcomes)
+        assert told["in_flight"] == snap.in_flight
+        late: dict[str, float] = dict.fromkeys(snap.late, 0.0)
+        for _, cause, value, _ in told["sources"]:
+            late[cause] += value
+        assert late == pytest.approx(snap.late)
+    now = watch.snapshot()
+    for name in ("1m", "5m", "1h"):
+        told = watch.page.numbers(name)
+        assert told["attainment"] == now.window(name).attainment
+        assert told["goodput"] == pytest.approx(now.goodput(name), rel=0.6)  # a second may have begun in between
+    assert [row["name"] for row in told["processes"]] == [process.name for process in now.processes]
+    assert {row["request"] for row in told["slow"]} == {slow.request_id for slow in now.slowest}
+
+
+def test_every_name_of_the_docstring_is_told(watch: tailwatch.Watch) -> None:
+    """And none that it does not name."""
+    doc = page_module.__doc__ or ""
+    told = data(watch.page)
+    assert {name for name in told if not re.search(rf"\b{name}\b", doc)} == set()
+    for rows in (told["slow"], told["processes"], list(told["latency"].values())):
+        assert {name for name in rows[0] if not re.search(rf"\b{name}\b", doc)} == set()
+    assert set(told) == {
+        *("window", "seconds", "taken", "slo", "headline", "in_flight", "opened", "reasons", "outcomes", "goodput"),
+        *("throughput", "tokens", "attainment", "fluidity", "latency", "models", "sources", "processes", "slow"),
+        *("load", "bin", "dropped", "version", "waiting", "healthy"),
+    }
+
+
+def test_a_slow_gap_names_its_cause(watch: tailwatch.Watch) -> None:
+    """The planted collections are told with their request, and what they cost."""
+    planted = [row for row in data(watch.page)["slow"] if row["phase"] == "itl"]
+    assert {row["request"] for row in planted} == {"r-0", "r-1", "r-2"}
+    for row in planted:
+        assert row["gap"] >= 0.02 and row["model"] == HOSTILE.replace("\u2028", row["model"][-1])
+        assert row["late"] <= row["overlap"] + 1e-9
+        assert row["cause"] in ("gc2", "gc_full", "gc_increment", "rest")
+
+
+def slow_gap(**changed: Any) -> snapshots.SlowGap:
+    """One, with nothing that explains it."""
+    none = dict.fromkeys(snapshots.CAUSES, 0.0)
+    given: dict[str, Any] = {
+        "when": datetime.fromtimestamp(0, timezone.utc),
+        "phase": "itl", "gap": 1.0, "typical": 0.01, "overlap": none, "late": none, "client": 0.0, "accept": 0.0,
+        "unexplained": 0.0, "complete": True, "request_id": "", "trace_id": "", "model_name": "m",
+        "route": "r", "token": 2,
+    }  # fmt: skip
+    return snapshots.SlowGap(**(given | changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause"),
+    [
+        ({}, "rest"),
+        ({"unexplained": 0.9}, "rest"),
+        ({"client": 0.5, "unexplained": 0.4}, "client"),
+        ({"accept": 0.5, "unexplained": 0.4}, "accept"),
+        ({"late": {**dict.fromkeys(snapshots.CAUSES, 0.0), "policy": 0.6}, "unexplained": 0.4}, "policy"),
+        ({"late": {**dict.fromkeys(snapshots.CAUSES, 0.0), "gc2": 0.3}, "unexplained": 0.4}, "rest"),
+        ({"complete": False, "unexplained": 0.9}, "unknown"),
+        ({"complete": False}, "unknown"),
+        ({"complete": False, "client": 0.9}, "client"),
+    ],
+)
+def test_the_cause_is_where_most_of_the_time_went(changed: dict[str, Any], cause: str) -> None:
+    """Of a gap whose pauses were overwritten nobody says that it was the model."""
+    assert page_module._gap(slow_gap(**changed))["cause"] == cause
+
+
+def test_nothing_measured_yet_is_told_too() -> None:
+    """Null where there is no number, and a sentence."""
+    watch = tailwatch.install(role="api", gc="off", page=True)
+    try:
+        told = data(watch.page)
+        assert told["opened"] == 0 and told["slow"] == [] and told["attainment"] is None
+        assert told["latency"]["ttft"]["p99"] is None and told["latency"]["ttft"]["bins"]["counts"] == []
+        assert told["headline"] and told["waiting"] == 0
+        assert told["healthy"]["streams"] is None and told["healthy"]["verdict"] == "few data"
+    finally:
+        tailwatch.uninstall()
+
+
+def test_ten_viewers_cost_as_much_as_one(watch: tailwatch.Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks within two seconds is told what the other was; each window is made once."""
+    taken: list[float] = []
+    snapshot = watch.snapshot
+
+    def counting() -> snapshots.Snapshot:
+        taken.append(time.monotonic())
+        return snapshot()
+
+    monkeypatch.setattr(watch.page, "_take", counting)
+    monkeypatch.setattr(page_module, "KEEP_SECONDS", 3600.0)
+    bodies: list[bytes] = []
+    viewers = [
+        threading.Thread(
+            target=lambda: bodies.append(b"".join(watch.page.reply(True, Access.GRANTED, "window=1m", "").parts))
+        )
+        for _ in range(10)
+    ]
+    for viewer in viewers:
+        viewer.start()
+    for viewer in viewers:
+        viewer.join()
+    assert len(taken) == 1 and len(bodies) == 10 and len(set(bodies)) == 1
+    data(watch.page, "window=5m")
+    assert len(taken) == 2
+    monkeypatch.setattr(page_module, "KEEP_SECONDS", 0.0)
+    data(watch.page, "window=5m")
+    assert len(taken) == 3
+
+
+def test_an_answer_that_fails_is_not_kept(watch: tailwatch.Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one may come."""
+
+    def broken() -> snapshots.Snapshot:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watch.page, "_take", broken)
+        with pytest.raises(ZeroDivisionError):
+            watch.page.reply(True, Access.GRANTED, "window=1m", "")
+    assert data(watch.page, "window=1m")["opened"] == 3
+
+
+@pytest.mark.parametrize("query", ["window=2m", "window=<script>", "window=1m&x=1", "x", "window=", "window=1M"])
+def test_another_query_is_refused_and_not_repeated(watch: tailwatch.Watch, query: str) -> None:
+    """400, the same words whatever was asked."""
+    reply = watch.page.reply(True, Access.GRANTED, query, "")
+    assert (reply.status, b"".join(reply.parts)) == (400, b"expected ?window= one of 1m, 5m, 1h, all\n")
+
+
+def test_the_default_window(watch: tailwatch.Watch) -> None:
+    """Five minutes, as the page's own control has it."""
+    assert data(watch.page, "")["window"] == "5m"
+
+
+GUARDS = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("access", list(Access))
+def test_every_answer_is_guarded(watch: tailwatch.Watch, wanted: bool, access: Access) -> None:
+    """Whatever it says; no other origin is let in, and nothing is stored."""
+    reply = watch.page.reply(wanted, access, "", "")
+    headers = named(reply)
+    assert GUARDS.items() <= headers.items()
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "access-control-allow-origin" not in headers and "set-cookie" not in headers
+    assert headers["content-length"] == str(sum(map(len, reply.parts)))
+    assert all(len(part) <= 65536 for part in reply.parts)
+    assert reply.status == {Access.GRANTED: 200, Access.TOKEN: 401}.get(access, 403)
+    assert ("www-authenticate" in headers) == (access is Access.TOKEN)
+
+
+def test_without_access_no_number_is_told(watch: tailwatch.Watch) -> None:
+    """What is shown instead is the same before anything was measured: the document asks for the token."""
+    locked = b"".join(watch.page.reply(False, Access.TOKEN, "", "").parts)
+    opened = b"".join(watch.page.reply(False, Access.GRANTED, "", "").parts)
+    assert locked.replace(b'data-access="locked"', b'data-access="open"') == opened != locked
+    assert b"onerror=alert" not in opened
+    for access in (Access.TOKEN, Access.ELSEWHERE, Access.FOREIGN):
+        assert len(b"".join(watch.page.reply(True, access, "window=all", "").parts)) < 200
+        assert access is Access.TOKEN or len(b"".join(watch.page.reply(False, access, "", "").parts)) < 200
+
+
+def document(watch: tailwatch.Watch) -> tuple[str, str]:
+    """The page, and its policy."""
+    reply = watch.page.reply(False, Access.GRANTED, "", "")
+    return b"".join(reply.parts).decode(), named(reply)["content-security-policy"]
+
+
+def hashes(texts: list[str]) -> set[str]:
+    """As a policy names them."""
+    return {f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in texts}
+
+
+def test_the_policy_names_what_stands_in_the_document_and_nothing_else(watch: tailwatch.Watch) -> None:
+    """Two scripts and one style, by their hashes."""
+    text, policy = document(watch)
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    styles = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    assert (len(scripts), len(styles)) == (2, 1) == (text.count("<script"), text.count("<style"))
+    assert set(rules["script-src"].split()) == hashes(scripts)
+    assert set(rules["style-src"].split()) == hashes(styles)
+    assert (rules["connect-src"], rules["img-src"]) == ("'self'", "data:")
+    assert {rules[name] for name in ("default-src", "base-uri", "form-action", "frame-ancestors")} == {"'none'"}
+    assert rules["require-trusted-types-for"] == "'script'"
+    assert "unsafe" not in policy and "http" not in policy
+
+
+def test_the_document_needs_nobody_else(watch: tailwatch.Watch) -> None:
+    """No address in it is fetched, no handler or style stands in an attribute; every mark was replaced."""
+    text, _ = document(watch)
+    markup = re.sub(r"<(script|style)>.*?</\1>|<!--.*?-->", "", text, flags=re.DOTALL)
+    assert re.findall(r'(?:src|href|action)="(?!#|data:)', markup) == []
+    assert re.findall(r'\s(?:on\w+|style)="', markup) == []
+    assert re.findall(r"@@\w+@@", text) == []
+    assert "Copyright (c) 2022 Leon Sorokin" in text and "uPlot" in text
+    assert re.findall(r"url\((?!data:)|@import", text) == []
+    script = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)[1]
+    assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", script) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("uPlot.iife.min.js", "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"),
+        ("uPlot.min.css", "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"),
+        ("LICENSE", "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd"),
+    ],
+)
+def test_uplot_is_as_it_was_published(name: str, digest: str) -> None:
+    """Version 1.6.32 of the npm package `uplot` (`npm pack uplot@1.6.32`), bytes untouched, its licence beside it."""
+    assert sha256(files("tailwatch").joinpath("page", "uplot", name).read_bytes()).hexdigest() == digest
+
+
+def luminance(colour: str) -> float:
+    """Of #rrggbb, as WCAG has it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_colours_can_be_told_from_what_is_behind_them() -> None:
+    """WCAG: text 4.5 to 1, marks 3 to 1, in both themes; the dark one is the same where the system asks for it."""
+    style = files("tailwatch").joinpath("page", "page.css").read_text(encoding="utf-8")
+    blocks = [
+        dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", block)) for block in re.findall(r"\{([^{}]*--bg:[^{}]*)\}", style)
+    ]
+    light, dark, asked = blocks
+    assert dark == asked and light.keys() == dark.keys()
+    for theme in (light, dark):
+        for names, least in ((("ink", "soft", "accent", "good", "warn"), 4.5), (CAUSES, 3.0)):
+            for name in names:
+                for behind in ("bg", "card"):
+                    high, low = sorted((luminance(theme[name]), luminance(theme[behind])), reverse=True)
+                    assert (high + 0.05) / (low + 0.05) >= least, (name, behind, theme[name])
+
+
+CAUSES = ("gc0", "gc1", "gc2", "policy", "client", "accept", "rest")
+
+
+def test_gzip_where_it_is_accepted(watch: tailwatch.Watch) -> None:
+    """The same bytes, in a third of the room."""
+    for wanted in (False, True):
+        plain = watch.page.reply(wanted, Access.GRANTED, "window=1h", "")
+        packed = watch.page.reply(wanted, Access.GRANTED, "window=1h", "br, gzip;q=0.5")
+        assert named(packed)["content-encoding"] == "gzip" and "content-encoding" not in named(plain)
+        assert gzip.decompress(b"".join(packed.parts)) == b"".join(plain.parts)
+    assert len(b"".join(watch.page.reply(False, Access.GRANTED, "", "gzip").parts)) < 48_000
+
+
+def test_a_fork_child_begins_anew(watch: tailwatch.Watch) -> None:
+    """Locks and what was kept are the parent's."""
+    data(watch.page, "window=1m")
+    kept = watch.page._kept
+    watch.page.after_fork()
+    assert watch.page._kept is not kept and not watch.page._in_flight
+
+
+# What snapshots tell it ------------------------------------------------------------------------------------
+
+
+def test_bins_hold_every_sample_where_it_belongs(make_histogram: Callable[[list[int]], snapshots.Histogram]) -> None:
+    """Bin i is above 2**(i/8) and up to 2**((i+1)/8) seconds, to the width of a bucket; the ends hold the rest."""
+    for ns in (
+        1,
+        999,
+        1_000,
+        20_500,
+        3_333_333,
+        4_000_000,
+        50_000_000,
+        1_000_000_000,
+        7_100_000_000,
+        999_000_000_000,
+        10**13,
+    ):
+        first, counts = make_histogram([ns]).bins()
+        assert counts == [1]
+        seconds = ns / 1e9
+        if 2**-19.9 < seconds < 2**9.9:
+            assert 2 ** (first / 8) / 1.0219 <= seconds <= 2 ** ((first + 1) / 8) * 1.0219
+        else:
+            assert first in (-160, 79)
+    values = [10**6 * k for k in range(1, 300)]
+    first, counts = make_histogram(values).bins()
+    assert sum(counts) == 299 and counts[0] and counts[-1]
+    assert make_histogram([]).bins() == (0, [])
+
+
+@pytest.fixture
+def make_histogram() -> Callable[[list[int]], snapshots.Histogram]:
+    """Makes one of these nanoseconds."""
+
+    def make(values: list[int]) -> snapshots.Histogram:
+        layout = snapshots.lib.tw_layout_of(snapshots.lib.TW_LAYOUT_ITL)
+        histogram, counts = snapshots.ffi.new("tw_histogram *"), snapshots.ffi.new("tw_counts *")
+        snapshots.lib.tw_histogram_init(histogram)
+        for value in values:
+            snapshots.lib.tw_histogram_record(histogram, layout, value)
+        snapshots.lib.tw_histogram_read(histogram, counts)
+        return snapshots.Histogram(counts, layout)
+
+    return make
+
+
+def test_by_second_adds_up_to_the_window(watch: tailwatch.Watch) -> None:
+    """Good, missed and finished, each request in one second; none is invented where there is no room."""
+    snap = watch.snapshot()
+    rows, window = snap.by_second(300), snap.window(300)
+    assert [sum(row[i] for row in rows) for i in (1, 2, 3)] == [window.good, window.miss, window.finished] == [3, 0, 3]
+    assert [row.at for row in rows] == sorted({row.at for row in rows})
+    assert all(snap.monotonic - 300 < row.at <= snap.monotonic for row in rows)
+    assert snap.by_second(0) == [] and snap.by_second(10**9) == rows
+
+
+def test_load_is_told_in_whole_steps(watch: tailwatch.Watch) -> None:
+    """Each step once, however often it is asked; what is not over yet is not told."""
+    deadline = time.monotonic() + 30
+    told = watch.page.numbers("1m")
+    while sum(row[1] for row in told["load"]) * told["bin"] != pytest.approx(3):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+        told = watch.page.numbers("1m")
+    moments = [row[0] for row in told["load"]]
+    assert all(round(b - a, 1) == told["bin"] for a, b in pairwise(moments))
+    assert all(row[3] >= row[1] for row in told["load"])
+    assert any(row[4] is not None for row in told["load"])
+
+
+def test_numbers_are_the_same_without_orjson(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an environment that the package was lent to: the same JSON, and null for what is no number."""
+    numbers = {"a": [1.5, float("nan"), None], "b": {"c": (float("inf"), "text", 3, True)}}
+    made = page_module._encode(numbers)
+    monkeypatch.setitem(sys.modules, "orjson", None)
+    assert page_module._encode(numbers) == made == b'{"a":[1.5,null,null],"b":{"c":[null,"text",3,true]}}'
