@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tailwatch/aside.h"
 #include "tailwatch/atomic.h"
 #include "tailwatch/group.h"
 #include "tailwatch/process.h"
@@ -138,7 +139,7 @@ int tw_trace_map(const char *path, tw_trace *out) {
 }
 
 void tw_trace_close(tw_trace *t) {
-    if (t->head != NULL) munmap((void *)(uintptr_t)t->head, t->bytes);
+    if (t->head != NULL) tw_unmap_aside((void *)(uintptr_t)t->head, t->bytes);
     memset(t, 0, sizeof *t);
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from importlib import import_module
 from importlib.util import find_spec
 
 from tailwatch.errors import UnsupportedError
@@ -16,6 +17,7 @@ def require() -> None:
 
     Raises:
         UnsupportedError: (an ImportError) with the reason.
+        ImportError: in a sub-interpreter.
     """
     if sys.implementation.name != "cpython":
         raise UnsupportedError(f"tailwatch needs CPython: it hooks its collector; this is {sys.implementation.name}")
@@ -28,3 +30,5 @@ def require() -> None:
             "tailwatch was imported without its compiled modules: install it (pip install .) "
             "and start Python outside its source tree"
         )
+    if LINUX:
+        import_module("tailwatch._hot")  # it refuses a sub-interpreter, before what may break there is loaded

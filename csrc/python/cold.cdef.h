@@ -212,6 +212,9 @@ uint64_t tw_ring_size(uint64_t events, uint32_t i);
 bool tw_trace_open(const void *bytes, size_t len, tw_trace *out);
 int tw_trace_map(const char *path, tw_trace *out);
 void tw_trace_close(tw_trace *t);
+
+/* aside.h */
+void tw_close_aside(int fd);
 bool tw_trace_is_over(const tw_trace *t);
 void tw_trace_process(const tw_trace *t, char *out);
 uint64_t tw_ring_bounds(const tw_trace *t, uint32_t ring, uint64_t *first, uint64_t *end);

