@@ -1,8 +1,8 @@
 """Collections when nobody waits: the old heap is swept in slices, in the moments between what the server does.
 
-``gc="out-of-band"``. The freeze is as with ``gc="freeze"``; afterwards the interpreter's own collections are a safety net
-only, far away, and what is allocated later is collected in slices of at most some 3000 objects, when a loop waits for
-events, after an engine's step, or when the last request has ended. A slice is a pause of cause ``policy``.
+``gc="out-of-band"``. The freeze is as with ``gc="freeze"``; afterwards the interpreter's own collections are a safety
+net only, far away, and what is allocated later is collected in slices of at most some 3000 objects, when a loop waits
+for events, after an engine's step, or when the last request has ended. A slice is a pause of cause ``policy``.
 
 The sweep proves itself before it is used (OutOfBand.prepare): a planted cycle must die, a living structure must not.
 """
@@ -88,7 +88,8 @@ class OutOfBand:
         self.mode = "whole passes" if self.why else "sweep"
         if self.why:
             self._say(
-                f"gc='out-of-band': the old heap cannot be swept in slices ({self.why}): whole passes of what is not frozen are made, when nobody waits"
+                f"gc='out-of-band': the old heap cannot be swept in slices ({self.why}): whole passes of what is not "
+                "frozen are made, when nobody waits"
             )
 
     def remember(self) -> None:
@@ -107,7 +108,7 @@ class OutOfBand:
     # ---- moments ----
 
     def use_loop(self) -> None:
-        """Use the waiting of the loop that runs in this thread, if one does. A loop that gives no moments is said once."""
+        """Use the waiting of the loop that runs in this thread, if one does. One that gives no moments is said once."""
         loop = running_loop()
         if loop is None:
             return

@@ -143,7 +143,8 @@ def test_the_message_teaches() -> None:
     """The message names the option, what was found, what was expected, the nearest choice and the variable."""
     error = refusal({"TAILWATCH_GC": "freez"})
     assert str(error) == (
-        "gc='freez': expected one of 'freeze', 'out-of-band', 'observe', 'off'; did you mean 'freeze'? (from TAILWATCH_GC)"
+        "gc='freez': expected one of 'freeze', 'out-of-band', 'observe', 'off'; did you mean 'freeze'? "
+        "(from TAILWATCH_GC)"
     )
     assert (error.option, error.found, error.source, error.hint) == ("gc", "freez", "TAILWATCH_GC", "freeze")
     assert isinstance(error, ValueError) and isinstance(error, TailwatchError)
