@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import random
 import sys
@@ -194,6 +195,11 @@ def excess_ms(due: list[tuple[int, int]], pauses: list[Any]) -> list[float]:
     return found
 
 
+def longest_turn_ms(due: list[tuple[int, int]]) -> float:
+    """From the beginning of a step to that of the next."""
+    return max(((later[1] - one[1]) / 1e6 for one, later in itertools.pairwise(due)), default=0.0)
+
+
 def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
     """One run."""
     kept = heap(FROZEN)
@@ -228,7 +234,7 @@ def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
         task.cancel()
 
     asyncio.run(serve())
-    some, cursor, lost = records.pauses(cursor, before_ns=time.monotonic_ns())
+    some, cursor, lost_records = records.pauses(cursor, before_ns=time.monotonic_ns())
     pauses.extend(some)
     after = watch.snapshot().paused
     run = server.run
@@ -239,7 +245,7 @@ def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
         "late_ms": run.late_ms,
         "excess_ms": excess_ms(run.due, sorted(pauses, key=lambda each: each.start_ns)),
         "longest_step_ms": max(run.busy_ms) if run.busy_ms else 0.0,
-        "longest_turn_ms": max((b[1] - a[1]) / 1e6 for a, b in zip(run.due, run.due[1:])),
+        "longest_turn_ms": longest_turn_ms(run.due),
         "rss": run.rss,
         "steps": len(run.late_ms),
         "requests": run.requests,

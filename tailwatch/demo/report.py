@@ -25,83 +25,87 @@ def show(report: Report, console: Console) -> None:
     """Print everything a reader needs, at most WIDTH columns wide."""
     width = min(console.width, WIDTH)
     console.print(_setting(report), width=width, highlight=False, soft_wrap=False)
-    console.print(table(report), width=width)
+    console.print(table(report, changes=width >= WIDTH), width=width)
     for line in sentences(report):
         console.print(Text(line), width=width)
 
 
-def table(report: Report) -> Table:
-    """Rows of measures, a column for each arm, and behind it what it is beside the first."""
+def table(report: Report, *, changes: bool = True) -> Table:
+    """Rows of measures, a column for each arm, and behind it, where there is room, what it is beside the first."""
     title = f"the same load, three policies; SLO {report['slo']}"
     found = Table(title=title, title_style="bold", box=box.HORIZONTALS, pad_edge=False)
-    for heading in ("seen by the client", ""):
-        found.add_column(heading, no_wrap=True)
-    for arm in ARMS:
-        found.add_column(TITLES[arm], justify="right", no_wrap=True)
-        if arm != LEFT:
-            found.add_column("", justify="right", no_wrap=True, style="dim")
+    rows = _Rows(found, changes)
     clients = [report["arms"][arm]["client"] for arm in ARMS]
     for name, key in METRICS:
-        _add_distribution(found, name, [client[key] for client in clients])
-    _add_goodput(found, clients)
+        _add_distribution(rows, name, [client[key] for client in clients])
+    _add_goodput(rows, clients)
     found.add_row(Text("seen by tailwatch", style="bold"))
-    _add_server(found, [report["arms"][arm]["server"] for arm in ARMS])
+    _add_server(rows, [report["arms"][arm]["server"] for arm in ARMS])
     return found
 
 
-def _add(found: Table, name: str, unit: str, values: list[float | None], text: Callable[[Any], str]) -> None:
-    """A row: the first value, then each other one and what it is beside the first."""
-    cells = [text(values[0])]
-    for value in values[1:]:
-        cells += [text(value), change(values[0], value)]
-    found.add_row(name, unit, *cells)
+class _Rows:
+    """A table's, each with a value for each arm."""
+
+    def __init__(self, table: Table, changes: bool) -> None:
+        self.table = table
+        self._changes = changes
+        table.add_column("seen by the client", no_wrap=True)
+        for arm in ARMS:
+            table.add_column(TITLES[arm], justify="right", no_wrap=True)
+            if changes and arm != LEFT:
+                table.add_column("", justify="right", no_wrap=True, style="dim")
+
+    def add(self, name: str, values: list[float | None], text: Callable[[Any], str]) -> None:
+        """The first value, then each other one and what it is beside the first."""
+        self._add(name, [text(value) for value in values], [change(values[0], value) for value in values[1:]])
+
+    def count(self, name: str, values: list[str]) -> None:
+        """What is not compared."""
+        self._add(name, values, [""] * (len(values) - 1))
+
+    def _add(self, name: str, values: list[str], changed: list[str]) -> None:
+        cells = [values[0]]
+        for value, words in zip(values[1:], changed, strict=True):
+            cells += [value, words] if self._changes else [value]
+        self.table.add_row(name, *cells)
 
 
-def _add_counts(found: Table, name: str, unit: str, values: list[str]) -> None:
-    """A row of what is not compared."""
-    cells = [values[0]]
-    for value in values[1:]:
-        cells += [value, ""]
-    found.add_row(name, unit, *cells)
-
-
-def _add_distribution(found: Table, name: str, arms: list[Report]) -> None:
+def _add_distribution(rows: _Rows, name: str, arms: list[Report]) -> None:
     for key in ("p50", "p90", "p99", "p99.9", "max"):
         if all(arm[key] is not None for arm in arms):
-            _add(found, name, key, [arm[key] for arm in arms], ms)
-            name = ""
-    found.add_section()
+            rows.add(f"{name} {key}", [arm[key] for arm in arms], ms)
+    rows.table.add_section()
 
 
-def _add_goodput(found: Table, clients: list[Report]) -> None:
-    _add(found, "goodput", "req/s", [client["goodput"] for client in clients], "{:.1f}".format)
-    _add_counts(found, "throughput", "req/s", [f"{client['throughput']:.1f}" for client in clients])
-    _add(found, "missed the SLO", "requests", [_miss_share(client) for client in clients], "{:.1%}".format)
+def _add_goodput(rows: _Rows, clients: list[Report]) -> None:
+    rows.add("goodput, req/s", [client["goodput"] for client in clients], "{:.1f}".format)
+    rows.count("throughput, req/s", [f"{client['throughput']:.1f}" for client in clients])
+    rows.add("missed the SLO", [_miss_share(client) for client in clients], "{:.1%}".format)
     if any(client["unfinished"] or client["errors"] for client in clients):
         counts = [str(client["unfinished"] + sum(client["errors"].values())) for client in clients]
-        _add_counts(found, "errors, unfinished", "requests", counts)
-    found.add_section()
+        rows.count("errors, unfinished", counts)
+    rows.table.add_section()
 
 
 def _miss_share(client: Report) -> float:
     return 1.0 - client["attainment"] if client["attainment"] is not None else 0.0
 
 
-def _add_server(found: Table, servers: list[Report]) -> None:
+def _add_server(rows: _Rows, servers: list[Report]) -> None:
     told = [server["tailwatch"] for server in servers]
-    for name, unit, key in (
-        ("ITL", "p99", "itl_p99"),
-        ("ITL without GC", "p99", "itl_without_gc_p99"),
-        ("ITL", "max", "itl_max"),
-        ("ITL without GC", "max", "itl_without_gc_max"),
+    for name, key in (
+        ("ITL p99", "itl_p99"),
+        ("ITL p99 without GC", "itl_without_gc_p99"),
+        ("ITL max", "itl_max"),
+        ("ITL max without GC", "itl_without_gc_max"),
     ):
-        _add_counts(found, name, unit, [ms(arm[key]) for arm in told])
-    generations = ["/".join(str(count) for count in server["collections"]) for server in servers]
-    _add_counts(found, "collections", "gen 0/1/2", generations)
-    for name, unit, key in (("paused by GC", "s", "paused"), ("late by GC, estimate", "stream s", "late")):
-        _add(found, name, unit, [sum(arm[key].values()) for arm in told], "{:.2f}".format)
+        rows.count(name, [ms(arm[key]) for arm in told])
+    rows.count("collections 0/1/2", ["/".join(str(count) for count in server["collections"]) for server in servers])
+    for name, key in (("paused by GC, s", "paused"), ("late by GC, stream s", "late")):
+        rows.add(name, [sum(arm[key].values()) for arm in told], "{:.2f}".format)
     longest = [max((value or 0.0 for value in arm["longest"].values()), default=0.0) for arm in told]
-    _add(found, "longest pause", "", list(longest), ms)
+    rows.add("longest pause", list(longest), ms)
 
 
 def ms(seconds: float | None) -> str:
@@ -123,7 +127,9 @@ def change(before: float | None, after: float | None) -> str:
         return "the same"
     word = "lower" if ratio < 1 else "higher"
     factor = max(ratio, 1 / ratio)
-    return f"{factor:.1f}x {word}" if factor >= 2 else f"{abs(ratio - 1):.0%} {word}"
+    if factor < 2:
+        return f"{abs(ratio - 1):.0%} {word}"
+    return f"{factor:.0f}x {word}" if factor >= 100 else f"{factor:.1f}x {word}"
 
 
 def _setting(report: Report) -> str:
