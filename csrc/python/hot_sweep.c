@@ -12,8 +12,9 @@
 #include <string.h>
 
 #define MOST_BUDGET 1000000
-#define FOR_EVER (UINT64_C(1) << 40)
+#define OVERDUE_NS 2000000         /* a slice is to take half of it */
 #define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
+#define A_MILLISECOND_NS 1000000
 #define NOBODY_WAITS_NS 2000000    /* the next request may come at any time */
 #define PREV_FLAGS ((uintptr_t)3)  /* finalized, collecting: in the word of the previous one */
 
@@ -229,32 +230,51 @@ static int readable(int fd) {
 
 static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* false: no slice now, or none that went well. */
-static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
+/* false: it did not run, or not well. */
+static int slice_of(SweepObject *self, tw_moment moment, size_t budget) {
     sweep_done done;
-    const int64_t budget = tw_pace_budget(&self->pace, young_of(self), left_ns);
-    if (budget < 0) return 0;
-    const int ran = sweep_run(self, moment, Py_None, (size_t)budget, &done);
+    const int ran = sweep_run(self, moment, Py_None, budget, &done);
     if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
     return ran == 0;
 }
 
-/* Nobody gave a moment for long: one is taken. */
+/* false: no slice now, or none that went well. */
+static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
+    const int64_t budget = tw_pace_budget(&self->pace, young_of(self), left_ns);
+    return budget >= 0 && slice_of(self, moment, (size_t)budget);
+}
+
+/* Nobody gave a moment for long: one is taken, a short one, if need be of the young only. */
 static void overdue_slice(SweepObject *self) {
-    if (tw_pace_overdue(&self->pace, young_of(self))) timed_slice(self, TW_MOMENT_OVERDUE, FOR_EVER);
+    if (!tw_pace_overdue(&self->pace, young_of(self))) return;
+    const int64_t budget = tw_pace_budget(&self->pace, young_of(self), OVERDUE_NS);
+    slice_of(self, TW_MOMENT_OVERDUE, budget > 0 ? (size_t)budget : 0);
 }
 
 static int due(const SweepObject *self) { return self->on && self->lists != NULL && tw_pace_due(&self->pace, young_of(self)); }
 
 int sweep_may_be_due(const SweepObject *self) { return due(self); }
 
+/* No slice fits now: a wait that goes on grows longer than those of before, and then one does. Whether it goes on. */
+static int wait_for_more(int fd, uint64_t left_ns) {
+    struct pollfd one = {fd, POLLIN, 0};
+    int found;
+    if (left_ns < 2 * A_MILLISECOND_NS) return 0;
+    Py_BEGIN_ALLOW_THREADS
+    found = poll(&one, 1, 1);
+    Py_END_ALLOW_THREADS
+    return found == 0;
+}
+
 int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
     if (!due(self)) return 0;
     const uint64_t since = tw_now_ns();
     uint64_t lasted = 0;
     overdue_slice(self);
-    while (lasted < wait_ns && !readable(fd)) {
-        if (!timed_slice(self, TW_MOMENT_IDLE, lesser(tw_pace_left(&self->pace, lasted), wait_ns - lasted))) break;
+    while (lasted < wait_ns && due(self) && !readable(fd)) {
+        if (!timed_slice(self, TW_MOMENT_IDLE, lesser(tw_pace_left(&self->pace, lasted), wait_ns - lasted)) &&
+            !wait_for_more(fd, wait_ns - lasted))
+            break;
         lasted = tw_now_ns() - since;
     }
     return 1;

@@ -26,6 +26,7 @@ SAFETY_NET = 100_000
 _KNOWN_LISTS = ((3, 10), (3, 11), (3, 12), (3, 13))
 _LOOK = 1 << 22  # objects walked to see which list one is in: a server's heap before its first freeze
 _PASS_SECONDS = 1.0
+_ROUND_SECONDS = 5.0
 MOMENTS = ("idle", "step", "request_end", "overdue", "ceiling", "asked")
 _collect = gc.collect
 _get_objects = gc.get_objects
@@ -75,7 +76,7 @@ class OutOfBand:
         self.mode = self.why = ""
         self.passes = 0
         self.engaged = False  # the freeze was made, and nobody has uninstalled
-        self._next_pass = 0.0
+        self._next_pass = self._next_round = 0.0
         self._thresholds: tuple[int, int, int] | None = None
         self._was_enabled = True
         self._moments: list[Moments] = []  # one a loop
@@ -122,8 +123,12 @@ class OutOfBand:
             self._say(f"gc='out-of-band': {error}: slices are made when the last request has ended, and between steps")
 
     def on_idle(self) -> None:
-        """The last request has ended, or none was there: for plain threads, and loops that give no moments."""
+        """The last request has ended, or none was there: also for plain threads, and loops that give no moments. Nobody
+        waits: what died since the sweep last came by is looked for, now and then."""
         if self.sweep.on:
+            if (now := time.monotonic()) >= self._next_round:
+                self._next_round = now + _ROUND_SECONDS
+                self.sweep.round()
             self.sweep.rest()
         elif self.engaged and time.monotonic() >= self._next_pass:
             self._whole_pass()
