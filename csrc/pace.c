@@ -13,19 +13,25 @@ const char *tw_moment_name(int moment) {
     return moment >= 0 && moment < TW_MOMENTS ? names[moment] : "unknown";
 }
 
+/* A slice takes closures whole, and so more than is owed. */
+static void owe(tw_pace *p, uint64_t more, uint64_t done) {
+    const uint64_t owed = p->debt + more, had = p->ahead + done;
+    p->debt = owed > had ? owed - had : 0;
+    p->ahead = owed > had ? 0 : least(had - owed, TW_PACE_MOST);
+}
+
 /* Of the freed, those who were young: by their share. */
 static void grow(tw_pace *p, size_t young, size_t moved, size_t freed) {
     const size_t all = young + moved;
     const uint64_t died = all == 0 ? 0 : (uint64_t)freed * young / all;
     const uint64_t grown = young > died ? young - died : 0;
-    p->debt += grown * TW_PACE_PER_OBJECT;
-    p->debt -= least(p->debt, moved);
+    owe(p, grown * TW_PACE_PER_OBJECT, moved);
     p->old += young;
     p->old -= least(p->old, freed);
 }
 
-void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, size_t freed, uint64_t ns) {
-    const size_t all = young + moved;
+void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, size_t left, size_t freed, uint64_t ns) {
+    const size_t all = young + moved + left;
     p->predicted_ns += tw_pace_cost(p) * all / PER;
     if (all >= TW_PACE_FEWEST / 2) p->cost_ns[p->slices++ % TW_PACE_COSTS] = ns * PER / all;
     p->made[moment] += 1;
@@ -43,6 +49,10 @@ void tw_pace_rounded(tw_pace *p) {
     p->rounds += 1;
 }
 
+void tw_pace_more(tw_pace *p) {
+    if (p->debt < TW_PACE_FEWEST) p->debt = TW_PACE_FEWEST;
+}
+
 void tw_pace_round(tw_pace *p) {
     if (p->debt < p->old) p->debt = p->old;
 }
@@ -53,11 +63,18 @@ void tw_pace_wait(tw_pace *p, uint64_t ns) {
     tw_store(&p->waits, n + 1);
 }
 
+void tw_pace_unfit(tw_pace *p) {
+    for (size_t i = 0; i < TW_PACE_COSTS; ++i) p->cost_ns[i] -= p->cost_ns[i] / 16;
+}
+
 uint64_t tw_pace_cost(const tw_pace *p) {
-    uint64_t dearest = 0;
-    for (size_t i = 0; i < TW_PACE_COSTS && i < p->slices; ++i)
-        if (p->cost_ns[i] > dearest) dearest = p->cost_ns[i];
-    return p->slices == 0 ? COST_AT_FIRST : dearest;
+    uint64_t dearest = 0, second = 0;
+    for (size_t i = 0; i < TW_PACE_COSTS && i < p->slices; ++i) {
+        const uint64_t cost = p->cost_ns[i];
+        if (cost > second) second = cost > dearest ? dearest : cost;
+        if (cost > dearest) dearest = cost;
+    }
+    return p->slices == 0 ? COST_AT_FIRST : p->slices == 1 ? dearest : second;
 }
 
 /* The fifth of those that lasted longer, counted from the shortest. */
@@ -78,5 +95,5 @@ uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns) {
 int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns) {
     const uint64_t cost = tw_pace_cost(p), fit = cost == 0 ? TW_PACE_MOST : left_ns / 2 * PER / cost;
     if (!tw_pace_due(p, young) || fit < young || fit < TW_PACE_FEWEST) return -1;
-    return (int64_t)least(least(fit - young, TW_PACE_MOST), p->debt);
+    return (int64_t)(p->debt == 0 ? 0 : least(fit - young, TW_PACE_MOST));
 }

@@ -3,6 +3,12 @@
  * A slice takes seeds, follows what they refer to over tracked objects that are not frozen, up to a budget, moves what
  * it found to the young generation, and has that collected. A cycle that is dead and wholly inside dies; what lives is
  * old again, behind all others. Only what the collector itself finds unreachable is freed.
+ *
+ * Old objects are taken the oldest first, and in one round each once: a closure does not go through what was seen in this
+ * round. So a living object that much refers to is not moved with each of them, and a dead cycle is still found whole: of
+ * its objects one is seen first, and from it all others are reached. A closure for which a slice has no room left is left to
+ * the next; only one that no slice has room for is cut. Among the dead one may hold another that was seen before it: what
+ * lost a reference by a slice is suspected, and the next one takes it first.
  */
 #ifndef TAILWATCH_HOT_SWEEP_H
 #define TAILWATCH_HOT_SWEEP_H
@@ -14,6 +20,9 @@
 
 typedef struct gc_list gc_list;
 
+#define SWEEP_EDGES 256
+#define SWEEP_SUSPECTS 64
+
 typedef struct SweepObject {
     PyObject_HEAD
     CoreObject *core;
@@ -22,8 +31,20 @@ typedef struct SweepObject {
     PyObject *marker;          /* nobody refers to it but this: it comes up once in a round */
     gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
     tw_addresses frozen;
-    PyObject **found;          /* of the slice being made: borrowed, all untracked */
-    size_t n, budget, room;
+    tw_addresses seen;         /* in this round: closures stop there */
+    tw_addresses loose;        /* of the slice being made: what was named or suspected, with what that leads to */
+    PyObject **found;          /* of the slice being made: borrowed */
+    size_t n, room, allocated; /* objects found, places for them in this slice, and ever */
+    size_t budget;             /* objects that it may move */
+    size_t loosely;            /* of the found, those that are not there because they were old */
+    size_t cut_from, cut_until; /* of the found, a closure that is not whole */
+    size_t left;               /* objects that were looked at and not moved */
+    int rounded;               /* the marker is among them */
+    int put_off;               /* slices in a row that were too small for the closure that was due */
+    struct sweep_edge { PyObject *object; Py_ssize_t references; } edge[SWEEP_EDGES]; /* a hash table; held while it collects */
+    size_t edges;
+    PyObject *suspect[SWEEP_SUSPECTS]; /* held until the next slice */
+    size_t suspects;
     int busy;                  /* a finalizer may run whatever it likes, us too */
     int on;                    /* idle moments are used */
     tw_pace pace;

@@ -41,7 +41,7 @@ typedef struct tw_pace {
     uint64_t slices;
     uint64_t wait_ns[TW_PACE_WAITS];
     uint64_t waits;
-    uint64_t debt;
+    uint64_t debt, ahead;            /* of both, one is 0: to be swept, swept before it had to be */
     uint64_t rounds, round_moved;    /* times that the whole old heap was gone through; objects moved since the last */
     uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
     uint64_t made[TW_MOMENTS];       /* slices */
@@ -49,11 +49,14 @@ typedef struct tw_pace {
     uint64_t predicted_ns;           /* what they were predicted to take */
 } tw_pace;
 
-/* A slice looked at so many young and moved so many old objects, and freed so many. */
-void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, size_t freed, uint64_t ns);
+/* A slice looked at so many young and moved so many old objects, left so many that it had looked at, and freed so many. */
+void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, size_t left, size_t freed, uint64_t ns);
 
 /* The sweep has come round. */
 void tw_pace_rounded(tw_pace *p);
+
+/* A slice more is due. */
+void tw_pace_more(tw_pace *p);
 
 /* The whole old heap is to be looked at, as soon as may be. */
 void tw_pace_round(tw_pace *p);
@@ -61,7 +64,10 @@ void tw_pace_round(tw_pace *p);
 /* A wait for events took so long. May be called beside the others, by one thread at a time. */
 void tw_pace_wait(tw_pace *p, uint64_t ns);
 
-/* What 1024 objects are predicted to cost, ns: the dearest of the last slices. */
+/* No slice fitted: what was dear may not stay so, and is believed a little less. */
+void tw_pace_unfit(tw_pace *p);
+
+/* What 1024 objects are predicted to cost, ns: the second dearest of the last slices. */
 uint64_t tw_pace_cost(const tw_pace *p);
 
 /* How much longer a wait that has lasted so long is predicted to last, ns: what four in five of those remembered did
