@@ -30,22 +30,20 @@ static void grow(tw_pace *p, size_t young, size_t moved, size_t freed) {
     p->old -= least(p->old, freed);
 }
 
-void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, size_t left, size_t freed, uint64_t ns) {
-    const size_t all = young + moved + left;
+void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, size_t freed, uint64_t ns) {
+    const size_t all = young + moved;
     p->predicted_ns += tw_pace_cost(p) * all / PER;
     if (all >= TW_PACE_FEWEST / 2) p->cost_ns[p->slices++ % TW_PACE_COSTS] = ns * PER / all;
     p->made[moment] += 1;
     p->moved += moved;
-    p->round_moved += moved;
     p->freed += freed;
     p->ns += ns;
     grow(p, young, moved, freed);
 }
 
 /* Objects that died by their count are not seen to: the round knows better. */
-void tw_pace_rounded(tw_pace *p) {
-    p->old = least(p->old, p->round_moved);
-    p->round_moved = 0;
+void tw_pace_rounded(tw_pace *p, size_t old) {
+    p->old = old;
     p->rounds += 1;
 }
 

@@ -1,14 +1,7 @@
-/* The closure sweep: the old heap collected in slices, by the collector itself.
+/* The sweep: the old heap collected in slices, by the collector itself.
  *
- * A slice takes seeds, follows what they refer to over tracked objects that are not frozen, up to a budget, moves what
- * it found to the young generation, and has that collected. A cycle that is dead and wholly inside dies; what lives is
- * old again, behind all others. Only what the collector itself finds unreachable is freed.
- *
- * Old objects are taken the oldest first, and in one round each once: a closure does not go through what was seen in this
- * round. So a living object that much refers to is not moved with each of them, and a dead cycle is still found whole: of
- * its objects one is seen first, and from it all others are reached. A closure for which a slice has no room left is left to
- * the next; only one that no slice has room for is cut. Among the dead one may hold another that was seen before it: what
- * lost a reference by a slice is suspected, and the next one takes it first.
+ * A slice goes on with the round that is under way (hot_walk.h), moves what it found dead to the young generation, and has
+ * that collected. Only what the collector itself finds unreachable is freed.
  */
 #ifndef TAILWATCH_HOT_SWEEP_H
 #define TAILWATCH_HOT_SWEEP_H
@@ -16,35 +9,37 @@
 #include "hot_group.h"
 
 #include "tailwatch/addresses.h"
+#include "tailwatch/marks.h"
 #include "tailwatch/pace.h"
 
-typedef struct gc_list gc_list;
+/* What stands before each object that the collector knows, and its lists, CPython 3.10 to 3.13. */
+typedef struct gc_head { uintptr_t next, prev; } gc_head;
+typedef struct gc_list { gc_head head; int threshold, count; } gc_list;
+static inline gc_head *gc_head_of(PyObject *object) { return (gc_head *)object - 1; }
+static inline PyObject *gc_object_of(gc_head *head) { return (PyObject *)(head + 1); }
+static inline gc_head *gc_next(const gc_head *head) { return (gc_head *)head->next; }
 
-#define SWEEP_EDGES 256
-#define SWEEP_SUSPECTS 64
+typedef enum sweep_phase { SWEEP_RESTS, SWEEP_COUNT, SWEEP_REACH, SWEEP_TAKE } sweep_phase;
 
 typedef struct SweepObject {
     PyObject_HEAD
     CoreObject *core;
     PyObject *collect;         /* gc.collect as it was when this was made */
     PyObject *zero;
-    PyObject *marker;          /* nobody refers to it but this: it comes up once in a round */
+    PyObject *marker;          /* nobody refers to it but this: behind all that was old when a round began */
     gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
+    gc_list *permanent;        /* the frozen */
     tw_addresses frozen;
-    tw_addresses seen;         /* in this round: closures stop there */
-    tw_addresses loose;        /* of the slice being made: what was named or suspected, with what that leads to */
     PyObject **found;          /* of the slice being made: borrowed */
     size_t n, room, allocated; /* objects found, places for them in this slice, and ever */
-    size_t budget;             /* objects that it may move */
-    size_t loosely;            /* of the found, those that are not there because they were old */
-    size_t cut_from, cut_until; /* of the found, a closure that is not whole */
-    size_t left;               /* objects that were looked at and not moved */
-    int rounded;               /* the marker is among them */
-    int put_off;               /* slices in a row that were too small for the closure that was due */
-    struct sweep_edge { PyObject *object; Py_ssize_t references; } edge[SWEEP_EDGES]; /* a hash table; held while it collects */
-    size_t edges;
-    PyObject *suspect[SWEEP_SUSPECTS]; /* held until the next slice */
-    size_t suspects;
+    tw_marks marks;            /* of the round */
+    sweep_phase phase;
+    PyObject *held, *let_go;   /* where a walk goes on; where one went on */
+    size_t looks, most_looks, most_members; /* of the slice */
+    size_t walked;             /* old objects of this round */
+    int again, reaches;        /* another walk is needed; those that were made */
+    int take;                  /* likewise */
+    size_t taken, put_back;    /* objects, of this take */
     int busy;                  /* a finalizer may run whatever it likes, us too */
     int on;                    /* idle moments are used */
     tw_pace pace;

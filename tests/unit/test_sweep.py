@@ -91,7 +91,7 @@ def test_a_slice_moves_no_more_than_its_budget(sweep: _hot.Sweep) -> None:
         chain = chain[0]
     age()
     done = sweep.slice(100, [first])
-    assert done is not None and done[:2] == (100, 0)
+    assert done is not None and 0 < done[0] <= 100 and done[1] == 0
     length = 0
     while first:
         first, length = first[0], length + 1
@@ -293,7 +293,7 @@ def test_many_threads(sweep: _hot.Sweep) -> None:
     stop.set()
     for thread in threads:
         thread.join()
-    sweep_all(sweep, budget=3000, slices=300)
+    sweep_all(sweep, budget=100_000, slices=300)
     assert sum(each() is not None for each in gone) == 0
 
 

@@ -14,11 +14,11 @@
 extern "C" {
 #endif
 
-#define TW_PACE_PER_OBJECT 3
+#define TW_PACE_PER_OBJECT 32
 #define TW_PACE_COSTS 8         /* slices whose cost is remembered */
 #define TW_PACE_WAITS 32        /* waits for events whose length is remembered */
-#define TW_PACE_FEWEST 400      /* objects: a smaller slice is not worth its collection */
-#define TW_PACE_MOST 3000       /* objects of one slice: some 0.3 ms */
+#define TW_PACE_FEWEST 2000      /* objects: a smaller slice is not worth its collection */
+#define TW_PACE_MOST 16000       /* objects of one slice: some 0.3 ms */
 #define TW_PACE_LEAST_NS 300000
 #define TW_PACE_YOUNG 700       /* young objects that make a slice due without any debt */
 
@@ -42,18 +42,18 @@ typedef struct tw_pace {
     uint64_t wait_ns[TW_PACE_WAITS];
     uint64_t waits;
     uint64_t debt, ahead;            /* of both, one is 0: to be swept, swept before it had to be */
-    uint64_t rounds, round_moved;    /* times that the whole old heap was gone through; objects moved since the last */
+    uint64_t rounds;                 /* times that the whole old heap was gone through */
     uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
     uint64_t made[TW_MOMENTS];       /* slices */
     uint64_t moved, freed, ns;       /* of all slices */
     uint64_t predicted_ns;           /* what they were predicted to take */
 } tw_pace;
 
-/* A slice looked at so many young and moved so many old objects, left so many that it had looked at, and freed so many. */
-void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, size_t left, size_t freed, uint64_t ns);
+/* A slice looked so many times at old objects, had so many young ones collected, and freed so many. */
+void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t looks, size_t freed, uint64_t ns);
 
-/* The sweep has come round. */
-void tw_pace_rounded(tw_pace *p);
+/* The sweep has come round, and found so many old objects. */
+void tw_pace_rounded(tw_pace *p, size_t old);
 
 /* A slice more is due. */
 void tw_pace_more(tw_pace *p);
@@ -80,7 +80,7 @@ int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns);
 
 /* Whether the debt is so large, or the young so many, that a slice must be made where nobody waits for events. */
 static inline int tw_pace_overdue(const tw_pace *p, size_t young) {
-    return young >= 8 * TW_PACE_YOUNG || p->debt >= 64 * TW_PACE_MOST;
+    return young >= 8 * TW_PACE_YOUNG || p->debt >= 32 * TW_PACE_MOST;
 }
 
 /* Whether anything is to be done, given so many young objects. */
