@@ -3,7 +3,7 @@
 #include "tailwatch/atomic.h"
 
 #define PER 1024
-#define COST_AT_FIRST (200 * PER) /* ns: out of the cache */
+#define COST_AT_FIRST (30 * PER) /* ns: out of the cache */
 #define WAIT_AT_FIRST 1000000
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -13,32 +13,35 @@ const char *tw_moment_name(int moment) {
     return moment >= 0 && moment < TW_MOMENTS ? names[moment] : "unknown";
 }
 
-/* A slice takes closures whole, and so more than is owed. */
+/* A slice looks at more than is owed where that is hard to cut. */
 static void owe(tw_pace *p, uint64_t more, uint64_t done) {
     const uint64_t owed = p->debt + more, had = p->ahead + done;
     p->debt = owed > had ? owed - had : 0;
     p->ahead = owed > had ? 0 : least(had - owed, TW_PACE_MOST);
 }
 
-/* Of the freed, those who were young: by their share. */
-static void grow(tw_pace *p, size_t young, size_t moved, size_t freed) {
-    const size_t all = young + moved;
-    const uint64_t died = all == 0 ? 0 : (uint64_t)freed * young / all;
-    const uint64_t grown = young > died ? young - died : 0;
-    owe(p, grown * TW_PACE_PER_OBJECT, moved);
-    p->old += young;
-    p->old -= least(p->old, freed);
+/* What was freed beside those that were moved had been young. */
+static void grow(tw_pace *p, const tw_slice *slice) {
+    const uint64_t died = slice->freed > slice->moved ? slice->freed - slice->moved : 0;
+    const uint64_t grown = slice->young > died ? slice->young - died : 0;
+    owe(p, grown * TW_PACE_PER_OBJECT, slice->looks);
+    p->old += slice->young;
+    p->old -= least(p->old, slice->freed);
 }
 
-void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, size_t freed, uint64_t ns) {
-    const size_t all = young + moved;
-    p->predicted_ns += tw_pace_cost(p) * all / PER;
-    if (all >= TW_PACE_FEWEST / 2) p->cost_ns[p->slices++ % TW_PACE_COSTS] = ns * PER / all;
+/* In looks. */
+static uint64_t work_of(size_t young, size_t looks) { return (uint64_t)young * TW_PACE_OF_A_YOUNG + looks; }
+
+void tw_pace_slice(tw_pace *p, tw_moment moment, const tw_slice *slice, uint64_t ns) {
+    const uint64_t work = work_of(slice->young, slice->looks);
+    p->predicted_ns += tw_pace_cost(p) * work / PER;
+    if (work >= TW_PACE_FEWEST / 2) p->cost_ns[p->slices++ % TW_PACE_COSTS] = ns * PER / work;
     p->made[moment] += 1;
-    p->moved += moved;
-    p->freed += freed;
+    p->looks += slice->looks;
+    p->moved += slice->moved;
+    p->freed += slice->freed;
     p->ns += ns;
-    grow(p, young, moved, freed);
+    grow(p, slice);
 }
 
 /* Objects that died by their count are not seen to: the round knows better. */
@@ -52,7 +55,7 @@ void tw_pace_more(tw_pace *p) {
 }
 
 void tw_pace_round(tw_pace *p) {
-    if (p->debt < p->old) p->debt = p->old;
+    if (p->debt < p->old * TW_PACE_OF_A_ROUND) p->debt = p->old * TW_PACE_OF_A_ROUND;
 }
 
 void tw_pace_wait(tw_pace *p, uint64_t ns) {
@@ -92,6 +95,6 @@ uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns) {
 
 int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns) {
     const uint64_t cost = tw_pace_cost(p), fit = cost == 0 ? TW_PACE_MOST : left_ns / 2 * PER / cost;
-    if (!tw_pace_due(p, young) || fit < young || fit < TW_PACE_FEWEST) return -1;
-    return (int64_t)(p->debt == 0 ? 0 : least(fit - young, TW_PACE_MOST));
+    if (!tw_pace_due(p, young) || fit < work_of(young, 0) || fit < TW_PACE_FEWEST) return -1;
+    return (int64_t)(p->debt == 0 ? 0 : least(fit - work_of(young, 0), TW_PACE_MOST));
 }

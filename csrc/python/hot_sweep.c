@@ -97,23 +97,26 @@ static int make_room(SweepObject *self, size_t room) {
 }
 
 /* The seeds are in the list's hands until all is tracked again; then they may die. */
-static Py_ssize_t move_seeds(SweepObject *self, PyObject *seeds, size_t budget) {
+static int move_seeds(SweepObject *self, PyObject *seeds, size_t budget) {
     const Py_ssize_t n = PyList_Size(seeds);
     for (Py_ssize_t i = 0; i < n && self->n < budget; i++) walk_closure(self, PyList_GetItem(seeds, i), budget - self->n);
-    const Py_ssize_t moved = (Py_ssize_t)self->n;
     walk_move_found(self);
-    return n < 0 || PyList_SetSlice(seeds, 0, n, NULL) < 0 ? -1 : moved;
+    return n < 0 ? -1 : PyList_SetSlice(seeds, 0, n, NULL);
 }
 
-/* How many objects it looked at; -1: an exception is set. Whether there is anything more to collect than the young: *moved. */
-static Py_ssize_t look_on(SweepObject *self, PyObject *seeds, size_t budget, int *moved) {
+/* -1: an exception is set. */
+static int look_on(SweepObject *self, PyObject *seeds, size_t budget, tw_slice *slice) {
     if (make_room(self, 2 * (budget > LEAST_ROOM ? budget : LEAST_ROOM) + 64) < 0) return -1;
-    if (seeds != Py_None) return *moved = 1, move_seeds(self, seeds, budget);
-    if (self->lists == NULL || budget == 0) return *moved = 1, 0;
-    const size_t looks = walk_on(self, budget);
-    *moved = self->n > 0;
+    if (seeds != Py_None) {
+        const int failed = move_seeds(self, seeds, budget);
+        slice->moved = self->moved;
+        return failed;
+    }
+    if (self->lists == NULL || budget == 0) return 0;
+    slice->looks = walk_on(self, budget);
     walk_move_found(self);
-    return (Py_ssize_t)looks;
+    slice->moved = self->moved;
+    return 0;
 }
 
 static size_t young_of(const SweepObject *self) {
@@ -140,20 +143,19 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budge
     self->busy = 1;
     core_policy_open(self->core);
     const uint64_t began_ns = cpu_ns();
-    done->young = young_of(self);
-    int moved = 0;
-    const Py_ssize_t looks = look_on(self, seeds, budget, &moved);
+    tw_slice slice = {0, 0, 0, 0};
+    const size_t young = young_of(self);
+    int failed = look_on(self, seeds, budget, &slice) < 0;
     walk_let_go(self);
-    done->freed = 0;
-    done->moved = looks > 0 ? (size_t)looks : 0;
-    const int wanted = moved || moment == TW_MOMENT_ASKED || done->young >= TW_PACE_YOUNG;
-    if (!wanted) done->young = 0;
-    const int failed = looks < 0 || (wanted && collect_young(self, &done->freed) < 0);
+    if (!failed && (slice.moved > 0 || young >= TW_PACE_YOUNG || moment == TW_MOMENT_ASKED)) {
+        slice.young = young;
+        failed = collect_young(self, &slice.freed) < 0;
+    }
     const uint64_t took_ns = cpu_ns() - began_ns;
-    done->ns = core_policy_close(self->core);
+    *done = (sweep_done){slice, core_policy_close(self->core)};
     self->busy = 0;
     if (failed) return -1;
-    tw_pace_slice(&self->pace, moment, done->young, done->moved, done->freed, took_ns);
+    tw_pace_slice(&self->pace, moment, &slice, took_ns);
     return 0;
 }
 
@@ -163,13 +165,13 @@ static PyObject *sweep_slice(PyObject *op, PyObject *args) {
     Py_ssize_t budget;
     PyObject *seeds = Py_None;
     int moment = TW_MOMENT_ASKED;
-    sweep_done done = {0, 0, 0, 0};
+    sweep_done done = {{0, 0, 0, 0}, 0};
     if (!PyArg_ParseTuple(args, "n|Oi", &budget, &seeds, &moment)) return NULL;
     if (budget < 0 || budget > MOST_BUDGET) return PyErr_Format(PyExc_ValueError, "budget: expected 0 to %d objects, found %zd", MOST_BUDGET, budget);
     if (moment < 0 || moment >= TW_MOMENTS) return PyErr_Format(PyExc_ValueError, "moment: expected 0 to %d, found %d", TW_MOMENTS - 1, moment);
     const int ran = sweep_run((SweepObject *)op, (tw_moment)moment, seeds, (size_t)budget, &done);
     if (ran > 0) Py_RETURN_NONE;
-    return ran < 0 ? NULL : Py_BuildValue("nnK", (Py_ssize_t)done.moved, (Py_ssize_t)done.freed, (unsigned long long)done.ns);
+    return ran < 0 ? NULL : Py_BuildValue("nnK", (Py_ssize_t)done.slice.moved, (Py_ssize_t)done.slice.freed, (unsigned long long)done.ns);
 }
 
 /* ---- idle moments ---- */
@@ -310,7 +312,7 @@ static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
     (void)unused;
     PyObject *dict = PyDict_New();
     if (dict == NULL) return NULL;
-    if (put_moments(dict, pace) == 0 && put(dict, "moved", pace->moved) == 0 && put(dict, "freed", pace->freed) == 0 &&
+    if (put_moments(dict, pace) == 0 && put(dict, "looks", pace->looks) == 0 && put(dict, "moved", pace->moved) == 0 && put(dict, "freed", pace->freed) == 0 &&
         put(dict, "ns", pace->ns) == 0 && put(dict, "predicted_ns", pace->predicted_ns) == 0 &&
         put(dict, "debt", pace->debt) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "rounds", pace->rounds) == 0 &&
         put(dict, "cost_ns", tw_pace_cost(pace)) == 0 &&

@@ -40,6 +40,7 @@ typedef struct SweepObject {
     int again, reaches;        /* another walk is needed; those that were made */
     int take;                  /* likewise */
     size_t taken, put_back;    /* objects, of this take */
+    size_t moved;              /* of this slice */
     int busy;                  /* a finalizer may run whatever it likes, us too */
     int on;                    /* idle moments are used */
     tw_pace pace;
@@ -48,9 +49,9 @@ typedef struct SweepObject {
 
 extern PyType_Spec tw_sweep_spec;
 
-/* One slice. seeds: a list, emptied; or NULL. Objects moved and freed into *done. 0; 1: none, as a collection is under
- * way; -1: an exception is set. */
-typedef struct sweep_done { size_t young, moved, freed; uint64_t ns; } sweep_done;
+/* One slice. seeds: a list, emptied: what they lead to is moved, so many objects at most; or None: the round goes on for so
+ * many looks. 0; 1: none, as a collection is under way; -1: an exception is set. */
+typedef struct sweep_done { tw_slice slice; uint64_t ns; } sweep_done;
 int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budget, sweep_done *done);
 
 /* A wait for events begins: until one is there at the descriptor, or the time is up, slices run that are predicted to end

@@ -300,5 +300,6 @@ void walk_move_found(SweepObject *self) {
         PyObject_GC_UnTrack(self->found[i]);
         PyObject_GC_Track(self->found[i]);
     }
+    self->moved = self->n;
     self->n = 0;
 }

@@ -4,9 +4,14 @@
 
 enum { US = 1000, MS = 1000000 };
 
-static tw_pace costing(uint64_t ns_an_object) {
+static void slice(tw_pace *p, tw_moment moment, size_t young, size_t looks, size_t moved, size_t freed, uint64_t ns) {
+    const tw_slice one = {young, looks, moved, freed};
+    tw_pace_slice(p, moment, &one, ns);
+}
+
+static tw_pace costing(uint64_t ns_a_look) {
     tw_pace p = {0};
-    for (int i = 0; i < TW_PACE_COSTS; ++i) tw_pace_slice(&p, TW_MOMENT_ASKED, 0, 1000, 0, 1000 * ns_an_object);
+    for (int i = 0; i < TW_PACE_COSTS; ++i) slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * ns_a_look);
     return p;
 }
 
@@ -18,36 +23,51 @@ TW_TEST(nothing_is_due_at_first) {
     TW_CHECK(tw_pace_budget(&p, TW_PACE_YOUNG, MS) == 0); /* the young alone */
 }
 
-/* What grows old is owed three times, what was young and died is not. */
+/* What grows old is owed, what was young and died is not. */
 TW_TEST(debt_follows_what_grew_old) {
     tw_pace p = {0};
-    tw_pace_slice(&p, TW_MOMENT_IDLE, 1000, 0, 400, MS);
+    slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 400, MS);
     TW_CHECK_EQ(600 * TW_PACE_PER_OBJECT, p.debt);
     TW_CHECK_EQ(600, p.old);
-    tw_pace_slice(&p, TW_MOMENT_IDLE, 0, 1500, 500, MS);
+    slice(&p, TW_MOMENT_IDLE, 0, 1500, 500, 500, MS);
     TW_CHECK_EQ(600 * TW_PACE_PER_OBJECT - 1500, p.debt);
     TW_CHECK_EQ(100, p.old);
-    tw_pace_slice(&p, TW_MOMENT_STEP, 0, 3000, 3000, MS);
+    slice(&p, TW_MOMENT_STEP, 0, 1000000, 3000, 3000, MS);
     TW_CHECK_EQ(0, p.debt);
+    TW_CHECK_EQ(TW_PACE_MOST, p.ahead); /* no more than a slice is carried over */
     TW_CHECK_EQ(0, p.old);
+    slice(&p, TW_MOMENT_STEP, 1000, 0, 0, 0, MS);
+    TW_CHECK_EQ(1000 * TW_PACE_PER_OBJECT - TW_PACE_MOST, p.debt);
     TW_CHECK_EQ(2, p.made[TW_MOMENT_IDLE]);
-    TW_CHECK_EQ(1, p.made[TW_MOMENT_STEP]);
-    TW_CHECK_EQ(4500, p.moved);
+    TW_CHECK_EQ(2, p.made[TW_MOMENT_STEP]);
+    TW_CHECK_EQ(3500, p.moved);
+    TW_CHECK_EQ(1001500, p.looks);
 }
 
-/* Half of the time that is left, at the dearest of the last prices. */
+/* Half of the time that is left, at the second dearest of the last prices. */
 TW_TEST(a_slice_fits_its_moment) {
     tw_pace p = costing(100);
     p.debt = 1000000;
-    TW_CHECK_EQ(1000, (uint64_t)tw_pace_budget(&p, 0, 200 * US));
-    TW_CHECK_EQ(TW_PACE_MOST, (uint64_t)tw_pace_budget(&p, 0, 10 * MS));
-    TW_CHECK_EQ(1000 - 300, (uint64_t)tw_pace_budget(&p, 300, 200 * US));
-    TW_CHECK(tw_pace_budget(&p, 1001, 200 * US) == -1); /* the young alone would take too long */
+    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, 0, 800 * US));
+    TW_CHECK_EQ(TW_PACE_MOST, (uint64_t)tw_pace_budget(&p, 0, 100 * MS));
+    TW_CHECK_EQ(4000 - 300 * TW_PACE_OF_A_YOUNG, (uint64_t)tw_pace_budget(&p, 300, 800 * US));
+    TW_CHECK(tw_pace_budget(&p, 1001, 800 * US) == -1); /* the young alone would take too long */
     TW_CHECK(tw_pace_budget(&p, 0, 10 * US) == -1);
-    tw_pace_slice(&p, TW_MOMENT_ASKED, 0, 1000, 0, 1000 * 400);
-    TW_CHECK_EQ(500, (uint64_t)tw_pace_budget(&p, 0, 400 * US));
-    p.debt = 450;
-    TW_CHECK_EQ(450, (uint64_t)tw_pace_budget(&p, 0, 400 * US));
+    slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 400);
+    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, 0, 800 * US)); /* one is an exception */
+    slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 200);
+    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, 0, 800 * US));
+    p.debt = 0;
+    TW_CHECK(tw_pace_budget(&p, 0, 800 * US) == -1);
+}
+
+/* Prices at which nothing fits are forgotten, as nothing would tell that they have fallen. */
+TW_TEST(what_never_fits_is_believed_less_and_less) {
+    tw_pace p = costing(100000);
+    p.debt = 1000000;
+    int refused = 0;
+    for (; tw_pace_budget(&p, 0, MS) < 0; ++refused) tw_pace_unfit(&p);
+    TW_CHECK(refused > 10 && refused < 200);
 }
 
 TW_TEST(the_rest_of_a_wait_is_what_most_such_waits_had) {
@@ -62,25 +82,30 @@ TW_TEST(the_rest_of_a_wait_is_what_most_such_waits_had) {
 
 TW_TEST(a_round_is_the_whole_old_heap) {
     tw_pace p = {0};
-    tw_pace_slice(&p, TW_MOMENT_IDLE, 5000, 0, 0, MS);
+    slice(&p, TW_MOMENT_IDLE, 5000, 0, 0, 0, MS);
     p.debt = 10;
     tw_pace_round(&p);
-    TW_CHECK_EQ(5000, p.debt);
+    TW_CHECK_EQ(5000 * TW_PACE_OF_A_ROUND, p.debt);
+    tw_pace_rounded(&p, 4000);
+    TW_CHECK_EQ(4000, p.old);
+    p.debt = 0;
+    tw_pace_more(&p);
+    TW_CHECK_EQ(TW_PACE_FEWEST, p.debt);
 }
 
-/* A server in virtual time: each turn makes objects of which most die as cycles a while later. Garbage stays a part of
- * what lives, however the moments fall. */
+/* A server in virtual time: each turn makes objects of which most die as cycles a while later, and a round looks ten times
+ * at each old object. Garbage stays a part of what lives, however the moments fall. */
 static uint64_t most_garbage(uint64_t live, uint64_t per_turn, size_t budget) {
     tw_pace p = {0};
     uint64_t garbage = 0, most = 0;
     p.old = live;
     for (int turn = 0; turn < 4000; ++turn) {
-        tw_pace_slice(&p, TW_MOMENT_IDLE, per_turn, 0, 0, MS);
+        slice(&p, TW_MOMENT_IDLE, per_turn, 0, 0, 0, MS);
         garbage += per_turn;
         while (tw_pace_due(&p, 0)) {
-            const size_t moved = p.debt < budget ? p.debt : budget;
-            const size_t freed = (size_t)((double)moved * (double)garbage / (double)(live + garbage));
-            tw_pace_slice(&p, TW_MOMENT_IDLE, 0, moved, freed, MS);
+            const size_t looks = p.debt < budget ? p.debt : budget;
+            const size_t freed = (size_t)((double)looks / 10 * (double)garbage / (double)(live + garbage));
+            slice(&p, TW_MOMENT_IDLE, 0, looks, freed, freed, MS);
             garbage -= freed;
         }
         if (garbage > most) most = garbage;
@@ -101,6 +126,6 @@ TW_TEST(moments_have_names) {
     TW_CHECK_STR("unknown", tw_moment_name(-1));
 }
 
-TW_MAIN(nothing_is_due_at_first, debt_follows_what_grew_old, a_slice_fits_its_moment,
+TW_MAIN(nothing_is_due_at_first, debt_follows_what_grew_old, a_slice_fits_its_moment, what_never_fits_is_believed_less_and_less,
         the_rest_of_a_wait_is_what_most_such_waits_had, a_round_is_the_whole_old_heap, garbage_stays_a_part_of_the_living,
         moments_have_names)

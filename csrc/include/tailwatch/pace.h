@@ -1,8 +1,9 @@
 /* How much of the old heap is to be swept when, so that its garbage stays a bounded part of it and no slice is longer than
  * the moment it was meant for. Virtual time: nothing here reads a clock. One user at a time; nothing fails.
  *
- * Debt: objects to be swept. Each object that grew old adds TW_PACE_PER_OBJECT of them: garbage among the old then stays
- * below about half of the living, as with the interpreter's own rule (a full pass each quarter).
+ * Debt: looks at old objects that are owed. A round takes some ten of each object (once of itself and of each reference to
+ * it, in each of its walks). Each object that grew old adds TW_PACE_PER_OBJECT: three objects are gone through for one, and
+ * garbage among the old stays below about half of the living; with the interpreter's own rule it is a quarter.
  */
 #ifndef TAILWATCH_PACE_H
 #define TAILWATCH_PACE_H
@@ -15,10 +16,12 @@ extern "C" {
 #endif
 
 #define TW_PACE_PER_OBJECT 32
+#define TW_PACE_OF_A_ROUND 24   /* looks at each old object that surely go through all of them from the beginning */
+#define TW_PACE_OF_A_YOUNG 8    /* looks that the collection of a young object costs */
 #define TW_PACE_COSTS 8         /* slices whose cost is remembered */
 #define TW_PACE_WAITS 32        /* waits for events whose length is remembered */
-#define TW_PACE_FEWEST 2000      /* objects: a smaller slice is not worth its collection */
-#define TW_PACE_MOST 16000       /* objects of one slice: some 0.3 ms */
+#define TW_PACE_FEWEST 2000     /* looks: a smaller slice is not worth its while */
+#define TW_PACE_MOST 16000      /* looks of one slice: some 0.3 ms */
 #define TW_PACE_LEAST_NS 300000
 #define TW_PACE_YOUNG 700       /* young objects that make a slice due without any debt */
 
@@ -37,7 +40,7 @@ typedef enum tw_moment {
 const char *tw_moment_name(int moment);
 
 typedef struct tw_pace {
-    uint64_t cost_ns[TW_PACE_COSTS]; /* per 1024 objects, of the last slices */
+    uint64_t cost_ns[TW_PACE_COSTS]; /* per 1024 looks, of the last slices */
     uint64_t slices;
     uint64_t wait_ns[TW_PACE_WAITS];
     uint64_t waits;
@@ -45,12 +48,16 @@ typedef struct tw_pace {
     uint64_t rounds;                 /* times that the whole old heap was gone through */
     uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
     uint64_t made[TW_MOMENTS];       /* slices */
-    uint64_t moved, freed, ns;       /* of all slices */
+    uint64_t looks, moved, freed, ns; /* of all slices */
     uint64_t predicted_ns;           /* what they were predicted to take */
 } tw_pace;
 
-/* A slice looked so many times at old objects, had so many young ones collected, and freed so many. */
-void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t looks, size_t freed, uint64_t ns);
+/* What a slice did: young objects that were there and were collected, looks at old ones, old ones moved to the young as
+ * they seemed dead, objects freed of both. */
+typedef struct tw_slice { size_t young, looks, moved, freed; } tw_slice;
+
+/* It took so long. */
+void tw_pace_slice(tw_pace *p, tw_moment moment, const tw_slice *slice, uint64_t ns);
 
 /* The sweep has come round, and found so many old objects. */
 void tw_pace_rounded(tw_pace *p, size_t old);
@@ -67,14 +74,14 @@ void tw_pace_wait(tw_pace *p, uint64_t ns);
 /* No slice fitted: what was dear may not stay so, and is believed a little less. */
 void tw_pace_unfit(tw_pace *p);
 
-/* What 1024 objects are predicted to cost, ns: the second dearest of the last slices. */
+/* What 1024 looks are predicted to cost, ns: the second dearest of the last slices. */
 uint64_t tw_pace_cost(const tw_pace *p);
 
 /* How much longer a wait that has lasted so long is predicted to last, ns: what four in five of those remembered did
  * that lasted as long; at least TW_PACE_LEAST_NS, for a slice that delays nobody noticeably. */
 uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns);
 
-/* Old objects to move in a slice that is to be over in left_ns, with so many young ones to look at beside them; -1: none
+/* Looks for a slice that is to be over in left_ns, with so many young ones to look at beside them; -1: none
  * fits, or none is due. */
 int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns);
 
