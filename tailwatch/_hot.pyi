@@ -227,6 +227,9 @@ class Core:
     def reserved(self) -> int:
         """The same once all of them are in use."""
     @property
+    def last_was_full(self) -> bool:
+        """Whether the latest collection was one of all that is not frozen, and is over."""
+    @property
     def in_flight(self) -> int: ...
     @property
     def opened(self) -> int: ...
@@ -255,6 +258,16 @@ class Core:
     def policy_begin(self) -> None: ...
     def policy_end(self) -> int | None:
         """Its length in ns; None when an outer pause is still open."""
+    def policy_is(self, kind: int, mode: int, why: int, /) -> None:
+        """What the collector's policy is from now on: see csrc/include/tailwatch/policy.h."""
+    def policy_pass(self, moment: int, ns: int, freed: int, /) -> None:
+        """A whole pass of ours was made; moment: a tw_moment."""
+    def count_drift(self, what: int, /) -> None:
+        """Somebody else did something to the collector: a tw_drift."""
+    def count_ceiling(self, which: int, /) -> None:
+        """A ceiling was met: a tw_ceiling."""
+    def count_freeze(self) -> None:
+        """A freeze of ours was made."""
     def cancel_pause(self) -> None:
         """Close or forget a collection whose end nobody is left to report; a pass of ours goes on."""
     def paused_now(self) -> bool: ...

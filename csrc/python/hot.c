@@ -306,6 +306,11 @@ static PyMethodDef core_methods[] = {
     {"watch_gc", core_watch_gc, METH_VARARGS, "watch_gc(mode, callbacks, closer, /)\n--\n\nHow generations map to causes, and where our last callable is kept."},
     {"policy_begin", core_policy_begin, METH_NOARGS, "policy_begin()\n--\n\nA pass of our own begins: collections inside it are booked as policy."},
     {"policy_end", core_policy_end, METH_NOARGS, "policy_end()\n--\n\nIt ends. Returns its length in ns."},
+    {"policy_is", core_policy_is, METH_VARARGS, "policy_is(kind, mode, why, /)\n--\n\nWhat the collector's policy is from now on."},
+    {"policy_pass", core_policy_pass, METH_VARARGS, "policy_pass(moment, ns, freed, /)\n--\n\nA whole pass of ours was made."},
+    {"count_drift", core_count_drift, METH_O, "count_drift(what, /)\n--\n\nSomebody else did something to the collector."},
+    {"count_ceiling", core_count_ceiling, METH_O, "count_ceiling(which, /)\n--\n\nA ceiling was met."},
+    {"count_freeze", core_count_freeze, METH_NOARGS, "count_freeze()\n--\n\nA freeze of ours was made."},
     {"cancel_pause", core_cancel_pause, METH_NOARGS, "cancel_pause()\n--\n\nClose or forget a collection whose end nobody is left to report."},
     {"paused_now", core_paused_now, METH_NOARGS, "paused_now()\n--\n\nWhether a pause is open."},
     {"stream", core_stream, METH_VARARGS, "stream(model, route, arrival, request_id, trace_id, /)\n--\n\nOpen a stream by hand."},
@@ -348,6 +353,7 @@ static PyObject *get_unfrozen(PyObject *op, void *unused) {
 
 static PyGetSetDef core_getters[] = {
     {"unfrozen", get_unfrozen, NULL, "Objects that a full collection would look at, as the collector books them; None: not known here.", NULL},
+    {"last_was_full", core_last_was_full, NULL, "Whether the latest collection was one of all that is not frozen, and is over.", NULL},
     {"address", get_address, NULL, "Address of the segment, for tailwatch._cold.", NULL},
     {"bytes", get_bytes, NULL, "Memory of the segment: what its label sets in use take.", NULL},
     {"reserved", get_reserved, NULL, "Memory of the segment once all label sets are in use.", NULL},

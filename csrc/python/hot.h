@@ -200,6 +200,14 @@ void stream_exemplify(StreamObject *self, int sampled);
  * the exception is set. */
 int stream_find_trace(StreamObject *self);
 
+/* policy: methods of Core */
+PyObject *core_policy_is(PyObject *op, PyObject *args);
+PyObject *core_policy_pass(PyObject *op, PyObject *args);
+PyObject *core_count_drift(PyObject *op, PyObject *drift);
+PyObject *core_count_ceiling(PyObject *op, PyObject *ceiling);
+PyObject *core_count_freeze(PyObject *op, PyObject *unused);
+PyObject *core_last_was_full(PyObject *op, void *unused);
+
 /* gc: methods of Core */
 PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *core_gc_last(PyObject *self, PyObject *const *args, Py_ssize_t nargs);

@@ -355,6 +355,7 @@ static void leave_parent(CoreObject *core) {
 void core_reborn(CoreObject *core) {
     char role[TW_ROLE_WORDS * 8];
     const tw_slo slo = core->segment->slo;
+    const tw_policy_now policy = core->segment->policy.now;
     const uint64_t slow_ns = core->segment->slow_ns, sets = core->segment->header.max_label_sets;
     tw_words_get(core->segment->header.role, TW_ROLE_WORDS, role);
     const bool shared = core->group != NULL && core->group->joined;
@@ -364,6 +365,7 @@ void core_reborn(CoreObject *core) {
     if (shared && served) (void)tw_segment_create_served_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
     else if (shared) (void)tw_segment_create_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
     else tw_segment_reset(core->segment);
+    core->segment->policy.now = policy; /* what the heap is, it is here too */
     if (shared) core->group->orphan = true;
     *core->epoch = ++core->last_epoch;
     core_init_steps(core);

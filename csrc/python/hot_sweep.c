@@ -191,8 +191,16 @@ static int collect_young(SweepObject *self, size_t *freed) {
     return n == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
+static void tell(const SweepObject *self, const tw_pace *before, tw_moment moment) {
+    tw_policy *policy = &self->core->segment->policy;
+    tw_policy_slice(policy, before, &self->pace, moment);
+    tw_policy_heap(policy, self->pace.old + young_of(self));
+    tw_policy_frozen(policy, self->frozen.count);
+}
+
 int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budget, sweep_done *done) {
     if (self->core->gc_open || self->busy) return 1;
+    const tw_pace before = self->pace;
     self->busy = 1;
     core_policy_open(self->core);
     done->young = young_of(self);
@@ -203,6 +211,7 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budge
     self->busy = 0;
     if (failed) return -1;
     tw_pace_slice(&self->pace, moment, done->young, done->moved, done->freed, done->ns);
+    tell(self, &before, moment);
     return 0;
 }
 
@@ -294,12 +303,14 @@ static PyObject *sweep_remember(PyObject *op, PyObject *objects) {
     const Py_ssize_t n = PyList_Size(objects);
     for (Py_ssize_t i = 0; i < n; i++)
         if (!tw_addresses_add(&self->frozen, PyList_GetItem(objects, i))) return PyErr_NoMemory();
+    tw_policy_frozen(&self->core->segment->policy, self->frozen.count);
     return PyLong_FromSize_t(self->frozen.count);
 }
 
 static PyObject *sweep_forget(PyObject *op, PyObject *unused) {
     (void)unused;
     tw_addresses_clear(&((SweepObject *)op)->frozen);
+    tw_policy_frozen(&((SweepObject *)op)->core->segment->policy, 0);
     Py_RETURN_NONE;
 }
 
