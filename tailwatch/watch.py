@@ -248,8 +248,12 @@ class Watch:
         return self.gc.freeze(again=again)
 
     def gc_status(self) -> GCStatus:
-        """What the collector's policy does in this process, and did."""
-        return self.gc.status
+        """What the collector's policy does in this process, and did; ``processes`` is that of the whole group."""
+        own = snapshots.take([self.core.address]).processes[0].policy
+        group = {process.name: process.policy for process in self.snapshot().processes if process.lives}
+        names = ("slices", "passes", "moved", "freed", "seconds", "predicted_seconds", "pass_seconds", "pass_freed")
+        numbers = {name: getattr(own, name) for name in (*names, "freezes", "rounds", "ceilings")}
+        return replace(self.gc.status, **numbers, calls=own.drift, processes=group)
 
     def doctor(self) -> list[Finding]:
         """What the numbers say, the worst first."""
@@ -314,6 +318,7 @@ class Watch:
         self.nvtx.attach()
         if self.config.gc != "off":
             self.gc.attach()
+        self.gc.tell()
         self._start_otel()
         self.steps.attach()
         self.fast_sse.listen()

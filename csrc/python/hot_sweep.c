@@ -201,13 +201,15 @@ static void tell(const SweepObject *self, const tw_pace *before, tw_moment momen
 int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budget, sweep_done *done) {
     if (self->core->gc_open || self->busy) return 1;
     const tw_pace before = self->pace;
+    const uint64_t since = tw_now_ns();
     self->busy = 1;
     core_policy_open(self->core);
     done->young = young_of(self);
     const Py_ssize_t moved = move(self, seeds, budget);
     done->moved = moved > 0 ? (size_t)moved : 0;
     const int failed = moved < 0 || collect_young(self, &done->freed) < 0;
-    done->ns = core_policy_close(self->core);
+    core_policy_close(self->core);
+    done->ns = tw_now_ns() - since;
     self->busy = 0;
     if (failed) return -1;
     tw_pace_slice(&self->pace, moment, done->young, done->moved, done->freed, done->ns);

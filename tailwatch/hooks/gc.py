@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailwatch import _hot
+from tailwatch.hooks.drift import COUNTED_AFTER, MODES, POLICIES, WHYS, Drift
 from tailwatch.hooks.out_of_band import GCStatus, OutOfBand
 
 FREEZING = ("freeze", "out-of-band")
@@ -73,13 +74,14 @@ class GCHook:
         self.policy = policy
         self.out_of_band = OutOfBand(core, say)
         self.state = FreezeState()
+        self.drift = Drift(core)
         self.foreign_freezes = 0
         self.foreign_unfreezes = 0
         self.frozen_before = 0
         self._first: Callable[[str, dict[str, int]], None] = core.gc_first
         self._last: Callable[[str, dict[str, int]], None] = core.gc_last
         self._callbacks: list[Any] = gc.callbacks  # the list itself: somebody may put another under its name
-        self._originals: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self._attached = False
 
     def attach(self) -> None:
@@ -93,6 +95,8 @@ class GCHook:
         self._bracket()
         self._wrap("freeze", self._saw_freeze)
         self._wrap("unfreeze", self._saw_unfreeze)
+        for name in COUNTED_AFTER:
+            self._wrap_counted(name)
         self.adopt(self.policy)
 
     def adopt(self, policy: str) -> list[str]:
@@ -101,12 +105,13 @@ class GCHook:
         self.policy = policy
         if policy == "out-of-band" and self._attached and not self.out_of_band.mode:
             self.out_of_band.prepare()
+        self.tell()
         return report
 
     @property
     def status(self) -> GCStatus:
         """What the policy does, and did."""
-        return self.out_of_band.status(self.policy, self.foreign_freezes)
+        return self.out_of_band.status(self.policy, self.drift.sentences())
 
     def detach(self) -> list[str]:
         """Take everything out again. Returns what could not be undone, a sentence each."""
@@ -115,10 +120,18 @@ class GCHook:
         self.state = FreezeState()
         if self._attached:
             self._attached = False
-            report += [sentence for name in ("freeze", "unfreeze") if (sentence := self._unwrap(name))]
+            report += [sentence for name in list(self._originals) if (sentence := self._unwrap(name))]
             self._callbacks[:] = self._others()
             self.core.cancel_pause()
+        self.tell()
         return report
+
+    def tell(self) -> None:
+        """Say in the segment what the policy is."""
+        known = self._attached or self.policy == "off"
+        mode = self.out_of_band.mode if self.out_of_band.engaged else ""
+        why = WHYS.index(self.out_of_band.reason)
+        self.core.policy_is(POLICIES.index(self.policy if known else "unknown"), MODES.index(mode), why)
 
     def verify(self) -> bool:
         """Put the brackets back to both ends where somebody moved or removed them. False: they had to be."""
@@ -128,6 +141,7 @@ class GCHook:
         missing = self._first not in callbacks or self._last not in callbacks
         if missing:
             self.core.cancel_pause()
+            self.drift.saw("callbacks")
         self._bracket()
         return not missing
 
@@ -150,8 +164,10 @@ class GCHook:
             paused_ns = self.core.policy_end()
         result = Freeze((paused_ns or 0) / 1e9, collected, again, reason)
         self.state.done.append(result)
+        self.core.count_freeze()
         if self.policy == "out-of-band" and self._attached:
             self.out_of_band.engage()
+        self.tell()
         return result
 
     def on_startup(self) -> None:
@@ -224,6 +240,19 @@ class GCHook:
         self._originals[name] = (original, watched)
         setattr(gc, name, watched)
 
+    def _wrap_counted(self, name: str) -> None:
+        original: Callable[..., object] = getattr(gc, name)
+
+        def watched(*args: Any) -> object:
+            result = original(*args)
+            self.drift.saw(name)
+            return result
+
+        watched.__name__ = watched.__qualname__ = name
+        watched.__doc__ = original.__doc__
+        self._originals[name] = (original, watched)
+        setattr(gc, name, watched)
+
     def _unwrap(self, name: str) -> str | None:
         original, ours = self._originals.pop(name)
         if getattr(gc, name) is ours:
@@ -237,9 +266,11 @@ class GCHook:
 
     def _saw_freeze(self) -> None:
         self.foreign_freezes += 1
+        self.drift.saw_freeze()
 
     def _saw_unfreeze(self) -> None:
         self.foreign_unfreezes += 1
+        self.drift.saw("unfreeze")
 
     def _thaw(self) -> list[str]:
         if not self._attached:

@@ -13,8 +13,8 @@ import gc
 import sys
 import time
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tailwatch import _hot
@@ -24,10 +24,17 @@ from tailwatch.hooks.moments import Moments, moments_of, running_loop
 SAFETY_NET = 100_000
 
 _KNOWN_LISTS = ((3, 10), (3, 11), (3, 12), (3, 13))
+_WHY = {
+    "": "",
+    "version": f"the collector's lists of Python {sys.version_info[0]}.{sys.version_info[1]} are not known",
+    "lists": "its lists are not where this version has them",
+    "proof": "a planted cycle did not die, or a living one did",
+}
 _LOOK = 1 << 22  # objects walked to see which list one is in: a server's heap before its first freeze
 _PASS_SECONDS = 1.0
 _ROUND_SECONDS = 5.0
 MOMENTS = ("idle", "step", "request_end", "overdue", "ceiling", "asked")
+_REQUEST_END = MOMENTS.index("request_end")
 _collect = gc.collect
 _get_objects = gc.get_objects
 _get_threshold = gc.get_threshold
@@ -43,19 +50,27 @@ class GCStatus:
         mode: "sweep", "whole passes" (the sweep could not prove itself; ``why`` says how), or "" (another policy).
         why: a sentence, "" where nothing is to be said.
         slices: by what gave the moment: idle, step, request_end, overdue, ceiling, asked.
-        passes: whole passes of what is not frozen, in the mode of that name.
+        passes: other collections: whole passes of what is not frozen, by the same; "automatic", the interpreter's own;
+            "foreign", that somebody else called for; "untold", one of these two, where the interpreter's books are not
+            known.
         moved, freed: objects, of all slices.
         seconds, predicted_seconds: what the slices took, and what they had been predicted to take.
         unfrozen: tracked objects that are not frozen, an estimate; frozen: those known to be.
         debt: old objects that are to be swept.
-        drift: what somebody else did to the collector meanwhile, a sentence each.
+        drift: what somebody else did to the collector meanwhile, a sentence each; calls: the same, counted by name
+            ("freeze_blind": of those to freeze, the ones not right after a full collection).
+        ceilings: times that a ceiling was met, "rss" and "objects".
+        pass_seconds, pass_freed: of our whole passes. freezes: ours. rounds: times that slices went through the whole
+            old heap.
+        processes: the same numbers of each living process of the group, this one too, by name ("api-0"): see
+            snapshots.Policy.
     """
 
     policy: str
     mode: str
     why: str
     slices: dict[str, int]
-    passes: int
+    passes: dict[str, int]
     moved: int
     freed: int
     seconds: float
@@ -64,6 +79,13 @@ class GCStatus:
     frozen: int
     debt: int
     drift: tuple[str, ...]
+    calls: dict[str, int] = field(default_factory=dict)
+    ceilings: dict[str, int] = field(default_factory=dict)
+    pass_seconds: float = 0.0
+    pass_freed: int = 0
+    freezes: int = 0
+    rounds: int = 0
+    processes: Mapping[str, Any] = field(default_factory=dict)
 
 
 class OutOfBand:
@@ -73,7 +95,7 @@ class OutOfBand:
         self._core = core
         self._say = say
         self.sweep = _hot.Sweep(core, _collect)
-        self.mode = self.why = ""
+        self.mode = self.why = self.reason = ""  # reason: a name for why
         self.passes = 0
         self.engaged = False  # the freeze was made, and nobody has uninstalled
         self._next_pass = self._next_round = 0.0
@@ -85,7 +107,13 @@ class OutOfBand:
 
     def prepare(self) -> None:
         """See whether the sweep works in this interpreter: before traffic, some milliseconds and two small passes."""
-        self.why = self._refusal() or self._prove()
+        self._core.policy_begin()
+        try:
+            self.reason = "" if sys.version_info[:2] in _KNOWN_LISTS else "version"
+            self.reason = self.reason or self._prove()
+        finally:
+            self._core.policy_end()
+        self.why = _WHY[self.reason]
         self.mode = "whole passes" if self.why else "sweep"
         if self.why:
             self._say(
@@ -136,24 +164,26 @@ class OutOfBand:
     def _whole_pass(self) -> None:
         """Of what is not frozen, and at most a fiftieth of the time."""
         began = time.monotonic()
+        freed = 0
         self._core.policy_begin()
         try:
-            _collect()
+            freed = _collect()
         finally:
             self._core.policy_end()
         ended = time.monotonic()
         self.passes += 1
+        self._core.policy_pass(_REQUEST_END, int((ended - began) * 1e9), freed)
         self._next_pass = ended + max(_PASS_SECONDS, 50 * (ended - began))
 
-    def status(self, policy: str, foreign_freezes: int) -> GCStatus:
-        """What it does, and did."""
+    def status(self, policy: str, drift: Sequence[str]) -> GCStatus:
+        """What it does, and did; drift: what others did, as far as that was seen."""
         counts = self.sweep.counts()
         return GCStatus(
             policy=policy,
             mode=self.mode if self.engaged else "",
             why=self.why,
             slices={name: counts[name] for name in MOMENTS},
-            passes=self.passes,
+            passes={MOMENTS[_REQUEST_END]: self.passes},
             moved=counts["moved"],
             freed=counts["freed"],
             seconds=counts["ns"] / 1e9,
@@ -161,17 +191,17 @@ class OutOfBand:
             unfrozen=counts["old"] + counts["young"],
             frozen=self.sweep.frozen,
             debt=counts["debt"],
-            drift=self._drift(foreign_freezes),
+            drift=(*self._drift(), *drift),
         )
 
-    def _drift(self, foreign_freezes: int) -> tuple[str, ...]:
+    def _drift(self) -> tuple[str, ...]:
         found = []
         if self.engaged and gc.isenabled() != self._was_enabled:
-            found.append("gc.enable() or gc.disable() was called after us")
+            found.append(
+                f"automatic collection is {'on' if gc.isenabled() else 'off'}, and was not as this policy began"
+            )
         if self.engaged and _get_threshold()[0] != SAFETY_NET:
-            found.append(f"gc.set_threshold() was called after us: {_get_threshold()}")
-        if foreign_freezes:
-            found.append(f"gc.freeze() was called {foreign_freezes} times, not by us")
+            found.append(f"the thresholds are {_get_threshold()}, and the first was set to {SAFETY_NET}")
         return tuple(found)
 
     # ---- undo ----
@@ -179,7 +209,7 @@ class OutOfBand:
     def disengage(self) -> list[str]:
         """Everything as it was. Returns what could not be undone, a sentence each."""
         self.sweep.on = self.engaged = False
-        self.mode = self.why = ""
+        self.mode = self.why = self.reason = ""
         report = [sentence for each in self._moments if (sentence := each.give_back())]
         self._moments = []
         if self._thresholds is not None:
@@ -197,21 +227,16 @@ class OutOfBand:
 
     # ---- proof ----
 
-    def _refusal(self) -> str:
-        if sys.version_info[:2] not in _KNOWN_LISTS:
-            return f"the collector's lists of Python {sys.version_info[0]}.{sys.version_info[1]} are not known"
-        return ""
-
     def _prove(self) -> str:
-        """Why it does not work here; "" where it does."""
+        """Why it does not work here, a name; "" where it does."""
         older: list[Any] = [[]]
         _collect(0)
         _collect(1)
         aged: list[Any] = [[]]
         _collect(0)
         if not self.sweep.locate(_get_threshold(), aged, older, _LOOK):
-            return "its lists are not where this version has them"
-        return "" if _dies(self.sweep) and _lives(self.sweep) else "a planted cycle did not die, or a living one did"
+            return "lists"
+        return "" if _dies(self.sweep) and _lives(self.sweep) else "proof"
 
 
 class _Node:

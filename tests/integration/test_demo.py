@@ -89,7 +89,14 @@ def test_the_output_says_it_all(run: Any) -> None:
     """The table, the sentences and the next commands, within a hundred columns."""
     done, report = run
     assert max(map(len, done.stdout.splitlines())) <= 100
-    for words in ("GC left alone", "freeze", "out-of-band", "collections 0/1/2", report["schedule"]["hash"], "tailwatch demo --serve"):
+    for words in (
+        "GC left alone",
+        "freeze",
+        "out-of-band",
+        "collections 0/1/2",
+        report["schedule"]["hash"],
+        "tailwatch demo --serve",
+    ):
         assert words in done.stdout
 
 

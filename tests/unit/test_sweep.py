@@ -293,7 +293,10 @@ def test_many_threads(sweep: _hot.Sweep) -> None:
     stop.set()
     for thread in threads:
         thread.join()
-    sweep_all(sweep, budget=3000, slices=300)
+    for _ in range(30):  # how many there are is the machine's affair
+        sweep_all(sweep, budget=3000, slices=100)
+        if not any(each() for each in gone):
+            break
     assert sum(each() is not None for each in gone) == 0
 
 
