@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from tailwatch.collector import refusal_here
 from tailwatch.errors import OptionError, nearest
 from tailwatch.goodput import PRESETS, SLO, real
 from tailwatch.triggers import LEAST_EVENTS, MOST_EVENTS, Keep, Triggers
@@ -268,6 +269,8 @@ def _gc(given: _Given) -> str:
     expected = "expected one of " + ", ".join(repr(policy) for policy in GC_POLICIES)
     if value is None or value not in GC_POLICIES:
         raise given.refused(expected, GC_POLICIES)
+    if value == "out-of-band" and (why := refusal_here()):
+        raise given.refused(f"not in this interpreter: {why}. gc='freeze' works here")
     return value
 
 

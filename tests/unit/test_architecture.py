@@ -27,7 +27,7 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 # "" is tailwatch itself, its list of public names.
 LAYERS = (
     ("errors", "grouplock", "heritage", "unnamed"),
-    ("goodput", "version", "support", "access", "elsewhere", "proof", "triggers"),
+    ("goodput", "version", "support", "access", "elsewhere", "proof", "triggers", "collector"),
     ("config", "_hot", "_cold"),
     ("sse", "sse.*"),
     ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "report", "saved"),
