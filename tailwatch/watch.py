@@ -253,7 +253,8 @@ class Watch:
         group = {process.name: process.policy for process in self.snapshot().processes if process.lives}
         names = ("slices", "passes", "moved", "freed", "seconds", "predicted_seconds", "pass_seconds", "pass_freed")
         numbers = {name: getattr(own, name) for name in (*names, "freezes", "rounds", "ceilings")}
-        return replace(self.gc.status, **numbers, calls=own.drift, processes=group)
+        status = replace(self.gc.status, **numbers, calls=own.drift, processes=group)
+        return status if status.mode == "sweep" else replace(status, unfrozen=own.unfrozen or 0)
 
     def doctor(self) -> list[Finding]:
         """What the numbers say, the worst first."""

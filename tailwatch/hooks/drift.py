@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
 
 from tailwatch import _hot
+from tailwatch.collector import drift_sentences
 
 # Numbers of the core's, in its order: csrc/include/tailwatch/policy.h.
 POLICIES = ("unknown", "off", "observe", "freeze", "out-of-band")
@@ -13,12 +13,6 @@ MODES = ("", "sweep", "whole passes")
 WHYS = ("", "version", "lists", "proof")
 CALLS = ("enable", "disable", "set_threshold", "freeze", "freeze_blind", "unfreeze", "callbacks")
 CEILINGS = ("rss", "objects")
-
-COUNTED_AFTER = (
-    "enable",
-    "disable",
-    "set_threshold",
-)  # functions of gc that are only counted, where they did not raise
 
 # Objects that may have come since a full collection for a freeze to count as one right after it.
 _FEW = 700
@@ -46,24 +40,3 @@ class Drift:
     def sentences(self) -> list[str]:
         """What was done, a sentence each."""
         return drift_sentences(self.calls)
-
-
-def drift_sentences(calls: Mapping[str, int]) -> list[str]:
-    """What others did, a sentence each; calls: how often, by name."""
-    found = [f"gc.{name}() was called {calls[name]} times, not by us" for name in COUNTED_AFTER if calls.get(name)]
-    if calls.get("freeze"):
-        blind = calls.get("freeze_blind", 0)
-        found.append(f"gc.freeze() was called {calls['freeze']} times, not by us{_garbage(blind)}")
-    if calls.get("unfreeze"):
-        found.append(
-            f"gc.unfreeze() was called {calls['unfreeze']} times, not by us: what was frozen is collected again"
-        )
-    if calls.get("callbacks"):
-        found.append(f"our callbacks were taken out of gc.callbacks {calls['callbacks']} times, and put back")
-    return found
-
-
-def _garbage(blind: int) -> str:
-    if not blind:
-        return ", each right after a full collection: next to no garbage was frozen with it"
-    return f", {blind} of them not right after a full collection: what garbage was frozen with it is not known"

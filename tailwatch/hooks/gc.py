@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailwatch import _hot
-from tailwatch.hooks.drift import COUNTED_AFTER, MODES, POLICIES, WHYS, Drift
+from tailwatch.collector import COUNTED_AFTER
+from tailwatch.hooks.drift import MODES, POLICIES, WHYS, Drift
 from tailwatch.hooks.out_of_band import GCStatus, OutOfBand
 
 FREEZING = ("freeze", "out-of-band")

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailwatch import _hot
+from tailwatch.collector import KNOWN_LISTS
 from tailwatch.hooks.moments import Moments, moments_of, running_loop
 
 # Net new objects until the interpreter collects by itself: no moment was found for long.
 SAFETY_NET = 100_000
 
-_KNOWN_LISTS = ((3, 10), (3, 11), (3, 12), (3, 13))
 _WHY = {
     "": "",
     "version": f"the collector's lists of Python {sys.version_info[0]}.{sys.version_info[1]} are not known",
@@ -109,7 +109,7 @@ class OutOfBand:
         """See whether the sweep works in this interpreter: before traffic, some milliseconds and two small passes."""
         self._core.policy_begin()
         try:
-            self.reason = "" if sys.version_info[:2] in _KNOWN_LISTS else "version"
+            self.reason = "" if sys.version_info[:2] in KNOWN_LISTS else "version"
             self.reason = self.reason or self._prove()
         finally:
             self._core.policy_end()

@@ -30,7 +30,7 @@ LAYERS = (
     ("goodput", "version", "support", "access", "elsewhere", "proof", "triggers", "collector"),
     ("config", "_hot", "_cold"),
     ("sse", "sse.*"),
-    ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "report", "saved"),
+    ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "report", "saved", "gcadvice"),
     ("diagnosis", "export", "export.*", "daemon"),
     ("logs", "inert", "company", "port", "traces", "recorded"),
     ("loadsignal", "tracing"),
@@ -119,11 +119,12 @@ def test_imports_point_downwards(module: str) -> None:
 
 
 def test_the_first_arrow() -> None:
-    """errors imports nothing of ours, goodput and triggers only errors, config only those three."""
+    """errors imports nothing of ours, goodput and triggers only errors, config only those and collector."""
     assert IMPORTS["errors"] == set()
     assert IMPORTS["goodput"] == {"errors"}
     assert IMPORTS["triggers"] == {"errors"}
-    assert IMPORTS["config"] == {"errors", "goodput", "triggers"}
+    assert IMPORTS["collector"] == set()
+    assert IMPORTS["config"] == {"collector", "errors", "goodput", "triggers"}
 
 
 def test_hooks_and_exporters_meet_in_watch_only() -> None:
