@@ -6,8 +6,8 @@ A prediction is an interval, and each end says what it stands on:
 - At most: all that collections are estimated to have cost the streams (``Snapshot.late``).
 - At least: that, less the most that the policy's own work can cost, wherever it falls. Its work is bounded by the
   objects that came (one collection of the youngest for each threshold of them), the times that each may be looked at
-  again, and what a full collection takes for an object. All of it is taken to delay as many streams as a collection did
-  on average, although out of band most of it is done while a loop waits.
+  again, and what an object takes that is not in the cache: no more than in a full collection. All of it is taken to
+  delay as many streams as a collection did on average, although out of band most of it is done while a loop waits.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _FULL = ("gc2", "gc_full")
 # is not frozen, as the interpreter makes one when a quarter has come.
 _LOOKS = {"out-of-band": 3, "freeze": 5}
 
+_COLD_RATIO = 4  # how much dearer an object is out of the cache than one of the youngest, measured
 _COLD_SECONDS = 200e-9  # of an object that is not in the cache, measured: 170 to 200 ns
 _FEWEST_OBJECTS = 10_000
 _OLD_THRESHOLD, _NEW_THRESHOLD = 700, 2000  # of the youngest, before CPython 3.13 and since
@@ -123,7 +124,8 @@ class _Measured:
         self._objects = collections * threshold
         young = paused["gc0"] / count["gc0"] if count["gc0"] else 0.0
         self._young_seconds = collections * young
-        self._cold = max(_full_cost(processes, count, paused) or _COLD_SECONDS, young / threshold)
+        cold = max(_COLD_SECONDS, _COLD_RATIO * young / threshold)
+        self._cold = min(cold, _full_cost(processes, count, paused) or cold)
         self._streams = overlap / sum(paused.values()) if overlap > 0 and sum(paused.values()) > 0 else 1.0
 
     def saving(self, policy: str, instead: str, lost: Mapping[str, float]) -> Saving:
