@@ -155,8 +155,16 @@ class Sweep:
         """Nothing is frozen any more."""
     def slice(self, budget: int, seeds: list[Any] | None = None, moment: int = 5, /) -> tuple[int, int, int] | None:
         """One slice: objects moved, objects freed, ns. seeds is emptied. None while a collection is under way."""
-    def rest(self) -> None:
-        """The last request has ended: slices, for two milliseconds at most."""
+    def rest(self, idle: bool = False, /) -> None:
+        """The last request has ended, or (idle) none was there: slices, for two milliseconds at most."""
+    def whole(self, moment: int = 5, /) -> int | None:
+        """A whole pass of what is not frozen. Objects freed; None while a collection is under way."""
+    force: int
+    """What moments are used for, whether it fits or not: 0 what is due, 1 a slice, 2 a whole pass, once."""
+    every: int
+    """Of so many engine steps one gives a moment: those whose number it divides."""
+    def reborn(self) -> None:
+        """In a fork child: its counts begin at zero; what is frozen, and what things cost, is as it was."""
     def round(self) -> None:
         """The whole old heap is to be looked at, as soon as may be."""
     def counts(self) -> dict[str, int]:
@@ -319,6 +327,12 @@ class Core:
         """Addresses of the others' segments, good until the next renew() or leave()."""
     @property
     def joined(self) -> bool: ...
+    @property
+    def file(self) -> str:
+        """Name of the segment's file in the group's directory; "": it is in no group."""
+    @property
+    def steps_ended(self) -> int:
+        """Engine steps that are over, in this process, whatever their name."""
     @property
     def shares_engine(self) -> bool:
         """Whether the concurrency of its streams is that of the whole group: there is an engine process."""

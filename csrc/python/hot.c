@@ -177,6 +177,7 @@ static PyObject *core_watch_gc(PyObject *op, PyObject *args) {
 }
 
 void core_policy_open(CoreObject *self) {
+    if (__builtin_expect(*self->epoch == 0, 0)) core_reborn(self);
     const int outermost = self->policy_depth++ == 0;
     if (nvtx_on(self)) nvtx_policy_push(self);
     const uint64_t now = tw_now_ns();
@@ -351,6 +352,8 @@ static PyObject *get_unfrozen(PyObject *op, void *unused) {
     return PyLong_FromUnsignedLongLong(heap_unfrozen(self->heap));
 }
 
+static PyObject *core_steps_ended(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((CoreObject *)op)->steps.ended); }
+
 static PyGetSetDef core_getters[] = {
     {"unfrozen", get_unfrozen, NULL, "Objects that a full collection would look at, as the collector books them; None: not known here.", NULL},
     {"last_was_full", core_last_was_full, NULL, "Whether the latest collection was one of all that is not frozen, and is over.", NULL},
@@ -360,6 +363,8 @@ static PyGetSetDef core_getters[] = {
     {"tracing", core_tracing, NULL, "Whether events are recorded, where this process's numbers are now.", NULL},
     {"trace_file", core_trace_file, NULL, "Name of the trace file in the group's directory; empty: it has none.", NULL},
     {"trace_memory", core_trace_memory, NULL, "Address and bytes of what is recorded; (0, 0): nothing.", NULL},
+    {"file", core_file, NULL, "Name of the segment's file in the group's directory; empty: it is in no group.", NULL},
+    {"steps_ended", core_steps_ended, NULL, "Engine steps that are over, in this process.", NULL},
     {"joined", core_joined, NULL, "Whether it is in a group.", NULL},
     {"shares_engine", core_shares_engine, NULL, "Whether the concurrency of its streams is that of the whole group.", NULL},
     {"refused", core_refused, NULL, "Files in the group's directory that are no segments of this version.", NULL},

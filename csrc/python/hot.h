@@ -56,6 +56,7 @@ typedef struct core_steps {
         uint32_t index;
     } known[TW_STEPS];
     uint32_t next_known, n_free;
+    uint64_t ended;           /* steps, whatever their name */
     PyObject *free[STEPS_FREE]; /* memory of dead ones */
 } core_steps;
 

@@ -6,6 +6,7 @@
  * GIL: no allocation, no lock, no Python. Only where an NVTX tool listens is it called, too.
  */
 #include "hot_nvtx.h"
+#include "hot_sweep.h"
 #include "hot_trace.h"
 
 /* "start" or "stop": told apart by their length, the cheapest look at a str. */
@@ -106,6 +107,7 @@ PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     count_pass(core);
     core->inner_start_ns = core->inner_stop_ns = 0;
     core->cpu_start_ns = core->gc_generation > 0 ? tw_thread_cpu_ns() : 0;
+    if (core->sweep != NULL) sweep_other_begins(core->sweep);
     Py_RETURN_NONE;
 }
 
@@ -123,6 +125,7 @@ static void close_outer(CoreObject *core, PyObject *info) {
     if (core->gc_generation > 0) result.cpu_ns = tw_thread_cpu_ns() - core->cpu_start_ns;
     core->gc_open = 0;
     if (core->heap != NULL && core->sweep == NULL) tw_policy_heap(&core->segment->policy, heap_unfrozen(core->heap));
+    if (core->sweep != NULL) sweep_other_ended(core->sweep, core->gc_generation >= 2, result.collected);
     if (core->nvtx_gc) nvtx_gc_collected(core, cause_of(core, core->gc_generation), result.collected);
     const uint64_t now = tw_now_ns();
     if (core->nvtx_gc) nvtx_gc_pop(core);

@@ -108,6 +108,12 @@ PyObject *core_refused(PyObject *op, void *unused) {
     return PyLong_FromUnsignedLongLong(group == NULL ? 0 : group->members.refused);
 }
 
+PyObject *core_file(PyObject *op, void *unused) {
+    const core_group *group = ((CoreObject *)op)->group;
+    (void)unused;
+    return PyUnicode_FromString(group != NULL && group->joined ? group->group.name : "");
+}
+
 PyObject *core_joined(PyObject *op, void *unused) {
     const core_group *group = ((CoreObject *)op)->group;
     (void)unused;

@@ -232,6 +232,43 @@ static PyObject *sweep_slice(PyObject *op, PyObject *args) {
     return ran < 0 ? NULL : Py_BuildValue("nnK", (Py_ssize_t)done.moved, (Py_ssize_t)done.freed, (unsigned long long)done.ns);
 }
 
+/* Everything that is not frozen, by gc.collect. 0; 1: none, as a collection is under way; -1: an exception is set. */
+static int whole_pass(SweepObject *self, tw_moment moment, size_t *freed) {
+    if (self->core->gc_open || self->busy) return 1;
+    self->busy = 1;
+    if (self->force == SWEEP_PASS) self->force = SWEEP_WHAT_FITS;
+    core_policy_open(self->core);
+    const size_t young = young_of(self);
+    PyObject *number = PyObject_CallFunctionObjArgs(self->collect, NULL);
+    const Py_ssize_t n = number == NULL ? -1 : PyLong_AsSsize_t(number);
+    Py_XDECREF(number);
+    const uint64_t ns = core_policy_close(self->core);
+    self->busy = 0;
+    if (n == -1 && PyErr_Occurred()) return -1;
+    *freed = n > 0 ? (size_t)n : 0;
+    tw_pace_pass(&self->pace, moment, young, *freed, ns);
+    return 0;
+}
+
+/* whole(moment=ASKED): everything that is not frozen. Objects freed; None while a collection is under way. */
+static PyObject *sweep_whole(PyObject *op, PyObject *args) {
+    int moment = TW_MOMENT_ASKED;
+    size_t freed;
+    if (!PyArg_ParseTuple(args, "|i", &moment)) return NULL;
+    if (moment < 0 || moment >= TW_MOMENTS) return PyErr_Format(PyExc_ValueError, "moment: expected 0 to %d, found %d", TW_MOMENTS - 1, moment);
+    const int ran = whole_pass((SweepObject *)op, (tw_moment)moment, &freed);
+    if (ran > 0) Py_RETURN_NONE;
+    return ran < 0 ? NULL : PyLong_FromSize_t(freed);
+}
+
+/* ---- collections that are not ours ---- */
+
+void sweep_other_begins(SweepObject *self) { self->others_young = young_of(self); }
+
+void sweep_other_ended(SweepObject *self, int whole, uint64_t freed) {
+    if (!self->busy) tw_pace_other(&self->pace, whole, self->others_young, (size_t)freed);
+}
+
 /* ---- idle moments ---- */
 
 static int readable(int fd) {
@@ -262,7 +299,20 @@ static void overdue_slice(SweepObject *self) {
     slice_of(self, TW_MOMENT_OVERDUE, budget > 0 ? (size_t)budget : 0);
 }
 
-static int due(const SweepObject *self) { return self->on && self->lists != NULL && tw_pace_due(&self->pace, young_of(self)); }
+/* A ceiling was met: a slice as large as any, or the whole. false: none was made. */
+static int forced(SweepObject *self) {
+    sweep_done done;
+    size_t freed;
+    const int ran = self->force == SWEEP_PASS ? whole_pass(self, TW_MOMENT_CEILING, &freed)
+                                              : sweep_run(self, TW_MOMENT_CEILING, Py_None, TW_PACE_MOST, &done);
+    if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
+    return ran == 0;
+}
+
+static int due(const SweepObject *self) {
+    if (!self->on || self->lists == NULL) return 0;
+    return self->force == SWEEP_PASS || tw_pace_due(&self->pace, young_of(self));
+}
 
 int sweep_may_be_due(const SweepObject *self) { return due(self); }
 
@@ -281,7 +331,8 @@ int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
     if (!due(self)) return 0;
     const uint64_t since = tw_now_ns();
     uint64_t lasted = 0;
-    overdue_slice(self);
+    if (self->force) forced(self);
+    else overdue_slice(self);
     while (lasted < wait_ns && due(self) && !readable(fd)) {
         if (!timed_slice(self, TW_MOMENT_IDLE, lesser(tw_pace_left(&self->pace, lasted), wait_ns - lasted)) &&
             !wait_for_more(fd, wait_ns - lasted))
@@ -291,9 +342,15 @@ int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
     return 1;
 }
 
-void sweep_step(SweepObject *self, uint64_t since_ns, uint64_t waiting) {
-    if (!due(self)) return;
-    if (!timed_slice(self, TW_MOMENT_STEP, waiting == 0 ? NOBODY_WAITS_NS : since_ns / STEP_SHARE)) overdue_slice(self);
+/* A tenth of each step that has passed since the last moment; half a step at most. */
+static uint64_t step_share(const SweepObject *self, uint64_t since_ns) {
+    return lesser(since_ns * self->every / STEP_SHARE, self->every == 1 ? UINT64_MAX : since_ns / 2);
+}
+
+void sweep_step(SweepObject *self, uint64_t number, uint64_t since_ns, uint64_t waiting) {
+    if (number % self->every != 0 || !due(self)) return;
+    if (self->force) forced(self);
+    else if (!timed_slice(self, TW_MOMENT_STEP, waiting == 0 ? NOBODY_WAITS_NS : step_share(self, since_ns))) overdue_slice(self);
 }
 
 /* ---- the frozen ---- */
@@ -306,6 +363,7 @@ static PyObject *sweep_remember(PyObject *op, PyObject *objects) {
     for (Py_ssize_t i = 0; i < n; i++)
         if (!tw_addresses_add(&self->frozen, PyList_GetItem(objects, i))) return PyErr_NoMemory();
     tw_policy_frozen(&self->core->segment->policy, self->frozen.count);
+    self->pace.old = self->pace.debt = self->pace.round_moved = 0;
     return PyLong_FromSize_t(self->frozen.count);
 }
 
@@ -326,13 +384,16 @@ static int set_on(PyObject *op, PyObject *value, void *unused) {
     self->core->sweep = on ? self : NULL;
     return 0;
 }
-/* rest(): the last request has ended. Slices for two milliseconds at most. */
-static PyObject *sweep_rest(PyObject *op, PyObject *unused) {
+/* rest(idle=False): the last request has ended, or none was there. Slices for two milliseconds at most. */
+static PyObject *sweep_rest(PyObject *op, PyObject *args) {
     SweepObject *self = (SweepObject *)op;
     const uint64_t since = tw_now_ns();
     uint64_t lasted = 0;
-    (void)unused;
-    while (lasted < NOBODY_WAITS_NS && due(self) && timed_slice(self, TW_MOMENT_REQUEST, NOBODY_WAITS_NS - lasted))
+    int idle = 0;
+    if (!PyArg_ParseTuple(args, "|p", &idle)) return NULL;
+    const tw_moment moment = idle ? TW_MOMENT_IDLE : TW_MOMENT_REQUEST;
+    if (self->force && due(self)) forced(self);
+    while (lasted < NOBODY_WAITS_NS && due(self) && timed_slice(self, moment, NOBODY_WAITS_NS - lasted))
         lasted = tw_now_ns() - since;
     Py_RETURN_NONE;
 }
@@ -350,6 +411,12 @@ static int put_moments(PyObject *dict, const tw_pace *pace) {
     return 0;
 }
 
+static uint64_t passes_of(const tw_pace *pace) {
+    uint64_t n = 0;
+    for (int i = 0; i < TW_MOMENTS; i++) n += pace->passes[i];
+    return n;
+}
+
 /* counts(): what it did, by what gave the moment, and what it is to do. */
 static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
     const tw_pace *pace = &((SweepObject *)op)->pace;
@@ -359,7 +426,8 @@ static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
     if (put_moments(dict, pace) == 0 && put(dict, "moved", pace->moved) == 0 && put(dict, "freed", pace->freed) == 0 &&
         put(dict, "ns", pace->ns) == 0 && put(dict, "predicted_ns", pace->predicted_ns) == 0 &&
         put(dict, "debt", pace->debt) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "rounds", pace->rounds) == 0 &&
-        put(dict, "young", young_of((SweepObject *)op)) == 0)
+        put(dict, "young", young_of((SweepObject *)op)) == 0 && put(dict, "passes", passes_of(pace)) == 0 &&
+        put(dict, "ceiling_passes", pace->passes[TW_MOMENT_CEILING]) == 0)
         return dict;
     Py_DECREF(dict);
     return NULL;
@@ -371,7 +439,41 @@ static PyObject *sweep_round(PyObject *op, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+/* In a fork child: its counts are its own, its heap and what is frozen of it are as the parent's were. */
+static PyObject *sweep_reborn(PyObject *op, PyObject *unused) {
+    SweepObject *self = (SweepObject *)op;
+    (void)unused;
+    tw_pace_begin_again(&self->pace);
+    self->force = SWEEP_WHAT_FITS;
+    Py_RETURN_NONE;
+}
+
 /* ---- the type ---- */
+
+static PyObject *get_force(PyObject *op, void *unused) { (void)unused; return PyLong_FromLong(((SweepObject *)op)->force); }
+static PyObject *get_every(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLong(((SweepObject *)op)->every); }
+
+/* A number in a range; -1: an exception is set. */
+static long read_number(PyObject *value, const char *what, long least, long most) {
+    const long n = value == NULL ? -1 : PyLong_AsLong(value);
+    if (n >= least && n <= most) return n;
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%s: expected %ld to %ld", what, least, most);
+    return -1;
+}
+
+static int set_force(PyObject *op, PyObject *value, void *unused) {
+    const long n = read_number(value, "force", SWEEP_WHAT_FITS, SWEEP_PASS);
+    (void)unused;
+    if (n >= 0) ((SweepObject *)op)->force = (int)n;
+    return n < 0 ? -1 : 0;
+}
+
+static int set_every(PyObject *op, PyObject *value, void *unused) {
+    const long n = read_number(value, "every", 1, 1 << 20);
+    (void)unused;
+    if (n > 0) ((SweepObject *)op)->every = (unsigned long)n;
+    return n < 0 ? -1 : 0;
+}
 
 static PyObject *get_frozen(PyObject *op, void *unused) { (void)unused; return PyLong_FromSize_t(((SweepObject *)op)->frozen.count); }
 static PyObject *get_ordered(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(((SweepObject *)op)->lists != NULL); }
@@ -395,6 +497,7 @@ static PyObject *sweep_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->collect = Py_NewRef(collect);
     self->idle_type = (PyTypeObject *)Py_NewRef((PyObject *)state->idle_type);
     self->uv_type = (PyTypeObject *)Py_NewRef((PyObject *)state->uv_type);
+    self->every = 1;
     self->marker = PyList_New(0);
     if ((self->zero = PyLong_FromLong(0)) != NULL && self->marker != NULL) return (PyObject *)self;
     Py_DECREF((PyObject *)self);
@@ -449,7 +552,9 @@ static PyMethodDef methods[] = {
     {"poll", sweep_poll, METH_O, "poll(epoll, /)\n--\n\nWhat a selector asks for events instead of its epoll object: it sweeps while none comes."},
     {"uv", sweep_uv, METH_VARARGS, "uv(path, loop, /)\n--\n\nUse the waiting of a libuv loop, given as uvloop gives it; path of the library that exports libuv."},
     {"counts", sweep_counts, METH_NOARGS, "counts()\n--\n\nSlices by what gave the moment, objects moved and freed, ns, and what is to be done."},
-    {"rest", sweep_rest, METH_NOARGS, "rest()\n--\n\nThe last request has ended: slices, for two milliseconds at most."},
+    {"rest", sweep_rest, METH_VARARGS, "rest(idle=False, /)\n--\n\nThe last request has ended, or (idle) none was there: slices, for two milliseconds at most."},
+    {"whole", sweep_whole, METH_VARARGS, "whole(moment=5, /)\n--\n\nA whole pass of what is not frozen. Objects freed, None while a collection is under way."},
+    {"reborn", sweep_reborn, METH_NOARGS, "reborn()\n--\n\nIn a fork child: its counts begin at zero."},
     {"round", sweep_round, METH_NOARGS, "round()\n--\n\nThe whole old heap is to be looked at, as soon as may be."},
     {"forget", sweep_forget, METH_NOARGS, "forget()\n--\n\nNothing is frozen any more."},
     {NULL, NULL, 0, NULL}};
@@ -458,6 +563,8 @@ static PyGetSetDef getters[] = {
     {"ordered", get_ordered, NULL, "Whether old objects are found by themselves, the oldest first.", NULL},
     {"bytes", get_bytes, NULL, "Memory it takes.", NULL},
     {"on", get_on, set_on, "Whether idle moments are used.", NULL},
+    {"force", get_force, set_force, "What moments are used for, fit or not: 0 what is due, 1 a slice, 2 a whole pass, once.", NULL},
+    {"every", get_every, set_every, "Of so many engine steps one gives a moment.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot slots[] = {
     {Py_tp_doc, "The old heap collected in slices: Sweep(core, collect)."},

@@ -45,12 +45,22 @@ typedef struct tw_pace {
     uint64_t rounds, round_moved;    /* times that the whole old heap was gone through; objects moved since the last */
     uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
     uint64_t made[TW_MOMENTS];       /* slices */
+    uint64_t passes[TW_MOMENTS];     /* whole passes */
     uint64_t moved, freed, ns;       /* of all slices */
     uint64_t predicted_ns;           /* what they were predicted to take */
 } tw_pace;
 
 /* A slice looked at so many young and moved so many old objects, and freed so many. */
 void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, size_t freed, uint64_t ns);
+
+/* A whole pass of what is not frozen: nothing is owed after it. */
+void tw_pace_pass(tw_pace *p, tw_moment moment, size_t young, size_t freed, uint64_t ns);
+
+/* A collection that was not ours: so many young objects were there, and so many were freed. whole: all were looked at. */
+void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed);
+
+/* What a fork child begins with: the costs and waits it knows from its parent, and what is old. */
+void tw_pace_begin_again(tw_pace *p);
 
 /* The sweep has come round. */
 void tw_pace_rounded(tw_pace *p);
