@@ -44,12 +44,7 @@ static void pay_all(tw_pace *p, size_t young, size_t freed) {
     p->old -= least(p->old, freed);
 }
 
-void tw_pace_pass(tw_pace *p, tw_moment moment, size_t young, size_t freed, uint64_t ns) {
-    p->passes[moment] += 1;
-    p->freed += freed;
-    p->ns += ns;
-    pay_all(p, young, freed);
-}
+void tw_pace_pass(tw_pace *p, size_t young, size_t freed) { pay_all(p, young, freed); }
 
 void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed) {
     if (whole) pay_all(p, young, freed);
@@ -58,7 +53,6 @@ void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed) {
 
 void tw_pace_begin_again(tw_pace *p) {
     memset(p->made, 0, sizeof p->made);
-    memset(p->passes, 0, sizeof p->passes);
     p->moved = p->freed = p->ns = p->predicted_ns = p->rounds = 0;
 }
 

@@ -59,6 +59,13 @@ void tw_policy_pass(tw_policy *p, tw_moment moment, uint64_t ns, uint64_t freed)
     tw_add(&p->counts.pass_freed, freed);
 }
 
+/* Who sees the number sees its answer. */
+void tw_policy_answer(tw_policy *p, uint64_t number, uint64_t answer) {
+    tw_store_release(&p->now.answered, 0);
+    tw_store_release(&p->now.answer, answer);
+    tw_store_release(&p->now.answered, number);
+}
+
 void tw_policy_heap(tw_policy *p, uint64_t unfrozen) { tw_store(&p->now.unfrozen, unfrozen + 1); }
 
 void tw_policy_frozen(tw_policy *p, uint64_t frozen) { tw_store(&p->now.frozen, frozen + 1); }

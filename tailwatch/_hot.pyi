@@ -274,6 +274,10 @@ class Core:
         """Somebody else did something to the collector: a tw_drift."""
     def count_ceiling(self, which: int, /) -> None:
         """A ceiling was met: a tw_ceiling."""
+    def count_ignored(self) -> None:
+        """A file stood where an operator's orders do, and was none."""
+    def policy_answer(self, number: int, answer: int, /) -> None:
+        """An operator's order was carried out, or could not be: see orders.py. The answer is there before the number."""
     def count_freeze(self) -> None:
         """A freeze of ours was made."""
     def cancel_pause(self) -> None:

@@ -237,10 +237,11 @@ typedef struct tw_policy_counts {
     uint64_t moved, freed, slice_ns, predicted_ns, pass_ns, pass_freed, rounds, freezes;
     uint64_t drift[...];
     uint64_t ceilings[...];
+    uint64_t ignored;
 } tw_policy_counts;
 
 typedef struct tw_policy_now {
-    uint64_t kind, mode, why, unfrozen, frozen, debt, cost_ns;
+    uint64_t kind, mode, why, unfrozen, frozen, debt, cost_ns, answered, answer;
 } tw_policy_now;
 
 typedef struct tw_policy {

@@ -311,6 +311,8 @@ static PyMethodDef core_methods[] = {
     {"policy_pass", core_policy_pass, METH_VARARGS, "policy_pass(moment, ns, freed, /)\n--\n\nA whole pass of ours was made."},
     {"count_drift", core_count_drift, METH_O, "count_drift(what, /)\n--\n\nSomebody else did something to the collector."},
     {"count_ceiling", core_count_ceiling, METH_O, "count_ceiling(which, /)\n--\n\nA ceiling was met."},
+    {"count_ignored", core_count_ignored, METH_NOARGS, "count_ignored()\n--\n\nA file stood where an operator's orders do, and was none."},
+    {"policy_answer", core_policy_answer, METH_VARARGS, "policy_answer(number, answer, /)\n--\n\nAn operator's order was carried out, or could not be."},
     {"count_freeze", core_count_freeze, METH_NOARGS, "count_freeze()\n--\n\nA freeze of ours was made."},
     {"cancel_pause", core_cancel_pause, METH_NOARGS, "cancel_pause()\n--\n\nClose or forget a collection whose end nobody is left to report."},
     {"paused_now", core_paused_now, METH_NOARGS, "paused_now()\n--\n\nWhether a pause is open."},

@@ -206,6 +206,8 @@ PyObject *core_policy_is(PyObject *op, PyObject *args);
 PyObject *core_policy_pass(PyObject *op, PyObject *args);
 PyObject *core_count_drift(PyObject *op, PyObject *drift);
 PyObject *core_count_ceiling(PyObject *op, PyObject *ceiling);
+PyObject *core_count_ignored(PyObject *op, PyObject *unused);
+PyObject *core_policy_answer(PyObject *op, PyObject *args);
 PyObject *core_count_freeze(PyObject *op, PyObject *unused);
 PyObject *core_last_was_full(PyObject *op, void *unused);
 

@@ -35,6 +35,20 @@ PyObject *core_count_drift(PyObject *op, PyObject *drift) { return counted(polic
 
 PyObject *core_count_ceiling(PyObject *op, PyObject *ceiling) { return counted(policy_of(op)->counts.ceilings, TW_CEILINGS, ceiling); }
 
+PyObject *core_count_ignored(PyObject *op, PyObject *unused) {
+    (void)unused;
+    tw_add(&policy_of(op)->counts.ignored, 1);
+    Py_RETURN_NONE;
+}
+
+/* policy_answer(number, answer) */
+PyObject *core_policy_answer(PyObject *op, PyObject *args) {
+    unsigned long long number, answer;
+    if (!PyArg_ParseTuple(args, "KK", &number, &answer)) return NULL;
+    tw_policy_answer(policy_of(op), number, answer);
+    Py_RETURN_NONE;
+}
+
 PyObject *core_count_freeze(PyObject *op, PyObject *unused) {
     (void)unused;
     tw_add(&policy_of(op)->counts.freezes, 1);

@@ -191,11 +191,16 @@ static int collect_young(SweepObject *self, size_t *freed) {
     return n == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-static void tell(const SweepObject *self, const tw_pace *before, tw_moment moment) {
+static void tell_heap(const SweepObject *self) {
     tw_policy *policy = &self->core->segment->policy;
-    tw_policy_slice(policy, before, &self->pace, moment);
     tw_policy_heap(policy, self->pace.old + young_of(self));
     tw_policy_frozen(policy, self->frozen.count);
+    tw_store(&policy->now.debt, self->pace.debt);
+}
+
+static void tell(const SweepObject *self, const tw_pace *before, tw_moment moment) {
+    tw_policy_slice(&self->core->segment->policy, before, &self->pace, moment);
+    tell_heap(self);
 }
 
 int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budget, sweep_done *done) {
@@ -246,7 +251,9 @@ static int whole_pass(SweepObject *self, tw_moment moment, size_t *freed) {
     self->busy = 0;
     if (n == -1 && PyErr_Occurred()) return -1;
     *freed = n > 0 ? (size_t)n : 0;
-    tw_pace_pass(&self->pace, moment, young, *freed, ns);
+    tw_pace_pass(&self->pace, young, *freed);
+    tw_policy_pass(&self->core->segment->policy, moment, ns, *freed);
+    tell_heap(self);
     return 0;
 }
 
@@ -266,7 +273,9 @@ static PyObject *sweep_whole(PyObject *op, PyObject *args) {
 void sweep_other_begins(SweepObject *self) { self->others_young = young_of(self); }
 
 void sweep_other_ended(SweepObject *self, int whole, uint64_t freed) {
-    if (!self->busy) tw_pace_other(&self->pace, whole, self->others_young, (size_t)freed);
+    if (self->busy) return;
+    tw_pace_other(&self->pace, whole, self->others_young, (size_t)freed);
+    tell_heap(self);
 }
 
 /* ---- idle moments ---- */
@@ -411,9 +420,10 @@ static int put_moments(PyObject *dict, const tw_pace *pace) {
     return 0;
 }
 
-static uint64_t passes_of(const tw_pace *pace) {
+static uint64_t passes_of(const SweepObject *self) {
+    const uint64_t *passes = self->core->segment->policy.counts.passes;
     uint64_t n = 0;
-    for (int i = 0; i < TW_MOMENTS; i++) n += pace->passes[i];
+    for (int i = 0; i < TW_MOMENTS; i++) n += tw_load(&passes[i]);
     return n;
 }
 
@@ -426,8 +436,8 @@ static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
     if (put_moments(dict, pace) == 0 && put(dict, "moved", pace->moved) == 0 && put(dict, "freed", pace->freed) == 0 &&
         put(dict, "ns", pace->ns) == 0 && put(dict, "predicted_ns", pace->predicted_ns) == 0 &&
         put(dict, "debt", pace->debt) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "rounds", pace->rounds) == 0 &&
-        put(dict, "young", young_of((SweepObject *)op)) == 0 && put(dict, "passes", passes_of(pace)) == 0 &&
-        put(dict, "ceiling_passes", pace->passes[TW_MOMENT_CEILING]) == 0)
+        put(dict, "young", young_of((SweepObject *)op)) == 0 &&
+        put(dict, "passes", passes_of((SweepObject *)op)) == 0)
         return dict;
     Py_DECREF(dict);
     return NULL;

@@ -45,7 +45,6 @@ typedef struct tw_pace {
     uint64_t rounds, round_moved;    /* times that the whole old heap was gone through; objects moved since the last */
     uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
     uint64_t made[TW_MOMENTS];       /* slices */
-    uint64_t passes[TW_MOMENTS];     /* whole passes */
     uint64_t moved, freed, ns;       /* of all slices */
     uint64_t predicted_ns;           /* what they were predicted to take */
 } tw_pace;
@@ -54,7 +53,7 @@ typedef struct tw_pace {
 void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, size_t freed, uint64_t ns);
 
 /* A whole pass of what is not frozen: nothing is owed after it. */
-void tw_pace_pass(tw_pace *p, tw_moment moment, size_t young, size_t freed, uint64_t ns);
+void tw_pace_pass(tw_pace *p, size_t young, size_t freed);
 
 /* A collection that was not ours: so many young objects were there, and so many were freed. whole: all were looked at. */
 void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed);

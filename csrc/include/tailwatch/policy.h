@@ -84,6 +84,7 @@ typedef struct tw_policy_counts {
     uint64_t freezes;                 /* ours */
     uint64_t drift[TW_DRIFTS];
     uint64_t ceilings[TW_CEILINGS];   /* episodes */
+    uint64_t ignored;                 /* files that stood where orders of an operator do, and were none */
 } tw_policy_counts;
 
 /* Sizes: 1 + the number, 0: not known. */
@@ -92,6 +93,8 @@ typedef struct tw_policy_now {
     uint64_t unfrozen, frozen;        /* objects: those tracked and not frozen, an estimate; those known to be frozen */
     uint64_t debt;                    /* old objects that are to be swept */
     uint64_t cost_ns;                 /* what 1024 objects of a slice are predicted to take; 0: not known */
+    uint64_t answered, answer;        /* number of the last order that was carried out (release-stored last; 0: none
+                                       * was), and what came of it: see tailwatch/orders.py */
 } tw_policy_now;
 
 typedef struct tw_policy {
@@ -107,6 +110,9 @@ void tw_policy_slice(tw_policy *p, const tw_pace *before, const tw_pace *after, 
 
 /* A whole pass of ours was made. */
 void tw_policy_pass(tw_policy *p, tw_moment moment, uint64_t ns, uint64_t freed);
+
+/* An order was carried out, or could not be. number: not 0. */
+void tw_policy_answer(tw_policy *p, uint64_t number, uint64_t answer);
 
 /* How large the heap is. */
 void tw_policy_heap(tw_policy *p, uint64_t unfrozen);
