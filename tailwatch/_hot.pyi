@@ -159,6 +159,9 @@ class Sweep:
         """The last request has ended, or (idle) none was there: slices, for two milliseconds at most."""
     def whole(self, moment: int = 5, /) -> int | None:
         """A whole pass of what is not frozen. Objects freed; None while a collection is under way."""
+    @property
+    def due(self) -> bool:
+        """Whether there is anything to do, in a moment."""
     force: int
     """What moments are used for, whether it fits or not: 0 what is due, 1 a slice, 2 a whole pass, once."""
     every: int
@@ -324,6 +327,8 @@ class Core:
     def load(self) -> tuple[int, int]:
         """Requests in flight, and ever opened, here and in the rest of the group, as of the last renew(). Those of
         processes that were killed are not in flight."""
+    def peers(self) -> int:
+        """How many others of the group have the role of this process, and live, as of the last renew()."""
     def crowd(self) -> tuple[int, int, int]:
         """Requests whose first token was seen, and all in flight, here and in the rest of the group, and how many
         processes have served any; as of the last renew() those live. Some 100 ns."""

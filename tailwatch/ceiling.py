@@ -16,8 +16,8 @@ from tailwatch.errors import OptionError, nearest
 LEAST_RSS, MOST_RSS = 1_000_000, 2**50
 LEAST_OBJECTS, MOST_OBJECTS = 1000, 10**12
 _NAMES = ("rss", "objects")
-_UNIT = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_RSS = re.compile(r"(\+?)\s*([0-9]{1,15}(?:\.[0-9]{1,3})?)\s*([kmg]i?b)", re.IGNORECASE)
+_UNIT = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_RSS = re.compile(r"(\+?)\s*([0-9]{1,15}(?:\.[0-9]{1,3})?)\s*([kmg]i?b|b)", re.IGNORECASE)
 _OBJECTS = re.compile(r"[0-9][0-9_]{0,20}")
 _GRAMMAR = "expected 'rss=+256MB', 'objects=2000000', or both with a comma"
 
@@ -40,7 +40,8 @@ class Ceiling:
         return bool(self.rss or self.objects)
 
     def __str__(self) -> str:
-        rss = f"rss={'+' if self.above_freeze else ''}{self.rss / 1e6:g}MB"
+        unit = next(name for name in ("GB", "GiB", "MB", "MiB", "KB", "B") if self.rss % _UNIT[name.lower()] == 0)
+        rss = f"rss={'+' if self.above_freeze else ''}{self.rss // _UNIT[unit.lower()]}{unit}"
         return ",".join([*([rss] if self.rss else []), *([f"objects={self.objects}"] if self.objects else [])])
 
     @classmethod

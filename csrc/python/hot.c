@@ -332,6 +332,7 @@ static PyMethodDef core_methods[] = {
     {"renew", core_renew, METH_NOARGS, "renew()\n--\n\nLook for members that came or went. Whether there may be any."},
     {"fold", core_fold, METH_NOARGS, "fold()\n--\n\nFold what the dead of the group left into their tombstones, without the GIL. How many."},
     {"load", core_load, METH_NOARGS, "load()\n--\n\nRequests in flight and ever opened: here and in the rest of the group, as of the last renew()."},
+    {"peers", core_peers, METH_NOARGS, "peers()\n--\n\nHow many others of the group have this role, and live."},
     {"crowd", core_crowd, METH_NOARGS, "crowd()\n--\n\nRequests running and in flight, and how many processes serve: here and in the rest of the group."},
     {"members", core_members, METH_NOARGS, "members()\n--\n\nAddresses of the others' segments, until the next renew()."},
     {"nvtx", core_nvtx_on, METH_O, "nvtx(tokens, /)\n--\n\nTell an NVTX tool from now on, each message of tokens too or not. Whether one listens."},

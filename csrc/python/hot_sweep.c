@@ -460,6 +460,7 @@ static PyObject *sweep_reborn(PyObject *op, PyObject *unused) {
 
 /* ---- the type ---- */
 
+static PyObject *get_due(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(due((SweepObject *)op)); }
 static PyObject *get_force(PyObject *op, void *unused) { (void)unused; return PyLong_FromLong(((SweepObject *)op)->force); }
 static PyObject *get_every(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLong(((SweepObject *)op)->every); }
 
@@ -573,6 +574,7 @@ static PyGetSetDef getters[] = {
     {"ordered", get_ordered, NULL, "Whether old objects are found by themselves, the oldest first.", NULL},
     {"bytes", get_bytes, NULL, "Memory it takes.", NULL},
     {"on", get_on, set_on, "Whether idle moments are used.", NULL},
+    {"due", get_due, NULL, "Whether there is anything to do, in a moment.", NULL},
     {"force", get_force, set_force, "What moments are used for, fit or not: 0 what is due, 1 a slice, 2 a whole pass, once.", NULL},
     {"every", get_every, set_every, "Of so many engine steps one gives a moment.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};

@@ -94,8 +94,8 @@ class GCHook:
         self.core.watch_gc(collector_mode(), self._callbacks, self._last)
         self._attached = True
         self._bracket()
-        self._wrap("freeze", self._saw_freeze)
-        self._wrap("unfreeze", self._saw_unfreeze)
+        self._wrap("freeze", self._saw_freeze, self._freeze_of_others)
+        self._wrap("unfreeze", self._saw_unfreeze, self._unfreeze_of_others)
         for name in COUNTED_AFTER:
             self._wrap_counted(name)
         self.adopt(self.policy)
@@ -158,6 +158,8 @@ class GCHook:
                 self.out_of_band.sweep.forget()
             collected = gc.collect()
             if self._attached or reason == _ASKED:  # a pass takes long, and uninstall() may not have waited for it
+                if self._some_are_unknown():
+                    self._original("unfreeze")()  # moves two pointers: nothing is looked at, what was garbage stays
                 self.out_of_band.remember()
                 self._original("freeze")()
             collected += gc.collect()
@@ -170,6 +172,11 @@ class GCHook:
             self.out_of_band.engage()
         self.tell()
         return result
+
+    def after_fork(self) -> None:
+        """In a child: what the parent froze is frozen here too, and what others did there is its own affair."""
+        self.state.freezing = False
+        self.out_of_band.after_fork()
 
     def on_startup(self) -> None:
         """The app is about to take traffic: the first freeze."""
@@ -229,12 +236,12 @@ class GCHook:
     def _others(self) -> list[Any]:
         return [each for each in self._callbacks if each not in (self._first, self._last)]
 
-    def _wrap(self, name: str, saw: Callable[[], None]) -> None:
+    def _wrap(self, name: str, saw: Callable[[], None], do: Callable[[Callable[[], None]], None]) -> None:
         original: Callable[[], None] = getattr(gc, name)
 
         def watched() -> None:
             saw()
-            original()
+            do(original)
 
         watched.__name__ = watched.__qualname__ = name
         watched.__doc__ = original.__doc__
@@ -264,6 +271,33 @@ class GCHook:
     def _original(self, name: str) -> Callable[[], None]:
         wrapped: Any = self._originals.get(name)
         return wrapped[0] if wrapped else getattr(gc, name)  # type: ignore[no-any-return]
+
+    def _some_are_unknown(self) -> bool:
+        """Whether objects are frozen that the sweep does not know: it would follow closures into them."""
+        out_of_band = self.out_of_band
+        frozen = self.frozen_before > INTERPRETER_FROZEN or bool(self.state.done) or self.foreign_freezes > 0
+        return frozen and out_of_band.mode == "sweep" and out_of_band.sweep.frozen == 0
+
+    def _freeze_of_others(self, original: Callable[[], None]) -> None:
+        """Theirs, completed: closures stop at what they froze, and, as after ours, a pass that finds few makes the next
+        full one small."""
+        if self.policy != "out-of-band" or not self._attached:
+            original()
+            return
+        self.core.policy_begin()
+        try:
+            self.out_of_band.remember()
+            original()
+            if self.out_of_band.engaged:
+                gc.collect()
+        finally:
+            self.core.policy_end()
+            self.out_of_band.ceiling.frozen()
+
+    def _unfreeze_of_others(self, original: Callable[[], None]) -> None:
+        """Everything is to be swept again."""
+        original()
+        self.out_of_band.sweep.forget()
 
     def _saw_freeze(self) -> None:
         self.foreign_freezes += 1

@@ -19,6 +19,7 @@ from typing import Any
 
 from tailwatch import _hot
 from tailwatch.collector import KNOWN_LISTS
+from tailwatch.hooks.ceiling import NOTHING, PASS, SLICES, CeilingWatch
 from tailwatch.hooks.moments import Moments, moments_of, running_loop
 
 # Net new objects until the interpreter collects by itself: no moment was found for long.
@@ -35,6 +36,12 @@ _PASS_SECONDS = 1.0
 _ROUND_SECONDS = 5.0
 MOMENTS = ("idle", "step", "request_end", "overdue", "ceiling", "asked")
 _REQUEST_END = MOMENTS.index("request_end")
+_CEILING, _ASKED = MOMENTS.index("ceiling"), MOMENTS.index("asked")
+_YOUNG = 700  # new objects that are worth a pass
+_SETTLED = 400  # old objects that are not worth a slice
+# Ranks of one engine that step together make their slices after the steps whose number this divides: which steps those
+# are they know without asking each other.
+RANKS_EVERY = 4
 _collect = gc.collect
 _get_objects = gc.get_objects
 _get_threshold = gc.get_threshold
@@ -101,7 +108,18 @@ class OutOfBand:
         self._next_pass = self._next_round = 0.0
         self._thresholds: tuple[int, int, int] | None = None
         self._was_enabled = True
+        self._freed_before_round = 0
         self._moments: list[Moments] = []  # one a loop
+        self._pass_wanted = False
+        self.ceiling = CeilingWatch(
+            objects=self._unfrozen,
+            force=self._force,
+            pending=self._forced,
+            settled=lambda: self.sweep.counts()["debt"] < _SETTLED,
+            whole=lambda: self.whole_pass(_CEILING),
+            met=self._met,
+            say=say,
+        )
 
     # ---- before traffic ----
 
@@ -133,6 +151,7 @@ class OutOfBand:
         _set_threshold(SAFETY_NET, *_get_threshold()[1:])
         self.engaged = True
         self.sweep.on = self.mode == "sweep"
+        self.ceiling.frozen()
 
     # ---- moments ----
 
@@ -150,16 +169,94 @@ class OutOfBand:
             self._moments.append(Moments(weakref.ref(loop), lambda: None))
             self._say(f"gc='out-of-band': {error}: slices are made when the last request has ended, and between steps")
 
-    def on_idle(self) -> None:
-        """The last request has ended, or none was there: also for plain threads, and loops that give no moments. Nobody
-        waits: what died since the sweep last came by is looked for, now and then."""
+    def on_idle(self, *, daemon: bool = False) -> None:
+        """The last request has ended; or (daemon) none is in flight, which the daemon sees: for plain threads, and loops
+        that give no moments. Nobody waits: what died since the sweep last came by is looked for, now and then."""
         if self.sweep.on:
-            if (now := time.monotonic()) >= self._next_round:
+            if not daemon and (now := time.monotonic()) >= self._next_round:
                 self._next_round = now + _ROUND_SECONDS
                 self.sweep.round()
-            self.sweep.rest()
-        elif self.engaged and time.monotonic() >= self._next_pass:
+            self.sweep.rest(daemon)
+        elif self._pass_wanted:
+            self._pass_wanted = False
+            self.whole_pass(_CEILING)
+        elif self.engaged and time.monotonic() >= self._next_pass and gc.get_count()[0] >= _YOUNG:
             self._whole_pass()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is anything to do, in a moment."""
+        return self.sweep.due if self.sweep.on else self._pass_wanted or gc.get_count()[0] >= _YOUNG
+
+    @property
+    def has_loop(self) -> bool:
+        """Whether the waiting of a loop is used."""
+        return any(each.loop() is not None for each in self._moments)
+
+    def whole_pass(self, moment: int = _ASKED) -> int:
+        """Of what is not frozen, now, on this thread: a pause of cause ``policy``. Returns objects freed."""
+        return self.sweep.whole(moment) or 0
+
+    def call_soon(self, call: Callable[[], None]) -> bool:
+        """Have the thread of a loop whose waiting is used call it; False: there is none that runs."""
+        for each in self._moments:
+            loop = each.loop()
+            if loop is not None and loop.is_running():
+                try:
+                    loop.call_soon_threadsafe(call)
+                except RuntimeError:  # closed meanwhile
+                    continue
+                return True
+        return False
+
+    def begin_round(self) -> bool:
+        """Have the whole old heap swept, in slices, at the moments there are. False: it cannot be."""
+        if not self.sweep.on:
+            return False
+        counts = self.sweep.counts()
+        self._freed_before_round = counts["freed"]
+        self.sweep.round()
+        return True
+
+    def round_over(self) -> int | None:
+        """Objects freed since begin_round(), once nothing is left of it."""
+        counts = self.sweep.counts()
+        return counts["freed"] - self._freed_before_round if counts["debt"] < _SETTLED else None
+
+    def step_together(self, ranks: bool) -> None:
+        """Whether other processes of the group take the same steps at the same time."""
+        self.sweep.every = RANKS_EVERY if ranks else 1
+
+    def after_fork(self) -> None:
+        """In a child: what it does is counted from zero; its heap is frozen as its parent's is."""
+        self.sweep.reborn()
+        self.ceiling.calm()
+        self.passes = self.ceiling.episodes = 0
+
+    # ---- the ceiling ----
+
+    def _unfrozen(self) -> int | None:
+        if not self.sweep.on:
+            return self._core.unfrozen
+        counts = self.sweep.counts()
+        return counts["old"] + counts["young"]
+
+    def _force(self, what: int) -> bool:
+        """What moments are used for. Where there are no slices only a whole pass can be had."""
+        if self.sweep.on:
+            if what == SLICES:
+                self.sweep.round()
+            self.sweep.force = what
+            return True
+        self._pass_wanted = what == PASS
+        return what != SLICES
+
+    def _forced(self) -> int:
+        return self.sweep.force if self.sweep.on else PASS if self._pass_wanted else NOTHING
+
+    def _met(self, which: int, sentence: str) -> None:
+        self._core.count_ceiling(which)
+        self._say(sentence)
 
     def _whole_pass(self) -> None:
         """Of what is not frozen, and at most a fiftieth of the time."""
@@ -208,6 +305,7 @@ class OutOfBand:
 
     def disengage(self) -> list[str]:
         """Everything as it was. Returns what could not be undone, a sentence each."""
+        self.ceiling.calm()
         self.sweep.on = self.engaged = False
         self.mode = self.why = self.reason = ""
         report = [sentence for each in self._moments if (sentence := each.give_back())]

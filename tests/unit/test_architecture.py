@@ -27,7 +27,7 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 # "" is tailwatch itself, its list of public names.
 LAYERS = (
     ("errors", "grouplock", "heritage", "unnamed"),
-    ("goodput", "version", "support", "access", "elsewhere", "proof", "triggers", "collector"),
+    ("goodput", "version", "support", "access", "elsewhere", "proof", "triggers", "collector", "ceiling", "orders"),
     ("config", "_hot", "_cold"),
     ("sse", "sse.*"),
     ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "report", "saved", "gcadvice"),
@@ -37,7 +37,7 @@ LAYERS = (
     ("watch",),
     ("nvtx", "profiling"),
     ("",),
-    ("demo", "demo.*", "doors", "doors.*", "run"),
+    ("demo", "demo.*", "doors", "doors.*", "run", "gccommand"),
     ("top", "top.*", "nsys", "nsys.*"),
     ("cli",),
     ("__main__",),
@@ -119,12 +119,13 @@ def test_imports_point_downwards(module: str) -> None:
 
 
 def test_the_first_arrow() -> None:
-    """errors imports nothing of ours, goodput and triggers only errors, config only those and collector."""
+    """errors imports nothing of ours, goodput, triggers and ceiling only errors, config only those and collector."""
     assert IMPORTS["errors"] == set()
     assert IMPORTS["goodput"] == {"errors"}
     assert IMPORTS["triggers"] == {"errors"}
+    assert IMPORTS["ceiling"] == {"errors"}
     assert IMPORTS["collector"] == set()
-    assert IMPORTS["config"] == {"collector", "errors", "goodput", "triggers"}
+    assert IMPORTS["config"] == {"ceiling", "collector", "errors", "goodput", "triggers"}
 
 
 def test_hooks_and_exporters_meet_in_watch_only() -> None:
