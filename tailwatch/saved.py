@@ -28,7 +28,7 @@ _PLAIN = (
 _NO_POLICY: dict[str, Any] = {
     **dict.fromkeys(("mode", "why"), ""),
     **{name: {} for name in ("slices", "passes", "drift", "ceilings")},
-    **dict.fromkeys(("moved", "freed", "pass_freed", "rounds", "freezes", "debt"), 0),
+    **dict.fromkeys(("moved", "freed", "pass_freed", "rounds", "freezes", "debt", "ignored", "answered", "answer"), 0),
     **dict.fromkeys(("seconds", "predicted_seconds", "pass_seconds", "cost"), 0.0),
     **{"kind": "unknown", "unfrozen": None, "frozen": None},
 }

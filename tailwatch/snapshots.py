@@ -295,6 +295,8 @@ class Policy:
             full collection just before. ceilings: times that one was met.
         unfrozen, frozen: objects, None: not known. debt: old ones that are to be swept. cost: seconds that an object
             of a slice is predicted to take, 0.0: not known.
+        ignored: files that stood where an operator's orders do, and were none. answered, answer: number of the last
+            order of `tailwatch gc`, and what came of it (orders.Outcome).
     """
 
     kind: str = "unknown"
@@ -316,6 +318,9 @@ class Policy:
     frozen: int | None = None
     debt: int = 0
     cost: float = 0.0
+    ignored: int = 0
+    answered: int = 0
+    answer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -925,6 +930,9 @@ def _policy(counts: Any, now: Any) -> Policy:
         frozen=now.frozen - 1 if now.frozen else None,
         debt=now.debt,
         cost=now.cost_ns / 1024 / 1e9,
+        ignored=counts.ignored,
+        answered=now.answered,
+        answer=now.answer,
     )
 
 

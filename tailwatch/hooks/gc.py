@@ -176,7 +176,9 @@ class GCHook:
     def after_fork(self) -> None:
         """In a child: what the parent froze is frozen here too, and what others did there is its own affair."""
         self.state.freezing = False
+        self.drift = Drift(self.core)
         self.out_of_band.after_fork()
+        self.tell()
 
     def on_startup(self) -> None:
         """The app is about to take traffic: the first freeze."""

@@ -243,10 +243,6 @@ BAD = [
     ("slo", 5, "ttft<=soon"),
     ("slo", "ttft<=1", ""),
     ("gc", "sometimes", "sometimes"),
-<<<<<<< HEAD
-=======
-    ("gc", "out-of-bound", "out-of-bound"),
->>>>>>> 67b9a33 (gc_ceiling bounds what out-of-band lets grow; freeze(again=True) only while no stream is in flight; moments of the daemon; tailwatch gc asks a group's processes)
     ("gc_warn_ms", -1, "-1"),
     ("gc_warn_ms", "50", "fifty"),
     ("gc_log_all", "yes", "maybe"),
