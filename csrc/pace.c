@@ -31,6 +31,7 @@ void tw_pace_slice(tw_pace *p, tw_moment moment, size_t young, size_t moved, siz
     p->predicted_ns += tw_pace_cost(p) * all / PER;
     if (all >= TW_PACE_FEWEST / 2) p->cost_ns[p->slices++ % TW_PACE_COSTS] = ns * PER / all;
     p->made[moment] += 1;
+    p->refusals = 0;
     p->moved += moved;
     p->round_moved += moved;
     p->freed += freed;
@@ -93,6 +94,11 @@ uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns) {
     }
     const uint64_t left_ns = n > 0 ? longer[n / 5] - lasted_ns : tw_load(&p->waits) == 0 ? WAIT_AT_FIRST : lasted_ns / 2;
     return left_ns > TW_PACE_LEAST_NS ? left_ns : TW_PACE_LEAST_NS;
+}
+
+void tw_pace_refused(tw_pace *p) {
+    if (++p->refusals % TW_PACE_REFUSALS != 0) return;
+    for (size_t i = 0; i < TW_PACE_COSTS; ++i) p->cost_ns[i] /= 2;
 }
 
 int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns) {

@@ -298,6 +298,7 @@ static int slice_of(SweepObject *self, tw_moment moment, size_t budget) {
 /* false: no slice now, or none that went well. */
 static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
     const int64_t budget = tw_pace_budget(&self->pace, young_of(self), left_ns);
+    if (budget < 0) tw_pace_refused(&self->pace);
     return budget >= 0 && slice_of(self, moment, (size_t)budget);
 }
 
@@ -402,6 +403,7 @@ static PyObject *sweep_rest(PyObject *op, PyObject *args) {
     if (!PyArg_ParseTuple(args, "|p", &idle)) return NULL;
     const tw_moment moment = idle ? TW_MOMENT_IDLE : TW_MOMENT_REQUEST;
     if (self->force && due(self)) forced(self);
+    else if (due(self)) overdue_slice(self);
     while (lasted < NOBODY_WAITS_NS && due(self) && timed_slice(self, moment, NOBODY_WAITS_NS - lasted))
         lasted = tw_now_ns() - since;
     Py_RETURN_NONE;

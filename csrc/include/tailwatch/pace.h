@@ -20,6 +20,7 @@ extern "C" {
 #define TW_PACE_FEWEST 400      /* objects: a smaller slice is not worth its collection */
 #define TW_PACE_MOST 3000       /* objects of one slice: some 0.3 ms */
 #define TW_PACE_LEAST_NS 300000
+#define TW_PACE_REFUSALS 256    /* moments in which no slice fits until costs are believed to be half of what they were */
 #define TW_PACE_YOUNG 700       /* young objects that make a slice due without any debt */
 
 /* What gave the moment for a slice. */
@@ -39,6 +40,7 @@ const char *tw_moment_name(int moment);
 typedef struct tw_pace {
     uint64_t cost_ns[TW_PACE_COSTS]; /* per 1024 objects, of the last slices */
     uint64_t slices;
+    uint64_t refusals;               /* moments since the last slice in which none fitted */
     uint64_t wait_ns[TW_PACE_WAITS];
     uint64_t waits;
     uint64_t debt;
@@ -80,6 +82,10 @@ uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns);
 /* Old objects to move in a slice that is to be over in left_ns, with so many young ones to look at beside them; -1: none
  * fits, or none is due. */
 int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns);
+
+/* A slice was due and none fitted. One that was dear because its thread was kept from running must not be the last: what
+ * is remembered of costs fades, until one fits and tells what it costs now. */
+void tw_pace_refused(tw_pace *p);
 
 /* Whether the debt is so large, or the young so many, that a slice must be made where nobody waits for events. */
 static inline int tw_pace_overdue(const tw_pace *p, size_t young) {
