@@ -49,7 +49,12 @@ def main(parsed: argparse.Namespace, directory: str) -> int:
             print(f"{_head(process)}: {describe(process.policy)}")
         return OK
     asked = [_ask(directory, process, parsed.verb, parsed.timeout) for process in living]
-    return _await(directory, asked, parsed.timeout + _GRACE_SECONDS)
+    try:
+        return _await(directory, asked, parsed.timeout + _GRACE_SECONDS)
+    finally:
+        for each in asked:
+            if each.file >= 0:
+                os.close(each.file)
 
 
 def _living(directory: str, role: str | None) -> list[snapshots.Process]:
@@ -95,10 +100,13 @@ class _Asked:
     number: int
     said: str = ""
     done: bool = False
+    file: int = -1
 
 
 def _ask(directory: str, process: snapshots.Process, verb: str, timeout: float) -> _Asked:
     """Write the order into the process's file. What prevents that is its answer."""
+    import fcntl  # not on every system on which this module is imported
+
     asked = _Asked(process, 1 + secrets.randbelow(MOST_NUMBER - 1))
     if process.policy.kind in ("off", "observe"):
         asked.said = f"nothing was done: gc={process.policy.kind!r} leaves the collector alone"
@@ -108,19 +116,21 @@ def _ask(directory: str, process: snapshots.Process, verb: str, timeout: float) 
     try:
         if path is None:
             raise FileNotFoundError
-        file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        asked.file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         asked.said = "nothing was done: it takes no orders (its daemon has not started yet, or the file is not its own)"
         return asked
     try:
-        if is_plain(os.fstat(file)):
-            os.pwrite(file, encode(order), 0)
+        if is_plain(os.fstat(asked.file)):
+            fcntl.flock(asked.file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until we end, whatever ends us
+            os.ftruncate(asked.file, 0)
+            os.pwrite(asked.file, encode(order), 0)
         else:
             asked.said = "nothing was done: the file for its orders is not its own"
+    except BlockingIOError:
+        asked.said = "nothing was done: another `tailwatch gc` waits for it"
     except OSError as error:
         asked.said = f"nothing was done: {error.strerror}"
-    finally:
-        os.close(file)
     return asked
 
 

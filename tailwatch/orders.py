@@ -1,8 +1,9 @@
 """What an operator asks of the collector of a running process (``tailwatch gc``).
 
 The process makes a file of its own beside its segment, which has one writer and keeps it. Whoever may write to that file
-asks; the process answers in its segment, with the number of the order and a word of what came of it. An order that is too
-late is nobody's: the one who gave it has gone. Whatever else stands there is counted and left alone.
+asks, and holds flock() on it for as long as he waits; the process answers in its segment, with the number of the order
+and a word of what came of it. An order that is too late is nobody's: the one who gave it has gone. Whatever else stands
+there is counted and left alone.
 
     tailwatch-gc 1 NUMBER VERB DEADLINE CRC     128 bytes, filled up with blanks; DEADLINE: CLOCK_MONOTONIC, ns
 """
@@ -243,8 +244,9 @@ class Orders:
 
     def turn(self) -> None:
         """Called by the daemon, four times a second."""
-        if self._open is None:
-            self._open = self.file.take()
+        newer = self.file.take()
+        if newer is not None:  # whoever gave the one before has gone: who waits holds a lock
+            self._open = newer
             self._sweeping = self._handed = False
         order = self._open
         if order is None:

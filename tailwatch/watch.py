@@ -650,7 +650,7 @@ class Watch:
         if not out_of_band.engaged:
             return
         out_of_band.ceiling.look(time.monotonic())
-        out_of_band.step_together(self.core.steps_ended > 0 and self.core.peers() > 0)
+        out_of_band.step_together(self.core.peers() > 0)
         if self._sees_requests():
             if out_of_band.is_due and self._nobody_waits():
                 out_of_band.on_idle(daemon=True)
