@@ -280,7 +280,7 @@ class Core:
     def count_ignored(self) -> None:
         """A file stood where an operator's orders do, and was none."""
     def policy_answer(self, number: int, answer: int, /) -> None:
-        """An operator's order was carried out, or could not be: see orders.py. The answer is there before the number."""
+        """An operator's order was carried out, or could not be: see orders.py. The number is written last."""
     def count_freeze(self) -> None:
         """A freeze of ours was made."""
     def cancel_pause(self) -> None:

@@ -1,5 +1,5 @@
-"""The command line: demo, doctor, gc, nsys, run, top, trace. Exit status 0: success; 1: a finding to act on, or a failure;
-2: a wrong call; that of the command itself for run."""
+"""The command line: demo, doctor, gc, nsys, run, top, trace. Exit status 0: success; 1: a finding to act on, or a
+failure; 2: a wrong call; that of the command itself for run."""
 
 from __future__ import annotations
 

@@ -42,7 +42,9 @@ def main(parsed: argparse.Namespace, directory: str) -> int:
         TailwatchError: there is no such group, or no such process in it.
     """
     if not 0 < parsed.timeout <= LONGEST_SECONDS:
-        raise OptionError.of("--timeout", parsed.timeout, f"expected seconds, more than 0 and at most {LONGEST_SECONDS:g}")
+        raise OptionError.of(
+            "--timeout", parsed.timeout, f"expected seconds, more than 0 and at most {LONGEST_SECONDS:g}"
+        )
     living = _living(directory, parsed.role)
     if parsed.verb == _STATUS:
         for process in living:
@@ -86,7 +88,9 @@ def describe(policy: snapshots.Policy) -> str:
         if any(counts.values()):
             parts.append(f"{what}: " + ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n))
     if policy.freed or policy.pass_freed:
-        parts.append(f"{policy.freed + policy.pass_freed} objects freed in {policy.seconds + policy.pass_seconds:.3g} s")
+        parts.append(
+            f"{policy.freed + policy.pass_freed} objects freed in {policy.seconds + policy.pass_seconds:.3g} s"
+        )
     if drift := [f"gc.{name} {n}" for name, n in policy.drift.items() if n]:
         parts.append(f"by others: {', '.join(drift)}")
     if policy.ignored:

@@ -679,7 +679,9 @@ class Watch:
                     if looping
                     else f"there was no moment without any for {timeout:g} s: try later, or with a longer timeout="
                 )
-                raise BusyError(f"freeze(again=True): {in_flight} streams are in flight and would stand still; {waited}")
+                raise BusyError(
+                    f"freeze(again=True): {in_flight} streams are in flight and would stand still; {waited}"
+                )
             time.sleep(_SILENCE_SECONDS)
 
     def _take_orders(self) -> orders.Orders:

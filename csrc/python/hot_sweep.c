@@ -311,10 +311,12 @@ static void overdue_slice(SweepObject *self) {
 
 /* A ceiling was met: a slice as large as any, or the whole. false: none was made. */
 static int forced(SweepObject *self) {
-    sweep_done done;
+    sweep_done done = {0, 0, 0, 0};
     size_t freed;
+    if (self->force == SWEEP_SLICES && tw_now_ns() < self->forced_until_ns) return 0;
     const int ran = self->force == SWEEP_PASS ? whole_pass(self, TW_MOMENT_CEILING, &freed)
                                               : sweep_run(self, TW_MOMENT_CEILING, Py_None, TW_PACE_MOST, &done);
+    self->forced_until_ns = tw_now_ns() + done.ns;
     if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
     return ran == 0;
 }

@@ -27,6 +27,7 @@ typedef struct SweepObject {
     int busy;                  /* a finalizer may run whatever it likes, us too */
     int on;                    /* idle moments are used */
     int force;                 /* sweep_force: a ceiling was met */
+    uint64_t forced_until_ns;  /* of the time, forced slices take half at most */
     unsigned long every;       /* of so many engine steps one gives a moment */
     size_t others_young;       /* when a collection that is not ours began */
     tw_pace pace;

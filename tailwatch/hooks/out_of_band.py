@@ -141,8 +141,14 @@ class OutOfBand:
 
     def remember(self) -> None:
         """All objects there are now are about to be frozen: 30 ns each, once."""
-        if self.mode == "sweep":
+        if self.mode != "sweep":
+            return
+        try:
             self.sweep.remember(_get_objects())
+        except MemoryError:  # closures would not stop at what is frozen
+            self.mode, self.why = "whole passes", "there was no memory to remember what is frozen"
+            self.sweep.on = False
+            self._say(f"gc='out-of-band': {self.why}: whole passes of what is not frozen are made, when nobody waits")
 
     def engage(self) -> None:
         """From now on: moments are used, and the interpreter's own collections are far away."""
