@@ -17,7 +17,7 @@ OK, FOUND = 0, 1
 LONGEST_SECONDS = 3600.0
 _STATUS = "status"
 _LOOK_SECONDS = 0.05
-_GRACE_SECONDS = 1.0  # beside the time the process itself has: it looks four times a second
+_GRACE_SECONDS = 3.0  # beside the time the process itself has: it looks four times a second
 _SEGMENT = re.compile(r"([0-9]+)-[0-9]+-([0-9]+)\.seg")
 
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "verb",
         choices=(_STATUS, *VERBS),
-        help="status: what each did; freeze: unfreeze, collect, freeze, collect; collect: everything that is not frozen",
+        help="status: what each did; freeze: unfreeze, collect, freeze, collect; collect: all that is not frozen",
     )
     parser.add_argument("--dir", metavar="DIR", help="of the group; by default the one that is found")
     parser.add_argument("--role", metavar="ROLE", help="only processes of this role, like engine")
@@ -42,9 +42,7 @@ def main(parsed: argparse.Namespace, directory: str) -> int:
         TailwatchError: there is no such group, or no such process in it.
     """
     if not 0 < parsed.timeout <= LONGEST_SECONDS:
-        raise OptionError.of(
-            "--timeout", parsed.timeout, f"expected seconds, more than 0 and at most {LONGEST_SECONDS:g}"
-        )
+        raise OptionError.of("--timeout", parsed.timeout, f"expected seconds, above 0 and at most {LONGEST_SECONDS:g}")
     living = _living(directory, parsed.role)
     if parsed.verb == _STATUS:
         for process in living:

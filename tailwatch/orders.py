@@ -1,9 +1,9 @@
 """What an operator asks of the collector of a running process (``tailwatch gc``).
 
-The process makes a file of its own beside its segment, which has one writer and keeps it. Whoever may write to that file
-asks, and holds flock() on it for as long as he waits; the process answers in its segment, with the number of the order
-and a word of what came of it. An order that is too late is nobody's: the one who gave it has gone. Whatever else stands
-there is counted and left alone.
+The process makes a file of its own beside its segment, which has one writer and keeps it. Whoever may write to that
+file asks, and holds flock() on it for as long as he waits; the process answers in its segment, with the number of the
+order and a word of what came of it. An order that is too late is nobody's: the one who gave it has gone. Whatever else
+stands there is counted and left alone.
 
     tailwatch-gc 1 NUMBER VERB DEADLINE CRC     128 bytes, filled up with blanks; DEADLINE: CLOCK_MONOTONIC, ns
 """

@@ -666,8 +666,8 @@ class Watch:
             )
 
     def _wait_for_silence(self, timeout: float) -> None:
-        """Raises BusyError where streams are in flight until then. Who runs an event loop on this thread cannot wait for
-        its streams."""
+        """Raises BusyError where streams are in flight until then. Who runs an event loop on this thread cannot wait
+        for its streams."""
         until = time.monotonic() + timeout
         while not self._nobody_waits():
             looping = asyncio._get_running_loop() is not None
@@ -679,9 +679,7 @@ class Watch:
                     if looping
                     else f"there was no moment without any for {timeout:g} s: try later, or with a longer timeout="
                 )
-                raise BusyError(
-                    f"freeze(again=True): {in_flight} streams are in flight and would stand still; {waited}"
-                )
+                raise BusyError(f"freeze(again=True): streams in flight that would stand still: {in_flight}; {waited}")
             time.sleep(_SILENCE_SECONDS)
 
     def _take_orders(self) -> orders.Orders:

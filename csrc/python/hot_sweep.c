@@ -396,6 +396,11 @@ static int set_on(PyObject *op, PyObject *value, void *unused) {
     self->core->sweep = on ? self : NULL;
     return 0;
 }
+/* None fits, by what the last ones took, and nobody waits: the least there is, which tells what it takes now. */
+static void least_slice(SweepObject *self, tw_moment moment) {
+    slice_of(self, moment, young_of(self) >= TW_PACE_YOUNG ? 0 : TW_PACE_FEWEST);
+}
+
 /* rest(idle=False): the last request has ended, or none was there. Slices for two milliseconds at most. */
 static PyObject *sweep_rest(PyObject *op, PyObject *args) {
     SweepObject *self = (SweepObject *)op;
@@ -405,7 +410,7 @@ static PyObject *sweep_rest(PyObject *op, PyObject *args) {
     if (!PyArg_ParseTuple(args, "|p", &idle)) return NULL;
     const tw_moment moment = idle ? TW_MOMENT_IDLE : TW_MOMENT_REQUEST;
     if (self->force && due(self)) forced(self);
-    else if (due(self)) overdue_slice(self);
+    if (due(self) && tw_pace_budget(&self->pace, young_of(self), NOBODY_WAITS_NS) < 0) least_slice(self, moment);
     while (lasted < NOBODY_WAITS_NS && due(self) && timed_slice(self, moment, NOBODY_WAITS_NS - lasted))
         lasted = tw_now_ns() - since;
     Py_RETURN_NONE;

@@ -176,8 +176,8 @@ class OutOfBand:
             self._say(f"gc='out-of-band': {error}: slices are made when the last request has ended, and between steps")
 
     def on_idle(self, *, daemon: bool = False) -> None:
-        """The last request has ended; or (daemon) none is in flight, which the daemon sees: for plain threads, and loops
-        that give no moments. Nobody waits: what died since the sweep last came by is looked for, now and then."""
+        """The last request has ended; or (daemon) none is in flight, which the daemon sees: for plain threads, and
+        loops that give no moments. Nobody waits: what died since the sweep last came by is looked for, now and then."""
         if self.sweep.on:
             if not daemon and (now := time.monotonic()) >= self._next_round:
                 self._next_round = now + _ROUND_SECONDS

@@ -12,7 +12,7 @@ import pytest
 Run = Callable[..., str]
 HAS_UVLOOP = importlib.util.find_spec("uvloop") is not None
 
-# Of each script: Node, a cycle; living(), how many of those that are watched live; until(), which polls with a deadline.
+# Of each script: Node, a cycle; until(), which polls with a deadline; request(); say(), the last line.
 COMMON = """
 import asyncio, gc, json, os, sys, threading, time, weakref
 import tailwatch
@@ -248,7 +248,7 @@ def test_freezing_again_waits_for_silence_or_refuses(run_script: Run) -> None:
     """Never while a stream is in flight, and never silently; what died while it was frozen is freed then."""
     found = found_by(run_script, AGAIN)
     assert found["frozen"] and found["still_frozen"] and found["gone"]
-    assert "1 streams are in flight" in found["timed_out"] and "0.05 s" in found["timed_out"]
+    assert "would stand still: 1;" in found["timed_out"] and "0.05 s" in found["timed_out"]
     assert "asyncio.to_thread" in found["at_once"]
     assert found["still"] and found["unfrozen"]
     assert found["known"] > 1000
@@ -297,8 +297,8 @@ say(known=known, frozen=frozen, moved=moved, calls=status.calls, forgotten=forgo
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_what_others_froze_is_known_and_left_alone(run_script: Run, when: str) -> None:
-    """A server that freezes by itself, before us or after: no slice follows into what it froze. If it unfreezes, that is
-    swept again, and what is dead of it dies."""
+    """A server that freezes by itself, before us or after: no slice follows into what it froze. If it unfreezes, that
+    is swept again, and what is dead of it dies."""
     found = found_by(run_script, FOREIGN, when)
     assert found["known"] > 10_000
     assert found["frozen"] > 10_000, "slices would have taken them out of the permanent generation"
@@ -401,7 +401,8 @@ if pid == 0:
         faulthandler.dump_traceback_later(60, exit=True)
         status = watch.gc.status
         sweep = watch.gc.out_of_band.sweep
-        fresh = dict(slices=sum(tailwatch.gc_status().slices.values()), passes=sum(tailwatch.gc_status().passes.values()),
+        now = tailwatch.gc_status()
+        fresh = dict(slices=sum(now.slices.values()), passes=sum(now.passes.values()),
                      frozen=sweep.frozen, mode=status.mode, drift=list(status.drift))
         gc.collect()                      # what a collection touches whatever is frozen
         smaps = dirty()
