@@ -404,10 +404,9 @@ if pid == 0:
         now = tailwatch.gc_status()
         fresh = dict(slices=sum(now.slices.values()), passes=sum(now.passes.values()),
                      frozen=sweep.frozen, mode=status.mode, drift=list(status.drift))
-        gc.collect()                      # what a collection touches whatever is frozen
-        smaps = dirty()
+        dirty()                           # what reading it takes
         before = dirty()
-        gc.collect()
+        gc.collect()                      # the child's first: what it touches is copied once
         for _ in range(20):
             sweep.slice(3000)
         collected = dirty() - before
@@ -417,7 +416,7 @@ if pid == 0:
             sweep.slice(3000)
         request()
         policy = tailwatch.snapshot().processes[0].policy
-        answer = dict(fresh=fresh, first=smaps, dirtied=collected, dead=gone() is None, kind=policy.kind,
+        answer = dict(fresh=fresh, dirtied=collected, dead=gone() is None, kind=policy.kind,
                       slices=sum(policy.slices.values()), rss=resident(), report=tailwatch.uninstall())
         os.write(write, json.dumps(answer).encode())
         os._exit(0)
