@@ -2,6 +2,8 @@
 
 #include "tailwatch/atomic.h"
 
+#include <string.h>
+
 #define PER 1024
 #define COST_AT_FIRST (30 * PER) /* ns: out of the cache */
 #define WAIT_AT_FIRST 1000000
@@ -42,6 +44,24 @@ void tw_pace_slice(tw_pace *p, tw_moment moment, const tw_slice *slice, uint64_t
     p->freed += slice->freed;
     p->ns += ns;
     grow(p, slice);
+}
+
+static void pay_all(tw_pace *p, size_t young, size_t freed) {
+    p->debt = 0;
+    p->old += young;
+    p->old -= least(p->old, freed);
+}
+
+void tw_pace_pass(tw_pace *p, size_t young, size_t freed) { pay_all(p, young, freed); }
+
+void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed) {
+    if (whole) pay_all(p, young, freed);
+    else grow(p, &(tw_slice){young, 0, 0, freed});
+}
+
+void tw_pace_begin_again(tw_pace *p) {
+    memset(p->made, 0, sizeof p->made);
+    p->looks = p->moved = p->freed = p->ns = p->predicted_ns = p->rounds = 0;
 }
 
 /* Objects that died by their count are not seen to: the round knows better. */

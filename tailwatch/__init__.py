@@ -6,6 +6,7 @@ support.require()
 
 from tailwatch.errors import (  # noqa: E402
     AlreadyInstalledError,
+    BusyError,
     NotInstalledError,
     OptionError,
     TailwatchError,
@@ -53,6 +54,7 @@ from tailwatch.version import VERSION as __version__  # noqa: E402
 __all__ = [
     "SLO",
     "AlreadyInstalledError",
+    "BusyError",
     "Middleware",
     "NotInstalledError",
     "OptionError",

@@ -56,6 +56,7 @@ typedef struct core_steps {
         uint32_t index;
     } known[TW_STEPS];
     uint32_t next_known, n_free;
+    uint64_t ended;           /* steps, whatever their name */
     PyObject *free[STEPS_FREE]; /* memory of dead ones */
 } core_steps;
 
@@ -199,6 +200,16 @@ void stream_exemplify(StreamObject *self, int sampled);
 /* The trace of the span around the caller becomes the stream's, unless it is an exemplar already. -1: asking raised, and
  * the exception is set. */
 int stream_find_trace(StreamObject *self);
+
+/* policy: methods of Core */
+PyObject *core_policy_is(PyObject *op, PyObject *args);
+PyObject *core_policy_pass(PyObject *op, PyObject *args);
+PyObject *core_count_drift(PyObject *op, PyObject *drift);
+PyObject *core_count_ceiling(PyObject *op, PyObject *ceiling);
+PyObject *core_count_ignored(PyObject *op, PyObject *unused);
+PyObject *core_policy_answer(PyObject *op, PyObject *args);
+PyObject *core_count_freeze(PyObject *op, PyObject *unused);
+PyObject *core_last_was_full(PyObject *op, void *unused);
 
 /* gc: methods of Core */
 PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs);

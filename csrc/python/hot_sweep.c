@@ -138,8 +138,22 @@ static uint64_t cpu_ns(void) {
     return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0 ? (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec : 0;
 }
 
+static void tell_heap(const SweepObject *self) {
+    tw_policy *policy = &self->core->segment->policy;
+    tw_policy_heap(policy, self->pace.old + young_of(self));
+    tw_policy_frozen(policy, self->frozen.count);
+    tw_store(&policy->now.debt, self->pace.debt);
+}
+
+static void tell(const SweepObject *self, const tw_pace *before, tw_moment moment) {
+    tw_policy_slice(&self->core->segment->policy, before, &self->pace, moment);
+    tell_heap(self);
+}
+
 int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budget, sweep_done *done) {
     if (self->core->gc_open || self->busy) return 1;
+    const tw_pace before = self->pace;
+    const uint64_t since = tw_now_ns();
     self->busy = 1;
     core_policy_open(self->core);
     const uint64_t began_ns = cpu_ns();
@@ -152,10 +166,12 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budge
         failed = collect_young(self, &slice.freed) < 0;
     }
     const uint64_t took_ns = cpu_ns() - began_ns;
-    *done = (sweep_done){slice, core_policy_close(self->core)};
+    core_policy_close(self->core);
+    *done = (sweep_done){slice, tw_now_ns() - since};
     self->busy = 0;
     if (failed) return -1;
     tw_pace_slice(&self->pace, moment, &slice, took_ns);
+    tell(self, &before, moment);
     return 0;
 }
 
@@ -172,6 +188,47 @@ static PyObject *sweep_slice(PyObject *op, PyObject *args) {
     const int ran = sweep_run((SweepObject *)op, (tw_moment)moment, seeds, (size_t)budget, &done);
     if (ran > 0) Py_RETURN_NONE;
     return ran < 0 ? NULL : Py_BuildValue("nnK", (Py_ssize_t)done.slice.moved, (Py_ssize_t)done.slice.freed, (unsigned long long)done.ns);
+}
+
+/* Everything that is not frozen, by gc.collect. 0; 1: none, as a collection is under way; -1: an exception is set. */
+static int whole_pass(SweepObject *self, tw_moment moment, size_t *freed) {
+    if (self->core->gc_open || self->busy) return 1;
+    self->busy = 1;
+    if (self->force == SWEEP_PASS) self->force = SWEEP_WHAT_FITS;
+    core_policy_open(self->core);
+    const size_t young = young_of(self);
+    PyObject *number = PyObject_CallFunctionObjArgs(self->collect, NULL);
+    const Py_ssize_t n = number == NULL ? -1 : PyLong_AsSsize_t(number);
+    Py_XDECREF(number);
+    const uint64_t ns = core_policy_close(self->core);
+    self->busy = 0;
+    if (n == -1 && PyErr_Occurred()) return -1;
+    *freed = n > 0 ? (size_t)n : 0;
+    tw_pace_pass(&self->pace, young, *freed);
+    tw_policy_pass(&self->core->segment->policy, moment, ns, *freed);
+    tell_heap(self);
+    return 0;
+}
+
+/* whole(moment=ASKED): everything that is not frozen. Objects freed; None while a collection is under way. */
+static PyObject *sweep_whole(PyObject *op, PyObject *args) {
+    int moment = TW_MOMENT_ASKED;
+    size_t freed;
+    if (!PyArg_ParseTuple(args, "|i", &moment)) return NULL;
+    if (moment < 0 || moment >= TW_MOMENTS) return PyErr_Format(PyExc_ValueError, "moment: expected 0 to %d, found %d", TW_MOMENTS - 1, moment);
+    const int ran = whole_pass((SweepObject *)op, (tw_moment)moment, &freed);
+    if (ran > 0) Py_RETURN_NONE;
+    return ran < 0 ? NULL : PyLong_FromSize_t(freed);
+}
+
+/* ---- collections that are not ours ---- */
+
+void sweep_other_begins(SweepObject *self) { self->others_young = young_of(self); }
+
+void sweep_other_ended(SweepObject *self, int whole, uint64_t freed) {
+    if (self->busy) return;
+    tw_pace_other(&self->pace, whole, self->others_young, (size_t)freed);
+    tell_heap(self);
 }
 
 /* ---- idle moments ---- */
@@ -205,7 +262,22 @@ static void overdue_slice(SweepObject *self) {
     slice_of(self, TW_MOMENT_OVERDUE, budget > 0 ? (size_t)budget : 0);
 }
 
-static int due(const SweepObject *self) { return self->on && self->lists != NULL && tw_pace_due(&self->pace, young_of(self)); }
+/* A ceiling was met: a slice as large as any, or the whole. false: none was made. */
+static int forced(SweepObject *self) {
+    sweep_done done = {{0, 0, 0, 0}, 0};
+    size_t freed;
+    if (self->force == SWEEP_SLICES && tw_now_ns() < self->forced_until_ns) return 0;
+    const int ran = self->force == SWEEP_PASS ? whole_pass(self, TW_MOMENT_CEILING, &freed)
+                                              : sweep_run(self, TW_MOMENT_CEILING, Py_None, TW_PACE_MOST, &done);
+    self->forced_until_ns = tw_now_ns() + done.ns;
+    if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
+    return ran == 0;
+}
+
+static int due(const SweepObject *self) {
+    if (!self->on || self->lists == NULL) return 0;
+    return self->force == SWEEP_PASS || tw_pace_due(&self->pace, young_of(self));
+}
 
 int sweep_may_be_due(const SweepObject *self) { return due(self) || (self->on && self->phase != SWEEP_RESTS); }
 
@@ -231,7 +303,8 @@ int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
     if (!due(self) && (self->phase == SWEEP_RESTS || wait_ns < LONG_WAIT_NS)) return 0;
     const uint64_t since = tw_now_ns();
     uint64_t lasted = 0;
-    overdue_slice(self);
+    if (self->force) forced(self);
+    else overdue_slice(self);
     while (lasted < wait_ns && !readable(fd)) {
         if (!due(self) && !brought_to_its_end(self, wait_ns - lasted)) break;
         if (!timed_slice(self, TW_MOMENT_IDLE, lesser(tw_pace_left(&self->pace, lasted), wait_ns - lasted)) &&
@@ -242,9 +315,15 @@ int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
     return 1;
 }
 
-void sweep_step(SweepObject *self, uint64_t since_ns, uint64_t waiting) {
-    if (!due(self)) return;
-    if (!timed_slice(self, TW_MOMENT_STEP, waiting == 0 ? NOBODY_WAITS_NS : since_ns / STEP_SHARE)) overdue_slice(self);
+/* A tenth of each step that has passed since the last moment; half a step at most. */
+static uint64_t step_share(const SweepObject *self, uint64_t since_ns) {
+    return lesser(since_ns * self->every / STEP_SHARE, self->every == 1 ? UINT64_MAX : since_ns / 2);
+}
+
+void sweep_step(SweepObject *self, uint64_t number, uint64_t since_ns, uint64_t waiting) {
+    if (number % self->every != 0 || !due(self)) return;
+    if (self->force) forced(self);
+    else if (!timed_slice(self, TW_MOMENT_STEP, waiting == 0 ? NOBODY_WAITS_NS : step_share(self, since_ns))) overdue_slice(self);
 }
 
 /* ---- the frozen ---- */
@@ -258,6 +337,8 @@ static PyObject *sweep_remember(PyObject *op, PyObject *objects) {
     const Py_ssize_t n = PyList_Size(objects);
     for (Py_ssize_t i = 0; i < n; i++)
         if (!tw_addresses_add(&self->frozen, PyList_GetItem(objects, i))) return PyErr_NoMemory();
+    tw_policy_frozen(&self->core->segment->policy, self->frozen.count);
+    self->pace.old = self->pace.debt = 0;
     return PyLong_FromSize_t(self->frozen.count);
 }
 
@@ -267,6 +348,7 @@ static PyObject *sweep_forget(PyObject *op, PyObject *unused) {
     walk_let_go((SweepObject *)op);
     tw_addresses_clear(&((SweepObject *)op)->frozen);
     tw_marks_clear(&((SweepObject *)op)->marks);
+    tw_policy_frozen(&((SweepObject *)op)->core->segment->policy, 0);
     Py_RETURN_NONE;
 }
 
@@ -281,14 +363,22 @@ static int set_on(PyObject *op, PyObject *value, void *unused) {
     self->core->sweep = on ? self : NULL;
     return 0;
 }
-/* rest(): the last request has ended. Slices for two milliseconds at most. */
-static PyObject *sweep_rest(PyObject *op, PyObject *unused) {
+/* None fits, by what the last ones took, and nobody waits: the least there is, which tells what it takes now. */
+static void least_slice(SweepObject *self, tw_moment moment) {
+    slice_of(self, moment, young_of(self) >= TW_PACE_YOUNG ? 0 : TW_PACE_FEWEST);
+}
+
+/* rest(idle=False): the last request has ended, or none was there. Slices for two milliseconds at most. */
+static PyObject *sweep_rest(PyObject *op, PyObject *args) {
     SweepObject *self = (SweepObject *)op;
     const uint64_t since = tw_now_ns();
     uint64_t lasted = 0;
-    (void)unused;
-    if (due(self)) overdue_slice(self);
-    while (lasted < NOBODY_WAITS_NS && due(self) && timed_slice(self, TW_MOMENT_REQUEST, NOBODY_WAITS_NS - lasted))
+    int idle = 0;
+    if (!PyArg_ParseTuple(args, "|p", &idle)) return NULL;
+    const tw_moment moment = idle ? TW_MOMENT_IDLE : TW_MOMENT_REQUEST;
+    if (self->force && due(self)) forced(self);
+    if (due(self) && tw_pace_budget(&self->pace, young_of(self), NOBODY_WAITS_NS) < 0) least_slice(self, moment);
+    while (lasted < NOBODY_WAITS_NS && due(self) && timed_slice(self, moment, NOBODY_WAITS_NS - lasted))
         lasted = tw_now_ns() - since;
     Py_RETURN_NONE;
 }
@@ -306,6 +396,13 @@ static int put_moments(PyObject *dict, const tw_pace *pace) {
     return 0;
 }
 
+static uint64_t passes_of(const SweepObject *self) {
+    const uint64_t *passes = self->core->segment->policy.counts.passes;
+    uint64_t n = 0;
+    for (int i = 0; i < TW_MOMENTS; i++) n += tw_load(&passes[i]);
+    return n;
+}
+
 /* counts(): what it did, by what gave the moment, and what it is to do. */
 static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
     const tw_pace *pace = &((SweepObject *)op)->pace;
@@ -316,7 +413,8 @@ static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
         put(dict, "ns", pace->ns) == 0 && put(dict, "predicted_ns", pace->predicted_ns) == 0 &&
         put(dict, "debt", pace->debt) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "rounds", pace->rounds) == 0 &&
         put(dict, "cost_ns", tw_pace_cost(pace)) == 0 &&
-        put(dict, "young", young_of((SweepObject *)op)) == 0)
+        put(dict, "young", young_of((SweepObject *)op)) == 0 &&
+        put(dict, "passes", passes_of((SweepObject *)op)) == 0)
         return dict;
     Py_DECREF(dict);
     return NULL;
@@ -328,7 +426,42 @@ static PyObject *sweep_round(PyObject *op, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+/* In a fork child: its counts are its own, its heap and what is frozen of it are as the parent's were. */
+static PyObject *sweep_reborn(PyObject *op, PyObject *unused) {
+    SweepObject *self = (SweepObject *)op;
+    (void)unused;
+    tw_pace_begin_again(&self->pace);
+    self->force = SWEEP_WHAT_FITS;
+    Py_RETURN_NONE;
+}
+
 /* ---- the type ---- */
+
+static PyObject *get_due(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(due((SweepObject *)op)); }
+static PyObject *get_force(PyObject *op, void *unused) { (void)unused; return PyLong_FromLong(((SweepObject *)op)->force); }
+static PyObject *get_every(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLong(((SweepObject *)op)->every); }
+
+/* A number in a range; -1: an exception is set. */
+static long read_number(PyObject *value, const char *what, long least, long most) {
+    const long n = value == NULL ? -1 : PyLong_AsLong(value);
+    if (n >= least && n <= most) return n;
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%s: expected %ld to %ld", what, least, most);
+    return -1;
+}
+
+static int set_force(PyObject *op, PyObject *value, void *unused) {
+    const long n = read_number(value, "force", SWEEP_WHAT_FITS, SWEEP_PASS);
+    (void)unused;
+    if (n >= 0) ((SweepObject *)op)->force = (int)n;
+    return n < 0 ? -1 : 0;
+}
+
+static int set_every(PyObject *op, PyObject *value, void *unused) {
+    const long n = read_number(value, "every", 1, 1 << 20);
+    (void)unused;
+    if (n > 0) ((SweepObject *)op)->every = (unsigned long)n;
+    return n < 0 ? -1 : 0;
+}
 
 static PyObject *get_frozen(PyObject *op, void *unused) { (void)unused; return PyLong_FromSize_t(((SweepObject *)op)->frozen.count); }
 static PyObject *get_ordered(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(((SweepObject *)op)->lists != NULL); }
@@ -352,6 +485,7 @@ static PyObject *sweep_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->collect = Py_NewRef(collect);
     self->idle_type = (PyTypeObject *)Py_NewRef((PyObject *)state->idle_type);
     self->uv_type = (PyTypeObject *)Py_NewRef((PyObject *)state->uv_type);
+    self->every = 1;
     self->marker = PyList_New(0);
     if ((self->zero = PyLong_FromLong(0)) != NULL && self->marker != NULL) return (PyObject *)self;
     Py_DECREF((PyObject *)self);
@@ -385,6 +519,7 @@ static void sweep_dealloc(PyObject *op) {
     tw_addresses_clear(&self->frozen);
     tw_marks_clear(&self->marks);
     Py_XDECREF(self->held);
+    Py_XDECREF(self->let_go);
     PyMem_Free(self->found);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
     Py_DECREF((PyObject *)type);
@@ -408,7 +543,9 @@ static PyMethodDef methods[] = {
     {"poll", sweep_poll, METH_O, "poll(epoll, /)\n--\n\nWhat a selector asks for events instead of its epoll object: it sweeps while none comes."},
     {"uv", sweep_uv, METH_VARARGS, "uv(path, loop, /)\n--\n\nUse the waiting of a libuv loop, given as uvloop gives it; path of the library that exports libuv."},
     {"counts", sweep_counts, METH_NOARGS, "counts()\n--\n\nSlices by what gave the moment, objects moved and freed, ns, and what is to be done."},
-    {"rest", sweep_rest, METH_NOARGS, "rest()\n--\n\nThe last request has ended: slices, for two milliseconds at most."},
+    {"rest", sweep_rest, METH_VARARGS, "rest(idle=False, /)\n--\n\nThe last request has ended, or (idle) none was there: slices, for two milliseconds at most."},
+    {"whole", sweep_whole, METH_VARARGS, "whole(moment=5, /)\n--\n\nA whole pass of what is not frozen. Objects freed, None while a collection is under way."},
+    {"reborn", sweep_reborn, METH_NOARGS, "reborn()\n--\n\nIn a fork child: its counts begin at zero."},
     {"round", sweep_round, METH_NOARGS, "round()\n--\n\nThe whole old heap is to be looked at, as soon as may be."},
     {"forget", sweep_forget, METH_NOARGS, "forget()\n--\n\nNothing is frozen any more."},
     {NULL, NULL, 0, NULL}};
@@ -417,6 +554,9 @@ static PyGetSetDef getters[] = {
     {"ordered", get_ordered, NULL, "Whether old objects are found by themselves, the oldest first.", NULL},
     {"bytes", get_bytes, NULL, "Memory it takes.", NULL},
     {"on", get_on, set_on, "Whether idle moments are used.", NULL},
+    {"due", get_due, NULL, "Whether there is anything to do, in a moment.", NULL},
+    {"force", get_force, set_force, "What moments are used for, fit or not: 0 what is due, 1 a slice, 2 a whole pass, once.", NULL},
+    {"every", get_every, set_every, "Of so many engine steps one gives a moment.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot slots[] = {
     {Py_tp_doc, "The old heap collected in slices: Sweep(core, collect)."},

@@ -43,11 +43,18 @@ typedef struct SweepObject {
     size_t moved;              /* of this slice */
     int busy;                  /* a finalizer may run whatever it likes, us too */
     int on;                    /* idle moments are used */
+    int force;                 /* sweep_force: a ceiling was met */
+    uint64_t forced_until_ns;  /* of the time, forced slices take half at most */
+    unsigned long every;       /* of so many engine steps one gives a moment */
+    size_t others_young;       /* when a collection that is not ours began */
     tw_pace pace;
     PyTypeObject *idle_type, *uv_type;
 } SweepObject;
 
 extern PyType_Spec tw_sweep_spec;
+
+/* What a moment is used for, whether it fits or not: what is due; a slice; a whole pass, once. */
+enum sweep_force { SWEEP_WHAT_FITS, SWEEP_SLICES, SWEEP_PASS };
 
 /* One slice. seeds: a list, emptied: what they lead to is moved, so many objects at most; or None: the round goes on for so
  * many looks. 0; 1: none, as a collection is under way; -1: an exception is set. */
@@ -63,7 +70,12 @@ int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns);
 int sweep_may_be_due(const SweepObject *self);
 
 /* A moment in which a slice of a tenth of since_ns disturbs nobody more than a tenth: an engine's step that took so long is
- * over, or (waiting 0) nobody waits at all. */
-void sweep_step(SweepObject *self, uint64_t since_ns, uint64_t waiting);
+ * over, or (waiting 0) nobody waits at all. number: of the step. Ranks that step together use the same numbers, those that
+ * `every` divides, so that not each of them delays another step. */
+void sweep_step(SweepObject *self, uint64_t number, uint64_t since_ns, uint64_t waiting);
+
+/* A collection that is not ours begins; it has ended, and freed so many. The collector's books are told to the pace. */
+void sweep_other_begins(SweepObject *self);
+void sweep_other_ended(SweepObject *self, int whole, uint64_t freed);
 
 #endif

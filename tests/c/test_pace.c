@@ -119,6 +119,37 @@ TW_TEST(garbage_stays_a_part_of_the_living) {
     TW_CHECK(most_garbage(1000000, 500, TW_PACE_MOST) < 500000);
 }
 
+TW_TEST(a_whole_pass_pays_all) {
+    tw_pace p = {0};
+    slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 0, MS);
+    tw_pace_pass(&p, 500, 700);
+    TW_CHECK_EQ(0, p.debt);
+    TW_CHECK_EQ(800, p.old);
+    tw_pace_pass(&p, 0, 5000); /* more than was believed to be there */
+    TW_CHECK_EQ(0, p.old);
+    TW_CHECK_EQ(1, p.made[TW_MOMENT_IDLE]);
+}
+
+TW_TEST(collections_of_others_are_booked) {
+    tw_pace p = {0};
+    tw_pace_other(&p, 0, 1000, 400); /* the young, of which 600 grew old */
+    TW_CHECK_EQ(600 * TW_PACE_PER_OBJECT, p.debt);
+    TW_CHECK_EQ(600, p.old);
+    tw_pace_other(&p, 1, 0, 100);
+    TW_CHECK_EQ(0, p.debt);
+    TW_CHECK_EQ(500, p.old);
+    TW_CHECK_EQ(0, p.freed); /* not ours */
+}
+
+TW_TEST(a_child_counts_from_zero_and_knows_what_it_knew) {
+    tw_pace p = {0};
+    slice(&p, TW_MOMENT_STEP, 1000, 500, 10, 10, MS);
+    const uint64_t cost = tw_pace_cost(&p), old = p.old, debt = p.debt;
+    tw_pace_begin_again(&p);
+    TW_CHECK_EQ(0, p.made[TW_MOMENT_STEP] + p.moved + p.freed + p.ns + p.predicted_ns + p.rounds);
+    TW_CHECK(tw_pace_cost(&p) == cost && p.old == old && p.debt == debt);
+}
+
 TW_TEST(moments_have_names) {
     TW_CHECK_STR("idle", tw_moment_name(TW_MOMENT_IDLE));
     TW_CHECK_STR("request_end", tw_moment_name(TW_MOMENT_REQUEST));
@@ -128,4 +159,5 @@ TW_TEST(moments_have_names) {
 
 TW_MAIN(nothing_is_due_at_first, debt_follows_what_grew_old, a_slice_fits_its_moment, what_never_fits_is_believed_less_and_less,
         the_rest_of_a_wait_is_what_most_such_waits_had, a_round_is_the_whole_old_heap, garbage_stays_a_part_of_the_living,
-        moments_have_names)
+        a_whole_pass_pays_all, collections_of_others_are_booked,
+        a_child_counts_from_zero_and_knows_what_it_knew, moments_have_names)

@@ -59,6 +59,15 @@ typedef struct tw_slice { size_t young, looks, moved, freed; } tw_slice;
 /* It took so long. */
 void tw_pace_slice(tw_pace *p, tw_moment moment, const tw_slice *slice, uint64_t ns);
 
+/* A whole pass of what is not frozen: nothing is owed after it. */
+void tw_pace_pass(tw_pace *p, size_t young, size_t freed);
+
+/* A collection that was not ours: so many young objects were there, and so many were freed. whole: all were looked at. */
+void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed);
+
+/* What a fork child begins with: the costs and waits it knows from its parent, and what is old. */
+void tw_pace_begin_again(tw_pace *p);
+
 /* The sweep has come round, and found so many old objects. */
 void tw_pace_rounded(tw_pace *p, size_t old);
 
