@@ -525,7 +525,8 @@ ROWS = (
                     ),
                     fixed(
                         "{{process}} {{ceiling}}",
-                        f"sum by (process, ceiling) (increase(tailwatch_gc_policy_ceilings_total{{{TARGET}}}[{RANGE}]))",
+                        "sum by (process, ceiling) "
+                        f"(increase(tailwatch_gc_policy_ceilings_total{{{TARGET}}}[{RANGE}]))",
                     ),
                 ],
             ),
