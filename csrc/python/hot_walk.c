@@ -287,7 +287,6 @@ static int visit_closure(PyObject *object, void *arg) {
 void walk_closure(SweepObject *self, PyObject *object, size_t most) {
     const size_t room = self->room, from = self->n;
     if (from + most < room) self->room = from + most;
-    tw_addresses_remove(&self->frozen, object); /* named: it is meant */
     visit_closure(object, self);
     for (size_t i = from; i < self->n; i++) traverse(self, self->found[i], visit_closure);
     self->room = room;

@@ -27,8 +27,9 @@ TW_TEST(slices_are_counted_as_the_pace_has_them) {
     for (int i = 0; i < 40; i++) {
         const tw_pace before = pace;
         const tw_moment moment = i % 4 ? TW_MOMENT_IDLE : TW_MOMENT_STEP;
-        if (i % 8 == 0) tw_pace_rounded(&pace);
-        tw_pace_slice(&pace, moment, 700, 1000, (size_t)i, MS);
+        const tw_slice slice = {700, 1000, 10, (size_t)i};
+        if (i % 8 == 0) tw_pace_rounded(&pace, 1000);
+        tw_pace_slice(&pace, moment, &slice, MS);
         tw_policy_slice(&policy, &before, &pace, moment);
     }
     TW_CHECK_MEM(pace.made, policy.counts.slices, sizeof pace.made);
