@@ -64,6 +64,8 @@ class Thing:
     """Of the long-lived heap."""
 
     __slots__ = ("parts", "values")
+    parts: list[Any]
+    values: dict[str, Any]
 
 
 class Request:
