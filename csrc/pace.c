@@ -6,6 +6,7 @@
 
 #define PER 1024
 #define COST_AT_FIRST (30 * PER) /* ns: out of the cache */
+#define FIRST_ROUNDS 4 /* what is loaded as a server begins says nothing about its requests */
 #define WAIT_AT_FIRST 1000000
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -15,9 +16,17 @@ const char *tw_moment_name(int moment) {
     return moment >= 0 && moment < TW_MOMENTS ? names[moment] : "unknown";
 }
 
+static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* What an object that grew old adds to the debt. */
+static uint64_t price_of(const tw_pace *p) {
+    const int few_die = p->rounds >= FIRST_ROUNDS && p->share[0] == 0 && p->share[1] == 0;
+    return few_die ? TW_PACE_PER_LIVING : TW_PACE_PER_OBJECT;
+}
+
 /* A slice looks at more than is owed where that is hard to cut. */
 static void owe(tw_pace *p, uint64_t more, uint64_t done) {
-    const uint64_t owed = p->debt + more, had = p->ahead + done;
+    const uint64_t owed = least(p->debt + more, most(p->old * TW_PACE_OF_A_ROUND, 4 * TW_PACE_MOST)), had = p->ahead + done;
     p->debt = owed > had ? owed - had : 0;
     p->ahead = owed > had ? 0 : least(had - owed, TW_PACE_MOST);
 }
@@ -26,9 +35,11 @@ static void owe(tw_pace *p, uint64_t more, uint64_t done) {
 static void grow(tw_pace *p, const tw_slice *slice) {
     const uint64_t died = slice->freed > slice->moved ? slice->freed - slice->moved : 0;
     const uint64_t grown = slice->young > died ? slice->young - died : 0;
-    owe(p, grown * TW_PACE_PER_OBJECT, slice->looks);
     p->old += slice->young;
     p->old -= least(p->old, slice->freed);
+    p->grown += grown;
+    p->dead += slice->moved;
+    owe(p, grown * price_of(p), slice->looks);
 }
 
 /* In looks. */
@@ -62,11 +73,14 @@ void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed) {
 void tw_pace_begin_again(tw_pace *p) {
     memset(p->made, 0, sizeof p->made);
     p->looks = p->moved = p->freed = p->ns = p->predicted_ns = p->rounds = 0;
+    p->grown = p->dead = 0;
 }
 
 /* Objects that died by their count are not seen to: the round knows better. */
 void tw_pace_rounded(tw_pace *p, size_t old) {
     p->old = old;
+    p->share[p->rounds % 2] = p->grown == 0 ? 0 : p->dead * 4 / p->grown;
+    p->grown = p->dead = 0;
     p->rounds += 1;
 }
 

@@ -15,6 +15,7 @@
 
 #define MOST_BUDGET 1000000
 #define LEAST_ROOM 1024
+#define FOR_LONG_NS 100000000
 #define OVERDUE_NS 2000000         /* a slice is to take half of it */
 #define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
 #define A_MILLISECOND_NS 1000000
@@ -248,16 +249,25 @@ static int slice_of(SweepObject *self, tw_moment moment, size_t budget) {
     return ran == 0;
 }
 
+/* A chunk of the dead is not cut as one likes: it waits for a longer moment, if there was one lately. */
+static int is_short(const SweepObject *self, tw_moment moment, int64_t budget) {
+    if (self->phase != SWEEP_TAKE || moment != TW_MOMENT_IDLE || budget == 0 || budget >= TW_PACE_MOST / 2) return 0;
+    return tw_now_ns() - self->given_ns < FOR_LONG_NS;
+}
+
 /* false: no slice now, or none that went well. */
 static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
     const int64_t budget = tw_pace_budget(&self->pace, young_of(self), left_ns);
     if (budget < 0) tw_pace_unfit(&self->pace);
-    return budget >= 0 && slice_of(self, moment, (size_t)budget);
+    if (budget < 0 || is_short(self, moment, budget) || !slice_of(self, moment, (size_t)budget)) return 0;
+    self->given_ns = tw_now_ns();
+    return 1;
 }
 
 /* Nobody gave a moment for long: one is taken, a short one, if need be of the young only. */
 static void overdue_slice(SweepObject *self) {
-    if (!tw_pace_overdue(&self->pace, young_of(self))) return;
+    const int long_ago = tw_now_ns() - self->given_ns >= FOR_LONG_NS;
+    if (!tw_pace_many_young(young_of(self)) && !(long_ago && tw_pace_in_debt(&self->pace))) return;
     const int64_t budget = tw_pace_budget(&self->pace, young_of(self), OVERDUE_NS);
     slice_of(self, TW_MOMENT_OVERDUE, budget > 0 ? (size_t)budget : 0);
 }

@@ -42,6 +42,7 @@ typedef struct SweepObject {
     size_t taken, put_back;    /* objects, of this take */
     size_t moved;              /* of this slice */
     int busy;                  /* a finalizer may run whatever it likes, us too */
+    uint64_t given_ns;         /* when a moment was last used that nobody waited for */
     int on;                    /* idle moments are used */
     int force;                 /* sweep_force: a ceiling was met */
     uint64_t forced_until_ns;  /* of the time, forced slices take half at most */

@@ -43,8 +43,12 @@ static int push(SweepObject *self, PyObject *object) {
 static int visit_count(PyObject *object, void *arg) {
     SweepObject *self = arg;
     self->looks += 1;
-    if (object == NULL || tw_addresses_has(&self->frozen, object) || !PyObject_GC_IsTracked(object)) return 0;
-    const tw_place place = tw_marks_make(&self->marks, object);
+    if (object == NULL) return 0;
+    tw_place place = find(self, object);
+    if (place.block == NULL) { /* what is frozen, or no container, is counted where that costs nothing: nobody asks for it */
+        if (tw_addresses_has(&self->frozen, object) || !PyObject_GC_IsTracked(object)) return 0;
+        place = tw_marks_make(&self->marks, object);
+    }
     if (place.block != NULL) tw_place_count(place);
     return 0;
 }
@@ -67,6 +71,7 @@ static int visit_reach(PyObject *object, void *arg) {
     const tw_place place = object == NULL ? (tw_place){NULL, 0} : find(self, object);
     if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED)) return 0;
     tw_place_set(place, TW_MARK_REACHED);
+    __builtin_prefetch(object);
     if (!push(self, object)) self->again = 1;
     return 0;
 }
@@ -204,9 +209,11 @@ static int walk(SweepObject *self, void (*look)(SweepObject *, PyObject *)) {
     PyObject *object = self->held != NULL ? self->held : after(self, NULL);
     int tuples = 0;
     while (object != NULL && (!enough(self) || (PyTuple_Check(object) && tuples++ < TUPLES_IN_A_ROW))) {
+        PyObject *next = after(self, object);
+        if (next != NULL) __builtin_prefetch(gc_head_of(next)), __builtin_prefetch((char *)next + 48);
         self->looks += 1;
         look(self, object);
-        object = after(self, object);
+        object = next;
     }
     object = next_that_stays(self, object);
     stand_at(self, object);

@@ -2,8 +2,9 @@
  * the moment it was meant for. Virtual time: nothing here reads a clock. One user at a time; nothing fails.
  *
  * Debt: looks at old objects that are owed. A round takes some ten of each object (once of itself and of each reference to
- * it, in each of its walks). Each object that grew old adds TW_PACE_PER_OBJECT: three objects are gone through for one, and
- * garbage among the old stays below about half of the living; with the interpreter's own rule it is a quarter.
+ * it, in each of its walks). Each object that grew old adds TW_PACE_PER_OBJECT: some three are gone through for it, and
+ * garbage stays below half of the living. Where the last two rounds found that few of them die as cycles, less is owed.
+ * Never more than a round's worth is: after that, all is known.
  */
 #ifndef TAILWATCH_PACE_H
 #define TAILWATCH_PACE_H
@@ -16,6 +17,7 @@ extern "C" {
 #endif
 
 #define TW_PACE_PER_OBJECT 32
+#define TW_PACE_PER_LIVING 19   /* the same, where few of them do */
 #define TW_PACE_OF_A_ROUND 24   /* looks at each old object that surely go through all of them from the beginning */
 #define TW_PACE_OF_A_YOUNG 8    /* looks that the collection of a young object costs */
 #define TW_PACE_COSTS 8         /* slices whose cost is remembered */
@@ -45,6 +47,8 @@ typedef struct tw_pace {
     uint64_t wait_ns[TW_PACE_WAITS];
     uint64_t waits;
     uint64_t debt, ahead;            /* of both, one is 0: to be swept, swept before it had to be */
+    uint64_t grown, dead;            /* objects of this round: that grew old, that were found dead */
+    uint64_t share[2];               /* of what grew old, quarters that were found dead, in the last two rounds */
     uint64_t rounds;                 /* times that the whole old heap was gone through */
     uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
     uint64_t made[TW_MOMENTS];       /* slices */
@@ -94,10 +98,11 @@ uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns);
  * fits, or none is due. */
 int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns);
 
-/* Whether the debt is so large, or the young so many, that a slice must be made where nobody waits for events. */
-static inline int tw_pace_overdue(const tw_pace *p, size_t young) {
-    return young >= 8 * TW_PACE_YOUNG || p->debt >= 32 * TW_PACE_MOST;
-}
+/* Whether the young are so many that they must be collected where nobody waits for events. */
+static inline int tw_pace_many_young(size_t young) { return young >= 8 * TW_PACE_YOUNG; }
+
+/* Whether the debt is so large that a slice must be made there. */
+static inline int tw_pace_in_debt(const tw_pace *p) { return p->debt >= 32 * TW_PACE_MOST; }
 
 /* Whether anything is to be done, given so many young objects. */
 static inline int tw_pace_due(const tw_pace *p, size_t young) { return young >= TW_PACE_YOUNG || p->debt >= TW_PACE_FEWEST; }
