@@ -316,6 +316,111 @@ static void step_seconds(renderer *r, const family *f) {
     }
 }
 
+/* ---- the collector's policy -------------------------------------------------------------------------- */
+
+static const tw_policy *policy_of(const renderer *r, uint32_t process) { return &r->snapshot->process[process].policy; }
+
+/* Whether it collects out of band, or has: else it has nothing to tell of slices. */
+static bool sweeps(const tw_policy *policy) {
+    uint64_t any = policy->now.kind == TW_POLICY_OUT_OF_BAND;
+    for (int i = 0; i < TW_MOMENTS; i++) any |= policy->counts.slices[i] | policy->counts.passes[i];
+    return any != 0;
+}
+
+static bool any_sweeps(const renderer *r) {
+    for (uint32_t p = 0; p < r->snapshot->process_count; p++)
+        if (sweeps(policy_of(r, p))) return true;
+    return false;
+}
+
+/* Of those that live and have said it. */
+static void policy_info(renderer *r, const family *f) {
+    for (uint32_t p = 0; p < r->snapshot->process_count; p++) {
+        const tw_policy_now *now = &policy_of(r, p)->now;
+        if (now->kind == TW_POLICY_UNKNOWN) continue;
+        open_sample(r, f);
+        label_process(r, p);
+        label(r, "policy", tw_policy_kind_name((int)now->kind));
+        label(r, "mode", tw_policy_mode_name((int)now->mode));
+        label(r, "fallback", tw_policy_why_name((int)now->why));
+        close_count(r, 1);
+    }
+}
+
+typedef struct policy_list {
+    const char *label;
+    size_t at;                   /* of tw_policy_counts */
+    int n;
+    const char *(*name)(int);
+    int first, last;             /* those that are always shown */
+} policy_list;
+
+#define POLICY(member) offsetof(tw_policy_counts, member)
+enum { LIST_PASSES, LIST_DRIFT, LIST_SLICES, LIST_CEILINGS };
+static const policy_list POLICY_LISTS[] = {
+    [LIST_PASSES] = {"reason", POLICY(passes), TW_PASSES, tw_pass_name, TW_PASS_AUTOMATIC, TW_PASS_FOREIGN},
+    [LIST_DRIFT] = {"call", POLICY(drift), TW_DRIFTS, tw_drift_name, 0, TW_DRIFTS - 1},
+    [LIST_SLICES] = {"reason", POLICY(slices), TW_MOMENTS, tw_moment_name, 0, TW_MOMENTS - 1},
+    [LIST_CEILINGS] = {"ceiling", POLICY(ceilings), TW_CEILINGS, tw_ceiling_name, 0, TW_CEILINGS - 1},
+};
+
+static void policy_counts(renderer *r, const family *f, uint32_t process, const policy_list *list) {
+    const char *counts = (const char *)&policy_of(r, process)->counts + list->at;
+    for (int i = 0; i < list->n; i++) {
+        uint64_t value;
+        memcpy(&value, counts + (size_t)i * sizeof value, sizeof value);
+        if (value == 0 && (i < list->first || i > list->last)) continue;
+        open_sample(r, f);
+        label_process(r, process);
+        label(r, list->label, list->name(i));
+        close_count(r, value);
+    }
+}
+
+/* `of` is the list. */
+static void policy_named(renderer *r, const family *f) {
+    for (uint32_t p = 0; p < r->snapshot->process_count; p++) policy_counts(r, f, p, &POLICY_LISTS[f->of]);
+}
+
+static void sweep_named(renderer *r, const family *f) {
+    for (uint32_t p = 0; p < r->snapshot->process_count; p++)
+        if (sweeps(policy_of(r, p))) policy_counts(r, f, p, &POLICY_LISTS[f->of]);
+}
+
+/* A single number of tw_policy_counts; `of` is its offset. */
+static void sweep_totals(renderer *r, const family *f) {
+    for (uint32_t p = 0; p < r->snapshot->process_count; p++) {
+        uint64_t value;
+        if (!sweeps(policy_of(r, p))) continue;
+        memcpy(&value, (const char *)&policy_of(r, p)->counts + f->of, sizeof value);
+        open_sample(r, f);
+        label_process(r, p);
+        if (tw_unit_of(f->head.name)) close_seconds(r, value);
+        else close_count(r, value);
+    }
+}
+
+/* 1 + a number of tw_policy_now, 0: not known; `of` is its offset. */
+static void policy_size(renderer *r, const family *f) {
+    for (uint32_t p = 0; p < r->snapshot->process_count; p++) {
+        uint64_t value;
+        memcpy(&value, (const char *)&policy_of(r, p)->now + f->of, sizeof value);
+        if (value == 0) continue;
+        open_sample(r, f);
+        label_process(r, p);
+        close_count(r, value - 1);
+    }
+}
+
+static void sweep_debt(renderer *r, const family *f) {
+    for (uint32_t p = 0; p < r->snapshot->process_count; p++) {
+        if (policy_of(r, p)->now.mode != TW_POLICY_SWEEP) continue;
+        open_sample(r, f);
+        label_process(r, p);
+        close_count(r, policy_of(r, p)->now.debt);
+    }
+}
+
 /* ---- about ourselves -------------------------------------------------------------------------------- */
 
 static void named_counts(renderer *r, const family *f, const char *name, const uint64_t *counts, int n,
@@ -532,6 +637,41 @@ static const family STEP_FAMILIES[] = {
      step_seconds, STEP(request_ns)},
 };
 
+#define NOW(member) offsetof(tw_policy_now, member)
+
+/* Of whatever policy. */
+static const family POLICY_FAMILIES[] = {
+    {{"tailwatch_gc_policy", INFO,
+      "The option gc of each process; mode and fallback: how out-of-band collects, and why not in slices."},
+     policy_info, 0},
+    {{"tailwatch_gc_policy_passes", COUNTER,
+      "Collections outside slices: automatic, foreign (somebody called for it), untold (one of the two); and whole passes of tailwatch's own, by what gave the moment."},
+     policy_named, LIST_PASSES},
+    {{"tailwatch_gc_policy_drift", COUNTER,
+      "What others did to the collector. freeze_blind: of freeze, those without a full collection just before: garbage may have been frozen, how much is not known."},
+     policy_named, LIST_DRIFT},
+    {{"tailwatch_gc_policy_unfrozen_objects", GAUGE,
+      "Tracked objects that are not frozen, as the collector and the sweep book them: an estimate. Absent where the books are not known."},
+     policy_size, NOW(unfrozen)},
+};
+
+/* Written where a process collects out of band. */
+static const family SWEEP_FAMILIES[] = {
+    {{"tailwatch_gc_policy_slices", COUNTER, "Slices of the sweep, by what gave the moment."}, sweep_named, LIST_SLICES},
+    {{"tailwatch_gc_policy_ceilings", COUNTER, "Times that a ceiling (gc_ceiling) was met, each until it was kept again."},
+     sweep_named, LIST_CEILINGS},
+    {{"tailwatch_gc_policy_slice_seconds", COUNTER, "What slices took, process time."}, sweep_totals, POLICY(slice_ns)},
+    {{"tailwatch_gc_policy_predicted_seconds", COUNTER, "What the same slices had been predicted to take."},
+     sweep_totals, POLICY(predicted_ns)},
+    {{"tailwatch_gc_policy_pass_seconds", COUNTER, "What whole passes of tailwatch's own took, process time."}, sweep_totals, POLICY(pass_ns)},
+    {{"tailwatch_gc_policy_moved_objects", COUNTER, "Old objects that slices looked at."}, sweep_totals, POLICY(moved)},
+    {{"tailwatch_gc_policy_freed_objects", COUNTER, "Objects that slices freed."}, sweep_totals, POLICY(freed)},
+    {{"tailwatch_gc_policy_pass_freed_objects", COUNTER, "Objects that whole passes of tailwatch's own freed."}, sweep_totals, POLICY(pass_freed)},
+    {{"tailwatch_gc_policy_rounds", COUNTER, "Times that slices went through the whole old heap."}, sweep_totals, POLICY(rounds)},
+    {{"tailwatch_gc_policy_frozen_objects", GAUGE, "Objects known to be frozen, which slices pass over."}, policy_size, NOW(frozen)},
+    {{"tailwatch_gc_policy_debt_objects", GAUGE, "Old objects that are to be swept."}, sweep_debt, 0},
+};
+
 #define LOAD(member) offsetof(tw_load_gauges, member)
 
 /* Written where there is somebody who looks after them. */
@@ -587,6 +727,8 @@ int tw_exposition_render(const tw_snapshot *s, const tw_exposition_info *info, i
     tw_writer_init(&writer, format, out);
     prepare(&r);
     put_families(&r, FAMILIES, sizeof FAMILIES / sizeof *FAMILIES);
+    put_families(&r, POLICY_FAMILIES, sizeof POLICY_FAMILIES / sizeof *POLICY_FAMILIES);
+    if (any_sweeps(&r)) put_families(&r, SWEEP_FAMILIES, sizeof SWEEP_FAMILIES / sizeof *SWEEP_FAMILIES);
     if (any_steps(&r)) put_families(&r, STEP_FAMILIES, sizeof STEP_FAMILIES / sizeof *STEP_FAMILIES);
     if (info->load != NULL) put_families(&r, LOAD_FAMILIES, sizeof LOAD_FAMILIES / sizeof *LOAD_FAMILIES);
     return out->failed;

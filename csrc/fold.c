@@ -134,6 +134,13 @@ static bool into_tombstone(folding *f) {
     return done;
 }
 
+/* What an operator could ask of it: tailwatch/orders.py. */
+static void remove_orders(int dir, const char *segment) {
+    char name[TW_GROUP_NAME];
+    snprintf(name, sizeof name, "%.*s.gc", (int)(strlen(segment) - strlen(".seg")), segment);
+    unlinkat(dir, name, 0);
+}
+
 /* Under the lock. */
 static bool bury(int dir, const char *name, const tw_segment *dead) {
     folding f = {.dir = dir, .name = name, .dead = dead};
@@ -141,7 +148,9 @@ static bool bury(int dir, const char *name, const tw_segment *dead) {
                       f.id.start_time == tw_load(&dead->header.start_time);
     const bool done = ours && into_tombstone(&f);
     unmap(&f.before);
-    return done && unlinkat(dir, name, 0) == 0;
+    if (!done || unlinkat(dir, name, 0) != 0) return false;
+    remove_orders(dir, name);
+    return true;
 }
 
 /* ---- files that were never made ---- */

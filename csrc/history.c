@@ -53,6 +53,7 @@ typedef struct kept_totals {
     uint64_t arrivals[TW_ARRIVALS], drops[TW_DROPS], errors[TW_ERRORS];
     uint64_t pause_ns[TW_CAUSES], pauses_lost;
     tw_pause_totals pause[TW_CAUSES];
+    tw_policy_counts policy;
 } kept_totals;
 
 typedef struct mark {
@@ -113,6 +114,7 @@ static void pauses_sum(tw_pause_totals *to, const tw_pause_totals *from) {
 static void process_sum(tw_snapshot_process *to, const tw_snapshot_process *from) {
     words_sum(to->pause_ns, from->pause_ns, sizeof to->pause_ns);
     for (int cause = 0; cause < TW_CAUSES; cause++) pauses_sum(&to->pause[cause], &from->pause[cause]);
+    words_sum(&to->policy.counts, &from->policy.counts, sizeof to->policy.counts);
     to->pauses_lost += from->pauses_lost;
     to->bytes += from->bytes;
     to->lives |= from->lives;
@@ -127,6 +129,7 @@ static void processes_sum(tw_snapshot_process *to, const tw_snapshot *s) {
     memcpy(to->role, s->process[0].role, sizeof to->role);
     to->pid = s->process[0].pid;
     to->index = s->process[0].index;
+    to->policy.now = s->process[0].policy.now;
 }
 
 /* Totals only: the histograms follow one by one. Seconds and slow records are s's own. */
@@ -279,6 +282,7 @@ static void totals_keep(kept_totals *to, const merged *m) {
     memcpy(to->pause_ns, m->process.pause_ns, sizeof to->pause_ns);
     to->pauses_lost = m->process.pauses_lost;
     memcpy(to->pause, m->process.pause, sizeof to->pause);
+    to->policy = m->process.policy.counts;
 }
 
 static uint32_t used_chunks(const tw_counts *c) {
@@ -356,6 +360,7 @@ static void totals_restore(merged *m, const kept_totals *from) {
     memcpy(m->process.pause_ns, from->pause_ns, sizeof from->pause_ns);
     m->process.pauses_lost = from->pauses_lost;
     memcpy(m->process.pause, from->pause, sizeof from->pause);
+    m->process.policy.counts = from->policy;
 }
 
 /* A 32-bit count made whole again: the 64-bit one that is nearest below what it has become. */

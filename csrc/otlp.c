@@ -489,6 +489,63 @@ static void gc_totals(encoder *e, const metric *m) {
         }
 }
 
+/* of: one of the lists. */
+static void policy_counts(encoder *e, const metric *m) {
+    static const struct { const char *key; size_t at; int n; const char *(*name)(int); } lists[] = {
+        {"tailwatch.reason", offsetof(tw_policy_counts, slices), TW_MOMENTS, tw_moment_name},
+        {"tailwatch.reason", offsetof(tw_policy_counts, passes), TW_PASSES, tw_pass_name},
+        {"tailwatch.call", offsetof(tw_policy_counts, drift), TW_DRIFTS, tw_drift_name},
+        {"tailwatch.ceiling", offsetof(tw_policy_counts, ceilings), TW_CEILINGS, tw_ceiling_name},
+    };
+    const tw_snapshot *s = source(e, COUNTER);
+    for (uint32_t p = 0; p < s->process_count; p++)
+        for (int i = 0; i < lists[m->of].n; i++) {
+            subject of = NOBODY;
+            uint64_t value;
+            memcpy(&value, (const char *)&s->process[p].policy.counts + lists[m->of].at + (size_t)i * sizeof value, sizeof value);
+            of.process = &s->process[p];
+            of.key[0] = lists[m->of].key, of.value[0] = lists[m->of].name(i);
+            if (value > 0) count_point(e, m, &of, value);
+        }
+}
+
+/* of: where in tw_policy_counts. */
+static void policy_totals(encoder *e, const metric *m) {
+    const tw_snapshot *s = source(e, COUNTER);
+    for (uint32_t p = 0; p < s->process_count; p++) {
+        subject of = NOBODY;
+        uint64_t value;
+        of.process = &s->process[p];
+        memcpy(&value, (const char *)&s->process[p].policy.counts + m->of, sizeof value);
+        if (value == 0) continue;
+        if (strcmp(m->unit, "s") == 0) seconds_point(e, m, &of, value);
+        else count_point(e, m, &of, value);
+    }
+}
+
+/* of: where in tw_policy_now, 1 + a number. */
+static void policy_sizes(encoder *e, const metric *m) {
+    for (uint32_t p = 0; p < e->now->process_count; p++) {
+        subject of = NOBODY;
+        uint64_t value;
+        of.process = &e->now->process[p];
+        memcpy(&value, (const char *)&e->now->process[p].policy.now + m->of, sizeof value);
+        if (value > 0) count_point(e, m, &of, value - 1);
+    }
+}
+
+static void policy_info(encoder *e, const metric *m) {
+    for (uint32_t p = 0; p < e->now->process_count; p++) {
+        const tw_policy_now *now = &e->now->process[p].policy.now;
+        subject of = NOBODY;
+        of.process = &e->now->process[p];
+        of.key[0] = "tailwatch.policy", of.value[0] = tw_policy_kind_name((int)now->kind);
+        of.key[1] = "tailwatch.mode", of.value[1] = tw_policy_mode_name((int)now->mode);
+        of.key[2] = "tailwatch.fallback", of.value[2] = tw_policy_why_name((int)now->why);
+        if (now->kind != TW_POLICY_UNKNOWN) count_point(e, m, &of, 1);
+    }
+}
+
 /* of: 0 overlap, 1 late. */
 static void stream_seconds(encoder *e, const metric *m) {
     const tw_snapshot *s = source(e, COUNTER);
@@ -560,6 +617,8 @@ static void hold(encoder *e, const metric *m) {
 
 /* ---- the metrics ---- */
 
+#define SUM(field) offsetof(tw_policy_counts, field)
+#define STANDS(field) offsetof(tw_policy_now, field)
 #define TOTAL(field) offsetof(tw_pause_totals, field)
 
 static const metric metrics[] = {
@@ -589,6 +648,23 @@ static const metric metrics[] = {
     {"cpython.gc.uncollectable_objects", COUNTER, "{object}", gc_totals, TOTAL(uncollectable), NULL,
      "Objects that could not be collected."},
     {"tailwatch.policy.duration", HISTOGRAM, "s", policy_histograms, 0, NULL, "Pauses by our own freeze and sweep passes."},
+    {"tailwatch.gc.policy", GAUGE, "1", policy_info, 0, NULL, "1 for the policy of each process, and how it collects."},
+    {"tailwatch.gc.policy.slices", COUNTER, "{slice}", policy_counts, 0, NULL, "Slices of the sweep, by what gave the moment."},
+    {"tailwatch.gc.policy.passes", COUNTER, "{collection}", policy_counts, 1, NULL,
+     "Collections outside slices: whole passes of our own, automatic and foreign ones."},
+    {"tailwatch.gc.policy.drift", COUNTER, "{call}", policy_counts, 2, NULL, "What others did to the collector."},
+    {"tailwatch.gc.policy.ceilings", COUNTER, "{time}", policy_counts, 3, NULL, "Times that a ceiling was met."},
+    {"tailwatch.gc.policy.slice_time", COUNTER, "s", policy_totals, SUM(slice_ns), NULL, "What slices took, process time."},
+    {"tailwatch.gc.policy.predicted_time", COUNTER, "s", policy_totals, SUM(predicted_ns), NULL, "What they had been predicted to take."},
+    {"tailwatch.gc.policy.pass_time", COUNTER, "s", policy_totals, SUM(pass_ns), NULL, "What whole passes of our own took."},
+    {"tailwatch.gc.policy.moved_objects", COUNTER, "{object}", policy_totals, SUM(moved), NULL, "Old objects that slices looked at."},
+    {"tailwatch.gc.policy.freed_objects", COUNTER, "{object}", policy_totals, SUM(freed), NULL, "Objects that slices freed."},
+    {"tailwatch.gc.policy.pass_freed_objects", COUNTER, "{object}", policy_totals, SUM(pass_freed), NULL,
+     "Objects that whole passes of our own freed."},
+    {"tailwatch.gc.policy.rounds", COUNTER, "{round}", policy_totals, SUM(rounds), NULL, "Times that slices went through the whole old heap."},
+    {"tailwatch.gc.policy.unfrozen_objects", GAUGE, "{object}", policy_sizes, STANDS(unfrozen), NULL,
+     "Tracked objects that are not frozen: an estimate."},
+    {"tailwatch.gc.policy.frozen_objects", GAUGE, "{object}", policy_sizes, STANDS(frozen), NULL, "Objects known to be frozen."},
     {"tailwatch.stream.overlap", COUNTER, "s", stream_seconds, 0, NULL,
      "Stream time that coincided with pauses: an upper bound of their blame."},
     {"tailwatch.stream.late", COUNTER, "s", stream_seconds, 1, NULL, "Stream time that pauses cost: an estimate."},

@@ -530,6 +530,8 @@ static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t t
     to->last_stop_ns = tw_load(&g->pause.last_stop_ns);
     to->pauses_lost = tw_load(&g->pause.lost);
     words_load(to->pause, g->pause.totals, sizeof to->pause);
+    words_load(&to->policy, &g->policy, sizeof to->policy);
+    if (!to->lives) memset(&to->policy.now, 0, sizeof to->policy.now);
     int error = 0;
     for (int cause = 0; cause < TW_CAUSES && !error; cause++) {
         to->pause_ns[cause] = tw_pause_total_ns(&g->pause, (tw_cause)cause, now_ns);
@@ -600,6 +602,8 @@ static int process_join(tw_snapshot_process *to, tw_snapshot_process *from) {
         counts_join(&to->pauses[cause], from->pauses[cause]);
     }
     words_add(to->pause_ns, from->pause_ns, sizeof to->pause_ns);
+    words_add(&to->policy.counts, &from->policy.counts, sizeof to->policy.counts);
+    if (from->lives) to->policy.now = from->policy.now;
     if (from->pid != 0 && (from->lives || !to->lives)) to->pid = from->pid;
     to->lives |= from->lives;
     to->pauses_lost += from->pauses_lost;
@@ -822,6 +826,7 @@ static void pauses_subtract(tw_snapshot_process *later, const tw_snapshot_proces
     words_subtract(later->pause_ns, earlier->pause_ns, sizeof later->pause_ns);
     words_subtract(later->pause, earlier->pause, sizeof later->pause);
     later->pauses_lost = minus(later->pauses_lost, earlier->pauses_lost);
+    words_subtract(&later->policy.counts, &earlier->policy.counts, sizeof later->policy.counts);
 }
 
 static int one_step_subtract(tw_snapshot_step *out, const tw_snapshot_step *later, const tw_snapshot_step *earlier) {

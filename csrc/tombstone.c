@@ -25,6 +25,7 @@ static const part segment_words[] = {
     WORDS(tw_segment, pause.lost),     WORDS(tw_segment, opened),        WORDS(tw_segment, arrivals),
     WORDS(tw_segment, drops),          WORDS(tw_segment, errors),        WORDS(tw_segment, label_overflow),
     WORDS(tw_segment, deadlines_due),  WORDS(tw_segment, deadlines_met), WORDS(tw_segment, tail),
+    WORDS(tw_segment, policy.counts),
 };
 
 static const part segment_histograms[] = {
@@ -49,7 +50,7 @@ _Static_assert(sizeof(tw_segment) ==
                        SIZE(tw_segment, errors) + SIZE(tw_segment, label_overflow) + SIZE(tw_segment, deadlines_due) +
                        SIZE(tw_segment, deadlines_met) + SIZE(tw_segment, tail) + SIZE(tw_segment, pauses) +
                        SIZE(tw_segment, queue_proxy) + SIZE(tw_segment, queue_accept) +
-                       SIZE(tw_segment, abandoned_wait) + SIZE(tw_segment, send_wait) +
+                       SIZE(tw_segment, abandoned_wait) + SIZE(tw_segment, send_wait) + SIZE(tw_segment, policy.counts) +
                        /* kept in ways of their own */
                        SIZE(tw_segment, header) + SIZE(tw_segment, slo) + SIZE(tw_segment, slow_ns) +
                        SIZE(tw_segment, pause) + SIZE(tw_segment, lost) + SIZE(tw_segment, seconds) +
@@ -57,7 +58,7 @@ _Static_assert(sizeof(tw_segment) ==
                        SIZE(tw_segment, fallbacks) + SIZE(tw_segment, series_count) + SIZE(tw_segment, steps) +
                        SIZE(tw_segment, crowd) +
                        /* of the living only */
-                       SIZE(tw_segment, in_flight) + SIZE(tw_segment, exemplars),
+                       SIZE(tw_segment, in_flight) + SIZE(tw_segment, exemplars) + SIZE(tw_segment, policy.now),
                "a field of tw_segment that the dead would lose");
 
 static void words_add(void *sum, const void *from, size_t n) {

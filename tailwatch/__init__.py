@@ -6,6 +6,7 @@ support.require()
 
 from tailwatch.errors import (  # noqa: E402
     AlreadyInstalledError,
+    BusyError,
     NotInstalledError,
     OptionError,
     TailwatchError,
@@ -20,6 +21,7 @@ if support.LINUX:
         Watch,
         current,
         freeze,
+        gc_status,
         install,
         load_signal,
         snapshot,
@@ -36,6 +38,7 @@ else:
         current,
         doctor,
         freeze,
+        gc_status,
         install,
         load_signal,
         profile,
@@ -51,6 +54,7 @@ from tailwatch.version import VERSION as __version__  # noqa: E402
 __all__ = [
     "SLO",
     "AlreadyInstalledError",
+    "BusyError",
     "Middleware",
     "NotInstalledError",
     "OptionError",
@@ -61,6 +65,7 @@ __all__ = [
     "current",
     "doctor",
     "freeze",
+    "gc_status",
     "install",
     "load_signal",
     "nvtx",

@@ -158,6 +158,74 @@ class Step:
     def __exit__(self, *exc_info: object) -> None: ...
 
 @final
+class Sweep:
+    """The old heap collected in slices, by the collector itself."""
+
+    on: bool
+    """Whether the moments are used that a loop, or a step, gives."""
+    def __new__(cls, core: Core, collect: Callable[[int], int], /) -> Sweep: ...
+    @property
+    def frozen(self) -> int:
+        """Objects known to be frozen."""
+    @property
+    def ordered(self) -> bool:
+        """Whether old objects are found by themselves, the oldest first."""
+    @property
+    def bytes(self) -> int:
+        """Memory it takes."""
+    def locate(self, thresholds: tuple[int, int, int], aged: object, older: object, most: int, /) -> bool:
+        """Whether the collector's lists are where this layout has them: aged has survived one collection of the
+        youngest, older two; at most so many objects are walked. For interpreters whose layout is known."""
+    def remember(self, objects: list[Any], /) -> int:
+        """They are about to be frozen. How many are known now."""
+    def forget(self) -> None:
+        """Nothing is frozen any more."""
+    def slice(self, budget: int, seeds: list[Any] | None = None, moment: int = 5, /) -> tuple[int, int, int] | None:
+        """One slice: objects moved, objects freed, ns. seeds is emptied. None while a collection is under way."""
+    def rest(self, idle: bool = False, /) -> None:
+        """The last request has ended, or (idle) none was there: slices, for two milliseconds at most."""
+    def whole(self, moment: int = 5, /) -> int | None:
+        """A whole pass of what is not frozen. Objects freed; None while a collection is under way."""
+    @property
+    def due(self) -> bool:
+        """Whether there is anything to do, in a moment."""
+    force: int
+    """What moments are used for, whether it fits or not: 0 what is due, 1 a slice, 2 a whole pass, once."""
+    every: int
+    """Of so many engine steps one gives a moment: those whose number it divides."""
+    def reborn(self) -> None:
+        """In a fork child: its counts begin at zero; what is frozen, and what things cost, is as it was."""
+    def round(self) -> None:
+        """The whole old heap is to be looked at, as soon as may be."""
+    def counts(self) -> dict[str, int]:
+        """Slices by what gave the moment, objects moved and freed, ns, and what is to be done."""
+    def uv(self, path: str, loop: object, /) -> UvMoments:
+        """Use the waiting of a libuv loop, given as uvloop gives it; path of the library that exports libuv.
+
+        Raises:
+            LookupError: it does not export what is needed.
+        """
+    def poll(self, epoll: Any, /) -> IdlePoll:
+        """What a selector asks for events instead of its epoll object: it sweeps while none comes."""
+
+@final
+class IdlePoll:
+    """An epoll object whose waiting is used. Made by Sweep.poll()."""
+
+    @property
+    def epoll(self) -> Any:
+        """The real one."""
+    def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]: ...
+    def __getattr__(self, name: str) -> Any: ...
+
+@final
+class UvMoments:
+    """Handles in a libuv loop. Made by Sweep.uv()."""
+
+    def close(self) -> None:
+        """Gives the handles back: before the loop is closed, on its thread."""
+
+@final
 class Send:
     """Stands before an ASGI `send`, and hands every message on unchanged."""
 
@@ -197,6 +265,9 @@ class Core:
     def reserved(self) -> int:
         """The same once all of them are in use."""
     @property
+    def last_was_full(self) -> bool:
+        """Whether the latest collection was one of all that is not frozen, and is over."""
+    @property
     def in_flight(self) -> int: ...
     @property
     def opened(self) -> int: ...
@@ -225,6 +296,20 @@ class Core:
     def policy_begin(self) -> None: ...
     def policy_end(self) -> int | None:
         """Its length in ns; None when an outer pause is still open."""
+    def policy_is(self, kind: int, mode: int, why: int, /) -> None:
+        """What the collector's policy is from now on: see csrc/include/tailwatch/policy.h."""
+    def policy_pass(self, moment: int, ns: int, freed: int, /) -> None:
+        """A whole pass of ours was made; moment: a tw_moment."""
+    def count_drift(self, what: int, /) -> None:
+        """Somebody else did something to the collector: a tw_drift."""
+    def count_ceiling(self, which: int, /) -> None:
+        """A ceiling was met: a tw_ceiling."""
+    def count_ignored(self) -> None:
+        """A file stood where an operator's orders do, and was none."""
+    def policy_answer(self, number: int, answer: int, /) -> None:
+        """An operator's order was carried out, or could not be: see orders.py. The number is written last."""
+    def count_freeze(self) -> None:
+        """A freeze of ours was made."""
     def cancel_pause(self) -> None:
         """Close or forget a collection whose end nobody is left to report; a pass of ours goes on."""
     def paused_now(self) -> bool: ...
@@ -269,6 +354,8 @@ class Core:
     def load(self) -> tuple[int, int]:
         """Requests in flight, and ever opened, here and in the rest of the group, as of the last renew(). Those of
         processes that were killed are not in flight."""
+    def peers(self) -> int:
+        """How many others of the group have the role of this process, and live, as of the last renew()."""
     def crowd(self) -> tuple[int, int, int]:
         """Requests whose first token was seen, and all in flight, here and in the rest of the group, and how many
         processes have served any; as of the last renew() those live. Some 100 ns."""
@@ -276,6 +363,12 @@ class Core:
         """Addresses of the others' segments, good until the next renew() or leave()."""
     @property
     def joined(self) -> bool: ...
+    @property
+    def file(self) -> str:
+        """Name of the segment's file in the group's directory; "": it is in no group."""
+    @property
+    def steps_ended(self) -> int:
+        """Engine steps that are over, in this process, whatever their name."""
     @property
     def shares_engine(self) -> bool:
         """Whether the concurrency of its streams is that of the whole group: there is an engine process."""

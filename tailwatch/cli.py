@@ -1,5 +1,5 @@
-"""The command line: bench, demo, doctor, nsys, run, size, top, trace. Exit status 0: success; 1: a finding to act on,
-or a failure; 2: a wrong call; that of the command itself for run."""
+"""The command line: ablate, bench, compare, demo, doctor, gc, nsys, run, size, top, trace. Exit status 0: success; 1: a
+finding to act on, or a failure; 2: a wrong call; that of the command itself for run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailwatch import demo, proof, run, support, unnamed
+from tailwatch import demo, gccommand, proof, run, support, unnamed
 from tailwatch.diagnosis import (
     DiagnosisContext,
     Finding,
@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_top(commands)
     _add_nsys(commands)
     _add_trace(commands)
+    _add_gc(commands)
     _add_size(commands)
     _add_bench(commands)
     _add_compare(commands)
@@ -141,6 +142,22 @@ def _add_trace(commands: Any) -> None:
     merged = "a trace of torch, JAX or viztracer that is put onto the same clock; may be given again"
     command.add_argument("--merge", metavar="TRACE", action="append", default=[], help=merged)
     command.set_defaults(run=_trace)
+
+
+def _add_gc(commands: Any) -> None:
+    about = "say what the collectors of a server's processes do, or have them freeze again or collect when nobody waits"
+    more = "Exit status: 0; 1 where a process did not do what was asked; 2 for a wrong call."
+    command = commands.add_parser("gc", help=about, description=about, epilog=more)
+    gccommand.add_arguments(command)
+    command.set_defaults(run=_gc)
+
+
+def _gc(parsed: argparse.Namespace) -> int:
+    if not support.LINUX:
+        raise UnsupportedError("tailwatch gc: processes are watched on Linux only")
+    from tailwatch.gccommand import main as gc
+
+    return gc(parsed, parsed.dir if parsed.dir is not None else groups.find(os.environ))
 
 
 def _trace(parsed: argparse.Namespace) -> int:

@@ -13,23 +13,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from tailwatch.ceiling import Ceiling
+from tailwatch.collector import refusal_here
 from tailwatch.errors import OptionError, nearest
 from tailwatch.goodput import PRESETS, SLO, real
 from tailwatch.triggers import LEAST_EVENTS, MOST_EVENTS, Keep, Triggers
 
 PREFIX = "TAILWATCH_"
 DEFAULT_SLO = "mlperf:llama2-70b"
-GC_POLICIES = ("freeze", "observe", "off")
+GC_POLICIES = ("freeze", "out-of-band", "observe", "off")
 ORCA_FORMS = ("off", "request", "text", "json")
 EXPOSITIONS = ("both", "native", "classic")
 NVTX_MODES = ("auto", "on", "off")
 
-# Options of the design that this version does not have; naming them is better than calling them unknown.
-UNAVAILABLE = frozenset(
-    {
-        "gc_ceiling",
-    }
-)
 _NOT_OPTIONS = frozenset({"TAILWATCH"})
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -46,7 +42,11 @@ class Config:
 
     Attributes:
         slo: bounds on one request.
-        gc: "freeze", "observe" (look only) or "off" (no hook, nothing changed).
+        gc: "freeze", "out-of-band" (freeze, and collect what comes later when nobody waits), "observe" (look only) or
+            "off" (no hook, nothing changed).
+        gc_ceiling: with gc="out-of-band", "rss=+256MB" (above what it is after the freeze), "rss=8GiB",
+            "objects=2000000" (tracked and not frozen), or both with a comma: above it collections are made at every
+            moment, whether they fit or not; "": none.
         gc_warn_ms: log each pause at least this long, milliseconds; 0: none.
         gc_log_all: log each pause.
         slow_ms: log each gap at least this long, milliseconds; 0: none.
@@ -93,6 +93,7 @@ class Config:
 
     slo: SLO
     gc: str
+    gc_ceiling: Ceiling
     gc_warn_ms: float
     gc_log_all: bool
     slow_ms: float
@@ -193,6 +194,7 @@ def _defaults(app: bool) -> dict[str, Any]:
     return {
         "slo": SLO.parse(PRESETS[DEFAULT_SLO]),
         "gc": "freeze",
+        "gc_ceiling": Ceiling(),
         "gc_warn_ms": 0.0,
         "gc_log_all": False,
         "slow_ms": 0.0,
@@ -224,8 +226,6 @@ def _defaults(app: bool) -> dict[str, Any]:
 def _from_arguments(arguments: Mapping[str, object]) -> dict[str, _Given]:
     given = {name: _Given(name, value) for name, value in arguments.items()}
     for name, value in given.items():
-        if name in UNAVAILABLE:
-            raise value.refused("this option is not available in this version")
         if name not in OPTIONS:
             raise _no_such_option(name, value)
     return {name: value for name, value in given.items() if value.value is not None}
@@ -240,19 +240,17 @@ def _no_such_option(name: str, given: _Given) -> OptionError:
 def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
     """An empty variable counts as not set, except where empty means something: TAILWATCH_METRICS_PATH."""
     given = {}
-    for name in (*OPTIONS, *sorted(UNAVAILABLE)):
+    for name in OPTIONS:
         variable = variable_of(name)
         text = environment.get(variable)
         if text is None or (not text.strip() and name != "metrics_path"):
             continue
         given[name] = _Given(name, text.strip(), variable)
-        if name in UNAVAILABLE:
-            raise given[name].refused("this option is not available in this version")
     return given
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    known = _NOT_OPTIONS | {variable_of(name) for name in OPTIONS} | {variable_of(name) for name in UNAVAILABLE}
+    known = _NOT_OPTIONS | {variable_of(name) for name in OPTIONS}
     return tuple(sorted(name for name in environment if name.startswith(PREFIX) and name not in known))
 
 
@@ -265,10 +263,10 @@ def _slo(given: _Given) -> SLO:
 def _gc(given: _Given) -> str:
     value = given.value.lower() if isinstance(given.value, str) else None
     expected = "expected one of " + ", ".join(repr(policy) for policy in GC_POLICIES)
-    if value == "out-of-band":
-        raise given.refused(f"{expected}; 'out-of-band' is not available in this version")
     if value is None or value not in GC_POLICIES:
         raise given.refused(expected, GC_POLICIES)
+    if value == "out-of-band" and (why := refusal_here()):
+        raise given.refused(f"not in this interpreter: {why}. gc='freeze' works here")
     return value
 
 
@@ -419,6 +417,10 @@ def _triggers(given: _Given) -> Triggers:
     return given.value if isinstance(given.value, Triggers) else Triggers.parse(given.value, source=given.source)
 
 
+def _ceiling(given: _Given) -> Ceiling:
+    return given.value if isinstance(given.value, Ceiling) else Ceiling.parse(given.value, source=given.source)
+
+
 def _keep(given: _Given) -> Keep:
     return given.value if isinstance(given.value, Keep) else Keep.parse(given.value, source=given.source)
 
@@ -437,6 +439,7 @@ def _otel(given: _Given) -> object:
 _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "slo": _slo,
     "gc": _gc,
+    "gc_ceiling": _ceiling,
     "gc_warn_ms": _milliseconds,
     "gc_log_all": _boolean,
     "slow_ms": _milliseconds,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from tailwatch import gcadvice
 from tailwatch.config import nearest_variable
 from tailwatch.goodput import MISSES
 from tailwatch.report import CAUSE_NAMES, ms, name_causes, split_by_cause
@@ -82,7 +83,7 @@ class DiagnosisContext:
     """What a snapshot does not hold: how this process is set up. None: not known (a saved snapshot).
 
     Attributes:
-        gc_policy: "freeze", "observe" or "off".
+        gc_policy: "freeze", "out-of-band", "observe" or "off".
         freeze_done: the heap was frozen at least once.
         freeze_wanted: one more was due, and no instant without a stream in flight came within 10 minutes.
         foreign_freezes: gc.freeze() calls by others that were seen.
@@ -240,7 +241,9 @@ def _engine(snapshot: Snapshot, cause: str) -> str:
 
 def _freezes(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> bool:
     """Whether the policy is to freeze; from outside that is seen by its pauses."""
-    return context.gc_policy == "freeze" or (context.gc_policy is None and _froze(snapshot, cause, context))
+    return context.gc_policy in ("freeze", "out-of-band") or (
+        context.gc_policy is None and _froze(snapshot, cause, context)
+    )
 
 
 def _froze(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> bool:
@@ -312,7 +315,8 @@ def _gc_advice(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str
     if engine := _engine(snapshot, cause):
         return _engine_advice(engine, _froze(snapshot, cause, context))
     if not _freezes(snapshot, cause, context):
-        return "install(app, gc='freeze')"
+        saving = _saving(snapshot, context)
+        return f"install(app, gc={saving.policy!r})" if saving else "install(app, gc='freeze')"
     if not _froze(snapshot, cause, context) or context.freeze_wanted:
         return "tailwatch.freeze() at a quiet moment: the heap is not frozen yet"
     return (
@@ -328,6 +332,110 @@ def _engine_advice(role: str, frozen: bool) -> str:
         f"TAILWATCH_GC=freeze for the {role} process, which freezes its heap once its group has no stream in flight, "
         "or tailwatch.freeze() there, while it has nothing to do"
     )
+
+
+def _saving(snapshot: Snapshot, context: DiagnosisContext) -> gcadvice.Saving | None:
+    return gcadvice.predict(
+        snapshot, policy=context.gc_policy, thresholds=context.thresholds, version=context.python_version
+    )
+
+
+def gc_policy(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Another policy of the collector would have saved streams time: how much, as an interval."""
+    saving = _saving(snapshot, context)
+    if saving is None:
+        return None
+    lost, low, high = sum(saving.lost.values()), saving.low, saving.high
+    share = f"{low / lost:.0%} to {high / lost:.0%}" if lost > 0 else ""
+    detail = (
+        f"Under gc={saving.instead!r} streams lost an estimated {ms(lost)} to collections of {_named(saving.role)} in "
+        f"{snapshot.seconds:.0f} s ({split_by_cause(saving.lost, 'to')}), {saving.streams:.3g} of them at a time. In "
+        f"that time gc={saving.policy!r} would have saved {ms(low)} to {ms(high)} of it ({share}): its own work takes "
+        f"up to {ms(saving.work)} of the process, and the lower end has all of it fall where as many wait."
+    )
+    if saving.instead == "freeze":
+        detail += " Pauses from before the freeze are counted too: of a window of the last minutes they are not."
+    title = f"gc={saving.policy!r} would save streams {ms(low)} to {ms(high)} of what collections cost them"
+    severity = "medium" if low >= lost / 5 else "low"
+    return Finding("gc-policy", severity, title, detail, _policy_advice(saving))
+
+
+def _named(role: str) -> str:
+    return "the server" if role == "api" else f"the {role} process"
+
+
+def _policy_advice(saving: gcadvice.Saving) -> str:
+    if delays_streams(saving.role):
+        return f"TAILWATCH_GC={saving.policy} for the {saving.role} process"
+    return f"install(app, gc={saving.policy!r})"
+
+
+def gc_drift(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Others meddle with a collector that has a policy."""
+    found = gcadvice.drifted(snapshot)
+    if not found:
+        return None
+    detail = "; ".join(f"{name}: {', '.join(sentences)}" for name, _, sentences in found) + "."
+    blind = any(policy.drift.get("freeze_blind") for _, policy, _ in found)
+    undone = any(policy.kind in ("freeze", "out-of-band") and _undoes(policy.drift) for _, policy, _ in found)
+    advice = "install(app, gc='observe') leaves the heap to that code; a breakpoint in gc's functions finds it"
+    if blind:
+        advice = "gc.collect() before gc.freeze() in that code: what garbage is frozen is never freed"
+    severity = "medium" if undone or blind else "info"
+    return Finding("gc-drift", severity, "other code meddles with the collector", detail, advice)
+
+
+def _undoes(calls: Mapping[str, int]) -> bool:
+    return any(calls.get(name) for name in ("set_threshold", "unfreeze", "callbacks")) or (
+        calls.get("disable", 0) > calls.get("enable", 0)
+    )
+
+
+_FALL_BACK = {
+    "version": "the collector's lists of its Python are not known",
+    "lists": "they are not where its Python has them",
+    "proof": "a planted cycle did not die, or a living one did",
+}
+
+
+def gc_fallback(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """The sweep could not prove itself, and whole passes are made instead."""
+    found = gcadvice.fallen_back(snapshot)
+    if not found:
+        return None
+    told = ", ".join(f"{name} ({_FALL_BACK.get(why, why)})" for name, why in found)
+    detail = (
+        f"The old heap is not swept in slices in {told}: whole passes of what is not frozen are made when no request "
+        "is in flight, and the interpreter's own where none is found."
+    )
+    advice = (
+        "CPython 3.10 to 3.13, where slices work; or install(app, gc='freeze'), which promises no more than it does"
+    )
+    return Finding("gc-fallback", "medium", "gc='out-of-band' cannot sweep here", detail, advice)
+
+
+def gc_ceiling(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """A ceiling is met again and again."""
+    found = gcadvice.at_ceiling(snapshot)
+    if not found:
+        return None
+    told = "; ".join(
+        f"{name}: {', '.join(f'{what} {n} times' for what, n in counts.items())}" for name, counts in found
+    )
+    detail = f"Passes were forced by gc_ceiling, also where streams were in flight: {told}."
+    advice = "a higher gc_ceiling, or tailwatch.freeze(again=True) at a quiet moment where the living heap has grown"
+    return Finding("gc-ceiling", "medium", "a ceiling of the heap is met often", detail, advice)
+
+
+def gc_moments(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Slices find no moment in which nobody waits."""
+    found = gcadvice.without_moments(snapshot)
+    if not found:
+        return None
+    told = ", ".join(f"{name} {share:.0%}" for name, share in found)
+    detail = f"Slices were made although no moment was found in which nobody waits: {told} of them."
+    advice = "asyncio's or uvloop's loop, or tailwatch.step() around an engine's iterations, give moments; or less load"
+    return Finding("gc-moments", "low", "slices find no moment without work", detail, advice)
 
 
 def gc_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -680,6 +788,11 @@ def notes(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
 
 RULES: tuple[Rule, ...] = (
     gc_tail,
+    gc_policy,
+    gc_fallback,
+    gc_ceiling,
+    gc_drift,
+    gc_moments,
     gc_ttft,
     engine_pauses,
     host_gaps,

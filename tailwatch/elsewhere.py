@@ -14,5 +14,5 @@ def unsupported(*args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
-Middleware = Watch = current = doctor = freeze = install = load_signal = unsupported
+Middleware = Watch = current = doctor = freeze = gc_status = install = load_signal = unsupported
 profile = snapshot = step = stream = trace = uninstall = unsupported

@@ -53,6 +53,10 @@ class NotInstalledError(TailwatchError, RuntimeError):
     """There is nothing to ask: install() was not called in this process."""
 
 
+class BusyError(TailwatchError, RuntimeError):
+    """Streams are in flight that would stand still; the message says how many, and what to do."""
+
+
 class EmptyGroupError(TailwatchError):
     """No process has left numbers in the directory of a group, or none that this version reads."""
 

@@ -25,6 +25,15 @@ _PLAIN = (
 )
 
 
+_NO_POLICY: dict[str, Any] = {
+    **dict.fromkeys(("mode", "why"), ""),
+    **{name: {} for name in ("slices", "passes", "drift", "ceilings")},
+    **dict.fromkeys(("moved", "freed", "pass_freed", "rounds", "freezes", "debt", "ignored", "answered", "answer"), 0),
+    **dict.fromkeys(("seconds", "predicted_seconds", "pass_seconds", "cost"), 0.0),
+    **{"kind": "unknown", "unfrozen": None, "frozen": None},
+}
+
+
 class Saved:
     """Read-only attributes."""
 
@@ -101,7 +110,7 @@ def _members(data: Mapping[str, Any]) -> dict[str, Any]:
     members["sse_fallbacks"] = {(shape, reason): n for shape, reason, n in data.get("sse_fallbacks", ())}
     members.update({name: data.get(name, {}) for name in ("overlap_by_source", "late_by_source")})
     members["gc"] = _gc(data["gc"])
-    members["processes"] = [Saved(**process) for process in data["processes"]]
+    members["processes"] = [_process(process) for process in data["processes"]]
     members["steps"] = [_step(step) for step in data.get("steps", ())]
     members["slowest"] = [_slow(slow) for slow in data["slowest"]]
     members["tail"] = {phase: [_octave(octave) for octave in octaves] for phase, octaves in data["tail"].items()}
@@ -113,6 +122,11 @@ def _members(data: Mapping[str, Any]) -> dict[str, Any]:
 def _gc(data: Mapping[str, Any]) -> Saved:
     pauses = {int(key) if key.isdigit() else key: SavedHistogram(value) for key, value in data["pauses"].items()}
     return Saved(**{**data, "pauses": pauses})
+
+
+def _process(data: Mapping[str, Any]) -> Saved:
+    """Of a version that told of no policy, too."""
+    return Saved(**{**data, "policy": Saved(**{**_NO_POLICY, **data.get("policy", {})})})
 
 
 def _step(data: Mapping[str, Any]) -> Saved:

@@ -10,7 +10,7 @@ import math
 import numbers
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cache, cached_property
 from typing import Any, NamedTuple, NoReturn
@@ -37,6 +37,13 @@ OUTCOMES = _names(lib.tw_outcome_name, lib.TW_OUTCOMES)
 ARRIVALS = _names(lib.tw_arrival_name, lib.TW_ARRIVALS)
 DROPS = _names(lib.tw_drop_name, lib.TW_DROPS)
 ERRORS = _names(lib.tw_error_name, lib.TW_ERRORS)
+MOMENTS = _names(lib.tw_moment_name, lib.TW_MOMENTS)
+PASSES = _names(lib.tw_pass_name, lib.TW_PASSES)
+DRIFTS = _names(lib.tw_drift_name, lib.TW_DRIFTS)
+CEILINGS = _names(lib.tw_ceiling_name, lib.TW_CEILINGS)
+POLICIES = _names(lib.tw_policy_kind_name, lib.TW_POLICY_KINDS)
+POLICY_MODES = _names(lib.tw_policy_mode_name, lib.TW_POLICY_MODES)
+POLICY_WHYS = _names(lib.tw_policy_why_name, lib.TW_WHYS)
 OUTCOME_OF = {reason: OUTCOMES[lib.tw_reason_outcome(i)] for i, reason in enumerate(REASONS)}
 
 
@@ -273,13 +280,57 @@ class GC:
 
 
 @dataclass(frozen=True, slots=True)
+class Policy:
+    """The collector's policy of one process. Counts are of all who had its name, what it is and the sizes are of
+    the one that lives.
+
+    Attributes:
+        kind: "off", "observe", "freeze", "out-of-band"; "unknown": nobody said, or it is dead.
+        mode: how out-of-band collects: "sweep", "whole passes" (why: "version", "lists", "proof"), "" not yet.
+        slices: by what gave the moment. passes: collections outside slices: our whole passes, by the same; "automatic",
+            "foreign" (somebody else called for it), "untold" (one of these two).
+        moved, freed: objects, of all slices; seconds, predicted_seconds: what slices took, and were predicted to.
+        pass_seconds, pass_freed: of our whole passes. rounds: times that slices went through the whole old heap.
+        freezes: ours. drift: what others did to the collector, by name; "freeze_blind": of "freeze", those without a
+            full collection just before. ceilings: times that one was met.
+        unfrozen, frozen: objects, None: not known. debt: old ones that are to be swept. cost: seconds that an object
+            of a slice is predicted to take, 0.0: not known.
+        ignored: files that stood where an operator's orders do, and were none. answered, answer: number of the last
+            order of `tailwatch gc`, and what came of it (orders.Outcome).
+    """
+
+    kind: str = "unknown"
+    mode: str = ""
+    why: str = ""
+    slices: dict[str, int] = field(default_factory=dict)
+    passes: dict[str, int] = field(default_factory=dict)
+    moved: int = 0
+    freed: int = 0
+    seconds: float = 0.0
+    predicted_seconds: float = 0.0
+    pass_seconds: float = 0.0
+    pass_freed: int = 0
+    rounds: int = 0
+    freezes: int = 0
+    drift: dict[str, int] = field(default_factory=dict)
+    ceilings: dict[str, int] = field(default_factory=dict)
+    unfrozen: int | None = None
+    frozen: int | None = None
+    debt: int = 0
+    cost: float = 0.0
+    ignored: int = 0
+    answered: int = 0
+    answer: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """One process, and the dead that had its name before. index: among those of its role, for life. pid: 0 where
     nobody knows it any more. paused: seconds by cause, an open pause included. lost: pauses that never reported an end.
     bytes: memory of its segment, and of those of the dead. collections, longest: pauses that ended, and the longest in
     seconds (of a difference: to the edge of its bucket, 2 %), by cause. lives: when the snapshot was taken; False where
     all of that name are dead. age: seconds since the first of them began to count until then. standing: how long it
-    had been standing still then, seconds, for standing_cause; 0.0: it was not."""
+    had been standing still then, seconds, for standing_cause; 0.0: it was not. policy: the collector's."""
 
     role: str
     index: int
@@ -294,6 +345,7 @@ class Process:
     age: float
     standing: float
     standing_cause: str
+    policy: Policy = Policy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -853,7 +905,40 @@ def _process(process: Any, role: str, taken_ns: int) -> Process:
         age=(taken_ns - process.created_ns) / 1e9,
         standing=process.standing_ns / 1e9,
         standing_cause=CAUSES[process.standing_cause] if process.standing_ns else "",
+        policy=_policy(process.policy.counts, process.policy.now),
     )
+
+
+def _policy(counts: Any, now: Any) -> Policy:
+    return Policy(
+        kind=_named(POLICIES, now.kind),
+        mode=_named(POLICY_MODES, now.mode),
+        why=_named(POLICY_WHYS, now.why),
+        slices=_by_name(MOMENTS, counts.slices),
+        passes=_by_name(PASSES, counts.passes),
+        moved=counts.moved,
+        freed=counts.freed,
+        seconds=counts.slice_ns / 1e9,
+        predicted_seconds=counts.predicted_ns / 1e9,
+        pass_seconds=counts.pass_ns / 1e9,
+        pass_freed=counts.pass_freed,
+        rounds=counts.rounds,
+        freezes=counts.freezes,
+        drift=_by_name(DRIFTS, counts.drift),
+        ceilings=_by_name(CEILINGS, counts.ceilings),
+        unfrozen=now.unfrozen - 1 if now.unfrozen else None,
+        frozen=now.frozen - 1 if now.frozen else None,
+        debt=now.debt,
+        cost=now.cost_ns / 1024 / 1e9,
+        ignored=counts.ignored,
+        answered=now.answered,
+        answer=now.answer,
+    )
+
+
+def _named(names: Sequence[str], number: int) -> str:
+    """Of a file that lies, too."""
+    return names[number] if number < len(names) else "unknown"
 
 
 def _step_part(step: Any, phase: int) -> StepPart:

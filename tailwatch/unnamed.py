@@ -12,7 +12,7 @@ import time
 IN_MEMORY = "/dev/shm"
 PREFIX = "tailwatch-run-"  # of directories that we make; those that a caller names are the caller's
 _MADE = re.compile(PREFIX + "[a-z0-9_]{8}")
-_SEGMENT = re.compile(r"(\d+)-(\d+).*\.(?:seg|trace)")
+_SEGMENT = re.compile(r"(\d+)-(\d+).*\.(?:seg|trace|gc)")
 KEPT = r"trace-[0-9]{8}T[0-9]{6}-[0-9]+-[0-9]+\.pftrace"  # what trace_on has kept
 _TRACE = re.compile(rf".+\.trace|{KEPT}")
 LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id says nothing

@@ -5,6 +5,7 @@ Hooks and exporters meet here. One process has one Watch, whatever the number of
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import logging
@@ -13,18 +14,19 @@ import os
 import platform
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
-from tailwatch import _hot, servers, snapshots, unnamed
+from tailwatch import _hot, orders, servers, snapshots, unnamed
 from tailwatch.company import Company
 from tailwatch.config import Config, variable_of
 from tailwatch.daemon import Daemon, Task
 from tailwatch.diagnosis import DiagnosisContext, Finding, doctor, headline
-from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
+from tailwatch.errors import AlreadyInstalledError, BusyError, NotInstalledError, OptionError
 from tailwatch.export import host_cache, orca
 from tailwatch.export.otel import OTel, asked_for
 from tailwatch.export.page import Page
@@ -35,6 +37,7 @@ from tailwatch.hooks import asgi
 from tailwatch.hooks.annotate import Annotator
 from tailwatch.hooks.gc import Freeze, GCHook
 from tailwatch.hooks.nvtx import ANCHOR_SECONDS, NVTXHook
+from tailwatch.hooks.out_of_band import SAFETY_NET, GCStatus
 from tailwatch.hooks.routes import Routes
 from tailwatch.hooks.span import current_trace_id
 from tailwatch.hooks.step import StepHook
@@ -56,6 +59,8 @@ logger = logging.getLogger("tailwatch")
 _ERROR_ASGI, _ERROR_GC_HOOK, _ERROR_POLICY, _ERROR_DAEMON, _ERROR_RENDER, _ERROR_REGISTRY = range(6)
 _DECLINED = {reason: snapshots.DROPS.index(f"protobuf_{reason}") for reason in (host_cache.FAMILY, host_cache.SLOW)}
 _GOODPUT_WINDOW = 60
+FREEZE_PATIENCE_SECONDS = 5.0
+_SILENCE_SECONDS = 0.005
 _ROLE_WITH_APP = "api"
 _MOST_WRAPPERS = 16
 _LEAST_TOKEN = 16  # characters
@@ -89,7 +94,8 @@ class Watch:
         self.routes = Routes(config.routes)
         self._served = asked_for(config.otel, os.environ)
         self.core = _core_for(config, self.routes)
-        self.gc = GCHook(self.core, config.gc)
+        self.gc = GCHook(self.core, config.gc, self._warn)
+        self.gc.out_of_band.ceiling.ceiling = config.gc_ceiling
         self.core.exemplify(config.exemplars, current_trace_id)
         self.company = Company(self.core, config.dir, self._warn, config.engine)
         self.tracing = Tracing(self.core, self.company, config, self._warn)
@@ -135,7 +141,10 @@ class Watch:
             self.notes.append,
             self._port_is_taken,
         )
+        self._orders = self._take_orders()
         self._note_page()
+        self._note_ceiling()
+        self._said_without = False
         self._said_alone = self._port_is_the_environments = False
         self._inherited = False  # the app came with a fork: whether this child serves it is not known
         self._daemon = Daemon(
@@ -145,6 +154,8 @@ class Watch:
                 Task(self.fast_sse.listen, 1.0),
                 Task(self.fast_sse.tell, 1.0),
                 Task(self._check_gc, 1.0),
+                Task(self._turn_policy, 0.25),
+                Task(self._orders.turn, 0.25),
                 Task(self.company.renew, 1.0),
                 Task(self._settle_role, 1.0),
                 *(self._trace_tasks() if config.trace else ()),
@@ -209,7 +220,7 @@ class Watch:
         Raises:
             ValueError: ``engine`` is no name.
         """
-        self._daemon.start()
+        self._on_request()
         stream = self.core.stream(model, route, arrival, request_id, trace_id)
         if engine is not None:
             stream.bind(engine)
@@ -242,9 +253,20 @@ class Watch:
         """
         return self.tracing.dump(os.fspath(path), format, merge=[os.fspath(each) for each in merge])
 
-    def freeze(self, *, again: bool = False) -> Freeze:
-        """Collect, freeze, collect, on this thread, now."""
+    def freeze(self, *, again: bool = False, timeout: float = FREEZE_PATIENCE_SECONDS) -> Freeze:
+        """Collect, freeze, collect, on this thread; again: also what was frozen before. See tailwatch.freeze()."""
+        if again:
+            self._wait_for_silence(timeout)
         return self.gc.freeze(again=again)
+
+    def gc_status(self) -> GCStatus:
+        """What the collector's policy does in this process, and did; ``processes`` is that of the whole group."""
+        own = snapshots.take([self.core.address]).processes[0].policy
+        group = {process.name: process.policy for process in self.snapshot().processes if process.lives}
+        names = ("slices", "passes", "moved", "freed", "seconds", "predicted_seconds", "pass_seconds", "pass_freed")
+        numbers = {name: getattr(own, name) for name in (*names, "freezes", "rounds", "ceilings")}
+        status = replace(self.gc.status, **numbers, calls=own.drift, processes=group)
+        return status if status.mode == "sweep" else replace(status, unfrozen=own.unfrozen or 0)
 
     def doctor(self) -> list[Finding]:
         """What the numbers say, the worst first."""
@@ -309,6 +331,7 @@ class Watch:
         self.nvtx.attach()
         if self.config.gc != "off":
             self.gc.attach()
+        self.gc.tell()
         self._start_otel()
         self.steps.attach()
         self.fast_sse.listen()
@@ -390,6 +413,9 @@ class Watch:
         self.company.bind(self.config.engine)
         self.nvtx.adopt(self.config.nvtx, self.config.nvtx_tokens)
         self._adopt_policy(self.config.gc)
+        self.gc.out_of_band.ceiling.ceiling = self.config.gc_ceiling
+        if differing & {"gc", "gc_ceiling"}:
+            self._note_ceiling()
         self._adopt_fast_sse()
         if differing & {"page", "page_token"}:
             self._note_page()
@@ -399,6 +425,7 @@ class Watch:
         self._daemon.stop()
         report = [sentence for attached in self._attached() if (sentence := attached.detach())]
         report += self._stop_otel()
+        self._orders.file.close()
         report += self.gc.detach()
         report += self.steps.detach()
         self.nvtx.detach()
@@ -427,6 +454,8 @@ class Watch:
         ran = self._daemon.running
         self.core.reset()
         self.company.after_fork()
+        self.gc.after_fork()
+        self._orders.after_fork()
         self.tracing.after_fork()
         self.steps.after_fork()
         self._load.forget()
@@ -455,7 +484,7 @@ class Watch:
             snapshot=self._snapshot_answer,
             page=self.page,
             metrics_path=self.config.metrics_path,
-            on_request=self._daemon.start,
+            on_request=self._on_request,
             on_startup=self._guarded(self._on_startup),
             on_idle=self._on_idle,
             on_error=lambda: self.core.count_error(_ERROR_ASGI),
@@ -504,6 +533,15 @@ class Watch:
     def _on_idle(self) -> None:
         if self.gc.waiting:  # every request that ends alone comes by here
             self._guarded(self.gc.on_idle)()
+        if self.gc.out_of_band.engaged:
+            self._guarded(self.gc.out_of_band.on_idle)()
+        if self._orders.waiting:
+            self._orders.moment()
+
+    def _on_request(self) -> None:
+        self._daemon.start()
+        if self.gc.out_of_band.engaged:
+            self.gc.out_of_band.use_loop()
 
     def _guarded(self, act: Callable[[], None], where: int = _ERROR_POLICY) -> Callable[[], None]:
         def guarded() -> None:
@@ -576,7 +614,7 @@ class Watch:
     def _adopt_policy(self, policy: str) -> None:
         if policy == self.gc.policy:
             return
-        self.gc.policy = policy
+        self.notes += self.gc.adopt(policy)
         if policy == "off":
             self.notes += self.gc.detach()
         else:
@@ -592,6 +630,90 @@ class Watch:
         if self.config.gc != "off" and not self.gc.verify():
             self.core.count_error(_ERROR_GC_HOOK)
         self.gc.expire(self._freeze_when_quiet())
+
+    # ---- the policy of processes that nobody gives moments ----
+
+    def _nobody_waits(self) -> bool:
+        """Whether no stream is in flight that would stand still with this process: its own; of a process that has none,
+        such as an engine, those of its group."""
+        if self.core.opened or self._serves or not self.company.joined:
+            return self.core.in_flight == 0
+        return self.company.load()[0] == 0
+
+    def _sees_requests(self) -> bool:
+        """Whether it would see one that waits: it has had some, or serves, or its group has."""
+        return self._serves or self.core.load()[1] > 0
+
+    def _turn_policy(self) -> None:
+        """Moments of the daemon's, and what is to be forced. Four times a second."""
+        out_of_band = self.gc.out_of_band
+        if not out_of_band.engaged:
+            return
+        out_of_band.ceiling.look(time.monotonic())
+        out_of_band.step_together(self.core.peers() > 0)
+        if self._sees_requests():
+            if out_of_band.is_due and self._nobody_waits():
+                out_of_band.on_idle(daemon=True)
+        elif not self.core.steps_ended and not out_of_band.has_loop and out_of_band.is_due:
+            self._say_without_moments()
+
+    def _say_without_moments(self) -> None:
+        if not self._said_without:
+            self._said_without = True
+            self._warn(
+                "gc='out-of-band': no request, no engine step and no event loop was seen in this process, so nobody "
+                f"knows when nobody waits: the interpreter collects here by itself, each {SAFETY_NET} new objects"
+            )
+
+    def _wait_for_silence(self, timeout: float) -> None:
+        """Raises BusyError where streams are in flight until then. Who runs an event loop on this thread cannot wait
+        for its streams."""
+        until = time.monotonic() + timeout
+        while not self._nobody_waits():
+            looping = asyncio._get_running_loop() is not None
+            if looping or time.monotonic() >= until:
+                in_flight = self.core.in_flight or self.company.load()[0]
+                waited = (
+                    "this is the thread of an event loop, where nobody can wait for them: "
+                    "await asyncio.to_thread(tailwatch.freeze, again=True)"
+                    if looping
+                    else f"there was no moment without any for {timeout:g} s: try later, or with a longer timeout="
+                )
+                raise BusyError(f"freeze(again=True): streams in flight that would stand still: {in_flight}; {waited}")
+            time.sleep(_SILENCE_SECONDS)
+
+    def _take_orders(self) -> orders.Orders:
+        def path() -> str:
+            wanted = self.config.gc not in ("off", "observe")
+            name = orders.name_of(self.core.file) if wanted else ""
+            return os.path.join(self.company.directory, name) if name and self.company.directory else ""
+
+        out_of_band = self.gc.out_of_band
+        means = orders.Means(
+            nobody_waits=self._nobody_waits,
+            act=self._carry_out,
+            begin_round=out_of_band.begin_round,
+            round_over=out_of_band.round_over,
+            hand_over=out_of_band.call_soon,
+            answer=self.core.policy_answer,
+            failed=lambda: self.core.count_error(_ERROR_POLICY),
+        )
+        return orders.Orders(orders.OrderFile(path, self.core.count_ignored), means)
+
+    def _carry_out(self, verb: str) -> tuple[float, int]:
+        if verb == orders.FREEZE:
+            done = self.gc.freeze(again=True)
+            return done.seconds, done.collected
+        began = time.monotonic()
+        freed = self.gc.out_of_band.whole_pass()
+        return time.monotonic() - began, freed
+
+    def _note_ceiling(self) -> None:
+        if self.config.gc_ceiling and self.config.gc != "out-of-band":
+            self.notes.append(
+                f"gc_ceiling={str(self.config.gc_ceiling)!r} has no effect with gc={self.config.gc!r}: it is for "
+                "gc='out-of-band', whose collections it forces"
+            )
 
     def _freeze_when_quiet(self) -> int:
         """A process without streams of its own, such as an engine, asks its group whether any is in flight. Returns how
@@ -918,9 +1040,23 @@ def trace(
     return current().trace(path, format=format, merge=merge)
 
 
-def freeze(*, again: bool = False) -> Freeze:
-    """Collect, freeze, collect, on this thread, now; ``again`` unfreezes first. Returns what it did and took."""
-    return current().freeze(again=again)
+def freeze(*, again: bool = False, timeout: float = FREEZE_PATIENCE_SECONDS) -> Freeze:
+    """Collect, freeze, collect, on this thread. Returns what it did and took.
+
+    again: unfreeze first, so that what died while it was frozen is freed: a pass over the whole heap. Only while no
+    stream is in flight: it waits ``timeout`` seconds for such a moment. On the thread of an event loop it does not
+    wait, as nobody's stream could end: ``await asyncio.to_thread(tailwatch.freeze, again=True)``.
+
+    Raises:
+        BusyError: again, and streams are in flight; nothing was done.
+        NotInstalledError: install() was not called.
+    """
+    return current().freeze(again=again, timeout=timeout)
+
+
+def gc_status() -> GCStatus:
+    """What the collector's policy does in this process, and did: slices by what gave the moment, their cost, drift."""
+    return current().gc_status()
 
 
 def diagnose() -> list[Finding]:

@@ -227,6 +227,41 @@ size_t tw_trace_clocks(const tw_trace *t, tw_clock_snapshot *out);
 void tw_trigger_look(tw_trigger *trigger, const tw_trace *t, tw_trigger_found *out);
 void tw_trigger_skip(tw_trigger *trigger, const tw_trace *t);
 
+/* policy.h */
+#define TW_MOMENTS ...
+#define TW_PASSES ...
+#define TW_DRIFTS ...
+#define TW_CEILINGS ...
+#define TW_POLICY_KINDS ...
+#define TW_POLICY_MODES ...
+#define TW_WHYS ...
+
+typedef struct tw_policy_counts {
+    uint64_t slices[...];
+    uint64_t passes[...];
+    uint64_t moved, freed, slice_ns, predicted_ns, pass_ns, pass_freed, rounds, freezes;
+    uint64_t drift[...];
+    uint64_t ceilings[...];
+    uint64_t ignored;
+} tw_policy_counts;
+
+typedef struct tw_policy_now {
+    uint64_t kind, mode, why, unfrozen, frozen, debt, cost_ns, answered, answer;
+} tw_policy_now;
+
+typedef struct tw_policy {
+    tw_policy_counts counts;
+    tw_policy_now now;
+} tw_policy;
+
+const char *tw_policy_kind_name(int kind);
+const char *tw_policy_mode_name(int mode);
+const char *tw_policy_why_name(int why);
+const char *tw_moment_name(int moment);
+const char *tw_pass_name(int pass);
+const char *tw_drift_name(int drift);
+const char *tw_ceiling_name(int ceiling);
+
 /* snapshot.h */
 #define TW_METRIC_TTFT ...
 #define TW_METRIC_ITL ...
@@ -277,6 +312,7 @@ typedef struct tw_snapshot_process {
     tw_counts *pauses[...];
     uint64_t bytes, last_stop_ns;
     uint64_t standing_ns, standing_cause;
+    tw_policy policy;
     tw_snapshot_step *steps;
     uint32_t step_count;
     ...;

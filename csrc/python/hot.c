@@ -6,8 +6,10 @@
 #include "hot_nvtx.h"
 #include "hot_plan.h"
 #include "hot_step.h"
+#include "hot_idle.h"
 #include "hot_template.h"
 #include "hot_trace.h"
+#include "hot_uv.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -175,9 +177,8 @@ static PyObject *core_watch_gc(PyObject *op, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *core_policy_begin(PyObject *op, PyObject *unused) {
-    CoreObject *self = (CoreObject *)op;
-    (void)unused;
+void core_policy_open(CoreObject *self) {
+    if (__builtin_expect(*self->epoch == 0, 0)) core_reborn(self);
     const int outermost = self->policy_depth++ == 0;
     if (nvtx_on(self)) nvtx_policy_push(self);
     const uint64_t now = tw_now_ns();
@@ -185,13 +186,10 @@ static PyObject *core_policy_begin(PyObject *op, PyObject *unused) {
     tw_pause_begin(&self->segment->pause, TW_CAUSE_POLICY, now);
     core_tell(self);
     if (core_records(self)) tw_recorder_pause(&self->recorder, &self->segment->pause);
-    Py_RETURN_NONE;
 }
 
-static PyObject *core_policy_end(PyObject *op, PyObject *unused) {
-    CoreObject *self = (CoreObject *)op;
-    (void)unused;
-    if (self->policy_depth == 0) Py_RETURN_NONE;
+uint64_t core_policy_close(CoreObject *self) {
+    if (self->policy_depth == 0) return 0;
     core_verify_pause(self); /* a collection inside that lost its end must not keep ours open */
     if (__builtin_expect(self->nvtx_policy != 0, 0)) nvtx_policy_pop(self);
     self->policy_depth--;
@@ -199,6 +197,20 @@ static PyObject *core_policy_end(PyObject *op, PyObject *unused) {
     core_tell(self);
     if (self->policy_depth == 0 && core_records(self))
         tw_recorder_paused(&self->recorder, &self->segment->pause, TW_CAUSE_POLICY, self->policy_start_ns, now, NULL);
+    return tw_pause_is_open(&self->segment->pause) ? 0 : length;
+}
+
+static PyObject *core_policy_begin(PyObject *op, PyObject *unused) {
+    (void)unused;
+    core_policy_open((CoreObject *)op);
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_policy_end(PyObject *op, PyObject *unused) {
+    CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    if (self->policy_depth == 0) Py_RETURN_NONE;
+    const uint64_t length = core_policy_close(self);
     if (tw_pause_is_open(&self->segment->pause)) Py_RETURN_NONE;
     return PyLong_FromUnsignedLongLong(length);
 }
@@ -296,6 +308,13 @@ static PyMethodDef core_methods[] = {
     {"watch_gc", core_watch_gc, METH_VARARGS, "watch_gc(mode, callbacks, closer, /)\n--\n\nHow generations map to causes, and where our last callable is kept."},
     {"policy_begin", core_policy_begin, METH_NOARGS, "policy_begin()\n--\n\nA pass of our own begins: collections inside it are booked as policy."},
     {"policy_end", core_policy_end, METH_NOARGS, "policy_end()\n--\n\nIt ends. Returns its length in ns."},
+    {"policy_is", core_policy_is, METH_VARARGS, "policy_is(kind, mode, why, /)\n--\n\nWhat the collector's policy is from now on."},
+    {"policy_pass", core_policy_pass, METH_VARARGS, "policy_pass(moment, ns, freed, /)\n--\n\nA whole pass of ours was made."},
+    {"count_drift", core_count_drift, METH_O, "count_drift(what, /)\n--\n\nSomebody else did something to the collector."},
+    {"count_ceiling", core_count_ceiling, METH_O, "count_ceiling(which, /)\n--\n\nA ceiling was met."},
+    {"count_ignored", core_count_ignored, METH_NOARGS, "count_ignored()\n--\n\nA file stood where an operator's orders do, and was none."},
+    {"policy_answer", core_policy_answer, METH_VARARGS, "policy_answer(number, answer, /)\n--\n\nAn operator's order was carried out, or could not be."},
+    {"count_freeze", core_count_freeze, METH_NOARGS, "count_freeze()\n--\n\nA freeze of ours was made."},
     {"cancel_pause", core_cancel_pause, METH_NOARGS, "cancel_pause()\n--\n\nClose or forget a collection whose end nobody is left to report."},
     {"paused_now", core_paused_now, METH_NOARGS, "paused_now()\n--\n\nWhether a pause is open."},
     {"stream", core_stream, METH_VARARGS, "stream(model, route, arrival, request_id, trace_id, /)\n--\n\nOpen a stream by hand."},
@@ -314,6 +333,7 @@ static PyMethodDef core_methods[] = {
     {"renew", core_renew, METH_NOARGS, "renew()\n--\n\nLook for members that came or went. Whether there may be any."},
     {"fold", core_fold, METH_NOARGS, "fold()\n--\n\nFold what the dead of the group left into their tombstones, without the GIL. How many."},
     {"load", core_load, METH_NOARGS, "load()\n--\n\nRequests in flight and ever opened: here and in the rest of the group, as of the last renew()."},
+    {"peers", core_peers, METH_NOARGS, "peers()\n--\n\nHow many others of the group have this role, and live."},
     {"crowd", core_crowd, METH_NOARGS, "crowd()\n--\n\nRequests running and in flight, and how many processes serve: here and in the rest of the group."},
     {"members", core_members, METH_NOARGS, "members()\n--\n\nAddresses of the others' segments, until the next renew()."},
     {"nvtx", core_nvtx_on, METH_O, "nvtx(tokens, /)\n--\n\nTell an NVTX tool from now on, each message of tokens too or not. Whether one listens."},
@@ -336,14 +356,19 @@ static PyObject *get_unfrozen(PyObject *op, void *unused) {
     return PyLong_FromUnsignedLongLong(heap_unfrozen(self->heap));
 }
 
+static PyObject *core_steps_ended(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((CoreObject *)op)->steps.ended); }
+
 static PyGetSetDef core_getters[] = {
     {"unfrozen", get_unfrozen, NULL, "Objects that a full collection would look at, as the collector books them; None: not known here.", NULL},
+    {"last_was_full", core_last_was_full, NULL, "Whether the latest collection was one of all that is not frozen, and is over.", NULL},
     {"address", get_address, NULL, "Address of the segment, for tailwatch._cold.", NULL},
     {"bytes", get_bytes, NULL, "Memory of the segment: what its label sets in use take.", NULL},
     {"reserved", get_reserved, NULL, "Memory of the segment once all label sets are in use.", NULL},
     {"tracing", core_tracing, NULL, "Whether events are recorded, where this process's numbers are now.", NULL},
     {"trace_file", core_trace_file, NULL, "Name of the trace file in the group's directory; empty: it has none.", NULL},
     {"trace_memory", core_trace_memory, NULL, "Address and bytes of what is recorded; (0, 0): nothing.", NULL},
+    {"file", core_file, NULL, "Name of the segment's file in the group's directory; empty: it is in no group.", NULL},
+    {"steps_ended", core_steps_ended, NULL, "Engine steps that are over, in this process.", NULL},
     {"joined", core_joined, NULL, "Whether it is in a group.", NULL},
     {"shares_engine", core_shares_engine, NULL, "Whether the concurrency of its streams is that of the whole group.", NULL},
     {"refused", core_refused, NULL, "Files in the group's directory that are no segments of this version.", NULL},
@@ -451,6 +476,9 @@ static int hot_exec(PyObject *module) {
     if ((state->send_type = make_type(module, &tw_send_spec, "Send")) == NULL) return -1;
     if ((state->step_type = make_type(module, &tw_step_spec, "Step")) == NULL) return -1;
     if ((state->answer_type = make_type(module, &tw_answer_spec, "Answer")) == NULL) return -1;
+    if ((state->sweep_type = make_type(module, &tw_sweep_spec, "Sweep")) == NULL) return -1;
+    if ((state->idle_type = make_type(module, &tw_idle_poll_spec, "IdlePoll")) == NULL) return -1;
+    if ((state->uv_type = make_type(module, &tw_uv_moments_spec, "UvMoments")) == NULL) return -1;
     return make_sse_types(module, state) < 0 ? -1 : make_plan_types(module, state);
 }
 
@@ -465,6 +493,9 @@ static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT((PyObject *)state->plans_type);
     Py_VISIT((PyObject *)state->step_type);
     Py_VISIT((PyObject *)state->answer_type);
+    Py_VISIT((PyObject *)state->sweep_type);
+    Py_VISIT((PyObject *)state->idle_type);
+    Py_VISIT((PyObject *)state->uv_type);
     return 0;
 }
 
@@ -479,6 +510,9 @@ static int hot_clear(PyObject *module) {
     Py_CLEAR(state->plans_type);
     Py_CLEAR(state->step_type);
     Py_CLEAR(state->answer_type);
+    Py_CLEAR(state->sweep_type);
+    Py_CLEAR(state->idle_type);
+    Py_CLEAR(state->uv_type);
     return 0;
 }
 

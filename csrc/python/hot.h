@@ -32,7 +32,7 @@ typedef struct tw_keys {
 
 typedef struct tw_hot_state {
     PyTypeObject *core_type, *stream_type, *send_type, *template_type, *encoder_type, *plan_type, *plans_type;
-    PyTypeObject *step_type, *answer_type;
+    PyTypeObject *step_type, *answer_type, *sweep_type, *idle_type, *uv_type;
 } tw_hot_state;
 
 typedef struct core_group core_group;
@@ -56,6 +56,7 @@ typedef struct core_steps {
         uint32_t index;
     } known[TW_STEPS];
     uint32_t next_known, n_free;
+    uint64_t ended;           /* steps, whatever their name */
     PyObject *free[STEPS_FREE]; /* memory of dead ones */
 } core_steps;
 
@@ -88,6 +89,7 @@ typedef struct CoreObject {
     uint64_t *stop, own_stop; /* where others read when this process last stood still; nowhere outside a group */
     uint64_t inner_start_ns, inner_stop_ns, cpu_start_ns;
     core_steps steps;
+    struct SweepObject *sweep; /* borrowed: who uses the moments between steps; NULL: nobody */
     core_nvtx *nvtx;          /* what a tool is told with; NULL: none listens, or is to be told */
     uint64_t nvtx_policy;     /* bit d: the pass at depth d + 1 has a range */
     int nvtx_gc;              /* the collection that is open has one */
@@ -147,6 +149,10 @@ static inline tw_segment *core_segment(const CoreObject *core) { return core->se
 static inline void core_tell(CoreObject *core) { tw_store(core->stop, tw_load(&core->segment->pause.last_stop_ns)); }
 /* A pause that is open although nobody is left to close it is forgotten, so that it charges no stream. */
 void core_verify_pause(CoreObject *core);
+/* A pass of our own begins and ends: collections inside it are booked as policy. The end returns its length in ns, 0 where
+ * an outer one is still open. */
+void core_policy_open(CoreObject *core);
+uint64_t core_policy_close(CoreObject *core);
 
 /* stream */
 StreamObject *stream_new(CoreObject *core);
@@ -194,6 +200,16 @@ void stream_exemplify(StreamObject *self, int sampled);
 /* The trace of the span around the caller becomes the stream's, unless it is an exemplar already. -1: asking raised, and
  * the exception is set. */
 int stream_find_trace(StreamObject *self);
+
+/* policy: methods of Core */
+PyObject *core_policy_is(PyObject *op, PyObject *args);
+PyObject *core_policy_pass(PyObject *op, PyObject *args);
+PyObject *core_count_drift(PyObject *op, PyObject *drift);
+PyObject *core_count_ceiling(PyObject *op, PyObject *ceiling);
+PyObject *core_count_ignored(PyObject *op, PyObject *unused);
+PyObject *core_policy_answer(PyObject *op, PyObject *args);
+PyObject *core_count_freeze(PyObject *op, PyObject *unused);
+PyObject *core_last_was_full(PyObject *op, void *unused);
 
 /* gc: methods of Core */
 PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs);

@@ -6,6 +6,7 @@
  * GIL: no allocation, no lock, no Python. Only where an NVTX tool listens is it called, too.
  */
 #include "hot_nvtx.h"
+#include "hot_sweep.h"
 #include "hot_trace.h"
 
 /* "start" or "stop": told apart by their length, the cheapest look at a str. */
@@ -80,6 +81,12 @@ static int valid(PyObject *const *args, Py_ssize_t nargs) {
     return nargs == 2 && PyUnicode_Check(args[0]) && PyDict_Check(args[1]);
 }
 
+/* Whose collection begins: not asked of those inside a pass of ours. */
+static void count_pass(CoreObject *core) {
+    const int pass = core->heap == NULL ? TW_PASS_UNTOLD : heap_is_due(core->heap, core->gc_generation) ? TW_PASS_AUTOMATIC : TW_PASS_FOREIGN;
+    if (core->policy_depth == 0) tw_add(&core->segment->policy.counts.passes[pass], 1);
+}
+
 PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     CoreObject *core = (CoreObject *)self;
     if (!valid(args, nargs)) Py_RETURN_NONE;
@@ -97,8 +104,10 @@ PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     core->gc_start_ns = now;
     if (core_records(core)) tw_recorder_pause(&core->recorder, &core->segment->pause);
     core->gc_open = 1;
+    count_pass(core);
     core->inner_start_ns = core->inner_stop_ns = 0;
     core->cpu_start_ns = core->gc_generation > 0 ? tw_thread_cpu_ns() : 0;
+    if (core->sweep != NULL) sweep_other_begins(core->sweep);
     Py_RETURN_NONE;
 }
 
@@ -115,6 +124,8 @@ static void close_outer(CoreObject *core, PyObject *info) {
     result.uncollectable = (uint64_t)info_number(info, UNCOLLECTABLE);
     if (core->gc_generation > 0) result.cpu_ns = tw_thread_cpu_ns() - core->cpu_start_ns;
     core->gc_open = 0;
+    if (core->heap != NULL && core->sweep == NULL) tw_policy_heap(&core->segment->policy, heap_unfrozen(core->heap));
+    if (core->sweep != NULL) sweep_other_ended(core->sweep, core->gc_generation >= 2, result.collected);
     if (core->nvtx_gc) nvtx_gc_collected(core, cause_of(core, core->gc_generation), result.collected);
     const uint64_t now = tw_now_ns();
     if (core->nvtx_gc) nvtx_gc_pop(core);

@@ -108,6 +108,31 @@ PyObject *core_refused(PyObject *op, void *unused) {
     return PyLong_FromUnsignedLongLong(group == NULL ? 0 : group->members.refused);
 }
 
+static int same_role(const tw_segment *a, const tw_segment *b) {
+    for (uint32_t i = 0; i < TW_ROLE_WORDS; i++)
+        if (tw_load(&a->header.role[i]) != tw_load(&b->header.role[i])) return 0;
+    return 1;
+}
+
+/* peers() -> how many others of the group have the role of this process, and live. */
+PyObject *core_peers(PyObject *op, PyObject *unused) {
+    const CoreObject *core = (CoreObject *)op;
+    const core_group *group = core->group;
+    long n = 0;
+    (void)unused;
+    for (uint32_t i = 0; group != NULL && i < group->members.n; i++) {
+        const tw_segment *segment = group->members.member[i].segment;
+        n += same_role(core->segment, segment) && tw_load(&segment->header.ended) == 0 && tw_segment_lives(segment);
+    }
+    return PyLong_FromLong(n);
+}
+
+PyObject *core_file(PyObject *op, void *unused) {
+    const core_group *group = ((CoreObject *)op)->group;
+    (void)unused;
+    return PyUnicode_FromString(group != NULL && group->joined ? group->group.name : "");
+}
+
 PyObject *core_joined(PyObject *op, void *unused) {
     const core_group *group = ((CoreObject *)op)->group;
     (void)unused;
@@ -355,6 +380,7 @@ static void leave_parent(CoreObject *core) {
 void core_reborn(CoreObject *core) {
     char role[TW_ROLE_WORDS * 8];
     const tw_slo slo = core->segment->slo;
+    const tw_policy_now policy = core->segment->policy.now;
     const uint64_t slow_ns = core->segment->slow_ns, sets = core->segment->header.max_label_sets;
     tw_words_get(core->segment->header.role, TW_ROLE_WORDS, role);
     const bool shared = core->group != NULL && core->group->joined;
@@ -364,6 +390,7 @@ void core_reborn(CoreObject *core) {
     if (shared && served) (void)tw_segment_create_served_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
     else if (shared) (void)tw_segment_create_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
     else tw_segment_reset(core->segment);
+    core->segment->policy.now = policy; /* what the heap is, it is here too */
     if (shared) core->group->orphan = true;
     *core->epoch = ++core->last_epoch;
     core_init_steps(core);

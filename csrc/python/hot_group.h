@@ -56,6 +56,8 @@ PyObject *core_load(PyObject *op, PyObject *unused);
 PyObject *core_members(PyObject *op, PyObject *unused);
 PyObject *core_refused(PyObject *op, void *unused);
 PyObject *core_joined(PyObject *op, void *unused);
+PyObject *core_file(PyObject *op, void *unused);
+PyObject *core_peers(PyObject *op, PyObject *unused);
 PyObject *core_shares_engine(PyObject *op, void *unused);
 
 /* crowd() -> (running, in flight, serving): requests of this process and of the others, and how many processes these are. */

@@ -58,3 +58,15 @@ uint64_t heap_unfrozen(const heap_books *books) {
     const Py_ssize_t objects = books->survivors + books->pending + (books->of[0].count > 0 ? books->of[0].count : 0);
     return objects > 0 ? (uint64_t)objects : 0;
 }
+
+static int over(const generation *g) { return g->count > g->threshold; }
+
+/* The oldest generation over its threshold; all the heap only where a quarter has grown old since. */
+static int chosen(const heap_books *books) {
+    if (over(&books->of[2]) && books->pending >= books->survivors / 4) return 2;
+    return over(&books->of[1]) ? 1 : 0;
+}
+
+int heap_is_due(const heap_books *books, int generation) {
+    return PyGC_IsEnabled() && over(&books->of[0]) && chosen(books) == generation;
+}

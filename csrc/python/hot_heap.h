@@ -18,4 +18,8 @@ const heap_books *heap_find(PyObject *callbacks);
  * young and old are not. O(1), under the GIL. */
 uint64_t heap_unfrozen(const heap_books *books);
 
+/* Whether the interpreter itself would collect this generation now: asked in gc.callbacks as the collection begins, a
+ * "no" is somebody's call. Under the GIL. */
+int heap_is_due(const heap_books *books, int generation);
+
 #endif

@@ -5,6 +5,7 @@
  */
 #include "hot_nvtx.h"
 #include "hot_step.h"
+#include "hot_sweep.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -107,6 +108,7 @@ static void step_dealloc(PyObject *op) {
 
 void core_init_steps(CoreObject *core) {
     tw_segment *segment = core->segment;
+    core->steps.ended = 0;
     tw_stepper_init(&core->steps.stepper, &segment->steps, &segment->pause, &segment->drops[TW_DROP_UNKNOWN_GAP]);
 }
 
@@ -155,8 +157,10 @@ static PyObject *step_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     if (!is_open(self) || --self->depth > 0) Py_RETURN_NONE;
     if (__builtin_expect(tw_load(&core->segment->pause.last_stop_ns) == TW_PAUSE_OPEN, 0)) core_verify_pause(core);
     tw_step_end(&core->steps.stepper, &self->step, now, self->batch, self->waiting);
+    core->steps.ended++;
     if (__builtin_expect(self->range.id != 0, 0)) nvtx_end(&self->range);
     if (__builtin_expect(tw_recorder_on(&core->recorder), 0)) record(core, self, now);
+    if (__builtin_expect(core->sweep != NULL, 0)) sweep_step(core->sweep, core->steps.ended, now - self->step.start_ns, self->waiting);
     Py_RETURN_NONE;
 }
 /* end hot */

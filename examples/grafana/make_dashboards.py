@@ -457,6 +457,82 @@ ROWS = (
         ],
     ),
     Row(
+        "What does the collector's policy do?",
+        [
+            Panel(
+                "Policies",
+                "The option gc of each process; how out-of-band collects, and why not in slices.",
+                [
+                    fixed(
+                        "{{process}} {{policy}} {{mode}} {{fallback}}",
+                        now("tailwatch_gc_policy_info", by="process, policy, mode, fallback"),
+                    )
+                ],
+            ),
+            Panel(
+                "Slices",
+                "Slices of the sweep per second, by what gave the moment.",
+                [fixed("{{process}} {{reason}}", total("tailwatch_gc_policy_slices_total", TARGET, "process, reason"))],
+                unit="ops",
+            ),
+            Panel(
+                "Other collections",
+                "Whole passes of tailwatch's own, automatic ones, and those that somebody else called for, per second.",
+                [fixed("{{process}} {{reason}}", total("tailwatch_gc_policy_passes_total", TARGET, "process, reason"))],
+                unit="ops",
+            ),
+            Panel(
+                "What it takes, and was predicted to",
+                "Process seconds per second, in slices and in whole passes of tailwatch's own.",
+                [
+                    fixed("{{process}} slices", total("tailwatch_gc_policy_slice_seconds_total", TARGET, PROCESS)),
+                    fixed(
+                        "{{process}} predicted", total("tailwatch_gc_policy_predicted_seconds_total", TARGET, PROCESS)
+                    ),
+                    fixed("{{process}} passes", total("tailwatch_gc_policy_pass_seconds_total", TARGET, PROCESS)),
+                ],
+                unit="percentunit",
+            ),
+            Panel(
+                "Objects it goes through",
+                "Per second: old objects that slices looked at, those that they and whole passes freed, and times that "
+                "the whole old heap was gone through.",
+                [
+                    fixed("{{process}} moved", total("tailwatch_gc_policy_moved_objects_total", TARGET, PROCESS)),
+                    fixed("{{process}} freed", total("tailwatch_gc_policy_freed_objects_total", TARGET, PROCESS)),
+                    fixed(
+                        "{{process}} by passes", total("tailwatch_gc_policy_pass_freed_objects_total", TARGET, PROCESS)
+                    ),
+                    fixed("{{process}} rounds", total("tailwatch_gc_policy_rounds_total", TARGET, PROCESS)),
+                ],
+            ),
+            Panel(
+                "Heap",
+                "Objects: not frozen (an estimate), known to be frozen, and old ones that are to be swept.",
+                [
+                    fixed("{{process}} unfrozen", now("tailwatch_gc_policy_unfrozen_objects", by="process")),
+                    fixed("{{process}} frozen", now("tailwatch_gc_policy_frozen_objects", by="process")),
+                    fixed("{{process}} to sweep", now("tailwatch_gc_policy_debt_objects", by="process")),
+                ],
+            ),
+            Panel(
+                "Drift and ceilings",
+                "What others did to the collector, and ceilings that were met, in the time shown.",
+                [
+                    fixed(
+                        "{{process}} {{call}}",
+                        f"sum by (process, call) (increase(tailwatch_gc_policy_drift_total{{{TARGET}}}[{RANGE}]))",
+                    ),
+                    fixed(
+                        "{{process}} {{ceiling}}",
+                        "sum by (process, ceiling) "
+                        f"(increase(tailwatch_gc_policy_ceilings_total{{{TARGET}}}[{RANGE}]))",
+                    ),
+                ],
+            ),
+        ],
+    ),
+    Row(
         "Was it the engine?",
         [
             Panel(

@@ -135,7 +135,7 @@ def _serve(port: int, seed: int, slo: SLO) -> int:
 def measure(
     duration: float, rate: float | None, slo: SLO, seed: int, objects: int = settings.OBJECTS
 ) -> dict[str, Any]:
-    """Both arms under the same plan, each in fresh processes. Times in seconds, rates per second."""
+    """All arms under the same plan, each in fresh processes. Times in seconds, rates per second."""
     from tailwatch.demo.progress import Progress
 
     described = machine.describe()
@@ -145,7 +145,7 @@ def measure(
             capacity = _calibrate(progress, seed, objects)
             rate = capacity * settings.SHARE_OF_CAPACITY
         planned = schedule.plan(rate, duration, seed)
-        arms = {arm: _run_arm(progress, arm, planned, duration, slo, seed, objects) for arm in ("observe", "freeze")}
+        arms = {arm: _run_arm(progress, arm, planned, duration, slo, seed, objects) for arm in settings.ARMS}
     left = arms["observe"]["server"]["tailwatch"]
     return {
         "version": 1,

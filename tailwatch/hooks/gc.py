@@ -19,6 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailwatch import _hot
+from tailwatch.collector import COUNTED_AFTER
+from tailwatch.hooks.drift import MODES, POLICIES, WHYS, Drift
+from tailwatch.hooks.out_of_band import GCStatus, OutOfBand
+
+FREEZING = ("freeze", "out-of-band")
 
 WARM_REQUESTS = 32
 WARM_PATIENCE_SECONDS = 600.0
@@ -65,17 +70,19 @@ class FreezeState:
 class GCHook:
     """Brackets ``gc.callbacks`` and keeps the freeze policy of one process."""
 
-    def __init__(self, core: _hot.Core, policy: str) -> None:
+    def __init__(self, core: _hot.Core, policy: str, say: Callable[[str], object] = lambda sentence: None) -> None:
         self.core = core
         self.policy = policy
+        self.out_of_band = OutOfBand(core, say)
         self.state = FreezeState()
+        self.drift = Drift(core)
         self.foreign_freezes = 0
         self.foreign_unfreezes = 0
         self.frozen_before = 0
         self._first: Callable[[str, dict[str, int]], None] = core.gc_first
         self._last: Callable[[str, dict[str, int]], None] = core.gc_last
         self._callbacks: list[Any] = gc.callbacks  # the list itself: somebody may put another under its name
-        self._originals: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self._attached = False
 
     def attach(self) -> None:
@@ -87,19 +94,45 @@ class GCHook:
         self.core.watch_gc(collector_mode(), self._callbacks, self._last)
         self._attached = True
         self._bracket()
-        self._wrap("freeze", self._saw_freeze)
-        self._wrap("unfreeze", self._saw_unfreeze)
+        self._wrap("freeze", self._saw_freeze, self._freeze_of_others)
+        self._wrap("unfreeze", self._saw_unfreeze, self._unfreeze_of_others)
+        for name in COUNTED_AFTER:
+            self._wrap_counted(name)
+        self.adopt(self.policy)
+
+    def adopt(self, policy: str) -> list[str]:
+        """Another policy from now on. Returns what could not be undone of the one before, a sentence each."""
+        report = self.out_of_band.disengage() if policy != "out-of-band" else []
+        self.policy = policy
+        if policy == "out-of-band" and self._attached and not self.out_of_band.mode:
+            self.out_of_band.prepare()
+        self.tell()
+        return report
+
+    @property
+    def status(self) -> GCStatus:
+        """What the policy does, and did."""
+        return self.out_of_band.status(self.policy, self.drift.sentences())
 
     def detach(self) -> list[str]:
         """Take everything out again. Returns what could not be undone, a sentence each."""
-        report = self._thaw() if self.state.done else []
+        report = self.out_of_band.disengage()
+        report += self._thaw() if self.state.done else []
         self.state = FreezeState()
         if self._attached:
             self._attached = False
-            report += [sentence for name in ("freeze", "unfreeze") if (sentence := self._unwrap(name))]
+            report += [sentence for name in list(self._originals) if (sentence := self._unwrap(name))]
             self._callbacks[:] = self._others()
             self.core.cancel_pause()
+        self.tell()
         return report
+
+    def tell(self) -> None:
+        """Say in the segment what the policy is."""
+        known = self._attached or self.policy == "off"
+        mode = self.out_of_band.mode if self.out_of_band.engaged else ""
+        why = WHYS.index(self.out_of_band.reason)
+        self.core.policy_is(POLICIES.index(self.policy if known else "unknown"), MODES.index(mode), why)
 
     def verify(self) -> bool:
         """Put the brackets back to both ends where somebody moved or removed them. False: they had to be."""
@@ -109,6 +142,7 @@ class GCHook:
         missing = self._first not in callbacks or self._last not in callbacks
         if missing:
             self.core.cancel_pause()
+            self.drift.saw("callbacks")
         self._bracket()
         return not missing
 
@@ -121,19 +155,34 @@ class GCHook:
         try:
             if again:
                 self._original("unfreeze")()
+                self.out_of_band.sweep.forget()
             collected = gc.collect()
             if self._attached or reason == _ASKED:  # a pass takes long, and uninstall() may not have waited for it
+                if self._some_are_unknown():
+                    self._original("unfreeze")()  # moves two pointers: nothing is looked at, what was garbage stays
+                self.out_of_band.remember()
                 self._original("freeze")()
             collected += gc.collect()
         finally:
             paused_ns = self.core.policy_end()
         result = Freeze((paused_ns or 0) / 1e9, collected, again, reason)
         self.state.done.append(result)
+        self.core.count_freeze()
+        if self.policy == "out-of-band" and self._attached:
+            self.out_of_band.engage()
+        self.tell()
         return result
+
+    def after_fork(self) -> None:
+        """In a child: what the parent froze is frozen here too, and what others did there is its own affair."""
+        self.state.freezing = False
+        self.drift = Drift(self.core)
+        self.out_of_band.after_fork()
+        self.tell()
 
     def on_startup(self) -> None:
         """The app is about to take traffic: the first freeze."""
-        if self.policy == "freeze" and self._attached and not self.state.startup_done:
+        if self.policy in FREEZING and self._attached and not self.state.startup_done:
             self.state.startup_done = True
             self.freeze(reason="start-up")
 
@@ -149,7 +198,7 @@ class GCHook:
         """
         state = self.state
         opened = self.core.opened if opened is None else opened
-        if state.warm_done or state.gave_up or self.policy != "freeze" or not self._attached:
+        if state.warm_done or state.gave_up or self.policy not in FREEZING or not self._attached:
             return
         if not state.startup_done:
             state.startup_done = True
@@ -174,7 +223,7 @@ class GCHook:
     @property
     def waiting(self) -> bool:
         """Whether a freeze is still wanted, or not yet over."""
-        return self.policy == "freeze" and (self.state.freezing or not self.state.warm_done)
+        return self.policy in FREEZING and (self.state.freezing or not self.state.warm_done)
 
     def _freeze_idle(self, reason: str) -> None:
         self.state.freezing = True
@@ -189,12 +238,25 @@ class GCHook:
     def _others(self) -> list[Any]:
         return [each for each in self._callbacks if each not in (self._first, self._last)]
 
-    def _wrap(self, name: str, saw: Callable[[], None]) -> None:
+    def _wrap(self, name: str, saw: Callable[[], None], do: Callable[[Callable[[], None]], None]) -> None:
         original: Callable[[], None] = getattr(gc, name)
 
         def watched() -> None:
             saw()
-            original()
+            do(original)
+
+        watched.__name__ = watched.__qualname__ = name
+        watched.__doc__ = original.__doc__
+        self._originals[name] = (original, watched)
+        setattr(gc, name, watched)
+
+    def _wrap_counted(self, name: str) -> None:
+        original: Callable[..., object] = getattr(gc, name)
+
+        def watched(*args: Any) -> object:
+            result = original(*args)
+            self.drift.saw(name)
+            return result
 
         watched.__name__ = watched.__qualname__ = name
         watched.__doc__ = original.__doc__
@@ -212,11 +274,40 @@ class GCHook:
         wrapped: Any = self._originals.get(name)
         return wrapped[0] if wrapped else getattr(gc, name)  # type: ignore[no-any-return]
 
+    def _some_are_unknown(self) -> bool:
+        """Whether objects are frozen that the sweep does not know: it would follow closures into them."""
+        out_of_band = self.out_of_band
+        frozen = self.frozen_before > INTERPRETER_FROZEN or bool(self.state.done) or self.foreign_freezes > 0
+        return frozen and out_of_band.mode == "sweep" and out_of_band.sweep.frozen == 0
+
+    def _freeze_of_others(self, original: Callable[[], None]) -> None:
+        """Theirs, completed: closures stop at what they froze, and, as after ours, a pass that finds few makes the next
+        full one small."""
+        if self.policy != "out-of-band" or not self._attached:
+            original()
+            return
+        self.core.policy_begin()
+        try:
+            self.out_of_band.remember()
+            original()
+            if self.out_of_band.engaged:
+                gc.collect()
+        finally:
+            self.core.policy_end()
+            self.out_of_band.ceiling.frozen()
+
+    def _unfreeze_of_others(self, original: Callable[[], None]) -> None:
+        """Everything is to be swept again."""
+        original()
+        self.out_of_band.sweep.forget()
+
     def _saw_freeze(self) -> None:
         self.foreign_freezes += 1
+        self.drift.saw_freeze()
 
     def _saw_unfreeze(self) -> None:
         self.foreign_unfreezes += 1
+        self.drift.saw("unfreeze")
 
     def _thaw(self) -> list[str]:
         if not self._attached:

@@ -154,9 +154,20 @@ def _processes(view: View, room: int | None) -> tuple[list[_Column], list[Text]]
         _Column("gen 2", [Text(str(row.full)) for row in rows], 2),
         _Column("longest", [_time(row.longest) if row.longest_cause else Text("-") for row in rows], 1),
         _Column("", [Text(row.longest_cause, style="dim") for row in rows], 4, right=False),
+        _Column("collector", [_collector(row) for row in rows], 5, right=False),
         _Column("now", [_state(row) for row in rows], right=False),
     ]
     return columns, [Text(words, style="dim")] if more or left_out else []
+
+
+def _collector(row: Row) -> Text:
+    """The policy, and what it does now."""
+    parts = [row.policy, f"{row.slices:.3g} slices/s" if row.slices else ""]
+    parts += [
+        f"{row.unfrozen} unfrozen" if row.unfrozen and row.policy else "",
+        f"meddled {row.meddled}" * bool(row.meddled),
+    ]
+    return Text(", ".join(part for part in parts if part) or "-", style="yellow" if row.meddled else "dim")
 
 
 def _state(row: Row) -> Text:

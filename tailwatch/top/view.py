@@ -8,7 +8,7 @@ from typing import Any
 
 from tailwatch.errors import OptionError
 from tailwatch.goodput import BOUNDS, SLO
-from tailwatch.snapshots import Histogram, Process, Snapshot
+from tailwatch.snapshots import Histogram, Policy, Process, Snapshot
 
 _FULL = ("gc2", "gc_full")
 _LATENCIES = (
@@ -48,7 +48,8 @@ class Lost:
 class Row:
     """One process. paused: the share of the time in collections and in our own freeze, None of one that has ended.
     full: full collections. longest: the longest pause that ended, and its cause. standing: for how long it has been
-    standing still, 0.0: it does not, and the cause."""
+    standing still, 0.0: it does not, and the cause. policy: of the collector, "" of one that has ended; slices: of its
+    sweep, per second; unfrozen: objects, None: not known; meddled: calls of others that change the collector."""
 
     name: str
     pid: int
@@ -59,6 +60,10 @@ class Row:
     longest_cause: str
     standing: float
     standing_cause: str
+    policy: str = ""
+    slices: float = 0.0
+    unfrozen: int | None = None
+    meddled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,18 @@ def _row(process: Process, seconds: float) -> Row:
         longest_cause=cause if process.longest[cause] > 0 else "",
         standing=process.standing,
         standing_cause=process.standing_cause,
+        policy=_policy(process.policy),
+        slices=sum(process.policy.slices.values()) / covered if covered > 0 else 0.0,
+        unfrozen=process.policy.unfrozen,
+        meddled=sum(process.policy.drift.values()),
     )
+
+
+def _policy(policy: Policy) -> str:
+    """What it is, and that it fell back."""
+    if policy.kind == "unknown":
+        return ""
+    return f"{policy.kind}, whole passes" if policy.mode == "whole passes" else policy.kind
 
 
 def _plain(text: str) -> str:

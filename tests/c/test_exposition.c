@@ -628,7 +628,42 @@ TW_TEST(steps_are_shown_where_there_are_any) {
     free(f);
 }
 
-TW_MAIN(steps_are_shown_where_there_are_any, counts_are_decimal, seconds_are_exact, ratios_come_back_as_the_quotient, every_family_has_one_help_and_one_type,
+TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
+    fixture *f = make_fixture();
+    tw_policy *policy = &f->process[0].policy;
+    tw_policy_is(policy, TW_POLICY_FREEZE, TW_POLICY_WAITS, TW_WHY_NOT);
+    policy->counts.passes[TW_PASS_AUTOMATIC] = 12;
+    policy->counts.drift[TW_DRIFT_FREEZE_BLIND] = 2;
+    strcpy(f->process[0].role, "api");
+    char *text = render_plain(f, TW_FORMAT_OPENMETRICS);
+    TW_CHECK(has_line(text, "# TYPE tailwatch_gc_policy info"));
+    TW_CHECK(has_line(text, "tailwatch_gc_policy_info{process=\"api-0\",policy=\"freeze\",mode=\"\",fallback=\"\"} 1"));
+    TW_CHECK(has_line(text, "tailwatch_gc_policy_passes_total{process=\"api-0\",reason=\"automatic\"} 12"));
+    TW_CHECK(has_line(text, "tailwatch_gc_policy_passes_total{process=\"api-0\",reason=\"foreign\"} 0"));
+    TW_CHECK(has_line(text, "tailwatch_gc_policy_drift_total{process=\"api-0\",call=\"freeze_blind\"} 2"));
+    TW_CHECK(has_line(text, "tailwatch_gc_policy_drift_total{process=\"api-0\",call=\"enable\"} 0"));
+    TW_CHECK_EQ(0, count_of(text, "tailwatch_gc_policy_slice"));
+    TW_CHECK_EQ(0, count_of(text, "reason=\"untold\"") + count_of(text, "_unfrozen_objects{"));
+    free(text);
+    tw_policy_is(policy, TW_POLICY_OUT_OF_BAND, TW_POLICY_SWEEP, TW_WHY_NOT);
+    tw_policy_heap(policy, 90000);
+    policy->counts.slices[TW_MOMENT_IDLE] = 7;
+    policy->counts.slice_ns = 2500 * TW_NS_PER_MS;
+    policy->counts.passes[TW_MOMENT_CEILING] = policy->counts.ceilings[TW_CEILING_RSS] = 1;
+    policy->now.debt = 5;
+    text = render_plain(f, TW_FORMAT_OPENMETRICS);
+    TW_CHECK(has_line(text, "tailwatch_gc_policy_slices_total{process=\"api-0\",reason=\"idle\"} 7"));
+    TW_CHECK(has_line(text, "tailwatch_gc_policy_slices_total{process=\"api-0\",reason=\"step\"} 0"));
+    TW_CHECK(has_line(text, "tailwatch_gc_policy_slice_seconds_total{process=\"api-0\"} 2.5"));
+    TW_CHECK(has_line(text, "tailwatch_gc_policy_passes_total{process=\"api-0\",reason=\"ceiling\"} 1"));
+    TW_CHECK(has_line(text, "tailwatch_gc_policy_ceilings_total{process=\"api-0\",ceiling=\"rss\"} 1"));
+    TW_CHECK(has_line(text, "tailwatch_gc_policy_unfrozen_objects{process=\"api-0\"} 90000"));
+    TW_CHECK(has_line(text, "tailwatch_gc_policy_debt_objects{process=\"api-0\"} 5"));
+    free(text);
+    free(f);
+}
+
+TW_MAIN(a_policy_is_told_and_slices_where_there_are_any, steps_are_shown_where_there_are_any, counts_are_decimal, seconds_are_exact, ratios_come_back_as_the_quotient, every_family_has_one_help_and_one_type,
         types_follow_the_format, an_unused_label_set_is_not_shown, the_window_gives_rates_and_attainment,
         buckets_are_cumulative_and_exact_at_their_bounds, bounds_and_sums_read_as_prometheus_writes_them,
         stream_time_is_told_by_the_role_whose_pauses_took_it, label_values_are_escaped, a_process_is_its_role_and_index, pauses_are_shown_by_generation_and_ours_apart,

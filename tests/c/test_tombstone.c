@@ -53,6 +53,10 @@ static void use(tw_segment *g, uint64_t seed) {
     g->lost[TW_SOURCE_UNBOUND].overlap_ns[0][1] += 5;
     g->label_overflow += 3;
     g->pause.lost += 2;
+    uint64_t *counts = (uint64_t *)&g->policy.counts;
+    for (size_t i = 0; i < sizeof g->policy.counts / sizeof *counts; i++) counts[i] += seed * (i + 1);
+    tw_policy_is(&g->policy, TW_POLICY_OUT_OF_BAND, TW_POLICY_SWEEP, TW_WHY_NOT);
+    tw_policy_heap(&g->policy, seed);
 }
 
 static tw_segment *sum_of(const tw_segment *const *segments, size_t n) {
@@ -109,6 +113,7 @@ static void check_process(const tw_snapshot *a, const tw_snapshot *b) {
     TW_CHECK_STR(x->role, y->role);
     TW_CHECK(x->index == 0 && y->index == 0 && y->lives == 0 && y->pid == 0);
     TW_CHECK_MEM(x->pause_ns, y->pause_ns, sizeof x->pause_ns);
+    TW_CHECK_MEM(&x->policy.counts, &y->policy.counts, sizeof x->policy.counts);
     TW_CHECK(x->pauses_lost == y->pauses_lost && x->last_stop_ns == y->last_stop_ns && x->created_ns == y->created_ns);
     for (int cause = 0; cause < TW_CAUSES; cause++) {
         tw_pause_totals expected = x->pause[cause];
@@ -165,8 +170,10 @@ TW_TEST(what_was_open_goes_on_nowhere) {
     tw_segment_pause_end(g, 2000000, NULL);
     tw_pause_begin(&g->pause, TW_CAUSE_GC1, 5000000);
     g->in_flight = 7;
+    tw_policy_is(&g->policy, TW_POLICY_FREEZE, TW_POLICY_WAITS, TW_WHY_NOT);
     tw_segment *sum = sum_of((const tw_segment *const[]){g}, 1);
     TW_CHECK_EQ(0, sum->in_flight);
+    TW_CHECK_EQ(TW_POLICY_UNKNOWN, sum->policy.now.kind);
     TW_CHECK_EQ(1000000, tw_pause_total_ns(&sum->pause, TW_CAUSE_GC2, 0));
     TW_CHECK_EQ(0, tw_pause_total_ns(&sum->pause, TW_CAUSE_GC1, 0));
     TW_CHECK(!tw_pause_is_open(&sum->pause) && sum->pause.last_stop_ns == 2000000);

@@ -377,7 +377,7 @@ def test_nothing_waits_once_the_app_is_watched(serve: Callable[..., Server], tmp
     [
         ({"TAILWATCH_SLO": "fast please"}, "TAILWATCH_SLO"),
         ({"TAILWATCH_MAX_LABEL_SETS": "many"}, "TAILWATCH_MAX_LABEL_SETS"),
-        ({"TAILWATCH_GC": "out-of-band"}, "TAILWATCH_GC"),
+        ({"TAILWATCH_GC": "out-of-bend"}, "TAILWATCH_GC"),
         ({"TAILWATCH": "enabled"}, "TAILWATCH=enabled"),
     ],
 )

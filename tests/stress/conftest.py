@@ -50,3 +50,23 @@ def run_script(native: Path, tmp_path: Path):
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def run_ended(tmp_path: Path):
+    """Runs a script in a fresh interpreter; returns its exit status and what it wrote to stderr."""
+
+    def run(script: str, *arguments: str, timeout: float = 120) -> tuple[int, str]:
+        path = tmp_path / "script.py"
+        path.write_text(script)
+        done = subprocess.run(
+            [sys.executable, "-X", "dev", str(path), *arguments],
+            env={"PATH": "/usr/bin:/bin"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        return done.returncode, done.stderr
+
+    return run

@@ -27,17 +27,17 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 # "" is tailwatch itself, its list of public names.
 LAYERS = (
     ("errors", "grouplock", "heritage", "unnamed"),
-    ("goodput", "version", "support", "access", "elsewhere", "proof", "triggers"),
+    ("goodput", "version", "support", "access", "elsewhere", "proof", "triggers", "collector", "ceiling", "orders"),
     ("config", "_hot", "_cold"),
     ("sse", "sse.*", "load", "load.*"),
-    ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "report", "saved"),
+    ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "report", "saved", "gcadvice"),
     ("diagnosis", "export", "export.*", "daemon"),
     ("logs", "inert", "company", "port", "traces", "recorded"),
     ("loadsignal", "tracing"),
     ("watch",),
     ("nvtx", "profiling"),
     ("",),
-    ("demo", "demo.*", "doors", "doors.*", "run"),
+    ("demo", "demo.*", "doors", "doors.*", "run", "gccommand"),
     ("top", "top.*", "nsys", "nsys.*"),
     ("cli",),
     ("__main__",),
@@ -119,11 +119,13 @@ def test_imports_point_downwards(module: str) -> None:
 
 
 def test_the_first_arrow() -> None:
-    """errors imports nothing of ours, goodput and triggers only errors, config only those three."""
+    """errors imports nothing of ours, goodput, triggers and ceiling only errors, config only those and collector."""
     assert IMPORTS["errors"] == set()
     assert IMPORTS["goodput"] == {"errors"}
     assert IMPORTS["triggers"] == {"errors"}
-    assert IMPORTS["config"] == {"errors", "goodput", "triggers"}
+    assert IMPORTS["ceiling"] == {"errors"}
+    assert IMPORTS["collector"] == set()
+    assert IMPORTS["config"] == {"ceiling", "collector", "errors", "goodput", "triggers"}
 
 
 def test_hooks_and_exporters_meet_in_watch_only() -> None:

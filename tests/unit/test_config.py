@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tailwatch import _hot
 from tailwatch import config as config_module
-from tailwatch.config import OPTIONS, UNAVAILABLE, Config, nearest_variable, variable_of
+from tailwatch.config import OPTIONS, Config, nearest_variable, variable_of
 from tailwatch.errors import OptionError, TailwatchError, nearest
 from tailwatch.goodput import SLO
 
@@ -44,7 +44,6 @@ def test_defaults() -> None:
 def test_every_field_is_an_option_with_a_parser_and_a_default() -> None:
     """No option can be declared and then forgotten by the reader."""
     assert set(OPTIONS) == set(config_module._PARSERS) == set(config_module._defaults(True))
-    assert not set(OPTIONS) & UNAVAILABLE
 
 
 def test_role_depends_on_the_app() -> None:
@@ -79,6 +78,7 @@ def test_everything_from_the_environment() -> None:
         {
             "TAILWATCH_SLO": "itl<=1s@95%",
             "TAILWATCH_GC": "Observe",
+            "TAILWATCH_GC_CEILING": "objects=5000",
             "TAILWATCH_GC_WARN_MS": "50",
             "TAILWATCH_GC_LOG_ALL": "yes",
             "TAILWATCH_SLOW_MS": " 0.5 ",
@@ -134,7 +134,7 @@ def test_booleans_from_the_environment(text: str, expected: bool) -> None:
 
 def test_empty_variables_count_as_not_set() -> None:
     """Only an empty TAILWATCH_METRICS_PATH means something: not served."""
-    config = load({variable_of(name): "" for name in (*OPTIONS, *UNAVAILABLE)})
+    config = load({variable_of(name): "" for name in OPTIONS})
     assert config.explicit == {"metrics_path"}
     assert config.metrics_path == ""
 
@@ -143,7 +143,8 @@ def test_the_message_teaches() -> None:
     """The message names the option, what was found, what was expected, the nearest choice and the variable."""
     error = refusal({"TAILWATCH_GC": "freez"})
     assert str(error) == (
-        "gc='freez': expected one of 'freeze', 'observe', 'off'; did you mean 'freeze'? (from TAILWATCH_GC)"
+        "gc='freez': expected one of 'freeze', 'out-of-band', 'observe', 'off'; did you mean 'freeze'? "
+        "(from TAILWATCH_GC)"
     )
     assert (error.option, error.found, error.source, error.hint) == ("gc", "freez", "TAILWATCH_GC", "freeze")
     assert isinstance(error, ValueError) and isinstance(error, TailwatchError)
@@ -151,16 +152,12 @@ def test_the_message_teaches() -> None:
 
 def test_no_suggestion_where_nothing_is_near() -> None:
     """A value like none of the choices gets no guess."""
-    assert str(refusal(gc="zzz")) == "gc='zzz': expected one of 'freeze', 'observe', 'off'"
-
-
-def test_out_of_band_is_named_as_not_available() -> None:
-    """A policy of a later version is not called unknown."""
-    assert "'out-of-band' is not available in this version" in str(refusal(gc="out-of-band"))
+    assert str(refusal(gc="zzz")) == "gc='zzz': expected one of 'freeze', 'out-of-band', 'observe', 'off'"
 
 
 BAD: dict[str, list[object]] = {
     "slo": ["", "ttft", "ttft<=5", "ttft<=1s,ttft<=2s", "mlperf:gpt", 5, True, "tpot<=1ms@0%", "ttft>=1s"],
+    "gc_ceiling": [5, "256MB", "rss", True],
     "gc": ["", 1, True, ["freeze"], b"freeze"],
     "gc_warn_ms": [float("nan"), float("inf"), -1, -0.001, True, "50", 10**400, 3_600_001, 1j, [1]],
     "gc_log_all": [1, 0, "yes", "true", 1.0],
@@ -195,6 +192,7 @@ def test_bad_arguments_are_refused_by_name(option: str, value: Any) -> None:
 BAD_TEXT = {
     "slo": "fast",
     "gc": "on",
+    "gc_ceiling": "256MB",
     "gc_warn_ms": "nan",
     "gc_log_all": "maybe",
     "slow_ms": "-1",
@@ -232,18 +230,8 @@ def test_bad_variables_are_refused_by_name(option: str) -> None:
     assert str(error).endswith(f"(from {variable_of(option)})")
 
 
-@pytest.mark.parametrize("option", sorted(UNAVAILABLE))
-def test_options_of_a_later_version_are_named(option: str) -> None:
-    """An option that the design has and this version has not is not called unknown."""
-    arguments: dict[str, Any] = {option: True}
-    assert str(refusal(**arguments)) == f"{option}=True: this option is not available in this version"
-
-
-def test_variables_of_a_later_version_are_named() -> None:
-    """The same by the environment; TAILWATCH itself is no option, and known."""
-    assert str(refusal({"TAILWATCH_GC_CEILING": "1"})).endswith(
-        "not available in this version (from TAILWATCH_GC_CEILING)"
-    )
+def test_the_switch_is_no_option() -> None:
+    """TAILWATCH itself is known."""
     assert load({"TAILWATCH": "1"}).unknown_environment == ()
 
 

@@ -57,6 +57,12 @@ def causes(**seconds: float) -> dict[str, float]:
     return {**dict.fromkeys(CAUSES, 0.0), **seconds}
 
 
+def process(**members: Any) -> SimpleNamespace:
+    """One that lives, and says nothing of its policy."""
+    told = {"lives": True, "collections": causes(), "policy": tailwatch.snapshots.Policy()}
+    return SimpleNamespace(**{**told, **members})
+
+
 def octave(lower: float, late: dict[str, float] | None = None, **rest: float) -> SimpleNamespace:
     """One octave of the tail."""
     told = {"count": 5, "time": 10 * lower, "client": 0.0, "accept": 0.0, "unexplained": 0.0, **rest}
@@ -87,7 +93,7 @@ def snapshot(**changed: Any) -> Any:
         "overlap_by_source": {"api": {"ttft": causes(), "itl": causes(gc0=1.0)}},
         "late": causes(),
         "gc": SimpleNamespace(collections=causes(gc0=100), max=causes(gc0=0.0005), callbacks=causes()),
-        "processes": [SimpleNamespace(role="api", name="api-0", paused=causes(gc0=0.01))],
+        "processes": [process(role="api", name="api-0", paused=causes(gc0=0.01))],
         "slowest": [],
         "tail": {"ttft": [], "itl": []},
         "drops": {"opaque": 0, "choice": 0},
@@ -110,7 +116,7 @@ def paused_server(**changed: Any) -> Any:
         "late": causes(gc2=50.0, gc0=0.5),
         "gc": SimpleNamespace(collections=causes(gc2=12), max=causes(gc2=0.175), callbacks=causes()),
         "paused": causes(gc2=2.0),
-        "processes": [SimpleNamespace(role="api", name="api-0", paused=causes(gc2=2.0))],
+        "processes": [process(role="api", name="api-0", paused=causes(gc2=2.0))],
     }
     return snapshot(**{**members, **changed})
 
@@ -280,17 +286,17 @@ def test_several_causes_are_named_together() -> None:
 
 def test_the_paused_process_is_named() -> None:
     """A pause in an engine is blamed on the engine; in several processes, on the worst."""
-    engine = SimpleNamespace(role="engine", name="engine-0", paused=causes(gc2=3.0))
-    quiet = SimpleNamespace(role="api", name="api-0", paused=causes())
+    engine = process(role="engine", name="engine-0", paused=causes(gc2=3.0))
+    quiet = process(role="api", name="api-0", paused=causes())
     assert "in the engine process" in found(paused_server(processes=[quiet, engine]))["gc-tail"].detail
-    busy = SimpleNamespace(role="api", name="api-0", paused=causes(gc2=1.0))
+    busy = process(role="api", name="api-0", paused=causes(gc2=1.0))
     assert "in 2 processes, most in engine-0" in found(paused_server(processes=[busy, engine]))["gc-tail"].detail
 
 
 def test_who_paused_while_nobody_waited_is_not_named() -> None:
     """The longest pauses of the group may have cost no stream anything: what counts is whose pauses did."""
-    engine = SimpleNamespace(role="engine", name="engine-0", paused=causes(gc2=3.0))
-    idle = SimpleNamespace(role="api", name="api-0", paused=causes(gc2=30.0))
+    engine = process(role="engine", name="engine-0", paused=causes(gc2=3.0))
+    idle = process(role="api", name="api-0", paused=causes(gc2=30.0))
     sources = {name: {"ttft": causes(), "itl": causes(gc2=late)} for name, late in (("api", 0.0), ("engine", 50.0))}
     detail = found(paused_server(processes=[idle, engine], late_by_source=sources))["gc-tail"].detail
     assert "in the engine process" in detail
@@ -301,7 +307,7 @@ def test_who_paused_while_nobody_waited_is_not_named() -> None:
 
 def test_what_mends_an_engine_is_done_there() -> None:
     """The freeze of a process with an app does nothing for another process's heap."""
-    engine = SimpleNamespace(role="engine", name="engine-0", paused=causes(gc2=3.0))
+    engine = process(role="engine", name="engine-0", paused=causes(gc2=3.0))
     snap = paused_server(processes=[engine])
     assert "gc='freeze' (TAILWATCH_GC=freeze) in the engine process" in headline(snap)
     assert found(snap)["gc-tail"].advice.startswith("TAILWATCH_GC=freeze for the engine process")
@@ -312,7 +318,7 @@ def test_what_mends_an_engine_is_done_there() -> None:
 
 def test_a_group_that_froze_is_not_told_to_freeze() -> None:
     """From outside the policy is not known, but its pauses are seen."""
-    frozen = SimpleNamespace(role="api", name="api-0", paused=causes(gc2=3.0, policy=0.3))
+    frozen = process(role="api", name="api-0", paused=causes(gc2=3.0, policy=0.3))
     snap = paused_server(processes=[frozen])
     assert headline(snap).endswith("the heap is frozen: this is what newer objects cost")
     assert "what remains is objects made after the freeze" in found(snap)["gc-tail"].advice
@@ -739,7 +745,7 @@ def saved(snap: Any) -> dict[str, Any]:
         **{name: saved_histogram(gaps()) for name in ("tpot", "e2e", "abandoned_wait")},
         "queue": {stage: saved_histogram(value) for stage, value in snap.queue.items()},
         "gc": {**vars(snap.gc), "pauses": {"2": saved_histogram(gaps(3)), "policy": saved_histogram(gaps())}},
-        "processes": [vars(process) for process in snap.processes],
+        "processes": [{**vars(each), "policy": dataclasses.asdict(each.policy)} for each in snap.processes],
         "sse_fallbacks": [[*kind, count] for kind, count in snap.sse_fallbacks.items()],
         "slo": vars(snap.slo),
         "tail": {phase: [vars(octave) for octave in octaves] for phase, octaves in snap.tail.items()},
@@ -867,6 +873,85 @@ def engine_only(step: SimpleNamespace) -> Any:
     return snapshot(steps=[step], ttft=gaps(), itl=gaps(), itl_without_gc=gaps(), requests={}, opened=0, in_flight=0)
 
 
+def meddled(**changed: Any) -> Any:
+    """A server of two processes, one of which says this of its policy."""
+    policy = tailwatch.snapshots.Policy(**changed)
+    return snapshot(processes=[process(role="api", name="api-0", policy=policy, paused=causes(gc0=0.01))])
+
+
+OBSERVING = process(
+    role="api", name="api-0", policy=tailwatch.snapshots.Policy(kind="observe", unfrozen=1_000_000), age=120.0,
+    paused=causes(gc0=0.05, gc2=1.0), collections=causes(gc0=1000, gc2=5),
+)  # fmt: skip
+SAVING = snapshot(
+    processes=[OBSERVING],
+    late_by_source={"api": {"ttft": causes(), "itl": causes(gc2=8.0)}},
+    overlap_by_source={"api": {"ttft": causes(), "itl": causes(gc2=8.4)}},
+)
+FALLEN, MET = meddled(mode="whole passes", why="proof"), meddled(ceilings={"rss": 4, "objects": 0})
+BLIND = meddled(kind="freeze", drift={"freeze": 2, "freeze_blind": 1})
+WAITING = meddled(kind="out-of-band", mode="sweep", slices={"idle": 10, "overdue": 190})
+
+
+def test_a_policy_is_advised_with_what_it_saves() -> None:
+    """An interval, what it stands on, and the option; the tail's advice is the same one."""
+    finding = found(SAVING, OBSERVED)["gc-policy"]
+    assert finding.severity == "medium"
+    assert finding.title == "gc='out-of-band' would save streams 4.22 s to 8 s of what collections cost them"
+    for part in (
+        "Under gc='observe'",
+        "8 s to collections of the server in 120 s",
+        "8 of them at a time",
+        "(53% to 100%)",
+    ):
+        assert part in finding.detail
+    assert finding.advice == "install(app, gc='out-of-band')"
+    tail = found(paused_server(**{name: getattr(SAVING, name) for name in SOURCES}), OBSERVED)["gc-tail"]
+    assert tail.advice == finding.advice
+
+
+SOURCES = ("processes", "late_by_source", "overlap_by_source")
+
+
+def test_an_engine_is_told_by_variable() -> None:
+    """Its policy is not the app's."""
+    engine = snapshot(
+        processes=[SimpleNamespace(**{**vars(OBSERVING), "role": "engine", "name": "engine-0"})],
+        late_by_source={"engine": SAVING.late_by_source["api"]},
+        overlap_by_source={"engine": SAVING.overlap_by_source["api"]},
+    )
+    finding = found(engine, OBSERVED)["gc-policy"]
+    assert finding.advice == "TAILWATCH_GC=out-of-band for the engine process"
+    assert "of the engine process in" in finding.detail
+
+
+def test_who_meddles_is_told_by_process() -> None:
+    """What was frozen blind is not known, and that is said; who only looks is not alarmed."""
+    finding = found(BLIND)["gc-drift"]
+    assert finding.severity == "medium" and "gc.collect() before gc.freeze()" in finding.advice
+    assert "api-0: gc.freeze() was called 2 times" in finding.detail and "is not known" in finding.detail
+    for kind, calls, severity in (
+        ("observe", {"set_threshold": 1}, "info"),
+        ("freeze", {"set_threshold": 1}, "medium"),
+        ("out-of-band", {"disable": 3, "enable": 3}, "info"),
+        ("out-of-band", {"disable": 3, "enable": 2}, "medium"),
+    ):
+        assert found(meddled(kind=kind, drift=calls))["gc-drift"].severity == severity
+
+
+def test_a_fall_back_says_why() -> None:
+    """And what is done instead."""
+    finding = found(FALLEN)["gc-fallback"]
+    assert "api-0 (a planted cycle did not die, or a living one did)" in finding.detail
+
+
+def test_ceilings_and_missing_moments_are_told() -> None:
+    """How often, and the share."""
+    assert "api-0: rss 4 times" in found(MET)["gc-ceiling"].detail
+    assert "api-0 95% of them" in found(WAITING)["gc-moments"].detail
+
+
+SPEAKING += [(SAVING, OBSERVED), *((snap, FROZEN) for snap in (FALLEN, MET, BLIND, WAITING))]
 SPEAKING += [
     (engine_only(engine_step(overlap=causes(gc2=4.0))), OBSERVED),
     (engine_only(engine_step(gap=gaps(9_999, 0.003, 0.009, 0.01, 0.02))), OBSERVED),

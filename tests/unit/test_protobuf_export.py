@@ -126,6 +126,7 @@ def test_every_family_with_metrics_is_there(core: _hot.Core) -> None:
     run_stream(core, "m", [10 * MS, 5 * MS])
     with core.step("decode"):
         pass
+    core.policy_is(snapshots.POLICIES.index("out-of-band"), 0, 0)
     families = messages.read(render(core))
     text = {family.name: family for family in parse_text(render(core, "text").decode())}
     ends = {messages.COUNTER: "_total", messages.GAUGE: "", messages.HISTOGRAM: ""}

@@ -276,3 +276,22 @@ def test_what_is_no_terminal_gets_one_table(
     assert json.loads((tmp_path / "top.json").read_text())["processes"][0]["name"] == "api-0"
     assert {path.name: path.stat().st_mtime_ns for path in directory.iterdir()} == before
     assert cli.main(["top", "--dir", str(directory), "--json", "no/where.json"]) == 2
+
+
+def test_the_collector_s_policy_is_shown() -> None:
+    """What it is, that it fell back, what it does a second, and that others meddled; where it is wide enough."""
+    core = make_core("api")
+    kinds, modes = snapshots.POLICIES, snapshots.POLICY_MODES
+    core.policy_is(kinds.index("out-of-band"), modes.index("whole passes"), snapshots.POLICY_WHYS.index("proof"))
+    earlier = snapshots.take([core.address])
+    core.count_drift(snapshots.DRIFTS.index("disable"))
+    view = view_of("/g", snapshots.take([core.address]), earlier)
+    (row,) = view.processes
+    assert (row.policy, row.meddled, row.slices, row.unfrozen) == ("out-of-band, whole passes", 1, 0.0, None)
+    assert "out-of-band, whole passes, meddled 1" in drawn(view, 160)
+    assert "meddled" not in drawn(view, 60)
+
+
+def test_a_process_that_says_nothing_has_no_policy(cores: tuple[Any, Any]) -> None:
+    """Of another version, or ended."""
+    assert [row.policy for row in view_of("/g", take(cores), None).processes] == ["", ""]

@@ -243,7 +243,6 @@ BAD = [
     ("slo", 5, "ttft<=soon"),
     ("slo", "ttft<=1", ""),
     ("gc", "sometimes", "sometimes"),
-    ("gc", "out-of-band", "out-of-band"),
     ("gc_warn_ms", -1, "-1"),
     ("gc_warn_ms", "50", "fifty"),
     ("gc_log_all", "yes", "maybe"),

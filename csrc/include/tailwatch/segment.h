@@ -21,6 +21,7 @@
 #include "tailwatch/exemplar.h"
 #include "tailwatch/histogram.h"
 #include "tailwatch/pause.h"
+#include "tailwatch/policy.h"
 #include "tailwatch/served.h"
 #include "tailwatch/step.h"
 
@@ -29,7 +30,7 @@ extern "C" {
 #endif
 
 #define TW_SEGMENT_MAGIC UINT64_C(0x31574c4941543e21) /* "!>TAILW1" */
-#define TW_SEGMENT_VERSION 5
+#define TW_SEGMENT_VERSION 6
 #define TW_NAME_WORDS 16            /* 128 bytes: a model name or route, UTF-8, NUL-terminated, cut at a character */
 #define TW_NAME_BYTES (TW_NAME_WORDS * 8)
 #define TW_ROLE_WORDS 4
@@ -159,6 +160,7 @@ typedef struct tw_segment {
     tw_fallback fallbacks[TW_FALLBACKS];
     tw_steps steps;
     tw_crowd crowd;
+    tw_policy policy;               /* the collector's */
     tw_exemplar exemplars[TW_EXEMPLARS]; /* of requests whose trace is known and kept */
     uint64_t series_count;          /* label sets in use; release-stored after the set is written, and after the file
                                      * has grown to hold it */

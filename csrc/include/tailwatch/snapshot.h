@@ -84,6 +84,7 @@ typedef struct tw_snapshot_process {
     uint64_t last_stop_ns;
     uint64_t standing_ns;                    /* how long it had been standing still then; 0: it was not */
     uint64_t standing_cause;                 /* tw_cause; nothing where standing_ns is 0 */
+    tw_policy policy;                        /* counts of all who had the name; now: the living one's */
     tw_snapshot_step *steps;                 /* those that it made, as they are named; NULL: none. A window of the past
                                                 (tw_history_window) has none */
     uint32_t step_count;

@@ -1,0 +1,250 @@
+"""What does each policy of the collector cost a server: tokens that wait, memory, processor time?
+
+    python gc_policies.py [--python EXE ...] [--seconds 30] [--blocks 3] [--json FILE] [--quick]
+
+gc_workload.py under each policy and load, one after the other, block by block, with the same seed in a block; each
+Python on a core of its own, all of them at the same policy at the same time. The arm against which others are measured
+is gc.disable() after a freeze: it never waits for the collector, and leaks.
+
+Excess: what of a step's lateness lies in pauses of the collector or of the policy, by the pause clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from harness import Bar, Report
+
+WORKLOAD = Path(__file__).resolve().parent / "gc_workload.py"
+DISABLED, OBSERVE, FREEZE, OURS = "gc.disable()", "observe", "freeze", "out-of-band"
+POLICIES = (DISABLED, OBSERVE, FREEZE, OURS)
+LOADS = ("light", "heavy", "bursty", "registry", "saturated")
+STILL_SECONDS = 4.0
+T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365}
+Run = dict[str, Any]
+
+
+# ---- running ----
+
+
+def run_one(python: str, core: int, policy: str, load: str, seconds: float, seed: int) -> Run:
+    """One process on one core."""
+    command = [python, str(WORKLOAD), policy, load, str(seconds), str(seed)]
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd=tempfile.gettempdir(),
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )
+    found: Run = json.loads(done.stdout)
+    return summary(found)
+
+
+def summary(run: Run) -> Run:
+    """Without the single steps."""
+    late, excess = sorted(run.pop("late_ms")), sorted(run.pop("excess_ms"))
+    rss = run.pop("rss")
+    half = [value for at, value in rss if at >= rss[-1][0] / 2]
+    return run | {
+        "late": {name: quantile(late, q) for name, q in (("p50", 0.5), ("p99.9", 0.999), ("max", 1.0))},
+        "excess": {name: quantile(excess, q) for name, q in (("p50", 0.5), ("p99.9", 0.999), ("max", 1.0))},
+        "rss_median": statistics.median(half),
+        "rss_end": half[-1],
+        "rss_slope": slope([(at, value) for at, value in rss if at >= rss[-1][0] / 2]),
+    }
+
+
+def quantile(ordered: list[float], q: float) -> float:
+    """Nearest rank."""
+    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
+
+
+def slope(points: list[tuple[float, int]]) -> float:
+    """Bytes a second, by least squares."""
+    mean_x, mean_y = statistics.mean(x for x, _ in points), statistics.mean(y for _, y in points)
+    over = sum((x - mean_x) * (y - mean_y) for x, y in points)
+    return over / sum((x - mean_x) ** 2 for x, _ in points)
+
+
+def run_all(pythons: list[str], seconds: float, blocks: int, loads: tuple[str, ...]) -> list[Run]:
+    """Blocks of all loads and policies; the order of the policies turns around from block to block."""
+    cores = sorted(os.sched_getaffinity(0))
+    found: list[Run] = []
+    with ThreadPoolExecutor(len(pythons)) as pool:
+        for block in range(blocks):
+            for load in (*loads, "still"):
+                policies = [policy for policy in POLICIES if load != "still" or policy in (FREEZE, OURS)]
+                for policy in policies if block % 2 == 0 else reversed(policies):
+                    length = STILL_SECONDS if load == "still" else seconds
+                    jobs = [
+                        pool.submit(run_one, python, cores[at % len(cores)], policy, load, length, block + 1)
+                        for at, python in enumerate(pythons)
+                    ]
+                    for job in jobs:
+                        found.append(job.result() | {"block": block})
+                        print(line_of(found[-1]), file=sys.stderr, flush=True)
+    return found
+
+
+def line_of(run: Run) -> str:
+    """What happens, while it happens."""
+    return (
+        f"{run['python']:8} {run['load']:9} {run['policy']:12} excess max {run['excess']['max']:7.2f} ms, "
+        f"late max {run['late']['max']:7.2f} ms, RSS {run['rss_median'] / 1e6:4.0f} MB, collector "
+        f"{collector_ms(run):5.1f} ms/s, {run['tokens'] / run['seconds']:6.0f} tokens/s"
+    )
+
+
+# ---- what it says ----
+
+
+def collector_ms(run: Run) -> float:
+    """A second of the run, in pauses."""
+    return float(sum(run["paused"].values()) / run["seconds"] * 1e3)
+
+
+class Runs:
+    """Those of one Python."""
+
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs = runs
+        self.python = ".".join(runs[0]["python"].split(".")[:2])
+
+    def of(self, load: str, policy: str) -> list[Run]:
+        """By block."""
+        found = [run for run in self.runs if run["load"] == load and run["policy"] == policy]
+        return sorted(found, key=lambda run: int(run["block"]))
+
+    def paired(self, load: str, other: str, value: Callable[[Run, Run], float]) -> list[float]:
+        """Of each block, ours and the other's."""
+        return [value(ours, its) for ours, its in zip(self.of(load, OURS), self.of(load, other), strict=True)]
+
+
+def bar(name: str, values: list[float], limit: float | None, unit: str = "", *, at_least: bool = False) -> Bar:
+    """The median and the range of the blocks."""
+    return Bar(name, statistics.median(values), min(values), max(values), limit, at_least, unit)
+
+
+def worst(name: str, values: list[float], limit: float, unit: str = "") -> Bar:
+    """The largest of all blocks."""
+    return Bar(name, max(values), min(values), max(values), limit, False, unit)
+
+
+def tail_bars(runs: Runs, load: str) -> list[Bar]:
+    """Light and heavy: from the pause clock, and as difference to the arm that never collects."""
+    ours = runs.of(load, OURS)
+    found = []
+    for name, limit in (("p99.9", 0.5), ("max", 2.0)):
+        title = f"{runs.python} {load}, excess {name}"
+        found.append(worst(f"{title}, pause clock", [run["excess"][name] for run in ours], limit, "ms"))
+        more = runs.paired(load, DISABLED, lambda one, other, name=name: one["late"][name] - other["late"][name])  # type: ignore[misc]
+        found.append(bar(f"{title}, lateness less gc.disable()'s", more, limit, "ms"))
+    for policy in (FREEZE, OBSERVE):
+        its = [run["excess"]["max"] for run in runs.of(load, policy)]
+        found.append(bar(f"{runs.python} {load}, excess max, gc={policy!r}", its, None, "ms"))
+    return found
+
+
+def saturated_bars(runs: Runs) -> list[Bar]:
+    """Longest step, and throughput."""
+    longer = runs.paired("saturated", DISABLED, lambda one, other: one["longest_turn_ms"] - other["longest_turn_ms"])
+    faster = runs.paired("saturated", FREEZE, lambda one, other: one["steps"] / other["steps"])
+    return [
+        bar(f"{runs.python} saturated, longest step less gc.disable()'s", longer, 3.0, "ms"),
+        bar(f"{runs.python} saturated, steps, out-of-band / freeze", faster, 1.0, at_least=True),
+    ]
+
+
+def interval(values: list[float]) -> tuple[float, float, float]:
+    """Mean and the 95 % interval of it; a run is the unit."""
+    mean = statistics.mean(values)
+    if len(values) < 2:
+        return mean, -math.inf, math.inf
+    half = T_95.get(len(values) - 1, 1.96) * statistics.stdev(values) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+def memory_bars(runs: Runs, load: str) -> list[Bar]:
+    """Bounded, in runs that were long enough to tell."""
+    ours = runs.of(load, OURS)
+    more = runs.paired(load, FREEZE, lambda one, other: one["rss_median"] / other["rss_median"])
+    leak = runs.paired(load, DISABLED, lambda one, other: other["rss_end"] / one["rss_median"])
+    _, low, high = interval([run["rss_slope"] / 1e6 for run in ours])
+    left = [run["left"] / run["live_unfrozen"] for run in ours]
+    name = f"{runs.python} {load}"
+    found = [
+        bar(f"{name}, RSS, out-of-band / freeze", more, 1.05),
+        bar(f"{name}, RSS at the end, gc.disable() / out-of-band", leak, 1.5, at_least=True),
+        bar(f"{name}, objects in the end / before traffic", left, 1.02),
+    ]
+    if len(ours) > 1:
+        away = max(0.0, low, -high)
+        found.append(Bar(f"{name}, RSS slope, 0 is outside of its interval by", away, low, high, 0.0, False, "MB/s"))
+    return found
+
+
+def cost_bars(runs: Runs) -> list[Bar]:
+    """Hooks without a pass, and the collector's time."""
+    still = runs.paired("still", FREEZE, lambda one, other: one["steps"] / other["steps"])
+    found = [bar(f"{runs.python} hooks, no pass due: throughput / freeze's", still, 0.99, at_least=True)]
+    for load in ("light", "heavy"):
+        busy = runs.paired(load, FREEZE, lambda one, other: collector_ms(one) / collector_ms(other))
+        found.append(bar(f"{runs.python} {load}, collector time, out-of-band / freeze", busy, 1.0))
+    return found
+
+
+def report_of(found: list[Run], loads: tuple[str, ...]) -> Report:
+    """All bars, and what the workload was."""
+    report = Report("What does each policy of the collector cost a server: tokens that wait, memory, processor time?")
+    for python in dict.fromkeys(run["python"] for run in found):
+        runs = Runs([run for run in found if run["python"] == python])
+        for load in [load for load in loads if load in ("light", "heavy")]:
+            report.bars += tail_bars(runs, load)
+        report.bars += saturated_bars(runs) if "saturated" in loads else []
+        for load in loads:
+            report.bars += memory_bars(runs, load)
+        if {"light", "heavy"} <= set(loads):
+            report.bars += cost_bars(runs)
+        heavy = runs.of(loads[0], OURS)[0]
+        report.notes.append(
+            f"Python {python}: {heavy['frozen']:,} frozen, {heavy['live_unfrozen']:,} live and not frozen, "
+            f"{heavy['new_objects_per_second']:,.0f} new objects a second ({loads[0]}), "
+            f"runs of {heavy['seconds']:.0f} s, {len(runs.of(loads[0], OURS))} blocks; pauses lost: {sum(run['pauses_lost'] for run in runs.runs)}"
+        )
+    return report
+
+
+def main() -> None:
+    """Parse, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", action="append", help="an interpreter that has tailwatch; again for another one")
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--blocks", type=int, default=3)
+    parser.add_argument("--loads", nargs="+", default=list(LOADS), choices=LOADS)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--quick", action="store_true", help="one block of short runs: whether it works")
+    options = parser.parse_args()
+    seconds, blocks = (3.0, 1) if options.quick else (options.seconds, options.blocks)
+    loads = tuple(options.loads)
+    found = run_all(options.python or [sys.executable], seconds, blocks, loads)
+    report = report_of(found, loads)
+    print(report)
+    if options.json:
+        options.json.write_text(json.dumps(report.as_dict() | {"runs": found}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,325 @@
+"""One run of a server's heap and garbage in virtual traffic, under one collector policy; for gc_policies.py.
+
+    python gc_workload.py POLICY LOAD SECONDS SEED
+
+A batching loop on asyncio: STREAMS streams, a step each STEP_SECONDS, of which the load keeps it busy for a part; each
+stream makes a token a step, and a request has 10 to 200. Prints one JSON object: when steps began against when they
+were due, memory, counts. At the end all streams are dropped, and what is left is counted after a while without work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import json
+import random
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import tailwatch
+from tailwatch import snapshots
+from tailwatch.hooks.gc import WARM_REQUESTS
+
+FROZEN, LIVE = 2_600_000, 95_000
+STREAMS, STEP_SECONDS = 64, 0.01
+RSS_EVERY = 0.25
+SETTLE_SECONDS = 2.0
+PAGE = 4096
+BEHIND = 0.05
+BODY_BYTES = 160 << 10
+DISABLED = "gc.disable()"
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy the loop is, and what a request leaves behind."""
+
+    busy: float = 0.7
+    """Of each step; above 1: steps follow one another without a wait."""
+    cycles: bool = True
+    """Each request is a cycle with all its tokens, and tasks fail with tracebacks; without: each leaves a small cycle
+    that holds its body."""
+    burst: int = 0
+    """Steps between two moments at which all streams end at once."""
+    registry: bool = False
+    """All requests hang in one linked list while they live."""
+    kept: bool = True
+    """Tokens are kept until their request ends; without, nothing grows old, and no pass is ever due."""
+
+
+LOADS = {
+    "light": Load(cycles=False),
+    "heavy": Load(),
+    "bursty": Load(burst=200),
+    "registry": Load(registry=True),
+    "saturated": Load(busy=1.05),
+    "still": Load(busy=0.0, cycles=False, kept=False),
+}
+
+
+class Thing:
+    """Of the long-lived heap."""
+
+    __slots__ = ("parts", "values")
+    parts: list[Any]
+    values: dict[str, Any]
+
+
+class Request:
+    """With its tokens."""
+
+    def __init__(self, tokens: int) -> None:
+        self.left = tokens
+        self.tokens: list[Any] = []
+        self.me: list[Any] = []
+        self.before: Request | None = None
+        self.after: Request | None = None
+
+
+def heap(objects: int) -> list[Thing]:
+    """Four tracked objects a thing."""
+    made = []
+    for number in range(objects // 4):
+        thing = Thing()
+        thing.values = {"number": number, "list": [number]}
+        thing.parts = [thing.values]
+        made.append(thing)
+    return made
+
+
+def token(number: int) -> dict[str, Any]:
+    """As an API layer makes one, with the two most probable: TOKEN_OBJECTS tracked objects."""
+    top = [{"token": [number + rank], "logprob": -float(rank)} for rank in range(2)]
+    return {"index": number, "delta": {"content": f"x{number}"}, "logprobs": {"content": [{"top": top}]}}
+
+
+@dataclass
+class Run:
+    """What is measured."""
+
+    late_ms: list[float] = field(default_factory=list)
+    busy_ms: list[float] = field(default_factory=list)
+    due: list[tuple[int, int]] = field(default_factory=list)
+    rss: list[tuple[float, int]] = field(default_factory=list)
+    requests: int = 0
+    tokens: int = 0
+    tasks: int = 0
+
+
+class Server:
+    """The loop."""
+
+    def __init__(self, load: Load, seed: int) -> None:
+        self.load, self.random, self.run = load, random.Random(seed), Run()
+        self.ends = Request(0), Request(0)
+        self.ends[0].after, self.ends[1].before = self.ends[1], self.ends[0]
+        self.streams = [self._request() for _ in range(STREAMS)]
+
+    def _request(self) -> Request:
+        made = Request(self.random.randint(10, 200))
+        if self.load.kept:
+            made.me = [bytes(BODY_BYTES)]
+            made.me.append(made if self.load.cycles else made.me)
+        if self.load.registry:
+            first = self.ends[0]
+            made.before, made.after = first, first.after
+            assert first.after is not None
+            first.after.before = first.after = made
+        return made
+
+    def _end(self, request: Request) -> None:
+        self.run.requests += 1
+        if self.load.registry:
+            assert request.before is not None and request.after is not None
+            request.before.after, request.after.before = request.after, request.before
+
+    async def _fails(self, request: Request) -> None:
+        """A task whose exception holds its frame, which holds the exception."""
+        try:
+            raise ValueError("refused")
+        except ValueError as error:
+            request.tokens.append(error)
+            kept = error  # noqa: F841
+
+    def _token(self, place: int, steps: int) -> None:
+        request = self.streams[place]
+        made = token(steps)
+        if self.load.kept:
+            request.tokens.append(made)
+        json.dumps(made["delta"])
+        request.left -= 1
+        self.run.tokens += 1
+        if request.left <= 0 or (self.load.burst and steps % self.load.burst == 0):
+            self._end(request)
+            self.streams[place] = self._request()
+
+    async def _step(self, steps: int) -> None:
+        began = time.perf_counter()
+        for place in range(STREAMS):
+            self._token(place, steps)
+        if self.load.cycles:
+            self.run.tasks += 1
+            await asyncio.create_task(self._fails(self.streams[steps % STREAMS]))
+        while time.perf_counter() - began < STEP_SECONDS * self.load.busy:
+            json.dumps([1, 2, 3])
+        self.run.busy_ms.append((time.perf_counter() - began) * 1e3)
+
+    async def serve(self, seconds: float) -> None:
+        """Steps at their times, one after the other."""
+        clock = time.monotonic
+        start = due = clock()
+        remember = start
+        steps = 0
+        while due - start < seconds:
+            await asyncio.sleep(max(0.0, due - clock()))
+            now = clock()
+            self.run.late_ms.append((now - due) * 1e3)
+            self.run.due.append((int(due * 1e9), int(now * 1e9)))
+            await self._step(steps)
+            steps += 1
+            due += STEP_SECONDS
+            if clock() - due > BEHIND or not 0 < self.load.busy < 1:
+                due = max(due, clock())
+            if clock() >= remember:
+                self.run.rss.append((clock() - start, resident()))
+                remember += RSS_EVERY
+
+    def drop(self) -> None:
+        """All streams end, and no other begins."""
+        self.streams.clear()
+        self.ends = Request(0), Request(0)
+
+
+def resident() -> int:
+    """Bytes."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * PAGE
+
+
+def excess_ms(due: list[tuple[int, int]], pauses: list[Any]) -> list[float]:
+    """Of each step, what of its lateness lies in pauses: the part of a collection after the step was due."""
+    found, first = [], 0
+    for wanted, began in due:
+        while first < len(pauses) and pauses[first].stop_ns <= wanted:
+            first += 1
+        total, at = 0, first
+        while at < len(pauses) and pauses[at].start_ns < began:
+            total += max(0, min(pauses[at].stop_ns, began) - max(pauses[at].start_ns, wanted))
+            at += 1
+        found.append(total / 1e6)
+    return found
+
+
+def longest_turn_ms(due: list[tuple[int, int]]) -> float:
+    """From the beginning of a step to that of the next."""
+    return max(((later[1] - one[1]) / 1e6 for one, later in itertools.pairwise(due)), default=0.0)
+
+
+class Pauses:
+    """Of this process, read before its ring is full."""
+
+    def __init__(self, watch: tailwatch.Watch) -> None:
+        self._records = snapshots.Records(watch.core.address)
+        self._cursor = self._records.pauses(0, before_ns=time.monotonic_ns())[1]
+        self.found: list[Any] = []
+        self.lost = 0
+
+    def read(self) -> None:
+        """Those that have ended."""
+        some, self._cursor, lost = self._records.pauses(self._cursor, before_ns=time.monotonic_ns())
+        self.found.extend(some)
+        self.lost += lost
+
+    async def keep_reading(self) -> None:
+        """Twice a second."""
+        while True:
+            await asyncio.sleep(0.5)
+            self.read()
+
+
+def begin(policy: str) -> tailwatch.Watch:
+    """The policy, with the long-lived heap as it is now."""
+    left_alone = policy in (DISABLED, "observe")
+    watch = tailwatch.install(role="engine", gc="observe" if left_alone else policy)
+    if policy == DISABLED:
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+    elif not left_alone:
+        for _ in range(WARM_REQUESTS):  # the policy freezes when it has seen them, and not again
+            tell_it_of_the_loop()
+    return watch
+
+
+def tell_it_of_the_loop() -> None:
+    """A process that serves is known by its requests, and that it is idle by their end."""
+    with tailwatch.stream(model="m"):
+        pass
+
+
+async def serve(server: Server, pauses: Pauses, seconds: float) -> int:
+    """All of it. Tracked objects that are left in the end."""
+    tell_it_of_the_loop()
+    reader = asyncio.create_task(pauses.keep_reading())
+    await server.serve(seconds)
+    server.drop()
+    tell_it_of_the_loop()
+    await asyncio.sleep(SETTLE_SECONDS)
+    reader.cancel()
+    return len(gc.get_objects())
+
+
+def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
+    """One run."""
+    still = not LOADS[load].kept
+    kept = heap(FROZEN // 50 if still else FROZEN)
+    watch = begin(policy)
+    frozen = gc.get_freeze_count()
+    live = heap(LIVE)
+    base = len(gc.get_objects())
+    server = Server(LOADS[load], seed)
+    pauses = Pauses(watch)
+    before, cpu = watch.snapshot().paused, time.process_time()
+    left = asyncio.run(serve(server, pauses, seconds))
+    pauses.read()
+    run = server.run
+    found = {
+        "policy": policy,
+        "load": load,
+        "seconds": seconds,
+        "python": sys.version.split()[0],
+        "late_ms": run.late_ms,
+        "excess_ms": excess_ms(run.due, sorted(pauses.found, key=lambda each: each.start_ns)),
+        "pauses_lost": pauses.lost,
+        "longest_turn_ms": longest_turn_ms(run.due),
+        "rss": run.rss,
+        "steps": len(run.late_ms),
+        "requests": run.requests,
+        "tokens": run.tokens,
+        "tasks": run.tasks,
+        "new_objects_per_second": run.tokens * TOKEN_OBJECTS / run.rss[-1][0] if run.rss else 0.0,
+        "frozen": frozen,
+        "live_unfrozen": base,
+        "left": left,
+        "cpu_seconds": time.process_time() - cpu,
+        "paused": {cause: after - before.get(cause, 0.0) for cause, after in watch.snapshot().paused.items()},
+        "status": asdict(tailwatch.gc_status()),
+        "things": [len(kept), len(live)],
+    }
+    tailwatch.uninstall()
+    return found
+
+
+def tracked_in(value: Any) -> int:
+    """Itself and what it holds, where the collector knows it."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return int(gc.is_tracked(value)) + sum(map(tracked_in, inner))
+
+
+TOKEN_OBJECTS = tracked_in(token(1))
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))))

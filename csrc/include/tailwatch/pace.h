@@ -1,0 +1,113 @@
+/* How much of the old heap is to be swept when, so that its garbage stays a bounded part of it and no slice is longer than
+ * the moment it was meant for. Virtual time: nothing here reads a clock. One user at a time; nothing fails.
+ *
+ * Debt: looks at old objects that are owed. A round takes some ten of each object (once of itself and of each reference to
+ * it, in each of its walks). Each object that grew old adds TW_PACE_PER_OBJECT: some three are gone through for it, and
+ * garbage stays below half of the living. Where the last two rounds found that few of them die as cycles, less is owed.
+ * Never more than a round's worth is: after that, all is known.
+ */
+#ifndef TAILWATCH_PACE_H
+#define TAILWATCH_PACE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TW_PACE_PER_OBJECT 32
+#define TW_PACE_PER_LIVING 19   /* the same, where few of them do */
+#define TW_PACE_OF_A_ROUND 24   /* looks at each old object that surely go through all of them from the beginning */
+#define TW_PACE_OF_A_YOUNG 8    /* looks that the collection of a young object costs */
+#define TW_PACE_COSTS 8         /* slices whose cost is remembered */
+#define TW_PACE_WAITS 32        /* waits for events whose length is remembered */
+#define TW_PACE_FEWEST 2000     /* looks: a smaller slice is not worth its while */
+#define TW_PACE_MOST 16000      /* looks of one slice: some 0.3 ms */
+#define TW_PACE_LEAST_NS 300000
+#define TW_PACE_YOUNG 700       /* young objects that make a slice due without any debt */
+
+/* What gave the moment for a slice. */
+typedef enum tw_moment {
+    TW_MOMENT_IDLE,     /* a loop waited for events */
+    TW_MOMENT_STEP,     /* an engine's step was over */
+    TW_MOMENT_REQUEST,  /* a request was over, and no other in flight */
+    TW_MOMENT_OVERDUE,  /* none of these for too long */
+    TW_MOMENT_CEILING,  /* a ceiling was met */
+    TW_MOMENT_ASKED,    /* somebody asked for it */
+    TW_MOMENTS
+} tw_moment;
+
+/* "idle", "step", ...; "unknown" out of range. Any thread. */
+const char *tw_moment_name(int moment);
+
+typedef struct tw_pace {
+    uint64_t cost_ns[TW_PACE_COSTS]; /* per 1024 looks, of the last slices */
+    uint64_t slices;
+    uint64_t wait_ns[TW_PACE_WAITS];
+    uint64_t waits;
+    uint64_t debt, ahead;            /* of both, one is 0: to be swept, swept before it had to be */
+    uint64_t grown, dead;            /* objects of this round: that grew old, that were found dead */
+    uint64_t share[2];               /* of what grew old, quarters that were found dead, in the last two rounds */
+    uint64_t rounds;                 /* times that the whole old heap was gone through */
+    uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
+    uint64_t made[TW_MOMENTS];       /* slices */
+    uint64_t looks, moved, freed, ns; /* of all slices */
+    uint64_t predicted_ns;           /* what they were predicted to take */
+} tw_pace;
+
+/* What a slice did: young objects that were there and were collected, looks at old ones, old ones moved to the young as
+ * they seemed dead, objects freed of both. */
+typedef struct tw_slice { size_t young, looks, moved, freed; } tw_slice;
+
+/* It took so long. */
+void tw_pace_slice(tw_pace *p, tw_moment moment, const tw_slice *slice, uint64_t ns);
+
+/* A whole pass of what is not frozen: nothing is owed after it. */
+void tw_pace_pass(tw_pace *p, size_t young, size_t freed);
+
+/* A collection that was not ours: so many young objects were there, and so many were freed. whole: all were looked at. */
+void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed);
+
+/* What a fork child begins with: the costs and waits it knows from its parent, and what is old. */
+void tw_pace_begin_again(tw_pace *p);
+
+/* The sweep has come round, and found so many old objects. */
+void tw_pace_rounded(tw_pace *p, size_t old);
+
+/* A slice more is due. */
+void tw_pace_more(tw_pace *p);
+
+/* The whole old heap is to be looked at, as soon as may be. */
+void tw_pace_round(tw_pace *p);
+
+/* A wait for events took so long. May be called beside the others, by one thread at a time. */
+void tw_pace_wait(tw_pace *p, uint64_t ns);
+
+/* No slice fitted: what was dear may not stay so, and is believed a little less. */
+void tw_pace_unfit(tw_pace *p);
+
+/* What 1024 looks are predicted to cost, ns: the second dearest of the last slices. */
+uint64_t tw_pace_cost(const tw_pace *p);
+
+/* How much longer a wait that has lasted so long is predicted to last, ns: what four in five of those remembered did
+ * that lasted as long; at least TW_PACE_LEAST_NS, for a slice that delays nobody noticeably. */
+uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns);
+
+/* Looks for a slice that is to be over in left_ns, with so many young ones to look at beside them; -1: none
+ * fits, or none is due. */
+int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns);
+
+/* Whether the young are so many that they must be collected where nobody waits for events. */
+static inline int tw_pace_many_young(size_t young) { return young >= 8 * TW_PACE_YOUNG; }
+
+/* Whether the debt is so large that a slice must be made there. */
+static inline int tw_pace_in_debt(const tw_pace *p) { return p->debt >= 32 * TW_PACE_MOST; }
+
+/* Whether anything is to be done, given so many young objects. */
+static inline int tw_pace_due(const tw_pace *p, size_t young) { return young >= TW_PACE_YOUNG || p->debt >= TW_PACE_FEWEST; }
+
+#ifdef __cplusplus
+}
+#endif
+#endif

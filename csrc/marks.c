@@ -1,0 +1,69 @@
+#include "tailwatch/marks.h"
+
+#include <string.h>
+
+#include "tw_malloc.h"
+
+#define REGION_SHIFT 16
+#define FEWEST_PLACES 256
+
+static uint64_t number_of(const void *object) { return (uint64_t)(uintptr_t)object >> REGION_SHIFT; }
+static uint32_t slot_of(const void *object) { return (uint32_t)((uintptr_t)object / TW_MARKS_UNIT % TW_MARKS_SLOTS); }
+
+/* Where a region stands, or the free place where it would. */
+static struct tw_marks_region *place_of(struct tw_marks_region *region, size_t places, uint64_t number) {
+    size_t at = (size_t)(number * UINT64_C(0x9E3779B97F4A7C15) >> 20) & (places - 1);
+    while (region[at].block != NULL && region[at].number != number) at = (at + 1) & (places - 1);
+    return &region[at];
+}
+
+/* With the marks of this round only. */
+static tw_place fresh(tw_marks *m, tw_marks_block *block, const void *object) {
+    if (block != NULL && block->round != m->round) {
+        memset(block, 0, sizeof *block);
+        block->round = m->round;
+    }
+    return (tw_place){block, slot_of(object)};
+}
+
+tw_place tw_marks_find(tw_marks *m, const void *object) {
+    const uint64_t number = number_of(object);
+    if (m->last != NULL && m->last_number == number) return fresh(m, m->last, object);
+    tw_marks_block *block = m->places == 0 ? NULL : place_of(m->region, m->places, number)->block;
+    if (block != NULL) m->last_number = number, m->last = block;
+    return fresh(m, block, object);
+}
+
+static bool grow(tw_marks *m) {
+    const size_t places = m->places == 0 ? FEWEST_PLACES : m->places * 2;
+    struct tw_marks_region *region = tw_calloc(places, sizeof *region);
+    if (region == NULL) return false;
+    for (size_t i = 0; i < m->places; ++i)
+        if (m->region[i].block != NULL) *place_of(region, places, m->region[i].number) = m->region[i];
+    tw_free(m->region);
+    m->region = region;
+    m->places = places;
+    return true;
+}
+
+tw_place tw_marks_make(tw_marks *m, const void *object) {
+    const tw_place found = tw_marks_find(m, object);
+    if (found.block != NULL || (m->regions * 2 >= m->places && !grow(m))) return found;
+    struct tw_marks_region *place = place_of(m->region, m->places, number_of(object));
+    if ((place->block = tw_calloc(1, sizeof *place->block)) == NULL) return found;
+    place->number = number_of(object);
+    m->regions += 1;
+    return tw_marks_find(m, object);
+}
+
+size_t tw_marks_bytes(const tw_marks *m) {
+    return m->places * sizeof *m->region + m->regions * sizeof(tw_marks_block);
+}
+
+void tw_marks_clear(tw_marks *m) {
+    const uint64_t round = m->round;
+    for (size_t i = 0; i < m->places; ++i) tw_free(m->region[i].block);
+    tw_free(m->region);
+    memset(m, 0, sizeof *m);
+    m->round = round;
+}

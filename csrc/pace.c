@@ -1,0 +1,134 @@
+#include "tailwatch/pace.h"
+
+#include "tailwatch/atomic.h"
+
+#include <string.h>
+
+#define PER 1024
+#define COST_AT_FIRST (30 * PER) /* ns: out of the cache */
+#define FIRST_ROUNDS 4 /* what is loaded as a server begins says nothing about its requests */
+#define WAIT_AT_FIRST 1000000
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+const char *tw_moment_name(int moment) {
+    static const char *const names[TW_MOMENTS] = {"idle", "step", "request_end", "overdue", "ceiling", "asked"};
+    return moment >= 0 && moment < TW_MOMENTS ? names[moment] : "unknown";
+}
+
+static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* What an object that grew old adds to the debt. */
+static uint64_t price_of(const tw_pace *p) {
+    const int few_die = p->rounds >= FIRST_ROUNDS && p->share[0] == 0 && p->share[1] == 0;
+    return few_die ? TW_PACE_PER_LIVING : TW_PACE_PER_OBJECT;
+}
+
+/* A slice looks at more than is owed where that is hard to cut. */
+static void owe(tw_pace *p, uint64_t more, uint64_t done) {
+    const uint64_t owed = least(p->debt + more, most(p->old * TW_PACE_OF_A_ROUND, 4 * TW_PACE_MOST)), had = p->ahead + done;
+    p->debt = owed > had ? owed - had : 0;
+    p->ahead = owed > had ? 0 : least(had - owed, TW_PACE_MOST);
+}
+
+/* What was freed beside those that were moved had been young. */
+static void grow(tw_pace *p, const tw_slice *slice) {
+    const uint64_t died = slice->freed > slice->moved ? slice->freed - slice->moved : 0;
+    const uint64_t grown = slice->young > died ? slice->young - died : 0;
+    p->old += slice->young;
+    p->old -= least(p->old, slice->freed);
+    p->grown += grown;
+    p->dead += slice->moved;
+    owe(p, grown * price_of(p), slice->looks);
+}
+
+/* In looks. */
+static uint64_t work_of(size_t young, size_t looks) { return (uint64_t)young * TW_PACE_OF_A_YOUNG + looks; }
+
+void tw_pace_slice(tw_pace *p, tw_moment moment, const tw_slice *slice, uint64_t ns) {
+    const uint64_t work = work_of(slice->young, slice->looks);
+    p->predicted_ns += tw_pace_cost(p) * work / PER;
+    if (work >= TW_PACE_FEWEST / 2) p->cost_ns[p->slices++ % TW_PACE_COSTS] = ns * PER / work;
+    p->made[moment] += 1;
+    p->looks += slice->looks;
+    p->moved += slice->moved;
+    p->freed += slice->freed;
+    p->ns += ns;
+    grow(p, slice);
+}
+
+static void pay_all(tw_pace *p, size_t young, size_t freed) {
+    p->debt = 0;
+    p->old += young;
+    p->old -= least(p->old, freed);
+}
+
+void tw_pace_pass(tw_pace *p, size_t young, size_t freed) { pay_all(p, young, freed); }
+
+void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed) {
+    if (whole) pay_all(p, young, freed);
+    else grow(p, &(tw_slice){young, 0, 0, freed});
+}
+
+void tw_pace_begin_again(tw_pace *p) {
+    memset(p->made, 0, sizeof p->made);
+    p->looks = p->moved = p->freed = p->ns = p->predicted_ns = p->rounds = 0;
+    p->grown = p->dead = 0;
+}
+
+/* Objects that died by their count are not seen to: the round knows better. */
+void tw_pace_rounded(tw_pace *p, size_t old) {
+    p->old = old;
+    p->share[p->rounds % 2] = p->grown == 0 ? 0 : p->dead * 4 / p->grown;
+    p->grown = p->dead = 0;
+    p->rounds += 1;
+}
+
+void tw_pace_more(tw_pace *p) {
+    if (p->debt < TW_PACE_FEWEST) p->debt = TW_PACE_FEWEST;
+}
+
+void tw_pace_round(tw_pace *p) {
+    if (p->debt < p->old * TW_PACE_OF_A_ROUND) p->debt = p->old * TW_PACE_OF_A_ROUND;
+}
+
+void tw_pace_wait(tw_pace *p, uint64_t ns) {
+    const uint64_t n = tw_load(&p->waits);
+    tw_store(&p->wait_ns[n % TW_PACE_WAITS], ns);
+    tw_store(&p->waits, n + 1);
+}
+
+void tw_pace_unfit(tw_pace *p) {
+    for (size_t i = 0; i < TW_PACE_COSTS; ++i) p->cost_ns[i] -= p->cost_ns[i] / 16;
+}
+
+uint64_t tw_pace_cost(const tw_pace *p) {
+    uint64_t dearest = 0, second = 0;
+    for (size_t i = 0; i < TW_PACE_COSTS && i < p->slices; ++i) {
+        const uint64_t cost = p->cost_ns[i];
+        if (cost > second) second = cost > dearest ? dearest : cost;
+        if (cost > dearest) dearest = cost;
+    }
+    return p->slices == 0 ? COST_AT_FIRST : p->slices == 1 ? dearest : second;
+}
+
+/* The fifth of those that lasted longer, counted from the shortest. */
+uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns) {
+    uint64_t longer[TW_PACE_WAITS];
+    size_t n = 0;
+    for (size_t i = 0; i < TW_PACE_WAITS && i < tw_load(&p->waits); ++i) {
+        const uint64_t ns = tw_load(&p->wait_ns[i]);
+        if (ns <= lasted_ns) continue;
+        size_t at = n++;
+        for (; at > 0 && longer[at - 1] > ns; --at) longer[at] = longer[at - 1];
+        longer[at] = ns;
+    }
+    const uint64_t left_ns = n > 0 ? longer[n / 5] - lasted_ns : tw_load(&p->waits) == 0 ? WAIT_AT_FIRST : lasted_ns / 2;
+    return left_ns > TW_PACE_LEAST_NS ? left_ns : TW_PACE_LEAST_NS;
+}
+
+int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns) {
+    const uint64_t cost = tw_pace_cost(p), fit = cost == 0 ? TW_PACE_MOST : left_ns / 2 * PER / cost;
+    if (!tw_pace_due(p, young) || fit < work_of(young, 0) || fit < TW_PACE_FEWEST) return -1;
+    return (int64_t)(p->debt == 0 ? 0 : least(fit - work_of(young, 0), TW_PACE_MOST));
+}

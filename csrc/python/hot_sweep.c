@@ -1,0 +1,580 @@
+/* tailwatch._hot.Sweep. Public calls of the collector move objects between its generations: untracked and tracked again,
+ * an object is young. Which objects are old, and in what order, is read off the collector's own lists, where their layout
+ * was seen to be the known one; elsewhere seeds are what the caller gives.
+ *
+ * Nothing here may run while a collection does: its lists are then taken apart. Between two lines of C that hold the GIL
+ * none can begin.
+ */
+#include "hot_walk.h"
+#include "hot_idle.h"
+#include "hot_uv.h"
+
+#include <poll.h>
+#include <string.h>
+#include <time.h>
+
+#define MOST_BUDGET 1000000
+#define LEAST_ROOM 1024
+#define FOR_LONG_NS 100000000
+#define OVERDUE_NS 2000000         /* a slice is to take half of it */
+#define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
+#define A_MILLISECOND_NS 1000000
+#define NOBODY_WAITS_NS 2000000    /* the next request may come at any time */
+#define LONG_WAIT_NS 20000000      /* a round is brought to its end in one */
+#define PREV_FLAGS ((uintptr_t)3)  /* finalized, collecting: in the word of the previous one */
+
+/* ---- where the lists are ---- */
+
+/* Python says what the thresholds are; the lists must stand before the same numbers. */
+static int thresholds_agree(const gc_list *lists, PyObject *thresholds) {
+    for (int i = 0; i < 3; i++) {
+        PyObject *item = PyTuple_GetItem(thresholds, i);
+        if (item == NULL || PyLong_AsLong(item) != lists[i].threshold) return 0;
+    }
+    return !PyErr_Occurred();
+}
+
+/* Whether the list that a tracked object is in ends in this head, and comes back to the object. */
+static int is_in(PyObject *object, const gc_list *list, size_t most) {
+    const gc_head *head = gc_head_of(object);
+    if ((gc_head *)(gc_next(head)->prev & ~PREV_FLAGS) != head) return 0;
+    for (; most-- > 0; head = gc_next(head))
+        if (gc_next(head) == &list->head) return 1;
+    return 0;
+}
+
+/* A new object is the last of generation 0: what comes after it is that list's head, and the others follow. */
+static gc_list *lists_by(PyObject *newest, PyObject *thresholds) {
+    gc_list *lists = (gc_list *)gc_next(gc_head_of(newest));
+    if ((gc_head *)(lists->head.prev & ~PREV_FLAGS) != gc_head_of(newest)) return NULL;
+    return thresholds_agree(lists, thresholds) ? lists : NULL;
+}
+
+/* Behind the three lists stands a pointer to the first, then the list of the frozen; NULL: that is not so. */
+static gc_list *permanent_by(gc_list *lists) {
+    gc_head **first = (gc_head **)(lists + 3);
+    gc_list *permanent = (gc_list *)(first + 1);
+    if (*first != &lists[0].head) return NULL;
+    return (gc_head *)(gc_next(&permanent->head)->prev & ~PREV_FLAGS) == &permanent->head ? permanent : NULL;
+}
+
+/* The lists, or NULL where they are not as expected; an exception may be set. */
+static gc_list *find_lists(PyObject *thresholds) {
+    PyObject *newest = PyList_New(0);
+    gc_list *lists = newest == NULL ? NULL : lists_by(newest, thresholds);
+    Py_XDECREF(newest);
+    return lists;
+}
+
+/* locate(thresholds, aged, older, most): whether the lists are where they should be. aged has survived one collection of
+ * the youngest, older two. For interpreters whose layout is known. */
+static PyObject *sweep_locate(PyObject *op, PyObject *args) {
+    SweepObject *self = (SweepObject *)op;
+    PyObject *thresholds, *aged, *older;
+    Py_ssize_t most;
+    if (!PyArg_ParseTuple(args, "O!OOn", &PyTuple_Type, &thresholds, &aged, &older, &most)) return NULL;
+    gc_list *lists = find_lists(thresholds);
+    if (PyErr_Occurred()) return NULL;
+    gc_list *permanent = lists == NULL ? NULL : permanent_by(lists);
+    const int known = permanent != NULL && PyObject_GC_IsTracked(aged) && PyObject_GC_IsTracked(older) &&
+                      is_in(aged, &lists[1], (size_t)most) && is_in(older, &lists[2], (size_t)most);
+    self->lists = known ? lists : NULL;
+    self->permanent = permanent;
+    return PyBool_FromLong(known);
+}
+
+/* ---- slices ---- */
+
+static int make_room(SweepObject *self, size_t room) {
+    if (room > self->allocated) {
+        PyObject **found = PyMem_Realloc(self->found, room * sizeof *found);
+        if (found == NULL) return PyErr_NoMemory(), -1;
+        self->found = found;
+        self->allocated = room;
+    }
+    self->room = room;
+    self->n = 0;
+    return 0;
+}
+
+/* The seeds are in the list's hands until all is tracked again; then they may die. */
+static int move_seeds(SweepObject *self, PyObject *seeds, size_t budget) {
+    const Py_ssize_t n = PyList_Size(seeds);
+    for (Py_ssize_t i = 0; i < n && self->n < budget; i++) walk_closure(self, PyList_GetItem(seeds, i), budget - self->n);
+    walk_move_found(self);
+    return n < 0 ? -1 : PyList_SetSlice(seeds, 0, n, NULL);
+}
+
+/* -1: an exception is set. */
+static int look_on(SweepObject *self, PyObject *seeds, size_t budget, tw_slice *slice) {
+    if (make_room(self, 2 * (budget > LEAST_ROOM ? budget : LEAST_ROOM) + 64) < 0) return -1;
+    if (seeds != Py_None) {
+        const int failed = move_seeds(self, seeds, budget);
+        slice->moved = self->moved;
+        return failed;
+    }
+    if (self->lists == NULL || budget == 0) return 0;
+    slice->looks = walk_on(self, budget);
+    walk_move_found(self);
+    slice->moved = self->moved;
+    return 0;
+}
+
+static size_t young_of(const SweepObject *self) {
+    return self->lists != NULL && self->lists[0].count > 0 ? (size_t)self->lists[0].count : 0;
+}
+
+/* The youngest collected, by gc.collect: its callbacks see it, and its finalizers may do what they like. */
+static int collect_young(SweepObject *self, size_t *freed) {
+    PyObject *number = PyObject_CallFunctionObjArgs(self->collect, self->zero, NULL);
+    const Py_ssize_t n = number == NULL ? -1 : PyLong_AsSsize_t(number);
+    Py_XDECREF(number);
+    *freed = n > 0 ? (size_t)n : 0;
+    return n == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+/* Of this thread: what others took meanwhile says nothing about the next slice. */
+static uint64_t cpu_ns(void) {
+    struct timespec t;
+    return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0 ? (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec : 0;
+}
+
+static void tell_heap(const SweepObject *self) {
+    tw_policy *policy = &self->core->segment->policy;
+    tw_policy_heap(policy, self->pace.old + young_of(self));
+    tw_policy_frozen(policy, self->frozen.count);
+    tw_store(&policy->now.debt, self->pace.debt);
+}
+
+static void tell(const SweepObject *self, const tw_pace *before, tw_moment moment) {
+    tw_policy_slice(&self->core->segment->policy, before, &self->pace, moment);
+    tell_heap(self);
+}
+
+int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budget, sweep_done *done) {
+    if (self->core->gc_open || self->busy) return 1;
+    const tw_pace before = self->pace;
+    const uint64_t since = tw_now_ns();
+    self->busy = 1;
+    core_policy_open(self->core);
+    const uint64_t began_ns = cpu_ns();
+    tw_slice slice = {0, 0, 0, 0};
+    const size_t young = young_of(self);
+    int failed = look_on(self, seeds, budget, &slice) < 0;
+    walk_let_go(self);
+    if (!failed && (slice.moved > 0 || young >= TW_PACE_YOUNG || moment == TW_MOMENT_ASKED)) {
+        slice.young = young;
+        failed = collect_young(self, &slice.freed) < 0;
+    }
+    const uint64_t took_ns = cpu_ns() - began_ns;
+    core_policy_close(self->core);
+    *done = (sweep_done){slice, tw_now_ns() - since};
+    self->busy = 0;
+    if (failed) return -1;
+    tw_pace_slice(&self->pace, moment, &slice, took_ns);
+    tell(self, &before, moment);
+    return 0;
+}
+
+/* slice(budget, seeds=None, moment=ASKED): one slice, a pause of cause "policy". (objects moved, objects freed, ns); None
+ * while a collection is under way. */
+static PyObject *sweep_slice(PyObject *op, PyObject *args) {
+    Py_ssize_t budget;
+    PyObject *seeds = Py_None;
+    int moment = TW_MOMENT_ASKED;
+    sweep_done done = {{0, 0, 0, 0}, 0};
+    if (!PyArg_ParseTuple(args, "n|Oi", &budget, &seeds, &moment)) return NULL;
+    if (budget < 0 || budget > MOST_BUDGET) return PyErr_Format(PyExc_ValueError, "budget: expected 0 to %d objects, found %zd", MOST_BUDGET, budget);
+    if (moment < 0 || moment >= TW_MOMENTS) return PyErr_Format(PyExc_ValueError, "moment: expected 0 to %d, found %d", TW_MOMENTS - 1, moment);
+    const int ran = sweep_run((SweepObject *)op, (tw_moment)moment, seeds, (size_t)budget, &done);
+    if (ran > 0) Py_RETURN_NONE;
+    return ran < 0 ? NULL : Py_BuildValue("nnK", (Py_ssize_t)done.slice.moved, (Py_ssize_t)done.slice.freed, (unsigned long long)done.ns);
+}
+
+/* Everything that is not frozen, by gc.collect. 0; 1: none, as a collection is under way; -1: an exception is set. */
+static int whole_pass(SweepObject *self, tw_moment moment, size_t *freed) {
+    if (self->core->gc_open || self->busy) return 1;
+    self->busy = 1;
+    if (self->force == SWEEP_PASS) self->force = SWEEP_WHAT_FITS;
+    core_policy_open(self->core);
+    const size_t young = young_of(self);
+    PyObject *number = PyObject_CallFunctionObjArgs(self->collect, NULL);
+    const Py_ssize_t n = number == NULL ? -1 : PyLong_AsSsize_t(number);
+    Py_XDECREF(number);
+    const uint64_t ns = core_policy_close(self->core);
+    self->busy = 0;
+    if (n == -1 && PyErr_Occurred()) return -1;
+    *freed = n > 0 ? (size_t)n : 0;
+    tw_pace_pass(&self->pace, young, *freed);
+    tw_policy_pass(&self->core->segment->policy, moment, ns, *freed);
+    tell_heap(self);
+    return 0;
+}
+
+/* whole(moment=ASKED): everything that is not frozen. Objects freed; None while a collection is under way. */
+static PyObject *sweep_whole(PyObject *op, PyObject *args) {
+    int moment = TW_MOMENT_ASKED;
+    size_t freed;
+    if (!PyArg_ParseTuple(args, "|i", &moment)) return NULL;
+    if (moment < 0 || moment >= TW_MOMENTS) return PyErr_Format(PyExc_ValueError, "moment: expected 0 to %d, found %d", TW_MOMENTS - 1, moment);
+    const int ran = whole_pass((SweepObject *)op, (tw_moment)moment, &freed);
+    if (ran > 0) Py_RETURN_NONE;
+    return ran < 0 ? NULL : PyLong_FromSize_t(freed);
+}
+
+/* ---- collections that are not ours ---- */
+
+void sweep_other_begins(SweepObject *self) { self->others_young = young_of(self); }
+
+void sweep_other_ended(SweepObject *self, int whole, uint64_t freed) {
+    if (self->busy) return;
+    tw_pace_other(&self->pace, whole, self->others_young, (size_t)freed);
+    tell_heap(self);
+}
+
+/* ---- idle moments ---- */
+
+static int readable(int fd) {
+    struct pollfd one = {fd, POLLIN, 0};
+    return poll(&one, 1, 0) != 0;
+}
+
+static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* false: it did not run, or not well. */
+static int slice_of(SweepObject *self, tw_moment moment, size_t budget) {
+    sweep_done done;
+    const int ran = sweep_run(self, moment, Py_None, budget, &done);
+    if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
+    return ran == 0;
+}
+
+/* A chunk of the dead is not cut as one likes: it waits for a longer moment, if there was one lately. */
+static int is_short(const SweepObject *self, tw_moment moment, int64_t budget) {
+    if (self->phase != SWEEP_TAKE || moment != TW_MOMENT_IDLE || budget == 0 || budget >= TW_PACE_MOST / 2) return 0;
+    return tw_now_ns() - self->given_ns < FOR_LONG_NS;
+}
+
+/* false: no slice now, or none that went well. */
+static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
+    const int64_t budget = tw_pace_budget(&self->pace, young_of(self), left_ns);
+    if (budget < 0) tw_pace_unfit(&self->pace);
+    if (budget < 0 || is_short(self, moment, budget) || !slice_of(self, moment, (size_t)budget)) return 0;
+    self->given_ns = tw_now_ns();
+    return 1;
+}
+
+/* Nobody gave a moment for long: one is taken, a short one, if need be of the young only. */
+static void overdue_slice(SweepObject *self) {
+    const int long_ago = tw_now_ns() - self->given_ns >= FOR_LONG_NS;
+    if (!tw_pace_many_young(young_of(self)) && !(long_ago && tw_pace_in_debt(&self->pace))) return;
+    const int64_t budget = tw_pace_budget(&self->pace, young_of(self), OVERDUE_NS);
+    slice_of(self, TW_MOMENT_OVERDUE, budget > 0 ? (size_t)budget : 0);
+}
+
+/* A ceiling was met: a slice as large as any, or the whole. false: none was made. */
+static int forced(SweepObject *self) {
+    sweep_done done = {{0, 0, 0, 0}, 0};
+    size_t freed;
+    if (self->force == SWEEP_SLICES && tw_now_ns() < self->forced_until_ns) return 0;
+    const int ran = self->force == SWEEP_PASS ? whole_pass(self, TW_MOMENT_CEILING, &freed)
+                                              : sweep_run(self, TW_MOMENT_CEILING, Py_None, TW_PACE_MOST, &done);
+    self->forced_until_ns = tw_now_ns() + done.ns;
+    if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
+    return ran == 0;
+}
+
+static int due(const SweepObject *self) {
+    if (!self->on || self->lists == NULL) return 0;
+    return self->force == SWEEP_PASS || tw_pace_due(&self->pace, young_of(self));
+}
+
+int sweep_may_be_due(const SweepObject *self) { return due(self) || (self->on && self->phase != SWEEP_RESTS); }
+
+/* No slice fits now: a wait that goes on grows longer than those of before, and then one does. Whether it goes on. */
+static int wait_for_more(int fd, uint64_t left_ns) {
+    struct pollfd one = {fd, POLLIN, 0};
+    int found;
+    if (left_ns < 2 * A_MILLISECOND_NS) return 0;
+    Py_BEGIN_ALLOW_THREADS
+    found = poll(&one, 1, 1);
+    Py_END_ALLOW_THREADS
+    return found == 0;
+}
+
+/* Where nothing comes for long, a round does not rest: an object is held meanwhile. */
+static int brought_to_its_end(SweepObject *self, uint64_t left_ns) {
+    if (self->phase == SWEEP_RESTS || left_ns < LONG_WAIT_NS) return 0;
+    tw_pace_more(&self->pace);
+    return 1;
+}
+
+int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
+    if (!due(self) && (self->phase == SWEEP_RESTS || wait_ns < LONG_WAIT_NS)) return 0;
+    const uint64_t since = tw_now_ns();
+    uint64_t lasted = 0;
+    if (self->force) forced(self);
+    else overdue_slice(self);
+    while (lasted < wait_ns && !readable(fd)) {
+        if (!due(self) && !brought_to_its_end(self, wait_ns - lasted)) break;
+        if (!timed_slice(self, TW_MOMENT_IDLE, lesser(tw_pace_left(&self->pace, lasted), wait_ns - lasted)) &&
+            !wait_for_more(fd, wait_ns - lasted))
+            break;
+        lasted = tw_now_ns() - since;
+    }
+    return 1;
+}
+
+/* A tenth of each step that has passed since the last moment; half a step at most. */
+static uint64_t step_share(const SweepObject *self, uint64_t since_ns) {
+    return lesser(since_ns * self->every / STEP_SHARE, self->every == 1 ? UINT64_MAX : since_ns / 2);
+}
+
+void sweep_step(SweepObject *self, uint64_t number, uint64_t since_ns, uint64_t waiting) {
+    if (number % self->every != 0 || !due(self)) return;
+    if (self->force) forced(self);
+    else if (!timed_slice(self, TW_MOMENT_STEP, waiting == 0 ? NOBODY_WAITS_NS : step_share(self, since_ns))) overdue_slice(self);
+}
+
+/* ---- the frozen ---- */
+
+/* remember(objects): they are about to be frozen, and closures stop at them. Objects the sweep knows now. */
+static PyObject *sweep_remember(PyObject *op, PyObject *objects) {
+    SweepObject *self = (SweepObject *)op;
+    walk_abandon(self);
+    walk_let_go(self);
+    if (!PyList_Check(objects)) return PyErr_Format(PyExc_TypeError, "objects: expected a list, found %R", (PyObject *)Py_TYPE(objects));
+    const Py_ssize_t n = PyList_Size(objects);
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!tw_addresses_add(&self->frozen, PyList_GetItem(objects, i))) return PyErr_NoMemory();
+    tw_policy_frozen(&self->core->segment->policy, self->frozen.count);
+    self->pace.old = self->pace.debt = 0;
+    return PyLong_FromSize_t(self->frozen.count);
+}
+
+static PyObject *sweep_forget(PyObject *op, PyObject *unused) {
+    (void)unused;
+    walk_abandon((SweepObject *)op);
+    walk_let_go((SweepObject *)op);
+    tw_addresses_clear(&((SweepObject *)op)->frozen);
+    tw_marks_clear(&((SweepObject *)op)->marks);
+    tw_policy_frozen(&((SweepObject *)op)->core->segment->policy, 0);
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_on(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(((SweepObject *)op)->on); }
+static int set_on(PyObject *op, PyObject *value, void *unused) {
+    const int on = value == NULL ? 0 : PyObject_IsTrue(value);
+    (void)unused;
+    if (on < 0) return -1;
+    SweepObject *self = (SweepObject *)op;
+    self->on = on;
+    if (!on) walk_abandon(self), walk_let_go(self);
+    self->core->sweep = on ? self : NULL;
+    return 0;
+}
+/* None fits, by what the last ones took, and nobody waits: the least there is, which tells what it takes now. */
+static void least_slice(SweepObject *self, tw_moment moment) {
+    slice_of(self, moment, young_of(self) >= TW_PACE_YOUNG ? 0 : TW_PACE_FEWEST);
+}
+
+/* rest(idle=False): the last request has ended, or none was there. Slices for two milliseconds at most. */
+static PyObject *sweep_rest(PyObject *op, PyObject *args) {
+    SweepObject *self = (SweepObject *)op;
+    const uint64_t since = tw_now_ns();
+    uint64_t lasted = 0;
+    int idle = 0;
+    if (!PyArg_ParseTuple(args, "|p", &idle)) return NULL;
+    const tw_moment moment = idle ? TW_MOMENT_IDLE : TW_MOMENT_REQUEST;
+    if (self->force && due(self)) forced(self);
+    if (due(self) && tw_pace_budget(&self->pace, young_of(self), NOBODY_WAITS_NS) < 0) least_slice(self, moment);
+    while (lasted < NOBODY_WAITS_NS && due(self) && timed_slice(self, moment, NOBODY_WAITS_NS - lasted))
+        lasted = tw_now_ns() - since;
+    Py_RETURN_NONE;
+}
+
+static int put(PyObject *dict, const char *name, uint64_t value) {
+    PyObject *number = PyLong_FromUnsignedLongLong(value);
+    const int failed = number == NULL || PyDict_SetItemString(dict, name, number) < 0;
+    Py_XDECREF(number);
+    return failed ? -1 : 0;
+}
+
+static int put_moments(PyObject *dict, const tw_pace *pace) {
+    for (int i = 0; i < TW_MOMENTS; i++)
+        if (put(dict, tw_moment_name(i), pace->made[i]) < 0) return -1;
+    return 0;
+}
+
+static uint64_t passes_of(const SweepObject *self) {
+    const uint64_t *passes = self->core->segment->policy.counts.passes;
+    uint64_t n = 0;
+    for (int i = 0; i < TW_MOMENTS; i++) n += tw_load(&passes[i]);
+    return n;
+}
+
+/* counts(): what it did, by what gave the moment, and what it is to do. */
+static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
+    const tw_pace *pace = &((SweepObject *)op)->pace;
+    (void)unused;
+    PyObject *dict = PyDict_New();
+    if (dict == NULL) return NULL;
+    if (put_moments(dict, pace) == 0 && put(dict, "looks", pace->looks) == 0 && put(dict, "moved", pace->moved) == 0 && put(dict, "freed", pace->freed) == 0 &&
+        put(dict, "ns", pace->ns) == 0 && put(dict, "predicted_ns", pace->predicted_ns) == 0 &&
+        put(dict, "debt", pace->debt) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "rounds", pace->rounds) == 0 &&
+        put(dict, "cost_ns", tw_pace_cost(pace)) == 0 &&
+        put(dict, "young", young_of((SweepObject *)op)) == 0 &&
+        put(dict, "passes", passes_of((SweepObject *)op)) == 0)
+        return dict;
+    Py_DECREF(dict);
+    return NULL;
+}
+
+static PyObject *sweep_round(PyObject *op, PyObject *unused) {
+    (void)unused;
+    tw_pace_round(&((SweepObject *)op)->pace);
+    Py_RETURN_NONE;
+}
+
+/* In a fork child: its counts are its own, its heap and what is frozen of it are as the parent's were. */
+static PyObject *sweep_reborn(PyObject *op, PyObject *unused) {
+    SweepObject *self = (SweepObject *)op;
+    (void)unused;
+    tw_pace_begin_again(&self->pace);
+    self->force = SWEEP_WHAT_FITS;
+    Py_RETURN_NONE;
+}
+
+/* ---- the type ---- */
+
+static PyObject *get_due(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(due((SweepObject *)op)); }
+static PyObject *get_force(PyObject *op, void *unused) { (void)unused; return PyLong_FromLong(((SweepObject *)op)->force); }
+static PyObject *get_every(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLong(((SweepObject *)op)->every); }
+
+/* A number in a range; -1: an exception is set. */
+static long read_number(PyObject *value, const char *what, long least, long most) {
+    const long n = value == NULL ? -1 : PyLong_AsLong(value);
+    if (n >= least && n <= most) return n;
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%s: expected %ld to %ld", what, least, most);
+    return -1;
+}
+
+static int set_force(PyObject *op, PyObject *value, void *unused) {
+    const long n = read_number(value, "force", SWEEP_WHAT_FITS, SWEEP_PASS);
+    (void)unused;
+    if (n >= 0) ((SweepObject *)op)->force = (int)n;
+    return n < 0 ? -1 : 0;
+}
+
+static int set_every(PyObject *op, PyObject *value, void *unused) {
+    const long n = read_number(value, "every", 1, 1 << 20);
+    (void)unused;
+    if (n > 0) ((SweepObject *)op)->every = (unsigned long)n;
+    return n < 0 ? -1 : 0;
+}
+
+static PyObject *get_frozen(PyObject *op, void *unused) { (void)unused; return PyLong_FromSize_t(((SweepObject *)op)->frozen.count); }
+static PyObject *get_ordered(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(((SweepObject *)op)->lists != NULL); }
+static PyObject *get_bytes(PyObject *op, void *unused) {
+    const SweepObject *self = (SweepObject *)op;
+    (void)unused;
+    return PyLong_FromSize_t(tw_addresses_bytes(&self->frozen) + tw_marks_bytes(&self->marks) + self->allocated * sizeof *self->found);
+}
+
+/* Sweep(core, collect) */
+static PyObject *sweep_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *core, *collect;
+    const tw_hot_state *state = PyType_GetModuleState(type);
+    if (state == NULL || kwargs != NULL || !PyArg_ParseTuple(args, "O!O", state->core_type, &core, &collect)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "Sweep(core, collect) takes no keyword arguments");
+        return NULL;
+    }
+    SweepObject *self = (SweepObject *)PyType_GenericAlloc(type, 0);
+    if (self == NULL) return NULL;
+    self->core = (CoreObject *)Py_NewRef(core);
+    self->collect = Py_NewRef(collect);
+    self->idle_type = (PyTypeObject *)Py_NewRef((PyObject *)state->idle_type);
+    self->uv_type = (PyTypeObject *)Py_NewRef((PyObject *)state->uv_type);
+    self->every = 1;
+    self->marker = PyList_New(0);
+    if ((self->zero = PyLong_FromLong(0)) != NULL && self->marker != NULL) return (PyObject *)self;
+    Py_DECREF((PyObject *)self);
+    return NULL;
+}
+
+static int sweep_traverse(PyObject *op, visitproc visit_one, void *arg) {
+    SweepObject *self = (SweepObject *)op;
+    PyObject *parts[] = {(PyObject *)Py_TYPE(op), (PyObject *)self->core, self->collect, (PyObject *)self->idle_type, (PyObject *)self->uv_type};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i] != NULL && visit_one(parts[i], arg)) return 1;
+    return 0;
+}
+
+static int sweep_clear(PyObject *op) {
+    Py_CLEAR(((SweepObject *)op)->collect);
+    return 0;
+}
+
+static void sweep_dealloc(PyObject *op) {
+    SweepObject *self = (SweepObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    if (self->core != NULL && self->core->sweep == self) self->core->sweep = NULL;
+    Py_XDECREF((PyObject *)self->core);
+    Py_XDECREF(self->collect);
+    Py_XDECREF(self->zero);
+    Py_XDECREF(self->marker);
+    Py_XDECREF((PyObject *)self->idle_type);
+    Py_XDECREF((PyObject *)self->uv_type);
+    tw_addresses_clear(&self->frozen);
+    tw_marks_clear(&self->marks);
+    Py_XDECREF(self->held);
+    Py_XDECREF(self->let_go);
+    PyMem_Free(self->found);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
+    Py_DECREF((PyObject *)type);
+}
+
+static PyObject *sweep_uv(PyObject *op, PyObject *args) {
+    const char *path;
+    PyObject *capsule;
+    if (!PyArg_ParseTuple(args, "sO", &path, &capsule)) return NULL;
+    return uv_moments_new((SweepObject *)op, path, capsule);
+}
+
+static PyObject *sweep_poll(PyObject *op, PyObject *epoll) { return idle_poll_new((SweepObject *)op, epoll); }
+
+static PyMethodDef methods[] = {
+    {"slice", sweep_slice, METH_VARARGS,
+     "slice(budget, seeds=None, moment=5, /)\n--\n\nOne slice. (objects moved, objects freed, ns), None while a collection is under way."},
+    {"locate", sweep_locate, METH_VARARGS,
+     "locate(thresholds, aged, older, most, /)\n--\n\nWhether the collector's lists are where this layout has them."},
+    {"remember", sweep_remember, METH_O, "remember(objects, /)\n--\n\nThey are about to be frozen. How many are known now."},
+    {"poll", sweep_poll, METH_O, "poll(epoll, /)\n--\n\nWhat a selector asks for events instead of its epoll object: it sweeps while none comes."},
+    {"uv", sweep_uv, METH_VARARGS, "uv(path, loop, /)\n--\n\nUse the waiting of a libuv loop, given as uvloop gives it; path of the library that exports libuv."},
+    {"counts", sweep_counts, METH_NOARGS, "counts()\n--\n\nSlices by what gave the moment, objects moved and freed, ns, and what is to be done."},
+    {"rest", sweep_rest, METH_VARARGS, "rest(idle=False, /)\n--\n\nThe last request has ended, or (idle) none was there: slices, for two milliseconds at most."},
+    {"whole", sweep_whole, METH_VARARGS, "whole(moment=5, /)\n--\n\nA whole pass of what is not frozen. Objects freed, None while a collection is under way."},
+    {"reborn", sweep_reborn, METH_NOARGS, "reborn()\n--\n\nIn a fork child: its counts begin at zero."},
+    {"round", sweep_round, METH_NOARGS, "round()\n--\n\nThe whole old heap is to be looked at, as soon as may be."},
+    {"forget", sweep_forget, METH_NOARGS, "forget()\n--\n\nNothing is frozen any more."},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef getters[] = {
+    {"frozen", get_frozen, NULL, "Objects known to be frozen.", NULL},
+    {"ordered", get_ordered, NULL, "Whether old objects are found by themselves, the oldest first.", NULL},
+    {"bytes", get_bytes, NULL, "Memory it takes.", NULL},
+    {"on", get_on, set_on, "Whether idle moments are used.", NULL},
+    {"due", get_due, NULL, "Whether there is anything to do, in a moment.", NULL},
+    {"force", get_force, set_force, "What moments are used for, fit or not: 0 what is due, 1 a slice, 2 a whole pass, once.", NULL},
+    {"every", get_every, set_every, "Of so many engine steps one gives a moment.", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "The old heap collected in slices: Sweep(core, collect)."},
+    {Py_tp_new, sweep_new},
+    {Py_tp_dealloc, sweep_dealloc},
+    {Py_tp_traverse, sweep_traverse},
+    {Py_tp_clear, sweep_clear},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
+    {0, NULL}};
+PyType_Spec tw_sweep_spec = {"tailwatch._hot.Sweep", sizeof(SweepObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};

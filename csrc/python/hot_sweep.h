@@ -1,0 +1,82 @@
+/* The sweep: the old heap collected in slices, by the collector itself.
+ *
+ * A slice goes on with the round that is under way (hot_walk.h), moves what it found dead to the young generation, and has
+ * that collected. Only what the collector itself finds unreachable is freed.
+ */
+#ifndef TAILWATCH_HOT_SWEEP_H
+#define TAILWATCH_HOT_SWEEP_H
+
+#include "hot_group.h"
+
+#include "tailwatch/addresses.h"
+#include "tailwatch/marks.h"
+#include "tailwatch/pace.h"
+
+/* What stands before each object that the collector knows, and its lists, CPython 3.10 to 3.13. */
+typedef struct gc_head { uintptr_t next, prev; } gc_head;
+typedef struct gc_list { gc_head head; int threshold, count; } gc_list;
+static inline gc_head *gc_head_of(PyObject *object) { return (gc_head *)object - 1; }
+static inline PyObject *gc_object_of(gc_head *head) { return (PyObject *)(head + 1); }
+static inline gc_head *gc_next(const gc_head *head) { return (gc_head *)head->next; }
+
+typedef enum sweep_phase { SWEEP_RESTS, SWEEP_COUNT, SWEEP_REACH, SWEEP_TAKE } sweep_phase;
+
+typedef struct SweepObject {
+    PyObject_HEAD
+    CoreObject *core;
+    PyObject *collect;         /* gc.collect as it was when this was made */
+    PyObject *zero;
+    PyObject *marker;          /* nobody refers to it but this: behind all that was old when a round began */
+    gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
+    gc_list *permanent;        /* the frozen */
+    tw_addresses frozen;
+    PyObject **found;          /* of the slice being made: borrowed */
+    size_t n, room, allocated; /* objects found, places for them in this slice, and ever */
+    tw_marks marks;            /* of the round */
+    sweep_phase phase;
+    PyObject *held, *let_go;   /* where a walk goes on; where one went on */
+    size_t looks, most_looks, most_members; /* of the slice */
+    size_t walked;             /* old objects of this round */
+    int again, reaches;        /* another walk is needed; those that were made */
+    int take;                  /* likewise */
+    size_t taken, put_back;    /* objects, of this take */
+    size_t moved;              /* of this slice */
+    int busy;                  /* a finalizer may run whatever it likes, us too */
+    uint64_t given_ns;         /* when a moment was last used that nobody waited for */
+    int on;                    /* idle moments are used */
+    int force;                 /* sweep_force: a ceiling was met */
+    uint64_t forced_until_ns;  /* of the time, forced slices take half at most */
+    unsigned long every;       /* of so many engine steps one gives a moment */
+    size_t others_young;       /* when a collection that is not ours began */
+    tw_pace pace;
+    PyTypeObject *idle_type, *uv_type;
+} SweepObject;
+
+extern PyType_Spec tw_sweep_spec;
+
+/* What a moment is used for, whether it fits or not: what is due; a slice; a whole pass, once. */
+enum sweep_force { SWEEP_WHAT_FITS, SWEEP_SLICES, SWEEP_PASS };
+
+/* One slice. seeds: a list, emptied: what they lead to is moved, so many objects at most; or None: the round goes on for so
+ * many looks. 0; 1: none, as a collection is under way; -1: an exception is set. */
+typedef struct sweep_done { tw_slice slice; uint64_t ns; } sweep_done;
+int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budget, sweep_done *done);
+
+/* A wait for events begins: until one is there at the descriptor, or the time is up, slices run that are predicted to end
+ * before. wait_ns: how long the loop means to wait, UINT64_MAX: for ever. Exceptions of ours go to sys.unraisablehook. Whether there
+ * was anything to do. */
+int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns);
+
+/* Whether sweep_idle may find something to do: a glance without the GIL. */
+int sweep_may_be_due(const SweepObject *self);
+
+/* A moment in which a slice of a tenth of since_ns disturbs nobody more than a tenth: an engine's step that took so long is
+ * over, or (waiting 0) nobody waits at all. number: of the step. Ranks that step together use the same numbers, those that
+ * `every` divides, so that not each of them delays another step. */
+void sweep_step(SweepObject *self, uint64_t number, uint64_t since_ns, uint64_t waiting);
+
+/* A collection that is not ours begins; it has ended, and freed so many. The collector's books are told to the pace. */
+void sweep_other_begins(SweepObject *self);
+void sweep_other_ended(SweepObject *self, int whole, uint64_t freed);
+
+#endif

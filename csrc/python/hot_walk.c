@@ -1,0 +1,311 @@
+#include "hot_walk.h"
+
+#define MOST_REACHES 8     /* walks for what refers backwards; then the chunks see to it */
+#define MOST_TAKES 8
+#define LEAST_CHUNK 1024   /* objects: a request's cycle and what is near to it */
+#define TUPLES_IN_A_ROW 64
+#define OF_A_MEMBER 4      /* looks that an object of a chunk costs */
+
+/* ---- the lists ---- */
+
+/* The old object after that one (NULL: the first), NULL: none; the walk ends at the marker. A collection by somebody else
+ * may have put the one where it stands into another list, or a freeze. */
+static PyObject *after(SweepObject *self, PyObject *object) {
+    gc_list *lists = self->lists;
+    gc_head *next = gc_next(object == NULL ? &lists[2].head : gc_head_of(object));
+    if (next == &lists[2].head) next = gc_next(&lists[1].head);
+    if (next == &lists[1].head || next == &lists[0].head || next == &self->permanent->head) return NULL;
+    return gc_object_of(next) == self->marker ? NULL : gc_object_of(next);
+}
+
+static traverseproc traverse_of(PyObject *object) { return (traverseproc)PyType_GetSlot(Py_TYPE(object), Py_tp_traverse); }
+
+static void traverse(SweepObject *self, PyObject *object, visitproc visit) {
+    const traverseproc look = traverse_of(object);
+    if (look != NULL) look(object, visit, self);
+}
+
+static tw_place find(SweepObject *self, PyObject *object) { return tw_marks_find(&self->marks, object); }
+
+/* Without what holds it as the place where the walk goes on. */
+static Py_ssize_t references_of(const SweepObject *self, PyObject *object) {
+    return Py_REFCNT(object) - (object == self->held) - (object == self->let_go);
+}
+
+static int push(SweepObject *self, PyObject *object) {
+    if (self->n == self->room) return 0;
+    self->found[self->n++] = object;
+    return 1;
+}
+
+/* ---- count ---- */
+
+static int visit_count(PyObject *object, void *arg) {
+    SweepObject *self = arg;
+    self->looks += 1;
+    if (object == NULL) return 0;
+    tw_place place = find(self, object);
+    if (place.block == NULL) { /* what is frozen, or no container, is counted where that costs nothing: nobody asks for it */
+        if (tw_addresses_has(&self->frozen, object) || !PyObject_GC_IsTracked(object)) return 0;
+        place = tw_marks_make(&self->marks, object);
+    }
+    if (place.block != NULL) tw_place_count(place);
+    return 0;
+}
+
+/* One that stands in a list is not frozen: its address is that of an object that was, and died. */
+static void count(SweepObject *self, PyObject *object) {
+    const tw_place place = tw_marks_make(&self->marks, object);
+    if (place.block == NULL || tw_place_has(place, TW_MARK_WALKED)) return;
+    tw_place_set(place, TW_MARK_WALKED);
+    tw_addresses_remove(&self->frozen, object);
+    self->walked += 1;
+    traverse(self, object, visit_count);
+}
+
+/* ---- reach ---- */
+
+static int visit_reach(PyObject *object, void *arg) {
+    SweepObject *self = arg;
+    self->looks += 1;
+    const tw_place place = object == NULL ? (tw_place){NULL, 0} : find(self, object);
+    if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED)) return 0;
+    tw_place_set(place, TW_MARK_REACHED);
+    __builtin_prefetch(object);
+    if (!push(self, object)) self->again = 1;
+    return 0;
+}
+
+/* All that an object that lives leads to, as far as there is time; the walk comes by at the others. */
+static void reach_from(SweepObject *self, PyObject *object) {
+    push(self, object);
+    while (self->n > 0 && self->looks < self->most_looks) {
+        PyObject *next = self->found[--self->n];
+        self->looks += 1;
+        tw_place_set(find(self, next), TW_MARK_LOOKED);
+        traverse(self, next, visit_reach);
+    }
+    if (self->n > 0) self->again = 1;
+    self->n = 0;
+}
+
+static int is_held_from_outside(SweepObject *self, PyObject *object, tw_place place) {
+    const uint16_t counted = place.block->count[place.slot];
+    return counted == UINT16_MAX || references_of(self, object) > (Py_ssize_t)counted;
+}
+
+static void reach(SweepObject *self, PyObject *object) {
+    const tw_place place = find(self, object);
+    if (!tw_place_has(place, TW_MARK_WALKED)) return;
+    if (!tw_place_has(place, TW_MARK_REACHED)) {
+        if (!is_held_from_outside(self, object, place)) return;
+        tw_place_set(place, TW_MARK_REACHED);
+    }
+    if (!tw_place_has(place, TW_MARK_LOOKED)) reach_from(self, object);
+}
+
+/* ---- take ---- */
+
+/* Of what is dead for all that is known, in no chunk yet. */
+static int visit_member(PyObject *object, void *arg) {
+    SweepObject *self = arg;
+    self->looks += 1;
+    const tw_place place = object == NULL ? (tw_place){NULL, 0} : find(self, object);
+    if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || tw_place_has(place, TW_MARK_CHUNK)) return 0;
+    if (!PyObject_GC_IsTracked(object) || self->n == self->most_members) return 0;
+    tw_place_set(place, TW_MARK_CHUNK);
+    place.block->count[place.slot] = 0;
+    push(self, object);
+    return 0;
+}
+
+static int visit_inner(PyObject *object, void *arg) {
+    SweepObject *self = arg;
+    const tw_place place = object == NULL ? (tw_place){NULL, 0} : find(self, object);
+    if (tw_place_has(place, TW_MARK_CHUNK)) tw_place_count(place);
+    return 0;
+}
+
+/* It is held from outside of the chunk: behind the members there is room for as many. */
+static int visit_held(PyObject *object, void *arg) {
+    SweepObject *self = arg;
+    const tw_place place = object == NULL ? (tw_place){NULL, 0} : find(self, object);
+    if (!tw_place_has(place, TW_MARK_CHUNK) || place.block->count[place.slot] == UINT16_MAX) return 0;
+    place.block->count[place.slot] = UINT16_MAX;
+    push(self, object);
+    return 0;
+}
+
+/* The members from `from` on that are held, and what those lead to: their count is the largest. */
+static void find_held(SweepObject *self, size_t from) {
+    const size_t members = self->n;
+    for (size_t i = from; i < members; i++) {
+        const tw_place place = find(self, self->found[i]);
+        if (place.block->count[place.slot] != UINT16_MAX && references_of(self, self->found[i]) > (Py_ssize_t)place.block->count[place.slot])
+            visit_held(self->found[i], self);
+        while (self->n > members) traverse(self, self->found[--self->n], visit_held);
+    }
+}
+
+/* Tried in this take: a mark that changes its meaning from one to the next. */
+static int was_tried(const SweepObject *self, tw_place place) { return tw_place_has(place, TW_MARK_LOOKED) != (self->take % 2 == 1); }
+
+static void set_tried(const SweepObject *self, tw_place place) {
+    if (self->take % 2 == 0) tw_place_set(place, TW_MARK_LOOKED);
+    else tw_place_clear(place, TW_MARK_LOOKED);
+}
+
+/* Those that are not held stay found, and keep their mark until they are moved. */
+static void keep_dead(SweepObject *self, size_t from) {
+    const size_t members = self->n;
+    self->n = from;
+    for (size_t i = from; i < members; i++) {
+        const tw_place place = find(self, self->found[i]);
+        set_tried(self, place);
+        if (place.block->count[place.slot] == UINT16_MAX) tw_place_clear(place, TW_MARK_CHUNK);
+        else self->found[self->n++] = self->found[i];
+    }
+    self->put_back += members - self->n;
+    self->taken += self->n - from;
+}
+
+static void take(SweepObject *self, PyObject *object) {
+    const tw_place place = find(self, object);
+    if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || tw_place_has(place, TW_MARK_CHUNK)) return;
+    if (was_tried(self, place)) return;
+    const size_t from = self->n;
+    visit_member(object, self);
+    for (size_t i = from; i < self->n; i++) traverse(self, self->found[i], visit_member);
+    for (size_t i = from; i < self->n; i++) traverse(self, self->found[i], visit_inner);
+    self->looks += OF_A_MEMBER * (self->n - from);
+    find_held(self, from);
+    keep_dead(self, from);
+}
+
+/* ---- the round ---- */
+
+static void stand_at(SweepObject *self, PyObject *object) {
+    PyObject *before = self->held;
+    if (before == object) return;
+    self->held = object == NULL || object == self->let_go ? object : Py_NewRef(object);
+    if (object != NULL && object == self->let_go) self->let_go = NULL;
+    if (self->let_go == NULL) self->let_go = before; /* later: its end may be anything */
+    else Py_XDECREF(before);
+}
+
+static int is_being_moved(SweepObject *self, PyObject *object) { return tw_place_has(find(self, object), TW_MARK_CHUNK); }
+
+/* Where to go on: not at what is about to leave the list. */
+static PyObject *next_that_stays(SweepObject *self, PyObject *object) {
+    while (object != NULL && is_being_moved(self, object)) object = after(self, object);
+    return object;
+}
+
+static int enough(const SweepObject *self) { return self->looks >= self->most_looks || self->n * 2 >= self->most_members; }
+
+/* From where the walk stands. Whether it came to its end. A tuple may be one that somebody is about to make longer, which
+ * nobody else may hold: the walk rests elsewhere. */
+static int walk(SweepObject *self, void (*look)(SweepObject *, PyObject *)) {
+    PyObject *object = self->held != NULL ? self->held : after(self, NULL);
+    int tuples = 0;
+    while (object != NULL && (!enough(self) || (PyTuple_Check(object) && tuples++ < TUPLES_IN_A_ROW))) {
+        PyObject *next = after(self, object);
+        if (next != NULL) __builtin_prefetch(gc_head_of(next)), __builtin_prefetch((char *)next + 48);
+        self->looks += 1;
+        look(self, object);
+        object = next;
+    }
+    object = next_that_stays(self, object);
+    stand_at(self, object);
+    return object == NULL;
+}
+
+static void begin_take(SweepObject *self) {
+    self->taken = self->put_back = 0;
+    self->phase = SWEEP_TAKE;
+}
+
+static void end_round(SweepObject *self) {
+    tw_pace_rounded(&self->pace, self->walked);
+    self->phase = SWEEP_RESTS;
+    tw_place_set(tw_marks_make(&self->marks, self->marker), TW_MARK_CHUNK);
+    push(self, self->marker);
+}
+
+static void next_phase(SweepObject *self) {
+    switch (self->phase) {
+    case SWEEP_COUNT:
+        self->phase = SWEEP_REACH;
+        self->reaches = 0;
+        break;
+    case SWEEP_REACH:
+        if (self->again && ++self->reaches < MOST_REACHES) break;
+        self->take = 0;
+        begin_take(self);
+        break;
+    case SWEEP_TAKE:
+        if (self->taken > 0 && self->put_back > 0 && ++self->take < MOST_TAKES) begin_take(self);
+        else end_round(self);
+        break;
+    default: break;
+    }
+    self->again = 0;
+}
+
+static void begin_round(SweepObject *self) {
+    tw_marks_next_round(&self->marks);
+    self->walked = 0;
+    self->phase = SWEEP_COUNT;
+}
+
+size_t walk_on(SweepObject *self, size_t budget) {
+    static void (*const look[])(SweepObject *, PyObject *) = {NULL, count, reach, take};
+    self->looks = 0;
+    self->most_looks = budget;
+    self->most_members = budget / OF_A_MEMBER > LEAST_CHUNK ? budget / OF_A_MEMBER : LEAST_CHUNK;
+    if (self->held != NULL && !PyObject_GC_IsTracked(self->held)) walk_abandon(self);
+    if (self->phase == SWEEP_RESTS) begin_round(self);
+    while (self->phase != SWEEP_RESTS && !enough(self)) {
+        if (!walk(self, look[self->phase])) break;
+        next_phase(self);
+    }
+    return self->looks;
+}
+
+void walk_let_go(SweepObject *self) { Py_CLEAR(self->let_go); }
+
+void walk_abandon(SweepObject *self) {
+    stand_at(self, NULL);
+    self->phase = SWEEP_RESTS;
+}
+
+/* ---- by name ---- */
+
+static int visit_closure(PyObject *object, void *arg) {
+    SweepObject *self = arg;
+    if (object == NULL || tw_addresses_has(&self->frozen, object) || !PyObject_GC_IsTracked(object)) return 0;
+    if (PyType_Check(object) || PyModule_Check(object)) return 0; /* they lead everywhere */
+    const tw_place place = tw_marks_make(&self->marks, object);
+    if (place.block == NULL || tw_place_has(place, TW_MARK_CHUNK) || !push(self, object)) return 0;
+    tw_place_set(place, TW_MARK_CHUNK);
+    return 0;
+}
+
+void walk_closure(SweepObject *self, PyObject *object, size_t most) {
+    const size_t room = self->room, from = self->n;
+    if (from + most < room) self->room = from + most;
+    visit_closure(object, self);
+    for (size_t i = from; i < self->n; i++) traverse(self, self->found[i], visit_closure);
+    self->room = room;
+}
+
+void walk_move_found(SweepObject *self) {
+    if (self->held != NULL && is_being_moved(self, self->held)) stand_at(self, next_that_stays(self, self->held));
+    for (size_t i = 0; i < self->n; i++) {
+        tw_place_clear(find(self, self->found[i]), TW_MARK_CHUNK);
+        PyObject_GC_UnTrack(self->found[i]);
+        PyObject_GC_Track(self->found[i]);
+    }
+    self->moved = self->n;
+    self->n = 0;
+}

@@ -1,0 +1,34 @@
+/* One round of the sweep: the old heap is gone through in small steps, and what is dead is found.
+ *
+ * Three walks over the collector's own lists, each interrupted and taken up again as it comes:
+ *   count: of each old object, how many references come from old objects;
+ *   reach: an object that more refer to than that is held from outside: it lives, and so does what it leads to;
+ *   take:  the others are looked at in chunks, each judged again by all references as they are now, and what nobody
+ *          outside of its chunk holds is to be moved to the young generation, where the collector decides.
+ * What is dead does not change: all that was dead when a round began is found in it, whatever the living do meanwhile. A
+ * chunk that one elsewhere in the dead holds is left, and tried again once that is gone.
+ *
+ * No object is held but one, where a walk goes on: for as long as the walk rests.
+ */
+#ifndef TAILWATCH_HOT_WALK_H
+#define TAILWATCH_HOT_WALK_H
+
+#include "hot_sweep.h"
+
+/* Goes on for about so many objects. What is to be moved is in self->found, self->n; it is tracked. How many objects were
+ * looked at. Nothing runs meanwhile but tp_traverse. */
+size_t walk_on(SweepObject *self, size_t budget);
+
+/* What an object leads to, itself first, is to be moved: so many objects at most. */
+void walk_closure(SweepObject *self, PyObject *object, size_t most);
+
+/* What was found becomes young. */
+void walk_move_found(SweepObject *self);
+
+/* The round is given up: the lists will not be what they were. */
+void walk_abandon(SweepObject *self);
+
+/* What was held is no longer: after each of these, once nothing is to be moved any more. Its end may run anything. */
+void walk_let_go(SweepObject *self);
+
+#endif

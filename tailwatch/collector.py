@@ -1,0 +1,64 @@
+"""Which collector an interpreter has, what that means for gc="out-of-band", and in words what others do to it.
+
+By numbers alone, so that what another interpreter would be told can be asked in any.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Mapping
+
+INCREMENTAL = ((3, 14, 0), (3, 14, 4))
+"""The first and the last CPython with the incremental collector; 3.14.5 has the generational one again."""
+
+KNOWN_LISTS = ((3, 10), (3, 11), (3, 12), (3, 13))
+"""Versions whose collector's lists are known: there the old heap can be swept in slices."""
+
+COUNTED_AFTER = ("enable", "disable", "set_threshold")
+"""Functions of gc that are only counted when others call them, where they did not raise."""
+
+
+def refusal(version: tuple[int, ...], *, free_threaded: bool) -> str:
+    """Why objects cannot be collected out of band in such an interpreter, a sentence; "" where they can.
+
+    version: sys.version_info[:3] at least; free_threaded: a build without the GIL.
+    """
+    if free_threaded:
+        return (
+            "the collector of free-threaded CPython has no generations: every pass stops all threads and walks the "
+            "whole heap, frozen or not, so nothing can be collected in slices"
+        )
+    if INCREMENTAL[0] <= tuple(version[:3]) <= INCREMENTAL[1]:
+        named = ".".join(str(part) for part in version[:3])
+        return (
+            f"CPython {named} has the incremental collector, whose young generation is not what a slice could move "
+            "objects to; 3.14.5 has the generational one again"
+        )
+    return ""
+
+
+def refusal_here() -> str:
+    """The same of this interpreter."""
+    return refusal(tuple(sys.version_info[:3]), free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")))
+
+
+def drift_sentences(calls: Mapping[str, int]) -> list[str]:
+    """What others did, a sentence each; calls: how often, by name."""
+    found = [f"gc.{name}() was called {calls[name]} times, not by us" for name in COUNTED_AFTER if calls.get(name)]
+    if calls.get("freeze"):
+        blind = calls.get("freeze_blind", 0)
+        found.append(f"gc.freeze() was called {calls['freeze']} times, not by us{_garbage(blind)}")
+    if calls.get("unfreeze"):
+        found.append(
+            f"gc.unfreeze() was called {calls['unfreeze']} times, not by us: what was frozen is collected again"
+        )
+    if calls.get("callbacks"):
+        found.append(f"our callbacks were taken out of gc.callbacks {calls['callbacks']} times, and put back")
+    return found
+
+
+def _garbage(blind: int) -> str:
+    if not blind:
+        return ", each right after a full collection: next to no garbage was frozen with it"
+    return f", {blind} of them not right after a full collection: what garbage was frozen with it is not known"

@@ -1,0 +1,370 @@
+"""Collections when nobody waits: the old heap is swept in slices, in the moments between what the server does.
+
+``gc="out-of-band"``. The freeze is as with ``gc="freeze"``; afterwards the interpreter's own collections are a safety
+net only, far away, and what is allocated later is collected in slices of at most some 3000 objects, when a loop waits
+for events, after an engine's step, or when the last request has ended. A slice is a pause of cause ``policy``.
+
+The sweep proves itself before it is used (OutOfBand.prepare): a planted cycle must die, a living structure must not.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailwatch import _hot
+from tailwatch.collector import KNOWN_LISTS
+from tailwatch.hooks.ceiling import NOTHING, PASS, SLICES, CeilingWatch
+from tailwatch.hooks.moments import Moments, moments_of, running_loop
+
+# Net new objects until the interpreter collects by itself: no moment was found for long.
+SAFETY_NET = 100_000
+
+_WHY = {
+    "": "",
+    "version": f"the collector's lists of Python {sys.version_info[0]}.{sys.version_info[1]} are not known",
+    "lists": "its lists are not where this version has them",
+    "proof": "a planted cycle did not die, or a living one did",
+}
+_LOOK = 1 << 22  # objects walked to see which list one is in: a server's heap before its first freeze
+_PASS_SECONDS = 1.0
+_ROUND_SECONDS = 5.0
+MOMENTS = ("idle", "step", "request_end", "overdue", "ceiling", "asked")
+_REQUEST_END = MOMENTS.index("request_end")
+_CEILING, _ASKED = MOMENTS.index("ceiling"), MOMENTS.index("asked")
+_YOUNG = 700  # new objects that are worth a pass
+_SETTLED = 400  # old objects that are not worth a slice
+# Ranks of one engine that step together make their slices after the steps whose number this divides: which steps those
+# are they know without asking each other.
+RANKS_EVERY = 4
+_collect = gc.collect
+_get_objects = gc.get_objects
+_get_threshold = gc.get_threshold
+_set_threshold = gc.set_threshold
+
+
+@dataclass(frozen=True, slots=True)
+class GCStatus:
+    """What the policy of this process does, and did.
+
+    Attributes:
+        policy: the option ``gc``.
+        mode: "sweep", "whole passes" (the sweep could not prove itself; ``why`` says how), or "" (another policy).
+        why: a sentence, "" where nothing is to be said.
+        slices: by what gave the moment: idle, step, request_end, overdue, ceiling, asked.
+        passes: other collections: whole passes of what is not frozen, by the same; "automatic", the interpreter's own;
+            "foreign", that somebody else called for; "untold", one of these two, where the interpreter's books are not
+            known.
+        moved, freed: objects, of all slices.
+        seconds, predicted_seconds: what the slices took, and what they had been predicted to take.
+        unfrozen: tracked objects that are not frozen, an estimate; frozen: those known to be.
+        debt: old objects that are to be swept.
+        drift: what somebody else did to the collector meanwhile, a sentence each; calls: the same, counted by name
+            ("freeze_blind": of those to freeze, the ones not right after a full collection).
+        ceilings: times that a ceiling was met, "rss" and "objects".
+        pass_seconds, pass_freed: of our whole passes. freezes: ours. rounds: times that slices went through the whole
+            old heap.
+        processes: the same numbers of each living process of the group, this one too, by name ("api-0"): see
+            snapshots.Policy.
+    """
+
+    policy: str
+    mode: str
+    why: str
+    slices: dict[str, int]
+    passes: dict[str, int]
+    moved: int
+    freed: int
+    seconds: float
+    predicted_seconds: float
+    unfrozen: int
+    frozen: int
+    debt: int
+    drift: tuple[str, ...]
+    calls: dict[str, int] = field(default_factory=dict)
+    ceilings: dict[str, int] = field(default_factory=dict)
+    pass_seconds: float = 0.0
+    pass_freed: int = 0
+    freezes: int = 0
+    rounds: int = 0
+    processes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class OutOfBand:
+    """The policy of one process. ``say`` is told a sentence about what does not work here."""
+
+    def __init__(self, core: _hot.Core, say: Callable[[str], object]) -> None:
+        self._core = core
+        self._say = say
+        self.sweep = _hot.Sweep(core, _collect)
+        self.mode = self.why = self.reason = ""  # reason: a name for why
+        self.passes = 0
+        self.engaged = False  # the freeze was made, and nobody has uninstalled
+        self._next_pass = self._next_round = 0.0
+        self._thresholds: tuple[int, int, int] | None = None
+        self._was_enabled = True
+        self._freed_before_round = 0
+        self._moments: list[Moments] = []  # one a loop
+        self._pass_wanted = False
+        self.ceiling = CeilingWatch(
+            objects=self._unfrozen,
+            force=self._force,
+            pending=self._forced,
+            settled=lambda: self.sweep.counts()["debt"] < _SETTLED,
+            whole=lambda: self.whole_pass(_CEILING),
+            met=self._met,
+            say=say,
+        )
+
+    # ---- before traffic ----
+
+    def prepare(self) -> None:
+        """See whether the sweep works in this interpreter: before traffic, some milliseconds and two small passes."""
+        self._core.policy_begin()
+        try:
+            self.reason = "" if sys.version_info[:2] in KNOWN_LISTS else "version"
+            self.reason = self.reason or self._prove()
+        finally:
+            self._core.policy_end()
+        self.why = _WHY[self.reason]
+        self.mode = "whole passes" if self.why else "sweep"
+        if self.why:
+            self._say(
+                f"gc='out-of-band': the old heap cannot be swept in slices ({self.why}): whole passes of what is not "
+                "frozen are made, when nobody waits"
+            )
+
+    def remember(self) -> None:
+        """All objects there are now are about to be frozen: 30 ns each, once."""
+        if self.mode != "sweep":
+            return
+        try:
+            self.sweep.remember(_get_objects())
+        except MemoryError:  # closures would not stop at what is frozen
+            self.mode, self.why = "whole passes", "there was no memory to remember what is frozen"
+            self.sweep.on = False
+            self._say(f"gc='out-of-band': {self.why}: whole passes of what is not frozen are made, when nobody waits")
+
+    def engage(self) -> None:
+        """From now on: moments are used, and the interpreter's own collections are far away."""
+        if self._thresholds is None:
+            self._thresholds, self._was_enabled = _get_threshold(), gc.isenabled()
+        _set_threshold(SAFETY_NET, *_get_threshold()[1:])
+        self.engaged = True
+        self.sweep.on = self.mode == "sweep"
+        self.ceiling.frozen()
+
+    # ---- moments ----
+
+    def use_loop(self) -> None:
+        """Use the waiting of the loop that runs in this thread, if one does. One that gives no moments is said once."""
+        loop = running_loop()
+        if loop is None:
+            return
+        if any(each.loop() is loop for each in self._moments):
+            return
+        self._moments = [each for each in self._moments if each.loop() is not None]
+        try:
+            self._moments.append(moments_of(loop, self.sweep))
+        except LookupError as error:
+            self._moments.append(Moments(weakref.ref(loop), lambda: None))
+            self._say(f"gc='out-of-band': {error}: slices are made when the last request has ended, and between steps")
+
+    def on_idle(self, *, daemon: bool = False) -> None:
+        """The last request has ended; or (daemon) none is in flight, which the daemon sees: for plain threads, and
+        loops that give no moments. Nobody waits: what died since the sweep last came by is looked for, now and then."""
+        if self.sweep.on:
+            if not daemon and (now := time.monotonic()) >= self._next_round:
+                self._next_round = now + _ROUND_SECONDS
+                self.sweep.round()
+            self.sweep.rest(daemon)
+        elif self._pass_wanted:
+            self._pass_wanted = False
+            self.whole_pass(_CEILING)
+        elif self.engaged and time.monotonic() >= self._next_pass and gc.get_count()[0] >= _YOUNG:
+            self._whole_pass()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is anything to do, in a moment."""
+        return self.sweep.due if self.sweep.on else self._pass_wanted or gc.get_count()[0] >= _YOUNG
+
+    @property
+    def has_loop(self) -> bool:
+        """Whether the waiting of a loop is used."""
+        return any(each.loop() is not None for each in self._moments)
+
+    def whole_pass(self, moment: int = _ASKED) -> int:
+        """Of what is not frozen, now, on this thread: a pause of cause ``policy``. Returns objects freed."""
+        return self.sweep.whole(moment) or 0
+
+    def call_soon(self, call: Callable[[], None]) -> bool:
+        """Have the thread of a loop whose waiting is used call it; False: there is none that runs."""
+        for each in self._moments:
+            loop = each.loop()
+            if loop is not None and loop.is_running():
+                try:
+                    loop.call_soon_threadsafe(call)
+                except RuntimeError:  # closed meanwhile
+                    continue
+                return True
+        return False
+
+    def begin_round(self) -> bool:
+        """Have the whole old heap swept, in slices, at the moments there are. False: it cannot be."""
+        if not self.sweep.on:
+            return False
+        counts = self.sweep.counts()
+        self._freed_before_round = counts["freed"]
+        self.sweep.round()
+        return True
+
+    def round_over(self) -> int | None:
+        """Objects freed since begin_round(), once nothing is left of it."""
+        counts = self.sweep.counts()
+        return counts["freed"] - self._freed_before_round if counts["debt"] < _SETTLED else None
+
+    def step_together(self, ranks: bool) -> None:
+        """Whether other processes of the group take the same steps at the same time."""
+        self.sweep.every = RANKS_EVERY if ranks else 1
+
+    def after_fork(self) -> None:
+        """In a child: what it does is counted from zero; its heap is frozen as its parent's is."""
+        self.sweep.reborn()
+        self.ceiling.calm()
+        self.passes = self.ceiling.episodes = 0
+
+    # ---- the ceiling ----
+
+    def _unfrozen(self) -> int | None:
+        if not self.sweep.on:
+            return self._core.unfrozen
+        counts = self.sweep.counts()
+        return counts["old"] + counts["young"]
+
+    def _force(self, what: int) -> bool:
+        """What moments are used for. Where there are no slices only a whole pass can be had."""
+        if self.sweep.on:
+            if what == SLICES:
+                self.sweep.round()
+            self.sweep.force = what
+            return True
+        self._pass_wanted = what == PASS
+        return what != SLICES
+
+    def _forced(self) -> int:
+        return self.sweep.force if self.sweep.on else PASS if self._pass_wanted else NOTHING
+
+    def _met(self, which: int, sentence: str) -> None:
+        self._core.count_ceiling(which)
+        self._say(sentence)
+
+    def _whole_pass(self) -> None:
+        """Of what is not frozen, and at most a fiftieth of the time."""
+        began = time.monotonic()
+        freed = 0
+        self._core.policy_begin()
+        try:
+            freed = _collect()
+        finally:
+            self._core.policy_end()
+        ended = time.monotonic()
+        self.passes += 1
+        self._core.policy_pass(_REQUEST_END, int((ended - began) * 1e9), freed)
+        self._next_pass = ended + max(_PASS_SECONDS, 50 * (ended - began))
+
+    def status(self, policy: str, drift: Sequence[str]) -> GCStatus:
+        """What it does, and did; drift: what others did, as far as that was seen."""
+        counts = self.sweep.counts()
+        return GCStatus(
+            policy=policy,
+            mode=self.mode if self.engaged else "",
+            why=self.why,
+            slices={name: counts[name] for name in MOMENTS},
+            passes={MOMENTS[_REQUEST_END]: self.passes},
+            moved=counts["moved"],
+            freed=counts["freed"],
+            seconds=counts["ns"] / 1e9,
+            predicted_seconds=counts["predicted_ns"] / 1e9,
+            unfrozen=counts["old"] + counts["young"],
+            frozen=self.sweep.frozen,
+            debt=counts["debt"],
+            drift=(*self._drift(), *drift),
+        )
+
+    def _drift(self) -> tuple[str, ...]:
+        found = []
+        if self.engaged and gc.isenabled() != self._was_enabled:
+            found.append(
+                f"automatic collection is {'on' if gc.isenabled() else 'off'}, and was not as this policy began"
+            )
+        if self.engaged and _get_threshold()[0] != SAFETY_NET:
+            found.append(f"the thresholds are {_get_threshold()}, and the first was set to {SAFETY_NET}")
+        return tuple(found)
+
+    # ---- undo ----
+
+    def disengage(self) -> list[str]:
+        """Everything as it was. Returns what could not be undone, a sentence each."""
+        self.ceiling.calm()
+        self.sweep.on = self.engaged = False
+        self.mode = self.why = self.reason = ""
+        report = [sentence for each in self._moments if (sentence := each.give_back())]
+        self._moments = []
+        if self._thresholds is not None:
+            report += self._restore_thresholds(self._thresholds)
+            self._thresholds = None
+        self.sweep.forget()
+        return report
+
+    def _restore_thresholds(self, before: tuple[int, int, int]) -> list[str]:
+        now = _get_threshold()
+        if now[0] != SAFETY_NET:
+            return [f"gc.get_threshold() is {now}, as somebody else set it after us: it stays"]
+        _set_threshold(*before)
+        return []
+
+    # ---- proof ----
+
+    def _prove(self) -> str:
+        """Why it does not work here, a name; "" where it does."""
+        older: list[Any] = [[]]
+        _collect(0)
+        _collect(1)
+        aged: list[Any] = [[]]
+        _collect(0)
+        if not self.sweep.locate(_get_threshold(), aged, older, _LOOK):
+            return "lists"
+        return "" if _dies(self.sweep) and _lives(self.sweep) else "proof"
+
+
+class _Node:
+    """Of a planted structure."""
+
+    other: _Node
+
+
+def _planted() -> _Node:
+    one, two = _Node(), _Node()
+    one.other, two.other = two, one
+    _collect(0)
+    _collect(1)
+    return one
+
+
+def _dies(sweep: _hot.Sweep) -> bool:
+    seeds = [_planted()]
+    gone = weakref.ref(seeds[0])
+    sweep.slice(16, seeds)
+    return gone() is None
+
+
+def _lives(sweep: _hot.Sweep) -> bool:
+    kept = _planted()
+    sweep.slice(16, [kept])
+    return kept.other.other is kept

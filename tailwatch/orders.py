@@ -1,0 +1,304 @@
+"""What an operator asks of the collector of a running process (``tailwatch gc``).
+
+The process makes a file of its own beside its segment, which has one writer and keeps it. Whoever may write to that
+file asks, and holds flock() on it for as long as he waits; the process answers in its segment, with the number of the
+order and a word of what came of it. An order that is too late is nobody's: the one who gave it has gone. Whatever else
+stands there is counted and left alone.
+
+    tailwatch-gc 1 NUMBER VERB DEADLINE CRC     128 bytes, filled up with blanks; DEADLINE: CLOCK_MONOTONIC, ns
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+FREEZE, COLLECT = "freeze", "collect"
+VERBS = (FREEZE, COLLECT)
+BYTES = 128
+SUFFIX = ".gc"
+MOST_NUMBER = 2**63
+_LINE = re.compile(rb"(tailwatch-gc 1 ([0-9]{1,19}) ([a-z]{1,16}) ([0-9]{1,19})) ([0-9a-f]{8}) *\n")
+_YOUNG_SECONDS = 1.0  # a file system's times are as coarse as the kernel's tick
+
+# What came of an order: the low byte of the answer. Above it 24 bits of milliseconds, and 32 of objects freed.
+DONE, SWEPT, BUSY, FAILED = 1, 2, 3, 4
+_MOST_MS, _MOST_OBJECTS = 2**24 - 1, 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One of them; deadline_ns: when nobody waits for it any more, monotonic."""
+
+    number: int
+    verb: str
+    deadline_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one: DONE, SWEPT (in slices), BUSY (streams were in flight all the time), FAILED."""
+
+    code: int
+    seconds: float = 0.0
+    freed: int = 0
+
+    def word(self) -> int:
+        """As it stands in the segment."""
+        ms = min(round(self.seconds * 1e3), _MOST_MS)
+        return self.code | ms << 8 | min(self.freed, _MOST_OBJECTS) << 32
+
+    @classmethod
+    def of(cls, word: int) -> Outcome:
+        """The reverse."""
+        return cls(word & 0xFF, (word >> 8 & _MOST_MS) / 1e3, word >> 32)
+
+
+def encode(order: Order) -> bytes:
+    """What is written into the file."""
+    line = b"tailwatch-gc 1 %d %s %d" % (order.number, order.verb.encode(), order.deadline_ns)
+    return (b"%s %08x" % (line, zlib.crc32(line))).ljust(BYTES - 1) + b"\n"
+
+
+def decode(data: bytes) -> Order | None:
+    """None: this is no order."""
+    match = _LINE.fullmatch(data) if len(data) == BYTES else None
+    if match is None or int(match[5], 16) != zlib.crc32(match[1]):
+        return None
+    order = Order(int(match[2]), match[3].decode(), int(match[4]))
+    return order if order.verb in VERBS and 0 < order.number < MOST_NUMBER else None
+
+
+def name_of(segment: str) -> str:
+    """Name of the file that stands beside a segment's."""
+    return segment.removesuffix(".seg") + SUFFIX if segment else ""
+
+
+def is_plain(found: os.stat_result) -> bool:
+    """Whether a file is this user's alone."""
+    return (
+        stat.S_ISREG(found.st_mode)
+        and stat.S_IMODE(found.st_mode) == 0o600
+        and found.st_uid == os.geteuid()
+        and found.st_nlink == 1
+    )
+
+
+class OrderFile:
+    """That of this process. One thread.
+
+    Args:
+        path: where it is to be now; "": nowhere.
+        ignored: called for each thing that stood there and was no order.
+    """
+
+    def __init__(self, path: Callable[[], str], ignored: Callable[[], object]) -> None:
+        self._where = path
+        self._ignored = ignored
+        self._path = ""
+        self._made: tuple[int, int] | None = None
+        self._seen: tuple[int, ...] = ()
+        self._unsure: tuple[int, ...] = ()
+        self._counted: tuple[int, ...] = ()
+        self._last = 0
+
+    def take(self) -> Order | None:
+        """An order that nobody has taken yet. Some 3 us where there is none."""
+        path = self._where()
+        if path != self._path:
+            self.close()
+            self._path = path
+            self._make()
+        if not path:
+            return None
+        try:
+            found = os.lstat(path)
+        except OSError:
+            self._make()
+            return None
+        mark = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+        if mark == self._seen and time.time() - found.st_mtime > _YOUNG_SECONDS:
+            return None
+        if mark[:2] != self._made or not is_plain(found):
+            self._replace(mark)
+            return None
+        return self._read(mark) if found.st_size else None
+
+    def close(self) -> None:
+        """Remove it."""
+        path, made = self._path, self._made
+        self._path, self._made, self._seen = "", None, ()
+        if made is None:
+            return
+        with suppress(OSError):
+            found = os.lstat(path)
+            if (found.st_dev, found.st_ino) == made:
+                os.unlink(path)
+
+    def forget(self) -> None:
+        """In a fork child: it is the parent's."""
+        self._path, self._made, self._seen, self._last = "", None, (), 0
+
+    def _read(self, mark: tuple[int, ...]) -> Order | None:
+        order = decode(self._content())
+        if order is None:
+            self._doubt(mark)
+            return None
+        self._seen = mark
+        if order.number == self._last or order.deadline_ns <= time.monotonic_ns():
+            return None
+        self._last = order.number
+        return order
+
+    def _content(self) -> bytes:
+        try:
+            file = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return b""
+        try:
+            same = os.fstat(file)
+            return os.read(file, BYTES + 1) if (same.st_dev, same.st_ino) == self._made else b""
+        except OSError:
+            return b""
+        finally:
+            os.close(file)
+
+    def _doubt(self, mark: tuple[int, ...]) -> None:
+        """It may be being written: one that is the same at the next look is none."""
+        if self._unsure != mark:
+            self._unsure = mark
+            return
+        self._seen = mark
+        self._count(mark)
+
+    def _count(self, mark: tuple[int, ...]) -> None:
+        if self._counted != mark:
+            self._counted = mark
+            self._ignored()
+
+    def _replace(self, mark: tuple[int, ...]) -> None:
+        """Somebody else's, at the place of ours."""
+        self._seen = mark
+        self._count(mark)
+        with suppress(OSError):
+            os.unlink(self._path)
+        self._make()
+
+    def _make(self) -> None:
+        self._made = None
+        if not self._path:
+            return
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with suppress(OSError):  # the directory is being left, or it is full: the next look tries again
+            file = os.open(self._path, flags, 0o600)
+            found = os.fstat(file)
+            os.close(file)
+            self._made = (found.st_dev, found.st_ino)
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """With which orders are carried out.
+
+    Attributes:
+        nobody_waits: whether no stream is in flight that would stand still.
+        act: does what a verb says, now, on this thread; returns seconds and objects freed.
+        begin_round: has the old heap swept in slices at the moments there are; False: nothing here can.
+        round_over: objects freed since, once it is through; None before.
+        hand_over: has the thread that serves call something soon; False: there is none to be had.
+        answer: writes number and word into the segment.
+        failed: called when an order could not be carried out.
+    """
+
+    nobody_waits: Callable[[], bool]
+    act: Callable[[str], tuple[float, int]]
+    begin_round: Callable[[], bool]
+    round_over: Callable[[], int | None]
+    hand_over: Callable[[Callable[[], None]], bool]
+    answer: Callable[[int, int], object]
+    failed: Callable[[], object]
+
+
+class Orders:
+    """Takes one after the other, and sees that each is answered: the daemon looks, the thread that serves acts."""
+
+    def __init__(self, file: OrderFile, means: Means) -> None:
+        self.file = file
+        self._means = means
+        self._open: Order | None = None
+        self._sweeping = False
+        self._handed = False
+        self._lock = threading.Lock()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether one waits for a moment: a glance, at the end of each request that ends alone."""
+        return self._open is not None
+
+    def turn(self) -> None:
+        """Called by the daemon, four times a second."""
+        newer = self.file.take()
+        if newer is not None:  # whoever gave the one before has gone: who waits holds a lock
+            self._open = newer
+            self._sweeping = self._handed = False
+        order = self._open
+        if order is None:
+            return
+        if time.monotonic_ns() > order.deadline_ns:
+            self._close(order, Outcome(BUSY))
+        elif self._sweeping:
+            freed = self._means.round_over()
+            if freed is not None:
+                self._close(order, Outcome(SWEPT, freed=freed))
+        elif self._means.nobody_waits():
+            self._hand_over()
+        elif order.verb == COLLECT:
+            self._sweeping = self._means.begin_round()
+
+    def moment(self) -> None:
+        """Nobody waits, as far as this thread knows: carry out what is open. Any thread; never raises."""
+        self._handed = False
+        order = self._open
+        if order is None or self._sweeping or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._open is order and self._means.nobody_waits():
+                self._open = None
+                seconds, freed = self._means.act(order.verb)
+                self._means.answer(order.number, Outcome(DONE, seconds, freed).word())
+        except Exception:
+            self._open = None
+            self._means.failed()
+            self._means.answer(order.number, Outcome(FAILED).word())
+        finally:
+            self._lock.release()
+
+    def after_fork(self) -> None:
+        """In a child: orders are the parent's."""
+        self.file.forget()
+        self._open, self._lock = None, threading.Lock()
+        self._sweeping = self._handed = False
+
+    def _hand_over(self) -> None:
+        if self._handed:
+            return
+        self._handed = True
+        if not self._means.hand_over(self.moment):
+            self.moment()
+
+    def _close(self, order: Order, outcome: Outcome) -> None:
+        if not self._lock.acquire(blocking=False):  # it is being carried out
+            return
+        try:
+            if self._open is order:
+                self._open = None
+                self._means.answer(order.number, outcome.word())
+        finally:
+            self._lock.release()

@@ -1,0 +1,57 @@
+#include "tailwatch/marks.h"
+
+#include "tw_test.h"
+
+static const void *at(uint64_t number) { return (const void *)(uintptr_t)(UINT64_C(0x7f0000000010) + number * TW_MARKS_UNIT); }
+
+TW_TEST(nothing_is_marked) {
+    tw_marks m = {0};
+    TW_CHECK(tw_marks_find(&m, at(0)).block == NULL);
+    TW_CHECK(!tw_place_has(tw_marks_find(&m, at(0)), TW_MARK_WALKED));
+    TW_CHECK(tw_marks_bytes(&m) == 0);
+    tw_marks_clear(&m);
+}
+
+/* Neighbours do not share their marks, and each kind stands for itself, over many regions. */
+TW_TEST(marks_are_each_object_s_own) {
+    tw_marks m = {0};
+    const uint64_t step = 977, n = 50000;
+    for (uint64_t i = 0; i < n; ++i) {
+        const tw_place p = tw_marks_make(&m, at(i * step));
+        tw_place_set(p, (tw_mark)(i % TW_MARK_KINDS));
+        for (uint64_t k = 0; k < i % 5; ++k) tw_place_count(p);
+    }
+    for (uint64_t i = 0; i < n; ++i) {
+        const tw_place p = tw_marks_find(&m, at(i * step)), next = tw_marks_find(&m, at(i * step + 1));
+        for (int kind = 0; kind < TW_MARK_KINDS; ++kind) {
+            TW_CHECK(tw_place_has(p, (tw_mark)kind) == (kind == (int)(i % TW_MARK_KINDS)));
+            TW_CHECK(!tw_place_has(next, (tw_mark)kind));
+        }
+        TW_CHECK(p.block->count[p.slot] == i % 5);
+    }
+    tw_place_clear(tw_marks_find(&m, at(0)), TW_MARK_WALKED);
+    TW_CHECK(!tw_place_has(tw_marks_find(&m, at(0)), TW_MARK_WALKED));
+    tw_marks_clear(&m);
+    TW_CHECK(tw_marks_bytes(&m) == 0);
+}
+
+TW_TEST(a_round_forgets_the_one_before) {
+    tw_marks m = {0};
+    tw_place p = tw_marks_make(&m, at(3));
+    tw_place_set(p, TW_MARK_REACHED);
+    tw_place_count(p);
+    tw_marks_next_round(&m);
+    p = tw_marks_find(&m, at(3));
+    TW_CHECK(p.block != NULL && !tw_place_has(p, TW_MARK_REACHED) && p.block->count[p.slot] == 0);
+    tw_marks_clear(&m);
+}
+
+TW_TEST(the_count_ends) {
+    tw_marks m = {0};
+    const tw_place p = tw_marks_make(&m, at(9));
+    for (int i = 0; i < 70000; ++i) tw_place_count(p);
+    TW_CHECK(p.block->count[p.slot] == UINT16_MAX);
+    tw_marks_clear(&m);
+}
+
+TW_MAIN(nothing_is_marked, marks_are_each_object_s_own, a_round_forgets_the_one_before, the_count_ends)

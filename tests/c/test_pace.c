@@ -1,0 +1,163 @@
+#include "tailwatch/pace.h"
+
+#include "tw_test.h"
+
+enum { US = 1000, MS = 1000000 };
+
+static void slice(tw_pace *p, tw_moment moment, size_t young, size_t looks, size_t moved, size_t freed, uint64_t ns) {
+    const tw_slice one = {young, looks, moved, freed};
+    tw_pace_slice(p, moment, &one, ns);
+}
+
+static tw_pace costing(uint64_t ns_a_look) {
+    tw_pace p = {0};
+    for (int i = 0; i < TW_PACE_COSTS; ++i) slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * ns_a_look);
+    return p;
+}
+
+TW_TEST(nothing_is_due_at_first) {
+    tw_pace p = {0};
+    TW_CHECK(!tw_pace_due(&p, 0));
+    TW_CHECK(tw_pace_budget(&p, 0, MS) == -1);
+    TW_CHECK(tw_pace_due(&p, TW_PACE_YOUNG));
+    TW_CHECK(tw_pace_budget(&p, TW_PACE_YOUNG, MS) == 0); /* the young alone */
+}
+
+/* What grows old is owed, what was young and died is not. */
+TW_TEST(debt_follows_what_grew_old) {
+    tw_pace p = {0};
+    slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 400, MS);
+    TW_CHECK_EQ(600 * TW_PACE_PER_OBJECT, p.debt);
+    TW_CHECK_EQ(600, p.old);
+    slice(&p, TW_MOMENT_IDLE, 0, 1500, 500, 500, MS);
+    TW_CHECK_EQ(600 * TW_PACE_PER_OBJECT - 1500, p.debt);
+    TW_CHECK_EQ(100, p.old);
+    slice(&p, TW_MOMENT_STEP, 0, 1000000, 3000, 3000, MS);
+    TW_CHECK_EQ(0, p.debt);
+    TW_CHECK_EQ(TW_PACE_MOST, p.ahead); /* no more than a slice is carried over */
+    TW_CHECK_EQ(0, p.old);
+    slice(&p, TW_MOMENT_STEP, 1000, 0, 0, 0, MS);
+    TW_CHECK_EQ(1000 * TW_PACE_PER_OBJECT - TW_PACE_MOST, p.debt);
+    TW_CHECK_EQ(2, p.made[TW_MOMENT_IDLE]);
+    TW_CHECK_EQ(2, p.made[TW_MOMENT_STEP]);
+    TW_CHECK_EQ(3500, p.moved);
+    TW_CHECK_EQ(1001500, p.looks);
+}
+
+/* Half of the time that is left, at the second dearest of the last prices. */
+TW_TEST(a_slice_fits_its_moment) {
+    tw_pace p = costing(100);
+    p.debt = 1000000;
+    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, 0, 800 * US));
+    TW_CHECK_EQ(TW_PACE_MOST, (uint64_t)tw_pace_budget(&p, 0, 100 * MS));
+    TW_CHECK_EQ(4000 - 300 * TW_PACE_OF_A_YOUNG, (uint64_t)tw_pace_budget(&p, 300, 800 * US));
+    TW_CHECK(tw_pace_budget(&p, 1001, 800 * US) == -1); /* the young alone would take too long */
+    TW_CHECK(tw_pace_budget(&p, 0, 10 * US) == -1);
+    slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 400);
+    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, 0, 800 * US)); /* one is an exception */
+    slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 200);
+    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, 0, 800 * US));
+    p.debt = 0;
+    TW_CHECK(tw_pace_budget(&p, 0, 800 * US) == -1);
+}
+
+/* Prices at which nothing fits are forgotten, as nothing would tell that they have fallen. */
+TW_TEST(what_never_fits_is_believed_less_and_less) {
+    tw_pace p = costing(100000);
+    p.debt = 1000000;
+    int refused = 0;
+    for (; tw_pace_budget(&p, 0, MS) < 0; ++refused) tw_pace_unfit(&p);
+    TW_CHECK(refused > 10 && refused < 200);
+}
+
+TW_TEST(the_rest_of_a_wait_is_what_most_such_waits_had) {
+    tw_pace p = {0};
+    TW_CHECK(tw_pace_left(&p, 0) > 0);
+    for (int i = 0; i < TW_PACE_WAITS / 2; ++i) tw_pace_wait(&p, 100 * US), tw_pace_wait(&p, 8 * MS);
+    TW_CHECK_EQ(TW_PACE_LEAST_NS, tw_pace_left(&p, 0));
+    TW_CHECK_EQ(8 * MS - 100 * US, tw_pace_left(&p, 100 * US)); /* it is none of the short ones */
+    TW_CHECK_EQ(TW_PACE_LEAST_NS, tw_pace_left(&p, 8 * MS - 1));
+    TW_CHECK_EQ(5 * MS, tw_pace_left(&p, 10 * MS));             /* longer than all: half as much again */
+}
+
+TW_TEST(a_round_is_the_whole_old_heap) {
+    tw_pace p = {0};
+    slice(&p, TW_MOMENT_IDLE, 5000, 0, 0, 0, MS);
+    p.debt = 10;
+    tw_pace_round(&p);
+    TW_CHECK_EQ(5000 * TW_PACE_OF_A_ROUND, p.debt);
+    tw_pace_rounded(&p, 4000);
+    TW_CHECK_EQ(4000, p.old);
+    p.debt = 0;
+    tw_pace_more(&p);
+    TW_CHECK_EQ(TW_PACE_FEWEST, p.debt);
+}
+
+/* A server in virtual time: each turn makes objects of which most die as cycles a while later, and a round looks ten times
+ * at each old object. Garbage stays a part of what lives, however the moments fall. */
+static uint64_t most_garbage(uint64_t live, uint64_t per_turn, size_t budget) {
+    tw_pace p = {0};
+    uint64_t garbage = 0, most = 0;
+    p.old = live;
+    for (int turn = 0; turn < 4000; ++turn) {
+        slice(&p, TW_MOMENT_IDLE, per_turn, 0, 0, 0, MS);
+        garbage += per_turn;
+        while (tw_pace_due(&p, 0)) {
+            const size_t looks = p.debt < budget ? p.debt : budget;
+            const size_t freed = (size_t)((double)looks / 10 * (double)garbage / (double)(live + garbage));
+            slice(&p, TW_MOMENT_IDLE, 0, looks, freed, freed, MS);
+            garbage -= freed;
+        }
+        if (garbage > most) most = garbage;
+    }
+    return most;
+}
+
+TW_TEST(garbage_stays_a_part_of_the_living) {
+    TW_CHECK(most_garbage(90000, 500, TW_PACE_MOST) < 60000);
+    TW_CHECK(most_garbage(90000, 5000, TW_PACE_MOST) < 60000);
+    TW_CHECK(most_garbage(1000000, 500, TW_PACE_MOST) < 500000);
+}
+
+TW_TEST(a_whole_pass_pays_all) {
+    tw_pace p = {0};
+    slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 0, MS);
+    tw_pace_pass(&p, 500, 700);
+    TW_CHECK_EQ(0, p.debt);
+    TW_CHECK_EQ(800, p.old);
+    tw_pace_pass(&p, 0, 5000); /* more than was believed to be there */
+    TW_CHECK_EQ(0, p.old);
+    TW_CHECK_EQ(1, p.made[TW_MOMENT_IDLE]);
+}
+
+TW_TEST(collections_of_others_are_booked) {
+    tw_pace p = {0};
+    tw_pace_other(&p, 0, 1000, 400); /* the young, of which 600 grew old */
+    TW_CHECK_EQ(600 * TW_PACE_PER_OBJECT, p.debt);
+    TW_CHECK_EQ(600, p.old);
+    tw_pace_other(&p, 1, 0, 100);
+    TW_CHECK_EQ(0, p.debt);
+    TW_CHECK_EQ(500, p.old);
+    TW_CHECK_EQ(0, p.freed); /* not ours */
+}
+
+TW_TEST(a_child_counts_from_zero_and_knows_what_it_knew) {
+    tw_pace p = {0};
+    slice(&p, TW_MOMENT_STEP, 1000, 500, 10, 10, MS);
+    const uint64_t cost = tw_pace_cost(&p), old = p.old, debt = p.debt;
+    tw_pace_begin_again(&p);
+    TW_CHECK_EQ(0, p.made[TW_MOMENT_STEP] + p.moved + p.freed + p.ns + p.predicted_ns + p.rounds);
+    TW_CHECK(tw_pace_cost(&p) == cost && p.old == old && p.debt == debt);
+}
+
+TW_TEST(moments_have_names) {
+    TW_CHECK_STR("idle", tw_moment_name(TW_MOMENT_IDLE));
+    TW_CHECK_STR("request_end", tw_moment_name(TW_MOMENT_REQUEST));
+    TW_CHECK_STR("unknown", tw_moment_name(TW_MOMENTS));
+    TW_CHECK_STR("unknown", tw_moment_name(-1));
+}
+
+TW_MAIN(nothing_is_due_at_first, debt_follows_what_grew_old, a_slice_fits_its_moment, what_never_fits_is_believed_less_and_less,
+        the_rest_of_a_wait_is_what_most_such_waits_had, a_round_is_the_whole_old_heap, garbage_stays_a_part_of_the_living,
+        a_whole_pass_pays_all, collections_of_others_are_booked,
+        a_child_counts_from_zero_and_knows_what_it_knew, moments_have_names)

@@ -1,0 +1,88 @@
+"""A small server's day in three seconds under one policy: what streams lost to the collector, what the doctor says.
+
+    python advice_workload.py POLICY          prints JSON
+
+A heap of living objects; streams on one loop, by hand, whose every token makes objects that live for a while, hang in
+cycles, and grow old. The tokens are a given number, whatever the policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import random
+import sys
+from collections import deque
+from typing import Any
+
+import tailwatch
+from tailwatch import gcadvice
+
+STREAMS, TOKENS, STEP = 8, 300, 0.008
+LIVING, EACH, KEPT = 500_000, 80, 60_000
+
+
+def cycle() -> list[Any]:
+    """Two lists that hold each other."""
+    one: list[Any] = []
+    one.append([one])
+    return one
+
+
+def scattered() -> list[Any]:
+    """Living objects, not in the order of their addresses: as in a server that has been loading for a while."""
+    living: list[Any] = [[number] for number in range(LIVING)]
+    random.Random(1).shuffle(living)
+    del living[: LIVING // 2]
+    living += [[number] for number in range(LIVING // 2)]
+    return living
+
+
+async def serve(queue: deque[list[Any]]) -> None:
+    """One stream."""
+    with tailwatch.stream(model="m", route="/v1") as stream:
+        for _ in range(TOKENS):
+            await asyncio.sleep(STEP)
+            for _ in range(EACH):
+                queue.append(cycle())
+            while len(queue) > KEPT:
+                queue.popleft()
+            stream.token()
+
+
+async def serve_all() -> None:
+    """All of them, at once."""
+    queue: deque[list[Any]] = deque()
+    await asyncio.gather(*(serve(queue) for _ in range(STREAMS)))
+
+
+def main(policy: str) -> None:
+    """Serve under it, and tell."""
+    living = scattered()
+    watch = tailwatch.install(gc=policy)
+    if policy != "observe":
+        tailwatch.freeze()
+    asyncio.run(serve_all())
+    snapshot, context = watch.snapshot(), watch.context()
+    saving = gcadvice.predict(
+        snapshot, policy=context.gc_policy, thresholds=context.thresholds, version=context.python_version
+    )
+    told = {
+        "late": sum(snapshot.late.values()),
+        "tokens": snapshot.tokens,
+        "full": snapshot.gc.collections["gc2"],
+        "slices": sum(tailwatch.gc_status().slices.values()),
+        "passes": tailwatch.gc_status().passes,
+        "status": dataclasses.asdict(tailwatch.gc_status()),
+        "saving": dataclasses.asdict(saving) if saving else None,
+        "findings": [dataclasses.asdict(finding) for finding in watch.doctor()],
+        "seconds": snapshot.seconds,
+        "living": len(living),
+    }
+    tailwatch.uninstall()
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,145 @@
+"""Predictions from hand-made numbers, and what is said of a policy that is not what it should be."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tailwatch import gcadvice
+from tailwatch.snapshots import CEILINGS, DRIFTS, MOMENTS, PASSES, Policy
+
+CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment", "policy")
+V311, V314 = (3, 11, 7), (3, 14, 2)
+
+
+def causes(**values: float) -> dict[str, Any]:
+    return {**dict.fromkeys(CAUSES, 0), **values}
+
+
+def policy(**changed: Any) -> Policy:
+    """One that observes."""
+    empty = {
+        "slices": dict.fromkeys(MOMENTS, 0), "passes": dict.fromkeys(PASSES, 0), "drift": dict.fromkeys(DRIFTS, 0),
+        "ceilings": dict.fromkeys(CEILINGS, 0), "kind": "observe", "unfrozen": 1_000_000,
+    }  # fmt: skip
+    return Policy(**{**empty, **changed})
+
+
+def process(role: str = "api", **changed: Any) -> SimpleNamespace:
+    """A heap of a million objects: 1000 young collections of 50 us, and 5 full ones of 200 ms."""
+    told = {
+        "role": role, "name": f"{role}-0", "lives": True, "age": 100.0, "policy": policy(),
+        "paused": causes(gc0=0.05, gc2=1.0), "collections": causes(gc0=1000, gc2=5),
+    }  # fmt: skip
+    return SimpleNamespace(**{**told, **changed})
+
+
+def snapshot(*processes: Any, late: float = 8.0, overlap: float = 8.4, role: str = "api") -> Any:
+    """Eight streams stood beside each pause."""
+    return SimpleNamespace(
+        seconds=100.0,
+        processes=list(processes) or [process(role)],
+        late_by_source={role: {"ttft": causes(), "itl": causes(gc2=late - 0.1, gc0=0.1)}},
+        overlap_by_source={role: {"ttft": causes(), "itl": causes(gc2=overlap)}},
+    )
+
+
+def test_the_interval_is_what_was_lost_less_the_policy_s_own_work() -> None:
+    """1005 collections of 700 objects: the youngest at 50 us, and three further looks at 200 ns an object."""
+    saving = gcadvice.predict(snapshot(), thresholds=(700, 10, 10), version=V311)
+    assert saving is not None
+    work = 1005 * 50e-6 + 3 * 1005 * 700 * 200e-9
+    assert saving.work == pytest.approx(work)
+    assert saving.streams == pytest.approx(8.0)
+    assert (saving.low, saving.high) == (pytest.approx(8.0 - 8.0 * work), pytest.approx(8.0))
+    assert (saving.policy, saving.instead, saving.role) == ("out-of-band", "observe", "api")
+
+
+def test_other_thresholds_mean_other_numbers_of_objects() -> None:
+    """As they are, or as the version has them."""
+    by = {
+        known: gcadvice.predict(snapshot(), thresholds=known, version=version)
+        for known, version in (((100, 10, 10), V311), (None, V311), ((0, 10, 10), (3, 13, 0)))
+    }
+    works = [saving.work for saving in by.values() if saving is not None]
+    objects = [(work - 1005 * 50e-6) / 3 / 1005 / 200e-9 for work in works]
+    assert objects[0] == pytest.approx(100)
+    assert objects[1] == pytest.approx(700)
+    assert len(objects) == 2  # 2000 a collection, and nothing is certain to be saved
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"policy": policy(kind="out-of-band")},
+        {"policy": policy(kind="off")},
+        {"policy": policy(kind="freeze", freezes=0)},
+        {"policy": policy(kind="unknown")},
+    ],
+)
+def test_where_nothing_is_to_be_advised_nothing_is(changed: dict[str, Any]) -> None:
+    """The policy is there already, nobody knows which is, or the freeze has yet to come."""
+    assert gcadvice.predict(snapshot(process(**changed)), version=V311) is None
+
+
+def test_little_is_nothing() -> None:
+    """Streams lost less than a thousandth of the time, or less than the policy might cost."""
+    assert gcadvice.predict(snapshot(late=0.09), version=V311) is None
+    assert gcadvice.predict(snapshot(late=0.11, overlap=8.4), version=V311) is None
+    empty = SimpleNamespace(seconds=0.0, processes=[], late_by_source={}, overlap_by_source={})
+    assert gcadvice.predict(empty, version=V311) is None
+
+
+def test_a_freeze_is_advised_where_slices_cannot_be_had() -> None:
+    """It saves of the full collections only, and how much is not certain; over a freeze there is nothing then."""
+    for version in (None, V314, (3, 15, 2)):
+        saving = gcadvice.predict(snapshot(), policy="observe", version=version)
+        assert saving is not None and saving.policy == "freeze"
+        assert saving.high == pytest.approx(7.9) and 0 <= saving.low < saving.high
+        frozen = snapshot(process(policy=policy(kind="freeze", freezes=1)))
+        assert gcadvice.predict(frozen, version=version) is None
+
+
+def test_what_remains_after_a_freeze_can_be_saved_too() -> None:
+    """With a heap that says what a full collection of it takes."""
+    frozen = process(policy=policy(kind="freeze", freezes=2, unfrozen=90_000), paused=causes(gc0=0.05, gc2=0.09))
+    saving = gcadvice.predict(snapshot(frozen, overlap=0.14 * 8), version=V311)
+    assert saving is not None and saving.instead == "freeze" and saving.policy == "out-of-band"
+
+
+def test_the_role_that_cost_most_is_meant() -> None:
+    """And processes that do not say what they do are what the context says."""
+    snap = snapshot(process("api"), process("engine", policy=policy(kind="unknown")), role="engine")
+    assert gcadvice.predict(snap, version=V311) is None
+    saving = gcadvice.predict(snap, policy="observe", version=V311)
+    assert saving is not None and saving.role == "engine"
+
+
+def told(of: Any, name: str) -> list[Any]:
+    """What one of the rules' questions finds in a group with this process."""
+    found: list[Any] = getattr(gcadvice, name)(snapshot(process(), process(policy=of, name="api-1")))
+    return found
+
+
+def test_what_is_wrong_is_found_by_process() -> None:
+    """Drift, a fall back, ceilings, and slices without a moment; of others nothing."""
+    drift = policy(drift={**dict.fromkeys(DRIFTS, 0), "disable": 2}, passes={"foreign": 12})
+    ((name, _, sentences),) = told(drift, "drifted")
+    assert name == "api-1" and len(sentences) == 2
+    assert told(policy(mode="whole passes", why="proof"), "fallen_back") == [("api-1", "proof")]
+    assert told(policy(ceilings={"rss": 3, "objects": 0}), "at_ceiling") == [("api-1", {"rss": 3})]
+    assert told(policy(ceilings={"rss": 1, "objects": 1}), "at_ceiling") == []
+    assert told(policy(slices={"idle": 50, "overdue": 150}), "without_moments") == [("api-1", 0.75)]
+    assert told(policy(slices={"idle": 150, "overdue": 50}), "without_moments") == []
+    assert told(policy(passes={"foreign": 2}), "drifted") == []
+
+
+def test_a_saving_is_frozen() -> None:
+    """And JSON-able by its fields."""
+    saving = gcadvice.predict(snapshot(), version=V311)
+    assert saving is not None and set(dataclasses.asdict(saving)) >= {"policy", "low", "high", "work"}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        saving.low = 1.0  # type: ignore[misc]

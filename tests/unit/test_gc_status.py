@@ -1,0 +1,258 @@
+"""What the collector's policy did, and what others did to the collector: counted, told in sentences, and in a group."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tailwatch
+from tailwatch import saved, snapshots
+from tailwatch.hooks import drift
+from tailwatch.hooks.out_of_band import MOMENTS, SAFETY_NET
+from tailwatch.watch import Watch
+
+BOOKS_KNOWN = sys.version_info < (3, 14)
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    """A process under out-of-band, its heap frozen; automatic collections come only where a test wants one."""
+    watch = tailwatch.install(gc="out-of-band")
+    tailwatch.freeze()
+    yield watch
+    tailwatch.uninstall()
+    gc.unfreeze()
+
+
+def test_names_are_those_of_the_core() -> None:
+    """What Python calls by number has the name that the core shows."""
+    assert drift.POLICIES == snapshots.POLICIES
+    assert drift.MODES == snapshots.POLICY_MODES
+    assert drift.WHYS == snapshots.POLICY_WHYS
+    assert drift.CALLS == snapshots.DRIFTS
+    assert drift.CEILINGS == snapshots.CEILINGS
+    assert MOMENTS == snapshots.MOMENTS
+
+
+def test_slices_and_what_they_cost_are_told(watch: Watch) -> None:
+    """By what gave the moment; what they took, and were predicted to take; how large the heap is."""
+    before = tailwatch.gc_status()
+    for _ in range(3):
+        watch.gc.out_of_band.sweep.slice(500)
+    status = tailwatch.gc_status()
+    assert status.slices["asked"] - before.slices["asked"] == 3
+    assert status.moved > before.moved
+    assert status.seconds > before.seconds and status.predicted_seconds > before.predicted_seconds
+    own = watch.snapshot().processes[0].policy
+    assert (own.kind, own.mode, own.why) == ("out-of-band", "sweep", "")
+    assert own.frozen is not None and own.frozen > 1000
+    assert own.unfrozen is not None and 0 <= own.unfrozen < 1000
+    assert own.cost > 0 and own.freezes == status.freezes == 1
+    (name,) = status.processes
+    assert (name, status.processes[name].slices) == ("worker-0", own.slices)
+    earlier = watch.snapshot()
+    assert (watch.snapshot() - earlier).processes[0].policy.slices["asked"] == 0
+
+
+@pytest.mark.skipif(not BOOKS_KNOWN, reason="the collector's books are not known in this Python")
+def test_collections_are_told_apart(watch: Watch) -> None:
+    """The interpreter's own and those that somebody called for, by whatever name he had for it."""
+    from gc import collect as theirs
+
+    before = watch.gc_status().passes
+    gc.collect()
+    theirs(0)
+    theirs(1)
+    with pytest.raises(ValueError, match="generation"):
+        theirs(7)
+    assert watch.gc_status().passes["foreign"] - before["foreign"] == 3
+    assert watch.gc_status().passes["automatic"] == before["automatic"]
+    gc.set_threshold(50)
+    kept = [[number] for number in range(400)]
+    gc.set_threshold(SAFETY_NET)
+    after = watch.gc_status().passes
+    assert after["automatic"] > before["automatic"] and len(kept) == 400
+    assert after["foreign"] - before["foreign"] == 3 and after["untold"] == 0
+
+
+@pytest.mark.skipif(not BOOKS_KNOWN, reason="the collector's books are not known in this Python")
+def test_automatic_collections_of_each_generation_are_the_interpreter_s() -> None:
+    """Under any policy: the middle and the oldest come by count, too, and nobody called for them."""
+    watch = tailwatch.install(gc="observe")
+    try:
+        gc.collect()
+        before = watch.snapshot()
+        kept = [[number] for number in range(400_000)]
+        window = watch.snapshot() - before
+    finally:
+        tailwatch.uninstall()
+    ended = sum(window.gc.collections.values())
+    policy = window.processes[0].policy
+    assert len(kept) == 400_000 and window.gc.collections["gc2"] > 0 and window.gc.collections["gc1"] > 0
+    assert policy.passes["automatic"] == ended and policy.passes["foreign"] == 0
+    assert policy.kind == "observe" and policy.slices == dict.fromkeys(MOMENTS, 0)
+
+
+def test_what_others_do_to_the_collector_is_counted_and_done(watch: Watch) -> None:
+    """Each call goes through, and is told; an error stays the caller's and is no drift."""
+    assert tailwatch.gc_status().drift == ()
+    gc.disable()
+    assert not gc.isenabled()
+    gc.enable()
+    gc.set_threshold(gc.get_threshold()[0], 12)
+    assert gc.get_threshold()[1] == 12
+    with pytest.raises(TypeError):
+        gc.set_threshold("many")  # type: ignore[arg-type]
+    status = tailwatch.gc_status()
+    assert {name: n for name, n in status.calls.items() if n} == {"enable": 1, "disable": 1, "set_threshold": 1}
+    assert len(status.drift) == 3 and all("not by us" in sentence for sentence in status.drift)
+    text = bytes(snapshots.render(watch.snapshot(), version="", python="", slo="")).decode()
+    assert 'tailwatch_gc_policy_drift_total{process="worker-0",call="disable"} 1\n' in text
+
+
+def test_ours_are_no_drift() -> None:
+    """Install, freeze, a whole pass, uninstall: nobody else did anything, and no collection is somebody's."""
+    watch = tailwatch.install(gc="out-of-band")
+    try:
+        tailwatch.freeze()
+        tailwatch.freeze(again=True)
+        watch.gc.out_of_band._whole_pass()
+        status = tailwatch.gc_status()
+    finally:
+        tailwatch.uninstall()
+        gc.unfreeze()
+    assert status.drift == () and not any(status.calls.values())
+    assert status.passes["foreign"] == 0 and status.passes["request_end"] == 1
+    assert status.pass_seconds > 0 and status.freezes == 2
+
+
+@pytest.mark.parametrize("collect", [True, False])
+def test_whether_a_foreign_freeze_was_blind_is_said(watch: Watch, collect: bool) -> None:
+    """Right after a full collection it froze next to no garbage; else nobody knows how much, and that is said."""
+    gc.collect(2 if collect else 0)
+    gc.freeze()
+    status = tailwatch.gc_status()
+    assert status.calls["freeze"] == 1 and status.calls["freeze_blind"] == (not collect)
+    (sentence,) = [each for each in status.drift if "gc.freeze()" in each]
+    assert ("next to no garbage" in sentence) is collect
+    assert ("is not known" in sentence) is not collect
+
+
+def test_many_objects_after_the_collection_make_it_blind(watch: Watch) -> None:
+    """Objects that came since may be garbage."""
+    gc.collect()
+    kept = [[] for _ in range(5000)]  # type: ignore[var-annotated]
+    gc.freeze()
+    assert tailwatch.gc_status().calls["freeze_blind"] == 1 and len(kept) == 5000
+
+
+def test_taking_our_callbacks_out_is_counted(watch: Watch) -> None:
+    """And they come back."""
+    gc.callbacks.clear()
+    assert not watch.gc.verify()
+    assert tailwatch.gc_status().calls["callbacks"] == 1
+    assert len(gc.callbacks) == 2
+
+
+def test_everything_is_given_back() -> None:
+    """The functions of gc are the interpreter's again; what they are called and say stays meanwhile."""
+    names = ("enable", "disable", "set_threshold", "freeze", "unfreeze", "collect")
+    before = [getattr(gc, name) for name in names]
+    tailwatch.install(gc="observe")
+    during = [(getattr(gc, name).__name__, getattr(gc, name).__doc__) for name in names]
+    assert tailwatch.uninstall() == []
+    assert [getattr(gc, name) for name in names] == before
+    assert during == [(each.__name__, each.__doc__) for each in before]
+
+
+def test_a_fork_child_knows_its_policy_and_counts_from_zero(watch: Watch) -> None:
+    """What it is stays, what was done is the parent's."""
+    watch.gc.out_of_band.sweep.slice(100)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            policy = watch.snapshot().processes[0].policy
+            told = [policy.kind, policy.mode, sum(policy.slices.values()), sum(policy.passes.values()), policy.freezes]
+            os.write(write, json.dumps(told).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        told = json.loads(pipe.read())
+    os.waitpid(child, 0)
+    assert told == ["out-of-band", "sweep", 0, 0, 0]
+
+
+def test_a_saved_snapshot_keeps_its_policies(watch: Watch) -> None:
+    """As JSON and back; one of an older version has none."""
+    data = json.loads(json.dumps(watch.snapshot().as_dict()))
+    policy = saved.from_dict(data).processes[0].policy
+    assert (policy.kind, policy.mode, policy.drift["freeze"]) == ("out-of-band", "sweep", 0)
+    del data["processes"][0]["policy"]
+    assert saved.from_dict(data).processes[0].policy.kind == "unknown"
+
+
+def test_off_is_told_too() -> None:
+    """Nothing is hooked, and that is what the metrics say."""
+    watch = tailwatch.install(gc="off")
+    try:
+        assert watch.snapshot().processes[0].policy.kind == "off"
+        assert tailwatch.gc_status().policy == "off"
+    finally:
+        tailwatch.uninstall()
+
+
+OTHER = """
+import sys, tailwatch
+tailwatch.install(gc=sys.argv[1], role="engine", dir=sys.argv[2])
+tailwatch.freeze()
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_group_is_told_by_process(tmp_path: Path) -> None:
+    """The policy of each living process, and what its dead have done, as long as they count."""
+    directory = str(tmp_path)
+    command = [sys.executable, "-c", OTHER, "freeze", directory]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdin is not None
+        assert other.stdout.readline() == "ready\n"
+        tailwatch.install(gc="observe", dir=directory)
+        try:
+            processes = tailwatch.gc_status().processes
+            kinds = {name: policy.kind for name, policy in processes.items()}
+            freezes = {name: policy.freezes for name, policy in processes.items()}
+            other.communicate("\n")
+            after = {process.name: process.policy for process in tailwatch.snapshot().processes}
+            living = set(tailwatch.gc_status().processes)
+        finally:
+            tailwatch.uninstall()
+    assert kinds == {"worker-0": "observe", "engine-0": "freeze"}
+    assert freezes == {"worker-0": 0, "engine-0": 1}
+    assert (after["engine-0"].kind, after["engine-0"].freezes) == ("unknown", 1)
+    assert living == {"worker-0"}
+
+
+def test_idle_slices_are_told_as_such(watch: Watch) -> None:
+    """A loop that waits gives the moment."""
+
+    async def wait() -> bool:
+        watch.gc.out_of_band.use_loop()
+        for _ in range(400):
+            kept = [[] for _ in range(900)]  # type: ignore[var-annotated]
+            await asyncio.sleep(0.002)
+            if kept and tailwatch.gc_status().slices["idle"]:
+                return True
+        return False
+
+    assert asyncio.run(wait())

@@ -1,0 +1,325 @@
+"""What an operator asks: the file that a process makes, whatever stands in it, and that each order is answered."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailwatch import orders
+from tailwatch.orders import (
+    BUSY,
+    BYTES,
+    COLLECT,
+    DONE,
+    FAILED,
+    FREEZE,
+    SWEPT,
+    Means,
+    Order,
+    OrderFile,
+    Orders,
+    Outcome,
+    decode,
+    encode,
+)
+
+HOUR_NS = 3600 * 10**9
+
+
+def soon() -> int:
+    return time.monotonic_ns() + HOUR_NS
+
+
+# ---- the format ----
+
+
+@given(st.integers(1, orders.MOST_NUMBER - 1), st.sampled_from(orders.VERBS), st.integers(0, 2**63 - 1))
+def test_an_order_is_read_as_it_was_written(number: int, verb: str, deadline: int) -> None:
+    """In a file of one size."""
+    order = Order(number, verb, deadline)
+    assert len(encode(order)) == BYTES
+    assert decode(encode(order)) == order
+
+
+@given(st.binary(max_size=2 * BYTES))
+def test_garbage_is_no_order(data: bytes) -> None:
+    """Whatever the bytes."""
+    assert decode(data) is None
+
+
+@given(st.integers(0, BYTES - 1), st.integers(1, 255))
+def test_a_changed_byte_is_seen(at: int, change: int) -> None:
+    """One that is being written, or was meant for another version, is none."""
+    data = bytearray(encode(Order(17, FREEZE, 5)))
+    data[at] ^= change
+    assert decode(bytes(data)) is None
+
+
+@given(st.sampled_from([DONE, SWEPT, BUSY, FAILED]), st.integers(0, 10**7), st.integers(0, 2**32 - 1))
+def test_an_outcome_fits_into_a_word(code: int, ms: int, freed: int) -> None:
+    """And comes out as it was, to the millisecond; more than fits is the most that does."""
+    word = Outcome(code, ms / 1e3, freed).word()
+    assert 0 <= word < 2**64
+    assert Outcome.of(word) == Outcome(code, ms / 1e3, freed)
+    assert Outcome.of(Outcome(code, 1e9, 2**40).word()) == Outcome(code, (2**24 - 1) / 1e3, 2**32 - 1)
+
+
+# ---- the file ----
+
+
+class Home:
+    """A directory, the file that a process has there, and what it ignored."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "1-2-3.gc"
+        self.where = str(self.path)
+        self.ignored = 0
+        self.file = OrderFile(lambda: self.where, self.ignore)
+        assert self.file.take() is None
+
+    def ignore(self) -> None:
+        self.ignored += 1
+
+    def looks(self, times: int = 3) -> list[Order]:
+        """What a few looks find."""
+        return [order for _ in range(times) if (order := self.file.take()) is not None]
+
+    def write(self, data: bytes) -> None:
+        """As the command line does."""
+        file = os.open(self.path, os.O_WRONLY)
+        os.pwrite(file, data, 0)
+        os.close(file)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def test_an_order_is_taken_once(home: Home) -> None:
+    """The file is this user's alone, and empty at first; each order is taken once, also where its time is the same."""
+    found = home.path.stat()
+    assert (found.st_mode & 0o7777, found.st_size, found.st_uid) == (0o600, 0, os.geteuid())
+    for number in (5, 6):
+        home.write(encode(Order(number, FREEZE, soon())))
+        assert [order.number for order in home.looks()] == [number]
+    assert home.looks() == []
+    assert home.ignored == 0
+
+
+def test_a_late_order_is_nobody_s(home: Home) -> None:
+    """Who gave it has gone: nothing is done, and nothing is wrong."""
+    home.write(encode(Order(5, FREEZE, time.monotonic_ns() - 1)))
+    assert (home.looks(), home.ignored) == ([], 0)
+
+
+@pytest.mark.parametrize("data", [b"freeze\n", b"\0" * BYTES, b"x" * 10**6, encode(Order(5, FREEZE, HOUR_NS))[:-1]])
+def test_garbage_is_ignored_and_counted(home: Home, data: bytes) -> None:
+    """Once; and what comes after it is taken."""
+    home.write(data)
+    assert (home.looks(), home.ignored) == ([], 1)
+    os.truncate(home.path, 0)
+    home.write(encode(Order(6, COLLECT, soon())))
+    assert [order.number for order in home.looks()] == [6]
+    assert home.ignored == 1
+
+
+def test_one_that_is_being_written_is_waited_for(home: Home) -> None:
+    """The first look may see half of it."""
+    order = encode(Order(6, COLLECT, soon()))
+    home.write(order[:40])
+    assert home.file.take() is None
+    home.write(order)
+    assert [each.number for each in home.looks()] == [6]
+    assert home.ignored == 0
+
+
+def put_link(path: Path) -> None:
+    target = path.with_name("target")
+    target.write_bytes(encode(Order(5, FREEZE, soon())))
+    target.chmod(0o600)
+    path.symlink_to(target)
+
+
+def put_open_file(path: Path) -> None:
+    path.write_bytes(encode(Order(5, FREEZE, soon())))
+    path.chmod(0o666)
+
+
+def put_second_name(path: Path) -> None:
+    target = path.with_name("target")
+    put_link(path)
+    path.unlink()
+    os.link(target, path)
+
+
+def put_fifo(path: Path) -> None:
+    os.mkfifo(path, 0o600)
+
+
+def put_stranger(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("another owner can only be made by root")
+    put_open_file(path)
+    path.chmod(0o600)
+    os.chown(path, 12345, 12345)
+
+
+@pytest.mark.parametrize("put", [put_link, put_open_file, put_second_name, put_fifo, put_stranger])
+def test_what_is_not_ours_is_never_read(home: Home, put: Callable[[Path], None]) -> None:
+    """A link, a file that others may write, one with two names, a pipe, another's: counted, and ours is put back."""
+    home.path.unlink()
+    put(home.path)
+    assert home.looks() == []
+    assert home.ignored == 1
+    home.write(encode(Order(6, COLLECT, soon())))
+    assert [order.number for order in home.looks()] == [6]
+
+
+def test_a_directory_in_its_place_is_left(home: Home) -> None:
+    """It cannot be put right, and breaks nothing."""
+    home.path.unlink()
+    home.path.mkdir()
+    assert home.looks() == []
+    assert home.ignored == 1
+    home.path.rmdir()
+    home.looks(1)
+    assert home.path.is_file()
+
+
+def test_a_file_that_is_gone_is_made_again(home: Home) -> None:
+    """Also after another name was given to it; at the end nothing is left."""
+    home.path.unlink()
+    home.looks()
+    assert home.path.is_file()
+    home.where = str(home.path.with_name("4-5-6.gc"))
+    home.looks()
+    assert [path.name for path in home.path.parent.iterdir()] == ["4-5-6.gc"]
+    home.file.close()
+    assert list(home.path.parent.iterdir()) == []
+
+
+def test_a_fork_child_leaves_its_parent_s(home: Home) -> None:
+    """It forgets it, and makes its own."""
+    home.file.forget()
+    home.where = ""
+    home.looks()
+    home.file.close()
+    assert home.path.is_file()
+
+
+# ---- carrying out ----
+
+
+class Server:
+    """A process that is busy or not, and whose thread that serves may be had or not."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.busy = False
+        self.loop: list[Callable[[], None]] | None = None
+        self.sweeps = True
+        self.round: int | None = None
+        self.done: list[str] = []
+        self.answers: list[tuple[int, Outcome]] = []
+        self.failures = 0
+        self.orders = Orders(
+            home.file,
+            Means(
+                nobody_waits=lambda: not self.busy,
+                act=self.act,
+                begin_round=lambda: self.sweeps,
+                round_over=lambda: self.round,
+                hand_over=self.hand_over,
+                answer=lambda number, word: self.answers.append((number, Outcome.of(word))),
+                failed=self.fail,
+            ),
+        )
+
+    def act(self, verb: str) -> tuple[float, int]:
+        self.done.append(verb)
+        if verb == COLLECT and self.round == -1:
+            raise MemoryError
+        return 0.25, 7
+
+    def fail(self) -> None:
+        self.failures += 1
+
+    def hand_over(self, call: Callable[[], None]) -> bool:
+        if self.loop is not None:
+            self.loop.append(call)
+        return self.loop is not None
+
+    def ask(self, verb: str, number: int = 5, deadline_ns: int | None = None) -> None:
+        self.home.write(encode(Order(number, verb, soon() if deadline_ns is None else deadline_ns)))
+        self.orders.turn()
+
+
+@pytest.fixture
+def server(home: Home) -> Server:
+    return Server(home)
+
+
+def test_nobody_waits_and_there_is_no_loop(server: Server) -> None:
+    """The daemon does it."""
+    server.ask(FREEZE)
+    assert server.answers == [(5, Outcome(DONE, 0.25, 7))]
+    server.orders.turn()
+    server.orders.moment()
+    assert server.done == [FREEZE]
+
+
+def test_the_thread_that_serves_does_it(server: Server) -> None:
+    """Asked once; if somebody waits by then, at the next moment without."""
+    server.loop = []
+    server.ask(FREEZE)
+    server.orders.turn()
+    assert len(server.loop) == 1 and server.answers == []
+    server.busy = True
+    server.loop.pop()()
+    assert server.done == []
+    server.busy = False
+    server.orders.moment()
+    assert server.answers == [(5, Outcome(DONE, 0.25, 7))]
+
+
+def test_streams_in_flight_are_never_stopped(server: Server) -> None:
+    """A freeze waits, and is given up when nobody waits for its answer any more."""
+    server.busy = True
+    server.ask(FREEZE, deadline_ns=time.monotonic_ns() + 20_000_000)
+    assert server.orders.waiting
+    server.orders.moment()
+    deadline = time.monotonic() + 30
+    while not server.answers and time.monotonic() < deadline:
+        server.orders.turn()
+    assert server.answers == [(5, Outcome(BUSY))]
+    assert server.done == [] and not server.orders.waiting
+
+
+def test_a_collection_is_made_in_slices_meanwhile(server: Server) -> None:
+    """Where the sweep works: answered when it is through."""
+    server.busy = True
+    server.ask(COLLECT)
+    server.orders.turn()
+    assert server.answers == []
+    server.busy = False
+    server.orders.moment()
+    assert server.done == [], "it is being made already"
+    server.round = 123
+    server.orders.turn()
+    assert server.answers == [(5, Outcome(SWEPT, 0.0, 123))]
+
+
+def test_what_fails_is_answered_too(server: Server) -> None:
+    """And the next order is taken."""
+    server.round = -1
+    server.ask(COLLECT)
+    assert server.answers == [(5, Outcome(FAILED))] and server.failures == 1
+    server.ask(FREEZE, 6)
+    assert server.answers[1] == (6, Outcome(DONE, 0.25, 7))

@@ -1,0 +1,438 @@
+"""The sweep frees what the collector would free, and nothing else; slices end where they must."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import select
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tailwatch import _hot
+from tailwatch.hooks import out_of_band
+from tailwatch.hooks.gc import GCHook
+from tailwatch.hooks.out_of_band import SAFETY_NET, OutOfBand
+
+SLO = (0, 0, 0, 0, 0)
+
+
+class Node:
+    """Of a cycle."""
+
+    def __init__(self, **more: Any) -> None:
+        self.me = self
+        self.__dict__.update(more)
+
+
+def make_core() -> _hot.Core:
+    return _hot.Core("api", 1, SLO, 0, lambda scope: "", lambda sent, stream: sent)
+
+
+@pytest.fixture
+def sweep() -> Iterator[_hot.Sweep]:
+    """One that knows the lists, and a heap that is frozen; automatic collections are off."""
+    gc.disable()
+    policy = OutOfBand(make_core(), pytest.fail)
+    policy.prepare()
+    assert policy.mode == "sweep"
+    gc.collect()
+    policy.remember()
+    gc.freeze()
+    gc.collect()
+    yield policy.sweep
+    gc.unfreeze()
+    gc.enable()
+
+
+def age(generations: int = 2) -> None:
+    for generation in range(generations):
+        gc.collect(generation)
+
+
+def sweep_all(sweep: _hot.Sweep, budget: int = 500, slices: int = 200) -> int:
+    """Objects freed by more slices than the old heap has."""
+    freed = 0
+    for _ in range(slices):
+        done = sweep.slice(budget)
+        assert done is not None
+        freed += done[1]
+    return freed
+
+
+def test_old_cycles_die_and_living_ones_do_not(sweep: _hot.Sweep) -> None:
+    """Of many aged cycles those that nobody holds are freed by slices, the others are untouched."""
+    kept = [Node(number=number, parts=[{"a": [number]}]) for number in range(2000)]
+    gone = [weakref.ref(kept.pop()) for _ in range(1000)]
+    assert gone[0]() is not None
+    age()
+    sweep_all(sweep)
+    assert [each() for each in gone] == [None] * 1000
+    assert all(node.me is node and node.parts[0]["a"] == [node.number] for node in kept)
+
+
+@pytest.mark.parametrize("generations", [0, 1, 2])
+def test_whatever_generation_they_are_in(sweep: _hot.Sweep, generations: int) -> None:
+    """Young, middle and old."""
+    gone = weakref.ref(Node())
+    age(generations)
+    sweep_all(sweep, slices=20)
+    assert gone() is None
+
+
+def test_a_slice_moves_no_more_than_its_budget(sweep: _hot.Sweep) -> None:
+    """A chain without an end is cut, and stays whole."""
+    first: list[Any] = []
+    chain = first
+    for _ in range(5000):
+        chain.append([])
+        chain = chain[0]
+    age()
+    done = sweep.slice(100, [first])
+    assert done is not None and done[0] <= 100 and done[1] == 0
+    length = 0
+    while first:
+        first, length = first[0], length + 1
+    assert length == 5000
+    assert gc.is_tracked(first)
+
+
+def test_everything_is_tracked_again(sweep: _hot.Sweep) -> None:
+    """What was in the collector's lists is there after a slice, once each."""
+    kept = [Node(parts=[[], {}, (1, [2])]) for _ in range(300)]
+    age()
+    before = sorted(map(id, gc.get_objects()))
+    sweep.slice(100_000)
+    after = sorted(map(id, gc.get_objects()))
+    assert len(after) == len(set(after))
+    assert set(before) - set(after) <= {id(before)}
+    assert len(kept) == 300
+
+
+def test_finalizers_run_once_as_the_collector_says(sweep: _hot.Sweep) -> None:
+    """One that raises, one that brings its object back, one that starts a slice of its own."""
+    ran: list[str] = []
+    back: list[Any] = []
+
+    class Raises(Node):
+        def __del__(self) -> None:
+            ran.append("raises")
+            raise RuntimeError("as it should")
+
+    class Returns(Node):
+        def __del__(self) -> None:
+            ran.append("returns")
+            back.append(self)
+
+    class Sweeps(Node):
+        def __del__(self) -> None:
+            ran.append(f"sweeps {sweep.slice(10)}")
+
+    seen: list[Any] = []
+    hook, sys.unraisablehook = sys.unraisablehook, seen.append
+    try:
+        Raises(), Returns(), Sweeps()
+        age(0)
+        sweep_all(sweep, slices=20)
+    finally:
+        sys.unraisablehook = hook
+    assert sorted(ran) == ["raises", "returns", "sweeps None"]
+    assert [type(each.exc_value) for each in seen] == [RuntimeError]
+    assert back[0].me is back[0]
+    back.clear()
+    sweep_all(sweep, slices=20)
+    assert ran.count("returns") == 1
+
+
+def test_weak_references_are_called(sweep: _hot.Sweep) -> None:
+    """A callback of a living one; a callback inside the dead cycle is not, as the collector has it."""
+    called: list[str] = []
+    node = Node()
+    kept = weakref.ref(node, lambda ref: called.append("outside"))
+    node.inside = weakref.ref(node, lambda ref: called.append("inside"))
+    del node
+    age()
+    sweep_all(sweep, slices=20)
+    assert called == ["outside"] and kept() is None
+
+
+def test_what_runs_is_left_alone(sweep: _hot.Sweep) -> None:
+    """Generators, coroutines, tasks in flight, frames and tracebacks survive slices in their midst."""
+
+    def numbers() -> Iterator[int]:
+        own = [Node()]
+        yield 1
+        assert own[0].me is own[0]
+        yield 2
+
+    async def wait(turns: int) -> int:
+        own = [Node()]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return len(own)
+
+    async def all_of_them() -> list[int]:
+        tasks = [asyncio.create_task(wait(20)) for _ in range(50)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+            sweep.slice(3000)
+        return await asyncio.gather(*tasks)
+
+    generator = numbers()
+    assert next(generator) == 1
+    age()
+    sweep_all(sweep, slices=20)
+    assert next(generator) == 2
+    assert asyncio.run(all_of_them()) == [1] * 50
+    try:
+        raise ValueError("kept")
+    except ValueError as error:
+        kept = error
+    sweep_all(sweep, slices=20)
+    assert kept.__traceback__ is not None and kept.__traceback__.tb_frame.f_locals["kept"] is kept
+
+
+def test_a_task_s_cycle_dies(sweep: _hot.Sweep) -> None:
+    """An exception that holds its own traceback's frame, of a task that nobody holds any more."""
+    gone: list[weakref.ref[Any]] = []
+
+    async def fails() -> None:
+        node = Node()
+        gone.append(weakref.ref(node))
+        try:
+            raise ValueError("in a cycle")
+        except ValueError as error:
+            node.error = error
+
+    async def run() -> None:
+        for _ in range(20):
+            await asyncio.create_task(fails())
+
+    asyncio.run(run())
+    age()
+    sweep_all(sweep, slices=50)
+    assert [each() for each in gone] == [None] * 20
+
+
+def test_types_and_modules_lead_nowhere(sweep: _hot.Sweep) -> None:
+    """A closure from an object does not take in its class, its module, or what those hold."""
+    kept = [sys, Node, Node()]
+    age()
+    done = sweep.slice(100_000, [kept])
+    assert done is not None
+    moved, _, _ = sweep.slice(0) or (None, None, None)
+    assert moved == 0
+
+
+def test_a_class_that_nobody_has_dies(sweep: _hot.Sweep) -> None:
+    """No closure goes through it, but it comes up as an old object itself, beside what it holds."""
+    made = type("Made", (Node,), {})
+    gone = weakref.ref(made)
+    made()
+    del made
+    age()
+    sweep_all(sweep, budget=5000, slices=20)
+    assert gone() is None
+
+
+def test_an_address_that_was_frozen_is_swept_when_it_is_used_again(sweep: _hot.Sweep) -> None:
+    """Frozen objects may die by their count; what comes to stand there is no longer frozen."""
+    gc.unfreeze()
+    sweep.forget()
+    doomed = [Node() for _ in range(2000)]
+    gc.collect()
+    sweep.remember(gc.get_objects())
+    gc.freeze()
+    for node in doomed:
+        node.__dict__.clear()
+    doomed.clear()
+    gone = []
+    for _ in range(2000):
+        gone.append(weakref.ref(Node()))
+    age()
+    sweep_all(sweep)
+    assert [each() for each in gone] == [None] * 2000
+
+
+def test_not_during_a_collection(sweep: _hot.Sweep) -> None:
+    """Its lists are taken apart then: a slice in a callback, or on another thread, does nothing."""
+    core = make_core()
+    hook = GCHook(core, "observe")
+    other = _hot.Sweep(core, gc.collect)
+    done: list[Any] = []
+
+    def callback(phase: str, info: dict[str, int]) -> None:
+        done.append(other.slice(1000))
+
+    hook.attach()
+    gc.callbacks.insert(1, callback)
+    try:
+        gc.collect()
+    finally:
+        gc.callbacks.remove(callback)
+        hook.detach()
+    assert done == [None, None]
+
+
+def test_many_threads(sweep: _hot.Sweep) -> None:
+    """Slices while others allocate cycles: all of those die, nothing else."""
+    gone: list[weakref.ref[Any]] = []
+    stop = threading.Event()
+
+    def allocate() -> None:
+        while not stop.is_set():
+            gone.append(weakref.ref(Node(parts=[[], {}])))
+
+    threads = [threading.Thread(target=allocate) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(200):
+        sweep.slice(500)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    for _ in range(30):  # how many there are is the machine's affair
+        sweep_all(sweep, budget=30_000, slices=100)
+        if not any(each() for each in gone):
+            break
+    assert sum(each() is not None for each in gone) == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda sweep: sweep.slice(-1),
+        lambda sweep: sweep.slice(10**9),
+        lambda sweep: sweep.slice(1, ()),
+        lambda sweep: sweep.slice(1, None, 99),
+        lambda sweep: sweep.remember(()),
+        lambda sweep: sweep.locate([], [], [], 1),
+        lambda sweep: _hot.Sweep(None, gc.collect),
+    ],
+)
+def test_wrong_calls_raise(sweep: _hot.Sweep, call: Callable[[Any], object]) -> None:
+    """And leave it as it was."""
+    with pytest.raises((TypeError, ValueError, SystemError)):
+        call(sweep)
+    assert sweep.slice(10) is not None
+
+
+def test_an_unknown_layout_is_not_believed() -> None:
+    """Other thresholds than the interpreter says, or an object that is in another list: no order, and no walk."""
+    sweep = _hot.Sweep(make_core(), gc.collect)
+    older: list[Any] = [[]]
+    gc.collect(0), gc.collect(1)
+    aged: list[Any] = [[]]
+    gc.collect(0)
+    assert not sweep.locate((1, 2, 3), aged, older, 1 << 20)
+    assert not sweep.locate(gc.get_threshold(), older, aged, 1 << 20)
+    assert not sweep.locate(gc.get_threshold(), aged, older, 0)
+    assert not sweep.ordered
+    assert sweep.locate(gc.get_threshold(), aged, older, 1 << 22) and sweep.ordered
+
+
+def test_the_policy_engages_and_is_undone() -> None:
+    """After the freeze the interpreter's own collections are far away; detaching brings back what was."""
+    before = gc.get_threshold()
+    hook = GCHook(make_core(), "out-of-band", pytest.fail)
+    hook.attach()
+    assert gc.get_threshold() == before
+    hook.freeze()
+    assert gc.get_threshold()[0] == SAFETY_NET
+    status = hook.status
+    assert (status.policy, status.mode, status.drift) == ("out-of-band", "sweep", ())
+    assert status.frozen > 1000
+    gc.set_threshold(5)
+    assert [sentence for sentence in hook.status.drift if "set_threshold" in sentence]
+    gc.set_threshold(SAFETY_NET)
+    assert hook.detach() == []
+    assert gc.get_threshold() == before
+    assert gc.isenabled()
+
+
+def test_a_loop_s_waiting_is_used() -> None:
+    """Cycles of finished work die while the loop waits, without a collection of the interpreter's own."""
+    hook = GCHook(make_core(), "out-of-band", pytest.fail)
+    hook.attach()
+
+    async def run() -> tuple[int, dict[str, int]]:
+        hook.freeze()
+        hook.out_of_band.use_loop()
+        gone = []
+        for _ in range(100):
+            gone += [weakref.ref(Node()) for _ in range(100)]
+            await asyncio.sleep(0.002)
+        for _ in range(200):
+            if all(each() is None for each in gone):
+                break
+            await asyncio.sleep(0.005)
+            gone.append(weakref.ref(Node(parts=[[] for _ in range(800)])))
+        living = sum(each() is not None for each in gone[:-2])
+        slices = hook.status.slices
+        assert hook.out_of_band.disengage() == []
+        await asyncio.sleep(0.001)
+        return living, slices
+
+    living, slices = asyncio.run(run())
+    hook.detach()
+    assert living == 0
+    assert slices["idle"] > 0
+
+
+def test_without_memory_to_remember_it_makes_whole_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another's freeze goes through, closures are followed no more, and it is said."""
+    said: list[str] = []
+    hook = GCHook(make_core(), "out-of-band", said.append)
+    hook.attach()
+    try:
+        hook.freeze()
+        assert hook.out_of_band.sweep.on
+
+        def full() -> list[Any]:
+            raise MemoryError
+
+        monkeypatch.setattr(out_of_band, "_get_objects", full)
+        gc.freeze()
+        assert (hook.status.mode, hook.out_of_band.sweep.on) == ("whole passes", False)
+        assert [sentence for sentence in said if "no memory" in sentence]
+        gone = weakref.ref(Node())
+        kept = [[] for _ in range(3000)]  # type: ignore[var-annotated]
+        hook.out_of_band.on_idle()
+        assert gone() is None and kept
+    finally:
+        hook.detach()
+        gc.unfreeze()
+
+
+def test_forced_slices_take_half_of_the_time_at_most(sweep: _hot.Sweep) -> None:
+    """A loop that asks all the time still runs; a whole pass is made once."""
+    epoll = sweep.poll(select.epoll())
+    age()
+    old = [[] for _ in range(200_000)]  # type: ignore[var-annotated]
+    gc.collect(0), gc.collect(1)
+    sweep.on = True
+    sweep.force = 1
+    sweep.round()
+    before = sweep.counts()["ceiling"]
+    for _ in range(3):
+        epoll.poll(0)
+    assert sweep.counts()["ceiling"] - before <= 3
+    sweep.force = 2
+    for _ in range(3):
+        epoll.poll(0)
+    assert (sweep.force, sweep.counts()["passes"]) == (0, 1)
+    sweep.on = False
+    assert len(old) == 200_000
+
+
+@pytest.mark.parametrize(("name", "value"), [("force", 3), ("force", -1), ("every", 0), ("every", 1 << 30)])
+def test_bad_numbers_are_refused(sweep: _hot.Sweep, name: str, value: int) -> None:
+    """And change nothing."""
+    before = getattr(sweep, name)
+    with pytest.raises(ValueError, match=name):
+        setattr(sweep, name, value)
+    assert getattr(sweep, name) == before
