@@ -222,7 +222,8 @@ def report_of(found: list[Run], loads: tuple[str, ...]) -> Report:
         report.notes.append(
             f"Python {python}: {heavy['frozen']:,} frozen, {heavy['live_unfrozen']:,} live and not frozen, "
             f"{heavy['new_objects_per_second']:,.0f} new objects a second ({loads[0]}), "
-            f"runs of {heavy['seconds']:.0f} s, {len(runs.of(loads[0], OURS))} blocks; pauses lost: {sum(run['pauses_lost'] for run in runs.runs)}"
+            f"runs of {heavy['seconds']:.0f} s, {len(runs.of(loads[0], OURS))} blocks; "
+            f"pauses lost: {sum(run['pauses_lost'] for run in runs.runs)}"
         )
     return report
 
