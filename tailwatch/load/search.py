@@ -42,7 +42,7 @@ _STEP_UP, _FARTHEST_UP = 1.25, 8.0  # of the last rate, of the ceiling
 _STEP_DOWN, _FARTHEST_DOWN = 0.1, 0.01  # less than the last rate, doubled each time up to a half; of the ceiling
 _SURE_HOLDS, _SURE_FAILS = 2, 3  # votes that an end must lead by where no fit speaks; a glitch only ever fails
 # Standard errors of a 95 % interval: more than 1.96, for the scatter is estimated, and the search stops where it looks
-# narrow. In 200 searches of a replica the interval then holds the analytic knee in 95 of 100.
+# narrow. Of 60 searches of a replica at 10^5 requests a probe the interval then held the analytic knee in 92 %.
 _WIDE = 2.2
 _AROUND = 1.15  # the fit's straight line is one near the knee: rates without misses help it from so much below
 _RARE = 0.125  # share of the probes at rates that hold: more failures than that are no glitches but the server's

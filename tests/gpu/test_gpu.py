@@ -66,7 +66,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     import torch
 
     if not torch.cuda.is_available():
-        pytest.skip("no CUDA device here")
+        pytest.skip("no CUDA device here: run `pytest -m gpu` on a machine that has one, with torch installed")
     return run(tmp_path_factory.mktemp("gpu"))
 
 
