@@ -38,7 +38,7 @@ MOMENTS = ("idle", "step", "request_end", "overdue", "ceiling", "asked")
 _REQUEST_END = MOMENTS.index("request_end")
 _CEILING, _ASKED = MOMENTS.index("ceiling"), MOMENTS.index("asked")
 _YOUNG = 700  # new objects that are worth a pass
-_SETTLED = 400  # old objects that are not worth a slice
+_SETTLED = 2000  # looks at old objects that are not worth a slice
 # Ranks of one engine that step together make their slices after the steps whose number this divides: which steps those
 # are they know without asking each other.
 RANKS_EVERY = 4
@@ -108,7 +108,7 @@ class OutOfBand:
         self._next_pass = self._next_round = 0.0
         self._thresholds: tuple[int, int, int] | None = None
         self._was_enabled = True
-        self._freed_before_round = 0
+        self._freed_before_round = self._rounds_before = 0
         self._moments: list[Moments] = []  # one a loop
         self._pass_wanted = False
         self.ceiling = CeilingWatch(
@@ -220,14 +220,16 @@ class OutOfBand:
         if not self.sweep.on:
             return False
         counts = self.sweep.counts()
-        self._freed_before_round = counts["freed"]
+        self._freed_before_round, self._rounds_before = counts["freed"], counts["rounds"]
         self.sweep.round()
         return True
 
     def round_over(self) -> int | None:
-        """Objects freed since begin_round(), once nothing is left of it."""
+        """Objects freed since begin_round(), once nothing is left of it: the round that was under way then, and a whole
+        one, are over."""
         counts = self.sweep.counts()
-        return counts["freed"] - self._freed_before_round if counts["debt"] < _SETTLED else None
+        over = counts["rounds"] - self._rounds_before > 1 or counts["debt"] < _SETTLED
+        return counts["freed"] - self._freed_before_round if over else None
 
     def step_together(self, ranks: bool) -> None:
         """Whether other processes of the group take the same steps at the same time."""

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,7 +158,9 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
     )
     assert process.stderr is not None
     first = process.stderr.readline()
-    children = _children(process.pid)
+    deadline = time.monotonic() + 60
+    while not (children := _children(process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, rest = process.communicate(timeout=60)
 
