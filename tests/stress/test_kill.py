@@ -78,6 +78,11 @@ def start(directory: Path, child: int, tally: Tally) -> int:
     return pid
 
 
+def ended_ns(process: snapshots.Process) -> int:
+    """Of its pauses. One that was open when its process was killed never counts: nobody knows how long it went on."""
+    return round((process.paused["policy"] - process.standing) * 1e9)
+
+
 class Reader:
     """Looks at the group, from inside or outside, and holds that nothing goes back."""
 
@@ -87,7 +92,7 @@ class Reader:
     def look(self, snap: snapshots.Snapshot) -> None:
         now = {"requests": sum(snap.requests.values()), "tokens": snap.tokens, "opened": snap.opened}
         now |= {f"ttft {model}": snap.where(model_name=model).ttft.count for model, _ in snap.labels}
-        now |= {f"pauses {process.name}": process.paused["policy"] for process in snap.processes}
+        now |= {f"pauses {process.name}": ended_ns(process) for process in snap.processes}
         now |= {"collections": snap.gc.collections["policy"], "itl": snap.itl.count}
         assert not {name for name, value in self._before.items() if now.get(name, 0) < value}, (self._before, now)
         self._before = now
