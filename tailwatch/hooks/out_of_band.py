@@ -1,8 +1,9 @@
 """Collections when nobody waits: the old heap is swept in slices, in the moments between what the server does.
 
 ``gc="out-of-band"``. The freeze is as with ``gc="freeze"``; afterwards the interpreter's own collections are a safety
-net only, far away, and what is allocated later is collected in slices of at most some 3000 objects, when a loop waits
-for events, after an engine's step, or when the last request has ended. A slice is a pause of cause ``policy``.
+net only, far away, and what is allocated later is judged in slices of some tenths of a millisecond, when a loop waits
+for events, after an engine's step, or when the last request has ended. A slice is a pause of cause ``policy``. How the
+dead are found: csrc/python/hot_walk.h.
 
 The sweep proves itself before it is used (OutOfBand.prepare): a planted cycle must die, a living structure must not.
 """

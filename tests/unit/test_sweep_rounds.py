@@ -1,0 +1,224 @@
+"""Rounds of the sweep: what was dead as one began dies in it, however it hangs together, and nothing that lives."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tailwatch import _hot
+from tailwatch.hooks.out_of_band import OutOfBand
+
+SLO = (0, 0, 0, 0, 0)
+LARGE = 100_000  # looks: a round in few slices
+SMALL = 2_000  # the least that the pace gives
+
+
+class Node:
+    """Of a cycle, with something that hangs on it."""
+
+    def __init__(self, content: int = 0, **more: Any) -> None:
+        self.me = [self]
+        self.content = [{"part": [number]} for number in range(content)]
+        self.__dict__.update(more)
+
+
+@pytest.fixture
+def sweep() -> Iterator[_hot.Sweep]:
+    """One that knows the lists, and a heap that is frozen; automatic collections are off."""
+    gc.disable()
+    policy = OutOfBand(_hot.Core("api", 1, SLO, 0, lambda scope: "", lambda sent, stream: sent), pytest.fail)
+    policy.prepare()
+    assert policy.mode == "sweep"
+    gc.collect()
+    policy.remember()
+    gc.freeze()
+    gc.collect()
+    yield policy.sweep
+    policy.sweep.forget()
+    gc.unfreeze()
+    gc.enable()
+
+
+def rounds(sweep: _hot.Sweep, number: int, budget: int = LARGE) -> None:
+    """So many whole ones, and the rest of one that is under way."""
+    begun = sweep.counts()["rounds"]
+    for _ in range(100_000):
+        sweep.slice(budget)
+        if sweep.counts()["rounds"] - begun > number:
+            return
+    pytest.fail("the rounds do not end")
+
+
+def old(made: list[Any]) -> list[weakref.ref[Any]]:
+    """Weak references to what is no longer young."""
+    gc.collect(0)
+    gc.collect(1)
+    return [weakref.ref(each) for each in made]
+
+
+def alive(gone: list[weakref.ref[Any]]) -> int:
+    return sum(each() is not None for each in gone)
+
+
+@pytest.mark.parametrize("budget", [SMALL, LARGE])
+@pytest.mark.parametrize("content", [0, 20, 300])
+@pytest.mark.parametrize("newer_holds", [True, False])
+def test_a_chain_of_the_dead_dies_from_its_end(sweep: _hot.Sweep, budget: int, content: int, newer_holds: bool) -> None:
+    """Each a cycle, each held by the next, whichever way the ages go: one round."""
+    nodes = [Node(content) for _ in range(40)]
+    for one, other in itertools.pairwise(nodes):
+        if newer_holds:
+            other.__dict__["holds"] = one
+        else:
+            one.__dict__["holds"] = other
+    gone = old(nodes)
+    nodes.clear()
+    del one, other
+    rounds(sweep, 2, budget)
+    assert alive(gone) == 0
+
+
+def test_a_living_hub_keeps_nothing_dead(sweep: _hot.Sweep) -> None:
+    """All the dead refer to one that lives, which refers to all that live."""
+    hub = Node(kept=[Node(10) for _ in range(300)])
+    nodes = [Node(10, hub=hub) for _ in range(300)]
+    gone, kept = old(nodes), old(hub.__dict__["kept"])
+    nodes.clear()
+    rounds(sweep, 1, SMALL)
+    assert (alive(gone), alive(kept)) == (0, 300)
+
+
+def test_a_list_that_all_hang_in(sweep: _hot.Sweep) -> None:
+    """Taken out of the middle of a doubly linked list, each with its links as they were."""
+    nodes = [Node(5) for _ in range(200)]
+    for one, other in itertools.pairwise(nodes):
+        one.__dict__["after"], other.__dict__["before"] = other, one
+    gone = old(nodes)
+    for place in [*range(150, 40, -2), *range(41, 150, 2)]:
+        node = nodes[place]
+        before, after = node.__dict__["before"], node.__dict__["after"]
+        before.__dict__["after"], after.__dict__["before"] = after, before
+    dead = {id(nodes[place]) for place in [*range(150, 40, -2), *range(41, 150, 2)]}
+    nodes = [node for node in nodes if id(node) not in dead]
+    del node, before, after, one, other
+    rounds(sweep, 3, SMALL)
+    assert alive(gone) == len(nodes) == 200 - len(dead)
+
+
+def test_a_cycle_larger_than_a_slice(sweep: _hot.Sweep) -> None:
+    """Whose parts refer back: it is left by slices that are too small for it, and dies in one that is not."""
+    first = Node()
+    first.__dict__["parts"] = [{"back": first} for _ in range(3000)]
+    gone = old([first])
+    del first
+    rounds(sweep, 2, SMALL)
+    assert alive(gone) == 1
+    rounds(sweep, 2, LARGE)
+    assert alive(gone) == 0
+
+
+def test_what_changes_meanwhile_is_not_taken_for_dead(sweep: _hot.Sweep) -> None:
+    """The living are handed from one holder to another between slices, and die in the end."""
+    holders: list[dict[str, Any]] = [{"has": Node(3)} for _ in range(400)]
+    gone = old([each["has"] for each in holders])
+    for turn in range(400):
+        holders[turn]["has"], holders[-turn - 1]["has"] = holders[-turn - 1]["has"], holders[turn]["has"]
+        sweep.slice(SMALL)
+    assert alive(gone) == 400
+    holders.clear()
+    rounds(sweep, 1)
+    assert alive(gone) == 0
+
+
+def test_a_round_meets_collections_of_others(sweep: _hot.Sweep) -> None:
+    """Full and young ones between its slices, which put the lists in another order."""
+    nodes = [Node(4) for _ in range(500)]
+    keep = [Node(4) for _ in range(500)]
+    gone, kept = old(nodes), old(keep)
+    nodes.clear()
+    for turn in range(60):
+        sweep.slice(SMALL)
+        gc.collect(turn % 2)
+    rounds(sweep, 1)
+    assert (alive(gone), alive(kept)) == (0, 500)
+
+
+@pytest.mark.parametrize("disturb", [gc.freeze, gc.collect])
+def test_a_round_that_somebody_freezes_under(sweep: _hot.Sweep, disturb: Callable[[], object]) -> None:
+    """A freeze by others, as the hook tells of it: the round begins again, and what is new is swept."""
+    keep = [Node(4) for _ in range(500)]
+    kept = old(keep)
+    sweep.slice(SMALL)
+    sweep.remember(gc.get_objects())
+    disturb()
+    nodes = [Node(4) for _ in range(100)]
+    gone = old(nodes)
+    nodes.clear()
+    rounds(sweep, 2)
+    assert (alive(gone), alive(kept)) == (0, 500)
+
+
+def test_one_object_is_held_where_a_round_rests(sweep: _hot.Sweep) -> None:
+    """No other dies later than it would; and it is let go of when the sweep is switched off."""
+    nodes = [Node(2) for _ in range(2000)]
+    gone = old(nodes)
+    sweep.on = True
+    sweep.slice(SMALL)
+    for node in nodes:
+        node.__dict__.clear()
+    del node
+    nodes.clear()
+    assert alive(gone) <= 1
+    sweep.on = False
+    assert alive(gone) == 0
+
+
+def test_finalizers_that_do_as_they_like(sweep: _hot.Sweep) -> None:
+    """They resurrect, collect, sweep and make more: each runs once, what came back lives, what did not is gone."""
+    back: list[Any] = []
+    ran: list[int] = []
+
+    class Wild(Node):
+        def __del__(self) -> None:
+            number: int = self.number  # type: ignore[attr-defined]
+            ran.append(number)
+            if number % 4 == 0:
+                back.append(self)
+            elif number % 4 == 1:
+                gc.collect(number % 3)
+            elif number % 4 == 2:
+                assert sweep.slice(SMALL) is None, "not while a slice is made"
+                ran.append(-1)
+            self.more = Node(2)
+
+    nodes = [Wild(3, number=number) for number in range(100)]
+    gone = old(nodes)
+    nodes.clear()
+    rounds(sweep, 3)
+    assert sorted(number for number in ran if number >= 0) == list(range(100))
+    assert ran.count(-1) == 25
+    assert len(back) == 25
+    assert all(each.me == [each] and len(each.content) == 3 for each in back)
+    rounds(sweep, 2)
+    del gone
+
+
+def test_many_requests_return_to_the_base(sweep: _hot.Sweep) -> None:
+    """Requests with cycles, as many slices as their debt asks for; in the end the heap is as before."""
+    rounds(sweep, 1)
+    base = len(gc.get_objects())
+    most = 0
+    for turn in range(300):
+        for _ in range(100):
+            Node(3)
+        sweep.slice(20_000)
+        if turn % 10 == 0:
+            most = max(most, len(gc.get_objects()))
+    rounds(sweep, 1)
+    assert len(gc.get_objects()) - base < 100
+    assert most - base < 60_000
