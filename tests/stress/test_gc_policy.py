@@ -284,7 +284,7 @@ if sys.argv[1] == "after":
     theirs.clear()
     before.clear()
     for _ in range(400):
-        sweep.slice(3000)
+        sweep.slice(100_000)
         if gone() is None:
             break
     dead = gone() is None
