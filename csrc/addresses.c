@@ -70,12 +70,6 @@ void tw_addresses_remove(tw_addresses *a, const void *address) {
     a->count -= 1;
 }
 
-void tw_addresses_empty(tw_addresses *a) {
-    for (size_t i = 0; i < a->places && a->count > 0; ++i)
-        if (a->region[i].bits != NULL) memset(a->region[i].bits, 0, REGION_BYTES);
-    a->count = 0;
-}
-
 size_t tw_addresses_bytes(const tw_addresses *a) {
     return a->places * sizeof *a->region + a->regions * (size_t)REGION_BYTES;
 }

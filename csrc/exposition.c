@@ -664,12 +664,12 @@ static const family SWEEP_FAMILIES[] = {
     {{"tailwatch_gc_policy_predicted_seconds", COUNTER, "What the same slices had been predicted to take."},
      sweep_totals, POLICY(predicted_ns)},
     {{"tailwatch_gc_policy_pass_seconds", COUNTER, "What whole passes of tailwatch's own took, process time."}, sweep_totals, POLICY(pass_ns)},
-    {{"tailwatch_gc_policy_moved_objects", COUNTER, "Old objects that slices looked at."}, sweep_totals, POLICY(moved)},
+    {{"tailwatch_gc_policy_moved_objects", COUNTER, "Old objects that slices handed to the collector, as they seemed dead."}, sweep_totals, POLICY(moved)},
     {{"tailwatch_gc_policy_freed_objects", COUNTER, "Objects that slices freed."}, sweep_totals, POLICY(freed)},
     {{"tailwatch_gc_policy_pass_freed_objects", COUNTER, "Objects that whole passes of tailwatch's own freed."}, sweep_totals, POLICY(pass_freed)},
     {{"tailwatch_gc_policy_rounds", COUNTER, "Times that slices went through the whole old heap."}, sweep_totals, POLICY(rounds)},
     {{"tailwatch_gc_policy_frozen_objects", GAUGE, "Objects known to be frozen, which slices pass over."}, policy_size, NOW(frozen)},
-    {{"tailwatch_gc_policy_debt_objects", GAUGE, "Old objects that are to be swept."}, sweep_debt, 0},
+    {{"tailwatch_gc_policy_debt_objects", GAUGE, "Looks at old objects that are owed: some ten go through one object."}, sweep_debt, 0},
 };
 
 #define LOAD(member) offsetof(tw_load_gauges, member)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 COLLECTIONS = ("gc0", "gc1", "gc2", "gc_full", "gc_increment")
 _FULL = ("gc2", "gc_full")
 
-# Looks at an object that grew old, for each that did: the sweep's (TW_PACE_PER_OBJECT), and the full passes' over what
-# is not frozen, as the interpreter makes one when a quarter has come.
+# Objects gone through for each that grew old: the sweep's (TW_PACE_PER_OBJECT looks, some ten to an object), and the
+# full passes' over what is not frozen, as the interpreter makes one when a quarter has come.
 _LOOKS = {"out-of-band": 3, "freeze": 5}
 
 _COLD_RATIO = 4  # how much dearer an object is out of the cache than one of the youngest, measured

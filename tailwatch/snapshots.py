@@ -293,8 +293,8 @@ class Policy:
         pass_seconds, pass_freed: of our whole passes. rounds: times that slices went through the whole old heap.
         freezes: ours. drift: what others did to the collector, by name; "freeze_blind": of "freeze", those without a
             full collection just before. ceilings: times that one was met.
-        unfrozen, frozen: objects, None: not known. debt: old ones that are to be swept. cost: seconds that an object
-            of a slice is predicted to take, 0.0: not known.
+        unfrozen, frozen: objects, None: not known. debt: looks at old ones that are owed, some ten go through one.
+            cost: seconds that a look is predicted to take, 0.0: not known.
         ignored: files that stood where an operator's orders do, and were none. answered, answer: number of the last
             order of `tailwatch gc`, and what came of it (orders.Outcome).
     """

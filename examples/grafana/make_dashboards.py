@@ -495,8 +495,8 @@ ROWS = (
             ),
             Panel(
                 "Objects it goes through",
-                "Per second: old objects that slices looked at, those that they and whole passes freed, and times that "
-                "the whole old heap was gone through.",
+                "Per second: old objects that slices held to be dead, those that they and whole passes freed, and "
+                "times that the whole old heap was gone through.",
                 [
                     fixed("{{process}} moved", total("tailwatch_gc_policy_moved_objects_total", TARGET, PROCESS)),
                     fixed("{{process}} freed", total("tailwatch_gc_policy_freed_objects_total", TARGET, PROCESS)),
@@ -508,7 +508,7 @@ ROWS = (
             ),
             Panel(
                 "Heap",
-                "Objects: not frozen (an estimate), known to be frozen, and old ones that are to be swept.",
+                "Objects: not frozen (an estimate), known to be frozen, and looks at old ones that are owed.",
                 [
                     fixed("{{process}} unfrozen", now("tailwatch_gc_policy_unfrozen_objects", by="process")),
                     fixed("{{process}} frozen", now("tailwatch_gc_policy_frozen_objects", by="process")),

@@ -64,7 +64,7 @@ class GCStatus:
         moved, freed: objects, of all slices.
         seconds, predicted_seconds: what the slices took, and what they had been predicted to take.
         unfrozen: tracked objects that are not frozen, an estimate; frozen: those known to be.
-        debt: old objects that are to be swept.
+        debt: looks at old objects that are owed; some ten go through one.
         drift: what somebody else did to the collector meanwhile, a sentence each; calls: the same, counted by name
             ("freeze_blind": of those to freeze, the ones not right after a full collection).
         ceilings: times that a ceiling was met, "rss" and "objects".

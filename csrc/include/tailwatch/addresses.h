@@ -1,4 +1,4 @@
-/* A set of addresses of objects, one bit for 16 bytes of address space: which objects were frozen, which were seen.
+/* A set of addresses of objects, one bit for 16 bytes of address space: which objects were frozen.
  *
  * Two levels: a hash table of regions of 1 MiB, each with 8 KiB of bits once it holds an address. 2.5 million objects in
  * 300 MB take 2.5 MB. Thread rule: one user at a time (the holder of the GIL). Nothing here fails but by memory.
@@ -33,9 +33,6 @@ bool tw_addresses_has(tw_addresses *a, const void *address);
 
 /* Takes it out, if it is in. */
 void tw_addresses_remove(tw_addresses *a, const void *address);
-
-/* Empties it and keeps its memory for those to come. */
-void tw_addresses_empty(tw_addresses *a);
 
 /* Bytes that it takes beside itself. */
 size_t tw_addresses_bytes(const tw_addresses *a);

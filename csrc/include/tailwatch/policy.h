@@ -91,8 +91,8 @@ typedef struct tw_policy_counts {
 typedef struct tw_policy_now {
     uint64_t kind, mode, why;         /* tw_policy_kind, tw_policy_mode, tw_policy_why */
     uint64_t unfrozen, frozen;        /* objects: those tracked and not frozen, an estimate; those known to be frozen */
-    uint64_t debt;                    /* old objects that are to be swept */
-    uint64_t cost_ns;                 /* what 1024 objects of a slice are predicted to take; 0: not known */
+    uint64_t debt;                    /* looks at old objects that are owed: some ten go through one */
+    uint64_t cost_ns;                 /* what 1024 looks of a slice are predicted to take; 0: not known */
     uint64_t answered, answer;        /* number of the last order that was carried out (release-stored last; 0: none
                                        * was), and what came of it: see tailwatch/orders.py */
 } tw_policy_now;
