@@ -18,11 +18,12 @@ const char *tw_moment_name(int moment) {
 
 static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* What an object that grew old adds to the debt. */
-static uint64_t price_of(const tw_pace *p) {
-    const int few_die = p->rounds >= FIRST_ROUNDS && p->share[0] == 0 && p->share[1] == 0;
-    return few_die ? TW_PACE_PER_LIVING : TW_PACE_PER_OBJECT;
+static int few_die(const tw_pace *p) {
+    return p->rounds + p->shorts >= FIRST_ROUNDS && p->share[0] == 0 && p->share[1] == 0;
 }
+
+/* What an object that grew old adds to the debt. */
+static uint64_t price_of(const tw_pace *p) { return p->price > 0 ? p->price : TW_PACE_PER_OBJECT; }
 
 /* A slice looks at more than is owed where that is hard to cut. */
 static void owe(tw_pace *p, uint64_t more, uint64_t done) {
@@ -40,6 +41,7 @@ static void grow(tw_pace *p, const tw_slice *slice) {
     p->grown += grown;
     p->dead += slice->moved;
     owe(p, grown * price_of(p), slice->looks);
+    if (p->room > 0 && p->grown > p->room) tw_pace_more(p);
 }
 
 /* In looks. */
@@ -72,16 +74,27 @@ void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed) {
 
 void tw_pace_begin_again(tw_pace *p) {
     memset(p->made, 0, sizeof p->made);
-    p->looks = p->moved = p->freed = p->ns = p->predicted_ns = p->rounds = 0;
+    p->looks = p->moved = p->freed = p->ns = p->predicted_ns = p->rounds = p->shorts = 0;
+    p->grown = p->dead = 0;
+}
+
+void tw_pace_begin(tw_pace *p, size_t tenured) {
+    const uint64_t cost = p->per_short + tenured * TW_PACE_OF_A_TENURED;
+    p->room = most(p->living, TW_PACE_LEAST_ROOM) * (few_die(p) ? TW_PACE_FEW_DIE : 1);
+    p->price = p->per_short == 0 ? 0 : (cost + p->room - 1) / p->room;
+    p->begun_looks = p->looks;
     p->grown = p->dead = 0;
 }
 
 /* Objects that died by their count are not seen to: the round knows better. */
-void tw_pace_rounded(tw_pace *p, size_t old) {
-    p->old = old;
-    p->share[p->rounds % 2] = p->grown == 0 ? 0 : p->dead * 4 / p->grown;
-    p->grown = p->dead = 0;
-    p->rounds += 1;
+void tw_pace_rounded(tw_pace *p, size_t tenured, size_t others, int whole) {
+    const uint64_t took = p->looks - p->begun_looks, of_tenured = whole ? tenured * TW_PACE_OF_A_TENURED : 0;
+    p->living = others - least(others, p->dead);
+    p->per_short = took - least(took, of_tenured);
+    p->old = tenured + p->living;
+    p->share[(p->rounds + p->shorts) % 2] = p->grown == 0 ? 0 : p->dead * 4 / p->grown;
+    if (whole) p->rounds += 1;
+    else p->shorts += 1;
 }
 
 void tw_pace_more(tw_pace *p) {

@@ -349,6 +349,7 @@ static PyObject *sweep_remember(PyObject *op, PyObject *objects) {
         if (!tw_addresses_add(&self->frozen, PyList_GetItem(objects, i))) return PyErr_NoMemory();
     tw_policy_frozen(&self->core->segment->policy, self->frozen.count);
     self->pace.old = self->pace.debt = 0;
+    self->begun = self->tenured = self->tenured_at_full = 0; /* the markers are about to be frozen */
     return PyLong_FromSize_t(self->frozen.count);
 }
 
@@ -359,6 +360,7 @@ static PyObject *sweep_forget(PyObject *op, PyObject *unused) {
     tw_addresses_clear(&((SweepObject *)op)->frozen);
     tw_marks_clear(&((SweepObject *)op)->marks);
     tw_policy_frozen(&((SweepObject *)op)->core->segment->policy, 0);
+    ((SweepObject *)op)->begun = 0;
     Py_RETURN_NONE;
 }
 
@@ -421,7 +423,7 @@ static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
     if (dict == NULL) return NULL;
     if (put_moments(dict, pace) == 0 && put(dict, "looks", pace->looks) == 0 && put(dict, "moved", pace->moved) == 0 && put(dict, "freed", pace->freed) == 0 &&
         put(dict, "ns", pace->ns) == 0 && put(dict, "predicted_ns", pace->predicted_ns) == 0 &&
-        put(dict, "debt", pace->debt) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "rounds", pace->rounds) == 0 &&
+        put(dict, "debt", pace->debt) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "rounds", pace->rounds) == 0 && put(dict, "short_rounds", pace->shorts) == 0 &&
         put(dict, "cost_ns", tw_pace_cost(pace)) == 0 &&
         put(dict, "young", young_of((SweepObject *)op)) == 0 &&
         put(dict, "passes", passes_of((SweepObject *)op)) == 0)
@@ -432,6 +434,7 @@ static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
 
 static PyObject *sweep_round(PyObject *op, PyObject *unused) {
     (void)unused;
+    ((SweepObject *)op)->whole_wanted = 1;
     tw_pace_round(&((SweepObject *)op)->pace);
     Py_RETURN_NONE;
 }
@@ -481,6 +484,12 @@ static PyObject *get_bytes(PyObject *op, void *unused) {
     return PyLong_FromSize_t(tw_addresses_bytes(&self->frozen) + tw_marks_bytes(&self->marks) + self->allocated * sizeof *self->found);
 }
 
+static int make_markers(SweepObject *self) {
+    for (size_t i = 0; i < SWEEP_WINDOW; i++)
+        if ((self->markers[i] = PyList_New(0)) == NULL) return 0;
+    return 1;
+}
+
 /* Sweep(core, collect) */
 static PyObject *sweep_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *core, *collect;
@@ -496,8 +505,7 @@ static PyObject *sweep_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->idle_type = (PyTypeObject *)Py_NewRef((PyObject *)state->idle_type);
     self->uv_type = (PyTypeObject *)Py_NewRef((PyObject *)state->uv_type);
     self->every = 1;
-    self->marker = PyList_New(0);
-    if ((self->zero = PyLong_FromLong(0)) != NULL && self->marker != NULL) return (PyObject *)self;
+    if ((self->zero = PyLong_FromLong(0)) != NULL && make_markers(self)) return (PyObject *)self;
     Py_DECREF((PyObject *)self);
     return NULL;
 }
@@ -523,7 +531,7 @@ static void sweep_dealloc(PyObject *op) {
     Py_XDECREF((PyObject *)self->core);
     Py_XDECREF(self->collect);
     Py_XDECREF(self->zero);
-    Py_XDECREF(self->marker);
+    for (size_t i = 0; i < SWEEP_WINDOW; i++) Py_XDECREF(self->markers[i]);
     Py_XDECREF((PyObject *)self->idle_type);
     Py_XDECREF((PyObject *)self->uv_type);
     tw_addresses_clear(&self->frozen);

@@ -19,6 +19,9 @@ static inline gc_head *gc_head_of(PyObject *object) { return (gc_head *)object -
 static inline PyObject *gc_object_of(gc_head *head) { return (PyObject *)(head + 1); }
 static inline gc_head *gc_next(const gc_head *head) { return (gc_head *)head->next; }
 
+/* Rounds in which an object is looked at until it is tenured, the one in which it grew old included. */
+#define SWEEP_WINDOW 8
+
 typedef enum sweep_phase { SWEEP_RESTS, SWEEP_COUNT, SWEEP_REACH, SWEEP_TAKE } sweep_phase;
 
 typedef struct SweepObject {
@@ -26,7 +29,14 @@ typedef struct SweepObject {
     CoreObject *core;
     PyObject *collect;         /* gc.collect as it was when this was made */
     PyObject *zero;
-    PyObject *marker;          /* nobody refers to it but this: behind all that was old when a round began */
+    PyObject *markers[SWEEP_WINDOW]; /* nobody refers to them but this; each behind all that was old as a round began */
+    uint64_t begun;            /* rounds, since the markers stand where they should: the newest is begun % SWEEP_WINDOW */
+    int end_moves;             /* that one is not there yet */
+    PyObject *next_start;      /* where a short round after this one would begin: what stands before it is tenured */
+    size_t before_start;       /* objects that this round found before that one */
+    size_t tenured, tenured_at_full; /* objects that short rounds leave out; and as the last whole one ended */
+    int whole;                 /* this round goes through the tenured, too */
+    int whole_wanted;          /* and so must the next */
     gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
     gc_list *permanent;        /* the frozen */
     tw_addresses frozen;
@@ -36,9 +46,10 @@ typedef struct SweepObject {
     sweep_phase phase;
     PyObject *held, *let_go;   /* where a walk goes on; where one went on */
     size_t looks, most_looks, most_members; /* of the slice */
-    size_t walked;             /* old objects of this round */
+    size_t walked;             /* objects of this round */
     int again, reaches;        /* another walk is needed; those that were made */
     int take;                  /* likewise */
+    int cut;                   /* the chunk would have been larger */
     size_t taken, put_back;    /* objects, of this take */
     size_t moved;              /* of this slice */
     int busy;                  /* a finalizer may run whatever it likes, us too */

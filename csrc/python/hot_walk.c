@@ -4,9 +4,13 @@
 #define MOST_TAKES 8
 #define LEAST_CHUNK 1024   /* objects: a request's cycle and what is near to it */
 #define TUPLES_IN_A_ROW 64
+#define FEW_TENURED 10000  /* a walk through them costs little */
+#define MOST_PUT_BACK 8   /* times, on average, that an object is tried in a take, in chunks that were cut */
 #define OF_A_MEMBER 4      /* looks that an object of a chunk costs */
 
 /* ---- the lists ---- */
+
+static PyObject *end_of(const SweepObject *self) { return self->markers[self->begun % SWEEP_WINDOW]; }
 
 /* The old object after that one (NULL: the first), NULL: none; the walk ends at the marker. A collection by somebody else
  * may have put the one where it stands into another list, or a freeze. */
@@ -15,8 +19,14 @@ static PyObject *after(SweepObject *self, PyObject *object) {
     gc_head *next = gc_next(object == NULL ? &lists[2].head : gc_head_of(object));
     if (next == &lists[2].head) next = gc_next(&lists[1].head);
     if (next == &lists[1].head || next == &lists[0].head || next == &self->permanent->head) return NULL;
-    return gc_object_of(next) == self->marker ? NULL : gc_object_of(next);
+    return gc_object_of(next) == end_of(self) && !self->end_moves ? NULL : gc_object_of(next);
 }
+
+/* Where a short round begins: behind the oldest marker that it does not move. */
+static PyObject *start_of(const SweepObject *self, uint64_t round) { return self->markers[(round < SWEEP_WINDOW ? 1 : round + 1) % SWEEP_WINDOW]; }
+
+/* The first of a round. */
+static PyObject *first(SweepObject *self) { return after(self, self->whole ? NULL : start_of(self, self->begun)); }
 
 static traverseproc traverse_of(PyObject *object) { return (traverseproc)PyType_GetSlot(Py_TYPE(object), Py_tp_traverse); }
 
@@ -59,6 +69,7 @@ static void count(SweepObject *self, PyObject *object) {
     if (place.block == NULL || tw_place_has(place, TW_MARK_WALKED)) return;
     tw_place_set(place, TW_MARK_WALKED);
     tw_addresses_remove(&self->frozen, object);
+    if (object == self->next_start) self->before_start = self->walked;
     self->walked += 1;
     traverse(self, object, visit_count);
 }
@@ -112,7 +123,11 @@ static int visit_member(PyObject *object, void *arg) {
     self->looks += 1;
     const tw_place place = object == NULL ? (tw_place){NULL, 0} : find(self, object);
     if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || tw_place_has(place, TW_MARK_CHUNK)) return 0;
-    if (!PyObject_GC_IsTracked(object) || self->n == self->most_members) return 0;
+    if (!PyObject_GC_IsTracked(object)) return 0;
+    if (self->n == self->most_members) {
+        self->cut = 1;
+        return 0;
+    }
     tw_place_set(place, TW_MARK_CHUNK);
     place.block->count[place.slot] = 0;
     push(self, object);
@@ -161,7 +176,7 @@ static void keep_dead(SweepObject *self, size_t from) {
     self->n = from;
     for (size_t i = from; i < members; i++) {
         const tw_place place = find(self, self->found[i]);
-        set_tried(self, place);
+        if (!self->cut || i == from || self->put_back > MOST_PUT_BACK * self->walked) set_tried(self, place);
         if (place.block->count[place.slot] == UINT16_MAX) tw_place_clear(place, TW_MARK_CHUNK);
         else self->found[self->n++] = self->found[i];
     }
@@ -174,6 +189,7 @@ static void take(SweepObject *self, PyObject *object) {
     if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || tw_place_has(place, TW_MARK_CHUNK)) return;
     if (was_tried(self, place)) return;
     const size_t from = self->n;
+    self->cut = 0;
     visit_member(object, self);
     for (size_t i = from; i < self->n; i++) traverse(self, self->found[i], visit_member);
     for (size_t i = from; i < self->n; i++) traverse(self, self->found[i], visit_inner);
@@ -206,7 +222,7 @@ static int enough(const SweepObject *self) { return self->looks >= self->most_lo
 /* From where the walk stands. Whether it came to its end. A tuple may be one that somebody is about to make longer, which
  * nobody else may hold: the walk rests elsewhere. */
 static int walk(SweepObject *self, void (*look)(SweepObject *, PyObject *)) {
-    PyObject *object = self->held != NULL ? self->held : after(self, NULL);
+    PyObject *object = self->held != NULL ? self->held : first(self);
     int tuples = 0;
     while (object != NULL && (!enough(self) || (PyTuple_Check(object) && tuples++ < TUPLES_IN_A_ROW))) {
         PyObject *next = after(self, object);
@@ -226,10 +242,10 @@ static void begin_take(SweepObject *self) {
 }
 
 static void end_round(SweepObject *self) {
-    tw_pace_rounded(&self->pace, self->walked);
+    self->tenured = self->before_start + (self->whole ? 0 : self->tenured);
+    if (self->whole) self->tenured_at_full = self->tenured;
+    tw_pace_rounded(&self->pace, self->tenured, self->walked - self->before_start, self->whole);
     self->phase = SWEEP_RESTS;
-    tw_place_set(tw_marks_make(&self->marks, self->marker), TW_MARK_CHUNK);
-    push(self, self->marker);
 }
 
 static void next_phase(SweepObject *self) {
@@ -252,10 +268,25 @@ static void next_phase(SweepObject *self) {
     self->again = 0;
 }
 
+/* Those that have lived long are left out until there are a quarter more of them, or few anyway. */
+static int must_be_whole(const SweepObject *self) {
+    return self->whole_wanted || self->begun == 0 || self->tenured < FEW_TENURED ||
+           self->tenured > self->tenured_at_full + self->tenured_at_full / 4;
+}
+
 static void begin_round(SweepObject *self) {
     tw_marks_next_round(&self->marks);
-    self->walked = 0;
+    self->whole = must_be_whole(self);
+    if (self->whole) self->whole_wanted = 0;
+    tw_pace_begin(&self->pace, self->whole ? self->tenured : 0);
+    self->begun += 1;
+    self->next_start = start_of(self, self->begun + 1);
+    self->before_start = self->walked = 0;
     self->phase = SWEEP_COUNT;
+    if (push(self, end_of(self))) {
+        tw_place_set(tw_marks_make(&self->marks, end_of(self)), TW_MARK_CHUNK);
+        self->end_moves = 1;
+    }
 }
 
 size_t walk_on(SweepObject *self, size_t budget) {
@@ -308,4 +339,5 @@ void walk_move_found(SweepObject *self) {
     }
     self->moved = self->n;
     self->n = 0;
+    self->end_moves = 0;
 }

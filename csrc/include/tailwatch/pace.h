@@ -2,9 +2,9 @@
  * the moment it was meant for. Virtual time: nothing here reads a clock. One user at a time; nothing fails.
  *
  * Debt: looks at old objects that are owed. A round takes some ten of each object (once of itself and of each reference to
- * it, in each of its walks). Each object that grew old adds TW_PACE_PER_OBJECT: some three are gone through for it, and
- * garbage stays below half of the living. Where the last two rounds found that few of them die as cycles, less is owed.
- * Never more than a round's worth is: after that, all is known.
+ * it, in each of its walks). What it is predicted to cost is spread over the objects that may grow old meanwhile: as many as
+ * live of those that it looks at, so that garbage stays below twice that; more where the last rounds found few of them
+ * dead. A round that is not over by then goes on in every moment there is. Never more is owed than a round of all.
  */
 #ifndef TAILWATCH_PACE_H
 #define TAILWATCH_PACE_H
@@ -16,9 +16,11 @@
 extern "C" {
 #endif
 
-#define TW_PACE_PER_OBJECT 32
-#define TW_PACE_PER_LIVING 19   /* the same, where few of them do */
+#define TW_PACE_PER_OBJECT 20   /* looks owed for one that grew old, until a round has told what they cost */
+#define TW_PACE_FEW_DIE 2       /* so many times more may grow old where few of them die as cycles */
+#define TW_PACE_LEAST_ROOM 8000 /* objects that may grow old in a round, however few live */
 #define TW_PACE_OF_A_ROUND 24   /* looks at each old object that surely go through all of them from the beginning */
+#define TW_PACE_OF_A_TENURED 8  /* looks at each tenured object in a whole round: it lives, most likely */
 #define TW_PACE_OF_A_YOUNG 8    /* looks that the collection of a young object costs */
 #define TW_PACE_COSTS 8         /* slices whose cost is remembered */
 #define TW_PACE_WAITS 32        /* waits for events whose length is remembered */
@@ -48,8 +50,13 @@ typedef struct tw_pace {
     uint64_t waits;
     uint64_t debt, ahead;            /* of both, one is 0: to be swept, swept before it had to be */
     uint64_t grown, dead;            /* objects of this round: that grew old, that were found dead */
+    uint64_t room;                   /* of those that grow old, as many as this round may last */
+    uint64_t price;                  /* looks owed for each of them */
+    uint64_t begun_looks;            /* of all slices, as this round began */
+    uint64_t per_short;              /* looks that the last short round took, or what a whole one took for the same */
+    uint64_t living;                 /* objects that it left */
     uint64_t share[2];               /* of what grew old, quarters that were found dead, in the last two rounds */
-    uint64_t rounds;                 /* times that the whole old heap was gone through */
+    uint64_t rounds, shorts;         /* times that the whole old heap was gone through; that what grew old lately was */
     uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
     uint64_t made[TW_MOMENTS];       /* slices */
     uint64_t looks, moved, freed, ns; /* of all slices */
@@ -72,8 +79,13 @@ void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed);
 /* What a fork child begins with: the costs and waits it knows from its parent, and what is old. */
 void tw_pace_begin_again(tw_pace *p);
 
-/* The sweep has come round, and found so many old objects. */
-void tw_pace_rounded(tw_pace *p, size_t old);
+/* A round begins, which goes through so many tenured objects, too (0: a short one): what it will cost is to be owed by the
+ * time that as many objects have grown old as live of those it looks at. */
+void tw_pace_begin(tw_pace *p, size_t tenured);
+
+/* It has ended: so many objects are tenured, and so many others are old, those that it found dead included. whole: it
+ * left none out. */
+void tw_pace_rounded(tw_pace *p, size_t tenured, size_t others, int whole);
 
 /* A slice more is due. */
 void tw_pace_more(tw_pace *p);
