@@ -6,8 +6,9 @@
 
 #define PER 1024
 #define COST_AT_FIRST (30 * PER) /* ns: out of the cache */
-#define FIRST_ROUNDS 4 /* what is loaded as a server begins says nothing about its requests */
+#define FIRST_ROUNDS 12 /* what is loaded as a server begins says nothing about its requests */
 #define WAIT_AT_FIRST 1000000
+#define MOST_PER_OBJECT (40 * PER)
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -79,9 +80,9 @@ void tw_pace_begin_again(tw_pace *p) {
 }
 
 void tw_pace_begin(tw_pace *p, size_t tenured) {
-    const uint64_t cost = p->per_short + tenured * TW_PACE_OF_A_TENURED;
-    p->room = most(p->living, TW_PACE_LEAST_ROOM) * (few_die(p) ? TW_PACE_FEW_DIE : 1);
-    p->price = p->per_short == 0 ? 0 : (cost + p->room - 1) / p->room;
+    const uint64_t late = p->lately + p->grown, cost = late * p->per_object / PER + tenured * TW_PACE_OF_A_TENURED;
+    p->room = most(late * (few_die(p) ? TW_PACE_FEW_DIE : 2) / 4, TW_PACE_LEAST_ROOM);
+    p->price = p->per_object == 0 ? 0 : (cost + p->room - 1) / p->room;
     p->begun_looks = p->looks;
     p->grown = p->dead = 0;
 }
@@ -89,9 +90,9 @@ void tw_pace_begin(tw_pace *p, size_t tenured) {
 /* Objects that died by their count are not seen to: the round knows better. */
 void tw_pace_rounded(tw_pace *p, size_t tenured, size_t others, int whole) {
     const uint64_t took = p->looks - p->begun_looks, of_tenured = whole ? tenured * TW_PACE_OF_A_TENURED : 0;
-    p->living = others - least(others, p->dead);
-    p->per_short = took - least(took, of_tenured);
-    p->old = tenured + p->living;
+    if (others > 0) p->per_object = least((took - least(took, of_tenured)) * PER / others, MOST_PER_OBJECT);
+    p->lately = others - least(others, p->dead);
+    p->old = tenured + p->lately + p->grown;
     p->share[(p->rounds + p->shorts) % 2] = p->grown == 0 ? 0 : p->dead * 4 / p->grown;
     if (whole) p->rounds += 1;
     else p->shorts += 1;

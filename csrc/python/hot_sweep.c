@@ -291,6 +291,13 @@ static int due(const SweepObject *self) {
 
 int sweep_may_be_due(const SweepObject *self) { return due(self) || (self->on && self->phase != SWEEP_RESTS); }
 
+/* How long a wait for events surely lasts, if none comes: loops round theirs up to a millisecond. A short slice is made
+ * in the rest of it. */
+static uint64_t sure_of(uint64_t left_ns) {
+    if (left_ns == UINT64_MAX) return left_ns;
+    return left_ns > A_MILLISECOND_NS + TW_PACE_LEAST_NS ? left_ns - A_MILLISECOND_NS : lesser(left_ns, TW_PACE_LEAST_NS);
+}
+
 /* No slice fits now: a wait that goes on grows longer than those of before, and then one does. Whether it goes on. */
 static int wait_for_more(int fd, uint64_t left_ns) {
     struct pollfd one = {fd, POLLIN, 0};
@@ -317,7 +324,7 @@ int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
     else overdue_slice(self);
     while (lasted < wait_ns && !readable(fd)) {
         if (!due(self) && !brought_to_its_end(self, wait_ns - lasted)) break;
-        if (!timed_slice(self, TW_MOMENT_IDLE, lesser(tw_pace_left(&self->pace, lasted), wait_ns - lasted)) &&
+        if (!timed_slice(self, TW_MOMENT_IDLE, lesser(tw_pace_left(&self->pace, lasted), sure_of(wait_ns - lasted))) &&
             !wait_for_more(fd, wait_ns - lasted))
             break;
         lasted = tw_now_ns() - since;

@@ -37,6 +37,8 @@ typedef struct SweepObject {
     size_t tenured, tenured_at_full; /* objects that short rounds leave out; and as the last whole one ended */
     int whole;                 /* this round goes through the tenured, too */
     int whole_wanted;          /* and so must the next */
+    uint64_t poor, patience;   /* short rounds in a row that found little; how many of them are borne */
+    uint64_t grown;            /* objects that grew old since the last whole one ended */
     gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
     gc_list *permanent;        /* the frozen */
     tw_addresses frozen;

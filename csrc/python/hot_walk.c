@@ -5,8 +5,11 @@
 #define LEAST_CHUNK 1024   /* objects: a request's cycle and what is near to it */
 #define TUPLES_IN_A_ROW 64
 #define FEW_TENURED 10000  /* a walk through them costs little */
+#define MOST_PATIENCE 63   /* short rounds in a row that found little */
 #define MOST_PUT_BACK 8   /* times, on average, that an object is tried in a take, in chunks that were cut */
 #define OF_A_MEMBER 4      /* looks that an object of a chunk costs */
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* ---- the lists ---- */
 
@@ -241,7 +244,23 @@ static void begin_take(SweepObject *self) {
     self->phase = SWEEP_TAKE;
 }
 
+/* The tenured dead hold what grew old after them. Where short rounds find little of what grew old dead, a whole one is tried;
+ * and again soon, if that was why. */
+static void learn(SweepObject *self) {
+    const tw_pace *pace = &self->pace;
+    self->grown += pace->grown;
+    const int poor = self->whole ? pace->dead * 2 < self->grown : pace->dead * 4 < pace->grown * 3;
+    if (!self->whole) {
+        self->poor = poor ? self->poor + 1 : 0;
+        return;
+    }
+    if (self->poor > 0) self->patience = poor ? least(2 * self->patience + 1, MOST_PATIENCE) : 0;
+    self->poor = self->grown = 0;
+}
+
 static void end_round(SweepObject *self) {
+    if (self->before_start > self->walked) self->before_start = self->walked; /* it begins where this one ended */
+    learn(self);
     self->tenured = self->before_start + (self->whole ? 0 : self->tenured);
     if (self->whole) self->tenured_at_full = self->tenured;
     tw_pace_rounded(&self->pace, self->tenured, self->walked - self->before_start, self->whole);
@@ -270,7 +289,7 @@ static void next_phase(SweepObject *self) {
 
 /* Those that have lived long are left out until there are a quarter more of them, or few anyway. */
 static int must_be_whole(const SweepObject *self) {
-    return self->whole_wanted || self->begun == 0 || self->tenured < FEW_TENURED ||
+    return self->whole_wanted || self->begun == 0 || self->tenured < FEW_TENURED || self->poor > self->patience ||
            self->tenured > self->tenured_at_full + self->tenured_at_full / 4;
 }
 
@@ -281,7 +300,8 @@ static void begin_round(SweepObject *self) {
     tw_pace_begin(&self->pace, self->whole ? self->tenured : 0);
     self->begun += 1;
     self->next_start = start_of(self, self->begun + 1);
-    self->before_start = self->walked = 0;
+    self->before_start = SIZE_MAX;
+    self->walked = 0;
     self->phase = SWEEP_COUNT;
     if (push(self, end_of(self))) {
         tw_place_set(tw_marks_make(&self->marks, end_of(self)), TW_MARK_CHUNK);

@@ -2,8 +2,8 @@
  * the moment it was meant for. Virtual time: nothing here reads a clock. One user at a time; nothing fails.
  *
  * Debt: looks at old objects that are owed. A round takes some ten of each object (once of itself and of each reference to
- * it, in each of its walks). What it is predicted to cost is spread over the objects that may grow old meanwhile: as many as
- * live of those that it looks at, so that garbage stays below twice that; more where the last rounds found few of them
+ * it, in each of its walks). What it is predicted to cost is spread over the objects that may grow old meanwhile: half as
+ * many as it looks at, the tenured aside, so that there are no more dead among them than living; more where the last rounds found few of them
  * dead. A round that is not over by then goes on in every moment there is. Never more is owed than a round of all.
  */
 #ifndef TAILWATCH_PACE_H
@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 #define TW_PACE_PER_OBJECT 20   /* looks owed for one that grew old, until a round has told what they cost */
-#define TW_PACE_FEW_DIE 2       /* so many times more may grow old where few of them die as cycles */
+#define TW_PACE_FEW_DIE 3       /* quarters of what is looked at that may grow old where few die as cycles; elsewhere half */
 #define TW_PACE_LEAST_ROOM 8000 /* objects that may grow old in a round, however few live */
 #define TW_PACE_OF_A_ROUND 24   /* looks at each old object that surely go through all of them from the beginning */
 #define TW_PACE_OF_A_TENURED 8  /* looks at each tenured object in a whole round: it lives, most likely */
@@ -53,8 +53,8 @@ typedef struct tw_pace {
     uint64_t room;                   /* of those that grow old, as many as this round may last */
     uint64_t price;                  /* looks owed for each of them */
     uint64_t begun_looks;            /* of all slices, as this round began */
-    uint64_t per_short;              /* looks that the last short round took, or what a whole one took for the same */
-    uint64_t living;                 /* objects that it left */
+    uint64_t per_object;             /* looks that the last round took for each 1024 objects not tenured */
+    uint64_t lately;                 /* of these, as many as it left */
     uint64_t share[2];               /* of what grew old, quarters that were found dead, in the last two rounds */
     uint64_t rounds, shorts;         /* times that the whole old heap was gone through; that what grew old lately was */
     uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
@@ -80,7 +80,7 @@ void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed);
 void tw_pace_begin_again(tw_pace *p);
 
 /* A round begins, which goes through so many tenured objects, too (0: a short one): what it will cost is to be owed by the
- * time that as many objects have grown old as live of those it looks at. */
+ * time that half as many objects have grown old as it looks at beside those. */
 void tw_pace_begin(tw_pace *p, size_t tenured);
 
 /* It has ended: so many objects are tenured, and so many others are old, those that it found dead included. whole: it
