@@ -5,7 +5,7 @@
 #define LEAST_CHUNK 1024   /* objects: a request's cycle and what is near to it */
 #define TUPLES_IN_A_ROW 64
 #define FEW_TENURED 10000  /* a walk through them costs little */
-#define MOST_PATIENCE 63   /* short rounds in a row that found little */
+#define MOST_PATIENCE 7   /* short rounds in a row that found little */
 #define MOST_PUT_BACK 8   /* times, on average, that an object is tried in a take, in chunks that were cut */
 #define OF_A_MEMBER 4      /* looks that an object of a chunk costs */
 

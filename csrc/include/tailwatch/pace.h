@@ -18,7 +18,7 @@ extern "C" {
 
 #define TW_PACE_PER_OBJECT 20   /* looks owed for one that grew old, until a round has told what they cost */
 #define TW_PACE_FEW_DIE 3       /* quarters of what is looked at that may grow old where few die as cycles; elsewhere half */
-#define TW_PACE_LEAST_ROOM 8000 /* objects that may grow old in a round, however few live */
+#define TW_PACE_LEAST_ROOM 16000 /* objects that may grow old in a round, however few live */
 #define TW_PACE_OF_A_ROUND 24   /* looks at each old object that surely go through all of them from the beginning */
 #define TW_PACE_OF_A_TENURED 8  /* looks at each tenured object in a whole round: it lives, most likely */
 #define TW_PACE_OF_A_YOUNG 8    /* looks that the collection of a young object costs */
