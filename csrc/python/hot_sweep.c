@@ -18,7 +18,7 @@
 #define FOR_LONG_NS 100000000
 #define OVERDUE_NS 2000000         /* a slice is to take half of it */
 #define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
-#define A_MILLISECOND_NS 1000000
+#define WORTH_WAITING_NS 4000000   /* so much is left of a wait that sleeping for a millisecond of it may give more */
 #define NOBODY_WAITS_NS 2000000    /* the next request may come at any time */
 #define LONG_WAIT_NS 20000000      /* a round is brought to its end in one */
 #define PREV_FLAGS ((uintptr_t)3)  /* finalized, collecting: in the word of the previous one */
@@ -289,13 +289,15 @@ static int due(const SweepObject *self) {
     return self->force == SWEEP_PASS || tw_pace_due(&self->pace, young_of(self));
 }
 
-int sweep_may_be_due(const SweepObject *self) { return due(self) || (self->on && self->phase != SWEEP_RESTS); }
+int sweep_may_be_due(const SweepObject *self, uint64_t wait_ns) {
+    return due(self) || (self->on && self->phase != SWEEP_RESTS && wait_ns >= LONG_WAIT_NS);
+}
 
 /* No slice fits now: a wait that goes on grows longer than those of before, and then one does. Whether it goes on. */
 static int wait_for_more(int fd, uint64_t left_ns) {
     struct pollfd one = {fd, POLLIN, 0};
     int found;
-    if (left_ns < 2 * A_MILLISECOND_NS) return 0;
+    if (left_ns < WORTH_WAITING_NS) return 0;
     Py_BEGIN_ALLOW_THREADS
     found = poll(&one, 1, 1);
     Py_END_ALLOW_THREADS
@@ -310,7 +312,7 @@ static int brought_to_its_end(SweepObject *self, uint64_t left_ns) {
 }
 
 int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
-    if (!due(self) && (self->phase == SWEEP_RESTS || wait_ns < LONG_WAIT_NS)) return 0;
+    if (!sweep_may_be_due(self, wait_ns)) return 0;
     const uint64_t since = tw_now_ns();
     uint64_t lasted = 0;
     if (self->force) forced(self);

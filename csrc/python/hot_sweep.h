@@ -67,8 +67,8 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budge
  * was anything to do. */
 int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns);
 
-/* Whether sweep_idle may find something to do: a glance without the GIL. */
-int sweep_may_be_due(const SweepObject *self);
+/* Whether sweep_idle may find something to do in such a wait: a glance without the GIL. */
+int sweep_may_be_due(const SweepObject *self, uint64_t wait_ns);
 
 /* A moment in which a slice of a tenth of since_ns disturbs nobody more than a tenth: an engine's step that took so long is
  * over, or (waiting 0) nobody waits at all. number: of the step. Ranks that step together use the same numbers, those that
