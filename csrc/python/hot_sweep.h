@@ -17,6 +17,7 @@ typedef struct gc_head { uintptr_t next, prev; } gc_head;
 typedef struct gc_list { gc_head head; int threshold, count; } gc_list;
 static inline gc_head *gc_head_of(PyObject *object) { return (gc_head *)object - 1; }
 static inline PyObject *gc_object_of(gc_head *head) { return (PyObject *)(head + 1); }
+static inline gc_head *gc_previous(const gc_head *head) { return (gc_head *)(head->prev & ~(uintptr_t)3); } /* without flags */
 static inline gc_head *gc_next(const gc_head *head) { return (gc_head *)head->next; }
 
 typedef enum sweep_phase { SWEEP_RESTS, SWEEP_COUNT, SWEEP_REACH, SWEEP_TAKE } sweep_phase;
@@ -46,7 +47,8 @@ typedef struct SweepObject {
     int on;                    /* idle moments are used */
     int force;                 /* sweep_force: a ceiling was met */
     uint64_t forced_until_ns;  /* of the time, forced slices take half at most */
-    unsigned long every;       /* of so many engine steps one gives a moment */
+    unsigned long every;       /* of so many engine steps, about, one gives a moment */
+    uint64_t slot_ns;          /* of the clock, in which the last one did */
     size_t others_young;       /* when a collection that is not ours began */
     tw_pace pace;
     PyTypeObject *idle_type, *uv_type;
@@ -71,9 +73,9 @@ int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns);
 int sweep_may_be_due(const SweepObject *self, uint64_t wait_ns);
 
 /* A moment in which a slice of a tenth of since_ns disturbs nobody more than a tenth: an engine's step that took so long is
- * over, or (waiting 0) nobody waits at all. number: of the step. Ranks that step together use the same numbers, those that
- * `every` divides, so that not each of them delays another step. */
-void sweep_step(SweepObject *self, uint64_t number, uint64_t since_ns, uint64_t waiting);
+ * over at now_ns, or (waiting 0) nobody waits at all. Ranks that step together use the same steps, one of `every`, so that
+ * not each of them delays another one. */
+void sweep_step(SweepObject *self, uint64_t now_ns, uint64_t since_ns, uint64_t waiting);
 
 /* A collection that is not ours begins; it has ended, and freed so many. The collector's books are told to the pace. */
 void sweep_other_begins(SweepObject *self);

@@ -7,12 +7,14 @@ import gc
 import importlib.util
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+import tailwatch
 from tailwatch import _hot
 from tailwatch.hooks.moments import moments_of
 from tailwatch.hooks.out_of_band import OutOfBand
@@ -150,3 +152,148 @@ def test_a_wait_ends_when_it_would_have(sweep: _hot.Sweep) -> None:
     assert swept > 0
     assert 0 <= min(late) < 0.0002
     epoll.real.close()
+
+
+# ---- given back ----
+
+
+def ours_alive() -> list[str]:
+    """Kinds of ours that the collector still sees."""
+    gc.collect()
+    kinds = {type(each).__name__ for each in gc.get_objects()}
+    return sorted(kinds & {"Sweep", "IdlePoll", "OutOfBand", "Moments", "GCHook", "Watch"})
+
+
+def installed(loop: Any, watch: Any) -> None:
+    """A policy that is engaged, and uses this loop."""
+
+    async def serve() -> None:
+        with tailwatch.stream(model="m") as stream:
+            stream.token()
+            await asyncio.sleep(0.001)
+
+    tailwatch.freeze()
+    loop.run_until_complete(serve())
+    assert watch.gc.out_of_band.has_loop
+
+
+@pytest.mark.parametrize("where", ["stopped", "inside", "elsewhere", "closed", "gone"])
+@pytest.mark.parametrize("new", LOOPS)
+def test_nothing_of_ours_stays_in_a_loop(new: New, where: str) -> None:
+    """Whether it is stopped, runs where uninstall() is called or in a thread of its own that waits for ever, was closed,
+    or is no more: its selector, its close(), and nothing is held that would be garbage without it."""
+    before = ours_alive()
+    loop = new()
+    selector = getattr(getattr(loop, "_selector", None), "_selector", None)
+    watch: Any = tailwatch.install(gc="out-of-band")
+    installed(loop, watch)
+    report: list[str] = []
+    thread = threading.Thread(target=loop.run_forever) if where == "elsewhere" else None
+    if where == "inside":
+
+        async def leave() -> None:
+            report.extend(tailwatch.uninstall())
+
+        loop.run_until_complete(leave())
+    elif where == "closed":
+        loop.close()
+    elif where == "gone":
+        loop.close()
+        loop = None
+        gc.collect()
+    elif thread is not None:
+        thread.start()
+        while not loop.is_running():
+            time.sleep(0.001)
+    report += tailwatch.uninstall()
+    watch = None
+    if thread is not None:
+        done = threading.Event()
+        loop.call_soon_threadsafe(done.set)
+        assert done.wait(30)
+    assert report == []
+    assert ours_alive() == before
+    if loop is not None:
+        assert "close" not in vars(loop)
+        assert getattr(getattr(loop, "_selector", None), "_selector", None) is selector or where == "closed"
+        if thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+        if where != "closed":
+            loop.run_until_complete(asyncio.sleep(0))
+            loop.close()
+
+
+def test_a_wrapper_around_ours_stays_and_is_told() -> None:
+    """Who puts his own poll object around ours keeps it: ours inside only passes on."""
+
+    class Theirs:
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    loop: Any = asyncio.new_event_loop()
+    watch = tailwatch.install(gc="out-of-band")
+    installed(loop, watch)
+    loop._selector._selector = Theirs(loop._selector._selector)
+    (said,) = tailwatch.uninstall()
+    assert "wrapped after us" in said
+    loop.run_until_complete(asyncio.sleep(0.001))
+    loop.close()
+
+
+# ---- moments that are not used ----
+
+
+@pytest.mark.parametrize("new", LOOPS)
+def test_the_end_of_a_request_delays_no_callback_of_its_loop(new: New) -> None:
+    """The loop's next wait is used, after what is ready to run."""
+    loop = new()
+    watch: Any = tailwatch.install(gc="out-of-band")
+
+    async def serve() -> list[int]:
+        tailwatch.freeze()
+        out_of_band = watch.gc.out_of_band
+        made, kept = [], []
+        for _ in range(20):
+            with tailwatch.stream(model="m") as stream:
+                stream.token()
+                kept += [[[number]] for number in range(500)]
+                before = sum(out_of_band.sweep.counts()[name] for name in ("idle", "request_end"))
+            made.append(sum(out_of_band.sweep.counts()[name] for name in ("idle", "request_end")) - before)
+            await asyncio.sleep(0.01)
+        assert out_of_band.sweep.counts()["idle"] + out_of_band.sweep.counts()["overdue"] > 0
+        return made
+
+    try:
+        assert loop.run_until_complete(serve()) == [0] * 20
+    finally:
+        tailwatch.uninstall()
+        loop.close()
+
+
+def test_the_daemon_wakes_a_loop_that_has_long_begun_to_wait() -> None:
+    """What other threads made old meanwhile is swept as it waits again."""
+    loop = asyncio.new_event_loop()
+    watch: Any = tailwatch.install(gc="out-of-band")
+    installed(loop, watch)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        out_of_band = watch.gc.out_of_band
+        while not loop.is_running():
+            time.sleep(0.001)
+        before = out_of_band.sweep.counts()
+        kept = [[number] for number in range(5000)]
+        deadline = time.monotonic() + 30
+        while out_of_band.sweep.counts()["idle"] == before["idle"] and time.monotonic() < deadline:
+            out_of_band.on_idle(daemon=True)
+            time.sleep(0.01)
+        assert out_of_band.sweep.counts()["idle"] > before["idle"] and len(kept) == 5000
+    finally:
+        tailwatch.uninstall()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
