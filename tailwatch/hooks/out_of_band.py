@@ -409,7 +409,6 @@ class OutOfBand:
             return "lists"
         return "" if _dies(self.sweep) and _lives(self.sweep) else "proof"
 
-
     def _prove_round(self) -> None:
         """Nobody says where to look. One that does not come to its end says nothing: after the next freeze, then."""
         kept, gone = _planted(), weakref.ref(_planted())

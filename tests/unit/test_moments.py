@@ -180,8 +180,8 @@ def installed(loop: Any, watch: Any) -> None:
 @pytest.mark.parametrize("where", ["stopped", "inside", "elsewhere", "closed", "gone"])
 @pytest.mark.parametrize("new", LOOPS)
 def test_nothing_of_ours_stays_in_a_loop(new: New, where: str) -> None:
-    """Whether it is stopped, runs where uninstall() is called or in a thread of its own that waits for ever, was closed,
-    or is no more: its selector, its close(), and nothing is held that would be garbage without it."""
+    """Whether it is stopped, runs where uninstall() is called or in a thread of its own that waits for ever, was
+    closed, or is no more: its selector, its close(), and nothing is held that would be garbage without it."""
     before = ours_alive()
     loop = new()
     selector = getattr(getattr(loop, "_selector", None), "_selector", None)
