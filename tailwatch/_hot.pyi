@@ -192,7 +192,14 @@ class Sweep:
     force: int
     """What moments are used for, whether it fits or not: 0 what is due, 1 a slice, 2 a whole pass, once."""
     every: int
-    """Of so many engine steps one gives a moment: those whose number it divides."""
+    """Of so many engine steps, about, one gives a moment: the first that ends in a slot of the monotonic clock."""
+    @property
+    def midway(self) -> bool:
+        """Whether a round is under way: an object is held, where it goes on."""
+    def abandon(self) -> None:
+        """The round that is under way is given up, and its object let go of."""
+    def learn(self) -> int:
+        """How many objects are frozen that were not known to be; now they are. What is under way is begun again."""
     def reborn(self) -> None:
         """In a fork child: its counts begin at zero; what is frozen, and what things cost, is as it was."""
     def round(self) -> None:

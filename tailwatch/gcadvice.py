@@ -5,9 +5,10 @@ A prediction is an interval, and each end says what it stands on:
 
 - At most: all that collections are estimated to have cost the streams (``Snapshot.late``).
 - At least: that, less the most that the policy's own work can cost, wherever it falls. Its work is bounded by the
-  objects that came (one collection of the youngest for each threshold of them), the times that each may be looked at
-  again, and what an object takes that is not in the cache: no more than in a full collection. All of it is taken to
-  delay as many streams as a collection did on average, although out of band most of it is done while a loop waits.
+  objects that came (one collection of the youngest for each threshold of them), and what each is charged: the looks
+  that the sweep owes for it, at what a look takes; or the full passes it is in, at what an object takes there that is
+  not in the cache. All of it is taken to delay as many streams as a collection did on average, although out of band
+  most of it is done while a loop waits.
 """
 
 from __future__ import annotations
@@ -24,9 +25,14 @@ if TYPE_CHECKING:
 COLLECTIONS = ("gc0", "gc1", "gc2", "gc_full", "gc_increment")
 _FULL = ("gc2", "gc_full")
 
-# Objects gone through for each that grew old: the sweep's (TW_PACE_PER_OBJECT looks, some ten to an object), and the
-# full passes' over what is not frozen, as the interpreter makes one when a quarter has come.
-_LOOKS = {"out-of-band": 3, "freeze": 5}
+# The sweep's price of an object that grew old, and what a look takes out of the cache, where none was measured yet: as
+# csrc/include/tailwatch/pace.h and csrc/pace.c have them.
+LOOKS_PER_OBJECT = 32
+LOOK_SECONDS = 30e-9
+
+# Objects that full passes over what is not frozen go through for each that grew old: the interpreter makes one when a
+# quarter has come.
+_FULL_PASSES = 5
 
 _COLD_RATIO = 4  # how much dearer an object is out of the cache than one of the youngest, measured
 _COLD_SECONDS = 200e-9  # of an object that is not in the cache, measured: 170 to 200 ns
@@ -126,10 +132,12 @@ class _Measured:
         self._young_seconds = collections * young
         cold = max(_COLD_SECONDS, _COLD_RATIO * young / threshold)
         self._cold = min(cold, _full_cost(processes, count, paused) or cold)
+        self._look = max((process.policy.cost for process in processes), default=0.0) or LOOK_SECONDS
         self._streams = overlap / sum(paused.values()) if overlap > 0 and sum(paused.values()) > 0 else 1.0
 
     def saving(self, policy: str, instead: str, lost: Mapping[str, float]) -> Saving:
-        work = self._young_seconds + _LOOKS[policy] * self._objects * self._cold
+        each = LOOKS_PER_OBJECT * self._look if policy == "out-of-band" else _FULL_PASSES * self._cold
+        work = self._young_seconds + self._objects * each
         high = sum(lost.values())
         return Saving(
             policy, self._role, instead, lost, max(0.0, high - work * self._streams), high, work, self._streams

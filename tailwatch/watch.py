@@ -619,6 +619,8 @@ class Watch:
             self.notes += self.gc.detach()
         else:
             self.gc.attach()
+        if self.gc.lags and self._nobody_waits():
+            self.gc.on_idle()
 
     def _adopt_fast_sse(self) -> None:
         if self.config.fast_sse:
@@ -629,6 +631,7 @@ class Watch:
     def _check_gc(self) -> None:
         if self.config.gc != "off" and not self.gc.verify():
             self.core.count_error(_ERROR_GC_HOOK)
+        self.gc.look_for_freeze()
         self.gc.expire(self._freeze_when_quiet())
 
     # ---- the policy of processes that nobody gives moments ----
@@ -650,6 +653,7 @@ class Watch:
         if not out_of_band.engaged:
             return
         out_of_band.ceiling.look(time.monotonic())
+        out_of_band.turn(self._nobody_waits)
         out_of_band.step_together(self.core.peers() > 0)
         if self._sees_requests():
             if out_of_band.is_due and self._nobody_waits():

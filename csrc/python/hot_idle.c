@@ -1,5 +1,8 @@
 #include "hot_idle.h"
 
+#include <poll.h>
+#include <time.h>
+
 typedef struct IdlePollObject {
     PyObject_HEAD
     SweepObject *sweep;
@@ -30,13 +33,30 @@ static uint64_t wait_of(PyObject *timeout) {
     return seconds < 0 || seconds > 1e6 ? UINT64_MAX : (uint64_t)(seconds * 1e9);
 }
 
-/* With the time that is left. */
-static PyObject *ask(IdlePollObject *self, PyObject *args, uint64_t left_ns) {
+/* Until an event is there, or the time is up: to the nanosecond. What is left after a slice is no whole number of the
+ * milliseconds in which epoll counts, and epoll.poll() rounds up. */
+static void wait_for(int fd, uint64_t left_ns) {
+    struct pollfd one = {fd, POLLIN, 0};
+    const struct timespec left = {(time_t)(left_ns / TW_NS_PER_SECOND), (long)(left_ns % TW_NS_PER_SECOND)};
+    Py_BEGIN_ALLOW_THREADS
+    ppoll(&one, 1, &left, NULL);
+    Py_END_ALLOW_THREADS
+}
+
+/* What is there now. */
+static PyObject *ask(IdlePollObject *self, PyObject *args) {
     PyObject *most = PyTuple_Size(args) > 1 ? PyTuple_GetItem(args, 1) : NULL; /* borrowed */
-    PyObject *left = PyFloat_FromDouble((double)left_ns / 1e9);
-    PyObject *events = left == NULL ? NULL : PyObject_CallFunctionObjArgs(self->poll, left, most, NULL);
-    Py_XDECREF(left);
+    PyObject *none = PyFloat_FromDouble(0.0);
+    PyObject *events = none == NULL ? NULL : PyObject_CallFunctionObjArgs(self->poll, none, most, NULL);
+    Py_XDECREF(none);
     return events;
+}
+
+/* After slices: until when the loop meant to wait. */
+static PyObject *wait_on(IdlePollObject *self, PyObject *args, uint64_t until_ns) {
+    const uint64_t now_ns = tw_now_ns();
+    if (now_ns < until_ns) wait_for(self->fd, until_ns - now_ns);
+    return ask(self, args);
 }
 
 /* poll(timeout=None, maxevents=-1) */
@@ -46,9 +66,7 @@ static PyObject *idle_poll(PyObject *op, PyObject *args, PyObject *kwargs) {
     const uint64_t since = tw_now_ns();
     const int swept = sweep_idle(self->sweep, self->fd, wait_ns);
     if (wait_ns == 0 || kwargs != NULL) return PyObject_Call(self->poll, args, kwargs);
-    const uint64_t lasted = swept ? tw_now_ns() - since : 0;
-    PyObject *events = wait_ns == UINT64_MAX || !swept ? PyObject_Call(self->poll, args, NULL)
-                                                      : ask(self, args, lasted < wait_ns ? wait_ns - lasted : 0);
+    PyObject *events = wait_ns == UINT64_MAX || !swept ? PyObject_Call(self->poll, args, NULL) : wait_on(self, args, since + wait_ns);
     tw_pace_wait(&self->sweep->pace, tw_now_ns() - since);
     return events;
 }

@@ -18,7 +18,7 @@
 #define FOR_LONG_NS 100000000
 #define OVERDUE_NS 2000000         /* a slice is to take half of it */
 #define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
-#define A_MILLISECOND_NS 1000000
+#define WORTH_WAITING_NS 4000000   /* so much is left of a wait that sleeping for a millisecond of it may give more */
 #define NOBODY_WAITS_NS 2000000    /* the next request may come at any time */
 #define LONG_WAIT_NS 20000000      /* a round is brought to its end in one */
 #define PREV_FLAGS ((uintptr_t)3)  /* finalized, collecting: in the word of the previous one */
@@ -289,7 +289,9 @@ static int due(const SweepObject *self) {
     return self->force == SWEEP_PASS || tw_pace_due(&self->pace, young_of(self));
 }
 
-int sweep_may_be_due(const SweepObject *self) { return due(self) || (self->on && self->phase != SWEEP_RESTS); }
+int sweep_may_be_due(const SweepObject *self, uint64_t wait_ns) {
+    return due(self) || (self->on && self->phase != SWEEP_RESTS && wait_ns >= LONG_WAIT_NS);
+}
 
 /* How long a wait for events surely lasts, if none comes: loops round theirs up to a millisecond. A short slice is made
  * in the rest of it. */
@@ -302,7 +304,7 @@ static uint64_t sure_of(uint64_t left_ns) {
 static int wait_for_more(int fd, uint64_t left_ns) {
     struct pollfd one = {fd, POLLIN, 0};
     int found;
-    if (left_ns < 2 * A_MILLISECOND_NS) return 0;
+    if (left_ns < WORTH_WAITING_NS) return 0;
     Py_BEGIN_ALLOW_THREADS
     found = poll(&one, 1, 1);
     Py_END_ALLOW_THREADS
@@ -317,7 +319,7 @@ static int brought_to_its_end(SweepObject *self, uint64_t left_ns) {
 }
 
 int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
-    if (!due(self) && (self->phase == SWEEP_RESTS || wait_ns < LONG_WAIT_NS)) return 0;
+    if (!sweep_may_be_due(self, wait_ns)) return 0;
     const uint64_t since = tw_now_ns();
     uint64_t lasted = 0;
     if (self->force) forced(self);
@@ -337,26 +339,42 @@ static uint64_t step_share(const SweepObject *self, uint64_t since_ns) {
     return lesser(since_ns * self->every / STEP_SHARE, self->every == 1 ? UINT64_MAX : since_ns / 2);
 }
 
-void sweep_step(SweepObject *self, uint64_t number, uint64_t since_ns, uint64_t waiting) {
-    if (number % self->every != 0 || !due(self)) return;
+/* Ranks count their steps from beginnings of their own, but read one clock: the first step that ends in a slot of it is
+ * theirs. A slot is a power of two, so that those who measured other steps share every second one at least. */
+static int slot_is_new(SweepObject *self, uint64_t now_ns, uint64_t since_ns) {
+    uint64_t slot_ns = 1;
+    while (slot_ns < since_ns * self->every) slot_ns *= 2;
+    const uint64_t began_ns = now_ns - now_ns % slot_ns;
+    if (self->every > 1 && began_ns <= self->slot_ns) return 0;
+    self->slot_ns = began_ns;
+    return 1;
+}
+
+void sweep_step(SweepObject *self, uint64_t now_ns, uint64_t since_ns, uint64_t waiting) {
+    if (!slot_is_new(self, now_ns, since_ns) || !due(self)) return;
     if (self->force) forced(self);
     else if (!timed_slice(self, TW_MOMENT_STEP, waiting == 0 ? NOBODY_WAITS_NS : step_share(self, since_ns))) overdue_slice(self);
 }
 
 /* ---- the frozen ---- */
 
+/* What was old may be frozen. */
+static void begin_again(SweepObject *self) {
+    walk_abandon(self);
+    walk_let_go(self);
+    tw_policy_frozen(&self->core->segment->policy, self->frozen.count);
+    self->pace.old = self->pace.debt = 0;
+    self->begun = self->tenured = self->tenured_at_full = 0; /* the markers are frozen, or about to be */
+}
+
 /* remember(objects): they are about to be frozen, and closures stop at them. Objects the sweep knows now. */
 static PyObject *sweep_remember(PyObject *op, PyObject *objects) {
     SweepObject *self = (SweepObject *)op;
-    walk_abandon(self);
-    walk_let_go(self);
     if (!PyList_Check(objects)) return PyErr_Format(PyExc_TypeError, "objects: expected a list, found %R", (PyObject *)Py_TYPE(objects));
     const Py_ssize_t n = PyList_Size(objects);
     for (Py_ssize_t i = 0; i < n; i++)
         if (!tw_addresses_add(&self->frozen, PyList_GetItem(objects, i))) return PyErr_NoMemory();
-    tw_policy_frozen(&self->core->segment->policy, self->frozen.count);
-    self->pace.old = self->pace.debt = 0;
-    self->begun = self->tenured = self->tenured_at_full = 0; /* the markers are about to be frozen */
+    begin_again(self);
     return PyLong_FromSize_t(self->frozen.count);
 }
 
@@ -371,6 +389,41 @@ static PyObject *sweep_forget(PyObject *op, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+/* From 3.12 on the collector itself puts what is immortal to the frozen. */
+static int is_immortal(PyObject *object) { return (int32_t)Py_REFCNT(object) < 0; }
+
+/* The newest of the frozen that is not known, from there back; NULL: that list is at its end, or known. */
+static gc_head *unknown_from(SweepObject *self, gc_head *each) {
+    while (each != &self->permanent->head && is_immortal(gc_object_of(each))) each = gc_previous(each);
+    if (each == &self->permanent->head || tw_addresses_has(&self->frozen, gc_object_of(each))) return NULL;
+    return each;
+}
+
+/* learn(): a freeze puts all that it takes behind those that were frozen before: from there back to one that is known. How
+ * many were not. A pause of cause "policy", where there are any. */
+static PyObject *sweep_learn(PyObject *op, PyObject *unused) {
+    SweepObject *self = (SweepObject *)op;
+    size_t n = 0;
+    (void)unused;
+    if (self->permanent == NULL || self->core->gc_open || self->busy) return PyLong_FromLong(0);
+    gc_head *each = unknown_from(self, gc_previous(&self->permanent->head));
+    if (each == NULL) return PyLong_FromLong(0);
+    core_policy_open(self->core);
+    for (; each != NULL && tw_addresses_add(&self->frozen, gc_object_of(each)); n++) each = unknown_from(self, gc_previous(each));
+    begin_again(self);
+    core_policy_close(self->core);
+    return each == NULL ? PyLong_FromSize_t(n) : PyErr_NoMemory();
+}
+
+/* abandon(): the round that is under way is given up, and what it holds let go of. Its end may run anything. */
+static PyObject *sweep_abandon(PyObject *op, PyObject *unused) {
+    (void)unused;
+    walk_abandon((SweepObject *)op);
+    walk_let_go((SweepObject *)op);
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_midway(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(((SweepObject *)op)->phase != SWEEP_RESTS); }
 static PyObject *get_on(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(((SweepObject *)op)->on); }
 static int set_on(PyObject *op, PyObject *value, void *unused) {
     const int on = value == NULL ? 0 : PyObject_IsTrue(value);
@@ -571,6 +624,8 @@ static PyMethodDef methods[] = {
     {"rest", sweep_rest, METH_VARARGS, "rest(idle=False, /)\n--\n\nThe last request has ended, or (idle) none was there: slices, for two milliseconds at most."},
     {"whole", sweep_whole, METH_VARARGS, "whole(moment=5, /)\n--\n\nA whole pass of what is not frozen. Objects freed, None while a collection is under way."},
     {"reborn", sweep_reborn, METH_NOARGS, "reborn()\n--\n\nIn a fork child: its counts begin at zero."},
+    {"learn", sweep_learn, METH_NOARGS, "learn()\n--\n\nHow many objects are frozen that were not known to be; now they are."},
+    {"abandon", sweep_abandon, METH_NOARGS, "abandon()\n--\n\nThe round that is under way is given up."},
     {"round", sweep_round, METH_NOARGS, "round()\n--\n\nThe whole old heap is to be looked at, as soon as may be."},
     {"forget", sweep_forget, METH_NOARGS, "forget()\n--\n\nNothing is frozen any more."},
     {NULL, NULL, 0, NULL}};
@@ -580,6 +635,7 @@ static PyGetSetDef getters[] = {
     {"bytes", get_bytes, NULL, "Memory it takes.", NULL},
     {"on", get_on, set_on, "Whether idle moments are used.", NULL},
     {"due", get_due, NULL, "Whether there is anything to do, in a moment.", NULL},
+    {"midway", get_midway, NULL, "Whether a round is under way: an object is held, where it goes on.", NULL},
     {"force", get_force, set_force, "What moments are used for, fit or not: 0 what is due, 1 a slice, 2 a whole pass, once.", NULL},
     {"every", get_every, set_every, "Of so many engine steps one gives a moment.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};

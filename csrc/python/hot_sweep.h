@@ -17,6 +17,7 @@ typedef struct gc_head { uintptr_t next, prev; } gc_head;
 typedef struct gc_list { gc_head head; int threshold, count; } gc_list;
 static inline gc_head *gc_head_of(PyObject *object) { return (gc_head *)object - 1; }
 static inline PyObject *gc_object_of(gc_head *head) { return (PyObject *)(head + 1); }
+static inline gc_head *gc_previous(const gc_head *head) { return (gc_head *)(head->prev & ~(uintptr_t)3); } /* without flags */
 static inline gc_head *gc_next(const gc_head *head) { return (gc_head *)head->next; }
 
 /* Rounds in which an object is looked at until it is tenured, the one in which it grew old included. */
@@ -59,7 +60,8 @@ typedef struct SweepObject {
     int on;                    /* idle moments are used */
     int force;                 /* sweep_force: a ceiling was met */
     uint64_t forced_until_ns;  /* of the time, forced slices take half at most */
-    unsigned long every;       /* of so many engine steps one gives a moment */
+    unsigned long every;       /* of so many engine steps, about, one gives a moment */
+    uint64_t slot_ns;          /* of the clock, in which the last one did */
     size_t others_young;       /* when a collection that is not ours began */
     tw_pace pace;
     PyTypeObject *idle_type, *uv_type;
@@ -80,13 +82,13 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budge
  * was anything to do. */
 int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns);
 
-/* Whether sweep_idle may find something to do: a glance without the GIL. */
-int sweep_may_be_due(const SweepObject *self);
+/* Whether sweep_idle may find something to do in such a wait: a glance without the GIL. */
+int sweep_may_be_due(const SweepObject *self, uint64_t wait_ns);
 
 /* A moment in which a slice of a tenth of since_ns disturbs nobody more than a tenth: an engine's step that took so long is
- * over, or (waiting 0) nobody waits at all. number: of the step. Ranks that step together use the same numbers, those that
- * `every` divides, so that not each of them delays another step. */
-void sweep_step(SweepObject *self, uint64_t number, uint64_t since_ns, uint64_t waiting);
+ * over at now_ns, or (waiting 0) nobody waits at all. Ranks that step together use the same steps, one of `every`, so that
+ * not each of them delays another one. */
+void sweep_step(SweepObject *self, uint64_t now_ns, uint64_t since_ns, uint64_t waiting);
 
 /* A collection that is not ours begins; it has ended, and freed so many. The collector's books are told to the pace. */
 void sweep_other_begins(SweepObject *self);

@@ -6,12 +6,14 @@
 
 #define UV_CHECK 2   /* libuv's UV_HANDLE_TYPE_MAP, the same in all of 1.x */
 #define UV_PREPARE 9
+#define UV_FIRST ((1 << 16) | (45 << 8)) /* 1.45, of uvloop 0.18: its backend_timeout() is 0 while the kernel is not told of all descriptors */
 
 /* Every handle begins with a pointer of its user's. */
 typedef struct handle { void *data; } handle;
 typedef void (*handle_done)(handle *);
 
 typedef struct uv_calls {
+    unsigned (*version)(void);
     size_t (*handle_size)(int type);
     int (*prepare_init)(void *loop, handle *);
     int (*prepare_start)(handle *, handle_done);
@@ -34,7 +36,7 @@ typedef struct UvMomentsObject {
 } UvMomentsObject;
 
 static const struct { const char *name; size_t offset; } symbols[] = {
-    {"uv_handle_size", offsetof(uv_calls, handle_size)}, {"uv_prepare_init", offsetof(uv_calls, prepare_init)},
+    {"uv_version", offsetof(uv_calls, version)}, {"uv_handle_size", offsetof(uv_calls, handle_size)}, {"uv_prepare_init", offsetof(uv_calls, prepare_init)},
     {"uv_prepare_start", offsetof(uv_calls, prepare_start)}, {"uv_check_init", offsetof(uv_calls, check_init)},
     {"uv_check_start", offsetof(uv_calls, check_start)}, {"uv_backend_fd", offsetof(uv_calls, backend_fd)},
     {"uv_backend_timeout", offsetof(uv_calls, backend_timeout)}, {"uv_unref", offsetof(uv_calls, unref)},
@@ -48,18 +50,19 @@ static int find_calls(uv_calls *uv, const char *path) {
         if (found == NULL) return -1;
         *(void **)((char *)uv + symbols[i].offset) = found;
     }
-    return 0; /* the library stays: its loop does */
+    return uv->version() >= UV_FIRST ? 0 : -1; /* the library stays: its loop does */
 }
 
 /* ---- before and after a wait ---- */
 
 static void before_wait(handle *prepare) {
     UvMomentsObject *self = prepare->data;
-    const int ms = self->uv.backend_timeout(self->loop);
+    const int ms = self->uv.backend_timeout(self->loop); /* 0 also where a poll would not see all: UV_FIRST */
+    const uint64_t wait_ns = ms < 0 ? UINT64_MAX : (uint64_t)ms * TW_NS_PER_MS;
     self->since = ms == 0 ? 0 : tw_now_ns();
-    if (!sweep_may_be_due(self->sweep)) return;
+    if (!sweep_may_be_due(self->sweep, wait_ns)) return;
     const PyGILState_STATE gil = PyGILState_Ensure();
-    const int swept = sweep_idle(self->sweep, self->uv.backend_fd(self->loop), ms < 0 ? UINT64_MAX : (uint64_t)ms * TW_NS_PER_MS);
+    const int swept = sweep_idle(self->sweep, self->uv.backend_fd(self->loop), wait_ns);
     PyGILState_Release(gil);
     if (swept) self->uv.update_time(self->loop); /* the wait for a timer is reckoned from it */
 }

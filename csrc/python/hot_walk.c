@@ -327,6 +327,7 @@ void walk_let_go(SweepObject *self) { Py_CLEAR(self->let_go); }
 
 void walk_abandon(SweepObject *self) {
     stand_at(self, NULL);
+    if (self->phase != SWEEP_RESTS) self->begun -= 1; /* the next one begins where it did */
     self->phase = SWEEP_RESTS;
 }
 

@@ -106,8 +106,15 @@ class GCHook:
         self.policy = policy
         if policy == "out-of-band" and self._attached and not self.out_of_band.mode:
             self.out_of_band.prepare()
+            self.state.gave_up = False
         self.tell()
         return report
+
+    @property
+    def lags(self) -> bool:
+        """Whether a policy was adopted after the freeze, and is to be engaged with another one."""
+        adopted = self.policy == "out-of-band" and self._attached and not self.out_of_band.engaged
+        return adopted and bool(self.state.done)
 
     @property
     def status(self) -> GCStatus:
@@ -162,6 +169,7 @@ class GCHook:
                     self._original("unfreeze")()  # moves two pointers: nothing is looked at, what was garbage stays
                 self.out_of_band.remember()
                 self._original("freeze")()
+                self.out_of_band.learn()  # what others made in between
             collected += gc.collect()
         finally:
             paused_ns = self.core.policy_end()
@@ -198,6 +206,8 @@ class GCHook:
         """
         state = self.state
         opened = self.core.opened if opened is None else opened
+        if self.lags:
+            self._freeze_idle("adopted")
         if state.warm_done or state.gave_up or self.policy not in FREEZING or not self._attached:
             return
         if not state.startup_done:
@@ -223,7 +233,7 @@ class GCHook:
     @property
     def waiting(self) -> bool:
         """Whether a freeze is still wanted, or not yet over."""
-        return self.policy in FREEZING and (self.state.freezing or not self.state.warm_done)
+        return self.policy in FREEZING and (self.state.freezing or not self.state.warm_done or self.lags)
 
     def _freeze_idle(self, reason: str) -> None:
         self.state.freezing = True
@@ -290,6 +300,7 @@ class GCHook:
         try:
             self.out_of_band.remember()
             original()
+            self.out_of_band.learn()
             if self.out_of_band.engaged:
                 gc.collect()
         finally:
@@ -300,6 +311,12 @@ class GCHook:
         """Everything is to be swept again."""
         original()
         self.out_of_band.sweep.forget()
+
+    def look_for_freeze(self) -> None:
+        """Whoever took gc.freeze before us calls it past us: what it froze stands among the frozen."""
+        if self.out_of_band.engaged and self._attached and self.out_of_band.learn():
+            self._saw_freeze()
+            self.out_of_band.ceiling.frozen()
 
     def _saw_freeze(self) -> None:
         self.foreign_freezes += 1

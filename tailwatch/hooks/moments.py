@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +14,11 @@ from tailwatch import _hot
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """One loop's. ``give_back()`` returns what could not be undone, a sentence, or None."""
+    """One loop's. ``give_back()`` returns what could not be undone, a sentence, or None. used: it gives any."""
 
     loop: weakref.ref[Any]
     give_back: Callable[[], str | None]
+    used: bool = True
 
 
 def moments_of(loop: Any, sweep: _hot.Sweep) -> Moments:
@@ -30,60 +29,85 @@ def moments_of(loop: Any, sweep: _hot.Sweep) -> Moments:
     """
     selector = getattr(loop, "_selector", None)
     if type(getattr(selector, "_selector", None)).__name__ == "epoll":
-        return Moments(weakref.ref(loop), _use_selector(selector, sweep))
+        return _use_selector(loop, selector, sweep)
     uvloop = sys.modules.get("uvloop.loop")
     if uvloop is not None and isinstance(loop, uvloop.Loop):
         return _use_uv(loop, uvloop, sweep)
     raise LookupError(f"{type(loop).__module__}.{type(loop).__qualname__} gives no moments while it waits")
 
 
-def _use_selector(selector: Any, sweep: _hot.Sweep) -> Callable[[], str | None]:
-    ours = sweep.poll(selector._selector)
-    selector._selector = ours
-    known = weakref.ref(selector)
+def wake(loop: Any) -> bool:
+    """Have a loop that runs in another thread end its wait, and begin another. False: it does not run."""
+    return call_in(loop, _nothing)
+
+
+def call_in(loop: Any, call: Callable[[], object]) -> bool:
+    """Have the thread of a loop call it soon. False: it does not run."""
+    if loop is None or not loop.is_running():
+        return False
+    try:
+        loop.call_soon_threadsafe(call)
+    except RuntimeError:  # closed meanwhile
+        return False
+    return True
+
+
+def _nothing() -> None:
+    pass
+
+
+def _use_selector(loop: Any, selector: Any, sweep: _hot.Sweep) -> Moments:
+    """Nothing here holds our poll object but the selector, and a wait that goes on: that is ended."""
+    ours = type(sweep.poll(selector._selector))
+    selector._selector = sweep.poll(selector._selector)
+    known, known_loop = weakref.ref(selector), weakref.ref(loop)
 
     def give_back() -> str | None:
         found = known()
-        if found is not None and getattr(found, "_selector", None) is ours:
-            found._selector = ours.epoll
+        if found is None:
+            return None
+        if type(found._selector) is not ours:
+            return f"the selector of {type(known_loop()).__name__} was wrapped after us: our poll() only passes on now"
+        found._selector = found._selector.epoll
+        if running_loop() is not (waiting := known_loop()):
+            wake(waiting)
         return None
 
-    return give_back
+    return Moments(known_loop, give_back)
 
 
 def _use_uv(loop: Any, uvloop: Any, sweep: _hot.Sweep) -> Moments:
-    """libuv's handles must be gone before the loop is closed: its close() does that first."""
+    """libuv's handles must be gone before the loop is closed: its close() does that first, until they are."""
     pointer = getattr(uvloop, "libuv_get_loop_t_ptr", None)
     if pointer is None:
         raise LookupError("this uvloop does not show its libuv loop")
     handles = sweep.uv(uvloop.__file__, pointer(loop))
-    known, thread = weakref.ref(loop), threading.get_ident()
+    known = weakref.ref(loop)
 
-    def close() -> None:
+    def undo() -> bool:
         handles.close()
         found = known()
+        if found is None or vars(found).get("close") is not close:
+            return False
+        del found.close
+        return True
+
+    def close() -> None:
+        found = known()
+        undo()
         if found is not None:
-            _forget_close(found)
-            found.close()
+            type(found).close(found)
 
     def give_back() -> str | None:
         found = known()
         if found is None or found.is_closed():
             return None
-        if thread != threading.get_ident() and found.is_running():
-            with suppress(RuntimeError):  # closed meanwhile
-                found.call_soon_threadsafe(handles.close)
-        else:
-            handles.close()
-        return None
+        if running_loop() is not found and call_in(found, undo):
+            return None
+        return None if undo() else "a uvloop loop's close() was wrapped after us: ours, inside, only passes on now"
 
     loop.close = close
     return Moments(known, give_back)
-
-
-def _forget_close(loop: Any) -> None:
-    with suppress(AttributeError):
-        del loop.close
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -5,7 +5,8 @@ net only, far away, and what is allocated later is judged in slices of some tent
 for events, after an engine's step, or when the last request has ended. A slice is a pause of cause ``policy``. How the
 dead are found: csrc/python/hot_walk.h.
 
-The sweep proves itself before it is used (OutOfBand.prepare): a planted cycle must die, a living structure must not.
+The sweep proves itself before it is used: a planted cycle must die, a living structure must not, in slices that are
+told where to look (OutOfBand.prepare) and, after the first freeze, in a whole round (OutOfBand.engage).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 from tailwatch import _hot
 from tailwatch.collector import KNOWN_LISTS
 from tailwatch.hooks.ceiling import NOTHING, PASS, SLICES, CeilingWatch
-from tailwatch.hooks.moments import Moments, moments_of, running_loop
+from tailwatch.hooks.moments import Moments, call_in, moments_of, running_loop, wake
 
 # Net new objects until the interpreter collects by itself: no moment was found for long.
 SAFETY_NET = 100_000
@@ -36,9 +37,13 @@ _LOOK = 1 << 22  # objects walked to see which list one is in: a server's heap b
 _PASS_SECONDS = 1.0
 _ROUND_SECONDS = 5.0
 MOMENTS = ("idle", "step", "request_end", "overdue", "ceiling", "asked")
-_REQUEST_END = MOMENTS.index("request_end")
+_IDLE, _REQUEST_END = MOMENTS.index("idle"), MOMENTS.index("request_end")
 _CEILING, _ASKED = MOMENTS.index("ceiling"), MOMENTS.index("asked")
 _YOUNG = 700  # new objects that are worth a pass
+_FAR = 1 << 30  # collections until the interpreter looks at older objects: never
+_PROOF_SLICES, _PROOF_LOOKS = 100, 100_000  # for a round over some 400 thousand objects
+_REST_SECONDS = 1.0  # for which an object may be held where a round rests
+_END_SLICES, _END_LOOKS = 40, 16_000  # by which the daemon brings one to its end: 10 ms or so
 _SETTLED = 2000  # looks at old objects that are not worth a slice
 # Ranks of one engine that step together make their slices after the steps whose number this divides: which steps those
 # are they know without asking each other.
@@ -107,7 +112,10 @@ class OutOfBand:
         self.passes = 0
         self.engaged = False  # the freeze was made, and nobody has uninstalled
         self._next_pass = self._next_round = 0.0
-        self._thresholds: tuple[int, int, int] | None = None
+        self._thresholds: tuple[int, int, int] | None = None  # before us
+        self._net: tuple[int, int, int] = (0, 0, 0)  # what we set
+        self._proved = False
+        self._made, self._made_at = 0, 0.0  # slices, as the daemon saw them last; when there were more
         self._was_enabled = True
         self._freed_before_round = self._rounds_before = 0
         self._moments: list[Moments] = []  # one a loop
@@ -132,13 +140,9 @@ class OutOfBand:
             self.reason = self.reason or self._prove()
         finally:
             self._core.policy_end()
-        self.why = _WHY[self.reason]
-        self.mode = "whole passes" if self.why else "sweep"
-        if self.why:
-            self._say(
-                f"gc='out-of-band': the old heap cannot be swept in slices ({self.why}): whole passes of what is not "
-                "frozen are made, when nobody waits"
-            )
+        self.why, self.mode, self._proved = "", "sweep", False
+        if self.reason:
+            self._fall_back(self.reason, _WHY[self.reason])
 
     def remember(self) -> None:
         """All objects there are now are about to be frozen: 30 ns each, once."""
@@ -147,18 +151,50 @@ class OutOfBand:
         try:
             self.sweep.remember(_get_objects())
         except MemoryError:  # closures would not stop at what is frozen
-            self.mode, self.why = "whole passes", "there was no memory to remember what is frozen"
-            self.sweep.on = False
-            self._say(f"gc='out-of-band': {self.why}: whole passes of what is not frozen are made, when nobody waits")
+            self._fall_back("", "there was no memory to remember what is frozen")
+
+    def learn(self) -> int:
+        """How many objects are frozen that nobody told us of: closures stop at them from now on. O(1) where there are
+        none, 30 ns each."""
+        if self.mode != "sweep":
+            return 0
+        try:
+            return self.sweep.learn()
+        except MemoryError:
+            self._fall_back("", "there was no memory to remember what is frozen")
+            return 0
 
     def engage(self) -> None:
-        """From now on: moments are used, and the interpreter's own collections are far away."""
+        """From now on: moments are used, and the interpreter's own collections are far away. The first time a whole
+        round is tried out, over what is not frozen: some 0.2 us an object."""
         if self._thresholds is None:
             self._thresholds, self._was_enabled = _get_threshold(), gc.isenabled()
-        _set_threshold(SAFETY_NET, *_get_threshold()[1:])
         self.engaged = True
+        if self.mode == "sweep" and not self._proved:
+            self._core.policy_begin()
+            try:
+                self._prove_round()
+            finally:
+                self._core.policy_end()
+        self._spread_net(old=True)
+        self._made_at = time.monotonic()
         self.sweep.on = self.mode == "sweep"
         self.ceiling.frozen()
+
+    def _spread_net(self, *, old: bool) -> None:
+        """The interpreter's own collections are far away. old: those of older objects come after as many of the
+        youngest as ever, ours not counted: each collection of ours brings them nearer. Else never: slices do that."""
+        before = self._thresholds or _get_threshold()
+        self._net = (SAFETY_NET, gc.get_count()[1] + before[1], before[2]) if old else (SAFETY_NET, _FAR, _FAR)
+        _set_threshold(*self._net)
+
+    def _fall_back(self, reason: str, why: str) -> None:
+        self.mode, self.reason, self.why = "whole passes", reason, why
+        self.sweep.on = False
+        self._say(
+            f"gc='out-of-band': the old heap cannot be swept in slices ({why}): whole passes of what is not frozen are "
+            "made, when nobody waits"
+        )
 
     # ---- moments ----
 
@@ -173,22 +209,57 @@ class OutOfBand:
         try:
             self._moments.append(moments_of(loop, self.sweep))
         except LookupError as error:
-            self._moments.append(Moments(weakref.ref(loop), lambda: None))
+            self._moments.append(Moments(weakref.ref(loop), lambda: None, used=False))
             self._say(f"gc='out-of-band': {error}: slices are made when the last request has ended, and between steps")
 
     def on_idle(self, *, daemon: bool = False) -> None:
-        """The last request has ended; or (daemon) none is in flight, which the daemon sees: for plain threads, and
-        loops that give no moments. Nobody waits: what died since the sweep last came by is looked for, now and then."""
+        """The last request has ended; or (daemon) none is in flight, which the daemon sees. Nobody waits: what died
+        since the sweep last came by is looked for, now and then. A loop that gives moments sweeps as it waits next:
+        its callbacks come first. Here it is done for plain threads, and loops that give none."""
         if self.sweep.on:
             if not daemon and (now := time.monotonic()) >= self._next_round:
                 self._next_round = now + _ROUND_SECONDS
                 self.sweep.round()
-            self.sweep.rest(daemon)
+            if not self._loop_sweeps(daemon):
+                self.sweep.rest(daemon)
         elif self._pass_wanted:
             self._pass_wanted = False
             self.whole_pass(_CEILING)
         elif self.engaged and time.monotonic() >= self._next_pass and gc.get_count()[0] >= _YOUNG:
             self._whole_pass()
+
+    def _loop_sweeps(self, daemon: bool) -> bool:
+        """Whether a loop that runs gives moments. The daemon wakes it: it may have begun to wait long ago."""
+        running = [loop for each in self._moments if each.used and (loop := each.loop()) and loop.is_running()]
+        return any([wake(loop) for loop in running]) if daemon else bool(running)
+
+    def turn(self, nobody_waits: Callable[[], bool]) -> None:
+        """Called by the daemon, four times a second: what the moments there are, or are not, ask for."""
+        if not self.sweep.on:
+            return
+        now, made = time.monotonic(), self._slices()
+        if made != self._made:
+            self._made, self._made_at = made, now
+        quiet = now - self._made_at > _REST_SECONDS
+        if _get_threshold() == self._net and (not quiet or self.sweep.due) and quiet != (self._net[1] != _FAR):
+            self._spread_net(old=quiet)
+        if quiet and self.sweep.midway:
+            self._end_round(nobody_waits)
+
+    def _slices(self) -> int:
+        counts = self.sweep.counts()
+        return sum(counts[name] for name in MOMENTS if name != "asked")
+
+    def _end_round(self, nobody_waits: Callable[[], bool]) -> None:
+        """One that rests for long holds an object: it is brought to its end, or, where somebody waits, given up."""
+        for _ in range(_END_SLICES):
+            if not self.sweep.midway or not nobody_waits():
+                break
+            self.sweep.slice(_END_LOOKS, None, _IDLE)
+            time.sleep(0)  # others first
+        else:
+            return
+        self.sweep.abandon()
 
     @property
     def is_due(self) -> bool:
@@ -198,7 +269,7 @@ class OutOfBand:
     @property
     def has_loop(self) -> bool:
         """Whether the waiting of a loop is used."""
-        return any(each.loop() is not None for each in self._moments)
+        return any(each.used and each.loop() is not None for each in self._moments)
 
     def whole_pass(self, moment: int = _ASKED) -> int:
         """Of what is not frozen, now, on this thread: a pause of cause ``policy``. Returns objects freed."""
@@ -206,15 +277,7 @@ class OutOfBand:
 
     def call_soon(self, call: Callable[[], None]) -> bool:
         """Have the thread of a loop whose waiting is used call it; False: there is none that runs."""
-        for each in self._moments:
-            loop = each.loop()
-            if loop is not None and loop.is_running():
-                try:
-                    loop.call_soon_threadsafe(call)
-                except RuntimeError:  # closed meanwhile
-                    continue
-                return True
-        return False
+        return any(call_in(each.loop(), call) for each in self._moments if each.used)
 
     def begin_round(self) -> bool:
         """Have the whole old heap swept, in slices, at the moments there are. False: it cannot be."""
@@ -239,6 +302,7 @@ class OutOfBand:
     def after_fork(self) -> None:
         """In a child: what it does is counted from zero; its heap is frozen as its parent's is."""
         self.sweep.reborn()
+        self._made = 0
         self.ceiling.calm()
         self.passes = self.ceiling.episodes = 0
 
@@ -306,8 +370,8 @@ class OutOfBand:
             found.append(
                 f"automatic collection is {'on' if gc.isenabled() else 'off'}, and was not as this policy began"
             )
-        if self.engaged and _get_threshold()[0] != SAFETY_NET:
-            found.append(f"the thresholds are {_get_threshold()}, and the first was set to {SAFETY_NET}")
+        if self.engaged and (now := _get_threshold()) != self._net:
+            found.append(f"the thresholds are {now}, and were set to {self._net}")
         return tuple(found)
 
     # ---- undo ----
@@ -327,7 +391,7 @@ class OutOfBand:
 
     def _restore_thresholds(self, before: tuple[int, int, int]) -> list[str]:
         now = _get_threshold()
-        if now[0] != SAFETY_NET:
+        if now != self._net:
             return [f"gc.get_threshold() is {now}, as somebody else set it after us: it stays"]
         _set_threshold(*before)
         return []
@@ -344,6 +408,20 @@ class OutOfBand:
         if not self.sweep.locate(_get_threshold(), aged, older, _LOOK):
             return "lists"
         return "" if _dies(self.sweep) and _lives(self.sweep) else "proof"
+
+    def _prove_round(self) -> None:
+        """Nobody says where to look. One that does not come to its end says nothing: after the next freeze, then."""
+        kept, gone = _planted(), weakref.ref(_planted())
+        begun = self.sweep.counts()["rounds"]
+        for _ in range(_PROOF_SLICES):
+            self.sweep.slice(_PROOF_LOOKS)
+            if self.sweep.counts()["rounds"] > begun:
+                break
+        else:
+            return
+        self._proved = True
+        if gone() is not None or kept.other.other is not kept:
+            self._fall_back("proof", _WHY["proof"])
 
 
 class _Node:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -329,7 +330,7 @@ def test_run_gives_every_process_the_policy_and_its_ceiling(tmp_path: Path) -> N
 # ---- ranks ----
 
 RANK = """
-import json, sys, time
+import json, socket, sys, time
 import tailwatch
 
 watch = tailwatch.install(role="worker", dir=sys.argv[1], gc="out-of-band")
@@ -345,11 +346,17 @@ class Node:
     def __init__(self):
         self.me = self
 
+rank, link = int(sys.argv[2]), socket.socket(fileno=int(sys.argv[3]))
+for number in range(3 * rank):                  # their counts of steps are not the same
+    with tailwatch.step("warm_up", batch=4, waiting=4):
+        pass
 used = []
 for number in range(1, 401):
     with tailwatch.step("execute_model", batch=4, waiting=4):
-        nodes = [Node() for _ in range(100 + 50 * int(sys.argv[2]))]   # not the same in each rank
+        nodes = [Node() for _ in range(100 + 50 * rank)]   # not the same in each rank
         time.sleep(0.002)
+        link.send(b".")
+        link.recv(1)                            # as an all-reduce would have it
     made = sweep.counts()
     if made["step"] + made["overdue"] > (used[-1][1] if used else 0):
         used.append((number, made["step"] + made["overdue"]))
@@ -359,11 +366,19 @@ sys.stdin.readline()
 
 
 def test_ranks_make_their_slices_at_the_same_steps(directory: Path) -> None:
-    """Two processes that step together do not talk, and yet no step waits for one rank's slice that is not one of the
-    steps agreed on; a process alone may use each of its steps."""
+    """Two processes whose steps wait for each other, and were not counted from the same one, do not talk of slices: and
+    yet most steps that wait for one rank's slice wait for the other's too. Each at its own would make it the sum."""
+    ends = socket.socketpair()
     command = [sys.executable, "-c", RANK, str(directory)]
     ranks = [
-        subprocess.Popen([*command, str(i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for i in range(2)
+        subprocess.Popen(
+            [*command, str(i), str(ends[i].fileno())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=[ends[i].fileno()],
+        )
+        for i in range(2)
     ]
     try:
         for rank in ranks:
@@ -377,10 +392,12 @@ def test_ranks_make_their_slices_at_the_same_steps(directory: Path) -> None:
         for rank in ranks:
             rank.kill()
             rank.communicate()
-    for each in found:
-        assert each["every"] > 1
-        assert len(each["steps"]) >= 5
-        assert all(number % each["every"] == 0 for number in each["steps"])
+        for end in ends:
+            end.close()
+    one, other = (set(each["steps"]) for each in found)
+    assert all(each["every"] > 1 for each in found)
+    assert min(len(one), len(other)) >= 5
+    assert len(one | other) <= 0.75 * (len(one) + len(other))
 
 
 def test_it_says_what_a_directory_is_not(tmp_path: Path) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import select
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+import tailwatch
 from tailwatch import _hot
+from tailwatch import watch as watch_module
 from tailwatch.hooks import out_of_band
 from tailwatch.hooks.gc import GCHook
 from tailwatch.hooks.out_of_band import SAFETY_NET, OutOfBand
@@ -436,3 +440,157 @@ def test_bad_numbers_are_refused(sweep: _hot.Sweep, name: str, value: int) -> No
     with pytest.raises(ValueError, match=name):
         setattr(sweep, name, value)
     assert getattr(sweep, name) == before
+
+
+class Blind:
+    """A sweep whose rounds find nothing: what a wrong idea of the collector's lists would make of it."""
+
+    def __init__(self, real: _hot.Sweep) -> None:
+        self.real = real
+        self.on = False
+        self.rounds = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def slice(self, budget: int, *seeds: Any) -> Any:
+        self.rounds += not seeds
+        return self.real.slice(budget, *seeds) if seeds else (0, 0, 0)
+
+    def counts(self) -> dict[str, int]:
+        return {**self.real.counts(), "rounds": self.rounds}
+
+
+def test_a_round_that_finds_nothing_is_not_relied_upon() -> None:
+    """Slices that are told where to look work; a whole round does not: whole passes instead, and it is said."""
+    said: list[str] = []
+    hook = GCHook(make_core(), "out-of-band", said.append)
+    hook.attach()
+    try:
+        real = hook.out_of_band.sweep
+        hook.out_of_band.sweep = Blind(real)  # type: ignore[assignment]
+        hook.freeze()
+        assert (hook.status.mode, hook.out_of_band.sweep.on) == ("whole passes", False)
+        assert [sentence for sentence in said if "planted cycle" in sentence]
+    finally:
+        hook.out_of_band.sweep = real
+        hook.detach()
+        gc.unfreeze()
+
+
+def test_the_interpreter_s_collections_of_the_old_stay_away_while_slices_are_made() -> None:
+    """Each of ours brings them nearer by its count: not while moments come, and as ever when none do for long."""
+    before = gc.get_threshold()
+    hook = GCHook(make_core(), "out-of-band", pytest.fail)
+    hook.attach()
+    try:
+        hook.freeze()
+        out_of_band = hook.out_of_band
+        assert gc.get_threshold()[1] - gc.get_count()[1] == before[1]
+        for _ in range(3 * before[1]):
+            out_of_band.sweep.slice(0, None, 0)
+            gc.collect(0)
+        out_of_band.turn(lambda: True)
+        assert min(gc.get_threshold()[1:]) > 1_000_000
+        assert hook.status.drift == ()
+        collections = gc.get_stats()[1]["collections"], gc.get_stats()[2]["collections"]
+        kept = [[] for _ in range(2 * SAFETY_NET)]  # type: ignore[var-annotated]
+        assert (gc.get_stats()[1]["collections"], gc.get_stats()[2]["collections"]) == collections
+        out_of_band._made_at -= 10.0  # nobody gave a moment since
+        out_of_band.turn(lambda: True)
+        assert gc.get_threshold()[1] - gc.get_count()[1] == before[1]
+        assert len(kept) == 2 * SAFETY_NET
+    finally:
+        assert hook.detach() == []
+        gc.unfreeze()
+    assert gc.get_threshold() == before
+
+
+def test_thresholds_that_somebody_changed_are_told_and_stay() -> None:
+    """Each of the three, not the first alone."""
+    before = gc.get_threshold()
+    hook = GCHook(make_core(), "out-of-band", pytest.fail)
+    hook.attach()
+    try:
+        hook.freeze()
+        gc.set_threshold(SAFETY_NET, 3, 3)
+        assert [sentence for sentence in hook.status.drift if "the thresholds are" in sentence]
+        assert [sentence for sentence in hook.detach() if "it stays" in sentence]
+        assert gc.get_threshold() == (SAFETY_NET, 3, 3)
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_round_that_rests_for_long_holds_nothing(sweep: _hot.Sweep, waits: bool) -> None:
+    """Outside loops: the daemon brings it to its end where nobody waits, and gives it up where somebody does."""
+    policy = OutOfBand(make_core(), pytest.fail)
+    policy.sweep = sweep
+    kept = [Node() for _ in range(5000)]
+    age()
+    sweep.on = True
+    sweep.slice(2000)
+    assert sweep.midway
+    policy._made_at = time.monotonic()
+    policy.turn(lambda: not waits)
+    assert sweep.midway
+    rounds = sweep.counts()["rounds"]
+    policy._made_at -= 10.0
+    policy.turn(lambda: not waits)
+    assert not sweep.midway
+    assert sweep.counts()["rounds"] == rounds + (not waits)
+    assert len(kept) == 5000
+    sweep.on = False
+
+
+FREEZE = gc.freeze  # as somebody had it who imported it before install()
+
+
+def test_a_freeze_past_our_hook_is_seen() -> None:
+    """Whoever took gc.freeze before us: it is counted, and what it froze is known; nothing is seen twice."""
+    hook = GCHook(make_core(), "out-of-band", pytest.fail)
+    hook.attach()
+    try:
+        hook.freeze()
+        hook.look_for_freeze()
+        assert hook.status.drift == ()
+        theirs = [Node() for _ in range(3000)]
+        age()
+        hook.out_of_band.sweep.slice(2000)
+        frozen = hook.out_of_band.sweep.frozen
+        FREEZE()
+        hook.look_for_freeze()
+        hook.look_for_freeze()
+        assert hook.drift.calls["freeze"] == 1 and not hook.out_of_band.sweep.midway
+        assert hook.out_of_band.sweep.frozen - frozen >= 3000
+        assert (hook.out_of_band.sweep.slice(100_000, list(theirs)) or (9,))[0] == 0
+        gc.collect()
+        hook.look_for_freeze()  # 3.12 puts what is immortal to the frozen as it collects
+        assert hook.drift.calls["freeze"] == 1
+        gone = [weakref.ref(Node()) for _ in range(500)]
+        age()
+        sweep_all(hook.out_of_band.sweep, budget=20_000, slices=50)
+        assert not any(each() for each in gone)
+    finally:
+        hook.detach()
+        gc.unfreeze()
+
+
+def test_a_policy_adopted_after_the_freeze_is_engaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A door installed with freeze, and it froze; the code then asks for out-of-band: at once where nobody waits, else
+    when the last stream has ended."""
+    monkeypatch.setenv("TAILWATCH_GC", "freeze")
+    for busy in (False, True):
+        watch_module.process_door("worker")
+        tailwatch.freeze()
+        context = tailwatch.stream(model="m") if busy else contextlib.nullcontext()
+        try:
+            with context:
+                watch = tailwatch.install(gc="out-of-band")
+                assert watch.gc.out_of_band.engaged is not busy
+            assert watch.gc.out_of_band.engaged
+            assert tailwatch.gc_status().mode == "sweep" and tailwatch.gc_status().frozen > 1000
+            assert gc.get_threshold()[0] == SAFETY_NET
+        finally:
+            tailwatch.uninstall()

@@ -1,0 +1,299 @@
+"""Loops that wait are lent to the sweep: they answer as soon, wait as long, and are given back whole."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib.util
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import tailwatch
+from tailwatch import _hot
+from tailwatch.hooks.moments import moments_of
+from tailwatch.hooks.out_of_band import OutOfBand
+
+SLO = (0, 0, 0, 0, 0)
+HAS_UVLOOP = importlib.util.find_spec("uvloop") is not None
+OLD = 200_000  # objects: some hundreds of slices
+
+
+@pytest.fixture
+def sweep() -> Iterator[_hot.Sweep]:
+    """One that knows the lists, with an old heap to go through; automatic collections are off."""
+    gc.disable()
+    policy = OutOfBand(_hot.Core("api", 1, SLO, 0, lambda scope: "", lambda sent, stream: sent), pytest.fail)
+    policy.prepare()
+    assert policy.mode == "sweep"
+    gc.collect()
+    policy.remember()
+    gc.freeze()
+    old = [[] for _ in range(OLD)]  # type: ignore[var-annotated]
+    gc.collect()
+    while not policy.sweep.counts()["rounds"]:  # it knows how many there are
+        policy.sweep.slice(100_000)
+    policy.sweep.on = True
+    yield policy.sweep
+    policy.sweep.on = False
+    policy.sweep.forget()
+    gc.unfreeze()
+    gc.enable()
+    assert len(old) == OLD
+
+
+def new_uvloop() -> Any:
+    """The name of the module is not known to the type checker where it is not installed."""
+    uvloop = importlib.import_module("uvloop")
+    return uvloop.new_event_loop()
+
+
+LOOPS = [
+    pytest.param(asyncio.new_event_loop, id="asyncio"),
+    pytest.param(new_uvloop, id="uvloop", marks=pytest.mark.skipif(not HAS_UVLOOP, reason="pip install uvloop")),
+]
+New = Callable[[], Any]
+
+
+def slices_of(sweep: _hot.Sweep) -> int:
+    return sweep.counts()["idle"]
+
+
+class Registers(asyncio.Protocol):
+    """Has another socket watched as its own is read: uvloop calls it while it asks for events, and waits after it."""
+
+    def __init__(self, sweep: _hot.Sweep, other: socket.socket) -> None:
+        self.sweep = sweep
+        self.other = other
+        self.slices = 0  # before
+        self.loop = asyncio.get_running_loop()
+        self.between: asyncio.Future[int] = self.loop.create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self.sweep.round()
+        self.slices = slices_of(self.sweep)
+        self.loop.add_reader(self.other, self.seen)
+
+    def seen(self) -> None:
+        self.loop.remove_reader(self.other)
+        self.between.set_result(slices_of(self.sweep) - self.slices)
+
+
+async def slices_between(sweep: _hot.Sweep) -> int:
+    """Made between a socket's registration, with bytes in it, and its answer."""
+    (first, one), (second, other) = socket.socketpair(), socket.socketpair()
+    other.send(b"x")
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.connect_accepted_socket(lambda: Registers(sweep, second), first)
+    await asyncio.sleep(0.02)
+    one.send(b"x")
+    between = await protocol.between
+    transport.close()
+    await asyncio.sleep(0.05)
+    for each in (first, one, second, other):
+        each.close()
+    return between
+
+
+@pytest.mark.parametrize("new", LOOPS)
+def test_a_socket_registered_just_now_is_answered_within_a_slice(sweep: _hot.Sweep, new: New) -> None:
+    """libuv tells the kernel of it only as the wait begins: the sweep may not go on for long before that."""
+    loop = new()
+
+    async def serve() -> list[int]:
+        moments = moments_of(loop, sweep)
+        for _ in range(20):
+            await asyncio.sleep(0.02)  # long waits: many slices fit into the next one
+        between = [await slices_between(sweep) for _ in range(5)]
+        assert slices_of(sweep) > 20, "there was nothing to do"
+        assert moments.give_back() is None
+        return between
+
+    assert max(loop.run_until_complete(serve())) <= 1
+    loop.close()
+
+
+class Recorded:
+    """An epoll object that says with which timeouts it was asked."""
+
+    def __init__(self) -> None:
+        self.real = select.epoll()
+        self.timeouts: list[float] = []
+
+    def fileno(self) -> int:
+        return self.real.fileno()
+
+    def poll(self, timeout: float = -1, maxevents: int = -1) -> list[tuple[int, int]]:
+        self.timeouts.append(timeout)
+        return self.real.poll(timeout, maxevents)
+
+
+def test_a_wait_ends_when_it_would_have(sweep: _hot.Sweep) -> None:
+    """epoll counts in milliseconds, and rounds up: what is left after a slice is waited for to the nanosecond. A wait
+    too long by the rounding would be so each time, one that the machine delays is not."""
+    epoll = Recorded()
+    ours: Any = sweep.poll(epoll)
+    late = []
+    swept = 0
+    for _ in range(60):
+        sweep.round()
+        before, epoll.timeouts[:] = slices_of(sweep), []
+        began = time.monotonic()
+        assert ours.poll(0.003, 8) == []
+        late.append(time.monotonic() - began - 0.003)
+        if slices_of(sweep) > before:
+            swept += 1
+            assert epoll.timeouts == [0.0]
+    assert swept > 0
+    assert 0 <= min(late) < 0.0002
+    epoll.real.close()
+
+
+# ---- given back ----
+
+
+def ours_alive() -> list[str]:
+    """Kinds of ours that the collector still sees."""
+    gc.collect()
+    kinds = {type(each).__name__ for each in gc.get_objects()}
+    return sorted(kinds & {"Sweep", "IdlePoll", "OutOfBand", "Moments", "GCHook", "Watch"})
+
+
+def installed(loop: Any, watch: Any) -> None:
+    """A policy that is engaged, and uses this loop."""
+
+    async def serve() -> None:
+        with tailwatch.stream(model="m") as stream:
+            stream.token()
+            await asyncio.sleep(0.001)
+
+    tailwatch.freeze()
+    loop.run_until_complete(serve())
+    assert watch.gc.out_of_band.has_loop
+
+
+@pytest.mark.parametrize("where", ["stopped", "inside", "elsewhere", "closed", "gone"])
+@pytest.mark.parametrize("new", LOOPS)
+def test_nothing_of_ours_stays_in_a_loop(new: New, where: str) -> None:
+    """Whether it is stopped, runs where uninstall() is called or in a thread of its own that waits for ever, was
+    closed, or is no more: its selector, its close(), and nothing is held that would be garbage without it."""
+    before = ours_alive()
+    loop = new()
+    selector = getattr(getattr(loop, "_selector", None), "_selector", None)
+    watch: Any = tailwatch.install(gc="out-of-band")
+    installed(loop, watch)
+    report: list[str] = []
+    thread = threading.Thread(target=loop.run_forever) if where == "elsewhere" else None
+    if where == "inside":
+
+        async def leave() -> None:
+            report.extend(tailwatch.uninstall())
+
+        loop.run_until_complete(leave())
+    elif where == "closed":
+        loop.close()
+    elif where == "gone":
+        loop.close()
+        loop = None
+        gc.collect()
+    elif thread is not None:
+        thread.start()
+        while not loop.is_running():
+            time.sleep(0.001)
+    report += tailwatch.uninstall()
+    watch = None
+    if thread is not None:
+        done = threading.Event()
+        loop.call_soon_threadsafe(done.set)
+        assert done.wait(30)
+    assert report == []
+    assert ours_alive() == before
+    if loop is not None:
+        assert "close" not in vars(loop)
+        assert getattr(getattr(loop, "_selector", None), "_selector", None) is selector or where == "closed"
+        if thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+        if where != "closed":
+            loop.run_until_complete(asyncio.sleep(0))
+            loop.close()
+
+
+def test_a_wrapper_around_ours_stays_and_is_told() -> None:
+    """Who puts his own poll object around ours keeps it: ours inside only passes on."""
+
+    class Theirs:
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    loop: Any = asyncio.new_event_loop()
+    watch = tailwatch.install(gc="out-of-band")
+    installed(loop, watch)
+    loop._selector._selector = Theirs(loop._selector._selector)
+    (said,) = tailwatch.uninstall()
+    assert "wrapped after us" in said
+    loop.run_until_complete(asyncio.sleep(0.001))
+    loop.close()
+
+
+# ---- moments that are not used ----
+
+
+@pytest.mark.parametrize("new", LOOPS)
+def test_the_end_of_a_request_delays_no_callback_of_its_loop(new: New) -> None:
+    """The loop's next wait is used, after what is ready to run."""
+    loop = new()
+    watch: Any = tailwatch.install(gc="out-of-band")
+
+    async def serve() -> list[int]:
+        tailwatch.freeze()
+        out_of_band = watch.gc.out_of_band
+        made, kept = [], []
+        for _ in range(20):
+            with tailwatch.stream(model="m") as stream:
+                stream.token()
+                kept += [[[number]] for number in range(500)]
+                before = sum(out_of_band.sweep.counts()[name] for name in ("idle", "request_end"))
+            made.append(sum(out_of_band.sweep.counts()[name] for name in ("idle", "request_end")) - before)
+            await asyncio.sleep(0.01)
+        assert out_of_band.sweep.counts()["idle"] + out_of_band.sweep.counts()["overdue"] > 0
+        return made
+
+    try:
+        assert loop.run_until_complete(serve()) == [0] * 20
+    finally:
+        tailwatch.uninstall()
+        loop.close()
+
+
+def test_the_daemon_wakes_a_loop_that_has_long_begun_to_wait() -> None:
+    """What other threads made old meanwhile is swept as it waits again."""
+    loop = asyncio.new_event_loop()
+    watch: Any = tailwatch.install(gc="out-of-band")
+    installed(loop, watch)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        out_of_band = watch.gc.out_of_band
+        while not loop.is_running():
+            time.sleep(0.001)
+        before = out_of_band.sweep.counts()
+        kept = [[number] for number in range(5000)]
+        deadline = time.monotonic() + 30
+        while out_of_band.sweep.counts()["idle"] == before["idle"] and time.monotonic() < deadline:
+            out_of_band.on_idle(daemon=True)
+            time.sleep(0.01)
+        assert out_of_band.sweep.counts()["idle"] > before["idle"] and len(kept) == 5000
+    finally:
+        tailwatch.uninstall()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
