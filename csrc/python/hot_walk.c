@@ -5,6 +5,7 @@
 #define LEAST_CHUNK 1024   /* objects: a request's cycle and what is near to it */
 #define TUPLES_IN_A_ROW 64
 #define OF_A_MEMBER 4      /* looks that an object of a chunk costs */
+#define TIDIED 64          /* places of the marks, each slice */
 
 /* ---- the lists ---- */
 
@@ -228,7 +229,6 @@ static void begin_take(SweepObject *self) {
 static void end_round(SweepObject *self) {
     tw_pace_rounded(&self->pace, self->walked);
     self->phase = SWEEP_RESTS;
-    tw_place_set(tw_marks_make(&self->marks, self->marker), TW_MARK_CHUNK);
     push(self, self->marker);
 }
 
@@ -265,6 +265,7 @@ size_t walk_on(SweepObject *self, size_t budget) {
     self->most_members = budget / OF_A_MEMBER > LEAST_CHUNK ? budget / OF_A_MEMBER : LEAST_CHUNK;
     if (self->held != NULL && !PyObject_GC_IsTracked(self->held)) walk_abandon(self);
     if (self->phase == SWEEP_RESTS) begin_round(self);
+    tw_marks_tidy(&self->marks, TIDIED);
     while (self->phase != SWEEP_RESTS && !enough(self)) {
         if (!walk(self, look[self->phase])) break;
         next_phase(self);
