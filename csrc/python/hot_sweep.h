@@ -29,6 +29,7 @@ typedef struct SweepObject {
     PyObject *marker;          /* nobody refers to it but this: behind all that was old when a round began */
     gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
     gc_list *permanent;        /* the frozen */
+    uintptr_t last_frozen;     /* of them, as a walk began to rest */
     tw_addresses frozen;
     PyObject **found;          /* of the slice being made: borrowed */
     size_t n, room, allocated; /* objects found, places for them in this slice, and ever */
@@ -36,6 +37,7 @@ typedef struct SweepObject {
     sweep_phase phase;
     PyObject *held, *let_go;   /* where a walk goes on; where one went on */
     size_t looks, most_looks, most_members; /* of the slice */
+    size_t width;              /* references of one object, as it is traversed */
     size_t walked;             /* old objects of this round */
     int again, reaches;        /* another walk is needed; those that were made */
     int take;                  /* likewise */
