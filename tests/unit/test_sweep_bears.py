@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import subprocess
 import sys
 import weakref
@@ -216,7 +215,7 @@ def looks_of_the_longest(sweep: _hot.Sweep, number: int) -> int:
 
 @pytest.mark.parametrize("shape", ["list", "dict", "tuple", "set"])
 def test_a_wide_object_lives_and_makes_no_slice_long(sweep: _hot.Sweep, shape: str) -> None:
-    """What it holds lives; what is taken out of it and dead dies, wherever it stood; no slice goes through all of it."""
+    """What it holds lives; what is taken out of it dies; no slice goes through all of it."""
     held = [Node() for _ in range(60_000)]
     wide: Any = (
         dict.fromkeys(held, None) if shape == "dict" else {"list": list, "tuple": tuple, "set": set}[shape](held)
