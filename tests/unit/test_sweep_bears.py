@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import subprocess
 import sys
 import weakref
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tailwatch import _hot
+from tailwatch import _hot, snapshots
 from tailwatch.hooks.out_of_band import OutOfBand
 
 SLO = (0, 0, 0, 0, 0)
@@ -70,7 +71,7 @@ def alive(gone: list[weakref.ref[Any]]) -> int:
 
 WITHOUT_MEMORY = """
 import ctypes, gc, resource, sys, weakref
-from tailwatch import _hot
+from tailwatch import _hot, snapshots
 from tailwatch.hooks.out_of_band import OutOfBand
 
 class Node:
@@ -118,6 +119,9 @@ print(without < 20000, sum(each() is None for each in gone), sum(each() is None 
 """
 
 
+@pytest.mark.skipif(
+    hasattr(sys, "gettotalrefcount") or "PYTHONMALLOC" in os.environ, reason="this allocator does not bear it itself"
+)
 def test_without_memory_it_frees_less_and_nothing_else() -> None:
     """Not one more byte for marks: no harm is done; once there is memory again all that is dead dies."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_MEMORY], capture_output=True, text=True, timeout=300)
@@ -344,3 +348,77 @@ def test_a_slice_makes_one_collection(sweep: _hot.Sweep) -> None:
         gc.callbacks.remove(callback)
         gc.set_threshold(*thresholds)
     assert len(begun) > 0
+
+
+FORKS = """
+import gc, os, sys, weakref
+from tailwatch import _hot, snapshots
+from tailwatch.hooks.out_of_band import OutOfBand
+
+class Node:
+    def __init__(self):
+        self.me = [self]
+
+def works(what):
+    nodes = [Node() for _ in range(500)]
+    gone = [weakref.ref(node) for node in nodes]
+    gc.collect(0), gc.collect(1)
+    del nodes
+    rounds = sweep.counts()["rounds"]
+    while sweep.counts()["rounds"] < rounds + 2:
+        assert sweep.slice(2000) is not None, what
+    assert not any(each() for each in gone), what
+
+def fork(then):
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        policy.after_fork()
+        then()
+        return 0
+    assert os.waitpid(child, 0)[1] == 0
+    return child
+
+class Forks(Node):
+    def __del__(self):
+        children.append(fork(lambda: None))
+
+gc.disable()
+policy = OutOfBand(_hot.Core("api", 1, (0,) * 5, 0, lambda scope: "", lambda sent, stream: sent), sys.exit)
+policy.prepare()
+gc.collect(), policy.remember(), gc.freeze(), gc.collect()
+sweep = policy.sweep
+children = []
+Forks()
+works("around a fork")
+assert len(children) == 1
+if children == [0]:
+    works("in a child that was forked by a finalizer")
+    os._exit(0)
+print("fine")
+"""
+
+
+def test_a_fork_in_the_midst_of_a_slice() -> None:
+    """By a finalizer that the slice runs: slices go on, in the child as well."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr[-2000:]
+
+
+def test_its_memory_is_told() -> None:
+    """tailwatch_memory_bytes has what the sweep keeps, beside the segment."""
+    gc.disable()
+    core = _hot.Core("api", 1, SLO, 0, lambda scope: "", lambda sent, stream: sent)
+    policy = OutOfBand(core, pytest.fail)
+    try:
+        policy.prepare()
+        before = snapshots.take([core.address]).processes[0].bytes - policy.sweep.bytes
+        policy.remember()
+        assert policy.sweep.bytes > 10_000
+        assert snapshots.take([core.address]).processes[0].bytes == before + policy.sweep.bytes
+        rounds(policy.sweep, 1)
+        assert snapshots.take([core.address]).processes[0].bytes == before + policy.sweep.bytes
+    finally:
+        policy.sweep.forget()
+        gc.enable()
