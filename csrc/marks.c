@@ -34,8 +34,7 @@ tw_place tw_marks_find(tw_marks *m, const void *object) {
     return fresh(m, block, object);
 }
 
-static bool grow(tw_marks *m) {
-    const size_t places = m->places == 0 ? FEWEST_PLACES : m->places * 2;
+static bool make_places(tw_marks *m, size_t places) {
     struct tw_marks_region *region = tw_calloc(places, sizeof *region);
     if (region == NULL) return false;
     for (size_t i = 0; i < m->places; ++i)
@@ -46,6 +45,8 @@ static bool grow(tw_marks *m) {
     return true;
 }
 
+static bool grow(tw_marks *m) { return make_places(m, m->places == 0 ? FEWEST_PLACES : m->places * 2); }
+
 tw_place tw_marks_make(tw_marks *m, const void *object) {
     const tw_place found = tw_marks_find(m, object);
     if (found.block != NULL || (m->regions * 2 >= m->places && !grow(m))) return found;
@@ -54,6 +55,32 @@ tw_place tw_marks_make(tw_marks *m, const void *object) {
     place->number = number_of(object);
     m->regions += 1;
     return tw_marks_find(m, object);
+}
+
+/* Those behind it that would stand there, or before, come nearer: none may be parted from where it is looked for. */
+static void close_gap(tw_marks *m, size_t gap) {
+    for (size_t at = (gap + 1) & (m->places - 1); m->region[at].block != NULL; at = (at + 1) & (m->places - 1)) {
+        const struct tw_marks_region region = m->region[at];
+        m->region[at].block = NULL;
+        *place_of(m->region, m->places, region.number) = region;
+    }
+}
+
+static void drop(tw_marks *m, size_t at) {
+    tw_free(m->region[at].block);
+    m->region[at].block = NULL;
+    m->regions -= 1;
+    m->last = NULL;
+    close_gap(m, at);
+}
+
+void tw_marks_tidy(tw_marks *m, size_t places) {
+    for (size_t i = 0; i < places && m->regions > 0; ++i) {
+        const tw_marks_block *block = m->region[m->tidied %= m->places].block;
+        if (block != NULL && block->round + 1 < m->round) drop(m, m->tidied);
+        else m->tidied += 1;
+    }
+    if (m->places > FEWEST_PLACES && m->regions * 16 < m->places) (void)make_places(m, m->places / 4);
 }
 
 size_t tw_marks_bytes(const tw_marks *m) {

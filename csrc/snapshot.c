@@ -532,6 +532,7 @@ static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t t
     words_load(to->pause, g->pause.totals, sizeof to->pause);
     words_load(&to->policy, &g->policy, sizeof to->policy);
     if (!to->lives) memset(&to->policy.now, 0, sizeof to->policy.now);
+    to->bytes += to->policy.now.bytes;
     int error = 0;
     for (int cause = 0; cause < TW_CAUSES && !error; cause++) {
         to->pause_ns[cause] = tw_pause_total_ns(&g->pause, (tw_cause)cause, now_ns);

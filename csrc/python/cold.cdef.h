@@ -246,7 +246,7 @@ typedef struct tw_policy_counts {
 } tw_policy_counts;
 
 typedef struct tw_policy_now {
-    uint64_t kind, mode, why, unfrozen, frozen, debt, cost_ns, answered, answer;
+    uint64_t kind, mode, why, unfrozen, frozen, debt, bytes, cost_ns, answered, answer;
 } tw_policy_now;
 
 typedef struct tw_policy {

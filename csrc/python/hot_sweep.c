@@ -139,11 +139,16 @@ static uint64_t cpu_ns(void) {
     return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0 ? (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec : 0;
 }
 
+static size_t bytes_of(const SweepObject *self) {
+    return tw_addresses_bytes(&self->frozen) + tw_marks_bytes(&self->marks) + self->allocated * sizeof *self->found;
+}
+
 static void tell_heap(const SweepObject *self) {
     tw_policy *policy = &self->core->segment->policy;
     tw_policy_heap(policy, self->pace.old + young_of(self));
     tw_policy_frozen(policy, self->frozen.count);
     tw_store(&policy->now.debt, self->pace.debt);
+    tw_store(&policy->now.bytes, bytes_of(self));
 }
 
 static void tell(const SweepObject *self, const tw_pace *before, tw_moment moment) {
@@ -297,7 +302,7 @@ int sweep_may_be_due(const SweepObject *self, uint64_t wait_ns) {
  * in the rest of it. */
 static uint64_t sure_of(uint64_t left_ns) {
     if (left_ns == UINT64_MAX) return left_ns;
-    return left_ns > A_MILLISECOND_NS + TW_PACE_LEAST_NS ? left_ns - A_MILLISECOND_NS : lesser(left_ns, TW_PACE_LEAST_NS);
+    return left_ns > TW_NS_PER_MS + TW_PACE_LEAST_NS ? left_ns - TW_NS_PER_MS : lesser(left_ns, TW_PACE_LEAST_NS);
 }
 
 /* No slice fits now: a wait that goes on grows longer than those of before, and then one does. Whether it goes on. */
@@ -375,6 +380,7 @@ static PyObject *sweep_remember(PyObject *op, PyObject *objects) {
     for (Py_ssize_t i = 0; i < n; i++)
         if (!tw_addresses_add(&self->frozen, PyList_GetItem(objects, i))) return PyErr_NoMemory();
     begin_again(self);
+    tell_heap(self);
     return PyLong_FromSize_t(self->frozen.count);
 }
 
@@ -386,6 +392,7 @@ static PyObject *sweep_forget(PyObject *op, PyObject *unused) {
     tw_marks_clear(&((SweepObject *)op)->marks);
     tw_policy_frozen(&((SweepObject *)op)->core->segment->policy, 0);
     ((SweepObject *)op)->begun = 0;
+    tw_store(&((SweepObject *)op)->core->segment->policy.now.bytes, bytes_of((SweepObject *)op));
     Py_RETURN_NONE;
 }
 
@@ -541,7 +548,7 @@ static PyObject *get_ordered(PyObject *op, void *unused) { (void)unused; return 
 static PyObject *get_bytes(PyObject *op, void *unused) {
     const SweepObject *self = (SweepObject *)op;
     (void)unused;
-    return PyLong_FromSize_t(tw_addresses_bytes(&self->frozen) + tw_marks_bytes(&self->marks) + self->allocated * sizeof *self->found);
+    return PyLong_FromSize_t(bytes_of(self));
 }
 
 static int make_markers(SweepObject *self) {

@@ -42,6 +42,7 @@ typedef struct SweepObject {
     uint64_t grown;            /* objects that grew old since the last whole one ended */
     gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
     gc_list *permanent;        /* the frozen */
+    uintptr_t last_frozen, begun_frozen; /* of them, as a walk began to rest; as a round began */
     tw_addresses frozen;
     PyObject **found;          /* of the slice being made: borrowed */
     size_t n, room, allocated; /* objects found, places for them in this slice, and ever */
@@ -49,6 +50,7 @@ typedef struct SweepObject {
     sweep_phase phase;
     PyObject *held, *let_go;   /* where a walk goes on; where one went on */
     size_t looks, most_looks, most_members; /* of the slice */
+    size_t width;              /* references of one object, as it is traversed */
     size_t walked;             /* objects of this round */
     int again, reaches;        /* another walk is needed; those that were made */
     int take;                  /* likewise */

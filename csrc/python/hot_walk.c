@@ -3,11 +3,13 @@
 #define MOST_REACHES 8     /* walks for what refers backwards; then the chunks see to it */
 #define MOST_TAKES 8
 #define LEAST_CHUNK 1024   /* objects: a request's cycle and what is near to it */
-#define TUPLES_IN_A_ROW 64
 #define FEW_TENURED 10000  /* a walk through them costs little */
 #define MOST_PATIENCE 7   /* short rounds in a row that found little */
 #define MOST_PUT_BACK 8   /* times, on average, that an object is tried in a take, in chunks that were cut */
+#define BUILT_IN_A_ROW 1024 /* objects that may be being built */
 #define OF_A_MEMBER 4      /* looks that an object of a chunk costs */
+#define TIDIED 64          /* places of the marks, each slice */
+#define WIDE TW_PACE_MOST  /* references of one object that are followed */
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -33,10 +35,17 @@ static PyObject *first(SweepObject *self) { return after(self, self->whole ? NUL
 
 static traverseproc traverse_of(PyObject *object) { return (traverseproc)PyType_GetSlot(Py_TYPE(object), Py_tp_traverse); }
 
+/* The first references of an object, always the same: what it refers to beyond is held from outside, for all that is known.
+ * So no object takes longer than a slice, however wide; one that is dead, and held by what stands beyond, is left to a
+ * whole pass. */
 static void traverse(SweepObject *self, PyObject *object, visitproc visit) {
     const traverseproc look = traverse_of(object);
+    self->width = 0;
     if (look != NULL) look(object, visit, self);
+    self->width = 0;
 }
+
+static int is_too_wide(SweepObject *self) { return self->width++ == WIDE; }
 
 static tw_place find(SweepObject *self, PyObject *object) { return tw_marks_find(&self->marks, object); }
 
@@ -55,6 +64,7 @@ static int push(SweepObject *self, PyObject *object) {
 
 static int visit_count(PyObject *object, void *arg) {
     SweepObject *self = arg;
+    if (is_too_wide(self)) return 1;
     self->looks += 1;
     if (object == NULL) return 0;
     tw_place place = find(self, object);
@@ -79,11 +89,13 @@ static void count(SweepObject *self, PyObject *object) {
 
 /* ---- reach ---- */
 
+/* Whatever came to stand where one had been that was walked: it may not be complete yet, or no container at all. */
 static int visit_reach(PyObject *object, void *arg) {
     SweepObject *self = arg;
+    if (is_too_wide(self)) return 1;
     self->looks += 1;
     const tw_place place = object == NULL ? (tw_place){NULL, 0} : find(self, object);
-    if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED)) return 0;
+    if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || !PyObject_GC_IsTracked(object)) return 0;
     tw_place_set(place, TW_MARK_REACHED);
     __builtin_prefetch(object);
     if (!push(self, object)) self->again = 1;
@@ -123,6 +135,7 @@ static void reach(SweepObject *self, PyObject *object) {
 /* Of what is dead for all that is known, in no chunk yet. */
 static int visit_member(PyObject *object, void *arg) {
     SweepObject *self = arg;
+    if (is_too_wide(self)) return 1;
     self->looks += 1;
     const tw_place place = object == NULL ? (tw_place){NULL, 0} : find(self, object);
     if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || tw_place_has(place, TW_MARK_CHUNK)) return 0;
@@ -139,16 +152,18 @@ static int visit_member(PyObject *object, void *arg) {
 
 static int visit_inner(PyObject *object, void *arg) {
     SweepObject *self = arg;
+    if (is_too_wide(self)) return 1;
     const tw_place place = object == NULL ? (tw_place){NULL, 0} : find(self, object);
-    if (tw_place_has(place, TW_MARK_CHUNK)) tw_place_count(place);
+    if (tw_place_has(place, TW_MARK_CHUNK) && PyObject_GC_IsTracked(object)) tw_place_count(place);
     return 0;
 }
 
 /* It is held from outside of the chunk: behind the members there is room for as many. */
 static int visit_held(PyObject *object, void *arg) {
     SweepObject *self = arg;
+    if (is_too_wide(self)) return 1;
     const tw_place place = object == NULL ? (tw_place){NULL, 0} : find(self, object);
-    if (!tw_place_has(place, TW_MARK_CHUNK) || place.block->count[place.slot] == UINT16_MAX) return 0;
+    if (!tw_place_has(place, TW_MARK_CHUNK) || place.block->count[place.slot] == UINT16_MAX || !PyObject_GC_IsTracked(object)) return 0;
     place.block->count[place.slot] = UINT16_MAX;
     push(self, object);
     return 0;
@@ -187,14 +202,28 @@ static void keep_dead(SweepObject *self, size_t from) {
     self->taken += self->n - from;
 }
 
+/* Members that there is no time to look at are none. */
+static void leave(SweepObject *self, size_t from) {
+    for (size_t i = from; i < self->n; i++) {
+        const tw_place place = find(self, self->found[i]);
+        tw_place_clear(place, TW_MARK_CHUNK);
+        set_tried(self, place);
+    }
+    self->cut |= self->n > from;
+    self->put_back += self->n - from;
+    self->n = from;
+}
+
 static void take(SweepObject *self, PyObject *object) {
     const tw_place place = find(self, object);
     if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || tw_place_has(place, TW_MARK_CHUNK)) return;
     if (was_tried(self, place)) return;
-    const size_t from = self->n;
+    const size_t from = self->n, most_looks = self->looks + self->most_looks + WIDE;
+    size_t looked_at = from;
     self->cut = 0;
     visit_member(object, self);
-    for (size_t i = from; i < self->n; i++) traverse(self, self->found[i], visit_member);
+    while (looked_at < self->n && self->looks < most_looks) traverse(self, self->found[looked_at++], visit_member);
+    leave(self, looked_at);
     for (size_t i = from; i < self->n; i++) traverse(self, self->found[i], visit_inner);
     self->looks += OF_A_MEMBER * (self->n - from);
     find_held(self, from);
@@ -220,14 +249,32 @@ static PyObject *next_that_stays(SweepObject *self, PyObject *object) {
     return object;
 }
 
+/* Who builds a tuple or a frozen set demands that nobody else holds it. Once an object that was walked refers to it, it is
+ * no longer being built. */
+static int is_perhaps_built(SweepObject *self, PyObject *object) {
+    if (!PyTuple_Check(object) && !PyFrozenSet_Check(object)) return 0;
+    const tw_place place = find(self, object);
+    if (place.block == NULL || place.block->count[place.slot] > 0) return place.block == NULL;
+    return self->phase != SWEEP_TAKE || !tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED);
+}
+
+static int has_gaps(PyObject *object) {
+    const Py_ssize_t n = PyTuple_Check(object) ? PyTuple_Size(object) : 0;
+    return n > 0 && PyTuple_GetItem(object, n - 1) == NULL;
+}
+
+/* passed: those that may be being built, in a row just before. So many stand in something wide, and are what it holds. */
+static int may_be_held(SweepObject *self, PyObject *object, int passed) {
+    return !is_perhaps_built(self, object) || (passed >= BUILT_IN_A_ROW && !has_gaps(object));
+}
+
 static int enough(const SweepObject *self) { return self->looks >= self->most_looks || self->n * 2 >= self->most_members; }
 
-/* From where the walk stands. Whether it came to its end. A tuple may be one that somebody is about to make longer, which
- * nobody else may hold: the walk rests elsewhere. */
+/* From where the walk stands. Whether it came to its end. */
 static int walk(SweepObject *self, void (*look)(SweepObject *, PyObject *)) {
     PyObject *object = self->held != NULL ? self->held : first(self);
-    int tuples = 0;
-    while (object != NULL && (!enough(self) || (PyTuple_Check(object) && tuples++ < TUPLES_IN_A_ROW))) {
+    int built = 0;
+    while (object != NULL && (!enough(self) || (!may_be_held(self, object, built) && built++ < 2 * BUILT_IN_A_ROW))) {
         PyObject *next = after(self, object);
         if (next != NULL) __builtin_prefetch(gc_head_of(next)), __builtin_prefetch((char *)next + 48);
         self->looks += 1;
@@ -235,6 +282,7 @@ static int walk(SweepObject *self, void (*look)(SweepObject *, PyObject *)) {
         object = next;
     }
     object = next_that_stays(self, object);
+    if (object != NULL && !may_be_held(self, object, built)) return walk_abandon(self), 0;
     stand_at(self, object);
     return object == NULL;
 }
@@ -295,6 +343,8 @@ static int must_be_whole(const SweepObject *self) {
 
 static void begin_round(SweepObject *self) {
     tw_marks_next_round(&self->marks);
+    if (self->begun_frozen != self->permanent->head.prev) self->begun = self->tenured = 0; /* the markers, too, perhaps */
+    self->begun_frozen = self->permanent->head.prev;
     self->whole = must_be_whole(self);
     if (self->whole) self->whole_wanted = 0;
     tw_pace_begin(&self->pace, self->whole ? self->tenured : 0);
@@ -309,17 +359,24 @@ static void begin_round(SweepObject *self) {
     }
 }
 
+/* The walk does not stand in the old heap any more: somebody untracked the object, or froze, it too perhaps. */
+static int lost(const SweepObject *self) {
+    return !PyObject_GC_IsTracked(self->held) || self->last_frozen != self->permanent->head.prev;
+}
+
 size_t walk_on(SweepObject *self, size_t budget) {
     static void (*const look[])(SweepObject *, PyObject *) = {NULL, count, reach, take};
     self->looks = 0;
     self->most_looks = budget;
     self->most_members = budget / OF_A_MEMBER > LEAST_CHUNK ? budget / OF_A_MEMBER : LEAST_CHUNK;
-    if (self->held != NULL && !PyObject_GC_IsTracked(self->held)) walk_abandon(self);
+    if (self->held != NULL && lost(self)) walk_abandon(self);
     if (self->phase == SWEEP_RESTS) begin_round(self);
+    tw_marks_tidy(&self->marks, TIDIED);
     while (self->phase != SWEEP_RESTS && !enough(self)) {
         if (!walk(self, look[self->phase])) break;
         next_phase(self);
     }
+    self->last_frozen = self->permanent->head.prev;
     return self->looks;
 }
 
@@ -335,6 +392,7 @@ void walk_abandon(SweepObject *self) {
 
 static int visit_closure(PyObject *object, void *arg) {
     SweepObject *self = arg;
+    if (is_too_wide(self) || self->n == self->room) return 1;
     if (object == NULL || tw_addresses_has(&self->frozen, object) || !PyObject_GC_IsTracked(object)) return 0;
     if (PyType_Check(object) || PyModule_Check(object)) return 0; /* they lead everywhere */
     const tw_place place = tw_marks_make(&self->marks, object);
@@ -346,13 +404,14 @@ static int visit_closure(PyObject *object, void *arg) {
 void walk_closure(SweepObject *self, PyObject *object, size_t most) {
     const size_t room = self->room, from = self->n;
     if (from + most < room) self->room = from + most;
+    self->width = 0;
     visit_closure(object, self);
     for (size_t i = from; i < self->n; i++) traverse(self, self->found[i], visit_closure);
     self->room = room;
 }
 
 void walk_move_found(SweepObject *self) {
-    if (self->held != NULL && is_being_moved(self, self->held)) stand_at(self, next_that_stays(self, self->held));
+    if (self->held != NULL && is_being_moved(self, self->held)) walk_abandon(self);
     for (size_t i = 0; i < self->n; i++) {
         tw_place_clear(find(self, self->found[i]), TW_MARK_CHUNK);
         PyObject_GC_UnTrack(self->found[i]);

@@ -54,4 +54,40 @@ TW_TEST(the_count_ends) {
     tw_marks_clear(&m);
 }
 
-TW_MAIN(nothing_is_marked, marks_are_each_object_s_own, a_round_forgets_the_one_before, the_count_ends)
+static const void *region(uint64_t number) { return at(number * TW_MARKS_SLOTS); }
+
+/* A heap that was large once: its marks go, a few with each call, and those in use are found all the while. */
+TW_TEST(what_two_rounds_do_not_meet_goes) {
+    tw_marks m = {0};
+    const uint64_t many = 5000, few = 50, apart = 97;
+    for (uint64_t i = 0; i < many; ++i) tw_place_set(tw_marks_make(&m, region(i)), TW_MARK_WALKED);
+    const size_t most = tw_marks_bytes(&m);
+    tw_marks_next_round(&m);
+    tw_marks_tidy(&m, 2 * many);
+    TW_CHECK(tw_marks_bytes(&m) == most); /* of the round before */
+    for (int round = 0; round < 4; ++round) {
+        tw_marks_next_round(&m);
+        for (uint64_t i = 0; i < few; ++i) tw_place_set(tw_marks_make(&m, region(i * apart)), TW_MARK_REACHED);
+        for (int call = 0; call < 400; ++call) tw_marks_tidy(&m, 64);
+        for (uint64_t i = 0; i < many; ++i) {
+            const tw_place p = tw_marks_find(&m, region(i));
+            TW_CHECK(tw_place_has(p, TW_MARK_REACHED) == (i % apart == 0 && i / apart < few));
+            TW_CHECK(!tw_place_has(p, TW_MARK_WALKED));
+        }
+    }
+    TW_CHECK(m.regions == few);
+    TW_CHECK(tw_marks_bytes(&m) < most / 20);
+    tw_marks_next_round(&m);
+    tw_marks_next_round(&m);
+    tw_marks_tidy(&m, m.places);
+    tw_marks_tidy(&m, m.places);
+    TW_CHECK(m.regions == 0);
+    tw_marks_tidy(&m, 64);
+    tw_place_set(tw_marks_make(&m, region(7)), TW_MARK_WALKED);
+    TW_CHECK(tw_place_has(tw_marks_find(&m, region(7)), TW_MARK_WALKED));
+    tw_marks_clear(&m);
+    tw_marks_tidy(&m, 64);
+}
+
+TW_MAIN(nothing_is_marked, marks_are_each_object_s_own, a_round_forgets_the_one_before, the_count_ends,
+        what_two_rounds_do_not_meet_goes)

@@ -38,6 +38,7 @@ typedef struct tw_marks {
     uint64_t last_number;
     tw_marks_block *last;                                   /* the region looked at last, NULL: none */
     uint64_t round;                                         /* marks of an earlier one are none */
+    size_t tidied;                                          /* where tw_marks_tidy goes on */
 } tw_marks;
 
 /* All zeros is without any mark. */
@@ -56,11 +57,23 @@ static inline void tw_marks_next_round(tw_marks *m) { m->round += 1; }
 static inline bool tw_place_has(tw_place p, tw_mark mark) {
     return p.block != NULL && (p.block->bits[mark][p.slot / 64] >> p.slot % 64 & 1) != 0;
 }
-static inline void tw_place_set(tw_place p, tw_mark mark) { p.block->bits[mark][p.slot / 64] |= UINT64_C(1) << p.slot % 64; }
-static inline void tw_place_clear(tw_place p, tw_mark mark) { p.block->bits[mark][p.slot / 64] &= ~(UINT64_C(1) << p.slot % 64); }
+
+/* What there is no memory for is not marked, and counts as nothing. */
+static inline void tw_place_set(tw_place p, tw_mark mark) {
+    if (p.block != NULL) p.block->bits[mark][p.slot / 64] |= UINT64_C(1) << p.slot % 64;
+}
+static inline void tw_place_clear(tw_place p, tw_mark mark) {
+    if (p.block != NULL) p.block->bits[mark][p.slot / 64] &= ~(UINT64_C(1) << p.slot % 64);
+}
 
 /* The count is added up to 65535, and stays there. */
-static inline void tw_place_count(tw_place p) { p.block->count[p.slot] += p.block->count[p.slot] < UINT16_MAX; }
+static inline void tw_place_count(tw_place p) {
+    if (p.block != NULL) p.block->count[p.slot] += p.block->count[p.slot] < UINT16_MAX;
+}
+
+/* Gives back regions that had no mark in the round before this one, nor in it: looks at `places` of the table, and goes on
+ * from there with the next call. */
+void tw_marks_tidy(tw_marks *m, size_t places);
 
 /* Bytes that it takes beside itself. */
 size_t tw_marks_bytes(const tw_marks *m);

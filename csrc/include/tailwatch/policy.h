@@ -92,6 +92,7 @@ typedef struct tw_policy_now {
     uint64_t kind, mode, why;         /* tw_policy_kind, tw_policy_mode, tw_policy_why */
     uint64_t unfrozen, frozen;        /* objects: those tracked and not frozen, an estimate; those known to be frozen */
     uint64_t debt;                    /* looks at old objects that are owed: some ten go through one */
+    uint64_t bytes;                   /* memory that it takes outside the segment */
     uint64_t cost_ns;                 /* what 1024 looks of a slice are predicted to take; 0: not known */
     uint64_t answered, answer;        /* number of the last order that was carried out (release-stored last; 0: none
                                        * was), and what came of it: see tailwatch/orders.py */

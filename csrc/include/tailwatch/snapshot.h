@@ -80,7 +80,7 @@ typedef struct tw_snapshot_process {
     tw_pause_totals pause[TW_CAUSES];
     uint64_t pauses_lost;
     tw_counts *pauses[TW_CAUSES];            /* NULL: empty */
-    uint64_t bytes;                          /* memory of its segment, and of those of the dead */
+    uint64_t bytes;                          /* memory of its segment, of those of the dead, and of its policy */
     uint64_t last_stop_ns;
     uint64_t standing_ns;                    /* how long it had been standing still then; 0: it was not */
     uint64_t standing_cause;                 /* tw_cause; nothing where standing_ns is 0 */

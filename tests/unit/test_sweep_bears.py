@@ -1,0 +1,424 @@
+"""What the sweep must bear: no memory, tuples that are being built, wide objects, strange freezes and forks."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tailwatch import _hot, snapshots
+from tailwatch.hooks.out_of_band import OutOfBand
+
+SLO = (0, 0, 0, 0, 0)
+LARGE = 100_000  # looks: a round in few slices
+SMALL = 2_000  # the least that the pace gives
+WIDE = 16_000  # references of one object that a walk follows, as csrc/python/hot_walk.c has it
+REFCOUNT = ctypes.c_uint32 if sys.version_info >= (3, 12) else ctypes.c_ssize_t
+
+
+class Node:
+    """Of a cycle."""
+
+    def __init__(self, **more: Any) -> None:
+        self.me = [self]
+        self.__dict__.update(more)
+
+
+@pytest.fixture
+def sweep() -> Iterator[_hot.Sweep]:
+    """One that knows the lists, and a heap that is frozen; automatic collections are off."""
+    gc.disable()
+    policy = OutOfBand(_hot.Core("api", 1, SLO, 0, lambda scope: "", lambda sent, stream: sent), pytest.fail)
+    policy.prepare()
+    assert policy.mode == "sweep"
+    gc.collect()
+    policy.remember()
+    gc.freeze()
+    gc.collect()
+    yield policy.sweep
+    policy.sweep.forget()
+    gc.unfreeze()
+    gc.enable()
+
+
+def rounds(sweep: _hot.Sweep, number: int, budget: int = LARGE) -> None:
+    """So many whole ones, and the rest of one that is under way."""
+    begun = sweep.counts()["rounds"]
+    for _ in range(100_000):
+        sweep.slice(budget)
+        if sweep.counts()["rounds"] - begun > number:
+            return
+    pytest.fail("the rounds do not end")
+
+
+def old(made: list[Any]) -> list[weakref.ref[Any]]:
+    """Weak references to what is no longer young."""
+    gc.collect(0)
+    gc.collect(1)
+    return [weakref.ref(each) for each in made]
+
+
+def alive(gone: list[weakref.ref[Any]]) -> int:
+    return sum(each() is not None for each in gone)
+
+
+WITHOUT_MEMORY = """
+import ctypes, gc, resource, sys, weakref
+from tailwatch import _hot, snapshots
+from tailwatch.hooks.out_of_band import OutOfBand
+
+class Node:
+    def __init__(self):
+        self.me = [self]
+
+malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
+malloc.restype, malloc.argtypes, free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+gc.disable()
+policy = OutOfBand(_hot.Core("api", 1, (0,) * 5, 0, lambda scope: "", lambda sent, stream: sent), sys.exit)
+policy.prepare()
+gc.collect(), policy.remember(), gc.freeze(), gc.collect()
+sweep = policy.sweep
+keep = [Node() for _ in range(20000)]
+nodes = [Node() for _ in range(20000)]
+kept, gone = [[weakref.ref(each) for each in group] for group in (keep, nodes)]
+gc.collect(0), gc.collect(1)
+del nodes
+sweep.slice(2000)
+sweep.forget()  # and with it all marks
+taken, size = [0] * 1_000_000, 1 << 16
+resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+n = 0
+while size >= 32:
+    block = malloc(size)
+    if block is None:
+        size //= 2
+    else:
+        taken[n] = block
+        n += 1
+failed = 0
+for _ in range(300):
+    try:
+        sweep.slice(2000)
+    except MemoryError:
+        failed += 1
+without = sum(each() is None for each in gone)
+for i in range(n):
+    free(taken[i])
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+rounds = sweep.counts()["rounds"]
+while sweep.counts()["rounds"] < rounds + 3:
+    sweep.slice(20000)
+print(without < 20000, sum(each() is None for each in gone), sum(each() is None for each in kept))
+"""
+
+
+@pytest.mark.skipif(
+    hasattr(sys, "gettotalrefcount") or "PYTHONMALLOC" in os.environ, reason="this allocator does not bear it itself"
+)
+def test_without_memory_it_frees_less_and_nothing_else() -> None:
+    """Not one more byte for marks: no harm is done; once there is memory again all that is dead dies."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_MEMORY], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "True 20000 0\n"), done.stderr[-2000:]
+
+
+def references(address: int) -> int:
+    """Of an object that nothing in Python refers to."""
+    return int(REFCOUNT.from_address(address).value)
+
+
+@pytest.mark.parametrize("number", [200, 10_000])
+def test_what_is_being_built_is_held_by_nobody_else(sweep: _hot.Sweep, number: int) -> None:
+    """C code makes a tuple longer, or fills a frozen set, only while it alone holds it."""
+    api = ctypes.pythonapi
+    new, resize = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t)(("PyTuple_New", api)), api._PyTuple_Resize
+    new_set = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(("PyFrozenSet_New", api))
+    resize.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
+    let_go = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("Py_DecRef", api))
+    before = [Node() for _ in range(200)]
+    sets = {turn for turn in range(number) if turn % 5 == 0 and number < 1000}
+    built = [new_set(None) if turn in sets else new(2) for turn in range(number)]
+    nodes = [Node() for _ in range(200)]
+    gone, kept = old(nodes), old(before)
+    nodes.clear()
+    for _ in range(400):
+        sweep.slice(SMALL)
+        assert {references(each) for each in built} == {1}
+    for turn in range(number):
+        if turn not in sets:
+            tuple_ = ctypes.c_void_p(built[turn])
+            assert resize(ctypes.byref(tuple_), 3) == 0
+            built[turn] = tuple_.value
+    for each in built:
+        let_go(each)
+    rounds(sweep, 1)
+    assert (alive(gone), alive(kept)) == (0, 200)
+
+
+@pytest.mark.parametrize("kind", [tuple, frozenset])
+def test_tuples_in_use_do_not_stop_a_round(sweep: _hot.Sweep, kind: Callable[..., Any]) -> None:
+    """However many stand in a row: once something old refers to one it may be held."""
+    nodes = [Node() for _ in range(500)]
+    parts = [object.__new__(Node) for _ in range(40_000)]
+    many: list[Any] = []
+    for part in parts:
+        many.append(kind([part]))
+    gone = old(nodes)
+    nodes.clear()
+    rounds(sweep, 1, SMALL)
+    assert alive(gone) == 0
+    assert len(many) == 40_000
+
+
+def test_iterators_that_use_their_tuple_again(sweep: _hot.Sweep) -> None:
+    """zip(), enumerate() and dict.items() give a new one where somebody holds the last; what they give is right."""
+    things = [Node() for _ in range(3000)]
+    by_number = dict(enumerate(things))
+    iterators = [zip(things, things, strict=True), enumerate(things), iter(by_number.items())]
+    old(things)
+    for turn in range(len(things)):
+        given = [next(iterator) for iterator in iterators]
+        assert given == [(things[turn], things[turn]), (turn, things[turn]), (turn, things[turn])]
+        del given
+        if turn % 10 == 0:
+            sweep.slice(SMALL)
+
+
+def test_tuples_grow_between_slices(sweep: _hot.Sweep) -> None:
+    """tuple(iterator) makes longer what slices meet meanwhile, at every depth."""
+
+    def grow(depth: int) -> Iterator[Any]:
+        for turn in range(12):
+            sweep.slice(SMALL)
+            if turn == 6 and depth > 0:
+                gc.collect(0), gc.collect(1)
+                yield tuple(grow(depth - 1))
+            yield [turn]
+
+    made = tuple(grow(40))
+    for depth in range(40, 0, -1):
+        assert [each for each in made if isinstance(each, list)] == [[turn] for turn in range(12)], depth
+        made = next(each for each in made if isinstance(each, tuple))
+
+
+def looks_of_the_longest(sweep: _hot.Sweep, number: int) -> int:
+    """The most that one slice of so many whole rounds looked at."""
+    begun, most = sweep.counts(), 0
+    while sweep.counts()["rounds"] - begun["rounds"] <= number:
+        before = sweep.counts()["looks"]
+        sweep.slice(SMALL)
+        most = max(most, sweep.counts()["looks"] - before)
+    return most
+
+
+@pytest.mark.parametrize("shape", ["list", "dict", "tuple", "set"])
+def test_a_wide_object_lives_and_makes_no_slice_long(sweep: _hot.Sweep, shape: str) -> None:
+    """What it holds lives; what is taken out of it dies; no slice goes through all of it."""
+    held = [Node() for _ in range(60_000)]
+    wide: Any = (
+        dict.fromkeys(held, None) if shape == "dict" else {"list": list, "tuple": tuple, "set": set}[shape](held)
+    )
+    hub = Node(wide=wide)
+    doomed = [Node(hub=hub) for _ in range(2000)]
+    gone, kept = old(doomed), old(held)
+    if shape == "list":
+        wide[30_000:30_000], wide[:0] = doomed[:1000], doomed[1000:]
+        rounds(sweep, 1)
+        assert alive(gone) == 2000
+        del wide[31_000:32_000], wide[:1000]
+    held.clear(), doomed.clear()
+    assert looks_of_the_longest(sweep, 2) < SMALL + 3 * WIDE
+    assert (alive(gone), alive(kept)) == (0, 60_000)
+    assert all(ref() in hub.__dict__["wide"] for ref in kept[::10_000])
+    del hub, wide
+    rounds(sweep, 1)
+    gc.collect()
+    assert alive(kept) == 0
+
+
+def test_a_dead_wide_object_dies(sweep: _hot.Sweep) -> None:
+    """With what it holds, where that does not hold it; where it does, at the next whole pass at the latest."""
+    owner, ring = Node(parts=[Node() for _ in range(60_000)]), Node()
+    ring.__dict__["parts"] = [Node(ring=ring) for _ in range(60_000)]
+    gone, parts = old([owner, ring]), old([*owner.__dict__["parts"], *ring.__dict__["parts"]])
+    del owner, ring
+    rounds(sweep, 4)
+    assert gone[0]() is None
+    assert alive(parts[:60_000]) == 0
+    sweep.whole()
+    assert alive(gone) == alive(parts) == 0
+
+
+def test_many_wide_ones_in_one_cycle_make_no_slice_long(sweep: _hot.Sweep) -> None:
+    """A chunk of the dead is cut by what it refers to, too."""
+    living = [[number] for number in range(10_000)]
+    first = Node()
+    first.__dict__["parts"] = [[first, *living] for _ in range(50)]
+    gone = old([first])
+    del first
+    before = sweep.counts()["looks"]
+    most = looks_of_the_longest(sweep, 2)
+    assert most < 2 * SMALL + 3 * WIDE < (sweep.counts()["looks"] - before) / 20
+    assert len(living) == 10_000
+    sweep.whole()
+    assert alive(gone) == 0
+
+
+def test_a_neighbour_that_is_no_container_keeps_nothing_alive(sweep: _hot.Sweep) -> None:
+    """Objects and what stands beside them in the same block of memory: living strings between dead cycles."""
+
+    class Plain:
+        pass
+
+    texts, plains = [], []
+    for number in range(20_000):
+        plains.append(Plain())
+        texts.append(f"{number:07d}")
+    for plain in plains:
+        plain.__dict__["me"] = plain
+    holder = {"texts": texts}
+    gone = old(plains)
+    del plain
+    plains.clear()
+    rounds(sweep, 1)
+    assert alive(gone) == 0
+    assert len(holder["texts"]) == 20_000
+
+
+def test_addresses_that_are_used_again_within_a_round(sweep: _hot.Sweep) -> None:
+    """What was walked dies between slices, and others come to stand there: containers or not, tracked or not, dead or
+    alive. Nothing that lives is harmed, and what is dead dies a round later at the latest."""
+    nodes = [Node(number=number) for number in range(3000)]
+    old(nodes)
+    kept: list[Any] = []
+    gone: list[weakref.ref[Any]] = []
+    for turn in range(3000):
+        nodes[turn].__dict__.clear()  # dies by its count
+        nodes[turn] = None  # type: ignore[call-overload]
+        kept.append((Node(number=turn), f"{turn:07d}", {"untracked": turn}, (turn, float(turn)), bytearray(turn % 90)))
+        gone.append(weakref.ref(Node(number=turn)))
+        if turn % 30 == 0:
+            sweep.slice(SMALL)
+    rounds(sweep, 2, SMALL)
+    assert alive(gone) == 0
+    for turn, (node, text, untracked, pair, filled) in enumerate(kept):
+        assert node.me == [node]
+        assert node.number == turn == int(text) == untracked["untracked"] == pair[0]
+        assert len(filled) == turn % 90
+
+
+def test_a_freeze_that_nobody_told_of(sweep: _hot.Sweep) -> None:
+    """By who had gc.freeze before it was watched: the walk does not go on in what is frozen now."""
+    nodes = [Node() for _ in range(3000)]
+    gone = old(nodes)
+    nodes.clear()
+    sweep.slice(SMALL)
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    rounds(sweep, 2, SMALL)
+    assert gc.get_freeze_count() >= frozen - 10
+    gc.unfreeze()
+    sweep.round()
+    rounds(sweep, 2, SMALL)
+    assert alive(gone) == 0
+
+
+def test_a_slice_makes_one_collection(sweep: _hot.Sweep) -> None:
+    """Its own: nothing that it does beside sets the interpreter's off, which would find the lists taken apart."""
+    nodes = [Node() for _ in range(2000)]
+    gone = old(nodes)
+    nodes.clear()
+    begun: list[int] = []
+    thresholds, callback = gc.get_threshold(), lambda phase, info: begun.append(info["generation"])
+    gc.set_threshold(1, 1, 1)
+    gc.callbacks.append(callback)
+    try:
+        while alive(gone) > 0:
+            gc.enable()
+            done = sweep.slice(SMALL)
+            gc.disable()
+            assert done is not None
+    finally:
+        gc.callbacks.remove(callback)
+        gc.set_threshold(*thresholds)
+    assert len(begun) > 0
+
+
+FORKS = """
+import gc, os, sys, weakref
+from tailwatch import _hot, snapshots
+from tailwatch.hooks.out_of_band import OutOfBand
+
+class Node:
+    def __init__(self):
+        self.me = [self]
+
+def works(what):
+    nodes = [Node() for _ in range(500)]
+    gone = [weakref.ref(node) for node in nodes]
+    gc.collect(0), gc.collect(1)
+    del nodes
+    rounds = sweep.counts()["rounds"]
+    while sweep.counts()["rounds"] < rounds + 2:
+        assert sweep.slice(2000) is not None, what
+    assert not any(each() for each in gone), what
+
+def fork(then):
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        policy.after_fork()
+        then()
+        return 0
+    assert os.waitpid(child, 0)[1] == 0
+    return child
+
+class Forks(Node):
+    def __del__(self):
+        children.append(fork(lambda: None))
+
+gc.disable()
+policy = OutOfBand(_hot.Core("api", 1, (0,) * 5, 0, lambda scope: "", lambda sent, stream: sent), sys.exit)
+policy.prepare()
+gc.collect(), policy.remember(), gc.freeze(), gc.collect()
+sweep = policy.sweep
+children = []
+Forks()
+works("around a fork")
+assert len(children) == 1
+if children == [0]:
+    works("in a child that was forked by a finalizer")
+    os._exit(0)
+print("fine")
+"""
+
+
+def test_a_fork_in_the_midst_of_a_slice() -> None:
+    """By a finalizer that the slice runs: slices go on, in the child as well."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr[-2000:]
+
+
+def test_its_memory_is_told() -> None:
+    """tailwatch_memory_bytes has what the sweep keeps, beside the segment."""
+    gc.disable()
+    core = _hot.Core("api", 1, SLO, 0, lambda scope: "", lambda sent, stream: sent)
+    policy = OutOfBand(core, pytest.fail)
+    try:
+        policy.prepare()
+        before = snapshots.take([core.address]).processes[0].bytes - policy.sweep.bytes
+        policy.remember()
+        assert policy.sweep.bytes > 10_000
+        assert snapshots.take([core.address]).processes[0].bytes == before + policy.sweep.bytes
+        rounds(policy.sweep, 1)
+        assert snapshots.take([core.address]).processes[0].bytes == before + policy.sweep.bytes
+    finally:
+        policy.sweep.forget()
+        gc.enable()
