@@ -93,7 +93,7 @@ void tw_pace_rounded(tw_pace *p, size_t tenured, size_t others, int whole) {
     if (others > 0) p->per_object = least((took - least(took, of_tenured)) * PER / others, MOST_PER_OBJECT);
     p->lately = others - least(others, p->dead);
     p->old = tenured + p->lately + p->grown;
-    p->share[(p->rounds + p->shorts) % 2] = p->grown == 0 ? 0 : p->dead * 4 / p->grown;
+    p->share[(p->rounds + p->shorts) % 2] = p->grown == 0 ? 0 : p->dead * 16 / p->grown;
     if (whole) p->rounds += 1;
     else p->shorts += 1;
 }

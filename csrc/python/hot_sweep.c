@@ -491,6 +491,7 @@ static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
     if (put_moments(dict, pace) == 0 && put(dict, "looks", pace->looks) == 0 && put(dict, "moved", pace->moved) == 0 && put(dict, "freed", pace->freed) == 0 &&
         put(dict, "ns", pace->ns) == 0 && put(dict, "predicted_ns", pace->predicted_ns) == 0 &&
         put(dict, "debt", pace->debt) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "rounds", pace->rounds) == 0 && put(dict, "short_rounds", pace->shorts) == 0 &&
+        put(dict, "whole", (uint64_t)(((SweepObject *)op)->whole && ((SweepObject *)op)->phase != SWEEP_RESTS)) == 0 &&
         put(dict, "cost_ns", tw_pace_cost(pace)) == 0 &&
         put(dict, "young", young_of((SweepObject *)op)) == 0 &&
         put(dict, "passes", passes_of((SweepObject *)op)) == 0)

@@ -284,7 +284,7 @@ class OutOfBand:
         if not self.sweep.on:
             return False
         counts = self.sweep.counts()
-        self._freed_before_round, self._rounds_before = counts["freed"], counts["rounds"]
+        self._freed_before_round, self._rounds_before = counts["freed"], counts["rounds"] + counts["whole"]
         self.sweep.round()
         return True
 
@@ -292,7 +292,7 @@ class OutOfBand:
         """Objects freed since begin_round(), once nothing is left of it: the round that was under way then, and a whole
         one, are over."""
         counts = self.sweep.counts()
-        over = counts["rounds"] - self._rounds_before > 1 or counts["debt"] < _SETTLED
+        over = counts["rounds"] > self._rounds_before or counts["debt"] < _SETTLED
         return counts["freed"] - self._freed_before_round if over else None
 
     def step_together(self, ranks: bool) -> None:

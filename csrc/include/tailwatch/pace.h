@@ -3,8 +3,9 @@
  *
  * Debt: looks at old objects that are owed. A round takes some ten of each object (once of itself and of each reference to
  * it, in each of its walks). What it is predicted to cost is spread over the objects that may grow old meanwhile: half as
- * many as it looks at, the tenured aside, so that there are no more dead among them than living; more where the last rounds found few of them
- * dead. A round that is not over by then goes on in every moment there is. Never more is owed than a round of all.
+ * many as it looks at, the tenured aside, so that as many are dead as live, in the long run; more where the last rounds
+ * found few of them dead. A round that is not over by then goes on in every moment there is. Never more is owed than a
+ * round of all.
  */
 #ifndef TAILWATCH_PACE_H
 #define TAILWATCH_PACE_H
@@ -55,7 +56,7 @@ typedef struct tw_pace {
     uint64_t begun_looks;            /* of all slices, as this round began */
     uint64_t per_object;             /* looks that the last round took for each 1024 objects not tenured */
     uint64_t lately;                 /* of these, as many as it left */
-    uint64_t share[2];               /* of what grew old, quarters that were found dead, in the last two rounds */
+    uint64_t share[2];               /* of what grew old, sixteenths that were found dead, in the last two rounds */
     uint64_t rounds, shorts;         /* times that the whole old heap was gone through; that what grew old lately was */
     uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
     uint64_t made[TW_MOMENTS];       /* slices */
