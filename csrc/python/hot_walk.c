@@ -353,10 +353,8 @@ static void begin_round(SweepObject *self) {
     self->before_start = SIZE_MAX;
     self->walked = 0;
     self->phase = SWEEP_COUNT;
-    if (push(self, end_of(self))) {
-        tw_place_set(tw_marks_make(&self->marks, end_of(self)), TW_MARK_CHUNK);
-        self->end_moves = 1;
-    }
+    tw_place_set(tw_marks_make(&self->marks, end_of(self)), TW_MARK_CHUNK);
+    self->end_moves = 1;
 }
 
 /* The walk does not stand in the old heap any more: somebody untracked the object, or froze, it too perhaps. */
@@ -410,14 +408,17 @@ void walk_closure(SweepObject *self, PyObject *object, size_t most) {
     self->room = room;
 }
 
+static void make_young(SweepObject *self, PyObject *object) {
+    tw_place_clear(find(self, object), TW_MARK_CHUNK);
+    PyObject_GC_UnTrack(object);
+    PyObject_GC_Track(object);
+}
+
 void walk_move_found(SweepObject *self) {
-    if (self->held != NULL && is_being_moved(self, self->held)) walk_abandon(self);
-    for (size_t i = 0; i < self->n; i++) {
-        tw_place_clear(find(self, self->found[i]), TW_MARK_CHUNK);
-        PyObject_GC_UnTrack(self->found[i]);
-        PyObject_GC_Track(self->found[i]);
-    }
-    self->moved = self->n;
+    if (self->held != NULL && is_being_moved(self, self->held)) stand_at(self, next_that_stays(self, self->held));
+    for (size_t i = 0; i < self->n; i++) make_young(self, self->found[i]);
+    if (self->end_moves) make_young(self, end_of(self));
+    self->moved = self->n + (size_t)self->end_moves;
     self->n = 0;
     self->end_moves = 0;
 }

@@ -222,3 +222,72 @@ def test_many_requests_return_to_the_base(sweep: _hot.Sweep) -> None:
     rounds(sweep, 1)
     assert len(gc.get_objects()) - base < 100
     assert most - base < 60_000
+
+
+def go_on(sweep: _hot.Sweep, name: str, number: int) -> int:
+    """So many rounds of a kind more. Looks that the last of them took."""
+    for _ in range(number):
+        begun, looks = sweep.counts()[name], sweep.counts()["looks"]
+        for _ in range(10_000):
+            sweep.slice(LARGE)
+            if sweep.counts()[name] > begun:
+                break
+        else:
+            pytest.fail(f"no more {name}")
+    return sweep.counts()["looks"] - looks
+
+
+@pytest.fixture
+def tenured(sweep: _hot.Sweep) -> Iterator[list[Any]]:
+    """30 000 objects that short rounds leave out."""
+    kept: list[Any] = [[number] for number in range(30_000)]
+    old([])
+    go_on(sweep, "rounds", 1)
+    go_on(sweep, "short_rounds", 1)
+    yield kept
+
+
+def test_a_short_round_finds_what_grew_old_lately_and_leaves_the_rest_out(
+    sweep: _hot.Sweep, tenured: list[Any]
+) -> None:
+    """The dead of lately die in it, what lives does not, and nobody looks at the tenured or the frozen."""
+    frozen, living = sweep.frozen, Node(20)
+    for _ in range(20):
+        gone = old([Node(20) for _ in range(10)])
+        if go_on(sweep, "short_rounds", 2) > 10_000:
+            pytest.fail("a short round went through the tenured")
+        assert alive(gone) == 0
+    assert living.me == [living]
+    assert sweep.learn() == 0 and frozen - 100 < sweep.frozen <= frozen
+
+
+def test_the_tenured_die_in_a_whole_round(sweep: _hot.Sweep, tenured: list[Any]) -> None:
+    """One that short rounds have left behind, and what it holds that grew old after it."""
+    node = Node()
+    gone = old([node])
+    go_on(sweep, "short_rounds", 10)
+    node.__dict__["late"] = Node()
+    gone += old([node.__dict__["late"]])
+    del node
+    go_on(sweep, "short_rounds", 1)
+    assert alive(gone) == 2
+    sweep.round()
+    go_on(sweep, "rounds", 1)
+    assert alive(gone) == 0
+
+
+def test_dead_tenured_that_hold_what_dies_later_bring_a_whole_round(sweep: _hot.Sweep, tenured: list[Any]) -> None:
+    """A chain in which each holds the next: where short rounds find little, a whole one comes by itself."""
+    last = Node()
+    old([last])
+    go_on(sweep, "short_rounds", 10)
+    gone = []
+    for _ in range(60):
+        following = Node(500)
+        last.__dict__["next"] = following
+        last = following
+        gone += old([last])
+        sweep.slice(LARGE)
+        sweep.slice(LARGE)
+    go_on(sweep, "short_rounds", 3)
+    assert alive(gone) < 40
