@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 from tailwatch.goodput import SLO
 from tailwatch.load.exchange import Exchange
-from tailwatch.load.outcomes import CODE, FAULTS, NEVER_SENT, REASONS, Outcomes, broken, fault_of, reason_of
+from tailwatch.load.outcomes import CODE, FAULTS, NEVER_SENT, REASONS, Outcomes, answered, broken, fault_of, reason_of
 from tailwatch.load.results import (
     COLUMNS,
     MARKED,
@@ -26,7 +26,7 @@ from tailwatch.load.selfwatch import SelfWatch
 _SECOND = 1_000_000_000
 _LONGEST_SERIES = 7 * 24 * 3600
 _MISSES = frozenset(CODE[name] for name in REASONS if name not in ("good", "4xx", "3xx"))
-_GOOD = CODE["good"]
+_GOOD, _LATE = CODE["good"], CODE["late"]
 _EXAMPLE = 200  # characters of an error that is shown
 
 
@@ -49,7 +49,8 @@ class Recorder:
         tokens, marked = exchange.output_tokens, self._gaps(exchange)
         reason, fault = reason_of(exchange, self.slo), fault_of(exchange)
         flags = (REUSED if exchange.reused else 0) | (RETRIED if exchange.retries else 0) | (MARKED if marked else 0)
-        tpots = exchange.tpots_ns
+        whole = answered(exchange)
+        tpots = exchange.tpots_ns if whole else ()  # of an unfinished one a mean gap is none of its
         for tpot in tpots:
             self.latencies.tpot.record(round(tpot))
         start = self.start_ns
@@ -80,7 +81,7 @@ class Recorder:
             append(value)
         self._reasons[reason] += 1
         self._faults[fault] += 1
-        self._judge(exchange, reason, fault)
+        self._judge(exchange, reason, fault, whole)
         self._second(exchange, reason, tokens)
 
     def never_sent(self, planned_ns: int, planned: Planned) -> None:
@@ -141,13 +142,13 @@ class Recorder:
         self.marked_requests += 1
         return True
 
-    def _judge(self, exchange: Exchange, reason: int, fault: int) -> None:
-        if self.slo is not None:
+    def _judge(self, exchange: Exchange, reason: int, fault: int, whole: bool) -> None:
+        if reason == _LATE and self.slo is not None:
             for name in broken(exchange, self.slo):
                 self.broken[name] = self.broken.get(name, 0) + 1
         if exchange.first_content_ns:
             self.latencies.ttft.record(exchange.first_content_ns - exchange.planned_ns)
-        if fault == 0 and 200 <= exchange.status < 300:
+        if whole:
             self.latencies.e2e.record(exchange.end_ns - exchange.planned_ns)
         self.due += exchange.due
         self.met += exchange.met

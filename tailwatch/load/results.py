@@ -164,7 +164,7 @@ class Latencies:
 
     ttft: planned start → first content; ttft_naive: actual send → the same. first_byte, first_chunk: of the answer, of
     its body (a role, a ping). itl: each gap between messages with content; itl_unmarked: those of them that overlap no
-    pause of this client. tpot: per choice. e2e, e2e_naive: to the end of answers that came whole, with status below
+    pause of this client. tpot: per choice of answers that came whole. e2e, e2e_naive: to the end of answers that came whole, with status below
     300.
     largest_gap: one sample a request with two messages or more. send_lag: planned start → actual send.
     """
@@ -209,7 +209,8 @@ class Goodput:
     stalls).
     wanted: the attainment of the SLO. rate: good requests per second of the plan. throughput: answers that came whole
     per second, over a window as long as the plan that opens with the first of them. tokens: output tokens per second
-    over the whole run. broken: requests that exceeded a bound, by its name (one request may exceed several).
+    over the whole run. broken: late requests by the bound
+    that they exceeded (one may exceed several).
     """
 
     slo: str

@@ -222,6 +222,37 @@ def test_goodput_counts_what_was_scheduled() -> None:
     assert found.low is not None and found.high is not None and found.low < 0.75 < found.high
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ending": Ending.TIMEOUT},
+        {"ending": Ending.ABANDONED},
+        {"ending": Ending.TRUNCATED},
+        {"failed": True},
+        {"status": 503},
+    ],
+    ids=str,
+)
+def test_an_unfinished_request_has_no_tpot(changes: dict[str, Any]) -> None:
+    """TPOT is of finished requests; its TTFT and its gaps happened, and are recorded."""
+    gaps = (5 * MS, 900 * MS)
+    found = recorded([exchange(0, first=MS, gaps=gaps), exchange(SECOND, first=MS, gaps=gaps, **changes)])
+    assert found.tpot.count == found.e2e.count == 1
+    assert found.requests is not None and list(found.requests.tpot) == [905 * MS // 2, -1]
+    assert found.ttft.count == 2 and found.itl.count == 4
+
+
+def test_an_answer_of_nothing_can_be_late() -> None:
+    """A role chunk alone, or not even that: the bound of the first token is judged by what came, or by the end."""
+    slo = SLO.parse("ttft<=200ms")
+    role = exchange(0, first_chunk_ns=300 * MS, end_ns=310 * MS)
+    nothing = exchange(SECOND, end_ns=SECOND + 300 * MS)
+    quick = exchange(2 * SECOND, first_chunk_ns=2 * SECOND + MS, end_ns=2 * SECOND + 900 * MS)
+    found = recorded([role, nothing, quick], slo)
+    assert found.outcomes.by_reason["late"] == 2 and found.goodput.broken == {"ttft": 2}
+    assert found.goodput.good == 1 and found.ttft.count == 0
+
+
 def test_tokens_belong_to_the_seconds_of_their_messages() -> None:
     """A stream of 40 messages over 4 s is 10 tokens a second, and its largest gap stands where it began."""
     gaps = (100 * MS,) * 19 + (150 * MS,) + (100 * MS,) * 19
