@@ -1,8 +1,8 @@
 """What became of each request: the server side's table (tailwatch.goodput), and `never_sent`, which only a client sees.
 
 good: finished without error within every bound. miss: late, an error, 429, 5xx, a timeout (408 and 504 are some), never
-sent, ended by the tester (`abandoned`). excluded, and counted: other 4xx and 3xx. A tester that gives up has waited: what it ended or
-never sent is a miss and never one of the "earlier aborts", which exist on the server side only.
+sent, ended by the tester (`abandoned`). excluded, and counted: other 4xx and 3xx. A tester that gives up has waited:
+what it ended or never sent is a miss and never one of the "earlier aborts", which exist on the server side only.
 """
 
 from __future__ import annotations

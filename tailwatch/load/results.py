@@ -164,9 +164,9 @@ class Latencies:
 
     ttft: planned start → first content; ttft_naive: actual send → the same. first_byte, first_chunk: of the answer, of
     its body (a role, a ping). itl: each gap between messages with content; itl_unmarked: those of them that overlap no
-    pause of this client. tpot: per choice of answers that came whole. e2e, e2e_naive: to the end of answers that came whole, with status below
-    300.
-    largest_gap: one sample a request with two messages or more. send_lag: planned start → actual send.
+    pause of this client. tpot: per choice of answers that came whole. e2e, e2e_naive: to the end of answers that came
+    whole, with status below 300. largest_gap: one sample a request with two messages or more. send_lag: planned start →
+    actual send.
     """
 
     ttft: Histogram = field(default_factory=lambda: Histogram("ttft"))

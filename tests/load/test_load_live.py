@@ -146,6 +146,9 @@ def test_one_json_document_has_no_first_token(fault_server: Start) -> None:
         ({"status": 404}, "4xx", None),
         ({"fault": "reset"}, "error", "reset"),
         ({"fault": "truncate"}, "error", "truncated"),
+        ({"mark": 0}, "error", "truncated"),
+        ({"mark": 0, "raw": 1}, "error", "truncated"),
+        ({"status": 504}, "timeout", None),
         ({"fault": "garbage"}, "error", "garbage"),
         ({"fault": "error"}, "error", "error_event"),
     ],
@@ -157,6 +160,26 @@ def test_a_fault_is_an_outcome(fault_server: Start, how: dict[str, Any], reason:
     assert result.outcomes.faults == ({fault: 10} if fault else {})
     assert result.goodput.good == 0
     assert result.examples
+
+
+@pytest.mark.parametrize("how", [{}, {"raw": 1}, {"role": 1, "tokens": 0}], ids=str)
+def test_a_stream_with_its_end_marker_is_whole(fault_server: Start, how: dict[str, Any]) -> None:
+    """The control: however HTTP ends it, and with nothing in it."""
+    assert load(fault_server().url(**how)).outcomes.good == 10
+
+
+def test_a_stream_of_plain_http_needs_no_end_marker(fault_server: Start) -> None:
+    """What is no known API ends when HTTP says so."""
+    assert run(fault_server().url(mark=0), api="http", rate=50.0, requests=5).outcomes.good == 5
+
+
+def test_a_role_alone_misses_the_bound_of_the_first_token(fault_server: Start) -> None:
+    """An answer without a token is judged by its first chunk: late where that was, good where it was not."""
+    server = fault_server()
+    late = load(server.url(tokens=0, role=1, first=0.3), slo="ttft<=200ms")
+    assert late.outcomes.by_reason["late"] == 10 and late.goodput.broken == {"ttft": 10}
+    assert late.ttft.count == 0 and late.tokens == 0
+    assert load(server.url(tokens=0, role=1), slo="ttft<=10s").outcomes.good == 10
 
 
 @pytest.mark.parametrize("fault", ["hang", "endless"])
