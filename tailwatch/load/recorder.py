@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from bisect import bisect_left
 
@@ -9,6 +10,7 @@ from tailwatch.goodput import SLO
 from tailwatch.load.exchange import Exchange
 from tailwatch.load.outcomes import CODE, FAULTS, NEVER_SENT, REASONS, Outcomes, answered, broken, fault_of, reason_of
 from tailwatch.load.results import (
+    CENSORED,
     COLUMNS,
     MARKED,
     NEVER,
@@ -19,6 +21,7 @@ from tailwatch.load.results import (
     Requests,
     Series,
     samples,
+    unanswered,
 )
 from tailwatch.load.schedule import Planned
 from tailwatch.load.selfwatch import SelfWatch
@@ -53,6 +56,8 @@ class Recorder:
         tpots = exchange.tpots_ns if whole else ()  # of an unfinished one a mean gap is none of its
         for tpot in tpots:
             self.latencies.tpot.record(round(tpot))
+        if exchange.connect_ns:
+            self.latencies.connect.record(exchange.connect_ns)
         start = self.start_ns
         row = (
             exchange.planned_ns - start,
@@ -85,9 +90,10 @@ class Recorder:
         self._second(exchange, reason, tokens)
 
     def never_sent(self, planned_ns: int, planned: Planned) -> None:
-        """A request of the plan that was not sent: a miss."""
+        """A request of the plan that was not sent, and will not be: a miss."""
         values = {**dict.fromkeys(COLUMNS, 0), **dict.fromkeys(_TIMES, NEVER)}
         values |= {"planned": planned_ns - self.start_ns, "index": planned.index, "prompt": planned.prompt_tokens}
+        values |= {"end": max(time.monotonic_ns(), planned_ns) - self.start_ns}
         self.requests.add(**values | {"wanted": planned.output_tokens, "reason": CODE[NEVER_SENT]})
         self._reasons[CODE[NEVER_SENT]] += 1
         second = self._at(planned_ns)
@@ -105,6 +111,9 @@ class Recorder:
         """All is in: the histograms that the columns give, and the client's part."""
         for name in ("ttft_naive", "first_byte", "first_chunk", "e2e_naive", "largest_gap", "send_lag"):
             getattr(self.latencies, name).record_all(samples(self.requests, name))
+        for name, ages in CENSORED.items():
+            waited, self.latencies.lost[name] = unanswered(self.requests, name)
+            getattr(self.latencies, ages).record_all(waited)
         client.marked_requests, client.marked_gaps = self.marked_requests, self.marked_gaps
         self._carry()
         for start, length in client.pauses:

@@ -6,7 +6,9 @@ import json
 import math
 import pickle
 import random
+import re
 from array import array
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,12 @@ from hypothesis import strategies as st
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.goodput import SLO
 from tailwatch.load import results
+from tailwatch.load.censoring import Quantile
 from tailwatch.load.exchange import Ending, Exchange
 from tailwatch.load.histogram import Histogram
 from tailwatch.load.outcomes import CODE, FAULTS, MISSES, REASONS, fault_of, reason_of
 from tailwatch.load.recorder import Recorder
+from tailwatch.load.report import table
 from tailwatch.load.results import COLUMNS, Client, Requests, Result, Series, Validity, goodput_of, merged
 from tailwatch.load.schedule import Planned
 from tailwatch.load.selfwatch import SelfWatch
@@ -78,6 +82,7 @@ def recorded(exchanges: list[Exchange], slo: SLO | None = None, duration: float 
         throughput=recorder.throughput(duration),
         tokens=recorder.tokens / duration,
         broken=recorder.broken,
+        windows=recorder.series.windows,
     )
     return Result(
         target="http://127.0.0.1:1",
@@ -251,6 +256,94 @@ def test_an_answer_of_nothing_can_be_late() -> None:
     found = recorded([role, nothing, quick], slo)
     assert found.outcomes.by_reason["late"] == 2 and found.goodput.broken == {"ttft": 2}
     assert found.goodput.good == 1 and found.ttft.count == 0
+
+
+# What never came
+
+
+def dropping(good: int, dropped: int, *, after: int = 60 * SECOND, **changes: Any) -> Result:
+    """So many answered in 1, 2, 3 … ms, the others ended so late without a token."""
+    fast = [exchange(i * MS, first=(i + 1) * MS) for i in range(good)]
+    how = {"ending": Ending.TIMEOUT, "status": 0} | changes
+    return recorded([*fast, *(exchange(0, **how, end_ns=after) for _ in range(dropped))])
+
+
+@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize("metric", ["ttft", "e2e"])
+def test_what_the_tester_ended_counts_as_old_as_it_was(metric: str, columns: bool) -> None:
+    """Five of 100 timed out: p95 is known, p99 is at least their age, and the maximum too."""
+    found = dropping(95, 5)
+    found.requests = found.requests if columns else None
+    about = pytest.approx(0.095, rel=0.011)
+    assert found.quantile(metric, 95) == Quantile(about) and found.quantile(metric, 50) == Quantile(
+        pytest.approx(0.05, rel=0.011)
+    )
+    for percent in (96, 99, 100):
+        assert found.quantile(metric, percent) == Quantile(pytest.approx(60.0, rel=0.011), censored=True)
+    assert found.percentile(metric, 99) == pytest.approx(60.0, rel=0.011)
+    assert found.percentile(f"{metric}_naive", 99) == pytest.approx(0.094, rel=0.02), "the naive one forgets them"
+
+
+def test_a_request_ended_early_makes_a_bound_of_all_that_it_may_move() -> None:
+    """Ended after 10 ms: nobody knows on which side of the median it would have come."""
+    found = dropping(99, 1, after=10 * MS)
+    below, median = found.quantile("ttft", 5), found.quantile("ttft", 50)
+    assert below == Quantile(0.005) and median is not None
+    assert median.censored and median.seconds == pytest.approx(0.049)
+
+
+def test_what_failed_stands_behind_what_came() -> None:
+    """Refused in no time: no fast request, and no bound of the ones that came."""
+    found = dropping(95, 5, after=0, ending=Ending.REFUSED)
+    assert found.quantile("e2e", 95) == Quantile(0.095)
+    assert found.quantile("e2e", 99) == Quantile(0.095, censored=True)
+    assert found.latencies.lost == {"ttft": 5, "e2e": 5} and found.latencies.e2e_censored.count == 0
+    assert dropping(0, 5, ending=Ending.REFUSED).quantile("e2e", 50) is None
+
+
+def test_who_had_a_token_lacks_only_the_end() -> None:
+    """A stream that was timed out has its TTFT; one excluded or without any content lacks nothing."""
+    cut = exchange(0, first=MS, gaps=(MS,), ending=Ending.TIMEOUT, end_ns=60 * SECOND)
+    excluded, document = exchange(0, status=404), exchange(0)
+    found = recorded([cut, excluded, document])
+    assert found.latencies.ttft_censored.count == 0 and found.latencies.e2e_censored.count == 1
+    assert found.latencies.lost == {"ttft": 0, "e2e": 0}
+    assert found.quantile("ttft", 100) == Quantile(0.001)
+    assert found.quantile("e2e", 100) == Quantile(60.0, censored=True)
+
+
+def test_a_bound_is_printed_and_written_as_one(tmp_path: Path) -> None:
+    """≥ in the table; in the file its percentiles are named."""
+    found = dropping(95, 5)
+    assert re.search(r"p99 +≥60 s", table.show(found)) and re.search(r"p95 +95 ms", table.show(found))
+    written = json.loads(json.dumps(found.as_dict()))
+    assert written["at_least_p"] == {"ttft": ["99", "99.9", "100"], "e2e": ["99", "99.9", "100"]}
+    read = Result.from_dict(written)
+    assert read.quantile("ttft", 99) == found.quantile("ttft", 99)
+
+
+# The verdict on the SLO
+
+
+def test_an_invalid_run_gives_no_verdict() -> None:
+    """Neither that it held nor that it did not; nor does one in which nothing counted."""
+    believed = recorded([exchange(0, first=MS)], SLO.parse("ttft<=1s")).goodput
+    assert believed.held is True
+    assert replace(believed, believed=False).held is None
+    assert recorded([]).goodput.held is None
+
+
+def test_an_interval_counts_a_stall_once() -> None:
+    """Sixty seconds, every tenth of which all miss: as sure as of 60 tosses, not of 2400; none below 8 s."""
+    found = recorded(
+        [exchange(i * 25 * MS, first=MS if i * 25 % 10_000 >= 1000 else 900 * MS) for i in range(2400)],
+        SLO.parse("ttft<=200ms"),
+    ).goodput
+    assert found.low is not None and found.high is not None
+    assert found.attainment == 0.9 and found.low < 0.82 and found.high > 0.94
+    clean = recorded([exchange(i * 25 * MS, first=MS) for i in range(2400)], SLO.parse("ttft<=200ms")).goodput
+    assert clean.low is not None and 0.9 < clean.low < 0.96 and clean.high == 1.0
+    assert recorded([exchange(i * SECOND, first=MS) for i in range(7)]).goodput.low is None
 
 
 def test_tokens_belong_to_the_seconds_of_their_messages() -> None:
