@@ -15,6 +15,7 @@ from typing import Any
 from tailwatch.errors import OptionError
 from tailwatch.load import results
 from tailwatch.load.measures import Measure, measures
+from tailwatch.load.merging import merged
 from tailwatch.load.results import Result
 from tailwatch.load.statistics import FEWEST, LEVEL, Difference, bare, floor, floor_of_runs, holm, paired, unpaired
 
@@ -141,7 +142,7 @@ def merge(files: Sequence[Sequence[Result]]) -> list[Result]:
         counts = ", ".join(str(len(runs)) for runs in files)
         raise OptionError(f"files of one load have as many runs each, found {counts}")
     in_order = [sorted(runs, key=lambda run: run.started) for runs in files]
-    return [results.merged(together) for together in zip(*in_order, strict=True)]
+    return [merged(together) for together in zip(*in_order, strict=True)]
 
 
 @dataclass

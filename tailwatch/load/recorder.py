@@ -127,12 +127,8 @@ class Recorder:
         return Outcomes(dict(zip(REASONS, self._reasons, strict=True)), faults)
 
     def throughput(self, duration: float) -> float:
-        """Whole answers per second over a window as long as the plan that opens with the first of them."""
-        ends = samples_of_ends(self.requests)
-        if not ends or duration <= 0:
-            return 0.0
-        until = min(ends) + round(duration * 1e9)
-        return sum(end <= until for end in ends) / duration
+        """See `throughput_of`."""
+        return throughput_of(self.requests, duration)
 
     def _gaps(self, exchange: Exchange) -> bool:
         """Counts the gaps; whether one of them, or the wait for the first token, overlaps a pause of ours."""
@@ -227,7 +223,11 @@ def _since(moment_ns: int, start_ns: int) -> int:
     return moment_ns - start_ns if moment_ns else NEVER
 
 
-def samples_of_ends(requests: Requests) -> array[int]:
-    """When answers that came whole and were none of error ended, ns from the start."""
+def throughput_of(requests: Requests, duration: float) -> float:
+    """Whole answers per second over a window as long as the plan that opens with the first of them."""
     rows = zip(requests.end, requests.status, requests.fault, strict=True)
-    return array("q", (end for end, status, fault in rows if end != NEVER and 200 <= status < 300 and not fault))
+    ends = [end for end, status, fault in rows if end != NEVER and 200 <= status < 300 and not fault]
+    if not ends or duration <= 0:
+        return 0.0
+    until = min(ends) + round(duration * 1e9)
+    return sum(end <= until for end in ends) / duration

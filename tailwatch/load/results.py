@@ -2,17 +2,16 @@
 
 Every time counts from the *planned* start unless its name says naive: what a tester reports that forgets its plan
 stands beside it. Rates are per second of the plan. A file holds runs: {"tailwatch": version, "format": 1, "layout":
-hash of the buckets, "runs": [...]}; runs of several processes or machines that were one load merge into one by
-`merged`.
+hash of the buckets, "runs": [...]}; runs of several processes or machines that were one load merge into one:
+merging.py.
 """
 
 from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +308,10 @@ class Series:
         """The seconds for which something was planned."""
         rows = zip(self.scheduled, self.good, self.miss, self.finished, strict=True)
         return tuple(Window(n, good + miss, good, done) for n, good, miss, done in rows if n)
+
+    def later(self, seconds: int) -> Series:
+        """The same from a start so many seconds earlier."""
+        return Series(**{name: [0] * seconds + list(getattr(self, name)) for name in SERIES})
 
     def plus(self, other: Series) -> Series:
         """Second by second; both begin together. Sums, but the largest of what is a maximum."""
@@ -672,95 +675,6 @@ def goodput_of(
         broken=broken,
         believed=believed,
     )
-
-
-def merged(results: Sequence[Result]) -> Result:
-    """One run of several clients that shared one load at the same time: everything is added, and judged anew.
-
-    Times of requests are counted from the earliest start. The worst verdict is the verdict.
-
-    Raises:
-        OptionError: none, or of different targets or bounds.
-    """
-    if not results:
-        raise OptionError("nothing to merge: no run was given")
-    if len({(result.target, result.slo) for result in results}) != 1:
-        raise OptionError("only runs of one target and one SLO merge into one run")
-    return reduce(_both, sorted(results, key=lambda result: result.started))
-
-
-def _both(one: Result, two: Result) -> Result:
-    shift = round((two.started - one.started) * 1e9)
-    latencies = Latencies()
-    for part in (one, two):
-        latencies.add(part.latencies)
-    outcomes = one.outcomes.plus(two.outcomes)
-    duration, elapsed = max(one.duration, two.duration), max(one.elapsed, two.elapsed + shift / 1e9)
-    broken = {name: one.goodput.broken.get(name, 0) + two.goodput.broken.get(name, 0) for name in _names(one, two)}
-    return Result(
-        target=one.target,
-        name=one.name,
-        settings=one.settings,
-        schedule=_schedules(one, two),
-        closed=one.closed,
-        started=one.started,
-        duration=duration,
-        elapsed=elapsed,
-        slo=one.slo,
-        goodput=goodput_of(
-            outcomes,
-            one.slo,
-            duration=duration,
-            throughput=one.goodput.throughput + two.goodput.throughput,
-            tokens=(one.tokens + two.tokens) / elapsed if elapsed else 0.0,
-            broken=broken,
-        ),
-        outcomes=outcomes,
-        latencies=latencies,
-        tokens=one.tokens + two.tokens,
-        fluidity=_fluidity(one, two),
-        series=one.series.plus(two.series),
-        client=one.client.plus(two.client),
-        validity=_worse(one.validity, two.validity),
-        requests=_rows(one, two, shift),
-        examples={**two.examples, **one.examples},
-    )
-
-
-def _names(one: Result, two: Result) -> list[str]:
-    return list({**one.goodput.broken, **two.goodput.broken})
-
-
-def _schedules(one: Result, two: Result) -> dict[str, Any]:
-    """Parts of one schedule have its law; of others only the number is left to say."""
-    if one.schedule.get("target") == two.schedule.get("target") and one.schedule.get("n") == two.schedule.get("n"):
-        return one.schedule
-    return {**one.schedule, "target": "several", "n": int(one.schedule.get("n", 0)) + int(two.schedule.get("n", 0))}
-
-
-def _fluidity(one: Result, two: Result) -> float | None:
-    """By tokens: the same share of deadlines counts where more tokens came."""
-    parts = [(part.fluidity, part.tokens) for part in (one, two) if part.fluidity is not None]
-    weight = sum(tokens for _, tokens in parts)
-    return sum(share * tokens for share, tokens in parts) / weight if weight else None
-
-
-def _worse(one: Validity, two: Validity) -> Validity:
-    verdict = max(one.verdict, two.verdict, key=VERDICTS.index)
-    return Validity(verdict, _once(one.reasons + two.reasons), _once(one.warnings + two.warnings))
-
-
-def _once(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
-
-
-def _rows(one: Result, two: Result, shift_ns: int) -> Requests | None:
-    if one.requests is None or two.requests is None:
-        return None
-    rows = Requests()
-    rows.extend(one.requests)
-    rows.extend(two.requests, shift_ns)
-    return rows
 
 
 def save(path: str | Path, runs: Sequence[Result], *, requests: bool = True) -> None:

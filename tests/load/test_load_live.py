@@ -27,7 +27,7 @@ from tailwatch.load.workload import Workload
 
 pytest.importorskip("httptools", reason="the load tester's client: pip install 'tailwatch[load]'")
 
-MS = 1_000_000
+MS, SECOND = 1_000_000, 1_000_000_000
 Start = Callable[..., Any]
 
 
@@ -243,12 +243,19 @@ def test_a_closed_loop_finds_the_rate_of_the_service(fault_server: Start) -> Non
 
 def test_several_processes_are_one_load(fault_server: Start) -> None:
     """Every request of the schedule exactly once, merged."""
-    result = run(fault_server().url(tokens=4), model="m", rate=60.0, requests=41, processes=2, seed=3)
+    url = fault_server().url(tokens=4)
+    result = run(url, model="m", rate=60.0, requests=41, processes=2, seed=3)
     assert result.requests is not None
     assert sorted(result.requests.index) == list(range(41))
     assert result.outcomes.good == 41 == result.ttft.count
     assert result.client.processes == 2
-    assert result.schedule["n"] == 41
+    where = endpoint(url, model="m")
+    whole = Workload(endpoint=where, model="m", rate=60.0, requests=41, seed=3).schedule()
+    assert (result.schedule["n"], result.schedule["digest"]) == (41, whole.digest)
+    assert sorted(result.requests.planned) == list(whole.times_ns), "on one start, to the nanosecond"
+    assert result.series.scheduled == [
+        sum(at // SECOND == i for at in whole.times_ns) for i in range(len(result.series))
+    ]
 
 
 def test_another_machine_is_not_loaded_by_mistake() -> None:

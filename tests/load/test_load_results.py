@@ -23,12 +23,13 @@ from tailwatch.load import results
 from tailwatch.load.censoring import Quantile
 from tailwatch.load.exchange import Ending, Exchange
 from tailwatch.load.histogram import Histogram
+from tailwatch.load.merging import merged
 from tailwatch.load.outcomes import CODE, FAULTS, MISSES, REASONS, fault_of, reason_of
 from tailwatch.load.recorder import Recorder
 from tailwatch.load.report import table
-from tailwatch.load.results import COLUMNS, Client, Requests, Result, Series, Validity, goodput_of, merged
+from tailwatch.load.results import COLUMNS, Client, Requests, Result, Series, Validity, goodput_of
 from tailwatch.load.schedule import Planned
-from tailwatch.load.selfwatch import SelfWatch
+from tailwatch.load.selfwatch import SelfWatch, judge
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -446,26 +447,95 @@ def test_parts_of_a_load_merge_into_the_whole() -> None:
     assert both.goodput.attainment == whole.goodput.attainment and both.goodput.rate == whole.goodput.rate
     assert both.series.good == whole.series.good and both.series.tokens == whole.series.tokens
     assert both.percentile("ttft", 99) == whole.percentile("ttft", 99)
+    assert both.goodput == replace(whole.goodput, tokens=both.goodput.tokens)
     assert both.client.processes == 2
 
 
-def test_the_worst_verdict_is_the_verdict() -> None:
-    """One client that did not keep its part makes the whole invalid."""
-    one, two = many(1), many(2)
-    two.validity = Validity("invalid", ["late"])
-    assert merged([one, two]).validity.verdict == "invalid"
-    assert not merged([one, two]).valid
+def lagging(late: int, of: int = 100, **more: Any) -> Result:
+    """A client that sent so many of its requests 50 ms late, and was judged."""
+    sent = [i * 100 * MS + (50 * MS if i < late else 0) for i in range(of)]
+    found = recorded([exchange(i * 100 * MS, sent=at, first=51 * MS) for i, at in enumerate(sent)])
+    for name, value in more.items():
+        setattr(found.client, name, value)
+    found.validity = judge(found.outcomes, found.latencies, found.client, closed=False)
+    return found
 
 
-def test_rows_of_a_later_start_are_shifted() -> None:
-    """Machines do not begin at the same moment: times count from the earliest."""
-    one, two = recorded([exchange(0, first=MS)]), recorded([exchange(0, first=MS)])
-    one.started, two.started = 100.0, 100.5
+def test_the_verdict_is_judged_anew() -> None:
+    """On the numbers of all: one client of four that sent 2 % late is no 1 % of the whole, and is told; all are."""
+    one, good = lagging(2), [lagging(0) for _ in range(3)]
+    assert one.validity.verdict == "invalid"
+    whole = merged([one, *good])
+    assert whole.valid and whole.goodput.believed
+    assert any("one client alone: the schedule was not kept" in warning for warning in whole.validity.warnings)
+    worse = merged([lagging(2), lagging(2), lagging(2)])
+    assert worse.validity.verdict == "invalid" and worse.goodput.held is None
+    assert len(worse.validity.reasons) == 1 and "p99 of the send lag" in worse.validity.reasons[0]
+
+
+def test_a_cap_that_bound_one_client_is_the_wholes_share() -> None:
+    """10 of 100 of one are 5 % of 200; its own sentence with 10 % is gone."""
+    whole = merged([lagging(0, cap=5, capped=10), lagging(0, cap=5)])
+    assert whole.validity.verdict == "capped"
+    assert len(whole.validity.reasons) == 1 and "cap of 10 requests" in whole.validity.reasons[0]
+    assert "(5.0% of the schedule)" in whole.validity.reasons[0]
+
+
+@pytest.mark.parametrize("verdict", ["interrupted", "invalid"])
+def test_what_the_numbers_do_not_tell_is_kept(verdict: str) -> None:
+    """Ctrl-C, a server that ended: the worst verdict is the verdict, with its reasons."""
+    one, two = lagging(0), lagging(0)
+    two.validity = Validity(verdict, ["because"], ["beware"])
+    whole = merged([one, two]).validity
+    assert (whole.verdict, whole.reasons, whole.warnings) == (verdict, ["because"], ["beware"])
+
+
+def test_all_of_a_later_start_is_shifted() -> None:
+    """Machines do not begin at the same moment: rows, seconds and pauses count from the earliest."""
+    one, two = recorded([exchange(0, first=MS)], duration=20.0), recorded([exchange(0, first=MS)], duration=20.0)
+    one.started, two.started = 100.0, 101.25
+    two.client.pauses = [(0, 20 * MS)]
     both = merged([two, one])
-    assert both.started == 100.0
-    assert both.requests is not None and list(both.requests.planned) == [0, 500 * MS]
-    assert list(both.requests.first) == [MS, 501 * MS]
+    assert both.started == 100.0 and both.duration == 21.25
+    assert both.requests is not None and list(both.requests.planned) == [0, 1250 * MS]
+    assert list(both.requests.first) == [MS, 1251 * MS]
     assert both.requests.reason[0] == CODE["good"]
+    assert both.series.scheduled == both.series.good == [1, 1]
+    assert both.client.pauses == [(1250 * MS, 20 * MS)]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"started": 102.0}, "the same time"),
+        ({"duration": 12.0}, "the same time"),
+        ({"settings": {"model": "m", "timeout": 5.0, "rate": 10}}, "options merge into one run: timeout"),
+        ({"closed": True}, "one kind of loop"),
+    ],
+    ids=str,
+)
+def test_runs_that_were_no_one_load_do_not_merge(change: dict[str, Any], why: str) -> None:
+    """Other spans, other clocks, other options; a client's own share of the rate is no such option."""
+    one, two = many(1), many(2)
+    one.started = two.started = 100.0
+    one.settings, two.settings = ({"model": "m", "timeout": 60.0, "rate": rate, "seed": rate} for rate in (10, 20))
+    assert merged([one, two]).outcomes.scheduled == 80
+    with pytest.raises(OptionError, match=why):
+        merged([one, replace(two, **change)])
+
+
+def test_clients_that_sent_the_same_are_told() -> None:
+    """Two machines with one seed send everything twice at the same moment; other seeds have a digest together."""
+    one, two = many(1), many(2)
+    law = {"target": "poisson at 20/s", "n": 40, "rate": 4.0, "cv": 1.0}
+    one.schedule, two.schedule = {"digest": "a", **law}, {"digest": "a", **law}
+    assert any("--seed" in warning for warning in merged([one, two]).validity.warnings)
+    two.schedule = {"digest": "b", **law}
+    whole = merged([one, two])
+    assert not any("--seed" in warning for warning in whole.validity.warnings)
+    assert whole.schedule["target"] == "2 x poisson at 20/s" and whole.schedule["n"] == 80
+    assert whole.schedule["rate"] == 8.0 and whole.schedule["cv"] is None
+    assert whole.schedule["digest"] not in ("a", "b") and merged([two, one]).schedule == whole.schedule
 
 
 def test_other_loads_do_not_merge() -> None:
