@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from tailwatch.errors import OptionError
 from tailwatch.load import results
 from tailwatch.load.bench import Conditions, run, setup_of
 from tailwatch.load.endpoint import endpoint
+from tailwatch.load.report import table
 from tailwatch.load.results import Result
 from tailwatch.load.session import measure
 from tailwatch.load.workload import Workload
@@ -188,6 +190,20 @@ def test_what_never_ends_is_ended(fault_server: Start, fault: str) -> None:
     result = load(fault_server().url(fault=fault), timeout=0.5)
     assert result.outcomes.by_reason["timeout"] == 10
     assert result.goodput.attainment == 0.0
+
+
+def test_who_was_given_up_is_in_the_tail(fault_server: Start) -> None:
+    """A run that timed out has no TTFT but those it waited for: at least the timeout; one that was answered has its
+    own, and both tell how long connecting took."""
+    server = fault_server()
+    hung = load(server.url(fault="hang"), timeout=0.5)
+    for metric in ("ttft", "e2e"):
+        found = hung.quantile(metric, 50)
+        assert found is not None and found.censored and found.seconds >= 0.5
+    assert re.search(r"TTFT +p50 +≥", table.show(hung))
+    answered = load(server.url(tokens=2)).quantile("ttft", 100)
+    assert answered is not None and not answered.censored
+    assert hung.latencies.connect.count > 0 and "connecting" in table.show(hung)
 
 
 def test_a_server_that_dies_in_mid_run_is_an_outcome(fault_server: Start) -> None:
@@ -385,13 +401,16 @@ def test_a_cap_that_binds_is_called_out(fault_server: Start, tmp_path: Path) -> 
         "1",
         "--max-in-flight",
         "5",
+        "--slo",
+        "ttft<=60s",
         "--json",
         str(tmp_path / "r.json"),
     ]
     out, err = bench(url, *options).communicate(timeout=120)
-    assert "CAPPED" in out, err
+    assert "CAPPED" in out and "no verdict" in out, err
     (result,) = results.load(tmp_path / "r.json")
     assert result.client.capped > 0 and result.client.in_flight_max == 5
+    assert result.goodput.held is None, "no verdict on the SLO"
     corrected, naive = result.percentile("ttft", 95), result.percentile("ttft_naive", 95)
     assert corrected is not None and naive is not None and corrected > 2 * naive
 

@@ -38,7 +38,7 @@ class Quantiles:
 
     def _reached(self, percent: float) -> Quantile | None:
         reached = percent in (50, 100) or self._sample.count * (100 - percent) >= 99.999
-        return self._sample.quantile(percent) if self.count and reached else None
+        return self._sample.quantile(percent) if reached else None
 
     def above(self, seconds: float) -> int | None:
         """How many samples exceed that; None where only the histogram is known."""

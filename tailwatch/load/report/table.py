@@ -83,7 +83,7 @@ def from_start(result: Result) -> list[tuple[str, ...]]:
             if one is not None:
                 rows.append((name, _percent(percent), ours.said(percent), theirs.said(percent), hidden(one, two)))
                 name = ""
-        if rows and ours.count:
+        if rows and rows[-1]:
             rows.append(())
     return rows[:-1] if rows and not rows[-1] else rows
 
