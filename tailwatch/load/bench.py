@@ -86,6 +86,7 @@ def setup_of(workload: Workload, conditions: Conditions) -> Setup:
         timeout=conditions.timeout,
         drain=conditions.timeout if conditions.drain is None else conditions.drain,
         cap=conditions.in_flight,
+        marked=where.marked,
         workers=conditions.workers,
         warmup=conditions.warmup,
         target=where.url,

@@ -57,6 +57,11 @@ class Endpoint:
         return is_loopback(self.host)
 
     @property
+    def marked(self) -> bool:
+        """Whether its API ends each stream with a marker of its own, as all but plain HTTP do."""
+        return self.api in PATHS
+
+    @property
     def head(self) -> bytes:
         """The request up to the headers that frame the body."""
         lines = [f"{self.method} {self.path} HTTP/1.1", *(f"{name}: {value}" for name, value in self.headers)]

@@ -250,7 +250,7 @@ class Run:
         outcomes = recorder.finish(client)
         elapsed = max(recorder.requests.end, default=0) / 1e9
         duration = self._duration(elapsed)
-        verdict = judge(outcomes, recorder.latencies, client, closed=bool(job.workers), own_cpu=self.watch.own_cpu)
+        verdict = judge(outcomes, recorder.latencies, client, closed=bool(job.workers))
         if self.stopped_ns and verdict.valid:
             verdict.verdict = "interrupted"
         if self.stopped_ns:
@@ -272,6 +272,8 @@ class Run:
                 throughput=recorder.throughput(duration),
                 tokens=recorder.tokens / elapsed if elapsed > 0 else 0.0,
                 broken=recorder.broken,
+                windows=recorder.series.windows,
+                believed=verdict.valid,
             ),
             outcomes=outcomes,
             latencies=recorder.latencies,

@@ -187,7 +187,7 @@ def _once(parsed: argparse.Namespace, workload: Workload, conditions: Conditions
 
 
 def _fine(result: Result) -> bool:
-    return result.valid and (result.slo is None or result.goodput.held)
+    return result.valid and (result.slo is None or result.goodput.held is True)
 
 
 def _write(parsed: argparse.Namespace, found: list[Result]) -> None:

@@ -18,14 +18,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import IO, Any
 
 from tailwatch.errors import TailwatchError
 from tailwatch.load.engine import Run
 from tailwatch.load.live import together
+from tailwatch.load.merging import merged
 from tailwatch.load.report.progress import Now
-from tailwatch.load.results import Result, merged
+from tailwatch.load.results import Result
 from tailwatch.load.schedule import Schedule
 from tailwatch.load.session import Due, Setup, Tell, in_loop, measure, run_here
 
@@ -55,7 +56,7 @@ def run_in(
         for i, child in enumerate(children):
             child.put((_part(setup, i, processes), schedule.part(i, processes)))
         with _stopping(children, interruptible):
-            return merged(_collect(children, due, tell))
+            return _whole(_collect(children, due, tell), schedule)
     finally:
         for child in children:
             child.end()
@@ -66,6 +67,15 @@ def _part(setup: Setup, i: int, n: int) -> Setup:
     workers = len(range(i, setup.workers, n))
     warmup = len(range(i, setup.warmup, n))
     return replace(setup, workers=workers, warmup=warmup, cap=max(1, len(range(i, setup.cap, n))))
+
+
+def _whole(parts: list[Result], schedule: Schedule) -> Result:
+    """They began at one moment of one clock, which each has told by its own look at another one."""
+    for part in parts:
+        part.started = parts[0].started
+    if parts[0].closed:
+        return merged(parts)
+    return merged(parts, schedule={"digest": schedule.digest, "seed": schedule.seed, **asdict(schedule.law)})
 
 
 class _Child:

@@ -30,8 +30,8 @@ class Setup:
 
     host, port, secure, insecure: where, over TLS or not, its certificate checked or not. make: the bytes of a planned
     request. timeout: seconds that one request may take; drain: seconds that the last ones are waited for. cap: most
-    requests in flight. workers: 0 for an open loop. warmup: requests that are sent
-    before and not counted. target, name, settings: for the result; nothing secret in them.
+    requests in flight. marked: the API ends its streams with a marker. workers: 0 for an open loop. warmup: requests
+    that are sent before and not counted. target, name, settings: for the result; nothing secret in them.
     """
 
     host: str
@@ -43,6 +43,7 @@ class Setup:
     timeout: float = 60.0
     drain: float = 60.0
     cap: int = 10_000
+    marked: bool = False
     workers: int = 0
     warmup: int = 0
     target: str = ""
@@ -121,7 +122,8 @@ async def _pool(setup: Setup) -> Any:
     tls = wire.tls_context(insecure=setup.insecure) if setup.secure else None
     ttft, token = setup.slo.deadlines if setup.slo is not None else (None, None)
     deadlines = (round((ttft or 0.0) * 1e9), round((token or 0.0) * 1e9))
-    pool = wire.Pool(wire.Target(setup.host, setup.port, tls), timeout=setup.timeout, deadlines_ns=deadlines)
+    target = wire.Target(setup.host, setup.port, tls)
+    pool = wire.Pool(target, timeout=setup.timeout, deadlines_ns=deadlines, marked=setup.marked)
     await pool.warm(1)
     return pool
 

@@ -59,6 +59,23 @@ def design_effect(windows: Sequence[Window]) -> float:
     return worst
 
 
+def interval(windows: Sequence[Window]) -> tuple[float, float] | None:
+    """The 95 % interval of the share of good requests that one run shows: Wilson's, over as many requests as are worth
+    an independent one. None where fewer than 8 windows tell something.
+
+    Where the misses (or the good ones) are too few to show how they come together, those of a window are taken for one:
+    a minute without a miss has not shown more than 60 windows without one.
+    """
+    told = [window for window in windows if window.judged]
+    judged, good = sum(window.judged for window in told), sum(window.good for window in told)
+    if len(told) < FEWEST_STRETCHES:
+        return None
+    effect = design_effect(told)
+    if min(good, judged - good) / effect < FEW:
+        effect = max(effect, judged / len(told))
+    return wilson(good / effect, judged / effect)
+
+
 def kept_up(windows: Sequence[Window], z: float = 1.96) -> tuple[float, float, float]:
     """The share of the offered requests that a busy server completes, and its interval; may exceed 1.
 

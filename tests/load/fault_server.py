@@ -11,6 +11,8 @@ The query of a request says how it is answered:
     drip=1                             every byte of the body in a write of its own
     json=1                             one JSON document instead of a stream
     status=503                         that answer, and no stream
+    mark=0                             no end marker: the stream just ends
+    raw=1                              no chunks: the end of the connection is the end of the answer
     close=1                            the connection is closed behind the whole answer, unannounced
     fault=hang|reset|truncate|garbage|endless|error|die
                                        no answer; lost before it; lost inside it; no HTTP; a stream without end; an
@@ -34,6 +36,7 @@ import time
 from urllib.parse import parse_qsl, urlsplit
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+RAW = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 
 
 class Server:
@@ -106,7 +109,7 @@ class Answer:
             self._stamp()
             return _whole(writer, 200, b'{"choices":[{"text":"whole"}]}')
         await self._stream()
-        if self.fault == "truncate" or "close" in how:
+        if self.fault == "truncate" or "close" in how or "raw" in how:
             await writer.drain()
             return False
         return True
@@ -114,7 +117,7 @@ class Answer:
     async def _stream(self) -> None:
         how, gap = self.how, float(self.how.get("gap", 0.002))
         tokens = int(how.get("tokens", 8))
-        self.writer.write(HEAD)
+        self.writer.write(RAW if "raw" in how else HEAD)
         if "role" in how:
             await self._write(b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}')
             await asyncio.sleep(gap)
@@ -136,11 +139,16 @@ class Answer:
         if self.fault != "error":
             usage = tokens * int(how.get("many", 1))
             await self._write(json.dumps({"choices": [], "usage": {"completion_tokens": usage}}).encode())
-        await self._write(b"[DONE]")
-        self.writer.write(b"0\r\n\r\n")
+        if how.get("mark") != "0":
+            await self._write(b"[DONE]")
+        if "raw" not in how:
+            self.writer.write(b"0\r\n\r\n")
 
     async def _write(self, event: bytes) -> None:
         data = b"data: " + event + b"\n\n"
+        if "raw" in self.how:
+            self.writer.write(data)
+            return
         if "drip" not in self.how:
             self.writer.write(b"%x\r\n%s\r\n" % (len(data), data))
             return

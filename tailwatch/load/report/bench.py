@@ -141,7 +141,7 @@ _RUN_HEADS = ("run", "TTFT p99", "E2E p99", "largest gap", "good", "goodput", "t
 
 
 def _run_row(number: int, run: Result, marked: bool) -> tuple[str, ...]:
-    percentiles = (text.duration(Quantiles(run, name).p(99)) for name in ("ttft", "e2e"))
+    percentiles = (Quantiles(run, name).said(99) for name in ("ttft", "e2e"))
     good = run.goodput
     share = text.share(good.attainment) if run.slo is not None else text.NONE
     rates = (text.rate(good.rate) if run.slo is not None else text.NONE, text.rate(good.throughput))
@@ -162,7 +162,7 @@ def _tiles(result: Result) -> Tiles:
     share = Tile(
         "Within the SLO", text.share(goodput.attainment) if asked else text.NONE,
         f"asked: {text.share(goodput.wanted)}{spread}" if asked else "no bounds were given: `--slo`",
-        bad=asked and not goodput.held,
+        bad=asked and goodput.held is False,
     )  # fmt: skip
     largest = Quantiles(result, "largest_gap")
     return Tiles(

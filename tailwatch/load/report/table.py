@@ -23,6 +23,7 @@ BETWEEN = (
     ("largest gap of a request", "largest_gap"),
     ("TPOT, its mean gap", "tpot"),
     ("first byte", "first_byte"),
+    ("connecting", "connect"),
     ("sent late by this client", "send_lag"),
 )
 SPREAD = (50.0, 90.0, 99.0, 99.9, 100.0)
@@ -80,9 +81,9 @@ def from_start(result: Result) -> list[tuple[str, ...]]:
         for percent in PERCENTS:
             one, two = ours.p(percent), theirs.p(percent)
             if one is not None:
-                rows.append((name, _percent(percent), text.duration(one), text.duration(two), hidden(one, two)))
+                rows.append((name, _percent(percent), ours.said(percent), theirs.said(percent), hidden(one, two)))
                 name = ""
-        if rows and ours.count:
+        if rows and rows[-1]:
             rows.append(())
     return rows[:-1] if rows and not rows[-1] else rows
 
@@ -101,7 +102,7 @@ def between(result: Result) -> list[tuple[str, ...]]:
     for name, key in BETWEEN:
         found = Quantiles(result, key)
         if found.count:
-            rows.append((name, *(text.duration(found.p(percent)) for percent in SPREAD), text.count(found.count)))
+            rows.append((name, *(found.said(percent) for percent in SPREAD), text.count(found.count)))
     return rows
 
 
@@ -131,7 +132,7 @@ def verdict(result: Result) -> Iterator[str]:
     goodput = result.goodput
     if result.slo is not None:
         spread = f" ({text.share(goodput.low)} to {text.share(goodput.high)})" if goodput.low is not None else ""
-        held = "held" if goodput.held else "NOT held"
+        held = {True: "held", False: "NOT held", None: "no verdict"}[goodput.held]
         share = f"{text.share(goodput.attainment)}{spread} within {goodput.slo}: {held}"
         yield f"goodput     {text.rate(goodput.rate)} of {text.rate(result.offered)} planned; {share}"
         if goodput.broken:
@@ -165,10 +166,14 @@ def client(result: Result) -> tuple[str, str]:
     lag = Quantiles(result, "send_lag")
     p99 = f"{text.duration(lag.p(99))} at p99, " if lag.p(99) is not None else ""
     parts = [f"sent late by {p99}{text.duration(lag.p(100))} at most"] if lag.count else []
+    if (slow := own.loop_lag.p(99)) is not None:
+        parts.append(f"its loop by {text.duration(slow)} at p99")
     if own.paused:
         parts.append(f"stood still {text.duration(own.paused)}: {text.count(own.marked_requests)} requests marked")
     held = [f"{own.cpu:.0%} of a core ({own.cpu_peak:.0%} at its busiest)"]
     held += [f"{text.count(own.in_flight_max)} in flight at most, {text.count(own.opened)} connections opened"]
+    if own.retries:
+        held.append(f"{text.count(own.retries)} sent again (stale connections)")
     if own.cap:
         held.append(
             f"cap {text.count(own.cap)}, " + (f"which bound {text.count(own.capped)}" if own.capped else "never bound")
