@@ -254,7 +254,8 @@ def _write(parsed: argparse.Namespace, found: list[Result]) -> None:
     if parsed.csv is not None:
         csvfile.write(found, parsed.csv)
     if parsed.html is not None:
-        document.write(page.page(found[-1], found), parsed.html)
+        shown = next((result for result in reversed(found) if result.valid), found[-1])
+        document.write(page.page(shown, found), parsed.html)
 
 
 # Search
@@ -296,6 +297,7 @@ def _limits(parsed: argparse.Namespace, workload: Workload, conditions: Conditio
     if not 0.1 <= resolution <= 50:
         raise OptionError.of("resolution", resolution, "expected per cent, 0.1 to 50")
     seconds = workloads.seconds_of(parsed.probe_seconds, "probe_seconds", least=0.1) or PROBE_SECONDS
+    _deadline(parsed)  # a wrong one is said now
     return search.Limits(resolution=resolution / 100, seconds=seconds)
 
 

@@ -289,6 +289,8 @@ def from_arguments(
 
 
 def _check_together(arguments: argparse.Namespace) -> None:
+    if arguments.model is not None and not arguments.model.isprintable():
+        raise OptionError.of("model", arguments.model, "expected letters that can be printed")
     if arguments.schedule is not None:
         refuse(arguments, (*SCHEDULES, *LENGTHS), "schedule: a saved one is sent as it is")
     if arguments.trace is None and (alone := given(arguments, ("scale", "spread", "trace_format"))):

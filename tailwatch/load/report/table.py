@@ -147,9 +147,10 @@ def verdict(result: Result) -> Iterator[str]:
     yield f"outcomes    {outcomes(result)}"
     for word, sentence in zip(("client", ""), client(result), strict=True):
         yield f"{word:<11} {sentence}"
-    yield f"verdict     {VERDICTS.get(result.validity.verdict, result.validity.verdict)}"
+    kept = "valid" if result.closed and result.valid else VERDICTS.get(result.validity.verdict, result.validity.verdict)
+    yield f"verdict     {kept}"
     for sentence in (*result.validity.reasons, *result.validity.warnings):
-        yield f"            {sentence}"
+        yield from _indented("", sentence)
 
 
 def examples(result: Result) -> list[tuple[str, str]]:
@@ -164,10 +165,14 @@ def examples(result: Result) -> list[tuple[str, str]]:
 def _examples(result: Result) -> Iterator[str]:
     label = "like"
     for name, words in examples(result):
-        first, *rest = textwrap.wrap(f"{name}: {words}" if name else words, WIDTH - MARGIN) or [""]
-        yield f"{label:<11} {first}"
-        yield from (f"{'':<11} {line}" for line in rest)
+        yield from _indented(label, f"{name}: {words}" if name else words)
         label = ""
+
+
+def _indented(label: str, sentence: str) -> Iterator[str]:
+    first, *rest = textwrap.wrap(sentence, WIDTH - MARGIN) or [""]
+    yield f"{label:<11} {first}"
+    yield from (f"{'':<11} {line}" for line in rest)
 
 
 def several(found: Sequence[Result]) -> str:
