@@ -11,6 +11,7 @@ from tailwatch.errors import OptionError
 from tailwatch.load.outcomes import Outcomes
 from tailwatch.load.recorder import throughput_of
 from tailwatch.load.results import (
+    MOST_EXAMPLES,
     VERDICTS,
     Client,
     Latencies,
@@ -74,7 +75,8 @@ def merged(results: Sequence[Result], *, schedule: Mapping[str, Any] | None = No
         client=client,
         validity=validity,
         requests=rows,
-        examples={name: text for part in reversed(parts) for name, text in part.examples.items()},
+        interrupted=any(part.interrupted for part in parts),
+        examples=_examples(parts),
     )
 
 
@@ -97,7 +99,7 @@ def _check(parts: Sequence[Result]) -> None:
 
 def _apart(first: Result, part: Result) -> float:
     """Seconds between the starts of two, or between their ends where the plan alone tells when that is."""
-    by_plan = not first.closed and "interrupted" not in (first.validity.verdict, part.validity.verdict)
+    by_plan = not (first.closed or first.interrupted or part.interrupted)
     return max(_after(first, part), abs(part.duration - first.duration) if by_plan else 0.0)
 
 
@@ -191,6 +193,14 @@ def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     for one in counts:
         for name, count in one.items():
             whole[name] = whole.get(name, 0) + count
+    return whole
+
+
+def _examples(parts: Sequence[Result]) -> dict[str, list[str]]:
+    whole: dict[str, list[str]] = {}
+    for part in parts:
+        for name, texts in part.examples.items():
+            whole[name] = _once([*whole.get(name, []), *texts])[:MOST_EXAMPLES]
     return whole
 
 

@@ -43,7 +43,7 @@ def probe_of(result: Result, rate: float) -> Probe:
         () if result.slo is None else [name for name in ("ttft", "tpot", "itl", "e2e") if getattr(result.slo, name)]
     )
     windows = windows_of(requests, result.duration)
-    believed = result.validity.verdict in ("valid", "capped")
+    believed = result.validity.verdict in ("valid", "capped") and not result.interrupted
     return Probe(
         rate=rate,
         seconds=result.duration,

@@ -16,13 +16,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import IO, Any
 
 from tailwatch.errors import TailwatchError
 from tailwatch.load.engine import Run
+from tailwatch.load.interrupts import on_interrupt
 from tailwatch.load.live import together
 from tailwatch.load.merging import merged
 from tailwatch.load.report.progress import Now
@@ -55,8 +56,8 @@ def run_in(
     try:
         for i, child in enumerate(children):
             child.put((_part(setup, i, processes), schedule.part(i, processes)))
-        with _stopping(children, interruptible):
-            return _whole(_collect(children, due, tell), schedule)
+        parts = _interruptibly(children, interruptible, lambda: _collect(children, due, tell))
+        return _whole(parts, schedule)
     finally:
         for child in children:
             child.end()
@@ -165,22 +166,24 @@ def _collect(children: list[_Child], due: Due | None, tell: Tell | None) -> list
     return [found[child.number] for child in children]
 
 
-@contextmanager
-def _stopping(children: list[_Child], interruptible: bool) -> Iterator[None]:
-    """Meanwhile Ctrl-C is the children's."""
-    if not interruptible or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _interruptibly(children: list[_Child], interruptible: bool, collect: Callable[[], list[Result]]) -> list[Result]:
+    """Meanwhile Ctrl-C is the children's. One that it meets before it can take it dies: nothing was measured then."""
+    if not interruptible:
+        return collect()
+    seen: list[bool] = []
 
-    def forward(*_: object) -> None:
+    def forward() -> None:
+        seen.append(True)
         for child in children:
             child.interrupt()
 
-    before = signal.signal(signal.SIGINT, forward)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with on_interrupt(forward):
+        try:
+            return collect()
+        except TailwatchError:
+            if seen:
+                raise KeyboardInterrupt from None
+            raise
 
 
 def child() -> None:

@@ -13,6 +13,7 @@ from tailwatch.load.results import (
     CENSORED,
     COLUMNS,
     MARKED,
+    MOST_EXAMPLES,
     NEVER,
     RETRIED,
     REUSED,
@@ -30,7 +31,7 @@ _SECOND = 1_000_000_000
 _LONGEST_SERIES = 7 * 24 * 3600
 _MISSES = frozenset(CODE[name] for name in REASONS if name not in ("good", "4xx", "3xx"))
 _GOOD, _LATE = CODE["good"], CODE["late"]
-_EXAMPLE = 200  # characters of an error that is shown
+_EXAMPLE = 600  # characters of an error that are kept
 
 
 class Recorder:
@@ -40,7 +41,7 @@ class Recorder:
         self.start_ns, self.slo, self.watch = start_ns, slo, watch
         self.requests, self.series, self.latencies = Requests(), Series(), Latencies()
         self.broken: dict[str, int] = {}
-        self.examples: dict[str, str] = {}
+        self.examples: dict[str, list[str]] = {}
         self.tokens = self.due = self.met = self.marked_requests = self.marked_gaps = 0
         self._ended: dict[int, int] = {}  # exchanges by the second of their end, however they ended
         self._reasons, self._faults = [0] * len(REASONS), [0] * len(FAULTS)
@@ -160,9 +161,10 @@ class Recorder:
         if reason == _GOOD:
             return
         name = FAULTS[fault] or REASONS[reason]
-        if name != "late" and name not in self.examples:
-            text = exchange.error or exchange.head.decode("utf-8", "replace")
-            self.examples[name] = " ".join(text.split())[:_EXAMPLE]
+        if name == "late" or len(kept := self.examples.setdefault(name, [])) == MOST_EXAMPLES:
+            return
+        if (text := _example(exchange)) not in kept:
+            kept.append(text)
 
     def _second(self, exchange: Exchange, reason: int, tokens: int) -> None:
         series, planned = self.series, self._at(exchange.planned_ns)
@@ -217,6 +219,13 @@ class Recorder:
 
 
 _TIMES = ("sent", "first_byte", "first_chunk", "first", "last", "end", "tpot", "largest_gap", "largest_gap_at")
+
+
+def _example(exchange: Exchange) -> str:
+    """What came instead of an answer, in one line that no terminal takes for more."""
+    parts = [f"HTTP {exchange.status}" if exchange.status else "", exchange.error]
+    text = ": ".join(part for part in (*parts, exchange.head.decode("utf-8", "replace")) if part)
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))[:_EXAMPLE]
 
 
 def _since(moment_ns: int, start_ns: int) -> int:

@@ -27,6 +27,7 @@ from tailwatch.version import VERSION
 FORMAT = 1
 MOST_SAVED = 100_000  # requests whose columns go into a file; of a longer run the histograms do
 EXCLUDED_LIMIT = 0.01  # share of the schedule that may be excluded (4xx) before the run says nothing
+MOST_EXAMPLES = 3  # failures of each kind that are shown
 NEVER = -1  # in a column of times: it did not happen
 
 # name → array code. Times: nanoseconds from the start of the run.
@@ -429,7 +430,8 @@ class Result:
     secrets.
     schedule: {"digest", "seed", and the fields of `schedule.Law`}. closed: a closed loop: nothing was planned, so
     corrected and naive are the same. started: unix time of the start. duration: seconds of the plan; elapsed: until
-    the last answer.
+    the last answer. interrupted: Ctrl-C ended it, whatever else the verdict says.
+    examples: of what came instead of answers, by the name of the fault or outcome; without secrets.
     tokens: output tokens. fluidity: share of token deadlines met, None where the SLO has none. requests: the columns;
     None where they were left out of the file.
     """
@@ -451,8 +453,9 @@ class Result:
     series: Series = field(default_factory=Series)
     client: Client = field(default_factory=Client)
     validity: Validity = field(default_factory=Validity)
+    interrupted: bool = False
     requests: Requests | None = None
-    examples: dict[str, str] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def ttft(self) -> Histogram:
@@ -482,7 +485,7 @@ class Result:
     @property
     def valid(self) -> bool:
         """Whether the run may be believed."""
-        return self.validity.valid
+        return self.validity.valid and not self.interrupted
 
     @property
     def offered(self) -> float:
@@ -534,6 +537,7 @@ class Result:
             "goodput": asdict(self.goodput),
             "outcomes": asdict(self.outcomes),
             "validity": asdict(self.validity),
+            "interrupted": self.interrupted,
             "tokens": self.tokens,
             "fluidity": self.fluidity,
             "seconds_p": self._summary(),
@@ -601,8 +605,9 @@ class Result:
             series=series,
             client=Client.from_dict(data["client"]),
             validity=Validity(**data["validity"]),
+            interrupted=bool(data.get("interrupted", data["validity"]["verdict"] == "interrupted")),
             requests=None if columns is None else Requests.from_dict(columns),
-            examples=dict(data["examples"]),
+            examples={name: [text] if isinstance(text, str) else list(text) for name, text in data["examples"].items()},
         )
 
 

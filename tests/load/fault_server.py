@@ -10,7 +10,7 @@ The query of a request says how it is answered:
     freeze=0.5                         so long a silence in the middle of the stream
     drip=1                             every byte of the body in a write of its own
     json=1                             one JSON document instead of a stream
-    status=503                         that answer, and no stream
+    status=503                         that answer, and no stream; with echo=1 it repeats the whole request's head
     mark=0                             no end marker: the stream just ends
     raw=1                              no chunks: the end of the connection is the end of the answer
     close=1                            the connection is closed behind the whole answer, unannounced
@@ -79,7 +79,9 @@ class Server:
             return _whole(writer, 200, json.dumps({"requests": self.truth, "stalls": self.stalls}).encode())
         self.begin()
         how = dict(parse_qsl(url.query))
-        return await Answer(self, how, headers.get("x-request-id", "").rpartition("-")[2], writer).give()
+        answer = Answer(self, how, headers.get("x-request-id", "").rpartition("-")[2], writer)
+        answer.head = f"{answer.name} \x1b[31m {lines[0]} {headers}"
+        return await answer.give()
 
 
 class Answer:
@@ -87,7 +89,7 @@ class Answer:
 
     def __init__(self, server: Server, how: dict[str, str], name: str, writer: asyncio.StreamWriter) -> None:
         self.server, self.how, self.name, self.writer = server, how, name, writer
-        self.fault = how.get("fault", "")
+        self.fault, self.head = how.get("fault", ""), ""
 
     async def give(self) -> bool:
         """Whether the connection is kept."""
@@ -104,7 +106,8 @@ class Answer:
             writer.write(b"\x00\xff what is this\r\n\r\n")
             return False
         if "status" in how:
-            return _whole(writer, int(how["status"]), b'{"error":{"message":"ordered so"}}')
+            said = self.head if "echo" in how else "ordered so"
+            return _whole(writer, int(how["status"]), json.dumps({"error": {"message": said}}).encode())
         if "json" in how:
             self._stamp()
             return _whole(writer, 200, b'{"choices":[{"text":"whole"}]}')

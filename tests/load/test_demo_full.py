@@ -17,6 +17,7 @@ from tailwatch.demo.full import arms, experiment, plan, report, summary
 from tailwatch.demo.full.experiment import QUICK, Experiment, Run, Size
 from tailwatch.demo.main import add_arguments
 from tailwatch.demo.main import run as run_demo
+from tailwatch.demo.pipe import ChildError
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.load import results
 from tailwatch.load.report import document
@@ -161,6 +162,35 @@ def test_an_experiment_that_was_cut_short_is_reported(server: dict[str, Any]) ->
         assert "unresolved" in report.show(found)
         assert document.document(report.page(found))
         found = made(server, blocks=1)
+
+
+@pytest.mark.parametrize("error", [ChildError("the server ended"), ZeroDivisionError("ours"), KeyboardInterrupt()])
+def test_what_was_measured_outlives_an_error(
+    server: dict[str, Any], error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """The table and the files of the runs there are, the reason, and an exit status that is not 0."""
+    ready = made(server, blocks=2).runs[:7]
+
+    def next_run(*_: Any) -> Run:
+        if not ready:
+            raise error
+        return ready.pop(0)
+
+    def calibrated(found: Experiment, _: Any) -> tuple[float, float]:
+        found.capacity = 40.0
+        return 1.0, 0.1
+
+    monkeypatch.setattr(experiment, "_calibrate", calibrated)
+    monkeypatch.setattr(experiment, "_run", next_run)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    options = parser.parse_args(["--full", "--quick", "--json", str(tmp_path / "f.json")])
+    assert run_demo(options) == (130 if isinstance(error, KeyboardInterrupt) else 1)
+    said = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+    assert f"ended after 7 of {2 * len(arms.ARMS)} runs" in " ".join(capsys.readouterr().out.split())
+    assert len(results.load(tmp_path / "f.json")) == 7
+    assert said in json.dumps(json.loads((tmp_path / "f.json").read_text())["full"])
 
 
 def test_the_page_shows_every_server_at_a_glance(server: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from tailwatch.errors import OptionError
 from tailwatch.load import results
-from tailwatch.load.bench import Conditions, run, setup_of
+from tailwatch.load.bench import Conditions, run, run_workload, setup_of
 from tailwatch.load.endpoint import endpoint
 from tailwatch.load.report import table
 from tailwatch.load.results import Result
@@ -212,11 +212,17 @@ def test_a_server_that_dies_in_mid_run_is_an_outcome(fault_server: Start) -> Non
 
     async def main() -> Result:
         workload = Workload(
-            endpoint=endpoint(server.url(tokens=50, gap=0.01), model="m"), model="m", rate=50.0, duration=2.0
+            endpoint=endpoint(server.url(tokens=50, gap=0.01), model="m"), model="m", rate=50.0, duration=4.0
         )
 
         async def begin(going: Any) -> int:
-            asyncio.get_running_loop().call_later(1.0, server.process.kill)
+            def look() -> None:
+                if going.recorder.outcomes.good:
+                    server.process.kill()
+                else:
+                    asyncio.get_running_loop().call_later(0.05, look)
+
+            look()
             return 0
 
         return await measure(setup_of(workload, Conditions(timeout=20.0)), workload.schedule(), begin=begin)
@@ -425,3 +431,66 @@ def test_a_search_ends_with_a_knee_or_says_why_not(fault_server: Start, tmp_path
     assert "knee" in out or "unresolved" in out
     knee = json.loads((tmp_path / "knee.json").read_text(encoding="utf-8"))["knee"]
     assert knee["ceiling"] > 0 and knee["objective"] == "goodput"
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("requests", [1, 2, 3, 7])
+def test_fewer_requests_than_processes_are_sent_all_the_same(fault_server: Start, requests: int, closed: bool) -> None:
+    """Each once, and no process is there for nothing."""
+    load_of = {"workers": 3} if closed else {"rate": 50.0}
+    result = run(fault_server().url(tokens=2), model="m", requests=requests, processes=3, warmup=2, **load_of)
+    assert result.requests is not None
+    assert sorted(result.requests.index) == list(range(requests))
+    assert result.outcomes.good == result.outcomes.scheduled == requests
+    assert result.client.processes == min(3, requests)
+
+
+def test_a_cap_is_shared_out_exactly(fault_server: Start) -> None:
+    """Fewer places than processes are not made more by a minimum of one each."""
+    result = run(
+        fault_server().url(tokens=2), model="m", rate=200.0, requests=20, processes=3, max_in_flight=2, slo="e2e<=1m"
+    )
+    assert result.client.cap == 2 and result.client.in_flight_max <= 2
+    assert result.outcomes.scheduled == 20
+
+
+def test_nothing_is_waited_for_without_a_drain(fault_server: Start) -> None:
+    """What is in flight at the plan's end is ended, and a miss."""
+    workload = Workload(
+        endpoint=endpoint(fault_server().url(fault="hang"), model="m"), model="m", rate=20.0, duration=0.5
+    )
+    began = time.monotonic()
+    result = run_workload(workload, Conditions(drain=0.0))
+    assert time.monotonic() - began < 30
+    assert result.outcomes.miss == result.outcomes.scheduled > 0 == result.outcomes.by_reason["timeout"]
+
+
+def test_failures_are_shown_with_what_they_said(fault_server: Start) -> None:
+    """Up to three of a kind, under the table and on the page, with the status and the words, and never a secret."""
+    server = fault_server()
+    query = "&".join(("echo=1", "status=503"))
+    url = f"http://127.0.0.1:{server.port}/v1/completions?{query}&token=hush-hush"
+    options = [
+        "--model",
+        "m",
+        "--rate",
+        "50",
+        "--requests",
+        "6",
+        "--api-key",
+        "s3cr3t-key",
+        "--header",
+        "x-team: bluely",
+    ]
+    out, err = bench(url, *options).communicate(timeout=120)
+    assert "like        5xx: HTTP 503" in out, out + err
+    assert 1 < out.count("HTTP 503") <= 3
+    assert not any(secret in out + err for secret in ("s3cr3t", "hush", "bluely")) and "[hidden]" in out
+
+
+def test_several_runs_are_shown_together(fault_server: Start) -> None:
+    """Under the tables of the single ones, each of which the files hold whole."""
+    options = ["--model", "m", "--rate", "50", "--requests", "5", "--runs", "3", "--quiet"]
+    out, err = bench(fault_server().url(tokens=4), *options).communicate(timeout=120)
+    assert out.count("verdict") == 3 and "3 runs" in out, err
+    assert "median run" in out[out.rindex("3 runs") :]

@@ -77,13 +77,14 @@ class Experiment:
     runs: list[Run] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+    failed: str = ""
 
 
 def measure(size: Size, slo: str, seed: int, say: Callable[[str], None], rate: float | None = None) -> Experiment:
-    """All of it. What Ctrl-C leaves is whole runs; it raises only before the first of them.
+    """All of it. What Ctrl-C or a failure leaves is whole runs; they are raised only before the first of them.
 
     Raises:
-        ChildError: a process of it failed.
+        ChildError: a process of it failed, and nothing was measured yet.
     """
     began = time.monotonic()
     found = Experiment(size, seed, slo)
@@ -105,6 +106,12 @@ def measure(size: Size, slo: str, seed: int, say: Callable[[str], None], rate: f
         if not found.runs:
             raise
         found.interrupted = True
+    except Exception as error:  # whatever it is, what was measured is not lost
+        if not found.runs:
+            raise
+        found.failed = f"{type(error).__name__}: {error}"
+    if why := "interrupted" if found.interrupted else found.failed:
+        found.notes.append(f"ended after {len(found.runs)} of {size.blocks * len(ARMS)} runs: {why}")
     return found
 
 

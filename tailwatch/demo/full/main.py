@@ -23,9 +23,12 @@ from tailwatch.version import VERSION
 if TYPE_CHECKING:
     import argparse
 
+OK, FAILED, INTERRUPTED = 0, 1, 130
+
 
 def main(options: argparse.Namespace, slo: SLO, seed: int) -> int:
-    """Runs it; 0, whatever the servers did.
+    """Runs it; 0, whatever the servers' numbers are; 1 where a process failed and 130 where Ctrl-C ended it, with what
+    was measured until then.
 
     Raises:
         OptionError: an option that does not go with it.
@@ -44,7 +47,7 @@ def main(options: argparse.Namespace, slo: SLO, seed: int) -> int:
         document.write(report.page(found), files["html"])
     if "json" in files:
         _write(found, before, str(files["json"]))
-    return 0
+    return INTERRUPTED if found.interrupted else FAILED if found.failed else OK
 
 
 def as_dict(found: Experiment, before: dict[str, Any]) -> dict[str, Any]:
@@ -64,6 +67,7 @@ def as_dict(found: Experiment, before: dict[str, Any]) -> dict[str, Any]:
             "seconds": found.seconds,
             "objects": found.objects,
             "interrupted": found.interrupted,
+            "failed": found.failed,
             "arms": [asdict(arm) for arm in ARMS],
             "servers": [
                 {"arm": run.arm, "block": run.block, "offline": run.offline, **run.server} for run in found.runs

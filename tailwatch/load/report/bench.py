@@ -91,7 +91,7 @@ def lead(result: Result) -> str:
             validity.reasons[0] if validity.reasons else "it is invalid"
         )
     corrected, naive = (Quantiles(result, name).p(99) for name in ("ttft", "ttft_naive"))
-    parts = []
+    parts = [f"Ctrl-C ended it after {text.duration(result.duration)}."] if result.interrupted else []
     if result.slo is not None and goodput.attainment is not None:
         parts.append(
             f"{text.rate(goodput.rate)} of the {text.rate(result.offered)} requests that were planned were good: "
@@ -126,6 +126,8 @@ def _blocks(result: Result) -> Iterable[Block]:
         heads = ("", *("max" if p == 100 else f"p{p:g}" for p in table.SPREAD), "samples")
         yield Table("Between tokens, and before", heads, rows, strong=3)
     yield _outcomes(result)
+    if rows := tuple(table.examples(result)):
+        yield Table("What came instead of answers", ("", "like"), rows, left=2)
 
 
 def _several(result: Result, runs: Sequence[Result]) -> Iterable[Block]:
@@ -134,6 +136,7 @@ def _several(result: Result, runs: Sequence[Result]) -> Iterable[Block]:
         yield Table(
             "All runs", _RUN_HEADS, tuple(_run_row(i, run, run is result) for i, run in enumerate(runs, 1)), note
         )
+        yield Table("All runs together", table.SEVERAL, tuple(table.several_rows(runs)), left=2, strong=2)
     yield Words(title="Words", terms=_TERMS)
 
 

@@ -6,7 +6,9 @@ pause of its own, a closed loop. The words under the table say so, so that who r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 
 from tailwatch.load.report import text
 from tailwatch.load.report.quantiles import Quantiles
@@ -33,6 +35,8 @@ VERDICTS = {
     "invalid": "INVALID: this run says nothing about the server",
     "interrupted": "interrupted: what was had until then",
 }
+WIDTH, MARGIN = 100, 12
+SEVERAL = ("", "", "median run", "lowest", "highest", "from the send: median run")
 
 
 def show(result: Result) -> str:
@@ -41,7 +45,7 @@ def show(result: Result) -> str:
     if rows := from_start(result):
         parts.append(text.lines(HEADS, rows, left=2))
     parts.append(text.lines(("", *map(_percent, SPREAD), "samples"), between(result)))
-    parts += [list(how_to_read(result)), list(verdict(result))]
+    parts += [list(how_to_read(result)), [*verdict(result), *_examples(result)]]
     return "\n".join("\n".join(part) + "\n" for part in parts if part).rstrip() + "\n"
 
 
@@ -144,9 +148,68 @@ def verdict(result: Result) -> Iterator[str]:
     yield f"outcomes    {outcomes(result)}"
     for word, sentence in zip(("client", ""), client(result), strict=True):
         yield f"{word:<11} {sentence}"
-    yield f"verdict     {VERDICTS.get(result.validity.verdict, result.validity.verdict)}"
+    kept = "valid" if result.closed and result.valid else VERDICTS.get(result.validity.verdict, result.validity.verdict)
+    yield f"verdict     {kept}"
     for sentence in (*result.validity.reasons, *result.validity.warnings):
-        yield f"            {sentence}"
+        yield from _indented("", sentence)
+
+
+def examples(result: Result) -> list[tuple[str, str]]:
+    """Of what came instead of answers: the outcome's name at its first one, and the words."""
+    return [
+        (name.replace("_", " ") if i == 0 else "", words)
+        for name, found in result.examples.items()
+        for i, words in enumerate(found)
+    ]
+
+
+def _examples(result: Result) -> Iterator[str]:
+    label = "like"
+    for name, words in examples(result):
+        yield from _indented(label, f"{name}: {words}" if name else words)
+        label = ""
+
+
+def _indented(label: str, sentence: str) -> Iterator[str]:
+    first, *rest = textwrap.wrap(sentence, WIDTH - MARGIN) or [""]
+    yield f"{label:<11} {first}"
+    yield from (f"{'':<11} {line}" for line in rest)
+
+
+def several(found: Sequence[Result]) -> str:
+    """All runs together: of each number that a run's table has, the median of the runs, the lowest and the highest."""
+    head = f"{len(found)} runs" + (
+        f", {sum(not result.valid for result in found)} of them not valid" if not all(r.valid for r in found) else ""
+    )
+    return "\n".join([head, *text.lines(SEVERAL, several_rows(found), left=2)]) + "\n"
+
+
+def several_rows(found: Sequence[Result]) -> list[tuple[str, ...]]:
+    """Rows of SEVERAL."""
+    rows: list[tuple[str, ...]] = []
+    for name, key, naive in (*FROM_START, *((name, key, "") for name, key in BETWEEN)):
+        ours = [Quantiles(result, key) for result in found]
+        theirs = [Quantiles(result, naive) for result in found] if naive else []
+        for percent in PERCENTS if naive else SPREAD:
+            spread = _spread([one.p(percent) for one in ours], text.duration)
+            if spread != _NOTHING:
+                sent = _spread([one.p(percent) for one in theirs], text.duration)[0] if naive else ""
+                rows.append((name, _percent(percent), *spread, sent))
+                name = ""
+    rows += [("good", "", *_spread([r.goodput.attainment for r in found], text.share), "")]
+    rows += [("goodput", "", *_spread([r.goodput.rate for r in found], text.rate), "")]
+    rows += [("throughput", "", *_spread([r.goodput.throughput for r in found], text.rate), "")]
+    return [*rows, ("tokens", "", *_spread([r.goodput.tokens for r in found], text.rate), "")]
+
+
+_NOTHING = (text.NONE,) * 3
+
+
+def _spread(values: Sequence[float | None], shown: Callable[[float], str]) -> tuple[str, str, str]:
+    known = [value for value in values if value is not None]
+    if not known:
+        return _NOTHING
+    return shown(statistics.median(known)), shown(min(known)), shown(max(known))
 
 
 def outcomes(result: Result) -> str:
