@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tailwatch.goodput import BOUNDS, SLO
 from tailwatch.load.outcomes import CODE, EXCLUDED
 from tailwatch.load.probe import Probe, Window
 from tailwatch.load.results import NEVER, Requests, Result
@@ -33,17 +34,13 @@ def prober(
 
 
 def probe_of(result: Result, rate: float) -> Probe:
-    """What a run says about its rate. A run that is capped says it too: what was held back is a miss; one whose
-    client did not keep the schedule, or that was interrupted, says nothing."""
+    """What a run says about its rate; nothing where it is not valid: one whose cap bound, whose client did not keep the
+    schedule, or that was interrupted did not offer that rate."""
     requests = result.requests
     assert requests is not None
     judged = result.goodput.counted
     failed = result.goodput.miss - result.outcomes.by_reason["late"]
-    bounds = (
-        () if result.slo is None else [name for name in ("ttft", "tpot", "itl", "e2e") if getattr(result.slo, name)]
-    )
     windows = windows_of(requests, result.duration)
-    believed = result.validity.verdict in ("valid", "capped")
     return Probe(
         rate=rate,
         seconds=result.duration,
@@ -51,15 +48,34 @@ def probe_of(result: Result, rate: float) -> Probe:
         judged=judged,
         good=result.goodput.good,
         completed=sum(window.completed for window in windows),
-        kept={name: max(0, judged - failed - result.goodput.broken.get(name, 0)) for name in bounds},
+        kept={name: judged - failed - count for name, count in _late(requests, result.slo).items()},
         windows=windows,
-        invalid="" if believed else "; ".join(result.validity.reasons) or result.validity.verdict,
+        invalid="" if result.valid else "; ".join(result.validity.reasons) or result.validity.verdict,
         details={
             "ttft_p99": result.ttft.p(99),
             "e2e_p99": result.e2e.p(99),
             "largest_gap_p99": result.largest_gap.p(99),
         },
+        failed=failed,
     )
+
+
+def _late(requests: Requests, slo: SLO | None) -> dict[str, int]:
+    """Per bound, how many of the answers that came whole exceed it; one that failed tells nothing of a phase."""
+    if slo is None:
+        return {}
+    counts = {name: 0 for name in BOUNDS if getattr(slo, name)}
+    columns = (requests.reason, requests.planned, requests.first, requests.tpot, requests.largest_gap, requests.end)
+    for reason, planned, first, tpot, gap, end in zip(*columns, strict=True):
+        if reason == _LATE:
+            ttft, e2e = _seconds(first, planned), _seconds(end, planned)
+            for name in slo.broken(ttft=ttft, tpot=_seconds(tpot), itl=_seconds(gap), e2e=e2e):
+                counts[name] += 1
+    return counts
+
+
+def _seconds(moment: int, since: int = 0) -> float | None:
+    return None if moment == NEVER else (moment - since) / 1e9
 
 
 def windows_of(requests: Requests, duration: float) -> tuple[Window, ...]:

@@ -12,6 +12,7 @@ import pytest
 from tailwatch.errors import OptionError
 from tailwatch.load.knee import Knee
 from tailwatch.load.probe import Probe, ProbeFunction, Window
+from tailwatch.load.report import sweep
 from tailwatch.load.search import Limits, bisect, find, gallop, saturate
 
 from .virtual_servers import database, database_closed, prefill_and_decode, probe_of, replica
@@ -252,6 +253,36 @@ def test_the_phase_that_saturates_is_named() -> None:
     assert knee.rate is not None and 11 <= knee.rate <= 13.2
     assert (knee.saturates, knee.phase) == ("tpot", "decode")
     assert "tpot gives way first: decode" in str(knee)
+
+
+def overloaded(ttft: float, tpot: float, failed: float) -> ProbeFunction:
+    """Above 100/s these shares of the requests are late by a bound, or fail; below all are good."""
+
+    def probe(rate: float, requests: int) -> Probe:
+        late, slow, lost = (round(share * requests) if rate > 100 else 0 for share in (ttft, tpot, failed))
+        good = requests - max(late, slow) - lost
+        kept = {"ttft": requests - lost - late, "tpot": requests - lost - slow}
+        windows = tuple(Window(requests // 10, requests // 10, good // 10, good // 10) for _ in range(10))
+        return Probe(rate, requests / rate, requests, requests, good, good, kept, windows, failed=lost)
+
+    return probe
+
+
+@pytest.mark.parametrize(
+    ("shares", "bound", "said"),
+    [
+        ((0.0, 0.0, 0.6), None, "neither prefill nor decode gives way first: 60.0% of the requests failed"),
+        ((0.1, 0.02, 0.4), None, "neither prefill nor decode gives way first: 40.0% of the requests failed"),
+        ((0.1, 0.4, 0.05), "tpot", "tpot gives way first: decode"),
+        ((0.4, 0.1, 0.3), "ttft", "ttft gives way first: prefill, or the queue before it"),
+    ],
+)
+def test_a_failed_request_is_of_no_phase(shares: tuple[float, float, float], bound: str | None, said: str) -> None:
+    """Prefill is judged against decode by what was answered too late; where more failed than that, by neither."""
+    knee = find(overloaded(*shares), 120.0)
+    assert knee.rate is not None and 98 <= knee.rate <= 100
+    assert knee.saturates == bound and said in str(knee)
+    assert said.split(":")[0].lower() in sweep.page(knee).lead.lower()
 
 
 # ---- the database ----
