@@ -24,7 +24,7 @@ from tailwatch.goodput import SLO
 from tailwatch.load import results, search
 from tailwatch.load import workload as workloads
 from tailwatch.load.bench import TIMEOUT, Conditions, check_owner, run_workload
-from tailwatch.load.probing import prober
+from tailwatch.load.probing import ClosedLoop, prober
 from tailwatch.load.report import bench as page
 from tailwatch.load.report import csvfile, document, sweep, table
 from tailwatch.load.report.progress import Progress, Steps
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 OK, FOUND = 0, 1
 MOST_RUNS = 1000
-CEILING_SECONDS = 3.0  # of each closed-loop run that looks for the ceiling
+CEILING_SECONDS = 3.0  # of each closed-loop run that looks for the ceiling, at least
+BUDGET = "30m"  # of a search
+PROBE_SHARE = 1 / 6  # of the budget: the longest probe
 FIRST_WORKERS = 2  # in the first of them
 CONNECT = 5.0  # seconds that the first look at the target may take
 
@@ -81,7 +83,9 @@ def _add_finding(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument("--resolution", type=float, default=2.0, metavar="PERCENT", help="half the interval (default 2)")
     group.add_argument("--probe-seconds", type=float, default=10.0, metavar="S", help="the shortest probe (default 10)")
-    group.add_argument("--budget", metavar="SECONDS", help="end the search then, with what it has; 30m")
+    group.add_argument(
+        "--budget", default=BUDGET, metavar="SECONDS", help=f"end the search then, with what it has (default {BUDGET})"
+    )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
@@ -210,7 +214,8 @@ def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions
     if workload.fixed is not None:
         raise OptionError("find: a saved schedule has one rate; leave out --schedule")
     steps = Steps(quiet=parsed.quiet)
-    deadline = _deadline(parsed)
+    began = time.monotonic()
+    deadline = began + (workloads.seconds_of(parsed.budget) or 0.0)
     with _interrupt() as interrupted:
 
         def measure(schedule: Schedule) -> Result:
@@ -218,8 +223,8 @@ def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions
             interrupted.seen |= result.validity.verdict == "interrupted"
             return result
 
-        seconds = min(CEILING_SECONDS, parsed.probe_seconds)
-        ceiling = _ceiling(workload, conditions, steps, interrupted, seconds, deadline)
+        loop = ClosedLoop(min(CEILING_SECONDS, parsed.probe_seconds))
+        ceiling = _ceiling(workload, conditions, steps, interrupted, loop, deadline)
         knee = search.find(
             prober(
                 lambda rate, requests, number: workload.schedule(
@@ -233,7 +238,8 @@ def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions
             objective=parsed.find,
             limits=search.Limits(
                 resolution=parsed.resolution / 100,
-                seconds=parsed.probe_seconds,
+                seconds=max(parsed.probe_seconds, loop.seconds),
+                longest=min(search.LONGEST, PROBE_SHARE * (deadline - began)),
                 spent=lambda: interrupted.seen or time.monotonic() >= deadline,
             ),
         )
@@ -264,17 +270,12 @@ def _interrupt() -> Iterator[_Interrupt]:
         signal.signal(signal.SIGINT, before)
 
 
-def _deadline(parsed: argparse.Namespace) -> float:
-    budget = workloads.seconds_of(parsed.budget)
-    return float("inf") if budget is None else time.monotonic() + budget
-
-
 def _ceiling(
     workload: Workload,
     conditions: Conditions,
     steps: Steps,
     interrupted: _Interrupt,
-    seconds: float,
+    loop: ClosedLoop,
     deadline: float,
 ) -> search.Ceiling:
     """In a closed loop, with more and more workers."""
@@ -283,10 +284,15 @@ def _ceiling(
         if interrupted.seen or time.monotonic() >= deadline:
             return 0.0  # no gain: the end of the climb
         closed = replace(conditions, workers=workers, slo=None)
-        result = run_workload(workload, closed, workload.closed(duration=seconds), interruptible=True)
-        interrupted.seen |= result.validity.verdict == "interrupted"
-        steps.tell(f"closed loop, {workers} workers: {result.goodput.throughput:.4g}/s")
-        return result.goodput.throughput
+
+        def once(length: float) -> Result:
+            result = run_workload(workload, closed, workload.closed(duration=length), interruptible=True)
+            interrupted.seen |= result.validity.verdict == "interrupted"
+            return result
+
+        rate = loop.rate(workers, once)
+        steps.tell(f"closed loop, {workers} workers: {rate:.4g}/s")
+        return rate
 
     found = search.saturate(measure, first=FIRST_WORKERS)
     if found.rate <= 0:

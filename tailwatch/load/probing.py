@@ -1,4 +1,5 @@
-"""The real server as a search sees it: a rate and a number of requests go in, a `Probe` comes out."""
+"""The real server as a search sees it: a rate and a number of requests go in, a `Probe` comes out; workers go in, and
+the ceiling of a closed loop comes out."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ FEWEST_WINDOWS = 20
 _EXCLUDED = frozenset(CODE[name] for name in EXCLUDED)
 _GOOD, _LATE = CODE["good"], CODE["late"]
 Measure = Callable[[Schedule], Result]
+LENGTHS = 3.0  # of a request, that a closed-loop run takes at least: one to fill up, the others count
+MOST_SECONDS = 60.0  # of one such run
 
 
 def prober(
@@ -76,6 +79,48 @@ def _late(requests: Requests, slo: SLO | None) -> dict[str, int]:
 
 def _seconds(moment: int, since: int = 0) -> float | None:
     return None if moment == NEVER else (moment - since) / 1e9
+
+
+class ClosedLoop:
+    """Closed-loop runs that are as long as the server's requests need. seconds: of the next one."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def rate(self, workers: int, run: Callable[[float], Result]) -> float:
+        """Completions per second; run(seconds): sends for so long. A run that turns out too short is made again."""
+        result = run(self.seconds)
+        wanted = min(LENGTHS * filled_after(result, workers), MOST_SECONDS)
+        if wanted > self.seconds and result.validity.verdict != "interrupted":
+            self.seconds = wanted
+            result = run(self.seconds)
+        return steady_rate(result, workers)
+
+
+def filled_after(result: Result, workers: int) -> float:
+    """Seconds until nine in ten of the workers had their first answer: before that a closed loop fills up."""
+    rows = result.requests
+    assert rows is not None
+    first = sorted(zip(rows.planned, rows.end, strict=True))[:workers]
+    ends = sorted(end for _, end in first if end != NEVER)
+    return ends[(9 * len(ends) - 1) // 10] / 1e9 if ends else 0.0
+
+
+def steady_rate(result: Result, workers: int) -> float:
+    """Completions per second of a closed loop while all its workers are busy: after it has filled up, and before the
+    last are waited for. A request that lies only partly in that time counts for that part of itself, so that few long
+    requests, which begin and end together, are not counted by the luck of the edges."""
+    rows = result.requests
+    assert rows is not None
+    stop = result.duration * 1e9
+    start = min(filled_after(result, workers) * 1e9, stop / 2)
+    if stop <= start:
+        return 0.0
+    done = 0.0
+    for begin, end, reason in zip(rows.planned, rows.end, rows.reason, strict=True):
+        if end != NEVER and reason in (_GOOD, _LATE):
+            done += max(0.0, min(end, stop) - max(begin, start)) / max(1, end - begin)
+    return done / (stop - start) * 1e9
 
 
 def windows_of(requests: Requests, duration: float) -> tuple[Window, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from tailwatch.goodput import SLO
 from tailwatch.load import search
 from tailwatch.load.exchange import Ending, Exchange
-from tailwatch.load.probing import probe_of, prober
+from tailwatch.load.probing import ClosedLoop, probe_of, prober
 from tailwatch.load.recorder import Recorder
 from tailwatch.load.results import Client, Result, goodput_of
 from tailwatch.load.schedule import Planned, Schedule
@@ -42,6 +44,57 @@ def answered(rows: Sequence[tuple[float, float, int]]) -> Result:
     return Result(
         "", 10.0, goodput, slo=slo, outcomes=outcomes, latencies=recorder.latencies, requests=recorder.requests
     )
+
+
+def closed_loop(workers: int, width: int, length: float, seconds: float, seed: int | None = None) -> Result:
+    """So many workers for so long at a server that answers `width` at a time, each in `length` seconds (seeded: an
+    exponential one's mean); what is in flight at the end is waited for."""
+    rng = random.Random(seed)
+    recorder, slots, ready = Recorder(BASE, None, SelfWatch()), [0.0] * width, [0.0] * workers
+    while ready:
+        at = heapq.heappop(ready)
+        end = max(at, slots[0]) + (length if seed is None else rng.expovariate(1 / length))
+        heapq.heapreplace(slots, end)
+        exchange = Exchange(BASE + round(at * 1e9))
+        exchange.sent_ns, exchange.status, exchange.ending = exchange.planned_ns, 200, Ending.FINISHED
+        exchange.end_ns = BASE + round(end * 1e9)
+        recorder.note(exchange, Planned(0.0, 0, 0, 0))
+        if end < seconds:
+            heapq.heappush(ready, end)
+    outcomes = recorder.finish(Client())
+    goodput = goodput_of(
+        outcomes, None, duration=seconds, throughput=recorder.throughput(seconds), tokens=0.0, broken={}
+    )
+    return Result("", seconds, goodput, outcomes=outcomes, closed=True, requests=recorder.requests)
+
+
+@pytest.mark.parametrize(("workers", "width", "length"), [(16, 16, 10.0), (16, 8, 10.0), (4, 4, 0.02), (7, 3, 4.0)])
+def test_the_ceiling_of_long_requests(workers: int, width: int, length: float) -> None:
+    """A closed loop's rate is width / length also where a request takes longer than the run was to take: filling up
+    and the wait for the last count for nothing."""
+    loop, asked = ClosedLoop(3.0), list[float]()
+
+    def run(seconds: float) -> Result:
+        asked.append(seconds)
+        return closed_loop(workers, width, length, seconds)
+
+    assert loop.rate(workers, run) == pytest.approx(width / length, rel=0.02)
+    assert len(asked) <= 2 and asked[-1] >= min(60.0, 3 * length)
+    again = asked.copy()
+    assert loop.rate(workers, run) == pytest.approx(width / length, rel=0.02)
+    assert asked[len(again) :] == [again[-1]], "the next one is long enough at once"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_ceiling_of_uneven_requests(seed: int) -> None:
+    """Lengths that scatter: the same, within what so few requests can tell."""
+    rate = ClosedLoop(3.0).rate(200, lambda seconds: closed_loop(200, 100, 4.0, seconds, seed))
+    assert rate == pytest.approx(100 / 4.0, rel=0.08)
+
+
+def test_a_server_that_answers_nobody_has_no_ceiling() -> None:
+    """No completion, no rate, and no second run for ever."""
+    assert ClosedLoop(3.0).rate(10, lambda _: made_runs.empty()) == 0.0
 
 
 def test_what_failed_is_counted_apart_from_what_was_late() -> None:
