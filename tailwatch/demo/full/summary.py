@@ -142,8 +142,8 @@ def unresolved(found: Experiment) -> list[str]:
         left_out = f"{len(invalid)} of {len(found.runs)} runs are not valid"
         reasons.append(f"{left_out} and are left out, each with its pair: {names}")
     pairs = [(question.name, len(pairs_of(found, question))) for question in QUESTIONS]
-    if few := [f"{name} {count}" for name, count in pairs if count < statistics.FEWEST]:
-        reasons.append(f"pairs of valid runs: {', '.join(few)}; an interval needs {statistics.FEWEST}")
+    if lacking := [f"{name} {count}" for name, count in pairs if count < statistics.FEWEST]:
+        reasons.append(f"pairs of valid runs: {', '.join(lacking)}; an interval needs {statistics.FEWEST}")
     return reasons
 
 
