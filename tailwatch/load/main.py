@@ -25,7 +25,7 @@ from tailwatch.load import outputs, results, search
 from tailwatch.load import workload as workloads
 from tailwatch.load.bench import TIMEOUT, Conditions, check_owner, run_workload
 from tailwatch.load.interrupts import on_interrupt
-from tailwatch.load.probing import prober
+from tailwatch.load.probing import ClosedLoop, prober
 from tailwatch.load.report import bench as page
 from tailwatch.load.report import csvfile, document, sweep, table
 from tailwatch.load.report.progress import Progress, Steps
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 OK, FOUND, INTERRUPTED = 0, 1, 130
 MOST_RUNS = 1000
-CEILING_SECONDS = 3.0  # of each closed-loop run that looks for the ceiling
+CEILING_SECONDS = 3.0  # of each closed-loop run that looks for the ceiling, at least
+BUDGET = "30m"  # of a search
+PROBE_SHARE = 1 / 6  # of the budget: the longest probe
 FIRST_WORKERS = 2  # in the first of them
 CONNECT = 5.0  # seconds that the first look at the target may take
 RESOLUTION = 2.0  # per cent
@@ -88,7 +90,7 @@ def _add_finding(group: argparse._ArgumentGroup) -> None:
         "--resolution", type=float, metavar="PERCENT", help=f"half the interval (default {RESOLUTION:g})"
     )
     group.add_argument("--probe-seconds", metavar="S", help=f"the shortest probe (default {PROBE_SECONDS:g})")
-    group.add_argument("--budget", metavar="SECONDS", help="end the search then, with what it has; 30m")
+    group.add_argument("--budget", metavar="SECONDS", help=f"end the search then, with what it has (default {BUDGET})")
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
@@ -297,14 +299,19 @@ def _limits(parsed: argparse.Namespace, workload: Workload, conditions: Conditio
     if not 0.1 <= resolution <= 50:
         raise OptionError.of("resolution", resolution, "expected per cent, 0.1 to 50")
     seconds = workloads.seconds_of(parsed.probe_seconds, "probe_seconds", least=0.1) or PROBE_SECONDS
-    _deadline(parsed)  # a wrong one is said now
-    return search.Limits(resolution=resolution / 100, seconds=seconds)
+    longest = min(search.LONGEST, PROBE_SHARE * _budget(parsed))
+    return search.Limits(resolution=resolution / 100, seconds=seconds, longest=longest)
+
+
+def _budget(parsed: argparse.Namespace) -> float:
+    return workloads.seconds_of(BUDGET if parsed.budget is None else parsed.budget, "budget") or 0.0
 
 
 def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions, limits: search.Limits) -> int:
-    steps, spent = Steps(quiet=parsed.quiet), _Spent(_deadline(parsed))
+    steps, spent = Steps(quiet=parsed.quiet), _Spent(time.monotonic() + _budget(parsed))
     with on_interrupt(spent.interrupt):
-        ceiling = _ceiling(workload, conditions, steps, spent, min(CEILING_SECONDS, limits.seconds))
+        loop = ClosedLoop(min(CEILING_SECONDS, limits.seconds))
+        ceiling = _ceiling(workload, conditions, steps, spent, loop)
         knee = search.find(
             prober(
                 lambda rate, requests, number: workload.schedule(
@@ -316,7 +323,7 @@ def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions
             ceiling.rate,
             conditions.slo.attainment if conditions.slo is not None else 0.99,
             objective=parsed.find,
-            limits=replace(limits, spent=spent),
+            limits=replace(limits, seconds=max(limits.seconds, loop.seconds), spent=spent),
         )
         if spent.interrupted:
             knee = replace(knee, resolved=False, reason=f"interrupted: {knee.reason or 'what there is'}")
@@ -330,21 +337,22 @@ def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions
     return OK if knee.resolved else FOUND
 
 
-def _deadline(parsed: argparse.Namespace) -> float:
-    budget = workloads.seconds_of(parsed.budget, "budget")
-    return float("inf") if budget is None else time.monotonic() + budget
-
-
-def _ceiling(workload: Workload, conditions: Conditions, steps: Steps, spent: _Spent, seconds: float) -> search.Ceiling:
+def _ceiling(
+    workload: Workload, conditions: Conditions, steps: Steps, spent: _Spent, loop: ClosedLoop
+) -> search.Ceiling:
     """In a closed loop, with more and more workers."""
 
     def measure(workers: int) -> float:
         if spent():
             return 0.0  # no gain: the end of the climb
         closed = replace(conditions, workers=workers, slo=None)
-        result = spent.see(run_workload(workload, closed, workload.closed(duration=seconds), interruptible=True))
-        steps.tell(f"closed loop, {workers} workers: {result.goodput.throughput:.4g}/s")
-        return result.goodput.throughput
+
+        def once(length: float) -> Result:
+            return spent.see(run_workload(workload, closed, workload.closed(duration=length), interruptible=True))
+
+        rate = loop.rate(workers, once)
+        steps.tell(f"closed loop, {workers} workers: {rate:.4g}/s")
+        return rate
 
     found = search.saturate(measure, first=FIRST_WORKERS)
     if found.rate <= 0 and spent.interrupted:

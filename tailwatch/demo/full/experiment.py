@@ -201,9 +201,14 @@ def _drive(client: Child, server: Child, job: Line) -> Result:
 
 def _sized(found: Experiment, fulls_per_second: float) -> str:
     expected = fulls_per_second * found.seconds
+    few = (
+        f"; below {FEWEST_FULL} an unfrozen run does not tell what they cost: this machine is too slow or too busy, "
+        "and it will end unresolved"
+    )
     return (
         f"{found.capacity:.1f} requests/s at most; runs of {found.seconds:.0f} s at {found.rate:.1f}/s, where "
         f"{expected:.1f} full collections are expected; {found.size.blocks} blocks of {len(ARMS)}"
+        + (few if expected < FEWEST_FULL else "")
     )
 
 

@@ -12,6 +12,7 @@ from tailwatch.demo import machine, settings
 from tailwatch.demo.full import report
 from tailwatch.demo.full.arms import ARMS
 from tailwatch.demo.full.experiment import QUICK, Experiment, Size, measure
+from tailwatch.demo.full.summary import claims
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.goodput import SLO
 from tailwatch.load.histogram import LAYOUT_HASH
@@ -52,6 +53,7 @@ def main(options: argparse.Namespace, slo: SLO, seed: int) -> int:
 
 def as_dict(found: Experiment, before: dict[str, Any]) -> dict[str, Any]:
     """Results as `tailwatch bench --json` writes them, named by their server, and what the servers saw."""
+    told = claims(found)
     return {
         "tailwatch": VERSION,
         "format": FORMAT,
@@ -73,8 +75,8 @@ def as_dict(found: Experiment, before: dict[str, Any]) -> dict[str, Any]:
                 {"arm": run.arm, "block": run.block, "offline": run.offline, **run.server} for run in found.runs
             ],
             "rows": {"heads": report.HEADS, "rows": report.client_rows(found)},
-            "differences": report.difference_rows(found),
-            "sentences": list(report.sentences(found)),
+            "differences": report.difference_rows(told),
+            "sentences": list(report.sentences(found, told)),
         },
     }
 
