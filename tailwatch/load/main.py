@@ -23,6 +23,7 @@ from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.goodput import SLO
 from tailwatch.load import results, search
 from tailwatch.load import workload as workloads
+from tailwatch.load.allocator import grow_in_place
 from tailwatch.load.bench import TIMEOUT, Conditions, check_owner, run_workload
 from tailwatch.load.probing import prober
 from tailwatch.load.report import bench as page
@@ -95,6 +96,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 def main(parsed: argparse.Namespace) -> int:
     """Runs the command."""
     needed()
+    grow_in_place()
     workload = workloads.from_arguments(parsed)
     check_owner(workload, parsed.own_target)
     conditions = _conditions(parsed)

@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import IO, Any
 
 from tailwatch.errors import TailwatchError
+from tailwatch.load.allocator import grow_in_place
 from tailwatch.load.engine import Run
 from tailwatch.load.live import together
 from tailwatch.load.report.progress import Now
@@ -175,6 +176,7 @@ def _stopping(children: list[_Child], interruptible: bool) -> Iterator[None]:
 
 def child() -> None:
     """The other end: what a client process does."""
+    grow_in_place()
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed is no pickle
     inward = sys.stdin.buffer
