@@ -22,6 +22,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ PINS = HERE / "environments"
 STREAMS, TOKENS = 200, 64
 PACE_US = 1000
 BARS = {"vllm": 3.0, "aiperf": 7.0}
+
+Rates = tuple[float, float]
+"""Tokens per second, and per second of CPU time: what does not depend on how much of the core was there to be had."""
 
 
 @dataclass(frozen=True)
@@ -110,50 +114,60 @@ def version(binaries: Path, package: str) -> str:
 
 
 class Watch(threading.Thread):
-    """What the generator had written, ten times a second."""
+    """What the generator had written and the client's processes had used, ten times a second."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, session: int) -> None:
         super().__init__(daemon=True)
-        self._url = f"http://127.0.0.1:{port}/stats"
-        self.seen: list[tuple[float, int]] = []
+        self._url, self._session = f"http://127.0.0.1:{port}/stats", session
+        self.seen: list[tuple[float, float, int]] = []
         self.over = threading.Event()
 
     def run(self) -> None:
         """Until it is over."""
         while not self.over.wait(0.1):
-            told: dict[str, Any] = json.load(urllib.request.urlopen(self._url, timeout=10))
-            self.seen.append((time.monotonic(), told["tokens"]))
+            told: dict[str, Any] = json.load(urllib.request.urlopen(self._url, timeout=60))
+            self.seen.append((time.monotonic(), cpu_seconds(self._session), told["tokens"]))
 
-    def rate(self) -> float:
-        """Tokens/s in the middle of it."""
-        total = self.seen[-1][1]
-        middle = [(at, tokens) for at, tokens in self.seen if total * 0.1 <= tokens <= total * 0.9]
+    def rates(self) -> Rates:
+        """In the middle of it: tokens per second, and per CPU second."""
+        total = self.seen[-1][-1]
+        middle = [look for look in self.seen if total * 0.1 <= look[-1] <= total * 0.9]
         if len(middle) < 5:
             raise SystemExit(f"too short: {total} tokens, {len(middle)} looks at them")
-        (start, before), (end, after) = middle[0], middle[-1]
-        return (after - before) / (end - start)
+        wall, cpu, tokens = (after - before for before, after in zip(middle[0], middle[-1], strict=True))
+        return tokens / wall, tokens / cpu
 
 
-def measure(peer: Peer, binaries: Path, generator: Path, scratch: Path) -> float:
-    """One run of its own command: tokens/s."""
-    with serving(generator, PACE_US) as port:
+def cpu_seconds(session: int) -> float:
+    """Used so far by the processes of a session, and by those that they waited for."""
+    ticks = 0
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            fields = file.read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15])) if int(fields[3]) == session else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def measure(peer: Peer, binaries: Path, generator: Path, scratch: Path) -> Rates:
+    """One run of its own command."""
+    with serving(generator, PACE_US) as port, (scratch / "output").open("w+") as output:
         names = {"bin": binaries, "port": port, "tokenizer": scratch / "tokenizer", "scratch": scratch}
         command = [word.format(**names, requests=peer.requests, streams=STREAMS) for word in peer.command]
-        watch = Watch(port)
-        watch.start()
-        done = subprocess.run(
-            command, env=os.environ | ALONE, cwd=scratch, capture_output=True, text=True, **pinned(cores()[1])
-        )
+        streams = {"stdout": output, "stderr": output, "start_new_session": True}
+        with subprocess.Popen(command, env=os.environ | ALONE, cwd=scratch, **streams, **pinned(cores()[1])) as run:
+            watch = Watch(port, run.pid)
+            watch.start()
         watch.over.set()
         watch.join()
-    if done.returncode != 0:
-        raise SystemExit(f"{command[0]} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    return watch.rate()
+        output.seek(0)
+        if run.returncode != 0:
+            raise SystemExit(f"{command[0]} failed:\n{output.read()[-4000:]}")
+    return watch.rates()
 
 
-def turns(binaries: dict[str, Path], rounds: int) -> dict[str, list[float]]:
-    """Tokens/s of each in each round; the order turns round with each."""
-    found: dict[str, list[float]] = {name: [] for name in binaries}
+def turns(binaries: dict[str, Path], rounds: int) -> dict[str, list[Rates]]:
+    """Of each in each round; the order turns round with each."""
+    found: dict[str, list[Rates]] = {name: [] for name in binaries}
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         generator = built(scratch)
@@ -164,18 +178,20 @@ def turns(binaries: dict[str, Path], rounds: int) -> dict[str, list[float]]:
         for turn in range(rounds):
             for name in binaries if turn % 2 == 0 else reversed(binaries):
                 found[name].append(measure(PEERS[name], binaries[name], generator, scratch))
-                print(f"round {turn + 1}, {name}: {found[name][-1]:.0f} tokens/s", file=sys.stderr, flush=True)
+                rates = "{:.0f} tokens/s, {:.0f} per CPU second".format(*found[name][-1])
+                print(f"round {turn + 1}, {name}: {rates}", file=sys.stderr, flush=True)
     return found
 
 
-def bars(found: dict[str, list[float]], versions: dict[str, str]) -> Iterator[Bar]:
+def bars(found: dict[str, list[Rates]], versions: dict[str, str]) -> Iterator[Bar]:
     """Each one's, and ours over theirs in the same round."""
-    for name, values in found.items():
-        yield bar_of(f"tokens/s on one core, {STREAMS} streams: {versions[name]}", values, unit="tokens/s")
-    for name, bar in BARS.items():
-        if name in found:
-            ratios = [ours / theirs for ours, theirs in zip(found["tailwatch"], found[name], strict=True)]
-            yield bar_of(f"tokens/s on one core: tailwatch bench / {versions[name]}", ratios, bar=bar, at_least=True)
+    for at, measure in enumerate((f"tokens/s on one core, {STREAMS} streams", "tokens per CPU second")):
+        for name, rates in found.items():
+            yield bar_of(f"{measure}: {versions[name]}", [rate[at] for rate in rates], unit="tokens/s")
+        for name, bar in BARS.items():
+            if name in found:
+                ratios = [ours[at] / theirs[at] for ours, theirs in zip(found["tailwatch"], found[name], strict=True)]
+                yield bar_of(f"{measure}: tailwatch bench / {versions[name]}", ratios, bar=bar, at_least=True)
 
 
 def report(options: argparse.Namespace) -> Report:
