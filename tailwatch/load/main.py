@@ -23,6 +23,7 @@ from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.goodput import SLO
 from tailwatch.load import outputs, results, search
 from tailwatch.load import workload as workloads
+from tailwatch.load.allocator import grow_in_place
 from tailwatch.load.bench import TIMEOUT, Conditions, check_owner, run_workload
 from tailwatch.load.interrupts import on_interrupt
 from tailwatch.load.probing import ClosedLoop, prober
@@ -116,6 +117,7 @@ def main(parsed: argparse.Namespace) -> int:
 def _run(parsed: argparse.Namespace) -> int:
     needed()
     _check_together(parsed)
+    grow_in_place()
     workload = workloads.from_arguments(parsed)
     check_owner(workload, parsed.own_target)
     if parsed.insecure and not workload.endpoint.secure:

@@ -22,6 +22,7 @@ from dataclasses import asdict, replace
 from typing import IO, Any
 
 from tailwatch.errors import TailwatchError
+from tailwatch.load.allocator import grow_in_place
 from tailwatch.load.engine import Run
 from tailwatch.load.interrupts import on_interrupt
 from tailwatch.load.live import together
@@ -188,6 +189,7 @@ def _interruptibly(children: list[_Child], interruptible: bool, collect: Callabl
 
 def child() -> None:
     """The other end: what a client process does."""
+    grow_in_place()
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed is no pickle
     inward = sys.stdin.buffer
