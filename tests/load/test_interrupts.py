@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from tailwatch.load import results
 from tailwatch.load.bench import Conditions, run_workload
 from tailwatch.load.endpoint import endpoint
 from tailwatch.load.interrupts import on_interrupt
+from tailwatch.load.merging import merged
 from tailwatch.load.probing import probe_of
 from tailwatch.load.report import bench as page
 from tailwatch.load.report import csvfile, document, table
-from tailwatch.load.results import Result, merged
+from tailwatch.load.results import Result
 from tailwatch.load.workload import Workload
 
 from . import made_runs
@@ -65,6 +67,7 @@ def interrupted(verdict: str = "interrupted") -> Result:
     """A run that Ctrl-C ended."""
     result = made_runs.stalled(seconds=5)
     result.interrupted, result.validity.verdict = True, verdict
+    result.goodput = replace(result.goodput, believed=False)
     return result
 
 

@@ -19,6 +19,7 @@ from .virtual_servers import bursts, database, database_closed, prefill_and_deco
 
 BURSTS = Limits(resolution=0.02, first=10**5, most=4 * 10**5, seconds=0, longest=math.inf)
 MILLION = Limits(resolution=0.01, first=10**6, most=4 * 10**6, seconds=0, longest=math.inf)
+SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 20))]
 
 
 def analytic(attainment: float) -> float:
@@ -32,7 +33,7 @@ def test_the_analytic_knee() -> None:
     assert analytic(0.95) == pytest.approx(485.0, abs=0.05)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_knee_of_a_replica_is_found(seed: int) -> None:
     """At 10^6 virtual requests a probe, within 1 % of the analytic knee, and resolved, whatever the seed."""
     knee = find(replica(seed), 500.0, limits=MILLION)
@@ -42,7 +43,7 @@ def test_the_knee_of_a_replica_is_found(seed: int) -> None:
     assert (knee.basis, knee.saturates) == ("fit", "e2e")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_glitches_do_not_move_it_far(seed: int) -> None:
     """A standstill of 0.6 s in 5 % of the probes: within 3 %."""
     knee = find(replica(seed, glitch=0.05), 500.0, limits=MILLION)
