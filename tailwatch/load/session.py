@@ -80,7 +80,8 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
-    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    if tasks:  # gather() of nothing makes a loop of its own
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
 async def measure(

@@ -245,6 +245,23 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+LOOPS = """
+import asyncio, gc, sys
+from tailwatch.load.bench import Conditions, run_workload
+from tailwatch.load.endpoint import endpoint
+from tailwatch.load.workload import Workload
+run_workload(Workload(endpoint=endpoint(sys.argv[1], model="m"), model="m", rate=50.0, requests=2), Conditions())
+print([one for one in gc.get_objects() if isinstance(one, asyncio.AbstractEventLoop) and not one.is_closed()])
+"""
+
+
+def test_a_run_leaves_no_loop_behind(fault_server: Start) -> None:
+    """Nor does it give the thread one that it did not have."""
+    command = [sys.executable, "-c", LOOPS, fault_server().url(tokens=2)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/")
+    assert done.stdout.strip() == "[]", done.stderr
+
+
 def workload(url: str, **more: Any) -> Workload:
     """Of some requests."""
     return Workload(endpoint=endpoint(url, model="m"), model="m", rate=50.0, **{"requests": 5, **more})
