@@ -8,7 +8,10 @@ much of the core was there to be had. `bench` is the whole command, `tailwatch b
 request and its table are in its CPU time; what a run of one request takes, which is its start, is taken off.
 
 Receipt is our stamp of a message less the generator's own, taken before the write of that message: 100 streams × 200
-tokens/s. The first request after start is what the generator's side sees of a fresh process. Peers: load/peers.py.
+tokens/s. The first request after start is what a listening socket sees of a fresh process. Installed is what pip puts
+into a fresh environment for the extra `load`, beyond the base package's own. Memory is the largest resident size of the
+whole command over so many requests of one token, open loop, every option as it comes. Peers are measured by
+load/peers.py; its rows are shown with these.
 """
 
 from __future__ import annotations
@@ -24,9 +27,10 @@ import sys
 import tempfile
 import time
 import urllib.request
+import venv
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -36,13 +40,14 @@ from harness import Bar, Report, bar_of, main
 
 HERE = Path(__file__).resolve().parent
 LOAD = HERE / "load"
+SILENT = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 PEERS = HERE / "results/load_peers.json"
 PACE_US = 5000
 LOADS = (100, 400)  # streams
 FULL = (700, 1000)  # streams and us between their tokens: more than a core can take
-ROUNDS, SECONDS = 9, 4.0
+ROUNDS, SECONDS = 5, 4.0
 BENCH = (sys.executable, "-m", "tailwatch", "bench")
-EXTRA = ("httptools", "rich", "markdown-it-py", "mdurl", "pygments")  # what the extra `load` brings
+MANY, MANY_PER_S, MANY_US = 1_000_000, 3000, 500  # requests, their rate, us until their one token
 
 
 Found = dict[tuple[int, str], list[dict[str, float]]]
@@ -159,16 +164,11 @@ def ratio_bars(found: Found, loads: tuple[int, ...], full: int) -> Iterator[Bar]
                 yield bar_of(f"{name}: {way} / bare", ratios, bar=0.6, at_least=True)
 
 
-def peer_bars(found: Found, full: int) -> Iterator[Bar]:
-    """Ours over what peers.py measured, where it has: tokens/s on one core."""
-    if not PEERS.exists():
-        return
-    told = json.loads(PEERS.read_text())["tokens_per_s"]
-    ours = [run["tokens_per_s"] for run in found.get((full, "bench"), found[full, "pool"])]
-    for peer, bar in (("vllm", 3.0), ("aiperf", 7.0)):
-        if peer in told:
-            ratios = [one / told[peer] for one in ours]
-            yield bar_of(f"tokens/s on one core: ours / {peer}", ratios, bar=bar, at_least=True)
+def peer_bars() -> Iterator[Bar]:
+    """What peers.py found, where it was run."""
+    if PEERS.exists():
+        for bar in json.loads(PEERS.read_text())["bars"]:
+            yield Bar(**{name: value for name, value in bar.items() if name != "met"})
 
 
 def records(file: Path) -> dict[int, array[int]]:
@@ -195,19 +195,25 @@ def receipt(binary: Path, directory: Path, seconds: float) -> list[int]:
 def first_request(command: list[str]) -> float:
     """Seconds from the start of a process to the first byte of its first request."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(60)
         started = time.monotonic()
         port = listening.getsockname()[1]
         with subprocess.Popen(
             [word.format(port=port) for word in command], cwd=HERE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as process:
             try:
-                listening.settimeout(60)
-                with listening.accept()[0] as connection:
-                    connection.settimeout(60)
-                    connection.recv(1)
-                    return time.monotonic() - started
+                while not asked(listening):
+                    continue
+                return time.monotonic() - started
             finally:
                 process.kill()
+
+
+def asked(listening: socket.socket) -> bool:
+    """Whether the next connection brought a byte; the first one of the command only looks whether a server is there."""
+    with listening.accept()[0] as connection:
+        connection.settimeout(60)
+        return connection.recv(1) != b""
 
 
 ONE_REQUEST = """
@@ -222,24 +228,61 @@ new_event_loop().run_until_complete(one())
 """
 
 
-def installed_mb() -> float:
-    """What the extra adds to a base installation, on disk."""
-    size = 0
-    for name in EXTRA:
-        try:
-            files = metadata.distribution(name).files or []
-        except metadata.PackageNotFoundError:
-            continue
-        size += sum(path.stat().st_size for path in (Path(str(file.locate())) for file in files) if path.is_file())
-    return size / 1e6
+def installed_mb(directory: Path) -> float:
+    """What the extra `load` adds to a fresh environment that has what the base package needs, on disk."""
+    venv.create(directory, with_pip=True)
+    sizes = []
+    for extra in ("", "load"):
+        run = [str(directory / "bin/python"), "-m", "pip", "install", "-q", *requirements(extra)]
+        subprocess.run(run, check=True)
+        sizes.append(
+            sum(path.stat().st_size for path in directory.glob("lib/python*/site-packages/**/*") if path.is_file())
+        )
+    return (sizes[1] - sizes[0]) / 1e6
+
+
+def requirements(extra: str) -> list[str]:
+    """Of the installed tailwatch: those of its base, or of an extra."""
+    declared = [line.partition(";") for line in metadata.requires("tailwatch") or ()]
+    marker = f'extra == "{extra}"' if extra else ""
+    return [name.strip() for name, _, condition in declared if condition.strip() == marker]
+
+
+def memory(binary: Path, directory: Path, requests: int) -> float:
+    """MB resident at most, while the whole command sends so many."""
+    file = directory / "memory.json"
+    with serving(binary, MANY_US) as port:
+        what = [f"http://127.0.0.1:{port}", "--model=m", "--output-tokens=1", f"--json={file}"]
+        load = [f"--rate={MANY_PER_S}", f"--requests={requests}"]
+        with subprocess.Popen([*BENCH, *what, *load], **SILENT, cwd=HERE, **pinned(cores()[1])) as run:
+            largest = peak(run)
+    good = json.loads(file.read_text())["runs"][0]["outcomes"]["by_reason"]["good"]
+    assert good == requests, f"{requests - good} of {requests} requests were not good"
+    return largest
+
+
+def peak(run: subprocess.Popen[bytes]) -> float:
+    """MB resident at most while it runs. Not getrusage's: that of a child begins with what its parent had."""
+    largest = 0.0
+    while run.poll() is None:
+        with suppress(OSError, KeyError):  # it ends while we look
+            lines = dict(line.split(":") for line in Path(f"/proc/{run.pid}/status").read_text().splitlines())
+            largest = max(largest, int(lines["VmHWM"].split()[0]) * 1024 / 1e6)
+        time.sleep(0.02)
+    return largest
 
 
 def commands() -> Iterator[tuple[str, list[str], float | None]]:
     """What is started to see its first request: the client alone, and the command that people use."""
     yield "first request after start: the client", [sys.executable, "-c", ONE_REQUEST], None
     if has_command():
-        bench = [*BENCH, "http://127.0.0.1:{port}", "--model=m", "--rate=50", "--duration=5s"]
+        bench = [*BENCH, "http://127.0.0.1:{port}", "--model=m", "--rate=50", "--arrivals=constant"]
         yield "first request after start: tailwatch bench", bench, 1.0
+
+
+def number(name: str, value: float, bar: float, unit: str = "MB") -> Bar:
+    """One that was measured once."""
+    return Bar(name, value, value, value, bar, unit=unit)
 
 
 def report(quick: bool = False) -> Report:
@@ -253,19 +296,20 @@ def report(quick: bool = False) -> Report:
         binary = built(Path(directory))
         found = turns(binary, rounds, seconds, loads, full)
         made.bars += ratio_bars(found, loads, full)
-        made.bars += [] if quick else peer_bars(found, full)
+        made.bars += [] if quick else peer_bars()
         late = receipt(binary, Path(directory), seconds)
+        made.bars += (
+            [] if quick else [number("installed beyond the base package", installed_mb(Path(directory) / "venv"), 20.0)]
+        )
+        requests = 1000 if quick else MANY
+        made.bars += [number(f"memory at {requests} requests", memory(binary, Path(directory), requests), 200.0)]
     assert late[0] >= 0, "a message was received before it was written"
     for q, bar in ((0.5, 0.5), (0.99, 4.0)):
         value = late[int(len(late) * q)] / 1e6
-        made.bars.append(
-            Bar(f"receipt - write, 100 streams × 200/s: p{q * 100:g}", value, value, value, bar, unit="ms")
-        )
+        made.bars.append(number(f"receipt - write, 100 streams × 200/s: p{q * 100:g}", value, bar, "ms"))
     for name, command, bar in commands():
         values = [first_request(command) for _ in range(1 if quick else 5)]
         made.bars.append(bar_of(name, values, bar=bar, unit="s"))
-    size = installed_mb()
-    made.bars.append(Bar("installed beyond the base package", size, size, size, 20.0, unit="MB"))
     made.notes.append(f"receipt: {len(late)} messages; cores of generator and client: {cores()}")
     return made
 

@@ -206,7 +206,10 @@ def _add_size(commands: Any) -> None:
 
 def _add_bench(commands: Any) -> None:
     about = "load a server as its users do, and say what they saw: latencies from the planned start, goodput"
-    more = "Exit status: 0; 1: the SLO was not held, the run cannot be believed, or no knee was found; 2: a wrong call."
+    more = (
+        "Exit status: 0; 1: the SLO was not held, nothing was good, the run cannot be believed, or no knee was found; "
+        "2: a wrong call; 130: Ctrl-C ended it, with what there was."
+    )
     command = commands.add_parser("bench", help=about, description=about, epilog=more)
     bench.add_arguments(command)
     command.set_defaults(run=bench.main)
@@ -221,7 +224,10 @@ def _add_compare(commands: Any) -> None:
 
 def _add_ablate(commands: Any) -> None:
     about = "run variants of a server interleaved, each run in a fresh one under the same load, and say what differs"
-    more = "Exit status: 0, also where no difference is shown; 1: runs are missing; 2: a wrong call, or no server."
+    more = (
+        "Exit status: 0, also where no difference is shown; 1: runs are missing; 2: a wrong call, or no server; "
+        "130: Ctrl-C ended it, with what there was."
+    )
     command = commands.add_parser("ablate", help=about, description=about, epilog=more)
     ablating.add_arguments(command)
     command.set_defaults(run=ablating.main)

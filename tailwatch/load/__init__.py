@@ -8,8 +8,9 @@ Stands alone: nothing of it is needed inside the server, and nothing of the serv
 """
 
 from tailwatch.load.bench import Conditions, run, run_workload
+from tailwatch.load.merging import merged
 from tailwatch.load.outcomes import Outcomes
-from tailwatch.load.results import Client, Goodput, Latencies, Requests, Result, Series, Validity, merged
+from tailwatch.load.results import Client, Goodput, Latencies, Requests, Result, Series, Validity
 
 __all__ = [
     "Client",

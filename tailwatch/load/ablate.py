@@ -20,7 +20,6 @@ from tailwatch.load.statistics import FEWEST
 from tailwatch.load.variants import Variant
 
 AGAIN = "again"
-ENDED = "the server ended"  # how a warning begins that the server did not live through the run
 MOST_PAIRS = 1000
 SPARE = 3  # pairs run in place of those that may not be believed
 
@@ -60,10 +59,13 @@ class Plan:
 
 @dataclass
 class Found:
-    """The runs so far, by the arm's name."""
+    """The runs so far, by the arm's name. whole: pairs all of whose runs may be believed. interrupted: Ctrl-C ended the
+    last run."""
 
     plan: Plan
     runs: dict[str, list[Result]] = field(default_factory=dict)
+    whole: int = 0
+    interrupted: bool = False
 
     def compare(self, of: Sequence[Measure] = ()) -> Comparison:
         """The verdict.
@@ -99,19 +101,22 @@ def order(variants: int, pair: int) -> list[int]:
 
 
 def ablate(plan: Plan, run: RunOne, tell: Callable[[str], None] = lambda sentence: None) -> Iterator[Found]:
-    """Runs it, and yields what is found after each pair. A pair with a run that may not be believed is repeated, with
-    a schedule of its own, three times in all; its runs are kept and left out by the comparison.
+    """Runs it, and yields what is found, always the same object, after each pair. A pair with a run that may not be
+    believed is repeated, with a schedule of its own, three times in all; its runs are kept and left out by the
+    comparison.
 
-    Whatever `run` raises ends it.
+    Whatever `run` raises ends it; what was found before stands, with the runs of the pair that was begun.
     """
-    found, whole, pair = Found(plan, {arm.name: [] for arm in plan.arms}), 0, 0
-    while whole < plan.pairs and pair < plan.pairs + SPARE:
-        made = list(_pair(plan, run, pair, tell))
-        for name, result in made:
+    found, pair = Found(plan, {arm.name: [] for arm in plan.arms}), 0
+    while found.whole < plan.pairs and pair < plan.pairs + SPARE:
+        made = []
+        for name, result in _pair(plan, run, pair, tell):
             found.runs[name].append(result)
-        if any(result.validity.verdict == "interrupted" for _, result in made):
+            made.append(result)
+            found.interrupted = result.interrupted
+        if found.interrupted:
             return
-        whole += all(result.valid for _, result in made)
+        found.whole += all(result.valid for result in made)
         pair += 1
         yield found
 
@@ -124,17 +129,17 @@ def _pair(plan: Plan, run: RunOne, pair: int, tell: Callable[[str], None]) -> It
             result.name, result.settings = arms[i].name, {**result.settings, PAIR: pair}
             tell(_said(result, load, pair, plan.pairs))
             yield arms[i].name, result
-            if result.validity.verdict == "interrupted":
+            if result.interrupted:
                 return
 
 
 def _said(result: Result, load: str, pair: int, pairs: int) -> str:
     p99 = result.percentile("ttft", 99)
     seen = "no answer" if p99 is None else f"ttft p99 {p99 * 1e3:.4g} ms"
-    told = [] if result.valid else [result.validity.verdict, *result.validity.reasons[:1]]
-    told += [warning for warning in result.validity.warnings if warning.startswith(ENDED)]
+    told = [] if result.valid else [result.validity.verdict, *result.validity.reasons[-1:]]
     doubt = f" ({'; '.join(told)})" if told else ""
-    return f"pair {pair + 1} of {pairs}, {result.name}{load and ', ' + load}: {seen}{doubt}"
+    place = f"pair {pair + 1}" + (f" of {pairs}" if pair < pairs else ", for one that may not be believed")
+    return f"{place}, {result.name}{load and ', ' + load}: {seen}{doubt}"
 
 
 def _file(name: str) -> str:

@@ -1,7 +1,8 @@
 """`tailwatch ablate --server 'CMD {port}' --variants FILE`: the same load on each variant, and what it shows.
 
-Exit status: 0, also where no difference is shown; 1 where runs are missing (Ctrl-C, or too many that may not be
-believed); 2 for a wrong call, or a server that does not start.
+Exit status: 0, also where no difference is shown; 1 where runs are missing (a server that did not start again, or too
+many that may not be believed); 2 for a wrong call, or a server that does not start at all; 130 where Ctrl-C ended it.
+What was measured before is reported whatever ended it.
 """
 
 from __future__ import annotations
@@ -11,22 +12,24 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailwatch.errors import OptionError
+from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.goodput import SLO
-from tailwatch.load import variants, workload
-from tailwatch.load.ablate import ENDED, Found, Plan, ablate
+from tailwatch.load import outputs, variants, workload
+from tailwatch.load.ablate import Found, Plan, ablate
 from tailwatch.load.bench import TIMEOUT, Conditions, run_workload
 from tailwatch.load.compare_main import add_looking, looked_at, present
+from tailwatch.load.interrupts import on_interrupt
 from tailwatch.load.launch import PORT, command_of, free_port, server
 from tailwatch.load.measures import Measure
 from tailwatch.load.report.progress import Steps
 from tailwatch.load.results import Result
 from tailwatch.load.session import needed
 from tailwatch.load.statistics import FEWEST
+from tailwatch.load.together import WHEN, refuse
 from tailwatch.load.variants import Variant
 from tailwatch.load.workload import Workload
 
-OK, FOUND = 0, 1
+OK, FOUND, INTERRUPTED = 0, 1, 130
 HOST = "127.0.0.1"
 PATIENCE = 600.0
 WARMUP = 20
@@ -84,25 +87,58 @@ def main(parsed: argparse.Namespace) -> int:
     loads = {load.name: load for load in _loads(parsed)}
     plan = Plan(variants.read(parsed.variants), tuple(loads), parsed.pairs, not parsed.no_floor)
     bench = _Bench(parsed, loads)
+    outputs.check({"json": parsed.json, "html": parsed.html})
+    if parsed.out is not None:
+        outputs.check_directory("-o", parsed.out)
+    for note in bench.workload.notes:
+        steps.tell(note)
     steps.tell(f"{plan.runs} runs, each in a fresh server")
+    return _run(parsed, plan, bench, measures, steps)
+
+
+def _run(parsed: argparse.Namespace, plan: Plan, bench: _Bench, measures: list[Measure], steps: Steps) -> int:
+    """Runs all, and reports what there is, whatever ended it.
+
+    Raises:
+        TailwatchError: a server failed before the first pair was whole.
+    """
     found: Found | None = None
+    interrupted, why = False, ""
     try:
         for found in ablate(plan, bench.run, steps.tell):
             if parsed.out is not None:
                 found.save(parsed.out)
     except KeyboardInterrupt:
-        steps.tell("interrupted: what there is")
+        interrupted = True
+    except TailwatchError as error:
+        if found is None:
+            raise
+        why = str(error)
+    except Exception:  # a fault of ours takes nothing from what was measured
+        if found is not None:
+            _report(parsed, found, measures)
+        raise
+    interrupted |= found is not None and found.interrupted
+    if interrupted:
+        why = "interrupted"
     if found is None:
-        print("tailwatch ablate: ended before the first pair was whole", file=sys.stderr)
-        return FOUND
-    return _report(parsed, found, measures)
+        print("tailwatch ablate: interrupted before the first pair was whole: nothing was compared", file=sys.stderr)
+        return INTERRUPTED
+    complete = _report(parsed, found, measures)
+    if why or not complete:
+        why = why or "too many runs may not be believed"
+        print(f"tailwatch ablate: ended after {found.whole} of {plan.pairs} pairs: {why}", file=sys.stderr)
+    return INTERRUPTED if interrupted else OK if complete and not why else FOUND
 
 
-def _report(parsed: argparse.Namespace, found: Found, measures: list[Measure]) -> int:
-    comparison = found.compare(measures)
-    present(comparison, parsed)
-    whole = all(min(table.runs) >= parsed.pairs for table in comparison.tables)
-    return OK if whole else FOUND
+def _report(parsed: argparse.Namespace, found: Found, measures: list[Measure]) -> bool:
+    """Whether all pairs that were asked for are in it."""
+    with on_interrupt(lambda: None):
+        if parsed.out is not None:
+            found.save(parsed.out)
+        comparison = found.compare(measures)
+        present(comparison, parsed)
+    return all(min(table.runs) >= parsed.pairs for table in comparison.tables)
 
 
 class _Bench:
@@ -117,20 +153,31 @@ class _Bench:
             raise OptionError(
                 "save_schedule: each pair has a schedule of its own; its seed and digest stand in its runs"
             )
+        if parsed.port is not None and not 1 <= parsed.port <= 65535:
+            raise OptionError.of("port", parsed.port, "expected 1 to 65535")
         self.port = parsed.port if parsed.port is not None else free_port()
         self.parsed, self.loads = parsed, loads
         self.workload: Workload = workload.from_arguments(parsed, f"http://{HOST}:{self.port}")
-        self.patience = workload.seconds_of(parsed.patience) or PATIENCE
+        self.patience = workload.seconds_of(parsed.patience, "patience") or PATIENCE
         self.slo = SLO.parse(parsed.slo) if parsed.slo is not None else None
-        self.timeout = workload.seconds_of(parsed.timeout) or TIMEOUT
+        self.timeout = workload.seconds_of(parsed.timeout, "timeout") or TIMEOUT
+        own = self.workload.arrivals is not None and self.workload.arrivals.own_rate
+        if own and parsed.rates is not None:
+            raise OptionError.of("rates", parsed.rates, f"expected arrivals without rates of their own, "
+                                 f"not {parsed.arrivals}")  # fmt: skip
+        for load in loads.values():
+            self._conditions(load, "")
+
+    def _conditions(self, load: _Load, name: str) -> Conditions:
+        return Conditions(
+            slo=self.slo, workers=load.workers, timeout=self.timeout, warmup=self.parsed.warmup,
+            processes=self.parsed.processes, name=name,
+        )  # fmt: skip
 
     def run(self, variant: Variant, load: str, pair: int) -> Result:
         """One run in a fresh server."""
         chosen = self.loads[load]
-        conditions = Conditions(
-            slo=self.slo, workers=chosen.workers, timeout=self.timeout, warmup=self.parsed.warmup,
-            processes=self.parsed.processes, name=variant.name,
-        )  # fmt: skip
+        conditions = self._conditions(chosen, variant.name)
         seed = None if self.workload.fixed is not None else self.workload.seed + pair
         if chosen.workers:
             schedule = self.workload.closed(seed=seed)
@@ -143,16 +190,18 @@ class _Bench:
         ) as ended:  # fmt: skip
             result = run_workload(self.workload, conditions, schedule, interruptible=True)
             if how := ended():
-                result.validity.warnings.append(f"{ENDED} during the run: {how}")
+                result.validity.verdict = "invalid"
+                result.validity.reasons.append(f"the server ended during the run: {how}")
         if chosen.rate is not None:
             result.settings = {**result.settings, "rate": chosen.rate}
         return result
 
 
 def _loads(parsed: argparse.Namespace) -> list[_Load]:
-    if parsed.rates is not None and (parsed.workers is not None or parsed.rate is not None):
-        raise OptionError("rates: leave out --rate and --workers with it")
+    if parsed.rates is not None:
+        refuse(parsed, ("rate", "workers", "scale", "schedule"), "rates: each is a load of its own")
     if parsed.workers is not None:
+        refuse(parsed, WHEN, "workers: a closed loop sends when an answer comes")
         return [_Load(workers=round(number)) for number in _numbers("workers", parsed.workers, 1.0)]
     if parsed.rates is not None:
         return [_Load(rate=number) for number in _numbers("rates", parsed.rates, 1e-6)]

@@ -11,7 +11,7 @@ from typing import Any
 from tailwatch.errors import OptionError
 from tailwatch.goodput import SLO, real
 from tailwatch.load.arrivals import Arrivals, checked_duration, checked_rate, checked_requests
-from tailwatch.load.endpoint import endpoint
+from tailwatch.load.endpoint import endpoint, hidden
 from tailwatch.load.lengths import Lengths
 from tailwatch.load.processes import run_in
 from tailwatch.load.results import Result
@@ -24,6 +24,7 @@ MOST_CAP = 10_000
 SPARE_DESCRIPTORS = 64
 MOST_PROCESSES = 256
 LONGEST_TIMEOUT = 24 * 3600.0
+EXAMPLE = 200  # characters of a failure that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ def setup_of(workload: Workload, conditions: Conditions) -> Setup:
         timeout=conditions.timeout,
         drain=conditions.timeout if conditions.drain is None else conditions.drain,
         cap=conditions.in_flight,
+        marked=where.marked,
         workers=conditions.workers,
         warmup=conditions.warmup,
         target=where.url,
@@ -109,10 +111,15 @@ def run_workload(
         schedule = workload.closed() if conditions.workers else workload.schedule()
     if not len(schedule):
         raise OptionError("requests: not one is planned: expected a longer duration or a higher rate")
-    if conditions.workers and conditions.workers < conditions.processes:
-        conditions = replace(conditions, processes=conditions.workers)
+    busy = min(conditions.processes, len(schedule), conditions.workers or conditions.in_flight)
+    conditions = replace(conditions, processes=busy)  # one without a request, or without a place for one, has no part
     setup = setup_of(workload, conditions)
-    return run_in(conditions.processes, setup, schedule, due=due, tell=tell, interruptible=interruptible)
+    result = run_in(busy, setup, schedule, due=due, tell=tell, interruptible=interruptible)
+    secrets = workload.endpoint.secrets
+    result.examples = {
+        name: [hidden(text, secrets)[:EXAMPLE] for text in texts] for name, texts in result.examples.items()
+    }
+    return result
 
 
 def check_owner(workload: Workload, own_target: bool) -> None:

@@ -15,13 +15,14 @@ from typing import Any
 from tailwatch.errors import OptionError
 from tailwatch.load import results
 from tailwatch.load.measures import Measure, measures
+from tailwatch.load.merging import merged
 from tailwatch.load.results import Result
-from tailwatch.load.statistics import FEWEST, LEVEL, Difference, floor, floor_of_runs, holm, paired, unpaired
+from tailwatch.load.statistics import FEWEST, LEVEL, Difference, bare, floor, floor_of_runs, holm, paired, unpaired
 
 ALPHA = 1 - LEVEL
 LAG_SHARE = 0.05  # of a difference, that the client's own lag (p99) may be without a word
 PAIR = "pair"  # in the settings of a run: which pair of an ablation it belongs to
-SHOWN, NOT_SHOWN, TOO_FEW, NO_NUMBER = "shown", "not shown", "too few runs", "no number"
+SHOWN, NOT_SHOWN, TOO_FEW, NO_NUMBER, CENSORED = "shown", "not shown", "too few runs", "no number", "censored"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class Row:
 
     difference: None where no run of one of them has it. adjusted: p, once it is counted how many rows of the whole
     comparison were looked at. floor: what equal arms differ by in 95 of 100 such experiments, of the kind of the
-    difference; None where not known. verdict: SHOWN, NOT_SHOWN, TOO_FEW or NO_NUMBER. notes: what a reader must know.
+    difference; None where not known. verdict: SHOWN, NOT_SHOWN, TOO_FEW, NO_NUMBER or CENSORED. censored: in how many
+    runs of A and of B it is a lower bound only, because so many requests were dropped: then nothing is said about which
+    one is better, and the estimate is a bound at best. notes: what a reader must know.
     """
 
     measure: Measure
@@ -47,6 +50,7 @@ class Row:
     floor: float | None
     verdict: str
     notes: tuple[str, ...] = ()
+    censored: tuple[int, int] = (0, 0)
 
     @property
     def better(self) -> bool | None:
@@ -138,7 +142,7 @@ def merge(files: Sequence[Sequence[Result]]) -> list[Result]:
         counts = ", ".join(str(len(runs)) for runs in files)
         raise OptionError(f"files of one load have as many runs each, found {counts}")
     in_order = [sorted(runs, key=lambda run: run.started) for runs in files]
-    return [results.merged(together) for together in zip(*in_order, strict=True)]
+    return [merged(together) for together in zip(*in_order, strict=True)]
 
 
 @dataclass
@@ -151,12 +155,13 @@ class _Cell:
     again: tuple[list[float], list[float]]
     runs: tuple[Result, ...]
     missing: int
+    censored: tuple[int, int] = (0, 0)
     difference: Difference | None = None
 
     @property
     def testable(self) -> bool:
-        """A number that was the same in every run of both sides could not have shown anything."""
-        return min(len(self.a), len(self.b)) >= FEWEST and len({*self.a, *self.b}) > 1
+        """A number that was the same in every run of both sides could not have shown anything; nor does a bound."""
+        return not any(self.censored) and min(len(self.a), len(self.b)) >= FEWEST and len({*self.a, *self.b}) > 1
 
     @property
     def p(self) -> float | None:
@@ -218,14 +223,25 @@ class _Draft:
         found = cell.difference
         if found is None:
             return Row(cell.measure, None, None, None, NO_NUMBER)
-        least = _floor(cell, found)
+        least = None if any(cell.censored) else _floor(cell, found)
         notes = [f"{cell.missing} runs have no such number"] if cell.missing else []
+        if any(cell.censored):
+            notes += _dropped(cell, self.names)
+            return Row(cell.measure, bare(found), None, None, CENSORED, tuple(notes), cell.censored)
         if found.low is None:
             return Row(cell.measure, found, None, least, TOO_FEW, tuple(notes))
         if adjusted is None:
             return Row(cell.measure, found, None, least, NOT_SHOWN, (*notes, "the same in every run"))
         verdict, why = _verdict(cell, found, adjusted, least)
         return Row(cell.measure, found, adjusted, least, verdict, (*notes, *why))
+
+
+def _dropped(cell: _Cell, names: tuple[str, str]) -> list[str]:
+    """What a lower bound on one side says about the change: a bound as well; on both sides nothing."""
+    one, two = cell.censored
+    who = [f"{n} runs of {name}" for n, name in zip(cell.censored, names, strict=True) if n]
+    said = "the change is not known" if one and two else f"the change is {'at most' if one else 'at least'} this"
+    return [f"a lower bound in {' and '.join(who)}, where too many requests got none: {said}"]
 
 
 def _verdict(cell: _Cell, found: Difference, adjusted: float, least: float | None) -> tuple[str, list[str]]:
@@ -265,7 +281,9 @@ def _cell(
     else:
         a, b = ([value for run in side if (value := measure.of(run)) is not None] for side in sides)
         missing = len(sides[0]) + len(sides[1]) - len(a) - len(b)
-    return _Cell(measure, a, b, _known([(measure.of(one), measure.of(two)) for one, two in same]), runs, missing)
+    again = _known([(measure.of(one), measure.of(two)) for one, two in same])
+    censored = tuple(sum(map(measure.censored, side)) for side in sides)
+    return _Cell(measure, a, b, again, runs, missing, (censored[0], censored[1]))
 
 
 def _known(pairs: Sequence[tuple[float | None, float | None]]) -> tuple[list[float], list[float]]:

@@ -10,11 +10,12 @@ import json
 from pathlib import Path
 
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.load import results
+from tailwatch.load import outputs, results
 from tailwatch.load.compare import Arm, Comparison, compare, merge, read
 from tailwatch.load.measures import NAMES, PERCENTILES, Measure, measures
 from tailwatch.load.report import comparison as page
 from tailwatch.load.report import document
+from tailwatch.load.together import refuse
 from tailwatch.load.verdicts import show
 from tailwatch.version import VERSION
 
@@ -65,6 +66,7 @@ def main(parsed: argparse.Namespace) -> int:
         return _merge(parsed)
     if len(parsed.files) < 2:
         raise OptionError("compare: expected two files at least, the first is what the others are compared with")
+    outputs.check({"json": parsed.json, "html": parsed.html})
     arms = _named([read(path) for path in parsed.files], parsed.files)
     again = read(parsed.again) if parsed.again is not None else None
     present(compare(arms, of=looked_at(parsed), again=again), parsed)
@@ -93,8 +95,8 @@ def _write(comparison: Comparison, path: Path) -> None:
 
 
 def _merge(parsed: argparse.Namespace) -> int:
-    if any(getattr(parsed, name) is not None for name in ("again", "json", "html")):
-        raise OptionError("merge: leave out --again, --json and --html; it only writes results")
+    refuse(parsed, ("again", "metrics", "percentiles", "json", "html"), "merge: it only writes results")
+    outputs.check({"merge": parsed.merge})
     files = [results.load(path) for path in parsed.files]
     merged = merge(files)
     results.save(parsed.merge, merged)

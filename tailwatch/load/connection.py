@@ -53,6 +53,7 @@ class Owner(Interface):
 
     deadlines_ns: tuple[int, int]
     keep: bool
+    marked: bool
 
     def settle(self, flight: Flight, ending: Ending, error: str, end_ns: int) -> None:
         """The exchange has ended."""
@@ -81,6 +82,7 @@ class Connection(asyncio.Protocol):
         "_encoded",
         "_feed",
         "_flight",
+        "_framing",
         "_headed",
         "_lasting",
         "_owner",
@@ -103,6 +105,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
         self._complete = self._encoded = self._headed = self._lasting = self._sized = False
+        self._framing: int | None = None
         self._broken = ""
 
     @property
@@ -188,9 +191,9 @@ class Connection(asyncio.Protocol):
         exchange = self._flight.exchange
         exchange.status = self._parser.get_status_code()
         self._headed = exchange.status >= 200
-        framing = _FRAMINGS.get(exchange.content_type)
-        if framing is not None and not self._encoded:
-            self._answer.framing(framing)
+        self._framing = None if self._encoded else _FRAMINGS.get(exchange.content_type)
+        if self._framing is not None:
+            self._answer.framing(self._framing)
 
     def on_message_complete(self) -> None:
         """The whole answer is there; or one that only says that it is being worked on."""
@@ -204,6 +207,7 @@ class Connection(asyncio.Protocol):
 
     def _clear(self) -> None:
         self._complete = self._encoded = self._headed = self._lasting = self._sized = False
+        self._framing = None
         self._broken = ""
 
     def _end(self) -> None:
@@ -229,10 +233,17 @@ class Connection(asyncio.Protocol):
         else:
             self._hand_over(Ending.TRUNCATED, f"the connection was lost inside the answer{why}", now())
 
+    def _cut(self, exchange: Exchange) -> bool:
+        """HTTP says that this was all; but the protocol of the stream has an end marker, and it did not come."""
+        due = self._owner.marked and 200 <= exchange.status < 300 and self._framing == _SSE
+        return due and not exchange.done and not exchange.failed
+
     def _hand_over(self, ending: Ending, error: str, end_ns: int) -> None:
         flight, self._flight, self._complete = self._flight, None, False
         assert flight is not None
         self._note(flight.exchange)
+        if ending is Ending.FINISHED and self._cut(flight.exchange):
+            ending, error = Ending.TRUNCATED, "the stream ended without its end marker"
         if self.usable:
             self._owner.idle(self)
         self._owner.settle(flight, ending, error, end_ns)

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from tailwatch.errors import OptionError
 from tailwatch.version import VERSION
@@ -21,6 +21,12 @@ APIS = (*PATHS, "http")
 ANTHROPIC_VERSION = "2023-06-01"
 _KEYS = {"messages": "ANTHROPIC_API_KEY", "http": ""}  # the variable that a key is taken from; the others:
 _KEY = "OPENAI_API_KEY"
+_HOMES = {"OPENAI_API_KEY": "api.openai.com", "ANTHROPIC_API_KEY": "api.anthropic.com"}  # whose it is
+_KEY_HEADERS = {"authorization", "x-api-key"}
+_OPEN = {"host", "user-agent", "accept", "content-type", "anthropic-version"}  # headers whose values are no secret
+_LIKE_KEYS = re.compile(r"\b(?:sk|pk|rk|gsk|hf|key)[-_][\w*.-]{8,}|\bBearer\s+\S+", re.IGNORECASE)
+_HIDDEN = "[hidden]"
+_SHORTEST_SECRET = 4  # characters: shorter ones are in any text
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110, 5.6.2
 _OURS = {"content-length", "transfer-encoding", "connection", "expect", "upgrade", "te", "trailer"}
 _UNSAFE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[^\x00-\xff]")
@@ -57,6 +63,21 @@ class Endpoint:
         return is_loopback(self.host)
 
     @property
+    def marked(self) -> bool:
+        """Whether its API ends each stream with a marker of its own, as all but plain HTTP do."""
+        return self.api in PATHS
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What may not be shown where an answer repeats it: the key, the user's headers, the query; longest first."""
+        values = [value for name, value in self.headers if name not in _OPEN]
+        values += [value.rpartition(" ")[2] for value in values]
+        query = self.path.partition("?")[2]
+        values += [value for _, value in parse_qsl(query)] + [part.partition("=")[2] for part in query.split("&")]
+        found = {" ".join(value.split()) for value in values}
+        return tuple(sorted((one for one in found if len(one) >= _SHORTEST_SECRET), key=len, reverse=True))
+
+    @property
     def head(self) -> bytes:
         """The request up to the headers that frame the body."""
         lines = [f"{self.method} {self.path} HTTP/1.1", *(f"{name}: {value}" for name, value in self.headers)]
@@ -73,6 +94,16 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def hidden(text: str, secrets: Iterable[str]) -> str:
+    """A text without these, longest first, and without what looks like a key; it may have been cut inside one."""
+    for secret in secrets:
+        text = text.replace(secret, _HIDDEN)
+        ends = (secret[:length] for length in range(len(secret) - 1, _SHORTEST_SECRET - 1, -1))
+        if end := next((end for end in ends if text.endswith(end)), ""):
+            text = text.removesuffix(end) + _HIDDEN
+    return _LIKE_KEYS.sub(_HIDDEN, text)
+
+
 def endpoint(
     url: str,
     *,
@@ -82,13 +113,15 @@ def endpoint(
     model: str | None = None,
     headers: Iterable[str] = (),
     api_key: str | None = None,
+    api_key_env: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Endpoint:
     """Of what a user says.
 
     api: of APIS; None tells it from the path, else `completions` where there is a model and `http` where there is none.
-    path: instead of the URL's and the API's. headers: "Name: value"; they replace ours. api_key: instead of that of the
-    environment (OPENAI_API_KEY, ANTHROPIC_API_KEY), which is sent over https or to this machine only.
+    path: instead of the URL's and the API's. headers: "Name: value"; they replace ours. api_key, or api_key_env, the
+    variable that holds it: instead of the environment's own (OPENAI_API_KEY, ANTHROPIC_API_KEY), which goes to no host
+    but the one it belongs to, over https.
 
     Raises:
         OptionError: one of them is wrong. A key is never in the message.
@@ -102,7 +135,10 @@ def endpoint(
     host, secure = str(split.hostname), split.scheme == "https"
     port = split.port or (443 if secure else 80)
     own = dict(_header(line) for line in headers)
-    key, notes = _key_of(found, api_key, own, environment or {}, secure or is_loopback(host))
+    asked = _asked(api_key, api_key_env, own, environment or {})
+    key, notes = (asked, ()) if asked is not None else _found_key(found, own, environment or {}, host, secure)
+    if (asked or own.keys() & _KEY_HEADERS) and not secure and not is_loopback(host):
+        notes = (f"the key goes to {host} over http: whoever is on the way can read it",)
     merged = {**_defaults(found, _authority(host, port, secure), key), **own}
     verb = _method(method, found)
     return Endpoint(secure, host, port, way, found, verb, tuple(merged.items()), notes)
@@ -183,19 +219,35 @@ def _value(value: str, what: str) -> str:
     return value
 
 
-def _key_of(
-    api: str, given: str | None, own: Mapping[str, str], environment: Mapping[str, str], private: bool
+def _asked(
+    given: str | None, variable: str | None, own: Mapping[str, str], environment: Mapping[str, str]
+) -> str | None:
+    """The key that the user wants sent, "" for none; None where nothing was said of one."""
+    if given is None and variable is None:
+        return None
+    if given is not None and variable is not None:
+        raise OptionError("api_key: expected it or --api-key-env, not both")
+    if named := own.keys() & _KEY_HEADERS:
+        raise OptionError(f"api_key: --header {min(named)!r} is one already; leave one of them out")
+    if given is None:
+        given = environment.get(variable or "", "")
+        if not given.strip():
+            raise OptionError.of("api_key_env", variable, "expected the name of a variable that is set")
+    return _value(given.strip(), "api_key")
+
+
+def _found_key(
+    api: str, own: Mapping[str, str], environment: Mapping[str, str], host: str, secure: bool
 ) -> tuple[str, tuple[str, ...]]:
-    """The key to send, "" for none, and what to say about it."""
-    if given is not None:
-        return _value(given.strip(), "api_key"), ()
+    """The environment's key where it belongs to the host, "" elsewhere, and what to say about it."""
     name = _KEYS.get(api, _KEY)
     key = environment.get(name, "").strip() if name else ""
-    if not key or own.keys() & {"authorization", "x-api-key"}:
+    if not key or own.keys() & _KEY_HEADERS:
         return "", ()
-    if not private:
-        return "", (f"{name} is not sent in the clear to another machine; give --api-key where it is meant to be",)
-    return _value(key, name), ()
+    home = _HOMES[name]
+    if secure and (host.lower() == home or host.lower().endswith(f".{home}")):
+        return _value(key, name), ()
+    return "", (f"{name} goes to https://{home} alone, not to {host}; --api-key-env {name} sends it here too",)
 
 
 def _defaults(api: str, authority: str, key: str) -> dict[str, str]:

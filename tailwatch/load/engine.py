@@ -8,7 +8,6 @@ last planned request and the end lie at most `drain` seconds; what is not over t
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -250,7 +249,7 @@ class Run:
         outcomes = recorder.finish(client)
         elapsed = max(recorder.requests.end, default=0) / 1e9
         duration = self._duration(elapsed)
-        verdict = judge(outcomes, recorder.latencies, client, closed=bool(job.workers), own_cpu=self.watch.own_cpu)
+        verdict = judge(outcomes, recorder.latencies, client, closed=bool(job.workers))
         if self.stopped_ns and verdict.valid:
             verdict.verdict = "interrupted"
         if self.stopped_ns:
@@ -272,6 +271,8 @@ class Run:
                 throughput=recorder.throughput(duration),
                 tokens=recorder.tokens / elapsed if elapsed > 0 else 0.0,
                 broken=recorder.broken,
+                windows=recorder.series.windows,
+                believed=verdict.valid,
             ),
             outcomes=outcomes,
             latencies=recorder.latencies,
@@ -280,6 +281,7 @@ class Run:
             series=recorder.series,
             client=client,
             validity=verdict,
+            interrupted=bool(self.stopped_ns),
             requests=recorder.requests,
             examples=recorder.examples,
         )
@@ -379,18 +381,3 @@ async def run(job: Job, pool: Sender, *, start_ns: int | None = None, progress: 
     if progress is not None:
         progress(going)
     return await going.go()
-
-
-def stop_on_interrupt(going: Run) -> Callable[[], None]:
-    """From now on Ctrl-C ends the run and not the process. Returns what undoes that; nothing outside the main
-    thread."""
-    loop = asyncio.get_running_loop()
-    try:
-        loop.add_signal_handler(signal.SIGINT, going.stop)
-    except (ValueError, RuntimeError, NotImplementedError):
-        return lambda: None
-
-    def undo() -> None:
-        loop.remove_signal_handler(signal.SIGINT)
-
-    return undo

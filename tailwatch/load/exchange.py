@@ -28,7 +28,7 @@ class Ending(enum.IntEnum):
     RESET = 3
     """The connection was lost before the first byte of an answer, and it was not a stale one."""
     TRUNCATED = 4
-    """The connection was lost inside the answer."""
+    """The connection was lost inside the answer, or its stream ended without the end marker of its protocol."""
     TIMEOUT = 5
     """The tester gave up waiting, as told to."""
     GARBAGE = 6

@@ -27,8 +27,8 @@ class Row:
 
     share, low, high: what must reach the target and its 95 % interval: the attainment, misses that come together
     counted as such; for the objective throughput the completed share of the offered. shares: per bound, the share of
-    the judged that kept it. set_aside: probes that were outvoted and stand alone. verdict: holds, fails
-    or undecided for the interval against the target, or invalid.
+    the judged that kept it; failed: the share that was not answered whole. set_aside: probes that were outvoted and
+    stand alone. verdict: holds, fails or undecided for the interval against the target, or invalid.
     """
 
     rate: float
@@ -42,7 +42,13 @@ class Row:
     throughput: float
     goodput: float
     shares: Mapping[str, float]
+    failed: float
     verdict: str
+
+    @property
+    def late(self) -> dict[str, float]:
+        """Per bound, the share of the judged that was answered whole and exceeded it."""
+        return {name: max(0.0, 1 - self.failed - share) for name, share in self.shares.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +92,35 @@ class Knee:
 
     @property
     def saturates(self) -> str | None:
-        """The bound that gives way first: the one kept least at the lowest failing rate; None where none failed."""
-        failing = next((row for row in self.rows() if row.verdict == FAILS and row.shares), None)
-        return min(failing.shares, key=lambda name: failing.shares[name]) if failing else None
+        """The bound that gives way first: the one that most answers exceed at the lowest failing rate. TTFT is judged
+        against TPOT and ITL, and E2E, which holds both, only where the SLO has none of them. None where no rate failed,
+        or where more requests failed than any bound was exceeded by: a refusal is of no phase."""
+        row = self._failing
+        if row is None:
+            return None
+        late = {name: share for name, share in row.late.items() if name != "e2e"} or row.late
+        worst = max(late, key=lambda name: late[name])
+        return worst if late[worst] >= row.failed and late[worst] > 0 else None
+
+    @property
+    def _failing(self) -> Row | None:
+        return next((row for row in self.rows() if row.verdict == FAILS and row.shares), None)
 
     @property
     def phase(self) -> str | None:
         """What of the server that is, in words."""
         bound = self.saturates
         return PHASES.get(bound, bound) if bound else None
+
+    @property
+    def gives_way(self) -> str:
+        """Both in one sentence; "" where no rate failed."""
+        if (row := self._failing) is None:
+            return ""
+        if self.saturates:
+            return f"{self.saturates} gives way first: {self.phase}"
+        why = f"{row.failed:.1%} of the requests failed at {row.rate:.4g}/s" if row.failed else "only e2e is exceeded"
+        return f"neither prefill nor decode gives way first: {why}" if row.failed or row.late.get("e2e") else ""
 
     @property
     def completed(self) -> float | None:
@@ -160,12 +186,12 @@ def near(whole: Probe, target: float) -> bool:
 def _row(rate: float, tried: Sequence[Tried], whole: Probe | None, objective: str, target: float, lent: float) -> Row:
     aside = sum(one.set_aside for one in tried)
     if whole is None:
-        return Row(rate, len(tried), aside, 0, 0.0, None, 0.0, 1.0, 0.0, 0.0, {}, INVALID)
+        return Row(rate, len(tried), aside, 0, 0.0, None, 0.0, 1.0, 0.0, 0.0, {}, 0.0, INVALID)
     share, low, high = share_of(whole, objective, lent)
     shares = {name: count / whole.judged for name, count in whole.kept.items()}
     return Row(
         rate, len(tried), aside, whole.scheduled, whole.seconds, share, low, high,
-        whole.throughput, whole.goodput, shares, verdict_of(low, high, target),
+        whole.throughput, whole.goodput, shares, whole.failed / whole.judged, verdict_of(low, high, target),
     )  # fmt: skip
 
 
@@ -209,4 +235,4 @@ def _grew(knee: Knee) -> str:
 
 
 def _first(knee: Knee) -> str:
-    return f"; {knee.saturates} gives way first: {knee.phase}" if knee.saturates else ""
+    return f"; {knee.gives_way}" if knee.gives_way else ""

@@ -53,6 +53,11 @@ class Measure:
             value = run.percentile(self.name, self.percent)
         return value if value is not None and math.isfinite(value) else None
 
+    def censored(self, run: Result) -> bool:
+        """Whether its value in a run is a lower bound only: that many requests were dropped (see censoring.py)."""
+        found = None if self.percent is None else run.quantile(self.name, self.percent)
+        return found is not None and found.censored
+
     def resolution(self, runs: Iterable[Result]) -> float:
         """What its values are rounded to, as a share of them; 0: exact."""
         if self.percent in (None, 100):
@@ -76,7 +81,7 @@ class Measure:
 
     def _out_of_reach(self, run: Result) -> bool:
         """A percentile beyond the last sample is the maximum under another name."""
-        samples: int = getattr(run.latencies, self.name).count
+        samples = run.latencies.sample(self.name).count
         return self.percent != 100 and samples * (100 - (self.percent or 0)) < 100 - 1e-9
 
 

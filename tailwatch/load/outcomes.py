@@ -1,8 +1,8 @@
 """What became of each request: the server side's table (tailwatch.goodput), and `never_sent`, which only a client sees.
 
-good: finished without error within every bound. miss: late, an error, 429, 5xx, a timeout, never sent, ended by the
-tester (`abandoned`). excluded, and counted: other 4xx and 3xx. A tester that gives up has waited: what it ended or
-never sent is a miss and never one of the "earlier aborts", which exist on the server side only.
+good: finished without error within every bound. miss: late, an error, 429, 5xx, a timeout (408 and 504 are some), never
+sent, ended by the tester (`abandoned`). excluded, and counted: other 4xx and 3xx. A tester that gives up has waited:
+what it ended or never sent is a miss and never one of the "earlier aborts", which exist on the server side only.
 """
 
 from __future__ import annotations
@@ -94,31 +94,34 @@ def reason_of(exchange: Exchange, slo: SLO | None) -> int:
     return CODE[name]
 
 
+def answered(exchange: Exchange) -> bool:
+    """Whether a whole answer came that is none of error: what TPOT and E2E are of."""
+    return 200 <= exchange.status < 300 and fault_of(exchange) == 0 and exchange.ending == 1
+
+
 def _name_of(exchange: Exchange) -> str:
-    """Without the bounds. A status that came says more than how the connection ended afterwards."""
+    """Without the bounds, in the order of tw_stream_verdict() (csrc/stream.c): a status says more than how the
+    connection ended afterwards, but for a wait that was given up."""
     status, fault = exchange.status, FAULTS[fault_of(exchange)]
     if status == 429:
         return "429"
-    if status >= 500:
-        return "5xx"
-    if status >= 400:
-        return "4xx"
+    if status in (408, 504) or fault == "timeout":
+        return "timeout"
     if status >= 300:
-        return "3xx"
-    if fault in ("timeout", "abandoned"):
-        return fault
-    if fault or exchange.ending != 1 or not 200 <= status < 300:
-        return "error"
-    return "good"
+        return "5xx" if status >= 500 else "4xx" if status >= 400 else "3xx"
+    if answered(exchange):
+        return "good"
+    return "abandoned" if fault == "abandoned" else "error"
 
 
 def broken(exchange: Exchange, slo: SLO) -> Sequence[str]:
-    """Names of the bounds that an exchange exceeds, from its planned start; TPOT by its slowest choice."""
+    """Names of the bounds that a whole answer exceeds, from its planned start; TPOT by its slowest choice. The TTFT
+    bound of an answer without content that can be seen is judged by its first bytes, or else by its end."""
     tpots = exchange.tpots_ns
-    ttft, e2e = exchange.ttft_ns, exchange.e2e_ns
+    first = exchange.first_content_ns or exchange.first_chunk_ns or exchange.end_ns
     return slo.broken(
-        ttft=None if ttft is None else ttft / 1e9,
+        ttft=(first - exchange.planned_ns) / 1e9,
         tpot=max(tpots) / 1e9 if tpots else None,
         itl=exchange.largest_gap_ns / 1e9,
-        e2e=None if e2e is None else e2e / 1e9,
+        e2e=(exchange.end_ns - exchange.planned_ns) / 1e9,
     )

@@ -31,9 +31,10 @@ class Probe:
     rate: requests per second asked for. seconds: the length of its schedule. scheduled: requests in it. judged:
     scheduled less what the outcome table excludes. good: those that kept every bound, timed from their planned start.
     completed: answers that ended without error within the schedule's own time. kept: per bound, how many of the
-    judged kept that one. windows: in order, of equal length; their sums may be below the totals where warm-up was
-    cut off. invalid: why the run does not count (the client's own limit), "" where it does. details: anything the
-    caller wants to find again (percentiles, a file), kept as it is.
+    judged kept that one; failed: how many of them were not answered whole, and kept none.
+    windows: in order, of equal length; their sums may be below the totals where warm-up was cut off. invalid: why the
+    run does not count (the client's own limit), "" where it does. details: anything the caller wants to find again
+    (percentiles, a file), kept as it is.
     """
 
     rate: float
@@ -46,6 +47,7 @@ class Probe:
     windows: tuple[Window, ...] = ()
     invalid: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+    failed: int = 0
 
     @property
     def attainment(self) -> float | None:
@@ -94,4 +96,5 @@ def pooled(probes: Iterable[Probe]) -> Probe:
         completed=sum(probe.completed for probe in several),
         kept={name: sum(probe.kept.get(name, 0) for probe in several) for name in names},
         windows=tuple(window for probe in several for window in probe.windows),
+        failed=sum(probe.failed for probe in several),
     )

@@ -16,16 +16,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import IO, Any
 
 from tailwatch.errors import TailwatchError
+from tailwatch.load.allocator import grow_in_place
 from tailwatch.load.engine import Run
+from tailwatch.load.interrupts import on_interrupt
 from tailwatch.load.live import together
+from tailwatch.load.merging import merged
 from tailwatch.load.report.progress import Now
-from tailwatch.load.results import Result, merged
+from tailwatch.load.results import Result
 from tailwatch.load.schedule import Schedule
 from tailwatch.load.session import Due, Setup, Tell, in_loop, measure, run_here
 
@@ -54,8 +57,8 @@ def run_in(
     try:
         for i, child in enumerate(children):
             child.put((_part(setup, i, processes), schedule.part(i, processes)))
-        with _stopping(children, interruptible):
-            return merged(_collect(children, due, tell))
+        parts = _interruptibly(children, interruptible, lambda: _collect(children, due, tell))
+        return _whole(parts, schedule)
     finally:
         for child in children:
             child.end()
@@ -66,6 +69,15 @@ def _part(setup: Setup, i: int, n: int) -> Setup:
     workers = len(range(i, setup.workers, n))
     warmup = len(range(i, setup.warmup, n))
     return replace(setup, workers=workers, warmup=warmup, cap=max(1, len(range(i, setup.cap, n))))
+
+
+def _whole(parts: list[Result], schedule: Schedule) -> Result:
+    """They began at one moment of one clock, which each has told by its own look at another one."""
+    for part in parts:
+        part.started = parts[0].started
+    if parts[0].closed:
+        return merged(parts)
+    return merged(parts, schedule={"digest": schedule.digest, "seed": schedule.seed, **asdict(schedule.law)})
 
 
 class _Child:
@@ -155,26 +167,29 @@ def _collect(children: list[_Child], due: Due | None, tell: Tell | None) -> list
     return [found[child.number] for child in children]
 
 
-@contextmanager
-def _stopping(children: list[_Child], interruptible: bool) -> Iterator[None]:
-    """Meanwhile Ctrl-C is the children's."""
-    if not interruptible or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _interruptibly(children: list[_Child], interruptible: bool, collect: Callable[[], list[Result]]) -> list[Result]:
+    """Meanwhile Ctrl-C is the children's. One that it meets before it can take it dies: nothing was measured then."""
+    if not interruptible:
+        return collect()
+    seen: list[bool] = []
 
-    def forward(*_: object) -> None:
+    def forward() -> None:
+        seen.append(True)
         for child in children:
             child.interrupt()
 
-    before = signal.signal(signal.SIGINT, forward)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with on_interrupt(forward):
+        try:
+            return collect()
+        except TailwatchError:
+            if seen:
+                raise KeyboardInterrupt from None
+            raise
 
 
 def child() -> None:
     """The other end: what a client process does."""
+    grow_in_place()
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed is no pickle
     inward = sys.stdin.buffer

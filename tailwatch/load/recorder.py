@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from bisect import bisect_left
 
 from tailwatch.goodput import SLO
 from tailwatch.load.exchange import Exchange
-from tailwatch.load.outcomes import CODE, FAULTS, NEVER_SENT, REASONS, Outcomes, broken, fault_of, reason_of
+from tailwatch.load.outcomes import CODE, FAULTS, NEVER_SENT, REASONS, Outcomes, answered, broken, fault_of, reason_of
 from tailwatch.load.results import (
+    CENSORED,
     COLUMNS,
     MARKED,
+    MOST_EXAMPLES,
     NEVER,
     RETRIED,
     REUSED,
@@ -19,6 +22,7 @@ from tailwatch.load.results import (
     Requests,
     Series,
     samples,
+    unanswered,
 )
 from tailwatch.load.schedule import Planned
 from tailwatch.load.selfwatch import SelfWatch
@@ -26,8 +30,8 @@ from tailwatch.load.selfwatch import SelfWatch
 _SECOND = 1_000_000_000
 _LONGEST_SERIES = 7 * 24 * 3600
 _MISSES = frozenset(CODE[name] for name in REASONS if name not in ("good", "4xx", "3xx"))
-_GOOD = CODE["good"]
-_EXAMPLE = 200  # characters of an error that is shown
+_GOOD, _LATE = CODE["good"], CODE["late"]
+_EXAMPLE = 600  # characters of an error that are kept
 
 
 class Recorder:
@@ -37,7 +41,7 @@ class Recorder:
         self.start_ns, self.slo, self.watch = start_ns, slo, watch
         self.requests, self.series, self.latencies = Requests(), Series(), Latencies()
         self.broken: dict[str, int] = {}
-        self.examples: dict[str, str] = {}
+        self.examples: dict[str, list[str]] = {}
         self.tokens = self.due = self.met = self.marked_requests = self.marked_gaps = 0
         self._ended: dict[int, int] = {}  # exchanges by the second of their end, however they ended
         self._reasons, self._faults = [0] * len(REASONS), [0] * len(FAULTS)
@@ -49,9 +53,12 @@ class Recorder:
         tokens, marked = exchange.output_tokens, self._gaps(exchange)
         reason, fault = reason_of(exchange, self.slo), fault_of(exchange)
         flags = (REUSED if exchange.reused else 0) | (RETRIED if exchange.retries else 0) | (MARKED if marked else 0)
-        tpots = exchange.tpots_ns
+        whole = answered(exchange)
+        tpots = exchange.tpots_ns if whole else ()  # of an unfinished one a mean gap is none of its
         for tpot in tpots:
             self.latencies.tpot.record(round(tpot))
+        if exchange.connect_ns:
+            self.latencies.connect.record(exchange.connect_ns)
         start = self.start_ns
         row = (
             exchange.planned_ns - start,
@@ -80,13 +87,14 @@ class Recorder:
             append(value)
         self._reasons[reason] += 1
         self._faults[fault] += 1
-        self._judge(exchange, reason, fault)
+        self._judge(exchange, reason, fault, whole)
         self._second(exchange, reason, tokens)
 
     def never_sent(self, planned_ns: int, planned: Planned) -> None:
-        """A request of the plan that was not sent: a miss."""
+        """A request of the plan that was not sent, and will not be: a miss."""
         values = {**dict.fromkeys(COLUMNS, 0), **dict.fromkeys(_TIMES, NEVER)}
         values |= {"planned": planned_ns - self.start_ns, "index": planned.index, "prompt": planned.prompt_tokens}
+        values |= {"end": max(time.monotonic_ns(), planned_ns) - self.start_ns}
         self.requests.add(**values | {"wanted": planned.output_tokens, "reason": CODE[NEVER_SENT]})
         self._reasons[CODE[NEVER_SENT]] += 1
         second = self._at(planned_ns)
@@ -104,6 +112,9 @@ class Recorder:
         """All is in: the histograms that the columns give, and the client's part."""
         for name in ("ttft_naive", "first_byte", "first_chunk", "e2e_naive", "largest_gap", "send_lag"):
             getattr(self.latencies, name).record_all(samples(self.requests, name))
+        for name, ages in CENSORED.items():
+            waited, self.latencies.lost[name] = unanswered(self.requests, name)
+            getattr(self.latencies, ages).record_all(waited)
         client.marked_requests, client.marked_gaps = self.marked_requests, self.marked_gaps
         self._carry()
         for start, length in client.pauses:
@@ -117,12 +128,8 @@ class Recorder:
         return Outcomes(dict(zip(REASONS, self._reasons, strict=True)), faults)
 
     def throughput(self, duration: float) -> float:
-        """Whole answers per second over a window as long as the plan that opens with the first of them."""
-        ends = samples_of_ends(self.requests)
-        if not ends or duration <= 0:
-            return 0.0
-        until = min(ends) + round(duration * 1e9)
-        return sum(end <= until for end in ends) / duration
+        """See `throughput_of`."""
+        return throughput_of(self.requests, duration)
 
     def _gaps(self, exchange: Exchange) -> bool:
         """Counts the gaps; whether one of them, or the wait for the first token, overlaps a pause of ours."""
@@ -141,22 +148,23 @@ class Recorder:
         self.marked_requests += 1
         return True
 
-    def _judge(self, exchange: Exchange, reason: int, fault: int) -> None:
-        if self.slo is not None:
+    def _judge(self, exchange: Exchange, reason: int, fault: int, whole: bool) -> None:
+        if reason == _LATE and self.slo is not None:
             for name in broken(exchange, self.slo):
                 self.broken[name] = self.broken.get(name, 0) + 1
         if exchange.first_content_ns:
             self.latencies.ttft.record(exchange.first_content_ns - exchange.planned_ns)
-        if fault == 0 and 200 <= exchange.status < 300:
+        if whole:
             self.latencies.e2e.record(exchange.end_ns - exchange.planned_ns)
         self.due += exchange.due
         self.met += exchange.met
         if reason == _GOOD:
             return
         name = FAULTS[fault] or REASONS[reason]
-        if name != "late" and name not in self.examples:
-            text = exchange.error or exchange.head.decode("utf-8", "replace")
-            self.examples[name] = " ".join(text.split())[:_EXAMPLE]
+        if name == "late" or len(kept := self.examples.setdefault(name, [])) == MOST_EXAMPLES:
+            return
+        if (text := _example(exchange)) not in kept:
+            kept.append(text)
 
     def _second(self, exchange: Exchange, reason: int, tokens: int) -> None:
         series, planned = self.series, self._at(exchange.planned_ns)
@@ -213,11 +221,22 @@ class Recorder:
 _TIMES = ("sent", "first_byte", "first_chunk", "first", "last", "end", "tpot", "largest_gap", "largest_gap_at")
 
 
+def _example(exchange: Exchange) -> str:
+    """What came instead of an answer, in one line that no terminal takes for more."""
+    parts = [f"HTTP {exchange.status}" if exchange.status else "", exchange.error]
+    text = ": ".join(part for part in (*parts, exchange.head.decode("utf-8", "replace")) if part)
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))[:_EXAMPLE]
+
+
 def _since(moment_ns: int, start_ns: int) -> int:
     return moment_ns - start_ns if moment_ns else NEVER
 
 
-def samples_of_ends(requests: Requests) -> array[int]:
-    """When answers that came whole and were none of error ended, ns from the start."""
+def throughput_of(requests: Requests, duration: float) -> float:
+    """Whole answers per second over a window as long as the plan that opens with the first of them."""
     rows = zip(requests.end, requests.status, requests.fault, strict=True)
-    return array("q", (end for end, status, fault in rows if end != NEVER and 200 <= status < 300 and not fault))
+    ends = [end for end, status, fault in rows if end != NEVER and 200 <= status < 300 and not fault]
+    if not ends or duration <= 0:
+        return 0.0
+    until = min(ends) + round(duration * 1e9)
+    return sum(end <= until for end in ends) / duration

@@ -2,30 +2,32 @@
 
 Every time counts from the *planned* start unless its name says naive: what a tester reports that forgets its plan
 stands beside it. Rates are per second of the plan. A file holds runs: {"tailwatch": version, "format": 1, "layout":
-hash of the buckets, "runs": [...]}; runs of several processes or machines that were one load merge into one by
-`merged`.
+hash of the buckets, "runs": [...]}; runs of several processes or machines that were one load merge into one:
+merging.py.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.goodput import SLO
+from tailwatch.load.censoring import Buckets, Quantile, Ranks, Sample
 from tailwatch.load.histogram import LAYOUT_HASH, Histogram
-from tailwatch.load.outcomes import FAULTS, REASONS, Outcomes
+from tailwatch.load.outcomes import CODE, FAULTS, MISSES, NEVER_SENT, REASONS, Outcomes
+from tailwatch.load.probe import Window
+from tailwatch.load.shares import interval
 from tailwatch.version import VERSION
 
 FORMAT = 1
 MOST_SAVED = 100_000  # requests whose columns go into a file; of a longer run the histograms do
 EXCLUDED_LIMIT = 0.01  # share of the schedule that may be excluded (4xx) before the run says nothing
+MOST_EXAMPLES = 3  # failures of each kind that are shown
 NEVER = -1  # in a column of times: it did not happen
 
 # name → array code. Times: nanoseconds from the start of the run.
@@ -59,10 +61,10 @@ class Requests:
     """One row a request, in columns (array.array): some 110 bytes each.
 
     planned, sent, first_byte, first_chunk, first (content), last (content), end, largest_gap_at: ns from the start of
-    the run, NEVER where it did not happen. tpot, largest_gap: ns; NEVER where there is none. index: of the schedule.
-    prompt, wanted: tokens asked for; tokens: that came. due, met: token deadlines (fluidity). reason, fault: codes into
-    outcomes.REASONS and FAULTS. flags: REUSED, RETRIED (a stale connection), MARKED (one of its gaps, or its first
-    token, overlaps a pause of this client).
+    the run, NEVER where it did not happen; end: also when one that was never sent was given up. tpot, largest_gap: ns;
+    NEVER where there is none. index: of the schedule. prompt, wanted: tokens asked for; tokens: that came. due, met:
+    token deadlines (fluidity). reason, fault: codes into outcomes.REASONS and FAULTS. flags: REUSED, RETRIED (a stale
+    connection), MARKED (one of its gaps, or its first token, overlaps a pause of this client).
     """
 
     __slots__ = tuple(COLUMNS)
@@ -155,7 +157,11 @@ LATENCIES = {
     "e2e_naive": "e2e",
     "largest_gap": "itl",
     "send_lag": "ttft",
+    "connect": "ttft",
+    "ttft_censored": "ttft",
+    "e2e_censored": "e2e",
 }
+CENSORED = {"ttft": "ttft_censored", "e2e": "e2e_censored"}  # latency → how long was waited for what never came
 
 
 @dataclass(slots=True)
@@ -164,9 +170,11 @@ class Latencies:
 
     ttft: planned start → first content; ttft_naive: actual send → the same. first_byte, first_chunk: of the answer, of
     its body (a role, a ping). itl: each gap between messages with content; itl_unmarked: those of them that overlap no
-    pause of this client. tpot: per choice. e2e, e2e_naive: to the end of answers that came whole, with status below
-    300.
-    largest_gap: one sample a request with two messages or more. send_lag: planned start → actual send.
+    pause of this client. tpot: per choice of answers that came whole. e2e, e2e_naive: to the end of answers that came
+    whole, with status below 300. largest_gap: one sample a request with two messages or more. send_lag: planned start →
+    actual send. connect: how long opening a connection took, where a request had to. ttft_censored, e2e_censored: how
+    old the requests were that this client ended or never sent before they had one; lost: how many failed before that,
+    by latency. A percentile of both is asked of `Result.quantile`.
     """
 
     ttft: Histogram = field(default_factory=lambda: Histogram("ttft"))
@@ -180,20 +188,32 @@ class Latencies:
     e2e_naive: Histogram = field(default_factory=lambda: Histogram("e2e"))
     largest_gap: Histogram = field(default_factory=lambda: Histogram("itl"))
     send_lag: Histogram = field(default_factory=lambda: Histogram("ttft"))
+    connect: Histogram = field(default_factory=lambda: Histogram("ttft"))
+    ttft_censored: Histogram = field(default_factory=lambda: Histogram("ttft"))
+    e2e_censored: Histogram = field(default_factory=lambda: Histogram("e2e"))
+    lost: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CENSORED, 0))
 
     def add(self, other: Latencies) -> None:
         """Takes in another run's samples."""
         for name in LATENCIES:
             getattr(self, name).add(getattr(other, name))
+        self.lost = {name: count + other.lost[name] for name, count in self.lost.items()}
+
+    def sample(self, name: str) -> Sample:
+        """What percentiles of a latency are of, out of its histogram."""
+        ages = getattr(self, CENSORED[name]) if name in CENSORED else None
+        return Buckets(getattr(self, name), ages, self.lost.get(name, 0))
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {name: getattr(self, name).as_dict() for name in LATENCIES}
+        return {name: getattr(self, name).as_dict() for name in LATENCIES} | {"lost": self.lost}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Latencies:
         """Of `as_dict`'s numbers."""
-        found = cls(**{name: Histogram.from_dict(data[name]) for name in LATENCIES})
+        found = cls(lost={name: int(data["lost"][name]) for name in CENSORED})
+        for name in LATENCIES:
+            setattr(found, name, Histogram.from_dict(data[name]))
         wrong = [name for name, layout in LATENCIES.items() if getattr(found, name).layout != layout]
         if wrong:
             raise ValueError(f"the buckets of {wrong[0]} are those of another latency")
@@ -205,11 +225,12 @@ class Goodput:
     """How many of the *scheduled* requests were good, and how many a second.
 
     scheduled: of the plan. counted: scheduled − excluded, the denominator. attainment: good / counted; None where
-    nothing counts. low, high: its Wilson interval of 95 % (requests taken as independent: a bound for noise, not for
-    stalls).
+    nothing counts. low, high: its interval of 95 %, which counts misses of one stall as one; None for runs of less than
+    8 s, which show no such thing. believed: the run is valid; of another one nothing is said about its SLO.
     wanted: the attainment of the SLO. rate: good requests per second of the plan. throughput: answers that came whole
     per second, over a window as long as the plan that opens with the first of them. tokens: output tokens per second
-    over the whole run. broken: requests that exceeded a bound, by its name (one request may exceed several).
+    over the whole run. broken: late requests by the bound
+    that they exceeded (one may exceed several).
     """
 
     slo: str
@@ -225,6 +246,7 @@ class Goodput:
     throughput: float
     tokens: float
     broken: dict[str, int] = field(default_factory=dict)
+    believed: bool = True
 
     @property
     def counted(self) -> int:
@@ -232,9 +254,10 @@ class Goodput:
         return self.good + self.miss
 
     @property
-    def held(self) -> bool:
-        """Whether the attainment asked for was reached."""
-        return self.attainment is not None and self.attainment >= self.wanted
+    def held(self) -> bool | None:
+        """Whether the attainment asked for was reached; None: the run does not say (it is not valid, or nothing
+        counted)."""
+        return self.attainment >= self.wanted if self.believed and self.attainment is not None else None
 
 
 # One row a second of the run, from its start.
@@ -281,6 +304,16 @@ class Series:
             column = getattr(self, name)
             column.extend([0] * (second + 1 - len(column)))
 
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The seconds for which something was planned."""
+        rows = zip(self.scheduled, self.good, self.miss, self.finished, strict=True)
+        return tuple(Window(n, good + miss, good, done) for n, good, miss, done in rows if n)
+
+    def later(self, seconds: int) -> Series:
+        """The same from a start so many seconds earlier."""
+        return Series(**{name: [0] * seconds + list(getattr(self, name)) for name in SERIES})
+
     def plus(self, other: Series) -> Series:
         """Second by second; both begin together. Sums, but the largest of what is a maximum."""
         both, length = Series(), max(len(self), len(other))
@@ -296,15 +329,17 @@ class Client:
     """How the client itself did: what of the numbers above is its own doing.
 
     pauses: [start, length] in ns from the start of the run, of each time when the client's loop stood still longer than
-    10 ms. paused: seconds of them together. marked_requests, marked_gaps: requests and gaps that overlap one. loop_lag:
-    how late a timer of 5 ms came. gc_seconds: of its own collector (frozen and off during the run). cpu: share of one
-    core, the mean; cpu_peak: of its busiest second. in_flight_max, connections_max, opened, retries: of the pool.
-    cap: most requests in flight allowed, 0: no cap; capped: requests that it kept waiting or from being sent. memory:
-    largest resident size in bytes. processes: how many clients these numbers are of (cpu is of the busiest).
+    10 ms. paused: seconds of them together, paused_cpu: of CPU that it used in them. marked_requests, marked_gaps:
+    requests and gaps that overlap one. loop_lag: how late a timer of 5 ms came. gc_seconds: of its own collector
+    (frozen and off during the run). cpu: share of one core, the mean; cpu_peak: of its busiest second. in_flight_max,
+    connections_max, opened, retries: of the pool. cap: most requests in flight allowed, 0: no cap; capped: requests
+    that it kept waiting or from being sent. memory: largest resident size in bytes. processes: how many clients these
+    numbers are of (cpu is of the busiest).
     """
 
     pauses: list[tuple[int, int]] = field(default_factory=list)
     paused: float = 0.0
+    paused_cpu: float = 0.0
     marked_requests: int = 0
     marked_gaps: int = 0
     loop_lag: Histogram = field(default_factory=lambda: Histogram("itl"))
@@ -349,6 +384,7 @@ class Client:
 
 _ADDED = (
     "paused",
+    "paused_cpu",
     "marked_requests",
     "marked_gaps",
     "gc_seconds",
@@ -367,10 +403,9 @@ _ADDED = (
 class Validity:
     """Whether the run may be believed.
 
-    verdict: "valid", "invalid" (its schedule was not kept, or too much of it is excluded), "capped" (its cap on
-    requests in flight bound: a closed loop in disguise) or "interrupted" (Ctrl-C: what was had until then). reasons:
-    why not, sentences.
-    warnings: what a reader should know all the same.
+    verdict: "valid", "invalid" (its schedule was not kept, this client was too slow to stamp, or too much is excluded),
+    "capped" (its cap on requests in flight bound: a closed loop in disguise) or "interrupted" (Ctrl-C: what was had
+    until then). reasons: why not, sentences. warnings: what a reader should know all the same.
     """
 
     verdict: str = "valid"
@@ -383,6 +418,7 @@ class Validity:
         return self.verdict == "valid"
 
 
+_SUMMARY = (50, 90, 95, 99, 99.9, 100)
 VERDICTS = ("valid", "interrupted", "capped", "invalid")  # the worse the later
 
 
@@ -394,7 +430,8 @@ class Result:
     secrets.
     schedule: {"digest", "seed", and the fields of `schedule.Law`}. closed: a closed loop: nothing was planned, so
     corrected and naive are the same. started: unix time of the start. duration: seconds of the plan; elapsed: until
-    the last answer.
+    the last answer. interrupted: Ctrl-C ended it, whatever else the verdict says.
+    examples: of what came instead of answers, by the name of the fault or outcome; without secrets.
     tokens: output tokens. fluidity: share of token deadlines met, None where the SLO has none. requests: the columns;
     None where they were left out of the file.
     """
@@ -416,8 +453,9 @@ class Result:
     series: Series = field(default_factory=Series)
     client: Client = field(default_factory=Client)
     validity: Validity = field(default_factory=Validity)
+    interrupted: bool = False
     requests: Requests | None = None
-    examples: dict[str, str] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def ttft(self) -> Histogram:
@@ -447,7 +485,7 @@ class Result:
     @property
     def valid(self) -> bool:
         """Whether the run may be believed."""
-        return self.validity.valid
+        return self.validity.valid and not self.interrupted
 
     @property
     def offered(self) -> float:
@@ -455,20 +493,31 @@ class Result:
         return self.outcomes.scheduled / self.duration if self.duration > 0 else 0.0
 
     def percentile(self, metric: str, percent: float) -> float | None:
-        """Seconds of a latency (a field of `Latencies`); None where there is no sample.
+        """Seconds of a latency (a field of `Latencies`); None where there is no sample. Of TTFT and E2E a lower bound
+        where `quantile` says so."""
+        found = self.quantile(metric, percent)
+        return None if found is None else found.seconds
+
+    def quantile(self, metric: str, percent: float) -> Quantile | None:
+        """The same, with whether it is a lower bound only: requests that this client ended or never sent, and those
+        that failed, stand behind those that got their first token (TTFT) or their whole answer (E2E).
 
         Exact (the sample of rank ceil(percent / 100 * count)) where the latency is one a request and the columns of at
         most MOST_SAVED requests are known, else out of its histogram.
+
+        Raises:
+            OptionError: percent is not from 0 to 100.
         """
-        histogram: Histogram = getattr(self.latencies, metric)
-        rows = self.requests
-        if rows is None or len(rows) > MOST_SAVED or metric in ("itl", "itl_unmarked"):
-            return histogram.p(percent)
         if not 0 <= percent <= 100:
             raise OptionError.of("percent", percent, "expected a number from 0 to 100")
-        values = sorted(samples(rows, metric))
-        rank = max(1, math.ceil(percent * len(values) / 100 - 1e-9))
-        return values[rank - 1] / 1e9 if values else None
+        return self.sample(metric).quantile(percent)
+
+    def sample(self, metric: str, most: int = MOST_SAVED) -> Sample:
+        """What its percentiles are of: the requests themselves, where they are known and at most so many."""
+        rows = self.requests
+        if rows is None or len(rows) > most or metric in ("itl", "itl_unmarked", "connect", *CENSORED.values()):
+            return self.latencies.sample(metric)
+        return Ranks(samples(rows, metric), *(unanswered(rows, metric) if metric in CENSORED else ()))
 
     def as_dict(self, *, requests: bool = True) -> dict[str, Any]:
         """For JSON; `from_dict` gives an equal one. requests: with their columns, up to MOST_SAVED of them."""
@@ -488,9 +537,11 @@ class Result:
             "goodput": asdict(self.goodput),
             "outcomes": asdict(self.outcomes),
             "validity": asdict(self.validity),
+            "interrupted": self.interrupted,
             "tokens": self.tokens,
             "fluidity": self.fluidity,
             "seconds_p": self._summary(),
+            "at_least_p": self._bounds(),
             "latencies": self.latencies.as_dict(),
             "series": asdict(self.series),
             "client": self.client.as_dict(),
@@ -500,8 +551,17 @@ class Result:
 
     def _summary(self) -> dict[str, dict[str, float | None]]:
         """For a reader of the file; not read back. Out of the histograms, so that it takes no memory."""
-        percents = (50, 90, 95, 99, 99.9, 100)
-        return {name: {f"{p:g}": getattr(self.latencies, name).p(p) for p in percents} for name in LATENCIES}
+        found = {name: self.latencies.sample(name) for name in LATENCIES}
+        asked = {name: {p: sample.quantile(p) for p in _SUMMARY} for name, sample in found.items()}
+        return {
+            name: {f"{p:g}": None if q is None else q.seconds for p, q in row.items()} for name, row in asked.items()
+        }
+
+    def _bounds(self) -> dict[str, list[str]]:
+        """Which of these numbers are lower bounds."""
+        found = {name: self.latencies.sample(name) for name in CENSORED}
+        asked = {name: [(p, sample.quantile(p)) for p in _SUMMARY] for name, sample in found.items()}
+        return {name: [f"{p:g}" for p, q in row if q is not None and q.censored] for name, row in asked.items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, name: str = "result") -> Result:
@@ -545,8 +605,9 @@ class Result:
             series=series,
             client=Client.from_dict(data["client"]),
             validity=Validity(**data["validity"]),
+            interrupted=bool(data.get("interrupted", data["validity"]["verdict"] == "interrupted")),
             requests=None if columns is None else Requests.from_dict(columns),
-            examples=dict(data["examples"]),
+            examples={name: [text] if isinstance(text, str) else list(text) for name, text in data["examples"].items()},
         )
 
 
@@ -570,20 +631,39 @@ def _whole(end: int, start: int, status: int, fault: int) -> bool:
     return end != NEVER and start != NEVER and 200 <= status < 300 and fault == 0
 
 
-def wilson(good: int, counted: int, z: float = 1.959964) -> tuple[float, float]:
-    """Interval of a share (E. B. Wilson, 1927), z standard deviations wide; counted >= 1."""
-    share, square = good / counted, z * z / counted
-    middle = (share + square / 2) / (1 + square)
-    half = z * math.sqrt(share * (1 - share) / counted + square / (4 * counted)) / (1 + square)
-    return max(0.0, middle - half), min(1.0, middle + half)
+_MISSED = frozenset(CODE[name] for name in MISSES if name != "late")  # no answer, or none that counts
+_GIVEN_UP = frozenset(FAULTS.index(name) for name in ("timeout", "abandoned", "client_limit"))
+
+
+def unanswered(requests: Requests, metric: str) -> tuple[array[int], int]:
+    """Of the requests that count and have no TTFT ("ttft"), or no whole answer ("e2e"): how old those were, in ns, that
+    this client ended or never sent; and how many others there are: they failed."""
+    ages, lost = array("q"), 0
+    columns = (getattr(requests, name) for name in ("reason", "first", "fault", "end", "planned"))
+    for reason, first, fault, end, planned in zip(*columns, strict=True):
+        if reason not in _MISSED or (metric == "ttft" and first != NEVER):
+            continue
+        if fault in _GIVEN_UP or reason == CODE[NEVER_SENT]:
+            ages.append(max(0, end - planned))
+        else:
+            lost += 1
+    return ages, lost
 
 
 def goodput_of(
-    outcomes: Outcomes, slo: SLO | None, *, duration: float, throughput: float, tokens: float, broken: dict[str, int]
+    outcomes: Outcomes,
+    slo: SLO | None,
+    *,
+    duration: float,
+    throughput: float,
+    tokens: float,
+    broken: dict[str, int],
+    windows: Sequence[Window] = (),
+    believed: bool = True,
 ) -> Goodput:
-    """The verdict over what was scheduled."""
+    """The verdict over what was scheduled. windows: of equal length, for the interval."""
     counted = outcomes.good + outcomes.miss
-    low, high = wilson(outcomes.good, counted) if counted else (None, None)
+    low, high = interval(windows) or (None, None)
     return Goodput(
         slo="" if slo is None else slo.text,
         scheduled=outcomes.scheduled,
@@ -598,96 +678,8 @@ def goodput_of(
         throughput=throughput,
         tokens=tokens,
         broken=broken,
+        believed=believed,
     )
-
-
-def merged(results: Sequence[Result]) -> Result:
-    """One run of several clients that shared one load at the same time: everything is added, and judged anew.
-
-    Times of requests are counted from the earliest start. The worst verdict is the verdict.
-
-    Raises:
-        OptionError: none, or of different targets or bounds.
-    """
-    if not results:
-        raise OptionError("nothing to merge: no run was given")
-    if len({(result.target, result.slo) for result in results}) != 1:
-        raise OptionError("only runs of one target and one SLO merge into one run")
-    return reduce(_both, sorted(results, key=lambda result: result.started))
-
-
-def _both(one: Result, two: Result) -> Result:
-    shift = round((two.started - one.started) * 1e9)
-    latencies = Latencies()
-    for part in (one, two):
-        latencies.add(part.latencies)
-    outcomes = one.outcomes.plus(two.outcomes)
-    duration, elapsed = max(one.duration, two.duration), max(one.elapsed, two.elapsed + shift / 1e9)
-    broken = {name: one.goodput.broken.get(name, 0) + two.goodput.broken.get(name, 0) for name in _names(one, two)}
-    return Result(
-        target=one.target,
-        name=one.name,
-        settings=one.settings,
-        schedule=_schedules(one, two),
-        closed=one.closed,
-        started=one.started,
-        duration=duration,
-        elapsed=elapsed,
-        slo=one.slo,
-        goodput=goodput_of(
-            outcomes,
-            one.slo,
-            duration=duration,
-            throughput=one.goodput.throughput + two.goodput.throughput,
-            tokens=(one.tokens + two.tokens) / elapsed if elapsed else 0.0,
-            broken=broken,
-        ),
-        outcomes=outcomes,
-        latencies=latencies,
-        tokens=one.tokens + two.tokens,
-        fluidity=_fluidity(one, two),
-        series=one.series.plus(two.series),
-        client=one.client.plus(two.client),
-        validity=_worse(one.validity, two.validity),
-        requests=_rows(one, two, shift),
-        examples={**two.examples, **one.examples},
-    )
-
-
-def _names(one: Result, two: Result) -> list[str]:
-    return list({**one.goodput.broken, **two.goodput.broken})
-
-
-def _schedules(one: Result, two: Result) -> dict[str, Any]:
-    """Parts of one schedule have its law; of others only the number is left to say."""
-    if one.schedule.get("target") == two.schedule.get("target") and one.schedule.get("n") == two.schedule.get("n"):
-        return one.schedule
-    return {**one.schedule, "target": "several", "n": int(one.schedule.get("n", 0)) + int(two.schedule.get("n", 0))}
-
-
-def _fluidity(one: Result, two: Result) -> float | None:
-    """By tokens: the same share of deadlines counts where more tokens came."""
-    parts = [(part.fluidity, part.tokens) for part in (one, two) if part.fluidity is not None]
-    weight = sum(tokens for _, tokens in parts)
-    return sum(share * tokens for share, tokens in parts) / weight if weight else None
-
-
-def _worse(one: Validity, two: Validity) -> Validity:
-    verdict = max(one.verdict, two.verdict, key=VERDICTS.index)
-    return Validity(verdict, _once(one.reasons + two.reasons), _once(one.warnings + two.warnings))
-
-
-def _once(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
-
-
-def _rows(one: Result, two: Result, shift_ns: int) -> Requests | None:
-    if one.requests is None or two.requests is None:
-        return None
-    rows = Requests()
-    rows.extend(one.requests)
-    rows.extend(two.requests, shift_ns)
-    return rows
 
 
 def save(path: str | Path, runs: Sequence[Result], *, requests: bool = True) -> None:

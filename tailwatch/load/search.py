@@ -27,23 +27,20 @@ from tailwatch.load.knee import (
     Knee,
     Row,
     Tried,
-    effect_of,
-    lent_effect,
     near,
     rows_of,
     share_of,
     verdict_of,
 )
 from tailwatch.load.probe import Probe, ProbeFunction, pooled
-from tailwatch.load.shares import Crossing, Point, crossing, fewest
+from tailwatch.load.shares import Crossing, Point, common_effect, crossing, fewest
 
 OBJECTIVES = ("goodput", "throughput")
+LONGEST = 300.0  # seconds of one probe
 _STEP_UP, _FARTHEST_UP = 1.25, 8.0  # of the last rate, of the ceiling
 _STEP_DOWN, _FARTHEST_DOWN = 0.1, 0.01  # less than the last rate, doubled each time up to a half; of the ceiling
 _SURE_HOLDS, _SURE_FAILS = 2, 3  # votes that an end must lead by where no fit speaks; a glitch only ever fails
-# Standard errors of a 95 % interval: more than 1.96, for the scatter is estimated, and the search stops where it looks
-# narrow. Of 60 searches of a replica at 10^5 requests a probe the interval then held the analytic knee in 92 %.
-_WIDE = 2.2
+_WIDE = 2.1  # standard errors of a 95 % interval: more than 1.96, for the search stops where it looks narrow
 _AROUND = 1.15  # the fit's straight line is one near the knee: rates without misses help it from so much below
 _RARE = 0.125  # share of the probes at rates that hold: more failures than that are no glitches but the server's
 
@@ -63,7 +60,7 @@ class Limits:
     first: int = 0
     most: int = 0
     seconds: float = 10.0
-    longest: float = 300.0
+    longest: float = LONGEST
     probes: int = 60
     spent: Callable[[], bool] = lambda: False
 
@@ -259,16 +256,20 @@ class _Search:
         if self.objective != "goodput" or missed <= 0:
             return None
         wholes = self._wholes()
-        points = [_point(one, 1.0) for one in wholes if near(one, self.target)]
-        return crossing([*points, *(self._below(wholes) if roughly else ())], missed, _WIDE)
+        used = [one for one in wholes if near(one, self.target)]
+        # One effect for all: a rate's own is small where few of its misses happened to come together, and such a rate,
+        # taken for better known than the others, would draw the knee up (by half a standard error on a replica).
+        effect = common_effect([one.windows for one in used])
+        if roughly:
+            used += self._below(wholes)
+        return crossing([_point(one, effect) for one in used], missed, _WIDE)
 
-    def _below(self, wholes: list[Probe]) -> list[Point]:
+    def _below(self, wholes: list[Probe]) -> list[Probe]:
         """Rates around the ends with next to no misses: they bend the line, but show where it is before others do."""
         low, high = self._ends()
-        lent = lent_effect(wholes, self.target)
         lowest = (low or high or 0.0) / _AROUND
         return [
-            _point(one, lent)
+            one
             for one in wholes
             if one.rate >= lowest and one.good / one.judged > self.target and not near(one, self.target)
         ]
@@ -310,7 +311,10 @@ class _Search:
         if high is not None and high in self.spoilt:
             return f"the client could not offer {high:.4g}/s: {self.spoilt[high]}"
         if self.over:
-            return f"{self.over} before it was found" if low is None or high is None else f"{self.over} too soon"
+            known = [f"it holds at {low:.4g}/s"] if low is not None else []
+            known += [f"it does not at {high:.4g}/s"] if high is not None else []
+            so_far = f": {', '.join(known)}" if known else ""
+            return f"{self.over} too soon" if len(known) > 1 else f"{self.over} before it was found{so_far}"
         if low is None:
             return f"it does not even hold at {high:.4g}/s" if high is not None else "nothing was measured"
         if high is None:
@@ -322,8 +326,7 @@ def _sum(ballots: list[_Ballot]) -> int:
     return sum(1 if ballot.held else -1 for ballot in ballots)
 
 
-def _point(whole: Probe, lent: float) -> Point:
-    effect = effect_of(whole, lent)
+def _point(whole: Probe, effect: float) -> Point:
     return Point(whole.rate, (whole.judged - whole.good) / effect, whole.judged / effect)
 
 

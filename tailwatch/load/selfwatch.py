@@ -21,7 +21,7 @@ from tailwatch.load.results import EXCLUDED_LIMIT, Client, Latencies, Validity
 
 TICK_NS = 5_000_000
 PAUSE_NS = 10_000_000  # the loop was away so much longer than a tick: a pause
-LAG_LIMIT_NS = 10_000_000  # a schedule is kept when p99 of the send lag is below this ...
+LAG_LIMIT_NS = 10_000_000  # p99 of the send lag, and of the loop's own, is to be below this ...
 LAG_SHARE = 0.05  # ... or below this share of what was measured, TTFT p99 (E2E where there is none)
 _SECOND = 1_000_000_000
 
@@ -43,13 +43,14 @@ class SelfWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gc_from = 0
-        self._froze = False
+        self._froze = self._enabled = False
         self._cpu = self._cpu_at_start = 0
         self._second = (0, 0)
         self._began = self._ended = 0
 
     def start(self) -> None:
-        """Watch from now on, with everything that lives already out of the collector's sight."""
+        """Watch from now on, with everything that lives already out of the collector's sight, and the collector off:
+        what a run makes is freed without it."""
         self._loop = asyncio.get_running_loop()
         self._freeze()
         gc.callbacks.append(self._collected)
@@ -67,6 +68,8 @@ class SelfWatch:
             gc.callbacks.remove(self._collected)
         if self._froze:
             gc.unfreeze()
+        if self._enabled:
+            gc.enable()
         self._ended = time.monotonic_ns()
         self._peak(self._ended, time.process_time_ns())
 
@@ -105,6 +108,7 @@ class SelfWatch:
         return Client(
             pauses=pauses,
             paused=sum(length for _, length in pauses) / 1e9,
+            paused_cpu=self.paused_cpu_ns / 1e9,
             loop_lag=self.loop_lag,
             gc_seconds=self.gc_ns / 1e9,
             cpu=(time.process_time_ns() - self._cpu_at_start) / wall,
@@ -113,12 +117,9 @@ class SelfWatch:
             uvloop=type(self._loop).__module__.startswith("uvloop"),
         )
 
-    @property
-    def own_cpu(self) -> bool:
-        """Whether the pauses were spent computing, and not waiting to run."""
-        return 2 * self.paused_cpu_ns >= sum(self.ends) - sum(self.starts)
-
     def _freeze(self) -> None:
+        self._enabled = gc.isenabled()
+        gc.disable()
         if gc.get_freeze_count() == 0:  # else the host has frozen its own, and would lose that with ours
             gc.collect()
             gc.freeze()
@@ -150,7 +151,7 @@ class SelfWatch:
             self.gc_ns += time.monotonic_ns() - self._gc_from
 
 
-def judge(outcomes: Outcomes, latencies: Latencies, client: Client, *, closed: bool, own_cpu: bool) -> Validity:
+def judge(outcomes: Outcomes, latencies: Latencies, client: Client, *, closed: bool) -> Validity:
     """Whether a run may be believed, and what a reader should know of it."""
     verdict = Validity()
     if client.capped:
@@ -161,7 +162,8 @@ def judge(outcomes: Outcomes, latencies: Latencies, client: Client, *, closed: b
             "schedule): what was offered is not what was planned"
         )
     for reason in (
-        *([] if closed else _lagged(latencies, client, own_cpu)),
+        *([] if closed or client.capped else _sent_late(latencies, client)),
+        *_stamped_late(latencies, client),
         *_excluded(outcomes),
         *_limited(outcomes),
     ):
@@ -171,22 +173,35 @@ def judge(outcomes: Outcomes, latencies: Latencies, client: Client, *, closed: b
     return verdict
 
 
-def _lagged(latencies: Latencies, client: Client, own_cpu: bool) -> list[str]:
-    lag = latencies.send_lag.p(99)
-    if lag is None or client.capped:
-        return []
-    measured = latencies.ttft.p(99) or latencies.e2e.p(99) or 0.0
-    limit = max(LAG_LIMIT_NS / 1e9, LAG_SHARE * measured)
+def _sent_late(latencies: Latencies, client: Client) -> list[str]:
+    lag, limit = latencies.send_lag.p(99) or 0.0, _limit(latencies)
     if lag <= limit:
         return []
     return [
         f"the schedule was not kept: p99 of the send lag is {lag * 1e3:.1f} ms, over {limit * 1e3:.1f} ms; "
-        f"the limit that was hit: {_limit(client, own_cpu)}"
+        f"the limit that was hit: {_cause(client)}"
     ]
 
 
-def _limit(client: Client, own_cpu: bool) -> str:
-    if client.cpu_peak >= 0.9 or (client.pauses and own_cpu):
+def _stamped_late(latencies: Latencies, client: Client) -> list[str]:
+    """What comes in is stamped by the same loop: its lag is in every latency."""
+    lag, limit = client.loop_lag.p(99) or 0.0, _limit(latencies)
+    if lag <= limit:
+        return []
+    return [
+        f"answers were stamped late: p99 of this client's loop lag is {lag * 1e3:.1f} ms, over {limit * 1e3:.1f} ms; "
+        f"the limit that was hit: {_cause(client)}"
+    ]
+
+
+def _limit(latencies: Latencies) -> float:
+    """Seconds that the client may lag at p99: 10 ms, or a share of what was measured where that is more."""
+    return max(LAG_LIMIT_NS / 1e9, LAG_SHARE * (latencies.ttft.p(99) or latencies.e2e.p(99) or 0.0))
+
+
+def _cause(client: Client) -> str:
+    own_cpu = client.pauses and 2 * client.paused_cpu >= client.paused
+    if client.cpu_peak >= 0.9 or own_cpu:
         cores = len(os.sched_getaffinity(0))
         more = "--processes" if cores > client.processes else "a client with more cores"
         return f"this client's CPU ({client.cpu_peak:.0%} of a core in its busiest second); use {more}"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import cycle, islice
 from typing import Any, TypeVar
 
 from tailwatch.errors import TailwatchError
 from tailwatch.goodput import SLO
-from tailwatch.load.engine import Job, Run, stop_on_interrupt
+from tailwatch.load.engine import Job, Run
+from tailwatch.load.interrupts import on_interrupt
 from tailwatch.load.live import Live
 from tailwatch.load.loops import new_event_loop
 from tailwatch.load.report.progress import Now
@@ -19,6 +20,7 @@ from tailwatch.load.results import Result
 from tailwatch.load.schedule import Planned, Schedule
 
 WARM_AT_ONCE = 8  # warm-up requests in flight
+CONNECT = 5.0  # seconds that the first connection may take before the run begins without it
 T = TypeVar("T")
 Due = Callable[[float], bool]
 Tell = Callable[[Now], None]
@@ -30,8 +32,8 @@ class Setup:
 
     host, port, secure, insecure: where, over TLS or not, its certificate checked or not. make: the bytes of a planned
     request. timeout: seconds that one request may take; drain: seconds that the last ones are waited for. cap: most
-    requests in flight. workers: 0 for an open loop. warmup: requests that are sent
-    before and not counted. target, name, settings: for the result; nothing secret in them.
+    requests in flight. marked: the API ends its streams with a marker. workers: 0 for an open loop. warmup: requests
+    that are sent before and not counted. target, name, settings: for the result; nothing secret in them.
     """
 
     host: str
@@ -43,6 +45,7 @@ class Setup:
     timeout: float = 60.0
     drain: float = 60.0
     cap: int = 10_000
+    marked: bool = False
     workers: int = 0
     warmup: int = 0
     target: str = ""
@@ -62,14 +65,23 @@ def run_here(
 
 
 def in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """asyncio.run() with the fastest loop there is."""
+    """asyncio.run() with the fastest loop there is. Whatever ends it, a KeyboardInterrupt too, its tasks end first."""
     loop = new_event_loop()
     try:
         return loop.run_until_complete(main())
     finally:
         with suppress(Exception):
+            _cancel_all(loop)
             loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:  # gather() of nothing makes a loop of its own
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
 async def measure(
@@ -82,24 +94,42 @@ async def measure(
     begin: Callable[[Run], Any] | None = None,
 ) -> Result:
     """The run, in the running loop. begin: called with the run before it starts, awaited, its result the start
-    (monotonic ns) or None: at once."""
-    if setup.warmup:
-        await _warm(setup, schedule, setup.warmup)
-    setup.make(schedule[0])  # whatever the first one takes longer is not the schedule's
-    pool = await _pool(setup)
-    run = Run(_job(setup, schedule), pool)
-    undo = stop_on_interrupt(run) if interruptible else None
-    watching = None if due is None or tell is None else asyncio.ensure_future(Live(run, due, tell).watch())
-    try:
-        if begin is not None:
-            run.start_ns = await begin(run) or 0
-        return await run.go()
-    finally:
-        if watching is not None:
-            watching.cancel()
-        if undo is not None:
-            undo()
-        await asyncio.sleep(0)  # connections that were closed are told so
+    (monotonic ns) or None: at once. Interrupted before it began, the run sends nothing."""
+    loop, brake = asyncio.get_running_loop(), _Brake()
+    with on_interrupt(lambda: loop.call_soon_threadsafe(brake.pull)) if interruptible else nullcontext():
+        if setup.warmup:
+            await _warm(setup, schedule, brake)
+        setup.make(schedule[0])  # whatever the first one takes longer is not the schedule's
+        run = brake.on(Run(_job(setup, schedule), await _pool(setup)))
+        watching = None if due is None or tell is None else asyncio.ensure_future(Live(run, due, tell).watch())
+        try:
+            if begin is not None:
+                run.start_ns = await begin(run) or 0
+            return await run.go()
+        finally:
+            if watching is not None:
+                watching.cancel()
+            await asyncio.sleep(0)  # connections that were closed are told so
+
+
+class _Brake:
+    """What Ctrl-C pulls: it stops the run that goes on, and those that come after it."""
+
+    def __init__(self) -> None:
+        self._pulled = False
+        self._run: Run | None = None
+
+    def pull(self) -> None:
+        self._pulled = True
+        if self._run is not None:
+            self._run.stop()
+
+    def on(self, run: Run) -> Run:
+        """From now on it is for this run."""
+        self._run = run
+        if self._pulled:
+            run.stop()
+        return run
 
 
 def _job(setup: Setup, schedule: Schedule) -> Job:
@@ -121,17 +151,20 @@ async def _pool(setup: Setup) -> Any:
     tls = wire.tls_context(insecure=setup.insecure) if setup.secure else None
     ttft, token = setup.slo.deadlines if setup.slo is not None else (None, None)
     deadlines = (round((ttft or 0.0) * 1e9), round((token or 0.0) * 1e9))
-    pool = wire.Pool(wire.Target(setup.host, setup.port, tls), timeout=setup.timeout, deadlines_ns=deadlines)
-    await pool.warm(1)
+    target = wire.Target(setup.host, setup.port, tls)
+    pool = wire.Pool(target, timeout=setup.timeout, deadlines_ns=deadlines, marked=setup.marked)
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(pool.warm(1), CONNECT)
     return pool
 
 
-async def _warm(setup: Setup, schedule: Schedule, requests: int) -> None:
-    """Sends the first requests of the plan, a few at once, and forgets what came back; the run has connections of its
-    own."""
-    few = Schedule.of([(0.0, planned.prompt_tokens, planned.output_tokens) for planned in islice(schedule, requests)])
-    job = Job(few, setup.make, drain=setup.timeout, workers=min(WARM_AT_ONCE, requests))
-    await Run(job, await _pool(setup)).go()
+async def _warm(setup: Setup, schedule: Schedule, brake: _Brake) -> None:
+    """Sends requests like the first ones of the plan, a few at once, and forgets what came back; the run has
+    connections of its own. Its prompts are others, so that no cache has those of the run."""
+    like = islice(cycle(schedule), setup.warmup)
+    few = Schedule.of([(0.0, one.prompt_tokens, one.output_tokens) for one in like], seed=~schedule.seed)
+    job = Job(few, setup.make, drain=setup.timeout, workers=min(WARM_AT_ONCE, setup.warmup))
+    await brake.on(Run(job, await _pool(setup))).go()
 
 
 def needed() -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from tailwatch.load.probe import Window
 
@@ -43,20 +44,68 @@ def design_effect(windows: Sequence[Window]) -> float:
     """How many requests of these are worth one independent one, at least 1.
 
     The scatter of the misses per stretch over that of independent requests, for stretches of 1, 2, 4 … windows while
-    at least 16 are left; the largest, because the length that separates the stalls is not known. 1 where no scatter
+    at least 8 are left; the largest, because the length that separates the stalls is not known. 1 where no scatter
     can be seen (no miss, nothing but misses, fewer than 8 windows).
     """
-    counts = [(window.judged, window.judged - window.good) for window in windows]
-    n, misses = sum(judged for judged, _ in counts), sum(missed for _, missed in counts)
-    if not 0 < misses < n:
-        return 1.0
-    share, worst = misses / n, 1.0
-    independent = n * share * (1 - share)
-    while len(counts) >= FEWEST_STRETCHES:
-        scatter = sum((missed - share * judged) ** 2 for judged, missed in counts)
-        worst = max(worst, scatter * len(counts) / (len(counts) - 1) / independent)
-        counts = [_joined(counts[i : i + 2]) for i in range(0, len(counts), 2)]
+    counts, worst = _Counts.of(windows), 1.0
+    while counts.independent > 0 and len(counts.judged) >= FEWEST_STRETCHES:
+        worst = max(worst, counts.scatter() / counts.independent)
+        counts = counts.halved()
     return worst
+
+
+def common_effect(several: Sequence[Sequence[Window]]) -> float:
+    """One design effect for the windows of several rates: the geometric mean of theirs; 1 of none."""
+    return math.exp(sum(math.log(design_effect(windows)) for windows in several) / max(1, len(several)))
+
+
+def interval(windows: Sequence[Window]) -> tuple[float, float] | None:
+    """The 95 % interval of the share of good requests that one run shows: Wilson's, over as many requests as are worth
+    an independent one. None where fewer than 8 windows tell something.
+
+    Where the misses (or the good ones) are too few to show how they come together, those of a window are taken for one:
+    a minute without a miss has not shown more than 60 windows without one.
+    """
+    told = [window for window in windows if window.judged]
+    judged, good = sum(window.judged for window in told), sum(window.good for window in told)
+    if len(told) < FEWEST_STRETCHES:
+        return None
+    effect = design_effect(told)
+    if min(good, judged - good) / effect < FEW:
+        effect = max(effect, judged / len(told))
+    return wilson(good / effect, judged / effect)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Requests and misses per stretch. independent: the variance of all misses, were they independent."""
+
+    judged: Sequence[int]
+    missed: Sequence[int]
+    share: float
+    independent: float
+
+    @classmethod
+    def of(cls, windows: Sequence[Window]) -> _Counts:
+        judged, missed = [window.judged for window in windows], [window.judged - window.good for window in windows]
+        n = sum(judged)
+        share = sum(missed) / n if n else 0.0
+        return cls(judged, missed, share, n * share * (1 - share))
+
+    def scatter(self) -> float:
+        """The variance of all misses, as the stretches show it."""
+        squares = sum(
+            (missed - self.share * judged) ** 2 for missed, judged in zip(self.missed, self.judged, strict=True)
+        )
+        return squares * len(self.judged) / (len(self.judged) - 1)
+
+    def halved(self) -> _Counts:
+        """Stretches of twice the length."""
+        return _Counts(_joined(self.judged), _joined(self.missed), self.share, self.independent)
+
+
+def _joined(counts: Sequence[int]) -> list[int]:
+    return [one + other for one, other in zip_longest(counts[::2], counts[1::2], fillvalue=0)]
 
 
 def kept_up(windows: Sequence[Window], z: float = 1.96) -> tuple[float, float, float]:
@@ -74,10 +123,6 @@ def kept_up(windows: Sequence[Window], z: float = 1.96) -> tuple[float, float, f
     spread = sum((one - mean) ** 2 for one in behind) / max(1, len(behind) - 1)
     share, half = 1 - sum(behind) / scheduled, z * math.sqrt(spread * len(behind)) / scheduled
     return share, share - half, share + half
-
-
-def _joined(pair: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    return sum(judged for judged, _ in pair), sum(missed for _, missed in pair)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,8 +179,18 @@ def _knee(text: str) -> tuple[float, float | None]:
     except ValueError:
         pass
     knee = read_knee(Path(text))
+    if knee.objective != "goodput":
+        raise TailwatchError(
+            f"--knee {text}: it is of `--find {knee.objective}`: what a replica finishes, however late; a fleet is "
+            "sized by what it finishes in time: give the file of `--find goodput`, and this rate as --capacity"
+        )
     if knee.rate is None or knee.low is None:
         raise TailwatchError(f"--knee {text}: its search found none: {knee.reason}")
+    if not knee.resolved:
+        raise TailwatchError(
+            f"--knee {text}: its search is unresolved: {knee.reason}; so far {knee.rate:.4g}/s, which may be far from "
+            "the knee: search longer, or give the rate that you trust as a number"
+        )
     return knee.low, max(knee.ceiling, knee.low)
 
 

@@ -55,6 +55,11 @@ class Difference:
         return self.low is not None and self.high is not None and self.low <= effect <= self.high
 
 
+def bare(found: Difference) -> Difference:
+    """Without what it proves: where the values are bounds, a test of them says nothing."""
+    return Difference(found.runs, found.paired, found.ratio, found.a, found.b, found.estimate)
+
+
 def paired(
     a: Sequence[float], b: Sequence[float], *, ratio: bool = True, alpha: float = 1 - LEVEL, resolution: float = 0.0
 ) -> Difference:

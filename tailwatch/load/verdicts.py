@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tailwatch.load.compare import NO_NUMBER, NOT_SHOWN, SHOWN, Comparison, Row, Table
+from tailwatch.load.compare import CENSORED, NO_NUMBER, NOT_SHOWN, SHOWN, Comparison, Row, Table
 from tailwatch.load.report import text
 from tailwatch.load.statistics import FEWEST
 
@@ -27,7 +27,7 @@ def verdict(row: Row, b: str) -> str:
         return f"{b} {way}: {'better' if row.better else 'worse'}"
     if row.verdict == NOT_SHOWN:
         return NOTHING
-    return NO_NUMBER if row.verdict == NO_NUMBER else f"fewer than {FEWEST} runs: no interval"
+    return row.verdict if row.verdict in (NO_NUMBER, CENSORED) else f"fewer than {FEWEST} runs: no interval"
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -41,9 +41,9 @@ def cells(row: Row) -> tuple[str, ...]:
         interval = f"{measure.change(low, found.ratio).partition(' ')[0]} .. {measure.change(high, found.ratio)}"
     return (
         measure.label,
-        measure.text(found.a),
-        measure.text(found.b),
-        measure.change(found.estimate, found.ratio),
+        "≥" * bool(row.censored[0]) + measure.text(found.a),
+        "≥" * bool(row.censored[1]) + measure.text(found.b),
+        _change(row),
         interval,
         "-" if found.exact is None else f"{'~' if found.sampled else ''}{found.exact:.2g}",
         _about(row, row.floor),
@@ -71,6 +71,9 @@ def how_to_read(comparison: Comparison) -> Iterator[str]:
     """The sign rule, and what the columns are."""
     yield "Sign: change = B / A - 1 (for shares: B - A, in points), A the first named. Negative: B is lower. Lower is"
     yield "better for latencies and failures; higher for goodput, attainment, throughput, tokens and fluidity."
+    if any(row.verdict == CENSORED for table in comparison.tables for row in table.rows):
+        yield "censored: so many requests got no answer (timed out, given up, never sent, failed) that the percentile"
+        yield "is known as a lower bound only: no verdict on it, look at `failed`."
     if not comparison.looked_at:
         return
     rows = comparison.looked_at
@@ -111,8 +114,16 @@ def _short(table: Table, label: str) -> str:
     row = next((row for row in table.rows if row.measure.label == label), None)
     if row is None or row.difference is None:
         return "-"
-    change = row.measure.change(row.difference.estimate, row.difference.ratio)
+    change = _change(row)
     return change if row.verdict == SHOWN else f"({change})"
+
+
+def _change(row: Row) -> str:
+    """With a sign of its own where it is a bound; "-" where A and B are lower bounds both."""
+    a, b = row.censored
+    if row.difference is None or (a and b):
+        return "-"
+    return ("≤" if a else "≥" if b else "") + row.measure.change(row.difference.estimate, row.difference.ratio)
 
 
 def _about(row: Row, value: float | None) -> str:

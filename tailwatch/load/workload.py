@@ -17,12 +17,14 @@ from itertools import cycle, islice
 from typing import Any
 
 from tailwatch.errors import OptionError
+from tailwatch.goodput import real
 from tailwatch.load import conversation, prompts, traces
 from tailwatch.load.arrivals import Arrivals, checked_duration, checked_rate, checked_requests
 from tailwatch.load.bodies import Requests, extra_of, read_bytes
 from tailwatch.load.endpoint import APIS, Endpoint, endpoint
 from tailwatch.load.lengths import Lengths
-from tailwatch.load.schedule import Law, Schedule
+from tailwatch.load.schedule import LONGEST, Law, Schedule
+from tailwatch.load.together import LENGTHS, SCHEDULES, given, refuse
 
 DEFAULT_DURATION = 60.0  # seconds, where neither an end nor a trace is given
 DEFAULT_TOKENS = "128"  # of prompts and of answers
@@ -189,7 +191,7 @@ def _add_load(group: Any) -> None:
         "--duration", metavar="SECONDS", help=f"of the schedule; 90, 90s, 2m (default {DEFAULT_DURATION:g})"
     )
     group.add_argument("--requests", type=int, metavar="N", help="end after so many")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of arrivals, lengths and prompts (default 0)")
+    group.add_argument("--seed", type=int, metavar="N", help="of arrivals, lengths and prompts (default 0)")
     group.add_argument(
         "--trace", metavar="FILE",
         help=f"replay it: {', '.join(traces.FORMATS)}; or {BUILTIN}, made up with the law of a recorded service. With "
@@ -228,9 +230,10 @@ def _add_requests(group: Any) -> None:
     group.add_argument("--header", metavar="'NAME: VALUE'", action="append", default=[], help="may be given again")
     group.add_argument(
         "--api-key", metavar="KEY",
-        help="sent as the API wants it, never printed (default: OPENAI_API_KEY or ANTHROPIC_API_KEY, over https or to "
-        "this machine)",
+        help="sent as the API wants it, never printed (default: OPENAI_API_KEY to https://api.openai.com, "
+        "ANTHROPIC_API_KEY to https://api.anthropic.com, none to others)",
     )  # fmt: skip
+    group.add_argument("--api-key-env", metavar="NAME", help="the variable that holds the key to send, wherever to")
     group.add_argument("--method", metavar="METHOD", help="of http requests (default GET, with --body POST)")
     group.add_argument("--body", metavar="FILE", help="what http requests carry")
 
@@ -254,9 +257,12 @@ def from_arguments(
         model=arguments.model,
         headers=arguments.header,
         api_key=arguments.api_key,
+        api_key_env=arguments.api_key_env,
         environment=environment,
     )
-    trace = _trace(arguments)
+    if where.api == "http":
+        refuse(arguments, (*LENGTHS, "prompts", "no_stream"), "api=http: what is sent knows no tokens")
+    trace, seed = _trace(arguments), arguments.seed or 0
     workload = Workload(
         endpoint=where,
         model=arguments.model,
@@ -264,7 +270,7 @@ def from_arguments(
         rate=checked_rate(arguments.rate) if arguments.rate is not None else None,
         duration=seconds_of(arguments.duration),
         requests=checked_requests(arguments.requests) if arguments.requests is not None else None,
-        seed=arguments.seed,
+        seed=seed,
         trace=trace,
         scale=traces.checked_scale(arguments.scale) if arguments.scale is not None else None,
         spread=arguments.spread,
@@ -275,36 +281,24 @@ def from_arguments(
         body=body,
         stream=not arguments.no_stream,
         fixed=Schedule.load(arguments.schedule) if arguments.schedule is not None else None,
-        settings=_settings(arguments, where),
+        settings=_settings(arguments, where) | {"seed": seed},
         notes=where.notes + (tuple(trace.notes(arguments.spread)) if trace is not None else ()),
     )
     workload.make()  # what does not go together is said before anything is sent
     return workload
 
 
-_OF_SCHEDULES = (
-    "rate",
-    "arrivals",
-    "duration",
-    "requests",
-    "trace",
-    "scale",
-    "spread",
-    "prompt_tokens",
-    "output_tokens",
-)
-
-
 def _check_together(arguments: argparse.Namespace) -> None:
-    def given(*names: str) -> list[str]:
-        return ["--" + name.replace("_", "-") for name in names if getattr(arguments, name) not in (None, False)]
-
-    if arguments.schedule is not None and (both := given(*_OF_SCHEDULES)):
-        raise OptionError(f"schedule: a saved one is sent as it is; leave out {', '.join(both)}")
-    if arguments.trace is None and (alone := given("scale", "spread", "trace_format")):
-        raise OptionError(f"{alone[0]}: expected a --trace FILE with it")
-    if arguments.arrivals is not None and (both := given("scale", "spread")):
-        raise OptionError(f"{both[0]}: with --arrivals only the lengths of a trace are taken; leave one of them out")
+    if arguments.model is not None and not arguments.model.isprintable():
+        raise OptionError.of("model", arguments.model, "expected letters that can be printed")
+    if arguments.schedule is not None:
+        refuse(arguments, (*SCHEDULES, *LENGTHS), "schedule: a saved one is sent as it is")
+    if arguments.trace is None and (alone := given(arguments, ("scale", "spread", "trace_format"))):
+        raise OptionError(f"{alone[0].removeprefix('--')}: expected a --trace FILE with it")
+    if arguments.trace == BUILTIN:
+        refuse(arguments, ("trace_format",), f"trace={BUILTIN}: this is no file")
+    if arguments.arrivals is not None:
+        refuse(arguments, ("scale", "spread"), "arrivals: with them only the lengths of a trace are taken")
     if arguments.scale is not None and arguments.rate is not None:
         raise OptionError("rate: expected it or --scale, not both: a rate is reached by scaling the trace")
     if arguments.prompts is not None and arguments.prompt_tokens is not None:
@@ -315,7 +309,7 @@ def _trace(arguments: argparse.Namespace) -> traces.Trace | None:
     if arguments.trace is None:
         return None
     if arguments.trace == BUILTIN:
-        return conversation.generate(BUILTIN_SECONDS, seed=arguments.seed)
+        return conversation.generate(BUILTIN_SECONDS, seed=arguments.seed or 0)
     return traces.read(arguments.trace, format=arguments.trace_format)
 
 
@@ -323,8 +317,8 @@ def _lengths(text: str | None, option: str) -> Lengths | None:
     return Lengths.parse(text, option=option) if text is not None else None
 
 
-def seconds_of(text: str | float | None) -> float | None:
-    """Seconds of 90, "90", "90s", "2m", "1h", "500ms"; None for None.
+def seconds_of(text: str | float | None, option: str = "duration", *, least: float = 1e-3) -> float | None:
+    """Seconds of 90, "90", "90s", "2m", "1h", "500ms"; None for None. option: its name, for the error.
 
     Raises:
         OptionError: anything else.
@@ -332,14 +326,16 @@ def seconds_of(text: str | float | None) -> float | None:
     if isinstance(text, str):
         match = _DURATION.fullmatch(text.strip().lower())
         if match is None:
-            raise OptionError.of("duration", text, "expected seconds like 90, 90s, 2m or 1h")
+            raise OptionError.of(option, text, "expected seconds like 90, 90s, 2m or 1h")
         text = float(match[1]) * _UNIT_S[match[2]]
-    return None if text is None else checked_duration(text)
+    if text is not None and not least <= (text := real(text)) <= LONGEST:
+        raise OptionError.of(option, text, f"expected seconds, {least:g} to {LONGEST:.0f} (a week)")
+    return text
 
 
 def _settings(arguments: argparse.Namespace, where: Endpoint) -> dict[str, Any]:
     """What was asked for, as the result keeps it: no key, no value of a header, no secret of the URL."""
-    names = (*_OF_SCHEDULES, "seed", "trace_format", "schedule", "model", "prompts", "body", "no_stream")
+    names = (*SCHEDULES, *LENGTHS, "trace_format", "schedule", "model", "prompts", "body", "no_stream")
     found = {name: getattr(arguments, name) for name in names}
     found |= {"url": where.url, "api": where.api, "method": where.method}
     found |= {"headers": sorted(line.partition(":")[0].strip().lower() for line in arguments.header)}

@@ -308,6 +308,16 @@ def test_the_connection_ends_the_answer(run: Run) -> None:
     assert (exchange.ending, exchange.tokens) == (Ending.FINISHED, 2)
 
 
+@pytest.mark.parametrize("body", [[chunk(TOKEN) + LAST], [chunk(TOKEN) + chunk(DONE) + LAST]], ids=["bare", "marked"])
+def test_an_end_marker_that_is_due(run: Run, body: list[bytes]) -> None:
+    """HTTP may say that it was all: without the marker the stream was cut off, where its protocol has one."""
+    whole = DONE in body[0]
+    due = one(run, saying(SSE, *body), marked=True)
+    assert (due.ending, due.done) == (Ending.FINISHED if whole else Ending.TRUNCATED, whole)
+    assert due.tokens == 1 and bool(due.error) is not whole
+    assert one(run, saying(SSE, *body)).ending is Ending.FINISHED
+
+
 def test_an_interim_answer_is_not_the_answer(run: Run) -> None:
     """100 Continue and 103 are passed over."""
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"

@@ -10,7 +10,9 @@ The query of a request says how it is answered:
     freeze=0.5                         so long a silence in the middle of the stream
     drip=1                             every byte of the body in a write of its own
     json=1                             one JSON document instead of a stream
-    status=503                         that answer, and no stream
+    status=503                         that answer, and no stream; with echo=1 it repeats the whole request's head
+    mark=0                             no end marker: the stream just ends
+    raw=1                              no chunks: the end of the connection is the end of the answer
     close=1                            the connection is closed behind the whole answer, unannounced
     fault=hang|reset|truncate|garbage|endless|error|die
                                        no answer; lost before it; lost inside it; no HTTP; a stream without end; an
@@ -34,6 +36,7 @@ import time
 from urllib.parse import parse_qsl, urlsplit
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+RAW = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 
 
 class Server:
@@ -76,7 +79,9 @@ class Server:
             return _whole(writer, 200, json.dumps({"requests": self.truth, "stalls": self.stalls}).encode())
         self.begin()
         how = dict(parse_qsl(url.query))
-        return await Answer(self, how, headers.get("x-request-id", "").rpartition("-")[2], writer).give()
+        answer = Answer(self, how, headers.get("x-request-id", "").rpartition("-")[2], writer)
+        answer.head = f"{answer.name} \x1b[31m {lines[0]} {headers}"
+        return await answer.give()
 
 
 class Answer:
@@ -84,7 +89,7 @@ class Answer:
 
     def __init__(self, server: Server, how: dict[str, str], name: str, writer: asyncio.StreamWriter) -> None:
         self.server, self.how, self.name, self.writer = server, how, name, writer
-        self.fault = how.get("fault", "")
+        self.fault, self.head = how.get("fault", ""), ""
 
     async def give(self) -> bool:
         """Whether the connection is kept."""
@@ -101,12 +106,13 @@ class Answer:
             writer.write(b"\x00\xff what is this\r\n\r\n")
             return False
         if "status" in how:
-            return _whole(writer, int(how["status"]), b'{"error":{"message":"ordered so"}}')
+            said = self.head if "echo" in how else "ordered so"
+            return _whole(writer, int(how["status"]), json.dumps({"error": {"message": said}}).encode())
         if "json" in how:
             self._stamp()
             return _whole(writer, 200, b'{"choices":[{"text":"whole"}]}')
         await self._stream()
-        if self.fault == "truncate" or "close" in how:
+        if self.fault == "truncate" or "close" in how or "raw" in how:
             await writer.drain()
             return False
         return True
@@ -114,7 +120,7 @@ class Answer:
     async def _stream(self) -> None:
         how, gap = self.how, float(self.how.get("gap", 0.002))
         tokens = int(how.get("tokens", 8))
-        self.writer.write(HEAD)
+        self.writer.write(RAW if "raw" in how else HEAD)
         if "role" in how:
             await self._write(b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}')
             await asyncio.sleep(gap)
@@ -136,11 +142,16 @@ class Answer:
         if self.fault != "error":
             usage = tokens * int(how.get("many", 1))
             await self._write(json.dumps({"choices": [], "usage": {"completion_tokens": usage}}).encode())
-        await self._write(b"[DONE]")
-        self.writer.write(b"0\r\n\r\n")
+        if how.get("mark") != "0":
+            await self._write(b"[DONE]")
+        if "raw" not in how:
+            self.writer.write(b"0\r\n\r\n")
 
     async def _write(self, event: bytes) -> None:
         data = b"data: " + event + b"\n\n"
+        if "raw" in self.how:
+            self.writer.write(data)
+            return
         if "drip" not in self.how:
             self.writer.write(b"%x\r\n%s\r\n" % (len(data), data))
             return

@@ -6,6 +6,8 @@ One second's standstill in ten, 5 ms otherwise, 1000 requests/s.
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -64,6 +66,18 @@ def test_correcting_what_counts_from_the_plan_counts_twice() -> None:
     found = corrected(planned_ms(), 1.0)
     assert len(found.values) == 550_500
     assert percentiles(found, 50, 90) == pytest.approx([264, 674], abs=0.5)
+
+
+def test_the_example_says_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """The number of the double correction in examples/load.md is that of the code beside it, for a true 5 ms."""
+    text = (Path(__file__).parents[2] / "examples" / "load.md").read_text(encoding="utf-8")
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "corrected(" in block)
+    names: dict[str, list[float]] = {}
+    exec(code, names)
+    printed = capsys.readouterr().out.strip()
+    assert printed == "264 ms" and f"it reads {printed}" in code
+    assert sorted(names["planned"])[len(names["planned"]) // 2] == 0.005 and "the median is 5 ms" in code
+    assert names["planned"] == pytest.approx([value / 1000 for value in planned_ms()])
 
 
 def test_twice_is_refused() -> None:

@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from tailwatch.demo.full import arms, experiment, plan, report, summary
 from tailwatch.demo.full.experiment import QUICK, Experiment, Run, Size
 from tailwatch.demo.main import add_arguments
 from tailwatch.demo.main import run as run_demo
+from tailwatch.demo.pipe import ChildError
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.load import results
+from tailwatch.load import results, statistics
 from tailwatch.load.report import document
 
 from . import made_runs
@@ -116,8 +118,10 @@ def test_the_freeze_is_shown_and_the_batch_is_not(server: dict[str, Any]) -> Non
         summary.difference(found, question, summary.METRIC["e2e_p90"]) for question in arms.QUESTIONS
     )
     assert freeze is not None and freeze.high is not None and freeze.high < 0
-    assert summary.shown(freeze) and summary.shown(band)
-    assert not summary.shown(sse) and not summary.shown(batch)
+    told = summary.claims(found)
+    shown = {question.name: told[question.name, "e2e_p90"].shown for question in arms.QUESTIONS}
+    assert list(shown.values()) == [True, True, False, False]
+    assert sse is not None and batch is not None and band is not None
     text = report.show(found)
     assert "Batch 32, unfrozen (the same with batch 32 against − freeze − fast SSE)" in text
     assert "no difference shown" in text
@@ -140,17 +144,68 @@ def test_too_few_collections_are_unresolved(server: dict[str, Any]) -> None:
     """Unfrozen runs with fewer than three tell nothing about full collections; so do runs that are not valid."""
     found = made(server, full=2)
     assert "6 of 6 runs had fewer than 3 full collections" in report.show(found)
+
+
+@pytest.mark.parametrize("verdict", ["invalid", "capped", "interrupted"])
+def test_a_run_that_is_not_valid_is_left_out_with_its_pair(server: dict[str, Any], verdict: str) -> None:
+    """It is counted; the question has a pair less, and with five of them no answer; the others keep theirs."""
     found = made(server)
-    found.runs[0].result.validity.verdict = "invalid"
-    assert "unresolved: 1 of 30 runs are not valid: freeze + fast SSE (invalid)" in report.show(found)
+    spoilt = next(run for run in found.runs if run.arm == "freeze+sse")
+    spoilt.result.validity.verdict = verdict
+    told = summary.claims(found)
+    assert told["fast SSE, frozen", "e2e_p99"].pairs == 5 and told["the freeze", "e2e_p99"].pairs == 6
+    text = " ".join(report.show(found).split())
+    left_out = f"1 of 30 runs are not valid and are left out, each with its pair: freeze + fast SSE ({verdict})"
+    assert left_out in text
+    assert "Fast SSE, frozen (freeze + fast SSE against − fast SSE): unresolved: pairs of valid runs: 5" in text
+    assert "longest gap no difference shown" in text
     assert report.page(found).bad
+    rows = {row[0]: row for row in report.client_rows(found)}
+    spoilt.result.latencies.e2e.record(10**13)  # what it says is in no number
+    assert {row[0]: row for row in report.client_rows(found)} == rows
+
+
+def test_many_differences_are_one_family(server: dict[str, Any]) -> None:
+    """Holm over all that are printed: a p that alone would be below 0.05 is not, where two dozen were looked at."""
+    told = summary.claims(made(server))
+    assert len(told) == report.FAMILY == 24
+    alone = [claim.difference.p for claim in told.values()]
+    assert [claim.p for claim in told.values()] == statistics.holm(alone)
+    assert f"counted that {report.FAMILY} rows are looked at (Holm)" in " ".join(report.show(made(server)).split())
+
+
+def offline(server: dict[str, Any], ratios: list[float]) -> str:
+    """The sentence on it, where the frozen server's is so many times the other's."""
+    found = made(server)
+    found.runs = [
+        replace(run, offline=3000.0 * (ratios[run.block] if run.arm == "freeze" else 1.0)) for run in found.runs
+    ]
+    return next(line for line in report.sentences(found, summary.claims(found)) if line.startswith("Offline"))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "said"),
+    [
+        ([1.01, 0.99, 1.0, 1.02, 0.98, 1.0], "the freeze leaves it unchanged within 5% (-1.5% to +1.5%)"),
+        ([1.10, 0.92, 1.0, 1.06, 0.95, 1.02], "the freeze unresolved: "),
+        ([0.80, 0.81, 0.79, 0.80, 0.81, 0.80], "the freeze changes it by -19.8%"),
+        ([0.97, 0.971, 0.969, 0.97, 0.971, 0.97], "the freeze leaves it unchanged within 5%"),
+    ],
+)
+def test_unchanged_is_more_than_no_difference_shown(server: dict[str, Any], ratios: list[float], said: str) -> None:
+    """The whole interval must lie within the margin, which is said."""
+    assert said in offline(server, ratios)
 
 
 def test_two_blocks_have_no_interval(server: dict[str, Any]) -> None:
     """--quick shows numbers, and says that they are no proof."""
     text = report.show(made(server, blocks=2))
-    assert "unresolved: whole blocks: 2, and an interval needs 6" in text
-    assert "without an interval: too few blocks" in text
+    assert "unresolved: pairs of valid runs: the freeze 2, out-of-band 2" in text
+    assert "The freeze (− fast SSE against − freeze − fast SSE): unresolved: pairs of valid runs: 2" in " ".join(
+        text.split()
+    )
+    rows = report.difference_rows(summary.claims(made(server, blocks=2)))
+    assert {row[3:6] for row in rows} == {("-", "-", "-")}, "no interval, and no p either"
 
 
 def test_an_experiment_that_was_cut_short_is_reported(server: dict[str, Any]) -> None:
@@ -161,6 +216,35 @@ def test_an_experiment_that_was_cut_short_is_reported(server: dict[str, Any]) ->
         assert "unresolved" in report.show(found)
         assert document.document(report.page(found))
         found = made(server, blocks=1)
+
+
+@pytest.mark.parametrize("error", [ChildError("the server ended"), ZeroDivisionError("ours"), KeyboardInterrupt()])
+def test_what_was_measured_outlives_an_error(
+    server: dict[str, Any], error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """The table and the files of the runs there are, the reason, and an exit status that is not 0."""
+    ready = made(server, blocks=2).runs[:7]
+
+    def next_run(*_: Any) -> Run:
+        if not ready:
+            raise error
+        return ready.pop(0)
+
+    def calibrated(found: Experiment, _: Any) -> tuple[float, float]:
+        found.capacity = 40.0
+        return 1.0, 0.1
+
+    monkeypatch.setattr(experiment, "_calibrate", calibrated)
+    monkeypatch.setattr(experiment, "_run", next_run)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    options = parser.parse_args(["--full", "--quick", "--json", str(tmp_path / "f.json")])
+    assert run_demo(options) == (130 if isinstance(error, KeyboardInterrupt) else 1)
+    said = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+    assert f"ended after 7 of {2 * len(arms.ARMS)} runs" in " ".join(capsys.readouterr().out.split())
+    assert len(results.load(tmp_path / "f.json")) == 7
+    assert said in json.dumps(json.loads((tmp_path / "f.json").read_text())["full"])
 
 
 def test_the_page_shows_every_server_at_a_glance(server: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tailwatch.goodput import SLO
@@ -15,6 +14,8 @@ from tailwatch.load.recorder import Recorder
 from tailwatch.load.results import Client, Result, goodput_of
 from tailwatch.load.schedule import Planned
 from tailwatch.load.selfwatch import SelfWatch
+
+from .. import replica
 
 BASE = 10**15  # when the run began, ns
 
@@ -59,44 +60,18 @@ def ms(result: Result, *percents: float, metric: str = "ttft") -> list[float | N
 
 # ---- first come first served: 500/s, 20 s, 200 ms; one generator, the loads in this order ----
 
-LOADS = (100, 200, 300, 400, 450, 480, 500, 520, 560)
-# throughput and goodput per second; p50, p95, p99 in ms
-PUBLISHED = (
-    (101, 101, 2, 8, 12),
-    (202, 202, 2, 10, 15),
-    (298, 298, 4, 15, 23),
-    (398, 398, 7, 31, 47),
-    (455, 455, 14, 63, 101),
-    (483, 448, 64, 212, 249),
-    (506, 72, 367, 630, 656),
-    (518, 123, 524, 925, 968),
-    (560, 82, 1287, 2379, 2499),
-)
-
-
-def queue(rng: np.random.Generator, load: int) -> tuple[Any, Any]:
-    """Planned starts and ends in seconds."""
-    n = rng.poisson(load * 20.0)
-    arrivals = np.sort(rng.uniform(0, 20.0, n))
-    service = rng.exponential(0.002, n)
-    ends, free = np.empty(n), 0.0
-    for i in range(n):
-        free = ends[i] = max(arrivals[i], free) + service[i]
-    return arrivals, ends
-
 
 @pytest.fixture(scope="module")
 def experiment() -> list[tuple[Any, Any]]:
-    rng = np.random.default_rng(7)
-    return [queue(rng, load) for load in LOADS]
+    return replica.experiment()
 
 
-@pytest.mark.parametrize("row", range(len(LOADS)), ids=[f"{load}/s" for load in LOADS])
+@pytest.mark.parametrize("row", range(len(replica.LOADS)), ids=[f"{load}/s" for load in replica.LOADS])
 def test_the_published_rows(experiment: list[tuple[Any, Any]], row: int) -> None:
     """Offered rate, goodput and percentiles are the published ones; goodput is of what was planned."""
     planned, ends = experiment[row]
     result = measured(planned.tolist(), ends.tolist(), duration=20.0)
-    throughput, goodput, *percentiles = PUBLISHED[row]
+    throughput, goodput, *percentiles = replica.PUBLISHED[row]
     assert (round(result.offered), round(result.goodput.rate)) == (throughput, goodput)
     assert result.goodput.good == int((ends - planned <= 0.2).sum())
     assert result.goodput.attainment == result.goodput.good / len(planned)

@@ -34,15 +34,16 @@ A, B = Variant("a"), Variant("b")
 class Virtual:
     """Runs that take no time: B needs half of A's; what is ordered may not be believed."""
 
-    def __init__(self, bad: tuple[int, ...] = (), verdict: str = "invalid") -> None:
+    def __init__(self, bad: tuple[int, ...] = (), verdict: str = "invalid", interrupted: bool = False) -> None:
         self.done: list[tuple[str, str, int]] = []
-        self.bad, self.verdict = bad, verdict
+        self.bad, self.verdict, self.interrupted = bad, verdict, interrupted
 
     def __call__(self, variant: Variant, load: str, pair: int) -> Result:
         verdict = self.verdict if len(self.done) in self.bad else "valid"
         self.done.append((variant.name, load, pair))
         rate = float(load or 40)
         made = run(pair, ms=10.0 if variant is B else 20.0, seed=len(self.done), verdict=verdict, rate=rate)
+        made.interrupted = self.interrupted and verdict != "valid"
         made.schedule["digest"] = f"{pair}"
         return made
 
@@ -114,9 +115,27 @@ def test_it_ends_where_nothing_may_be_believed() -> None:
 
 def test_an_interrupted_run_ends_it() -> None:
     """Nothing is started after Ctrl-C; the pairs before it stand."""
-    runs = Virtual(bad=(5,), verdict="interrupted")
+    runs = Virtual(bad=(5,), interrupted=True)
     seen = list(ablate(Plan([A, B], again=False), runs))
     assert len(runs.done) == 6 and len(seen) == 2
+
+
+def test_what_was_measured_outlives_an_error() -> None:
+    """A server that fails in the third pair: two pairs and the begun one stand, and are compared."""
+    runs = Virtual()
+
+    def dying(variant: Variant, load: str, pair: int) -> Result:
+        if len(runs.done) == 5:
+            raise TailwatchError("it would not start again")
+        return runs(variant, load, pair)
+
+    seen = []
+    with pytest.raises(TailwatchError, match="not start again"):
+        for found in ablate(Plan([A, B], again=False), dying):
+            seen.append(found)
+    assert len(seen) == 2 and seen[-1].whole == 2
+    assert sorted(map(len, seen[-1].runs.values())) == [2, 3]
+    assert seen[-1].compare().tables[0].runs == (2, 2)
 
 
 def test_fewer_pairs_than_six_are_refused() -> None:
@@ -325,6 +344,32 @@ def test_no_server_survives_a_signal(tmp_path: Path, number: signal.Signals) -> 
     assert going.returncode != 0, err
     started = notes(tmp_path / "notes")
     assert len(started) == 1 and gone(started[0]["pid"]) and gone(started[0]["child"])
+
+
+def test_a_server_that_will_not_start_again_costs_no_pair(tmp_path: Path) -> None:
+    """Exit status 1, the comparison of the pairs before, the reason, and all files."""
+    pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
+    looked = ("--rate", "20", "--duration", "0.2", "--warmup", "0", "--no-floor")
+    files = ("--json", "c.json", "--html", "c.html", "-o", "runs")
+    going = call(tmp_path, "a:\nb: --last 5\n", *looked, *files)
+    out, err = going.communicate(timeout=300)
+    assert going.returncode == 1, err
+    assert "ended after" in err and "of 6 pairs" in err and "no memory left for the model" in err
+    assert "Traceback" not in err and "ttft" in out.lower()
+    assert json.loads((tmp_path / "c.json").read_text())["comparison"]["tables"]
+    assert (tmp_path / "c.html").exists() and len(results.load(tmp_path / "runs" / "a.json")) >= 1
+
+
+def test_a_run_whose_server_died_is_not_believed(tmp_path: Path) -> None:
+    """Its answers are those of a dying server: the pair is repeated, and in the end there is none."""
+    pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
+    looked = ("--rate", "20", "--duration", "0.3", "--warmup", "0", "--no-floor", "-o", "runs")
+    going = call(tmp_path, "a:\nb: --after 2\n", *looked)
+    _, err = going.communicate(timeout=300)
+    assert going.returncode == 1, err
+    died = results.load(tmp_path / "runs" / "b.json")
+    assert {one.validity.verdict for one in died} == {"invalid"}
+    assert all("the server ended during the run" in one.validity.reasons[-1] for one in died)
 
 
 def test_wrong_calls(tmp_path: Path) -> None:

@@ -16,7 +16,19 @@ import pytest
 from tailwatch.errors import OptionError
 from tailwatch.goodput import SLO
 from tailwatch.load import results
-from tailwatch.load.compare import NO_NUMBER, NOT_SHOWN, PAIR, SHOWN, TOO_FEW, Arm, Comparison, Row, compare, merge
+from tailwatch.load.compare import (
+    CENSORED,
+    NO_NUMBER,
+    NOT_SHOWN,
+    PAIR,
+    SHOWN,
+    TOO_FEW,
+    Arm,
+    Comparison,
+    Row,
+    compare,
+    merge,
+)
 from tailwatch.load.measures import NAMES, measures
 from tailwatch.load.outcomes import Outcomes
 from tailwatch.load.results import Latencies, Result, Validity, goodput_of
@@ -28,7 +40,7 @@ MS = 1_000_000
 def run(
     number: int, *, ms: float = 20.0, noise: float = 0.05, seed: int = 0, rate: float = 40.0, paired: bool = True,
     good: int = 2000, errors: int = 0, verdict: str = "valid", slo: str = "ttft<=500ms", lag_ms: float = 0.01,
-    workers: int = 0, started: float | None = None, n: int = 2000, apart: bool = False,
+    workers: int = 0, started: float | None = None, n: int = 2000, apart: bool = False, dropped: int = 0,
 ) -> Result:  # fmt: skip
     """A run of n requests whose latencies are ms and more, times a factor of the run's own; apart: one each."""
     draw = random.Random(f"{seed} {number}")
@@ -38,6 +50,8 @@ def run(
         factor = draw.lognormvariate(0, noise) if apart else factor
         values = array("q", [round(ms * factor * scale * (1 + 2 * i / n) * MS) for i in range(n)])
         getattr(latencies, name).record_all(values)
+    for name in ("ttft", "e2e"):
+        getattr(latencies, f"{name}_censored").record_all(array("q", [60_000 * MS] * dropped))
     latencies.send_lag.record_all(array("q", [round(lag_ms * MS)] * 2000))
     outcomes = Outcomes()
     outcomes.by_reason["good"], outcomes.by_reason["error"] = good, errors
@@ -216,6 +230,28 @@ def test_failures_are_a_row_of_their_own() -> None:
     assert row.verdict == SHOWN and row.better is False and row.difference is not None
     assert not row.difference.ratio and row.difference.estimate == pytest.approx(0.05, abs=0.003)
     assert "points" in show(found)
+
+
+def test_who_drops_requests_is_not_praised() -> None:
+    """Half the latency of those that were answered, and a twentieth ended by the tester: p50 and p90 are lower, p99 is
+    a lower bound and no improvement, whichever side drops; the bound of the change has its direction."""
+    kept, drops = arm("kept", ms=20.0), arm("drops", ms=10.0, seed=1, dropped=110)
+    found = compare([kept, drops])
+    by_label = rows(found)
+    assert by_label["ttft p50"].verdict == by_label["e2e p90"].verdict == SHOWN
+    for label in ("ttft p99", "ttft p99.9", "e2e p99"):
+        row = by_label[label]
+        assert (row.verdict, row.better, row.censored, row.adjusted) == (CENSORED, None, (0, 6), None)
+        assert row.difference is not None and row.difference.low is row.difference.p is row.difference.exact is None
+    text = show(found)
+    assert re.search(r"ttft p99 +\S+ ms +≥60 s +≥\S+x .* censored", text)
+    assert "ttft p99:" not in text.rpartition("would show:")[2], "no conclusion from it"
+    turned = rows(compare([drops, kept]))["ttft p99"]
+    assert turned.verdict == CENSORED and turned.better is None and turned.censored == (6, 0)
+    assert any("at most this" in note for note in turned.notes)
+    both = compare([drops, arm("too", ms=5.0, seed=2, dropped=110)])
+    assert rows(both)["ttft p99"].censored == (6, 6) and re.search(r"ttft p99 +≥60 s +≥60 s +- ", show(both))
+    assert json.loads(json.dumps(found.as_dict()))["tables"][0]["rows"][2]["censored"] == [0, 6]
 
 
 def test_a_goodput_of_nothing_is_compared_too() -> None:

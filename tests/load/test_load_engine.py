@@ -129,6 +129,9 @@ def test_what_the_cap_never_let_go_is_a_miss() -> None:
     assert result.goodput.attainment == 0.0 and result.goodput.counted == 20
     assert result.requests is not None
     assert sum(sent == NEVER for sent in result.requests.sent) == 15
+    for metric in ("ttft", "e2e"):
+        found = result.quantile(metric, 50)
+        assert found is not None and found.censored and found.seconds >= 0.2, "the drain, at least"
 
 
 def test_an_end_is_an_end() -> None:
@@ -230,7 +233,7 @@ def test_the_limit_that_was_hit_is_named(cpu_ns: int, named: str) -> None:
     for _ in range(10):
         latencies.send_lag.record(300 * MS)
         latencies.ttft.record(301 * MS)
-    verdict = judge(Outcomes(), latencies, watch.client(0), closed=False, own_cpu=watch.own_cpu)
+    verdict = judge(Outcomes(), latencies, watch.client(0), closed=False)
     assert verdict.verdict == "invalid"
     assert named in verdict.reasons[0]
 
@@ -244,7 +247,22 @@ def test_a_schedule_is_kept_within_10_ms_or_5_percent(lag_ms: int, ttft_ms: int,
     for _ in range(10):
         latencies.send_lag.record(lag_ms * MS)
         latencies.ttft.record(ttft_ms * MS)
-    assert judge(Outcomes(), latencies, Client(), closed=False, own_cpu=False).valid is kept
+    assert judge(Outcomes(), latencies, Client(), closed=False).valid is kept
+
+
+def test_a_loop_that_lags_makes_a_run_invalid() -> None:
+    """What comes in is stamped late, also in a closed loop and under a cap; the limit is that of the send lag."""
+    latencies, client = Latencies(), Client(capped=1, cap=1)
+    for _ in range(10):
+        latencies.ttft.record(12 * MS)
+        client.loop_lag.record(12 * MS)
+    for closed in (False, True):
+        verdict = judge(Outcomes(), latencies, client, closed=closed)
+        assert verdict.verdict == "invalid"
+        assert "loop lag is 12.0 ms, over 10.0 ms" in verdict.reasons[-1]
+    for _ in range(90):
+        latencies.ttft.record(400 * MS)
+    assert judge(Outcomes(), latencies, client, closed=True).verdict == "capped"
 
 
 def test_too_many_excluded_answers_make_a_run_invalid() -> None:
@@ -278,10 +296,18 @@ def test_requests_are_made_before_they_are_due() -> None:
 
 
 def test_a_run_leaves_the_collector_as_it_was() -> None:
-    """Frozen during the run, unfrozen after it; a host's own freeze is left alone."""
-    callbacks = list(gc.callbacks)
-    go(job(plan(3)), MadeUp())
-    assert gc.get_freeze_count() == 0 and gc.callbacks == callbacks
+    """Frozen and off during the run, as before after it; a host's own freeze, and a collector it has switched off, are
+    left alone."""
+    callbacks, seen = list(gc.callbacks), []
+    go(job(plan(3)), MadeUp(), lambda run: seen.append((gc.get_freeze_count() > 0, gc.isenabled())))
+    assert seen == [(True, False)]
+    assert gc.get_freeze_count() == 0 and gc.callbacks == callbacks and gc.isenabled()
+    gc.disable()
+    try:
+        go(job(plan(3)), MadeUp())
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
     gc.freeze()
     try:
         before = gc.get_freeze_count()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,15 +20,16 @@ import pytest
 
 from tailwatch.errors import OptionError
 from tailwatch.load import results
-from tailwatch.load.bench import Conditions, run, setup_of
+from tailwatch.load.bench import Conditions, run, run_workload, setup_of
 from tailwatch.load.endpoint import endpoint
+from tailwatch.load.report import table
 from tailwatch.load.results import Result
 from tailwatch.load.session import measure
 from tailwatch.load.workload import Workload
 
 pytest.importorskip("httptools", reason="the load tester's client: pip install 'tailwatch[load]'")
 
-MS = 1_000_000
+MS, SECOND = 1_000_000, 1_000_000_000
 Start = Callable[..., Any]
 
 
@@ -146,6 +148,9 @@ def test_one_json_document_has_no_first_token(fault_server: Start) -> None:
         ({"status": 404}, "4xx", None),
         ({"fault": "reset"}, "error", "reset"),
         ({"fault": "truncate"}, "error", "truncated"),
+        ({"mark": 0}, "error", "truncated"),
+        ({"mark": 0, "raw": 1}, "error", "truncated"),
+        ({"status": 504}, "timeout", None),
         ({"fault": "garbage"}, "error", "garbage"),
         ({"fault": "error"}, "error", "error_event"),
     ],
@@ -159,6 +164,26 @@ def test_a_fault_is_an_outcome(fault_server: Start, how: dict[str, Any], reason:
     assert result.examples
 
 
+@pytest.mark.parametrize("how", [{}, {"raw": 1}, {"role": 1, "tokens": 0}], ids=str)
+def test_a_stream_with_its_end_marker_is_whole(fault_server: Start, how: dict[str, Any]) -> None:
+    """The control: however HTTP ends it, and with nothing in it."""
+    assert load(fault_server().url(**how)).outcomes.good == 10
+
+
+def test_a_stream_of_plain_http_needs_no_end_marker(fault_server: Start) -> None:
+    """What is no known API ends when HTTP says so."""
+    assert run(fault_server().url(mark=0), api="http", rate=50.0, requests=5).outcomes.good == 5
+
+
+def test_a_role_alone_misses_the_bound_of_the_first_token(fault_server: Start) -> None:
+    """An answer without a token is judged by its first chunk: late where that was, good where it was not."""
+    server = fault_server()
+    late = load(server.url(tokens=0, role=1, first=0.3), slo="ttft<=200ms")
+    assert late.outcomes.by_reason["late"] == 10 and late.goodput.broken == {"ttft": 10}
+    assert late.ttft.count == 0 and late.tokens == 0
+    assert load(server.url(tokens=0, role=1), slo="ttft<=10s").outcomes.good == 10
+
+
 @pytest.mark.parametrize("fault", ["hang", "endless"])
 def test_what_never_ends_is_ended(fault_server: Start, fault: str) -> None:
     """By the timeout of a request: a miss."""
@@ -167,17 +192,37 @@ def test_what_never_ends_is_ended(fault_server: Start, fault: str) -> None:
     assert result.goodput.attainment == 0.0
 
 
+def test_who_was_given_up_is_in_the_tail(fault_server: Start) -> None:
+    """A run that timed out has no TTFT but those it waited for: at least the timeout; one that was answered has its
+    own, and both tell how long connecting took."""
+    server = fault_server()
+    hung = load(server.url(fault="hang"), timeout=0.5)
+    for metric in ("ttft", "e2e"):
+        found = hung.quantile(metric, 50)
+        assert found is not None and found.censored and found.seconds >= 0.5
+    assert re.search(r"TTFT +p50 +≥", table.show(hung))
+    answered = load(server.url(tokens=2)).quantile("ttft", 100)
+    assert answered is not None and not answered.censored
+    assert hung.latencies.connect.count > 0 and "connecting" in table.show(hung)
+
+
 def test_a_server_that_dies_in_mid_run_is_an_outcome(fault_server: Start) -> None:
     """What was in flight is lost, what comes after is refused; the run goes on to its end."""
     server = fault_server()
 
     async def main() -> Result:
         workload = Workload(
-            endpoint=endpoint(server.url(tokens=50, gap=0.01), model="m"), model="m", rate=50.0, duration=2.0
+            endpoint=endpoint(server.url(tokens=50, gap=0.01), model="m"), model="m", rate=50.0, duration=4.0
         )
 
         async def begin(going: Any) -> int:
-            asyncio.get_running_loop().call_later(1.0, server.process.kill)
+            def look() -> None:
+                if going.recorder.outcomes.good:
+                    server.process.kill()
+                else:
+                    asyncio.get_running_loop().call_later(0.05, look)
+
+            look()
             return 0
 
         return await measure(setup_of(workload, Conditions(timeout=20.0)), workload.schedule(), begin=begin)
@@ -220,12 +265,19 @@ def test_a_closed_loop_finds_the_rate_of_the_service(fault_server: Start) -> Non
 
 def test_several_processes_are_one_load(fault_server: Start) -> None:
     """Every request of the schedule exactly once, merged."""
-    result = run(fault_server().url(tokens=4), model="m", rate=60.0, requests=41, processes=2, seed=3)
+    url = fault_server().url(tokens=4)
+    result = run(url, model="m", rate=60.0, requests=41, processes=2, seed=3)
     assert result.requests is not None
     assert sorted(result.requests.index) == list(range(41))
     assert result.outcomes.good == 41 == result.ttft.count
     assert result.client.processes == 2
-    assert result.schedule["n"] == 41
+    where = endpoint(url, model="m")
+    whole = Workload(endpoint=where, model="m", rate=60.0, requests=41, seed=3).schedule()
+    assert (result.schedule["n"], result.schedule["digest"]) == (41, whole.digest)
+    assert sorted(result.requests.planned) == list(whole.times_ns), "on one start, to the nanosecond"
+    assert result.series.scheduled == [
+        sum(at // SECOND == i for at in whole.times_ns) for i in range(len(result.series))
+    ]
 
 
 def test_another_machine_is_not_loaded_by_mistake() -> None:
@@ -355,13 +407,16 @@ def test_a_cap_that_binds_is_called_out(fault_server: Start, tmp_path: Path) -> 
         "1",
         "--max-in-flight",
         "5",
+        "--slo",
+        "ttft<=60s",
         "--json",
         str(tmp_path / "r.json"),
     ]
     out, err = bench(url, *options).communicate(timeout=120)
-    assert "CAPPED" in out, err
+    assert "CAPPED" in out and "no verdict" in out, err
     (result,) = results.load(tmp_path / "r.json")
     assert result.client.capped > 0 and result.client.in_flight_max == 5
+    assert result.goodput.held is None, "no verdict on the SLO"
     corrected, naive = result.percentile("ttft", 95), result.percentile("ttft_naive", 95)
     assert corrected is not None and naive is not None and corrected > 2 * naive
 
@@ -376,3 +431,66 @@ def test_a_search_ends_with_a_knee_or_says_why_not(fault_server: Start, tmp_path
     assert "knee" in out or "unresolved" in out
     knee = json.loads((tmp_path / "knee.json").read_text(encoding="utf-8"))["knee"]
     assert knee["ceiling"] > 0 and knee["objective"] == "goodput"
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("requests", [1, 2, 3, 7])
+def test_fewer_requests_than_processes_are_sent_all_the_same(fault_server: Start, requests: int, closed: bool) -> None:
+    """Each once, and no process is there for nothing."""
+    load_of = {"workers": 3} if closed else {"rate": 50.0}
+    result = run(fault_server().url(tokens=2), model="m", requests=requests, processes=3, warmup=2, **load_of)
+    assert result.requests is not None
+    assert sorted(result.requests.index) == list(range(requests))
+    assert result.outcomes.good == result.outcomes.scheduled == requests
+    assert result.client.processes == min(3, requests)
+
+
+def test_a_cap_is_shared_out_exactly(fault_server: Start) -> None:
+    """Fewer places than processes are not made more by a minimum of one each."""
+    result = run(
+        fault_server().url(tokens=2), model="m", rate=200.0, requests=20, processes=3, max_in_flight=2, slo="e2e<=1m"
+    )
+    assert result.client.cap == 2 and result.client.in_flight_max <= 2
+    assert result.outcomes.scheduled == 20
+
+
+def test_nothing_is_waited_for_without_a_drain(fault_server: Start) -> None:
+    """What is in flight at the plan's end is ended, and a miss."""
+    workload = Workload(
+        endpoint=endpoint(fault_server().url(fault="hang"), model="m"), model="m", rate=20.0, duration=0.5
+    )
+    began = time.monotonic()
+    result = run_workload(workload, Conditions(drain=0.0))
+    assert time.monotonic() - began < 30
+    assert result.outcomes.miss == result.outcomes.scheduled > 0 == result.outcomes.by_reason["timeout"]
+
+
+def test_failures_are_shown_with_what_they_said(fault_server: Start) -> None:
+    """Up to three of a kind, under the table and on the page, with the status and the words, and never a secret."""
+    server = fault_server()
+    query = "&".join(("echo=1", "status=503"))
+    url = f"http://127.0.0.1:{server.port}/v1/completions?{query}&token=hush-hush"
+    options = [
+        "--model",
+        "m",
+        "--rate",
+        "50",
+        "--requests",
+        "6",
+        "--api-key",
+        "s3cr3t-key",
+        "--header",
+        "x-team: bluely",
+    ]
+    out, err = bench(url, *options).communicate(timeout=120)
+    assert "like        5xx: HTTP 503" in out, out + err
+    assert 1 < out.count("HTTP 503") <= 3
+    assert not any(secret in out + err for secret in ("s3cr3t", "hush", "bluely")) and "[hidden]" in out
+
+
+def test_several_runs_are_shown_together(fault_server: Start) -> None:
+    """Under the tables of the single ones, each of which the files hold whole."""
+    options = ["--model", "m", "--rate", "50", "--requests", "5", "--runs", "3", "--quiet"]
+    out, err = bench(fault_server().url(tokens=4), *options).communicate(timeout=120)
+    assert out.count("verdict") == 3 and "3 runs" in out, err
+    assert "median run" in out[out.rindex("3 runs") :]

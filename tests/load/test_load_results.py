@@ -6,7 +6,9 @@ import json
 import math
 import pickle
 import random
+import re
 from array import array
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,16 @@ from hypothesis import strategies as st
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.goodput import SLO
 from tailwatch.load import results
+from tailwatch.load.censoring import Quantile
 from tailwatch.load.exchange import Ending, Exchange
 from tailwatch.load.histogram import Histogram
+from tailwatch.load.merging import merged
 from tailwatch.load.outcomes import CODE, FAULTS, MISSES, REASONS, fault_of, reason_of
 from tailwatch.load.recorder import Recorder
-from tailwatch.load.results import COLUMNS, Client, Requests, Result, Series, Validity, goodput_of, merged
+from tailwatch.load.report import table
+from tailwatch.load.results import COLUMNS, Client, Requests, Result, Series, Validity, goodput_of
 from tailwatch.load.schedule import Planned
-from tailwatch.load.selfwatch import SelfWatch
+from tailwatch.load.selfwatch import SelfWatch, judge
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -78,6 +83,7 @@ def recorded(exchanges: list[Exchange], slo: SLO | None = None, duration: float 
         throughput=recorder.throughput(duration),
         tokens=recorder.tokens / duration,
         broken=recorder.broken,
+        windows=recorder.series.windows,
     )
     return Result(
         target="http://127.0.0.1:1",
@@ -222,6 +228,125 @@ def test_goodput_counts_what_was_scheduled() -> None:
     assert found.low is not None and found.high is not None and found.low < 0.75 < found.high
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ending": Ending.TIMEOUT},
+        {"ending": Ending.ABANDONED},
+        {"ending": Ending.TRUNCATED},
+        {"failed": True},
+        {"status": 503},
+    ],
+    ids=str,
+)
+def test_an_unfinished_request_has_no_tpot(changes: dict[str, Any]) -> None:
+    """TPOT is of finished requests; its TTFT and its gaps happened, and are recorded."""
+    gaps = (5 * MS, 900 * MS)
+    found = recorded([exchange(0, first=MS, gaps=gaps), exchange(SECOND, first=MS, gaps=gaps, **changes)])
+    assert found.tpot.count == found.e2e.count == 1
+    assert found.requests is not None and list(found.requests.tpot) == [905 * MS // 2, -1]
+    assert found.ttft.count == 2 and found.itl.count == 4
+
+
+def test_an_answer_of_nothing_can_be_late() -> None:
+    """A role chunk alone, or not even that: the bound of the first token is judged by what came, or by the end."""
+    slo = SLO.parse("ttft<=200ms")
+    role = exchange(0, first_chunk_ns=300 * MS, end_ns=310 * MS)
+    nothing = exchange(SECOND, end_ns=SECOND + 300 * MS)
+    quick = exchange(2 * SECOND, first_chunk_ns=2 * SECOND + MS, end_ns=2 * SECOND + 900 * MS)
+    found = recorded([role, nothing, quick], slo)
+    assert found.outcomes.by_reason["late"] == 2 and found.goodput.broken == {"ttft": 2}
+    assert found.goodput.good == 1 and found.ttft.count == 0
+
+
+# What never came
+
+
+def dropping(good: int, dropped: int, *, after: int = 60 * SECOND, **changes: Any) -> Result:
+    """So many answered in 1, 2, 3 … ms, the others ended so late without a token."""
+    fast = [exchange(i * MS, first=(i + 1) * MS) for i in range(good)]
+    how = {"ending": Ending.TIMEOUT, "status": 0} | changes
+    return recorded([*fast, *(exchange(0, **how, end_ns=after) for _ in range(dropped))])
+
+
+@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize("metric", ["ttft", "e2e"])
+def test_what_the_tester_ended_counts_as_old_as_it_was(metric: str, columns: bool) -> None:
+    """Five of 100 timed out: p95 is known, p99 is at least their age, and the maximum too."""
+    found = dropping(95, 5)
+    found.requests = found.requests if columns else None
+    about = pytest.approx(0.095, rel=0.011)
+    assert found.quantile(metric, 95) == Quantile(about) and found.quantile(metric, 50) == Quantile(
+        pytest.approx(0.05, rel=0.011)
+    )
+    for percent in (96, 99, 100):
+        assert found.quantile(metric, percent) == Quantile(pytest.approx(60.0, rel=0.011), censored=True)
+    assert found.percentile(metric, 99) == pytest.approx(60.0, rel=0.011)
+    assert found.percentile(f"{metric}_naive", 99) == pytest.approx(0.094, rel=0.02), "the naive one forgets them"
+
+
+def test_a_request_ended_early_makes_a_bound_of_all_that_it_may_move() -> None:
+    """Ended after 10 ms: nobody knows on which side of the median it would have come."""
+    found = dropping(99, 1, after=10 * MS)
+    below, median = found.quantile("ttft", 5), found.quantile("ttft", 50)
+    assert below == Quantile(0.005) and median is not None
+    assert median.censored and median.seconds == pytest.approx(0.049)
+
+
+def test_what_failed_stands_behind_what_came() -> None:
+    """Refused in no time: no fast request, and no bound of the ones that came."""
+    found = dropping(95, 5, after=0, ending=Ending.REFUSED)
+    assert found.quantile("e2e", 95) == Quantile(0.095)
+    assert found.quantile("e2e", 99) == Quantile(0.095, censored=True)
+    assert found.latencies.lost == {"ttft": 5, "e2e": 5} and found.latencies.e2e_censored.count == 0
+    assert dropping(0, 5, ending=Ending.REFUSED).quantile("e2e", 50) is None
+
+
+def test_who_had_a_token_lacks_only_the_end() -> None:
+    """A stream that was timed out has its TTFT; one excluded or without any content lacks nothing."""
+    cut = exchange(0, first=MS, gaps=(MS,), ending=Ending.TIMEOUT, end_ns=60 * SECOND)
+    excluded, document = exchange(0, status=404), exchange(0)
+    found = recorded([cut, excluded, document])
+    assert found.latencies.ttft_censored.count == 0 and found.latencies.e2e_censored.count == 1
+    assert found.latencies.lost == {"ttft": 0, "e2e": 0}
+    assert found.quantile("ttft", 100) == Quantile(0.001)
+    assert found.quantile("e2e", 100) == Quantile(60.0, censored=True)
+
+
+def test_a_bound_is_printed_and_written_as_one(tmp_path: Path) -> None:
+    """≥ in the table; in the file its percentiles are named."""
+    found = dropping(95, 5)
+    assert re.search(r"p99 +≥60 s", table.show(found)) and re.search(r"p95 +95 ms", table.show(found))
+    written = json.loads(json.dumps(found.as_dict()))
+    assert written["at_least_p"] == {"ttft": ["99", "99.9", "100"], "e2e": ["99", "99.9", "100"]}
+    read = Result.from_dict(written)
+    assert read.quantile("ttft", 99) == found.quantile("ttft", 99)
+
+
+# The verdict on the SLO
+
+
+def test_an_invalid_run_gives_no_verdict() -> None:
+    """Neither that it held nor that it did not; nor does one in which nothing counted."""
+    believed = recorded([exchange(0, first=MS)], SLO.parse("ttft<=1s")).goodput
+    assert believed.held is True
+    assert replace(believed, believed=False).held is None
+    assert recorded([]).goodput.held is None
+
+
+def test_an_interval_counts_a_stall_once() -> None:
+    """Sixty seconds, every tenth of which all miss: as sure as of 60 tosses, not of 2400; none below 8 s."""
+    found = recorded(
+        [exchange(i * 25 * MS, first=MS if i * 25 % 10_000 >= 1000 else 900 * MS) for i in range(2400)],
+        SLO.parse("ttft<=200ms"),
+    ).goodput
+    assert found.low is not None and found.high is not None
+    assert found.attainment == 0.9 and found.low < 0.82 and found.high > 0.94
+    clean = recorded([exchange(i * 25 * MS, first=MS) for i in range(2400)], SLO.parse("ttft<=200ms")).goodput
+    assert clean.low is not None and 0.9 < clean.low < 0.96 and clean.high == 1.0
+    assert recorded([exchange(i * SECOND, first=MS) for i in range(7)]).goodput.low is None
+
+
 def test_tokens_belong_to_the_seconds_of_their_messages() -> None:
     """A stream of 40 messages over 4 s is 10 tokens a second, and its largest gap stands where it began."""
     gaps = (100 * MS,) * 19 + (150 * MS,) + (100 * MS,) * 19
@@ -322,26 +447,95 @@ def test_parts_of_a_load_merge_into_the_whole() -> None:
     assert both.goodput.attainment == whole.goodput.attainment and both.goodput.rate == whole.goodput.rate
     assert both.series.good == whole.series.good and both.series.tokens == whole.series.tokens
     assert both.percentile("ttft", 99) == whole.percentile("ttft", 99)
+    assert both.goodput == replace(whole.goodput, tokens=both.goodput.tokens)
     assert both.client.processes == 2
 
 
-def test_the_worst_verdict_is_the_verdict() -> None:
-    """One client that did not keep its part makes the whole invalid."""
-    one, two = many(1), many(2)
-    two.validity = Validity("invalid", ["late"])
-    assert merged([one, two]).validity.verdict == "invalid"
-    assert not merged([one, two]).valid
+def lagging(late: int, of: int = 100, **more: Any) -> Result:
+    """A client that sent so many of its requests 50 ms late, and was judged."""
+    sent = [i * 100 * MS + (50 * MS if i < late else 0) for i in range(of)]
+    found = recorded([exchange(i * 100 * MS, sent=at, first=51 * MS) for i, at in enumerate(sent)])
+    for name, value in more.items():
+        setattr(found.client, name, value)
+    found.validity = judge(found.outcomes, found.latencies, found.client, closed=False)
+    return found
 
 
-def test_rows_of_a_later_start_are_shifted() -> None:
-    """Machines do not begin at the same moment: times count from the earliest."""
-    one, two = recorded([exchange(0, first=MS)]), recorded([exchange(0, first=MS)])
-    one.started, two.started = 100.0, 100.5
+def test_the_verdict_is_judged_anew() -> None:
+    """On the numbers of all: one client of four that sent 2 % late is no 1 % of the whole, and is told; all are."""
+    one, good = lagging(2), [lagging(0) for _ in range(3)]
+    assert one.validity.verdict == "invalid"
+    whole = merged([one, *good])
+    assert whole.valid and whole.goodput.believed
+    assert any("one client alone: the schedule was not kept" in warning for warning in whole.validity.warnings)
+    worse = merged([lagging(2), lagging(2), lagging(2)])
+    assert worse.validity.verdict == "invalid" and worse.goodput.held is None
+    assert len(worse.validity.reasons) == 1 and "p99 of the send lag" in worse.validity.reasons[0]
+
+
+def test_a_cap_that_bound_one_client_is_the_wholes_share() -> None:
+    """10 of 100 of one are 5 % of 200; its own sentence with 10 % is gone."""
+    whole = merged([lagging(0, cap=5, capped=10), lagging(0, cap=5)])
+    assert whole.validity.verdict == "capped"
+    assert len(whole.validity.reasons) == 1 and "cap of 10 requests" in whole.validity.reasons[0]
+    assert "(5.0% of the schedule)" in whole.validity.reasons[0]
+
+
+@pytest.mark.parametrize("verdict", ["interrupted", "invalid"])
+def test_what_the_numbers_do_not_tell_is_kept(verdict: str) -> None:
+    """Ctrl-C, a server that ended: the worst verdict is the verdict, with its reasons."""
+    one, two = lagging(0), lagging(0)
+    two.validity = Validity(verdict, ["because"], ["beware"])
+    whole = merged([one, two]).validity
+    assert (whole.verdict, whole.reasons, whole.warnings) == (verdict, ["because"], ["beware"])
+
+
+def test_all_of_a_later_start_is_shifted() -> None:
+    """Machines do not begin at the same moment: rows, seconds and pauses count from the earliest."""
+    one, two = recorded([exchange(0, first=MS)], duration=20.0), recorded([exchange(0, first=MS)], duration=20.0)
+    one.started, two.started = 100.0, 101.25
+    two.client.pauses = [(0, 20 * MS)]
     both = merged([two, one])
-    assert both.started == 100.0
-    assert both.requests is not None and list(both.requests.planned) == [0, 500 * MS]
-    assert list(both.requests.first) == [MS, 501 * MS]
+    assert both.started == 100.0 and both.duration == 21.25
+    assert both.requests is not None and list(both.requests.planned) == [0, 1250 * MS]
+    assert list(both.requests.first) == [MS, 1251 * MS]
     assert both.requests.reason[0] == CODE["good"]
+    assert both.series.scheduled == both.series.good == [1, 1]
+    assert both.client.pauses == [(1250 * MS, 20 * MS)]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"started": 102.0}, "the same time"),
+        ({"duration": 12.0}, "the same time"),
+        ({"settings": {"model": "m", "timeout": 5.0, "rate": 10}}, "options merge into one run: timeout"),
+        ({"closed": True}, "one kind of loop"),
+    ],
+    ids=str,
+)
+def test_runs_that_were_no_one_load_do_not_merge(change: dict[str, Any], why: str) -> None:
+    """Other spans, other clocks, other options; a client's own share of the rate is no such option."""
+    one, two = many(1), many(2)
+    one.started = two.started = 100.0
+    one.settings, two.settings = ({"model": "m", "timeout": 60.0, "rate": rate, "seed": rate} for rate in (10, 20))
+    assert merged([one, two]).outcomes.scheduled == 80
+    with pytest.raises(OptionError, match=why):
+        merged([one, replace(two, **change)])
+
+
+def test_clients_that_sent_the_same_are_told() -> None:
+    """Two machines with one seed send everything twice at the same moment; other seeds have a digest together."""
+    one, two = many(1), many(2)
+    law = {"target": "poisson at 20/s", "n": 40, "rate": 4.0, "cv": 1.0}
+    one.schedule, two.schedule = {"digest": "a", **law}, {"digest": "a", **law}
+    assert any("--seed" in warning for warning in merged([one, two]).validity.warnings)
+    two.schedule = {"digest": "b", **law}
+    whole = merged([one, two])
+    assert not any("--seed" in warning for warning in whole.validity.warnings)
+    assert whole.schedule["target"] == "2 x poisson at 20/s" and whole.schedule["n"] == 80
+    assert whole.schedule["rate"] == 8.0 and whole.schedule["cv"] is None
+    assert whole.schedule["digest"] not in ("a", "b") and merged([two, one]).schedule == whole.schedule
 
 
 def test_other_loads_do_not_merge() -> None:

@@ -22,6 +22,33 @@ from tailwatch.load.report.quantiles import Quantiles
 from . import made_runs
 
 
+def test_runs_together_have_every_number_of_one() -> None:
+    """Each name and percentile of a run's own table, with the median, the lowest and the highest of the runs."""
+    runs = [made_runs.stalled(seed=seed) for seed in (1, 2, 3)]
+    rows = table.several_rows(runs)
+    name, found = "", {}
+    for row in rows:
+        name = row[0] or name
+        found[name, row[1]] = row[2:]
+    for first, *_ in (row for row in table.between(runs[0])):
+        assert {percent for one, percent in found if one == first} == {"p50", "p90", "p99", "p99.9", "max"}
+    for first in ("TTFT", "E2E"):
+        assert {percent for one, percent in found if one == first} == {"p50", "p90", "p95", "p99", "p99.9", "max"}
+    exact = sorted(Quantiles(run, "ttft").p(95) or 0.0 for run in runs)
+    assert found["TTFT", "p95"][:3] == tuple(text.duration(exact[i]) for i in (1, 0, 2))
+    assert table.several(runs).startswith("3 runs\n")
+
+
+def test_examples_of_failures_stand_under_the_table() -> None:
+    """Three lines at most of a kind, none wider than the table, the kind said once."""
+    result = made_runs.stalled(seconds=5)
+    result.examples = {"5xx": ["HTTP 503: one", "HTTP 503: " + "word " * 38], "refused": ["no connection"]}
+    shown = table.show(result).splitlines()
+    start = next(i for i, line in enumerate(shown) if line.startswith("like"))
+    assert shown[start] == "like        5xx: HTTP 503: one" and shown[-1] == "            refused: no connection"
+    assert max(map(len, shown[start:])) <= 100
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [

@@ -96,10 +96,11 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert data["fleet"]["replicas"] == 20 and data["fanout"]["whole"] == pytest.approx(0.366, abs=1e-3)
 
 
-def saved(tmp_path: Path, **changes: float | None) -> str:
+def saved(tmp_path: Path, **changes: object) -> str:
     """A search's file."""
-    values: dict[str, object] = {"rate": 477.0, "low": 470.0, "high": 481.0, **changes}
-    knee = Knee("goodput", 0.99, basis="fit", resolved=True, reason="", ceiling=500.0, tried=(), **values)  # type: ignore[arg-type]
+    values: dict[str, object] = {"objective": "goodput", "resolved": True, "reason": "", **changes}
+    values = {"rate": 477.0, "low": 470.0, "high": 481.0, **values}
+    knee = Knee(attainment=0.99, basis="fit", ceiling=500.0, tried=(), **values)  # type: ignore[arg-type]
     file = tmp_path / "knee.json"
     file.write_text(json.dumps({"tailwatch": "0", "format": 1, "knee": knee.as_dict()}))
     return str(file)
@@ -145,6 +146,22 @@ def test_a_search_that_found_none(capsys: pytest.CaptureFixture[str], tmp_path: 
     """It says so."""
     assert main(["size", "--expect", "5", "--knee", saved(tmp_path, rate=None, low=None)]) == 2
     assert "found none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"objective": "throughput"}, ("--find throughput", "however late", "--capacity")),
+        ({"resolved": False, "reason": "its time was over too soon"}, ("unresolved: its time was over", "477/s")),
+    ],
+)
+def test_what_is_no_knee_of_goodput_sizes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, changes: dict[str, object], said: tuple[str, ...]
+) -> None:
+    """What a replica finishes, and what a search was not sure of, are refused, with the reason and what to give."""
+    assert main(["size", "--expect", "5", "--knee", saved(tmp_path, **changes)]) == 2
+    told = capsys.readouterr()
+    assert not told.out and all(part in told.err for part in said)
 
 
 def run_of(milliseconds: list[int], path: Path) -> str:

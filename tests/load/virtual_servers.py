@@ -53,6 +53,23 @@ def replica(
     return probe
 
 
+def bursts(seed: int, together: float, windows: int = 128) -> ProbeFunction:
+    """Misses that come in bursts of `together` on average, 1 % of all at 477/s and with log-odds that rise by 0.2 a
+    request per second: only the counts of each window are drawn."""
+    rng = np.random.default_rng(seed)
+
+    def probe(rate: float, requests: int) -> Probe:
+        each = requests // windows
+        share = 1 / (1 + np.exp(np.log(99) - 0.2 * (rate - 477.0)))
+        count = rng.poisson(each * share / together, windows)
+        missed = np.where(count, rng.gamma(np.maximum(count, 1), together), 0).round().clip(0, each).astype(int)
+        cut = tuple(Window(each, each, each - int(one), each) for one in missed)
+        n, good = each * windows, each * windows - int(missed.sum())
+        return Probe(rate, n / rate, n, n, good, n, {"e2e": good}, cut)
+
+    return probe
+
+
 def prefill_and_decode(seed: int, *, ttft: float = 0.5, tpot: float = 0.05) -> ProbeFunction:
     """Prompts of 64 to 1024 tokens at 0.1 ms each, one after another (18.4/s at most); then 64 tokens whose gaps are
     exponential with mean 10 ms, or with active / 8 times that where more than 8 decode (12.7/s at most)."""

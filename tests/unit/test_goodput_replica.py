@@ -12,47 +12,23 @@ from hypothesis import strategies as st
 from tailwatch import _hot, snapshots
 from tailwatch.goodput import SLO
 
-SECOND = 1_000_000_000
+from .. import replica
 
-# First come first served, service rate 500/s, W = 20 s, SLO 200 ms; one generator, the loads in this order.
-SERVICE_RATE, W, BOUND_MS = 500, 20.0, 200.0
-LOADS = (100, 200, 300, 400, 450, 480, 500, 520, 560)
-# throughput and goodput per second; p50, p95, p99 of the latency in ms
-PUBLISHED = (
-    (101, 101, 2, 8, 12),
-    (202, 202, 2, 10, 15),
-    (298, 298, 4, 15, 23),
-    (398, 398, 7, 31, 47),
-    (455, 455, 14, 63, 101),
-    (483, 448, 64, 212, 249),
-    (506, 72, 367, 630, 656),
-    (518, 123, 524, 925, 968),
-    (560, 82, 1287, 2379, 2499),
-)
+SECOND = 1_000_000_000
+BOUND_MS = 200.0
 
 
 def make_core(slo: str) -> _hot.Core:
     return _hot.Core("api", 1, SLO.parse(slo).as_core(), 0, lambda scope: "/", lambda awaitable, stream: awaitable)
 
 
-def queue(rng: np.random.Generator, load: int) -> tuple[Any, Any]:
-    """Arrivals and completions in ms."""
-    n = rng.poisson(load * W)
-    arrivals = np.sort(rng.uniform(0, W, n)) * 1000
-    service = rng.exponential(1000 / SERVICE_RATE, n)
-    finishes, free = np.empty(n), 0.0
-    for i in range(n):
-        free = finishes[i] = max(arrivals[i], free) + service[i]
-    return arrivals, finishes
-
-
 @pytest.fixture(scope="module")
 def experiment() -> list[tuple[Any, Any]]:
-    rng = np.random.default_rng(7)
-    return [queue(rng, load) for load in LOADS]
+    """Arrivals and completions in ms."""
+    return [(1e3 * planned, 1e3 * ends) for planned, ends in replica.experiment()]
 
 
-@pytest.mark.parametrize("row", range(len(LOADS)), ids=[f"{load}/s" for load in LOADS])
+@pytest.mark.parametrize("row", range(len(replica.LOADS)), ids=[f"{load}/s" for load in replica.LOADS])
 def test_the_published_rows_come_out_exactly(experiment: list[tuple[Any, Any]], row: int) -> None:
     """Fed through streams in virtual time, throughput and goodput are the published ones, percentiles within 1.1 %."""
     arrivals, finishes = experiment[row]
@@ -71,7 +47,7 @@ def test_the_published_rows_come_out_exactly(experiment: list[tuple[Any, Any]], 
     assert seen.outcomes["miss"] == seen.requests["late"] == total - good
     assert seen.attainment == good / total
     percentiles = [float(value) for value in np.percentile(latencies, (50, 95, 99))]
-    assert tuple(round(value) for value in (total / W, good / W, *percentiles)) == PUBLISHED[row]
+    assert tuple(round(value) for value in (total / 20, good / 20, *percentiles)) == replica.PUBLISHED[row]
     for percent in (50, 95, 99):
         exact = float(np.percentile(latencies, percent, method="inverted_cdf")) / 1e3
         assert seen.e2e.p(percent) == pytest.approx(exact, rel=0.011)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.load import prompts
 from tailwatch.load.bodies import Requests, extra_of
-from tailwatch.load.endpoint import APIS, PATHS, Endpoint, endpoint, is_loopback
+from tailwatch.load.endpoint import APIS, PATHS, Endpoint, endpoint, hidden, is_loopback
 from tailwatch.load.prompts import Prompt, Synthetic
 from tailwatch.load.schedule import Planned
 
@@ -140,7 +140,8 @@ def test_keys_of_the_environment() -> None:
     no API of a model gets none."""
 
     def sent(api: str, **options: Any) -> dict[str, str]:
-        headers = dict(endpoint(HERE, api=api, environment=KEYS, **options).headers)
+        home = "https://api.anthropic.com" if api == "messages" else "https://api.openai.com"
+        headers = dict(endpoint(home, api=api, environment=KEYS, **options).headers)
         return {name: value for name, value in headers.items() if name in ("authorization", "x-api-key")}
 
     for api in ("completions", "chat", "responses"):
@@ -153,14 +154,66 @@ def test_keys_of_the_environment() -> None:
     assert sent("messages", headers=["X-API-Key: y"]) == {"x-api-key": "y"}
 
 
-def test_a_found_key_is_not_sent_in_the_clear() -> None:
-    """The environment's key leaves this machine encrypted or not at all, and the user is told; a given one does."""
-    for url, there in (("http://10.0.0.1", False), ("https://10.0.0.1", True), ("http://localhost", True)):
-        found = endpoint(url, api="chat", environment=KEYS)
-        assert ("authorization" in dict(found.headers)) is there
-        assert bool(found.notes) is not there
-        assert "sk-" not in "".join(found.notes)
-    assert "authorization" in dict(endpoint("http://10.0.0.1", api="chat", api_key="k", environment=KEYS).headers)
+@pytest.mark.parametrize(
+    ("url", "there"),
+    [
+        ("https://api.openai.com/v1", True),
+        ("https://eu.api.openai.com/v1", True),
+        ("http://api.openai.com/v1", False),
+        ("https://api.openai.com.example", False),
+        ("https://notapi.openai.com.", False),
+        ("https://api.anthropic.com", False),
+        ("https://10.0.0.1", False),
+        ("http://10.0.0.1", False),
+        ("http://localhost", False),
+    ],
+)
+def test_a_found_key_goes_to_nobody_else(url: str, there: bool) -> None:
+    """The environment's key goes to the host that it belongs to, encrypted, or to none, and the user is told."""
+    found = endpoint(url, api="chat", environment=KEYS)
+    assert ("authorization" in dict(found.headers)) is there
+    assert bool(found.notes) is not there
+    assert "sk-" not in "".join(found.notes)
+
+
+def test_a_key_that_is_asked_for_goes_anywhere() -> None:
+    """By its value or by the name of a variable; in the clear to another machine with a word of warning."""
+    mine = {**KEYS, "MY_KEY": " sk-mine\n"}
+    for options in ({"api_key": "sk-mine"}, {"api_key_env": "MY_KEY"}, {"headers": ["Authorization: Bearer sk-mine"]}):
+        for url, clear in (("http://10.0.0.1", True), ("https://10.0.0.1", False), ("http://127.0.0.1", False)):
+            found = endpoint(url, api="chat", environment=mine, **options)
+            assert dict(found.headers)["authorization"] == "Bearer sk-mine"
+            assert any("over http" in note for note in found.notes) is clear and "sk-" not in "".join(found.notes)
+    assert "authorization" not in dict(
+        endpoint("https://api.openai.com", api="chat", api_key="", environment=KEYS).headers
+    )
+    for wrong, message in (
+        ({"api_key_env": "NONE"}, "NONE.*a variable that is set"),
+        ({"api_key_env": "MY_KEY", "api_key": "x"}, "not both"),
+        ({"api_key": "x", "headers": ["X-Api-Key: y"]}, "is one already"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            endpoint(HERE, api="chat", environment=mine, **wrong)
+
+
+def test_what_an_answer_repeats_is_hidden() -> None:
+    """The key, the user's headers and the query, also where they were cut; what looks like a key of somebody else."""
+    where = endpoint(
+        HERE + "/v1/completions?token=hush%20now", headers=["x-team: blue  team"], api_key="topsecretkey", model="m"
+    )
+    secrets = where.secrets
+    for text in (
+        "no topsecretkey here",
+        "Bearer topsecretkey",
+        "hush now",
+        "hush%20now",
+        "for blue team",
+        "cut topsec",
+    ):
+        assert not {"topsec", "hush", "blue"} & set(hidden(text, secrets).replace("[", " ").split()), text
+        assert "[hidden]" in hidden(text, secrets)
+    assert hidden("Incorrect API key provided: sk-abcd1234***wxyz.", ()).startswith("Incorrect API key provided: [hid")
+    assert hidden("model m is not loaded", secrets) == "model m is not loaded"
 
 
 def test_the_users_headers_replace_ours() -> None:

@@ -77,13 +77,14 @@ class Experiment:
     runs: list[Run] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+    failed: str = ""
 
 
 def measure(size: Size, slo: str, seed: int, say: Callable[[str], None], rate: float | None = None) -> Experiment:
-    """All of it. What Ctrl-C leaves is whole runs; it raises only before the first of them.
+    """All of it. What Ctrl-C or a failure leaves is whole runs; they are raised only before the first of them.
 
     Raises:
-        ChildError: a process of it failed.
+        ChildError: a process of it failed, and nothing was measured yet.
     """
     began = time.monotonic()
     found = Experiment(size, seed, slo)
@@ -105,6 +106,12 @@ def measure(size: Size, slo: str, seed: int, say: Callable[[str], None], rate: f
         if not found.runs:
             raise
         found.interrupted = True
+    except Exception as error:  # whatever it is, what was measured is not lost
+        if not found.runs:
+            raise
+        found.failed = f"{type(error).__name__}: {error}"
+    if why := "interrupted" if found.interrupted else found.failed:
+        found.notes.append(f"ended after {len(found.runs)} of {size.blocks * len(ARMS)} runs: {why}")
     return found
 
 
@@ -194,9 +201,14 @@ def _drive(client: Child, server: Child, job: Line) -> Result:
 
 def _sized(found: Experiment, fulls_per_second: float) -> str:
     expected = fulls_per_second * found.seconds
+    few = (
+        f"; below {FEWEST_FULL} an unfrozen run does not tell what they cost: this machine is too slow or too busy, "
+        "and it will end unresolved"
+    )
     return (
         f"{found.capacity:.1f} requests/s at most; runs of {found.seconds:.0f} s at {found.rate:.1f}/s, where "
         f"{expected:.1f} full collections are expected; {found.size.blocks} blocks of {len(ARMS)}"
+        + (few if expected < FEWEST_FULL else "")
     )
 
 

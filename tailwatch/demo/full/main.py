@@ -12,6 +12,7 @@ from tailwatch.demo import machine, settings
 from tailwatch.demo.full import report
 from tailwatch.demo.full.arms import ARMS
 from tailwatch.demo.full.experiment import QUICK, Experiment, Size, measure
+from tailwatch.demo.full.summary import claims
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.goodput import SLO
 from tailwatch.load.histogram import LAYOUT_HASH
@@ -23,9 +24,12 @@ from tailwatch.version import VERSION
 if TYPE_CHECKING:
     import argparse
 
+OK, FAILED, INTERRUPTED = 0, 1, 130
+
 
 def main(options: argparse.Namespace, slo: SLO, seed: int) -> int:
-    """Runs it; 0, whatever the servers did.
+    """Runs it; 0, whatever the servers' numbers are; 1 where a process failed and 130 where Ctrl-C ended it, with what
+    was measured until then.
 
     Raises:
         OptionError: an option that does not go with it.
@@ -44,11 +48,12 @@ def main(options: argparse.Namespace, slo: SLO, seed: int) -> int:
         document.write(report.page(found), files["html"])
     if "json" in files:
         _write(found, before, str(files["json"]))
-    return 0
+    return INTERRUPTED if found.interrupted else FAILED if found.failed else OK
 
 
 def as_dict(found: Experiment, before: dict[str, Any]) -> dict[str, Any]:
     """Results as `tailwatch bench --json` writes them, named by their server, and what the servers saw."""
+    told = claims(found)
     return {
         "tailwatch": VERSION,
         "format": FORMAT,
@@ -64,13 +69,14 @@ def as_dict(found: Experiment, before: dict[str, Any]) -> dict[str, Any]:
             "seconds": found.seconds,
             "objects": found.objects,
             "interrupted": found.interrupted,
+            "failed": found.failed,
             "arms": [asdict(arm) for arm in ARMS],
             "servers": [
                 {"arm": run.arm, "block": run.block, "offline": run.offline, **run.server} for run in found.runs
             ],
             "rows": {"heads": report.HEADS, "rows": report.client_rows(found)},
-            "differences": report.difference_rows(found),
-            "sentences": list(report.sentences(found)),
+            "differences": report.difference_rows(told),
+            "sentences": list(report.sentences(found, told)),
         },
     }
 

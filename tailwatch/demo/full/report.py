@@ -9,15 +9,18 @@ from textwrap import wrap
 from tailwatch.demo.full.arms import ARMS, BY_KEY, QUESTIONS, Arm, Question
 from tailwatch.demo.full.experiment import Experiment
 from tailwatch.demo.full.summary import (
+    ALPHA,
     COMPARED,
+    MARGIN,
     METRIC,
     METRICS,
     SERVER_COLUMNS,
-    difference,
+    Claim,
+    Claims,
+    claims,
     mean,
     runs_of,
     server_view,
-    shown,
     unresolved,
     values,
 )
@@ -47,22 +50,28 @@ SIGN = "Minus: less after than before. Of latencies less is better, of offline t
 COLOURS: dict[str, Colour] = {
     "freeze+sse": "good", "freeze": "accent", "neither": "gc2", "small-batch": "warn", "out-of-band": "policy",
 }  # fmt: skip
-P = "p: all exchanges of the labels inside the blocks. Would have shown: the smallest effect seen 4 times in 5."
-DIFFERENCE_HEADS = ("what it changes", "in", "by", "95 % interval", "p", "would have shown")
+FAMILY = len(QUESTIONS) * len(COMPARED)
+P = (
+    "95 % interval: of Student's t over pairs of valid runs, the row's alone. p: of t, counted that "
+    f"{FAMILY} rows are looked at (Holm); a difference is shown where p is at most {ALPHA}. "
+    "Would have shown: the smallest true effect that is shown 4 times in 5."
+)
+DIFFERENCE_HEADS = ("what it changes", "in", "by", "95 % interval", "p", "would have shown", "pairs")
 POINTS, WIDTH = 160, 100
 
 
 def show(found: Experiment) -> str:
     """All of it, for a terminal."""
+    told = claims(found)
     parts = [
         setting(found),
         text.lines(HEADS, client_rows(found)),
-        ["Milliseconds, the mean (geometric) of each server's runs, from the planned start of each request."],
+        ["Milliseconds, the mean (geometric) of each server's valid runs, from the planned start of each request."],
         text.lines(SERVER_HEADS, server_rows(found)),
         ["The same requests as tailwatch inside the server saw them, from their arrival at its kernel."],
-        text.lines(DIFFERENCE_HEADS, difference_rows(found), left=2),
-        [SIGN, P],
-        [line for sentence in sentences(found) for line in wrap(sentence, WIDTH, subsequent_indent="  ")],
+        text.lines(DIFFERENCE_HEADS, difference_rows(told), left=2),
+        [SIGN, *wrap(P, WIDTH)],
+        [line for sentence in sentences(found, told) for line in wrap(sentence, WIDTH, subsequent_indent="  ")],
     ]
     return "\n".join("\n".join(part) + "\n" for part in parts if part).rstrip() + "\n"
 
@@ -111,62 +120,71 @@ def server_rows(found: Experiment) -> list[tuple[str, ...]]:
     return rows
 
 
-def difference_rows(found: Experiment) -> list[tuple[str, ...]]:
-    """Question, number, change, interval, exact p, the smallest effect that would have been seen."""
+def difference_rows(told: Claims) -> list[tuple[str, ...]]:
+    """Question, number, change, interval, p, the smallest effect that would have been shown, pairs."""
     rows: list[tuple[str, ...]] = []
-    for question in QUESTIONS:
-        name = question.name
-        for key in COMPARED:
-            if (told := difference(found, question, METRIC[key])) is None:
-                continue
-            p = "" if told.exact is None else f"{told.exact:.2g}"
-            rows.append(
-                (name, METRIC[key].name, _percent(told.estimate), _interval(told), p, _percent(told.detectable))
-            )
-            name = ""
+    before = ""
+    for (name, key), claim in told.items():
+        made = claim.difference
+        p = text.NONE if claim.p is None else f"{claim.p:.2g}"
+        cells = (_percent(made.estimate), _interval(claim), p, _percent(made.detectable), str(claim.pairs))
+        rows.append(("" if name == before else name, METRIC[key].name, *cells))
+        before = name
     return rows
 
 
-def sentences(found: Experiment) -> Iterator[str]:
+def sentences(found: Experiment, told: Claims) -> Iterator[str]:
     """What it comes to; what was not shown is said to be not shown."""
     for reason in unresolved(found):
         yield f"unresolved: {reason}"
     for question in QUESTIONS:
-        yield sentence(found, question)
-    parts = []
-    for question in QUESTIONS[:2]:
-        told = difference(found, question, METRIC["offline"])
-        if told is not None:
-            parts.append(f"{question.name} {_verdict(told)}")
+        yield sentence(told, question)
+    parts = [
+        f"{question.name} {_kept(claim)}"
+        for question in QUESTIONS[:2]
+        if (claim := told.get((question.name, "offline"))) is not None
+    ]
     if parts:
         yield f"Offline throughput: {'; '.join(parts)}."
 
 
-def sentence(found: Experiment, question: Question) -> str:
+def sentence(told: Claims, question: Question) -> str:
     """One answer: the tail, the longest gap, and the body beside them."""
     before, after = BY_KEY[question.before], BY_KEY[question.after]
-    told = difference(found, question, METRIC["e2e_p99"])
-    if told is None:
+    claim = told.get((question.name, "e2e_p99"))
+    if claim is None:
         return f"{question.name}: not measured."
-    tail = f"E2E p99 from {_ms(told.a)} to {_ms(told.b)} ms: {_verdict(told)}"
-    gap, body = (difference(found, question, METRIC[key]) for key in ("itl_max", "e2e_p90"))
-    more = [f"longest gap {_verdict(gap)}"] if gap is not None else []
-    more += [f"E2E p90 {_verdict(body)}"] if body is not None else []
-    more += ["without an interval: too few blocks"] if told.low is None else []
-    name = f"{question.name[0].upper()}{question.name[1:]}"
-    return f"{name} ({after.name} against {before.name}): {tail}; {', '.join(more)}."
+    name = f"{question.name[0].upper()}{question.name[1:]} ({after.name} against {before.name})"
+    if not claim.resolved:
+        return f"{name}: unresolved: {claim.why_not}."
+    tail = f"E2E p99 from {_ms(claim.difference.a)} to {_ms(claim.difference.b)} ms: {_verdict(claim)}"
+    beside = (("longest gap", "itl_max"), ("E2E p90", "e2e_p90"))
+    more = [f"{what} {_verdict(told[question.name, key])}" for what, key in beside if (question.name, key) in told]
+    return f"{name}: {'; '.join([tail, ', '.join(more)])}."
 
 
-def _verdict(told: Difference) -> str:
-    if told.low is None:
-        return _percent(told.estimate)
-    if shown(told):
-        return f"{_percent(told.estimate)} ({_interval(told)})"
-    return f"no difference shown ({_interval(told)})"
+def _verdict(claim: Claim) -> str:
+    if not claim.resolved:
+        return "unresolved"
+    if claim.shown:
+        return f"{_percent(claim.difference.estimate)} ({_interval(claim)})"
+    return f"no difference shown ({_interval(claim)})"
 
 
-def _interval(told: Difference) -> str:
-    return text.NONE if told.low is None else f"{_percent(told.low)} to {_percent(told.high)}"
+def _kept(claim: Claim) -> str:
+    """Whether a number is the same, which "no difference shown" does not say."""
+    if claim.unchanged:
+        return f"leaves it unchanged within {MARGIN:.0%} ({_interval(claim)})"
+    if claim.shown:
+        return f"changes it by {_verdict(claim)}"
+    if not claim.resolved:
+        return f"unresolved ({claim.why_not})"
+    return f"unresolved: {_interval(claim)} is neither within {MARGIN:.0%} nor a difference"
+
+
+def _interval(claim: Claim) -> str:
+    made = claim.difference
+    return text.NONE if made.low is None else f"{_percent(made.low)} to {_percent(made.high)}"
 
 
 def _percent(share: float | None) -> str:
@@ -184,37 +202,39 @@ def _ms(seconds: float | None) -> str:
 
 def page(found: Experiment) -> Page:
     """The experiment at a glance."""
-    doubts = unresolved(found)
+    doubts, told = unresolved(found), claims(found)
     return Page(
         title="tailwatch demo --full",
-        lead=f"Unresolved: {doubts[0]}." if doubts else sentence(found, QUESTIONS[0]),
-        blocks=tuple(_blocks(found, doubts)),
+        lead=f"Unresolved: {doubts[0]}." if doubts else sentence(told, QUESTIONS[0]),
+        blocks=tuple(_blocks(found, told, doubts)),
         foot=f"{' '.join(setting(found))} · tailwatch {VERSION}",
         status="unresolved" if doubts else "resolved",
         bad=bool(doubts),
     )
 
 
-def _blocks(found: Experiment, doubts: list[str]) -> Iterator[Block]:
-    yield _tiles(found)
+def _blocks(found: Experiment, told: Claims, doubts: list[str]) -> Iterator[Block]:
+    yield _tiles(told)
     if doubts:
         yield Words(tuple(doubts), "Unresolved", warn=True)
     yield _spread(found)
     yield Table(
         "As the measurement that this began with", HEADS, tuple(client_rows(found)), strong=6,
-        note="Milliseconds from the planned start; the geometric mean of each server's runs.",
+        note="Milliseconds from the planned start; the geometric mean of each server's valid runs.",
     )  # fmt: skip
     yield Pair(_comb(found), _distribution(found))
-    yield _forest(found)
-    yield Table("Every difference", DIFFERENCE_HEADS, tuple(difference_rows(found)), left=2, strong=2, note=SIGN)
+    yield _forest(told)
+    yield Table(
+        "Every difference", DIFFERENCE_HEADS, tuple(difference_rows(told)), left=2, strong=2, note=f"{SIGN} {P}"
+    )
     yield Table(
         "The same requests, seen by the server", SERVER_HEADS, tuple(server_rows(found)), strong=6,
         note="tailwatch inside the server: from a request's arrival at its kernel. Milliseconds.",
     )  # fmt: skip
-    yield Words(tuple(sentences(found))[len(doubts) :], "In words")
+    yield Words(tuple(sentences(found, told))[len(doubts) :], "In words")
 
 
-def _tiles(found: Experiment) -> Tiles:
+def _tiles(told: Claims) -> Tiles:
     tiles = []
     for key, name in (
         ("e2e_p99", "E2E p99"),
@@ -222,10 +242,12 @@ def _tiles(found: Experiment) -> Tiles:
         ("ttft_p99", "TTFT p99"),
         ("offline", "Offline tokens/s"),
     ):
-        told = difference(found, QUESTIONS[0], METRIC[key])
-        if told is not None:
-            one, other = (text.three(v) if key == "offline" else f"{_ms(v)} ms" for v in (told.a, told.b))
-            tiles.append(Tile(f"{name}, frozen", _percent(told.estimate), f"from {one} to {other}; {_interval(told)}"))
+        claim = told.get((QUESTIONS[0].name, key))
+        if claim is not None:
+            made = claim.difference
+            one, other = (text.three(v) if key == "offline" else f"{_ms(v)} ms" for v in (made.a, made.b))
+            interval = _interval(claim) if claim.resolved else claim.why_not
+            tiles.append(Tile(f"{name}, frozen", _percent(made.estimate), f"from {one} to {other}; {interval}"))
     return Tiles(tuple(tiles))
 
 
@@ -262,11 +284,11 @@ def _spread(found: Experiment) -> Chart:
     return Chart("At a glance", tuple(views), height=250)
 
 
-def _forest(found: Experiment) -> Chart:
+def _forest(claimed: Claims) -> Chart:
     views = []
     names = tuple(question.name for question in QUESTIONS)
     for key in COMPARED:
-        told = [difference(found, question, METRIC[key]) for question in QUESTIONS]
+        told = [c.difference if (c := claimed.get((name, key))) is not None else None for name in names]
         at = [i for i, each in enumerate(told) if each is not None]
         logs = [[None if v is None else math.log1p(v) for v in _bounds(told[i])] for i in at]
         curve = Curve(

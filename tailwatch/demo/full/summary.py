@@ -1,4 +1,4 @@
-"""What the runs say together: means of each server's runs, and differences between pairs of runs of one block."""
+"""What the valid runs say together: means of each server's, and differences between pairs of one block."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tailwatch.demo.full.arms import ARMS, BY_KEY, Question
+from tailwatch.demo.full.arms import ARMS, BY_KEY, QUESTIONS, Question
 from tailwatch.demo.full.experiment import FEWEST_FULL, Experiment, Run
 from tailwatch.diagnosis import from_dict
 from tailwatch.load import statistics
@@ -16,16 +16,26 @@ from tailwatch.load.statistics import Difference
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number of a run. name: as in the table; of: None where a run has none. less: whether less is better."""
+    """One number of a run. name: as in the table; of: None where a run has none. less: whether less is better.
+    at_least: whether it is a lower bound only, because so many requests were dropped (`Result.quantile`)."""
 
     key: str
     name: str
     of: Callable[[Run], float | None]
     less: bool = True
+    at_least: Callable[[Run], bool] = lambda run: False
 
 
-def _client(latency: str, percent: float) -> Callable[[Run], float | None]:
-    return lambda run: run.result.percentile(latency, percent)
+def _client(key: str, name: str, latency: str, percent: float) -> Metric:
+    def of(run: Run) -> float | None:
+        found = run.result.quantile(latency, percent)
+        return None if found is None else found.seconds
+
+    def at_least(run: Run) -> bool:
+        found = run.result.quantile(latency, percent)
+        return found is not None and found.censored
+
+    return Metric(key, name, of, at_least=at_least)
 
 
 def _gap_max(run: Run) -> float | None:
@@ -37,22 +47,30 @@ def _offline(run: Run) -> float | None:
 
 
 METRICS = (
-    Metric("ttft_p90", "TTFT p90", _client("ttft", 90)),
-    Metric("ttft_p99", "TTFT p99", _client("ttft", 99)),
-    Metric("tpot_p90", "TPOT p90", _client("tpot", 90)),
-    Metric("tpot_p99", "TPOT p99", _client("tpot", 99)),
-    Metric("e2e_p90", "E2E p90", _client("e2e", 90)),
-    Metric("e2e_p99", "E2E p99", _client("e2e", 99)),
+    _client("ttft_p90", "TTFT p90", "ttft", 90),
+    _client("ttft_p99", "TTFT p99", "ttft", 99),
+    _client("tpot_p90", "TPOT p90", "tpot", 90),
+    _client("tpot_p99", "TPOT p99", "tpot", 99),
+    _client("e2e_p90", "E2E p90", "e2e", 90),
+    _client("e2e_p99", "E2E p99", "e2e", 99),
     Metric("itl_max", "ITL max", _gap_max),
     Metric("offline", "offline tokens/s", _offline, less=False),
 )
 METRIC = {metric.key: metric for metric in METRICS}
 COMPARED = ("e2e_p99", "itl_max", "ttft_p99", "tpot_p99", "e2e_p90", "offline")
+ALPHA = 0.05  # of all differences together
+MARGIN = 0.05  # a number is unchanged where the interval of its ratio lies within 1 / (1 + this) and 1 + this
 
 
 def runs_of(found: Experiment, arm: str) -> list[Run]:
-    """In the order of their blocks."""
-    return sorted((run for run in found.runs if run.arm == arm), key=lambda run: run.block)
+    """The valid ones, in the order of their blocks."""
+    return sorted((run for run in found.runs if run.arm == arm and run.result.valid), key=lambda run: run.block)
+
+
+def pairs_of(found: Experiment, question: Question) -> list[tuple[Run, Run]]:
+    """A pair for each block that has both runs, both valid."""
+    after = {run.block: run for run in runs_of(found, question.after)}
+    return [(run, after[run.block]) for run in runs_of(found, question.before) if run.block in after]
 
 
 def values(found: Experiment, arm: str, metric: Metric) -> list[float]:
@@ -67,17 +85,68 @@ def mean(values: list[float]) -> float | None:
 
 
 def difference(found: Experiment, question: Question, metric: Metric) -> Difference | None:
-    """Of the blocks that have both runs; None where there is no such block."""
-    before = {run.block: metric.of(run) for run in runs_of(found, question.before)}
-    after = {run.block: metric.of(run) for run in runs_of(found, question.after)}
-    pairs = [(before[block], after[block]) for block in sorted(before.keys() & after.keys())]
-    whole = [(one, other) for one, other in pairs if one and other]
-    return statistics.paired([one for one, _ in whole], [other for _, other in whole]) if whole else None
+    """Of the blocks that have both runs, both valid; None where there is no such block. Nothing is proved where one of
+    the numbers is a lower bound."""
+    pairs = pairs_of(found, question)
+    known = ((metric.of(before), metric.of(after)) for before, after in pairs)
+    whole = [(one, other) for one, other in known if one and other]
+    if not whole:
+        return None
+    sides = [one for one, _ in whole], [other for _, other in whole]
+    made = statistics.paired(*sides, alpha=ALPHA / (len(QUESTIONS) * len(COMPARED)))
+    return statistics.bare(made) if any(metric.at_least(run) for pair in pairs for run in pair) else made
 
 
-def shown(found: Difference | None) -> bool:
-    """Whether a difference is one: its interval does not contain "none"."""
-    return found is not None and found.low is not None and not found.holds(0.0)
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One difference of the table. p: of the t-test, counted that all of the table were looked at (Holm); None with
+    fewer than 6 pairs, and where a number is a lower bound only."""
+
+    difference: Difference
+    p: float | None
+
+    @property
+    def pairs(self) -> int:
+        """Of valid runs."""
+        return self.difference.runs[0]
+
+    @property
+    def resolved(self) -> bool:
+        """Whether there is an interval."""
+        return self.difference.low is not None
+
+    @property
+    def why_not(self) -> str:
+        """Why there is none."""
+        if self.pairs < statistics.FEWEST:
+            return f"pairs of valid runs: {self.pairs}, and an interval needs {statistics.FEWEST}"
+        return "so many requests were dropped that it is known as a lower bound only"
+
+    @property
+    def shown(self) -> bool:
+        """Whether the difference is one."""
+        return self.p is not None and self.p <= ALPHA
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether the whole interval lies within the margin: more than that no difference is shown."""
+        low, high = self.difference.low, self.difference.high
+        return low is not None and high is not None and low >= 1 / (1 + MARGIN) - 1 and high <= MARGIN
+
+
+Claims = dict[tuple[str, str], Claim]  # by the name of the question and the key of the metric
+
+
+def claims(found: Experiment) -> Claims:
+    """Every difference that is told of, as one family."""
+    told = {
+        (question.name, key): made
+        for question in QUESTIONS
+        for key in COMPARED
+        if (made := difference(found, question, METRIC[key])) is not None
+    }
+    adjusted = statistics.holm([made.p for made in told.values()])
+    return {name: Claim(made, p) for (name, made), p in zip(told.items(), adjusted, strict=True)}
 
 
 def unresolved(found: Experiment) -> list[str]:
@@ -90,10 +159,14 @@ def unresolved(found: Experiment) -> list[str]:
     invalid = [run for run in found.runs if not run.result.valid]
     if invalid:
         names = ", ".join(sorted({f"{BY_KEY[run.arm].name} ({run.result.validity.verdict})" for run in invalid}))
-        reasons.append(f"{len(invalid)} of {len(found.runs)} runs are not valid: {names}")
-    blocks = min((len(runs_of(found, arm.key)) for arm in ARMS), default=0)
-    if blocks < statistics.FEWEST:
-        reasons.append(f"whole blocks: {blocks}, and an interval needs {statistics.FEWEST}")
+        left_out = f"{len(invalid)} of {len(found.runs)} runs are not valid"
+        reasons.append(f"{left_out} and are left out, each with its pair: {names}")
+    pairs = [(question.name, len(pairs_of(found, question))) for question in QUESTIONS]
+    if lacking := [f"{name} {count}" for name, count in pairs if count < statistics.FEWEST]:
+        reasons.append(f"pairs of valid runs: {', '.join(lacking)}; an interval needs {statistics.FEWEST}")
+    for metric in METRICS:
+        if bounds := sum(metric.at_least(run) for arm in ARMS for run in runs_of(found, arm.key)):
+            reasons.append(f"{metric.name} is a lower bound only in {bounds} runs: too many requests were dropped")
     return reasons
 
 

@@ -91,7 +91,7 @@ def lead(result: Result) -> str:
             validity.reasons[0] if validity.reasons else "it is invalid"
         )
     corrected, naive = (Quantiles(result, name).p(99) for name in ("ttft", "ttft_naive"))
-    parts = []
+    parts = [f"Ctrl-C ended it after {text.duration(result.duration)}."] if result.interrupted else []
     if result.slo is not None and goodput.attainment is not None:
         parts.append(
             f"{text.rate(goodput.rate)} of the {text.rate(result.offered)} requests that were planned were good: "
@@ -126,6 +126,8 @@ def _blocks(result: Result) -> Iterable[Block]:
         heads = ("", *("max" if p == 100 else f"p{p:g}" for p in table.SPREAD), "samples")
         yield Table("Between tokens, and before", heads, rows, strong=3)
     yield _outcomes(result)
+    if rows := tuple(table.examples(result)):
+        yield Table("What came instead of answers", ("", "like"), rows, left=2)
 
 
 def _several(result: Result, runs: Sequence[Result]) -> Iterable[Block]:
@@ -134,6 +136,7 @@ def _several(result: Result, runs: Sequence[Result]) -> Iterable[Block]:
         yield Table(
             "All runs", _RUN_HEADS, tuple(_run_row(i, run, run is result) for i, run in enumerate(runs, 1)), note
         )
+        yield Table("All runs together", table.SEVERAL, tuple(table.several_rows(runs)), left=2, strong=2)
     yield Words(title="Words", terms=_TERMS)
 
 
@@ -141,7 +144,7 @@ _RUN_HEADS = ("run", "TTFT p99", "E2E p99", "largest gap", "good", "goodput", "t
 
 
 def _run_row(number: int, run: Result, marked: bool) -> tuple[str, ...]:
-    percentiles = (text.duration(Quantiles(run, name).p(99)) for name in ("ttft", "e2e"))
+    percentiles = (Quantiles(run, name).said(99) for name in ("ttft", "e2e"))
     good = run.goodput
     share = text.share(good.attainment) if run.slo is not None else text.NONE
     rates = (text.rate(good.rate) if run.slo is not None else text.NONE, text.rate(good.throughput))
@@ -162,7 +165,7 @@ def _tiles(result: Result) -> Tiles:
     share = Tile(
         "Within the SLO", text.share(goodput.attainment) if asked else text.NONE,
         f"asked: {text.share(goodput.wanted)}{spread}" if asked else "no bounds were given: `--slo`",
-        bad=asked and not goodput.held,
+        bad=asked and goodput.held is False,
     )  # fmt: skip
     largest = Quantiles(result, "largest_gap")
     return Tiles(

@@ -55,7 +55,7 @@ def _blocks(table: compare.Table) -> list[Block]:
 
 def _chart(table: compare.Table) -> Chart | None:
     """Ratios only: what is no ratio has another axis, and stands in the table."""
-    rows = [row for row in table.rows if row.difference is not None and row.difference.ratio]
+    rows = [row for row in table.rows if row.difference is not None and row.difference.ratio and not any(row.censored)]
     if not rows:
         return None
     kinds: tuple[tuple[str, Colour, bool | None], ...] = (

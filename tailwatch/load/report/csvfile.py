@@ -14,11 +14,11 @@ from tailwatch.load.results import MARKED, NEVER, RETRIED, REUSED, Requests, Res
 HEADS = (
     *("run", "index", "planned", "sent", "send_lag", "first_byte", "ttft", "ttft_naive", "e2e", "e2e_naive"),
     *("tpot", "largest_gap", "largest_gap_at", "prompt_tokens", "output_tokens_wanted", "output_tokens"),
-    *("status", "outcome", "fault", "reused", "retried", "client_paused"),
+    *("status", "outcome", "fault", "reused", "retried", "client_paused", "run_interrupted"),
 )
 """planned, sent, largest_gap_at: from the start of the run. first_byte, ttft, e2e: from the planned start; …_naive:
 from the actual send. e2e: to the end, however it ended: outcome and fault say how. client_paused: a pause of this
-client overlaps its first token or one of its gaps."""
+client overlaps its first token or one of its gaps. run_interrupted: Ctrl-C ended the run."""
 
 
 def write(results: Sequence[Result], path: str | Path) -> None:
@@ -30,7 +30,7 @@ def write(results: Sequence[Result], path: str | Path) -> None:
     if any(result.requests is None for result in results):
         raise TailwatchError(f"--csv {path}: the requests of this run were not kept, only its histograms")
     try:
-        with open(path, "w", encoding="utf-8", newline="") as out:
+        with open(path, "w", encoding="utf-8", errors="replace", newline="") as out:
             _write(results, out)
     except OSError as error:
         raise TailwatchError(f"--csv {path}: {error.strerror}") from error
@@ -41,10 +41,10 @@ def _write(results: Sequence[Result], out: TextIO) -> None:
     lines.writerow(HEADS)
     for number, result in enumerate(results):
         assert result.requests is not None
-        lines.writerows(rows(result.requests, result.name or str(number)))
+        lines.writerows(rows(result.requests, result.name or str(number), result.interrupted))
 
 
-def rows(requests: Requests, run: str) -> Iterator[tuple[str | int, ...]]:
+def rows(requests: Requests, run: str, interrupted: bool = False) -> Iterator[tuple[str | int, ...]]:
     """In the order of HEADS. A run's name that a spreadsheet would take for a formula gets an apostrophe."""
     run = f"'{run}" if run[:1] in ("=", "+", "-", "@", "\t", "\r") else run
     for i, planned in enumerate(requests.planned):
@@ -57,6 +57,7 @@ def rows(requests: Requests, run: str) -> Iterator[tuple[str | int, ...]]:
             *(requests.prompt[i], requests.wanted[i], requests.tokens[i], requests.status[i]),
             *(REASONS[requests.reason[i]], FAULTS[requests.fault[i]]),
             *(int(bool(flags & bit)) for bit in (REUSED, RETRIED, MARKED)),
+            int(interrupted),
         )
 
 

@@ -34,7 +34,7 @@ def write(page: Page, path: str | Path) -> None:
         TailwatchError: it cannot be written.
     """
     try:
-        Path(path).write_text(document(page), encoding="utf-8")
+        Path(path).write_text(document(page), encoding="utf-8", errors="replace")
     except OSError as error:
         raise TailwatchError(f"--html {path}: {error.strerror}") from error
 

@@ -4,42 +4,41 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import Protocol
 
+from tailwatch.load.censoring import Quantile, Ranks
+from tailwatch.load.report import text
 from tailwatch.load.report.blocks import nines
-from tailwatch.load.results import Result, samples
+from tailwatch.load.results import Result
 
 MOST_EXACT = 200_000  # requests; sorting more costs seconds and says nothing new
 POINTS = 240
-_PER_GAP = ("itl", "itl_unmarked")  # not one a request
-
-
-class _Counted(Protocol):
-    @property
-    def count(self) -> int: ...
-    def p(self, percent: float) -> float | None: ...
 
 
 class Quantiles:
     """Of one latency of a run (a field of `results.Latencies`), in seconds."""
 
     def __init__(self, result: Result, name: str) -> None:
-        self._histogram: _Counted = getattr(result.latencies, name)
-        self._ordered: Sequence[int] | None = None
-        requests = result.requests
-        if requests is not None and name not in _PER_GAP and len(requests) <= MOST_EXACT:
-            self._ordered = sorted(samples(requests, name))
-
-    @property
-    def count(self) -> int:
+        self._sample = result.sample(name, MOST_EXACT)
+        self._ordered = self._sample.values if isinstance(self._sample, Ranks) else None
+        self.count: int = getattr(result.latencies, name).count if self._ordered is None else len(self._ordered)
         """Samples."""
-        return self._histogram.count if self._ordered is None else len(self._ordered)
 
     def p(self, percent: float) -> float | None:
-        """Nearest rank. None where there are none, or too few to reach it: p99.9 needs 1000. p(100): the largest."""
-        reached = percent in (50, 100) or self.count * (100 - percent) >= 99.999
-        return self._at(percent) if self.count and reached else None
+        """Nearest rank. None where there are none, or too few to reach it: p99.9 needs 1000. p(100): the largest. A
+        lower bound where some requests never got that far (see `said`)."""
+        found = self._reached(percent)
+        return None if found is None else found.seconds
+
+    def said(self, percent: float) -> str:
+        """As text: "12.3 s", or "≥12.3 s" where it is a lower bound."""
+        found = self._reached(percent)
+        if found is None:
+            return text.NONE
+        return "≥" * found.censored + text.duration(found.seconds)
+
+    def _reached(self, percent: float) -> Quantile | None:
+        reached = percent in (50, 100) or self._sample.count * (100 - percent) >= 99.999
+        return self._sample.quantile(percent) if reached else None
 
     def above(self, seconds: float) -> int | None:
         """How many samples exceed that; None where only the histogram is known."""
@@ -51,13 +50,11 @@ class Quantiles:
         """(x, seconds), x on the percentile axis: from the least to the largest sample, denser where it rises."""
         if not self.count:
             return [], []
-        last = max(math.log10(self.count), nines(0.5))
+        last = max(math.log10(self._sample.count), nines(0.5))
         xs = [last * i / (POINTS - 1) for i in range(POINTS)]
         ys = [self._at(100 * (1 - 10**-x)) or 0.0 for x in xs[:-1]]
         return xs, [*ys, self._at(100) or 0.0]
 
     def _at(self, percent: float) -> float | None:
-        if self._ordered is None:
-            return self._histogram.p(min(100.0, max(0.0, percent)))
-        rank = math.ceil(percent * len(self._ordered) / 100 - 1e-9)
-        return self._ordered[max(1, rank) - 1] / 1e9
+        found = self._sample.quantile(min(100.0, max(0.0, percent)))
+        return None if found is None else found.seconds

@@ -94,7 +94,10 @@ def _lead(knee: Knee, slo: str) -> str:
     if knee.rate is None:
         return f"No knee was found: {knee.reason}."
     within = f" within `{slo}`" if slo else ""
-    first = f" Above it {knee.saturates.upper()} gives way first: {knee.phase}." if knee.saturates else ""
+    way = knee.gives_way
+    first = (
+        f" Above it {way.replace(knee.saturates, knee.saturates.upper(), 1) if knee.saturates else way}." if way else ""
+    )
     return f"This server keeps {text.share(knee.attainment)} of its requests{within} up to {_interval(knee)}.{first}"
 
 

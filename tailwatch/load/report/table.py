@@ -6,7 +6,9 @@ pause of its own, a closed loop. The words under the table say so, so that who r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 
 from tailwatch.load.report import text
 from tailwatch.load.report.quantiles import Quantiles
@@ -23,6 +25,7 @@ BETWEEN = (
     ("largest gap of a request", "largest_gap"),
     ("TPOT, its mean gap", "tpot"),
     ("first byte", "first_byte"),
+    ("connecting", "connect"),
     ("sent late by this client", "send_lag"),
 )
 SPREAD = (50.0, 90.0, 99.0, 99.9, 100.0)
@@ -32,6 +35,8 @@ VERDICTS = {
     "invalid": "INVALID: this run says nothing about the server",
     "interrupted": "interrupted: what was had until then",
 }
+WIDTH, MARGIN = 100, 12
+SEVERAL = ("", "", "median run", "lowest", "highest", "from the send: median run")
 
 
 def show(result: Result) -> str:
@@ -40,7 +45,7 @@ def show(result: Result) -> str:
     if rows := from_start(result):
         parts.append(text.lines(HEADS, rows, left=2))
     parts.append(text.lines(("", *map(_percent, SPREAD), "samples"), between(result)))
-    parts += [list(how_to_read(result)), list(verdict(result))]
+    parts += [list(how_to_read(result)), [*verdict(result), *_examples(result)]]
     return "\n".join("\n".join(part) + "\n" for part in parts if part).rstrip() + "\n"
 
 
@@ -80,9 +85,9 @@ def from_start(result: Result) -> list[tuple[str, ...]]:
         for percent in PERCENTS:
             one, two = ours.p(percent), theirs.p(percent)
             if one is not None:
-                rows.append((name, _percent(percent), text.duration(one), text.duration(two), hidden(one, two)))
+                rows.append((name, _percent(percent), ours.said(percent), theirs.said(percent), hidden(one, two)))
                 name = ""
-        if rows and ours.count:
+        if rows and rows[-1]:
             rows.append(())
     return rows[:-1] if rows and not rows[-1] else rows
 
@@ -101,7 +106,7 @@ def between(result: Result) -> list[tuple[str, ...]]:
     for name, key in BETWEEN:
         found = Quantiles(result, key)
         if found.count:
-            rows.append((name, *(text.duration(found.p(percent)) for percent in SPREAD), text.count(found.count)))
+            rows.append((name, *(found.said(percent) for percent in SPREAD), text.count(found.count)))
     return rows
 
 
@@ -131,7 +136,7 @@ def verdict(result: Result) -> Iterator[str]:
     goodput = result.goodput
     if result.slo is not None:
         spread = f" ({text.share(goodput.low)} to {text.share(goodput.high)})" if goodput.low is not None else ""
-        held = "held" if goodput.held else "NOT held"
+        held = {True: "held", False: "NOT held", None: "no verdict"}[goodput.held]
         share = f"{text.share(goodput.attainment)}{spread} within {goodput.slo}: {held}"
         yield f"goodput     {text.rate(goodput.rate)} of {text.rate(result.offered)} planned; {share}"
         if goodput.broken:
@@ -143,9 +148,68 @@ def verdict(result: Result) -> Iterator[str]:
     yield f"outcomes    {outcomes(result)}"
     for word, sentence in zip(("client", ""), client(result), strict=True):
         yield f"{word:<11} {sentence}"
-    yield f"verdict     {VERDICTS.get(result.validity.verdict, result.validity.verdict)}"
+    kept = "valid" if result.closed and result.valid else VERDICTS.get(result.validity.verdict, result.validity.verdict)
+    yield f"verdict     {kept}"
     for sentence in (*result.validity.reasons, *result.validity.warnings):
-        yield f"            {sentence}"
+        yield from _indented("", sentence)
+
+
+def examples(result: Result) -> list[tuple[str, str]]:
+    """Of what came instead of answers: the outcome's name at its first one, and the words."""
+    return [
+        (name.replace("_", " ") if i == 0 else "", words)
+        for name, found in result.examples.items()
+        for i, words in enumerate(found)
+    ]
+
+
+def _examples(result: Result) -> Iterator[str]:
+    label = "like"
+    for name, words in examples(result):
+        yield from _indented(label, f"{name}: {words}" if name else words)
+        label = ""
+
+
+def _indented(label: str, sentence: str) -> Iterator[str]:
+    first, *rest = textwrap.wrap(sentence, WIDTH - MARGIN) or [""]
+    yield f"{label:<11} {first}"
+    yield from (f"{'':<11} {line}" for line in rest)
+
+
+def several(found: Sequence[Result]) -> str:
+    """All runs together: of each number that a run's table has, the median of the runs, the lowest and the highest."""
+    head = f"{len(found)} runs" + (
+        f", {sum(not result.valid for result in found)} of them not valid" if not all(r.valid for r in found) else ""
+    )
+    return "\n".join([head, *text.lines(SEVERAL, several_rows(found), left=2)]) + "\n"
+
+
+def several_rows(found: Sequence[Result]) -> list[tuple[str, ...]]:
+    """Rows of SEVERAL."""
+    rows: list[tuple[str, ...]] = []
+    for name, key, naive in (*FROM_START, *((name, key, "") for name, key in BETWEEN)):
+        ours = [Quantiles(result, key) for result in found]
+        theirs = [Quantiles(result, naive) for result in found] if naive else []
+        for percent in PERCENTS if naive else SPREAD:
+            spread = _spread([one.p(percent) for one in ours], text.duration)
+            if spread != _NOTHING:
+                sent = _spread([one.p(percent) for one in theirs], text.duration)[0] if naive else ""
+                rows.append((name, _percent(percent), *spread, sent))
+                name = ""
+    rows += [("good", "", *_spread([r.goodput.attainment for r in found], text.share), "")]
+    rows += [("goodput", "", *_spread([r.goodput.rate for r in found], text.rate), "")]
+    rows += [("throughput", "", *_spread([r.goodput.throughput for r in found], text.rate), "")]
+    return [*rows, ("tokens", "", *_spread([r.goodput.tokens for r in found], text.rate), "")]
+
+
+_NOTHING = (text.NONE,) * 3
+
+
+def _spread(values: Sequence[float | None], shown: Callable[[float], str]) -> tuple[str, str, str]:
+    known = [value for value in values if value is not None]
+    if not known:
+        return _NOTHING
+    return shown(statistics.median(known)), shown(min(known)), shown(max(known))
 
 
 def outcomes(result: Result) -> str:
@@ -165,10 +229,14 @@ def client(result: Result) -> tuple[str, str]:
     lag = Quantiles(result, "send_lag")
     p99 = f"{text.duration(lag.p(99))} at p99, " if lag.p(99) is not None else ""
     parts = [f"sent late by {p99}{text.duration(lag.p(100))} at most"] if lag.count else []
+    if (slow := own.loop_lag.p(99)) is not None:
+        parts.append(f"its loop by {text.duration(slow)} at p99")
     if own.paused:
         parts.append(f"stood still {text.duration(own.paused)}: {text.count(own.marked_requests)} requests marked")
     held = [f"{own.cpu:.0%} of a core ({own.cpu_peak:.0%} at its busiest)"]
     held += [f"{text.count(own.in_flight_max)} in flight at most, {text.count(own.opened)} connections opened"]
+    if own.retries:
+        held.append(f"{text.count(own.retries)} sent again (stale connections)")
     if own.cap:
         held.append(
             f"cap {text.count(own.cap)}, " + (f"which bound {text.count(own.capped)}" if own.capped else "never bound")
