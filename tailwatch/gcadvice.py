@@ -27,7 +27,7 @@ _FULL = ("gc2", "gc_full")
 
 # The sweep's price of an object that grew old, and what a look takes out of the cache, where none was measured yet: as
 # csrc/include/tailwatch/pace.h and csrc/pace.c have them.
-LOOKS_PER_OBJECT = 32
+LOOKS_PER_OBJECT = 30
 LOOK_SECONDS = 30e-9
 
 # Objects that full passes over what is not frozen go through for each that grew old: the interpreter makes one when a

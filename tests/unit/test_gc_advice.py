@@ -50,10 +50,10 @@ def snapshot(*processes: Any, late: float = 8.0, overlap: float = 8.4, role: str
 
 
 def test_the_interval_is_what_was_lost_less_the_policy_s_own_work() -> None:
-    """1005 collections of 700 objects: the youngest at 50 us, and 32 looks at 30 ns an object."""
+    """1005 collections of 700 objects: the youngest at 50 us, and 30 looks at 30 ns an object."""
     saving = gcadvice.predict(snapshot(), thresholds=(700, 10, 10), version=V311)
     assert saving is not None
-    work = 1005 * 50e-6 + 32 * 1005 * 700 * 30e-9
+    work = 1005 * 50e-6 + 30 * 1005 * 700 * 30e-9
     assert saving.work == pytest.approx(work)
     assert saving.streams == pytest.approx(8.0)
     assert (saving.low, saving.high) == (pytest.approx(8.0 - 8.0 * work), pytest.approx(8.0))
@@ -67,7 +67,7 @@ def test_other_thresholds_mean_other_numbers_of_objects() -> None:
         for known, version in (((100, 10, 10), V311), (None, V311), ((0, 10, 10), (3, 13, 0)))
     }
     works = [saving.work for saving in by.values() if saving is not None]
-    objects = [(work - 1005 * 50e-6) / 32 / 1005 / 30e-9 for work in works]
+    objects = [(work - 1005 * 50e-6) / 30 / 1005 / 30e-9 for work in works]
     assert objects[0] == pytest.approx(100)
     assert objects[1] == pytest.approx(700)
     assert len(objects) == 2  # 2000 a collection, and nothing is certain to be saved
@@ -151,7 +151,7 @@ def test_a_look_costs_what_was_measured() -> None:
     """Where slices were made, by whatever policy; and what an object is charged is the sweep's own price."""
     measured = process(policy=policy(cost=10e-9))
     saving = gcadvice.predict(snapshot(measured), thresholds=(700, 10, 10), version=V311)
-    assert saving is not None and saving.work == pytest.approx(1005 * 50e-6 + 32 * 1005 * 700 * 10e-9)
+    assert saving is not None and saving.work == pytest.approx(1005 * 50e-6 + 30 * 1005 * 700 * 10e-9)
     pace = (CSRC / "include" / "tailwatch" / "pace.h").read_text()
     assert f"#define TW_PACE_PER_OBJECT {gcadvice.LOOKS_PER_OBJECT}\n" in pace
     first = f"#define COST_AT_FIRST ({round(gcadvice.LOOK_SECONDS * 1e9)} * PER)"

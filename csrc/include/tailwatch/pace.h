@@ -17,7 +17,8 @@
 extern "C" {
 #endif
 
-#define TW_PACE_PER_OBJECT 20   /* looks owed for one that grew old, until a round has told what they cost */
+/* Looks owed for one that grew old, until rounds have told what they cost. */
+#define TW_PACE_PER_OBJECT 30
 #define TW_PACE_FEW_DIE 3       /* quarters of what is looked at that may grow old where few die as cycles; elsewhere half */
 #define TW_PACE_LEAST_ROOM 16000 /* objects that may grow old in a round, however few live */
 #define TW_PACE_OF_A_ROUND 24   /* looks at each old object that surely go through all of them from the beginning */
