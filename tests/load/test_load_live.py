@@ -194,13 +194,14 @@ def test_what_never_ends_is_ended(fault_server: Start, fault: str) -> None:
 
 
 def test_who_was_given_up_is_in_the_tail(fault_server: Start) -> None:
-    """A run that timed out has no TTFT but those it waited for: at least the timeout; one that was answered has its
-    own, and both tell how long connecting took."""
+    """A run that timed out has no TTFT but those it waited for: the timeout, but for what a loop's timer may
+    be early (uvloop counts from the beginning of its turn); one that was answered has its own, and both tell how long
+    connecting took."""
     server = fault_server()
     hung = load(server.url(fault="hang"), timeout=0.5)
     for metric in ("ttft", "e2e"):
         found = hung.quantile(metric, 50)
-        assert found is not None and found.censored and found.seconds >= 0.5
+        assert found is not None and found.censored and found.seconds >= 0.45
     assert re.search(r"TTFT +p50 +≥", table.show(hung))
     answered = load(server.url(tokens=2)).quantile("ttft", 100)
     assert answered is not None and not answered.censored
