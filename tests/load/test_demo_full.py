@@ -157,7 +157,7 @@ def test_a_lower_bound_shows_nothing(server: dict[str, Any]) -> None:
     assert not claim.resolved and not claim.shown and not claim.unchanged and claim.pairs == 6
     assert other.resolved and told["the freeze", "e2e_p99"].resolved
     text = " ".join(report.show(found).split())
-    assert "unresolved: E2E p99 is a lower bound only in 1 of the runs: too many requests were dropped" in text
+    assert "unresolved: E2E p99 is a lower bound only in 1 of the runs: too many requests dropped" in text
     assert "unresolved: so many requests were dropped that it is known as a lower bound only" in text
 
 
