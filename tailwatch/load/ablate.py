@@ -134,8 +134,8 @@ def _pair(plan: Plan, run: RunOne, pair: int, tell: Callable[[str], None]) -> It
 
 
 def _said(result: Result, load: str, pair: int, pairs: int) -> str:
-    p99 = result.percentile("ttft", 99)
-    seen = "no answer" if p99 is None else f"ttft p99 {p99 * 1e3:.4g} ms"
+    p99 = result.quantile("ttft", 99)
+    seen = "no answer" if p99 is None else f"ttft p99 {'≥' * p99.censored}{p99.seconds * 1e3:.4g} ms"
     told = [] if result.valid else [result.validity.verdict, *result.validity.reasons[-1:]]
     doubt = f" ({'; '.join(told)})" if told else ""
     place = f"pair {pair + 1}" + (f" of {pairs}" if pair < pairs else ", for one that may not be believed")

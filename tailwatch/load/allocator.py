@@ -13,7 +13,7 @@ def grow_in_place() -> None:
     """From now on long columns grow by moving pages, not by copying: no holes are left behind, and no pause in mid-run.
 
     That is how glibc begins; but once a large block was freed (the making of a schedule does) it keeps blocks up to
-    that size on its heap, where columns that grow side by side leave a third of it empty. A threshold that is set
+    that size on its heap, where columns that grow side by side leave a quarter of it empty. A threshold that is set
     stays. For the whole process, so only where it is ours. Elsewhere than on glibc nothing happens.
     """
     with suppress(OSError, AttributeError):

@@ -1,7 +1,7 @@
 """A server of token streams with faults to order, in a process of its own, which keeps its own stamps.
 
-Run: python fault_server.py [--stall S --every S]. Its first line of output is its port; it ends with its standard
-input.
+Run: python fault_server.py [--stall S --every S] [--slots N --service S]. Its first line of output is its port; it ends
+with its standard input.
 The query of a request says how it is answered:
 
     tokens=8 gap=0.005 first=0.001     a stream: so many messages, seconds between them, and before the first
@@ -20,6 +20,9 @@ The query of a request says how it is answered:
 
 --stall, --every: the loop itself stands still (time.sleep) for so long, every so many seconds, from the first request
 on.
+--slots: what finds one of so many slots free holds it for an exponential time of --service seconds on average, and is
+answered then; what finds none is refused with 503, 0.3 s later (Erlang's loss system). The slots keep a time of their
+own: a late timer takes nothing from the capacity.
 GET /truth: {"id": [first write of content, last, largest gap], ...}, CLOCK_MONOTONIC ns by the last part of the header
 x-request-id; and the stalls.
 """
@@ -28,8 +31,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import heapq
 import json
 import os
+import random
 import sys
 import threading
 import time
@@ -37,13 +42,15 @@ from urllib.parse import parse_qsl, urlsplit
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 RAW = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+REFUSAL = 0.3  # seconds until what finds no slot is told so
 
 
 class Server:
     """What all connections share."""
 
-    def __init__(self, stall: float, every: float) -> None:
-        self.stall, self.every = stall, every
+    def __init__(self, stall: float, every: float, slots: int, service: float) -> None:
+        self.stall, self.every, self.service = stall, every, service
+        self._free, self._random = [0.0] * slots, random.Random(1)
         self.truth: dict[str, list[int]] = {}
         self.stalls: list[list[int]] = []
         self.began = False
@@ -53,6 +60,18 @@ class Server:
         if not self.began and self.stall:
             asyncio.get_running_loop().call_later(self.every / 2, self._stand_still)
         self.began = True
+
+    async def slot(self) -> bool:
+        """Whether there is one; after the time that it is held."""
+        now = asyncio.get_running_loop().time()
+        if self._free and now < self._free[0]:
+            await asyncio.sleep(REFUSAL)
+            return False
+        if self._free:
+            held = self._random.expovariate(1 / self.service)
+            heapq.heapreplace(self._free, now + held)
+            await asyncio.sleep(held)
+        return True
 
     def _stand_still(self) -> None:
         asyncio.get_running_loop().call_later(self.every, self._stand_still)
@@ -94,6 +113,8 @@ class Answer:
     async def give(self) -> bool:
         """Whether the connection is kept."""
         how, writer = self.how, self.writer
+        if not await self.server.slot():
+            return _whole(writer, 503, b'{"error":{"message":"no slot is free"}}')
         await asyncio.sleep(float(how.get("first", 0.001)))
         if self.fault == "die":
             os._exit(1)
@@ -182,8 +203,10 @@ async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--stall", type=float, default=0.0)
     parser.add_argument("--every", type=float, default=10.0)
+    parser.add_argument("--slots", type=int, default=0)
+    parser.add_argument("--service", type=float, default=0.02)
     parsed = parser.parse_args()
-    server = Server(parsed.stall, parsed.every)
+    server = Server(parsed.stall, parsed.every, parsed.slots, parsed.service)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, backlog=4096)
     print(listening.sockets[0].getsockname()[1], flush=True)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -146,6 +146,21 @@ def test_too_few_collections_are_unresolved(server: dict[str, Any]) -> None:
     assert "6 of 6 runs had fewer than 3 full collections" in report.show(found)
 
 
+def test_a_lower_bound_shows_nothing(server: dict[str, Any]) -> None:
+    """Where a run dropped so many requests that its p99 is only a bound, p99 has no verdict; the others keep theirs."""
+    found = made(server)
+    spoilt = next(run for run in found.runs if run.arm == "freeze+sse").result
+    spoilt.requests = None  # its histograms speak
+    spoilt.latencies.lost["e2e"] = spoilt.latencies.e2e.count // 20
+    told = summary.claims(found)
+    claim, other = told["fast SSE, frozen", "e2e_p99"], told["fast SSE, frozen", "ttft_p99"]
+    assert not claim.resolved and not claim.shown and not claim.unchanged and claim.pairs == 6
+    assert other.resolved and told["the freeze", "e2e_p99"].resolved
+    text = " ".join(report.show(found).split())
+    assert "unresolved: E2E p99 is a lower bound only in 1 of the runs: too many requests dropped" in text
+    assert "unresolved: so many requests were dropped that it is known as a lower bound only" in text
+
+
 @pytest.mark.parametrize("verdict", ["invalid", "capped", "interrupted"])
 def test_a_run_that_is_not_valid_is_left_out_with_its_pair(server: dict[str, Any], verdict: str) -> None:
     """It is counted; the question has a pair less, and with five of them no answer; the others keep theirs."""

@@ -25,6 +25,7 @@ from tailwatch.load.endpoint import endpoint
 from tailwatch.load.report import table
 from tailwatch.load.results import Result
 from tailwatch.load.session import measure
+from tailwatch.load.size import read_knee
 from tailwatch.load.workload import Workload
 
 pytest.importorskip("httptools", reason="the load tester's client: pip install 'tailwatch[load]'")
@@ -193,13 +194,14 @@ def test_what_never_ends_is_ended(fault_server: Start, fault: str) -> None:
 
 
 def test_who_was_given_up_is_in_the_tail(fault_server: Start) -> None:
-    """A run that timed out has no TTFT but those it waited for: at least the timeout; one that was answered has its
-    own, and both tell how long connecting took."""
+    """A run that timed out has no TTFT but those it waited for: the timeout, but for what a loop's timer may
+    be early (uvloop counts from the beginning of its turn); one that was answered has its own, and both tell how long
+    connecting took."""
     server = fault_server()
     hung = load(server.url(fault="hang"), timeout=0.5)
     for metric in ("ttft", "e2e"):
         found = hung.quantile(metric, 50)
-        assert found is not None and found.censored and found.seconds >= 0.5
+        assert found is not None and found.censored and found.seconds >= 0.45
     assert re.search(r"TTFT +p50 +≥", table.show(hung))
     answered = load(server.url(tokens=2)).quantile("ttft", 100)
     assert answered is not None and not answered.censored
@@ -431,6 +433,35 @@ def test_a_search_ends_with_a_knee_or_says_why_not(fault_server: Start, tmp_path
     assert "knee" in out or "unresolved" in out
     knee = json.loads((tmp_path / "knee.json").read_text(encoding="utf-8"))["knee"]
     assert knee["ceiling"] > 0 and knee["objective"] == "goodput"
+
+
+def erlang_loss(rate: float, slots: int, service: float) -> float:
+    """The share that finds no slot (A. K. Erlang, 1917)."""
+    blocked = 1.0
+    for n in range(1, slots + 1):
+        blocked = rate * service * blocked / (n + rate * service * blocked)
+    return blocked
+
+
+def test_a_search_finds_the_capacity_of_a_server(fault_server: Start, tmp_path: Path) -> None:
+    """Eight slots, 15 ms each: by Erlang's formula 90 % find one at 373/s. Resolved, and within 15 % of that; asked for
+    is an interval of 12 % to both sides. A client that a busy machine disturbs says so, and is asked once more."""
+    knee_of_theory = 373.14
+    assert erlang_loss(knee_of_theory, 8, 0.015) == pytest.approx(0.1, rel=1e-4)
+    url = fault_server("--slots", "8", "--service", "0.015").url(tokens=1, first=0)
+    options = ["--model", "m", "--find", "goodput", "--slo", "ttft<=5s@90%", "--quiet", "--json"]
+    options += [str(tmp_path / "knee.json"), "--resolution", "12", "--probe-seconds", "1", "--budget", "60"]
+    for seed in ("1", "2"):
+        call = bench(url, *options, "--seed", seed)
+        out, err = call.communicate(timeout=180)
+        if call.returncode == 0:
+            break
+    assert call.returncode == 0, out + err
+    knee = read_knee(tmp_path / "knee.json")
+    assert knee.resolved and knee.objective == "goodput" and "goodput knee at 90%" in out
+    assert knee.rate == pytest.approx(knee_of_theory, rel=0.15)
+    assert knee.low is not None and knee.high is not None and knee.low < knee.rate < knee.high
+    assert "neither prefill nor decode gives way first" in out, "it refuses, and is late for nobody"
 
 
 @pytest.mark.parametrize("closed", [False, True])

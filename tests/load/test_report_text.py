@@ -15,9 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailwatch.errors import TailwatchError
-from tailwatch.load.report import csvfile, progress, table, text
+from tailwatch.load.outcomes import CODE, FAULTS
+from tailwatch.load.report import bench as page
+from tailwatch.load.report import csvfile, document, progress, table, text
 from tailwatch.load.report.progress import Now, Progress, Steps
 from tailwatch.load.report.quantiles import Quantiles
+from tailwatch.load.results import NEVER, Result
 
 from . import made_runs
 
@@ -37,6 +40,32 @@ def test_runs_together_have_every_number_of_one() -> None:
     exact = sorted(Quantiles(run, "ttft").p(95) or 0.0 for run in runs)
     assert found["TTFT", "p95"][:3] == tuple(text.duration(exact[i]) for i in (1, 0, 2))
     assert table.several(runs).startswith("3 runs\n")
+
+
+def dropping(name: str, many: int) -> Result:
+    """A run whose last requests were given up after a second."""
+    result = made_runs.stalled(seconds=5)
+    rows = result.requests
+    assert rows is not None
+    for i in range(len(rows) - many, len(rows)):
+        rows.first[i], rows.reason[i], rows.fault[i] = NEVER, CODE["timeout"], FAULTS.index("timeout")
+        rows.end[i] = rows.planned[i] + 10**9
+    result.name = name
+    return result
+
+
+def test_a_lower_bound_is_marked_wherever_it_stands() -> None:
+    """In the table of a run, on its page, and in that of all runs, where it could change the number."""
+    good, bad = dropping("good", 0), dropping("bad", 30)
+    assert Quantiles(bad, "ttft").said(95) == "≥1 s"
+    assert "≥1 s" in table.show(bad) and "≥" not in table.show(good)
+    assert "TTFT p99 is" not in page.lead(bad) or "≥" in page.lead(bad)
+    assert ">≥1 s<" in document.document(page.page(bad))
+    p95 = {row[1]: row[2:5] for row in table.several_rows([good, good, bad])[:6]}["p95"]
+    fine = Quantiles(good, "ttft").said(95)
+    assert p95 == (fine, fine, "≥1 s")
+    p95 = {row[1]: row[2:5] for row in table.several_rows([good, bad, bad])[:6]}["p95"]
+    assert p95 == ("≥1 s", fine, "≥1 s")
 
 
 def test_examples_of_failures_stand_under_the_table() -> None:

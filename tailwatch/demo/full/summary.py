@@ -166,7 +166,7 @@ def unresolved(found: Experiment) -> list[str]:
         reasons.append(f"pairs of valid runs: {', '.join(lacking)}; an interval needs {statistics.FEWEST}")
     for metric in METRICS:
         if bounds := sum(metric.at_least(run) for arm in ARMS for run in runs_of(found, arm.key)):
-            reasons.append(f"{metric.name} is a lower bound only in {bounds} runs: too many requests were dropped")
+            reasons.append(f"{metric.name} is a lower bound only in {bounds} of the runs: too many requests dropped")
     return reasons
 
 

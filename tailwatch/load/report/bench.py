@@ -90,7 +90,8 @@ def lead(result: Result) -> str:
         return "This run says nothing about the server: " + (
             validity.reasons[0] if validity.reasons else "it is invalid"
         )
-    corrected, naive = (Quantiles(result, name).p(99) for name in ("ttft", "ttft_naive"))
+    ours, theirs = (Quantiles(result, name) for name in ("ttft", "ttft_naive"))
+    corrected, naive = ours.p(99), theirs.p(99)
     parts = [f"Ctrl-C ended it after {text.duration(result.duration)}."] if result.interrupted else []
     if result.slo is not None and goodput.attainment is not None:
         parts.append(
@@ -101,11 +102,10 @@ def lead(result: Result) -> str:
         parts.append(f"{text.rate(goodput.throughput)} of {text.rate(result.offered)} planned requests were answered.")
     if corrected and naive and table.hidden(corrected, naive):
         parts.append(
-            f"TTFT p99 is {text.duration(corrected)}; a tester that times from the send would have said "
-            f"{text.duration(naive)}."
+            f"TTFT p99 is {ours.said(99)}; a tester that times from the send would have said {theirs.said(99)}."
         )
     elif corrected:
-        parts.append(f"TTFT p99 is {text.duration(corrected)}.")
+        parts.append(f"TTFT p99 is {ours.said(99)}.")
     return " ".join(parts)
 
 
@@ -172,7 +172,7 @@ def _tiles(result: Result) -> Tiles:
         (
             first,
             share,
-            Tile(f"TTFT {percent}", text.duration(corrected), f"{text.duration(naive)} from the send"),
+            Tile(f"TTFT {percent}", corrected, f"{naive} from the send"),
             Tile(
                 "Largest gap",
                 text.duration(lat.largest_gap.max),
@@ -183,11 +183,11 @@ def _tiles(result: Result) -> Tiles:
     )
 
 
-def _highest(result: Result) -> tuple[str, float | None, float | None]:
+def _highest(result: Result) -> tuple[str, str, str]:
     """The highest usual percentile that the samples reach, and TTFT there by both clocks."""
     ours, theirs = Quantiles(result, "ttft"), Quantiles(result, "ttft_naive")
     percent = next((percent for percent in (99, 95, 90) if ours.p(percent) is not None), 100)
-    return "max" if percent == 100 else f"p{percent}", ours.p(percent), theirs.p(percent)
+    return "max" if percent == 100 else f"p{percent}", ours.said(percent), theirs.said(percent)
 
 
 def distribution(result: Result) -> Chart:

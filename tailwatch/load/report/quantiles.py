@@ -26,17 +26,18 @@ class Quantiles:
     def p(self, percent: float) -> float | None:
         """Nearest rank. None where there are none, or too few to reach it: p99.9 needs 1000. p(100): the largest. A
         lower bound where some requests never got that far (see `said`)."""
-        found = self._reached(percent)
+        found = self.quantile(percent)
         return None if found is None else found.seconds
 
     def said(self, percent: float) -> str:
         """As text: "12.3 s", or "≥12.3 s" where it is a lower bound."""
-        found = self._reached(percent)
+        found = self.quantile(percent)
         if found is None:
             return text.NONE
-        return "≥" * found.censored + text.duration(found.seconds)
+        return at_least(text.duration(found.seconds), found.censored)
 
-    def _reached(self, percent: float) -> Quantile | None:
+    def quantile(self, percent: float) -> Quantile | None:
+        """The same as `p`, with whether it is a lower bound."""
         reached = percent in (50, 100) or self._sample.count * (100 - percent) >= 99.999
         return self._sample.quantile(percent) if reached else None
 
@@ -58,3 +59,8 @@ class Quantiles:
     def _at(self, percent: float) -> float | None:
         found = self._sample.quantile(min(100.0, max(0.0, percent)))
         return None if found is None else found.seconds
+
+
+def at_least(shown: str, censored: bool) -> str:
+    """A number as text, marked where it is a lower bound."""
+    return f"≥{shown}" if censored else shown

@@ -10,8 +10,9 @@ import statistics
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
+from tailwatch.load.censoring import Quantile
 from tailwatch.load.report import text
-from tailwatch.load.report.quantiles import Quantiles
+from tailwatch.load.report.quantiles import Quantiles, at_least
 from tailwatch.load.results import Result
 
 PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9, 100.0)
@@ -191,9 +192,9 @@ def several_rows(found: Sequence[Result]) -> list[tuple[str, ...]]:
         ours = [Quantiles(result, key) for result in found]
         theirs = [Quantiles(result, naive) for result in found] if naive else []
         for percent in PERCENTS if naive else SPREAD:
-            spread = _spread([one.p(percent) for one in ours], text.duration)
+            spread = _times([one.quantile(percent) for one in ours])
             if spread != _NOTHING:
-                sent = _spread([one.p(percent) for one in theirs], text.duration)[0] if naive else ""
+                sent = _times([one.quantile(percent) for one in theirs])[0] if naive else ""
                 rows.append((name, _percent(percent), *spread, sent))
                 name = ""
     rows += [("good", "", *_spread([r.goodput.attainment for r in found], text.share), "")]
@@ -203,6 +204,22 @@ def several_rows(found: Sequence[Result]) -> list[tuple[str, ...]]:
 
 
 _NOTHING = (text.NONE,) * 3
+
+
+def _times(found: Sequence[Quantile | None]) -> tuple[str, str, str]:
+    """Median, lowest and highest, each marked where one that is only a lower bound could change it."""
+    known = [one for one in found if one is not None]
+    bounds = [one.seconds for one in known if one.censored]
+    median, low, high = _spread([one.seconds for one in known], text.duration)
+    if not bounds:
+        return median, low, high
+    values = sorted(one.seconds for one in known)
+    lowest = min(bounds)
+    return (
+        at_least(median, lowest <= values[len(values) // 2]),
+        at_least(low, lowest == values[0]),
+        at_least(high, True),
+    )
 
 
 def _spread(values: Sequence[float | None], shown: Callable[[float], str]) -> tuple[str, str, str]:
