@@ -101,7 +101,8 @@ class Run:
     """What is measured."""
 
     late_ms: list[float] = field(default_factory=list)
-    busy_ms: list[float] = field(default_factory=list)
+    holes_ms: list[float] = field(default_factory=list)
+    """Of each step, the longest time between two looks at the clock by who does nothing else: what the machine took."""
     due: list[tuple[int, int]] = field(default_factory=list)
     rss: list[tuple[float, int]] = field(default_factory=list)
     requests: int = 0
@@ -163,9 +164,7 @@ class Server:
         if self.load.cycles:
             self.run.tasks += 1
             await asyncio.create_task(self._fails(self.streams[steps % STREAMS]))
-        while time.perf_counter() - began < STEP_SECONDS * self.load.busy:
-            json.dumps([1, 2, 3])
-        self.run.busy_ms.append((time.perf_counter() - began) * 1e3)
+        self.run.holes_ms.append(spin_until(began + STEP_SECONDS * self.load.busy) * 1e3)
 
     async def serve(self, seconds: float) -> None:
         """Steps at their times, one after the other."""
@@ -191,6 +190,16 @@ class Server:
         """All streams end, and no other begins."""
         self.streams.clear()
         self.ends = Request(0), Request(0)
+
+
+def spin_until(end: float) -> float:
+    """What it does between the tokens. The longest time between two looks at the clock, seconds."""
+    longest, before = 0.0, time.perf_counter()
+    while before < end:
+        json.dumps([1, 2, 3])
+        now = time.perf_counter()
+        longest, before = max(longest, now - before), now
+    return longest
 
 
 def resident() -> int:
@@ -295,6 +304,7 @@ def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
         "excess_ms": excess_ms(run.due, sorted(pauses.found, key=lambda each: each.start_ns)),
         "pauses_lost": pauses.lost,
         "longest_turn_ms": longest_turn_ms(run.due),
+        "holes_ms": run.holes_ms,
         "rss": run.rss,
         "steps": len(run.late_ms),
         "requests": run.requests,

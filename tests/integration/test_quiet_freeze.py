@@ -147,6 +147,9 @@ import tailwatch
 tailwatch.install(role="api", dir=sys.argv[1], gc="observe")
 with tailwatch.stream(model="m") as stream:
     stream.token()
+    for _ in range(40):
+        with tailwatch.stream(model="m") as served:
+            served.token()
     print("streams", flush=True)
     sys.stdin.read()
 """
@@ -155,7 +158,6 @@ with tailwatch.stream(model="m") as stream:
 def test_a_stream_of_a_process_that_has_just_come_is_in_flight(engine: Engine, tmp_path: Path) -> None:
     """An engine looks around once more before it freezes: it has not seen that one yet."""
     assert engine.sees(lambda seen: True)["done"] == []
-    serve(tmp_path / "group")
     command = [sys.executable, "-c", STREAMING, str(tmp_path / "group")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as late:
         assert late.stdout is not None and late.stdout.readline() == "streams\n"
