@@ -93,6 +93,7 @@ void tw_pace_rounded(tw_pace *p, size_t tenured, size_t others, int whole) {
     if (others > 0) p->per_object = least((took - least(took, of_tenured)) * PER / others, MOST_PER_OBJECT);
     p->lately = others - least(others, p->dead);
     p->old = tenured + p->lately + p->grown;
+    p->debt = least(p->debt, p->grown * price_of(p)); /* all else was looked at */
     p->share[(p->rounds + p->shorts) % 2] = p->grown == 0 ? 0 : p->dead * 16 / p->grown;
     if (whole) p->rounds += 1;
     else p->shorts += 1;
@@ -144,5 +145,7 @@ uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns) {
 int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns) {
     const uint64_t cost = tw_pace_cost(p), fit = cost == 0 ? TW_PACE_MOST : left_ns / 2 * PER / cost;
     if (!tw_pace_due(p, young) || fit < work_of(young, 0) || fit < TW_PACE_FEWEST) return -1;
-    return (int64_t)(p->debt == 0 ? 0 : least(fit - work_of(young, 0), TW_PACE_MOST));
+    const uint64_t rest = p->debt == 0 ? 0 : fit - work_of(young, 0);
+    if (rest < TW_PACE_FEWEST) return young >= TW_PACE_YOUNG ? 0 : -1;
+    return (int64_t)least(rest, TW_PACE_MOST);
 }

@@ -16,6 +16,7 @@
 #define MOST_BUDGET 1000000
 #define LEAST_ROOM 1024
 #define FOR_LONG_NS 100000000
+#define FOR_A_WHILE_NS 20000000
 #define OVERDUE_NS 2000000         /* a slice is to take half of it */
 #define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
 #define WORTH_WAITING_NS 4000000   /* so much is left of a wait that sleeping for a millisecond of it may give more */
@@ -257,12 +258,18 @@ static int slice_of(SweepObject *self, tw_moment moment, size_t budget) {
 /* A chunk of the dead is not cut as one likes: it waits for a longer moment, if there was one lately. */
 static int is_short(const SweepObject *self, tw_moment moment, int64_t budget) {
     if (self->phase != SWEEP_TAKE || moment != TW_MOMENT_IDLE || budget == 0 || budget >= TW_PACE_MOST / 2) return 0;
-    return tw_now_ns() - self->given_ns < FOR_LONG_NS;
+    return tw_now_ns() - self->given_ns < FOR_A_WHILE_NS;
+}
+
+/* Those that the next slice will collect: few young ones only where it moves others to them. */
+static size_t young_of_a_slice(const SweepObject *self) {
+    const size_t young = young_of(self);
+    return young < TW_PACE_YOUNG && (self->phase == SWEEP_COUNT || self->phase == SWEEP_REACH) ? 0 : young;
 }
 
 /* false: no slice now, or none that went well. */
 static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
-    const int64_t budget = tw_pace_budget(&self->pace, young_of(self), left_ns);
+    const int64_t budget = tw_pace_budget(&self->pace, young_of_a_slice(self), left_ns);
     if (budget < 0) tw_pace_unfit(&self->pace);
     if (budget < 0 || is_short(self, moment, budget) || !slice_of(self, moment, (size_t)budget)) return 0;
     self->given_ns = tw_now_ns();

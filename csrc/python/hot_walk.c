@@ -5,7 +5,7 @@
 #define LEAST_CHUNK 1024   /* objects: a request's cycle and what is near to it */
 #define FEW_TENURED 10000  /* a walk through them costs little */
 #define MOST_PATIENCE 7   /* short rounds in a row that found little */
-#define MOST_PUT_BACK 8   /* times, on average, that an object is tried in a take, in chunks that were cut */
+#define MOST_PUT_BACK 2   /* times, on average, that an object is tried in a take, in chunks that were cut */
 #define BUILT_IN_A_ROW 1024 /* objects that may be being built */
 #define OF_A_MEMBER 4      /* looks that an object of a chunk costs */
 #define TIDIED 64          /* places of the marks, each slice */
@@ -309,9 +309,11 @@ static void learn(SweepObject *self) {
 static void end_round(SweepObject *self) {
     if (self->before_start > self->walked) self->before_start = self->walked; /* it begins where this one ended */
     learn(self);
+    if (self->whole && self->taken > 0 && self->put_back > 0) self->whole_wanted = 1; /* there were too few takes */
     self->tenured = self->before_start + (self->whole ? 0 : self->tenured);
     if (self->whole) self->tenured_at_full = self->tenured;
     tw_pace_rounded(&self->pace, self->tenured, self->walked - self->before_start, self->whole);
+    if (self->whole_wanted) tw_pace_round(&self->pace); /* this one was under way as it was asked for */
     self->phase = SWEEP_RESTS;
 }
 

@@ -50,7 +50,9 @@ TW_TEST(a_slice_fits_its_moment) {
     p.debt = 1000000;
     TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, 0, 800 * US));
     TW_CHECK_EQ(TW_PACE_MOST, (uint64_t)tw_pace_budget(&p, 0, 100 * MS));
-    TW_CHECK_EQ(4000 - 300 * TW_PACE_OF_A_YOUNG, (uint64_t)tw_pace_budget(&p, 300, 800 * US));
+    TW_CHECK_EQ(4000 - 100 * TW_PACE_OF_A_YOUNG, (uint64_t)tw_pace_budget(&p, 100, 800 * US));
+    TW_CHECK(tw_pace_budget(&p, 300, 800 * US) == -1); /* what is left beside the young is not worth its while */
+    TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_PACE_YOUNG, 1200 * US)); /* the young alone are */
     TW_CHECK(tw_pace_budget(&p, 1001, 800 * US) == -1); /* the young alone would take too long */
     TW_CHECK(tw_pace_budget(&p, 0, 10 * US) == -1);
     slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 400);
@@ -88,6 +90,9 @@ TW_TEST(a_round_is_the_whole_old_heap) {
     TW_CHECK_EQ(5000 * TW_PACE_OF_A_ROUND, p.debt);
     tw_pace_rounded(&p, 3000, 1000, 1);
     TW_CHECK_EQ(4000 + 5000, p.old); /* with what grew old meanwhile */
+    p.grown = 0;
+    tw_pace_rounded(&p, 3000, 1000, 1);
+    TW_CHECK_EQ(0, p.debt); /* nothing is owed that nothing grew for */
     p.debt = 0;
     tw_pace_more(&p);
     TW_CHECK_EQ(TW_PACE_FEWEST, p.debt);

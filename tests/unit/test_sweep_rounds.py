@@ -45,9 +45,10 @@ def sweep() -> Iterator[_hot.Sweep]:
 
 
 def rounds(sweep: _hot.Sweep, number: int, budget: int = LARGE) -> None:
-    """So many whole ones, and the rest of one that is under way."""
+    """So many of the whole old heap, and the rest of one that is under way."""
     begun = sweep.counts()["rounds"]
     for _ in range(100_000):
+        sweep.round()
         sweep.slice(budget)
         if sweep.counts()["rounds"] - begun > number:
             return
