@@ -104,7 +104,7 @@ void tw_pace_more(tw_pace *p) {
 }
 
 void tw_pace_round(tw_pace *p) {
-    if (p->debt < p->old * TW_PACE_OF_A_ROUND) p->debt = p->old * TW_PACE_OF_A_ROUND;
+    p->debt = most(p->debt, most(p->old * TW_PACE_OF_A_ROUND, TW_PACE_FEWEST));
 }
 
 void tw_pace_wait(tw_pace *p, uint64_t ns) {

@@ -96,6 +96,9 @@ TW_TEST(a_round_is_the_whole_old_heap) {
     p.debt = 0;
     tw_pace_more(&p);
     TW_CHECK_EQ(TW_PACE_FEWEST, p.debt);
+    p.old = p.debt = 0;
+    tw_pace_round(&p);
+    TW_CHECK(tw_pace_due(&p, 0)); /* however few there are */
 }
 
 /* What a round took for each object tells the price of the next one: half as many may grow old in it. */
