@@ -81,7 +81,7 @@ void tw_pace_begin_again(tw_pace *p) {
 
 void tw_pace_begin(tw_pace *p, size_t tenured) {
     const uint64_t late = p->lately + p->grown, cost = late * p->per_object / PER + tenured * TW_PACE_OF_A_TENURED;
-    p->room = most(late * (few_die(p) ? TW_PACE_FEW_DIE : 2) / 4, TW_PACE_LEAST_ROOM);
+    p->room = most(late * (few_die(p) ? TW_PACE_FEW_DIE : TW_PACE_MANY_DIE) / 8, TW_PACE_LEAST_ROOM);
     p->price = p->per_object == 0 ? 0 : (cost + p->room - 1) / p->room;
     p->begun_looks = p->looks;
     p->grown = p->dead = 0;

@@ -17,6 +17,7 @@
 #define LEAST_ROOM 1024
 #define FOR_LONG_NS 100000000
 #define FOR_A_WHILE_NS 20000000
+#define ROUNDED_UP_NS 500000
 #define OVERDUE_NS 2000000         /* a slice is to take half of it */
 #define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
 #define WORTH_WAITING_NS 4000000   /* so much is left of a wait that sleeping for a millisecond of it may give more */
@@ -257,7 +258,7 @@ static int slice_of(SweepObject *self, tw_moment moment, size_t budget) {
 
 /* A chunk of the dead is not cut as one likes: it waits for a longer moment, if there was one lately. */
 static int is_short(const SweepObject *self, tw_moment moment, int64_t budget) {
-    if (self->phase != SWEEP_TAKE || moment != TW_MOMENT_IDLE || budget == 0 || budget >= TW_PACE_MOST / 2) return 0;
+    if (self->phase != SWEEP_TAKE || moment != TW_MOMENT_IDLE || budget == 0 || budget >= TW_PACE_MOST / 4) return 0;
     return tw_now_ns() - self->given_ns < FOR_A_WHILE_NS;
 }
 
@@ -305,11 +306,11 @@ int sweep_may_be_due(const SweepObject *self, uint64_t wait_ns) {
     return due(self) || (self->on && self->phase != SWEEP_RESTS && wait_ns >= LONG_WAIT_NS);
 }
 
-/* How long a wait for events surely lasts, if none comes: loops round theirs up to a millisecond. A short slice is made
- * in the rest of it. */
+/* How long a wait for events lasts, if none comes: loops round theirs up to a millisecond, half of it on average, and a slice
+ * takes half of what is left. A short one is made in the rest of it. */
 static uint64_t sure_of(uint64_t left_ns) {
     if (left_ns == UINT64_MAX) return left_ns;
-    return left_ns > TW_NS_PER_MS + TW_PACE_LEAST_NS ? left_ns - TW_NS_PER_MS : lesser(left_ns, TW_PACE_LEAST_NS);
+    return left_ns > ROUNDED_UP_NS + TW_PACE_LEAST_NS ? left_ns - ROUNDED_UP_NS : lesser(left_ns, TW_PACE_LEAST_NS);
 }
 
 /* No slice fits now: a wait that goes on grows longer than those of before, and then one does. Whether it goes on. */

@@ -7,7 +7,7 @@
 #define MOST_PATIENCE 7   /* short rounds in a row that found little */
 #define MOST_PUT_BACK 2   /* times, on average, that an object is tried in a take, in chunks that were cut */
 #define BUILT_IN_A_ROW 1024 /* objects that may be being built */
-#define OF_A_MEMBER 4      /* looks that an object of a chunk costs */
+#define OF_A_MEMBER 10     /* looks that an object of a chunk costs: it is collected, and freed */
 #define TIDIED 64          /* places of the marks, each slice */
 #define WIDE TW_PACE_MOST  /* references of one object that are followed */
 

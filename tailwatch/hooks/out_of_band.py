@@ -413,6 +413,7 @@ class OutOfBand:
         """Nobody says where to look. One that does not come to its end says nothing: after the next freeze, then."""
         kept, gone = _planted(), weakref.ref(_planted())
         begun = self.sweep.counts()["rounds"]
+        self.sweep.round()
         for _ in range(_PROOF_SLICES):
             self.sweep.slice(_PROOF_LOOKS)
             if self.sweep.counts()["rounds"] > begun:

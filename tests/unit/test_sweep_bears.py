@@ -52,6 +52,7 @@ def rounds(sweep: _hot.Sweep, number: int, budget: int = LARGE) -> None:
     """So many whole ones, and the rest of one that is under way."""
     begun = sweep.counts()["rounds"]
     for _ in range(100_000):
+        sweep.round()
         sweep.slice(budget)
         if sweep.counts()["rounds"] - begun > number:
             return
@@ -114,6 +115,7 @@ for i in range(n):
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 rounds = sweep.counts()["rounds"]
 while sweep.counts()["rounds"] < rounds + 3:
+    sweep.round()
     sweep.slice(20000)
 print(without < 20000, sum(each() is None for each in gone), sum(each() is None for each in kept))
 """
@@ -212,6 +214,7 @@ def looks_of_the_longest(sweep: _hot.Sweep, number: int) -> int:
     begun, most = sweep.counts(), 0
     while sweep.counts()["rounds"] - begun["rounds"] <= number:
         before = sweep.counts()["looks"]
+        sweep.round()
         sweep.slice(SMALL)
         most = max(most, sweep.counts()["looks"] - before)
     return most
@@ -366,6 +369,7 @@ def works(what):
     del nodes
     rounds = sweep.counts()["rounds"]
     while sweep.counts()["rounds"] < rounds + 2:
+        sweep.round()
         assert sweep.slice(2000) is not None, what
     assert not any(each() for each in gone), what
 

@@ -2,10 +2,9 @@
  * the moment it was meant for. Virtual time: nothing here reads a clock. One user at a time; nothing fails.
  *
  * Debt: looks at old objects that are owed. A round takes some ten of each object (once of itself and of each reference to
- * it, in each of its walks). What it is predicted to cost is spread over the objects that may grow old meanwhile: half as
- * many as it looks at, the tenured aside, so that as many are dead as live, in the long run; more where the last rounds
- * found few of them dead. A round that is not over by then goes on in every moment there is. Never more is owed than a
- * round of all.
+ * it, in each of its walks). What it is predicted to cost is spread over the objects that may grow old meanwhile: a part of
+ * those that it looks at, the tenured aside, so that as many are dead as live, in the long run. A round that is not over by
+ * then goes on in every moment there is. Never more is owed than a round of all.
  */
 #ifndef TAILWATCH_PACE_H
 #define TAILWATCH_PACE_H
@@ -19,11 +18,13 @@ extern "C" {
 
 /* Looks owed for one that grew old, until rounds have told what they cost. */
 #define TW_PACE_PER_OBJECT 30
-#define TW_PACE_FEW_DIE 3       /* quarters of what is looked at that may grow old where few die as cycles; elsewhere half */
+/* Eighths of what a round looks at, the tenured aside, that may grow old in it; and where few of them die as cycles. */
+#define TW_PACE_MANY_DIE 4
+#define TW_PACE_FEW_DIE 6
 #define TW_PACE_LEAST_ROOM 16000 /* objects that may grow old in a round, however few live */
 #define TW_PACE_OF_A_ROUND 24   /* looks at each old object that surely go through all of them from the beginning */
 #define TW_PACE_OF_A_TENURED 8  /* looks at each tenured object in a whole round: it lives, most likely */
-#define TW_PACE_OF_A_YOUNG 8    /* looks that the collection of a young object costs */
+#define TW_PACE_OF_A_YOUNG 3    /* looks that the collection of a young object costs */
 #define TW_PACE_COSTS 8         /* slices whose cost is remembered */
 #define TW_PACE_WAITS 32        /* waits for events whose length is remembered */
 #define TW_PACE_FEWEST 2000     /* looks: a smaller slice is not worth its while */
@@ -82,7 +83,7 @@ void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed);
 void tw_pace_begin_again(tw_pace *p);
 
 /* A round begins, which goes through so many tenured objects, too (0: a short one): what it will cost is to be owed by the
- * time that half as many objects have grown old as it looks at beside those. */
+ * time that as many objects have grown old as may meanwhile. */
 void tw_pace_begin(tw_pace *p, size_t tenured);
 
 /* It has ended: so many objects are tenured, and so many others are old, those that it found dead included. whole: it
