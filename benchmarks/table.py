@@ -10,7 +10,7 @@ from typing import Any
 ORDER = (
     *("stamp", "send", "request", "gc_callback", "scrape", "step"),
     *("memory", "sse", "accelerate", "sse_server", "group"),
-    *("exemplars", "otlp", "signal", "page", "trace", "trace_writer", "nvtx", "load"),
+    *("exemplars", "otlp", "signal", "page", "trace", "trace_writer", "nvtx"),
 )
 RESULTS = Path(__file__).with_name("results")
 
