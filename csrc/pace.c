@@ -26,11 +26,14 @@ static int few_die(const tw_pace *p) {
 /* What an object that grew old adds to the debt. */
 static uint64_t price_of(const tw_pace *p) { return p->price > 0 ? p->price : TW_PACE_PER_OBJECT; }
 
-/* A slice looks at more than is owed where that is hard to cut. */
+/* As much as may be paid before it is owed: what this round costs, where it was brought to its end early; a slice, where it
+ * was hard to cut. */
+static uint64_t most_ahead(const tw_pace *p) { return most(p->room * price_of(p), TW_PACE_MOST); }
+
 static void owe(tw_pace *p, uint64_t more, uint64_t done) {
     const uint64_t owed = least(p->debt + more, most(p->old * TW_PACE_OF_A_ROUND, 4 * TW_PACE_MOST)), had = p->ahead + done;
     p->debt = owed > had ? owed - had : 0;
-    p->ahead = owed > had ? 0 : least(had - owed, TW_PACE_MOST);
+    p->ahead = owed > had ? 0 : least(had - owed, most_ahead(p));
 }
 
 /* What was freed beside those that were moved had been young. */
@@ -105,6 +108,7 @@ void tw_pace_more(tw_pace *p) {
 
 void tw_pace_round(tw_pace *p) {
     p->debt = most(p->debt, most(p->old * TW_PACE_OF_A_ROUND, TW_PACE_FEWEST));
+    p->ahead = 0;
 }
 
 void tw_pace_wait(tw_pace *p, uint64_t ns) {

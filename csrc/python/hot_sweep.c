@@ -20,6 +20,9 @@
 #define ROUNDED_UP_NS 500000
 #define OVERDUE_NS 2000000         /* a slice is to take half of it */
 #define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
+#define OTHERS_NS 50000            /* in which a thread that waits for the interpreter gets it */
+#define AT_WORK_NS 20000           /* so long it keeps it that it is no daemon that looked at a clock */
+#define LONGEST_NAP_MS 16
 #define WORTH_WAITING_NS 4000000   /* so much is left of a wait that sleeping for a millisecond of it may give more */
 #define NOBODY_WAITS_NS 2000000    /* the next request may come at any time */
 #define LONG_WAIT_NS 20000000      /* a round is brought to its end in one */
@@ -313,15 +316,31 @@ static uint64_t sure_of(uint64_t left_ns) {
     return left_ns > ROUNDED_UP_NS + TW_PACE_LEAST_NS ? left_ns - ROUNDED_UP_NS : lesser(left_ns, TW_PACE_LEAST_NS);
 }
 
-/* No slice fits now: a wait that goes on grows longer than those of before, and then one does. Whether it goes on. */
-static int wait_for_more(int fd, uint64_t left_ns) {
+/* No slice fits now: a wait that goes on grows longer than those of before, and then one does. Whether it goes on. *ms: how
+ * long is slept; longer the next time, as each time takes the interpreter from whoever works. */
+static int wait_for_more(int fd, uint64_t left_ns, int *ms) {
     struct pollfd one = {fd, POLLIN, 0};
     int found;
-    if (left_ns < WORTH_WAITING_NS) return 0;
+    if (left_ns < WORTH_WAITING_NS * (uint64_t)*ms) return 0;
     Py_BEGIN_ALLOW_THREADS
-    found = poll(&one, 1, 1);
+    found = poll(&one, 1, *ms);
     Py_END_ALLOW_THREADS
+    if (*ms < LONGEST_NAP_MS) *ms *= 2;
     return found == 0;
+}
+
+/* An engine may run in a thread of its own: it has the interpreter before us, and while it keeps it nobody is idle. A slice
+ * that follows upon another one without this would have it wait for both. */
+static int all_are_idle(int fd, uint64_t left_ns) {
+    struct pollfd one = {fd, POLLIN, 0};
+    const struct timespec some = {0, (long)lesser(left_ns, OTHERS_NS)};
+    uint64_t asked_ns;
+    int found;
+    Py_BEGIN_ALLOW_THREADS
+    found = ppoll(&one, 1, &some, NULL);
+    asked_ns = tw_now_ns();
+    Py_END_ALLOW_THREADS
+    return found == 0 && tw_now_ns() - asked_ns < AT_WORK_NS;
 }
 
 /* Where nothing comes for long, a round does not rest: an object is held meanwhile. */
@@ -331,18 +350,25 @@ static int brought_to_its_end(SweepObject *self, uint64_t left_ns) {
     return 1;
 }
 
+/* false: nobody had a moment for one. */
+static int idle_slice(SweepObject *self, int fd, uint64_t since, uint64_t wait_ns) {
+    if (!all_are_idle(fd, since + wait_ns - tw_now_ns())) return 0;
+    const uint64_t lasted = tw_now_ns() - since;
+    if (lasted >= wait_ns) return 0;
+    return timed_slice(self, TW_MOMENT_IDLE, lesser(tw_pace_left(&self->pace, lasted), sure_of(wait_ns - lasted)));
+}
+
 int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
     if (!sweep_may_be_due(self, wait_ns)) return 0;
     const uint64_t since = tw_now_ns();
     uint64_t lasted = 0;
+    int nap_ms = 1;
     if (self->force) forced(self);
     else overdue_slice(self);
-    while (lasted < wait_ns && !readable(fd)) {
+    for (; lasted < wait_ns && !readable(fd); lasted = tw_now_ns() - since) {
         if (!due(self) && !brought_to_its_end(self, wait_ns - lasted)) break;
-        if (!timed_slice(self, TW_MOMENT_IDLE, lesser(tw_pace_left(&self->pace, lasted), sure_of(wait_ns - lasted))) &&
-            !wait_for_more(fd, wait_ns - lasted))
-            break;
-        lasted = tw_now_ns() - since;
+        if (idle_slice(self, fd, since, wait_ns)) nap_ms = 1;
+        else if (!wait_for_more(fd, wait_ns - lasted, &nap_ms)) break;
     }
     return 1;
 }
@@ -376,7 +402,7 @@ static void begin_again(SweepObject *self) {
     walk_abandon(self);
     walk_let_go(self);
     tw_policy_frozen(&self->core->segment->policy, self->frozen.count);
-    self->pace.old = self->pace.debt = 0;
+    self->pace.old = self->pace.debt = self->pace.ahead = 0;
     self->begun = self->tenured = self->tenured_at_full = 0; /* the markers are frozen, or about to be */
 }
 

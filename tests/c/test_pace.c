@@ -131,6 +131,28 @@ TW_TEST(a_round_that_is_late_is_always_due) {
     TW_CHECK(tw_pace_due(&p, 0));
 }
 
+/* Where nobody waits for long a round is brought to its end at once: it is as good as one that took its time, and the next
+ * one begins when that one would have ended. */
+TW_TEST(a_round_brought_to_its_end_is_paid_for) {
+    tw_pace p = {0};
+    tw_pace_begin(&p, 0);
+    slice(&p, TW_MOMENT_IDLE, 0, 1000000, 0, 0, MS);
+    tw_pace_rounded(&p, 0, 100000, 0);
+    p.debt = p.ahead = 0;
+    tw_pace_begin(&p, 0);
+    p.old = 100000;
+    for (int i = 0; i < 100; ++i) slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
+    tw_pace_rounded(&p, 0, 100000, 0);
+    uint64_t grown = 0;
+    for (; !tw_pace_due(&p, 0); grown += 100) slice(&p, TW_MOMENT_IDLE, 100, 0, 0, 0, MS);
+    TW_CHECK(grown >= 1000000 / p.price && grown < 1000000 / p.price + 1000);
+    tw_pace_begin(&p, 0);
+    for (int i = 0; i < 100; ++i) slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
+    tw_pace_round(&p); /* somebody asks for one all the same */
+    slice(&p, TW_MOMENT_ASKED, 0, 1000, 0, 0, MS);
+    TW_CHECK(tw_pace_due(&p, 0));
+}
+
 /* A server in virtual time: each turn makes objects, all of which die as cycles once so many have followed them. A round
  * looks ten times at each object, and finds what was dead as it began. */
 static uint64_t most_garbage(uint64_t in_flight, uint64_t per_turn, size_t budget) {
@@ -201,6 +223,6 @@ TW_TEST(moments_have_names) {
 
 TW_MAIN(nothing_is_due_at_first, debt_follows_what_grew_old, a_slice_fits_its_moment, what_never_fits_is_believed_less_and_less,
         the_rest_of_a_wait_is_what_most_such_waits_had, a_round_is_the_whole_old_heap,
-        a_round_is_paid_by_what_grows_old_in_it, a_round_that_is_late_is_always_due, garbage_stays_a_part_of_the_living,
+        a_round_is_paid_by_what_grows_old_in_it, a_round_that_is_late_is_always_due, a_round_brought_to_its_end_is_paid_for, garbage_stays_a_part_of_the_living,
         a_whole_pass_pays_all, collections_of_others_are_booked,
         a_child_counts_from_zero_and_knows_what_it_knew, moments_have_names)

@@ -154,6 +154,45 @@ def test_a_wait_ends_when_it_would_have(sweep: _hot.Sweep) -> None:
     epoll.real.close()
 
 
+class Engine(threading.Thread):
+    """Works in the interpreter until it is told to stop."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.stopped = False
+
+    def run(self) -> None:
+        while not self.stopped:
+            sum(range(100))
+
+
+@pytest.mark.parametrize("new", LOOPS)
+def test_while_a_thread_works_a_loop_that_waits_is_not_idle(sweep: _hot.Sweep, new: New) -> None:
+    """An engine in a thread of its own has the interpreter first: slices of a wait in a row would all be its delay."""
+    loop, engine = new(), Engine()
+
+    async def wait() -> int:
+        sweep.round()
+        before = slices_of(sweep)
+        await asyncio.sleep(0.3)
+        return slices_of(sweep) - before
+
+    async def serve() -> tuple[int, int]:
+        moments = moments_of(loop, sweep)
+        engine.start()
+        beside = await wait()
+        engine.stopped = True
+        await asyncio.to_thread(engine.join)
+        alone = await wait()
+        assert moments.give_back() is None
+        return beside, alone
+
+    beside, alone = loop.run_until_complete(serve())
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+    assert beside * 8 < alone, "slices were made while the engine worked"
+
+
 # ---- given back ----
 
 
