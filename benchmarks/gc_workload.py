@@ -26,7 +26,8 @@ from tailwatch.hooks.gc import WARM_REQUESTS
 FROZEN, LIVE = 2_600_000, 95_000
 STREAMS, STEP_SECONDS = 64, 0.01
 RSS_EVERY = 0.25
-SETTLE_SECONDS = 2.0
+IDLE_SECONDS, SETTLE_SECONDS = 0.5, 2.0
+"""Before the traffic, in which a server sees to what it has loaded; after it."""
 PAGE = 4096
 BEHIND = 0.05
 BODY_BYTES = 160 << 10
@@ -273,6 +274,7 @@ async def serve(server: Server, pauses: Pauses, seconds: float) -> int:
     """All of it. Tracked objects that are left in the end."""
     tell_it_of_the_loop()
     reader = asyncio.create_task(pauses.keep_reading())
+    await asyncio.sleep(IDLE_SECONDS)
     await server.serve(seconds)
     server.drop()
     tell_it_of_the_loop()

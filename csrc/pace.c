@@ -51,10 +51,34 @@ static void grow(tw_pace *p, const tw_slice *slice) {
 /* In looks. */
 static uint64_t work_of(size_t young, size_t looks) { return (uint64_t)young * TW_PACE_OF_A_YOUNG + looks; }
 
+/* The second largest of a ring that n were written to: one is an exception. */
+static uint64_t second_of(const uint64_t *ring, uint64_t n) {
+    uint64_t largest = 0, second = 0;
+    for (size_t i = 0; i < TW_PACE_COSTS && i < n; ++i) {
+        if (ring[i] > second) second = ring[i] > largest ? largest : ring[i];
+        if (ring[i] > largest) largest = ring[i];
+    }
+    return n == 1 ? largest : second;
+}
+
+static uint64_t mean_cost(const tw_pace *p) {
+    const uint64_t n = least(p->slices, TW_PACE_COSTS);
+    uint64_t all = 0;
+    for (size_t i = 0; i < n; ++i) all += p->cost_ns[i];
+    return n == 0 ? COST_AT_FIRST : most(all / n, 1);
+}
+
+/* What the looks do not account for is the price of the dead. */
+static void learn_cost(tw_pace *p, const tw_slice *slice, uint64_t ns) {
+    const uint64_t work = work_of(slice->young, slice->looks), took = ns * PER / mean_cost(p);
+    if (slice->moved >= TW_PACE_MOVES) p->of_dead[p->moves++ % TW_PACE_COSTS] = (took - least(took, work)) * PER / slice->moved;
+    else if (work >= TW_PACE_FEWEST / 2) p->cost_ns[p->slices++ % TW_PACE_COSTS] = ns * PER / work;
+    if (slice->takes) p->over[p->takes++ % TW_PACE_COSTS] = took - least(took, work_of(slice->young, slice->budget));
+}
+
 void tw_pace_slice(tw_pace *p, tw_moment moment, const tw_slice *slice, uint64_t ns) {
-    const uint64_t work = work_of(slice->young, slice->looks);
-    p->predicted_ns += tw_pace_cost(p) * work / PER;
-    if (work >= TW_PACE_FEWEST / 2) p->cost_ns[p->slices++ % TW_PACE_COSTS] = ns * PER / work;
+    p->predicted_ns += tw_pace_cost(p) * (work_of(slice->young, slice->looks) + slice->moved * tw_pace_of_a_dead(p)) / PER;
+    learn_cost(p, slice, ns);
     p->made[moment] += 1;
     p->looks += slice->looks;
     p->moved += slice->moved;
@@ -73,7 +97,7 @@ void tw_pace_pass(tw_pace *p, size_t young, size_t freed) { pay_all(p, young, fr
 
 void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed) {
     if (whole) pay_all(p, young, freed);
-    else grow(p, &(tw_slice){young, 0, 0, freed});
+    else grow(p, &(tw_slice){young, 0, 0, freed, 0, 0});
 }
 
 void tw_pace_begin_again(tw_pace *p) {
@@ -121,15 +145,9 @@ void tw_pace_unfit(tw_pace *p) {
     for (size_t i = 0; i < TW_PACE_COSTS; ++i) p->cost_ns[i] -= p->cost_ns[i] / 16;
 }
 
-uint64_t tw_pace_cost(const tw_pace *p) {
-    uint64_t dearest = 0, second = 0;
-    for (size_t i = 0; i < TW_PACE_COSTS && i < p->slices; ++i) {
-        const uint64_t cost = p->cost_ns[i];
-        if (cost > second) second = cost > dearest ? dearest : cost;
-        if (cost > dearest) dearest = cost;
-    }
-    return p->slices == 0 ? COST_AT_FIRST : p->slices == 1 ? dearest : second;
-}
+uint64_t tw_pace_cost(const tw_pace *p) { return p->slices == 0 ? COST_AT_FIRST : second_of(p->cost_ns, p->slices); }
+
+size_t tw_pace_of_a_dead(const tw_pace *p) { return (size_t)least(second_of(p->of_dead, p->moves) / PER, TW_PACE_MOST); }
 
 /* The fifth of those that lasted longer, counted from the shortest. */
 uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns) {
@@ -146,10 +164,16 @@ uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns) {
     return left_ns > TW_PACE_LEAST_NS ? left_ns : TW_PACE_LEAST_NS;
 }
 
-int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns) {
+static uint64_t largest_over(const tw_pace *p) {
+    uint64_t largest = 0;
+    for (size_t i = 0; i < TW_PACE_COSTS; ++i) largest = most(largest, p->over[i]);
+    return largest;
+}
+
+int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns, int takes) {
     const uint64_t cost = tw_pace_cost(p), fit = cost == 0 ? TW_PACE_MOST : left_ns / 2 * PER / cost;
     if (!tw_pace_due(p, young) || fit < work_of(young, 0) || fit < TW_PACE_FEWEST) return -1;
-    const uint64_t rest = p->debt == 0 ? 0 : fit - work_of(young, 0);
-    if (rest < TW_PACE_FEWEST) return young >= TW_PACE_YOUNG ? 0 : -1;
-    return (int64_t)least(rest, TW_PACE_MOST);
+    const uint64_t rest = p->debt == 0 ? 0 : fit - work_of(young, 0), over = takes ? largest_over(p) : 0;
+    if (rest < TW_PACE_FEWEST + over) return young >= TW_PACE_YOUNG ? 0 : -1;
+    return (int64_t)least(rest - over, TW_PACE_MOST);
 }

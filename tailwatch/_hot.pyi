@@ -1,5 +1,6 @@
 """What runs per token, per message and per collection (C, csrc/python/hot.c). Times are CLOCK_MONOTONIC ns."""
 
+import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any, final
 
@@ -212,18 +213,16 @@ class Sweep:
         Raises:
             LookupError: it does not export what is needed.
         """
-    def poll(self, epoll: Any, /) -> IdlePoll:
-        """What a selector asks for events instead of its epoll object: it sweeps while none comes."""
+    def select(self, selector: selectors.BaseSelector, /) -> IdleSelect:
+        """What a selector may have for its select(): it sweeps while it would wait. For one with a descriptor."""
 
 @final
-class IdlePoll:
-    """An epoll object whose waiting is used. Made by Sweep.poll()."""
+class IdleSelect:
+    """A selector's select(), whose waiting is used. Made by Sweep.select()."""
 
-    @property
-    def epoll(self) -> Any:
-        """The real one."""
-    def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]: ...
-    def __getattr__(self, name: str) -> Any: ...
+    def __call__(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]: ...
+    def give_back(self, selector: selectors.BaseSelector, /) -> None:
+        """The selector has its select() as before."""
 
 @final
 class UvMoments:

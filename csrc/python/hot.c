@@ -477,7 +477,7 @@ static int hot_exec(PyObject *module) {
     if ((state->step_type = make_type(module, &tw_step_spec, "Step")) == NULL) return -1;
     if ((state->answer_type = make_type(module, &tw_answer_spec, "Answer")) == NULL) return -1;
     if ((state->sweep_type = make_type(module, &tw_sweep_spec, "Sweep")) == NULL) return -1;
-    if ((state->idle_type = make_type(module, &tw_idle_poll_spec, "IdlePoll")) == NULL) return -1;
+    if ((state->idle_type = make_type(module, &tw_idle_select_spec, "IdleSelect")) == NULL) return -1;
     if ((state->uv_type = make_type(module, &tw_uv_moments_spec, "UvMoments")) == NULL) return -1;
     return make_sse_types(module, state) < 0 ? -1 : make_plan_types(module, state);
 }

@@ -3,34 +3,59 @@
 #include <poll.h>
 #include <time.h>
 
-typedef struct IdlePollObject {
+typedef struct IdleSelectObject {
     PyObject_HEAD
     SweepObject *sweep;
-    PyObject *epoll, *poll;    /* the real one, and its bound poll() */
+    PyObject *selector;        /* a weak reference: we are an attribute of it */
+    PyObject *select;          /* its class's */
+    PyObject *before;          /* the attribute that stood there, or NULL */
     int fd;
-} IdlePollObject;
+} IdleSelectObject;
 
-PyObject *idle_poll_new(SweepObject *sweep, PyObject *epoll) {
-    PyObject *poll = PyObject_GetAttrString(epoll, "poll");
-    const int fd = poll == NULL ? -1 : PyObject_AsFileDescriptor(epoll);
-    IdlePollObject *self = fd < 0 ? NULL : (IdlePollObject *)PyType_GenericAlloc(sweep->idle_type, 0);
-    if (self == NULL) {
-        Py_XDECREF(poll);
-        return NULL;
-    }
-    self->sweep = (SweepObject *)Py_NewRef((PyObject *)sweep);
-    self->epoll = Py_NewRef(epoll);
-    self->poll = poll;
-    self->fd = fd;
-    return (PyObject *)self;
+/* What stands in the way of its class's select(), a new reference, or NULL: nothing does. */
+static PyObject *attribute_of(PyObject *selector) {
+    PyObject *attributes = PyObject_GetAttrString(selector, "__dict__");
+    PyObject *before = attributes == NULL ? NULL : PyMapping_GetItemString(attributes, "select");
+    PyErr_Clear();
+    Py_XDECREF(attributes);
+    return before;
 }
 
-/* Seconds as epoll.poll() takes them: None and negative ones are for ever. */
+PyObject *idle_select_new(SweepObject *sweep, PyObject *selector) {
+    const int fd = PyObject_AsFileDescriptor(selector);
+    IdleSelectObject *self = fd < 0 ? NULL : (IdleSelectObject *)PyType_GenericAlloc(sweep->idle_type, 0);
+    if (self == NULL) return NULL;
+    self->sweep = (SweepObject *)Py_NewRef((PyObject *)sweep);
+    self->fd = fd;
+    self->before = attribute_of(selector);
+    if ((self->selector = PyWeakref_NewRef(selector, NULL)) != NULL &&
+        (self->select = PyObject_GetAttrString((PyObject *)Py_TYPE(selector), "select")) != NULL)
+        return (PyObject *)self;
+    Py_DECREF((PyObject *)self);
+    return NULL;
+}
+
+/* select(timeout=None), one argument however it was given: None, for ever; none of it for 0 and less. */
+static PyObject *timeout_of(PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"timeout", NULL};
+    PyObject *timeout = Py_None;
+    return PyArg_ParseTupleAndKeywords(args, kwargs, "|O:select", names, &timeout) ? timeout : NULL;
+}
+
 static uint64_t wait_of(PyObject *timeout) {
-    if (timeout == NULL || timeout == Py_None) return UINT64_MAX;
+    if (timeout == Py_None) return UINT64_MAX;
     const double seconds = PyFloat_AsDouble(timeout);
     if (PyErr_Occurred()) PyErr_Clear();
-    return seconds < 0 || seconds > 1e6 ? UINT64_MAX : (uint64_t)(seconds * 1e9);
+    return seconds <= 0 ? 0 : seconds > 1e6 ? UINT64_MAX : (uint64_t)(seconds * 1e9);
+}
+
+/* The real one. */
+static PyObject *ask(IdleSelectObject *self, PyObject *timeout) {
+    if (self->before != NULL) return PyObject_CallFunctionObjArgs(self->before, timeout, NULL);
+    PyObject *selector = PyObject_CallNoArgs(self->selector);
+    PyObject *events = selector == NULL ? NULL : PyObject_CallFunctionObjArgs(self->select, selector, timeout, NULL);
+    Py_XDECREF(selector);
+    return events;
 }
 
 /* Until an event is there, or the time is up: to the nanosecond. What is left after a slice is no whole number of the
@@ -43,73 +68,71 @@ static void wait_for(int fd, uint64_t left_ns) {
     Py_END_ALLOW_THREADS
 }
 
-/* What is there now. */
-static PyObject *ask(IdlePollObject *self, PyObject *args) {
-    PyObject *most = PyTuple_Size(args) > 1 ? PyTuple_GetItem(args, 1) : NULL; /* borrowed */
-    PyObject *none = PyFloat_FromDouble(0.0);
-    PyObject *events = none == NULL ? NULL : PyObject_CallFunctionObjArgs(self->poll, none, most, NULL);
+/* After slices: until when the loop meant to wait. */
+static PyObject *wait_on(IdleSelectObject *self, uint64_t until_ns) {
+    const uint64_t now_ns = tw_now_ns();
+    if (now_ns < until_ns) wait_for(self->fd, until_ns - now_ns);
+    PyObject *none = PyLong_FromLong(0);
+    PyObject *events = none == NULL ? NULL : ask(self, none);
     Py_XDECREF(none);
     return events;
 }
 
-/* After slices: until when the loop meant to wait. */
-static PyObject *wait_on(IdlePollObject *self, PyObject *args, uint64_t until_ns) {
-    const uint64_t now_ns = tw_now_ns();
-    if (now_ns < until_ns) wait_for(self->fd, until_ns - now_ns);
-    return ask(self, args);
-}
-
-/* poll(timeout=None, maxevents=-1) */
-static PyObject *idle_poll(PyObject *op, PyObject *args, PyObject *kwargs) {
-    IdlePollObject *self = (IdlePollObject *)op;
-    const uint64_t wait_ns = wait_of(PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : NULL);
-    const uint64_t since = tw_now_ns();
+static PyObject *idle_select(PyObject *op, PyObject *args, PyObject *kwargs) {
+    IdleSelectObject *self = (IdleSelectObject *)op;
+    PyObject *timeout = timeout_of(args, kwargs);
+    if (timeout == NULL) return NULL;
+    const uint64_t wait_ns = wait_of(timeout), since = tw_now_ns();
     const int swept = sweep_idle(self->sweep, self->fd, wait_ns);
-    if (wait_ns == 0 || kwargs != NULL) return PyObject_Call(self->poll, args, kwargs);
-    PyObject *events = wait_ns == UINT64_MAX || !swept ? PyObject_Call(self->poll, args, NULL) : wait_on(self, args, since + wait_ns);
+    if (wait_ns == 0) return ask(self, timeout);
+    PyObject *events = wait_ns == UINT64_MAX || !swept ? ask(self, timeout) : wait_on(self, since + wait_ns);
     tw_pace_wait(&self->sweep->pace, tw_now_ns() - since);
     return events;
 }
 
-static PyObject *idle_getattro(PyObject *op, PyObject *name) {
-    PyObject *found = PyObject_GenericGetAttr(op, name);
-    if (found != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
-    PyErr_Clear();
-    return PyObject_GetAttr(((IdlePollObject *)op)->epoll, name);
-}
-
 static int idle_traverse(PyObject *op, visitproc visit, void *arg) {
-    IdlePollObject *self = (IdlePollObject *)op;
+    IdleSelectObject *self = (IdleSelectObject *)op;
     Py_VISIT(Py_TYPE(op));
     Py_VISIT((PyObject *)self->sweep);
-    Py_VISIT(self->epoll);
-    Py_VISIT(self->poll);
+    Py_VISIT(self->select);
+    Py_VISIT(self->before);
+    return 0;
+}
+
+static int idle_clear(PyObject *op) {
+    Py_CLEAR(((IdleSelectObject *)op)->before);
     return 0;
 }
 
 static void idle_dealloc(PyObject *op) {
-    IdlePollObject *self = (IdlePollObject *)op;
+    IdleSelectObject *self = (IdleSelectObject *)op;
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     Py_XDECREF((PyObject *)self->sweep);
-    Py_XDECREF(self->epoll);
-    Py_XDECREF(self->poll);
+    Py_XDECREF(self->selector);
+    Py_XDECREF(self->select);
+    Py_XDECREF(self->before);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
     Py_DECREF((PyObject *)type);
 }
 
-static PyObject *get_epoll(PyObject *op, void *unused) { (void)unused; return Py_NewRef(((IdlePollObject *)op)->epoll); }
+/* give_back(selector): as it was before us. */
+static PyObject *idle_give_back(PyObject *op, PyObject *selector) {
+    IdleSelectObject *self = (IdleSelectObject *)op;
+    PyObject *before = self->before; /* NULL: the attribute goes */
+    if (PyObject_SetAttrString(selector, "select", before) < 0) return NULL;
+    Py_RETURN_NONE;
+}
 
 static PyMethodDef methods[] = {
-    {"poll", (PyCFunction)(void (*)(void))idle_poll, METH_VARARGS | METH_KEYWORDS, "epoll.poll(), and a sweep while nothing comes."},
+    {"give_back", idle_give_back, METH_O, "give_back(selector, /)\n--\n\nThe selector has its select() as before."},
     {NULL, NULL, 0, NULL}};
-static PyGetSetDef getters[] = {{"epoll", get_epoll, NULL, "The real one.", NULL}, {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "An epoll object whose waiting is used. Made by Sweep.poll()."},
+    {Py_tp_doc, "A selector's select(), whose waiting is used. Made by Sweep.select()."},
+    {Py_tp_call, idle_select},
     {Py_tp_dealloc, idle_dealloc},
     {Py_tp_traverse, idle_traverse},
-    {Py_tp_getattro, idle_getattro},
+    {Py_tp_clear, idle_clear},
     {Py_tp_methods, methods},
-    {Py_tp_getset, getters},
     {0, NULL}};
-PyType_Spec tw_idle_poll_spec = {"tailwatch._hot.IdlePoll", sizeof(IdlePollObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+PyType_Spec tw_idle_select_spec = {"tailwatch._hot.IdleSelect", sizeof(IdleSelectObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};

@@ -1,13 +1,13 @@
-/* A selector's epoll object with idle moments: between the loop's last callback and the next event. */
+/* A selector's select() with idle moments: between the loop's last callback and the next event. */
 #ifndef TAILWATCH_HOT_IDLE_H
 #define TAILWATCH_HOT_IDLE_H
 
 #include "hot_sweep.h"
 
-extern PyType_Spec tw_idle_poll_spec;
+extern PyType_Spec tw_idle_select_spec;
 
-/* Stands for an epoll object: everything that it has, and a poll() that sweeps while it would wait. NULL: an exception is
- * set. */
-PyObject *idle_poll_new(SweepObject *sweep, PyObject *epoll);
+/* What a selector with a descriptor has for its select(): it sweeps while it would wait. Here the wait is what the loop means
+ * it to be: epoll's is rounded up to a millisecond, and a slice in that would be late. NULL: an exception is set. */
+PyObject *idle_select_new(SweepObject *sweep, PyObject *selector);
 
 #endif

@@ -17,7 +17,6 @@
 #define LEAST_ROOM 1024
 #define FOR_LONG_NS 100000000
 #define FOR_A_WHILE_NS 20000000
-#define ROUNDED_UP_NS 500000
 #define OVERDUE_NS 2000000         /* a slice is to take half of it */
 #define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
 #define OTHERS_NS 50000            /* in which a thread that waits for the interpreter gets it */
@@ -119,6 +118,7 @@ static int look_on(SweepObject *self, PyObject *seeds, size_t budget, tw_slice *
         return failed;
     }
     if (self->lists == NULL || budget == 0) return 0;
+    self->of_a_dead = tw_pace_of_a_dead(&self->pace);
     slice->looks = walk_on(self, budget);
     walk_move_found(self);
     slice->moved = self->moved;
@@ -168,7 +168,7 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budge
     self->busy = 1;
     core_policy_open(self->core);
     const uint64_t began_ns = cpu_ns();
-    tw_slice slice = {0, 0, 0, 0};
+    tw_slice slice = {0, 0, 0, 0, budget, self->phase == SWEEP_TAKE};
     const size_t young = young_of(self);
     int failed = look_on(self, seeds, budget, &slice) < 0;
     walk_let_go(self);
@@ -192,7 +192,7 @@ static PyObject *sweep_slice(PyObject *op, PyObject *args) {
     Py_ssize_t budget;
     PyObject *seeds = Py_None;
     int moment = TW_MOMENT_ASKED;
-    sweep_done done = {{0, 0, 0, 0}, 0};
+    sweep_done done = {{0, 0, 0, 0, 0, 0}, 0};
     if (!PyArg_ParseTuple(args, "n|Oi", &budget, &seeds, &moment)) return NULL;
     if (budget < 0 || budget > MOST_BUDGET) return PyErr_Format(PyExc_ValueError, "budget: expected 0 to %d objects, found %zd", MOST_BUDGET, budget);
     if (moment < 0 || moment >= TW_MOMENTS) return PyErr_Format(PyExc_ValueError, "moment: expected 0 to %d, found %d", TW_MOMENTS - 1, moment);
@@ -260,9 +260,8 @@ static int slice_of(SweepObject *self, tw_moment moment, size_t budget) {
 }
 
 /* A chunk of the dead is not cut as one likes: it waits for a longer moment, if there was one lately. */
-static int is_short(const SweepObject *self, tw_moment moment, int64_t budget) {
-    if (self->phase != SWEEP_TAKE || moment != TW_MOMENT_IDLE || budget == 0 || budget >= TW_PACE_MOST / 4) return 0;
-    return tw_now_ns() - self->given_ns < FOR_A_WHILE_NS;
+static int takes_what_fits(const SweepObject *self, tw_moment moment) {
+    return self->phase == SWEEP_TAKE && moment == TW_MOMENT_IDLE && tw_now_ns() - self->looked_ns < FOR_A_WHILE_NS;
 }
 
 /* Those that the next slice will collect: few young ones only where it moves others to them. */
@@ -273,10 +272,12 @@ static size_t young_of_a_slice(const SweepObject *self) {
 
 /* false: no slice now, or none that went well. */
 static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
-    const int64_t budget = tw_pace_budget(&self->pace, young_of_a_slice(self), left_ns);
-    if (budget < 0) tw_pace_unfit(&self->pace);
-    if (budget < 0 || is_short(self, moment, budget) || !slice_of(self, moment, (size_t)budget)) return 0;
+    const int takes = takes_what_fits(self, moment);
+    const int64_t budget = tw_pace_budget(&self->pace, young_of_a_slice(self), left_ns, takes);
+    if (budget < 0 && !takes) tw_pace_unfit(&self->pace);
+    if (budget < 0 || !slice_of(self, moment, (size_t)budget)) return 0;
     self->given_ns = tw_now_ns();
+    if (budget > 0) self->looked_ns = self->given_ns;
     return 1;
 }
 
@@ -284,13 +285,13 @@ static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
 static void overdue_slice(SweepObject *self) {
     const int long_ago = tw_now_ns() - self->given_ns >= FOR_LONG_NS;
     if (!tw_pace_many_young(young_of(self)) && !(long_ago && tw_pace_in_debt(&self->pace))) return;
-    const int64_t budget = tw_pace_budget(&self->pace, young_of(self), OVERDUE_NS);
+    const int64_t budget = tw_pace_budget(&self->pace, young_of(self), OVERDUE_NS, 0);
     slice_of(self, TW_MOMENT_OVERDUE, budget > 0 ? (size_t)budget : 0);
 }
 
 /* A ceiling was met: a slice as large as any, or the whole. false: none was made. */
 static int forced(SweepObject *self) {
-    sweep_done done = {{0, 0, 0, 0}, 0};
+    sweep_done done = {{0, 0, 0, 0, 0, 0}, 0};
     size_t freed;
     if (self->force == SWEEP_SLICES && tw_now_ns() < self->forced_until_ns) return 0;
     const int ran = self->force == SWEEP_PASS ? whole_pass(self, TW_MOMENT_CEILING, &freed)
@@ -307,13 +308,6 @@ static int due(const SweepObject *self) {
 
 int sweep_may_be_due(const SweepObject *self, uint64_t wait_ns) {
     return due(self) || (self->on && self->phase != SWEEP_RESTS && wait_ns >= LONG_WAIT_NS);
-}
-
-/* How long a wait for events lasts, if none comes: loops round theirs up to a millisecond, half of it on average, and a slice
- * takes half of what is left. A short one is made in the rest of it. */
-static uint64_t sure_of(uint64_t left_ns) {
-    if (left_ns == UINT64_MAX) return left_ns;
-    return left_ns > ROUNDED_UP_NS + TW_PACE_LEAST_NS ? left_ns - ROUNDED_UP_NS : lesser(left_ns, TW_PACE_LEAST_NS);
 }
 
 /* No slice fits now: a wait that goes on grows longer than those of before, and then one does. Whether it goes on. *ms: how
@@ -355,7 +349,7 @@ static int idle_slice(SweepObject *self, int fd, uint64_t since, uint64_t wait_n
     if (!all_are_idle(fd, since + wait_ns - tw_now_ns())) return 0;
     const uint64_t lasted = tw_now_ns() - since;
     if (lasted >= wait_ns) return 0;
-    return timed_slice(self, TW_MOMENT_IDLE, lesser(tw_pace_left(&self->pace, lasted), sure_of(wait_ns - lasted)));
+    return timed_slice(self, TW_MOMENT_IDLE, lesser(tw_pace_left(&self->pace, lasted), wait_ns - lasted));
 }
 
 int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
@@ -490,7 +484,7 @@ static PyObject *sweep_rest(PyObject *op, PyObject *args) {
     if (!PyArg_ParseTuple(args, "|p", &idle)) return NULL;
     const tw_moment moment = idle ? TW_MOMENT_IDLE : TW_MOMENT_REQUEST;
     if (self->force && due(self)) forced(self);
-    if (due(self) && tw_pace_budget(&self->pace, young_of(self), NOBODY_WAITS_NS) < 0) least_slice(self, moment);
+    if (due(self) && tw_pace_budget(&self->pace, young_of(self), NOBODY_WAITS_NS, 0) < 0) least_slice(self, moment);
     while (lasted < NOBODY_WAITS_NS && due(self) && timed_slice(self, moment, NOBODY_WAITS_NS - lasted))
         lasted = tw_now_ns() - since;
     Py_RETURN_NONE;
@@ -652,7 +646,7 @@ static PyObject *sweep_uv(PyObject *op, PyObject *args) {
     return uv_moments_new((SweepObject *)op, path, capsule);
 }
 
-static PyObject *sweep_poll(PyObject *op, PyObject *epoll) { return idle_poll_new((SweepObject *)op, epoll); }
+static PyObject *sweep_select(PyObject *op, PyObject *selector) { return idle_select_new((SweepObject *)op, selector); }
 
 static PyMethodDef methods[] = {
     {"slice", sweep_slice, METH_VARARGS,
@@ -660,7 +654,7 @@ static PyMethodDef methods[] = {
     {"locate", sweep_locate, METH_VARARGS,
      "locate(thresholds, aged, older, most, /)\n--\n\nWhether the collector's lists are where this layout has them."},
     {"remember", sweep_remember, METH_O, "remember(objects, /)\n--\n\nThey are about to be frozen. How many are known now."},
-    {"poll", sweep_poll, METH_O, "poll(epoll, /)\n--\n\nWhat a selector asks for events instead of its epoll object: it sweeps while none comes."},
+    {"select", sweep_select, METH_O, "select(selector, /)\n--\n\nWhat a selector may have for its select(): it sweeps while it would wait."},
     {"uv", sweep_uv, METH_VARARGS, "uv(path, loop, /)\n--\n\nUse the waiting of a libuv loop, given as uvloop gives it; path of the library that exports libuv."},
     {"counts", sweep_counts, METH_NOARGS, "counts()\n--\n\nSlices by what gave the moment, objects moved and freed, ns, and what is to be done."},
     {"rest", sweep_rest, METH_VARARGS, "rest(idle=False, /)\n--\n\nThe last request has ended, or (idle) none was there: slices, for two milliseconds at most."},

@@ -50,6 +50,7 @@ typedef struct SweepObject {
     sweep_phase phase;
     PyObject *held, *let_go;   /* where a walk goes on; where one went on */
     size_t looks, most_looks, most_members; /* of the slice */
+    size_t of_a_dead;          /* looks that each object found dead costs beside those at it */
     size_t width;              /* references of one object, as it is traversed */
     size_t walked;             /* objects of this round */
     int again, reaches;        /* another walk is needed; those that were made */
@@ -58,7 +59,7 @@ typedef struct SweepObject {
     size_t taken, put_back;    /* objects, of this take */
     size_t moved;              /* of this slice */
     int busy;                  /* a finalizer may run whatever it likes, us too */
-    uint64_t given_ns;         /* when a moment was last used that nobody waited for */
+    uint64_t given_ns, looked_ns; /* when a moment was last used that nobody waited for; one for more than the young */
     int on;                    /* idle moments are used */
     int force;                 /* sweep_force: a ceiling was met */
     uint64_t forced_until_ns;  /* of the time, forced slices take half at most */

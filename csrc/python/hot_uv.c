@@ -6,6 +6,7 @@
 
 #define UV_CHECK 2   /* libuv's UV_HANDLE_TYPE_MAP, the same in all of 1.x */
 #define UV_PREPARE 9
+#define ROUNDED_UP_NS 500000 /* on average, of a timer of uvloop's */
 #define UV_FIRST ((1 << 16) | (45 << 8)) /* 1.45, of uvloop 0.18: its backend_timeout() is 0 while the kernel is not told of all descriptors */
 
 /* Every handle begins with a pointer of its user's. */
@@ -58,7 +59,7 @@ static int find_calls(uv_calls *uv, const char *path) {
 static void before_wait(handle *prepare) {
     UvMomentsObject *self = prepare->data;
     const int ms = self->uv.backend_timeout(self->loop); /* 0 also where a poll would not see all: UV_FIRST */
-    const uint64_t wait_ns = ms < 0 ? UINT64_MAX : (uint64_t)ms * TW_NS_PER_MS;
+    const uint64_t wait_ns = ms < 0 ? UINT64_MAX : (uint64_t)ms * TW_NS_PER_MS - (ms > 0 ? ROUNDED_UP_NS : 0);
     self->since = ms == 0 ? 0 : tw_now_ns();
     if (!sweep_may_be_due(self->sweep, wait_ns)) return;
     const PyGILState_STATE gil = PyGILState_Ensure();

@@ -268,7 +268,9 @@ static int may_be_held(SweepObject *self, PyObject *object, int passed) {
     return !is_perhaps_built(self, object) || (passed >= BUILT_IN_A_ROW && !has_gaps(object));
 }
 
-static int enough(const SweepObject *self) { return self->looks >= self->most_looks || self->n * 2 >= self->most_members; }
+static int enough(const SweepObject *self) {
+    return self->looks + self->n * self->of_a_dead >= self->most_looks || self->n * 2 >= self->most_members;
+}
 
 /* From where the walk stands. Whether it came to its end. */
 static int walk(SweepObject *self, void (*look)(SweepObject *, PyObject *)) {
@@ -372,9 +374,11 @@ size_t walk_on(SweepObject *self, size_t budget) {
     if (self->held != NULL && lost(self)) walk_abandon(self);
     if (self->phase == SWEEP_RESTS) begin_round(self);
     tw_marks_tidy(&self->marks, TIDIED);
+    const int takes = self->phase == SWEEP_TAKE;
     while (self->phase != SWEEP_RESTS && !enough(self)) {
         if (!walk(self, look[self->phase])) break;
         next_phase(self);
+        if (self->phase == SWEEP_TAKE && !takes) break; /* a slice of that kind needs more time */
     }
     self->last_frozen = self->permanent->head.prev;
     return self->looks;

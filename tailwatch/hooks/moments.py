@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import sys
 import weakref
 from collections.abc import Callable
@@ -28,7 +29,7 @@ def moments_of(loop: Any, sweep: _hot.Sweep) -> Moments:
         LookupError: it is of a kind that gives none.
     """
     selector = getattr(loop, "_selector", None)
-    if type(getattr(selector, "_selector", None)).__name__ == "epoll":
+    if isinstance(selector, selectors.EpollSelector):
         return _use_selector(loop, selector, sweep)
     uvloop = sys.modules.get("uvloop.loop")
     if uvloop is not None and isinstance(loop, uvloop.Loop):
@@ -57,18 +58,21 @@ def _nothing() -> None:
 
 
 def _use_selector(loop: Any, selector: Any, sweep: _hot.Sweep) -> Moments:
-    """Nothing here holds our poll object but the selector, and a wait that goes on: that is ended."""
-    ours = type(sweep.poll(selector._selector))
-    selector._selector = sweep.poll(selector._selector)
+    """Nothing here holds our select() but the selector, and a wait that goes on: that is ended."""
+    try:
+        selector.select = sweep.select(selector)
+    except AttributeError as error:
+        raise LookupError(f"the selector of {type(loop).__name__} has a select() that stays: {error}") from None
+    ours = type(selector.select)
     known, known_loop = weakref.ref(selector), weakref.ref(loop)
 
     def give_back() -> str | None:
         found = known()
         if found is None:
             return None
-        if type(found._selector) is not ours:
-            return f"the selector of {type(known_loop()).__name__} was wrapped after us: our poll() only passes on now"
-        found._selector = found._selector.epoll
+        if type(found.select) is not ours:
+            return f"the selector of {type(known_loop()).__name__} was wrapped after us: our select() only passes on now"
+        found.select.give_back(found)
         if running_loop() is not (waiting := known_loop()):
             wake(waiting)
         return None

@@ -5,7 +5,7 @@
 enum { US = 1000, MS = 1000000 };
 
 static void slice(tw_pace *p, tw_moment moment, size_t young, size_t looks, size_t moved, size_t freed, uint64_t ns) {
-    const tw_slice one = {young, looks, moved, freed};
+    const tw_slice one = {young, looks, moved, freed, looks, moved > 0};
     tw_pace_slice(p, moment, &one, ns);
 }
 
@@ -18,9 +18,9 @@ static tw_pace costing(uint64_t ns_a_look) {
 TW_TEST(nothing_is_due_at_first) {
     tw_pace p = {0};
     TW_CHECK(!tw_pace_due(&p, 0));
-    TW_CHECK(tw_pace_budget(&p, 0, MS) == -1);
+    TW_CHECK(tw_pace_budget(&p, 0, MS, 0) == -1);
     TW_CHECK(tw_pace_due(&p, TW_PACE_YOUNG));
-    TW_CHECK(tw_pace_budget(&p, TW_PACE_YOUNG, MS) == 0); /* the young alone */
+    TW_CHECK(tw_pace_budget(&p, TW_PACE_YOUNG, MS, 0) == 0); /* the young alone */
 }
 
 /* What grows old is owed, what was young and died is not. */
@@ -48,19 +48,19 @@ TW_TEST(debt_follows_what_grew_old) {
 TW_TEST(a_slice_fits_its_moment) {
     tw_pace p = costing(100);
     p.debt = 1000000;
-    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, 0, 800 * US));
-    TW_CHECK_EQ(TW_PACE_MOST, (uint64_t)tw_pace_budget(&p, 0, 100 * MS));
-    TW_CHECK_EQ(4000 - 100 * TW_PACE_OF_A_YOUNG, (uint64_t)tw_pace_budget(&p, 100, 800 * US));
-    TW_CHECK(tw_pace_budget(&p, TW_PACE_YOUNG - 10, 800 * US) == -1); /* what is left beside the young is not worth its while */
-    TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_PACE_YOUNG, 800 * US)); /* the young alone are */
-    TW_CHECK(tw_pace_budget(&p, 4001 / TW_PACE_OF_A_YOUNG + 1, 800 * US) == -1); /* the young alone would take too long */
-    TW_CHECK(tw_pace_budget(&p, 0, 10 * US) == -1);
+    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, 0, 800 * US, 0));
+    TW_CHECK_EQ(TW_PACE_MOST, (uint64_t)tw_pace_budget(&p, 0, 100 * MS, 0));
+    TW_CHECK_EQ(4000 - 100 * TW_PACE_OF_A_YOUNG, (uint64_t)tw_pace_budget(&p, 100, 800 * US, 0));
+    TW_CHECK(tw_pace_budget(&p, TW_PACE_YOUNG - 10, 800 * US, 0) == -1); /* what is left beside the young is not worth its while */
+    TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_PACE_YOUNG, 800 * US, 0)); /* the young alone are */
+    TW_CHECK(tw_pace_budget(&p, 4001 / TW_PACE_OF_A_YOUNG + 1, 800 * US, 0) == -1); /* the young alone would take too long */
+    TW_CHECK(tw_pace_budget(&p, 0, 10 * US, 0) == -1);
     slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 400);
-    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, 0, 800 * US)); /* one is an exception */
+    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, 0, 800 * US, 0)); /* one is an exception */
     slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 200);
-    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, 0, 800 * US));
+    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, 0, 800 * US, 0));
     p.debt = 0;
-    TW_CHECK(tw_pace_budget(&p, 0, 800 * US) == -1);
+    TW_CHECK(tw_pace_budget(&p, 0, 800 * US, 0) == -1);
 }
 
 /* Prices at which nothing fits are forgotten, as nothing would tell that they have fallen. */
@@ -68,7 +68,7 @@ TW_TEST(what_never_fits_is_believed_less_and_less) {
     tw_pace p = costing(100000);
     p.debt = 1000000;
     int refused = 0;
-    for (; tw_pace_budget(&p, 0, MS) < 0; ++refused) tw_pace_unfit(&p);
+    for (; tw_pace_budget(&p, 0, MS, 0) < 0; ++refused) tw_pace_unfit(&p);
     TW_CHECK(refused > 10 && refused < 200);
 }
 

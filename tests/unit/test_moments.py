@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
-import select
+import selectors
 import socket
 import threading
 import time
@@ -118,40 +118,79 @@ def test_a_socket_registered_just_now_is_answered_within_a_slice(sweep: _hot.Swe
     loop.close()
 
 
-class Recorded:
-    """An epoll object that says with which timeouts it was asked."""
+class Recorded(selectors.EpollSelector):
+    """One that says with which timeouts it was asked."""
 
     def __init__(self) -> None:
-        self.real = select.epoll()
-        self.timeouts: list[float] = []
+        super().__init__()
+        self.timeouts: list[float | None] = []
 
-    def fileno(self) -> int:
-        return self.real.fileno()
-
-    def poll(self, timeout: float = -1, maxevents: int = -1) -> list[tuple[int, int]]:
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self.timeouts.append(timeout)
-        return self.real.poll(timeout, maxevents)
+        return super().select(timeout)
 
 
 def test_a_wait_ends_when_it_would_have(sweep: _hot.Sweep) -> None:
     """epoll counts in milliseconds, and rounds up: what is left after a slice is waited for to the nanosecond. A wait
     too long by the rounding would be so each time, one that the machine delays is not."""
-    epoll = Recorded()
-    ours: Any = sweep.poll(epoll)
+    selector = Recorded()
+    wait = sweep.select(selector)
     late = []
     swept = 0
     for _ in range(60):
         sweep.round()
-        before, epoll.timeouts[:] = slices_of(sweep), []
+        before, selector.timeouts[:] = slices_of(sweep), []
         began = time.monotonic()
-        assert ours.poll(0.003, 8) == []
-        late.append(time.monotonic() - began - 0.003)
+        assert wait(0.0031) == []
+        late.append(time.monotonic() - began - 0.0031)
         if slices_of(sweep) > before:
             swept += 1
-            assert epoll.timeouts == [0.0]
+            assert selector.timeouts == [0]
     assert swept > 0
     assert 0 <= min(late) < 0.0002
-    epoll.real.close()
+    selector.close()
+
+
+@pytest.mark.parametrize("timeout", [None, -1.0, 0, 0.0, 1e-9, 0.001])
+def test_a_selector_is_asked_as_it_would_have_been(sweep: _hot.Sweep, timeout: float | None) -> None:
+    """Where there is nothing to do; by position and by name."""
+    sweep.on = False
+    selector = Recorded()
+    ready, other = socket.socketpair()
+    selector.register(ready, selectors.EVENT_READ)
+    other.send(b"x")
+    wait = sweep.select(selector)
+    for found in (wait(timeout), wait(timeout=timeout)):
+        ((key, events),) = found
+        assert key.fileobj is ready and events == selectors.EVENT_READ
+    assert selector.timeouts == [timeout, timeout]
+    with pytest.raises(TypeError):
+        wait(1, 2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        wait("soon")  # type: ignore[arg-type]
+    selector.close()
+    ready.close()
+    other.close()
+
+
+def test_a_select_of_somebody_else_is_passed_through_and_put_back(sweep: _hot.Sweep) -> None:
+    """Who had put his own before us has it called, and has it again afterwards."""
+    loop = asyncio.new_event_loop()
+    selector: Any = loop._selector  # type: ignore[attr-defined]
+    asked = []
+    theirs = selector.select
+
+    def counted(timeout: float | None = None) -> Any:
+        asked.append(timeout)
+        return theirs(timeout)
+
+    selector.select = counted
+    moments = moments_of(loop, sweep)
+    loop.run_until_complete(asyncio.sleep(0.01))
+    assert asked
+    assert moments.give_back() is None
+    assert selector.select is counted
+    loop.close()
 
 
 class Engine(threading.Thread):
@@ -200,7 +239,7 @@ def ours_alive() -> list[str]:
     """Kinds of ours that the collector still sees."""
     gc.collect()
     kinds = {type(each).__name__ for each in gc.get_objects()}
-    return sorted(kinds & {"Sweep", "IdlePoll", "OutOfBand", "Moments", "GCHook", "Watch"})
+    return sorted(kinds & {"Sweep", "IdleSelect", "OutOfBand", "Moments", "GCHook", "Watch"})
 
 
 def installed(loop: Any, watch: Any) -> None:
@@ -223,7 +262,7 @@ def test_nothing_of_ours_stays_in_a_loop(new: New, where: str) -> None:
     closed, or is no more: its selector, its close(), and nothing is held that would be garbage without it."""
     before = ours_alive()
     loop = new()
-    selector = getattr(getattr(loop, "_selector", None), "_selector", None)
+    selector = getattr(loop, "_selector", None)
     watch: Any = tailwatch.install(gc="out-of-band")
     installed(loop, watch)
     report: list[str] = []
@@ -238,7 +277,7 @@ def test_nothing_of_ours_stays_in_a_loop(new: New, where: str) -> None:
         loop.close()
     elif where == "gone":
         loop.close()
-        loop = None
+        loop = selector = None
         gc.collect()
     elif thread is not None:
         thread.start()
@@ -254,7 +293,7 @@ def test_nothing_of_ours_stays_in_a_loop(new: New, where: str) -> None:
     assert ours_alive() == before
     if loop is not None:
         assert "close" not in vars(loop)
-        assert getattr(getattr(loop, "_selector", None), "_selector", None) is selector or where == "closed"
+        assert selector is None or "select" not in vars(selector)
         if thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
@@ -264,19 +303,12 @@ def test_nothing_of_ours_stays_in_a_loop(new: New, where: str) -> None:
 
 
 def test_a_wrapper_around_ours_stays_and_is_told() -> None:
-    """Who puts his own poll object around ours keeps it: ours inside only passes on."""
-
-    class Theirs:
-        def __init__(self, inner: Any) -> None:
-            self.inner = inner
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.inner, name)
-
+    """Who puts his own select() around ours keeps it: ours inside only passes on."""
     loop: Any = asyncio.new_event_loop()
     watch = tailwatch.install(gc="out-of-band")
     installed(loop, watch)
-    loop._selector._selector = Theirs(loop._selector._selector)
+    ours = loop._selector.select
+    loop._selector.select = lambda timeout=None: ours(timeout)
     (said,) = tailwatch.uninstall()
     assert "wrapped after us" in said
     loop.run_until_complete(asyncio.sleep(0.001))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import select
+import selectors
 import sys
 import threading
 import time
@@ -414,7 +414,8 @@ def test_without_memory_to_remember_it_makes_whole_passes(monkeypatch: pytest.Mo
 
 def test_forced_slices_take_half_of_the_time_at_most(sweep: _hot.Sweep) -> None:
     """A loop that asks all the time still runs; a whole pass is made once."""
-    epoll = sweep.poll(select.epoll())
+    selector = selectors.EpollSelector()
+    wait = sweep.select(selector)
     age()
     old = [[] for _ in range(200_000)]  # type: ignore[var-annotated]
     gc.collect(0), gc.collect(1)
@@ -423,11 +424,11 @@ def test_forced_slices_take_half_of_the_time_at_most(sweep: _hot.Sweep) -> None:
     sweep.round()
     before = sweep.counts()["ceiling"]
     for _ in range(3):
-        epoll.poll(0)
+        wait(0)
     assert sweep.counts()["ceiling"] - before <= 3
     sweep.force = 2
     for _ in range(3):
-        epoll.poll(0)
+        wait(0)
     assert (sweep.force, sweep.counts()["passes"]) == (0, 1)
     sweep.on = False
     assert len(old) == 200_000

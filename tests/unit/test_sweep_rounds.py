@@ -254,8 +254,8 @@ def test_a_short_round_finds_what_grew_old_lately_and_leaves_the_rest_out(
     """The dead of lately die in it, what lives does not, and nobody looks at the tenured or the frozen."""
     frozen, living = sweep.frozen, Node(20)
     for _ in range(20):
-        gone = old([Node(20) for _ in range(10)])
-        if go_on(sweep, "short_rounds", 2) > 10_000:
+        gone = old([Node(20) for _ in range(30)])
+        if go_on(sweep, "short_rounds", 2) > 20_000:
             pytest.fail("a short round went through the tenured")
         assert alive(gone) == 0
     assert living.me == [living]

@@ -25,6 +25,7 @@ extern "C" {
 #define TW_PACE_OF_A_ROUND 24   /* looks at each old object that surely go through all of them from the beginning */
 #define TW_PACE_OF_A_TENURED 8  /* looks at each tenured object in a whole round: it lives, most likely */
 #define TW_PACE_OF_A_YOUNG 3    /* looks that the collection of a young object costs */
+#define TW_PACE_MOVES 4         /* objects that a slice moves: they tell what each costs */
 #define TW_PACE_COSTS 8         /* slices whose cost is remembered */
 #define TW_PACE_WAITS 32        /* waits for events whose length is remembered */
 #define TW_PACE_FEWEST 2000     /* looks: a smaller slice is not worth its while */
@@ -47,8 +48,12 @@ typedef enum tw_moment {
 const char *tw_moment_name(int moment);
 
 typedef struct tw_pace {
-    uint64_t cost_ns[TW_PACE_COSTS]; /* per 1024 looks, of the last slices */
+    uint64_t cost_ns[TW_PACE_COSTS]; /* per 1024 looks, of the last slices that moved few */
     uint64_t slices;
+    uint64_t of_dead[TW_PACE_COSTS]; /* of the last others: what 1024 moved objects cost beside the looks, in looks */
+    uint64_t moves;
+    uint64_t over[TW_PACE_COSTS];    /* of those that looked for the dead: how far they went beyond their budget, in looks */
+    uint64_t takes;
     uint64_t wait_ns[TW_PACE_WAITS];
     uint64_t waits;
     uint64_t debt, ahead;            /* of both, one is 0: to be swept, swept before it had to be */
@@ -67,8 +72,11 @@ typedef struct tw_pace {
 } tw_pace;
 
 /* What a slice did: young objects that were there and were collected, looks at old ones, old ones moved to the young as
- * they seemed dead, objects freed of both. */
-typedef struct tw_slice { size_t young, looks, moved, freed; } tw_slice;
+ * they seemed dead, objects freed of both; looks that it was given; whether it looked for the dead. */
+typedef struct tw_slice {
+    size_t young, looks, moved, freed, budget;
+    int takes;
+} tw_slice;
 
 /* It took so long. */
 void tw_pace_slice(tw_pace *p, tw_moment moment, const tw_slice *slice, uint64_t ns);
@@ -105,13 +113,18 @@ void tw_pace_unfit(tw_pace *p);
 /* What 1024 looks are predicted to cost, ns: the second dearest of the last slices. */
 uint64_t tw_pace_cost(const tw_pace *p);
 
+/* What each object that is moved is predicted to cost beside the looks at it, in looks: it is freed, and what it held,
+ * which may be large. */
+size_t tw_pace_of_a_dead(const tw_pace *p);
+
 /* How much longer a wait that has lasted so long is predicted to last, ns: what four in five of those remembered did
  * that lasted as long; at least TW_PACE_LEAST_NS, for a slice that delays nobody noticeably. */
 uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns);
 
 /* Looks for a slice that is to be over in left_ns, with so many young ones to look at beside them; -1: none
- * fits, or none is due. */
-int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns);
+ * fits, or none is due. takes: it looks for the dead, in chunks that cannot be cut as one likes: it may go as far beyond as
+ * any of the last of them. */
+int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns, int takes);
 
 /* Whether the young are so many that they must be collected where nobody waits for events. */
 static inline int tw_pace_many_young(size_t young) { return young >= 8 * TW_PACE_YOUNG; }
