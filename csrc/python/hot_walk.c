@@ -301,7 +301,7 @@ static void learn(SweepObject *self) {
     self->grown += pace->grown;
     const int poor = self->whole ? pace->dead * 2 < self->grown : pace->dead * 4 < pace->grown * 3;
     if (!self->whole) {
-        self->poor = poor ? self->poor + 1 : 0;
+        if (pace->grown >= TW_PACE_YOUNG) self->poor = poor ? self->poor + 1 : 0; /* few say nothing */
         return;
     }
     if (self->poor > 0) self->patience = poor ? least(2 * self->patience + 1, MOST_PATIENCE) : 0;
