@@ -68,18 +68,18 @@ static int visit_count(PyObject *object, void *arg) {
     self->looks += 1;
     if (object == NULL) return 0;
     tw_place place = find(self, object);
-    if (place.block == NULL) { /* what is frozen, or no container, is counted where that costs nothing: nobody asks for it */
+    if (place == NULL) { /* what is frozen, or no container, is counted where that costs nothing: nobody asks for it */
         if (tw_addresses_has(&self->frozen, object) || !PyObject_GC_IsTracked(object)) return 0;
         place = tw_marks_make(&self->marks, object);
     }
-    if (place.block != NULL) tw_place_count(place);
+    if (place != NULL) tw_place_count(place);
     return 0;
 }
 
 /* One that stands in a list is not frozen: its address is that of an object that was, and died. */
 static void count(SweepObject *self, PyObject *object) {
     const tw_place place = tw_marks_make(&self->marks, object);
-    if (place.block == NULL || tw_place_has(place, TW_MARK_WALKED)) return;
+    if (place == NULL || tw_place_has(place, TW_MARK_WALKED)) return;
     tw_place_set(place, TW_MARK_WALKED);
     tw_addresses_remove(&self->frozen, object);
     if (object == self->next_start) self->before_start = self->walked;
@@ -94,7 +94,7 @@ static int visit_reach(PyObject *object, void *arg) {
     SweepObject *self = arg;
     if (is_too_wide(self)) return 1;
     self->looks += 1;
-    const tw_place place = object == NULL ? (tw_place){NULL, 0} : find(self, object);
+    const tw_place place = object == NULL ? NULL : find(self, object);
     if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || !PyObject_GC_IsTracked(object)) return 0;
     tw_place_set(place, TW_MARK_REACHED);
     __builtin_prefetch(object);
@@ -116,8 +116,8 @@ static void reach_from(SweepObject *self, PyObject *object) {
 }
 
 static int is_held_from_outside(SweepObject *self, PyObject *object, tw_place place) {
-    const uint16_t counted = place.block->count[place.slot];
-    return counted == UINT16_MAX || references_of(self, object) > (Py_ssize_t)counted;
+    const uint32_t counted = tw_place_counted(place);
+    return counted == TW_MARKS_COUNT_MOST || references_of(self, object) > (Py_ssize_t)counted;
 }
 
 static void reach(SweepObject *self, PyObject *object) {
@@ -137,7 +137,7 @@ static int visit_member(PyObject *object, void *arg) {
     SweepObject *self = arg;
     if (is_too_wide(self)) return 1;
     self->looks += 1;
-    const tw_place place = object == NULL ? (tw_place){NULL, 0} : find(self, object);
+    const tw_place place = object == NULL ? NULL : find(self, object);
     if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || tw_place_has(place, TW_MARK_CHUNK)) return 0;
     if (!PyObject_GC_IsTracked(object)) return 0;
     if (self->n == self->most_members) {
@@ -145,7 +145,7 @@ static int visit_member(PyObject *object, void *arg) {
         return 0;
     }
     tw_place_set(place, TW_MARK_CHUNK);
-    place.block->count[place.slot] = 0;
+    tw_place_recount(place, 0);
     push(self, object);
     return 0;
 }
@@ -153,7 +153,7 @@ static int visit_member(PyObject *object, void *arg) {
 static int visit_inner(PyObject *object, void *arg) {
     SweepObject *self = arg;
     if (is_too_wide(self)) return 1;
-    const tw_place place = object == NULL ? (tw_place){NULL, 0} : find(self, object);
+    const tw_place place = object == NULL ? NULL : find(self, object);
     if (tw_place_has(place, TW_MARK_CHUNK) && PyObject_GC_IsTracked(object)) tw_place_count(place);
     return 0;
 }
@@ -162,9 +162,9 @@ static int visit_inner(PyObject *object, void *arg) {
 static int visit_held(PyObject *object, void *arg) {
     SweepObject *self = arg;
     if (is_too_wide(self)) return 1;
-    const tw_place place = object == NULL ? (tw_place){NULL, 0} : find(self, object);
-    if (!tw_place_has(place, TW_MARK_CHUNK) || place.block->count[place.slot] == UINT16_MAX || !PyObject_GC_IsTracked(object)) return 0;
-    place.block->count[place.slot] = UINT16_MAX;
+    const tw_place place = object == NULL ? NULL : find(self, object);
+    if (!tw_place_has(place, TW_MARK_CHUNK) || tw_place_counted(place) == TW_MARKS_COUNT_MOST || !PyObject_GC_IsTracked(object)) return 0;
+    tw_place_recount(place, TW_MARKS_COUNT_MOST);
     push(self, object);
     return 0;
 }
@@ -174,7 +174,7 @@ static void find_held(SweepObject *self, size_t from) {
     const size_t members = self->n;
     for (size_t i = from; i < members; i++) {
         const tw_place place = find(self, self->found[i]);
-        if (place.block->count[place.slot] != UINT16_MAX && references_of(self, self->found[i]) > (Py_ssize_t)place.block->count[place.slot])
+        if (tw_place_counted(place) != TW_MARKS_COUNT_MOST && references_of(self, self->found[i]) > (Py_ssize_t)tw_place_counted(place))
             visit_held(self->found[i], self);
         while (self->n > members) traverse(self, self->found[--self->n], visit_held);
     }
@@ -195,7 +195,7 @@ static void keep_dead(SweepObject *self, size_t from) {
     for (size_t i = from; i < members; i++) {
         const tw_place place = find(self, self->found[i]);
         if (!self->cut || i == from || self->put_back > MOST_PUT_BACK * self->walked) set_tried(self, place);
-        if (place.block->count[place.slot] == UINT16_MAX) tw_place_clear(place, TW_MARK_CHUNK);
+        if (tw_place_counted(place) == TW_MARKS_COUNT_MOST) tw_place_clear(place, TW_MARK_CHUNK);
         else self->found[self->n++] = self->found[i];
     }
     self->put_back += members - self->n;
@@ -254,7 +254,7 @@ static PyObject *next_that_stays(SweepObject *self, PyObject *object) {
 static int is_perhaps_built(SweepObject *self, PyObject *object) {
     if (!PyTuple_Check(object) && !PyFrozenSet_Check(object)) return 0;
     const tw_place place = find(self, object);
-    if (place.block == NULL || place.block->count[place.slot] > 0) return place.block == NULL;
+    if (place == NULL || tw_place_counted(place) > 0) return place == NULL;
     return self->phase != SWEEP_TAKE || !tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED);
 }
 
@@ -400,7 +400,7 @@ static int visit_closure(PyObject *object, void *arg) {
     if (object == NULL || tw_addresses_has(&self->frozen, object) || !PyObject_GC_IsTracked(object)) return 0;
     if (PyType_Check(object) || PyModule_Check(object)) return 0; /* they lead everywhere */
     const tw_place place = tw_marks_make(&self->marks, object);
-    if (place.block == NULL || tw_place_has(place, TW_MARK_CHUNK) || !push(self, object)) return 0;
+    if (place == NULL || tw_place_has(place, TW_MARK_CHUNK) || !push(self, object)) return 0;
     tw_place_set(place, TW_MARK_CHUNK);
     return 0;
 }

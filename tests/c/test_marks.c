@@ -6,7 +6,7 @@ static const void *at(uint64_t number) { return (const void *)(uintptr_t)(UINT64
 
 TW_TEST(nothing_is_marked) {
     tw_marks m = {0};
-    TW_CHECK(tw_marks_find(&m, at(0)).block == NULL);
+    TW_CHECK(tw_marks_find(&m, at(0)) == NULL);
     TW_CHECK(!tw_place_has(tw_marks_find(&m, at(0)), TW_MARK_WALKED));
     TW_CHECK(tw_marks_bytes(&m) == 0);
     tw_marks_clear(&m);
@@ -27,7 +27,7 @@ TW_TEST(marks_are_each_object_s_own) {
             TW_CHECK(tw_place_has(p, (tw_mark)kind) == (kind == (int)(i % TW_MARK_KINDS)));
             TW_CHECK(!tw_place_has(next, (tw_mark)kind));
         }
-        TW_CHECK(p.block->count[p.slot] == i % 5);
+        TW_CHECK(tw_place_counted(p) == i % 5);
     }
     tw_place_clear(tw_marks_find(&m, at(0)), TW_MARK_WALKED);
     TW_CHECK(!tw_place_has(tw_marks_find(&m, at(0)), TW_MARK_WALKED));
@@ -42,15 +42,23 @@ TW_TEST(a_round_forgets_the_one_before) {
     tw_place_count(p);
     tw_marks_next_round(&m);
     p = tw_marks_find(&m, at(3));
-    TW_CHECK(p.block != NULL && !tw_place_has(p, TW_MARK_REACHED) && p.block->count[p.slot] == 0);
+    TW_CHECK(p != NULL && !tw_place_has(p, TW_MARK_REACHED) && tw_place_counted(p) == 0);
     tw_marks_clear(&m);
 }
 
+/* It stands beside the marks, and touches none. */
 TW_TEST(the_count_ends) {
     tw_marks m = {0};
     const tw_place p = tw_marks_make(&m, at(9));
+    tw_place_set(p, TW_MARK_CHUNK);
     for (int i = 0; i < 70000; ++i) tw_place_count(p);
-    TW_CHECK(p.block->count[p.slot] == UINT16_MAX);
+    TW_CHECK_EQ(70000, tw_place_counted(p));
+    tw_place_recount(p, TW_MARKS_COUNT_MOST - 1);
+    for (int i = 0; i < 3; ++i) tw_place_count(p);
+    TW_CHECK_EQ(TW_MARKS_COUNT_MOST, tw_place_counted(p));
+    tw_place_recount(p, 0);
+    TW_CHECK_EQ(0, tw_place_counted(p));
+    for (int kind = 0; kind < TW_MARK_KINDS; ++kind) TW_CHECK(tw_place_has(p, (tw_mark)kind) == (kind == TW_MARK_CHUNK));
     tw_marks_clear(&m);
 }
 
