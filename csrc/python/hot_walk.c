@@ -102,10 +102,12 @@ static int visit_reach(PyObject *object, void *arg) {
     return 0;
 }
 
-/* All that an object that lives leads to, as far as there is time; the walk comes by at the others. */
+/* All that an object that lives leads to. What there is no time for another walk comes by at: rather a slice is longer by
+ * half, which it may, as it is meant to take half of its moment. */
 static void reach_from(SweepObject *self, PyObject *object) {
+    const size_t most_looks = self->most_looks + self->most_looks / 2;
     push(self, object);
-    while (self->n > 0 && self->looks < self->most_looks) {
+    while (self->n > 0 && self->looks < most_looks) {
         PyObject *next = self->found[--self->n];
         self->looks += 1;
         tw_place_set(find(self, next), TW_MARK_LOOKED);
