@@ -26,14 +26,11 @@ static int few_die(const tw_pace *p) {
 /* What an object that grew old adds to the debt. */
 static uint64_t price_of(const tw_pace *p) { return p->price > 0 ? p->price : TW_PACE_PER_OBJECT; }
 
-/* As much as may be paid before it is owed: what this round costs, where it was brought to its end early; a slice, where it
- * was hard to cut. */
-static uint64_t most_ahead(const tw_pace *p) { return most(p->room * price_of(p), TW_PACE_MOST); }
-
+/* A slice looks at more than is owed where that is hard to cut. */
 static void owe(tw_pace *p, uint64_t more, uint64_t done) {
     const uint64_t owed = least(p->debt + more, most(p->old * TW_PACE_OF_A_ROUND, 4 * TW_PACE_MOST)), had = p->ahead + done;
     p->debt = owed > had ? owed - had : 0;
-    p->ahead = owed > had ? 0 : least(had - owed, most_ahead(p));
+    p->ahead = owed > had ? 0 : least(had - owed, most(p->ahead, TW_PACE_MOST));
 }
 
 /* What was freed beside those that were moved had been young. */
@@ -103,14 +100,15 @@ void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed) {
 void tw_pace_begin_again(tw_pace *p) {
     memset(p->made, 0, sizeof p->made);
     p->looks = p->moved = p->freed = p->ns = p->predicted_ns = p->rounds = p->shorts = 0;
-    p->grown = p->dead = 0;
+    p->grown = p->grown_before = p->dead = 0;
 }
 
 void tw_pace_begin(tw_pace *p, size_t tenured) {
     const uint64_t late = p->lately + p->grown, cost = late * p->per_object / PER + tenured * TW_PACE_OF_A_TENURED;
     p->room = most(late * (few_die(p) ? TW_PACE_FEW_DIE : TW_PACE_MANY_DIE) / 8, TW_PACE_LEAST_ROOM);
-    p->price = p->per_object == 0 ? 0 : (cost + p->room - 1) / p->room;
+    p->price = p->per_object == 0 ? 0 : (cost * TW_PACE_SPRINT + p->room - 1) / p->room;
     p->begun_looks = p->looks;
+    p->grown_before = p->grown;
     p->grown = p->dead = 0;
 }
 
@@ -120,8 +118,9 @@ void tw_pace_rounded(tw_pace *p, size_t tenured, size_t others, int whole) {
     if (others > 0) p->per_object = least((took - least(took, of_tenured)) * PER / others, MOST_PER_OBJECT);
     p->lately = others - least(others, p->dead);
     p->old = tenured + p->lately + p->grown;
-    p->debt = least(p->debt, p->grown * price_of(p)); /* all else was looked at */
-    p->share[(p->rounds + p->shorts) % 2] = p->grown == 0 ? 0 : p->dead * 16 / p->grown;
+    p->debt = p->grown < p->room ? 0 : least(p->debt, p->grown * price_of(p)); /* all else was looked at */
+    p->ahead = (p->room - least(p->room, p->grown)) * price_of(p);
+    p->share[(p->rounds + p->shorts) % 2] = p->grown_before == 0 ? 0 : p->dead * 16 / p->grown_before;
     if (whole) p->rounds += 1;
     else p->shorts += 1;
 }

@@ -23,6 +23,9 @@ static inline gc_head *gc_next(const gc_head *head) { return (gc_head *)head->ne
 /* Rounds in which an object is looked at until it is tenured, the one in which it grew old included. */
 #define SWEEP_WINDOW 8
 
+/* Memory takes as long as some ten references: so many are fetched while those before them are looked at. */
+#define SWEEP_AHEAD 8
+
 typedef enum sweep_phase { SWEEP_RESTS, SWEEP_COUNT, SWEEP_REACH, SWEEP_TAKE } sweep_phase;
 
 typedef struct SweepObject {
@@ -47,6 +50,8 @@ typedef struct SweepObject {
     PyObject **found;          /* of the slice being made: borrowed */
     size_t n, room, allocated; /* objects found, places for them in this slice, and ever */
     tw_marks marks;            /* of the round */
+    tw_place ahead[SWEEP_AHEAD]; /* to be counted; NULL: none; only while a walk goes on */
+    unsigned aheads;
     sweep_phase phase;
     PyObject *held, *let_go;   /* where a walk goes on; where one went on */
     size_t looks, most_looks, most_members; /* of the slice */

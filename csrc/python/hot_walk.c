@@ -62,17 +62,30 @@ static int push(SweepObject *self, PyObject *object) {
 
 /* ---- count ---- */
 
+/* Once some others were. */
+static void count_later(SweepObject *self, tw_place place) {
+    tw_place *next = &self->ahead[self->aheads++ % SWEEP_AHEAD];
+    __builtin_prefetch(place, 1);
+    tw_place_count(*next);
+    *next = place;
+}
+
+static void count_the_last(SweepObject *self) {
+    for (int i = 0; i < SWEEP_AHEAD; i++) count_later(self, NULL);
+}
+
+/* What is frozen, or no container, is counted where that costs nothing: nobody asks for it. */
 static int visit_count(PyObject *object, void *arg) {
     SweepObject *self = arg;
     if (is_too_wide(self)) return 1;
     self->looks += 1;
     if (object == NULL) return 0;
     tw_place place = find(self, object);
-    if (place == NULL) { /* what is frozen, or no container, is counted where that costs nothing: nobody asks for it */
+    if (place == NULL) {
         if (tw_addresses_has(&self->frozen, object) || !PyObject_GC_IsTracked(object)) return 0;
         place = tw_marks_make(&self->marks, object);
     }
-    if (place != NULL) tw_place_count(place);
+    count_later(self, place);
     return 0;
 }
 
@@ -89,31 +102,38 @@ static void count(SweepObject *self, PyObject *object) {
 
 /* ---- reach ---- */
 
-/* Whatever came to stand where one had been that was walked: it may not be complete yet, or no container at all. */
 static int visit_reach(PyObject *object, void *arg) {
     SweepObject *self = arg;
     if (is_too_wide(self)) return 1;
     self->looks += 1;
     const tw_place place = object == NULL ? NULL : find(self, object);
-    if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || !PyObject_GC_IsTracked(object)) return 0;
+    if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED)) return 0;
     tw_place_set(place, TW_MARK_REACHED);
-    __builtin_prefetch(object);
+    __builtin_prefetch(gc_head_of(object));
     if (!push(self, object)) self->again = 1;
     return 0;
 }
 
-/* All that an object that lives leads to. What there is no time for another walk comes by at: rather a slice is longer by
- * half, which it may, as it is meant to take half of its moment. */
+/* What came to stand where one had been that was walked may not be complete yet, or no container at all. */
+static void look_on_from(SweepObject *self, PyObject *object) {
+    self->looks += 1;
+    if (!PyObject_GC_IsTracked(object)) return;
+    tw_place_set(find(self, object), TW_MARK_LOOKED);
+    traverse(self, object, visit_reach);
+}
+
+/* All that an object that lives leads to: of what was found, the last first, but some are fetched meanwhile. What there is no
+ * time for another walk comes by at: rather a slice is longer by half, which it may, as it is meant to take half of its
+ * moment. */
 static void reach_from(SweepObject *self, PyObject *object) {
     const size_t most_looks = self->most_looks + self->most_looks / 2;
-    push(self, object);
-    while (self->n > 0 && self->looks < most_looks) {
-        PyObject *next = self->found[--self->n];
-        self->looks += 1;
-        tw_place_set(find(self, next), TW_MARK_LOOKED);
-        traverse(self, next, visit_reach);
+    PyObject *fetched[SWEEP_AHEAD] = {object};
+    size_t began = 0, ended = 1;
+    for (; began < ended && self->looks < most_looks; began++) {
+        look_on_from(self, fetched[began % SWEEP_AHEAD]);
+        while (self->n > 0 && ended - began < SWEEP_AHEAD) fetched[ended++ % SWEEP_AHEAD] = self->found[--self->n];
     }
-    if (self->n > 0) self->again = 1;
+    if (began < ended) self->again = 1;
     self->n = 0;
 }
 
@@ -285,6 +305,7 @@ static int walk(SweepObject *self, void (*look)(SweepObject *, PyObject *)) {
         look(self, object);
         object = next;
     }
+    count_the_last(self);
     object = next_that_stays(self, object);
     if (object != NULL && !may_be_held(self, object, built)) return walk_abandon(self), 0;
     stand_at(self, object);
@@ -300,10 +321,10 @@ static void begin_take(SweepObject *self) {
  * and again soon, if that was why. */
 static void learn(SweepObject *self) {
     const tw_pace *pace = &self->pace;
-    self->grown += pace->grown;
-    const int poor = self->whole ? pace->dead * 2 < self->grown : pace->dead * 4 < pace->grown * 3;
+    self->grown += pace->grown_before;
+    const int poor = self->whole ? pace->dead * 2 < self->grown : pace->dead * 4 < pace->grown_before * 3;
     if (!self->whole) {
-        if (pace->grown >= TW_PACE_YOUNG) self->poor = poor ? self->poor + 1 : 0; /* few say nothing */
+        if (pace->grown_before >= TW_PACE_YOUNG) self->poor = poor ? self->poor + 1 : 0; /* few say nothing */
         return;
     }
     if (self->poor > 0) self->patience = poor ? least(2 * self->patience + 1, MOST_PATIENCE) : 0;

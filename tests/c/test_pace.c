@@ -146,6 +146,11 @@ TW_TEST(a_round_brought_to_its_end_is_paid_for) {
     uint64_t grown = 0;
     for (; !tw_pace_due(&p, 0); grown += 100) slice(&p, TW_MOMENT_IDLE, 100, 0, 0, 0, MS);
     TW_CHECK(grown >= 1000000 / p.price && grown < 1000000 / p.price + 1000);
+    tw_pace_begin(&p, 0); /* one that is late, and takes longer than was thought, is paid as it goes: the next one is not put off */
+    slice(&p, TW_MOMENT_IDLE, (size_t)p.room, 0, 0, 0, MS);
+    for (int i = 0; i < 200; ++i) slice(&p, TW_MOMENT_IDLE, 1, 10000, 0, 0, MS);
+    tw_pace_rounded(&p, 0, 100000, 0);
+    TW_CHECK(p.ahead <= TW_PACE_MOST);
     tw_pace_begin(&p, 0);
     for (int i = 0; i < 100; ++i) slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
     tw_pace_round(&p); /* somebody asks for one all the same */

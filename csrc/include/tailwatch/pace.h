@@ -18,9 +18,11 @@ extern "C" {
 
 /* Looks owed for one that grew old, until rounds have told what they cost. */
 #define TW_PACE_PER_OBJECT 30
+/* A round goes on so many times as fast as it must to be over when the next one begins: what is dead waits less for it. */
+#define TW_PACE_SPRINT 4
 /* Eighths of what a round looks at, the tenured aside, that may grow old in it; and where few of them die as cycles. */
-#define TW_PACE_MANY_DIE 4
-#define TW_PACE_FEW_DIE 6
+#define TW_PACE_MANY_DIE 6
+#define TW_PACE_FEW_DIE 9
 #define TW_PACE_LEAST_ROOM 16000 /* objects that may grow old in a round, however few live */
 #define TW_PACE_OF_A_ROUND 24   /* looks at each old object that surely go through all of them from the beginning */
 #define TW_PACE_OF_A_TENURED 8  /* looks at each tenured object in a whole round: it lives, most likely */
@@ -57,8 +59,9 @@ typedef struct tw_pace {
     uint64_t wait_ns[TW_PACE_WAITS];
     uint64_t waits;
     uint64_t debt, ahead;            /* of both, one is 0: to be swept, swept before it had to be */
-    uint64_t grown, dead;            /* objects of this round: that grew old, that were found dead */
-    uint64_t room;                   /* of those that grow old, as many as this round may last */
+    uint64_t grown, dead;            /* objects, since this round began: that grew old, that it found dead */
+    uint64_t grown_before;           /* that grew old between the beginning of the one before and its own: the dead are of those */
+    uint64_t room;                   /* of those that grow old, so many until the next one begins */
     uint64_t price;                  /* looks owed for each of them */
     uint64_t begun_looks;            /* of all slices, as this round began */
     uint64_t per_object;             /* looks that the last round took for each 1024 objects not tenured */
