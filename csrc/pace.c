@@ -105,7 +105,8 @@ void tw_pace_begin_again(tw_pace *p) {
 
 void tw_pace_begin(tw_pace *p, size_t tenured) {
     const uint64_t late = p->lately + p->grown, cost = late * p->per_object / PER + tenured * TW_PACE_OF_A_TENURED;
-    p->room = most(late * (few_die(p) ? TW_PACE_FEW_DIE : TW_PACE_MANY_DIE) / 8, TW_PACE_LEAST_ROOM);
+    const uint64_t alive = p->lately + least(p->lately, p->grown); /* what a late round leaves to the next one is no reason to wait */
+    p->room = most(alive * (few_die(p) ? TW_PACE_FEW_DIE : TW_PACE_MANY_DIE) / 8, TW_PACE_LEAST_ROOM);
     p->price = p->per_object == 0 ? 0 : (cost * TW_PACE_SPRINT + p->room - 1) / p->room;
     p->begun_looks = p->looks;
     p->grown_before = p->grown;

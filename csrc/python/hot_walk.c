@@ -180,24 +180,30 @@ static int visit_inner(PyObject *object, void *arg) {
     return 0;
 }
 
-/* It is held from outside of the chunk: behind the members there is room for as many. */
+/* In the place of a member's count: it is held from outside of the chunk, or by one that is. */
+#define HELD TW_MARKS_COUNT_MOST
+#define HELD_WITH (HELD - 1)
+
+static int is_held(tw_place place) { return tw_place_counted(place) >= HELD_WITH; }
+
+/* Behind the members there is room for as many. */
 static int visit_held(PyObject *object, void *arg) {
     SweepObject *self = arg;
     if (is_too_wide(self)) return 1;
     const tw_place place = object == NULL ? NULL : find(self, object);
-    if (!tw_place_has(place, TW_MARK_CHUNK) || tw_place_counted(place) == TW_MARKS_COUNT_MOST || !PyObject_GC_IsTracked(object)) return 0;
-    tw_place_recount(place, TW_MARKS_COUNT_MOST);
+    if (!tw_place_has(place, TW_MARK_CHUNK) || is_held(place) || !PyObject_GC_IsTracked(object)) return 0;
+    const int by_others = references_of(self, object) > (Py_ssize_t)tw_place_counted(place);
+    tw_place_recount(place, by_others ? HELD : HELD_WITH);
     push(self, object);
     return 0;
 }
 
-/* The members from `from` on that are held, and what those lead to: their count is the largest. */
+/* The members from `from` on that are held, and what those lead to. */
 static void find_held(SweepObject *self, size_t from) {
     const size_t members = self->n;
     for (size_t i = from; i < members; i++) {
         const tw_place place = find(self, self->found[i]);
-        if (tw_place_counted(place) != TW_MARKS_COUNT_MOST && references_of(self, self->found[i]) > (Py_ssize_t)tw_place_counted(place))
-            visit_held(self->found[i], self);
+        if (!is_held(place) && references_of(self, self->found[i]) > (Py_ssize_t)tw_place_counted(place)) visit_held(self->found[i], self);
         while (self->n > members) traverse(self, self->found[--self->n], visit_held);
     }
 }
@@ -210,14 +216,15 @@ static void set_tried(const SweepObject *self, tw_place place) {
     else tw_place_clear(place, TW_MARK_LOOKED);
 }
 
-/* Those that are not held stay found, and keep their mark until they are moved. */
+/* Those that are not held stay found, and keep their mark until they are moved. Where the chunk was cut, one that others hold
+ * may have these in a chunk of its own; one that only members hold waits for them. */
 static void keep_dead(SweepObject *self, size_t from) {
     const size_t members = self->n;
     self->n = from;
     for (size_t i = from; i < members; i++) {
         const tw_place place = find(self, self->found[i]);
-        if (!self->cut || i == from || self->put_back > MOST_PUT_BACK * self->walked) set_tried(self, place);
-        if (tw_place_counted(place) == TW_MARKS_COUNT_MOST) tw_place_clear(place, TW_MARK_CHUNK);
+        if (!self->cut || i == from || tw_place_counted(place) == HELD_WITH || self->put_back > MOST_PUT_BACK * self->walked) set_tried(self, place);
+        if (is_held(place)) tw_place_clear(place, TW_MARK_CHUNK);
         else self->found[self->n++] = self->found[i];
     }
     self->put_back += members - self->n;
