@@ -58,23 +58,23 @@ static uint64_t second_of(const uint64_t *ring, uint64_t n) {
     return n == 1 ? largest : second;
 }
 
-static uint64_t mean_cost(const tw_pace *p) {
-    const uint64_t n = least(p->slices, TW_PACE_COSTS);
+static uint64_t mean_cost(const tw_pace *p, tw_walk walk) {
+    const uint64_t n = least(p->slices[walk], TW_PACE_COSTS);
     uint64_t all = 0;
-    for (size_t i = 0; i < n; ++i) all += p->cost_ns[i];
+    for (size_t i = 0; i < n; ++i) all += p->cost_ns[walk][i];
     return n == 0 ? COST_AT_FIRST : most(all / n, 1);
 }
 
 /* What the looks do not account for is the price of the dead. */
 static void learn_cost(tw_pace *p, const tw_slice *slice, uint64_t ns) {
-    const uint64_t work = work_of(slice->young, slice->looks), took = ns * PER / mean_cost(p);
+    const uint64_t work = work_of(slice->young, slice->looks), took = ns * PER / mean_cost(p, slice->walk);
     if (slice->moved >= TW_PACE_MOVES) p->of_dead[p->moves++ % TW_PACE_COSTS] = (took - least(took, work)) * PER / slice->moved;
-    else if (work >= TW_PACE_FEWEST / 2) p->cost_ns[p->slices++ % TW_PACE_COSTS] = ns * PER / work;
-    if (slice->takes) p->over[p->takes++ % TW_PACE_COSTS] = took - least(took, work_of(slice->young, slice->budget));
+    else if (work >= TW_PACE_FEWEST / 2) p->cost_ns[slice->walk][p->slices[slice->walk]++ % TW_PACE_COSTS] = ns * PER / work;
+    if (slice->walk == TW_WALK_TAKE) p->over[p->takes++ % TW_PACE_COSTS] = took - least(took, work_of(slice->young, slice->budget));
 }
 
 void tw_pace_slice(tw_pace *p, tw_moment moment, const tw_slice *slice, uint64_t ns) {
-    p->predicted_ns += tw_pace_cost(p) * (work_of(slice->young, slice->looks) + slice->moved * tw_pace_of_a_dead(p)) / PER;
+    p->predicted_ns += tw_pace_cost(p, slice->walk) * (work_of(slice->young, slice->looks) + slice->moved * tw_pace_of_a_dead(p)) / PER;
     learn_cost(p, slice, ns);
     p->made[moment] += 1;
     p->looks += slice->looks;
@@ -94,7 +94,7 @@ void tw_pace_pass(tw_pace *p, size_t young, size_t freed) { pay_all(p, young, fr
 
 void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed) {
     if (whole) pay_all(p, young, freed);
-    else grow(p, &(tw_slice){young, 0, 0, freed, 0, 0});
+    else grow(p, &(tw_slice){young, 0, 0, freed, 0, TW_WALK_COUNT});
 }
 
 void tw_pace_begin_again(tw_pace *p) {
@@ -141,11 +141,19 @@ void tw_pace_wait(tw_pace *p, uint64_t ns) {
     tw_store(&p->waits, n + 1);
 }
 
-void tw_pace_unfit(tw_pace *p) {
-    for (size_t i = 0; i < TW_PACE_COSTS; ++i) p->cost_ns[i] -= p->cost_ns[i] / 16;
+void tw_pace_unfit(tw_pace *p, tw_walk walk) {
+    for (size_t i = 0; i < TW_PACE_COSTS; ++i) p->cost_ns[walk][i] -= p->cost_ns[walk][i] / 16;
 }
 
-uint64_t tw_pace_cost(const tw_pace *p) { return p->slices == 0 ? COST_AT_FIRST : second_of(p->cost_ns, p->slices); }
+uint64_t tw_pace_cost(const tw_pace *p, tw_walk walk) {
+    return p->slices[walk] == 0 ? COST_AT_FIRST : second_of(p->cost_ns[walk], p->slices[walk]);
+}
+
+uint64_t tw_pace_dearest(const tw_pace *p) {
+    uint64_t dearest = 0;
+    for (int walk = 0; walk < TW_WALKS; ++walk) dearest = most(dearest, second_of(p->cost_ns[walk], p->slices[walk]));
+    return dearest;
+}
 
 size_t tw_pace_of_a_dead(const tw_pace *p) { return (size_t)least(second_of(p->of_dead, p->moves) / PER, TW_PACE_MOST); }
 
@@ -170,10 +178,13 @@ static uint64_t largest_over(const tw_pace *p) {
     return largest;
 }
 
-int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns, int takes) {
-    const uint64_t cost = tw_pace_cost(p), fit = cost == 0 ? TW_PACE_MOST : left_ns / 2 * PER / cost;
+/* Of what fits: one that follows what lives may go on for half as much again. */
+static uint64_t without_more(tw_walk walk, uint64_t looks) { return walk == TW_WALK_REACH ? looks * 2 / 3 : looks; }
+
+int64_t tw_pace_budget(const tw_pace *p, tw_walk walk, size_t young, uint64_t left_ns, int far) {
+    const uint64_t cost = tw_pace_cost(p, walk), fit = cost == 0 ? TW_PACE_MOST : left_ns / 2 * PER / cost;
     if (!tw_pace_due(p, young) || fit < work_of(young, 0) || fit < TW_PACE_FEWEST) return -1;
-    const uint64_t rest = p->debt == 0 ? 0 : fit - work_of(young, 0), over = takes ? largest_over(p) : 0;
+    const uint64_t rest = p->debt == 0 ? 0 : without_more(walk, fit - work_of(young, 0)), over = far ? largest_over(p) : 0;
     if (rest < TW_PACE_FEWEST + over) return young >= TW_PACE_YOUNG ? 0 : -1;
     return (int64_t)least(rest - over, TW_PACE_MOST);
 }

@@ -50,7 +50,7 @@ void tw_policy_slice(tw_policy *p, const tw_pace *before, const tw_pace *after, 
     tw_add(&counts->predicted_ns, after->predicted_ns - before->predicted_ns);
     tw_add(&counts->rounds, after->rounds - before->rounds);
     tw_store(&p->now.debt, after->debt);
-    tw_store(&p->now.cost_ns, tw_pace_cost(after));
+    tw_store(&p->now.cost_ns, tw_pace_dearest(after));
 }
 
 void tw_policy_pass(tw_policy *p, tw_moment moment, uint64_t ns, uint64_t freed) {

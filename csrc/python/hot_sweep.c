@@ -161,6 +161,11 @@ static void tell(const SweepObject *self, const tw_pace *before, tw_moment momen
     tell_heap(self);
 }
 
+/* Of the slice that would be next. */
+static tw_walk walk_of(const SweepObject *self) {
+    return self->phase == SWEEP_TAKE ? TW_WALK_TAKE : self->phase == SWEEP_REACH ? TW_WALK_REACH : TW_WALK_COUNT;
+}
+
 int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budget, sweep_done *done) {
     if (self->core->gc_open || self->busy) return 1;
     const tw_pace before = self->pace;
@@ -168,7 +173,7 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budge
     self->busy = 1;
     core_policy_open(self->core);
     const uint64_t began_ns = cpu_ns();
-    tw_slice slice = {0, 0, 0, 0, budget, self->phase == SWEEP_TAKE};
+    tw_slice slice = {0, 0, 0, 0, budget, walk_of(self)};
     const size_t young = young_of(self);
     int failed = look_on(self, seeds, budget, &slice) < 0;
     walk_let_go(self);
@@ -192,7 +197,7 @@ static PyObject *sweep_slice(PyObject *op, PyObject *args) {
     Py_ssize_t budget;
     PyObject *seeds = Py_None;
     int moment = TW_MOMENT_ASKED;
-    sweep_done done = {{0, 0, 0, 0, 0, 0}, 0};
+    sweep_done done = {{0, 0, 0, 0, 0, TW_WALK_COUNT}, 0};
     if (!PyArg_ParseTuple(args, "n|Oi", &budget, &seeds, &moment)) return NULL;
     if (budget < 0 || budget > MOST_BUDGET) return PyErr_Format(PyExc_ValueError, "budget: expected 0 to %d objects, found %zd", MOST_BUDGET, budget);
     if (moment < 0 || moment >= TW_MOMENTS) return PyErr_Format(PyExc_ValueError, "moment: expected 0 to %d, found %d", TW_MOMENTS - 1, moment);
@@ -260,7 +265,7 @@ static int slice_of(SweepObject *self, tw_moment moment, size_t budget) {
 }
 
 /* A chunk of the dead is not cut as one likes: it waits for a longer moment, if there was one lately. */
-static int takes_what_fits(const SweepObject *self, tw_moment moment) {
+static int waits_for_more(const SweepObject *self, tw_moment moment) {
     return self->phase == SWEEP_TAKE && moment == TW_MOMENT_IDLE && tw_now_ns() - self->looked_ns < FOR_A_WHILE_NS;
 }
 
@@ -272,9 +277,9 @@ static size_t young_of_a_slice(const SweepObject *self) {
 
 /* false: no slice now, or none that went well. */
 static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
-    const int takes = takes_what_fits(self, moment);
-    const int64_t budget = tw_pace_budget(&self->pace, young_of_a_slice(self), left_ns, takes);
-    if (budget < 0 && !takes) tw_pace_unfit(&self->pace);
+    const int far = waits_for_more(self, moment);
+    const int64_t budget = tw_pace_budget(&self->pace, walk_of(self), young_of_a_slice(self), left_ns, far);
+    if (budget < 0 && !far) tw_pace_unfit(&self->pace, walk_of(self));
     if (budget < 0 || !slice_of(self, moment, (size_t)budget)) return 0;
     self->given_ns = tw_now_ns();
     if (budget > 0) self->looked_ns = self->given_ns;
@@ -285,13 +290,13 @@ static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
 static void overdue_slice(SweepObject *self) {
     const int long_ago = tw_now_ns() - self->given_ns >= FOR_LONG_NS;
     if (!tw_pace_many_young(young_of(self)) && !(long_ago && tw_pace_in_debt(&self->pace))) return;
-    const int64_t budget = tw_pace_budget(&self->pace, young_of(self), OVERDUE_NS, 0);
+    const int64_t budget = tw_pace_budget(&self->pace, walk_of(self), young_of(self), OVERDUE_NS, 0);
     slice_of(self, TW_MOMENT_OVERDUE, budget > 0 ? (size_t)budget : 0);
 }
 
 /* A ceiling was met: a slice as large as any, or the whole. false: none was made. */
 static int forced(SweepObject *self) {
-    sweep_done done = {{0, 0, 0, 0, 0, 0}, 0};
+    sweep_done done = {{0, 0, 0, 0, 0, TW_WALK_COUNT}, 0};
     size_t freed;
     if (self->force == SWEEP_SLICES && tw_now_ns() < self->forced_until_ns) return 0;
     const int ran = self->force == SWEEP_PASS ? whole_pass(self, TW_MOMENT_CEILING, &freed)
@@ -484,7 +489,7 @@ static PyObject *sweep_rest(PyObject *op, PyObject *args) {
     if (!PyArg_ParseTuple(args, "|p", &idle)) return NULL;
     const tw_moment moment = idle ? TW_MOMENT_IDLE : TW_MOMENT_REQUEST;
     if (self->force && due(self)) forced(self);
-    if (due(self) && tw_pace_budget(&self->pace, young_of(self), NOBODY_WAITS_NS, 0) < 0) least_slice(self, moment);
+    if (due(self) && tw_pace_budget(&self->pace, walk_of(self), young_of(self), NOBODY_WAITS_NS, 0) < 0) least_slice(self, moment);
     while (lasted < NOBODY_WAITS_NS && due(self) && timed_slice(self, moment, NOBODY_WAITS_NS - lasted))
         lasted = tw_now_ns() - since;
     Py_RETURN_NONE;
@@ -520,7 +525,7 @@ static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
         put(dict, "ns", pace->ns) == 0 && put(dict, "predicted_ns", pace->predicted_ns) == 0 &&
         put(dict, "debt", pace->debt) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "rounds", pace->rounds) == 0 && put(dict, "short_rounds", pace->shorts) == 0 &&
         put(dict, "whole", (uint64_t)(((SweepObject *)op)->whole && ((SweepObject *)op)->phase != SWEEP_RESTS)) == 0 &&
-        put(dict, "cost_ns", tw_pace_cost(pace)) == 0 &&
+        put(dict, "cost_ns", tw_pace_dearest(pace)) == 0 &&
         put(dict, "young", young_of((SweepObject *)op)) == 0 &&
         put(dict, "passes", passes_of((SweepObject *)op)) == 0)
         return dict;

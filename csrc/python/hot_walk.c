@@ -404,11 +404,10 @@ size_t walk_on(SweepObject *self, size_t budget) {
     if (self->held != NULL && lost(self)) walk_abandon(self);
     if (self->phase == SWEEP_RESTS) begin_round(self);
     tw_marks_tidy(&self->marks, TIDIED);
-    const int takes = self->phase == SWEEP_TAKE;
-    while (self->phase != SWEEP_RESTS && !enough(self)) {
-        if (!walk(self, look[self->phase])) break;
+    const sweep_phase phase = self->phase;
+    while (self->phase == phase && !enough(self)) { /* the next one costs differently */
+        if (!walk(self, look[phase])) break;
         next_phase(self);
-        if (self->phase == SWEEP_TAKE && !takes) break; /* a slice of that kind needs more time */
     }
     self->last_frozen = self->permanent->head.prev;
     return self->looks;

@@ -5,7 +5,7 @@
 enum { US = 1000, MS = 1000000 };
 
 static void slice(tw_pace *p, tw_moment moment, size_t young, size_t looks, size_t moved, size_t freed, uint64_t ns) {
-    const tw_slice one = {young, looks, moved, freed, looks, moved > 0};
+    const tw_slice one = {young, looks, moved, freed, looks, moved > 0 ? TW_WALK_TAKE : TW_WALK_COUNT};
     tw_pace_slice(p, moment, &one, ns);
 }
 
@@ -18,9 +18,9 @@ static tw_pace costing(uint64_t ns_a_look) {
 TW_TEST(nothing_is_due_at_first) {
     tw_pace p = {0};
     TW_CHECK(!tw_pace_due(&p, 0));
-    TW_CHECK(tw_pace_budget(&p, 0, MS, 0) == -1);
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, MS, 0) == -1);
     TW_CHECK(tw_pace_due(&p, TW_PACE_YOUNG));
-    TW_CHECK(tw_pace_budget(&p, TW_PACE_YOUNG, MS, 0) == 0); /* the young alone */
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, TW_PACE_YOUNG, MS, 0) == 0); /* the young alone */
 }
 
 /* What grows old is owed, what was young and died is not. */
@@ -48,19 +48,19 @@ TW_TEST(debt_follows_what_grew_old) {
 TW_TEST(a_slice_fits_its_moment) {
     tw_pace p = costing(100);
     p.debt = 1000000;
-    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, 0, 800 * US, 0));
-    TW_CHECK_EQ(TW_PACE_MOST, (uint64_t)tw_pace_budget(&p, 0, 100 * MS, 0));
-    TW_CHECK_EQ(4000 - 100 * TW_PACE_OF_A_YOUNG, (uint64_t)tw_pace_budget(&p, 100, 800 * US, 0));
-    TW_CHECK(tw_pace_budget(&p, TW_PACE_YOUNG - 10, 800 * US, 0) == -1); /* what is left beside the young is not worth its while */
-    TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_PACE_YOUNG, 800 * US, 0)); /* the young alone are */
-    TW_CHECK(tw_pace_budget(&p, 4001 / TW_PACE_OF_A_YOUNG + 1, 800 * US, 0) == -1); /* the young alone would take too long */
-    TW_CHECK(tw_pace_budget(&p, 0, 10 * US, 0) == -1);
+    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0));
+    TW_CHECK_EQ(TW_PACE_MOST, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 100 * MS, 0));
+    TW_CHECK_EQ(4000 - 100 * TW_PACE_OF_A_YOUNG, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 100, 800 * US, 0));
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, TW_PACE_YOUNG - 10, 800 * US, 0) == -1); /* what is left beside the young is not worth its while */
+    TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, TW_PACE_YOUNG, 800 * US, 0)); /* the young alone are */
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 4001 / TW_PACE_OF_A_YOUNG + 1, 800 * US, 0) == -1); /* the young alone would take too long */
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, 10 * US, 0) == -1);
     slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 400);
-    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, 0, 800 * US, 0)); /* one is an exception */
+    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0)); /* one is an exception */
     slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 200);
-    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, 0, 800 * US, 0));
+    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0));
     p.debt = 0;
-    TW_CHECK(tw_pace_budget(&p, 0, 800 * US, 0) == -1);
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0) == -1);
 }
 
 /* Prices at which nothing fits are forgotten, as nothing would tell that they have fallen. */
@@ -68,7 +68,7 @@ TW_TEST(what_never_fits_is_believed_less_and_less) {
     tw_pace p = costing(100000);
     p.debt = 1000000;
     int refused = 0;
-    for (; tw_pace_budget(&p, 0, MS, 0) < 0; ++refused) tw_pace_unfit(&p);
+    for (; tw_pace_budget(&p, TW_WALK_COUNT, 0, MS, 0) < 0; ++refused) tw_pace_unfit(&p, TW_WALK_COUNT);
     TW_CHECK(refused > 10 && refused < 200);
 }
 
@@ -213,10 +213,10 @@ TW_TEST(collections_of_others_are_booked) {
 TW_TEST(a_child_counts_from_zero_and_knows_what_it_knew) {
     tw_pace p = {0};
     slice(&p, TW_MOMENT_STEP, 1000, 500, 10, 10, MS);
-    const uint64_t cost = tw_pace_cost(&p), old = p.old, debt = p.debt;
+    const uint64_t cost = tw_pace_cost(&p, TW_WALK_COUNT), old = p.old, debt = p.debt;
     tw_pace_begin_again(&p);
     TW_CHECK_EQ(0, p.made[TW_MOMENT_STEP] + p.moved + p.freed + p.ns + p.predicted_ns + p.rounds);
-    TW_CHECK(tw_pace_cost(&p) == cost && p.old == old && p.debt == debt);
+    TW_CHECK(tw_pace_cost(&p, TW_WALK_COUNT) == cost && p.old == old && p.debt == debt);
 }
 
 TW_TEST(moments_have_names) {

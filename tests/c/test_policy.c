@@ -27,7 +27,7 @@ TW_TEST(slices_are_counted_as_the_pace_has_them) {
     for (int i = 0; i < 40; i++) {
         const tw_pace before = pace;
         const tw_moment moment = i % 4 ? TW_MOMENT_IDLE : TW_MOMENT_STEP;
-        const tw_slice slice = {700, 1000, 10, (size_t)i, 1000, 1};
+        const tw_slice slice = {700, 1000, 10, (size_t)i, 1000, TW_WALK_TAKE};
         if (i % 8 == 0) tw_pace_rounded(&pace, 0, 1000, 1);
         tw_pace_slice(&pace, moment, &slice, MS);
         tw_policy_slice(&policy, &before, &pace, moment);
@@ -36,7 +36,7 @@ TW_TEST(slices_are_counted_as_the_pace_has_them) {
     TW_CHECK(policy.counts.moved == pace.moved && policy.counts.freed == pace.freed);
     TW_CHECK(policy.counts.slice_ns == 40 * MS && policy.counts.predicted_ns == pace.predicted_ns);
     TW_CHECK(policy.counts.rounds == 5 && policy.now.debt == pace.debt);
-    TW_CHECK(policy.now.cost_ns == tw_pace_cost(&pace) && policy.now.cost_ns > 0);
+    TW_CHECK(policy.now.cost_ns == tw_pace_dearest(&pace) && policy.now.cost_ns > 0);
 }
 
 TW_TEST(a_whole_pass_is_counted_by_its_moment) {

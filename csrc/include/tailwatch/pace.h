@@ -49,12 +49,20 @@ typedef enum tw_moment {
 /* "idle", "step", ...; "unknown" out of range. Any thread. */
 const char *tw_moment_name(int moment);
 
+/* What a slice does: the walks of a round cost differently, as memory is in their way or not. */
+typedef enum tw_walk {
+    TW_WALK_COUNT,      /* references are counted; or the young alone collected */
+    TW_WALK_REACH,      /* what lives is followed, a little further than was given */
+    TW_WALK_TAKE,       /* the dead are looked for, in chunks that cannot be cut as one likes */
+    TW_WALKS
+} tw_walk;
+
 typedef struct tw_pace {
-    uint64_t cost_ns[TW_PACE_COSTS]; /* per 1024 looks, of the last slices that moved few */
-    uint64_t slices;
+    uint64_t cost_ns[TW_WALKS][TW_PACE_COSTS]; /* per 1024 looks, of the last slices that moved few */
+    uint64_t slices[TW_WALKS];
     uint64_t of_dead[TW_PACE_COSTS]; /* of the last others: what 1024 moved objects cost beside the looks, in looks */
     uint64_t moves;
-    uint64_t over[TW_PACE_COSTS];    /* of those that looked for the dead: how far they went beyond their budget, in looks */
+    uint64_t over[TW_PACE_COSTS];    /* of those that take: how far they went beyond their budget, in looks */
     uint64_t takes;
     uint64_t wait_ns[TW_PACE_WAITS];
     uint64_t waits;
@@ -75,10 +83,10 @@ typedef struct tw_pace {
 } tw_pace;
 
 /* What a slice did: young objects that were there and were collected, looks at old ones, old ones moved to the young as
- * they seemed dead, objects freed of both; looks that it was given; whether it looked for the dead. */
+ * they seemed dead, objects freed of both; looks that it was given; what it did. */
 typedef struct tw_slice {
     size_t young, looks, moved, freed, budget;
-    int takes;
+    tw_walk walk;
 } tw_slice;
 
 /* It took so long. */
@@ -110,11 +118,14 @@ void tw_pace_round(tw_pace *p);
 /* A wait for events took so long. May be called beside the others, by one thread at a time. */
 void tw_pace_wait(tw_pace *p, uint64_t ns);
 
-/* No slice fitted: what was dear may not stay so, and is believed a little less. */
-void tw_pace_unfit(tw_pace *p);
+/* No slice of a kind fitted: what was dear may not stay so, and is believed a little less. */
+void tw_pace_unfit(tw_pace *p, tw_walk walk);
 
-/* What 1024 looks are predicted to cost, ns: the second dearest of the last slices. */
-uint64_t tw_pace_cost(const tw_pace *p);
+/* What 1024 looks are predicted to cost, ns: the second dearest of the last slices of that kind. */
+uint64_t tw_pace_cost(const tw_pace *p, tw_walk walk);
+
+/* Of the dearest kind that there was. */
+uint64_t tw_pace_dearest(const tw_pace *p);
 
 /* What each object that is moved is predicted to cost beside the looks at it, in looks: it is freed, and what it held,
  * which may be large. */
@@ -125,9 +136,8 @@ size_t tw_pace_of_a_dead(const tw_pace *p);
 uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns);
 
 /* Looks for a slice that is to be over in left_ns, with so many young ones to look at beside them; -1: none
- * fits, or none is due. takes: it looks for the dead, in chunks that cannot be cut as one likes: it may go as far beyond as
- * any of the last of them. */
-int64_t tw_pace_budget(const tw_pace *p, size_t young, uint64_t left_ns, int takes);
+ * fits, or none is due. far: one that takes has room to go as far beyond as any of the last did. */
+int64_t tw_pace_budget(const tw_pace *p, tw_walk walk, size_t young, uint64_t left_ns, int far);
 
 /* Whether the young are so many that they must be collected where nobody waits for events. */
 static inline int tw_pace_many_young(size_t young) { return young >= 8 * TW_PACE_YOUNG; }
