@@ -8,7 +8,7 @@
 #define COST_AT_FIRST (30 * PER) /* ns: out of the cache */
 #define FIRST_ROUNDS 12 /* what is loaded as a server begins says nothing about its requests */
 #define WAIT_AT_FIRST 1000000
-#define MOST_PER_OBJECT (40 * PER)
+#define MOST_PER_OBJECT (100 * PER)
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -42,7 +42,7 @@ static void grow(tw_pace *p, const tw_slice *slice) {
     p->grown += grown;
     p->dead += slice->moved;
     owe(p, grown * price_of(p), slice->looks);
-    if (p->room > 0 && p->grown > p->room) tw_pace_more(p);
+    if (tw_pace_late(p)) tw_pace_more(p);
 }
 
 /* In looks. */
@@ -181,10 +181,11 @@ static uint64_t largest_over(const tw_pace *p) {
 /* Of what fits: one that follows what lives may go on for half as much again. */
 static uint64_t without_more(tw_walk walk, uint64_t looks) { return walk == TW_WALK_REACH ? looks * 2 / 3 : looks; }
 
+/* Of a moment half is used, as no two slices cost the same; what goes beyond is as much as it ever was. */
 int64_t tw_pace_budget(const tw_pace *p, tw_walk walk, size_t young, uint64_t left_ns, int far) {
     const uint64_t cost = tw_pace_cost(p, walk), fit = cost == 0 ? TW_PACE_MOST : left_ns / 2 * PER / cost;
     if (!tw_pace_due(p, young) || fit < work_of(young, 0) || fit < TW_PACE_FEWEST) return -1;
-    const uint64_t rest = p->debt == 0 ? 0 : without_more(walk, fit - work_of(young, 0)), over = far ? largest_over(p) : 0;
+    const uint64_t rest = p->debt == 0 ? 0 : without_more(walk, fit - work_of(young, 0)), over = far ? largest_over(p) / 2 : 0;
     if (rest < TW_PACE_FEWEST + over) return young >= TW_PACE_YOUNG ? 0 : -1;
     return (int64_t)least(rest - over, TW_PACE_MOST);
 }

@@ -16,7 +16,7 @@
 #define MOST_BUDGET 1000000
 #define LEAST_ROOM 1024
 #define FOR_LONG_NS 100000000
-#define FOR_A_WHILE_NS 20000000
+#define FOR_A_WHILE_NS 50000000
 #define OVERDUE_NS 2000000         /* a slice is to take half of it */
 #define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
 #define OTHERS_NS 50000            /* in which a thread that waits for the interpreter gets it */

@@ -329,7 +329,7 @@ static void begin_take(SweepObject *self) {
 static void learn(SweepObject *self) {
     const tw_pace *pace = &self->pace;
     self->grown += pace->grown_before;
-    const int poor = self->whole ? pace->dead * 2 < self->grown : pace->dead * 4 < pace->grown_before * 3;
+    const int poor = pace->dead * 2 < (self->whole ? self->grown : pace->grown_before);
     if (!self->whole) {
         if (pace->grown_before >= TW_PACE_YOUNG) self->poor = poor ? self->poor + 1 : 0; /* few say nothing */
         return;

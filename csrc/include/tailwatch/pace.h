@@ -142,8 +142,9 @@ int64_t tw_pace_budget(const tw_pace *p, tw_walk walk, size_t young, uint64_t le
 /* Whether the young are so many that they must be collected where nobody waits for events. */
 static inline int tw_pace_many_young(size_t young) { return young >= 8 * TW_PACE_YOUNG; }
 
-/* Whether the debt is so large that a slice must be made there. */
-static inline int tw_pace_in_debt(const tw_pace *p) { return p->debt >= 32 * TW_PACE_MOST; }
+/* Whether a round under way is to be over by now; or the debt so large that a slice must be made there, too. */
+static inline int tw_pace_late(const tw_pace *p) { return p->room > 0 && p->grown > p->room; }
+static inline int tw_pace_in_debt(const tw_pace *p) { return p->debt >= 32 * TW_PACE_MOST || (tw_pace_late(p) && p->debt > 0); }
 
 /* Whether anything is to be done, given so many young objects. */
 static inline int tw_pace_due(const tw_pace *p, size_t young) { return young >= TW_PACE_YOUNG || p->debt >= TW_PACE_FEWEST; }
