@@ -36,8 +36,7 @@ typedef struct SweepObject {
     PyObject *markers[SWEEP_WINDOW]; /* nobody refers to them but this; each behind all that was old as a round began */
     uint64_t begun;            /* rounds, since the markers stand where they should: the newest is begun % SWEEP_WINDOW */
     int end_moves;             /* that one is not there yet */
-    PyObject *next_start;      /* where a short round after this one would begin: what stands before it is tenured */
-    size_t before_start;       /* objects that this round found before that one */
+    size_t before_start;       /* objects that this round found before where a short one after it would begin: they are tenured */
     size_t tenured, tenured_at_full; /* objects that short rounds leave out; and as the last whole one ended */
     int whole;                 /* this round goes through the tenured, too */
     int whole_wanted;          /* and so must the next */
@@ -45,7 +44,7 @@ typedef struct SweepObject {
     uint64_t grown;            /* objects that grew old since the last whole one ended */
     gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
     gc_list *permanent;        /* the frozen */
-    uintptr_t last_frozen, begun_frozen; /* of them, as a walk began to rest; as a round began */
+    uintptr_t last_frozen;     /* of them, as a walk was last gone on with */
     tw_addresses frozen;
     PyObject **found;          /* of the slice being made: borrowed */
     size_t n, room, allocated; /* objects found, places for them in this slice, and ever */

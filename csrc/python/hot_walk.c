@@ -95,12 +95,20 @@ static void count(SweepObject *self, PyObject *object) {
     if (place == NULL || tw_place_has(place, TW_MARK_WALKED)) return;
     tw_place_set(place, TW_MARK_WALKED);
     tw_addresses_remove(&self->frozen, object);
-    if (object == self->next_start) self->before_start = self->walked;
+    if (object == start_of(self, self->begun + 1)) self->before_start = self->walked;
     self->walked += 1;
     traverse(self, object, visit_count);
 }
 
 /* ---- reach ---- */
+
+/* What was reached may be no container, but stand beside one that was walked, or where one had been: that one was not
+ * reached. To see it at once would be to wait for the memory of each. */
+static int is_reached(SweepObject *self, PyObject *object) {
+    if (PyObject_GC_IsTracked(object)) return 1;
+    tw_place_clear(find(self, object), TW_MARK_REACHED);
+    return 0;
+}
 
 static int visit_reach(PyObject *object, void *arg) {
     SweepObject *self = arg;
@@ -110,14 +118,13 @@ static int visit_reach(PyObject *object, void *arg) {
     if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED)) return 0;
     tw_place_set(place, TW_MARK_REACHED);
     __builtin_prefetch(gc_head_of(object));
-    if (!push(self, object)) self->again = 1;
+    if (!push(self, object)) self->again |= is_reached(self, object);
     return 0;
 }
 
-/* What came to stand where one had been that was walked may not be complete yet, or no container at all. */
 static void look_on_from(SweepObject *self, PyObject *object) {
     self->looks += 1;
-    if (!PyObject_GC_IsTracked(object)) return;
+    if (!is_reached(self, object)) return;
     tw_place_set(find(self, object), TW_MARK_LOOKED);
     traverse(self, object, visit_reach);
 }
@@ -133,8 +140,8 @@ static void reach_from(SweepObject *self, PyObject *object) {
         look_on_from(self, fetched[began % SWEEP_AHEAD]);
         while (self->n > 0 && ended - began < SWEEP_AHEAD) fetched[ended++ % SWEEP_AHEAD] = self->found[--self->n];
     }
-    if (began < ended) self->again = 1;
-    self->n = 0;
+    for (; began < ended; began++) self->again |= is_reached(self, fetched[began % SWEEP_AHEAD]);
+    while (self->n > 0) self->again |= is_reached(self, self->found[--self->n]);
 }
 
 static int is_held_from_outside(SweepObject *self, PyObject *object, tw_place place) {
@@ -377,13 +384,10 @@ static int must_be_whole(const SweepObject *self) {
 
 static void begin_round(SweepObject *self) {
     tw_marks_next_round(&self->marks);
-    if (self->begun_frozen != self->permanent->head.prev) self->begun = self->tenured = 0; /* the markers, too, perhaps */
-    self->begun_frozen = self->permanent->head.prev;
     self->whole = must_be_whole(self);
     if (self->whole) self->whole_wanted = 0;
     tw_pace_begin(&self->pace, self->whole ? self->tenured : 0);
     self->begun += 1;
-    self->next_start = start_of(self, self->begun + 1);
     self->before_start = SIZE_MAX;
     self->walked = 0;
     self->phase = SWEEP_COUNT;
@@ -391,9 +395,12 @@ static void begin_round(SweepObject *self) {
     self->end_moves = 1;
 }
 
-/* The walk does not stand in the old heap any more: somebody untracked the object, or froze, it too perhaps. */
-static int lost(const SweepObject *self) {
-    return !PyObject_GC_IsTracked(self->held) || self->last_frozen != self->permanent->head.prev;
+/* Somebody froze: the markers, too, perhaps, and what is old is another heap. Or untracked the object where the walk stands. */
+static void look_where_it_stands(SweepObject *self) {
+    const int froze = self->last_frozen != self->permanent->head.prev;
+    if (froze || (self->held != NULL && !PyObject_GC_IsTracked(self->held))) walk_abandon(self);
+    if (froze) self->begun = self->tenured = 0;
+    self->last_frozen = self->permanent->head.prev;
 }
 
 size_t walk_on(SweepObject *self, size_t budget) {
@@ -401,7 +408,7 @@ size_t walk_on(SweepObject *self, size_t budget) {
     self->looks = 0;
     self->most_looks = budget;
     self->most_members = budget / OF_A_MEMBER > LEAST_CHUNK ? budget / OF_A_MEMBER : LEAST_CHUNK;
-    if (self->held != NULL && lost(self)) walk_abandon(self);
+    look_where_it_stands(self);
     if (self->phase == SWEEP_RESTS) begin_round(self);
     tw_marks_tidy(&self->marks, TIDIED);
     const sweep_phase phase = self->phase;
@@ -409,7 +416,6 @@ size_t walk_on(SweepObject *self, size_t budget) {
         if (!walk(self, look[phase])) break;
         next_phase(self);
     }
-    self->last_frozen = self->permanent->head.prev;
     return self->looks;
 }
 
@@ -419,6 +425,7 @@ void walk_abandon(SweepObject *self) {
     stand_at(self, NULL);
     if (self->phase != SWEEP_RESTS) self->begun -= 1; /* the next one begins where it did */
     self->phase = SWEEP_RESTS;
+    self->end_moves = 0;
 }
 
 /* ---- by name ---- */

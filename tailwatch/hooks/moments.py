@@ -71,7 +71,8 @@ def _use_selector(loop: Any, selector: Any, sweep: _hot.Sweep) -> Moments:
         if found is None:
             return None
         if type(found.select) is not ours:
-            return f"the selector of {type(known_loop()).__name__} was wrapped after us: our select() only passes on now"
+            name = type(known_loop()).__name__
+            return f"the selector of {name} was wrapped after us: our select() only passes on now"
         found.select.give_back(found)
         if running_loop() is not (waiting := known_loop()):
             wake(waiting)

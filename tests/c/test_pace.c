@@ -63,6 +63,40 @@ TW_TEST(a_slice_fits_its_moment) {
     TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0) == -1);
 }
 
+/* The walks of a round have prices of their own. */
+TW_TEST(each_walk_costs_what_such_did) {
+    tw_pace p = {0};
+    const tw_slice counts = {0, 4000, 0, 0, 4000, TW_WALK_COUNT}, reaches = {0, 4000, 0, 0, 4000, TW_WALK_REACH};
+    TW_CHECK_EQ(0, tw_pace_dearest(&p));
+    for (int i = 0; i < 2 * TW_PACE_COSTS; ++i)
+        tw_pace_slice(&p, TW_MOMENT_IDLE, &counts, 4000 * 50), tw_pace_slice(&p, TW_MOMENT_IDLE, &reaches, 4000 * 150);
+    TW_CHECK_EQ(50 * 1024, tw_pace_cost(&p, TW_WALK_COUNT));
+    TW_CHECK_EQ(150 * 1024, tw_pace_cost(&p, TW_WALK_REACH));
+    TW_CHECK_EQ(150 * 1024, tw_pace_dearest(&p));
+    p.debt = 1000000;
+    TW_CHECK_EQ(9000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 900 * US, 0));
+    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_REACH, 0, 900 * US, 0)); /* it may go on for half as much again */
+}
+
+/* What a slice moves is freed, and what it held: the next one looks for so much less; and where it went beyond what it was
+ * given, the next one has room for that. */
+TW_TEST(the_dead_have_a_price) {
+    tw_pace p = {0};
+    const tw_slice looks = {0, 4000, 0, 0, 4000, TW_WALK_TAKE}, large = {0, 4000, 100, 100, 4000, TW_WALK_TAKE};
+    for (int i = 0; i < TW_PACE_COSTS; ++i) tw_pace_slice(&p, TW_MOMENT_IDLE, &looks, 4000 * 100);
+    TW_CHECK_EQ(0, tw_pace_of_a_dead(&p));
+    for (int i = 0; i < 3; ++i) tw_pace_slice(&p, TW_MOMENT_IDLE, &large, 4000 * 100 + 100 * 20 * US);
+    TW_CHECK_EQ(20 * US / 100, tw_pace_of_a_dead(&p));
+    TW_CHECK_EQ(100 * 1024, tw_pace_cost(&p, TW_WALK_TAKE)); /* the looks cost what they did */
+    p.debt = 1000000;
+    TW_CHECK_EQ(TW_PACE_MOST, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 0, 4 * MS, 0));
+    TW_CHECK_EQ(20000 - 20000 / 2, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 0, 4 * MS, 1)); /* 20 000 looks beyond */
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_TAKE, 0, 2 * MS, 1) == -1);
+    TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, TW_PACE_YOUNG, 2 * MS, 1));
+    for (int i = 0; i < TW_PACE_COSTS; ++i) tw_pace_slice(&p, TW_MOMENT_IDLE, &looks, 4000 * 100);
+    TW_CHECK_EQ(10000, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 0, 2 * MS, 1)); /* none did lately */
+}
+
 /* Prices at which nothing fits are forgotten, as nothing would tell that they have fallen. */
 TW_TEST(what_never_fits_is_believed_less_and_less) {
     tw_pace p = costing(100000);
@@ -110,12 +144,39 @@ TW_TEST(a_round_is_paid_by_what_grows_old_in_it) {
     p.debt = p.ahead = 0;
     tw_pace_begin(&p, 0);
     TW_CHECK_EQ(100000 * TW_PACE_MANY_DIE / 8, p.room);
-    TW_CHECK_EQ(20, p.price);
+    const uint64_t price = TW_PACE_SPRINT * UINT64_C(1000000) / p.room + 1;
+    TW_CHECK_EQ(price, p.price);
     slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 0, MS);
-    TW_CHECK_EQ(20 * 1000, p.debt);
+    TW_CHECK_EQ(price * 1000, p.debt);
     tw_pace_begin(&p, 200000); /* those that lived long cost more, and are no reason to wait */
     TW_CHECK_EQ(101000 * TW_PACE_MANY_DIE / 8, p.room);
-    TW_CHECK_EQ((1010000 + 200000 * TW_PACE_OF_A_TENURED) / p.room + 1, p.price);
+    TW_CHECK_EQ(TW_PACE_SPRINT * (UINT64_C(1010000) + 200000 * TW_PACE_OF_A_TENURED) / p.room + 1, p.price);
+    tw_pace_rounded(&p, 200000, 100000, 0);
+    slice(&p, TW_MOMENT_IDLE, 5000000, 0, 0, 0, MS);
+    tw_pace_begin(&p, 0); /* nor is what a round that was much too late left to this one */
+    TW_CHECK_EQ(200000 * TW_PACE_MANY_DIE / 8, p.room);
+}
+
+/* A round that is over early rests until as many have grown old as it was to last for. */
+TW_TEST(a_round_sprints_and_rests) {
+    tw_pace p = {0};
+    tw_pace_begin(&p, 0);
+    slice(&p, TW_MOMENT_IDLE, 0, 1000000, 0, 0, MS);
+    tw_pace_rounded(&p, 0, 100000, 0);
+    tw_pace_begin(&p, 0);
+    const uint64_t room = p.room;
+    uint64_t grown = 0, done = 0, begun = 0, over = 0;
+    p.debt = p.ahead = 0;
+    while (begun == 0) {
+        slice(&p, TW_MOMENT_IDLE, 100, 0, 0, 0, MS), grown += 100;
+        for (; tw_pace_due(&p, 0) && begun == 0; done += 10000) {
+            if (done >= 1000000) begun = grown;
+            slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
+            if (done == 990000) over = grown, tw_pace_rounded(&p, 0, 100000, 0);
+        }
+    }
+    TW_CHECK(over > room / TW_PACE_SPRINT - 1000 && over < room / TW_PACE_SPRINT + 1000);
+    TW_CHECK(begun > room - 1000 && begun < room + 1000);
 }
 
 /* It goes on in every moment, whatever is owed, once more has grown old than it may last. */
@@ -145,7 +206,7 @@ TW_TEST(a_round_brought_to_its_end_is_paid_for) {
     tw_pace_rounded(&p, 0, 100000, 0);
     uint64_t grown = 0;
     for (; !tw_pace_due(&p, 0); grown += 100) slice(&p, TW_MOMENT_IDLE, 100, 0, 0, 0, MS);
-    TW_CHECK(grown >= 1000000 / p.price && grown < 1000000 / p.price + 1000);
+    TW_CHECK(grown >= p.room && grown < p.room + 1000);
     tw_pace_begin(&p, 0); /* one that is late, and takes longer than was thought, is paid as it goes: the next one is not put off */
     slice(&p, TW_MOMENT_IDLE, (size_t)p.room, 0, 0, 0, MS);
     for (int i = 0; i < 200; ++i) slice(&p, TW_MOMENT_IDLE, 1, 10000, 0, 0, MS);
@@ -226,8 +287,8 @@ TW_TEST(moments_have_names) {
     TW_CHECK_STR("unknown", tw_moment_name(-1));
 }
 
-TW_MAIN(nothing_is_due_at_first, debt_follows_what_grew_old, a_slice_fits_its_moment, what_never_fits_is_believed_less_and_less,
+TW_MAIN(nothing_is_due_at_first, debt_follows_what_grew_old, a_slice_fits_its_moment, each_walk_costs_what_such_did, the_dead_have_a_price, what_never_fits_is_believed_less_and_less,
         the_rest_of_a_wait_is_what_most_such_waits_had, a_round_is_the_whole_old_heap,
-        a_round_is_paid_by_what_grows_old_in_it, a_round_that_is_late_is_always_due, a_round_brought_to_its_end_is_paid_for, garbage_stays_a_part_of_the_living,
+        a_round_is_paid_by_what_grows_old_in_it, a_round_sprints_and_rests, a_round_that_is_late_is_always_due, a_round_brought_to_its_end_is_paid_for, garbage_stays_a_part_of_the_living,
         a_whole_pass_pays_all, collections_of_others_are_booked,
         a_child_counts_from_zero_and_knows_what_it_knew, moments_have_names)
