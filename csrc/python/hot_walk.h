@@ -5,8 +5,12 @@
  *   reach: an object that more refer to than that is held from outside: it lives, and so does what it leads to;
  *   take:  the others are looked at in chunks, each judged again by all references as they are now, and what nobody
  *          outside of its chunk holds is to be moved to the young generation, where the collector decides.
- * What is dead does not change: all that was dead when a round began is found in it, whatever the living do meanwhile. A
- * chunk that one elsewhere in the dead holds is left, and tried again once that is gone.
+ *
+ * A short round goes through what grew old in the last SWEEP_WINDOW rounds; a whole one through the tenured, too, which lived
+ * longer: when there are a quarter more of them, when short rounds find little, or when asked. What is dead does not change:
+ * all of it that a round goes through, and was dead as it began, is found in it, whatever the living do meanwhile. A chunk
+ * that one elsewhere in the dead holds is left, and tried again once that is gone. Left to a whole pass of the collector's: a
+ * cycle of more objects than a chunk has, and what is held beyond the first 16 000 references of one object.
  *
  * No object is held but one, where a walk goes on: for as long as the walk rests.
  */

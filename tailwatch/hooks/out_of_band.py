@@ -45,8 +45,8 @@ _PROOF_SLICES, _PROOF_LOOKS = 100, 100_000  # for a round over some 400 thousand
 _REST_SECONDS = 1.0  # for which an object may be held where a round rests
 _END_SLICES, _END_LOOKS = 40, 16_000  # by which the daemon brings one to its end: 10 ms or so
 _SETTLED = 2000  # looks at old objects that are not worth a slice
-# Ranks of one engine that step together make their slices after the steps whose number this divides: which steps those
-# are they know without asking each other.
+# Ranks of one engine that step together make their slices after the first step that ends in a slot of the clock, about as
+# long as so many steps: which one that is they know without asking each other.
 RANKS_EVERY = 4
 _collect = gc.collect
 _get_objects = gc.get_objects
@@ -166,7 +166,7 @@ class OutOfBand:
 
     def engage(self) -> None:
         """From now on: moments are used, and the interpreter's own collections are far away. The first time a whole
-        round is tried out, over what is not frozen: some 0.2 us an object."""
+        round is tried out, over what is not frozen."""
         if self._thresholds is None:
             self._thresholds, self._was_enabled = _get_threshold(), gc.isenabled()
         self.engaged = True

@@ -2,9 +2,10 @@
  * the moment it was meant for. Virtual time: nothing here reads a clock. One user at a time; nothing fails.
  *
  * Debt: looks at old objects that are owed. A round takes some ten of each object (once of itself and of each reference to
- * it, in each of its walks). What it is predicted to cost is spread over the objects that may grow old meanwhile: a part of
- * those that it looks at, the tenured aside, so that as many are dead as live, in the long run. A round that is not over by
- * then goes on in every moment there is. Never more is owed than a round of all.
+ * it, in each of its walks). The next one begins when as many objects have grown old as a part of those that it looked at,
+ * the tenured aside, so that as many are dead as live, in the long run; what it is predicted to cost is spread over the first
+ * quarter of them: the sooner it is over, the fewer dead wait for the next. A round that is not over when that is to begin goes
+ * on in every moment there is. Never more is owed than a round of all.
  */
 #ifndef TAILWATCH_PACE_H
 #define TAILWATCH_PACE_H
