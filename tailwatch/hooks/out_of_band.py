@@ -45,8 +45,8 @@ _PROOF_SLICES, _PROOF_LOOKS = 100, 100_000  # for a round over some 400 thousand
 _REST_SECONDS = 1.0  # for which an object may be held where a round rests
 _END_SLICES, _END_LOOKS = 40, 16_000  # by which the daemon brings one to its end: 10 ms or so
 _SETTLED = 2000  # looks at old objects that are not worth a slice
-# Ranks of one engine that step together make their slices after the first step that ends in a slot of the clock, about as
-# long as so many steps: which one that is they know without asking each other.
+# Ranks of one engine that step together make their slices after the first step that ends in a slot of the clock, about
+# as long as so many steps: which one that is they know without asking each other.
 RANKS_EVERY = 4
 _collect = gc.collect
 _get_objects = gc.get_objects
