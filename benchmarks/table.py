@@ -11,6 +11,7 @@ ORDER = (
     *("stamp", "send", "request", "gc_callback", "scrape", "step"),
     *("memory", "sse", "accelerate", "sse_server", "group"),
     *("exemplars", "otlp", "signal", "page", "trace", "trace_writer", "nvtx"),
+    "gc_policies",
 )
 RESULTS = Path(__file__).with_name("results")
 
