@@ -152,7 +152,7 @@ uint64_t tw_pace_cost(const tw_pace *p, tw_walk walk) {
 uint64_t tw_pace_dearest(const tw_pace *p) {
     uint64_t dearest = 0;
     for (int walk = 0; walk < TW_WALKS; ++walk) dearest = most(dearest, second_of(p->cost_ns[walk], p->slices[walk]));
-    return dearest;
+    return dearest > 0 ? dearest : COST_AT_FIRST;
 }
 
 size_t tw_pace_of_a_dead(const tw_pace *p) { return (size_t)least(second_of(p->of_dead, p->moves) / PER, TW_PACE_MOST); }

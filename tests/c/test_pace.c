@@ -67,7 +67,7 @@ TW_TEST(a_slice_fits_its_moment) {
 TW_TEST(each_walk_costs_what_such_did) {
     tw_pace p = {0};
     const tw_slice counts = {0, 4000, 0, 0, 4000, TW_WALK_COUNT}, reaches = {0, 4000, 0, 0, 4000, TW_WALK_REACH};
-    TW_CHECK_EQ(0, tw_pace_dearest(&p));
+    TW_CHECK_EQ(tw_pace_cost(&p, TW_WALK_TAKE), tw_pace_dearest(&p));
     for (int i = 0; i < 2 * TW_PACE_COSTS; ++i)
         tw_pace_slice(&p, TW_MOMENT_IDLE, &counts, 4000 * 50), tw_pace_slice(&p, TW_MOMENT_IDLE, &reaches, 4000 * 150);
     TW_CHECK_EQ(50 * 1024, tw_pace_cost(&p, TW_WALK_COUNT));

@@ -125,7 +125,7 @@ void tw_pace_unfit(tw_pace *p, tw_walk walk);
 /* What 1024 looks are predicted to cost, ns: the second dearest of the last slices of that kind. */
 uint64_t tw_pace_cost(const tw_pace *p, tw_walk walk);
 
-/* Of the dearest kind that there was. */
+/* Of the dearest kind that there was; of none, what it is taken to be at first. */
 uint64_t tw_pace_dearest(const tw_pace *p);
 
 /* What each object that is moved is predicted to cost beside the looks at it, in looks: it is freed, and what it held,
