@@ -36,8 +36,8 @@ static void owe(tw_pace *p, uint64_t more, uint64_t done) {
 /* What was freed beside those that were moved had been young. */
 static void grow(tw_pace *p, const tw_slice *slice) {
     const uint64_t died = slice->freed > slice->moved ? slice->freed - slice->moved : 0;
-    const uint64_t grown = slice->young > died ? slice->young - died : 0;
-    p->old += slice->young;
+    const uint64_t grown = slice->more > died ? slice->more - died : 0;
+    p->old += slice->more;
     p->old -= least(p->old, slice->freed);
     p->grown += grown;
     p->dead += slice->moved;
@@ -94,7 +94,7 @@ void tw_pace_pass(tw_pace *p, size_t young, size_t freed) { pay_all(p, young, fr
 
 void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed) {
     if (whole) pay_all(p, young, freed);
-    else grow(p, &(tw_slice){young, 0, 0, freed, 0, TW_WALK_COUNT});
+    else grow(p, &(tw_slice){young, 0, 0, freed, 0, TW_WALK_COUNT, young});
 }
 
 void tw_pace_begin_again(tw_pace *p) {

@@ -15,6 +15,8 @@
 
 #define MOST_BUDGET 1000000
 #define LEAST_ROOM 1024
+#define MOST_COUNTED (8 * TW_PACE_YOUNG) /* young objects: some ten microseconds */
+#define COUNTED_EVERY_NS 20000000
 #define FOR_LONG_NS 100000000
 #define FOR_A_WHILE_NS 50000000
 #define OVERDUE_NS 2000000         /* a slice is to take half of it */
@@ -125,8 +127,17 @@ static int look_on(SweepObject *self, PyObject *seeds, size_t budget, tw_slice *
     return 0;
 }
 
+/* By how many the heap has grown since the youngest were collected: an old object that dies is taken off. */
 static size_t young_of(const SweepObject *self) {
     return self->lists != NULL && self->lists[0].count > 0 ? (size_t)self->lists[0].count : 0;
+}
+
+/* How many young ones there are, which may be more: so many at most. */
+static size_t count_young(const SweepObject *self, size_t most) {
+    size_t n = 0;
+    if (self->lists == NULL) return 0;
+    for (gc_head *each = gc_next(&self->lists[0].head); each != &self->lists[0].head && n < most; each = gc_next(each)) n++;
+    return n;
 }
 
 /* The youngest collected, by gc.collect: its callbacks see it, and its finalizers may do what they like. */
@@ -173,12 +184,14 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budge
     self->busy = 1;
     core_policy_open(self->core);
     const uint64_t began_ns = cpu_ns();
-    tw_slice slice = {0, 0, 0, 0, budget, walk_of(self)};
-    const size_t young = young_of(self);
+    tw_slice slice = {0, 0, 0, 0, budget, walk_of(self), 0};
+    const size_t young = count_young(self, MOST_COUNTED), more = young_of(self);
     int failed = look_on(self, seeds, budget, &slice) < 0;
     walk_let_go(self);
     if (!failed && (slice.moved > 0 || young >= TW_PACE_YOUNG || moment == TW_MOMENT_ASKED)) {
         slice.young = young;
+        slice.more = more;
+        self->many_young = 0;
         failed = collect_young(self, &slice.freed) < 0;
     }
     const uint64_t took_ns = cpu_ns() - began_ns;
@@ -197,7 +210,7 @@ static PyObject *sweep_slice(PyObject *op, PyObject *args) {
     Py_ssize_t budget;
     PyObject *seeds = Py_None;
     int moment = TW_MOMENT_ASKED;
-    sweep_done done = {{0, 0, 0, 0, 0, TW_WALK_COUNT}, 0};
+    sweep_done done = {{0, 0, 0, 0, 0, TW_WALK_COUNT, 0}, 0};
     if (!PyArg_ParseTuple(args, "n|Oi", &budget, &seeds, &moment)) return NULL;
     if (budget < 0 || budget > MOST_BUDGET) return PyErr_Format(PyExc_ValueError, "budget: expected 0 to %d objects, found %zd", MOST_BUDGET, budget);
     if (moment < 0 || moment >= TW_MOMENTS) return PyErr_Format(PyExc_ValueError, "moment: expected 0 to %d, found %d", TW_MOMENTS - 1, moment);
@@ -243,6 +256,7 @@ void sweep_other_begins(SweepObject *self) { self->others_young = young_of(self)
 
 void sweep_other_ended(SweepObject *self, int whole, uint64_t freed) {
     if (self->busy) return;
+    self->many_young = 0;
     tw_pace_other(&self->pace, whole, self->others_young, (size_t)freed);
     tell_heap(self);
 }
@@ -271,7 +285,7 @@ static int waits_for_more(const SweepObject *self, tw_moment moment) {
 
 /* Those that the next slice will collect: few young ones only where it moves others to them. */
 static size_t young_of_a_slice(const SweepObject *self) {
-    const size_t young = young_of(self);
+    const size_t young = count_young(self, MOST_COUNTED);
     return young < TW_PACE_YOUNG && (self->phase == SWEEP_COUNT || self->phase == SWEEP_REACH) ? 0 : young;
 }
 
@@ -296,7 +310,7 @@ static void overdue_slice(SweepObject *self) {
 
 /* A ceiling was met: a slice as large as any, or the whole. false: none was made. */
 static int forced(SweepObject *self) {
-    sweep_done done = {{0, 0, 0, 0, 0, TW_WALK_COUNT}, 0};
+    sweep_done done = {{0, 0, 0, 0, 0, TW_WALK_COUNT, 0}, 0};
     size_t freed;
     if (self->force == SWEEP_SLICES && tw_now_ns() < self->forced_until_ns) return 0;
     const int ran = self->force == SWEEP_PASS ? whole_pass(self, TW_MOMENT_CEILING, &freed)
@@ -306,13 +320,25 @@ static int forced(SweepObject *self) {
     return ran == 0;
 }
 
-static int due(const SweepObject *self) {
+static int is_due(const SweepObject *self) {
+    return self->force == SWEEP_PASS || self->many_young || tw_pace_due(&self->pace, young_of(self));
+}
+
+static int is_to_be_counted(const SweepObject *self) { return tw_now_ns() - self->counted_ns >= COUNTED_EVERY_NS; }
+
+/* Where as many old objects die as new ones come, the heap does not grow, and yet the young become many. */
+static int due(SweepObject *self) {
     if (!self->on || self->lists == NULL) return 0;
-    return self->force == SWEEP_PASS || tw_pace_due(&self->pace, young_of(self));
+    if (is_due(self)) return 1;
+    if (!is_to_be_counted(self)) return 0;
+    self->counted_ns = tw_now_ns();
+    self->many_young = count_young(self, TW_PACE_YOUNG) == TW_PACE_YOUNG;
+    return self->many_young;
 }
 
 int sweep_may_be_due(const SweepObject *self, uint64_t wait_ns) {
-    return due(self) || (self->on && self->phase != SWEEP_RESTS && wait_ns >= LONG_WAIT_NS);
+    if (self->on && self->lists != NULL && (is_due(self) || is_to_be_counted(self))) return 1;
+    return (self->on && self->phase != SWEEP_RESTS && wait_ns >= LONG_WAIT_NS);
 }
 
 /* No slice fits now: a wait that goes on grows longer than those of before, and then one does. Whether it goes on. *ms: how

@@ -69,6 +69,8 @@ typedef struct SweepObject {
     uint64_t forced_until_ns;  /* of the time, forced slices take half at most */
     unsigned long every;       /* of so many engine steps, about, one gives a moment */
     uint64_t slot_ns;          /* of the clock, in which the last one did */
+    int many_young;            /* they were counted, and are enough for a slice */
+    uint64_t counted_ns;       /* when */
     size_t others_young;       /* when a collection that is not ours began */
     tw_pace pace;
     PyTypeObject *idle_type, *uv_type;

@@ -5,7 +5,7 @@
 enum { US = 1000, MS = 1000000 };
 
 static void slice(tw_pace *p, tw_moment moment, size_t young, size_t looks, size_t moved, size_t freed, uint64_t ns) {
-    const tw_slice one = {young, looks, moved, freed, looks, moved > 0 ? TW_WALK_TAKE : TW_WALK_COUNT};
+    const tw_slice one = {young, looks, moved, freed, looks, moved > 0 ? TW_WALK_TAKE : TW_WALK_COUNT, young};
     tw_pace_slice(p, moment, &one, ns);
 }
 
@@ -66,7 +66,7 @@ TW_TEST(a_slice_fits_its_moment) {
 /* The walks of a round have prices of their own. */
 TW_TEST(each_walk_costs_what_such_did) {
     tw_pace p = {0};
-    const tw_slice counts = {0, 4000, 0, 0, 4000, TW_WALK_COUNT}, reaches = {0, 4000, 0, 0, 4000, TW_WALK_REACH};
+    const tw_slice counts = {0, 4000, 0, 0, 4000, TW_WALK_COUNT, 0}, reaches = {0, 4000, 0, 0, 4000, TW_WALK_REACH, 0};
     TW_CHECK_EQ(tw_pace_cost(&p, TW_WALK_TAKE), tw_pace_dearest(&p));
     for (int i = 0; i < 2 * TW_PACE_COSTS; ++i)
         tw_pace_slice(&p, TW_MOMENT_IDLE, &counts, 4000 * 50), tw_pace_slice(&p, TW_MOMENT_IDLE, &reaches, 4000 * 150);
@@ -82,7 +82,7 @@ TW_TEST(each_walk_costs_what_such_did) {
  * given, the next one has room for that. */
 TW_TEST(the_dead_have_a_price) {
     tw_pace p = {0};
-    const tw_slice looks = {0, 4000, 0, 0, 4000, TW_WALK_TAKE}, large = {0, 4000, 100, 100, 4000, TW_WALK_TAKE};
+    const tw_slice looks = {0, 4000, 0, 0, 4000, TW_WALK_TAKE, 0}, large = {0, 4000, 100, 100, 4000, TW_WALK_TAKE, 0};
     for (int i = 0; i < TW_PACE_COSTS; ++i) tw_pace_slice(&p, TW_MOMENT_IDLE, &looks, 4000 * 100);
     TW_CHECK_EQ(0, tw_pace_of_a_dead(&p));
     for (int i = 0; i < 3; ++i) tw_pace_slice(&p, TW_MOMENT_IDLE, &large, 4000 * 100 + 100 * 20 * US);

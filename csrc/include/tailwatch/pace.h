@@ -84,10 +84,12 @@ typedef struct tw_pace {
 } tw_pace;
 
 /* What a slice did: young objects that were there and were collected, looks at old ones, old ones moved to the young as
- * they seemed dead, objects freed of both; looks that it was given; what it did. */
+ * they seemed dead, objects freed of both; looks that it was given; what it did; and by how many objects the heap had grown
+ * since the one before: those that died by their count, the old too, are not among them. */
 typedef struct tw_slice {
     size_t young, looks, moved, freed, budget;
     tw_walk walk;
+    size_t more;
 } tw_slice;
 
 /* It took so long. */
