@@ -16,6 +16,7 @@ import json
 import random
 import sys
 import time
+from array import array
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -209,15 +210,15 @@ def resident() -> int:
         return int(file.read().split()[1]) * PAGE
 
 
-def excess_ms(due: list[tuple[int, int]], pauses: list[Any]) -> list[float]:
+def excess_ms(due: list[tuple[int, int]], pauses: list[tuple[int, int]]) -> list[float]:
     """Of each step, what of its lateness lies in pauses: the part of a collection after the step was due."""
     found, first = [], 0
     for wanted, began in due:
-        while first < len(pauses) and pauses[first].stop_ns <= wanted:
+        while first < len(pauses) and pauses[first][1] <= wanted:
             first += 1
         total, at = 0, first
-        while at < len(pauses) and pauses[at].start_ns < began:
-            total += max(0, min(pauses[at].stop_ns, began) - max(pauses[at].start_ns, wanted))
+        while at < len(pauses) and pauses[at][0] < began:
+            total += max(0, min(pauses[at][1], began) - max(pauses[at][0], wanted))
             at += 1
         found.append(total / 1e6)
     return found
@@ -229,19 +230,24 @@ def longest_turn_ms(due: list[tuple[int, int]]) -> float:
 
 
 class Pauses:
-    """Of this process, read before its ring is full."""
+    """Of this process, read before its ring is full. Kept where the collector does not see them: that is measured."""
 
     def __init__(self, watch: tailwatch.Watch) -> None:
         self._records = snapshots.Records(watch.core.address)
         self._cursor = self._records.pauses(0, before_ns=time.monotonic_ns())[1]
-        self.found: list[Any] = []
+        self._times = array("q")
         self.lost = 0
 
     def read(self) -> None:
         """Those that have ended."""
         some, self._cursor, lost = self._records.pauses(self._cursor, before_ns=time.monotonic_ns())
-        self.found.extend(some)
+        for each in some:
+            self._times.extend((each.start_ns, each.stop_ns))
         self.lost += lost
+
+    def found(self) -> list[tuple[int, int]]:
+        """When each began and ended, in that order."""
+        return sorted(zip(self._times[::2], self._times[1::2], strict=True))
 
     async def keep_reading(self) -> None:
         """Twice a second."""
@@ -303,7 +309,7 @@ def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
         "seconds": seconds,
         "python": sys.version.split()[0],
         "late_ms": run.late_ms,
-        "excess_ms": excess_ms(run.due, sorted(pauses.found, key=lambda each: each.start_ns)),
+        "excess_ms": excess_ms(run.due, pauses.found()),
         "pauses_lost": pauses.lost,
         "longest_turn_ms": longest_turn_ms(run.due),
         "holes_ms": run.holes_ms,
