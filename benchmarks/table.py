@@ -11,7 +11,7 @@ ORDER = (
     *("stamp", "send", "request", "gc_callback", "scrape", "step"),
     *("memory", "sse", "accelerate", "sse_server", "group"),
     *("exemplars", "otlp", "signal", "page", "trace", "trace_writer", "nvtx"),
-    "gc_policies",
+    *("gc_policies", "gc_policies_loads"),
 )
 RESULTS = Path(__file__).with_name("results")
 

@@ -6,6 +6,7 @@
 
 #define PER 1024
 #define COST_AT_FIRST (30 * PER) /* ns: out of the cache */
+#define OF_A_DEAD_AT_FIRST 100 /* looks: it may hold a large body */
 #define FIRST_ROUNDS 12 /* what is loaded as a server begins says nothing about its requests */
 #define WAIT_AT_FIRST 1000000
 #define MOST_PER_OBJECT (100 * PER)
@@ -155,7 +156,9 @@ uint64_t tw_pace_dearest(const tw_pace *p) {
     return dearest > 0 ? dearest : COST_AT_FIRST;
 }
 
-size_t tw_pace_of_a_dead(const tw_pace *p) { return (size_t)least(second_of(p->of_dead, p->moves) / PER, TW_PACE_MOST); }
+size_t tw_pace_of_a_dead(const tw_pace *p) {
+    return p->moves == 0 ? OF_A_DEAD_AT_FIRST : (size_t)least(second_of(p->of_dead, p->moves) / PER, TW_PACE_MOST);
+}
 
 /* The fifth of those that lasted longer, counted from the shortest. */
 uint64_t tw_pace_left(const tw_pace *p, uint64_t lasted_ns) {
