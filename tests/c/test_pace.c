@@ -135,14 +135,20 @@ TW_TEST(a_round_is_the_whole_old_heap) {
     TW_CHECK(tw_pace_due(&p, 0)); /* however few there are */
 }
 
-/* What a round took for each object tells the price of the next one: as many may grow old in it as it allows. */
-TW_TEST(a_round_is_paid_by_what_grows_old_in_it) {
+/* The first took a million looks at a hundred thousand objects; nothing is owed. */
+static tw_pace in_its_second_round(void) {
     tw_pace p = {0};
     tw_pace_begin(&p, 0);
     slice(&p, TW_MOMENT_IDLE, 0, 1000000, 0, 0, MS);
     tw_pace_rounded(&p, 0, 100000, 0);
     p.debt = p.ahead = 0;
     tw_pace_begin(&p, 0);
+    return p;
+}
+
+/* What a round took for each object tells the price of the next one: as many may grow old in it as it allows. */
+TW_TEST(a_round_is_paid_by_what_grows_old_in_it) {
+    tw_pace p = in_its_second_round();
     TW_CHECK_EQ(100000 * TW_PACE_MANY_DIE / 8, p.room);
     const uint64_t price = TW_PACE_SPRINT * UINT64_C(1000000) / p.room + 1;
     TW_CHECK_EQ(price, p.price);
@@ -159,14 +165,9 @@ TW_TEST(a_round_is_paid_by_what_grows_old_in_it) {
 
 /* A round that is over early rests until as many have grown old as it was to last for. */
 TW_TEST(a_round_sprints_and_rests) {
-    tw_pace p = {0};
-    tw_pace_begin(&p, 0);
-    slice(&p, TW_MOMENT_IDLE, 0, 1000000, 0, 0, MS);
-    tw_pace_rounded(&p, 0, 100000, 0);
-    tw_pace_begin(&p, 0);
+    tw_pace p = in_its_second_round();
     const uint64_t room = p.room;
     uint64_t grown = 0, done = 0, begun = 0, over = 0;
-    p.debt = p.ahead = 0;
     while (begun == 0) {
         slice(&p, TW_MOMENT_IDLE, 100, 0, 0, 0, MS), grown += 100;
         for (; tw_pace_due(&p, 0) && begun == 0; done += 10000) {
@@ -195,12 +196,7 @@ TW_TEST(a_round_that_is_late_is_always_due) {
 /* Where nobody waits for long a round is brought to its end at once: it is as good as one that took its time, and the next
  * one begins when that one would have ended. */
 TW_TEST(a_round_brought_to_its_end_is_paid_for) {
-    tw_pace p = {0};
-    tw_pace_begin(&p, 0);
-    slice(&p, TW_MOMENT_IDLE, 0, 1000000, 0, 0, MS);
-    tw_pace_rounded(&p, 0, 100000, 0);
-    p.debt = p.ahead = 0;
-    tw_pace_begin(&p, 0);
+    tw_pace p = in_its_second_round();
     p.old = 100000;
     for (int i = 0; i < 100; ++i) slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
     tw_pace_rounded(&p, 0, 100000, 0);

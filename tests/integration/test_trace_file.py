@@ -205,9 +205,11 @@ def test_a_stream_that_moves_between_threads(core: _hot.Core, path: Path) -> Non
     in_time = sorted(tokens, key=lambda event: event.time_ns)
     assert sum(event.value for event in in_time) == in_time[-1].time_ns - trace.of(FIRST)[0].time_ns
     over.set()
+    deadline = time.monotonic() + DEADLINE_SECONDS
     for thread in threads:
         thread.join()  # Python's part of it; the kernel's ends a little later
         while Path(f"/proc/self/task/{thread.native_id}").exists():
+            assert time.monotonic() < deadline
             time.sleep(0.001)
     core.trace_turn(True)  # rings of threads that have ended are free
     late = threading.Thread(target=stream.token)

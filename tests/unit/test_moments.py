@@ -186,7 +186,7 @@ def test_a_select_of_somebody_else_is_passed_through_and_put_back(sweep: _hot.Sw
 
     selector.select = counted
     moments = moments_of(loop, sweep)
-    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.run_until_complete(asyncio.sleep(0))
     assert asked
     assert moments.give_back() is None
     assert selector.select is counted
