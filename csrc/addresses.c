@@ -62,12 +62,13 @@ bool tw_addresses_has(tw_addresses *a, const void *address) {
     return bits != NULL && (bits[bit / 64] >> bit % 64 & 1) != 0;
 }
 
-void tw_addresses_remove(tw_addresses *a, const void *address) {
+bool tw_addresses_remove(tw_addresses *a, const void *address) {
     uint64_t *bits = find(a, number_of(address));
     const uint64_t bit = bit_of(address), mask = UINT64_C(1) << bit % 64;
-    if (bits == NULL || (bits[bit / 64] & mask) == 0) return;
+    if (bits == NULL || (bits[bit / 64] & mask) == 0) return false;
     bits[bit / 64] &= ~mask;
     a->count -= 1;
+    return true;
 }
 
 size_t tw_addresses_bytes(const tw_addresses *a) {

@@ -573,7 +573,7 @@ static const family FAMILIES[] = {
       "Part of the pauses that was spent in other people's gc.callbacks."},
      process_gc_totals, TOTALS(callbacks_ns)},
     {{"tailwatch_gc_cpu_seconds", COUNTER,
-      "Thread CPU time of collections, where it is measured (generations 1 and 2)."},
+      "Thread CPU time of collections, where it is measured (generations 1 and 2, our own passes)."},
      process_gc_totals, TOTALS(cpu_ns)},
     {{"tailwatch_gc_collected_objects", COUNTER,
       "Objects that collections freed."},

@@ -10,6 +10,7 @@
 #define FIRST_ROUNDS 12 /* what is loaded as a server begins says nothing about its requests */
 #define WAIT_AT_FIRST 1000000
 #define MOST_PER_OBJECT (100 * PER)
+#define MOST_OF_THE_YOUNG (4 * COST_AT_FIRST) /* a look at one that was made just now */
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -156,8 +157,12 @@ uint64_t tw_pace_dearest(const tw_pace *p) {
     return dearest > 0 ? dearest : COST_AT_FIRST;
 }
 
+uint64_t tw_pace_young_ns(const tw_pace *p, size_t young) {
+    return least(tw_pace_cost(p, TW_WALK_COUNT), MOST_OF_THE_YOUNG) * work_of(young, 0) / PER;
+}
+
 size_t tw_pace_of_a_dead(const tw_pace *p) {
-    return p->moves == 0 ? OF_A_DEAD_AT_FIRST : (size_t)least(second_of(p->of_dead, p->moves) / PER, TW_PACE_MOST);
+    return p->moves == 0 ? OF_A_DEAD_AT_FIRST : (size_t)least(most(second_of(p->of_dead, p->moves) / PER, 1), TW_PACE_MOST);
 }
 
 /* The fifth of those that lasted longer, counted from the shortest. */

@@ -182,10 +182,16 @@ void core_policy_open(CoreObject *self) {
     const int outermost = self->policy_depth++ == 0;
     if (nvtx_on(self)) nvtx_policy_push(self);
     const uint64_t now = tw_now_ns();
-    if (outermost) self->policy_start_ns = now;
+    if (outermost) self->policy_start_ns = now, self->policy_thread = this_thread(), self->policy_cpu_start_ns = tw_thread_cpu_ns();
+    else if (self->policy_thread != this_thread()) self->policy_thread = 0;
     tw_pause_begin(&self->segment->pause, TW_CAUSE_POLICY, now);
     core_tell(self);
     if (core_records(self)) tw_recorder_pause(&self->recorder, &self->segment->pause);
+}
+
+/* What it took of the pass that this ends; 0: not known, as several threads had theirs at once. */
+static uint64_t policy_cpu_ns(const CoreObject *self) {
+    return self->policy_depth == 0 && self->policy_thread == this_thread() ? tw_thread_cpu_ns() - self->policy_cpu_start_ns : 0;
 }
 
 uint64_t core_policy_close(CoreObject *self) {
@@ -193,7 +199,8 @@ uint64_t core_policy_close(CoreObject *self) {
     core_verify_pause(self); /* a collection inside that lost its end must not keep ours open */
     if (__builtin_expect(self->nvtx_policy != 0, 0)) nvtx_policy_pop(self);
     self->policy_depth--;
-    const uint64_t now = tw_now_ns(), length = tw_segment_pause_end(self->segment, now, NULL);
+    const tw_pause_result result = {.cpu_ns = policy_cpu_ns(self)};
+    const uint64_t now = tw_now_ns(), length = tw_segment_pause_end(self->segment, now, &result);
     core_tell(self);
     if (self->policy_depth == 0 && core_records(self))
         tw_recorder_paused(&self->recorder, &self->segment->pause, TW_CAUSE_POLICY, self->policy_start_ns, now, NULL);

@@ -9,6 +9,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <pthread.h>
+
 #include "hot_heap.h"
 
 #include "tailwatch/atomic.h"
@@ -68,6 +70,9 @@ typedef struct core_trace {
     pid_t maker;              /* whose thread that is: not a fork child's; 0: none does */
 } core_trace;
 
+/* Never 0; in a fork child that of the thread that forked is the same. */
+static inline uintptr_t this_thread(void) { return (uintptr_t)pthread_self(); }
+
 typedef struct CoreObject {
     PyObject_HEAD
     tw_segment *segment;      /* mapped for as long as the process lives */
@@ -87,6 +92,7 @@ typedef struct CoreObject {
     uint64_t last_epoch;
     struct core_group *group; /* NULL until it is asked to join one */
     uint64_t *stop, own_stop; /* where others read when this process last stood still; nowhere outside a group */
+    uint64_t others_start_ns; /* when others' callbacks began to be called at the start of the collection */
     uint64_t inner_start_ns, inner_stop_ns, cpu_start_ns;
     core_steps steps;
     struct SweepObject *sweep; /* borrowed: who uses the moments between steps; NULL: nobody */
@@ -99,6 +105,8 @@ typedef struct CoreObject {
     tw_recorder recorder;     /* of events; records nothing until it is begun */
     core_trace trace;
     uint64_t gc_start_ns, policy_start_ns; /* of the collection, and of the pass of ours, that is open */
+    uint64_t policy_cpu_start_ns; /* of the thread that began that pass */
+    uintptr_t policy_thread;      /* which one that is; 0: another one began one meanwhile */
 } CoreObject;
 
 typedef struct SendObject SendObject;

@@ -107,13 +107,15 @@ PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     count_pass(core);
     core->inner_start_ns = core->inner_stop_ns = 0;
     core->cpu_start_ns = core->gc_generation > 0 ? tw_thread_cpu_ns() : 0;
-    if (core->sweep != NULL) sweep_other_begins(core->sweep);
+    core->others_start_ns = now;
+    if (core->sweep != NULL) sweep_other_begins(core->sweep, core->gc_generation >= 2);
+    if (core->sweep != NULL && core->gc_generation >= 2) core->others_start_ns = tw_now_ns(); /* what was held ended before */
     Py_RETURN_NONE;
 }
 
 /* A side whose inner edge was not seen (the list changed meanwhile) counts as 0. */
 static uint64_t callbacks_ns(const CoreObject *core, uint64_t now) {
-    const uint64_t start = core->segment->pause.open_start_ns;
+    const uint64_t start = core->others_start_ns;
     const uint64_t before = core->inner_start_ns > start ? core->inner_start_ns - start : 0;
     return before + (core->inner_stop_ns != 0 ? now - core->inner_stop_ns : 0);
 }

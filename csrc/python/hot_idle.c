@@ -1,4 +1,5 @@
 #include "hot_idle.h"
+#include "hot_moments.h"
 
 #include <poll.h>
 #include <time.h>
@@ -83,7 +84,7 @@ static PyObject *idle_select(PyObject *op, PyObject *args, PyObject *kwargs) {
     PyObject *timeout = timeout_of(args, kwargs);
     if (timeout == NULL) return NULL;
     const uint64_t wait_ns = wait_of(timeout), since = tw_now_ns();
-    const int swept = sweep_idle(self->sweep, self->fd, wait_ns);
+    const int swept = moments_idle(self->sweep, self->fd, wait_ns);
     if (wait_ns == 0) return ask(self, timeout);
     PyObject *events = wait_ns == UINT64_MAX || !swept ? ask(self, timeout) : wait_on(self, since + wait_ns);
     tw_pace_wait(&self->sweep->pace, tw_now_ns() - since);

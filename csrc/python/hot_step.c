@@ -5,7 +5,7 @@
  */
 #include "hot_nvtx.h"
 #include "hot_step.h"
-#include "hot_sweep.h"
+#include "hot_moments.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -160,7 +160,7 @@ static PyObject *step_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     core->steps.ended++;
     if (__builtin_expect(self->range.id != 0, 0)) nvtx_end(&self->range);
     if (__builtin_expect(tw_recorder_on(&core->recorder), 0)) record(core, self, now);
-    if (__builtin_expect(core->sweep != NULL, 0)) sweep_step(core->sweep, now, now - self->step.start_ns, self->waiting);
+    if (__builtin_expect(core->sweep != NULL, 0)) moments_step(core->sweep, now, now - self->step.start_ns, self->waiting);
     Py_RETURN_NONE;
 }
 /* end hot */

@@ -7,26 +7,14 @@
  */
 #include "hot_walk.h"
 #include "hot_idle.h"
+#include "hot_moments.h"
+#include "hot_order.h"
 #include "hot_uv.h"
 
-#include <poll.h>
 #include <string.h>
-#include <time.h>
 
 #define MOST_BUDGET 1000000
 #define LEAST_ROOM 1024
-#define MOST_COUNTED (8 * TW_PACE_YOUNG) /* young objects: some ten microseconds */
-#define COUNTED_EVERY_NS 20000000
-#define FOR_LONG_NS 100000000
-#define FOR_A_WHILE_NS 50000000
-#define OVERDUE_NS 2000000         /* a slice is to take half of it */
-#define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
-#define OTHERS_NS 50000            /* in which a thread that waits for the interpreter gets it */
-#define AT_WORK_NS 20000           /* so long it keeps it that it is no daemon that looked at a clock */
-#define LONGEST_NAP_MS 16
-#define WORTH_WAITING_NS 4000000   /* so much is left of a wait that sleeping for a millisecond of it may give more */
-#define NOBODY_WAITS_NS 2000000    /* the next request may come at any time */
-#define LONG_WAIT_NS 20000000      /* a round is brought to its end in one */
 #define PREV_FLAGS ((uintptr_t)3)  /* finalized, collecting: in the word of the previous one */
 
 /* ---- where the lists are ---- */
@@ -113,6 +101,7 @@ static int move_seeds(SweepObject *self, PyObject *seeds, size_t budget) {
 
 /* -1: an exception is set. */
 static int look_on(SweepObject *self, PyObject *seeds, size_t budget, tw_slice *slice) {
+    self->moved = self->along = 0;
     if (make_room(self, 2 * (budget > LEAST_ROOM ? budget : LEAST_ROOM) + 64) < 0) return -1;
     if (seeds != Py_None) {
         const int failed = move_seeds(self, seeds, budget);
@@ -128,12 +117,12 @@ static int look_on(SweepObject *self, PyObject *seeds, size_t budget, tw_slice *
 }
 
 /* By how many the heap has grown since the youngest were collected: an old object that dies is taken off. */
-static size_t young_of(const SweepObject *self) {
+size_t sweep_young_of(const SweepObject *self) {
     return self->lists != NULL && self->lists[0].count > 0 ? (size_t)self->lists[0].count : 0;
 }
 
 /* How many young ones there are, which may be more: so many at most. */
-static size_t count_young(const SweepObject *self, size_t most) {
+size_t sweep_count_young(const SweepObject *self, size_t most) {
     size_t n = 0;
     if (self->lists == NULL) return 0;
     for (gc_head *each = gc_next(&self->lists[0].head); each != &self->lists[0].head && n < most; each = gc_next(each)) n++;
@@ -149,19 +138,14 @@ static int collect_young(SweepObject *self, size_t *freed) {
     return n == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* Of this thread: what others took meanwhile says nothing about the next slice. */
-static uint64_t cpu_ns(void) {
-    struct timespec t;
-    return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0 ? (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec : 0;
-}
-
 static size_t bytes_of(const SweepObject *self) {
-    return tw_addresses_bytes(&self->frozen) + tw_marks_bytes(&self->marks) + self->allocated * sizeof *self->found;
+    return tw_addresses_bytes(&self->frozen) + tw_marks_bytes(&self->marks) + self->allocated * sizeof *self->found +
+           order_bytes(self);
 }
 
 static void tell_heap(const SweepObject *self) {
     tw_policy *policy = &self->core->segment->policy;
-    tw_policy_heap(policy, self->pace.old + young_of(self));
+    tw_policy_heap(policy, self->pace.old + sweep_young_of(self));
     tw_policy_frozen(policy, self->frozen.count);
     tw_store(&policy->now.debt, self->pace.debt);
     tw_store(&policy->now.bytes, bytes_of(self));
@@ -173,32 +157,43 @@ static void tell(const SweepObject *self, const tw_pace *before, tw_moment momen
 }
 
 /* Of the slice that would be next. */
-static tw_walk walk_of(const SweepObject *self) {
-    return self->phase == SWEEP_TAKE ? TW_WALK_TAKE : self->phase == SWEEP_REACH ? TW_WALK_REACH : TW_WALK_COUNT;
+tw_walk sweep_walk_of(const SweepObject *self) {
+    static const tw_walk walks[] = {
+        [SWEEP_RESTS] = TW_WALK_COUNT, [SWEEP_COUNT] = TW_WALK_COUNT, [SWEEP_REACH] = TW_WALK_REACH, [SWEEP_TAKE] = TW_WALK_TAKE, [SWEEP_ORDER] = TW_WALK_ORDER, [SWEEP_PARTS] = TW_WALK_PARTS};
+    return walks[self->phase];
+}
+
+/* Of those that what was moved alone held, as large a part ended as of these. */
+static size_t along_with(const SweepObject *self, size_t ended) {
+    const size_t others = self->moved - self->along;
+    return ended < others ? self->along * ended / others : self->along;
 }
 
 int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budget, sweep_done *done) {
     if (self->core->gc_open || self->busy) return 1;
-    const tw_pace before = self->pace;
+    tw_pace before = self->pace;
+    const unsigned born = self->born;
     const uint64_t since = tw_now_ns();
-    self->busy = 1;
+    self->busy = this_thread();
     core_policy_open(self->core);
-    const uint64_t began_ns = cpu_ns();
-    tw_slice slice = {0, 0, 0, 0, budget, walk_of(self), 0};
-    const size_t young = count_young(self, MOST_COUNTED), more = young_of(self);
+    const uint64_t began_ns = tw_thread_cpu_ns(); /* what others took meanwhile says nothing about the next slice */
+    tw_slice slice = {0, 0, 0, 0, budget, sweep_walk_of(self), 0};
+    const size_t young = sweep_count_young(self, SWEEP_MOST_COUNTED), more = sweep_young_of(self);
     int failed = look_on(self, seeds, budget, &slice) < 0;
-    walk_let_go(self);
+    const size_t ended = walk_let_go(self);
     if (!failed && (slice.moved > 0 || young >= TW_PACE_YOUNG || moment == TW_MOMENT_ASKED)) {
         slice.young = young;
         slice.more = more;
         self->many_young = 0;
         failed = collect_young(self, &slice.freed) < 0;
     }
-    const uint64_t took_ns = cpu_ns() - began_ns;
+    slice.freed += ended + along_with(self, slice.freed + ended);
+    const uint64_t took_ns = tw_thread_cpu_ns() - began_ns;
     core_policy_close(self->core);
     *done = (sweep_done){slice, tw_now_ns() - since};
     self->busy = 0;
     if (failed) return -1;
+    if (self->born != born) tw_pace_begin_again(&before); /* a finalizer forked, and this is the child */
     tw_pace_slice(&self->pace, moment, &slice, took_ns);
     tell(self, &before, moment);
     return 0;
@@ -219,13 +214,21 @@ static PyObject *sweep_slice(PyObject *op, PyObject *args) {
     return ran < 0 ? NULL : Py_BuildValue("nnK", (Py_ssize_t)done.slice.moved, (Py_ssize_t)done.slice.freed, (unsigned long long)done.ns);
 }
 
+/* What is held no collection would free, nor what that leads to; and after a whole one the round has nothing to find. */
+static void give_up_the_round(SweepObject *self) {
+    if (self->phase == SWEEP_RESTS) return;
+    walk_abandon(self);
+    walk_let_go(self);
+}
+
 /* Everything that is not frozen, by gc.collect. 0; 1: none, as a collection is under way; -1: an exception is set. */
-static int whole_pass(SweepObject *self, tw_moment moment, size_t *freed) {
+int sweep_pass(SweepObject *self, tw_moment moment, size_t *freed) {
     if (self->core->gc_open || self->busy) return 1;
-    self->busy = 1;
+    self->busy = this_thread();
     if (self->force == SWEEP_PASS) self->force = SWEEP_WHAT_FITS;
     core_policy_open(self->core);
-    const size_t young = young_of(self);
+    give_up_the_round(self);
+    const size_t young = sweep_young_of(self);
     PyObject *number = PyObject_CallFunctionObjArgs(self->collect, NULL);
     const Py_ssize_t n = number == NULL ? -1 : PyLong_AsSsize_t(number);
     Py_XDECREF(number);
@@ -245,14 +248,19 @@ static PyObject *sweep_whole(PyObject *op, PyObject *args) {
     size_t freed;
     if (!PyArg_ParseTuple(args, "|i", &moment)) return NULL;
     if (moment < 0 || moment >= TW_MOMENTS) return PyErr_Format(PyExc_ValueError, "moment: expected 0 to %d, found %d", TW_MOMENTS - 1, moment);
-    const int ran = whole_pass((SweepObject *)op, (tw_moment)moment, &freed);
+    const int ran = sweep_pass((SweepObject *)op, (tw_moment)moment, &freed);
     if (ran > 0) Py_RETURN_NONE;
     return ran < 0 ? NULL : PyLong_FromSize_t(freed);
 }
 
 /* ---- collections that are not ours ---- */
 
-void sweep_other_begins(SweepObject *self) { self->others_young = young_of(self); }
+void sweep_other_begins(SweepObject *self, int whole) {
+    Py_INCREF((PyObject *)self); /* what ends may take the policy away */
+    if (whole) give_up_the_round(self);
+    self->others_young = sweep_young_of(self);
+    Py_DECREF((PyObject *)self);
+}
 
 void sweep_other_ended(SweepObject *self, int whole, uint64_t freed) {
     if (self->busy) return;
@@ -261,174 +269,15 @@ void sweep_other_ended(SweepObject *self, int whole, uint64_t freed) {
     tell_heap(self);
 }
 
-/* ---- idle moments ---- */
-
-static int readable(int fd) {
-    struct pollfd one = {fd, POLLIN, 0};
-    return poll(&one, 1, 0) != 0;
-}
-
-static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
-/* false: it did not run, or not well. */
-static int slice_of(SweepObject *self, tw_moment moment, size_t budget) {
-    sweep_done done;
-    const int ran = sweep_run(self, moment, Py_None, budget, &done);
-    if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
-    return ran == 0;
-}
-
-/* A chunk of the dead is not cut as one likes: it waits for a longer moment, if there was one lately. */
-static int waits_for_more(const SweepObject *self, tw_moment moment) {
-    return self->phase == SWEEP_TAKE && moment == TW_MOMENT_IDLE && tw_now_ns() - self->looked_ns < FOR_A_WHILE_NS;
-}
-
-/* Those that the next slice will collect: few young ones only where it moves others to them. */
-static size_t young_of_a_slice(const SweepObject *self) {
-    const size_t young = count_young(self, MOST_COUNTED);
-    return young < TW_PACE_YOUNG && (self->phase == SWEEP_COUNT || self->phase == SWEEP_REACH) ? 0 : young;
-}
-
-/* false: no slice now, or none that went well. */
-static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
-    const int far = waits_for_more(self, moment);
-    const int64_t budget = tw_pace_budget(&self->pace, walk_of(self), young_of_a_slice(self), left_ns, far);
-    if (budget < 0 && !far) tw_pace_unfit(&self->pace, walk_of(self));
-    if (budget < 0 || !slice_of(self, moment, (size_t)budget)) return 0;
-    self->given_ns = tw_now_ns();
-    if (budget > 0) self->looked_ns = self->given_ns;
-    return 1;
-}
-
-/* Nobody gave a moment for long: one is taken, a short one, if need be of the young only. */
-static void overdue_slice(SweepObject *self) {
-    const int long_ago = tw_now_ns() - self->given_ns >= FOR_LONG_NS;
-    if (!tw_pace_many_young(young_of(self)) && !(long_ago && tw_pace_in_debt(&self->pace))) return;
-    const int64_t budget = tw_pace_budget(&self->pace, walk_of(self), young_of(self), OVERDUE_NS, 0);
-    slice_of(self, TW_MOMENT_OVERDUE, budget > 0 ? (size_t)budget : 0);
-}
-
-/* A ceiling was met: a slice as large as any, or the whole. false: none was made. */
-static int forced(SweepObject *self) {
-    sweep_done done = {{0, 0, 0, 0, 0, TW_WALK_COUNT, 0}, 0};
-    size_t freed;
-    if (self->force == SWEEP_SLICES && tw_now_ns() < self->forced_until_ns) return 0;
-    const int ran = self->force == SWEEP_PASS ? whole_pass(self, TW_MOMENT_CEILING, &freed)
-                                              : sweep_run(self, TW_MOMENT_CEILING, Py_None, TW_PACE_MOST, &done);
-    self->forced_until_ns = tw_now_ns() + done.ns;
-    if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
-    return ran == 0;
-}
-
-static int is_due(const SweepObject *self) {
-    return self->force == SWEEP_PASS || self->many_young || tw_pace_due(&self->pace, young_of(self));
-}
-
-static int is_to_be_counted(const SweepObject *self) { return tw_now_ns() - self->counted_ns >= COUNTED_EVERY_NS; }
-
-/* Where as many old objects die as new ones come, the heap does not grow, and yet the young become many. */
-static int due(SweepObject *self) {
-    if (!self->on || self->lists == NULL) return 0;
-    if (is_due(self)) return 1;
-    if (!is_to_be_counted(self)) return 0;
-    self->counted_ns = tw_now_ns();
-    self->many_young = count_young(self, TW_PACE_YOUNG) == TW_PACE_YOUNG;
-    return self->many_young;
-}
-
-int sweep_may_be_due(const SweepObject *self, uint64_t wait_ns) {
-    if (self->on && self->lists != NULL && (is_due(self) || is_to_be_counted(self))) return 1;
-    return (self->on && self->phase != SWEEP_RESTS && wait_ns >= LONG_WAIT_NS);
-}
-
-/* No slice fits now: a wait that goes on grows longer than those of before, and then one does. Whether it goes on. *ms: how
- * long is slept; longer the next time, as each time takes the interpreter from whoever works. */
-static int wait_for_more(int fd, uint64_t left_ns, int *ms) {
-    struct pollfd one = {fd, POLLIN, 0};
-    int found;
-    if (left_ns < WORTH_WAITING_NS * (uint64_t)*ms) return 0;
-    Py_BEGIN_ALLOW_THREADS
-    found = poll(&one, 1, *ms);
-    Py_END_ALLOW_THREADS
-    if (*ms < LONGEST_NAP_MS) *ms *= 2;
-    return found == 0;
-}
-
-/* An engine may run in a thread of its own: it has the interpreter before us, and while it keeps it nobody is idle. A slice
- * that follows upon another one without this would have it wait for both. */
-static int all_are_idle(int fd, uint64_t left_ns) {
-    struct pollfd one = {fd, POLLIN, 0};
-    const struct timespec some = {0, (long)lesser(left_ns, OTHERS_NS)};
-    uint64_t asked_ns;
-    int found;
-    Py_BEGIN_ALLOW_THREADS
-    found = ppoll(&one, 1, &some, NULL);
-    asked_ns = tw_now_ns();
-    Py_END_ALLOW_THREADS
-    return found == 0 && tw_now_ns() - asked_ns < AT_WORK_NS;
-}
-
-/* Where nothing comes for long, a round does not rest: an object is held meanwhile. */
-static int brought_to_its_end(SweepObject *self, uint64_t left_ns) {
-    if (self->phase == SWEEP_RESTS || left_ns < LONG_WAIT_NS) return 0;
-    tw_pace_more(&self->pace);
-    return 1;
-}
-
-/* false: nobody had a moment for one. */
-static int idle_slice(SweepObject *self, int fd, uint64_t since, uint64_t wait_ns) {
-    if (!all_are_idle(fd, since + wait_ns - tw_now_ns())) return 0;
-    const uint64_t lasted = tw_now_ns() - since;
-    if (lasted >= wait_ns) return 0;
-    return timed_slice(self, TW_MOMENT_IDLE, lesser(tw_pace_left(&self->pace, lasted), wait_ns - lasted));
-}
-
-int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns) {
-    if (!sweep_may_be_due(self, wait_ns)) return 0;
-    const uint64_t since = tw_now_ns();
-    uint64_t lasted = 0;
-    int nap_ms = 1;
-    if (self->force) forced(self);
-    else overdue_slice(self);
-    for (; lasted < wait_ns && !readable(fd); lasted = tw_now_ns() - since) {
-        if (!due(self) && !brought_to_its_end(self, wait_ns - lasted)) break;
-        if (idle_slice(self, fd, since, wait_ns)) nap_ms = 1;
-        else if (!wait_for_more(fd, wait_ns - lasted, &nap_ms)) break;
-    }
-    return 1;
-}
-
-/* A tenth of each step that has passed since the last moment; half a step at most. */
-static uint64_t step_share(const SweepObject *self, uint64_t since_ns) {
-    return lesser(since_ns * self->every / STEP_SHARE, self->every == 1 ? UINT64_MAX : since_ns / 2);
-}
-
-/* Ranks count their steps from beginnings of their own, but read one clock: the first step that ends in a slot of it is
- * theirs. A slot is a power of two, so that those who measured other steps share every second one at least. */
-static int slot_is_new(SweepObject *self, uint64_t now_ns, uint64_t since_ns) {
-    uint64_t slot_ns = 1;
-    while (slot_ns < since_ns * self->every) slot_ns *= 2;
-    const uint64_t began_ns = now_ns - now_ns % slot_ns;
-    if (self->every > 1 && began_ns <= self->slot_ns) return 0;
-    self->slot_ns = began_ns;
-    return 1;
-}
-
-void sweep_step(SweepObject *self, uint64_t now_ns, uint64_t since_ns, uint64_t waiting) {
-    if (!slot_is_new(self, now_ns, since_ns) || !due(self)) return;
-    if (self->force) forced(self);
-    else if (!timed_slice(self, TW_MOMENT_STEP, waiting == 0 ? NOBODY_WAITS_NS : step_share(self, since_ns))) overdue_slice(self);
-}
-
 /* ---- the frozen ---- */
 
 /* What was old may be frozen. */
 static void begin_again(SweepObject *self) {
     walk_abandon(self);
-    walk_let_go(self);
-    tw_policy_frozen(&self->core->segment->policy, self->frozen.count);
     self->pace.old = self->pace.debt = self->pace.ahead = 0;
     self->begun = self->tenured = self->tenured_at_full = 0; /* the markers are frozen, or about to be */
+    tell_heap(self);
+    walk_let_go(self);
 }
 
 /* remember(objects): they are about to be frozen, and closures stop at them. Objects the sweep knows now. */
@@ -439,19 +288,19 @@ static PyObject *sweep_remember(PyObject *op, PyObject *objects) {
     for (Py_ssize_t i = 0; i < n; i++)
         if (!tw_addresses_add(&self->frozen, PyList_GetItem(objects, i))) return PyErr_NoMemory();
     begin_again(self);
-    tell_heap(self);
     return PyLong_FromSize_t(self->frozen.count);
 }
 
 static PyObject *sweep_forget(PyObject *op, PyObject *unused) {
+    SweepObject *self = (SweepObject *)op;
     (void)unused;
-    walk_abandon((SweepObject *)op);
-    walk_let_go((SweepObject *)op);
-    tw_addresses_clear(&((SweepObject *)op)->frozen);
-    tw_marks_clear(&((SweepObject *)op)->marks);
-    tw_policy_frozen(&((SweepObject *)op)->core->segment->policy, 0);
-    ((SweepObject *)op)->begun = 0;
-    tw_store(&((SweepObject *)op)->core->segment->policy.now.bytes, bytes_of((SweepObject *)op));
+    walk_abandon(self);
+    tw_addresses_clear(&self->frozen);
+    tw_marks_clear(&self->marks);
+    self->begun = 0;
+    tw_policy_frozen(&self->core->segment->policy, 0);
+    tw_store(&self->core->segment->policy.now.bytes, bytes_of(self));
+    walk_let_go(self);
     Py_RETURN_NONE;
 }
 
@@ -497,27 +346,15 @@ static int set_on(PyObject *op, PyObject *value, void *unused) {
     if (on < 0) return -1;
     SweepObject *self = (SweepObject *)op;
     self->on = on;
-    if (!on) walk_abandon(self), walk_let_go(self);
     self->core->sweep = on ? self : NULL;
+    if (!on) walk_abandon(self), walk_let_go(self);
     return 0;
 }
-/* None fits, by what the last ones took, and nobody waits: the least there is, which tells what it takes now. */
-static void least_slice(SweepObject *self, tw_moment moment) {
-    slice_of(self, moment, young_of(self) >= TW_PACE_YOUNG ? 0 : TW_PACE_FEWEST);
-}
-
 /* rest(idle=False): the last request has ended, or none was there. Slices for two milliseconds at most. */
 static PyObject *sweep_rest(PyObject *op, PyObject *args) {
-    SweepObject *self = (SweepObject *)op;
-    const uint64_t since = tw_now_ns();
-    uint64_t lasted = 0;
     int idle = 0;
     if (!PyArg_ParseTuple(args, "|p", &idle)) return NULL;
-    const tw_moment moment = idle ? TW_MOMENT_IDLE : TW_MOMENT_REQUEST;
-    if (self->force && due(self)) forced(self);
-    if (due(self) && tw_pace_budget(&self->pace, walk_of(self), young_of(self), NOBODY_WAITS_NS, 0) < 0) least_slice(self, moment);
-    while (lasted < NOBODY_WAITS_NS && due(self) && timed_slice(self, moment, NOBODY_WAITS_NS - lasted))
-        lasted = tw_now_ns() - since;
+    moments_rest((SweepObject *)op, idle ? TW_MOMENT_IDLE : TW_MOMENT_REQUEST);
     Py_RETURN_NONE;
 }
 
@@ -551,8 +388,10 @@ static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
         put(dict, "ns", pace->ns) == 0 && put(dict, "predicted_ns", pace->predicted_ns) == 0 &&
         put(dict, "debt", pace->debt) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "rounds", pace->rounds) == 0 && put(dict, "short_rounds", pace->shorts) == 0 &&
         put(dict, "whole", (uint64_t)(((SweepObject *)op)->whole && ((SweepObject *)op)->phase != SWEEP_RESTS)) == 0 &&
+        put(dict, "tangled", (uint64_t)((SweepObject *)op)->tangled) == 0 && put(dict, "held", order_held((SweepObject *)op)) == 0 &&
+        put(dict, "parts", ((SweepObject *)op)->order.n_parts) == 0 &&
         put(dict, "cost_ns", tw_pace_dearest(pace)) == 0 &&
-        put(dict, "young", young_of((SweepObject *)op)) == 0 &&
+        put(dict, "young", sweep_young_of((SweepObject *)op)) == 0 &&
         put(dict, "passes", passes_of((SweepObject *)op)) == 0)
         return dict;
     Py_DECREF(dict);
@@ -566,18 +405,21 @@ static PyObject *sweep_round(PyObject *op, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* In a fork child: its counts are its own, its heap and what is frozen of it are as the parent's were. */
+/* In a fork child: its counts are its own, its heap and what is frozen of it are as the parent's were. A slice goes on if
+ * its finalizer forked; one of another thread never ends, as that thread is not there. */
 static PyObject *sweep_reborn(PyObject *op, PyObject *unused) {
     SweepObject *self = (SweepObject *)op;
     (void)unused;
     tw_pace_begin_again(&self->pace);
+    self->born += 1;
+    if (self->busy != this_thread()) self->busy = 0;
     self->force = SWEEP_WHAT_FITS;
     Py_RETURN_NONE;
 }
 
 /* ---- the type ---- */
 
-static PyObject *get_due(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(due((SweepObject *)op)); }
+static PyObject *get_due(PyObject *op, void *unused) { (void)unused; return PyBool_FromLong(moments_due((SweepObject *)op)); }
 static PyObject *get_force(PyObject *op, void *unused) { (void)unused; return PyLong_FromLong(((SweepObject *)op)->force); }
 static PyObject *get_every(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLong(((SweepObject *)op)->every); }
 
@@ -661,6 +503,9 @@ static void sweep_dealloc(PyObject *op) {
     for (size_t i = 0; i < SWEEP_WINDOW; i++) Py_XDECREF(self->markers[i]);
     Py_XDECREF((PyObject *)self->idle_type);
     Py_XDECREF((PyObject *)self->uv_type);
+    order_abandon(self);
+    order_let_go(self);
+    order_free(self);
     tw_addresses_clear(&self->frozen);
     tw_marks_clear(&self->marks);
     Py_XDECREF(self->held);

@@ -26,7 +26,22 @@ static inline gc_head *gc_next(const gc_head *head) { return (gc_head *)head->ne
 /* Memory takes as long as some ten references: so many are fetched while those before them are looked at. */
 #define SWEEP_AHEAD 8
 
-typedef enum sweep_phase { SWEEP_RESTS, SWEEP_COUNT, SWEEP_REACH, SWEEP_TAKE } sweep_phase;
+typedef enum sweep_phase { SWEEP_RESTS, SWEEP_COUNT, SWEEP_REACH, SWEEP_TAKE, SWEEP_ORDER, SWEEP_PARTS } sweep_phase;
+
+/* The dead, and the search that puts them in order (hot_order.h). All objects in it are held by it. */
+typedef struct sweep_order {
+    struct sweep_turn *turns;  /* what the search goes on with, the last first */
+    PyObject **open;           /* entered, in no part yet */
+    uintptr_t *parts;          /* the parts, the next one last */
+    PyObject **gone;           /* given up: to be let go of */
+    size_t n_turns, turns_room, n_open, open_room, n_parts, parts_room, n_gone, gone_room;
+    size_t turn;               /* the one that was entered last and not left, counted from 1; 0: none */
+    uint32_t number;           /* of the object that was entered last */
+    PyObject *closes;          /* the first of a part that is on its way from those open; NULL: none */
+    uint32_t along;            /* that this part alone holds */
+    uintptr_t last;            /* what marks its last, until that is there */
+    int skips;                 /* the next part is half left out */
+} sweep_order;
 
 typedef struct SweepObject {
     PyObject_HEAD
@@ -57,12 +72,20 @@ typedef struct SweepObject {
     size_t of_a_dead;          /* looks that each object found dead costs beside those at it */
     size_t width;              /* references of one object, as it is traversed */
     size_t walked;             /* objects of this round */
+    int mistaken;              /* one of them stands where a frozen one had died */
+    int counted_again;         /* for that, in this round */
     int again, reaches;        /* another walk is needed; those that were made */
-    int take;                  /* likewise */
+    sweep_order order;
+    int all_begun;             /* each dead one was come upon: what is left of the search needs no list */
+    size_t along;              /* objects that what is taken in this slice alone holds */
+    size_t moved;              /* of this slice, these too */
+    int take;                  /* those that were made in chunks */
     int cut;                   /* the chunk would have been larger */
     size_t taken, put_back;    /* objects, of this take */
-    size_t moved;              /* of this slice */
-    int busy;                  /* a finalizer may run whatever it likes, us too */
+    int tangled;               /* rounds in which the dead are put in order at once, as chunks would fail */
+    size_t owned;              /* of those found, the first so many are held by us until they have become young */
+    unsigned born;             /* once more in each fork child */
+    uintptr_t busy;            /* the thread that makes a slice, 0: none; a finalizer may run whatever it likes, us too */
     uint64_t given_ns, looked_ns; /* when a moment was last used that nobody waited for; one for more than the young */
     int on;                    /* idle moments are used */
     int force;                 /* sweep_force: a ceiling was met */
@@ -78,6 +101,16 @@ typedef struct SweepObject {
 
 extern PyType_Spec tw_sweep_spec;
 
+/* By how many the heap has grown since the youngest were collected: an old object that dies is taken off. */
+size_t sweep_young_of(const SweepObject *self);
+
+/* How many young ones there are, which may be more: so many at most. SWEEP_MOST_COUNTED take some ten microseconds. */
+#define SWEEP_MOST_COUNTED (8 * TW_PACE_YOUNG)
+size_t sweep_count_young(const SweepObject *self, size_t most);
+
+/* Of the slice that would be next. */
+tw_walk sweep_walk_of(const SweepObject *self);
+
 /* What a moment is used for, whether it fits or not: what is due; a slice; a whole pass, once. */
 enum sweep_force { SWEEP_WHAT_FITS, SWEEP_SLICES, SWEEP_PASS };
 
@@ -86,21 +119,12 @@ enum sweep_force { SWEEP_WHAT_FITS, SWEEP_SLICES, SWEEP_PASS };
 typedef struct sweep_done { tw_slice slice; uint64_t ns; } sweep_done;
 int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budget, sweep_done *done);
 
-/* A wait for events begins: until one is there at the descriptor, or the time is up, slices run that are predicted to end
- * before. wait_ns: how long the loop means to wait, UINT64_MAX: for ever. Exceptions of ours go to sys.unraisablehook. Whether there
- * was anything to do. */
-int sweep_idle(SweepObject *self, int fd, uint64_t wait_ns);
+/* Everything that is not frozen, by gc.collect. 0; 1: none, as a collection is under way; -1: an exception is set. */
+int sweep_pass(SweepObject *self, tw_moment moment, size_t *freed);
 
-/* Whether sweep_idle may find something to do in such a wait: a glance without the GIL. */
-int sweep_may_be_due(const SweepObject *self, uint64_t wait_ns);
-
-/* A moment in which a slice of a tenth of since_ns disturbs nobody more than a tenth: an engine's step that took so long is
- * over at now_ns, or (waiting 0) nobody waits at all. Ranks that step together use the same steps, one of `every`, so that
- * not each of them delays another one. */
-void sweep_step(SweepObject *self, uint64_t now_ns, uint64_t since_ns, uint64_t waiting);
-
-/* A collection that is not ours begins; it has ended, and freed so many. The collector's books are told to the pace. */
-void sweep_other_begins(SweepObject *self);
+/* A collection that is not ours begins (whole: of everything; what is held is let go of, which may run anything);
+ * it has ended, and freed so many. The collector's books are told to the pace. */
+void sweep_other_begins(SweepObject *self, int whole);
 void sweep_other_ended(SweepObject *self, int whole, uint64_t freed);
 
 #endif

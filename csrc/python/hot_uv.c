@@ -1,6 +1,7 @@
 /* uvloop's shared object exports libuv: a prepare handle runs before each wait for events, a check handle after it. Both run
  * without the GIL, which is taken only when something is due. */
 #include "hot_uv.h"
+#include "hot_moments.h"
 
 #include <dlfcn.h>
 
@@ -61,11 +62,13 @@ static void before_wait(handle *prepare) {
     const int ms = self->uv.backend_timeout(self->loop); /* 0 also where a poll would not see all: UV_FIRST */
     const uint64_t wait_ns = ms < 0 ? UINT64_MAX : (uint64_t)ms * TW_NS_PER_MS - (ms > 0 ? ROUNDED_UP_NS : 0);
     self->since = ms == 0 ? 0 : tw_now_ns();
-    if (!sweep_may_be_due(self->sweep, wait_ns)) return;
+    if (!moments_may_be_due(self->sweep, wait_ns)) return;
     const PyGILState_STATE gil = PyGILState_Ensure();
-    const int swept = sweep_idle(self->sweep, self->uv.backend_fd(self->loop), wait_ns);
-    PyGILState_Release(gil);
+    Py_INCREF((PyObject *)self); /* what ends may take the policy away */
+    const int swept = moments_idle(self->sweep, self->uv.backend_fd(self->loop), wait_ns);
     if (swept) self->uv.update_time(self->loop); /* the wait for a timer is reckoned from it */
+    Py_DECREF((PyObject *)self);
+    PyGILState_Release(gil);
 }
 
 static void after_wait(handle *check) {

@@ -1,12 +1,17 @@
 #include "hot_walk.h"
+#include "hot_order.h"
 
 #define MOST_REACHES 8     /* walks for what refers backwards; then the chunks see to it */
 #define MOST_TAKES 8
+#define MOST_OF_A_PART (TW_PACE_MOST / OF_A_MEMBER) /* objects, whatever there is time for */
 #define LEAST_CHUNK 1024   /* objects: a request's cycle and what is near to it */
+#define TANGLED 1024       /* objects put back, and as many as a part of those of the round: the dead hold each other */
+#define PART_TANGLED 32
+#define TANGLED_ROUNDS 8   /* until chunks are tried again */
 #define FEW_TENURED 10000  /* a walk through them costs little */
 #define MOST_PATIENCE 7   /* short rounds in a row that found little */
-#define MOST_PUT_BACK 2   /* times, on average, that an object is tried in a take, in chunks that were cut */
 #define BUILT_IN_A_ROW 1024 /* objects that may be being built */
+#define MOST_PUT_BACK 2   /* times, on average, that an object is tried in a take, in chunks that were cut */
 #define OF_A_MEMBER 10     /* looks that an object of a chunk costs: it is collected, and freed */
 #define TIDIED 64          /* places of the marks, each slice */
 #define WIDE TW_PACE_MOST  /* references of one object that are followed */
@@ -38,14 +43,14 @@ static traverseproc traverse_of(PyObject *object) { return (traverseproc)PyType_
 /* The first references of an object, always the same: what it refers to beyond is held from outside, for all that is known.
  * So no object takes longer than a slice, however wide; one that is dead, and held by what stands beyond, is left to a
  * whole pass. */
-static void traverse(SweepObject *self, PyObject *object, visitproc visit) {
+void walk_traverse(SweepObject *self, PyObject *object, visitproc visit) {
     const traverseproc look = traverse_of(object);
     self->width = 0;
     if (look != NULL) look(object, visit, self);
     self->width = 0;
 }
 
-static int is_too_wide(SweepObject *self) { return self->width++ == WIDE; }
+int walk_is_too_wide(SweepObject *self) { return self->width++ == WIDE; }
 
 static tw_place find(SweepObject *self, PyObject *object) { return tw_marks_find(&self->marks, object); }
 
@@ -58,6 +63,10 @@ static int push(SweepObject *self, PyObject *object) {
     if (self->n == self->room) return 0;
     self->found[self->n++] = object;
     return 1;
+}
+
+static int enough(const SweepObject *self) {
+    return self->looks + (self->n + self->along) * self->of_a_dead >= self->most_looks || self->n * 2 >= self->most_members;
 }
 
 /* ---- count ---- */
@@ -77,7 +86,7 @@ static void count_the_last(SweepObject *self) {
 /* What is frozen, or no container, is counted where that costs nothing: nobody asks for it. */
 static int visit_count(PyObject *object, void *arg) {
     SweepObject *self = arg;
-    if (is_too_wide(self)) return 1;
+    if (walk_is_too_wide(self)) return 1;
     self->looks += 1;
     if (object == NULL) return 0;
     tw_place place = find(self, object);
@@ -94,10 +103,10 @@ static void count(SweepObject *self, PyObject *object) {
     const tw_place place = tw_marks_make(&self->marks, object);
     if (place == NULL || tw_place_has(place, TW_MARK_WALKED)) return;
     tw_place_set(place, TW_MARK_WALKED);
-    tw_addresses_remove(&self->frozen, object);
+    self->mistaken |= tw_addresses_remove(&self->frozen, object);
     if (object == start_of(self, self->begun + 1)) self->before_start = self->walked;
     self->walked += 1;
-    traverse(self, object, visit_count);
+    walk_traverse(self, object, visit_count);
 }
 
 /* ---- reach ---- */
@@ -112,7 +121,7 @@ static int is_reached(SweepObject *self, PyObject *object) {
 
 static int visit_reach(PyObject *object, void *arg) {
     SweepObject *self = arg;
-    if (is_too_wide(self)) return 1;
+    if (walk_is_too_wide(self)) return 1;
     self->looks += 1;
     const tw_place place = object == NULL ? NULL : find(self, object);
     if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED)) return 0;
@@ -126,7 +135,7 @@ static void look_on_from(SweepObject *self, PyObject *object) {
     self->looks += 1;
     if (!is_reached(self, object)) return;
     tw_place_set(find(self, object), TW_MARK_LOOKED);
-    traverse(self, object, visit_reach);
+    walk_traverse(self, object, visit_reach);
 }
 
 /* All that an object that lives leads to: of what was found, the last first, but some are fetched meanwhile. What there is no
@@ -159,12 +168,12 @@ static void reach(SweepObject *self, PyObject *object) {
     if (!tw_place_has(place, TW_MARK_LOOKED)) reach_from(self, object);
 }
 
-/* ---- take ---- */
+/* ---- chunks ---- */
 
 /* Of what is dead for all that is known, in no chunk yet. */
 static int visit_member(PyObject *object, void *arg) {
     SweepObject *self = arg;
-    if (is_too_wide(self)) return 1;
+    if (walk_is_too_wide(self)) return 1;
     self->looks += 1;
     const tw_place place = object == NULL ? NULL : find(self, object);
     if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || tw_place_has(place, TW_MARK_CHUNK)) return 0;
@@ -181,7 +190,7 @@ static int visit_member(PyObject *object, void *arg) {
 
 static int visit_inner(PyObject *object, void *arg) {
     SweepObject *self = arg;
-    if (is_too_wide(self)) return 1;
+    if (walk_is_too_wide(self)) return 1;
     const tw_place place = object == NULL ? NULL : find(self, object);
     if (tw_place_has(place, TW_MARK_CHUNK) && PyObject_GC_IsTracked(object)) tw_place_count(place);
     return 0;
@@ -196,7 +205,7 @@ static int is_held(tw_place place) { return tw_place_counted(place) >= HELD_WITH
 /* Behind the members there is room for as many. */
 static int visit_held(PyObject *object, void *arg) {
     SweepObject *self = arg;
-    if (is_too_wide(self)) return 1;
+    if (walk_is_too_wide(self)) return 1;
     const tw_place place = object == NULL ? NULL : find(self, object);
     if (!tw_place_has(place, TW_MARK_CHUNK) || is_held(place) || !PyObject_GC_IsTracked(object)) return 0;
     const int by_others = references_of(self, object) > (Py_ssize_t)tw_place_counted(place);
@@ -211,7 +220,7 @@ static void find_held(SweepObject *self, size_t from) {
     for (size_t i = from; i < members; i++) {
         const tw_place place = find(self, self->found[i]);
         if (!is_held(place) && references_of(self, self->found[i]) > (Py_ssize_t)tw_place_counted(place)) visit_held(self->found[i], self);
-        while (self->n > members) traverse(self, self->found[--self->n], visit_held);
+        while (self->n > members) walk_traverse(self, self->found[--self->n], visit_held);
     }
 }
 
@@ -250,7 +259,7 @@ static void leave(SweepObject *self, size_t from) {
     self->n = from;
 }
 
-static void take(SweepObject *self, PyObject *object) {
+static void take_chunk(SweepObject *self, PyObject *object) {
     const tw_place place = find(self, object);
     if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || tw_place_has(place, TW_MARK_CHUNK)) return;
     if (was_tried(self, place)) return;
@@ -258,12 +267,44 @@ static void take(SweepObject *self, PyObject *object) {
     size_t looked_at = from;
     self->cut = 0;
     visit_member(object, self);
-    while (looked_at < self->n && self->looks < most_looks) traverse(self, self->found[looked_at++], visit_member);
+    while (looked_at < self->n && self->looks < most_looks) walk_traverse(self, self->found[looked_at++], visit_member);
     leave(self, looked_at);
-    for (size_t i = from; i < self->n; i++) traverse(self, self->found[i], visit_inner);
+    for (size_t i = from; i < self->n; i++) walk_traverse(self, self->found[i], visit_inner);
     self->looks += OF_A_MEMBER * (self->n - from);
     find_held(self, from);
     keep_dead(self, from);
+}
+
+/* ---- parts ---- */
+
+static int have_room(const SweepObject *self, size_t n, size_t along) {
+    return self->n + n <= self->most_members && self->looks + (self->n + n + self->along + along) * self->of_a_dead <= self->most_looks;
+}
+
+static void take_part(SweepObject *self, size_t n, size_t along) {
+    order_next(self, self->found + self->n, n);
+    self->owned = self->n += n;
+    self->along += along;
+    self->looks += n;
+}
+
+static size_t largest_part(const SweepObject *self) {
+    return self->most_members > MOST_OF_A_PART ? self->most_members : MOST_OF_A_PART;
+}
+
+/* The parts that nothing old leads to any more, while there is time for them. Whether none is left. A part that is larger than
+ * any slice may be is left to a whole pass. */
+static int take_parts(SweepObject *self) {
+    const size_t most = largest_part(self);
+    size_t along;
+    while (!enough(self)) {
+        const size_t n = order_size(self, most + 1, &along);
+        if (n == 0) return 1;
+        if (order_skips(self) || n > most || along > TW_PACE_MOST) order_skip(self, MOST_OF_A_PART);
+        else if (self->n > 0 && !have_room(self, n, along)) return 0;
+        else take_part(self, n, along);
+    }
+    return 0;
 }
 
 /* ---- the round ---- */
@@ -291,7 +332,7 @@ static int is_perhaps_built(SweepObject *self, PyObject *object) {
     if (!PyTuple_Check(object) && !PyFrozenSet_Check(object)) return 0;
     const tw_place place = find(self, object);
     if (place == NULL || tw_place_counted(place) > 0) return place == NULL;
-    return self->phase != SWEEP_TAKE || !tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED);
+    return self->phase < SWEEP_TAKE || !tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED);
 }
 
 static int has_gaps(PyObject *object) {
@@ -302,10 +343,6 @@ static int has_gaps(PyObject *object) {
 /* passed: those that may be being built, in a row just before. So many stand in something wide, and are what it holds. */
 static int may_be_held(SweepObject *self, PyObject *object, int passed) {
     return !is_perhaps_built(self, object) || (passed >= BUILT_IN_A_ROW && !has_gaps(object));
-}
-
-static int enough(const SweepObject *self) {
-    return self->looks + self->n * self->of_a_dead >= self->most_looks || self->n * 2 >= self->most_members;
 }
 
 /* From where the walk stands. Whether it came to its end. */
@@ -331,6 +368,22 @@ static void begin_take(SweepObject *self) {
     self->phase = SWEEP_TAKE;
 }
 
+static void begin_order(SweepObject *self) {
+    self->all_begun = 0;
+    order_begin(self);
+    self->phase = SWEEP_ORDER;
+}
+
+/* Chunks fail, as the dead hold each other across them: they are to be put in order. */
+static int are_tangled(const SweepObject *self) {
+    return self->put_back > self->taken && self->put_back >= TANGLED && self->put_back >= self->walked / PART_TANGLED;
+}
+
+/* So that this need not be tried to its end. */
+static int are_badly_tangled(const SweepObject *self) {
+    return self->put_back > 4 * self->taken && self->put_back >= 4 * TANGLED && self->put_back >= self->walked / 2;
+}
+
 /* The tenured dead hold what grew old after them. Where short rounds find little of what grew old dead, a whole one is tried;
  * and again soon, if that was why. */
 static void learn(SweepObject *self) {
@@ -348,7 +401,7 @@ static void learn(SweepObject *self) {
 static void end_round(SweepObject *self) {
     if (self->before_start > self->walked) self->before_start = self->walked; /* it begins where this one ended */
     learn(self);
-    if (self->whole && self->taken > 0 && self->put_back > 0) self->whole_wanted = 1; /* there were too few takes */
+    if (self->whole && self->phase == SWEEP_TAKE && self->taken > 0 && self->put_back > 0) self->whole_wanted = 1; /* there were too few takes */
     self->tenured = self->before_start + (self->whole ? 0 : self->tenured);
     if (self->whole) self->tenured_at_full = self->tenured;
     tw_pace_rounded(&self->pace, self->tenured, self->walked - self->before_start, self->whole);
@@ -356,20 +409,45 @@ static void end_round(SweepObject *self) {
     self->phase = SWEEP_RESTS;
 }
 
+static void begin_count(SweepObject *self) {
+    tw_marks_next_round(&self->marks);
+    self->before_start = SIZE_MAX;
+    self->walked = 0;
+    self->mistaken = 0;
+    self->phase = SWEEP_COUNT;
+    if (self->end_moves) tw_place_set(tw_marks_make(&self->marks, end_of(self)), TW_MARK_CHUNK);
+}
+
+/* What refers to one that was taken for frozen was perhaps not counted, and it would live for a round more. A short round
+ * leaves it to the next. */
+static int must_count_again(const SweepObject *self) { return self->whole && self->mistaken && !self->counted_again; }
+
 static void next_phase(SweepObject *self) {
     switch (self->phase) {
     case SWEEP_COUNT:
+        if (must_count_again(self)) {
+            begin_count(self);
+            self->counted_again = 1;
+            break;
+        }
         self->phase = SWEEP_REACH;
         self->reaches = 0;
         break;
     case SWEEP_REACH:
         if (self->again && ++self->reaches < MOST_REACHES) break;
         self->take = 0;
-        begin_take(self);
+        if (self->tangled > 0) begin_order(self);
+        else begin_take(self);
         break;
     case SWEEP_TAKE:
-        if (self->taken > 0 && self->put_back > 0 && ++self->take < MOST_TAKES) begin_take(self);
+        if (are_tangled(self)) self->tangled = TANGLED_ROUNDS, begin_order(self);
+        else if (self->taken > 0 && self->put_back > 0 && ++self->take < MOST_TAKES) begin_take(self);
         else end_round(self);
+        break;
+    case SWEEP_ORDER: self->phase = SWEEP_PARTS; break;
+    case SWEEP_PARTS:
+        self->tangled -= self->tangled > 0;
+        end_round(self);
         break;
     default: break;
     }
@@ -383,16 +461,13 @@ static int must_be_whole(const SweepObject *self) {
 }
 
 static void begin_round(SweepObject *self) {
-    tw_marks_next_round(&self->marks);
     self->whole = must_be_whole(self);
     if (self->whole) self->whole_wanted = 0;
     tw_pace_begin(&self->pace, self->whole ? self->tenured : 0);
     self->begun += 1;
-    self->before_start = SIZE_MAX;
-    self->walked = 0;
-    self->phase = SWEEP_COUNT;
-    tw_place_set(tw_marks_make(&self->marks, end_of(self)), TW_MARK_CHUNK);
     self->end_moves = 1;
+    self->counted_again = 0;
+    begin_count(self);
 }
 
 /* Somebody froze: the markers, too, perhaps, and what is old is another heap. Or untracked the object where the walk stands. */
@@ -403,9 +478,31 @@ static void look_where_it_stands(SweepObject *self) {
     self->last_frozen = self->permanent->head.prev;
 }
 
+/* The search stops where there was time for no more; the list is gone through only for where it begins. */
+static void begin_search(SweepObject *self, PyObject *object) {
+    order_from(self, object);
+    while (!enough(self) && order_step(self)) continue;
+}
+
+static int order(SweepObject *self) {
+    while (!enough(self) && order_step(self)) continue;
+    if (!self->all_begun && !enough(self)) self->all_begun = walk(self, begin_search);
+    return self->all_begun && self->order.n_turns == 0 && self->order.closes == NULL;
+}
+
+/* Whether the phase is over. */
+static int go_on(SweepObject *self) {
+    switch (self->phase) {
+    case SWEEP_COUNT: return walk(self, count);
+    case SWEEP_REACH: return walk(self, reach);
+    case SWEEP_TAKE: return walk(self, take_chunk);
+    case SWEEP_ORDER: return order(self);
+    default: return take_parts(self);
+    }
+}
+
 size_t walk_on(SweepObject *self, size_t budget) {
-    static void (*const look[])(SweepObject *, PyObject *) = {NULL, count, reach, take};
-    self->looks = 0;
+    self->looks = self->along = 0;
     self->most_looks = budget;
     self->most_members = budget / OF_A_MEMBER > LEAST_CHUNK ? budget / OF_A_MEMBER : LEAST_CHUNK;
     look_where_it_stands(self);
@@ -413,16 +510,32 @@ size_t walk_on(SweepObject *self, size_t budget) {
     tw_marks_tidy(&self->marks, TIDIED);
     const sweep_phase phase = self->phase;
     while (self->phase == phase && !enough(self)) { /* the next one costs differently */
-        if (!walk(self, look[phase])) break;
+        if (phase == SWEEP_TAKE && are_badly_tangled(self)) {
+            stand_at(self, NULL);
+            next_phase(self);
+            break;
+        }
+        if (!go_on(self)) break;
         next_phase(self);
     }
     return self->looks;
 }
 
-void walk_let_go(SweepObject *self) { Py_CLEAR(self->let_go); }
+size_t walk_let_go(SweepObject *self) {
+    const size_t owned = self->owned;
+    size_t ended = 0;
+    self->owned = 0; /* what ends may come here again */
+    for (size_t i = 0; i < owned; i++) {
+        ended += Py_REFCNT(self->found[i]) == 1;
+        Py_DECREF(self->found[i]);
+    }
+    Py_CLEAR(self->let_go);
+    return ended + order_let_go(self);
+}
 
 void walk_abandon(SweepObject *self) {
     stand_at(self, NULL);
+    order_abandon(self);
     if (self->phase != SWEEP_RESTS) self->begun -= 1; /* the next one begins where it did */
     self->phase = SWEEP_RESTS;
     self->end_moves = 0;
@@ -432,7 +545,7 @@ void walk_abandon(SweepObject *self) {
 
 static int visit_closure(PyObject *object, void *arg) {
     SweepObject *self = arg;
-    if (is_too_wide(self) || self->n == self->room) return 1;
+    if (walk_is_too_wide(self) || self->n == self->room) return 1;
     if (object == NULL || tw_addresses_has(&self->frozen, object) || !PyObject_GC_IsTracked(object)) return 0;
     if (PyType_Check(object) || PyModule_Check(object)) return 0; /* they lead everywhere */
     const tw_place place = tw_marks_make(&self->marks, object);
@@ -446,11 +559,12 @@ void walk_closure(SweepObject *self, PyObject *object, size_t most) {
     if (from + most < room) self->room = from + most;
     self->width = 0;
     visit_closure(object, self);
-    for (size_t i = from; i < self->n; i++) traverse(self, self->found[i], visit_closure);
+    for (size_t i = from; i < self->n; i++) walk_traverse(self, self->found[i], visit_closure);
     self->room = room;
 }
 
 static void make_young(SweepObject *self, PyObject *object) {
+    if (!PyObject_GC_IsTracked(object)) return;
     tw_place_clear(find(self, object), TW_MARK_CHUNK);
     PyObject_GC_UnTrack(object);
     PyObject_GC_Track(object);
@@ -460,7 +574,7 @@ void walk_move_found(SweepObject *self) {
     if (self->held != NULL && is_being_moved(self, self->held)) stand_at(self, next_that_stays(self, self->held));
     for (size_t i = 0; i < self->n; i++) make_young(self, self->found[i]);
     if (self->end_moves) make_young(self, end_of(self));
-    self->moved = self->n + (size_t)self->end_moves;
+    self->moved = self->n + self->along + (size_t)self->end_moves;
     self->n = 0;
     self->end_moves = 0;
 }

@@ -106,6 +106,14 @@ TW_TEST(what_never_fits_is_believed_less_and_less) {
     TW_CHECK(refused > 10 && refused < 200);
 }
 
+/* They become more with each moment that they are refused. */
+TW_TEST(the_young_are_not_dearer_than_they_can_be) {
+    tw_pace p = costing(50);
+    TW_CHECK_EQ(1000 * TW_PACE_OF_A_YOUNG * 50, tw_pace_young_ns(&p, 1000));
+    p = costing(100000);
+    TW_CHECK_EQ(1000 * TW_PACE_OF_A_YOUNG * 120, tw_pace_young_ns(&p, 1000));
+}
+
 TW_TEST(the_rest_of_a_wait_is_what_most_such_waits_had) {
     tw_pace p = {0};
     TW_CHECK(tw_pace_left(&p, 0) > 0);
@@ -284,6 +292,7 @@ TW_TEST(moments_have_names) {
 }
 
 TW_MAIN(nothing_is_due_at_first, debt_follows_what_grew_old, a_slice_fits_its_moment, each_walk_costs_what_such_did, the_dead_have_a_price, what_never_fits_is_believed_less_and_less,
+        the_young_are_not_dearer_than_they_can_be,
         the_rest_of_a_wait_is_what_most_such_waits_had, a_round_is_the_whole_old_heap,
         a_round_is_paid_by_what_grows_old_in_it, a_round_sprints_and_rests, a_round_that_is_late_is_always_due, a_round_brought_to_its_end_is_paid_for, garbage_stays_a_part_of_the_living,
         a_whole_pass_pays_all, collections_of_others_are_booked,

@@ -29,7 +29,7 @@ from tailwatch import _hot, snapshots
 from tailwatch.export.prometheus import Exposition, serve_http
 from tailwatch.loadsignal import bands
 
-from .real_prometheus import Prometheus, needs
+from .real_prometheus import Prometheus, must_be_exact, needs
 
 FOLDER = Path(__file__).parents[2] / "examples" / "grafana"
 SERVER = Path(__file__).parent / "planted_server.py"
@@ -37,6 +37,7 @@ DEADLINE_SECONDS = 60
 MODELS = ("toy", "org/large-v2")
 ZERO_BUCKET_SECONDS = 1e-6  # a native histogram's resolution begins there
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+POLICY_ROW = "What does the collector's policy do?"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
@@ -367,8 +368,7 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         prometheus = Prometheus(directory, planted.port, features, text)
         stack.callback(prometheus.close)
         prometheus.wait_for("up == 1")
-        if not prometheus.ask("status/buildinfo")["version"].startswith("2."):
-            pytest.skip("exact for Prometheus 2: later ones leave the first sample out of a range that begins with it")
+        must_be_exact(prometheus)
         planted.load(1)  # every series there is to be: rate() does not see a first sample
         first, (earlier, _) = between_equals(planted, prometheus)
         planted.load(2)
@@ -665,13 +665,13 @@ def versions() -> tuple[str, str]:
     return version("tailwatch"), ".".join(map(str, sys.version_info[:3]))
 
 
-def panels(kind: str) -> list[dict[str, Any]]:
-    """Those of rows that the planted load reaches: its processes freeze, and do not sweep."""
+def panels(kind: str, *, of_policy: bool = False) -> list[dict[str, Any]]:
+    """Those of the row about the collector's policy, or of all others: the planted load's processes do not sweep."""
     document = json.loads((FOLDER / "dashboards" / f"tailwatch-{kind}.json").read_text())
     found, row = [], ""
     for panel in document["panels"]:
         row = panel["title"] if panel["type"] == "row" else row
-        if panel["type"] != "row" and row != "What does the collector's policy do?":
+        if panel["type"] != "row" and (row == POLICY_ROW) == of_policy:
             found.append(panel)
     return found
 

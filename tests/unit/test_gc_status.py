@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +62,58 @@ def test_slices_and_what_they_cost_are_told(watch: Watch) -> None:
     assert (name, status.processes[name].slices) == ("worker-0", own.slices)
     earlier = watch.snapshot()
     assert (watch.snapshot() - earlier).processes[0].policy.slices["asked"] == 0
+
+
+def test_the_processor_time_of_slices_is_told(watch: Watch) -> None:
+    """Of a walk, which waits for nobody, it is what the walk took: of the same thread's clock, around it."""
+    kept = [[number] for number in range(200_000)]
+    gc.collect(0)
+    before, began = watch.snapshot().gc.cpu["policy"], time.thread_time()
+    for _ in range(50):
+        watch.gc.out_of_band.sweep.slice(100_000)
+    took = time.thread_time() - began
+    assert 0.5 * took < watch.snapshot().gc.cpu["policy"] - before < 2 * took  # the daemon's may be among them
+    assert len(kept) == 200_000
+
+
+class Slow:
+    """What ends takes its time."""
+
+    seconds = 0.0
+
+    def __del__(self) -> None:
+        until = time.monotonic() + self.seconds
+        while time.monotonic() < until:  # a sleep would let other threads in
+            pass
+
+
+def test_what_a_round_lets_go_of_is_no_callback_s_time(watch: Watch) -> None:
+    """A whole collection by somebody else begins with that: in its pause, and not booked as others' callbacks."""
+    sweep, interval = watch.gc.out_of_band.sweep, sys.getswitchinterval()
+    many = [Slow() for _ in range(20_000)]
+    gone = [weakref.ref(each) for each in many]
+    gc.collect(0)
+    gc.collect(1)
+
+    def others(phase: str, info: dict[str, int]) -> None: ...
+
+    before = watch.snapshot()
+    gc.callbacks.insert(1, others)
+    sys.setswitchinterval(1000)  # the daemon would end the round
+    try:
+        sweep.round()
+        sweep.slice(10_000)
+        many.clear()
+        assert sweep.midway and sum(each() is not None for each in gone) == 1
+        Slow.seconds = 0.2
+        gc.collect()
+    finally:
+        sys.setswitchinterval(interval)
+        gc.callbacks.remove(others)
+        Slow.seconds = 0.0
+    found = (watch.snapshot() - before).gc
+    assert found.max["gc2"] >= 0.2
+    assert found.callbacks["gc2"] < 0.1
 
 
 @pytest.mark.skipif(not BOOKS_KNOWN, reason="the collector's books are not known in this Python")

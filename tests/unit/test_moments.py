@@ -151,6 +151,34 @@ def test_a_wait_ends_when_it_would_have(sweep: _hot.Sweep) -> None:
     selector.close()
 
 
+def test_the_young_do_not_pile_up_where_slices_were_delayed(sweep: _hot.Sweep) -> None:
+    """As many old objects die as new ones come, and slices took long for a while: those after that are small again."""
+    selector = selectors.EpollSelector()
+    wait = sweep.select(selector)
+    delayed = True
+
+    def somebody(phase: str, info: dict[str, int]) -> None:
+        until = time.thread_time() + 0.01
+        while delayed and time.thread_time() < until:
+            pass
+
+    kept = [[] for _ in range(60_000)]  # type: list[list[Any]]
+    gc.collect()
+    gc.callbacks.append(somebody)
+    young = []
+    try:
+        for turn in range(150):
+            delayed = turn < 60
+            kept.extend([] for _ in range(600))
+            del kept[:600]
+            young.append(len(gc.get_objects(generation=0)))
+            wait(0.003)
+    finally:
+        gc.callbacks.remove(somebody)
+    assert max(young[65:]) < 8_000
+    selector.close()
+
+
 @pytest.mark.parametrize("timeout", [None, -1.0, 0, 0.0, 1e-9, 0.001])
 def test_a_selector_is_asked_as_it_would_have_been(sweep: _hot.Sweep, timeout: float | None) -> None:
     """Where there is nothing to do; by position and by name."""
@@ -186,7 +214,8 @@ def test_a_select_of_somebody_else_is_passed_through_and_put_back(sweep: _hot.Sw
 
     selector.select = counted
     moments = moments_of(loop, sweep)
-    loop.run_until_complete(asyncio.sleep(0))
+    loop.call_soon(loop.stop)
+    loop.run_forever()  # one turn, with one wait
     assert asked
     assert moments.give_back() is None
     assert selector.select is counted

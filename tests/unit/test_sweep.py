@@ -22,7 +22,7 @@ from tailwatch.hooks import out_of_band
 from tailwatch.hooks.gc import GCHook
 from tailwatch.hooks.out_of_band import SAFETY_NET, OutOfBand
 
-SLO = (0, 0, 0, 0, 0)
+from .sweeping import begin, core, end
 
 
 class Node:
@@ -33,24 +33,12 @@ class Node:
         self.__dict__.update(more)
 
 
-def make_core() -> _hot.Core:
-    return _hot.Core("api", 1, SLO, 0, lambda scope: "", lambda sent, stream: sent)
-
-
 @pytest.fixture
 def sweep() -> Iterator[_hot.Sweep]:
     """One that knows the lists, and a heap that is frozen; automatic collections are off."""
-    gc.disable()
-    policy = OutOfBand(make_core(), pytest.fail)
-    policy.prepare()
-    assert policy.mode == "sweep"
-    gc.collect()
-    policy.remember()
-    gc.freeze()
-    gc.collect()
+    policy = begin()
     yield policy.sweep
-    gc.unfreeze()
-    gc.enable()
+    end(policy)
 
 
 def age(generations: int = 2) -> None:
@@ -243,30 +231,11 @@ def test_a_class_that_nobody_has_dies(sweep: _hot.Sweep) -> None:
     assert gone() is None
 
 
-def test_an_address_that_was_frozen_is_swept_when_it_is_used_again(sweep: _hot.Sweep) -> None:
-    """Frozen objects may die by their count; what comes to stand there is no longer frozen."""
-    gc.unfreeze()
-    sweep.forget()
-    doomed = [Node() for _ in range(2000)]
-    gc.collect()
-    sweep.remember(gc.get_objects())
-    gc.freeze()
-    for node in doomed:
-        node.__dict__.clear()
-    doomed.clear()
-    gone = []
-    for _ in range(2000):
-        gone.append(weakref.ref(Node()))
-    age()
-    sweep_all(sweep)
-    assert [each() for each in gone] == [None] * 2000
-
-
 def test_not_during_a_collection(sweep: _hot.Sweep) -> None:
     """Its lists are taken apart then: a slice in a callback, or on another thread, does nothing."""
-    core = make_core()
-    hook = GCHook(core, "observe")
-    other = _hot.Sweep(core, gc.collect)
+    of = core()
+    hook = GCHook(of, "observe")
+    other = _hot.Sweep(of, gc.collect)
     done: list[Any] = []
 
     def callback(phase: str, info: dict[str, int]) -> None:
@@ -327,7 +296,7 @@ def test_wrong_calls_raise(sweep: _hot.Sweep, call: Callable[[Any], object]) -> 
 
 def test_an_unknown_layout_is_not_believed() -> None:
     """Other thresholds than the interpreter says, or an object that is in another list: no order, and no walk."""
-    sweep = _hot.Sweep(make_core(), gc.collect)
+    sweep = _hot.Sweep(core(), gc.collect)
     older: list[Any] = [[]]
     gc.collect(0), gc.collect(1)
     aged: list[Any] = [[]]
@@ -342,7 +311,7 @@ def test_an_unknown_layout_is_not_believed() -> None:
 def test_the_policy_engages_and_is_undone() -> None:
     """After the freeze the interpreter's own collections are far away; detaching brings back what was."""
     before = gc.get_threshold()
-    hook = GCHook(make_core(), "out-of-band", pytest.fail)
+    hook = GCHook(core(), "out-of-band", pytest.fail)
     hook.attach()
     assert gc.get_threshold() == before
     hook.freeze()
@@ -360,7 +329,7 @@ def test_the_policy_engages_and_is_undone() -> None:
 
 def test_a_loop_s_waiting_is_used() -> None:
     """Cycles of finished work die while the loop waits, without a collection of the interpreter's own."""
-    hook = GCHook(make_core(), "out-of-band", pytest.fail)
+    hook = GCHook(core(), "out-of-band", pytest.fail)
     hook.attach()
 
     async def run() -> tuple[int, dict[str, int]]:
@@ -390,7 +359,7 @@ def test_a_loop_s_waiting_is_used() -> None:
 def test_without_memory_to_remember_it_makes_whole_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another's freeze goes through, closures are followed no more, and it is said."""
     said: list[str] = []
-    hook = GCHook(make_core(), "out-of-band", said.append)
+    hook = GCHook(core(), "out-of-band", said.append)
     hook.attach()
     try:
         hook.freeze()
@@ -465,7 +434,7 @@ class Blind:
 def test_a_round_that_finds_nothing_is_not_relied_upon() -> None:
     """Slices that are told where to look work; a whole round does not: whole passes instead, and it is said."""
     said: list[str] = []
-    hook = GCHook(make_core(), "out-of-band", said.append)
+    hook = GCHook(core(), "out-of-band", said.append)
     hook.attach()
     try:
         real = hook.out_of_band.sweep
@@ -482,7 +451,7 @@ def test_a_round_that_finds_nothing_is_not_relied_upon() -> None:
 def test_the_interpreter_s_collections_of_the_old_stay_away_while_slices_are_made() -> None:
     """Each of ours brings them nearer by its count: not while moments come, and as ever when none do for long."""
     before = gc.get_threshold()
-    hook = GCHook(make_core(), "out-of-band", pytest.fail)
+    hook = GCHook(core(), "out-of-band", pytest.fail)
     hook.attach()
     try:
         hook.freeze()
@@ -510,7 +479,7 @@ def test_the_interpreter_s_collections_of_the_old_stay_away_while_slices_are_mad
 def test_thresholds_that_somebody_changed_are_told_and_stay() -> None:
     """Each of the three, not the first alone."""
     before = gc.get_threshold()
-    hook = GCHook(make_core(), "out-of-band", pytest.fail)
+    hook = GCHook(core(), "out-of-band", pytest.fail)
     hook.attach()
     try:
         hook.freeze()
@@ -526,7 +495,7 @@ def test_thresholds_that_somebody_changed_are_told_and_stay() -> None:
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_round_that_rests_for_long_holds_nothing(sweep: _hot.Sweep, waits: bool) -> None:
     """Outside loops: the daemon brings it to its end where nobody waits, and gives it up where somebody does."""
-    policy = OutOfBand(make_core(), pytest.fail)
+    policy = OutOfBand(core(), pytest.fail)
     policy.sweep = sweep
     kept = [Node() for _ in range(5000)]
     age()
@@ -550,7 +519,7 @@ FREEZE = gc.freeze  # as somebody had it who imported it before install()
 
 def test_a_freeze_past_our_hook_is_seen() -> None:
     """Whoever took gc.freeze before us: it is counted, and what it froze is known; nothing is seen twice."""
-    hook = GCHook(make_core(), "out-of-band", pytest.fail)
+    hook = GCHook(core(), "out-of-band", pytest.fail)
     hook.attach()
     try:
         hook.freeze()

@@ -16,9 +16,8 @@ import pytest
 from tailwatch import _hot, snapshots
 from tailwatch.hooks.out_of_band import OutOfBand
 
-SLO = (0, 0, 0, 0, 0)
-LARGE = 100_000  # looks: a round in few slices
-SMALL = 2_000  # the least that the pace gives
+from .sweeping import SLO, SMALL, alive, begin, end, old, rounds
+
 WIDE = 16_000  # references of one object that a walk follows, as csrc/python/hot_walk.c has it
 REFCOUNT = ctypes.c_uint32 if sys.version_info >= (3, 12) else ctypes.c_ssize_t
 
@@ -33,41 +32,10 @@ class Node:
 
 @pytest.fixture
 def sweep() -> Iterator[_hot.Sweep]:
-    """One that knows the lists, and a heap that is frozen; automatic collections are off."""
-    gc.disable()
-    policy = OutOfBand(_hot.Core("api", 1, SLO, 0, lambda scope: "", lambda sent, stream: sent), pytest.fail)
-    policy.prepare()
-    assert policy.mode == "sweep"
-    gc.collect()
-    policy.remember()
-    gc.freeze()
-    gc.collect()
+    """One over a heap that is frozen."""
+    policy = begin()
     yield policy.sweep
-    policy.sweep.forget()
-    gc.unfreeze()
-    gc.enable()
-
-
-def rounds(sweep: _hot.Sweep, number: int, budget: int = LARGE) -> None:
-    """So many whole ones, and the rest of one that is under way."""
-    begun = sweep.counts()["rounds"]
-    for _ in range(100_000):
-        sweep.round()
-        sweep.slice(budget)
-        if sweep.counts()["rounds"] - begun > number:
-            return
-    pytest.fail("the rounds do not end")
-
-
-def old(made: list[Any]) -> list[weakref.ref[Any]]:
-    """Weak references to what is no longer young."""
-    gc.collect(0)
-    gc.collect(1)
-    return [weakref.ref(each) for each in made]
-
-
-def alive(gone: list[weakref.ref[Any]]) -> int:
-    return sum(each() is not None for each in gone)
+    end(policy)
 
 
 WITHOUT_MEMORY = """
@@ -354,7 +322,7 @@ def test_a_slice_makes_one_collection(sweep: _hot.Sweep) -> None:
 
 
 FORKS = """
-import gc, os, sys, weakref
+import gc, os, sys, threading, traceback, weakref
 from tailwatch import _hot, snapshots
 from tailwatch.hooks.out_of_band import OutOfBand
 
@@ -377,8 +345,12 @@ def fork(then):
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
-        policy.after_fork()
-        then()
+        try:
+            policy.after_fork()
+            then()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
         return 0
     assert os.waitpid(child, 0)[1] == 0
     return child
@@ -386,6 +358,17 @@ def fork(then):
 class Forks(Node):
     def __del__(self):
         children.append(fork(lambda: None))
+
+class Waits:
+    def __del__(self):
+        if armed:
+            waits.set(), forked.wait(60)
+
+def fork_from_another_thread():
+    waits.wait(60)
+    if fork(lambda: works("in a child that another thread forked")) == 0:
+        os._exit(0)
+    forked.set()
 
 gc.disable()
 policy = OutOfBand(_hot.Core("api", 1, (0,) * 5, 0, lambda scope: "", lambda sent, stream: sent), sys.exit)
@@ -399,12 +382,28 @@ assert len(children) == 1
 if children == [0]:
     works("in a child that was forked by a finalizer")
     os._exit(0)
+
+armed, waits, forked = False, threading.Event(), threading.Event()
+many = [Waits() for _ in range(20_000)]
+gone = [weakref.ref(each) for each in many]
+gc.collect(0), gc.collect(1)
+sweep.round()
+sweep.slice(10_000)
+many.clear()
+assert sweep.midway and sum(each() is not None for each in gone) == 1  # where the round rests
+armed = True
+thread = threading.Thread(target=fork_from_another_thread)
+thread.start()
+sweep.whole()
+thread.join()
+assert forked.is_set()
+works("around a fork of another thread")
 print("fine")
 """
 
 
 def test_a_fork_in_the_midst_of_a_slice() -> None:
-    """By a finalizer that the slice runs: slices go on, in the child as well."""
+    """By a finalizer that the slice runs, or by another thread meanwhile: slices go on, in the child as well."""
     command = [sys.executable, "-W", "ignore", "-c", FORKS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr[-2000:]

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import gc
 import itertools
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tailwatch import _hot
-from tailwatch.hooks.out_of_band import OutOfBand
 
-SLO = (0, 0, 0, 0, 0)
-LARGE = 100_000  # looks: a round in few slices
-SMALL = 2_000  # the least that the pace gives
+from .sweeping import LARGE, SMALL, alive, begin, end, old, rounds
 
 
 class Node:
@@ -29,41 +25,10 @@ class Node:
 
 @pytest.fixture
 def sweep() -> Iterator[_hot.Sweep]:
-    """One that knows the lists, and a heap that is frozen; automatic collections are off."""
-    gc.disable()
-    policy = OutOfBand(_hot.Core("api", 1, SLO, 0, lambda scope: "", lambda sent, stream: sent), pytest.fail)
-    policy.prepare()
-    assert policy.mode == "sweep"
-    gc.collect()
-    policy.remember()
-    gc.freeze()
-    gc.collect()
+    """One over a heap that is frozen."""
+    policy = begin()
     yield policy.sweep
-    policy.sweep.forget()
-    gc.unfreeze()
-    gc.enable()
-
-
-def rounds(sweep: _hot.Sweep, number: int, budget: int = LARGE) -> None:
-    """So many of the whole old heap, and the rest of one that is under way."""
-    begun = sweep.counts()["rounds"]
-    for _ in range(100_000):
-        sweep.round()
-        sweep.slice(budget)
-        if sweep.counts()["rounds"] - begun > number:
-            return
-    pytest.fail("the rounds do not end")
-
-
-def old(made: list[Any]) -> list[weakref.ref[Any]]:
-    """Weak references to what is no longer young."""
-    gc.collect(0)
-    gc.collect(1)
-    return [weakref.ref(each) for each in made]
-
-
-def alive(gone: list[weakref.ref[Any]]) -> int:
-    return sum(each() is not None for each in gone)
+    end(policy)
 
 
 @pytest.mark.parametrize("budget", [SMALL, LARGE])
@@ -162,6 +127,27 @@ def test_a_round_that_somebody_freezes_under(sweep: _hot.Sweep, disturb: Callabl
     nodes.clear()
     rounds(sweep, 2)
     assert (alive(gone), alive(kept)) == (0, 500)
+
+
+def test_addresses_of_the_frozen_are_those_of_others_once_they_died(sweep: _hot.Sweep) -> None:
+    """Even where what refers to them comes first, and nothing else stands near: one round."""
+    gc.unfreeze()
+    sweep.forget()
+    doomed = [Node() for _ in range(20_000)]
+    gc.collect()
+    sweep.remember(gc.get_objects())
+    gc.freeze()
+    for node in doomed:
+        node.__dict__.clear()
+    doomed.clear()
+    nodes = [Node() for _ in range(20_000)]
+    for one, other in zip(nodes, reversed(nodes), strict=True):
+        one.__dict__["other"] = other
+    gone = old(nodes)
+    nodes.clear()
+    del one, other
+    rounds(sweep, 0)
+    assert alive(gone) == 0
 
 
 def test_one_object_is_held_where_a_round_rests(sweep: _hot.Sweep) -> None:

@@ -31,8 +31,8 @@ bool tw_addresses_add(tw_addresses *a, const void *address);
 /* Whether it is in it. Changes nothing but last_*. */
 bool tw_addresses_has(tw_addresses *a, const void *address);
 
-/* Takes it out, if it is in. */
-void tw_addresses_remove(tw_addresses *a, const void *address);
+/* Takes it out. Whether it was in. */
+bool tw_addresses_remove(tw_addresses *a, const void *address);
 
 /* Bytes that it takes beside itself. */
 size_t tw_addresses_bytes(const tw_addresses *a);

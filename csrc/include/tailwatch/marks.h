@@ -23,11 +23,12 @@ typedef enum tw_mark {
     TW_MARK_REACHED, /* something that lives refers to it */
     TW_MARK_LOOKED,  /* and what it refers to is reached, too */
     TW_MARK_CHUNK,   /* it is in the part that is looked at just now */
+    TW_MARK_ORDERED, /* it was come upon as the dead were put in order */
     TW_MARK_KINDS
 } tw_mark;
 
 /* The marks in the lowest bits, the count above them. */
-#define TW_MARKS_COUNT_SHIFT 4
+#define TW_MARKS_COUNT_SHIFT 5
 #define TW_MARKS_COUNT_MOST (UINT32_MAX >> TW_MARKS_COUNT_SHIFT)
 
 typedef struct tw_marks {

@@ -55,6 +55,8 @@ typedef enum tw_walk {
     TW_WALK_COUNT,      /* references are counted; or the young alone collected */
     TW_WALK_REACH,      /* what lives is followed, a little further than was given */
     TW_WALK_TAKE,       /* the dead are looked for, in chunks that cannot be cut as one likes */
+    TW_WALK_ORDER,      /* or put in order */
+    TW_WALK_PARTS,      /* and taken part by part: the looks at them are few */
     TW_WALKS
 } tw_walk;
 
@@ -130,8 +132,12 @@ uint64_t tw_pace_cost(const tw_pace *p, tw_walk walk);
 /* Of the dearest kind that there was; of none, what it is taken to be at first. */
 uint64_t tw_pace_dearest(const tw_pace *p);
 
-/* What each object that is moved is predicted to cost beside the looks at it, in looks: it is freed, and what it held,
- * which may be large. */
+/* What a collection of so many young objects is predicted to take, ns, whatever the walks cost lately: a price that somebody
+ * raised by delaying a slice must not have them wait, as they become more meanwhile. */
+uint64_t tw_pace_young_ns(const tw_pace *p, size_t young);
+
+/* What each object that is moved is predicted to cost beside the looks at it, in looks, at least 1: it is freed, and what it
+ * held, which may be large. */
 size_t tw_pace_of_a_dead(const tw_pace *p);
 
 /* How much longer a wait that has lasted so long is predicted to last, ns: what four in five of those remembered did

@@ -1,0 +1,66 @@
+"""A process under out-of-band that does on request what a dashboard's row about the policy is to show.
+
+python sweeping_process.py GROUP_DIRECTORY METRICS_PORT     each line that it reads: once more; it answers "done"
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+
+import tailwatch
+
+MOST_OBJECTS = 20_000
+DEADLINE_SECONDS = 30
+
+
+class Node:
+    """A cycle."""
+
+    def __init__(self) -> None:
+        self.me = [self]
+
+
+def sweep(watch: tailwatch.Watch) -> None:
+    """Cycles grow old and die, in slices and in a whole pass."""
+    for whole in (False, True):
+        nodes = [Node() for _ in range(2_000)]
+        gc.collect(0)
+        gc.collect(1)
+        nodes.clear()
+        for _ in range(40):
+            watch.gc.out_of_band.sweep.slice(10_000)
+        if whole:
+            watch.gc.out_of_band.whole_pass()
+
+
+def exceed(watch: tailwatch.Watch) -> None:
+    """More objects than the ceiling lets stand, until that is seen."""
+    before = watch.gc_status().ceilings["objects"]
+    kept = [Node() for _ in range(2 * MOST_OBJECTS)]
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while watch.gc_status().ceilings["objects"] == before:  # the daemon looks several times a second
+        assert time.monotonic() < deadline, "the ceiling was not met"
+        time.sleep(0.02)
+    kept.clear()
+    gc.collect()
+
+
+def main(directory: str, port: str) -> None:
+    """Until its input ends."""
+    watch = tailwatch.install(
+        role="engine", dir=directory, gc="out-of-band", gc_ceiling=f"objects={MOST_OBJECTS}", metrics_port=int(port)
+    )
+    tailwatch.freeze()
+    print("done", flush=True)
+    for _ in sys.stdin:
+        sweep(watch)
+        exceed(watch)
+        gc.disable()  # by somebody else
+        gc.enable()
+        print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,64 @@
+"""What the tests of the sweep have in common: one that knows the lists, old objects, whole rounds."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+from tailwatch import _hot
+from tailwatch.hooks.out_of_band import OutOfBand
+
+SLO = (0, 0, 0, 0, 0)
+LARGE = 100_000  # looks: a round in few slices
+SMALL = 2_000  # the least that the pace gives
+
+
+def core() -> _hot.Core:
+    """One that nobody reads."""
+    return _hot.Core("api", 1, SLO, 0, lambda scope: "", lambda sent, stream: sent)
+
+
+def begin(of: _hot.Core | None = None) -> OutOfBand:
+    """Its sweep knows the lists, and a heap that is frozen; automatic collections are off until `end`."""
+    gc.disable()
+    policy = OutOfBand(of or core(), pytest.fail)
+    policy.prepare()
+    assert policy.mode == "sweep"
+    gc.collect()
+    policy.remember()
+    gc.freeze()
+    gc.collect()
+    return policy
+
+
+def end(policy: OutOfBand) -> None:
+    """All as it was."""
+    policy.sweep.forget()
+    gc.unfreeze()
+    gc.enable()
+
+
+def rounds(sweep: _hot.Sweep, number: int, budget: int = LARGE) -> None:
+    """So many of the whole old heap, and the rest of one that is under way."""
+    begun = sweep.counts()["rounds"]
+    for _ in range(100_000):
+        sweep.round()
+        sweep.slice(budget)
+        if sweep.counts()["rounds"] - begun > number:
+            return
+    pytest.fail("the rounds do not end")
+
+
+def old(made: list[Any]) -> list[weakref.ref[Any]]:
+    """Weak references to what is no longer young."""
+    gc.collect(0)
+    gc.collect(1)
+    return [weakref.ref(each) for each in made]
+
+
+def alive(gone: list[weakref.ref[Any]]) -> int:
+    """How many of them there are."""
+    return sum(each() is not None for each in gone)
