@@ -160,6 +160,8 @@ class Run:
     def _room(self, feed: _Feed) -> None:
         if feed.waiting and not self._over and not self.stopped_ns and self.in_flight < self.job.cap:
             self._send(*feed.take_waiting(), lambda: self._room(feed))
+            if not feed.waiting:
+                self._changed.set()
 
     def _give_up(self, feed: _Feed) -> None:
         while feed.waiting:
@@ -195,8 +197,9 @@ class Run:
         def done(exchange: Exchange) -> None:
             self.done += 1
             self.recorder.note(exchange, planned)
-            self._changed.set()
             room()
+            if not self.in_flight:  # who waits for anything else is told by whoever brings it about
+                self._changed.set()
 
         self.sent += 1
         self.in_flight_max = max(self.in_flight_max, self.in_flight)
@@ -234,10 +237,13 @@ class Run:
         if left is not None and left <= 0:
             return False
         self._changed.clear()
+        # Not asyncio.wait_for(), which before 3.12 loses a cancellation that comes with what it waits for.
+        timer = None if left is None else asyncio.get_running_loop().call_later(left, self._changed.set)
         try:
-            await asyncio.wait_for(self._changed.wait(), left)
-        except asyncio.TimeoutError:
-            return False
+            await self._changed.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
         return True
 
     def _result(self) -> Result:
@@ -278,6 +284,7 @@ class Run:
             latencies=recorder.latencies,
             tokens=recorder.tokens,
             fluidity=recorder.met / recorder.due if recorder.due else None,
+            idle=recorder.idle_ns / 1e9 if recorder.due else None,
             series=recorder.series,
             client=client,
             validity=verdict,

@@ -27,6 +27,7 @@ class Lengths:
 
     text: str
     _draw: Callable[[random.Random], int] = field(repr=False, compare=False)
+    _each: int = field(default=0, repr=False, compare=False)  # where all are the same
 
     @classmethod
     def parse(cls, text: str | int, *, option: str = "tokens") -> Lengths:
@@ -38,7 +39,7 @@ class Lengths:
         words = str(text).strip().lower()
         if match := re.fullmatch(_WHOLE, words):
             count = _checked(text, int(match[1]), option)
-            return cls(str(count), lambda rng: count)
+            return cls(str(count), lambda rng: count, count)
         if match := re.fullmatch(rf"{_WHOLE}\s*\.\.\s*{_WHOLE}", words):
             low, high = (_checked(text, int(end), option) for end in match.groups())
             if low > high:
@@ -60,6 +61,8 @@ class Lengths:
 
     def column(self, count: int, seed: str) -> array[int]:
         """array('I') of so many lengths; the same seed gives the same."""
+        if self._each:
+            return array("I", [self._each]) * count
         rng = random.Random(seed)
         return array("I", (self._draw(rng) for _ in range(count)))
 

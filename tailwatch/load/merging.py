@@ -71,6 +71,7 @@ def merged(results: Sequence[Result], *, schedule: Mapping[str, Any] | None = No
         latencies=latencies,
         tokens=tokens,
         fluidity=_fluidity(parts, rows),
+        idle=_idle(parts),
         series=series,
         client=client,
         validity=validity,
@@ -171,6 +172,11 @@ def _fluidity(parts: Sequence[Result], rows: Requests | None) -> float | None:
         return sum(rows.met) / max(1, sum(rows.due))
     weight = sum(tokens for _, tokens in told)
     return sum(share * tokens for share, tokens in told) / weight if weight else None
+
+
+def _idle(parts: Sequence[Result]) -> float | None:
+    told = [part.idle for part in parts if part.idle is not None]
+    return sum(told) if told else None
 
 
 def _schedules(all_of: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

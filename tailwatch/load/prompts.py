@@ -8,8 +8,11 @@ the run begins with (nor of runs with other seeds), so that no prefix cache answ
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +55,7 @@ class Synthetic:
     """Prompts of wanted lengths, cut from one long text: a copy each, whatever the length."""
 
     def __init__(self) -> None:
-        words = random.Random("prompts").choices(WORDS, k=_PLENTY)
-        self._ends = [0]
-        for word in words:
-            self._ends.append(self._ends[-1] + len(word) + 1)
-        self._text = (" ".join(words) + " ").encode("ascii")
+        self._text, self._ends = _long_text()
 
     def text(self, index: int, tokens: int, seed: int = 0) -> bytes:
         """So many words (at least one) of ASCII, nothing in them that JSON escapes; the same for the same arguments,
@@ -78,6 +77,14 @@ class Synthetic:
 
     def __reduce__(self) -> tuple[type[Synthetic], tuple[()]]:
         return Synthetic, ()
+
+
+@cache
+def _long_text() -> tuple[bytes, array[int]]:
+    """Many words, a space behind each; and where each of them begins, the end of the last one too. Of the process."""
+    words = random.Random("prompts").choices(WORDS, k=_PLENTY)
+    ends = array("I", accumulate((len(word) + 1 for word in words), initial=0))
+    return (" ".join(words) + " ").encode("ascii"), ends
 
 
 def read(path: str | Path) -> list[Prompt]:

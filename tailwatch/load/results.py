@@ -432,8 +432,9 @@ class Result:
     corrected and naive are the same. started: unix time of the start. duration: seconds of the plan; elapsed: until
     the last answer. interrupted: Ctrl-C ended it, whatever else the verdict says.
     examples: of what came instead of answers, by the name of the fault or outcome; without secrets.
-    tokens: output tokens. fluidity: share of token deadlines met, None where the SLO has none. requests: the columns;
-    None where they were left out of the file.
+    tokens: output tokens. fluidity: share of token deadlines met, None where the SLO has none; idle: seconds, of all
+    answers together, in which a reader at the pace of these deadlines had nothing to read after the first token.
+    requests: the columns; None where they were left out of the file.
     """
 
     target: str
@@ -450,6 +451,7 @@ class Result:
     latencies: Latencies = field(default_factory=Latencies)
     tokens: int = 0
     fluidity: float | None = None
+    idle: float | None = None
     series: Series = field(default_factory=Series)
     client: Client = field(default_factory=Client)
     validity: Validity = field(default_factory=Validity)
@@ -540,6 +542,7 @@ class Result:
             "interrupted": self.interrupted,
             "tokens": self.tokens,
             "fluidity": self.fluidity,
+            "idle": self.idle,
             "seconds_p": self._summary(),
             "at_least_p": self._bounds(),
             "latencies": self.latencies.as_dict(),
@@ -598,6 +601,7 @@ class Result:
             elapsed=float(data["elapsed"]),
             tokens=int(data["tokens"]),
             fluidity=None if data["fluidity"] is None else float(data["fluidity"]),
+            idle=None if data.get("idle") is None else float(data["idle"]),
             slo=None if data["slo"] is None else SLO.parse(data["slo"]),
             goodput=Goodput(**data["goodput"]),
             outcomes=outcomes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -68,12 +69,37 @@ def in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """asyncio.run() with the fastest loop there is. Whatever ends it, a KeyboardInterrupt too, its tasks end first."""
     loop = new_event_loop()
     try:
-        return loop.run_until_complete(main())
+        return _until_done(loop, loop.create_task(main()))
     finally:
         with suppress(Exception):
             _cancel_all(loop)
             loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+def _until_done(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:
+    """As asyncio.Runner does it: Python's own Ctrl-C cancels the task, and is raised when that has ended; a second one
+    is raised where it comes. One that is raised in a transport's callback is logged there, and lost."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return loop.run_until_complete(task)
+    pressed: list[bool] = []
+
+    def press() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(True)
+        loop.call_soon_threadsafe(task.cancel)
+
+    with on_interrupt(press):
+        try:
+            done = loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            if pressed:
+                raise KeyboardInterrupt from None
+            raise
+    if pressed:  # as it was over anyway
+        raise KeyboardInterrupt
+    return done
 
 
 def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
@@ -153,8 +179,11 @@ async def _pool(setup: Setup) -> Any:
     deadlines = (round((ttft or 0.0) * 1e9), round((token or 0.0) * 1e9))
     target = wire.Target(setup.host, setup.port, tls)
     pool = wire.Pool(target, timeout=setup.timeout, deadlines_ns=deadlines, marked=setup.marked)
-    with suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(pool.warm(1), CONNECT)
+    warming = asyncio.ensure_future(pool.warm(1))
+    try:
+        await asyncio.wait([warming], timeout=CONNECT)
+    finally:
+        warming.cancel()
     return pool
 
 

@@ -113,7 +113,8 @@ class Workload:
         most = min(MOST_CLOSED, math.ceil(seconds * FASTEST_CLOSED))
         count = most if requests is None else checked_requests(requests)
         times = array("q", bytes(8 * count))
-        return self._filled(times, seconds, Law.of(times, seconds, "closed loop"), self.seed if seed is None else seed)
+        law = Law("closed loop", count, seconds, 0.0, None, None)  # its times have none
+        return self._filled(times, seconds, law, self.seed if seed is None else seed)
 
     def make(self, tag: str = "tailwatch") -> Requests:
         """What makes the bytes of planned requests. tag: the beginning of their x-request-id."""

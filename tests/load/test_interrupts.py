@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import gc
 import json
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,11 @@ from tailwatch.load.endpoint import endpoint
 from tailwatch.load.interrupts import on_interrupt
 from tailwatch.load.merging import merged
 from tailwatch.load.probing import probe_of
+from tailwatch.load.recorder import Recorder
 from tailwatch.load.report import bench as page
 from tailwatch.load.report import csvfile, document, table
 from tailwatch.load.results import Result
+from tailwatch.load.session import in_loop
 from tailwatch.load.workload import Workload
 
 from . import made_runs
@@ -308,3 +312,36 @@ def test_a_library_gets_its_keyboard_interrupt(fault_server: Start, capfd: pytes
     gc.collect()
     assert (gc.get_freeze_count(), gc.callbacks) == (frozen, callbacks)
     assert "destroyed" not in capfd.readouterr().err
+
+
+def test_a_keyboard_interrupt_in_a_callback_of_the_loop_is_not_lost(
+    fault_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop logs what a transport's callback raises, and goes on."""
+    noted: list[Any] = []
+    note = Recorder.note
+
+    def press(self: Recorder, *arguments: Any) -> None:
+        noted.append(arguments)
+        if len(noted) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        note(self, *arguments)
+
+    monkeypatch.setattr(Recorder, "note", press)
+    with pytest.raises(KeyboardInterrupt):
+        run_workload(workload(fault_server().url(tokens=2), requests=3000), Conditions())
+    assert len(noted) < 100
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_keyboard_interrupt_is_raised_at_once() -> None:
+    """Where the first one meets a task that will not end."""
+
+    async def stubborn() -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        in_loop(stubborn)

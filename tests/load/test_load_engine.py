@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -383,3 +385,40 @@ def test_an_answer_that_ends_the_run_sends_nothing_more(workers: int) -> None:
     pool = MadeUp(service=None)
     result, _ = go(job(plan(6, gap=0.0, duration=0.1), workers=workers, cap=2, drain=0.1), pool)
     assert pool.closed and result.outcomes.good == 0
+
+
+def test_the_largest_memory_is_this_process_own() -> None:
+    """getrusage() of a child begins with what its parent had: here 300 MB."""
+    held = bytearray(b"x") * (300 << 20)
+    code = "from tailwatch.load.selfwatch import most_memory; print(most_memory())"
+    told = int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout)
+    assert 5 << 20 < told < 200 << 20 < len(held)
+
+
+def test_a_request_that_is_over_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for the run's end looks when it may have come, not after each of its requests."""
+    looks: list[bool] = []
+    change = Run._change
+
+    async def counted(self: Run, limit_ns: int | None) -> bool:
+        looks.append(True)
+        return await change(self, limit_ns)
+
+    monkeypatch.setattr(Run, "_change", counted)
+    result, _ = go(job(plan(200, gap=0.0), workers=4), MadeUp())
+    assert result.outcomes.good == 200
+    assert len(looks) <= 10, "four workers become idle, and four requests are over"
+
+
+def test_idle_time_is_of_all_answers_and_of_none_without_deadlines() -> None:
+    """Of an SLO that has a pace; None where there is nothing that could have been due."""
+
+    class Paced(MadeUp):
+        def _end(self, exchange: Exchange, ending: Ending, status: int) -> None:
+            exchange.due, exchange.met, exchange.idle_ns = 4, 3, 25 * MS
+            super()._end(exchange, ending, status)
+
+    result, _ = go(job(plan(8), slo=SLO.parse("ttft<=60ms,tpot<=10ms")), Paced())
+    assert result.idle == 0.2
+    assert result.fluidity == 0.75
+    assert go(job(plan(4)), MadeUp())[0].idle is None

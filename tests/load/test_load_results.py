@@ -7,6 +7,7 @@ import math
 import pickle
 import random
 import re
+import tracemalloc
 from array import array
 from dataclasses import replace
 from itertools import pairwise
@@ -25,7 +26,7 @@ from tailwatch.load.exchange import Ending, Exchange
 from tailwatch.load.histogram import Histogram
 from tailwatch.load.merging import merged
 from tailwatch.load.outcomes import CODE, FAULTS, MISSES, REASONS, fault_of, reason_of
-from tailwatch.load.recorder import Recorder
+from tailwatch.load.recorder import Recorder, throughput_of
 from tailwatch.load.report import table
 from tailwatch.load.results import COLUMNS, Client, Requests, Result, Series, Validity, goodput_of
 from tailwatch.load.schedule import Planned
@@ -368,9 +369,34 @@ def test_columns_and_histograms_say_the_same(seed: int) -> None:
     assert sum(found.series.good) == found.goodput.good
 
 
+def test_idle_time_is_kept_merged_and_shown(tmp_path: Path) -> None:
+    """Seconds in which a reader at the pace of the deadlines had nothing to read; over the answers, in the table."""
+    one = recorded([exchange(0, first=MS, gaps=(MS,), due=2, met=1, idle_ns=300 * MS)], SLO.parse("ttft<=1s,tpot<=1ms"))
+    one.fluidity, one.idle = 0.5, 0.3
+    results.save(tmp_path / "r.json", [one])
+    (again,) = results.load(tmp_path / "r.json")
+    assert again.idle == 0.3
+    both = merged([one, again])
+    assert both.idle == 0.6
+    assert "who reads at their pace waited 300 ms an answer for the next token" in " ".join(table.show(both).split())
+
+
 def test_a_row_is_small() -> None:
     """10^6 requests in less than 130 MB of columns."""
     assert sum(array(code).itemsize for code in COLUMNS.values()) <= 130
+
+
+def test_throughput_takes_no_list_of_all_requests() -> None:
+    """At the end of a run of 10^6 requests it would be the largest thing in it."""
+    rows = Requests()
+    values = dict.fromkeys(COLUMNS, 0) | {"status": 200}
+    for end in range(20_000):
+        rows.add(**values | {"end": end * 1_000_000})
+    tracemalloc.start()
+    assert throughput_of(rows, 10.0) == 1000.1
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20_000
 
 
 # Files

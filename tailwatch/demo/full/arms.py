@@ -11,10 +11,12 @@ SMALL_BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to run the server. gc: as of install(). key: in files; name: in tables."""
+    """One way to run the server. gc: as of install(). key: in files. row: in the table, in the words of the measurement
+    that this began with, where each row says what it lacks; name: everywhere else, what it has."""
 
     key: str
     name: str
+    row: str
     gc: str
     fast_sse: bool = False
     batch: int = BATCH
@@ -35,11 +37,17 @@ class Question:
 
 
 ARMS = (
-    Arm("freeze+sse", "freeze + fast SSE", "freeze", fast_sse=True),
-    Arm("freeze", "− fast SSE", "freeze"),
-    Arm("neither", "− freeze − fast SSE", "observe"),
-    Arm("small-batch", f"the same with batch {SMALL_BATCH}", "observe", batch=SMALL_BATCH),
-    Arm("out-of-band", "out-of-band", "out-of-band"),
+    Arm("freeze+sse", "frozen, fast SSE", "freeze + fast SSE", "freeze", fast_sse=True),
+    Arm("freeze", "frozen", "− fast SSE", "freeze"),
+    Arm("neither", "unfrozen", "− freeze − fast SSE", "observe"),
+    Arm(
+        "small-batch",
+        f"unfrozen, batch {SMALL_BATCH}",
+        f"the same with batch {SMALL_BATCH}",
+        "observe",
+        batch=SMALL_BATCH,
+    ),
+    Arm("out-of-band", "out-of-band", "out-of-band", "out-of-band"),
 )
 BY_KEY = {arm.key: arm for arm in ARMS}
 QUESTIONS = (

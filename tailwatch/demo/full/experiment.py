@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tailwatch.demo.full import plan
-from tailwatch.demo.full.arms import ARMS, Arm, order
+from tailwatch.demo.full.arms import ARMS, BY_KEY, Arm, order
 from tailwatch.demo.pipe import Child, ChildError
 from tailwatch.load.results import Result
 
@@ -34,8 +34,8 @@ class Size:
     the server's heap."""
 
     blocks: int = 6
-    budget: float = 1150.0
-    limit: float = 1190.0
+    budget: float = 1100.0
+    limit: float = 1170.0
     shortest: float = 10.0
     longest: float = 60.0
     offline: float = 4.0
@@ -213,10 +213,12 @@ def _sized(found: Experiment, fulls_per_second: float) -> str:
 
 
 def _done(run: Run, size: Size) -> str:
-    e2e, gap = run.result.percentile("e2e", 99), run.result.largest_gap.max
-    numbers = f"E2E p99 {_ms(e2e)}, longest gap {_ms(gap)}, {run.full} full collections"
+    e2e, gap = run.result.quantile("e2e", 99), run.result.largest_gap.max
+    p99 = "-" if e2e is None else "≥" * e2e.censored + _ms(e2e.seconds)
+    numbers = f"E2E p99 {p99}, longest gap {_ms(gap)}, {run.full} full collections"
     doubt = "" if run.result.valid else f"  ({run.result.validity.verdict})"
-    return f"block {run.block + 1} of {size.blocks}: {run.arm:<12} {numbers}{doubt}"
+    name = BY_KEY[run.arm].name
+    return f"block {run.block + 1} of {size.blocks}: {name:<18} {numbers}{doubt}"
 
 
 def _left(found: Experiment, began: float) -> str:

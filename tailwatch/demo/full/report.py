@@ -101,7 +101,7 @@ def client_rows(found: Experiment) -> list[tuple[str, ...]]:
     for arm in ARMS:
         means = [mean(values(found, arm.key, metric)) for metric in METRICS]
         cells = [_ms(value) for value in means[:-1]] + [text.NONE if means[-1] is None else text.three(means[-1])]
-        rows.append((arm.name, *cells, text.share(_attainment(found, arm))))
+        rows.append((arm.row, *cells, text.share(_attainment(found, arm))))
     return rows
 
 
@@ -116,7 +116,7 @@ def server_rows(found: Experiment) -> list[tuple[str, ...]]:
     rows = []
     for arm in ARMS:
         view = server_view(found, arm.key)
-        rows.append((arm.name, *map(_ms, view["columns"]), _ms(view["longest"]), f"{view['full']:.1f}"))
+        rows.append((arm.row, *map(_ms, view["columns"]), _ms(view["longest"]), f"{view['full']:.1f}"))
     return rows
 
 

@@ -94,16 +94,26 @@ def difference(found: Experiment, question: Question, metric: Metric) -> Differe
         return None
     sides = [one for one, _ in whole], [other for _, other in whole]
     made = statistics.paired(*sides, alpha=ALPHA / (len(QUESTIONS) * len(COMPARED)))
-    return statistics.bare(made) if any(metric.at_least(run) for pair in pairs for run in pair) else made
+    return statistics.bare(made) if doubt(pairs, metric) else made
+
+
+def doubt(pairs: list[tuple[Run, Run]], metric: Metric) -> str:
+    """Why no pairs of valid runs, however many, show a difference; "": they may."""
+    runs = [run for pair in pairs for run in pair]
+    if any(BY_KEY[run.arm].unfrozen and run.full < FEWEST_FULL for run in runs):
+        return f"unfrozen runs had fewer than {FEWEST_FULL} full collections"
+    bound = any(metric.at_least(run) for run in runs)
+    return "so many requests were dropped that it is known as a lower bound only" if bound else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One difference of the table. p: of the t-test, counted that all of the table were looked at (Holm); None with
-    fewer than 6 pairs, and where a number is a lower bound only."""
+    fewer than 6 pairs, and where there is a doubt."""
 
     difference: Difference
     p: float | None
+    doubt: str = ""
 
     @property
     def pairs(self) -> int:
@@ -120,7 +130,7 @@ class Claim:
         """Why there is none."""
         if self.pairs < statistics.FEWEST:
             return f"pairs of valid runs: {self.pairs}, and an interval needs {statistics.FEWEST}"
-        return "so many requests were dropped that it is known as a lower bound only"
+        return self.doubt
 
     @property
     def shown(self) -> bool:
@@ -146,7 +156,11 @@ def claims(found: Experiment) -> Claims:
         if (made := difference(found, question, METRIC[key])) is not None
     }
     adjusted = statistics.holm([made.p for made in told.values()])
-    return {name: Claim(made, p) for (name, made), p in zip(told.items(), adjusted, strict=True)}
+    pairs = {question.name: pairs_of(found, question) for question in QUESTIONS}
+    return {
+        (name, key): Claim(made, p, doubt(pairs[name], METRIC[key]))
+        for ((name, key), made), p in zip(told.items(), adjusted, strict=True)
+    }
 
 
 def unresolved(found: Experiment) -> list[str]:

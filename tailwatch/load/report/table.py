@@ -145,7 +145,7 @@ def verdict(result: Result) -> Iterator[str]:
             yield f"            bounds exceeded: {', '.join(f'{name} by {text.count(n)}' for name, n in names)}"
     yield f"throughput  {text.rate(goodput.throughput)} finished, {text.rate(goodput.tokens)} tokens"
     if result.fluidity is not None:
-        yield f"fluidity    {text.share(result.fluidity)} of the token deadlines were met"
+        yield f"fluidity    {text.share(result.fluidity)} of the token deadlines were met{_idle(result)}"
     yield f"outcomes    {outcomes(result)}"
     for word, sentence in zip(("client", ""), client(result), strict=True):
         yield f"{word:<11} {sentence}"
@@ -153,6 +153,14 @@ def verdict(result: Result) -> Iterator[str]:
     yield f"verdict     {kept}"
     for sentence in (*result.validity.reasons, *result.validity.warnings):
         yield from _indented("", sentence)
+
+
+def _idle(result: Result) -> str:
+    """What a reader who reads as the SLO paces it waited for more, beside the first token."""
+    answers = result.latencies.ttft.count
+    if result.idle is None or not answers:
+        return ""
+    return f"; who reads at their pace waited {text.duration(result.idle / answers)} an answer for the next token"
 
 
 def examples(result: Result) -> list[tuple[str, str]]:
