@@ -5,7 +5,9 @@ tokens. `bare` is the least that a client can do: a protocol that stamps each re
 parses HTTP, finds the tokens, and keeps every gap. A round runs both at each of the loads, the order turns round with
 each round; ratios are taken within a round. Tokens per second of CPU time is the measure: it does not depend on how
 much of the core was there to be had. `bench` is the whole command, `tailwatch bench --closed`: what it records of each
-request and its table are in its CPU time; what a run of one request takes, which is its start, is taken off.
+request and its table are in its CPU time; what a run of one request takes, which is its start, is taken off. Here each
+token is a write and a read of its own, which cost both cores about the same: at full speed neither is far ahead. Peers
+are compared where the generator is (load/peers.py, "saturated").
 
 Receipt is our stamp of a message less the generator's own, taken before the write of that message: 100 streams × 200
 tokens/s. The first request after start is what a listening socket sees of a fresh process. Installed is what pip puts

@@ -105,6 +105,8 @@ class Run:
     late_ms: list[float] = field(default_factory=list)
     holes_ms: list[float] = field(default_factory=list)
     """Of each step, the longest time between two looks at the clock by who does nothing else: what the machine took."""
+    own_holes_ms: list[float] = field(default_factory=list)
+    """The same by the thread's own clock, which the kernel stops where it knows that the machine took the processor."""
     due: list[tuple[int, int]] = field(default_factory=list)
     rss: list[tuple[float, int]] = field(default_factory=list)
     requests: int = 0
@@ -166,7 +168,9 @@ class Server:
         if self.load.cycles:
             self.run.tasks += 1
             await asyncio.create_task(self._fails(self.streams[steps % STREAMS]))
-        self.run.holes_ms.append(spin_until(began + STEP_SECONDS * self.load.busy) * 1e3)
+        hole, own = spin_until(began + STEP_SECONDS * self.load.busy)
+        self.run.holes_ms.append(hole * 1e3)
+        self.run.own_holes_ms.append(own * 1e3)
 
     async def serve(self, seconds: float) -> None:
         """Steps at their times, one after the other."""
@@ -194,14 +198,16 @@ class Server:
         self.ends = Request(0), Request(0)
 
 
-def spin_until(end: float) -> float:
-    """What it does between the tokens. The longest time between two looks at the clock, seconds."""
-    longest, before = 0.0, time.perf_counter()
+def spin_until(end: float) -> tuple[float, float]:
+    """What it does between the tokens. The longest time between two looks at the clock; at the thread's; seconds."""
+    longest = longest_own = 0.0
+    before, before_own = time.perf_counter(), time.thread_time()
     while before < end:
         json.dumps([1, 2, 3])
-        now = time.perf_counter()
-        longest, before = max(longest, now - before), now
-    return longest
+        now, own = time.perf_counter(), time.thread_time()
+        longest, longest_own = max(longest, now - before), max(longest_own, own - before_own)
+        before, before_own = now, own
+    return longest, longest_own
 
 
 def resident() -> int:
@@ -210,18 +216,23 @@ def resident() -> int:
         return int(file.read().split()[1]) * PAGE
 
 
-def excess_ms(due: list[tuple[int, int]], pauses: list[tuple[int, int]]) -> list[float]:
-    """Of each step, what of its lateness lies in pauses: the part of a collection after the step was due."""
-    found, first = [], 0
+def excess_ms(due: list[tuple[int, int]], pauses: list[tuple[int, int, int]]) -> tuple[list[float], list[float]]:
+    """Of each step, what of its lateness lies in pauses: the part of a collection after the step was due. And without
+    what the machine took from the pause."""
+    found, own, first = [], [], 0
     for wanted, began in due:
         while first < len(pauses) and pauses[first][1] <= wanted:
             first += 1
-        total, at = 0, first
+        at, total, less = first, 0, 0
         while at < len(pauses) and pauses[at][0] < began:
-            total += max(0, min(pauses[at][1], began) - max(pauses[at][0], wanted))
+            start, stop, taken = pauses[at]
+            part = max(0, min(stop, began) - max(start, wanted))
+            total += part
+            less += max(0, part - taken)
             at += 1
         found.append(total / 1e6)
-    return found
+        own.append(less / 1e6)
+    return found, own
 
 
 def longest_turn_ms(due: list[tuple[int, int]]) -> float:
@@ -242,12 +253,14 @@ class Pauses:
         """Those that have ended."""
         some, self._cursor, lost = self._records.pauses(self._cursor, before_ns=time.monotonic_ns())
         for each in some:
-            self._times.extend((each.start_ns, each.stop_ns))
+            length = each.stop_ns - each.start_ns
+            taken = max(0, length - round(each.cpu * 1e9)) if each.cpu else 0  # 0: not measured
+            self._times.extend((each.start_ns, each.stop_ns, taken))
         self.lost += lost
 
-    def found(self) -> list[tuple[int, int]]:
-        """When each began and ended, in that order."""
-        return sorted(zip(self._times[::2], self._times[1::2], strict=True))
+    def found(self) -> list[tuple[int, int, int]]:
+        """When each began and ended, in that order, and how long its thread had no processor meanwhile."""
+        return sorted(zip(self._times[::3], self._times[1::3], self._times[2::3], strict=True))
 
     async def keep_reading(self) -> None:
         """Twice a second."""
@@ -303,16 +316,19 @@ def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
     left = asyncio.run(serve(server, pauses, seconds))
     pauses.read()
     run = server.run
+    excess, own_excess = excess_ms(run.due, pauses.found())
     found = {
         "policy": policy,
         "load": load,
         "seconds": seconds,
         "python": sys.version.split()[0],
         "late_ms": run.late_ms,
-        "excess_ms": excess_ms(run.due, pauses.found()),
+        "excess_ms": excess,
+        "own_excess_ms": own_excess,
         "pauses_lost": pauses.lost,
         "longest_turn_ms": longest_turn_ms(run.due),
         "holes_ms": run.holes_ms,
+        "own_holes_ms": run.own_holes_ms,
         "rss": run.rss,
         "steps": len(run.late_ms),
         "requests": run.requests,

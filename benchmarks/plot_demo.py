@@ -35,10 +35,11 @@ from tailwatch.goodput import SLO
 
 RED, INK, GREY, BLUE = "#e5484d", "#737b84", "#8b949e", "#3b82f6"
 FULL = ("gc2", "gc_full")
-SIZE = (10.0, 4.6)  # inches
+SIZE = (10.0, 6.4)  # inches
 TEXT = 10.0  # points, the smallest
 CHARACTERS, INDENT = 98, 100.0  # of a sentence's line; where it begins, points
 LOWEST = 0.005  # seconds; shorter gaps (two tokens in one read) are not shown
+LINE = 13  # points from one line of it to the next
 SHOWN = 40  # gaps, in the legend
 LUMP = 0.1  # gaps of one pause that differ by less than a tenth are one disc
 LOOK = {
@@ -54,7 +55,7 @@ DOT = re.compile(r"M ([\d.]+) ([\d.]+) \nL ([\d.]+) (?:\2) \n")
 
 
 def main() -> None:
-    """Read the file, draw both arms, write the picture."""
+    """Read the file, draw the arms, write the picture."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path)
@@ -69,8 +70,8 @@ def main() -> None:
 
 
 def draw(report: dict[str, Any], start: float, stop: float) -> Figure:
-    """Both arms one above the other on the same axes, and over each what tailwatch said of it."""
-    figure, panels = pyplot.subplots(2, 1, sharex=True, sharey=True, figsize=SIZE, layout="constrained")
+    """The arms one above the other on the same axes, and over each what tailwatch said of it."""
+    figure, panels = pyplot.subplots(len(TITLES), 1, sharex=True, sharey=True, figsize=SIZE, layout="constrained")
     for axes, (arm, title) in zip(panels, TITLES.items(), strict=True):
         part = report["arms"][arm]
         _frame(axes, SLO.parse(report["slo"]).itl)
@@ -79,8 +80,8 @@ def draw(report: dict[str, Any], start: float, stop: float) -> Figure:
     panels[0].set_xlim(start, stop)
     highest = max(gap for arm in TITLES for gap in report["arms"][arm]["timeline"]["gaps"])
     panels[0].set_ylim(LOWEST, max(1.0, 2 * highest))
-    panels[1].set_xlabel(f"seconds since the load began, the same {report['schedule']['requests']:,} requests in both")
-    panels[1].xaxis.set_major_formatter("{x:g}")
+    panels[-1].set_xlabel(f"seconds since the load began, the same {report['schedule']['requests']:,} requests in each")
+    panels[-1].xaxis.set_major_formatter("{x:g}")
     figure.supylabel("gap between tokens, at the client", fontsize=TEXT)
     figure.legend(handles=_legend(), loc="outside lower center", ncols=3, frameon=False, handletextpad=0.4)
     return figure
@@ -144,11 +145,12 @@ def area(streams: int) -> float:
 
 def _head(axes: Axes, title: str, sentence: str) -> None:
     """The arm, and tailwatch's sentence about it, in full."""
-    first, *rest = textwrap.wrap(f"tailwatch: {sentence}", CHARACTERS)
+    lines = textwrap.wrap(f"tailwatch: {sentence}", CHARACTERS)
+    top = 5 + LINE * max(1, len(lines) - 1)
     place = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom", "annotation_clip": False}
-    axes.annotate(title, (0, 1), (0, 18), fontweight="bold", fontsize=TEXT + 1, **place)
-    for row, line in enumerate([first, *rest]):
-        axes.annotate(line, (0, 1), (INDENT, 18 - 13 * row), **place).set_in_layout(row == 0)
+    axes.annotate(title, (0, 1), (0, top), fontweight="bold", fontsize=TEXT + 1, **place)
+    for row, line in enumerate(lines):
+        axes.annotate(line, (0, 1), (INDENT, top - LINE * row), **place).set_in_layout(row == 0)
 
 
 def _legend() -> list[Line2D | Patch]:

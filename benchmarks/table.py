@@ -9,7 +9,7 @@ from typing import Any
 
 ORDER = (
     *("stamp", "send", "request", "gc_callback", "scrape", "step"),
-    *("memory", "sse", "accelerate", "sse_server", "group"),
+    *("memory", "sse", "accelerate", "sse_server", "group", "load"),
     *("exemplars", "otlp", "signal", "page", "trace", "trace_writer", "nvtx"),
     *("gc_policies", "gc_policies_loads"),
 )

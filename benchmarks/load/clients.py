@@ -4,9 +4,10 @@
 
 WAY: `pool` is tailwatch.load's client as it is; `bare` is a protocol that stamps each read, counts "data: " in it and
 looks whether it ends an answer: no HTTP, no JSON, no times between tokens. Both on uvloop (`--asyncio`: on asyncio's
-own), both with as many connections, each asking again as soon as it was answered. Prints one JSON object: what was
-counted within the window, and the CPU time of this process for it. --stamps (of `pool`): when each message came, in
-the format of token_server.c, which is told of a request by its seed.
+own), both with as many connections, each asking again as soon as it was answered, all from one moment on (how their
+tokens fall together decides how often a client wakes up, which costs it more than the tokens do). Prints one JSON
+object: what was counted within the window, and the CPU time of this process for it. --stamps (of `pool`): when each
+message came, in the format of token_server.c, which is told of a request by its seed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import asyncio
 import gc
 import itertools
 import json
-import random
 import struct
 import sys
 import time
@@ -98,7 +98,7 @@ async def bare(port: int, connections: int, tokens: int, tally: Tally) -> Any:
         for _ in range(connections)
     ]
     for client in clients:
-        loop.call_later(random.random() * WARM / 2, client.ask)
+        loop.call_soon(client.ask)
     return lambda: [client.close() for client in clients]
 
 
@@ -126,7 +126,7 @@ async def pool(port: int, connections: int, tokens: int, tally: Tally, stamps: B
 
     loop = asyncio.get_running_loop()
     for _ in range(connections):
-        loop.call_later(random.random() * WARM / 2, ask)
+        loop.call_soon(ask)
     return lambda: (over.append(1), made.close())
 
 

@@ -1,11 +1,14 @@
 /* Streams tokens at a pace, cheaply: what load clients are measured against.
  *
- *     cc -O2 -o token_server token_server.c && ./token_server [-i US] [-n TOKENS] [-s FILE]
+ *     cc -O2 -o token_server token_server.c && ./token_server [-i US] [-n TOKENS] [-s FILE] [-c]
  *
  * Prints its port on 127.0.0.1 and serves until its standard input is closed. Any POST is answered by a chunked
  * text/event-stream in the shape of OpenAI's completions: a token every -i us, "max_tokens" of them (-n where the body
- * does not say), each in a write of its own with TCP_NODELAY, then a usage event and [DONE]. GET /stats tells what was sent. With -s every answer's write stamps (CLOCK_MONOTONIC, taken just
- * before the write) are appended to FILE: u64 "seed" of the request, u64 n, n times u64.
+ * does not say), each in a write of its own with TCP_NODELAY, then a usage event and [DONE]. GET /stats tells what was
+ * sent. With -s every answer's write stamps (CLOCK_MONOTONIC, taken just before the write) are appended to FILE: u64
+ * "seed" of the request, u64 n, n times u64. With -c it catches up: the tokens of a stream that are due by now go out in
+ * one write (8 at most). A write costs this core about what a read costs the client's: without -c a fast client would be
+ * measured at this generator's speed, not at its own.
  *
  * One thread, epoll. All streams have the same pace, so who is due next stands at the head of a queue.
  */
@@ -28,7 +31,9 @@
 #include <unistd.h>
 
 #define REQUEST_MAX 65536
-#define PENDING_MAX 2048
+#define TOKEN_MAX 256
+#define WRITE_MAX 8 /* tokens */
+#define PENDING_MAX 4096
 #define CONNECTIONS 65536
 
 typedef struct stream {
@@ -47,6 +52,7 @@ static uint64_t tokens_sent, answers_sent, blocked, late_max_ns;
 static stream *head, *tail, *spare;
 static FILE *stamps;
 static int poll_fd, timer_fd;
+static bool catch_up;
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -59,7 +65,7 @@ static void fail(const char *what) {
     exit(1);
 }
 
-/* ---- the queue: ascending in due_ns ---- */
+/* ---- the queue: ascending in due_ns; where streams catch up, within an interval ---- */
 
 static void enqueue(stream *s, uint64_t due_ns) {
     s->due_ns = due_ns;
@@ -155,8 +161,8 @@ static void finish(stream *s) {
     push(s, bytes, len + 5);
 }
 
-static void token(stream *s) {
-    char body[256], bytes[512];
+static size_t token(stream *s, char *bytes) {
+    char body[TOKEN_MAX];
     const uint64_t at = now_ns();
     snprintf(body, sizeof body,
              "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,"
@@ -164,13 +170,28 @@ static void token(stream *s) {
     if (s->stamp != NULL) s->stamp[s->sent] = at;
     s->sent++;
     tokens_sent++;
-    push(s, bytes, chunk(bytes, body));
+    return chunk(bytes, body);
 }
 
-static void serve(stream *s) {
-    if (!flushed(s)) return;
-    if (s->sent < s->tokens) token(s);
+/* The tokens due, and when the next one is. */
+static uint64_t tokens_due(stream *s, uint64_t due, uint64_t now) {
+    char bytes[WRITE_MAX * (TOKEN_MAX + 16)];
+    size_t len = 0;
+    int n = 0;
+    do {
+        len += token(s, bytes + len);
+        due += interval_ns;
+    } while (catch_up && ++n < WRITE_MAX && due <= now && s->sent < s->tokens);
+    push(s, bytes, len);
+    return due;
+}
+
+/* When it is due again. */
+static uint64_t serve(stream *s, uint64_t due, uint64_t now) {
+    if (!flushed(s)) return due + interval_ns;
+    if (s->sent < s->tokens) due = tokens_due(s, due, now);
     if (s->fd >= 0 && s->sent == s->tokens && !s->ended) finish(s);
+    return due;
 }
 
 static void read_on(stream *s);
@@ -185,10 +206,10 @@ static void serve_due(void) {
             continue;
         }
         if (now - due > late_max_ns) late_max_ns = now - due;
-        serve(s);
+        const uint64_t next = serve(s, due, now);
         if (s->fd < 0) continue;
         if (s->ended && s->pending == 0) s->busy = false, read_on(s);
-        else enqueue(s, due + interval_ns);
+        else enqueue(s, next);
     }
 }
 
@@ -303,10 +324,11 @@ static int listen_somewhere(void) {
 }
 
 static void options(int argc, char **argv) {
-    for (int c; (c = getopt(argc, argv, "i:n:s:")) != -1;) switch (c) {
+    for (int c; (c = getopt(argc, argv, "i:n:s:c")) != -1;) switch (c) {
         case 'i': interval_ns = strtoull(optarg, NULL, 10) * 1000; break;
         case 'n': default_tokens = strtoull(optarg, NULL, 10); break;
         case 's': if ((stamps = fopen(optarg, "wb")) == NULL) fail(optarg); break;
+        case 'c': catch_up = true; break;
         default: exit(2);
         }
 }
