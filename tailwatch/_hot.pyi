@@ -181,7 +181,9 @@ class Sweep:
         """They are about to be frozen. How many are known now."""
     def forget(self) -> None:
         """Nothing is frozen any more."""
-    def slice(self, budget: int, seeds: list[Any] | None = None, moment: int = 5, /) -> tuple[int, int, int] | None:
+    def slice(
+        self, budget: int, seeds: list[Any] | None = None, moment: int = 5, most_ns: int = 0, /
+    ) -> tuple[int, int, int] | None:
         """One slice: objects moved, objects freed, ns. seeds is emptied. None while a collection is under way."""
     def rest(self, idle: bool = False, /) -> None:
         """The last request has ended, or (idle) none was there: slices, for two milliseconds at most."""

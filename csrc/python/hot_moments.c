@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <time.h>
 
+#define MOST_NS 500000             /* of a slice's walk: what is meant to take 0.3 ms, and took longer */
 #define OVERDUE_NS 2000000         /* a slice is to take half of it */
 #define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
 #define OTHERS_NS 50000            /* in which a thread that waits for the interpreter gets it */
@@ -24,7 +25,7 @@ static int readable(int fd) {
 static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* false: it did not run, or not well. */
-static int slice_of(SweepObject *self, tw_moment moment, size_t budget) {
+static int slice_of(SweepObject *self, tw_moment moment, sweep_budget budget) {
     sweep_done done;
     const int ran = sweep_run(self, moment, Py_None, budget, &done);
     if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
@@ -54,7 +55,7 @@ static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
     int64_t budget = tw_pace_budget(&self->pace, sweep_walk_of(self), young, left_ns, far);
     if (budget < 0 && !far) tw_pace_unfit(&self->pace, sweep_walk_of(self));
     if (budget < 0 && have_piled_up(self, young, left_ns)) budget = 0;
-    if (budget < 0 || !slice_of(self, moment, (size_t)budget)) return 0;
+    if (budget < 0 || !slice_of(self, moment, (sweep_budget){(size_t)budget, lesser(left_ns / 2, MOST_NS)})) return 0;
     self->given_ns = tw_now_ns();
     if (budget > 0) self->looked_ns = self->given_ns;
     return 1;
@@ -65,7 +66,7 @@ static void overdue_slice(SweepObject *self) {
     const int long_ago = tw_now_ns() - self->given_ns >= FOR_LONG_NS;
     if (!tw_pace_many_young(sweep_young_of(self)) && !(long_ago && tw_pace_in_debt(&self->pace))) return;
     const int64_t budget = tw_pace_budget(&self->pace, sweep_walk_of(self), sweep_young_of(self), OVERDUE_NS, 0);
-    slice_of(self, TW_MOMENT_OVERDUE, budget > 0 ? (size_t)budget : 0);
+    slice_of(self, TW_MOMENT_OVERDUE, (sweep_budget){budget > 0 ? (size_t)budget : 0, MOST_NS});
 }
 
 /* A ceiling was met: a slice as large as any, or the whole. false: none was made. */
@@ -74,7 +75,7 @@ static int forced(SweepObject *self) {
     size_t freed;
     if (self->force == SWEEP_SLICES && tw_now_ns() < self->forced_until_ns) return 0;
     const int ran = self->force == SWEEP_PASS ? sweep_pass(self, TW_MOMENT_CEILING, &freed)
-                                              : sweep_run(self, TW_MOMENT_CEILING, Py_None, TW_PACE_MOST, &done);
+                                              : sweep_run(self, TW_MOMENT_CEILING, Py_None, (sweep_budget){TW_PACE_MOST, 0}, &done);
     self->forced_until_ns = tw_now_ns() + done.ns;
     if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
     return ran == 0;
@@ -184,7 +185,7 @@ void moments_step(SweepObject *self, uint64_t now_ns, uint64_t since_ns, uint64_
 
 /* None fits, by what the last ones took, and nobody waits: the least there is, which tells what it takes now. */
 static void least_slice(SweepObject *self, tw_moment moment) {
-    slice_of(self, moment, sweep_young_of(self) >= TW_PACE_YOUNG ? 0 : TW_PACE_FEWEST);
+    slice_of(self, moment, (sweep_budget){sweep_young_of(self) >= TW_PACE_YOUNG ? 0 : TW_PACE_FEWEST, MOST_NS});
 }
 
 void moments_rest(SweepObject *self, tw_moment moment) {

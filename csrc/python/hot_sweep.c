@@ -169,7 +169,7 @@ static size_t along_with(const SweepObject *self, size_t ended) {
     return ended < others ? self->along * ended / others : self->along;
 }
 
-int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budget, sweep_done *done) {
+int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, sweep_budget budget, sweep_done *done) {
     if (self->core->gc_open || self->busy) return 1;
     tw_pace before = self->pace;
     const unsigned born = self->born;
@@ -177,9 +177,10 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budge
     self->busy = this_thread();
     core_policy_open(self->core);
     const uint64_t began_ns = tw_thread_cpu_ns(); /* what others took meanwhile says nothing about the next slice */
-    tw_slice slice = {0, 0, 0, 0, budget, sweep_walk_of(self), 0};
+    tw_slice slice = {0, 0, 0, 0, budget.looks, sweep_walk_of(self), 0};
     const size_t young = sweep_count_young(self, SWEEP_MOST_COUNTED), more = sweep_young_of(self);
-    int failed = look_on(self, seeds, budget, &slice) < 0;
+    self->until_ns = budget.ns == 0 ? 0 : since + budget.ns;
+    int failed = look_on(self, seeds, budget.looks, &slice) < 0;
     const size_t ended = walk_let_go(self);
     if (!failed && (slice.moved > 0 || young >= TW_PACE_YOUNG || moment == TW_MOMENT_ASKED)) {
         slice.young = young;
@@ -199,17 +200,18 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budge
     return 0;
 }
 
-/* slice(budget, seeds=None, moment=ASKED): one slice, a pause of cause "policy". (objects moved, objects freed, ns); None
- * while a collection is under way. */
+/* slice(budget, seeds=None, moment=ASKED, most_ns=0): one slice, a pause of cause "policy", whose walk lasts about so long at
+ * most (0: as long as its looks take). (objects moved, objects freed, ns); None while a collection is under way. */
 static PyObject *sweep_slice(PyObject *op, PyObject *args) {
     Py_ssize_t budget;
     PyObject *seeds = Py_None;
     int moment = TW_MOMENT_ASKED;
+    unsigned long long most_ns = 0;
     sweep_done done = {{0, 0, 0, 0, 0, TW_WALK_COUNT, 0}, 0};
-    if (!PyArg_ParseTuple(args, "n|Oi", &budget, &seeds, &moment)) return NULL;
+    if (!PyArg_ParseTuple(args, "n|OiK", &budget, &seeds, &moment, &most_ns)) return NULL;
     if (budget < 0 || budget > MOST_BUDGET) return PyErr_Format(PyExc_ValueError, "budget: expected 0 to %d objects, found %zd", MOST_BUDGET, budget);
     if (moment < 0 || moment >= TW_MOMENTS) return PyErr_Format(PyExc_ValueError, "moment: expected 0 to %d, found %d", TW_MOMENTS - 1, moment);
-    const int ran = sweep_run((SweepObject *)op, (tw_moment)moment, seeds, (size_t)budget, &done);
+    const int ran = sweep_run((SweepObject *)op, (tw_moment)moment, seeds, (sweep_budget){(size_t)budget, most_ns}, &done);
     if (ran > 0) Py_RETURN_NONE;
     return ran < 0 ? NULL : Py_BuildValue("nnK", (Py_ssize_t)done.slice.moved, (Py_ssize_t)done.slice.freed, (unsigned long long)done.ns);
 }
@@ -526,7 +528,7 @@ static PyObject *sweep_select(PyObject *op, PyObject *selector) { return idle_se
 
 static PyMethodDef methods[] = {
     {"slice", sweep_slice, METH_VARARGS,
-     "slice(budget, seeds=None, moment=5, /)\n--\n\nOne slice. (objects moved, objects freed, ns), None while a collection is under way."},
+     "slice(budget, seeds=None, moment=5, most_ns=0, /)\n--\n\nOne slice. (objects moved, objects freed, ns), None while a collection is under way."},
     {"locate", sweep_locate, METH_VARARGS,
      "locate(thresholds, aged, older, most, /)\n--\n\nWhether the collector's lists are where this layout has them."},
     {"remember", sweep_remember, METH_O, "remember(objects, /)\n--\n\nThey are about to be frozen. How many are known now."},

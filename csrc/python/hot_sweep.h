@@ -69,6 +69,8 @@ typedef struct SweepObject {
     sweep_phase phase;
     PyObject *held, *let_go;   /* where a walk goes on; where one went on */
     size_t looks, most_looks, most_members; /* of the slice */
+    uint64_t until_ns;         /* its walk is over then, whatever is left of its looks; 0: no such time */
+    size_t asks_at;            /* looks, when the clock is read next */
     size_t of_a_dead;          /* looks that each object found dead costs beside those at it */
     size_t width;              /* references of one object, as it is traversed */
     size_t walked;             /* objects of this round */
@@ -115,9 +117,11 @@ tw_walk sweep_walk_of(const SweepObject *self);
 enum sweep_force { SWEEP_WHAT_FITS, SWEEP_SLICES, SWEEP_PASS };
 
 /* One slice. seeds: a list, emptied: what they lead to is moved, so many objects at most; or None: the round goes on for so
- * many looks. 0; 1: none, as a collection is under way; -1: an exception is set. */
+ * many looks, or ns (0: as long as they take), whichever is over first. 0; 1: none, as a collection is under way; -1: an
+ * exception is set. */
+typedef struct sweep_budget { size_t looks; uint64_t ns; } sweep_budget;
 typedef struct sweep_done { tw_slice slice; uint64_t ns; } sweep_done;
-int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, size_t budget, sweep_done *done);
+int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, sweep_budget budget, sweep_done *done);
 
 /* Everything that is not frozen, by gc.collect. 0; 1: none, as a collection is under way; -1: an exception is set. */
 int sweep_pass(SweepObject *self, tw_moment moment, size_t *freed);

@@ -14,6 +14,7 @@
 #define MOST_PUT_BACK 2   /* times, on average, that an object is tried in a take, in chunks that were cut */
 #define OF_A_MEMBER 10     /* looks that an object of a chunk costs: it is collected, and freed */
 #define TIDIED 64          /* places of the marks, each slice */
+#define ASKS_EVERY 256     /* looks, until the clock is read again: some ten microseconds */
 #define WIDE TW_PACE_MOST  /* references of one object that are followed */
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -65,8 +66,17 @@ static int push(SweepObject *self, PyObject *object) {
     return 1;
 }
 
-static int enough(const SweepObject *self) {
-    return self->looks + (self->n + self->along) * self->of_a_dead >= self->most_looks || self->n * 2 >= self->most_members;
+/* What a look costs is known from slices before this one, where memory was in the way or not: it may be five times as much. */
+static int is_out_of_time(SweepObject *self) {
+    if (self->until_ns == 0 || self->looks < self->asks_at) return 0;
+    self->asks_at = self->looks + ASKS_EVERY;
+    if (tw_now_ns() < self->until_ns) return 0;
+    self->most_looks = least(self->most_looks, self->looks);
+    return 1;
+}
+
+static int enough(SweepObject *self) {
+    return is_out_of_time(self) || self->looks + (self->n + self->along) * self->of_a_dead >= self->most_looks || self->n * 2 >= self->most_members;
 }
 
 /* ---- count ---- */
@@ -145,7 +155,7 @@ static void reach_from(SweepObject *self, PyObject *object) {
     const size_t most_looks = self->most_looks + self->most_looks / 2;
     PyObject *fetched[SWEEP_AHEAD] = {object};
     size_t began = 0, ended = 1;
-    for (; began < ended && self->looks < most_looks; began++) {
+    for (; began < ended && self->looks < most_looks && !is_out_of_time(self); began++) {
         look_on_from(self, fetched[began % SWEEP_AHEAD]);
         while (self->n > 0 && ended - began < SWEEP_AHEAD) fetched[ended++ % SWEEP_AHEAD] = self->found[--self->n];
     }
@@ -503,6 +513,7 @@ static int go_on(SweepObject *self) {
 
 size_t walk_on(SweepObject *self, size_t budget) {
     self->looks = self->along = 0;
+    self->asks_at = ASKS_EVERY;
     self->most_looks = budget;
     self->most_members = budget / OF_A_MEMBER > LEAST_CHUNK ? budget / OF_A_MEMBER : LEAST_CHUNK;
     look_where_it_stands(self);

@@ -24,7 +24,7 @@
 
 #include "hot_sweep.h"
 
-/* Goes on for about so many objects. What is to be moved is in self->found, self->n; it is tracked. How many objects were
+/* Goes on for about so many looks, until self->until_ns at the latest. What is to be moved is in self->found, self->n; it is tracked. How many objects were
  * looked at. Nothing runs meanwhile but tp_traverse. */
 size_t walk_on(SweepObject *self, size_t budget);
 

@@ -14,6 +14,7 @@ from tailwatch.hooks.out_of_band import OutOfBand
 SLO = (0, 0, 0, 0, 0)
 LARGE = 100_000  # looks: a round in few slices
 SMALL = 2_000  # the least that the pace gives
+ASKED = 5  # what a slice is made for
 
 
 def core() -> _hot.Core:
@@ -41,12 +42,12 @@ def end(policy: OutOfBand) -> None:
     gc.enable()
 
 
-def rounds(sweep: _hot.Sweep, number: int, budget: int = LARGE) -> None:
-    """So many of the whole old heap, and the rest of one that is under way."""
+def rounds(sweep: _hot.Sweep, number: int, budget: int = LARGE, most_ns: int = 0) -> None:
+    """So many of the whole old heap, and the rest of one that is under way. most_ns: of each slice; 0: any."""
     begun = sweep.counts()["rounds"]
     for _ in range(100_000):
         sweep.round()
-        sweep.slice(budget)
+        sweep.slice(budget, None, ASKED, most_ns)
         if sweep.counts()["rounds"] - begun > number:
             return
     pytest.fail("the rounds do not end")

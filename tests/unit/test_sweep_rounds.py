@@ -11,7 +11,7 @@ import pytest
 
 from tailwatch import _hot
 
-from .sweeping import LARGE, SMALL, alive, begin, end, old, rounds
+from .sweeping import ASKED, LARGE, SMALL, alive, begin, end, old, rounds
 
 
 class Node:
@@ -47,6 +47,28 @@ def test_a_chain_of_the_dead_dies_from_its_end(sweep: _hot.Sweep, budget: int, c
     del one, other
     rounds(sweep, 2, budget)
     assert alive(gone) == 0
+
+
+def test_a_slice_is_over_when_its_time_is(sweep: _hot.Sweep) -> None:
+    """However many looks it was given: the clock is read each few hundred."""
+    kept = [Node(10) for _ in range(1000)]
+    old(kept)
+    for _ in range(60):
+        before = sweep.counts()["looks"]
+        sweep.slice(LARGE, None, ASKED, 1)
+        assert 0 < sweep.counts()["looks"] - before < 1000 + len(kept)
+    sweep.slice(LARGE)
+    assert sweep.counts()["looks"] - before > 10_000
+
+
+def test_slices_without_time_get_through_a_round(sweep: _hot.Sweep) -> None:
+    """What lives is followed in as many walks as it takes, and what is dead dies."""
+    kept = Node(held=[Node(10, before=[]) for _ in range(300)])
+    nodes = [Node(10, hub=kept) for _ in range(300)]
+    gone, living = old(nodes), old(kept.__dict__["held"])
+    nodes.clear()
+    rounds(sweep, 1, LARGE, most_ns=1)
+    assert (alive(gone), alive(living)) == (0, 300)
 
 
 def test_a_living_hub_keeps_nothing_dead(sweep: _hot.Sweep) -> None:
