@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,12 @@ import pytest
 
 NATIVE = Path(__file__).parent.parent / "native"
 HEADERS = Path(__file__).parents[2] / "csrc" / "third_party"
+SANITIZED = ("LD_PRELOAD", "ASAN_OPTIONS", "PYTHONMALLOC", "PYTHONDEVMODE")  # what sanitized.sh sets
+
+
+def _environment() -> dict[str, str]:
+    """A short one, and what the sanitizers need where this runs under them."""
+    return {"PATH": "/usr/bin:/bin", **{name: os.environ[name] for name in SANITIZED if name in os.environ}}
 
 
 def _compile(source: str, target: Path) -> Path:
@@ -41,7 +48,7 @@ def run_script(native: Path, tmp_path: Path):
     def run(script: str, *arguments: str, preload: bool = False, timeout: float = 120, **environment: str) -> str:
         path = tmp_path / "script.py"
         path.write_text(script)
-        env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(native), **environment}
+        env = {**_environment(), "PYTHONPATH": str(native), **environment}
         if preload:
             env["LD_PRELOAD"] = str(native / "alloccount.so")
         command = [sys.executable, str(path), *arguments]
@@ -61,7 +68,7 @@ def run_ended(tmp_path: Path):
         path.write_text(script)
         done = subprocess.run(
             [sys.executable, "-X", "dev", str(path), *arguments],
-            env={"PATH": "/usr/bin:/bin"},
+            env=_environment(),
             cwd=tmp_path,
             capture_output=True,
             text=True,
