@@ -29,7 +29,7 @@ def busy() -> snapshots.Snapshot:
     core = _hot.Core("api", LABEL_SETS + 1, SLO, 0, lambda scope: "/", lambda awaitable, stream: awaitable, True)
     for i in range(LABEL_SETS):
         for k in range(REQUESTS):
-            at = time.monotonic_ns() - 3600 * 10**9
+            at = max(1, time.monotonic_ns() - 3600 * 10**9)
             stream = core.stream(f"model-{i}", "/v1/chat/completions", at, "", "")
             step = 3_000_000 + (i * 37 + k * 1_700_000) % 90_000_000
             for token in range(TOKENS):

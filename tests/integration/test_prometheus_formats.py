@@ -44,7 +44,7 @@ def load() -> Load:
     chance = random.Random(20)
     gaps: list[int] = []
     for number in range(40):
-        at = _hot.now() - 3000 * NS
+        at = max(1, _hot.now() - 3000 * NS)  # a machine may have begun since
         stream = core.stream(MODEL, "/v1/chat", at, "", TRACE)
         at += int(chance.lognormvariate(-1, 1) * NS)
         stream.token(at=at)

@@ -43,8 +43,8 @@ def request(
     end: str = "close",
     status: int = 200,
 ) -> None:
-    """One request in virtual time, an hour ago: its tokens' gaps in ns, and how it ended."""
-    at = time.monotonic_ns() - 3600 * BILLION
+    """One request in virtual time, an hour ago (or as the machine began): its tokens' gaps in ns, and how it ended."""
+    at = max(1, time.monotonic_ns() - 3600 * BILLION)
     stream = of.stream(model, route, at, "", "")
     stream.status(status)
     at += ttft
