@@ -39,7 +39,7 @@ static int waits_for_more(const SweepObject *self, tw_moment moment) {
 
 /* Those that the next slice will collect: few young ones only where it moves others to them. */
 static size_t young_of_a_slice(const SweepObject *self) {
-    const size_t young = sweep_count_young(self, SWEEP_MOST_COUNTED);
+    const size_t young = sweep_young(self);
     return young < TW_PACE_YOUNG && self->phase != SWEEP_RESTS && self->phase != SWEEP_TAKE && self->phase != SWEEP_PARTS ? 0 : young;
 }
 

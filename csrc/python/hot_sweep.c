@@ -129,6 +129,11 @@ size_t sweep_count_young(const SweepObject *self, size_t most) {
     return n;
 }
 
+size_t sweep_young(const SweepObject *self) {
+    const size_t n = sweep_count_young(self, SWEEP_MOST_COUNTED), grown = sweep_young_of(self);
+    return n == SWEEP_MOST_COUNTED && grown > n ? grown : n;
+}
+
 /* The youngest collected, by gc.collect: its callbacks see it, and its finalizers may do what they like. */
 static int collect_young(SweepObject *self, size_t *freed) {
     PyObject *number = PyObject_CallFunctionObjArgs(self->collect, self->zero, NULL);
@@ -178,7 +183,7 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, sweep_budget
     core_policy_open(self->core);
     const uint64_t began_ns = tw_thread_cpu_ns(); /* what others took meanwhile says nothing about the next slice */
     tw_slice slice = {0, 0, 0, 0, budget.looks, sweep_walk_of(self), 0};
-    const size_t young = sweep_count_young(self, SWEEP_MOST_COUNTED), more = sweep_young_of(self);
+    const size_t young = sweep_young(self), more = sweep_young_of(self);
     self->until_ns = budget.ns == 0 ? 0 : since + budget.ns;
     int failed = look_on(self, seeds, budget.looks, &slice) < 0;
     const size_t ended = walk_let_go(self);

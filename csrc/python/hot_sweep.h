@@ -77,6 +77,7 @@ typedef struct SweepObject {
     int mistaken;              /* one of them stands where a frozen one had died */
     int counted_again;         /* for that, in this round */
     int again, reaches;        /* another walk is needed; those that were made */
+    int hurried;               /* this one had no time for all that it came upon */
     sweep_order order;
     int all_begun;             /* each dead one was come upon: what is left of the search needs no list */
     size_t along;              /* objects that what is taken in this slice alone holds */
@@ -109,6 +110,9 @@ size_t sweep_young_of(const SweepObject *self);
 /* How many young ones there are, which may be more: so many at most. SWEEP_MOST_COUNTED take some ten microseconds. */
 #define SWEEP_MOST_COUNTED (8 * TW_PACE_YOUNG)
 size_t sweep_count_young(const SweepObject *self, size_t most);
+
+/* How many young ones a slice would collect: counted; where they are more than that, what the collector's count says. */
+size_t sweep_young(const SweepObject *self);
 
 /* Of the slice that would be next. */
 tw_walk sweep_walk_of(const SweepObject *self);

@@ -2,6 +2,7 @@
 #include "hot_order.h"
 
 #define MOST_REACHES 8     /* walks for what refers backwards; then the chunks see to it */
+#define HURRIED_REACHES 4  /* so many that had no time for all that they came upon count as one */
 #define MOST_TAKES 8
 #define MOST_OF_A_PART (TW_PACE_MOST / OF_A_MEMBER) /* objects, whatever there is time for */
 #define LEAST_CHUNK 1024   /* objects: a request's cycle and what is near to it */
@@ -159,6 +160,7 @@ static void reach_from(SweepObject *self, PyObject *object) {
         look_on_from(self, fetched[began % SWEEP_AHEAD]);
         while (self->n > 0 && ended - began < SWEEP_AHEAD) fetched[ended++ % SWEEP_AHEAD] = self->found[--self->n];
     }
+    self->hurried |= began < ended;
     for (; began < ended; began++) self->again |= is_reached(self, fetched[began % SWEEP_AHEAD]);
     while (self->n > 0) self->again |= is_reached(self, self->found[--self->n]);
 }
@@ -444,7 +446,8 @@ static void next_phase(SweepObject *self) {
         self->reaches = 0;
         break;
     case SWEEP_REACH:
-        if (self->again && ++self->reaches < MOST_REACHES) break;
+        self->reaches += self->hurried ? 1 : HURRIED_REACHES;
+        if (self->again && self->reaches < MOST_REACHES * HURRIED_REACHES) break;
         self->take = 0;
         if (self->tangled > 0) begin_order(self);
         else begin_take(self);
@@ -461,7 +464,7 @@ static void next_phase(SweepObject *self) {
         break;
     default: break;
     }
-    self->again = 0;
+    self->again = self->hurried = 0;
 }
 
 /* Those that have lived long are left out until there are a quarter more of them, or few anyway. */

@@ -24,8 +24,9 @@
 
 #include "hot_sweep.h"
 
-/* Goes on for about so many looks, until self->until_ns at the latest. What is to be moved is in self->found, self->n; it is tracked. How many objects were
- * looked at. Nothing runs meanwhile but tp_traverse. */
+/* Goes on for about so many looks, until self->until_ns at the latest; but a chunk of the dead that was begun is gone
+ * through. What is to be moved is in self->found, self->n; it is tracked. How many objects were looked at. Nothing runs
+ * meanwhile but tp_traverse. */
 size_t walk_on(SweepObject *self, size_t budget);
 
 /* What an object leads to, itself first, is to be moved: so many objects at most. */

@@ -71,6 +71,22 @@ def test_slices_without_time_get_through_a_round(sweep: _hot.Sweep) -> None:
     assert (alive(gone), alive(living)) == (0, 300)
 
 
+def test_a_long_chain_that_refers_backwards_is_not_taken_for_dead(sweep: _hot.Sweep) -> None:
+    """Only its newest is held, and no slice has time for more than a part of it. A collection puts what it finds behind
+    what led to it: so the links are made when all are old."""
+    chain: list[list[Any]] = [[] for _ in range(14_000)]
+    old([])
+    for one, other in itertools.pairwise(chain):
+        other.append(one)
+    del chain[:-1], one, other
+    rounds(sweep, 1, LARGE)
+    moved = sweep.counts()["moved"]
+    rounds(sweep, 2, SMALL)
+    assert sweep.counts()["moved"] - moved < 1000
+    assert sweep.counts()["tangled"] == 0
+    del chain
+
+
 def test_a_living_hub_keeps_nothing_dead(sweep: _hot.Sweep) -> None:
     """All the dead refer to one that lives, which refers to all that live."""
     hub = Node(kept=[Node(10) for _ in range(300)])
