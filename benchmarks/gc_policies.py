@@ -38,7 +38,8 @@ DISABLED, OBSERVE, FREEZE, OURS = "gc.disable()", "observe", "freeze", "out-of-b
 POLICIES = (DISABLED, OBSERVE, FREEZE, OURS)
 LOADS = ("light", "heavy", "bursty", "registry", "saturated")
 WITH_IDLE_TIME = ("light", "heavy", "bursty", "registry")  # the kernel stops what never leaves the processor
-STILL_SECONDS = 4.0
+STILL_SECONDS, STILLS = 4.0, 4  # of each block; a pair differs by some hundredths on a shared machine
+JUDGED = ("light", "heavy")  # tail and processor time
 MOST_HOLES, KEPT_HOLES = 400, 20  # the longest: to judge by; in the file
 BUSY = 0.7  # of the loads whose tail is judged: what the control spins is most of it
 T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365}
@@ -109,14 +110,15 @@ def slope(points: list[tuple[float, int]]) -> float:
 def run_all(
     pythons: list[str], seconds: float, blocks: int, loads: tuple[str, ...], realtime: bool = False
 ) -> list[Run]:
-    """Blocks of all loads and policies; the order of the policies turns around from block to block."""
+    """Blocks of all loads and policies; the order of the policies turns around from each to the next."""
     cores = sorted(os.sched_getaffinity(0))
     found: list[Run] = []
     with ThreadPoolExecutor(len(pythons)) as pool:
         for block in range(blocks):
-            for load in (*loads, "still"):
+            stills = ("still",) * STILLS if set(JUDGED) <= set(loads) else ()
+            for turn, load in enumerate((*loads, *stills), block):
                 policies = [policy for policy in POLICIES if load != "still" or policy in (FREEZE, OURS)]
-                for policy in policies if block % 2 == 0 else reversed(policies):
+                for policy in policies if turn % 2 == 0 else reversed(policies):
                     length = STILL_SECONDS if load == "still" else seconds
                     jobs = [
                         pool.submit(run_one, python, cores[at % len(cores)], policy, load, length, block + 1, realtime)
@@ -257,7 +259,7 @@ def cost_bars(runs: Runs) -> list[Bar]:
     """Hooks without a pass, and the collector's time."""
     still = runs.paired("still", FREEZE, lambda one, other: steps_of(one) / steps_of(other))
     found = [bar(f"{runs.python} hooks, no pass due: steps a CPU second / freeze's", still, 0.99, at_least=True)]
-    for load in ("light", "heavy"):
+    for load in JUDGED:
         busy = runs.paired(load, FREEZE, lambda one, other: collector_ms(one) / collector_ms(other))
         found.append(bar(f"{runs.python} {load}, collector time, out-of-band / freeze", busy, 1.0))
     return found
@@ -268,12 +270,12 @@ def report_of(found: list[Run], loads: tuple[str, ...]) -> Report:
     report = Report("What does each policy of the collector cost a server: tokens that wait, memory, processor time?")
     for python in dict.fromkeys(run["python"] for run in found):
         runs = Runs([run for run in found if run["python"] == python])
-        for load in [load for load in loads if load in ("light", "heavy")]:
+        for load in [load for load in loads if load in JUDGED]:
             report.bars += tail_bars(runs, load)
         report.bars += saturated_bars(runs) if "saturated" in loads else []
         for load in loads:
             report.bars += memory_bars(runs, load)
-        if {"light", "heavy"} <= set(loads):
+        if set(JUDGED) <= set(loads):
             report.bars += cost_bars(runs)
         heavy = runs.of(loads[0], OURS)[0]
         report.notes.append(

@@ -42,6 +42,55 @@ def test_a_million_stamps_allocate_nothing(run_script) -> None:
     assert counts["allocates"] >= 100
 
 
+OUT_OF_BAND = """
+import json, itertools, gc
+import gcprobe, tailwatch
+from tailwatch import _hot
+log = gcprobe.Log(1)
+watch = tailwatch.install(gc="out-of-band")
+watch.freeze()
+watch._daemon.stop()
+policy, counts = watch.gc.out_of_band, {}
+
+def measure(name, call, times):
+    turns = itertools.repeat(None, times)
+    before = log.allocations()
+    for _ in turns:
+        call()
+    counts[name] = log.allocations() - before
+
+with tailwatch.stream(model="m") as s:
+    watch._daemon.stop()
+    s.token()
+    gc.disable()
+    kept = [[] for _ in range(20_000)]
+    gc.collect(0), gc.collect(1)
+    slices = policy.sweep.counts()
+    measure("measuring", _hot.clock, 1_000_000)
+    measure("token", s.token, 1_000_000)
+    policy.sweep.round()
+    policy.sweep.slice(2_000)
+    measure("token, midway", s.token, 1_000_000)
+    counts["on"], counts["midway"] = policy.sweep.on, policy.sweep.midway
+    measure("allocates", lambda: bytearray(100_000), 100)
+    made = policy.sweep.counts()
+counts["slices"] = made["asked"] - slices["asked"]
+counts["others"] = sum(made[name] - slices[name] for name in ("idle", "step", "request_end", "overdue", "ceiling"))
+print(json.dumps(counts))
+"""
+
+
+def test_a_million_stamps_allocate_nothing_out_of_band(run_script) -> None:
+    """Nor under the out-of-band policy, in the midst of a round or not; and no slice is made for them."""
+    counts = json.loads(run_script(OUT_OF_BAND, preload=True, PYTHONMALLOC="malloc"))
+
+    assert (counts["on"], counts["midway"], counts["slices"], counts["others"]) == (True, True, 1, 0)
+    assert counts["token"] - counts["measuring"] == 0
+    assert counts["token, midway"] - counts["measuring"] == 0
+    assert counts["measuring"] <= 1  # the number that the counter was read into
+    assert counts["allocates"] >= 100
+
+
 RECORDED = """
 import json, itertools, gc, threading
 import gcprobe, tailwatch
