@@ -254,6 +254,7 @@ def _explained(whose: str) -> Iterator[None]:
     except TailwatchError:
         raise
     except urllib.error.HTTPError as error:
+        error.close()  # it is an answer, too
         raise TailwatchError(
             f"{whose}: it answered {error.code}; "
             "with tailwatch inside it tells its numbers to its own user on its own machine"
