@@ -1,6 +1,6 @@
 """What does each policy of the collector cost a server: tokens that wait, memory, processor time?
 
-    python gc_policies.py [--python EXE ...] [--seconds 30] [--blocks 3] [--realtime] [--json FILE] [--quick]
+    python gc_policies.py [--python EXE ...] [--seconds 30] [--blocks 3] [--realtime] [--memory] [--json FILE] [--quick]
 
 gc_workload.py under each policy and load, one after the other, block by block, with the same seed in a block; each
 Python on a core of its own, all of them at the same policy at the same time. The arm against which others are measured
@@ -14,6 +14,9 @@ they would do to as much time as our slices took, whichever is larger; the notes
 less gc.disable()'s: the median of the blocks' paired differences, against what is asked or the range of the control's
 blocks, whichever is larger. --realtime (SCHED_FIFO, for root) keeps the other processes of the machine from making any
 holes in the loads that leave the processor idle now and then, under all policies.
+
+--memory: for long runs, of which only memory is told. It grows to the most that was dead at a time, and that record is
+broken ever more seldom: a slope over half a minute shows it still.
 """
 
 from __future__ import annotations
@@ -108,16 +111,16 @@ def slope(points: list[tuple[float, int]]) -> float:
 
 
 def run_all(
-    pythons: list[str], seconds: float, blocks: int, loads: tuple[str, ...], realtime: bool = False
+    pythons: list[str], seconds: float, blocks: int, loads: tuple[str, ...], *, realtime: bool, memory: bool
 ) -> list[Run]:
     """Blocks of all loads and policies; the order of the policies turns around from each to the next."""
     cores = sorted(os.sched_getaffinity(0))
     found: list[Run] = []
     with ThreadPoolExecutor(len(pythons)) as pool:
         for block in range(blocks):
-            stills = ("still",) * STILLS if set(JUDGED) <= set(loads) else ()
+            stills = ("still",) * STILLS if set(JUDGED) <= set(loads) and not memory else ()
             for turn, load in enumerate((*loads, *stills), block):
-                policies = [policy for policy in POLICIES if load != "still" or policy in (FREEZE, OURS)]
+                policies = (FREEZE, OURS) if load == "still" else (DISABLED, FREEZE, OURS) if memory else POLICIES
                 for policy in policies if turn % 2 == 0 else reversed(policies):
                     length = STILL_SECONDS if load == "still" else seconds
                     jobs = [
@@ -238,7 +241,7 @@ def memory_bars(runs: Runs, load: str) -> list[Bar]:
     leak = runs.paired(load, DISABLED, lambda one, other: other["rss_end"] / one["rss_median"])
     _, low, high = interval([run["rss_slope"] / 1e6 for run in ours])
     left = [run["left"] / run["live_unfrozen"] for run in ours]
-    name = f"{runs.python} {load}"
+    name = f"{runs.python} {load}, {ours[0]['seconds']:.0f} s"
     found = [
         bar(f"{name}, RSS, out-of-band / freeze", more, 1.05),
         bar(f"{name}, RSS at the end, gc.disable() / out-of-band", leak, 1.5, at_least=True),
@@ -265,17 +268,17 @@ def cost_bars(runs: Runs) -> list[Bar]:
     return found
 
 
-def report_of(found: list[Run], loads: tuple[str, ...]) -> Report:
-    """All bars, and what the workload was."""
+def report_of(found: list[Run], loads: tuple[str, ...], *, memory: bool) -> Report:
+    """All bars (memory: those alone), and what the workload was."""
     report = Report("What does each policy of the collector cost a server: tokens that wait, memory, processor time?")
     for python in dict.fromkeys(run["python"] for run in found):
         runs = Runs([run for run in found if run["python"] == python])
-        for load in [load for load in loads if load in JUDGED]:
+        for load in [load for load in loads if load in JUDGED and not memory]:
             report.bars += tail_bars(runs, load)
-        report.bars += saturated_bars(runs) if "saturated" in loads else []
+        report.bars += saturated_bars(runs) if "saturated" in loads and not memory else []
         for load in loads:
             report.bars += memory_bars(runs, load)
-        if set(JUDGED) <= set(loads):
+        if set(JUDGED) <= set(loads) and not memory:
             report.bars += cost_bars(runs)
         heavy = runs.of(loads[0], OURS)[0]
         report.notes.append(
@@ -297,13 +300,15 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--loads", nargs="+", default=list(LOADS), choices=LOADS)
     parser.add_argument("--realtime", action="store_true", help="before all other processes of the machine; needs root")
+    parser.add_argument("--memory", action="store_true", help="long runs: nothing but memory is told")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="one block of short runs: whether it works")
     options = parser.parse_args()
     seconds, blocks = (3.0, 1) if options.quick else (options.seconds, options.blocks)
     loads = tuple(options.loads)
-    found = run_all(options.python or [sys.executable], seconds, blocks, loads, options.realtime)
-    report = report_of(found, loads)
+    how = {"realtime": options.realtime, "memory": options.memory}
+    found = run_all(options.python or [sys.executable], seconds, blocks, loads, **how)
+    report = report_of(found, loads, memory=options.memory)
     if options.realtime:
         report.notes.append(f"SCHED_FIFO: {', '.join(load for load in loads if load in WITH_IDLE_TIME)}")
     print(report)
