@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -40,6 +41,19 @@ def end(policy: OutOfBand) -> None:
     policy.sweep.forget()
     gc.unfreeze()
     gc.enable()
+
+
+def told_of_collections() -> Iterator[_hot.Sweep]:
+    """A fixture's: one that is on, with its core's callbacks around those of others."""
+    told = core()
+    found = begin(told)
+    gc.callbacks[:0], found.sweep.on = [told.gc_first], True
+    gc.callbacks.append(told.gc_last)
+    yield found.sweep
+    gc.callbacks.remove(told.gc_first)
+    gc.callbacks.remove(told.gc_last)
+    found.sweep.on = False
+    end(found)
 
 
 def rounds(sweep: _hot.Sweep, number: int, budget: int = LARGE, most_ns: int = 0) -> None:

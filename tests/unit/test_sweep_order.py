@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tailwatch import _hot
 
-from .sweeping import SMALL, alive, begin, core, end, old, rounds
+from .sweeping import SMALL, alive, begin, end, old, rounds, told_of_collections
 
 MANY = 3_000
 
@@ -41,15 +41,7 @@ def sweep() -> Iterator[_hot.Sweep]:
 @pytest.fixture
 def hooked() -> Iterator[_hot.Sweep]:
     """One that is told of collections, as it is where the policy is on."""
-    told = core()
-    found = begin(told)
-    gc.callbacks[:0], found.sweep.on = [told.gc_first], True
-    gc.callbacks.append(told.gc_last)
-    yield found.sweep
-    gc.callbacks.remove(told.gc_first)
-    gc.callbacks.remove(told.gc_last)
-    found.sweep.on = False
-    end(found)
+    yield from told_of_collections()
 
 
 def tangle(count: int = MANY) -> list[Node]:

@@ -25,7 +25,7 @@ import pytest
 
 from tailwatch import _hot
 
-from .sweeping import LARGE, SMALL, alive, begin, core, end, old, rounds
+from .sweeping import LARGE, SMALL, alive, begin, end, old, rounds, told_of_collections
 
 SOURCE = Path(__file__).parent.parent / "native" / "oddtypes.c"
 TYPES = ["Fair", "Blind", "Half", "Deaf", "Late", "Restless", "Sticky", "Legacy", "Maybe"]
@@ -63,15 +63,7 @@ def sweep() -> Iterator[_hot.Sweep]:
 @pytest.fixture
 def hooked() -> Iterator[_hot.Sweep]:
     """One that is told of collections, as it is where the policy is on."""
-    told = core()
-    found = begin(told)
-    gc.callbacks[:0], found.sweep.on = [told.gc_first], True
-    gc.callbacks.append(told.gc_last)
-    yield found.sweep
-    gc.callbacks.remove(told.gc_first)
-    gc.callbacks.remove(told.gc_last)
-    found.sweep.on = False
-    end(found)
+    yield from told_of_collections()
 
 
 class Node:
