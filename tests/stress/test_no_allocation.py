@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-STAMPS = """
+# What the scripts that follow begin with.
+COUNTING = """
 import json, itertools, gc
 import gcprobe, tailwatch
 from tailwatch import _hot
 log = gcprobe.Log(1)
 assert log.allocations() is not None, "the allocator is not interposed"
-watch = tailwatch.install(gc="observe")
-watch._daemon.stop()
 counts = {}
 
 def measure(name, call, times):
-    step = itertools.repeat(None, times)
+    turns = itertools.repeat(None, times)
     before = log.allocations()
-    for _ in step:
+    for _ in turns:
         call()
     counts[name] = log.allocations() - before
+"""
+
+STAMPS = """
+watch = tailwatch.install(gc="observe")
+watch._daemon.stop()
 
 with tailwatch.stream(model="m") as s:
     watch._daemon.stop()
@@ -35,7 +39,7 @@ print(json.dumps(counts))
 
 def test_a_million_stamps_allocate_nothing(run_script) -> None:
     """10^6 stamps make no call of the allocator, and the counter sees the control that does."""
-    counts = json.loads(run_script(STAMPS, preload=True, PYTHONMALLOC="malloc"))
+    counts = json.loads(run_script(COUNTING + STAMPS, preload=True, PYTHONMALLOC="malloc"))
 
     assert counts["token"] - counts["measuring"] == 0
     assert counts["measuring"] <= 1  # the number that the counter was read into
@@ -43,21 +47,10 @@ def test_a_million_stamps_allocate_nothing(run_script) -> None:
 
 
 OUT_OF_BAND = """
-import json, itertools, gc
-import gcprobe, tailwatch
-from tailwatch import _hot
-log = gcprobe.Log(1)
 watch = tailwatch.install(gc="out-of-band")
 watch.freeze()
 watch._daemon.stop()
-policy, counts = watch.gc.out_of_band, {}
-
-def measure(name, call, times):
-    turns = itertools.repeat(None, times)
-    before = log.allocations()
-    for _ in turns:
-        call()
-    counts[name] = log.allocations() - before
+policy = watch.gc.out_of_band
 
 with tailwatch.stream(model="m") as s:
     watch._daemon.stop()
@@ -82,7 +75,7 @@ print(json.dumps(counts))
 
 def test_a_million_stamps_allocate_nothing_out_of_band(run_script) -> None:
     """Nor under the out-of-band policy, in the midst of a round or not; and no slice is made for them."""
-    counts = json.loads(run_script(OUT_OF_BAND, preload=True, PYTHONMALLOC="malloc"))
+    counts = json.loads(run_script(COUNTING + OUT_OF_BAND, preload=True, PYTHONMALLOC="malloc"))
 
     assert (counts["on"], counts["midway"], counts["slices"], counts["others"]) == (True, True, 1, 0)
     assert counts["token"] - counts["measuring"] == 0
@@ -238,19 +231,10 @@ def test_nor_under_an_nvtx_tool(run_script, native: Path) -> None:
 
 
 STEPS = """
-import json, itertools, gc, threading
-import gcprobe, tailwatch
-log = gcprobe.Log(1)
+import threading
 watch = tailwatch.install(gc="observe")
 watch._daemon.stop()
-core, counts = watch.core, {}
-
-def measure(name, call, times):
-    turns = itertools.repeat(None, times)
-    before = log.allocations()
-    for _ in turns:
-        call()
-    counts[name] = log.allocations() - before
+core = watch.core
 
 def withs(make):
     def run():
@@ -281,7 +265,7 @@ print(json.dumps(counts))
 def test_a_loop_of_steps_allocates_nothing(run_script) -> None:
     """Making, entering and leaving a step make no call of the allocator; in a `with` no more than a lock's. A few calls
     in all are the interpreter's (3.10 keeps a frame for each function), one more a step would be ours."""
-    counts = json.loads(run_script(STEPS, preload=True, PYTHONMALLOC="malloc"))
+    counts = json.loads(run_script(COUNTING + STEPS, preload=True, PYTHONMALLOC="malloc"))
 
     assert counts["steps"] == 1 + 1 + 100_000 + 100_000
     assert counts["made"] < 16

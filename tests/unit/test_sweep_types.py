@@ -39,7 +39,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The module oddtypes, built for this interpreter."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        pytest.skip("there is no C compiler (cc, gcc or clang): tests/native/oddtypes.c cannot be built")
+        pytest.skip("needs a C compiler (cc, gcc or clang) to build tests/native/oddtypes.c: install one")
     target = tmp_path_factory.mktemp("native") / "oddtypes.so"
     include = sysconfig.get_path("include")
     command = [compiler, "-shared", "-fPIC", "-O2", "-isystem", include, str(SOURCE), "-o", str(target)]
