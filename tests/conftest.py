@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from .support.limits import Limits
+
 _ROOT = Path(__file__).resolve().parent.parent
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT]  # `python -m pytest` adds it
 
@@ -22,3 +24,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 def _outside_the_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpreters that a test starts find the installed package too."""
     monkeypatch.chdir(tmp_path)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Limits for each test and for the processes that it starts."""
+    config.pluginmanager.register(Limits(config), "limits")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: tests wait for their children half of the time, so one process more than there are processors."""
+    return min(len(os.sched_getaffinity(0)) + 1, 8)

@@ -596,6 +596,7 @@ def told_by(role: str, engine: str = "") -> tuple[int, int]:
         *(("engine-1", NUMBER + 1), ("engine.0", NUMBER), ("worker_dp1_tp0", NUMBER + 1), ("worker-1", LIKE)),
         *(("api", 0), ("main", 0), ("controller", 0)),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",  # a unit holds the number of the process
 )
 def test_the_group_is_told_who_delays(role: str, unit: int) -> None:
     """A launcher that stops is in nobody's way: it joins with a unit of 0. An engine is one of its own."""
