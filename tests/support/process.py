@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -101,10 +102,8 @@ class Process:
         self.popen.wait()
         for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
             if pipe is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):  # of what was not written yet
                     pipe.close()
-                except BrokenPipeError:  # what was not written yet
-                    pass
 
 
 class Python(Process):
