@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
-import pytest
+from ..support.tmpfs import on_64_mb
 
 MIB = 1 << 20
 
-# In a mount namespace of its own, as root of a user namespace or as root: a tmpfs of 64 MB on the given directory.
-ON_64_MB = 'mount -t tmpfs -o size=64m,mode=0700 none "$1" && exec "$2" -c "$3" "$1/group"'
-
 CORES = """
-import json, os, sys
+import json
 from tailwatch import _hot, snapshots
 
 def core(role):
     return _hot.Core(role, 32, (0,) * 5, 0, lambda scope: "/", print)
 
-def free():
-    found = os.statvfs(os.path.dirname(directory))
-    return found.f_bavail * found.f_frsize
-
 def stamp(one, model, route="/"):
     stream = one.stream(model, route, None, "", "")
     stream.token()
     stream.close()
-
-directory = sys.argv[1]
 """
 
 A_FULL_SET = """
@@ -53,7 +39,7 @@ NO_ROOM_LEFT = """
 first = core("api")
 assert first.join(directory, 0) is None
 stamp(first, "known")
-with open(os.path.join(os.path.dirname(directory), "others"), "wb") as file:
+with open(os.path.join(place, "others"), "wb") as file:
     os.posix_fallocate(file.fileno(), 0, free())
 late = core("engine")
 why = late.join(directory, 1)
@@ -61,7 +47,7 @@ for one in (first, late):
     for model in ("known", "new"):
         stamp(one, model)
 snap, alone = snapshots.take_directory(directory), snapshots.take([late.address])
-os.unlink(os.path.join(os.path.dirname(directory), "others"))
+os.unlink(os.path.join(place, "others"))
 stamp(first, "new")
 print(json.dumps({"why": why, "joined": late.joined, "alone": alone.labels, "labels": snap.labels,
     "overflow": snap.label_overflow, "later": snapshots.take_directory(directory).labels}))
@@ -72,7 +58,7 @@ MANY_DEAD = """
 import glob, signal
 living = core("api")
 assert living.join(directory, 0) is None
-with open(os.path.join(os.path.dirname(directory), "others"), "wb") as file:
+with open(os.path.join(place, "others"), "wb") as file:
     os.posix_fallocate(file.fileno(), 0, free() - (8 << 20))
 for _ in range(40):
     pid = os.fork()
@@ -90,27 +76,9 @@ print(json.dumps({"dead": dead, "left": len(glob.glob(directory + "/*.seg")) - 1
 """
 
 
-def on_a_small_tmpfs(tmp_path: Path, program: str) -> dict[str, Any]:
-    """What a program prints whose group's directory is on a tmpfs of 64 MB."""
-    place = tmp_path / "shm"
-    place.mkdir(mode=0o700)
-    shell = ["sh", "-c", ON_64_MB, "sh", str(place), sys.executable, CORES + program]
-    command = ["unshare", "--mount", *shell] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount", *shell]
-    try:
-        probe = subprocess.run([*command[:-1], "print(1)"], capture_output=True, text=True, timeout=60)
-    except FileNotFoundError:
-        pytest.skip("needs unshare of util-linux, to mount a tmpfs of 64 MB")
-    if probe.returncode:
-        pytest.skip(f"no tmpfs of 64 MB can be mounted here: {probe.stderr.strip()}")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
-
-
 def test_a_full_set_fits_64_mb(tmp_path: Path) -> None:
     """48 engines and 16 API workers with every label set in use, at the defaults, share 64 MB and lose nothing."""
-    found = on_a_small_tmpfs(tmp_path, A_FULL_SET)
+    found = on_64_mb(tmp_path, CORES + A_FULL_SET)
     assert found["why"] == [None] * 64
     assert (found["processes"], found["requests"], found["overflow"], found["labels"]) == (64, 496, 0, 31)
     assert found["bytes"] <= 700_000
@@ -119,7 +87,7 @@ def test_a_full_set_fits_64_mb(tmp_path: Path) -> None:
 
 def test_a_full_tmpfs_is_said_and_kills_nobody(tmp_path: Path) -> None:
     """Who comes when it is full measures for itself; a label set that finds no room is "other", until there is some."""
-    found = on_a_small_tmpfs(tmp_path, NO_ROOM_LEFT)
+    found = on_64_mb(tmp_path, CORES + NO_ROOM_LEFT)
     assert found["why"] == "it has no room"
     assert not found["joined"]
     assert found["alone"] == [["known", "/"], ["new", "/"]]
@@ -130,6 +98,6 @@ def test_a_full_tmpfs_is_said_and_kills_nobody(tmp_path: Path) -> None:
 
 def test_many_dead_on_a_small_tmpfs_can_be_folded(tmp_path: Path) -> None:
     """Members leave room for a tombstone: else the dead would keep a full file system full, and nobody could join."""
-    found = on_a_small_tmpfs(tmp_path, MANY_DEAD)
+    found = on_64_mb(tmp_path, CORES + MANY_DEAD)
     assert 3 <= found["dead"] < 40
     assert (found["left"], found["requests"], found["why"]) == (0, found["dead"], None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -23,19 +24,13 @@ from tailwatch.cli import main
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.top import groups
 
+from ..support.process import Python
+from ..support.tmpfs import on_64_mb
+from ..support.waiting import until
 from .trace_files import CLOSE, COUNTER, DELAY, FIRST, OPEN, PAUSE, SHARED, STEP, THREAD, TOKEN, read_trace
 
 DEADLINE_SECONDS = 30
 SLO = (2_000_000_000, 200_000_000, 0, 0, 990_000)
-
-
-def await_that(condition: Callable[[], Any]) -> Any:
-    """What condition() gives once it gives anything."""
-    end = time.monotonic() + DEADLINE_SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.01)
-    return found
 
 
 @pytest.fixture
@@ -205,12 +200,9 @@ def test_a_stream_that_moves_between_threads(core: _hot.Core, path: Path) -> Non
     in_time = sorted(tokens, key=lambda event: event.time_ns)
     assert sum(event.value for event in in_time) == in_time[-1].time_ns - trace.of(FIRST)[0].time_ns
     over.set()
-    deadline = time.monotonic() + DEADLINE_SECONDS
     for thread in threads:
         thread.join()  # Python's part of it; the kernel's ends a little later
-        while Path(f"/proc/self/task/{thread.native_id}").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        until(lambda task=Path(f"/proc/self/task/{thread.native_id}"): not task.exists())
     core.trace_turn(True)  # rings of threads that have ended are free
     late = threading.Thread(target=stream.token)
     late.start()
@@ -280,52 +272,40 @@ sys.stdin.read()
 """
 
 
-def start(directory: Path, role: str, events: int = 4096, busy: str = "") -> tuple[subprocess.Popen[str], str]:
+class Member(Python):
     """Another process that records, and the name of its file."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", MEMBER, str(directory), role, str(events), busy],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    return process, json.loads(process.stdout.readline())
 
-
-def end(process: subprocess.Popen[str], *, kill: bool) -> None:
-    """It ends, of itself or not."""
-    if kill:
-        process.kill()
-    process.communicate()
+    def __init__(self, directory: Path, role: str, events: int = 4096, busy: str = "") -> None:
+        super().__init__(MEMBER, directory, role, events, busy)
+        self.file: str = self.read()
 
 
 @pytest.mark.parametrize("round_", range(3))
 def test_a_process_killed_mid_write_leaves_a_whole_trace(directory: Path, round_: int) -> None:
     """kill -9 in the middle of stamping: every event is whole, and the numbers add up."""
-    process, name = start(directory, "engine", busy="busy")
-    file = traces.look_into(str(directory / name))
-    await_that(lambda: (found := traces.look_into(str(directory / name))) and found.lost > 3000 * (round_ + 1))
-    end(process, kill=True)
-    trace = read_trace(directory / name)
+    with Member(directory, "engine", busy="busy") as member:
+        path = directory / member.file
+        until(lambda: (found := traces.look_into(str(path))) and found.lost > 3000 * (round_ + 1))
+    trace = read_trace(path)
     tokens = trace.of(TOKEN)
     assert len(tokens) == 2047
     for before, after in pairwise(tokens):
         assert after.value == after.time_ns - before.time_ns
         assert (after.id, after.c, after.a) == (1, 1, 0)
-    file = traces.look_into(str(directory / name))
+    file = traces.look_into(str(path))
     assert file is not None
     assert file.over
 
 
 def test_a_dead_group_is_still_read(directory: Path, install: Callable[..., tailwatch.Watch]) -> None:
     """The segment of a dead process is folded away; its trace stays, and is readable on its own."""
-    process, name = start(directory, "engine")
-    end(process, kill=True)
+    with Member(directory, "engine") as dead:
+        pass
     watch = install(dir=directory, gc="observe", role="api")
-    await_that(lambda: [watch.company.renew(), not list(directory.glob(f"{process.pid}-*.seg"))][1])
+    until(lambda: [watch.company.renew(), not list(directory.glob(f"{dead.pid}-*.seg"))][1])
     (file,) = traces.files_of(str(directory))
-    assert (file.process, file.pid, file.over) == ("engine-0", process.pid, True)
-    trace = read_trace(directory / name)
+    assert (file.process, file.pid, file.over) == ("engine-0", dead.pid, True)
+    trace = read_trace(directory / dead.file)
     assert [len(trace.of(kind)) for kind in (OPEN, FIRST, TOKEN, PAUSE)] == [1, 1, 9, 1]
 
 
@@ -448,34 +428,27 @@ def test_a_group_that_was_removed(directory: Path, install: Callable[..., tailwa
 
 def test_sixty_four_processes(directory: Path) -> None:
     """Each has its file; those of the dead stay until there are more than are to be kept."""
-    processes = [start(directory, "engine" if i % 2 else "api", 1000) for i in range(64)]
-    try:
-        await_that(lambda: len({file.process for file in traces.files_of(str(directory))}) == 64)
+    with contextlib.ExitStack() as stack:
+        members = [stack.enter_context(Member(directory, "engine" if i % 2 else "api", 1000)) for i in range(64)]
+        until(lambda: len({file.process for file in traces.files_of(str(directory))}) == 64)
         files = traces.files_of(str(directory))
-        assert {file.pid for file in files} == {process.pid for process, _ in processes}
+        assert {file.pid for file in files} == {member.pid for member in members}
         assert min(file.events for file in files) >= 13
-        for process, _ in processes[:10]:
-            process.kill()
-            process.wait()
+        for member in members[:10]:
+            member.kill()
         watch = tailwatch.install(dir=directory, gc="off", trace=1000, trace_keep="3,100MB")
-        try:
-            assert sum(file.over for file in traces.files_of(str(directory))) == 10
-            watch.tracing.tidy()
-            found = traces.files_of(str(directory))
-            assert sum(file.over for file in found) == 3
-            assert sum(not file.over for file in found) == 55
-        finally:
-            tailwatch.uninstall()
-    finally:
-        for process, _ in processes:
-            end(process, kill=True)
+        stack.callback(tailwatch.uninstall)
+        assert sum(file.over for file in traces.files_of(str(directory))) == 10
+        watch.tracing.tidy()
+        found = traces.files_of(str(directory))
+        assert sum(file.over for file in found) == 3
+        assert sum(not file.over for file in found) == 55
 
 
 def test_bytes_are_bounded_too(directory: Path, install: Callable[..., tailwatch.Watch]) -> None:
     """Of the dead the newest stay that fit."""
     for _ in range(3):
-        process, _ = start(directory, "engine", 1000)
-        end(process, kill=True)
+        Member(directory, "engine", 1000).kill()
     size = traces.bytes_of(1000, 32)
     watch = install(dir=directory, gc="off", trace=1000, trace_keep=f"5,{2 * size + 1}")
     newest = [file.pid for file in traces.files_of(str(directory)) if file.over][1:]
@@ -486,16 +459,15 @@ def test_bytes_are_bounded_too(directory: Path, install: Callable[..., tailwatch
 # ---- room ----
 
 FULL = """
-import json, os, sys
+import json
 import tailwatch
-place = sys.argv[1]
 answers = {}
 try:
-    tailwatch.install(dir=place + "/group", gc="off", trace=4_000_000)
+    tailwatch.install(dir=directory, gc="off", trace=4_000_000)
 except tailwatch.OptionError as error:
     answers["refused"] = str(error)
-answers["left"] = sorted(os.listdir(place + "/group")) if os.path.exists(place + "/group") else []
-watch = tailwatch.install(dir=place + "/group", gc="off", trace=1_000_000)
+answers["left"] = sorted(os.listdir(directory)) if os.path.exists(directory) else []
+watch = tailwatch.install(dir=directory, gc="off", trace=1_000_000)
 answers["fits"] = watch.core.tracing
 with open(place + "/filler", "wb") as filler:
     try:
@@ -511,25 +483,11 @@ answers["written"] = True
 tailwatch.uninstall()
 print(json.dumps(answers))
 """
-ON_64_MB = 'mount -t tmpfs -o size=64m,mode=0700 none "$1" && exec "$2" "$3" "$1"'
 
 
 def test_a_full_file_system(tmp_path: Path) -> None:
     """On 64 MB too large a trace is refused with a sentence, and one that fits is written to however full it gets."""
-    place, script = tmp_path / "place", tmp_path / "script.py"
-    place.mkdir()
-    script.write_text(FULL)
-    command = ["unshare", "-m", "sh", "-c", ON_64_MB, "sh", str(place), sys.executable, str(script)]
-    if os.geteuid() != 0:
-        command[1:2] = ["-m", "-r"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    except FileNotFoundError:
-        pytest.skip("unshare is not installed (Debian package: util-linux)")
-    if "mount" in done.stderr or "unshare" in done.stderr:
-        pytest.skip(f"no mount namespace can be made here: {done.stderr.strip()[:200]}")
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers = json.loads(done.stdout)
+    answers = on_64_mb(tmp_path, FULL)
     assert "trace=4000000: expected fewer events: 122.2 MiB do not fit into" in answers["refused"]
     assert not [name for name in answers["left"] if name.endswith(".trace")]
     assert answers["fits"]
@@ -595,14 +553,13 @@ def test_a_directory_that_must_not_be_read(tmp_path: Path) -> None:
 
 def test_the_sweep_knows_traces(directory: Path) -> None:
     """Who lives with a trace keeps the directory; the dead with theirs do not, and what was kept is known."""
-    process, _ = start(directory, "engine")
-    os.chmod(directory, 0o700)
-    for entry in directory.glob("*.seg"):
-        entry.unlink()
-    (directory / "trace-20260102T030405-12-1.pftrace").write_bytes(b"")
-    (directory / ".tailwatch-abc.tmp").write_bytes(b"")
-    assert not unnamed._is_left(str(directory), young=True)
-    end(process, kill=True)
+    with Member(directory, "engine"):
+        os.chmod(directory, 0o700)
+        for entry in directory.glob("*.seg"):
+            entry.unlink()
+        (directory / "trace-20260102T030405-12-1.pftrace").write_bytes(b"")
+        (directory / ".tailwatch-abc.tmp").write_bytes(b"")
+        assert not unnamed._is_left(str(directory), young=True)
     assert unnamed._is_left(str(directory), young=True)
     (directory / "mine.txt").write_bytes(b"")
     assert not unnamed._is_left(str(directory), young=True)
@@ -613,12 +570,10 @@ def test_the_last_dead_group_with_traces_stays_a_while(tmp_path: Path, monkeypat
     monkeypatch.setattr(unnamed, "IN_MEMORY", str(tmp_path))
     for i in range(3):
         place = tmp_path / f"tailwatch-run-{i:08x}"
-        process, _ = start(place, "engine", 1000)
-        end(process, kill=True)
+        Member(place, "engine", 1000).kill()
         os.utime(place, (time.time() - 60 + i, time.time() - 60 + i))
     bare = tmp_path / "tailwatch-run-0000000a"
-    process, _ = start(bare, "engine", 1000)
-    end(process, kill=True)
+    Member(bare, "engine", 1000).kill()
     for entry in bare.glob("*.trace"):
         entry.unlink()
     unnamed.sweep()
@@ -750,12 +705,12 @@ def test_a_gap_is_kept_by_the_daemon(
     """Nobody asks: the file is there a little later, whole, with the gap in it."""
     monkeypatch.setattr("tailwatch.tracing.AFTER_NS", 10**8)
     watch = install(dir=directory, gc="off", trace=1000, trace_on="gap>50ms", role="engine")
-    await_that(lambda: watch.tracing._looks and watch.tracing._looks._begun)
+    until(lambda: watch.tracing._looks and watch.tracing._looks._begun)
     stream = watch.core.stream("m", "r", None, "", "")
     start = _hot.now()
     for at in (0, 1_000_000, 61_000_000):
         stream.token(at=start + at)
-    (kept,) = await_that(lambda: list(directory.glob("trace-*.pftrace")))
+    (kept,) = until(lambda: list(directory.glob("trace-*.pftrace")))
     assert kept.stat().st_size > 200
     assert not list(directory.glob(".*"))
     assert watch.notes == []
@@ -779,7 +734,7 @@ def test_dumps_while_it_is_recorded(directory: Path, tmp_path: Path, install: Ca
     try:
         lost = 10_000
         for _ in range(5):
-            await_that(lambda: traces.files_of(str(directory))[0].lost > lost)  # noqa: B023
+            until(lambda: traces.files_of(str(directory))[0].lost > lost)  # noqa: B023
             written = tailwatch.trace(tmp_path / "t.json", format="json")
             assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
             assert written.events <= 2047 + 64
@@ -826,13 +781,12 @@ def test_the_command_says_what_it_wrote(
 
 def test_a_trace_of_what_is_running(directory: Path, tmp_path: Path, install: Callable[..., tailwatch.Watch]) -> None:
     """tailwatch.trace() tells of all processes of the group, and of one without a group by itself."""
-    process, _ = start(directory, "engine")
-    install(dir=directory, gc="off", trace=1000)
-    with tailwatch.stream(model="m") as stream:
-        stream.token()
-    written = tailwatch.trace(tmp_path / "t.pftrace")
+    with Member(directory, "engine"):
+        install(dir=directory, gc="off", trace=1000)
+        with tailwatch.stream(model="m") as stream:
+            stream.token()
+        written = tailwatch.trace(tmp_path / "t.pftrace")
     assert (written.requests, written.tokens, written.unfinished, written.lost) == (2, 11, 1, 0)
-    end(process, kill=True)
     tailwatch.uninstall()
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
@@ -889,7 +843,7 @@ def test_of_several_groups_the_one_with_traces_is_meant(tmp_path: Path, monkeypa
 
 def test_a_signal_is_no_different(directory: Path) -> None:
     """SIGTERM without a handler ends a process as kill -9 does: the trace stays."""
-    process, name = start(directory, "engine")
-    process.send_signal(signal.SIGTERM)
-    end(process, kill=False)
-    assert (directory / name).exists()
+    with Member(directory, "engine") as member:
+        member.signal(signal.SIGTERM)
+        member.finish()
+        assert (directory / member.file).exists()

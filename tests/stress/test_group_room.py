@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
-# In a mount namespace of its own, as root of a user namespace or as root: a tmpfs of 64 MB on the given directory.
-ON_64_MB = 'mount -t tmpfs -o size=64m,mode=0700 none "$1" && exec "$2" "$3" "$1"'
+from ..support.tmpfs import on_64_mb
 
 PROCESSES = """
-import gc, json, os, signal, sys
+import gc, json, signal
 import tailwatch
 from tailwatch import snapshots
-
-place = sys.argv[1]
-directory = os.path.join(place, "group")
-
-def free():
-    found = os.statvfs(place)
-    return found.f_bavail * found.f_frsize
 
 class Process:
     # At the defaults; does what it is told, and says what it has.
@@ -102,24 +88,7 @@ print(json.dumps({"first": first, "more": len(more), "left": left, "opened": sna
 def test_a_full_set_of_processes_and_then_too_many(tmp_path: Path) -> None:
     """8 API and 56 engine processes at the defaults fit. Who comes when it is full says so and counts for itself;
     all go on stamping and nobody gets a SIGBUS."""
-    place, script = tmp_path / "shm", tmp_path / "processes.py"
-    place.mkdir(mode=0o700)
-    script.write_text(PROCESSES)
-    space = ["--mount"] if os.geteuid() == 0 else ["--map-root-user", "--mount"]
-    shell = ["unshare", *space, "sh", "-c", ON_64_MB, "sh", str(place), sys.executable]
-    probe = tmp_path / "probe.py"
-    probe.write_text("")
-    try:
-        tried = subprocess.run([*shell, str(probe)], capture_output=True, text=True, timeout=60)
-    except FileNotFoundError:
-        pytest.skip("needs unshare of util-linux, to mount a tmpfs of 64 MB")
-    if tried.returncode:
-        pytest.skip(f"no tmpfs of 64 MB can be mounted here: {tried.stderr.strip()}")
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run([*shell, str(script)], capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-
+    found = on_64_mb(tmp_path, PROCESSES, PYTHONWARNINGS="ignore")
     first = found["first"]
     assert first["joined"] == [True] * 64
     assert (first["processes"], first["labels"], first["opened"], first["overflow"]) == (64, 31, 8 * 31, 0)
