@@ -136,7 +136,7 @@ def test_nothing_is_an_answer() -> None:
     for number in ("1003 finished requests", "100000 gaps", "p99 TTFT 200 ms", "p99 ITL 22 ms", "attainment 100.00%"):
         assert number in finding.detail
     [finding] = doctor(snapshot(), dataclasses.replace(FROZEN, memory_bytes=3 * 2**20))
-    assert finding.detail.endswith("tailwatch itself takes at most 3.0 MiB, fixed at install.")
+    assert "3.0 MiB" in finding.detail
 
 
 def test_no_requests_is_an_answer() -> None:
@@ -209,12 +209,16 @@ def test_gc_tail_quotes_with_and_without() -> None:
     """The finding has both percentiles, the estimate, the upper bound, the generation and the process."""
     finding = found(paused_server(), OBSERVED)["gc-tail"]
     assert finding.severity == "high"
-    assert finding.title == "up to 161 ms of the p99 gap between tokens is generation 2"
+    for part in ("up to 161 ms", "p99 ", "generation 2"):
+        assert part in finding.title
     for part in (
-        "p99 ITL 183 ms, 22 ms without GC",
-        "estimated 50.5 s (50 s to generation 2, 500 ms to generation 0)",
-        "up to 60.9 s of their gaps coincided",
-        "Generation 2: 12 times in the server, the longest 175 ms",
+        "p99 ITL 183 ms, 22 ms without",
+        "estimated 50.5 s",
+        "50 s to generation 2",
+        "500 ms to generation 0",
+        "up to 60.9 s",
+        "12 times in the server",
+        "longest 175 ms",
     ):
         assert part in finding.detail
     assert finding.advice == "install(app, gc='freeze')"
@@ -225,9 +229,9 @@ def test_gc_tail_quotes_with_and_without() -> None:
     [
         (DiagnosisContext(), "install(app, gc='freeze')"),
         (DiagnosisContext(gc_policy="off"), "install(app, gc='freeze')"),
-        (DiagnosisContext(gc_policy="freeze", freeze_done=False), "tailwatch.freeze() at a quiet moment"),
-        (DiagnosisContext(gc_policy="freeze", freeze_done=True, freeze_wanted=True), "tailwatch.freeze() at a quiet"),
-        (FROZEN, "tailwatch.freeze(again=True) at a quiet moment: what remains is objects made after the freeze"),
+        (DiagnosisContext(gc_policy="freeze", freeze_done=False), "tailwatch.freeze() at"),
+        (DiagnosisContext(gc_policy="freeze", freeze_done=True, freeze_wanted=True), "tailwatch.freeze() at"),
+        (FROZEN, "tailwatch.freeze(again=True) at"),
     ],
 )
 def test_gc_advice_depends_on_the_policy(context: DiagnosisContext, advice: str) -> None:
@@ -244,12 +248,12 @@ def test_gc_advice_for_young_generations_after_a_freeze() -> None:
 def test_rare_pauses_show_further_out() -> None:
     """Pauses too rare for p99 are found at p99.9, rarer ones in the longest gap, as less severe."""
     rare = paused_server(itl=gaps(100_000, 0.02, 0.022, 0.19, 0.2))
-    assert (found(rare)["gc-tail"].severity, found(rare)["gc-tail"].title) == (
-        "medium",
-        "up to 166 ms of the p99.9 gap between tokens is generation 2",
-    )
+    finding = found(rare)["gc-tail"]
+    assert finding.severity == "medium"
+    assert "up to 166 ms" in finding.title and "p99.9 " in finding.title and "generation 2" in finding.title
     rarest = paused_server(itl=gaps(100_000, 0.02, 0.022, 0.024, 0.2))
-    assert "175 ms of the longest gap" in found(rarest)["gc-tail"].title
+    finding = found(rarest)["gc-tail"]
+    assert "175 ms" in finding.title and "longest" in finding.title and finding.severity == "medium"
 
 
 def test_gc_tail_needs_late_time() -> None:
@@ -281,7 +285,7 @@ def test_few_gaps_have_no_p99() -> None:
 def test_several_causes_are_named_together() -> None:
     """The causes that make up four fifths are named, the largest first."""
     snap = paused_server(late_by_phase={"ttft": causes(), "itl": causes(gc1=4.0, gc2=6.0)})
-    assert found(snap)["gc-tail"].title.endswith("is generation 2 and generation 1")
+    assert found(snap)["gc-tail"].title.endswith("generation 2 and generation 1")
 
 
 def test_the_paused_process_is_named() -> None:
@@ -290,7 +294,8 @@ def test_the_paused_process_is_named() -> None:
     quiet = process(role="api", name="api-0", paused=causes())
     assert "in the engine process" in found(paused_server(processes=[quiet, engine]))["gc-tail"].detail
     busy = process(role="api", name="api-0", paused=causes(gc2=1.0))
-    assert "in 2 processes, most in engine-0" in found(paused_server(processes=[busy, engine]))["gc-tail"].detail
+    detail = found(paused_server(processes=[busy, engine]))["gc-tail"].detail
+    assert "2 processes" in detail and "engine-0" in detail and "api-0" not in detail
 
 
 def test_who_paused_while_nobody_waited_is_not_named() -> None:
@@ -302,26 +307,26 @@ def test_who_paused_while_nobody_waited_is_not_named() -> None:
     assert "in the engine process" in detail
     sources["api"]["itl"] = causes(gc2=1.0)
     detail = found(paused_server(processes=[idle, engine], late_by_source=sources))["gc-tail"].detail
-    assert "in 2 processes, most in engine-0" in detail
+    assert "2 processes" in detail and "engine-0" in detail and "api-0" not in detail
 
 
 def test_what_mends_an_engine_is_done_there() -> None:
     """The freeze of a process with an app does nothing for another process's heap."""
     engine = process(role="engine", name="engine-0", paused=causes(gc2=3.0))
     snap = paused_server(processes=[engine])
-    assert "gc='freeze' (TAILWATCH_GC=freeze) in the engine process" in headline(snap)
+    assert "TAILWATCH_GC=freeze" in headline(snap) and "in the engine process" in headline(snap)
     assert found(snap)["gc-tail"].advice.startswith("TAILWATCH_GC=freeze for the engine process")
     engine.paused["policy"] = 0.3
-    assert "the engine process's heap is frozen" in headline(snap)
-    assert found(snap)["gc-tail"].advice.startswith("tailwatch.freeze() in the engine process, while it has nothing")
+    assert "the engine process's heap" in headline(snap) and "TAILWATCH_GC" not in headline(snap)
+    assert found(snap)["gc-tail"].advice.startswith("tailwatch.freeze() in the engine process")
 
 
 def test_a_group_that_froze_is_not_told_to_freeze() -> None:
     """From outside the policy is not known, but its pauses are seen."""
     frozen = process(role="api", name="api-0", paused=causes(gc2=3.0, policy=0.3))
     snap = paused_server(processes=[frozen])
-    assert headline(snap).endswith("the heap is frozen: this is what newer objects cost")
-    assert "what remains is objects made after the freeze" in found(snap)["gc-tail"].advice
+    assert "heap is frozen" in headline(snap) and "gc='freeze'" not in headline(snap)
+    assert found(snap)["gc-tail"].advice.startswith("tailwatch.freeze(again=True)")
 
 
 # The other rules -------------------------------------------------------------------------------------------
@@ -372,7 +377,7 @@ def test_gc_before_the_first_token() -> None:
     """What requests certainly waited, and the upper bound beside it."""
     finding = found(TTFT_PAUSED, OBSERVED)["gc-ttft"]
     assert "waited 8 s in all" in finding.detail
-    assert "up to 12 s of their time to first token" in finding.detail
+    assert "up to 12 s" in finding.detail
     assert finding.advice == "install(app, gc='freeze')"
 
 
@@ -405,9 +410,7 @@ def test_gc_switched_off_by_somebody() -> None:
     assert "gc-disabled" not in found(snapshot(), DiagnosisContext(gc_enabled=True, thresholds=(700, 10, 10)))
 
 
-@pytest.mark.parametrize(
-    ("version", "reason"), [((3, 12, 0), "Since CPython 3.12"), ((3, 11, 9), "small on this version")]
-)
+@pytest.mark.parametrize(("version", "reason"), [((3, 12, 0), "CPython 3.12"), ((3, 11, 9), "small on this version")])
 def test_long_young_collections(version: tuple[int, ...], reason: str) -> None:
     """The reason depends on where the interpreter runs its collector."""
     finding = found(LONG_YOUNG, DiagnosisContext(gc_policy="freeze", python_version=version))["long-generation-0"]
@@ -418,22 +421,24 @@ def test_long_young_collections(version: tuple[int, ...], reason: str) -> None:
 
 def test_callbacks_of_others_are_a_share_of_collections_only() -> None:
     """Our own freeze is not counted among the pauses they share."""
-    assert "500 ms of 1 s paused: 50%" in found(OTHERS)["gc-callbacks"].detail
+    detail = found(OTHERS)["gc-callbacks"].detail
+    assert "500 ms of 1 s" in detail and "50%" in detail
     little = SimpleNamespace(collections=causes(), max=causes(), callbacks=causes(gc2=0.2))
     assert "gc-callbacks" not in found(snapshot(gc=little, paused=causes(gc2=1.0)))
 
 
 def test_accept_wait_that_pauses_explain_is_not_repeated() -> None:
     """A blocked loop is a finding; a loop blocked by collections is the GC's."""
-    assert "p99 from the kernel's arrival to the app 300 ms" in found(BLOCKED)["accept-wait"].detail
+    detail = found(BLOCKED)["accept-wait"].detail
+    assert "p99 " in detail and "300 ms" in detail and "1000 requests" in detail
     explained = {"ttft": causes(gc2=20.0), "itl": causes()}
     assert "accept-wait" not in found(snapshot(queue=BLOCKED.queue, late_by_phase=explained))
 
 
 def test_slow_clients_and_the_unexplained_share_the_tail() -> None:
     """Each is told with its share of what the slowest gaps took beyond the typical."""
-    assert found(SLOW_CLIENTS)["slow-clients"].detail.startswith("80% of the slowest gaps' excess")
-    assert "80% of the slowest gaps' excess is no collection" in found(UNEXPLAINED)["unexplained"].detail
+    assert found(SLOW_CLIENTS)["slow-clients"].detail.startswith("80% ")
+    assert "80% " in found(UNEXPLAINED)["unexplained"].detail
     assert "model" in found(UNEXPLAINED)["unexplained"].detail
 
 
@@ -450,9 +455,9 @@ def test_octaves_below_the_tail_do_not_count() -> None:
 def test_attainment_below_the_one_asked_for() -> None:
     """The shares, the misses by reason, and the bound that is missed most."""
     finding = found(MISSED)["slo"]
-    assert finding.title == "attainment 90.00% is below the 99.00% asked for"
-    assert "900 of 1000 requests were good; misses: late 70, 429 30." in finding.detail
-    assert "missed most is tpot <= 200 ms: 97.00% kept it" in finding.detail
+    assert "90.00%" in finding.title and "99.00%" in finding.title
+    for part in ("900 of 1000 requests", "misses: late 70, 429 30.", "tpot <= 200 ms: 97.00%"):
+        assert part in finding.detail
     assert finding.severity == "high"
 
 
@@ -523,7 +528,8 @@ def test_drops_are_told_with_what_mends_them(reason: str) -> None:
 def test_unknown_variables_name_the_right_one() -> None:
     """The near miss is named, the far one only listed."""
     finding = found(snapshot(), MISTYPED)["unknown-variables"]
-    assert "TAILWATCH_GC_WARN (did you mean TAILWATCH_GC_WARN_MS?), TAILWATCH_ZZZ" in finding.detail
+    for name in ("TAILWATCH_GC_WARN ", "TAILWATCH_GC_WARN_MS?", "TAILWATCH_ZZZ."):
+        assert name in finding.detail
     assert finding.advice == "rename TAILWATCH_GC_WARN to TAILWATCH_GC_WARN_MS"
     alone = found(snapshot(), DiagnosisContext(unknown_environment=("TAILWATCH_ZZZ",)))["unknown-variables"]
     assert alone.advice == "unset TAILWATCH_ZZZ"
@@ -534,18 +540,18 @@ def test_unknown_variables_name_the_right_one() -> None:
 
 def test_headline_explains_and_mends() -> None:
     """The sentence the demo ends with."""
-    assert headline(paused_server(), OBSERVED) == (
-        "p99 ITL 183 ms; up to 161 ms of it is generation 2, in the server; `install(app, gc='freeze')` mends it"
-    )
+    line = headline(paused_server(), OBSERVED)
+    assert line.startswith("p99 ITL 183 ms; up to 161 ms ")
+    assert "generation 2, in the server" in line and "`install(app, gc='freeze')` mends" in line
 
 
 @pytest.mark.parametrize(
     ("cause", "said"),
     [
-        ("gc_full", "`install(app, gc='freeze')` mends it"),
-        ("gc_increment", "`install(app, gc='freeze')` shortens it"),
-        ("gc0", "the freeze does not touch it: it is what each request allocates"),
-        ("gc1", "the freeze does not touch it: it is what each request allocates"),
+        ("gc_full", "`install(app, gc='freeze')` mends"),
+        ("gc_increment", "`install(app, gc='freeze')` shortens"),
+        ("gc0", "`install(app, gc_log_all=True)`"),
+        ("gc1", "`install(app, gc_log_all=True)`"),
     ],
 )
 def test_the_freeze_is_promised_where_it_helps(cause: str, said: str) -> None:
@@ -553,19 +559,22 @@ def test_the_freeze_is_promised_where_it_helps(cause: str, said: str) -> None:
     late = {"ttft": causes(), "itl": causes(**{cause: 5.0})}
     snap = paused_server(late_by_phase=late)
     assert said in headline(snap, OBSERVED)
-    freeze = "install(app, gc='freeze')"
-    assert (found(snap, OBSERVED)["gc-tail"].advice == freeze) is (cause not in ("gc0", "gc1"))
+    freeze, old = "install(app, gc='freeze')", cause not in ("gc0", "gc1")
+    assert (freeze in headline(snap, OBSERVED)) is old
+    assert (found(snap, OBSERVED)["gc-tail"].advice == freeze) is old
 
 
 def test_headline_when_frozen() -> None:
     """With the freeze done nothing is promised again."""
-    assert headline(paused_server(), FROZEN).endswith("the heap is frozen: this is what newer objects cost")
+    line = headline(paused_server(), FROZEN)
+    assert "heap is frozen" in line and "`" not in line and "mends" not in line
     assert "`tailwatch.freeze()`" in headline(paused_server(), DiagnosisContext(gc_policy="freeze"))
 
 
 def test_headline_without_blame() -> None:
     """Where GC is not to blame, it says so; without gaps, that."""
-    assert headline(snapshot()) == ("p99 ITL 22 ms, 22 ms without garbage collection: it is not what makes the tail")
+    assert headline(snapshot()).startswith("p99 ITL 22 ms, 22 ms without")
+    assert "generation" not in headline(snapshot()) and "`" not in headline(snapshot())
     assert headline(snapshot(itl=gaps())) == "no gaps between tokens yet"
 
 
@@ -599,8 +608,10 @@ def test_causes_in_words() -> None:
     assert name_causes(causes(gc2=9.0, gc0=1.0)) == "generation 2"
     assert name_causes(causes()) == "nothing"
     assert name_causes(causes(gc2=3.0, gc1=2.9)) == "generation 2 and generation 1"
-    assert name_causes(causes(gc2=3.0, gc1=2.9, gc0=2.8)) == "generation 2, generation 1 and generation 0"
-    assert split_by_cause(causes(policy=1.0, gc_full=2.0)) == "2 s of full collections, 1 s of tailwatch's own freeze"
+    three = name_causes(causes(gc2=3.0, gc1=2.9, gc0=2.8))
+    assert three.replace(" and ", ", ").split(", ") == ["generation 2", "generation 1", "generation 0"]
+    first, second = split_by_cause(causes(policy=1.0, gc_full=2.0)).split(", ")
+    assert (first, second) == ("2 s of full collections", "1 s of tailwatch's own freeze")
     assert split_by_cause({"new": 1.0}, "to") == "1 s to new"
     assert split_by_cause(causes()) == "none"
 
@@ -647,11 +658,20 @@ def slow_gap(**changed: Any) -> Any:
 
 def test_a_slow_gap_in_one_line() -> None:
     """Time, request id, trace id, route, gap, what it coincided with, what it lost."""
-    assert format_slow(slow_gap()) == (
-        "2026-01-02T03:04:05.678+00:00 gap 183 ms (typical 20.1 ms) token 17 request=req-1 "
-        "trace=4bf92f3577b34da6a3ce929d0e0e4736 route=/v1/completions model=tiny: "
-        "coincided with up to 161 ms of generation 2; lost about 158 ms to generation 2; unexplained 5 ms"
-    )
+    gap, why = format_slow(slow_gap()).split(": ")
+    assert gap.startswith("2026-01-02T03:04:05.678+00:00 gap 183 ms (typical 20.1 ms) ")
+    assert gap.split()[-6:] == [
+        "token",
+        "17",
+        "request=req-1",
+        "trace=4bf92f3577b34da6a3ce929d0e0e4736",
+        "route=/v1/completions",
+        "model=tiny",
+    ]
+    overlap, late, rest = why.split("; ")
+    assert "up to 161 ms of generation 2" in overlap
+    assert "lost" in late and "158 ms to generation 2" in late
+    assert rest == "unexplained 5 ms"
 
 
 def test_a_slow_gap_of_another_process_s_making() -> None:
@@ -660,9 +680,11 @@ def test_a_slow_gap_of_another_process_s_making() -> None:
         SimpleNamespace(source="engine", cause="gc2", overlap=0.15, late=0.15),
         SimpleNamespace(source="worker", cause="policy", overlap=0.01, late=0.01),
     )
-    line = format_slow(slow_gap(others=others))
-    assert "coincided with up to 161 ms of generation 2; lost about 158 ms to generation 2; " in line
-    assert "; of it in engine: 150 ms of generation 2; of it in worker: 10 ms of tailwatch's own freeze; " in line
+    overlap, late, engine, worker, _ = format_slow(slow_gap(others=others)).split("; ")
+    assert "up to 161 ms of generation 2" in overlap
+    assert "lost" in late and "158 ms to generation 2" in late
+    assert engine.endswith("in engine: 150 ms of generation 2")
+    assert worker.endswith("10 ms of tailwatch's own freeze") and "in worker: " in worker
 
 
 def test_a_slow_first_token() -> None:
@@ -670,16 +692,20 @@ def test_a_slow_first_token() -> None:
     line = format_slow(
         slow_gap(phase="ttft", typical=0.0, overlap=causes(), late=causes(), accept=0.15, request_id="", trace_id="")
     )
-    assert " ttft 183 ms token 17 route=/v1/completions model=tiny: no pause recorded in it; " in line
-    assert "waited before the app 150 ms" in line
-    assert line.endswith("rest (model and queue, not split) 5 ms")
+    wait, why = line.split(": ")
+    assert "ttft 183 ms" in wait
+    assert wait.split()[-4:] == ["token", "17", "route=/v1/completions", "model=tiny"]
+    pauses, accept, rest = why.split("; ")
+    assert pauses.startswith("no pause")
+    assert "before the app 150 ms" in accept
+    assert "not split" in rest and rest.endswith(" 5 ms")
     assert "unexplained" not in line
 
 
 def test_a_slow_gap_beyond_the_ring() -> None:
     """Where pauses were overwritten the overlap is a lower bound and late unknown."""
     line = format_slow(slow_gap(complete=False))
-    assert "coincided with at least 161 ms of generation 2; lost unknown" in line
+    assert "at least 161 ms of generation 2" in line and "lost unknown" in line
     assert "pauses in it were overwritten" in format_slow(slow_gap(complete=False, overlap=causes()))
 
 
@@ -699,11 +725,11 @@ def test_the_tail_as_a_table() -> None:
         }
     )
     title, header, first, second, sentence = format_tail(snap).splitlines()
-    assert title == "gaps between tokens, longer than usual"
-    assert " ".join(header.split()) == "longer than up to count time gc2 slow client unexplained"
-    assert " ".join(first.split()) == "16 ms 32 ms 5 160 ms - - 300 ms"
-    assert " ".join(second.split()) == "128 ms 256 ms 5 1.28 s 3 s 1 s -"
-    assert sentence == "above 128 ms, 75% of the excess is: generation 2"
+    assert title.startswith("gaps between tokens")
+    assert header.split()[-6:] == ["count", "time", "gc2", "slow", "client", "unexplained"]
+    assert first.split() == ["16", "ms", "32", "ms", "5", "160", "ms", "-", "-", "300", "ms"]
+    assert second.split() == ["128", "ms", "256", "ms", "5", "1.28", "s", "3", "s", "1", "s", "-"]
+    assert "128 ms" in sentence and "75%" in sentence and sentence.endswith(": generation 2")
     assert len({len(line) for line in (header, first, second)}) == 1
 
 
@@ -712,16 +738,17 @@ def test_the_tail_of_first_tokens_has_nothing_unexplained() -> None:
     paused = snapshot(tail={"ttft": [octave(0.5, late={"gc2": 1.0}, unexplained=3.0)], "itl": []})
     _, header, _, sentence = format_tail(paused).splitlines()
     assert header.endswith("not split")
-    assert sentence == "above 500 ms, 25% of the wait is: generation 2"
+    assert "500 ms" in sentence and "25%" in sentence and sentence.endswith(": generation 2")
     rest = snapshot(tail={"ttft": [octave(0.5, unexplained=3.0)], "itl": []})
-    assert format_tail(rest).endswith("above 500 ms the wait is the model and its queue, which are not split")
+    sentence = format_tail(rest).splitlines()[-1]
+    assert "500 ms" in sentence and "%" not in sentence and sentence.endswith("not split")
     assert "unexplained" not in format_tail(paused) + format_tail(rest)
 
 
 def test_an_empty_tail() -> None:
     """Empty octaves make no table."""
     snap = snapshot(tail={"ttft": [], "itl": [octave(0.016, count=0)]})
-    assert format_tail(snap) == "no gap was longer than usual"
+    assert format_tail(snap).startswith("no gap ") and "\n" not in format_tail(snap)
     assert "nothing exceeds the typical gap" in format_tail(snapshot(tail={"itl": [octave(0.016)], "ttft": []}))
 
 
@@ -792,7 +819,7 @@ def test_saved_histograms_answer_for_what_was_stored() -> None:
     assert snap.itl.p(99) == 0.022
     assert snap.tpot.p(99) is None
     assert snap.tpot.mean is None
-    with pytest.raises(OptionError, match=r"percent=98: .* 50, 90, 95, 99, 99.9"):
+    with pytest.raises(OptionError, match=r"percent=98: .*50, 90, 95, 99, 99\.9"):
         snap.itl.p(98)
 
 
@@ -897,13 +924,8 @@ def test_a_policy_is_advised_with_what_it_saves() -> None:
     """An interval, what it stands on, and the option; the tail's advice is the same one."""
     finding = found(SAVING, OBSERVED)["gc-policy"]
     assert finding.severity == "medium"
-    assert finding.title == "gc='out-of-band' would save streams 2.53 s to 8 s of what collections cost them"
-    for part in (
-        "Under gc='observe'",
-        "8 s to collections of the server in 120 s",
-        "8 of them at a time",
-        "(32% to 100%)",
-    ):
+    assert "gc='out-of-band'" in finding.title and "2.53 s to 8 s" in finding.title
+    for part in ("gc='observe'", "estimated 8 s ", "of the server in 120 s", " 8 of them ", "(32% to 100%)"):
         assert part in finding.detail
     assert finding.advice == "install(app, gc='out-of-band')"
     tail = found(paused_server(**{name: getattr(SAVING, name) for name in SOURCES}), OBSERVED)["gc-tail"]
@@ -929,7 +951,8 @@ def test_who_meddles_is_told_by_process() -> None:
     """What was frozen blind is not known, and that is said; who only looks is not alarmed."""
     finding = found(BLIND)["gc-drift"]
     assert finding.severity == "medium" and "gc.collect() before gc.freeze()" in finding.advice
-    assert "api-0: gc.freeze() was called 2 times" in finding.detail and "is not known" in finding.detail
+    assert "api-0: gc.freeze() " in finding.detail and " 2 times" in finding.detail
+    assert "is not known" in finding.detail
     for kind, calls, severity in (
         ("observe", {"set_threshold": 1}, "info"),
         ("freeze", {"set_threshold": 1}, "medium"),
@@ -942,7 +965,7 @@ def test_who_meddles_is_told_by_process() -> None:
 def test_a_fall_back_says_why() -> None:
     """And what is done instead."""
     finding = found(FALLEN)["gc-fallback"]
-    assert "api-0 (a planted cycle did not die, or a living one did)" in finding.detail
+    assert "api-0 (a planted cycle " in finding.detail
 
 
 def test_ceilings_and_missing_moments_are_told() -> None:
@@ -970,11 +993,11 @@ def test_pauses_in_an_engine_s_steps_are_named() -> None:
     step = engine_step(overlap=causes(gc2=4.0), requests=causes(gc2=48.0), gap_overlap=causes(gc2=1.0))
     found = next(finding for finding in doctor(engine_only(step), OBSERVED) if finding.rule == "engine-pauses")
     assert found.severity == "medium"
-    assert found.title == "up to 3.3% of the engine's 'decode' steps is generation 2"
+    assert "up to 3.3%" in found.title and "'decode' steps" in found.title and "generation 2" in found.title
     assert "10000 'decode' steps of engine-0" in found.detail
     assert "5 s of generation 2" in found.detail
-    assert "up to 48 s of requests' time" in found.detail
-    assert found.advice == "tailwatch.freeze() in the engine process between two steps, once its model is loaded"
+    assert "up to 48 s" in found.detail
+    assert found.advice.startswith("tailwatch.freeze() in the engine process")
 
 
 def test_one_long_collection_of_an_engine_is_seen() -> None:
@@ -994,9 +1017,9 @@ def test_host_gaps_are_told_where_they_show() -> None:
     """A tenth of an engine's time between steps, while requests waited."""
     step = engine_step(gap=gaps(9_999, 0.003, 0.009, 0.01, 0.02), gap_overlap=causes(gc1=0.04))
     found = next(finding for finding in doctor(engine_only(step), OBSERVED) if finding.rule == "host-gaps")
-    assert found.title == "the engine stands for 17% of its time between steps"
-    assert "p50 3 ms, p99 9 ms" in found.detail
-    assert "Up to 40 ms of it is pauses" in found.detail
+    assert "17%" in found.title
+    assert "p50 3 ms" in found.detail and "p99 9 ms" in found.detail
+    assert "Up to 40 ms" in found.detail
     assert "--async-scheduling" in found.advice
     few = engine_step(gap=gaps(50, 3.0))
     assert "host-gaps" not in {finding.rule for finding in doctor(engine_only(few), OBSERVED)}
