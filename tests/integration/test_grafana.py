@@ -29,7 +29,7 @@ from tailwatch import _hot, snapshots
 from tailwatch.export.prometheus import Exposition, serve_http
 from tailwatch.loadsignal import bands
 
-from .real_prometheus import Prometheus, must_be_exact, needs
+from ..support.prometheus import Prometheus, must_be_exact, needs
 
 FOLDER = Path(__file__).parents[2] / "examples" / "grafana"
 SERVER = Path(__file__).parent / "planted_server.py"

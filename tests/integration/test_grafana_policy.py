@@ -19,7 +19,8 @@ import pytest
 
 from tailwatch import snapshots
 
-from .real_prometheus import Prometheus, free_port, must_be_exact, needs
+from ..support.ports import free_port
+from ..support.prometheus import Prometheus, must_be_exact, needs
 from .test_grafana import (
     CONFIGURATION,
     DEADLINE_SECONDS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import subprocess
@@ -26,7 +25,9 @@ from tailwatch.export.otel import OTel, asked_for
 from tailwatch.export.otel_push import Origin, Push
 from tailwatch.export.otel_send import Sender
 
-from .otlp_collector import DEADLINE_SECONDS, REASON, Collector, HTTPCollector, eventually, running
+from ..support.otlp_collector import DEADLINE_SECONDS, REASON, Collector, HTTPCollector, running
+from ..support.process import Python
+from ..support.waiting import until
 
 sdk = pytest.importorskip("opentelemetry.sdk.metrics.export", reason=REASON)
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GRPCExporter  # noqa: E402
@@ -53,7 +54,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "60")
     yield
     tailwatch.uninstall()
-    eventually(
+    until(
         lambda: not [each for each in threading.enumerate() if each.name.startswith("tailwatch-")],
         "a thread of ours goes on",
     )
@@ -144,7 +145,7 @@ def check_equal(found: dict[str, Any], snapshot: snapshots.Snapshot, **options: 
 def last_round(collector: Collector) -> tuple[Any, dict[str, Any]]:
     """The first round that begins from now on."""
     before = len(collector.scopes())
-    return eventually(lambda: (all_ := collector.scopes())[before + 1 :] and all_[-1], "no round came")  # type: ignore[no-any-return]
+    return until(lambda: (all_ := collector.scopes())[before + 1 :] and all_[-1], "no round came")  # type: ignore[no-any-return]
 
 
 def variables(monkeypatch: pytest.MonkeyPatch, collector: Collector, protocol: str, **more: str) -> None:
@@ -197,7 +198,7 @@ def test_start_times_stay_and_times_go_on(monkeypatch: pytest.MonkeyPatch, http:
     tailwatch.install(role="worker", gc="observe")
     after = time.time_ns()
     load()
-    eventually(lambda: len(http.scopes()) >= 3, "three rounds")
+    until(lambda: len(http.scopes()) >= 3, "three rounds")
     gaps = [points(found["gen_ai.server.inter_token_latency"])[0] for _, found in http.scopes()[1:]]
     starts = {point.start_time_unix_nano for point in gaps}
     assert len(starts) == 1 and before - 5_000_000 <= starts.pop() <= after + 5_000_000
@@ -221,7 +222,7 @@ def test_two_exporters_with_different_temporality(monkeypatch: pytest.MonkeyPatc
             http.status = 400 if i == 2 else 200
             refused = http.refused
             load(i + 1)
-            eventually(lambda refused=refused: http.refused > refused or http.status == 200, "a refusal")
+            until(lambda refused=refused: http.refused > refused or http.status == 200, "a refusal")
             if i != 2:
                 last_round(http)
         _, total = last_round(totals)
@@ -289,7 +290,7 @@ def test_an_exporter_of_the_users_is_given_objects(delta: bool) -> None:
     exporter = OwnExporter(preferred_temporality=preferred)
     watch = tailwatch.install(role="worker", gc="observe", otel=exporter)
     load()
-    eventually(lambda: len(exporter.given) > (3 if delta else 60), "objects came")
+    until(lambda: len(exporter.given) > (3 if delta else 60), "objects came")
     tailwatch.uninstall()
     told: dict[str, list[Any]] = {}
     for given in exporter.given:
@@ -410,7 +411,7 @@ def test_an_exporter_that_hangs_stops_nobody(http: HTTPCollector) -> None:
         )
         load()
         last_round(http)
-        eventually(lambda: watch.snapshot().drops["export"] > 0, "a round left out is counted")
+        until(lambda: watch.snapshot().drops["export"] > 0, "a round left out is counted")
         began = time.monotonic()
         report = tailwatch.uninstall()
         assert time.monotonic() - began < otel_module.FLUSH_SECONDS + 4
@@ -426,7 +427,7 @@ def test_uninstall_tells_the_last_numbers(monkeypatch: pytest.MonkeyPatch, http:
     watch = tailwatch.install(role="worker", gc="observe")
     assert watch.otel is not None
     load()
-    eventually(lambda: watch.otel is not None and watch.otel._pushes, "the thread has begun")
+    until(lambda: watch.otel is not None and watch.otel._pushes, "the thread has begun")
     load()
     assert tailwatch.uninstall() == []
     ((_, found),) = http.scopes()
@@ -434,7 +435,7 @@ def test_uninstall_tells_the_last_numbers(monkeypatch: pytest.MonkeyPatch, http:
 
 
 WORKER = """
-import json, os, signal, sys, time
+import json, os, sys, time
 import tailwatch
 watch = tailwatch.install(role="worker", gc="observe")
 at = time.monotonic_ns() - 10**10
@@ -443,22 +444,18 @@ with tailwatch.stream(model="m", route="/generate", arrival=at) as stream:
         stream.token(at=at + (k + 1) * 1_000_000)
     stream.close(at=at + 10**9)
 if len(sys.argv) > 2:
-    child = os.fork()
-    if child == 0:
+    if os.fork() == 0:
         with tailwatch.stream(model="forked", route="/generate") as stream:
             stream.token(3)
-        time.sleep(3)
+        sys.stdin.readline()
         os._exit(0)
-    os.waitpid(child, 0)
 print(json.dumps([watch.company.joined, watch.notes]), flush=True)
 sys.stdin.readline()
 """
 
 
-def worker(environment: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", WORKER, *arguments]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, env={**os.environ, **environment}, **pipes)  # type: ignore[call-overload, no-any-return]
+def worker(environment: dict[str, str], *arguments: str) -> Python:
+    return Python(WORKER, *arguments, env={**os.environ, **environment})
 
 
 def gaps_told(found: dict[str, Any]) -> int:
@@ -485,19 +482,17 @@ def test_one_process_of_a_group_exports_for_all(http: HTTPCollector) -> None:
     workers = [worker({**environment, "OTEL_SERVICE_NAME": name}, tokens) for name, tokens in (("a", "5"), ("b", "9"))]
     try:
         for each in workers:
-            assert each.stdout is not None
-            joined, notes = json.loads(each.stdout.readline())
+            joined, notes = each.read()
             assert joined, notes
-        eventually(lambda: http.scopes() and gaps_told(http.scopes()[-1][1]) == 12, "all gaps are told by one")
+        until(lambda: http.scopes() and gaps_told(http.scopes()[-1][1]) == 12, "all gaps are told by one")
         rounds = http.scopes()
         assert len({instance(resource) for resource, _ in rounds}) == 1 and instance(rounds[0][0])
         leaders = {service(resource) for resource, _ in rounds}
         assert len(leaders) == 1
         (leader,) = leaders
         workers["ab".index(leader)].kill()
-        workers["ab".index(leader)].wait()
         before = len(http.scopes())
-        eventually(lambda: len(http.scopes()) > before + 25, "the other goes on to")
+        until(lambda: len(http.scopes()) > before + 25, "the other goes on to")
         after = http.scopes()[before + 5 :]
         assert {service(resource) for resource, _ in after} == {"ab".replace(leader, "")}
         assert {gaps_told(found) for _, found in after} == {12}
@@ -511,17 +506,14 @@ def test_one_process_of_a_group_exports_for_all(http: HTTPCollector) -> None:
     finally:
         for each in workers:
             each.kill()
-            each.communicate()
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def test_a_fork_child_counts_from_zero_with_a_start_of_its_own(http: HTTPCollector) -> None:
     """Without a group: the parent's requests are not told twice."""
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": http.endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "100"}
-    process = worker(environment, "5", "fork")
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with worker(environment, "5", "fork") as process:
+        process.read()
 
         def models() -> dict[str, set[int]]:
             found: dict[str, set[int]] = {}
@@ -530,13 +522,10 @@ def test_a_fork_child_counts_from_zero_with_a_start_of_its_own(http: HTTPCollect
                     found.setdefault(attributes(point)["gen_ai.response.model"], set()).add(point.as_int)
             return found
 
-        eventually(lambda: set(models()) == {"m", "forked"}, "both tell their own")
+        until(lambda: set(models()) == {"m", "forked"}, "both tell their own")
         assert models() == {"m": {5}, "forked": {3}}
         both = [found for _, found in http.scopes() if len(points(found.get("tailwatch.output_tokens", EMPTY_SUM))) > 1]
         assert not both
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_the_start_is_kept_when_the_wall_clock_is_set() -> None:
@@ -600,7 +589,7 @@ def test_uninstall_does_not_wait_for_a_receiver_that_is_gone(monkeypatch: pytest
     watch = tailwatch.install(role="worker", gc="observe")
     last_round(gone)
     gone.stop()
-    eventually(lambda: watch.otel is not None and watch.otel._pushes[0]._since, "a round that fails")
+    until(lambda: watch.otel is not None and watch.otel._pushes[0]._since, "a round that fails")
     began = time.monotonic()
     assert tailwatch.uninstall() == []
     assert time.monotonic() - began < otel_module.FLUSH_SECONDS + 4
@@ -632,7 +621,7 @@ def test_who_takes_over_tells_no_difference_twice() -> None:
         late=True,
     )
     push.start()
-    eventually(lambda: push._before, "it has looked")
+    until(lambda: push._before, "it has looked")
     load(3)
     push.stop()
     assert push.join(DEADLINE_SECONDS)
@@ -697,7 +686,7 @@ def test_a_receiver_that_comes_back_is_told_all(
     monkeypatch: pytest.MonkeyPatch, collector: Collector, protocol: str
 ) -> None:
     """Down, then up again on the same port: what came meanwhile arrives, with the rounds that failed."""
-    from .otlp_collector import PROTOCOLS
+    from ..support.otlp_collector import PROTOCOLS
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     variables(monkeypatch, collector, protocol, OTEL_TRACES_EXPORTER="none")
@@ -705,7 +694,7 @@ def test_a_receiver_that_comes_back_is_told_all(
     load(1)
     last_round(collector)
     collector.stop()
-    eventually(lambda: watch.snapshot().drops["export"] > 0, "a round fails")
+    until(lambda: watch.snapshot().drops["export"] > 0, "a round fails")
     load(2)
     again = PROTOCOLS[protocol]().start(collector.port)
     try:
@@ -738,7 +727,7 @@ def test_the_apps_global_meter_provider_is_used(monkeypatch: pytest.MonkeyPatch,
         assert service(resource) == "theirs"
         check_equal(found, watch.snapshot())
         own = exporters[1]
-        eventually(lambda: own.given, "the other is told, too")
+        until(lambda: own.given, "the other is told, too")
         assert own.given[0].resource_metrics[0].resource.attributes["service.name"] == "theirs"
         assert watch.otel is not None and len(watch.otel._pushes) == 2
         tailwatch.uninstall()
@@ -765,14 +754,14 @@ def test_the_apps_exporter_is_called_by_one_thread_at_a_time() -> None:
     try:
         watch = tailwatch.install(role="worker", gc="observe", otel=provider)
         load()
-        eventually(lambda: inside, "we export")
+        until(lambda: inside, "we export")
         assert all(inside)
         assert watch.otel is not None
         sender = watch.otel._pushes[0].sender
         assert sender is not None
         with reader._export_lock:
             assert not sender.send(b"", 0.01)  # not while the reader does
-        eventually(lambda: reader._export_lock.acquire(blocking=False), "it is free between two rounds")
+        until(lambda: reader._export_lock.acquire(blocking=False), "it is free between two rounds")
         sender._has_turn = True  # as it is where a thread of ours was about to export when the process forked
         watch.otel._pushes[0].after_fork()
         assert not reader._export_lock.locked()
@@ -802,7 +791,7 @@ def test_an_official_exporter_without_a_seam_is_given_objects(http: HTTPCollecto
     exporter = HTTPExporter(endpoint=f"{http.endpoint}/v1/metrics", max_export_batch_size=1000)
     watch = tailwatch.install(role="worker", gc="observe", otel=exporter)
     load()
-    eventually(lambda: len(http.scopes()) > 60, "metric by metric")
+    until(lambda: len(http.scopes()) > 60, "metric by metric")
     tailwatch.uninstall()
     expected = of_snapshot(watch.snapshot())
     found = {name: metric for _, metrics in http.scopes() for name, metric in metrics.items()}

@@ -24,7 +24,8 @@ from tailwatch.export import otel as otel_module
 from tailwatch.export import otel_spans
 from tailwatch.export.otel import OTel
 
-from .otlp_collector import REASON, HTTPCollector, eventually, running
+from ..support.otlp_collector import REASON, HTTPCollector, running
+from ..support.waiting import until
 
 trace_sdk = pytest.importorskip("opentelemetry.sdk.trace", reason=REASON)
 from opentelemetry import trace  # noqa: E402
@@ -127,9 +128,7 @@ def ask(app: Any, path: str = "/v1/chat/completions", **headers: str) -> Any:
 
 def one(kept: InMemorySpanExporter, kind: SpanKind = SpanKind.SERVER) -> Any:
     """The one span of a kind."""
-    found = eventually(
-        lambda: [span for span in kept.get_finished_spans() if span.kind is kind], f"a span of kind {kind}"
-    )
+    found = until(lambda: [span for span in kept.get_finished_spans() if span.kind is kind], f"a span of kind {kind}")
     (span,) = found
     return span
 
@@ -200,7 +199,7 @@ def test_samplers_and_parents_are_respected(kept: InMemorySpanExporter, installe
     watch = installed(app)
     ask(app, **UNSAMPLED)
     assert watch.otel is not None
-    eventually(lambda: not watch.otel.spans._queue, "the queue is empty")
+    until(lambda: not watch.otel.spans._queue, "the queue is empty")
     if sampler is ALWAYS_OFF:
         ask(app)
         tailwatch.uninstall()
@@ -317,7 +316,7 @@ def test_without_a_provider_spans_go_where_the_variables_say(
     app = make_app()
     watch = tailwatch.install(app, gc="observe")
     ask(app, **SAMPLED)
-    eventually(lambda: watch.otel is not None and watch.otel.spans.made, "it is made")
+    until(lambda: watch.otel is not None and watch.otel.spans.made, "it is made")
     assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
     tailwatch.uninstall()
     (span,) = http.spans
@@ -331,7 +330,7 @@ def test_none_without_a_place_to_send_them(installed: Any) -> None:
     watch = installed(None)
     with tailwatch.stream(model="m") as stream:
         stream.token()
-    eventually(lambda: not watch.otel.spans._queue, "it is looked at")
+    until(lambda: not watch.otel.spans._queue, "it is looked at")
     assert watch.otel.spans._own_provider is None and watch.otel.spans.made == 0
 
 
@@ -357,7 +356,7 @@ def test_a_processor_that_raises_harms_nobody(kept: InMemorySpanExporter, instal
     app = make_app()
     watch = installed(app)
     assert ask(app).text.endswith("[DONE]\n\n")
-    eventually(lambda: watch.otel.spans.dropped == 1, "it is counted")
+    until(lambda: watch.otel.spans.dropped == 1, "it is counted")
 
 
 def test_nothing_is_made_per_token(kept: InMemorySpanExporter, installed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +391,7 @@ def test_what_the_batch_processor_has_no_room_for_is_counted(
             stream.token()
     assert watch.otel is not None
     spans = watch.otel.spans
-    eventually(lambda: spans.made + spans.dropped == 40, "all are looked at")
+    until(lambda: spans.made + spans.dropped == 40, "all are looked at")
     assert spans.made <= 8 and watch.snapshot().drops["span"] == spans.dropped >= 32
     http.hang.clear()
     http.go_on.set()
@@ -423,13 +422,13 @@ def test_spans_that_nobody_takes_hold_up_no_uninstall(monkeypatch: pytest.Monkey
             with tailwatch.stream(model="m") as stream:
                 stream.token()
         watch.otel.spans.start()
-        eventually(lambda: watch.otel.spans.made == spans, "it is made")
+        until(lambda: watch.otel.spans.made == spans, "it is made")
         return tailwatch.uninstall()
 
     assert undone(1) == ["the spans' exporter did not return in time: its threads end when it does"]
     assert threads()
     free.set()
-    eventually(lambda: not threads(), "it ends")
+    until(lambda: not threads(), "it ends")
     assert undone(0) == []
     assert not threads()
 

@@ -14,8 +14,8 @@ import pytest
 
 import tailwatch
 
-from . import chromium
-from .chromium import Browser, Tab
+from ..support import chromium
+from ..support.chromium import Browser, Tab
 from .conftest import until
 
 pytestmark = pytest.mark.skipif(chromium.found() is None, reason="no Chromium here: apt-get install chromium")

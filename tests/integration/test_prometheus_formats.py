@@ -13,7 +13,7 @@ import pytest
 from tailwatch import _hot, snapshots
 from tailwatch.export.prometheus import Exposition, serve_http
 
-from .real_prometheus import Prometheus, needs
+from ..support.prometheus import Prometheus, needs
 
 NS = 1_000_000_000
 MODEL = 'a "quoted"\\model, é'

@@ -19,7 +19,7 @@ from starlette.responses import StreamingResponse
 import tailwatch
 from tailwatch.export import host_cache
 
-from .real_prometheus import Prometheus, needs
+from ..support.prometheus import Prometheus, needs
 
 REQUESTS, WORDS = 5, 20
 

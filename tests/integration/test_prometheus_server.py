@@ -10,7 +10,7 @@ import pytest
 from tailwatch import _hot, snapshots
 from tailwatch.export.prometheus import Exposition, serve_http
 
-from .real_prometheus import Prometheus, needs
+from ..support.prometheus import Prometheus, needs
 
 MS = 1_000_000
 GAPS_MS = [30, 4, 4, 180, 4]

@@ -10,8 +10,8 @@ import pytest
 from tailwatch.load.report import bench, document
 from tailwatch.load.report.blocks import Axis, Chart, Curve, Mark, Page, View
 
-from ..integration import chromium
-from ..integration.chromium import Browser, Tab
+from ..support import chromium
+from ..support.chromium import Browser, Tab
 from . import made_runs
 
 pytestmark = pytest.mark.skipif(chromium.found() is None, reason="no Chromium here: apt-get install chromium")

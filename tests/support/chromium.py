@@ -7,13 +7,14 @@ import itertools
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
+
+from .waiting import until
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 DEADLINE_SECONDS = 30
@@ -33,11 +34,12 @@ def browser(place: str, profile: Path) -> Iterator[Browser]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         where = profile / "DevToolsActivePort"
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not where.exists() or "\n" not in where.read_text():
-            assert process.poll() is None and time.monotonic() < deadline, "the browser does not start"
-            time.sleep(0.02)
-        port, path = where.read_text().split("\n")[:2]
+
+        def address() -> list[str]:
+            assert process.poll() is None, "the browser has ended"
+            return where.read_text().split("\n")[:2] if where.exists() and "\n" in where.read_text() else []
+
+        port, path = until(address, "the browser's address")
         with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, open_timeout=DEADLINE_SECONDS) as connection:
             yield Browser(connection)
     finally:
@@ -108,11 +110,9 @@ class Tab:
 
     def until(self, expression: str) -> Any:
         """The value of an expression, once it is true; what it throws while the page is being made is not yet true."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not (value := self.ask(f"(() => {{ try {{ return {expression} }} catch {{ return false }} }})()")):
-            assert time.monotonic() < deadline, f"it did not come: {expression}; {self.ask('document.body.innerText')}"
-            time.sleep(0.05)
-        return value
+        return until(
+            lambda: self.ask(f"(() => {{ try {{ return {expression} }} catch {{ return false }} }})()"), expression
+        )
 
     def click(self, selector: str) -> None:
         """With a mouse, in the middle of what is there."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -14,7 +13,8 @@ from typing import Any
 
 import pytest
 
-DEADLINE_SECONDS = 60
+from .ports import free_port
+from .waiting import until
 
 needs = {
     name: pytest.mark.skipif(shutil.which(name) is None, reason=f"{name} is not installed (Debian package: prometheus)")
@@ -64,17 +64,18 @@ class Prometheus:
         return labels.get("le", labels.get("model_name", ""))
 
     def wait_for(self, query: str) -> dict[str, float]:
-        """The result of a query, by le or model name, once it has one; fails after the deadline or at its death."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                result = self.ask("query", query=query)["result"]
-            except OSError:
-                result = []
-            if result:
-                return {self.key(row["metric"]): float(row["value"][1]) for row in result}
-            time.sleep(0.1)
-        pytest.fail(f"no answer to {query}: {Path(self._log.name).read_text()[-2000:]}")
+        """The result of a query, by le or model name, once it has one; fails where the server has ended."""
+        return until(lambda: self.result(query), query)
+
+    def result(self, query: str) -> dict[str, float]:
+        """What a query gives now; empty also before the server answers."""
+        assert self.process.poll() is None, Path(self._log.name).read_text()[-2000:]
+        time.sleep(0.02)  # scrapes are a second apart, and a query takes both processes' time
+        try:
+            found = self.ask("query", query=query)["result"]
+        except OSError:
+            found = []
+        return {self.key(row["metric"]): float(row["value"][1]) for row in found}
 
 
 def must_be_exact(prometheus: Prometheus) -> None:
@@ -83,10 +84,3 @@ def must_be_exact(prometheus: Prometheus) -> None:
         pytest.skip(
             "needs Prometheus 2 (Debian 12's): later ones leave the first sample out of a range that begins with it"
         )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gzip
 import threading
-import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -25,15 +24,6 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http.metric_exporter", re
 pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc.metric_exporter", reason=REASON)
 
 DEADLINE_SECONDS = 30
-
-
-def eventually(true: Callable[[], Any], what: str) -> Any:
-    """What it gives once that is true."""
-    until = time.monotonic() + DEADLINE_SECONDS
-    while not (found := true()):
-        assert time.monotonic() < until, what
-        time.sleep(0.01)
-    return found
 
 
 class Collector:
