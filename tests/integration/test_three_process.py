@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import os
 import re
-import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from ..support.process import Serving, clean_environment
+from ..support.waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "three_process.py"
 WHERE = ("engine", "worker", "api")
@@ -24,31 +24,19 @@ DEADLINE_SECONDS = 60
 OVERLAP, LATE = "tailwatch_stream_overlap_seconds_total", "tailwatch_stream_late_seconds_total"
 
 
-class Server:
+class Server(Serving):
     """It, on a port of the system's choice."""
 
     def __init__(self, directory: Path, *options: str, **variables: str) -> None:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("TAILWATCH", "PROMETHEUS"))}
-        command = [sys.executable, "-m", "tailwatch", "run", f"--dir={directory}", "--gc=observe", *options, "--"]
-        self._process = subprocess.Popen(
-            [*command, sys.executable, str(EXAMPLE), "0"], env={**kept, **variables}, stderr=subprocess.PIPE, text=True
-        )
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        run = [sys.executable, "-m", "tailwatch", "run", f"--dir={directory}", "--gc=observe", *options, "--"]
+        kept = {name: value for name, value in clean_environment().items() if not name.startswith("PROMETHEUS")}
+        log = directory.with_name("log")
+        super().__init__(*run, sys.executable, EXAMPLE, "0", log=log, env={**kept, **variables})
         self.directory = directory
-        until(lambda: self._process.poll() is not None or "running on" in "".join(self.lines))
-        found = re.search(r"running on http://127\.0\.0\.1:(\d+)", "".join(self.lines))
-        assert found, "".join(self.lines)
-        self.port = int(found[1])
-
-    def _read(self) -> None:
-        assert self._process.stderr is not None
-        self.lines.extend(iter(self._process.stderr.readline, ""))
 
     def ask(self, method: str, path: str) -> str:
         """The whole answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port(), timeout=DEADLINE_SECONDS)
         with contextlib.closing(connection):
             connection.request(method, path)
             answer = connection.getresponse()
@@ -75,29 +63,12 @@ class Server:
         assert done.returncode in (0, 1), done.stderr
         return done.stdout
 
-    def stop(self) -> str:
-        """As a service manager stops it. What it said."""
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(DEADLINE_SECONDS)
-        self._reader.join(DEADLINE_SECONDS)
-        assert self._process.stderr is not None
-        self._process.stderr.close()
-        return "".join(self.lines)
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Waits for something that must come."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)
-
 
 @contextlib.contextmanager
 def streaming(server: Server) -> Iterator[None]:
     """Inside, clients have each got a token and wait for more; then they hang up."""
     path = "/v1/completions?max_tokens=1000000"
-    connections = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=30) for _ in range(STREAMS)]
+    connections = [http.client.HTTPConnection("127.0.0.1", server.port(), timeout=30) for _ in range(STREAMS)]
     answers = []
     for connection in connections:
         connection.request("POST", path)
@@ -134,7 +105,7 @@ def server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     with contextlib.ExitStack() as stack:
 
         def start(*options: str, **variables: str) -> Server:
-            started = Server(tmp_path / "group", *options, **variables)
+            started = stack.enter_context(Server(tmp_path / "group", *options, **variables))
             stack.callback(started.stop)
             return started
 
@@ -153,13 +124,12 @@ def until_charged(server: Server, before: dict[str, float], where: str, paused: 
     def rise(name: str, metrics: dict[str, float]) -> float:
         return charged(metrics, name)[where] - charged(before, name)[where]
 
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
+    def enough() -> dict[str, float]:
         after = server.metrics
-        if rise(LATE, after) > 0 and rise(OVERLAP, after) >= 0.5 * STREAMS * (after[paused] - before[paused]):
-            return after
-        assert time.monotonic() < deadline, (where, charged(before, OVERLAP), charged(after, OVERLAP))
-        time.sleep(0.02)
+        waited = rise(LATE, after) > 0 and rise(OVERLAP, after) >= 0.5 * STREAMS * (after[paused] - before[paused])
+        return after if waited else {}
+
+    return until(enough, f"a charge to {where}, beside {charged(before, OVERLAP)}")
 
 
 def processes_joined(server: Server) -> bool:

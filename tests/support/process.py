@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from .guardian import MARK
+from .waiting import DEADLINE_SECONDS, until
 
 
 def clean_environment(**variables: str) -> dict[str, str]:
@@ -37,6 +39,7 @@ class Process:
         stdout: int | None = subprocess.PIPE,
         stderr: int | None = None,
         start_new_session: bool = False,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         if env is not None and MARK in os.environ:
             env = {MARK: os.environ[MARK], **env}
@@ -49,6 +52,7 @@ class Process:
             env=env,
             cwd=cwd,
             start_new_session=start_new_session,
+            pass_fds=pass_fds,
         )
         self.pid = self.popen.pid
 
@@ -118,3 +122,39 @@ class Script(Process):
 
     def __init__(self, file: Path | str, *arguments: object, **how: Any) -> None:
         super().__init__(sys.executable, str(file), *map(str, arguments), **how)
+
+
+class Tailwatch(Process):
+    """``python -m tailwatch arguments…``."""
+
+    def __init__(self, *arguments: object, **how: Any) -> None:
+        super().__init__(sys.executable, "-m", "tailwatch", *map(str, arguments), **how)
+
+
+class Serving(Process):
+    """A server under uvicorn. Its standard error is a file, which does not have to be read while it runs."""
+
+    def __init__(self, *command: str | Path, log: Path, **how: Any) -> None:
+        self._log = log
+        with log.open("wb") as file:
+            super().__init__(*command, stdout=subprocess.DEVNULL, stderr=file.fileno(), **how)
+
+    def log(self) -> str:
+        """What it has written to its standard error."""
+        return self._log.read_text(errors="replace")
+
+    def port(self) -> int:
+        """Where it listens, once it does."""
+        return int(until(self._address, "the server's address")[1])  # type: ignore[index]
+
+    def _address(self) -> re.Match[str] | None:
+        running = self.running
+        found = re.search(r"running on http://127\.0\.0\.1:(\d+)", self.log())
+        assert found or running, f"the server has ended: {self.log()}"
+        return found
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> str:
+        """Signals it, and waits for its end. What it has written."""
+        self.signal(number)
+        self.popen.wait(DEADLINE_SECONDS)
+        return self.log()

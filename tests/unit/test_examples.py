@@ -7,13 +7,14 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import openai
 import pytest
+
+from ..support.process import Serving
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SERVERS = {"fastapi_server.py", "fast_sse.py", "three_process.py"}
@@ -38,35 +39,18 @@ def test_the_stream_by_hand_shows_its_numbers(tmp_path: Path) -> None:
     assert re.search(r"gc(2|_full) paused [0-9.]+ ms and cost streams up to [0-9.]+ ms", text)
 
 
-@contextlib.contextmanager
-def running(name: str, directory: Path) -> Iterator[str]:
-    """A server on a port of the system's choice; its address."""
-    command = [sys.executable, str(EXAMPLES / name), "0"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=directory)
-    assert process.stderr
-    guard = threading.Timer(60, process.kill)
-    guard.start()
-    address = None
-    for line in process.stderr:
-        if found := re.search(r"running on (http://127\.0\.0\.1:\d+)", line):
-            address = found[1]
-            break
-    guard.cancel()
-    assert address, "the server ended before it served"
-    drain = threading.Thread(target=process.stderr.read)
-    drain.start()
-    yield address
-    process.send_signal(signal.SIGINT)
-    process.wait(30)
-    drain.join()
-    process.stderr.close()
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Callable[[str], str]]:
     """server(name): the address of an example that serves until the test ends."""
     with contextlib.ExitStack() as stack:
-        yield lambda name: stack.enter_context(running(name, tmp_path))
+
+        def start(name: str) -> str:
+            command = (sys.executable, EXAMPLES / name, "0")
+            serving = stack.enter_context(Serving(*command, log=tmp_path / "log", cwd=tmp_path))
+            stack.callback(serving.stop, signal.SIGINT)
+            return f"http://127.0.0.1:{serving.port()}"
+
+        yield start
 
 
 def metrics_of(address: str) -> str:
