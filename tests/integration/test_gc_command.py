@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tailwatch import cli, snapshots
 from tailwatch.errors import TailwatchError
 
-DEADLINE_SECONDS = 60
+from ..support.process import Python, Tailwatch
+from ..support.waiting import until
 
 # argv: the group's directory, the role, the policy, and whether a stream is always in flight, until a line comes in.
 SERVER = """
@@ -56,38 +54,18 @@ asyncio.run(serve())
 """
 
 
-class Server:
+class Server(Python):
     """A process of the group."""
 
     def __init__(self, directory: Path, role: str = "api", policy: str = "out-of-band", *, busy: bool = False) -> None:
-        command = [sys.executable, "-c", SERVER, str(directory), role, policy, "busy" if busy else "idle"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None and self.process.stdout.readline() == "serves\n"
+        super().__init__(SERVER, directory, role, policy, "busy" if busy else "idle")
+        assert self.read_line() == "serves"
         self.directory = directory
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
     @property
     def order_file(self) -> Path | None:
         """None: it has not made it yet."""
         return next(iter(self.directory.glob(f"{self.pid}-*.gc")), None)
-
-    def quiet(self) -> None:
-        """Its stream ends."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("quiet\n")
-        self.process.stdin.flush()
-
-
-def until(what: Callable[[], Any], why: str = "") -> Any:
-    """Polls."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not (found := what()):
-        assert time.monotonic() < deadline, why
-        time.sleep(0.01)
-    return found
 
 
 @pytest.fixture
@@ -98,19 +76,16 @@ def directory(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(directory: Path) -> Iterator[Callable[..., Server]]:
     """Starts servers that take orders already, and ends them."""
-    servers: list[Server] = []
+    with contextlib.ExitStack() as stack:
 
-    def begin(*arguments: str, **how: bool) -> Server:
-        server = Server(directory, *arguments, **how)
-        servers.append(server)
-        if "observe" not in arguments:
-            until(lambda: server.order_file, "its daemon makes the file")
-        return server
+        def begin(*arguments: str, **how: bool) -> Server:
+            server = Server(directory, *arguments, **how)
+            stack.enter_context(server)
+            if "observe" not in arguments:
+                until(lambda: server.order_file, "its daemon makes the file")
+            return server
 
-    yield begin
-    for server in servers:
-        server.process.kill()
-        server.process.communicate()
+        yield begin
 
 
 @pytest.fixture
@@ -124,18 +99,14 @@ def tell(directory: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., t
     return run
 
 
-def beside(directory: Path, *arguments: str) -> subprocess.Popen[str]:
-    """The command as a process of its own."""
-    command = [sys.executable, "-m", "tailwatch", "gc", "--dir", str(directory), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def ask_and_wait_until_taken(server: Server, *arguments: str) -> subprocess.Popen[str]:
-    asking = beside(server.directory, *arguments)
-    path = server.order_file
-    assert path is not None
-    until(lambda: path.stat().st_size, "the order is written")
-    return asking
+@contextlib.contextmanager
+def asked(server: Server, *arguments: str) -> Iterator[Tailwatch]:
+    """The command as a process of its own, once its order is written."""
+    with Tailwatch("gc", "--dir", server.directory, *arguments) as asking:
+        path = server.order_file
+        assert path is not None
+        until(lambda: path.stat().st_size, "the order is written")
+        yield asking
 
 
 def test_each_process_says_what_it_did(start: Callable[..., Server], tell: Callable[..., tuple[int, str]]) -> None:
@@ -179,34 +150,31 @@ def test_a_busy_server_is_not_stopped(start: Callable[..., Server], tell: Callab
     assert status == 1 and "streams were in flight all the time" in said
     status, said = tell("collect")
     assert status == 0 and "in slices while streams were in flight" in said
-    asking = ask_and_wait_until_taken(server, "freeze")
-    server.quiet()
-    out, _ = asking.communicate(timeout=DEADLINE_SECONDS)
-    assert asking.returncode == 0 and "done in" in out
+    with asked(server, "freeze") as asking:
+        server.write("quiet")
+        out, _ = asking.finish()
+    assert asking.popen.returncode == 0 and "done in" in out
 
 
 def test_a_server_that_dies_meanwhile(start: Callable[..., Server]) -> None:
     """Its end is the answer, at once."""
     server = start("api", busy=True)
-    asking = ask_and_wait_until_taken(server, "freeze", "--timeout", "600")
-    server.process.kill()
-    server.process.wait()
-    out, _ = asking.communicate(timeout=DEADLINE_SECONDS)
-    assert asking.returncode == 1 and "it has ended" in out
+    with asked(server, "freeze", "--timeout", "600") as asking:
+        server.kill()
+        out, _ = asking.finish()
+    assert asking.popen.returncode == 1 and "it has ended" in out
 
 
 def test_a_command_that_dies_meanwhile(start: Callable[..., Server], tell: Callable[..., tuple[int, str]]) -> None:
     """While it waits nobody else is let in; once it is dead, the next order is carried out, and not kept waiting by one
     that would have been given up in an hour."""
     server = start("api", busy=True)
-    asking = ask_and_wait_until_taken(server, "freeze", "--timeout", "3600")
-    status, said = tell("collect")
-    assert status == 1 and "another `tailwatch gc` waits for it" in said
-    asking.send_signal(signal.SIGKILL)
-    asking.communicate()
-    status, said = tell("collect")
+    with asked(server, "freeze", "--timeout", "3600"):
+        status, said = tell("collect")
+        assert status == 1 and "another `tailwatch gc` waits for it" in said
+    status, said = tell("collect")  # the other one is killed
     assert status == 0 and "in slices" in said
-    assert server.process.poll() is None
+    assert server.running
 
 
 def test_files_that_are_no_order_are_ignored(
@@ -262,8 +230,7 @@ def test_what_the_dead_leave_is_removed(start: Callable[..., Server], directory:
     """With their numbers: by those that live."""
     start("api")
     dead = start("engine")
-    dead.process.kill()
-    dead.process.wait()
+    dead.kill()
     until(lambda: dead.order_file is None)
     until(lambda: not list(directory.glob(f"{dead.pid}-*")))
 
@@ -317,14 +284,10 @@ def test_run_gives_every_process_the_policy_and_its_ceiling(tmp_path: Path) -> N
     script = tmp_path / "server.py"
     script.write_text(MAIN)
     options = ["--gc=out-of-band", "--gc-ceiling=objects=2000"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tailwatch", "run", *options, "--", sys.executable, str(script), "api"],
-        capture_output=True,
-        text=True,
-        timeout=2 * DEADLINE_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"api": ["out-of-band", True], "engine": ["out-of-band", True]}
+    with Tailwatch("run", *options, "--", sys.executable, script, "api") as run:
+        assert run.read() == {"api": ["out-of-band", True], "engine": ["out-of-band", True]}
+        run.finish()
+    assert run.popen.returncode == 0
 
 
 # ---- ranks ----
@@ -368,32 +331,14 @@ sys.stdin.readline()
 def test_ranks_make_their_slices_at_the_same_steps(directory: Path) -> None:
     """Two processes whose steps wait for each other, and were not counted from the same one, do not talk of slices: and
     yet most steps that wait for one rank's slice wait for the other's too. Each at its own would make it the sum."""
-    ends = socket.socketpair()
-    command = [sys.executable, "-c", RANK, str(directory)]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(i), str(ends[i].fileno())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            pass_fds=[ends[i].fileno()],
-        )
-        for i in range(2)
-    ]
-    try:
+    with contextlib.ExitStack() as stack:
+        ends = [stack.enter_context(end).fileno() for end in socket.socketpair()]
+        ranks = [stack.enter_context(Python(RANK, directory, i, end, pass_fds=[end])) for i, end in enumerate(ends)]
         for rank in ranks:
-            assert rank.stdout is not None and rank.stdout.readline() == "ready\n"
+            assert rank.read_line() == "ready"
         for rank in ranks:
-            assert rank.stdin is not None
-            rank.stdin.write("go\n")
-            rank.stdin.flush()
-        found = [json.loads(rank.stdout.readline()) for rank in ranks if rank.stdout is not None]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
-        for end in ends:
-            end.close()
+            rank.write("go")
+        found = [rank.read() for rank in ranks]
     one, other = (set(each["steps"]) for each in found)
     assert all(each["every"] > 1 for each in found)
     assert min(len(one), len(other)) >= 5
