@@ -1,6 +1,6 @@
 """What does sse.accelerate() make of a server's own chunk classes?
 
-Two families of the same classes (stream_classes.py): one as it is, one accelerated. Both construct the chunk of each
+Two families of the same classes (families.py): one as it is, one accelerated. Both construct the chunk of each
 token and dump it as their server does; only the dump differs. Then what tailwatch.servers replaces: construction as
 well, where a server's chunk builder is a function, or json.dumps. Before anything is timed the frames are compared;
 after it, nothing may have fallen back.
@@ -17,10 +17,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import stream_classes
 from bench_sse import SNIPPETS, TOKEN, feeding, undecided
+from families import BUILDERS, FAMILIES, Builder, Family, available, vllm_chat
 from harness import REPEATS, Report, bar_of, main, measure
-from stream_classes import BUILDERS, FAMILIES, Builder, Family
 
 from tailwatch import servers, sse
 
@@ -114,10 +113,10 @@ def _builder(made: Report, name: str, repeats: int) -> None:
 def report(quick: bool = False) -> Report:
     """Runs everything."""
     made = Report("A server's chunk classes, accelerated: construct and dump one token's chunk")
-    for name in stream_classes.available(made.notes, FAMILIES):
+    for name in available(made.notes, FAMILIES):
         if name in PYDANTIC:
             _family(made, name, 3 if quick else REPEATS)
-    for name in stream_classes.available(made.notes, BUILDERS):
+    for name in available(made.notes, BUILDERS):
         _builder(made, name, 3 if quick else REPEATS)
     return undecided(made) if quick else made
 
@@ -126,7 +125,7 @@ def test_accelerate(benchmark: Any) -> None:
     """vLLM's chat classes accelerated, timed by pytest-benchmark; the ratios are in extra_info."""
     made = report(quick=True)
     benchmark.extra_info.update(made.as_dict())
-    family = stream_classes.vllm_chat()
+    family = vllm_chat()
     with learnt(family) as acceleration:
         benchmark.pedantic(family.frame, args=(TOKEN,), rounds=20, iterations=500)
         assert not acceleration.fallbacks

@@ -1,7 +1,7 @@
 """What does it cost to make the bytes of one streamed token?
 
 ChatStream.content() against an allocation and memcpy of the same frame, against a bytes template in Python, a dict
-through orjson, and what vLLM, SGLang, LMDeploy, TensorRT-LLM, transformers and llama-cpp-python do (stream_classes.py).
+through orjson, and what vLLM, SGLang, LMDeploy, TensorRT-LLM, transformers and llama-cpp-python do (families.py).
 A server is compared with ours in its own bytes, byte for byte: that is asserted before anything is timed; the same text
 again and again, and beside it texts that are new each. Then text that is not plain ASCII, 4 KiB at a time; what is left
 for the collector; and what `send` adds to a frame it knows.
@@ -19,10 +19,9 @@ from typing import Any
 
 import orjson
 import pytest
-import stream_classes
 from bench_send import Flow, bare_send, drive, opened
+from families import CREATED, FAMILIES, ID, MODEL, Family, available
 from harness import LOOP, REPEATS, Bar, Report, Run, Samples, bar_of, main, measure
-from stream_classes import CREATED, FAMILIES, ID, MODEL, Family
 
 import tailwatch
 from tailwatch import _hot, sse
@@ -141,7 +140,7 @@ def bare_loop(n: int) -> float:
 
 def _short(made: Report, repeats: int) -> None:
     encoder = chat()
-    families = stream_classes.available(made.notes, FAMILIES)
+    families = available(made.notes, FAMILIES)
     ours = {IMITATED % name: imitation(name, family) for name, family in families.items()}
     ways = same_frame(encoder) | ours | {name: family.frame for name, family in families.items()}
     cases = {LOOP: bare_loop, COPY: feeding(_hot.copy, encoder.content(TOKEN))}
@@ -276,7 +275,7 @@ def in_steps(build: Callable[[str], Any], dump: Callable[[Any], bytes], tokens: 
 
 
 def _collector(made: Report, tokens: int) -> None:
-    encoder, families = chat(), stream_classes.available([], FAMILIES)
+    encoder, families = chat(), available([], FAMILIES)
     made.bars += _triggered(CONTENT, encoder.content, lambda frame: frame, tokens, bar=0)
     if VLLM in families:
         made.bars += _triggered(VLLM, families[VLLM].build, families[VLLM].dump, tokens)

@@ -29,9 +29,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy
-import stream_classes
 from bench_send import TOKENS as TEXTS
 from bench_sse import undecided
+from families import CREATED, ID, MODEL, vllm_chat
 from harness import Bar, Report, bar_of, main
 
 CLIENTS, TOKENS, REQUESTS, ROUNDS = 64, 256, 1, 24
@@ -50,10 +50,8 @@ def frames_of(way: str) -> Callable[[], Callable[[str], bytes]]:
     from tailwatch import sse
 
     if way == ENCODER:
-        return lambda: (
-            sse.ChatStream(stream_classes.ID, stream_classes.MODEL, stream_classes.CREATED, like="vllm").content
-        )
-    family = stream_classes.vllm_chat()
+        return lambda: sse.ChatStream(ID, MODEL, CREATED, like="vllm").content
+    family = vllm_chat()
     module: Any = ModuleType(MODULE)
     setattr(module, CLASS, family.model)
     sys.modules[MODULE] = module
@@ -271,7 +269,7 @@ def usage_of(port: int) -> dict[str, Any]:
 
 def same_bytes(ports: dict[str, int], tokens: int) -> None:
     """Each server sends the answer that the classes make, and the one with fast_sse, and no other, does so for them."""
-    family = stream_classes.vllm_chat()
+    family = vllm_chat()
     expected = b"".join(family.expected(text) for text in texts(tokens)) + DONE
     for way, port in ports.items():
         assert body_of(port, f"/{tokens}") == expected, way
