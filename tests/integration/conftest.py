@@ -7,7 +7,6 @@ import contextlib
 import gc
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,8 @@ import tailwatch
 from tailwatch import _hot, snapshots
 from tailwatch.hooks import asgi
 from tailwatch.hooks.routes import Routes
+
+from ..support.waiting import until
 
 DEADLINE_SECONDS = 30
 SLO = (2_000_000_000, 200_000_000, 0, 0, 990_000)
@@ -231,14 +232,6 @@ def unchunked(body: bytes) -> bytes:
         parts.append(body[: int(size, 16)])
         body = body[int(size, 16) + 2 :]
     return b"".join(parts)
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Waits for something that must come."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.002)
 
 
 @pytest.fixture

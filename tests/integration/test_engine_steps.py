@@ -5,11 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +16,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 import tailwatch
 from tailwatch import snapshots
 
-from .child import Child
+from ..support.ports import free_port
+from ..support.process import Python, Script
+from ..support.waiting import until
 
 SHORT_SECONDS = 50e-6
 
@@ -64,12 +61,11 @@ sys.stdin.readline()
 """
 
 
-class Engine(Child):
+class Engine(Python):
     """The process, and what it planted."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(ENGINE, json.dumps(options))
-        self.inside, self.between, self.idle = self.read()
+    inside: list[list[float]]
+    between: list[list[float]]
 
 
 @pytest.fixture
@@ -77,29 +73,14 @@ def start() -> Iterator[Callable[..., Engine]]:
     started: list[Engine] = []
 
     def begin(**options: Any) -> Engine:
-        started.append(Engine(**options))
-        return started[-1]
+        engine = Engine(ENGINE, json.dumps(options))
+        started.append(engine)
+        engine.inside, engine.between, _ = engine.read()
+        return engine
 
     yield begin
     for engine in started:
         engine.kill()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
-def started_with_port(start: Callable[..., Engine]) -> tuple[Engine, int]:
-    """Another process may take a port that was free a moment ago."""
-    for _ in range(20):
-        port = free_port()
-        try:
-            return start(metrics_port=port), port
-        except json.JSONDecodeError:
-            continue
-    raise AssertionError("no port is free")
 
 
 def scrape(port: int) -> str:
@@ -133,7 +114,8 @@ def assert_between(rows: list[list[float]], seconds: float, times: int = 1) -> N
 
 def test_an_engine_without_an_app_tells_its_steps(start: Callable[..., Engine]) -> None:
     """Its own port: which step, which cause, and as long as the planted collections were; the idle one is not there."""
-    engine, port = started_with_port(start)
+    port = free_port()
+    engine = start(metrics_port=port)
     text = scrape(port)
     labels = {"process": "engine-0", "step": "decode"}
 
@@ -156,8 +138,7 @@ def test_the_group_s_answer_has_the_engine_s_steps(start: Callable[..., Engine],
         engines = [start(dir=str(directory)), start(dir=str(directory))]
         seen = {step.process: step for step in tailwatch.snapshot().steps}
         assert sorted(seen) == ["engine-0", "engine-1"]
-        os.kill(engines[0].pid, signal.SIGKILL)
-        engines[0].kill()  # reaped: it is gone
+        engines[0].kill()
         for after in (tailwatch.snapshot(), snapshots.take_directory(str(directory))):
             assert sum(step.requests for step in after.steps) == 2 * 21 * 8
             assert sum(step.steps.time.count for step in after.steps) == 2 * 21
@@ -229,22 +210,19 @@ def test_the_plugin_counts_an_engine_s_own_steps(tmp_path: Path) -> None:
     script, group = tmp_path / "server.py", tmp_path / "group"
     script.write_text(SERVER)
     environment = {**os.environ, "TAILWATCH": "1", "TAILWATCH_DIR": str(group), "TAILWATCH_GC": "observe"}
-    command = [sys.executable, str(script), str(tmp_path / "site")]
-    server = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
-    try:
-        step = _wait_for_steps(group, 3)
-    finally:
-        server.communicate(b"\n", timeout=60)
+    with Script(script, tmp_path / "site", env=environment, stdout=None) as server:
+        try:
+            step = until(lambda: counted(group, 3), "the engine's steps are in the group")
+        finally:
+            server.finish("\n")
     assert (step.process, step.name, step.requests) == ("engine-0", "step", 3 + 2 + 1)
     assert (step.host_gaps.time.count, step.unknown_gap) == (2, 0)
 
 
-def _wait_for_steps(group: Path, count: int) -> snapshots.Step:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with contextlib.suppress(tailwatch.TailwatchError):
-            steps = snapshots.take_directory(str(group)).steps
-            if steps and steps[0].steps.time.count == count:
-                return steps[0]
-        time.sleep(0.02)
-    raise AssertionError("the engine's steps are not there")
+def counted(group: Path, count: int) -> snapshots.Step | None:
+    """The first of a group's steps, once it was taken so often."""
+    with contextlib.suppress(tailwatch.TailwatchError):
+        steps = snapshots.take_directory(str(group)).steps
+        if steps and steps[0].steps.time.count == count:
+            return steps[0]
+    return None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,8 @@ import pytest
 import tailwatch
 from tailwatch import _hot, snapshots, unnamed
 
-from .child import Child
+from ..support.process import Python
+from ..support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_collections")
 
@@ -42,16 +41,14 @@ for line in sys.stdin:
 """
 
 
-class Member(Child):
+class Member(Python):
     """Another process of the group, that does what it is told."""
 
     def __init__(self, directory: Path, role: str) -> None:
-        super().__init__(MEMBER, str(directory), role, environment={**os.environ, "MEMBER": MEMBER})
-        assert self.read() is True
+        super().__init__(MEMBER, directory, role, env={**os.environ, "MEMBER": MEMBER})
 
     def tell(self, word: str) -> None:
-        self.say(word)
-        assert self.read() == (True if word == "become another program" else word)
+        assert self.ask(word) == (True if word == "become another program" else word)
 
 
 @pytest.fixture
@@ -61,6 +58,7 @@ def start(directory: Path) -> Iterator[Callable[[str], Member]]:
 
     def begin(role: str) -> Member:
         started.append(Member(directory, role))
+        assert started[-1].read() is True
         return started[-1]
 
     yield begin
@@ -79,11 +77,12 @@ def segments(directory: Path) -> list[int]:
 
 def until_folded(watch: tailwatch.Watch, directory: Path, pids: list[int]) -> None:
     """Another member may be at it."""
-    deadline = time.monotonic() + 30
-    while segments(directory) != sorted(pids):
-        assert time.monotonic() < deadline, segments(directory)
+
+    def folded() -> bool:
         watch.company.renew()
-        time.sleep(0.01)
+        return segments(directory) == sorted(pids)
+
+    until(folded)
 
 
 def counted(snap: snapshots.Snapshot) -> dict[str, Any]:
@@ -179,14 +178,16 @@ def test_threads_that_fold_at_once_fold_each_file_once(directory: Path, start: C
         member.tell("stamp")
         member.kill()
     folded: list[int] = []
-    deadline = time.monotonic() + 30
-    while segments(directory) != [os.getpid()]:
-        assert time.monotonic() < deadline
+
+    def fold() -> bool:
         threads = [threading.Thread(target=lambda: folded.append(core.fold())) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        return segments(directory) == [os.getpid()]
+
+    until(fold)
     assert sum(folded) == 3
     assert snapshots.take_directory(str(directory)).opened == 3
     core.leave()
@@ -200,9 +201,7 @@ def test_the_sweep_knows_tombstones(tmp_path: Path, start: Callable[[str], Membe
     (directory / "fold.tmp").touch(mode=0o600)
     assert not unnamed._is_left(str(directory))  # we live in it
     tailwatch.uninstall()
-    member = start("api")
-    os.kill(member.pid, signal.SIGKILL)
-    member.kill()
+    start("api").kill()
     assert unnamed._is_left(str(directory))
     (directory / "notes.txt").touch()
     assert not unnamed._is_left(str(directory))

@@ -16,7 +16,7 @@ import tailwatch
 
 from ..support import chromium
 from ..support.chromium import Browser, Tab
-from .conftest import until
+from ..support.waiting import until
 
 pytestmark = pytest.mark.skipif(chromium.found() is None, reason="no Chromium here: apt-get install chromium")
 
