@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import openai.types
 import openai.types.chat
@@ -12,9 +11,20 @@ import openai.types.responses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_serializer
+from pydantic import BaseModel, Field
 
 from tailwatch import sse
+
+from ..support.stream_classes.vllm import (
+    ChatCompletionLogProbs,
+    ChatCompletionLogProbsContent,
+    ChatCompletionResponseStreamChoice,
+    ChatCompletionStreamResponse,
+    DeltaFunctionCall,
+    DeltaMessage,
+    DeltaToolCall,
+    UsageInfo,
+)
 
 NEVER = 2**62
 CALLS: list[dict[str, Any]] = [
@@ -29,68 +39,10 @@ CALLS: list[dict[str, Any]] = [
 ]
 
 
-class Base(BaseModel):
-    model_config = ConfigDict(extra="allow")
+class Chunk(ChatCompletionStreamResponse):
+    """With a field of another name in the text."""
 
-
-class Function(BaseModel):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class ToolCall(Base):
-    id: str | None = None
-    type: Literal["function"] | None = None
-    index: int
-    function: Function | None = None
-
-
-class Delta(Base):
-    """vLLM's: a serialiser in Python drops an empty list."""
-
-    role: str | None = None
-    content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[ToolCall] = Field(default_factory=list)
-
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        data = handler(self)
-        if len(data.get("tool_calls", [])) == 0:
-            data.pop("tool_calls", None)
-        return data
-
-
-class LogProb(Base):
-    token: str
-    logprob: float = -9999.0
-    bytes: list[int] | None = None
-
-
-class Choice(Base):
-    index: int
-    delta: SerializeAsAny[Delta]
-    logprobs: list[LogProb] | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    token_ids: list[int] | None = None
-
-
-class Usage(Base):
-    prompt_tokens: int = 0
-    total_tokens: int = 0
-    completion_tokens: int | None = 0
-
-
-class Chunk(Base):
-    id: str
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int
-    model: str
-    choices: list[Choice]
-    usage: Usage | None = None
     system_fingerprint: str | None = Field(default=None, serialization_alias="fingerprint")
-    prompt_token_ids: list[int] | None = None
 
 
 texts = st.text() | st.sampled_from(["", '"', "\\", "\u2028", "\x7f", "\x00", "\U0010ffff", "é" * 300, "</script>"])
@@ -104,20 +56,24 @@ def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 tool_calls = st.builds(
-    lambda index, rest: ToolCall(index=index, **rest),
+    lambda index, rest: DeltaToolCall(index=index, **rest),
     numbers,
-    some(id=texts, type=st.just("function"), function=some(name=texts, arguments=texts).map(lambda f: Function(**f))),
+    some(
+        id=texts,
+        type=st.just("function"),
+        function=some(name=texts, arguments=texts).map(lambda f: DeltaFunctionCall(**f)),
+    ),
 )
 deltas = some(
     role=texts, content=texts | st.none(), reasoning=texts, tool_calls=st.lists(tool_calls, max_size=2), unknown=texts
-).map(lambda fields: Delta(**fields))
-logprobs = st.builds(LogProb, token=texts, logprob=st.floats(-100, 0), bytes=small)
+).map(lambda fields: DeltaMessage(**fields))
+logprobs = st.builds(ChatCompletionLogProbsContent, token=texts, logprob=st.floats(-100, 0), bytes=small)
 choices = st.builds(
-    lambda index, delta, rest: Choice(index=index, delta=delta, **rest),
+    lambda index, delta, rest: ChatCompletionResponseStreamChoice(index=index, delta=delta, **rest),
     numbers,
     deltas,
     some(
-        logprobs=st.none() | st.lists(logprobs, max_size=2),
+        logprobs=st.none() | st.builds(ChatCompletionLogProbs, content=st.lists(logprobs, max_size=2)),
         finish_reason=texts | st.none(),
         stop_reason=texts | numbers | st.none(),
         token_ids=small,
@@ -128,7 +84,7 @@ chunks = st.builds(
     st.fixed_dictionaries({"id": texts, "created": numbers, "model": texts, "choices": st.lists(choices, max_size=2)}),
     some(
         usage=some(prompt_tokens=numbers, total_tokens=numbers, completion_tokens=numbers | st.none()).map(
-            lambda fields: Usage(**fields)
+            lambda fields: UsageInfo(**fields)
         ),
         system_fingerprint=texts | st.none(),
         prompt_token_ids=small,
@@ -231,21 +187,23 @@ def text_of(rng: random.Random) -> str:
     return "".join(rng.choices(LETTERS, k=rng.randrange(12)))
 
 
-def delta_of(rng: random.Random) -> Delta:
+def delta_of(rng: random.Random) -> DeltaMessage:
     kind = rng.randrange(8)
     if kind == 0:
-        return Delta(role="assistant", content="")
+        return DeltaMessage(role="assistant", content="")
     if kind == 1:
-        return Delta(reasoning=text_of(rng))
+        return DeltaMessage(reasoning=text_of(rng))
     if kind == 2:
-        call = ToolCall(index=rng.randrange(3), function=Function(arguments=text_of(rng)))
-        return Delta(tool_calls=[call])
-    return Delta(content=text_of(rng))
+        call = DeltaToolCall(index=rng.randrange(3), function=DeltaFunctionCall(arguments=text_of(rng)))
+        return DeltaMessage(tool_calls=[call])
+    return DeltaMessage(content=text_of(rng))
 
 
 def chunk_of(rng: random.Random) -> Chunk:
     finish = rng.choice([None, None, None, "stop"])
-    choice = Choice(index=rng.randrange(2), delta=delta_of(rng), logprobs=None, finish_reason=finish, token_ids=None)
+    choice = ChatCompletionResponseStreamChoice(
+        index=rng.randrange(2), delta=delta_of(rng), logprobs=None, finish_reason=finish, token_ids=None
+    )
     request = rng.randrange(5)
     return Chunk(id=f"chatcmpl-{request}", created=request * 10**9, model=f"model/{request}", choices=[choice])
 

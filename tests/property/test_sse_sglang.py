@@ -1,209 +1,50 @@
 """ChatStream and CompletionStream like SGLang: byte for byte what its structs and models give.
 
-The classes are those of SGLang 0.5.23 (entrypoints/openai/{sse_utils,protocol}.py), field for field; each frame is
-built and dumped as its serving code does it.
+Each frame is built and dumped as SGLang's serving code does it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, model_serializer
+from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
 from tailwatch import sse
+
+from ..support.stream_classes import sglang
+from ..support.stream_classes.sglang import (
+    ChatCompletionResponseStreamChoice,
+    ChatCompletionStreamResponse,
+    CompletionResponseStreamChoice,
+    CompletionStreamResponse,
+    CompletionTokensDetails,
+    DeltaMessage,
+    ErrorResponse,
+    FunctionResponse,
+    LogProbs,
+    PromptTokensDetails,
+    ToolCall,
+    UsageInfo,
+)
 
 ID, MODEL, CREATED = "3f2ab1", "Qwen/Qwen3-8B", 1763650000
 
 texts = st.text() | st.text(st.sampled_from([*map(chr, range(0x21)), '"', "\\", "/", "\x7f", "\u2028", "é", "😀"]))
 counts = st.integers(0, 2**40)
 
-
-class StreamDelta(msgspec.Struct, omit_defaults=True):
-    reasoning_content: str | None
-    role: str | None = None
-    content: str | None = None
-
-
-class StreamChoice(msgspec.Struct):
-    index: int
-    delta: StreamDelta
-    logprobs: dict[str, Any] | None = None
-    finish_reason: str | None = None
-    matched_stop: int | str | None = None
-
-
-class StreamChunk(msgspec.Struct, omit_defaults=True):
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[StreamChoice]
-    usage: dict[str, Any] | None = None
-
-
-class FunctionResponse(BaseModel):
-    name: str | None = None
-    arguments: str | dict[str, Any] | None = None
-
-
-class ToolCall(BaseModel):
-    id: str | None = None
-    index: int | None = None
-    type: Literal["function"] = "function"
-    function: FunctionResponse
-
-
-class PromptTokensDetails(BaseModel):
-    cached_tokens: int = 0
-    image_tokens: int | None = None
-    audio_tokens: int | None = None
-    video_tokens: int | None = None
-
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: Any) -> Any:
-        data = handler(self)
-        for key in ("image_tokens", "audio_tokens", "video_tokens"):
-            if data.get(key) is None:
-                data.pop(key, None)
-        return data
-
-
-class CompletionTokensDetails(BaseModel):
-    reasoning_tokens: int = 0
-
-
-class UsageInfo(BaseModel):
-    prompt_tokens: int = 0
-    total_tokens: int = 0
-    completion_tokens: int | None = 0
-    prompt_tokens_details: PromptTokensDetails | None = None
-    reasoning_tokens: int | None = 0
-    completion_tokens_details: CompletionTokensDetails | None = None
-
-
-class DeltaMessage(BaseModel):
-    role: str | None = None
-    content: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[ToolCall] | None = Field(default=None)
-    hidden_states: object | None = None
-
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: Any) -> Any:
-        data = handler(self)
-        if self.hidden_states is None:
-            data.pop("hidden_states", None)
-        return data
-
-
-class ChatChoice(BaseModel):
-    index: int
-    delta: DeltaMessage
-    logprobs: Any = None
-    finish_reason: str | None = None
-    matched_stop: int | str | None = None
-
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: Any) -> Any:
-        data = handler(self)
-        if self.delta.tool_calls is None:
-            data["delta"].pop("tool_calls", None)
-        return data
-
-
-class WithoutSglext(BaseModel):
-    @model_serializer(mode="wrap", when_used="always")
-    def _serialize(self, handler: Any) -> Any:
-        data = handler(self)
-        if getattr(self, "sglext", None) is None:
-            data.pop("sglext", None)
-        return data
-
-
-class ChatChunk(WithoutSglext):
-    id: str
-    object: str = "chat.completion.chunk"
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: UsageInfo | None = None
-    sglext: Any = None
-
-
-class LogProbs(BaseModel):
-    text_offset: list[int] = Field(default_factory=list)
-    token_logprobs: list[float | None] = Field(default_factory=list)
-    tokens: list[str] = Field(default_factory=list)
-    top_logprobs: list[dict[str, float] | None] = Field(default_factory=list)
-
-
-class CompletionChoice(BaseModel):
-    index: int
-    text: str
-    logprobs: LogProbs | None = None
-    finish_reason: Literal["stop", "length", "content_filter", "abort"] | None = None
-    matched_stop: int | str | None = None
-    hidden_states: object | None = None
-    token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
-
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: Any) -> Any:
-        data = handler(self)
-        for key in ("hidden_states", "token_ids", "prompt_token_ids"):
-            if getattr(self, key) is None:
-                data.pop(key, None)
-        return data
-
-
-class CompletionChunk(WithoutSglext):
-    id: str
-    object: str = "text_completion"
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: UsageInfo | None = None
-    sglext: Any = None
-
-
-class ErrorResponse(BaseModel):
-    object: str = "error"
-    message: str
-    type: str
-    param: str | None = None
-    code: int
-
-
 HEAD: dict[str, Any] = {"id": ID, "created": CREATED, "model": MODEL}
-_encoder = msgspec.json.Encoder()
 
 
-def build_sse_content(
-    index: int = 0,
-    role: str | None = None,
-    content: str | None = None,
-    reasoning_content: str | None = None,
-    finish_reason: str | None = None,
-    logprobs: dict[str, Any] | None = None,
-    matched_stop: int | str | None = None,
-    usage: dict[str, Any] | None = None,
-) -> bytes:
-    """As sse_utils.build_sse_content, encoded as Starlette does."""
-    delta = StreamDelta(role=role, content=content, reasoning_content=reasoning_content)
-    choice = StreamChoice(
-        index=index, delta=delta, logprobs=logprobs, finish_reason=finish_reason, matched_stop=matched_stop
-    )
-    chunk = StreamChunk(
-        id=ID, object="chat.completion.chunk", created=CREATED, model=MODEL, choices=[choice], usage=usage
-    )
-    return (b"data: " + _encoder.encode(chunk) + b"\n\n").decode().encode()
+def build_sse_content(index: int = 0, **fields: Any) -> bytes:
+    """As Starlette encodes it."""
+    return sglang.build_sse_content(ID, CREATED, MODEL, index, **fields).encode()
 
 
 def token_usage(prompt: int, completed: int, cached: int | None = None, reasoning: int = 0) -> UsageInfo:
@@ -271,10 +112,10 @@ def test_role_and_finish(stop: Any, reason: str) -> None:
 def test_usage(prompt: int, completed: int, cached: int | None, reasoning: int | None) -> None:
     """The last chunk, with and without details."""
     usage = token_usage(prompt, completed, cached, reasoning or 0)
-    chunk = ChatChunk(**HEAD, choices=[], usage=usage)
+    chunk = ChatCompletionStreamResponse(**HEAD, choices=[], usage=usage)
     given_: dict[str, Any] = {"prompt": prompt, "completion": completed, "cached": cached, "reasoning": reasoning}
     assert chat().usage(**given_) == dumped(chunk)
-    chunk = CompletionChunk(**HEAD, choices=[], usage=usage)  # type: ignore[assignment]
+    chunk = CompletionStreamResponse(**HEAD, choices=[], usage=usage)  # type: ignore[assignment]
     assert completion().usage(**given_) == dumped(chunk, exclude_none=True)
 
 
@@ -285,8 +126,10 @@ def test_tool_calls(id: str, name: str, arguments: str, call: int) -> None:
     def expected(index: int = 0, **function: Any) -> bytes:
         call_id = function.pop("id", None)
         piece = ToolCall(id=call_id, index=call, function=FunctionResponse(**function))
-        choice = ChatChoice(index=index, delta=DeltaMessage(tool_calls=[piece]), finish_reason=None)
-        return dumped(ChatChunk(**HEAD, choices=[choice]))
+        choice = ChatCompletionResponseStreamChoice(
+            index=index, delta=DeltaMessage(tool_calls=[piece]), finish_reason=None
+        )
+        return dumped(ChatCompletionStreamResponse(**HEAD, choices=[choice]))
 
     assert chat().tool_call(call, id, name, arguments) == expected(id=id, name=name, arguments=arguments)
     assert chat().tool_call(call, arguments=arguments) == expected(name=None, arguments=arguments)
@@ -303,8 +146,8 @@ def test_errors(message: str, code: int) -> None:
 
 
 def completion_frame(text: str, index: int = 0, usage: UsageInfo | None = None, **more: Any) -> bytes:
-    choice = CompletionChoice(index=index, text=text, **more)
-    chunk = CompletionChunk(**HEAD, object="text_completion", choices=[choice])
+    choice = CompletionResponseStreamChoice(index=index, text=text, **more)
+    chunk = CompletionStreamResponse(**HEAD, object="text_completion", choices=[choice])
     if usage is not None:
         chunk.usage = usage
     return dumped(chunk)

@@ -1,174 +1,63 @@
 """ChatStream and CompletionStream like vLLM: byte for byte what its classes give.
 
-The classes are those of vLLM 0.33.0 (entrypoints: openai/{chat_completion,completion}/protocol.py,
-generate/base/protocol.py, serve/engine/protocol.py), field for field; each frame is built and dumped as its serving.py
-does it.
+Each frame is built and dumped as vLLM's serving.py does it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_serializer
 from pydantic_core import PydanticSerializationError, to_json
 
 from tailwatch import sse
+
+from ..support.stream_classes.vllm import (
+    ChatCompletionLogProbs,
+    ChatCompletionLogProbsContent,
+    ChatCompletionResponseStreamChoice,
+    ChatCompletionStreamResponse,
+    CompletionLogProbs,
+    CompletionResponseStreamChoice,
+    CompletionStreamResponse,
+    CompletionTokenUsageInfo,
+    DeltaFunctionCall,
+    DeltaMessage,
+    DeltaToolCall,
+    ErrorInfo,
+    ErrorResponse,
+    PromptTokenUsageInfo,
+    UsageInfo,
+)
 
 ID, MODEL, CREATED = "chatcmpl-3f2a", "meta-llama/Llama-3.1-8B", 1763650000
 
 texts = st.text() | st.text(st.sampled_from([*map(chr, range(0x21)), '"', "\\", "/", "\x7f", "\u2028", "é", "😀"]))
 counts = st.integers(0, 2**40)
 
-
-class OpenAIBaseModel(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-
-class DeltaFunctionCall(BaseModel):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class DeltaToolCall(OpenAIBaseModel):
-    id: str | None = None
-    type: Literal["function"] | None = None
-    index: int
-    function: DeltaFunctionCall | None = None
-
-
-class DeltaMessage(OpenAIBaseModel):
-    role: str | None = None
-    content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[DeltaToolCall] = Field(default_factory=list)
-
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: Any) -> Any:
-        data = handler(self)
-        if len(data.get("tool_calls", [])) == 0:
-            data.pop("tool_calls", None)
-        return data
-
-
-class ChatCompletionLogProb(OpenAIBaseModel):
-    token: str
-    logprob: float = -9999.0
-    bytes: list[int] | None = None
-
-
-class ChatCompletionLogProbsContent(ChatCompletionLogProb):
-    top_logprobs: list[ChatCompletionLogProb] = Field(default_factory=list)
-
-
-class ChatCompletionLogProbs(OpenAIBaseModel):
-    content: list[ChatCompletionLogProbsContent] | None = None
-
-
-class ChatChoice(OpenAIBaseModel):
-    index: int
-    delta: SerializeAsAny[DeltaMessage]
-    logprobs: ChatCompletionLogProbs | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    token_ids: list[int] | None = None
-    weight_versions: list[Any] | None = None
-
-
-class PromptTokenUsageInfo(OpenAIBaseModel):
-    cached_tokens: int | None = None
-    created_cache_tokens: int | None = None
-    multimodal_tokens: dict[str, int] | None = None
-
-
-class CompletionTokenUsageInfo(OpenAIBaseModel):
-    reasoning_tokens: int = 0
-
-
-class UsageInfo(OpenAIBaseModel):
-    prompt_tokens: int = 0
-    total_tokens: int = 0
-    completion_tokens: int | None = 0
-    prompt_tokens_details: PromptTokenUsageInfo | None = None
-    completion_tokens_details: CompletionTokenUsageInfo | None = None
-
-
-class ChatChunk(OpenAIBaseModel):
-    id: str
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: UsageInfo | None = Field(default=None)
-    system_fingerprint: str | None = None
-    prompt_token_ids: list[int] | None = None
-    prompt_text: str | None = None
-    metrics: Any = None
-    kv_transfer_params: dict[str, Any] | None = Field(default=None)
-
-
-class CompletionLogProbs(OpenAIBaseModel):
-    text_offset: list[int] = Field(default_factory=list)
-    token_logprobs: list[float | None] = Field(default_factory=list)
-    tokens: list[str] = Field(default_factory=list)
-    top_logprobs: list[dict[str, float] | None] = Field(default_factory=list)
-
-
-class CompletionChoice(OpenAIBaseModel):
-    index: int
-    text: str
-    logprobs: CompletionLogProbs | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = Field(default=None)
-    prompt_token_ids: list[int] | None = None
-    token_ids: list[int] | None = None
-    weight_versions: list[Any] | None = None
-
-
-class CompletionChunk(OpenAIBaseModel):
-    id: str
-    object: str = "text_completion"
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: UsageInfo | None = Field(default=None)
-    system_fingerprint: str | None = None
-    metrics: Any = None
-    kv_transfer_params: dict[str, Any] | None = Field(default=None)
-
-
-class ErrorInfo(OpenAIBaseModel):
-    message: str
-    type: str
-    param: str | None = None
-    code: int
-
-
-class ErrorResponse(OpenAIBaseModel):
-    error: ErrorInfo
-
-
 HEAD: dict[str, Any] = {"id": ID, "created": CREATED, "model": MODEL}
 
 
-def chat_frame(chunk: ChatChunk) -> bytes:
+def chat_frame(chunk: ChatCompletionStreamResponse) -> bytes:
     """As chat_completion_stream_generator writes it."""
     return f"data: {chunk.model_dump_json(exclude_unset=True, exclude_none=not chunk.choices)}\n\n".encode()
 
 
-def chat_chunk(choice: ChatChoice, **more: Any) -> ChatChunk:
-    return ChatChunk(**HEAD, object="chat.completion.chunk", choices=[choice], **more)
+def chat_chunk(choice: ChatCompletionResponseStreamChoice, **more: Any) -> ChatCompletionStreamResponse:
+    return ChatCompletionStreamResponse(**HEAD, object="chat.completion.chunk", choices=[choice], **more)
 
 
 def delta_frame(
     delta: DeltaMessage, index: int = 0, logprobs: Any = None, usage: UsageInfo | None = None, **end: Any
 ) -> bytes:
-    choice = ChatChoice(index=index, delta=delta, logprobs=logprobs, **{"finish_reason": None, **end}, token_ids=None)
+    choice = ChatCompletionResponseStreamChoice(
+        index=index, delta=delta, logprobs=logprobs, **{"finish_reason": None, **end}, token_ids=None
+    )
     chunk = chat_chunk(choice, kv_transfer_params=None)
     if usage is not None:
         chunk.usage = usage
@@ -208,9 +97,13 @@ def test_chat_content_and_reasoning(text: str, index: int) -> None:
 @given(texts, texts, texts, st.integers(0, 2**31))
 def test_any_id_and_model(id: str, model: str, text: str, created: int) -> None:
     """What every frame repeats may be any text, even one that looks like a mark of ours."""
-    choice = ChatChoice(index=0, delta=DeltaMessage(content=text), logprobs=None, finish_reason=None, token_ids=None)
+    choice = ChatCompletionResponseStreamChoice(
+        index=0, delta=DeltaMessage(content=text), logprobs=None, finish_reason=None, token_ids=None
+    )
     for one in (id, "<slot0>" + id, "slot+slot"):
-        chunk = ChatChunk(id=one, created=created, model=model, object="chat.completion.chunk", choices=[choice])
+        chunk = ChatCompletionStreamResponse(
+            id=one, created=created, model=model, object="chat.completion.chunk", choices=[choice]
+        )
         chunk.kv_transfer_params = None
         assert sse.ChatStream(one, model, created, like="vllm").content(text) == chat_frame(chunk)
 
@@ -239,7 +132,7 @@ def test_logprobs(text: str, tokens: list[tuple[str, float]]) -> None:
 def test_role() -> None:
     """The prelude of each choice."""
     for index in (0, 1):
-        choice = ChatChoice(
+        choice = ChatCompletionResponseStreamChoice(
             index=index, delta=DeltaMessage(role="assistant", content=""), logprobs=None, finish_reason=None
         )
         assert chat().role(index=index) == chat_frame(chat_chunk(choice, prompt_token_ids=None, prompt_text=None))
@@ -259,7 +152,7 @@ def test_finish(text: str, stop: Any, reason: str) -> None:
 def test_the_fingerprint_is_in_the_last_chunk(asked: bool) -> None:
     """In the one that ends the choice, or in the one with the usage where that was asked for; in no other."""
     stream = chat(system_fingerprint="fp_1", include_usage=asked)
-    choice = ChatChoice(
+    choice = ChatCompletionResponseStreamChoice(
         index=0,
         delta=DeltaMessage(content=""),
         logprobs=None,
@@ -284,7 +177,9 @@ def test_usage(prompt: int, completed: int, cached: int | None, reasoning: int |
     if reasoning is not None:
         usage.completion_tokens_details = CompletionTokenUsageInfo(reasoning_tokens=reasoning)
     usage.prompt_tokens_details = None if cached is None else PromptTokenUsageInfo(cached_tokens=cached)
-    chunk = ChatChunk(**HEAD, object="chat.completion.chunk", choices=[], usage=usage, system_fingerprint=None)
+    chunk = ChatCompletionStreamResponse(
+        **HEAD, object="chat.completion.chunk", choices=[], usage=usage, system_fingerprint=None
+    )
     found = chat().usage(prompt=prompt, completion=completed, cached=cached, reasoning=reasoning)
     assert found == chat_frame(chunk)
 
@@ -326,8 +221,8 @@ def completion_frame(text: str, index: int = 0, usage: tuple[int, int] | None = 
         "token_ids": None,
         "weight_versions": None,
     }
-    choice = CompletionChoice(index=index, text=text, **(fields | more))
-    chunk = CompletionChunk(**HEAD, object="text_completion", choices=[choice], kv_transfer_params=None)
+    choice = CompletionResponseStreamChoice(index=index, text=text, **(fields | more))
+    chunk = CompletionStreamResponse(**HEAD, object="text_completion", choices=[choice], kv_transfer_params=None)
     if usage is not None:
         prompt, completed = usage
         chunk.usage = UsageInfo(prompt_tokens=prompt, completion_tokens=completed, total_tokens=prompt + completed)
@@ -365,7 +260,7 @@ def test_completion_end(text: str, stop: Any, prompt: int, completed: int, cache
     usage = UsageInfo(prompt_tokens=prompt, completion_tokens=completed, total_tokens=prompt + completed)
     if cached is not None:
         usage.prompt_tokens_details = PromptTokenUsageInfo(cached_tokens=cached)
-    chunk = CompletionChunk(**HEAD, choices=[], usage=usage, system_fingerprint=None, metrics=None)
+    chunk = CompletionStreamResponse(**HEAD, choices=[], usage=usage, system_fingerprint=None, metrics=None)
     expected = f"data: {chunk.model_dump_json(exclude_unset=False, exclude_none=True)}\n\n".encode()
     assert stream.usage(prompt=prompt, completion=completed, cached=cached) == expected
 
