@@ -85,9 +85,9 @@ def test_a_healthy_server_exits_with_0(write: Any, capsys: pytest.CaptureFixture
     """The headline, "I see nothing", and the tail."""
     assert cli.main(["doctor", write(saved())]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("p99 ITL 20 ms, 20 ms without garbage collection")
+    assert out.startswith("p99 ITL 20 ms, 20 ms without")
     assert "info    I see nothing" in out
-    assert "no gap was longer than usual" in out
+    assert "\nno gap " in out
     assert "slow gap" not in out
 
 
@@ -95,7 +95,8 @@ def test_a_finding_exits_with_1(write: Any, capsys: pytest.CaptureFixture[str]) 
     """A finding of severity high or medium is a reason to act."""
     assert cli.main(["doctor", write(paused())]) == 1
     out = capsys.readouterr().out
-    assert "high    up to 163 ms of the p99 gap between tokens is generation 2" in out
+    (title,) = [line for line in out.splitlines() if line.startswith("high    ")]
+    assert "up to 163 ms" in title and "p99 " in title and "generation 2" in title
     assert "-> install(app, gc='freeze')" in out
 
 
@@ -107,7 +108,8 @@ def test_low_findings_exit_with_0(write: Any) -> None:
 def test_slow_gaps_one_a_line(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """--slow lists them, and says when there is none."""
     cli.main(["doctor", write(paused()), "--slow"])
-    assert "gap 183 ms (typical 20 ms) token 9 request=req-1 route=/r" in capsys.readouterr().out.splitlines()[-1]
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "gap 183 ms (typical 20 ms)" in last and "token 9 request=req-1 route=/r" in last
     cli.main(["doctor", write(saved()), "--slow"])
     assert capsys.readouterr().out.splitlines()[-1] == "no slow gap was kept"
 
@@ -201,7 +203,8 @@ def test_the_demo_without_its_extra(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     """Missing packages are named with the command that installs them."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "fastapi" else object())
     assert cli.main(["demo"]) == 2
-    assert capsys.readouterr().err == "tailwatch: the demo needs fastapi: pip install 'tailwatch[demo]'\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tailwatch: ") and "fastapi" in line and "pip install 'tailwatch[demo]'" in line
 
 
 def test_the_command_line_does_not_need_the_demo() -> None:
@@ -216,7 +219,8 @@ def test_as_a_module(write: Any, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tailwatch", "doctor", write(paused())]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("p99 ITL 183 ms; up to 163 ms of it is generation 2, in the server; ")
+    assert done.stdout.startswith("p99 ITL 183 ms; up to 163 ms ")
+    assert "generation 2, in the server; " in done.stdout
 
 
 def test_the_doctor_finds_the_group_by_itself(

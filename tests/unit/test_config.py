@@ -142,17 +142,17 @@ def test_empty_variables_count_as_not_set() -> None:
 def test_the_message_teaches() -> None:
     """The message names the option, what was found, what was expected, the nearest choice and the variable."""
     error = refusal({"TAILWATCH_GC": "freez"})
-    assert str(error) == (
-        "gc='freez': expected one of 'freeze', 'out-of-band', 'observe', 'off'; did you mean 'freeze'? "
-        "(from TAILWATCH_GC)"
-    )
+    for part in ("gc='freez': ", "'freeze', 'out-of-band', 'observe', 'off';", "'freeze'?", "from TAILWATCH_GC"):
+        assert part in str(error)
     assert (error.option, error.found, error.source, error.hint) == ("gc", "freez", "TAILWATCH_GC", "freeze")
     assert isinstance(error, ValueError) and isinstance(error, TailwatchError)
 
 
 def test_no_suggestion_where_nothing_is_near() -> None:
     """A value like none of the choices gets no guess."""
-    assert str(refusal(gc="zzz")) == "gc='zzz': expected one of 'freeze', 'out-of-band', 'observe', 'off'"
+    error = refusal(gc="zzz")
+    assert error.hint is None and "?" not in str(error)
+    assert str(error).startswith("gc='zzz': ") and str(error).endswith("'freeze', 'out-of-band', 'observe', 'off'")
 
 
 BAD: dict[str, list[object]] = {

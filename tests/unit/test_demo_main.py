@@ -56,7 +56,8 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "fastapi" else found(name))
 
     assert main(options()) == 2
-    assert "the demo needs fastapi: pip install 'tailwatch[demo]'" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "needs fastapi" in errors and "pip install 'tailwatch[demo]'" in errors
 
 
 def planted(*, pause: float, misses: int, lag: float = 0.001, full: int = 3, others: float = 0.0) -> dict[str, Any]:
@@ -97,8 +98,8 @@ def test_the_table_says_what_is_better_by_how_much() -> None:
     text = printed(planted(pause=0.3, misses=12), planted(pause=0.03, misses=0))
 
     words = " ".join(text.split())
-    assert "went from 300 ms to 30.0 ms (10.0x lower) and 30.0 ms (10.0x lower)" in words
-    assert "goodput from 44.0 to 50.0 and 50.0 req/s" in words
+    assert "from 300 ms to 30.0 ms" in words and words.count("30.0 ms (10.0x lower)") == 2
+    assert "44.0 to 50.0 and 50.0 req/s" in words
     assert "900/80/3" in text and "14% higher" in text
 
 

@@ -344,7 +344,7 @@ run = getattr(interpreters, "exec", None) or interpreters.run_string
 run(new, code)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd="/")
-    assert "main interpreter only" in done.stdout or "does not support loading in subinterpreters" in done.stdout, done
+    assert "main interpreter only" in done.stdout or "loading in subinterpreters" in done.stdout, done
     assert done.returncode == 0
 
 

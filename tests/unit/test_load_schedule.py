@@ -142,7 +142,8 @@ def test_the_law_of_known_times() -> None:
     pairs = array("q", [second * 10**9 + half for second in range(0, 20, 2) for half in (0, 5)])
     assert Law.of(pairs, 20, "pairs").fano == pytest.approx((20 / 19) / 1)
     assert Law.of(pairs, 9, "short").fano is None
-    assert str(law) == "by hand: 4 requests in 7 s, 0.5714/s, CV 0.866"
+    assert str(law).startswith("by hand: 4 requests in 7 s, ")
+    assert "0.5714/s" in str(law) and str(law).endswith("CV 0.866")
 
 
 def test_nothing_is_a_schedule() -> None:

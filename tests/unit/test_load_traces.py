@@ -79,7 +79,7 @@ def test_rows_out_of_order_are_sorted_and_counted(tmp_path: Path) -> None:
     text = "timestamp,prompt_tokens,output_tokens\n3,3,1\n1,1,1\n2,2,1\n"
     trace = read(saved(tmp_path, text))
     assert (list(trace.prompt_tokens), trace.unsorted) == ([1, 2, 3], 1)
-    assert "1 rows were out of order" in trace.notes()[0]
+    assert "trace.csv: 1 rows " in trace.notes()[0]
 
 
 def test_what_is_not_replayed_is_said(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_an_error_names_line_and_column(name: str, tmp_path: Path) -> None:
 def test_a_format_that_was_named_is_held_to(tmp_path: Path) -> None:
     """A header that lacks a column of the named format says which, and the nearest one that is there."""
     path = saved(tmp_path, "timestamp,prompt_token,output_tokens\n1,2,3\n")
-    with pytest.raises(TailwatchError, match="'prompt_tokens': missing in this header; is it 'prompt_token'"):
+    with pytest.raises(TailwatchError, match=r"'prompt_tokens': missing .*'prompt_token'"):
         read(path, format="plain")
     with pytest.raises(OptionError, match="did you mean 'mooncake'"):
         read(path, format="moncake")
@@ -246,7 +246,7 @@ def test_a_smaller_scale_is_heavier() -> None:
     assert heavy.law.cv == pytest.approx(whole.law.cv)
     assert seconds(heavy) == pytest.approx([0.4 * at for at in seconds(whole)], abs=1e-8)
     assert heavy.law.ks == whole.law.ks == 0
-    assert heavy.law.target == "generated trace conversation at scale 0.4"
+    assert "conversation" in heavy.law.target and heavy.law.target.endswith("scale 0.4")
 
 
 def test_ends_of_a_replay() -> None:
@@ -266,7 +266,7 @@ def test_a_trace_is_begun_again() -> None:
     twice = trace.replay(requests=6)
     assert seconds(twice) == pytest.approx([0, 1, 3, 4, 16 / 3, 19 / 3])
     assert list(twice.output_tokens) == [1, 2, 3, 4, 1, 2]
-    assert twice.law.target == "plain trace made.csv at scale 1, 2 times over"
+    assert "made.csv" in twice.law.target and "scale 1, 2 times" in twice.law.target
     assert len(trace.replay(duration=16, scale=0.5)) == 24
     assert trace.replay(requests=4).law.target == trace.replay().law.target
     assert len(made([1, 1]).replay(requests=9)) == 2  # no time in it, no next round
@@ -300,7 +300,7 @@ def test_rounded_times_are_spread() -> None:
     first = min(schedule.times_ns)
     assert all(-0.01 <= row.at + first - rounded.times_ns[row.prompt_tokens - 1] / 1e9 <= 3 for row in schedule)
     assert (rounded.replay(seed=1) == schedule, rounded.replay(seed=2) == schedule) == (True, False)
-    assert "1000 different times for 10000 rows" in rounded.notes()[0]
+    assert "1000 different times" in rounded.notes()[0] and "10000 rows" in rounded.notes()[0]
     assert (rounded.notes(0.0), "spread over 3 s" in schedule.law.target) == ([], True)
 
 

@@ -226,7 +226,7 @@ def test_bad_arguments_teach(watch: tailwatch.Watch, arguments: dict[str, Any], 
 def test_bad_attributes_leave_it_as_it_was(watch: tailwatch.Watch) -> None:
     """batch and waiting refuse what is no number, and deletion."""
     step = tailwatch.step("decode", batch=2, waiting=3)
-    with pytest.raises(ValueError, match="batch: expected a number of requests"):
+    with pytest.raises(ValueError, match=r"^batch: expected a number"):
         step.batch = -1
     with pytest.raises(TypeError):
         step.waiting = "x"  # type: ignore[assignment]

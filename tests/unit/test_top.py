@@ -131,7 +131,7 @@ def test_another_slo_is_each_bound_alone(cores: tuple[Any, Any]) -> None:
     view = view_of("/g", take(cores), None, SLO.parse("ttft<=10ms,itl<=100ms"))
     assert view.within == {"ttft": 0.0, "itl": pytest.approx(98 / 99)}
     assert view.attainment == 1.0
-    assert "each bound alone (itl: of gaps): ttft 0.00%, itl 98.99%" in drawn(view)
+    assert "each bound alone" in drawn(view) and "ttft 0.00%, itl 98.99%" in drawn(view)
 
 
 @pytest.mark.parametrize("width", [16, 30, 50, 80, 200])

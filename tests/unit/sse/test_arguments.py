@@ -51,9 +51,9 @@ def test_what_a_server_does_not_send() -> None:
     with pytest.raises(errors.OptionError, match=r"system_fingerprint.*sends no such field"):
         sse.CompletionStream(**GOOD, like="sglang", system_fingerprint="fp")
     stream = sse.ChatStream(**GOOD)
-    with pytest.raises(errors.OptionError, match=r"stop='END'.*no place for it in its finish frame"):
+    with pytest.raises(errors.OptionError, match=r"stop='END'.*finish frame"):
         stream.finish("stop", stop="END")
-    with pytest.raises(errors.OptionError, match=r"reasoning=3: .*no place for it in its usage frame"):
+    with pytest.raises(errors.OptionError, match=r"reasoning=3: .*usage frame"):
         sse.CompletionStream(**GOOD, like="vllm").usage(prompt=1, completion=2, cached=1, reasoning=3)
     with pytest.raises(errors.OptionError, match="sends no usage frame"):
         sse.CompletionStream(**GOOD, like="transformers").usage(prompt=1, completion=2)
@@ -116,7 +116,7 @@ def test_text_that_is_no_text() -> None:
 def test_a_tool_call_with_nothing_in_it(like: str) -> None:
     """It is refused; so is a choice that is no int, where frames of such a choice were made before."""
     stream: Any = sse.ChatStream(**GOOD, like=like)
-    with pytest.raises(errors.OptionError, match="arguments=None: expected an id, a name or arguments"):
+    with pytest.raises(errors.OptionError, match=r"^arguments=None: expected .*\bid\b.*name"):
         stream.tool_call(0)
     stream.tool_call(0, arguments="{", index=1)
     for index in (True, 1.0):
@@ -146,7 +146,7 @@ def test_usage_that_adds_up_to_too_much() -> None:
         lambda: sse.ResponseStream(**GOOD).incomplete(input=1, output=most),
     ]
     for call in calls:
-        with pytest.raises(errors.OptionError, match=r" \+ .*=9223372036854775808: expected an int from 0"):
+        with pytest.raises(errors.OptionError, match=r" \+ .*=9223372036854775808: .* int from 0"):
             call()
 
 
@@ -194,7 +194,7 @@ def test_other_objects() -> None:
         b'"output_messages":null', b'"output_messages":null,"extra":"x"'
     )
     assert warm == expected != plain
-    with pytest.raises(errors.OptionError, match="like='openai': expected one of anthropic, vllm"):
+    with pytest.raises(errors.OptionError, match=r"like='openai': .*anthropic, vllm"):
         sse.MessageStream("msg_1", "m", like="openai")
     with pytest.raises(AttributeError):
         sse.ChatStream(**GOOD).anything = 1  # type: ignore[attr-defined]
@@ -217,7 +217,7 @@ def test_what_is_closed_takes_no_content() -> None:
         response.item("msg_2")
     calls: list[Callable[..., bytes]] = [response.completed, response.incomplete]
     for call in calls:
-        with pytest.raises(errors.TailwatchError, match=r"an output item is open; item_done\(\)"):
+        with pytest.raises(errors.TailwatchError, match=r"\bitem_done\(\)"):
             call(input=1, output=1)
     response.item_done("a")
     with pytest.raises(errors.TailwatchError, match=r"item\(\)"):
@@ -238,9 +238,9 @@ def test_what_a_message_takes_where() -> None:
     message: Any = sse.MessageStream("msg_1", "m")
     for kind, named in (("text", {}), ("tool_use", {"id": "toolu_1", "name": "f"})):
         message.block_start(kind, **named)
-        with pytest.raises(errors.TailwatchError, match="only a thinking block has a signature"):
+        with pytest.raises(errors.TailwatchError, match=r"thinking.*signature"):
             message.signature("c2ln")
-        with pytest.raises(errors.TailwatchError, match=r"a content block is open; block_stop\(\)"):
+        with pytest.raises(errors.TailwatchError, match=r"\bblock_stop\(\)"):
             message.message_stop()
         message.block_stop()
     for bad in (5, b"END", "\ud800"):
