@@ -1,8 +1,4 @@
-"""install(fast_sse=True) with the modules of real servers, re-created under their names, and with the openai package.
-
-The re-created ones have the fields, defaults, serialisers and signatures of the versions that are named, and nothing
-else of them.
-"""
+"""install(fast_sse=True) with modules of real servers, re-created under their names, and with the openai package."""
 
 from __future__ import annotations
 
@@ -13,19 +9,21 @@ import logging
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, SerializeAsAny, model_serializer
+from openai.types.chat import chat_completion_chunk as chunks
+from pydantic import BaseModel, PydanticUserError
 
 import tailwatch
 from tailwatch import servers, sse
 from tailwatch.servers.fast import FastSSE
 from tailwatch.servers.targets import Function, Model
+
+from ..support.stream_classes import litserve, tensorrt_llm, transformers, vllm
+from ..support.stream_classes.sglang import build_sse_content
 
 TEXTS = [
     " token",
@@ -69,110 +67,38 @@ def fallbacks() -> dict[tuple[str, str], int]:
     return tailwatch.snapshot().sse_fallbacks
 
 
-# ---- vLLM 0.33.0: vllm/entrypoints/{generate/base,openai/chat_completion,openai/completion,anthropic}/protocol.py ----
+# ---- vLLM ----
 
 
-class VLLMBase(BaseModel):
-    """OpenAIBaseModel."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class VLLMDelta(VLLMBase):
-    """DeltaMessage."""
-
-    role: str | None = None
-    content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[dict[str, Any]] = Field(default_factory=list)
-
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: Any) -> Any:
-        data = handler(self)
-        if len(data.get("tool_calls", [])) == 0:
-            data.pop("tool_calls", None)
-        return data
-
-
-class VLLMChoice(VLLMBase):
-    """ChatCompletionResponseStreamChoice."""
-
-    index: int
-    delta: SerializeAsAny[VLLMDelta]
-    logprobs: dict[str, Any] | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    token_ids: list[int] | None = None
-    weight_versions: list[dict[str, Any]] | None = None
-
-
-class VLLMUsage(VLLMBase):
-    """UsageInfo."""
-
-    prompt_tokens: int = 0
-    total_tokens: int = 0
-    completion_tokens: int | None = 0
-
-
-class VLLMChunk(VLLMBase):
-    """ChatCompletionStreamResponse."""
-
-    id: str = Field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int = Field(default_factory=lambda: int(time.time()))
-    model: str
-    choices: list[VLLMChoice]
-    usage: VLLMUsage | None = Field(default=None)
-    system_fingerprint: str | None = None
-    prompt_token_ids: list[int] | None = None
-    prompt_text: str | None = None
-
-
-class VLLMTextChoice(VLLMBase):
-    """CompletionResponseStreamChoice."""
-
-    index: int
-    text: str
-    logprobs: dict[str, Any] | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = Field(default=None)
-    prompt_token_ids: list[int] | None = None
-    token_ids: list[int] | None = None
-
-
-class VLLMTextChunk(VLLMBase):
-    """CompletionStreamResponse."""
-
-    id: str = Field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
-    object: str = "text_completion"
-    created: int = Field(default_factory=lambda: int(time.time()))
-    model: str
-    choices: list[VLLMTextChoice]
-    usage: VLLMUsage | None = Field(default=None)
-
-
-def vllm_chat(text: str, *, n: int = 1, usage: bool = False) -> VLLMChunk:
+def vllm_chat(text: str, *, n: int = 1, usage: bool = False) -> vllm.ChatCompletionStreamResponse:
     """As serving.py builds a content chunk."""
     choices = [
-        VLLMChoice(index=i, delta=VLLMDelta(content=text), logprobs=None, finish_reason=None, token_ids=None)
+        vllm.ChatCompletionResponseStreamChoice(
+            index=i, delta=vllm.DeltaMessage(content=text), logprobs=None, finish_reason=None, token_ids=None
+        )
         for i in range(n)
     ]
-    chunk = VLLMChunk(id="chatcmpl-1", object="chat.completion.chunk", created=1, choices=choices, model="m")
+    chunk = vllm.ChatCompletionStreamResponse(
+        id="chatcmpl-1", object="chat.completion.chunk", created=1, choices=choices, model="m"
+    )
     if usage:
-        chunk.usage = VLLMUsage(prompt_tokens=3, completion_tokens=len(text), total_tokens=3 + len(text))
+        chunk.usage = vllm.UsageInfo(prompt_tokens=3, completion_tokens=len(text), total_tokens=3 + len(text))
     return chunk
 
 
-def vllm_completion(text: str) -> VLLMTextChunk:
+def vllm_completion(text: str) -> vllm.CompletionStreamResponse:
     """As serving.py builds a chunk."""
-    choice = VLLMTextChoice(index=0, text=text, logprobs=None, finish_reason=None, stop_reason=None, token_ids=None)
-    return VLLMTextChunk(id="cmpl-1", created=1, model="m", choices=[choice])
+    choice = vllm.CompletionResponseStreamChoice(
+        index=0, text=text, logprobs=None, finish_reason=None, stop_reason=None, token_ids=None
+    )
+    return vllm.CompletionStreamResponse(id="cmpl-1", created=1, model="m", choices=[choice])
 
 
-def load_vllm(load: Any) -> tuple[ModuleType, ModuleType]:
+def load_vllm(load: Any) -> None:
     """The two modules with the classes."""
-    chat = load("vllm.entrypoints.openai.chat_completion.protocol", ChatCompletionStreamResponse=VLLMChunk)
-    return chat, load("vllm.entrypoints.openai.completion.protocol", CompletionStreamResponse=VLLMTextChunk)
+    for name in VLLM_NAMES:
+        module, _, member = name.rpartition(".")
+        load(module, **{member: getattr(vllm, member)})
 
 
 VLLM_NAMES = (
@@ -190,18 +116,19 @@ def test_vllm_streams_the_same_bytes(load: Any) -> None:
         *((vllm_completion(text), {"exclude_unset": True}) for text in MANY),
     ]
     before = [frame.model_dump_json(**options) for frame, options in frames]
-    methods = VLLMChunk.model_dump_json, VLLMTextChunk.model_dump_json
+    chat, completion = vllm.ChatCompletionStreamResponse, vllm.CompletionStreamResponse
+    methods = chat.model_dump_json, completion.model_dump_json
     watch = tailwatch.install(gc="off", fast_sse=True)
 
     assert set(VLLM_NAMES) <= set(watch.accelerated)
-    assert VLLMChunk.model_dump_json is not methods[0]
+    assert chat.model_dump_json is not methods[0]
     for _ in range(2):
         assert [frame.model_dump_json(**options) for frame, options in frames] == before
     assert fallbacks() == {}
 
     assert uninstall() == []
-    assert (VLLMChunk.model_dump_json, VLLMTextChunk.model_dump_json) == methods
-    assert "model_dump_json" not in vars(VLLMChunk) | vars(VLLMTextChunk)
+    assert (chat.model_dump_json, completion.model_dump_json) == methods
+    assert "model_dump_json" not in vars(chat) | vars(completion)
     assert [frame.model_dump_json(**options) for frame, options in frames] == before
 
 
@@ -219,57 +146,7 @@ def test_an_error_of_the_class_stays_its_own(load: Any) -> None:
     assert str(found.value) == str(expected.value)
 
 
-# ---- SGLang 0.5.23: sglang/srt/entrypoints/openai/sse_utils.py ----
-
-
-class StreamDelta(msgspec.Struct, omit_defaults=True):
-    """The same."""
-
-    reasoning_content: str | None
-    role: str | None = None
-    content: str | None = None
-
-
-class StreamChoice(msgspec.Struct):
-    """The same."""
-
-    index: int
-    delta: StreamDelta
-    logprobs: dict | None = None  # type: ignore[type-arg]
-    finish_reason: str | None = None
-    matched_stop: int | str | None = None
-
-
-class StreamChunk(msgspec.Struct, omit_defaults=True):
-    """The same."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[StreamChoice]
-    usage: dict | None = None  # type: ignore[type-arg]
-
-
-def build_sse_content(
-    chunk_id: str,
-    created: int,
-    model: str,
-    index: int,
-    role: str | None = None,
-    content: str | None = None,
-    reasoning_content: str | None = None,
-    finish_reason: str | None = None,
-    logprobs: dict | None = None,  # type: ignore[type-arg]
-    matched_stop: int | str | None = None,
-    usage: dict | None = None,  # type: ignore[type-arg]
-) -> str:
-    """The same."""
-    delta = StreamDelta(role=role, content=content, reasoning_content=reasoning_content)
-    choice = StreamChoice(index, delta, logprobs, finish_reason, matched_stop)
-    chunk = StreamChunk(chunk_id, "chat.completion.chunk", created, model, [choice], usage)
-    return (b"data: " + msgspec.json.encode(chunk) + b"\n\n").decode()
-
+# ---- SGLang ----
 
 SGLANG = "sglang.srt.entrypoints.openai"
 SGLANG_CALL: dict[str, Any] = {"chunk_id": "c\u00f4-1", "created": 1_790_000_000, "model": 'a/"b"', "index": 0}
@@ -449,73 +326,15 @@ def test_lmdeploy_writes_the_same_json(load: Any) -> None:
     assert all(module.json is json for module in modules)
 
 
-# ---- transformers 5.23.0: transformers/cli/serving/{chat_completion,completion}.py, over the real openai package ----
-
-chunks = pytest.importorskip("openai.types.chat.chat_completion_chunk")
-completions = pytest.importorskip("openai.types")
-choices = pytest.importorskip("openai.types.completion_choice")
+# ---- transformers, over the real openai package ----
 
 
 def load_transformers(load: Any) -> tuple[Any, Any]:
-    """The two handlers, fresh classes."""
-
-    class BaseHandler:
-        """Formats a chunk."""
-
-        @staticmethod
-        def chunk_to_sse(chunk: Any) -> str:
-            return f"data: {chunk.model_dump_json(exclude_none=True)}\n\n"
-
-    class ChatCompletionHandler(BaseHandler):
-        """Builds chat chunks."""
-
-        def _build_chunk_sse(
-            self,
-            request_id: str = "",
-            content: str | None = None,
-            model: str | None = None,
-            role: str | None = None,
-            finish_reason: str | None = None,
-            tool_calls: list | None = None,  # type: ignore[type-arg]
-            usage: Any = None,
-            reasoning_content: str | None = None,
-        ) -> str:
-            delta = chunks.ChoiceDelta.model_validate(
-                {"content": content, "role": role, "tool_calls": tool_calls, "reasoning_content": reasoning_content}
-            )
-            chunk = chunks.ChatCompletionChunk(
-                id=request_id,
-                created=int(time.time()),
-                model=model,
-                choices=[chunks.Choice(delta=delta, index=0, finish_reason=finish_reason)],
-                usage=usage,
-                system_fingerprint="",
-                object="chat.completion.chunk",
-            )
-            return self.chunk_to_sse(chunk)
-
-    class CompletionHandler(BaseHandler):
-        """Builds completion chunks."""
-
-        def _build_chunk_sse(
-            self, request_id: str, model_id: str, text: str = "", finish_reason: str | None = None, usage: Any = None
-        ) -> str:
-            choice = choices.CompletionChoice.model_construct(
-                text=text, index=0, logprobs=None, finish_reason=finish_reason
-            )
-            chunk = completions.Completion.model_construct(
-                id=request_id,
-                object="text_completion",
-                created=int(time.time()),
-                model=model_id,
-                choices=[choice],
-                usage=usage,
-            )
-            return self.chunk_to_sse(chunk)
-
-    load("transformers.cli.serving.chat_completion", ChatCompletionHandler=ChatCompletionHandler)
-    load("transformers.cli.serving.completion", CompletionHandler=CompletionHandler)
-    return ChatCompletionHandler, CompletionHandler
+    """The two handlers."""
+    handlers = transformers.ChatCompletionHandler, transformers.CompletionHandler
+    load("transformers.cli.serving.chat_completion", ChatCompletionHandler=handlers[0])
+    load("transformers.cli.serving.completion", CompletionHandler=handlers[1])
+    return handlers
 
 
 class ReasoningText(str):
@@ -578,7 +397,7 @@ def test_a_second_that_passes_between_two_looks_is_no_difference(load: Any, monk
     assert not {shape for shape, _ in fallbacks() if shape.startswith("transformers")}
 
 
-# ---- the openai package itself, and LitServe 0.2.19: litserve/specs/openai.py ----
+# ---- the openai package itself, and LitServe ----
 
 
 def test_openai_events_are_the_same() -> None:
@@ -610,44 +429,17 @@ def test_openai_events_are_the_same() -> None:
     assert texts() == before
 
 
-class LitDelta(BaseModel):
-    """ChoiceDelta."""
-
-    role: Literal["system", "user", "assistant", "tool"] | None = None
-    content: str | None = None
-    name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-
-
-class LitChoice(BaseModel):
-    """ChatCompletionStreamingChoice."""
-
-    delta: LitDelta | None
-    finish_reason: Literal["stop", "length", "tool_calls", "content_filter", "function_call"] | None = None
-    index: int
-    logprobs: dict[str, Any] | None = None
-
-
-class LitChunk(BaseModel):
-    """ChatCompletionChunk."""
-
-    id: str = Field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex[:6]}")
-    object: str = "chat.completion.chunk"
-    created: int = Field(default_factory=lambda: int(time.time()))
-    model: str
-    system_fingerprint: str | None = None
-    choices: list[LitChoice]
-    usage: dict[str, int] | None
+def litserve_chunk(text: str) -> litserve.ChatCompletionChunk:
+    """With a role in every delta."""
+    delta = litserve.ChoiceDelta(role="assistant", content=text)
+    choice = litserve.ChatCompletionStreamingChoice(index=0, delta=delta)
+    return litserve.ChatCompletionChunk(model="m", choices=[choice], usage=None)
 
 
 def test_litserve_has_a_new_id_for_each_chunk(load: Any) -> None:
     """An id that changes from chunk to chunk is each chunk's own."""
-    load("litserve.specs.openai", ChatCompletionChunk=LitChunk)
-    stream = [
-        LitChunk(model="m", choices=[LitChoice(index=0, delta=LitDelta(role="assistant", content=text))], usage=None)
-        for text in MANY
-    ]
+    load("litserve.specs.openai", ChatCompletionChunk=litserve.ChatCompletionChunk)
+    stream = [litserve_chunk(text) for text in MANY]
     before = [chunk.model_dump_json(by_alias=True) for chunk in stream]
     watch = tailwatch.install(gc="off", fast_sse=True)
 
@@ -656,55 +448,32 @@ def test_litserve_has_a_new_id_for_each_chunk(load: Any) -> None:
     assert len({json.loads(frame)["id"] for frame in before}) > 1
 
 
-# ---- TensorRT-LLM: tensorrt_llm/serve/openai_protocol.py ----
+# ---- TensorRT-LLM ----
 
 
-class TRTDelta(BaseModel):
-    """DeltaMessage."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-    role: str | None = None
-    content: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-
-
-class TRTChoice(BaseModel):
-    """ChatCompletionResponseStreamChoice."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-    index: int
-    delta: TRTDelta
-    logprobs: dict[str, Any] | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    avg_decoded_tokens_per_iter: float | None = Field(default=None)
-
-
-class TRTChunk(BaseModel):
-    """ChatCompletionStreamResponse."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-    id: str = Field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int = Field(default_factory=lambda: int(time.time()))
-    model: str
-    choices: list[TRTChoice]
-    usage: dict[str, int] | None = Field(default=None)
+def tensorrt_llm_chunk(
+    content: str, reasoning: str, iterations: float | None
+) -> tensorrt_llm.ChatCompletionStreamResponse:
+    """As the post-processor builds it."""
+    delta = tensorrt_llm.DeltaMessage(content=content, reasoning_content=reasoning)
+    choice = tensorrt_llm.ChatCompletionResponseStreamChoice(
+        index=0, delta=delta, avg_decoded_tokens_per_iter=iterations
+    )
+    return tensorrt_llm.ChatCompletionStreamResponse(id="1", created=1, model="m", choices=[choice])
 
 
 def test_tensorrt_llm_streams_the_same_bytes(load: Any) -> None:
     """Content with an empty reasoning beside it, and a number that is no integer."""
     load(
         "tensorrt_llm.serve.openai_protocol",
-        ChatCompletionStreamResponse=TRTChunk,
-        CompletionStreamResponse=VLLMTextChunk,
+        ChatCompletionStreamResponse=tensorrt_llm.ChatCompletionStreamResponse,
+        CompletionStreamResponse=tensorrt_llm.CompletionStreamResponse,
     )
     stream = [
-        TRTChunk(id="1", created=1, model="m", choices=[TRTChoice(index=0, delta=delta, avg_decoded_tokens_per_iter=a)])
+        tensorrt_llm_chunk(*texts, iterations)
         for text in MANY
-        for delta in (TRTDelta(content=text, reasoning_content=""), TRTDelta(content="", reasoning_content=text))
-        for a in (None, 1.25)
+        for texts in ((text, ""), ("", text))
+        for iterations in (None, 1.25)
     ]
     before = [chunk.model_dump_json(exclude_none=True) for chunk in stream]
     watch = tailwatch.install(gc="off", fast_sse=True)
