@@ -39,39 +39,16 @@ from tailwatch.errors import AlreadyInstalledError, OptionError
 from tailwatch.sse import Acceleration, Fallback
 from tailwatch.sse.accelerate import listen, unlisten
 
+from ..support.stream_classes.vllm import DeltaFunctionCall, DeltaMessage, DeltaToolCall
+
 NEVER = 2**62
 UNCHECKED: dict[str, Any] = {"compare_first": 0, "compare_every": NEVER}
 TRUSTED: dict[str, Any] = {**UNCHECKED, "trust_serializers": True}
 
 
-class Function(BaseModel):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class ToolCall(BaseModel):
-    index: int
-    function: Function | None = None
-
-
-class Delta(BaseModel):
-    """vLLM's: a serialiser in Python drops an empty list."""
-
-    role: str | None = None
-    content: str | None = None
-    tool_calls: list[ToolCall] = Field(default_factory=list)
-
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        data = handler(self)
-        if not data.get("tool_calls"):
-            data.pop("tool_calls", None)
-        return data
-
-
 class Choice(BaseModel):
     index: int
-    delta: Delta
+    delta: DeltaMessage
     logprobs: list[float] | None = None
     finish_reason: Literal["stop", "length"] | None = None
 
@@ -95,7 +72,7 @@ class Chunk(BaseModel):
 
 def chunk(content: str | None = " token", **fields: Any) -> Chunk:
     given: dict[str, Any] = {"id": "c-1", "created": 1700000000, "model": "m", **fields}
-    return Chunk(choices=[Choice(index=0, delta=Delta(content=content))], **given)
+    return Chunk(choices=[Choice(index=0, delta=DeltaMessage(content=content))], **given)
 
 
 def original(model: BaseModel, **kwargs: Any) -> str:
@@ -175,7 +152,7 @@ def test_parts_that_come_and_go(unchecked: Acceleration) -> None:
         lambda: one.choices.append(choice),
         lambda: one.choices.clear(),
         lambda: one.choices.append(choice),
-        lambda: choice.delta.tool_calls.append(ToolCall(index=0, function=Function(arguments="{"))),
+        lambda: choice.delta.tool_calls.append(DeltaToolCall(index=0, function=DeltaFunctionCall(arguments="{"))),
         lambda: setattr(choice.delta.tool_calls[0].function, "arguments", "}"),
         lambda: choice.delta.tool_calls.clear(),
         lambda: setattr(one, "usage", Usage(completion_tokens=5)),
@@ -425,10 +402,12 @@ class Leaving(BaseModel):
 class Within(BaseModel):
     """The function is given an object, and looks at a text in it."""
 
-    text: Annotated[Function, WrapSerializer(lambda value, handler: None if "SSN" in value.name else handler(value))]
+    text: Annotated[
+        DeltaFunctionCall, WrapSerializer(lambda value, handler: None if "SSN" in value.name else handler(value))
+    ]
 
     def __init__(self, text: str) -> None:
-        super().__init__(text=Function(name=text))
+        super().__init__(text=DeltaFunctionCall(name=text))
 
 
 class Aside(BaseModel):
@@ -456,7 +435,7 @@ class Formatted(BaseModel):
 class Overriding(Within):
     """The field of another class, that keeps its way of writing where the object stands in for one of that class."""
 
-    text: Function
+    text: DeltaFunctionCall
 
 
 class Whole(BaseModel):
@@ -491,7 +470,7 @@ class Holder(BaseModel):
     inner: Within
 
     def __init__(self, text: str) -> None:
-        super().__init__(inner=Overriding.model_construct(text=Function(name=text)))
+        super().__init__(inner=Overriding.model_construct(text=DeltaFunctionCall(name=text)))
 
 
 LOOKING = [Redacting, Matching, Cutting, Wrapping, Leaving, Within, Aside, Formatted, Holder]
@@ -918,10 +897,10 @@ def test_subclasses_keep_their_own_way(unchecked: Acceleration) -> None:
 def test_a_nested_object_of_another_class(unchecked: Acceleration) -> None:
     """A subclass in a field is another shape."""
 
-    class Loud(Delta):
+    class Loud(DeltaMessage):
         loud: bool = True
 
-    for delta in (Delta(content="a"), Loud(content="a"), Delta(content="b"), Loud(content="b")):
+    for delta in (DeltaMessage(content="a"), Loud(content="a"), DeltaMessage(content="b"), Loud(content="b")):
         one = chunk()
         one.choices[0].delta = delta
         assert one.model_dump_json(serialize_as_any=True) == original(one, serialize_as_any=True)
@@ -1170,9 +1149,9 @@ def test_twice_is_an_error() -> None:
 
 def test_classes_in_any_order() -> None:
     """Several at once, undone first in, first out."""
-    first, second = sse.accelerate(Usage), sse.accelerate(Function)
+    first, second = sse.accelerate(Usage), sse.accelerate(DeltaFunctionCall)
     assert first.undo() is second.undo() is None
-    assert "model_dump_json" not in vars(Usage) and "model_dump_json" not in vars(Function)
+    assert "model_dump_json" not in vars(Usage) and "model_dump_json" not in vars(DeltaFunctionCall)
 
 
 @pytest.mark.parametrize("wrap", [functools.wraps(BaseModel.model_dump_json), lambda function: function])
