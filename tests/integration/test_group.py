@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import json
 import os
 import random
 import resource
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
+import traceback
 import urllib.request
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
@@ -28,7 +27,8 @@ import tailwatch
 from tailwatch import _hot, snapshots
 from tailwatch.company import Company
 
-from .child import Child
+from ..support.process import Python, Serving, clean_environment
+from ..support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_collections")
 
@@ -61,16 +61,15 @@ for line in sys.stdin:
 """
 
 
-class Process(Child):
+class Member(Python):
     """Another process of the group, which collects when told to."""
 
     def __init__(self, directory: Path, role: str = "engine", heap: int = 200_000) -> None:
-        super().__init__(ENGINE, str(directory), role, str(heap))
-        assert self.read() is True
+        super().__init__(ENGINE, directory, role, heap)
 
     def collect(self) -> tuple[int, int]:
         """When the collection began and ended, as seen from outside it."""
-        self.say("collect")
+        self.write("collect")
         return self.answer()
 
     def answer(self) -> tuple[Any, Any]:
@@ -79,17 +78,17 @@ class Process(Child):
 
     def pauses(self) -> list[tuple[int, int]]:
         """What it measured itself."""
-        self.say("pauses")
-        return [(start, stop) for start, stop in self.read()]
+        return [(start, stop) for start, stop in self.ask("pauses")]
 
 
 @pytest.fixture
-def start(directory: Path) -> Iterator[Callable[..., Process]]:
+def start(directory: Path) -> Iterator[Callable[..., Member]]:
     """Starts processes of the group; all are gone after the test."""
-    started: list[Process] = []
+    started: list[Member] = []
 
-    def begin(**options: Any) -> Process:
-        started.append(Process(directory, **options))
+    def begin(**options: Any) -> Member:
+        started.append(Member(directory, **options))
+        assert started[-1].read() is True
         return started[-1]
 
     yield begin
@@ -105,13 +104,13 @@ def install(directory: Path, **options: Any) -> tailwatch.Watch:
     return tailwatch.install(app, dir=directory, gc="observe", **options)
 
 
-def overlap(pauses: list[tuple[int, int]], since: int, until: int) -> int:
+def overlap(pauses: list[tuple[int, int]], since: int, end: int) -> int:
     """How much of a gap lies in pauses of at least 50 us."""
-    cut = ((max(start, since), min(stop, until)) for start, stop in pauses if stop - start >= 50_000)
+    cut = ((max(start, since), min(stop, end)) for start, stop in pauses if stop - start >= 50_000)
     return sum(stop - start for start, stop in cut if stop > start)
 
 
-def test_a_pause_of_the_engine_is_in_the_api_s_numbers(directory: Path, start: Callable[..., Process]) -> None:
+def test_a_pause_of_the_engine_is_in_the_api_s_numbers(directory: Path, start: Callable[..., Member]) -> None:
     """The gap says whose pause it was; the doctor names the process."""
     engine = start(heap=800_000)
     watch = install(directory, slow_ms=1)
@@ -131,7 +130,7 @@ def test_a_pause_of_the_engine_is_in_the_api_s_numbers(directory: Path, start: C
     assert any("in the engine process" in finding.detail for finding in watch.doctor())
 
 
-def test_each_token_is_charged_what_both_logs_say(directory: Path, start: Callable[..., Process]) -> None:
+def test_each_token_is_charged_what_both_logs_say(directory: Path, start: Callable[..., Member]) -> None:
     """Planted pauses at random times under several streams: overlap within what the engine measured (inner) and what
     was seen from outside (outer), token by token."""
     engine = start(heap=60_000)
@@ -140,14 +139,14 @@ def test_each_token_is_charged_what_both_logs_say(directory: Path, start: Callab
     streams = [context.__enter__() for context in contexts]
     rng = random.Random(7)
     outer: list[tuple[int, int]] = []
-    gaps: list[tuple[int, int, int]] = []  # since, until, charged
+    gaps: list[tuple[int, int, int]] = []  # since, end, charged
     last = [0] * len(streams)
     for stream in streams:
         stream.token()
     pending = False
     for _ in range(400):
         if not pending and rng.random() < 0.3:
-            engine.say("collect")
+            engine.write("collect")
             pending = True
         time.sleep(rng.random() * 0.004)
         i = rng.randrange(len(streams))
@@ -164,17 +163,15 @@ def test_each_token_is_charged_what_both_logs_say(directory: Path, start: Callab
     inner = engine.pauses()
     assert len(outer) >= 30
     assert sum(charged > 0 for _, _, charged in gaps) >= 30
-    for since, until, charged in gaps:
-        assert charged <= overlap(outer, since, until) + 2
-        assert charged >= overlap(inner, since, until) - 2 or charged == pytest.approx(
-            overlap(inner, since, until), abs=MS
-        )
+    for since, end, charged in gaps:
+        assert charged <= overlap(outer, since, end) + 2
+        assert charged >= overlap(inner, since, end) - 2 or charged == pytest.approx(overlap(inner, since, end), abs=MS)
     assert sum(charged for _, _, charged in gaps) == pytest.approx(
-        sum(overlap(inner, since, until) for since, until, _ in gaps), rel=0.01
+        sum(overlap(inner, since, end) for since, end, _ in gaps), rel=0.01
     )
 
 
-def test_other_api_processes_delay_nobody_here(directory: Path, start: Callable[..., Process]) -> None:
+def test_other_api_processes_delay_nobody_here(directory: Path, start: Callable[..., Member]) -> None:
     """A pause of another API worker is shown, and charged to no stream of this one."""
     other = start(role="api", heap=300_000)
     watch = install(directory)
@@ -188,7 +185,7 @@ def test_other_api_processes_delay_nobody_here(directory: Path, start: Callable[
     assert snap.processes[0].paused["gc2"] > 0
 
 
-def test_who_was_killed_still_counts(directory: Path, start: Callable[..., Process]) -> None:
+def test_who_was_killed_still_counts(directory: Path, start: Callable[..., Member]) -> None:
     """kill -9: what it measured stays in the totals."""
     engine = start()
     watch = install(directory)
@@ -204,7 +201,7 @@ def test_who_was_killed_still_counts(directory: Path, start: Callable[..., Proce
     assert [path.name for path in directory.glob("*.gone")] == ["engine-0.gone"]
 
 
-def test_a_process_that_joins_later_is_seen(directory: Path, start: Callable[..., Process]) -> None:
+def test_a_process_that_joins_later_is_seen(directory: Path, start: Callable[..., Member]) -> None:
     """With the next wake-up of the daemon, or the next snapshot."""
     watch = install(directory)
     assert len(watch.snapshot().processes) == 1
@@ -212,12 +209,28 @@ def test_a_process_that_joins_later_is_seen(directory: Path, start: Callable[...
     assert len(watch.snapshot().processes) == 2
 
 
-def in_child(act: Callable[[], bool], fork: Callable[[], int]) -> bool:
-    """Whether act() is true in a child of this process."""
+def forked(act: Callable[[], bool], fork: Callable[[], int] = os.fork) -> int:
+    """A child of this process that does it and ends: status 0 where it is true."""
     child = fork()
     if child == 0:
-        os._exit(0 if act() else 1)
+        status = 1
+        try:
+            status = 0 if act() else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return child
+
+
+def is_true(child: int) -> bool:
+    """Whether it was, of a child that ends."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def in_child(act: Callable[[], bool], fork: Callable[[], int]) -> bool:
+    """Whether act() is true in a child of this process."""
+    return is_true(forked(act, fork))
 
 
 @pytest.mark.parametrize("how", ["os.fork", "C fork"])
@@ -276,15 +289,13 @@ def test_a_fork_child_serves_its_parents_engine(directory: Path) -> None:
             stream.token()
             return watch.company.joined and stream.overlap_ns == 0
 
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if child() else 1)
+    pid = forked(child)
     os.read(asked[0], 1)
     engines["2"].policy_begin()
     time.sleep(0.002)
     engines["2"].policy_end()
     os.write(answered[1], b"x")
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert is_true(pid)
     for each in (*asked, *answered):
         os.close(each)
 
@@ -321,7 +332,7 @@ def test_a_fork_child_joins_with_its_first_wake_up(directory: Path) -> None:
     assert watch.snapshot().tokens == 2
 
 
-def test_a_fork_child_s_first_stream_waits_for_the_engine_too(directory: Path, start: Callable[..., Process]) -> None:
+def test_a_fork_child_s_first_stream_waits_for_the_engine_too(directory: Path, start: Callable[..., Member]) -> None:
     """It knows the members from its first request on, not from the daemon's next wake-up."""
     engine = start(heap=300_000)
     watch = install(directory)
@@ -375,7 +386,7 @@ def test_a_directory_that_cannot_be_trusted_is_refused(
     assert sum("not shared" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_uninstall_takes_its_file_away(directory: Path, start: Callable[..., Process]) -> None:
+def test_uninstall_takes_its_file_away(directory: Path, start: Callable[..., Member]) -> None:
     """And nothing of the others; what was measured stays readable."""
     engine = start()
     watch = install(directory)
@@ -389,14 +400,13 @@ def test_uninstall_takes_its_file_away(directory: Path, start: Callable[..., Pro
     assert f"{directory}/page" in Path("/proc/self/maps").read_text()
 
 
-def test_an_engine_that_is_named_late_is_charged(directory: Path, start: Callable[..., Process]) -> None:
+def test_an_engine_that_is_named_late_is_charged(directory: Path, start: Callable[..., Member]) -> None:
     """Another role does not take its file away: the others keep what they have mapped, and see the new unit."""
     other = start(role="api", heap=300_000)
     watch = install(directory, slow_ms=1)
     assert sorted(process.name for process in watch.snapshot().processes) == ["api-0", "api-1"]
     files = sorted(directory.glob("*.seg"))
-    other.say("engine")
-    assert other.answer() == ("engine", True)
+    assert other.ask("engine") == ["engine", True]
     assert sorted(directory.glob("*.seg")) == files
     assert sorted(process.name for process in watch.snapshot().processes) == ["api-1", "engine-0"]
     with tailwatch.stream() as stream:
@@ -406,13 +416,12 @@ def test_an_engine_that_is_named_late_is_charged(directory: Path, start: Callabl
         assert stream.overlap_ns > 0
 
 
-def test_who_is_killed_inside_a_collection_is_charged_no_longer(directory: Path, start: Callable[..., Process]) -> None:
+def test_who_is_killed_inside_a_collection_is_charged_no_longer(directory: Path, start: Callable[..., Member]) -> None:
     """With the next wake-up of the daemon; its file stays."""
     engine = start()
     watch = install(directory)
     watch.snapshot()
-    engine.say("stand still")
-    assert engine.answer() == ("standing", True)
+    assert engine.ask("stand still") == ["standing", True]
     stream = watch.core.stream("m", "r", None, "", "")
     stream.token()
     stream.token()
@@ -428,7 +437,7 @@ def test_who_is_killed_inside_a_collection_is_charged_no_longer(directory: Path,
     stream.end(None)
 
 
-def test_joins_within_one_tick_of_the_clock_are_seen(directory: Path, start: Callable[..., Process]) -> None:
+def test_joins_within_one_tick_of_the_clock_are_seen(directory: Path, start: Callable[..., Member]) -> None:
     """A directory's time is as coarse as the kernel's tick: while it is new, it tells nothing."""
     watch = install(directory)
     new = time.time_ns() + 3600 * 1_000_000_000  # younger than a second for as long as this test may take
@@ -481,7 +490,7 @@ def test_a_host_that_closes_all_descriptors_harms_nobody(directory: Path, tmp_pa
 
 
 def test_a_directory_that_is_removed_is_made_anew(
-    directory: Path, start: Callable[..., Process], caplog: pytest.LogCaptureFixture
+    directory: Path, start: Callable[..., Member], caplog: pytest.LogCaptureFixture
 ) -> None:
     """One warning; the numbers stay; all meet again in the new one."""
     watch = install(directory)
@@ -515,15 +524,13 @@ sys.stdin.readline()
 
 def test_who_becomes_another_program_joins_again(directory: Path) -> None:
     """exec() keeps pid and start time: what it measured before stays, as what the dead measured does, on no line."""
-    command = [sys.executable, "-c", EXEC, str(directory), "again", EXEC]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None
-        assert [json.loads(process.stdout.readline()) for _ in range(2)] == [True, True]
+    with Python(EXEC, directory, "again", EXEC) as process:
+        assert [process.read() for _ in range(2)] == [True, True]
         watch = install(directory)
         assert watch.snapshot().tokens == 1
         assert len(list(directory.glob(f"{process.pid}-*.seg"))) == 2
-        process.stdin.close()
-        assert process.wait(30) == 0
+        process.finish()
+        assert process.popen.returncode == 0
 
 
 class Unable:
@@ -586,12 +593,7 @@ tailwatch.install(app, gc="observe")
 def test_each_of_several_workers_gives_the_same_answer(directory: Path, tmp_path: Path, requests: int) -> None:
     """uvicorn --workers 2: whichever worker is scraped, the counts are the whole server's."""
     (tmp_path / "served.py").write_text(WORKER)
-    command = [sys.executable, "-m", "uvicorn", "served:app", "--workers", "2", "--port", "0"]
-    server = subprocess.Popen(
-        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "TAILWATCH_DIR": str(directory)}
-    )
-    try:
-        address = two_workers(server)
+    with served_by_two_workers(tmp_path, {**os.environ, "TAILWATCH_DIR": str(directory)}) as (address, _):
         for _ in range(requests):
             post = urllib.request.Request(f"{address}/v1/completions", b"{}", {"connection": "close"})
             with urllib.request.urlopen(post, timeout=30) as response:
@@ -600,62 +602,49 @@ def test_each_of_several_workers_gives_the_same_answer(directory: Path, tmp_path
         counted = 'tailwatch_output_tokens_total{model_name="m",route="/v1/completions"}'
         assert {answer[counted] for answer in answers} == {str(5 * requests)}
         assert all(any('process="api-1"' in name for name in answer) for answer in answers)
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(30)
-        assert server.stderr is not None
-        server.stderr.close()
 
 
-def wait_until_it_listens(address: str) -> None:
-    """uvicorn says that it is started before it listens."""
-    _, _, port = address.rpartition(":")
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            return socket.create_connection(("127.0.0.1", int(port)), timeout=5).close()
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+def listens(port: int) -> bool:
+    """uvicorn logs that it runs before it listens."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def test_the_boot_file_makes_a_group_of_a_server(tmp_path: Path) -> None:
     """TAILWATCH=1 and nothing else: uvicorn's workers find the directory that their parent has named."""
     lines = WORKER.splitlines()
     (tmp_path / "served.py").write_text("\n".join(line for line in lines if "tailwatch" not in line))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TAILWATCH")}
-    environment |= {"TAILWATCH": "1", "TAILWATCH_GC": "observe"}
-    command = [sys.executable, "-m", "uvicorn", "served:app", "--workers", "2", "--port", "0"]
-    server = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment)
+    environment = clean_environment(TAILWATCH="1", TAILWATCH_GC="observe")
     group = ""
     try:
-        address = two_workers(server)
-        group = named_by_a_child(server.pid)
-        assert Path(group).parent == Path("/dev/shm")
-        for _ in range(20):
-            post = urllib.request.Request(f"{address}/v1/completions", b"{}", {"connection": "close"})
-            with urllib.request.urlopen(post, timeout=30) as response:
-                assert response.read().endswith(b"[DONE]\n\n")
-        counted = 'tailwatch_output_tokens_total{model_name="m",route="/v1/completions"}'
-        assert {scrape(address)[counted] for _ in range(8)} == {"100"}
+        with served_by_two_workers(tmp_path, environment) as (address, pid):
+            group = named_by_a_child(pid)
+            assert Path(group).parent == Path("/dev/shm")
+            for _ in range(20):
+                post = urllib.request.Request(f"{address}/v1/completions", b"{}", {"connection": "close"})
+                with urllib.request.urlopen(post, timeout=30) as response:
+                    assert response.read().endswith(b"[DONE]\n\n")
+            counted = 'tailwatch_output_tokens_total{model_name="m",route="/v1/completions"}'
+            assert {scrape(address)[counted] for _ in range(8)} == {"100"}
     finally:
-        server.send_signal(signal.SIGINT)
-        server.communicate()
         shutil.rmtree(group or tmp_path)
 
 
-def two_workers(server: subprocess.Popen[str]) -> str:
-    """Where they serve, once both do."""
-    assert server.stderr is not None
-    address, started = "", 0
-    while started < 2:
-        line = server.stderr.readline()
-        assert line, "the server ended"
-        if "running on" in line:
-            address = line.split("running on ")[1].split()[0]
-        started += "startup complete" in line
-    wait_until_it_listens(address)
-    return address
+@contextlib.contextmanager
+def served_by_two_workers(directory: Path, environment: dict[str, str]) -> Iterator[tuple[str, int]]:
+    """uvicorn with the module served.py: the address of its workers, and its own pid."""
+    command = [sys.executable, "-m", "uvicorn", "served:app", "--workers", "2", "--port", "0"]
+    with Serving(*command, log=directory / "log", cwd=directory, env=environment) as server:
+        try:
+            port = server.port()
+            until(lambda: server.log().count("startup complete") == 2, "both workers run")
+            until(lambda: listens(port))
+            yield f"http://127.0.0.1:{port}", server.pid
+        finally:
+            server.stop(signal.SIGINT)
 
 
 def named_by_a_child(pid: int) -> str:
@@ -713,27 +702,20 @@ def test_run_makes_a_group_of_a_server_that_knows_nothing_of_it(tmp_path: Path) 
     (tmp_path / "server.py").write_text(SERVER)
     main = "import sys; from tailwatch.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", main, "run", "--gc=observe", "--", sys.executable, "server.py"]
-    runner = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    assert runner.stderr is not None
-    try:
-        lines: list[str] = []
-        while "running on" not in "".join(lines):
-            lines.append(runner.stderr.readline())
-            assert lines[-1], "the server ended"
-        directory = Path("".join(lines).split("TAILWATCH_DIR=")[1].split(")")[0])
-        address = "".join(lines).split("running on ")[1].split()[0]
-        with urllib.request.urlopen(f"{address}/health", timeout=30) as response:
-            assert response.read() == b"collected"
-        deadline = time.monotonic() + 30
-        collected = 'python_gc_duration_seconds_count{generation="2",process="engine-0"}'
-        while int(scrape(address).get(collected, 0)) < 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert main_of("doctor", "--dir", str(directory)) == 0
-    finally:
-        runner.send_signal(signal.SIGINT)
-        _, rest = runner.communicate(timeout=60)
-    assert "engine-0" in rest.splitlines()[-1]
+    with Serving(*command, log=tmp_path / "log", cwd=tmp_path) as runner:
+        try:
+            port = runner.port()
+            directory = Path(runner.log().split("TAILWATCH_DIR=")[1].split(")")[0])
+            address = f"http://127.0.0.1:{port}"
+            until(lambda: listens(port))
+            with urllib.request.urlopen(f"{address}/health", timeout=30) as response:
+                assert response.read() == b"collected"
+            collected = 'python_gc_duration_seconds_count{generation="2",process="engine-0"}'
+            until(lambda: int(scrape(address).get(collected, 0)) >= 1)
+            assert main_of("doctor", "--dir", str(directory)) == 0
+        finally:
+            runner.stop(signal.SIGINT)
+    assert "engine-0" in runner.log().splitlines()[-1]
     assert not directory.exists()
 
 
@@ -756,7 +738,7 @@ def test_doctor_says_why_a_directory_tells_nothing(
 
 
 def test_doctor_reads_a_dead_group(
-    directory: Path, start: Callable[..., Process], capsys: pytest.CaptureFixture[str]
+    directory: Path, start: Callable[..., Member], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What the dead left behind is told as it is of the living; nothing is written."""
     engine = start(heap=300_000)
