@@ -13,8 +13,8 @@ sys.path[:] = [str(HERE), *(entry for entry in sys.path if Path(entry or ".").re
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """Benchmarks are not named test_*."""
-    if file_path.parent == HERE and file_path.name.startswith("bench_") and file_path.suffix == ".py":
+    """Benchmarks are not named test_*. A file that the command line names is collected by pytest itself."""
+    if file_path.parent == HERE and file_path.match("bench_*.py") and not parent.session.isinitpath(file_path):
         return pytest.Module.from_parent(parent, path=file_path)
     return None
 
