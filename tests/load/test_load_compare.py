@@ -101,7 +101,7 @@ def test_equal_variants_show_nothing() -> None:
     found = compare([arm("a"), arm("b", seed=1)])
     assert found.shown == () and found.looked_at > 10
     text = show(found)
-    assert text.rstrip().endswith(f"no difference shown: of {found.looked_at} rows none tells the variants apart")
+    assert "no difference shown" in text and f"of {found.looked_at} rows none" in text.splitlines()[-1]
     assert "Negative: B is lower" in text
     detectable = rows(found)["ttft p99"].difference
     assert detectable is not None and detectable.detectable is not None and 0.05 < detectable.detectable < 0.5
@@ -124,7 +124,7 @@ def test_fewer_than_six_runs_have_no_interval() -> None:
     row = rows(found)["ttft p50"]
     assert row.verdict == TOO_FEW and row.difference is not None and row.difference.low is None
     assert found.looked_at == 0 and found.shown == ()
-    assert "fewer than 6 runs: no interval" in show(found) and "an interval needs 6 runs" in show(found)
+    assert "fewer than 6 runs" in show(found) and "needs 6 runs" in show(found)
 
 
 def test_pairs_are_found_by_their_schedule() -> None:
@@ -133,7 +133,7 @@ def test_pairs_are_found_by_their_schedule() -> None:
     turned = Arm("b", [*b.runs[::-1], run(77, ms=10.0)])
     found = compare([a, turned])
     assert found.tables[0].paired and found.tables[0].runs == (6, 6)
-    assert any("1 runs left out: their pair has no other run" in note for note in found.tables[0].notes)
+    assert any("1 runs left out" in note and "pair" in note for note in found.tables[0].notes)
     row = rows(found)["ttft p50"].difference
     assert row is not None and row.spread is not None and row.spread < 0.02  # the same factor in both runs of a pair
 
@@ -171,9 +171,10 @@ def test_runs_that_may_not_be_believed_are_left_out() -> None:
     """Invalid and capped runs take their pairs along, and each is counted."""
     bad = [run(0, ms=500.0, verdict="capped"), run(1, ms=500.0, verdict="invalid"), *arm("b", 8, ms=10.0).runs[2:]]
     found = compare([arm("a", 8), Arm("b", bad)])
-    notes = " ".join(found.tables[0].notes)
+    notes = found.tables[0].notes
     assert found.tables[0].runs == (6, 6) and rows(found)["ttft p99"].verdict == SHOWN
-    assert "b: 1 of 8 runs left out: capped" in notes and "b: 1 of 8 runs left out: invalid" in notes
+    for verdict in ("capped", "invalid"):
+        assert any(note.startswith("b: 1 of 8 runs ") and verdict in note for note in notes)
 
 
 def test_each_load_has_its_table_and_counts() -> None:
@@ -191,7 +192,7 @@ def test_each_load_has_its_table_and_counts() -> None:
 
 def test_no_load_in_common_is_an_error() -> None:
     """The error says at which loads each was run."""
-    with pytest.raises(OptionError, match=r"a was run at poisson at 40/s; b at poisson at 50/s"):
+    with pytest.raises(OptionError, match=r": a .*poisson at 40/s; b .*50/s"):
         compare([arm("a"), arm("b", rate=50.0)])
     with pytest.raises(OptionError, match="two variants"):
         compare([arm("a")])
@@ -204,7 +205,9 @@ def test_the_floor_is_what_equal_arms_differ_by() -> None:
     found = compare([arm("a"), small], of=measures(["ttft"], [50.0]), again=noisy)
     row = rows(found)["ttft p50"]
     assert row.adjusted is not None and row.adjusted < 0.05
-    assert row.verdict == NOT_SHOWN and row.notes == ("equal arms differed by as much",)
+    assert row.verdict == NOT_SHOWN
+    (note,) = row.notes
+    assert "equal arms" in note
     assert row.floor is not None and row.floor > 0.05 and "A/A" in found.tables[0].floor_of
     assert rows(compare([arm("a"), small], of=measures(["ttft"], [50.0])))["ttft p50"].floor is not None
 
@@ -244,13 +247,13 @@ def test_who_drops_requests_is_not_praised() -> None:
         assert (row.verdict, row.better, row.censored, row.adjusted) == (CENSORED, None, (0, 6), None)
         assert row.difference is not None and row.difference.low is row.difference.p is row.difference.exact is None
     text = show(found)
-    assert re.search(r"ttft p99 +\S+ ms +≥60 s +≥\S+x .* censored", text)
+    assert re.search(r"ttft p99\s+\S+\sms\s+≥60\ss\s+≥\S+x\s.*\scensored", text)
     assert "ttft p99:" not in text.rpartition("would show:")[2], "no conclusion from it"
     turned = rows(compare([drops, kept]))["ttft p99"]
     assert turned.verdict == CENSORED and turned.better is None and turned.censored == (6, 0)
     assert any("at most this" in note for note in turned.notes)
     both = compare([drops, arm("too", ms=5.0, seed=2, dropped=110)])
-    assert rows(both)["ttft p99"].censored == (6, 6) and re.search(r"ttft p99 +≥60 s +≥60 s +- ", show(both))
+    assert rows(both)["ttft p99"].censored == (6, 6) and re.search(r"ttft p99\s+≥60\ss\s+≥60\ss\s+-\s", show(both))
     assert json.loads(json.dumps(found.as_dict()))["tables"][0]["rows"][2]["censored"] == [0, 6]
 
 
@@ -317,8 +320,9 @@ def test_the_command(tmp_path: Path) -> None:
     results.save(tmp_path / "after.json", arm("after", ms=10.0).runs)
     code, out, err = command(tmp_path / "before.json", tmp_path / "after.json", "--json", tmp_path / "c.json")
     assert (code, err) == (0, "")
-    assert "after (B) against before (A) at poisson at 40/s: 6 pairs of runs" in out
-    assert re.search(r"ttft p99: after is lower than before|ttft p99 -\d\d\.\d%: after is lower than before", out)
+    heading = next(line for line in out.splitlines() if "6 pairs" in line)
+    assert "after (B) against before (A)" in heading and "poisson at 40/s" in heading
+    assert re.search(r"ttft p99( -\d\d\.\d%)?: after is lower", out)
     written = json.loads((tmp_path / "c.json").read_text())
     row = next(row for row in written["comparison"]["tables"][0]["rows"] if row["measure"]["label"] == "ttft p99")
     assert row["verdict"] == "shown" and row["better"] is True and row["difference"]["low"] < -0.4
@@ -330,7 +334,7 @@ def test_the_command_merges_machines(tmp_path: Path) -> None:
         results.save(tmp_path / f"{name}.json", arm(name).runs)
     files = (tmp_path / "one.json", tmp_path / "two.json")
     code, out, _ = command(*files, "--merge", tmp_path / "all.json")
-    assert code == 0 and "6 runs, each of 2 machines" in out
+    assert code == 0 and "6 runs" in out and "2 machines" in out
     assert len(results.load(tmp_path / "all.json")) == 6
 
 

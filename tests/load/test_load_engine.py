@@ -261,7 +261,7 @@ def test_a_loop_that_lags_makes_a_run_invalid() -> None:
     for closed in (False, True):
         verdict = judge(Outcomes(), latencies, client, closed=closed)
         assert verdict.verdict == "invalid"
-        assert "loop lag is 12.0 ms, over 10.0 ms" in verdict.reasons[-1]
+        assert "loop lag is 12.0 ms" in verdict.reasons[-1] and "10.0 ms" in verdict.reasons[-1]
     for _ in range(90):
         latencies.ttft.record(400 * MS)
     assert judge(Outcomes(), latencies, client, closed=True).verdict == "capped"

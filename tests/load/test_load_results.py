@@ -378,7 +378,7 @@ def test_idle_time_is_kept_merged_and_shown(tmp_path: Path) -> None:
     assert again.idle == 0.3
     both = merged([one, again])
     assert both.idle == 0.6
-    assert "who reads at their pace waited 300 ms an answer for the next token" in " ".join(table.show(both).split())
+    assert "waited 300 ms an answer" in " ".join(table.show(both).split())
 
 
 def test_a_row_is_small() -> None:
@@ -493,7 +493,7 @@ def test_the_verdict_is_judged_anew() -> None:
     assert one.validity.verdict == "invalid"
     whole = merged([one, *good])
     assert whole.valid and whole.goodput.believed
-    assert any("one client alone: the schedule was not kept" in warning for warning in whole.validity.warnings)
+    assert any("one client alone" in warning and "schedule" in warning for warning in whole.validity.warnings)
     worse = merged([lagging(2), lagging(2), lagging(2)])
     assert worse.validity.verdict == "invalid" and worse.goodput.held is None
     assert len(worse.validity.reasons) == 1 and "p99 of the send lag" in worse.validity.reasons[0]

@@ -153,14 +153,14 @@ def test_the_tail_is_magnified_by_nines() -> None:
 def test_the_page_leads_with_what_was_found(capped: Result) -> None:
     """Goodput with its bounds, and both clocks where they differ."""
     lead = bench.page(capped).lead
-    assert "36.3/s of the 40/s requests that were planned were good" in lead
-    assert "TTFT p99 is 911 ms; a tester that times from the send would have said 6 ms." in lead
+    assert "36.3/s of the 40/s " in lead and "good" in lead
+    assert re.search(r"TTFT p99 is 911 ms;.*\bthe send\b.* 6 ms\.", lead)
 
 
 def test_an_invalid_run_leads_with_that() -> None:
     """No number stands before the reason why there is none to believe."""
     page = bench.page(made_runs.paused())
-    assert page.lead.startswith("This run says nothing about the server: requests were sent up to 1 s late")
+    assert page.lead.startswith("This run says nothing ") and "up to 1 s late" in page.lead
     assert page.bad and page.status.startswith("INVALID")
 
 
@@ -229,7 +229,7 @@ def test_of_many_points_the_longest_of_each_moment_are_kept() -> None:
 def test_a_run_without_answers_has_a_page() -> None:
     """Nothing to draw is said, not drawn."""
     text = document.document(bench.page(made_runs.empty()))
-    assert "there is no latency to speak of" in text
+    assert "there is no latency" in text
     assert "fault: refused" in text
 
 

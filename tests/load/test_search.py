@@ -148,7 +148,7 @@ def test_it_ends_where_nothing_holds() -> None:
     knee = find(probe, 100.0, limits=Limits(probes=200))  # type: ignore[arg-type]
     assert knee.rate is None and not knee.resolved and "does not even hold" in knee.reason
     assert 1 <= min(asked) <= 2
-    assert str(knee).startswith("unresolved: it does not even hold at 1")
+    assert str(knee).startswith("unresolved: ") and " hold at 1" in str(knee)
 
 
 def test_it_ends_where_nothing_fails() -> None:
@@ -166,11 +166,11 @@ def test_probes_and_time_are_bounded() -> None:
     assert len(asked) == 5 and not knee.resolved and knee.reason.startswith("5 probes were made")
     asked, probe = cliff(73.0)
     knee = find(probe, 100.0, limits=Limits(spent=lambda: len(asked) >= 3))  # type: ignore[arg-type]
-    assert knee.reason == "its time was over before it was found: it does not at 90/s"
+    assert knee.reason.startswith("its time was over before ") and "not at 90/s" in knee.reason
     asked, probe = cliff(73.0)
     knee = find(probe, 100.0, limits=Limits(spent=lambda: len(asked) >= 9))  # type: ignore[arg-type]
     assert not knee.resolved and knee.low is not None and knee.low <= 73 < (knee.high or 0)
-    assert "its time was over too soon; so far goodput knee" in str(knee)
+    assert "its time was over too soon" in str(knee) and "so far goodput knee" in str(knee)
     knee = find(probe, 100.0, limits=Limits(spent=lambda: True))  # type: ignore[arg-type]
     assert knee.tried == () and knee.rate is None and knee.reason.startswith("its time was over")
 

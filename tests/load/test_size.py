@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert main(asked) == 0
     text = capsys.readouterr().out
     assert text.startswith("20 replicas: ")
-    assert "18 replicas = 9000/500 is the cliff" in text and "473.7/s" in text and "p99.309" in text
+    assert "18 replicas = 9000/500" in text and "473.7/s" in text and "p99.309" in text
     data = json.loads(file.read_text())
     assert data["fleet"]["replicas"] == 20 and data["fanout"]["whole"] == pytest.approx(0.366, abs=1e-3)
 
@@ -110,7 +111,7 @@ def test_a_search_is_read_from_its_file(capsys: pytest.CaptureFixture[str], tmp_
     """The lower end of the interval is the knee, the closed-loop ceiling the capacity."""
     assert main(["size", "--knee", saved(tmp_path), "--expect", "9000"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("20 replicas: 9000/s at the knee of 470/s") and "9000/500" in text
+    assert text.startswith("20 replicas: 9000/s ") and "knee of 470/s" in text and "9000/500" in text
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_the_tail_of_the_whole_as_times(capsys: pytest.CaptureFixture[str], tmp_
     out = tmp_path / "hundred.json"
     assert main(["size", "--fanout", "100", "--result", file, "--json", str(out)]) == 0
     text = capsys.readouterr().out
-    assert "e2e of a request that waits for 100 of these: p50 " in text
+    assert re.search(r"e2e of a request .* 100 of these: p50 ", text)
     assert "p99 at least " in text and "run longer" in text
     times = json.loads(out.read_text())["fanout"]["e2e"]
     assert [time["seconds"] for time in times] == pytest.approx([1, 1, 1], rel=0.011)
