@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,8 @@ import pytest
 import tailwatch
 from tailwatch import _hot
 
-from .conftest import until
+from ..support.process import Python
+from ..support.waiting import until
 
 MS, SECOND = 1_000_000, 1_000_000_000
 
@@ -51,33 +49,13 @@ for line in sys.stdin:
 """
 
 
-class Member:
+class Member(Python):
     """Another process of the group."""
-
-    def __init__(self, directory: Path, role: str) -> None:
-        command = [sys.executable, "-c", MEMBER, str(directory), role]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._read() is True
-
-    def _read(self) -> Any:
-        assert self._process.stdout
-        return json.loads(self._process.stdout.readline())
 
     def do(self, what: str, number: int = 0) -> list[Any]:
         """open, run (first tokens), curve, look; what its load signal says afterwards."""
-        assert self._process.stdin
-        self._process.stdin.write(f"{what} {number}\n")
-        self._process.stdin.flush()
-        answer: list[Any] = self._read()
+        answer: list[Any] = self.ask(f"{what} {number}")
         return answer
-
-    def kill(self) -> None:
-        """As the kernel does."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe
-            pipe.close()
 
 
 @pytest.fixture
@@ -86,7 +64,8 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Member]]:
     started: list[Member] = []
 
     def begin(role: str) -> Member:
-        started.append(Member(tmp_path / "group", role))
+        started.append(Member(MEMBER, tmp_path / "group", role))
+        assert started[-1].read() is True
         return started[-1]
 
     yield begin

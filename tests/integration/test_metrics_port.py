@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from ..support.ports import free_port
+from ..support.process import Python, clean_environment
+from ..support.waiting import until
 
 DEADLINE_SECONDS = 30
 
@@ -38,58 +37,34 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
-    """A port that nobody else is given meanwhile: it is bound, and nobody listens there."""
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
-        yield reserved.getsockname()[1]
+def port() -> int:
+    return free_port()
 
 
-class Engine:
+class Engine(Python):
     """A process without an app, with the options from its environment."""
 
-    def __init__(self, env: dict[str, str], code: str, *arguments: str) -> None:
-        command = [sys.executable, "-c", code, *arguments]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-        self.joined = self.read()
-
-    def read(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
-
-    def ask(self) -> tuple[bool, list[str], list[str], int]:
+    def state(self) -> tuple[bool, list[str], list[str], int]:
         """Whether it serves the port, its notes, what it logged, and its errors in rendering."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("?\n")
-        self.process.stdin.flush()
-        serving, notes, said, errors = self.read()
+        serving, notes, said, errors = self.ask("?")
         return serving, notes, said, errors
-
-    def end(self, number: int = signal.SIGKILL) -> None:
-        self.process.send_signal(number)
-        self.process.wait(DEADLINE_SECONDS)
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
 
 
 @pytest.fixture
 def start(port: int, tmp_path: Path) -> Iterator[Callable[..., Engine]]:
     """start(role, code, group): a process with the port in its environment; all are gone after the test."""
     started: list[Engine] = []
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TAILWATCH")}
 
     def begin(role: str = "engine", code: str = ENGINE, *, group: bool = True, **variables: str) -> Engine:
         directory = {"TAILWATCH_DIR": str(tmp_path / "group")} if group else {}
-        env = {**kept, "TAILWATCH_METRICS_PORT": str(port), **directory, **variables}
-        started.append(Engine(env, code, role))
+        env = clean_environment(TAILWATCH_METRICS_PORT=str(port), **directory, **variables)
+        started.append(Engine(code, role, env=env))
+        started[-1].read()
         return started[-1]
 
     yield begin
     for engine in started:
-        with contextlib.suppress(ValueError):  # it was ended before
-            engine.end()
+        engine.kill()
 
 
 def scraped(port: int) -> str:
@@ -99,15 +74,6 @@ def scraped(port: int) -> str:
             return str(answer.read().decode())
     except (urllib.error.URLError, ConnectionError):
         return ""
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """What the condition gives once that is true."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
 
 
 def tokens(text: str) -> int:
@@ -128,9 +94,9 @@ def test_the_first_of_a_group_serves_all_of_it(start: Callable[..., Engine], por
     text = scraped(port)
     assert tokens(text) == 3
     assert names(text) == {"engine-0", "engine-1", "engine-2"}
-    assert [engine.ask()[0] for engine in (first, *others)] == [True, False, False]
+    assert [engine.state()[0] for engine in (first, *others)] == [True, False, False]
     for engine in others:
-        _, notes, said, errors = engine.ask()
+        _, notes, said, errors = engine.state()
         assert [f"TAILWATCH_METRICS_PORT={port}: one process" in note for note in notes] == [True]
         assert (said, errors) == ([], 0)
 
@@ -139,11 +105,12 @@ def test_the_first_of_a_group_serves_all_of_it(start: Callable[..., Engine], por
 def test_when_it_ends_the_next_takes_over(start: Callable[..., Engine], port: int, how: signal.Signals) -> None:
     """However it ended; what it measured stays in the answer."""
     first, *others = [start() for _ in range(3)]
-    first.end(how)
+    first.signal(how)
+    first.popen.wait(DEADLINE_SECONDS)
     text = until(lambda: scraped(port))
     assert tokens(text) == 3
-    until(lambda: sorted(engine.ask()[0] for engine in others) == [False, True])
-    next(engine for engine in others if engine.ask()[0]).end()
+    until(lambda: sorted(engine.state()[0] for engine in others) == [False, True])
+    next(engine for engine in others if engine.state()[0]).kill()
     assert tokens(until(lambda: scraped(port))) == 3
 
 
@@ -151,20 +118,20 @@ def test_another_program_on_the_port_is_said_and_outlived(start: Callable[..., E
     """It is none of the group: each process that tries says so once, and counts it. When it goes, one takes over."""
     with socket.create_server(("127.0.0.1", port)):
         engine = start()
-        serving, _, said, errors = engine.ask()
+        serving, _, said, errors = engine.state()
         assert not serving and errors >= 1
         assert ["metrics are not served" in sentence for sentence in said] == [True]
     assert tokens(until(lambda: scraped(port))) == 1
-    assert len(engine.ask()[2]) == 1
+    assert len(engine.state()[2]) == 1
 
 
 def test_outside_a_group_the_port_is_tried_once(start: Callable[..., Engine], port: int) -> None:
     """Nobody there speaks for anybody else."""
     first, second = start(group=False), start(group=False)
-    assert first.ask()[0] and not second.ask()[0]
+    assert first.state()[0] and not second.state()[0]
     assert tokens(scraped(port)) == 1
-    first.end()
-    before = second.ask()
+    first.kill()
+    before = second.state()
     assert before[3] == 1 and ["metrics are not served" in sentence for sentence in before[2]] == [True]
 
 
@@ -202,10 +169,10 @@ def test_who_turns_out_to_have_an_app_hands_the_port_on(start: Callable[..., Eng
     api = start(code=API)
     assert tokens(scraped(port)) == 0 and scraped(port)
     engine = start()
-    assert not engine.ask()[0]
-    api.ask()
-    until(lambda: engine.ask()[0])
-    serving, notes, _, _ = api.ask()
+    assert not engine.state()[0]
+    api.state()
+    until(lambda: engine.state()[0])
+    serving, notes, _, _ = api.state()
     assert not serving and any("is for processes without an app" in note for note in notes)
     assert tokens(scraped(port)) == 1
 
@@ -228,12 +195,12 @@ os._exit(0)
 def test_a_fork_child_takes_the_port_over_from_its_parent(start: Callable[..., Engine], port: int) -> None:
     """What the parent held is the parent's: the child waits in line like any other process of the group."""
     parent = start(code=FORK)
-    serving, _, _, child = parent.ask()
+    serving, _, _, child = parent.state()
     assert serving
     try:
         until(lambda: len(names(scraped(port))) == 2)
-        parent.process.kill()
-        parent.process.wait(DEADLINE_SECONDS)
+        parent.popen.kill()  # its pipe stays open: the child reads it
+        parent.popen.wait(DEADLINE_SECONDS)
         until(lambda: scraped(port))
     finally:
         with contextlib.suppress(ProcessLookupError):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +20,9 @@ from tailwatch import profiling
 from tailwatch.cli import main
 from tailwatch.diagnosis import from_dict
 from tailwatch.errors import NotInstalledError, OptionError, TailwatchError
+
+from ..support.process import Python
+from ..support.waiting import until
 
 
 @contextmanager
@@ -78,14 +79,11 @@ sys.stdin.read()
 def test_who_records_nothing_is_told(installed: Any, tmp_path: Path) -> None:
     """Another process of the group without the option trace is not in the timeline, and a note says so."""
     group = tmp_path / "group"
-    command = [sys.executable, "-c", ENGINE, str(group)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as engine:
-        assert engine.stdout is not None
-        assert engine.stdout.readline() == "True\n"
+    with Python(ENGINE, group) as engine:
+        assert engine.read_line() == "True"
         installed(role="api", dir=group).company.renew()
         with traffic():
             made = tailwatch.profile(tmp_path / "out", requests=1)
-        engine.communicate()
 
     assert "not in tailwatch.pftrace, as they record nothing (option trace): engine-0" in made.notes
 
@@ -132,14 +130,6 @@ def test_the_time_may_be_over_first(installed: Any, tmp_path: Path) -> None:
 
     assert (made.complete, made.requests) == (False, 0)
     assert json.loads((tmp_path / "manifest.json").read_text())["complete"] is False
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Waits, with a deadline."""
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_a_second_profile_is_refused_while_one_runs(installed: Any, tmp_path: Path) -> None:

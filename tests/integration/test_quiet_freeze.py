@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,9 @@ import pytest
 
 import tailwatch
 from tailwatch import _hot
+
+from ..support.process import Python
+from ..support.waiting import until
 
 ENGINE = """
 import json, sys
@@ -32,40 +33,31 @@ for line in sys.stdin:
 """
 
 
-class Engine:
+class Engine(Python):
     """A process of the group whose daemon's check is also made when it is asked."""
-
-    def __init__(self, directory: Path) -> None:
-        command = [sys.executable, "-c", ENGINE, str(directory)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._read() is True
-
-    def _read(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
 
     def look(self, what: str = "look") -> dict[str, Any]:
         """What it has frozen, and why; requests in flight and ever opened, as it sees them."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{what}\n")
-        self.process.stdin.flush()
-        answer: dict[str, Any] = self._read()
+        answer: dict[str, Any] = self.ask(what)
         return answer
 
     def sees(self, what: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Asks until it is so: a group's members are found within a second or two."""
-        deadline = time.monotonic() + 30
-        while not what(seen := self.look()):
-            assert time.monotonic() < deadline, seen
-        return seen
+        return until(lambda: seen if what(seen := self.look()) else None)
+
+
+@contextmanager
+def started(directory: Path) -> Iterator[Engine]:
+    """One, until the block ends."""
+    with Engine(ENGINE, directory) as engine:
+        assert engine.read() is True
+        yield engine
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = Engine(tmp_path / "group")
-    yield engine
-    engine.process.kill()
-    engine.process.communicate()
+    with started(tmp_path / "group") as engine:
+        yield engine
 
 
 @pytest.fixture
@@ -129,16 +121,12 @@ def serve(directory: Path) -> None:
 def test_what_the_group_served_before_it_came_warms_no_engine(tmp_path: Path) -> None:
     """One that is started again would freeze, for good, before it has loaded its model."""
     serve(tmp_path / "group")
-    engine = Engine(tmp_path / "group")
-    try:
+    with started(tmp_path / "group") as engine:
         for _ in range(3):
             seen = engine.look()
             assert (seen["load"], seen["done"]) == ([0, 40], [])
         serve(tmp_path / "group")
         engine.sees(lambda seen: bool(seen["done"] == ["first idle moment"]))
-    finally:
-        engine.process.kill()
-        engine.process.communicate()
 
 
 STREAMING = """
@@ -158,9 +146,8 @@ with tailwatch.stream(model="m") as stream:
 def test_a_stream_of_a_process_that_has_just_come_is_in_flight(engine: Engine, tmp_path: Path) -> None:
     """An engine looks around once more before it freezes: it has not seen that one yet."""
     assert engine.sees(lambda seen: True)["done"] == []
-    command = [sys.executable, "-c", STREAMING, str(tmp_path / "group")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as late:
-        assert late.stdout is not None and late.stdout.readline() == "streams\n"
+    with Python(STREAMING, tmp_path / "group") as late:
+        assert late.read_line() == "streams"
         assert engine.look("check only") == {"done": [], "load": [1, 41]}
 
 

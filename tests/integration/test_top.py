@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ..support.process import Python, clean_environment
 
 DEADLINE_SECONDS = 30
 API = """
@@ -51,39 +54,29 @@ for line in sys.stdin:
 ESCAPES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[=>78]")
 
 
-class Process:
+class Member(Python):
     """A process of the group."""
-
-    def __init__(self, code: str, directory: Path) -> None:
-        command = [sys.executable, "-c", code, str(directory)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.pid = self._process.pid
-        assert self._answer() == "ready\n"
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
 
     def tell(self, what: str) -> None:
         """Has it done when this returns."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{what}\n")
-        self._process.stdin.flush()
-        assert self._answer() == "done\n"
+        self.write(what)
+        assert self.read_line() == "done"
 
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+
+@contextlib.contextmanager
+def member(code: str, directory: Path) -> Iterator[Member]:
+    """One, once it has joined, until the block ends."""
+    with Member(code, directory) as process:
+        assert process.read_line() == "ready"
+        yield process
 
 
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[tuple[Path, Process, Process]]:
+def group(tmp_path: Path) -> Iterator[tuple[Path, Member, Member]]:
     """A directory, its API process with a stream at work, and its engine."""
     directory = tmp_path / "group"
-    started = [Process(API, directory), Process(ENGINE, directory)]
-    yield directory, started[0], started[1]
-    for process in started:
-        process.kill()
+    with member(API, directory) as api, member(ENGINE, directory) as engine:
+        yield directory, api, engine
 
 
 class Screen:
@@ -95,10 +88,11 @@ class Screen:
         self.modes = termios.tcgetattr(theirs)
         self._theirs = theirs
         self.raw, self._quiet = b"", False
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("TAILWATCH", "COLUMNS"))}
+        environment = clean_environment(TERM="xterm")
+        environment.pop("COLUMNS", None)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tailwatch", "top", *arguments],
-            **{"stdin": theirs, "stdout": theirs, "stderr": theirs, "env": {**kept, "TERM": "xterm"}},
+            **{"stdin": theirs, "stdout": theirs, "stderr": theirs, "env": environment},
             preexec_fn=_with_a_terminal,
         )
 
@@ -193,7 +187,7 @@ def lost_to_the_engine(frame: list[str]) -> bool:
 
 
 def test_a_planted_pause_shows_under_its_process(
-    group: tuple[Path, Process, Process], top: Callable[..., Screen], tmp_path: Path
+    group: tuple[Path, Member, Member], top: Callable[..., Screen], tmp_path: Path
 ) -> None:
     """Collections of the engine, planted while it watches: counted there, charged to the streams as the engine's.
     Ctrl-C ends it with status 0, the terminal as it was and the last numbers on it; the directory is untouched."""
@@ -220,7 +214,7 @@ def test_a_planted_pause_shows_under_its_process(
 
 
 def test_who_stands_still_now_and_who_comes_and_goes(
-    group: tuple[Path, Process, Process], top: Callable[..., Screen]
+    group: tuple[Path, Member, Member], top: Callable[..., Screen]
 ) -> None:
     """An open pause shows as it grows; another process appears; one that is killed is said to have ended."""
     directory, _, engine = group
@@ -230,16 +224,15 @@ def test_who_stands_still_now_and_who_comes_and_goes(
     screen.until(lambda frame: "STANDS STILL for" in row(frame, "engine-0"))
     engine.tell("go on")
     screen.until(lambda frame: row(frame, "engine-0").endswith("runs"))
-    late = Process(ENGINE, directory)
-    screen.until(lambda frame: str(late.pid) in row(frame, "engine-1"))
-    late.tell("collect")
-    late.kill()
+    with member(ENGINE, directory) as late:
+        screen.until(lambda frame: str(late.pid) in row(frame, "engine-1"))
+        late.tell("collect")
     screen.until(lambda frame: row(frame, "engine-1").endswith("ended"))
     screen.press(b"q")
     assert screen.end()[0] == 0 and screen.restored
 
 
-def test_it_follows_the_terminal_s_size(group: tuple[Path, Process, Process], top: Callable[..., Screen]) -> None:
+def test_it_follows_the_terminal_s_size(group: tuple[Path, Member, Member], top: Callable[..., Screen]) -> None:
     """Made narrow, it draws again at once, without waiting for its interval, and leaves columns out."""
     screen = top("--dir", str(group[0]), "--interval", "1h")
     screen.until(lambda frame: any("hand-over" in line for line in frame))
@@ -250,7 +243,7 @@ def test_it_follows_the_terminal_s_size(group: tuple[Path, Process, Process], to
     assert screen.end()[0] == 0
 
 
-def test_ctrl_z_gives_the_terminal_back(group: tuple[Path, Process, Process], top: Callable[..., Screen]) -> None:
+def test_ctrl_z_gives_the_terminal_back(group: tuple[Path, Member, Member], top: Callable[..., Screen]) -> None:
     """Stopped, the terminal is as it was; it goes on where it was continued."""
     screen = top("--dir", str(group[0]), "--interval", "0.1")
     screen.until(lambda frame: row(frame, "engine-0"))
@@ -267,7 +260,7 @@ def test_ctrl_z_gives_the_terminal_back(group: tuple[Path, Process, Process], to
     assert screen.end()[0] == 0 and screen.restored
 
 
-def test_a_terminal_that_goes_away_ends_it(group: tuple[Path, Process, Process], top: Callable[..., Screen]) -> None:
+def test_a_terminal_that_goes_away_ends_it(group: tuple[Path, Member, Member], top: Callable[..., Screen]) -> None:
     """Its window is closed: no process is left behind, and nothing has failed."""
     screen = top("--dir", str(group[0]), "--interval", "0.1")
     screen.until(lambda frame: row(frame, "engine-0"))
@@ -276,7 +269,7 @@ def test_a_terminal_that_goes_away_ends_it(group: tuple[Path, Process, Process],
     screen._terminal = os.open(os.devnull, os.O_RDONLY)
 
 
-def test_a_group_that_vanishes_ends_it(group: tuple[Path, Process, Process], top: Callable[..., Screen]) -> None:
+def test_a_group_that_vanishes_ends_it(group: tuple[Path, Member, Member], top: Callable[..., Screen]) -> None:
     """As after `tailwatch run`: status 0, the last numbers, and a sentence."""
     directory, api, engine = group
     screen = top("--dir", str(directory), "--interval", "0.1")
@@ -291,7 +284,7 @@ def test_a_group_that_vanishes_ends_it(group: tuple[Path, Process, Process], top
 
 
 def test_a_directory_that_turns_bad_is_a_failure(
-    group: tuple[Path, Process, Process], top: Callable[..., Screen]
+    group: tuple[Path, Member, Member], top: Callable[..., Screen]
 ) -> None:
     """Once others may write to it, it is not read any more: status 1 and why."""
     directory = group[0]
@@ -303,7 +296,7 @@ def test_a_directory_that_turns_bad_is_a_failure(
     assert str(directory) in left.replace("\r\n", "") and "Traceback" not in left
 
 
-def test_a_dead_group_is_one_table(group: tuple[Path, Process, Process], top: Callable[..., Screen]) -> None:
+def test_a_dead_group_is_one_table(group: tuple[Path, Member, Member], top: Callable[..., Screen]) -> None:
     """On a terminal too: everything its processes left, and the end."""
     directory, api, engine = group
     engine.tell("collect")

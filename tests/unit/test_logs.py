@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,8 @@ import pytest
 import tailwatch
 from tailwatch import _hot, logs, snapshots
 from tailwatch.logs import MOST_LINES, PauseLog, SlowLog
+
+from ..support.waiting import until
 
 MS = 1_000_000
 PAUSE_RING, SLOW_RING = 1024, 256
@@ -296,10 +298,7 @@ def test_installed_the_daemon_writes_them(monkeypatch: pytest.MonkeyPatch, caplo
             stream.token()
             pause(watch.core, 0.003)
             stream.token()
-        deadline = time.monotonic() + 30
-        while not {"gc pause", "slow"} <= {kind(record) for record in caplog.records}:
-            assert time.monotonic() < deadline, lines(caplog)
-            time.sleep(0.01)
+        until(lambda: {"gc pause", "slow"} <= {kind(record) for record in caplog.records})
         assert {record.threadName for record in caplog.records if kind(record)} == {"tailwatch"}
     finally:
         tailwatch.uninstall()
@@ -349,13 +348,6 @@ def test_many_at_once_are_a_few_lines(
     assert formatted == [0.004, 0.003, 0.005]
     assert [level for level, _ in lines(caplog)] == [logging.WARNING] * 3 + [logging.INFO]
     assert lines(caplog)[-1][1] == "gc pauses: and 3 more, the longest 2.0 ms"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def kind(record: Any) -> str:

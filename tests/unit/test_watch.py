@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 import warnings
@@ -27,6 +26,9 @@ from tailwatch import daemon
 from tailwatch import watch as watch_module
 from tailwatch.daemon import Daemon, Task
 from tailwatch.hooks.gc import INTERPRETER_FROZEN
+
+from ..support.ports import free_port
+from ..support.waiting import until
 
 FRAME = b'data: {"id":"c","object":"text_completion","model":"m","choices":[{"index":0,"text":" t"}]}\n\n'
 
@@ -679,25 +681,10 @@ def test_an_error_in_the_policy_is_counted_not_raised(no_sweep: list[str]) -> No
 # ---- the process without an app ----
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def installed_on_a_port() -> tuple[tailwatch.Watch, int]:
-    """A port may be taken between finding it and using it: try again."""
-    for _ in range(20):
-        port = free_port()
-        try:
-            return tailwatch.install(role="engine", metrics_port=port, gc="observe"), port
-        except tailwatch.OptionError:
-            continue
-    raise AssertionError("no free port")
-
-
 def test_a_process_without_an_app_serves_its_metrics() -> None:
     """install(role="engine", metrics_port=...) answers /metrics on its own port until uninstall()."""
-    _, port = installed_on_a_port()
+    port = free_port()
+    tailwatch.install(role="engine", metrics_port=port, gc="observe")
     with tailwatch.stream(model="m") as stream:
         stream.token()
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
@@ -800,14 +787,6 @@ def test_what_callbacks_others_change_is_seen_by_the_daemon(monkeypatch: pytest.
     assert gc.callbacks == [watch.core.gc_first, watch.core.gc_last]
     tailwatch.uninstall()
     gc.callbacks[:] = before
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that must come."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 # ---- the daemon ----
