@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -19,7 +20,9 @@ from typing import Any
 
 import pytest
 
-DEADLINE_SECONDS = 60
+from ..support.ports import free_port
+from ..support.waiting import DEADLINE_SECONDS, until
+
 PATH = "/v1/chat/completions"
 TOKENS = 3
 COUNTED = re.compile(r"^tailwatch_output_tokens_total\{[^}]*\} (\d+)$", re.MULTILINE)
@@ -78,11 +81,18 @@ class Server:
         with socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_SECONDS) as connection:
             fixed = "Host: x\r\nConnection: close\r\nContent-Length: 0\r\n"
             connection.sendall(f"{method} {path} HTTP/1.1\r\n{fixed}\r\n".encode())
+            self._wait_for_answer(connection)
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
         head, _, body = answer.partition(b"\r\n\r\n")
         first, *others = head.decode("latin-1").split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in others)}
         return int(first.split()[1]), headers, body
+
+    def _wait_for_answer(self, connection: socket.socket) -> None:
+        """AssertionError where the server ends before: the listening socket is the test's too, and stays open."""
+        with contextlib.closing(os.fdopen(os.pidfd_open(self.process.pid), "rb")) as end:
+            readable, _, _ = select.select([connection, end], [], [], DEADLINE_SECONDS)
+        assert connection in readable, self.said()
 
     def stream(self) -> str:
         """One streamed request. Returns the id of the process that answered."""
@@ -520,25 +530,20 @@ def test_gunicorn(serve: Callable[..., Server], worker: str) -> None:
 @pytest.mark.parametrize("interface", ["asgi", "asginl"])
 def test_granian(serve: Callable[..., Server], interface: str) -> None:
     """Its worker process, with the lifespan protocol and without; it binds a port of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = serve("-m", "granian", "--port", str(port), "--interface", interface, "app:app", **INSTALLED)
     server.port = port
-    wait_for_port(server)
+    until(lambda: listens(server))
     server.stream()
     assert server.counted() == TOKENS, server.said()
 
 
-def wait_for_port(server: Server) -> None:
-    """Until somebody listens on the server's port, or its process ends."""
-    for _ in range(DEADLINE_SECONDS * 100):
-        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", server.port)):
-            return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.process.wait(0.01)
-            break
-    raise AssertionError(server.said())
+def listens(server: Server) -> bool:
+    """Whether somebody does on the server's port; AssertionError where its process has ended."""
+    assert server.process.poll() is None, server.said()
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", server.port)):
+        return True
+    return False
 
 
 # ---- processes without an app ----

@@ -24,6 +24,8 @@ from tailwatch._hot import now
 from tailwatch.load.connection import Connection
 from tailwatch.load.wire import Ending, Exchange, Pool, Target, new_event_loop, tls_context
 
+from ..support.waiting import until_async
+
 REQUEST = b"POST /v1/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n{}"
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
@@ -118,16 +120,8 @@ async def pooled(port: int, **options: Any) -> Any:
         yield pool
     finally:
         pool.close()
-        await until(lambda: pool.connections == 0)
+        await until_async(lambda: pool.connections == 0)
         await settle_down()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Waits for something to become true."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE
-    while not holds():
-        assert asyncio.get_running_loop().time() < deadline, "it never came true"
-        await asyncio.sleep(0.002)
 
 
 CHUNK, MESSAGES = 1, 4
@@ -213,7 +207,7 @@ def test_content_waits_for_the_first_token(run: Run) -> None:
             over: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
             exchange = Exchange(now())
             pool.send(exchange, REQUEST, over.set_result)
-            await until(lambda: seen(pool)[CHUNK] > 0)
+            await until_async(lambda: seen(pool)[CHUNK] > 0)
             opened = now()
             gate.set()
             return await asyncio.wait_for(over, PATIENCE), opened
@@ -239,7 +233,7 @@ def test_gaps_are_those_between_messages(run: Run) -> None:
             over: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
             exchange = Exchange(now() - 10**9)
             pool.send(exchange, REQUEST, over.set_result)
-            await until(lambda: seen(pool)[MESSAGES] == 2)
+            await until_async(lambda: seen(pool)[MESSAGES] == 2)
             await asyncio.sleep(0.06)
             gate.set()
             return await asyncio.wait_for(over, PATIENCE)
@@ -461,7 +455,7 @@ def test_connections_that_come_too_late(run: Run) -> None:
             await asyncio.sleep(0)
             pool.close()
             await warming
-            await until(lambda: pool.connections == 0)
+            await until_async(lambda: pool.connections == 0)
 
     run(test)
 
@@ -549,7 +543,7 @@ def test_a_reset_in_mid_stream(run: Run) -> None:
             over: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
             exchange = Exchange(now())
             pool.send(exchange, REQUEST, over.set_result)
-            await until(lambda: seen(pool)[MESSAGES] == 1)
+            await until_async(lambda: seen(pool)[MESSAGES] == 1)
             (connection,) = pool._open
             connection._transport.write(b"x")
             return await asyncio.wait_for(over, PATIENCE)
@@ -590,10 +584,10 @@ def test_a_timeout_keeps_what_came(run: Run) -> None:
         async with serving(one_token_and_silence) as server, pooled(server.port, timeout=1000) as pool:
             over: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
             pool.send(Exchange(now()), REQUEST, over.set_result)
-            await until(lambda: seen(pool)[MESSAGES] == 1)
+            await until_async(lambda: seen(pool)[MESSAGES] == 1)
             (flight,) = pool._flights
             pool._time_out(flight)
-            await until(lambda: pool.connections == 0)
+            await until_async(lambda: pool.connections == 0)
             return over.result()
 
     exchange = run(test)
@@ -642,7 +636,7 @@ def test_close_ends_everything(run: Run) -> None:
         async with serving(answer) as server, pooled(server.port) as pool:
             for _ in range(3):
                 pool.send(Exchange(now()), REQUEST, ended.append)
-            await until(lambda: sum(connection._answer.result()[MESSAGES] for connection in pool._open) == 3)
+            await until_async(lambda: sum(connection._answer.result()[MESSAGES] for connection in pool._open) == 3)
             late = Exchange(now())
             pool.send(late, REQUEST, ended.append)  # is still connecting
             assert (pool.in_flight, ended) == (4, [])
@@ -651,7 +645,7 @@ def test_close_ends_everything(run: Run) -> None:
             assert [exchange.ending for exchange in ended] == [Ending.ABANDONED] * 4
             assert sorted(exchange.tokens for exchange in ended) == [0, 1, 1, 1]
             pool.send(Exchange(now()), REQUEST, ended.append)
-            await until(lambda: len(ended) == 5)
+            await until_async(lambda: len(ended) == 5)
             assert ended[4].ending is Ending.ABANDONED
 
     run(test)

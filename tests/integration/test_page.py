@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,8 @@ from starlette.routing import Mount, Route
 
 import tailwatch
 
+from ..support.process import Python, clean_environment
+from ..support.waiting import until
 from .test_asgi_arrival import hypercorn_server
 
 TOKEN = "correct-horse-battery-staple"
@@ -159,10 +159,7 @@ def test_on_a_unix_socket_it_takes_a_token(install: Any, tmp_path: Path) -> None
         server = uvicorn.Server(uvicorn.Config(served, uds=place, log_config=None, lifespan="off"))
         thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
         thread.start()
-        deadline = time.monotonic() + 30
-        while not server.started:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: server.started)
         statuses = []
         for more in ("", f"Authorization: Bearer {TOKEN}\r\n"):
             with socket.socket(socket.AF_UNIX) as connection:
@@ -396,19 +393,10 @@ sys.stdin.read()
 @contextlib.contextmanager
 def member(role: str, **variables: str) -> Iterator[None]:
     """A process without an app that streamed eleven tokens."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TAILWATCH")}
-    process = subprocess.Popen(
-        [sys.executable, "-c", MEMBER, role],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**kept, **variables},
-    )  # fmt: skip
-    assert process.stdin and process.stdout
-    try:
-        assert process.stdout.readline() == "ready\n"
+    with Python(MEMBER, role, env=clean_environment(**variables)) as process:
+        assert process.read_line() == "ready"
         yield
-    finally:
-        process.stdin.close()
-        process.wait(30)
-        process.stdout.close()
+        process.finish()
 
 
 def test_one_page_for_the_whole_group(install: Any, serve: Any, tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ from typing import Any
 
 import pytest
 
+from ..support.process import Tailwatch
+from ..support.waiting import until
+
 DEADLINE_SECONDS = 60
 TAILWATCH = [sys.executable, "-m", "tailwatch", "run"]
 OLD_PYTHONS = sorted(Path.home().glob(".pyenv/versions/[23].*/bin/python"))
@@ -231,20 +234,19 @@ def test_the_file_of_a_metrics_port_keeps_no_directory(plant: Callable[..., Path
 def test_a_killed_launcher_leaves_its_directory_to_the_next_one() -> None:
     """Killed while its command ran: the directory stays while a watched process lives, and goes with the next run."""
     code = "import os, tailwatch; tailwatch.install(); print(os.environ['TAILWATCH_DIR'], os.getpid(), flush=True)"
-    command = [*TAILWATCH, "--", sys.executable, "-c", f"{code}; input()"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
-        assert process.stdout is not None
-        directory, pid = process.stdout.readline().split()
-        process.kill()
-        process.wait(DEADLINE_SECONDS)
+    with Tailwatch("run", "--", sys.executable, "-c", f"{code}; input()", env=environment()) as running:
+        directory, pid = running.read_line().split()
+        running.signal(signal.SIGKILL)
+        running.popen.wait()
         assert run("--", "true").returncode == 0 and os.path.exists(directory)
         os.kill(int(pid), signal.SIGKILL)
-        process.stdout.read()  # its end is the end of the process
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while os.path.exists(directory) and time.monotonic() < deadline:
+        running.finish()  # the end of its output is the end of the process
+
+    def removed() -> bool:
         assert run("--", "true").returncode == 0
-    assert not os.path.exists(directory)
+        return not os.path.exists(directory)
+
+    until(removed)
 
 
 def test_nothing_else_in_memory_is_removed(plant: Callable[..., Path], tmp_path: Path) -> None:
@@ -280,15 +282,12 @@ def test_nothing_else_in_memory_is_removed(plant: Callable[..., Path], tmp_path:
 def test_a_running_launcher_keeps_its_directory() -> None:
     """Members come and go while it runs: another launcher leaves the directory alone, however old it is."""
     code = "import os; print(os.environ['TAILWATCH_DIR'], flush=True); input()"
-    command = [*TAILWATCH, "--", sys.executable, "-c", code]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout is not None
-        directory = Path(process.stdout.readline().strip())
+    with Tailwatch("run", "--", sys.executable, "-c", code, env=environment()) as running:
+        directory = Path(running.read_line())
         (directory / DEAD).touch()
         os.utime(directory, (0, 0))
         assert run("--", "true").returncode == 0 and directory.exists()
-        process.communicate("\n", DEADLINE_SECONDS)
+        running.finish("\n")
     assert not directory.exists()
 
 
@@ -338,13 +337,11 @@ _SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal
 def test_signals_are_passed_on_once(number: signal.Signals) -> None:
     """Sent to us alone, the command gets it, once, and goes on as it sees fit."""
     code = WAITING.format(numbers={int(each) for each in _SIGNALS})
-    command = [*TAILWATCH, "--", sys.executable, "-c", code]
-    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(number)
-        assert process.stdout.readlines() == [f"{int(number)}\n", "None\n"]
-        assert process.wait(DEADLINE_SECONDS) == 0
+    with Tailwatch("run", "--", sys.executable, "-c", code, env=environment()) as running:
+        assert running.read_line() == "ready"
+        running.signal(number)
+        assert running.finish()[0] == f"{int(number)}\nNone\n"
+        assert running.popen.returncode == 0
 
 
 LIBC_OWN = 1 << 31 | 1 << 32  # the signals 32 and 33: the C library's, which posix_spawn itself leaves ignored
