@@ -173,7 +173,7 @@ def test_who_turns_out_to_have_an_app_hands_the_port_on(start: Callable[..., Eng
     api.state()
     until(lambda: engine.state()[0])
     serving, notes, _, _ = api.state()
-    assert not serving and any("is for processes without an app" in note for note in notes)
+    assert not serving and any("processes without an app" in note for note in notes)
     assert tokens(scraped(port)) == 1
 
 

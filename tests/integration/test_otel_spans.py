@@ -425,7 +425,8 @@ def test_spans_that_nobody_takes_hold_up_no_uninstall(monkeypatch: pytest.Monkey
         until(lambda: watch.otel.spans.made == spans, "it is made")
         return tailwatch.uninstall()
 
-    assert undone(1) == ["the spans' exporter did not return in time: its threads end when it does"]
+    (left,) = undone(1)
+    assert "spans' exporter" in left and "in time" in left
     assert threads()
     free.set()
     until(lambda: not threads(), "it ends")

@@ -217,7 +217,8 @@ def test_an_apps_own_page_stays(make: Any, install: Any, serve: Any, caplog: pyt
         assert get(server, "/tailwatch/page").body.startswith(b"<!doctype html>")
         assert get(server, "/tailwatch/page/data").numbers["opened"] == 0
     said = [record.getMessage() for record in caplog.records if "page" in record.getMessage()]
-    assert said == ["something else is at /tailwatch: tailwatch's page is at /tailwatch/page"]
+    (line,) = said
+    assert "at /tailwatch: " in line and line.endswith("at /tailwatch/page")
 
 
 def test_an_apps_own_route_is_no_news_while_the_page_is_off(
@@ -332,7 +333,8 @@ def test_what_goes_wrong_is_a_500_and_counted(install: Any, serve: Any, monkeypa
     watch = tailwatch.watch.current()
     monkeypatch.setattr(watch.page, "_take", broken)
     answer = get(server)
-    assert (answer.status, answer.body) == (500, b"tailwatch could not tell its numbers\n")
+    assert answer.status == 500 and answer.body.startswith(b"tailwatch ")
+    assert b"ZeroDivision" not in answer.body and b"secret" not in answer.body
     assert watch.snapshot().errors["asgi"] == 1
 
 

@@ -85,7 +85,8 @@ def test_who_records_nothing_is_told(installed: Any, tmp_path: Path) -> None:
         with traffic():
             made = tailwatch.profile(tmp_path / "out", requests=1)
 
-    assert "not in tailwatch.pftrace, as they record nothing (option trace): engine-0" in made.notes
+    (note,) = [note for note in made.notes if "tailwatch.pftrace" in note]
+    assert "(option trace)" in note and note.endswith(": engine-0")
 
 
 def test_its_numbers_are_of_the_stage_alone(installed: Any, tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_a_second_profile_is_refused_while_one_runs(installed: Any, tmp_path: Pa
     thread = threading.Thread(target=lambda: found.append(tailwatch.profile(tmp_path / "a", requests=1, seconds=30)))
     thread.start()
     until(lambda: watch.core.tracing)
-    with pytest.raises(TailwatchError, match="another profile is running in this process"):
+    with pytest.raises(TailwatchError, match="another profile is running"):
         tailwatch.profile(tmp_path / "b")
     with tailwatch.stream() as s:
         s.token()
@@ -152,7 +153,7 @@ def test_a_second_profile_is_refused_while_one_runs(installed: Any, tmp_path: Pa
 def test_a_directory_that_another_process_writes_to_is_refused(installed: Any, tmp_path: Path) -> None:
     """It is locked while a profile is written into it."""
     installed()
-    with profiling._locked(tmp_path), pytest.raises(TailwatchError, match="another process is writing a profile"):
+    with profiling._locked(tmp_path), pytest.raises(TailwatchError, match="another process is writing"):
         tailwatch.profile(tmp_path)
 
 
@@ -268,7 +269,7 @@ def test_torch_is_profiled_where_it_is_loaded(torch: Any, installed: Any, tmp_pa
 
     assert (made[0].activities, made[0].calls) == (["cpu", "cuda"], ["start", "stop", "export"])
     assert told["torch"] == {"version": "9.9", "cuda": True, "all_threads": False}
-    assert any("the thread that called profile() only" in note for note in found.notes)
+    assert any("thread that called profile() only" in note for note in found.notes)
     assert "torch.json" in found.files
 
 
@@ -300,7 +301,7 @@ def test_a_torch_that_is_asked_for_and_missing_is_said(
     monkeypatch.setitem(sys.modules, "torch", None)
     found = tailwatch.profile(tmp_path, requests=1, seconds=0.01, torch=True)
 
-    assert any("torch was asked for and cannot be imported" in note for note in found.notes)
+    assert any("torch " in note and "cannot be imported" in note for note in found.notes)
 
 
 def test_with_the_real_torch(installed: Any, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -488,7 +489,7 @@ print(json.dumps(answers))
 def test_a_full_file_system(tmp_path: Path) -> None:
     """On 64 MB too large a trace is refused with a sentence, and one that fits is written to however full it gets."""
     answers = on_64_mb(tmp_path, FULL)
-    assert "trace=4000000: expected fewer events: 122.2 MiB do not fit into" in answers["refused"]
+    assert "trace=4000000: expected fewer events" in answers["refused"] and "122.2 MiB" in answers["refused"]
     assert not [name for name in answers["left"] if name.endswith(".trace")]
     assert answers["fits"]
     assert answers["written"]
@@ -513,7 +514,9 @@ def test_too_large_a_trace_by_a_door_is_no_error(tmp_path: Path) -> None:
     config = Config.read({"trace": 1000}, {})
     tracing = Tracing(Full(), Company(), config, said.append)  # type: ignore[arg-type]
     tracing.start(loud=False)
-    assert said == [f"trace=1000: nothing is recorded: 0.1 MiB do not fit into {tmp_path}: it has no room"]
+    (line,) = said
+    assert line.startswith("trace=1000: nothing is recorded") and "0.1 MiB" in line
+    assert f" {tmp_path}: " in line and "no room" in line
     with pytest.raises(OptionError, match="expected fewer events"):
         tracing.start(loud=True)
 
@@ -547,7 +550,7 @@ def test_a_directory_that_must_not_be_read(tmp_path: Path) -> None:
     with pytest.raises(TailwatchError, match="others may write to it"):
         traces.files_of(str(place))
     place.chmod(0o700)
-    with pytest.raises(TailwatchError, match="no process has left a trace there"):
+    with pytest.raises(TailwatchError, match="no process has left"):
         traces.write_group(str(place), "t.pftrace")
 
 
@@ -678,8 +681,8 @@ def test_one_that_trace_keep_has_no_room_for(directory: Path, install: Callable[
     watch.tracing._keep_around(10**12)
     assert sorted(directory.glob("*.pftrace")) == [older, small]
     assert tailwatch.snapshot().drops["trace_trigger"] == 1
-    assert any("trace_keep=5,100 has no room for one of" in note for note in watch.notes)
-    assert "what a killed process leaves is removed at once" in str(watch.tracing)
+    assert any("trace_keep=5,100 has no room" in note for note in watch.notes)
+    assert "removed at once" in str(watch.tracing)
 
 
 def test_a_file_that_cannot_be_kept_is_counted(
@@ -752,10 +755,8 @@ def test_install_says_what_there_is_room_for(
     """Events and bytes of each ring, and where they stand."""
     install(dir=directory, gc="off", trace=1_000_000)
     (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("trace: ")]
-    assert line == (
-        f"trace: 1000000 events, 30.6 MiB in {directory}: 500000 (15.3 MiB) of the first thread that stamps, "
-        "62500 (1.91 MiB) of each of 7 more, and of all others together"
-    )
+    assert line.startswith(f"trace: 1000000 events, 30.6 MiB in {directory}: 500000 (15.3 MiB) ")
+    assert re.search(r" 62500 \(1\.91 MiB\) .*\b7 more", line)
     assert tailwatch.current().memory_bytes > 30 << 20
 
 
@@ -772,8 +773,8 @@ def test_the_command_says_what_it_wrote(
     out = tmp_path / "x.json"
     assert main(["trace", "--dir", str(directory), "-o", str(out), "--format", "json"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"{out}: 2047 events (2047 tokens of 1 requests")
-    assert f"engine-0 (pid {os.getpid()}): 2047 events; 955 older ones were overwritten" in said
+    assert said.startswith(f"{out}: 2047 events (") and "2047 tokens of 1 requests" in said
+    assert f"engine-0 (pid {os.getpid()}): 2047 events; 955 older" in said
     assert json.loads(out.read_text())["traceEvents"]
     assert main(["trace", "--dir", str(directory), "-o", str(tmp_path / "nowhere" / "x")]) == 2
     assert "No such file" in capsys.readouterr().err
