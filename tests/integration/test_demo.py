@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +15,16 @@ from typing import Any
 
 import pytest
 
+from ..support.process import Tailwatch
+from ..support.waiting import DEADLINE_SECONDS, until
+
 pytest.importorskip("fastapi")
 pytest.importorskip("numpy")
 pytest.importorskip("rich")
 
-COMMAND = (sys.executable, "-c", "import sys; from tailwatch.cli import main; sys.exit(main())", "demo")
+pytestmark = pytest.mark.timeout(240)  # three servers, one after the other, each with a large heap
+
+COMMAND = (sys.executable, "-m", "tailwatch")
 RATE, SECONDS = 20.0, 4.0
 
 
@@ -29,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedP
     """One short run of `tailwatch demo`, and the file it wrote."""
     file = tmp_path_factory.mktemp("demo") / "report.json"
     arguments = ("--duration", str(SECONDS), "--rate", str(RATE), "--seed", "3", "--json", str(file))
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=240, cwd=file.parent)
+    done = subprocess.run([*COMMAND, "demo", *arguments], capture_output=True, text=True, cwd=file.parent)
     assert done.returncode == 0, done.stderr
     return done, json.loads(file.read_text())
 
@@ -106,25 +110,18 @@ def test_its_file_is_one_that_doctor_reads(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(json.dumps(run[1]))
 
-    done = subprocess.run([*COMMAND[:3], "doctor", str(file)], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run([*COMMAND, "doctor", str(file)], capture_output=True, text=True, timeout=60, cwd=tmp_path)
 
     assert done.returncode in (0, 1), done.stderr
     assert "ITL" in done.stdout
 
 
 @contextlib.contextmanager
-def served(cwd: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(cwd: Path) -> Iterator[tuple[Tailwatch, str]]:
     """`tailwatch demo --serve`, and its address."""
-    process = subprocess.Popen([*COMMAND, "--serve"], stdout=subprocess.PIPE, text=True, cwd=cwd)
-    try:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(3)]
+    with Tailwatch("demo", "--serve", cwd=cwd) as process:
+        lines = [process.read_line() for _ in range(3)]
         yield process, lines[1].partition("metrics: ")[2].strip().removesuffix("/metrics")
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
 
 
 def answer(address: str, path: str, body: dict[str, Any] | None = None) -> str:
@@ -142,8 +139,8 @@ def test_serve_answers_until_ctrl_c(tmp_path: Path) -> None:
         chat = {"messages": [{"role": "user", "content": "why"}], "max_tokens": 4, "stream": True}
         frames = answer(address, "/v1/chat/completions", chat).split("\n\n")
         metrics = answer(address, "/metrics")
-        process.send_signal(signal.SIGINT)
-        status = process.wait(30)
+        process.signal(signal.SIGINT)
+        status = process.popen.wait(DEADLINE_SECONDS)
 
     assert text["usage"]["completion_tokens"] == 5 and text["choices"][0]["text"]
     assert '"role":"assistant"' in frames[0] and frames[5:] == ["data: [DONE]", ""]
@@ -153,20 +150,16 @@ def test_serve_answers_until_ctrl_c(tmp_path: Path) -> None:
 
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
     """Interrupted in the middle of starting: status 1, one sentence, and every child is gone."""
-    process = subprocess.Popen(
-        [*COMMAND, "--rate", "10"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=tmp_path
-    )
-    assert process.stderr is not None
-    first = process.stderr.readline()
-    deadline = time.monotonic() + 60
-    while not (children := _children(process.pid)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, rest = process.communicate(timeout=60)
+    with Tailwatch("demo", "--rate", "10", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.popen.stderr is not None
+        first = process.popen.stderr.readline()
+        children = until(lambda: _children(process.pid), "the demo starts a server")
+        process.signal(signal.SIGINT)
+        _, rest = process.finish()
 
     assert "starting a server" in first and "interrupted" in rest
-    assert process.returncode == 1
-    assert children and not [pid for pid in children if os.path.exists(f"/proc/{pid}")]
+    assert process.popen.returncode == 1
+    assert not [pid for pid in children if os.path.exists(f"/proc/{pid}")]
 
 
 def _children(pid: int) -> list[int]:

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import os
-import subprocess
 import sys
 import time
 import weakref
@@ -20,6 +19,9 @@ from tailwatch import saved, snapshots
 from tailwatch.hooks import drift
 from tailwatch.hooks.out_of_band import MOMENTS, SAFETY_NET
 from tailwatch.watch import Watch
+
+from ..support.process import Python
+from ..support.waiting import until_async
 
 BOOKS_KNOWN = sys.version_info < (3, 14)
 
@@ -113,7 +115,7 @@ def test_what_a_round_lets_go_of_is_no_callback_s_time(watch: Watch) -> None:
         Slow.seconds = 0.0
     found = (watch.snapshot() - before).gc
     assert found.max["gc2"] >= 0.2
-    assert found.callbacks["gc2"] < 0.1
+    assert found.callbacks["gc2"] < 0.2  # which is what the finalizer takes at least
 
 
 @pytest.mark.skipif(not BOOKS_KNOWN, reason="the collector's books are not known in this Python")
@@ -278,16 +280,14 @@ sys.stdin.readline()
 def test_a_group_is_told_by_process(tmp_path: Path) -> None:
     """The policy of each living process, and what its dead have done, as long as they count."""
     directory = str(tmp_path)
-    command = [sys.executable, "-c", OTHER, "freeze", directory]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None and other.stdin is not None
-        assert other.stdout.readline() == "ready\n"
+    with Python(OTHER, "freeze", directory) as other:
+        assert other.read_line() == "ready"
         tailwatch.install(gc="observe", dir=directory)
         try:
             processes = tailwatch.gc_status().processes
             kinds = {name: policy.kind for name, policy in processes.items()}
             freezes = {name: policy.freezes for name, policy in processes.items()}
-            other.communicate("\n")
+            other.finish()
             after = {process.name: process.policy for process in tailwatch.snapshot().processes}
             living = set(tailwatch.gc_status().processes)
         finally:
@@ -301,13 +301,14 @@ def test_a_group_is_told_by_process(tmp_path: Path) -> None:
 def test_idle_slices_are_told_as_such(watch: Watch) -> None:
     """A loop that waits gives the moment."""
 
-    async def wait() -> bool:
-        watch.gc.out_of_band.use_loop()
-        for _ in range(400):
-            kept = [[] for _ in range(900)]  # type: ignore[var-annotated]
-            await asyncio.sleep(0.002)
-            if kept and tailwatch.gc_status().slices["idle"]:
-                return True
-        return False
+    kept: list[list[int]] = []
 
-    assert asyncio.run(wait())
+    def slices() -> int:
+        kept[:] = [[] for _ in range(900)]
+        return tailwatch.gc_status().slices["idle"]
+
+    async def wait() -> None:
+        watch.gc.out_of_band.use_loop()
+        await until_async(slices, "a slice while the loop waits")
+
+    asyncio.run(wait())
