@@ -519,7 +519,7 @@ def test_what_was_in_the_environment_is_left_alone(tmp_path: Path, variables: py
     tailwatch.install(dir=tmp_path / "mine", gc="observe")
     os.environ["TAILWATCH_DIR"] = "/theirs"
     (sentence,) = tailwatch.uninstall()
-    assert "TAILWATCH_DIR was changed by other code" in sentence
+    assert sentence.startswith("TAILWATCH_DIR was changed ")
     assert os.environ["TAILWATCH_DIR"] == "/theirs"
 
 
