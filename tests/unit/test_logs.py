@@ -19,7 +19,6 @@ from ..support.waiting import until
 
 MS = 1_000_000
 PAUSE_RING, SLOW_RING = 1024, 256
-LONG = 0.2  # seconds: no short pause comes near it, however busy the machine is
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +59,13 @@ def pause(core: _hot.Core, seconds: float, generation: int = 2, **found: int) ->
     core.gc_last("stop", info)
 
 
+def short_pause(core: _hot.Core) -> float:
+    """One, the first of a core, and what is long beside it, however busy the machine was: seconds."""
+    pause(core, 0.0001)
+    (found,), _, _ = snapshots.Records(core.address).pauses(0, before_ns=_hot.now())
+    return max(0.01, 2 * found.seconds)
+
+
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
     return [(record.levelno, record.getMessage()) for record in caplog.records]
 
@@ -72,10 +78,10 @@ def captured(caplog: pytest.LogCaptureFixture) -> None:
 def test_only_pauses_from_the_threshold_on_are_warned_about(
     core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """gc_warn_ms=200: a pause of 200 ms gets a line, one of 0.1 ms none; each gets it once."""
-    log = pause_log(core, warn=LONG)
-    pause(core, 0.0001)
-    pause(core, LONG, generation=1, collected=7)
+    """A pause as long as gc_warn_ms gets a line, once; one of 0.1 ms gets none."""
+    long = short_pause(core)
+    log = pause_log(core, warn=long)
+    pause(core, long, generation=1, collected=7)
     log.drain()
     log.drain()
     ((level, line),) = lines(caplog)
@@ -99,8 +105,8 @@ def test_the_line_says_whom_it_hit(core: _hot.Core, settled: None, caplog: pytes
     ((_, line),) = lines(caplog)
     together = sum(stream.overlap_ns for stream in streams) / 1e6
     assert together >= 8
-    assert f"hit 2 waits for a token for up to {together:.1f} ms together" in line
-    assert "made them about 0.0 ms late so far" in line
+    assert "hit 2 waits " in line and f"up to {together:.1f} ms" in line
+    assert "about 0.0 ms late" in line
     assert "3 uncollectable" in line
 
 
@@ -111,7 +117,7 @@ def test_one_stream_is_one_stream(core: _hot.Core, settled: None, caplog: pytest
     pause(core, 0.001)
     stream.token()
     pause_log(core, warn=0.001).drain()
-    assert "hit 1 wait for a token for" in lines(caplog)[0][1]
+    assert "hit 1 wait " in lines(caplog)[0][1]
 
 
 def test_a_stream_still_waiting_holds_the_line_back(
@@ -186,7 +192,7 @@ def test_every_pause_can_be_logged(core: _hot.Core, settled: None, caplog: pytes
     assert [level for level, _ in found] == [logging.INFO] * 3
     assert "generation 0" in found[0][1]
     assert "generation 2" in found[1][1]
-    assert found[2][1].startswith("gc pauses shorter than 0.05 ms: 1 more;")
+    assert found[2][1].startswith("gc pauses shorter ") and "0.05 ms: 1 more;" in found[2][1]
 
 
 @pytest.mark.parametrize("how", ["level", "no handler"])
@@ -209,9 +215,9 @@ def test_what_was_asked_for_is_seen(
 
 def test_all_and_a_threshold_go_together(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture) -> None:
     """With both, a long pause is a warning and a short one information, one line each."""
-    log = pause_log(core, warn=LONG, every=True)
-    pause(core, 0.0002)
-    pause(core, LONG)
+    long = short_pause(core)
+    log = pause_log(core, warn=long, every=True)
+    pause(core, long)
     log.drain()
     assert [level for level, _ in lines(caplog)] == [logging.INFO, logging.WARNING]
 
@@ -249,7 +255,7 @@ def test_pauses_that_were_overwritten_are_counted(
     log.drain()
     told = lines(caplog)
     assert len(told) == MOST_LINES + 1
-    assert told[-1][1].startswith(f"gc pauses: and {PAUSE_RING - MOST_LINES} more, the longest ")
+    assert told[-1][1].startswith(f"gc pauses: and {PAUSE_RING - MOST_LINES} more, ")
     assert snapshots.take([core.address]).drops["pause_log"] == 10
 
 
@@ -281,10 +287,9 @@ def test_slow_gaps_that_were_overwritten_are_counted(core: _hot.Core, caplog: py
     log.drain()
     told = lines(caplog)
     assert len(told) == MOST_LINES + 1
-    assert told[-1] == (
-        logging.WARNING,
-        f"slow gaps: and {SLOW_RING - MOST_LINES} more, the longest 2000.0 ms",
-    )
+    level, last = told[-1]
+    assert level == logging.WARNING
+    assert last.startswith(f"slow gaps: and {SLOW_RING - MOST_LINES} more, ") and last.endswith("longest 2000.0 ms")
     assert snapshots.take([core.address]).drops["slow_log"] == 7
 
 
@@ -347,7 +352,8 @@ def test_many_at_once_are_a_few_lines(
     log.drain()
     assert formatted == [0.004, 0.003, 0.005]
     assert [level for level, _ in lines(caplog)] == [logging.WARNING] * 3 + [logging.INFO]
-    assert lines(caplog)[-1][1] == "gc pauses: and 3 more, the longest 2.0 ms"
+    last = lines(caplog)[-1][1]
+    assert last.startswith("gc pauses: and 3 more, ") and last.endswith("longest 2.0 ms")
 
 
 def kind(record: Any) -> str:
