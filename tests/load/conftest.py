@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,18 +11,17 @@ from typing import Any
 
 import pytest
 
+from ..support.process import Script
+
 SERVER = Path(__file__).with_name("fault_server.py")
 
 
-class Fault:
+class Fault(Script):
     """A running fault server."""
 
     def __init__(self, *options: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(SERVER), *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
+        super().__init__(SERVER, *options)
+        self.port = self.read()
 
     def url(self, **how: object) -> str:
         """Of completions, answered as ordered."""
@@ -36,23 +34,15 @@ class Fault:
             found: dict[str, Any] = json.loads(answer.read())
         return found
 
-    def end(self) -> None:
-        """It ends with its standard input."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait(30)
-        self.process.stdout.close()
-
 
 @pytest.fixture
 def fault_server() -> Iterator[Callable[..., Fault]]:
     """Starts one with the given options."""
-    started: list[Fault] = []
+    with contextlib.ExitStack() as stack:
 
-    def start(*options: str) -> Fault:
-        started.append(Fault(*options))
-        return started[-1]
+        def start(*options: str) -> Fault:
+            server = Fault(*options)
+            stack.enter_context(server)
+            return server
 
-    yield start
-    for server in started:
-        server.end()
+        yield start

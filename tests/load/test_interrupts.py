@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +32,8 @@ from tailwatch.load.results import Result
 from tailwatch.load.session import in_loop
 from tailwatch.load.workload import Workload
 
+from ..support.process import Tailwatch
+from ..support.waiting import until
 from . import made_runs
 
 pytest.importorskip("httptools", reason="the load tester's client: pip install 'tailwatch[load]'")
@@ -41,26 +42,17 @@ Start = Callable[..., Any]
 INTERRUPTED = 130
 
 
-def bench(*arguments: str) -> subprocess.Popen[str]:
+def bench(*arguments: str) -> Tailwatch:
     """The command line, in a process of its own."""
-    command = [sys.executable, "-m", "tailwatch", "bench", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return Tailwatch("bench", *arguments, stderr=subprocess.PIPE)
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Polls, for a minute."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
-def ended(going: subprocess.Popen[str]) -> tuple[str, str]:
+def ended(going: Tailwatch) -> tuple[str, str]:
     """What it said after one Ctrl-C, in a sentence and not in a traceback, with the shell's status for that."""
-    going.send_signal(signal.SIGINT)
-    out, err = going.communicate(timeout=120)
+    going.signal(signal.SIGINT)
+    out, err = going.finish()
     assert "Traceback" not in err and "never awaited" not in err and "destroyed" not in err, err
-    assert going.returncode == INTERRUPTED, (out, err)
+    assert going.popen.returncode == INTERRUPTED, (out, err)
     return out, err
 
 
@@ -119,9 +111,9 @@ def test_in_the_run(fault_server: Start, tmp_path: Path, processes: str) -> None
     """The table, and the file, of what there is."""
     server = fault_server()
     options = ["--model", "m", "--rate", "50", "--slo", "ttft<=10s", "--json", str(tmp_path / "r.json")]
-    going = bench(server.url(tokens=2), *options, "--processes", processes)
-    until(lambda: len(server.truth()["requests"]) > 10, "it never began")
-    out, err = ended(going)
+    with bench(server.url(tokens=2), *options, "--processes", processes) as going:
+        until(lambda: len(server.truth()["requests"]) > 30)
+        out, err = ended(going)
     assert "interrupted" in out, err
     (result,) = results.load(tmp_path / "r.json")
     assert result.interrupted and result.outcomes.good > 10 and result.duration < 59
@@ -132,9 +124,9 @@ def test_in_the_warm_up(fault_server: Start, tmp_path: Path, processes: str) -> 
     """Nothing was measured, and that is said; no file is left that holds nothing."""
     server = fault_server()
     options = ["--model", "m", "--rate", "50", "--warmup", "100000", "--json", str(tmp_path / "r.json")]
-    going = bench(server.url(tokens=2), *options, "--processes", processes)
-    until(lambda: len(server.truth()["requests"]) > 10, "it never began")
-    out, err = ended(going)
+    with bench(server.url(tokens=2), *options, "--processes", processes) as going:
+        until(lambda: len(server.truth()["requests"]) > 10)
+        out, err = ended(going)
     assert "nothing was measured" in err and out == ""
     assert not (tmp_path / "r.json").exists()
 
@@ -143,11 +135,9 @@ def test_in_the_warm_up_of_the_second_run(fault_server: Start, tmp_path: Path) -
     """The first run stands."""
     server = fault_server()
     options = ["--model", "m", "--rate", "20", "--requests", "3", "--runs", "1000", "--json", str(tmp_path / "r.json")]
-    going = bench(server.url(tokens=2), *options, "--quiet")
-    assert going.stdout is not None
-    while "verdict" not in (line := going.stdout.readline()):
-        assert line, "the first run never ended"
-    ended(going)
+    with bench(server.url(tokens=2), *options, "--quiet") as going:
+        until(lambda: "verdict" in going.read_line(), "the end of the first run")
+        ended(going)
     first, *rest = results.load(tmp_path / "r.json")
     assert first.outcomes.good == 3 and not first.interrupted
     assert not any(run.interrupted for run in rest[:-1])
@@ -156,9 +146,9 @@ def test_in_the_warm_up_of_the_second_run(fault_server: Start, tmp_path: Path) -
 def test_while_the_ceiling_is_looked_for(fault_server: Start) -> None:
     """Unresolved, with what the closed loop gave."""
     server = fault_server()
-    going = bench(server.url(tokens=1), "--model", "m", "--find", "throughput")
-    until(lambda: len(server.truth()["requests"]) > 10, "it never began")
-    out, _ = ended(going)
+    with bench(server.url(tokens=1), "--model", "m", "--find", "throughput") as going:
+        until(lambda: len(server.truth()["requests"]) > 10)
+        out, _ = ended(going)
     assert "unresolved" in out.lower() and "interrupt" in out.lower()
 
 
@@ -262,7 +252,7 @@ print([one for one in gc.get_objects() if isinstance(one, asyncio.AbstractEventL
 def test_a_run_leaves_no_loop_behind(fault_server: Start) -> None:
     """Nor does it give the thread one that it did not have."""
     command = [sys.executable, "-c", LOOPS, fault_server().url(tokens=2)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/")
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
     assert done.stdout.strip() == "[]", done.stderr
 
 
@@ -301,7 +291,7 @@ def test_a_library_gets_its_keyboard_interrupt(fault_server: Start, capfd: pytes
     frozen, callbacks = gc.get_freeze_count(), list(gc.callbacks)
 
     def press() -> None:
-        until(lambda: len(server.truth()["requests"]) > 5, "it never began")
+        until(lambda: len(server.truth()["requests"]) > 5)
         os.kill(os.getpid(), signal.SIGINT)
 
     pressing = threading.Thread(target=press)

@@ -28,6 +28,9 @@ from tailwatch.load.session import measure
 from tailwatch.load.size import read_knee
 from tailwatch.load.workload import Workload
 
+from ..support.process import Tailwatch
+from ..support.waiting import until
+
 pytest.importorskip("httptools", reason="the load tester's client: pip install 'tailwatch[load]'")
 
 MS, SECOND = 1_000_000, 1_000_000_000
@@ -44,18 +47,9 @@ def rank(values: list[int], percent: float) -> int:
     return sorted(values)[max(1, math.ceil(percent / 100 * len(values))) - 1]
 
 
-def bench(*arguments: str) -> subprocess.Popen[str]:
-    """The command line, in a process of its own."""
-    command = [sys.executable, "-m", "tailwatch", "bench", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Polls, for a minute."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command line, in a process of its own, to its end."""
+    return subprocess.run([sys.executable, "-m", "tailwatch", "bench", *arguments], capture_output=True, text=True)
 
 
 # The truth
@@ -220,7 +214,7 @@ def test_a_server_that_dies_in_mid_run_is_an_outcome(fault_server: Start) -> Non
         async def begin(going: Any) -> int:
             def look() -> None:
                 if going.recorder.outcomes.good:
-                    server.process.kill()
+                    server.popen.kill()
                 else:
                     asyncio.get_running_loop().call_later(0.05, look)
 
@@ -310,8 +304,8 @@ def test_the_command_prints_and_writes_what_it_found(fault_server: Start, tmp_pa
         "twice",
     ]
     outputs = ["--json", str(files[0]), "--html", str(files[1]), "--csv", str(files[2])]
-    out, err = bench(url, *options, *outputs).communicate(timeout=120)
-    assert "from the planned start" in out and "naive" in out, err
+    done = bench(url, *options, *outputs)
+    assert "from the planned start" in done.stdout and "naive" in done.stdout, done.stderr
     first, second = results.load(files[0])
     assert first.outcomes.good == first.outcomes.scheduled > 0
     assert first.schedule["digest"] != second.schedule["digest"], "each run has its own seed"
@@ -334,32 +328,30 @@ def test_a_key_is_nowhere_in_what_is_written(fault_server: Start, tmp_path: Path
         "--header",
         "x-two: s3cr3t-two",
     ]
-    out, err = bench(fault_server().url(tokens=2), *options, "--json", str(tmp_path / "r.json")).communicate(
-        timeout=120
-    )
-    assert "s3cr3t" not in out + err + (tmp_path / "r.json").read_text(encoding="utf-8")
+    done = bench(fault_server().url(tokens=2), *options, "--json", str(tmp_path / "r.json"))
+    assert "s3cr3t" not in done.stdout + done.stderr + (tmp_path / "r.json").read_text(encoding="utf-8")
 
 
 def test_a_missed_slo_is_a_finding(fault_server: Start) -> None:
     """Exit status 1; 2 for a wrong call, with a sentence."""
     url = fault_server().url(tokens=2, first=0.05)
     missed = bench(url, "--model", "m", "--rate", "50", "--requests", "5", "--slo", "ttft<=1ms")
-    assert "NOT held" in missed.communicate(timeout=120)[0]
+    assert "NOT held" in missed.stdout
     assert missed.returncode == 1
     for wrong in (["--workers", "3"], ["--slo", "soon"], ["--find", "goodput"], ["--runs", "0"], ["--rate", "-1"]):
         call = bench(url, *wrong)
-        _, err = call.communicate(timeout=120)
-        assert call.returncode == 2 and err.startswith("tailwatch: "), (wrong, err)
+        assert call.returncode == 2 and call.stderr.startswith("tailwatch: "), (wrong, call.stderr)
 
 
 def test_an_interrupt_prints_what_it_has(fault_server: Start, tmp_path: Path) -> None:
     """Ctrl-C in the middle of a minute."""
     server = fault_server()
-    going = bench(server.url(tokens=2), "--model", "m", "--rate", "50", "--json", str(tmp_path / "r.json"))
-    until(lambda: len(server.truth()["requests"]) > 10, "it never began")
-    going.send_signal(signal.SIGINT)
-    out, err = going.communicate(timeout=120)
-    assert "interrupted" in out, err
+    options = ["--model", "m", "--rate", "50", "--json", str(tmp_path / "r.json")]
+    with Tailwatch("bench", server.url(tokens=2), *options) as going:
+        until(lambda: len(server.truth()["requests"]) > 30)
+        going.signal(signal.SIGINT)
+        out, _ = going.finish()
+    assert "interrupted" in out
     (result,) = results.load(tmp_path / "r.json")
     assert result.outcomes.good > 10 and result.duration < 59
 
@@ -370,17 +362,17 @@ def test_a_client_that_was_stopped_says_so(fault_server: Start, tmp_path: Path, 
     server = fault_server()
     url = server.url(tokens=10, gap=0.01)
     options = ["--model", "m", "--rate", "60", "--duration", "4", "--json", str(tmp_path / "r.json")]
-    going = bench(url, *options, "--processes", processes)
-    until(lambda: len(server.truth()["requests"]) > 30, "it never began")
-    stopped = [int(pid) for pid in children(going.pid)] or [going.pid]
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-    time.sleep(1.0)  # the pause itself
-    for pid in stopped:
-        os.kill(pid, signal.SIGCONT)
-    out, err = going.communicate(timeout=120)
-    assert "INVALID" in out, err
-    assert going.returncode == 1
+    with Tailwatch("bench", url, *options, "--processes", processes) as going:
+        until(lambda: len(server.truth()["requests"]) > 30)
+        stopped = [int(pid) for pid in children(going.pid)] or [going.pid]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(1.0)  # the pause itself
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        out, _ = going.finish()
+    assert "INVALID" in out
+    assert going.popen.returncode == 1
     (result,) = results.load(tmp_path / "r.json")
     assert result.validity.verdict == "invalid"
     assert any("the schedule was not kept" in reason for reason in result.validity.reasons)
@@ -414,8 +406,8 @@ def test_a_cap_that_binds_is_called_out(fault_server: Start, tmp_path: Path) -> 
         "--json",
         str(tmp_path / "r.json"),
     ]
-    out, err = bench(url, *options).communicate(timeout=120)
-    assert "CAPPED" in out and "no verdict" in out, err
+    done = bench(url, *options)
+    assert "CAPPED" in done.stdout and "no verdict" in done.stdout, done.stderr
     (result,) = results.load(tmp_path / "r.json")
     assert result.client.capped > 0 and result.client.in_flight_max == 5
     assert result.goodput.held is None, "no verdict on the SLO"
@@ -428,9 +420,8 @@ def test_a_search_ends_with_a_knee_or_says_why_not(fault_server: Start, tmp_path
     url = fault_server().url(tokens=1, first=0.002)
     options = ["--model", "m", "--find", "goodput", "--slo", "ttft<=2s@90%", "--probe-seconds", "1", "--budget", "2"]
     call = bench(url, *options, "--json", str(tmp_path / "knee.json"))
-    out, err = call.communicate(timeout=180)
-    assert call.returncode in (0, 1), err
-    assert "knee" in out or "unresolved" in out
+    assert call.returncode in (0, 1), call.stderr
+    assert "knee" in call.stdout or "unresolved" in call.stdout
     knee = json.loads((tmp_path / "knee.json").read_text(encoding="utf-8"))["knee"]
     assert knee["ceiling"] > 0 and knee["objective"] == "goodput"
 
@@ -443,6 +434,7 @@ def erlang_loss(rate: float, slots: int, service: float) -> float:
     return blocked
 
 
+@pytest.mark.timeout(180)
 def test_a_search_finds_the_capacity_of_a_server(fault_server: Start, tmp_path: Path) -> None:
     """Eight slots, 15 ms each: by Erlang's formula 90 % find one at 373/s. Resolved, and within 15 % of that; asked for
     is an interval of 12 % to both sides. A client that a busy machine disturbs says so, and is asked once more."""
@@ -453,15 +445,14 @@ def test_a_search_finds_the_capacity_of_a_server(fault_server: Start, tmp_path: 
     options += [str(tmp_path / "knee.json"), "--resolution", "12", "--probe-seconds", "1", "--budget", "60"]
     for seed in ("1", "2"):
         call = bench(url, *options, "--seed", seed)
-        out, err = call.communicate(timeout=180)
         if call.returncode == 0:
             break
-    assert call.returncode == 0, out + err
+    assert call.returncode == 0, call.stdout + call.stderr
     knee = read_knee(tmp_path / "knee.json")
-    assert knee.resolved and knee.objective == "goodput" and "goodput knee at 90%" in out
+    assert knee.resolved and knee.objective == "goodput" and "goodput knee at 90%" in call.stdout
     assert knee.rate == pytest.approx(knee_of_theory, rel=0.15)
     assert knee.low is not None and knee.high is not None and knee.low < knee.rate < knee.high
-    assert "neither prefill nor decode" in out, "it refuses, and is late for nobody"
+    assert "neither prefill nor decode" in call.stdout, "it refuses, and is late for nobody"
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -513,15 +504,17 @@ def test_failures_are_shown_with_what_they_said(fault_server: Start) -> None:
         "--header",
         "x-team: bluely",
     ]
-    out, err = bench(url, *options).communicate(timeout=120)
-    assert "like        5xx: HTTP 503" in out, out + err
-    assert 1 < out.count("HTTP 503") <= 3
-    assert not any(secret in out + err for secret in ("s3cr3t", "hush", "bluely")) and "[hidden]" in out
+    done = bench(url, *options)
+    said = done.stdout + done.stderr
+    assert "like        5xx: HTTP 503" in done.stdout, said
+    assert 1 < done.stdout.count("HTTP 503") <= 3
+    assert not any(secret in said for secret in ("s3cr3t", "hush", "bluely")) and "[hidden]" in done.stdout
 
 
 def test_several_runs_are_shown_together(fault_server: Start) -> None:
     """Under the tables of the single ones, each of which the files hold whole."""
     options = ["--model", "m", "--rate", "50", "--requests", "5", "--runs", "3", "--quiet"]
-    out, err = bench(fault_server().url(tokens=4), *options).communicate(timeout=120)
-    assert out.count("verdict") == 3 and "3 runs" in out, err
+    done = bench(fault_server().url(tokens=4), *options)
+    out = done.stdout
+    assert out.count("verdict") == 3 and "3 runs" in out, done.stderr
     assert "median run" in out[out.rindex("3 runs") :]
