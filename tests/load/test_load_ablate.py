@@ -171,8 +171,8 @@ def test_a_file_of_variants(tmp_path: Path) -> None:
     ("written", "says"),
     [
         ("a:", "expected 2 to 20 variants"),
-        ("a:\nb", "line 2: expected a name and a colon"),
-        ("a:\n\na: x", "line 3: expected each name once"),
+        ("a:\nb", "line 2: .*colon"),
+        ("a:\n\na: x", "line 3: .*once"),
         ("a:\nb: 'x", "line 2: No closing quotation"),
         ("a:\n: x", "line 2: expected a name"),
         ("a:\nb: x\0y", "line 2: no command takes"),
@@ -378,13 +378,13 @@ def test_wrong_calls(tmp_path: Path) -> None:
     both = "a:\nb:\n"
     for variants, options, says in (
         ("a:\n", (), "expected 2 to 20 variants"),
-        (both, ("--port", "80"), "expected {port} in the command, or --port"),
+        (both, ("--port", "80"), "or --port"),
         (both, ("--pairs", "3"), "pairs=3"),
         (both, ("--rates", "20,20"), "different numbers"),
         (both, ("--rates", "20", "--rate", "3"), "leave out --rate"),
         (both, ("--save-schedule", "s.json", "--rate", "5"), "a schedule of its own"),
         (both, ("--metrics", "speed"), "metrics='speed'"),
-        ("a: --dies\nb:\n", (), "no memory left for the model"),
+        ("a: --dies\nb:\n", (), "no memory left"),
     ):
         going = call(tmp_path, variants, "--duration", "0.2", *(options or ("--rate", "5")))
         _, err = going.communicate(timeout=120)

@@ -535,7 +535,7 @@ def test_all_of_a_later_start_is_shifted() -> None:
     [
         ({"started": 102.0}, "the same time"),
         ({"duration": 12.0}, "the same time"),
-        ({"settings": {"model": "m", "timeout": 5.0, "rate": 10}}, "options merge into one run: timeout"),
+        ({"settings": {"model": "m", "timeout": 5.0, "rate": 10}}, "options .*: timeout"),
         ({"closed": True}, "one kind of loop"),
     ],
     ids=str,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -170,7 +171,7 @@ def test_probes_and_time_are_bounded() -> None:
     asked, probe = cliff(73.0)
     knee = find(probe, 100.0, limits=Limits(spent=lambda: len(asked) >= 9))  # type: ignore[arg-type]
     assert not knee.resolved and knee.low is not None and knee.low <= 73 < (knee.high or 0)
-    assert "its time was over too soon" in str(knee) and "so far goodput knee" in str(knee)
+    assert "its time was over" in str(knee) and "so far goodput knee" in str(knee)
     knee = find(probe, 100.0, limits=Limits(spent=lambda: True))  # type: ignore[arg-type]
     assert knee.tried == () and knee.rate is None and knee.reason.startswith("its time was over")
 
@@ -302,18 +303,18 @@ def overloaded(ttft: float, tpot: float, failed: float) -> ProbeFunction:
 @pytest.mark.parametrize(
     ("shares", "bound", "said"),
     [
-        ((0.0, 0.0, 0.6), None, "neither prefill nor decode gives way first: 60.0% of the requests failed"),
-        ((0.1, 0.02, 0.4), None, "neither prefill nor decode gives way first: 40.0% of the requests failed"),
-        ((0.1, 0.4, 0.05), "tpot", "tpot gives way first: decode"),
-        ((0.4, 0.1, 0.3), "ttft", "ttft gives way first: prefill, or the queue before it"),
+        ((0.0, 0.0, 0.6), None, r"neither prefill nor decode .*: 60\.0% "),
+        ((0.1, 0.02, 0.4), None, r"neither prefill nor decode .*: 40\.0% "),
+        ((0.1, 0.4, 0.05), "tpot", r"tpot .*: decode"),
+        ((0.4, 0.1, 0.3), "ttft", r"ttft .*: prefill"),
     ],
 )
 def test_a_failed_request_is_of_no_phase(shares: tuple[float, float, float], bound: str | None, said: str) -> None:
     """Prefill is judged against decode by what was answered too late; where more failed than that, by neither."""
     knee = find(overloaded(*shares), 120.0)
     assert knee.rate is not None and 98 <= knee.rate <= 100
-    assert knee.saturates == bound and said in str(knee)
-    assert said.split(":")[0].lower() in sweep.page(knee).lead.lower()
+    assert knee.saturates == bound and re.search(said, str(knee))
+    assert re.search(said.split(":")[0] + " first", sweep.page(knee).lead, re.IGNORECASE)
 
 
 # ---- the database ----

@@ -304,11 +304,11 @@ def cut_short(path: Path) -> None:
     [
         (lambda path: None, "No such file"),
         (lambda path: path.mkdir(), "Is a directory"),
-        (of_text, "this is no SQLite file; export the report first: nsys export --type sqlite"),
-        (of_another_program, "this is no report of Nsight Systems"),
-        (without_nvtx, "the report has no NVTX events; profile with `nsys profile --trace=cuda,nvtx`"),
-        (of_somebody_else, "nothing of tailwatch is in this report"),
-        (cut_short, "this cannot be read as a report of Nsight Systems"),
+        (of_text, "no SQLite file; .*nsys export --type sqlite"),
+        (of_another_program, "is no report"),
+        (without_nvtx, "no NVTX events; .*`nsys profile --trace=cuda,nvtx`"),
+        (of_somebody_else, "nothing of tailwatch"),
+        (cut_short, "cannot be read"),
     ],
 )
 def test_what_is_no_report_is_said_in_a_sentence(

@@ -32,7 +32,7 @@ class Text(str):
         ("created", 2**63, "created="),
         ("index", -1, "index=-1"),
         ("index", "0", "index='0'"),
-        ("like", "vlm", "like='vlm': expected one of openai, vllm, sglang, transformers; did you mean 'vllm'"),
+        ("like", "vlm", "like='vlm': .*openai, vllm, sglang, transformers;.*'vllm'"),
         ("like", None, "like=None"),
         ("include_usage", 1, "include_usage=1: expected True or False"),
         ("system_fingerprint", 5, "system_fingerprint=5"),
@@ -69,11 +69,11 @@ def test_what_a_server_does_not_send() -> None:
         ({"tokens": -1}, "tokens=-1"),
         ({"tokens": 2**32}, "tokens=4294967296"),
         ({"tokens": 1.0}, r"tokens=1\.0"),
-        ({"usage": (1,)}, r"usage=\(1,\): expected \(prompt tokens, completion tokens\)"),
+        ({"usage": (1,)}, r"usage=\(1,\): expected .*prompt.*completion"),
         ({"usage": 7}, "usage=7"),
         ({"usage": (1, -2)}, "completion=-2"),
         ({"usage": ("1", 2)}, "prompt='1'"),
-        ({"usage": (2**63 - 1, 1)}, r"prompt \+ completion=9223372036854775808: expected an int from 0"),
+        ({"usage": (2**63 - 1, 1)}, r"prompt \+ completion=9223372036854775808: .* int from 0"),
     ],
 )
 def test_options_of_content(options: dict[str, Any], message: str) -> None:
