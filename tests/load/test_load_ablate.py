@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -20,14 +19,18 @@ from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.load import results
 from tailwatch.load.ablate import Found, Plan, ablate, order
 from tailwatch.load.compare import SHOWN
-from tailwatch.load.launch import command_of, free_port, server
+from tailwatch.load.launch import command_of, server
 from tailwatch.load.measures import measures
 from tailwatch.load.results import Result
 from tailwatch.load.variants import Variant, parse, read
 
+from ..support.ports import free_port
+from ..support.process import Tailwatch
+from ..support.waiting import until
 from .test_load_compare import run
 
 SERVER = Path(__file__).with_name("ablation_server.py")
+LIMIT = 170  # seconds of a comparison, below the limit of its test
 A, B = Variant("a"), Variant("b")
 
 
@@ -207,17 +210,18 @@ def notes(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def gone(pid: object) -> bool:
-    """Whether a process has ended, as seen within some seconds."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.02)
-    return False
+def has_ended(pid: object) -> bool:
+    """Also where nobody has waited for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def all_end(started: list[dict[str, object]]) -> bool:
+    """Waits for the end of servers, and of their children."""
+    pids = [note[name] for note in started for name in ("pid", "child") if note[name]]
+    return until(lambda: all(map(has_ended, pids)), f"the end of {pids}")
 
 
 def start(tmp_path: Path, *options: str, port: int, patience: float = 60.0, path: str | None = None):  # type: ignore[no-untyped-def]
@@ -234,7 +238,7 @@ def test_a_server_is_fresh_and_stopped_with_its_children(tmp_path: Path) -> None
             assert ended() == ""
     started = notes(tmp_path / "notes")
     assert len(started) == 2 and {note["variant"] for note in started} == {"x"}
-    assert all(gone(note["pid"]) and gone(note["child"]) for note in started)
+    assert all(note["child"] for note in started) and all_end(started)
 
 
 def test_a_server_is_stopped_when_the_run_fails(tmp_path: Path) -> None:
@@ -242,17 +246,14 @@ def test_a_server_is_stopped_when_the_run_fails(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         with start(tmp_path, "--child", port=free_port()):
             raise ZeroDivisionError
-    assert all(gone(note["pid"]) and gone(note["child"]) for note in notes(tmp_path / "notes"))
+    assert all_end(notes(tmp_path / "notes"))
 
 
 def test_a_server_that_ends_meanwhile_is_told(tmp_path: Path) -> None:
     """With how it ended."""
     with start(tmp_path, port=free_port()) as ended:
         os.kill(int(str(notes(tmp_path / "notes")[0]["pid"])), signal.SIGKILL)
-        deadline = time.monotonic() + 30
-        while not ended() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert ended() == "signal 9, and said nothing"
+        assert until(ended) == "signal 9, and said nothing"
 
 
 def test_a_server_that_does_not_start_is_an_error(tmp_path: Path) -> None:
@@ -271,7 +272,7 @@ def test_a_server_that_is_never_ready_is_stopped(tmp_path: Path, monkeypatch: py
     with pytest.raises(TailwatchError, match=r"not ready after \d"):
         with start(tmp_path, "--deaf", port=free_port(), patience=2.0):
             raise AssertionError("it is not ready")
-    assert all(gone(note["pid"]) for note in notes(tmp_path / "notes"))
+    assert all_end(notes(tmp_path / "notes"))
 
 
 def test_a_port_that_is_taken_is_no_fresh_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,17 +296,22 @@ def test_the_command_of_a_variant() -> None:
 # Live
 
 
-def call(tmp_path: Path, variants: str, *options: str) -> subprocess.Popen[str]:
+def call(tmp_path: Path, variants: str, *options: str) -> Tailwatch:
     """tailwatch ablate with the server above."""
     (tmp_path / "variants").write_text(variants)
     command = f"'{sys.executable}' -S '{SERVER}' {{port}} '{tmp_path / 'notes'}'"
     arguments = ["--server", command, "--variants", str(tmp_path / "variants"), "--model", "m", *options]
-    return subprocess.Popen(
-        [sys.executable, "-m", "tailwatch", "ablate", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-    )  # fmt: skip
+    return Tailwatch("ablate", *arguments, stderr=subprocess.PIPE, cwd=tmp_path)
 
 
+def called(tmp_path: Path, variants: str, *options: str) -> tuple[int, str, str]:
+    """The same, to its end: status, output, errors."""
+    with call(tmp_path, variants, *options) as going:
+        out, err = going.finish(seconds=LIMIT)
+        return going.popen.returncode, out, err
+
+
+@pytest.mark.timeout(180)
 def test_planted_stalls_are_found_live(tmp_path: Path) -> None:
     """A server that stands still five sixths of its time against one that does not: TTFT is shown to be higher, in
     fresh servers, interleaved, with the pair's schedule, and every server is gone afterwards."""
@@ -313,11 +319,10 @@ def test_planted_stalls_are_found_live(tmp_path: Path) -> None:
     looked = ("--metrics", "ttft", "--percentiles", "50", "--json", "c.json", "-o", "runs", "--no-floor")
     looked += ("--html", "c.html")
     load = ("--rate", "60", "--duration", "0.4", "--warmup", "2")
-    going = call(tmp_path, "steady: VARIANT=s\nstalls: --stand 0.5 --work 0.1\n", *load, *looked)
-    out, err = going.communicate(timeout=300)
-    assert going.returncode in (0, 1), err
+    status, out, err = called(tmp_path, "steady: VARIANT=s\nstalls: --stand 0.5 --work 0.1\n", *load, *looked)
+    assert status in (0, 1), err
     started = notes(tmp_path / "notes")
-    assert len(started) >= 12 and all(gone(note["pid"]) for note in started)
+    assert len(started) >= 12 and all_end(started)
     sides = [results.load(tmp_path / "runs" / f"{name}.json") for name in ("steady", "stalls")]
     assert [one.schedule["digest"] for one in sides[0]] == [one.schedule["digest"] for one in sides[1]]
     assert len({one.schedule["digest"] for one in sides[0]}) == len(sides[0])
@@ -335,15 +340,14 @@ def test_planted_stalls_are_found_live(tmp_path: Path) -> None:
 def test_no_server_survives_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C, SIGTERM or SIGHUP in the middle of a run: it ends soon, and the server and its child with it."""
     pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
-    going = call(tmp_path, "a: --child\nb: --child\n", "--rate", "20", "--duration", "300", "--warmup", "0")
-    deadline = time.monotonic() + 60
-    while not notes(tmp_path / "notes") and time.monotonic() < deadline:
-        time.sleep(0.02)
-    going.send_signal(number)
-    _, err = going.communicate(timeout=120)
-    assert going.returncode != 0, err
+    load = ("--rate", "20", "--duration", "300", "--warmup", "0")
+    with call(tmp_path, "a: --child\nb: --child\n", *load) as going:
+        until(lambda: notes(tmp_path / "notes"), "the first server")
+        going.signal(number)
+        _, err = going.finish()
+    assert going.popen.returncode != 0, err
     started = notes(tmp_path / "notes")
-    assert len(started) == 1 and gone(started[0]["pid"]) and gone(started[0]["child"])
+    assert len(started) == 1 and started[0]["child"] and all_end(started)
 
 
 def test_a_server_that_will_not_start_again_costs_no_pair(tmp_path: Path) -> None:
@@ -351,22 +355,21 @@ def test_a_server_that_will_not_start_again_costs_no_pair(tmp_path: Path) -> Non
     pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
     looked = ("--rate", "20", "--duration", "0.2", "--warmup", "0", "--no-floor")
     files = ("--json", "c.json", "--html", "c.html", "-o", "runs")
-    going = call(tmp_path, "a:\nb: --last 5\n", *looked, *files)
-    out, err = going.communicate(timeout=300)
-    assert going.returncode == 1, err
+    status, out, err = called(tmp_path, "a:\nb: --last 5\n", *looked, *files)
+    assert status == 1, err
     assert "ended after" in err and "of 6 pairs" in err and "no memory left" in err
     assert "Traceback" not in err and "ttft" in out.lower()
     assert json.loads((tmp_path / "c.json").read_text())["comparison"]["tables"]
     assert (tmp_path / "c.html").exists() and len(results.load(tmp_path / "runs" / "a.json")) >= 1
 
 
+@pytest.mark.timeout(180)
 def test_a_run_whose_server_died_is_not_believed(tmp_path: Path) -> None:
     """Its answers are those of a dying server: the pair is repeated, and in the end there is none."""
     pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
     looked = ("--rate", "20", "--duration", "0.3", "--warmup", "0", "--no-floor", "-o", "runs")
-    going = call(tmp_path, "a:\nb: --after 2\n", *looked)
-    _, err = going.communicate(timeout=300)
-    assert going.returncode == 1, err
+    status, _, err = called(tmp_path, "a:\nb: --after 2\n", *looked)
+    assert status == 1, err
     died = results.load(tmp_path / "runs" / "b.json")
     assert {one.validity.verdict for one in died} == {"invalid"}
     assert all("server ended" in one.validity.reasons[-1] for one in died)
@@ -386,6 +389,5 @@ def test_wrong_calls(tmp_path: Path) -> None:
         (both, ("--metrics", "speed"), "metrics='speed'"),
         ("a: --dies\nb:\n", (), "no memory left"),
     ):
-        going = call(tmp_path, variants, "--duration", "0.2", *(options or ("--rate", "5")))
-        _, err = going.communicate(timeout=120)
-        assert going.returncode == 2 and says in err, (variants, options, err)
+        status, _, err = called(tmp_path, variants, "--duration", "0.2", *(options or ("--rate", "5")))
+        assert status == 2 and says in err, (variants, options, err)
