@@ -6,8 +6,6 @@ import csv
 import io
 import math
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from tailwatch.load.report.progress import Now, Progress, Steps
 from tailwatch.load.report.quantiles import Quantiles
 from tailwatch.load.results import NEVER, Result
 
+from ..support.waiting import until
 from . import made_runs
 
 
@@ -257,14 +256,6 @@ class Terminal(io.StringIO):
         self.stopped.set()
         assert self.going.wait(30)
         return super().write(shown)
-
-
-def until(found: Callable[[], object]) -> None:
-    """Waits for it to be true."""
-    deadline = time.monotonic() + 30
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 NOW = Now(12.0, sent=480, finished=470, good=440, miss=30, in_flight=10, rate=40.0, goodput=36.4, ttft_p99=0.895)

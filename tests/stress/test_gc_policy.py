@@ -5,28 +5,27 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ..support import waiting
+
 Run = Callable[..., str]
 HAS_UVLOOP = importlib.util.find_spec("uvloop") is not None
 
-# Of each script: Node, a cycle; until(), which polls with a deadline; request(); say(), the last line.
-COMMON = """
+# Of each script: Node, a cycle; until() of tests/support; request(); say(), the last line.
+COMMON = f"""
 import asyncio, gc, json, os, sys, threading, time, weakref
+sys.path.append({str(Path(waiting.__file__).parent)!r})
 import tailwatch
+from waiting import until
 
 class Node:
     def __init__(self, **more):
         self.me = self
         self.__dict__.update(more)
-
-def until(what, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it never came: " + repr(tailwatch.gc_status())
-        time.sleep(0.01)
 
 def request():
     with tailwatch.stream(model="m") as stream:

@@ -84,14 +84,13 @@ with open(result, "w") as file:
 """
 
 BYSTANDER = """
-import gc, random, sys, time
+import gc, random, select, sys
 import tailwatch
 watch = tailwatch.install(role="api", dir=sys.argv[1], gc="observe", gc_warn_ms=0)
 heap = [[None] * 1000 for _ in range(500)]
 print(watch.company.joined, flush=True)
-while True:
+while not select.select([sys.stdin], [], [], random.random() * 0.05)[0]:  # until who started it has ended
     gc.collect()
-    time.sleep(random.random() * 0.05)
 """
 
 API = """
@@ -108,7 +107,7 @@ log = gcprobe.Log(100_000)
 first, last = gc.callbacks
 gc.callbacks[:] = [log.probe(0), first, log.probe(1), log.probe(2), last, log.probe(3)]
 
-other = subprocess.Popen([sys.executable, "-c", bystander, directory], stdout=subprocess.PIPE)
+other = subprocess.Popen([sys.executable, "-c", bystander, directory], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 assert other.stdout.readline() == b"True\\n"
 command = [sys.executable, "-c", engine, directory, "engine.json", planted, step_ms]
 made = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
@@ -159,8 +158,7 @@ for slot in slots:
     if slot.stream is not None:
         slot.stream.close()
 made.wait()
-other.kill()
-other.wait()
+other.communicate()
 snap = watch.snapshot()
 print(json.dumps({
     "rows": [row for slot in slots for row in slot.rows], "probes": log.entries(), "lost": log.lost,

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +10,8 @@ from typing import Any
 import pytest
 
 from tailwatch import traces
+
+from ..support.process import Python
 
 Load = Callable[..., Any]
 
@@ -36,18 +34,14 @@ for thread in threads: thread.join()
 
 
 @pytest.fixture
-def busy() -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def busy() -> Iterator[tuple[Python, Path]]:
     """Such a process, and its group."""
-    directory = Path("/dev/shm") / f"tailwatch-test-live-{os.getpid()}"
-    if not directory.parent.is_dir():
+    if not Path("/dev/shm").is_dir():
         pytest.skip("no /dev/shm, where a group's directory must be")
-    process = subprocess.Popen([sys.executable, "-c", BUSY, str(directory)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline().strip() == "ready"
-    yield process, directory
-    process.kill()
-    process.communicate()
-    shutil.rmtree(directory, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="tailwatch-test-live-", dir="/dev/shm") as directory:
+        with Python(BUSY, directory) as process:
+            assert process.read_line() == "ready"
+            yield process, Path(directory)
 
 
 def whole(answers: Any, written: Any) -> None:
@@ -68,9 +62,7 @@ def whole(answers: Any, written: Any) -> None:
     assert lost == [(written.lost,)]
 
 
-def test_a_ring_that_is_written_while_it_is_read(
-    tmp_path: Path, load: Load, busy: tuple[subprocess.Popen[str], Path]
-) -> None:
+def test_a_ring_that_is_written_while_it_is_read(tmp_path: Path, load: Load, busy: tuple[Python, Path]) -> None:
     """Each timeline is whole, and says what was overwritten before it could be read."""
     _, directory = busy
     for turn in range(3):
@@ -81,11 +73,10 @@ def test_a_ring_that_is_written_while_it_is_read(
         whole(load(out), written)
 
 
-def test_killed_while_it_wrote(tmp_path: Path, load: Load, busy: tuple[subprocess.Popen[str], Path]) -> None:
+def test_killed_while_it_wrote(tmp_path: Path, load: Load, busy: tuple[Python, Path]) -> None:
     """kill -9: what it had recorded is there, up to the last event."""
     process, directory = busy
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
     out = tmp_path / "out.pftrace"
     (file,), written = traces.write_group(str(directory), str(out))
     assert file.over
