@@ -5,15 +5,16 @@ from __future__ import annotations
 import glob
 import os
 import shutil
-import subprocess
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ..support.process import Process
+
 SERVER = Path(__file__).with_name("trace_processor.js")
-DEADLINE_SECONDS = 60
 
 
 class Answers:
@@ -50,32 +51,56 @@ def ui_directory() -> str:
     return found[-1]
 
 
+class Pool:
+    """Trace processors that have started and have nothing loaded: to start one costs a second and a half."""
+
+    def __init__(self) -> None:
+        self._idle: list[tuple[Process, str]] = []
+
+    def take(self) -> tuple[Process, str]:
+        """One, and its address."""
+        if self._idle:
+            return self._idle.pop()
+        server = Process("node", SERVER, ui_directory())
+        return server, f"127.0.0.1:{int(server.read_line())}"
+
+    def give_back(self, server: Process, address: str) -> None:
+        """What it has loaded is dropped."""
+        with urllib.request.urlopen(f"http://{address}/reset", data=b"", timeout=30):
+            self._idle.append((server, address))
+
+    def close(self) -> None:
+        """Ends them."""
+        for server, _ in self._idle:
+            server.kill()
+
+
+@pytest.fixture(scope="session")
+def trace_processors() -> Iterator[Pool]:
+    """Those of this test process."""
+    pool = Pool()
+    yield pool
+    pool.close()
+
+
 @pytest.fixture
-def load() -> Iterator[Callable[..., Answers]]:
+def load(trace_processors: Pool) -> Iterator[Callable[..., Answers]]:
     """Loads a file, and checks that trace_processor finds nothing wrong with it."""
-    directory = ui_directory()
-    started: list[subprocess.Popen[str]] = []
-    clients: list[Any] = []
+    ui_directory()
+    taken: list[tuple[Any, tuple[Process, str]]] = []
 
     def start(path: str | Path, *, sound: bool = True) -> Answers:
         from perfetto.trace_processor import TraceProcessor
 
-        server = subprocess.Popen(
-            ["node", str(SERVER), directory], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        started.append(server)
-        assert server.stdout is not None
-        port = server.stdout.readline().strip()
-        assert port.isdigit(), "the trace_processor did not start"
-        clients.append(TraceProcessor(addr=f"127.0.0.1:{port}", trace=str(path)))
-        answers = Answers(clients[-1])
+        server = trace_processors.take()
+        client = TraceProcessor(addr=server[1], trace=str(path))
+        taken.append((client, server))
+        answers = Answers(client)
         if sound:
             assert answers.problems() == []
         return answers
 
     yield start
-    for client in clients:
+    for client, server in taken:
         client.close()
-    for server in started:
-        server.kill()
-        server.communicate()
+        trace_processors.give_back(*server)

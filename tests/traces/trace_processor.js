@@ -22,6 +22,15 @@ const scope = {WorkerGlobalScope, XMLHttpRequest, console, setTimeout, clearTime
 scope.self = scope;
 scope.globalThis = scope;
 vm.createContext(scope);
+const assembly = vm.runInContext('WebAssembly', scope);
+const instantiated = new Promise((done) => {
+  assembly.Instance = class extends assembly.Instance {
+    constructor(...given) {
+      super(...given);
+      done();
+    }
+  };
+});
 vm.runInContext(fs.readFileSync(path.join(directory, 'engine_bundle.js'), 'utf8'), scope);
 const Bytes = vm.runInContext('Uint8Array', scope);
 
@@ -64,7 +73,7 @@ function fields(bytes) {
   return found;
 }
 
-const APPEND = 1, FINALIZE = 2, QUERY = 3, RESTORE = 7, STATUS = 10;
+const APPEND = 1, FINALIZE = 2, QUERY = 3, RESTORE = 7, STATUS = 10, RESET = 11;
 let sequence = 0;
 function call(method, answerField, ...args) {
   answers = [];
@@ -90,11 +99,15 @@ const server = http.createServer(async (request, response) => {
     else if (request.url === '/query') out = call(QUERY, 203, bytesField(103, given));
     else if (request.url === '/status') out = call(STATUS, 210);
     else if (request.url === '/restore_initial_tables') call(RESTORE, 0);
+    else if (request.url === '/reset') call(RESET, 0); // as if no trace had been loaded
     else return response.writeHead(404).end();
     response.writeHead(200, {'content-type': 'application/x-protobuf', 'content-length': out.length}).end(out);
   } catch (error) {
     response.writeHead(500).end(String(error));
   }
 });
-server.listen(0, '127.0.0.1', () => setTimeout(() => console.log(server.address().port), 1500));
+instantiated.then(() => setTimeout(() => { // once the engine has gone on with it
+  if (!call(STATUS, 210).length) throw new Error('the trace_processor gives no status');
+  server.listen(0, '127.0.0.1', () => console.log(server.address().port));
+}, 0));
 process.stdin.on('end', () => process.exit(0)).resume(); // who started it has gone
