@@ -29,25 +29,17 @@ from tailwatch import _hot, snapshots
 from tailwatch.export.prometheus import Exposition, serve_http
 from tailwatch.loadsignal import bands
 
+from ..support.process import Serving
 from ..support.prometheus import Prometheus, must_be_exact, needs
+from ..support.waiting import DEADLINE_SECONDS, until
 
 FOLDER = Path(__file__).parents[2] / "examples" / "grafana"
 SERVER = Path(__file__).parent / "planted_server.py"
-DEADLINE_SECONDS = 60
 MODELS = ("toy", "org/large-v2")
 ZERO_BUCKET_SECONDS = 1e-6  # a native histogram's resolution begins there
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 POLICY_ROW = "What does the collector's policy do?"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """Waits for something that must come."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)
-    return found
 
 
 # ---- the rules, as promtool reads them ----
@@ -107,35 +99,19 @@ def test_promtool_accepts_the_configuration() -> None:
 # ---- the planted load ----
 
 
-class Planted:
+class Planted(Serving):
     """The server, and what is asked of it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = str(directory / "group")
-        self._process = subprocess.Popen(
-            [sys.executable, str(SERVER), self.directory], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self._lines: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        until(lambda: self._process.poll() is not None or "running on" in "".join(self._lines))
-        found = re.search(r"running on http://127\.0\.0\.1:(\d+)", "".join(self._lines))
-        assert found, "".join(self._lines)
-        self.port = int(found[1])
+    def __init__(self, directory: str, log: Path) -> None:
+        self.directory = str(Path(directory) / "group")
         self._held: list[http.client.HTTPConnection] = []
-
-    def _read(self) -> None:
-        assert self._process.stderr
-        self._lines.extend(iter(self._process.stderr.readline, ""))
+        super().__init__(sys.executable, SERVER, self.directory, log=log)
 
     def close(self) -> None:
+        """It ends with its standard input."""
         for connection in self._held:
             connection.close()
-        assert self._process.stdin and self._process.stderr
-        self._process.stdin.close()
-        self._process.wait(DEADLINE_SECONDS)
-        self._reader.join(DEADLINE_SECONDS)
-        self._process.stderr.close()
+        self.finish()
 
     def snapshot(self) -> snapshots.Snapshot:
         """As anybody on the machine may read it."""
@@ -148,7 +124,7 @@ class Planted:
             connection.request("GET", path)
             return connection.getresponse().read().decode()
 
-    def signal(self) -> dict[str, Any]:
+    def load_signal(self) -> dict[str, Any]:
         """load_signal(), of data that is all there."""
         since = time.monotonic()
         return until(
@@ -178,8 +154,9 @@ class Planted:
 
     def abandon(self) -> None:
         """A request whose client goes away before the first token."""
-        connection = self._send(COMPLETIONS, {}, {"first": 300, "model": MODELS[0]})
-        time.sleep(0.05)
+        opened = self.snapshot().opened
+        connection = self._send(COMPLETIONS, {}, {"first": 10**7, "model": MODELS[0]})
+        until(lambda: self.snapshot().opened > opened)
         connection.close()
 
     def plant(self, where: str, what: str) -> None:
@@ -242,8 +219,15 @@ class Planted:
     def quiet(self) -> snapshots.Snapshot:
         """Once what is open is only what is held, and nothing changes any more."""
         until(lambda: self.snapshot().in_flight == len(self._held))
-        return until(lambda: (lambda one, other: one if counted(one) == counted(other) else None)(
-            self.snapshot(), (time.sleep(0.1), self.snapshot())[1]))  # fmt: skip
+
+        def unchanged() -> snapshots.Snapshot | None:
+            before = self.snapshot()
+            time.sleep(0.1)
+            return before if counted(before) == counted(self.snapshot()) else None
+
+        found = until(unchanged)
+        assert found
+        return found
 
 
 def counted(snapshot: snapshots.Snapshot) -> str:
@@ -336,22 +320,30 @@ def scrape_after(prometheus: Prometheus, port: int, moment: float) -> float:
     """When the first scrape began that is later and was answered, once it is stored."""
 
     def look() -> float | None:
-        found = prometheus.ask("query", query=f'up{{instance="127.0.0.1:{port}"}}[1m]')["result"]
-        samples = found[0]["values"] if found else []
-        return next((float(began) for began, up in samples if float(began) > moment and up == "1"), None)
+        series = prometheus.ask("query", query=f'up{{instance="127.0.0.1:{port}"}}[1m]')["result"]
+        samples = series[0]["values"] if series else []
+        found = next((float(began) for began, up in samples if float(began) > moment and up == "1"), None)
+        if not found:
+            time.sleep(0.05)  # the next scrape is up to a second away
+        return found
 
-    return float(until(look))
+    found = until(look)
+    assert found
+    return found
 
 
-def between_equals(
-    planted: Planted, prometheus: Prometheus
-) -> tuple[float, tuple[snapshots.Snapshot, snapshots.Snapshot]]:
+def between_equals(of: Any, prometheus: Prometheus) -> tuple[float, tuple[snapshots.Snapshot, snapshots.Snapshot]]:
     """When a scrape was, with snapshots before and after it that are equal."""
-    before = planted.quiet()
-    began = scrape_after(prometheus, planted.port, time.time())
-    after = planted.snapshot()
-    assert counted(before) == counted(after)
-    return began, (before, after)
+
+    def at_rest() -> tuple[float, tuple[snapshots.Snapshot, snapshots.Snapshot]] | None:
+        before = of.quiet()
+        began = scrape_after(prometheus, of.port, time.time())
+        after = of.snapshot()
+        return (began, (before, after)) if counted(before) == counted(after) else None
+
+    found = until(at_rest)
+    assert found
+    return found
 
 
 @pytest.fixture(scope="module", params=["classic", "native"])
@@ -359,7 +351,7 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     native = request.param == "native"
     directory = tmp_path_factory.mktemp(request.param)
     with contextlib.ExitStack() as stack:
-        planted = Planted(Path(stack.enter_context(in_memory())))
+        planted = stack.enter_context(Planted(stack.enter_context(in_memory()), directory / "log"))
         stack.callback(planted.close)
         other = Other()
         stack.callback(other.close)
@@ -373,10 +365,10 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         first, (earlier, _) = between_equals(planted, prometheus)
         planted.load(2)
         planted.quiet()
-        signal = planted.signal()
+        signal = planted.load_signal()
         last, later = between_equals(planted, prometheus)
         samples = len([line for line in planted.get("/metrics").splitlines() if not line.startswith("#")])
-        yield Scene(planted, prometheus, native, first, last, samples, earlier, later, (signal, planted.signal()))
+        yield Scene(planted, prometheus, native, first, last, samples, earlier, later, (signal, planted.load_signal()))
 
 
 @contextlib.contextmanager
@@ -781,16 +773,12 @@ def test_latency_panels_have_exemplars(scene: Scene) -> None:
 @needs["prometheus"]
 def test_the_rules_are_evaluated(scene: Scene) -> None:
     """The real server evaluates every rule without an error, and the miss ratio it records is the snapshot's."""
-    groups = until(
-        lambda: (
-            lambda found: (
-                found
-                if all(rule["lastEvaluation"][:4] != "0001" for group in found for rule in group["rules"])
-                else None
-            )
-        )(scene.prometheus.ask("rules")["groups"])
-    )
-    rules = [rule for group in groups for rule in group["rules"]]
+
+    def evaluated() -> list[dict[str, Any]]:
+        rules = [rule for group in scene.prometheus.ask("rules")["groups"] for rule in group["rules"]]
+        return rules if all(rule["lastEvaluation"][:4] != "0001" for rule in rules) else []
+
+    rules = until(evaluated)
     assert {rule["health"] for rule in rules} == {"ok"}, [rule.get("lastError") for rule in rules]
     assert {rule["name"] for rule in rules} >= set(alerts())
 

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,82 +17,54 @@ import pytest
 from tailwatch import snapshots
 
 from ..support.ports import free_port
+from ..support.process import Script
 from ..support.prometheus import Prometheus, must_be_exact, needs
 from .test_grafana import (
     CONFIGURATION,
-    DEADLINE_SECONDS,
     FOLDER,
     Scene,
-    counted,
+    between_equals,
     differences,
     in_memory,
     panels,
-    scrape_after,
     shown,
 )
 
 PROCESS = Path(__file__).parent / "sweeping_process.py"
 
 
-class Sweeping:
+class Sweeping(Script):
     """The process, and what is asked of it."""
 
     def __init__(self, directory: str) -> None:
         self.directory, self.port = directory, free_port()
-        self._process = subprocess.Popen(
-            [sys.executable, str(PROCESS), directory, str(self.port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._wait()
-
-    def _wait(self) -> None:
-        assert self._process.stdout
-        assert self._process.stdout.readline() == "done\n"
+        super().__init__(PROCESS, directory, self.port)
+        assert self.read_line() == "done"
 
     def load(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.write("again\n")
-        self._process.stdin.flush()
-        self._wait()
-
-    def close(self) -> None:
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(DEADLINE_SECONDS)
+        self.write("again")
+        assert self.read_line() == "done"
 
     def snapshot(self) -> snapshots.Snapshot:
         return snapshots.take_directory(self.directory)
 
-
-def scraped(of: Sweeping, prometheus: Prometheus) -> tuple[float, snapshots.Snapshot]:
-    """When a scrape was during which nothing changed, and how things were."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while time.monotonic() < deadline:
-        before = of.snapshot()
-        began = scrape_after(prometheus, of.port, time.time())
-        if counted(before) == counted(of.snapshot()):
-            return began, before
-    pytest.fail("it does not come to rest")
+    quiet = snapshot
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with contextlib.ExitStack() as stack:
-        process = Sweeping(stack.enter_context(in_memory()))
-        stack.callback(process.close)
+        process = stack.enter_context(Sweeping(stack.enter_context(in_memory())))
         text = CONFIGURATION.format(rules=FOLDER / "tailwatch.rules.yml", target=process.port, other=free_port())
         prometheus = Prometheus(tmp_path_factory.mktemp("prometheus"), process.port, (), text)
         stack.callback(prometheus.close)
         prometheus.wait_for(f'up{{instance="127.0.0.1:{process.port}"}} == 1')
         must_be_exact(prometheus)
         process.load()  # every series there is to be
-        first, earlier = scraped(process, prometheus)
+        first, (earlier, _) = between_equals(process, prometheus)
         process.load()
-        last, later = scraped(process, prometheus)
-        yield Scene(process, prometheus, False, first, last, 0, earlier, (later, later), ({}, {}))  # type: ignore[arg-type]
+        last, later = between_equals(process, prometheus)
+        yield Scene(process, prometheus, False, first, last, 0, earlier, later, ({}, {}))  # type: ignore[arg-type]
 
 
 def expected(scene: Scene) -> dict[str, dict[str, Any]]:

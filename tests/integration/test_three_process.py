@@ -36,7 +36,7 @@ class Server(Serving):
 
     def ask(self, method: str, path: str) -> str:
         """The whole answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port(), timeout=DEADLINE_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_SECONDS)
         with contextlib.closing(connection):
             connection.request(method, path)
             answer = connection.getresponse()
@@ -68,7 +68,7 @@ class Server(Serving):
 def streaming(server: Server) -> Iterator[None]:
     """Inside, clients have each got a token and wait for more; then they hang up."""
     path = "/v1/completions?max_tokens=1000000"
-    connections = [http.client.HTTPConnection("127.0.0.1", server.port(), timeout=30) for _ in range(STREAMS)]
+    connections = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=30) for _ in range(STREAMS)]
     answers = []
     for connection in connections:
         connection.request("POST", path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -143,6 +144,7 @@ class Serving(Process):
         """What it has written to its standard error."""
         return self._log.read_text(errors="replace")
 
+    @functools.cached_property
     def port(self) -> int:
         """Where it listens, once it does."""
         return int(until(self._address, "the server's address")[1])  # type: ignore[index]

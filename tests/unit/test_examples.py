@@ -48,7 +48,7 @@ def server(tmp_path: Path) -> Iterator[Callable[[str], str]]:
             command = (sys.executable, EXAMPLES / name, "0")
             serving = stack.enter_context(Serving(*command, log=tmp_path / "log", cwd=tmp_path))
             stack.callback(serving.stop, signal.SIGINT)
-            return f"http://127.0.0.1:{serving.port()}"
+            return f"http://127.0.0.1:{serving.port}"
 
         yield start
 
