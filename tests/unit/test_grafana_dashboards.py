@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -111,6 +112,9 @@ class Model:
         plugins = pytest.importorskip(
             "grafana_foundation_sdk.cog.plugins", reason="pip install grafana-foundation-sdk (Python 3.11 or later)"
         )
+        version = importlib.metadata.version("grafana-foundation-sdk")  # epoch!version of Grafana
+        if version.partition("!")[2].partition(".")[0] != "11":
+            pytest.skip(f"the model of Grafana 11 is needed, not {version}: pip install -c tests/constraints.txt '.[test]'")
         from grafana_foundation_sdk.cog.encoder import JSONEncoder
         from grafana_foundation_sdk.models.dashboard import Dashboard
 
