@@ -25,6 +25,8 @@ from tailwatch.access import Access
 from tailwatch.export import page as page_module
 from tailwatch.export.page import WINDOWS, Page, Reply
 
+from ..support.waiting import until
+
 HOSTILE = "<img src=x onerror=alert(1)>\"'</script>\u2028"
 
 
@@ -32,13 +34,14 @@ HOSTILE = "<img src=x onerror=alert(1)>\"'</script>\u2028"
 def watch() -> Iterator[tailwatch.Watch]:
     """A process with the page on, that streamed a little, with one gap made slow by a collection."""
     watch = tailwatch.install(role="api", gc="observe", page=True, slow_ms=20, slo="ttft<=60s,itl<=60s@99%")
+    gc.freeze()  # what the tests before this one have left would be collected too
     try:
-        heap: list[Any] = [[i] for i in range(300_000)]
+        heap: list[Any] = [[i] for i in range(30_000)]
         for number in range(3):
             with tailwatch.stream(
                 model=HOSTILE, request_id=f"r-{number}", trace_id="0af7651916cd43dd8448eb211c80319c"
             ) as s:
-                for _ in range(20):
+                for _ in range(6):
                     s.token()
                     time.sleep(0.001)
                 gc.collect()
@@ -47,6 +50,7 @@ def watch() -> Iterator[tailwatch.Watch]:
         heap.clear()
         yield watch
     finally:
+        gc.unfreeze()
         tailwatch.uninstall()
 
 
@@ -82,11 +86,10 @@ def test_the_numbers_are_the_snapshots(watch: tailwatch.Watch) -> None:
         for _, cause, value, _ in told["sources"]:
             late[cause] += value
         assert late == pytest.approx(snap.late)
-    now = watch.snapshot()
     for name in ("1m", "5m", "1h"):
-        told = watch.page.numbers(name)
+        now, told, then = watch.snapshot(), watch.page.numbers(name), watch.snapshot()
         assert told["attainment"] == now.window(name).attainment
-        assert told["goodput"] == pytest.approx(now.goodput(name), rel=0.6)  # a second may have begun in between
+        assert now.goodput(name) >= told["goodput"] >= then.goodput(name) > 0  # seconds begin in between
     assert [row["name"] for row in told["processes"]] == [process.name for process in now.processes]
     assert {row["request"] for row in told["slow"]} == {slow.request_id for slow in now.slowest}
 
@@ -406,18 +409,15 @@ def test_by_second_adds_up_to_the_window(watch: tailwatch.Watch) -> None:
 
 def test_load_is_told_in_whole_steps(watch: tailwatch.Watch) -> None:
     """Each step once, however often it is asked; what is not over yet is not told."""
-    deadline = time.monotonic() + 30
-    told = watch.page.numbers("1m")
 
-    def is_whole() -> bool:
-        """All three, and the daemon came by to see what was in flight."""
-        seen = any(row[4] is not None for row in told["load"])
-        return seen and sum(row[1] for row in told["load"]) * told["bin"] == pytest.approx(3)
-
-    while not is_whole():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    def whole() -> dict[str, Any] | None:
+        """All three, once the daemon came by to see what was in flight."""
         told = watch.page.numbers("1m")
+        seen = any(row[4] is not None for row in told["load"])
+        return told if seen and sum(row[1] for row in told["load"]) * told["bin"] == pytest.approx(3) else None
+
+    told = until(whole)
+    assert told
     moments = [row[0] for row in told["load"]]
     assert all(round(b - a, 1) == told["bin"] for a, b in pairwise(moments))
     assert all(row[3] >= row[1] for row in told["load"])
