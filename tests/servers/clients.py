@@ -51,6 +51,11 @@ class Received:
         """All that came, without what HTTP wrote between the pieces."""
         return _CHUNK_SIZE.sub(b"\n", b"".join(piece for _, piece in self.pieces)).decode()
 
+    @property
+    def text(self) -> str:
+        """What its events carry, put together."""
+        return "".join(text_of(line.strip()) for line in self.body.split("\n"))
+
     @cached_property
     def usage(self) -> int:
         """How many tokens the server says it made; 0: it does not say."""
@@ -138,7 +143,12 @@ def text_events(body: str) -> int:
 
 def has_text(line: str) -> bool:
     """Whether a line of a stream carries text."""
+    return bool(text_of(line))
+
+
+def text_of(line: str) -> str:
+    """What a line of a stream carries."""
     if not line.startswith("data: {"):
-        return False
+        return ""
     choices = json.loads(line[6:]).get("choices") or [{}]
-    return bool((choices[0].get("delta") or {}).get("content"))
+    return (choices[0].get("delta") or {}).get("content") or ""

@@ -149,6 +149,11 @@ class Running:
         rank = _rank(process.pid)
         return [line for line in found if int(line["id"][-12:], 16) % self.server.engines == rank]
 
+    @property
+    def answer(self) -> str:
+        """The text of each stream, where it is known."""
+        return "".join(self.server.token.format(number) for number in range(self.server.tokens))
+
     def get(self, path: str) -> str:
         """What the server answers."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
@@ -303,7 +308,9 @@ def prove(options: argparse.Namespace) -> dict[str, Any]:
         }
         account.must(bool(result["app found"]), "the app was not found")
         account.must(not result["errors inside tailwatch"], "errors inside tailwatch")
-    summary = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("tailwatch: ")]
+    lines = log.read_text(errors="replace").splitlines()
+    account.must(not any("this process alone" in line for line in lines), "a process is in no group")
+    summary = [line for line in lines if line.startswith("tailwatch: ")]
     result["summary"] = summary[-1] if len(summary) > 1 else None
     account.must(len(summary) > 1 or options.boot, "tailwatch run printed no summary")
     return {**result, "failed": account.failed}
@@ -376,6 +383,9 @@ def plant(it: Running, process: snapshots.Process, account: Account) -> tuple[di
     expected = sum(overlaps)
     charged = round(_charged(after, before).get(role, 0.0) * 1e9)
     others = round(sum(_charged(after, before, cause=None).values()) * 1e9) - charged  # an instant counts once
+    late = _late(after, role) - _late(before, role)
+    elsewhere = {name for name, seconds in _charged(after, before).items() if seconds and name != role}
+    paused = {each.role for each in after.processes if _paused(after, each) > _paused(before, each)}
     where = f"{name}: a pause of {length / 1e6:.1f} ms"
     slack = SLACK_NS * len(clients) if delays else 0
     natural = natural if delays else 0
@@ -387,6 +397,9 @@ def plant(it: Running, process: snapshots.Process, account: Account) -> tuple[di
     gaps = slow_gaps(it, [soon, after], name_of_round, pause, process)
     account.must(bool(gaps["compared"]) is delays, f"{where}: {gaps['compared']} slow gaps name it")
     account.must(not gaps["wrong"], f"{where}: slow gaps are wrong: {gaps['wrong'][:2]}")
+    account.must(late * 1e6 <= charged + 1 and (late > 0) is delays, f"{where}: {late} ms late")
+    account.must(elsewhere <= paused, f"{where}: charged to {elsewhere}, of which {paused} paused")
+    account.must(not it.server.token or all(each.text == it.answer for each in clients), f"{where}: other text")
     return {
         "process": name,
         "role": role,
@@ -397,7 +410,7 @@ def plant(it: Running, process: snapshots.Process, account: Account) -> tuple[di
         "overlap of all other pauses meanwhile ms": round(others / 1e6, 2),
         "other generation 2 pauses of this process meanwhile ms": round(natural / 1e6, 2),
         "this process freezes by policy": process.paused.get("policy", 0.0) > 0,
-        "late reported ms": round(_late(after, role) - _late(before, role), 2),
+        "late reported ms": round(late, 2),
         "slow gaps compared": gaps["compared"],
         "largest difference of a gap us": gaps["difference"],
         "longest gap at a client ms": round(max(each.longest for each in clients) / 1e6, 1),
@@ -439,8 +452,8 @@ def _after(it: Running, before: snapshots.Snapshot, requests: int) -> snapshots.
 
 
 def _paused(snapshot: snapshots.Snapshot, process: snapshots.Process) -> int:
-    """Nanoseconds in collections of generation 2."""
-    return next(round(each.paused[CAUSE] * 1e9) for each in snapshot.processes if each.pid == process.pid)
+    """Nanoseconds in collections of generation 2; 0 where the snapshot is older than the process."""
+    return next((round(each.paused[CAUSE] * 1e9) for each in snapshot.processes if each.pid == process.pid), 0)
 
 
 def _charged(after: snapshots.Snapshot, before: snapshots.Snapshot, cause: str | None = CAUSE) -> dict[str, float]:

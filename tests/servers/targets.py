@@ -39,6 +39,7 @@ class Server:
         engines: among how many its clients choose, each by X-data-parallel-rank.
         note: what a reader of the result should know about how it was run.
         serial: it serves one stream after the other: the others wait for their first token.
+        token: the text of each, where it is known; {} stands for its number.
     """
 
     command: str
@@ -55,6 +56,7 @@ class Server:
     engines: int = 1
     note: str = ""
     serial: bool = False
+    token: str = ""
 
 
 NOT_RUN = {
@@ -71,6 +73,7 @@ SERVERS: dict[str, Server] = {
         {"api": 1, "engine": 1},
         model="words",
         usage=False,
+        token=" word{}",
     ),
     "transformers": Server(
         "{bin}/transformers serve {model} --device cpu --port {port}",
