@@ -114,7 +114,8 @@ class Model:
         )
         version = importlib.metadata.version("grafana-foundation-sdk")  # epoch!version of Grafana
         if version.partition("!")[2].partition(".")[0] != "11":
-            pytest.skip(f"the model of Grafana 11 is needed, not {version}: pip install -c tests/constraints.txt '.[test]'")
+            remedy = "pip install -c tests/constraints.txt '.[test]'"
+            pytest.skip(f"the model of Grafana 11 is needed, and {version} is installed: {remedy}")
         from grafana_foundation_sdk.cog.encoder import JSONEncoder
         from grafana_foundation_sdk.models.dashboard import Dashboard
 
