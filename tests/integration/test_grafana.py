@@ -183,8 +183,14 @@ class Planted(Serving):
             for path in (COMPLETIONS, CHAT)
         ]
 
+        before = self.snapshot()
+
+        def flow() -> bool:
+            gained = self.snapshot() - before
+            return gained.opened >= len(streams) and ("first" in query or gained.tokens >= 2 * len(streams))
+
         def later() -> None:
-            time.sleep(0.06)
+            until(flow, "streams in flight")
             doing()
 
         self.together(*streams, later)
