@@ -266,10 +266,8 @@ def test_a_builder_that_changes_its_mind_is_given_up(load: Any, caplog: pytest.L
         watch.fast_sse.tell()
 
     assert fallbacks() == {("SGLang content", "differs"): 1}
-    assert [record.getMessage() for record in caplog.records if "SGLang content" in record.getMessage()] == [
-        "fast_sse: SGLang content: goes the server's own way from now on (differs): a frame was not the server's, nor "
-        "perhaps those since the comparison before"
-    ]
+    (logged,) = [record.getMessage() for record in caplog.records if "SGLang content" in record.getMessage()]
+    assert "fast_sse" in logged and "(differs)" in logged
     finding = next(finding for finding in watch.doctor() if finding.rule == "fast-sse-fallback")
     assert (finding.severity, "SGLang content (differs)" in finding.detail) == ("high", True)
     assert home.build_sse_content(**SGLANG_CALL, reasoning_content="r") == moody(**SGLANG_CALL, reasoning_content="r")
@@ -743,7 +741,8 @@ def test_an_undo_that_fails_is_reported() -> None:
     fast = FastSSE(lambda shape, reason: None, notes.append)
     fast._undo["x.Y"] = Stubborn("x", "Y", "").accelerate(None)
 
-    assert fast.undo() == ["fast_sse could not put x.Y back: ZeroDivisionError: division by zero"]
+    (note,) = fast.undo()
+    assert "fast_sse" in note and "x.Y" in note and "ZeroDivisionError" in note
     assert fast.undo() == []
     assert notes == []
 
@@ -754,7 +753,8 @@ def test_without_its_encoders_it_is_a_note(monkeypatch: pytest.MonkeyPatch) -> N
     watch = tailwatch.install(gc="off", fast_sse=True)
     watch.fast_sse.sweep()
 
-    assert watch.notes == ["fast_sse does nothing: ModuleNotFoundError: No module named 'tailwatch.no_such_module'"]
+    (note,) = watch.notes
+    assert "fast_sse" in note and "ModuleNotFoundError" in note and "tailwatch.no_such_module" in note
     assert watch.accelerated == ()
 
 
