@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tailwatch import cli
 
 from ..support.process import Script
 
@@ -35,6 +38,14 @@ class Fault(Script):
         return found
 
 
+@pytest.fixture(autouse=True)
+def _frozen() -> Iterator[None]:
+    """The heap of the test process: a run in it collects first, a third of a second each time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
 def fault_server() -> Iterator[Callable[..., Fault]]:
     """Starts one with the given options."""
@@ -46,3 +57,14 @@ def fault_server() -> Iterator[Callable[..., Fault]]:
             return server
 
         yield start
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """`tailwatch ARGUMENTS` in this process: its exit status, output and errors."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        return cli.main([str(one) for one in arguments]), *capsys.readouterr()
+
+    return call

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -296,12 +297,16 @@ def test_the_command_of_a_variant() -> None:
 # Live
 
 
-def call(tmp_path: Path, variants: str, *options: str) -> Tailwatch:
-    """tailwatch ablate with the server above."""
+def arguments(tmp_path: Path, variants: str, *options: str) -> list[str]:
+    """Of tailwatch ablate with the server above."""
     (tmp_path / "variants").write_text(variants)
     command = f"'{sys.executable}' -S '{SERVER}' {{port}} '{tmp_path / 'notes'}'"
-    arguments = ["--server", command, "--variants", str(tmp_path / "variants"), "--model", "m", *options]
-    return Tailwatch("ablate", *arguments, stderr=subprocess.PIPE, cwd=tmp_path)
+    return ["ablate", "--server", command, "--variants", str(tmp_path / "variants"), "--model", "m", *options]
+
+
+def call(tmp_path: Path, variants: str, *options: str) -> Tailwatch:
+    """The command in a process of its own."""
+    return Tailwatch(*arguments(tmp_path, variants, *options), stderr=subprocess.PIPE, cwd=tmp_path)
 
 
 def called(tmp_path: Path, variants: str, *options: str) -> tuple[int, str, str]:
@@ -319,7 +324,7 @@ def test_planted_stalls_are_found_live(tmp_path: Path) -> None:
     looked = ("--metrics", "ttft", "--percentiles", "50", "--json", "c.json", "-o", "runs", "--no-floor")
     looked += ("--html", "c.html")
     load = ("--rate", "60", "--duration", "0.4", "--warmup", "2")
-    status, out, err = called(tmp_path, "steady: VARIANT=s\nstalls: --stand 0.5 --work 0.1\n", *load, *looked)
+    status, out, err = called(tmp_path, "steady: VARIANT=s\nstalls: --stand 0.3 --work 0.06\n", *load, *looked)
     assert status in (0, 1), err
     started = notes(tmp_path / "notes")
     assert len(started) >= 12 and all_end(started)
@@ -353,7 +358,7 @@ def test_no_server_survives_a_signal(tmp_path: Path, number: signal.Signals) -> 
 def test_a_server_that_will_not_start_again_costs_no_pair(tmp_path: Path) -> None:
     """Exit status 1, the comparison of the pairs before, the reason, and all files."""
     pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
-    looked = ("--rate", "20", "--duration", "0.2", "--warmup", "0", "--no-floor")
+    looked = ("--rate", "60", "--duration", "0.1", "--warmup", "0", "--no-floor")
     files = ("--json", "c.json", "--html", "c.html", "-o", "runs")
     status, out, err = called(tmp_path, "a:\nb: --last 5\n", *looked, *files)
     assert status == 1, err
@@ -367,7 +372,7 @@ def test_a_server_that_will_not_start_again_costs_no_pair(tmp_path: Path) -> Non
 def test_a_run_whose_server_died_is_not_believed(tmp_path: Path) -> None:
     """Its answers are those of a dying server: the pair is repeated, and in the end there is none."""
     pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
-    looked = ("--rate", "20", "--duration", "0.3", "--warmup", "0", "--no-floor", "-o", "runs")
+    looked = ("--rate", "60", "--duration", "0.1", "--warmup", "0", "--no-floor", "-o", "runs")
     status, _, err = called(tmp_path, "a:\nb: --after 2\n", *looked)
     assert status == 1, err
     died = results.load(tmp_path / "runs" / "b.json")
@@ -375,7 +380,7 @@ def test_a_run_whose_server_died_is_not_believed(tmp_path: Path) -> None:
     assert all("server ended" in one.validity.reasons[-1] for one in died)
 
 
-def test_wrong_calls(tmp_path: Path) -> None:
+def test_wrong_calls(command: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     """Exit status 2 and a sentence."""
     pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
     both = "a:\nb:\n"
@@ -389,5 +394,6 @@ def test_wrong_calls(tmp_path: Path) -> None:
         (both, ("--metrics", "speed"), "metrics='speed'"),
         ("a: --dies\nb:\n", (), "no memory left"),
     ):
-        status, _, err = called(tmp_path, variants, "--duration", "0.2", *(options or ("--rate", "5")))
+        load = options or ("--rate", "5")
+        status, _, err = command(*arguments(tmp_path, variants, "--duration", "0.2", *load))
         assert status == 2 and says in err, (variants, options, err)

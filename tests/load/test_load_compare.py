@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import subprocess
-import sys
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,6 +33,7 @@ from tailwatch.load.results import Latencies, Result, Validity, goodput_of
 from tailwatch.load.verdicts import show
 
 MS = 1_000_000
+Command = Callable[..., tuple[int, str, str]]
 
 
 def run(
@@ -307,18 +306,12 @@ def test_machines_that_drove_one_load_merge_run_by_run() -> None:
         merge([arm("one", 3).runs, arm("two", 2).runs])
 
 
-def command(*arguments: object) -> tuple[int, str, str]:
-    """tailwatch compare."""
-    call = [sys.executable, "-m", "tailwatch", "compare", *map(str, arguments)]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=120)
-    return done.returncode, done.stdout, done.stderr
-
-
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command(command: Command, tmp_path: Path) -> None:
     """Two files: the table, and with --json what was printed as numbers."""
     results.save(tmp_path / "before.json", arm("before").runs)
     results.save(tmp_path / "after.json", arm("after", ms=10.0).runs)
-    code, out, err = command(tmp_path / "before.json", tmp_path / "after.json", "--json", tmp_path / "c.json")
+    files = (tmp_path / "before.json", tmp_path / "after.json")
+    code, out, err = command("compare", *files, "--json", tmp_path / "c.json")
     assert (code, err) == (0, "")
     heading = next(line for line in out.splitlines() if "6 pairs" in line)
     assert "after (B) against before (A)" in heading and "poisson at 40/s" in heading
@@ -328,17 +321,17 @@ def test_the_command(tmp_path: Path) -> None:
     assert row["verdict"] == "shown" and row["better"] is True and row["difference"]["low"] < -0.4
 
 
-def test_the_command_merges_machines(tmp_path: Path) -> None:
+def test_the_command_merges_machines(command: Command, tmp_path: Path) -> None:
     """--merge writes results that compare reads."""
     for name in ("one", "two"):
         results.save(tmp_path / f"{name}.json", arm(name).runs)
     files = (tmp_path / "one.json", tmp_path / "two.json")
-    code, out, _ = command(*files, "--merge", tmp_path / "all.json")
+    code, out, _ = command("compare", *files, "--merge", tmp_path / "all.json")
     assert code == 0 and "6 runs" in out and "2 machines" in out
     assert len(results.load(tmp_path / "all.json")) == 6
 
 
-def test_wrong_calls(tmp_path: Path) -> None:
+def test_wrong_calls(command: Command, tmp_path: Path) -> None:
     """One file, no file, no results, no such metric: exit status 2 and a sentence."""
     results.save(tmp_path / "a.json", arm("a").runs)
     (tmp_path / "none.json").write_text("[]")
@@ -351,5 +344,5 @@ def test_wrong_calls(tmp_path: Path) -> None:
         ([tmp_path / "a.json", tmp_path / "a.json", "--percentiles", "101"], "percentiles=101"),
         ([tmp_path / "a.json", tmp_path / "a.json", "--json", tmp_path / "no" / "c.json"], "No such file"),
     ):
-        code, _, err = command(*arguments)
+        code, _, err = command("compare", *arguments)
         assert code == 2 and says in err, (arguments, err)

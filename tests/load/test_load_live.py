@@ -332,15 +332,15 @@ def test_a_key_is_nowhere_in_what_is_written(fault_server: Start, tmp_path: Path
     assert "s3cr3t" not in done.stdout + done.stderr + (tmp_path / "r.json").read_text(encoding="utf-8")
 
 
-def test_a_missed_slo_is_a_finding(fault_server: Start) -> None:
+def test_a_missed_slo_is_a_finding(fault_server: Start, command: Callable[..., tuple[int, str, str]]) -> None:
     """Exit status 1; 2 for a wrong call, with a sentence."""
     url = fault_server().url(tokens=2, first=0.05)
     missed = bench(url, "--model", "m", "--rate", "50", "--requests", "5", "--slo", "ttft<=1ms")
     assert "NOT held" in missed.stdout
     assert missed.returncode == 1
     for wrong in (["--workers", "3"], ["--slo", "soon"], ["--find", "goodput"], ["--runs", "0"], ["--rate", "-1"]):
-        call = bench(url, *wrong)
-        assert call.returncode == 2 and call.stderr.startswith("tailwatch: "), (wrong, call.stderr)
+        status, _, err = command("bench", url, *wrong)
+        assert status == 2 and err.startswith("tailwatch: "), (wrong, err)
 
 
 def test_an_interrupt_prints_what_it_has(fault_server: Start, tmp_path: Path) -> None:
