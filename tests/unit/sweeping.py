@@ -24,11 +24,17 @@ def core() -> _hot.Core:
 
 
 def begin(of: _hot.Core | None = None) -> OutOfBand:
-    """Its sweep knows the lists, and a heap that is frozen; automatic collections are off until `end`."""
+    """Its sweep knows the lists, and a heap that is frozen; automatic collections are off until `end`.
+
+    The heap of the test run itself is frozen first, as that of a server which froze before: no collection goes through
+    its hundreds of thousands of objects.
+    """
     gc.disable()
+    gc.freeze()
     policy = OutOfBand(of or core(), pytest.fail)
     policy.prepare()
     assert policy.mode == "sweep"
+    policy.learn()
     gc.collect()
     policy.remember()
     gc.freeze()

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from tailwatch import _hot, snapshots
-from tailwatch.hooks.out_of_band import OutOfBand
 
-from .sweeping import SLO, SMALL, alive, begin, end, old, rounds
+from .sweeping import SMALL, alive, begin, core, end, old, rounds
 
 WIDE = 16_000  # references of one object that a walk follows, as csrc/python/hot_walk.c has it
 REFCOUNT = ctypes.c_uint32 if sys.version_info >= (3, 12) else ctypes.c_ssize_t
@@ -98,11 +97,6 @@ def test_without_memory_it_frees_less_and_nothing_else() -> None:
     assert (done.returncode, done.stdout) == (0, "True 20000 0\n"), done.stderr[-2000:]
 
 
-def references(address: int) -> int:
-    """Of an object that nothing in Python refers to."""
-    return int(REFCOUNT.from_address(address).value)
-
-
 @pytest.mark.parametrize("number", [200, 10_000])
 def test_what_is_being_built_is_held_by_nobody_else(sweep: _hot.Sweep, number: int) -> None:
     """C code makes a tuple longer, or fills a frozen set, only while it alone holds it."""
@@ -117,9 +111,10 @@ def test_what_is_being_built_is_held_by_nobody_else(sweep: _hot.Sweep, number: i
     nodes = [Node() for _ in range(200)]
     gone, kept = old(nodes), old(before)
     nodes.clear()
+    references = [REFCOUNT.from_address(address) for address in built]  # nothing in Python holds them
     for _ in range(400):
         sweep.slice(SMALL)
-        assert {references(each) for each in built} == {1}
+        assert {each.value for each in references} == {1}
     for turn in range(number):
         if turn not in sets:
             tuple_ = ctypes.c_void_p(built[turn])
@@ -411,17 +406,18 @@ def test_a_fork_in_the_midst_of_a_slice() -> None:
 
 def test_its_memory_is_told() -> None:
     """tailwatch_memory_bytes has what the sweep keeps, beside the segment."""
-    gc.disable()
-    core = _hot.Core("api", 1, SLO, 0, lambda scope: "", lambda sent, stream: sent)
-    policy = OutOfBand(core, pytest.fail)
+    of = core()
+    policy = begin(of)
     try:
-        policy.prepare()
-        before = snapshots.take([core.address]).processes[0].bytes - policy.sweep.bytes
-        policy.remember()
-        assert policy.sweep.bytes > 10_000
-        assert snapshots.take([core.address]).processes[0].bytes == before + policy.sweep.bytes
-        rounds(policy.sweep, 1)
-        assert snapshots.take([core.address]).processes[0].bytes == before + policy.sweep.bytes
-    finally:
+        kept = [[] for _ in range(20_000)]  # type: ignore[var-annotated]
+        before = snapshots.take([of.address]).processes[0].bytes - policy.sweep.bytes
         policy.sweep.forget()
-        gc.enable()
+        without = policy.sweep.bytes
+        policy.remember()
+        assert policy.sweep.bytes > without + 10_000
+        assert snapshots.take([of.address]).processes[0].bytes == before + policy.sweep.bytes
+        rounds(policy.sweep, 1)
+        assert snapshots.take([of.address]).processes[0].bytes == before + policy.sweep.bytes
+        assert len(kept) == 20_000
+    finally:
+        end(policy)

@@ -169,8 +169,6 @@ def test_a_round_that_somebody_freezes_under(sweep: _hot.Sweep, disturb: Callabl
 
 def test_addresses_of_the_frozen_are_those_of_others_once_they_died(sweep: _hot.Sweep) -> None:
     """Even where what refers to them comes first, and nothing else stands near: one round."""
-    gc.unfreeze()
-    sweep.forget()
     doomed = [Node() for _ in range(20_000)]
     gc.collect()
     sweep.remember(gc.get_objects())
