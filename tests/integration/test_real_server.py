@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(
 PROVE = Path(__file__).parents[1] / "servers" / "prove.py"
 
 
+@pytest.mark.slow  # 40 s: four processes, each with a round of streams of its own
 @pytest.mark.timeout(300)
 def test_each_process_of_litserve_is_charged_what_it_cost(tmp_path: Path) -> None:
     """A collection of 10^6 objects in its API, engine, manager and main process in turn: what is reported is what
