@@ -129,7 +129,8 @@ import gc, json, tailwatch
 from tailwatch._cold import ffi, lib
 watch = tailwatch.install(gc="observe")
 gc.disable()
-keep = [[[] for _ in range(1000)] for _ in range(300)]
+gc.freeze()
+keep = [[[] for _ in range(1000)] for _ in range(30)]
 for _ in range(60):
     gc.collect()
 pause = ffi.addressof(ffi.cast("const tw_segment *", watch.core.address), "pause")

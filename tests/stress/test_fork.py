@@ -129,7 +129,7 @@ threads = [threading.Thread(target=stamp, args=(i,)) for i in range(2)]
 for thread in threads:
     thread.start()
 bad = 0
-for i in range(200):
+for i in range(int(sys.argv[1])):
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -155,9 +155,10 @@ print(sum(snap.errors.values()), sum(snap.drops.values()))
 """
 
 
-def test_two_hundred_forks_under_load(run_script) -> None:
-    """Two threads stamp while the process forks 200 times: no child hangs or miscounts, the parent loses nothing."""
-    assert run_script(MANY, PYTHONWARNINGS="ignore").split() == ["0", "0"]
+@pytest.mark.parametrize("forks", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_forks_under_load(run_script, forks: int) -> None:
+    """Two threads stamp while the process forks: no child hangs or miscounts, the parent loses nothing."""
+    assert run_script(MANY, str(forks), PYTHONWARNINGS="ignore").split() == ["0", "0"]
 
 
 IN_A_COLLECTION = """

@@ -61,6 +61,8 @@ class Process:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
+gc.collect()
+gc.freeze()  # each of them collects, and would copy all that they share
 before = free()
 full_set = [Process("api") for _ in range(8)] + [Process("engine") for _ in range(56)]
 for process in full_set:

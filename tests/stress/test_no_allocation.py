@@ -188,6 +188,8 @@ watch = tailwatch.install(gc="observe")
 ours = gc.callbacks[0], gc.callbacks[-1]
 gc.disable()
 gc.collect()  # a tool may take memory for a thread when it first sees it
+gc.freeze()
+heap = [[] for _ in range(20_000)]  # a whole collection is a long pause, and the test is cheap
 
 def allocations_inside(first, last):
     log = gcprobe.Log(20_000)
@@ -196,6 +198,8 @@ def allocations_inside(first, last):
         gc.collect(i % 3)
     rows = log.entries()
     assert len(rows) == 8 * 1000, len(rows)
+    long = [b[2] - a[2] >= 50_000 for a, b in zip(rows, rows[1:]) if a[0] == 3 and a[1]]
+    assert 300 < sum(long) < 700, sum(long)  # both kinds of pauses are among them
     return sum(b[4] - a[4] for a, b in zip(rows, rows[1:]) if (a[0], b[0]) in ((0, 1), (2, 3)))
 
 class Allocates:

@@ -244,7 +244,7 @@ def gaps_of(rows: list[list[list[int]]], own: Log, engine: Log) -> list[Gap]:
 @pytest.mark.parametrize(
     ("planted", "step_ms"),
     [
-        (80, 16),
+        (40, 16),
         pytest.param(1050, 16, marks=pytest.mark.slow),
         pytest.param(200, 120, marks=pytest.mark.slow),
     ],
