@@ -1,4 +1,4 @@
-"""The demo as a user runs it: real processes, real sockets, a short window."""
+"""The demo as a user runs it: real processes, real sockets, a short window; by default with a smaller heap."""
 
 from __future__ import annotations
 
@@ -15,25 +15,37 @@ from typing import Any
 
 import pytest
 
-from ..support.process import Tailwatch
+from ..support.process import Python, Tailwatch
 from ..support.waiting import DEADLINE_SECONDS, until
 
 pytest.importorskip("fastapi")
 pytest.importorskip("numpy")
 pytest.importorskip("rich")
 
-pytestmark = pytest.mark.timeout(240)  # three servers, one after the other, each with a large heap
+pytestmark = pytest.mark.timeout(240)  # three servers, one after the other
 
-COMMAND = (sys.executable, "-m", "tailwatch")
-RATE, SECONDS = 20.0, 4.0
+SMALL, WHOLE = (150_000, 32), (720_000, 64)  # objects on the heap, requests of the warm-up: 32 end it
+SHORT, LONG = ("--rate", "40", "--duration", "1"), ("--rate", "20", "--duration", "4")
+# `tailwatch demo` of such a size
+DEMO = """
+import sys
+from tailwatch import cli
+from tailwatch.demo import settings
+sys.modules["tailwatch.demo.main"].measure.__defaults__ = (int(sys.argv.pop(1)),)
+settings.WARM_UP_REQUESTS = settings.WARM_UP_CONCURRENCY = int(sys.argv.pop(1))
+sys.exit(cli.main())
+"""
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+@pytest.fixture(scope="module", params=[(SMALL, SHORT), pytest.param((WHOLE, LONG), marks=pytest.mark.slow)])
+def run(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     """One short run of `tailwatch demo`, and the file it wrote."""
     file = tmp_path_factory.mktemp("demo") / "report.json"
-    arguments = ("--duration", str(SECONDS), "--rate", str(RATE), "--seed", "3", "--json", str(file))
-    done = subprocess.run([*COMMAND, "demo", *arguments], capture_output=True, text=True, cwd=file.parent)
+    size, load = request.param
+    command = [sys.executable, "-c", DEMO, *map(str, size), "demo", *load, "--seed", "3", "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=file.parent)
     assert done.returncode == 0, done.stderr
     return done, json.loads(file.read_text())
 
@@ -73,11 +85,12 @@ def test_its_timeline_is_of_the_same_gaps_and_pauses(run: Any) -> None:
             assert max(pause["seconds"] for pause in timeline["pauses"]) == pytest.approx(longest, rel=0.05)
 
 
-def test_the_heap_is_as_large_as_a_real_server_s(run: Any) -> None:
-    """640-800 thousand tracked objects, the same in all arms, as measured before traffic."""
+def test_the_heap_is_the_same_in_all_arms(request: pytest.FixtureRequest, run: Any) -> None:
+    """As measured before traffic."""
     _, report = run
+    (asked, _), _ = request.node.callspec.params["run"]
     for arm in report["arms"].values():
-        assert 640_000 <= arm["server"]["objects"] <= 800_000
+        assert arm["server"]["objects"] == pytest.approx(asked, rel=0.11)
 
 
 def test_the_policy_did_its_work_before_the_window(run: Any) -> None:
@@ -87,7 +100,7 @@ def test_the_policy_did_its_work_before_the_window(run: Any) -> None:
     assert told["observe"]["paused"].get("policy", 0) == told["freeze"]["paused"].get("policy", 0) == 0
     swept = told["out-of-band"]["paused"]["policy"]
     frozen_once = told["observe"]["longest"].get("2") or 0.1  # a pass over this heap, and a freeze makes two
-    assert 0 < swept < 2 * max(frozen_once, 0.1) + 0.1 * SECONDS
+    assert 0 < swept < 2 * max(frozen_once, 0.1) + 0.1 * report["schedule"]["seconds"]
 
 
 def test_the_output_says_it_all(run: Any) -> None:
@@ -110,18 +123,19 @@ def test_its_file_is_one_that_doctor_reads(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(json.dumps(run[1]))
 
-    done = subprocess.run([*COMMAND, "doctor", str(file)], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    with Tailwatch("doctor", file, cwd=tmp_path) as doctor:
+        out, _ = doctor.finish()
 
-    assert done.returncode in (0, 1), done.stderr
-    assert "ITL" in done.stdout
+    assert doctor.popen.returncode in (0, 1)
+    assert "ITL" in out
 
 
 @contextlib.contextmanager
-def served(cwd: Path) -> Iterator[tuple[Tailwatch, str]]:
-    """`tailwatch demo --serve`, and its address."""
+def served(cwd: Path) -> Iterator[tuple[Tailwatch, list[str], str]]:
+    """`tailwatch demo --serve`, what it wrote first, and its address."""
     with Tailwatch("demo", "--serve", cwd=cwd) as process:
         lines = [process.read_line() for _ in range(3)]
-        yield process, lines[1].partition("metrics: ")[2].strip().removesuffix("/metrics")
+        yield process, lines, lines[1].partition("metrics: ")[2].strip().removesuffix("/metrics")
 
 
 def answer(address: str, path: str, body: dict[str, Any] | None = None) -> str:
@@ -133,8 +147,10 @@ def answer(address: str, path: str, body: dict[str, Any] | None = None) -> str:
 
 
 def test_serve_answers_until_ctrl_c(tmp_path: Path) -> None:
-    """Completions, chat, streamed and whole, the metrics address it printed, and an orderly end."""
-    with served(tmp_path) as (process, address):
+    """The heap of a real server, 640-800 thousand objects; completions, chat, streamed and whole, the metrics address
+    it printed, and an orderly end."""
+    with served(tmp_path) as (process, lines, address):
+        assert 640_000 <= int(lines[0].split()[0].replace(",", "")) <= 800_000
         text = json.loads(answer(address, "/v1/completions", {"prompt": "the tail", "max_tokens": 5}))
         chat = {"messages": [{"role": "user", "content": "why"}], "max_tokens": 4, "stream": True}
         frames = answer(address, "/v1/chat/completions", chat).split("\n\n")
@@ -150,7 +166,9 @@ def test_serve_answers_until_ctrl_c(tmp_path: Path) -> None:
 
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
     """Interrupted in the middle of starting: status 1, one sentence, and every child is gone."""
-    with Tailwatch("demo", "--rate", "10", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+    arguments = (*SMALL, "demo", "--rate", "10")
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with Python(DEMO, *arguments, **pipes, cwd=tmp_path) as process:
         assert process.popen.stderr is not None
         first = process.popen.stderr.readline()
         children = until(lambda: _children(process.pid), "the demo starts a server")
