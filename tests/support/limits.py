@@ -99,6 +99,7 @@ class Limits:
 
     # What must run alone runs alone, and last.
 
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Those marked ``alone`` at the end."""
         items.sort(key=_is_alone)
