@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
+import os
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from websockets.sync.client import ClientConnection, connect
 
 from .waiting import until
@@ -31,7 +36,8 @@ def browser(place: str, profile: Path) -> Iterator[Browser]:
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
     flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio"]
     command = [place, *flags, f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    home = {**os.environ, "HOME": str(profile)}
+    process = subprocess.Popen(command, env=home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         where = profile / "DevToolsActivePort"
 
@@ -44,11 +50,20 @@ def browser(place: str, profile: Path) -> Iterator[Browser]:
             yield Browser(connection)
     finally:
         process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(DEADLINE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        until(lambda: not _kill(profile), "the browser's end")
+        process.wait()
+
+
+def _kill(home: Path) -> list[int]:
+    """Whom it has killed: the processes with this home. What handles crashes is no child of the browser."""
+    processes = psutil.process_iter(["environ"])
+    killed = [one.pid for one in processes if (one.info["environ"] or {}).get("HOME") == str(home)]
+    for pid in killed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return killed
 
 
 class Browser:
@@ -72,8 +87,8 @@ class Browser:
                 return result
             self.events.append(told)
 
-    def open(self, url: str, *, width: int = 1200, height: int = 900, dark: bool = False) -> Tab:
-        """A page in a profile of its own, of this size, on a system of these colours."""
+    def open(self, url: str, *, width: int = 1200, height: int = 900, dark: bool = False, speed: float = 1) -> Tab:
+        """A page in a profile of its own, of this size, on a system of these colours; its timers so much faster."""
         context = self.call("Target.createBrowserContext")["browserContextId"]
         target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -83,6 +98,8 @@ class Browser:
         tab.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         tab.call("Emulation.setEmulatedMedia", features=[scheme])
+        hastened = f"(original => window.setTimeout = (f, ms) => original(f, ms / {speed}))(window.setTimeout)"
+        tab.call("Page.addScriptToEvaluateOnNewDocument", source=hastened)
         tab.go(url)
         return tab
 
@@ -110,9 +127,13 @@ class Tab:
 
     def until(self, expression: str) -> Any:
         """The value of an expression, once it is true; what it throws while the page is being made is not yet true."""
-        return until(
-            lambda: self.ask(f"(() => {{ try {{ return {expression} }} catch {{ return false }} }})()"), expression
-        )
+
+        def look() -> Any:
+            if not (found := self.ask(f"(() => {{ try {{ return {expression} }} catch {{ return false }} }})()")):
+                time.sleep(0.02)  # the browser has work to do
+            return found
+
+        return until(look, expression)
 
     def click(self, selector: str) -> None:
         """With a mouse, in the middle of what is there."""
