@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 from hypothesis import given
@@ -70,6 +69,8 @@ def openai_clients(stage: Stage) -> dict[str, Any]:
 @pytest.fixture
 def anthropic_clients(stage: Stage) -> dict[str, Any]:
     """Makers of the Anthropic SDK's two clients."""
+    import anthropic  # a large package: only where it is used
+
     options: dict[str, Any] = {"base_url": stage.url, "api_key": "none", "max_retries": 0}
     return {"sync": lambda: anthropic.Anthropic(**options), "async": lambda: anthropic.AsyncAnthropic(**options)}
 
@@ -581,6 +582,7 @@ def test_any_text_arrives_as_a_message(stage: Stage, anthropic_clients: dict[str
 
 def test_a_message_that_fails_is_an_error_of_the_sdk(stage: Stage, read_message: Any) -> None:
     """With the server's words; one text of several tokens was known before it."""
+    import anthropic
 
     def answer() -> Iterator[bytes]:
         stream = sse.MessageStream("msg-1", MODEL)

@@ -7,11 +7,11 @@ each frame is built and dumped as its serving.py does it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal
 
 import orjson
 import pytest
-from anthropic.types import RawMessageStreamEvent
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
@@ -198,6 +198,14 @@ def test_random_frames(random_frames: Any) -> None:
     )
 
 
+@cache
+def sdk_events() -> TypeAdapter[Any]:
+    """Any event of the anthropic SDK's; a large package, imported where it is used."""
+    from anthropic.types import RawMessageStreamEvent
+
+    return TypeAdapter(RawMessageStreamEvent)
+
+
 @given(texts, texts, counts, counts)
 def test_the_sdk_reads_it(text: str, name: str, into: int, out: int) -> None:
     """Each frame but ping and error is one of the anthropic SDK's events, with nothing lost or added."""
@@ -214,11 +222,10 @@ def test_the_sdk_reads_it(text: str, name: str, into: int, out: int) -> None:
         stream.message_delta("tool_use", output=out, input=into),
         stream.message_stop(),
     ]
-    adapter: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
     for frame in frames:
         data = frame.split(b"data: ")[1]
-        read = adapter.validate_json(data)
-        assert adapter.dump_python(read, mode="json", exclude_unset=True) == orjson.loads(data)
+        read = sdk_events().validate_json(data)
+        assert sdk_events().dump_python(read, mode="json", exclude_unset=True) == orjson.loads(data)
 
 
 def test_content_outside_a_block() -> None:
