@@ -15,6 +15,7 @@ BUSY = """
 import gc, json, sys, threading, time
 gc.disable()  # before all else: a collection that install() itself makes due would be one more
 import gcprobe, tailwatch
+gc.freeze()  # what is collected is what follows
 
 kind = sys.argv[1]
 log = gcprobe.Log(10_000)
@@ -43,7 +44,7 @@ between = {"callback": [python_callback]}.get(kind, [])
 gc.callbacks[:] = [log.probe(0), first, *between, last, log.probe(1)]
 thread = threading.Thread(target=count)
 thread.start()
-heap = [[i] for i in range(50_000)]
+heap = [[i] for i in range(20_000)]
 for i in range(150):
     if kind == "finalizer":
         Finalizer()

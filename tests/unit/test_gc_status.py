@@ -29,6 +29,7 @@ BOOKS_KNOWN = sys.version_info < (3, 14)
 @pytest.fixture
 def watch() -> Iterator[Watch]:
     """A process under out-of-band, its heap frozen; automatic collections come only where a test wants one."""
+    gc.freeze()  # and before that, as by a server: no collection goes through the test run's own heap
     watch = tailwatch.install(gc="out-of-band")
     tailwatch.freeze()
     yield watch

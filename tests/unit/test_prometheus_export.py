@@ -185,21 +185,21 @@ def test_concurrent_scrapes_share_one_render(
     def take() -> Any:
         taken.append(1)
         entered.set()
-        assert go.wait(10)
+        assert go.wait(30)
         return snapshots.take([core.address])
 
     monkeypatch.setattr(prometheus, "Future", Followed)
     exposition = make(take, registry=False)
     threads = [threading.Thread(target=exposition.render) for _ in range(6)]
     threads[0].start()
-    assert entered.wait(10)
+    assert entered.wait(30)
     for thread in threads[1:]:
         thread.start()
     for _ in threads[1:]:
-        assert followers.acquire(timeout=10)
+        assert followers.acquire(timeout=30)
     go.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert len(taken) == 1
     exposition.render()
     assert len(taken) == 2
@@ -212,20 +212,20 @@ def test_a_fork_child_does_not_wait_for_its_parents_threads(make: Callable[..., 
     def take() -> Any:
         if not entered.is_set():
             entered.set()
-            assert go.wait(10)
+            assert go.wait(30)
         return snapshots.take([core.address])
 
     exposition = make(take)
     stuck = threading.Thread(target=exposition.render)
     stuck.start()
-    assert entered.wait(10)
+    assert entered.wait(30)
     exposition.after_fork()
     child = threading.Thread(target=exposition.render)
     child.start()
     child.join(5)
     waited = child.is_alive()
     go.set()
-    stuck.join(10)
+    stuck.join(30)
     assert not waited
 
 
@@ -494,7 +494,7 @@ def test_the_collector_can_be_asked_by_name(make: Callable[..., Exposition]) -> 
 
 
 def get(port: int, path: str = "/metrics", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request(method, path, headers={key.replace("_", "-"): value for key, value in headers.items()})
         response = connection.getresponse()

@@ -22,6 +22,7 @@ from tailwatch.hooks import out_of_band
 from tailwatch.hooks.gc import GCHook
 from tailwatch.hooks.out_of_band import SAFETY_NET, OutOfBand
 
+from ..support.waiting import until_async
 from .sweeping import begin, core, end
 
 
@@ -254,24 +255,19 @@ def test_not_during_a_collection(sweep: _hot.Sweep) -> None:
 def test_many_threads(sweep: _hot.Sweep) -> None:
     """Slices while others allocate cycles: all of those die, nothing else."""
     gone: list[weakref.ref[Any]] = []
-    stop = threading.Event()
 
     def allocate() -> None:
-        while not stop.is_set():
+        for _ in range(10_000):
             gone.append(weakref.ref(Node(parts=[[], {}])))
 
     threads = [threading.Thread(target=allocate) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for _ in range(200):
+    while any(thread.is_alive() for thread in threads):
         sweep.slice(500)
-    stop.set()
     for thread in threads:
         thread.join()
-    for _ in range(30):  # how many there are is the machine's affair
-        sweep_all(sweep, budget=30_000, slices=100)
-        if not any(each() for each in gone):
-            break
+    sweep_all(sweep, budget=30_000, slices=100)
     assert sum(each() is not None for each in gone) == 0
 
 
@@ -332,27 +328,26 @@ def test_a_loop_s_waiting_is_used() -> None:
     hook = GCHook(core(), "out-of-band", pytest.fail)
     hook.attach()
 
-    async def run() -> tuple[int, dict[str, int]]:
+    async def run() -> dict[str, int]:
         hook.freeze()
         hook.out_of_band.use_loop()
         gone = []
         for _ in range(100):
             gone += [weakref.ref(Node()) for _ in range(100)]
             await asyncio.sleep(0.002)
-        for _ in range(200):
-            if all(each() is None for each in gone):
-                break
-            await asyncio.sleep(0.005)
-            gone.append(weakref.ref(Node(parts=[[] for _ in range(800)])))
-        living = sum(each() is not None for each in gone[:-2])
+
+        def dead() -> bool:
+            Node(parts=[[] for _ in range(800)])
+            return all(each() is None for each in gone)
+
+        await until_async(dead, "the end of all cycles")
         slices = hook.status.slices
         assert hook.out_of_band.disengage() == []
         await asyncio.sleep(0.001)
-        return living, slices
+        return slices
 
-    living, slices = asyncio.run(run())
+    slices = asyncio.run(run())
     hook.detach()
-    assert living == 0
     assert slices["idle"] > 0
 
 
@@ -502,11 +497,11 @@ def test_a_round_that_rests_for_long_holds_nothing(sweep: _hot.Sweep, waits: boo
     sweep.on = True
     sweep.slice(2000)
     assert sweep.midway
-    policy._made_at = time.monotonic()
+    policy._made_at = time.monotonic() + 60
     policy.turn(lambda: not waits)
     assert sweep.midway
     rounds = sweep.counts()["rounds"]
-    policy._made_at -= 10.0
+    policy._made_at -= 120.0
     policy.turn(lambda: not waits)
     assert not sweep.midway
     assert sweep.counts()["rounds"] == rounds + (not waits)

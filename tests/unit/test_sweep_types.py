@@ -15,7 +15,6 @@ import subprocess
 import sys
 import sysconfig
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -608,7 +607,6 @@ class Beside:
     def meanwhile(self) -> None:
         """It has done so, and this thread slept."""
         self._asked.release()
-        time.sleep(0.02)
         assert self._done.acquire(timeout=SECONDS)
 
     def end(self) -> None:
