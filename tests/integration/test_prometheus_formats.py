@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from ..support.prometheus import Prometheus, needs
 NS = 1_000_000_000
 MODEL = 'a "quoted"\\model, é'
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-TEXT, OPENMETRICS = "", "application/openmetrics-text"
+TEXT, OPENMETRICS, PROTOBUF = "", "application/openmetrics-text", None  # None: what it asks for itself
 WIDTH = 2 ** (1 / 32)
 FEATURES = ("native-histograms", "exemplar-storage")
 
@@ -67,28 +68,35 @@ class Scraped:
     accept: str | None
 
 
-def serving(tmp_path_factory: pytest.TempPathFactory, load: Load, accept: str | None) -> Iterator[Scraped]:
-    exposition = load.exposition()
-    if accept is not None:
-        respond: Callable[..., Any] = exposition.respond
-        exposition.respond = lambda asked="", encoding="": respond(accept, encoding)  # type: ignore[method-assign]
-    closer = serve_http(0, exposition)
-    prometheus = Prometheus(tmp_path_factory.mktemp("prometheus"), closer.port, FEATURES)
-    yield Scraped(prometheus, load, accept)
-    prometheus.close()
-    closer()
-
-
-@pytest.fixture(scope="module", params=[TEXT, OPENMETRICS], ids=["text", "openmetrics"])
-def classic(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, load: Load) -> Iterator[Scraped]:
-    """Whatever it asks for, it gets this format."""
-    yield from serving(tmp_path_factory, load, request.param)
-
-
 @pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory, load: Load) -> Iterator[Scraped]:
+def scraped(tmp_path_factory: pytest.TempPathFactory, load: Load) -> Iterator[dict[str | None, Scraped]]:
+    """All of them, by what is served. They start at once: each looks for its targets only after five seconds."""
+    with contextlib.ExitStack() as stack:
+
+        def serving(accept: str | None) -> Scraped:
+            exposition = load.exposition()
+            if accept is not None:
+                respond: Callable[..., Any] = exposition.respond
+                exposition.respond = lambda asked="", encoding="": respond(accept, encoding)  # type: ignore[method-assign]
+            closer = serve_http(0, exposition)
+            stack.callback(closer)
+            prometheus = Prometheus(tmp_path_factory.mktemp("prometheus"), closer.port, FEATURES)
+            stack.callback(prometheus.close)
+            return Scraped(prometheus, load, accept)
+
+        yield {accept: serving(accept) for accept in (TEXT, OPENMETRICS, PROTOBUF)}
+
+
+@pytest.fixture(params=[TEXT, OPENMETRICS], ids=["text", "openmetrics"])
+def classic(request: pytest.FixtureRequest, scraped: dict[str | None, Scraped]) -> Scraped:
+    """Whatever it asks for, it gets this format."""
+    return scraped[request.param]
+
+
+@pytest.fixture
+def native(scraped: dict[str | None, Scraped]) -> Scraped:
     """It asks for protobuf, and gets it."""
-    yield from serving(tmp_path_factory, load, None)
+    return scraped[PROTOBUF]
 
 
 def value(scraped: Scraped, query: str) -> float:

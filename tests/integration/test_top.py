@@ -40,7 +40,7 @@ ENGINE = """
 import gc, sys, tailwatch
 watch = tailwatch.install(role="engine", dir=sys.argv[1], gc="observe")
 gc.disable()
-heap = [[i] for i in range(400_000)]
+heap = [[i] for i in range(50_000)]
 print("ready", flush=True)
 for line in sys.stdin:
     if line == "stand still\\n":

@@ -24,16 +24,22 @@ needs = {
 
 class Prometheus:
     """A server of one target, with its API. features: of --enable-feature, such as native-histograms. configuration:
-    instead of that one target."""
+    instead of that one target. interval: of its scrapes. The first one is no earlier than five seconds after its
+    start, when it looks for its targets."""
 
     def __init__(
-        self, directory: Path, target: int, features: tuple[str, ...] = (), configuration: str | None = None
+        self,
+        directory: Path,
+        target: int,
+        features: tuple[str, ...] = (),
+        configuration: str | None = None,
+        interval: str = "1s",
     ) -> None:
         self.port = free_port()
         config = directory / "prometheus.yml"
         config.write_text(
             configuration
-            or "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
+            or f"global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}\n"
             f"scrape_configs: [{{job_name: tailwatch, static_configs: [{{targets: ['127.0.0.1:{target}']}}]}}]\n"
         )
         self._log = (directory / "log").open("wb")
