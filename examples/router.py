@@ -57,7 +57,9 @@ def serve(slots: int) -> None:
 
     tailwatch.install(app, orca="text", gc="observe")
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(tailwatch.current().app, log_level="warning", lifespan="off"))
+    # Connections are kept for longer than the client keeps idle ones: else one may be closed as it is used again.
+    watched = tailwatch.current().app
+    server = uvicorn.Server(uvicorn.Config(watched, log_level="warning", lifespan="off", timeout_keep_alive=60))
 
     def stop() -> None:
         sys.stdin.read()
@@ -117,7 +119,7 @@ async def learn(server: Server, client: httpx.AsyncClient) -> None:
             while server.sent < wanted:
                 asked.add(asyncio.create_task(server.ask(client)))
                 await asyncio.sleep(0)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(STREAM_SECONDS / 3)
             asked = {task for task in asked if not task.done()}
     await asyncio.gather(*asked)
 

@@ -197,7 +197,7 @@ def _damaged(text: str, edits: list[tuple[int, str, int]]) -> str:
 
 
 @given(st.sampled_from([text for text, _ in KNOWN.values()]), damage)
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_any_damage_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, text: str, edits: list[tuple[int, str, int]]
 ) -> None:
