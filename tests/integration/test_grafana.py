@@ -372,6 +372,8 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene
         for server in servers.values():
             server.wait_for("up == 1")
             must_be_exact(server)
+        for model, path in ((MODELS[0], COMPLETIONS), (MODELS[0], CHAT), (MODELS[1], COMPLETIONS)):
+            planted.ask(path, model=model)  # the label sets that are chosen below: those that come later are "other"
         planted.load(1)  # every series there is to be: rate() does not see a first sample
         begins = {kind: between_equals(planted, server) for kind, server in servers.items()}
         planted.load(2)
