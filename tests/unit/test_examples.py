@@ -19,7 +19,7 @@ from ..support.process import Process, Serving
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SERVERS = {"fastapi_server.py", "fast_sse.py", "three_process.py"}
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in SERVERS)
-SLOW = {"router.py": pytest.param("router.py", marks=pytest.mark.slow)}
+SLOW = {"router.py": pytest.param("router.py", marks=[pytest.mark.slow, pytest.mark.timeout(240)])}
 
 # router.py with a tenth of its times, and fewer requests.
 ROUTER = """
@@ -32,7 +32,7 @@ router.main()
 def output_of(script: Path, cwd: Path) -> str:
     """What it prints; it ends well and warns about nothing."""
     with Process(sys.executable, "-W", "error", script, cwd=cwd, stderr=subprocess.PIPE) as process:
-        out, errors = process.finish()
+        out, errors = process.finish(seconds=200)
         assert (process.popen.returncode, errors) == (0, "")
     return out
 
