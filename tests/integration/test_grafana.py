@@ -369,22 +369,22 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene
             directory = tmp_path_factory.mktemp(kind)
             servers[kind] = Prometheus(directory, planted.port, ("exemplar-storage", *features), text)
             stack.callback(servers[kind].close)
-        for server in servers.values():
-            server.wait_for("up == 1")
-            must_be_exact(server)
         for model, path in ((MODELS[0], COMPLETIONS), (MODELS[0], CHAT), (MODELS[1], COMPLETIONS)):
             planted.ask(path, model=model)  # the label sets that are chosen below: those that come later are "other"
         planted.load(1)  # every series there is to be: rate() does not see a first sample
+        for server in servers.values():
+            server.wait_for("up == 1")
+            must_be_exact(server)
         begins = {kind: between_equals(planted, server) for kind, server in servers.items()}
         planted.load(2)
         planted.quiet()
+        signal = planted.load_signal()
+        ends = {kind: between_equals(planted, server) for kind, server in servers.items()}
+        signals = (signal, planted.load_signal())
+        samples = len([line for line in planted.get("/metrics").splitlines() if not line.startswith("#")])
         found: dict[str, Scene] = {}
         for kind, server in servers.items():
-            first, (earlier, _) = begins[kind]
-            signal = planted.load_signal()
-            last, later = between_equals(planted, server)
-            samples = len([line for line in planted.get("/metrics").splitlines() if not line.startswith("#")])
-            signals = (signal, planted.load_signal())
+            (first, (earlier, _)), (last, later) = begins[kind], ends[kind]
             found[kind] = Scene(planted, server, kind == "native", first, last, samples, earlier, later, signals)
         yield found
 
