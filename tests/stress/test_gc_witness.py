@@ -25,20 +25,29 @@ sys.setswitchinterval(1e-5)
 first, last = gc.callbacks
 stop = threading.Event()
 
-def python_callback(phase, info):
-    for _ in range(20_000):
-        pass
+counted, waits = 0, 5
 
 def count():
+    global counted
     while not stop.is_set():
         log.tick()
+        counted += 1
+
+def let_it_count():  # some times: on a busy machine it takes long until it runs
+    global waits
+    before = counted
+    while waits and counted == before:
+        pass
+    waits = max(0, waits - 1)
+
+def python_callback(phase, info):
+    let_it_count()
 
 class Finalizer:
     def __init__(self):
         self.me = self
     def __del__(self):
-        for _ in range(20_000):
-            pass
+        let_it_count()
 
 between = {"callback": [python_callback]}.get(kind, [])
 gc.callbacks[:] = [log.probe(0), first, *between, last, log.probe(1)]
