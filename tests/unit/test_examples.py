@@ -21,10 +21,11 @@ SERVERS = {"fastapi_server.py", "fast_sse.py", "three_process.py"}
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in SERVERS)
 SLOW = {"router.py": pytest.param("router.py", marks=[pytest.mark.slow, pytest.mark.timeout(240)])}
 
-# router.py with a tenth of its times, and fewer requests.
+# router.py with a tenth of its times, smaller servers and fewer requests.
 ROUTER = """
 import router
-router.STREAM_SECONDS, router.LEARN_SECONDS, router.REQUESTS, router.__file__ = 0.03, 0.1, 30, __file__
+router.SLOTS, router.REQUESTS, router.__file__ = (1, 2), 20, __file__
+router.STREAM_SECONDS, router.LEARN_SECONDS = 0.03, 0.1
 router.main()
 """
 
@@ -48,7 +49,7 @@ def test_the_router_learns_and_routes(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
     (tmp_path / "short.py").write_text(ROUTER)
     lines = output_of(tmp_path / "short.py", tmp_path).splitlines()
-    assert [line.split()[0].rstrip(":") for line in lines] == ["4", "16", "by_running", "by_ratio"]
+    assert [line.split()[0].rstrip(":") for line in lines] == ["1", "2", "by_running", "by_ratio"]
 
 
 def test_the_stream_by_hand_shows_its_numbers(tmp_path: Path) -> None:
