@@ -492,7 +492,7 @@ def test_one_process_of_a_group_exports_for_all(http: HTTPCollector) -> None:
         (leader,) = leaders
         workers["ab".index(leader)].kill()
         before = len(http.scopes())
-        until(lambda: len(http.scopes()) > before + 25, "the other goes on to")
+        until(lambda: len(http.scopes()) > before + 12, "the other goes on to")
         after = http.scopes()[before + 5 :]
         assert {service(resource) for resource, _ in after} == {"ab".replace(leader, "")}
         assert {gaps_told(found) for _, found in after} == {12}

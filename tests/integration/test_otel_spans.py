@@ -116,7 +116,7 @@ def make_app(**options: Any) -> FastAPI:
 def garbage(times: int) -> None:
     """Collections long enough to be kept."""
     gc.freeze()  # what the tests before this one have left would be collected too
-    heap = [[i] for i in range(50_000)]
+    heap = [[i] for i in range(100_000)]
     for _ in range(times):
         gc.collect()
     del heap
