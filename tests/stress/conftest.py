@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from ..support.guardian import MARK
+
 NATIVE = Path(__file__).parent.parent / "native"
 HEADERS = Path(__file__).parents[2] / "csrc" / "third_party"
-SANITIZED = ("LD_PRELOAD", "ASAN_OPTIONS", "PYTHONMALLOC", "PYTHONDEVMODE")  # what sanitized.sh sets
+KEPT = ("LD_PRELOAD", "ASAN_OPTIONS", "PYTHONMALLOC", "PYTHONDEVMODE", MARK)  # what sanitized.sh and the guardian set
 
 
 def _environment() -> dict[str, str]:
-    """A short one, and what the sanitizers need where this runs under them."""
-    return {"PATH": "/usr/bin:/bin", **{name: os.environ[name] for name in SANITIZED if name in os.environ}}
+    """A short one, what the sanitizers need where this runs under them, and what a guardian finds processes by."""
+    return {"PATH": "/usr/bin:/bin", **{name: os.environ[name] for name in KEPT if name in os.environ}}
 
 
 def _compile(source: str, target: Path) -> Path:
