@@ -1,5 +1,5 @@
-"""The installed package is tested, never the source tree beside it. Hypothesis profiles: "quick" by default,
-"thorough" with HYPOTHESIS_PROFILE=thorough."""
+"""The installed package is tested, never the source tree beside it. Hypothesis profiles: "quick" by default, whose
+examples are the same in each run; "thorough" with HYPOTHESIS_PROFILE=thorough."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .support.limits import Limits
 _ROOT = Path(__file__).resolve().parent.parent
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT]  # `python -m pytest` adds it
 
-settings.register_profile("quick", deadline=None, max_examples=60)
+settings.register_profile("quick", deadline=None, max_examples=60, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
@@ -32,5 +32,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """``-n auto``: tests wait for their children half of the time, so one process more than there are processors."""
-    return min(len(os.sched_getaffinity(0)) + 1, 8)
+    """``-n auto``: tests wait for their children half of the time, so two processes more than there are processors."""
+    return min(len(os.sched_getaffinity(0)) + 2, 8)

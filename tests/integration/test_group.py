@@ -639,7 +639,7 @@ def served_by_two_workers(directory: Path, environment: dict[str, str]) -> Itera
     command = [sys.executable, "-m", "uvicorn", "served:app", "--workers", "2", "--port", "0"]
     with Serving(*command, log=directory / "log", cwd=directory, env=environment) as server:
         try:
-            port = server.port()
+            port = server.port
             until(lambda: server.log().count("startup complete") == 2, "both workers run")
             until(lambda: listens(port))
             yield f"http://127.0.0.1:{port}", server.pid
@@ -704,7 +704,7 @@ def test_run_makes_a_group_of_a_server_that_knows_nothing_of_it(tmp_path: Path) 
     command = [sys.executable, "-c", main, "run", "--gc=observe", "--", sys.executable, "server.py"]
     with Serving(*command, log=tmp_path / "log", cwd=tmp_path) as runner:
         try:
-            port = runner.port()
+            port = runner.port
             directory = Path(runner.log().split("TAILWATCH_DIR=")[1].split(")")[0])
             address = f"http://127.0.0.1:{port}"
             until(lambda: listens(port))
