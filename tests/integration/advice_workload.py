@@ -1,4 +1,4 @@
-"""A small server's day in two seconds under one policy: what streams lost to the collector, what the doctor says.
+"""A small server's day in a second or two under one policy: what streams lost to the collector, what the doctor says.
 
     python advice_workload.py POLICY          prints JSON
 
@@ -19,8 +19,8 @@ from typing import Any
 import tailwatch
 from tailwatch import gcadvice
 
-STREAMS, TOKENS, STEP = 8, 200, 0.008
-LIVING, EACH, KEPT = 300_000, 80, 40_000
+STREAMS, TOKENS, STEP = 8, 110, 0.008
+LIVING, EACH, KEPT = 600_000, 360, 120_000
 
 
 def cycle() -> list[Any]:
