@@ -354,8 +354,9 @@ def between_equals(of: Any, prometheus: Prometheus) -> tuple[float, tuple[snapsh
 
 
 @pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
-    """By the kind of histograms: two Prometheus servers scrape the same load."""
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Planted, dict[str, Prometheus]]]:
+    """A server that has every series there is to be, and two Prometheus servers that scrape it, by the kind of
+    histograms."""
     with contextlib.ExitStack() as stack:
         planted = stack.enter_context(
             Planted(stack.enter_context(in_memory()), tmp_path_factory.mktemp("planted") / "log")
@@ -371,22 +372,46 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene
             stack.callback(servers[kind].close)
         for model, path in ((MODELS[0], COMPLETIONS), (MODELS[0], CHAT), (MODELS[1], COMPLETIONS)):
             planted.ask(path, model=model)  # the label sets that are chosen below: those that come later are "other"
-        planted.load(1)  # every series there is to be: rate() does not see a first sample
+        planted.load(1)  # rate() does not see the first sample of a series
         for server in servers.values():
             server.wait_for("up == 1")
-            must_be_exact(server)
-        begins = {kind: between_equals(planted, server) for kind, server in servers.items()}
-        planted.load(2)
-        planted.quiet()
-        signal = planted.load_signal()
-        ends = {kind: between_equals(planted, server) for kind, server in servers.items()}
-        signals = (signal, planted.load_signal())
-        samples = len([line for line in planted.get("/metrics").splitlines() if not line.startswith("#")])
-        found: dict[str, Scene] = {}
-        for kind, server in servers.items():
-            (first, (earlier, _)), (last, later) = begins[kind], ends[kind]
-            found[kind] = Scene(planted, server, kind == "native", first, last, samples, earlier, later, signals)
-        yield found
+        yield planted, servers
+
+
+@needs["prometheus"]
+def test_prometheus_evaluates_the_rules(started: tuple[Planted, dict[str, Prometheus]]) -> None:
+    """Each of them, without an error."""
+    for server in started[1].values():
+        rules = until(
+            lambda server=server: (
+                found
+                if (found := [rule for group in server.ask("rules")["groups"] for rule in group["rules"]])
+                and all(rule["health"] != "unknown" for rule in found)
+                else []
+            ),
+            "every rule was evaluated",
+        )
+        assert {rule["health"] for rule in rules} == {"ok"}, rules
+
+
+@pytest.fixture(scope="module")
+def scenes(started: tuple[Planted, dict[str, Prometheus]]) -> dict[str, Scene]:
+    """By the kind of histograms: what both saw of the same load."""
+    planted, servers = started
+    for server in servers.values():
+        must_be_exact(server)
+    begins = {kind: between_equals(planted, server) for kind, server in servers.items()}
+    planted.load(2)
+    planted.quiet()
+    signal = planted.load_signal()
+    ends = {kind: between_equals(planted, server) for kind, server in servers.items()}
+    signals = (signal, planted.load_signal())
+    samples = len([line for line in planted.get("/metrics").splitlines() if not line.startswith("#")])
+    found: dict[str, Scene] = {}
+    for kind, server in servers.items():
+        (first, (earlier, _)), (last, later) = begins[kind], ends[kind]
+        found[kind] = Scene(planted, server, kind == "native", first, last, samples, earlier, later, signals)
+    return found
 
 
 @pytest.fixture(params=["classic", "native"])
