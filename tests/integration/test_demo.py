@@ -39,7 +39,13 @@ sys.exit(cli.main())
 """
 
 
-@pytest.fixture(scope="module", params=[(SMALL, SHORT), pytest.param((WHOLE, LONG), marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((SMALL, SHORT), marks=pytest.mark.alone),  # its arms are compared with each other
+        pytest.param((WHOLE, LONG), marks=[pytest.mark.slow, pytest.mark.alone]),
+    ],
+)
 def run(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:

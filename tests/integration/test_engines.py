@@ -24,8 +24,9 @@ MS = 1_000_000
 PAUSE_MS = 40
 
 ENGINE = """
-import json, os, sys, time
+import gc, json, os, sys, time
 import tailwatch
+gc.disable()  # a collection would be charged beside the pause
 watch = tailwatch.install(dir=sys.argv[1], gc="observe", **json.loads(sys.argv[2]))
 children = []
 

@@ -23,6 +23,7 @@ def day(policy: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.alone  # it compares how long runs of the same load took
 @pytest.mark.skipif(sys.version_info[:2] not in KNOWN_LISTS, reason="no slices: the collector's lists are not known")
 def test_the_advised_policy_saves_what_was_predicted() -> None:
     """Watched under observe, run again as advised: the saving is in the interval. Two runs that are the same differ
