@@ -41,6 +41,7 @@ TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 POLICY_ROW = "What does the collector's policy do?"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
+pytestmark = pytest.mark.timeout(180)  # Prometheus takes five seconds to begin
 
 # ---- the rules, as promtool reads them ----
 

@@ -32,6 +32,8 @@ from .test_grafana import (
 
 PROCESS = Path(__file__).parent / "sweeping_process.py"
 
+pytestmark = pytest.mark.timeout(180)  # Prometheus takes five seconds to begin
+
 
 class Sweeping(Script):
     """The process, and what is asked of it."""

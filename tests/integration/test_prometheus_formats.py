@@ -23,6 +23,8 @@ TEXT, OPENMETRICS, PROTOBUF = "", "application/openmetrics-text", None  # None: 
 WIDTH = 2 ** (1 / 32)
 FEATURES = ("native-histograms", "exemplar-storage")
 
+pytestmark = pytest.mark.timeout(180)  # Prometheus takes five seconds to begin
+
 
 @dataclass
 class Load:

@@ -62,11 +62,12 @@ def main(pid: int, mark: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:
-        parent = os.pidfd_open(pid)
+        select.select([os.pidfd_open(pid)], [], [])
     except ProcessLookupError:  # it has ended already
-        parent = None
-    if parent is not None:
-        select.select([parent], [], [])
+        pass
+    except OSError:  # a kernel or a filter without that call
+        while os.path.exists(f"/proc/{pid}"):
+            time.sleep(0.2)
     kill_marked(mark)
 
 

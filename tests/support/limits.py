@@ -2,11 +2,13 @@
 
 A test that exceeds its limit (pytest-timeout: 60 s, or its ``timeout`` marker) fails with the stacks of all threads of
 this process and of its descendants. Where even that is not possible, because the interpreter does not run signal
-handlers, the process writes its stacks and ends; pytest-xdist starts another one and reports the test.
+handlers, the process writes the stacks of its threads to standard error and ends; pytest-xdist reports the test and
+starts another process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import fcntl
 import os
@@ -17,6 +19,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,7 +29,9 @@ import pytest
 
 from . import guardian
 
-GRACE_SECONDS = 20  # from a limit to the end of the process, where the test cannot be failed
+GRACE_SECONDS = 40  # from a limit to the end of the process, where the test cannot be failed
+AGAIN_SECONDS = 10  # after a limit, where the test has caught its failure and goes on
+PY_SPY = Path(sys.executable).with_name("py-spy")
 FRAMES = 12  # of a stack, the innermost: what is outside of them is pytest
 KEY = "processes_left"
 
@@ -42,26 +47,37 @@ def stacks_of_threads() -> str:
 
 def stacks_of_descendants() -> str:
     """Of each process below this one: its command, and its Python stacks or where it is in the kernel."""
-    parts = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if guardian.__file__ in process.cmdline():
-                continue
-            parts.append(f"-- process {process.pid} ({process.status()}): {process.cmdline()}\n{_stack(process.pid)}")
-        except psutil.NoSuchProcess:
-            continue
-    return "\n".join(parts)
+    found = [process for process in psutil.Process().children(recursive=True) if not _is_guardian(process)]
+    with ThreadPoolExecutor(8) as pool:
+        return "\n".join(pool.map(_described, found))
 
 
-def _stack(pid: int) -> str:
-    if "python" in os.path.basename(os.path.realpath(f"/proc/{pid}/exe")):
-        command = ["py-spy", "dump", "--nonblocking", "--pid", str(pid)]
-        try:
-            return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout
-        except (OSError, subprocess.TimeoutExpired):  # not installed, or not permitted
-            pass
+def _is_guardian(process: psutil.Process) -> bool:
+    return guardian.__file__ in _command(process)
+
+
+def _command(process: psutil.Process) -> list[str]:
     try:
-        return f"in the kernel at {Path(f'/proc/{pid}/wchan').read_text()}"
+        return list(process.cmdline())
+    except psutil.Error:  # it has ended, or is somebody else's
+        return []
+
+
+def _described(process: psutil.Process) -> str:
+    return f"-- process {process.pid}: {_command(process)}\n{_python_stack(process.pid) or _kernel_stack(process.pid)}"
+
+
+def _python_stack(pid: int) -> str:
+    command = [PY_SPY, "dump", "--nonblocking", "--pid", str(pid)]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout
+    except (OSError, subprocess.TimeoutExpired):  # not installed, or held up
+        return ""
+
+
+def _kernel_stack(pid: int) -> str:
+    try:
+        return f"not read by py-spy; in the kernel at {Path(f'/proc/{pid}/wchan').read_text()}"
     except OSError as error:
         return str(error)
 
@@ -72,7 +88,10 @@ class Limits:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._guardian = guardian.start()
-        self._locks = Path(tempfile.gettempdir()) / f"tailwatch-test-alone-{_run(config)}"
+        self._errors = os.dup(2)  # while pytest does not capture it
+        self._locks = Path(tempfile.gettempdir()) / f"tailwatch-test-alone-{os.getuid()}-{_run(config)}"
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of ``nohup pytest &``; children inherit it
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         self._left: list[str] = []
 
     # No test hangs.
@@ -86,16 +105,18 @@ class Limits:
             pytest.fail(f"the limit of {settings.timeout:.0f} s\n{report}", pytrace=False)
 
         signal.signal(signal.SIGALRM, expire)
-        signal.setitimer(signal.ITIMER_REAL, settings.timeout)
-        faulthandler.dump_traceback_later(settings.timeout + GRACE_SECONDS, exit=True)
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout, AGAIN_SECONDS)
+        faulthandler.dump_traceback_later(settings.timeout + GRACE_SECONDS, exit=True, file=self._errors)
         return True
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool:
-        """And its end."""
+    def pytest_timeout_cancel_timer(self) -> bool:
+        """Has no effect: pytest-timeout cancels where a test fails, and its teardown has a limit too."""
+        return True
+
+    def _cancel_timer(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         faulthandler.cancel_dump_traceback_later()
-        return True
 
     # What must run alone runs alone, and last.
 
@@ -109,23 +130,29 @@ class Limits:
         """While a test marked ``alone`` runs, no other process of this run is in a test."""
         turnstile, room = (os.open(f"{self._locks}.{name}", os.O_CREAT | os.O_RDWR, 0o600) for name in ("gate", "room"))
         alone = fcntl.LOCK_EX if _is_alone(item) else fcntl.LOCK_SH
-        try:
-            fcntl.flock(turnstile, alone)  # else those in the room could follow each other for ever
-            fcntl.flock(room, alone)
+        try:  # with locks of the process, which a forked child does not have
+            fcntl.lockf(turnstile, alone)  # else those in the room could follow each other for ever
+            fcntl.lockf(room, alone)
             if alone is fcntl.LOCK_SH:
-                fcntl.flock(turnstile, fcntl.LOCK_UN)
+                fcntl.lockf(turnstile, fcntl.LOCK_UN)
             return (yield)
         finally:
-            for lock in (room, turnstile):
-                fcntl.flock(lock, fcntl.LOCK_UN)  # a forked child may hold the file too
-                os.close(lock)
+            self._cancel_timer()
+            os.close(room)
+            os.close(turnstile)
 
     # No process outlives the run.
 
+    @pytest.hookimpl(trylast=True)  # once the fixtures of the session have been torn down
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Ends what the tests left running, and fails the run for it."""
         if not self._config.pluginmanager.hasplugin("dsession"):  # whose children are the workers
-            self._left += [_named(pid) for pid in guardian.marked(os.environ[guardian.MARK])]
+            forked = {child for child in psutil.Process().children(recursive=True) if not _is_guardian(child)}
+            marked = guardian.marked(os.environ[guardian.MARK])
+            self._left += [_named(pid) for pid in {*marked, *(child.pid for child in forked if child.is_running())}]
+            for child in forked:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
             guardian.kill_marked(os.environ[guardian.MARK])
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput[KEY] = self._left
@@ -160,6 +187,6 @@ def _run(config: pytest.Config) -> str:
 
 def _named(pid: int) -> str:
     try:
-        return f"{pid} {psutil.Process(pid).cmdline()}"
+        return f"{pid} {_command(psutil.Process(pid))}"
     except psutil.NoSuchProcess:
         return f"{pid} (ended)"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import itertools
 import os
 import socket
 import tempfile
 from pathlib import Path
 
-FIRST, COUNT = 18000, 12000  # below the range that the kernel gives to port 0 and to connections
+FIRST, COUNT = 18000, 12000  # below what the kernel by default gives to port 0 and to connections
 _held: list[int] = []
 
 
@@ -17,14 +16,15 @@ def free_port() -> int:
     """A port of 127.0.0.1 that no other test process is given while this one lives."""
     directory = Path(tempfile.gettempdir()) / f"tailwatch-test-ports-{os.getuid()}"
     directory.mkdir(exist_ok=True)
-    for number in itertools.count(os.getpid() * 37 + len(_held)):
+    start = os.getpid() * 37 + len(_held)
+    for number in range(start, start + COUNT):
         port = FIRST + number % COUNT
         lock = os.open(directory / str(port), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         if _locked(lock) and _can_bind(port):
             _held.append(lock)
             return port
         os.close(lock)
-    raise AssertionError
+    raise AssertionError(f"no port from {FIRST} to {FIRST + COUNT} is free")
 
 
 def _locked(file: int) -> bool:

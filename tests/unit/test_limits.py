@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,7 +91,7 @@ def test_a_test_that_waits_for_ever_fails_with_the_stacks_of_its_threads_and_chi
     assert "1 failed, 1 passed" in done.stdout
     assert "limit of 50 s" in done.stdout
     assert "threading.Event().wait()" in done.stdout
-    assert "in_the_child" in done.stdout
+    assert "in_the_child (<string>:3)" in done.stdout
 
 
 def test_a_test_that_never_leaves_c_ends_its_process(tmp_path: Path) -> None:
@@ -98,6 +99,7 @@ def test_a_test_that_never_leaves_c_ends_its_process(tmp_path: Path) -> None:
     done = run(tmp_path, IN_C, "-n1")
     assert done.returncode == 1
     assert "crashed while running" in done.stdout and "test_never_lets_go" in done.stdout
+    assert re.search(r'File ".*test_it.py", line 6 in test_never_lets_go', done.stderr)
 
 
 @pytest.mark.parametrize("options", [(), ("-n1",)], ids=["one process", "xdist"])
