@@ -452,13 +452,13 @@ def test_prompts_of_a_file_come_in_turn() -> None:
     [
         (b"", "no prompt in it"),
         (b"{}\n", "no prompt in it"),
-        (b'{"prompt": "a"}\n{oops\n', "line 2: "),
+        (b'{"prompt": "a"}\n{oops\n', "line 2: this is no JSON"),
         (b"[1]", "entry 1: expected an object"),
         (b"[", "this is no JSON"),
         (b'{"prompt": "a", "max_tokens": -1}\n', "line 1, 'max_tokens': "),
         (b'{"prompt": "a", "max_tokens": true}\n', "line 1, 'max_tokens'"),
-        (b'{"messages": [1]}\n', "line 1, 'messages': "),
-        (b"\xff\n", "line 1: "),
+        (b'{"messages": [1]}\n', "line 1, 'messages': expected messages with a role"),
+        (b"\xff\n", "line 1: this is no JSON"),
         (b"[" * 5000, "this is no JSON"),
     ],
 )

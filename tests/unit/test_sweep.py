@@ -255,16 +255,20 @@ def test_not_during_a_collection(sweep: _hot.Sweep) -> None:
 def test_many_threads(sweep: _hot.Sweep) -> None:
     """Slices while others allocate cycles: all of those die, nothing else."""
     gone: list[weakref.ref[Any]] = []
+    sliced = threading.Event()
 
     def allocate() -> None:
-        for _ in range(10_000):
+        for number in range(10_000):
             gone.append(weakref.ref(Node(parts=[[], {}])))
+            if number == 5000:
+                sliced.wait()  # none has ended before the first slice
 
     threads = [threading.Thread(target=allocate) for _ in range(3)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         sweep.slice(500)
+        sliced.set()
     for thread in threads:
         thread.join()
     sweep_all(sweep, budget=30_000, slices=100)
