@@ -164,7 +164,15 @@ def run(command: Sequence[str], environment: Mapping[str, str], mask: Iterable[i
     except FileNotFoundError:
         return _refuse(NOT_FOUND, command[0], "there is no such command")
     except OSError as error:
+        if not _exists(command[0]):  # EACCES: a directory of PATH cannot be searched
+            return _refuse(NOT_FOUND, command[0], "there is no such command")
         return _refuse(NOT_EXECUTABLE, command[0], f"it cannot be run: {error.strerror}")
+
+
+def _exists(name: str) -> bool:
+    """Whether there is a file of that name where the command is looked for."""
+    places = [""] if os.sep in name else os.get_exec_path()
+    return any(os.path.exists(os.path.join(place, name)) for place in places)
 
 
 def _spawn(command: Sequence[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:

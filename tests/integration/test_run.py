@@ -314,6 +314,13 @@ def test_a_command_that_is_not_there() -> None:
     assert "no-such-command-anywhere: " in done.stderr and "no such command" in done.stderr
 
 
+def test_a_command_that_is_not_there_beside_a_directory_that_cannot_be_searched(tmp_path: Path) -> None:
+    """The same (root can search it)."""
+    (tmp_path / "closed").mkdir(mode=0)
+    done = run("--", "no-such-command-anywhere", PATH=f"{tmp_path / 'closed'}:{os.environ['PATH']}")
+    assert done.returncode == 127
+
+
 def test_a_command_that_cannot_be_run(tmp_path: Path) -> None:
     """126, as in a shell, and a sentence."""
     (tmp_path / "data").write_text("no program", encoding="utf-8")
