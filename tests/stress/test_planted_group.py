@@ -273,7 +273,8 @@ def test_each_token_is_charged_what_both_logs_saw(run_script, planted: int, step
     assert set(seen["roles"]) <= {"api", "engine"}
     assert not any(seen["errors"].values()) and not any(seen["drops"].values())
 
-    usual = median(gap.length for gap in gaps if gap.most == 0 and gap.follows and not gap.first)
+    unpaused = sorted(gap.length for gap in gaps if gap.most == 0 and gap.follows and not gap.first)
+    usual, noise = median(unpaused), unpaused[len(unpaused) * 9 // 10] - median(unpaused)
 
     def shares(kind: str) -> list[float]:
         """late / overlap of the gaps with one planted pause and nothing else, where that is not too little to tell."""
@@ -282,7 +283,8 @@ def test_each_token_is_charged_what_both_logs_saw(run_script, planted: int, step
             alone = [gap for gap in alone if gap.length < usual + gap.charged / 4]
         return [gap.late / gap.charged for gap in alone if gap.charged > 2 * MS]
 
-    assert len(shares("hidden")) > 0
-    assert median(shares("hidden")) < 0.25
+    hidden = shares("hidden")
+    assert hidden or noise > MS  # where steps without a pause are late by more, a pause in the wait is late too
+    assert not hidden or median(hidden) < 0.25
     assert len(shares("in the way")) > planted
     assert median(shares("in the way")) > 0.8
