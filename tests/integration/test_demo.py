@@ -98,7 +98,7 @@ def test_the_heap_is_the_same_in_all_arms(request: pytest.FixtureRequest, run: A
     _, report = run
     (asked, *_), _ = request.node.callspec.params["run"]
     for arm in report["arms"].values():
-        assert arm["server"]["objects"] == pytest.approx(asked, abs=30_000)  # an interpreter has more of its own than another
+        assert arm["server"]["objects"] == pytest.approx(asked, abs=30_000)  # and what an interpreter has
 
 
 def test_the_policy_did_its_work_before_the_window(run: Any) -> None:
