@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import statistics
 from itertools import pairwise
 
@@ -145,7 +146,8 @@ print(json.dumps(booked))
 def lags(story: Story) -> tuple[list[int], list[int]]:
     """ns from each booked edge of a pause to the tool's stamp of it."""
     booked, seen = json.loads(story.printed), story.pushed()
-    pairs = [(b, min(seen, key=lambda r, b=b: abs(r.begin.at - b[0]))) for b in booked]
+    at = operator.attrgetter("begin.at")  # the last range that began before the pause: another would not hold its end
+    pairs = [(b, max((r for r in seen if at(r) <= b[0]), key=at)) for b in booked]
     return [r.begin.at - b[0] for b, r in pairs], [r.end.at - b[1] for b, r in pairs]
 
 
