@@ -30,7 +30,7 @@ import pytest
 from . import guardian
 
 GRACE_SECONDS = 40  # from a limit to the end of the process, where the test cannot be failed
-AGAIN_SECONDS = 10  # after a limit, where the test has caught its failure and goes on
+AGAIN_SECONDS = 30  # after a limit, and longer than its report takes, where the test has caught its failure and goes on
 PY_SPY = Path(sys.executable).with_name("py-spy")
 FRAMES = 12  # of a stack, the innermost: what is outside of them is pytest
 KEY = "processes_left"
