@@ -1,8 +1,8 @@
 """What does sse.accelerate() make of a server's own chunk classes?
 
 Two families of the same classes (families.py): one as it is, one accelerated. Both construct the chunk of each
-token and dump it as their server does; only the dump differs. Then what tailwatch.servers replaces: construction as
-well, where a server's chunk builder is a function, or json.dumps. Before anything is timed the frames are compared;
+token and dump it as their server does; only the dump differs. Then what tailwatch.integrations replaces: construction
+as well, where a server's chunk builder is a function, or json.dumps. Before anything is timed the frames are compared;
 after it, nothing may have fallen back.
 
 The bar is for vLLM's chat chunk, of three objects. A chunk of fewer spends less on its dump: "the most there is to win"
@@ -21,7 +21,7 @@ from bench_sse import SNIPPETS, TOKEN, feeding, undecided
 from families import BUILDERS, FAMILIES, Builder, Family, available, vllm_chat
 from harness import REPEATS, Report, bar_of, main, measure
 
-from tailwatch import servers, sse
+from tailwatch import integrations, sse
 
 LEARNING = 64  # frames of a shape, more than are compared with the class's own
 PYDANTIC = ("vLLM chat", "vLLM completions", "TensorRT-LLM chat", "openai package, transformers serve")
@@ -76,10 +76,10 @@ def _family(made: Report, name: str, repeats: int) -> None:
 
 @contextmanager
 def construction_replaced(builder: Builder) -> Iterator[list[tuple[str, str]]]:
-    """What tailwatch.servers does to a server's chunk builder, in a module that stands in for the server's."""
+    """What tailwatch.integrations does to a server's chunk builder, in a module that stands in for the server's."""
     name, fallbacks = builder.module.__name__, list[tuple[str, str]]()
     before, sys.modules[name] = sys.modules.get(name), builder.module
-    (target,) = (found for found in servers.found() if found.name.startswith(name))
+    (target,) = (found for found in integrations.found() if found.name.startswith(name))
     undo = target.accelerate(lambda shape, reason: fallbacks.append((shape, reason)))
     try:
         yield fallbacks

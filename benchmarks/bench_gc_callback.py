@@ -21,7 +21,7 @@ from typing import Any
 from harness import REPEATS, Report, Run, main, measure
 
 from tailwatch import _hot
-from tailwatch.hooks.gc import collector_mode
+from tailwatch.gc.hook import collector_mode
 
 SOURCE = Path(__file__).resolve().parent.parent / "tests" / "native" / "gcprobe.c"
 

@@ -220,7 +220,7 @@ def asked(listening: socket.socket) -> bool:
 
 ONE_REQUEST = """
 import asyncio, time
-from tailwatch.load.wire import Exchange, Pool, Target, new_event_loop
+from tailwatch.loadtest.wire import Exchange, Pool, Target, new_event_loop
 async def one():
     done = asyncio.get_running_loop().create_future()
     request = b"GET / HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n"

@@ -90,7 +90,7 @@ def slow_hold(snapshot: snapshots.Snapshot) -> float:
     from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
     from opentelemetry.sdk.resources import Resource
 
-    from tailwatch.export.otel_send import Sender
+    from tailwatch.export.otel.transport import Sender
 
     class Encoding(MetricExporter):  # type: ignore[misc, unused-ignore]
         """As an exporter of somebody's would."""

@@ -229,7 +229,7 @@ def expositions() -> tuple[Any, Callable[[], bytes]]:
     from scrape_server import LABEL_SETS, fill_tailwatch
 
     from tailwatch import _hot, snapshots
-    from tailwatch.export.prometheus import Collector, Exposition
+    from tailwatch.export.prometheus.exposition import Collector, Exposition
 
     core = _hot.Core("api", LABEL_SETS + 12, (0, 0, 0, 0, 0), 0, lambda scope: "", lambda waiting, stream: waiting)
     fill_tailwatch(types.SimpleNamespace(core=core))

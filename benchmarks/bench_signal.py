@@ -16,7 +16,7 @@ from harness import LOOP, REPEATS, Report, Run, empty_loop, loop, main, measure
 import tailwatch
 from tailwatch import _hot, snapshots
 from tailwatch._cold import ffi, lib
-from tailwatch.hooks.annotate import Annotator
+from tailwatch.asgi.response_headers import Annotator
 
 SAMPLE, CALL, REQUEST, READ = "a first token's sample", "a cffi call", "a request by hand", "load_signal()"
 SEND, ASKED = "a message", "a message, sse_timing on"

@@ -19,8 +19,8 @@ from typing import Any
 from harness import Bar, Report, Run, Samples, bar_of, main, measure
 
 from tailwatch._cold import ffi, lib
-from tailwatch.export import perfetto
-from tailwatch.export.timeline import BEGIN, END, INSTANT, SLICES, Timeline
+from tailwatch.tracing import perfetto
+from tailwatch.tracing.track_writer import BEGIN, END, INSTANT, SLICES, Timeline
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 

@@ -219,7 +219,7 @@ def llama_cpp_chat() -> Family:
 
 @dataclass(frozen=True)
 class Builder:
-    """A module that stands in for a server's: what tailwatch.servers looks for is in it."""
+    """A module that stands in for a server's: what tailwatch.integrations looks for is in it."""
 
     module: ModuleType
     frame: Callable[[str], bytes]

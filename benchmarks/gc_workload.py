@@ -22,7 +22,7 @@ from typing import Any
 
 import tailwatch
 from tailwatch import snapshots
-from tailwatch.hooks.gc import WARM_REQUESTS
+from tailwatch.gc.hook import WARM_REQUESTS
 
 FROZEN, LIVE = 2_600_000, 95_000
 STREAMS, STEP_SECONDS = 64, 0.01

@@ -342,8 +342,8 @@ def _patiently(run: Callable[[], object]) -> None:
 
 def captured(made: Report, cpu: bool, nsys: str | None, directory: str) -> None:
     """What `tailwatch nsys` finds in a report that is made here."""
-    from tailwatch.nsys.idle import idle_times
-    from tailwatch.nsys.report import read
+    from tailwatch.cli.nsys.idle import idle_times
+    from tailwatch.cli.nsys.report import read
 
     if nsys is None:
         made.notes.append("NOT MEASURED: tailwatch nsys on a report made here: nsys is not on the PATH (or --nsys)")

@@ -129,22 +129,22 @@ class Counting:
 def renders(respond: Callable[[], object]) -> dict[str, list[float]]:
     """ms of the thread's CPU of one scrape: all of it, and what was spent in C without the GIL; and how far another
     thread's ticks went on meanwhile, as a share of those when nobody renders."""
-    from tailwatch import snapshots
+    from tailwatch.snapshots import snapshot
 
     made: dict[str, list[float]] = {"cpu": [], "without_gil": [], "ticking": []}
-    lib: Any = snapshots.lib
+    lib: Any = snapshot.lib
     counting = Counting()
     try:
         rate = counting.rate()
         for _ in range(RENDERS):
-            snapshots.lib = timed = Timed(lib, lambda: counting.ticks)
+            snapshot.lib = timed = Timed(lib, lambda: counting.ticks)
             start = time.thread_time_ns()
             respond()
             made["cpu"].append((time.thread_time_ns() - start) / 1e6)
             made["without_gil"].append(timed.cpu / 1e6)
             made["ticking"].append(timed.ticks / (timed.wall / 1e6) / rate)
     finally:
-        snapshots.lib = lib
+        snapshot.lib = lib
         counting.stop()
     return made
 

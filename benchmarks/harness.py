@@ -162,7 +162,7 @@ def empty_loop(n: int) -> float:
 def machine() -> dict[str, Any]:
     """What the numbers were taken on; no names."""
     import tailwatch
-    from tailwatch.version import VERSION
+    from tailwatch.platform import VERSION
 
     return {
         "tailwatch": VERSION if tailwatch else "",

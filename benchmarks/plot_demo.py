@@ -31,7 +31,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullFormatter
 
 from tailwatch.demo.report import TITLES
-from tailwatch.goodput import SLO
+from tailwatch.options.slo import SLO
 
 RED, INK, GREY, BLUE = "#e5484d", "#737b84", "#8b949e", "#3b82f6"
 FULL = ("gc2", "gc_full")

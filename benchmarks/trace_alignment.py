@@ -25,8 +25,7 @@ from typing import Any
 from harness import Bar, Report, bar_of, machine
 
 import tailwatch
-from tailwatch import traces
-from tailwatch.export import perfetto
+from tailwatch.tracing import perfetto, ring_files
 
 BAR_US = 50.0
 
@@ -85,7 +84,7 @@ def measured(rounds: int) -> tuple[list[float], list[float]]:
         with tailwatch.stream() as stream:
             stream.token()  # the largest ring is that of a thread that stamps
         profiled(rounds, directory / "torch.json")
-        (file,) = traces.files_of(str(directory / "group"))
+        (file,) = ring_files.files_of(str(directory / "group"))
         out = directory / "both.json"
         perfetto.write(out, [file.path], format="json", merge=[str(directory / "torch.json")])
         found = pairs(slices(out, "gc2"), slices(out, "Python GC"))

@@ -1,8 +1,8 @@
 """Why was that token late? ``tailwatch.install(app)`` answers it inside a Python model server."""
 
-from tailwatch import support
+from tailwatch import platform
 
-support.require()
+platform.require()
 
 from tailwatch.errors import (  # noqa: E402
     AlreadyInstalledError,
@@ -12,11 +12,11 @@ from tailwatch.errors import (  # noqa: E402
     TailwatchError,
     UnsupportedError,
 )
-from tailwatch.goodput import SLO  # noqa: E402
+from tailwatch.options.slo import SLO  # noqa: E402
 
-if support.LINUX:
-    from tailwatch.profiling import profile
-    from tailwatch.watch import (
+if platform.LINUX:
+    from tailwatch.runtime.profile import profile
+    from tailwatch.runtime.session import (
         Middleware,
         Watch,
         current,
@@ -30,26 +30,12 @@ if support.LINUX:
         trace,
         uninstall,
     )
-    from tailwatch.watch import diagnose as doctor
+    from tailwatch.runtime.session import diagnose as doctor
 else:
-    from tailwatch.elsewhere import (  # type: ignore[assignment]
-        Middleware,
-        Watch,
-        current,
-        doctor,
-        freeze,
-        gc_status,
-        install,
-        load_signal,
-        profile,
-        snapshot,
-        step,
-        stream,
-        trace,
-        uninstall,
-    )
+    Middleware = Watch = current = doctor = freeze = gc_status = install = load_signal = platform.unsupported  # type: ignore[assignment,misc]
+    profile = snapshot = step = stream = trace = uninstall = platform.unsupported
 from tailwatch import nvtx  # noqa: E402
-from tailwatch.version import VERSION as __version__  # noqa: E402
+from tailwatch.platform import VERSION as __version__  # noqa: E402
 
 __all__ = [
     "SLO",

@@ -1,4 +1,5 @@
-"""The cold half of the core, through cffi: declarations in csrc/python/cold.cdef.h. Imported by snapshots.py only."""
+"""The cold half of the core, through cffi: declarations in csrc/python/cold/cold.cdef.h. Imported by snapshots.py
+only."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What runs per token, per message and per collection (C, csrc/python/hot.c). Times are CLOCK_MONOTONIC ns."""
+"""What runs per token, per message and per collection (C, csrc/python/module.c). Times are CLOCK_MONOTONIC ns."""
 
 import selectors
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ def tcp_wait_ns(fd: int) -> int:
     """How long ago the last data segment of a TCP socket arrived, in ns; -1: not known, or no descriptor."""
 
 def unit_of(engine: str | int | None, /) -> int:
-    """The word for an engine's number or name, see csrc/include/tailwatch/unit.h; 0 for None and "".
+    """The word for an engine's number or name, see csrc/include/tailwatch/attribute/engine_id.h; 0 for None and "".
 
     Raises ValueError for what is neither."""
 
@@ -40,7 +40,8 @@ def note(frame: bytes, tokens: int, choice: int, usage_tokens: int, done: bool, 
 
 @final
 class Answer:
-    """What a load client sees of one answer after the other on one connection, see csrc/include/tailwatch/answer.h."""
+    """What a load client sees of one answer after the other on one connection, see
+    csrc/include/tailwatch/wire/client_response.h."""
 
     now_ns: int
     byte_ns: int
@@ -260,7 +261,7 @@ class Core:
         timed_send: Callable[[Awaitable[None], Stream], Awaitable[None]],
         served: bool = False,
     ) -> None:
-        """served: keep what OTLP wants beside, see csrc/include/tailwatch/served.h."""
+        """served: keep what OTLP wants beside, see csrc/include/tailwatch/record/genai_counters.h."""
     def follow(self, ended: Callable[[Stream, Any], object] | None, /) -> None:
         """Call ended(stream, scope) in the task of each request that a Send has ended; None: no longer."""
     @property
@@ -305,7 +306,7 @@ class Core:
     def policy_end(self) -> int | None:
         """Its length in ns; None when an outer pause is still open."""
     def policy_is(self, kind: int, mode: int, why: int, /) -> None:
-        """What the collector's policy is from now on: see csrc/include/tailwatch/policy.h."""
+        """What the collector's policy is from now on: see csrc/include/tailwatch/record/gc_policy_counters.h."""
     def policy_pass(self, moment: int, ns: int, freed: int, /) -> None:
         """A whole pass of ours was made; moment: a tw_moment."""
     def count_drift(self, what: int, /) -> None:

@@ -18,10 +18,10 @@ from importlib import import_module
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tailwatch import support
+from tailwatch import platform
 
-if support.LINUX:
-    from tailwatch import watch
+if platform.LINUX:
+    from tailwatch.runtime import session
 if TYPE_CHECKING:
     from tailwatch import _hot
 
@@ -96,7 +96,7 @@ def domain() -> Any:
 
 
 def _core() -> _hot.Core | None:
-    return watch.nvtx_core() if support.LINUX else None
+    return session.nvtx_core() if platform.LINUX else None
 
 
 def _package() -> ModuleType | None:

@@ -150,7 +150,7 @@ class Doors:
 
     def _inherited(self) -> bool:
         """Whether a fork has brought us here already at work: then all that is left is what this process is."""
-        watch = sys.modules.get("tailwatch.watch")
+        watch = sys.modules.get("tailwatch.runtime.session")
         return watch is not None and getattr(watch, "_current", None) is not None
 
     # ---- the way in ----
@@ -160,7 +160,7 @@ class Doors:
             self._through("process")
 
     def _through(self, what: str, *arguments: Any) -> Any:
-        """Calls a function of tailwatch.doors. None where that cannot be: said once, and the doors close."""
+        """Calls a function of tailwatch.autoinstall. None where that cannot be: said once, and the doors close."""
         if self._refusal is not None:
             self._say(self._refusal)
             return None
@@ -168,9 +168,9 @@ class Doors:
             from tailwatch_boot.lend import lent
 
             with lent():  # what is imported is imported here: later nothing is lent
-                from tailwatch import doors
-            doors.when_uninstalled(self.close)
-            return getattr(doors, what)(*arguments)
+                from tailwatch import autoinstall
+            autoinstall.when_uninstalled(self.close)
+            return getattr(autoinstall, what)(*arguments)
         except Exception as error:
             self.close()
             self._say(f"{_reason(error)}; the server runs without tailwatch")

@@ -2,10 +2,10 @@
 
     python clients.py WAY PORT --connections 400 --seconds 3 --tokens 64 [--stamps FILE]
 
-WAY: `pool` is tailwatch.load's client as it is; `bare` is a protocol that stamps each read, counts "data: " in it and
-looks whether it ends an answer: no HTTP, no JSON, no times between tokens. Both on uvloop (`--asyncio`: on asyncio's
-own), both with as many connections, each asking again as soon as it was answered, all from one moment on (how their
-tokens fall together decides how often a client wakes up, which costs it more than the tokens do). Prints one JSON
+WAY: `pool` is tailwatch.loadtest's client as it is; `bare` is a protocol that stamps each read, counts "data: " in it
+and looks whether it ends an answer: no HTTP, no JSON, no times between tokens. Both on uvloop (`--asyncio`: on
+asyncio's own), both with as many connections, each asking again as soon as it was answered, all from one moment on (how
+their tokens fall together decides how often a client wakes up, which costs it more than the tokens do). Prints one JSON
 object: what was counted within the window, and the CPU time of this process for it. --stamps (of `pool`): when each
 message came, in the format of token_server.c, which is told of a request by its seed.
 """
@@ -104,7 +104,7 @@ async def bare(port: int, connections: int, tokens: int, tally: Tally) -> Any:
 
 async def pool(port: int, connections: int, tokens: int, tally: Tally, stamps: BinaryIO | None = None) -> Any:
     """Starts ours."""
-    from tailwatch.load.wire import Ending, Exchange, Pool, Target
+    from tailwatch.loadtest.wire import Ending, Exchange, Pool, Target
 
     made = Pool(Target("127.0.0.1", port), timeout=60, deadlines_ns=(10**8, 10**7))
     await made.warm(connections)

@@ -1,4 +1,4 @@
-"""Writes csrc/layout_tables.h and tests/c/data/layout_golden.txt, or checks that they are fresh.
+"""Writes csrc/record/layout_tables.h and tests/c/data/layout_golden.txt, or checks that they are fresh.
 
 Everything is integer arithmetic: a threshold T(k) = 10^9 * 2^(k/32) nanoseconds is known through
 floor(T(k) * 2^s), an integer 32nd root. For whole numbers v, v > T(k) is v > floor(T(k)), so the tables are
@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = ROOT / "csrc" / "layout_tables.h"
+TABLES = ROOT / "csrc" / "record" / "layout_tables.h"
 GOLDEN = ROOT / "tests" / "c" / "data" / "layout_golden.txt"
 
 SCALE = 5

@@ -14,7 +14,7 @@ from tailwatch.demo.full.options import add_arguments as full_arguments
 from tailwatch.demo.pipe import Child, ChildError
 from tailwatch.demo.timeline import timeline
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.goodput import SLO
+from tailwatch.options.slo import SLO
 
 if TYPE_CHECKING:
     from tailwatch.demo.progress import Progress

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailwatch.goodput import SLO
+    from tailwatch.options.slo import SLO
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)
 FEWEST_FOR_P999 = 5_000

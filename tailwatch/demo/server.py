@@ -194,7 +194,7 @@ def _snapshot() -> Any:
 def _told(window: Any) -> Line:
     """The numbers the table needs, and the sentence; all of the snapshot beside them."""
     import tailwatch
-    from tailwatch import diagnosis
+    from tailwatch.diagnose import rules
 
     context = tailwatch.current().context()
     return {
@@ -208,7 +208,7 @@ def _told(window: Any) -> Line:
         "overlap": dict(window.overlap),
         "longest": {str(key): pauses.max for key, pauses in window.gc.pauses.items() if pauses.count},
         "attainment": window.attainment,
-        "headline": diagnosis.headline(window, context),
+        "headline": rules.headline(window, context),
         "snapshot": window.as_dict(),
         "context": context.as_dict(),
     }

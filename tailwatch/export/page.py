@@ -45,8 +45,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any, Protocol
 
-from tailwatch.access import Access
-from tailwatch.export.negotiation import wants_gzip
+from tailwatch.export.prometheus.negotiation import wants_gzip
+from tailwatch.serve.page_access import Access
 from tailwatch.snapshots import Histogram, Process, SlowGap, Snapshot
 
 KEEP_SECONDS = 1.9

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from tailwatch._hot import Plan, Plans
 from tailwatch.errors import AlreadyInstalledError, OptionError
-from tailwatch.sse.learning import Student
-from tailwatch.sse.tree import pydantic_base
+from tailwatch.sse.pydantic_tree import pydantic_base
+from tailwatch.sse.template_learner import Student
 
 _ERRORS_LIMIT = 16  # of our own code, then a class is left alone
 _LEARNED_LIMIT = 65536  # characters of a first text: asking the serialiser many times about more would stall a server

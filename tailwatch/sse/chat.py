@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from tailwatch.errors import OptionError
-from tailwatch.sse import checks
-from tailwatch.sse.choices import ChoiceStream
+from tailwatch.sse import validation
+from tailwatch.sse.choice_stream import ChoiceStream
 from tailwatch.sse.shape import Shape
 from tailwatch.sse.shapes import openai, sglang, transformers, vllm
 
@@ -26,7 +26,7 @@ class ChatStream(ChoiceStream):
 
     def role(self, role: str = "assistant", *, index: int | None = None) -> bytes:
         """The frame that begins a choice; it holds no token."""
-        return self._frame("role", {"role": checks.text("role", role)}, index)
+        return self._frame("role", {"role": validation.text("role", role)}, index)
 
     def reasoning(self, text: str, *, index: int | None = None, tokens: int = 1) -> bytes:
         """The frame of a piece of reasoning text; text, index and tokens as for content()."""
@@ -49,11 +49,13 @@ class ChatStream(ChoiceStream):
             OptionError: the piece holds none of them.
             TypeError: one of them is no str.
         """
-        checks.count("call", call)
+        validation.count("call", call)
         if id is None and name is None:
             return self._arguments(call, arguments, index)
         given = {"call_id": id, "name": name, "arguments": arguments}
-        texts: dict[str, object] = {key: checks.is_str(key, value) for key, value in given.items() if value is not None}
+        texts: dict[str, object] = {
+            key: validation.is_str(key, value) for key, value in given.items() if value is not None
+        }
         return self._frame("tool_call", {"call": call, "call_type": "function", **texts}, index)
 
     def _arguments(self, call: int, arguments: str | None, index: int | None) -> bytes:
@@ -62,4 +64,4 @@ class ChatStream(ChoiceStream):
             raise OptionError.of("arguments", arguments, "expected an id, a name or arguments: a piece of something")
         choice = self._choice(index)
         splice = self._splices.get(("tool_call", choice, call)) or self._splice("tool_call", choice, call)
-        return splice(checks.is_str("arguments", arguments))
+        return splice(validation.is_str("arguments", arguments))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from tailwatch.sse.choices import ChoiceStream
+from tailwatch.sse.choice_stream import ChoiceStream
 from tailwatch.sse.shape import Shape
 from tailwatch.sse.shapes import openai, sglang, transformers, vllm
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from tailwatch.sse import checks
+from tailwatch.sse import validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +77,4 @@ DIALECTS = {
 
 def named(name: str) -> Dialect:
     """The dialect of that name; an OptionError lists them all."""
-    return DIALECTS[checks.one_of("dialect", name, DIALECTS)]
+    return DIALECTS[validation.one_of("dialect", name, DIALECTS)]

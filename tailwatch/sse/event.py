@@ -7,7 +7,7 @@ from typing import Final
 
 import orjson
 
-from tailwatch.sse import checks
+from tailwatch.sse import validation
 
 DONE: Final = b"data: [DONE]\n\n"
 """The frame that ends a stream of OpenAI's chat and completions."""
@@ -27,7 +27,7 @@ def event(obj: object, event: str | None = None, id: str | None = None, retry: i
         OptionError: event, id or a Fragment hold a line end, id a NUL, or retry is not a non-negative int.
         orjson.JSONEncodeError (a TypeError): obj has no JSON.
     """
-    return _fields(event, id, retry) + b"data: " + checks.json_line("obj", orjson.dumps(obj)) + b"\n\n"
+    return _fields(event, id, retry) + b"data: " + validation.json_line("obj", orjson.dumps(obj)) + b"\n\n"
 
 
 def text(text: str, event: str | None = None, id: str | None = None, retry: int | None = None) -> bytes:
@@ -36,22 +36,22 @@ def text(text: str, event: str | None = None, id: str | None = None, retry: int 
     Raises:
         OptionError: as for event(), or the text holds half of a surrogate pair.
     """
-    lines = _LINE_END.split(checks.text("text", text))
+    lines = _LINE_END.split(validation.text("text", text))
     return _fields(event, id, retry) + "".join(f"data: {line}\n" for line in lines).encode() + b"\n"
 
 
 def comment(text: str = "") -> bytes:
     """A frame that no client hands on: it keeps a connection open. A comment line for each line of the text."""
-    lines = _LINE_END.split(checks.text("text", text))
+    lines = _LINE_END.split(validation.text("text", text))
     return "".join(f": {line}\n" for line in lines).encode() + b"\n"
 
 
 def _fields(event: str | None, id: str | None, retry: int | None) -> bytes:
     fields = ""
     if event is not None:
-        fields += f"event: {checks.one_line('event', event, empty=False)}\n"
+        fields += f"event: {validation.one_line('event', event, empty=False)}\n"
     if id is not None:
-        fields += f"id: {checks.one_line('id', id, nul=False)}\n"
+        fields += f"id: {validation.one_line('id', id, nul=False)}\n"
     if retry is not None:
-        fields += f"retry: {checks.count('retry', retry)}\n"
+        fields += f"retry: {validation.count('retry', retry)}\n"
     return fields.encode()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tailwatch import _hot
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.sse import checks
+from tailwatch.sse import validation
 from tailwatch.sse.shape import fill
 from tailwatch.sse.shapes import messages as shapes
 
@@ -41,8 +41,8 @@ class MessageStream(_hot.Encoder):
             """
 
     def __init__(self, id: str, model: str, *, like: str = "anthropic") -> None:
-        self._shape = _LIKE[checks.one_of("like", like, _LIKE)]
-        self._message = {"id": checks.text("id", id), "model": checks.text("model", model)}
+        self._shape = _LIKE[validation.one_of("like", like, _LIKE)]
+        self._message = {"id": validation.text("id", id), "model": validation.text("model", model)}
         self._index = -1
         self._kind = ""
 
@@ -58,10 +58,10 @@ class MessageStream(_hot.Encoder):
         Raises TailwatchError while another block is open: clients take one at a time.
         """
         self._closed("block_start")
-        block = self._shape.blocks[checks.one_of("kind", kind, self._shape.blocks)]
+        block = self._shape.blocks[validation.one_of("kind", kind, self._shape.blocks)]
         named: dict[str, object] = {}
         if kind == "tool_use":
-            named = {"id": checks.text("id", id), "name": checks.text("name", name)}
+            named = {"id": validation.text("id", id), "name": validation.text("name", name)}
         elif id is not None or name is not None:
             raise OptionError.of("kind", kind, "only tool_use has an id and a name")
         self._index, self._kind = self._index + 1, kind
@@ -73,7 +73,7 @@ class MessageStream(_hot.Encoder):
         """The signature of a thinking block, before it stops. Raises TailwatchError in any other block."""
         if self._open("signature") != "thinking":
             raise TailwatchError(f"signature(): only a thinking block has a signature; this is one of {self._kind}")
-        return self._delta("signature", checks.is_str("text", text))
+        return self._delta("signature", validation.is_str("text", text))
 
     def block_stop(self) -> bytes:
         """End the block."""
@@ -93,9 +93,9 @@ class MessageStream(_hot.Encoder):
     ) -> bytes:
         """Why the message ended (end_turn, max_tokens, stop_sequence, tool_use), and its usage in tokens."""
         usage = _usage(input, output, cache_read, cache_created)
-        stop = {"stop_reason": checks.text("stop_reason", stop_reason)}
+        stop = {"stop_reason": validation.text("stop_reason", stop_reason)}
         if stop_sequence is not None:
-            stop["stop_sequence"] = checks.text("stop_sequence", stop_sequence)
+            stop["stop_sequence"] = validation.text("stop_sequence", stop_sequence)
         return self._event("message_delta", **stop, **usage)
 
     def message_stop(self) -> bytes:
@@ -109,11 +109,13 @@ class MessageStream(_hot.Encoder):
 
     def error(self, message: str, *, type: str = "api_error") -> bytes:
         """The error event. type: overloaded_error, api_error and the like."""
-        return self._event("error", error_type=checks.text("type", type), message=checks.is_str("message", message))
+        return self._event(
+            "error", error_type=validation.text("type", type), message=validation.is_str("message", message)
+        )
 
     def _content(self, text: str, *, tokens: int = 1) -> bytes:
-        checks.count("tokens", tokens, largest=_MOST_TOKENS)
-        frame = self._delta(self._open("content"), checks.is_str("text", text))
+        validation.count("tokens", tokens, largest=_MOST_TOKENS)
+        frame = self._delta(self._open("content"), validation.is_str("text", text))
         return frame if tokens == 1 else _hot.note(frame, tokens, 0, 0, False, False)
 
     def _open(self, method: str) -> str:
@@ -135,4 +137,4 @@ class MessageStream(_hot.Encoder):
 def _usage(input: int | None, output: int, cache_read: int | None, cache_created: int | None) -> dict[str, object]:
     """The counts that are given."""
     counts = {"input": input, "output": output, "cache_read": cache_read, "cache_created": cache_created}
-    return {name: checks.count(name, found) for name, found in counts.items() if found is not None}
+    return {name: validation.count(name, found) for name, found in counts.items() if found is not None}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tailwatch import _hot
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.sse import checks
+from tailwatch.sse import validation
 from tailwatch.sse.shape import Frame, Slot, fill
 from tailwatch.sse.shapes import responses as shapes
 
@@ -48,9 +48,9 @@ class ResponseStream(_hot.Encoder):
         _check_fields(fields)
         self._response = {**shapes.RESPONSE, **(fields or {})}
         self._values: dict[str, object] = {
-            "id": checks.text("id", id),
-            "model": checks.text("model", model),
-            "created": checks.count("created", created),
+            "id": validation.text("id", id),
+            "model": validation.text("model", model),
+            "created": validation.count("created", created),
         }
         self._output: list[object] = []
         self._kind: shapes.Kind | None = None
@@ -71,10 +71,10 @@ class ResponseStream(_hot.Encoder):
         another item is open: each has an output_index of its own.
         """
         self._closed("item")
-        shape = shapes.KINDS[checks.one_of("kind", kind, shapes.KINDS)]
-        at: dict[str, object] = {"item_id": checks.text("id", id), "output_index": len(self._output)}
+        shape = shapes.KINDS[validation.one_of("kind", kind, shapes.KINDS)]
+        at: dict[str, object] = {"item_id": validation.text("id", id), "output_index": len(self._output)}
         if kind == "function_call":
-            at |= {"call_id": checks.text("call_id", call_id), "name": checks.text("name", name)}
+            at |= {"call_id": validation.text("call_id", call_id), "name": validation.text("name", name)}
         elif call_id is not None or name is not None:
             raise OptionError.of("kind", kind, "only a function_call has a call_id and a name")
         self._template = shape.delta.template(at, ("text",), ("sequence_number",))[0]
@@ -85,7 +85,7 @@ class ResponseStream(_hot.Encoder):
     def item_done(self, text: str, *, status: str = "completed") -> bytes:
         """End it: its whole text is done, its part, and the item itself. status: completed or incomplete."""
         kind = self._open("item_done")
-        values = {**self._at, "text": checks.is_str("text", text), "item_status": checks.text("status", status)}
+        values = {**self._at, "text": validation.is_str("text", text), "item_status": validation.text("status", status)}
         item = fill(kind.done, values)
         if isinstance(item, dict) and item["type"] == "message" and not text:
             item["content"] = []
@@ -108,27 +108,27 @@ class ResponseStream(_hot.Encoder):
     ) -> bytes:
         """response.incomplete: it ended early, for a reason. Usage, and what it raises, as for completed()."""
         self._closed("incomplete")
-        details = {"reason": checks.text("reason", reason)}
+        details = {"reason": validation.text("reason", reason)}
         return self._whole(
             "incomplete", "incomplete", usage=_usage(input, output, cached, reasoning), incomplete_details=details
         )
 
     def failed(self, message: str, *, code: str = "server_error") -> bytes:
         """response.failed: the response ended as an error, also while an item is open."""
-        error = {"code": checks.text("code", code), "message": checks.is_str("message", message)}
+        error = {"code": validation.text("code", code), "message": validation.is_str("message", message)}
         return self._whole("failed", "failed", error=error)
 
     def error(self, message: str, *, code: str | None = None, param: str | None = None) -> bytes:
         """The error event."""
-        return self._next(shapes.ERROR, message=checks.is_str("message", message), code=code, param=param)
+        return self._next(shapes.ERROR, message=validation.is_str("message", message), code=code, param=param)
 
     def _content(self, text: str, *, tokens: int = 1, logprobs: object = None) -> bytes:
         kind = self._open("content")
-        checks.count("tokens", tokens, largest=_MOST_TOKENS)
+        validation.count("tokens", tokens, largest=_MOST_TOKENS)
         given = {} if logprobs is None else {"logprobs": logprobs}
         if given and "logprobs" not in kind.delta.slots:
             raise OptionError.of("logprobs", logprobs, "only output text has logprobs")
-        frame = self._next(kind.delta, text=checks.is_str("text", text), **given)
+        frame = self._next(kind.delta, text=validation.is_str("text", text), **given)
         return frame if tokens == 1 else _hot.note(frame, tokens, 0, 0, False, False)
 
     def _open(self, method: str) -> shapes.Kind:
@@ -167,8 +167,8 @@ def _usage(input: int, output: int, cached: int, reasoning: int) -> object:
     counts = {
         "input": input,
         "generated": output,
-        "total": checks.total(input=input, output=output),
-        "cached": checks.count("cached", cached),
-        "reasoning": checks.count("reasoning", reasoning),
+        "total": validation.total(input=input, output=output),
+        "cached": validation.count("cached", cached),
+        "reasoning": validation.count("reasoning", reasoning),
     }
     return fill(shapes.USAGE, counts)

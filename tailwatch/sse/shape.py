@@ -12,8 +12,8 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from tailwatch import _hot
-from tailwatch.sse import checks
 from tailwatch.sse import dialect as dialects
+from tailwatch.sse import validation
 
 Table = Mapping[str, object]
 
@@ -73,7 +73,7 @@ class Frame:
 
     def write(self, values: Mapping[str, object]) -> bytes:
         """The frame with these values; an OptionError where one of them, being JSON already, holds a line end."""
-        return self.before + checks.json_line("frame", self.dialect.dumps(fill(self.table, values))) + b"\n\n"
+        return self.before + validation.json_line("frame", self.dialect.dumps(fill(self.table, values))) + b"\n\n"
 
     def template(
         self, values: Mapping[str, object], texts: tuple[str, ...] = ("text",), numbers: tuple[str, ...] = ()

@@ -37,7 +37,7 @@ export ASAN_OPTIONS=quarantine_size_mb=1:detect_leaks=0:malloc_context_size=2
 longest() { case $1 in sse) echo 260 ;; scan) echo 600 ;; exposition) echo 700 ;; *) usage ;; esac; }
 
 sources() {
-    case $1 in exposition) ls "$root"/csrc/*.c ;; *) ls "$root/csrc/sse.c" "$root"/csrc/scan*.c ;; esac
+    case $1 in exposition) ls "$root"/csrc/{base,wire,gc,record,attribute,stamp,aggregate,group,trace,export}/*.c ;; *) ls "$root/csrc/wire/sse_encode.c" "$root"/csrc/wire/{body_scan,scan_event,scan_whole}.c ;; esac
 }
 
 build() {

@@ -1,6 +1,6 @@
 /* Runs a fuzz target over the inputs that are kept for it, each in a file of corpus/NAME. Included after the target. */
-#ifndef FUZZ_CORPUS_H
-#define FUZZ_CORPUS_H
+#ifndef TAILWATCH_TESTS_C_FUZZ_CORPUS_H
+#define TAILWATCH_TESTS_C_FUZZ_CORPUS_H
 
 #include <dirent.h>
 

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tailwatch/atomic.h"
-#include "tailwatch/exposition.h"
-#include "tailwatch/stream.h"
+#include "tailwatch/base/atomic.h"
+#include "tailwatch/export/prom_families.h"
+#include "tailwatch/stamp/stream.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 

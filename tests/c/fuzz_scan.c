@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tailwatch/scan.h"
+#include "tailwatch/wire/body_scan.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 

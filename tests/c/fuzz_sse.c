@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "sse_portable.h"
-#include "tailwatch/scan.h"
+#include "tailwatch/wire/body_scan.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 

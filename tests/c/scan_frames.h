@@ -10,12 +10,12 @@
  *     done    1 if an end marker is in it
  *     error   1 if an error is in it
  */
-#ifndef SCAN_FRAMES_H
-#define SCAN_FRAMES_H
+#ifndef TAILWATCH_TESTS_C_SCAN_FRAMES_H
+#define TAILWATCH_TESTS_C_SCAN_FRAMES_H
 
 #include <dirent.h>
 
-#include "tailwatch/scan.h"
+#include "tailwatch/wire/body_scan.h"
 #include "tw_test.h"
 
 #define FRAMES_MAX 128

@@ -1,8 +1,8 @@
 /* The encoder as it is built without vectors, beside the library's own: portable_json_escaped_len() and so on. */
-#ifndef SSE_PORTABLE_H
-#define SSE_PORTABLE_H
+#ifndef TAILWATCH_TESTS_C_SSE_PORTABLE_H
+#define TAILWATCH_TESTS_C_SSE_PORTABLE_H
 
-#include "tailwatch/sse.h"
+#include "tailwatch/wire/sse_encode.h"
 
 #define TW_PORTABLE
 #define tw_json_escaped_len portable_json_escaped_len
@@ -10,7 +10,7 @@
 #define tw_frame_len portable_frame_len
 #define tw_frame_write portable_frame_write
 
-#include "../../csrc/sse.c"
+#include "../../csrc/wire/sse_encode.c"
 
 #undef TW_PORTABLE
 #undef tw_json_escaped_len

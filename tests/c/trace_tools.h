@@ -1,9 +1,9 @@
 /* Trace files with any events in them, and timelines that are kept in memory. */
-#ifndef TW_TRACE_TOOLS_H
-#define TW_TRACE_TOOLS_H
+#ifndef TAILWATCH_TESTS_C_TRACE_TOOLS_H
+#define TAILWATCH_TESTS_C_TRACE_TOOLS_H
 
-#include "tailwatch/recorder.h"
-#include "tailwatch/trace.h"
+#include "tailwatch/record/event_recorder.h"
+#include "tailwatch/trace/trace_export.h"
 
 #include "tw_test.h"
 

@@ -7,8 +7,8 @@
  * arguments only the tests of those names run. Checks may be made from several threads. TW_MAIN takes at
  * most 64 tests.
  */
-#ifndef TW_TEST_H
-#define TW_TEST_H
+#ifndef TAILWATCH_TESTS_C_TW_TEST_H
+#define TAILWATCH_TESTS_C_TW_TEST_H
 
 #include <inttypes.h>
 #include <math.h>

@@ -20,8 +20,8 @@ from starlette.routing import Route
 
 import tailwatch
 from tailwatch import _hot, snapshots
-from tailwatch.hooks import asgi
-from tailwatch.hooks.routes import Routes
+from tailwatch.asgi import middleware
+from tailwatch.asgi.routes import Routes
 
 from ..support.waiting import until
 
@@ -49,15 +49,15 @@ class Observation:
 
     def __init__(self, **options: Any) -> None:
         self.routes = Routes(options.pop("patterns", ()))
-        self.core = _hot.Core("api", 8, SLO, 0, self.routes.route_of, asgi.timed_send)
+        self.core = _hot.Core("api", 8, SLO, 0, self.routes.route_of, middleware.timed_send)
         self.calls: list[str] = []
         self.errors: list[BaseException] = []
         told: dict[str, Any] = {name: self._teller(name) for name in ("on_request", "on_startup", "on_idle")}
-        self.hook = asgi.Hook(core=self.core, routes=self.routes, on_error=self._failed, **(told | options))
+        self.hook = middleware.Hook(core=self.core, routes=self.routes, on_error=self._failed, **(told | options))
 
-    def attach(self, app: Any, **options: Any) -> asgi.Attached:
+    def attach(self, app: Any, **options: Any) -> middleware.Attached:
         """The app, observed."""
-        return asgi.attach(app, self.hook, **options)
+        return middleware.attach(app, self.hook, **options)
 
     def _teller(self, name: str) -> Callable[[], None]:
         return lambda: self.calls.append(name)

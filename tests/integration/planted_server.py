@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -33,12 +34,15 @@ COMMANDS = ("steps", "collect", "freeze")
 
 heap: list[object] = []
 callback_seconds = [0.001]
+blocks: list[Path] = []  # the file of a block that goes on until its file is gone
 
 
 def foreign(phase: str, info: dict[str, int]) -> None:
     """Somebody else's gc callback, which takes its time."""
     if phase == "stop":
         time.sleep(callback_seconds[-1])
+        while blocks and blocks[-1].exists():
+            time.sleep(0.001)
 
 
 def do(command: str) -> None:
@@ -60,6 +64,9 @@ def do(command: str) -> None:
             time.sleep(0.001)
     elif command == "collect":
         for generation in (0, 1, 2):
+            cycle: list[object] = []
+            cycle.append(cycle)
+            del cycle  # for the collection to find
             gc.collect(generation)
     else:
         tailwatch.freeze()
@@ -110,12 +117,14 @@ async def generate(request: Request) -> Response:
 
 
 async def plant(request: Request) -> Response:
-    """?where=api|engine, ?what= one of COMMANDS, or of the API process: block (a long collection), crowd, fault."""
+    """?where=api|engine, ?what= one of COMMANDS, or of the API process: block (a collection that ends when ?file= is
+    removed), crowd, fault."""
     what = request.query_params["what"]
     if what == "block":
-        callback_seconds.append(0.3)
+        blocks.append(Path(request.query_params["file"]))
+        blocks[-1].touch()
         gc.collect()
-        callback_seconds.pop()
+        blocks.pop()
     elif what == "crowd":
         crowd(request.app.state.watch.core)
     elif what == "fault":

@@ -26,7 +26,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 import tailwatch
-from tailwatch.hooks.annotate import Annotator, _p99, _rounded
+from tailwatch.asgi.response_headers import Annotator, _p99, _rounded
 
 from .conftest import until
 from .test_asgi_arrival import hypercorn_server

@@ -25,7 +25,7 @@ from starlette.middleware import Middleware
 from starlette.responses import StreamingResponse
 from starlette.routing import Mount, Route
 
-from tailwatch.hooks import asgi
+from tailwatch.asgi import middleware
 
 PATH = "/v1/chat/completions"
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
@@ -236,7 +236,7 @@ def test_pickles_as_the_class_it_had(make: Any, protocol: int, observation: Any,
     observation().attach(app)
     app.name = "changed"
     pickled = pickle.dumps(app, protocol)
-    assert b"tailwatch.hooks" not in pickled
+    assert b"tailwatch.asgi" not in pickled
     found = pickle.loads(pickled)
     assert type(found) is make
     assert found.name == "changed"
@@ -605,7 +605,7 @@ def test_a_report_that_raises_changes_nothing(observation: Any, ask: Any) -> Non
     seen = observation(on_request=breaks)
     hook = dataclasses.replace(seen.hook, on_error=breaks)
     app = Plain()
-    asgi.attach(app, hook)
+    middleware.attach(app, hook)
     assert ask(app, PATH).body == TOKEN * N
 
 

@@ -90,7 +90,8 @@ def test_its_timeline_is_of_the_same_gaps_and_pauses(run: Any) -> None:
         assert all(pause["seconds"] >= 0.001 for pause in timeline["pauses"])
         longest = max(told["longest"].values(), default=0.0)
         if longest > 0.002:
-            assert max(pause["seconds"] for pause in timeline["pauses"]) == pytest.approx(longest, rel=0.05)
+            # A pause after the snapshot and before the end of the records is in the timeline only.
+            assert pytest.approx(longest, rel=0.05) in [pause["seconds"] for pause in timeline["pauses"]]
 
 
 def test_the_heap_is_the_same_in_all_arms(request: pytest.FixtureRequest, run: Any) -> None:

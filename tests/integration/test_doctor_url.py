@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import tailwatch
-from tailwatch import cli, proof
+from tailwatch import cli
+from tailwatch.serve import local_auth
 
 FRAME = b'data: {"id":"c","model":"m","choices":[{"index":0,"text":" t","finish_reason":null}]}\n\n'
 
@@ -62,22 +63,22 @@ def test_doctor_asks_a_running_server(server: Any, capsys: pytest.CaptureFixture
 
 def test_who_cannot_prove_it_gets_the_apps_own_answer(server: Any, tmp_path: Any) -> None:
     """No proof, a proof that is over, a file that others may read, a link, another place: the app answers."""
-    with proof.proof() as value:
+    with local_auth.proof() as value:
         name = Path("/tmp") / value.split()[0]
-        assert _get(server, f"{proof.HEADER}: {value}").startswith(b"HTTP/1.1 200")
+        assert _get(server, f"{local_auth.HEADER}: {value}").startswith(b"HTTP/1.1 200")
         wrong = value[:-1] + ("1" if value[-1] == "0" else "0")
-        assert _get(server, f"{proof.HEADER}: {wrong}").startswith(b"HTTP/1.1 404")
-        assert _get(server, f"{proof.HEADER}: ../tmp/{value}").startswith(b"HTTP/1.1 404")
+        assert _get(server, f"{local_auth.HEADER}: {wrong}").startswith(b"HTTP/1.1 404")
+        assert _get(server, f"{local_auth.HEADER}: ../tmp/{value}").startswith(b"HTTP/1.1 404")
         name.chmod(0o644)
-        assert _get(server, f"{proof.HEADER}: {value}").startswith(b"HTTP/1.1 404")
+        assert _get(server, f"{local_auth.HEADER}: {value}").startswith(b"HTTP/1.1 404")
         name.chmod(0o600)
         link = Path("/tmp") / f"tailwatch-{secrets.token_hex(4)}"
         link.symlink_to(name)
         try:
-            assert _get(server, f"{proof.HEADER}: {link.name} {value.split()[1]}").startswith(b"HTTP/1.1 404")
+            assert _get(server, f"{local_auth.HEADER}: {link.name} {value.split()[1]}").startswith(b"HTTP/1.1 404")
         finally:
             link.unlink()
-    assert _get(server, f"{proof.HEADER}: {value}").startswith(b"HTTP/1.1 404")
+    assert _get(server, f"{local_auth.HEADER}: {value}").startswith(b"HTTP/1.1 404")
     assert _get(server, "x: y").startswith(b"HTTP/1.1 404")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tailwatch.collector import KNOWN_LISTS
+from tailwatch.gc.capabilities import KNOWN_LISTS
 
 WORKLOAD = Path(__file__).with_name("advice_workload.py")
 
@@ -24,6 +24,7 @@ def day(policy: str) -> dict[str, Any]:
 
 
 @pytest.mark.alone  # it compares how long runs of the same load took
+@pytest.mark.timeout(240)  # three runs, of three seconds each where nothing else runs
 @pytest.mark.skipif(sys.version_info[:2] not in KNOWN_LISTS, reason="no slices: the collector's lists are not known")
 def test_the_advised_policy_saves_what_was_predicted() -> None:
     """Watched under observe, run again as advised: the saving is in the interval. Two runs that are the same differ

@@ -26,8 +26,9 @@ from typing import Any
 import pytest
 
 from tailwatch import _hot, snapshots
-from tailwatch.export.prometheus import Exposition, serve_http
-from tailwatch.loadsignal import bands
+from tailwatch._cold import lib
+from tailwatch.export.prometheus.exposition import Exposition, serve_http
+from tailwatch.runtime.load_signal import bands
 
 from ..support.process import Serving
 from ..support.prometheus import Prometheus, must_be_exact, needs
@@ -106,6 +107,7 @@ class Planted(Serving):
 
     def __init__(self, directory: str, log: Path) -> None:
         self.directory = str(Path(directory) / "group")
+        self.block = Path(directory) / "block"
         self._held: list[http.client.HTTPConnection] = []
         super().__init__(sys.executable, SERVER, self.directory, log=log)
 
@@ -161,9 +163,18 @@ class Planted(Serving):
         until(lambda: self.snapshot().opened > opened)
         connection.close()
 
-    def plant(self, where: str, what: str) -> None:
+    def plant(self, where: str, what: str, **query: object) -> None:
         """One of the server's doings."""
-        self.ask("/plant", where=where, what=what)
+        self.ask("/plant", where=where, what=what, **query)
+
+    def wait_in_the_kernel(self) -> None:
+        """A request that is sent while the loop is blocked, and waits a quarter of a second before it is read."""
+        until(self.block.exists)
+        connection = self._send(COMPLETIONS, {}, {"model": MODELS[0]})
+        with contextlib.closing(connection):
+            time.sleep(0.25)
+            self.block.unlink()
+            connection.getresponse().read()
 
     def together(self, *doings: Callable[[], object]) -> None:
         """At the same time."""
@@ -204,9 +215,7 @@ class Planted(Serving):
             self.stream_beside(lambda: self.plant("engine", "collect"), tokens=40)
             self.stream_beside(lambda: self.plant("api", "collect"), tokens=40)
             self.stream_beside(lambda: self.plant("engine", "collect"), tokens=3, first=200)
-            self.together(  # the second one waits in the kernel
-                lambda: self.plant("api", "block"), lambda: (time.sleep(0.03), self.ask(COMPLETIONS, model=MODELS[0]))
-            )
+            self.together(lambda: self.plant("api", "block", file=str(self.block)), self.wait_in_the_kernel)
         for where in ("api", "engine"):
             self.plant(where, "freeze")
         self.plant("engine", "steps")
@@ -569,7 +578,7 @@ class Oracle:
 
     def pause_lengths(self, process: Any, raw: Any, cause: int) -> Any:
         counts = raw.pauses[cause]
-        layout = snapshots.lib.tw_metric_layout(snapshots.lib.TW_METRIC_PAUSE + cause)
+        layout = lib.tw_metric_layout(lib.TW_METRIC_PAUSE + cause)
         return self.quantile(0.99, snapshots.Histogram(counts, layout)) if counts else math.nan
 
     def step_ends(self, part: str) -> dict[str, Any]:
@@ -857,7 +866,7 @@ def test_a_long_full_collection_alerts_with_either_histogram(scene: Scene) -> No
     assert set(long_ones) == set(time_in_full) and long_ones["api-0"] > 1
     for i, process in enumerate(oracle.gained.processes):
         counts = vars(oracle.gained)["_handle"].process[i].pauses[2]
-        layout = snapshots.lib.tw_metric_layout(snapshots.lib.TW_METRIC_PAUSE + 2)
+        layout = lib.tw_metric_layout(lib.TW_METRIC_PAUSE + 2)
         histogram = snapshots.Histogram(counts, layout)
         assert long_ones[process.name] == pytest.approx(histogram.count - below(histogram, 0.25), abs=0.01)
 

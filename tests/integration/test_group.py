@@ -25,7 +25,7 @@ from starlette.applications import Starlette
 
 import tailwatch
 from tailwatch import _hot, snapshots
-from tailwatch.company import Company
+from tailwatch.group.membership import Company
 
 from ..support.process import Python, Serving, clean_environment
 from ..support.waiting import until
@@ -305,7 +305,7 @@ def test_a_fork_child_that_starts_to_serve_does_not_say_it_is_alone(
 ) -> None:
     """It will join with its first wake-up; only who has no group, or cannot join, speaks for itself."""
     watch = install(directory)
-    monkeypatch.setattr(tailwatch.watch, "parent_process", lambda: object())
+    monkeypatch.setattr(tailwatch.runtime.session, "parent_process", lambda: object())
 
     def child() -> bool:
         assert not watch.company.joined

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import tailwatch
-from tailwatch import _hot, snapshots, unnamed
+from tailwatch import _hot, snapshots
+from tailwatch.group import temp_dirs
 
 from ..support.process import Python
 from ..support.waiting import until
@@ -199,9 +200,9 @@ def test_the_sweep_knows_tombstones(tmp_path: Path, start: Callable[[str], Membe
     start("engine").kill()
     until_folded(watch, directory, [os.getpid()])
     (directory / "fold.tmp").touch(mode=0o600)
-    assert not unnamed._is_left(str(directory))  # we live in it
+    assert not temp_dirs._is_left(str(directory))  # we live in it
     tailwatch.uninstall()
     start("api").kill()
-    assert unnamed._is_left(str(directory))
+    assert temp_dirs._is_left(str(directory))
     (directory / "notes.txt").touch()
-    assert not unnamed._is_left(str(directory))
+    assert not temp_dirs._is_left(str(directory))

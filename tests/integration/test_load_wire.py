@@ -21,8 +21,8 @@ import pytest
 pytest.importorskip("httptools", reason="the load client needs httptools: pip install 'tailwatch[load]'")
 
 from tailwatch._hot import now
-from tailwatch.load.connection import Connection
-from tailwatch.load.wire import Ending, Exchange, Pool, Target, new_event_loop, tls_context
+from tailwatch.loadtest.connection import Connection
+from tailwatch.loadtest.wire import Ending, Exchange, Pool, Target, new_event_loop, tls_context
 
 from ..support.waiting import until_async
 

@@ -148,17 +148,17 @@ def test_it_listens_on_the_loopback_address_only(start: Callable[..., Engine], p
 API = """
 import json, sys
 import tailwatch
-from tailwatch import doors
+from tailwatch import autoinstall
 
 async def app(scope, receive, send):
     pass
 
-doors.process()  # a launcher, which turns out to serve an app itself
+autoinstall.process()  # a launcher, which turns out to serve an app itself
 watch = tailwatch.current()
 print(json.dumps(watch.company.joined), flush=True)
 for line in sys.stdin:
     if watch.app is None:
-        doors.app(app)
+        autoinstall.app(app)
         watch.start_daemon()
     print(json.dumps([watch.port.serving, watch.notes, [], 0]), flush=True)
 """

@@ -20,10 +20,10 @@ from starlette.routing import Route
 
 import tailwatch
 from tailwatch import snapshots
-from tailwatch.export import otel as otel_module
-from tailwatch.export.otel import OTel, asked_for
-from tailwatch.export.otel_push import Origin, Push
-from tailwatch.export.otel_send import Sender
+from tailwatch.export.otel import exporter as otel_module
+from tailwatch.export.otel.exporter import OTel, asked_for
+from tailwatch.export.otel.push import Origin, Push
+from tailwatch.export.otel.transport import Sender
 
 from ..support.otlp_collector import DEADLINE_SECONDS, REASON, Collector, HTTPCollector, running
 from ..support.process import Python

@@ -20,9 +20,8 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.testclient import TestClient
 
 import tailwatch
-from tailwatch.export import otel as otel_module
-from tailwatch.export import otel_spans
-from tailwatch.export.otel import OTel
+from tailwatch.export.otel import exporter, spans
+from tailwatch.export.otel.exporter import OTel
 
 from ..support.otlp_collector import REASON, HTTPCollector, running
 from ..support.waiting import until
@@ -251,7 +250,7 @@ def test_events_are_bounded_and_those_left_out_counted(kept: InMemorySpanExporte
     watch = installed(app, slow_ms=1)
     ask(app, x_collect="30", x_slow="0.01")
     span = one(kept)
-    assert len(span.events) == otel_spans.EVENTS and "tailwatch.first_token" in names(span)
+    assert len(span.events) == spans.EVENTS and "tailwatch.first_token" in names(span)
     assert watch.otel.spans.events_dropped >= 1
 
 
@@ -299,7 +298,7 @@ def test_streams_by_hand_have_spans(kept: InMemorySpanExporter, installed: Any) 
 def test_the_queue_is_bounded(installed: Any, monkeypatch: pytest.MonkeyPatch, kept: InMemorySpanExporter) -> None:
     """A burst that nobody takes: what has no room is dropped, and counted."""
     provide(kept)
-    monkeypatch.setattr(otel_spans, "QUEUE", 5)
+    monkeypatch.setattr(spans, "QUEUE", 5)
     watch = installed(None)
     monkeypatch.setattr(watch.otel.spans, "start", lambda: None)
     for _ in range(12):
@@ -367,7 +366,7 @@ def test_nothing_is_made_per_token(kept: InMemorySpanExporter, installed: Any, m
     app = make_app()
     watch = installed(app)
     calls: list[str] = []
-    told = otel_spans.Spans.ended
+    told = spans.Spans.ended
 
     def ended(self: Any, stream: Any, scope: Any) -> None:
         calls.append(stream.story()[8])
@@ -413,7 +412,7 @@ def test_spans_that_nobody_takes_hold_up_no_uninstall(monkeypatch: pytest.Monkey
     provider = trace_sdk.TracerProvider(resource=Resource.get_empty(), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(Hangs(), schedule_delay_millis=1))
     monkeypatch.setattr(OTel, "_tracer_provider", lambda self: provider)
-    monkeypatch.setattr(otel_module, "FLUSH_SECONDS", 0.2)
+    monkeypatch.setattr(exporter, "FLUSH_SECONDS", 0.2)
 
     def threads() -> set[str]:
         return {thread.name for thread in threading.enumerate()} & {"tailwatch-spans"}
@@ -451,7 +450,7 @@ class Nowhere(MetricExporter):
         pass
 
 import tailwatch
-from tailwatch.export import otel_spans
+from tailwatch.export.otel import spans
 provider = TracerProvider(shutdown_on_exit=False)
 if sys.argv[1] == "app":
     trace.set_tracer_provider(provider)

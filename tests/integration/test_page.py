@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 import tailwatch
+from tailwatch.runtime import session
 
 from ..support.process import Python, clean_environment
 from ..support.waiting import until
@@ -264,7 +265,7 @@ def test_nothing_is_left_of_it(install: Any, serve: Any) -> None:
 def test_closed_it_does_nothing(install: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """While nobody asks no number is taken for it, and no request to another path comes near it."""
     server = serve(install(page=True))
-    page = tailwatch.watch.current().page
+    page = tailwatch.current().page
     calls: list[str] = []
     for name in ("_take", "token", "reply"):
         whole = getattr(page, name)
@@ -286,7 +287,7 @@ def test_closed_it_does_nothing(install: Any, serve: Any, monkeypatch: pytest.Mo
 def test_off_the_loop(install: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the numbers are made streams go on."""
     server = serve(install(page=True))
-    page = tailwatch.watch.current().page
+    page = tailwatch.current().page
     began, go_on = threading.Event(), threading.Event()
     whole = page._take
 
@@ -308,7 +309,7 @@ def test_off_the_loop(install: Any, serve: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_an_app_of_many_routes_is_searched_once(install: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the document, and not for the numbers that it asks for every other second."""
-    from tailwatch.hooks import page as door
+    from tailwatch.asgi import page_route as door
 
     searched: list[str] = []
     whole = door.has_route
@@ -330,7 +331,7 @@ def test_what_goes_wrong_is_a_500_and_counted(install: Any, serve: Any, monkeypa
     def broken() -> Any:
         raise ZeroDivisionError("secret words")
 
-    watch = tailwatch.watch.current()
+    watch = tailwatch.current()
     monkeypatch.setattr(watch.page, "_take", broken)
     answer = get(server)
     assert answer.status == 500 and answer.body.startswith(b"tailwatch ")
@@ -340,7 +341,7 @@ def test_what_goes_wrong_is_a_500_and_counted(install: Any, serve: Any, monkeypa
 
 def test_a_door_first_and_the_page_in_code(serve: Any, install: Any) -> None:
     """`tailwatch run` came first; install(app, page=True) in the app turns the page on."""
-    tailwatch.watch.app_door(inner := Starlette())
+    session.app_door(inner := Starlette())
     server = serve(inner)
     assert get(server).status == 404
     install(inner, page=True)
@@ -352,13 +353,13 @@ def test_a_token_for_nothing_and_a_short_one_are_noted(install: Any) -> None:
     notes = []
     for options in ({"page_token": TOKEN}, {"page": True, "page_token": "s3cret"}, {"page": True, "page_token": TOKEN}):
         install(**options)
-        notes.append([note for note in tailwatch.watch.current().notes if "page_token" in note])
+        notes.append([note for note in tailwatch.current().notes if "page_token" in note])
         tailwatch.uninstall()
     assert [len(found) for found in notes] == [1, 1, 0]
     assert "page is off" in notes[0][0] and "6 characters" in notes[1][0] and "s3cret" not in notes[1][0]
-    tailwatch.watch.app_door(inner := Starlette())
+    session.app_door(inner := Starlette())
     install(inner, page=True, page_token="s3cret")
-    assert "6 characters" in "".join(tailwatch.watch.current().notes)
+    assert "6 characters" in "".join(tailwatch.current().notes)
 
 
 def test_the_token_is_in_no_message(install: Any) -> None:
@@ -367,7 +368,7 @@ def test_the_token_is_in_no_message(install: Any) -> None:
     with pytest.raises(tailwatch.AlreadyInstalledError) as caught:
         tailwatch.install(gc="observe", page=True, page_token="another-token")
     assert TOKEN not in str(caught.value) and "another-token" not in str(caught.value)
-    assert TOKEN not in repr(tailwatch.watch.current()) + repr(tailwatch.watch.current().config)
+    assert TOKEN not in repr(tailwatch.current()) + repr(tailwatch.current().config)
 
 
 def test_run_does_not_print_the_token(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import tailwatch
-from tailwatch import profiling
 from tailwatch.cli import main
-from tailwatch.diagnosis import from_dict
+from tailwatch.diagnose.rules import from_dict
 from tailwatch.errors import NotInstalledError, OptionError, TailwatchError
+from tailwatch.runtime import profile
 
 from ..support.process import Python
 from ..support.waiting import until
@@ -136,7 +136,7 @@ def test_the_time_may_be_over_first(installed: Any, tmp_path: Path) -> None:
 def test_a_second_profile_is_refused_while_one_runs(installed: Any, tmp_path: Path) -> None:
     """In this process, wherever it would write; the first goes on and ends."""
     watch = installed()
-    found: list[profiling.Profiled] = []
+    found: list[profile.Profiled] = []
     thread = threading.Thread(target=lambda: found.append(tailwatch.profile(tmp_path / "a", requests=1, seconds=30)))
     thread.start()
     until(lambda: watch.core.tracing)
@@ -153,7 +153,7 @@ def test_a_second_profile_is_refused_while_one_runs(installed: Any, tmp_path: Pa
 def test_a_directory_that_another_process_writes_to_is_refused(installed: Any, tmp_path: Path) -> None:
     """It is locked while a profile is written into it."""
     installed()
-    with profiling._locked(tmp_path), pytest.raises(TailwatchError, match="another process is writing"):
+    with profile._locked(tmp_path), pytest.raises(TailwatchError, match="another process is writing"):
         tailwatch.profile(tmp_path)
 
 
@@ -172,7 +172,7 @@ def test_an_event_loop_is_not_stopped(installed: Any, tmp_path: Path) -> None:
     """Called in a coroutine it says what to do; by asyncio.to_thread it works."""
     installed()
 
-    async def both() -> profiling.Profiled:
+    async def both() -> profile.Profiled:
         with pytest.raises(TailwatchError, match=r"await asyncio\.to_thread"):
             tailwatch.profile(tmp_path)
         return await asyncio.to_thread(tailwatch.profile, tmp_path, requests=1, seconds=0.05)
@@ -183,7 +183,7 @@ def test_an_event_loop_is_not_stopped(installed: Any, tmp_path: Path) -> None:
 def test_uninstall_ends_it(installed: Any, tmp_path: Path) -> None:
     """What there is by then is written, and it is said."""
     watch = installed()
-    found: list[profiling.Profiled] = []
+    found: list[profile.Profiled] = []
     thread = threading.Thread(target=lambda: found.append(tailwatch.profile(tmp_path, requests=5, seconds=30)))
     thread.start()
     until(lambda: watch.core.tracing)

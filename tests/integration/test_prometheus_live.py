@@ -17,7 +17,7 @@ from prometheus_client.samples import BucketSpan, NativeHistogram
 from starlette.responses import StreamingResponse
 
 import tailwatch
-from tailwatch.export import host_cache
+from tailwatch.export.prometheus import app_registry_cache
 
 from ..support.prometheus import Prometheus, needs
 
@@ -120,7 +120,7 @@ def test_a_registry_that_takes_too_long_is_served_as_text(
     serve: Any, scrape: Any, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scraper gets what it ranks next: everything is there, ours with classic buckets, and it is counted."""
-    monkeypatch.setattr(host_cache, "FIT_SECONDS", 0.0)
+    monkeypatch.setattr(app_registry_cache, "FIT_SECONDS", 0.0)
     prometheus = scrape(load(serve).port)
     assert value(prometheus, "tailwatch_inter_token_latency_seconds_count") == REQUESTS * (WORDS - 1)
     assert value(prometheus, "app_jobs_total") == 7

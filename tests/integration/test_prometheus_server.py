@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tailwatch import _hot, snapshots
-from tailwatch.export.prometheus import Exposition, serve_http
+from tailwatch.export.prometheus.exposition import Exposition, serve_http
 
 from ..support.prometheus import Prometheus, needs
 

@@ -20,10 +20,12 @@ from typing import Any
 import pytest
 
 import tailwatch
-from tailwatch import _hot, traces, unnamed
+from tailwatch import _hot
 from tailwatch.cli import main
+from tailwatch.cli.top import find_group
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.top import groups
+from tailwatch.group import temp_dirs
+from tailwatch.tracing import ring_files
 
 from ..support.process import Python
 from ..support.tmpfs import on_64_mb
@@ -220,7 +222,7 @@ def test_a_ring_that_wrapped_says_what_it_lost(core: _hot.Core, path: Path) -> N
     trace = read_trace(path)
     assert len(trace.of(TOKEN)) == 2047
     assert trace.lost[0] == 5002 - 2047
-    file = traces.look_into(str(path))
+    file = ring_files.look_into(str(path))
     assert file is not None
     assert (file.events, file.lost, file.over, file.process) == (2047, 5002 - 2047, False, "engine-0")
 
@@ -286,14 +288,14 @@ def test_a_process_killed_mid_write_leaves_a_whole_trace(directory: Path, round_
     """kill -9 in the middle of stamping: every event is whole, and the numbers add up."""
     with Member(directory, "engine", busy="busy") as member:
         path = directory / member.file
-        until(lambda: (found := traces.look_into(str(path))) and found.lost > 3000 * (round_ + 1))
+        until(lambda: (found := ring_files.look_into(str(path))) and found.lost > 3000 * (round_ + 1))
     trace = read_trace(path)
     tokens = trace.of(TOKEN)
     assert len(tokens) == 2047
     for before, after in pairwise(tokens):
         assert after.value == after.time_ns - before.time_ns
         assert (after.id, after.c, after.a) == (1, 1, 0)
-    file = traces.look_into(str(path))
+    file = ring_files.look_into(str(path))
     assert file is not None
     assert file.over
 
@@ -304,7 +306,7 @@ def test_a_dead_group_is_still_read(directory: Path, install: Callable[..., tail
         pass
     watch = install(dir=directory, gc="observe", role="api")
     until(lambda: [watch.company.renew(), not list(directory.glob(f"{dead.pid}-*.seg"))][1])
-    (file,) = traces.files_of(str(directory))
+    (file,) = ring_files.files_of(str(directory))
     assert (file.process, file.pid, file.over) == ("engine-0", dead.pid, True)
     trace = read_trace(directory / dead.file)
     assert [len(trace.of(kind)) for kind in (OPEN, FIRST, TOKEN, PAUSE)] == [1, 1, 9, 1]
@@ -325,8 +327,8 @@ def test_a_directory_of_its_own(install: Callable[..., tailwatch.Watch]) -> None
     """With trace and no dir the group has a directory under /dev/shm, which goes with uninstall()."""
     watch = install(gc="off", trace=1000)
     made = Path(watch.config.dir)
-    assert (made.parent, made.name.startswith(unnamed.PREFIX)) == (Path(unnamed.IN_MEMORY), True)
-    assert [file.pid for file in traces.files_of(str(made))] == [os.getpid()]
+    assert (made.parent, made.name.startswith(temp_dirs.PREFIX)) == (Path(temp_dirs.IN_MEMORY), True)
+    assert [file.pid for file in ring_files.files_of(str(made))] == [os.getpid()]
     assert os.environ["TAILWATCH_DIR"] == str(made)
     assert install(gc="off", trace=1000) is watch
     assert tailwatch.uninstall() == []
@@ -369,7 +371,7 @@ def test_without_a_group_it_is_in_memory(tmp_path: Path, install: Callable[..., 
     assert (watch.core.joined, watch.core.tracing, watch.core.trace_file) == (False, True, "")
     address, size = watch.core.trace_memory
     assert address
-    assert size == traces.bytes_of(1000, 32) == watch.tracing.bytes
+    assert size == ring_files.bytes_of(1000, 32) == watch.tracing.bytes
     tailwatch.uninstall()
     assert watch.core.trace_memory == (0, 0)
 
@@ -432,17 +434,17 @@ def test_many_processes(directory: Path, processes: int) -> None:
     """Each has its file; those of the dead stay until there are more than are to be kept."""
     with contextlib.ExitStack() as stack:
         members = [stack.enter_context(Member(directory, "engine" if i % 2 else "api", 1000)) for i in range(processes)]
-        until(lambda: len({file.process for file in traces.files_of(str(directory))}) == processes)
-        files = traces.files_of(str(directory))
+        until(lambda: len({file.process for file in ring_files.files_of(str(directory))}) == processes)
+        files = ring_files.files_of(str(directory))
         assert {file.pid for file in files} == {member.pid for member in members}
         assert min(file.events for file in files) >= 13
         for member in members[:10]:
             member.kill()
         watch = tailwatch.install(dir=directory, gc="off", trace=1000, trace_keep="3,100MB")
         stack.callback(tailwatch.uninstall)
-        assert sum(file.over for file in traces.files_of(str(directory))) == 10
+        assert sum(file.over for file in ring_files.files_of(str(directory))) == 10
         watch.tracing.tidy()
-        found = traces.files_of(str(directory))
+        found = ring_files.files_of(str(directory))
         assert sum(file.over for file in found) == 3
         assert sum(not file.over for file in found) == processes - 10 + 1
 
@@ -451,11 +453,11 @@ def test_bytes_are_bounded_too(directory: Path, install: Callable[..., tailwatch
     """Of the dead the newest stay that fit."""
     for _ in range(3):
         Member(directory, "engine", 1000).kill()
-    size = traces.bytes_of(1000, 32)
+    size = ring_files.bytes_of(1000, 32)
     watch = install(dir=directory, gc="off", trace=1000, trace_keep=f"5,{2 * size + 1}")
-    newest = [file.pid for file in traces.files_of(str(directory)) if file.over][1:]
+    newest = [file.pid for file in ring_files.files_of(str(directory)) if file.over][1:]
     watch.tracing.tidy()
-    assert [file.pid for file in traces.files_of(str(directory)) if file.over] == newest
+    assert [file.pid for file in ring_files.files_of(str(directory)) if file.over] == newest
 
 
 # ---- room ----
@@ -506,8 +508,8 @@ def test_too_large_a_trace_by_a_door_is_no_error(tmp_path: Path) -> None:
         def trace_start(self, events: int) -> str:
             return "it has no room"
 
-    from tailwatch.config import Config
-    from tailwatch.tracing import Tracing
+    from tailwatch.options.config import Config
+    from tailwatch.tracing.recorder import Tracing
 
     class Company:
         joined, alone, directory = True, False, str(tmp_path)
@@ -538,21 +540,21 @@ def test_what_is_no_trace_is_passed_over(core: _hot.Core, path: Path, directory:
     (directory / names[8]).symlink_to(path)
     (directory / "200-5-6.trace").mkdir()
     os.mkfifo(directory / "201-5-6.trace", 0o600)
-    assert [file.path for file in traces.files_of(str(directory))] == [str(path)]
+    assert [file.path for file in ring_files.files_of(str(directory))] == [str(path)]
 
 
 def test_a_directory_that_must_not_be_read(tmp_path: Path) -> None:
     """It says why; so does one without a trace, and what to do."""
     with pytest.raises(TailwatchError, match="No such file"):
-        traces.files_of(str(tmp_path / "nowhere"))
+        ring_files.files_of(str(tmp_path / "nowhere"))
     place = tmp_path / "open"
     place.mkdir()
     place.chmod(0o777)
     with pytest.raises(TailwatchError, match="others may write to it"):
-        traces.files_of(str(place))
+        ring_files.files_of(str(place))
     place.chmod(0o700)
     with pytest.raises(TailwatchError, match="no process has left"):
-        traces.write_group(str(place), "t.pftrace")
+        ring_files.write_group(str(place), "t.pftrace")
 
 
 def test_the_sweep_knows_traces(directory: Path) -> None:
@@ -563,15 +565,15 @@ def test_the_sweep_knows_traces(directory: Path) -> None:
             entry.unlink()
         (directory / "trace-20260102T030405-12-1.pftrace").write_bytes(b"")
         (directory / ".tailwatch-abc.tmp").write_bytes(b"")
-        assert not unnamed._is_left(str(directory), young=True)
-    assert unnamed._is_left(str(directory), young=True)
+        assert not temp_dirs._is_left(str(directory), young=True)
+    assert temp_dirs._is_left(str(directory), young=True)
     (directory / "mine.txt").write_bytes(b"")
-    assert not unnamed._is_left(str(directory), young=True)
+    assert not temp_dirs._is_left(str(directory), young=True)
 
 
 def test_the_last_dead_group_with_traces_stays_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who looks for what killed a server has started it again by then: the sweep leaves the newest of them."""
-    monkeypatch.setattr(unnamed, "IN_MEMORY", str(tmp_path))
+    monkeypatch.setattr(temp_dirs, "IN_MEMORY", str(tmp_path))
     for i in range(3):
         place = tmp_path / f"tailwatch-run-{i:08x}"
         Member(place, "engine", 1000).kill()
@@ -580,12 +582,12 @@ def test_the_last_dead_group_with_traces_stays_a_while(tmp_path: Path, monkeypat
     Member(bare, "engine", 1000).kill()
     for entry in bare.glob("*.trace"):
         entry.unlink()
-    unnamed.sweep()
+    temp_dirs.sweep()
     assert sorted(entry.name for entry in tmp_path.iterdir() if entry.name.startswith("tailwatch-run-")) == [
         "tailwatch-run-00000002"
     ]
     os.utime(place, (time.time() - 4000, time.time() - 4000))
-    unnamed.sweep()
+    temp_dirs.sweep()
     assert not place.exists()
 
 
@@ -601,7 +603,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
         calls.append((to, since_ns, until_ns))
         Path(to).write_bytes(bytes(1000))
 
-    monkeypatch.setattr(traces, "write", write)
+    monkeypatch.setattr(ring_files, "write", write)
     return calls
 
 
@@ -625,7 +627,7 @@ def test_the_seconds_around_a_trigger_are_kept(
     class Clock:
         now = staticmethod(lambda: now)
 
-    monkeypatch.setattr("tailwatch.tracing._hot", Clock)
+    monkeypatch.setattr("tailwatch.tracing.recorder._hot", Clock)
     watch.tracing.look()
     quiet = watch.core.stream("m", "r", now, "", "")
     quiet.token(at=now + 50_000_000)
@@ -668,7 +670,7 @@ def test_what_is_kept_is_bounded(
         os.utime(newest, (1000 + i, 1000 + i))
     assert len(written) == 4
     assert len(list(directory.glob("*.pftrace"))) == 2
-    assert traces.files_of(str(directory))  # one's own is not theirs
+    assert ring_files.files_of(str(directory))  # one's own is not theirs
 
 
 def test_one_that_trace_keep_has_no_room_for(directory: Path, install: Callable[..., tailwatch.Watch]) -> None:
@@ -694,7 +696,7 @@ def test_a_file_that_cannot_be_kept_is_counted(
     def write(to: str, *args: Any, **kwargs: Any) -> None:
         raise TailwatchError(f"{to}: No space left on device")
 
-    monkeypatch.setattr(traces, "write", write)
+    monkeypatch.setattr(ring_files, "write", write)
     watch = install(dir=directory, gc="off", trace=1000, trace_on="slo")
     watch._daemon.stop()
     watch.tracing._keep_around(10**12)
@@ -707,7 +709,7 @@ def test_a_gap_is_kept_by_the_daemon(
     directory: Path, install: Callable[..., tailwatch.Watch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody asks: the file is there a little later, whole, with the gap in it."""
-    monkeypatch.setattr("tailwatch.tracing.AFTER_NS", 10**8)
+    monkeypatch.setattr("tailwatch.tracing.recorder.AFTER_NS", 10**8)
     watch = install(dir=directory, gc="off", trace=1000, trace_on="gap>50ms", role="engine")
     until(lambda: watch.tracing._looks and watch.tracing._looks._begun)
     stream = watch.core.stream("m", "r", None, "", "")
@@ -738,7 +740,7 @@ def test_dumps_while_it_is_recorded(directory: Path, tmp_path: Path, install: Ca
     try:
         lost = 10_000
         for _ in range(5):
-            until(lambda: traces.files_of(str(directory))[0].lost > lost)  # noqa: B023
+            until(lambda: ring_files.files_of(str(directory))[0].lost > lost)  # noqa: B023
             written = tailwatch.trace(tmp_path / "t.json", format="json")
             assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
             assert written.events <= 2047 + 64
@@ -838,9 +840,9 @@ def test_of_several_groups_the_one_with_traces_is_meant(tmp_path: Path, monkeypa
     for name in ("tailwatch-run-aaaaaaaa", "tailwatch-run-bbbbbbbb", "tailwatch-run-cccccccc"):
         (tmp_path / name).mkdir(mode=0o700)
     (tmp_path / "tailwatch-run-bbbbbbbb" / "1-2-3.trace").touch()
-    assert groups.find({}, str(tmp_path), having=unnamed.has_traces) == str(tmp_path / "tailwatch-run-bbbbbbbb")
+    assert find_group.find({}, str(tmp_path), having=temp_dirs.has_traces) == str(tmp_path / "tailwatch-run-bbbbbbbb")
     with pytest.raises(TailwatchError, match="several groups"):
-        groups.find({}, str(tmp_path))
+        find_group.find({}, str(tmp_path))
 
 
 def test_a_signal_is_no_different(directory: Path) -> None:

@@ -1,4 +1,5 @@
-"""Reads trace files as csrc/include/tailwatch/ring.h lays them out, without any code of ours: for tests."""
+"""Reads trace files as csrc/include/tailwatch/record/event_ring.h lays them out, without any code of ours: for
+tests."""
 
 from __future__ import annotations
 

@@ -6,9 +6,8 @@ import random
 from array import array
 from typing import Any
 
-from tailwatch.goodput import SLO
-from tailwatch.load.outcomes import CODE, Outcomes
-from tailwatch.load.results import (
+from tailwatch.loadtest.outcomes import CODE, Outcomes
+from tailwatch.loadtest.results import (
     MARKED,
     NEVER,
     SERIES,
@@ -21,6 +20,7 @@ from tailwatch.load.results import (
     goodput_of,
     samples,
 )
+from tailwatch.options.slo import SLO
 
 NS = 1_000_000_000
 ONE_A_REQUEST = (

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tailwatch import _hot, snapshots
-from tailwatch.goodput import SLO
-from tailwatch.hooks.asgi import timed_send
-from tailwatch.load.exchange import Ending, Exchange
-from tailwatch.load.outcomes import FAULTS, REASONS, broken, fault_of, reason_of
+from tailwatch.asgi.middleware import timed_send
+from tailwatch.loadtest.exchange import Ending, Exchange
+from tailwatch.loadtest.outcomes import FAULTS, REASONS, broken, fault_of, reason_of
+from tailwatch.options.slo import SLO
 
 MS = 1_000_000
 BOUNDS = SLO.parse("ttft<=2s,tpot<=400ms,itl<=1s,e2e<=10s")

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailwatch.errors import OptionError
-from tailwatch.load.correction import Corrected, corrected, omitted
+from tailwatch.loadtest.coordinated_omission import Corrected, corrected, omitted
 
 FAST_MS, STALL_MS = 5.0, 1000.0
 

@@ -22,8 +22,8 @@ from tailwatch.demo.main import add_arguments
 from tailwatch.demo.main import run as run_demo
 from tailwatch.demo.pipe import ChildError
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.load import results, statistics
-from tailwatch.load.report import document
+from tailwatch.loadtest import results, statistics
+from tailwatch.loadtest.report import document
 
 from . import made_runs
 

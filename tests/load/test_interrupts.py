@@ -19,18 +19,18 @@ from typing import Any
 
 import pytest
 
-from tailwatch.load import results
-from tailwatch.load.bench import Conditions, run_workload
-from tailwatch.load.endpoint import endpoint
-from tailwatch.load.interrupts import on_interrupt
-from tailwatch.load.merging import merged
-from tailwatch.load.probing import probe_of
-from tailwatch.load.recorder import Recorder
-from tailwatch.load.report import bench as page
-from tailwatch.load.report import csvfile, document, table
-from tailwatch.load.results import Result
-from tailwatch.load.session import in_loop
-from tailwatch.load.workload import Workload
+from tailwatch.loadtest import results
+from tailwatch.loadtest.bench import Conditions, run_workload
+from tailwatch.loadtest.endpoint import endpoint
+from tailwatch.loadtest.interrupts import on_interrupt
+from tailwatch.loadtest.merging import merged
+from tailwatch.loadtest.recorder import Recorder
+from tailwatch.loadtest.report import bench as page
+from tailwatch.loadtest.report import csvfile, document, table
+from tailwatch.loadtest.results import Result
+from tailwatch.loadtest.session import in_loop
+from tailwatch.loadtest.trial_driver import probe_of
+from tailwatch.loadtest.workload import Workload
 
 from ..support.process import Tailwatch
 from ..support.waiting import until
@@ -157,7 +157,7 @@ def test_between_two_probes_of_a_search(
 ) -> None:
     """The sweep of the probes before it."""
     from tailwatch import cli
-    from tailwatch.load import main, search
+    from tailwatch.loadtest import main, search
 
     probes: list[float] = []
 
@@ -242,9 +242,9 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 
 LOOPS = """
 import asyncio, gc, sys
-from tailwatch.load.bench import Conditions, run_workload
-from tailwatch.load.endpoint import endpoint
-from tailwatch.load.workload import Workload
+from tailwatch.loadtest.bench import Conditions, run_workload
+from tailwatch.loadtest.endpoint import endpoint
+from tailwatch.loadtest.workload import Workload
 run_workload(Workload(endpoint=endpoint(sys.argv[1], model="m"), model="m", rate=50.0, requests=2), Conditions())
 print([one for one in gc.get_objects() if isinstance(one, asyncio.AbstractEventLoop) and not one.is_closed()])
 """
@@ -275,7 +275,7 @@ def test_a_run_leaves_the_hosts_handler(fault_server: Start, mine: Mine, interru
 
 def test_a_run_that_fails_leaves_it_too(fault_server: Start, mine: Mine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is raised in it; the collector is as it was, too."""
-    from tailwatch.load.engine import Run
+    from tailwatch.loadtest.engine import Run
 
     def broken(self: Run) -> Result:
         raise ZeroDivisionError

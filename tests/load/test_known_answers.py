@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tailwatch.goodput import SLO
-from tailwatch.load.exchange import Ending, Exchange
-from tailwatch.load.recorder import Recorder
-from tailwatch.load.results import Client, Result, goodput_of
-from tailwatch.load.schedule import Planned
-from tailwatch.load.selfwatch import SelfWatch
+from tailwatch.loadtest.client_health import SelfWatch
+from tailwatch.loadtest.exchange import Ending, Exchange
+from tailwatch.loadtest.recorder import Recorder
+from tailwatch.loadtest.results import Client, Result, goodput_of
+from tailwatch.loadtest.schedule import Planned
+from tailwatch.options.slo import SLO
 
 from .. import replica
 

@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.load import results
-from tailwatch.load.ablate import Found, Plan, ablate, order
-from tailwatch.load.compare import SHOWN
-from tailwatch.load.launch import command_of, server
-from tailwatch.load.measures import measures
-from tailwatch.load.results import Result
-from tailwatch.load.variants import Variant, parse, read
+from tailwatch.loadtest import results
+from tailwatch.loadtest.ablate import Found, Plan, ablate, order
+from tailwatch.loadtest.compare import SHOWN
+from tailwatch.loadtest.metrics import measures
+from tailwatch.loadtest.results import Result
+from tailwatch.loadtest.server_process import command_of, server
+from tailwatch.loadtest.variants import Variant, parse, read
 
 from ..support.ports import free_port
 from ..support.process import Tailwatch
@@ -269,7 +269,7 @@ def test_a_server_that_does_not_start_is_an_error(tmp_path: Path) -> None:
 
 def test_a_server_that_is_never_ready_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the patience it was given; one that ignores SIGTERM is killed."""
-    monkeypatch.setattr("tailwatch.load.launch.GENTLE", 0.1)
+    monkeypatch.setattr("tailwatch.loadtest.server_process.GENTLE", 0.1)
     with pytest.raises(TailwatchError, match=r"not ready after \d"):
         with start(tmp_path, "--deaf", port=free_port(), patience=2.0):
             raise AssertionError("it is not ready")
@@ -278,7 +278,7 @@ def test_a_server_that_is_never_ready_is_stopped(tmp_path: Path, monkeypatch: py
 
 def test_a_port_that_is_taken_is_no_fresh_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another server's answers are not measured."""
-    monkeypatch.setattr("tailwatch.load.launch.GENTLE", 0.1)
+    monkeypatch.setattr("tailwatch.loadtest.server_process.GENTLE", 0.1)
     port = free_port()
     with start(tmp_path, port=port):
         with pytest.raises(TailwatchError, match="another server listens"):

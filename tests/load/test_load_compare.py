@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from tailwatch.errors import OptionError
-from tailwatch.goodput import SLO
-from tailwatch.load import results
-from tailwatch.load.compare import (
+from tailwatch.loadtest import results
+from tailwatch.loadtest.compare import (
     CENSORED,
     NO_NUMBER,
     NOT_SHOWN,
@@ -27,10 +26,11 @@ from tailwatch.load.compare import (
     compare,
     merge,
 )
-from tailwatch.load.measures import NAMES, measures
-from tailwatch.load.outcomes import Outcomes
-from tailwatch.load.results import Latencies, Result, Validity, goodput_of
-from tailwatch.load.verdicts import show
+from tailwatch.loadtest.comparison_text import show
+from tailwatch.loadtest.metrics import NAMES, measures
+from tailwatch.loadtest.outcomes import Outcomes
+from tailwatch.loadtest.results import Latencies, Result, Validity, goodput_of
+from tailwatch.options.slo import SLO
 
 MS = 1_000_000
 Command = Callable[..., tuple[int, str, str]]

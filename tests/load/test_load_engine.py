@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tailwatch.goodput import SLO
-from tailwatch.load.engine import Job, Run
-from tailwatch.load.exchange import Ending, Exchange
-from tailwatch.load.outcomes import Outcomes
-from tailwatch.load.pacer import Pacer
-from tailwatch.load.results import NEVER, Client, Latencies, Result
-from tailwatch.load.schedule import Schedule
-from tailwatch.load.selfwatch import PAUSE_NS, TICK_NS, SelfWatch, judge
+from tailwatch.loadtest.client_health import PAUSE_NS, TICK_NS, SelfWatch, judge
+from tailwatch.loadtest.engine import Job, Run
+from tailwatch.loadtest.exchange import Ending, Exchange
+from tailwatch.loadtest.outcomes import Outcomes
+from tailwatch.loadtest.pacer import Pacer
+from tailwatch.loadtest.results import NEVER, Client, Latencies, Result
+from tailwatch.loadtest.schedule import Schedule
+from tailwatch.options.slo import SLO
 
 MS = 1_000_000
 Done = Callable[[Exchange], None]
@@ -391,7 +391,7 @@ def test_an_answer_that_ends_the_run_sends_nothing_more(workers: int) -> None:
 def test_the_largest_memory_is_this_process_own() -> None:
     """getrusage() of a child begins with what its parent had: here 150 MB."""
     held = bytearray(b"x") * (150 << 20)
-    code = "from tailwatch.load.selfwatch import most_memory; print(most_memory())"
+    code = "from tailwatch.loadtest.client_health import most_memory; print(most_memory())"
     told = int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout)
     assert 5 << 20 < told < 100 << 20 < len(held)
 

@@ -21,14 +21,14 @@ from typing import Any
 import pytest
 
 from tailwatch.errors import OptionError
-from tailwatch.load import results
-from tailwatch.load.bench import Conditions, run, run_workload, setup_of
-from tailwatch.load.endpoint import endpoint
-from tailwatch.load.report import table
-from tailwatch.load.results import Result
-from tailwatch.load.session import measure
-from tailwatch.load.size import read_knee
-from tailwatch.load.workload import Workload
+from tailwatch.loadtest import results
+from tailwatch.loadtest.bench import Conditions, run, run_workload, setup_of
+from tailwatch.loadtest.capacity_main import read_knee
+from tailwatch.loadtest.endpoint import endpoint
+from tailwatch.loadtest.report import table
+from tailwatch.loadtest.results import Result
+from tailwatch.loadtest.session import measure
+from tailwatch.loadtest.workload import Workload
 
 from ..support.process import Tailwatch
 from ..support.waiting import until

@@ -19,18 +19,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.goodput import SLO
-from tailwatch.load import results
-from tailwatch.load.censoring import Quantile
-from tailwatch.load.exchange import Ending, Exchange
-from tailwatch.load.histogram import Histogram
-from tailwatch.load.merging import merged
-from tailwatch.load.outcomes import CODE, FAULTS, MISSES, REASONS, fault_of, reason_of
-from tailwatch.load.recorder import Recorder, throughput_of
-from tailwatch.load.report import table
-from tailwatch.load.results import COLUMNS, Client, Requests, Result, Series, Validity, goodput_of
-from tailwatch.load.schedule import Planned
-from tailwatch.load.selfwatch import SelfWatch, judge
+from tailwatch.loadtest import results
+from tailwatch.loadtest.censored_percentiles import Quantile
+from tailwatch.loadtest.client_health import SelfWatch, judge
+from tailwatch.loadtest.exchange import Ending, Exchange
+from tailwatch.loadtest.histogram import Histogram
+from tailwatch.loadtest.merging import merged
+from tailwatch.loadtest.outcomes import CODE, FAULTS, MISSES, REASONS, fault_of, reason_of
+from tailwatch.loadtest.recorder import Recorder, throughput_of
+from tailwatch.loadtest.report import table
+from tailwatch.loadtest.results import COLUMNS, Client, Requests, Result, Series, Validity, goodput_of
+from tailwatch.loadtest.schedule import Planned
+from tailwatch.options.slo import SLO
 
 MS = 1_000_000
 SECOND = 1_000_000_000

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from tailwatch.goodput import SLO
-from tailwatch.load import search
-from tailwatch.load.exchange import Ending, Exchange
-from tailwatch.load.probing import ClosedLoop, probe_of, prober
-from tailwatch.load.recorder import Recorder
-from tailwatch.load.results import Client, Result, goodput_of
-from tailwatch.load.schedule import Planned, Schedule
-from tailwatch.load.selfwatch import SelfWatch
+from tailwatch.loadtest import search
+from tailwatch.loadtest.client_health import SelfWatch
+from tailwatch.loadtest.exchange import Ending, Exchange
+from tailwatch.loadtest.recorder import Recorder
+from tailwatch.loadtest.results import Client, Result, goodput_of
+from tailwatch.loadtest.schedule import Planned, Schedule
+from tailwatch.loadtest.trial_driver import ClosedLoop, probe_of, prober
+from tailwatch.options.slo import SLO
 
 from . import made_runs
 

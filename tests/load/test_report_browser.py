@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tailwatch.load.report import bench, document
-from tailwatch.load.report.blocks import Axis, Chart, Curve, Mark, Page, View
+from tailwatch.loadtest.report import bench, document
+from tailwatch.loadtest.report.blocks import Axis, Chart, Curve, Mark, Page, View
 
 from ..support import chromium
 from ..support.chromium import Browser, Tab

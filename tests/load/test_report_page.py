@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailwatch.errors import TailwatchError
-from tailwatch.load.report import bench, document
-from tailwatch.load.report.blocks import Axis, Chart, Curve, Page, Pair, Table, Tile, Tiles, View, Words, nines
-from tailwatch.load.results import Result
+from tailwatch.loadtest.report import bench, document
+from tailwatch.loadtest.report.blocks import Axis, Chart, Curve, Page, Pair, Table, Tile, Tiles, View, Words, nines
+from tailwatch.loadtest.results import Result
 
 from . import made_runs
 

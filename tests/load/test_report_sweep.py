@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tailwatch.load import compare, compare_main, results, search
-from tailwatch.load.knee import Knee
-from tailwatch.load.probe import Probe, Window
-from tailwatch.load.report import comparison, document, sweep
-from tailwatch.load.report.blocks import Chart, Page, Table, Words
+from tailwatch.loadtest import compare, compare_main, results, search
+from tailwatch.loadtest.report import comparison, document, sweep
+from tailwatch.loadtest.report.blocks import Chart, Page, Table, Words
+from tailwatch.loadtest.saturation_point import Knee
+from tailwatch.loadtest.trial import Probe, Window
 
 from . import made_runs
 

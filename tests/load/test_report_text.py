@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailwatch.errors import TailwatchError
-from tailwatch.load.outcomes import CODE, FAULTS
-from tailwatch.load.report import bench as page
-from tailwatch.load.report import csvfile, document, progress, table, text
-from tailwatch.load.report.progress import Now, Progress, Steps
-from tailwatch.load.report.quantiles import Quantiles
-from tailwatch.load.results import NEVER, Result
+from tailwatch.loadtest.outcomes import CODE, FAULTS
+from tailwatch.loadtest.report import bench as page
+from tailwatch.loadtest.report import csvfile, document, progress, table, text
+from tailwatch.loadtest.report.progress import Now, Progress, Steps
+from tailwatch.loadtest.report.quantiles import Quantiles
+from tailwatch.loadtest.results import NEVER, Result
 
 from ..support.waiting import until
 from . import made_runs

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from tailwatch.errors import OptionError
-from tailwatch.load.knee import Knee
-from tailwatch.load.probe import Probe, ProbeFunction, Window
-from tailwatch.load.report import sweep
-from tailwatch.load.search import Limits, bisect, find, gallop, saturate
+from tailwatch.loadtest.report import sweep
+from tailwatch.loadtest.saturation_point import Knee
+from tailwatch.loadtest.search import Limits, bisect, find, gallop, saturate
+from tailwatch.loadtest.trial import Probe, ProbeFunction, Window
 
 from .virtual_servers import bursts, database, database_closed, prefill_and_decode, probe_of, replica
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailwatch.load.probe import Probe, Window, pooled
-from tailwatch.load.shares import Point, crossing, design_effect, fewest, interval, kept_up, wilson
+from tailwatch.loadtest.proportions import Point, crossing, design_effect, fewest, interval, kept_up, wilson
+from tailwatch.loadtest.trial import Probe, Window, pooled
 
 
 @pytest.mark.parametrize(

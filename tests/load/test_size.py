@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tailwatch.cli import main
 from tailwatch.errors import OptionError
-from tailwatch.load import results
-from tailwatch.load.fleet import all_good, fleet, part_quantile
-from tailwatch.load.histogram import Histogram
-from tailwatch.load.knee import Knee
-from tailwatch.load.size import fanout_lines
+from tailwatch.loadtest import results
+from tailwatch.loadtest.capacity import all_good, fleet, part_quantile
+from tailwatch.loadtest.capacity_main import fanout_lines
+from tailwatch.loadtest.histogram import Histogram
+from tailwatch.loadtest.saturation_point import Knee
 
 from .made_runs import stalled
 

@@ -11,9 +11,9 @@ import pytest
 
 from tailwatch import cli
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.load import outputs
-from tailwatch.load.bench import Conditions
-from tailwatch.load.workload import seconds_of
+from tailwatch.loadtest import output_paths
+from tailwatch.loadtest.bench import Conditions
+from tailwatch.loadtest.workload import seconds_of
 
 pytest.importorskip("httptools", reason="the load tester's client: pip install 'tailwatch[load]'")
 
@@ -170,10 +170,10 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
     """What is there keeps its content; what is not there is not left behind; a device is taken as it is."""
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_text("content", encoding="utf-8")
-    outputs.check({"json": old, "html": new, "csv": None, "save_schedule": "/dev/null"})
+    output_paths.check({"json": old, "html": new, "csv": None, "save_schedule": "/dev/null"})
     assert old.read_text(encoding="utf-8") == "content" and not new.exists()
     with pytest.raises(TailwatchError, match="-o"):
-        outputs.check_directory("-o", old / "below")
+        output_paths.check_directory("-o", old / "below")
 
 
 @pytest.mark.parametrize("option", ["--json", "--html", "-o"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tailwatch.load.probe import Probe, ProbeFunction, Window
+from tailwatch.loadtest.trial import Probe, ProbeFunction, Window
 
 
 def probe_of(rate: float, planned: Any, ends: Any, good: Any, kept: Mapping[str, int], windows: int) -> Probe:

@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 
 from tailwatch.cli import main
+from tailwatch.cli.nsys.clock import Clock
+from tailwatch.cli.nsys.idle import Blame, idle_times
+from tailwatch.cli.nsys.report import read
 from tailwatch.errors import TailwatchError
-from tailwatch.nsys.clock import Clock
-from tailwatch.nsys.idle import Blame, idle_times
-from tailwatch.nsys.report import read
 
 from . import make_report
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailwatch.nsys.clock import Anchor, Clock, earliest
+from tailwatch.cli.nsys.clock import Anchor, Clock, earliest
 
 SECOND = 1_000_000_000
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tailwatch.cli import main
+from tailwatch.cli.nsys import recording
+from tailwatch.cli.nsys.report import Report, read
 from tailwatch.errors import TailwatchError
-from tailwatch.nsys import recording
-from tailwatch.nsys.report import Report, read
 
 from .conftest import Story
 

@@ -7,7 +7,7 @@ import operator
 import statistics
 from itertools import pairwise
 
-from tailwatch.config import Config
+from tailwatch.options.config import Config
 
 from .conftest import Story
 
@@ -104,10 +104,10 @@ def test_off_does_not_even_ask(watched) -> None:
 
 ANCHORS = """
 import time, tailwatch
-from tailwatch.hooks import nvtx
+from tailwatch.integrations import nvtx_attach
 watch = tailwatch.install(gc="observe")
 task, = [task for task in watch._daemon.tasks if task.run == watch.nvtx.anchor]
-assert task.every == nvtx.ANCHOR_SECONDS
+assert task.every == nvtx_attach.ANCHOR_SECONDS
 task.run()
 """
 
@@ -132,7 +132,7 @@ watch = tailwatch.install(gc="observe")
 gc.disable()
 gc.freeze()
 keep = [[[] for _ in range(1000)] for _ in range(30)]
-for _ in range(60):
+for _ in range(180):
     gc.collect()
 pause = ffi.addressof(ffi.cast("const tw_segment *", watch.core.address), "pause")
 record, booked = ffi.new("tw_pause_record *"), []
@@ -152,13 +152,13 @@ def lags(story: Story) -> tuple[list[int], list[int]]:
 
 
 def test_the_pauses_that_are_booked_begin_and_end_when_the_tool_saw_them(watched) -> None:
-    """Our stamps against the tool's own clock: the range holds the pause, and half of them are within a microsecond at
-    both ends. On a machine that is busy with something else the best of three runs counts."""
-    runs = [lags(watched(TIMES)) for _ in range(3)]
+    """Our stamps against the tool's own clock: the range holds the pause, and a quarter of them are within a
+    microsecond at both ends. The machine delays some; a stamp in the wrong place would be off in all of them."""
+    starts, ends = lags(watched(TIMES))
 
-    assert all(len(starts) >= 60 and max(starts) <= 0 <= min(ends) for starts, ends in runs)
-    assert min(statistics.median(map(abs, starts)) for starts, _ in runs) <= 1000
-    assert min(statistics.median(ends) for _, ends in runs) <= 1000
+    assert len(starts) >= 180 and max(starts) <= 0 <= min(ends)
+    assert statistics.quantiles(map(abs, starts), n=4)[0] <= 1000
+    assert statistics.quantiles(ends, n=4)[0] <= 1000
 
 
 NOT_THERE = """

@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 from prometheus_client.samples import Exemplar
 
-from tailwatch.export import host_registry
+from tailwatch.export.prometheus import app_registry
 
 from .. import prometheus_messages as messages
 
@@ -76,8 +76,8 @@ def written(given_families: Families) -> tuple[dict[str, Any], dict[str, Any]]:
         "on_clash": lambda name: None,
         "on_error": lambda: pytest.fail("a collector failed"),
     }
-    text = b"".join(host_registry.write_registry(registry, openmetrics=True, **options)) + b"# EOF\n"
-    proto = b"".join(host_registry.encode_registry(registry, utf8=False, check=lambda: None, **options))
+    text = b"".join(app_registry.write_registry(registry, openmetrics=True, **options)) + b"# EOF\n"
+    proto = b"".join(app_registry.encode_registry(registry, utf8=False, check=lambda: None, **options))
     return {family.name: family for family in parse(text.decode())}, messages.read(proto)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailwatch.export.timeline import BEGIN, COUNTER, END, INSTANT, SLICES, Timeline
+from tailwatch.tracing.track_writer import BEGIN, COUNTER, END, INSTANT, SLICES, Timeline
 
 U64, ROWS = 2**64, 3
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

@@ -204,7 +204,7 @@ def test_a_fork_inside_a_collection(run_script) -> None:
 LOCKED = """
 import os, threading
 import tailwatch
-from tailwatch import watch as module
+from tailwatch.runtime import session as module
 
 tailwatch.install(gc="observe")
 held, release = threading.Event(), threading.Event()
@@ -220,7 +220,7 @@ held.wait()
 pid = os.fork()
 if pid == 0:
     import signal
-    signal.alarm(20)
+    signal.alarm(50)
     tailwatch.install(gc="observe")
     with tailwatch.stream() as stream:
         stream.token()

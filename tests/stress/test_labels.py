@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from tailwatch import _hot, snapshots
-from tailwatch.hooks import asgi
+from tailwatch.asgi import middleware
 
 
 def _pages() -> int:
@@ -17,7 +17,7 @@ def _pages() -> int:
 @pytest.mark.parametrize("names", [20_000, pytest.param(1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_hostile_labels_fill_the_table_and_no_more(names: int) -> None:
     """32 label sets are kept, every further request is counted as overflow, and none is lost."""
-    core = _hot.Core("api", 32, (0, 0, 0, 0, 990_000), 0, lambda scope: scope["path"], asgi.timed_send)
+    core = _hot.Core("api", 32, (0, 0, 0, 0, 990_000), 0, lambda scope: scope["path"], middleware.timed_send)
     start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
     before = 0
     for i in range(names):

@@ -27,9 +27,9 @@ import gcprobe, tailwatch
 directory, result, planted, step_ms = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 REAL_MS = 25  # longer ones sleep in a finalizer, which is inside the collection: the test is cheap
 chance = random.Random(11)
+gc.disable()  # no collection before the witnesses stand beside our callbacks
 watch = tailwatch.install(role="engine", dir=directory, gc="observe", gc_warn_ms=0)
 watch._daemon.tasks.clear()
-gc.disable()
 log = gcprobe.Log(20 * planted + 1000)
 first, last = gc.callbacks
 gc.callbacks[:] = [log.probe(0), first, log.probe(1), log.probe(2), last, log.probe(3)]
@@ -100,9 +100,9 @@ import gcprobe, tailwatch
 engine, bystander, streams, planted, step_ms = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5]
 directory = os.path.join(os.getcwd(), "group")
 chance, now = random.Random(12), time.monotonic_ns
+gc.disable()  # no collection before the witnesses stand beside our callbacks
 watch = tailwatch.install(role="api", dir=directory, gc="observe", gc_warn_ms=0)
 watch._daemon.tasks.clear()
-gc.disable()
 log = gcprobe.Log(100_000)
 first, last = gc.callbacks
 gc.callbacks[:] = [log.probe(0), first, log.probe(1), log.probe(2), last, log.probe(3)]

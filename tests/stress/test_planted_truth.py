@@ -87,11 +87,13 @@ def busy(stop):
         time.sleep(0.004)
 
 ballast = [Node([i]) for i in range(heap // 4)]
+gc.disable()  # no collection before the witnesses stand beside our callbacks
 watch = tailwatch.install(app, gc="observe", metrics_path="")
 log = gcprobe.Log(400_000)
 watch._daemon.tasks.clear()
 first, last = gc.callbacks[0], gc.callbacks[-1]
 gc.callbacks[:] = [log.probe(0), first, log.probe(1), log.probe(2), last, log.probe(3)]
+gc.enable()
 
 async def main():
     listener = socket.create_server(("127.0.0.1", 0))

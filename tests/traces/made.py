@@ -1,4 +1,5 @@
-"""Trace files made by hand, word by word, as csrc/include/tailwatch/ring.h describes them: any events, of any time."""
+"""Trace files made by hand, word by word, as csrc/include/tailwatch/record/event_ring.h describes them: any events, of
+any time."""
 
 from __future__ import annotations
 

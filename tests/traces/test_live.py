@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tailwatch import traces
+from tailwatch.tracing import ring_files
 
 from ..support.process import Python
 
@@ -67,7 +67,7 @@ def test_a_ring_that_is_written_while_it_is_read(tmp_path: Path, load: Load, bus
     _, directory = busy
     for turn in range(3):
         out = tmp_path / f"{turn}.pftrace"
-        _, written = traces.write_group(str(directory), str(out))
+        _, written = ring_files.write_group(str(directory), str(out))
         assert written.lost > 0
         assert written.unreadable == 0
         whole(load(out), written)
@@ -78,7 +78,7 @@ def test_killed_while_it_wrote(tmp_path: Path, load: Load, busy: tuple[Python, P
     process, directory = busy
     process.kill()
     out = tmp_path / "out.pftrace"
-    (file,), written = traces.write_group(str(directory), str(out))
+    (file,), written = ring_files.write_group(str(directory), str(out))
     assert file.over
     assert written.events == file.events
     assert written.lost == file.lost

@@ -17,7 +17,7 @@ import pytest
 
 from tailwatch.cli import main
 from tailwatch.errors import TailwatchError
-from tailwatch.export import foreign, merge, perfetto
+from tailwatch.tracing import foreign_formats, merge, perfetto
 
 from . import made
 from .made import MS, START, Made, pause, request
@@ -241,7 +241,7 @@ def test_what_is_no_trace(tmp_path: Path, name: str, content: bytes, sentence: s
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(TailwatchError, match=sentence):
-        foreign.read(str(path))
+        foreign_formats.read(str(path))
 
 
 def test_strange_events(tmp_path: Path, load: Load) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tailwatch.export import perfetto
+from tailwatch.tracing import perfetto
 
 from . import made
 from .made import MS, START, Made, event, pause, request

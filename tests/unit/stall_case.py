@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tailwatch.load.statistics import Difference, paired, unpaired
+from tailwatch.loadtest.statistics import Difference, paired, unpaired
 
 RATE, SECONDS, EVERY, STALL, SERVICE, SPREAD = 40.0, 60.0, 5.0, 0.180, 0.190, 0.06
 SHORTER = 0.6  # stalls of B, as a share of those of A

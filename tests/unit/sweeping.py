@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tailwatch import _hot
-from tailwatch.hooks.out_of_band import OutOfBand
+from tailwatch.gc.idle import OutOfBand
 
 SLO = (0, 0, 0, 0, 0)
 LARGE = 100_000  # looks: a round in few slices

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailwatch.access import Access, access
+from tailwatch.serve.page_access import Access, access
 
 TOKEN = "correct-horse-battery"
 NAMES = [b"host", b"authorization", b"x-forwarded-for", b"via", b"forwarded", b"sec-fetch-site", b":authority"]

@@ -23,22 +23,21 @@ import tailwatch
 PACKAGE = Path(tailwatch.__path__[0])
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
-# From the bottom to the top: a module imports from lower rows, from its own package, and nothing else of ours.
+# From the bottom to the top, by folder: a module imports from lower rows, its own folder, and nothing else of ours.
 # "" is tailwatch itself, its list of public names.
 LAYERS = (
-    ("errors", "grouplock", "heritage", "unnamed"),
-    ("goodput", "version", "support", "access", "elsewhere", "proof", "triggers", "collector", "ceiling", "orders"),
-    ("config", "_hot", "_cold"),
-    ("sse", "sse.*", "load", "load.*"),
-    ("hooks", "hooks.*", "servers", "servers.*", "snapshots", "report", "saved", "gcadvice"),
-    ("diagnosis", "export", "export.*", "daemon"),
-    ("logs", "inert", "company", "port", "traces", "recorded"),
-    ("loadsignal", "tracing"),
-    ("watch",),
-    ("nvtx", "profiling"),
+    ("errors",),
+    ("platform",),
+    ("_hot", "_cold"),
+    ("gc", "sse", "serve"),
+    ("options", "asgi", "integrations"),
+    ("snapshots", "loadtest"),
+    ("group", "diagnose"),
+    ("export", "tracing"),
+    ("runtime",),
+    ("nvtx",),
     ("",),
-    ("demo", "demo.*", "doors", "doors.*", "run", "gccommand"),
-    ("top", "top.*", "nsys", "nsys.*"),
+    ("autoinstall", "demo"),
     ("cli",),
     ("__main__",),
 )
@@ -53,10 +52,14 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
+def folder(module: str) -> str:
+    """The stage that a module belongs to."""
+    return module.partition(".")[0]
+
+
 def layer(module: str) -> int:
-    """The row that a module stands in; -1 where it has none."""
-    matching = [row for row, names in enumerate(LAYERS) if any(fnmatch(module, name) for name in names)]
-    return matching[0] if matching else -1
+    """The row of its folder; -1 where it has none."""
+    return next((row for row, names in enumerate(LAYERS) if folder(module) in names), -1)
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
@@ -104,76 +107,52 @@ def under(package: str, names: set[str]) -> set[str]:
 
 def test_the_walk_sees_the_package() -> None:
     """The modules that the rules below speak of exist and were read."""
-    assert {"", "errors", "config", "goodput", "diagnosis", "cli", "watch", "snapshots", "hooks.gc"} <= set(MODULES)
-    assert "errors" in IMPORTS["goodput"]
-    assert "config" in IMPORTS["watch"]
+    assert {"", "errors", "options.config", "options.slo", "cli.parser", "runtime.session", "gc.hook"} <= set(MODULES)
+    assert "errors" in IMPORTS["options.slo"]
+    assert "options.config" in IMPORTS["runtime.session"]
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_imports_point_downwards(module: str) -> None:
     """Each module has a place, and imports only what stands below it or in its own package."""
     assert layer(module) >= 0, f"tailwatch.{module} has no place in LAYERS"
-    own = module.split(".")[0]
-    wrong = {f for f in IMPORTS[module] if layer(f) >= layer(module) and f.split(".")[0] != own}
+    wrong = {f for f in IMPORTS[module] if layer(f) >= layer(module) and folder(f) != folder(module)}
     assert wrong == set()
 
 
-def test_the_first_arrow() -> None:
-    """errors imports nothing of ours, goodput, triggers and ceiling only errors, config only those and collector."""
-    assert IMPORTS["errors"] == set()
-    assert IMPORTS["goodput"] == {"errors"}
-    assert IMPORTS["triggers"] == {"errors"}
-    assert IMPORTS["ceiling"] == {"errors"}
-    assert IMPORTS["collector"] == set()
-    assert IMPORTS["config"] == {"ceiling", "collector", "errors", "goodput", "triggers"}
-
-
-def test_hooks_and_exporters_meet_in_watch_only() -> None:
-    """Neither imports the other; watch is the one that imports both."""
-    hooks, exporters = importers("hooks"), importers("export")
-    assert under("export", hooks) == set()
-    assert under("hooks", exporters) == set()
-    assert hooks - under("hooks", hooks) <= {"", "watch"}
-    assert "watch" in hooks & exporters
+def test_stamping_and_exposition_meet_in_runtime_only() -> None:
+    """Neither imports the other; runtime is the one that imports both."""
+    stamping, exporting = importers("asgi"), importers("export")
+    assert under("export", stamping) == set()
+    assert under("asgi", exporting) == set()
+    assert {folder(name) for name in stamping} == {"asgi", "runtime"}
+    assert "runtime" in {folder(name) for name in exporting}
 
 
 def test_one_door_to_the_cold_module() -> None:
     """snapshots, what reads and writes traces, and the load tester's histograms import _cold; nobody else does."""
-    assert (
-        {"snapshots", "traces"}
-        <= importers("_cold")
-        <= {
-            *("snapshots", "traces", "recorded", "load.histogram"),
-            *("export.perfetto", "export.timeline", "export.merge"),
-        }
-    )
+    cold = importers("_cold")
+    assert {"snapshots.snapshot", "loadtest.histogram"} <= cold
+    assert {folder(name) for name in cold} == {"snapshots", "tracing", "loadtest"}
 
 
 def test_the_hot_module_is_for_those_who_stamp() -> None:
-    """_hot is imported by the hooks, the encoders, the load client and by watch with its log, the only code that runs
-    beside tokens."""
-    hot = importers("_hot")
-    assert hot - under("hooks", hot) - under("sse", hot) - under("load", hot) <= {
-        "watch",
-        "logs",
-        "company",
-        "loadsignal",
-        "tracing",
-    }
+    """_hot is imported by the hooks, the encoders, the load client and what runs beside tokens."""
+    beside = {"asgi", "gc", "group", "integrations", "loadtest", "runtime", "sse", "tracing"}
+    assert {folder(name) for name in importers("_hot")} <= beside
 
 
 def test_load_is_a_leaf() -> None:
     """The load client stands on errors, the meaning of an SLO, the version and the compiled modules: on nothing that
     looks at a process from within."""
-    below = {target for name in under("load", set(MODULES)) for target in IMPORTS[name] if not under("load", {target})}
-    assert below <= {"errors", "goodput", "version", "_hot", "_cold", "page"}
+    below = {t for name in under("loadtest", set(MODULES)) for t in IMPORTS[name] if not under("loadtest", {t})}
+    assert below <= {"errors", "options.slo", "platform", "_hot", "_cold"}
 
 
 def test_nobody_imports_the_top() -> None:
     """The demo and the command line are imported by nobody below them."""
-    demo = importers("demo")
-    assert demo - under("demo", demo) <= {"cli"}
-    assert importers("cli") == {"__main__"}
+    assert {folder(name) for name in importers("demo")} <= {"demo", "cli"}
+    assert {folder(name) for name in importers("cli")} == {"cli", "__main__"}
 
 
 def test_init_is_a_list_of_names() -> None:
@@ -224,7 +203,7 @@ def state():
         "finders": [repr(f) for f in (*sys.meta_path, *sys.path_hooks)],
     }
 before = state()
-import tailwatch, tailwatch.cli, tailwatch.diagnosis
+import tailwatch, tailwatch.cli, tailwatch.diagnose.rules
 print(json.dumps([before, state()]))
 """
 
@@ -239,7 +218,8 @@ def test_importing_does_nothing(tmp_path: Path) -> None:
 # C ---------------------------------------------------------------------------------------------------------
 
 C_FILES = sorted(path for path in CSRC.rglob("*.[ch]") if "third_party" not in path.parts)
-CORE = sorted(CSRC.glob("*.c"))
+STAGES = ("base", "wire", "gc", "record", "attribute", "stamp", "aggregate", "group", "trace", "export")
+CORE = sorted(path for stage in STAGES for path in (CSRC / stage).glob("*.c"))
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<(tailwatch/[^>]+)>)', re.MULTILINE)
 
 
@@ -252,8 +232,9 @@ def included(path: Path) -> set[Path]:
 
 def test_the_c_sources_are_here() -> None:
     """The rules below have something to look at."""
-    assert {"pause.c", "stream.c", "histogram.c", "snapshot.c"} <= {path.name for path in CORE}
-    assert (CSRC / "include/tailwatch/pause.h").resolve() in included(CSRC / "pause.c")
+    assert {"pause_clock.c", "stream.c", "histogram.c", "snapshot.c"} <= {path.name for path in CORE}
+    assert {path.parent.name for path in CORE} == set(STAGES)
+    assert (CSRC / "include/tailwatch/record/pause_clock.h").resolve() in included(CSRC / "record/pause_clock.c")
 
 
 def test_includes_have_no_cycle() -> None:
@@ -263,12 +244,12 @@ def test_includes_have_no_cycle() -> None:
 
 
 def test_the_core_knows_no_python() -> None:
-    """Python.h is included by the hot module and the sweep only, and nothing of the core includes those."""
-    users = {path.relative_to(CSRC).as_posix() for path in C_FILES if "Python.h" in path.read_text(encoding="utf-8")}
-    assert users
-    assert [user for user in users if not re.fullmatch(r"python/(hot|sweep)[a-z_]*\.[ch]", user)] == []
-    core = {found for path in C_FILES if path.parent.name != "python" for found in included(path)}
-    assert [path for path in core if path.parent.name == "python"] == []
+    """Python.h is included below csrc/python only, and nothing of the core includes what is there."""
+    users = {path for path in C_FILES if "Python.h" in path.read_text(encoding="utf-8")}
+    python = {path for path in C_FILES if path.is_relative_to(CSRC / "python")}
+    assert users and users <= python
+    core = {found for path in C_FILES if path not in python for found in included(path)}
+    assert [path for path in core if path.is_relative_to(CSRC / "python")] == []
 
 
 @pytest.mark.parametrize("source", CORE, ids=lambda path: path.name)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailwatch import _hot
-from tailwatch.hooks import arrival
-from tailwatch.hooks.arrival import ASGI, HEADER, TCP, Clock, request_start, socket_of
+from tailwatch.asgi import arrival
+from tailwatch.asgi.arrival import ASGI, HEADER, TCP, Clock, request_start, socket_of
 
 NOW_S = 1_700_000_000
 NS = 10**9

@@ -29,8 +29,8 @@ import pytest
 
 import tailwatch_boot
 from tailwatch import _hot
-from tailwatch.company import Company
-from tailwatch.servers import engines, roles
+from tailwatch.group.membership import Company
+from tailwatch.integrations import engine_id, process_roles
 from tailwatch_boot import apps, processes
 from tailwatch_boot.doors import Doors
 from tailwatch_boot.imports import Waiting, _Telling, without
@@ -79,19 +79,6 @@ def test_a_true_word_opens_the_doors(arguments: tuple[str, ...]) -> None:
 def test_without_site_there_is_no_door() -> None:
     """python -S reads no .pth file: documented, and harmless."""
     assert not {name for name in modules("-S", TAILWATCH="1") if "tailwatch" in name}
-
-
-def import_microseconds(word: str) -> float:
-    """What importing the boot package takes, itself and all below it."""
-    command = [sys.executable, "-X", "importtime", "-c", "import tailwatch_boot"]
-    done = subprocess.run(command, env=environment(TAILWATCH=word), capture_output=True, text=True, check=True)
-    lines = [line.split("|") for line in done.stderr.splitlines() if line.endswith(" tailwatch_boot")]
-    return float(lines[0][1])
-
-
-def test_a_false_word_costs_less_than_a_millisecond() -> None:
-    """The whole import, the best of several interpreters on a busy machine."""
-    assert min(import_microseconds("0") for _ in range(7)) < 1000
 
 
 def test_the_boot_needs_the_standard_library_alone() -> None:
@@ -472,8 +459,8 @@ def test_pools_are_no_workers() -> None:
 )
 def test_titles_tell_roles(title: str, role: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What setproctitle wrote over the command line, or the command line itself."""
-    monkeypatch.setattr(roles, "_title", lambda: title)
-    assert roles.role_of_process() == role
+    monkeypatch.setattr(process_roles, "_title", lambda: title)
+    assert process_roles.role_of_process() == role
 
 
 @pytest.mark.parametrize(
@@ -492,17 +479,17 @@ def test_titles_tell_roles(title: str, role: str | None, monkeypatch: pytest.Mon
 )
 def test_names_of_processes_tell_roles(name: str, role: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What multiprocessing was told to call them: those of servers we know, and what anybody may say."""
-    monkeypatch.setattr(roles, "_title", lambda: "")
-    monkeypatch.setattr(roles, "parent_process", lambda: SimpleNamespace())
-    monkeypatch.setattr(roles, "current_process", lambda: SimpleNamespace(name=name))
-    assert roles.role_of_process() == role
+    monkeypatch.setattr(process_roles, "_title", lambda: "")
+    monkeypatch.setattr(process_roles, "parent_process", lambda: SimpleNamespace())
+    monkeypatch.setattr(process_roles, "current_process", lambda: SimpleNamespace(name=name))
+    assert process_roles.role_of_process() == role
 
 
 class Asked(BaseManager):
     """A manager that says what its own process is."""
 
 
-Asked.register("role", callable=roles.role_of_process)
+Asked.register("role", callable=process_roles.role_of_process)
 
 
 def test_a_manager_s_process_is_no_worker() -> None:
@@ -511,7 +498,7 @@ def test_a_manager_s_process_is_no_worker() -> None:
     with Asked(ctx=get_context("fork")) as manager:
         role = manager.role()._getvalue()  # type: ignore[attr-defined]
     assert role == "manager"
-    assert not roles.delays_streams(role)
+    assert not process_roles.delays_streams(role)
 
 
 def test_a_server_s_processes_are_a_group(tmp_path: Path) -> None:
@@ -546,7 +533,7 @@ print(json.dumps([named, os.environ.get("TAILWATCH_DIR")]))
 
 def test_this_process_has_no_role() -> None:
     """A test run is no server; the question is answered from /proc all the same."""
-    assert roles.role_of_process() is None
+    assert process_roles.role_of_process() is None
 
 
 @pytest.mark.parametrize(
@@ -554,19 +541,23 @@ def test_this_process_has_no_role() -> None:
 )
 def test_roles_between_a_token_and_its_stream(role: str) -> None:
     """A stop of one of these delays the streams of others; a number or a word may follow."""
-    assert roles.delays_streams(role)
+    assert process_roles.delays_streams(role)
 
 
 @pytest.mark.parametrize("role", ["api", "api-1", "main", "coordinator", "controller", "engineering", "my-engine", ""])
 def test_roles_that_delay_nobody_else(role: str) -> None:
     """Servers delay their own streams only, launchers, coordinators and names that tell nothing delay none."""
-    assert not roles.delays_streams(role)
+    assert not process_roles.delays_streams(role)
 
 
 def test_every_role_that_is_recognized_is_sorted() -> None:
     """Engines and workers by any of their names, and nobody else, stand between a token and its stream."""
-    given = {role for table in (roles._BY_TITLE, roles._BY_NAME, roles._BY_TARGET) for _, role in table}
-    assert {role for role in given if roles.delays_streams(role)} == {
+    given = {
+        role
+        for table in (process_roles._BY_TITLE, process_roles._BY_NAME, process_roles._BY_TARGET)
+        for _, role in table
+    }
+    assert {role for role in given if process_roles.delays_streams(role)} == {
         "engine",
         "scheduler",
         "worker",
@@ -637,16 +628,18 @@ TITLES = {
 @pytest.mark.parametrize(("title", "engine"), TITLES.items())
 def test_engines_by_their_titles(monkeypatch: pytest.MonkeyPatch, title: str, engine: str) -> None:
     """The data parallel rank tells engines apart; ranks of tensor and pipeline parallelism are one engine."""
-    monkeypatch.setattr(engines, "names_of_process", lambda: (title,))
-    assert engines.engine_of_process() == engine
+    monkeypatch.setattr(engine_id, "names_of_process", lambda: (title,))
+    assert engine_id.engine_of_process() == engine
 
 
 def test_a_child_s_name_tells_before_its_title(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM names the process EngineCore_DP1 before it has a title."""
-    monkeypatch.setattr(roles, "_title", lambda: "/usr/bin/python -c from multiprocessing.spawn import spawn_main")
-    monkeypatch.setattr(roles, "parent_process", lambda: object())
-    monkeypatch.setattr(roles, "current_process", lambda: SimpleNamespace(name="EngineCore_DP1"))
-    assert engines.engine_of_process() == "1"
+    monkeypatch.setattr(
+        process_roles, "_title", lambda: "/usr/bin/python -c from multiprocessing.spawn import spawn_main"
+    )
+    monkeypatch.setattr(process_roles, "parent_process", lambda: object())
+    monkeypatch.setattr(process_roles, "current_process", lambda: SimpleNamespace(name="EngineCore_DP1"))
+    assert engine_id.engine_of_process() == "1"
 
 
 def test_the_entry_points_are_installed() -> None:

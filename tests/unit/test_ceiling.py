@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tailwatch
-from tailwatch.ceiling import Ceiling
-from tailwatch.config import Config
 from tailwatch.errors import OptionError
-from tailwatch.hooks.ceiling import (
+from tailwatch.gc.memory_limit import (
     MOMENT_SECONDS,
     NOTHING,
     OBJECTS,
@@ -20,9 +18,11 @@ from tailwatch.hooks.ceiling import (
     RSS,
     SLICES,
     SLICES_SECONDS,
+    Ceiling,
     CeilingWatch,
     resident,
 )
+from tailwatch.options.config import Config
 
 MB = 10**6
 

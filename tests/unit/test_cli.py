@@ -14,6 +14,7 @@ import pytest
 
 import tailwatch
 from tailwatch import cli
+from tailwatch.cli.top import find_group
 from tailwatch.errors import TailwatchError
 
 
@@ -209,7 +210,9 @@ def test_the_demo_without_its_extra(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 def test_the_command_line_does_not_need_the_demo() -> None:
     """Neither the parser nor the doctor imports what only the demo needs."""
-    code = "import sys, tailwatch.cli as c; c._parser(); print({'numpy', 'fastapi', 'uvicorn'} & set(sys.modules))"
+    code = (
+        "import sys, tailwatch.cli.parser as c; c._parser(); print({'numpy', 'fastapi', 'uvicorn'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
@@ -231,6 +234,6 @@ def test_the_doctor_finds_the_group_by_itself(
     assert cli.main(["doctor"]) != 0
     assert "/nowhere/at/all" in capsys.readouterr().err
     monkeypatch.delenv("TAILWATCH_DIR")
-    monkeypatch.setattr(cli.groups, "find", lambda environment: (_ for _ in ()).throw(TailwatchError("start one")))
+    monkeypatch.setattr(find_group, "find", lambda environment: (_ for _ in ()).throw(TailwatchError("start one")))
     assert cli.main(["doctor"]) != 0
     assert "start one" in capsys.readouterr().err

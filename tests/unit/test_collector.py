@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 import tailwatch
-from tailwatch import collector, config
-from tailwatch.hooks import gc as hook
+from tailwatch.gc import capabilities, hook
+from tailwatch.options import config
 
 GENERATIONAL, INCREMENTAL = 0, 1
 
@@ -40,11 +40,11 @@ def test_what_each_interpreter_has(
 
     What of the others has lists that are not known falls back by itself.
     """
-    why = collector.refusal(version, free_threaded=False)
+    why = capabilities.refusal(version, free_threaded=False)
     assert bool(why) is (kind == INCREMENTAL)
     if why:
         assert ".".join(map(str, version)) in why and "incremental" in why and "3.14.5" in why
-    assert (version[:2] in collector.KNOWN_LISTS) is known
+    assert (version[:2] in capabilities.KNOWN_LISTS) is known
     monkeypatch.setattr(hook, "sys", SimpleNamespace(version_info=version))
     monkeypatch.setattr(hook, "gc", SimpleNamespace(get_threshold=lambda: thresholds))
     assert hook.collector_mode() == kind
@@ -53,13 +53,13 @@ def test_what_each_interpreter_has(
 @pytest.mark.parametrize("version", [(3, 13, 7), (3, 14, 0), (3, 14, 10), (3, 15, 2)])
 def test_free_threaded_builds_are_refused(version: tuple[int, ...]) -> None:
     """Of whatever version, with their own reason."""
-    assert "free-threaded" in collector.refusal(version, free_threaded=True)
+    assert "free-threaded" in capabilities.refusal(version, free_threaded=True)
 
 
 def test_install_says_why_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """An OptionError that names the option, its source, the reason, and what works instead."""
     before = (list(gc.callbacks), gc.get_threshold(), gc.freeze)
-    why = collector.refusal((3, 14, 2), free_threaded=False)
+    why = capabilities.refusal((3, 14, 2), free_threaded=False)
     monkeypatch.setattr(config, "refusal_here", lambda: why)
     with pytest.raises(tailwatch.OptionError, match=r"gc='out-of-band'.*3\.14\.2.*gc='freeze'"):
         tailwatch.install(gc="out-of-band")

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailwatch import _hot
-from tailwatch import config as config_module
-from tailwatch.config import OPTIONS, Config, nearest_variable, variable_of
 from tailwatch.errors import OptionError, TailwatchError, nearest
-from tailwatch.goodput import SLO
+from tailwatch.options import config as config_module
+from tailwatch.options.config import OPTIONS, Config, nearest_variable, variable_of
+from tailwatch.options.slo import SLO
 
 
 def load(environment: dict[str, str] | None = None, **arguments: Any) -> Config:

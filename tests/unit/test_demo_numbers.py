@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tailwatch.demo import numbers
-from tailwatch.goodput import SLO
+from tailwatch.options.slo import SLO
 
 BOUNDS = SLO.parse("ttft<=500ms,tpot<=40ms,itl<=100ms,e2e<=2s@99%")
 

@@ -14,7 +14,7 @@ import pytest
 
 import tailwatch
 import tailwatch.snapshots
-from tailwatch.diagnosis import (
+from tailwatch.diagnose.rules import (
     RULES,
     SEVERITIES,
     DiagnosisContext,
@@ -26,8 +26,8 @@ from tailwatch.diagnosis import (
     from_dict,
     headline,
 )
+from tailwatch.diagnose.text import ms, name_causes, split_by_cause
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.report import ms, name_causes, split_by_cause
 
 CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment", "policy")
 FROZEN = DiagnosisContext(gc_policy="freeze", freeze_done=True, gc_enabled=True, python_version=(3, 11, 7))

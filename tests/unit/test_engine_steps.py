@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import tailwatch
-from tailwatch import servers, snapshots
-from tailwatch.servers.steps import EngineStep
+from tailwatch import integrations, snapshots
+from tailwatch.integrations.engine_steps import EngineStep
 
 
 def loaded(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> ModuleType:
@@ -201,7 +201,7 @@ def test_what_cannot_be_replaced_is_said_once(monkeypatch: pytest.MonkeyPatch) -
     def broken() -> Iterator[EngineStep]:
         raise RuntimeError("mine")
 
-    monkeypatch.setattr(servers, "stepping", broken)
+    monkeypatch.setattr(integrations, "stepping", broken)
     watch = tailwatch.install(gc="off", role="engine")
     watch.steps.sweep()
     (note,) = watch.notes
@@ -267,7 +267,7 @@ def test_sglang_s_requests_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> 
     tailwatch.install(gc="off", role="engine")
     scheduler = Scheduler(Req(9), Req(9))
     scheduler.waiting_queue = [Req(1)]
-    [read] = [step.read for step in servers.stepping() if step.method == "process_batch_result"]
+    [read] = [step.read for step in integrations.stepping() if step.method == "process_batch_result"]
     copy = SimpleNamespace(reqs=[*scheduler.running_batch.reqs, Req(0), Req(4)])
     assert read(scheduler, (copy, "result"), {}, None) == (4, 1 + 2 + 1)
     assert read(scheduler, (), {"batch": copy, "result": "result"}, None) == (4, 4)
@@ -307,4 +307,4 @@ def test_nothing_is_imported_for_servers_that_are_not_here(monkeypatch: pytest.M
     """Neither server loaded: no methods."""
     for name in ("vllm", "sglang"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    assert list(servers.stepping()) == []
+    assert list(integrations.stepping()) == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tailwatch import gcadvice
+from tailwatch.diagnose import gc_advice
 from tailwatch.snapshots import CEILINGS, DRIFTS, MOMENTS, PASSES, Policy
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
@@ -51,7 +51,7 @@ def snapshot(*processes: Any, late: float = 8.0, overlap: float = 8.4, role: str
 
 def test_the_interval_is_what_was_lost_less_the_policy_s_own_work() -> None:
     """1005 collections of 700 objects: the youngest at 50 us, and 30 looks at 30 ns an object."""
-    saving = gcadvice.predict(snapshot(), thresholds=(700, 10, 10), version=V311)
+    saving = gc_advice.predict(snapshot(), thresholds=(700, 10, 10), version=V311)
     assert saving is not None
     work = 1005 * 50e-6 + 30 * 1005 * 700 * 30e-9
     assert saving.work == pytest.approx(work)
@@ -63,7 +63,7 @@ def test_the_interval_is_what_was_lost_less_the_policy_s_own_work() -> None:
 def test_other_thresholds_mean_other_numbers_of_objects() -> None:
     """As they are, or as the version has them."""
     by = {
-        known: gcadvice.predict(snapshot(), thresholds=known, version=version)
+        known: gc_advice.predict(snapshot(), thresholds=known, version=version)
         for known, version in (((100, 10, 10), V311), (None, V311), ((0, 10, 10), (3, 13, 0)))
     }
     works = [saving.work for saving in by.values() if saving is not None]
@@ -84,45 +84,45 @@ def test_other_thresholds_mean_other_numbers_of_objects() -> None:
 )
 def test_where_nothing_is_to_be_advised_nothing_is(changed: dict[str, Any]) -> None:
     """The policy is there already, nobody knows which is, or the freeze has yet to come."""
-    assert gcadvice.predict(snapshot(process(**changed)), version=V311) is None
+    assert gc_advice.predict(snapshot(process(**changed)), version=V311) is None
 
 
 def test_little_is_nothing() -> None:
     """Streams lost less than a thousandth of the time, or less than the policy might cost."""
-    assert gcadvice.predict(snapshot(late=0.09), version=V311) is None
-    assert gcadvice.predict(snapshot(late=0.11, overlap=8.4), version=V311) is None
+    assert gc_advice.predict(snapshot(late=0.09), version=V311) is None
+    assert gc_advice.predict(snapshot(late=0.11, overlap=8.4), version=V311) is None
     empty = SimpleNamespace(seconds=0.0, processes=[], late_by_source={}, overlap_by_source={})
-    assert gcadvice.predict(empty, version=V311) is None
+    assert gc_advice.predict(empty, version=V311) is None
 
 
 def test_a_freeze_is_advised_where_slices_cannot_be_had() -> None:
     """It saves of the full collections only, and how much is not certain; over a freeze there is nothing then."""
     for version in (None, V314, (3, 15, 2)):
-        saving = gcadvice.predict(snapshot(), policy="observe", version=version)
+        saving = gc_advice.predict(snapshot(), policy="observe", version=version)
         assert saving is not None and saving.policy == "freeze"
         assert saving.high == pytest.approx(7.9) and 0 <= saving.low < saving.high
         frozen = snapshot(process(policy=policy(kind="freeze", freezes=1)))
-        assert gcadvice.predict(frozen, version=version) is None
+        assert gc_advice.predict(frozen, version=version) is None
 
 
 def test_what_remains_after_a_freeze_can_be_saved_too() -> None:
     """With a heap that says what a full collection of it takes."""
     frozen = process(policy=policy(kind="freeze", freezes=2, unfrozen=90_000), paused=causes(gc0=0.05, gc2=0.09))
-    saving = gcadvice.predict(snapshot(frozen, overlap=0.14 * 8), version=V311)
+    saving = gc_advice.predict(snapshot(frozen, overlap=0.14 * 8), version=V311)
     assert saving is not None and saving.instead == "freeze" and saving.policy == "out-of-band"
 
 
 def test_the_role_that_cost_most_is_meant() -> None:
     """And processes that do not say what they do are what the context says."""
     snap = snapshot(process("api"), process("engine", policy=policy(kind="unknown")), role="engine")
-    assert gcadvice.predict(snap, version=V311) is None
-    saving = gcadvice.predict(snap, policy="observe", version=V311)
+    assert gc_advice.predict(snap, version=V311) is None
+    saving = gc_advice.predict(snap, policy="observe", version=V311)
     assert saving is not None and saving.role == "engine"
 
 
 def told(of: Any, name: str) -> list[Any]:
     """What one of the rules' questions finds in a group with this process."""
-    found: list[Any] = getattr(gcadvice, name)(snapshot(process(), process(policy=of, name="api-1")))
+    found: list[Any] = getattr(gc_advice, name)(snapshot(process(), process(policy=of, name="api-1")))
     return found
 
 
@@ -141,7 +141,7 @@ def test_what_is_wrong_is_found_by_process() -> None:
 
 def test_a_saving_is_frozen() -> None:
     """And JSON-able by its fields."""
-    saving = gcadvice.predict(snapshot(), version=V311)
+    saving = gc_advice.predict(snapshot(), version=V311)
     assert saving is not None and set(dataclasses.asdict(saving)) >= {"policy", "low", "high", "work"}
     with pytest.raises(dataclasses.FrozenInstanceError):
         saving.low = 1.0  # type: ignore[misc]
@@ -150,9 +150,9 @@ def test_a_saving_is_frozen() -> None:
 def test_a_look_costs_what_was_measured() -> None:
     """Where slices were made, by whatever policy; and what an object is charged is the sweep's own price."""
     measured = process(policy=policy(cost=10e-9))
-    saving = gcadvice.predict(snapshot(measured), thresholds=(700, 10, 10), version=V311)
+    saving = gc_advice.predict(snapshot(measured), thresholds=(700, 10, 10), version=V311)
     assert saving is not None and saving.work == pytest.approx(1005 * 50e-6 + 30 * 1005 * 700 * 10e-9)
-    pace = (CSRC / "include" / "tailwatch" / "pace.h").read_text()
-    assert f"#define TW_PACE_PER_OBJECT {gcadvice.LOOKS_PER_OBJECT}\n" in pace
-    first = f"#define COST_AT_FIRST ({round(gcadvice.LOOK_SECONDS * 1e9)} * PER)"
-    assert first in (CSRC / "pace.c").read_text()
+    pace = (CSRC / "include" / "tailwatch" / "gc" / "slice_pacer.h").read_text()
+    assert f"#define TW_PACE_PER_OBJECT {gc_advice.LOOKS_PER_OBJECT}\n" in pace
+    first = f"#define COST_AT_FIRST ({round(gc_advice.LOOK_SECONDS * 1e9)} * PER)"
+    assert first in (CSRC / "gc" / "slice_pacer.c").read_text()

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tailwatch import _hot, snapshots
-from tailwatch.hooks import gc as hooks_gc
-from tailwatch.hooks.gc import WARM_PATIENCE_SECONDS, WARM_REQUESTS, Freeze, GCHook
+from tailwatch.gc import hook as hooks_gc
+from tailwatch.gc.hook import WARM_PATIENCE_SECONDS, WARM_REQUESTS, Freeze, GCHook
 
 MS = 1_000_000
 

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 import tailwatch
-from tailwatch import saved, snapshots
-from tailwatch.hooks import drift
-from tailwatch.hooks.out_of_band import MOMENTS, SAFETY_NET
-from tailwatch.watch import Watch
+from tailwatch import snapshots
+from tailwatch.gc import interference
+from tailwatch.gc.idle import MOMENTS, SAFETY_NET
+from tailwatch.runtime.session import Watch
+from tailwatch.snapshots import serialization
 
 from ..support.process import Python
 from ..support.waiting import until_async
@@ -29,21 +30,23 @@ BOOKS_KNOWN = sys.version_info < (3, 14)
 @pytest.fixture
 def watch() -> Iterator[Watch]:
     """A process under out-of-band, its heap frozen; automatic collections come only where a test wants one."""
+    thresholds = gc.get_threshold()  # those that a test sets are the host's: they stay
     gc.freeze()  # and before that, as by a server: no collection goes through the test run's own heap
     watch = tailwatch.install(gc="out-of-band")
     tailwatch.freeze()
     yield watch
     tailwatch.uninstall()
     gc.unfreeze()
+    gc.set_threshold(*thresholds)
 
 
 def test_names_are_those_of_the_core() -> None:
     """What Python calls by number has the name that the core shows."""
-    assert drift.POLICIES == snapshots.POLICIES
-    assert drift.MODES == snapshots.POLICY_MODES
-    assert drift.WHYS == snapshots.POLICY_WHYS
-    assert drift.CALLS == snapshots.DRIFTS
-    assert drift.CEILINGS == snapshots.CEILINGS
+    assert interference.POLICIES == snapshots.POLICIES
+    assert interference.MODES == snapshots.POLICY_MODES
+    assert interference.WHYS == snapshots.POLICY_WHYS
+    assert interference.CALLS == snapshots.DRIFTS
+    assert interference.CEILINGS == snapshots.CEILINGS
     assert MOMENTS == snapshots.MOMENTS
 
 
@@ -143,6 +146,7 @@ def test_collections_are_told_apart(watch: Watch) -> None:
 @pytest.mark.skipif(not BOOKS_KNOWN, reason="the collector's books are not known in this Python")
 def test_automatic_collections_of_each_generation_are_the_interpreter_s() -> None:
     """Under any policy: the middle and the oldest come by count, too, and nobody called for them."""
+    gc.freeze()  # what the test run has made: a full collection comes when a quarter of the oldest has been added
     watch = tailwatch.install(gc="observe")
     try:
         gc.collect()
@@ -151,6 +155,7 @@ def test_automatic_collections_of_each_generation_are_the_interpreter_s() -> Non
         window = watch.snapshot() - before
     finally:
         tailwatch.uninstall()
+        gc.unfreeze()
     ended = sum(window.gc.collections.values())
     policy = window.processes[0].policy
     assert len(kept) == 400_000 and window.gc.collections["gc2"] > 0 and window.gc.collections["gc1"] > 0
@@ -253,10 +258,10 @@ def test_a_fork_child_knows_its_policy_and_counts_from_zero(watch: Watch) -> Non
 def test_a_saved_snapshot_keeps_its_policies(watch: Watch) -> None:
     """As JSON and back; one of an older version has none."""
     data = json.loads(json.dumps(watch.snapshot().as_dict()))
-    policy = saved.from_dict(data).processes[0].policy
+    policy = serialization.from_dict(data).processes[0].policy
     assert (policy.kind, policy.mode, policy.drift["freeze"]) == ("out-of-band", "sweep", 0)
     del data["processes"][0]["policy"]
-    assert saved.from_dict(data).processes[0].policy.kind == "unknown"
+    assert serialization.from_dict(data).processes[0].policy.kind == "unknown"
 
 
 def test_off_is_told_too() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailwatch.errors import OptionError
-from tailwatch.goodput import BOUNDS, EXCLUDED, MISSES, PRESETS, REASONS, SLO, parse_window, real
+from tailwatch.options.slo import BOUNDS, EXCLUDED, MISSES, PRESETS, REASONS, SLO, parse_window, real
 
 nanoseconds = st.integers(1_000, 24 * 3600 * 10**9)
 slos = st.builds(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailwatch import _hot, snapshots
-from tailwatch.goodput import SLO
+from tailwatch.options.slo import SLO
 
 from .. import replica
 

@@ -223,7 +223,7 @@ def test_every_query_obeys_the_variables(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_metric_is_one_of_ours(kind: str) -> None:
     """A name in a query is a family that we export, or what Prometheus itself says of a scrape."""
-    from tailwatch.export.prometheus import OWN_FAMILIES
+    from tailwatch.export.prometheus.exposition import OWN_FAMILIES
 
     suffix = re.compile(r"_(total|info|bucket|sum|count)$")
     known = OWN_FAMILIES | {"up", "scrape_duration_seconds", "scrape_samples_scraped"}

@@ -12,8 +12,8 @@ ROWS = 200_000
 GROWN = f"""
 import sys
 from array import array
-from tailwatch.load.allocator import grow_in_place
-from tailwatch.load.results import COLUMNS, Requests
+from tailwatch.loadtest.allocator import grow_in_place
+from tailwatch.loadtest.results import COLUMNS, Requests
 
 def resident():
     lines = dict(line.split(":") for line in open("/proc/self/status"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tailwatch._hot import Answer, now
-from tailwatch.load.exchange import Ending, Exchange
+from tailwatch.loadtest.exchange import Ending, Exchange
 
 TOKEN = b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'
 
@@ -86,7 +86,7 @@ def test_tpot_as_on_the_server_side() -> None:
 
 def test_without_the_parser(tmp_path: Path) -> None:
     """The error says what to install."""
-    code = "import sys; sys.modules['httptools'] = None; import tailwatch.load.wire"
+    code = "import sys; sys.modules['httptools'] = None; import tailwatch.loadtest.wire"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
     assert "pip install 'tailwatch[load]'" in done.stderr.splitlines()[-1]

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailwatch.errors import OptionError
-from tailwatch.load import gaps
-from tailwatch.load.arrivals import Arrivals
-from tailwatch.load.profile import Piece, Profile
+from tailwatch.loadtest import interarrival
+from tailwatch.loadtest.arrivals import Arrivals
+from tailwatch.loadtest.profile import Piece, Profile
 
 FLAT = ("constant", "poisson", "gamma:0.5", "gamma:2", "bursts:20", "bursts:2s/8s")
 OWN = ("ramp:10..100", "ramp:100..10", "ramp:0..50", "steps:10,20,40", "steps:10,0,40")
@@ -110,9 +110,9 @@ def test_the_wrong_law_is_seen() -> None:
     """The test tells gamma gaps of CV 2 from Poisson: it is one that can fail."""
     times, _, _ = Arrivals.parse("gamma:2").draw(100, requests=2000)
     sample = [(later - earlier) / 1e7 for earlier, later in pairwise(times)]
-    cdf = gaps.poisson().cdf
+    cdf = interarrival.poisson().cdf
     assert cdf is not None
-    assert gaps.probability(gaps.distance(sample, cdf), len(sample)) < 1e-6
+    assert interarrival.probability(interarrival.distance(sample, cdf), len(sample)) < 1e-6
 
 
 def test_repeated_gaps_are_seen() -> None:
@@ -120,9 +120,9 @@ def test_repeated_gaps_are_seen() -> None:
     rng = random.Random(1)
     one = accumulate(rng.expovariate(4) for _ in range(60))
     sample = [40 * (later - earlier) for earlier, later in pairwise([time for time in one for _ in range(10)])]
-    cdf = gaps.poisson().cdf
+    cdf = interarrival.poisson().cdf
     assert cdf is not None
-    assert gaps.probability(gaps.distance(sample, cdf), len(sample)) < 1e-6
+    assert interarrival.probability(interarrival.distance(sample, cdf), len(sample)) < 1e-6
 
 
 @pytest.mark.parametrize("text", (*FLAT, *OWN))
@@ -298,8 +298,8 @@ GAMMA = {
 def test_the_gamma_function_is_right(shape: float) -> None:
     """The incomplete gamma function agrees with scipy's over its whole range."""
     for x, expected in zip(POINTS, GAMMA[shape], strict=True):
-        assert gaps.gamma_below(shape, shape * x) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    assert (gaps.gamma_below(shape, 0.0), gaps.gamma_below(shape, math.inf)) == (0.0, 1.0)
+        assert interarrival.gamma_below(shape, shape * x) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert (interarrival.gamma_below(shape, 0.0), interarrival.gamma_below(shape, math.inf)) == (0.0, 1.0)
 
 
 # Distance and exact probability by scipy.stats.kstest of a hundred exponential gaps, stretched by so much.
@@ -313,12 +313,12 @@ KOLMOGOROV = {
 def test_the_distance_and_its_probability_are_kolmogorovs() -> None:
     """Both agree with scipy's, the probability to a tenth: its own is exact, ours the corrected limit."""
     rng = random.Random(4)
-    cdf = gaps.poisson().cdf
+    cdf = interarrival.poisson().cdf
     assert cdf is not None
     for stretch, (far, likely) in KOLMOGOROV.items():
-        found = gaps.distance([stretch * rng.expovariate(1) for _ in range(100)], cdf)
+        found = interarrival.distance([stretch * rng.expovariate(1) for _ in range(100)], cdf)
         assert found == pytest.approx(far, abs=1e-9)
-        assert gaps.probability(found, 100) == pytest.approx(likely, rel=0.1)
+        assert interarrival.probability(found, 100) == pytest.approx(likely, rel=0.1)
 
 
 def test_probabilities_are_even_under_the_law_itself() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailwatch.errors import OptionError
-from tailwatch.load.lengths import Lengths
-from tailwatch.load.schedule import MOST_TOKENS
+from tailwatch.loadtest.lengths import Lengths
+from tailwatch.loadtest.schedule import MOST_TOKENS
 
 
 def test_each_form_draws_what_it_says() -> None:

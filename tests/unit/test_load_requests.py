@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.load import prompts
-from tailwatch.load.bodies import Requests, extra_of
-from tailwatch.load.endpoint import APIS, PATHS, Endpoint, endpoint, hidden, is_loopback
-from tailwatch.load.prompts import Prompt, Synthetic
-from tailwatch.load.schedule import Planned
+from tailwatch.loadtest import prompts
+from tailwatch.loadtest.bodies import Requests, extra_of
+from tailwatch.loadtest.endpoint import APIS, PATHS, Endpoint, endpoint, hidden, is_loopback
+from tailwatch.loadtest.prompts import Prompt, Synthetic
+from tailwatch.loadtest.schedule import Planned
 
 HERE = "http://127.0.0.1:8000"
 SOME = Planned(0.0, 12, 34, 5)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.load.schedule import MOST_TOKENS, Law, Planned, Schedule
+from tailwatch.loadtest.schedule import MOST_TOKENS, Law, Planned, Schedule
 
 ROWS = [(0.5, 10, 20), (0.25, 30, 40), (1.0, 50, 60), (2.125, 70, 80)]
 rows = st.lists(st.tuples(st.floats(0, 1000), st.integers(0, MOST_TOKENS), st.integers(0, MOST_TOKENS)), max_size=50)

@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import tailwatch
 from tailwatch import _hot, snapshots
-from tailwatch.config import Config
 from tailwatch.errors import NotInstalledError, OptionError
 from tailwatch.export import orca
-from tailwatch.loadsignal import LoadSignal, bands
+from tailwatch.options.config import Config
+from tailwatch.runtime.load_signal import LoadSignal, bands
 from tailwatch.snapshots import Point
 
 MS, SECOND = 1_000_000, 1_000_000_000

@@ -10,18 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailwatch.load.statistics import (
-    FEWEST,
-    flip_p,
-    floor,
-    floor_of_runs,
-    holm,
-    paired,
-    sign_p,
-    split_p,
-    unpaired,
-)
-from tailwatch.load.student import detectable_errors, t_p, t_quantile
+from tailwatch.loadtest.statistics import FEWEST, flip_p, floor, floor_of_runs, holm, paired, sign_p, split_p, unpaired
+from tailwatch.loadtest.t_test import detectable_errors, t_p, t_quantile
 
 # scipy 1.17.1: stats.t.ppf((1 + level) / 2, dof)
 QUANTILES = [

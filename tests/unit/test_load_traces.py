@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.load import conversation, traces
-from tailwatch.load.schedule import Schedule
-from tailwatch.load.traces import Trace, read
+from tailwatch.loadtest import conversation, traces
+from tailwatch.loadtest.schedule import Schedule
+from tailwatch.loadtest.traces import Trace, read
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44

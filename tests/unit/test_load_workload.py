@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.load.workload import Workload, add_arguments, from_arguments, seconds_of
+from tailwatch.loadtest.workload import Workload, add_arguments, from_arguments, seconds_of
 
 HERE = "http://127.0.0.1:8000"
 MODEL = ("--model", "m")

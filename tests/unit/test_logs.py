@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import tailwatch
-from tailwatch import _hot, logs, snapshots
-from tailwatch.logs import MOST_LINES, PauseLog, SlowLog
+from tailwatch import _hot, snapshots
+from tailwatch.runtime import pause_logs
+from tailwatch.runtime.pause_logs import MOST_LINES, PauseLog, SlowLog
 
 from ..support.waiting import until
 
@@ -32,8 +33,8 @@ def collector() -> Iterator[None]:
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause has settled as soon as it has ended."""
-    monkeypatch.setattr(logs, "SETTLE_NS", 0)
-    monkeypatch.setattr(logs, "SETTLE_IN_FLIGHT_NS", 0)
+    monkeypatch.setattr(pause_logs, "SETTLE_NS", 0)
+    monkeypatch.setattr(pause_logs, "SETTLE_IN_FLIGHT_NS", 0)
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_a_stream_still_waiting_holds_the_line_back(
     core: _hot.Core, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While a stream is in flight its wait may still be charged: no line says meanwhile that nothing was hit."""
-    monkeypatch.setattr(logs, "SETTLE_NS", 0)
+    monkeypatch.setattr(pause_logs, "SETTLE_NS", 0)
     log, stream = pause_log(core, warn=0.001), core.stream("m", "r", None, "", "")
     stream.token()
     pause(core, 0.002)
@@ -153,8 +154,8 @@ def test_what_is_held_back_is_not_overwritten(
     core: _hot.Core, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With half the ring waiting the lines come although a stream is in flight."""
-    monkeypatch.setattr(logs, "SETTLE_NS", 0)
-    monkeypatch.setattr(logs, "_MOST_HELD", 2)
+    monkeypatch.setattr(pause_logs, "SETTLE_NS", 0)
+    monkeypatch.setattr(pause_logs, "_MOST_HELD", 2)
     log, _stream = pause_log(core, warn=0.001), core.stream("m", "r", None, "", "")
     pause(core, 0.001)
     log.drain()
@@ -169,12 +170,12 @@ def test_a_pause_is_logged_once_its_streams_had_their_turn(
 ) -> None:
     """A pause younger than the settling time waits, and nothing behind it overtakes it."""
     log = pause_log(core, warn=0.001)
-    monkeypatch.setattr(logs, "SETTLE_NS", 3600 * 1_000 * MS)
+    monkeypatch.setattr(pause_logs, "SETTLE_NS", 3600 * 1_000 * MS)
     pause(core, 0.001)
     pause(core, 0.001)
     log.drain()
     assert lines(caplog) == []
-    monkeypatch.setattr(logs, "SETTLE_NS", 0)
+    monkeypatch.setattr(pause_logs, "SETTLE_NS", 0)
     log.drain()
     assert len(lines(caplog)) == 2
 
@@ -203,7 +204,7 @@ def test_what_was_asked_for_is_seen(
     if how == "level":
         caplog.set_level(logging.WARNING, logger="tailwatch")
     else:
-        monkeypatch.setattr(logs.logger, "hasHandlers", lambda: False)
+        monkeypatch.setattr(pause_logs.logger, "hasHandlers", lambda: False)
     pause(core, 0.001)
     core.gc_first("start", {"generation": 0})
     core.gc_last("start", {"generation": 0})
@@ -295,7 +296,7 @@ def test_slow_gaps_that_were_overwritten_are_counted(core: _hot.Core, caplog: py
 
 def test_installed_the_daemon_writes_them(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """install(gc_warn_ms=, slow_ms=) and nothing else: both lines come by themselves, from the daemon's thread."""
-    monkeypatch.setattr(logs, "SETTLE_NS", 0)
+    monkeypatch.setattr(pause_logs, "SETTLE_NS", 0)
     watch = tailwatch.install(gc="observe", gc_warn_ms=1, slow_ms=2)
     caplog.clear()
     try:
@@ -313,7 +314,7 @@ def test_a_process_without_streams_has_its_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where no request ever comes the lines come all the same."""
-    monkeypatch.setattr(logs, "SETTLE_NS", 0)
+    monkeypatch.setattr(pause_logs, "SETTLE_NS", 0)
     watch = tailwatch.install(role="engine", gc="observe", gc_warn_ms=1)
     try:
         pause(watch.core, 0.002)
@@ -336,7 +337,7 @@ def test_many_at_once_are_a_few_lines(
     core: _hot.Core, settled: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The longest few have a line of their own, in their order; only these are put into words."""
-    say, formatted = logs.format_pause, []
+    say, formatted = pause_logs.format_pause, []
 
     def counted(pause: Any, **options: Any) -> str:
         formatted.append(pause.seconds)
@@ -347,8 +348,8 @@ def test_many_at_once_are_a_few_lines(
     found = [replace(one, seconds=seconds) for seconds in (0.001, 0.004, 0.001, 0.003, 0.002, 0.005)]
     log = pause_log(core, warn=0.003, every=True)
     monkeypatch.setattr(log.records, "pauses", lambda cursor, before_ns: (found, len(found), 0))
-    monkeypatch.setattr(logs, "format_pause", counted)
-    monkeypatch.setattr(logs, "MOST_LINES", 3)
+    monkeypatch.setattr(pause_logs, "format_pause", counted)
+    monkeypatch.setattr(pause_logs, "MOST_LINES", 3)
     log.drain()
     assert formatted == [0.004, 0.003, 0.005]
     assert [level for level, _ in lines(caplog)] == [logging.WARNING] * 3 + [logging.INFO]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailwatch import orders
-from tailwatch.orders import (
+from tailwatch.gc import remote_commands
+from tailwatch.gc.remote_commands import (
     BUSY,
     BYTES,
     COLLECT,
@@ -39,7 +39,9 @@ def soon() -> int:
 # ---- the format ----
 
 
-@given(st.integers(1, orders.MOST_NUMBER - 1), st.sampled_from(orders.VERBS), st.integers(0, 2**63 - 1))
+@given(
+    st.integers(1, remote_commands.MOST_NUMBER - 1), st.sampled_from(remote_commands.VERBS), st.integers(0, 2**63 - 1)
+)
 def test_an_order_is_read_as_it_was_written(number: int, verb: str, deadline: int) -> None:
     """In a file of one size."""
     order = Order(number, verb, deadline)

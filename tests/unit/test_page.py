@@ -21,9 +21,10 @@ import pytest
 
 import tailwatch
 from tailwatch import snapshots
-from tailwatch.access import Access
+from tailwatch._cold import ffi, lib
 from tailwatch.export import page as page_module
 from tailwatch.export.page import WINDOWS, Page, Reply
+from tailwatch.serve.page_access import Access
 
 from ..support.waiting import until
 
@@ -386,12 +387,12 @@ def make_histogram() -> Callable[[list[int]], snapshots.Histogram]:
     """Makes one of these nanoseconds."""
 
     def make(values: list[int]) -> snapshots.Histogram:
-        layout = snapshots.lib.tw_layout_of(snapshots.lib.TW_LAYOUT_ITL)
-        histogram, counts = snapshots.ffi.new("tw_histogram *"), snapshots.ffi.new("tw_counts *")
-        snapshots.lib.tw_histogram_init(histogram)
+        layout = lib.tw_layout_of(lib.TW_LAYOUT_ITL)
+        histogram, counts = ffi.new("tw_histogram *"), ffi.new("tw_counts *")
+        lib.tw_histogram_init(histogram)
         for value in values:
-            snapshots.lib.tw_histogram_record(histogram, layout, value)
-        snapshots.lib.tw_histogram_read(histogram, counts)
+            lib.tw_histogram_record(histogram, layout, value)
+        lib.tw_histogram_read(histogram, counts)
         return snapshots.Histogram(counts, layout)
 
     return make

@@ -26,9 +26,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.registry import Collector as ClientCollector
 
 from tailwatch import _hot, snapshots
-from tailwatch.export import host_cache, host_registry, prometheus
-from tailwatch.export.negotiation import Format
-from tailwatch.export.prometheus import Collector, Exposition, serve_http
+from tailwatch.export.prometheus import app_registry, app_registry_cache
+from tailwatch.export.prometheus import exposition as exposition_module
+from tailwatch.export.prometheus.exposition import Collector, Exposition, serve_http
+from tailwatch.export.prometheus.negotiation import Format
 
 TEXT, OPENMETRICS = Format("text").content_type, Format("openmetrics").content_type
 OPENMETRICS_UTF8 = Format("openmetrics", utf8=True).content_type
@@ -152,8 +153,8 @@ def test_parts_are_small_and_few(make: Callable[..., Exposition], registry: Coll
         Gauge(f"small_{number}", "y" * 1000, registry=registry)
     response = make().respond()
     sizes = [len(part) for part in response.parts]
-    assert max(sizes) <= prometheus.PART_BYTES
-    assert all(first + second > prometheus.PART_BYTES for first, second in pairwise(sizes))
+    assert max(sizes) <= exposition_module.PART_BYTES
+    assert all(first + second > exposition_module.PART_BYTES for first, second in pairwise(sizes))
     assert dict(response.headers)["Content-Length"] == str(sum(sizes))
     assert {"big", "small_0", "small_299"} <= families(response.content_type, b"".join(response.parts)).keys()
 
@@ -188,7 +189,7 @@ def test_concurrent_scrapes_share_one_render(
         assert go.wait(30)
         return snapshots.take([core.address])
 
-    monkeypatch.setattr(prometheus, "Future", Followed)
+    monkeypatch.setattr(exposition_module, "Future", Followed)
     exposition = make(take, registry=False)
     threads = [threading.Thread(target=exposition.render) for _ in range(6)]
     threads[0].start()
@@ -239,7 +240,7 @@ def host_text(registry: Any, *, openmetrics: bool, **options: Any) -> bytes:
         "on_clash": lambda name: None,
         "on_error": lambda: pytest.fail("a collector failed"),
     }
-    return b"".join(host_registry.write_registry(registry, openmetrics=openmetrics, **settings | options))
+    return b"".join(app_registry.write_registry(registry, openmetrics=openmetrics, **settings | options))
 
 
 def test_every_kind_of_metric_is_written_as_the_client_writes_it(registry: CollectorRegistry) -> None:
@@ -305,9 +306,9 @@ def test_a_large_family_lets_go_of_the_gil(registry: CollectorRegistry, monkeypa
     for number in range(499):
         gauge.labels(str(number)).set(number)
     pauses: list[float] = []
-    monkeypatch.setattr(host_registry, "time", types.SimpleNamespace(sleep=pauses.append))
+    monkeypatch.setattr(app_registry, "time", types.SimpleNamespace(sleep=pauses.append))
     host_text(registry, openmetrics=False)
-    assert len(pauses) == (499 + 2) // host_registry.SLICE + 1
+    assert len(pauses) == (499 + 2) // app_registry.SLICE + 1
 
 
 @pytest.mark.parametrize("accept", ["", PROMETHEUS_2])
@@ -382,7 +383,7 @@ def test_a_family_of_our_name_is_skipped_and_counted_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two families of one name would spoil the whole scrape; ours stays."""
-    monkeypatch.setattr(host_cache, "CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(app_registry_cache, "CACHE_SECONDS", 0.0)
     Histogram("python_gc_duration_seconds", "Theirs", registry=registry)
     exposition = make()
     for _ in range(3):
@@ -417,7 +418,7 @@ def test_the_hosts_part_is_kept_for_a_second(
     registry.register(Counting())
     now = [100.0]
     clock = types.SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0], sleep=lambda seconds: None)
-    monkeypatch.setattr(host_cache, "time", clock)
+    monkeypatch.setattr(app_registry_cache, "time", clock)
     exposition = make()
     exposition.render()
     now[0] += 0.9
@@ -553,7 +554,7 @@ def test_a_taken_port_is_an_error(make: Callable[..., Exposition]) -> None:
 
 FORKING = """
 import os, sys
-from tailwatch.export.http import MetricsServer
+from tailwatch.serve.http_server import MetricsServer
 
 def respond(accept, encoding):
     raise RuntimeError

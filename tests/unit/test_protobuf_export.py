@@ -30,10 +30,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.samples import BucketSpan, Exemplar, NativeHistogram, Sample
 
 from tailwatch import _hot, snapshots
-from tailwatch.export import host_cache
-from tailwatch.export.host_cache import FAMILY, FIT_SECONDS, SLOW, Gate
-from tailwatch.export.negotiation import Format, choose
-from tailwatch.export.prometheus import OWN_FAMILIES, Exposition
+from tailwatch.export.prometheus import app_registry_cache
+from tailwatch.export.prometheus.app_registry_cache import FAMILY, FIT_SECONDS, SLOW, Gate
+from tailwatch.export.prometheus.exposition import OWN_FAMILIES, Exposition
+from tailwatch.export.prometheus.negotiation import Format, choose
 
 from .. import prometheus_messages as messages
 
@@ -329,7 +329,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
     """The host's registry, empty; it is asked with each scrape."""
     registry = CollectorRegistry()
     monkeypatch.setattr(prometheus_client, "REGISTRY", registry)
-    monkeypatch.setattr(host_cache, "CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(app_registry_cache, "CACHE_SECONDS", 0.0)
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
     return registry
 
@@ -355,7 +355,7 @@ class Clock(types.SimpleNamespace):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(host_cache, "time", clock)
+    monkeypatch.setattr(app_registry_cache, "time", clock)
     return clock
 
 
@@ -690,11 +690,11 @@ def test_a_fork_child_has_its_own_lock(core: _hot.Core, registry: CollectorRegis
 )
 def test_any_gauge_comes_back(core: _hot.Core, value: float, label: str, name: str) -> None:
     """Value to the bit, label and UTF-8 name unharmed."""
-    from tailwatch.export import host_protobuf
+    from tailwatch.export.prometheus import app_registry_protobuf
 
     family = GaugeMetricFamily(name, label, labels=[name])
     family.add_metric([label], value)
-    body = host_protobuf.delimited(host_protobuf.encode(family, str, str))
+    body = app_registry_protobuf.delimited(app_registry_protobuf.encode(family, str, str))
     (read,) = messages.read(body).values()
     (metric,) = read.metric
     assert (read.name, read.help, messages.labels(metric)) == (name, label, {name: label})

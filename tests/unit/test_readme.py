@@ -9,7 +9,7 @@ import pytest
 
 import tailwatch
 from tailwatch import cli
-from tailwatch.config import OPTIONS
+from tailwatch.options.config import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import tailwatch
-from tailwatch import servers
-from tailwatch.hooks import asgi
-from tailwatch.servers.routed import Choice, Routing
+from tailwatch import integrations
+from tailwatch.asgi import middleware
+from tailwatch.integrations.request_routing import Choice, Routing
 
 MODULE = "vllm.v1.engine.core_client"
 
@@ -67,7 +67,7 @@ def routing() -> Iterator[Callable[..., Routing]]:
     made: list[Routing] = []
 
     def make(stream: Callable[[], Any], failed: Callable[[], object] = lambda: pytest.fail("raised")) -> Routing:
-        made.append(Routing(servers.choices(), stream, failed))
+        made.append(Routing(integrations.choices(), stream, failed))
         return made[-1]
 
     yield make
@@ -175,11 +175,11 @@ def test_each_request_s_tasks_find_its_own_stream(client: Any, tmp_path: Path) -
 
     async def inner(scope: Any) -> None:
         await asyncio.sleep(0)
-        seen.append(asgi.current_stream() is scope["tailwatch"])
+        seen.append(middleware.current_stream() is scope["tailwatch"])
 
     async def later(ended: asyncio.Event) -> None:
         await ended.wait()
-        left.append(asgi.current_stream())
+        left.append(middleware.current_stream())
 
     async def main() -> None:
         ended = asyncio.Event()
@@ -211,7 +211,7 @@ def test_nothing_is_wrapped_outside_a_group(client: Any) -> None:
     found: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        found.append(asgi.current_stream())
+        found.append(middleware.current_stream())
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
@@ -227,7 +227,7 @@ def test_nothing_is_wrapped_outside_a_group(client: Any) -> None:
 
 def test_asking_for_the_choices_imports_no_encoder() -> None:
     """Every install() asks: the encoders, and what they need, stay with those who use them."""
-    code = "import sys, tailwatch.servers as s; s.choices(); sys.exit('tailwatch.sse.accelerate' in sys.modules)"
+    code = "import sys, tailwatch.integrations as s; s.choices(); sys.exit('tailwatch.sse.accelerate' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0
 
 

@@ -14,8 +14,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp
 
+from tailwatch.asgi.routes import UNMATCHED, Routes, expression, route_of
 from tailwatch.errors import OptionError
-from tailwatch.hooks.routes import UNMATCHED, Routes, expression, route_of
 
 
 def http(path: str, method: str = "POST", **more: Any) -> dict[str, Any]:

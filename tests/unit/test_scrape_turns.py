@@ -6,7 +6,7 @@ import asyncio
 from itertools import groupby
 from typing import Any
 
-from tailwatch.hooks.scrape import Scrape
+from tailwatch.asgi.metrics_route import Scrape
 
 
 class Answer:

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from tailwatch import _hot, snapshots
-from tailwatch.hooks.asgi import timed_send
-from tailwatch.hooks.routes import Routes
+from tailwatch.asgi.middleware import timed_send
+from tailwatch.asgi.routes import Routes
 
 MS = 1_000_000
 ROUTE = "/v1/chat/completions"

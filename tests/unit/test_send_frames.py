@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tailwatch import _hot, snapshots
-from tailwatch.hooks.asgi import timed_send
+from tailwatch.asgi.middleware import timed_send
 
 SSE, LINES = b"text/event-stream", b"application/x-ndjson"
 HEAD = b'data: {"model":"m","choices":[{"index":1,"delta":{"content":"'

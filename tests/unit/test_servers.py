@@ -18,9 +18,9 @@ from openai.types.chat import chat_completion_chunk as chunks
 from pydantic import BaseModel, PydanticUserError
 
 import tailwatch
-from tailwatch import servers, sse
-from tailwatch.servers.fast import FastSSE
-from tailwatch.servers.targets import Function, Model
+from tailwatch import integrations, sse
+from tailwatch.integrations.fast_sse import FastSSE
+from tailwatch.integrations.fast_sse_targets import Function, Model
 
 from ..support.stream_classes import litserve, tensorrt_llm, transformers, vllm
 from ..support.stream_classes.sglang import build_sse_content
@@ -596,10 +596,10 @@ def test_an_install_after_a_door_may_change_it(load: Any) -> None:
 def test_no_server_is_imported_for_it() -> None:
     """In a fresh process the option imports none of the packages that it knows."""
     code = (
-        "import sys, tailwatch; from tailwatch import servers\n"
+        "import sys, tailwatch; from tailwatch import integrations\n"
         "assert not [name for name in sys.modules if name.startswith(('tailwatch.sse', 'orjson', 'pydantic'))]\n"
         "tailwatch.install(gc='off', fast_sse=True)\n"
-        "heads = {target.name.partition('.')[0] for target in servers.known()}\n"
+        "heads = {target.name.partition('.')[0] for target in integrations.known()}\n"
         "assert len(heads) >= 6, heads\n"
         "print(heads & {name.partition('.')[0] for name in sys.modules} - {'tailwatch'})"
     )
@@ -749,7 +749,9 @@ def test_an_undo_that_fails_is_reported() -> None:
 
 def test_without_its_encoders_it_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where orjson is missing, say: install() works, and the doctor hears of it once."""
-    monkeypatch.setattr("tailwatch.servers.fast.found", lambda: importlib.import_module("tailwatch.no_such_module"))
+    monkeypatch.setattr(
+        "tailwatch.integrations.fast_sse.found", lambda: importlib.import_module("tailwatch.no_such_module")
+    )
     watch = tailwatch.install(gc="off", fast_sse=True)
     watch.fast_sse.sweep()
 
@@ -760,7 +762,7 @@ def test_without_its_encoders_it_is_a_note(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_each_target_has_one_name() -> None:
     """And reads as a dotted name."""
-    names = [target.name for target in servers.known()]
+    names = [target.name for target in integrations.known()]
     assert len(set(names)) == len(names) >= 15
     assert all(part.isidentifier() for name in names for part in name.split("."))
     assert Function("a.b", "f", lambda builder: str, owner="C").name == "a.b.C.f"

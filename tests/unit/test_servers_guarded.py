@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailwatch.sse.guarded import CLOCK, GuardedBuilder, GuardedShape
+from tailwatch.sse.verified_builder import CLOCK, GuardedBuilder, GuardedShape
 
 Reported = list[tuple[str, str]]
 

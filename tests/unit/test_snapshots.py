@@ -13,7 +13,7 @@ import pytest
 
 from tailwatch import _hot, snapshots
 from tailwatch.errors import OptionError
-from tailwatch.saved import from_dict
+from tailwatch.snapshots.serialization import from_dict
 
 MS, SECOND = 1_000_000, 1_000_000_000
 SLO = (2 * SECOND, 200 * MS, 0, 10 * SECOND, 990_000)

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import tailwatch
-from tailwatch import _hot, saved, snapshots
+from tailwatch import _hot, snapshots
+from tailwatch.snapshots import serialization
 
 
 @pytest.fixture
@@ -248,7 +249,7 @@ def test_the_type_makes_none_itself() -> None:
 
 def test_never_installed_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """NotInstalledError, as stream() does."""
-    monkeypatch.setattr("tailwatch.watch._was_installed", False)
+    monkeypatch.setattr("tailwatch.runtime.session._was_installed", False)
     with pytest.raises(tailwatch.NotInstalledError):
         tailwatch.step("decode")
 
@@ -320,7 +321,7 @@ def test_a_saved_snapshot_has_them_too(watch: tailwatch.Watch) -> None:
     with tailwatch.step("decode", batch=2):
         pass
     now = tailwatch.snapshot()
-    read = saved.from_dict(json.loads(json.dumps(now.as_dict())))
+    read = serialization.from_dict(json.loads(json.dumps(now.as_dict())))
     [step], [was] = now.steps, read.steps
     assert (was.process, was.name, was.batch, was.unknown_gap) == (step.process, step.name, 2.0, step.unknown_gap)
     assert was.steps.time.p(99) == step.steps.time.p(99)
@@ -332,4 +333,4 @@ def test_a_snapshot_saved_before_steps_has_none(watch: tailwatch.Watch) -> None:
     """Files of older versions are read."""
     data = tailwatch.snapshot().as_dict()
     del data["steps"]
-    assert saved.from_dict(data).steps == []
+    assert serialization.from_dict(data).steps == []

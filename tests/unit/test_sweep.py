@@ -17,10 +17,10 @@ import pytest
 
 import tailwatch
 from tailwatch import _hot
-from tailwatch import watch as watch_module
-from tailwatch.hooks import out_of_band
-from tailwatch.hooks.gc import GCHook
-from tailwatch.hooks.out_of_band import SAFETY_NET, OutOfBand
+from tailwatch.gc import idle as out_of_band
+from tailwatch.gc.hook import GCHook
+from tailwatch.gc.idle import SAFETY_NET, OutOfBand
+from tailwatch.runtime import session
 
 from ..support.waiting import until_async
 from .sweeping import begin, core, end
@@ -551,7 +551,7 @@ def test_a_policy_adopted_after_the_freeze_is_engaged(monkeypatch: pytest.Monkey
     when the last stream has ended."""
     monkeypatch.setenv("TAILWATCH_GC", "freeze")
     for busy in (False, True):
-        watch_module.process_door("worker")
+        session.process_door("worker")
         tailwatch.freeze()
         context = tailwatch.stream(model="m") if busy else contextlib.nullcontext()
         try:

@@ -17,7 +17,7 @@ from tailwatch import _hot, snapshots
 
 from .sweeping import SMALL, alive, begin, core, end, old, rounds
 
-WIDE = 16_000  # references of one object that a walk follows, as csrc/python/hot_walk.c has it
+WIDE = 16_000  # references of one object that a walk follows, as csrc/python/gc/cycle_detect.c has it
 REFCOUNT = ctypes.c_uint32 if sys.version_info >= (3, 12) else ctypes.c_ssize_t
 
 
@@ -40,7 +40,7 @@ def sweep() -> Iterator[_hot.Sweep]:
 WITHOUT_MEMORY = """
 import ctypes, gc, resource, sys, weakref
 from tailwatch import _hot, snapshots
-from tailwatch.hooks.out_of_band import OutOfBand
+from tailwatch.gc.idle import OutOfBand
 
 class Node:
     def __init__(self):
@@ -319,7 +319,7 @@ def test_a_slice_makes_one_collection(sweep: _hot.Sweep) -> None:
 FORKS = """
 import gc, os, sys, threading, traceback, weakref
 from tailwatch import _hot, snapshots
-from tailwatch.hooks.out_of_band import OutOfBand
+from tailwatch.gc.idle import OutOfBand
 
 class Node:
     def __init__(self):

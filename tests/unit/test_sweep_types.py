@@ -29,7 +29,7 @@ from .sweeping import LARGE, SMALL, alive, begin, end, old, rounds, told_of_coll
 SOURCE = Path(__file__).parent.parent / "native" / "oddtypes.c"
 TYPES = ["Fair", "Blind", "Half", "Deaf", "Late", "Restless", "Sticky", "Legacy", "Maybe"]
 FEW = 16  # looks: a slice that ends in the midst of anything
-WIDE = 16_000  # references of one object that a walk follows, as csrc/python/hot_walk.c has it
+WIDE = 16_000  # references of one object that a walk follows, as csrc/python/gc/cycle_detect.c has it
 SECONDS = 30  # until a test that hangs fails
 
 

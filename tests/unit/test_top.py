@@ -13,12 +13,12 @@ import pytest
 from rich.console import Console
 
 from tailwatch import _hot, cli, snapshots
+from tailwatch.cli.top import find_group, main
+from tailwatch.cli.top.screen import screen
+from tailwatch.cli.top.view import View, view_of
+from tailwatch.cli.top.window_history import Marks
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.goodput import SLO
-from tailwatch.top import groups, main
-from tailwatch.top.marks import Marks
-from tailwatch.top.screen import screen
-from tailwatch.top.view import View, view_of
+from tailwatch.options.slo import SLO
 
 MS, SECOND = 1_000_000, 1_000_000_000
 BOUNDS = (2 * SECOND, 200 * MS, 0, 0, 990_000)
@@ -196,18 +196,18 @@ def test_the_only_group_is_found(make_group: Callable[..., Path], tmp_path: Path
     (tmp_path / "other").mkdir()
     (tmp_path / "tailwatch-run-file").touch()
     (tmp_path / "tailwatch-run-link").symlink_to(directory)
-    assert groups.find({}, str(tmp_path)) == str(directory)
-    assert groups.find({"TAILWATCH_DIR": " /other "}, str(tmp_path)) == "/other"
+    assert find_group.find({}, str(tmp_path)) == str(directory)
+    assert find_group.find({"TAILWATCH_DIR": " /other "}, str(tmp_path)) == "/other"
 
 
 def test_of_several_groups_the_living_is_meant(make_group: Callable[..., Path], tmp_path: Path) -> None:
     """With more than one that lives they are listed, and nothing is guessed."""
     make_group("dead", lives=False)
     first = make_group("first", lives=True)
-    assert groups.find({}, str(tmp_path)) == str(first)
+    assert find_group.find({}, str(tmp_path)) == str(first)
     second = make_group("second", lives=True)
     with pytest.raises(TailwatchError, match="several groups") as error:
-        groups.find({}, str(tmp_path))
+        find_group.find({}, str(tmp_path))
     assert f"--dir {first}   (1 living" in str(error.value) and f"--dir {second}" in str(error.value)
     assert "dead" not in str(error.value)
 
@@ -216,7 +216,7 @@ def test_of_several_groups_the_living_is_meant(make_group: Callable[..., Path], 
 def test_without_a_group_it_says_what_to_do(among: str) -> None:
     """An empty place, and none."""
     with pytest.raises(TailwatchError, match="tailwatch run -- CMD"):
-        groups.find({}, among)
+        find_group.find({}, among)
 
 
 # ---- the call ----

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailwatch.config import Config
 from tailwatch.errors import OptionError
-from tailwatch.traces import bytes_of, ring_sizes
-from tailwatch.triggers import LEAST_EVENTS, MOST_EVENTS, Keep, Triggers
+from tailwatch.options.config import Config
+from tailwatch.options.trace_triggers import LEAST_EVENTS, MOST_EVENTS, Keep, Triggers
+from tailwatch.tracing.ring_files import bytes_of, ring_sizes
 
 
 def load(environment: dict[str, str] | None = None, **arguments: Any) -> Config:

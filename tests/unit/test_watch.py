@@ -22,10 +22,9 @@ from typing import Any
 import pytest
 
 import tailwatch
-from tailwatch import daemon
-from tailwatch import watch as watch_module
-from tailwatch.daemon import Daemon, Task
-from tailwatch.hooks.gc import INTERPRETER_FROZEN
+from tailwatch.gc.hook import INTERPRETER_FROZEN
+from tailwatch.runtime import background, session
+from tailwatch.runtime.background import Daemon, Task
 
 from ..support.ports import free_port
 from ..support.waiting import until
@@ -224,7 +223,7 @@ class tailwatch_installed:
 )
 def test_asked_before_install_it_says_so(ask: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """NotInstalledError names the call that is missing."""
-    monkeypatch.setattr(watch_module, "_was_installed", False)
+    monkeypatch.setattr(session, "_was_installed", False)
     with pytest.raises(tailwatch.NotInstalledError, match=r"tailwatch\.install"):
         ask()
 
@@ -779,7 +778,7 @@ def test_the_difference_of_two_snapshots() -> None:
 
 def test_what_callbacks_others_change_is_seen_by_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     """gc.callbacks cleared by somebody: the daemon puts ours back and counts it."""
-    monkeypatch.setattr(daemon, "WAKE_SECONDS", 0.01)
+    monkeypatch.setattr(background, "WAKE_SECONDS", 0.01)
     before = list(gc.callbacks)
     watch = tailwatch.install(gc="observe")
     gc.callbacks.clear()
@@ -825,7 +824,7 @@ def test_a_worker_says_that_it_speaks_for_itself(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, one_of_several: bool
 ) -> None:
     """Started by another process, its numbers are its own: one warning, and a note for doctor."""
-    monkeypatch.setattr(watch_module, "parent_process", lambda: object() if one_of_several else None)
+    monkeypatch.setattr(session, "parent_process", lambda: object() if one_of_several else None)
     app = App()
     watch = tailwatch.install(app, gc="observe")
     for _ in range(2):
@@ -915,7 +914,7 @@ def test_a_failing_task_is_counted_and_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is tried again each time, others run on, and the log has one line."""
-    monkeypatch.setattr(daemon, "WAKE_SECONDS", 0.001)
+    monkeypatch.setattr(background, "WAKE_SECONDS", 0.001)
     failed, ran = [], []
 
     def broken() -> None:
@@ -930,5 +929,5 @@ def test_a_failing_task_is_counted_and_logged_once(
 
 def test_there_is_one_lock_for_install() -> None:
     """install() from inside install() (a lazy import that installs) does not deadlock."""
-    with watch_module._lock:
+    with session._lock:
         assert tailwatch.install(gc="observe") is tailwatch.current()

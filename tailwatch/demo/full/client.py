@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from tailwatch.demo.full import plan
 from tailwatch.demo.pipe import Upward
-from tailwatch.goodput import SLO
-from tailwatch.load import engine
-from tailwatch.load.schedule import Schedule
-from tailwatch.load.wire import Pool, Target, new_event_loop
+from tailwatch.loadtest import engine
+from tailwatch.loadtest.schedule import Schedule
+from tailwatch.loadtest.wire import Pool, Target, new_event_loop
+from tailwatch.options.slo import SLO
 
 if TYPE_CHECKING:
     from tailwatch.demo.pipe import Line
-    from tailwatch.load.results import Result
+    from tailwatch.loadtest.results import Result
 
 TELL = 0.5  # seconds between two lines
 DRAIN = 20.0

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from tailwatch.demo.full import plan
 from tailwatch.demo.full.arms import ARMS, BY_KEY, Arm, order
 from tailwatch.demo.pipe import Child, ChildError
-from tailwatch.load.results import Result
+from tailwatch.loadtest.results import Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailwatch.demo.pipe import Line
-    from tailwatch.load.schedule import Schedule
+    from tailwatch.loadtest.schedule import Schedule
 
 FEWEST_FULL = 3  # full collections in the window of an unfrozen run, below which it says nothing about them
 EXPECTED_FULL = 4.5  # that a run is made long enough for

@@ -14,12 +14,12 @@ from tailwatch.demo.full.arms import ARMS
 from tailwatch.demo.full.experiment import QUICK, Experiment, Size, measure
 from tailwatch.demo.full.summary import claims
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.goodput import SLO
-from tailwatch.load.histogram import LAYOUT_HASH
-from tailwatch.load.report import document
-from tailwatch.load.report.progress import Steps
-from tailwatch.load.results import FORMAT
-from tailwatch.version import VERSION
+from tailwatch.loadtest.histogram import LAYOUT_HASH
+from tailwatch.loadtest.report import document
+from tailwatch.loadtest.report.progress import Steps
+from tailwatch.loadtest.results import FORMAT
+from tailwatch.options.slo import SLO
+from tailwatch.platform import VERSION
 
 if TYPE_CHECKING:
     import argparse

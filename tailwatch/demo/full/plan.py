@@ -6,9 +6,9 @@ import json
 import random
 import string
 
-from tailwatch.load import conversation
-from tailwatch.load.schedule import Planned, Schedule
-from tailwatch.load.traces import Trace
+from tailwatch.loadtest import conversation
+from tailwatch.loadtest.schedule import Planned, Schedule
+from tailwatch.loadtest.traces import Trace
 
 LONGEST_PROMPT, LONGEST_ANSWER = 512, 128  # tokens: what one run of the demo's model gets through often enough
 _HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: demo\r\ncontent-type: application/json\r\ncontent-length: "

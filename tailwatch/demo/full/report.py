@@ -24,9 +24,9 @@ from tailwatch.demo.full.summary import (
     unresolved,
     values,
 )
-from tailwatch.load.report import text
-from tailwatch.load.report.bench import Point, thinned
-from tailwatch.load.report.blocks import (
+from tailwatch.loadtest.report import text
+from tailwatch.loadtest.report.bench import Point, thinned
+from tailwatch.loadtest.report.blocks import (
     Axis,
     Block,
     Chart,
@@ -42,9 +42,9 @@ from tailwatch.load.report.blocks import (
     Words,
     nines,
 )
-from tailwatch.load.results import NEVER, Requests, samples
-from tailwatch.load.statistics import Difference
-from tailwatch.version import VERSION
+from tailwatch.loadtest.results import NEVER, Requests, samples
+from tailwatch.loadtest.statistics import Difference
+from tailwatch.platform import VERSION
 
 SIGN = "Minus: less after than before. Of latencies less is better, of offline tokens/s more."
 COLOURS: dict[str, Colour] = {

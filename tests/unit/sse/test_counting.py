@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailwatch import _hot, snapshots, sse
-from tailwatch.hooks.asgi import timed_send
+from tailwatch.asgi.middleware import timed_send
 
 ROUTE = "/v1/chat/completions"
 LIKES = ["openai", "vllm", "sglang", "transformers"]

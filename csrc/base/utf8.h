@@ -1,0 +1,25 @@
+/* Where a UTF-8 character ends. Private. */
+#ifndef TAILWATCH_BASE_UTF8_H
+#define TAILWATCH_BASE_UTF8_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+static inline bool tw_utf8_continues(unsigned char c) { return (c & 0xC0) == 0x80; }
+
+/* Bytes of the UTF-8 character at text, 0 when it is none (overlong, surrogate, above U+10FFFF, cut). */
+static inline size_t tw_utf8_length(const unsigned char *text, size_t len) {
+    unsigned char c = text[0];
+    if (c < 0x80) return 1;
+    size_t n = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
+    if (c < 0xC2 || c > 0xF4 || n > len) return 0;
+    for (size_t i = 1; i < n; ++i)
+        if (!tw_utf8_continues(text[i])) return 0;
+    if (c == 0xE0 && text[1] < 0xA0) return 0;
+    if (c == 0xED && text[1] > 0x9F) return 0;
+    if (c == 0xF0 && text[1] < 0x90) return 0;
+    if (c == 0xF4 && text[1] > 0x8F) return 0;
+    return n;
+}
+
+#endif

@@ -1,0 +1,235 @@
+#include "tailwatch/group/member_list.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "tailwatch/base/atomic.h"
+#include "tailwatch/base/clock.h"
+#include "tailwatch/base/process.h"
+#include "tailwatch/attribute/engine_id.h"
+
+#define HALF_MADE_NS (10 * TW_NS_PER_SECOND)
+
+/* The segment is mapped in the length it may grow to, however much of that its file holds by now. NULL: it cannot be;
+ * bytes of it stay mapped then. */
+static const tw_segment *map_whole(const tw_segment *segment, size_t bytes, size_t whole_bytes) {
+    void *const whole = mremap((void *)(uintptr_t)segment, bytes, whole_bytes, MREMAP_MAYMOVE);
+    return whole == MAP_FAILED ? NULL : whole;
+}
+
+static void unmap(tw_member *member) {
+    munmap((void *)(uintptr_t)member->segment, member->bytes);
+    member->segment = NULL;
+}
+
+void tw_members_clear(tw_members *members) {
+    for (uint32_t i = 0; i < members->n; i++) unmap(&members->member[i]);
+    members->n = members->n_known = 0;
+}
+
+void tw_members_retry(tw_members *members) { members->n_known = 0; }
+
+static const tw_member *find(const tw_members *members, uint32_t n, const char *name) {
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(members->member[i].name, name) == 0) return &members->member[i];
+    return NULL;
+}
+
+/* The name says whose it is: a copy under another name would count twice. */
+static bool is_named_after_its_owner(const tw_segment *segment, const char *name) {
+    return tw_group_names(name, tw_load(&segment->header.pid), tw_load(&segment->header.start_time));
+}
+
+typedef struct renewal {
+    tw_members *members;
+    int dir;
+    struct stat file; /* the one that is looked at */
+    const char *except;
+    uint32_t before; /* members there were: those found again are marked */
+    bool seen[TW_MEMBERS];
+    uint64_t refused;
+    bool pending; /* whether the file is kept is not known yet */
+    uint32_t n_before_pending;
+} renewal;
+
+/* ---- files that were refused ---- */
+
+static uint64_t changed_ns(const struct stat *s) {
+    return (uint64_t)s->st_mtim.tv_sec * TW_NS_PER_SECOND + (uint64_t)s->st_mtim.tv_nsec;
+}
+
+static bool is_known_refused(const tw_members *members, const struct stat *s) {
+    for (uint32_t i = 0; i < members->n_known; i++)
+        if (members->known[i].ino == (uint64_t)s->st_ino && members->known[i].dev == (uint64_t)s->st_dev &&
+            members->known[i].changed_ns == changed_ns(s)) return true;
+    return false;
+}
+
+/* What is written through a mapping does not change a file's time on every file system. */
+static bool may_be_half_made(const struct stat *s) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    return changed_ns(s) + HALF_MADE_NS > (uint64_t)now.tv_sec * TW_NS_PER_SECOND + (uint64_t)now.tv_nsec;
+}
+
+static void note_refused(tw_members *members, const struct stat *s) {
+    if (members->n_known == TW_MEMBERS_REFUSED || may_be_half_made(s)) return; /* opened each time */
+    const uint32_t at = members->n_known++;
+    members->known[at].dev = (uint64_t)s->st_dev;
+    members->known[at].ino = (uint64_t)s->st_ino;
+    members->known[at].changed_ns = changed_ns(s);
+}
+
+/* ---- the list ---- */
+
+static bool refuse(renewal *r) {
+    r->refused++;
+    return false;
+}
+
+static tw_member *add(renewal *r, const char *name, const tw_segment *segment, size_t bytes) {
+    tw_member *member = &r->members->member[r->members->n++];
+    memset(member, 0, sizeof *member);
+    member->segment = segment;
+    member->bytes = bytes;
+    member->dev = (uint64_t)r->file.st_dev;
+    member->ino = (uint64_t)r->file.st_ino;
+    snprintf(member->name, sizeof member->name, "%s", name);
+    return member;
+}
+
+static bool keep_segment(renewal *r, const char *name, const tw_segment *segment, size_t len) {
+    if (r->members->n == TW_MEMBERS || !tw_segment_valid(segment, len) || !is_named_after_its_owner(segment, name)) return refuse(r);
+    const size_t whole_bytes = tw_load(&segment->header.bytes);
+    const tw_segment *whole = map_whole(segment, len, whole_bytes);
+    if (whole == NULL) return refuse(r);
+    return tw_group_id_of(name, &add(r, name, whole, whole_bytes)->id);
+}
+
+static bool keep_tombstone(renewal *r, const char *name, const void *bytes, size_t len) {
+    const tw_tombstone_list *list = r->members->n < TW_MEMBERS ? tw_tombstone_of(bytes, len, name) : NULL;
+    if (list == NULL) return refuse(r);
+    add(r, name, bytes, len)->list = list;
+    return true;
+}
+
+/* What became of the file before, if it was not kept. */
+static void settle(renewal *r) {
+    if (r->pending && r->n_before_pending == r->members->n) note_refused(r->members, &r->file);
+    r->pending = false;
+}
+
+/* Whether the file still holds what it says is in use: beyond its end reading is death. */
+static bool is_backed(const tw_member *member, const struct stat *s) {
+    return (size_t)s->st_size >= tw_segment_used(member->segment);
+}
+
+/* Whether the file is to be mapped: it is not, where it is already. */
+static bool wanted(void *to, const char *name) {
+    renewal *r = to;
+    settle(r);
+    if (r->except != NULL && strcmp(name, r->except) == 0) return false;
+    if (fstatat(r->dir, name, &r->file, AT_SYMLINK_NOFOLLOW) != 0) return false; /* gone meanwhile */
+    const tw_member *known = find(r->members, r->before, name);
+    if (known != NULL && known->ino == (uint64_t)r->file.st_ino && known->dev == (uint64_t)r->file.st_dev && is_backed(known, &r->file)) {
+        r->seen[known - r->members->member] = true;
+        return false;
+    }
+    if (is_known_refused(r->members, &r->file)) {
+        r->refused++;
+        return false;
+    }
+    r->pending = true;
+    r->n_before_pending = r->members->n;
+    return true;
+}
+
+static bool visit(void *to, const char *name, const void *bytes, size_t len) { return keep_segment(to, name, bytes, len); }
+
+static bool visit_gone(void *to, const char *name, const void *bytes, size_t len) { return keep_tombstone(to, name, bytes, len); }
+
+static void drop_gone(renewal *r) {
+    tw_members *members = r->members;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < members->n; i++) {
+        if (i < r->before && !r->seen[i]) unmap(&members->member[i]);
+        else members->member[kept++] = members->member[i];
+    }
+    members->n = kept;
+}
+
+static const tw_member *tombstone_of(const tw_members *members, const tw_segment *segment) {
+    char name[TW_GROUP_NAME];
+    tw_tombstone_name(name, segment->header.role, tw_tombstone_index(segment));
+    const tw_member *member = find(members, members->n, name);
+    return member != NULL && member->list != NULL ? member : NULL;
+}
+
+/* Who folded it died before it removed the file. */
+static void drop_folded(tw_members *members) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < members->n; i++) {
+        tw_member *member = &members->member[i];
+        const tw_member *tombstone = member->list == NULL ? tombstone_of(members, member->segment) : NULL;
+        if (tombstone != NULL && tw_tombstone_holds(tombstone->list, &member->id)) unmap(member);
+        else members->member[kept++] = *member;
+    }
+    members->n = kept;
+}
+
+/* The order of the two looks is merge_dead.h's. */
+static tw_group_problem look(renewal *r) {
+    const tw_group_problem problem = tw_group_each(r->dir, wanted, visit, r, &r->refused);
+    settle(r);
+    if (problem != TW_GROUP_FINE) return problem;
+    const tw_group_problem of_the_gone = tw_group_each_gone(r->dir, wanted, visit_gone, r, &r->refused);
+    settle(r);
+    return of_the_gone;
+}
+
+tw_group_problem tw_members_renew(tw_members *members, int dir, const char *except) {
+    renewal r = {.members = members, .dir = dir, .except = except, .before = members->n};
+    const tw_group_problem problem = look(&r);
+    if (problem != TW_GROUP_FINE) return problem;
+    drop_gone(&r);
+    drop_folded(members);
+    members->refused = r.refused;
+    return TW_GROUP_FINE;
+}
+
+/* ---- whose pauses count ---- */
+
+static const tw_segment *segment_of(const tw_members *members, const tw_group_line *line) {
+    char name[TW_GROUP_NAME];
+    tw_group_file(name, line);
+    const tw_member *member = find(members, members->n, name);
+    return member == NULL ? NULL : member->segment;
+}
+
+static void admit(tw_company *company, const tw_group_line *line, const tw_segment *segment, tw_segment *own) {
+    char role[TW_ROLE_WORDS * 8];
+    tw_words_get(segment->header.role, TW_ROLE_WORDS, role);
+    company->stop_ns[company->n] = &line->stop_ns;
+    company->peer[company->n++] = (tw_peer){&segment->pause, tw_load(&line->unit), tw_segment_source(own, role)};
+}
+
+void tw_members_company(const tw_members *members, const tw_group *group, tw_segment *own, tw_company *company) {
+    const uint32_t lines = tw_group_lines(group);
+    const tw_group_line *mine = &group->page->line[group->at];
+    uint64_t pids[TW_COMPANY];
+    company->n = 0;
+    for (uint32_t at = 0; at < lines && company->n < TW_COMPANY; at++) {
+        const tw_group_line *line = &group->page->line[at];
+        const uint64_t pid = tw_load_acquire(&line->pid);
+        if (at == group->at || pid == 0 || tw_load(&line->unit) == 0) continue;
+        const tw_segment *segment = segment_of(members, line);
+        if (segment == NULL || !tw_process_lives(pid, tw_load(&line->start_time))) continue;
+        pids[company->n] = pid;
+        admit(company, line, segment, own);
+    }
+    tw_unit_settle(company, pids, tw_load(&mine->pid), tw_load(&mine->unit));
+}

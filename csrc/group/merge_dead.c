@@ -1,0 +1,217 @@
+#include "tailwatch/group/merge_dead.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tailwatch/base/atomic.h"
+#include "tailwatch/base/process.h"
+#include "tailwatch/group/retired_segment.h"
+#include "group/group_file.h"
+
+static const char MAKING[] = "fold.tmp";
+
+/* ---- who is dead ---- */
+
+static bool is_of_this_boot(const tw_header *h) {
+    uint64_t boot[2];
+    tw_boot_id(boot);
+    return tw_load(&h->boot_id[0]) == boot[0] && tw_load(&h->boot_id[1]) == boot[1];
+}
+
+static bool was_before_exec(const tw_header *h) {
+    const uint64_t self = (uint64_t)getpid();
+    return tw_load(&h->pid) == self && tw_load(&h->start_time) == tw_process_start_time(self) &&
+           tw_load(&h->image) != tw_process_image();
+}
+
+static bool is_dead(const tw_header *h) {
+    const uint64_t here = tw_process_namespace();
+    if (here == 0 || tw_load(&h->pid_namespace) != here || !is_of_this_boot(h)) return false;
+    if (tw_load_acquire(&h->ended) != 0 || was_before_exec(h)) return true;
+    return tw_process_ended(tw_load(&h->pid), tw_load(&h->start_time));
+}
+
+/* ---- a file, mapped ---- */
+
+typedef struct mapped {
+    void *bytes;
+    size_t len;
+} mapped;
+
+static bool map(int dir, const char *name, mapped *out) {
+    return tw_group_open_file(dir, name, false, &out->bytes, &out->len) == TW_GROUP_FINE;
+}
+
+static void unmap(const mapped *file) {
+    if (file->bytes != NULL) munmap(file->bytes, file->len);
+}
+
+/* ---- one fold ---- */
+
+typedef struct folding {
+    int dir;
+    const char *name; /* of the dead one's file */
+    tw_group_id id;
+    const tw_segment *dead;
+    char tombstone[TW_GROUP_NAME];
+    mapped before;    /* the tombstone as it was; no bytes: there is none */
+    const tw_tombstone_list *list;
+} folding;
+
+/* false: a file of the tombstone's name stands there, and is none. It is not ours to replace. */
+static bool find_tombstone(folding *f) {
+    tw_tombstone_name(f->tombstone, f->dead->header.role, tw_tombstone_index(f->dead));
+    errno = 0;
+    if (!map(f->dir, f->tombstone, &f->before)) {
+        const bool missing = errno == ENOENT;
+        f->before.bytes = NULL;
+        return missing;
+    }
+    f->list = tw_tombstone_of(f->before.bytes, f->before.len, f->tombstone);
+    return f->list != NULL;
+}
+
+static bool has_served(const tw_segment *g) { return tw_segment_served(g, tw_segment_series(g, 0)) != NULL; }
+
+/* Whether the dead one or its tombstone has what OTLP wants. */
+static bool keeps_served(const folding *f) { return has_served(f->dead) || (f->list != NULL && has_served(f->before.bytes)); }
+
+static tw_segment *sum_up(const folding *f) {
+    tw_segment *sum = tw_tombstone_begin(f->dead->header.role, tw_tombstone_index(f->dead) + 1, keeps_served(f));
+    if (sum == NULL) return NULL;
+    const bool done = (f->list == NULL || tw_tombstone_add(sum, f->before.bytes) == 0) && tw_tombstone_add(sum, f->dead) == 0;
+    if (done) return sum;
+    tw_tombstone_free(sum);
+    return NULL;
+}
+
+static void write_list(const folding *f, tw_tombstone_list *out) {
+    if (f->list != NULL) *out = *f->list;
+    out->file[out->count % TW_TOMBSTONE_NAMES] = f->id;
+    out->count++;
+    out->magic = TW_TOMBSTONE_MAGIC;
+}
+
+static bool write_tombstone(const folding *f, tw_segment *sum) {
+    void *bytes;
+    const size_t len = tw_tombstone_close(sum), body = sum->header.bytes;
+    unlinkat(f->dir, MAKING, 0);
+    if (tw_group_make_file(f->dir, MAKING, len, &bytes) != TW_GROUP_FINE) return false;
+    memcpy(bytes, sum, body);
+    write_list(f, (void *)((char *)bytes + body));
+    munmap(bytes, len);
+    if (renameat(f->dir, MAKING, f->dir, f->tombstone) == 0) return true;
+    unlinkat(f->dir, MAKING, 0);
+    return false;
+}
+
+/* The one that the list is about to forget: its folder may have died before it removed the file. */
+static void remove_forgotten(const folding *f) {
+    char name[TW_GROUP_NAME];
+    if (f->list == NULL || f->list->count < TW_TOMBSTONE_NAMES) return;
+    const tw_group_id *oldest = &f->list->file[f->list->count % TW_TOMBSTONE_NAMES];
+    const tw_group_line line = {.pid = oldest->pid, .start_time = oldest->start_time, .joined_ns = oldest->joined_ns};
+    tw_group_file(name, &line);
+    unlinkat(f->dir, name, 0);
+}
+
+static bool into_tombstone(folding *f) {
+    if (!find_tombstone(f)) return false;
+    if (f->list != NULL && tw_tombstone_holds(f->list, &f->id)) return true;
+    tw_segment *sum = sum_up(f);
+    if (sum == NULL) return false;
+    remove_forgotten(f);
+    const bool done = write_tombstone(f, sum);
+    tw_tombstone_free(sum);
+    return done;
+}
+
+/* What an operator could ask of it: tailwatch/gc/remote_commands.py. */
+static void remove_orders(int dir, const char *segment) {
+    char name[TW_GROUP_NAME];
+    snprintf(name, sizeof name, "%.*s.gc", (int)(strlen(segment) - strlen(".seg")), segment);
+    unlinkat(dir, name, 0);
+}
+
+/* Under the lock. */
+static bool bury(int dir, const char *name, const tw_segment *dead) {
+    folding f = {.dir = dir, .name = name, .dead = dead};
+    const bool ours = tw_group_id_of(name, &f.id) && f.id.pid == tw_load(&dead->header.pid) &&
+                      f.id.start_time == tw_load(&dead->header.start_time);
+    const bool done = ours && into_tombstone(&f);
+    unmap(&f.before);
+    if (!done || unlinkat(dir, name, 0) != 0) return false;
+    remove_orders(dir, name);
+    return true;
+}
+
+/* ---- files that were never made ---- */
+
+#define HALF_MADE_S 10 /* whoever makes one has long written its first word then */
+
+/* Its maker died before anything was in it, which is of no pid namespace then: it is also old. */
+static bool was_never_made(int dir, const char *name) {
+    struct stat s;
+    uint64_t magic = 0;
+    const int file = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const bool old = file >= 0 && fstat(file, &s) == 0 && S_ISREG(s.st_mode) && s.st_mtim.tv_sec + HALF_MADE_S < time(NULL);
+    const bool empty = old && pread(file, &magic, sizeof magic, 0) >= 0 && magic == 0;
+    if (file >= 0) close(file);
+    return empty;
+}
+
+/* ---- all of them ---- */
+
+typedef struct round {
+    int dir;
+    uint32_t most, found;
+    bool locked; /* else it is asked whether there is anything to do; files of the living are not opened for that */
+} round;
+
+static bool wanted(void *to, const char *name) {
+    round *r = to;
+    tw_group_id id;
+    if (r->found == r->most || !tw_group_id_of(name, &id)) return false;
+    const bool ended = tw_process_ended(id.pid, id.start_time);
+    if (!ended || !was_never_made(r->dir, name)) return ended || r->locked || id.pid == (uint64_t)getpid();
+    r->found += !r->locked || unlinkat(r->dir, name, 0) == 0;
+    return false;
+}
+
+static bool visit(void *to, const char *name, const void *bytes, size_t len) {
+    round *r = to;
+    if (!tw_segment_valid(bytes, len) || !is_dead(&((const tw_segment *)bytes)->header)) return false;
+    r->found += r->locked ? bury(r->dir, name, bytes) : 1;
+    return false;
+}
+
+static uint32_t go_round(int dir, uint32_t most, bool locked) {
+    uint64_t refused = 0;
+    round r = {.dir = dir, .most = most, .locked = locked};
+    (void)tw_group_each(dir, wanted, visit, &r, &refused);
+    return r.found;
+}
+
+uint32_t tw_fold(int dir, uint32_t most) {
+    if (go_round(dir, 1, false) == 0 || flock(dir, LOCK_EX | LOCK_NB) != 0) return 0;
+    const uint32_t folded = go_round(dir, most, true);
+    flock(dir, LOCK_UN);
+    return folded;
+}
+
+void tw_fold_end(const tw_group *group) {
+    const uint64_t yes = 1;
+    if (group->segment == NULL || tw_group_holds(group, NULL) != TW_GROUP_HELD) return;
+    const int file = openat(group->dir, group->name, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0) return;
+    (void)!pwrite(file, &yes, sizeof yes, offsetof(tw_segment, header.ended));
+    close(file);
+}

@@ -1,0 +1,327 @@
+#include "tailwatch/group/retired_segment.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "tailwatch/base/atomic.h"
+#include "base/tw_malloc.h"
+
+/* ---- what is summed: one line for each counter and histogram ---- */
+
+typedef struct part {
+    size_t at, n;
+} part;
+
+#define SIZE(type, field) sizeof(((type *)NULL)->field)
+#define WORDS(type, field) {offsetof(type, field), SIZE(type, field) / sizeof(uint64_t)}
+#define HISTOGRAMS(type, field) {offsetof(type, field), SIZE(type, field) / sizeof(tw_histogram)}
+#define COUNT(parts) (sizeof(parts) / sizeof *(parts))
+
+static const part segment_words[] = {
+    WORDS(tw_segment, pause.lost),     WORDS(tw_segment, opened),        WORDS(tw_segment, arrivals),
+    WORDS(tw_segment, drops),          WORDS(tw_segment, errors),        WORDS(tw_segment, label_overflow),
+    WORDS(tw_segment, deadlines_due),  WORDS(tw_segment, deadlines_met), WORDS(tw_segment, tail),
+    WORDS(tw_segment, policy.counts),
+};
+
+static const part segment_histograms[] = {
+    HISTOGRAMS(tw_segment, pauses),         HISTOGRAMS(tw_segment, queue_proxy), HISTOGRAMS(tw_segment, queue_accept),
+    HISTOGRAMS(tw_segment, abandoned_wait), HISTOGRAMS(tw_segment, send_wait),
+};
+
+static const part series_words[] = {
+    WORDS(tw_series, reasons),
+    WORDS(tw_series, output_tokens),
+};
+
+static const part series_histograms[] = {
+    HISTOGRAMS(tw_series, ttft), HISTOGRAMS(tw_series, itl), HISTOGRAMS(tw_series, itl_shift),
+    HISTOGRAMS(tw_series, tpot), HISTOGRAMS(tw_series, e2e),
+};
+
+/* Whoever gives the segment a field says here, and above or below, what becomes of it when its process is dead. */
+_Static_assert(sizeof(tw_segment) ==
+                   /* summed by the tables */
+                   SIZE(tw_segment, opened) + SIZE(tw_segment, arrivals) + SIZE(tw_segment, drops) +
+                       SIZE(tw_segment, errors) + SIZE(tw_segment, label_overflow) + SIZE(tw_segment, deadlines_due) +
+                       SIZE(tw_segment, deadlines_met) + SIZE(tw_segment, tail) + SIZE(tw_segment, pauses) +
+                       SIZE(tw_segment, queue_proxy) + SIZE(tw_segment, queue_accept) +
+                       SIZE(tw_segment, abandoned_wait) + SIZE(tw_segment, send_wait) + SIZE(tw_segment, policy.counts) +
+                       /* kept in ways of their own */
+                       SIZE(tw_segment, header) + SIZE(tw_segment, slo) + SIZE(tw_segment, slow_ns) +
+                       SIZE(tw_segment, pause) + SIZE(tw_segment, lost) + SIZE(tw_segment, seconds) +
+                       SIZE(tw_segment, slow_head) + SIZE(tw_segment, slow) + SIZE(tw_segment, fallback_count) +
+                       SIZE(tw_segment, fallbacks) + SIZE(tw_segment, series_count) + SIZE(tw_segment, steps) +
+                       SIZE(tw_segment, crowd) +
+                       /* of the living only */
+                       SIZE(tw_segment, in_flight) + SIZE(tw_segment, exemplars) + SIZE(tw_segment, policy.now),
+               "a field of tw_segment that the dead would lose");
+
+static void words_add(void *sum, const void *from, size_t n) {
+    uint64_t *to = sum;
+    const uint64_t *words = from;
+    for (size_t i = 0; i < n; i++) to[i] += tw_load(&words[i]);
+}
+
+static void histogram_add(tw_histogram *sum, const tw_histogram *from) {
+    tw_counts total, more;
+    tw_histogram_read(from, &more);
+    if (more.min_ns == UINT64_MAX && more.max_ns == 0 && more.count == 0) return;
+    tw_histogram_read(sum, &total);
+    tw_counts_add(&total, &more);
+    sum->sum_low = total.sum_low;
+    sum->sum_high = total.sum_high;
+    sum->min_ns = total.min_ns;
+    sum->max_ns = total.max_ns;
+    memcpy(sum->slot, total.slot, sizeof sum->slot);
+}
+
+static void parts_add(void *sum, const void *from, const part *words, size_t n_words, const part *histograms,
+                      size_t n_histograms) {
+    for (size_t i = 0; i < n_words; i++)
+        words_add((char *)sum + words[i].at, (const char *)from + words[i].at, words[i].n);
+    for (size_t i = 0; i < n_histograms; i++)
+        for (size_t k = 0; k < histograms[i].n; k++)
+            histogram_add((tw_histogram *)(void *)((char *)sum + histograms[i].at) + k,
+                          (const tw_histogram *)(const void *)((const char *)from + histograms[i].at) + k);
+}
+
+/* ---- pauses ---- */
+
+static uint64_t minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
+/* The ring is not kept: what stood in it counts as evicted, so that word = ring + evicted_ns + short_ns holds on. */
+static void cause_add(tw_pause_clock *sum, const tw_pause_clock *from, tw_cause cause) {
+    const uint64_t closed_ns = tw_pause_total_ns(from, cause, 0); /* an open one went on for nobody knows how long */
+    const tw_pause_totals *more = &from->totals[cause];
+    tw_pause_totals *to = &sum->totals[cause];
+    const uint64_t max_ns = to->max_ns > more->max_ns ? to->max_ns : more->max_ns;
+    const uint64_t evicted_count = to->evicted_count + minus(more->count, more->short_count);
+    const uint64_t evicted_ns = to->evicted_ns + minus(closed_ns, more->short_ns);
+    sum->word[cause] += closed_ns;
+    words_add(to, more, sizeof *to / sizeof(uint64_t));
+    to->max_ns = max_ns;
+    to->evicted_count = evicted_count;
+    to->evicted_ns = evicted_ns;
+}
+
+static void pauses_add(tw_pause_clock *sum, const tw_pause_clock *from) {
+    for (int cause = 0; cause < TW_CAUSES; cause++) cause_add(sum, from, (tw_cause)cause);
+    const uint64_t last = tw_load(&from->last_stop_ns);
+    const uint64_t closed = last == TW_PAUSE_OPEN ? tw_load(&from->closed_stop_ns) : last;
+    if (closed != TW_PAUSE_OPEN) tw_raise(&sum->last_stop_ns, closed);
+}
+
+/* ---- stream time, by role ---- */
+
+/* Where a role of the other segment stands in this one. */
+static uint32_t lost_place(tw_segment *sum, const tw_segment *from, uint32_t at) {
+    char role[TW_ROLE_WORDS * 8];
+    if (at == 0 || at >= TW_SOURCE_OTHER) return at;
+    tw_words_get(from->lost[at].role, TW_ROLE_WORDS, role);
+    return role[0] == '\0' ? TW_SOURCE_OTHER : tw_segment_source(sum, role);
+}
+
+static bool lost_any(const tw_lost *lost) {
+    uint64_t any = 0;
+    for (int phase = 0; phase < TW_PHASES; phase++)
+        for (int cause = 0; cause < TW_CAUSES; cause++) any |= lost->overlap_ns[phase][cause] | lost->late_ns[phase][cause];
+    return any != 0;
+}
+
+static void lost_add(tw_segment *sum, const tw_segment *from) {
+    for (uint32_t at = 0; at < TW_SOURCES; at++) {
+        if (!lost_any(&from->lost[at])) continue;
+        tw_lost *to = &sum->lost[lost_place(sum, from, at)];
+        words_add(to->overlap_ns, from->lost[at].overlap_ns, SIZE(tw_lost, overlap_ns) / sizeof(uint64_t));
+        words_add(to->late_ns, from->lost[at].late_ns, SIZE(tw_lost, late_ns) / sizeof(uint64_t));
+    }
+}
+
+/* ---- label sets ---- */
+
+static uint64_t requests_of(const tw_series *series) {
+    uint64_t requests = 0;
+    for (int reason = 0; reason < TW_REASONS; reason++) requests += tw_load(&series->reasons[reason]);
+    return requests;
+}
+
+static void served_add(tw_served *sum, const tw_served *from) {
+    if (sum == NULL || from == NULL) return;
+    histogram_add(&sum->ttft, &from->ttft);
+    histogram_add(&sum->tpot, &from->tpot);
+    for (int i = 0; i < TW_FAILURES; i++) tw_brief_add(&sum->failed[i], &from->failed[i]);
+}
+
+/* sets: the number in sum of each of from's. */
+static void series_add(tw_segment *sum, const tw_segment *from, uint64_t count, uint32_t *sets) {
+    char model[TW_NAME_BYTES], route[TW_NAME_BYTES];
+    for (uint32_t i = 0; i < count; i++) {
+        const tw_series *series = tw_segment_series(from, i);
+        tw_words_get(series->model.word, TW_NAME_WORDS, model);
+        tw_words_get(series->route.word, TW_NAME_WORDS, route);
+        const uint64_t overflow = sum->label_overflow;
+        sets[i] = tw_segment_label(sum, model, strlen(model), route, strlen(route));
+        if (sum->label_overflow != overflow) sum->label_overflow = overflow + requests_of(series); /* all became "other" */
+        parts_add(tw_segment_series(sum, sets[i]), series, series_words, COUNT(series_words), series_histograms,
+                  COUNT(series_histograms));
+        served_add(tw_segment_served(sum, tw_segment_series(sum, sets[i])), tw_segment_served(from, series));
+    }
+}
+
+/* ---- the last hour ---- */
+
+static void second_add(tw_second *to, const tw_second *from) {
+    if (from->second == 0 || from->second < to->second) return;
+    if (from->second > to->second) memset(to, 0, sizeof *to);
+    words_add(to, from, sizeof *to / sizeof(uint64_t));
+    to->second = from->second;
+}
+
+/* ---- slow gaps ---- */
+
+static int slow_compare(const void *left, const void *right) {
+    const tw_slow_record *a = left, *b = right;
+    return (a->end_ns > b->end_ns) - (a->end_ns < b->end_ns);
+}
+
+static size_t slow_of(const tw_segment *g, tw_slow_record *out) {
+    const uint64_t head = tw_load_acquire(&g->slow_head);
+    size_t n = 0;
+    for (uint64_t i = head > TW_SLOW_RING ? head - TW_SLOW_RING : 0; i < head; i++) n += tw_segment_slow_read(g, i, &out[n]);
+    return n;
+}
+
+static void slow_rename(tw_segment *sum, const tw_segment *from, tw_slow_record *record, uint64_t count, const uint32_t *sets) {
+    record->series = record->series < count ? sets[record->series] : 0;
+    for (int i = 0; i < TW_SHARES; i++) {
+        tw_share *share = &record->share[i];
+        if (share->overlap_ns != 0 && share->source < TW_SOURCES) share->source = lost_place(sum, from, (uint32_t)share->source);
+        else memset(share, 0, sizeof *share);
+    }
+}
+
+/* The newest of both, numbered so that slow_head stays what was ever written. */
+static int slow_add(tw_segment *sum, const tw_segment *from, uint64_t count, const uint32_t *sets) {
+    tw_slow_record *all = tw_malloc(2 * TW_SLOW_RING * sizeof *all);
+    if (all == NULL) return ENOMEM;
+    const size_t before = slow_of(sum, all), n = before + slow_of(from, all + before);
+    const size_t kept = n < TW_SLOW_RING ? n : TW_SLOW_RING;
+    for (size_t i = before; i < n; i++) slow_rename(sum, from, &all[i], count, sets);
+    qsort(all, n, sizeof *all, slow_compare);
+    uint64_t head = sum->slow_head + tw_load(&from->slow_head);
+    if (head < kept) head = kept; /* one that lies */
+    for (size_t i = 0; i < kept; i++) {
+        const uint64_t number = head - kept + i;
+        sum->slow[number % TW_SLOW_RING] = all[n - kept + i];
+        sum->slow[number % TW_SLOW_RING].seq = number + 1;
+    }
+    sum->slow_head = head;
+    tw_free(all);
+    return 0;
+}
+
+/* ---- fallbacks ---- */
+
+static void fallbacks_add(tw_segment *sum, const tw_segment *from) {
+    char shape[TW_SHAPE_WORDS * 8], reason[TW_FALLBACK_REASON_WORDS * 8];
+    const uint64_t count = tw_load_acquire(&from->fallback_count);
+    for (uint64_t i = 0; i < count && i < TW_FALLBACKS; i++) {
+        const tw_fallback *kind = &from->fallbacks[i];
+        tw_words_get(kind->shape, TW_SHAPE_WORDS, shape);
+        tw_words_get(kind->reason, TW_FALLBACK_REASON_WORDS, reason);
+        tw_segment_fallbacks(sum, shape, strlen(shape), reason, strlen(reason), tw_load(&kind->count));
+    }
+}
+
+/* ---- the whole ---- */
+
+tw_segment *tw_tombstone_begin(const uint64_t role[TW_ROLE_WORDS], uint64_t place, bool served) {
+    tw_segment *sum;
+    const int failed = served ? tw_segment_create_served(&sum, "", TW_TOMBSTONE_SETS, NULL, 0)
+                              : tw_segment_create(&sum, "", TW_TOMBSTONE_SETS, NULL, 0);
+    if (failed) return NULL;
+    tw_header *h = &sum->header;
+    for (int i = 0; i < TW_ROLE_WORDS; i++) sum->lost[0].role[i] = h->role[i] = tw_load(&role[i]);
+    h->place = place;
+    h->pid = h->start_time = 0;
+    h->ended = 1;
+    return sum;
+}
+
+int tw_tombstone_add(tw_segment *sum, const tw_segment *from) {
+    uint32_t sets[TW_LABEL_SETS_LIMIT] = {0};
+    const uint64_t in_use = tw_load_acquire(&from->series_count);
+    const uint64_t count = in_use < TW_LABEL_SETS_LIMIT ? in_use : TW_LABEL_SETS_LIMIT;
+    parts_add(sum, from, segment_words, COUNT(segment_words), segment_histograms, COUNT(segment_histograms));
+    if (from->header.created.monotonic_ns < sum->header.created.monotonic_ns) sum->header.created = from->header.created;
+    sum->slo = from->slo;
+    sum->slow_ns = from->slow_ns;
+    pauses_add(&sum->pause, &from->pause);
+    lost_add(sum, from);
+    series_add(sum, from, count, sets);
+    for (int at = 0; at < TW_SECONDS; at++) second_add(&sum->seconds[at], &from->seconds[at]);
+    fallbacks_add(sum, from);
+    tw_steps_add(&sum->steps, &from->steps);
+    tw_crowd_add(&sum->crowd, &from->crowd);
+    return slow_add(sum, from, count, sets);
+}
+
+size_t tw_tombstone_close(tw_segment *sum) {
+    sum->header.max_label_sets = sum->series_count;
+    sum->header.bytes = tw_segment_used(sum);
+    return sum->header.bytes + sizeof(tw_tombstone_list);
+}
+
+void tw_tombstone_free(tw_segment *sum) {
+    if (sum != NULL) munmap(sum, sizeof *sum + TW_TOMBSTONE_SETS * sum->header.series_bytes);
+}
+
+/* ---- names and the list ---- */
+
+static bool is_plain(const char *role) {
+    if (role[0] == '\0' || role[0] == '.') return false;
+    for (const char *c = role; *c != '\0'; c++)
+        if (!isascii((unsigned char)*c) || (!isalnum((unsigned char)*c) && strchr("_-.", *c) == NULL)) return false;
+    return true;
+}
+
+static uint64_t mixed(const uint64_t *words, uint32_t n) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (uint32_t i = 0; i < n; i++) hash = (hash ^ tw_load(&words[i])) * UINT64_C(0x9fb21c651e98df25), hash ^= hash >> 29;
+    return hash;
+}
+
+void tw_tombstone_name(char *out, const uint64_t role[TW_ROLE_WORDS], uint64_t index) {
+    char text[TW_ROLE_WORDS * 8];
+    tw_words_get(role, TW_ROLE_WORDS, text);
+    if (!is_plain(text)) snprintf(text, sizeof text, "=%016llx", (unsigned long long)mixed(role, TW_ROLE_WORDS));
+    snprintf(out, TW_GROUP_NAME, "%s-%llu.gone", text, (unsigned long long)index);
+}
+
+uint64_t tw_tombstone_index(const tw_segment *g) {
+    const uint64_t place = tw_load(&g->header.place);
+    return place == 0 ? 0 : place - 1;
+}
+
+const tw_tombstone_list *tw_tombstone_of(const void *bytes, size_t len, const char *name) {
+    char expected[TW_GROUP_NAME];
+    const tw_segment *g = bytes;
+    if (!tw_segment_valid(g, len) || g->header.pid != 0 || len != g->header.bytes + sizeof(tw_tombstone_list)) return NULL;
+    tw_tombstone_name(expected, g->header.role, tw_tombstone_index(g));
+    const tw_tombstone_list *list = (const void *)((const char *)bytes + len - sizeof *list);
+    return list->magic == TW_TOMBSTONE_MAGIC && strcmp(name, expected) == 0 ? list : NULL;
+}
+
+bool tw_tombstone_holds(const tw_tombstone_list *list, const tw_group_id *file) {
+    const uint64_t listed = list->count < TW_TOMBSTONE_NAMES ? list->count : TW_TOMBSTONE_NAMES;
+    for (uint64_t i = 0; i < listed; i++) {
+        const tw_group_id *one = &list->file[i];
+        if (one->pid == file->pid && one->start_time == file->start_time && one->joined_ns == file->joined_ns) return true;
+    }
+    return false;
+}

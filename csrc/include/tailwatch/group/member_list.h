@@ -1,0 +1,63 @@
+/* All segments of a group, mapped to be read: those of the living, of the dead that nobody has folded yet, and the
+ * tombstones of the others (merge_dead.h).
+ *
+ * A reader's list. It never writes to the directory, and never trusts what it maps: a file is a member when
+ * tw_segment_valid() says so and its name begins with its owner's pid and start time. Who changes or uses the list holds the
+ * caller's own lock (the GIL); a mapping stays until the file is gone and the list has been renewed.
+ */
+#ifndef TAILWATCH_GROUP_MEMBER_LIST_H
+#define TAILWATCH_GROUP_MEMBER_LIST_H
+
+#include "tailwatch/record/segment.h"
+#include "tailwatch/attribute/attribution.h"
+#include "tailwatch/group/group.h"
+#include "tailwatch/group/retired_segment.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TW_MEMBERS 1024 /* files that are looked at; more are counted as refused */
+
+#define TW_MEMBERS_REFUSED 64
+
+typedef struct tw_member {
+    const tw_segment *segment;
+    size_t bytes;
+    uint64_t dev, ino;           /* of its file: another of the same name is another member */
+    const tw_tombstone_list *list; /* not NULL: it is a tombstone */
+    tw_group_id id;              /* else: whose it is */
+    char name[TW_GROUP_NAME];
+} tw_member;
+
+typedef struct tw_members {
+    uint32_t n;
+    uint64_t refused;            /* files passed over at the last renewal */
+    tw_member member[TW_MEMBERS];
+    uint32_t n_known;            /* files passed over that are not opened again while they stay as they are; those of the
+                                  * last 10 s are, which may be half made */
+    struct {
+        uint64_t dev, ino, changed_ns;
+    } known[TW_MEMBERS_REFUSED];
+} tw_members;
+
+/* Makes the list what the directory holds: maps what is new, unmaps what is gone, and what a tombstone holds. except: a
+ * file's name that is left out (one's own), or NULL. Zeroed memory is an empty list. TW_GROUP_SYSTEM when the directory
+ * cannot be read; the list is then as it was. */
+tw_group_problem tw_members_renew(tw_members *members, int dir, const char *except);
+
+/* Opens also those files again that were refused before. */
+void tw_members_retry(tw_members *members);
+
+/* Unmaps all. */
+void tw_members_clear(tw_members *members);
+
+/* Those whose pauses may delay streams of this process: living members on the page whose unit is not 0, but for the
+ * group's own line, with units as tw_unit_settle() leaves them. Roles become sources of own. To be asked again each
+ * second: who is killed while it collects says for ever that it stands still. */
+void tw_members_company(const tw_members *members, const tw_group *group, tw_segment *own, tw_company *company);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

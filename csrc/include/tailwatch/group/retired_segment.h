@@ -1,0 +1,57 @@
+/* What dead processes of one name measured, summed: a segment without a process, and after it a list of whom it holds.
+ *
+ * To a reader it is one more segment: valid, of no pid, nothing in flight, nobody standing still, no pauses one by one.
+ * Counts and sums are exact. The list says which files it holds: while one of them still stands, it must not be counted
+ * beside it.
+ */
+#ifndef TAILWATCH_GROUP_RETIRED_SEGMENT_H
+#define TAILWATCH_GROUP_RETIRED_SEGMENT_H
+
+#include "tailwatch/record/segment.h"
+#include "tailwatch/group/group.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TW_TOMBSTONE_MAGIC UINT64_C(0x314d4f5457544721) /* "!GTWTOM1" */
+#define TW_TOMBSTONE_NAMES 256
+#define TW_TOMBSTONE_SETS 256 /* label sets, of all whom it holds together; more become ("other", "other") */
+
+/* Behind the segment, at its header.bytes; the file ends with it. */
+typedef struct tw_tombstone_list {
+    uint64_t magic;
+    uint64_t count;                       /* segments ever folded in; the last TW_TOMBSTONE_NAMES of them are listed */
+    tw_group_id file[TW_TOMBSTONE_NAMES]; /* number n, from 0, at n % TW_TOMBSTONE_NAMES */
+} tw_tombstone_list;
+
+/* Name of the tombstone of a role and an index (from 0), also of a role that is no file name. out: TW_GROUP_NAME bytes. */
+void tw_tombstone_name(char *out, const uint64_t role[TW_ROLE_WORDS], uint64_t index);
+
+/* Index of the process whose segment it is; 0 where it was given none. */
+uint64_t tw_tombstone_index(const tw_segment *g);
+
+/* The list of a tombstone of so many bytes, in a file of that name; NULL: it is none. */
+const tw_tombstone_list *tw_tombstone_of(const void *bytes, size_t len, const char *name);
+
+/* Whether that file was folded into it, as far as it remembers. */
+bool tw_tombstone_holds(const tw_tombstone_list *list, const tw_group_id *file);
+
+/* A tombstone in the making, in private memory: of a role and an index, empty. served: with a tw_served for each label
+ * set, which is kept if it is asked for. NULL: no memory. */
+tw_segment *tw_tombstone_begin(const uint64_t role[TW_ROLE_WORDS], uint64_t place, bool served);
+
+/* Adds all that a segment holds; nobody writes to it any more. Label sets are matched by name, roles too; the slow
+ * records are the newest of both. Its options (bounds, slow threshold) become the tombstone's. Returns 0 or ENOMEM. */
+int tw_tombstone_add(tw_segment *sum, const tw_segment *from);
+
+/* Makes it as large as what is in it. Returns the bytes of its file, the list included. */
+size_t tw_tombstone_close(tw_segment *sum);
+
+/* Gives the memory back. */
+void tw_tombstone_free(tw_segment *sum);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,117 @@
+/* Engine steps: how long one iteration takes, what stood still meanwhile, and what passes between two of them.
+ *
+ * A step runs from its begin to its end, as the engine's own loop calls them: the time of one iteration on the host, in
+ * which it may itself wait for the device. Its batch is the number of requests in it. One of batch 0 ran nothing: it is
+ * no step, and its time belongs to the gap that it stands in.
+ *
+ * Host gap: from the end of a step to the begin of the next, if that end said that work was waiting. An end says how many
+ * requests it leaves with work to do: none, then what follows is no gap (a request that comes meanwhile does not make it
+ * one); some; or unknown, then the time is kept apart in unknown_ns and called nothing. The end before a begin is the
+ * latest of the same thread, whatever its name, or of the same name, whatever its thread: loops that change their thread
+ * are followed, and of engines that share a name the gaps are counted only where all of them stand. While a step of that
+ * thread or name is open (steps nest, and run on several threads) there is no gap.
+ *
+ * overlap: how long steps, and host gaps, coincided with this process's recorded pauses (at least TW_PAUSE_SHORT_NS
+ * long): an upper bound of their blame, as a pause on another thread while a step waits for the device delays nobody.
+ * requests: the same, each times the requests that it may have delayed: the step's batch; of a gap what was waiting.
+ * A step within a step has its own share, which is the outer one's too.
+ *
+ * Thread rule: one writer (the GIL); readers see whole words. Nothing here allocates, locks or fails. All times are given
+ * by the caller.
+ */
+#ifndef TAILWATCH_STAMP_ENGINE_STEP_H
+#define TAILWATCH_STAMP_ENGINE_STEP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tailwatch/record/enums.h"
+#include "tailwatch/record/histogram.h"
+#include "tailwatch/record/pause_clock.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TW_STEPS 8                   /* names kept apart; the last is "other" */
+#define TW_STEP_OTHER (TW_STEPS - 1)
+#define TW_STEP_NAME_WORDS 4         /* 32 bytes, NUL-terminated, cut at a character */
+#define TW_STEP_BATCH_MOST (1U << 24) /* a larger batch, or number waiting, counts as this */
+#define TW_STEP_LANES 16             /* threads whose last end is remembered; of more the oldest is forgotten */
+#define TW_STEP_UNKNOWN UINT64_MAX   /* of waiting */
+
+/* Which part of an engine's time a pause fell into. */
+typedef enum tw_step_phase { TW_STEP_INSIDE, TW_STEP_GAP, TW_STEP_PHASES } tw_step_phase;
+
+/* What the steps of one name measured. Not in use while its name is empty. */
+typedef struct tw_step_stats {
+    uint64_t name[TW_STEP_NAME_WORDS]; /* word 0 is release-stored last */
+    tw_histogram duration;             /* TW_LAYOUT_ITL */
+    tw_histogram gap;                  /* TW_LAYOUT_PAUSE; before a step of this name */
+    uint64_t batch;                    /* requests, summed over the steps */
+    uint64_t unknown_ns;               /* before a step of this name, after an end that did not say what was waiting */
+    uint64_t overlap_ns[TW_STEP_PHASES][TW_CAUSES];
+    uint64_t request_ns[TW_STEP_PHASES][TW_CAUSES];
+} tw_step_stats;
+
+typedef struct tw_steps { tw_step_stats of[TW_STEPS]; } tw_steps;
+
+/* "step", "host_gap"; "unknown" out of range. Any thread. */
+const char *tw_step_phase_name(int phase);
+
+/* The layout of the durations, and of the gaps. */
+const tw_layout *tw_step_layout(int phase);
+
+/* Number of the step with these words (of a clean name), made if there is room; else TW_STEP_OTHER. */
+uint32_t tw_steps_find(tw_steps *steps, const uint64_t name[TW_STEP_NAME_WORDS]);
+
+/* to += from, name by name; what has no room becomes "other". For a fold of the dead; from may be anybody's. */
+void tw_steps_add(tw_steps *to, const tw_steps *from);
+
+/* When a step ended, and with how many requests left. at_ns 0: none did. */
+typedef struct tw_step_mark { uint64_t at_ns, waiting; } tw_step_mark;
+
+/* Where steps follow each other: a thread, or a name. */
+typedef struct tw_step_track {
+    uint64_t open;
+    tw_step_mark last;
+} tw_step_track;
+
+typedef struct tw_step_lane {
+    uint64_t thread;      /* 0: free */
+    tw_step_track track;
+} tw_step_lane;
+
+/* The writer's own: what a process knows while it steps. Filled by tw_stepper_init. */
+typedef struct tw_stepper {
+    tw_steps *steps;
+    const tw_pause_clock *pauses;
+    uint64_t *incomplete; /* steps whose overlap is a lower bound: the pause ring wrapped inside */
+    tw_step_track name[TW_STEPS];
+    uint32_t lane_last;   /* the lane used last */
+    tw_step_lane lane[TW_STEP_LANES];
+} tw_stepper;
+
+/* Forgets all steps that are open or have ended: in a new process, too. */
+void tw_stepper_init(tw_stepper *s, tw_steps *steps, const tw_pause_clock *pauses, uint64_t *incomplete);
+
+/* One step, between its begin and its end. */
+typedef struct tw_step {
+    uint64_t start_ns;
+    tw_step_mark before;  /* the end that a gap may have followed; at_ns 0: no gap */
+    uint32_t name, lane;
+    uint64_t thread;
+} tw_step;
+
+/* Begins a step. name: below TW_STEPS; thread: which thread this is, any number but 0. */
+void tw_step_begin(tw_stepper *s, tw_step *step, uint32_t name, uint64_t thread, uint64_t now_ns);
+
+/* Ends it, once, on any thread. batch: its requests; waiting: how many are left with work to do, in this step's batch or
+ * queued, or TW_STEP_UNKNOWN. A time before its begin counts as that. */
+void tw_step_end(tw_stepper *s, const tw_step *step, uint64_t now_ns, uint64_t batch, uint64_t waiting);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,594 @@
+#include "python/gc/cycle_detect.h"
+#include "python/gc/garbage_scc.h"
+
+#define MOST_REACHES 8     /* walks for what refers backwards; then the chunks see to it */
+#define HURRIED_REACHES 4  /* so many that had no time for all that they came upon count as one */
+#define MOST_TAKES 8
+#define MOST_OF_A_PART (TW_PACE_MOST / OF_A_MEMBER) /* objects, whatever there is time for */
+#define LEAST_CHUNK 1024   /* objects: a request's cycle and what is near to it */
+#define TANGLED 1024       /* objects put back, and as many as a part of those of the round: the dead hold each other */
+#define PART_TANGLED 32
+#define TANGLED_ROUNDS 8   /* until chunks are tried again */
+#define FEW_TENURED 10000  /* a walk through them costs little */
+#define MOST_PATIENCE 7   /* short rounds in a row that found little */
+#define BUILT_IN_A_ROW 1024 /* objects that may be being built */
+#define MOST_PUT_BACK 2   /* times, on average, that an object is tried in a take, in chunks that were cut */
+#define OF_A_MEMBER 10     /* looks that an object of a chunk costs: it is collected, and freed */
+#define TIDIED 64          /* places of the marks, each slice */
+#define ASKS_EVERY 256     /* looks, until the clock is read again: some ten microseconds */
+#define WIDE TW_PACE_MOST  /* references of one object that are followed */
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* ---- the lists ---- */
+
+static PyObject *end_of(const SweepObject *self) { return self->markers[self->begun % SWEEP_WINDOW]; }
+
+/* The old object after that one (NULL: the first), NULL: none; the walk ends at the marker. A collection by somebody else
+ * may have put the one where it stands into another list, or a freeze. */
+static PyObject *after(SweepObject *self, PyObject *object) {
+    gc_list *lists = self->lists;
+    gc_head *next = gc_next(object == NULL ? &lists[2].head : gc_head_of(object));
+    if (next == &lists[2].head) next = gc_next(&lists[1].head);
+    if (next == &lists[1].head || next == &lists[0].head || next == &self->permanent->head) return NULL;
+    return gc_object_of(next) == end_of(self) && !self->end_moves ? NULL : gc_object_of(next);
+}
+
+/* Where a short round begins: behind the oldest marker that it does not move. */
+static PyObject *start_of(const SweepObject *self, uint64_t round) { return self->markers[(round < SWEEP_WINDOW ? 1 : round + 1) % SWEEP_WINDOW]; }
+
+/* The first of a round. */
+static PyObject *first(SweepObject *self) { return after(self, self->whole ? NULL : start_of(self, self->begun)); }
+
+static traverseproc traverse_of(PyObject *object) { return (traverseproc)PyType_GetSlot(Py_TYPE(object), Py_tp_traverse); }
+
+/* The first references of an object, always the same: what it refers to beyond is held from outside, for all that is known.
+ * So no object takes longer than a slice, however wide; one that is dead, and held by what stands beyond, is left to a
+ * whole pass. */
+void walk_traverse(SweepObject *self, PyObject *object, visitproc visit) {
+    const traverseproc look = traverse_of(object);
+    self->width = 0;
+    if (look != NULL) look(object, visit, self);
+    self->width = 0;
+}
+
+int walk_is_too_wide(SweepObject *self) { return self->width++ == WIDE; }
+
+static tw_place find(SweepObject *self, PyObject *object) { return tw_marks_find(&self->marks, object); }
+
+/* Without what holds it as the place where the walk goes on. */
+static Py_ssize_t references_of(const SweepObject *self, PyObject *object) {
+    return Py_REFCNT(object) - (object == self->held) - (object == self->let_go);
+}
+
+static int push(SweepObject *self, PyObject *object) {
+    if (self->n == self->room) return 0;
+    self->found[self->n++] = object;
+    return 1;
+}
+
+/* What a look costs is known from slices before this one, where memory was in the way or not: it may be five times as much. */
+static int is_out_of_time(SweepObject *self) {
+    if (self->until_ns == 0 || self->looks < self->asks_at) return 0;
+    self->asks_at = self->looks + ASKS_EVERY;
+    if (tw_now_ns() < self->until_ns) return 0;
+    self->most_looks = least(self->most_looks, self->looks);
+    return 1;
+}
+
+static int enough(SweepObject *self) {
+    return is_out_of_time(self) || self->looks + (self->n + self->along) * self->of_a_dead >= self->most_looks || self->n * 2 >= self->most_members;
+}
+
+/* ---- count ---- */
+
+/* Once some others were. */
+static void count_later(SweepObject *self, tw_place place) {
+    tw_place *next = &self->ahead[self->aheads++ % SWEEP_AHEAD];
+    __builtin_prefetch(place, 1);
+    tw_place_count(*next);
+    *next = place;
+}
+
+static void count_the_last(SweepObject *self) {
+    for (int i = 0; i < SWEEP_AHEAD; i++) count_later(self, NULL);
+}
+
+/* What is frozen, or no container, is counted where that costs nothing: nobody asks for it. */
+static int visit_count(PyObject *object, void *arg) {
+    SweepObject *self = arg;
+    if (walk_is_too_wide(self)) return 1;
+    self->looks += 1;
+    if (object == NULL) return 0;
+    tw_place place = find(self, object);
+    if (place == NULL) {
+        if (tw_addresses_has(&self->frozen, object) || !PyObject_GC_IsTracked(object)) return 0;
+        place = tw_marks_make(&self->marks, object);
+    }
+    count_later(self, place);
+    return 0;
+}
+
+/* One that stands in a list is not frozen: its address is that of an object that was, and died. */
+static void count(SweepObject *self, PyObject *object) {
+    const tw_place place = tw_marks_make(&self->marks, object);
+    if (place == NULL || tw_place_has(place, TW_MARK_WALKED)) return;
+    tw_place_set(place, TW_MARK_WALKED);
+    self->mistaken |= tw_addresses_remove(&self->frozen, object);
+    if (object == start_of(self, self->begun + 1)) self->before_start = self->walked;
+    self->walked += 1;
+    walk_traverse(self, object, visit_count);
+}
+
+/* ---- reach ---- */
+
+/* What was reached may be no container, but stand beside one that was walked, or where one had been: that one was not
+ * reached. To see it at once would be to wait for the memory of each. */
+static int is_reached(SweepObject *self, PyObject *object) {
+    if (PyObject_GC_IsTracked(object)) return 1;
+    tw_place_clear(find(self, object), TW_MARK_REACHED);
+    return 0;
+}
+
+static int visit_reach(PyObject *object, void *arg) {
+    SweepObject *self = arg;
+    if (walk_is_too_wide(self)) return 1;
+    self->looks += 1;
+    const tw_place place = object == NULL ? NULL : find(self, object);
+    if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED)) return 0;
+    tw_place_set(place, TW_MARK_REACHED);
+    __builtin_prefetch(gc_head_of(object));
+    if (!push(self, object)) self->again |= is_reached(self, object);
+    return 0;
+}
+
+static void look_on_from(SweepObject *self, PyObject *object) {
+    self->looks += 1;
+    if (!is_reached(self, object)) return;
+    tw_place_set(find(self, object), TW_MARK_LOOKED);
+    walk_traverse(self, object, visit_reach);
+}
+
+/* All that an object that lives leads to: of what was found, the last first, but some are fetched meanwhile. What there is no
+ * time for another walk comes by at: rather a slice is longer by half, which it may, as it is meant to take half of its
+ * moment. */
+static void reach_from(SweepObject *self, PyObject *object) {
+    const size_t most_looks = self->most_looks + self->most_looks / 2;
+    PyObject *fetched[SWEEP_AHEAD] = {object};
+    size_t began = 0, ended = 1;
+    for (; began < ended && self->looks < most_looks && !is_out_of_time(self); began++) {
+        look_on_from(self, fetched[began % SWEEP_AHEAD]);
+        while (self->n > 0 && ended - began < SWEEP_AHEAD) fetched[ended++ % SWEEP_AHEAD] = self->found[--self->n];
+    }
+    self->hurried |= began < ended;
+    for (; began < ended; began++) self->again |= is_reached(self, fetched[began % SWEEP_AHEAD]);
+    while (self->n > 0) self->again |= is_reached(self, self->found[--self->n]);
+}
+
+static int is_held_from_outside(SweepObject *self, PyObject *object, tw_place place) {
+    const uint32_t counted = tw_place_counted(place);
+    return counted == TW_MARKS_COUNT_MOST || references_of(self, object) > (Py_ssize_t)counted;
+}
+
+static void reach(SweepObject *self, PyObject *object) {
+    const tw_place place = find(self, object);
+    if (!tw_place_has(place, TW_MARK_WALKED)) return;
+    if (!tw_place_has(place, TW_MARK_REACHED)) {
+        if (!is_held_from_outside(self, object, place)) return;
+        tw_place_set(place, TW_MARK_REACHED);
+    }
+    if (!tw_place_has(place, TW_MARK_LOOKED)) reach_from(self, object);
+}
+
+/* ---- chunks ---- */
+
+/* Of what is dead for all that is known, in no chunk yet. */
+static int visit_member(PyObject *object, void *arg) {
+    SweepObject *self = arg;
+    if (walk_is_too_wide(self)) return 1;
+    self->looks += 1;
+    const tw_place place = object == NULL ? NULL : find(self, object);
+    if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || tw_place_has(place, TW_MARK_CHUNK)) return 0;
+    if (!PyObject_GC_IsTracked(object)) return 0;
+    if (self->n == self->most_members) {
+        self->cut = 1;
+        return 0;
+    }
+    tw_place_set(place, TW_MARK_CHUNK);
+    tw_place_recount(place, 0);
+    push(self, object);
+    return 0;
+}
+
+static int visit_inner(PyObject *object, void *arg) {
+    SweepObject *self = arg;
+    if (walk_is_too_wide(self)) return 1;
+    const tw_place place = object == NULL ? NULL : find(self, object);
+    if (tw_place_has(place, TW_MARK_CHUNK) && PyObject_GC_IsTracked(object)) tw_place_count(place);
+    return 0;
+}
+
+/* In the place of a member's count: it is held from outside of the chunk, or by one that is. */
+#define HELD TW_MARKS_COUNT_MOST
+#define HELD_WITH (HELD - 1)
+
+static int is_held(tw_place place) { return tw_place_counted(place) >= HELD_WITH; }
+
+/* Behind the members there is room for as many. */
+static int visit_held(PyObject *object, void *arg) {
+    SweepObject *self = arg;
+    if (walk_is_too_wide(self)) return 1;
+    const tw_place place = object == NULL ? NULL : find(self, object);
+    if (!tw_place_has(place, TW_MARK_CHUNK) || is_held(place) || !PyObject_GC_IsTracked(object)) return 0;
+    const int by_others = references_of(self, object) > (Py_ssize_t)tw_place_counted(place);
+    tw_place_recount(place, by_others ? HELD : HELD_WITH);
+    push(self, object);
+    return 0;
+}
+
+/* The members from `from` on that are held, and what those lead to. */
+static void find_held(SweepObject *self, size_t from) {
+    const size_t members = self->n;
+    for (size_t i = from; i < members; i++) {
+        const tw_place place = find(self, self->found[i]);
+        if (!is_held(place) && references_of(self, self->found[i]) > (Py_ssize_t)tw_place_counted(place)) visit_held(self->found[i], self);
+        while (self->n > members) walk_traverse(self, self->found[--self->n], visit_held);
+    }
+}
+
+/* Tried in this take: a mark that changes its meaning from one to the next. */
+static int was_tried(const SweepObject *self, tw_place place) { return tw_place_has(place, TW_MARK_LOOKED) != (self->take % 2 == 1); }
+
+static void set_tried(const SweepObject *self, tw_place place) {
+    if (self->take % 2 == 0) tw_place_set(place, TW_MARK_LOOKED);
+    else tw_place_clear(place, TW_MARK_LOOKED);
+}
+
+/* Those that are not held stay found, and keep their mark until they are moved. Where the chunk was cut, one that others hold
+ * may have these in a chunk of its own; one that only members hold waits for them. */
+static void keep_dead(SweepObject *self, size_t from) {
+    const size_t members = self->n;
+    self->n = from;
+    for (size_t i = from; i < members; i++) {
+        const tw_place place = find(self, self->found[i]);
+        if (!self->cut || i == from || tw_place_counted(place) == HELD_WITH || self->put_back > MOST_PUT_BACK * self->walked) set_tried(self, place);
+        if (is_held(place)) tw_place_clear(place, TW_MARK_CHUNK);
+        else self->found[self->n++] = self->found[i];
+    }
+    self->put_back += members - self->n;
+    self->taken += self->n - from;
+}
+
+/* Members that there is no time to look at are none. */
+static void leave(SweepObject *self, size_t from) {
+    for (size_t i = from; i < self->n; i++) {
+        const tw_place place = find(self, self->found[i]);
+        tw_place_clear(place, TW_MARK_CHUNK);
+        set_tried(self, place);
+    }
+    self->cut |= self->n > from;
+    self->put_back += self->n - from;
+    self->n = from;
+}
+
+static void take_chunk(SweepObject *self, PyObject *object) {
+    const tw_place place = find(self, object);
+    if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || tw_place_has(place, TW_MARK_CHUNK)) return;
+    if (was_tried(self, place)) return;
+    const size_t from = self->n, most_looks = self->looks + self->most_looks + WIDE;
+    size_t looked_at = from;
+    self->cut = 0;
+    visit_member(object, self);
+    while (looked_at < self->n && self->looks < most_looks) walk_traverse(self, self->found[looked_at++], visit_member);
+    leave(self, looked_at);
+    for (size_t i = from; i < self->n; i++) walk_traverse(self, self->found[i], visit_inner);
+    self->looks += OF_A_MEMBER * (self->n - from);
+    find_held(self, from);
+    keep_dead(self, from);
+}
+
+/* ---- parts ---- */
+
+static int have_room(const SweepObject *self, size_t n, size_t along) {
+    return self->n + n <= self->most_members && self->looks + (self->n + n + self->along + along) * self->of_a_dead <= self->most_looks;
+}
+
+static void take_part(SweepObject *self, size_t n, size_t along) {
+    order_next(self, self->found + self->n, n);
+    self->owned = self->n += n;
+    self->along += along;
+    self->looks += n;
+}
+
+static size_t largest_part(const SweepObject *self) {
+    return self->most_members > MOST_OF_A_PART ? self->most_members : MOST_OF_A_PART;
+}
+
+/* The parts that nothing old leads to any more, while there is time for them. Whether none is left. A part that is larger than
+ * any slice may be is left to a whole pass. */
+static int take_parts(SweepObject *self) {
+    const size_t most = largest_part(self);
+    size_t along;
+    while (!enough(self)) {
+        const size_t n = order_size(self, most + 1, &along);
+        if (n == 0) return 1;
+        if (order_skips(self) || n > most || along > TW_PACE_MOST) order_skip(self, MOST_OF_A_PART);
+        else if (self->n > 0 && !have_room(self, n, along)) return 0;
+        else take_part(self, n, along);
+    }
+    return 0;
+}
+
+/* ---- the round ---- */
+
+static void stand_at(SweepObject *self, PyObject *object) {
+    PyObject *before = self->held;
+    if (before == object) return;
+    self->held = object == NULL || object == self->let_go ? object : Py_NewRef(object);
+    if (object != NULL && object == self->let_go) self->let_go = NULL;
+    if (self->let_go == NULL) self->let_go = before; /* later: its end may be anything */
+    else Py_XDECREF(before);
+}
+
+static int is_being_moved(SweepObject *self, PyObject *object) { return tw_place_has(find(self, object), TW_MARK_CHUNK); }
+
+/* Where to go on: not at what is about to leave the list. */
+static PyObject *next_that_stays(SweepObject *self, PyObject *object) {
+    while (object != NULL && is_being_moved(self, object)) object = after(self, object);
+    return object;
+}
+
+/* Who builds a tuple or a frozen set demands that nobody else holds it. Once an object that was walked refers to it, it is
+ * no longer being built. */
+static int is_perhaps_built(SweepObject *self, PyObject *object) {
+    if (!PyTuple_Check(object) && !PyFrozenSet_Check(object)) return 0;
+    const tw_place place = find(self, object);
+    if (place == NULL || tw_place_counted(place) > 0) return place == NULL;
+    return self->phase < SWEEP_TAKE || !tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED);
+}
+
+static int has_gaps(PyObject *object) {
+    const Py_ssize_t n = PyTuple_Check(object) ? PyTuple_Size(object) : 0;
+    return n > 0 && PyTuple_GetItem(object, n - 1) == NULL;
+}
+
+/* passed: those that may be being built, in a row just before. So many stand in something wide, and are what it holds. */
+static int may_be_held(SweepObject *self, PyObject *object, int passed) {
+    return !is_perhaps_built(self, object) || (passed >= BUILT_IN_A_ROW && !has_gaps(object));
+}
+
+/* From where the walk stands. Whether it came to its end. */
+static int walk(SweepObject *self, void (*look)(SweepObject *, PyObject *)) {
+    PyObject *object = self->held != NULL ? self->held : first(self);
+    int built = 0;
+    while (object != NULL && (!enough(self) || (!may_be_held(self, object, built) && built++ < 2 * BUILT_IN_A_ROW))) {
+        PyObject *next = after(self, object);
+        if (next != NULL) __builtin_prefetch(gc_head_of(next)), __builtin_prefetch((char *)next + 48);
+        self->looks += 1;
+        look(self, object);
+        object = next;
+    }
+    count_the_last(self);
+    object = next_that_stays(self, object);
+    if (object != NULL && !may_be_held(self, object, built)) return walk_abandon(self), 0;
+    stand_at(self, object);
+    return object == NULL;
+}
+
+static void begin_take(SweepObject *self) {
+    self->taken = self->put_back = 0;
+    self->phase = SWEEP_TAKE;
+}
+
+static void begin_order(SweepObject *self) {
+    self->all_begun = 0;
+    order_begin(self);
+    self->phase = SWEEP_ORDER;
+}
+
+/* Chunks fail, as the dead hold each other across them: they are to be put in order. */
+static int are_tangled(const SweepObject *self) {
+    return self->put_back > self->taken && self->put_back >= TANGLED && self->put_back >= self->walked / PART_TANGLED;
+}
+
+/* So that this need not be tried to its end. */
+static int are_badly_tangled(const SweepObject *self) {
+    return self->put_back > 4 * self->taken && self->put_back >= 4 * TANGLED && self->put_back >= self->walked / 2;
+}
+
+/* The tenured dead hold what grew old after them. Where short rounds find little of what grew old dead, a whole one is tried;
+ * and again soon, if that was why. */
+static void learn(SweepObject *self) {
+    const tw_pace *pace = &self->pace;
+    self->grown += pace->grown_before;
+    const int poor = pace->dead * 2 < (self->whole ? self->grown : pace->grown_before);
+    if (!self->whole) {
+        if (pace->grown_before >= TW_PACE_YOUNG) self->poor = poor ? self->poor + 1 : 0; /* few say nothing */
+        return;
+    }
+    if (self->poor > 0) self->patience = poor ? least(2 * self->patience + 1, MOST_PATIENCE) : 0;
+    self->poor = self->grown = 0;
+}
+
+static void end_round(SweepObject *self) {
+    if (self->before_start > self->walked) self->before_start = self->walked; /* it begins where this one ended */
+    learn(self);
+    if (self->whole && self->phase == SWEEP_TAKE && self->taken > 0 && self->put_back > 0) self->whole_wanted = 1; /* there were too few takes */
+    self->tenured = self->before_start + (self->whole ? 0 : self->tenured);
+    if (self->whole) self->tenured_at_full = self->tenured;
+    tw_pace_rounded(&self->pace, self->tenured, self->walked - self->before_start, self->whole);
+    if (self->whole_wanted) tw_pace_round(&self->pace); /* this one was under way as it was asked for */
+    self->phase = SWEEP_RESTS;
+}
+
+static void begin_count(SweepObject *self) {
+    tw_marks_next_round(&self->marks);
+    self->before_start = SIZE_MAX;
+    self->walked = 0;
+    self->mistaken = 0;
+    self->phase = SWEEP_COUNT;
+    if (self->end_moves) tw_place_set(tw_marks_make(&self->marks, end_of(self)), TW_MARK_CHUNK);
+}
+
+/* What refers to one that was taken for frozen was perhaps not counted, and it would live for a round more. A short round
+ * leaves it to the next. */
+static int must_count_again(const SweepObject *self) { return self->whole && self->mistaken && !self->counted_again; }
+
+static void next_phase(SweepObject *self) {
+    switch (self->phase) {
+    case SWEEP_COUNT:
+        if (must_count_again(self)) {
+            begin_count(self);
+            self->counted_again = 1;
+            break;
+        }
+        self->phase = SWEEP_REACH;
+        self->reaches = 0;
+        break;
+    case SWEEP_REACH:
+        self->reaches += self->hurried ? 1 : HURRIED_REACHES;
+        if (self->again && self->reaches < MOST_REACHES * HURRIED_REACHES) break;
+        self->take = 0;
+        if (self->tangled > 0) begin_order(self);
+        else begin_take(self);
+        break;
+    case SWEEP_TAKE:
+        if (are_tangled(self)) self->tangled = TANGLED_ROUNDS, begin_order(self);
+        else if (self->taken > 0 && self->put_back > 0 && ++self->take < MOST_TAKES) begin_take(self);
+        else end_round(self);
+        break;
+    case SWEEP_ORDER: self->phase = SWEEP_PARTS; break;
+    case SWEEP_PARTS:
+        self->tangled -= self->tangled > 0;
+        end_round(self);
+        break;
+    default: break;
+    }
+    self->again = self->hurried = 0;
+}
+
+/* Those that have lived long are left out until there are a quarter more of them, or few anyway. */
+static int must_be_whole(const SweepObject *self) {
+    return self->whole_wanted || self->begun == 0 || self->tenured < FEW_TENURED || self->poor > self->patience ||
+           self->tenured > self->tenured_at_full + self->tenured_at_full / 4;
+}
+
+static void begin_round(SweepObject *self) {
+    self->whole = must_be_whole(self);
+    if (self->whole) self->whole_wanted = 0;
+    tw_pace_begin(&self->pace, self->whole ? self->tenured : 0);
+    self->begun += 1;
+    self->end_moves = 1;
+    self->counted_again = 0;
+    begin_count(self);
+}
+
+/* Somebody froze: the markers, too, perhaps, and what is old is another heap. Or untracked the object where the walk stands. */
+static void look_where_it_stands(SweepObject *self) {
+    const int froze = self->last_frozen != self->permanent->head.prev;
+    if (froze || (self->held != NULL && !PyObject_GC_IsTracked(self->held))) walk_abandon(self);
+    if (froze) self->begun = self->tenured = 0;
+    self->last_frozen = self->permanent->head.prev;
+}
+
+/* The search stops where there was time for no more; the list is gone through only for where it begins. */
+static void begin_search(SweepObject *self, PyObject *object) {
+    order_from(self, object);
+    while (!enough(self) && order_step(self)) continue;
+}
+
+static int order(SweepObject *self) {
+    while (!enough(self) && order_step(self)) continue;
+    if (!self->all_begun && !enough(self)) self->all_begun = walk(self, begin_search);
+    return self->all_begun && self->order.n_turns == 0 && self->order.closes == NULL;
+}
+
+/* Whether the phase is over. */
+static int go_on(SweepObject *self) {
+    switch (self->phase) {
+    case SWEEP_COUNT: return walk(self, count);
+    case SWEEP_REACH: return walk(self, reach);
+    case SWEEP_TAKE: return walk(self, take_chunk);
+    case SWEEP_ORDER: return order(self);
+    default: return take_parts(self);
+    }
+}
+
+size_t walk_on(SweepObject *self, size_t budget) {
+    self->looks = self->along = 0;
+    self->asks_at = ASKS_EVERY;
+    self->most_looks = budget;
+    self->most_members = budget / OF_A_MEMBER > LEAST_CHUNK ? budget / OF_A_MEMBER : LEAST_CHUNK;
+    look_where_it_stands(self);
+    if (self->phase == SWEEP_RESTS) begin_round(self);
+    tw_marks_tidy(&self->marks, TIDIED);
+    const sweep_phase phase = self->phase;
+    while (self->phase == phase && !enough(self)) { /* the next one costs differently */
+        if (phase == SWEEP_TAKE && are_badly_tangled(self)) {
+            stand_at(self, NULL);
+            next_phase(self);
+            break;
+        }
+        if (!go_on(self)) break;
+        next_phase(self);
+    }
+    return self->looks;
+}
+
+size_t walk_let_go(SweepObject *self) {
+    const size_t owned = self->owned;
+    size_t ended = 0;
+    self->owned = 0; /* what ends may come here again */
+    for (size_t i = 0; i < owned; i++) {
+        ended += Py_REFCNT(self->found[i]) == 1;
+        Py_DECREF(self->found[i]);
+    }
+    Py_CLEAR(self->let_go);
+    return ended + order_let_go(self);
+}
+
+void walk_abandon(SweepObject *self) {
+    stand_at(self, NULL);
+    order_abandon(self);
+    if (self->phase != SWEEP_RESTS) self->begun -= 1; /* the next one begins where it did */
+    self->phase = SWEEP_RESTS;
+    self->end_moves = 0;
+}
+
+/* ---- by name ---- */
+
+static int visit_closure(PyObject *object, void *arg) {
+    SweepObject *self = arg;
+    if (walk_is_too_wide(self) || self->n == self->room) return 1;
+    if (object == NULL || tw_addresses_has(&self->frozen, object) || !PyObject_GC_IsTracked(object)) return 0;
+    if (PyType_Check(object) || PyModule_Check(object)) return 0; /* they lead everywhere */
+    const tw_place place = tw_marks_make(&self->marks, object);
+    if (place == NULL || tw_place_has(place, TW_MARK_CHUNK) || !push(self, object)) return 0;
+    tw_place_set(place, TW_MARK_CHUNK);
+    return 0;
+}
+
+void walk_closure(SweepObject *self, PyObject *object, size_t most) {
+    const size_t room = self->room, from = self->n;
+    if (from + most < room) self->room = from + most;
+    self->width = 0;
+    visit_closure(object, self);
+    for (size_t i = from; i < self->n; i++) walk_traverse(self, self->found[i], visit_closure);
+    self->room = room;
+}
+
+static void make_young(SweepObject *self, PyObject *object) {
+    if (!PyObject_GC_IsTracked(object)) return;
+    tw_place_clear(find(self, object), TW_MARK_CHUNK);
+    PyObject_GC_UnTrack(object);
+    PyObject_GC_Track(object);
+}
+
+void walk_move_found(SweepObject *self) {
+    if (self->held != NULL && is_being_moved(self, self->held)) stand_at(self, next_that_stays(self, self->held));
+    for (size_t i = 0; i < self->n; i++) make_young(self, self->found[i]);
+    if (self->end_moves) make_young(self, end_of(self));
+    self->moved = self->n + self->along + (size_t)self->end_moves;
+    self->n = 0;
+    self->end_moves = 0;
+}

@@ -1,0 +1,52 @@
+/* The dead of a round, in an order in which each may be taken: nothing in the old heap refers to a part of it but what was
+ * taken before.
+ *
+ * The parts are the strongly connected components of what was walked and not reached (Tarjan 1972, "Depth-first search and
+ * linear graph algorithms"), which come out with those first that lead nowhere, and are taken from the other end. The search
+ * is interrupted and taken up again as the walks are. From when it comes upon an object until that is taken it holds it: what
+ * is dead stays as it is, but a weak reference or a finalizer may bring it back meanwhile, and whatever they do the search
+ * must not stand at memory that was freed. All references that it has are given back by order_let_go, or part by part.
+ */
+#ifndef TAILWATCH_PYTHON_GC_GARBAGE_SCC_H
+#define TAILWATCH_PYTHON_GC_GARBAGE_SCC_H
+
+#include "python/gc/idle_gc.h"
+
+/* A round's search begins: it has nothing. */
+void order_begin(SweepObject *self);
+
+/* An object of the list: if it is dead, and was not come upon yet, the search is to go on from it. */
+void order_from(SweepObject *self, PyObject *object);
+
+/* One step of the search. 0: there is nothing to go on with. Nothing runs but tp_traverse. */
+int order_step(SweepObject *self);
+
+/* How many objects the next part has, counted up to so many (0: there is none left), and how many others die with them at
+ * once, as nobody else holds them. */
+size_t order_size(SweepObject *self, size_t most, size_t *along);
+
+/* So many objects of it, the references to them now the caller's. */
+void order_next(SweepObject *self, PyObject **to, size_t n);
+
+/* The next part is left out, and given up: so many of its objects at once. */
+void order_skip(SweepObject *self, size_t most);
+
+/* Whether that was not all of it. */
+int order_skips(const SweepObject *self);
+
+/* All is given up; nothing is let go of yet. */
+void order_abandon(SweepObject *self);
+
+/* What was given up is let go of; its end may run anything, this too. How many of them nobody else held. */
+size_t order_let_go(SweepObject *self);
+
+/* How many objects it holds. */
+size_t order_held(const SweepObject *self);
+
+/* Bytes that it takes. */
+size_t order_bytes(const SweepObject *self);
+
+/* At the end of the sweep. */
+void order_free(SweepObject *self);
+
+#endif

@@ -1,0 +1,25 @@
+/* How large the collector says that its heap is: read off its own books, where their layout is the known one. */
+#ifndef TAILWATCH_PYTHON_GC_GC_STATE_H
+#define TAILWATCH_PYTHON_GC_GC_STATE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+
+typedef struct heap_books heap_books;
+
+/* The books of this interpreter, for as long as it lives. NULL: its layout is not known (other than CPython 3.10 to 3.13),
+ * or it does not answer to the two lists that must stand in it: gc.callbacks and gc.garbage. No exception is left. */
+const heap_books *heap_find(PyObject *callbacks);
+
+/* Objects that a full collection would look at: those that survived the last one, those that grew old since, and the young.
+ * As the collector books them: who grew old and died by its count since is still in it, some thousand who are between
+ * young and old are not. O(1), under the GIL. */
+uint64_t heap_unfrozen(const heap_books *books);
+
+/* Whether the interpreter itself would collect this generation now: asked in gc.callbacks as the collection begins, a
+ * "no" is somebody's call. Under the GIL. */
+int heap_is_due(const heap_books *books, int generation);
+
+#endif

@@ -1,0 +1,138 @@
+/* The sweep: the old heap collected in slices, by the collector itself.
+ *
+ * A slice goes on with the round that is under way (python/gc/cycle_detect.h), moves what it found dead to the young
+ * generation, and has that collected. Only what the collector itself finds unreachable is freed.
+ */
+#ifndef TAILWATCH_PYTHON_GC_IDLE_GC_H
+#define TAILWATCH_PYTHON_GC_IDLE_GC_H
+
+#include "python/group.h"
+
+#include "tailwatch/base/address_set.h"
+#include "tailwatch/gc/mark_table.h"
+#include "tailwatch/gc/slice_pacer.h"
+
+/* What stands before each object that the collector knows, and its lists, CPython 3.10 to 3.13. */
+typedef struct gc_head { uintptr_t next, prev; } gc_head;
+typedef struct gc_list { gc_head head; int threshold, count; } gc_list;
+static inline gc_head *gc_head_of(PyObject *object) { return (gc_head *)object - 1; }
+static inline PyObject *gc_object_of(gc_head *head) { return (PyObject *)(head + 1); }
+static inline gc_head *gc_previous(const gc_head *head) { return (gc_head *)(head->prev & ~(uintptr_t)3); } /* without flags */
+static inline gc_head *gc_next(const gc_head *head) { return (gc_head *)head->next; }
+
+/* Rounds in which an object is looked at until it is tenured, the one in which it grew old included. */
+#define SWEEP_WINDOW 8
+
+/* Memory takes as long as some ten references: so many are fetched while those before them are looked at. */
+#define SWEEP_AHEAD 8
+
+typedef enum sweep_phase { SWEEP_RESTS, SWEEP_COUNT, SWEEP_REACH, SWEEP_TAKE, SWEEP_ORDER, SWEEP_PARTS } sweep_phase;
+
+/* The dead, and the search that puts them in order (python/gc/garbage_scc.h). All objects in it are held by it. */
+typedef struct sweep_order {
+    struct sweep_turn *turns;  /* what the search goes on with, the last first */
+    PyObject **open;           /* entered, in no part yet */
+    uintptr_t *parts;          /* the parts, the next one last */
+    PyObject **gone;           /* given up: to be let go of */
+    size_t n_turns, turns_room, n_open, open_room, n_parts, parts_room, n_gone, gone_room;
+    size_t turn;               /* the one that was entered last and not left, counted from 1; 0: none */
+    uint32_t number;           /* of the object that was entered last */
+    PyObject *closes;          /* the first of a part that is on its way from those open; NULL: none */
+    uint32_t along;            /* that this part alone holds */
+    uintptr_t last;            /* what marks its last, until that is there */
+    int skips;                 /* the next part is half left out */
+} sweep_order;
+
+typedef struct SweepObject {
+    PyObject_HEAD
+    CoreObject *core;
+    PyObject *collect;         /* gc.collect as it was when this was made */
+    PyObject *zero;
+    PyObject *markers[SWEEP_WINDOW]; /* nobody refers to them but this; each behind all that was old as a round began */
+    uint64_t begun;            /* rounds, since the markers stand where they should: the newest is begun % SWEEP_WINDOW */
+    int end_moves;             /* that one is not there yet */
+    size_t before_start;       /* objects that this round found before where a short one after it would begin: they are tenured */
+    size_t tenured, tenured_at_full; /* objects that short rounds leave out; and as the last whole one ended */
+    int whole;                 /* this round goes through the tenured, too */
+    int whole_wanted;          /* and so must the next */
+    uint64_t poor, patience;   /* short rounds in a row that found little; how many of them are borne */
+    uint64_t grown;            /* objects that grew old since the last whole one ended */
+    gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
+    gc_list *permanent;        /* the frozen */
+    uintptr_t last_frozen;     /* of them, as a walk was last gone on with */
+    tw_addresses frozen;
+    PyObject **found;          /* of the slice being made: borrowed */
+    size_t n, room, allocated; /* objects found, places for them in this slice, and ever */
+    tw_marks marks;            /* of the round */
+    tw_place ahead[SWEEP_AHEAD]; /* to be counted; NULL: none; only while a walk goes on */
+    unsigned aheads;
+    sweep_phase phase;
+    PyObject *held, *let_go;   /* where a walk goes on; where one went on */
+    size_t looks, most_looks, most_members; /* of the slice */
+    uint64_t until_ns;         /* its walk is over then, whatever is left of its looks; 0: no such time */
+    size_t asks_at;            /* looks, when the clock is read next */
+    size_t of_a_dead;          /* looks that each object found dead costs beside those at it */
+    size_t width;              /* references of one object, as it is traversed */
+    size_t walked;             /* objects of this round */
+    int mistaken;              /* one of them stands where a frozen one had died */
+    int counted_again;         /* for that, in this round */
+    int again, reaches;        /* another walk is needed; those that were made */
+    int hurried;               /* this one had no time for all that it came upon */
+    sweep_order order;
+    int all_begun;             /* each dead one was come upon: what is left of the search needs no list */
+    size_t along;              /* objects that what is taken in this slice alone holds */
+    size_t moved;              /* of this slice, these too */
+    int take;                  /* those that were made in chunks */
+    int cut;                   /* the chunk would have been larger */
+    size_t taken, put_back;    /* objects, of this take */
+    int tangled;               /* rounds in which the dead are put in order at once, as chunks would fail */
+    size_t owned;              /* of those found, the first so many are held by us until they have become young */
+    unsigned born;             /* once more in each fork child */
+    uintptr_t busy;            /* the thread that makes a slice, 0: none; a finalizer may run whatever it likes, us too */
+    uint64_t given_ns, looked_ns; /* when a moment was last used that nobody waited for; one for more than the young */
+    int on;                    /* idle moments are used */
+    int force;                 /* sweep_force: a ceiling was met */
+    uint64_t forced_until_ns;  /* of the time, forced slices take half at most */
+    unsigned long every;       /* of so many engine steps, about, one gives a moment */
+    uint64_t slot_ns;          /* of the clock, in which the last one did */
+    int many_young;            /* they were counted, and are enough for a slice */
+    uint64_t counted_ns;       /* when */
+    size_t others_young;       /* when a collection that is not ours began */
+    tw_pace pace;
+    PyTypeObject *idle_type, *uv_type;
+} SweepObject;
+
+extern PyType_Spec tw_sweep_spec;
+
+/* By how many the heap has grown since the youngest were collected: an old object that dies is taken off. */
+size_t sweep_young_of(const SweepObject *self);
+
+/* How many young ones there are, which may be more: so many at most. SWEEP_MOST_COUNTED take some ten microseconds. */
+#define SWEEP_MOST_COUNTED (8 * TW_PACE_YOUNG)
+size_t sweep_count_young(const SweepObject *self, size_t most);
+
+/* How many young ones a slice would collect: counted; where they are more than that, what the collector's count says. */
+size_t sweep_young(const SweepObject *self);
+
+/* Of the slice that would be next. */
+tw_walk sweep_walk_of(const SweepObject *self);
+
+/* What a moment is used for, whether it fits or not: what is due; a slice; a whole pass, once. */
+enum sweep_force { SWEEP_WHAT_FITS, SWEEP_SLICES, SWEEP_PASS };
+
+/* One slice. seeds: a list, emptied: what they lead to is moved, so many objects at most; or None: the round goes on for so
+ * many looks, or ns (0: as long as they take), whichever is over first. 0; 1: none, as a collection is under way; -1: an
+ * exception is set. */
+typedef struct sweep_budget { size_t looks; uint64_t ns; } sweep_budget;
+typedef struct sweep_done { tw_slice slice; uint64_t ns; } sweep_done;
+int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, sweep_budget budget, sweep_done *done);
+
+/* Everything that is not frozen, by gc.collect. 0; 1: none, as a collection is under way; -1: an exception is set. */
+int sweep_pass(SweepObject *self, tw_moment moment, size_t *freed);
+
+/* A collection that is not ours begins (whole: of everything; what is held is let go of, which may run anything);
+ * it has ended, and freed so many. The collector's books are told to the pace. */
+void sweep_other_begins(SweepObject *self, int whole);
+void sweep_other_ended(SweepObject *self, int whole, uint64_t freed);
+
+#endif

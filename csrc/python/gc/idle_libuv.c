@@ -1,0 +1,151 @@
+/* uvloop's shared object exports libuv: a prepare handle runs before each wait for events, a check handle after it. Both run
+ * without the GIL, which is taken only when something is due. */
+#include "python/gc/idle_libuv.h"
+#include "python/gc/scheduler.h"
+
+#include <dlfcn.h>
+
+#define UV_CHECK 2   /* libuv's UV_HANDLE_TYPE_MAP, the same in all of 1.x */
+#define UV_PREPARE 9
+#define ROUNDED_UP_NS 500000 /* on average, of a timer of uvloop's */
+#define UV_FIRST ((1 << 16) | (45 << 8)) /* 1.45, of uvloop 0.18: its backend_timeout() is 0 while the kernel is not told of all descriptors */
+
+/* Every handle begins with a pointer of its user's. */
+typedef struct handle { void *data; } handle;
+typedef void (*handle_done)(handle *);
+
+typedef struct uv_calls {
+    unsigned (*version)(void);
+    size_t (*handle_size)(int type);
+    int (*prepare_init)(void *loop, handle *);
+    int (*prepare_start)(handle *, handle_done);
+    int (*check_init)(void *loop, handle *);
+    int (*check_start)(handle *, handle_done);
+    int (*backend_fd)(const void *loop);
+    int (*backend_timeout)(const void *loop);
+    void (*unref)(handle *);
+    void (*update_time)(void *loop);
+    void (*close)(handle *, handle_done);
+} uv_calls;
+
+typedef struct UvMomentsObject {
+    PyObject_HEAD
+    SweepObject *sweep;
+    uv_calls uv;
+    void *loop;
+    handle *prepare, *check;   /* NULL: closed */
+    uint64_t since;            /* when the wait began that is going on; 0: none does */
+} UvMomentsObject;
+
+static const struct { const char *name; size_t offset; } symbols[] = {
+    {"uv_version", offsetof(uv_calls, version)}, {"uv_handle_size", offsetof(uv_calls, handle_size)}, {"uv_prepare_init", offsetof(uv_calls, prepare_init)},
+    {"uv_prepare_start", offsetof(uv_calls, prepare_start)}, {"uv_check_init", offsetof(uv_calls, check_init)},
+    {"uv_check_start", offsetof(uv_calls, check_start)}, {"uv_backend_fd", offsetof(uv_calls, backend_fd)},
+    {"uv_backend_timeout", offsetof(uv_calls, backend_timeout)}, {"uv_unref", offsetof(uv_calls, unref)},
+    {"uv_update_time", offsetof(uv_calls, update_time)}, {"uv_close", offsetof(uv_calls, close)}};
+
+static int find_calls(uv_calls *uv, const char *path) {
+    void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    if (library == NULL) return -1;
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        void *found = dlsym(library, symbols[i].name);
+        if (found == NULL) return -1;
+        *(void **)((char *)uv + symbols[i].offset) = found;
+    }
+    return uv->version() >= UV_FIRST ? 0 : -1; /* the library stays: its loop does */
+}
+
+/* ---- before and after a wait ---- */
+
+static void before_wait(handle *prepare) {
+    UvMomentsObject *self = prepare->data;
+    const int ms = self->uv.backend_timeout(self->loop); /* 0 also where a poll would not see all: UV_FIRST */
+    const uint64_t wait_ns = ms < 0 ? UINT64_MAX : (uint64_t)ms * TW_NS_PER_MS - (ms > 0 ? ROUNDED_UP_NS : 0);
+    self->since = ms == 0 ? 0 : tw_now_ns();
+    if (!moments_may_be_due(self->sweep, wait_ns)) return;
+    const PyGILState_STATE gil = PyGILState_Ensure();
+    Py_INCREF((PyObject *)self); /* what ends may take the policy away */
+    const int swept = moments_idle(self->sweep, self->uv.backend_fd(self->loop), wait_ns);
+    if (swept) self->uv.update_time(self->loop); /* the wait for a timer is reckoned from it */
+    Py_DECREF((PyObject *)self);
+    PyGILState_Release(gil);
+}
+
+static void after_wait(handle *check) {
+    UvMomentsObject *self = check->data;
+    if (self->since != 0) tw_pace_wait(&self->sweep->pace, tw_now_ns() - self->since);
+    self->since = 0;
+}
+
+/* ---- life ---- */
+
+static void freed(handle *h) { free(h); }
+
+static handle *start(UvMomentsObject *self, int type, int (*init)(void *, handle *), int (*begin)(handle *, handle_done), handle_done run) {
+    handle *made = calloc(1, self->uv.handle_size(type));
+    if (made == NULL || init(self->loop, made) != 0) {
+        free(made);
+        return NULL;
+    }
+    made->data = self;
+    begin(made, run);
+    self->uv.unref(made); /* it keeps no loop alive */
+    return made;
+}
+
+static void uv_stop(UvMomentsObject *self) {
+    if (self->prepare != NULL) self->uv.close(self->prepare, freed);
+    if (self->check != NULL) self->uv.close(self->check, freed);
+    self->prepare = self->check = NULL;
+}
+
+static int uv_start(UvMomentsObject *self) {
+    self->prepare = start(self, UV_PREPARE, self->uv.prepare_init, self->uv.prepare_start, before_wait);
+    self->check = start(self, UV_CHECK, self->uv.check_init, self->uv.check_start, after_wait);
+    if (self->prepare != NULL && self->check != NULL) return 0;
+    uv_stop(self);
+    PyErr_SetString(PyExc_LookupError, "libuv did not take the handles");
+    return -1;
+}
+
+PyObject *uv_moments_new(SweepObject *sweep, const char *path, PyObject *capsule) {
+    void *loop = PyCapsule_GetPointer(capsule, NULL);
+    uv_calls uv;
+    if (loop == NULL) return NULL;
+    if (find_calls(&uv, path) < 0) return PyErr_Format(PyExc_LookupError, "%s exports no libuv that is known", path);
+    UvMomentsObject *self = (UvMomentsObject *)PyType_GenericAlloc(sweep->uv_type, 0);
+    if (self == NULL) return NULL;
+    self->sweep = (SweepObject *)Py_NewRef((PyObject *)sweep);
+    self->uv = uv;
+    self->loop = loop;
+    if (uv_start(self) == 0) return (PyObject *)self;
+    Py_DECREF((PyObject *)self);
+    return NULL;
+}
+
+/* close(): on the loop's thread, or while it does not run. */
+static PyObject *uv_moments_close(PyObject *op, PyObject *unused) {
+    (void)unused;
+    uv_stop((UvMomentsObject *)op);
+    Py_RETURN_NONE;
+}
+
+/* One that was never closed: its handles point here, so they must not run again. */
+static void uv_moments_dealloc(PyObject *op) {
+    UvMomentsObject *self = (UvMomentsObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    uv_stop(self);
+    Py_XDECREF((PyObject *)self->sweep);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
+    Py_DECREF((PyObject *)type);
+}
+
+static PyMethodDef methods[] = {
+    {"close", uv_moments_close, METH_NOARGS, "close()\n--\n\nGives the handles back: before the loop is closed, on its thread."},
+    {NULL, NULL, 0, NULL}};
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Handles in a libuv loop. Made by Sweep.uv()."},
+    {Py_tp_dealloc, uv_moments_dealloc},
+    {Py_tp_methods, methods},
+    {0, NULL}};
+PyType_Spec tw_uv_moments_spec = {"tailwatch._hot.UvMoments", sizeof(UvMomentsObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};

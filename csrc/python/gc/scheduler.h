@@ -1,0 +1,29 @@
+/* The moments in which nobody waits: what they are worth to the sweep, and how much of each it takes.
+ *
+ * All of it but moments_may_be_due runs with the GIL, on the thread whose moment it is.
+ */
+#ifndef TAILWATCH_PYTHON_GC_SCHEDULER_H
+#define TAILWATCH_PYTHON_GC_SCHEDULER_H
+
+#include "python/gc/idle_gc.h"
+
+/* Whether there is anything to do, in a moment. */
+int moments_due(SweepObject *self);
+
+/* A wait for events begins: until one is there at the descriptor, or the time is up, slices run that are predicted to end
+ * before. wait_ns: how long the loop means to wait, UINT64_MAX: for ever. Exceptions of ours go to sys.unraisablehook.
+ * Whether there was anything to do. */
+int moments_idle(SweepObject *self, int fd, uint64_t wait_ns);
+
+/* Whether moments_idle may find something to do in such a wait: a glance without the GIL. */
+int moments_may_be_due(const SweepObject *self, uint64_t wait_ns);
+
+/* A moment in which a slice of a tenth of since_ns disturbs nobody more than a tenth: an engine's step that took so long is
+ * over at now_ns, or (waiting 0) nobody waits at all. Ranks that step together use the same steps, one of `every`, so that
+ * not each of them delays another one. */
+void moments_step(SweepObject *self, uint64_t now_ns, uint64_t since_ns, uint64_t waiting);
+
+/* The last request has ended, or none was there: slices for two milliseconds at most. */
+void moments_rest(SweepObject *self, tw_moment moment);
+
+#endif

@@ -1,0 +1,76 @@
+/* The group of a core: other processes' segments, and its own as a file. */
+#ifndef TAILWATCH_PYTHON_GROUP_H
+#define TAILWATCH_PYTHON_GROUP_H
+
+#include "python/module.h"
+
+#include <limits.h>
+
+#include "tailwatch/group/member_list.h"
+
+#define CORE_SERVING 64 /* more are not counted in a stream's concurrency */
+
+/* Made at the first join and kept for as long as the process lives: streams hold the address of its company. */
+struct core_group {
+    tw_group group;
+    bool joined;
+    bool unsettled;      /* a file was not what it should be, or the directory's time is too new to tell what it holds */
+    bool unplaced;       /* it has no index for its role yet: others held the lock */
+    int folding;         /* a descriptor of the directory while one of our threads folds; -1: none does */
+    pid_t folder;        /* whose thread that is: not a fork child's */
+    uint64_t left_dev, left_ino; /* the directory that has this segment's numbers already; 0: none */
+    bool orphan;         /* a fork child that has not joined yet, as its parent had */
+    uint64_t unit;       /* what it works for, see tw_group_join */
+    uint64_t renewed_ns; /* the directory's time at the last look; 0: none yet */
+    char dir[PATH_MAX];
+    tw_company company;
+    uint32_t n_serving;  /* the living others that have served requests, as of the last renewal */
+    const tw_segment *serving[CORE_SERVING];
+    tw_members members;
+};
+
+/* Makes the page on which the epoch stands. -1: an exception is set. */
+int core_make_epoch(CoreObject *core);
+
+/* In a fork child, however it was made: what the parent measured is forgotten, and the group is left. */
+void core_reborn(CoreObject *core);
+
+/* Another role has another index: given now, or by the next renew(). */
+void core_place(CoreObject *core);
+
+/* Joins its parent's group, if it has not: before its first request or step, so that whoever kills it takes nothing along. */
+void core_rejoin(CoreObject *core);
+
+/* Another descriptor of its directory, the caller's to close; -1: it is not there any more. */
+int group_descriptor(const core_group *group);
+
+/* Leaves, and frees what is left of it. */
+void core_free_group(CoreObject *core);
+
+PyObject *core_join(PyObject *op, PyObject *args);
+PyObject *core_leave(PyObject *op, PyObject *unused);
+PyObject *core_set_unit(PyObject *op, PyObject *unit);
+PyObject *core_renew(PyObject *op, PyObject *unused);
+PyObject *core_fold(PyObject *op, PyObject *unused);
+PyObject *core_load(PyObject *op, PyObject *unused);
+PyObject *core_members(PyObject *op, PyObject *unused);
+PyObject *core_refused(PyObject *op, void *unused);
+PyObject *core_joined(PyObject *op, void *unused);
+PyObject *core_file(PyObject *op, void *unused);
+PyObject *core_peers(PyObject *op, PyObject *unused);
+PyObject *core_shares_engine(PyObject *op, void *unused);
+
+/* crowd() -> (running, in flight, serving): requests of this process and of the others, and how many processes these are. */
+PyObject *core_crowd(PyObject *op, PyObject *unused);
+
+/* Streams in flight in the other processes that share an engine with this one. */
+static inline uint64_t core_others_in_flight(const CoreObject *core) {
+    uint64_t in_flight = 0;
+    if (core->group == NULL || tw_load(&core->segment->crowd.shared) == 0) return 0;
+    for (uint32_t i = 0; i < core->group->n_serving; i++) in_flight += tw_load(&core->group->serving[i]->in_flight);
+    return in_flight;
+}
+
+static inline const tw_company *core_company(const CoreObject *core) { return core->group == NULL ? NULL : &core->group->company; }
+
+#endif

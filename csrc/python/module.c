@@ -1,0 +1,531 @@
+/* tailwatch._hot: the module, and Core, the one writer of one process's segment. */
+#include "python/client_response.h"
+#include "python/sse/encoder.h"
+#include "python/stamp/recent_frames.h"
+#include "python/group.h"
+#include "python/nvtx/ranges.h"
+#include "python/sse/shape_writer.h"
+#include "python/stamp/engine_step.h"
+#include "python/gc/idle_selector.h"
+#include "python/sse/template.h"
+#include "python/trace.h"
+#include "python/gc/idle_libuv.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define ABI_VERSION 1
+
+/* ---- Core ---- */
+
+static const struct { const char *text; size_t offset; } key_table[] = {
+    {"type", offsetof(tw_keys, type)},
+    {"body", offsetof(tw_keys, body)}, {"more_body", offsetof(tw_keys, more_body)},
+    {"status", offsetof(tw_keys, status)}, {"headers", offsetof(tw_keys, headers)},
+    {"method", offsetof(tw_keys, method)},
+    {"text", offsetof(tw_keys, text)}, {"bytes", offsetof(tw_keys, bytes)},
+    {"write_paused", offsetof(tw_keys, write_paused)}};
+
+static PyObject **key_slot(tw_keys *keys, size_t i) { return (PyObject **)((char *)keys + key_table[i].offset); }
+
+static int make_keys(tw_keys *keys) {
+    for (size_t i = 0; i < sizeof key_table / sizeof *key_table; i++)
+        if ((*key_slot(keys, i) = PyUnicode_InternFromString(key_table[i].text)) == NULL) return -1;
+    return 0;
+}
+
+static int make_segment(CoreObject *self, const char *role, unsigned sets, int served, const tw_slo *slo, uint64_t slow_ns) {
+    const int failed = served ? tw_segment_create_served(&self->segment, role, sets, slo, slow_ns)
+                              : tw_segment_create(&self->segment, role, sets, slo, slow_ns);
+    if (failed == ENOMEM) PyErr_NoMemory();
+    else if (failed) PyErr_Format(PyExc_ValueError, "max_label_sets: expected 1 to %d, found %u", TW_LABEL_SETS_LIMIT, sets);
+    if (failed) return -1;
+    return 0;
+}
+
+/* Core(role, max_label_sets, slo, slow_ns, route_of, timed_send, served=False) */
+static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"role", "max_label_sets", "slo", "slow_ns", "route_of", "timed_send", "served", NULL};
+    const char *role;
+    unsigned sets;
+    int served = 0;
+    unsigned long long ttft, tpot, itl, e2e, attainment, slow;
+    PyObject *route_of, *timed_send;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sI(KKKKK)KOO|p", names, &role, &sets, &ttft, &tpot, &itl, &e2e,
+                                     &attainment, &slow, &route_of, &timed_send, &served)) return NULL;
+    const tw_hot_state *state = PyType_GetModuleState(type);
+    CoreObject *self = state == NULL ? NULL : (CoreObject *)PyType_GenericAlloc(type, 0);
+    if (self == NULL) return NULL;
+    const tw_slo slo = {ttft, tpot, itl, e2e, attainment};
+    self->stream_type = (PyTypeObject *)Py_NewRef((PyObject *)state->stream_type);
+    self->send_type = (PyTypeObject *)Py_NewRef((PyObject *)state->send_type);
+    self->steps.type = (PyTypeObject *)Py_NewRef((PyObject *)state->step_type);
+    self->route_of = Py_NewRef(route_of);
+    self->timed_send = Py_NewRef(timed_send);
+    self->streamed = PyList_New(0);
+    self->stop = &self->own_stop;
+    frame_noting();
+    if (self->streamed == NULL || core_make_epoch(self) < 0 || make_keys(&self->keys) < 0 || make_segment(self, role, sets, served, &slo, slow) < 0) {
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
+    core_init_steps(self);
+    return (PyObject *)self;
+}
+
+static int core_traverse(PyObject *op, visitproc visit, void *arg) {
+    CoreObject *self = (CoreObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->route_of);
+    Py_VISIT(self->timed_send);
+    Py_VISIT(self->streamed);
+    Py_VISIT(self->ended);
+    Py_VISIT(self->callbacks);
+    Py_VISIT((PyObject *)self->stream_type);
+    Py_VISIT((PyObject *)self->send_type);
+    Py_VISIT((PyObject *)self->steps.type);
+    return 0;
+}
+
+static int core_clear(PyObject *op) {
+    CoreObject *self = (CoreObject *)op;
+    Py_CLEAR(self->ended);
+    Py_CLEAR(self->callbacks); /* the rest is needed while a Send or a callback of ours is alive */
+    return 0;
+}
+
+/* The segment stays mapped: snapshots hold its address. */
+static void core_dealloc(PyObject *op) {
+    CoreObject *self = (CoreObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    core_clear(op);
+    core_free_trace(self);
+    core_free_group(self);
+    core_free_steps(self);
+    for (size_t i = 0; i < sizeof key_table / sizeof *key_table; i++) Py_XDECREF(*key_slot(&self->keys, i));
+    Py_XDECREF((PyObject *)self->stream_type);
+    Py_XDECREF((PyObject *)self->send_type);
+    Py_XDECREF(self->route_of);
+    Py_XDECREF(self->timed_send);
+    Py_XDECREF(self->streamed);
+    Py_XDECREF(self->body_type);
+    Py_XDECREF(self->trace_of);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
+    Py_DECREF((PyObject *)type);
+}
+
+/* configure(slo, slow_ns): for requests that open from now on. */
+static PyObject *core_configure(PyObject *op, PyObject *args) {
+    tw_segment *segment = ((CoreObject *)op)->segment;
+    unsigned long long ttft, tpot, itl, e2e, attainment, slow;
+    if (!PyArg_ParseTuple(args, "(KKKKK)K", &ttft, &tpot, &itl, &e2e, &attainment, &slow)) return NULL;
+    tw_store(&segment->slo.ttft_ns, ttft);
+    tw_store(&segment->slo.tpot_ns, tpot);
+    tw_store(&segment->slo.itl_ns, itl);
+    tw_store(&segment->slo.e2e_ns, e2e);
+    tw_store(&segment->slo.attainment_ppm, attainment);
+    tw_store(&segment->slow_ns, slow);
+    Py_RETURN_NONE;
+}
+
+/* rebind(role, route_of, timed_send): for another install() that takes this core over, or an app that joins. */
+static PyObject *core_rebind(PyObject *op, PyObject *args) {
+    CoreObject *self = (CoreObject *)op;
+    PyObject *route_of, *timed_send, *old_route_of = self->route_of, *old_timed_send = self->timed_send;
+    const char *role;
+    if (!PyArg_ParseTuple(args, "sOO", &role, &route_of, &timed_send)) return NULL;
+    tw_segment_set_role(self->segment, role);
+    core_place(self);
+    tw_recorder_name(&self->recorder, self->segment);
+    frame_noting();
+    self->route_of = Py_NewRef(route_of);
+    self->timed_send = Py_NewRef(timed_send);
+    Py_DECREF(old_route_of);
+    Py_DECREF(old_timed_send);
+    Py_RETURN_NONE;
+}
+
+/* follow(ended): called once for each request that a Send ends; None: no longer. */
+static PyObject *core_follow(PyObject *op, PyObject *ended) {
+    CoreObject *self = (CoreObject *)op;
+    PyObject *old = self->ended;
+    self->ended = ended == Py_None ? NULL : Py_NewRef(ended);
+    Py_XDECREF(old);
+    Py_RETURN_NONE;
+}
+
+/* watch_gc(mode, callbacks, closer) */
+static PyObject *core_watch_gc(PyObject *op, PyObject *args) {
+    CoreObject *self = (CoreObject *)op;
+    PyObject *callbacks, *closer;
+    int mode;
+    if (!PyArg_ParseTuple(args, "iOO", &mode, &callbacks, &closer)) return NULL;
+    if (!PyList_Check(callbacks) || mode < 0 || mode > 2) {
+        PyErr_SetString(PyExc_ValueError, "watch_gc: expected a mode from 0 to 2, the list gc.callbacks and our last callable");
+        return NULL;
+    }
+    PyObject *old = self->callbacks;
+    self->callbacks = Py_NewRef(callbacks);
+    self->closer = closer;
+    self->gc_mode = mode;
+    self->heap = heap_find(callbacks);
+    Py_XDECREF(old);
+    Py_RETURN_NONE;
+}
+
+void core_policy_open(CoreObject *self) {
+    if (__builtin_expect(*self->epoch == 0, 0)) core_reborn(self);
+    const int outermost = self->policy_depth++ == 0;
+    if (nvtx_on(self)) nvtx_policy_push(self);
+    const uint64_t now = tw_now_ns();
+    if (outermost) self->policy_start_ns = now, self->policy_thread = this_thread(), self->policy_cpu_start_ns = tw_thread_cpu_ns();
+    else if (self->policy_thread != this_thread()) self->policy_thread = 0;
+    tw_pause_begin(&self->segment->pause, TW_CAUSE_POLICY, now);
+    core_tell(self);
+    if (core_records(self)) tw_recorder_pause(&self->recorder, &self->segment->pause);
+}
+
+/* What it took of the pass that this ends; 0: not known, as several threads had theirs at once. */
+static uint64_t policy_cpu_ns(const CoreObject *self) {
+    return self->policy_depth == 0 && self->policy_thread == this_thread() ? tw_thread_cpu_ns() - self->policy_cpu_start_ns : 0;
+}
+
+uint64_t core_policy_close(CoreObject *self) {
+    if (self->policy_depth == 0) return 0;
+    core_verify_pause(self); /* a collection inside that lost its end must not keep ours open */
+    if (__builtin_expect(self->nvtx_policy != 0, 0)) nvtx_policy_pop(self);
+    self->policy_depth--;
+    const tw_pause_result result = {.cpu_ns = policy_cpu_ns(self)};
+    const uint64_t now = tw_now_ns(), length = tw_segment_pause_end(self->segment, now, &result);
+    core_tell(self);
+    if (self->policy_depth == 0 && core_records(self))
+        tw_recorder_paused(&self->recorder, &self->segment->pause, TW_CAUSE_POLICY, self->policy_start_ns, now, NULL);
+    return tw_pause_is_open(&self->segment->pause) ? 0 : length;
+}
+
+static PyObject *core_policy_begin(PyObject *op, PyObject *unused) {
+    (void)unused;
+    core_policy_open((CoreObject *)op);
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_policy_end(PyObject *op, PyObject *unused) {
+    CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    if (self->policy_depth == 0) Py_RETURN_NONE;
+    const uint64_t length = core_policy_close(self);
+    if (tw_pause_is_open(&self->segment->pause)) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(length);
+}
+
+/* Only the collection: a pass of ours on another thread goes on. */
+static PyObject *core_cancel_pause(PyObject *op, PyObject *unused) {
+    (void)unused;
+    core_verify_pause((CoreObject *)op);
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_paused_now(PyObject *op, PyObject *unused) {
+    (void)unused;
+    return PyBool_FromLong(tw_pause_is_open(&((CoreObject *)op)->segment->pause));
+}
+
+/* stream(model, route, arrival | None, request_id, trace_id) */
+static PyObject *core_stream(PyObject *op, PyObject *args) {
+    CoreObject *self = (CoreObject *)op;
+    PyObject *model, *route, *given, *request, *trace;
+    if (!PyArg_ParseTuple(args, "OOOOO", &model, &route, &given, &request, &trace)) return NULL;
+    uint64_t entry = tw_now_ns();
+    if (stream_time(given, &entry) < 0) return NULL;
+    StreamObject *stream = stream_new(self);
+    if (stream == NULL) return NULL;
+    stream->by_hand = 1;
+    if (stream_open_by_hand(stream, entry, given != Py_None, request, trace) == 0 && stream_name(stream, model, route) == 0)
+        return (PyObject *)stream;
+    Py_DECREF((PyObject *)stream);
+    return NULL;
+}
+
+static PyObject *count(uint64_t *counters, int n, PyObject *index) {
+    const long i = PyLong_AsLong(index);
+    if (i == -1 && PyErr_Occurred()) return NULL;
+    if (i < 0 || i >= n) {
+        PyErr_Format(PyExc_ValueError, "expected a counter from 0 to %d, found %ld", n - 1, i);
+        return NULL;
+    }
+    tw_add(&counters[i], 1);
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_count_error(PyObject *op, PyObject *where) { return count(((CoreObject *)op)->segment->errors, TW_ERRORS, where); }
+static PyObject *core_count_drop(PyObject *op, PyObject *reason) { return count(((CoreObject *)op)->segment->drops, TW_DROPS, reason); }
+
+/* count_fallback(shape, reason): a lone surrogate in them is no error, it becomes '?'. */
+static PyObject *core_count_fallback(PyObject *op, PyObject *args) {
+    PyObject *texts[2], *shape, *reason = NULL;
+    if (!PyArg_ParseTuple(args, "UU", &texts[0], &texts[1])) return NULL;
+    shape = PyUnicode_AsEncodedString(texts[0], "utf-8", "replace");
+    if (shape != NULL) reason = PyUnicode_AsEncodedString(texts[1], "utf-8", "replace");
+    if (reason != NULL)
+        tw_segment_fallback(((CoreObject *)op)->segment, PyBytes_AsString(shape), (size_t)PyBytes_Size(shape),
+                            PyBytes_AsString(reason), (size_t)PyBytes_Size(reason));
+    const int done = reason != NULL;
+    Py_XDECREF(shape);
+    Py_XDECREF(reason);
+    if (!done) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_streamed(PyObject *op, PyObject *unused) {
+    CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    PyObject *fresh = PyList_New(0);
+    if (fresh == NULL) return NULL;
+    PyObject *old = self->streamed;
+    self->streamed = fresh;
+    return old;
+}
+
+static PyObject *core_reset(PyObject *op, PyObject *unused) {
+    (void)unused;
+    core_reborn((CoreObject *)op);
+    ((CoreObject *)op)->serves = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_address(PyObject *op, void *unused) { (void)unused; return PyLong_FromVoidPtr(((CoreObject *)op)->segment); }
+static PyObject *get_bytes(PyObject *op, void *unused) { (void)unused; return PyLong_FromSize_t(tw_segment_used(((CoreObject *)op)->segment)); }
+static PyObject *get_reserved(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((CoreObject *)op)->segment->header.bytes); }
+static PyObject *get_in_flight(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_load(&((CoreObject *)op)->segment->in_flight)); }
+static PyObject *get_opened(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_load(&((CoreObject *)op)->segment->opened)); }
+
+#define FASTCALL(function) (PyCFunction)(void (*)(void))(function)
+static PyMethodDef core_methods[] = {
+    {"gc_first", FASTCALL(core_gc_first), METH_FASTCALL, "gc_first(phase, info, /)\n--\n\nFor the head of gc.callbacks."},
+    {"gc_last", FASTCALL(core_gc_last), METH_FASTCALL, "gc_last(phase, info, /)\n--\n\nFor the end of gc.callbacks."},
+    {"request", FASTCALL(core_request), METH_FASTCALL,
+     "request(scope, send, generation, arrival_ns, entry_ns, proxy_ns, source, flow, websocket, /)\n--\n\nA Send for one ASGI scope."},
+    {"configure", core_configure, METH_VARARGS, "configure(slo, slow_ns, /)\n--\n\nOther bounds and another slow threshold from now on."},
+    {"rebind", core_rebind, METH_VARARGS, "rebind(role, route_of, timed_send, /)\n--\n\nAnother role and other callables from now on."},
+    {"follow", core_follow, METH_O, "follow(ended, /)\n--\n\nCall ended(stream, scope) once a request has ended; None: no longer."},
+    {"watch_gc", core_watch_gc, METH_VARARGS, "watch_gc(mode, callbacks, closer, /)\n--\n\nHow generations map to causes, and where our last callable is kept."},
+    {"policy_begin", core_policy_begin, METH_NOARGS, "policy_begin()\n--\n\nA pass of our own begins: collections inside it are booked as policy."},
+    {"policy_end", core_policy_end, METH_NOARGS, "policy_end()\n--\n\nIt ends. Returns its length in ns."},
+    {"policy_is", core_policy_is, METH_VARARGS, "policy_is(kind, mode, why, /)\n--\n\nWhat the collector's policy is from now on."},
+    {"policy_pass", core_policy_pass, METH_VARARGS, "policy_pass(moment, ns, freed, /)\n--\n\nA whole pass of ours was made."},
+    {"count_drift", core_count_drift, METH_O, "count_drift(what, /)\n--\n\nSomebody else did something to the collector."},
+    {"count_ceiling", core_count_ceiling, METH_O, "count_ceiling(which, /)\n--\n\nA ceiling was met."},
+    {"count_ignored", core_count_ignored, METH_NOARGS, "count_ignored()\n--\n\nA file stood where an operator's orders do, and was none."},
+    {"policy_answer", core_policy_answer, METH_VARARGS, "policy_answer(number, answer, /)\n--\n\nAn operator's order was carried out, or could not be."},
+    {"count_freeze", core_count_freeze, METH_NOARGS, "count_freeze()\n--\n\nA freeze of ours was made."},
+    {"cancel_pause", core_cancel_pause, METH_NOARGS, "cancel_pause()\n--\n\nClose or forget a collection whose end nobody is left to report."},
+    {"paused_now", core_paused_now, METH_NOARGS, "paused_now()\n--\n\nWhether a pause is open."},
+    {"stream", core_stream, METH_VARARGS, "stream(model, route, arrival, request_id, trace_id, /)\n--\n\nOpen a stream by hand."},
+    {"step", FASTCALL(core_step), METH_FASTCALL, "step(name, batch=1, waiting=None, /)\n--\n\nOne iteration of an engine, to be entered."},
+    {"count_error", core_count_error, METH_O, "count_error(where, /)\n--\n\nCount an internal error."},
+    {"count_drop", core_count_drop, METH_O, "count_drop(reason, /)\n--\n\nCount a dropped event."},
+    {"count_fallback", core_count_fallback, METH_VARARGS,
+     "count_fallback(shape, reason, /)\n--\n\nCount a frame that the fast SSE path left to the server."},
+    {"exemplify", core_exemplify, METH_VARARGS,
+     "exemplify(on, trace_of, /)\n--\n\nWhether streams that open from now on are exemplars, and who knows the span around a caller."},
+    {"streamed", core_streamed, METH_NOARGS, "streamed()\n--\n\nRoutes that turned out to stream since the last call."},
+    {"join", core_join, METH_VARARGS, "join(dir, unit, /)\n--\n\nShare the segment in a group's directory. None, or why not."},
+    {"leave", core_leave, METH_NOARGS, "leave()\n--\n\nTake it back."},
+    {"set_serves", core_set_serves, METH_O, "set_serves(unit, /)\n--\n\nThe engine of streams that open from now on and are bound to none."},
+    {"set_unit", core_set_unit, METH_O, "set_unit(unit, /)\n--\n\nWhat this member of a group works for from now on."},
+    {"renew", core_renew, METH_NOARGS, "renew()\n--\n\nLook for members that came or went. Whether there may be any."},
+    {"fold", core_fold, METH_NOARGS, "fold()\n--\n\nFold what the dead of the group left into their tombstones, without the GIL. How many."},
+    {"load", core_load, METH_NOARGS, "load()\n--\n\nRequests in flight and ever opened: here and in the rest of the group, as of the last renew()."},
+    {"peers", core_peers, METH_NOARGS, "peers()\n--\n\nHow many others of the group have this role, and live."},
+    {"crowd", core_crowd, METH_NOARGS, "crowd()\n--\n\nRequests running and in flight, and how many processes serve: here and in the rest of the group."},
+    {"members", core_members, METH_NOARGS, "members()\n--\n\nAddresses of the others' segments, until the next renew()."},
+    {"nvtx", core_nvtx_on, METH_O, "nvtx(tokens, /)\n--\n\nTell an NVTX tool from now on, each message of tokens too or not. Whether one listens."},
+    {"nvtx_off", core_nvtx_off, METH_NOARGS, "nvtx_off()\n--\n\nNo more; ranges that are open still end."},
+    {"nvtx_anchor", core_nvtx_anchor, METH_NOARGS, "nvtx_anchor()\n--\n\nClock anchors for the tool, and who this process is."},
+    {"nvtx_name", core_nvtx_name, METH_O, "nvtx_name(text, /)\n--\n\nThe number of a text, for ranges and marks of the user."},
+    {"nvtx_begin", core_nvtx_begin, METH_VARARGS, "nvtx_begin(name, payload, /)\n--\n\nBegin a range of the user's; what to end it with."},
+    {"nvtx_end", core_nvtx_end, METH_VARARGS, "nvtx_end(id, forks, /)\n--\n\nEnd it, on any thread of the process that began it."},
+    {"nvtx_mark", core_nvtx_mark, METH_VARARGS, "nvtx_mark(name, payload, /)\n--\n\nA mark of the user's."},
+    {"nvtx_timed", core_nvtx_timed, METH_VARARGS, "nvtx_timed(kind, n, /)\n--\n\nFor benchmarks: ns that n ranges of a kind took."},
+    {"trace_start", core_trace_start, METH_O, "trace_start(events, /)\n--\n\nBegin to record events. None, or why not."},
+    {"trace_stop", core_trace_stop, METH_NOARGS, "trace_stop()\n--\n\nRecord no more, and remove the file."},
+    {"trace_turn", core_trace_turn, METH_O, "trace_turn(whole, /)\n--\n\nSample the counters; whole: the clocks and names too."},
+    {"reset", core_reset, METH_NOARGS, "reset()\n--\n\nIn a fork child: forget what the parent measured."},
+    {NULL, NULL, 0, NULL}};
+static PyObject *get_unfrozen(PyObject *op, void *unused) {
+    const CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    if (self->heap == NULL) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(heap_unfrozen(self->heap));
+}
+
+static PyObject *core_steps_ended(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((CoreObject *)op)->steps.ended); }
+
+static PyGetSetDef core_getters[] = {
+    {"unfrozen", get_unfrozen, NULL, "Objects that a full collection would look at, as the collector books them; None: not known here.", NULL},
+    {"last_was_full", core_last_was_full, NULL, "Whether the latest collection was one of all that is not frozen, and is over.", NULL},
+    {"address", get_address, NULL, "Address of the segment, for tailwatch._cold.", NULL},
+    {"bytes", get_bytes, NULL, "Memory of the segment: what its label sets in use take.", NULL},
+    {"reserved", get_reserved, NULL, "Memory of the segment once all label sets are in use.", NULL},
+    {"tracing", core_tracing, NULL, "Whether events are recorded, where this process's numbers are now.", NULL},
+    {"trace_file", core_trace_file, NULL, "Name of the trace file in the group's directory; empty: it has none.", NULL},
+    {"trace_memory", core_trace_memory, NULL, "Address and bytes of what is recorded; (0, 0): nothing.", NULL},
+    {"file", core_file, NULL, "Name of the segment's file in the group's directory; empty: it is in no group.", NULL},
+    {"steps_ended", core_steps_ended, NULL, "Engine steps that are over, in this process.", NULL},
+    {"joined", core_joined, NULL, "Whether it is in a group.", NULL},
+    {"shares_engine", core_shares_engine, NULL, "Whether the concurrency of its streams is that of the whole group.", NULL},
+    {"refused", core_refused, NULL, "Files in the group's directory that are no segments of this version.", NULL},
+    {"in_flight", get_in_flight, NULL, "Requests open now.", NULL},
+    {"opened", get_opened, NULL, "Requests ever opened.", NULL},
+    {"nvtx_told", core_nvtx_told, NULL, "Whether an NVTX tool listens and is told.", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+static PyType_Slot core_slots[] = {
+    {Py_tp_doc, "The one writer of one process's segment."},
+    {Py_tp_new, core_new},
+    {Py_tp_dealloc, core_dealloc},
+    {Py_tp_traverse, core_traverse},
+    {Py_tp_clear, core_clear},
+    {Py_tp_methods, core_methods},
+    {Py_tp_getset, core_getters},
+    {0, NULL}};
+PyType_Spec tw_core_spec = {"tailwatch._hot.Core", sizeof(CoreObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, core_slots};
+
+/* ---- module ---- */
+
+static PyObject *hot_clock(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    volatile uint64_t now = tw_now_ns();
+    (void)now;
+    Py_RETURN_NONE;
+}
+
+static PyObject *hot_now(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    return PyLong_FromUnsignedLongLong(tw_now_ns());
+}
+
+static PyObject *hot_unit_of(PyObject *module, PyObject *engine) {
+    uint64_t unit;
+    (void)module;
+    return engine_named(engine, &unit) < 0 ? NULL : PyLong_FromUnsignedLongLong(unit);
+}
+
+static PyObject *hot_jiffy_ns(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    return PyLong_FromUnsignedLongLong(tw_clock_jiffy_ns());
+}
+
+static PyObject *hot_tcp_wait_ns(PyObject *module, PyObject *fd) {
+    (void)module;
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    const long descriptor = PyLong_AsLong(fd);
+    if (descriptor == -1 && PyErr_Occurred()) return NULL;
+    if (descriptor < 0) return PyLong_FromLong(-1);
+    memset(&info, 0, sizeof info);
+    if (getsockopt((int)descriptor, IPPROTO_TCP, TCP_INFO, &info, &len) != 0) return PyLong_FromLong(-1);
+    return PyLong_FromUnsignedLongLong((uint64_t)info.tcpi_last_data_recv * TW_NS_PER_MS);
+}
+
+static PyMethodDef hot_methods[] = {
+    {"clock", hot_clock, METH_NOARGS, "clock()\n--\n\nRead the clock and do nothing with it."},
+    {"now", hot_now, METH_NOARGS, "now()\n--\n\nCLOCK_MONOTONIC in nanoseconds."},
+    {"jiffy_ns", hot_jiffy_ns, METH_NOARGS, "jiffy_ns()\n--\n\nLength of a kernel timer tick in nanoseconds."},
+    {"tcp_wait_ns", hot_tcp_wait_ns, METH_O, "tcp_wait_ns(fd, /)\n--\n\nHow long ago a TCP socket last received data, ns; -1: unknown."},
+    {"copy", hot_copy, METH_O, "copy(frame, /)\n--\n\nAn allocation and a memcpy."},
+    {"forget_frames", hot_forget_frames, METH_NOARGS, "forget_frames()\n--\n\nLet go of the frames that were made and not sent."},
+    {"unit_of", hot_unit_of, METH_O, "unit_of(engine, /)\n--\n\nThe word for an engine's number or name."},
+    {"note", FASTCALL(hot_note), METH_FASTCALL,
+     "note(frame, tokens, choice, usage_tokens, done, error, /)\n--\n\nWhat a frame holds, for the one who sends it."},
+    {NULL, NULL, 0, NULL}};
+
+static PyTypeObject *make_type(PyObject *module, PyType_Spec *spec, const char *name) {
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type != NULL && PyModule_AddObjectRef(module, name, type) < 0) Py_CLEAR(type);
+    return (PyTypeObject *)type;
+}
+
+/* The collector, its callbacks and this core's one writer belong to one interpreter. */
+static int refuse_subinterpreter(void) {
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0) return 0;
+    PyErr_SetString(PyExc_ImportError, "tailwatch runs in the main interpreter only: a sub-interpreter has a collector of its own");
+    return -1;
+}
+
+/* Encoder finds itself by an attribute: a method of a class is not told which class it is of. */
+static int make_sse_types(PyObject *module, tw_hot_state *state) {
+    if ((state->template_type = make_type(module, &tw_template_spec, "Template")) == NULL) return -1;
+    if ((state->encoder_type = make_type(module, &tw_encoder_spec, "Encoder")) == NULL) return -1;
+    return PyObject_SetAttrString((PyObject *)state->encoder_type, "_encoder_type", (PyObject *)state->encoder_type);
+}
+
+static int make_plan_types(PyObject *module, tw_hot_state *state) {
+    if ((state->plan_type = make_type(module, &tw_plan_spec, "Plan")) == NULL) return -1;
+    return (state->plans_type = make_type(module, &tw_plans_spec, "Plans")) == NULL ? -1 : 0;
+}
+
+static int add_constants(PyObject *module) {
+    if (PyModule_AddIntConstant(module, "ABI_VERSION", ABI_VERSION) < 0) return -1;
+    if (PyModule_AddIntConstant(module, "UNIT_ITSELF", (long)TW_UNIT_ITSELF) < 0) return -1;
+    if (PyModule_AddIntConstant(module, "UNIT_LIKE", (long)TW_UNIT_LIKE) < 0) return -1;
+    return PyModule_AddIntConstant(module, "UNIT_SHARED", (long)TW_UNIT_SHARED);
+}
+
+static int hot_exec(PyObject *module) {
+    tw_hot_state *state = PyModule_GetState(module);
+    if (refuse_subinterpreter() < 0 || add_constants(module) < 0) return -1;
+    if ((state->core_type = make_type(module, &tw_core_spec, "Core")) == NULL) return -1;
+    if ((state->stream_type = make_type(module, &tw_stream_spec, "Stream")) == NULL) return -1;
+    if ((state->send_type = make_type(module, &tw_send_spec, "Send")) == NULL) return -1;
+    if ((state->step_type = make_type(module, &tw_step_spec, "Step")) == NULL) return -1;
+    if ((state->answer_type = make_type(module, &tw_answer_spec, "Answer")) == NULL) return -1;
+    if ((state->sweep_type = make_type(module, &tw_sweep_spec, "Sweep")) == NULL) return -1;
+    if ((state->idle_type = make_type(module, &tw_idle_select_spec, "IdleSelect")) == NULL) return -1;
+    if ((state->uv_type = make_type(module, &tw_uv_moments_spec, "UvMoments")) == NULL) return -1;
+    return make_sse_types(module, state) < 0 ? -1 : make_plan_types(module, state);
+}
+
+static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
+    tw_hot_state *state = PyModule_GetState(module);
+    Py_VISIT((PyObject *)state->core_type);
+    Py_VISIT((PyObject *)state->stream_type);
+    Py_VISIT((PyObject *)state->send_type);
+    Py_VISIT((PyObject *)state->template_type);
+    Py_VISIT((PyObject *)state->encoder_type);
+    Py_VISIT((PyObject *)state->plan_type);
+    Py_VISIT((PyObject *)state->plans_type);
+    Py_VISIT((PyObject *)state->step_type);
+    Py_VISIT((PyObject *)state->answer_type);
+    Py_VISIT((PyObject *)state->sweep_type);
+    Py_VISIT((PyObject *)state->idle_type);
+    Py_VISIT((PyObject *)state->uv_type);
+    return 0;
+}
+
+static int hot_clear(PyObject *module) {
+    tw_hot_state *state = PyModule_GetState(module);
+    Py_CLEAR(state->core_type);
+    Py_CLEAR(state->stream_type);
+    Py_CLEAR(state->send_type);
+    Py_CLEAR(state->template_type);
+    Py_CLEAR(state->encoder_type);
+    Py_CLEAR(state->plan_type);
+    Py_CLEAR(state->plans_type);
+    Py_CLEAR(state->step_type);
+    Py_CLEAR(state->answer_type);
+    Py_CLEAR(state->sweep_type);
+    Py_CLEAR(state->idle_type);
+    Py_CLEAR(state->uv_type);
+    return 0;
+}
+
+static PyModuleDef_Slot hot_slots[] = {{Py_mod_exec, hot_exec}, {0, NULL}};
+static PyModuleDef hot_module = {
+    PyModuleDef_HEAD_INIT, "tailwatch._hot", "What runs per token, per message and per collection.",
+    sizeof(tw_hot_state), hot_methods, hot_slots, hot_traverse, hot_clear, NULL};
+
+PyMODINIT_FUNC PyInit__hot(void) { return PyModuleDef_Init(&hot_module); }

@@ -1,0 +1,71 @@
+#include "tailwatch/record/gc_policy_counters.h"
+
+#include "tailwatch/base/atomic.h"
+
+static const char *named(const char *const *names, int n, int i) { return i >= 0 && i < n ? names[i] : "unknown"; }
+
+const char *tw_policy_kind_name(int kind) {
+    static const char *const names[TW_POLICY_KINDS] = {"unknown", "off", "observe", "freeze", "out-of-band"};
+    return named(names, TW_POLICY_KINDS, kind);
+}
+
+const char *tw_policy_mode_name(int mode) {
+    static const char *const names[TW_POLICY_MODES] = {"", "sweep", "whole passes"};
+    return named(names, TW_POLICY_MODES, mode);
+}
+
+const char *tw_policy_why_name(int why) {
+    static const char *const names[TW_WHYS] = {"", "version", "lists", "proof"};
+    return named(names, TW_WHYS, why);
+}
+
+const char *tw_pass_name(int pass) {
+    static const char *const names[] = {"automatic", "foreign", "untold"};
+    return pass < TW_PASS_AUTOMATIC ? tw_moment_name(pass) : named(names, TW_PASSES - TW_MOMENTS, pass - TW_MOMENTS);
+}
+
+const char *tw_drift_name(int drift) {
+    static const char *const names[TW_DRIFTS] = {"enable",       "disable",  "set_threshold", "freeze",
+                                                 "freeze_blind", "unfreeze", "callbacks"};
+    return named(names, TW_DRIFTS, drift);
+}
+
+const char *tw_ceiling_name(int ceiling) {
+    static const char *const names[TW_CEILINGS] = {"rss", "objects"};
+    return named(names, TW_CEILINGS, ceiling);
+}
+
+void tw_policy_is(tw_policy *p, tw_policy_kind kind, tw_policy_mode mode, tw_policy_why why) {
+    tw_store(&p->now.kind, kind);
+    tw_store(&p->now.mode, mode);
+    tw_store(&p->now.why, why);
+}
+
+void tw_policy_slice(tw_policy *p, const tw_pace *before, const tw_pace *after, tw_moment moment) {
+    tw_policy_counts *counts = &p->counts;
+    tw_add(&counts->slices[moment], after->made[moment] - before->made[moment]);
+    tw_add(&counts->moved, after->moved - before->moved);
+    tw_add(&counts->freed, after->freed - before->freed);
+    tw_add(&counts->slice_ns, after->ns - before->ns);
+    tw_add(&counts->predicted_ns, after->predicted_ns - before->predicted_ns);
+    tw_add(&counts->rounds, after->rounds - before->rounds);
+    tw_store(&p->now.debt, after->debt);
+    tw_store(&p->now.cost_ns, tw_pace_dearest(after));
+}
+
+void tw_policy_pass(tw_policy *p, tw_moment moment, uint64_t ns, uint64_t freed) {
+    tw_add(&p->counts.passes[moment], 1);
+    tw_add(&p->counts.pass_ns, ns);
+    tw_add(&p->counts.pass_freed, freed);
+}
+
+/* Who sees the number sees its answer. */
+void tw_policy_answer(tw_policy *p, uint64_t number, uint64_t answer) {
+    tw_store_release(&p->now.answered, 0);
+    tw_store_release(&p->now.answer, answer);
+    tw_store_release(&p->now.answered, number);
+}
+
+void tw_policy_heap(tw_policy *p, uint64_t unfrozen) { tw_store(&p->now.unfrozen, unfrozen + 1); }
+
+void tw_policy_frozen(tw_policy *p, uint64_t frozen) { tw_store(&p->now.frozen, frozen + 1); }

@@ -1,0 +1,215 @@
+"""The answer to a scrape, served by the outermost layer; an app's own answer is never shadowed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from tailwatch.asgi.routes import path_below
+from tailwatch.serve.local_auth import HEADER, SNAPSHOT_PATH, holds
+
+MOVED_PATH = "/tailwatch/metrics"
+_PROOF = HEADER.encode()
+
+_PARTS_A_TURN = 8
+_T = TypeVar("_T")
+
+
+class Answer(Protocol):
+    """headers: all of them, the length too. parts: of the body, small enough for a loop to send one at once."""
+
+    @property
+    def headers(self) -> list[tuple[str, str]]: ...
+    @property
+    def parts(self) -> Iterable[bytes]: ...
+
+
+Respond = Callable[[str, str], Answer]
+
+
+class Scrape:
+    """Metrics at one path of one app, or at MOVED_PATH where the app has a route of that path.
+
+    An app may answer there without a route that can be seen (a middleware, a bare callable). So the first scrape
+    is shown to it: if it answers with metrics, they are its own and stay; anything else is not passed on.
+
+    Beside them, to callers that prove to be on this machine (tailwatch/serve/local_auth.py): the snapshot, at
+    SNAPSHOT_PATH.
+    """
+
+    __slots__ = ("_answers", "_path", "_respond", "_said", "_snapshot")
+
+    def __init__(self, respond: Respond, path: str, snapshot: Respond | None = None) -> None:
+        self._respond = respond
+        self._path = path
+        self._snapshot = snapshot
+        self._answers: bool | None = None  # whether the app answers there by itself, None: not tried yet
+        self._said = False
+
+    def wants(self, app: Any, scope: Mapping[str, Any]) -> bool:
+        """Whether a request is a scrape that we answer."""
+        path: str = scope["path"]
+        if not path.endswith((self._path, MOVED_PATH, SNAPSHOT_PATH)) or scope["method"] not in ("GET", "HEAD"):
+            return False
+        path = path_below(scope, scope.get("root_path", ""))
+        if path == SNAPSHOT_PATH:
+            return self._snapshot is not None and header(scope, _PROOF) != ""
+        if path == self._path:
+            return not self.look(app)
+        return path == MOVED_PATH and self.look(app)
+
+    def look(self, app: Any) -> bool:
+        """Whether the app has the path for itself; said once in the log."""
+        taken = bool(self._answers) or has_route(app, self._path)
+        if taken and not self._said:
+            self._said = True
+            logging.getLogger("tailwatch").warning(
+                "the app has a route %s of its own: tailwatch's metrics are at %s", self._path, MOVED_PATH
+            )
+        return taken
+
+    async def serve(
+        self, app: Callable[..., Awaitable[Any]], scope: Any, receive: Any, send: Any, failed: Callable[[], object]
+    ) -> None:
+        """Answers one scrape; failed: called inside the handler of what went wrong."""
+        path = path_below(scope, scope.get("root_path", ""))
+        if path == SNAPSHOT_PATH and self._snapshot is not None:
+            if await in_thread(holds, header(scope, _PROOF)):
+                return await _answer(self._snapshot, scope, send, failed)
+            await app(scope, receive, send)
+            return None
+        if self._answers is not None or path != self._path:
+            return await _answer(self._respond, scope, send, failed)
+        trial = _Trial(send, partial(_answer, self._respond, scope, send, failed))
+        try:
+            await app(scope, receive, trial.send)
+        except Exception:
+            if trial.metrics:
+                raise
+        if trial.metrics or scope["method"] == "GET":
+            self._answers = bool(trial.metrics)
+        if trial.metrics is None:  # it said nothing
+            await _answer(self._respond, scope, send, failed)
+        return None
+
+
+async def _answer(respond: Respond, scope: Any, send: Any, failed: Callable[[], object]) -> None:
+    status, headers, held = await _rendered(respond, scope, failed)
+    lines = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    number = 0
+    with suppress(OSError):  # the client went away
+        await send({"type": "http.response.start", "status": status, "headers": lines})
+        for number, part in enumerate(held[0] if scope["method"] == "GET" else (), 1):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+            if number % _PARTS_A_TURN == 0:
+                await _next_turn()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    if number > _PARTS_A_TURN:
+        await in_thread(held.clear)  # giving megabytes back to the kernel takes a millisecond: not the loop's
+
+
+async def _rendered(
+    respond: Respond, scope: Any, failed: Callable[[], object]
+) -> tuple[int, list[tuple[str, str]], list[Iterable[bytes]]]:
+    """Status, headers, and a list that holds the only reference to the parts."""
+    try:
+        answer = await in_thread(respond, header(scope, b"accept"), header(scope, b"accept-encoding"))
+        return 200, answer.headers, [answer.parts]
+    except Exception:
+        failed()
+        text = b"tailwatch could not render its numbers\n"
+        return 500, [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(text)))], [[text]]
+
+
+async def _next_turn() -> None:
+    """Lets the loop do what else is due: a send that finds room in the socket's buffer returns without."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        await sys.modules["trio"].lowlevel.checkpoint()
+    else:
+        await asyncio.sleep(0)
+
+
+async def in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
+    """work(*arguments), on a worker thread of the loop's."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # hypercorn may run on trio
+        return await sys.modules["trio"].to_thread.run_sync(work, *arguments)  # type: ignore[no-any-return]
+    return await asyncio.to_thread(work, *arguments)
+
+
+class _Trial:
+    """A send that passes an app's own metrics on, and puts ours in the place of anything else."""
+
+    __slots__ = ("_answer", "_send", "metrics")
+
+    def __init__(self, send: Any, answer: Callable[[], Awaitable[None]]) -> None:
+        self._send = send
+        self._answer = answer
+        self.metrics: bool | None = None
+
+    async def send(self, message: Any) -> None:
+        if self.metrics is None and message["type"] == "http.response.start":
+            headers = message.get("headers", ())
+            self.metrics = any(name.lower() == b"content-type" and _exposes(value) for name, value in headers)
+            if not self.metrics:
+                await self._answer()  # now: what the app has to say may never end
+        if self.metrics:
+            await self._send(message)
+
+
+def _exposes(content_type: bytes) -> bool:
+    kind, _, parameters = content_type.lower().partition(b";")
+    if kind.strip() == b"text/plain":
+        return b"version=" in parameters
+    return kind.strip() in (b"application/openmetrics-text", b"application/vnd.google.protobuf")
+
+
+def header(scope: Any, wanted: bytes) -> str:
+    """The values of a header, as one."""
+    return ",".join(value.decode("latin-1") for name, value in scope["headers"] if name == wanted)
+
+
+def has_route(app: Any, path: str) -> bool:
+    """Whether a Starlette app's routes name this very path, mounted ones too; a catch-all does not count."""
+    scope = {"type": "http", "method": "GET", "path": path, "root_path": "", "headers": []}
+    return _names(_routes(app), scope) or _names(_routes(app), scope | {"path": path + "/"})
+
+
+def _routes(holder: Any) -> list[Any]:
+    found = getattr(holder, "routes", None)
+    if found is None:
+        found = getattr(getattr(holder, "router", None), "routes", None)
+    return list(found) if isinstance(found, (list, tuple)) else []
+
+
+def _names(routes: list[Any], scope: dict[str, Any]) -> bool:
+    path = scope["path"]
+    for route in routes:
+        if getattr(route, "path", None) == path:
+            return True
+        match, child = _matched(route, dict(scope))
+        if not match or child.get("path_params"):
+            continue
+        inner = _routes(route)
+        if not (hasattr(route, "routes") and path_below(scope | child, child.get("root_path", "")) != "/"):
+            return True
+        if _names(inner, scope | child):
+            return True
+    return False
+
+
+def _matched(route: Any, scope: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
+    """What a route says to a scope; one that cannot say it does not match."""
+    try:
+        match, child = route.matches(scope)
+        return bool(match.value), dict(child)
+    except Exception:
+        return False, {}

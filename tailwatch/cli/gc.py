@@ -1,0 +1,194 @@
+"""``tailwatch gc``: what the collectors of a group's processes do, and asking them for a freeze or a collection."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import secrets
+import time
+from dataclasses import dataclass
+
+from tailwatch import snapshots
+from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.gc.remote_commands import (
+    BUSY,
+    DONE,
+    FAILED,
+    MOST_NUMBER,
+    SWEPT,
+    VERBS,
+    Order,
+    Outcome,
+    encode,
+    is_plain,
+    name_of,
+)
+
+OK, FOUND = 0, 1
+LONGEST_SECONDS = 3600.0
+_STATUS = "status"
+_LOOK_SECONDS = 0.05
+_GRACE_SECONDS = 3.0  # beside the time the process itself has: it looks four times a second
+_SEGMENT = re.compile(r"([0-9]+)-[0-9]+-([0-9]+)\.seg")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to do, and with which processes."""
+    parser.add_argument(
+        "verb",
+        choices=(_STATUS, *VERBS),
+        help="status: what each did; freeze: unfreeze, collect, freeze, collect; collect: all that is not frozen",
+    )
+    parser.add_argument("--dir", metavar="DIR", help="of the group; by default the one that is found")
+    parser.add_argument("--role", metavar="ROLE", help="only processes of this role, like engine")
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, default=30.0, help="how long a process may wait for a moment (30)"
+    )
+
+
+def main(parsed: argparse.Namespace, directory: str) -> int:
+    """Does it, and prints a line for each process. Exit status 0, or 1 where one did not do what was asked.
+
+    Raises:
+        TailwatchError: there is no such group, or no such process in it.
+    """
+    if not 0 < parsed.timeout <= LONGEST_SECONDS:
+        raise OptionError.of("--timeout", parsed.timeout, f"expected seconds, above 0 and at most {LONGEST_SECONDS:g}")
+    living = _living(directory, parsed.role)
+    if parsed.verb == _STATUS:
+        for process in living:
+            print(f"{_head(process)}: {describe(process.policy)}")
+        return OK
+    asked = [_ask(directory, process, parsed.verb, parsed.timeout) for process in living]
+    try:
+        return _await(directory, asked, parsed.timeout + _GRACE_SECONDS)
+    finally:
+        for each in asked:
+            if each.file >= 0:
+                os.close(each.file)
+
+
+def _living(directory: str, role: str | None) -> list[snapshots.Process]:
+    everybody = [process for process in snapshots.take_directory(directory).processes if process.lives]
+    found = [process for process in everybody if role is None or process.role == role]
+    if not found:
+        roles = ", ".join(sorted({process.role for process in everybody}))
+        raise TailwatchError(
+            f"{directory}: no process of role {role!r} lives there; there are {roles}"
+            if everybody
+            else f"{directory}: nobody lives there"
+        )
+    return found
+
+
+def _head(process: snapshots.Process) -> str:
+    return f"{process.name} (pid {process.pid})"
+
+
+def describe(policy: snapshots.Policy) -> str:
+    """One line about one process's policy."""
+    mode = f" ({policy.mode})" if policy.mode else ""
+    parts = [f"gc={policy.kind}{mode}"]
+    if policy.frozen:
+        parts.append(f"{policy.frozen} objects frozen")
+    if policy.unfrozen is not None:
+        parts.append(f"{policy.unfrozen} not")
+    for what, counts in (("slices", policy.slices), ("passes", policy.passes), ("ceilings met", policy.ceilings)):
+        if any(counts.values()):
+            parts.append(f"{what}: " + ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n))
+    if policy.freed or policy.pass_freed:
+        parts.append(
+            f"{policy.freed + policy.pass_freed} objects freed in {policy.seconds + policy.pass_seconds:.3g} s"
+        )
+    if drift := [f"gc.{name} {n}" for name, n in policy.drift.items() if n]:
+        parts.append(f"by others: {', '.join(drift)}")
+    if policy.ignored:
+        parts.append(f"{policy.ignored} files that were no order were ignored")
+    return "; ".join(parts)
+
+
+@dataclass(slots=True)
+class _Asked:
+    process: snapshots.Process
+    number: int
+    said: str = ""
+    done: bool = False
+    file: int = -1
+
+
+def _ask(directory: str, process: snapshots.Process, verb: str, timeout: float) -> _Asked:
+    """Write the order into the process's file. What prevents that is its answer."""
+    import fcntl  # not on every system on which this module is imported
+
+    asked = _Asked(process, 1 + secrets.randbelow(MOST_NUMBER - 1))
+    if process.policy.kind in ("off", "observe"):
+        asked.said = f"nothing was done: gc={process.policy.kind!r} leaves the collector alone"
+        return asked
+    path = _file_of(directory, process.pid)
+    order = Order(asked.number, verb, time.monotonic_ns() + round(timeout * 1e9))
+    try:
+        if path is None:
+            raise FileNotFoundError
+        asked.file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        asked.said = "nothing was done: it takes no orders (its daemon has not started yet, or the file is not its own)"
+        return asked
+    try:
+        if is_plain(os.fstat(asked.file)):
+            fcntl.flock(asked.file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until we end, whatever ends us
+            os.ftruncate(asked.file, 0)
+            os.pwrite(asked.file, encode(order), 0)
+        else:
+            asked.said = "nothing was done: the file for its orders is not its own"
+    except BlockingIOError:
+        asked.said = "nothing was done: another `tailwatch gc` waits for it"
+    except OSError as error:
+        asked.said = f"nothing was done: {error.strerror}"
+    return asked
+
+
+def _file_of(directory: str, pid: int) -> str | None:
+    """Beside the segment that it made last: who left and came again has another one."""
+    found = [match for name in os.listdir(directory) if (match := _SEGMENT.fullmatch(name)) and int(match[1]) == pid]
+    if not found:
+        return None
+    return os.path.join(directory, name_of(max(found, key=lambda match: int(match[2]))[0]))
+
+
+def _await(directory: str, asked: list[_Asked], seconds: float) -> int:
+    until = time.monotonic() + seconds
+    for each in asked:
+        if each.said:
+            print(f"{_head(each.process)}: {each.said}", flush=True)
+    while any(not each.said for each in asked) and time.monotonic() < until:
+        time.sleep(_LOOK_SECONDS)
+        _look(directory, [each for each in asked if not each.said])
+    for each in asked:
+        if not each.said:
+            each.said = f"no answer within {seconds:g} s"
+            print(f"{_head(each.process)}: {each.said}", flush=True)
+    return OK if all(each.done for each in asked) else FOUND
+
+
+def _look(directory: str, asked: list[_Asked]) -> None:
+    living = {process.pid: process for process in snapshots.take_directory(directory).processes if process.lives}
+    for each in asked:
+        now = living.get(each.process.pid)
+        if now is None:
+            each.said = "it has ended"
+        elif now.policy.answered == each.number:
+            outcome = Outcome.of(now.policy.answer)
+            each.said, each.done = _sentence(outcome), outcome.code in (DONE, SWEPT)
+        if each.said:
+            print(f"{_head(each.process)}: {each.said}", flush=True)
+
+
+def _sentence(outcome: Outcome) -> str:
+    freed = f"{outcome.freed} objects freed"
+    return {
+        DONE: f"done in {outcome.seconds * 1e3:.0f} ms, {freed}",
+        SWEPT: f"done in slices while streams were in flight, {freed}",
+        BUSY: "nothing was done: streams were in flight all the time",
+        FAILED: "it could not be done, and is counted in tailwatch_internal_errors_total",
+    }.get(outcome.code, "an answer that this version does not know")

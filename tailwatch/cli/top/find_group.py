@@ -1,0 +1,63 @@
+"""Which group is meant: the one of this user's that is found, where none was named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from tailwatch import snapshots
+from tailwatch.errors import TailwatchError
+from tailwatch.group.temp_dirs import IN_MEMORY, PREFIX
+from tailwatch.options.config import variable_of
+
+_NONE = (
+    f"no group of yours was found under {IN_MEMORY}: start the server with `tailwatch run -- CMD`, "
+    "or name the directory that its processes share: --dir DIR"
+)
+
+
+def find(environment: Mapping[str, str], among: str = IN_MEMORY, *, having: Callable[[str], bool] | None = None) -> str:
+    """The directory that TAILWATCH_DIR names; else the one that `tailwatch run` of this user made under ``among``, of
+    several the one in which processes live. having: of several only those for which it is true, if it is for any.
+
+    Raises:
+        TailwatchError: there is none, or several; says what to do.
+    """
+    named = environment.get(variable_of("dir"), "").strip()
+    if named:
+        return named
+    made = _made(among)
+    if having is not None:
+        made = [path for path in made if having(path)] or made
+    living = {path: _living(path) for path in made}
+    chosen = [path for path, processes in living.items() if processes] or list(living)
+    if not chosen:
+        raise TailwatchError(_NONE)
+    if len(chosen) > 1:
+        lines = (f"  --dir {path}   ({living[path] or 'no'} living processes)" for path in chosen)
+        raise TailwatchError("\n".join(("several groups were found, say which one:", *lines)))
+    return chosen[0]
+
+
+def _made(among: str) -> list[str]:
+    """Directories with the name that `tailwatch run` gives, of this user."""
+    try:
+        with os.scandir(among) as entries:
+            named = [entry for entry in entries if entry.name.startswith(PREFIX)]
+            return sorted(entry.path for entry in named if _is_ours(entry))
+    except OSError:
+        return []
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+    except OSError:  # it went
+        return False
+
+
+def _living(path: str) -> int:
+    try:
+        return sum(process.lives for process in snapshots.take_directory(path).processes)
+    except TailwatchError:
+        return 0

@@ -1,0 +1,200 @@
+"""`tailwatch top`: one table, or a screen that is renewed until Ctrl-C, q, or the end of the group."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib.util
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tailwatch import snapshots
+from tailwatch.cli.top import find_group
+from tailwatch.cli.top.arguments import WINDOW
+from tailwatch.cli.top.view import View, view_of
+from tailwatch.cli.top.window_history import Marks
+from tailwatch.errors import EmptyGroupError, OptionError, TailwatchError
+from tailwatch.options.slo import SLO, parse_window
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tailwatch.snapshots import Snapshot
+
+OK, FAILED = 0, 1
+_PLAIN_WIDTH = 120  # of what is printed into a file or a pipe
+_INTERVAL = re.compile(r"(\d{1,6}(?:\.\d{0,6})?|\.\d{1,6})\s*(ms|s|m|h|)")
+_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+_SHORTEST, _LONGEST = 0.05, 3600.0
+_TERMINAL_GONE = (errno.EIO, errno.EPIPE)
+_NOBODY = "no process of the group lives now"
+
+
+def main(options: argparse.Namespace, directory: str | None) -> int:
+    """Show a group; None: the one of this user's that is found.
+
+    Returns:
+        0, also after Ctrl-C and when the group is removed while it is watched; 1 when it cannot be read any more.
+
+    Raises:
+        TailwatchError: a bad option, no rich, no such group, or a file that cannot be written.
+    """
+    if importlib.util.find_spec("rich") is None:
+        raise TailwatchError("top draws with rich, which is not installed: pip install 'tailwatch[top]'")
+    try:
+        top = Top(options, directory or find_group.find(os.environ))
+        status = top.run()
+    except KeyboardInterrupt:  # before there was a screen
+        return OK
+    if options.json is not None and top.shown is not None:
+        _write(options.json, top.shown.as_dict())
+    return status
+
+
+class Top:
+    """One call of it. shown: the last view."""
+
+    def __init__(self, options: argparse.Namespace, directory: str) -> None:
+        from rich.console import Console
+
+        self.shown: View | None = None
+        self._directory = directory
+        self._interval = _seconds(options.interval)
+        self._window = parse_window(options.window or WINDOW)
+        self._waits = self._window if options.window else 0  # for one table
+        self._slo = SLO.parse(options.slo) if options.slo is not None else None
+        self._tty = sys.stdout.isatty()
+        plain = None if self._tty or "COLUMNS" in os.environ else _PLAIN_WIDTH
+        self._console: Console = Console(width=plain, highlight=False)
+        self._once = options.once or not self._tty or self._console.is_dumb_terminal
+
+    def run(self) -> int:
+        """Until its end. Raises TailwatchError where the group cannot be read at the first look."""
+        first = snapshots.take_directory(self._directory)
+        if self._once or not any(process.lives for process in first.processes):
+            return self._print_one(first)
+        return self._watch(first)
+
+    def _print_one(self, first: Snapshot) -> int:
+        if self._waits and any(process.lives for process in first.processes):
+            time.sleep(self._waits)
+            self._look(snapshots.take_directory(self._directory), first)
+        else:
+            self._look(first, None)
+        self._print()
+        return OK
+
+    def _print(self) -> None:
+        from tailwatch.cli.top.screen import screen
+
+        if self.shown is None:
+            return
+        try:
+            self._console.print(screen(self.shown, self._console.width))
+            sys.stdout.flush()
+        except BrokenPipeError:  # into head or less
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def _look(self, now: Snapshot, earlier: Snapshot | None) -> View:
+        self.shown = view_of(self._directory, now, earlier, self._slo)
+        return self.shown
+
+    def _watch(self, first: Snapshot) -> int:
+        from tailwatch.cli.top.terminal import Event
+
+        live = _Live(self._console, self._directory, self._interval, self._look, Marks(self._window))
+        try:
+            while live.session(first) is Event.SUSPENDED:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            self._print()
+            if live.end:
+                print(f"tailwatch: {live.end}", file=sys.stderr)
+        except OSError as error:
+            if error.errno not in _TERMINAL_GONE:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be written at exit
+        return FAILED if live.failed else OK
+
+
+class _Live:
+    """The screen that is renewed. end: why there is nothing more to see; failed: that is an error."""
+
+    def __init__(
+        self,
+        console: Console,
+        directory: str,
+        interval: float,
+        look: Callable[[Snapshot, Snapshot | None], View],
+        marks: Marks,
+    ) -> None:
+        self.end = ""
+        self.failed = False
+        self._console = console
+        self._directory = directory
+        self._interval = interval
+        self._look = look
+        self._marks = marks
+        self._view: View | None = None
+        self._notice = ""
+
+    def session(self, first: Snapshot) -> Any:
+        """Draws until something ends it; with the terminal to itself. Returns what did."""
+        from rich.live import Live
+
+        from tailwatch.cli.top.terminal import Event, Terminal
+
+        with Terminal() as terminal, Live(console=self._console, screen=True, auto_refresh=False) as live:
+            if self._view is None:
+                self._show(first)
+            event = Event.TIME
+            while not self.end:
+                live.update(self._drawn(), refresh=True)
+                event = terminal.wait(self._interval)
+                if event in (Event.SUSPENDED, Event.ENDED):
+                    break
+                if event is Event.TIME:
+                    self._renew()
+            return event
+
+    def _drawn(self) -> Any:
+        from tailwatch.cli.top.screen import screen
+
+        assert self._view is not None
+        width, height = self._console.size
+        return screen(self._view, width, height, self._notice)
+
+    def _show(self, now: Snapshot) -> None:
+        self._view = self._look(now, self._marks.oldest)
+        self._notice = "" if any(row.lives for row in self._view.processes) else _NOBODY
+        self._marks.add(time.monotonic(), now)
+
+    def _renew(self) -> None:
+        try:
+            self._show(snapshots.take_directory(self._directory))
+        except EmptyGroupError:
+            self._notice = _NOBODY
+        except TailwatchError as error:
+            self.failed = os.path.lexists(self._directory)
+            self.end = str(error) if self.failed else f"the group has ended: {self._directory} is gone"
+
+
+def _seconds(text: str) -> float:
+    match = _INTERVAL.fullmatch(text.strip().lower())
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if not _SHORTEST <= seconds <= _LONGEST:
+        raise OptionError.of("interval", text, "expected a time from 50ms to 1h, like '1s' or '200ms'")
+    return seconds
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise TailwatchError(f"--json {path}: {error.strerror}") from error

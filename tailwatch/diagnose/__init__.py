@@ -1,0 +1,1 @@
+"""What is wrong, and what lessens it: rules over a snapshot, and their findings in words."""

@@ -1,0 +1,1 @@
+"""Metrics and spans to OpenTelemetry, pushed from a thread."""

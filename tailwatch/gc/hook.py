@@ -1,0 +1,335 @@
+"""The collector: its pauses, bracketed in C, and the freeze.
+
+Two callables of ours stand in ``gc.callbacks``: one first, one last. Both are C: a Python callback would hand the
+GIL over between start and stop and book the wait as a pause.
+
+``freeze`` is collect, freeze, collect: the first pass so that no garbage is frozen (it would never be freed), the
+last because a full pass becomes due when the survivors since the last one exceed a quarter of the objects it
+found, and it should find few. These two passes are the only work in proportion to the heap that runs on a
+serving thread, and only when no stream is in flight.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailwatch import _hot
+from tailwatch.gc.capabilities import COUNTED_AFTER
+from tailwatch.gc.idle import GCStatus, OutOfBand
+from tailwatch.gc.interference import MODES, POLICIES, WHYS, Drift
+
+FREEZING = ("freeze", "out-of-band")
+
+WARM_REQUESTS = 32
+WARM_PATIENCE_SECONDS = 600.0
+
+# CPython 3.12 books its immortal containers as frozen, at start and with each collection (375 in 3.12.1): nobody
+# froze them. A heap frozen on purpose is larger.
+INTERPRETER_FROZEN = 1000
+
+_GENERATIONAL, _INCREMENTAL = 0, 1
+_ASKED = "asked"
+
+
+def collector_mode() -> int:
+    """How this interpreter's generations read: 0 generational, 1 incremental (CPython 3.14.0 to 3.14.4)."""
+    return _INCREMENTAL if sys.version_info[:2] == (3, 14) and gc.get_threshold()[2] == 0 else _GENERATIONAL
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """What one freeze did.
+
+    ``seconds`` is the whole pause, ``collected`` the objects its two passes freed, ``unfrozen`` whether what had
+    been frozen before was looked at again.
+    """
+
+    seconds: float
+    collected: int
+    unfrozen: bool
+    reason: str
+
+
+@dataclass(slots=True)
+class FreezeState:
+    """Where the policy stands: done at start-up, done after warm-up, or still waiting for a moment without streams."""
+
+    startup_done: bool = False
+    warm_at: float | None = None  # when the warm-up requests were seen to have come (monotonic seconds)
+    warm_done: bool = False
+    freezing: bool = False  # on another thread, as those see it who look meanwhile
+    gave_up: bool = False
+    done: list[Freeze] = field(default_factory=list)
+
+
+class GCHook:
+    """Brackets ``gc.callbacks`` and keeps the freeze policy of one process."""
+
+    def __init__(self, core: _hot.Core, policy: str, say: Callable[[str], object] = lambda sentence: None) -> None:
+        self.core = core
+        self.policy = policy
+        self.out_of_band = OutOfBand(core, say)
+        self.state = FreezeState()
+        self.drift = Drift(core)
+        self.foreign_freezes = 0
+        self.foreign_unfreezes = 0
+        self.frozen_before = 0
+        self._first: Callable[[str, dict[str, int]], None] = core.gc_first
+        self._last: Callable[[str, dict[str, int]], None] = core.gc_last
+        self._callbacks: list[Any] = gc.callbacks  # the list itself: somebody may put another under its name
+        self._originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+        self._attached = False
+
+    def attach(self) -> None:
+        """Put the brackets into ``gc.callbacks`` and watch for other people's freezes."""
+        if self._attached:
+            return
+        self._callbacks = gc.callbacks
+        self.frozen_before = gc.get_freeze_count()  # O(frozen objects): here, before traffic, and never again
+        self.core.watch_gc(collector_mode(), self._callbacks, self._last)
+        self._attached = True
+        self._bracket()
+        self._wrap("freeze", self._saw_freeze, self._freeze_of_others)
+        self._wrap("unfreeze", self._saw_unfreeze, self._unfreeze_of_others)
+        for name in COUNTED_AFTER:
+            self._wrap_counted(name)
+        self.adopt(self.policy)
+
+    def adopt(self, policy: str) -> list[str]:
+        """Another policy from now on. Returns what could not be undone of the one before, a sentence each."""
+        report = self.out_of_band.disengage() if policy != "out-of-band" else []
+        self.policy = policy
+        if policy == "out-of-band" and self._attached and not self.out_of_band.mode:
+            self.out_of_band.prepare()
+            self.state.gave_up = False
+        self.tell()
+        return report
+
+    @property
+    def lags(self) -> bool:
+        """Whether a policy was adopted after the freeze, and is to be engaged with another one."""
+        adopted = self.policy == "out-of-band" and self._attached and not self.out_of_band.engaged
+        return adopted and bool(self.state.done)
+
+    @property
+    def status(self) -> GCStatus:
+        """What the policy does, and did."""
+        return self.out_of_band.status(self.policy, self.drift.sentences())
+
+    def detach(self) -> list[str]:
+        """Take everything out again. Returns what could not be undone, a sentence each."""
+        report = self.out_of_band.disengage()
+        report += self._thaw() if self.state.done else []
+        self.state = FreezeState()
+        if self._attached:
+            self._attached = False
+            report += [sentence for name in list(self._originals) if (sentence := self._unwrap(name))]
+            self._callbacks[:] = self._others()
+            self.core.cancel_pause()
+        self.tell()
+        return report
+
+    def tell(self) -> None:
+        """Say in the segment what the policy is."""
+        known = self._attached or self.policy == "off"
+        mode = self.out_of_band.mode if self.out_of_band.engaged else ""
+        why = WHYS.index(self.out_of_band.reason)
+        self.core.policy_is(POLICIES.index(self.policy if known else "unknown"), MODES.index(mode), why)
+
+    def verify(self) -> bool:
+        """Put the brackets back to both ends where somebody moved or removed them. False: they had to be."""
+        callbacks = self._callbacks
+        if not self._attached or (len(callbacks) > 1 and callbacks[0] is self._first and callbacks[-1] is self._last):
+            return True
+        missing = self._first not in callbacks or self._last not in callbacks
+        if missing:
+            self.core.cancel_pause()
+            self.drift.saw("callbacks")
+        self._bracket()
+        return not missing
+
+    def freeze(self, *, again: bool = False, reason: str = _ASKED) -> Freeze:
+        """Collect, freeze, collect, now, on this thread: a pause of cause ``policy``.
+
+        ``again`` unfreezes first, so that what died while frozen is freed: a pass over the whole heap.
+        """
+        self.core.policy_begin()
+        try:
+            if again:
+                self._original("unfreeze")()
+                self.out_of_band.sweep.forget()
+            collected = gc.collect()
+            if self._attached or reason == _ASKED:  # a pass takes long, and uninstall() may not have waited for it
+                if self._some_are_unknown():
+                    self._original("unfreeze")()  # moves two pointers: nothing is looked at, what was garbage stays
+                self.out_of_band.remember()
+                self._original("freeze")()
+                self.out_of_band.learn()  # what others made in between
+            collected += gc.collect()
+        finally:
+            paused_ns = self.core.policy_end()
+        result = Freeze((paused_ns or 0) / 1e9, collected, again, reason)
+        self.state.done.append(result)
+        self.core.count_freeze()
+        if self.policy == "out-of-band" and self._attached:
+            self.out_of_band.engage()
+        self.tell()
+        return result
+
+    def after_fork(self) -> None:
+        """In a child: what the parent froze is frozen here too, and what others did there is its own affair."""
+        self.state.freezing = False
+        self.drift = Drift(self.core)
+        self.out_of_band.after_fork()
+        self.tell()
+
+    def on_startup(self) -> None:
+        """The app is about to take traffic: the first freeze."""
+        if self.policy in FREEZING and self._attached and not self.state.startup_done:
+            self.state.startup_done = True
+            self.freeze(reason="start-up")
+
+    def start_over(self) -> None:
+        """An app came after all: what was frozen while others served is not yet what it will load at its start-up."""
+        self.state.startup_done = self.state.warm_done = self.state.gave_up = False
+        self.state.warm_at = None
+
+    def on_idle(self, opened: int | None = None) -> None:
+        """No stream is in flight: freeze what start-up missed, and once more after warm-up, if still wanted.
+
+        opened: requests so far, of whom this process works for; its own by default.
+        """
+        state = self.state
+        opened = self.core.opened if opened is None else opened
+        if self.lags:
+            self._freeze_idle("adopted")
+        if state.warm_done or state.gave_up or self.policy not in FREEZING or not self._attached:
+            return
+        if not state.startup_done:
+            state.startup_done = True
+            state.warm_done = opened >= WARM_REQUESTS
+            self._freeze_idle("first idle moment")
+        elif opened >= WARM_REQUESTS:
+            state.warm_done = True
+            self._freeze_idle("warm-up")
+
+    def expire(self, opened: int | None = None) -> None:
+        """Stop waiting for a moment without streams once patience is spent: we never stop a stream in flight. opened:
+        as in on_idle()."""
+        state = self.state
+        opened = self.core.opened if opened is None else opened
+        if state.warm_done or opened < WARM_REQUESTS:
+            return
+        if state.warm_at is None:
+            state.warm_at = time.monotonic()
+        elif time.monotonic() - state.warm_at > WARM_PATIENCE_SECONDS:
+            state.gave_up = True
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a freeze is still wanted, or not yet over."""
+        return self.policy in FREEZING and (self.state.freezing or not self.state.warm_done or self.lags)
+
+    def _freeze_idle(self, reason: str) -> None:
+        self.state.freezing = True
+        try:
+            self.freeze(reason=reason)
+        finally:
+            self.state.freezing = False
+
+    def _bracket(self) -> None:
+        self._callbacks[:] = [self._first, *self._others(), self._last]
+
+    def _others(self) -> list[Any]:
+        return [each for each in self._callbacks if each not in (self._first, self._last)]
+
+    def _wrap(self, name: str, saw: Callable[[], None], do: Callable[[Callable[[], None]], None]) -> None:
+        original: Callable[[], None] = getattr(gc, name)
+
+        def watched() -> None:
+            saw()
+            do(original)
+
+        watched.__name__ = watched.__qualname__ = name
+        watched.__doc__ = original.__doc__
+        self._originals[name] = (original, watched)
+        setattr(gc, name, watched)
+
+    def _wrap_counted(self, name: str) -> None:
+        original: Callable[..., object] = getattr(gc, name)
+
+        def watched(*args: Any) -> object:
+            result = original(*args)
+            self.drift.saw(name)
+            return result
+
+        watched.__name__ = watched.__qualname__ = name
+        watched.__doc__ = original.__doc__
+        self._originals[name] = (original, watched)
+        setattr(gc, name, watched)
+
+    def _unwrap(self, name: str) -> str | None:
+        original, ours = self._originals.pop(name)
+        if getattr(gc, name) is ours:
+            setattr(gc, name, original)
+            return None
+        return f"gc.{name} was wrapped by somebody else after us: our wrapper stays inside theirs and only counts"
+
+    def _original(self, name: str) -> Callable[[], None]:
+        wrapped: Any = self._originals.get(name)
+        return wrapped[0] if wrapped else getattr(gc, name)  # type: ignore[no-any-return]
+
+    def _some_are_unknown(self) -> bool:
+        """Whether objects are frozen that the sweep does not know: it would follow closures into them."""
+        out_of_band = self.out_of_band
+        frozen = self.frozen_before > INTERPRETER_FROZEN or bool(self.state.done) or self.foreign_freezes > 0
+        return frozen and out_of_band.mode == "sweep" and out_of_band.sweep.frozen == 0
+
+    def _freeze_of_others(self, original: Callable[[], None]) -> None:
+        """Theirs, completed: closures stop at what they froze, and, as after ours, a pass that finds few makes the next
+        full one small."""
+        if self.policy != "out-of-band" or not self._attached:
+            original()
+            return
+        self.core.policy_begin()
+        try:
+            self.out_of_band.remember()
+            original()
+            self.out_of_band.learn()
+            if self.out_of_band.engaged:
+                gc.collect()
+        finally:
+            self.core.policy_end()
+            self.out_of_band.ceiling.frozen()
+
+    def _unfreeze_of_others(self, original: Callable[[], None]) -> None:
+        """Everything is to be swept again."""
+        original()
+        self.out_of_band.sweep.forget()
+
+    def look_for_freeze(self) -> None:
+        """Whoever took gc.freeze before us calls it past us: what it froze stands among the frozen."""
+        if self.out_of_band.engaged and self._attached and self.out_of_band.learn():
+            self._saw_freeze()
+            self.out_of_band.ceiling.frozen()
+
+    def _saw_freeze(self) -> None:
+        self.foreign_freezes += 1
+        self.drift.saw_freeze()
+
+    def _saw_unfreeze(self) -> None:
+        self.foreign_unfreezes += 1
+        self.drift.saw("unfreeze")
+
+    def _thaw(self) -> list[str]:
+        if not self._attached:
+            return ["the heap stays frozen: without our hook nobody saw whether others froze objects too"]
+        if self.frozen_before > INTERPRETER_FROZEN or self.foreign_freezes:
+            return ["the heap stays frozen: others froze objects too, and unfreezing would undo theirs"]
+        self._original("unfreeze")()
+        return []

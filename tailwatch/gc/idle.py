@@ -1,0 +1,452 @@
+"""Collections when nobody waits: the old heap is swept in slices, in the moments between what the server does.
+
+``gc="out-of-band"``. The freeze is as with ``gc="freeze"``; afterwards the interpreter's own collections are a safety
+net only, far away, and what is allocated later is judged in slices of some tenths of a millisecond, when a loop waits
+for events, after an engine's step, or when the last request has ended. A slice is a pause of cause ``policy``. How the
+dead are found: csrc/python/gc/cycle_detect.h.
+
+The sweep proves itself before it is used: a planted cycle must die, a living structure must not, in slices that are
+told where to look (OutOfBand.prepare) and, after the first freeze, in a whole round (OutOfBand.engage).
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailwatch import _hot
+from tailwatch.gc.capabilities import KNOWN_LISTS
+from tailwatch.gc.idle_hooks import Moments, call_in, moments_of, running_loop, wake
+from tailwatch.gc.memory_limit import NOTHING, PASS, SLICES, CeilingWatch
+
+# Net new objects until the interpreter collects by itself: no moment was found for long.
+SAFETY_NET = 100_000
+
+_WHY = {
+    "": "",
+    "version": f"the collector's lists of Python {sys.version_info[0]}.{sys.version_info[1]} are not known",
+    "lists": "its lists are not where this version has them",
+    "proof": "a planted cycle did not die, or a living one did",
+}
+_LOOK = 1 << 22  # objects walked to see which list one is in: a server's heap before its first freeze
+_PASS_SECONDS = 1.0
+_ROUND_SECONDS = 5.0
+MOMENTS = ("idle", "step", "request_end", "overdue", "ceiling", "asked")
+_IDLE, _REQUEST_END = MOMENTS.index("idle"), MOMENTS.index("request_end")
+_CEILING, _ASKED = MOMENTS.index("ceiling"), MOMENTS.index("asked")
+_YOUNG = 700  # new objects that are worth a pass
+_FAR = 1 << 30  # collections until the interpreter looks at older objects: never
+_PROOF_SLICES, _PROOF_LOOKS = 100, 100_000  # for a round over some 400 thousand objects
+_REST_SECONDS = 1.0  # for which an object may be held where a round rests
+_END_SLICES, _END_LOOKS = 40, 16_000  # by which the daemon brings one to its end: 10 ms or so
+_SETTLED = 2000  # looks at old objects that are not worth a slice
+# Ranks of one engine that step together make their slices after the first step that ends in a slot of the clock, about
+# as long as so many steps: which one that is they know without asking each other.
+RANKS_EVERY = 4
+_collect = gc.collect
+_get_objects = gc.get_objects
+_get_threshold = gc.get_threshold
+_set_threshold = gc.set_threshold
+
+
+@dataclass(frozen=True, slots=True)
+class GCStatus:
+    """What the policy of this process does, and did.
+
+    Attributes:
+        policy: the option ``gc``.
+        mode: "sweep", "whole passes" (the sweep could not prove itself; ``why`` says how), or "" (another policy).
+        why: a sentence, "" where nothing is to be said.
+        slices: by what gave the moment: idle, step, request_end, overdue, ceiling, asked.
+        passes: other collections: whole passes of what is not frozen, by the same; "automatic", the interpreter's own;
+            "foreign", that somebody else called for; "untold", one of these two, where the interpreter's books are not
+            known.
+        moved, freed: objects, of all slices.
+        seconds, predicted_seconds: what the slices took, and what they had been predicted to take.
+        unfrozen: tracked objects that are not frozen, an estimate; frozen: those known to be.
+        debt: looks at old objects that are owed; some ten go through one.
+        drift: what somebody else did to the collector meanwhile, a sentence each; calls: the same, counted by name
+            ("freeze_blind": of those to freeze, the ones not right after a full collection).
+        ceilings: times that a ceiling was met, "rss" and "objects".
+        pass_seconds, pass_freed: of our whole passes. freezes: ours. rounds: times that slices went through the whole
+            old heap.
+        processes: the same numbers of each living process of the group, this one too, by name ("api-0"): see
+            snapshots.Policy.
+    """
+
+    policy: str
+    mode: str
+    why: str
+    slices: dict[str, int]
+    passes: dict[str, int]
+    moved: int
+    freed: int
+    seconds: float
+    predicted_seconds: float
+    unfrozen: int
+    frozen: int
+    debt: int
+    drift: tuple[str, ...]
+    calls: dict[str, int] = field(default_factory=dict)
+    ceilings: dict[str, int] = field(default_factory=dict)
+    pass_seconds: float = 0.0
+    pass_freed: int = 0
+    freezes: int = 0
+    rounds: int = 0
+    processes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class OutOfBand:
+    """The policy of one process. ``say`` is told a sentence about what does not work here."""
+
+    def __init__(self, core: _hot.Core, say: Callable[[str], object]) -> None:
+        self._core = core
+        self._say = say
+        self.sweep = _hot.Sweep(core, _collect)
+        self.mode = self.why = self.reason = ""  # reason: a name for why
+        self.passes = 0
+        self.engaged = False  # the freeze was made, and nobody has uninstalled
+        self._next_pass = self._next_round = 0.0
+        self._thresholds: tuple[int, int, int] | None = None  # before us
+        self._net: tuple[int, int, int] = (0, 0, 0)  # what we set
+        self._proved = False
+        self._made, self._made_at = 0, 0.0  # slices, as the daemon saw them last; when there were more
+        self._was_enabled = True
+        self._freed_before_round = self._rounds_before = 0
+        self._moments: list[Moments] = []  # one a loop
+        self._pass_wanted = False
+        self.ceiling = CeilingWatch(
+            objects=self._unfrozen,
+            force=self._force,
+            pending=self._forced,
+            settled=lambda: self.sweep.counts()["debt"] < _SETTLED,
+            whole=lambda: self.whole_pass(_CEILING),
+            met=self._met,
+            say=say,
+        )
+
+    # ---- before traffic ----
+
+    def prepare(self) -> None:
+        """See whether the sweep works in this interpreter: before traffic, some milliseconds and two small passes."""
+        self._core.policy_begin()
+        try:
+            self.reason = "" if sys.version_info[:2] in KNOWN_LISTS else "version"
+            self.reason = self.reason or self._prove()
+        finally:
+            self._core.policy_end()
+        self.why, self.mode, self._proved = "", "sweep", False
+        if self.reason:
+            self._fall_back(self.reason, _WHY[self.reason])
+
+    def remember(self) -> None:
+        """All objects there are now are about to be frozen: 30 ns each, once."""
+        if self.mode != "sweep":
+            return
+        try:
+            self.sweep.remember(_get_objects())
+        except MemoryError:  # closures would not stop at what is frozen
+            self._fall_back("", "there was no memory to remember what is frozen")
+
+    def learn(self) -> int:
+        """How many objects are frozen that nobody told us of: closures stop at them from now on. O(1) where there are
+        none, 30 ns each."""
+        if self.mode != "sweep":
+            return 0
+        try:
+            return self.sweep.learn()
+        except MemoryError:
+            self._fall_back("", "there was no memory to remember what is frozen")
+            return 0
+
+    def engage(self) -> None:
+        """From now on: moments are used, and the interpreter's own collections are far away. The first time a whole
+        round is tried out, over what is not frozen."""
+        if self._thresholds is None:
+            self._thresholds, self._was_enabled = _get_threshold(), gc.isenabled()
+        self.engaged = True
+        if self.mode == "sweep" and not self._proved:
+            self._core.policy_begin()
+            try:
+                self._prove_round()
+            finally:
+                self._core.policy_end()
+        self._spread_net(old=True)
+        self._made_at = time.monotonic()
+        self.sweep.on = self.mode == "sweep"
+        self.ceiling.frozen()
+
+    def _spread_net(self, *, old: bool) -> None:
+        """The interpreter's own collections are far away. old: those of older objects come after as many of the
+        youngest as ever, ours not counted: each collection of ours brings them nearer. Else never: slices do that."""
+        before = self._thresholds or _get_threshold()
+        self._net = (SAFETY_NET, gc.get_count()[1] + before[1], before[2]) if old else (SAFETY_NET, _FAR, _FAR)
+        _set_threshold(*self._net)
+
+    def _fall_back(self, reason: str, why: str) -> None:
+        self.mode, self.reason, self.why = "whole passes", reason, why
+        self.sweep.on = False
+        self._say(
+            f"gc='out-of-band': the old heap cannot be swept in slices ({why}): whole passes of what is not frozen are "
+            "made, when nobody waits"
+        )
+
+    # ---- moments ----
+
+    def use_loop(self) -> None:
+        """Use the waiting of the loop that runs in this thread, if one does. One that gives no moments is said once."""
+        loop = running_loop()
+        if loop is None:
+            return
+        if any(each.loop() is loop for each in self._moments):
+            return
+        self._moments = [each for each in self._moments if each.loop() is not None]
+        try:
+            self._moments.append(moments_of(loop, self.sweep))
+        except LookupError as error:
+            self._moments.append(Moments(weakref.ref(loop), lambda: None, used=False))
+            self._say(f"gc='out-of-band': {error}: slices are made when the last request has ended, and between steps")
+
+    def on_idle(self, *, daemon: bool = False) -> None:
+        """The last request has ended; or (daemon) none is in flight, which the daemon sees. Nobody waits: what died
+        since the sweep last came by is looked for, now and then. A loop that gives moments sweeps as it waits next:
+        its callbacks come first. Here it is done for plain threads, and loops that give none."""
+        if self.sweep.on:
+            if not daemon and (now := time.monotonic()) >= self._next_round:
+                self._next_round = now + _ROUND_SECONDS
+                self.sweep.round()
+            if not self._loop_sweeps(daemon):
+                self.sweep.rest(daemon)
+        elif self._pass_wanted:
+            self._pass_wanted = False
+            self.whole_pass(_CEILING)
+        elif self.engaged and time.monotonic() >= self._next_pass and gc.get_count()[0] >= _YOUNG:
+            self._whole_pass()
+
+    def _loop_sweeps(self, daemon: bool) -> bool:
+        """Whether a loop that runs gives moments. The daemon wakes it: it may have begun to wait long ago."""
+        running = [loop for each in self._moments if each.used and (loop := each.loop()) and loop.is_running()]
+        return any([wake(loop) for loop in running]) if daemon else bool(running)
+
+    def turn(self, nobody_waits: Callable[[], bool]) -> None:
+        """Called by the daemon, four times a second: what the moments there are, or are not, ask for."""
+        if not self.sweep.on:
+            return
+        now, made = time.monotonic(), self._slices()
+        if made != self._made:
+            self._made, self._made_at = made, now
+        quiet = now - self._made_at > _REST_SECONDS
+        if _get_threshold() == self._net and (not quiet or self.sweep.due) and quiet != (self._net[1] != _FAR):
+            self._spread_net(old=quiet)
+        if quiet and self.sweep.midway:
+            self._end_round(nobody_waits)
+
+    def _slices(self) -> int:
+        counts = self.sweep.counts()
+        return sum(counts[name] for name in MOMENTS if name != "asked")
+
+    def _end_round(self, nobody_waits: Callable[[], bool]) -> None:
+        """One that rests for long holds an object: it is brought to its end, or, where somebody waits, given up."""
+        for _ in range(_END_SLICES):
+            if not self.sweep.midway or not nobody_waits():
+                break
+            self.sweep.slice(_END_LOOKS, None, _IDLE)
+            time.sleep(0)  # others first
+        else:
+            return
+        self.sweep.abandon()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is anything to do, in a moment."""
+        return self.sweep.due if self.sweep.on else self._pass_wanted or gc.get_count()[0] >= _YOUNG
+
+    @property
+    def has_loop(self) -> bool:
+        """Whether the waiting of a loop is used."""
+        return any(each.used and each.loop() is not None for each in self._moments)
+
+    def whole_pass(self, moment: int = _ASKED) -> int:
+        """Of what is not frozen, now, on this thread: a pause of cause ``policy``. Returns objects freed."""
+        return self.sweep.whole(moment) or 0
+
+    def call_soon(self, call: Callable[[], None]) -> bool:
+        """Have the thread of a loop whose waiting is used call it; False: there is none that runs."""
+        return any(call_in(each.loop(), call) for each in self._moments if each.used)
+
+    def begin_round(self) -> bool:
+        """Have the whole old heap swept, in slices, at the moments there are. False: it cannot be."""
+        if not self.sweep.on:
+            return False
+        counts = self.sweep.counts()
+        self._freed_before_round, self._rounds_before = counts["freed"], counts["rounds"] + counts["whole"]
+        self.sweep.round()
+        return True
+
+    def round_over(self) -> int | None:
+        """Objects freed since begin_round(), once nothing is left of it: the round that was under way then, and a whole
+        one, are over."""
+        counts = self.sweep.counts()
+        over = counts["rounds"] > self._rounds_before or counts["debt"] < _SETTLED
+        return counts["freed"] - self._freed_before_round if over else None
+
+    def step_together(self, ranks: bool) -> None:
+        """Whether other processes of the group take the same steps at the same time."""
+        self.sweep.every = RANKS_EVERY if ranks else 1
+
+    def after_fork(self) -> None:
+        """In a child: what it does is counted from zero; its heap is frozen as its parent's is."""
+        self.sweep.reborn()
+        self._made = 0
+        self.ceiling.calm()
+        self.passes = self.ceiling.episodes = 0
+
+    # ---- the ceiling ----
+
+    def _unfrozen(self) -> int | None:
+        if not self.sweep.on:
+            return self._core.unfrozen
+        counts = self.sweep.counts()
+        return counts["old"] + counts["young"]
+
+    def _force(self, what: int) -> bool:
+        """What moments are used for. Where there are no slices only a whole pass can be had."""
+        if self.sweep.on:
+            if what == SLICES:
+                self.sweep.round()
+            self.sweep.force = what
+            return True
+        self._pass_wanted = what == PASS
+        return what != SLICES
+
+    def _forced(self) -> int:
+        return self.sweep.force if self.sweep.on else PASS if self._pass_wanted else NOTHING
+
+    def _met(self, which: int, sentence: str) -> None:
+        self._core.count_ceiling(which)
+        self._say(sentence)
+
+    def _whole_pass(self) -> None:
+        """Of what is not frozen, and at most a fiftieth of the time."""
+        began = time.monotonic()
+        freed = 0
+        self._core.policy_begin()
+        try:
+            freed = _collect()
+        finally:
+            self._core.policy_end()
+        ended = time.monotonic()
+        self.passes += 1
+        self._core.policy_pass(_REQUEST_END, int((ended - began) * 1e9), freed)
+        self._next_pass = ended + max(_PASS_SECONDS, 50 * (ended - began))
+
+    def status(self, policy: str, drift: Sequence[str]) -> GCStatus:
+        """What it does, and did; drift: what others did, as far as that was seen."""
+        counts = self.sweep.counts()
+        return GCStatus(
+            policy=policy,
+            mode=self.mode if self.engaged else "",
+            why=self.why,
+            slices={name: counts[name] for name in MOMENTS},
+            passes={MOMENTS[_REQUEST_END]: self.passes},
+            moved=counts["moved"],
+            freed=counts["freed"],
+            seconds=counts["ns"] / 1e9,
+            predicted_seconds=counts["predicted_ns"] / 1e9,
+            unfrozen=counts["old"] + counts["young"],
+            frozen=self.sweep.frozen,
+            debt=counts["debt"],
+            drift=(*self._drift(), *drift),
+        )
+
+    def _drift(self) -> tuple[str, ...]:
+        found = []
+        if self.engaged and gc.isenabled() != self._was_enabled:
+            found.append(
+                f"automatic collection is {'on' if gc.isenabled() else 'off'}, and was not as this policy began"
+            )
+        if self.engaged and (now := _get_threshold()) != self._net:
+            found.append(f"the thresholds are {now}, and were set to {self._net}")
+        return tuple(found)
+
+    # ---- undo ----
+
+    def disengage(self) -> list[str]:
+        """Everything as it was. Returns what could not be undone, a sentence each."""
+        self.ceiling.calm()
+        self.sweep.on = self.engaged = False
+        self.mode = self.why = self.reason = ""
+        report = [sentence for each in self._moments if (sentence := each.give_back())]
+        self._moments = []
+        if self._thresholds is not None:
+            report += self._restore_thresholds(self._thresholds)
+            self._thresholds = None
+        self.sweep.forget()
+        return report
+
+    def _restore_thresholds(self, before: tuple[int, int, int]) -> list[str]:
+        now = _get_threshold()
+        if now != self._net:
+            return [f"gc.get_threshold() is {now}, as somebody else set it after us: it stays"]
+        _set_threshold(*before)
+        return []
+
+    # ---- proof ----
+
+    def _prove(self) -> str:
+        """Why it does not work here, a name; "" where it does."""
+        older: list[Any] = [[]]
+        _collect(0)
+        _collect(1)
+        aged: list[Any] = [[]]
+        _collect(0)
+        if not self.sweep.locate(_get_threshold(), aged, older, _LOOK):
+            return "lists"
+        return "" if _dies(self.sweep) and _lives(self.sweep) else "proof"
+
+    def _prove_round(self) -> None:
+        """Nobody says where to look. One that does not come to its end says nothing: after the next freeze, then."""
+        kept, gone = _planted(), weakref.ref(_planted())
+        begun = self.sweep.counts()["rounds"]
+        self.sweep.round()
+        for _ in range(_PROOF_SLICES):
+            self.sweep.slice(_PROOF_LOOKS)
+            if self.sweep.counts()["rounds"] > begun:
+                break
+        else:
+            return
+        self._proved = True
+        if gone() is not None or kept.other.other is not kept:
+            self._fall_back("proof", _WHY["proof"])
+
+
+class _Node:
+    """Of a planted structure."""
+
+    other: _Node
+
+
+def _planted() -> _Node:
+    one, two = _Node(), _Node()
+    one.other, two.other = two, one
+    _collect(0)
+    _collect(1)
+    return one
+
+
+def _dies(sweep: _hot.Sweep) -> bool:
+    seeds = [_planted()]
+    gone = weakref.ref(seeds[0])
+    sweep.slice(16, seeds)
+    return gone() is None
+
+
+def _lives(sweep: _hot.Sweep) -> bool:
+    kept = _planted()
+    sweep.slice(16, [kept])
+    return kept.other.other is kept

@@ -1,0 +1,176 @@
+"""The group of processes that this one belongs to: those that share a directory.
+
+Each process's numbers stand in a file there, which the others map. A fork child joins anew, with its first request or
+wake-up of the daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from tailwatch import _hot, snapshots
+from tailwatch.integrations.engine_id import engine_of_process, engine_of_role, is_engine, is_shared
+from tailwatch.integrations.process_roles import delays_streams
+
+
+class Company:
+    """What one process has of its group.
+
+    Args:
+        core: whose segment is shared.
+        directory: the group's; "": none.
+        say: told once why it could not be joined, and once that it was lost, a sentence each.
+        engine: which of several engines this process works for, or serves; "": see servers/engines.py.
+    """
+
+    def __init__(self, core: _hot.Core, directory: str, say: Callable[[str], object], engine: str = "") -> None:
+        self._core = core
+        self._directory = directory
+        self._say = say
+        self._role = ""
+        self._engine = engine
+        self._unit = 0
+        self._failed = False
+        self._said_lost = False
+        self._opened_before = 0
+        self._lock = threading.Lock()  # held while the others' segments are read: they stay mapped
+
+    @property
+    def joined(self) -> bool:
+        """Whether the numbers of this process are shared."""
+        return self._core.joined
+
+    @property
+    def alone(self) -> bool:
+        """Whether they are this process's own, and stay so: it has no group, or could not join it."""
+        return not self.joined and (not self._directory or self._failed)
+
+    @property
+    def directory(self) -> str:
+        """Where they are shared; "": nowhere."""
+        return self._directory if self.joined else ""
+
+    def enter(self, role: str) -> None:
+        """Join, as a process of this role; who has joined has another role from now on."""
+        if not self._directory or (self.joined and role == self._role):
+            return
+        with self._lock:
+            self._role = role
+            self._find_engine()
+            if not self.joined:
+                self._join()
+
+    def bind(self, engine: str) -> None:
+        """Another engine from now on, for streams that open from now on."""
+        with self._lock:
+            self._engine = engine
+            self._find_engine()
+
+    def leave(self) -> list[str]:
+        """Stop sharing: the group goes on counting what was measured until now, as it does for the dead, and the
+        numbers stay this process's own too. Returns why that was not done, a sentence, or nothing."""
+        with self._lock:
+            self._role = ""
+            try:
+                self._core.leave()
+            except MemoryError:
+                return [f"dir={self._directory!r}: this process's numbers are still shared: no memory to copy them"]
+        return []
+
+    def renew(self) -> None:
+        """See who came and went, and fold a few of the dead. Called once a second, by the daemon."""
+        if not self._role or not self._lock.acquire(blocking=False):  # a snapshot is being taken: next time
+            return
+        try:
+            self._find_engine()  # servers name their processes late
+            if self.joined:
+                self._look()
+            elif not self._failed:
+                self._join()
+        finally:
+            self._lock.release()
+        self._core.fold()  # outside the lock, and without the GIL: it copies megabytes, and nobody waits for it
+
+    def after_fork(self) -> None:
+        """In a child: the core has let go of the parent's file."""
+        self._lock = threading.Lock()
+        self._failed = self._said_lost = False
+        self._find_engine()  # before its first stream, which joins
+
+    def take(self) -> snapshots.Snapshot:
+        """The numbers of the whole group; of this process where there is none."""
+        if not self.joined:
+            return snapshots.take([self._core.address])
+        with self._lock:
+            self._look()
+            return snapshots.take([self._core.address, *self._core.members()])
+
+    def healthy(self) -> snapshots.Healthy:
+        """What TTFT by concurrency says, of the whole group; of this process where there is none."""
+        with self._lock:
+            others = self._core.members() if self.joined else []
+            return snapshots.healthy([self._core.address, *others])
+
+    def opened(self) -> int:
+        """Requests ever opened in the group, as of the last look."""
+        with self._lock:
+            return self._core.load()[1]
+
+    @property
+    def shares_engine(self) -> bool:
+        """Whether a process of the group does the work of several: their streams wait for one another."""
+        return self._core.shares_engine
+
+    def load(self) -> tuple[int, int]:
+        """Requests in flight in the whole group now, and those opened since this process joined it: what was before
+        says nothing of how warm it is."""
+        with self._lock:
+            if self.joined:
+                self._look()
+            in_flight, opened = self._core.load()
+        return in_flight, max(0, opened - self._opened_before)
+
+    def _find_engine(self) -> None:
+        if not self._role:
+            return
+        named = self._engine or engine_of_role(self._role)
+        self._unit = _unit_of(self._role, named)
+        is_part = self._unit & _hot.UNIT_LIKE  # this bit is in UNIT_SHARED too: of no engine that is known here
+        self._core.set_serves(_hot.unit_of(named) or (0 if is_part else self._unit))
+        self._core.set_unit(self._unit)
+
+    def _join(self) -> None:
+        try:
+            why = self._core.join(self._directory, self._unit)
+        except BlockingIOError:  # another process is joining: next time
+            return
+        if why is None:
+            self._core.renew()
+            self._opened_before = self._core.load()[1]
+        elif not self._failed:
+            self._failed = True
+            self._say(f"dir={self._directory!r}: this process's numbers are not shared: {why}")
+
+    def _look(self) -> None:
+        with suppress(MemoryError):  # its part in a lost directory could not be taken back: next time
+            self._core.renew()
+        if not self.joined and not self._said_lost:
+            self._said_lost = True
+            self._say(
+                f"dir={self._directory!r} was removed or closed while it was in use: "
+                "this process joins another of that name"
+            )
+
+
+def _unit_of(role: str, engine: str) -> int:
+    """What a process works for, in the word that the group is told: csrc/include/tailwatch/attribute/engine_id.h."""
+    if not delays_streams(role):
+        return 0
+    if engine or (engine := engine_of_process()):
+        return _hot.unit_of(engine)
+    if is_shared(role):
+        return _hot.UNIT_SHARED
+    return _hot.UNIT_ITSELF | os.getpid() if is_engine(role) else _hot.UNIT_LIKE | os.getppid()

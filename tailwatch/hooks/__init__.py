@@ -1,1 +1,0 @@
-"""What is attached to the host: each module has attach() and detach(), and none imports another's exporter."""

@@ -1,0 +1,43 @@
+"""What is particular to one server: a small file each, which names what it streams with. None imports its server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tailwatch.integrations.engine_steps import EngineStep
+    from tailwatch.integrations.fast_sse_targets import Target
+    from tailwatch.integrations.request_routing import Choice
+
+
+def known() -> tuple[Target, ...]:
+    """All that the fast SSE path can take over, whether it is here or not. The encoders are imported for it."""
+    from tailwatch.integrations import lmdeploy, openai_sdk, sglang, tensorrt_llm, vllm
+
+    return (*vllm.TARGETS, *sglang.TARGETS, *lmdeploy.TARGETS, *tensorrt_llm.TARGETS, *openai_sdk.TARGETS)
+
+
+def found() -> Iterator[Target]:
+    """What of that stands in the modules that are loaded now."""
+    return (target for target in known() if target.loaded())
+
+
+def stepping() -> Iterator[EngineStep]:
+    """The methods that are iterations of the engines of the loaded servers; nothing is imported for others."""
+    if "vllm" in sys.modules:
+        from tailwatch.integrations import vllm
+
+        yield from vllm.STEPS
+    if "sglang" in sys.modules:
+        from tailwatch.integrations import sglang
+
+        yield from sglang.STEPS
+
+
+def choices() -> tuple[Choice, ...]:
+    """Where the servers that we know choose one of several engines for a request."""
+    from tailwatch.integrations import vllm_engines
+
+    return vllm_engines.CHOICES

@@ -1,0 +1,113 @@
+"""SGLang. Chat content and reasoning come from one function, msgspec inside; tool calls, usage and completions from
+Pydantic classes.
+
+Read in 0.5.23.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tailwatch.integrations.engine_steps import EngineStep, Said
+from tailwatch.integrations.fast_sse_targets import Function, Model, Target
+from tailwatch.sse.verified_builder import Arguments, GuardedBuilder, Made, Recall
+
+_OPENAI = "sglang.srt.entrypoints.openai"
+_FIELDS = ("chunk_id", "created", "model", "index")
+_HOLES = (str, int, str, int, str)
+
+
+def _recall(text: str) -> Recall:
+    names = (*_FIELDS, text)
+
+    def recall(values: Any, call: Arguments) -> Arguments:
+        return (), dict(zip(names, values, strict=True))
+
+    return recall
+
+
+def _build_sse_content(builder: GuardedBuilder) -> Callable[..., str]:
+    content_shape = builder.shape("SGLang content", _HOLES, _recall("content"))
+    reasoning_shape = builder.shape("SGLang reasoning", _HOLES, _recall("reasoning_content"))
+    original, check = builder.original, builder.check
+
+    def build_sse_content(
+        chunk_id: str,
+        created: int,
+        model: str,
+        index: int,
+        role: str | None = None,
+        content: str | None = None,
+        reasoning_content: str | None = None,
+        finish_reason: str | None = None,
+        logprobs: Any = None,
+        matched_stop: Any = None,
+        usage: Any = None,
+    ) -> str:
+        plain = role is finish_reason is logprobs is matched_stop is usage is None
+        if not plain or (content is None) is (reasoning_content is None):
+            return original(
+                *(chunk_id, created, model, index, role, content, reasoning_content),
+                *(finish_reason, logprobs, matched_stop, usage),
+            )
+        shape, text = (reasoning_shape, reasoning_content) if content is None else (content_shape, content)
+        made: Made = None
+        if (fill := shape.fill) is not None:
+            try:
+                made = fill(chunk_id, created, model, index, text).decode()
+                shape.trusted = trusted = shape.trusted - 1
+                if trusted > 0:
+                    return made
+            except Exception as error:
+                made = error.with_traceback(None)
+        return check(shape, made, chunk_id, created, model, index, None, content, reasoning_content)
+
+    return build_sse_content
+
+
+TARGETS: tuple[Target, ...] = (
+    Function(f"{_OPENAI}.sse_utils", "build_sse_content", _build_sse_content),
+    Model(
+        f"{_OPENAI}.protocol",
+        "ChatCompletionStreamResponse",
+        "choices[0].delta.tool_calls[0].function.arguments",
+        looks_at_no_text=True,  # drops an sglext, or hidden states, that are None
+    ),
+    Model(f"{_OPENAI}.protocol", "CompletionStreamResponse", "choices[0].text", looks_at_no_text=True),  # the same
+    Model("sglang.srt.entrypoints.anthropic.protocol", "ContentBlockDeltaEvent", "delta.text"),
+)
+
+
+# Its loops are many, and never return. What each of them calls is run_batch, which starts a forward, and
+# process_batch_result, which waits for one: in the overlapping loops that of the batch before.
+
+
+def _batch_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return args[0] if args else kwargs["batch"]
+
+
+def _read_run(scheduler: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Said:
+    """What was started runs: it hides what the host does."""
+    return len(_batch_of(args, kwargs).reqs), None
+
+
+def _read_result(scheduler: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Said:
+    """Queued requests, and those of both batches that have not finished. While another forward runs it is not known
+    whether they wait for the host."""
+    batch, running = _batch_of(args, kwargs), scheduler.running_batch
+    unfinished = (each for each in (*batch.reqs, *running.reqs) if not each.finished())
+    if _forward_runs(scheduler):
+        return len(batch.reqs), None if scheduler.waiting_queue or any(True for _ in unfinished) else 0
+    return len(batch.reqs), len(scheduler.waiting_queue) + len({id(each) for each in unfinished})
+
+
+def _forward_runs(scheduler: Any) -> bool:
+    """Results to come, of the overlapping loops; pipelines and multiplexed streams do not say."""
+    return bool(getattr(scheduler, "result_queue", ())) or hasattr(scheduler, "mbs") or scheduler.enable_pdmux
+
+
+STEPS: tuple[EngineStep, ...] = (
+    EngineStep("sglang.srt.managers.scheduler", "Scheduler", "run_batch", _read_run),
+    EngineStep("sglang.srt.managers.scheduler", "Scheduler", "process_batch_result", _read_result),
+)

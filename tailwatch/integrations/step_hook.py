@@ -1,0 +1,133 @@
+"""Counts the iterations of an engine whose code does not say them: it stands around the engine's own method.
+
+Nothing of ours is raised into the engine, and no attribute of it is relied on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from tailwatch import _hot
+
+if TYPE_CHECKING:
+    from tailwatch.integrations.engine_steps import EngineStep
+
+    Undo = Callable[[], "str | None"]
+
+
+class StepHook:
+    """The engine's methods that count as steps in this process.
+
+    Args:
+        core: where they are counted.
+        known: gives the methods of the servers that are loaded by now.
+        note: called with a sentence for the doctor.
+    """
+
+    def __init__(
+        self, core: _hot.Core, known: Callable[[], Iterable[EngineStep]], note: Callable[[str], object]
+    ) -> None:
+        self._core = core
+        self._known = known
+        self._note = note
+        self._undo: dict[str, Undo] = {}
+        self._unread: set[str] = set()
+        self._lock = threading.Lock()
+        self._attached = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is counted, dotted names."""
+        return tuple(self._undo)
+
+    def attach(self) -> None:
+        """Stand around what is loaded by now; sweep() finds the rest."""
+        self._attached = True
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Stand around what was loaded since. Never raises; called once a second, by the daemon."""
+        if not self._attached or not self._lock.acquire(blocking=False):
+            return
+        try:
+            for step in self._known():
+                if step.name not in self._undo and (home := step.home()) is not None:
+                    self._undo[step.name] = self._replace(step, home)
+        except Exception as error:
+            self._note_once("sweep", f"engine steps are not counted: {type(error).__name__}: {error}")
+        finally:
+            self._lock.release()
+
+    def detach(self) -> list[str]:
+        """Put the methods back. Returns what could not be undone, a sentence each."""
+        self._attached = False
+        with self._lock:
+            undos, self._undo = list(self._undo.values()), {}
+        return [sentence for undo in reversed(undos) if (sentence := undo())]
+
+    def after_fork(self) -> None:
+        """In a child: the lock may have been held by a thread that is not here."""
+        self._lock = threading.Lock()
+
+    def _replace(self, step: EngineStep, home: Any) -> Undo:
+        original = vars(home)[step.method]
+        calls = _Calls()
+
+        @wraps(original)
+        def counted(engine: Any, /, *args: Any, **kwargs: Any) -> Any:
+            made = self._open(step, calls)
+            if made is None:
+                return original(engine, *args, **kwargs)
+            with made:
+                result = original(engine, *args, **kwargs)
+                self._describe(made, step, engine, args, kwargs, result)
+            return result
+
+        setattr(home, step.method, counted)
+
+        def undo() -> str | None:
+            calls.stopped = True
+            if vars(home).get(step.method) is not counted:
+                return f"{step.name} was replaced by other code after us: ours inside it only hands on"
+            setattr(home, step.method, original)
+            kept = step.kept and calls.any
+            return f"{step.name} is held by the engine that runs: ours only hands on" if kept else None
+
+        return undo
+
+    def _open(self, step: EngineStep, calls: _Calls) -> _hot.Step | None:
+        if calls.stopped:
+            return None
+        calls.any = True
+        try:
+            return self._core.step(step.method)
+        except MemoryError:
+            return None
+
+    def _describe(
+        self, made: _hot.Step, step: EngineStep, engine: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        try:
+            made.batch, made.waiting = step.read(engine, args, kwargs, result)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            self._note_once(
+                step.name, f"the batch of {step.name} could not be read, it counts as one request: {reason}"
+            )
+
+    def _note_once(self, name: str, sentence: str) -> None:
+        if name not in self._unread:
+            self._unread.add(name)
+            self._note(sentence)
+
+
+class _Calls:
+    """Whether a method of ours was called, and whether it still counts."""
+
+    __slots__ = ("any", "stopped")
+
+    def __init__(self) -> None:
+        self.any = self.stopped = False

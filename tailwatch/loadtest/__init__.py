@@ -1,0 +1,28 @@
+"""Honest load: planned before it is sent, measured from the plan, and honest about the client itself.
+
+    from tailwatch import loadtest
+    result = load.run("http://127.0.0.1:8000", model="m", rate=40, duration=30, slo="ttft<=500ms,tpot<=40ms")
+    assert result.valid and result.goodput.held
+
+Stands alone: nothing of it is needed inside the server, and nothing of the server's side here.
+"""
+
+from tailwatch.loadtest.bench import Conditions, run, run_workload
+from tailwatch.loadtest.merging import merged
+from tailwatch.loadtest.outcomes import Outcomes
+from tailwatch.loadtest.results import Client, Goodput, Latencies, Requests, Result, Series, Validity
+
+__all__ = [
+    "Client",
+    "Conditions",
+    "Goodput",
+    "Latencies",
+    "Outcomes",
+    "Requests",
+    "Result",
+    "Series",
+    "Validity",
+    "merged",
+    "run",
+    "run_workload",
+]

@@ -1,0 +1,218 @@
+"""`tailwatch ablate --server 'CMD {port}' --variants FILE`: the same load on each variant, and what it shows.
+
+Exit status: 0, also where no difference is shown; 1 where runs are missing (a server that did not start again, or too
+many that may not be believed); 2 for a wrong call, or a server that does not start at all; 130 where Ctrl-C ended it.
+What was measured before is reported whatever ended it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.loadtest import output_paths, variants, workload
+from tailwatch.loadtest.ablate import Found, Plan, ablate
+from tailwatch.loadtest.bench import TIMEOUT, Conditions, run_workload
+from tailwatch.loadtest.compare_main import add_looking, looked_at, present
+from tailwatch.loadtest.interrupts import on_interrupt
+from tailwatch.loadtest.metrics import Measure
+from tailwatch.loadtest.option_conflicts import WHEN, refuse
+from tailwatch.loadtest.report.progress import Steps
+from tailwatch.loadtest.results import Result
+from tailwatch.loadtest.server_process import PORT, command_of, free_port, server
+from tailwatch.loadtest.session import needed
+from tailwatch.loadtest.statistics import FEWEST
+from tailwatch.loadtest.variants import Variant
+from tailwatch.loadtest.workload import Workload
+from tailwatch.options.slo import SLO
+
+OK, FOUND, INTERRUPTED = 0, 1, 130
+HOST = "127.0.0.1"
+PATIENCE = 600.0
+WARMUP = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command, beside what `workload.add_arguments` adds."""
+    own = parser.add_argument_group("variants")
+    own.add_argument(
+        "--server", required=True, metavar="CMD", help="starts the server; {port} stands for the port it shall take"
+    )
+    own.add_argument(
+        "--variants", required=True, metavar="FILE",
+        help="a line each, 'name: NAME=VALUE … words behind CMD'; the first is what the others are compared with",
+    )  # fmt: skip
+    own.add_argument("--port", type=int, metavar="N", help="of the server, where CMD does not say {port}")
+    own.add_argument("--ready", metavar="PATH", help="wait until a GET of it gives 2xx (default: until it accepts)")
+    own.add_argument("--patience", metavar="SECONDS", help=f"for a server to be ready (default {PATIENCE:g})")
+    own.add_argument("--pairs", type=int, default=FEWEST, metavar="N", help=f"of runs, {FEWEST} at least (default)")
+    own.add_argument("--no-floor", action="store_true", help="do not run the first variant twice in each pair (A/A)")
+    own.add_argument("-o", dest="out", type=Path, metavar="DIR", help="keep all runs, a file a variant, for `compare`")
+    add_looking(own)
+    workload.add_arguments(parser)
+    _add_conditions(parser.add_argument_group("measuring: at which loads, and what is good"))
+
+
+def _add_conditions(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--rates", metavar="R,R", help="several loads instead of --rate, compared each by itself")
+    group.add_argument("--workers", metavar="N,N", help="closed loops of so many requests in flight, instead of rates")
+    group.add_argument("--slo", metavar="BOUNDS", help="like 'ttft<=500ms,tpot<=40ms@99%%', or mlperf:llama2-70b")
+    group.add_argument(
+        "--warmup", type=int, default=WARMUP, metavar="N", help=f"requests before each run (default {WARMUP})"
+    )
+    group.add_argument("--timeout", metavar="SECONDS", help=f"of one request (default {TIMEOUT:g})")
+    group.add_argument("--processes", type=int, default=1, metavar="N", help="of this client")
+    group.add_argument("--quiet", action="store_true", help="no progress")
+
+
+@dataclass(frozen=True)
+class _Load:
+    """One of the loads: of an open loop where rate is given, of a closed one where workers are."""
+
+    rate: float | None = None
+    workers: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.workers} in flight" if self.workers else "" if self.rate is None else f"{self.rate:g}/s"
+
+
+def main(parsed: argparse.Namespace) -> int:
+    """Runs the command."""
+    needed()
+    measures, steps = looked_at(parsed), Steps(quiet=parsed.quiet)
+    loads = {load.name: load for load in _loads(parsed)}
+    plan = Plan(variants.read(parsed.variants), tuple(loads), parsed.pairs, not parsed.no_floor)
+    bench = _Bench(parsed, loads)
+    output_paths.check({"json": parsed.json, "html": parsed.html})
+    if parsed.out is not None:
+        output_paths.check_directory("-o", parsed.out)
+    for note in bench.workload.notes:
+        steps.tell(note)
+    steps.tell(f"{plan.runs} runs, each in a fresh server")
+    return _run(parsed, plan, bench, measures, steps)
+
+
+def _run(parsed: argparse.Namespace, plan: Plan, bench: _Bench, measures: list[Measure], steps: Steps) -> int:
+    """Runs all, and reports what there is, whatever ended it.
+
+    Raises:
+        TailwatchError: a server failed before the first pair was whole.
+    """
+    found: Found | None = None
+    interrupted, why = False, ""
+    try:
+        for found in ablate(plan, bench.run, steps.tell):
+            if parsed.out is not None:
+                found.save(parsed.out)
+    except KeyboardInterrupt:
+        interrupted = True
+    except TailwatchError as error:
+        if found is None:
+            raise
+        why = str(error)
+    except Exception:  # a fault of ours takes nothing from what was measured
+        if found is not None:
+            _report(parsed, found, measures)
+        raise
+    interrupted |= found is not None and found.interrupted
+    if interrupted:
+        why = "interrupted"
+    if found is None:
+        print("tailwatch ablate: interrupted before the first pair was whole: nothing was compared", file=sys.stderr)
+        return INTERRUPTED
+    complete = _report(parsed, found, measures)
+    if why or not complete:
+        why = why or "too many runs may not be believed"
+        print(f"tailwatch ablate: ended after {found.whole} of {plan.pairs} pairs: {why}", file=sys.stderr)
+    return INTERRUPTED if interrupted else OK if complete and not why else FOUND
+
+
+def _report(parsed: argparse.Namespace, found: Found, measures: list[Measure]) -> bool:
+    """Whether all pairs that were asked for are in it."""
+    with on_interrupt(lambda: None):
+        if parsed.out is not None:
+            found.save(parsed.out)
+        comparison = found.compare(measures)
+        present(comparison, parsed)
+    return all(min(table.runs) >= parsed.pairs for table in comparison.tables)
+
+
+class _Bench:
+    """Runs variants of the server that the arguments name."""
+
+    def __init__(self, parsed: argparse.Namespace, loads: dict[str, _Load]) -> None:
+        if (parsed.port is None) == (PORT not in parsed.server):
+            raise OptionError.of(
+                "server", parsed.server, "expected {port} in the command, or --port with one of its own"
+            )
+        if parsed.save_schedule is not None:
+            raise OptionError(
+                "save_schedule: each pair has a schedule of its own; its seed and digest stand in its runs"
+            )
+        if parsed.port is not None and not 1 <= parsed.port <= 65535:
+            raise OptionError.of("port", parsed.port, "expected 1 to 65535")
+        self.port = parsed.port if parsed.port is not None else free_port()
+        self.parsed, self.loads = parsed, loads
+        self.workload: Workload = workload.from_arguments(parsed, f"http://{HOST}:{self.port}")
+        self.patience = workload.seconds_of(parsed.patience, "patience") or PATIENCE
+        self.slo = SLO.parse(parsed.slo) if parsed.slo is not None else None
+        self.timeout = workload.seconds_of(parsed.timeout, "timeout") or TIMEOUT
+        own = self.workload.arrivals is not None and self.workload.arrivals.own_rate
+        if own and parsed.rates is not None:
+            raise OptionError.of("rates", parsed.rates, f"expected arrivals without rates of their own, "
+                                 f"not {parsed.arrivals}")  # fmt: skip
+        for load in loads.values():
+            self._conditions(load, "")
+
+    def _conditions(self, load: _Load, name: str) -> Conditions:
+        return Conditions(
+            slo=self.slo, workers=load.workers, timeout=self.timeout, warmup=self.parsed.warmup,
+            processes=self.parsed.processes, name=name,
+        )  # fmt: skip
+
+    def run(self, variant: Variant, load: str, pair: int) -> Result:
+        """One run in a fresh server."""
+        chosen = self.loads[load]
+        conditions = self._conditions(chosen, variant.name)
+        seed = None if self.workload.fixed is not None else self.workload.seed + pair
+        if chosen.workers:
+            schedule = self.workload.closed(seed=seed)
+        else:
+            schedule = self.workload.schedule(rate=chosen.rate, seed=seed)
+        command = command_of(self.parsed.server, variant.words, self.port)
+        place = (HOST, self.port)
+        with server(
+            command, variant.environment, *place, path=self.parsed.ready, patience=self.patience
+        ) as ended:  # fmt: skip
+            result = run_workload(self.workload, conditions, schedule, interruptible=True)
+            if how := ended():
+                result.validity.verdict = "invalid"
+                result.validity.reasons.append(f"the server ended during the run: {how}")
+        if chosen.rate is not None:
+            result.settings = {**result.settings, "rate": chosen.rate}
+        return result
+
+
+def _loads(parsed: argparse.Namespace) -> list[_Load]:
+    if parsed.rates is not None:
+        refuse(parsed, ("rate", "workers", "scale", "schedule"), "rates: each is a load of its own")
+    if parsed.workers is not None:
+        refuse(parsed, WHEN, "workers: a closed loop sends when an answer comes")
+        return [_Load(workers=round(number)) for number in _numbers("workers", parsed.workers, 1.0)]
+    if parsed.rates is not None:
+        return [_Load(rate=number) for number in _numbers("rates", parsed.rates, 1e-6)]
+    return [_Load()]
+
+
+def _numbers(option: str, written: str, least: float) -> list[float]:
+    try:
+        found = [float(part) for part in written.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(least <= number <= 1e6 for number in found) or len(set(found)) < len(found):
+        raise OptionError.of(option, written, "expected different numbers with commas between, like 8,16,32")
+    return found

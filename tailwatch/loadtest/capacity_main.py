@@ -1,0 +1,212 @@
+"""``tailwatch size``: how many replicas an expected load needs, and the tail of a request that waits for many parts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.loadtest.capacity import Fleet, all_good, fleet, part_quantile
+from tailwatch.loadtest.saturation_point import Knee
+
+SHARES = (0.5, 0.9, 0.99)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument(
+        "--knee", metavar="RATE|FILE",
+        help="requests/s at which one replica still keeps its SLO, or what `tailwatch bench --find goodput --json` "
+        "wrote (the lower end of its interval is taken)",
+    )  # fmt: skip
+    parser.add_argument("--capacity", type=float, metavar="RATE", help="requests/s that one replica completes at most")
+    parser.add_argument("--expect", type=float, metavar="RATE", help="requests/s expected of all together")
+    parser.add_argument("--fanout", type=int, metavar="N", help="a request that waits for N parts: its tail in theirs")
+    parser.add_argument(
+        "--attainment", type=float, default=99.0, metavar="PERCENT",
+        help="with --fanout: of the parts, how many keep their SLO (default 99)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--result", type=Path, metavar="FILE",
+        help="with --fanout: what `tailwatch bench --json` wrote of one part; gives the tail of the whole as times",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metric", choices=("e2e", "ttft", "tpot", "largest_gap"), default="e2e", help="of that file (default e2e)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was printed")
+
+
+def main(parsed: argparse.Namespace) -> int:
+    """Prints the answers; exit status 0."""
+    if parsed.expect is None and parsed.fanout is None:
+        raise TailwatchError("size: nothing is asked: give --knee and --expect, or --fanout, or all three")
+    if parsed.expect is not None and parsed.knee is None:
+        raise TailwatchError(
+            "size: --expect needs the --knee of one replica; `tailwatch bench --find goodput` finds it"
+        )
+    lines, data = [], dict[str, Any]()
+    if parsed.expect is not None:
+        knee, capacity = _knee(parsed.knee)
+        found = fleet(parsed.expect, knee, parsed.capacity if parsed.capacity is not None else capacity)
+        lines += fleet_lines(found)
+        data["fleet"] = {name: getattr(found, name) for name in Fleet.__slots__}
+        data["fleet"]["one_down"] = found.one_down if found.replicas > 1 else None
+    if parsed.fanout is not None:
+        lines += fanout_lines(parsed.fanout, parsed.attainment)
+        data["fanout"] = fanout_data(parsed.fanout, parsed.attainment)
+        if parsed.result is not None:
+            times = fanout_times(parsed.result, parsed.metric, parsed.fanout)
+            lines += time_lines(times, parsed.metric, parsed.fanout)
+            data["fanout"][parsed.metric] = [asdict(time) for time in times]
+    elif parsed.result is not None:
+        raise TailwatchError("size: --result needs --fanout: of how many parts")
+    print(*lines, sep="\n")
+    if parsed.json is not None:
+        _write(parsed.json, data)
+    return 0
+
+
+def fleet_lines(found: Fleet) -> list[str]:
+    """The answer in words, one fact a line."""
+    lines = [
+        f"{_replicas(found.replicas)}: {found.expect:g}/s at the knee of {found.knee:g}/s is "
+        f"{found.each:.4g}/s on each",
+    ]
+    if found.cliff is not None and found.cliff < found.replicas:
+        lines.append(
+            f"{_replicas(found.cliff)} = {found.expect:g}/{found.capacity:g} is the cliff: {found.at_cliff:.4g}/s on "
+            f"each is past the knee; they would answer every request, and hardly one in time"
+        )
+    elif found.capacity is None:
+        lines.append("without --capacity nothing is said about the cliff")
+    if found.replicas > 1:
+        lines.append(
+            f"with one of them down each gets {found.one_down:.4g}/s, past the knee; {found.spare} survive that"
+        )
+    else:
+        lines.append("with it down nothing is served; 2 survive that")
+    return lines
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica" + ("s" if count != 1 else "")
+
+
+def fanout_data(parts: int, attainment: float) -> dict[str, Any]:
+    """Per share of the whole the quantile of a part, and the share of wholes that keep what each part keeps."""
+    return {
+        "parts": parts,
+        "attainment": attainment / 100,
+        "whole": all_good(_share(attainment), parts),
+        "part_quantiles": {f"{share:g}": part_quantile(share, parts) for share in SHARES},
+        "part_attainment_for": {f"{share:g}": part_quantile(share, parts) for share in (0.95, 0.99)},
+    }
+
+
+def fanout_lines(parts: int, attainment: float) -> list[str]:
+    """The same in words."""
+    data = fanout_data(parts, attainment)
+    tail = ", ".join(
+        f"p{float(share) * 100:g} is a part's p{_percent(q)}" for share, q in data["part_quantiles"].items()
+    )
+    needed = _percent(data["part_attainment_for"]["0.99"])
+    return [
+        f"a request that waits for {parts} of these: {tail}",
+        f"where {attainment:g}% of the parts are in time, {data['whole'] * 100:.3g}% of such requests are; for 99% of "
+        f"them {needed}% of the parts must be",
+        "that is for independent parts; a stall that hits parts together makes fewer requests late, and those by more",
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A quantile of the whole. share: of the requests that wait for all parts (0.99: their p99). seconds: it is at
+    most this, in the buckets of the run (1.1 % off at most). reached: there are enough parts measured to know; else it
+    is at least this."""
+
+    share: float
+    seconds: float
+    reached: bool
+
+
+def fanout_times(path: Path, metric: str, parts: int) -> list[Time]:
+    """From the runs in a file of `tailwatch bench --json`, all together. TailwatchError where they have no sample."""
+    from tailwatch.loadtest import results
+
+    runs = results.load(path)
+    whole = results.Latencies()
+    for run in runs:
+        whole.add(run.latencies)
+    samples = getattr(whole, metric)
+    if not samples.count:
+        raise TailwatchError(f"{path}: its runs have no {metric}")
+    quantiles = [(share, part_quantile(share, parts)) for share in SHARES]
+    return [Time(share, samples.p(q * 100), q <= 1 - 1 / samples.count) for share, q in quantiles]
+
+
+def time_lines(times: list[Time], metric: str, parts: int) -> list[str]:
+    """The same in words."""
+    said = ", ".join(
+        f"p{time.share * 100:g} {'' if time.reached else 'at least '}{time.seconds * 1e3:.4g} ms" for time in times
+    )
+    lines = [f"{metric} of a request that waits for {parts} of these: {said}"]
+    if not all(time.reached for time in times):
+        lines.append("where it says at least, too few parts were measured to know: run longer")
+    return lines
+
+
+def _percent(quantile: float) -> str:
+    """A quantile near 1 with the digits that tell it from 1."""
+    digits = 2
+    while digits < 12 and round(quantile * 100, digits) >= 100 > quantile * 100:
+        digits += 1
+    return f"{quantile * 100:.{digits + 1}f}".rstrip("0").rstrip(".")
+
+
+def _share(percent: float) -> float:
+    if not 0 < percent <= 100:
+        raise OptionError.of("attainment", percent, "expected a share above 0% and up to 100%")
+    return percent / 100
+
+
+def _knee(text: str) -> tuple[float, float | None]:
+    """A number, or the file of a search: its knee's lower end and its closed-loop ceiling."""
+    try:
+        return float(text), None
+    except ValueError:
+        pass
+    knee = read_knee(Path(text))
+    if knee.objective != "goodput":
+        raise TailwatchError(
+            f"--knee {text}: it is of `--find {knee.objective}`: what a replica finishes, however late; a fleet is "
+            "sized by what it finishes in time: give the file of `--find goodput`, and this rate as --capacity"
+        )
+    if knee.rate is None or knee.low is None:
+        raise TailwatchError(f"--knee {text}: its search found none: {knee.reason}")
+    if not knee.resolved:
+        raise TailwatchError(
+            f"--knee {text}: its search is unresolved: {knee.reason}; so far {knee.rate:.4g}/s, which may be far from "
+            "the knee: search longer, or give the rate that you trust as a number"
+        )
+    return knee.low, max(knee.ceiling, knee.low)
+
+
+def read_knee(path: Path) -> Knee:
+    """The knee in what `tailwatch bench --find … --json` wrote. TailwatchError where there is none."""
+    try:
+        data = json.loads(path.read_bytes())
+        return Knee.from_dict(data["knee"])
+    except OSError as error:
+        raise TailwatchError(f"{path}: {error.strerror}; expected requests per second, or a file") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise TailwatchError(f"{path}: no search's results, as `tailwatch bench --find --json` writes them") from error
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise TailwatchError(f"--json {path}: {error.strerror}") from error

@@ -1,0 +1,120 @@
+"""`tailwatch compare A.json B.json`: what the runs of two files, or more, tell about a difference.
+
+Exit status: 0, also where no difference is shown; 2 for a wrong call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.loadtest import output_paths, results
+from tailwatch.loadtest.compare import Arm, Comparison, compare, merge, read
+from tailwatch.loadtest.comparison_text import show
+from tailwatch.loadtest.metrics import NAMES, PERCENTILES, Measure, measures
+from tailwatch.loadtest.option_conflicts import refuse
+from tailwatch.loadtest.report import comparison as page
+from tailwatch.loadtest.report import document
+from tailwatch.platform import VERSION
+
+OK = 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="results of bench --json or ablate -o; each is compared with the first"
+    )
+    parser.add_argument(
+        "--again", metavar="FILE", help="more runs of the first, interleaved with it: what equal arms differ by (A/A)"
+    )
+    parser.add_argument(
+        "--merge", metavar="OUT",
+        help="the files are of machines that drove one load together: write their runs, merged, to OUT, and compare "
+        "nothing",
+    )  # fmt: skip
+    add_looking(parser)
+
+
+def add_looking(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """The options that say what is looked at, and where it is written."""
+    parser.add_argument(
+        "--metrics", metavar="NAMES",
+        help=f"some of {', '.join(NAMES)}; the fewer are looked at, the smaller a difference shows",
+    )  # fmt: skip
+    shown = ",".join(f"{percent:g}" for percent in PERCENTILES)
+    parser.add_argument("--percentiles", metavar="P,P", help=f"of latencies (default {shown})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was printed")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="the same as one page, which needs no network")
+
+
+def looked_at(parsed: argparse.Namespace) -> list[Measure]:
+    """What these options ask for.
+
+    Raises:
+        OptionError: a name or a number that is none.
+    """
+    names = [name.strip() for name in parsed.metrics.split(",")] if parsed.metrics else []
+    return measures(names, _percentiles(parsed.percentiles) if parsed.percentiles else PERCENTILES)
+
+
+def main(parsed: argparse.Namespace) -> int:
+    """Runs the command."""
+    if parsed.merge is not None:
+        return _merge(parsed)
+    if len(parsed.files) < 2:
+        raise OptionError("compare: expected two files at least, the first is what the others are compared with")
+    output_paths.check({"json": parsed.json, "html": parsed.html})
+    arms = _named([read(path) for path in parsed.files], parsed.files)
+    again = read(parsed.again) if parsed.again is not None else None
+    present(compare(arms, of=looked_at(parsed), again=again), parsed)
+    return OK
+
+
+def present(found: Comparison, parsed: argparse.Namespace) -> None:
+    """Prints it, and writes the files that the options of `add_looking` ask for.
+
+    Raises:
+        TailwatchError: a file cannot be written.
+    """
+    print(show(found), end="")
+    if parsed.json is not None:
+        _write(found, parsed.json)
+    if parsed.html is not None:
+        document.write(page.page(found), parsed.html)
+
+
+def _write(comparison: Comparison, path: Path) -> None:
+    data = {"tailwatch": VERSION, "format": results.FORMAT, "comparison": comparison.as_dict()}
+    try:
+        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise TailwatchError(f"--json {path}: {error.strerror}") from error
+
+
+def _merge(parsed: argparse.Namespace) -> int:
+    refuse(parsed, ("again", "metrics", "percentiles", "json", "html"), "merge: it only writes results")
+    output_paths.check({"merge": parsed.merge})
+    files = [results.load(path) for path in parsed.files]
+    merged = merge(files)
+    results.save(parsed.merge, merged)
+    print(f"{parsed.merge}: {len(merged)} runs, each of {len(files)} machines")
+    return OK
+
+
+def _named(arms: list[Arm], paths: list[str]) -> list[Arm]:
+    """Two files whose runs have one name are told apart by the files'."""
+    if len({arm.name for arm in arms}) == len(arms):
+        return arms
+    names = [Path(path).stem for path in paths]
+    names = names if len(set(names)) == len(names) else paths
+    return [Arm(name, arm.runs) for name, arm in zip(names, arms, strict=True)]
+
+
+def _percentiles(written: str) -> list[float]:
+    try:
+        return [float(part.strip().removeprefix("p")) for part in written.split(",")]
+    except ValueError:
+        raise OptionError.of("percentiles", written, "expected numbers like 50,99,99.9") from None

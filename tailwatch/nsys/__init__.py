@@ -1,5 +1,0 @@
-"""``tailwatch nsys``: what stood still while a GPU had nothing to do, from a report of Nsight Systems.
-
-The report, exported to SQLite, holds the kernels and what tailwatch told it by NVTX (csrc/python/hot_nvtx.h): pauses,
-requests, tokens, and clock anchors, by which a time of the report and CLOCK_MONOTONIC are told from each other.
-"""

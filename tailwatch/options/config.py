@@ -1,0 +1,468 @@
+"""The options of install(): argument, else TAILWATCH_<NAME> from the environment, else the default.
+
+Every bad value is an OptionError that names the option, where it came from, what was expected and what was found.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from tailwatch.errors import OptionError, nearest
+from tailwatch.gc.capabilities import refusal_here
+from tailwatch.gc.memory_limit import Ceiling
+from tailwatch.options.slo import PRESETS, SLO, real
+from tailwatch.options.trace_triggers import LEAST_EVENTS, MOST_EVENTS, Keep, Triggers
+
+PREFIX = "TAILWATCH_"
+DEFAULT_SLO = "mlperf:llama2-70b"
+GC_POLICIES = ("freeze", "out-of-band", "observe", "off")
+ORCA_FORMS = ("off", "request", "text", "json")
+EXPOSITIONS = ("both", "native", "classic")
+NVTX_MODES = ("auto", "on", "off")
+
+_NOT_OPTIONS = frozenset({"TAILWATCH"})
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+_ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}")
+_ENGINE_NUMBERS = 2**32
+_PATH = re.compile(r"/[!-~]*")
+_TOKEN = re.compile(r"[!-~]{1,256}")
+_HOUR_MS = 3_600_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What install() was asked for. Made by Config.load(), which checks it.
+
+    Attributes:
+        slo: bounds on one request.
+        gc: "freeze", "out-of-band" (freeze, and collect what comes later when nobody waits), "observe" (look only) or
+            "off" (no hook, nothing changed).
+        gc_ceiling: with gc="out-of-band", "rss=+256MB" (above what it is after the freeze), "rss=8GiB",
+            "objects=2000000" (tracked and not frozen), or both with a comma: above it collections are made at every
+            moment, whether they fit or not; "": none.
+        gc_warn_ms: log each pause at least this long, milliseconds; 0: none.
+        gc_log_all: log each pause.
+        slow_ms: log each gap at least this long, milliseconds; 0: none.
+        metrics_path: where an app serves the metrics; "": nowhere.
+        metrics_port: TCP port that a process without an app serves them on; 0: none.
+        exposition: what a Prometheus gets that asks for native histograms (protobuf): "both" them and the classic
+            buckets, "native" only them, "classic" no protobuf at all. OpenMetrics and text, for all others, have the
+            classic buckets in any case.
+        exemplars: beside what a request measured stands its trace id: that of its traceparent header, if that says
+            sampled, or of the OpenTelemetry span around it, or ``trace_id=``. In OpenMetrics and protobuf.
+        role: what this process is, in the numbers ("api", "engine", ...); at most 31 characters.
+        engine: where one server has several engines, the number (its data parallel rank) or name of the one that this
+            process works for, or, in a process with an app, of the one that serves all its streams; "": what vLLM's and
+            SGLang's process titles tell.
+        routes: more routes that generate tokens, as templates.
+        max_label_sets: (model, route) pairs kept apart, 1 to 4096; further ones become "other".
+        page: serve a page with these numbers, live, at /tailwatch: by the app, and on metrics_port. Without page_token
+            it answers only who is on this machine: see tailwatch/serve/page_access.py.
+        page_token: what everybody must know who wants to see the page, as "Authorization: Bearer ..." or typed into it;
+            "": nobody is asked.
+        trust_request_start: believe the X-Request-Start header of a proxy.
+        fast_sse: serialise what known servers stream with templates, the same bytes.
+        orca: tell the load in the header ``endpoint-load-metrics`` of generated answers: "off", "request" (in the
+            format that a request's ``endpoint-load-metrics-format`` asks for), "text" or "json" (always). True:
+            "request".
+        server_timing: a ``Server-Timing`` header with the waits known by then: proxy, accept, app, milliseconds.
+        sse_timing: a comment after the last event of a stream with its own TTFT, ITL and what pauses cost it.
+        dir: the directory that the processes of one server share, each with a file of its numbers; "": none. It is made
+            where it does not exist, and must be on a file system in memory (/dev/shm): it is written at each token.
+            With ``trace`` and no ``dir`` it is one of our own there.
+        nvtx: "auto": tell an NVTX tool (Nsight Systems, Nsight Compute) where one is attached; "on": also say where
+            none is; "off": never.
+        nvtx_tokens: with a tool attached, a mark for each message of tokens, beside the first of each request.
+        trace: room for so many events of this process, 256 to 2**28, of 32 bytes: half of it for the first thread that
+            stamps, a sixteenth for each of seven more, and for the rest; 0: none are kept.
+        trace_on: "gap>100ms", "ttft>1s", "slo" (a request that misses it), or several with commas: keep the seconds
+            around it as a file in the group's directory; "": never.
+        trace_keep: how many files of traces, and bytes of them, stay: those of ``trace_on`` and of dead processes.
+        otel: export metrics and spans by OTLP: True, False, or exporters of your own (a MetricExporter, a
+            MeterProvider, or several); None: as the OTEL_* variables say, see tailwatch.export.otel.exporter.
+        explicit: names of the options that were given, as arguments or by the environment.
+        unknown_environment: TAILWATCH_* variables that are no option.
+    """
+
+    slo: SLO
+    gc: str
+    gc_ceiling: Ceiling
+    gc_warn_ms: float
+    gc_log_all: bool
+    slow_ms: float
+    metrics_path: str
+    metrics_port: int
+    exposition: str
+    exemplars: bool
+    page: bool
+    page_token: str = field(repr=False)
+    role: str
+    engine: str
+    routes: tuple[str, ...]
+    max_label_sets: int
+    trust_request_start: bool
+    fast_sse: bool
+    orca: str
+    server_timing: bool
+    sse_timing: bool
+    dir: str
+    nvtx: str
+    nvtx_tokens: bool
+    trace: int
+    trace_on: Triggers
+    trace_keep: Keep
+    otel: object
+    explicit: frozenset[str]
+    unknown_environment: tuple[str, ...]
+
+    @classmethod
+    def load(cls, *, app: bool = True, **arguments: object) -> Config:
+        """Reads and checks all options; an argument that is None counts as not given.
+
+        Args:
+            app: whether the process serves an app, which decides the default role ("api", else "worker").
+            arguments: options by name; those not given come from os.environ, else they have their defaults.
+
+        Raises:
+            OptionError: for an unknown option, an option of a later version, and every bad value.
+        """
+        return cls.read(arguments, os.environ, app=app)
+
+    @classmethod
+    def read(cls, arguments: Mapping[str, object], environment: Mapping[str, str], *, app: bool = True) -> Config:
+        """load() with the environment as an argument."""
+        given = {**_from_environment(environment), **_from_arguments(arguments)}
+        values: dict[str, Any] = {name: _PARSERS[name](value) for name, value in given.items()}
+        return cls(
+            **{**_defaults(app), **values},
+            explicit=frozenset(given),
+            unknown_environment=_unknown_variables(environment),
+        )
+
+    def replace(self, changed: Mapping[str, Any]) -> Config:
+        """The same with other values, taken as checked, which count as given."""
+        return replace(self, **changed, explicit=self.explicit | frozenset(changed))
+
+    def differing(self, other: Config) -> tuple[str, ...]:
+        """Names of the options whose values differ."""
+        return tuple(name for name in OPTIONS if getattr(self, name) != getattr(other, name))
+
+    def shown(self, option: str) -> str:
+        """The value of an option, fit for a message."""
+        return SECRET if option in SECRET_OPTIONS else str(getattr(self, option))
+
+
+OPTIONS = tuple(each.name for each in fields(Config) if each.name not in {"explicit", "unknown_environment"})
+SECRET_OPTIONS = frozenset({"page_token"})
+SECRET = "(not shown)"
+
+
+def variable_of(option: str) -> str:
+    """The environment variable that sets an option."""
+    return PREFIX + option.upper()
+
+
+def nearest_variable(name: str) -> str | None:
+    """The variable that a mistyped one most likely means, None where none is near."""
+    option = nearest(name.removeprefix(PREFIX), OPTIONS)
+    return variable_of(option) if option else None
+
+
+# What was given, and how it is read -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """One value of one option, and the environment variable it came from (None: an argument)."""
+
+    option: str
+    value: object
+    source: str | None = None
+
+    def refused(self, expected: str, choices: tuple[str, ...] = ()) -> OptionError:
+        return OptionError.of(self.option, self.value, expected, source=self.source, choices=choices)
+
+
+def _defaults(app: bool) -> dict[str, Any]:
+    return {
+        "slo": SLO.parse(PRESETS[DEFAULT_SLO]),
+        "gc": "freeze",
+        "gc_ceiling": Ceiling(),
+        "gc_warn_ms": 0.0,
+        "gc_log_all": False,
+        "slow_ms": 0.0,
+        "metrics_path": "/metrics",
+        "metrics_port": 0,
+        "exposition": "both",
+        "exemplars": True,
+        "page": False,
+        "page_token": "",
+        "role": "api" if app else "worker",
+        "engine": "",
+        "routes": (),
+        "max_label_sets": 32,
+        "trust_request_start": False,
+        "fast_sse": False,
+        "orca": "off",
+        "server_timing": False,
+        "sse_timing": False,
+        "dir": "",
+        "nvtx": "auto",
+        "nvtx_tokens": False,
+        "trace": 0,
+        "trace_on": Triggers(),
+        "trace_keep": Keep(),
+        "otel": None,
+    }
+
+
+def _from_arguments(arguments: Mapping[str, object]) -> dict[str, _Given]:
+    given = {name: _Given(name, value) for name, value in arguments.items()}
+    for name, value in given.items():
+        if name not in OPTIONS:
+            raise _no_such_option(name, value)
+    return {name: value for name, value in given.items() if value.value is not None}
+
+
+def _no_such_option(name: str, given: _Given) -> OptionError:
+    hint = nearest(name, OPTIONS)
+    meant = f"did you mean {hint!r}?" if hint else f"the options are {', '.join(OPTIONS)}"
+    return given.refused(f"there is no such option; {meant}")
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
+    """An empty variable counts as not set, except where empty means something: TAILWATCH_METRICS_PATH."""
+    given = {}
+    for name in OPTIONS:
+        variable = variable_of(name)
+        text = environment.get(variable)
+        if text is None or (not text.strip() and name != "metrics_path"):
+            continue
+        given[name] = _Given(name, text.strip(), variable)
+    return given
+
+
+def _unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
+    known = _NOT_OPTIONS | {variable_of(name) for name in OPTIONS}
+    return tuple(sorted(name for name in environment if name.startswith(PREFIX) and name not in known))
+
+
+def _slo(given: _Given) -> SLO:
+    if isinstance(given.value, SLO):
+        return given.value
+    return SLO.parse(given.value, source=given.source)  # type: ignore[arg-type]  # refuses what is no text
+
+
+def _gc(given: _Given) -> str:
+    value = given.value.lower() if isinstance(given.value, str) else None
+    expected = "expected one of " + ", ".join(repr(policy) for policy in GC_POLICIES)
+    if value is None or value not in GC_POLICIES:
+        raise given.refused(expected, GC_POLICIES)
+    if value == "out-of-band" and (why := refusal_here()):
+        raise given.refused(f"not in this interpreter: {why}. gc='freeze' works here")
+    return value
+
+
+def _exposition(given: _Given) -> str:
+    value = given.value.lower() if isinstance(given.value, str) else None
+    if value not in EXPOSITIONS:
+        raise given.refused("expected one of " + ", ".join(repr(each) for each in EXPOSITIONS), EXPOSITIONS)
+    return value
+
+
+def _nvtx(given: _Given) -> str:
+    if isinstance(given.value, bool):
+        return "on" if given.value else "off"
+    value = given.value.lower() if isinstance(given.value, str) else ""
+    if value in _TRUE | _FALSE and given.source:
+        return "on" if value in _TRUE else "off"
+    if value not in NVTX_MODES:
+        raise given.refused("expected 'auto', 'on' (True) or 'off' (False)", NVTX_MODES)
+    return value
+
+
+def _milliseconds(given: _Given) -> float:
+    number = _number(given)
+    if not (math.isfinite(number) and 0 <= number <= _HOUR_MS):
+        raise given.refused("expected milliseconds, a number from 0 (off) to 3600000")
+    return number
+
+
+def _number(given: _Given) -> float:
+    """The value as a float; NaN for anything that is no number."""
+    value = given.value
+    if not isinstance(value, str):
+        return real(value)
+    try:
+        return float(value) if given.source else math.nan
+    except ValueError:
+        return math.nan
+
+
+def _integer(lowest: int, highest: int, what: str) -> Callable[[_Given], int]:
+    def parse(given: _Given) -> int:
+        number = _index(given)
+        if number is None or not lowest <= number <= highest:
+            raise given.refused(f"expected {what}, a whole number from {lowest} to {highest}")
+        return number
+
+    return parse
+
+
+def _index(given: _Given) -> int | None:
+    value = given.value
+    if isinstance(value, bool) or (isinstance(value, str) and given.source is None):
+        return None
+    try:
+        return int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        return None
+
+
+def _boolean(given: _Given) -> bool:
+    if isinstance(given.value, bool):
+        return given.value
+    text = given.value.lower() if isinstance(given.value, str) and given.source else ""
+    if text not in _TRUE | _FALSE:
+        how = "one of 1, true, yes, on, 0, false, no, off" if given.source else "True or False"
+        raise given.refused(f"expected {how}")
+    return text in _TRUE
+
+
+def _orca(given: _Given) -> str:
+    value = given.value
+    if isinstance(value, bool):
+        return "request" if value else "off"
+    text = value.lower() if isinstance(value, str) else ""
+    if given.source and text in _TRUE | _FALSE:
+        return "request" if text in _TRUE else "off"
+    if text not in ORCA_FORMS:
+        raise given.refused("expected one of 'off', 'request', 'text', 'json', True, False", ORCA_FORMS)
+    return text
+
+
+def _path(given: _Given) -> str:
+    value = given.value
+    if not isinstance(value, str) or not _PATH.fullmatch(value or "/") or set(value) & set("?#"):
+        raise given.refused("expected a path like '/metrics', or '' for none")
+    return value
+
+
+def _token(given: _Given) -> str:
+    """A bad one is not shown: it may be a good one with a blank behind it."""
+    value = given.value
+    if not isinstance(value, str) or (value and not _TOKEN.fullmatch(value)):
+        expected = "expected 1 to 256 visible ASCII characters without blanks, or '' for none"
+        raise replace(given, value=SECRET).refused(expected)
+    return value
+
+
+def _directory(given: _Given) -> str:
+    """An absolute path: the processes of a group may run in different directories."""
+    value = given.value
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(path, str) or "\0" in path or (path and not os.path.isabs(path)):
+        raise given.refused("expected an absolute path like '/dev/shm/tailwatch-1', or '' for no group")
+    return path
+
+
+def _role(given: _Given) -> str:
+    if not isinstance(given.value, str) or not _ROLE.fullmatch(given.value):
+        raise given.refused("expected a name of 1 to 31 letters, digits, '_', '.', '-', like 'engine'")
+    return given.value
+
+
+def _engine(given: _Given) -> str:
+    """Numbers as their digits."""
+    number = None if isinstance(given.value, str) else _index(given)
+    text = given.value if number is None else str(number)
+    if text == "":
+        return ""
+    digits = isinstance(text, str) and text.isascii() and text.isdigit()
+    if not isinstance(text, str) or not _ROLE.fullmatch(text) or (digits and int(text) >= _ENGINE_NUMBERS):
+        expected = "expected a number from 0 to 2**32 - 1, or a name of 1 to 31 letters, digits, '_', '.', '-'"
+        raise given.refused(expected)
+    return str(int(text)) if digits else text
+
+
+def _routes(given: _Given) -> tuple[str, ...]:
+    value = given.value
+    expected = "expected route templates that begin with '/', like ['/generate', '/v2/{name}/stream']"
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise given.refused(expected)
+    if not all(isinstance(route, str) and route.startswith("/") and route.isprintable() for route in value):
+        raise given.refused(expected)
+    return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
+
+
+def _events(given: _Given) -> int:
+    number = _index(given)
+    if number is None or not (number == 0 or LEAST_EVENTS <= number <= MOST_EVENTS):
+        raise given.refused(
+            f"expected room for events, a whole number from {LEAST_EVENTS} to {MOST_EVENTS}, or 0 for none"
+        )
+    return number
+
+
+def _triggers(given: _Given) -> Triggers:
+    return given.value if isinstance(given.value, Triggers) else Triggers.parse(given.value, source=given.source)
+
+
+def _ceiling(given: _Given) -> Ceiling:
+    return given.value if isinstance(given.value, Ceiling) else Ceiling.parse(given.value, source=given.source)
+
+
+def _keep(given: _Given) -> Keep:
+    return given.value if isinstance(given.value, Keep) else Keep.parse(given.value, source=given.source)
+
+
+def _otel(given: _Given) -> object:
+    """True, False, or a tuple of what the user has made. What they are is looked at by the exporter."""
+    value = given.value
+    if isinstance(value, (bool, str)):
+        return _boolean(given)
+    made = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not made or not all(hasattr(each, "export") or hasattr(each, "get_meter") for each in made):
+        raise given.refused("expected True, False, a MetricExporter or a MeterProvider of OpenTelemetry, or several")
+    return made
+
+
+_PARSERS: Mapping[str, Callable[[_Given], object]] = {
+    "slo": _slo,
+    "gc": _gc,
+    "gc_ceiling": _ceiling,
+    "gc_warn_ms": _milliseconds,
+    "gc_log_all": _boolean,
+    "slow_ms": _milliseconds,
+    "metrics_path": _path,
+    "metrics_port": _integer(0, 65535, "a TCP port or 0 for none"),
+    "exposition": _exposition,
+    "exemplars": _boolean,
+    "page": _boolean,
+    "page_token": _token,
+    "dir": _directory,
+    "otel": _otel,
+    "role": _role,
+    "engine": _engine,
+    "routes": _routes,
+    "max_label_sets": _integer(1, 4096, "a number of label sets"),
+    "trust_request_start": _boolean,
+    "fast_sse": _boolean,
+    "orca": _orca,
+    "server_timing": _boolean,
+    "sse_timing": _boolean,
+    "nvtx": _nvtx,
+    "nvtx_tokens": _boolean,
+    "trace": _events,
+    "trace_on": _triggers,
+    "trace_keep": _keep,
+}

@@ -1,0 +1,1 @@
+"""install() and what runs between it and uninstall()."""

@@ -1,0 +1,302 @@
+"""``profile()``: a small sample of the traffic, profiled in a stage of its own.
+
+Profilers slow down what they look at. A careful benchmark measures without one, and then profiles a few more requests:
+this is the second stage. What tailwatch counts meanwhile is written beside the traces, so that it can be told from the
+measured run, and everything is switched off again at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tailwatch.errors import NotInstalledError, OptionError, TailwatchError
+from tailwatch.options.config import OPTIONS
+from tailwatch.platform import VERSION
+from tailwatch.runtime.session import Watch, current
+from tailwatch.tracing import ring_files
+
+MANIFEST = "manifest.json"
+EVENTS = 1 << 18
+"""Room for events where the option ``trace`` is off: 8 MiB while the stage lasts."""
+
+_LOOK_SECONDS = 0.02
+_PATIENCE = 50
+_running = threading.Lock()
+
+
+@dataclass
+class Profiled:
+    """What a stage left behind.
+
+    Attributes:
+        path: the directory; manifest.json in it says what is where.
+        requests: that ended in the stage.
+        complete: whether they were as many as asked for; else the time was over first.
+        files: in the directory, by name: what each is.
+        notes: what could not be had, a sentence each.
+    """
+
+    path: Path
+    requests: int = 0
+    complete: bool = False
+    files: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def profile(
+    path: str | os.PathLike[str], *, requests: int = 20, seconds: float = 60.0, torch: bool | None = None
+) -> Profiled:
+    """Profile the next requests of this process (or of its group), and wait for them. Call it beside the traffic: from
+    a thread of its own, or ``await asyncio.to_thread(tailwatch.profile, "out/")``.
+
+    Args:
+        path: a directory for what is found; made where it is not, and refused where it holds a profile.
+        requests: until so many have ended.
+        seconds: but no longer than this.
+        torch: use the profiler of torch, of the thread that calls and of all kernels; None: where torch is loaded.
+
+    Raises:
+        OptionError: requests or seconds is no such number.
+        TailwatchError: a profile is running already, there is one at ``path``, it cannot be written, or the thread that
+            calls is an event loop's.
+        NotInstalledError: install() was not called.
+    """
+    watch = current()
+    _check(requests, seconds)
+    target = Path(path)
+    if not _running.acquire(blocking=False):
+        raise TailwatchError("profile: another profile is running in this process; wait until it has ended")
+    try:
+        with _locked(target):
+            return _stage(watch, target, requests, seconds, torch)
+    finally:
+        _running.release()
+
+
+def _check(requests: int, seconds: float) -> None:
+    if isinstance(requests, bool) or not isinstance(requests, int) or requests < 1:
+        raise OptionError.of("requests", requests, "expected how many to wait for, 1 or more")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 86_400:
+        raise OptionError.of("seconds", seconds, "expected how long to wait at most, over 0 to 86400")
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise TailwatchError(
+        "profile() waits, and would stop this event loop: await asyncio.to_thread(tailwatch.profile, …)"
+    )
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """The directory for us alone, whoever else is told of it."""
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise TailwatchError(f"profile: {target}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise TailwatchError(f"profile: another process is writing a profile into {target}") from None
+        if (target / MANIFEST).exists():
+            raise TailwatchError(f"profile: {target} holds a profile already ({MANIFEST}); name another directory")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _stage(watch: Watch, target: Path, requests: int, seconds: float, torch: bool | None) -> Profiled:
+    made = Profiled(target)
+    before, begun = watch.snapshot(), _clocks()
+    with _recording(watch, made):
+        with _torch(made, torch) as torch_says:
+            made.requests = _wait(watch, made, requests, seconds)
+        made.complete = made.requests >= requests
+        ended = _clocks()
+        _write_trace(watch, made)
+    _write_numbers(watch, made, before)
+    _write_manifest(watch, made, requests, [begun, ended], torch_says)
+    return made
+
+
+def _clocks() -> dict[str, int]:
+    return {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()}
+
+
+def _ended(watch: Watch) -> int:
+    in_flight, opened = watch.company.load()
+    return opened - in_flight
+
+
+def _wait(watch: Watch, made: Profiled, requests: int, seconds: float) -> int:
+    """Until so many have ended. Returns how many have."""
+    first, until = _ended(watch), time.monotonic() + seconds
+    while (found := _ended(watch) - first) < requests and time.monotonic() < until:
+        if not _is_current(watch):
+            made.notes.append("uninstall() was called meanwhile")
+            break
+        time.sleep(_LOOK_SECONDS)
+    return max(found, 0)
+
+
+def _is_current(watch: Watch) -> bool:
+    try:
+        return current() is watch
+    except NotInstalledError:
+        return False
+
+
+# ---- tailwatch's own events ----
+
+
+@contextmanager
+def _recording(watch: Watch, made: Profiled) -> Iterator[None]:
+    """Events are recorded meanwhile, and afterwards as before."""
+    ours = not watch.core.tracing and (why := _start(watch)) is None
+    if not ours and not watch.core.tracing:
+        made.notes.append(f"nothing was recorded by tailwatch itself: {why}")
+    try:
+        yield
+    finally:
+        if ours and _is_current(watch):
+            watch.tracing.stop()
+
+
+def _start(watch: Watch) -> str | None:
+    """None, or why not."""
+    for _ in range(_PATIENCE):
+        try:
+            return watch.core.trace_start(EVENTS)
+        except BlockingIOError:
+            time.sleep(_LOOK_SECONDS)
+    return "other processes are joining the group"
+
+
+def _write_trace(watch: Watch, made: Profiled) -> None:
+    if not watch.core.tracing:
+        return
+    merge = [made.path / "torch.json"] if "torch.json" in made.files else []
+    try:
+        watch.trace(made.path / "tailwatch.pftrace")
+        made.files["tailwatch.pftrace"] = "requests, tokens, pauses and steps: open it in ui.perfetto.dev"
+        _tell_absent(watch, made)
+        if merge:
+            watch.trace(made.path / "together.json", format="json", merge=merge)
+            made.files["together.json"] = "that and torch.json on one clock: open it in ui.perfetto.dev"
+    except TailwatchError as error:
+        made.notes.append(str(error))
+
+
+def _tell_absent(watch: Watch, made: Profiled) -> None:
+    """Which others of the group the timeline knows nothing of."""
+    if not (directory := watch.company.directory):
+        return
+    recorded = {file.pid for file in ring_files.files_of(directory)}
+    absent = [each.name for each in watch.snapshot().processes if each.lives and each.pid not in recorded]
+    if absent:
+        made.notes.append(f"not in tailwatch.pftrace, as they record nothing (option trace): {', '.join(absent)}")
+
+
+# ---- torch ----
+
+
+@contextmanager
+def _torch(made: Profiled, wanted: bool | None) -> Iterator[dict[str, Any]]:
+    """Its profiler at work. Yields what it says of itself."""
+    says: dict[str, Any] = {}
+    profiler = _torch_profiler(made, wanted, says)
+    if profiler is None:
+        yield says
+        return
+    profiler.start()
+    try:
+        yield says
+    finally:
+        profiler.stop()
+    try:
+        profiler.export_chrome_trace(str(made.path / "torch.json"))
+        made.files["torch.json"] = "what torch did: open it in ui.perfetto.dev"
+    except Exception as error:
+        made.notes.append(f"the trace of torch could not be written: {type(error).__name__}: {error}")
+
+
+def _torch_profiler(made: Profiled, wanted: bool | None, says: dict[str, Any]) -> Any:
+    """One that has not been started; None: there is none, or it is not wanted."""
+    if wanted is False or (wanted is None and "torch" not in sys.modules):
+        return None
+    try:
+        torch: Any = import_module("torch")
+        profiler: Any = import_module("torch.profiler")
+    except ImportError as error:
+        made.notes.append(f"torch was asked for and cannot be imported: {error}")
+        return None
+    cuda = bool(torch.cuda.is_available())
+    activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if cuda else [])]
+    says |= {"version": str(torch.__version__), "cuda": cuda, "all_threads": True}
+    try:
+        everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+        return profiler.profile(activities=activities, experimental_config=everywhere)
+    except (AttributeError, TypeError):
+        says["all_threads"] = False
+        made.notes.append("this version of torch tells the operators of the thread that called profile() only")
+        return profiler.profile(activities=activities)
+
+
+# ---- what was found ----
+
+
+def _write_numbers(watch: Watch, made: Profiled, before: Any) -> None:
+    try:
+        numbers = (watch.snapshot() - before).as_dict()
+    except Exception as error:
+        made.notes.append(f"the numbers of the stage could not be had: {type(error).__name__}: {error}")
+        return
+    _write(made, "snapshot.json", numbers, "what tailwatch counted in this stage alone: tailwatch doctor snapshot.json")
+
+
+def _write_manifest(
+    watch: Watch, made: Profiled, requests: int, window: list[dict[str, int]], torch_says: dict[str, Any]
+) -> None:
+    told = {
+        "tailwatch": VERSION,
+        "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "pid": os.getpid(),
+        "role": watch.config.role,
+        "options": {name: str(getattr(watch.config, name)) for name in OPTIONS if name not in _KEPT_BACK},
+        "requests": {"asked": requests, "ended": made.requests},
+        "complete": made.complete,
+        "from": window[0],
+        "to": window[1],
+        "torch": torch_says or None,
+        "files": dict(made.files),
+        "notes": made.notes,
+    }
+    _write(made, MANIFEST, told, "this")
+
+
+_KEPT_BACK = frozenset({"page_token", "otel", "dir"})
+
+
+def _write(made: Profiled, name: str, told: Any, what: str) -> None:
+    try:
+        (made.path / name).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise TailwatchError(f"profile: {made.path / name}: {error.strerror}") from error
+    made.files[name] = what

@@ -1,0 +1,1 @@
+"""Ring files of the recorder, and what is written from them: Perfetto, Chrome, merged with others' traces."""

@@ -1,0 +1,346 @@
+#include "tailwatch/gc/slice_pacer.h"
+
+#include "tw_test.h"
+
+enum { US = 1000, MS = 1000000 };
+
+/* What is expected is written as numbers: an expectation made of a constant of slice_pacer.h would be met by any value
+ * of it. */
+
+static void slice(tw_pace *p, tw_moment moment, size_t young, size_t looks, size_t moved, size_t freed, uint64_t ns) {
+    const tw_slice one = {young, looks, moved, freed, looks, moved > 0 ? TW_WALK_TAKE : TW_WALK_COUNT, young};
+    tw_pace_slice(p, moment, &one, ns);
+}
+
+static tw_pace costing(uint64_t ns_a_look) {
+    tw_pace p = {0};
+    for (int i = 0; i < 8; ++i) slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * ns_a_look);
+    return p;
+}
+
+TW_TEST(nothing_is_due_at_first) {
+    tw_pace p = {0};
+    TW_CHECK(!tw_pace_due(&p, 0));
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, MS, 0) == -1);
+    TW_CHECK(!tw_pace_due(&p, 699));
+    TW_CHECK(tw_pace_due(&p, 700));
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 700, MS, 0) == 0); /* the young alone */
+    TW_CHECK(!tw_pace_many_young(5599));
+    TW_CHECK(tw_pace_many_young(5600)); /* 8 * 700 */
+    p.debt = 1999;
+    TW_CHECK(!tw_pace_due(&p, 0));
+    p.debt = 2000;
+    TW_CHECK(tw_pace_due(&p, 0));
+    p.debt = 511999;
+    TW_CHECK(!tw_pace_in_debt(&p));
+    p.debt = 512000; /* 32 slices of 16000 */
+    TW_CHECK(tw_pace_in_debt(&p));
+}
+
+/* What grows old is owed, what was young and died is not. */
+TW_TEST(debt_follows_what_grew_old) {
+    tw_pace p = {0};
+    slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 400, MS);
+    TW_CHECK_EQ(18000, p.debt); /* 600 objects at 30 looks */
+    TW_CHECK_EQ(600, p.old);
+    slice(&p, TW_MOMENT_IDLE, 0, 1500, 500, 500, MS);
+    TW_CHECK_EQ(16500, p.debt); /* 18000 - 1500 */
+    TW_CHECK_EQ(100, p.old);
+    slice(&p, TW_MOMENT_STEP, 0, 1000000, 3000, 3000, MS);
+    TW_CHECK_EQ(0, p.debt);
+    TW_CHECK_EQ(16000, p.ahead); /* no more than a slice is carried over */
+    TW_CHECK_EQ(0, p.old);
+    slice(&p, TW_MOMENT_STEP, 1000, 0, 0, 0, MS);
+    TW_CHECK_EQ(14000, p.debt); /* 1000 objects at 30 looks, less 16000 */
+    TW_CHECK_EQ(2, p.made[TW_MOMENT_IDLE]);
+    TW_CHECK_EQ(2, p.made[TW_MOMENT_STEP]);
+    TW_CHECK_EQ(3500, p.moved);
+    TW_CHECK_EQ(1001500, p.looks);
+}
+
+/* Half of the time that is left, at the second dearest of the last prices. */
+TW_TEST(a_slice_fits_its_moment) {
+    tw_pace p = costing(100);
+    p.debt = 1000000;
+    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0));
+    TW_CHECK_EQ(16000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 100 * MS, 0)); /* of 500000 that fit, one slice */
+    TW_CHECK_EQ(3700, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 100, 800 * US, 0)); /* 4000 less 100 young at 3 looks */
+    TW_CHECK_EQ(2002, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 666, 800 * US, 0)); /* 4000 - 3 * 666 */
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 667, 800 * US, 0) == -1); /* 1999 beside the young are not worth their while */
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 690, 800 * US, 0) == -1);
+    TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 700, 800 * US, 0)); /* the young alone are */
+    TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 1333, 800 * US, 0)); /* 3999 looks fit */
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 1334, 800 * US, 0) == -1); /* the young alone would take 4002 */
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, 10 * US, 0) == -1);
+    slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 400);
+    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0)); /* one is an exception */
+    slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 200);
+    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0));
+    for (int i = 0; i < 6; ++i) slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 100);
+    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0)); /* both are among the last eight */
+    slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 100);
+    TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0));
+    p.debt = 0;
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0) == -1);
+}
+
+/* The walks of a round have prices of their own. */
+TW_TEST(each_walk_costs_what_such_did) {
+    tw_pace p = {0};
+    const tw_slice counts = {0, 4000, 0, 0, 4000, TW_WALK_COUNT, 0}, reaches = {0, 4000, 0, 0, 4000, TW_WALK_REACH, 0};
+    TW_CHECK_EQ(tw_pace_cost(&p, TW_WALK_TAKE), tw_pace_dearest(&p));
+    for (int i = 0; i < 16; ++i)
+        tw_pace_slice(&p, TW_MOMENT_IDLE, &counts, 4000 * 50), tw_pace_slice(&p, TW_MOMENT_IDLE, &reaches, 4000 * 150);
+    TW_CHECK_EQ(50 * 1024, tw_pace_cost(&p, TW_WALK_COUNT));
+    TW_CHECK_EQ(150 * 1024, tw_pace_cost(&p, TW_WALK_REACH));
+    TW_CHECK_EQ(150 * 1024, tw_pace_dearest(&p));
+    p.debt = 1000000;
+    TW_CHECK_EQ(9000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 900 * US, 0));
+    TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_REACH, 0, 900 * US, 0)); /* it may go on for half as much again */
+}
+
+/* What a slice moves is freed, and what it held: the next one looks for so much less; and where it went beyond what it was
+ * given, the next one has room for that. */
+TW_TEST(the_dead_have_a_price) {
+    tw_pace p = {0};
+    const tw_slice looks = {0, 4000, 0, 0, 4000, TW_WALK_TAKE, 0}, large = {0, 4000, 100, 100, 4000, TW_WALK_TAKE, 0};
+    for (int i = 0; i < 8; ++i) tw_pace_slice(&p, TW_MOMENT_IDLE, &looks, 4000 * 100);
+    TW_CHECK_EQ(100, tw_pace_of_a_dead(&p)); /* not known yet */
+    for (int i = 0; i < 3; ++i) tw_pace_slice(&p, TW_MOMENT_IDLE, &large, 4000 * 100 + 100 * 20 * US);
+    TW_CHECK_EQ(200, tw_pace_of_a_dead(&p)); /* 20 us at 100 ns a look */
+    TW_CHECK_EQ(100 * 1024, tw_pace_cost(&p, TW_WALK_TAKE)); /* the looks cost what they did */
+    p.debt = 1000000;
+    TW_CHECK_EQ(16000, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 0, 4 * MS, 0)); /* of 20000 that fit */
+    TW_CHECK_EQ(10000, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 0, 4 * MS, 1)); /* less half of the 20000 beyond */
+    TW_CHECK(tw_pace_budget(&p, TW_WALK_TAKE, 0, 2 * MS, 1) == -1);
+    TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 700, 2 * MS, 1));
+    for (int i = 0; i < 8; ++i) tw_pace_slice(&p, TW_MOMENT_IDLE, &looks, 4000 * 100);
+    TW_CHECK_EQ(10000, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 0, 2 * MS, 1)); /* none did lately */
+}
+
+/* A slice that moves three objects tells what looks cost, one that moves four what the dead do. */
+TW_TEST(four_dead_have_a_price) {
+    tw_pace p = {0};
+    const tw_slice three = {0, 4000, 3, 3, 4000, TW_WALK_TAKE, 0}, four = {0, 4000, 4, 4, 4000, TW_WALK_TAKE, 0};
+    tw_pace_slice(&p, TW_MOMENT_IDLE, &three, 4000 * 100);
+    TW_CHECK_EQ(100 * 1024, tw_pace_cost(&p, TW_WALK_TAKE));
+    TW_CHECK_EQ(100, tw_pace_of_a_dead(&p)); /* not known yet */
+    tw_pace_slice(&p, TW_MOMENT_IDLE, &four, 4000 * 100 + 4 * 20 * US);
+    TW_CHECK_EQ(200, tw_pace_of_a_dead(&p)); /* 20 us at 100 ns a look */
+}
+
+/* Prices at which nothing fits are forgotten, as nothing would tell that they have fallen. */
+TW_TEST(what_never_fits_is_believed_less_and_less) {
+    tw_pace p = costing(100000);
+    p.debt = 1000000;
+    int refused = 0;
+    for (; tw_pace_budget(&p, TW_WALK_COUNT, 0, MS, 0) < 0; ++refused) tw_pace_unfit(&p, TW_WALK_COUNT);
+    TW_CHECK(refused > 10 && refused < 200);
+}
+
+/* They become more with each moment that they are refused. */
+TW_TEST(the_young_are_not_dearer_than_they_can_be) {
+    tw_pace p = costing(50);
+    TW_CHECK_EQ(150 * US, tw_pace_young_ns(&p, 1000)); /* 3000 looks at 50 ns */
+    p = costing(100000);
+    TW_CHECK_EQ(360 * US, tw_pace_young_ns(&p, 1000)); /* at 120 ns at most */
+}
+
+TW_TEST(the_rest_of_a_wait_is_what_most_such_waits_had) {
+    tw_pace p = {0};
+    TW_CHECK(tw_pace_left(&p, 0) > 0);
+    for (int i = 0; i < 16; ++i) tw_pace_wait(&p, 100 * US), tw_pace_wait(&p, 8 * MS);
+    TW_CHECK_EQ(300 * US, tw_pace_left(&p, 0)); /* never less */
+    TW_CHECK_EQ(7900 * US, tw_pace_left(&p, 100 * US)); /* it is none of the short ones */
+    TW_CHECK_EQ(300 * US, tw_pace_left(&p, 8 * MS - 1));
+    TW_CHECK_EQ(5 * MS, tw_pace_left(&p, 10 * MS));             /* longer than all: half as much again */
+    for (int i = 0; i < 31; ++i) tw_pace_wait(&p, 2 * MS);
+    TW_CHECK_EQ(4 * MS, tw_pace_left(&p, 4 * MS)); /* one of 8 ms is left of the last 32 */
+    tw_pace_wait(&p, 2 * MS);
+    TW_CHECK_EQ(2 * MS, tw_pace_left(&p, 4 * MS)); /* none */
+}
+
+TW_TEST(a_round_is_the_whole_old_heap) {
+    tw_pace p = {0};
+    slice(&p, TW_MOMENT_IDLE, 5000, 0, 0, 0, MS);
+    p.debt = 10;
+    tw_pace_round(&p);
+    TW_CHECK_EQ(120000, p.debt); /* 5000 objects at 24 looks */
+    tw_pace_rounded(&p, 3000, 1000, 1);
+    TW_CHECK_EQ(9000, p.old); /* 4000 with the 5000 that grew old meanwhile */
+    p.grown = 0;
+    tw_pace_rounded(&p, 3000, 1000, 1);
+    TW_CHECK_EQ(0, p.debt); /* nothing is owed that nothing grew for */
+    p.debt = 0;
+    tw_pace_more(&p);
+    TW_CHECK_EQ(2000, p.debt);
+    p.old = p.debt = 0;
+    tw_pace_round(&p);
+    TW_CHECK(tw_pace_due(&p, 0)); /* however few there are */
+}
+
+/* The first took a million looks at a hundred thousand objects; nothing is owed. */
+static tw_pace in_its_second_round(void) {
+    tw_pace p = {0};
+    tw_pace_begin(&p, 0);
+    slice(&p, TW_MOMENT_IDLE, 0, 1000000, 0, 0, MS);
+    tw_pace_rounded(&p, 0, 100000, 0);
+    p.debt = p.ahead = 0;
+    tw_pace_begin(&p, 0);
+    return p;
+}
+
+/* What a round took for each object tells the price of the next one: as many may grow old in it as it allows. */
+TW_TEST(a_round_is_paid_by_what_grows_old_in_it) {
+    tw_pace p = in_its_second_round();
+    TW_CHECK_EQ(75000, p.room); /* six eighths of 100000 */
+    TW_CHECK_EQ(54, p.price);   /* 1000000 looks, four times as fast: 4000000 / 75000 = 53.3 */
+    slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 0, MS);
+    TW_CHECK_EQ(54000, p.debt);
+    tw_pace_begin(&p, 200000); /* those that lived long cost more, and are no reason to wait */
+    TW_CHECK_EQ(75750, p.room); /* six eighths of 101000 */
+    TW_CHECK_EQ(138, p.price);  /* 101000 at 10 looks and 200000 at 8, times 4: 10440000 / 75750 = 137.8 */
+    tw_pace_rounded(&p, 200000, 100000, 0);
+    slice(&p, TW_MOMENT_IDLE, 5000000, 0, 0, 0, MS);
+    tw_pace_begin(&p, 0); /* nor is what a round that was much too late left to this one */
+    TW_CHECK_EQ(150000, p.room); /* six eighths of 200000, whatever the 5000000 were */
+}
+
+/* After twelve rounds, the last two of which found nothing dead, more may grow old in one. */
+TW_TEST(where_few_die_a_round_lasts_longer) {
+    tw_pace p = {0};
+    for (int i = 0; i < 11; ++i) tw_pace_begin(&p, 0), tw_pace_rounded(&p, 0, 100000, 1);
+    tw_pace_begin(&p, 0);
+    TW_CHECK_EQ(75000, p.room); /* six eighths of 100000 */
+    tw_pace_rounded(&p, 0, 100000, 1);
+    tw_pace_begin(&p, 0);
+    TW_CHECK_EQ(112500, p.room); /* nine */
+}
+
+/* A round that is over early rests until as many have grown old as it was to last for. */
+TW_TEST(a_round_sprints_and_rests) {
+    tw_pace p = in_its_second_round();
+    uint64_t grown = 0, done = 0, begun = 0, over = 0;
+    while (begun == 0) {
+        slice(&p, TW_MOMENT_IDLE, 100, 0, 0, 0, MS), grown += 100;
+        for (; tw_pace_due(&p, 0) && begun == 0; done += 10000) {
+            if (done >= 1000000) begun = grown;
+            slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
+            if (done == 990000) over = grown, tw_pace_rounded(&p, 0, 100000, 0);
+        }
+    }
+    TW_CHECK(over > 17750 && over < 19750); /* a quarter of 75000 is 18750 */
+    TW_CHECK(begun > 74000 && begun < 76000);
+}
+
+/* It goes on in every moment, whatever is owed, once more has grown old than it may last. */
+TW_TEST(a_round_that_is_late_is_always_due) {
+    tw_pace p = {0};
+    tw_pace_begin(&p, 0);
+    TW_CHECK_EQ(16000, p.room); /* at least, however few live */
+    slice(&p, TW_MOMENT_IDLE, 16000, 0, 0, 0, MS);
+    p.debt = 0;
+    slice(&p, TW_MOMENT_IDLE, 0, 16000, 0, 0, MS);
+    TW_CHECK(!tw_pace_due(&p, 0));
+    slice(&p, TW_MOMENT_IDLE, 1, 16000, 0, 0, MS);
+    slice(&p, TW_MOMENT_IDLE, 0, 16000, 0, 0, MS);
+    TW_CHECK(tw_pace_due(&p, 0));
+}
+
+/* Where nobody waits for long a round is brought to its end at once: it is as good as one that took its time, and the next
+ * one begins when that one would have ended. */
+TW_TEST(a_round_brought_to_its_end_is_paid_for) {
+    tw_pace p = in_its_second_round();
+    p.old = 100000;
+    for (int i = 0; i < 100; ++i) slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
+    tw_pace_rounded(&p, 0, 100000, 0);
+    uint64_t grown = 0;
+    for (; !tw_pace_due(&p, 0); grown += 100) slice(&p, TW_MOMENT_IDLE, 100, 0, 0, 0, MS);
+    TW_CHECK(grown >= 75000 && grown < 76000); /* the room of a round of 100000 */
+    tw_pace_begin(&p, 0); /* one that is late, and takes longer than was thought, is paid as it goes: the next one is not put off */
+    slice(&p, TW_MOMENT_IDLE, (size_t)p.room, 0, 0, 0, MS);
+    for (int i = 0; i < 200; ++i) slice(&p, TW_MOMENT_IDLE, 1, 10000, 0, 0, MS);
+    tw_pace_rounded(&p, 0, 100000, 0);
+    TW_CHECK(p.ahead <= 16000);
+    tw_pace_begin(&p, 0);
+    for (int i = 0; i < 100; ++i) slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
+    tw_pace_round(&p); /* somebody asks for one all the same */
+    slice(&p, TW_MOMENT_ASKED, 0, 1000, 0, 0, MS);
+    TW_CHECK(tw_pace_due(&p, 0));
+}
+
+/* A server in virtual time: each turn makes objects, all of which die as cycles once so many have followed them. A round
+ * looks ten times at each object, and finds what was dead as it began. */
+static uint64_t most_garbage(uint64_t in_flight, uint64_t per_turn, size_t budget) {
+    tw_pace p = {0};
+    uint64_t living = 0, garbage = 0, found = 0, left = 0, of_round = 0, most = 0;
+    for (int turn = 0; turn < 4000; ++turn) {
+        slice(&p, TW_MOMENT_IDLE, per_turn, 0, 0, 0, MS);
+        living += per_turn;
+        if (living > in_flight) garbage += living - in_flight, living = in_flight;
+        while (tw_pace_due(&p, 0)) {
+            if (left == 0) tw_pace_begin(&p, 0), of_round = living + garbage, found = garbage, left = of_round * 10 + 1;
+            const size_t looks = left < budget ? left : budget;
+            const size_t freed = looks == left ? found : 0;
+            slice(&p, TW_MOMENT_IDLE, 0, looks, freed, freed, MS);
+            if ((left -= looks) > 0) continue;
+            garbage -= found;
+            tw_pace_rounded(&p, 0, of_round, 0);
+        }
+        if (garbage > most) most = garbage;
+    }
+    return most;
+}
+
+TW_TEST(garbage_stays_a_part_of_the_living) {
+    TW_CHECK(most_garbage(90000, 500, 16000) < 3 * 90000);
+    TW_CHECK(most_garbage(90000, 5000, 16000) < 3 * 90000);
+    TW_CHECK(most_garbage(1000000, 500, 16000) < 3 * 1000000);
+    TW_CHECK(most_garbage(1000, 500, 16000) < 64000); /* four times the least room */
+}
+
+TW_TEST(a_whole_pass_pays_all) {
+    tw_pace p = {0};
+    slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 0, MS);
+    tw_pace_pass(&p, 500, 700);
+    TW_CHECK_EQ(0, p.debt);
+    TW_CHECK_EQ(800, p.old);
+    tw_pace_pass(&p, 0, 5000); /* more than was believed to be there */
+    TW_CHECK_EQ(0, p.old);
+    TW_CHECK_EQ(1, p.made[TW_MOMENT_IDLE]);
+}
+
+TW_TEST(collections_of_others_are_booked) {
+    tw_pace p = {0};
+    tw_pace_other(&p, 0, 1000, 400); /* the young, of which 600 grew old */
+    TW_CHECK_EQ(18000, p.debt); /* 600 objects at 30 looks */
+    TW_CHECK_EQ(600, p.old);
+    tw_pace_other(&p, 1, 0, 100);
+    TW_CHECK_EQ(0, p.debt);
+    TW_CHECK_EQ(500, p.old);
+    TW_CHECK_EQ(0, p.freed); /* not ours */
+}
+
+TW_TEST(a_child_counts_from_zero_and_knows_what_it_knew) {
+    tw_pace p = {0};
+    slice(&p, TW_MOMENT_STEP, 1000, 500, 10, 10, MS);
+    const uint64_t cost = tw_pace_cost(&p, TW_WALK_COUNT), old = p.old, debt = p.debt;
+    tw_pace_begin_again(&p);
+    TW_CHECK_EQ(0, p.made[TW_MOMENT_STEP] + p.moved + p.freed + p.ns + p.predicted_ns + p.rounds);
+    TW_CHECK(tw_pace_cost(&p, TW_WALK_COUNT) == cost && p.old == old && p.debt == debt);
+}
+
+TW_TEST(moments_have_names) {
+    TW_CHECK_STR("idle", tw_moment_name(TW_MOMENT_IDLE));
+    TW_CHECK_STR("request_end", tw_moment_name(TW_MOMENT_REQUEST));
+    TW_CHECK_STR("unknown", tw_moment_name(TW_MOMENTS));
+    TW_CHECK_STR("unknown", tw_moment_name(-1));
+}
+
+TW_MAIN(nothing_is_due_at_first, debt_follows_what_grew_old, a_slice_fits_its_moment, each_walk_costs_what_such_did,
+        the_dead_have_a_price, four_dead_have_a_price, what_never_fits_is_believed_less_and_less,
+        the_young_are_not_dearer_than_they_can_be, the_rest_of_a_wait_is_what_most_such_waits_had,
+        a_round_is_the_whole_old_heap, a_round_is_paid_by_what_grows_old_in_it, where_few_die_a_round_lasts_longer,
+        a_round_sprints_and_rests, a_round_that_is_late_is_always_due, a_round_brought_to_its_end_is_paid_for,
+        garbage_stays_a_part_of_the_living, a_whole_pass_pays_all, collections_of_others_are_booked,
+        a_child_counts_from_zero_and_knows_what_it_knew, moments_have_names)

@@ -1,0 +1,347 @@
+/* Who is found in a group's directory, what a reader makes of files that lie, and whose pauses count for whom. */
+#include "tailwatch/group/member_list.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tailwatch/base/clock.h"
+#include "tw_test.h"
+
+static char root[64], dir[96];
+
+static void begin(void) {
+    strcpy(root, "/tmp/tw_members_XXXXXX");
+    if (mkdtemp(root) == NULL) abort();
+    snprintf(dir, sizeof dir, "%s/group", root);
+}
+
+static void end(void) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    if (system(command) != 0) abort();
+}
+
+static tw_segment *member(tw_group *group, const char *role, uint64_t unit) {
+    if (tw_group_join(group, dir, unit) != TW_GROUP_FINE) return NULL;
+    if (tw_group_segment(group, tw_segment_bytes(1)) != TW_GROUP_FINE) return NULL;
+    return tw_segment_create_in(group->segment, role, 1, NULL, 0) == 0 ? group->segment : NULL;
+}
+
+/* A child that joins, says so, and lives until it is told to go; it dies without leaving. */
+typedef struct child { pid_t pid; int go; } child;
+
+static child start(const char *role, uint64_t unit, uint64_t pause_ns) {
+    int ready[2], go[2];
+    char byte = 0;
+    if (pipe(ready) != 0 || pipe(go) != 0) abort();
+    const pid_t pid = fork();
+    if (pid == 0) {
+        tw_group group;
+        tw_segment *segment = member(&group, role, unit);
+        if (segment == NULL) _exit(1);
+        tw_pause_begin(&segment->pause, TW_CAUSE_GC2, 1000000);
+        tw_segment_pause_end(segment, 1000000 + pause_ns, NULL);
+        tw_group_tell(&group, segment->pause.last_stop_ns);
+        close(go[1]);
+        if (write(ready[1], "r", 1) != 1 || read(go[0], &byte, 1) < 0) _exit(2);
+        _exit(0);
+    }
+    close(ready[1]), close(go[0]);
+    TW_CHECK_EQ(1, read(ready[0], &byte, 1));
+    close(ready[0]);
+    return (child){pid, go[1]};
+}
+
+static void reap(child c) {
+    close(c.go);
+    waitpid(c.pid, NULL, 0);
+}
+
+static void stop(child c) {
+    if (write(c.go, "g", 1) != 1) abort(); /* later children hold copies of this end: closing it says nothing */
+    reap(c);
+}
+
+static tw_members *list(void) {
+    tw_members *members = calloc(1, sizeof *members);
+    TW_REQUIRE(members != NULL);
+    return members;
+}
+
+TW_TEST(all_are_found_but_oneself) {
+    begin();
+    tw_group own;
+    TW_CHECK(member(&own, "api", 0) != NULL);
+    child a = start("engine", 1, 300000), b = start("worker", 1, 400000);
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK_EQ(2, members->n);
+    TW_CHECK_EQ(0, members->refused);
+    const tw_segment *first = members->member[0].segment;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK(first == members->member[0].segment); /* mapped once */
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, NULL));
+    TW_CHECK_EQ(3, members->n);
+    tw_members_clear(members);
+    free(members);
+    stop(a), stop(b);
+    tw_group_leave(&own);
+    end();
+}
+
+TW_TEST(the_dead_are_found_until_their_file_is_gone) {
+    begin();
+    tw_group own;
+    TW_CHECK(member(&own, "api", 0) != NULL);
+    child a = start("engine", 1, 300000);
+    stop(a);
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK_EQ(1, members->n);
+    TW_CHECK_EQ(300000, tw_pause_total_ns(&members->member[0].segment->pause, TW_CAUSE_GC2, 1));
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, members->member[0].name);
+    TW_CHECK(unlink(path) == 0);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK_EQ(0, members->n);
+    free(members);
+    tw_group_leave(&own);
+    end();
+}
+
+TW_TEST(a_pause_of_the_engine_s_process_reaches_the_stream) {
+    begin();
+    tw_group own;
+    tw_segment *segment = member(&own, "api", 0);
+    TW_CHECK(segment != NULL);
+    child engine = start("engine", 1, 500000), api = start("api", 0, 900000);
+    tw_members *members = list();
+    tw_company *company = calloc(1, sizeof *company);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    tw_members_company(members, &own, segment, company);
+    TW_CHECK_EQ(1, company->n);
+    TW_CHECK_EQ(1, company->peer[0].unit);
+    tw_blame blame;
+    TW_CHECK(!tw_company_quiet_since(company, 0, 1000000));
+    TW_CHECK(tw_company_quiet_since(company, 0, 1500000));
+    tw_blame_gap(&segment->pause, company->peer, company->n, 0, 1200000, 9000000, &blame);
+    TW_CHECK_EQ(300000, blame.overlap_ns[company->peer[0].source][TW_CAUSE_GC2]);
+    char role[TW_ROLE_WORDS * 8];
+    tw_words_get(segment->lost[company->peer[0].source].role, TW_ROLE_WORDS, role);
+    TW_CHECK_STR("engine", role);
+    tw_members_clear(members);
+    free(members), free(company);
+    stop(engine), stop(api);
+    tw_group_leave(&own);
+    end();
+}
+
+static void write_file(const char *name, const void *bytes, size_t len) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    const int file = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    TW_CHECK(file >= 0 && write(file, bytes, len) == (ssize_t)len);
+    close(file);
+}
+
+TW_TEST(files_that_lie_are_counted) {
+    begin();
+    tw_group own;
+    tw_segment *segment = member(&own, "api", 0);
+    const size_t bytes = tw_segment_bytes(1);
+    char *copy = malloc(bytes);
+    memcpy(copy, segment, bytes);
+    write_file("1-1.seg", copy, bytes);        /* another's name */
+    write_file("2-2.seg", copy, bytes - 8);    /* torn */
+    ((tw_segment *)(void *)copy)->header.layout_hash++;
+    write_file("3-3.seg", copy, bytes);        /* another layout */
+    write_file("4-4.seg", "short", 5);
+    memset(copy, 0xff, bytes);
+    write_file("5-5.seg", copy, bytes);
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, NULL));
+    TW_CHECK_EQ(1, members->n);
+    TW_CHECK_EQ(5, members->refused);
+    tw_members_clear(members);
+    free(members), free(copy);
+    tw_group_leave(&own);
+    end();
+}
+
+/* A member whose file holds the label sets in use, of sixteen. */
+static tw_segment *growing_member(tw_group *group) {
+    tw_segment *segment;
+    if (tw_segment_create(&segment, "api", 16, NULL, 0) != 0 || tw_group_join(group, dir, 0) != TW_GROUP_FINE) return NULL;
+    return tw_group_share(group, segment, tw_segment_used(segment)) == TW_GROUP_FINE ? segment : NULL;
+}
+
+static bool grow(void *of, size_t bytes) { return tw_group_grow(of, bytes) == TW_GROUP_FINE; }
+
+static off_t size_of(const tw_group *group) {
+    struct stat s;
+    return fstatat(group->dir, group->name, &s, 0) == 0 ? s.st_size : -1;
+}
+
+TW_TEST(a_reader_sees_label_sets_that_come_into_use) {
+    begin();
+    tw_group theirs;
+    tw_segment *segment = growing_member(&theirs);
+    TW_REQUIRE(segment != NULL);
+    TW_CHECK(size_of(&theirs) < (off_t)tw_segment_bytes(2));
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
+    TW_REQUIRE(members->n == 1);
+    const tw_segment *read = members->member[0].segment;
+    for (uint32_t set = 1; set < 16; set++) {
+        const char name = (char)('a' + set);
+        TW_CHECK_EQ(set, tw_segment_label_growing(segment, &name, 1, "/", 1, grow, &theirs));
+        tw_segment_series(segment, set)->output_tokens = set;
+        TW_CHECK_EQ(set, tw_segment_series(read, (uint32_t)read->series_count - 1)->output_tokens);
+    }
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
+    TW_CHECK(members->n == 1 && members->member[0].segment == read); /* mapped once, whole */
+    tw_members_clear(members);
+    free(members);
+    tw_group_leave(&theirs);
+    tw_segment_destroy(segment);
+    end();
+}
+
+TW_TEST(label_sets_beyond_the_file_s_end_are_not_read) {
+    begin();
+    tw_group theirs;
+    tw_segment *segment = growing_member(&theirs);
+    TW_REQUIRE(segment != NULL);
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
+    TW_CHECK_EQ(1, members->n);
+    segment->series_count = 16; /* the file holds one */
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
+    TW_CHECK(members->n == 0 && members->refused == 1);
+    segment->series_count = UINT64_MAX;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
+    TW_CHECK(members->n == 0 && members->refused == 1);
+    segment->series_count = 1;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
+    TW_CHECK(members->n == 1 && members->refused == 0);
+    tw_members_clear(members);
+    free(members);
+    tw_group_leave(&theirs);
+    tw_segment_destroy(segment);
+    end();
+}
+
+TW_TEST(who_joins_again_is_mapped_anew) {
+    begin();
+    tw_group own, theirs;
+    TW_CHECK(member(&own, "api", 0) != NULL && member(&theirs, "engine", 1) != NULL);
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    tw_group_leave(&theirs);
+    tw_segment *anew = member(&theirs, "engine", 1);
+    TW_CHECK(anew != NULL);
+    anew->opened = 7;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK_EQ(1, members->n);
+    TW_CHECK_EQ(7, members->member[0].segment->opened);
+    tw_members_clear(members);
+    free(members);
+    tw_group_leave(&theirs), tw_group_leave(&own);
+    end();
+}
+
+TW_TEST(another_file_of_the_same_name_is_another_member) {
+    begin();
+    tw_group own, theirs;
+    TW_CHECK(member(&own, "api", 0) != NULL);
+    tw_segment *segment = member(&theirs, "engine", 1);
+    const size_t bytes = tw_segment_bytes(1);
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    char *copy = malloc(bytes);
+    memcpy(copy, segment, bytes);
+    ((tw_segment *)(void *)copy)->opened = 7;
+    write_file("copy", copy, bytes);
+    TW_CHECK(renameat(own.dir, "copy", own.dir, theirs.name) == 0);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK_EQ(1, members->n);
+    TW_CHECK_EQ(7, members->member[0].segment->opened);
+    tw_members_clear(members);
+    free(members), free(copy);
+    tw_group_leave(&theirs), tw_group_leave(&own);
+    end();
+}
+
+TW_TEST(who_was_killed_while_it_collected_is_no_company) {
+    begin();
+    tw_group own;
+    tw_segment *segment = member(&own, "api", 0);
+    child engine = start("engine", 1, 500000);
+    tw_members *members = list();
+    tw_company *company = calloc(1, sizeof *company);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    own.page->line[1].stop_ns = UINT64_MAX; /* it stands still */
+    tw_members_company(members, &own, segment, company);
+    TW_CHECK_EQ(1, company->n);
+    TW_CHECK(!tw_company_quiet_since(company, 0, tw_now_ns()));
+    kill(engine.pid, SIGKILL);
+    reap(engine); /* nobody is left to read what stop() writes */
+    tw_members_company(members, &own, segment, company);
+    TW_CHECK_EQ(0, company->n);
+    TW_CHECK_EQ(1, members->n); /* what it measured counts */
+    tw_members_clear(members);
+    free(members), free(company);
+    tw_group_leave(&own);
+    end();
+}
+
+static void age(const char *name, int dir_fd) {
+    const struct timespec times[2] = {{1000, 0}, {1000, 0}};
+    TW_CHECK(utimensat(dir_fd, name, times, 0) == 0);
+}
+
+TW_TEST(a_refused_file_is_opened_once_when_it_is_old) {
+    begin();
+    tw_group own;
+    TW_CHECK(member(&own, "api", 0) != NULL);
+    write_file("1-1-1.seg", "short", 5);
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK_EQ(1, members->refused);
+    TW_CHECK_EQ(0, members->n_known); /* it may be half made */
+    age("1-1-1.seg", own.dir);
+    for (int i = 0; i < 2; i++) {
+        TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+        TW_CHECK_EQ(1, members->refused);
+        TW_CHECK_EQ(1, members->n_known);
+    }
+    char name[TW_GROUP_NAME];
+    for (int i = 0; i < 2 * TW_MEMBERS_REFUSED; i++) {
+        snprintf(name, sizeof name, "2-2-%d.seg", i);
+        write_file(name, "short", 5);
+        age(name, own.dir);
+    }
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK_EQ(1 + 2 * TW_MEMBERS_REFUSED, members->refused);
+    TW_CHECK_EQ(TW_MEMBERS_REFUSED, members->n_known);
+    free(members);
+    tw_group_leave(&own);
+    end();
+}
+
+TW_TEST(a_list_of_no_directory_stays_as_it_was) {
+    tw_members *members = list();
+    TW_CHECK_EQ(TW_GROUP_SYSTEM, tw_members_renew(members, -1, NULL));
+    TW_CHECK_EQ(0, members->n);
+    free(members);
+}
+
+TW_MAIN(all_are_found_but_oneself, the_dead_are_found_until_their_file_is_gone,
+        a_pause_of_the_engine_s_process_reaches_the_stream, files_that_lie_are_counted,
+        a_list_of_no_directory_stays_as_it_was, who_joins_again_is_mapped_anew,
+        another_file_of_the_same_name_is_another_member, who_was_killed_while_it_collected_is_no_company,
+        a_refused_file_is_opened_once_when_it_is_old, a_reader_sees_label_sets_that_come_into_use,
+        label_sets_beyond_the_file_s_end_are_not_read)

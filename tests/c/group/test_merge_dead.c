@@ -1,0 +1,379 @@
+/* What becomes of the files of the dead: nothing is lost and nothing counts twice, wherever a folder stops. */
+#include "tailwatch/group/merge_dead.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tailwatch/base/atomic.h"
+#include "tailwatch/group/member_list.h"
+#include "tailwatch/base/process.h"
+#include "tw_test.h"
+
+static char root[64], dir[96];
+
+static void begin(void) {
+    strcpy(root, "/tmp/tw_fold_XXXXXX");
+    if (mkdtemp(root) == NULL) abort();
+    snprintf(dir, sizeof dir, "%s/group", root);
+}
+
+static void end(void) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    if (system(command) != 0) abort();
+}
+
+static const char *in(const char *name) {
+    static char path[2][256];
+    static int turn;
+    snprintf(path[turn ^= 1], sizeof path[0], "%s/%s", dir, name);
+    return path[turn];
+}
+
+static bool stands(const char *name) { return access(in(name), F_OK) == 0; }
+
+/* A member with one request and 300 us of pauses. */
+static tw_segment *member(tw_group *group, const char *role) {
+    uint32_t index;
+    tw_group_problem problem = TW_GROUP_BUSY;
+    for (int tries = 0; problem == TW_GROUP_BUSY && tries < 1000; tries++) problem = tw_group_join(group, dir, 0);
+    if (problem != TW_GROUP_FINE || tw_group_place(group, role, true, &index) != TW_GROUP_FINE) return NULL;
+    if (tw_group_segment(group, tw_segment_bytes(1)) != TW_GROUP_FINE) return NULL;
+    tw_segment *segment = group->segment;
+    if (tw_segment_create_in(segment, role, 1, NULL, 0) != 0) return NULL;
+    segment->header.place = index + 1;
+    segment->opened = segment->in_flight = 1;
+    tw_pause_begin(&segment->pause, TW_CAUSE_GC2, 1000000);
+    tw_segment_pause_end(segment, 1300000, NULL);
+    return segment;
+}
+
+/* One that was killed; *name: of its file, unless it is NULL. */
+static void killed(const char *role, char *name) {
+    int tell[2];
+    char told[TW_GROUP_NAME] = "";
+    if (pipe(tell) != 0) abort();
+    const pid_t pid = fork();
+    if (pid == 0) {
+        tw_group group;
+        if (member(&group, role) == NULL || write(tell[1], group.name, sizeof group.name) < 0) _exit(1);
+        for (;;) pause();
+    }
+    TW_CHECK_EQ(TW_GROUP_NAME, read(tell[0], told, sizeof told));
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    close(tell[0]), close(tell[1]);
+    if (name != NULL) strcpy(name, told);
+}
+
+static int directory(void) {
+    tw_group_problem problem;
+    const int fd = tw_group_open_dir(dir, &problem);
+    TW_REQUIRE(fd >= 0);
+    return fd;
+}
+
+static uint32_t fold(uint32_t most) {
+    const int fd = directory();
+    const uint32_t folded = tw_fold(fd, most);
+    close(fd);
+    return folded;
+}
+
+static uint32_t fold_all(void) {
+    uint32_t all = 0;
+    for (uint32_t now; (now = fold(4)) > 0;) all += now;
+    return all;
+}
+
+/* What a reader makes of the directory. */
+typedef struct seen { uint64_t opened, refused, paused_ns; uint32_t segments, tombstones; } seen;
+
+static seen look(void) {
+    tw_members *members = calloc(1, sizeof *members);
+    const int fd = directory();
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, fd, NULL));
+    seen s = {.refused = members->refused};
+    for (uint32_t i = 0; i < members->n; i++) {
+        s.opened += members->member[i].segment->opened;
+        s.paused_ns += tw_pause_total_ns(&members->member[i].segment->pause, TW_CAUSE_GC2, 0);
+        if (members->member[i].list != NULL) s.tombstones++;
+        else s.segments++;
+    }
+    tw_members_clear(members);
+    free(members);
+    close(fd);
+    return s;
+}
+
+static void check_sum(uint64_t processes) {
+    const seen s = look();
+    TW_CHECK_EQ(processes, s.opened);
+    TW_CHECK_EQ(300000 * processes, s.paused_ns);
+}
+
+TW_TEST(the_dead_are_folded_and_count) {
+    begin();
+    char name[TW_GROUP_NAME];
+    killed("engine", name);
+    check_sum(1);
+    TW_CHECK_EQ(1, fold(4));
+    TW_CHECK(!stands(name) && stands("engine-0.gone") && !stands("fold.tmp"));
+    check_sum(1);
+    for (int i = 0; i < 3; i++) killed("engine", NULL);
+    killed("api", NULL);
+    check_sum(5);
+    TW_CHECK_EQ(4, fold_all());
+    const seen s = look();
+    TW_CHECK(s.segments == 0 && s.tombstones == 2 && s.refused == 0);
+    check_sum(5);
+    TW_CHECK_EQ(0, fold(4));
+    struct stat file;
+    TW_CHECK(stat(in("engine-0.gone"), &file) == 0 && (file.st_mode & 0777) == 0600 && file.st_nlink == 1);
+    end();
+}
+
+TW_TEST(the_living_are_left_alone) {
+    begin();
+    tw_group own;
+    TW_CHECK(member(&own, "api") != NULL);
+    killed("engine", NULL);
+    TW_CHECK_EQ(1, fold(4));
+    TW_CHECK(stands(own.name));
+    TW_CHECK_EQ(0, fold(4));
+    check_sum(2);
+    tw_group_leave(&own);
+    end();
+}
+
+TW_TEST(at_most_so_many_in_a_turn) {
+    begin();
+    for (int i = 0; i < 3; i++) killed("engine", NULL);
+    TW_CHECK_EQ(2, fold(2));
+    check_sum(3);
+    TW_CHECK_EQ(1, fold(2));
+    check_sum(3);
+    end();
+}
+
+TW_TEST(who_says_that_it_writes_no_more_is_folded_alive) {
+    begin();
+    tw_group own;
+    TW_CHECK(member(&own, "api") != NULL);
+    char name[TW_GROUP_NAME];
+    strcpy(name, own.name);
+    TW_CHECK_EQ(0, fold(4));
+    tw_fold_end(&own);
+    tw_group_part(&own);
+    check_sum(1);
+    TW_CHECK(stands(name));
+    TW_CHECK_EQ(1, fold(4));
+    TW_CHECK(!stands(name));
+    check_sum(1);
+    end();
+}
+
+TW_TEST(what_was_before_an_exec_is_dead) {
+    begin();
+    tw_group own;
+    tw_segment *segment = member(&own, "api");
+    TW_REQUIRE(segment != NULL);
+    segment->header.image++; /* as of another program */
+    TW_CHECK_EQ(1, fold(4));
+    check_sum(1);
+    tw_group_forget(&own);
+    end();
+}
+
+/* Who lives in another pid namespace, or lived before the boot, cannot be told from here. */
+TW_TEST(what_cannot_be_judged_stays) {
+    begin();
+    char name[TW_GROUP_NAME];
+    killed("engine", name);
+    uint64_t was;
+    static const size_t words[] = {offsetof(tw_header, pid_namespace), offsetof(tw_header, boot_id), offsetof(tw_header, boot_id) + 8};
+    for (size_t i = 0; i < 3; i++) {
+        const int file = open(in(name), O_RDWR);
+        TW_CHECK(pread(file, &was, 8, (off_t)words[i]) == 8);
+        was++;
+        TW_CHECK(pwrite(file, &was, 8, (off_t)words[i]) == 8);
+        TW_CHECK_EQ(0, fold(4));
+        TW_CHECK(stands(name));
+        check_sum(1);
+        was--;
+        TW_CHECK(pwrite(file, &was, 8, (off_t)words[i]) == 8);
+        close(file);
+    }
+    TW_CHECK_EQ(1, fold(4));
+    end();
+}
+
+/* The two instants at which a folder may die. */
+TW_TEST(a_file_that_was_folded_and_still_stands_counts_once) {
+    begin();
+    char name[TW_GROUP_NAME];
+    killed("engine", name);
+    char copy[320];
+    snprintf(copy, sizeof copy, "cp -p %s %s/kept", in(name), root);
+    TW_CHECK(system(copy) == 0);
+    TW_CHECK_EQ(1, fold(4));
+    snprintf(copy, sizeof copy, "cp -p %s/kept %s", root, in(name)); /* as if it had not been removed */
+    TW_CHECK(system(copy) == 0);
+    check_sum(1);
+    TW_CHECK_EQ(0, look().segments);
+    killed("engine", NULL);
+    check_sum(2);
+    TW_CHECK_EQ(2, fold_all()); /* one is only removed */
+    TW_CHECK(!stands(name));
+    check_sum(2);
+    end();
+}
+
+TW_TEST(a_tombstone_that_was_never_finished_is_nobody_s) {
+    begin();
+    killed("engine", NULL);
+    const int file = open(in("fold.tmp"), O_CREAT | O_WRONLY, 0600);
+    TW_CHECK(write(file, "half", 4) == 4);
+    close(file);
+    check_sum(1);
+    TW_CHECK_EQ(0, look().refused);
+    TW_CHECK_EQ(1, fold(4));
+    TW_CHECK(!stands("fold.tmp"));
+    check_sum(1);
+    end();
+}
+
+static void plant(const char *name, const void *bytes, size_t len) {
+    const int file = open(in(name), O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    TW_CHECK(write(file, bytes, len) == (ssize_t)len);
+    close(file);
+}
+
+TW_TEST(a_planted_tombstone_is_refused_and_not_replaced) {
+    static const char zeros[8192];
+    for (int kind = 0; kind < 4; kind++) {
+        begin();
+        char name[TW_GROUP_NAME];
+        killed("engine", name);
+        if (kind == 0) plant("engine-0.gone", "short", 5);
+        if (kind == 1) plant("engine-0.gone", zeros, sizeof zeros);
+        if (kind == 2) TW_CHECK(symlink(name, in("engine-0.gone")) == 0);
+        if (kind == 3) TW_CHECK(mkdir(in("engine-0.gone"), 0700) == 0);
+        TW_CHECK_EQ(0, fold(4));
+        TW_CHECK(stands(name) && stands("engine-0.gone"));
+        check_sum(1);
+        TW_CHECK_EQ(1, look().refused);
+        end();
+    }
+}
+
+TW_TEST(who_folds_is_not_waited_for) {
+    begin();
+    killed("engine", NULL);
+    const int held = open(dir, O_RDONLY | O_DIRECTORY);
+    TW_CHECK(flock(held, LOCK_EX) == 0);
+    TW_CHECK_EQ(0, fold(4));
+    check_sum(1);
+    close(held);
+    TW_CHECK_EQ(1, fold(4));
+    end();
+}
+
+/* Bounded by the size of files, as a full file system would. */
+static int fold_without_room(void) {
+    const struct rlimit limit = {4096, 4096};
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
+    return fold(4) == 0 && !stands("fold.tmp") ? 0 : 2;
+}
+
+TW_TEST(without_room_the_dead_stay_as_they_are) {
+    begin();
+    char name[TW_GROUP_NAME];
+    killed("engine", name);
+    const pid_t pid = fork();
+    if (pid == 0) _exit(fold_without_room());
+    int status = -1;
+    waitpid(pid, &status, 0);
+    TW_CHECK_EQ(0, status);
+    TW_CHECK(stands(name) && !stands("engine-0.gone"));
+    check_sum(1);
+    end();
+}
+
+/* Each joins, is killed, and is folded by whoever comes first, while a reader looks. */
+TW_TEST(many_that_fold_and_die_at_once_lose_nothing) {
+    begin();
+    killed("engine", NULL);
+    pid_t folders[4];
+    for (int i = 0; i < 4; i++)
+        if ((folders[i] = fork()) == 0)
+            for (;;) (void)fold(2), usleep(200);
+    uint64_t before = 1;
+    for (int i = 2; i <= 60; i++) {
+        killed(i % 3 ? "engine" : "api", NULL);
+        if (i % 5 == 0) { /* folders die too, wherever they are */
+            kill(folders[i % 4], SIGKILL), waitpid(folders[i % 4], NULL, 0);
+            if ((folders[i % 4] = fork()) == 0)
+                for (;;) (void)fold(2), usleep(200);
+        }
+        const uint64_t now = look().opened;
+        TW_CHECK(now >= before);
+        TW_CHECK_EQ(i, now);
+        before = now;
+    }
+    for (int i = 0; i < 4; i++) kill(folders[i], SIGKILL), waitpid(folders[i], NULL, 0);
+    (void)fold_all();
+    const seen s = look();
+    TW_CHECK(s.segments == 0 && s.refused == 0 && s.tombstones == 2);
+    check_sum(60);
+    end();
+}
+
+static void age(const char *name, time_t seconds) {
+    const struct timespec then[2] = {{time(NULL) - seconds, 0}, {time(NULL) - seconds, 0}};
+    TW_CHECK(utimensat(AT_FDCWD, in(name), then, 0) == 0);
+}
+
+TW_TEST(a_file_whose_maker_died_over_it_is_removed) {
+    static const char zeros[8192];
+    begin();
+    char name[TW_GROUP_NAME], living[TW_GROUP_NAME];
+    for (size_t bytes = 0; bytes <= sizeof zeros; bytes += sizeof zeros) {
+        killed("engine", name);
+        plant(name, zeros, bytes);
+        TW_CHECK_EQ(0, fold(4)); /* it may be being made */
+        TW_CHECK_EQ(1, look().refused);
+        age(name, 60);
+        TW_CHECK_EQ(1, fold(4));
+        TW_CHECK(!stands(name));
+    }
+    snprintf(living, sizeof living, "%d-%llu-1.seg", (int)getpid(), (unsigned long long)tw_process_start_time((uint64_t)getpid()));
+    plant(living, zeros, 0);
+    age(living, 60);
+    plant("2-2-2.seg", "of another version", 18);
+    age("2-2-2.seg", 60);
+    TW_CHECK_EQ(0, fold(4));
+    TW_CHECK(stands(living) && stands("2-2-2.seg"));
+    end();
+}
+
+TW_TEST(a_directory_that_vanished_does_no_harm) {
+    begin();
+    killed("engine", NULL);
+    const int fd = directory();
+    end();
+    TW_CHECK_EQ(0, tw_fold(fd, 4));
+    close(fd);
+}
+
+TW_MAIN(the_dead_are_folded_and_count, the_living_are_left_alone, at_most_so_many_in_a_turn,
+        who_says_that_it_writes_no_more_is_folded_alive, what_was_before_an_exec_is_dead, what_cannot_be_judged_stays,
+        a_file_that_was_folded_and_still_stands_counts_once, a_tombstone_that_was_never_finished_is_nobody_s,
+        a_planted_tombstone_is_refused_and_not_replaced, who_folds_is_not_waited_for, without_room_the_dead_stay_as_they_are,
+        a_file_whose_maker_died_over_it_is_removed, many_that_fold_and_die_at_once_lose_nothing, a_directory_that_vanished_does_no_harm)

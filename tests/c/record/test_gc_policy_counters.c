@@ -1,0 +1,63 @@
+/* What a policy counts, and the names of what it counts. */
+#include "tailwatch/record/gc_policy_counters.h"
+
+#include "tw_test.h"
+
+enum { MS = 1000000 };
+
+TW_TEST(each_number_has_a_name_and_no_other_has_one) {
+    static const struct { const char *(*name)(int); int n; } lists[] = {
+        {tw_policy_kind_name, TW_POLICY_KINDS}, {tw_policy_mode_name, TW_POLICY_MODES}, {tw_policy_why_name, TW_WHYS},
+        {tw_pass_name, TW_PASSES},              {tw_drift_name, TW_DRIFTS},             {tw_ceiling_name, TW_CEILINGS},
+    };
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        TW_CHECK_STR("unknown", lists[i].name(-1));
+        TW_CHECK_STR("unknown", lists[i].name(lists[i].n));
+        for (int a = 0; a < lists[i].n; a++)
+            for (int b = 0; b < a; b++) TW_CHECK(strcmp(lists[i].name(a), lists[i].name(b)) != 0);
+    }
+    TW_CHECK_STR("request_end", tw_pass_name(TW_MOMENT_REQUEST));
+    TW_CHECK_STR("foreign", tw_pass_name(TW_PASS_FOREIGN));
+}
+
+/* A policy that is told of slices counts what the pace counts. */
+TW_TEST(slices_are_counted_as_the_pace_has_them) {
+    tw_pace pace = {0};
+    tw_policy policy = {0};
+    for (int i = 0; i < 40; i++) {
+        const tw_pace before = pace;
+        const tw_moment moment = i % 4 ? TW_MOMENT_IDLE : TW_MOMENT_STEP;
+        const tw_slice slice = {700, 1000, 2, (size_t)i, 1000, TW_WALK_TAKE, 700};
+        if (i % 8 == 0) tw_pace_rounded(&pace, 0, 1000, 1);
+        tw_pace_slice(&pace, moment, &slice, MS);
+        tw_policy_slice(&policy, &before, &pace, moment);
+    }
+    TW_CHECK_MEM(pace.made, policy.counts.slices, sizeof pace.made);
+    TW_CHECK(policy.counts.moved == pace.moved && policy.counts.freed == pace.freed);
+    TW_CHECK(policy.counts.slice_ns == 40 * MS && policy.counts.predicted_ns == pace.predicted_ns);
+    TW_CHECK(policy.counts.rounds == 5 && policy.now.debt == pace.debt);
+    TW_CHECK(policy.now.cost_ns == tw_pace_dearest(&pace) && policy.now.cost_ns > 0);
+}
+
+TW_TEST(a_whole_pass_is_counted_by_its_moment) {
+    tw_policy policy = {0};
+    tw_policy_pass(&policy, TW_MOMENT_REQUEST, 3 * MS, 50);
+    tw_policy_pass(&policy, TW_MOMENT_CEILING, 4 * MS, 7);
+    TW_CHECK(policy.counts.passes[TW_MOMENT_REQUEST] == 1 && policy.counts.passes[TW_MOMENT_CEILING] == 1);
+    TW_CHECK(policy.counts.pass_ns == 7 * MS && policy.counts.pass_freed == 57);
+}
+
+/* No object is something else than not knowing. */
+TW_TEST(a_size_of_nothing_is_known) {
+    tw_policy policy = {0};
+    TW_CHECK(policy.now.unfrozen == 0 && policy.now.frozen == 0);
+    tw_policy_heap(&policy, 0);
+    tw_policy_frozen(&policy, 9);
+    TW_CHECK(policy.now.unfrozen == 1 && policy.now.frozen == 10);
+    tw_policy_is(&policy, TW_POLICY_OUT_OF_BAND, TW_POLICY_WHOLE, TW_WHY_PROOF);
+    TW_CHECK(policy.now.kind == TW_POLICY_OUT_OF_BAND && policy.now.mode == TW_POLICY_WHOLE && policy.now.why == TW_WHY_PROOF);
+    TW_CHECK(policy.now.unfrozen == 1);
+}
+
+TW_MAIN(each_number_has_a_name_and_no_other_has_one, slices_are_counted_as_the_pace_has_them,
+        a_whole_pass_is_counted_by_its_moment, a_size_of_nothing_is_known)
