@@ -72,6 +72,7 @@ SERVERS: dict[str, Server] = {
         ("litserve", "uvicorn"),
         {"api": 1, "engine": 1},
         model="words",
+        tokens=160,
         usage=False,
         token=" word{}",
     ),
