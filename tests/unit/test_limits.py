@@ -12,6 +12,7 @@ import pytest
 from ..support.process import Process
 from ..support.waiting import until
 
+pytestmark = pytest.mark.timeout(300)  # each is a whole run of pytest, which takes a minute where the machine is busy
 TESTS = Path(__file__).resolve().parents[1]
 CONFTEST = f"""
 import sys
@@ -74,7 +75,7 @@ def command(tmp_path: Path, source: str, *options: str) -> list[str]:
 
 def run(tmp_path: Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Such a run, to its end."""
-    return subprocess.run(command(tmp_path, source, *options), capture_output=True, text=True, timeout=50)
+    return subprocess.run(command(tmp_path, source, *options), capture_output=True, text=True, timeout=240)
 
 
 def is_there(pid: int) -> bool:
