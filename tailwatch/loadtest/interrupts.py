@@ -1,4 +1,4 @@
-"""Ctrl-C while something is measured: it ends what is measured, and not the process."""
+"""Signals while something is measured: Ctrl-C ends what is measured, and not the process; others wait for its end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 
 @contextmanager
@@ -25,3 +26,31 @@ def on_interrupt(act: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def exits_deferred(act: Callable[[], object]) -> Iterator[None]:
+    """Inside, SIGTERM and SIGHUP call act; their handlers, where they are Python's, are called on leaving.
+
+    An event loop logs what a handler raises in a transport's callback, and goes on. Nothing is set in another thread
+    than the main one.
+    """
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    mine = {number: handler for number, handler in handlers.items() if callable(handler)}
+    if threading.current_thread() is not threading.main_thread():
+        mine = {}
+    arrived: list[int] = []
+
+    def defer(number: int, _: FrameType | None) -> None:
+        arrived.append(number)
+        act()
+
+    for number in mine:
+        signal.signal(number, defer)
+    try:
+        yield
+    finally:
+        for number, handler in mine.items():
+            signal.signal(number, handler)
+        if arrived:
+            mine[signal.Signals(arrived[0])](arrived[0], None)

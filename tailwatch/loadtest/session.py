@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from tailwatch.errors import TailwatchError
 from tailwatch.loadtest.engine import Job, Run
 from tailwatch.loadtest.event_loop import new_event_loop
-from tailwatch.loadtest.interrupts import on_interrupt
+from tailwatch.loadtest.interrupts import exits_deferred, on_interrupt
 from tailwatch.loadtest.live import Live
 from tailwatch.loadtest.report.progress import Now
 from tailwatch.loadtest.results import Result
@@ -68,8 +68,10 @@ def run_here(
 def in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """asyncio.run() with the fastest loop there is. Whatever ends it, a KeyboardInterrupt too, its tasks end first."""
     loop = new_event_loop()
+    task = loop.create_task(main())
     try:
-        return _until_done(loop, loop.create_task(main()))
+        with exits_deferred(lambda: loop.call_soon_threadsafe(task.cancel)):
+            return _until_done(loop, task)
     finally:
         with suppress(Exception):
             _cancel_all(loop)

@@ -257,6 +257,33 @@ def test_a_run_leaves_no_loop_behind(fault_server: Start) -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
+TERMINATED = """
+import asyncio, os, signal, socket, sys
+from tailwatch.loadtest import session
+if sys.argv[1] == "asyncio":
+    session.new_event_loop = asyncio.new_event_loop
+def leave(number, frame):
+    raise SystemExit(128 + number)
+signal.signal(signal.SIGHUP, leave)
+class Ends(asyncio.Protocol):
+    def data_received(self, data):
+        os.kill(os.getpid(), signal.SIGHUP)
+async def main():
+    ours, theirs = socket.socketpair()
+    await asyncio.get_running_loop().connect_accepted_socket(Ends, ours)
+    theirs.send(b"x")
+    await asyncio.Event().wait()
+session.in_loop(main)
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_an_exit_in_a_callback_is_not_lost(loop: str) -> None:
+    """A signal's handler that raises SystemExit while a transport's callback runs: the loop would log it and go on."""
+    done = subprocess.run([sys.executable, "-c", TERMINATED, loop], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 128 + signal.SIGHUP, done.stderr
+
+
 def workload(url: str, **more: Any) -> Workload:
     """Of some requests."""
     return Workload(endpoint=endpoint(url, model="m"), model="m", rate=50.0, **{"requests": 5, **more})

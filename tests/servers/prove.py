@@ -524,8 +524,8 @@ def slow_gaps(
 
 
 def _around(pause: dict[str, int], line: dict[str, Any]) -> tuple[int, int]:
-    """By our stamps of one stream: its longest gap that a pause lies in, and by how much of the pause that gap is longer
-    than the stream's median gap."""
+    """By our stamps of one stream: its longest gap that a pause lies in, and by how much of the pause that gap exceeds
+    the stream's median gap."""
     times = [line["arrival"], *_token_times(line)]
     gaps = [(b - a, _overlap(pause, a, b)) for a, b in pairwise(times)]
     usual = median(gap for gap, _ in gaps) if gaps else 0
