@@ -92,6 +92,8 @@ class Limits:
         self._locks = Path(tempfile.gettempdir()) / f"tailwatch-test-alone-{os.getuid()}-{_run(config)}"
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of ``nohup pytest &``; children inherit it
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # a handler is not inherited: children have the default
+            signal.signal(signal.SIGHUP, lambda *_: None)
         self._left: list[str] = []
 
     # No test hangs.
