@@ -4,8 +4,8 @@
 
 /* ---- The layout ---- */
 
-/* Every edge of every bucket and every classic bound, with the nanosecond before and after, lands where big
- * integer arithmetic puts it. */
+/* Every classic bound and a sample of the buckets' edges, with the nanosecond before and after, land where big integer
+ * arithmetic puts them. */
 TW_TEST(golden) {
     FILE *file = fopen(TW_TEST_DATA "/layout_golden.txt", "r");
     TW_REQUIRE(file != NULL);
@@ -23,7 +23,7 @@ TW_TEST(golden) {
         values++;
     }
     fclose(file);
-    TW_CHECK(values > 3 * TW_BUCKETS);
+    TW_CHECK(values > 200);
 }
 
 TW_TEST(layout_of) {
