@@ -29,6 +29,7 @@ COMMANDS = {
     *re.findall(r"(?:bin/|`)tailwatch ([a-z]+)\b", EVERYTHING),
     *re.findall(r"^tailwatch ([a-z]+)\b", "".join(FENCED.findall(EVERYTHING)), re.MULTILINE),
 } - MARKS
+FOLDERS = (ROOT, ROOT / "tailwatch", ROOT / "csrc", *(ROOT / "csrc").iterdir(), ROOT / "tailwatch" / "runtime")
 
 
 def test_the_readme_is_short() -> None:
@@ -87,6 +88,16 @@ def test_its_files_exist(name: str) -> None:
     listed = re.findall(r"^\| `([\w/]+(?:\.py|/))` \|", TEXTS[name], re.MULTILINE)
 
     assert [link for link in [*links, *listed] if not (folder / link).exists()] == []
+
+
+def test_the_map_shows_files_that_exist() -> None:
+    """Every file and folder of CONTRIBUTING's map."""
+    text = FENCED.sub("", TEXTS["CONTRIBUTING.md"])
+    chart = text[text.index("## Map") : text.index("## Tests")]
+    named = re.findall(r"`([\w./]+(?:/|\.py|\.c|\.h|\.sh))`", chart)
+
+    assert len(named) > 30
+    assert [name for name in named if not any((folder / name).exists() for folder in FOLDERS)] == []
 
 
 def test_every_guide_is_listed() -> None:
