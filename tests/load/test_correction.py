@@ -69,8 +69,8 @@ def test_correcting_what_counts_from_the_plan_counts_twice() -> None:
 
 
 def test_the_example_says_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    """The number of the double correction in examples/load.md is that of the code beside it, for a true 5 ms."""
-    text = (Path(__file__).parents[2] / "examples" / "load.md").read_text(encoding="utf-8")
+    """The number of the double correction in docs/load_testing.md is that of the code beside it, for a true 5 ms."""
+    text = (Path(__file__).parents[2] / "docs" / "load_testing.md").read_text(encoding="utf-8")
     (code,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "corrected(" in block)
     names: dict[str, list[float]] = {}
     exec(code, names)

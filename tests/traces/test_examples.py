@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "traces"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "traces"
 Load = Callable[..., Any]
 
 
@@ -23,7 +24,7 @@ def run(name: str, out: Path) -> None:
 
 def test_plain(tmp_path: Path, load: Load) -> None:
     """Two requests of 40 tokens, forty steps with gaps between them, a full collection with arrows to both; and the
-    query that its README shows finds it."""
+    query of docs/traces.md finds it."""
     out = tmp_path / "out.pftrace"
     run("plain.py", out)
     answers = load(out)
@@ -31,7 +32,7 @@ def test_plain(tmp_path: Path, load: Load) -> None:
     assert counts["request"] == 2
     assert counts["token"] + counts["first token"] == 80
     assert (counts["decode"], counts["host gap"]) == (40, 39)
-    (sql,) = re.findall(r"```sql\n(.*?)```", (EXAMPLES / "README.md").read_text(), re.DOTALL)
+    (sql,) = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "traces.md").read_text(), re.DOTALL)
     collections = answers.rows(sql)
     assert max(requests for _, _, requests, _ in collections) == 2
 

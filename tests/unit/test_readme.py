@@ -1,4 +1,4 @@
-"""The README keeps its promises: short, its commands exist, its Python runs."""
+"""The README and the guides keep their promises: short lines, no dead link, commands that exist, Python that runs."""
 
 from __future__ import annotations
 
@@ -12,54 +12,112 @@ from tailwatch import cli
 from tailwatch.options.config import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-GUIDE = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", README + GUIDE, re.DOTALL | re.MULTILINE)
+FILES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
+TEXTS = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in FILES}
+README = TEXTS["README.md"]
+BLOCKS = {name: re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) for name, text in TEXTS.items()}
+NEED_MORE = {"docs/load_testing.md", "docs/nsight.md"}  # a server, the package nvtx
+RUNS = [name for name, blocks in BLOCKS.items() if blocks and name not in NEED_MORE]
+FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+MARKS = {"clock"}  # `tailwatch clock` is what NVTX tools show
+EVERYTHING = "\n".join(TEXTS.values())
+COMMANDS = {
+    *re.findall(r"(?:bin/|`)tailwatch ([a-z]+)\b", EVERYTHING),
+    *re.findall(r"^tailwatch ([a-z]+)\b", "".join(FENCED.findall(EVERYTHING)), re.MULTILINE),
+} - MARKS
+FOLDERS = (ROOT, ROOT / "tailwatch", ROOT / "csrc", *(ROOT / "csrc").iterdir(), ROOT / "tailwatch" / "runtime")
 
 
-def test_it_is_short() -> None:
-    """At most 140 lines."""
-    assert len(README.splitlines()) <= 140
+def test_the_readme_is_short() -> None:
+    """At most 170 lines, and no paragraph or list item of more than five."""
+    prose = FENCED.sub("", re.sub(r"^(\||#).*$", "", README, flags=re.MULTILINE))
+    paragraphs = re.split(r"\n\s*\n|\n(?=- )", prose)
+
+    assert len(README.splitlines()) <= 170
+    assert [each for each in paragraphs if len(each.strip().splitlines()) > 5] == []
 
 
-def test_its_python_runs_in_order() -> None:
+@pytest.mark.parametrize("name", TEXTS)
+def test_lines_are_short(name: str) -> None:
+    """At most 120 columns, except a row of a guide's table, which cannot be broken."""
+    lines = [line for line in TEXTS[name].splitlines() if name == "README.md" or not line.startswith("|")]
+    assert [line for line in lines if len(line) > 120] == []
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_its_python_runs_in_order(name: str) -> None:
     """Pasted one after the other into a process with an app, the blocks run, and leave nothing behind."""
 
     async def app(scope: object, receive: object, send: object) -> None:
         """An app."""
 
-    names: dict[str, object] = {"app": app}
+    names: dict[str, object] = {"app": app, "tailwatch": tailwatch}
     try:
-        for block in BLOCKS:
-            exec(compile(block, "README.md", "exec"), names)
+        for block in BLOCKS[name]:
+            exec(compile(block, name, "exec"), names)
     finally:
         tailwatch.uninstall()
 
-    assert len(BLOCKS) >= 3
+
+def test_every_option_stands_in_the_guide() -> None:
+    """The table of options is complete, and has no others."""
+    rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", TEXTS["docs/options.md"], re.MULTILINE)
+
+    assert sorted(re.findall(r"[a-z_]+", " ".join(rows))) == sorted(OPTIONS)
 
 
-def test_every_option_stands_in_it() -> None:
-    """The table of options is complete."""
-    table = README[README.index("| option") :]
+def test_every_metric_stands_in_the_guide() -> None:
+    """The tables of metrics are complete, and have no others."""
+    source = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "csrc" / "export").glob("*.c"))
+    made = set(re.findall(r'"(tailwatch_[a-z0-9_]+)"', source))
+    guide = set(re.findall(r"`(tailwatch_[a-z0-9_]+)`", TEXTS["docs/metrics.md"]))
 
-    assert [name for name in OPTIONS if f"`{name}`" not in table] == []
-
-
-def test_its_files_exist() -> None:
-    """What it links to is here."""
-    links = re.findall(r"\]\(([^)#:]+)\)", README)
-    files = re.findall(r"^\| `([^`]+)`", GUIDE[: GUIDE.index("##")], re.MULTILINE)
-
-    assert [link for link in links if not (ROOT / link).exists()] == []
-    assert [file for file in files if not (ROOT / "examples" / file).exists()] == []
+    assert len(made) > 50
+    assert guide == made
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"bin/tailwatch ([a-z]+)|`tailwatch ([a-z]+)", README))))
-def test_its_commands_exist(command: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", TEXTS)
+def test_its_files_exist(name: str) -> None:
+    """What it links to is here, and so is each file that a table of examples lists."""
+    folder = (ROOT / name).parent
+    links = re.findall(r"\]\(([^)#:]+)\)", FENCED.sub("", TEXTS[name]))
+    listed = [] if name == "CONTRIBUTING.md" else re.findall(r"^\| `([\w/]+(?:\.py|/))` \|", TEXTS[name], re.MULTILINE)
+
+    assert [link for link in [*links, *listed] if not (folder / link).exists()] == []
+
+
+def test_the_map_shows_files_that_exist() -> None:
+    """Every file and folder of CONTRIBUTING's map."""
+    text = FENCED.sub("", TEXTS["CONTRIBUTING.md"])
+    chart = text[text.index("## Map") : text.index("## Tests")]
+    named = re.findall(r"`([\w./]+(?:/|\.py|\.c|\.h|\.sh))`", chart)
+
+    assert len(named) > 30
+    assert [name for name in named if not any((folder / name).exists() for folder in FOLDERS)] == []
+
+
+def test_every_guide_is_listed() -> None:
+    """From the README and from the folder's own list."""
+    guides = [name for name in TEXTS if name.startswith("docs/") and name != "docs/README.md"]
+
+    assert [name for name in guides if f"({name})" not in README] == []
+    assert [name for name in guides if f"({name.removeprefix('docs/')})" not in TEXTS["docs/README.md"]] == []
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_its_commands_exist(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each has a help text."""
-    name = "".join(command)
     with pytest.raises(SystemExit) as stopped:
-        cli.main([name, "--help"])
+        cli.main([command, "--help"])
 
     assert stopped.value.code == 0
-    assert name in capsys.readouterr().out
+    assert command in capsys.readouterr().out
+
+
+def test_the_test_command_is_the_one_that_ci_runs() -> None:
+    """One line, which makes an environment and runs the tests in it."""
+    assert len(re.findall(r"^python3 -m venv \.venv && \.venv/bin/pip install .*pytest.*$", README, re.MULTILINE)) == 1
