@@ -1175,6 +1175,11 @@ def otlp(
     since: Snapshot | None = None,
     *,
     version: str,
+    python: str = "",
+    slo: str = "",
+    extra_bytes: int = 0,
+    registry_seconds: float = -1.0,
+    load: LoadGauges | None = None,
     provider: str,
     resource: bytes,
     schema_url: str = "",
@@ -1192,20 +1197,22 @@ def otlp(
 
     since: the snapshot of the export before, for what is delta; None: there was none. start_ns, since_ns: when counting
     began, and when ``since`` was taken, nanoseconds of the Unix epoch. provider: gen_ai.provider.name. resource: a
-    Resource message. max_buckets: of an exponential histogram.
+    Resource message. max_buckets: of an exponential histogram. Others: see render().
     """
     part = snapshot if since is None else snapshot - since
-    texts = [ffi.new("char[]", text.encode("utf-8", "replace")) for text in (version, provider, schema_url)]
-    held = ffi.from_buffer(resource)
+    metrics, held = _metrics_info(version, python, slo, extra_bytes, registry_seconds, goodput_window, load)
+    texts = [ffi.new("char[]", text.encode("utf-8", "replace")) for text in (provider, schema_url)]
+    content = ffi.from_buffer(resource)
     info = ffi.new(
         "tw_otlp_info *",
         {
-            **dict(zip(("version", "provider", "resource_schema_url"), texts, strict=True)),
-            **{"resource": held, "resource_len": len(resource)},
+            "metrics": metrics,
+            **dict(zip(("provider", "resource_schema_url"), texts, strict=True)),
+            **{"resource": content, "resource_len": len(resource)},
             **{"start_unix_ns": start_ns, "since_unix_ns": since_ns or start_ns},
             "time_unix_ns": snapshot._core.taken.realtime_ns,
             **{"delta_histograms": delta_histograms, "delta_sums": delta_sums, "exponential": exponential},
-            **{"max_buckets": max_buckets, "goodput_window_s": goodput_window},
+            "max_buckets": max_buckets,
             **{"own": own._asdict(), "own_since": own_since._asdict()},
         },
     )
@@ -1213,6 +1220,7 @@ def otlp(
     _check(
         lib.tw_otlp_metrics(snapshot._core, part._core, info, buffer), "max_buckets", max_buckets, "expected at least 2"
     )
+    del held
     return bytes(ffi.buffer(buffer.data, buffer.length))
 
 
@@ -1284,7 +1292,7 @@ def healthy(addresses: Sequence[int]) -> Healthy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadGauges:
-    """What render() writes for routers; None: not known. Streams, seconds, shares; see loadsignal.LoadSignal."""
+    """What is exported for routers; None: not known. Streams, seconds, shares; see loadsignal.LoadSignal."""
 
     running: float
     waiting: float
@@ -1297,6 +1305,30 @@ class LoadGauges:
     within_slo: bool | None
     verdict: str
     points: Sequence[Point]
+
+
+class Metric(NamedTuple):
+    """A metric that is exported: its family in Prometheus (a counter without _total), its name in OTLP (None: not
+    exported there), its unit as OTLP has it, and its description."""
+
+    prometheus: str | None
+    otlp: str | None
+    unit: str
+    help: str
+
+
+def metrics() -> tuple[Metric, ...]:
+    """All of them: csrc/export/metrics.c."""
+    count = ffi.new("size_t *")
+    rows = lib.tw_instruments(count)
+
+    def text(found: Any) -> str | None:
+        return None if found == ffi.NULL else ffi.string(found).decode()
+
+    return tuple(
+        Metric(text(row.prometheus), text(row.otlp), text(row.unit) or "", text(row.help) or "")
+        for row in (rows[i] for i in range(count[0]))
+    )
 
 
 def _gauges(load: LoadGauges) -> tuple[Any, list[Any]]:
@@ -1319,6 +1351,27 @@ def _gauges(load: LoadGauges) -> tuple[Any, list[Any]]:
     return ffi.new("tw_load_gauges *", made), [points, verdict]
 
 
+def _metrics_info(
+    version: str,
+    python: str,
+    slo: str,
+    extra_bytes: int,
+    registry_seconds: float,
+    goodput_window: int,
+    load: LoadGauges | None,
+) -> tuple[dict[str, Any], list[Any]]:
+    """tw_metrics_info, and what must live as long."""
+    gauges, held = _gauges(load) if load is not None else (ffi.NULL, [])
+    texts = [ffi.new("char[]", text.encode("utf-8", "replace")) for text in (version, python, slo)]
+    return {
+        **dict(zip(("version", "python", "slo"), texts, strict=True)),
+        "extra_bytes": extra_bytes,
+        "registry_seconds": registry_seconds,
+        "goodput_window_s": goodput_window,
+        "load": gauges,
+    }, [gauges, held, texts]
+
+
 def render(
     snapshot: Snapshot,
     *,
@@ -1337,18 +1390,8 @@ def render(
     slo: the text the user gave. extra_bytes: memory outside segments. registry_seconds: what rendering the host's
     own registry took last; below 0: there is none. goodput_window: seconds. load: None leaves those families out.
     """
-    gauges, held = _gauges(load) if load is not None else (ffi.NULL, [])
-    texts = [ffi.new("char[]", text.encode()) for text in (version, python, slo)]
-    info = ffi.new(
-        "tw_exposition_info *",
-        {
-            **dict(zip(("version", "python", "slo"), texts, strict=True)),
-            "extra_bytes": extra_bytes,
-            "registry_seconds": registry_seconds,
-            "goodput_window_s": goodput_window,
-            "load": gauges,
-        },
-    )
+    metrics, held = _metrics_info(version, python, slo, extra_bytes, registry_seconds, goodput_window, load)
+    info = ffi.new("tw_metrics_info *", metrics)
     buffer = ffi.gc(ffi.new("tw_buffer *"), lib.tw_buffer_free)
     _check(lib.tw_exposition_render(snapshot._core, info, KINDS[kind], buffer), "snapshot", snapshot, "")
     del held

@@ -9,7 +9,7 @@ from cffi import FFI
 
 SOURCE = """
 #include "tailwatch/base/deferred_free.h"
-#include "tailwatch/export/prom_families.h"
+#include "tailwatch/export/prom_exposition.h"
 #include "tailwatch/record/histogram.h"
 #include "tailwatch/group/member_list.h"
 #include "tailwatch/export/otlp.h"

@@ -407,25 +407,42 @@ typedef struct tw_load_gauges {
     uint32_t point_count;
 } tw_load_gauges;
 
+/* metrics.h */
+typedef struct tw_metrics_info {
+    const char *version, *python, *slo;
+    uint64_t extra_bytes;
+    double registry_seconds;
+    uint32_t goodput_window_s;
+    const tw_load_gauges *load;
+} tw_metrics_info;
+
+typedef struct tw_instrument {
+    const char *prometheus, *otlp, *unit, *help;
+    ...;
+} tw_instrument;
+
+const tw_instrument *tw_instruments(size_t *count);
+
 /* otlp.h */
 typedef struct tw_otlp_own {
     uint64_t start_unix_ns, exported, failed, skipped, spans, spans_dropped, span_events_dropped, hold_ns;
 } tw_otlp_own;
 
 typedef struct tw_otlp_info {
-    const char *version, *provider;
+    tw_metrics_info metrics;
+    const char *provider;
     const void *resource;
     size_t resource_len;
     const char *resource_schema_url;
     uint64_t start_unix_ns, since_unix_ns, time_unix_ns;
     bool delta_histograms, delta_sums, exponential;
-    uint32_t max_buckets, goodput_window_s;
+    uint32_t max_buckets;
     tw_otlp_own own, own_since;
 } tw_otlp_info;
 
 #define TW_OTLP_MAX_BUCKETS ...
 
-/* prom_families.h */
+/* prom_exposition.h */
 #define TW_FORMAT_TEXT ...
 #define TW_FORMAT_OPENMETRICS ...
 #define TW_FORMAT_PROTOBUF ...
@@ -439,15 +456,6 @@ typedef struct tw_buffer {
 
 void tw_buffer_free(tw_buffer *b);
 
-typedef struct tw_exposition_info {
-    const char *version, *python, *slo;
-    uint64_t extra_bytes;
-    double registry_seconds;
-    uint32_t goodput_window_s;
-    const tw_load_gauges *load;
-    ...;
-} tw_exposition_info;
-
-int tw_exposition_render(const tw_snapshot *s, const tw_exposition_info *info, int format, tw_buffer *out);
+int tw_exposition_render(const tw_snapshot *s, const tw_metrics_info *info, int format, tw_buffer *out);
 int tw_otlp_metrics(const tw_snapshot *now, const tw_snapshot *since, const tw_otlp_info *info, tw_buffer *out);
 const char *tw_otlp_operation(const char *route);
