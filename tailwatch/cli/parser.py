@@ -22,16 +22,9 @@ from tailwatch.cli import run
 from tailwatch.cli.nsys import main as nsys
 from tailwatch.cli.top import arguments as top_arguments
 from tailwatch.cli.top import find_group
-from tailwatch.diagnose.rules import (
-    DiagnosisContext,
-    Finding,
-    doctor,
-    format_findings,
-    format_slow,
-    format_tail,
-    from_dict,
-    headline,
-)
+from tailwatch.diagnose.finding import DiagnosisContext, Finding
+from tailwatch.diagnose.rules import doctor, headline
+from tailwatch.diagnose.text import format_findings, format_slow, format_tail
 from tailwatch.errors import TailwatchError, UnsupportedError
 from tailwatch.group import temp_dirs
 from tailwatch.loadtest import ablate_main as ablating
@@ -335,6 +328,8 @@ def _of_group(directory: str) -> tuple[Snapshot, DiagnosisContext]:
 
 def _load(data: Mapping[str, Any]) -> tuple[Snapshot, DiagnosisContext]:
     """A file holds a snapshot, or {"snapshot": ..., "context": ...} where it also says how the process was set up."""
+    from tailwatch.snapshots.serialization import from_dict
+
     if "snapshot" not in data:
         return from_dict(data), DiagnosisContext()
     return from_dict(data["snapshot"]), DiagnosisContext.from_dict(data.get("context") or {})

@@ -139,14 +139,14 @@ def _clear(directory: str) -> None:
 def _sum_up(directory: str) -> None:
     """What the processes left behind, if any of them was watched."""
     from tailwatch import snapshots
-    from tailwatch.diagnose.rules import DiagnosisContext, headline
+    from tailwatch.diagnose.rules import headline
 
     try:
         found = snapshots.take_directory(directory)
     except TailwatchError:
         return
     paused = (f"{process.name} {sum(process.paused.values()):.3g} s" for process in found.processes)
-    _say(f"{headline(found, DiagnosisContext())} (paused: {', '.join(paused)})")
+    _say(f"{headline(found)} (paused: {', '.join(paused)})")
 
 
 def environment_of(inherited: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tailwatch.diagnose.rules import Finding
+    from tailwatch.diagnose.finding import Finding
     from tailwatch.snapshots import Octave, SlowGap, Snapshot
 
 CAUSE_NAMES = {

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tailwatch import _hot, snapshots
-from tailwatch.diagnose.rules import Finding
+from tailwatch.diagnose.finding import Finding
 from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
 from tailwatch.gc.coordinator import FREEZE_PATIENCE_SECONDS
 from tailwatch.gc.hook import Freeze

@@ -18,7 +18,8 @@ from tailwatch import _hot, integrations, snapshots
 from tailwatch.asgi import middleware
 from tailwatch.asgi.otel_span import current_trace_id
 from tailwatch.asgi.routes import Routes
-from tailwatch.diagnose.rules import DiagnosisContext, Finding, doctor
+from tailwatch.diagnose.finding import DiagnosisContext, Finding
+from tailwatch.diagnose.rules import doctor
 from tailwatch.errors import OptionError
 from tailwatch.export.otel.exporter import asked_for
 from tailwatch.gc.coordinator import FREEZE_PATIENCE_SECONDS, GCCoordinator

@@ -14,7 +14,8 @@ from tailwatch import _hot, snapshots
 from tailwatch.asgi import middleware
 from tailwatch.asgi.response_headers import Annotator
 from tailwatch.asgi.routes import Routes
-from tailwatch.diagnose.rules import DiagnosisContext, headline
+from tailwatch.diagnose.finding import DiagnosisContext
+from tailwatch.diagnose.rules import headline
 from tailwatch.export import orca
 from tailwatch.export.otel.exporter import OTel, asked_for
 from tailwatch.export.page import Page
