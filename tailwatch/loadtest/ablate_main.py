@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.loadtest import output_paths, variants, workload
+from tailwatch.loadtest import options, variants, workload
 from tailwatch.loadtest.ablate import Found, Plan, ablate
 from tailwatch.loadtest.bench import TIMEOUT, Conditions, run_workload
 from tailwatch.loadtest.compare_main import add_looking, looked_at, present
-from tailwatch.loadtest.interrupts import on_interrupt
 from tailwatch.loadtest.metrics import Measure
-from tailwatch.loadtest.option_conflicts import WHEN, refuse
+from tailwatch.loadtest.options import WHEN, refuse
+from tailwatch.loadtest.process import on_interrupt
 from tailwatch.loadtest.report.progress import Steps
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.server_process import PORT, command_of, free_port, server
@@ -87,9 +87,9 @@ def main(parsed: argparse.Namespace) -> int:
     loads = {load.name: load for load in _loads(parsed)}
     plan = Plan(variants.read(parsed.variants), tuple(loads), parsed.pairs, not parsed.no_floor)
     bench = _Bench(parsed, loads)
-    output_paths.check({"json": parsed.json, "html": parsed.html})
+    options.check_files({"json": parsed.json, "html": parsed.html})
     if parsed.out is not None:
-        output_paths.check_directory("-o", parsed.out)
+        options.check_directory("-o", parsed.out)
     for note in bench.workload.notes:
         steps.tell(note)
     steps.tell(f"{plan.runs} runs, each in a fresh server")

@@ -135,9 +135,10 @@ class Time:
 def fanout_times(path: Path, metric: str, parts: int) -> list[Time]:
     """From the runs in a file of `tailwatch bench --json`, all together. TailwatchError where they have no sample."""
     from tailwatch.loadtest import results
+    from tailwatch.loadtest.latencies import Latencies
 
     runs = results.load(path)
-    whole = results.Latencies()
+    whole = Latencies()
     for run in runs:
         whole.add(run.latencies)
     samples = getattr(whole, metric)

@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from tailwatch.loadtest.histogram import Histogram
+from tailwatch.loadtest.latencies import Latencies
 from tailwatch.loadtest.outcomes import EXCLUDED, Outcomes
-from tailwatch.loadtest.results import EXCLUDED_LIMIT, Client, Latencies, Validity
+from tailwatch.loadtest.validity import Client, Validity
 
 TICK_NS = 5_000_000
+EXCLUDED_LIMIT = 0.01  # share of the schedule that may be excluded (4xx) before the run says nothing
 PAUSE_NS = 10_000_000  # the loop was away so much longer than a tick: a pause
 LAG_LIMIT_NS = 10_000_000  # p99 of the send lag, and of the loop's own, is to be below this ...
 LAG_SHARE = 0.05  # ... or below this share of what was measured, TTFT p99 (E2E where there is none)

@@ -10,11 +10,11 @@ import json
 from pathlib import Path
 
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.loadtest import output_paths, results
+from tailwatch.loadtest import options, results
 from tailwatch.loadtest.compare import Arm, Comparison, compare, merge, read
 from tailwatch.loadtest.comparison_text import show
 from tailwatch.loadtest.metrics import NAMES, PERCENTILES, Measure, measures
-from tailwatch.loadtest.option_conflicts import refuse
+from tailwatch.loadtest.options import refuse
 from tailwatch.loadtest.report import comparison as page
 from tailwatch.loadtest.report import document
 from tailwatch.platform import VERSION
@@ -66,7 +66,7 @@ def main(parsed: argparse.Namespace) -> int:
         return _merge(parsed)
     if len(parsed.files) < 2:
         raise OptionError("compare: expected two files at least, the first is what the others are compared with")
-    output_paths.check({"json": parsed.json, "html": parsed.html})
+    options.check_files({"json": parsed.json, "html": parsed.html})
     arms = _named([read(path) for path in parsed.files], parsed.files)
     again = read(parsed.again) if parsed.again is not None else None
     present(compare(arms, of=looked_at(parsed), again=again), parsed)
@@ -96,7 +96,7 @@ def _write(comparison: Comparison, path: Path) -> None:
 
 def _merge(parsed: argparse.Namespace) -> int:
     refuse(parsed, ("again", "metrics", "percentiles", "json", "html"), "merge: it only writes results")
-    output_paths.check({"merge": parsed.merge})
+    options.check_files({"merge": parsed.merge})
     files = [results.load(path) for path in parsed.files]
     merged = merge(files)
     results.save(parsed.merge, merged)

@@ -17,9 +17,10 @@ from typing import Any, Protocol
 
 from tailwatch.loadtest.client_health import SelfWatch, judge
 from tailwatch.loadtest.exchange import Exchange
+from tailwatch.loadtest.goodput import goodput_of
 from tailwatch.loadtest.pacer import Pacer
 from tailwatch.loadtest.recorder import Recorder
-from tailwatch.loadtest.results import Result, goodput_of
+from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Law, Planned, Schedule
 from tailwatch.options.slo import SLO
 
@@ -32,7 +33,7 @@ PATIENCE = 5.0  # seconds that Ctrl-C gives to what is in flight
 
 
 class Sender(Protocol):
-    """What the engine needs of a `wire.Pool`."""
+    """What the engine needs of a `pool.Pool`."""
 
     in_flight: int
     opened: int

@@ -20,18 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.loadtest import output_paths, results, search
+from tailwatch.loadtest import options, results, search
 from tailwatch.loadtest import workload as workloads
-from tailwatch.loadtest.allocator import grow_in_place
 from tailwatch.loadtest.bench import TIMEOUT, Conditions, check_owner, run_workload
-from tailwatch.loadtest.interrupts import on_interrupt
-from tailwatch.loadtest.option_conflicts import WHEN, refuse
+from tailwatch.loadtest.options import WHEN, refuse
+from tailwatch.loadtest.process import grow_in_place, on_interrupt
 from tailwatch.loadtest.report import bench as page
 from tailwatch.loadtest.report import csvfile, document, sweep, table
 from tailwatch.loadtest.report.progress import Progress, Steps
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.session import needed
-from tailwatch.loadtest.trial_driver import ClosedLoop, prober
+from tailwatch.loadtest.trial import ClosedLoop, prober
 from tailwatch.options.slo import SLO
 from tailwatch.platform import VERSION
 
@@ -124,7 +123,7 @@ def _run(parsed: argparse.Namespace) -> int:
         raise OptionError("insecure: expected a URL of https: this one has no certificate")
     conditions = _conditions(parsed)
     limits = _limits(parsed, workload, conditions) if parsed.find is not None else None
-    output_paths.check({name: getattr(parsed, name) for name in ("json", "csv", "html", "save_schedule")})
+    options.check_files({name: getattr(parsed, name) for name in ("json", "csv", "html", "save_schedule")})
     for note in workload.notes:
         print(f"tailwatch: {note}", file=sys.stderr)
     _reach(workload)

@@ -9,19 +9,14 @@ from typing import Any
 
 from tailwatch.errors import OptionError
 from tailwatch.loadtest.client_health import judge
+from tailwatch.loadtest.goodput import goodput_of
+from tailwatch.loadtest.latencies import Latencies
 from tailwatch.loadtest.outcomes import Outcomes
-from tailwatch.loadtest.recorder import throughput_of
-from tailwatch.loadtest.results import (
-    MOST_EXAMPLES,
-    VERDICTS,
-    Client,
-    Latencies,
-    Requests,
-    Result,
-    Series,
-    Validity,
-    goodput_of,
-)
+from tailwatch.loadtest.recorder import MOST_EXAMPLES, throughput_of
+from tailwatch.loadtest.requests import Requests
+from tailwatch.loadtest.results import Result
+from tailwatch.loadtest.series import Series
+from tailwatch.loadtest.validity import VERDICTS, Client, Validity
 
 APART = 0.1  # share of the run by which its clients' spans may lie apart
 _OWN = frozenset(("rate", "requests", "workers", "seed", "max_in_flight", "processes"))  # settings of one client

@@ -13,10 +13,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from tailwatch.loadtest.trial import Window
-
 FEWEST_STRETCHES = 8  # below which a scatter says little
 FEW = 10  # misses worth as many independent ones, below which a scatter cannot be told from luck
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One of the equal, consecutive stretches of time that a probe is cut into.
+
+    scheduled: requests planned to start in it. judged: those of them that count, good or a miss. good: those that
+    kept every bound. completed: answers that ended in it without error, whenever they were planned.
+    """
+
+    scheduled: int
+    judged: int
+    good: int
+    completed: int
 
 
 def wilson(good: float, n: float, z: float = 1.96) -> tuple[float, float]:

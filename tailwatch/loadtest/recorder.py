@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from tailwatch.loadtest.client_health import SelfWatch
 from tailwatch.loadtest.exchange import Exchange
+from tailwatch.loadtest.latencies import CENSORED, Latencies
 from tailwatch.loadtest.outcomes import (
     CODE,
     FAULTS,
@@ -20,24 +21,13 @@ from tailwatch.loadtest.outcomes import (
     fault_of,
     reason_of,
 )
-from tailwatch.loadtest.results import (
-    CENSORED,
-    COLUMNS,
-    MARKED,
-    MOST_EXAMPLES,
-    NEVER,
-    RETRIED,
-    REUSED,
-    Client,
-    Latencies,
-    Requests,
-    Series,
-    samples,
-    unanswered,
-)
+from tailwatch.loadtest.requests import COLUMNS, MARKED, NEVER, RETRIED, REUSED, Requests, samples, unanswered
 from tailwatch.loadtest.schedule import Planned
+from tailwatch.loadtest.series import Series
+from tailwatch.loadtest.validity import Client
 from tailwatch.options.slo import SLO
 
+MOST_EXAMPLES = 3  # failures of each kind that are shown
 _SECOND = 1_000_000_000
 _LONGEST_SERIES = 7 * 24 * 3600
 _MISSES = frozenset(CODE[name] for name in REASONS if name not in ("good", "4xx", "3xx"))

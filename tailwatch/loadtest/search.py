@@ -342,25 +342,6 @@ def _tidy(rate: float) -> float:
     return float(f"{rate:.4g}")
 
 
-def gallop(holds: Callable[[float], bool], start: float = 1.0, factor: float = 2.0, most: float = 1e9) -> float:
-    """The textbook's first half: multiply until a rate does not hold, and return that (most: give up there)."""
-    rate = start
-    while rate < most and holds(rate):
-        rate *= factor
-    return rate
-
-
-def bisect(holds: Callable[[float], bool], low: float, high: float, width: float) -> float:
-    """Its second half: the largest rate seen to hold, once low and high are less than width apart."""
-    while high - low >= width:
-        middle = (low + high) / 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
 @dataclass(frozen=True, slots=True)
 class Ceiling:
     """Where a closed loop stops gaining. rate: completions per second, the best seen. workers: the fewest that come

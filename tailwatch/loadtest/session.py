@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 from tailwatch.errors import TailwatchError
 from tailwatch.loadtest.engine import Job, Run
-from tailwatch.loadtest.event_loop import new_event_loop
-from tailwatch.loadtest.interrupts import on_interrupt
 from tailwatch.loadtest.live import Live
+from tailwatch.loadtest.process import new_event_loop, on_interrupt
 from tailwatch.loadtest.report.progress import Now
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Planned, Schedule
@@ -173,12 +172,12 @@ def _job(setup: Setup, schedule: Schedule) -> Job:
 
 
 async def _pool(setup: Setup) -> Any:
-    wire = needed()
-    tls = wire.tls_context(insecure=setup.insecure) if setup.secure else None
+    pools = needed()
+    tls = pools.tls_context(insecure=setup.insecure) if setup.secure else None
     ttft, token = setup.slo.deadlines if setup.slo is not None else (None, None)
     deadlines = (round((ttft or 0.0) * 1e9), round((token or 0.0) * 1e9))
-    target = wire.Target(setup.host, setup.port, tls)
-    pool = wire.Pool(target, timeout=setup.timeout, deadlines_ns=deadlines, marked=setup.marked)
+    target = pools.Target(setup.host, setup.port, tls)
+    pool = pools.Pool(target, timeout=setup.timeout, deadlines_ns=deadlines, marked=setup.marked)
     warming = asyncio.ensure_future(pool.warm(1))
     try:
         await asyncio.wait([warming], timeout=CONNECT)
@@ -197,15 +196,15 @@ async def _warm(setup: Setup, schedule: Schedule, brake: _Brake) -> None:
 
 
 def needed() -> Any:
-    """The client, which needs httptools.
+    """The module of connections, which needs httptools.
 
     Raises:
         TailwatchError: it is not installed; the message says how to.
     """
     try:
-        from tailwatch.loadtest import wire
+        from tailwatch.loadtest import pool
     except ModuleNotFoundError as error:
         if error.name != "httptools":
             raise
         raise TailwatchError("the load tester needs httptools: pip install 'tailwatch[load]'") from error
-    return wire
+    return pool

@@ -22,7 +22,7 @@ from tailwatch.loadtest.arrivals import Arrivals, checked_duration, checked_rate
 from tailwatch.loadtest.bodies import Requests, extra_of, read_bytes
 from tailwatch.loadtest.endpoint import APIS, Endpoint, endpoint
 from tailwatch.loadtest.lengths import Lengths
-from tailwatch.loadtest.option_conflicts import LENGTHS, SCHEDULES, given, refuse
+from tailwatch.loadtest.options import LENGTHS, SCHEDULES, given, refuse
 from tailwatch.loadtest.schedule import LONGEST, Law, Schedule
 from tailwatch.options.slo import real
 

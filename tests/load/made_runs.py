@@ -6,20 +6,13 @@ import random
 from array import array
 from typing import Any
 
+from tailwatch.loadtest.goodput import goodput_of
+from tailwatch.loadtest.latencies import Latencies
 from tailwatch.loadtest.outcomes import CODE, Outcomes
-from tailwatch.loadtest.results import (
-    MARKED,
-    NEVER,
-    SERIES,
-    Client,
-    Latencies,
-    Requests,
-    Result,
-    Series,
-    Validity,
-    goodput_of,
-    samples,
-)
+from tailwatch.loadtest.requests import MARKED, NEVER, Requests, samples
+from tailwatch.loadtest.results import Result
+from tailwatch.loadtest.series import SERIES, Series
+from tailwatch.loadtest.validity import Client, Validity
 from tailwatch.options.slo import SLO
 
 NS = 1_000_000_000

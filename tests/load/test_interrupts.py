@@ -22,14 +22,14 @@ import pytest
 from tailwatch.loadtest import results
 from tailwatch.loadtest.bench import Conditions, run_workload
 from tailwatch.loadtest.endpoint import endpoint
-from tailwatch.loadtest.interrupts import on_interrupt
 from tailwatch.loadtest.merging import merged
+from tailwatch.loadtest.process import on_interrupt
 from tailwatch.loadtest.recorder import Recorder
 from tailwatch.loadtest.report import bench as page
 from tailwatch.loadtest.report import csvfile, document, table
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.session import in_loop
-from tailwatch.loadtest.trial_driver import probe_of
+from tailwatch.loadtest.trial import probe_of
 from tailwatch.loadtest.workload import Workload
 
 from ..support.process import Tailwatch

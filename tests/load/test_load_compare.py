@@ -27,9 +27,12 @@ from tailwatch.loadtest.compare import (
     merge,
 )
 from tailwatch.loadtest.comparison_text import show
+from tailwatch.loadtest.goodput import goodput_of
+from tailwatch.loadtest.latencies import Latencies
 from tailwatch.loadtest.metrics import NAMES, measures
 from tailwatch.loadtest.outcomes import Outcomes
-from tailwatch.loadtest.results import Latencies, Result, Validity, goodput_of
+from tailwatch.loadtest.results import Result
+from tailwatch.loadtest.validity import Validity
 from tailwatch.options.slo import SLO
 
 MS = 1_000_000

@@ -15,10 +15,13 @@ import pytest
 from tailwatch.loadtest.client_health import PAUSE_NS, TICK_NS, SelfWatch, judge
 from tailwatch.loadtest.engine import Job, Run
 from tailwatch.loadtest.exchange import Ending, Exchange
+from tailwatch.loadtest.latencies import Latencies
 from tailwatch.loadtest.outcomes import Outcomes
 from tailwatch.loadtest.pacer import Pacer
-from tailwatch.loadtest.results import NEVER, Client, Latencies, Result
+from tailwatch.loadtest.requests import NEVER
+from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Schedule
+from tailwatch.loadtest.validity import Client
 from tailwatch.options.slo import SLO
 
 MS = 1_000_000

@@ -23,13 +23,17 @@ from tailwatch.loadtest import results
 from tailwatch.loadtest.censored_percentiles import Quantile
 from tailwatch.loadtest.client_health import SelfWatch, judge
 from tailwatch.loadtest.exchange import Ending, Exchange
+from tailwatch.loadtest.goodput import goodput_of
 from tailwatch.loadtest.histogram import Histogram
 from tailwatch.loadtest.merging import merged
 from tailwatch.loadtest.outcomes import CODE, FAULTS, MISSES, REASONS, fault_of, reason_of
 from tailwatch.loadtest.recorder import Recorder, throughput_of
 from tailwatch.loadtest.report import table
-from tailwatch.loadtest.results import COLUMNS, Client, Requests, Result, Series, Validity, goodput_of
+from tailwatch.loadtest.requests import COLUMNS, Requests, samples
+from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Planned
+from tailwatch.loadtest.series import Series
+from tailwatch.loadtest.validity import Client, Validity
 from tailwatch.options.slo import SLO
 
 MS = 1_000_000
@@ -364,7 +368,7 @@ def test_columns_and_histograms_say_the_same(seed: int) -> None:
     assert found.requests is not None
     assert found.outcomes.scheduled == len(found.requests) == sum(found.series.scheduled)
     for name in ("ttft", "ttft_naive", "first_byte", "e2e", "e2e_naive", "largest_gap", "send_lag"):
-        assert getattr(found.latencies, name).count == len(results.samples(found.requests, name)), name
+        assert getattr(found.latencies, name).count == len(samples(found.requests, name)), name
     assert found.tokens == sum(found.series.tokens) == sum(found.requests.tokens)
     assert sum(found.series.good) == found.goodput.good
 

@@ -11,10 +11,12 @@ import pytest
 from tailwatch.loadtest import search
 from tailwatch.loadtest.client_health import SelfWatch
 from tailwatch.loadtest.exchange import Ending, Exchange
+from tailwatch.loadtest.goodput import goodput_of
 from tailwatch.loadtest.recorder import Recorder
-from tailwatch.loadtest.results import Client, Result, goodput_of
+from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Planned, Schedule
-from tailwatch.loadtest.trial_driver import ClosedLoop, probe_of, prober
+from tailwatch.loadtest.trial import ClosedLoop, probe_of, prober
+from tailwatch.loadtest.validity import Client
 from tailwatch.options.slo import SLO
 
 from . import made_runs

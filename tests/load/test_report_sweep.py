@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tailwatch.loadtest import compare, compare_main, results, search
+from tailwatch.loadtest.proportions import Window
 from tailwatch.loadtest.report import comparison, document, sweep
 from tailwatch.loadtest.report.blocks import Chart, Page, Table, Words
 from tailwatch.loadtest.saturation_point import Knee
-from tailwatch.loadtest.trial import Probe, Window
+from tailwatch.loadtest.trial import Probe
 
 from . import made_runs
 

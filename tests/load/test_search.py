@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from tailwatch.errors import OptionError
+from tailwatch.loadtest.proportions import Window
 from tailwatch.loadtest.report import sweep
 from tailwatch.loadtest.saturation_point import Knee
-from tailwatch.loadtest.search import Limits, bisect, find, gallop, saturate
-from tailwatch.loadtest.trial import Probe, ProbeFunction, Window
+from tailwatch.loadtest.search import Limits, find, saturate
+from tailwatch.loadtest.trial import Probe, ProbeFunction
 
 from .virtual_servers import bursts, database, database_closed, prefill_and_decode, probe_of, replica
 
@@ -345,8 +346,14 @@ def test_the_textbook_search_on_the_database(service_ms: float, found: float) ->
         asked.append(rate)
         return mean_of(rate, service_ms / 1000) <= 0.015
 
-    high = gallop(holds)
-    assert bisect(holds, high / 2, high, 10) == found
+    high = 1.0
+    while holds(high):
+        high *= 2
+    low = high / 2
+    while high - low >= 10:
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    assert low == found
     assert len(asked) == 15 and asked[:10] == [2.0**k for k in range(10)]
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailwatch.loadtest.proportions import Point, crossing, design_effect, fewest, interval, kept_up, wilson
-from tailwatch.loadtest.trial import Probe, Window, pooled
+from tailwatch.loadtest.proportions import Point, Window, crossing, design_effect, fewest, interval, kept_up, wilson
+from tailwatch.loadtest.trial import Probe, pooled
 
 
 @pytest.mark.parametrize(

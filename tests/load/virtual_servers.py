@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tailwatch.loadtest.trial import Probe, ProbeFunction, Window
+from tailwatch.loadtest.proportions import Window
+from tailwatch.loadtest.trial import Probe, ProbeFunction
 
 
 def probe_of(rate: float, planned: Any, ends: Any, good: Any, kept: Mapping[str, int], windows: int) -> Probe:

@@ -42,7 +42,7 @@ from tailwatch.loadtest.report.blocks import (
     Words,
     nines,
 )
-from tailwatch.loadtest.results import NEVER, Requests, samples
+from tailwatch.loadtest.requests import NEVER, Requests, samples
 from tailwatch.loadtest.statistics import Difference
 from tailwatch.platform import VERSION
 

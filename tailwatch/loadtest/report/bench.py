@@ -27,7 +27,8 @@ from tailwatch.loadtest.report.blocks import (
     Words,
 )
 from tailwatch.loadtest.report.quantiles import MOST_EXACT, Quantiles
-from tailwatch.loadtest.results import NEVER, Requests, Result
+from tailwatch.loadtest.requests import NEVER, Requests
+from tailwatch.loadtest.results import Result
 from tailwatch.platform import VERSION
 
 MOST_POINTS = 12_000  # of a scatter: more are a black bar, and megabytes
