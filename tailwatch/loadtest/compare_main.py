@@ -6,19 +6,19 @@ Exit status: 0, also where no difference is shown; 2 for a wrong call.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.errors import OptionError
 from tailwatch.loadtest import options, results
 from tailwatch.loadtest.compare import Arm, Comparison, compare, merge, read
 from tailwatch.loadtest.comparison_text import show
 from tailwatch.loadtest.metrics import NAMES, PERCENTILES, Measure, measures
-from tailwatch.loadtest.options import refuse
+from tailwatch.loadtest.options import refuse, write_json
 from tailwatch.loadtest.report import comparison as page
 from tailwatch.loadtest.report import document
 from tailwatch.platform import VERSION
 
+ABOUT = "say what the runs of two variants, saved by `bench --json`, tell about a difference: the run is the unit"
 OK = 0
 
 
@@ -81,17 +81,10 @@ def present(found: Comparison, parsed: argparse.Namespace) -> None:
     """
     print(show(found), end="")
     if parsed.json is not None:
-        _write(found, parsed.json)
+        data = {"tailwatch": VERSION, "format": results.FORMAT, "comparison": found.as_dict()}
+        write_json(parsed.json, data, indent=1)
     if parsed.html is not None:
         document.write(page.page(found), parsed.html)
-
-
-def _write(comparison: Comparison, path: Path) -> None:
-    data = {"tailwatch": VERSION, "format": results.FORMAT, "comparison": comparison.as_dict()}
-    try:
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise TailwatchError(f"--json {path}: {error.strerror}") from error
 
 
 def _merge(parsed: argparse.Namespace) -> int:

@@ -1,11 +1,13 @@
 """Options that are refused before the work, and not ignored or found out after it: those that do not go together, and
-files that cannot be written."""
+files that cannot be written; and the writing of one."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tailwatch.errors import OptionError, TailwatchError
 
@@ -74,3 +76,15 @@ def check_directory(option: str, path: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise TailwatchError(f"{option} {path}: {error.strerror}") from error
+
+
+def write_json(path: Path, data: Mapping[str, Any], *, indent: int | None = None) -> None:
+    """What the option --json asks for.
+
+    Raises:
+        TailwatchError: the file cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(data, indent=indent) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise TailwatchError(f"--json {path}: {error.strerror}") from error

@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from tailwatch import _hot, cli, snapshots
-from tailwatch.cli.top import find_group, main
+from tailwatch.cli import find_group
+from tailwatch.cli.top import main
 from tailwatch.cli.top.screen import screen
 from tailwatch.cli.top.view import View, view_of
 from tailwatch.cli.top.window_history import Marks
