@@ -220,7 +220,9 @@ def asked(listening: socket.socket) -> bool:
 
 ONE_REQUEST = """
 import asyncio, time
-from tailwatch.loadtest.wire import Exchange, Pool, Target, new_event_loop
+from tailwatch.loadtest.exchange import Exchange
+from tailwatch.loadtest.pool import Pool, Target
+from tailwatch.loadtest.process import new_event_loop
 async def one():
     done = asyncio.get_running_loop().create_future()
     request = b"GET / HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n"

@@ -104,7 +104,7 @@ def report(quick: bool = False) -> Report:
     watch = tailwatch.install(gc="off", role="engine")
     try:
         planted(watch)
-        watch._load.refresh()
+        watch.load.refresh()
         asked = Annotator(load=None, sse_timing=True, on_error=lambda: None)
         cases = {
             LOOP: empty_loop, SAMPLE: sample(), CALL: call(), REQUEST: request(watch), READ: loop(watch.load_signal),
@@ -132,7 +132,7 @@ def test_signal(benchmark: Any) -> None:
     watch = tailwatch.install(gc="off", role="engine")
     try:
         planted(watch)
-        watch._load.refresh()
+        watch.load.refresh()
         found = benchmark.pedantic(watch.load_signal, rounds=20, iterations=50)
         assert found.verdict == "found"
         assert found.healthy is not None and 115 <= found.healthy <= 141

@@ -15,10 +15,8 @@ from tailwatch.errors import (  # noqa: E402
 from tailwatch.options.slo import SLO  # noqa: E402
 
 if platform.LINUX:
-    from tailwatch.runtime.profile import profile
-    from tailwatch.runtime.session import (
+    from tailwatch.runtime.install import (
         Middleware,
-        Watch,
         current,
         freeze,
         gc_status,
@@ -30,7 +28,9 @@ if platform.LINUX:
         trace,
         uninstall,
     )
-    from tailwatch.runtime.session import diagnose as doctor
+    from tailwatch.runtime.install import diagnose as doctor
+    from tailwatch.runtime.profile import profile
+    from tailwatch.runtime.session import Watch
 else:
     Middleware = Watch = current = doctor = freeze = gc_status = install = load_signal = platform.unsupported  # type: ignore[assignment,misc]
     profile = snapshot = step = stream = trace = uninstall = platform.unsupported

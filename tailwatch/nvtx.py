@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tailwatch import platform
 
 if platform.LINUX:
-    from tailwatch.runtime import session
+    from tailwatch.runtime import install
 if TYPE_CHECKING:
     from tailwatch import _hot
 
@@ -96,7 +96,7 @@ def domain() -> Any:
 
 
 def _core() -> _hot.Core | None:
-    return session.nvtx_core() if platform.LINUX else None
+    return install.nvtx_core() if platform.LINUX else None
 
 
 def _package() -> ModuleType | None:

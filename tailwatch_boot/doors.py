@@ -150,7 +150,7 @@ class Doors:
 
     def _inherited(self) -> bool:
         """Whether a fork has brought us here already at work: then all that is left is what this process is."""
-        watch = sys.modules.get("tailwatch.runtime.session")
+        watch = sys.modules.get("tailwatch.runtime.install")
         return watch is not None and getattr(watch, "_current", None) is not None
 
     # ---- the way in ----

@@ -104,7 +104,8 @@ async def bare(port: int, connections: int, tokens: int, tally: Tally) -> Any:
 
 async def pool(port: int, connections: int, tokens: int, tally: Tally, stamps: BinaryIO | None = None) -> Any:
     """Starts ours."""
-    from tailwatch.loadtest.wire import Ending, Exchange, Pool, Target
+    from tailwatch.loadtest.exchange import Ending, Exchange
+    from tailwatch.loadtest.pool import Pool, Target
 
     made = Pool(Target("127.0.0.1", port), timeout=60, deadlines_ns=(10**8, 10**7))
     await made.warm(connections)

@@ -10,7 +10,7 @@ from multiprocessing import parent_process
 from typing import Any
 
 from tailwatch.integrations.process_roles import role_of_process
-from tailwatch.runtime import session
+from tailwatch.runtime import install
 
 
 def app(served: Any) -> Any:
@@ -20,7 +20,7 @@ def app(served: Any) -> Any:
         OptionError: a bad TAILWATCH_* variable.
         TypeError: this is no ASGI 3 app.
     """
-    return session.app_door(served)
+    return install.app_door(served)
 
 
 def process() -> None:
@@ -29,9 +29,9 @@ def process() -> None:
     Raises:
         OptionError: a bad TAILWATCH_* variable.
     """
-    session.process_door(role_of_process() or ("main" if parent_process() is None else "worker"))
+    install.process_door(role_of_process() or ("main" if parent_process() is None else "worker"))
 
 
 def when_uninstalled(close: Callable[[], None]) -> None:
     """Have uninstall() call close(), once."""
-    session.when_uninstalled(close)
+    install.when_uninstalled(close)

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 
 from tailwatch import snapshots
+from tailwatch.cli import find_group
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.gc.remote_commands import (
     BUSY,
@@ -25,6 +26,7 @@ from tailwatch.gc.remote_commands import (
     name_of,
 )
 
+ABOUT = "say what the collectors of a server's processes do, or have them freeze again or collect when nobody waits"
 OK, FOUND = 0, 1
 LONGEST_SECONDS = 3600.0
 _STATUS = "status"
@@ -35,6 +37,7 @@ _SEGMENT = re.compile(r"([0-9]+)-[0-9]+-([0-9]+)\.seg")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to do, and with which processes."""
+    parser.epilog = "Exit status: 0; 1 where a process did not do what was asked; 2 for a wrong call."
     parser.add_argument(
         "verb",
         choices=(_STATUS, *VERBS),
@@ -47,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def main(parsed: argparse.Namespace, directory: str) -> int:
+def main(parsed: argparse.Namespace) -> int:
     """Does it, and prints a line for each process. Exit status 0, or 1 where one did not do what was asked.
 
     Raises:
@@ -55,6 +58,7 @@ def main(parsed: argparse.Namespace, directory: str) -> int:
     """
     if not 0 < parsed.timeout <= LONGEST_SECONDS:
         raise OptionError.of("--timeout", parsed.timeout, f"expected seconds, above 0 and at most {LONGEST_SECONDS:g}")
+    directory = parsed.dir if parsed.dir is not None else find_group.find(os.environ)
     living = _living(directory, parsed.role)
     if parsed.verb == _STATUS:
         for process in living:

@@ -18,12 +18,12 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tailwatch import platform
-from tailwatch.errors import OptionError, TailwatchError, UnsupportedError
+from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.group import temp_dirs
 from tailwatch.group.temp_dirs import IN_MEMORY, LAUNCHER, PREFIX, sweep
 from tailwatch.options.config import OPTIONS, SECRET, SECRET_OPTIONS, Config, variable_of
 
+ABOUT = "run a server's own command with every Python process of it watched, and nothing in it changed"
 NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128  # the exit statuses of a shell
 STARTUP = Path(__file__).parents[1] / "autoinstall" / "startup"
 
@@ -48,6 +48,9 @@ _FROM_THE_TERMINAL = 0x80  # SI_KERNEL: Ctrl-C reached the whole foreground proc
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options and the command itself."""
+    parser.usage = "tailwatch run [--option=value ...] -- CMD ARGS..."
+    parser.epilog = f"Options, as of install(): {', '.join(OFFERED)}."
+    parser.allow_abbrev = False
     for name in OFFERED:
         spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))  # as install() calls it, too
         parser.add_argument(*spellings, dest=name, metavar="VALUE", help=argparse.SUPPRESS)
@@ -60,10 +63,7 @@ def main(parsed: argparse.Namespace) -> int:
 
     Raises:
         OptionError: a bad option in the call.
-        UnsupportedError: elsewhere than on Linux.
     """
-    if not platform.LINUX:
-        raise UnsupportedError("tailwatch run: processes are watched on Linux only")
     command: list[str] = parsed.command[1:] if parsed.command[:1] == ["--"] else parsed.command
     if not command:
         raise OptionError("run: expected a command, like: tailwatch run -- python -m uvicorn app:app")
@@ -139,14 +139,14 @@ def _clear(directory: str) -> None:
 def _sum_up(directory: str) -> None:
     """What the processes left behind, if any of them was watched."""
     from tailwatch import snapshots
-    from tailwatch.diagnose.rules import DiagnosisContext, headline
+    from tailwatch.diagnose.rules import headline
 
     try:
         found = snapshots.take_directory(directory)
     except TailwatchError:
         return
     paused = (f"{process.name} {sum(process.paused.values()):.3g} s" for process in found.processes)
-    _say(f"{headline(found, DiagnosisContext())} (paused: {', '.join(paused)})")
+    _say(f"{headline(found)} (paused: {', '.join(paused)})")
 
 
 def environment_of(inherited: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:

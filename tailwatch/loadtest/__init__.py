@@ -8,12 +8,17 @@ Stands alone: nothing of it is needed inside the server, and nothing of the serv
 """
 
 from tailwatch.loadtest.bench import Conditions, run, run_workload
+from tailwatch.loadtest.goodput import Goodput
+from tailwatch.loadtest.latencies import Latencies
 from tailwatch.loadtest.merging import merged
 from tailwatch.loadtest.outcomes import Outcomes
-from tailwatch.loadtest.results import Client, Goodput, Latencies, Requests, Result, Series, Validity
+from tailwatch.loadtest.requests import Requests
+from tailwatch.loadtest.results import Result
+from tailwatch.loadtest.series import Series
+from tailwatch.loadtest.validity import ClientHealth, Validity
 
 __all__ = [
-    "Client",
+    "ClientHealth",
     "Conditions",
     "Goodput",
     "Latencies",

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.loadtest import output_paths, variants, workload
-from tailwatch.loadtest.ablate import Found, Plan, ablate
+from tailwatch.loadtest import options, variants, workload
+from tailwatch.loadtest.ablate import AblationPlan, Found, ablate
 from tailwatch.loadtest.bench import TIMEOUT, Conditions, run_workload
 from tailwatch.loadtest.compare_main import add_looking, looked_at, present
-from tailwatch.loadtest.interrupts import on_interrupt
 from tailwatch.loadtest.metrics import Measure
-from tailwatch.loadtest.option_conflicts import WHEN, refuse
+from tailwatch.loadtest.options import WHEN, refuse
+from tailwatch.loadtest.process import on_interrupt
 from tailwatch.loadtest.report.progress import Steps
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.server_process import PORT, command_of, free_port, server
@@ -30,6 +30,7 @@ from tailwatch.loadtest.workload import Workload
 from tailwatch.options.slo import SLO
 
 OK, FOUND, INTERRUPTED = 0, 1, 130
+ABOUT = "run variants of a server interleaved, each run in a fresh one under the same load, and say what differs"
 HOST = "127.0.0.1"
 PATIENCE = 600.0
 WARMUP = 20
@@ -37,6 +38,10 @@ WARMUP = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command, beside what `workload.add_arguments` adds."""
+    parser.epilog = (
+        "Exit status: 0, also where no difference is shown; 1: runs are missing; 2: a wrong call, or no server; "
+        "130: Ctrl-C ended it, with what there was."
+    )
     own = parser.add_argument_group("variants")
     own.add_argument(
         "--server", required=True, metavar="CMD", help="starts the server; {port} stands for the port it shall take"
@@ -85,18 +90,18 @@ def main(parsed: argparse.Namespace) -> int:
     needed()
     measures, steps = looked_at(parsed), Steps(quiet=parsed.quiet)
     loads = {load.name: load for load in _loads(parsed)}
-    plan = Plan(variants.read(parsed.variants), tuple(loads), parsed.pairs, not parsed.no_floor)
+    plan = AblationPlan(variants.read(parsed.variants), tuple(loads), parsed.pairs, not parsed.no_floor)
     bench = _Bench(parsed, loads)
-    output_paths.check({"json": parsed.json, "html": parsed.html})
+    options.check_files({"json": parsed.json, "html": parsed.html})
     if parsed.out is not None:
-        output_paths.check_directory("-o", parsed.out)
+        options.check_directory("-o", parsed.out)
     for note in bench.workload.notes:
         steps.tell(note)
     steps.tell(f"{plan.runs} runs, each in a fresh server")
     return _run(parsed, plan, bench, measures, steps)
 
 
-def _run(parsed: argparse.Namespace, plan: Plan, bench: _Bench, measures: list[Measure], steps: Steps) -> int:
+def _run(parsed: argparse.Namespace, plan: AblationPlan, bench: _Bench, measures: list[Measure], steps: Steps) -> int:
     """Runs all, and reports what there is, whatever ended it.
 
     Raises:

@@ -10,8 +10,10 @@ from typing import Any
 
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.loadtest.capacity import Fleet, all_good, fleet, part_quantile
+from tailwatch.loadtest.options import write_json
 from tailwatch.loadtest.saturation_point import Knee
 
+ABOUT = "say how many replicas an expected load needs, and what the tail of one becomes for a request that needs many"
 SHARES = (0.5, 0.9, 0.99)
 
 
@@ -65,7 +67,7 @@ def main(parsed: argparse.Namespace) -> int:
         raise TailwatchError("size: --result needs --fanout: of how many parts")
     print(*lines, sep="\n")
     if parsed.json is not None:
-        _write(parsed.json, data)
+        write_json(parsed.json, data, indent=2)
     return 0
 
 
@@ -135,9 +137,10 @@ class Time:
 def fanout_times(path: Path, metric: str, parts: int) -> list[Time]:
     """From the runs in a file of `tailwatch bench --json`, all together. TailwatchError where they have no sample."""
     from tailwatch.loadtest import results
+    from tailwatch.loadtest.latencies import Latencies
 
     runs = results.load(path)
-    whole = results.Latencies()
+    whole = Latencies()
     for run in runs:
         whole.add(run.latencies)
     samples = getattr(whole, metric)
@@ -203,10 +206,3 @@ def read_knee(path: Path) -> Knee:
         raise TailwatchError(f"{path}: {error.strerror}; expected requests per second, or a file") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TailwatchError(f"{path}: no search's results, as `tailwatch bench --find --json` writes them") from error
-
-
-def _write(path: Path, data: dict[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise TailwatchError(f"--json {path}: {error.strerror}") from error

@@ -6,19 +6,19 @@ Exit status: 0, also where no difference is shown; 2 for a wrong call.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.loadtest import output_paths, results
-from tailwatch.loadtest.compare import Arm, Comparison, compare, merge, read
+from tailwatch.errors import OptionError
+from tailwatch.loadtest import options, results
+from tailwatch.loadtest.compare import Comparison, VariantRuns, compare, merge, read
 from tailwatch.loadtest.comparison_text import show
 from tailwatch.loadtest.metrics import NAMES, PERCENTILES, Measure, measures
-from tailwatch.loadtest.option_conflicts import refuse
+from tailwatch.loadtest.options import refuse, write_json
 from tailwatch.loadtest.report import comparison as page
 from tailwatch.loadtest.report import document
 from tailwatch.platform import VERSION
 
+ABOUT = "say what the runs of two variants, saved by `bench --json`, tell about a difference: the run is the unit"
 OK = 0
 
 
@@ -66,7 +66,7 @@ def main(parsed: argparse.Namespace) -> int:
         return _merge(parsed)
     if len(parsed.files) < 2:
         raise OptionError("compare: expected two files at least, the first is what the others are compared with")
-    output_paths.check({"json": parsed.json, "html": parsed.html})
+    options.check_files({"json": parsed.json, "html": parsed.html})
     arms = _named([read(path) for path in parsed.files], parsed.files)
     again = read(parsed.again) if parsed.again is not None else None
     present(compare(arms, of=looked_at(parsed), again=again), parsed)
@@ -81,22 +81,15 @@ def present(found: Comparison, parsed: argparse.Namespace) -> None:
     """
     print(show(found), end="")
     if parsed.json is not None:
-        _write(found, parsed.json)
+        data = {"tailwatch": VERSION, "format": results.FORMAT, "comparison": found.as_dict()}
+        write_json(parsed.json, data, indent=1)
     if parsed.html is not None:
         document.write(page.page(found), parsed.html)
 
 
-def _write(comparison: Comparison, path: Path) -> None:
-    data = {"tailwatch": VERSION, "format": results.FORMAT, "comparison": comparison.as_dict()}
-    try:
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise TailwatchError(f"--json {path}: {error.strerror}") from error
-
-
 def _merge(parsed: argparse.Namespace) -> int:
     refuse(parsed, ("again", "metrics", "percentiles", "json", "html"), "merge: it only writes results")
-    output_paths.check({"merge": parsed.merge})
+    options.check_files({"merge": parsed.merge})
     files = [results.load(path) for path in parsed.files]
     merged = merge(files)
     results.save(parsed.merge, merged)
@@ -104,13 +97,13 @@ def _merge(parsed: argparse.Namespace) -> int:
     return OK
 
 
-def _named(arms: list[Arm], paths: list[str]) -> list[Arm]:
+def _named(arms: list[VariantRuns], paths: list[str]) -> list[VariantRuns]:
     """Two files whose runs have one name are told apart by the files'."""
     if len({arm.name for arm in arms}) == len(arms):
         return arms
     names = [Path(path).stem for path in paths]
     names = names if len(set(names)) == len(names) else paths
-    return [Arm(name, arm.runs) for name, arm in zip(names, arms, strict=True)]
+    return [VariantRuns(name, arm.runs) for name, arm in zip(names, arms, strict=True)]
 
 
 def _percentiles(written: str) -> list[float]:

@@ -9,8 +9,6 @@ that brought its end returned; events that came in one read have a gap of 0 betw
 from __future__ import annotations
 
 import enum
-from array import array
-from itertools import pairwise
 from typing import Any
 
 SECOND = 1_000_000_000
@@ -168,19 +166,9 @@ class Exchange:
         return self.first_content_ns - self.planned_ns if self.first_content_ns else None
 
     @property
-    def naive_ttft_ns(self) -> int | None:
-        """First content - actual send: what a tester reports that forgets its plan."""
-        return self.first_content_ns - self.sent_ns if self.first_content_ns else None
-
-    @property
     def e2e_ns(self) -> int | None:
         """End - planned start, of a whole answer."""
         return self.end_ns - self.planned_ns if self.ending is Ending.FINISHED else None
-
-    @property
-    def naive_e2e_ns(self) -> int | None:
-        """End - actual send, of a whole answer."""
-        return self.end_ns - self.sent_ns if self.ending is Ending.FINISHED else None
 
     @property
     def output_tokens(self) -> int:
@@ -196,8 +184,3 @@ class Exchange:
             return ()
         counted = ((last - first, self.usage_tokens if raised else tokens) for first, last, tokens in self.choices)
         return tuple(span / (tokens - 1) for span, tokens in counted if span > 0 and tokens > 1)
-
-    @property
-    def gaps_ns(self) -> array[int]:
-        """Between messages with content, in order. Made anew at each call."""
-        return array("Q", (later - earlier for earlier, later in pairwise(array("Q", self.stamps))))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import resource
 import socket
 import sys
@@ -20,27 +19,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.loadtest import output_paths, results, search
+from tailwatch.loadtest import options, results, search
 from tailwatch.loadtest import workload as workloads
-from tailwatch.loadtest.allocator import grow_in_place
 from tailwatch.loadtest.bench import TIMEOUT, Conditions, check_owner, run_workload
-from tailwatch.loadtest.interrupts import on_interrupt
-from tailwatch.loadtest.option_conflicts import WHEN, refuse
+from tailwatch.loadtest.options import WHEN, refuse, write_json
+from tailwatch.loadtest.process import grow_in_place, on_interrupt
 from tailwatch.loadtest.report import bench as page
 from tailwatch.loadtest.report import csvfile, document, sweep, table
 from tailwatch.loadtest.report.progress import Progress, Steps
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.session import needed
-from tailwatch.loadtest.trial_driver import ClosedLoop, prober
+from tailwatch.loadtest.trial import ClosedLoop, prober
 from tailwatch.options.slo import SLO
 from tailwatch.platform import VERSION
 
 if TYPE_CHECKING:
-    from tailwatch.loadtest.saturation_point import Knee
     from tailwatch.loadtest.schedule import Schedule
     from tailwatch.loadtest.workload import Workload
 
 OK, FOUND, INTERRUPTED = 0, 1, 130
+ABOUT = "load a server as its users do, and say what they saw: latencies from the planned start, goodput"
 MOST_RUNS = 1000
 CEILING_SECONDS = 3.0  # of each closed-loop run that looks for the ceiling, at least
 BUDGET = "30m"  # of a search
@@ -54,6 +52,10 @@ FINDING = ("resolution", "probe_seconds", "budget")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes, beside what `workload.add_arguments` adds."""
+    parser.epilog = (
+        "Exit status: 0; 1: the SLO was not held, nothing was good, the run cannot be believed, or no knee was found; "
+        "2: a wrong call; 130: Ctrl-C ended it, with what there was."
+    )
     parser.add_argument("url", metavar="URL", help="of the server, like http://127.0.0.1:8000")
     workloads.add_arguments(parser)
     _add_measuring(parser.add_argument_group("measuring: what is good, and how the client behaves"))
@@ -124,7 +126,7 @@ def _run(parsed: argparse.Namespace) -> int:
         raise OptionError("insecure: expected a URL of https: this one has no certificate")
     conditions = _conditions(parsed)
     limits = _limits(parsed, workload, conditions) if parsed.find is not None else None
-    output_paths.check({name: getattr(parsed, name) for name in ("json", "csv", "html", "save_schedule")})
+    options.check_files({name: getattr(parsed, name) for name in ("json", "csv", "html", "save_schedule")})
     for note in workload.notes:
         print(f"tailwatch: {note}", file=sys.stderr)
     _reach(workload)
@@ -330,7 +332,8 @@ def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions
         if spent.interrupted:
             knee = replace(knee, resolved=False, reason=f"interrupted: {knee.reason or 'what there is'}")
         print(sweep.show(knee), end="")
-        _write_knee(parsed, knee)
+        if parsed.json is not None:
+            write_json(parsed.json, {"tailwatch": VERSION, "format": results.FORMAT, "knee": knee.as_dict()})
         if parsed.html is not None:
             slo = conditions.slo.text if conditions.slo is not None else ""
             document.write(sweep.page(knee, target=workload.endpoint.url, slo=slo), parsed.html)
@@ -341,7 +344,7 @@ def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions
 
 def _ceiling(
     workload: Workload, conditions: Conditions, steps: Steps, spent: _Spent, loop: ClosedLoop
-) -> search.Ceiling:
+) -> search.ClosedLoopCeiling:
     """In a closed loop, with more and more workers."""
 
     def measure(workers: int) -> float:
@@ -369,13 +372,3 @@ def _step(result: Result) -> str:
     share = "-" if good.attainment is None else f"{good.attainment:.2%}"
     verdict = "" if result.valid else f" ({result.validity.verdict})"
     return f"{result.offered:.4g}/s, {good.scheduled} requests: {share} good, {good.throughput:.4g}/s finished{verdict}"
-
-
-def _write_knee(parsed: argparse.Namespace, knee: Knee) -> None:
-    if parsed.json is None:
-        return
-    data = {"tailwatch": VERSION, "format": results.FORMAT, "knee": knee.as_dict()}
-    try:
-        parsed.json.write_text(json.dumps(data) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise TailwatchError(f"--json {parsed.json}: {error.strerror}") from error

@@ -22,11 +22,10 @@ from dataclasses import asdict, replace
 from typing import IO, Any
 
 from tailwatch.errors import TailwatchError
-from tailwatch.loadtest.allocator import grow_in_place
-from tailwatch.loadtest.engine import Run
-from tailwatch.loadtest.interrupts import on_interrupt
+from tailwatch.loadtest.engine import LoadRun
 from tailwatch.loadtest.live import together
 from tailwatch.loadtest.merging import merged
+from tailwatch.loadtest.process import grow_in_place, on_interrupt
 from tailwatch.loadtest.report.progress import Now
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Schedule
@@ -196,7 +195,7 @@ def child() -> None:
     setup, schedule = pickle.load(inward)
     say = _Speaker(out)
 
-    async def begin(run: Run) -> int:
+    async def begin(run: LoadRun) -> int:
         loop = asyncio.get_running_loop()
         say("ready", None)
         start = int(await loop.run_in_executor(None, pickle.load, inward))

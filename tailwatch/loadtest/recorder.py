@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from tailwatch.loadtest.client_health import SelfWatch
 from tailwatch.loadtest.exchange import Exchange
+from tailwatch.loadtest.latencies import CENSORED, Latencies
 from tailwatch.loadtest.outcomes import (
     CODE,
     FAULTS,
@@ -20,24 +21,13 @@ from tailwatch.loadtest.outcomes import (
     fault_of,
     reason_of,
 )
-from tailwatch.loadtest.results import (
-    CENSORED,
-    COLUMNS,
-    MARKED,
-    MOST_EXAMPLES,
-    NEVER,
-    RETRIED,
-    REUSED,
-    Client,
-    Latencies,
-    Requests,
-    Series,
-    samples,
-    unanswered,
-)
+from tailwatch.loadtest.requests import COLUMNS, MARKED, NEVER, RETRIED, REUSED, Requests, samples, unanswered
 from tailwatch.loadtest.schedule import Planned
+from tailwatch.loadtest.series import Series
+from tailwatch.loadtest.validity import ClientHealth
 from tailwatch.options.slo import SLO
 
+MOST_EXAMPLES = 3  # failures of each kind that are shown
 _SECOND = 1_000_000_000
 _LONGEST_SERIES = 7 * 24 * 3600
 _MISSES = frozenset(CODE[name] for name in REASONS if name not in ("good", "4xx", "3xx"))
@@ -119,7 +109,7 @@ class Recorder:
         if in_flight > self.series.in_flight[second]:
             self.series.in_flight[second] = in_flight
 
-    def finish(self, client: Client) -> Outcomes:
+    def finish(self, client: ClientHealth) -> Outcomes:
         """All is in: the histograms that the columns give, and the client's part."""
         for name in ("ttft_naive", "first_byte", "first_chunk", "e2e_naive", "largest_gap", "send_lag"):
             getattr(self.latencies, name).record_all(samples(self.requests, name))

@@ -11,10 +11,9 @@ from itertools import cycle, islice
 from typing import Any, TypeVar
 
 from tailwatch.errors import TailwatchError
-from tailwatch.loadtest.engine import Job, Run
-from tailwatch.loadtest.event_loop import new_event_loop
-from tailwatch.loadtest.interrupts import exits_deferred, on_interrupt
+from tailwatch.loadtest.engine import Job, LoadRun
 from tailwatch.loadtest.live import Live
+from tailwatch.loadtest.process import exits_deferred, new_event_loop, on_interrupt
 from tailwatch.loadtest.report.progress import Now
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Planned, Schedule
@@ -119,7 +118,7 @@ async def measure(
     due: Due | None = None,
     tell: Tell | None = None,
     interruptible: bool = False,
-    begin: Callable[[Run], Any] | None = None,
+    begin: Callable[[LoadRun], Any] | None = None,
 ) -> Result:
     """The run, in the running loop. begin: called with the run before it starts, awaited, its result the start
     (monotonic ns) or None: at once. Interrupted before it began, the run sends nothing."""
@@ -128,7 +127,7 @@ async def measure(
         if setup.warmup:
             await _warm(setup, schedule, brake)
         setup.make(schedule[0])  # whatever the first one takes longer is not the schedule's
-        run = brake.on(Run(_job(setup, schedule), await _pool(setup)))
+        run = brake.on(LoadRun(_job(setup, schedule), await _pool(setup)))
         watching = None if due is None or tell is None else asyncio.ensure_future(Live(run, due, tell).watch())
         try:
             if begin is not None:
@@ -145,14 +144,14 @@ class _Brake:
 
     def __init__(self) -> None:
         self._pulled = False
-        self._run: Run | None = None
+        self._run: LoadRun | None = None
 
     def pull(self) -> None:
         self._pulled = True
         if self._run is not None:
             self._run.stop()
 
-    def on(self, run: Run) -> Run:
+    def on(self, run: LoadRun) -> LoadRun:
         """From now on it is for this run."""
         self._run = run
         if self._pulled:
@@ -175,12 +174,12 @@ def _job(setup: Setup, schedule: Schedule) -> Job:
 
 
 async def _pool(setup: Setup) -> Any:
-    wire = needed()
-    tls = wire.tls_context(insecure=setup.insecure) if setup.secure else None
+    pools = needed()
+    tls = pools.tls_context(insecure=setup.insecure) if setup.secure else None
     ttft, token = setup.slo.deadlines if setup.slo is not None else (None, None)
     deadlines = (round((ttft or 0.0) * 1e9), round((token or 0.0) * 1e9))
-    target = wire.Target(setup.host, setup.port, tls)
-    pool = wire.Pool(target, timeout=setup.timeout, deadlines_ns=deadlines, marked=setup.marked)
+    target = pools.Target(setup.host, setup.port, tls)
+    pool = pools.Pool(target, timeout=setup.timeout, deadlines_ns=deadlines, marked=setup.marked)
     warming = asyncio.ensure_future(pool.warm(1))
     try:
         await asyncio.wait([warming], timeout=CONNECT)
@@ -195,19 +194,19 @@ async def _warm(setup: Setup, schedule: Schedule, brake: _Brake) -> None:
     like = islice(cycle(schedule), setup.warmup)
     few = Schedule.of([(0.0, one.prompt_tokens, one.output_tokens) for one in like], seed=~schedule.seed)
     job = Job(few, setup.make, drain=setup.timeout, workers=min(WARM_AT_ONCE, setup.warmup))
-    await brake.on(Run(job, await _pool(setup))).go()
+    await brake.on(LoadRun(job, await _pool(setup))).go()
 
 
 def needed() -> Any:
-    """The client, which needs httptools.
+    """The module of connections, which needs httptools.
 
     Raises:
         TailwatchError: it is not installed; the message says how to.
     """
     try:
-        from tailwatch.loadtest import wire
+        from tailwatch.loadtest import pool
     except ModuleNotFoundError as error:
         if error.name != "httptools":
             raise
         raise TailwatchError("the load tester needs httptools: pip install 'tailwatch[load]'") from error
-    return wire
+    return pool

@@ -22,7 +22,7 @@ logger = logging.getLogger("tailwatch")
 class Task:
     """Something done every so many seconds (monotonic), first one period after the start."""
 
-    run: Callable[[], None]
+    run: Callable[[], object]
     every: float
     due: float = 0.0
 

@@ -26,7 +26,8 @@ from typing import Any
 from tailwatch.errors import NotInstalledError, OptionError, TailwatchError
 from tailwatch.options.config import OPTIONS
 from tailwatch.platform import VERSION
-from tailwatch.runtime.session import Watch, current
+from tailwatch.runtime.install import current
+from tailwatch.runtime.session import Watch
 from tailwatch.tracing import ring_files
 
 MANIFEST = "manifest.json"

@@ -553,7 +553,7 @@ import json, multiprocessing, os, sys
 from concurrent.futures import ProcessPoolExecutor
 
 def what_it_is(tag):
-    module = sys.modules.get("tailwatch.runtime.session")
+    module = sys.modules.get("tailwatch.runtime.install")
     watch = getattr(module, "_current", None)
     return [tag, None if watch is None else [watch.config.role, watch.config.gc, watch.gc.verify(), watch.core.opened]]
 
@@ -669,7 +669,7 @@ import json, subprocess, sys
 if "child" in sys.argv:
     sys.path.insert(0, ".")
     import zmq
-    watch = getattr(sys.modules.get("tailwatch.runtime.session"), "_current", None)
+    watch = getattr(sys.modules.get("tailwatch.runtime.install"), "_current", None)
     print(json.dumps(watch and [watch.config.role, watch.gc.verify()]))
 else:
     child = subprocess.run([sys.executable, sys.argv[0], "child"], capture_output=True, text=True, check=True)
@@ -693,7 +693,7 @@ def run(pipe):
     (point,) = metadata.entry_points(group="vllm.general_plugins", name="tailwatch")
     point.load()()
     point.load()()
-    watch = getattr(sys.modules.get("tailwatch.runtime.session"), "_current", None)
+    watch = getattr(sys.modules.get("tailwatch.runtime.install"), "_current", None)
     pipe.send([before, watch and watch.config.role])
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ async def serve():
     while True:
         if stream is not None and quiet.is_set():
             stream.close()
-            watch.idle()
+            watch.coordinator.on_idle()
             stream = None
         with tailwatch.stream(model="m") as short:
             nodes = [Node() for _ in range(50)]

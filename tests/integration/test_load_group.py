@@ -43,7 +43,7 @@ for line in sys.stdin:
             for stream in streams:
                 stream.close()
     watch.company.renew()
-    watch._load.refresh()
+    watch.load.refresh()
     now = watch.load_signal()
     print(json.dumps([now.running, now.waiting, now.processes, now.scope, now.verdict, now.healthy]), flush=True)
 """
@@ -82,7 +82,7 @@ def install(tmp_path: Path, role: str = "api") -> tailwatch.Watch:
 def renewed(watch: tailwatch.Watch) -> Any:
     """Its load signal, once it has looked around."""
     watch.company.renew()
-    watch._load.refresh()
+    watch.load.refresh()
     return watch.load_signal()
 
 
@@ -172,5 +172,5 @@ def test_concurrency_of_the_others_is_read_at_each_request(start: Callable[[str]
         stream = watch.core.stream("m", "/r", arrival, "", "")
         stream.token()
         stream.close()
-    watch._load.refresh()
+    watch.load.refresh()
     assert [round(point.streams) for point in watch.load_signal().curve] == [11]

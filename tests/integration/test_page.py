@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 import tailwatch
-from tailwatch.runtime import session
+from tailwatch.runtime.install import app_door
 
 from ..support.process import Python, clean_environment
 from ..support.waiting import until
@@ -341,7 +341,7 @@ def test_what_goes_wrong_is_a_500_and_counted(install: Any, serve: Any, monkeypa
 
 def test_a_door_first_and_the_page_in_code(serve: Any, install: Any) -> None:
     """`tailwatch run` came first; install(app, page=True) in the app turns the page on."""
-    session.app_door(inner := Starlette())
+    app_door(inner := Starlette())
     server = serve(inner)
     assert get(server).status == 404
     install(inner, page=True)
@@ -357,7 +357,7 @@ def test_a_token_for_nothing_and_a_short_one_are_noted(install: Any) -> None:
         tailwatch.uninstall()
     assert [len(found) for found in notes] == [1, 1, 0]
     assert "page is off" in notes[0][0] and "6 characters" in notes[1][0] and "s3cret" not in notes[1][0]
-    session.app_door(inner := Starlette())
+    app_door(inner := Starlette())
     install(inner, page=True, page_token="s3cret")
     assert "6 characters" in "".join(tailwatch.current().notes)
 

@@ -17,9 +17,9 @@ import pytest
 
 import tailwatch
 from tailwatch.cli import main
-from tailwatch.diagnose.rules import from_dict
 from tailwatch.errors import NotInstalledError, OptionError, TailwatchError
 from tailwatch.runtime import profile
+from tailwatch.snapshots.serialization import from_dict
 
 from ..support.process import Python
 from ..support.waiting import until

@@ -27,7 +27,7 @@ print(json.dumps(watch.company.joined), flush=True)
 for line in sys.stdin:
     if line.strip() != "check only":
         watch.company.renew()
-    watch._check_gc()
+    watch.coordinator.check()
     done = watch.gc.state.done
     print(json.dumps({"done": [each.reason for each in done], "load": watch.core.load()}), flush=True)
 """

@@ -21,8 +21,7 @@ import pytest
 
 import tailwatch
 from tailwatch import _hot
-from tailwatch.cli import main
-from tailwatch.cli.top import find_group
+from tailwatch.cli import find_group, main
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.group import temp_dirs
 from tailwatch.tracing import ring_files

@@ -18,7 +18,8 @@ from tailwatch.loadtest.report import bench as page
 from tailwatch.loadtest.report import csvfile, document, progress, table, text
 from tailwatch.loadtest.report.progress import Now, Progress, Steps
 from tailwatch.loadtest.report.quantiles import Quantiles
-from tailwatch.loadtest.results import NEVER, Result
+from tailwatch.loadtest.requests import NEVER
+from tailwatch.loadtest.results import Result
 
 from ..support.waiting import until
 from . import made_runs

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from tailwatch.errors import OptionError
+from tailwatch.loadtest.proportions import RunWindow
 from tailwatch.loadtest.report import sweep
 from tailwatch.loadtest.saturation_point import Knee
-from tailwatch.loadtest.search import Limits, bisect, find, gallop, saturate
-from tailwatch.loadtest.trial import Probe, ProbeFunction, Window
+from tailwatch.loadtest.search import Limits, find, saturate
+from tailwatch.loadtest.trial import Probe, ProbeFunction
 
 from .virtual_servers import bursts, database, database_closed, prefill_and_decode, probe_of, replica
 
@@ -110,7 +111,7 @@ def cliff(at: float, glitches: frozenset[int] = frozenset()) -> tuple[list[float
     def probe(rate: float, requests: int) -> Probe:
         asked.append(rate)
         good = requests if rate <= at and len(asked) not in glitches else requests // 2
-        windows = tuple(Window(requests // 10, requests // 10, good // 10, good // 10) for _ in range(10))
+        windows = tuple(RunWindow(requests // 10, requests // 10, good // 10, good // 10) for _ in range(10))
         return Probe(rate, requests / rate, requests, requests, good, good, {"ttft": good}, windows)
 
     return asked, probe
@@ -300,7 +301,7 @@ def overloaded(ttft: float, tpot: float, failed: float) -> ProbeFunction:
         late, slow, lost = (round(share * requests) if rate > 100 else 0 for share in (ttft, tpot, failed))
         good = requests - max(late, slow) - lost
         kept = {"ttft": requests - lost - late, "tpot": requests - lost - slow}
-        windows = tuple(Window(requests // 10, requests // 10, good // 10, good // 10) for _ in range(10))
+        windows = tuple(RunWindow(requests // 10, requests // 10, good // 10, good // 10) for _ in range(10))
         return Probe(rate, requests / rate, requests, requests, good, good, kept, windows, failed=lost)
 
     return probe
@@ -345,8 +346,14 @@ def test_the_textbook_search_on_the_database(service_ms: float, found: float) ->
         asked.append(rate)
         return mean_of(rate, service_ms / 1000) <= 0.015
 
-    high = gallop(holds)
-    assert bisect(holds, high / 2, high, 10) == found
+    high = 1.0
+    while holds(high):
+        high *= 2
+    low = high / 2
+    while high - low >= 10:
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    assert low == found
     assert len(asked) == 15 and asked[:10] == [2.0**k for k in range(10)]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tailwatch import cli
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.loadtest import output_paths
+from tailwatch.loadtest import options
 from tailwatch.loadtest.bench import Conditions
 from tailwatch.loadtest.workload import seconds_of
 
@@ -170,10 +170,10 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
     """What is there keeps its content; what is not there is not left behind; a device is taken as it is."""
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_text("content", encoding="utf-8")
-    output_paths.check({"json": old, "html": new, "csv": None, "save_schedule": "/dev/null"})
+    options.check_files({"json": old, "html": new, "csv": None, "save_schedule": "/dev/null"})
     assert old.read_text(encoding="utf-8") == "content" and not new.exists()
     with pytest.raises(TailwatchError, match="-o"):
-        output_paths.check_directory("-o", old / "below")
+        options.check_directory("-o", old / "below")
 
 
 @pytest.mark.parametrize("option", ["--json", "--html", "-o"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("httptools", reason="the load client needs httptools: pip install 'tailwatch[load]'")
 
 from tailwatch.loadtest.connection import Connection, Flight
-from tailwatch.loadtest.wire import Ending, Exchange
+from tailwatch.loadtest.exchange import Ending, Exchange
 
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'

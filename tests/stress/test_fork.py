@@ -204,7 +204,7 @@ def test_a_fork_inside_a_collection(run_script) -> None:
 LOCKED = """
 import os, threading
 import tailwatch
-from tailwatch.runtime import session as module
+from tailwatch.runtime import install as module
 
 tailwatch.install(gc="observe")
 held, release = threading.Event(), threading.Event()

@@ -47,7 +47,7 @@ def found_by(run_script: Run, script: str, *arguments: str, **environment: Any) 
 FLOOD = """
 watch = tailwatch.install(gc="out-of-band", gc_ceiling="objects=20000")
 warnings = []
-watch._warn = watch.gc.out_of_band.ceiling.say = warnings.append
+watch.coordinator._warn = watch.gc.out_of_band.ceiling.say = warnings.append
 watch.gc.out_of_band._say = warnings.append
 tailwatch.freeze()
 

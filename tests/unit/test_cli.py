@@ -14,7 +14,7 @@ import pytest
 
 import tailwatch
 from tailwatch import cli
-from tailwatch.cli.top import find_group
+from tailwatch.cli import find_group
 from tailwatch.errors import TailwatchError
 
 

@@ -14,20 +14,11 @@ import pytest
 
 import tailwatch
 import tailwatch.snapshots
-from tailwatch.diagnose.rules import (
-    RULES,
-    SEVERITIES,
-    DiagnosisContext,
-    Finding,
-    doctor,
-    format_findings,
-    format_slow,
-    format_tail,
-    from_dict,
-    headline,
-)
-from tailwatch.diagnose.text import ms, name_causes, split_by_cause
+from tailwatch.diagnose.finding import SEVERITIES, DiagnosisContext, Finding
+from tailwatch.diagnose.rules import RULES, doctor, headline
+from tailwatch.diagnose.text import format_findings, format_slow, format_tail, ms, name_causes, split_by_cause
 from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.snapshots.serialization import from_dict
 
 CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment", "policy")
 FROZEN = DiagnosisContext(gc_policy="freeze", freeze_done=True, gc_enabled=True, python_version=(3, 11, 7))

@@ -12,8 +12,8 @@ ROWS = 200_000
 GROWN = f"""
 import sys
 from array import array
-from tailwatch.loadtest.allocator import grow_in_place
-from tailwatch.loadtest.results import COLUMNS, Requests
+from tailwatch.loadtest.process import grow_in_place
+from tailwatch.loadtest.requests import COLUMNS, Requests
 
 def resident():
     lines = dict(line.split(":") for line in open("/proc/self/status"))

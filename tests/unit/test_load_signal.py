@@ -73,7 +73,7 @@ def test_without_data_it_says_so(watch: tailwatch.Watch) -> None:
 def test_the_load_is_measured_against_the_healthy_concurrency(watch: tailwatch.Watch) -> None:
     """Ratio, headroom and the prediction follow the streams in flight at the call."""
     serve_curve(watch, knee=20, most=50)
-    watch._load.refresh()
+    watch.load.refresh()
     idle = watch.load_signal()
     assert idle.verdict == "found"
     assert idle.healthy == pytest.approx(20, rel=0.1)
@@ -93,7 +93,7 @@ def test_the_load_is_measured_against_the_healthy_concurrency(watch: tailwatch.W
 def test_a_line_is_said_to_be_one(watch: tailwatch.Watch) -> None:
     """`no inflection`, up to the most that was seen; a prediction there is all the same."""
     serve_curve(watch, knee=0, most=50)
-    watch._load.refresh()
+    watch.load.refresh()
     now = watch.load_signal()
     assert (now.verdict, now.healthy, now.highest) == ("no inflection", None, 50)
     assert now.predicted_ttft == pytest.approx(0.07, rel=0.2)
@@ -104,7 +104,7 @@ def test_without_a_bound_nothing_is_within_it() -> None:
     watch = tailwatch.install(gc="off", slo="itl<=100ms")
     try:
         serve_curve(watch, knee=20, most=50)
-        watch._load.refresh()
+        watch.load.refresh()
         assert watch.load_signal().within_slo is None
         assert watch.load_signal().predicted_ttft is not None
     finally:
@@ -123,11 +123,11 @@ def test_it_is_frozen_and_needs_an_install(watch: tailwatch.Watch) -> None:
 def test_a_reset_forgets(watch: tailwatch.Watch) -> None:
     """What a fork child does: it knows nothing of its parent's load."""
     serve_curve(watch, knee=20, most=50)
-    watch._load.refresh()
+    watch.load.refresh()
     held = watch.core.stream("m", "/r", None, "", "")
     assert watch.load_signal().verdict == "found"
     watch.core.reset()
-    watch._load.forget()
+    watch.load.forget()
     now = watch.load_signal()
     assert (now.verdict, now.in_flight, now.curve) == ("few data", 0, ())
     held.close()
@@ -137,7 +137,7 @@ def test_a_reset_forgets(watch: tailwatch.Watch) -> None:
 def test_a_fork_child_starts_from_nothing(watch: tailwatch.Watch) -> None:
     """A real one."""
     serve_curve(watch, knee=20, most=50)
-    watch._load.refresh()
+    watch.load.refresh()
     with watch.stream() as stream:
         stream.token()
         read, write = os.pipe()
@@ -169,7 +169,7 @@ def gauges(watch: tailwatch.Watch) -> dict[str, Any]:
 def test_the_metrics_are_the_signal(watch: tailwatch.Watch) -> None:
     """Each number of load_signal() under its name; the curve bounded."""
     serve_curve(watch, knee=20, most=50)
-    watch._load.refresh()
+    watch.load.refresh()
     with watch.stream():
         now, seen = watch.load_signal(), gauges(watch)
     assert seen["tailwatch_streams_running"] == 0

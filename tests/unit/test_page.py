@@ -72,7 +72,7 @@ def named(reply: Reply) -> dict[str, str]:
 
 def test_the_numbers_are_the_snapshots(watch: tailwatch.Watch) -> None:
     """Bit for bit, of all the time and of a window."""
-    watch._remember()
+    watch.history.push(watch.snapshot())
     for name, seconds in WINDOWS.items():
         told, snap = watch.page.numbers(name), watch.snapshot(seconds)
         for key in ("ttft", "itl", "itl_without_gc", "tpot", "e2e"):

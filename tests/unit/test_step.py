@@ -249,7 +249,7 @@ def test_the_type_makes_none_itself() -> None:
 
 def test_never_installed_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """NotInstalledError, as stream() does."""
-    monkeypatch.setattr("tailwatch.runtime.session._was_installed", False)
+    monkeypatch.setattr("tailwatch.runtime.install._was_installed", False)
     with pytest.raises(tailwatch.NotInstalledError):
         tailwatch.step("decode")
 

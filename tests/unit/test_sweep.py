@@ -20,7 +20,7 @@ from tailwatch import _hot
 from tailwatch.gc import idle as out_of_band
 from tailwatch.gc.hook import GCHook
 from tailwatch.gc.idle import SAFETY_NET, OutOfBand
-from tailwatch.runtime import session
+from tailwatch.runtime import install
 
 from ..support.waiting import until_async
 from .sweeping import begin, core, end
@@ -551,7 +551,7 @@ def test_a_policy_adopted_after_the_freeze_is_engaged(monkeypatch: pytest.Monkey
     when the last stream has ended."""
     monkeypatch.setenv("TAILWATCH_GC", "freeze")
     for busy in (False, True):
-        session.process_door("worker")
+        install.process_door("worker")
         tailwatch.freeze()
         context = tailwatch.stream(model="m") if busy else contextlib.nullcontext()
         try:

@@ -23,7 +23,7 @@ import pytest
 
 import tailwatch
 from tailwatch.gc.hook import INTERPRETER_FROZEN
-from tailwatch.runtime import background, session
+from tailwatch.runtime import background, install, session
 from tailwatch.runtime.background import Daemon, Task
 
 from ..support.ports import free_port
@@ -223,7 +223,7 @@ class tailwatch_installed:
 )
 def test_asked_before_install_it_says_so(ask: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """NotInstalledError names the call that is missing."""
-    monkeypatch.setattr(session, "_was_installed", False)
+    monkeypatch.setattr(install, "_was_installed", False)
     with pytest.raises(tailwatch.NotInstalledError, match=r"tailwatch\.install"):
         ask()
 
@@ -929,5 +929,5 @@ def test_a_failing_task_is_counted_and_logged_once(
 
 def test_there_is_one_lock_for_install() -> None:
     """install() from inside install() (a lazy import that installs) does not deadlock."""
-    with session._lock:
+    with install._lock:
         assert tailwatch.install(gc="observe") is tailwatch.current()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import sys
@@ -16,9 +15,10 @@ from typing import Any
 from tailwatch.cli.nsys import recording
 from tailwatch.cli.nsys.clock import Clock
 from tailwatch.cli.nsys.idle import Blame, Idle, idle_times
-from tailwatch.cli.nsys.report import Pause, Report, read
-from tailwatch.errors import TailwatchError
+from tailwatch.cli.nsys.report import Report, ReportPause, read
+from tailwatch.loadtest.options import write_json
 
+ABOUT = "say what stood still while a GPU had nothing to do, from a report of Nsight Systems exported to SQLite"
 _SHOWN = 20
 _IDLE_MS = 1.0
 _SMALL = 100  # a pause of less than this part of an idle time is not said, only written
@@ -66,7 +66,7 @@ def main(parsed: argparse.Namespace) -> int:
     except BrokenPipeError:  # into head or less
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if parsed.json is not None:
-        _write(parsed.json, as_dict(report, found))
+        write_json(parsed.json, as_dict(report, found))
     return 1 if any(idle.blames and idle.in_flight for idle in found) else 0
 
 
@@ -149,7 +149,7 @@ def _blame(report: Report, blame: Blame) -> str:
     return f"{report.process(blame.pid)} was in {blame.cause}{times} for {_ms(blame.overlap)} of it{freed}"
 
 
-def _pause_line(report: Report, pause: Pause) -> str:
+def _pause_line(report: Report, pause: ReportPause) -> str:
     freed = "" if pause.collected is None else f" ({_many(pause.collected, 'object')} collected)"
     length = _ms(pause.end - pause.start)
     return f"{report.process(pause.pid)} was in {pause.cause} from {_s(pause.start)} for {length}{freed}"
@@ -190,10 +190,3 @@ def as_dict(report: Report, found: list[Idle]) -> dict[str, Any]:
         "idle": [timed(idle) for idle in found],
         **{name: [timed(row) for row in getattr(report, name)] for name in rows},
     }
-
-
-def _write(path: Path, told: dict[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(told) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise TailwatchError(f"--json {path}: {error.strerror}") from error

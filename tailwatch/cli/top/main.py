@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib.util
-import json
 import os
 import re
 import signal
@@ -16,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailwatch import snapshots
-from tailwatch.cli.top import find_group
-from tailwatch.cli.top.arguments import WINDOW
-from tailwatch.cli.top.view import View, view_of
+from tailwatch.cli import find_group
+from tailwatch.cli.snapshot_source import explained, read
+from tailwatch.cli.top.view import GroupView, view_of
 from tailwatch.cli.top.window_history import Marks
 from tailwatch.errors import EmptyGroupError, OptionError, TailwatchError
+from tailwatch.loadtest.options import write_json
 from tailwatch.options.slo import SLO, parse_window
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from tailwatch.snapshots import Snapshot
 
+ABOUT = "show the processes of a server live: latencies, goodput, and what was lost to which pause in which process"
 OK, FAILED = 0, 1
+_WINDOW = "1m"
 _PLAIN_WIDTH = 120  # of what is printed into a file or a pipe
 _INTERVAL = re.compile(r"(\d{1,6}(?:\.\d{0,6})?|\.\d{1,6})\s*(ms|s|m|h|)")
 _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
@@ -37,8 +39,28 @@ _TERMINAL_GONE = (errno.EIO, errno.EPIPE)
 _NOBODY = "no process of the group lives now"
 
 
-def main(options: argparse.Namespace, directory: str | None) -> int:
-    """Show a group; None: the one of this user's that is found.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Whose numbers, and how they are shown."""
+    parser.epilog = (
+        "Ctrl-C and q end it. Exit status: 0, also when the group is removed meanwhile; 1 when it cannot be read any "
+        "more; 2 for a wrong call."
+    )
+    whose = parser.add_mutually_exclusive_group()
+    whose.add_argument("url", nargs="?", metavar="URL", help="of a server on this machine, to ask for its group once")
+    whose.add_argument("--dir", metavar="DIR", help="of the group, running or dead; by default the one that is found")
+    parser.add_argument("--interval", default="1s", metavar="TIME", help="between two looks (1s; from 50ms to 1h)")
+    parser.add_argument("--window", metavar="TIME", help=f"what a screen covers, up to 1h ({_WINDOW})")
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="print one table and end: of all the group's time, or, with --window, after watching for so long",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was shown last")
+    parser.add_argument("--slo", metavar="SLO", help="also show how much of each histogram keeps these bounds")
+
+
+def main(parsed: argparse.Namespace) -> int:
+    """Show a group.
 
     Returns:
         0, also after Ctrl-C and when the group is removed while it is watched; 1 when it cannot be read any more.
@@ -49,13 +71,27 @@ def main(options: argparse.Namespace, directory: str | None) -> int:
     if importlib.util.find_spec("rich") is None:
         raise TailwatchError("top draws with rich, which is not installed: pip install 'tailwatch[top]'")
     try:
-        top = Top(options, directory or find_group.find(os.environ))
+        directory = parsed.dir if parsed.url is None else _directory_of(parsed.url)
+        top = Top(parsed, directory or find_group.find(os.environ))
         status = top.run()
     except KeyboardInterrupt:  # before there was a screen
         return OK
-    if options.json is not None and top.shown is not None:
-        _write(options.json, top.shown.as_dict())
+    if parsed.json is not None and top.shown is not None:
+        write_json(parsed.json, top.shown.as_dict(), indent=2)
     return status
+
+
+def _directory_of(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise TailwatchError(f"{url}: expected an address like http://127.0.0.1:8000; a directory is named with --dir")
+    with explained(url):
+        directory = read(url).get("directory")
+    if not directory:
+        raise TailwatchError(
+            f"{url}: this server keeps its numbers to itself; top reads what is shared in a directory: start it with "
+            f"`tailwatch run -- CMD` or `install(app, dir=...)`, or ask once with `tailwatch doctor {url}`"
+        )
+    return str(directory)
 
 
 class Top:
@@ -64,10 +100,10 @@ class Top:
     def __init__(self, options: argparse.Namespace, directory: str) -> None:
         from rich.console import Console
 
-        self.shown: View | None = None
+        self.shown: GroupView | None = None
         self._directory = directory
         self._interval = _seconds(options.interval)
-        self._window = parse_window(options.window or WINDOW)
+        self._window = parse_window(options.window or _WINDOW)
         self._waits = self._window if options.window else 0  # for one table
         self._slo = SLO.parse(options.slo) if options.slo is not None else None
         self._tty = sys.stdout.isatty()
@@ -102,16 +138,16 @@ class Top:
         except BrokenPipeError:  # into head or less
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    def _look(self, now: Snapshot, earlier: Snapshot | None) -> View:
+    def _look(self, now: Snapshot, earlier: Snapshot | None) -> GroupView:
         self.shown = view_of(self._directory, now, earlier, self._slo)
         return self.shown
 
     def _watch(self, first: Snapshot) -> int:
-        from tailwatch.cli.top.terminal import Event
+        from tailwatch.cli.top.terminal import TerminalEvent
 
         live = _Live(self._console, self._directory, self._interval, self._look, Marks(self._window))
         try:
-            while live.session(first) is Event.SUSPENDED:
+            while live.session(first) is TerminalEvent.SUSPENDED:
                 os.kill(os.getpid(), signal.SIGSTOP)
             self._print()
             if live.end:
@@ -131,7 +167,7 @@ class _Live:
         console: Console,
         directory: str,
         interval: float,
-        look: Callable[[Snapshot, Snapshot | None], View],
+        look: Callable[[Snapshot, Snapshot | None], GroupView],
         marks: Marks,
     ) -> None:
         self.end = ""
@@ -141,25 +177,25 @@ class _Live:
         self._interval = interval
         self._look = look
         self._marks = marks
-        self._view: View | None = None
+        self._view: GroupView | None = None
         self._notice = ""
 
     def session(self, first: Snapshot) -> Any:
         """Draws until something ends it; with the terminal to itself. Returns what did."""
         from rich.live import Live
 
-        from tailwatch.cli.top.terminal import Event, Terminal
+        from tailwatch.cli.top.terminal import Terminal, TerminalEvent
 
         with Terminal() as terminal, Live(console=self._console, screen=True, auto_refresh=False) as live:
             if self._view is None:
                 self._show(first)
-            event = Event.TIME
+            event = TerminalEvent.TIME
             while not self.end:
                 live.update(self._drawn(), refresh=True)
                 event = terminal.wait(self._interval)
-                if event in (Event.SUSPENDED, Event.ENDED):
+                if event in (TerminalEvent.SUSPENDED, TerminalEvent.ENDED):
                     break
-                if event is Event.TIME:
+                if event is TerminalEvent.TIME:
                     self._renew()
             return event
 
@@ -191,10 +227,3 @@ def _seconds(text: str) -> float:
     if not _SHORTEST <= seconds <= _LONGEST:
         raise OptionError.of("interval", text, "expected a time from 50ms to 1h, like '1s' or '200ms'")
     return seconds
-
-
-def _write(path: Path, data: dict[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise TailwatchError(f"--json {path}: {error.strerror}") from error

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from tailwatch.demo.full import plan
 from tailwatch.demo.pipe import Upward
 from tailwatch.loadtest import engine
+from tailwatch.loadtest.pool import Pool, Target
+from tailwatch.loadtest.process import new_event_loop
 from tailwatch.loadtest.schedule import Schedule
-from tailwatch.loadtest.wire import Pool, Target, new_event_loop
 from tailwatch.options.slo import SLO
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ async def _run(job: Line, upward: Upward) -> Result:
     )
     telling: list[asyncio.Task[None]] = []
 
-    def watch(going: engine.Run) -> None:
+    def watch(going: engine.LoadRun) -> None:
         telling.append(asyncio.get_running_loop().create_task(_tell(going, upward)))
 
     try:

@@ -9,9 +9,9 @@ from typing import Any
 
 from tailwatch.demo.full.arms import ARMS, BY_KEY, QUESTIONS, Question
 from tailwatch.demo.full.experiment import FEWEST_FULL, Experiment, Run
-from tailwatch.diagnose.rules import from_dict
 from tailwatch.loadtest import statistics
 from tailwatch.loadtest.statistics import Difference
+from tailwatch.snapshots.serialization import from_dict
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import TextIO
 
 from tailwatch.errors import TailwatchError
 from tailwatch.loadtest.outcomes import FAULTS, REASONS
-from tailwatch.loadtest.results import MARKED, NEVER, RETRIED, REUSED, Requests, Result
+from tailwatch.loadtest.requests import MARKED, NEVER, RETRIED, REUSED, Requests
+from tailwatch.loadtest.results import Result
 
 HEADS = (
     *("run", "index", "planned", "sent", "send_lag", "first_byte", "ttft", "ttft_naive", "e2e", "e2e_naive"),

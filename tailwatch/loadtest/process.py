@@ -1,12 +1,37 @@
-"""Signals while something is measured: Ctrl-C ends what is measured, and not the process; others wait for its end."""
+"""What a process does to itself before it loads a server: its event loop, its malloc, and Ctrl-C."""
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+_M_MMAP_THRESHOLD = -3
+_THRESHOLD = 128 << 10
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's, else asyncio's own. The caller runs and closes it."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def grow_in_place() -> None:
+    """From now on long columns grow by moving pages, not by copying: no holes are left behind, and no pause in mid-run.
+
+    That is how glibc begins; but once a large block was freed (the making of a schedule does) it keeps blocks up to
+    that size on its heap, where columns that grow side by side leave a quarter of it empty. A threshold that is set
+    stays. For the whole process, so only where it is ours. Elsewhere than on glibc nothing happens.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _THRESHOLD)
 
 
 @contextmanager

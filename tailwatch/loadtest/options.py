@@ -1,14 +1,36 @@
-"""The files that a command is to write: whether they can be written is known before the work, and not after it."""
+"""Options that are refused before the work, and not ignored or found out after it: those that do not go together, and
+files that cannot be written; and the writing of one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tailwatch.errors import OptionError, TailwatchError
 
+WHEN = ("rate", "arrivals", "scale", "spread", "schedule", "save_schedule")
+"""What says when a request is sent: of an open loop."""
+SCHEDULES = ("rate", "arrivals", "duration", "requests", "seed", "trace", "scale", "spread")
+"""What a schedule is made of, beside its lengths."""
+LENGTHS = ("prompt_tokens", "output_tokens")
 
-def check(files: Mapping[str, str | Path | None]) -> None:
+
+def given(arguments: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    """Those of the options that were given, as one writes them."""
+    values = {name: getattr(arguments, name, None) for name in names}
+    return ["--" + name.replace("_", "-") for name, value in values.items() if value is not None and value is not False]
+
+
+def refuse(arguments: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """OptionError where one of them was given."""
+    if both := given(arguments, names):
+        raise OptionError(f"{why}; leave out {', '.join(both)}")
+
+
+def check_files(files: Mapping[str, str | Path | None]) -> None:
     """Option → file, None where it was not given. What is there stays as it is, and nothing new is left behind.
 
     Raises:
@@ -54,3 +76,15 @@ def check_directory(option: str, path: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise TailwatchError(f"{option} {path}: {error.strerror}") from error
+
+
+def write_json(path: Path, data: Mapping[str, Any], *, indent: int | None = None) -> None:
+    """What the option --json asks for.
+
+    Raises:
+        TailwatchError: the file cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(data, indent=indent) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise TailwatchError(f"--json {path}: {error.strerror}") from error

@@ -1,0 +1,50 @@
+"""``tailwatch trace``: what a server's processes recorded, as a file for ui.perfetto.dev."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from tailwatch.cli import find_group
+from tailwatch.group import temp_dirs
+
+ABOUT = "write what a server's processes recorded, living or dead, as a timeline for ui.perfetto.dev"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Whose recording, and where it goes."""
+    parser.epilog = (
+        "Events are recorded with install(app, trace=1_000_000), or TAILWATCH_TRACE=1000000 and `tailwatch run`."
+    )
+    parser.add_argument(
+        "-o", dest="out", metavar="FILE",
+        help="where it goes; - for standard output; NAME.tar: with --merge, an archive that Perfetto merges by itself",
+    )  # fmt: skip
+    parser.add_argument("--dir", metavar="DIR", help="of the group, running or dead; by default the one that is found")
+    parser.add_argument("--format", choices=("perfetto", "json"), default="perfetto", help="json: Chrome's format")
+    merged = "a trace of torch, JAX or viztracer that is put onto the same clock; may be given again"
+    parser.add_argument("--merge", metavar="TRACE", action="append", default=[], help=merged)
+
+
+def main(parsed: argparse.Namespace) -> int:
+    """Writes it, and prints what went into it.
+
+    Raises:
+        TailwatchError: there is no such group, nothing was recorded, or it cannot be written or merged.
+    """
+    from tailwatch.tracing import ring_files
+
+    directory = parsed.dir if parsed.dir is not None else find_group.find(os.environ, having=temp_dirs.has_traces)
+    out = parsed.out or ("tailwatch.pftrace" if parsed.format == "perfetto" else "tailwatch.json")
+    to = sys.stdout.fileno() if out == "-" else out
+    files, written = ring_files.write_group(directory, to, parsed.format, merge=parsed.merge)
+    lines = (
+        f"  {file.process} (pid {file.pid}{', dead' if file.over else ''}): {file.events} events"
+        + (f"; {file.lost} older ones were overwritten" if file.lost else "")
+        for file in files
+    )
+    where = "standard output" if out == "-" else out
+    head = f"{where}: {written}"
+    print(head, *lines, sep="\n", file=sys.stderr if out == "-" else None)
+    return 0

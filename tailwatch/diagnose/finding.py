@@ -1,0 +1,64 @@
+"""What a rule finds, and what it may look at beside a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+SEVERITIES = ("high", "medium", "low", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing worth knowing: which rule saw it, how bad it is, what it is in numbers, and what mends it."""
+
+    rule: str
+    severity: str
+    title: str
+    detail: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisContext:
+    """What a snapshot does not hold: how this process is set up. None: not known (a saved snapshot).
+
+    Attributes:
+        gc_policy: "freeze", "out-of-band", "observe" or "off".
+        freeze_done: the heap was frozen at least once.
+        freeze_wanted: one more was due, and no instant without a stream in flight came within 10 minutes.
+        foreign_freezes: gc.freeze() calls by others that were seen.
+        gc_enabled: gc.isenabled().
+        thresholds: gc.get_threshold().
+        python_version: sys.version_info[:3].
+        unknown_environment: TAILWATCH_* variables that are no option.
+        memory_bytes: what tailwatch keeps for its numbers at most, fixed at install.
+        fast_sse: the option is on.
+        accelerated: what it serialises for, dotted names.
+        notes: more to tell, a sentence each.
+    """
+
+    gc_policy: str | None = None
+    freeze_done: bool | None = None
+    freeze_wanted: bool = False
+    foreign_freezes: int = 0
+    gc_enabled: bool | None = None
+    thresholds: tuple[int, ...] | None = None
+    python_version: tuple[int, ...] | None = None
+    unknown_environment: tuple[str, ...] = ()
+    memory_bytes: int | None = None
+    fast_sse: bool = False
+    accelerated: tuple[str, ...] = ()
+    notes: tuple[str, ...] | list[str] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, beside a saved snapshot: {"snapshot": ..., "context": ...}."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> DiagnosisContext:
+        """What as_dict() wrote; names it does not know are left out."""
+        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
+        return cls(**values)

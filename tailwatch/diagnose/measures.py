@@ -1,0 +1,141 @@
+"""Numbers that several rules share: what collections cost the tail, which process was paused, where gaps lost time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailwatch.diagnose.finding import DiagnosisContext
+from tailwatch.diagnose.gc_advice import COLLECTIONS
+from tailwatch.diagnose.text import CAUSE_NAMES, name_causes
+from tailwatch.integrations.process_roles import delays_streams
+
+if TYPE_CHECKING:
+    from tailwatch.snapshots import Histogram, Process, Snapshot, Step
+
+
+YOUNG = ("gc0", "gc1")
+YOUNG_REASON = "the freeze does not touch it: it is what each request allocates"
+# The histograms are exact to 1.1 %, so a fifth of a percentile is far beyond their error.
+_GC_SHARE_OF_PERCENTILE = 0.2
+_GC_LEAST_SECONDS = 0.002
+_LEVELS: tuple[tuple[str, int, Callable[[Histogram], float | None]], ...] = (
+    ("p99", 100, lambda gaps: gaps.p(99)),
+    ("p99.9", 1000, lambda gaps: gaps.p(99.9)),
+    ("longest", 1, lambda gaps: gaps.max),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GCBlame:
+    """The lowest percentile of ITL at which GC shows: its gap, what it lost, and the causes, the worst first."""
+
+    percentile: str
+    gap: float
+    lost: float
+    cause: str
+    causes: str
+
+
+def find_gc_blame(snapshot: Snapshot) -> GCBlame | None:
+    """The lowest percentile of the gaps between tokens of which collections are a visible part; None: of none."""
+    late = gc_only(snapshot.late_by_phase["itl"])
+    for name, needed, value in _LEVELS:
+        if snapshot.itl.count < needed or not any(late.values()):
+            continue
+        gap, without = value(snapshot.itl), value(snapshot.itl_without_gc)
+        lost = (gap or 0.0) - (without or 0.0)
+        if gap and lost >= max(_GC_LEAST_SECONDS, gap * _GC_SHARE_OF_PERCENTILE):
+            return GCBlame(name, gap, lost, max(late, key=lambda cause: late[cause]), name_causes(late))
+    return None
+
+
+def gc_only(by_cause: Mapping[str, float]) -> dict[str, float]:
+    """Without our own pauses."""
+    return {cause: by_cause.get(cause, 0.0) for cause in COLLECTIONS}
+
+
+def where_paused(snapshot: Snapshot, cause: str) -> str:
+    """Which process was paused by a cause; of several, the one that streams lost most to."""
+    paused = _paused(snapshot, cause)
+    worst = _worst(snapshot, cause)
+    if worst is None:
+        return "in this group of processes"
+    return f"in {process_name(worst.role)}" if len(paused) == 1 else f"in {len(paused)} processes, most in {worst.name}"
+
+
+def process_name(role: str) -> str:
+    """A process of a role, in words."""
+    return "the server" if role == "api" else f"the {role} process"
+
+
+def _paused(snapshot: Snapshot, cause: str) -> list[Process]:
+    """Those paused by a cause; where streams lost time to some, only those: the others paused while nobody waited."""
+    paused = [process for process in snapshot.processes if process.paused.get(cause, 0.0) > 0]
+    return [process for process in paused if _lost_to(snapshot, process.role, cause) > 0] or paused
+
+
+def _worst(snapshot: Snapshot, cause: str) -> Process | None:
+    """The process paused most by a cause, among those that streams lost most to. None: not known by process."""
+    paused = _paused(snapshot, cause)
+    if not paused or paused[0].role == "*":
+        return None
+    return max(paused, key=lambda process: (_lost_to(snapshot, process.role, cause), process.paused[cause]))
+
+
+def _lost_to(snapshot: Snapshot, role: str, cause: str) -> float:
+    return sum(by_cause.get(cause, 0.0) for by_cause in snapshot.late_by_source.get(role, {}).values())
+
+
+def engine_role(snapshot: Snapshot, cause: str) -> str:
+    """The role of the worst process where it is one without an app; else ""."""
+    worst = _worst(snapshot, cause)
+    return worst.role if worst is not None and delays_streams(worst.role) else ""
+
+
+def freezes(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> bool:
+    """Whether the policy is to freeze; from outside that is seen by its pauses."""
+    return context.gc_policy in ("freeze", "out-of-band") or (
+        context.gc_policy is None and froze(snapshot, cause, context)
+    )
+
+
+def froze(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> bool:
+    """Whether the heap of the process that a cause paused most was frozen; from outside that is seen by its pauses."""
+    worst = _worst(snapshot, cause)
+    if worst is not None and (context.freeze_done is None or delays_streams(worst.role)):
+        return worst.paused.get("policy", 0.0) > 0
+    return bool(context.freeze_done)
+
+
+def tail_shares(snapshot: Snapshot, phase: str) -> dict[str, float]:
+    """Shares of the time that the slowest gaps took beyond the typical, over the octaves that reach p99."""
+    histogram = snapshot.itl if phase == "itl" else snapshot.ttft
+    p99 = histogram.p(99)
+    sums = {"gc": 0.0, "policy": 0.0, "client": 0.0, "accept": 0.0, "unexplained": 0.0}
+    for octave in snapshot.tail.get(phase, []):
+        if p99 is None or octave.upper <= p99:
+            continue
+        sums["gc"] += sum(gc_only(octave.late).values())
+        sums["policy"] += octave.late.get("policy", 0.0)
+        sums["client"] += octave.client
+        sums["accept"] += octave.accept
+        sums["unexplained"] += octave.unexplained
+    total = sum(sums.values())
+    return {name: value / total for name, value in sums.items()} if total > 0 else {}
+
+
+def step_count(snapshot: Snapshot) -> int:
+    """Engine steps, of all names and processes."""
+    return sum(step.steps.time.count for step in snapshot.steps)
+
+
+def step_pauses(step: Step) -> dict[str, float]:
+    """What of an engine's steps, and of the host gaps between them, coincided with pauses, by cause."""
+    return {cause: step.steps.overlap.get(cause, 0.0) + step.host_gaps.overlap.get(cause, 0.0) for cause in CAUSE_NAMES}
+
+
+def step_seconds(step: Step) -> float:
+    """What those steps took, with the host gaps before them."""
+    return step.steps.time.sum + step.host_gaps.time.sum

@@ -1,0 +1,266 @@
+"""Rules about the collector: what its pauses cost, whether its policy fits, and what other code does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tailwatch.diagnose import gc_advice
+from tailwatch.diagnose.finding import DiagnosisContext, Finding
+from tailwatch.diagnose.measures import (
+    YOUNG,
+    YOUNG_REASON,
+    engine_role,
+    find_gc_blame,
+    freezes,
+    froze,
+    gc_only,
+    process_name,
+    tail_shares,
+    where_paused,
+)
+from tailwatch.diagnose.text import CAUSE_NAMES, ms, name_causes, split_by_cause
+from tailwatch.integrations.process_roles import delays_streams
+
+if TYPE_CHECKING:
+    from tailwatch.snapshots import Snapshot
+
+
+_TTFT_SHARE = 0.05
+_TTFT_TAIL_SHARE = 0.3
+_LONG_GEN0_SECONDS = 0.005
+_CALLBACK_SHARE = 0.2
+_CALLBACK_LEAST_SECONDS = 0.001
+_FALL_BACK = {
+    "version": "the collector's lists of its Python are not known",
+    "lists": "they are not where its Python has them",
+    "proof": "a planted cycle did not die, or a living one did",
+}
+
+
+def gc_tail(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """GC pauses dominate the tail of the gaps between tokens."""
+    blame = find_gc_blame(snapshot)
+    if blame is None:
+        return None
+    late, overlap = gc_only(snapshot.late_by_phase["itl"]), gc_only(snapshot.overlap_by_phase["itl"])
+    count, longest = snapshot.gc.collections.get(blame.cause, 0), snapshot.gc.max.get(blame.cause, 0.0)
+    detail = (
+        f"{blame.percentile} ITL {ms(blame.gap)}, {ms(blame.gap - blame.lost)} without GC. "
+        f"All streams together lost an estimated {ms(sum(late.values()))} ({split_by_cause(late, 'to')}); "
+        f"up to {ms(sum(overlap.values()))} of their gaps coincided with collections. "
+        f"{CAUSE_NAMES[blame.cause].capitalize()}: {count} times {where_paused(snapshot, blame.cause)}, "
+        f"the longest {ms(longest)}."
+    )
+    title = f"up to {ms(blame.lost)} of the {blame.percentile} gap between tokens is {blame.causes}"
+    severity = "high" if blame.percentile == "p99" else "medium"
+    return Finding("gc-tail", severity, title, detail, _gc_advice(snapshot, blame.cause, context))
+
+
+def _gc_advice(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:
+    if cause in YOUNG:
+        return f"install(app, gc_log_all=True): {YOUNG_REASON}; the log says how much each pass found"
+    if engine := engine_role(snapshot, cause):
+        return _engine_advice(engine, froze(snapshot, cause, context))
+    if not freezes(snapshot, cause, context):
+        saving = _saving(snapshot, context)
+        return f"install(app, gc={saving.policy!r})" if saving else "install(app, gc='freeze')"
+    if not froze(snapshot, cause, context) or context.freeze_wanted:
+        return "tailwatch.freeze() at a quiet moment: the heap is not frozen yet"
+    return (
+        "tailwatch.freeze(again=True) at a quiet moment: what remains is objects made after the freeze. Pauses "
+        "from before it are counted too: tailwatch.snapshot(window='5m') shows the last minutes"
+    )
+
+
+def _engine_advice(role: str, frozen: bool) -> str:
+    if frozen:
+        return f"tailwatch.freeze() in the {role} process, while it has nothing to do: what remains is newer objects"
+    return (
+        f"TAILWATCH_GC=freeze for the {role} process, which freezes its heap once its group has no stream in flight, "
+        "or tailwatch.freeze() there, while it has nothing to do"
+    )
+
+
+def _saving(snapshot: Snapshot, context: DiagnosisContext) -> gc_advice.Saving | None:
+    return gc_advice.predict(
+        snapshot, policy=context.gc_policy, thresholds=context.thresholds, version=context.python_version
+    )
+
+
+def gc_policy(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Another policy of the collector would have saved streams time: how much, as an interval."""
+    saving = _saving(snapshot, context)
+    if saving is None:
+        return None
+    lost, low, high = sum(saving.lost.values()), saving.low, saving.high
+    share = f"{low / lost:.0%} to {high / lost:.0%}" if lost > 0 else ""
+    detail = (
+        f"Under gc={saving.instead!r} streams lost an estimated {ms(lost)} to collections of "
+        f"{process_name(saving.role)} in {snapshot.seconds:.0f} s ({split_by_cause(saving.lost, 'to')}), "
+        f"{saving.streams:.3g} of them at a time. In that time gc={saving.policy!r} would have saved {ms(low)} to "
+        f"{ms(high)} of it ({share}): its own work takes "
+        f"up to {ms(saving.work)} of the process, and the lower end has all of it fall where as many wait."
+    )
+    if saving.instead == "freeze":
+        detail += " Pauses from before the freeze are counted too: of a window of the last minutes they are not."
+    title = f"gc={saving.policy!r} would save streams {ms(low)} to {ms(high)} of what collections cost them"
+    severity = "medium" if low >= lost / 5 else "low"
+    advice = f"install(app, gc={saving.policy!r})"
+    if delays_streams(saving.role):
+        advice = f"TAILWATCH_GC={saving.policy} for the {saving.role} process"
+    return Finding("gc-policy", severity, title, detail, advice)
+
+
+def gc_drift(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Others meddle with a collector that has a policy."""
+    found = gc_advice.drifted(snapshot)
+    if not found:
+        return None
+    detail = "; ".join(f"{name}: {', '.join(sentences)}" for name, _, sentences in found) + "."
+    blind = any(policy.drift.get("freeze_blind") for _, policy, _ in found)
+    undone = any(policy.kind in ("freeze", "out-of-band") and _undoes(policy.drift) for _, policy, _ in found)
+    advice = "install(app, gc='observe') leaves the heap to that code; a breakpoint in gc's functions finds it"
+    if blind:
+        advice = "gc.collect() before gc.freeze() in that code: what garbage is frozen is never freed"
+    severity = "medium" if undone or blind else "info"
+    return Finding("gc-drift", severity, "other code meddles with the collector", detail, advice)
+
+
+def _undoes(calls: Mapping[str, int]) -> bool:
+    return any(calls.get(name) for name in ("set_threshold", "unfreeze", "callbacks")) or (
+        calls.get("disable", 0) > calls.get("enable", 0)
+    )
+
+
+def gc_fallback(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """The sweep could not prove itself, and whole passes are made instead."""
+    found = gc_advice.fallen_back(snapshot)
+    if not found:
+        return None
+    told = ", ".join(f"{name} ({_FALL_BACK.get(why, why)})" for name, why in found)
+    detail = (
+        f"The old heap is not swept in slices in {told}: whole passes of what is not frozen are made when no request "
+        "is in flight, and the interpreter's own where none is found."
+    )
+    advice = (
+        "CPython 3.10 to 3.13, where slices work; or install(app, gc='freeze'), which promises no more than it does"
+    )
+    return Finding("gc-fallback", "medium", "gc='out-of-band' cannot sweep here", detail, advice)
+
+
+def gc_ceiling(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """A ceiling is met again and again."""
+    found = gc_advice.at_ceiling(snapshot)
+    if not found:
+        return None
+    told = "; ".join(
+        f"{name}: {', '.join(f'{what} {n} times' for what, n in counts.items())}" for name, counts in found
+    )
+    detail = f"Passes were forced by gc_ceiling, also where streams were in flight: {told}."
+    advice = "a higher gc_ceiling, or tailwatch.freeze(again=True) at a quiet moment where the living heap has grown"
+    return Finding("gc-ceiling", "medium", "a ceiling of the heap is met often", detail, advice)
+
+
+def gc_moments(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Slices find no moment in which nobody waits."""
+    found = gc_advice.without_moments(snapshot)
+    if not found:
+        return None
+    told = ", ".join(f"{name} {share:.0%}" for name, share in found)
+    detail = f"Slices were made although no moment was found in which nobody waits: {told} of them."
+    advice = "asyncio's or uvloop's loop, or tailwatch.step() around an engine's iterations, give moments; or less load"
+    return Finding("gc-moments", "low", "slices find no moment without work", detail, advice)
+
+
+def gc_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Requests wait for GC before the app even sees them."""
+    late, overlap = gc_only(snapshot.late_by_phase["ttft"]), gc_only(snapshot.overlap_by_phase["ttft"])
+    lost, share = sum(late.values()), tail_shares(snapshot, "ttft").get("gc", 0.0)
+    if lost < 0.05 or (lost < _TTFT_SHARE * snapshot.ttft.sum and share < _TTFT_TAIL_SHARE):
+        return None
+    cause = max(late, key=lambda name: late[name])
+    detail = (
+        f"{snapshot.ttft.count} requests waited {ms(lost)} in all for collections before the app was entered "
+        f"({split_by_cause(late)}), {where_paused(snapshot, cause)}; "
+        f"up to {ms(sum(overlap.values()))} of their time to first token coincided with one. "
+        f"p99 TTFT {ms(snapshot.ttft.p(99))}."
+    )
+    title = f"requests wait for {name_causes(late)} before they are accepted"
+    return Finding("gc-ttft", "medium", title, detail, _gc_advice(snapshot, cause, context))
+
+
+def policy_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Our own freeze cost somebody time."""
+    lost = snapshot.late.get("policy", 0.0)
+    if lost < 0.05:
+        return None
+    detail = f"Streams lost an estimated {ms(lost)} to tailwatch's own collect-freeze-collect passes."
+    advice = "install(app) before the server takes traffic, so that the freeze happens at lifespan start-up"
+    return Finding("policy-pauses", "low", "the freeze itself delayed requests", detail, advice)
+
+
+def freeze_pending(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """The freeze found no instant without a stream in flight."""
+    if not context.freeze_wanted:
+        return None
+    detail = (
+        "For 10 minutes there was no instant without a stream in flight, and tailwatch never stops one; "
+        f"{snapshot.in_flight} are in flight now. "
+        + ("Objects made since start-up are" if context.freeze_done else "The whole heap is")
+        + " still walked by every full collection."
+    )
+    advice = "tailwatch.freeze() at a quiet moment, or drain this server once"
+    return Finding("freeze-pending", "medium", "the heap could not be frozen after warm-up", detail, advice)
+
+
+def foreign_freeze(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Somebody else froze the heap."""
+    if not context.foreign_freezes:
+        return None
+    detail = (
+        f"gc.freeze() was called {context.foreign_freezes} times by other code. "
+        "tailwatch never undoes it; garbage that was frozen with it stays until gc.unfreeze()."
+    )
+    advice = "nothing to mend; install(app, gc='observe') leaves the heap to that code alone"
+    return Finding("foreign-freeze", "info", "other code froze the heap", detail, advice)
+
+
+def gc_disabled(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Automatic collection is off, and cyclic garbage stays."""
+    if context.gc_enabled is not False and not (context.thresholds and context.thresholds[0] == 0):
+        return None
+    detail = "Automatic collection is switched off in this process, not by tailwatch: cyclic garbage is never freed."
+    advice = "gc.enable() and install(app, gc='freeze'): short pauses without the growth"
+    return Finding("gc-disabled", "medium", "somebody switched garbage collection off", detail, advice)
+
+
+def long_generation_0(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """The youngest generation takes long, which it should not."""
+    longest = snapshot.gc.max.get("gc0", 0.0)
+    if longest < _LONG_GEN0_SECONDS:
+        return None
+    modern = context.python_version is None or tuple(context.python_version) >= (3, 12)
+    reason = (
+        "Since CPython 3.12 it waits for the interpreter loop, so C code that allocates a lot (json.loads, pickle, "
+        "a big decode) leaves one huge young list: go by the length of a pause, not by its generation."
+        if modern
+        else "It is small on this version: finalizers that work, or a burst of cyclic garbage, make it long."
+    )
+    lost = snapshot.late.get("gc0", 0.0)
+    detail = f"The longest took {ms(longest)}; streams lost an estimated {ms(lost)} to generation 0. {reason}"
+    severity = "medium" if lost >= 0.1 else "low"
+    advice = "install(app, gc_warn_ms=5): logs each with its objects; decode large inputs in pieces"
+    return Finding("long-generation-0", severity, "generation 0 pauses are long", detail, advice)
+
+
+def callbacks(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Other people's gc.callbacks make the pauses longer."""
+    spent, paused = (sum(gc_only(values).values()) for values in (snapshot.gc.callbacks, snapshot.paused))
+    if spent < _CALLBACK_LEAST_SECONDS or spent <= _CALLBACK_SHARE * paused:
+        return None
+    detail = f"Callbacks of other code took {ms(spent)} of {ms(paused)} paused: {spent / paused:.0%}."
+    advice = (
+        "print(gc.callbacks) in the server lists them (a server's own GC debug option adds one); remove the dearest"
+    )
+    return Finding("gc-callbacks", "medium", "gc.callbacks of other code lengthen the pauses", detail, advice)

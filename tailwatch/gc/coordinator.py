@@ -1,0 +1,227 @@
+"""When the collector of one process is frozen, swept or asked for a collection.
+
+Requests, engine steps, event loops and the daemon give the moments; the coordinator passes them to the policy
+(gc/hook.py, gc/idle.py) and to the commands of `tailwatch gc` (gc/remote_commands.py). A process without streams of its
+own, such as an engine, asks its group whether any is in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from tailwatch import _hot
+from tailwatch.errors import BusyError
+from tailwatch.gc import remote_commands
+from tailwatch.gc.hook import Freeze, GCHook
+from tailwatch.gc.idle import SAFETY_NET
+from tailwatch.gc.memory_limit import Ceiling
+
+FREEZE_PATIENCE_SECONDS = 5.0
+_SILENCE_SECONDS = 0.005
+_ERROR_GC_HOOK, _ERROR_POLICY = 1, 2  # as csrc/include/tailwatch/record/enums.h numbers them
+
+
+class Group(Protocol):
+    """The processes that one works with: tailwatch.group.membership."""
+
+    @property
+    def joined(self) -> bool:
+        """Whether the numbers of this process are shared."""
+
+    @property
+    def directory(self) -> str:
+        """Where they are shared; "": nowhere."""
+
+    def load(self) -> tuple[int, int]:
+        """Streams in flight, and opened so far."""
+
+
+class GCCoordinator:
+    """Of one process.
+
+    Args:
+        core: its counters.
+        policy: the option ``gc``. ceiling: the option ``gc_ceiling``.
+        group: whose streams count where this process has none.
+        serves: whether this process has an app of its own.
+        note: takes a sentence for the doctor; warn: takes one that is logged, too.
+    """
+
+    def __init__(
+        self,
+        core: _hot.Core,
+        policy: str,
+        ceiling: Ceiling,
+        group: Group,
+        serves: Callable[[], bool],
+        note: Callable[[str], object],
+        warn: Callable[[str], object],
+    ) -> None:
+        self.hook = GCHook(core, policy, warn)
+        self._core = core
+        self._group = group
+        self._serves = serves
+        self._note = note
+        self._warn = warn
+        self._said_without = False
+        out_of_band = self.hook.out_of_band
+        out_of_band.ceiling.ceiling = ceiling
+        means = remote_commands.Means(
+            nobody_waits=self.nobody_waits,
+            act=self._carry_out,
+            begin_round=out_of_band.begin_round,
+            round_over=out_of_band.round_over,
+            hand_over=out_of_band.call_soon,
+            answer=core.policy_answer,
+            failed=lambda: core.count_error(_ERROR_POLICY),
+        )
+        self.orders = remote_commands.Orders(remote_commands.OrderFile(self._order_path, core.count_ignored), means)
+        self._note_ceiling(policy)
+
+    def attach(self) -> None:
+        """Hook the collector, unless the policy is "off"."""
+        if self.hook.policy != "off":
+            self.hook.attach()
+        self.hook.tell()
+
+    def adopt(self, policy: str, ceiling: Ceiling) -> None:
+        """Another policy and another ceiling from now on."""
+        changed = policy != self.hook.policy
+        if changed:
+            for sentence in self.hook.adopt(policy) + (self.hook.detach() if policy == "off" else []):
+                self._note(sentence)
+            if policy != "off":
+                self.hook.attach()
+            if self.hook.lags and self.nobody_waits():
+                self.hook.on_idle()
+        limit = self.hook.out_of_band.ceiling
+        if changed or ceiling != limit.ceiling:
+            limit.ceiling = ceiling
+            self._note_ceiling(policy)
+
+    def detach(self) -> list[str]:
+        """Take everything out again. Returns what could not be undone, a sentence each."""
+        self.orders.file.close()
+        return self.hook.detach()
+
+    def after_fork(self) -> None:
+        """In a child: orders are its parent's."""
+        self.hook.after_fork()
+        self.orders.after_fork()
+
+    # ---- moments ----
+
+    def on_request(self) -> None:
+        """A request has come in."""
+        if self.hook.out_of_band.engaged:
+            self.hook.out_of_band.use_loop()
+
+    def on_idle(self) -> None:
+        """The last request in flight has ended."""
+        if self.hook.waiting:  # every request that ends alone comes by here
+            self._guarded(self.hook.on_idle)
+        if self.hook.out_of_band.engaged:
+            self._guarded(self.hook.out_of_band.on_idle)
+        if self.orders.waiting:
+            self.orders.moment()
+
+    def check(self) -> None:
+        """Called by the daemon, once a second: puts our callbacks back, and looks for freezes by other code."""
+        hook = self.hook
+        if hook.policy != "off" and not hook.verify():
+            self._core.count_error(_ERROR_GC_HOOK)
+        hook.look_for_freeze()
+        hook.expire(self._freeze_when_quiet())
+
+    def turn(self) -> None:
+        """Called by the daemon, four times a second: moments of its own, and what is to be forced."""
+        out_of_band = self.hook.out_of_band
+        if not out_of_band.engaged:
+            return
+        out_of_band.ceiling.look(time.monotonic())
+        out_of_band.turn(self.nobody_waits)
+        out_of_band.step_together(self._core.peers() > 0)
+        if self._serves() or self._core.load()[1] > 0:  # it would see a request that waits
+            if out_of_band.is_due and self.nobody_waits():
+                out_of_band.on_idle(daemon=True)
+        elif not self._core.steps_ended and not out_of_band.has_loop and out_of_band.is_due and not self._said_without:
+            self._said_without = True
+            self._warn(
+                "gc='out-of-band': no request, no engine step and no event loop was seen in this process, so nobody "
+                f"knows when nobody waits: the interpreter collects here by itself, each {SAFETY_NET} new objects"
+            )
+
+    def nobody_waits(self) -> bool:
+        """Whether no stream is in flight that would stand still with this process: its own; of a process that has none,
+        such as an engine, those of its group."""
+        if self._core.opened or self._serves() or not self._group.joined:
+            return self._core.in_flight == 0
+        return self._group.load()[0] == 0
+
+    # ---- what users ask ----
+
+    def freeze(self, *, again: bool, timeout: float) -> Freeze:
+        """Collect, freeze, collect, on this thread. again: also what was frozen before; only while no stream is in
+        flight, of which it waits for timeout seconds.
+
+        Raises:
+            BusyError: streams are in flight until then. An event loop on this thread cannot wait for its own.
+        """
+        until = time.monotonic() + timeout
+        while again and not self.nobody_waits():
+            looping = asyncio._get_running_loop() is not None
+            if looping or time.monotonic() >= until:
+                in_flight = self._core.in_flight or self._group.load()[0]
+                waited = (
+                    "this is the thread of an event loop, where nobody can wait for them: "
+                    "await asyncio.to_thread(tailwatch.freeze, again=True)"
+                    if looping
+                    else f"there was no moment without any for {timeout:g} s: try later, or with a longer timeout="
+                )
+                raise BusyError(f"freeze(again=True): streams in flight that would stand still: {in_flight}; {waited}")
+            time.sleep(_SILENCE_SECONDS)
+        return self.hook.freeze(again=again)
+
+    def _freeze_when_quiet(self) -> int:
+        """A process without streams of its own freezes when its group has none. Returns how many requests it has worked
+        for."""
+        opened = self._core.opened
+        if opened or self._serves() or not self.hook.waiting:
+            return opened
+        in_flight, opened = self._group.load()
+        if opened and not in_flight:
+            self._guarded(lambda: self.hook.on_idle(opened))
+        return opened
+
+    def _guarded(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except Exception:
+            self._core.count_error(_ERROR_POLICY)
+
+    def _note_ceiling(self, policy: str) -> None:
+        ceiling = self.hook.out_of_band.ceiling.ceiling
+        if ceiling and policy != "out-of-band":
+            self._note(
+                f"gc_ceiling={str(ceiling)!r} has no effect with gc={policy!r}: it is for gc='out-of-band', whose "
+                "collections it forces"
+            )
+
+    # ---- commands of an operator ----
+
+    def _order_path(self) -> str:
+        wanted = self.hook.policy not in ("off", "observe")
+        name = remote_commands.name_of(self._core.file) if wanted else ""
+        return os.path.join(self._group.directory, name) if name and self._group.directory else ""
+
+    def _carry_out(self, verb: str) -> tuple[float, int]:
+        if verb == remote_commands.FREEZE:
+            done = self.hook.freeze(again=True)
+            return done.seconds, done.collected
+        began = time.monotonic()
+        freed = self.hook.out_of_band.whole_pass()
+        return time.monotonic() - began, freed

@@ -1,0 +1,56 @@
+"""Requests and engine steps stamped by hand: ``with tailwatch.stream(...)`` and ``with tailwatch.step(...)``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import SupportsIndex, cast
+
+from tailwatch import _hot
+from tailwatch.errors import OptionError
+
+
+class StreamContext:
+    """``with tailwatch.stream(...) as s`` and ``async with``: ends the stream as the block ends.
+
+    Args:
+        stream: which one.
+        ended: called with it afterwards; None: by nobody.
+    """
+
+    __slots__ = ("_ended", "_stream")
+
+    def __init__(self, stream: _hot.Stream, ended: Callable[[_hot.Stream], object] | None = None) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    def __enter__(self) -> _hot.Stream:
+        return self._stream
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._stream.end(error)
+        if self._ended is not None:
+            self._ended(self._stream)
+
+    async def __aenter__(self) -> _hot.Stream:
+        return self._stream
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.__exit__(kind, error, trace)
+
+
+def step_error(name: object, batch: object, waiting: object) -> OptionError:
+    """Which argument of step() was refused, and what it takes."""
+    if not isinstance(name, str):
+        return OptionError.of("name", name, "expected a text, what kind of step it is")
+    if not _is_count(batch):
+        return OptionError.of("batch", batch, "expected a number of requests")
+    return OptionError.of("waiting", waiting, "expected a number of requests, or None: not known")
+
+
+def _is_count(value: object) -> bool:
+    """Whether C takes it: any whole number of a C long."""
+    try:
+        return 0 <= operator.index(cast("SupportsIndex", value)) < 1 << 63
+    except TypeError:
+        return False

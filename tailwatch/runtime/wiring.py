@@ -1,0 +1,175 @@
+"""Constructs what publishes the numbers of a process: exposition, page, OTLP exporter, metrics port, and the hook of
+the ASGI layer. What they read of a Watch is `Source`; each gets callables, and imports nothing of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable
+from typing import Protocol
+
+from tailwatch import _hot, snapshots
+from tailwatch.asgi import middleware
+from tailwatch.asgi.response_headers import Annotator
+from tailwatch.asgi.routes import Routes
+from tailwatch.diagnose.finding import DiagnosisContext
+from tailwatch.diagnose.rules import headline
+from tailwatch.export import orca
+from tailwatch.export.otel.exporter import OTel, asked_for
+from tailwatch.export.page import Page
+from tailwatch.export.prometheus import app_registry_cache
+from tailwatch.export.prometheus.exposition import Exposition, Response, serve_http
+from tailwatch.group.membership import Company
+from tailwatch.options.config import Config
+from tailwatch.platform import VERSION
+from tailwatch.runtime.load_signal import LoadMeter
+from tailwatch.serve.metrics_port import MetricsPort
+
+ERROR_ASGI, ERROR_GC_HOOK, ERROR_POLICY, ERROR_DAEMON, ERROR_RENDER, ERROR_REGISTRY = range(6)  # as enums.h has them
+_DECLINED = {
+    reason: snapshots.DROPS.index(f"protobuf_{reason}")
+    for reason in (app_registry_cache.FAMILY, app_registry_cache.SLOW)
+}
+_GOODPUT_WINDOW = 60
+_PART_BYTES = 65536
+_LEAST_TOKEN = 16  # characters
+
+
+class Source(Protocol):
+    """What is read of a Watch. ``config`` and ``history`` may be other ones later."""
+
+    config: Config
+    core: _hot.Core
+    company: Company
+    history: snapshots.History
+    load: LoadMeter
+    notes: list[str]
+
+    def snapshot(self) -> snapshots.Snapshot:
+        """All numbers since install."""
+
+    def context(self) -> DiagnosisContext:
+        """What the doctor needs to know beside the numbers."""
+
+
+def make_exposition(source: Source, extra_bytes: int) -> Exposition:
+    """The metrics page. extra_bytes: memory that the core does not count."""
+    return Exposition(
+        source.snapshot,
+        version=VERSION,
+        python=platform.python_version(),
+        slo=lambda: source.config.slo.text,
+        extra_bytes=extra_bytes,
+        goodput_window=_GOODPUT_WINDOW,
+        on_registry_error=lambda: source.core.count_error(ERROR_REGISTRY),
+        histograms=lambda: source.config.exposition,
+        on_declined=lambda reason: source.core.count_drop(_DECLINED[reason]),
+        load=source.load.gauges,
+    )
+
+
+def make_page(source: Source) -> Page:
+    """The live page at /tailwatch."""
+    return Page(
+        source.snapshot,
+        lambda now, seconds: source.history.window(now, seconds),
+        lambda window: headline(window, source.context()),
+        lambda: source.config.slo.text,
+        VERSION,
+        lambda: source.config.page_token if source.config.page else None,
+        source.load.read,
+    )
+
+
+def make_otel(source: Source, exposition: Exposition) -> OTel | None:
+    """The OTLP exporter; None: neither the option nor a variable asks for it."""
+    if not asked_for(source.config.otel, os.environ):
+        return None
+    company = source.company
+    return OTel(
+        source.config.otel,
+        source.snapshot,
+        lambda: "" if company.alone else company.directory or None,
+        middleware.current_request,
+        info=exposition.info,
+        version=VERSION,
+        count_drop=source.core.count_drop,
+        note=source.notes.append,
+    )
+
+
+def make_port(source: Source, exposition: Exposition, page: Page, taken: Callable[[str], object]) -> MetricsPort:
+    """The listener of ``metrics_port``. taken: called with a sentence where the port is not free."""
+    directory = source.config.dir
+    return MetricsPort(
+        source.config.metrics_port,
+        lambda port: serve_http(port, exposition, on_error=lambda: source.core.count_error(ERROR_RENDER), page=page),
+        lambda: directory if source.company.joined else "",
+        source.notes.append,
+        taken,
+    )
+
+
+def make_hook(
+    source: Source,
+    routes: Routes,
+    exposition: Exposition,
+    page: Page,
+    *,
+    on_request: Callable[[], object],
+    on_startup: Callable[[], object],
+    on_idle: Callable[[], object],
+    carries: Callable[[], bool],
+) -> middleware.Hook:
+    """What the ASGI layer calls and serves."""
+    return middleware.Hook(
+        core=source.core,
+        routes=routes,
+        trust_request_start=source.config.trust_request_start,
+        metrics=exposition.respond,
+        snapshot=lambda accept, accept_encoding: _snapshot_answer(source),
+        page=page,
+        metrics_path=source.config.metrics_path,
+        on_request=on_request,
+        on_startup=on_startup,
+        on_idle=on_idle,
+        on_error=lambda: source.core.count_error(ERROR_ASGI),
+        carries=carries,
+        annotator=_annotator(source),
+    )
+
+
+def _snapshot_answer(source: Source) -> Response:
+    told = {"snapshot": source.snapshot().as_dict(), "context": source.context().as_dict()}
+    body = json.dumps({**told, "directory": source.company.directory}).encode()
+    parts = tuple(body[i : i + _PART_BYTES] for i in range(0, len(body), _PART_BYTES))
+    return Response("application/json", "", parts)
+
+
+def _annotator(source: Source) -> Annotator | None:
+    """None: nothing is asked for, and nothing stands before the server's send."""
+    config = source.config
+    if config.orca == "off" and not (config.server_timing or config.sse_timing):
+        return None
+    return Annotator(
+        load=None if config.orca == "off" else lambda form: orca.report(source.load.read(), form),
+        load_header=orca.HEADER,
+        load_format_header=orca.FORMAT_HEADER,
+        load_form="" if config.orca == "request" else config.orca,
+        server_timing=config.server_timing,
+        sse_timing=config.sse_timing,
+        on_error=lambda: source.core.count_error(ERROR_ASGI),
+    )
+
+
+def page_notes(config: Config) -> list[str]:
+    """What the doctor is to say of the page's options."""
+    token = config.page_token
+    if token and not config.page:
+        return ["page_token was given, but page is off: nothing is served at /tailwatch"]
+    if token and len(token) < _LEAST_TOKEN:
+        hint = "`openssl rand -hex 16` makes a better one"
+        return [f"page_token has {len(token)} characters: who tries finds it; {hint}"]
+    return []
