@@ -14,7 +14,6 @@
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/base/process.h"
 #include "tailwatch/group/retired_segment.h"
-#include "group/group_file.h"
 
 static const char MAKING[] = "fold.tmp";
 
@@ -47,7 +46,7 @@ typedef struct mapped {
 } mapped;
 
 static bool map(int dir, const char *name, mapped *out) {
-    return tw_group_open_file(dir, name, false, &out->bytes, &out->len) == TW_GROUP_FINE;
+    return tw_file_open(dir, name, false, &out->bytes, &out->len) == TW_GROUP_FINE;
 }
 
 static void unmap(const mapped *file) {
@@ -104,7 +103,7 @@ static bool write_tombstone(const folding *f, tw_segment *sum) {
     void *bytes;
     const size_t len = tw_tombstone_close(sum), body = sum->header.bytes;
     unlinkat(f->dir, MAKING, 0);
-    if (tw_group_make_file(f->dir, MAKING, len, &bytes) != TW_GROUP_FINE) return false;
+    if (tw_file_make(f->dir, MAKING, len, &bytes) != TW_GROUP_FINE) return false;
     memcpy(bytes, sum, body);
     write_list(f, (void *)((char *)bytes + body));
     munmap(bytes, len);

@@ -21,6 +21,8 @@ static void tw_free(void *memory) {
 }
 #define TW_MALLOC_INCLUDE <stddef.h>
 
+#include "../../csrc/trace/track_buffer.c"
+
 #include "../../csrc/trace/track_writer.c"
 
 #include "../../csrc/trace/perfetto_packets.c"
@@ -37,8 +39,6 @@ static void tw_free(void *memory) {
 #undef put_name
 
 #include "../../csrc/trace/trace_export.c"
-
-#include "../../csrc/trace/trace_clocks.c"
 
 #include "../../csrc/trace/trace_pauses.c"
 
