@@ -46,6 +46,8 @@ static void tw_free(void *memory) {
 
 #include "../../csrc/trace/trace_requests.c"
 
+#include "../../csrc/trace/trace_steps.c"
+
 #include "trace_tools.h"
 
 #define MS UINT64_C(1000000)
