@@ -139,11 +139,6 @@ static size_t find(const tw_clock_snapshot *s, size_t n, tw_clock from, uint64_t
     return n;
 }
 
-static bool convert_one(const tw_clock_snapshot *s, tw_clock from, tw_clock to, uint64_t t, uint64_t *out) {
-    const pair alone = {s, s, from, to};
-    return is_ticks(from) == is_ticks(to) && beside(&alone, s, t, out);
-}
-
 static bool is_running(const tw_clock_snapshot *s, size_t n, tw_clock clock) {
     return !is_ticks(clock) || s[n - 1].at[clock] > s[0].at[clock];
 }
@@ -157,7 +152,7 @@ static bool convert_far(const pair *p, const tw_clock_snapshot *near, uint64_t t
 bool tw_clock_convert(const tw_clock_snapshot *s, size_t n, tw_clock from, tw_clock to, uint64_t t, uint64_t *out) {
     if (n == 0 || (unsigned)from >= TW_CLOCKS || (unsigned)to >= TW_CLOCKS) return false;
     if (from == to) return put((wide)t, out);
-    if (n == 1) return convert_one(s, from, to, t, out);
+    if (n == 1) return is_ticks(from) == is_ticks(to) && beside(&(pair){s, s, from, to}, s, t, out);
     if (!is_running(s, n, from) || !is_running(s, n, to)) return false;
     const size_t at = find(s, n, from, t);
     if (at == n) return convert_far(&(pair){&s[0], &s[1], from, to}, &s[0], t, out);

@@ -30,18 +30,15 @@ static bool tpot_broken(const tw_stream *s, bool *known) {
 
 static bool exceeds(uint64_t value, uint64_t bound) { return bound != 0 && value > bound; }
 
-/* Of a finished answer in which no token could be seen: its first bytes, else its end. */
-static uint64_t untimed_ttft(const tw_stream *s, uint64_t age) {
-    return s->body_ns != 0 ? s->body_ns - s->arrival_ns : age;
-}
-
 /* The bounds that have passed by now_ns. awaited: what is still waited for counts as well. */
 static unsigned bounds_broken(const tw_stream *s, uint64_t now_ns, bool awaited) {
     const tw_slo *slo = &s->slo;
     bool known;
     bool listening = awaited && !s->opaque;
     uint64_t age = since(now_ns, s->arrival_ns);
-    uint64_t ttft = s->messages > 0 ? s->first_ns - s->arrival_ns : listening ? age : untimed_ttft(s, age);
+    uint64_t ttft = s->messages > 0 ? s->first_ns - s->arrival_ns : age;
+    if (s->messages == 0 && !listening && s->body_ns != 0) /* no token could be seen in the answer: its first bytes count */
+        ttft = s->body_ns - s->arrival_ns;
     uint64_t open_gap = s->messages > 0 && listening ? since(now_ns, s->last_ns) : 0;
     return (exceeds(ttft, slo->ttft_ns) ? BOUND_TTFT : 0U) | (tpot_broken(s, &known) ? BOUND_TPOT : 0U) |
            (exceeds(most(s->worst_gap_ns, open_gap), slo->itl_ns) ? BOUND_ITL : 0U) |

@@ -355,18 +355,14 @@ static void see_http_message(SendObject *self, PyObject *type, PyObject *message
     if (self->state == SEND_WATCH) see_body(self, message, now);
 }
 
-static void see_typed(SendObject *self, PyObject *type, PyObject *message, uint64_t now) {
-    if (self->websocket) see_websocket_message(self, type, message, now);
-    else if (type == self->core->requests.body_type && self->state == SEND_WATCH) see_body(self, message, now);
-    else see_http_message(self, type, message, now);
-}
-
 static void see(SendObject *self, PyObject *message, uint64_t now) {
     if (self->state == SEND_DONE || !PyDict_Check(message)) return;
     PyObject *type = item(message, self->core->requests.keys.type);
     if (type == NULL || !PyUnicode_Check(type)) return;
     Py_INCREF(type);
-    see_typed(self, type, message, now);
+    if (self->websocket) see_websocket_message(self, type, message, now);
+    else if (type == self->core->requests.body_type && self->state == SEND_WATCH) see_body(self, message, now);
+    else see_http_message(self, type, message, now);
     Py_DECREF(type);
 }
 
@@ -454,11 +450,6 @@ static PyObject *send_turn(PyObject *op, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* What the caller has to see to: 1 routes turned out to stream, 2 no request is in flight. */
-static PyObject *errands(const CoreObject *core) {
-    return PyLong_FromLong((PyList_Size(core->requests.streamed) > 0 ? 1 : 0) | (tw_load(&core->segment->in_flight) == 0 ? 2 : 0));
-}
-
 static PyObject *send_finish(PyObject *op, PyObject *error) {
     SendObject *self = (SendObject *)op;
     const uint64_t now = tw_now_ns();
@@ -466,7 +457,9 @@ static PyObject *send_finish(PyObject *op, PyObject *error) {
     if (self->websocket) end_turn(self, now, end == TW_END_FINISHED ? TW_END_ABORT : end);
     else if (self->state == SEND_WATCH) close_stream(self, now, end == TW_END_FINISHED ? TW_END_ERROR : end);
     self->state = SEND_DONE;
-    return raise_on(self) ? NULL : errands(self->core);
+    if (raise_on(self)) return NULL;
+    /* What the caller has to see to: 1 routes turned out to stream, 2 no request is in flight. */
+    return PyLong_FromLong((PyList_Size(self->core->requests.streamed) > 0 ? 1 : 0) | (tw_load(&self->core->segment->in_flight) == 0 ? 2 : 0));
 }
 
 static PyObject *get_stream(PyObject *op, void *unused) { (void)unused; return Py_NewRef((PyObject *)((SendObject *)op)->stream); }
