@@ -7,40 +7,15 @@ alive is frozen, so that a collection of any generation costs next to nothing.
 from __future__ import annotations
 
 import gc
-import importlib.util
-import shutil
-import subprocess
-import sysconfig
-import tempfile
 import time
 from collections.abc import Callable
 from itertools import repeat
-from pathlib import Path
 from typing import Any
 
-from harness import REPEATS, Report, Run, main, measure
+from harness import REPEATS, Report, Run, main, measure, native
 
 from tailwatch import _hot
 from tailwatch.gc.hook import collector_mode
-
-SOURCE = Path(__file__).resolve().parent.parent / "tests" / "native" / "gcprobe.c"
-
-
-def noop() -> Callable[..., None]:
-    """The C callback that does nothing, built with the compiler at hand."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        raise SystemExit("needs a C compiler")
-    with tempfile.TemporaryDirectory() as directory:
-        target = Path(directory) / "gcprobe.so"
-        include = sysconfig.get_path("include")
-        build = [compiler, "-shared", "-fPIC", "-O2", f"-I{include}", str(SOURCE), "-o", str(target), "-ldl"]
-        subprocess.run(build, check=True)
-        spec = importlib.util.spec_from_file_location("gcprobe", target)
-        assert spec and spec.loader
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return module.noop  # type: ignore[no-any-return]
 
 
 def python_callback() -> Callable[..., None]:
@@ -85,7 +60,7 @@ def report(quick: bool = False) -> Report:
     made = Report("What our brackets add to each collection (CPython's own dict and two calls included)")
     NONE, NOOP, OURS, PYTHON = "no callback", "a C no-op", "our two brackets", "a Python callback"
     ours = core()
-    arms = {NONE: [], NOOP: [noop()], OURS: [ours.gc_first, ours.gc_last], PYTHON: [python_callback()]}
+    arms = {NONE: [], NOOP: [native("gcprobe").noop], OURS: [ours.gc_first, ours.gc_last], PYTHON: [python_callback()]}
     held = list(gc.callbacks)
     gc.disable()
     gc.collect()

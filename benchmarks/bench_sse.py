@@ -21,7 +21,7 @@ import orjson
 import pytest
 from bench_send import Flow, bare_send, drive, opened
 from families import CREATED, FAMILIES, ID, MODEL, Family, available
-from harness import LOOP, REPEATS, Bar, Report, Run, Samples, bar_of, main, measure
+from harness import LOOP, REPEATS, Bar, Report, Run, Samples, bar_of, main, measure, native
 
 import tailwatch
 from tailwatch import _hot, sse
@@ -143,7 +143,7 @@ def _short(made: Report, repeats: int) -> None:
     families = available(made.notes, FAMILIES)
     ours = {IMITATED % name: imitation(name, family) for name, family in families.items()}
     ways = same_frame(encoder) | ours | {name: family.frame for name, family in families.items()}
-    cases = {LOOP: bare_loop, COPY: feeding(_hot.copy, encoder.content(TOKEN))}
+    cases = {LOOP: bare_loop, COPY: feeding(native("floors").copy, encoder.content(TOKEN))}
     cases |= {name: feeding(encode, TOKEN) for name, encode in ways.items()}
     number = {name: 500 if name in families else 20_000 for name in cases} | {DICT: 2_000}
     samples = measure(cases, number=number, repeats=repeats)
@@ -328,9 +328,9 @@ def sending(frame_of: Callable[[str], bytes], send: Callable[[], Any]) -> Run:
 def _known(made: Report, core: _hot.Core, repeats: int) -> None:
     """A copy of a frame is one that `send` does not know."""
     encoder = chat()
-    frame = encoder.content(TOKEN)
+    frame, copy = encoder.content(TOKEN), native("floors").copy
 
-    def scanned(text: str, copy: Callable[[bytes], bytes] = _hot.copy) -> bytes:
+    def scanned(text: str, copy: Callable[[bytes], bytes] = copy) -> bytes:
         return copy(frame)
 
     ways: dict[str, Encode] = {"known": encoder.content, "scanned": scanned}
@@ -398,7 +398,9 @@ def test_a_known_frame_is_one_token_each() -> None:
     """What `send` is timed with is counted: so many frames, so many tokens, known or scanned."""
     core = _hot.Core("api", 2, (0, 0, 0, 0, 990_000), 0, lambda scope: "", lambda awaitable, stream: awaitable)
     sender, encoder = opened(core, Flow), chat()
-    for frame in [encoder.content(TOKEN) for _ in range(10)] + [_hot.copy(encoder.content(TOKEN)) for _ in range(10)]:
+    for frame in [encoder.content(TOKEN) for _ in range(10)] + [
+        native("floors").copy(encoder.content(TOKEN)) for _ in range(10)
+    ]:
         drive(sender.send({"type": "http.response.body", "body": frame, "more_body": True}))
     assert sender.stream.tokens == 20
 

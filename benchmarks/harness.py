@@ -8,15 +8,21 @@ its spread is the middle half of them. A bar that is missed is printed, and fail
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
+import shutil
 import statistics
+import subprocess
 import sys
+import sysconfig
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from functools import cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -226,3 +232,22 @@ def _quartiles(values: list[float]) -> tuple[float, float]:
 
 def _short(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+@cache
+def native(name: str) -> Any:
+    """A module of tests/native, built with the compiler at hand."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise SystemExit("needs a C compiler")
+    source = Path(__file__).resolve().parent.parent / "tests" / "native" / f"{name}.c"
+    with tempfile.TemporaryDirectory() as directory:
+        target = Path(directory) / f"{name}.so"
+        include = sysconfig.get_path("include")
+        build = [compiler, "-shared", "-fPIC", "-O2", f"-I{include}", str(source), "-o", str(target), "-ldl"]
+        subprocess.run(build, check=True)
+        spec = importlib.util.spec_from_file_location(name, target)
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return module

@@ -12,9 +12,6 @@ UNIT_LIKE: int
 UNIT_SHARED: int
 """Of who works for all engines."""
 
-def clock() -> None:
-    """Read the clock and do nothing with it: the floor that benchmarks compare a stamp with."""
-
 def now() -> int:
     """CLOCK_MONOTONIC in nanoseconds."""
 
@@ -28,9 +25,6 @@ def unit_of(engine: str | int | None, /) -> int:
 
 def jiffy_ns() -> int:
     """Length of a kernel timer tick in nanoseconds."""
-
-def copy(frame: bytes, /) -> bytes:
-    """An allocation and a memcpy: the floor that benchmarks compare an encoder with."""
 
 def forget_frames() -> None:
     """Let go of the frames that were made and not sent, and keep none until there is a Core again."""

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/arithmetic.h"
+
 /* Newest first, disjoint. */
 typedef struct span {
     uint64_t from_ns, to_ns;
@@ -28,9 +30,6 @@ static void find(void *to, uint64_t from_ns, uint64_t to_ns, tw_cause cause) {
     f->spans.at[f->spans.n] = (span){from_ns, to_ns};
     f->cause[f->spans.n++] = (uint8_t)cause;
 }
-
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* How much of a span is in none of the others. *next: the first of them that may reach it; it only grows as older spans
  * are asked for. */

@@ -9,7 +9,6 @@
 #define REGION_BYTES (TW_MARKS_SLOTS * sizeof(uint32_t))
 
 static uint64_t number_of(const void *object) { return (uint64_t)(uintptr_t)object >> REGION_SHIFT; }
-static uint32_t slot_of(const void *object) { return (uint32_t)((uintptr_t)object / TW_MARKS_UNIT % TW_MARKS_SLOTS); }
 
 /* Where a region stands, or the free place where it would. */
 static struct tw_marks_region *place_of(struct tw_marks_region *region, size_t places, uint64_t number) {
@@ -34,7 +33,7 @@ tw_place tw_marks_find(tw_marks *m, const void *object) {
         if (words == NULL) return NULL;
         m->last_number = number, m->last = words;
     }
-    return m->last + slot_of(object);
+    return m->last + (uint32_t)((uintptr_t)object / TW_MARKS_UNIT % TW_MARKS_SLOTS);
 }
 
 static bool make_places(tw_marks *m, size_t places) {
@@ -48,11 +47,9 @@ static bool make_places(tw_marks *m, size_t places) {
     return true;
 }
 
-static bool grow(tw_marks *m) { return make_places(m, m->places == 0 ? FEWEST_PLACES : m->places * 2); }
-
 tw_place tw_marks_make(tw_marks *m, const void *object) {
     const tw_place found = tw_marks_find(m, object);
-    if (found != NULL || (m->regions * 2 >= m->places && !grow(m))) return found;
+    if (found != NULL || (m->regions * 2 >= m->places && !make_places(m, m->places == 0 ? FEWEST_PLACES : m->places * 2))) return found;
     struct tw_marks_region *place = place_of(m->region, m->places, number_of(object));
     if ((place->words = tw_calloc(1, REGION_BYTES)) == NULL) return NULL;
     place->number = number_of(object);

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "base/arithmetic.h"
+
 #define PER 1024
 #define COST_AT_FIRST (30 * PER) /* ns: out of the cache */
 #define OF_A_DEAD_AT_FIRST 100 /* looks: it may hold a large body */
@@ -12,14 +14,10 @@
 #define MOST_PER_OBJECT (100 * PER)
 #define MOST_OF_THE_YOUNG (4 * COST_AT_FIRST) /* a look at one that was made just now */
 
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 const char *tw_moment_name(int moment) {
     static const char *const names[TW_MOMENTS] = {"idle", "step", "request_end", "overdue", "ceiling", "asked"};
     return moment >= 0 && moment < TW_MOMENTS ? names[moment] : "unknown";
 }
-
-static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static int few_die(const tw_pace *p) {
     return p->rounds + p->shorts >= FIRST_ROUNDS && p->share[0] == 0 && p->share[1] == 0;

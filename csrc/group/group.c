@@ -9,14 +9,12 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/base/clock.h"
 #include "tailwatch/base/process.h"
-#include "group/group_file.h"
 
 static const char PAGE[] = "page";
 static const char SEGMENT[] = ".seg";
@@ -25,30 +23,6 @@ static const char GONE[] = ".gone";
 #define LOCK_TRIES 10
 #define LOCK_TURN_NS 2000000
 
-const char *tw_group_problem_text(tw_group_problem problem) {
-    static const char *const texts[TW_GROUP_PROBLEMS] = {
-        [TW_GROUP_FINE] = "nothing",
-        [TW_GROUP_SYSTEM] = "the system refused",
-        [TW_GROUP_NOT_OURS] = "it belongs to another user",
-        [TW_GROUP_LINK] = "it is a symbolic link, or a file in it has a second name",
-        [TW_GROUP_OPEN] = "others may write to it, or could put another in its place",
-        [TW_GROUP_NO_DIR] = "it is no directory",
-        [TW_GROUP_FOREIGN] = "it is of another version of tailwatch, or from before a reboot",
-        [TW_GROUP_FULL] = "it has no room",
-        [TW_GROUP_BUSY] = "another process is joining",
-    };
-    return (unsigned)problem < TW_GROUP_PROBLEMS ? texts[problem] : "unknown";
-}
-
-static tw_group_problem system_problem(void) {
-    switch (errno) {
-    case ELOOP: case EMLINK: return TW_GROUP_LINK;
-    case ENOTDIR: return TW_GROUP_NO_DIR;
-    case ENOSPC: case EDQUOT: case EFBIG: return TW_GROUP_FULL;
-    default: return TW_GROUP_SYSTEM;
-    }
-}
-
 /* ---- the directory ---- */
 
 static bool writable_by_others(const struct stat *s) { return (s->st_mode & (S_IWGRP | S_IWOTH)) != 0; }
@@ -56,7 +30,7 @@ static bool writable_by_others(const struct stat *s) { return (s->st_mode & (S_I
 /* Who may rename entries of the parent could put another directory in this one's place; a sticky one lets owners only. */
 static tw_group_problem check_parent(int dir) {
     struct stat parent;
-    if (fstatat(dir, "..", &parent, 0) != 0) return system_problem();
+    if (fstatat(dir, "..", &parent, 0) != 0) return tw_file_problem();
     const bool trusted = parent.st_uid == 0 || parent.st_uid == geteuid();
     if (!trusted || (writable_by_others(&parent) && !(parent.st_mode & S_ISVTX))) return TW_GROUP_OPEN;
     return TW_GROUP_FINE;
@@ -64,7 +38,7 @@ static tw_group_problem check_parent(int dir) {
 
 static tw_group_problem check_dir(int dir) {
     struct stat s;
-    if (fstat(dir, &s) != 0) return system_problem();
+    if (fstat(dir, &s) != 0) return tw_file_problem();
     if (!S_ISDIR(s.st_mode)) return TW_GROUP_NO_DIR;
     if (s.st_uid != geteuid()) return TW_GROUP_NOT_OURS;
     if ((s.st_mode & 077) != 0) return TW_GROUP_OPEN;
@@ -78,7 +52,7 @@ int tw_group_open_dir(const char *path, tw_group_problem *problem) {
         return -1;
     }
     const int dir = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    *problem = dir < 0 ? system_problem() : check_dir(dir);
+    *problem = dir < 0 ? tw_file_problem() : check_dir(dir);
     if (*problem == TW_GROUP_FINE) return dir;
     if (dir >= 0) close(dir);
     return -1;
@@ -111,54 +85,6 @@ bool tw_group_find_again(tw_group *group, const char *path) {
     return same;
 }
 
-/* ---- files in it ---- */
-
-static tw_group_problem check_file(int file, struct stat *s) {
-    if (fstat(file, s) != 0) return system_problem();
-    if (!S_ISREG(s->st_mode)) return TW_GROUP_FOREIGN;
-    if (s->st_nlink > 1) return TW_GROUP_LINK; /* 0: it was replaced or removed since it was opened, and holds what it held */
-    if (s->st_uid != geteuid()) return TW_GROUP_NOT_OURS;
-    return (s->st_mode & 077) != 0 ? TW_GROUP_OPEN : TW_GROUP_FINE;
-}
-
-/* *out: the whole file, mapped. */
-static tw_group_problem map_file(int file, int protection, void **out, size_t *bytes) {
-    struct stat s;
-    const tw_group_problem problem = check_file(file, &s);
-    if (problem != TW_GROUP_FINE) return problem;
-    if (s.st_size <= 0) return TW_GROUP_FOREIGN;
-    *bytes = (size_t)s.st_size;
-    *out = mmap(NULL, *bytes, protection, MAP_SHARED, file, 0);
-    return *out == MAP_FAILED ? system_problem() : TW_GROUP_FINE;
-}
-
-tw_group_problem tw_group_open_file(int dir, const char *name, bool to_write, void **out, size_t *bytes) {
-    const int file = openat(dir, name, (to_write ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (file < 0) return system_problem();
-    const tw_group_problem problem = map_file(file, to_write ? PROT_READ | PROT_WRITE : PROT_READ, out, bytes);
-    close(file);
-    return problem;
-}
-
-static tw_group_problem fill_file(int file, size_t bytes, void **out) {
-    size_t found;
-    const int failed = posix_fallocate(file, 0, (off_t)bytes);
-    if (failed != 0) {
-        errno = failed;
-        return system_problem();
-    }
-    return map_file(file, PROT_READ | PROT_WRITE, out, &found);
-}
-
-tw_group_problem tw_group_make_file(int dir, const char *name, size_t bytes, void **out) {
-    const int file = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (file < 0) return system_problem();
-    const tw_group_problem problem = fill_file(file, bytes, out);
-    close(file);
-    if (problem != TW_GROUP_FINE) unlinkat(dir, name, 0);
-    return problem;
-}
-
 /* ---- the page ---- */
 
 static bool page_is_ours(const tw_group_page *page, size_t bytes) {
@@ -181,7 +107,7 @@ static bool page_is_half_made(int dir) {
     struct stat s;
     uint64_t magic = 0;
     const int file = openat(dir, PAGE, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    const bool trusted = file >= 0 && check_file(file, &s) == TW_GROUP_FINE;
+    const bool trusted = file >= 0 && tw_file_check(file, &s) == TW_GROUP_FINE;
     const bool empty = trusted && pread(file, &magic, sizeof magic, 0) >= 0 && magic == 0;
     if (file >= 0) close(file);
     return empty;
@@ -192,9 +118,9 @@ static tw_group_problem open_page(tw_group *group) {
     void *page = NULL;
     size_t bytes = 0;
     if (page_is_half_made(group->dir)) unlinkat(group->dir, PAGE, 0);
-    tw_group_problem problem = tw_group_open_file(group->dir, PAGE, true, &page, &bytes);
+    tw_group_problem problem = tw_file_open(group->dir, PAGE, true, &page, &bytes);
     if (problem == TW_GROUP_SYSTEM && errno == ENOENT) {
-        problem = tw_group_make_file(group->dir, PAGE, bytes = sizeof *group->page, &page);
+        problem = tw_file_make(group->dir, PAGE, bytes = sizeof *group->page, &page);
         if (problem == TW_GROUP_FINE) begin_page(page);
     }
     if (problem != TW_GROUP_FINE) return problem;
@@ -281,7 +207,7 @@ static tw_group_problem take_line(tw_group *group, uint64_t unit) {
 static tw_group_problem lock(int dir) {
     const struct timespec turn = {0, LOCK_TURN_NS};
     for (int tries = 0; flock(dir, LOCK_EX | LOCK_NB) != 0; tries++) {
-        if (errno != EWOULDBLOCK && errno != EINTR) return system_problem();
+        if (errno != EWOULDBLOCK && errno != EINTR) return tw_file_problem();
         if (tries == LOCK_TRIES) return TW_GROUP_BUSY;
         nanosleep(&turn, NULL);
     }
@@ -348,7 +274,7 @@ tw_group_problem tw_group_place(tw_group *group, const char *role, bool patient,
 
 static tw_group_problem note_dir(tw_group *group) {
     struct stat s;
-    if (fstat(group->dir, &s) != 0) return system_problem();
+    if (fstat(group->dir, &s) != 0) return tw_file_problem();
     group->dir_dev = (uint64_t)s.st_dev;
     group->dir_ino = (uint64_t)s.st_ino;
     return TW_GROUP_FINE;
@@ -359,7 +285,7 @@ tw_group_problem tw_group_join(tw_group *group, const char *path, uint64_t unit)
     memset(group, 0, sizeof *group);
     if (mkdir(path, 0700) != 0 && errno != EEXIST) {
         group->dir = -1;
-        return system_problem();
+        return tw_file_problem();
     }
     group->dir = tw_group_open_dir(path, &problem);
     if (group->dir < 0) return problem;
@@ -371,41 +297,26 @@ tw_group_problem tw_group_join(tw_group *group, const char *path, uint64_t unit)
     return problem;
 }
 
-tw_group_problem tw_group_segment(tw_group *group, size_t bytes) {
-    tw_group_file(group->name, &group->page->line[group->at]);
-    const tw_group_problem problem = tw_group_make_file(group->dir, group->name, bytes, &group->segment);
-    group->segment_bytes = problem == TW_GROUP_FINE ? bytes : 0;
-    if (problem != TW_GROUP_FINE) group->segment = NULL;
-    return problem;
-}
-
 /* The memory becomes the file. */
 static tw_group_problem map_over(int file, void *memory, size_t bytes, uint64_t *ino) {
     struct stat s;
-    const tw_group_problem problem = check_file(file, &s);
+    const tw_group_problem problem = tw_file_check(file, &s);
     if (problem != TW_GROUP_FINE) return problem;
     if ((size_t)s.st_size != bytes) return TW_GROUP_FOREIGN;
     *ino = (uint64_t)s.st_ino;
     const void *at = mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
-    return at == MAP_FAILED ? system_problem() : TW_GROUP_FINE;
-}
-
-/* A full file system would keep what the dead left there for ever: folding them takes room, and gives back more. */
-bool tw_group_leaves_room(int dir, size_t bytes) {
-    struct statvfs s;
-    if (fstatvfs(dir, &s) != 0 || s.f_blocks == 0) return true; /* no limit, or nobody knows */
-    return (uint64_t)s.f_bavail * s.f_frsize >= bytes + TW_GROUP_ROOM;
+    return at == MAP_FAILED ? tw_file_problem() : TW_GROUP_FINE;
 }
 
 /* The file gets the content first, through a mapping elsewhere: at no instant is the address without it. */
 static tw_group_problem move_into_file(int dir, const char *name, void *memory, size_t bytes, uint64_t *ino) {
     void *copy;
-    tw_group_problem problem = tw_group_make_file(dir, name, bytes, &copy);
+    tw_group_problem problem = tw_file_make(dir, name, bytes, &copy);
     if (problem != TW_GROUP_FINE) return problem;
     memcpy(copy, memory, bytes);
     munmap(copy, bytes);
     const int file = openat(dir, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    problem = file < 0 ? system_problem() : map_over(file, memory, bytes, ino);
+    problem = file < 0 ? tw_file_problem() : map_over(file, memory, bytes, ino);
     if (file >= 0) close(file);
     if (problem != TW_GROUP_FINE) unlinkat(dir, name, 0);
     return problem;
@@ -419,7 +330,7 @@ static size_t whole_pages(size_t bytes) {
 tw_group_problem tw_group_share(tw_group *group, void *memory, size_t bytes) {
     bytes = whole_pages(bytes);
     tw_group_file(group->name, &group->page->line[group->at]);
-    if (!tw_group_leaves_room(group->dir, bytes)) return TW_GROUP_FULL;
+    if (!tw_file_fits(group->dir, bytes)) return TW_GROUP_FULL;
     const tw_group_problem problem = move_into_file(group->dir, group->name, memory, bytes, &group->segment_ino);
     if (problem != TW_GROUP_FINE) return problem;
     group->segment = memory;
@@ -430,7 +341,7 @@ tw_group_problem tw_group_share(tw_group *group, void *memory, size_t bytes) {
 /* A file that is longer already was lengthened by a call whose mapping failed. */
 static bool is_its_file(const tw_group *group, int file) {
     struct stat s;
-    return check_file(file, &s) == TW_GROUP_FINE && (uint64_t)s.st_ino == group->segment_ino &&
+    return tw_file_check(file, &s) == TW_GROUP_FINE && (uint64_t)s.st_ino == group->segment_ino &&
            (size_t)s.st_size >= group->segment_bytes;
 }
 
@@ -440,11 +351,11 @@ static tw_group_problem append(const tw_group *group, int file, size_t more) {
     const int failed = posix_fallocate(file, end, (off_t)more);
     if (failed != 0) {
         errno = failed;
-        return system_problem();
+        return tw_file_problem();
     }
     void *const at = (char *)group->segment + group->segment_bytes;
     const void *mapped = mmap(at, more, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, end);
-    return mapped == MAP_FAILED ? system_problem() : TW_GROUP_FINE;
+    return mapped == MAP_FAILED ? tw_file_problem() : TW_GROUP_FINE;
 }
 
 static int open_own_file(const tw_group *group) {
@@ -455,8 +366,8 @@ tw_group_problem tw_group_grow(tw_group *group, size_t bytes) {
     bytes = whole_pages(bytes);
     if (bytes <= group->segment_bytes) return TW_GROUP_FINE;
     const int file = open_own_file(group);
-    if (file < 0) return system_problem();
-    if (!tw_group_leaves_room(file, bytes - group->segment_bytes)) {
+    if (file < 0) return tw_file_problem();
+    if (!tw_file_fits(file, bytes - group->segment_bytes)) {
         close(file);
         return TW_GROUP_FULL;
     }
@@ -551,7 +462,7 @@ static void visit_file(int dir, const char *name, tw_group_visit visit, void *to
     void *bytes;
     size_t len;
     errno = 0;
-    if (tw_group_open_file(dir, name, false, &bytes, &len) == TW_GROUP_FINE) {
+    if (tw_file_open(dir, name, false, &bytes, &len) == TW_GROUP_FINE) {
         if (!visit(to, name, bytes, len)) munmap(bytes, len);
     } else if (errno != ENOENT) { /* else it is gone meanwhile: its process ended */
         *refused += 1;
@@ -563,7 +474,7 @@ static tw_group_problem each(int dir, const char *suffix, tw_group_wanted wanted
     const int again = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = again < 0 ? NULL : fdopendir(again);
     if (entries == NULL) {
-        const tw_group_problem problem = system_problem();
+        const tw_group_problem problem = tw_file_problem();
         if (again >= 0) close(again);
         return problem;
     }

@@ -14,7 +14,6 @@
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/base/process.h"
 #include "tailwatch/group/retired_segment.h"
-#include "group/group_file.h"
 
 static const char MAKING[] = "fold.tmp";
 
@@ -46,14 +45,6 @@ typedef struct mapped {
     size_t len;
 } mapped;
 
-static bool map(int dir, const char *name, mapped *out) {
-    return tw_group_open_file(dir, name, false, &out->bytes, &out->len) == TW_GROUP_FINE;
-}
-
-static void unmap(const mapped *file) {
-    if (file->bytes != NULL) munmap(file->bytes, file->len);
-}
-
 /* ---- one fold ---- */
 
 typedef struct folding {
@@ -70,7 +61,7 @@ typedef struct folding {
 static bool find_tombstone(folding *f) {
     tw_tombstone_name(f->tombstone, f->dead->header.role, tw_tombstone_index(f->dead));
     errno = 0;
-    if (!map(f->dir, f->tombstone, &f->before)) {
+    if (tw_file_open(f->dir, f->tombstone, false, &f->before.bytes, &f->before.len) != TW_GROUP_FINE) {
         const bool missing = errno == ENOENT;
         f->before.bytes = NULL;
         return missing;
@@ -104,7 +95,7 @@ static bool write_tombstone(const folding *f, tw_segment *sum) {
     void *bytes;
     const size_t len = tw_tombstone_close(sum), body = sum->header.bytes;
     unlinkat(f->dir, MAKING, 0);
-    if (tw_group_make_file(f->dir, MAKING, len, &bytes) != TW_GROUP_FINE) return false;
+    if (tw_file_make(f->dir, MAKING, len, &bytes) != TW_GROUP_FINE) return false;
     memcpy(bytes, sum, body);
     write_list(f, (void *)((char *)bytes + body));
     munmap(bytes, len);
@@ -147,7 +138,7 @@ static bool bury(int dir, const char *name, const tw_segment *dead) {
     const bool ours = tw_group_id_of(name, &f.id) && f.id.pid == tw_load(&dead->header.pid) &&
                       f.id.start_time == tw_load(&dead->header.start_time);
     const bool done = ours && into_tombstone(&f);
-    unmap(&f.before);
+    if (f.before.bytes != NULL) munmap(f.before.bytes, f.before.len);
     if (!done || unlinkat(dir, name, 0) != 0) return false;
     remove_orders(dir, name);
     return true;

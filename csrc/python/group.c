@@ -3,41 +3,19 @@
  * Joining and leaving leave the segment at its address: streams, snapshots and _cold keep theirs. What is here runs when
  * a process starts, forks or ends, and once a second; a token only reads what it left.
  */
-#include "python/nvtx/ranges.h"
-#include "python/stamp/engine_step.h"
-#include "python/trace.h"
+#include "python/group.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "tailwatch/group/merge_dead.h"
 #include "tailwatch/base/process.h"
 
-/* ---- the mark that a fork wipes out ---- */
-
-#ifndef MADV_WIPEONFORK
-#define MADV_WIPEONFORK 18
-#endif
-
-int core_make_epoch(CoreObject *core) {
-    void *page = mmap(NULL, sizeof *core->epoch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    (void)madvise(page, sizeof *core->epoch, MADV_WIPEONFORK); /* a kernel without it: os.register_at_fork sees to it */
-    core->epoch = page;
-    *core->epoch = core->last_epoch = 1;
-    return 0;
-}
-
 /* ---- the members' list ---- */
 
-static void forget_members(core_group *group) {
+void group_forget_members(core_group *group) {
     group->company.n = 0;
     group->n_serving = 0;
     tw_members_clear(&group->members);
@@ -144,23 +122,8 @@ PyObject *core_shares_engine(PyObject *op, void *unused) {
     return PyBool_FromLong(tw_load(&((CoreObject *)op)->segment->crowd.shared) != 0);
 }
 
-/* ---- joining and leaving ---- */
-
-static core_group *group_of(CoreObject *core) {
-    if (core->group == NULL) {
-        core->group = PyMem_Calloc(1, sizeof *core->group);
-        if (core->group != NULL) core->group->group.dir = core->group->folding = -1;
-    }
-    return core->group;
-}
-
-/* The group counts what this process left there when it left: it begins anew. */
-static void forget_what_is_there(CoreObject *core, const core_group *group) {
-    if (group->left_ino != 0 && group->left_dev == group->group.dir_dev && group->left_ino == group->group.dir_ino)
-        core_reborn(core);
-}
-
-static tw_group_problem place(CoreObject *core, core_group *group, bool patient) {
+tw_group_problem group_place(CoreObject *core, bool patient) {
+    core_group *group = core->group;
     char role[TW_ROLE_WORDS * 8];
     uint32_t index;
     tw_words_get(core->segment->header.role, TW_ROLE_WORDS, role);
@@ -170,49 +133,10 @@ static tw_group_problem place(CoreObject *core, core_group *group, bool patient)
     return problem;
 }
 
-void core_place(CoreObject *core) {
-    if (core->group != NULL && core->group->joined) (void)place(core, core->group, false);
-}
-
-static tw_group_problem join(CoreObject *core, core_group *group, const char *dir, uint64_t unit) {
-    tw_group_problem problem = tw_group_join(&group->group, dir, unit);
-    if (problem != TW_GROUP_FINE) return problem;
-    forget_what_is_there(core, group);
-    problem = place(core, group, true);
-    if (problem == TW_GROUP_FINE) problem = tw_group_share(&group->group, core->segment, tw_segment_used(core->segment));
-    if (problem != TW_GROUP_FINE) {
-        const int saved = errno;
-        tw_group_leave(&group->group);
-        errno = saved;
-        return problem;
-    }
-    group->joined = true;
-    group->unit = unit;
-    if (dir != group->dir) snprintf(group->dir, sizeof group->dir, "%s", dir);
-    core->stop = &group->group.page->line[group->group.at].stop_ns;
-    core_tell(core);
-    return TW_GROUP_FINE;
-}
-
-/* join(dir, unit, /) -> None, or why not: a sentence. The segment is private then. */
-PyObject *core_join(PyObject *op, PyObject *args) {
-    CoreObject *core = (CoreObject *)op;
-    PyObject *path;
-    unsigned long long unit;
-    if (!PyArg_ParseTuple(args, "O&K", PyUnicode_FSConverter, &path, &unit)) return NULL;
-    core_group *group = group_of(core);
-    tw_group_problem problem = TW_GROUP_FINE;
-    if (group != NULL && !group->joined) problem = join(core, group, PyBytes_AsString(path), unit);
-    const int saved = errno;
-    Py_DECREF(path);
-    if (group == NULL) return PyErr_NoMemory();
-    if (problem == TW_GROUP_FINE) Py_RETURN_NONE;
-    if (problem == TW_GROUP_BUSY) return PyErr_SetString(PyExc_BlockingIOError, tw_group_problem_text(problem)), NULL;
-    return PyUnicode_FromString(problem == TW_GROUP_SYSTEM ? strerror(saved) : tw_group_problem_text(problem));
-}
+/* ---- leaving ---- */
 
 /* The numbers stay, in memory of this process's own, and in the file as they are now: it counts as that of the dead. */
-static int leave(CoreObject *core) {
+int group_leave(CoreObject *core) {
     core_group *group = core->group;
     if (group == NULL) return 0;
     group->orphan = false;
@@ -224,7 +148,7 @@ static int leave(CoreObject *core) {
     group->left_ino = removed ? 0 : group->group.dir_ino;
     core->stop = &core->own_stop;
     group->joined = false;
-    forget_members(group);
+    group_forget_members(group);
     tw_store(&core->segment->header.ended, 0); /* the page is the process's own from this write on, */
     tw_fold_end(&group->group);                /* so that this one does not reach it */
     tw_group_part(&group->group);
@@ -268,7 +192,7 @@ PyObject *core_leave(PyObject *op, PyObject *unused) {
     core_group *group = core->group;
     (void)unused;
     const int dir = group != NULL && group->joined && group->folding < 0 ? group_descriptor(group) : -1;
-    const int failed = leave(core);
+    const int failed = group_leave(core);
     if (dir >= 0) (void)fold(group, dir); /* its own file, or another's; who finds the lock taken leaves it to them */
     if (failed != 0) return PyErr_NoMemory();
     Py_RETURN_NONE;
@@ -281,7 +205,7 @@ PyObject *core_set_unit(PyObject *op, PyObject *unit) {
     if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
     if (group == NULL) Py_RETURN_NONE;
     if (group->joined) tw_store(&group->group.page->line[group->group.at].unit, value);
-    group->unit = value; /* also for core_rejoin */
+    group->unit = value; /* also for a fork child that joins */
     Py_RETURN_NONE;
 }
 
@@ -297,7 +221,7 @@ static bool grow(void *of, size_t bytes) {
 
 uint32_t core_label(CoreObject *core, const char *model, size_t model_len, const char *route, size_t route_len) {
     const uint32_t set = tw_segment_label_growing(core->segment, model, model_len, route, route_len, grow, core->group);
-    tw_recorder_name(&core->recorder, core->segment);
+    tw_recorder_name(&core->trace.recorder, core->segment);
     return set;
 }
 
@@ -313,7 +237,7 @@ static bool is_young(uint64_t changed_ns) {
 }
 
 /* Reads the directory. A line of the page may be taken before its file is made: then it is looked at again. */
-static void look(core_group *group, uint64_t changed_ns) {
+void group_look(core_group *group, uint64_t changed_ns) {
     if (changed_ns != group->renewed_ns) tw_members_retry(&group->members);
     const tw_group_problem problem = tw_members_renew(&group->members, group->group.dir, group->group.name);
     group->unsettled = problem != TW_GROUP_FINE || group->members.refused > 0 || is_young(changed_ns);
@@ -321,7 +245,7 @@ static void look(core_group *group, uint64_t changed_ns) {
 }
 
 /* Whether it can be looked into; *changed_ns: when its entries last changed. */
-static bool holds(core_group *group, uint64_t *changed_ns) {
+bool group_holds(core_group *group, uint64_t *changed_ns) {
     tw_group_hold hold = tw_group_holds(&group->group, changed_ns);
     if (hold == TW_GROUP_LOST && tw_group_find_again(&group->group, group->dir))
         hold = tw_group_holds(&group->group, changed_ns);
@@ -336,75 +260,16 @@ PyObject *core_renew(PyObject *op, PyObject *unused) {
     uint64_t changed_ns;
     (void)unused;
     if (group == NULL || !group->joined) Py_RETURN_FALSE;
-    if (!holds(group, &changed_ns)) {
-        if (leave(core) != 0) return PyErr_NoMemory();
+    if (!group_holds(group, &changed_ns)) {
+        if (group_leave(core) != 0) return PyErr_NoMemory();
         Py_RETURN_TRUE;
     }
-    if (group->unplaced) core_place(core);
+    if (group->unplaced) (void)group_place(core, false);
     const bool changed = changed_ns != group->renewed_ns || group->unsettled;
-    if (changed) look(group, changed_ns);
+    if (changed) group_look(group, changed_ns);
     tw_members_company(&group->members, &group->group, core->segment, &group->company);
     find_serving(group);
     tw_crowd_share(&core->segment->crowd, group->unit != 0 || group->company.n > 0); /* there is an engine: the others' streams wait for it too */
     return PyBool_FromLong(changed);
 }
 
-/* ---- the end of it ---- */
-
-void core_free_group(CoreObject *core) {
-    if (core->epoch != NULL && *core->epoch == 0) core_reborn(core);
-    (void)leave(core);
-    PyMem_Free(core->group);
-    core->group = NULL;
-    if (core->epoch != NULL) munmap(core->epoch, sizeof *core->epoch);
-    core->epoch = NULL;
-}
-
-/* The parent's segment is its own: what is written here from now on stays here. */
-static void leave_parent(CoreObject *core) {
-    core_group *group = core->group;
-    core->stop = &core->own_stop;
-    if (group == NULL) return;
-    group->left_ino = 0; /* nothing of it is left here */
-    if (group->folding >= 0 && group->folder != getpid()) {
-        close(group->folding);
-        group->folding = -1;
-    }
-    if (!group->joined) return;
-    if (tw_group_unshare(&group->group, false) != 0) abort(); /* not even pages taken late: and never the parent's */
-    group->joined = false;
-    forget_members(group);
-    tw_group_forget(&group->group);
-}
-
-void core_reborn(CoreObject *core) {
-    char role[TW_ROLE_WORDS * 8];
-    const tw_slo slo = core->segment->slo;
-    const tw_policy_now policy = core->segment->policy.now;
-    const uint64_t slow_ns = core->segment->slow_ns, sets = core->segment->header.max_label_sets;
-    tw_words_get(core->segment->header.role, TW_ROLE_WORDS, role);
-    const bool shared = core->group != NULL && core->group->joined;
-    core_forget_trace(core);
-    const bool served = tw_segment_served(core->segment, tw_segment_series(core->segment, 0)) != NULL;
-    leave_parent(core);
-    if (shared && served) (void)tw_segment_create_served_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
-    else if (shared) (void)tw_segment_create_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
-    else tw_segment_reset(core->segment);
-    core->segment->policy.now = policy; /* what the heap is, it is here too */
-    if (shared) core->group->orphan = true;
-    *core->epoch = ++core->last_epoch;
-    core_init_steps(core);
-    core->gc_open = core->policy_depth = 0;
-    nvtx_reborn(core);
-}
-
-/* Where that fails now (others hold the lock) the next renew() does it. Nobody reads the list of members meanwhile: who
- * is in no group has none. */
-void core_rejoin(CoreObject *core) {
-    core_group *group = core->group;
-    uint64_t changed_ns;
-    group->orphan = false;
-    if (group->joined || join(core, group, group->dir, group->unit) != TW_GROUP_FINE || !holds(group, &changed_ns)) return;
-    look(group, changed_ns);
-    tw_members_company(&group->members, &group->group, core->segment, &group->company);
-}

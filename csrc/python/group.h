@@ -2,7 +2,7 @@
 #ifndef TAILWATCH_PYTHON_GROUP_H
 #define TAILWATCH_PYTHON_GROUP_H
 
-#include "python/module.h"
+#include "python/core.h"
 
 #include <limits.h>
 
@@ -11,7 +11,7 @@
 #define CORE_SERVING 64 /* more are not counted in a stream's concurrency */
 
 /* Made at the first join and kept for as long as the process lives: streams hold the address of its company. */
-struct core_group {
+typedef struct core_group {
     tw_group group;
     bool joined;
     bool unsettled;      /* a file was not what it should be, or the directory's time is too new to tell what it holds */
@@ -27,27 +27,28 @@ struct core_group {
     uint32_t n_serving;  /* the living others that have served requests, as of the last renewal */
     const tw_segment *serving[CORE_SERVING];
     tw_members members;
-};
+} core_group;
 
-/* Makes the page on which the epoch stands. -1: an exception is set. */
-int core_make_epoch(CoreObject *core);
+/* Another role has another index: given now, or by the next renew(); patient: after a wait for others who join. */
+tw_group_problem group_place(CoreObject *core, bool patient);
 
-/* In a fork child, however it was made: what the parent measured is forgotten, and the group is left. */
-void core_reborn(CoreObject *core);
+/* Whether the directory can be looked into; *changed_ns: when its entries last changed. */
+bool group_holds(core_group *group, uint64_t *changed_ns);
 
-/* Another role has another index: given now, or by the next renew(). */
-void core_place(CoreObject *core);
+/* Reads the directory. */
+void group_look(core_group *group, uint64_t changed_ns);
 
-/* Joins its parent's group, if it has not: before its first request or step, so that whoever kills it takes nothing along. */
-void core_rejoin(CoreObject *core);
+void group_forget_members(core_group *group);
+
+/* ENOMEM: it is still in. */
+int group_leave(CoreObject *core);
+
+/* Number of the label set with these names, as tw_segment_label_growing says; a group's file grows with it. */
+uint32_t core_label(CoreObject *core, const char *model, size_t model_len, const char *route, size_t route_len);
 
 /* Another descriptor of its directory, the caller's to close; -1: it is not there any more. */
 int group_descriptor(const core_group *group);
 
-/* Leaves, and frees what is left of it. */
-void core_free_group(CoreObject *core);
-
-PyObject *core_join(PyObject *op, PyObject *args);
 PyObject *core_leave(PyObject *op, PyObject *unused);
 PyObject *core_set_unit(PyObject *op, PyObject *unit);
 PyObject *core_renew(PyObject *op, PyObject *unused);

@@ -1,15 +1,24 @@
 /* tailwatch._hot: the module, and Core, the one writer of one process's segment. */
 #include "python/client_response.h"
-#include "python/sse/encoder.h"
-#include "python/stamp/recent_frames.h"
-#include "python/group.h"
-#include "python/nvtx/ranges.h"
-#include "python/sse/shape_writer.h"
-#include "python/stamp/engine_step.h"
-#include "python/gc/idle_selector.h"
-#include "python/sse/template.h"
-#include "python/trace.h"
+#include "python/gc/callbacks.h"
+#include "python/gc/idle_gc.h"
 #include "python/gc/idle_libuv.h"
+#include "python/gc/idle_selector.h"
+#include "python/gc/policy.h"
+#include "python/group.h"
+#include "python/membership.h"
+#include "python/nvtx/ranges.h"
+#include "python/sse/encoder.h"
+#include "python/sse/shape_writer.h"
+#include "python/sse/template.h"
+#include "python/stamp/engine_step.h"
+#include "python/stamp/recent_frames.h"
+#include "python/stamp/requests.h"
+#include "python/stamp/send.h"
+#include "python/stamp/stream.h"
+#include "python/trace.h"
+
+#include "tailwatch/attribute/engine_id.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -21,29 +30,12 @@
 
 /* ---- Core ---- */
 
-static const struct { const char *text; size_t offset; } key_table[] = {
-    {"type", offsetof(tw_keys, type)},
-    {"body", offsetof(tw_keys, body)}, {"more_body", offsetof(tw_keys, more_body)},
-    {"status", offsetof(tw_keys, status)}, {"headers", offsetof(tw_keys, headers)},
-    {"method", offsetof(tw_keys, method)},
-    {"text", offsetof(tw_keys, text)}, {"bytes", offsetof(tw_keys, bytes)},
-    {"write_paused", offsetof(tw_keys, write_paused)}};
-
-static PyObject **key_slot(tw_keys *keys, size_t i) { return (PyObject **)((char *)keys + key_table[i].offset); }
-
-static int make_keys(tw_keys *keys) {
-    for (size_t i = 0; i < sizeof key_table / sizeof *key_table; i++)
-        if ((*key_slot(keys, i) = PyUnicode_InternFromString(key_table[i].text)) == NULL) return -1;
-    return 0;
-}
-
 static int make_segment(CoreObject *self, const char *role, unsigned sets, int served, const tw_slo *slo, uint64_t slow_ns) {
     const int failed = served ? tw_segment_create_served(&self->segment, role, sets, slo, slow_ns)
                               : tw_segment_create(&self->segment, role, sets, slo, slow_ns);
     if (failed == ENOMEM) PyErr_NoMemory();
     else if (failed) PyErr_Format(PyExc_ValueError, "max_label_sets: expected 1 to %d, found %u", TW_LABEL_SETS_LIMIT, sets);
-    if (failed) return -1;
-    return 0;
+    return failed ? -1 : 0;
 }
 
 /* Core(role, max_label_sets, slo, slow_ns, route_of, timed_send, served=False) */
@@ -60,15 +52,13 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     CoreObject *self = state == NULL ? NULL : (CoreObject *)PyType_GenericAlloc(type, 0);
     if (self == NULL) return NULL;
     const tw_slo slo = {ttft, tpot, itl, e2e, attainment};
-    self->stream_type = (PyTypeObject *)Py_NewRef((PyObject *)state->stream_type);
-    self->send_type = (PyTypeObject *)Py_NewRef((PyObject *)state->send_type);
+    self->streams.type = (PyTypeObject *)Py_NewRef((PyObject *)state->stream_type);
     self->steps.type = (PyTypeObject *)Py_NewRef((PyObject *)state->step_type);
-    self->route_of = Py_NewRef(route_of);
-    self->timed_send = Py_NewRef(timed_send);
-    self->streamed = PyList_New(0);
     self->stop = &self->own_stop;
+    self->gc.reads_heap = 1;
     frame_noting();
-    if (self->streamed == NULL || core_make_epoch(self) < 0 || make_keys(&self->keys) < 0 || make_segment(self, role, sets, served, &slo, slow) < 0) {
+    if (core_init_requests(self, state->send_type, route_of, timed_send) < 0 || core_make_epoch(self) < 0 ||
+        make_segment(self, role, sets, served, &slo, slow) < 0) {
         Py_DECREF((PyObject *)self);
         return NULL;
     }
@@ -79,21 +69,21 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
 static int core_traverse(PyObject *op, visitproc visit, void *arg) {
     CoreObject *self = (CoreObject *)op;
     Py_VISIT(Py_TYPE(op));
-    Py_VISIT(self->route_of);
-    Py_VISIT(self->timed_send);
-    Py_VISIT(self->streamed);
-    Py_VISIT(self->ended);
-    Py_VISIT(self->callbacks);
-    Py_VISIT((PyObject *)self->stream_type);
-    Py_VISIT((PyObject *)self->send_type);
+    Py_VISIT(self->requests.route_of);
+    Py_VISIT(self->requests.timed_send);
+    Py_VISIT(self->requests.streamed);
+    Py_VISIT(self->requests.ended);
+    Py_VISIT(self->gc.callbacks);
+    Py_VISIT((PyObject *)self->streams.type);
+    Py_VISIT((PyObject *)self->requests.type);
     Py_VISIT((PyObject *)self->steps.type);
     return 0;
 }
 
 static int core_clear(PyObject *op) {
     CoreObject *self = (CoreObject *)op;
-    Py_CLEAR(self->ended);
-    Py_CLEAR(self->callbacks); /* the rest is needed while a Send or a callback of ours is alive */
+    Py_CLEAR(self->requests.ended);
+    Py_CLEAR(self->gc.callbacks); /* the rest is needed while a Send or a callback of ours is alive */
     return 0;
 }
 
@@ -106,14 +96,9 @@ static void core_dealloc(PyObject *op) {
     core_free_trace(self);
     core_free_group(self);
     core_free_steps(self);
-    for (size_t i = 0; i < sizeof key_table / sizeof *key_table; i++) Py_XDECREF(*key_slot(&self->keys, i));
-    Py_XDECREF((PyObject *)self->stream_type);
-    Py_XDECREF((PyObject *)self->send_type);
-    Py_XDECREF(self->route_of);
-    Py_XDECREF(self->timed_send);
-    Py_XDECREF(self->streamed);
-    Py_XDECREF(self->body_type);
-    Py_XDECREF(self->trace_of);
+    core_free_requests(self);
+    Py_XDECREF((PyObject *)self->streams.type);
+    Py_XDECREF(self->streams.trace_of);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
     Py_DECREF((PyObject *)type);
 }
@@ -135,134 +120,22 @@ static PyObject *core_configure(PyObject *op, PyObject *args) {
 /* rebind(role, route_of, timed_send): for another install() that takes this core over, or an app that joins. */
 static PyObject *core_rebind(PyObject *op, PyObject *args) {
     CoreObject *self = (CoreObject *)op;
-    PyObject *route_of, *timed_send, *old_route_of = self->route_of, *old_timed_send = self->timed_send;
+    PyObject *route_of, *timed_send, *old_route_of = self->requests.route_of, *old_timed_send = self->requests.timed_send;
     const char *role;
     if (!PyArg_ParseTuple(args, "sOO", &role, &route_of, &timed_send)) return NULL;
     tw_segment_set_role(self->segment, role);
-    core_place(self);
-    tw_recorder_name(&self->recorder, self->segment);
+    if (self->group != NULL && self->group->joined) (void)group_place(self, false);
+    tw_recorder_name(&self->trace.recorder, self->segment);
     frame_noting();
-    self->route_of = Py_NewRef(route_of);
-    self->timed_send = Py_NewRef(timed_send);
+    self->requests.route_of = Py_NewRef(route_of);
+    self->requests.timed_send = Py_NewRef(timed_send);
     Py_DECREF(old_route_of);
     Py_DECREF(old_timed_send);
     Py_RETURN_NONE;
 }
 
-/* follow(ended): called once for each request that a Send ends; None: no longer. */
-static PyObject *core_follow(PyObject *op, PyObject *ended) {
-    CoreObject *self = (CoreObject *)op;
-    PyObject *old = self->ended;
-    self->ended = ended == Py_None ? NULL : Py_NewRef(ended);
-    Py_XDECREF(old);
-    Py_RETURN_NONE;
-}
-
-/* watch_gc(mode, callbacks, closer) */
-static PyObject *core_watch_gc(PyObject *op, PyObject *args) {
-    CoreObject *self = (CoreObject *)op;
-    PyObject *callbacks, *closer;
-    int mode;
-    if (!PyArg_ParseTuple(args, "iOO", &mode, &callbacks, &closer)) return NULL;
-    if (!PyList_Check(callbacks) || mode < 0 || mode > 2) {
-        PyErr_SetString(PyExc_ValueError, "watch_gc: expected a mode from 0 to 2, the list gc.callbacks and our last callable");
-        return NULL;
-    }
-    PyObject *old = self->callbacks;
-    self->callbacks = Py_NewRef(callbacks);
-    self->closer = closer;
-    self->gc_mode = mode;
-    self->heap = heap_find(callbacks);
-    Py_XDECREF(old);
-    Py_RETURN_NONE;
-}
-
-void core_policy_open(CoreObject *self) {
-    if (__builtin_expect(*self->epoch == 0, 0)) core_reborn(self);
-    const int outermost = self->policy_depth++ == 0;
-    if (nvtx_on(self)) nvtx_policy_push(self);
-    const uint64_t now = tw_now_ns();
-    if (outermost) self->policy_start_ns = now, self->policy_thread = this_thread(), self->policy_cpu_start_ns = tw_thread_cpu_ns();
-    else if (self->policy_thread != this_thread()) self->policy_thread = 0;
-    tw_pause_begin(&self->segment->pause, TW_CAUSE_POLICY, now);
-    core_tell(self);
-    if (core_records(self)) tw_recorder_pause(&self->recorder, &self->segment->pause);
-}
-
-/* What it took of the pass that this ends; 0: not known, as several threads had theirs at once. */
-static uint64_t policy_cpu_ns(const CoreObject *self) {
-    return self->policy_depth == 0 && self->policy_thread == this_thread() ? tw_thread_cpu_ns() - self->policy_cpu_start_ns : 0;
-}
-
-uint64_t core_policy_close(CoreObject *self) {
-    if (self->policy_depth == 0) return 0;
-    core_verify_pause(self); /* a collection inside that lost its end must not keep ours open */
-    if (__builtin_expect(self->nvtx_policy != 0, 0)) nvtx_policy_pop(self);
-    self->policy_depth--;
-    const tw_pause_result result = {.cpu_ns = policy_cpu_ns(self)};
-    const uint64_t now = tw_now_ns(), length = tw_segment_pause_end(self->segment, now, &result);
-    core_tell(self);
-    if (self->policy_depth == 0 && core_records(self))
-        tw_recorder_paused(&self->recorder, &self->segment->pause, TW_CAUSE_POLICY, self->policy_start_ns, now, NULL);
-    return tw_pause_is_open(&self->segment->pause) ? 0 : length;
-}
-
-static PyObject *core_policy_begin(PyObject *op, PyObject *unused) {
-    (void)unused;
-    core_policy_open((CoreObject *)op);
-    Py_RETURN_NONE;
-}
-
-static PyObject *core_policy_end(PyObject *op, PyObject *unused) {
-    CoreObject *self = (CoreObject *)op;
-    (void)unused;
-    if (self->policy_depth == 0) Py_RETURN_NONE;
-    const uint64_t length = core_policy_close(self);
-    if (tw_pause_is_open(&self->segment->pause)) Py_RETURN_NONE;
-    return PyLong_FromUnsignedLongLong(length);
-}
-
-/* Only the collection: a pass of ours on another thread goes on. */
-static PyObject *core_cancel_pause(PyObject *op, PyObject *unused) {
-    (void)unused;
-    core_verify_pause((CoreObject *)op);
-    Py_RETURN_NONE;
-}
-
-static PyObject *core_paused_now(PyObject *op, PyObject *unused) {
-    (void)unused;
-    return PyBool_FromLong(tw_pause_is_open(&((CoreObject *)op)->segment->pause));
-}
-
-/* stream(model, route, arrival | None, request_id, trace_id) */
-static PyObject *core_stream(PyObject *op, PyObject *args) {
-    CoreObject *self = (CoreObject *)op;
-    PyObject *model, *route, *given, *request, *trace;
-    if (!PyArg_ParseTuple(args, "OOOOO", &model, &route, &given, &request, &trace)) return NULL;
-    uint64_t entry = tw_now_ns();
-    if (stream_time(given, &entry) < 0) return NULL;
-    StreamObject *stream = stream_new(self);
-    if (stream == NULL) return NULL;
-    stream->by_hand = 1;
-    if (stream_open_by_hand(stream, entry, given != Py_None, request, trace) == 0 && stream_name(stream, model, route) == 0)
-        return (PyObject *)stream;
-    Py_DECREF((PyObject *)stream);
-    return NULL;
-}
-
-static PyObject *count(uint64_t *counters, int n, PyObject *index) {
-    const long i = PyLong_AsLong(index);
-    if (i == -1 && PyErr_Occurred()) return NULL;
-    if (i < 0 || i >= n) {
-        PyErr_Format(PyExc_ValueError, "expected a counter from 0 to %d, found %ld", n - 1, i);
-        return NULL;
-    }
-    tw_add(&counters[i], 1);
-    Py_RETURN_NONE;
-}
-
-static PyObject *core_count_error(PyObject *op, PyObject *where) { return count(((CoreObject *)op)->segment->errors, TW_ERRORS, where); }
-static PyObject *core_count_drop(PyObject *op, PyObject *reason) { return count(((CoreObject *)op)->segment->drops, TW_DROPS, reason); }
+static PyObject *core_count_error(PyObject *op, PyObject *where) { return core_count(((CoreObject *)op)->segment->errors, TW_ERRORS, where); }
+static PyObject *core_count_drop(PyObject *op, PyObject *reason) { return core_count(((CoreObject *)op)->segment->drops, TW_DROPS, reason); }
 
 /* count_fallback(shape, reason): a lone surrogate in them is no error, it becomes '?'. */
 static PyObject *core_count_fallback(PyObject *op, PyObject *args) {
@@ -280,20 +153,10 @@ static PyObject *core_count_fallback(PyObject *op, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *core_streamed(PyObject *op, PyObject *unused) {
-    CoreObject *self = (CoreObject *)op;
-    (void)unused;
-    PyObject *fresh = PyList_New(0);
-    if (fresh == NULL) return NULL;
-    PyObject *old = self->streamed;
-    self->streamed = fresh;
-    return old;
-}
-
 static PyObject *core_reset(PyObject *op, PyObject *unused) {
     (void)unused;
     core_reborn((CoreObject *)op);
-    ((CoreObject *)op)->serves = 0;
+    ((CoreObject *)op)->streams.serves = 0;
     Py_RETURN_NONE;
 }
 
@@ -303,7 +166,6 @@ static PyObject *get_reserved(PyObject *op, void *unused) { (void)unused; return
 static PyObject *get_in_flight(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_load(&((CoreObject *)op)->segment->in_flight)); }
 static PyObject *get_opened(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(tw_load(&((CoreObject *)op)->segment->opened)); }
 
-#define FASTCALL(function) (PyCFunction)(void (*)(void))(function)
 static PyMethodDef core_methods[] = {
     {"gc_first", FASTCALL(core_gc_first), METH_FASTCALL, "gc_first(phase, info, /)\n--\n\nFor the head of gc.callbacks."},
     {"gc_last", FASTCALL(core_gc_last), METH_FASTCALL, "gc_last(phase, info, /)\n--\n\nFor the end of gc.callbacks."},
@@ -356,17 +218,10 @@ static PyMethodDef core_methods[] = {
     {"trace_turn", core_trace_turn, METH_O, "trace_turn(whole, /)\n--\n\nSample the counters; whole: the clocks and names too."},
     {"reset", core_reset, METH_NOARGS, "reset()\n--\n\nIn a fork child: forget what the parent measured."},
     {NULL, NULL, 0, NULL}};
-static PyObject *get_unfrozen(PyObject *op, void *unused) {
-    const CoreObject *self = (CoreObject *)op;
-    (void)unused;
-    if (self->heap == NULL) Py_RETURN_NONE;
-    return PyLong_FromUnsignedLongLong(heap_unfrozen(self->heap));
-}
-
 static PyObject *core_steps_ended(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((CoreObject *)op)->steps.ended); }
 
 static PyGetSetDef core_getters[] = {
-    {"unfrozen", get_unfrozen, NULL, "Objects that a full collection would look at, as the collector books them; None: not known here.", NULL},
+    {"unfrozen", core_unfrozen, NULL, "Objects that a full collection would look at, as the collector books them; None: not known here.", NULL},
     {"last_was_full", core_last_was_full, NULL, "Whether the latest collection was one of all that is not frozen, and is over.", NULL},
     {"address", get_address, NULL, "Address of the segment, for tailwatch._cold.", NULL},
     {"bytes", get_bytes, NULL, "Memory of the segment: what its label sets in use take.", NULL},
@@ -396,22 +251,9 @@ PyType_Spec tw_core_spec = {"tailwatch._hot.Core", sizeof(CoreObject), 0, Py_TPF
 
 /* ---- module ---- */
 
-static PyObject *hot_clock(PyObject *module, PyObject *unused) {
-    (void)module, (void)unused;
-    volatile uint64_t now = tw_now_ns();
-    (void)now;
-    Py_RETURN_NONE;
-}
-
 static PyObject *hot_now(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     return PyLong_FromUnsignedLongLong(tw_now_ns());
-}
-
-static PyObject *hot_unit_of(PyObject *module, PyObject *engine) {
-    uint64_t unit;
-    (void)module;
-    return engine_named(engine, &unit) < 0 ? NULL : PyLong_FromUnsignedLongLong(unit);
 }
 
 static PyObject *hot_jiffy_ns(PyObject *module, PyObject *unused) {
@@ -432,11 +274,9 @@ static PyObject *hot_tcp_wait_ns(PyObject *module, PyObject *fd) {
 }
 
 static PyMethodDef hot_methods[] = {
-    {"clock", hot_clock, METH_NOARGS, "clock()\n--\n\nRead the clock and do nothing with it."},
     {"now", hot_now, METH_NOARGS, "now()\n--\n\nCLOCK_MONOTONIC in nanoseconds."},
     {"jiffy_ns", hot_jiffy_ns, METH_NOARGS, "jiffy_ns()\n--\n\nLength of a kernel timer tick in nanoseconds."},
     {"tcp_wait_ns", hot_tcp_wait_ns, METH_O, "tcp_wait_ns(fd, /)\n--\n\nHow long ago a TCP socket last received data, ns; -1: unknown."},
-    {"copy", hot_copy, METH_O, "copy(frame, /)\n--\n\nAn allocation and a memcpy."},
     {"forget_frames", hot_forget_frames, METH_NOARGS, "forget_frames()\n--\n\nLet go of the frames that were made and not sent."},
     {"unit_of", hot_unit_of, METH_O, "unit_of(engine, /)\n--\n\nThe word for an engine's number or name."},
     {"note", FASTCALL(hot_note), METH_FASTCALL,

@@ -5,6 +5,9 @@
  */
 #include "python/trace.h"
 
+#include "python/gc/gc_state.h"
+#include "python/group.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -84,14 +87,14 @@ static tw_group_problem make(CoreObject *core, making *m) {
 static bool is_wanted(const CoreObject *core, const making *m) {
     char name[TW_GROUP_NAME] = "";
     uint64_t joined_ns;
-    if (core->trace.stops != m->stops || tw_recorder_on(&core->recorder)) return false;
+    if (core->trace.stops != m->stops || tw_recorder_on(&core->trace.recorder)) return false;
     if (is_joined(core) && !name_file(core->group, name, &joined_ns)) return false;
     return strcmp(name, m->name) == 0;
 }
 
 static void name(CoreObject *core) {
-    tw_recorder_name(&core->recorder, core->segment);
-    tw_recorder_unit(&core->recorder, core->group != NULL ? core->group->unit : 0);
+    tw_recorder_name(&core->trace.recorder, core->segment);
+    tw_recorder_unit(&core->trace.recorder, core->group != NULL ? core->group->unit : 0);
 }
 
 static void begin(CoreObject *core, const making *m) {
@@ -101,7 +104,7 @@ static void begin(CoreObject *core, const making *m) {
         return;
     }
     memcpy(core->trace.name, m->name, sizeof core->trace.name);
-    tw_recorder_begin(&core->recorder, m->memory, m->events, m->label_sets, &core->segment->header, m->joined_ns);
+    tw_recorder_begin(&core->trace.recorder, m->memory, m->events, m->label_sets, &core->segment->header, m->joined_ns);
     name(core);
 }
 
@@ -124,7 +127,7 @@ PyObject *core_trace_start(PyObject *op, PyObject *events) {
         PyErr_Format(PyExc_ValueError, "trace: expected %d to %llu events", TW_TRACE_EVENTS_LEAST, (unsigned long long)TW_TRACE_EVENTS_MOST);
         return NULL;
     }
-    if (tw_recorder_on(&core->recorder) || core->trace.maker == getpid()) Py_RETURN_NONE;
+    if (tw_recorder_on(&core->trace.recorder) || core->trace.maker == getpid()) Py_RETURN_NONE;
     const tw_group_problem problem = make(core, &m);
     if (problem != TW_GROUP_FINE) return reason(&m, problem);
     begin(core, &m);
@@ -135,7 +138,7 @@ PyObject *core_trace_start(PyObject *op, PyObject *events) {
 
 static void end(CoreObject *core) {
     size_t bytes;
-    void *memory = tw_recorder_end(&core->recorder, &bytes);
+    void *memory = tw_recorder_end(&core->trace.recorder, &bytes);
     if (memory != NULL) munmap(memory, bytes);
     core->trace.stops++;
 }
@@ -161,7 +164,7 @@ void core_forget_trace(CoreObject *core) {
         close(core->trace.dir);
         core->trace.maker = 0;
     }
-    if (!tw_recorder_on(&core->recorder) || core->recorder.pid == (uint64_t)self) return;
+    if (!tw_recorder_on(&core->trace.recorder) || core->trace.recorder.pid == (uint64_t)self) return;
     end(core);
     core->trace.name[0] = '\0';
 }
@@ -173,10 +176,10 @@ PyObject *core_trace_turn(PyObject *op, PyObject *whole) {
     CoreObject *core = (CoreObject *)op;
     if (!core_records(core)) Py_RETURN_NONE;
     const uint64_t now = tw_now_ns();
-    tw_recorder_sample(&core->recorder, core->segment, now);
-    if (core->heap != NULL) tw_recorder_count(&core->recorder, now, TW_COUNTER_UNFROZEN, heap_unfrozen(core->heap));
+    tw_recorder_sample(&core->trace.recorder, core->segment, now);
+    if (core->gc.heap != NULL) tw_recorder_count(&core->trace.recorder, now, TW_COUNTER_UNFROZEN, heap_unfrozen(core->gc.heap));
     if (whole != Py_True) Py_RETURN_NONE;
-    tw_recorder_tick(&core->recorder);
+    tw_recorder_tick(&core->trace.recorder);
     name(core);
     Py_RETURN_NONE;
 }
@@ -193,7 +196,7 @@ PyObject *core_trace_file(PyObject *op, void *unused) {
 }
 
 PyObject *core_trace_memory(PyObject *op, void *unused) {
-    const tw_recorder *r = &((CoreObject *)op)->recorder;
+    const tw_recorder *r = &((CoreObject *)op)->trace.recorder;
     (void)unused;
     return Py_BuildValue("KK", (unsigned long long)(uintptr_t)r->head, r->head == NULL ? 0ULL : (unsigned long long)r->head->bytes);
 }

@@ -2,7 +2,7 @@
 #ifndef TAILWATCH_PYTHON_TRACE_H
 #define TAILWATCH_PYTHON_TRACE_H
 
-#include "python/group.h"
+#include "python/core.h"
 
 /* In a fork child: its parent's file is let go of. Nothing where it is this process's own. */
 void core_forget_trace(CoreObject *core);
@@ -15,10 +15,5 @@ PyObject *core_trace_turn(PyObject *op, PyObject *whole);
 PyObject *core_tracing(PyObject *op, void *unused);
 PyObject *core_trace_file(PyObject *op, void *unused);
 PyObject *core_trace_memory(PyObject *op, void *unused);
-
-/* Whether there is anything to write, and this process may: a fork child that nobody has told of it may not. */
-static inline bool core_records(const CoreObject *core) {
-    return __builtin_expect(tw_recorder_on(&core->recorder), 0) && *core->epoch != 0;
-}
 
 #endif

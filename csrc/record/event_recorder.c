@@ -7,8 +7,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "group/group_file.h"
-#include "record/event_ring_layout.h"
 
 /* ---- begin and end ---- */
 
@@ -253,8 +251,8 @@ void tw_recorder_paused(tw_recorder *r, const tw_pause_clock *p, tw_cause cause,
 static void take_pages(void *memory, size_t bytes) { (void)madvise(memory, bytes, MADV_POPULATE_WRITE); }
 
 tw_group_problem tw_recorder_file(int dir, const char *name, size_t bytes, void **out) {
-    if (!tw_group_leaves_room(dir, bytes)) return TW_GROUP_FULL;
-    const tw_group_problem problem = tw_group_make_file(dir, name, bytes, out);
+    if (!tw_file_fits(dir, bytes)) return TW_GROUP_FULL;
+    const tw_group_problem problem = tw_file_make(dir, name, bytes, out);
     if (problem == TW_GROUP_FINE) take_pages(*out, bytes);
     return problem;
 }

@@ -9,10 +9,8 @@
 
 #include "tailwatch/base/deferred_free.h"
 #include "tailwatch/base/atomic.h"
-#include "tailwatch/group/group.h"
+#include "tailwatch/base/shared_file.h"
 #include "tailwatch/base/process.h"
-#include "group/group_file.h"
-#include "record/event_ring_layout.h"
 
 #define LINE 64
 #define PAGE 4096
@@ -130,7 +128,7 @@ int tw_trace_map(const char *path, tw_trace *out) {
     size_t len;
     memset(out, 0, sizeof *out);
     errno = EINVAL;
-    const tw_group_problem problem = tw_group_open_file(AT_FDCWD, path, false, &bytes, &len);
+    const tw_group_problem problem = tw_file_open(AT_FDCWD, path, false, &bytes, &len);
     if (problem != TW_GROUP_FINE) return problem == TW_GROUP_SYSTEM && errno != 0 ? errno : EINVAL;
     if (tw_trace_open(bytes, len, out) && out->bytes == len) return 0;
     munmap(bytes, len);
@@ -264,19 +262,6 @@ size_t tw_ring_read(const tw_trace *t, uint32_t ring, uint64_t *next, uint64_t u
     }
 }
 
-uint64_t tw_ring_find(const tw_trace *t, uint32_t ring, uint64_t time_ns) {
-    uint64_t first, end;
-    tw_ring_bounds(t, ring, &first, &end);
-    while (first < end) {
-        const uint64_t middle = first + (end - first) / 2;
-        tw_ring_event e;
-        copy_events(t, ring, middle, &e, 1);
-        if (e.time_ns < time_ns || middle < oldest(head_of(t, ring), t->ring_size[ring])) first = middle + 1;
-        else end = middle;
-    }
-    return first;
-}
-
 /* ---- clock snapshots ---- */
 
 static size_t copy_clocks(const tw_trace *t, uint64_t first, uint64_t end, bool fine, tw_clock_snapshot *out) {
@@ -314,9 +299,4 @@ size_t tw_trace_clocks(const tw_trace *t, tw_clock_snapshot *out) {
     const size_t n_coarse = coarse < fine ? copy_clocks(t, coarse, fine, false, out) : 0;
     const size_t n = n_coarse + copy_clocks(t, fine, taken, true, out + n_coarse);
     return drop_overwritten(out, n, n_coarse, taken, clocks_taken(t));
-}
-
-uint64_t tw_trace_seen_ns(const tw_trace *t) {
-    const uint64_t taken = clocks_taken(t);
-    return taken == 0 ? 0 : tw_load_acquire(&t->clocks[(taken - 1) % TW_CLOCK_FINE].at[TW_CLOCK_MONOTONIC]);
 }

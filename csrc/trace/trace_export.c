@@ -10,104 +10,13 @@
 #include "base/yield.h"
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/attribute/engine_id.h"
-#include "trace/trace_parts.h"
+#include "trace/exporter.h"
 #include "base/tw_malloc.h"
 
 #define GIVE_WAY_EVENTS 4096 /* a core is offered to others no more rarely than after so many */
 
-/* Every text that is the same for all files. */
-#define TEXTS(text)                                                                                                      \
-    text(GC, "GC") text(REQUESTS, "requests") text(STEPS, "steps") text(LOST, "lost") text(REQUEST, "request")           \
-    text(QUEUE, "queue") text(WAIT, "until first token") text(ANSWER, "answer") text(FIRST, "first token")               \
-    text(TOKEN, "token") text(HOST_GAP, "host gap") text(HOST_GAPS, "host gaps") text(EVENTS_LOST, "events lost") text(GC_KIND, "gc")                 \
-    text(NUMBER, "number") text(MODEL, "model") text(ROUTE, "route") text(ARRIVAL, "arrival") text(OUTCOME, "outcome")   \
-    text(REASON, "reason") text(TOKENS, "tokens") text(CHOICE, "choice")                             \
-    text(OVERLAP, "overlap_us") text(LATE, "late_us") text(BEGINNING_LOST, "beginning lost") text(BATCH, "batch")        \
-    text(WAITING, "waiting") text(COLLECTED, "collected") text(UNCOLLECTABLE, "uncollectable") text(RING, "ring")        \
-    text(HOW_MANY, "count") text(STANDS, "no end yet") text(INSIDE, "inside another")
-
-#define TEXT_NUMBER(name, text) T_##name,
-enum { TEXTS(TEXT_NUMBER) T_TEXTS };
 #define TEXT_OF(name, text) text,
 static const char *const texts[] = {TEXTS(TEXT_OF)};
-
-#define PENDING_GAPS 64 /* host gaps that may still turn out to be inside a step */
-
-typedef enum phase { PHASE_NONE, PHASE_WAIT, PHASE_ANSWER } phase;
-
-typedef struct host_gap {
-    uint64_t from_ns, to_ns, waiting;
-} host_gap;
-
-/* What one thread's steps have come to. */
-typedef struct step_lane {
-    uint32_t track, gap_track;
-    uint32_t thread;          /* track of the thread */
-    uint64_t tid;
-    uint64_t end_ns, waiting; /* of the latest step; end_ns 0: none */
-    host_gap pending[PENDING_GAPS];
-    uint32_t pending_n;
-} step_lane;
-
-typedef struct exporter {
-    tw_timeline *timeline;
-    const tw_trace *const *files;
-    size_t n;
-    uint64_t from_ns, until_ns;
-    tw_trace_account *account;
-    tw_ends *ends;
-    bool *waited;                /* whether streams wait for a process */
-    uint32_t engines;            /* processes that are one */
-    tw_pauses pauses;
-    tw_reader reader;
-    uint32_t text[T_TEXTS];
-    uint32_t cause[TW_CAUSES], reason[TW_REASONS], outcome[TW_OUTCOMES], arrival[TW_ARRIVALS];
-    uint64_t gave_way_ns;
-    int error;
-
-    /* the process at hand */
-    uint32_t process;
-    const tw_trace *file;
-    uint64_t first_ns;           /* time of its first event; else when it began to record */
-    uint32_t sequence;
-    uint32_t *process_track, *gc_track; /* of each */
-    uint32_t requests_track, counter_track[TW_COUNTERS];
-    tw_requests requests;
-    step_lane lane[TW_RINGS];
-    uint32_t step_name[TW_STEPS];
-    uint32_t (*label)[2];        /* model and route, once they were asked for */
-    tw_ring_event delay[TW_RINGS]; /* the last one of each ring */
-} exporter;
-
-/* ---- small things ---- */
-
-static uint32_t name_of(exporter *x, const char *text) { return tw_timeline_name(x->timeline, text, strlen(text)); }
-
-static uint32_t track(exporter *x, tw_track_kind kind, uint32_t parent, uint32_t name, uint32_t rank, int64_t tid) {
-    const tw_track described = {.kind = kind, .sequence = x->sequence, .parent = parent, .rank = rank, .name = name,
-                                .pid = (int32_t)x->file->pid, .tid = tid};
-    return tw_timeline_track(x->timeline, &described);
-}
-
-static void point(exporter *x, uint64_t at_ns, uint32_t on, tw_point_type type, uint32_t name, uint32_t category,
-                  const tw_arg *args, size_t n) {
-    const tw_point p = {.at_ns = at_ns, .track = on, .type = type, .name = name, .category = category, .args = (uint16_t)n};
-    tw_timeline_points(x->timeline, &p, 1, args, n, NULL, 0);
-}
-
-static void begin(exporter *x, uint64_t at_ns, uint32_t on, uint32_t name, uint32_t category) {
-    point(x, at_ns, on, TW_POINT_BEGIN, name, category, NULL, 0);
-}
-static void end(exporter *x, uint64_t at_ns, uint32_t on) { point(x, at_ns, on, TW_POINT_END, 0, 0, NULL, 0); }
-
-static void add_arg(const exporter *x, tw_arg *args, uint32_t *n, uint32_t text, tw_arg_kind kind, uint64_t value) {
-    args[(*n)++] = (tw_arg){x->text[text], (uint32_t)kind, value};
-}
-
-static bool in_range(const exporter *x, uint64_t time_ns) { return time_ns >= x->from_ns && time_ns <= x->until_ns; }
-
-/* A stamp that the timeline takes: times are below 2^63. */
-static bool fine(uint64_t time_ns) { return time_ns >> 63 == 0; }
 
 static bool is_pause(const tw_ring_event *e) {
     return tw_what_kind(e->what) == TW_KIND_PAUSE && tw_what_a(e->what) < TW_CAUSES && e->id <= e->time_ns && fine(e->time_ns);
@@ -447,93 +356,6 @@ static void draw_long_pauses(exporter *x) {
     tw_free(first);
 }
 
-/* ---- steps ---- */
-
-static uint32_t thread_track(exporter *x, uint64_t tid, const char *name) {
-    if (tid == 0) return x->process_track[x->process];
-    const uint32_t known = tw_timeline_find(x->timeline, TW_TRACK_THREAD, (int32_t)x->file->pid, (int64_t)tid);
-    if (known > x->process_track[x->process]) return known; /* it had a ring before */
-    return track(x, TW_TRACK_THREAD, x->process_track[x->process], name[0] != 0 ? name_of(x, name) : 0, 3, (int64_t)tid);
-}
-
-/* On a row beside the steps: it is known only after the step behind it, which begins where it ends. */
-static void draw_gap(exporter *x, step_lane *lane, const host_gap *gap) {
-    if (lane->gap_track == 0) lane->gap_track = track(x, TW_TRACK_SLICES, lane->thread, x->text[T_HOST_GAPS], 4, 0);
-    const tw_arg arg = {x->text[T_WAITING], TW_ARG_UINT, gap->waiting};
-    point(x, gap->from_ns, lane->gap_track, TW_POINT_BEGIN, x->text[T_HOST_GAP], x->text[T_HOST_GAP], &arg, 1);
-    end(x, gap->to_ns, lane->gap_track);
-    x->account->host_gaps++;
-}
-
-static void flush_gaps(exporter *x, step_lane *lane, uint32_t keep) {
-    const uint32_t gone = lane->pending_n > keep ? lane->pending_n - keep : 0;
-    for (uint32_t i = 0; i < gone; i++) draw_gap(x, lane, &lane->pending[i]);
-    memmove(lane->pending, lane->pending + gone, (lane->pending_n - gone) * sizeof *lane->pending);
-    lane->pending_n -= gone;
-}
-
-/* Another thread has the ring from now on. */
-static void switch_thread(exporter *x, uint32_t ring, uint64_t tid, const char *name) {
-    step_lane *lane = &x->lane[ring];
-    flush_gaps(x, lane, 0);
-    *lane = (step_lane){.tid = tid, .thread = thread_track(x, tid, name)};
-    lane->track = track(x, TW_TRACK_SLICES, lane->thread, x->text[T_STEPS], 3, 0);
-}
-
-static void on_thread(exporter *x, const tw_ring_event *e) {
-    char name[9] = {0};
-    memcpy(name, &e->value, 8);
-    if (x->lane[x->reader.ring].track != 0 && x->lane[x->reader.ring].tid == e->id) return;
-    switch_thread(x, x->reader.ring, e->id >> 31 == 0 ? e->id : 0, name);
-}
-
-static step_lane *lane_of(exporter *x, uint32_t ring) {
-    if (x->lane[ring].track == 0) {
-        char name[TW_THREAD_NAME_WORDS * 8] = {0};
-        const uint64_t tid = tw_ring_thread(x->file, ring, name);
-        switch_thread(x, ring, tid >> 31 == 0 ? tid : 0, name);
-    }
-    return &x->lane[ring];
-}
-
-static uint32_t step_name(exporter *x, uint32_t step) {
-    if (step >= TW_STEPS) step = TW_STEP_OTHER;
-    if (x->step_name[step] == 0) {
-        char name[TW_STEP_NAME_WORDS * 8];
-        tw_trace_step(x->file, step, name);
-        x->step_name[step] = name_of(x, name);
-    }
-    return x->step_name[step];
-}
-
-/* The gap before a step, and what was taken for gaps inside it. */
-static void gap_before(step_lane *lane, uint64_t start_ns) {
-    while (lane->pending_n > 0 && lane->pending[lane->pending_n - 1].from_ns >= start_ns) lane->pending_n--;
-    const bool gap = lane->end_ns != 0 && lane->end_ns < start_ns && lane->waiting != 0 && lane->waiting != TW_STEP_UNKNOWN;
-    if (gap) lane->pending[lane->pending_n++] = (host_gap){lane->end_ns, start_ns, lane->waiting};
-}
-
-static void on_step(exporter *x, const tw_ring_event *e) {
-    const uint32_t batch = tw_what_c(e->what);
-    if (e->id > e->time_ns) return;
-    step_lane *lane = lane_of(x, x->reader.ring);
-    if (batch != 0) { /* one of batch 0 ran nothing: its time belongs to the gap that it stands in */
-        tw_arg args[2];
-        uint32_t n = 0;
-        add_arg(x, args, &n, T_BATCH, TW_ARG_UINT, batch);
-        if (e->value != TW_STEP_UNKNOWN) add_arg(x, args, &n, T_WAITING, TW_ARG_UINT, e->value);
-        flush_gaps(x, lane, PENDING_GAPS - 1);
-        gap_before(lane, e->id);
-        point(x, e->id, lane->track, TW_POINT_BEGIN, step_name(x, tw_what_a(e->what)), x->text[T_STEPS], args, n);
-        end(x, e->time_ns, lane->track);
-        lane->end_ns = e->time_ns;
-        lane->waiting = e->value;
-    } else if (lane->waiting == 0 || lane->end_ns == 0) { /* but it may say that there is work now */
-        lane->end_ns = e->time_ns;
-        lane->waiting = e->value;
-    }
-}
-
 /* ---- the rest ---- */
 
 static void on_counter(exporter *x, const tw_ring_event *e) {
@@ -562,9 +384,9 @@ static void on_event(exporter *x, const tw_ring_event *e) {
     case TW_KIND_FIRST: on_first(x, e); break;
     case TW_KIND_CLOSE: on_close(x, e); break;
     case TW_KIND_PAUSE: on_pause(x, e); break;
-    case TW_KIND_STEP: on_step(x, e); break;
+    case TW_KIND_STEP: tw_export_step(x, e); break;
     case TW_KIND_COUNTER: on_counter(x, e); break;
-    case TW_KIND_THREAD: on_thread(x, e); break;
+    case TW_KIND_THREAD: tw_export_thread(x, e); break;
     case TW_KIND_DELAY: x->delay[x->reader.ring] = *e; break;
     default: break;
     }
@@ -597,14 +419,14 @@ static void draw_process(exporter *x, uint32_t process) {
             since = 0;
         }
         if (!in_range(x, e->time_ns) || !fine(e->time_ns)) {
-            if (tw_what_kind(e->what) == TW_KIND_THREAD) on_thread(x, e); /* whose the ring is holds on */
+            if (tw_what_kind(e->what) == TW_KIND_THREAD) tw_export_thread(x, e); /* whose the ring is holds on */
             continue;
         }
         x->account->events++;
         if (x->first_ns == 0) x->first_ns = e->time_ns;
         on_event(x, e);
     }
-    for (uint32_t ring = 0; ring < TW_RINGS; ring++) flush_gaps(x, &x->lane[ring], 0);
+    tw_export_steps_end(x);
     if (x->first_ns == 0 && fine(x->file->joined_ns)) x->first_ns = x->file->joined_ns;
     tell_losses(x);
     x->account->unfinished += x->requests.used;

@@ -53,6 +53,14 @@ struct tw_timeline {
     uint64_t base_ns;             /* JSON: REALTIME - MONOTONIC */
 };
 
+/* The first error stays. */
+void tw_timeline_fail(tw_timeline *t, int error);
+
+void tw_timeline_flush(tw_timeline *t);
+
+/* A tw_timeline_write: to is the timeline itself, which has a descriptor. */
+bool tw_timeline_write_fd(void *to, const void *bytes, size_t len);
+
 /* Room for so many bytes at t->at: NULL, and t->error, where there is none. */
 uint8_t *tw_timeline_room(tw_timeline *t, size_t bytes);
 

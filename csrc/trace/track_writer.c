@@ -1,10 +1,8 @@
-/* A timeline's parts that both formats have: the bytes on their way out, the names, the tracks, and which points are
- * written at all. */
+/* A timeline's parts that both formats have: the names, the tracks, and which points are written at all. */
 #include "trace/track_parts.h"
 
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/tw_malloc.h"
 
@@ -12,45 +10,6 @@
 #define NAMES_MOST (UINT32_C(1) << 26)
 #define TEXTS_MOST (UINT32_C(1) << 31)
 #define TEXT_MOST 65535 /* a longer name is cut: nobody reads more */
-
-static void fail(tw_timeline *t, int error) {
-    if (t->error == 0) t->error = error;
-}
-
-/* ---- bytes ---- */
-
-static void flush(tw_timeline *t) {
-    const size_t len = (size_t)(t->at - t->bytes);
-    if (len != 0 && t->error == 0 && !t->write(t->to, t->bytes, len)) fail(t, t->fd >= 0 && errno != 0 ? errno : EIO);
-    t->written += len;
-    t->at = t->bytes;
-}
-
-uint8_t *tw_timeline_room(tw_timeline *t, size_t bytes) {
-    if (__builtin_expect((size_t)(t->end - t->at) >= bytes, 1)) return t->error == 0 ? t->at : NULL;
-    flush(t);
-    if (t->error != 0) return NULL;
-    if ((size_t)(t->end - t->bytes) < bytes) {
-        uint8_t *larger = tw_realloc(t->bytes, bytes);
-        if (larger == NULL) return fail(t, ENOMEM), NULL;
-        t->bytes = t->at = larger;
-        t->end = larger + bytes;
-    }
-    return t->at;
-}
-
-static bool write_fd(void *to, const void *bytes, size_t len) {
-    const int fd = ((tw_timeline *)to)->fd;
-    const char *at = bytes;
-    while (len > 0) {
-        const ssize_t n = write(fd, at, len);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        at += n;
-        len -= (size_t)n;
-    }
-    return true;
-}
 
 /* ---- life ---- */
 
@@ -71,7 +30,7 @@ int tw_timeline_create(tw_timeline **out, int format, tw_timeline_write write, v
 
 int tw_timeline_create_fd(tw_timeline **out, int format, int fd) {
     if (fd < 0) return EINVAL;
-    const int problem = tw_timeline_create(out, format, write_fd, NULL);
+    const int problem = tw_timeline_create(out, format, tw_timeline_write_fd, NULL);
     if (problem != 0) return problem;
     (*out)->to = *out;
     (*out)->fd = fd;
@@ -81,7 +40,7 @@ int tw_timeline_create_fd(tw_timeline **out, int format, int fd) {
 int tw_timeline_finish(tw_timeline *t) {
     if (t->format == TW_TIMELINE_JSON && t->error == 0 && !t->finished) tw_json_finish(t);
     t->finished = true;
-    flush(t);
+    tw_timeline_flush(t);
     return t->error;
 }
 
@@ -98,14 +57,12 @@ void tw_timeline_free(tw_timeline *t) {
     tw_free(t);
 }
 
-uint64_t tw_timeline_bytes(const tw_timeline *t) { return t->written + (uint64_t)(t->at - t->bytes); }
-
 /* Makes room for one more element; room doubles. */
 static bool one_more(tw_timeline *t, void **array, uint32_t count, uint32_t *room, size_t size) {
     if (count < *room) return true;
     const uint32_t larger = *room != 0 ? *room * 2 : TEXTS_START;
     void *moved = larger > *room ? tw_realloc(*array, larger * size) : NULL;
-    if (moved == NULL) return fail(t, ENOMEM), false;
+    if (moved == NULL) return tw_timeline_fail(t, ENOMEM), false;
     *array = moved;
     *room = larger;
     return true;
@@ -122,7 +79,7 @@ static uint32_t hash(const char *text, size_t len) {
 static bool rehash(tw_timeline *t) {
     const uint32_t buckets = t->buckets != 0 ? t->buckets * 2 : TEXTS_START;
     uint32_t *bucket = tw_calloc(buckets, sizeof *bucket);
-    if (bucket == NULL) return fail(t, ENOMEM), false;
+    if (bucket == NULL) return tw_timeline_fail(t, ENOMEM), false;
     for (uint32_t i = 1; i < t->text_count; i++) {
         uint32_t *slot = &bucket[hash(t->texts + t->text[i].at, t->text[i].len) & (buckets - 1)];
         t->text[i].next = *slot;
@@ -139,7 +96,7 @@ static bool room_for_text(tw_timeline *t, size_t len) {
     size_t room = t->texts_room != 0 ? t->texts_room : 4096;
     while (room - t->texts_len < len) room *= 2;
     char *texts = room <= TEXTS_MOST ? tw_realloc(t->texts, room) : NULL;
-    if (texts == NULL) return fail(t, ENOMEM), false;
+    if (texts == NULL) return tw_timeline_fail(t, ENOMEM), false;
     t->texts = texts;
     t->texts_room = room;
     return true;
@@ -182,7 +139,7 @@ uint32_t tw_timeline_name(tw_timeline *t, const char *text, size_t len) {
     uint32_t *slot = &t->bucket[hash(copy, len) & (t->buckets - 1)];
     for (uint32_t i = *slot; i != 0; i = t->text[i].next)
         if (t->text[i].len == len && memcmp(t->texts + t->text[i].at, copy, len) == 0) return i;
-    if (t->text_count >= NAMES_MOST) return fail(t, ENOMEM), 0;
+    if (t->text_count >= NAMES_MOST) return tw_timeline_fail(t, ENOMEM), 0;
     if (!one_more(t, (void **)&t->text, t->text_count, &t->text_room, sizeof *t->text)) return 0;
     t->text[t->text_count] = (tw_timeline_text){(uint32_t)t->texts_len, (uint32_t)len, *slot};
     t->texts_len += len;

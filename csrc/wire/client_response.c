@@ -3,16 +3,12 @@
 
 #include <string.h>
 
+#include "base/arithmetic.h"
 #include "base/tw_malloc.h"
 
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #define FIRST_ROOM 64
 #define TIME_MAX (UINT64_C(1) << 62) /* sums of two such stay below 2^64 */
-
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
-__extension__ typedef unsigned __int128 wide;
 
 /* n deadlines at once. */
 static uint64_t times(uint64_t step_ns, uint64_t n) {

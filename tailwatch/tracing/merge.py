@@ -1,7 +1,7 @@
 """Other tools' traces beside ours, on one clock.
 
 Each time of theirs becomes CLOCK_MONOTONIC by the clock snapshots that our processes took about every second
-(csrc/include/tailwatch/base/clock_sync.h): a straight line between two of them, never one offset for all. Where
+(csrc/include/tailwatch/base/clock.h): a straight line between two of them, never one offset for all. Where
 CLOCK_REALTIME was set while we recorded, a time may have been shown twice: a trace that fits between two such steps is
 taken to lie there.
 """

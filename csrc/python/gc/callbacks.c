@@ -3,11 +3,12 @@
  * Both are called at both edges, in list order: first opens the outer bracket and closes the inner one, last
  * opens the inner one and closes the outer one. The outer bracket is the pause; what lies between the two
  * is other people's callbacks. They may be entered inside an allocation, on any thread that holds the
- * GIL: no allocation, no lock, no Python. Only where an NVTX tool listens is it called, too.
+ * GIL: no allocation, no lock, no Python. A pause is recorded first; then whoever asked is called (core_pause_begins).
  */
-#include "python/nvtx/ranges.h"
-#include "python/gc/idle_gc.h"
-#include "python/trace.h"
+#include "python/gc/callbacks.h"
+
+#include "python/gc/gc_state.h"
+#include "python/membership.h"
 
 /* "start" or "stop": told apart by their length, the cheapest look at a str. */
 static int is_start(PyObject *phase) { return PyUnicode_GetLength(phase) == 5; }
@@ -35,47 +36,50 @@ static long info_number(PyObject *info, info_key wanted) {
 }
 
 static tw_cause cause_of(const CoreObject *core, long generation) {
-    if (core->gc_mode == 2) return TW_CAUSE_GC_FULL;
-    if (core->gc_mode == 1 && generation == 1) return TW_CAUSE_GC_INCREMENT;
-    if (core->gc_mode == 1 && generation == 2) return TW_CAUSE_GC_FULL;
+    if (core->gc.mode == 2) return TW_CAUSE_GC_FULL;
+    if (core->gc.mode == 1 && generation == 1) return TW_CAUSE_GC_INCREMENT;
+    if (core->gc.mode == 1 && generation == 2) return TW_CAUSE_GC_FULL;
     return generation <= 0 ? TW_CAUSE_GC0 : generation == 1 ? TW_CAUSE_GC1 : TW_CAUSE_GC2;
 }
 
 static __attribute__((noinline, cold)) void record_end(CoreObject *core, uint64_t stop_ns, const tw_pause_result *result) {
-    const tw_cause cause = cause_of(core, core->gc_generation);
-    tw_recorder_paused(&core->recorder, &core->segment->pause, cause, core->gc_start_ns, stop_ns, result);
+    const tw_cause cause = cause_of(core, core->gc.generation);
+    tw_recorder_paused(&core->trace.recorder, &core->segment->pause, cause, core->gc.start_ns, stop_ns, result);
+}
+
+/* Its end was not seen: the list of callbacks lost it. */
+static void count_lost(CoreObject *core) {
+    tw_add(&core->segment->errors[TW_ERROR_GC_HOOK], 1);
+    core->gc.open = 0;
+    core_pause_ends(core, cause_of(core, core->gc.generation), core->gc.generation, NULL);
 }
 
 /* The collection that was open never reported its end (its callback was taken out of the list meanwhile). */
 static void forget_open(CoreObject *core, uint64_t now) {
-    if (core->policy_depth > 0) tw_segment_pause_end(core->segment, now, NULL);
+    if (core->pass.depth > 0) tw_segment_pause_end(core->segment, now, NULL);
     else tw_pause_cancel(&core->segment->pause);
     core_tell(core);
-    if (core_records(core)) tw_recorder_pause(&core->recorder, &core->segment->pause);
-    tw_add(&core->segment->errors[TW_ERROR_GC_HOOK], 1);
-    core->gc_open = 0;
-    if (core->nvtx_gc) nvtx_gc_pop(core);
+    if (core_records(core)) tw_recorder_pause(&core->trace.recorder, &core->segment->pause);
+    count_lost(core);
 }
 
 /* The collection is over, but the list lost our last callable's turn (somebody took himself out of it while it
  * was walked): it ended no later than our first callable saw it end. */
 static void settle(CoreObject *core, uint64_t now) {
-    if (core->inner_stop_ns == 0) {
+    if (core->gc.inner_stop_ns == 0) {
         forget_open(core, now);
         return;
     }
-    core->gc_open = 0;
-    tw_segment_pause_end(core->segment, core->inner_stop_ns, NULL);
+    tw_segment_pause_end(core->segment, core->gc.inner_stop_ns, NULL);
     core_tell(core);
-    if (core_records(core)) record_end(core, core->inner_stop_ns, NULL);
-    tw_add(&core->segment->errors[TW_ERROR_GC_HOOK], 1);
-    if (core->nvtx_gc) nvtx_gc_pop(core);
+    if (core_records(core)) record_end(core, core->gc.inner_stop_ns, NULL);
+    count_lost(core);
 }
 
 static Py_ssize_t size_of(PyObject *callbacks) { return callbacks == NULL ? 0 : PyList_Size(callbacks); }
 
 /* Nobody else's callbacks lie between the brackets: the inner one needs no time of its own. */
-static int alone(const CoreObject *core) { return core->callbacks != NULL && PyList_Size(core->callbacks) == 2; }
+static int alone(const CoreObject *core) { return core->gc.callbacks != NULL && PyList_Size(core->gc.callbacks) == 2; }
 
 static int valid(PyObject *const *args, Py_ssize_t nargs) {
     return nargs == 2 && PyUnicode_Check(args[0]) && PyDict_Check(args[1]);
@@ -83,81 +87,123 @@ static int valid(PyObject *const *args, Py_ssize_t nargs) {
 
 /* Whose collection begins: not asked of those inside a pass of ours. */
 static void count_pass(CoreObject *core) {
-    const int pass = core->heap == NULL ? TW_PASS_UNTOLD : heap_is_due(core->heap, core->gc_generation) ? TW_PASS_AUTOMATIC : TW_PASS_FOREIGN;
-    if (core->policy_depth == 0) tw_add(&core->segment->policy.counts.passes[pass], 1);
+    const int pass = core->gc.heap == NULL ? TW_PASS_UNTOLD : heap_is_due(core->gc.heap, core->gc.generation) ? TW_PASS_AUTOMATIC : TW_PASS_FOREIGN;
+    if (core->pass.depth == 0) tw_add(&core->segment->policy.counts.passes[pass], 1);
 }
 
 PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     CoreObject *core = (CoreObject *)self;
     if (!valid(args, nargs)) Py_RETURN_NONE;
     if (!is_start(args[0])) {
-        if (!alone(core)) core->inner_stop_ns = tw_now_ns(), core->stop_callbacks = size_of(core->callbacks);
+        if (!alone(core)) core->gc.inner_stop_ns = tw_now_ns(), core->gc.stop_callbacks = size_of(core->gc.callbacks);
         Py_RETURN_NONE;
     }
     if (__builtin_expect(*core->epoch == 0, 0)) core_reborn(core);
-    if (core->gc_open) settle(core, tw_now_ns());
-    core->gc_generation = (int)info_number(args[1], GENERATION);
-    if (nvtx_on(core)) nvtx_gc_push(core, cause_of(core, core->gc_generation)); /* a tool stamps on entry, and then works */
+    if (core->gc.open) settle(core, tw_now_ns());
+    core->gc.generation = (int)info_number(args[1], GENERATION);
+    const tw_cause cause = cause_of(core, core->gc.generation);
     const uint64_t now = tw_now_ns();
-    tw_pause_begin(&core->segment->pause, cause_of(core, core->gc_generation), now);
+    tw_pause_begin(&core->segment->pause, cause, now);
     core_tell(core);
-    core->gc_start_ns = now;
-    if (core_records(core)) tw_recorder_pause(&core->recorder, &core->segment->pause);
-    core->gc_open = 1;
+    if (core_records(core)) tw_recorder_pause(&core->trace.recorder, &core->segment->pause);
+    core->gc.open = 1;
     count_pass(core);
-    core->inner_start_ns = core->inner_stop_ns = 0;
-    core->cpu_start_ns = core->gc_generation > 0 ? tw_thread_cpu_ns() : 0;
-    core->others_start_ns = now;
-    if (core->sweep != NULL) sweep_other_begins(core->sweep, core->gc_generation >= 2);
-    if (core->sweep != NULL && core->gc_generation >= 2) core->others_start_ns = tw_now_ns(); /* what was held ended before */
+    core->gc.start_ns = core->gc.others_start_ns = now;
+    core->gc.inner_start_ns = core->gc.inner_stop_ns = 0;
+    core->gc.cpu_start_ns = core->gc.generation > 0 ? tw_thread_cpu_ns() : 0;
+    if (core_pause_begins(core, cause, core->gc.generation)) core->gc.others_start_ns = tw_now_ns();
     Py_RETURN_NONE;
 }
 
 /* A side whose inner edge was not seen (the list changed meanwhile) counts as 0. */
 static uint64_t callbacks_ns(const CoreObject *core, uint64_t now) {
-    const uint64_t start = core->others_start_ns;
-    const uint64_t before = core->inner_start_ns > start ? core->inner_start_ns - start : 0;
-    return before + (core->inner_stop_ns != 0 ? now - core->inner_stop_ns : 0);
+    const uint64_t start = core->gc.others_start_ns;
+    const uint64_t before = core->gc.inner_start_ns > start ? core->gc.inner_start_ns - start : 0;
+    return before + (core->gc.inner_stop_ns != 0 ? now - core->gc.inner_stop_ns : 0);
 }
 
 static void close_outer(CoreObject *core, PyObject *info) {
     tw_pause_result result = {0, 0, 0, 0};
     result.collected = (uint64_t)info_number(info, COLLECTED);
     result.uncollectable = (uint64_t)info_number(info, UNCOLLECTABLE);
-    if (core->gc_generation > 0) result.cpu_ns = tw_thread_cpu_ns() - core->cpu_start_ns;
-    core->gc_open = 0;
-    if (core->heap != NULL && core->sweep == NULL) tw_policy_heap(&core->segment->policy, heap_unfrozen(core->heap));
-    if (core->sweep != NULL) sweep_other_ended(core->sweep, core->gc_generation >= 2, result.collected);
-    if (core->nvtx_gc) nvtx_gc_collected(core, cause_of(core, core->gc_generation), result.collected);
+    if (core->gc.generation > 0) result.cpu_ns = tw_thread_cpu_ns() - core->gc.cpu_start_ns;
+    core->gc.open = 0;
     const uint64_t now = tw_now_ns();
-    if (core->nvtx_gc) nvtx_gc_pop(core);
-    if (core->policy_depth == 0) result.callbacks_ns = callbacks_ns(core, now);
+    if (core->pass.depth == 0) result.callbacks_ns = callbacks_ns(core, now);
     tw_segment_pause_end(core->segment, now, &result);
     core_tell(core);
     if (core_records(core)) record_end(core, now, &result);
+    if (core->gc.heap != NULL && core->gc.reads_heap) tw_policy_heap(&core->segment->policy, heap_unfrozen(core->gc.heap));
+    core_pause_ends(core, cause_of(core, core->gc.generation), core->gc.generation, &result.collected);
 }
 
 PyObject *core_gc_last(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     CoreObject *core = (CoreObject *)self;
     if (!valid(args, nargs)) Py_RETURN_NONE;
-    if (is_start(args[0])) core->inner_start_ns = alone(core) ? core->segment->pause.open_start_ns : tw_now_ns();
-    else if (core->gc_open) close_outer(core, args[1]);
+    if (is_start(args[0])) core->gc.inner_start_ns = alone(core) ? core->segment->pause.open_start_ns : tw_now_ns();
+    else if (core->gc.open) close_outer(core, args[1]);
     Py_RETURN_NONE;
 }
 
 static int can_close(const CoreObject *core) {
-    const Py_ssize_t n = core->callbacks == NULL ? 0 : PyList_Size(core->callbacks);
+    const Py_ssize_t n = core->gc.callbacks == NULL ? 0 : PyList_Size(core->gc.callbacks);
     for (Py_ssize_t i = n - 1; i >= 0; i--)
-        if (PyList_GetItem(core->callbacks, i) == core->closer) return 1;
+        if (PyList_GetItem(core->gc.callbacks, i) == core->gc.closer) return 1;
     return 0;
 }
 
 /* Others' callbacks may hand the GIL to whoever asks here, and our last one still comes: it has lost its turn only where
  * the list got shorter meanwhile. */
 static int lost_turn(const CoreObject *core) {
-    return core->inner_stop_ns != 0 && size_of(core->callbacks) < core->stop_callbacks;
+    return core->gc.inner_stop_ns != 0 && size_of(core->gc.callbacks) < core->gc.stop_callbacks;
 }
 
 void core_verify_pause(CoreObject *core) {
-    if (core->gc_open && (lost_turn(core) || !can_close(core))) settle(core, tw_now_ns());
+    if (core->gc.open && (lost_turn(core) || !can_close(core))) settle(core, tw_now_ns());
+}
+
+/* ---- methods of Core ---- */
+
+/* watch_gc(mode, callbacks, closer) */
+PyObject *core_watch_gc(PyObject *op, PyObject *args) {
+    CoreObject *self = (CoreObject *)op;
+    PyObject *callbacks, *closer;
+    int mode;
+    if (!PyArg_ParseTuple(args, "iOO", &mode, &callbacks, &closer)) return NULL;
+    if (!PyList_Check(callbacks) || mode < 0 || mode > 2) {
+        PyErr_SetString(PyExc_ValueError, "watch_gc: expected a mode from 0 to 2, the list gc.callbacks and our last callable");
+        return NULL;
+    }
+    PyObject *old = self->gc.callbacks;
+    self->gc.callbacks = Py_NewRef(callbacks);
+    self->gc.closer = closer;
+    self->gc.mode = mode;
+    self->gc.heap = heap_find(callbacks);
+    Py_XDECREF(old);
+    Py_RETURN_NONE;
+}
+
+/* Only the collection: a pass of ours on another thread goes on. */
+PyObject *core_cancel_pause(PyObject *op, PyObject *unused) {
+    (void)unused;
+    core_verify_pause((CoreObject *)op);
+    Py_RETURN_NONE;
+}
+
+PyObject *core_paused_now(PyObject *op, PyObject *unused) {
+    (void)unused;
+    return PyBool_FromLong(tw_pause_is_open(&((CoreObject *)op)->segment->pause));
+}
+
+PyObject *core_last_was_full(PyObject *op, void *unused) {
+    const CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    return PyBool_FromLong(!self->gc.open && self->gc.generation == 2);
+}
+
+PyObject *core_unfrozen(PyObject *op, void *unused) {
+    const CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    if (self->gc.heap == NULL) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(heap_unfrozen(self->gc.heap));
 }

@@ -1,5 +1,8 @@
 #include "python/gc/cycle_detect.h"
 #include "python/gc/garbage_scc.h"
+#include "python/gc/traverse.h"
+
+#include "base/arithmetic.h"
 
 #define MOST_REACHES 8     /* walks for what refers backwards; then the chunks see to it */
 #define HURRIED_REACHES 4  /* so many that had no time for all that they came upon count as one */
@@ -16,9 +19,6 @@
 #define OF_A_MEMBER 10     /* looks that an object of a chunk costs: it is collected, and freed */
 #define TIDIED 64          /* places of the marks, each slice */
 #define ASKS_EVERY 256     /* looks, until the clock is read again: some ten microseconds */
-#define WIDE TW_PACE_MOST  /* references of one object that are followed */
-
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* ---- the lists ---- */
 
@@ -39,20 +39,6 @@ static PyObject *start_of(const SweepObject *self, uint64_t round) { return self
 
 /* The first of a round. */
 static PyObject *first(SweepObject *self) { return after(self, self->whole ? NULL : start_of(self, self->begun)); }
-
-static traverseproc traverse_of(PyObject *object) { return (traverseproc)PyType_GetSlot(Py_TYPE(object), Py_tp_traverse); }
-
-/* The first references of an object, always the same: what it refers to beyond is held from outside, for all that is known.
- * So no object takes longer than a slice, however wide; one that is dead, and held by what stands beyond, is left to a
- * whole pass. */
-void walk_traverse(SweepObject *self, PyObject *object, visitproc visit) {
-    const traverseproc look = traverse_of(object);
-    self->width = 0;
-    if (look != NULL) look(object, visit, self);
-    self->width = 0;
-}
-
-int walk_is_too_wide(SweepObject *self) { return self->width++ == WIDE; }
 
 static tw_place find(SweepObject *self, PyObject *object) { return tw_marks_find(&self->marks, object); }
 

@@ -42,8 +42,4 @@ void walk_abandon(SweepObject *self);
  * of the dead ended with it, those aside that they held. */
 size_t walk_let_go(SweepObject *self);
 
-/* All references of an object, up to as many as are followed of any: what walk_is_too_wide tells, asked once for each. */
-void walk_traverse(SweepObject *self, PyObject *object, visitproc visit);
-int walk_is_too_wide(SweepObject *self);
-
 #endif

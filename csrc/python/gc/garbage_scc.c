@@ -1,5 +1,5 @@
 #include "python/gc/garbage_scc.h"
-#include "python/gc/cycle_detect.h"
+#include "python/gc/traverse.h"
 
 #define LAST ((uintptr_t)1)      /* of a part, in the place of its object: nothing of it lies below */
 #define CLOSED (UINT32_C(1) << 26) /* later than any number: it has left the search. Above it: what its part alone holds */

@@ -6,7 +6,7 @@
 #ifndef TAILWATCH_PYTHON_GC_IDLE_GC_H
 #define TAILWATCH_PYTHON_GC_IDLE_GC_H
 
-#include "python/group.h"
+#include "python/core.h"
 
 #include "tailwatch/base/address_set.h"
 #include "tailwatch/gc/mark_table.h"
@@ -129,6 +129,15 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, sweep_budget
 
 /* Everything that is not frozen, by gc.collect. 0; 1: none, as a collection is under way; -1: an exception is set. */
 int sweep_pass(SweepObject *self, tw_moment moment, size_t *freed);
+
+/* Bytes that it takes. */
+size_t sweep_bytes(const SweepObject *self);
+
+/* methods of Sweep */
+PyObject *sweep_locate(PyObject *op, PyObject *args);
+PyObject *sweep_remember(PyObject *op, PyObject *objects);
+PyObject *sweep_forget(PyObject *op, PyObject *unused);
+PyObject *sweep_learn(PyObject *op, PyObject *unused);
 
 /* A collection that is not ours begins (whole: of everything; what is held is let go of, which may run anything);
  * it has ended, and freed so many. The collector's books are told to the pace. */

@@ -3,6 +3,8 @@
 #include <poll.h>
 #include <time.h>
 
+#include "base/arithmetic.h"
+
 #define MOST_NS 500000             /* of a slice's walk: what is meant to take 0.3 ms, and took longer */
 #define OVERDUE_NS 2000000         /* a slice is to take half of it */
 #define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
@@ -21,8 +23,6 @@ static int readable(int fd) {
     struct pollfd one = {fd, POLLIN, 0};
     return poll(&one, 1, 0) != 0;
 }
-
-static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* false: it did not run, or not well. */
 static int slice_of(SweepObject *self, tw_moment moment, sweep_budget budget) {
@@ -55,7 +55,7 @@ static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
     int64_t budget = tw_pace_budget(&self->pace, sweep_walk_of(self), young, left_ns, far);
     if (budget < 0 && !far) tw_pace_unfit(&self->pace, sweep_walk_of(self));
     if (budget < 0 && have_piled_up(self, young, left_ns)) budget = 0;
-    if (budget < 0 || !slice_of(self, moment, (sweep_budget){(size_t)budget, lesser(left_ns / 2, MOST_NS)})) return 0;
+    if (budget < 0 || !slice_of(self, moment, (sweep_budget){(size_t)budget, least(left_ns / 2, MOST_NS)})) return 0;
     self->given_ns = tw_now_ns();
     if (budget > 0) self->looked_ns = self->given_ns;
     return 1;
@@ -119,7 +119,7 @@ static int wait_for_more(int fd, uint64_t left_ns, int *ms) {
  * that follows upon another one without this would have it wait for both. */
 static int all_are_idle(int fd, uint64_t left_ns) {
     struct pollfd one = {fd, POLLIN, 0};
-    const struct timespec some = {0, (long)lesser(left_ns, OTHERS_NS)};
+    const struct timespec some = {0, (long)least(left_ns, OTHERS_NS)};
     uint64_t asked_ns;
     int found;
     Py_BEGIN_ALLOW_THREADS
@@ -141,7 +141,7 @@ static int idle_slice(SweepObject *self, int fd, uint64_t since, uint64_t wait_n
     if (!all_are_idle(fd, since + wait_ns - tw_now_ns())) return 0;
     const uint64_t lasted = tw_now_ns() - since;
     if (lasted >= wait_ns) return 0;
-    return timed_slice(self, TW_MOMENT_IDLE, lesser(tw_pace_left(&self->pace, lasted), wait_ns - lasted));
+    return timed_slice(self, TW_MOMENT_IDLE, least(tw_pace_left(&self->pace, lasted), wait_ns - lasted));
 }
 
 int moments_idle(SweepObject *self, int fd, uint64_t wait_ns) {
@@ -161,7 +161,7 @@ int moments_idle(SweepObject *self, int fd, uint64_t wait_ns) {
 
 /* A tenth of each step that has passed since the last moment; half a step at most. */
 static uint64_t step_share(const SweepObject *self, uint64_t since_ns) {
-    return lesser(since_ns * self->every / STEP_SHARE, self->every == 1 ? UINT64_MAX : since_ns / 2);
+    return least(since_ns * self->every / STEP_SHARE, self->every == 1 ? UINT64_MAX : since_ns / 2);
 }
 
 /* Ranks count their steps from beginnings of their own, but read one clock: the first step that ends in a slot of it is

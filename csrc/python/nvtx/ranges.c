@@ -23,7 +23,7 @@ typedef struct named {
     nvtxStringHandle_t handle;
 } named;
 
-struct core_nvtx {
+typedef struct nvtx_tool {
     nvtxDomainHandle_t domain;
     nvtxStringHandle_t text[TEXTS];
     int tokens;
@@ -37,10 +37,10 @@ struct core_nvtx {
     uint8_t labels_known[TW_LABEL_SETS_LIMIT / 8];
     uint32_t n_names;
     named name[NVTX_NAMES];         /* the first is "other" */
-};
+} nvtx_tool;
 
 /* One a process, made when a tool was found. */
-static core_nvtx *told;
+static nvtx_tool *told;
 static int looked;                  /* whether there is one was asked: it is asked once */
 static uint64_t forks;              /* one more in each fork child: what its parent began is not its own to end */
 
@@ -63,7 +63,7 @@ static nvtxEventAttributes_t event_of(nvtxStringHandle_t message, uint32_t categ
     return event;
 }
 
-static void begin(const core_nvtx *nvtx, tw_nvtx_range *range, const nvtxEventAttributes_t *event) {
+static void begin(const nvtx_tool *nvtx, tw_nvtx_range *range, const nvtxEventAttributes_t *event) {
     if (range->id != 0) nvtx_end(range);
     range->id = nvtxDomainRangeStartEx(nvtx->domain, event);
     range->forks = forks;
@@ -86,7 +86,7 @@ static size_t cut(const char *text, size_t len) {
     return len;
 }
 
-static uint32_t name_of(core_nvtx *nvtx, const char *text, size_t len) {
+static uint32_t name_of(nvtx_tool *nvtx, const char *text, size_t len) {
     char copy[NVTX_NAME_BYTES] = "";
     memcpy(copy, text, cut(text, len));
     for (uint32_t i = 0; i < nvtx->n_names; i++)
@@ -98,10 +98,8 @@ static uint32_t name_of(core_nvtx *nvtx, const char *text, size_t len) {
     return nvtx->n_names++;
 }
 
-uint32_t nvtx_name(CoreObject *core, const char *text, size_t len) { return name_of(core->nvtx, text, len); }
-
 static nvtxStringHandle_t step_text(const CoreObject *core, uint32_t step) {
-    core_nvtx *nvtx = core->nvtx;
+    nvtx_tool *nvtx = core->nvtx.tool;
     if ((nvtx->steps_known >> step & 1) == 0) {
         char text[TW_STEP_NAME_WORDS * 8];
         tw_words_get(core->segment->steps.of[step].name, TW_STEP_NAME_WORDS, text);
@@ -113,7 +111,7 @@ static nvtxStringHandle_t step_text(const CoreObject *core, uint32_t step) {
 
 /* The category of a label set, which has its name from the first token on that is told of it. */
 static uint32_t label_category(const CoreObject *core, uint32_t labels) {
-    core_nvtx *nvtx = core->nvtx;
+    nvtx_tool *nvtx = core->nvtx.tool;
     if (labels >= TW_LABEL_SETS_LIMIT) return NVTX_CATEGORY_LABELS;
     if ((nvtx->labels_known[labels / 8] >> labels % 8 & 1) == 0) {
         const tw_series *series = tw_segment_series(core->segment, labels);
@@ -129,7 +127,7 @@ static uint32_t label_category(const CoreObject *core, uint32_t labels) {
 
 /* ---- attaching ---- */
 
-static void register_texts(core_nvtx *nvtx) {
+static void register_texts(nvtx_tool *nvtx) {
     static const char *const texts[] = {"collected", "request", "first token", "token", "tailwatch clock"};
     for (int cause = 0; cause < TW_CAUSES; cause++) {
         nvtx->text[TEXT_CAUSES + cause] = nvtxDomainRegisterStringA(nvtx->domain, tw_cause_name(cause));
@@ -158,36 +156,16 @@ static void look(void) {
     name_of(told, "other", 5);
 }
 
-static void forget_numbers(core_nvtx *nvtx) {
+static void forget_numbers(nvtx_tool *nvtx) {
     nvtx->steps_known = 0;
     memset(nvtx->labels_known, 0, sizeof nvtx->labels_known);
-}
-
-int nvtx_attach(CoreObject *core, int tokens) {
-    if (!looked) look();
-    if (told == NULL) return 0;
-    told->tokens = tokens;
-    if (core->nvtx == NULL) forget_numbers(told);
-    core->nvtx = told;
-    return 1;
-}
-
-void nvtx_detach(CoreObject *core) { core->nvtx = NULL; }
-
-void nvtx_reborn(CoreObject *core) {
-    if (told == NULL) return;
-    if (core->nvtx_gc && told->gc_forks == forks) nvtx_gc_pop(core);
-    else told->n_owed = 0; /* of threads that a fork child does not have */
-    core->nvtx_gc = 0;
-    core->nvtx_policy = 0;
-    forget_numbers(told);
 }
 
 /* ---- who and when ---- */
 
 /* With each anchor: a tool may capture a part of the run only. */
 static void tell_role(CoreObject *core) {
-    core_nvtx *nvtx = core->nvtx;
+    nvtx_tool *nvtx = core->nvtx.tool;
     const tw_header *header = &core->segment->header;
     char role[TW_ROLE_WORDS * 8];
     tw_words_get(header->role, TW_ROLE_WORDS, role);
@@ -196,8 +174,8 @@ static void tell_role(CoreObject *core) {
     nvtxDomainMarkEx(nvtx->domain, &event);
 }
 
-void nvtx_anchor(CoreObject *core) {
-    const core_nvtx *nvtx = core->nvtx;
+static void anchor(CoreObject *core) {
+    const nvtx_tool *nvtx = core->nvtx.tool;
     tell_role(core);
     nvtxEventAttributes_t event = event_of(nvtx->text[TEXT_CLOCK], NVTX_CATEGORY_CLOCK, GREY, 0);
     for (int i = 0; i < NVTX_BURST; i++) {
@@ -208,39 +186,35 @@ void nvtx_anchor(CoreObject *core) {
 
 /* ---- requests, steps, tokens ---- */
 
-void nvtx_request_begin(StreamObject *stream) {
-    const core_nvtx *nvtx = stream->core->nvtx;
-    const nvtxEventAttributes_t event = event_of(nvtx->text[TEXT_REQUEST], NVTX_CATEGORY_REQUESTS, BLUE, (int64_t)stream->number);
-    begin(nvtx, &stream->range, &event);
+void nvtx_request_begin(CoreObject *core, tw_nvtx_range *range, uint64_t request) {
+    const nvtx_tool *nvtx = core->nvtx.tool;
+    const nvtxEventAttributes_t event = event_of(nvtx->text[TEXT_REQUEST], NVTX_CATEGORY_REQUESTS, BLUE, (int64_t)request);
+    begin(nvtx, range, &event);
 }
 
 void nvtx_step_begin(CoreObject *core, tw_nvtx_range *range, uint32_t step, uint64_t batch) {
     const nvtxEventAttributes_t event = event_of(step_text(core, step), NVTX_CATEGORY_STEPS, GREEN, (int64_t)batch);
-    begin(core->nvtx, range, &event);
+    begin(core->nvtx.tool, range, &event);
 }
 
-/* A stamp that was dropped made no message. */
-void nvtx_stamped(StreamObject *self) {
-    const core_nvtx *nvtx = self->core->nvtx;
-    const uint64_t messages = self->stream.messages;
-    if (messages == self->marked) return;
-    self->marked = messages;
+void nvtx_message(const CoreObject *core, uint64_t request, uint64_t messages, uint32_t labels) {
+    const nvtx_tool *nvtx = core->nvtx.tool;
     if (messages != 1 && !nvtx->tokens) return;
     const nvtxStringHandle_t text = nvtx->text[messages == 1 ? TEXT_FIRST : TEXT_TOKEN];
-    const nvtxEventAttributes_t event = event_of(text, label_category(self->core, self->stream.series_index), BLUE, (int64_t)self->number);
+    const nvtxEventAttributes_t event = event_of(text, label_category(core, labels), BLUE, (int64_t)request);
     nvtxDomainMarkEx(nvtx->domain, &event);
 }
 
 /* ---- the user's own ---- */
 
-void nvtx_user_begin(CoreObject *core, tw_nvtx_range *range, uint32_t name, int64_t payload) {
-    const core_nvtx *nvtx = core->nvtx;
+static void user_begin(CoreObject *core, tw_nvtx_range *range, uint32_t name, int64_t payload) {
+    const nvtx_tool *nvtx = core->nvtx.tool;
     const nvtxEventAttributes_t event = event_of(nvtx->name[name < nvtx->n_names ? name : 0].handle, NVTX_CATEGORY_USER, GREEN, payload);
     begin(nvtx, range, &event);
 }
 
-void nvtx_user_mark(CoreObject *core, uint32_t name, int64_t payload) {
-    const core_nvtx *nvtx = core->nvtx;
+static void user_mark(CoreObject *core, uint32_t name, int64_t payload) {
+    const nvtx_tool *nvtx = core->nvtx.tool;
     const nvtxEventAttributes_t event = event_of(nvtx->name[name < nvtx->n_names ? name : 0].handle, NVTX_CATEGORY_USER, GREEN, payload);
     nvtxDomainMarkEx(nvtx->domain, &event);
 }
@@ -248,7 +222,7 @@ void nvtx_user_mark(CoreObject *core, uint32_t name, int64_t payload) {
 /* ---- collections and passes ---- */
 
 /* What was pushed on this thread and lost its end. */
-static void pay(core_nvtx *nvtx) {
+static void pay(nvtx_tool *nvtx) {
     const pthread_t self = pthread_self();
     for (uint32_t i = 0; i < nvtx->n_owed; i++) {
         if (!pthread_equal(nvtx->owed[i].thread, self)) continue;
@@ -259,7 +233,7 @@ static void pay(core_nvtx *nvtx) {
 }
 
 /* Where there is no room the range stays open: that thread ended, or never collected again. */
-static void owe(core_nvtx *nvtx, pthread_t thread) {
+static void owe(nvtx_tool *nvtx, pthread_t thread) {
     uint32_t i = 0;
     while (i < nvtx->n_owed && !pthread_equal(nvtx->owed[i].thread, thread)) i++;
     if (i == OWED) return;
@@ -271,45 +245,192 @@ static void owe(core_nvtx *nvtx, pthread_t thread) {
     nvtx->owed[i].pops++;
 }
 
-static void push(core_nvtx *nvtx, tw_cause cause, uint32_t color) {
+static void push(nvtx_tool *nvtx, tw_cause cause, uint32_t color) {
     if (nvtx->n_owed > 0) pay(nvtx);
     const nvtxEventAttributes_t event = event_of(nvtx->text[TEXT_CAUSES + cause], NVTX_CATEGORY_CAUSES + (uint32_t)cause, color, (int64_t)nvtx->passes++);
     nvtxDomainRangePushEx(nvtx->domain, &event);
 }
 
-void nvtx_gc_push(CoreObject *core, tw_cause cause) {
-    core_nvtx *nvtx = core->nvtx;
+static void gc_push(CoreObject *core, tw_cause cause) {
+    nvtx_tool *nvtx = core->nvtx.tool;
     push(nvtx, cause, (uint32_t)RED);
     nvtx->gc_thread = pthread_self();
     nvtx->gc_forks = forks;
-    core->nvtx_gc = 1;
+    core->nvtx.collection = 1;
 }
 
-void nvtx_gc_collected(const CoreObject *core, tw_cause cause, uint64_t collected) {
-    (void)core;
-    const nvtxEventAttributes_t event = event_of(told->text[TEXT_COLLECTED], NVTX_CATEGORY_CAUSES + (uint32_t)cause, (uint32_t)RED, (int64_t)collected);
-    nvtxDomainMarkEx(told->domain, &event);
-}
-
-void nvtx_gc_pop(CoreObject *core) {
-    core->nvtx_gc = 0;
+/* On any thread; another thread's stack is put right before its next push. */
+static void gc_pop(CoreObject *core) {
+    core->nvtx.collection = 0;
     if (told->gc_forks != forks) return;
     if (pthread_equal(told->gc_thread, pthread_self())) nvtxDomainRangePop(told->domain);
     else owe(told, told->gc_thread);
 }
 
-static uint64_t policy_bit(const CoreObject *core) {
-    return core->policy_depth > 0 && core->policy_depth <= 64 ? UINT64_C(1) << (core->policy_depth - 1) : 0;
+static void mark_collected(tw_cause cause, uint64_t collected) {
+    const nvtxEventAttributes_t event = event_of(told->text[TEXT_COLLECTED], NVTX_CATEGORY_CAUSES + (uint32_t)cause, (uint32_t)RED, (int64_t)collected);
+    nvtxDomainMarkEx(told->domain, &event);
 }
 
-void nvtx_policy_push(CoreObject *core) {
-    if (policy_bit(core) == 0) return;
-    push(core->nvtx, TW_CAUSE_POLICY, (uint32_t)AMBER);
-    core->nvtx_policy |= policy_bit(core);
+/* Of the pass inside which the depth is this. Both ends are on one thread. */
+static uint64_t pass_bit(int depth) { return depth > 0 && depth <= 64 ? UINT64_C(1) << (depth - 1) : 0; }
+
+/* A pause_hook: what the tool itself takes is nobody's callback. */
+static int pause_begins(void *of, tw_cause cause, int generation) {
+    CoreObject *core = of;
+    if (!nvtx_on(core)) return 0;
+    if (generation >= 0) gc_push(core, cause);
+    else if (pass_bit(core->pass.depth) != 0) {
+        push(core->nvtx.tool, cause, (uint32_t)AMBER);
+        core->nvtx.passes |= pass_bit(core->pass.depth);
+    }
+    return 1;
 }
 
-void nvtx_policy_pop(CoreObject *core) {
-    if ((core->nvtx_policy & policy_bit(core)) == 0) return;
-    core->nvtx_policy &= ~policy_bit(core);
-    nvtxDomainRangePop(told->domain);
+static void pause_ends(void *of, tw_cause cause, int generation, const uint64_t *collected) {
+    CoreObject *core = of;
+    const uint64_t bit = generation >= 0 ? 0 : pass_bit(core->pass.depth + 1) & core->nvtx.passes;
+    if (generation >= 0 && core->nvtx.collection) {
+        if (collected != NULL) mark_collected(cause, *collected);
+        gc_pop(core);
+    } else if (bit != 0) {
+        core->nvtx.passes &= ~bit;
+        nvtxDomainRangePop(told->domain);
+    }
+}
+
+/* ---- switching it on and off ---- */
+
+/* Whether a tool listens, and is to be told. tokens: a mark for each message of tokens. Asking again changes that only. What
+ * is open still ends once nothing begins any more, so the hook stays. */
+static int attach(CoreObject *core, int tokens) {
+    if (!looked) look();
+    if (told == NULL) return 0;
+    told->tokens = tokens;
+    if (core->nvtx.tool == NULL) forget_numbers(told);
+    core->nvtx.tool = told;
+    core->on_pause[ON_PAUSE_NVTX] = (pause_hook){core, pause_begins, pause_ends};
+    return 1;
+}
+
+void nvtx_reborn(CoreObject *core) {
+    if (told == NULL) return;
+    if (core->nvtx.collection && told->gc_forks == forks) gc_pop(core);
+    else told->n_owed = 0; /* of threads that a fork child does not have */
+    core->nvtx.collection = 0;
+    core->nvtx.passes = 0;
+    forget_numbers(told);
+}
+
+/* ---- methods of Core ---- */
+
+/* nvtx(tokens) */
+PyObject *core_nvtx_on(PyObject *op, PyObject *tokens) {
+    const int each = PyObject_IsTrue(tokens);
+    return each < 0 ? NULL : PyBool_FromLong(attach((CoreObject *)op, each));
+}
+
+PyObject *core_nvtx_off(PyObject *op, PyObject *unused) {
+    (void)unused;
+    ((CoreObject *)op)->nvtx.tool = NULL;
+    Py_RETURN_NONE;
+}
+
+PyObject *core_nvtx_told(PyObject *op, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(nvtx_on((CoreObject *)op));
+}
+
+PyObject *core_nvtx_anchor(PyObject *op, PyObject *unused) {
+    (void)unused;
+    if (nvtx_on((CoreObject *)op)) anchor((CoreObject *)op);
+    Py_RETURN_NONE;
+}
+
+/* ---- methods: the user's own ---- */
+
+/* Lone surrogates become '?'. Without a tool every name is 0. */
+PyObject *core_nvtx_name(PyObject *op, PyObject *text) {
+    CoreObject *core = (CoreObject *)op;
+    if (!PyUnicode_Check(text)) return PyErr_Format(PyExc_TypeError, "name: expected a text, found %R", text);
+    if (!nvtx_on(core)) return PyLong_FromLong(0);
+    PyObject *bytes = PyUnicode_AsEncodedString(text, "utf-8", "replace");
+    if (bytes == NULL) return NULL;
+    const uint32_t name = name_of(core->nvtx.tool, PyBytes_AsString(bytes), (size_t)PyBytes_Size(bytes));
+    Py_DECREF(bytes);
+    return PyLong_FromUnsignedLong(name);
+}
+
+/* nvtx_begin(name, payload) -> (id, forks); (0, 0) where no tool is told */
+PyObject *core_nvtx_begin(PyObject *op, PyObject *args) {
+    CoreObject *core = (CoreObject *)op;
+    unsigned int name;
+    unsigned long long payload; /* "K": of a number that has more, the low 64 bits */
+    tw_nvtx_range range = {0, 0};
+    if (!PyArg_ParseTuple(args, "IK", &name, &payload)) return NULL;
+    if (nvtx_on(core)) user_begin(core, &range, name, (int64_t)payload);
+    return Py_BuildValue("KK", (unsigned long long)range.id, (unsigned long long)range.forks);
+}
+
+PyObject *core_nvtx_end(PyObject *op, PyObject *args) {
+    unsigned long long id, forks;
+    (void)op;
+    if (!PyArg_ParseTuple(args, "KK", &id, &forks)) return NULL;
+    tw_nvtx_range range = {id, forks};
+    if (id != 0) nvtx_end(&range);
+    Py_RETURN_NONE;
+}
+
+PyObject *core_nvtx_mark(PyObject *op, PyObject *args) {
+    CoreObject *core = (CoreObject *)op;
+    unsigned int name;
+    unsigned long long payload; /* "K": of a number that has more, the low 64 bits */
+    if (!PyArg_ParseTuple(args, "IK", &name, &payload)) return NULL;
+    if (nvtx_on(core)) user_mark(core, name, (int64_t)payload);
+    Py_RETURN_NONE;
+}
+
+/* ---- what a range costs ---- */
+
+/* As at the places that emit: the pointer is looked at anew each time. */
+#define AGAIN() __asm__ volatile("" ::: "memory")
+
+static void time_pushes(CoreObject *core, long n) {
+    for (long i = 0; i < n; i++) {
+        if (nvtx_on(core)) gc_push(core, TW_CAUSE_GC0);
+        AGAIN();
+        if (core->nvtx.collection) gc_pop(core);
+        AGAIN();
+    }
+}
+
+static void time_starts(CoreObject *core, tw_nvtx_range *range, long n) {
+    for (long i = 0; i < n; i++) {
+        if (nvtx_on(core)) user_begin(core, range, 0, i);
+        AGAIN();
+        if (__builtin_expect(range->id != 0, 0)) nvtx_end(range);
+        AGAIN();
+    }
+}
+
+static void time_marks(CoreObject *core, long n) {
+    for (long i = 0; i < n; i++) {
+        if (nvtx_on(core)) user_mark(core, 0, i);
+        AGAIN();
+    }
+}
+
+/* nvtx_timed(kind, n): kind 0 push and pop, 1 start and end, 2 mark, 3 the loop alone. */
+PyObject *core_nvtx_timed(PyObject *op, PyObject *args) {
+    CoreObject *core = (CoreObject *)op;
+    tw_nvtx_range range = {0, 0};
+    int kind;
+    long n;
+    if (!PyArg_ParseTuple(args, "il", &kind, &n)) return NULL;
+    const uint64_t start = tw_now_ns();
+    if (kind == 0) time_pushes(core, n);
+    else if (kind == 1) time_starts(core, &range, n);
+    else if (kind == 2) time_marks(core, n);
+    else for (long i = 0; i < n; i++) AGAIN();
+    return PyLong_FromUnsignedLongLong(tw_now_ns() - start);
 }

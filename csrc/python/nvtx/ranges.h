@@ -23,6 +23,9 @@
  * answers with no although it records. NVTX looks for a tool once in a process, so the answer is final, and without one
  * each place that could emit costs one branch on a pointer.
  *
+ * A pause is recorded before the tool is called: each edge of its range is later than the recorded one by as much as the tool's
+ * own stamp takes.
+ *
  * Start/end is for what may pass from thread to thread or lie across an await; push/pop only where both ends are on
  * one thread. A range ends in the process in which it began, and never in a fork child of that; also after uninstall().
  *
@@ -31,7 +34,7 @@
 #ifndef TAILWATCH_PYTHON_NVTX_RANGES_H
 #define TAILWATCH_PYTHON_NVTX_RANGES_H
 
-#include "python/module.h"
+#include "python/core.h"
 
 #define NVTX_NAMES 256 /* texts from outside that are registered, of at most NVTX_NAME_BYTES - 1 bytes */
 #define NVTX_NAME_BYTES 128
@@ -42,38 +45,27 @@ enum {
     NVTX_CATEGORY_PROCESS, NVTX_CATEGORY_USER, NVTX_CATEGORY_LABELS = 64
 };
 
-/* Whether a tool listens, and is to be told. tokens: a mark for each message of tokens. Asking again changes that only. */
-int nvtx_attach(CoreObject *core, int tokens);
+/* A range of a tool that may end on another thread. id 0: none is open. */
+typedef struct tw_nvtx_range {
+    uint64_t id;
+    uint64_t forks;           /* of the process that began it */
+} tw_nvtx_range;
 
-/* Nothing begins any more; what is open still ends. */
-void nvtx_detach(CoreObject *core);
+/* Whether a tool is told. */
+static inline int nvtx_on(const CoreObject *core) { return __builtin_expect(core->nvtx.tool != NULL, 0); }
 
 /* A core that begins anew: its label sets and steps get other numbers. */
 void nvtx_reborn(CoreObject *core);
 
 /* The rest where a tool is told only: ask nvtx_on(core) first, or for ends, whether something was begun. */
 
-/* Clock anchors, and who this process is. */
-void nvtx_anchor(CoreObject *core);
-
 /* What may end on another thread. What is still open in *range ends first. */
-void nvtx_request_begin(StreamObject *stream);
+void nvtx_request_begin(CoreObject *core, tw_nvtx_range *range, uint64_t request);
 void nvtx_step_begin(CoreObject *core, tw_nvtx_range *range, uint32_t step, uint64_t batch);
 void nvtx_end(tw_nvtx_range *range);
 
-/* The user's ranges and marks. name: the number of a text, registered by nvtx_name if it is new. */
-uint32_t nvtx_name(CoreObject *core, const char *text, size_t len);
-void nvtx_user_begin(CoreObject *core, tw_nvtx_range *range, uint32_t name, int64_t payload);
-void nvtx_user_mark(CoreObject *core, uint32_t name, int64_t payload);
-
-/* A collection, on this thread. pop: on any; another thread's stack is put right before its next push. */
-void nvtx_gc_push(CoreObject *core, tw_cause cause);
-void nvtx_gc_collected(const CoreObject *core, tw_cause cause, uint64_t collected);
-void nvtx_gc_pop(CoreObject *core);
-
-/* A pass of ours: both ends on one thread. policy_depth is what it is inside the pass. */
-void nvtx_policy_push(CoreObject *core);
-void nvtx_policy_pop(CoreObject *core);
+/* A message of tokens of a request, so many there were with it, under this label set. */
+void nvtx_message(const CoreObject *core, uint64_t request, uint64_t messages, uint32_t labels);
 
 /* methods of Core, and of the module for benchmarks */
 PyObject *core_nvtx_on(PyObject *self, PyObject *tokens);

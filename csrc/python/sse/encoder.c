@@ -5,8 +5,6 @@
 
 #include <structmember.h>
 
-#define FASTCALL(function) (PyCFunction)(void (*)(void))(function)
-
 /* What one answer's encoder keeps: the template of its content frames, and, where those are numbered, the next number. */
 typedef struct EncoderObject {
     PyObject_HEAD

@@ -5,6 +5,8 @@
  */
 #include "python/sse/template.h"
 
+#include "tailwatch/wire/body_scan.h"
+
 #include <string.h>
 #include <structmember.h>
 
@@ -233,7 +235,6 @@ static void template_dealloc(PyObject *object) {
     Py_DECREF((PyObject *)type);
 }
 
-#define FASTCALL(function) (PyCFunction)(void (*)(void))(function)
 static PyMethodDef template_methods[] = {
     {"splice", template_splice, METH_O, "splice(text, /)\n--\n\nThe frame with text, escaped, in its one hole."},
     {"fill", FASTCALL(template_fill), METH_FASTCALL, "fill(*values)\n--\n\nThe frame with a text or a number in each hole."},
@@ -255,11 +256,3 @@ static PyType_Slot template_slots[] = {
 PyType_Spec tw_template_spec = {"tailwatch._hot.Template", sizeof(TemplateObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, template_slots};
 
 bool is_template(PyObject *object) { return PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == (void *)template_dealloc; }
-
-PyObject *hot_copy(PyObject *module, PyObject *frame) {
-    (void)module;
-    char *bytes;
-    Py_ssize_t len;
-    if (PyBytes_AsStringAndSize(frame, &bytes, &len) < 0) return NULL;
-    return PyBytes_FromStringAndSize(bytes, len);
-}

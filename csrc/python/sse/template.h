@@ -39,9 +39,6 @@ PyObject *template_make(TemplateObject *self, tw_filling *fillings);
 /* A frame with any text in its one hole, escaped. */
 PyObject *template_splice_any(TemplateObject *self, PyObject *text);
 
-/* copy(frame, /): an allocation and a memcpy, the floor that benchmarks compare an encoder with. */
-PyObject *hot_copy(PyObject *module, PyObject *frame);
-
 /* An empty text is no token, whatever the template's frames hold otherwise. */
 static inline void template_note(TemplateObject *self, PyObject *frame) { frame_note(frame, &self->facts, (PyObject *)self); }
 

@@ -3,12 +3,27 @@
  * Made for each iteration, or once and entered again. Objects that are let go wait in the core for the next one, so
  * that a loop allocates nothing.
  */
-#include "python/nvtx/ranges.h"
 #include "python/stamp/engine_step.h"
-#include "python/gc/scheduler.h"
+
+#include "python/gc/callbacks.h"
+#include "python/group.h"
+#include "python/membership.h"
+#include "python/nvtx/ranges.h"
 
 #include <pthread.h>
 #include <string.h>
+
+typedef struct StepObject {
+    PyObject_HEAD
+    CoreObject *core;
+    PyObject *name;
+    tw_step step;            /* while it is open */
+    uint64_t batch, waiting;
+    uint64_t epoch;          /* the core's when it was entered; 0: it never was */
+    uint64_t depth;          /* how often it was entered and not left */
+    uint32_t index;          /* of its name, as of that epoch */
+    tw_nvtx_range range;
+} StepObject;
 
 /* Any whole number; *out stays what it was where it is none. -1: an exception is set. */
 static int read_requests(PyObject *value, const char *what, uint64_t *out) {
@@ -41,7 +56,7 @@ static uint32_t find_name(CoreObject *core, PyObject *name) {
         text = NULL, len = 0;
     }
     index = tw_segment_step(core->segment, text, (size_t)len);
-    tw_recorder_name(&core->recorder, core->segment);
+    tw_recorder_name(&core->trace.recorder, core->segment);
     Py_XDECREF(bytes);
     return index;
 }
@@ -106,12 +121,6 @@ static void step_dealloc(PyObject *op) {
     Py_DECREF((PyObject *)core);
 }
 
-void core_init_steps(CoreObject *core) {
-    tw_segment *segment = core->segment;
-    core->steps.ended = 0;
-    tw_stepper_init(&core->steps.stepper, &segment->steps, &segment->pause, &segment->drops[TW_DROP_UNKNOWN_GAP]);
-}
-
 void core_free_steps(CoreObject *core) {
     core_steps *steps = &core->steps;
     for (uint32_t i = 0; i < TW_STEPS; i++) Py_XDECREF(steps->known[i].name);
@@ -125,7 +134,7 @@ void core_free_steps(CoreObject *core) {
 static __attribute__((noinline, cold)) void record(CoreObject *core, const StepObject *self, uint64_t now) {
     const uint64_t batch = self->batch < UINT32_MAX ? self->batch : UINT32_MAX;
     if (batch == 0) return;
-    tw_record(&core->recorder, now, tw_what(TW_KIND_STEP, self->step.name, 0, (uint32_t)batch), self->step.start_ns, self->waiting);
+    tw_record(&core->trace.recorder, now, tw_what(TW_KIND_STEP, self->step.name, 0, (uint32_t)batch), self->step.start_ns, self->waiting);
 }
 
 /* hot */
@@ -159,8 +168,8 @@ static PyObject *step_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     tw_step_end(&core->steps.stepper, &self->step, now, self->batch, self->waiting);
     core->steps.ended++;
     if (__builtin_expect(self->range.id != 0, 0)) nvtx_end(&self->range);
-    if (__builtin_expect(tw_recorder_on(&core->recorder), 0)) record(core, self, now);
-    if (__builtin_expect(core->sweep != NULL, 0)) moments_step(core->sweep, now, now - self->step.start_ns, self->waiting);
+    if (__builtin_expect(tw_recorder_on(&core->trace.recorder), 0)) record(core, self, now);
+    if (__builtin_expect(core->steps.after != NULL, 0)) core->steps.after(core->steps.after_of, now, now - self->step.start_ns, self->waiting);
     Py_RETURN_NONE;
 }
 /* end hot */
@@ -193,7 +202,7 @@ static int set_waiting(PyObject *op, PyObject *value, void *unused) {
 
 static PyMethodDef methods[] = {
     {"__enter__", step_enter, METH_NOARGS, "The step begins."},
-    {"__exit__", (PyCFunction)(void (*)(void))step_exit, METH_FASTCALL, "It ends, whatever was raised inside."},
+    {"__exit__", FASTCALL(step_exit), METH_FASTCALL, "It ends, whatever was raised inside."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef getters[] = {
     {"name", get_name, NULL, "What kind of step it is.", NULL},

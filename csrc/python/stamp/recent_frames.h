@@ -4,6 +4,9 @@
 
 #include "python/module.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+
 /* What a frame holds: what tw_scan_feed would find in it. */
 typedef struct tw_facts {
     uint32_t tokens, choice;

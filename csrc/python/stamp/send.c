@@ -3,10 +3,36 @@
  * It returns what the inner send returns: no coroutine of its own, exceptions and warnings as without it. The
  * stamp is the moment of the hand-over. Nothing it does can raise into the app.
  */
-#include "python/stamp/recent_frames.h"
+#include "python/stamp/send.h"
 
-#include <string.h>
-#include <strings.h>
+#include "python/group.h"
+#include "python/stamp/headers.h"
+#include "python/stamp/recent_frames.h"
+#include "python/stamp/stream.h"
+
+#include "tailwatch/attribute/engine_id.h"
+#include "tailwatch/wire/body_scan.h"
+
+/* PROBE: a route not known to generate, watched for a streaming content type. QUIET: it does not stream, and
+ * counts only if the app stamps it by hand. */
+typedef enum { SEND_PROBE, SEND_QUIET, SEND_WATCH, SEND_DONE } send_state;
+
+typedef struct SendObject {
+    PyObject_HEAD
+    CoreObject *core;
+    StreamObject *stream;
+    PyObject *inner, *scope, *flow;
+    PyObject *raised[3];      /* SystemExit and its like that came up in Python code of ours: for the app, not for us */
+    uint64_t arrival_ns, entry_ns, proxy_ns;
+    uint64_t done_ns;         /* when the stream's own end marker passed, 0 = not yet */
+    int source, websocket, accepted, labelled, stamping;
+    uint32_t status;
+    send_state state;
+    uint32_t sent;
+    size_t model_len;
+    char model[TW_NAME_BYTES];
+    tw_scan *scan;            /* made when a body begins: most requests have none that is read */
+} SendObject;
 
 #define SAMPLED_SENDS 16 /* servers whose flow control we cannot see: one send in so many is timed */
 
@@ -29,54 +55,8 @@ static int ascii_is(PyObject *text, const char *expected) { return PyUnicode_Com
 
 /* ---- a request becomes a stream: open, identify, label ---- */
 
-static int header_is(const char *name, Py_ssize_t len, const char *expected) {
-    return (size_t)len == strlen(expected) && strncasecmp(name, expected, (size_t)len) == 0;
-}
-
-/* Calls visit(name, value) for each pair of byte strings in a list or tuple of headers. */
-typedef void (*header_visitor)(void *to, const char *name, Py_ssize_t name_len, const char *value, Py_ssize_t value_len);
-static void visit_headers(PyObject *headers, header_visitor visit, void *to) {
-    const int list = headers != NULL && PyList_Check(headers);
-    if (!list && (headers == NULL || !PyTuple_Check(headers))) return; /* an iterator is the app's to consume */
-    const Py_ssize_t n = list ? PyList_Size(headers) : PyTuple_Size(headers);
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *pair = list ? PyList_GetItem(headers, i) : PyTuple_GetItem(headers, i);
-        const int tuple = PyTuple_Check(pair);
-        if ((!tuple && !PyList_Check(pair)) || (tuple ? PyTuple_Size(pair) : PyList_Size(pair)) != 2) continue;
-        PyObject *name = tuple ? PyTuple_GetItem(pair, 0) : PyList_GetItem(pair, 0);
-        PyObject *value = tuple ? PyTuple_GetItem(pair, 1) : PyList_GetItem(pair, 1);
-        char *name_text, *value_text;
-        Py_ssize_t name_len, value_len;
-        if (!PyBytes_Check(name) || !PyBytes_Check(value)) continue;
-        PyBytes_AsStringAndSize(name, &name_text, &name_len);
-        PyBytes_AsStringAndSize(value, &value_text, &value_len);
-        visit(to, name_text, name_len, value_text, value_len);
-    }
-}
-
-typedef struct { const char *request, *trace; size_t request_len, trace_len; uint64_t rank, engine; int sampled; } identity;
-
-/* By the last digit of a traceparent's flags. */
-static int is_sampled(char digit) { return strchr("13579bdfBDF", digit) != NULL && digit != '\0'; }
-
-static void see_identity(void *to, const char *name, Py_ssize_t name_len, const char *value, Py_ssize_t value_len) {
-    identity *id = to;
-    if (header_is(name, name_len, "x-request-id")) {
-        id->request = value;
-        id->request_len = (size_t)value_len;
-    } else if (header_is(name, name_len, "traceparent") && value_len >= 36 && value[2] == '-') {
-        id->trace = value + 3;
-        id->trace_len = 32;
-        id->sampled = value_len >= 55 && is_sampled(value[54]);
-    } else if (header_is(name, name_len, "x-tailwatch-engine") && id->engine == 0) {
-        id->engine = tw_unit_named(value, (size_t)value_len);
-    } else if (header_is(name, name_len, "x-data-parallel-rank") && id->rank == 0) { /* vLLM and SGLang obey it */
-        id->rank = tw_unit_named(value, (size_t)value_len);
-    }
-}
-
 /* A client may name one of the engines that there are, where nothing better is known. */
-static void bind_by_header(SendObject *self, const identity *id) {
+static void bind_by_header(SendObject *self, const request_identity *id) {
     const uint64_t named = id->engine != 0 ? id->engine : id->rank;
     tw_stream *stream = &self->stream->stream;
     if (named == 0 || stream->unit != 0 || self->stream->parts == PARTS_DIFFER || stream->company == NULL) return;
@@ -91,8 +71,8 @@ static PyObject *item(PyObject *mapping, PyObject *key) {
 }
 
 static void open_at(SendObject *self, uint64_t arrival_ns, uint64_t entry_ns, tw_arrival source) {
-    identity id = {NULL, NULL, 0, 0, 0, 0, 0};
-    visit_headers(item(self->scope, self->core->keys.headers), see_identity, &id);
+    request_identity id;
+    headers_identity(item(self->scope, self->core->requests.keys.headers), &id);
     stream_open(self->stream, arrival_ns, entry_ns, self->proxy_ns, source);
     tw_stream_identify(&self->stream->stream, id.request, id.request_len, id.trace, id.trace_len);
     stream_exemplify(self->stream, id.sampled);
@@ -106,7 +86,7 @@ static void open_request(SendObject *self) { open_at(self, self->arrival_ns, sel
 
 /* The route's template, as the Python side reads it off the scope. A new reference, or NULL. */
 static PyObject *route_of(SendObject *self) {
-    PyObject *route = PyObject_CallFunctionObjArgs(self->core->route_of, self->scope, NULL);
+    PyObject *route = PyObject_CallFunctionObjArgs(self->core->requests.route_of, self->scope, NULL);
     if (route != NULL && PyUnicode_Check(route)) return route;
     drop_error(self);
     Py_XDECREF(route);
@@ -128,7 +108,9 @@ static void label(SendObject *self) {
     if (stream_find_trace(self->stream) < 0) drop_error(self); /* in the app's context: this is inside its send */
 }
 
-void send_claim(SendObject *self) {
+/* Opens and labels a stream that was made but not yet counted: the app stamps it by hand. */
+static void claim(void *sender) {
+    SendObject *self = sender;
     const int waiting = self->state == SEND_WATCH && !self->stream->open; /* a WebSocket before its first turn */
     if (self->state == SEND_PROBE || self->state == SEND_QUIET || waiting) open_request(self);
     if (self->state == SEND_WATCH && !self->labelled) label(self);
@@ -136,30 +118,14 @@ void send_claim(SendObject *self) {
 
 /* ---- what a message says ---- */
 
-typedef struct { tw_framing framing; int streams, opaque; } body_kind;
-
-static void see_body_kind(void *to, const char *name, Py_ssize_t name_len, const char *value, Py_ssize_t value_len) {
-    static const char *const lines[] = {"application/x-ndjson", "application/ndjson", "application/jsonl",
-                                        "application/x-jsonlines", "application/json-lines", "application/stream+json"};
-    body_kind *kind = to;
-    if (header_is(name, name_len, "content-encoding") && !header_is(value, value_len, "identity")) kind->opaque = 1;
-    if (!header_is(name, name_len, "content-type")) return;
-    Py_ssize_t type = 0;
-    while (type < value_len && value[type] != ';' && value[type] != ' ') type++;
-    if (header_is(value, type, "text/event-stream")) kind->framing = TW_FRAMING_SSE, kind->streams = 1;
-    if (header_is(value, type, "application/json")) kind->framing = TW_FRAMING_WHOLE;
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
-        if (header_is(value, type, lines[i])) kind->framing = TW_FRAMING_LINES, kind->streams = 1;
-}
-
 static void remember_streaming_route(SendObject *self) {
     PyObject *route = route_of(self);
-    if (route != NULL && PyList_Append(self->core->streamed, route) < 0) PyErr_Clear();
+    if (route != NULL && PyList_Append(self->core->requests.streamed, route) < 0) PyErr_Clear();
     Py_XDECREF(route);
 }
 
 static uint32_t status_of(SendObject *self, PyObject *message) {
-    PyObject *status = item(message, self->core->keys.status);
+    PyObject *status = item(message, self->core->requests.keys.status);
     const long code = status == NULL ? 0 : PyLong_AsLong(status);
     PyErr_Clear();
     return code > 0 && code < 1000 ? (uint32_t)code : 0;
@@ -167,7 +133,7 @@ static uint32_t status_of(SendObject *self, PyObject *message) {
 
 /* A stream that nobody asked for with a body is an event feed more often than an answer: it counts by routes= only. */
 static int is_post(SendObject *self) {
-    PyObject *method = item(self->scope, self->core->keys.method);
+    PyObject *method = item(self->scope, self->core->requests.keys.method);
     return method != NULL && PyUnicode_Check(method) && ascii_is(method, "POST");
 }
 
@@ -178,10 +144,10 @@ static void begin_scan(SendObject *self, tw_framing framing) {
 }
 
 static void see_start(SendObject *self, PyObject *message) {
-    const tw_keys *keys = &self->core->keys;
-    body_kind kind = {TW_FRAMING_RAW, 0, 0};
+    const tw_keys *keys = &self->core->requests.keys;
+    response_kind kind;
     self->status = status_of(self, message);
-    visit_headers(item(message, keys->headers), see_body_kind, &kind);
+    headers_response(item(message, keys->headers), &kind);
     if (self->state == SEND_PROBE && !(kind.streams && is_post(self))) self->state = SEND_QUIET;
     if (self->state == SEND_PROBE) {
         remember_streaming_route(self);
@@ -279,7 +245,7 @@ static void see_body_object(SendObject *self, PyObject *body, uint64_t now) {
 
 /* Once a request, in the context of the app's task. */
 static __attribute__((noinline)) void tell_end(SendObject *self) {
-    PyObject *result = PyObject_CallFunctionObjArgs(self->core->ended, (PyObject *)self->stream, self->scope, NULL);
+    PyObject *result = PyObject_CallFunctionObjArgs(self->core->requests.ended, (PyObject *)self->stream, self->scope, NULL);
     if (result == NULL) drop_error(self);
     Py_XDECREF(result);
 }
@@ -296,12 +262,12 @@ static void close_stream(SendObject *self, uint64_t now, tw_end end) {
     if (self->scan != NULL && end == TW_END_FINISHED) book(self, &rest, now);
     if (!self->labelled) label(self);
     stream_shut(self->stream, now, end);
-    if (self->core->ended != NULL) tell_end(self);
+    if (self->core->requests.ended != NULL) tell_end(self);
 }
 
 /* Whether this is the last message. A message without the key is: ASGI's default. */
 static int is_last(SendObject *self, PyObject *message) {
-    PyObject *more = item(message, self->core->keys.more_body);
+    PyObject *more = item(message, self->core->requests.keys.more_body);
     if (more == Py_True || more == Py_False || more == NULL) return more != Py_True;
     Py_INCREF(more);
     const int truth = PyObject_IsTrue(more);
@@ -313,7 +279,7 @@ static int is_last(SendObject *self, PyObject *message) {
 /* The body is held: a look-up in a hostile message may run Python that drops it. */
 static void see_body(SendObject *self, PyObject *message, uint64_t now) {
     const int last = is_last(self, message);
-    PyObject *body = item(message, self->core->keys.body);
+    PyObject *body = item(message, self->core->requests.keys.body);
     if (body != NULL) {
         Py_INCREF(body);
         if (self->stamping) see_body_object(self, body, now);
@@ -340,15 +306,15 @@ static void end_turn(SendObject *self, uint64_t now, tw_end unanswered) {
     if (!self->labelled) label(self);
     if (stream->messages > 0) stream_shut(self->stream, stream->last_ns, TW_END_FINISHED);
     else stream_shut(self->stream, now, unanswered);
-    if (self->core->ended != NULL) tell_end(self);
+    if (self->core->requests.ended != NULL) tell_end(self);
 }
 
 static void see_websocket(SendObject *self, PyObject *message, uint64_t now) {
     if (self->state != SEND_WATCH) return;
     if (!self->stream->open) open_request(self); /* the server speaks first */
-    PyObject *data = item(message, self->core->keys.text);
+    PyObject *data = item(message, self->core->requests.keys.text);
     const int text = data != NULL && PyUnicode_Check(data);
-    if (!text) data = item(message, self->core->keys.bytes);
+    if (!text) data = item(message, self->core->requests.keys.bytes);
     if (data == NULL) return;
     Py_INCREF(data);
     see_websocket_data(self, data, text, now);
@@ -364,7 +330,7 @@ static void see_refusal(SendObject *self, uint32_t status, uint64_t now) {
     label(self);
     stream_shut(self->stream, now, TW_END_FINISHED);
     self->state = SEND_DONE;
-    if (self->core->ended != NULL) tell_end(self);
+    if (self->core->requests.ended != NULL) tell_end(self);
 }
 
 static void see_websocket_message(SendObject *self, PyObject *type, PyObject *message, uint64_t now) {
@@ -377,8 +343,8 @@ static void see_websocket_message(SendObject *self, PyObject *type, PyObject *me
 /* A type seen to name a body is remembered, so that the next one is told by its address. */
 static void remember_body_type(CoreObject *core, PyObject *type) {
     if (!PyUnicode_CheckExact(type)) return;
-    PyObject *old = core->body_type;
-    core->body_type = Py_NewRef(type);
+    PyObject *old = core->requests.body_type;
+    core->requests.body_type = Py_NewRef(type);
     Py_XDECREF(old);
 }
 
@@ -389,18 +355,14 @@ static void see_http_message(SendObject *self, PyObject *type, PyObject *message
     if (self->state == SEND_WATCH) see_body(self, message, now);
 }
 
-static void see_typed(SendObject *self, PyObject *type, PyObject *message, uint64_t now) {
-    if (self->websocket) see_websocket_message(self, type, message, now);
-    else if (type == self->core->body_type && self->state == SEND_WATCH) see_body(self, message, now);
-    else see_http_message(self, type, message, now);
-}
-
 static void see(SendObject *self, PyObject *message, uint64_t now) {
     if (self->state == SEND_DONE || !PyDict_Check(message)) return;
-    PyObject *type = item(message, self->core->keys.type);
+    PyObject *type = item(message, self->core->requests.keys.type);
     if (type == NULL || !PyUnicode_Check(type)) return;
     Py_INCREF(type);
-    see_typed(self, type, message, now);
+    if (self->websocket) see_websocket_message(self, type, message, now);
+    else if (type == self->core->requests.body_type && self->state == SEND_WATCH) see_body(self, message, now);
+    else see_http_message(self, type, message, now);
     Py_DECREF(type);
 }
 
@@ -410,14 +372,14 @@ static void see(SendObject *self, PyObject *message, uint64_t now) {
 static int worth_timing(SendObject *self) {
     self->sent++;
     if (self->flow == NULL) return self->sent % SAMPLED_SENDS == 0;
-    PyObject *paused = PyObject_GetAttr(self->flow, self->core->keys.write_paused);
+    PyObject *paused = PyObject_GetAttr(self->flow, self->core->requests.keys.write_paused);
     if (paused == NULL) drop_error(self);
     Py_XDECREF(paused); /* a bool: compared, never followed */
     return paused == Py_True;
 }
 
 static PyObject *timed(SendObject *self, PyObject *awaitable) {
-    PyObject *wrapped = PyObject_CallFunctionObjArgs(self->core->timed_send, awaitable, (PyObject *)self->stream, NULL);
+    PyObject *wrapped = PyObject_CallFunctionObjArgs(self->core->requests.timed_send, awaitable, (PyObject *)self->stream, NULL);
     if (wrapped == NULL) {
         drop_error(self);
         tw_add(&self->core->segment->errors[TW_ERROR_ASGI], 1);
@@ -488,11 +450,6 @@ static PyObject *send_turn(PyObject *op, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* What the caller has to see to: 1 routes turned out to stream, 2 no request is in flight. */
-static PyObject *errands(const CoreObject *core) {
-    return PyLong_FromLong((PyList_Size(core->streamed) > 0 ? 1 : 0) | (tw_load(&core->segment->in_flight) == 0 ? 2 : 0));
-}
-
 static PyObject *send_finish(PyObject *op, PyObject *error) {
     SendObject *self = (SendObject *)op;
     const uint64_t now = tw_now_ns();
@@ -500,7 +457,9 @@ static PyObject *send_finish(PyObject *op, PyObject *error) {
     if (self->websocket) end_turn(self, now, end == TW_END_FINISHED ? TW_END_ABORT : end);
     else if (self->state == SEND_WATCH) close_stream(self, now, end == TW_END_FINISHED ? TW_END_ERROR : end);
     self->state = SEND_DONE;
-    return raise_on(self) ? NULL : errands(self->core);
+    if (raise_on(self)) return NULL;
+    /* What the caller has to see to: 1 routes turned out to stream, 2 no request is in flight. */
+    return PyLong_FromLong((PyList_Size(self->core->requests.streamed) > 0 ? 1 : 0) | (tw_load(&self->core->segment->in_flight) == 0 ? 2 : 0));
 }
 
 static PyObject *get_stream(PyObject *op, void *unused) { (void)unused; return Py_NewRef((PyObject *)((SendObject *)op)->stream); }
@@ -519,7 +478,7 @@ PyObject *core_request(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
         PyErr_SetString(PyExc_TypeError, "request() takes a scope dict and 8 more arguments");
         return NULL;
     }
-    SendObject *self = (SendObject *)PyType_GenericAlloc(core->send_type, 0);
+    SendObject *self = (SendObject *)PyType_GenericAlloc(core->requests.type, 0);
     if (self == NULL) return NULL;
     self->core = (CoreObject *)Py_NewRef(op);
     self->scope = Py_NewRef(args[0]);
@@ -536,6 +495,7 @@ PyObject *core_request(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
         return NULL;
     }
     self->stream->sender = self;
+    self->stream->claim = claim;
     if (PyObject_IsTrue(args[2]) != 1) return (PyObject *)self;
     self->state = SEND_WATCH;
     if (!self->websocket) open_request(self);
@@ -564,7 +524,7 @@ static void send_dealloc(PyObject *op) {
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     send_clear(op);
-    if (self->stream != NULL) self->stream->sender = NULL;
+    if (self->stream != NULL) self->stream->claim = NULL;
     Py_XDECREF((PyObject *)self->stream);
     for (int i = 0; i < 3; i++) Py_XDECREF(self->raised[i]);
     PyMem_Free(self->scan);
@@ -575,7 +535,7 @@ static void send_dealloc(PyObject *op) {
 }
 
 static PyMethodDef methods[] = {
-    {"send", (PyCFunction)(void (*)(void))send_send, METH_FASTCALL | METH_KEYWORDS, "send(message)\n--\n\nLook at an ASGI message and hand it on."},
+    {"send", FASTCALL(send_send), METH_FASTCALL | METH_KEYWORDS, "send(message)\n--\n\nLook at an ASGI message and hand it on."},
     {"disconnected", send_disconnected, METH_NOARGS, "disconnected()\n--\n\nThe app was told that the client went away."},
     {"turn", send_turn, METH_NOARGS, "turn()\n--\n\nWebSocket: the client sent a message, a new request begins."},
     {"finish", send_finish, METH_O, "finish(error, /)\n--\n\nThe app returned (None) or raised. 1: see streamed(); 2: nothing is in flight."},

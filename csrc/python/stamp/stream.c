@@ -1,11 +1,16 @@
 /* tailwatch._hot.Stream: one request's tokens, stamped by hand or by Send. */
+#include "python/stamp/stream.h"
+
 #include "python/group.h"
-#include "python/nvtx/ranges.h"
+#include "python/membership.h"
+#include "python/stamp/request_summary.h"
+
+#include "tailwatch/attribute/engine_id.h"
 
 #include <string.h>
 
 StreamObject *stream_new(CoreObject *core) {
-    StreamObject *self = (StreamObject *)PyType_GenericAlloc(core->stream_type, 0);
+    StreamObject *self = (StreamObject *)PyType_GenericAlloc(core->streams.type, 0);
     if (self == NULL) return NULL;
     self->core = (CoreObject *)Py_NewRef((PyObject *)core);
     self->epoch = UINT64_MAX; /* until it is opened it is nobody's */
@@ -17,14 +22,22 @@ void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uin
     if (self->core->group != NULL && __builtin_expect(self->core->group->orphan, 0)) core_rejoin(self->core);
     tw_stream_open(&self->stream, self->core->segment, arrival_ns, entry_ns, proxy_ns, source);
     self->stream.concurrency += core_others_in_flight(self->core);
-    if (tw_recorder_on(&self->core->recorder)) tw_stream_trace(&self->stream, &self->core->recorder);
-    const uint64_t unit = self->bound != 0 ? self->bound : self->core->serves;
+    if (tw_recorder_on(&self->core->trace.recorder)) tw_stream_trace(&self->stream, &self->core->trace.recorder);
+    const uint64_t unit = self->bound != 0 ? self->bound : self->core->streams.serves;
     tw_stream_join(&self->stream, core_company(self->core), self->parts == PARTS_DIFFER ? 0 : unit);
     self->open = 1;
     self->epoch = *self->core->epoch;
     self->number = tw_load(&self->core->segment->opened);
     self->marked = 0;
-    if (nvtx_on(self->core)) nvtx_request_begin(self);
+    if (nvtx_on(self->core)) nvtx_request_begin(self->core, &self->range, self->number);
+}
+
+/* A stamp that was dropped made no message. */
+void stream_mark(StreamObject *self) {
+    const uint64_t messages = self->stream.messages;
+    if (messages == self->marked) return;
+    self->marked = messages;
+    nvtx_message(self->core, self->number, messages, self->stream.series_index);
 }
 
 void stream_shut(StreamObject *self, uint64_t now_ns, tw_end end) {
@@ -125,8 +138,6 @@ static PyObject *utf8_of(PyObject *value) {
     return bytes;
 }
 
-int stream_time(PyObject *value, uint64_t *out) { return read_time(value, out); }
-
 /* token(n=1, *, at=None, choice=0) with anything given. */
 static PyObject *token_with_arguments(StreamObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, uint64_t now) {
     uint32_t n = 1, choice = 0;
@@ -156,7 +167,7 @@ static PyObject *token_with_arguments(StreamObject *self, PyObject *const *args,
 /* The first stamp by hand: from now on the app's stamps count, and only they. */
 static void take_over(StreamObject *self) {
     self->by_hand = 1;
-    if (self->sender != NULL) send_claim(self->sender);
+    if (self->claim != NULL) self->claim(self->sender);
 }
 
 /* hot */
@@ -225,7 +236,8 @@ static int texts_take(two_texts *t, PyObject *first, PyObject *second) {
     return 0;
 }
 
-int stream_name(StreamObject *self, PyObject *model, PyObject *route) {
+/* Puts it under labels given as any objects. -1: an exception is set. */
+static int stream_name(StreamObject *self, PyObject *model, PyObject *route) {
     two_texts t;
     if (texts_take(&t, model, route) < 0) return -1;
     tw_stream_label(&self->stream, core_label(self->core, t.text[0], (size_t)t.len[0], t.text[1], (size_t)t.len[1]));
@@ -233,7 +245,42 @@ int stream_name(StreamObject *self, PyObject *model, PyObject *route) {
     return 0;
 }
 
-int stream_open_by_hand(StreamObject *self, uint64_t arrival_ns, int given, PyObject *request_id, PyObject *trace_id) {
+/* ---- exemplars: whose trace id stands beside what a stream measures ---- */
+
+/* exemplify(on, trace_of): for streams that open from now on. */
+PyObject *core_exemplify(PyObject *op, PyObject *args) {
+    CoreObject *self = (CoreObject *)op;
+    PyObject *trace_of, *old = self->streams.trace_of;
+    int on;
+    if (!PyArg_ParseTuple(args, "pO", &on, &trace_of)) return NULL;
+    self->streams.exemplars = on;
+    self->streams.trace_of = trace_of == Py_None ? NULL : Py_NewRef(trace_of);
+    Py_XDECREF(old);
+    Py_RETURN_NONE;
+}
+
+void stream_exemplify(StreamObject *self, int sampled) {
+    if (self->core->streams.exemplars && sampled) tw_stream_exemplify(&self->stream);
+}
+
+/* A parent that is not sampled is no word on this process's own spans. */
+int stream_find_trace(StreamObject *self) {
+    Py_ssize_t len = 0;
+    if (!self->core->streams.exemplars || self->core->streams.trace_of == NULL || self->stream.exemplary) return 0;
+    PyObject *id = PyObject_CallFunctionObjArgs(self->core->streams.trace_of, NULL);
+    const char *text = id != NULL && PyUnicode_Check(id) ? PyUnicode_AsUTF8AndSize(id, &len) : NULL;
+    if (text != NULL) {
+        tw_words_set(self->stream.trace_id, TW_TRACE_WORDS, text, (size_t)len);
+        tw_stream_exemplify(&self->stream);
+    }
+    Py_XDECREF(id);
+    return PyErr_Occurred() == NULL ? 0 : -1;
+}
+
+/* ---- by hand ---- */
+
+/* arrival_ns is its own (given) or now. -1: an exception is set. */
+static int open_by_hand(StreamObject *self, uint64_t arrival_ns, int given, PyObject *request_id, PyObject *trace_id) {
     two_texts t;
     if (texts_take(&t, request_id, trace_id) < 0) return -1;
     arrival_ns = plausible(self, arrival_ns, tw_now_ns());
@@ -246,6 +293,22 @@ int stream_open_by_hand(StreamObject *self, uint64_t arrival_ns, int given, PyOb
     if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
     PyErr_Clear(); /* it is measured without */
     return 0;
+}
+
+/* stream(model, route, arrival | None, request_id, trace_id) */
+PyObject *core_stream(PyObject *op, PyObject *args) {
+    CoreObject *self = (CoreObject *)op;
+    PyObject *model, *route, *given, *request, *trace;
+    if (!PyArg_ParseTuple(args, "OOOOO", &model, &route, &given, &request, &trace)) return NULL;
+    uint64_t entry = tw_now_ns();
+    if (read_time(given, &entry) < 0) return NULL;
+    StreamObject *stream = stream_new(self);
+    if (stream == NULL) return NULL;
+    stream->by_hand = 1;
+    if (open_by_hand(stream, entry, given != Py_None, request, trace) == 0 && stream_name(stream, model, route) == 0)
+        return (PyObject *)stream;
+    Py_DECREF((PyObject *)stream);
+    return NULL;
 }
 
 static PyObject *stream_label(PyObject *self, PyObject *args) {
@@ -265,7 +328,7 @@ static PyObject *stream_sent(PyObject *self, PyObject *args) {
 /* ---- the engine that serves it ---- */
 
 /* The engine that an object names: a whole number or a text; "" and None name none. -1: an exception is set. */
-int engine_named(PyObject *engine, uint64_t *unit) {
+static int engine_named(PyObject *engine, uint64_t *unit) {
     *unit = 0;
     if (engine == Py_None) return 0;
     const int plain = PyUnicode_Check(engine) || (PyIndex_Check(engine) && !PyBool_Check(engine));
@@ -281,10 +344,16 @@ int engine_named(PyObject *engine, uint64_t *unit) {
     return -1;
 }
 
+PyObject *hot_unit_of(PyObject *module, PyObject *engine) {
+    uint64_t unit;
+    (void)module;
+    return engine_named(engine, &unit) < 0 ? NULL : PyLong_FromUnsignedLongLong(unit);
+}
+
 /* Of several parts that differ none is the engine, for good: a later bind of the whole stands again. Where the user said
  * which engine this process serves, a server's own names for its ranks change nothing. */
 static void bind_part(StreamObject *self, uint64_t unit) {
-    if (self->core->serves != 0) return;
+    if (self->core->streams.serves != 0) return;
     if (self->parts == PARTS_NONE) self->bound = unit, self->parts = PARTS_AGREE;
     else if (self->bound != unit) self->bound = 0, self->parts = PARTS_DIFFER;
 }
@@ -299,7 +368,7 @@ static PyObject *stream_bind(PyObject *op, PyObject *args, PyObject *kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$p", names, &engine, &part) || engine_named(engine, &unit) < 0) return NULL;
     if (part) bind_part(self, unit);
     else self->bound = unit, self->parts = PARTS_NONE;
-    if (!part || self->core->serves == 0) self->stream.unit = self->bound; /* a stream that is not open yet takes it then */
+    if (!part || self->core->streams.serves == 0) self->stream.unit = self->bound; /* a stream that is not open yet takes it then */
     Py_RETURN_NONE;
 }
 
@@ -307,7 +376,7 @@ static PyObject *stream_bind(PyObject *op, PyObject *args, PyObject *kwargs) {
 PyObject *core_set_serves(PyObject *op, PyObject *unit) {
     const unsigned long long value = PyLong_AsUnsignedLongLong(unit);
     if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
-    ((CoreObject *)op)->serves = value;
+    ((CoreObject *)op)->streams.serves = value;
     Py_RETURN_NONE;
 }
 
@@ -332,19 +401,18 @@ static PyObject *get_ttft(PyObject *self, void *unused) {
     return PyLong_FromUnsignedLongLong(s->first_ns - s->arrival_ns);
 }
 
-#define KEYWORDS(function) (PyCFunction)(void (*)(void))(function)
 static PyMethodDef methods[] = {
-    {"token", KEYWORDS(stream_token), METH_FASTCALL | METH_KEYWORDS,
+    {"token", FASTCALL(stream_token), METH_FASTCALL | METH_KEYWORDS,
      "token(n=1, *, at=None, choice=0)\n--\n\nStamp a message with n tokens of a choice, now or at a monotonic ns."},
     {"usage", stream_usage, METH_O, "usage(tokens, /)\n--\n\nThe true number of output tokens: raises the count, never lowers it."},
-    {"close", KEYWORDS(stream_close), METH_VARARGS | METH_KEYWORDS, "close(*, at=None)\n--\n\nEnd it as finished; a second end does nothing."},
-    {"fail", KEYWORDS(stream_fail), METH_VARARGS | METH_KEYWORDS, "fail(*, at=None)\n--\n\nEnd it as an error."},
-    {"timeout", KEYWORDS(stream_timeout), METH_VARARGS | METH_KEYWORDS, "timeout(*, at=None)\n--\n\nEnd it as timed out."},
-    {"abort", KEYWORDS(stream_abort), METH_VARARGS | METH_KEYWORDS, "abort(*, at=None)\n--\n\nEnd it because the client went away."},
+    {"close", FASTCALL(stream_close), METH_VARARGS | METH_KEYWORDS, "close(*, at=None)\n--\n\nEnd it as finished; a second end does nothing."},
+    {"fail", FASTCALL(stream_fail), METH_VARARGS | METH_KEYWORDS, "fail(*, at=None)\n--\n\nEnd it as an error."},
+    {"timeout", FASTCALL(stream_timeout), METH_VARARGS | METH_KEYWORDS, "timeout(*, at=None)\n--\n\nEnd it as timed out."},
+    {"abort", FASTCALL(stream_abort), METH_VARARGS | METH_KEYWORDS, "abort(*, at=None)\n--\n\nEnd it because the client went away."},
     {"end", stream_end, METH_O, "end(error, /)\n--\n\nEnd it as an exception (or its class) says; None is a clean end."},
     {"status", stream_status, METH_O, "status(code, /)\n--\n\nHTTP status, as far as it decides the verdict."},
     {"label", stream_label, METH_VARARGS, "label(model, route, /)\n--\n\nPut it under other labels; what was recorded stays where it is."},
-    {"bind", KEYWORDS(stream_bind), METH_VARARGS | METH_KEYWORDS,
+    {"bind", FASTCALL(stream_bind), METH_VARARGS | METH_KEYWORDS,
      "bind(engine, *, part=False)\n--\n\nSay which engine serves it, from this gap on; None: it is not known."},
     {"__copy__", stream_copy, METH_NOARGS, "A stream is one request: a copy is itself."},
     {"__deepcopy__", stream_copy, METH_O, "A stream is one request: a copy is itself."},

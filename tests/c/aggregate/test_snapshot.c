@@ -1,3 +1,4 @@
+#include "tailwatch/stamp/engine_step.h"
 #include "tailwatch/aggregate/snapshot.h"
 
 #include "tailwatch/base/atomic.h"

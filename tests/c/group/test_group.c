@@ -13,6 +13,7 @@
 
 #include "tailwatch/base/clock.h"
 #include "tailwatch/base/process.h"
+#include "group_tools.h"
 #include "tw_test.h"
 
 /* ---- a scratch directory for each test ---- */
@@ -103,13 +104,13 @@ TW_TEST(each_has_a_line_and_a_file) {
     begin();
     tw_group a = joined(0), b = joined(1);
     TW_CHECK(a.at != b.at);
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_segment(&a, 1 << 20));
+    TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&a, 1 << 20));
     struct stat s;
     TW_CHECK(stat(in(a.name), &s) == 0 && s.st_size == 1 << 20 && (s.st_mode & 07777) == 0600);
     TW_CHECK(s.st_blocks * 512 >= 1 << 20);
     TW_CHECK_EQ(0, *(uint64_t *)a.segment);
     plant_its_file(&b);
-    TW_CHECK(tw_group_segment(&b, 1 << 20) != TW_GROUP_FINE);
+    TW_CHECK(share_zeros(&b, 1 << 20) != TW_GROUP_FINE);
     TW_CHECK(b.segment == NULL);
     char name[sizeof a.name];
     strcpy(name, a.name);
@@ -134,7 +135,7 @@ TW_TEST(a_line_given_back_is_taken_again) {
 static int join_and_die(void) {
     tw_group group;
     if (tw_group_join(&group, dir, 1) != TW_GROUP_FINE) return 1;
-    return tw_group_segment(&group, 4096) == TW_GROUP_FINE ? 0 : 2; /* _exit: nobody leaves */
+    return share_zeros(&group, 4096) == TW_GROUP_FINE ? 0 : 2; /* _exit: nobody leaves */
 }
 
 static bool count(void *to, const char *name, const void *bytes, size_t len) {
@@ -424,7 +425,7 @@ TW_TEST(who_lives_in_another_pid_namespace_keeps_what_it_has) {
 TW_TEST(who_parts_leaves_its_file) {
     begin();
     tw_group group = joined(0);
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_segment(&group, 4096));
+    TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&group, 4096));
     char name[TW_GROUP_NAME];
     strcpy(name, group.name);
     tw_group_part(&group);
@@ -634,13 +635,13 @@ TW_TEST(a_closed_directory_is_found_again_by_its_path) {
 TW_TEST(what_this_process_was_before_an_exec_gives_its_line_up) {
     begin();
     tw_group before = joined(0);
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_segment(&before, 4096));
+    TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&before, 4096));
     char old[TW_GROUP_NAME];
     strcpy(old, before.name);
     before.page->line[before.at].image++; /* as of another program */
     tw_group after = joined(0);
     TW_CHECK_EQ(before.at, after.at);
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_segment(&after, 4096));
+    TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&after, 4096));
     TW_CHECK(strcmp(old, after.name) != 0);
     TW_CHECK(access(in(old), F_OK) == 0); /* what it measured then */
     tw_group_leave(&after);
@@ -727,7 +728,7 @@ TW_TEST(a_page_of_another_version_or_boot_is_refused) {
 TW_TEST(readers_pass_over_what_they_cannot_trust) {
     begin();
     tw_group group = joined(0);
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_segment(&group, 4096));
+    TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&group, 4096));
     plant("1-1.seg", 0, 0600);
     plant("2-2.seg", 4096, 0644);
     TW_CHECK(symlink(group.name, in("3-3.seg")) == 0 && mkfifo(in("4-4.seg"), 0600) == 0 && mkdir(in("5-5.seg"), 0700) == 0);
@@ -744,7 +745,7 @@ TW_TEST(readers_pass_over_what_they_cannot_trust) {
 TW_TEST(a_full_file_system_is_an_error_and_leaves_nothing) {
     begin();
     tw_group group = joined(0);
-    TW_CHECK_EQ(TW_GROUP_FULL, tw_group_segment(&group, (size_t)1 << 50));
+    TW_CHECK_EQ(TW_GROUP_FULL, share_zeros(&group, (size_t)1 << 44));
     TW_CHECK(access(in(group.name), F_OK) != 0);
     TW_CHECK(group.segment == NULL && group.segment_bytes == 0);
     tw_group_leave(&group);
@@ -754,7 +755,7 @@ TW_TEST(a_full_file_system_is_an_error_and_leaves_nothing) {
 TW_TEST(a_directory_that_vanished_does_no_harm) {
     begin();
     tw_group group = joined(0);
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_segment(&group, 4096));
+    TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&group, 4096));
     end();
     TW_CHECK_EQ(TW_GROUP_REMOVED, tw_group_holds(&group, NULL));
     tw_group_tell(&group, 1000);

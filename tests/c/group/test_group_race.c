@@ -12,6 +12,7 @@
 #include "tailwatch/group/member_list.h"
 #include "tailwatch/aggregate/snapshot.h"
 #include "tailwatch/stamp/stream.h"
+#include "group_tools.h"
 #include "tw_test.h"
 
 enum { MEMBERS = 4, ROUNDS = 1500, TOKENS = 20, LABEL_SETS = 4, PAUSE_NS = 60000 };
@@ -42,7 +43,7 @@ static tw_group_problem join(tw_group *group, uint64_t unit) {
 
 static tw_segment *enter(tw_group *group, const char *role, uint64_t unit) {
     const size_t bytes = tw_segment_bytes(LABEL_SETS);
-    if (join(group, unit) != TW_GROUP_FINE || tw_group_segment(group, bytes) != TW_GROUP_FINE) return NULL;
+    if (join(group, unit) != TW_GROUP_FINE || share_zeros(group, bytes) != TW_GROUP_FINE) return NULL;
     return tw_segment_create_in(group->segment, role, LABEL_SETS, NULL, 0) == 0 ? group->segment : NULL;
 }
 

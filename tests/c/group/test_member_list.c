@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tailwatch/base/clock.h"
+#include "group_tools.h"
 #include "tw_test.h"
 
 static char root[64], dir[96];
@@ -26,7 +27,7 @@ static void end(void) {
 
 static tw_segment *member(tw_group *group, const char *role, uint64_t unit) {
     if (tw_group_join(group, dir, unit) != TW_GROUP_FINE) return NULL;
-    if (tw_group_segment(group, tw_segment_bytes(1)) != TW_GROUP_FINE) return NULL;
+    if (share_zeros(group, tw_segment_bytes(1)) != TW_GROUP_FINE) return NULL;
     return tw_segment_create_in(group->segment, role, 1, NULL, 0) == 0 ? group->segment : NULL;
 }
 

@@ -101,21 +101,6 @@ TW_TEST(a_reader_that_falls_behind_knows_what_it_missed) {
     tear_down(&f);
 }
 
-TW_TEST(the_middle_of_a_ring_is_found_by_time) {
-    fixture f;
-    set_up(&f);
-    tw_ring_event e;
-    uint64_t first, end;
-    for (uint64_t n = 0; n < 500; n++) tw_record(&f.r, UINT64_MAX / 2 + n, tw_what(TW_KIND_TOKEN, 0, 0, 1), n, 0);
-    uint64_t next = tw_ring_find(&f.t, 0, UINT64_MAX / 2 + 450);
-    TW_CHECK_EQ(1, tw_ring_read(&f.t, 0, &next, UINT64_MAX, &e, 1, NULL));
-    TW_CHECK_EQ(450, e.id);
-    tw_ring_bounds(&f.t, 0, &first, &end);
-    TW_CHECK_EQ(first, tw_ring_find(&f.t, 0, 0));
-    TW_CHECK_EQ(end, tw_ring_find(&f.t, 0, UINT64_MAX));
-    tear_down(&f);
-}
-
 /* ---- threads ---- */
 
 #define THREADS 10
@@ -239,7 +224,6 @@ TW_TEST(clock_snapshots_thin_out_as_they_age) {
     TW_CHECK_EQ(TW_CLOCK_FINE - 1 + 31, n); /* 0, 64, ... 1920, and those after 1977 */
     TW_CHECK_EQ(first, kept[0].at[TW_CLOCK_MONOTONIC]);
     for (size_t i = 1; i < n; i++) TW_CHECK(kept[i].at[TW_CLOCK_RAW] >= kept[i - 1].at[TW_CLOCK_RAW]);
-    TW_CHECK_EQ(kept[n - 1].at[TW_CLOCK_MONOTONIC], tw_trace_seen_ns(&f.t));
     for (int i = 0; i < 40000; i++) tw_recorder_tick(&f.r);
     const size_t full = tw_trace_clocks(&f.t, kept);
     TW_CHECK(full > TW_CLOCK_FINE + TW_CLOCK_COARSE - 20 && full <= TW_CLOCK_KEPT);
@@ -335,14 +319,14 @@ static uint64_t read_everything(const tw_trace *t) {
     static tw_clock_snapshot clocks[TW_CLOCK_KEPT];
     tw_ring_event events[64];
     char model[TW_NAME_BYTES], route[TW_NAME_BYTES], step[TW_STEP_NAME_WORDS * 8], process[48], thread[16];
-    uint64_t sum = tw_trace_clocks(t, clocks) + tw_trace_seen_ns(t) + tw_trace_is_over(t);
+    uint64_t sum = tw_trace_clocks(t, clocks) + tw_trace_is_over(t);
     tw_trace_process(t, process);
     sum += strlen(process);
     for (uint32_t ring = 0; ring <= TW_RINGS; ring++) {
         uint64_t first, end, lost = 0;
         size_t total = 0;
         tw_ring_bounds(t, ring, &first, &end);
-        sum += tw_ring_find(t, ring < TW_RINGS ? ring : 0, first + 3) + tw_ring_thread(t, ring, thread) + strlen(thread);
+        sum += tw_ring_thread(t, ring, thread) + strlen(thread);
         uint64_t next = first;
         for (size_t got; (got = tw_ring_read(t, ring, &next, end, events, 64, &lost)) > 0; total += got)
             for (size_t i = 0; i < got; i++) {
@@ -439,8 +423,7 @@ TW_TEST(a_fork_child_ends_its_parents_recorder_without_a_trace) {
 }
 
 TW_MAIN(what_is_written_is_read, a_ring_that_wrapped_keeps_the_newest_and_counts_the_rest,
-        a_reader_that_falls_behind_knows_what_it_missed, the_middle_of_a_ring_is_found_by_time,
-        each_thread_has_a_ring_and_those_beyond_share_one, a_collection_takes_no_ring, a_file_is_readable_on_its_own,
+        a_reader_that_falls_behind_knows_what_it_missed, each_thread_has_a_ring_and_those_beyond_share_one, a_collection_takes_no_ring, a_file_is_readable_on_its_own,
         clock_snapshots_thin_out_as_they_age, a_counter_is_written_when_it_has_changed, every_number_has_a_name,
         sizes_are_refused_out_of_range, a_file_is_mapped_where_it_is_one, a_corrupted_file_costs_wrong_events_at_most,
         a_killed_writer_leaves_whole_events, a_fork_child_ends_its_parents_recorder_without_a_trace)

@@ -1,4 +1,5 @@
 /* One thread steps and pauses, others take snapshots of it: what they see is whole, and never more than there is. */
+#include "tailwatch/stamp/engine_step.h"
 #include "tailwatch/aggregate/snapshot.h"
 
 #include <pthread.h>

@@ -21,6 +21,8 @@ static void tw_free(void *memory) {
 }
 #define TW_MALLOC_INCLUDE <stddef.h>
 
+#include "../../csrc/trace/track_buffer.c"
+
 #include "../../csrc/trace/track_writer.c"
 
 #include "../../csrc/trace/perfetto_packets.c"
@@ -38,13 +40,13 @@ static void tw_free(void *memory) {
 
 #include "../../csrc/trace/trace_export.c"
 
-#include "../../csrc/trace/trace_clocks.c"
-
 #include "../../csrc/trace/trace_pauses.c"
 
 #include "../../csrc/trace/trace_read.c"
 
 #include "../../csrc/trace/trace_requests.c"
+
+#include "../../csrc/trace/trace_steps.c"
 
 #include "trace_tools.h"
 

@@ -10,6 +10,8 @@
 #define _POSIX_C_SOURCE 200809L /* clock_gettime under a strict -std=c11 */
 #endif
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -45,6 +47,46 @@ tw_clock_pair tw_clock_pair_now(void);
 
 /* Length of a kernel timer tick (jiffy) in nanoseconds: 1, 4 or 10 ms. TCP_INFO counts in these. */
 uint64_t tw_clock_jiffy_ns(void);
+
+/* ---- the clocks of this machine side by side, and a time of one as a time of another ----
+ *
+ * Events are stamped with CLOCK_MONOTONIC; other tools stamp with others (nsys: TSC, torch and OTLP: REALTIME, Perfetto:
+ * BOOTTIME). A snapshot reads all of them at one instant. Between two snapshots a conversion is a straight line, never
+ * one offset: NTP slews MONOTONIC and REALTIME (500 ppm at most), and RAW and TSC it does not.
+ */
+
+typedef enum tw_clock {
+    TW_CLOCK_MONOTONIC, /* ns */
+    TW_CLOCK_RAW,       /* ns; not slewed */
+    TW_CLOCK_REALTIME,  /* ns since the Unix epoch; slewed, and may be stepped */
+    TW_CLOCK_BOOTTIME,  /* ns; MONOTONIC and the time suspended */
+    TW_CLOCK_TSC,       /* ticks of the CPU's counter (CNTVCT on ARM); 0 where there is none */
+    TW_CLOCKS
+} tw_clock;
+
+/* All clocks at one instant. 64 bytes. */
+typedef struct tw_clock_snapshot {
+    uint64_t at[TW_CLOCKS];
+    uint64_t width_ns; /* how far apart the first and the last were read: the instant is known to half of this */
+    uint64_t spare[2];
+} tw_clock_snapshot;
+
+/* Slopes of two clocks that differ by more than this between two snapshots mean that one of them was stepped. */
+#define TW_CLOCK_SLEW_PPM 1000
+
+/* Reads all clocks, keeping the tightest of five readings. About 1 us. Any thread. */
+void tw_clock_snapshot_take(tw_clock_snapshot *out);
+
+/* Time t of one clock as time of another: *out. snapshots: n of them in the order in which they were taken.
+ *
+ * Between two snapshots: linear. Before the first and after the last: with the slope of the nearest two; of one alone
+ * with slope 1. Where a clock was stepped between two snapshots (set by hand; BOOTTIME by a suspend), nobody knows when:
+ * it counts as the instant of the later one, and until then the earlier one's offset holds. A time that a clock
+ * stepped backwards showed twice means the later instant, one that it skipped the instant of the step.
+ *
+ * false: there is no snapshot; a tick counter and fewer than two of them, or one that does not run; a clock out of range;
+ * a result before 0 or from 2^63 on. Any thread. */
+bool tw_clock_convert(const tw_clock_snapshot *snapshots, size_t n, tw_clock from, tw_clock to, uint64_t t, uint64_t *out);
 
 #ifdef __cplusplus
 }

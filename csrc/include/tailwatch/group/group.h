@@ -19,9 +19,7 @@
 #ifndef TAILWATCH_GROUP_GROUP_H
 #define TAILWATCH_GROUP_GROUP_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tailwatch/base/shared_file.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,8 +28,6 @@ extern "C" {
 #define TW_GROUP_MAGIC UINT64_C(0x3150554f52475754) /* "TWGROUP1" */
 #define TW_GROUP_VERSION 2
 #define TW_GROUP_LINES 255
-#define TW_GROUP_ROOM (2U << 20) /* bytes that members leave free in the file system, so that the dead can be folded */
-#define TW_GROUP_NAME 80 /* of a segment's file, NUL included */
 
 /* One process, on a cache line of its own: its pauses are looked for at every token of the others. */
 typedef struct tw_group_line {
@@ -53,20 +49,6 @@ typedef struct tw_group_page {
     tw_group_line line[TW_GROUP_LINES];
 } tw_group_page;
 
-/* Why a directory was not used. */
-typedef enum tw_group_problem {
-    TW_GROUP_FINE,
-    TW_GROUP_SYSTEM,      /* errno says */
-    TW_GROUP_NOT_OURS,    /* the directory, or a file in it, belongs to somebody else */
-    TW_GROUP_LINK,        /* it is a symbolic link, or a file in it has two names */
-    TW_GROUP_OPEN,        /* others may write to it, or could put another in its place */
-    TW_GROUP_NO_DIR,      /* it is no directory */
-    TW_GROUP_FOREIGN,     /* the page is none, or of another version of tailwatch, or of before a reboot */
-    TW_GROUP_FULL,        /* no line is free, or no room for the file */
-    TW_GROUP_BUSY,        /* others are joining; it is worth another try */
-    TW_GROUP_PROBLEMS
-} tw_group_problem;
-
 /* A member's hold on its group. Zeroed memory is none. Handles cross a fork only to be left (tw_group_forget). */
 typedef struct tw_group {
     int dir;              /* file descriptor, close-on-exec; also what flock() is taken on */
@@ -86,9 +68,6 @@ typedef enum tw_group_hold {
     TW_GROUP_REMOVED, /* it is in no file system any more */
 } tw_group_hold;
 
-/* A sentence for each, without the directory's name. */
-const char *tw_group_problem_text(tw_group_problem problem);
-
 /* Opens the directory, made with mode 0700 where it does not exist (its parent must), and the page, and takes a line
  * for this process: one that is free, or whose owner is dead and whose segment is gone. Waits 20 ms at most for others
  * who join, then says TW_GROUP_BUSY. A page whose maker died before it was whole is made anew. */
@@ -99,11 +78,9 @@ tw_group_problem tw_group_join(tw_group *group, const char *dir, uint64_t unit);
  * Else than TW_GROUP_FINE: *index is as it was. */
 tw_group_problem tw_group_place(tw_group *group, const char *role, bool patient, uint32_t *index);
 
-/* Makes the file of this process's segment and maps it, zeroed. Once for each member. */
-tw_group_problem tw_group_segment(tw_group *group, size_t bytes);
-
-/* The same at an address whose first bytes (private to the process, rounded up to whole pages) become that file, with
- * what they hold: addresses stay what they were. The thread that writes to it must be the one that calls. */
+/* Makes the file of this process's segment. The bytes at the address (private to the process, rounded up to whole pages)
+ * become that file, with what they hold: addresses stay what they were. Once for each member, by the thread that writes to
+ * the segment. */
 tw_group_problem tw_group_share(tw_group *group, void *memory, size_t bytes);
 
 /* Lengthens the file to so many bytes, rounded up to whole pages: the memory that follows at the address given to

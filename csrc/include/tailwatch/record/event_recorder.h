@@ -13,7 +13,7 @@
 #include "tailwatch/record/event_ring.h"
 
 #include "tailwatch/base/atomic.h"
-#include "tailwatch/group/group.h"
+#include "tailwatch/base/shared_file.h"
 
 #include <pthread.h>
 

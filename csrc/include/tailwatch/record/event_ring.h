@@ -28,7 +28,7 @@
 #ifndef TAILWATCH_RECORD_EVENT_RING_H
 #define TAILWATCH_RECORD_EVENT_RING_H
 
-#include "tailwatch/base/clock_sync.h"
+#include "tailwatch/base/clock.h"
 #include "tailwatch/record/segment.h"
 
 #include <stdbool.h>
@@ -152,6 +152,9 @@ size_t tw_trace_bytes(uint64_t events, uint32_t label_sets);
 /* Events of ring number i: (events / 2) for 0, (events / 16) for each other. */
 uint64_t tw_ring_size(uint64_t events, uint32_t i);
 
+/* Fills in version, sizes, offsets and rings of a new file; both numbers are in range. */
+void tw_trace_lay_out(tw_trace_head *h, uint64_t events, uint32_t label_sets);
+
 /* Name of a process's trace file: its segment's with another ending. out: TW_GROUP_NAME bytes. */
 void tw_trace_name(char *out, uint64_t pid, uint64_t start_time, uint64_t joined_ns);
 
@@ -183,9 +186,6 @@ void tw_trace_close(tw_trace *t);
  * wrote is never certain; what an earlier boot did, is. */
 bool tw_trace_is_over(const tw_trace *t);
 
-/* When it was last alive, monotonic ns: its newest clock snapshot; 0: it has none. */
-uint64_t tw_trace_seen_ns(const tw_trace *t);
-
 /* Name of its process: "engine-0", or "engine" where it has no index. out: 48 bytes. */
 void tw_trace_process(const tw_trace *t, char *out);
 
@@ -205,10 +205,6 @@ uint64_t tw_ring_bounds(const tw_trace *t, uint32_t ring, uint64_t *first, uint6
  * is and whatever the file says. */
 size_t tw_ring_read(const tw_trace *t, uint32_t ring, uint64_t *next, uint64_t until, tw_ring_event *out, size_t room,
                     uint64_t *lost);
-
-/* The first event of a ring at or after time_ns: its number (*end of tw_ring_bounds: none). For events in the order of
- * time; with stamps given by the user it may be off by those. */
-uint64_t tw_ring_find(const tw_trace *t, uint32_t ring, uint64_t time_ns);
 
 /* The owner's thread of a ring, now: 0 where there is none. name: 16 bytes. */
 uint64_t tw_ring_thread(const tw_trace *t, uint32_t ring, char *name);

@@ -23,7 +23,7 @@
 #include "tailwatch/record/pause_clock.h"
 #include "tailwatch/record/gc_policy_counters.h"
 #include "tailwatch/record/genai_counters.h"
-#include "tailwatch/stamp/engine_step.h"
+#include "tailwatch/record/step_stats.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -22,52 +22,15 @@
 #ifndef TAILWATCH_STAMP_ENGINE_STEP_H
 #define TAILWATCH_STAMP_ENGINE_STEP_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "tailwatch/record/enums.h"
-#include "tailwatch/record/histogram.h"
 #include "tailwatch/record/pause_clock.h"
+#include "tailwatch/record/step_stats.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define TW_STEPS 8                   /* names kept apart; the last is "other" */
-#define TW_STEP_OTHER (TW_STEPS - 1)
-#define TW_STEP_NAME_WORDS 4         /* 32 bytes, NUL-terminated, cut at a character */
 #define TW_STEP_BATCH_MOST (1U << 24) /* a larger batch, or number waiting, counts as this */
 #define TW_STEP_LANES 16             /* threads whose last end is remembered; of more the oldest is forgotten */
-#define TW_STEP_UNKNOWN UINT64_MAX   /* of waiting */
-
-/* Which part of an engine's time a pause fell into. */
-typedef enum tw_step_phase { TW_STEP_INSIDE, TW_STEP_GAP, TW_STEP_PHASES } tw_step_phase;
-
-/* What the steps of one name measured. Not in use while its name is empty. */
-typedef struct tw_step_stats {
-    uint64_t name[TW_STEP_NAME_WORDS]; /* word 0 is release-stored last */
-    tw_histogram duration;             /* TW_LAYOUT_ITL */
-    tw_histogram gap;                  /* TW_LAYOUT_PAUSE; before a step of this name */
-    uint64_t batch;                    /* requests, summed over the steps */
-    uint64_t unknown_ns;               /* before a step of this name, after an end that did not say what was waiting */
-    uint64_t overlap_ns[TW_STEP_PHASES][TW_CAUSES];
-    uint64_t request_ns[TW_STEP_PHASES][TW_CAUSES];
-} tw_step_stats;
-
-typedef struct tw_steps { tw_step_stats of[TW_STEPS]; } tw_steps;
-
-/* "step", "host_gap"; "unknown" out of range. Any thread. */
-const char *tw_step_phase_name(int phase);
-
-/* The layout of the durations, and of the gaps. */
-const tw_layout *tw_step_layout(int phase);
-
-/* Number of the step with these words (of a clean name), made if there is room; else TW_STEP_OTHER. */
-uint32_t tw_steps_find(tw_steps *steps, const uint64_t name[TW_STEP_NAME_WORDS]);
-
-/* to += from, name by name; what has no room becomes "other". For a fold of the dead; from may be anybody's. */
-void tw_steps_add(tw_steps *to, const tw_steps *from);
 
 /* When a step ended, and with how many requests left. at_ns 0: none did. */
 typedef struct tw_step_mark { uint64_t at_ns, waiting; } tw_step_mark;

@@ -16,7 +16,7 @@
 #ifndef TAILWATCH_TRACE_TRACK_WRITER_H
 #define TAILWATCH_TRACE_TRACK_WRITER_H
 
-#include "tailwatch/base/clock_sync.h"
+#include "tailwatch/base/clock.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,0 +1,85 @@
+#include "tailwatch/base/shared_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+const char *tw_group_problem_text(tw_group_problem problem) {
+    static const char *const texts[TW_GROUP_PROBLEMS] = {
+        [TW_GROUP_FINE] = "nothing",
+        [TW_GROUP_SYSTEM] = "the system refused",
+        [TW_GROUP_NOT_OURS] = "it belongs to another user",
+        [TW_GROUP_LINK] = "it is a symbolic link, or a file in it has a second name",
+        [TW_GROUP_OPEN] = "others may write to it, or could put another in its place",
+        [TW_GROUP_NO_DIR] = "it is no directory",
+        [TW_GROUP_FOREIGN] = "it is of another version of tailwatch, or from before a reboot",
+        [TW_GROUP_FULL] = "it has no room",
+        [TW_GROUP_BUSY] = "another process is joining",
+    };
+    return (unsigned)problem < TW_GROUP_PROBLEMS ? texts[problem] : "unknown";
+}
+
+tw_group_problem tw_file_problem(void) {
+    switch (errno) {
+    case ELOOP: case EMLINK: return TW_GROUP_LINK;
+    case ENOTDIR: return TW_GROUP_NO_DIR;
+    case ENOSPC: case EDQUOT: case EFBIG: return TW_GROUP_FULL;
+    default: return TW_GROUP_SYSTEM;
+    }
+}
+
+tw_group_problem tw_file_check(int file, struct stat *s) {
+    if (fstat(file, s) != 0) return tw_file_problem();
+    if (!S_ISREG(s->st_mode)) return TW_GROUP_FOREIGN;
+    if (s->st_nlink > 1) return TW_GROUP_LINK; /* 0: it was replaced or removed since it was opened, and holds what it held */
+    if (s->st_uid != geteuid()) return TW_GROUP_NOT_OURS;
+    return (s->st_mode & 077) != 0 ? TW_GROUP_OPEN : TW_GROUP_FINE;
+}
+
+/* *out: the whole file, mapped. */
+static tw_group_problem map_file(int file, int protection, void **out, size_t *bytes) {
+    struct stat s;
+    const tw_group_problem problem = tw_file_check(file, &s);
+    if (problem != TW_GROUP_FINE) return problem;
+    if (s.st_size <= 0) return TW_GROUP_FOREIGN;
+    *bytes = (size_t)s.st_size;
+    *out = mmap(NULL, *bytes, protection, MAP_SHARED, file, 0);
+    return *out == MAP_FAILED ? tw_file_problem() : TW_GROUP_FINE;
+}
+
+tw_group_problem tw_file_open(int dir, const char *name, bool to_write, void **out, size_t *bytes) {
+    const int file = openat(dir, name, (to_write ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0) return tw_file_problem();
+    const tw_group_problem problem = map_file(file, to_write ? PROT_READ | PROT_WRITE : PROT_READ, out, bytes);
+    close(file);
+    return problem;
+}
+
+static tw_group_problem fill_file(int file, size_t bytes, void **out) {
+    size_t found;
+    const int failed = posix_fallocate(file, 0, (off_t)bytes);
+    if (failed != 0) {
+        errno = failed;
+        return tw_file_problem();
+    }
+    return map_file(file, PROT_READ | PROT_WRITE, out, &found);
+}
+
+tw_group_problem tw_file_make(int dir, const char *name, size_t bytes, void **out) {
+    const int file = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file < 0) return tw_file_problem();
+    const tw_group_problem problem = fill_file(file, bytes, out);
+    close(file);
+    if (problem != TW_GROUP_FINE) unlinkat(dir, name, 0);
+    return problem;
+}
+
+/* A full file system would keep what the dead left there for ever: folding them takes room, and gives back more. */
+bool tw_file_fits(int dir, size_t bytes) {
+    struct statvfs s;
+    if (fstatvfs(dir, &s) != 0 || s.f_blocks == 0) return true; /* no limit, or nobody knows */
+    return (uint64_t)s.f_bavail * s.f_frsize >= bytes + TW_GROUP_ROOM;
+}

@@ -1,0 +1,23 @@
+/* Passes of our own, and the counters of the collector's policy. */
+#ifndef TAILWATCH_PYTHON_GC_POLICY_H
+#define TAILWATCH_PYTHON_GC_POLICY_H
+
+#include "python/core.h"
+
+/* A pass of our own begins and ends: collections inside it are booked as policy. The end returns its length in ns, 0 where
+ * an outer one is still open. */
+void core_policy_open(CoreObject *core);
+uint64_t core_policy_close(CoreObject *core);
+
+/* methods of Core */
+PyObject *core_policy_begin(PyObject *op, PyObject *unused);
+PyObject *core_policy_end(PyObject *op, PyObject *unused);
+PyObject *core_policy_is(PyObject *op, PyObject *args);
+PyObject *core_policy_pass(PyObject *op, PyObject *args);
+PyObject *core_count_drift(PyObject *op, PyObject *drift);
+PyObject *core_count_ceiling(PyObject *op, PyObject *ceiling);
+PyObject *core_count_ignored(PyObject *op, PyObject *unused);
+PyObject *core_policy_answer(PyObject *op, PyObject *args);
+PyObject *core_count_freeze(PyObject *op, PyObject *unused);
+
+#endif

@@ -1,0 +1,26 @@
+/* What the headers of a request and of a response say. */
+#ifndef TAILWATCH_PYTHON_STAMP_HEADERS_H
+#define TAILWATCH_PYTHON_STAMP_HEADERS_H
+
+#include "python/module.h"
+
+#include "tailwatch/wire/body_scan.h"
+
+/* rank, engine: 0: none is named. The texts stand in the headers. */
+typedef struct request_identity {
+    const char *request, *trace;
+    size_t request_len, trace_len;
+    uint64_t rank, engine;
+    int sampled;
+} request_identity;
+
+typedef struct response_kind {
+    tw_framing framing;
+    int streams, opaque;
+} response_kind;
+
+/* headers: a list or tuple of pairs of bytes; of anything else (NULL too) nothing is taken. */
+void headers_identity(PyObject *headers, request_identity *out);
+void headers_response(PyObject *headers, response_kind *out);
+
+#endif

@@ -1,0 +1,15 @@
+/* What all requests of a core share. */
+#ifndef TAILWATCH_PYTHON_STAMP_REQUESTS_H
+#define TAILWATCH_PYTHON_STAMP_REQUESTS_H
+
+#include "python/core.h"
+
+/* -1: an exception is set. What is there is freed by the second. */
+int core_init_requests(CoreObject *core, PyTypeObject *type, PyObject *route_of, PyObject *timed_send);
+void core_free_requests(CoreObject *core);
+
+/* methods of Core */
+PyObject *core_follow(PyObject *op, PyObject *ended);
+PyObject *core_streamed(PyObject *op, PyObject *unused);
+
+#endif
