@@ -1,4 +1,4 @@
-#include "aggregate/snapshot_exemplars.h"
+#include "aggregate/snapshot_parts.h"
 
 #include <errno.h>
 #include <stdlib.h>

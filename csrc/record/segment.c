@@ -98,11 +98,9 @@ static void series_init(const tw_segment *g, tw_series *series, const tw_name *m
         tw_store(&series->model.word[i], tw_load(&model->word[i]));
         tw_store(&series->route.word[i], tw_load(&route->word[i]));
     }
-    tw_histogram_init(&series->ttft);
-    tw_histogram_init(&series->itl);
-    tw_histogram_init(&series->itl_shift);
-    tw_histogram_init(&series->tpot);
-    tw_histogram_init(&series->e2e);
+#define INIT(name, metric, layout) tw_histogram_init(&series->name);
+    TW_SERIES_HISTOGRAMS(INIT)
+#undef INIT
     if (served != NULL) tw_served_init(served);
 }
 
@@ -123,10 +121,9 @@ static void segment_fill(tw_segment *g, const uint64_t *role, uint32_t max_label
     h->image = tw_process_image();
     tw_pause_init(&g->pause);
     for (int cause = 0; cause < TW_CAUSES; ++cause) tw_histogram_init(&g->pauses[cause]);
-    tw_histogram_init(&g->queue_proxy);
-    tw_histogram_init(&g->queue_accept);
-    tw_histogram_init(&g->abandoned_wait);
-    tw_histogram_init(&g->send_wait);
+#define INIT(name, metric, layout) tw_histogram_init(&g->name);
+    TW_PROCESS_HISTOGRAMS(INIT)
+#undef INIT
     memcpy(g->lost[0].role, role, sizeof h->role);
     tw_words_set(g->lost[TW_SOURCE_OTHER].role, TW_ROLE_WORDS, "other", 5);
     tw_words_set(g->lost[TW_SOURCE_UNBOUND].role, TW_ROLE_WORDS, "unbound", 7);

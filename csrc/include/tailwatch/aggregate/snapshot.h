@@ -48,8 +48,7 @@ typedef struct tw_snapshot_series {
     char model[TW_NAME_BYTES], route[TW_NAME_BYTES];
     tw_counts *metric[TW_SERIES_METRICS];    /* NULL: empty */
     tw_counts *served[TW_SERVED_METRICS];    /* likewise */
-    uint64_t reasons[TW_REASONS];
-    uint64_t output_tokens;
+    TW_SERIES_COUNTERS(TW_COUNTER_FIELD)
     uint32_t exemplars_at, exemplar_count;   /* of the snapshot's exemplars: its own */
 } tw_snapshot_series;
 
@@ -109,11 +108,11 @@ typedef struct tw_snapshot {
     uint32_t series_count, process_count;
     tw_snapshot_series *series;              /* sorted by model, then route */
     tw_snapshot_process *process;            /* the oldest first */
-    tw_counts *wait[4];                      /* TW_METRIC_QUEUE_PROXY .. SEND_WAIT; NULL: empty */
+    tw_counts *wait[TW_METRIC_PAUSE - TW_METRIC_QUEUE_PROXY]; /* TW_METRIC_QUEUE_PROXY .. SEND_WAIT; NULL: empty */
     tw_snapshot_lost lost[TW_SOURCES];       /* each role once, in the order they came; more than fit are "other" */
     uint32_t lost_count;
-    uint64_t in_flight, opened, label_overflow, deadlines_due, deadlines_met;
-    uint64_t arrivals[TW_ARRIVALS], drops[TW_DROPS], errors[TW_ERRORS];
+    uint64_t in_flight;
+    TW_PROCESS_COUNTERS(TW_COUNTER_FIELD)
     tw_slo slo;
     tw_tail tail[TW_PHASES][TW_OCTAVES];
     tw_second *seconds;                      /* TW_SECONDS of them, merged by second, ascending; unused at the front */
