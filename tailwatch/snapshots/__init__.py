@@ -1,11 +1,11 @@
 """Numbers of a group of processes at one moment: histograms, counters, pauses; windows between two moments."""
 
-from tailwatch.snapshots.snapshot import (
+from tailwatch.snapshots.concurrency import Healthy, healthy
+from tailwatch.snapshots.core_values import (
     CAUSES,
     CEILINGS,
     DRIFTS,
     DROPS,
-    KINDS,
     MOMENTS,
     OUTCOME_OF,
     OUTCOMES,
@@ -15,34 +15,18 @@ from tailwatch.snapshots.snapshot import (
     POLICY_MODES,
     POLICY_WHYS,
     REASONS,
-    Healthy,
-    Histogram,
-    History,
-    LoadGauges,
-    Octave,
-    Own,
-    Pause,
-    Point,
-    Policy,
-    Process,
-    Records,
-    SlowGap,
-    Snapshot,
-    Step,
-    healthy,
-    operation,
-    otlp,
-    render,
-    take,
-    take_directory,
 )
+from tailwatch.snapshots.histogram import Histogram
+from tailwatch.snapshots.history import History
+from tailwatch.snapshots.model import Octave, Pause, Point, Policy, Process, SlowGap, Step
+from tailwatch.snapshots.records import Records
+from tailwatch.snapshots.snapshot import Snapshot, take, take_directory
 
 __all__ = [
     "CAUSES",
     "CEILINGS",
     "DRIFTS",
     "DROPS",
-    "KINDS",
     "MOMENTS",
     "OUTCOMES",
     "OUTCOME_OF",
@@ -55,9 +39,7 @@ __all__ = [
     "Healthy",
     "Histogram",
     "History",
-    "LoadGauges",
     "Octave",
-    "Own",
     "Pause",
     "Point",
     "Policy",
@@ -67,9 +49,6 @@ __all__ = [
     "Snapshot",
     "Step",
     "healthy",
-    "operation",
-    "otlp",
-    "render",
     "take",
     "take_directory",
 ]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tailwatch import snapshots
 from tailwatch.export.prometheus.app_registry_cache import HostCache
 from tailwatch.export.prometheus.negotiation import OPENMETRICS, PROTOBUF, Format, choose, wants_gzip
+from tailwatch.export.prometheus.render import LoadGauges, render
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -148,7 +149,7 @@ class Exposition:
         registry: bool = True,
         histograms: Callable[[], str] = lambda: "both",
         on_declined: Callable[[str], object] = lambda reason: None,
-        load: Callable[[], snapshots.LoadGauges | None] = lambda: None,
+        load: Callable[[], LoadGauges | None] = lambda: None,
     ) -> None:
         self._take = take
         self._load = load
@@ -188,10 +189,10 @@ class Exposition:
         return shared.get(lambda: self._respond(form, kind, gzip, host))
 
     def own(self, kind: str = "text") -> memoryview:
-        """Our own families only, without the closing # EOF. kind: see snapshots.render."""
+        """Our own families only, without the closing # EOF. kind: see render.render."""
         seconds = self._host.seconds if self._host else -1.0
         info = {**self._info, "slo": self._slo(), "registry_seconds": seconds, "load": self._load()}
-        return snapshots.render(self._take(), **info, kind=kind)
+        return render(self._take(), **info, kind=kind)
 
     def _respond(self, form: Format, kind: str, gzip: bool, host: list[bytes] | None) -> Response:
         pieces = self._pieces(form, kind, host)
