@@ -14,7 +14,8 @@ static const int metric_layouts[TW_METRIC_PAUSE] = {TW_SERIES_HISTOGRAMS(LAYOUT)
 #undef LAYOUT
 
 #define ONE(name, metric, layout) +1
-_Static_assert(0 TW_SERIES_HISTOGRAMS(ONE) TW_PROCESS_HISTOGRAMS(ONE) == TW_METRIC_PAUSE, "a metric for each histogram");
+_Static_assert(0 TW_SERIES_HISTOGRAMS(ONE) TW_PROCESS_HISTOGRAMS(ONE) == TW_METRIC_PAUSE,
+               "a metric for each histogram");
 #undef ONE
 
 const tw_layout *tw_metric_layout(int metric) {

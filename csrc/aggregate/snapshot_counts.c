@@ -48,7 +48,8 @@ static void counts_take_away(tw_counts *later, const tw_counts *earlier, const t
     else tw_counts_subtract(later, &limited, layout);
 }
 
-int tw_snapshot_counts_rest(tw_counts **counts, const tw_counts *later, const tw_counts *earlier, const tw_layout *layout) {
+int tw_snapshot_counts_rest(tw_counts **counts, const tw_counts *later, const tw_counts *earlier,
+                            const tw_layout *layout) {
     if (!later) return 0;
     tw_counts rest = *later;
     if (earlier) counts_take_away(&rest, earlier, layout);

@@ -59,8 +59,8 @@ void tw_snapshot_subtract_lost(tw_snapshot *out, const tw_snapshot *earlier) {
 
 /* ---- slow gaps ---- */
 
-/* A segment's number for a role becomes the snapshot's, which may have been booked since its time was taken; a share that
- * names none is emptied. */
+/* A segment's number for a role becomes the snapshot's, which may have been booked since its time was taken; a share
+ * that names none is emptied. */
 static void shares_rename(tw_snapshot *s, const tw_segment *g, tw_slow_record *record) {
     for (int i = 0; i < TW_SHARES; i++) {
         tw_share *share = &record->share[i];

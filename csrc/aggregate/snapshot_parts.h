@@ -12,7 +12,8 @@
 int tw_snapshot_counts_keep(tw_counts **sum, const tw_counts *more);
 int tw_snapshot_histogram_keep(tw_counts **sum, const tw_histogram *h);
 /* *counts becomes a copy of later less earlier. Both may be NULL. */
-int tw_snapshot_counts_rest(tw_counts **counts, const tw_counts *later, const tw_counts *earlier, const tw_layout *layout);
+int tw_snapshot_counts_rest(tw_counts **counts, const tw_counts *later, const tw_counts *earlier,
+                            const tw_layout *layout);
 void tw_snapshot_counts_free(tw_counts **counts, size_t n);
 
 /* ---- label sets (snapshot_series.c) ---- */

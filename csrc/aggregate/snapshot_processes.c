@@ -95,7 +95,8 @@ static int one_step_subtract(tw_snapshot_step *out, const tw_snapshot_step *late
 }
 
 /* out is a copy of later. */
-static int steps_subtract(tw_snapshot_process *out, const tw_snapshot_process *later, const tw_snapshot_process *earlier) {
+static int steps_subtract(tw_snapshot_process *out, const tw_snapshot_process *later,
+                          const tw_snapshot_process *earlier) {
     out->steps = NULL;
     out->step_count = 0;
     if (later->step_count == 0) return 0;
@@ -230,11 +231,10 @@ int tw_snapshot_take_processes(tw_snapshot *s, const tw_segment *const *segments
 
 /* By its name, else by what stays as it is: a role may be settled later than the first pause. */
 static const tw_snapshot_process *process_find(const tw_snapshot *s, const tw_snapshot_process *like) {
-    for (uint32_t i = 0; i < s->process_count; i++)
-        if (s->process[i].index == like->index && strcmp(s->process[i].role, like->role) == 0) return &s->process[i];
-    for (uint32_t i = 0; i < s->process_count; i++)
-        if (like->pid != 0 && s->process[i].pid == like->pid && s->process[i].created_ns == like->created_ns) return &s->process[i];
-    return NULL;
+    const tw_snapshot_process *same = process_named(s->process, s->process_count, like->role, like->index);
+    for (uint32_t i = 0; i < s->process_count && !same && like->pid != 0; i++)
+        if (s->process[i].pid == like->pid && s->process[i].created_ns == like->created_ns) same = &s->process[i];
+    return same;
 }
 
 static void pauses_subtract(tw_snapshot_process *later, const tw_snapshot_process *earlier) {

@@ -182,8 +182,10 @@ int tw_snapshot_take_series(tw_snapshot *s, const tw_segment *const *segments, s
 /* ---- subtracting ---- */
 
 static const tw_snapshot_series *series_find(const tw_snapshot *s, const tw_snapshot_series *like) {
-    for (uint32_t i = 0; i < s->series_count; i++)
-        if (tw_snapshot_names_compare(s->series[i].model, s->series[i].route, like->model, like->route) == 0) return &s->series[i];
+    for (uint32_t i = 0; i < s->series_count; i++) {
+        const tw_snapshot_series *one = &s->series[i];
+        if (tw_snapshot_names_compare(one->model, one->route, like->model, like->route) == 0) return one;
+    }
     return NULL;
 }
 

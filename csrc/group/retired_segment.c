@@ -106,7 +106,8 @@ static uint32_t lost_place(tw_segment *sum, const tw_segment *from, uint32_t at)
 static bool lost_any(const tw_lost *lost) {
     uint64_t any = 0;
     for (int phase = 0; phase < TW_PHASES; phase++)
-        for (int cause = 0; cause < TW_CAUSES; cause++) any |= lost->overlap_ns[phase][cause] | lost->late_ns[phase][cause];
+        for (int cause = 0; cause < TW_CAUSES; cause++)
+            any |= lost->overlap_ns[phase][cause] | lost->late_ns[phase][cause];
     return any != 0;
 }
 
@@ -143,7 +144,8 @@ static void series_add(tw_segment *sum, const tw_segment *from, uint64_t count, 
         tw_words_get(series->route.word, TW_NAME_WORDS, route);
         const uint64_t overflow = sum->label_overflow;
         sets[i] = tw_segment_label(sum, model, strlen(model), route, strlen(route));
-        if (sum->label_overflow != overflow) sum->label_overflow = overflow + requests_of(series); /* all became "other" */
+        /* All of them became "other". */
+        if (sum->label_overflow != overflow) sum->label_overflow = overflow + requests_of(series);
         label_set_add(tw_segment_series(sum, sets[i]), series);
         served_add(tw_segment_served(sum, tw_segment_series(sum, sets[i])), tw_segment_served(from, series));
     }
@@ -168,15 +170,18 @@ static int slow_compare(const void *left, const void *right) {
 static size_t slow_of(const tw_segment *g, tw_slow_record *out) {
     const uint64_t head = tw_load_acquire(&g->slow_head);
     size_t n = 0;
-    for (uint64_t i = head > TW_SLOW_RING ? head - TW_SLOW_RING : 0; i < head; i++) n += tw_segment_slow_read(g, i, &out[n]);
+    for (uint64_t i = head > TW_SLOW_RING ? head - TW_SLOW_RING : 0; i < head; i++)
+        n += tw_segment_slow_read(g, i, &out[n]);
     return n;
 }
 
-static void slow_rename(tw_segment *sum, const tw_segment *from, tw_slow_record *record, uint64_t count, const uint32_t *sets) {
+static void slow_rename(tw_segment *sum, const tw_segment *from, tw_slow_record *record, uint64_t count,
+                        const uint32_t *sets) {
     record->series = record->series < count ? sets[record->series] : 0;
     for (int i = 0; i < TW_SHARES; i++) {
         tw_share *share = &record->share[i];
-        if (share->overlap_ns != 0 && share->source < TW_SOURCES) share->source = lost_place(sum, from, (uint32_t)share->source);
+        if (share->overlap_ns != 0 && share->source < TW_SOURCES)
+            share->source = lost_place(sum, from, (uint32_t)share->source);
         else memset(share, 0, sizeof *share);
     }
 }
@@ -234,7 +239,8 @@ int tw_tombstone_add(tw_segment *sum, const tw_segment *from) {
     const uint64_t in_use = tw_load_acquire(&from->series_count);
     const uint64_t count = in_use < TW_LABEL_SETS_LIMIT ? in_use : TW_LABEL_SETS_LIMIT;
     counters_add(sum, from);
-    if (from->header.created.monotonic_ns < sum->header.created.monotonic_ns) sum->header.created = from->header.created;
+    if (from->header.created.monotonic_ns < sum->header.created.monotonic_ns)
+        sum->header.created = from->header.created;
     sum->slo = from->slo;
     sum->slow_ns = from->slow_ns;
     pauses_add(&sum->pause, &from->pause);
@@ -268,7 +274,10 @@ static bool is_plain(const char *role) {
 
 static uint64_t mixed(const uint64_t *words, uint32_t n) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (uint32_t i = 0; i < n; i++) hash = (hash ^ tw_load(&words[i])) * UINT64_C(0x9fb21c651e98df25), hash ^= hash >> 29;
+    for (uint32_t i = 0; i < n; i++) {
+        hash = (hash ^ tw_load(&words[i])) * UINT64_C(0x9fb21c651e98df25);
+        hash ^= hash >> 29;
+    }
     return hash;
 }
 
@@ -287,7 +296,8 @@ uint64_t tw_tombstone_index(const tw_segment *g) {
 const tw_tombstone_list *tw_tombstone_of(const void *bytes, size_t len, const char *name) {
     char expected[TW_GROUP_NAME];
     const tw_segment *g = bytes;
-    if (!tw_segment_valid(g, len) || g->header.pid != 0 || len != g->header.bytes + sizeof(tw_tombstone_list)) return NULL;
+    if (!tw_segment_valid(g, len) || g->header.pid != 0) return NULL;
+    if (len != g->header.bytes + sizeof(tw_tombstone_list)) return NULL;
     tw_tombstone_name(expected, g->header.role, tw_tombstone_index(g));
     const tw_tombstone_list *list = (const void *)((const char *)bytes + len - sizeof *list);
     return list->magic == TW_TOMBSTONE_MAGIC && strcmp(name, expected) == 0 ? list : NULL;
@@ -297,7 +307,8 @@ bool tw_tombstone_holds(const tw_tombstone_list *list, const tw_group_id *file) 
     const uint64_t listed = list->count < TW_TOMBSTONE_NAMES ? list->count : TW_TOMBSTONE_NAMES;
     for (uint64_t i = 0; i < listed; i++) {
         const tw_group_id *one = &list->file[i];
-        if (one->pid == file->pid && one->start_time == file->start_time && one->joined_ns == file->joined_ns) return true;
+        if (one->pid == file->pid && one->start_time == file->start_time && one->joined_ns == file->joined_ns)
+            return true;
     }
     return false;
 }

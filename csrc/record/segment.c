@@ -221,7 +221,8 @@ bool tw_segment_valid(const tw_segment *g, size_t bytes) {
     if (h->layout_hash != tw_layout_hash() || h->max_label_sets > TW_LABEL_SETS_LIMIT) return false;
     if (h->series_bytes != series_bytes_of(false) && h->series_bytes != series_bytes_of(true)) return false;
     size_t expected = bytes_of((uint32_t)h->max_label_sets, h->series_bytes);
-    return expected != 0 && h->bytes == expected && tw_load(&g->series_count) <= h->max_label_sets && bytes >= tw_segment_used(g);
+    return expected != 0 && h->bytes == expected && tw_load(&g->series_count) <= h->max_label_sets &&
+           bytes >= tw_segment_used(g);
 }
 
 /* ---- what is written into it ---- */
@@ -267,13 +268,15 @@ uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, co
     return tw_segment_label_growing(g, model, model_len, route, route_len, NULL, NULL);
 }
 
-static void fallback_name(tw_fallback *kind, const char *shape, size_t shape_len, const char *reason, size_t reason_len) {
+static void fallback_name(tw_fallback *kind, const char *shape, size_t shape_len, const char *reason,
+                          size_t reason_len) {
     label_set(kind->shape, TW_SHAPE_WORDS, shape, shape_len);
     label_set(kind->reason, TW_FALLBACK_REASON_WORDS, reason, reason_len);
 }
 
 static bool fallback_equal(const tw_fallback *a, const tw_fallback *b) {
-    return words_equal(a->shape, b->shape, TW_SHAPE_WORDS) && words_equal(a->reason, b->reason, TW_FALLBACK_REASON_WORDS);
+    return words_equal(a->shape, b->shape, TW_SHAPE_WORDS) &&
+           words_equal(a->reason, b->reason, TW_FALLBACK_REASON_WORDS);
 }
 
 void tw_segment_fallbacks(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len,

@@ -1,8 +1,8 @@
 """Writes the C source of tailwatch._cold, with cffi's declarations out of the core's headers.
 
-Run by CMake: python build.py OUTPUT COMPILER INCLUDE. The functions of HEADERS can be called (every call drops the GIL,
-so a struct that is passed in must not be changed by another thread meanwhile); their types and constants, and those of
-the headers they include, are declared.
+Run by CMake: python build.py OUTPUT COMPILER INCLUDE. Functions and constants are of the headers in FOLDERS and of
+HEADERS, types also those of the headers that they include. Every call drops the GIL, so a struct that is passed in must
+not be changed by another thread meanwhile.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ from pathlib import Path
 
 from cffi import FFI
 
+FOLDERS = ("aggregate", "export", "trace")
 HEADERS = (
-    "aggregate/concurrency_knee.h",
-    "aggregate/snapshot.h",
     "base/buffer.h",
     "base/clock.h",
     "base/clock_sync.h",
     "base/deferred_free.h",
-    "export/otlp.h",
-    "export/prom_families.h",
     "gc/slice_pacer.h",
     "group/group.h",
     "group/member_list.h",
@@ -39,19 +36,28 @@ HEADERS = (
     "record/trace_trigger.h",
     "record/ttft_by_concurrency.h",
     "stamp/engine_step.h",
-    "trace/trace_export.h",
-    "trace/track_writer.h",
 )
-SOURCE = "".join(f'#include "tailwatch/{header}"\n' for header in HEADERS)
 LINE_MARKER = re.compile(r'#\s*(?:line )?\d+ "(.*)"')
 CONSTANT = re.compile(r"^#define (TW_\w+) +[\w()<> +*-]+?(?: */\*.*)?$", re.MULTILINE)
 
 
-def preprocessed(compiler: str, include: Path) -> Iterator[tuple[str, str]]:
-    """The text that each of our headers adds to the preprocessed source: (name below tailwatch/, text)."""
+def called(include: Path) -> list[str]:
+    """The headers whose functions can be called, by their names below tailwatch/."""
+    root = include / "tailwatch"
+    found = (header for folder in FOLDERS for header in sorted((root / folder).glob("*.h")))
+    return [*(str(header.relative_to(root)) for header in found), *HEADERS]
+
+
+def source(headers: list[str]) -> str:
+    """C that includes the headers."""
+    return "".join(f'#include "tailwatch/{header}"\n' for header in headers)
+
+
+def preprocessed(compiler: str, include: Path, text: str) -> Iterator[tuple[str, str]]:
+    """What each of our headers adds to C source as it is preprocessed: (name below tailwatch/, text)."""
     command = [compiler, "-E", "-D_GNU_SOURCE", f"-I{include}", "-x", "c", "-"]
-    text = subprocess.run(command, input=SOURCE, capture_output=True, text=True, check=True).stdout
-    for name, lines in groupby(placed(text, include / "tailwatch"), key=itemgetter(0)):
+    made = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+    for name, lines in groupby(placed(made, include / "tailwatch"), key=itemgetter(0)):
         yield name, "\n".join(line for _, line in lines)
 
 
@@ -77,23 +83,24 @@ def statements(text: str) -> Iterator[str]:
             start = at + 1
 
 
-def declarations(compiler: str, include: Path) -> Iterator[str]:
-    """What cffi parses: constants (the compiler gives the values), types, and the functions of HEADERS."""
-    for name, text in preprocessed(compiler, include):
+def declarations(compiler: str, include: Path, headers: list[str]) -> Iterator[str]:
+    """What cffi parses: types, functions, and constants, whose values the compiler gives."""
+    for name, text in preprocessed(compiler, include, source(headers)):
         for statement in statements(text) if name else ():
             is_type = statement.startswith(("typedef", "enum", "struct"))
-            if is_type or (name in HEADERS and not statement.startswith(("static", "_Static_assert"))):
+            if is_type or (name in headers and not statement.startswith(("static", "_Static_assert"))):
                 yield statement
-    for header in HEADERS:
+    for header in headers:
         constants = CONSTANT.findall((include / "tailwatch" / header).read_text(encoding="utf-8"))
         yield from (f"#define {constant} ..." for constant in constants)
 
 
 def builder(compiler: str, include: Path) -> FFI:
     """cffi with the declarations of the headers."""
+    headers = called(include)
     ffi = FFI()
-    ffi.cdef("\n".join(declarations(compiler, include)))
-    ffi.set_source("tailwatch._cold", SOURCE, py_limited_api=True)
+    ffi.cdef("\n".join(declarations(compiler, include, headers)))
+    ffi.set_source("tailwatch._cold", source(headers), py_limited_api=True)
     return ffi
 
 

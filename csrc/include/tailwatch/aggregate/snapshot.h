@@ -67,14 +67,15 @@ typedef struct tw_snapshot_step {
     uint64_t overlap_ns[TW_STEP_PHASES][TW_CAUSES], request_ns[TW_STEP_PHASES][TW_CAUSES];
 } tw_snapshot_step;
 
-/* A process in the snapshot: what carries the label `process`. Who had this role and index before it, and is dead, counts
- * here too: so what a name has counted never goes back. */
+/* A process in the snapshot: what carries the label `process`. Who had this role and index before it, and is dead,
+ * counts here too: so what a name has counted never goes back. */
 typedef struct tw_snapshot_process {
     char role[TW_ROLE_WORDS * 8];
     uint64_t index;                          /* among those of its role; for life */
     uint64_t lives;                          /* 0: all who had the name are dead */
     uint64_t created_unix_ns;                /* created_ns as time of day */
-    uint64_t pid, created_ns;                /* pid: the living one's, else the last known of the dead, 0 if none is; created: the first's */
+    uint64_t pid, created_ns;                /* pid: the living one's, else the last known of the dead, 0 if none is;
+                                                created: the first's */
     uint64_t pause_ns[TW_CAUSES];            /* the words, an open pause included up to taken_ns */
     tw_pause_totals pause[TW_CAUSES];
     uint64_t pauses_lost;

@@ -53,8 +53,9 @@ typedef struct tw_slo {
 /* Text held in words, so that it is written and read without a data race. */
 typedef struct tw_name { uint64_t word[TW_NAME_WORDS]; } tw_name;
 
-/* The field tables: what a process, and each of its label sets, counts. One line declares a field, and has it summed over
- * processes (aggregate/), subtracted, kept in the history and kept when its process is dead (group/retired_segment.c).
+/* The field tables: what a process, and each of its label sets, counts. One line declares a field, and has it summed
+ * over processes (aggregate/), subtracted, kept in the history and kept when its process is dead
+ * (group/retired_segment.c). CONTRIBUTING.md, "Adding a counter".
  *
  * Counters, FIELD(name, dims): one word, or an array of words; the snapshot has a field of the same name.
  * Histograms, HISTOGRAM(name, metric, layout): a tw_histogram; the snapshot has it as TW_METRIC_<metric>, in the layout
@@ -162,13 +163,13 @@ typedef struct tw_header {
     uint64_t pid_namespace;         /* tw_process_namespace(): in another one the pid says nothing */
     uint64_t image;                 /* tw_process_image(): what a process measured before an exec() is of the dead */
     uint64_t ended;                 /* not 0: its process writes here no more, though it may live */
-    uint64_t series_bytes;          /* from one label set to the next: sizeof(tw_series), or with a tw_served behind it */
+    uint64_t series_bytes;          /* from one label set to the next: sizeof(tw_series), plus a tw_served's if kept */
 } tw_header;
 
 typedef struct tw_segment {
     tw_header header;
     tw_slo slo;
-    uint64_t slow_ns;               /* gaps at least this long are kept as slow; 0: those over 20 ms and over 4 typical gaps */
+    uint64_t slow_ns;               /* gaps this long are kept as slow; 0: over 20 ms and over 4 typical gaps */
     tw_pause_clock pause;
     tw_histogram pauses[TW_CAUSES]; /* lengths of closed pauses: sum equals the pause word when none is open */
     TW_PROCESS_HISTOGRAMS(TW_HISTOGRAM_FIELD)
