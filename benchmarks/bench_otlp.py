@@ -16,6 +16,7 @@ from typing import Any
 from harness import LOOP, REPEATS, Bar, Report, bar_of, empty_loop, loop, main, measure
 
 from tailwatch import _hot, snapshots
+from tailwatch.export.otel.encode import otlp
 
 LABEL_SETS = 100
 REQUESTS = 20
@@ -42,7 +43,7 @@ def busy() -> snapshots.Snapshot:
 def encode(snapshot: snapshots.Snapshot, **options: Any) -> bytes:
     """One request."""
     facts: dict[str, Any] = {"version": "0", "provider": "p", "resource": b"", "start_ns": 1}
-    return snapshots.otlp(snapshot, **facts, **options)
+    return otlp(snapshot, **facts, **options)
 
 
 class SDK:

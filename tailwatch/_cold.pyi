@@ -1,5 +1,4 @@
-"""The cold half of the core, through cffi: declarations in csrc/python/cold/cold.cdef.h. Imported by snapshots.py
-only."""
+"""The cold half of the core, through cffi: what csrc/python/cold/build.py finds in the headers."""
 
 from typing import Any
 

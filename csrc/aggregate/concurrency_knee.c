@@ -157,7 +157,8 @@ static void weigh(data *d) {
         point *p = &d->at[i];
         uint32_t n = 0;
         for (uint32_t k = i > 2 ? i - 2 : 0; k < d->points && k <= i + 2; k++) five[n++] = spread[k];
-        const double se = 1.25 * 1.4826 * median_sorting(five, n) * p->y / sqrt(p->n), floor = 0.02 * (p->y + common) + 1e-6;
+        const double se = 1.25 * 1.4826 * median_sorting(five, n) * p->y / sqrt(p->n);
+        const double floor = 0.02 * (p->y + common) + 1e-6;
         p->sd = sqrt(se * se + floor * floor);
         p->w = 1 / (p->sd * p->sd);
     }
@@ -201,13 +202,14 @@ static fit line_of(const sums *all) {
     f.s = determinant > 0 ? (all->w * all->xy - all->x * all->y) / determinant : 0;
     if (f.s < 0) f.s = 0;
     f.a = (all->y - f.s * all->x) / all->w;
-    f.error = all->yy - 2 * f.a * all->y - 2 * f.s * all->xy + f.a * f.a * all->w + 2 * f.a * f.s * all->x + f.s * f.s * all->xx;
+    f.error = all->yy - 2 * f.a * all->y - 2 * f.s * all->xy + f.a * f.a * all->w + 2 * f.a * f.s * all->x +
+              f.s * f.s * all->xx;
     return f;
 }
 
 static double hinge_error(const sums *all, const bend_sums *b, const fit *f) {
-    const double line = all->yy - 2 * f->a * all->y - 2 * f->s * all->xy + f->a * f->a * all->w + 2 * f->a * f->s * all->x +
-                        f->s * f->s * all->xx;
+    const double line = all->yy - 2 * f->a * all->y - 2 * f->s * all->xy + f->a * f->a * all->w +
+                        2 * f->a * f->s * all->x + f->s * f->s * all->xx;
     return line - 2 * f->h * b->zy + 2 * f->h * (f->a * b->z + f->s * b->zx) + f->h * f->h * b->zz;
 }
 
@@ -226,7 +228,8 @@ static fit flat_hinge(const sums *all, const bend_sums *b, double k) {
 /* Least squares in centred coordinates: two unknowns are left. */
 static fit hinge_of(const sums *all, const sums *beyond, double k) {
     const bend_sums b = bend_of(beyond, k);
-    const double xx = all->xx - all->x * all->x / all->w, zz = b.zz - b.z * b.z / all->w, xz = b.zx - all->x * b.z / all->w;
+    const double xx = all->xx - all->x * all->x / all->w, zz = b.zz - b.z * b.z / all->w;
+    const double xz = b.zx - all->x * b.z / all->w;
     const double xy = all->xy - all->x * all->y / all->w, zy = b.zy - b.z * all->y / all->w;
     const double determinant = xx * zz - xz * xz;
     if (!(determinant > 1e-12 * xx * zz)) return (fit){.k = k};
@@ -283,7 +286,8 @@ typedef struct answer {
     double place;            /* of the bend */
 } answer;
 
-/* Queues wander: over short stretches a straight line can look bent by as much as itself, but not by many times that. */
+/* Queues wander: over short stretches a straight line can look bent by as much as itself, but not by many times
+ * that. */
 static bool is_a_bend(const answer *a, const point *at, uint32_t n) {
     const fit *f = &a->hinge;
     if (!f->known) return false;
@@ -322,7 +326,8 @@ static bool clearly_above(const first_line *line, const point *p) {
 }
 
 /* Where the line through the next few points from i on meets the first one: between point i - 1 and point i. Where no
- * concurrency lies between these, at point i - 1, or half a point before it, as the first step up may be too small to see. */
+ * concurrency lies between these, at point i - 1, or half a point before it, as the first step up may be too small to
+ * see. */
 static double between(const point *at, uint32_t n, uint32_t i, const fit *first) {
     const sums next = sum_of(at, i, i + NEXT < n ? i + NEXT : n);
     const fit second = line_of(&next);
@@ -331,7 +336,8 @@ static double between(const point *at, uint32_t n, uint32_t i, const fit *first)
     return fmin(fmax(x, (at[i - 2].x + at[i - 1].x) / 2), at[i - 1].x);
 }
 
-/* Whether point i and nearly all from it to a little beyond the bend lie clearly above the line: a stall lifts a few. */
+/* Whether point i and nearly all from it to a little beyond the bend lie clearly above the line: a stall lifts a
+ * few. */
 static bool stays_above(const point *at, uint32_t n, uint32_t i, double k, const first_line *line) {
     uint32_t seen = 0, above = 0;
     if (!clearly_above(line, &at[i])) return false;
@@ -344,7 +350,8 @@ static bool stays_above(const point *at, uint32_t n, uint32_t i, double k, const
 static double leaves_first_line(const point *at, uint32_t n, double k) {
     const first_line line = line_before(at, n, k);
     for (uint32_t i = BEFORE_FEWEST; i + 1 < n; i++)
-        if (at[i].x >= EARLIEST * k && at[i].x <= LATEST * k && stays_above(at, n, i, k, &line)) return between(at, n, i, &line.fit);
+        if (at[i].x >= EARLIEST * k && at[i].x <= LATEST * k && stays_above(at, n, i, k, &line))
+            return between(at, n, i, &line.fit);
     return k;
 }
 
@@ -377,7 +384,8 @@ static uint64_t random_next(uint64_t *state) {
 static double resampled_median(const data *d, const point *p, uint64_t *state) {
     const uint32_t n = p->n < POINT_MOST ? p->n : POINT_MOST;
     double drawn[POINT_MOST];
-    for (uint32_t i = 0; i < n; i++) drawn[i] = d->sample[p->first + (random_next(state) >> 32) * p->n / (UINT64_C(1) << 32)];
+    for (uint32_t i = 0; i < n; i++)
+        drawn[i] = d->sample[p->first + (random_next(state) >> 32) * p->n / (UINT64_C(1) << 32)];
     return median_sorting(drawn, n);
 }
 
@@ -420,8 +428,8 @@ static void fill_in(tw_healthy *out, const fit *f) {
     out->bend_at = f->k;
 }
 
-/* The first bend is meant: it is looked for in the lower part of what was seen, too, where a long tail above it does not
- * outvote it. 0: the points of no part bend. */
+/* The first bend is meant: it is looked for in the lower part of what was seen, too, where a long tail above it does
+ * not outvote it. 0: the points of no part bend. */
 static uint32_t points_that_bend(data *d, answer *found) {
     uint32_t bend_in = 0;
     const double highest = d->at[d->points - 1].x;
@@ -469,7 +477,8 @@ static double lowest_of(const tw_crowd *const *crowds, size_t n, data *d, uint64
 
 static bool room_for(data *d, size_t n) {
     const size_t most = n * TW_CROWD_LEVELS * TW_CROWD_KEPT;
-    d->sample = n > 0 && n < SIZE_MAX / sizeof(double) / 2 / TW_CROWD_LEVELS / TW_CROWD_KEPT ? tw_malloc(2 * most * sizeof *d->sample) : NULL;
+    const bool fits = n > 0 && n < SIZE_MAX / sizeof(double) / 2 / TW_CROWD_LEVELS / TW_CROWD_KEPT;
+    d->sample = fits ? tw_malloc(2 * most * sizeof *d->sample) : NULL;
     d->scratch = d->sample + most;
     return d->sample != NULL;
 }
@@ -541,8 +550,8 @@ double tw_healthy_ttft(const tw_healthy *h, double x) {
 
 /* ---- of segments ---- */
 
-int tw_healthy_take(tw_healthy *out, tw_crowd_point *points, uint32_t *count, const tw_segment *const *segments, size_t n,
-                    uint64_t now_ns) {
+int tw_healthy_take(tw_healthy *out, tw_crowd_point *points, uint32_t *count, const tw_segment *const *segments,
+                    size_t n, uint64_t now_ns) {
     if (segments == NULL || n == 0) return EINVAL;
     const tw_crowd **crowds = tw_malloc(n * sizeof *crowds);
     if (crowds == NULL) return ENOMEM;

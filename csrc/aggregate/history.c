@@ -3,9 +3,9 @@
  * A mark keeps only the parts of a histogram that hold anything, in chunks of 32 slots from one fixed pool. At
  * most 14 + 62 marks are kept; where they need more chunks than there are, the oldest go first, and a window
  * then says that it is shorter. */
-#include "tailwatch/aggregate/snapshot.h"
-
+#include "aggregate/snapshot_parts.h"
 #include "base/tw_malloc.h"
+#include "record/word_sums.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -46,11 +46,10 @@ typedef struct kept_counts {
 
 /* The plain numbers of a snapshot that differences are made of. */
 typedef struct kept_totals {
-    uint64_t reasons[TW_REASONS], output_tokens;
+    TW_SERIES_COUNTERS(TW_COUNTER_FIELD)
+    TW_PROCESS_COUNTERS(TW_COUNTER_FIELD)
     tw_snapshot_lost lost[TW_SOURCES];
     uint32_t lost_count;
-    uint64_t opened, label_overflow, deadlines_due, deadlines_met;
-    uint64_t arrivals[TW_ARRIVALS], drops[TW_DROPS], errors[TW_ERRORS];
     uint64_t pause_ns[TW_CAUSES], pauses_lost;
     tw_pause_totals pause[TW_CAUSES];
     tw_policy_counts policy;
@@ -90,40 +89,19 @@ typedef struct merged {
     kinds fallbacks;
 } merged;
 
-static void words_sum(void *sum, const void *more, size_t bytes) {
-    uint64_t *to = sum;
-    const uint64_t *from = more;
-    for (size_t i = 0; i < bytes / sizeof *to; i++) to[i] += from[i];
-}
-
 static void series_sum(tw_snapshot_series *to, const tw_snapshot *s) {
     strcpy(to->model, "*");
     strcpy(to->route, "*");
     for (uint32_t i = 0; i < s->series_count; i++) {
-        words_sum(to->reasons, s->series[i].reasons, sizeof to->reasons);
-        to->output_tokens += s->series[i].output_tokens;
+#define ADD(name, dims) tw_words_add(&to->name, &s->series[i].name, sizeof to->name);
+        TW_SERIES_COUNTERS(ADD)
+#undef ADD
     }
-}
-
-static void pauses_sum(tw_pause_totals *to, const tw_pause_totals *from) {
-    uint64_t max_ns = to->max_ns > from->max_ns ? to->max_ns : from->max_ns;
-    words_sum(to, from, sizeof *to);
-    to->max_ns = max_ns;
-}
-
-static void process_sum(tw_snapshot_process *to, const tw_snapshot_process *from) {
-    words_sum(to->pause_ns, from->pause_ns, sizeof to->pause_ns);
-    for (int cause = 0; cause < TW_CAUSES; cause++) pauses_sum(&to->pause[cause], &from->pause[cause]);
-    words_sum(&to->policy.counts, &from->policy.counts, sizeof to->policy.counts);
-    to->pauses_lost += from->pauses_lost;
-    to->bytes += from->bytes;
-    to->lives |= from->lives;
-    if (from->last_stop_ns > to->last_stop_ns) to->last_stop_ns = from->last_stop_ns;
 }
 
 /* One process keeps its name; several become "*". */
 static void processes_sum(tw_snapshot_process *to, const tw_snapshot *s) {
-    for (uint32_t i = 0; i < s->process_count; i++) process_sum(to, &s->process[i]);
+    for (uint32_t i = 0; i < s->process_count; i++) tw_snapshot_add_process(to, &s->process[i]);
     strcpy(to->role, "*");
     if (s->process_count != 1) return;
     memcpy(to->role, s->process[0].role, sizeof to->role);
@@ -266,23 +244,33 @@ static void drop_old(tw_history *h, uint64_t now_ns) {
 
 /* ---- writing a mark ---- */
 
+/* Where each of the kept totals comes from. */
+typedef struct kept_field {
+    size_t kept, merged, bytes;
+} kept_field;
+
+#define KEPT_AS(name, member) \
+    {offsetof(kept_totals, name), offsetof(merged, member), sizeof(((kept_totals *)NULL)->name)},
+#define OF_SERIES(name, dims) KEPT_AS(name, series.name)
+#define OF_SNAPSHOT(name, dims) KEPT_AS(name, snapshot.name)
+#define OF_PROCESS(name) KEPT_AS(name, process.name)
+
+static const kept_field kept_fields[] = {
+    TW_SERIES_COUNTERS(OF_SERIES) TW_PROCESS_COUNTERS(OF_SNAPSHOT)
+    KEPT_AS(lost, snapshot.lost) KEPT_AS(lost_count, snapshot.lost_count)
+    OF_PROCESS(pause_ns) OF_PROCESS(pauses_lost) OF_PROCESS(pause) KEPT_AS(policy, process.policy.counts)
+};
+
+#define KEPT_FIELDS (sizeof kept_fields / sizeof *kept_fields)
+
 static void totals_keep(kept_totals *to, const merged *m) {
-    const tw_snapshot *s = &m->snapshot;
-    memcpy(to->reasons, m->series.reasons, sizeof to->reasons);
-    to->output_tokens = m->series.output_tokens;
-    memcpy(to->lost, s->lost, sizeof to->lost);
-    to->lost_count = s->lost_count;
-    to->opened = s->opened;
-    to->label_overflow = s->label_overflow;
-    to->deadlines_due = s->deadlines_due;
-    to->deadlines_met = s->deadlines_met;
-    memcpy(to->arrivals, s->arrivals, sizeof to->arrivals);
-    memcpy(to->drops, s->drops, sizeof to->drops);
-    memcpy(to->errors, s->errors, sizeof to->errors);
-    memcpy(to->pause_ns, m->process.pause_ns, sizeof to->pause_ns);
-    to->pauses_lost = m->process.pauses_lost;
-    memcpy(to->pause, m->process.pause, sizeof to->pause);
-    to->policy = m->process.policy.counts;
+    for (size_t i = 0; i < KEPT_FIELDS; i++)
+        memcpy((char *)to + kept_fields[i].kept, (const char *)m + kept_fields[i].merged, kept_fields[i].bytes);
+}
+
+static void totals_restore(merged *m, const kept_totals *from) {
+    for (size_t i = 0; i < KEPT_FIELDS; i++)
+        memcpy((char *)m + kept_fields[i].merged, (const char *)from + kept_fields[i].kept, kept_fields[i].bytes);
 }
 
 static uint32_t used_chunks(const tw_counts *c) {
@@ -343,25 +331,6 @@ int tw_history_push(tw_history *h, const tw_snapshot *s) {
 }
 
 /* ---- reading one ---- */
-
-static void totals_restore(merged *m, const kept_totals *from) {
-    tw_snapshot *s = &m->snapshot;
-    memcpy(m->series.reasons, from->reasons, sizeof from->reasons);
-    m->series.output_tokens = from->output_tokens;
-    memcpy(s->lost, from->lost, sizeof from->lost);
-    s->lost_count = from->lost_count;
-    s->opened = from->opened;
-    s->label_overflow = from->label_overflow;
-    s->deadlines_due = from->deadlines_due;
-    s->deadlines_met = from->deadlines_met;
-    memcpy(s->arrivals, from->arrivals, sizeof from->arrivals);
-    memcpy(s->drops, from->drops, sizeof from->drops);
-    memcpy(s->errors, from->errors, sizeof from->errors);
-    memcpy(m->process.pause_ns, from->pause_ns, sizeof from->pause_ns);
-    m->process.pauses_lost = from->pauses_lost;
-    memcpy(m->process.pause, from->pause, sizeof from->pause);
-    m->process.policy.counts = from->policy;
-}
 
 /* A 32-bit count made whole again: the 64-bit one that is nearest below what it has become. */
 static uint64_t widen(uint64_t now, uint32_t kept) {

@@ -1,4 +1,4 @@
-#include "aggregate/snapshot_exemplars.h"
+#include "aggregate/snapshot_parts.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -55,7 +55,8 @@ static bool translate(const tw_snapshot *s, const tw_segment *g, const tw_exempl
     e->value_ns = from->value_ns;
     e->unix_ns = unix_of(g, from->end_ns);
     tw_words_get(from->trace_id, TW_TRACE_WORDS, e->trace_id);
-    return e->bound == tw_bound_of(tw_metric_layout((int)e->metric), e->value_ns) && tw_exemplar_id_is_good(e->trace_id);
+    return e->bound == tw_bound_of(tw_metric_layout((int)e->metric), e->value_ns) &&
+           tw_exemplar_id_is_good(e->trace_id);
 }
 
 static int compare_places(const found *a, const found *b) {

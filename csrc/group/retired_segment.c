@@ -9,63 +9,35 @@
 
 #include "tailwatch/base/atomic.h"
 #include "base/tw_malloc.h"
+#include "record/word_sums.h"
 
-/* ---- what is summed: one line for each counter and histogram ---- */
+/* ---- what is summed ---- */
 
-typedef struct part {
-    size_t at, n;
-} part;
-
+/* A field that is added to tw_segment and not to its field tables is named here, and added up below where it counts. */
 #define SIZE(type, field) sizeof(((type *)NULL)->field)
-#define WORDS(type, field) {offsetof(type, field), SIZE(type, field) / sizeof(uint64_t)}
-#define HISTOGRAMS(type, field) {offsetof(type, field), SIZE(type, field) / sizeof(tw_histogram)}
-#define COUNT(parts) (sizeof(parts) / sizeof *(parts))
-
-static const part segment_words[] = {
-    WORDS(tw_segment, pause.lost),     WORDS(tw_segment, opened),        WORDS(tw_segment, arrivals),
-    WORDS(tw_segment, drops),          WORDS(tw_segment, errors),        WORDS(tw_segment, label_overflow),
-    WORDS(tw_segment, deadlines_due),  WORDS(tw_segment, deadlines_met), WORDS(tw_segment, tail),
-    WORDS(tw_segment, policy.counts),
-};
-
-static const part segment_histograms[] = {
-    HISTOGRAMS(tw_segment, pauses),         HISTOGRAMS(tw_segment, queue_proxy), HISTOGRAMS(tw_segment, queue_accept),
-    HISTOGRAMS(tw_segment, abandoned_wait), HISTOGRAMS(tw_segment, send_wait),
-};
-
-static const part series_words[] = {
-    WORDS(tw_series, reasons),
-    WORDS(tw_series, output_tokens),
-};
-
-static const part series_histograms[] = {
-    HISTOGRAMS(tw_series, ttft), HISTOGRAMS(tw_series, itl), HISTOGRAMS(tw_series, itl_shift),
-    HISTOGRAMS(tw_series, tpot), HISTOGRAMS(tw_series, e2e),
-};
-
-/* Whoever gives the segment a field says here, and above or below, what becomes of it when its process is dead. */
+#define WORDS(name, dims) +sizeof(((FIELDS_OF *)NULL)->name)
+#define HISTOGRAM(name, metric, layout) +sizeof(((FIELDS_OF *)NULL)->name)
+#define FIELDS_OF tw_segment
 _Static_assert(sizeof(tw_segment) ==
-                   /* summed by the tables */
-                   SIZE(tw_segment, opened) + SIZE(tw_segment, arrivals) + SIZE(tw_segment, drops) +
-                       SIZE(tw_segment, errors) + SIZE(tw_segment, label_overflow) + SIZE(tw_segment, deadlines_due) +
-                       SIZE(tw_segment, deadlines_met) + SIZE(tw_segment, tail) + SIZE(tw_segment, pauses) +
-                       SIZE(tw_segment, queue_proxy) + SIZE(tw_segment, queue_accept) +
-                       SIZE(tw_segment, abandoned_wait) + SIZE(tw_segment, send_wait) + SIZE(tw_segment, policy.counts) +
+                   0 TW_PROCESS_COUNTERS(WORDS) TW_PROCESS_HISTOGRAMS(HISTOGRAM) +
                        /* kept in ways of their own */
                        SIZE(tw_segment, header) + SIZE(tw_segment, slo) + SIZE(tw_segment, slow_ns) +
-                       SIZE(tw_segment, pause) + SIZE(tw_segment, lost) + SIZE(tw_segment, seconds) +
+                       SIZE(tw_segment, pause) + SIZE(tw_segment, pauses) + SIZE(tw_segment, tail) +
+                       SIZE(tw_segment, policy.counts) + SIZE(tw_segment, lost) + SIZE(tw_segment, seconds) +
                        SIZE(tw_segment, slow_head) + SIZE(tw_segment, slow) + SIZE(tw_segment, fallback_count) +
                        SIZE(tw_segment, fallbacks) + SIZE(tw_segment, series_count) + SIZE(tw_segment, steps) +
                        SIZE(tw_segment, crowd) +
                        /* of the living only */
                        SIZE(tw_segment, in_flight) + SIZE(tw_segment, exemplars) + SIZE(tw_segment, policy.now),
                "a field of tw_segment that the dead would lose");
-
-static void words_add(void *sum, const void *from, size_t n) {
-    uint64_t *to = sum;
-    const uint64_t *words = from;
-    for (size_t i = 0; i < n; i++) to[i] += tw_load(&words[i]);
-}
+#undef FIELDS_OF
+#define FIELDS_OF tw_series
+_Static_assert(sizeof(tw_series) ==
+                   0 TW_SERIES_COUNTERS(WORDS) TW_SERIES_HISTOGRAMS(HISTOGRAM) +
+                       SIZE(tw_series, model) + SIZE(tw_series, route) +
+                       /* of the living only */
+                       SIZE(tw_series, typical_ns) + SIZE(tw_series, typical_next),
+               "a field of tw_series that the dead would lose");
 
 static void histogram_add(tw_histogram *sum, const tw_histogram *from) {
     tw_counts total, more;
@@ -80,19 +52,24 @@ static void histogram_add(tw_histogram *sum, const tw_histogram *from) {
     memcpy(sum->slot, total.slot, sizeof sum->slot);
 }
 
-static void parts_add(void *sum, const void *from, const part *words, size_t n_words, const part *histograms,
-                      size_t n_histograms) {
-    for (size_t i = 0; i < n_words; i++)
-        words_add((char *)sum + words[i].at, (const char *)from + words[i].at, words[i].n);
-    for (size_t i = 0; i < n_histograms; i++)
-        for (size_t k = 0; k < histograms[i].n; k++)
-            histogram_add((tw_histogram *)(void *)((char *)sum + histograms[i].at) + k,
-                          (const tw_histogram *)(const void *)((const char *)from + histograms[i].at) + k);
+#define ADD_WORDS(name, dims) tw_words_add(&sum->name, &from->name, sizeof sum->name);
+#define ADD_HISTOGRAM(name, metric, layout) histogram_add(&sum->name, &from->name);
+
+static void counters_add(tw_segment *sum, const tw_segment *from) {
+    TW_PROCESS_COUNTERS(ADD_WORDS)
+    TW_PROCESS_HISTOGRAMS(ADD_HISTOGRAM)
+    ADD_WORDS(tail, )
+    ADD_WORDS(policy.counts, )
+    ADD_WORDS(pause.lost, )
+    for (int cause = 0; cause < TW_CAUSES; cause++) histogram_add(&sum->pauses[cause], &from->pauses[cause]);
+}
+
+static void label_set_add(tw_series *sum, const tw_series *from) {
+    TW_SERIES_COUNTERS(ADD_WORDS)
+    TW_SERIES_HISTOGRAMS(ADD_HISTOGRAM)
 }
 
 /* ---- pauses ---- */
-
-static uint64_t minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
 /* The ring is not kept: what stood in it counts as evicted, so that word = ring + evicted_ns + short_ns holds on. */
 static void cause_add(tw_pause_clock *sum, const tw_pause_clock *from, tw_cause cause) {
@@ -100,10 +77,10 @@ static void cause_add(tw_pause_clock *sum, const tw_pause_clock *from, tw_cause 
     const tw_pause_totals *more = &from->totals[cause];
     tw_pause_totals *to = &sum->totals[cause];
     const uint64_t max_ns = to->max_ns > more->max_ns ? to->max_ns : more->max_ns;
-    const uint64_t evicted_count = to->evicted_count + minus(more->count, more->short_count);
-    const uint64_t evicted_ns = to->evicted_ns + minus(closed_ns, more->short_ns);
+    const uint64_t evicted_count = to->evicted_count + tw_minus(more->count, more->short_count);
+    const uint64_t evicted_ns = to->evicted_ns + tw_minus(closed_ns, more->short_ns);
     sum->word[cause] += closed_ns;
-    words_add(to, more, sizeof *to / sizeof(uint64_t));
+    tw_words_add(to, more, sizeof *to);
     to->max_ns = max_ns;
     to->evicted_count = evicted_count;
     to->evicted_ns = evicted_ns;
@@ -129,7 +106,8 @@ static uint32_t lost_place(tw_segment *sum, const tw_segment *from, uint32_t at)
 static bool lost_any(const tw_lost *lost) {
     uint64_t any = 0;
     for (int phase = 0; phase < TW_PHASES; phase++)
-        for (int cause = 0; cause < TW_CAUSES; cause++) any |= lost->overlap_ns[phase][cause] | lost->late_ns[phase][cause];
+        for (int cause = 0; cause < TW_CAUSES; cause++)
+            any |= lost->overlap_ns[phase][cause] | lost->late_ns[phase][cause];
     return any != 0;
 }
 
@@ -137,8 +115,8 @@ static void lost_add(tw_segment *sum, const tw_segment *from) {
     for (uint32_t at = 0; at < TW_SOURCES; at++) {
         if (!lost_any(&from->lost[at])) continue;
         tw_lost *to = &sum->lost[lost_place(sum, from, at)];
-        words_add(to->overlap_ns, from->lost[at].overlap_ns, SIZE(tw_lost, overlap_ns) / sizeof(uint64_t));
-        words_add(to->late_ns, from->lost[at].late_ns, SIZE(tw_lost, late_ns) / sizeof(uint64_t));
+        tw_words_add(to->overlap_ns, from->lost[at].overlap_ns, sizeof to->overlap_ns);
+        tw_words_add(to->late_ns, from->lost[at].late_ns, sizeof to->late_ns);
     }
 }
 
@@ -166,9 +144,9 @@ static void series_add(tw_segment *sum, const tw_segment *from, uint64_t count, 
         tw_words_get(series->route.word, TW_NAME_WORDS, route);
         const uint64_t overflow = sum->label_overflow;
         sets[i] = tw_segment_label(sum, model, strlen(model), route, strlen(route));
-        if (sum->label_overflow != overflow) sum->label_overflow = overflow + requests_of(series); /* all became "other" */
-        parts_add(tw_segment_series(sum, sets[i]), series, series_words, COUNT(series_words), series_histograms,
-                  COUNT(series_histograms));
+        /* All of them became "other". */
+        if (sum->label_overflow != overflow) sum->label_overflow = overflow + requests_of(series);
+        label_set_add(tw_segment_series(sum, sets[i]), series);
         served_add(tw_segment_served(sum, tw_segment_series(sum, sets[i])), tw_segment_served(from, series));
     }
 }
@@ -178,7 +156,7 @@ static void series_add(tw_segment *sum, const tw_segment *from, uint64_t count, 
 static void second_add(tw_second *to, const tw_second *from) {
     if (from->second == 0 || from->second < to->second) return;
     if (from->second > to->second) memset(to, 0, sizeof *to);
-    words_add(to, from, sizeof *to / sizeof(uint64_t));
+    tw_words_add(to, from, sizeof *to);
     to->second = from->second;
 }
 
@@ -192,15 +170,18 @@ static int slow_compare(const void *left, const void *right) {
 static size_t slow_of(const tw_segment *g, tw_slow_record *out) {
     const uint64_t head = tw_load_acquire(&g->slow_head);
     size_t n = 0;
-    for (uint64_t i = head > TW_SLOW_RING ? head - TW_SLOW_RING : 0; i < head; i++) n += tw_segment_slow_read(g, i, &out[n]);
+    for (uint64_t i = head > TW_SLOW_RING ? head - TW_SLOW_RING : 0; i < head; i++)
+        n += tw_segment_slow_read(g, i, &out[n]);
     return n;
 }
 
-static void slow_rename(tw_segment *sum, const tw_segment *from, tw_slow_record *record, uint64_t count, const uint32_t *sets) {
+static void slow_rename(tw_segment *sum, const tw_segment *from, tw_slow_record *record, uint64_t count,
+                        const uint32_t *sets) {
     record->series = record->series < count ? sets[record->series] : 0;
     for (int i = 0; i < TW_SHARES; i++) {
         tw_share *share = &record->share[i];
-        if (share->overlap_ns != 0 && share->source < TW_SOURCES) share->source = lost_place(sum, from, (uint32_t)share->source);
+        if (share->overlap_ns != 0 && share->source < TW_SOURCES)
+            share->source = lost_place(sum, from, (uint32_t)share->source);
         else memset(share, 0, sizeof *share);
     }
 }
@@ -257,8 +238,9 @@ int tw_tombstone_add(tw_segment *sum, const tw_segment *from) {
     uint32_t sets[TW_LABEL_SETS_LIMIT] = {0};
     const uint64_t in_use = tw_load_acquire(&from->series_count);
     const uint64_t count = in_use < TW_LABEL_SETS_LIMIT ? in_use : TW_LABEL_SETS_LIMIT;
-    parts_add(sum, from, segment_words, COUNT(segment_words), segment_histograms, COUNT(segment_histograms));
-    if (from->header.created.monotonic_ns < sum->header.created.monotonic_ns) sum->header.created = from->header.created;
+    counters_add(sum, from);
+    if (from->header.created.monotonic_ns < sum->header.created.monotonic_ns)
+        sum->header.created = from->header.created;
     sum->slo = from->slo;
     sum->slow_ns = from->slow_ns;
     pauses_add(&sum->pause, &from->pause);
@@ -292,7 +274,10 @@ static bool is_plain(const char *role) {
 
 static uint64_t mixed(const uint64_t *words, uint32_t n) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (uint32_t i = 0; i < n; i++) hash = (hash ^ tw_load(&words[i])) * UINT64_C(0x9fb21c651e98df25), hash ^= hash >> 29;
+    for (uint32_t i = 0; i < n; i++) {
+        hash = (hash ^ tw_load(&words[i])) * UINT64_C(0x9fb21c651e98df25);
+        hash ^= hash >> 29;
+    }
     return hash;
 }
 
@@ -311,7 +296,8 @@ uint64_t tw_tombstone_index(const tw_segment *g) {
 const tw_tombstone_list *tw_tombstone_of(const void *bytes, size_t len, const char *name) {
     char expected[TW_GROUP_NAME];
     const tw_segment *g = bytes;
-    if (!tw_segment_valid(g, len) || g->header.pid != 0 || len != g->header.bytes + sizeof(tw_tombstone_list)) return NULL;
+    if (!tw_segment_valid(g, len) || g->header.pid != 0) return NULL;
+    if (len != g->header.bytes + sizeof(tw_tombstone_list)) return NULL;
     tw_tombstone_name(expected, g->header.role, tw_tombstone_index(g));
     const tw_tombstone_list *list = (const void *)((const char *)bytes + len - sizeof *list);
     return list->magic == TW_TOMBSTONE_MAGIC && strcmp(name, expected) == 0 ? list : NULL;
@@ -321,7 +307,8 @@ bool tw_tombstone_holds(const tw_tombstone_list *list, const tw_group_id *file) 
     const uint64_t listed = list->count < TW_TOMBSTONE_NAMES ? list->count : TW_TOMBSTONE_NAMES;
     for (uint64_t i = 0; i < listed; i++) {
         const tw_group_id *one = &list->file[i];
-        if (one->pid == file->pid && one->start_time == file->start_time && one->joined_ns == file->joined_ns) return true;
+        if (one->pid == file->pid && one->start_time == file->start_time && one->joined_ns == file->joined_ns)
+            return true;
     }
     return false;
 }

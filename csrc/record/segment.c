@@ -98,11 +98,9 @@ static void series_init(const tw_segment *g, tw_series *series, const tw_name *m
         tw_store(&series->model.word[i], tw_load(&model->word[i]));
         tw_store(&series->route.word[i], tw_load(&route->word[i]));
     }
-    tw_histogram_init(&series->ttft);
-    tw_histogram_init(&series->itl);
-    tw_histogram_init(&series->itl_shift);
-    tw_histogram_init(&series->tpot);
-    tw_histogram_init(&series->e2e);
+#define INIT(name, metric, layout) tw_histogram_init(&series->name);
+    TW_SERIES_HISTOGRAMS(INIT)
+#undef INIT
     if (served != NULL) tw_served_init(served);
 }
 
@@ -123,10 +121,9 @@ static void segment_fill(tw_segment *g, const uint64_t *role, uint32_t max_label
     h->image = tw_process_image();
     tw_pause_init(&g->pause);
     for (int cause = 0; cause < TW_CAUSES; ++cause) tw_histogram_init(&g->pauses[cause]);
-    tw_histogram_init(&g->queue_proxy);
-    tw_histogram_init(&g->queue_accept);
-    tw_histogram_init(&g->abandoned_wait);
-    tw_histogram_init(&g->send_wait);
+#define INIT(name, metric, layout) tw_histogram_init(&g->name);
+    TW_PROCESS_HISTOGRAMS(INIT)
+#undef INIT
     memcpy(g->lost[0].role, role, sizeof h->role);
     tw_words_set(g->lost[TW_SOURCE_OTHER].role, TW_ROLE_WORDS, "other", 5);
     tw_words_set(g->lost[TW_SOURCE_UNBOUND].role, TW_ROLE_WORDS, "unbound", 7);
@@ -224,7 +221,8 @@ bool tw_segment_valid(const tw_segment *g, size_t bytes) {
     if (h->layout_hash != tw_layout_hash() || h->max_label_sets > TW_LABEL_SETS_LIMIT) return false;
     if (h->series_bytes != series_bytes_of(false) && h->series_bytes != series_bytes_of(true)) return false;
     size_t expected = bytes_of((uint32_t)h->max_label_sets, h->series_bytes);
-    return expected != 0 && h->bytes == expected && tw_load(&g->series_count) <= h->max_label_sets && bytes >= tw_segment_used(g);
+    return expected != 0 && h->bytes == expected && tw_load(&g->series_count) <= h->max_label_sets &&
+           bytes >= tw_segment_used(g);
 }
 
 /* ---- what is written into it ---- */
@@ -270,13 +268,15 @@ uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, co
     return tw_segment_label_growing(g, model, model_len, route, route_len, NULL, NULL);
 }
 
-static void fallback_name(tw_fallback *kind, const char *shape, size_t shape_len, const char *reason, size_t reason_len) {
+static void fallback_name(tw_fallback *kind, const char *shape, size_t shape_len, const char *reason,
+                          size_t reason_len) {
     label_set(kind->shape, TW_SHAPE_WORDS, shape, shape_len);
     label_set(kind->reason, TW_FALLBACK_REASON_WORDS, reason, reason_len);
 }
 
 static bool fallback_equal(const tw_fallback *a, const tw_fallback *b) {
-    return words_equal(a->shape, b->shape, TW_SHAPE_WORDS) && words_equal(a->reason, b->reason, TW_FALLBACK_REASON_WORDS);
+    return words_equal(a->shape, b->shape, TW_SHAPE_WORDS) &&
+           words_equal(a->reason, b->reason, TW_FALLBACK_REASON_WORDS);
 }
 
 void tw_segment_fallbacks(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len,

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tailwatch import _hot, snapshots
+from tailwatch.export.metrics import LoadGauges
 from tailwatch.group.membership import Company
-from tailwatch.snapshots import Healthy, LoadGauges, Point
+from tailwatch.snapshots import Healthy, Point
 
 REFRESH_SECONDS = 2.0
 """How often the daemon looks for the healthy concurrency anew."""

@@ -1,50 +1,35 @@
 """Numbers of a group of processes at one moment: histograms, counters, pauses; windows between two moments."""
 
-from tailwatch.snapshots.snapshot import (
-    CAUSES,
-    CEILINGS,
-    DRIFTS,
-    DROPS,
-    KINDS,
-    MOMENTS,
-    OUTCOME_OF,
-    OUTCOMES,
-    PASSES,
-    PHASES,
-    POLICIES,
-    POLICY_MODES,
-    POLICY_WHYS,
-    REASONS,
-    Healthy,
-    Histogram,
-    History,
-    LoadGauges,
-    Metric,
-    Octave,
-    Own,
-    Pause,
-    Point,
-    Policy,
-    Process,
-    Records,
-    SlowGap,
-    Snapshot,
-    Step,
-    healthy,
-    metrics,
-    operation,
-    otlp,
-    render,
-    take,
-    take_directory,
-)
+from tailwatch import platform
+from tailwatch.snapshots.model import Octave, Pause, Point, Policy, Process, SlowGap, Step
+
+if platform.LINUX:  # elsewhere snapshots are read from files alone: see serialization.py
+    from tailwatch.snapshots.concurrency import Healthy, healthy
+    from tailwatch.snapshots.core_values import (
+        CAUSES,
+        CEILINGS,
+        DRIFTS,
+        DROPS,
+        MOMENTS,
+        OUTCOME_OF,
+        OUTCOMES,
+        PASSES,
+        PHASES,
+        POLICIES,
+        POLICY_MODES,
+        POLICY_WHYS,
+        REASONS,
+    )
+    from tailwatch.snapshots.histogram import Histogram
+    from tailwatch.snapshots.history import History
+    from tailwatch.snapshots.records import Records
+    from tailwatch.snapshots.snapshot import Snapshot, take, take_directory
 
 __all__ = [
     "CAUSES",
     "CEILINGS",
     "DRIFTS",
     "DROPS",
-    "KINDS",
     "MOMENTS",
     "OUTCOMES",
     "OUTCOME_OF",
@@ -57,10 +42,7 @@ __all__ = [
     "Healthy",
     "Histogram",
     "History",
-    "LoadGauges",
-    "Metric",
     "Octave",
-    "Own",
     "Pause",
     "Point",
     "Policy",
@@ -70,10 +52,6 @@ __all__ = [
     "Snapshot",
     "Step",
     "healthy",
-    "metrics",
-    "operation",
-    "otlp",
-    "render",
     "take",
     "take_directory",
 ]

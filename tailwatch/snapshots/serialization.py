@@ -1,37 +1,43 @@
-"""A snapshot read back from JSON: what Snapshot.as_dict() wrote, with the attributes of a Snapshot.
+"""A snapshot as JSON, and read back: what Snapshot.as_dict() wrote, with the attributes of a Snapshot.
 
-It holds what was written and nothing else: a histogram answers for the stored percentiles only, and a window
-that was not stored is empty.
+What is read back holds what was written and nothing else: a histogram answers for the stored percentiles only, and a
+window that was not stored is empty.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn, cast, get_args, get_origin, get_type_hints
 
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.options.slo import BOUNDS
+from tailwatch.snapshots import model
 
 if TYPE_CHECKING:
     from tailwatch.snapshots import Snapshot
 
-_HISTOGRAMS = ("ttft", "itl", "itl_without_gc", "tpot", "e2e", "abandoned_wait", "send_wait")
-_PLAIN = (
-    *("taken", "seconds", "requests", "outcomes", "tokens", "in_flight", "opened", "attainment", "fluidity"),
-    *("paused", "overlap", "late", "overlap_by_phase", "late_by_phase", "arrivals", "drops", "errors"),
-    "label_overflow",
-)
 
-
-_NO_POLICY: dict[str, Any] = {
-    **dict.fromkeys(("mode", "why"), ""),
-    **{name: {} for name in ("slices", "passes", "drift", "ceilings")},
-    **dict.fromkeys(("moved", "freed", "pass_freed", "rounds", "freezes", "debt", "ignored", "answered", "answer"), 0),
-    **dict.fromkeys(("seconds", "predicted_seconds", "pass_seconds", "cost"), 0.0),
-    **{"kind": "unknown", "unfrozen": None, "frozen": None},
-}
+def encode(value: Any) -> Any:
+    """A value of a snapshot as JSON takes it: a dataclass or named tuple by field and property, a mapping by tuples as
+    rows, what is infinite as None."""
+    if hasattr(value, "as_dict"):
+        return value.as_dict()
+    if is_dataclass(value):
+        properties = [name for name, member in vars(type(value)).items() if isinstance(member, property)]
+        return {name: encode(getattr(value, name)) for name in (*(each.name for each in fields(value)), *properties)}
+    if hasattr(value, "_asdict"):
+        return encode(value._asdict())
+    if isinstance(value, Mapping):
+        rows = any(isinstance(key, tuple) for key in value)
+        return [[*key, each] for key, each in value.items()] if rows else {str(k): encode(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encode(each) for each in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return None if isinstance(value, float) and math.isinf(value) else value
 
 
 class Saved:
@@ -83,17 +89,38 @@ class SavedSnapshot(Saved):
 
     def window(self, window: str | float = "1m") -> Saved:
         """A stored rolling window; an empty one where it was not stored."""
-        stored: Mapping[str, Saved] = vars(self)["_windows"]
+        stored: Mapping[str, Saved] = vars(self)["windows"]
         return stored.get(str(window), _EMPTY_WINDOW)
 
 
 _EMPTY_WINDOW = Saved(good=0, miss=0, excluded=0, finished=0, attainment=None, within={}, fluidity=None, seconds=0.0)
 
+# What JSON cannot hold as it is, by attribute of a Snapshot. The rest is plain, and read as it was written.
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("ttft", "itl", "itl_without_gc", "tpot", "e2e", "abandoned_wait", "send_wait"), SavedHistogram),
+    "queue": dict[str, SavedHistogram],
+    "labels": list[tuple[str, str]],
+    "sse_fallbacks": dict[tuple[str, str], int],
+    "gc": model.GC,
+    "processes": list[model.Process],
+    "steps": list[model.Step],
+    "slowest": list[model.SlowGap],
+    "tail": dict[str, list[model.Octave]],
+    "slo": model.Bounds,
+    "windows": dict[str, model.Window],
+}
+# What earlier versions did not write.
+_ABSENT: dict[str, Any] = {
+    **dict.fromkeys(("sse_fallbacks", "steps"), ()),
+    **{name: {} for name in ("windows", "overlap_by_source", "late_by_source")},
+}
+
 
 def from_dict(data: Mapping[str, Any]) -> Snapshot:
     """The snapshot that Snapshot.as_dict() described; TailwatchError where data is no such description."""
     try:
-        members = _members(data)
+        members = {**_ABSENT, **data}
+        members |= {name: _decode(kind, members[name]) for name, kind in _TYPES.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise TailwatchError(
@@ -102,57 +129,49 @@ def from_dict(data: Mapping[str, Any]) -> Snapshot:
     return cast("Snapshot", SavedSnapshot(**members))
 
 
-def _members(data: Mapping[str, Any]) -> dict[str, Any]:
-    members: dict[str, Any] = {name: data[name] for name in _PLAIN}
-    members.update({name: SavedHistogram(data[name]) for name in _HISTOGRAMS})
-    members["queue"] = {stage: SavedHistogram(value) for stage, value in data["queue"].items()}
-    members["labels"] = [tuple(pair) for pair in data["labels"]]
-    members["sse_fallbacks"] = {(shape, reason): n for shape, reason, n in data.get("sse_fallbacks", ())}
-    members.update({name: data.get(name, {}) for name in ("overlap_by_source", "late_by_source")})
-    members["gc"] = _gc(data["gc"])
-    members["processes"] = [_process(process) for process in data["processes"]]
-    members["steps"] = [_step(step) for step in data.get("steps", ())]
-    members["slowest"] = [_slow(slow) for slow in data["slowest"]]
-    members["tail"] = {phase: [_octave(octave) for octave in octaves] for phase, octaves in data["tail"].items()}
-    members["slo"] = _slo(data["slo"])
-    members["_windows"] = {name: Saved(**window) for name, window in data.get("windows", {}).items()}
-    return members
+def _decode(kind: Any, data: Any) -> Any:
+    """What encode() made of a value of this type; a dataclass or named tuple as the attributes that were written."""
+    args = get_args(kind)
+    if get_origin(kind) is dict:
+        rows = data.items() if isinstance(data, Mapping) else ((tuple(row[:-1]), row[-1]) for row in data)
+        return {_key(args[0], key): _decode(args[1], value) for key, value in rows}
+    if get_origin(kind) in (list, tuple):
+        return get_origin(kind)(_decode(args[0], each) for each in data)
+    if kind is SavedHistogram:
+        return SavedHistogram(data)
+    if kind is datetime:
+        return _moment(data)
+    if kind is float:
+        return math.inf if data is None else data
+    return _saved(kind, data) if isinstance(kind, type) and hasattr(kind, "__annotations__") else data
 
 
-def _gc(data: Mapping[str, Any]) -> Saved:
-    pauses = {int(key) if key.isdigit() else key: SavedHistogram(value) for key, value in data["pauses"].items()}
-    return Saved(**{**data, "pauses": pauses})
+def _key(kind: Any, key: Any) -> Any:
+    return int(key) if kind == int | str and key.isdigit() else key
 
 
-def _process(data: Mapping[str, Any]) -> Saved:
-    """Of a version that told of no policy, too."""
-    return Saved(**{**data, "policy": Saved(**{**_NO_POLICY, **data.get("policy", {})})})
+def _moment(data: str | float) -> datetime:
+    if isinstance(data, str):
+        return datetime.fromisoformat(data.replace("Z", "+00:00"))
+    return datetime.fromtimestamp(data, timezone.utc)
 
 
-def _step(data: Mapping[str, Any]) -> Saved:
-    parts = {
-        name: Saved(**{**data[name], "time": SavedHistogram(data[name]["time"])}) for name in ("steps", "host_gaps")
-    }
-    return Saved(**{**data, **parts})
+@cache
+def _fields(kind: type) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The types of its fields, and the values of those that need not be there."""
+    hints = get_type_hints(kind, localns={"Histogram": SavedHistogram})
+    absent = {name: None for name, hint in hints.items() if type(None) in get_args(hint)}
+    for each in fields(kind) if is_dataclass(kind) else ():
+        if each.default_factory is not MISSING:
+            absent[each.name] = each.default_factory()
+        elif each.default is not MISSING:
+            absent[each.name] = each.default
+    return hints, absent
 
 
-def _slow(data: Mapping[str, Any]) -> Saved:
-    when = data["when"]
-    moment = (
-        datetime.fromisoformat(when.replace("Z", "+00:00"))
-        if isinstance(when, str)
-        else datetime.fromtimestamp(when, timezone.utc)
-    )
-    others = tuple(Saved(**share) for share in data.get("others", ()))
-    return Saved(**{**data, "when": moment, "others": others})
-
-
-def _octave(data: Mapping[str, Any]) -> Saved:
-    """The last octave is open-ended, which JSON may hold as null."""
-    return Saved(**{**data, "upper": math.inf if data["upper"] is None else data["upper"]})
-
-
-def _slo(data: Any) -> Saved:
-    """Bounds by name, or as a list in the order ttft, tpot, itl, e2e, attainment."""
-    values = dict(data) if isinstance(data, Mapping) else dict(zip((*BOUNDS, "attainment"), data, strict=False))
-    return Saved(**{name: values.get(name) for name in BOUNDS}, attainment=values["attainment"])
+def _saved(kind: type, data: Any) -> Saved:
+    """A named tuple may be a list. Of a plain field that is missing there is no attribute."""
+    hints, absent = _fields(kind)
+    named = data if isinstance(data, Mapping) else dict(zip(hints, data, strict=False))
+    needed = {name: hint for name, hint in hints.items() if name in named or hint in (datetime, SavedHistogram)}
+    return Saved(**{**absent, **named, **{name: _decode(hint, named[name]) for name, hint in needed.items()}})

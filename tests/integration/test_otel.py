@@ -21,6 +21,7 @@ from starlette.routing import Route
 import tailwatch
 from tailwatch import snapshots
 from tailwatch.export.otel import exporter as otel_module
+from tailwatch.export.otel.encode import Own, otlp
 from tailwatch.export.otel.exporter import OTel, asked_for
 from tailwatch.export.otel.push import Origin, Push
 from tailwatch.export.otel.transport import Sender
@@ -121,7 +122,7 @@ def of_snapshot(snapshot: snapshots.Snapshot, **options: Any) -> dict[str, Any]:
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
     facts = {"version": "v", "provider": "self_hosted", "resource": b"", "start_ns": 1}
-    message = ExportMetricsServiceRequest.FromString(snapshots.otlp(snapshot, **facts, **options))
+    message = ExportMetricsServiceRequest.FromString(otlp(snapshot, **facts, **options))
     return {metric.name: metric for metric in message.resource_metrics[0].scope_metrics[0].metrics}
 
 
@@ -644,7 +645,7 @@ def test_who_takes_over_counts_its_own_rounds_from_its_own_start() -> None:
         lambda: Sender(exporter, Resource.get_empty),
         watch.snapshot,
         lambda: otel_module.Facts("v", "p", b""),
-        spans=lambda: snapshots.Own(spans=3),
+        spans=lambda: Own(spans=3),
         interval=3600.0,
     )
     push.round()

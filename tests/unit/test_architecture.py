@@ -134,10 +134,11 @@ def test_stamping_and_exposition_meet_in_runtime_only() -> None:
 
 
 def test_one_door_to_the_cold_module() -> None:
-    """snapshots, what reads and writes traces, and the load tester's histograms import _cold; nobody else does."""
+    """snapshots, their encoders, what reads and writes traces, and the load tester's histograms import _cold; nobody
+    else does."""
     cold = importers("_cold")
     assert {"snapshots.snapshot", "loadtest.histogram"} <= cold
-    assert {folder(name) for name in cold} == {"snapshots", "tracing", "loadtest"}
+    assert {folder(name) for name in cold} == {"snapshots", "tracing", "loadtest", "export"}
 
 
 def test_the_hot_module_is_for_those_who_stamp() -> None:

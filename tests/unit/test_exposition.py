@@ -15,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from tailwatch import _hot, snapshots
 from tailwatch.export.prometheus.exposition import OWN_FAMILIES
 from tailwatch.export.prometheus.exposition import _families as read_families
+from tailwatch.export.metrics import LoadGauges
+from tailwatch.export.prometheus.render import render as render_families
 
 SLO = (2_000_000_000, 200_000_000, 0, 0, 990_000)
 MS = 1_000_000
@@ -45,7 +47,7 @@ def run_stream(core: _hot.Core, model: str, route: str, gaps_ms: list[int]) -> N
     stream.close(at=start)
 
 
-LOAD = snapshots.LoadGauges(
+LOAD = LoadGauges(
     running=3, waiting=1, healthy=16.5, confidence=0.9, ratio=0.25, utilization=0.25, headroom=12.5, predicted_s=0.05,
     within_slo=True, verdict="found", points=[snapshots.Point(1, 0.05, 9), snapshots.Point(17, 0.0625, 9)],
 )  # fmt: skip
@@ -57,9 +59,9 @@ def render(
     openmetrics: bool,
     slo: str = "ttft<=2s",
     registry_seconds: float = -1.0,
-    load: snapshots.LoadGauges | None = None,
+    load: LoadGauges | None = None,
 ) -> str:
-    rendered = snapshots.render(
+    rendered = render_families(
         snapshots.take([core.address]),
         version="1.0",
         python="3.11",

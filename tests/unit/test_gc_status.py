@@ -16,6 +16,7 @@ import pytest
 
 import tailwatch
 from tailwatch import snapshots
+from tailwatch.export.prometheus.render import render
 from tailwatch.gc import interference
 from tailwatch.gc.idle import MOMENTS, SAFETY_NET
 from tailwatch.runtime.session import Watch
@@ -177,7 +178,7 @@ def test_what_others_do_to_the_collector_is_counted_and_done(watch: Watch) -> No
     assert {name: n for name, n in status.calls.items() if n} == {"enable": 1, "disable": 1, "set_threshold": 1}
     assert sum("not by us" in sentence for sentence in status.drift) == 3
     assert sum("the thresholds are" in sentence for sentence in status.drift) == 1
-    text = bytes(snapshots.render(watch.snapshot(), version="", python="", slo="")).decode()
+    text = bytes(render(watch.snapshot(), version="", python="", slo="")).decode()
     assert 'tailwatch_gc_policy_drift_total{process="worker-0",call="disable"} 1\n' in text
 
 

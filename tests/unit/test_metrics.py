@@ -10,7 +10,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tailwatch import _hot, snapshots
-from tailwatch.snapshots import Metric
+from tailwatch.export.metrics import LoadGauges, Metric, metrics
+from tailwatch.export.otel.encode import otlp
+from tailwatch.export.prometheus.render import render
 
 pb = pytest.importorskip(
     "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2", reason="pip install opentelemetry-proto"
@@ -36,7 +38,7 @@ OTLP_ONLY = {
     "tailwatch.otel.spans": EXPORTER,
     "tailwatch.otel.longest_hold": EXPORTER,
 }
-BOTH = [metric for metric in snapshots.metrics() if metric.prometheus and metric.otlp]
+BOTH = [metric for metric in metrics() if metric.prometheus and metric.otlp]
 
 
 def planted() -> snapshots.Snapshot:
@@ -70,7 +72,7 @@ def planted() -> snapshots.Snapshot:
     return snapshots.take([core.address])
 
 
-LOAD = snapshots.LoadGauges(
+LOAD = LoadGauges(
     running=3, waiting=1, healthy=16.5, confidence=0.9, ratio=0.25, utilization=0.25, headroom=12.5, predicted_s=0.05,
     within_slo=True, verdict="found", points=[snapshots.Point(1, 0.05, 9), snapshots.Point(17, 0.0625, 9)],
 )  # fmt: skip
@@ -82,13 +84,13 @@ Values = Counter[tuple[tuple[str, str], ...]]
 
 def in_prometheus(snapshot: snapshots.Snapshot) -> dict[str, Any]:
     """The families by name."""
-    text = bytes(snapshots.render(snapshot, kind="openmetrics", **INFO)).decode()
+    text = bytes(render(snapshot, kind="openmetrics", **INFO)).decode()
     return {family.name: family for family in text_string_to_metric_families(text + "# EOF\n")}
 
 
 def in_otlp(snapshot: snapshots.Snapshot) -> dict[str, Any]:
     """The metrics by name."""
-    request = snapshots.otlp(snapshot, provider="p", resource=b"", start_ns=1, **INFO)
+    request = otlp(snapshot, provider="p", resource=b"", start_ns=1, **INFO)
     (resource,) = pb.ExportMetricsServiceRequest.FromString(request).resource_metrics
     return {metric.name: metric for metric in resource.scope_metrics[0].metrics}
 
@@ -126,14 +128,14 @@ def otlp_values(metric: Any, generations: bool) -> Values:
 
 def test_every_metric_is_in_both_but_for_these() -> None:
     """The exceptions and their reasons are the lists above; no name stands for two metrics."""
-    metrics = snapshots.metrics()
+    found = metrics()
     assert {metric.prometheus for metric in metrics if metric.otlp is None} == set(PROMETHEUS_ONLY)
     assert {metric.otlp for metric in metrics if metric.prometheus is None} == set(OTLP_ONLY)
     for names in ([metric.prometheus for metric in metrics], [metric.otlp for metric in metrics]):
         assert all(count == 1 for name, count in Counter(names).items() if name)
 
 
-@pytest.mark.parametrize("metric", snapshots.metrics(), ids=lambda metric: metric.prometheus or metric.otlp)
+@pytest.mark.parametrize("metric", metrics(), ids=lambda metric: metric.prometheus or metric.otlp)
 def test_a_name_ends_with_its_unit(metric: Metric) -> None:
     """In Prometheus; OTLP has it apart."""
     assert metric.help and metric.unit

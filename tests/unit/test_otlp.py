@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailwatch import _hot, snapshots
-from tailwatch.snapshots import Own
+from tailwatch.export.otel.encode import Own, operation, otlp
 
 pb = pytest.importorskip(
     "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2", reason="pip install opentelemetry-proto"
@@ -57,7 +57,7 @@ def request(
 
 def encode(snapshot: snapshots.Snapshot, since: snapshots.Snapshot | None = None, **options: Any) -> bytes:
     facts: dict[str, Any] = {"version": "1.2", "provider": "p", "resource": b"", "start_ns": 5, "since_ns": 0}
-    return snapshots.otlp(snapshot, since, **{**facts, **options})
+    return otlp(snapshot, since, **{**facts, **options})
 
 
 def decoded(request: bytes) -> Any:
@@ -297,7 +297,7 @@ def test_bytes_that_are_no_text_become_question_marks() -> None:
 )
 def test_operations_of_routes(route: str, expected: str) -> None:
     """gen_ai.operation.name is read off the route."""
-    assert snapshots.operation(route) == expected
+    assert operation(route) == expected
 
 
 def test_without_what_otlp_needs_nothing_is_made_up() -> None:

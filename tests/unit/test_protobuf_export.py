@@ -34,6 +34,7 @@ from tailwatch.export.prometheus import app_registry_cache
 from tailwatch.export.prometheus.app_registry_cache import FAMILY, FIT_SECONDS, SLOW, Gate
 from tailwatch.export.prometheus.exposition import OWN_FAMILIES, Exposition
 from tailwatch.export.prometheus.negotiation import Format, choose
+from tailwatch.export.prometheus.render import render as render_families
 
 from .. import prometheus_messages as messages
 
@@ -117,7 +118,7 @@ def run_stream(core: _hot.Core, model: str, gaps_ns: list[int], trace_id: str = 
 
 def render(core: _hot.Core, kind: str = "protobuf", snapshot: Any = None) -> bytes:
     snapshot = snapshot or snapshots.take([core.address])
-    rendered = snapshots.render(snapshot, version="1.0", python="3.11", slo="ttft<=2s", registry_seconds=0.5, kind=kind)
+    rendered = render_families(snapshot, version="1.0", python="3.11", slo="ttft<=2s", registry_seconds=0.5, kind=kind)
     return bytes(rendered)
 
 

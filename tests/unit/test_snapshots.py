@@ -13,6 +13,7 @@ import pytest
 
 from tailwatch import _hot, snapshots
 from tailwatch.errors import OptionError
+from tailwatch.export.prometheus.render import KINDS, render
 from tailwatch.snapshots.serialization import from_dict
 
 MS, SECOND = 1_000_000, 1_000_000_000
@@ -425,15 +426,15 @@ def test_everything_is_json(core: Any) -> None:
     assert repr(snap).startswith("<tailwatch.Snapshot of ")
 
 
-@pytest.mark.parametrize("kind", sorted(snapshots.KINDS))
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_rendering_outlives_its_parts(core: Any, kind: str) -> None:
     """The bytes stay whole when the snapshot and every other reference are gone."""
     serve(core, start=ago(30), gaps=[20 * MS] * 4, model='a"b')
     info = {"version": "1.2.3", "python": "3.11", "slo": "ttft<=2s@99%", "kind": kind}
-    view = snapshots.render(take(core), **info)
+    view = render(take(core), **info)
     again = bytes(view[:])
     for _ in range(20):
-        snapshots.render(take(core), **info)
+        render(take(core), **info)
     assert bytes(view) == again
     assert (b'a"b' if "protobuf" in kind else b'model_name="a\\"b"') in again
     assert b"1.2.3" in again and b"# EOF" not in again

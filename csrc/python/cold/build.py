@@ -1,31 +1,108 @@
-"""Writes the C source of tailwatch._cold. Run by CMake: python build.py OUTPUT."""
+"""Writes the C source of tailwatch._cold, with cffi's declarations out of the core's headers.
+
+Run by CMake: python build.py OUTPUT COMPILER INCLUDE. Functions and constants are of the headers in FOLDERS and of
+HEADERS, types also those of the headers that they include. Every call drops the GIL, so a struct that is passed in must
+not be changed by another thread meanwhile.
+"""
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from cffi import FFI
 
-SOURCE = """
-#include "tailwatch/base/deferred_free.h"
-#include "tailwatch/export/prom_exposition.h"
-#include "tailwatch/record/histogram.h"
-#include "tailwatch/group/member_list.h"
-#include "tailwatch/export/otlp.h"
-#include "tailwatch/aggregate/snapshot.h"
-#include "tailwatch/record/trace_trigger.h"
-#include "tailwatch/trace/trace_export.h"
-"""
+FOLDERS = ("aggregate", "export", "trace")
+HEADERS = (
+    "base/buffer.h",
+    "base/clock.h",
+    "base/clock_sync.h",
+    "base/deferred_free.h",
+    "gc/slice_pacer.h",
+    "group/group.h",
+    "group/member_list.h",
+    "record/enums.h",
+    "record/event_ring.h",
+    "record/gc_policy_counters.h",
+    "record/genai_counters.h",
+    "record/histogram.h",
+    "record/pause_clock.h",
+    "record/segment.h",
+    "record/trace_trigger.h",
+    "record/ttft_by_concurrency.h",
+    "stamp/engine_step.h",
+)
+LINE_MARKER = re.compile(r'#\s*(?:line )?\d+ "(.*)"')
+CONSTANT = re.compile(r"^#define (TW_\w+) +[\w()<> +*-]+?(?: */\*.*)?$", re.MULTILINE)
 
 
-def builder() -> FFI:
+def called(include: Path) -> list[str]:
+    """The headers whose functions can be called, by their names below tailwatch/."""
+    root = include / "tailwatch"
+    found = (header for folder in FOLDERS for header in sorted((root / folder).glob("*.h")))
+    return [*(str(header.relative_to(root)) for header in found), *HEADERS]
+
+
+def source(headers: list[str]) -> str:
+    """C that includes the headers."""
+    return "".join(f'#include "tailwatch/{header}"\n' for header in headers)
+
+
+def preprocessed(compiler: str, include: Path, text: str) -> Iterator[tuple[str, str]]:
+    """What each of our headers adds to C source as it is preprocessed: (name below tailwatch/, text)."""
+    command = [compiler, "-E", "-D_GNU_SOURCE", f"-I{include}", "-x", "c", "-"]
+    made = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+    for name, lines in groupby(placed(made, include / "tailwatch"), key=itemgetter(0)):
+        yield name, "\n".join(line for _, line in lines)
+
+
+def placed(text: str, root: Path) -> Iterator[tuple[str, str]]:
+    """Each line with the name of the header that it comes from; "" for another's."""
+    name = ""
+    for line in text.splitlines():
+        if marker := LINE_MARKER.match(line):
+            path = Path(marker[1])
+            name = str(path.relative_to(root)) if path.is_relative_to(root) else ""
+        elif line.strip():
+            yield name, line
+
+
+def statements(text: str) -> Iterator[str]:
+    """The declarations of preprocessed C; an inline function is one too."""
+    start = depth = 0
+    for at, letter in enumerate(text):
+        depth += (letter in "{(") - (letter in "})")
+        inline = letter == "}" and text[start:].lstrip().startswith("static")
+        if depth == 0 and (letter == ";" or inline):
+            yield text[start : at + 1].strip()
+            start = at + 1
+
+
+def declarations(compiler: str, include: Path, headers: list[str]) -> Iterator[str]:
+    """What cffi parses: types, functions, and constants, whose values the compiler gives."""
+    for name, text in preprocessed(compiler, include, source(headers)):
+        for statement in statements(text) if name else ():
+            is_type = statement.startswith(("typedef", "enum", "struct"))
+            if is_type or (name in headers and not statement.startswith(("static", "_Static_assert"))):
+                yield statement
+    for header in headers:
+        constants = CONSTANT.findall((include / "tailwatch" / header).read_text(encoding="utf-8"))
+        yield from (f"#define {constant} ..." for constant in constants)
+
+
+def builder(compiler: str, include: Path) -> FFI:
+    """cffi with the declarations of the headers."""
+    headers = called(include)
     ffi = FFI()
-    for declarations in ("cold.cdef.h", "trace.cdef.h"):
-        ffi.cdef(Path(__file__).with_name(declarations).read_text())
-    ffi.set_source("tailwatch._cold", SOURCE, py_limited_api=True)
+    ffi.cdef("\n".join(declarations(compiler, include, headers)))
+    ffi.set_source("tailwatch._cold", source(headers), py_limited_api=True)
     return ffi
 
 
 if __name__ == "__main__":
-    builder().emit_c_code(sys.argv[1])
+    builder(sys.argv[2], Path(sys.argv[3])).emit_c_code(sys.argv[1])

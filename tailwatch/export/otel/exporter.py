@@ -33,6 +33,7 @@ from typing import Any
 
 from tailwatch import snapshots
 from tailwatch.errors import OptionError
+from tailwatch.export.otel.encode import Own
 from tailwatch.export.otel.push import Facts, Push
 from tailwatch.export.otel.spans import Spans
 from tailwatch.export.otel.transport import Sender, exporter_class
@@ -270,9 +271,9 @@ class OTel:
 
     # ---- spans ----
 
-    def _span_counts(self) -> snapshots.Own:
+    def _span_counts(self) -> Own:
         spans = self.spans
-        return snapshots.Own(spans=spans.made, spans_dropped=spans.dropped, span_events_dropped=spans.events_dropped)
+        return Own(spans=spans.made, spans_dropped=spans.dropped, span_events_dropped=spans.events_dropped)
 
     def _makes_spans(self) -> bool:
         unsaid = self._option is True and not _listed(os.environ, "OTEL_TRACES_EXPORTER")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailwatch import snapshots
+from tailwatch.export.otel.encode import Own, otlp
 from tailwatch.export.otel.transport import Sender
 
 logger = logging.getLogger("tailwatch")
@@ -54,7 +55,7 @@ class Push:
         sender: of the exporter.
         take: gives the numbers.
         facts: asked once, in the thread.
-        info: what is exported beside the numbers in each round: see snapshots.otlp.
+        info: what is exported beside the numbers in each round: see encode.otlp.
         spans: what was done with spans so far; the rounds are counted here.
         interval: seconds between two rounds. timeout: what an exporter is told that it may take.
         missed: called for each round that was not taken or left out.
@@ -69,7 +70,7 @@ class Push:
         facts: Callable[[], Facts],
         *,
         info: Callable[[], dict[str, Any]] = dict,
-        spans: Callable[[], snapshots.Own] = snapshots.Own,
+        spans: Callable[[], Own] = Own,
         interval: float = 60.0,
         timeout: float = 30.0,
         missed: Callable[[], object] = lambda: None,
@@ -82,7 +83,7 @@ class Push:
         self._late = late
         self.exported = self.failed = self.skipped = 0
         self.sender: Sender | None = None
-        self._before: tuple[snapshots.Snapshot, snapshots.Own] | None = None
+        self._before: tuple[snapshots.Snapshot, Own] | None = None
         self._origin = Origin()
         self._began_unix_ns = time.time_ns()
         self._known: Facts | None = None
@@ -98,7 +99,7 @@ class Push:
         self._thread.start()
 
     @property
-    def own(self) -> snapshots.Own:
+    def own(self) -> Own:
         """What it did so far."""
         hold = self.sender.hold_ns if self.sender is not None else 0
         return self._spans()._replace(
@@ -199,17 +200,17 @@ class Push:
             self._before = (now, own)
         return True
 
-    def encode(self, now: snapshots.Snapshot, own: snapshots.Own) -> bytes:
+    def encode(self, now: snapshots.Snapshot, own: Own) -> bytes:
         """The request for what was taken now, as the exporter prefers it."""
         sender = self.sender
         assert sender is not None
         if self._known is None:
             self._known = self._facts()
-        before, own_before = self._before or (None, snapshots.Own())
+        before, own_before = self._before or (None, Own())
         start = self._origin.of(now)
         if before is not None and (before.opened > now.opened or before.origin[1] > now.origin[1]):
             before = None  # the numbers began anew
-        return snapshots.otlp(
+        return otlp(
             now,
             before,
             **self._info(),

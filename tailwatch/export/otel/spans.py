@@ -17,7 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tailwatch.snapshots import CAUSES, OUTCOME_OF, PHASES, REASONS, operation
+from tailwatch.export.otel.encode import operation
+from tailwatch.snapshots import CAUSES, OUTCOME_OF, PHASES, REASONS
 
 QUEUE = 2048
 EVENTS = 16

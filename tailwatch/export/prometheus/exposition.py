@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tailwatch import snapshots
+from tailwatch.export.metrics import LoadGauges, metrics
 from tailwatch.export.prometheus.app_registry_cache import HostCache
 from tailwatch.export.prometheus.negotiation import OPENMETRICS, PROTOBUF, Format, choose, wants_gzip
+from tailwatch.export.prometheus.render import render
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -32,7 +34,7 @@ PART_BYTES = 64 * 1024
 GENTLE_SECONDS = 0.0002
 """A thread that renders lets others run after so much work."""
 
-OWN_FAMILIES = frozenset(metric.prometheus for metric in snapshots.metrics() if metric.prometheus)
+OWN_FAMILIES = frozenset(metric.prometheus for metric in metrics() if metric.prometheus)
 """Our families by their OpenMetrics names (a counter without _total)."""
 
 
@@ -79,7 +81,7 @@ class Exposition:
         registry: bool = True,
         histograms: Callable[[], str] = lambda: "both",
         on_declined: Callable[[str], object] = lambda reason: None,
-        load: Callable[[], snapshots.LoadGauges | None] = lambda: None,
+        load: Callable[[], LoadGauges | None] = lambda: None,
     ) -> None:
         self._take = take
         self._load = load
@@ -115,11 +117,11 @@ class Exposition:
         return shared.get(lambda: self._respond(form, kind, gzip, host))
 
     def own(self, kind: str = "text") -> memoryview:
-        """Our own families only, without the closing # EOF. kind: see snapshots.render."""
-        return snapshots.render(self._take(), version=self._version, **self.info(), kind=kind)
+        """Our own families only, without the closing # EOF. kind: see render.render."""
+        return render(self._take(), version=self._version, **self.info(), kind=kind)
 
     def info(self) -> dict[str, Any]:
-        """What is exported beside the snapshot, but for our version: see snapshots.render."""
+        """What is exported beside the snapshot, but for our version: see render.render."""
         seconds = self._host.seconds if self._host else -1.0
         return {**self._fixed, "slo": self._slo(), "registry_seconds": seconds, "load": self._load()}
 

@@ -1,5 +1,5 @@
 /* Every allocation of snapshots and of the past fails once: the answer is ENOMEM, nothing leaks, and the next
- * try succeeds. The two files are compiled into this one, so that their allocations can be counted and failed. */
+ * try succeeds. The files are compiled into this one, so that their allocations can be counted and failed. */
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -17,6 +17,13 @@ static void tw_free(void *memory) {
 }
 #define TW_MALLOC_INCLUDE <stddef.h>
 #include "../../csrc/aggregate/snapshot.c"
+#include "../../csrc/aggregate/snapshot_counts.c"
+#include "../../csrc/aggregate/snapshot_delays.c"
+#include "../../csrc/aggregate/snapshot_exemplars.c"
+#include "../../csrc/aggregate/snapshot_fallbacks.c"
+#include "../../csrc/aggregate/snapshot_processes.c"
+#include "../../csrc/aggregate/snapshot_seconds.c"
+#include "../../csrc/aggregate/snapshot_series.c"
 
 #include "../../csrc/aggregate/history.c"
 

@@ -32,7 +32,8 @@ typedef struct tw_healthy {
     uint64_t verdict;               /* tw_healthy_verdict */
     double streams;                 /* the healthy concurrency; 0 where none was found */
     double confidence;              /* 0..1: the share of resamplings of the data that find it within 10 % of this */
-    uint64_t fitted;                /* not 0: ttft(x) = base_s + slope_s * x + bend_s * max(0, x - bend_at), bend_s 0 for a line */
+    uint64_t fitted;                /* not 0: ttft(x) = base_s + slope_s * x + bend_s * max(0, x - bend_at); a line has
+                                     * bend_s 0 */
     double base_s, slope_s, bend_s, bend_at;
     double median_s;                /* of all samples; 0 without any */
     uint64_t samples, levels;       /* that it stands on */
@@ -49,7 +50,8 @@ typedef struct tw_crowd_point {
 /* Names: "found", "no inflection", "few data", "one level"; "unknown" out of range. */
 const char *tw_healthy_name(int verdict);
 
-/* From n tables as of now_ns; only those of one meaning of concurrency count: the group's where any has it. 0 or ENOMEM. */
+/* From n tables as of now_ns; only those of one meaning of concurrency count: the group's where any has it. 0 or
+ * ENOMEM. */
 int tw_healthy_find(tw_healthy *out, const tw_crowd *const *crowds, size_t n, uint64_t now_ns);
 
 /* At most TW_CROWD_LEVELS points, ascending; *count says how many. 0 or ENOMEM. */
@@ -59,8 +61,8 @@ int tw_crowd_curve(tw_crowd_point *points, uint32_t *count, const tw_crowd *cons
 double tw_healthy_ttft(const tw_healthy *h, double x);
 
 /* Both of these over segments, the dead among them. points: room for TW_CROWD_LEVELS. 0, EINVAL or ENOMEM. */
-int tw_healthy_take(tw_healthy *out, tw_crowd_point *points, uint32_t *count, const tw_segment *const *segments, size_t n,
-                    uint64_t now_ns);
+int tw_healthy_take(tw_healthy *out, tw_crowd_point *points, uint32_t *count, const tw_segment *const *segments,
+                    size_t n, uint64_t now_ns);
 
 #ifdef __cplusplus
 }

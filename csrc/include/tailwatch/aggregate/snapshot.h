@@ -48,8 +48,7 @@ typedef struct tw_snapshot_series {
     char model[TW_NAME_BYTES], route[TW_NAME_BYTES];
     tw_counts *metric[TW_SERIES_METRICS];    /* NULL: empty */
     tw_counts *served[TW_SERVED_METRICS];    /* likewise */
-    uint64_t reasons[TW_REASONS];
-    uint64_t output_tokens;
+    TW_SERIES_COUNTERS(TW_COUNTER_FIELD)
     uint32_t exemplars_at, exemplar_count;   /* of the snapshot's exemplars: its own */
 } tw_snapshot_series;
 
@@ -68,14 +67,15 @@ typedef struct tw_snapshot_step {
     uint64_t overlap_ns[TW_STEP_PHASES][TW_CAUSES], request_ns[TW_STEP_PHASES][TW_CAUSES];
 } tw_snapshot_step;
 
-/* A process in the snapshot: what carries the label `process`. Who had this role and index before it, and is dead, counts
- * here too: so what a name has counted never goes back. */
+/* A process in the snapshot: what carries the label `process`. Who had this role and index before it, and is dead,
+ * counts here too: so what a name has counted never goes back. */
 typedef struct tw_snapshot_process {
     char role[TW_ROLE_WORDS * 8];
     uint64_t index;                          /* among those of its role; for life */
     uint64_t lives;                          /* 0: all who had the name are dead */
     uint64_t created_unix_ns;                /* created_ns as time of day */
-    uint64_t pid, created_ns;                /* pid: the living one's, else the last known of the dead, 0 if none is; created: the first's */
+    uint64_t pid, created_ns;                /* pid: the living one's, else the last known of the dead, 0 if none is;
+                                                created: the first's */
     uint64_t pause_ns[TW_CAUSES];            /* the words, an open pause included up to taken_ns */
     tw_pause_totals pause[TW_CAUSES];
     uint64_t pauses_lost;
@@ -109,11 +109,11 @@ typedef struct tw_snapshot {
     uint32_t series_count, process_count;
     tw_snapshot_series *series;              /* sorted by model, then route */
     tw_snapshot_process *process;            /* the oldest first */
-    tw_counts *wait[4];                      /* TW_METRIC_QUEUE_PROXY .. SEND_WAIT; NULL: empty */
+    tw_counts *wait[TW_METRIC_PAUSE - TW_METRIC_QUEUE_PROXY]; /* TW_METRIC_QUEUE_PROXY .. SEND_WAIT; NULL: empty */
     tw_snapshot_lost lost[TW_SOURCES];       /* each role once, in the order they came; more than fit are "other" */
     uint32_t lost_count;
-    uint64_t in_flight, opened, label_overflow, deadlines_due, deadlines_met;
-    uint64_t arrivals[TW_ARRIVALS], drops[TW_DROPS], errors[TW_ERRORS];
+    uint64_t in_flight;
+    TW_PROCESS_COUNTERS(TW_COUNTER_FIELD)
     tw_slo slo;
     tw_tail tail[TW_PHASES][TW_OCTAVES];
     tw_second *seconds;                      /* TW_SECONDS of them, merged by second, ascending; unused at the front */

@@ -53,14 +53,43 @@ typedef struct tw_slo {
 /* Text held in words, so that it is written and read without a data race. */
 typedef struct tw_name { uint64_t word[TW_NAME_WORDS]; } tw_name;
 
+/* The field tables: what a process, and each of its label sets, counts. One line declares a field, and has it summed
+ * over processes (aggregate/), subtracted, kept in the history and kept when its process is dead
+ * (group/retired_segment.c). CONTRIBUTING.md, "Adding a counter".
+ *
+ * Counters, FIELD(name, dims): one word, or an array of words; the snapshot has a field of the same name.
+ * Histograms, HISTOGRAM(name, metric, layout): a tw_histogram; the snapshot has it as TW_METRIC_<metric>, in the layout
+ * TW_LAYOUT_<layout>. Those of a process stand in the order of their metrics. */
+#define TW_PROCESS_COUNTERS(FIELD)                                                           \
+    FIELD(opened, )                 /* requests ever opened */                               \
+    FIELD(arrivals, [TW_ARRIVALS])                                                           \
+    FIELD(drops, [TW_DROPS])                                                                 \
+    FIELD(errors, [TW_ERRORS])                                                               \
+    FIELD(label_overflow, )         /* requests whose labels became "other" */               \
+    FIELD(deadlines_due, )                                                                   \
+    FIELD(deadlines_met, )
+#define TW_PROCESS_HISTOGRAMS(HISTOGRAM)                                                     \
+    HISTOGRAM(queue_proxy, QUEUE_PROXY, TTFT)                                                \
+    HISTOGRAM(queue_accept, QUEUE_ACCEPT, TTFT)                                              \
+    HISTOGRAM(abandoned_wait, ABANDONED_WAIT, TTFT)                                          \
+    HISTOGRAM(send_wait, SEND_WAIT, TTFT)
+#define TW_SERIES_COUNTERS(FIELD)                                                            \
+    FIELD(reasons, [TW_REASONS])                                                             \
+    FIELD(output_tokens, )
+#define TW_SERIES_HISTOGRAMS(HISTOGRAM)                                                      \
+    HISTOGRAM(ttft, TTFT, TTFT)                                                              \
+    HISTOGRAM(itl, ITL, ITL)                                                                 \
+    HISTOGRAM(itl_shift, ITL_WITHOUT_GC, ITL) /* itl + itl_shift = the same gaps without their late part */ \
+    HISTOGRAM(tpot, TPOT, ITL)                                                               \
+    HISTOGRAM(e2e, E2E, E2E)
+#define TW_COUNTER_FIELD(name, dims) uint64_t name dims;
+#define TW_HISTOGRAM_FIELD(name, metric, layout) tw_histogram name;
+
 /* What one (model, route) measured. */
 typedef struct tw_series {
     tw_name model, route;
-    tw_histogram ttft, itl;
-    tw_histogram itl_shift;         /* itl + itl_shift = the same gaps without their late part */
-    tw_histogram tpot, e2e;
-    uint64_t reasons[TW_REASONS];
-    uint64_t output_tokens;
+    TW_SERIES_HISTOGRAMS(TW_HISTOGRAM_FIELD)
+    TW_SERIES_COUNTERS(TW_COUNTER_FIELD)
     uint64_t typical_ns[16];        /* the last typical gaps that streams found: a new stream's first idea */
     uint64_t typical_next;
 } tw_series;
@@ -134,24 +163,19 @@ typedef struct tw_header {
     uint64_t pid_namespace;         /* tw_process_namespace(): in another one the pid says nothing */
     uint64_t image;                 /* tw_process_image(): what a process measured before an exec() is of the dead */
     uint64_t ended;                 /* not 0: its process writes here no more, though it may live */
-    uint64_t series_bytes;          /* from one label set to the next: sizeof(tw_series), or with a tw_served behind it */
+    uint64_t series_bytes;          /* from one label set to the next: sizeof(tw_series), plus a tw_served's if kept */
 } tw_header;
 
 typedef struct tw_segment {
     tw_header header;
     tw_slo slo;
-    uint64_t slow_ns;               /* gaps at least this long are kept as slow; 0: those over 20 ms and over 4 typical gaps */
+    uint64_t slow_ns;               /* gaps this long are kept as slow; 0: over 20 ms and over 4 typical gaps */
     tw_pause_clock pause;
     tw_histogram pauses[TW_CAUSES]; /* lengths of closed pauses: sum equals the pause word when none is open */
-    tw_histogram queue_proxy, queue_accept, abandoned_wait, send_wait;
+    TW_PROCESS_HISTOGRAMS(TW_HISTOGRAM_FIELD)
     tw_lost lost[TW_SOURCES];       /* 0: to this process's own pauses */
     uint64_t in_flight;             /* requests open now */
-    uint64_t opened;                /* requests ever opened */
-    uint64_t arrivals[TW_ARRIVALS];
-    uint64_t drops[TW_DROPS];
-    uint64_t errors[TW_ERRORS];
-    uint64_t label_overflow;        /* requests whose labels became "other" */
-    uint64_t deadlines_due, deadlines_met;
+    TW_PROCESS_COUNTERS(TW_COUNTER_FIELD)
     tw_second seconds[TW_SECONDS];
     tw_tail tail[TW_PHASES][TW_OCTAVES];
     uint64_t slow_head;             /* slow records ever written */

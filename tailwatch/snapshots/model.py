@@ -1,0 +1,268 @@
+"""What a snapshot is made of: plain values, times in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+if TYPE_CHECKING:
+    from tailwatch.snapshots.histogram import Histogram
+
+
+class ReadOnly:
+    """Attributes that are computed on first use and never change."""
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is read-only: {name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is read-only: {name}")
+
+
+class Bounds(NamedTuple):
+    """The SLO in force: seconds, None where there is no such bound; attainment is the share asked for."""
+
+    ttft: float | None
+    tpot: float | None
+    itl: float | None
+    e2e: float | None
+    attainment: float
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Requests that finished in the last seconds.
+
+    attainment: good / (good + miss), None when nothing was judged. within: per bound the share of judged requests
+    that kept it, None where there is no such bound or nothing was judged. fluidity: share of token deadlines met,
+    None without any. seconds: what the window really covers.
+    """
+
+    good: int
+    miss: int
+    excluded: int
+    finished: int
+    attainment: float | None
+    within: dict[str, float | None]
+    fluidity: float | None
+    seconds: float
+
+
+class Second(NamedTuple):
+    """Requests that finished in one second of the monotonic clock, which ``at`` is the number of."""
+
+    at: int
+    good: int
+    miss: int
+    finished: int
+
+
+@dataclass(frozen=True, slots=True)
+class GC:
+    """Collections and our own passes. Every mapping but pauses is by cause, summed over the processes.
+
+    pauses: lengths, under 0, 1, 2 (the generations), "gc_full", "gc_increment", "policy". collections: pauses that
+    ended. collected, uncollectable: objects. cpu: CPU seconds of the collecting thread, where measured. callbacks:
+    seconds in other people's gc.callbacks. short, short_seconds: the pauses below 50 us, which are charged to no
+    gap. max: the longest, seconds.
+    """
+
+    pauses: dict[int | str, Histogram]
+    collections: dict[str, int]
+    collected: dict[str, int]
+    uncollectable: dict[str, int]
+    cpu: dict[str, float]
+    callbacks: dict[str, float]
+    short: dict[str, int]
+    short_seconds: dict[str, float]
+    max: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The collector's policy of one process. Counts are of all who had its name, what it is and the sizes are of
+    the one that lives.
+
+    Attributes:
+        kind: "off", "observe", "freeze", "out-of-band"; "unknown": nobody said, or it is dead.
+        mode: how out-of-band collects: "sweep", "whole passes" (why: "version", "lists", "proof"), "" not yet.
+        slices: by what gave the moment. passes: collections outside slices: our whole passes, by the same; "automatic",
+            "foreign" (somebody else called for it), "untold" (one of these two).
+        moved, freed: objects, of all slices; seconds, predicted_seconds: what slices took, and were predicted to.
+        pass_seconds, pass_freed: of our whole passes. rounds: times that slices went through the whole old heap.
+        freezes: ours. drift: what others did to the collector, by name; "freeze_blind": of "freeze", those without a
+            full collection just before. ceilings: times that one was met.
+        unfrozen, frozen: objects, None: not known. debt: looks at old ones that are owed, some ten go through one.
+            cost: seconds that a look is predicted to take, 0.0: not known.
+        ignored: files that stood where an operator's orders do, and were none. answered, answer: number of the last
+            order of `tailwatch gc`, and what came of it (orders.Outcome).
+    """
+
+    kind: str = "unknown"
+    mode: str = ""
+    why: str = ""
+    slices: dict[str, int] = field(default_factory=dict)
+    passes: dict[str, int] = field(default_factory=dict)
+    moved: int = 0
+    freed: int = 0
+    seconds: float = 0.0
+    predicted_seconds: float = 0.0
+    pass_seconds: float = 0.0
+    pass_freed: int = 0
+    rounds: int = 0
+    freezes: int = 0
+    drift: dict[str, int] = field(default_factory=dict)
+    ceilings: dict[str, int] = field(default_factory=dict)
+    unfrozen: int | None = None
+    frozen: int | None = None
+    debt: int = 0
+    cost: float = 0.0
+    ignored: int = 0
+    answered: int = 0
+    answer: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process, and the dead that had its name before. index: among those of its role, for life. pid: 0 where
+    nobody knows it any more. paused: seconds by cause, an open pause included. lost: pauses that never reported an end.
+    bytes: memory of its segment, and of those of the dead. collections, longest: pauses that ended, and the longest in
+    seconds (of a difference: to the edge of its bucket, 2 %), by cause. lives: when the snapshot was taken; False where
+    all of that name are dead. age: seconds since the first of them began to count until then. standing: how long it
+    had been standing still then, seconds, for standing_cause; 0.0: it was not. policy: the collector's."""
+
+    role: str
+    index: int
+    name: str
+    pid: int
+    paused: dict[str, float]
+    lost: int
+    bytes: int
+    collections: dict[str, int]
+    longest: dict[str, float]
+    lives: bool
+    age: float
+    standing: float
+    standing_cause: str
+    policy: Policy = Policy()
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """The steps themselves, or the host gaps before them.
+
+    time: their lengths. overlap: seconds that coincided with pauses of their process, by cause: an upper bound of their
+    blame. requests: the same, each second times the requests that it may have delayed: those in the step's batch, or
+    left waiting at the gap.
+    """
+
+    time: Histogram
+    overlap: dict[str, float]
+    requests: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An engine's steps of one name, in one process; see tailwatch.step().
+
+    process: its name, such as "engine-0". steps: the steps. host_gaps: from the end of a step to the begin of one of
+    these, where that end left requests with work to do. requests: in the batches, summed. unknown_gap: seconds before
+    steps, after an end that did not say whether it left work.
+    """
+
+    process: str
+    role: str
+    name: str
+    steps: StepPart
+    host_gaps: StepPart
+    requests: int
+    unknown_gap: float
+
+    @property
+    def batch(self) -> float | None:
+        """Requests in a step, on average; None without steps."""
+        return self.requests / self.steps.time.count if self.steps.time.count else None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What the pauses of one cause, of one role's processes, did to one gap. overlap, late: as in SlowGap, seconds."""
+
+    source: str
+    cause: str
+    overlap: float
+    late: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlowGap:
+    """One slow gap, or wait for a first token. Times in seconds.
+
+    overlap: how long it coincided with pauses, an upper bound of their blame. late: the estimate of what they cost
+    it. client: waiting for a slow client. accept: waited before the app was entered. unexplained: the rest of what
+    exceeds the typical gap. complete: False where the pauses were overwritten: overlap is then a lower bound, late
+    unknown. token: which of its stream, 1 is the first. others: what of overlap and late is the doing of other
+    processes than the stream's own, the largest four shares.
+    """
+
+    when: datetime
+    phase: str
+    gap: float
+    typical: float
+    overlap: dict[str, float]
+    late: dict[str, float]
+    client: float
+    accept: float
+    unexplained: float
+    complete: bool
+    request_id: str
+    trace_id: str
+    model_name: str
+    route: str
+    token: int
+    others: tuple[Share, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Octave:
+    """Gaps longer than usual, of [lower, upper) seconds (the last octave is open), and where their time went."""
+
+    lower: float
+    upper: float
+    count: int
+    time: float
+    late: dict[str, float]
+    client: float
+    accept: float
+    unexplained: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """One recorded pause of this process, at least 50 us long. Times in seconds.
+
+    streams: gaps that it was charged to so far; overlap and late: theirs, summed. cpu: 0 where not measured.
+    start_ns and stop_ns are monotonic.
+    """
+
+    when: datetime
+    start_ns: int
+    stop_ns: int
+    cause: str
+    seconds: float
+    collected: int
+    uncollectable: int
+    cpu: float
+    callbacks: float
+    streams: int
+    overlap: float
+    late: float
+
+
+class Point(NamedTuple):
+    """The median TTFT, seconds, of requests that found about so many streams in flight, themselves included."""
+
+    streams: float
+    ttft: float
+    samples: int
