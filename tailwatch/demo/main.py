@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tailwatch.demo import machine, numbers, schedule, settings
-from tailwatch.demo.full.options import add_arguments as full_arguments
+from tailwatch.demo.experiment.options import add_arguments as add_experiment
 from tailwatch.demo.pipe import Child, ChildError
 from tailwatch.demo.timeline import timeline
 from tailwatch.errors import OptionError, TailwatchError
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slo", metavar="SLO", help=f"bounds on a request ({settings.SLO.replace('%', '%%')})")
     parser.add_argument("--seed", type=int, metavar="N", help=f"of the plan, the model and the heap ({settings.SEED})")
     parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")
-    full_arguments(parser)
+    add_experiment(parser)
     parser.add_argument("--serve", action="store_true", help="only run the server, frozen, until Ctrl-C")
     parser.add_argument("--port", type=int, metavar="PORT", help="for --serve; a free one by default")
 
@@ -63,11 +63,11 @@ def run(options: argparse.Namespace) -> int:
     if _given(options, "serve", False):
         return _serve(_port(options), seed, slo)
     rate = _positive(options, "rate", None)
-    if _given(options, "full", False):
-        return _full(options, slo, seed)
-    for name in ("quick", "html"):
+    if _given(options, "experiment", False):
+        return _experiment(options, slo, seed)
+    for name in ("short", "html"):
         if _given(options, name, False):
-            raise OptionError(f"--{name}: expected with --full")
+            raise OptionError(f"--{name}: expected with --experiment")
     duration = _positive(options, "duration", settings.DURATION)
     file = _given(options, "json", None)
     _check_writable(file)
@@ -114,10 +114,10 @@ def _say(text: str, status: int) -> int:
     return status
 
 
-def _full(options: argparse.Namespace, slo: SLO, seed: int) -> int:
-    from tailwatch.demo.full.main import main as full
+def _experiment(options: argparse.Namespace, slo: SLO, seed: int) -> int:
+    from tailwatch.demo.experiment.main import main as experiment
 
-    return full(options, slo, seed)
+    return experiment(options, slo, seed)
 
 
 def _serve(port: int, seed: int, slo: SLO) -> int:

@@ -1,4 +1,4 @@
-"""`tailwatch demo --full`: the experiment that this project comes from, on the demo's server.
+"""`tailwatch demo --experiment`: the experiment that this project comes from, on the demo's server.
 
 A trace excerpt is replayed, scaled to a share of what the server can do, on five servers by turns: the freeze with fast
 SSE, the freeze alone, neither, neither with a smaller batch, and the collector moved out of band. Each run has fresh

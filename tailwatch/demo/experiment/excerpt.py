@@ -15,7 +15,7 @@ _HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: demo\r\ncontent-type: applicati
 _LETTERS = string.ascii_lowercase  # each of them is a token of the demo's vocabulary
 
 
-def excerpt(seconds: float, rate: float, seed: int) -> Schedule:
+def replay(seconds: float, rate: float, seed: int) -> Schedule:
     """So many seconds at `rate` requests per second on average over the law; the excerpt's own rate differs, as the
     trace's does from minute to minute. Scale, rate and law stand in the schedule's law."""
     scale = conversation.RATE / rate

@@ -1,4 +1,4 @@
-"""`tailwatch demo --full`: measure, print, and write the files that were asked for."""
+"""`tailwatch demo --experiment`: measure, print, and write the files that were asked for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailwatch.demo import machine, settings
-from tailwatch.demo.full import report
-from tailwatch.demo.full.arms import ARMS
-from tailwatch.demo.full.experiment import QUICK, Experiment, Size, measure
-from tailwatch.demo.full.summary import claims
+from tailwatch.demo.experiment import report
+from tailwatch.demo.experiment.arms import ARMS
+from tailwatch.demo.experiment.runs import SHORT, Experiment, Size, measure
+from tailwatch.demo.experiment.summary import claims
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.loadtest.histogram import LAYOUT_HASH
 from tailwatch.loadtest.report import document
@@ -36,11 +36,12 @@ def main(options: argparse.Namespace, slo: SLO, seed: int) -> int:
         TailwatchError: a file cannot be written; before anything is measured.
     """
     if options.duration is not None:
-        raise OptionError.of("--duration", options.duration, "expected none with --full: runs are sized by collections")
+        expected = "expected none with --experiment: runs are sized by collections"
+        raise OptionError.of("--duration", options.duration, expected)
     files = {name: path for name in ("json", "html") if (path := getattr(options, name, None)) is not None}
     for name, path in files.items():
         _check(name, str(path))
-    size = QUICK if options.quick else Size(objects=settings.OBJECTS)
+    size = SHORT if options.short else Size(objects=settings.OBJECTS)
     before = machine.describe()
     found = measure(size, slo.text, seed, Steps().tell, options.rate)
     print(report.show(found))
@@ -59,7 +60,7 @@ def as_dict(found: Experiment, before: dict[str, Any]) -> dict[str, Any]:
         "format": FORMAT,
         "layout": LAYOUT_HASH,
         "runs": [run.result.as_dict() for run in found.runs],
-        "full": {
+        "experiment": {
             "machine": before,
             "size": asdict(found.size),
             "seed": found.seed,

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tailwatch.demo.full import plan
-from tailwatch.demo.full.arms import ARMS, BY_KEY, Arm, order
+from tailwatch.demo.experiment import excerpt
+from tailwatch.demo.experiment.arms import ARMS, BY_KEY, Arm, order
 from tailwatch.demo.pipe import Child, ChildError
 from tailwatch.loadtest.results import Result
 
@@ -24,7 +24,7 @@ CALIBRATION_SECONDS = 8.0
 MANY = 20_000  # requests: more than any server finishes in a closed loop's time
 WARM_UP, WARM_UP_WORKERS = 48, 24
 BESIDE = 8  # workers of the closed loop beside a full batch
-CLIENT, SERVER = "tailwatch.demo.full.client", "tailwatch.demo.server"
+CLIENT, SERVER = "tailwatch.demo.experiment.client", "tailwatch.demo.server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Size:
     objects: int = 720_000
 
 
-QUICK = Size(blocks=2, budget=230.0, limit=280.0, shortest=6.0, longest=20.0, offline=3.0)
+SHORT = Size(blocks=2, budget=230.0, limit=280.0, shortest=6.0, longest=20.0, offline=3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def measure(size: Size, slo: str, seed: int, say: Callable[[str], None], rate: f
             if found.runs and _too_late(found, began):
                 found.notes.append(f"{block} of {size.blocks} blocks fitted into {size.limit / 60:.0f} minutes")
                 break
-            schedule = plan.excerpt(found.seconds, found.rate, seed + block)
+            schedule = excerpt.replay(found.seconds, found.rate, seed + block)
             for arm in order(block):
                 run = _run(found, arm, block, schedule)
                 found.runs.append(run)
@@ -139,11 +139,11 @@ def _calibrate(found: Experiment, say: Callable[[str], None]) -> tuple[float, fl
         say("calibration: starting a server")
         ready = server.ask(_config(found, arm))
         found.objects = ready["objects"]
-        _drive(client, server, _closed(found, ready, plan.closed(WARM_UP, found.seed), WARM_UP_WORKERS))
+        _drive(client, server, _closed(found, ready, excerpt.closed(WARM_UP, found.seed), WARM_UP_WORKERS))
         server.ask({"do": "mark"})
         started = time.monotonic() - began
         say(f"calibration: what it can do in {CALIBRATION_SECONDS:g} s")
-        many = plan.closed(MANY, found.seed)
+        many = excerpt.closed(MANY, found.seed)
         result = _drive(client, server, _closed(found, ready, many, arm.batch + BESIDE, CALIBRATION_SECONDS))
         full = server.ask({"do": "finish"})["collections"][-1]
     finished = sum(result.series.finished)
@@ -157,12 +157,12 @@ def _calibrate(found: Experiment, say: Callable[[str], None]) -> tuple[float, fl
 def _run(found: Experiment, arm: Arm, block: int, schedule: Schedule) -> Run:
     with Child(SERVER) as server, Child(CLIENT) as client:
         ready = server.ask(_config(found, arm))
-        _drive(client, server, _closed(found, ready, plan.closed(WARM_UP, found.seed), WARM_UP_WORKERS))
+        _drive(client, server, _closed(found, ready, excerpt.closed(WARM_UP, found.seed), WARM_UP_WORKERS))
         server.ask({"do": "mark"})
         job = {"schedule": schedule.as_dict(), "name": arm.key}
         result = _drive(client, server, _common(found, ready) | job)
         told = server.ask({"do": "finish"})
-        many = plan.closed(MANY, found.seed + block)
+        many = excerpt.closed(MANY, found.seed + block)
         offline = _drive(client, server, _closed(found, ready, many, arm.batch + BESIDE, found.size.offline))
     told.pop("pauses", None)
     result.settings = {"arm": arm.key, "block": block, "gc": arm.gc, "fast_sse": arm.fast_sse, "batch": arm.batch}

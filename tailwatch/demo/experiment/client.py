@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tailwatch.demo.full import plan
+from tailwatch.demo.experiment import excerpt
 from tailwatch.demo.pipe import Upward
 from tailwatch.loadtest import engine
 from tailwatch.loadtest.schedule import Schedule
@@ -40,7 +40,7 @@ async def _run(job: Line, upward: Upward) -> Result:
     pool = Pool(Target("127.0.0.1", job["port"]), deadlines_ns=(deadlines[0], deadlines[1]))
     made = engine.Job(
         schedule=schedule,
-        make=lambda planned: plan.request(planned, job["seed"]),
+        make=lambda planned: excerpt.request(planned, job["seed"]),
         slo=slo,
         cap=CAP,
         drain=DRAIN,

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from textwrap import wrap
 
-from tailwatch.demo.full.arms import ARMS, BY_KEY, QUESTIONS, Arm, Question
-from tailwatch.demo.full.experiment import Experiment
-from tailwatch.demo.full.summary import (
+from tailwatch.demo.experiment.arms import ARMS, BY_KEY, QUESTIONS, Arm, Question
+from tailwatch.demo.experiment.runs import Experiment
+from tailwatch.demo.experiment.summary import (
     ALPHA,
     COMPARED,
     MARGIN,
@@ -204,7 +204,7 @@ def page(found: Experiment) -> Page:
     """The experiment at a glance."""
     doubts, told = unresolved(found), claims(found)
     return Page(
-        title="tailwatch demo --full",
+        title="tailwatch demo --experiment",
         lead=f"Unresolved: {doubts[0]}." if doubts else sentence(told, QUESTIONS[0]),
         blocks=tuple(_blocks(found, told, doubts)),
         foot=f"{' '.join(setting(found))} · tailwatch {VERSION}",

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tailwatch.demo.full.arms import ARMS, BY_KEY, QUESTIONS, Question
-from tailwatch.demo.full.experiment import FEWEST_FULL, Experiment, Run
+from tailwatch.demo.experiment.arms import ARMS, BY_KEY, QUESTIONS, Question
+from tailwatch.demo.experiment.runs import FEWEST_FULL, Experiment, Run
 from tailwatch.diagnose.rules import from_dict
 from tailwatch.loadtest import statistics
 from tailwatch.loadtest.statistics import Difference
