@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tailwatch.errors import OptionError, TailwatchError
 
@@ -54,3 +56,15 @@ def check_directory(option: str, path: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise TailwatchError(f"{option} {path}: {error.strerror}") from error
+
+
+def write_json(option: str, path: str | Path, data: Mapping[str, Any]) -> None:
+    """What the option asked for, as one line.
+
+    Raises:
+        TailwatchError: the file cannot be written.
+    """
+    try:
+        Path(path).write_text(json.dumps(data, separators=(",", ":")) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise TailwatchError(f"--{option} {path}: {error.strerror}") from error

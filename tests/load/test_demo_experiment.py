@@ -17,7 +17,7 @@ import pytest
 import tailwatch
 from tailwatch.demo import engine
 from tailwatch.demo.experiment import arms, excerpt, report, runs, summary
-from tailwatch.demo.experiment.runs import SHORT, Experiment, Run, Size
+from tailwatch.demo.experiment.runs import SHORT, ArmRun, Experiment, Size
 from tailwatch.demo.main import add_arguments
 from tailwatch.demo.main import run as run_demo
 from tailwatch.demo.pipe import ChildError
@@ -57,7 +57,7 @@ def made(server: dict[str, Any], blocks: int = 6, full: int = 4, rate: float = 1
             result = pickle.loads(kept(rate, block, tokens + block % 2))
             result.name = arm.key
             offline = 3000.0 + 10 * (block * 7 % 5) + len(arm.key)
-            found.runs.append(Run(arm.key, block, result, offline, {**server, "collections": [90, 9, full]}))
+            found.runs.append(ArmRun(arm.key, block, result, offline, {**server, "collections": [90, 9, full]}))
     return found
 
 
@@ -260,7 +260,7 @@ def test_what_was_measured_outlives_an_error(
     """The table and the files of the runs there are, the reason, and an exit status that is not 0."""
     ready = made(server, blocks=2).runs[:7]
 
-    def next_run(*_: Any) -> Run:
+    def next_run(*_: Any) -> ArmRun:
         if not ready:
             raise error
         return ready.pop(0)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailwatch.demo import machine, settings
@@ -13,7 +11,8 @@ from tailwatch.demo.experiment import report
 from tailwatch.demo.experiment.arms import ARMS
 from tailwatch.demo.experiment.runs import SHORT, Experiment, Size, measure
 from tailwatch.demo.experiment.summary import claims
-from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.errors import OptionError
+from tailwatch.loadtest import output_paths
 from tailwatch.loadtest.histogram import LAYOUT_HASH
 from tailwatch.loadtest.report import document
 from tailwatch.loadtest.report.progress import Steps
@@ -39,8 +38,7 @@ def main(options: argparse.Namespace, slo: SLO, seed: int) -> int:
         expected = "expected none with --experiment: runs are sized by collections"
         raise OptionError.of("--duration", options.duration, expected)
     files = {name: path for name in ("json", "html") if (path := getattr(options, name, None)) is not None}
-    for name, path in files.items():
-        _check(name, str(path))
+    output_paths.check(files)
     size = SHORT if options.short else Size(objects=settings.OBJECTS)
     before = machine.describe()
     found = measure(size, slo.text, seed, Steps().tell, options.rate)
@@ -48,7 +46,8 @@ def main(options: argparse.Namespace, slo: SLO, seed: int) -> int:
     if "html" in files:
         document.write(report.page(found), files["html"])
     if "json" in files:
-        _write(found, before, str(files["json"]))
+        output_paths.write_json("json", files["json"], as_dict(found, before))
+        print(f"written to {files['json']}", file=sys.stderr)
     return INTERRUPTED if found.interrupted else FAILED if found.failed else OK
 
 
@@ -80,19 +79,3 @@ def as_dict(found: Experiment, before: dict[str, Any]) -> dict[str, Any]:
             "sentences": list(report.sentences(found, told)),
         },
     }
-
-
-def _check(name: str, path: str) -> None:
-    try:
-        with open(path, "a", encoding="utf-8"):
-            pass
-    except OSError as error:
-        raise TailwatchError(f"--{name} {path}: {error.strerror}") from error
-
-
-def _write(found: Experiment, before: dict[str, Any], path: str) -> None:
-    try:
-        Path(path).write_text(json.dumps(as_dict(found, before), separators=(",", ":")) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise TailwatchError(f"--json {path}: {error.strerror}") from error
-    print(f"written to {path}", file=sys.stderr)
