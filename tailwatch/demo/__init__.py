@@ -1,8 +1,8 @@
-"""`tailwatch demo`: one real streaming server, the same load twice, GC left alone and frozen, and what it did to users.
+"""`tailwatch demo`: one real streaming server, the same load under three GC policies, and what each did to users.
 
 What is real: the HTTP server (FastAPI under uvicorn on loopback, OpenAI-style completions and chat over SSE), a small
 recurrent model in numpy behind a continuous-batching loop, the sockets, the garbage collector and its pauses. The
-client is a process of its own, open loop, and every latency counts from the *planned* start of its request.
+client is the load tester (`tailwatch.loadtest`) in another process: open loop, every latency from the *planned* start.
 
 What is emulated, and why:
 
@@ -10,7 +10,7 @@ What is emulated, and why:
 - the heap: an imported deep-learning framework and a KV-block pool leave 640-800 thousand tracked objects in vLLM and
   SGLang. Neither is installed here, so `heap` builds a vocabulary, an operator registry and a block pool of that
   size, linked in shuffled order as a heap grown over minutes is. The number is measured and printed;
-- the traffic: a seeded plan with ramps and drains, for CPython counts allocations *net* of deallocations, and a
+- the traffic: a seeded schedule with ramps and drains, for CPython counts allocations *net* of deallocations, and a
   perfectly steady queue would hide the collector;
 - what requests leave behind: finished requests stay in a bounded response store (with their log-probabilities) and
   their prompts in a bounded prefix cache, both evicted in batches; one request in `engine.CYCLIC_EVERY` is left as a

@@ -27,7 +27,7 @@ from tailwatch.demo.protocol import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tailwatch.demo.engine import Engine, Output, Request
+    from tailwatch.demo.engine import Engine, GenerationRequest, Output
 
 
 def build_app(engine: Engine) -> FastAPI:
@@ -77,7 +77,7 @@ def _add_chat(app: FastAPI, engine: Engine) -> None:
     app.add_api_route("/v1/chat/completions", chat, methods=["POST"], response_model=None)
 
 
-async def _completion_frames(engine: Engine, request: Request, model: str) -> AsyncIterator[str]:
+async def _completion_frames(engine: Engine, request: GenerationRequest, model: str) -> AsyncIterator[str]:
     heading = _heading("cmpl", request, model)
     async for output in _outputs(engine, request):
         choice = TextChoice(text=output.text, finish_reason=output.finish_reason)
@@ -85,7 +85,7 @@ async def _completion_frames(engine: Engine, request: Request, model: str) -> As
     yield "data: [DONE]\n\n"
 
 
-async def _chat_frames(engine: Engine, request: Request, model: str) -> AsyncIterator[str]:
+async def _chat_frames(engine: Engine, request: GenerationRequest, model: str) -> AsyncIterator[str]:
     """The role comes in a frame of its own, with the first output, as vLLM sends it."""
     heading = _heading("chatcmpl", request, model)
     opening: Delta | None = Delta(role="assistant", content="")
@@ -98,7 +98,7 @@ async def _chat_frames(engine: Engine, request: Request, model: str) -> AsyncIte
     yield "data: [DONE]\n\n"
 
 
-async def _outputs(engine: Engine, request: Request) -> AsyncIterator[Output]:
+async def _outputs(engine: Engine, request: GenerationRequest) -> AsyncIterator[Output]:
     """The request's tokens until the last; a consumer that goes away takes the request out of the batch."""
     finished = False
     try:
@@ -111,15 +111,15 @@ async def _outputs(engine: Engine, request: Request) -> AsyncIterator[Output]:
             engine.abort(request)
 
 
-async def _whole(engine: Engine, request: Request) -> str:
+async def _whole(engine: Engine, request: GenerationRequest) -> str:
     return "".join([output.text async for output in _outputs(engine, request)])
 
 
-def _heading(kind: str, request: Request, model: str) -> dict[str, Any]:
+def _heading(kind: str, request: GenerationRequest, model: str) -> dict[str, Any]:
     return {"id": f"{kind}-{request.number}", "created": int(time.time()), "model": model}
 
 
-def _usage(request: Request) -> Usage:
+def _usage(request: GenerationRequest) -> Usage:
     prompt, completion = len(request.prompt), len(request.detokenizer.pieces)
     return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
 

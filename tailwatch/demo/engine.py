@@ -17,7 +17,7 @@ from tailwatch.demo.model import BLOCK, DEVICE_SECONDS
 
 if TYPE_CHECKING:
     from tailwatch.demo.heap import Block, Heap
-    from tailwatch.demo.model import Floats, Model, Sampled
+    from tailwatch.demo.model import Floats, LanguageModel, Sampled
 
 MAX_BATCH = 48
 PREFILLS_PER_STEP = 4
@@ -46,13 +46,13 @@ class Output:
 class Detokenizer:
     """Text and log-probabilities of one request so far; refers back to its request, as such state often does."""
 
-    def __init__(self, request: Request) -> None:
-        self.request: Request | None = request
+    def __init__(self, request: GenerationRequest) -> None:
+        self.request: GenerationRequest | None = request
         self.pieces: list[str] = []
         self.logprobs: list[dict[int, Logprob]] = []
 
 
-class Request:
+class GenerationRequest:
     """One request from submission to its last token."""
 
     def __init__(self, number: int, prompt: list[int], max_tokens: int) -> None:
@@ -77,7 +77,7 @@ class Record:
 class Engine:
     """Owns the batch. `submit` and `abort` belong to the event loop's thread, everything else to the engine's."""
 
-    def __init__(self, model: Model, heap: Heap, batch: int = MAX_BATCH) -> None:
+    def __init__(self, model: LanguageModel, heap: Heap, batch: int = MAX_BATCH) -> None:
         self._model = model
         self._most = batch
         self._heap = heap
@@ -85,8 +85,8 @@ class Engine:
         self._texts = [token.text for token in heap.vocabulary.tokens]
         self._cache = PrefixCache(model.blank(1)[0])
         self._store: Store[Record] = Store()
-        self._waiting: deque[Request] = deque()
-        self._batch: list[Request] = []
+        self._waiting: deque[GenerationRequest] = deque()
+        self._batch: list[GenerationRequest] = []
         self._state: Floats = model.blank(batch)
         self._last = np.zeros(batch, dtype=np.int64)
         self._numbers = itertools.count()
@@ -106,15 +106,15 @@ class Engine:
         self._wake.set()
         self._thread.join()
 
-    def submit(self, prompt: str, max_tokens: int) -> Request:
+    def submit(self, prompt: str, max_tokens: int) -> GenerationRequest:
         """Queue a request; its tokens arrive in `request.outputs`, the last one with a finish reason."""
         tokens = self._vocabulary.encode(prompt)[-LONGEST_PROMPT:] or [0]
-        request = Request(next(self._numbers), tokens, max(1, max_tokens))
+        request = GenerationRequest(next(self._numbers), tokens, max(1, max_tokens))
         self._waiting.append(request)
         self._wake.set()
         return request
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: GenerationRequest) -> None:
         """Nobody reads this request any more; it leaves the batch before the next step."""
         request.aborted = True
 
@@ -138,7 +138,7 @@ class Engine:
             if not request.aborted:
                 self._join(request)
 
-    def _join(self, request: Request) -> None:
+    def _join(self, request: GenerationRequest) -> None:
         row = len(self._batch)
         request.blocks = self._heap.pool.take((len(request.prompt) + request.max_tokens) // BLOCK + 1)
         self._state[row] = self._prefill(request.prompt)
@@ -175,14 +175,14 @@ class Engine:
                 self._finish(self._batch[row])
                 self._leave(row)
 
-    def _outputs(self, sampled: Sampled) -> list[tuple[Request, Output]]:
+    def _outputs(self, sampled: Sampled) -> list[tuple[GenerationRequest, Output]]:
         tokens, top, logprobs = sampled.tokens.tolist(), sampled.top.tolist(), sampled.logprobs.tolist()
         return [
             (request, self._output(request, tokens[row], top[row], logprobs[row]))
             for row, request in enumerate(self._batch)
         ]
 
-    def _output(self, request: Request, token: int, top: list[int], logprobs: list[float]) -> Output:
+    def _output(self, request: GenerationRequest, token: int, top: list[int], logprobs: list[float]) -> Output:
         texts, detokenizer = self._texts, request.detokenizer
         ranked = {i: Logprob(value, rank, texts[i]) for rank, (i, value) in enumerate(zip(top, logprobs, strict=True))}
         detokenizer.pieces.append(texts[token])
@@ -190,7 +190,7 @@ class Engine:
         done = len(detokenizer.pieces) >= request.max_tokens
         return Output(texts[token], ranked, "length" if done else None)
 
-    def _finish(self, request: Request) -> None:
+    def _finish(self, request: GenerationRequest) -> None:
         detokenizer = request.detokenizer
         record = Record(request.prompt, "".join(detokenizer.pieces), detokenizer.logprobs)
         self._store.add(str(request.number), record)
@@ -198,6 +198,6 @@ class Engine:
             detokenizer.request = None
 
 
-def _deliver(outputs: list[tuple[Request, Output]]) -> None:
+def _deliver(outputs: list[tuple[GenerationRequest, Output]]) -> None:
     for request, output in outputs:
         request.outputs.put_nowait(output)

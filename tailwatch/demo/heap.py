@@ -16,13 +16,13 @@ LETTERS = "etaoinshrdlucm"
 
 
 @dataclass
-class Token:
+class VocabularyToken:
     """What a tokenizer knows about one token; `pieces` are the two it was merged from."""
 
     index: int
     text: str
-    pieces: list[Token] = field(default_factory=list)
-    follows: list[Token] = field(default_factory=list)
+    pieces: list[VocabularyToken] = field(default_factory=list)
+    follows: list[VocabularyToken] = field(default_factory=list)
 
 
 @dataclass
@@ -30,7 +30,7 @@ class TrieNode:
     """Longest-match lookup of a text's next token."""
 
     children: dict[str, TrieNode] = field(default_factory=dict)
-    token: Token | None = None
+    token: VocabularyToken | None = None
 
 
 class Vocabulary:
@@ -44,14 +44,14 @@ class Vocabulary:
             if word not in seen:
                 seen.add(word)
                 texts.append(word)
-        self.tokens = [Token(index, text) for index, text in enumerate(texts)]
+        self.tokens = [VocabularyToken(index, text) for index, text in enumerate(texts)]
         self._root = TrieNode()
         for token in rng.sample(self.tokens, len(self.tokens)):
             token.pieces = rng.sample(self.tokens, 2)
             token.follows = rng.sample(self.tokens, 6)
             self._insert(token)
 
-    def _insert(self, token: Token) -> None:
+    def _insert(self, token: VocabularyToken) -> None:
         node = self._root
         for letter in token.text:
             node = node.children.setdefault(letter, TrieNode())
@@ -67,7 +67,7 @@ class Vocabulary:
             at += len(token.text)
         return found
 
-    def _longest(self, text: str, at: int) -> Token:
+    def _longest(self, text: str, at: int) -> VocabularyToken:
         node, best = self._root, self.tokens[ord("?")]
         for letter in text[at : at + 8]:
             following = node.children.get(letter)
@@ -93,7 +93,7 @@ class Operator:
 
     def __init__(self, index: int, rng: random.Random) -> None:
         self.index = index
-        self.kernel_class = _kernel_class(index)
+        self.kernel_class = type(f"Kernel{index}", (), {"__slots__": (), "index": index})
         self.arguments = [Argument(f"a{i}", [int, float, self.kernel_class], self) for i in range(rng.randint(4, 9))]
         self.kernels = {device: [_kernel(self), _kernel(self)] for device in ("cpu", "cuda", "meta")}
         self.decomposition: list[Operator] = []
@@ -104,10 +104,6 @@ def _kernel(operator: Operator) -> Any:
         return operator
 
     return kernel
-
-
-def _kernel_class(index: int) -> type:
-    return type(f"Kernel{index}", (), {"__slots__": (), "index": index})
 
 
 class Block:

@@ -11,9 +11,9 @@ from typing import Any
 
 
 def describe() -> dict[str, Any]:
-    """What a reader needs to compare two runs."""
+    """What a reader needs to compare two runs. cpus: those that this process may use."""
     return {
-        "cpus": cpus(),
+        "cpus": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "kernel": platform.release(),
@@ -22,32 +22,30 @@ def describe() -> dict[str, Any]:
     }
 
 
-def cpus() -> int:
-    """CPUs this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """The machine's CPU time at one instant; busy is in CPU seconds over all CPUs, None where nobody tells."""
+class CPUTime:
+    """CPU seconds at one instant, of this process and of the whole machine; busy: None where it is not known."""
 
     at: float
+    ours: float
     busy: float | None
 
     @classmethod
-    def now(cls) -> Usage:
+    def now(cls) -> CPUTime:
         """From /proc/stat: everything but idle and waiting for I/O."""
+        at, ours = time.monotonic(), time.process_time()
         try:
             fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
             user, nice, system, _idle, _wait, interrupt, soft, steal = (int(field) for field in fields)
         except (OSError, ValueError):
-            return cls(time.monotonic(), None)
+            return cls(at, ours, None)
         ticks = user + nice + system + interrupt + soft + steal
-        return cls(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"))
+        return cls(at, ours, ticks / os.sysconf("SC_CLK_TCK"))
 
-    def cores_of_others(self, ours: float) -> float | None:
-        """CPUs that were busy since, on average, beyond `ours` CPU seconds; None where nobody tells."""
-        now = Usage.now()
+    def cores_of_others(self, server: float) -> float | None:
+        """CPUs that were busy since, on average, beyond this process and `server` CPU seconds; None where it is not
+        known."""
+        now = CPUTime.now()
         if now.busy is None or self.busy is None or now.at <= self.at:
             return None
-        return max(0.0, (now.busy - self.busy - ours) / (now.at - self.at))
+        return max(0.0, (now.busy - self.busy - (now.ours - self.ours) - server) / (now.at - self.at))

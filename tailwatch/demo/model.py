@@ -29,7 +29,7 @@ class Sampled(NamedTuple):
     logprobs: Floats
 
 
-class Model:
+class LanguageModel:
     """Weights drawn from a seed: the same seed, the same text."""
 
     def __init__(self, seed: int) -> None:

@@ -27,7 +27,7 @@ class ChildError(TailwatchError):
     """A child of the demo ended or fell silent; the message has the end of its stderr."""
 
 
-class Upward:
+class ParentPipe:
     """The child's end. Takes over stdout; what the program prints goes to stderr from then on."""
 
     def __init__(self) -> None:
@@ -75,31 +75,28 @@ class Child:
         """Of the process."""
         return self._process.pid
 
-    def send(self, line: Line) -> None:
-        """One line to the child; ChildError when it is gone."""
+    def ask(self, line: Line, patience: float = PATIENCE) -> Line:
+        """Send one line, receive one. ChildError when the child ends, or writes nothing for `patience` seconds."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(line).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
             raise self._lost("ended") from None
-
-    def receive(self, patience: float = PATIENCE) -> Line:
-        """The child's next line; ChildError when it ends, or says nothing for `patience` seconds."""
         until = time.monotonic() + patience
         while b"\n" not in self._buffer:
             self._buffer += self._read(until)
         text, _, self._buffer = self._buffer.partition(b"\n")
         return dict(json.loads(text))
 
-    def ask(self, line: Line, patience: float = PATIENCE) -> Line:
-        """Send one line, receive one."""
-        self.send(line)
-        return self.receive(patience)
+    @property
+    def ended(self) -> bool:
+        """Whether the process has."""
+        return self._process.poll() is not None
 
     def check(self) -> None:
         """ChildError when the process has ended."""
-        if self._process.poll() is not None:
+        if self.ended:
             raise self._lost("ended")
 
     def close(self) -> None:
@@ -107,12 +104,12 @@ class Child:
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(OSError):  # it ended with a line unread: there is nothing left to close
             self._process.stdin.close()
-        if not self._ended() and not self._ended(self._process.terminate) and not self._ended(self._process.kill):
+        if not self._wait() and not self._wait(self._process.terminate) and not self._wait(self._process.kill):
             raise ChildError(f"the demo's {self.name} process {self.pid} does not end")
         self._process.stdout.close()
         self._stderr.close()
 
-    def _ended(self, push: Callable[[], None] | None = None) -> bool:
+    def _wait(self, push: Callable[[], None] | None = None) -> bool:
         """Whether it ends within five seconds, after a push if one is given."""
         if push is not None:
             push()

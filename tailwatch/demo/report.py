@@ -177,6 +177,8 @@ def _doubts(report: Report) -> list[str]:
     doubts = [f"The client itself, its collector off, was late by {late} at most."]
     if max(lags) > CLIENT_LAG:
         doubts.append("That is in these latencies too: read the tails with care.")
+    if any(report["arms"][arm]["client"]["unfinished"] or report["arms"][arm]["client"]["errors"] for arm in ARMS):
+        doubts.append("Failed and unfinished requests count as the slowest: percentiles they reach are lower bounds.")
     busy = {arm: report["arms"][arm]["cores_of_others"] or 0.0 for arm in ARMS}
     if max(busy.values()) > OTHERS:
         cores = ", ".join(f"{cores:.1f}" for cores in busy.values())

@@ -13,8 +13,8 @@ import uvicorn
 from tailwatch.demo import heap
 from tailwatch.demo.app import build_app
 from tailwatch.demo.engine import MAX_BATCH, Engine
-from tailwatch.demo.model import Model
-from tailwatch.demo.pipe import Upward
+from tailwatch.demo.model import LanguageModel
+from tailwatch.demo.pipe import ParentPipe
 from tailwatch.demo.settings import OBJECTS
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ COLLECT_SECONDS = 2.0
 
 def main() -> None:
     """Serve until the parent says stop, or is gone. The first line of the pipe is the configuration."""
-    upward = Upward()
-    config = upward.receive()
+    parent = ParentPipe()
+    config = parent.receive()
     if config is None:
         return
     batch = config.get("batch", MAX_BATCH)
@@ -47,13 +47,13 @@ def main() -> None:
         accelerate_frames()
     listening = listen(0)
     server = make_server(app)
-    threading.Thread(target=_obey, args=(upward, server, listening, objects, arm, batch), daemon=True).start()
+    threading.Thread(target=_obey, args=(parent, server, listening, objects, arm, batch), daemon=True).start()
     server.run(sockets=[listening])
 
 
 def build(seed: int, objects: int, batch: int = MAX_BATCH) -> tuple[FastAPI, int]:
     """The app with its heap, and how many objects the collector then tracks. batch: requests that decode together."""
-    engine = Engine(Model(seed), heap.build(seed, objects), batch)
+    engine = Engine(LanguageModel(seed), heap.build(seed, objects), batch)
     app = build_app(engine)
     return app, len(gc.get_objects())
 
@@ -89,7 +89,7 @@ def make_server(app: FastAPI) -> uvicorn.Server:
 
 
 def _obey(
-    upward: Upward, server: uvicorn.Server, listening: socket.socket, objects: int, arm: str | None, batch: int
+    parent: ParentPipe, server: uvicorn.Server, listening: socket.socket, objects: int, arm: str | None, batch: int
 ) -> None:
     """Thread: ready, then `mark` at the start of the window and `finish` at its end, then out."""
     try:
@@ -97,16 +97,16 @@ def _obey(
             if server.should_exit:
                 return
             time.sleep(0.02)
-        upward.send({"port": listening.getsockname()[1], "objects": objects, "batch": batch})
-        mark: Mark | None = None
-        while (command := upward.receive()) is not None:
+        parent.send({"port": listening.getsockname()[1], "objects": objects, "batch": batch})
+        mark: MeasuredWindow | None = None
+        while (command := parent.receive()) is not None:
             if command["do"] == "mark":
                 if arm is not None:
                     _settle()
-                mark = Mark(arm)
-                upward.send({"marked": True})
+                mark = MeasuredWindow(arm)
+                parent.send({"marked": True})
             elif mark is not None:
-                upward.send(mark.finish())
+                parent.send(mark.finish())
     finally:
         server.should_exit = True
 
@@ -121,7 +121,7 @@ def _settle() -> None:
         time.sleep(0.05)
 
 
-class Mark:
+class MeasuredWindow:
     """The instant the window begins: collector's counts and tailwatch's snapshot, to be subtracted at its end."""
 
     def __init__(self, arm: str | None) -> None:

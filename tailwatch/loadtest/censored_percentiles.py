@@ -49,7 +49,7 @@ class Ranks:
         """See `Sample`."""
         if not self._known:
             return None
-        rank = _rank(percent, self.count)
+        rank = nearest_rank(percent, self.count)
         least = self._known[min(rank, len(self._known)) - 1]
         return Quantile(least / 1e9, rank > len(self.values) or self.values[rank - 1] != least)
 
@@ -69,13 +69,14 @@ class Buckets:
         """See `Sample`."""
         if not self._known.count:
             return None
-        rank = _rank(percent, self.count)
+        rank = nearest_rank(percent, self.count)
         least = _of_rank(self._known, min(rank, self._known.count))
         exact = rank <= self.values.count and _of_rank(self.values, rank) <= least * (1 + _BUCKET)
         return Quantile(least, not exact)
 
 
-def _rank(percent: float, count: int) -> int:
+def nearest_rank(percent: float, count: int) -> int:
+    """ceil(percent / 100 * count), from 1 to count."""
     return min(count, max(1, math.ceil(percent * count / 100 - 1e-9)))
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tailwatch.errors import OptionError
+from tailwatch.loadtest.censored_percentiles import nearest_rank
 
 MOST = 20_000_000  # values after correction
 
@@ -32,8 +33,7 @@ class Corrected:
         """The value of nearest rank, in seconds; NaN where there is none. percent: 0 to 100."""
         if not self.values:
             return math.nan
-        rank = math.ceil(len(self.values) * percent / 100 - 1e-9)
-        return self.values[min(len(self.values), max(1, rank)) - 1]
+        return self.values[nearest_rank(percent, len(self.values)) - 1]
 
 
 def corrected(latencies: Iterable[float] | Corrected, interval: float) -> Corrected:

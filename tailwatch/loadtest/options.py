@@ -78,13 +78,13 @@ def check_directory(option: str, path: Path) -> None:
         raise TailwatchError(f"{option} {path}: {error.strerror}") from error
 
 
-def write_json(path: Path, data: Mapping[str, Any], *, indent: int | None = None) -> None:
-    """What the option --json asks for.
+def write_json(path: str | Path, data: Mapping[str, Any], *, option: str = "json", indent: int | None = None) -> None:
+    """What an option asks for, "json" or another of that kind.
 
     Raises:
         TailwatchError: the file cannot be written.
     """
     try:
-        path.write_text(json.dumps(data, indent=indent) + "\n", encoding="utf-8")
+        Path(path).write_text(json.dumps(data, indent=indent) + "\n", encoding="utf-8")
     except OSError as error:
-        raise TailwatchError(f"--json {path}: {error.strerror}") from error
+        raise TailwatchError(f"--{option} {path}: {error.strerror}") from error

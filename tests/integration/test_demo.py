@@ -19,6 +19,7 @@ from ..support.process import Python, Tailwatch
 from ..support.waiting import DEADLINE_SECONDS, until
 
 pytest.importorskip("fastapi")
+pytest.importorskip("httptools")
 pytest.importorskip("numpy")
 pytest.importorskip("rich")
 
@@ -31,10 +32,10 @@ SHORT, LONG = ("--rate", "50", "--duration", "0.8"), ("--rate", "20", "--duratio
 DEMO = """
 import sys
 from tailwatch import cli
-from tailwatch.demo import schedule, settings
-sys.modules["tailwatch.demo.main"].measure.__defaults__ = (int(sys.argv.pop(1)),)
+from tailwatch.demo import measurement, settings, traffic
+measurement.measure.__defaults__ = (int(sys.argv.pop(1)),)
 settings.WARM_UP_REQUESTS = settings.WARM_UP_CONCURRENCY = int(sys.argv.pop(1))
-schedule.MOST_TOKENS = int(sys.argv.pop(1))
+traffic.MOST_TOKENS = int(sys.argv.pop(1))
 sys.exit(cli.main())
 """
 

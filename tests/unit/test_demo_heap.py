@@ -82,7 +82,7 @@ def test_the_same_seed_gives_the_same_tokens() -> None:
     """Weights and sampling come from the seed alone."""
 
     def run() -> list[int]:
-        small = model.Model(5)
+        small = model.LanguageModel(5)
         state, last, found = small.blank(3), np.zeros(3, dtype=np.int64), []
         for _ in range(4):
             state, sampled = small.decode(state, last)
@@ -95,7 +95,7 @@ def test_the_same_seed_gives_the_same_tokens() -> None:
 
 def test_logprobs_are_those_of_a_distribution() -> None:
     """The likeliest tokens' probabilities are positive and sum to at most one; the sampled token is among them."""
-    small = model.Model(6)
+    small = model.LanguageModel(6)
     _, sampled = small.decode(small.blank(2), np.array([1, 2]))
     shares = np.exp(sampled.logprobs)
 

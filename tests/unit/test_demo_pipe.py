@@ -15,16 +15,16 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module that children can import, with a main() that does what its first line says."""
     source = """
 import sys
-from tailwatch.demo.pipe import Upward
+from tailwatch.demo.pipe import ParentPipe
 def main():
-    upward = Upward()
-    while (line := upward.receive()) is not None:
+    parent = ParentPipe()
+    while (line := parent.receive()) is not None:
         if line["do"] == "crash":
             raise RuntimeError("planted failure")
         if line["do"] == "print":
             print("this is no JSON")
         if line["do"] != "hang":
-            upward.send({"did": line["do"]})
+            parent.send({"did": line["do"]})
 """
     (tmp_path / "planted_child.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))

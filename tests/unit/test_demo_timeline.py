@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import random
-from typing import Any
+from array import array
+from itertools import accumulate
 
 import pytest
 
@@ -13,17 +14,16 @@ from tailwatch.demo import timeline as timelines
 from tailwatch.demo.timeline import timeline
 
 
-def result(exchanges: list[dict[str, Any]], start: float = 0.0) -> dict[str, Any]:
-    """What the client process hands over."""
-    return {"start": start, "exchanges": exchanges}
+def stamps(first: float, gaps: list[float]) -> bytes:
+    """Of a request whose first token came then, in seconds."""
+    return array("Q", (round(1e9 * at) for at in accumulate(gaps, initial=first))).tobytes()
 
 
 def test_gaps_and_pauses_are_on_one_clock() -> None:
-    """A gap is told by its end, from the planned start on; a pause by its start, less the start of the plan."""
-    exchange = {"planned": 2.0, "ttft": 0.5, "gaps": [0.01, 0.3, 0.01, 0.01]}
+    """A gap is told by its end, a pause by its start, both less the start of the schedule."""
     pause = {"start": 1002.52, "seconds": 0.28, "cause": "gc2"}
 
-    found = timeline(result([exchange], start=1000.0), [pause], seed=1)
+    found = timeline([stamps(1002.5, [0.01, 0.3, 0.01, 0.01])], 1_000_000_000_000, [pause], seed=1)
 
     assert found["ends"] == [2.51, 2.81, 2.82, 2.83]
     assert found["gaps"] == [0.01, 0.3, 0.01, 0.01]
@@ -35,9 +35,8 @@ def test_every_slow_gap_is_kept_and_a_seeded_sample_of_the_others() -> None:
     """The same seed gives the same sample; the counts say what it stands for."""
     gaps = [0.01] * 5_000 + [0.2] * 300
     random.Random(7).shuffle(gaps)
-    exchange = {"planned": 0.0, "ttft": 0.1, "gaps": gaps}
 
-    found, again, other = (timeline(result([exchange]), [], seed) for seed in (1, 1, 2))
+    found, again, other = (timeline([stamps(0.1, gaps)], 0, [], seed) for seed in (1, 1, 2))
 
     assert found["gaps"].count(0.2) == found["slow"] == 300
     assert found["gaps"].count(0.01) == timelines.MOST_OTHERS and found["others"] == 5_000
@@ -48,13 +47,10 @@ def test_every_slow_gap_is_kept_and_a_seeded_sample_of_the_others() -> None:
 def test_its_size_is_bounded() -> None:
     """Of too many slow gaps and pauses the longest are kept, and the JSON of an arm stays below 200 KB."""
     rng = random.Random(1)
-    exchanges = [
-        {"planned": at / 100, "ttft": 0.1, "gaps": [0.01] * 12 + [rng.uniform(0.1, 1.0) for _ in range(9)]}
-        for at in range(2_000)
-    ]
+    answers = [stamps(at / 100, [0.01] * 12 + [rng.uniform(0.1, 1.0) for _ in range(9)]) for at in range(2_000)]
     pauses = [{"start": at / 7, "seconds": 0.001 * at, "cause": "gc2"} for at in range(1, 2_000)]
 
-    found = timeline(result(exchanges), pauses, 1)
+    found = timeline(answers, 0, pauses, 1)
 
     assert len(found["gaps"]) == len(found["ends"]) == timelines.MOST_SLOW + timelines.MOST_OTHERS
     assert len(found["pauses"]) == timelines.MOST_PAUSES and found["pauses"][0]["seconds"] == pytest.approx(1.5)
@@ -64,7 +60,7 @@ def test_its_size_is_bounded() -> None:
 
 def test_an_arm_without_tokens_has_an_empty_timeline() -> None:
     """Nothing came back: no gaps, no division by a median of nothing."""
-    found = timeline(result([{"planned": 0.0, "ttft": None, "gaps": []}]), [], 1)
+    found = timeline([b""], 0, [], 1)
 
     assert (found["gaps"], found["pauses"], found["median"]) == ([], [], 0.0)
 

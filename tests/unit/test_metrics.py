@@ -129,9 +129,9 @@ def otlp_values(metric: Any, generations: bool) -> Values:
 def test_every_metric_is_in_both_but_for_these() -> None:
     """The exceptions and their reasons are the lists above; no name stands for two metrics."""
     found = metrics()
-    assert {metric.prometheus for metric in metrics if metric.otlp is None} == set(PROMETHEUS_ONLY)
-    assert {metric.otlp for metric in metrics if metric.prometheus is None} == set(OTLP_ONLY)
-    for names in ([metric.prometheus for metric in metrics], [metric.otlp for metric in metrics]):
+    assert {metric.prometheus for metric in found if metric.otlp is None} == set(PROMETHEUS_ONLY)
+    assert {metric.otlp for metric in found if metric.prometheus is None} == set(OTLP_ONLY)
+    for names in ([metric.prometheus for metric in found], [metric.otlp for metric in metrics]):
         assert all(count == 1 for name, count in Counter(names).items() if name)
 
 

@@ -21,7 +21,6 @@ FOLDERS = ("aggregate", "export", "trace")
 HEADERS = (
     "base/buffer.h",
     "base/clock.h",
-    "base/clock_sync.h",
     "base/deferred_free.h",
     "gc/slice_pacer.h",
     "group/group.h",
@@ -33,6 +32,7 @@ HEADERS = (
     "record/histogram.h",
     "record/pause_clock.h",
     "record/segment.h",
+    "record/step_stats.h",
     "record/trace_trigger.h",
     "record/ttft_by_concurrency.h",
     "stamp/engine_step.h",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 
-from tailwatch.loadtest.censored_percentiles import Quantile, Ranks
+from tailwatch.loadtest.censored_percentiles import Quantile, Ranks, Sample
 from tailwatch.loadtest.report import text
 from tailwatch.loadtest.report.blocks import nines
 from tailwatch.loadtest.results import Result
@@ -48,17 +48,16 @@ class Quantiles:
         return len(self._ordered) - bisect_right(self._ordered, round(seconds * 1e9))
 
     def curve(self) -> tuple[list[float], list[float]]:
-        """(x, seconds), x on the percentile axis: from the least to the largest sample, denser where it rises."""
-        if not self.count:
-            return [], []
-        last = max(math.log10(self._sample.count), nines(0.5))
-        xs = [last * i / (POINTS - 1) for i in range(POINTS)]
-        ys = [self._at(100 * (1 - 10**-x)) or 0.0 for x in xs[:-1]]
-        return xs, [*ys, self._at(100) or 0.0]
+        """See `tail_curve`; empty where there are no samples."""
+        return tail_curve(self._sample) if self.count else ([], [])
 
-    def _at(self, percent: float) -> float | None:
-        found = self._sample.quantile(min(100.0, max(0.0, percent)))
-        return None if found is None else found.seconds
+
+def tail_curve(sample: Sample) -> tuple[list[float], list[float]]:
+    """(x, seconds), x on the percentile axis: from the least to the largest of a sample, denser where it rises."""
+    last = max(math.log10(sample.count), nines(0.5))
+    xs = [last * i / (POINTS - 1) for i in range(POINTS)]
+    found = [sample.quantile(percent) for percent in (*(100 * (1 - 10**-x) for x in xs[:-1]), 100.0)]
+    return xs, [0.0 if quantile is None else quantile.seconds for quantile in found]
 
 
 def at_least(shown: str, censored: bool) -> str:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from textwrap import wrap
 
-from tailwatch.demo.full.arms import ARMS, BY_KEY, QUESTIONS, Arm, Question
-from tailwatch.demo.full.experiment import Experiment
-from tailwatch.demo.full.summary import (
+from tailwatch.demo.experiment.arms import ARMS, BY_KEY, QUESTIONS, ExperimentArm, Question
+from tailwatch.demo.experiment.runs import Experiment
+from tailwatch.demo.experiment.summary import (
     ALPHA,
     COMPARED,
     MARGIN,
@@ -24,6 +24,7 @@ from tailwatch.demo.full.summary import (
     unresolved,
     values,
 )
+from tailwatch.loadtest.censored_percentiles import Ranks
 from tailwatch.loadtest.report import text
 from tailwatch.loadtest.report.bench import Point, thinned
 from tailwatch.loadtest.report.blocks import (
@@ -40,10 +41,9 @@ from tailwatch.loadtest.report.blocks import (
     Tiles,
     View,
     Words,
-    nines,
 )
+from tailwatch.loadtest.report.quantiles import tail_curve
 from tailwatch.loadtest.requests import NEVER, Requests, samples
-from tailwatch.loadtest.statistics import Difference
 from tailwatch.platform import VERSION
 
 SIGN = "Minus: less after than before. Of latencies less is better, of offline tokens/s more."
@@ -57,7 +57,7 @@ P = (
     "Would have shown: the smallest true effect that is shown 4 times in 5."
 )
 DIFFERENCE_HEADS = ("what it changes", "in", "by", "95 % interval", "p", "would have shown", "pairs")
-POINTS, WIDTH = 160, 100
+WIDTH = 100
 
 
 def show(found: Experiment) -> str:
@@ -86,7 +86,7 @@ def setting(found: Experiment) -> list[str]:
         return ["nothing was measured"]
     first = found.runs[0].result
     return [
-        f"{found.size.blocks} blocks of {len(ARMS)} servers, each run in fresh processes; "
+        f"{found.size.blocks} blocks of {len(ARMS)} servers, each run in a fresh server process; "
         f"{found.objects:,} tracked objects.",
         f"{first.schedule.get('target', '')}: {found.rate:.1f}/s over its law "
         f"({found.rate / found.capacity:.0%} of the {found.capacity:.1f}/s this server can do), "
@@ -105,7 +105,7 @@ def client_rows(found: Experiment) -> list[tuple[str, ...]]:
     return rows
 
 
-def _attainment(found: Experiment, arm: Arm) -> float | None:
+def _attainment(found: Experiment, arm: ExperimentArm) -> float | None:
     runs = runs_of(found, arm.key)
     counted = sum(run.result.goodput.counted for run in runs)
     return sum(run.result.goodput.good for run in runs) / counted if counted else None
@@ -204,7 +204,7 @@ def page(found: Experiment) -> ReportPage:
     """The experiment at a glance."""
     doubts, told = unresolved(found), claims(found)
     return ReportPage(
-        title="tailwatch demo --full",
+        title="tailwatch demo --experiment",
         lead=f"Unresolved: {doubts[0]}." if doubts else sentence(told, QUESTIONS[0]),
         blocks=tuple(_blocks(found, told, doubts)),
         foot=f"{' '.join(setting(found))} · tailwatch {VERSION}",
@@ -288,14 +288,14 @@ def _forest(claimed: Claims) -> Chart:
     views = []
     names = tuple(question.name for question in QUESTIONS)
     for key in COMPARED:
-        told = [c.difference if (c := claimed.get((name, key))) is not None else None for name in names]
-        at = [i for i, each in enumerate(told) if each is not None]
-        logs = [[None if v is None else math.log1p(v) for v in _bounds(told[i])] for i in at]
+        made = [(i, c.difference) for i, name in enumerate(names) if (c := claimed.get((name, key))) is not None]
+        bounds = [(each.estimate, each.low, each.high) for _, each in made]
+        logs = [[None if bound is None else math.log1p(bound) for bound in row] for row in bounds]
         curve = Curve(
-            METRIC[key].name, "interval", "accent", [row[0] or 0.0 for row in logs], [float(i) for i in at],
+            METRIC[key].name, "interval", "accent", [row[0] or 0.0 for row in logs], [float(i) for i, _ in made],
             [row[1] for row in logs], [row[2] for row in logs],
         )  # fmt: skip
-        says = ", ".join(f"{names[i]} {_percent(each.estimate)}" for i, each in enumerate(told) if each is not None)
+        says = ", ".join(f"{names[i]} {_percent(each.estimate)}" for i, each in made)
         views.append(
             View(
                 METRIC[key].name,
@@ -308,10 +308,6 @@ def _forest(claimed: Claims) -> Chart:
             )
         )
     return Chart("What it changes", tuple(views), height=230)
-
-
-def _bounds(told: Difference | None) -> tuple[float | None, float | None, float | None]:
-    return (None, None, None) if told is None else (told.estimate, told.low, told.high)
 
 
 def _comb(found: Experiment) -> Chart:
@@ -357,9 +353,9 @@ def _distribution(found: Experiment) -> Chart:
         curves = []
         for arm in ARMS:
             every = (run.result.requests for run in runs_of(found, arm.key))
-            numbers = sorted(ns for rows in every if rows is not None for ns in samples(rows, key))
-            if numbers:
-                curves.append(_curve(arm, numbers))
+            sample = Ranks([ns for rows in every if rows is not None for ns in samples(rows, key)])
+            if sample.count:
+                curves.append(Curve(arm.name, "line", COLOURS[arm.key], *tail_curve(sample)))
         views.append(
             View(
                 name,
@@ -371,10 +367,3 @@ def _distribution(found: Experiment) -> Chart:
             )
         )
     return Chart("All requests, the tail magnified", tuple(views), height=260)
-
-
-def _curve(arm: Arm, ordered: list[int]) -> Curve:
-    last = max(math.log10(len(ordered)), nines(0.5))
-    xs = [last * i / (POINTS - 1) for i in range(POINTS)]
-    ranks = [max(1, math.ceil((1 - 10**-x) * len(ordered))) for x in xs[:-1]] + [len(ordered)]
-    return Curve(arm.name, "line", COLOURS[arm.key], xs, [ordered[rank - 1] / 1e9 for rank in ranks])

@@ -10,7 +10,7 @@ SMALL_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class ExperimentArm:
     """One way to run the server. gc: as of install(). key: in files. row: in the table, in the words of the measurement
     that this began with, where each row says what it lacks; name: everywhere else, what it has."""
 
@@ -37,17 +37,17 @@ class Question:
 
 
 ARMS = (
-    Arm("freeze+sse", "frozen, fast SSE", "freeze + fast SSE", "freeze", fast_sse=True),
-    Arm("freeze", "frozen", "− fast SSE", "freeze"),
-    Arm("neither", "unfrozen", "− freeze − fast SSE", "observe"),
-    Arm(
+    ExperimentArm("freeze+sse", "frozen, fast SSE", "freeze + fast SSE", "freeze", fast_sse=True),
+    ExperimentArm("freeze", "frozen", "− fast SSE", "freeze"),
+    ExperimentArm("neither", "unfrozen", "− freeze − fast SSE", "observe"),
+    ExperimentArm(
         "small-batch",
         f"unfrozen, batch {SMALL_BATCH}",
         f"the same with batch {SMALL_BATCH}",
         "observe",
         batch=SMALL_BATCH,
     ),
-    Arm("out-of-band", "out-of-band", "out-of-band", "out-of-band"),
+    ExperimentArm("out-of-band", "out-of-band", "out-of-band", "out-of-band"),
 )
 BY_KEY = {arm.key: arm for arm in ARMS}
 QUESTIONS = (
@@ -58,7 +58,7 @@ QUESTIONS = (
 )
 
 
-def order(block: int) -> tuple[Arm, ...]:
+def order(block: int) -> tuple[ExperimentArm, ...]:
     """The turns of a block: A B C …, then … C B A, each pair of blocks beginning one further on."""
     start = block // 2 % len(ARMS)
     turned = ARMS[start:] + ARMS[:start]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tailwatch.demo.full.arms import ARMS, BY_KEY, QUESTIONS, Question
-from tailwatch.demo.full.experiment import FEWEST_FULL, Experiment, Run
+from tailwatch.demo.experiment.arms import ARMS, BY_KEY, QUESTIONS, Question
+from tailwatch.demo.experiment.runs import FEWEST_FULL, ArmRun, Experiment
 from tailwatch.loadtest import statistics
 from tailwatch.loadtest.statistics import Difference
 from tailwatch.snapshots.serialization import from_dict
@@ -21,29 +21,21 @@ class Metric:
 
     key: str
     name: str
-    of: Callable[[Run], float | None]
+    of: Callable[[ArmRun], float | None]
     less: bool = True
-    at_least: Callable[[Run], bool] = lambda run: False
+    at_least: Callable[[ArmRun], bool] = lambda run: False
 
 
 def _client(key: str, name: str, latency: str, percent: float) -> Metric:
-    def of(run: Run) -> float | None:
+    def of(run: ArmRun) -> float | None:
         found = run.result.quantile(latency, percent)
         return None if found is None else found.seconds
 
-    def at_least(run: Run) -> bool:
+    def at_least(run: ArmRun) -> bool:
         found = run.result.quantile(latency, percent)
         return found is not None and found.censored
 
     return Metric(key, name, of, at_least=at_least)
-
-
-def _gap_max(run: Run) -> float | None:
-    return run.result.largest_gap.max
-
-
-def _offline(run: Run) -> float | None:
-    return run.offline or None
 
 
 METRICS = (
@@ -53,8 +45,8 @@ METRICS = (
     _client("tpot_p99", "TPOT p99", "tpot", 99),
     _client("e2e_p90", "E2E p90", "e2e", 90),
     _client("e2e_p99", "E2E p99", "e2e", 99),
-    Metric("itl_max", "ITL max", _gap_max),
-    Metric("offline", "offline tokens/s", _offline, less=False),
+    Metric("itl_max", "ITL max", lambda run: run.result.largest_gap.max),
+    Metric("offline", "offline tokens/s", lambda run: run.offline or None, less=False),
 )
 METRIC = {metric.key: metric for metric in METRICS}
 COMPARED = ("e2e_p99", "itl_max", "ttft_p99", "tpot_p99", "e2e_p90", "offline")
@@ -62,12 +54,12 @@ ALPHA = 0.05  # of all differences together
 MARGIN = 0.05  # a number is unchanged where the interval of its ratio lies within 1 / (1 + this) and 1 + this
 
 
-def runs_of(found: Experiment, arm: str) -> list[Run]:
+def runs_of(found: Experiment, arm: str) -> list[ArmRun]:
     """The valid ones, in the order of their blocks."""
     return sorted((run for run in found.runs if run.arm == arm and run.result.valid), key=lambda run: run.block)
 
 
-def pairs_of(found: Experiment, question: Question) -> list[tuple[Run, Run]]:
+def pairs_of(found: Experiment, question: Question) -> list[tuple[ArmRun, ArmRun]]:
     """A pair for each block that has both runs, both valid."""
     after = {run.block: run for run in runs_of(found, question.after)}
     return [(run, after[run.block]) for run in runs_of(found, question.before) if run.block in after]
@@ -97,7 +89,7 @@ def difference(found: Experiment, question: Question, metric: Metric) -> Differe
     return statistics.bare(made) if doubt(pairs, metric) else made
 
 
-def doubt(pairs: list[tuple[Run, Run]], metric: Metric) -> str:
+def doubt(pairs: list[tuple[ArmRun, ArmRun]], metric: Metric) -> str:
     """Why no pairs of valid runs, however many, show a difference; "": they may."""
     runs = [run for pair in pairs for run in pair]
     if any(BY_KEY[run.arm].unfrozen and run.full < FEWEST_FULL for run in runs):

@@ -16,8 +16,8 @@ import pytest
 
 import tailwatch
 from tailwatch.demo import engine
-from tailwatch.demo.full import arms, experiment, plan, report, summary
-from tailwatch.demo.full.experiment import QUICK, Experiment, Run, Size
+from tailwatch.demo.experiment import arms, excerpt, report, runs, summary
+from tailwatch.demo.experiment.runs import SHORT, ArmRun, Experiment, Size
 from tailwatch.demo.main import add_arguments
 from tailwatch.demo.main import run as run_demo
 from tailwatch.demo.pipe import ChildError
@@ -57,7 +57,7 @@ def made(server: dict[str, Any], blocks: int = 6, full: int = 4, rate: float = 1
             result = pickle.loads(kept(rate, block, tokens + block % 2))
             result.name = arm.key
             offline = 3000.0 + 10 * (block * 7 % 5) + len(arm.key)
-            found.runs.append(Run(arm.key, block, result, offline, {**server, "collections": [90, 9, full]}))
+            found.runs.append(ArmRun(arm.key, block, result, offline, {**server, "collections": [90, 9, full]}))
     return found
 
 
@@ -77,22 +77,22 @@ def test_the_batch_of_the_arms_is_that_of_the_engine() -> None:
 
 def test_the_excerpt_is_what_the_model_takes_and_the_same_again() -> None:
     """Seeded, cut to the model's lengths, at a scale that gives the rate."""
-    schedule = plan.excerpt(60.0, 15.0, 1)
-    assert schedule.digest == plan.excerpt(60.0, 15.0, 1).digest != plan.excerpt(60.0, 15.0, 2).digest
-    assert max(schedule.output_tokens) == plan.LONGEST_ANSWER
-    assert max(schedule.prompt_tokens) == plan.LONGEST_PROMPT
+    schedule = excerpt.replay(60.0, 15.0, 1)
+    assert schedule.digest == excerpt.replay(60.0, 15.0, 1).digest != excerpt.replay(60.0, 15.0, 2).digest
+    assert max(schedule.output_tokens) == excerpt.LONGEST_ANSWER
+    assert max(schedule.prompt_tokens) == excerpt.LONGEST_PROMPT
     assert 0.5 * 15 < len(schedule) / 60 < 2 * 15
     assert "scale 0.36" in schedule.law.target
     assert "over" not in schedule.law.target
-    assert len(plan.closed(100, 1)) == 100
+    assert len(excerpt.closed(100, 1)) == 100
 
 
 def test_requests_ask_for_what_was_planned() -> None:
     """A token a letter, the planned answer, and no two prompts alike."""
-    schedule = plan.excerpt(10.0, 15.0, 1)
+    schedule = excerpt.replay(10.0, 15.0, 1)
     bodies = []
     for planned in schedule:
-        head, _, body = plan.request(planned, 1).partition(b"\r\n\r\n")
+        head, _, body = excerpt.request(planned, 1).partition(b"\r\n\r\n")
         assert f"content-length: {len(body)}".encode() in head
         bodies.append(json.loads(body))
         assert len(bodies[-1]["prompt"]) == planned.prompt_tokens
@@ -103,20 +103,20 @@ def test_requests_ask_for_what_was_planned() -> None:
 def test_runs_are_sized_by_collections_within_the_budget() -> None:
     """As long as it takes for the collections that are wanted, if the time allows that."""
     size = Size(blocks=6, budget=1000.0)
-    assert experiment.window(size, 30.0, 10.0, 0.5) == pytest.approx(size.shortest)
-    assert experiment.window(size, 30.0, 10.0, 0.25) == 18.0
-    assert experiment.window(size, 30.0, 10.0, 0.05) == 22.0  # 970 s for 30 runs, 10 s of each are no window
-    assert experiment.window(size, 30.0, 10.0, 0.0) == 22.0
-    assert experiment.window(QUICK, 30.0, 10.0, 0.0) == 10.0
+    assert runs.window(size, 30.0, 10.0, 0.5) == pytest.approx(size.shortest)
+    assert runs.window(size, 30.0, 10.0, 0.25) == 18.0
+    assert runs.window(size, 30.0, 10.0, 0.05) == 22.0  # 970 s for 30 runs, 10 s of each are no window
+    assert runs.window(size, 30.0, 10.0, 0.0) == 22.0
+    assert runs.window(SHORT, 30.0, 10.0, 0.0) == 10.0
 
 
 def test_no_block_begins_that_would_not_end_in_time() -> None:
     """Five runs took 150 s: another block ends at 300 s, after the limit of 280."""
     found = Experiment(Size(limit=280.0), 1, SLO)
     found.runs = [object()] * 5  # type: ignore[list-item]
-    clock = experiment.time.monotonic()
-    assert experiment._too_late(found, clock - 150)
-    assert not experiment._too_late(found, clock - 139)
+    clock = runs.time.monotonic()
+    assert runs._too_late(found, clock - 150)
+    assert not runs._too_late(found, clock - 139)
 
 
 def test_the_freeze_is_shown_and_the_batch_is_not(server: dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ def test_unchanged_is_more_than_no_difference_shown(server: dict[str, Any], rati
 
 
 def test_two_blocks_have_no_interval(server: dict[str, Any]) -> None:
-    """--quick shows numbers, and says that they are no proof."""
+    """--short shows numbers, and says that they are no proof."""
     found = made(server, blocks=2)
     assert "the freeze 2, out-of-band 2" in sentence(found, "unresolved: pairs of valid runs: ")
     assert "unresolved: pairs of valid runs: 2," in sentence(found, "The freeze (frozen ")
@@ -260,7 +260,7 @@ def test_what_was_measured_outlives_an_error(
     """The table and the files of the runs there are, the reason, and an exit status that is not 0."""
     ready = made(server, blocks=2).runs[:7]
 
-    def next_run(*_: Any) -> Run:
+    def next_run(*_: Any) -> ArmRun:
         if not ready:
             raise error
         return ready.pop(0)
@@ -269,16 +269,16 @@ def test_what_was_measured_outlives_an_error(
         found.capacity = 40.0
         return 1.0, 0.1
 
-    monkeypatch.setattr(experiment, "_calibrate", calibrated)
-    monkeypatch.setattr(experiment, "_run", next_run)
+    monkeypatch.setattr(runs, "_calibrate", calibrated)
+    monkeypatch.setattr(runs, "_run", next_run)
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    options = parser.parse_args(["--full", "--quick", "--json", str(tmp_path / "f.json")])
+    options = parser.parse_args(["--experiment", "--short", "--json", str(tmp_path / "f.json")])
     assert run_demo(options) == (130 if isinstance(error, KeyboardInterrupt) else 1)
     said = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
     assert f"7 of {2 * len(arms.ARMS)} runs" in " ".join(capsys.readouterr().out.split())
     assert len(results.load(tmp_path / "f.json")) == 7
-    assert said in json.dumps(json.loads((tmp_path / "f.json").read_text())["full"])
+    assert said in json.dumps(json.loads((tmp_path / "f.json").read_text())["experiment"])
 
 
 def test_the_page_shows_every_server_at_a_glance(server: dict[str, Any]) -> None:
@@ -295,9 +295,9 @@ def test_the_page_shows_every_server_at_a_glance(server: dict[str, Any]) -> None
 
 def test_its_file_is_one_that_compare_reads(server: dict[str, Any], tmp_path: Path) -> None:
     """The runs are those of `tailwatch bench --json`, named by their server."""
-    from tailwatch.demo.full.main import as_dict
+    from tailwatch.demo.experiment.main import as_dict
 
-    path = tmp_path / "full.json"
+    path = tmp_path / "experiment.json"
     path.write_text(json.dumps(as_dict(made(server, blocks=2), {})), encoding="utf-8")
     assert Counter(run.name for run in results.load(path)) == dict.fromkeys(arms.BY_KEY, 2)
 
@@ -305,8 +305,8 @@ def test_its_file_is_one_that_compare_reads(server: dict[str, Any], tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--full", "--duration", "9"], "--duration"),
-        (["--quick"], "--quick"),
+        (["--experiment", "--duration", "9"], "--duration"),
+        (["--short"], "--short"),
         (["--html", "x.html"], "--html"),
     ],
 )  # fmt: skip
@@ -323,7 +323,7 @@ def test_a_file_that_cannot_be_written_is_said_before(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     with pytest.raises(TailwatchError, match="--html"):
-        run_demo(parser.parse_args(["--full", "--html", str(tmp_path / "no" / "x.html")]))
+        run_demo(parser.parse_args(["--experiment", "--html", str(tmp_path / "no" / "x.html")]))
 
 
 @pytest.mark.slow
@@ -331,10 +331,10 @@ def test_it_runs() -> None:
     """One block of short runs over real processes: every server answers every request, and the report stands."""
     said = io.StringIO()
     size = Size(blocks=1, budget=1.0, limit=600.0, shortest=2.0, longest=2.0, offline=1.0, objects=30_000)
-    found = experiment.measure(size, SLO, 1, lambda line: print(line, file=said), rate=4.0)
+    found = runs.measure(size, SLO, 1, lambda line: print(line, file=said), rate=4.0)
     assert {run.arm for run in found.runs} == set(arms.BY_KEY)
     for run in found.runs:
-        assert run.result.outcomes.scheduled == len(plan.excerpt(2.0, 4.0, 1))
+        assert run.result.outcomes.scheduled == len(excerpt.replay(2.0, 4.0, 1))
         assert run.result.outcomes.by_reason["error"] == 0
         assert run.offline > 0
     assert len({run.result.schedule["digest"] for run in found.runs}) == 1

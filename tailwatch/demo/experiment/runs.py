@@ -6,15 +6,18 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tailwatch.demo.full import plan
-from tailwatch.demo.full.arms import ARMS, BY_KEY, Arm, order
+from tailwatch.demo import client
+from tailwatch.demo.experiment import excerpt
+from tailwatch.demo.experiment.arms import ARMS, BY_KEY, ExperimentArm, order
 from tailwatch.demo.pipe import Child, ChildError
-from tailwatch.loadtest.results import Result
+from tailwatch.loadtest.engine import Job
+from tailwatch.options.slo import SLO
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailwatch.demo.pipe import Line
+    from tailwatch.loadtest.results import Result
     from tailwatch.loadtest.schedule import Schedule
 
 FEWEST_FULL = 3  # full collections in the window of an unfrozen run, below which it says nothing about them
@@ -24,7 +27,9 @@ CALIBRATION_SECONDS = 8.0
 MANY = 20_000  # requests: more than any server finishes in a closed loop's time
 WARM_UP, WARM_UP_WORKERS = 48, 24
 BESIDE = 8  # workers of the closed loop beside a full batch
-CLIENT, SERVER = "tailwatch.demo.full.client", "tailwatch.demo.server"
+DRAIN = 20.0  # seconds given to what is in flight when the schedule is over
+CAP = 2_000  # requests in flight
+SERVER = "tailwatch.demo.server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,11 @@ class Size:
     objects: int = 720_000
 
 
-QUICK = Size(blocks=2, budget=230.0, limit=280.0, shortest=6.0, longest=20.0, offline=3.0)
+SHORT = Size(blocks=2, budget=230.0, limit=280.0, shortest=6.0, longest=20.0, offline=3.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ArmRun:
     """One run of one arm. result: the client's. offline: output tokens per second of the closed loop after it. server:
     the server's own view of the window: tailwatch's snapshot, collections by generation, longest pauses."""
 
@@ -74,7 +79,7 @@ class Experiment:
     rate: float = 0.0
     seconds: float = 0.0
     objects: int = 0
-    runs: list[Run] = field(default_factory=list)
+    runs: list[ArmRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     failed: str = ""
@@ -97,7 +102,7 @@ def measure(size: Size, slo: str, seed: int, say: Callable[[str], None], rate: f
             if found.runs and _too_late(found, began):
                 found.notes.append(f"{block} of {size.blocks} blocks fitted into {size.limit / 60:.0f} minutes")
                 break
-            schedule = plan.excerpt(found.seconds, found.rate, seed + block)
+            schedule = excerpt.replay(found.seconds, found.rate, seed + block)
             for arm in order(block):
                 run = _run(found, arm, block, schedule)
                 found.runs.append(run)
@@ -135,16 +140,16 @@ def _calibrate(found: Experiment, say: Callable[[str], None]) -> tuple[float, fl
     """Seconds that a run takes beside its window, and full collections per finished request; sets the capacity."""
     began = time.monotonic()
     arm = next(arm for arm in ARMS if arm.key == "neither")
-    with Child(SERVER) as server, Child(CLIENT) as client:
+    with Child(SERVER) as server:
         say("calibration: starting a server")
         ready = server.ask(_config(found, arm))
         found.objects = ready["objects"]
-        _drive(client, server, _closed(found, ready, plan.closed(WARM_UP, found.seed), WARM_UP_WORKERS))
+        _load(found, server, ready, excerpt.closed(WARM_UP, found.seed), WARM_UP_WORKERS)
         server.ask({"do": "mark"})
         started = time.monotonic() - began
         say(f"calibration: what it can do in {CALIBRATION_SECONDS:g} s")
-        many = plan.closed(MANY, found.seed)
-        result = _drive(client, server, _closed(found, ready, many, arm.batch + BESIDE, CALIBRATION_SECONDS))
+        many = excerpt.closed(MANY, found.seed)
+        result = _load(found, server, ready, many, arm.batch + BESIDE, CALIBRATION_SECONDS)
         full = server.ask({"do": "finish"})["collections"][-1]
     finished = sum(result.series.finished)
     if not finished:
@@ -154,49 +159,44 @@ def _calibrate(found: Experiment, say: Callable[[str], None]) -> tuple[float, fl
     return started + found.size.offline + 4.0, max(full, 0.5) / finished
 
 
-def _run(found: Experiment, arm: Arm, block: int, schedule: Schedule) -> Run:
-    with Child(SERVER) as server, Child(CLIENT) as client:
+def _run(found: Experiment, arm: ExperimentArm, block: int, schedule: Schedule) -> ArmRun:
+    with Child(SERVER) as server:
         ready = server.ask(_config(found, arm))
-        _drive(client, server, _closed(found, ready, plan.closed(WARM_UP, found.seed), WARM_UP_WORKERS))
+        _load(found, server, ready, excerpt.closed(WARM_UP, found.seed), WARM_UP_WORKERS)
         server.ask({"do": "mark"})
-        job = {"schedule": schedule.as_dict(), "name": arm.key}
-        result = _drive(client, server, _common(found, ready) | job)
+        result = _load(found, server, ready, schedule)
         told = server.ask({"do": "finish"})
-        many = plan.closed(MANY, found.seed + block)
-        offline = _drive(client, server, _closed(found, ready, many, arm.batch + BESIDE, found.size.offline))
+        many = excerpt.closed(MANY, found.seed + block)
+        offline = _load(found, server, ready, many, arm.batch + BESIDE, found.size.offline)
     told.pop("pauses", None)
+    result.name = arm.key
     result.settings = {"arm": arm.key, "block": block, "gc": arm.gc, "fast_sse": arm.fast_sse, "batch": arm.batch}
-    return Run(arm.key, block, result, offline.goodput.throughput * _mean_output(offline), told)
+    tokens = offline.tokens / max(1, sum(offline.series.finished))  # of an answer that came whole
+    return ArmRun(arm.key, block, result, offline.goodput.throughput * tokens, told)
 
 
-def _mean_output(result: Result) -> float:
-    """Output tokens of an answer that came whole."""
-    finished = sum(result.series.finished)
-    return result.tokens / finished if finished else 0.0
-
-
-def _config(found: Experiment, arm: Arm) -> Line:
+def _config(found: Experiment, arm: ExperimentArm) -> Line:
     return {
         "seed": found.seed, "objects": found.size.objects, "arm": arm.gc, "slo": found.slo,
         "fast_sse": arm.fast_sse, "batch": arm.batch,
     }  # fmt: skip
 
 
-def _common(found: Experiment, ready: Line) -> Line:
-    return {"port": ready["port"], "slo": found.slo, "seed": found.seed}
-
-
-def _closed(found: Experiment, ready: Line, schedule: Schedule, workers: int, seconds: float = 0.0) -> Line:
-    job = {"schedule": schedule.as_dict(), "workers": workers, "seconds": seconds, "name": "closed"}
-    return _common(found, ready) | job
-
-
-def _drive(client: Child, server: Child, job: Line) -> Result:
-    """One job of the client; a server that ends meanwhile is noticed within a second."""
-    client.send(job)
-    while "result" not in (line := client.receive()):
-        server.check()
-    return Result.from_dict(line["result"])
+def _load(
+    found: Experiment, server: Child, ready: Line, schedule: Schedule, workers: int = 0, seconds: float = 0.0
+) -> Result:
+    """Open loop, or a closed one of so many workers for so many seconds (0: once through the schedule)."""
+    job = Job(
+        schedule=schedule,
+        make=lambda planned: excerpt.request(planned, found.seed),
+        slo=SLO.parse(found.slo),
+        cap=CAP,
+        drain=DRAIN,
+        workers=workers,
+        seconds=seconds,
+        target="http://127.0.0.1/v1/completions",
+    )
+    return client.measure(job, server, ready["port"]).result
 
 
 def _sized(found: Experiment, fulls_per_second: float) -> str:
@@ -212,7 +212,7 @@ def _sized(found: Experiment, fulls_per_second: float) -> str:
     )
 
 
-def _done(run: Run, size: Size) -> str:
+def _done(run: ArmRun, size: Size) -> str:
     e2e, gap = run.result.quantile("e2e", 99), run.result.largest_gap.max
     p99 = "-" if e2e is None else "≥" * e2e.censored + _ms(e2e.seconds)
     numbers = f"E2E p99 {p99}, longest gap {_ms(gap)}, {run.full} full collections"

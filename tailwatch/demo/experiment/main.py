@@ -1,19 +1,18 @@
-"""`tailwatch demo --full`: measure, print, and write the files that were asked for."""
+"""`tailwatch demo --experiment`: measure, print, and write the files that were asked for."""
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailwatch.demo import machine, settings
-from tailwatch.demo.full import report
-from tailwatch.demo.full.arms import ARMS
-from tailwatch.demo.full.experiment import QUICK, Experiment, Size, measure
-from tailwatch.demo.full.summary import claims
-from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.demo.experiment import report
+from tailwatch.demo.experiment.arms import ARMS
+from tailwatch.demo.experiment.runs import SHORT, Experiment, Size, measure
+from tailwatch.demo.experiment.summary import claims
+from tailwatch.errors import OptionError
+from tailwatch.loadtest import options as output
 from tailwatch.loadtest.histogram import LAYOUT_HASH
 from tailwatch.loadtest.report import document
 from tailwatch.loadtest.report.progress import Steps
@@ -36,18 +35,19 @@ def main(options: argparse.Namespace, slo: SLO, seed: int) -> int:
         TailwatchError: a file cannot be written; before anything is measured.
     """
     if options.duration is not None:
-        raise OptionError.of("--duration", options.duration, "expected none with --full: runs are sized by collections")
+        expected = "expected none with --experiment: runs are sized by collections"
+        raise OptionError.of("--duration", options.duration, expected)
     files = {name: path for name in ("json", "html") if (path := getattr(options, name, None)) is not None}
-    for name, path in files.items():
-        _check(name, str(path))
-    size = QUICK if options.quick else Size(objects=settings.OBJECTS)
+    output.check_files(files)
+    size = SHORT if options.short else Size(objects=settings.OBJECTS)
     before = machine.describe()
     found = measure(size, slo.text, seed, Steps().tell, options.rate)
     print(report.show(found))
     if "html" in files:
         document.write(report.page(found), files["html"])
     if "json" in files:
-        _write(found, before, str(files["json"]))
+        output.write_json(files["json"], as_dict(found, before))
+        print(f"written to {files['json']}", file=sys.stderr)
     return INTERRUPTED if found.interrupted else FAILED if found.failed else OK
 
 
@@ -59,7 +59,7 @@ def as_dict(found: Experiment, before: dict[str, Any]) -> dict[str, Any]:
         "format": FORMAT,
         "layout": LAYOUT_HASH,
         "runs": [run.result.as_dict() for run in found.runs],
-        "full": {
+        "experiment": {
             "machine": before,
             "size": asdict(found.size),
             "seed": found.seed,
@@ -79,19 +79,3 @@ def as_dict(found: Experiment, before: dict[str, Any]) -> dict[str, Any]:
             "sentences": list(report.sentences(found, told)),
         },
     }
-
-
-def _check(name: str, path: str) -> None:
-    try:
-        with open(path, "a", encoding="utf-8"):
-            pass
-    except OSError as error:
-        raise TailwatchError(f"--{name} {path}: {error.strerror}") from error
-
-
-def _write(found: Experiment, before: dict[str, Any], path: str) -> None:
-    try:
-        Path(path).write_text(json.dumps(as_dict(found, before), separators=(",", ":")) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise TailwatchError(f"--json {path}: {error.strerror}") from error
-    print(f"written to {path}", file=sys.stderr)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import random
 import string
 
+from tailwatch.demo.traffic import post
 from tailwatch.loadtest import conversation
 from tailwatch.loadtest.schedule import Planned, Schedule
 from tailwatch.loadtest.traces import Trace
 
 LONGEST_PROMPT, LONGEST_ANSWER = 512, 128  # tokens: what one run of the demo's model gets through often enough
-_HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: demo\r\ncontent-type: application/json\r\ncontent-length: "
 _LETTERS = string.ascii_lowercase  # each of them is a token of the demo's vocabulary
 
 
-def excerpt(seconds: float, rate: float, seed: int) -> Schedule:
+def replay(seconds: float, rate: float, seed: int) -> Schedule:
     """So many seconds at `rate` requests per second on average over the law; the excerpt's own rate differs, as the
     trace's does from minute to minute. Scale, rate and law stand in the schedule's law."""
     scale = conversation.RATE / rate
@@ -41,7 +40,4 @@ def request(planned: Planned, seed: int) -> bytes:
     """The bytes of one. In the demo's vocabulary a letter without a blank before it is a token; no two prompts are
     alike, so that the server's prefix cache answers none of them."""
     rng = random.Random(f"{seed} {planned.index}")
-    prompt = "".join(rng.choices(_LETTERS, k=planned.prompt_tokens or 1))
-    body = {"model": "demo", "prompt": prompt, "max_tokens": planned.output_tokens or 1, "stream": True}
-    data = json.dumps(body).encode()
-    return b"%s%d\r\n\r\n%s" % (_HEAD, len(data), data)
+    return post("/v1/completions", planned, prompt="".join(rng.choices(_LETTERS, k=planned.prompt_tokens or 1)))
