@@ -42,13 +42,13 @@ enum { TIME_SECONDS = 1, TIME_NANOS = 2 };
 /* ---- families and samples ---- */
 
 static void proto_begin(tw_writer *w) {
-    static const uint64_t types[] = {TYPE_COUNTER, TYPE_GAUGE, TYPE_HISTOGRAM, TYPE_GAUGE};
-    const tw_family_head *f = w->family;
-    const size_t name = strlen(f->name), suffix = strlen(tw_suffix_of(f));
+    static const uint64_t types[] = {TYPE_COUNTER, TYPE_GAUGE, TYPE_GAUGE, TYPE_HISTOGRAM, TYPE_GAUGE};
+    const tw_instrument *f = w->family;
+    const size_t name = strlen(f->prometheus), suffix = strlen(tw_suffix_of(f));
     w->family_at = tw_pb_open_delimited(w->out);
-    tw_pb_tag(w->out, FAMILY_NAME, TW_PB_BYTES);
+    tw_pb_tag(w->out, FAMILY_NAME, TW_WIRE_BYTES);
     tw_pb_varint(w->out, name + suffix);
-    tw_buffer_put(w->out, f->name, name);
+    tw_buffer_put(w->out, f->prometheus, name);
     tw_buffer_put(w->out, tw_suffix_of(f), suffix);
     tw_pb_text(w->out, FAMILY_HELP, f->help);
     tw_pb_uint(w->out, FAMILY_TYPE, types[f->kind]);
@@ -61,7 +61,7 @@ static void proto_end(tw_writer *w) {
         if (!w->out->failed) w->out->length = w->family_at;
         return;
     }
-    if (tw_unit_of(w->family->name)) tw_pb_text(w->out, FAMILY_UNIT, tw_unit_of(w->family->name));
+    if (tw_prom_unit(w->family)) tw_pb_text(w->out, FAMILY_UNIT, tw_prom_unit(w->family));
     tw_pb_close(w->out, w->family_at);
 }
 
@@ -77,7 +77,9 @@ static void put_pair(tw_buffer *b, uint32_t field, const char *name, const char 
     tw_pb_close(b, at);
 }
 
-static void proto_label(tw_writer *w, const char *name, const char *value) { put_pair(w->out, METRIC_LABEL, name, value); }
+static void proto_label(tw_writer *w, const char *name, const char *value) {
+    put_pair(w->out, METRIC_LABEL, name, value);
+}
 
 static void put_time(tw_buffer *b, uint32_t field, uint64_t unix_ns) {
     const size_t at = tw_pb_open(b, field);
@@ -86,16 +88,10 @@ static void put_time(tw_buffer *b, uint32_t field, uint64_t unix_ns) {
     tw_pb_close(b, at);
 }
 
-static double value_of(const tw_number *number) {
-    if (number->kind == TW_NUMBER_COUNT) return (double)number->a;
-    if (number->kind == TW_NUMBER_SECONDS) return tw_seconds_of(number->a, 0);
-    return (double)number->a / (double)number->b;
-}
-
-static void proto_number(tw_writer *w, const tw_number *number) {
-    const bool counter = w->family->kind == TW_FAMILY_COUNTER;
+static void proto_number(tw_writer *w) {
+    const bool counter = w->family->kind == TW_INSTRUMENT_COUNTER;
     const size_t at = tw_pb_open(w->out, counter ? METRIC_COUNTER : METRIC_GAUGE);
-    tw_pb_double(w->out, NUMBER_VALUE, value_of(number));
+    tw_pb_double(w->out, NUMBER_VALUE, tw_number_value(&w->sample->number));
     if (counter && w->created_ns) put_time(w->out, COUNTER_CREATED, w->created_ns);
     tw_pb_close(w->out, at);
     tw_pb_close(w->out, w->sample_at);
@@ -177,18 +173,18 @@ static void put_deltas(tw_buffer *b, const native *of) {
     if (of->n == 0) return;
     const size_t at = tw_pb_open(b, HISTOGRAM_DELTA);
     for (uint32_t i = 0; i < of->n; before = of->count[i++])
-        tw_pb_varint(b, tw_pb_zigzag((int64_t)(of->count[i] - before)));
+        tw_pb_varint(b, tw_zigzag((int64_t)(of->count[i] - before)));
     tw_pb_close(b, at);
 }
 
 /* Those who read native histograms take exemplars in the order of their times. */
 static void put_native_exemplars(tw_writer *w) {
-    const tw_snapshot_exemplar *sorted[TW_BOUNDS_MAX + 1];
+    const tw_snapshot_exemplar *all = w->sample->exemplars, *sorted[TW_BOUNDS_MAX + 1];
     uint32_t n = 0;
-    for (; n < w->exemplar_count && n <= TW_BOUNDS_MAX; n++) {
+    for (; n < w->sample->exemplar_count && n <= TW_BOUNDS_MAX; n++) {
         uint32_t at = n;
-        for (; at > 0 && sorted[at - 1]->unix_ns > w->exemplars[n].unix_ns; at--) sorted[at] = sorted[at - 1];
-        sorted[at] = &w->exemplars[n];
+        for (; at > 0 && sorted[at - 1]->unix_ns > all[n].unix_ns; at--) sorted[at] = sorted[at - 1];
+        sorted[at] = &all[n];
     }
     for (uint32_t i = 0; i < n; i++) put_exemplar_message(w->out, HISTOGRAM_EXEMPLAR, sorted[i]);
 }
@@ -204,12 +200,13 @@ static void put_native(tw_writer *w, const tw_counts *c, const tw_layout *layout
     put_native_exemplars(w);
 }
 
-static void proto_histogram(tw_writer *w, const tw_counts *c, const tw_layout *layout) {
+static void proto_histogram(tw_writer *w) {
+    const tw_counts *c = w->sample->counts;
     const size_t at = tw_pb_open(w->out, METRIC_HISTOGRAM);
     tw_pb_uint(w->out, HISTOGRAM_COUNT, c->count);
     tw_pb_double(w->out, HISTOGRAM_SUM, tw_counts_sum_seconds(c));
-    if (w->classic) put_classic(w, c, layout);
-    put_native(w, c, layout);
+    if (w->classic) put_classic(w, c, w->sample->layout);
+    put_native(w, c, w->sample->layout);
     if (w->created_ns) put_time(w->out, HISTOGRAM_CREATED, w->created_ns);
     tw_pb_close(w->out, at);
     tw_pb_close(w->out, w->sample_at);

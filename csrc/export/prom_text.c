@@ -13,7 +13,8 @@ __extension__ typedef unsigned __int128 u128;
 #define RATIO_DIGITS 17   /* what a double needs to come back unchanged */
 #define EXEMPLAR_ROOM 192 /* names, trace id, value and time of one */
 
-_Static_assert(sizeof "trace_id" - 1 + TW_TRACE_WORDS * 8 - 1 <= 128, "OpenMetrics: the labels of an exemplar, in characters");
+_Static_assert(sizeof "trace_id" - 1 + TW_TRACE_WORDS * 8 - 1 <= 128,
+               "OpenMetrics: the labels of an exemplar, in characters");
 
 static void put(tw_buffer *b, const char *text) { tw_buffer_put(b, text, strlen(text)); }
 
@@ -89,7 +90,7 @@ static size_t format_ratio(char *at, uint64_t numerator, uint64_t denominator) {
 /* Text 0.0.4 knows neither the family name without its suffix nor the type info. */
 static void put_header(tw_writer *w, const char *keyword, const char *value) {
     put(w->out, keyword);
-    put(w->out, w->family->name);
+    put(w->out, w->family->prometheus);
     if (!w->openmetrics) put(w->out, tw_suffix_of(w->family));
     put(w->out, " ");
     put(w->out, value);
@@ -97,11 +98,11 @@ static void put_header(tw_writer *w, const char *keyword, const char *value) {
 }
 
 static void text_begin(tw_writer *w) {
-    static const char *const types[] = {"counter", "gauge", "histogram", "info"};
-    const tw_family_head *f = w->family;
+    static const char *const types[] = {"counter", "gauge", "gauge", "histogram", "info"};
+    const tw_instrument *f = w->family;
     put_header(w, "# HELP ", f->help);
-    put_header(w, "# TYPE ", f->kind == TW_FAMILY_INFO && !w->openmetrics ? "gauge" : types[f->kind]);
-    if (w->openmetrics && tw_unit_of(f->name)) put_header(w, "# UNIT ", tw_unit_of(f->name));
+    put_header(w, "# TYPE ", f->kind == TW_INSTRUMENT_INFO && !w->openmetrics ? "gauge" : types[f->kind]);
+    if (w->openmetrics && tw_prom_unit(f)) put_header(w, "# UNIT ", tw_prom_unit(f));
 }
 
 static void text_end(tw_writer *w) { (void)w; }
@@ -109,8 +110,8 @@ static void text_end(tw_writer *w) { (void)w; }
 static void text_open(tw_writer *w) {
     w->sample_at = w->out->length;
     w->labels = 0;
-    put(w->out, w->family->name);
-    put(w->out, w->family->kind == TW_FAMILY_HISTOGRAM ? "_bucket" : tw_suffix_of(w->family));
+    put(w->out, w->family->prometheus);
+    put(w->out, w->family->kind == TW_INSTRUMENT_HISTOGRAM ? "_bucket" : tw_suffix_of(w->family));
     w->labels_at = w->out->length;
 }
 
@@ -128,11 +129,12 @@ static void put_value(tw_writer *w, const char *number, size_t n) {
     put(w->out, "\n");
 }
 
-static void text_number(tw_writer *w, const tw_number *value) {
+static void text_number(tw_writer *w) {
+    const tw_number *value = &w->sample->number;
     char number[NUMBER_ROOM];
-    size_t n = value->kind == TW_NUMBER_COUNT     ? tw_format_count(number, value->a)
-               : value->kind == TW_NUMBER_SECONDS ? format_seconds(number, value->a)
-                                                  : format_ratio(number, value->a, value->b);
+    size_t n = value->kind == TW_NUMBER_COUNT        ? tw_format_count(number, value->a)
+               : value->kind == TW_NUMBER_BILLIONTHS ? format_seconds(number, value->a)
+                                                     : format_ratio(number, value->a, value->b);
     put_value(w, number, n);
 }
 
@@ -145,7 +147,8 @@ static const tw_bound_texts *bounds_of(const tw_writer *w, const tw_layout *layo
 }
 
 void tw_bound_texts_fill(tw_bound_texts *texts, const tw_layout *layout) {
-    for (uint32_t i = 0; i < layout->bounds; i++) texts->length[i] = format_seconds(texts->text[i], layout->bound_ns[i]);
+    for (uint32_t i = 0; i < layout->bounds; i++)
+        texts->length[i] = format_seconds(texts->text[i], layout->bound_ns[i]);
 }
 
 static char *copy_text(char *at, const char *text) {
@@ -165,8 +168,8 @@ static char *put_exemplar(char *at, const tw_snapshot_exemplar *e) {
 }
 
 /* One bucket line into room already reserved: the prefix stands at `line`, `at` is where this one goes. */
-static char *put_bucket(char *at, const char *line, size_t prefix, const char *bound, size_t bound_length, uint64_t count,
-                        const tw_snapshot_exemplar *exemplar) {
+static char *put_bucket(char *at, const char *line, size_t prefix, const char *bound, size_t bound_length,
+                        uint64_t count, const tw_snapshot_exemplar *exemplar) {
     memmove(at, line, prefix);
     at += prefix;
     memcpy(at, bound, bound_length);
@@ -181,7 +184,8 @@ static char *put_bucket(char *at, const char *line, size_t prefix, const char *b
 /* Cumulative counts in one pass over the slots; equal to tw_counts_below at each bound. */
 static void put_buckets(tw_writer *w, const tw_counts *c, const tw_layout *layout) {
     const tw_bound_texts *texts = bounds_of(w, layout);
-    const size_t prefix = w->out->length - w->sample_at, extra = w->openmetrics ? w->exemplar_count * EXEMPLAR_ROOM : 0;
+    const size_t prefix = w->out->length - w->sample_at;
+    const size_t extra = w->openmetrics ? w->sample->exemplar_count * EXEMPLAR_ROOM : 0;
     if (!tw_buffer_reserve(w->out, (layout->bounds + 1) * (prefix + TW_BOUND_ROOM + NUMBER_ROOM) + extra)) return;
     char *line = w->out->data + w->sample_at, *at = line;
     uint64_t below = 0;
@@ -198,18 +202,19 @@ static void put_buckets(tw_writer *w, const tw_counts *c, const tw_layout *layou
 
 /* `_count` or `_sum`, with the labels that stand at labels_at in the first bucket line. */
 static void open_total(tw_writer *w, const char *suffix, size_t labels_length) {
-    put(w->out, w->family->name);
+    put(w->out, w->family->prometheus);
     put(w->out, suffix);
     if (!tw_buffer_reserve(w->out, labels_length)) return;
     memcpy(w->out->data + w->out->length, w->out->data + w->labels_at, labels_length);
     w->out->length += labels_length;
 }
 
-static void text_histogram(tw_writer *w, const tw_counts *c, const tw_layout *layout) {
+static void text_histogram(tw_writer *w) {
+    const tw_counts *c = w->sample->counts;
     const size_t labels_length = w->out->length - w->labels_at;
     char number[NUMBER_ROOM];
     put(w->out, w->labels ? ",le=\"" : "{le=\"");
-    put_buckets(w, c, layout);
+    put_buckets(w, c, w->sample->layout);
     open_total(w, "_count", labels_length);
     put_value(w, number, tw_format_count(number, c->count));
     open_total(w, "_sum", labels_length);

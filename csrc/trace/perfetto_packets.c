@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/proto.h"
+#include "base/protobuf.h"
 #include "base/tw_malloc.h"
 
 enum { /* fields of Trace, TracePacket */

@@ -495,7 +495,7 @@ ROWS = (
             ),
             Panel(
                 "Objects it goes through",
-                "Per second: old objects that slices held to be dead, those that they and whole passes freed, and "
+                "Per second: old objects that slices found unreachable, those that they and whole passes freed, and "
                 "times that the whole old heap was gone through.",
                 [
                     fixed("{{process}} moved", total("tailwatch_gc_policy_moved_objects_total", TARGET, PROCESS)),
@@ -508,12 +508,16 @@ ROWS = (
             ),
             Panel(
                 "Heap",
-                "Objects: not frozen (an estimate), known to be frozen, and looks at old ones that are owed.",
+                "Objects: not frozen (an estimate), and known to be frozen.",
                 [
                     fixed("{{process}} unfrozen", now("tailwatch_gc_policy_unfrozen_objects", by="process")),
                     fixed("{{process}} frozen", now("tailwatch_gc_policy_frozen_objects", by="process")),
-                    fixed("{{process}} to sweep", now("tailwatch_gc_policy_debt_objects", by="process")),
                 ],
+            ),
+            Panel(
+                "Backlog",
+                "Object visits that the idle-time collector still has to make: about 10 per object.",
+                [fixed("{{process}}", now("tailwatch_gc_idle_backlog_visits", by="process"))],
             ),
             Panel(
                 "Drift and ceilings",

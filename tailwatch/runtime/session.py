@@ -308,6 +308,7 @@ class Watch:
             self.snapshot,
             lambda: "" if self.company.alone else self.company.directory or None,
             middleware.current_request,
+            info=self.exposition.info,
             version=VERSION,
             count_drop=lambda reason: self.core.count_drop(reason),
             note=self.notes.append,

@@ -11,7 +11,7 @@
 # CLANG       the compiler; clang if not set
 #
 # A run starts from tests/c/corpus/TARGET and from what earlier runs left in DIRECTORY. The tests test_sse_fuzz,
-# test_scan_fuzz and test_exposition_fuzz run the kept inputs with any compiler. A finding becomes a C test first, then is mended. Exits 1 if
+# test_scan_fuzz and test_prom_exposition_fuzz run the kept inputs with any compiler. A finding becomes a C test first, then is mended. Exits 1 if
 # something was found.
 set -eu
 

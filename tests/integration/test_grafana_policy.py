@@ -88,7 +88,8 @@ def expected(scene: Scene) -> dict[str, dict[str, Any]]:
             {"moved": gained.moved, "freed": gained.freed, "by passes": gained.pass_freed, "rounds": gained.rounds},
             scene.seconds,
         ),
-        "Heap": lines({"unfrozen": now.unfrozen, "frozen": now.frozen, "to sweep": now.debt}),
+        "Heap": lines({"unfrozen": now.unfrozen, "frozen": now.frozen}),
+        "Backlog": {"engine-0": now.debt},
         "Drift and ceilings": lines(gained.drift | gained.ceilings),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tailwatch._cold import ffi, lib
+from tailwatch.export.metrics import LoadGauges, metrics_info
 from tailwatch.snapshots import Snapshot
 from tailwatch.snapshots.core_values import check, utf8
 
@@ -39,6 +40,11 @@ def otlp(
     since: Snapshot | None = None,
     *,
     version: str,
+    python: str = "",
+    slo: str = "",
+    extra_bytes: int = 0,
+    registry_seconds: float = -1.0,
+    load: LoadGauges | None = None,
     provider: str,
     resource: bytes,
     schema_url: str = "",
@@ -56,20 +62,22 @@ def otlp(
 
     since: the snapshot of the export before, for what is delta; None: there was none. start_ns, since_ns: when counting
     began, and when ``since`` was taken, nanoseconds of the Unix epoch. provider: gen_ai.provider.name. resource: a
-    Resource message. max_buckets: of an exponential histogram.
+    Resource message. max_buckets: of an exponential histogram. Others: see render().
     """
     part = snapshot if since is None else snapshot - since
-    texts = [ffi.new("char[]", text.encode("utf-8", "replace")) for text in (version, provider, schema_url)]
-    held = ffi.from_buffer(resource)
+    metrics, held = metrics_info(version, python, slo, extra_bytes, registry_seconds, goodput_window, load)
+    texts = [ffi.new("char[]", text.encode("utf-8", "replace")) for text in (provider, schema_url)]
+    content = ffi.from_buffer(resource)
     info = ffi.new(
         "tw_otlp_info *",
         {
-            **dict(zip(("version", "provider", "resource_schema_url"), texts, strict=True)),
-            **{"resource": held, "resource_len": len(resource)},
+            "metrics": metrics,
+            **dict(zip(("provider", "resource_schema_url"), texts, strict=True)),
+            **{"resource": content, "resource_len": len(resource)},
             **{"start_unix_ns": start_ns, "since_unix_ns": since_ns or start_ns},
             "time_unix_ns": snapshot._core.taken.realtime_ns,
             **{"delta_histograms": delta_histograms, "delta_sums": delta_sums, "exponential": exponential},
-            **{"max_buckets": max_buckets, "goodput_window_s": goodput_window},
+            "max_buckets": max_buckets,
             **{"own": own._asdict(), "own_since": own_since._asdict()},
         },
     )
@@ -77,4 +85,5 @@ def otlp(
     check(
         lib.tw_otlp_metrics(snapshot._core, part._core, info, buffer), "max_buckets", max_buckets, "expected at least 2"
     )
+    del held
     return bytes(ffi.buffer(buffer.data, buffer.length))

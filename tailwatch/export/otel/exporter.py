@@ -9,8 +9,8 @@ Where it goes. ``otel=True``: through the exporters of the app's MeterProvider w
 export, else through an official OTLP exporter made here as OTEL_EXPORTER_OTLP_* say. ``otel=`` a MetricExporter, a
 MeterProvider, or several: through those. Each has a thread, and its own temporality.
 
-What it is called. Metric names are in csrc/export/otlp.c. gen_ai.operation.name is read off the route
-(csrc/include/tailwatch/ otlp.h says how). gen_ai.provider.name is that of OTEL_RESOURCE_ATTRIBUTES or of the app's
+What it is called. Metric names are in csrc/export/metrics.c. gen_ai.operation.name is read off the route
+(csrc/include/tailwatch/export/otlp.h). gen_ai.provider.name is that of OTEL_RESOURCE_ATTRIBUTES or of the app's
 Resource, else the name of the serving engine that this process has imported (vllm, sglang, ...), else "self_hosted".
 gen_ai.response.model is the model name in the answers; the request's is not read. Histograms are exponential; explicit
 with the conventions' bounds where OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION says
@@ -77,6 +77,7 @@ class OTel:
         take: gives the numbers of the group.
         place: the group's directory; "": there is no group; None: that is not known yet.
         serving: see Spans.
+        info: what is exported beside the numbers: see Push.
         count_drop: takes a tw_drop.
         note: told once each what a user ought to know, a sentence.
 
@@ -90,10 +91,12 @@ class OTel:
         place: Callable[[], str | None],
         serving: Callable[[], Any],
         *,
+        info: Callable[[], dict[str, Any]],
         version: str,
         count_drop: Callable[[int], object],
         note: Callable[[str], object],
     ) -> None:
+        self._info = info
         self._option, self._take, self._place, self._serving = option, take, place, serving
         self._version, self._count_drop, self._note = version, count_drop, note
         self._export_drop, self._span_drop = snapshots.DROPS.index("export"), snapshots.DROPS.index("span")
@@ -196,6 +199,7 @@ class OTel:
                 make,
                 self._take,
                 self._facts,
+                info=self._info,
                 spans=self._span_counts,
                 interval=_milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000.0),
                 timeout=_milliseconds("OTEL_METRIC_EXPORT_TIMEOUT", 30_000.0),

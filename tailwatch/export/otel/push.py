@@ -55,6 +55,7 @@ class Push:
         sender: of the exporter.
         take: gives the numbers.
         facts: asked once, in the thread.
+        info: what is exported beside the numbers in each round: see encode.otlp.
         spans: what was done with spans so far; the rounds are counted here.
         interval: seconds between two rounds. timeout: what an exporter is told that it may take.
         missed: called for each round that was not taken or left out.
@@ -68,6 +69,7 @@ class Push:
         take: Callable[[], snapshots.Snapshot],
         facts: Callable[[], Facts],
         *,
+        info: Callable[[], dict[str, Any]] = dict,
         spans: Callable[[], Own] = Own,
         interval: float = 60.0,
         timeout: float = 30.0,
@@ -75,7 +77,7 @@ class Push:
         taken: Callable[[], object] = lambda: None,
         late: bool = False,
     ) -> None:
-        self._make, self._take, self._facts, self._spans = sender, take, facts, spans
+        self._make, self._take, self._facts, self._info, self._spans = sender, take, facts, info, spans
         self._interval, self._timeout = interval, timeout
         self._missed, self._taken = missed, taken
         self._late = late
@@ -211,6 +213,7 @@ class Push:
         return otlp(
             now,
             before,
+            **self._info(),
             version=self._known.version,
             provider=self._known.provider,
             resource=self._known.resource,

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tailwatch import snapshots
+from tailwatch.export.metrics import LoadGauges, metrics
 from tailwatch.export.prometheus.app_registry_cache import HostCache
 from tailwatch.export.prometheus.negotiation import OPENMETRICS, PROTOBUF, Format, choose, wants_gzip
-from tailwatch.export.prometheus.render import LoadGauges, render
+from tailwatch.export.prometheus.render import render
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -33,77 +34,8 @@ PART_BYTES = 64 * 1024
 GENTLE_SECONDS = 0.0002
 """A thread that renders lets others run after so much work."""
 
-OWN_FAMILIES = frozenset(
-    {
-        "tailwatch_time_to_first_token_seconds",
-        "tailwatch_inter_token_latency_seconds",
-        "tailwatch_inter_token_latency_without_gc_seconds",
-        "tailwatch_time_per_output_token_seconds",
-        "tailwatch_e2e_request_latency_seconds",
-        "tailwatch_queue_seconds",
-        "tailwatch_abandoned_wait_seconds",
-        "tailwatch_send_wait_seconds",
-        "tailwatch_requests",
-        "tailwatch_requests_good",
-        "tailwatch_goodput_requests_per_second",
-        "tailwatch_throughput_requests_per_second",
-        "tailwatch_slo_attainment_ratio",
-        "tailwatch_requests_in_flight",
-        "tailwatch_output_tokens",
-        "tailwatch_fluidity_deadlines",
-        "tailwatch_fluidity_deadlines_met",
-        "python_gc_duration_seconds",
-        "tailwatch_policy_pause_seconds",
-        "tailwatch_gc_short_pauses_seconds",
-        "tailwatch_gc_callbacks_seconds",
-        "tailwatch_gc_cpu_seconds",
-        "tailwatch_gc_collected_objects",
-        "tailwatch_gc_uncollectable_objects",
-        "tailwatch_stream_overlap_seconds",
-        "tailwatch_stream_late_seconds",
-        "tailwatch_arrivals",
-        "tailwatch_dropped_events",
-        "tailwatch_label_overflow",
-        "tailwatch_sse_fallback",
-        "tailwatch_internal_errors",
-        "tailwatch_memory_bytes",
-        "tailwatch_registry_render_seconds",
-        "tailwatch_build",
-        "tailwatch_streams_running",
-        "tailwatch_streams_waiting",
-        "tailwatch_healthy_concurrency",
-        "tailwatch_healthy_concurrency_confidence_ratio",
-        "tailwatch_healthy_concurrency_verdict",
-        "tailwatch_load_ratio",
-        "tailwatch_load_utilization_ratio",
-        "tailwatch_load_headroom_streams",
-        "tailwatch_predicted_ttft_seconds",
-        "tailwatch_admission_within_slo",
-        "tailwatch_ttft_by_concurrency_seconds",
-        "tailwatch_step_seconds",
-        "tailwatch_step_host_gap_seconds",
-        "tailwatch_step_unknown_gap_seconds",
-        "tailwatch_gc_policy",
-        "tailwatch_gc_policy_ceilings",
-        "tailwatch_gc_policy_debt_objects",
-        "tailwatch_gc_policy_drift",
-        "tailwatch_gc_policy_freed_objects",
-        "tailwatch_gc_policy_frozen_objects",
-        "tailwatch_gc_policy_moved_objects",
-        "tailwatch_gc_policy_pass_freed_objects",
-        "tailwatch_gc_policy_pass_seconds",
-        "tailwatch_gc_policy_passes",
-        "tailwatch_gc_policy_predicted_seconds",
-        "tailwatch_gc_policy_rounds",
-        "tailwatch_gc_policy_slice_seconds",
-        "tailwatch_gc_policy_slices",
-        "tailwatch_gc_policy_unfrozen_objects",
-        "tailwatch_step_requests",
-        "tailwatch_step_overlap_seconds",
-        "tailwatch_step_request_overlap_seconds",
-    }
-)
-"""Our families by their OpenMetrics names (a counter without _total): those of csrc/export/prom_families.c."""
+OWN_FAMILIES = frozenset(metric.prometheus for metric in metrics() if metric.prometheus)
+"""Our families by their OpenMetrics names (a counter without _total)."""
 
 
 @dataclass(frozen=True)
@@ -154,12 +86,8 @@ class Exposition:
         self._take = take
         self._load = load
         self._slo = slo
-        self._info: dict[str, Any] = {
-            "version": version,
-            "python": python,
-            "extra_bytes": extra_bytes,
-            "goodput_window": goodput_window,
-        }
+        self._version = version
+        self._fixed = {"python": python, "extra_bytes": extra_bytes, "goodput_window": goodput_window}
         self._histograms = histograms
         own = (OWN_FAMILIES, lambda collector: isinstance(collector, Collector))
         self._host = HostCache(*own, on_registry_error, on_declined) if registry else None
@@ -189,10 +117,13 @@ class Exposition:
         return shared.get(lambda: self._respond(form, kind, gzip, host))
 
     def own(self, kind: str = "text") -> memoryview:
-        """Our own families only, without the closing # EOF. kind: see render.render."""
+        """Our own families only, without the closing # EOF. kind: see render."""
+        return render(self._take(), version=self._version, **self.info(), kind=kind)
+
+    def info(self) -> dict[str, Any]:
+        """What is exported beside the snapshot, but for our version: see render."""
         seconds = self._host.seconds if self._host else -1.0
-        info = {**self._info, "slo": self._slo(), "registry_seconds": seconds, "load": self._load()}
-        return render(self._take(), **info, kind=kind)
+        return {**self._fixed, "slo": self._slo(), "registry_seconds": seconds, "load": self._load()}
 
     def _respond(self, form: Format, kind: str, gzip: bool, host: list[bytes] | None) -> Response:
         pieces = self._pieces(form, kind, host)
@@ -304,7 +235,7 @@ _UNESCAPED = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 
 def _families(text: str) -> Iterator[Metric]:
-    """What csrc/export/prom_families.c writes, as prometheus_client's objects; not a parser of anything else."""
+    """What csrc/export/prom_text.c writes, as prometheus_client's objects; not a parser of anything else."""
     from prometheus_client.metrics_core import Metric
 
     for block in ("\n" + text).split("\n# HELP ")[1:]:

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <unistd.h>
 
-#include "base/proto.h"
 #include "trace_tools.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -42,30 +41,6 @@ static size_t put(one_row *r, const tw_point *point, const tw_arg *args, size_t 
     const uint64_t before = tw_timeline_bytes(r->timeline);
     TW_CHECK_EQ(1, tw_timeline_points(r->timeline, point, 1, args, n_args, flows, n_flows));
     return (size_t)(tw_timeline_bytes(r->timeline) - before);
-}
-
-TW_TEST(varints_are_as_protobuf_has_them) {
-    static const struct { uint64_t value; size_t len; uint8_t bytes[10]; } cases[] = {
-        {0, 1, {0}}, {127, 1, {0x7f}}, {128, 2, {0x80, 1}}, {300, 2, {0xac, 2}},
-        {UINT64_MAX, 10, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        uint8_t bytes[10];
-        TW_CHECK_EQ(cases[i].len, tw_put_varint(bytes, cases[i].value) - bytes);
-        TW_CHECK_MEM(cases[i].bytes, bytes, cases[i].len);
-    }
-}
-
-TW_TEST(a_message_takes_the_length_that_it_needs) {
-    for (size_t len = 0; len < 20000; len = len * 2 + 1) {
-        static uint8_t bytes[20100], expected[20100];
-        uint8_t *message = tw_proto_open(bytes, 3);
-        memset(message, 'x', len);
-        uint8_t *end = tw_proto_close(message, message + len);
-        uint8_t *p = tw_put_varint(tw_put_tag(expected, 3, TW_WIRE_BYTES), len);
-        memset(p, 'x', len);
-        TW_CHECK_EQ(p + len - expected, end - bytes);
-        TW_CHECK_MEM(expected, bytes, (size_t)(p + len - expected));
-    }
 }
 
 TW_TEST(points_take_no_more_bytes_than_promised) {
@@ -212,7 +187,7 @@ TW_TEST(a_descriptor_says_why_it_takes_nothing) {
     TW_CHECK_EQ(EINVAL, tw_timeline_create(&t, TW_TIMELINE_FORMATS, keep_bytes, NULL));
 }
 
-TW_MAIN(varints_are_as_protobuf_has_them, a_message_takes_the_length_that_it_needs, points_take_no_more_bytes_than_promised,
+TW_MAIN(points_take_no_more_bytes_than_promised,
         a_name_is_sent_once_for_each_sequence, many_names_keep_their_numbers, texts_become_utf8,
         what_refers_to_nothing_is_refused, bytes_leave_in_bounded_chunks, a_writer_that_refuses_is_told,
         a_descriptor_says_why_it_takes_nothing)

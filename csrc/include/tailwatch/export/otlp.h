@@ -16,7 +16,7 @@
 #define TAILWATCH_EXPORT_OTLP_H
 
 #include "tailwatch/base/buffer.h"
-#include "tailwatch/aggregate/snapshot.h"
+#include "tailwatch/export/metrics.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,18 +28,9 @@ extern "C" {
 
 #define TW_OTLP_MAX_BUCKETS 160 /* what the SDKs keep, and many backends take */
 
-/* What an exporter did, since it began. */
-typedef struct tw_otlp_own {
-    uint64_t start_unix_ns;              /* when that was; 0: with the numbers. Another process of the group may take over */
-    uint64_t exported, failed, skipped;  /* rounds: taken by the receiver, not taken, left out as one still ran */
-    uint64_t spans, spans_dropped;       /* made, and not made for want of room */
-    uint64_t span_events_dropped;        /* of spans that were made: past what one may have */
-    uint64_t hold_ns;                    /* the longest piece of work under the GIL; 0: none */
-} tw_otlp_own;
-
 /* All strings UTF-8; what is none of it becomes '?'. */
 typedef struct tw_otlp_info {
-    const char *version;                 /* of the scope "tailwatch" */
+    tw_metrics_info metrics;             /* version: also that of the scope "tailwatch" */
     const char *provider;                /* gen_ai.provider.name */
     const void *resource;                /* a Resource message in bytes */
     size_t resource_len;
@@ -49,7 +40,6 @@ typedef struct tw_otlp_info {
     uint64_t time_unix_ns;
     bool delta_histograms, delta_sums, exponential;
     uint32_t max_buckets;                /* of an exponential histogram, at least 2 */
-    uint32_t goodput_window_s;
     tw_otlp_own own, own_since;          /* own_since: as of since_unix_ns */
 } tw_otlp_info;
 

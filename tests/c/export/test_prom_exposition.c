@@ -11,14 +11,13 @@ static void *tw_realloc(void *memory, size_t size) { return ++allocations == fai
 static void tw_free(void *memory) { free(memory); }
 #define TW_MALLOC_INCLUDE <stddef.h>
 #include "../../csrc/base/buffer.c"
-#include "../../csrc/export/prom_writer.c"
 #include "../../csrc/export/prom_text.c"
 #include "../../csrc/export/prom_protobuf.c"
-#include "../../csrc/export/prom_families.c"
+#include "../../csrc/export/prom_exposition.c"
 
 #include "tw_test.h"
 
-static const tw_exposition_info INFO_PLAIN = {
+static const tw_metrics_info INFO_PLAIN = {
     .version = "1.2.3", .python = "3.11.7", .slo = "ttft<=2s@99%", .extra_bytes = 1000, .registry_seconds = -1, .goodput_window_s = 60};
 
 /* ---- a snapshot made by hand ------------------------------------------------------------------------ */
@@ -62,7 +61,7 @@ static fixture *make_fixture(void) {
     return f;
 }
 
-static char *render(const tw_snapshot *s, const tw_exposition_info *info, int format) {
+static char *render(const tw_snapshot *s, const tw_metrics_info *info, int format) {
     tw_buffer b = {0};
     TW_REQUIRE(tw_exposition_render(s, info, format, &b) == 0);
     char *text = malloc(b.length + 2);
@@ -90,73 +89,23 @@ static size_t count_of(const char *text, const char *part) {
 
 static char *render_plain(fixture *f, int format) { return render(&f->snapshot, &INFO_PLAIN, format); }
 
-/* ---- numbers ---------------------------------------------------------------------------------------- */
-
-static void check_number(const char *expected, char *number, size_t length) {
-    number[length] = '\0';
-    TW_CHECK_STR(expected, number);
-}
-
-TW_TEST(counts_are_decimal) {
-    static const uint64_t values[] = {0, 7, 10, 99, 100, 101, 12345, UINT64_C(9999999999999999999), UINT64_MAX};
-    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
-        char number[NUMBER_ROOM], expected[32];
-        snprintf(expected, sizeof expected, "%" PRIu64, values[i]);
-        check_number(expected, number, tw_format_count(number, values[i]));
-    }
-    uint64_t state = 1;
-    for (int i = 0; i < 20000; i++) {
-        char number[NUMBER_ROOM], expected[32];
-        uint64_t value = tw_test_random(&state) >> (i % 64);
-        snprintf(expected, sizeof expected, "%" PRIu64, value);
-        number[tw_format_count(number, value)] = '\0';
-        if (strcmp(number, expected)) TW_CHECK_STR(expected, number);
-    }
-}
-
-TW_TEST(seconds_are_exact) {
-    char number[NUMBER_ROOM];
-    check_number("0.0", number, format_seconds(number, 0));
-    check_number("1.0", number, format_seconds(number, 1000000000));
-    check_number("0.005", number, format_seconds(number, 5000000));
-    check_number("0.000000001", number, format_seconds(number, 1));
-    check_number("163.84", number, format_seconds(number, UINT64_C(163840000000)));
-    check_number("18446744073.709551615", number, format_seconds(number, UINT64_MAX));
-    check_number("340282366920938463463374607431.768211455", number, format_seconds(number, ~(u128)0));
-    check_number("10000000000000000000.0", number, format_seconds(number, (u128)10000000000000000000u * TW_NS_PER_SECOND));
-}
-
-TW_TEST(ratios_come_back_as_the_quotient) {
-    char number[NUMBER_ROOM];
-    check_number("0.0", number, format_ratio(number, 0, 60));
-    check_number("1.0", number, format_ratio(number, 60, 60));
-    check_number("0.95", number, format_ratio(number, 19, 20));
-    check_number("2.5", number, format_ratio(number, 150, 60));
-    uint64_t state = 7;
-    for (int i = 0; i < 20000; i++) {
-        uint64_t numerator = tw_test_random_below(&state, UINT64_C(1) << (1 + i % 40));
-        uint64_t denominator = 1 + tw_test_random_below(&state, UINT64_C(1) << (1 + i % 33));
-        double quotient = (double)numerator / (double)denominator;
-        number[format_ratio(number, numerator, denominator)] = '\0';
-        if (fabs(strtod(number, NULL) - quotient) > 3e-16 * quotient) TW_CHECK_NEAR(quotient, strtod(number, NULL), 0);
-    }
-    check_number("0.000000000000000000054210108624275221", number, format_ratio(number, 1, UINT64_MAX));
-}
-
 /* ---- families --------------------------------------------------------------------------------------- */
 
 TW_TEST(every_family_has_one_help_and_one_type) {
     fixture *f = make_fixture();
+    size_t n;
+    const tw_instrument *all = tw_instruments(&n);
     for (int format = 0; format <= TW_FORMAT_OPENMETRICS; format++) {
         char *text = render_plain(f, format);
-        for (size_t i = 0; i < sizeof FAMILIES / sizeof *FAMILIES; i++) {
-            const family *of = &FAMILIES[i];
+        for (size_t i = 0; i < n; i++) {
+            if (!all[i].prometheus) continue;
             char line[128];
-            const char *suffix = format == TW_FORMAT_TEXT ? tw_suffix_of(&of->head) : "";
-            snprintf(line, sizeof line, "\n# TYPE %s%s ", of->head.name, suffix);
-            TW_CHECK_EQ(1, count_of(text, line));
-            snprintf(line, sizeof line, "\n# HELP %s%s ", of->head.name, suffix);
-            TW_CHECK_EQ(1, count_of(text, line));
+            const char *suffix = format == TW_FORMAT_TEXT ? tw_suffix_of(&all[i]) : "";
+            const size_t written = all[i].use == TW_USE_ALWAYS;
+            snprintf(line, sizeof line, "\n# TYPE %s%s ", all[i].prometheus, suffix);
+            TW_CHECK_EQ(written, count_of(text, line));
+            snprintf(line, sizeof line, "\n# HELP %s%s ", all[i].prometheus, suffix);
+            TW_CHECK_EQ(written, count_of(text, line));
         }
         TW_CHECK_EQ('\n', text[strlen(text) - 1]);
         TW_CHECK_EQ(0, count_of(text, "# EOF"));
@@ -289,7 +238,7 @@ TW_TEST(label_values_are_escaped) {
     strcpy(f->series[0].model, "a\"b\\c\nd");
     strcpy(f->series[0].route, "\\");
     f->series[0].output_tokens = 1;
-    tw_exposition_info info = INFO_PLAIN;
+    tw_metrics_info info = INFO_PLAIN;
     info.slo = "\"\"\n\\";
     info.version = NULL;
     info.python = "\xc3\xa9";
@@ -383,7 +332,7 @@ TW_TEST(what_concerns_ourselves_is_shown) {
     f->snapshot.deadlines_due = 100;
     f->snapshot.deadlines_met = 97;
     f->process[0].bytes = 234;
-    tw_exposition_info info = INFO_PLAIN;
+    tw_metrics_info info = INFO_PLAIN;
     info.registry_seconds = 0.0125;
     char *text = render(&f->snapshot, &info, TW_FORMAT_TEXT), line[128];
     snprintf(line, sizeof line, "tailwatch_dropped_events_total{reason=\"%s\"} 2", tw_drop_name(TW_DROP_OPAQUE));
@@ -447,35 +396,6 @@ static tw_buffer render_proto(fixture *f, int format) {
     tw_buffer b = {0};
     TW_REQUIRE(tw_exposition_render(&f->snapshot, &INFO_PLAIN, format, &b) == 0);
     return b;
-}
-
-TW_TEST(lengths_are_as_short_as_they_can_be) {
-    static const size_t lengths[] = {0, 1, 127, 128, 16383, 16384, 70000};
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        tw_buffer b = {0};
-        size_t at = tw_pb_open_delimited(&b);
-        for (size_t k = 0; k < lengths[i]; k++) tw_buffer_put(&b, &"0123456789"[k % 10], 1);
-        tw_pb_close(&b, at);
-        char expected[TW_PB_VARINT_ROOM];
-        size_t n = tw_pb_varint_write(expected, lengths[i]);
-        TW_CHECK_EQ(n + lengths[i], b.length);
-        TW_CHECK_MEM(expected, b.data, n);
-        for (size_t k = 0; k < lengths[i]; k++)
-            if (b.data[n + k] != "0123456789"[k % 10]) TW_CHECK_EQ(k, lengths[i]);
-        tw_buffer_free(&b);
-    }
-}
-
-TW_TEST(integers_are_written_as_protobuf_has_them) {
-    char bytes[TW_PB_VARINT_ROOM];
-    TW_CHECK_EQ(10, tw_pb_varint_write(bytes, UINT64_MAX));
-    TW_CHECK_EQ(2, tw_pb_varint_write(bytes, 300));
-    TW_CHECK_MEM("\xac\x02", bytes, 2);
-    TW_CHECK_EQ(0, tw_pb_zigzag(0));
-    TW_CHECK_EQ(1, tw_pb_zigzag(-1));
-    TW_CHECK_EQ(2, tw_pb_zigzag(1));
-    TW_CHECK_EQ(UINT64_MAX, tw_pb_zigzag(INT64_MIN));
-    TW_CHECK_EQ(UINT64_MAX - 1, tw_pb_zigzag(INT64_MAX));
 }
 
 TW_TEST(short_gaps_between_buckets_are_filled_and_long_ones_begin_a_span) {
@@ -658,20 +578,17 @@ TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
     TW_CHECK(has_line(text, "tailwatch_gc_policy_passes_total{process=\"api-0\",reason=\"ceiling\"} 1"));
     TW_CHECK(has_line(text, "tailwatch_gc_policy_ceilings_total{process=\"api-0\",ceiling=\"rss\"} 1"));
     TW_CHECK(has_line(text, "tailwatch_gc_policy_unfrozen_objects{process=\"api-0\"} 90000"));
-    TW_CHECK(has_line(text, "tailwatch_gc_policy_debt_objects{process=\"api-0\"} 5"));
+    TW_CHECK(has_line(text, "tailwatch_gc_idle_backlog_visits{process=\"api-0\"} 5"));
     free(text);
     free(f);
 }
 
-TW_MAIN(a_policy_is_told_and_slices_where_there_are_any, steps_are_shown_where_there_are_any, counts_are_decimal, seconds_are_exact, ratios_come_back_as_the_quotient, every_family_has_one_help_and_one_type,
-        types_follow_the_format, an_unused_label_set_is_not_shown, the_window_gives_rates_and_attainment,
-        buckets_are_cumulative_and_exact_at_their_bounds, bounds_and_sums_read_as_prometheus_writes_them,
-        stream_time_is_told_by_the_role_whose_pauses_took_it, label_values_are_escaped, a_process_is_its_role_and_index, pauses_are_shown_by_generation_and_ours_apart,
-        stream_time_has_rows_before_the_first_pause, what_concerns_ourselves_is_shown, fallbacks_are_shown_by_shape_and_reason,
-        lengths_are_as_short_as_they_can_be,
-        integers_are_written_as_protobuf_has_them,
-        short_gaps_between_buckets_are_filled_and_long_ones_begin_a_span,
-        protobuf_leaves_out_families_without_metrics,
-        exemplars_follow_their_buckets,
-        the_output_is_appended,
-        every_failed_allocation_is_reported, a_failed_buffer_stays_failed)
+TW_MAIN(every_family_has_one_help_and_one_type, types_follow_the_format, an_unused_label_set_is_not_shown,
+        the_window_gives_rates_and_attainment, buckets_are_cumulative_and_exact_at_their_bounds,
+        bounds_and_sums_read_as_prometheus_writes_them, label_values_are_escaped, a_process_is_its_role_and_index,
+        pauses_are_shown_by_generation_and_ours_apart, stream_time_is_told_by_the_role_whose_pauses_took_it,
+        stream_time_has_rows_before_the_first_pause, what_concerns_ourselves_is_shown,
+        fallbacks_are_shown_by_shape_and_reason, short_gaps_between_buckets_are_filled_and_long_ones_begin_a_span,
+        protobuf_leaves_out_families_without_metrics, exemplars_follow_their_buckets, the_output_is_appended,
+        every_failed_allocation_is_reported, a_failed_buffer_stays_failed, steps_are_shown_where_there_are_any,
+        a_policy_is_told_and_slices_where_there_are_any)

@@ -1,0 +1,277 @@
+/* The table of metrics. A new one is a row here, and a sampler (metric_samples.c) where none reads it yet. */
+#include "tailwatch/export/metrics.h"
+
+#include <stddef.h>
+
+#include "export/metric_samples.h"
+
+#define COUNTER TW_INSTRUMENT_COUNTER
+#define UP_DOWN TW_INSTRUMENT_UP_DOWN
+#define GAUGE TW_INSTRUMENT_GAUGE
+#define HISTOGRAM TW_INSTRUMENT_HISTOGRAM
+#define INFO TW_INSTRUMENT_INFO
+#define IDLE_GC TW_USE_IDLE_GC
+#define STEPS TW_USE_STEPS
+#define LOAD TW_USE_LOAD
+
+#define SNAPSHOT(member) offsetof(tw_snapshot, member)
+#define TOTALS(member) offsetof(tw_pause_totals, member)
+#define LOST(member) offsetof(tw_snapshot_lost, member)
+#define STEP(member) offsetof(tw_snapshot_step, member)
+#define COUNTS(member) offsetof(tw_policy_counts, member)
+#define NOW(member) offsetof(tw_policy_now, member)
+#define GAUGES(member) offsetof(tw_load_gauges, member)
+
+/* Those of OpenTelemetry's semantic conventions. */
+static const double TTFT_BOUNDS[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25,
+                                     0.5, 0.75, 1, 2.5, 5, 7.5, 10, 0};
+static const double TPOT_BOUNDS[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 0};
+static const double DURATION_BOUNDS[] = {0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28,
+                                         2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 0};
+
+static const tw_instrument INSTRUMENTS[] = {
+    /* The GenAI conventions define TTFT and TPOT for answered requests only, and durations by error type: other numbers
+     * than Prometheus's. */
+    {"tailwatch_time_to_first_token_seconds", NULL, HISTOGRAM, "s",
+     "From a request's arrival to its first generated token.",
+     .samples = tw_sample_series_histogram, TW_METRIC_TTFT},
+    {NULL, "gen_ai.server.time_to_first_token", HISTOGRAM, "s",
+     "Time to generate the first token, of successful responses.",
+     .samples = tw_sample_served_histogram, TW_SERVED_TTFT, .bounds = TTFT_BOUNDS},
+    {"tailwatch_inter_token_latency_seconds", "gen_ai.server.inter_token_latency", HISTOGRAM, "s",
+     "Gap between two token-bearing messages of a stream, as they are handed to the server.",
+     .samples = tw_sample_series_histogram, TW_METRIC_ITL},
+    {"tailwatch_inter_token_latency_without_gc_seconds", "tailwatch.inter_token_latency_without_gc", HISTOGRAM, "s",
+     "The same gaps without their late part: an estimate of what they would be if nothing had paused.",
+     .samples = tw_sample_series_histogram, TW_METRIC_ITL_WITHOUT_GC},
+    {"tailwatch_time_per_output_token_seconds", NULL, HISTOGRAM, "s",
+     "(Last token - first token) / (output tokens - 1), finished requests.",
+     .samples = tw_sample_series_histogram, TW_METRIC_TPOT},
+    {NULL, "gen_ai.server.time_per_output_token", HISTOGRAM, "s",
+     "Time per output token after the first, of successful responses.",
+     .samples = tw_sample_served_histogram, TW_SERVED_TPOT, .bounds = TPOT_BOUNDS},
+    {"tailwatch_e2e_request_latency_seconds", NULL, HISTOGRAM, "s",
+     "From a request's arrival to its last byte, finished requests.",
+     .samples = tw_sample_series_histogram, TW_METRIC_E2E},
+    {NULL, "gen_ai.server.request.duration", HISTOGRAM, "s",
+     "Request duration, to the last byte.",
+     .samples = tw_sample_request_durations, TW_METRIC_E2E, .bounds = DURATION_BOUNDS},
+    {"tailwatch_queue_seconds", "tailwatch.queue.duration", HISTOGRAM, "s",
+     "What a request waited before the app saw it: behind a proxy, and accepted by the kernel but not read.",
+     .samples = tw_sample_queue_stages, TW_METRIC_QUEUE_PROXY},
+    {"tailwatch_abandoned_wait_seconds", "tailwatch.abandoned_wait", HISTOGRAM, "s",
+     "What clients waited that went away before their first token.",
+     .samples = tw_sample_wait_histogram, TW_METRIC_ABANDONED_WAIT},
+    {"tailwatch_send_wait_seconds", "tailwatch.send_wait", HISTOGRAM, "s",
+     "How long sends were blocked by clients that do not read.",
+     .samples = tw_sample_wait_histogram, TW_METRIC_SEND_WAIT},
+    {"tailwatch_requests", "tailwatch.requests", COUNTER, "{request}",
+     "Requests ended, by verdict: good and miss make the attainment, excluded is counted beside it.",
+     .samples = tw_sample_series_requests},
+    {"tailwatch_requests_good", "tailwatch.requests_good", COUNTER, "{request}",
+     "Requests finished without error within every bound of the SLO.",
+     .samples = tw_sample_requests_good},
+    {"tailwatch_goodput_requests_per_second", "tailwatch.goodput", GAUGE, "{request}/s",
+     "Good requests per second over the rolling window.",
+     .samples = tw_sample_window_goodput},
+    {"tailwatch_throughput_requests_per_second", "tailwatch.throughput", GAUGE, "{request}/s",
+     "Finished requests per second over the rolling window.",
+     .samples = tw_sample_window_throughput},
+    {"tailwatch_slo_attainment_ratio", "tailwatch.slo.attainment", GAUGE, "1",
+     "good / (good + miss) over the rolling window; absent where nothing was judged.",
+     .samples = tw_sample_window_attainment},
+    {"tailwatch_requests_in_flight", "tailwatch.requests_in_flight", UP_DOWN, "{request}",
+     "Requests open now.",
+     .samples = tw_sample_snapshot_word, SNAPSHOT(in_flight)},
+    {"tailwatch_output_tokens", "tailwatch.output_tokens", COUNTER, "{token}",
+     "Output tokens of all choices.",
+     .samples = tw_sample_series_tokens},
+    {"tailwatch_fluidity_deadlines", "tailwatch.fluidity.deadlines", COUNTER, "{deadline}",
+     "Token deadlines that came due, slack carried forward, reset after a miss.",
+     .samples = tw_sample_snapshot_word, SNAPSHOT(deadlines_due)},
+    {"tailwatch_fluidity_deadlines_met", "tailwatch.fluidity.deadlines_met", COUNTER, "{deadline}",
+     "Token deadlines that were met.",
+     .samples = tw_sample_snapshot_word, SNAPSHOT(deadlines_met)},
+    {"python_gc_duration_seconds", "cpython.gc.duration", HISTOGRAM, "s",
+     "Length of garbage collections, process time. Those inside our own passes are in tailwatch_policy_pause_seconds.",
+     .samples = tw_sample_gc_histograms},
+    {NULL, "cpython.gc.collections", COUNTER, "{collection}", /* Prometheus: python_gc_duration_seconds_count */
+     "Collections.",
+     .samples = tw_sample_gc_collections, TOTALS(count)},
+    {"tailwatch_policy_pause_seconds", "tailwatch.policy.duration", HISTOGRAM, "s",
+     "Length of tailwatch's own freeze and sweep passes, process time.",
+     .samples = tw_sample_policy_histograms},
+    {"tailwatch_gc_short_pauses_seconds", "tailwatch.gc.short_pause_time", COUNTER, "s",
+     "Process time in pauses under 50 us, which are charged to no stream.",
+     .samples = tw_sample_gc_totals, TOTALS(short_ns)},
+    {"tailwatch_gc_callbacks_seconds", "tailwatch.gc.callback_time", COUNTER, "s",
+     "Part of the pauses that was spent in other people's gc.callbacks.",
+     .samples = tw_sample_gc_totals, TOTALS(callbacks_ns)},
+    {"tailwatch_gc_cpu_seconds", "tailwatch.gc.cpu_time", COUNTER, "s",
+     "Thread CPU time of collections, where it is measured (generations 1 and 2, our own passes).",
+     .samples = tw_sample_gc_totals, TOTALS(cpu_ns)},
+    {"tailwatch_gc_collected_objects", "cpython.gc.collected_objects", COUNTER, "{object}",
+     "Objects that collections freed.",
+     .samples = tw_sample_gc_totals, TOTALS(collected)},
+    {"tailwatch_gc_uncollectable_objects", "cpython.gc.uncollectable_objects", COUNTER, "{object}",
+     "Objects that collections found and could not free.",
+     .samples = tw_sample_gc_totals, TOTALS(uncollectable)},
+    {"tailwatch_stream_overlap_seconds", "tailwatch.stream.overlap", COUNTER, "s",
+     "Stream time (summed over streams) that coincided with pauses of at least 50 us, by the role of who paused: "
+     "an upper bound of their blame.",
+     .samples = tw_sample_stream_seconds, LOST(overlap_ns)},
+    {"tailwatch_stream_late_seconds", "tailwatch.stream.late", COUNTER, "s",
+     "Stream time (summed over streams) that pauses cost beyond each stream's typical gap, by the role of who paused: "
+     "an estimate.",
+     .samples = tw_sample_stream_seconds, LOST(late_ns)},
+    {"tailwatch_arrivals", "tailwatch.arrivals", COUNTER, "{request}",
+     "Requests by where their arrival time came from.",
+     .samples = tw_sample_snapshot_list, TW_LIST_ARRIVALS},
+    {"tailwatch_dropped_events", "tailwatch.dropped_events", COUNTER, "{event}",
+     "What could not be kept or measured.",
+     .samples = tw_sample_snapshot_list, TW_LIST_DROPS},
+    {"tailwatch_label_overflow", "tailwatch.label_overflow", COUNTER, "{request}",
+     "Requests whose labels became \"other\" because max_label_sets was reached.",
+     .samples = tw_sample_snapshot_word, SNAPSHOT(label_overflow)},
+    {"tailwatch_internal_errors", "tailwatch.internal_errors", COUNTER, "{error}",
+     "Errors inside tailwatch, which were kept from the host.",
+     .samples = tw_sample_snapshot_list, TW_LIST_ERRORS},
+    {"tailwatch_sse_fallback", "tailwatch.sse_fallback", COUNTER, "{frame}",
+     "Times that the fast SSE path went back to the server's own serialisation, by shape of the frame.",
+     .samples = tw_sample_sse_fallbacks},
+    {"tailwatch_memory_bytes", "tailwatch.memory", GAUGE, "By",
+     "Memory that tailwatch holds, all processes.",
+     .samples = tw_sample_memory},
+    {"tailwatch_registry_render_seconds", "tailwatch.registry_render", GAUGE, "s",
+     "What rendering the host's own Prometheus registry took last.",
+     .samples = tw_sample_registry_render},
+    {"tailwatch_build", "tailwatch.build", INFO, "1",
+     "Versions of tailwatch and of the interpreter.",
+     .samples = tw_sample_build_info},
+    {NULL, "tailwatch.otel.exports", COUNTER, "{export}",
+     "Rounds of this exporter, up to the one before.",
+     .samples = tw_sample_otlp_exports},
+    {NULL, "tailwatch.otel.spans", COUNTER, "{span}",
+     "Request spans of this process.",
+     .samples = tw_sample_otlp_spans},
+    {NULL, "tailwatch.otel.longest_hold", GAUGE, "s",
+     "The longest piece of work on behalf of an exporter of the host's, CPU time.",
+     .samples = tw_sample_otlp_longest_hold},
+
+    /* The collector's policy, whatever it is. */
+    {"tailwatch_gc_policy", "tailwatch.gc.policy", INFO, "1",
+     "The option gc of each process; mode and fallback: how out-of-band collects, and why not in slices.",
+     .samples = tw_sample_policy_info},
+    {"tailwatch_gc_policy_passes", "tailwatch.gc.policy.passes", COUNTER, "{collection}",
+     "Collections outside slices: automatic, foreign (somebody called for it), untold (one of the two); and "
+     "whole passes of "
+     "tailwatch's own, by what gave the moment.",
+     .samples = tw_sample_policy_list, TW_LIST_PASSES},
+    {"tailwatch_gc_policy_drift", "tailwatch.gc.policy.drift", COUNTER, "{call}",
+     "What others did to the collector. freeze_blind: of freeze, those without a full collection just before: "
+     "garbage may "
+     "have been frozen, how much is not known.",
+     .samples = tw_sample_policy_list, TW_LIST_DRIFT},
+    {"tailwatch_gc_policy_unfrozen_objects", "tailwatch.gc.policy.unfrozen_objects", GAUGE, "{object}",
+     "Tracked objects that are not frozen, as the collector and the sweep book them: an estimate. Absent where "
+     "the books are "
+     "not known.",
+     .samples = tw_sample_heap_size, NOW(unfrozen)},
+
+    {"tailwatch_gc_policy_slices", "tailwatch.gc.policy.slices", COUNTER, "{slice}",
+     "Slices of the sweep, by what gave the moment.",
+     .samples = tw_sample_policy_list, TW_LIST_SLICES, IDLE_GC},
+    {"tailwatch_gc_policy_ceilings", "tailwatch.gc.policy.ceilings", COUNTER, "{time}",
+     "Times that a ceiling (gc_ceiling) was met, each until it was kept again.",
+     .samples = tw_sample_policy_list, TW_LIST_CEILINGS, IDLE_GC},
+    {"tailwatch_gc_policy_slice_seconds", "tailwatch.gc.policy.slice_time", COUNTER, "s",
+     "What slices took, process time.",
+     .samples = tw_sample_idle_gc_word, COUNTS(slice_ns), IDLE_GC},
+    {"tailwatch_gc_policy_predicted_seconds", "tailwatch.gc.policy.predicted_time", COUNTER, "s",
+     "What the same slices had been predicted to take.",
+     .samples = tw_sample_idle_gc_word, COUNTS(predicted_ns), IDLE_GC},
+    {"tailwatch_gc_policy_pass_seconds", "tailwatch.gc.policy.pass_time", COUNTER, "s",
+     "What whole passes of tailwatch's own took, process time.",
+     .samples = tw_sample_idle_gc_word, COUNTS(pass_ns), IDLE_GC},
+    {"tailwatch_gc_policy_moved_objects", "tailwatch.gc.policy.moved_objects", COUNTER, "{object}",
+     "Objects found unreachable and moved to generation 0.",
+     .samples = tw_sample_idle_gc_word, COUNTS(moved), IDLE_GC},
+    {"tailwatch_gc_policy_freed_objects", "tailwatch.gc.policy.freed_objects", COUNTER, "{object}",
+     "Objects that slices freed.",
+     .samples = tw_sample_idle_gc_word, COUNTS(freed), IDLE_GC},
+    {"tailwatch_gc_policy_pass_freed_objects", "tailwatch.gc.policy.pass_freed_objects", COUNTER, "{object}",
+     "Objects that whole passes of tailwatch's own freed.",
+     .samples = tw_sample_idle_gc_word, COUNTS(pass_freed), IDLE_GC},
+    {"tailwatch_gc_policy_rounds", "tailwatch.gc.policy.rounds", COUNTER, "{round}",
+     "Times that slices went through the whole old heap.",
+     .samples = tw_sample_idle_gc_word, COUNTS(rounds), IDLE_GC},
+    {"tailwatch_gc_policy_frozen_objects", "tailwatch.gc.policy.frozen_objects", GAUGE, "{object}",
+     "Objects known to be frozen, which slices pass over.",
+     .samples = tw_sample_heap_size, NOW(frozen), IDLE_GC},
+    {"tailwatch_gc_idle_backlog_visits", "tailwatch.gc.idle.backlog", GAUGE, "{visit}",
+     "Object visits that the idle-time collector still has to make (about 10 per object).",
+     .samples = tw_sample_idle_gc_backlog, 0, IDLE_GC},
+
+    {"tailwatch_step_seconds", "tailwatch.step.duration", HISTOGRAM, "s",
+     "Length of an engine's steps (iterations), from begin to end on the host.",
+     .samples = tw_sample_step_histogram, TW_STEP_INSIDE, STEPS},
+    {"tailwatch_step_host_gap_seconds", "tailwatch.step.host_gap", HISTOGRAM, "s",
+     "From the end of a step to the begin of the next, where that end left requests with work to do.",
+     .samples = tw_sample_step_histogram, TW_STEP_GAP, STEPS},
+    {"tailwatch_step_unknown_gap_seconds", "tailwatch.step.unknown_gap", COUNTER, "s",
+     "Time between steps of which nobody said whether work was waiting (no waiting=): idle or a host gap.",
+     .samples = tw_sample_step_word, STEP(unknown_ns), STEPS},
+    {"tailwatch_step_requests", "tailwatch.step.requests", COUNTER, "{request}",
+     "Requests in the steps' batches, summed over the steps.",
+     .samples = tw_sample_step_word, STEP(batch), STEPS},
+    {"tailwatch_step_overlap_seconds", "tailwatch.step.overlap", COUNTER, "s",
+     "Time of steps, and of host gaps, that coincided with the process's pauses of at least 50 us: an upper "
+     "bound of their "
+     "blame.",
+     .samples = tw_sample_step_seconds, STEP(overlap_ns), STEPS},
+    {"tailwatch_step_request_overlap_seconds", "tailwatch.step.request_overlap", COUNTER, "s",
+     "tailwatch_step_overlap_seconds_total times the requests in the batch, or left waiting at the gap: an upper "
+     "bound.",
+     .samples = tw_sample_step_seconds, STEP(request_ns), STEPS},
+
+    {"tailwatch_streams_running", "tailwatch.streams.running", GAUGE, "{stream}",
+     "Requests in flight whose first token was seen.",
+     .samples = tw_sample_load_number, GAUGES(running), LOAD},
+    {"tailwatch_streams_waiting", "tailwatch.streams.waiting", GAUGE, "{stream}",
+     "Requests in flight whose first token was not seen yet; an answer that is not streamed shows none before its end.",
+     .samples = tw_sample_load_number, GAUGES(waiting), LOAD},
+    {"tailwatch_healthy_concurrency", "tailwatch.healthy_concurrency", GAUGE, "{stream}",
+     "Streams in flight above which TTFT leaves its first straight line upwards; absent where no inflection was seen.",
+     .samples = tw_sample_load_number, GAUGES(healthy), LOAD},
+    {"tailwatch_healthy_concurrency_confidence_ratio", "tailwatch.healthy_concurrency_confidence", GAUGE, "1",
+     "Share of resamplings of the data that find the healthy concurrency within 10 % of it; absent where there "
+     "is none.",
+     .samples = tw_sample_load_number, GAUGES(confidence), LOAD},
+    {"tailwatch_healthy_concurrency_verdict", "tailwatch.healthy_concurrency_verdict", GAUGE, "1",
+     "1 for how the search for it ended: found, no inflection, few data, one level.",
+     .samples = tw_sample_load_verdict, 0, LOAD},
+    {"tailwatch_load_ratio", "tailwatch.load.ratio", GAUGE, "1",
+     "Requests in flight / healthy concurrency: above 1 TTFT grows with each more. Absent where that is not known.",
+     .samples = tw_sample_load_number, GAUGES(ratio), LOAD},
+    {"tailwatch_load_utilization_ratio", "tailwatch.load.utilization", GAUGE, "1",
+     "The same, at most 1, for balancers that take no more.",
+     .samples = tw_sample_load_number, GAUGES(utilization), LOAD},
+    {"tailwatch_load_headroom_streams", "tailwatch.load.headroom", GAUGE, "{stream}",
+     "Streams that may be added before the healthy concurrency is reached.",
+     .samples = tw_sample_load_number, GAUGES(headroom), LOAD},
+    {"tailwatch_predicted_ttft_seconds", "tailwatch.predicted_ttft", GAUGE, "s",
+     "Median TTFT to expect of a request that arrives now: an estimate.",
+     .samples = tw_sample_load_number, GAUGES(predicted_s), LOAD},
+    {"tailwatch_admission_within_slo", "tailwatch.admission_within_slo", GAUGE, "1",
+     "1 where that is within the TTFT bound of the SLO, else 0. Absent where either is not known.",
+     .samples = tw_sample_load_number, GAUGES(within_slo), LOAD},
+    {"tailwatch_ttft_by_concurrency_seconds", "tailwatch.ttft_by_concurrency", GAUGE, "s",
+     "Median TTFT by about how many streams were in flight when the request arrived, itself included; the last "
+     "half hour.",
+     .samples = tw_sample_load_curve, 0, LOAD},
+};
+
+const tw_instrument *tw_instruments(size_t *count) {
+    *count = sizeof INSTRUMENTS / sizeof *INSTRUMENTS;
+    return INSTRUMENTS;
+}
