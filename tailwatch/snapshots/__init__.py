@@ -1,26 +1,29 @@
 """Numbers of a group of processes at one moment: histograms, counters, pauses; windows between two moments."""
 
-from tailwatch.snapshots.concurrency import Healthy, healthy
-from tailwatch.snapshots.core_values import (
-    CAUSES,
-    CEILINGS,
-    DRIFTS,
-    DROPS,
-    MOMENTS,
-    OUTCOME_OF,
-    OUTCOMES,
-    PASSES,
-    PHASES,
-    POLICIES,
-    POLICY_MODES,
-    POLICY_WHYS,
-    REASONS,
-)
-from tailwatch.snapshots.histogram import Histogram
-from tailwatch.snapshots.history import History
+from tailwatch import platform
 from tailwatch.snapshots.model import Octave, Pause, Point, Policy, Process, SlowGap, Step
-from tailwatch.snapshots.records import Records
-from tailwatch.snapshots.snapshot import Snapshot, take, take_directory
+
+if platform.LINUX:  # elsewhere snapshots are read from files alone: see serialization.py
+    from tailwatch.snapshots.concurrency import Healthy, healthy
+    from tailwatch.snapshots.core_values import (
+        CAUSES,
+        CEILINGS,
+        DRIFTS,
+        DROPS,
+        MOMENTS,
+        OUTCOME_OF,
+        OUTCOMES,
+        PASSES,
+        PHASES,
+        POLICIES,
+        POLICY_MODES,
+        POLICY_WHYS,
+        REASONS,
+    )
+    from tailwatch.snapshots.histogram import Histogram
+    from tailwatch.snapshots.history import History
+    from tailwatch.snapshots.records import Records
+    from tailwatch.snapshots.snapshot import Snapshot, take, take_directory
 
 __all__ = [
     "CAUSES",

@@ -6,6 +6,8 @@ import dataclasses
 import datetime
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -793,6 +795,23 @@ def test_a_saved_snapshot_reads_the_same(make: Callable[[], Any]) -> None:
     assert doctor(again, FROZEN) == doctor(live, FROZEN)
     assert headline(again, OBSERVED) == headline(live, OBSERVED)
     assert format_tail(again) == format_tail(live)
+
+
+ELSEWHERE = """
+import json, sys, sysconfig
+sysconfig.get_config_vars()
+sys.platform = "darwin"
+sys.modules["tailwatch._hot"] = sys.modules["tailwatch._cold"] = None
+from tailwatch.diagnose.rules import from_dict
+print(from_dict(json.load(sys.stdin)).itl.p(99))
+"""
+
+
+def test_a_saved_snapshot_is_read_without_the_compiled_modules() -> None:
+    """As on another system than Linux."""
+    data = json.dumps(saved(snapshot()))
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE], input=data, capture_output=True, text=True, check=True)
+    assert float(done.stdout) == 0.022
 
 
 def test_saved_details() -> None:
