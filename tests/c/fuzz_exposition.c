@@ -222,7 +222,8 @@ static void check_proto(const tw_buffer *b) {
 /* ---- all ---- */
 
 static void check_formats(const tw_snapshot *s, const char *slo) {
-    const tw_metrics_info info = {.version = "1", .python = "3", .slo = slo, .registry_seconds = 0.5, .goodput_window_s = 60};
+    const tw_metrics_info info = {
+        .version = "1", .python = "3", .slo = slo, .registry_seconds = 0.5, .goodput_window_s = 60};
     for (int format = 0; format < TW_FORMATS; format++) {
         tw_buffer b = {0};
         demand(tw_exposition_render(s, &info, format, &b) == 0);

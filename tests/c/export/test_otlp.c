@@ -115,7 +115,8 @@ TW_TEST(buckets_fit_the_room) {
     uint64_t random = 11, value[64];
     for (int round = 0; round < 2000; round++) {
         const size_t n = 1 + tw_test_random_below(&random, 64);
-        for (size_t i = 0; i < n; i++) value[i] = tw_test_random_below(&random, UINT64_C(1) << tw_test_random_below(&random, 45));
+        for (size_t i = 0; i < n; i++)
+            value[i] = tw_test_random_below(&random, UINT64_C(1) << tw_test_random_below(&random, 45));
         check_exponential(value, n, 2 + (uint32_t)tw_test_random_below(&random, 1000));
     }
     const uint64_t edges[] = {0, 1, 999, 1000, 1001, UINT64_MAX, UINT64_MAX - 1};

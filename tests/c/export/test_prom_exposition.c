@@ -18,7 +18,8 @@ static void tw_free(void *memory) { free(memory); }
 #include "tw_test.h"
 
 static const tw_metrics_info INFO_PLAIN = {
-    .version = "1.2.3", .python = "3.11.7", .slo = "ttft<=2s@99%", .extra_bytes = 1000, .registry_seconds = -1, .goodput_window_s = 60};
+    .version = "1.2.3", .python = "3.11.7", .slo = "ttft<=2s@99%", .extra_bytes = 1000,
+    .registry_seconds = -1, .goodput_window_s = 60};
 
 /* ---- a snapshot made by hand ------------------------------------------------------------------------ */
 
@@ -81,6 +82,10 @@ static bool has_line(const char *text, const char *line) {
     return false;
 }
 
+#define CHECK_LINE(line) TW_CHECK(has_line(text, line))
+#define LLAMA "model_name=\"llama\",route=\"/v1/chat\"" /* the first label set */
+#define DECODE "process=\"engine-0\",step=\"decode\""
+
 static size_t count_of(const char *text, const char *part) {
     size_t n = 0;
     for (const char *at = text; (at = strstr(at, part)); at += strlen(part)) n++;
@@ -118,19 +123,19 @@ TW_TEST(every_family_has_one_help_and_one_type) {
 TW_TEST(types_follow_the_format) {
     fixture *f = make_fixture();
     char *text = render_plain(f, TW_FORMAT_TEXT);
-    TW_CHECK(has_line(text, "# TYPE tailwatch_requests_total counter"));
-    TW_CHECK(has_line(text, "# TYPE tailwatch_build_info gauge"));
+    CHECK_LINE("# TYPE tailwatch_requests_total counter");
+    CHECK_LINE("# TYPE tailwatch_build_info gauge");
     TW_CHECK_EQ(0, count_of(text, "# UNIT"));
-    TW_CHECK(has_line(text, "tailwatch_build_info{version=\"1.2.3\",python=\"3.11.7\"} 1"));
+    CHECK_LINE("tailwatch_build_info{version=\"1.2.3\",python=\"3.11.7\"} 1");
     free(text);
     text = render_plain(f, TW_FORMAT_OPENMETRICS);
-    TW_CHECK(has_line(text, "# TYPE tailwatch_requests counter"));
-    TW_CHECK(has_line(text, "# TYPE tailwatch_build info"));
-    TW_CHECK(has_line(text, "# UNIT tailwatch_stream_late_seconds seconds"));
-    TW_CHECK(has_line(text, "# UNIT tailwatch_memory_bytes bytes"));
+    CHECK_LINE("# TYPE tailwatch_requests counter");
+    CHECK_LINE("# TYPE tailwatch_build info");
+    CHECK_LINE("# UNIT tailwatch_stream_late_seconds seconds");
+    CHECK_LINE("# UNIT tailwatch_memory_bytes bytes");
     TW_CHECK_EQ(0, count_of(text, "# UNIT tailwatch_goodput_requests_per_second"));
-    TW_CHECK(has_line(text, "tailwatch_build_info{version=\"1.2.3\",python=\"3.11.7\"} 1"));
-    TW_CHECK(has_line(text, "tailwatch_requests_good_total{slo=\"ttft<=2s@99%\"} 0"));
+    CHECK_LINE("tailwatch_build_info{version=\"1.2.3\",python=\"3.11.7\"} 1");
+    CHECK_LINE("tailwatch_requests_good_total{slo=\"ttft<=2s@99%\"} 0");
     free(text);
     free(f);
 }
@@ -141,13 +146,13 @@ TW_TEST(an_unused_label_set_is_not_shown) {
     f->series[0].output_tokens = 12;
     char *text = render_plain(f, TW_FORMAT_TEXT);
     TW_CHECK_EQ(0, count_of(text, "route=\"other\""));
-    TW_CHECK(has_line(text, "tailwatch_requests_total{model_name=\"llama\",route=\"/v1/chat\",outcome=\"good\",reason=\"good\"} 0"));
-    TW_CHECK(has_line(text, "tailwatch_requests_total{model_name=\"llama\",route=\"/v1/chat\",outcome=\"miss\",reason=\"429\"} 3"));
-    TW_CHECK(has_line(text, "tailwatch_requests_total{model_name=\"llama\",route=\"/v1/chat\",outcome=\"miss\",reason=\"late\"} 0")); /* rate() must see the first */
+    CHECK_LINE("tailwatch_requests_total{" LLAMA ",outcome=\"good\",reason=\"good\"} 0");
+    CHECK_LINE("tailwatch_requests_total{" LLAMA ",outcome=\"miss\",reason=\"429\"} 3");
+    CHECK_LINE("tailwatch_requests_total{" LLAMA ",outcome=\"miss\",reason=\"late\"} 0"); /* for rate() */
     TW_CHECK_EQ(TW_REASONS, count_of(text, "\ntailwatch_requests_total{"));
-    TW_CHECK(has_line(text, "tailwatch_output_tokens_total{model_name=\"llama\",route=\"/v1/chat\"} 12"));
-    TW_CHECK(has_line(text, "tailwatch_time_per_output_token_seconds_bucket{model_name=\"llama\",route=\"/v1/chat\",le=\"+Inf\"} 0"));
-    TW_CHECK(has_line(text, "tailwatch_time_per_output_token_seconds_sum{model_name=\"llama\",route=\"/v1/chat\"} 0.0"));
+    CHECK_LINE("tailwatch_output_tokens_total{" LLAMA "} 12");
+    CHECK_LINE("tailwatch_time_per_output_token_seconds_bucket{" LLAMA ",le=\"+Inf\"} 0");
+    CHECK_LINE("tailwatch_time_per_output_token_seconds_sum{" LLAMA "} 0.0");
     free(text);
     free(f);
 }
@@ -156,7 +161,7 @@ TW_TEST(the_window_gives_rates_and_attainment) {
     fixture *f = make_fixture();
     char *text = render_plain(f, TW_FORMAT_TEXT);
     TW_CHECK_EQ(0, count_of(text, "\ntailwatch_slo_attainment_ratio "));
-    TW_CHECK(has_line(text, "tailwatch_goodput_requests_per_second 0.0"));
+    CHECK_LINE("tailwatch_goodput_requests_per_second 0.0");
     free(text);
     tw_second *second = &f->seconds[TW_SECONDS - 1]; /* ascending: the newest is last */
     second->second = 4990 + 1;
@@ -167,27 +172,29 @@ TW_TEST(the_window_gives_rates_and_attainment) {
     TW_CHECK_EQ(19, window.good);
     TW_CHECK_EQ(60, window.seconds);
     text = render_plain(f, TW_FORMAT_TEXT);
-    TW_CHECK(has_line(text, "tailwatch_slo_attainment_ratio 0.95"));
-    TW_CHECK(has_line(text, "tailwatch_goodput_requests_per_second 0.31666666666666666"));
-    TW_CHECK(has_line(text, "tailwatch_throughput_requests_per_second 0.35"));
+    CHECK_LINE("tailwatch_slo_attainment_ratio 0.95");
+    CHECK_LINE("tailwatch_goodput_requests_per_second 0.31666666666666666");
+    CHECK_LINE("tailwatch_throughput_requests_per_second 0.35");
     free(text);
     free(f);
 }
 
 /* ---- histograms ------------------------------------------------------------------------------------- */
 
-static void check_buckets(const char *text, const char *name, const char *labels, const tw_counts *c, const tw_layout *layout) {
+static void check_buckets(const char *text, const char *name, const char *labels, const tw_counts *c,
+                          const tw_layout *layout) {
     char line[256];
     for (uint32_t i = 0; i < layout->bounds; i++) {
         char bound[NUMBER_ROOM];
         bound[format_seconds(bound, layout->bound_ns[i])] = '\0';
-        snprintf(line, sizeof line, "%s_bucket{%s,le=\"%s\"} %" PRIu64, name, labels, bound, tw_counts_below(c, layout, i));
-        TW_CHECK(has_line(text, line));
+        const uint64_t below = tw_counts_below(c, layout, i);
+        snprintf(line, sizeof line, "%s_bucket{%s,le=\"%s\"} %" PRIu64, name, labels, bound, below);
+        CHECK_LINE(line);
     }
     snprintf(line, sizeof line, "%s_bucket{%s,le=\"+Inf\"} %" PRIu64, name, labels, c->count);
-    TW_CHECK(has_line(text, line));
+    CHECK_LINE(line);
     snprintf(line, sizeof line, "%s_count{%s} %" PRIu64, name, labels, c->count);
-    TW_CHECK(has_line(text, line));
+    CHECK_LINE(line);
 }
 
 TW_TEST(buckets_are_cumulative_and_exact_at_their_bounds) {
@@ -198,10 +205,11 @@ TW_TEST(buckets_are_cumulative_and_exact_at_their_bounds) {
         record(&f->ttft, layout, layout->bound_ns[i]);
         record(&f->ttft, layout, layout->bound_ns[i] + 1);
     }
-    for (int i = 0; i < 1000; i++) record(&f->ttft, layout, tw_test_random_below(&state, UINT64_C(2000) * TW_NS_PER_SECOND));
+    for (int i = 0; i < 1000; i++)
+        record(&f->ttft, layout, tw_test_random_below(&state, UINT64_C(2000) * TW_NS_PER_SECOND));
     f->series[0].metric[TW_METRIC_TTFT] = &f->ttft;
     char *text = render_plain(f, TW_FORMAT_TEXT);
-    check_buckets(text, "tailwatch_time_to_first_token_seconds", "model_name=\"llama\",route=\"/v1/chat\"", &f->ttft, layout);
+    check_buckets(text, "tailwatch_time_to_first_token_seconds", LLAMA, &f->ttft, layout);
     free(text);
     free(f);
 }
@@ -215,23 +223,21 @@ TW_TEST(bounds_and_sums_read_as_prometheus_writes_them) {
     record(&f->ttft, tw_metric_layout(TW_METRIC_QUEUE_ACCEPT), 1000);
     f->snapshot.wait[TW_METRIC_QUEUE_ACCEPT - TW_METRIC_QUEUE_PROXY] = &f->ttft;
     char *text = render_plain(f, TW_FORMAT_OPENMETRICS);
-    const char *labels = "model_name=\"llama\",route=\"/v1/chat\"";
     static const char *const bounds[] = {"0.0005", "0.0075", "0.01", "1.0", "10.0"};
     for (int i = 0; i < 5; i++) {
         char line[256];
-        snprintf(line, sizeof line, "tailwatch_inter_token_latency_seconds_bucket{%s,le=\"%s\"} %d", labels, bounds[i], i > 0);
-        TW_CHECK(has_line(text, line));
+        snprintf(line, sizeof line, "tailwatch_inter_token_latency_seconds_bucket{" LLAMA ",le=\"%s\"} %d",
+                 bounds[i], i > 0);
+        CHECK_LINE(line);
     }
-    TW_CHECK(has_line(text, "tailwatch_inter_token_latency_seconds_sum{model_name=\"llama\",route=\"/v1/chat\"} 18446744073.709551616"));
-    TW_CHECK(has_line(text, "tailwatch_send_wait_seconds_bucket{le=\"+Inf\"} 0"));
-    TW_CHECK(has_line(text, "tailwatch_send_wait_seconds_count 0"));
-    TW_CHECK(has_line(text, "tailwatch_queue_seconds_count{stage=\"proxy\"} 0"));
-    TW_CHECK(has_line(text, "tailwatch_queue_seconds_count{stage=\"accept\"} 1"));
+    CHECK_LINE("tailwatch_inter_token_latency_seconds_sum{" LLAMA "} 18446744073.709551616");
+    CHECK_LINE("tailwatch_send_wait_seconds_bucket{le=\"+Inf\"} 0");
+    CHECK_LINE("tailwatch_send_wait_seconds_count 0");
+    CHECK_LINE("tailwatch_queue_seconds_count{stage=\"proxy\"} 0");
+    CHECK_LINE("tailwatch_queue_seconds_count{stage=\"accept\"} 1");
     free(text);
     free(f);
 }
-
-/* ---- labels ----------------------------------------------------------------------------------------- */
 
 TW_TEST(label_values_are_escaped) {
     fixture *f = make_fixture();
@@ -243,10 +249,10 @@ TW_TEST(label_values_are_escaped) {
     info.version = NULL;
     info.python = "\xc3\xa9";
     char *text = render(&f->snapshot, &info, TW_FORMAT_TEXT);
-    TW_CHECK(has_line(text, "tailwatch_output_tokens_total{model_name=\"a\\\"b\\\\c\\nd\",route=\"\\\\\"} 1"));
-    TW_CHECK(has_line(text, "tailwatch_requests_good_total{slo=\"\\\"\\\"\\n\\\\\"} 0"));
-    TW_CHECK(has_line(text, "tailwatch_build_info{version=\"\",python=\"\xc3\xa9\"} 1"));
-    TW_CHECK(has_line(text, "tailwatch_time_to_first_token_seconds_count{model_name=\"a\\\"b\\\\c\\nd\",route=\"\\\\\"} 0"));
+    CHECK_LINE("tailwatch_output_tokens_total{model_name=\"a\\\"b\\\\c\\nd\",route=\"\\\\\"} 1");
+    CHECK_LINE("tailwatch_requests_good_total{slo=\"\\\"\\\"\\n\\\\\"} 0");
+    CHECK_LINE("tailwatch_build_info{version=\"\",python=\"\xc3\xa9\"} 1");
+    CHECK_LINE("tailwatch_time_to_first_token_seconds_count{model_name=\"a\\\"b\\\\c\\nd\",route=\"\\\\\"} 0");
     free(text);
     free(f);
 }
@@ -259,36 +265,36 @@ TW_TEST(a_process_is_its_role_and_index) {
     f->snapshot.process_count = 3;
     for (uint64_t i = 0; i < 3; i++) f->process[i].pause[TW_CAUSE_GC2].collected = 10 + i;
     char *text = render_plain(f, TW_FORMAT_TEXT);
-    TW_CHECK(has_line(text, "tailwatch_gc_collected_objects_total{generation=\"2\",process=\"api-0\"} 10"));
-    TW_CHECK(has_line(text, "tailwatch_gc_collected_objects_total{generation=\"2\",process=\"engine-0\"} 11"));
-    TW_CHECK(has_line(text, "tailwatch_gc_collected_objects_total{generation=\"2\",process=\"api-1\"} 12"));
+    CHECK_LINE("tailwatch_gc_collected_objects_total{generation=\"2\",process=\"api-0\"} 10");
+    CHECK_LINE("tailwatch_gc_collected_objects_total{generation=\"2\",process=\"engine-0\"} 11");
+    CHECK_LINE("tailwatch_gc_collected_objects_total{generation=\"2\",process=\"api-1\"} 12");
     free(text);
     free(f);
 }
 
-/* ---- pauses ----------------------------------------------------------------------------------------- */
-
 TW_TEST(pauses_are_shown_by_generation_and_ours_apart) {
     fixture *f = make_fixture();
-    record(&f->gc2, tw_metric_layout(TW_METRIC_PAUSE), 100000);
-    record(&f->policy, tw_metric_layout(TW_METRIC_PAUSE), 2 * TW_NS_PER_SECOND);
+    const tw_layout *layout = tw_metric_layout(TW_METRIC_PAUSE);
+    record(&f->gc2, layout, 100000);
+    record(&f->policy, layout, 2 * TW_NS_PER_SECOND);
     f->process[0].pauses[TW_CAUSE_GC2] = &f->gc2;
     f->process[0].pauses[TW_CAUSE_POLICY] = &f->policy;
-    f->process[0].pause[TW_CAUSE_GC2] = (tw_pause_totals){.count = 1, .cpu_ns = 90000, .callbacks_ns = 1000, .uncollectable = 4};
+    f->process[0].pause[TW_CAUSE_GC2] = (tw_pause_totals){
+        .count = 1, .cpu_ns = 90000, .callbacks_ns = 1000, .uncollectable = 4};
     f->process[0].pause[TW_CAUSE_POLICY] = (tw_pause_totals){.count = 1, .collected = 70};
     f->process[0].pause[TW_CAUSE_GC0].short_ns = 40000;
     char *text = render_plain(f, TW_FORMAT_TEXT);
-    check_buckets(text, "python_gc_duration_seconds", "generation=\"2\",process=\"api-0\"", &f->gc2, tw_metric_layout(TW_METRIC_PAUSE));
-    check_buckets(text, "tailwatch_policy_pause_seconds", "process=\"api-0\"", &f->policy, tw_metric_layout(TW_METRIC_PAUSE));
-    TW_CHECK(has_line(text, "python_gc_duration_seconds_sum{generation=\"2\",process=\"api-0\"} 0.0001"));
-    TW_CHECK(has_line(text, "python_gc_duration_seconds_count{generation=\"0\",process=\"api-0\"} 0"));
+    check_buckets(text, "python_gc_duration_seconds", "generation=\"2\",process=\"api-0\"", &f->gc2, layout);
+    check_buckets(text, "tailwatch_policy_pause_seconds", "process=\"api-0\"", &f->policy, layout);
+    CHECK_LINE("python_gc_duration_seconds_sum{generation=\"2\",process=\"api-0\"} 0.0001");
+    CHECK_LINE("python_gc_duration_seconds_count{generation=\"0\",process=\"api-0\"} 0");
     TW_CHECK_EQ(0, count_of(text, "generation=\"full\""));
     TW_CHECK_EQ(0, count_of(text, "python_gc_duration_seconds_count{generation=\"policy\""));
-    TW_CHECK(has_line(text, "tailwatch_gc_cpu_seconds_total{generation=\"2\",process=\"api-0\"} 0.00009"));
-    TW_CHECK(has_line(text, "tailwatch_gc_callbacks_seconds_total{generation=\"2\",process=\"api-0\"} 0.000001"));
-    TW_CHECK(has_line(text, "tailwatch_gc_short_pauses_seconds_total{generation=\"0\",process=\"api-0\"} 0.00004"));
-    TW_CHECK(has_line(text, "tailwatch_gc_collected_objects_total{generation=\"policy\",process=\"api-0\"} 70"));
-    TW_CHECK(has_line(text, "tailwatch_gc_uncollectable_objects_total{generation=\"2\",process=\"api-0\"} 4"));
+    CHECK_LINE("tailwatch_gc_cpu_seconds_total{generation=\"2\",process=\"api-0\"} 0.00009");
+    CHECK_LINE("tailwatch_gc_callbacks_seconds_total{generation=\"2\",process=\"api-0\"} 0.000001");
+    CHECK_LINE("tailwatch_gc_short_pauses_seconds_total{generation=\"0\",process=\"api-0\"} 0.00004");
+    CHECK_LINE("tailwatch_gc_collected_objects_total{generation=\"policy\",process=\"api-0\"} 70");
+    CHECK_LINE("tailwatch_gc_uncollectable_objects_total{generation=\"2\",process=\"api-0\"} 4");
     free(text);
     free(f);
 }
@@ -300,8 +306,8 @@ TW_TEST(stream_time_is_told_by_the_role_whose_pauses_took_it) {
     f->snapshot.lost[1].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2] = 268000000;
     char *text = render_plain(f, TW_FORMAT_TEXT);
     TW_CHECK_EQ(16, count_of(text, "\ntailwatch_stream_overlap_seconds_total{"));
-    TW_CHECK(has_line(text, "tailwatch_stream_overlap_seconds_total{cause=\"gc2\",source=\"en\\\"gine\",phase=\"itl\"} 0.268"));
-    TW_CHECK(has_line(text, "tailwatch_stream_overlap_seconds_total{cause=\"gc2\",source=\"api\",phase=\"itl\"} 0.0"));
+    CHECK_LINE("tailwatch_stream_overlap_seconds_total{cause=\"gc2\",source=\"en\\\"gine\",phase=\"itl\"} 0.268");
+    CHECK_LINE("tailwatch_stream_overlap_seconds_total{cause=\"gc2\",source=\"api\",phase=\"itl\"} 0.0");
     free(text);
     free(f);
 }
@@ -313,14 +319,12 @@ TW_TEST(stream_time_has_rows_before_the_first_pause) {
     char *text = render_plain(f, TW_FORMAT_TEXT);
     TW_CHECK_EQ(8, count_of(text, "\ntailwatch_stream_late_seconds_total{"));
     TW_CHECK_EQ(9, count_of(text, "\ntailwatch_stream_overlap_seconds_total{"));
-    TW_CHECK(has_line(text, "tailwatch_stream_late_seconds_total{cause=\"gc2\",source=\"api\",phase=\"itl\"} 0.25"));
-    TW_CHECK(has_line(text, "tailwatch_stream_overlap_seconds_total{cause=\"gc_full\",source=\"api\",phase=\"ttft\"} 1.5"));
-    TW_CHECK(has_line(text, "tailwatch_stream_late_seconds_total{cause=\"policy\",source=\"api\",phase=\"ttft\"} 0.0"));
+    CHECK_LINE("tailwatch_stream_late_seconds_total{cause=\"gc2\",source=\"api\",phase=\"itl\"} 0.25");
+    CHECK_LINE("tailwatch_stream_overlap_seconds_total{cause=\"gc_full\",source=\"api\",phase=\"ttft\"} 1.5");
+    CHECK_LINE("tailwatch_stream_late_seconds_total{cause=\"policy\",source=\"api\",phase=\"ttft\"} 0.0");
     free(text);
     free(f);
 }
-
-/* ---- about ourselves -------------------------------------------------------------------------------- */
 
 TW_TEST(what_concerns_ourselves_is_shown) {
     fixture *f = make_fixture();
@@ -336,18 +340,18 @@ TW_TEST(what_concerns_ourselves_is_shown) {
     info.registry_seconds = 0.0125;
     char *text = render(&f->snapshot, &info, TW_FORMAT_TEXT), line[128];
     snprintf(line, sizeof line, "tailwatch_dropped_events_total{reason=\"%s\"} 2", tw_drop_name(TW_DROP_OPAQUE));
-    TW_CHECK(has_line(text, line));
+    CHECK_LINE(line);
     snprintf(line, sizeof line, "tailwatch_internal_errors_total{where=\"%s\"} 5", tw_error_name(TW_ERROR_REGISTRY));
-    TW_CHECK(has_line(text, line));
+    CHECK_LINE(line);
     snprintf(line, sizeof line, "tailwatch_arrivals_total{source=\"%s\"} 9", tw_arrival_name(TW_ARRIVAL_TCP));
-    TW_CHECK(has_line(text, line));
+    CHECK_LINE(line);
     TW_CHECK_EQ(TW_DROPS, count_of(text, "\ntailwatch_dropped_events_total{"));
-    TW_CHECK(has_line(text, "tailwatch_label_overflow_total 6"));
-    TW_CHECK(has_line(text, "tailwatch_requests_in_flight 8"));
-    TW_CHECK(has_line(text, "tailwatch_fluidity_deadlines_total 100"));
-    TW_CHECK(has_line(text, "tailwatch_fluidity_deadlines_met_total 97"));
-    TW_CHECK(has_line(text, "tailwatch_memory_bytes 1234"));
-    TW_CHECK(has_line(text, "tailwatch_registry_render_seconds 0.0125"));
+    CHECK_LINE("tailwatch_label_overflow_total 6");
+    CHECK_LINE("tailwatch_requests_in_flight 8");
+    CHECK_LINE("tailwatch_fluidity_deadlines_total 100");
+    CHECK_LINE("tailwatch_fluidity_deadlines_met_total 97");
+    CHECK_LINE("tailwatch_memory_bytes 1234");
+    CHECK_LINE("tailwatch_registry_render_seconds 0.0125");
     free(text);
     text = render_plain(f, TW_FORMAT_TEXT);
     TW_CHECK_EQ(0, count_of(text, "\ntailwatch_registry_render_seconds "));
@@ -358,9 +362,9 @@ TW_TEST(what_concerns_ourselves_is_shown) {
 static void check_fallback_lines(const char *text, const char *help) {
     TW_CHECK_EQ(1, count_of(text, help));
     TW_CHECK_EQ(3, count_of(text, "\ntailwatch_sse_fallback_total{"));
-    TW_CHECK(has_line(text, "tailwatch_sse_fallback_total{shape=\"chat \\\"a\\\"\",reason=\"back\\\\slash\"} 18446744073709551615"));
-    TW_CHECK(has_line(text, "tailwatch_sse_fallback_total{shape=\"caf\xc3\xa9\",reason=\"extra\"} 1"));
-    TW_CHECK(has_line(text, "tailwatch_sse_fallback_total{shape=\"line\\nend\",reason=\"\"} 2"));
+    CHECK_LINE("tailwatch_sse_fallback_total{shape=\"chat \\\"a\\\"\",reason=\"back\\\\slash\"} 18446744073709551615");
+    CHECK_LINE("tailwatch_sse_fallback_total{shape=\"caf\xc3\xa9\",reason=\"extra\"} 1");
+    CHECK_LINE("tailwatch_sse_fallback_total{shape=\"line\\nend\",reason=\"\"} 2");
 }
 
 TW_TEST(fallbacks_are_shown_by_shape_and_reason) {
@@ -440,12 +444,12 @@ TW_TEST(exemplars_follow_their_buckets) {
     f->snapshot.exemplars = exemplars;
     char *text = render_plain(f, TW_FORMAT_OPENMETRICS);
     TW_CHECK_EQ(4, count_of(text, " # {"));
-    TW_CHECK(has_line(text, "tailwatch_time_to_first_token_seconds_bucket{model_name=\"llama\",route=\"/v1/chat\",le=\"0.001\"} 1 "
-                            "# {trace_id=\"trace-1\"} 0.0009 1700000001.5"));
-    TW_CHECK(has_line(text, "tailwatch_time_to_first_token_seconds_bucket{model_name=\"llama\",route=\"/v1/chat\",le=\"+Inf\"} 1 "
-                            "# {trace_id=\"trace-2\"} 170.0 1700000000.0"));
-    TW_CHECK(has_line(text, "tailwatch_e2e_request_latency_seconds_bucket{model_name=\"llama\",route=\"/v1/chat\",le=\"0.08\"} 0 "
-                            "# {trace_id=\"trace-3\"} 0.07 1700000002.000000001"));
+    CHECK_LINE("tailwatch_time_to_first_token_seconds_bucket{" LLAMA ",le=\"0.001\"} 1 "
+               "# {trace_id=\"trace-1\"} 0.0009 1700000001.5");
+    CHECK_LINE("tailwatch_time_to_first_token_seconds_bucket{" LLAMA ",le=\"+Inf\"} 1 "
+               "# {trace_id=\"trace-2\"} 170.0 1700000000.0");
+    CHECK_LINE("tailwatch_e2e_request_latency_seconds_bucket{" LLAMA ",le=\"0.08\"} 0 "
+               "# {trace_id=\"trace-3\"} 0.07 1700000002.000000001");
     free(text);
     text = render_plain(f, TW_FORMAT_TEXT);
     TW_CHECK_EQ(0, count_of(text, " # {"));
@@ -461,8 +465,6 @@ TW_TEST(exemplars_follow_their_buckets) {
     tw_buffer_free(&b);
     free(f);
 }
-
-/* ---- memory ----------------------------------------------------------------------------------------- */
 
 TW_TEST(the_output_is_appended) {
     fixture *f = make_fixture();
@@ -529,19 +531,19 @@ TW_TEST(steps_are_shown_where_there_are_any) {
     f->process[0].steps = steps;
     f->process[0].step_count = 2;
     text = render_plain(f, TW_FORMAT_OPENMETRICS);
-    TW_CHECK(has_line(text, "# TYPE tailwatch_step_seconds histogram"));
-    TW_CHECK(has_line(text, "# UNIT tailwatch_step_overlap_seconds seconds"));
-    TW_CHECK(has_line(text, "# TYPE tailwatch_step_requests counter"));
-    TW_CHECK(has_line(text, "tailwatch_step_seconds_bucket{process=\"engine-0\",step=\"decode\",le=\"0.015\"} 0"));
-    TW_CHECK(has_line(text, "tailwatch_step_seconds_bucket{process=\"engine-0\",step=\"decode\",le=\"0.02\"} 1"));
-    TW_CHECK(has_line(text, "tailwatch_step_seconds_sum{process=\"engine-0\",step=\"decode\"} 0.02"));
-    TW_CHECK(has_line(text, "tailwatch_step_seconds_count{process=\"engine-0\",step=\"a\\\"b\"} 0"));
-    TW_CHECK(has_line(text, "tailwatch_step_host_gap_seconds_bucket{process=\"engine-0\",step=\"decode\",le=\"0.0001\"} 0"));
-    TW_CHECK(has_line(text, "tailwatch_step_requests_total{process=\"engine-0\",step=\"decode\"} 40"));
-    TW_CHECK(has_line(text, "tailwatch_step_unknown_gap_seconds_total{process=\"engine-0\",step=\"decode\"} 2.0"));
-    TW_CHECK(has_line(text, "tailwatch_step_overlap_seconds_total{process=\"engine-0\",step=\"decode\",cause=\"gc2\",phase=\"step\"} 0.25"));
-    TW_CHECK(has_line(text, "tailwatch_step_overlap_seconds_total{process=\"engine-0\",step=\"decode\",cause=\"gc2\",phase=\"host_gap\"} 0.0"));
-    TW_CHECK(has_line(text, "tailwatch_step_request_overlap_seconds_total{process=\"engine-0\",step=\"decode\",cause=\"gc_full\",phase=\"host_gap\"} 3.0"));
+    CHECK_LINE("# TYPE tailwatch_step_seconds histogram");
+    CHECK_LINE("# UNIT tailwatch_step_overlap_seconds seconds");
+    CHECK_LINE("# TYPE tailwatch_step_requests counter");
+    CHECK_LINE("tailwatch_step_seconds_bucket{" DECODE ",le=\"0.015\"} 0");
+    CHECK_LINE("tailwatch_step_seconds_bucket{" DECODE ",le=\"0.02\"} 1");
+    CHECK_LINE("tailwatch_step_seconds_sum{" DECODE "} 0.02");
+    CHECK_LINE("tailwatch_step_seconds_count{process=\"engine-0\",step=\"a\\\"b\"} 0");
+    CHECK_LINE("tailwatch_step_host_gap_seconds_bucket{" DECODE ",le=\"0.0001\"} 0");
+    CHECK_LINE("tailwatch_step_requests_total{" DECODE "} 40");
+    CHECK_LINE("tailwatch_step_unknown_gap_seconds_total{" DECODE "} 2.0");
+    CHECK_LINE("tailwatch_step_overlap_seconds_total{" DECODE ",cause=\"gc2\",phase=\"step\"} 0.25");
+    CHECK_LINE("tailwatch_step_overlap_seconds_total{" DECODE ",cause=\"gc2\",phase=\"host_gap\"} 0.0");
+    CHECK_LINE("tailwatch_step_request_overlap_seconds_total{" DECODE ",cause=\"gc_full\",phase=\"host_gap\"} 3.0");
     TW_CHECK_EQ(0, count_of(text, "cause=\"gc_full\",phase=\"step\"} "));
     free(spent);
     free(text);
@@ -556,12 +558,12 @@ TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
     policy->counts.drift[TW_DRIFT_FREEZE_BLIND] = 2;
     strcpy(f->process[0].role, "api");
     char *text = render_plain(f, TW_FORMAT_OPENMETRICS);
-    TW_CHECK(has_line(text, "# TYPE tailwatch_gc_policy info"));
-    TW_CHECK(has_line(text, "tailwatch_gc_policy_info{process=\"api-0\",policy=\"freeze\",mode=\"\",fallback=\"\"} 1"));
-    TW_CHECK(has_line(text, "tailwatch_gc_policy_passes_total{process=\"api-0\",reason=\"automatic\"} 12"));
-    TW_CHECK(has_line(text, "tailwatch_gc_policy_passes_total{process=\"api-0\",reason=\"foreign\"} 0"));
-    TW_CHECK(has_line(text, "tailwatch_gc_policy_drift_total{process=\"api-0\",call=\"freeze_blind\"} 2"));
-    TW_CHECK(has_line(text, "tailwatch_gc_policy_drift_total{process=\"api-0\",call=\"enable\"} 0"));
+    CHECK_LINE("# TYPE tailwatch_gc_policy info");
+    CHECK_LINE("tailwatch_gc_policy_info{process=\"api-0\",policy=\"freeze\",mode=\"\",fallback=\"\"} 1");
+    CHECK_LINE("tailwatch_gc_policy_passes_total{process=\"api-0\",reason=\"automatic\"} 12");
+    CHECK_LINE("tailwatch_gc_policy_passes_total{process=\"api-0\",reason=\"foreign\"} 0");
+    CHECK_LINE("tailwatch_gc_policy_drift_total{process=\"api-0\",call=\"freeze_blind\"} 2");
+    CHECK_LINE("tailwatch_gc_policy_drift_total{process=\"api-0\",call=\"enable\"} 0");
     TW_CHECK_EQ(0, count_of(text, "tailwatch_gc_policy_slice"));
     TW_CHECK_EQ(0, count_of(text, "reason=\"untold\"") + count_of(text, "_unfrozen_objects{"));
     free(text);
@@ -572,13 +574,13 @@ TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
     policy->counts.passes[TW_MOMENT_CEILING] = policy->counts.ceilings[TW_CEILING_RSS] = 1;
     policy->now.debt = 5;
     text = render_plain(f, TW_FORMAT_OPENMETRICS);
-    TW_CHECK(has_line(text, "tailwatch_gc_policy_slices_total{process=\"api-0\",reason=\"idle\"} 7"));
-    TW_CHECK(has_line(text, "tailwatch_gc_policy_slices_total{process=\"api-0\",reason=\"step\"} 0"));
-    TW_CHECK(has_line(text, "tailwatch_gc_policy_slice_seconds_total{process=\"api-0\"} 2.5"));
-    TW_CHECK(has_line(text, "tailwatch_gc_policy_passes_total{process=\"api-0\",reason=\"ceiling\"} 1"));
-    TW_CHECK(has_line(text, "tailwatch_gc_policy_ceilings_total{process=\"api-0\",ceiling=\"rss\"} 1"));
-    TW_CHECK(has_line(text, "tailwatch_gc_policy_unfrozen_objects{process=\"api-0\"} 90000"));
-    TW_CHECK(has_line(text, "tailwatch_gc_idle_backlog_visits{process=\"api-0\"} 5"));
+    CHECK_LINE("tailwatch_gc_policy_slices_total{process=\"api-0\",reason=\"idle\"} 7");
+    CHECK_LINE("tailwatch_gc_policy_slices_total{process=\"api-0\",reason=\"step\"} 0");
+    CHECK_LINE("tailwatch_gc_policy_slice_seconds_total{process=\"api-0\"} 2.5");
+    CHECK_LINE("tailwatch_gc_policy_passes_total{process=\"api-0\",reason=\"ceiling\"} 1");
+    CHECK_LINE("tailwatch_gc_policy_ceilings_total{process=\"api-0\",ceiling=\"rss\"} 1");
+    CHECK_LINE("tailwatch_gc_policy_unfrozen_objects{process=\"api-0\"} 90000");
+    CHECK_LINE("tailwatch_gc_idle_backlog_visits{process=\"api-0\"} 5");
     free(text);
     free(f);
 }

@@ -6,8 +6,8 @@
 #define ROUNDS 400
 #define INPUT_MAX 700
 
-static const char *const pieces[] = {"\"", "\\", "\n", "\\\"", "{", "}", ",le=\"", "# EOF", "\xc3\xa9", "\xff", "\xf0\x9f\x98", "\0x", "=", " ",
-                                     "4bf92f3577b34da6a3ce929d0e0e4736", "_total", "model"};
+static const char *const pieces[] = {"\"", "\\", "\n", "\\\"", "{", "}", ",le=\"", "# EOF", "\xc3\xa9", "\xff",
+                                     "\xf0\x9f\x98", "\0x", "=", " ", "4bf92f3577b34da6a3ce929d0e0e4736", "_total", "model"};
 
 /* Bytes at random, with pieces that mean something to the formats between them. */
 static size_t make(uint8_t *to, uint64_t *random) {

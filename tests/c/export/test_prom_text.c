@@ -39,7 +39,8 @@ TW_TEST(seconds_are_exact) {
     check_number("163.84", number, format_seconds(number, UINT64_C(163840000000)));
     check_number("18446744073.709551615", number, format_seconds(number, UINT64_MAX));
     check_number("340282366920938463463374607431.768211455", number, format_seconds(number, ~(u128)0));
-    check_number("10000000000000000000.0", number, format_seconds(number, (u128)10000000000000000000u * TW_NS_PER_SECOND));
+    const u128 large = (u128)10000000000000000000u * TW_NS_PER_SECOND;
+    check_number("10000000000000000000.0", number, format_seconds(number, large));
 }
 
 TW_TEST(ratios_come_back_as_the_quotient) {

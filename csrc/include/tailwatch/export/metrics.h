@@ -67,7 +67,7 @@ struct tw_instrument;
 typedef void tw_sampler(struct tw_sampling *, const struct tw_instrument *);
 
 typedef struct tw_instrument {
-    const char *prometheus;              /* the family as OpenMetrics has it, a counter without _total; NULL: OTLP only */
+    const char *prometheus;              /* family, as OpenMetrics has it: a counter without _total; NULL: OTLP only */
     const char *otlp;                    /* NULL: Prometheus only */
     tw_instrument_kind kind;
     const char *unit;                    /* in UCUM; "s" and "By" end Prometheus names as _seconds and _bytes */
