@@ -59,7 +59,8 @@ static uint64_t sum_of_causes(const uint64_t *by_cause) {
     return sum;
 }
 
-void tw_delay_of_gap(tw_segment *g, tw_served_by by, uint64_t from_ns, uint64_t to_ns, uint64_t typical_ns, tw_delay *d) {
+void tw_delay_of_gap(tw_segment *g, tw_served_by by, uint64_t from_ns, uint64_t to_ns, uint64_t typical_ns,
+                     tw_delay *d) {
     if (!find(g, by, from_ns, to_ns, d)) return;
     split(d, least(d->blame.total_ns, typical_ns != 0 && d->blame.complete ? since(to_ns - from_ns, typical_ns) : 0));
     book(g, TW_PHASE_ITL, d);

@@ -49,7 +49,8 @@ static bool make_places(tw_marks *m, size_t places) {
 
 tw_place tw_marks_make(tw_marks *m, const void *object) {
     const tw_place found = tw_marks_find(m, object);
-    if (found != NULL || (m->regions * 2 >= m->places && !make_places(m, m->places == 0 ? FEWEST_PLACES : m->places * 2))) return found;
+    const size_t more = m->places == 0 ? FEWEST_PLACES : m->places * 2;
+    if (found != NULL || (m->regions * 2 >= m->places && !make_places(m, more))) return found;
     struct tw_marks_region *place = place_of(m->region, m->places, number_of(object));
     if ((place->words = tw_calloc(1, REGION_BYTES)) == NULL) return NULL;
     place->number = number_of(object);

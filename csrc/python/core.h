@@ -17,7 +17,7 @@ typedef struct core_gc {
     PyObject *callbacks;      /* gc.callbacks, to see whether a pause can still be closed */
     const PyObject *closer;   /* compared, never followed */
     int mode, open, generation;
-    int reads_heap;           /* the heap's size is read off the collector's books: not where slices count it themselves */
+    int reads_heap;           /* the heap's size is read off the collector's books: not where slices count it */
     const struct heap_books *heap; /* NULL: not known, or nobody watches the collector */
     Py_ssize_t stop_callbacks; /* how many there were when the first was called at the stop */
     uint64_t start_ns, cpu_start_ns;
@@ -33,8 +33,8 @@ typedef struct core_pass {
     uintptr_t thread;         /* which one that is; 0: another one began one meanwhile */
 } core_pass;
 
-/* Called around each pause of this process, once that is recorded. Inside the collector: nothing here may call Python but to
- * let go of objects. generation: -1 for a pass of our own. */
+/* Called around each pause of this process, once that is recorded. Inside the collector: nothing here may call Python but
+ * to let go of objects. generation: -1 for a pass of our own. */
 typedef struct pause_hook {
     void *of;
     int (*begins)(void *of, tw_cause cause, int generation); /* whether it took longer than a clock is read in */
@@ -78,7 +78,7 @@ typedef struct core_steps {
     uint32_t next_known, n_free;
     uint64_t ended;           /* steps, whatever their name */
     PyObject *free[STEPS_FREE]; /* memory of dead ones */
-    void (*after)(void *of, uint64_t now_ns, uint64_t lasted_ns, uint64_t waiting); /* called at each end; NULL: nobody asks */
+    void (*after)(void *of, uint64_t now_ns, uint64_t lasted_ns, uint64_t waiting); /* called at each end, or NULL */
     void *after_of;
 } core_steps;
 
@@ -138,7 +138,7 @@ static inline int core_records(const CoreObject *core) {
     return __builtin_expect(tw_recorder_on(&core->trace.recorder), 0) && *core->epoch != 0;
 }
 
-/* The pause that begins or has ended was recorded: whoever asked is called. The first returns whether that took long. */
+/* The pause that begins or has ended was recorded: whoever asked is called. begins: whether that took long. */
 static inline int core_pause_begins(CoreObject *core, tw_cause cause, int generation) {
     int took = 0;
     for (int i = 0; i < ON_PAUSE; i++)

@@ -127,7 +127,8 @@ void core_rejoin(CoreObject *core) {
     core_group *group = core->group;
     uint64_t changed_ns;
     group->orphan = false;
-    if (group->joined || join(core, group, group->dir, group->unit) != TW_GROUP_FINE || !group_holds(group, &changed_ns)) return;
+    if (group->joined || join(core, group, group->dir, group->unit) != TW_GROUP_FINE) return;
+    if (!group_holds(group, &changed_ns)) return;
     group_look(group, changed_ns);
     tw_members_company(&group->members, &group->group, core->segment, &group->company);
 }

@@ -120,7 +120,8 @@ static PyObject *core_configure(PyObject *op, PyObject *args) {
 /* rebind(role, route_of, timed_send): for another install() that takes this core over, or an app that joins. */
 static PyObject *core_rebind(PyObject *op, PyObject *args) {
     CoreObject *self = (CoreObject *)op;
-    PyObject *route_of, *timed_send, *old_route_of = self->requests.route_of, *old_timed_send = self->requests.timed_send;
+    core_requests *r = &self->requests;
+    PyObject *route_of, *timed_send, *old_route_of = r->route_of, *old_timed_send = r->timed_send;
     const char *role;
     if (!PyArg_ParseTuple(args, "sOO", &role, &route_of, &timed_send)) return NULL;
     tw_segment_set_role(self->segment, role);
@@ -134,8 +135,12 @@ static PyObject *core_rebind(PyObject *op, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *core_count_error(PyObject *op, PyObject *where) { return core_count(((CoreObject *)op)->segment->errors, TW_ERRORS, where); }
-static PyObject *core_count_drop(PyObject *op, PyObject *reason) { return core_count(((CoreObject *)op)->segment->drops, TW_DROPS, reason); }
+static PyObject *core_count_error(PyObject *op, PyObject *where) {
+    return core_count(((CoreObject *)op)->segment->errors, TW_ERRORS, where);
+}
+static PyObject *core_count_drop(PyObject *op, PyObject *reason) {
+    return core_count(((CoreObject *)op)->segment->drops, TW_DROPS, reason);
+}
 
 /* count_fallback(shape, reason): a lone surrogate in them is no error, it becomes '?'. */
 static PyObject *core_count_fallback(PyObject *op, PyObject *args) {

@@ -37,7 +37,7 @@ static unsigned bounds_broken(const tw_stream *s, uint64_t now_ns, bool awaited)
     bool listening = awaited && !s->opaque;
     uint64_t age = since(now_ns, s->arrival_ns);
     uint64_t ttft = s->messages > 0 ? s->first_ns - s->arrival_ns : age;
-    if (s->messages == 0 && !listening && s->body_ns != 0) /* no token could be seen in the answer: its first bytes count */
+    if (s->messages == 0 && !listening && s->body_ns != 0) /* no token could be seen: its first bytes count */
         ttft = s->body_ns - s->arrival_ns;
     uint64_t open_gap = s->messages > 0 && listening ? since(now_ns, s->last_ns) : 0;
     return (exceeds(ttft, slo->ttft_ns) ? BOUND_TTFT : 0U) | (tpot_broken(s, &known) ? BOUND_TPOT : 0U) |

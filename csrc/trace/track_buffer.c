@@ -12,7 +12,8 @@ void tw_timeline_fail(tw_timeline *t, int error) {
 
 void tw_timeline_flush(tw_timeline *t) {
     const size_t len = (size_t)(t->at - t->bytes);
-    if (len != 0 && t->error == 0 && !t->write(t->to, t->bytes, len)) tw_timeline_fail(t, t->fd >= 0 && errno != 0 ? errno : EIO);
+    if (len != 0 && t->error == 0 && !t->write(t->to, t->bytes, len))
+        tw_timeline_fail(t, t->fd >= 0 && errno != 0 ? errno : EIO);
     t->written += len;
     t->at = t->bytes;
 }

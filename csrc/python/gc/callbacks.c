@@ -87,7 +87,8 @@ static int valid(PyObject *const *args, Py_ssize_t nargs) {
 
 /* Whose collection begins: not asked of those inside a pass of ours. */
 static void count_pass(CoreObject *core) {
-    const int pass = core->gc.heap == NULL ? TW_PASS_UNTOLD : heap_is_due(core->gc.heap, core->gc.generation) ? TW_PASS_AUTOMATIC : TW_PASS_FOREIGN;
+    const core_gc *gc = &core->gc;
+    const int pass = gc->heap == NULL ? TW_PASS_UNTOLD : heap_is_due(gc->heap, gc->generation) ? TW_PASS_AUTOMATIC : TW_PASS_FOREIGN;
     if (core->pass.depth == 0) tw_add(&core->segment->policy.counts.passes[pass], 1);
 }
 

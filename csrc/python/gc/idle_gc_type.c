@@ -20,7 +20,9 @@ static void other_ends(void *of, tw_cause cause, int generation, const uint64_t 
     if (generation >= 0 && collected != NULL) sweep_other_ended(of, generation >= 2, *collected);
 }
 
-static void step_ends(void *of, uint64_t now_ns, uint64_t lasted_ns, uint64_t waiting) { moments_step(of, now_ns, lasted_ns, waiting); }
+static void step_ends(void *of, uint64_t now_ns, uint64_t lasted_ns, uint64_t waiting) {
+    moments_step(of, now_ns, lasted_ns, waiting);
+}
 
 static void hook(SweepObject *self, int on) {
     CoreObject *core = self->core;

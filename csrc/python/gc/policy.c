@@ -75,9 +75,13 @@ PyObject *core_policy_pass(PyObject *op, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-PyObject *core_count_drift(PyObject *op, PyObject *drift) { return core_count(policy_of(op)->counts.drift, TW_DRIFTS, drift); }
+PyObject *core_count_drift(PyObject *op, PyObject *drift) {
+    return core_count(policy_of(op)->counts.drift, TW_DRIFTS, drift);
+}
 
-PyObject *core_count_ceiling(PyObject *op, PyObject *ceiling) { return core_count(policy_of(op)->counts.ceilings, TW_CEILINGS, ceiling); }
+PyObject *core_count_ceiling(PyObject *op, PyObject *ceiling) {
+    return core_count(policy_of(op)->counts.ceilings, TW_CEILINGS, ceiling);
+}
 
 PyObject *core_count_ignored(PyObject *op, PyObject *unused) {
     (void)unused;

@@ -301,8 +301,8 @@ static void pause_ends(void *of, tw_cause cause, int generation, const uint64_t 
 
 /* ---- switching it on and off ---- */
 
-/* Whether a tool listens, and is to be told. tokens: a mark for each message of tokens. Asking again changes that only. What
- * is open still ends once nothing begins any more, so the hook stays. */
+/* Whether a tool listens, and is to be told. tokens: a mark for each message of tokens. Asking again changes that only.
+ * What is open still ends once nothing begins any more, so the hook stays. */
 static int attach(CoreObject *core, int tokens) {
     if (!looked) look();
     if (told == NULL) return 0;

@@ -23,8 +23,8 @@
  * answers with no although it records. NVTX looks for a tool once in a process, so the answer is final, and without one
  * each place that could emit costs one branch on a pointer.
  *
- * A pause is recorded before the tool is called: each edge of its range is later than the recorded one by as much as the tool's
- * own stamp takes.
+ * A pause is recorded before the tool is called: each edge of its range is later than the recorded one, by what a call
+ * of the tool takes.
  *
  * Start/end is for what may pass from thread to thread or lie across an await; push/pop only where both ends are on
  * one thread. A range ends in the process in which it began, and never in a fork child of that; also after uninstall().

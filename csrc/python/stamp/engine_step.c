@@ -169,7 +169,8 @@ static PyObject *step_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     core->steps.ended++;
     if (__builtin_expect(self->range.id != 0, 0)) nvtx_end(&self->range);
     if (__builtin_expect(tw_recorder_on(&core->trace.recorder), 0)) record(core, self, now);
-    if (__builtin_expect(core->steps.after != NULL, 0)) core->steps.after(core->steps.after_of, now, now - self->step.start_ns, self->waiting);
+    if (__builtin_expect(core->steps.after != NULL, 0))
+        core->steps.after(core->steps.after_of, now, now - self->step.start_ns, self->waiting);
     Py_RETURN_NONE;
 }
 /* end hot */

@@ -459,7 +459,8 @@ static PyObject *send_finish(PyObject *op, PyObject *error) {
     self->state = SEND_DONE;
     if (raise_on(self)) return NULL;
     /* What the caller has to see to: 1 routes turned out to stream, 2 no request is in flight. */
-    return PyLong_FromLong((PyList_Size(self->core->requests.streamed) > 0 ? 1 : 0) | (tw_load(&self->core->segment->in_flight) == 0 ? 2 : 0));
+    const int streamed = PyList_Size(self->core->requests.streamed) > 0 ? 1 : 0;
+    return PyLong_FromLong(streamed | (tw_load(&self->core->segment->in_flight) == 0 ? 2 : 0));
 }
 
 static PyObject *get_stream(PyObject *op, void *unused) { (void)unused; return Py_NewRef((PyObject *)((SendObject *)op)->stream); }

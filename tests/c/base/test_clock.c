@@ -49,7 +49,7 @@ TW_TEST(jiffy) {
     TW_CHECK_EQ(tick, tw_clock_jiffy_ns());
 }
 
-/* ---- conversion between clocks, with snapshots that were made up: drift, slew, steps, suspends, ticks, nonsense ---- */
+/* ---- conversion between clocks, with snapshots that were made up ---- */
 
 #define S TW_NS_PER_SECOND
 #define EPOCH (UINT64_C(1790000000) * S)

@@ -28,7 +28,8 @@ typedef struct tw_served_by {
 } tw_served_by;
 
 /* A gap [from_ns, to_ns] whose typical length is known, or 0. */
-void tw_delay_of_gap(tw_segment *g, tw_served_by by, uint64_t from_ns, uint64_t to_ns, uint64_t typical_ns, tw_delay *out);
+void tw_delay_of_gap(tw_segment *g, tw_served_by by, uint64_t from_ns, uint64_t to_ns, uint64_t typical_ns,
+                     tw_delay *out);
 
 /* The wait [arrival_ns, to_ns] for a first token; until entry_ns only the segment's own process can have delayed it. */
 void tw_delay_of_first(tw_segment *g, tw_served_by by, uint64_t arrival_ns, uint64_t entry_ns, uint64_t to_ns,

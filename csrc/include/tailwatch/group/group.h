@@ -78,9 +78,9 @@ tw_group_problem tw_group_join(tw_group *group, const char *dir, uint64_t unit);
  * Else than TW_GROUP_FINE: *index is as it was. */
 tw_group_problem tw_group_place(tw_group *group, const char *role, bool patient, uint32_t *index);
 
-/* Makes the file of this process's segment. The bytes at the address (private to the process, rounded up to whole pages)
- * become that file, with what they hold: addresses stay what they were. Once for each member, by the thread that writes to
- * the segment. */
+/* Makes the file of this process's segment. The bytes at the address (private to the process, rounded up to whole
+ * pages) become that file, with what they hold: addresses stay what they were. Once for each member, by the thread
+ * that writes to the segment. */
 tw_group_problem tw_group_share(tw_group *group, void *memory, size_t bytes);
 
 /* Lengthens the file to so many bytes, rounded up to whole pages: the memory that follows at the address given to
