@@ -23,7 +23,7 @@ Arrival = tuple[int, int, int]
 """(arrival, proxy, source): monotonic ns, never after the app was entered; ns that a proxy says it took before that."""
 
 
-class Clock:
+class ArrivalClock:
     """Tells the arrival of each request. trust_request_start: believe X-Request-Start and X-Queue-Start."""
 
     __slots__ = ("_jiffy_ns", "_least_ns", "_trusts")

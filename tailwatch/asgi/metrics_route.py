@@ -20,7 +20,7 @@ _PARTS_A_TURN = 8
 _T = TypeVar("_T")
 
 
-class Answer(Protocol):
+class MetricsResponse(Protocol):
     """headers: all of them, the length too. parts: of the body, small enough for a loop to send one at once."""
 
     @property
@@ -29,7 +29,7 @@ class Answer(Protocol):
     def parts(self) -> Iterable[bytes]: ...
 
 
-Respond = Callable[[str, str], Answer]
+Respond = Callable[[str, str], MetricsResponse]
 
 
 class Scrape:

@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 from tailwatch import _hot
-from tailwatch.asgi.arrival import ASGI, Clock
-from tailwatch.asgi.metrics_route import Answer, Scrape
-from tailwatch.asgi.page_route import Page, PageDoor
+from tailwatch.asgi.arrival import ASGI, ArrivalClock
+from tailwatch.asgi.metrics_route import MetricsResponse, Scrape
+from tailwatch.asgi.page_route import PageDoor, PageSource
 from tailwatch.asgi.response_headers import Annotator
 from tailwatch.asgi.routes import Routes
 
@@ -51,9 +51,9 @@ class Hook:
     on_idle: Callable[[], object]
     on_error: Callable[[], object]
     carries: Callable[[], bool] = bool
-    metrics: Callable[[str, str], Answer] | None = None
-    snapshot: Callable[[str, str], Answer] | None = None
-    page: Page | None = None
+    metrics: Callable[[str, str], MetricsResponse] | None = None
+    snapshot: Callable[[str, str], MetricsResponse] | None = None
+    page: PageSource | None = None
     annotator: Annotator | None = None
     metrics_path: str = "/metrics"
     trust_request_start: bool = False
@@ -94,7 +94,7 @@ class Attached:
             return f"the class of the app cannot be put back ({error}); our layer lets everything through"
         return None
 
-    def begin(self, scope: Any, receive: Any, send: Any, entry_ns: int, clock: Clock) -> _hot.Send | None:
+    def begin(self, scope: Any, receive: Any, send: Any, entry_ns: int, clock: ArrivalClock) -> _hot.Send | None:
         """Opens a request of an http or websocket scope; None: it is not observed."""
         websocket = scope["type"] == "websocket"
         generates = self.hook.routes.generates(scope)
@@ -296,7 +296,7 @@ def _unwrapped(app: Any) -> Any:
 
 def _layer(attached: Attached, call: Callable[[Any, Any, Any, Any], Any]) -> Callable[..., Any]:
     """The `__call__` of one app's layer; call(self, scope, receive, send) is the app's own."""
-    clock = Clock(attached.hook.trust_request_start)
+    clock = ArrivalClock(attached.hook.trust_request_start)
 
     async def __call__(self: Any, scope: Any, receive: Any, send: Any) -> Any:
         kind = sender = door = None

@@ -16,7 +16,7 @@ _DATA = "/data"
 _ENDINGS = (PATH, PATH + _DATA, MOVED, MOVED + _DATA)
 
 
-class Reply(Protocol):
+class PageResponse(Protocol):
     """headers: all of them, the length too. parts: of the body, small enough for a loop to send one at once."""
 
     @property
@@ -27,12 +27,12 @@ class Reply(Protocol):
     def parts(self) -> Iterable[bytes]: ...
 
 
-class Page(Protocol):
+class PageSource(Protocol):
     """token: that is asked for, "" none, None: the page is off. reply: see export/page.py; it may block."""
 
     @property
     def token(self) -> Callable[[], str | None]: ...
-    def reply(self, data: bool, access: Access, query: str, accept_encoding: str) -> Reply: ...
+    def reply(self, data: bool, access: Access, query: str, accept_encoding: str) -> PageResponse: ...
 
 
 class PageDoor:
@@ -41,7 +41,7 @@ class PageDoor:
 
     __slots__ = ("_metrics", "_moved", "_page", "_said")
 
-    def __init__(self, page: Page, metrics_path: str) -> None:
+    def __init__(self, page: PageSource, metrics_path: str) -> None:
         self._page = page
         self._metrics = metrics_path
         self._moved: bool | None = None  # as of the last look; None: none yet

@@ -35,13 +35,15 @@ class Annotator:
     sse_timing: bool = False
     on_error: Callable[[], object]
 
-    def begin(self, scope: Any, send: Any, arrival_ns: int, entry_ns: int, proxy_ns: int, source: int) -> Answer | None:
+    def begin(
+        self, scope: Any, send: Any, arrival_ns: int, entry_ns: int, proxy_ns: int, source: int
+    ) -> AnnotatedSend | None:
         """A send to put in the place of a request's; None: nothing is asked for."""
         form = self._form(scope) if self.load is not None else ""
         if not (form or self.server_timing or self.sse_timing):
             return None
         waits = (arrival_ns, entry_ns, proxy_ns, source)
-        return Answer(self, scope, send, form, waits)
+        return AnnotatedSend(self, scope, send, form, waits)
 
     def _form(self, scope: Any) -> str:
         if self.load_form:
@@ -52,7 +54,7 @@ class Annotator:
         return ""
 
 
-class Answer:
+class AnnotatedSend:
     """The send of one request. `stream` is set before its first message."""
 
     __slots__ = ("_asked", "_form", "_gaps", "_last_ns", "_next", "_scope", "_send", "_tail", "_waits", "stream")

@@ -64,7 +64,8 @@ def doctor(snapshot: Snapshot, context: DiagnosisContext | None = None) -> list[
     context = context or DiagnosisContext()
     found = [finding for rule in RULES if (finding := rule(snapshot, context)) is not None]
     if all(finding.severity == "info" for finding in found):
-        found.append(_nothing(snapshot, context) if _seen(snapshot) else _no_requests())
+        seen = snapshot.opened or sum(snapshot.requests.values()) or snapshot.itl.count or step_count(snapshot)
+        found.append(_nothing(snapshot, context) if seen else _no_requests())
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -100,10 +101,6 @@ def _mends(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:
     if froze(snapshot, cause, context):
         return "the heap is frozen: this is what newer objects cost"
     return "`tailwatch.freeze()` at a quiet moment mends it"
-
-
-def _seen(snapshot: Snapshot) -> bool:
-    return bool(snapshot.opened or sum(snapshot.requests.values()) or snapshot.itl.count or step_count(snapshot))
 
 
 def _nothing(snapshot: Snapshot, context: DiagnosisContext) -> Finding:

@@ -124,12 +124,9 @@ def _format_phase(phase: str, octaves: Sequence[Octave]) -> str:
     for octave in octaves:
         split = _time_by_column(octave)
         bounds = [ms(octave.lower), ms(octave.upper)]
-        rows.append([*bounds, str(octave.count), ms(octave.time), *(_cell(split.get(name, 0.0)) for name in columns)])
+        times = [ms(split[name]) if split.get(name) else "-" for name in columns]
+        rows.append([*bounds, str(octave.count), ms(octave.time), *times])
     return f"{_PHASE_NAMES[phase]}, longer than usual\n{_table(rows)}\n{_dominating(phase, octaves)}"
-
-
-def _cell(seconds: float) -> str:
-    return ms(seconds) if seconds else "-"
 
 
 _SHORT = {"policy": "freeze", "client": "slow client", "accept": "before app"}

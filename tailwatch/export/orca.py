@@ -13,7 +13,7 @@ FORMAT_HEADER = b"endpoint-load-metrics-format"
 """Of the request: TEXT or JSON."""
 
 
-class Load(Protocol):
+class OrcaLoad(Protocol):
     """Of loadsignal.LoadSignal, what is written."""
 
     @property
@@ -32,7 +32,7 @@ class Load(Protocol):
     def requests_per_second(self) -> float: ...
 
 
-def report(load: Load, form: str) -> bytes | None:
+def report(load: OrcaLoad, form: str) -> bytes | None:
     """The header's value; form: "text" or "json", in any case; None for any other.
 
     application_utilization is requests in flight / healthy concurrency, and may exceed 1; it is missing where that is
@@ -45,11 +45,11 @@ def report(load: Load, form: str) -> bytes | None:
     return None
 
 
-def _top(load: Load) -> dict[str, float]:
+def _top(load: OrcaLoad) -> dict[str, float]:
     return _known({"application_utilization": load.ratio, "rps_fractional": load.requests_per_second})
 
 
-def _named(load: Load) -> dict[str, float]:
+def _named(load: OrcaLoad) -> dict[str, float]:
     return _known(
         {
             "num_requests_running": load.running,
@@ -61,7 +61,7 @@ def _named(load: Load) -> dict[str, float]:
     )
 
 
-def _flat(load: Load) -> list[tuple[str, float]]:
+def _flat(load: OrcaLoad) -> list[tuple[str, float]]:
     return [*_top(load).items(), *((f"named_metrics.{name}", value) for name, value in _named(load).items())]
 
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tailwatch.integrations.engine_steps import EngineStep
-    from tailwatch.integrations.fast_sse_targets import Target
+    from tailwatch.integrations.fast_sse_targets import FastSSETarget
     from tailwatch.integrations.request_routing import Choice
 
 
-def known() -> tuple[Target, ...]:
+def known() -> tuple[FastSSETarget, ...]:
     """All that the fast SSE path can take over, whether it is here or not. The encoders are imported for it."""
     from tailwatch.integrations import lmdeploy, openai_sdk, sglang, tensorrt_llm, vllm
 
     return (*vllm.TARGETS, *sglang.TARGETS, *lmdeploy.TARGETS, *tensorrt_llm.TARGETS, *openai_sdk.TARGETS)
 
 
-def found() -> Iterator[Target]:
+def found() -> Iterator[FastSSETarget]:
     """What of that stands in the modules that are loaded now."""
     return (target for target in known() if target.loaded())
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tailwatch.integrations import found
 
 if TYPE_CHECKING:
-    from tailwatch.integrations.fast_sse_targets import OnFallback, Target, Undo
+    from tailwatch.integrations.fast_sse_targets import FastSSETarget, OnFallback, Undo
 
 _UNTOLD_LIMIT = 256  # fallbacks that wait for the daemon; they are counted in any case
 _HARMLESS = frozenset({"unsupported", "shapes"})  # beyond what the templates hold, and nothing went wrong
@@ -74,7 +74,7 @@ class FastSSE:
             self._unlisten(self._fell_back)
             self._unlisten = None
 
-    def _take_over(self, target: Target, last: bool) -> None:
+    def _take_over(self, target: FastSSETarget, last: bool) -> None:
         try:
             self._undo[target.name] = target.accelerate(self._fell_back)
         except Exception as error:

@@ -21,7 +21,7 @@ Undo = Callable[[], "str | None"]
 Make = Callable[[GuardedBuilder], Callable[..., str]]
 
 
-class Target(Protocol):
+class FastSSETarget(Protocol):
     """One thing to take over."""
 
     @property
@@ -36,7 +36,7 @@ class Target(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelTarget:
     """A Pydantic class whose objects are streamed; its serialisation gets a template inside.
 
     text: the attribute of its objects that holds the token, for readers of the table.

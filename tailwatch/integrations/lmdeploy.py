@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tailwatch.integrations.fast_sse_targets import JsonDumps, Target
+from tailwatch.integrations.fast_sse_targets import FastSSETarget, JsonDumps
 from tailwatch.sse.verified_builder import Arguments, GuardedBuilder, GuardedShape, Recall
 
 _HEAD = ("id", "object", "created", "model", "choices")
@@ -79,7 +79,7 @@ def _dumps(builder: GuardedBuilder) -> Callable[..., str]:
 
 _OPENAI = "lmdeploy.serve.openai"
 
-TARGETS: tuple[Target, ...] = (
+TARGETS: tuple[FastSSETarget, ...] = (
     JsonDumps(f"{_OPENAI}.chat_completions.serving", _dumps),
     JsonDumps(f"{_OPENAI}.endpoints.completions", _dumps),
 )

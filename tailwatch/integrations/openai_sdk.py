@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tailwatch.integrations.fast_sse_targets import Function, Model, Target
+from tailwatch.integrations.fast_sse_targets import FastSSETarget, Function, ModelTarget
 from tailwatch.sse.verified_builder import CLOCK, Arguments, GuardedBuilder, Made, Recall
 
 _HOLES = (str, str, CLOCK, str)  # id, text, created, model: the order of the frame
@@ -83,15 +83,15 @@ def _completion_chunk(builder: GuardedBuilder) -> Callable[..., str]:
 _SERVING = "transformers.cli.serving"
 _EVENTS = "openai.types.responses"
 
-TARGETS: tuple[Target, ...] = (
+TARGETS: tuple[FastSSETarget, ...] = (
     Function(f"{_SERVING}.chat_completion", "_build_chunk_sse", _chat_chunk, owner="ChatCompletionHandler"),
     Function(f"{_SERVING}.completion", "_build_chunk_sse", _completion_chunk, owner="CompletionHandler"),
-    Model("openai.types.chat.chat_completion_chunk", "ChatCompletionChunk", "choices[0].delta.content"),
-    Model("openai.types.completion", "Completion", "choices[0].text"),
-    Model(f"{_EVENTS}.response_text_delta_event", "ResponseTextDeltaEvent", "delta"),
-    Model(f"{_EVENTS}.response_reasoning_text_delta_event", "ResponseReasoningTextDeltaEvent", "delta"),
-    Model(
+    ModelTarget("openai.types.chat.chat_completion_chunk", "ChatCompletionChunk", "choices[0].delta.content"),
+    ModelTarget("openai.types.completion", "Completion", "choices[0].text"),
+    ModelTarget(f"{_EVENTS}.response_text_delta_event", "ResponseTextDeltaEvent", "delta"),
+    ModelTarget(f"{_EVENTS}.response_reasoning_text_delta_event", "ResponseReasoningTextDeltaEvent", "delta"),
+    ModelTarget(
         f"{_EVENTS}.response_function_call_arguments_delta_event", "ResponseFunctionCallArgumentsDeltaEvent", "delta"
     ),
-    Model("litserve.specs.openai", "ChatCompletionChunk", "choices[0].delta.content"),
+    ModelTarget("litserve.specs.openai", "ChatCompletionChunk", "choices[0].delta.content"),
 )

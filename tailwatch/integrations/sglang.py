@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tailwatch.integrations.engine_steps import EngineStep, Said
-from tailwatch.integrations.fast_sse_targets import Function, Model, Target
+from tailwatch.integrations.fast_sse_targets import FastSSETarget, Function, ModelTarget
 from tailwatch.sse.verified_builder import Arguments, GuardedBuilder, Made, Recall
 
 _OPENAI = "sglang.srt.entrypoints.openai"
@@ -66,16 +66,18 @@ def _build_sse_content(builder: GuardedBuilder) -> Callable[..., str]:
     return build_sse_content
 
 
-TARGETS: tuple[Target, ...] = (
+TARGETS: tuple[FastSSETarget, ...] = (
     Function(f"{_OPENAI}.sse_utils", "build_sse_content", _build_sse_content),
-    Model(
+    ModelTarget(
         f"{_OPENAI}.protocol",
         "ChatCompletionStreamResponse",
         "choices[0].delta.tool_calls[0].function.arguments",
         looks_at_no_text=True,  # drops an sglext, or hidden states, that are None
     ),
-    Model(f"{_OPENAI}.protocol", "CompletionStreamResponse", "choices[0].text", looks_at_no_text=True),  # the same
-    Model("sglang.srt.entrypoints.anthropic.protocol", "ContentBlockDeltaEvent", "delta.text"),
+    ModelTarget(
+        f"{_OPENAI}.protocol", "CompletionStreamResponse", "choices[0].text", looks_at_no_text=True
+    ),  # the same
+    ModelTarget("sglang.srt.entrypoints.anthropic.protocol", "ContentBlockDeltaEvent", "delta.text"),
 )
 
 

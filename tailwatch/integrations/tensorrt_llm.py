@@ -5,11 +5,11 @@ Read in the repository at 0076e93. With num_postprocess_workers they are seriali
 
 from __future__ import annotations
 
-from tailwatch.integrations.fast_sse_targets import Model, Target
+from tailwatch.integrations.fast_sse_targets import FastSSETarget, ModelTarget
 
 _PROTOCOL = "tensorrt_llm.serve.openai_protocol"
 
-TARGETS: tuple[Target, ...] = (
-    Model(_PROTOCOL, "ChatCompletionStreamResponse", "choices[0].delta.content"),
-    Model(_PROTOCOL, "CompletionStreamResponse", "choices[0].text"),
+TARGETS: tuple[FastSSETarget, ...] = (
+    ModelTarget(_PROTOCOL, "ChatCompletionStreamResponse", "choices[0].delta.content"),
+    ModelTarget(_PROTOCOL, "CompletionStreamResponse", "choices[0].text"),
 )

@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from tailwatch.integrations.engine_steps import EngineStep, Said
-from tailwatch.integrations.fast_sse_targets import Model, Target
+from tailwatch.integrations.fast_sse_targets import FastSSETarget, ModelTarget
 
 _OPENAI = "vllm.entrypoints.openai"
 
-TARGETS: tuple[Target, ...] = (
-    Model(
+TARGETS: tuple[FastSSETarget, ...] = (
+    ModelTarget(
         f"{_OPENAI}.chat_completion.protocol",
         "ChatCompletionStreamResponse",
         "choices[0].delta.content",
         looks_at_no_text=True,  # DeltaMessage drops an empty list of tool calls
     ),
-    Model(f"{_OPENAI}.completion.protocol", "CompletionStreamResponse", "choices[0].text"),
-    Model("vllm.entrypoints.anthropic.protocol", "AnthropicStreamEvent", "delta.text"),
+    ModelTarget(f"{_OPENAI}.completion.protocol", "CompletionStreamResponse", "choices[0].text"),
+    ModelTarget("vllm.entrypoints.anthropic.protocol", "AnthropicStreamEvent", "delta.text"),
 )
 
 

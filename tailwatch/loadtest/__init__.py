@@ -15,10 +15,10 @@ from tailwatch.loadtest.outcomes import Outcomes
 from tailwatch.loadtest.requests import Requests
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.series import Series
-from tailwatch.loadtest.validity import Client, Validity
+from tailwatch.loadtest.validity import ClientHealth, Validity
 
 __all__ = [
-    "Client",
+    "ClientHealth",
     "Conditions",
     "Goodput",
     "Latencies",

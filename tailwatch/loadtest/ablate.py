@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.loadtest import results
-from tailwatch.loadtest.compare import PAIR, Arm, Comparison, compare
+from tailwatch.loadtest.compare import PAIR, Comparison, VariantRuns, compare
 from tailwatch.loadtest.metrics import Measure
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.statistics import FEWEST
@@ -28,7 +28,7 @@ RunOne = Callable[[Variant, str, int], Result]
 
 
 @dataclass(frozen=True)
-class Plan:
+class AblationPlan:
     """What is run. loads: names of loads, each compared by itself. again: the first variant twice in each pair."""
 
     variants: Sequence[Variant]
@@ -62,7 +62,7 @@ class Found:
     """The runs so far, by the arm's name. whole: pairs all of whose runs may be believed. interrupted: Ctrl-C ended the
     last run."""
 
-    plan: Plan
+    plan: AblationPlan
     runs: dict[str, list[Result]] = field(default_factory=dict)
     whole: int = 0
     interrupted: bool = False
@@ -76,8 +76,8 @@ class Found:
         missing = [arm.name for arm in self.plan.arms if not self.runs.get(arm.name)]
         if missing:
             raise TailwatchError(f"there is no run of {', '.join(missing)}: nothing to compare")
-        arms = [Arm(variant.name, self.runs[variant.name]) for variant in self.plan.variants]
-        again = Arm(self.plan.again_name, self.runs[self.plan.again_name]) if self.plan.again else None
+        arms = [VariantRuns(variant.name, self.runs[variant.name]) for variant in self.plan.variants]
+        again = VariantRuns(self.plan.again_name, self.runs[self.plan.again_name]) if self.plan.again else None
         return compare(arms, of=of, again=again)
 
     def save(self, directory: Path) -> None:
@@ -91,7 +91,8 @@ class Found:
         except OSError as error:
             raise TailwatchError(f"-o {directory}: {error.strerror}") from error
         for name, runs in self.runs.items():
-            results.save(directory / f"{_file(name)}.json", runs)
+            plain = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
+            results.save(directory / f"{plain}.json", runs)
 
 
 def order(variants: int, pair: int) -> list[int]:
@@ -100,7 +101,7 @@ def order(variants: int, pair: int) -> list[int]:
     return shifted[::-1] if pair % 2 else shifted
 
 
-def ablate(plan: Plan, run: RunOne, tell: Callable[[str], None] = lambda sentence: None) -> Iterator[Found]:
+def ablate(plan: AblationPlan, run: RunOne, tell: Callable[[str], None] = lambda sentence: None) -> Iterator[Found]:
     """Runs it, and yields what is found, always the same object, after each pair. A pair with a run that may not be
     believed is repeated, with a schedule of its own, three times in all; its runs are kept and left out by the
     comparison.
@@ -121,7 +122,7 @@ def ablate(plan: Plan, run: RunOne, tell: Callable[[str], None] = lambda sentenc
         yield found
 
 
-def _pair(plan: Plan, run: RunOne, pair: int, tell: Callable[[str], None]) -> Iterator[tuple[str, Result]]:
+def _pair(plan: AblationPlan, run: RunOne, pair: int, tell: Callable[[str], None]) -> Iterator[tuple[str, Result]]:
     arms = plan.arms
     for load in plan.loads:
         for i in order(len(arms), pair):
@@ -140,7 +141,3 @@ def _said(result: Result, load: str, pair: int, pairs: int) -> str:
     doubt = f" ({'; '.join(told)})" if told else ""
     place = f"pair {pair + 1}" + (f" of {pairs}" if pair < pairs else ", for one that may not be believed")
     return f"{place}, {result.name}{load and ', ' + load}: {seen}{doubt}"
-
-
-def _file(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.loadtest import options, variants, workload
-from tailwatch.loadtest.ablate import Found, Plan, ablate
+from tailwatch.loadtest.ablate import AblationPlan, Found, ablate
 from tailwatch.loadtest.bench import TIMEOUT, Conditions, run_workload
 from tailwatch.loadtest.compare_main import add_looking, looked_at, present
 from tailwatch.loadtest.metrics import Measure
@@ -90,7 +90,7 @@ def main(parsed: argparse.Namespace) -> int:
     needed()
     measures, steps = looked_at(parsed), Steps(quiet=parsed.quiet)
     loads = {load.name: load for load in _loads(parsed)}
-    plan = Plan(variants.read(parsed.variants), tuple(loads), parsed.pairs, not parsed.no_floor)
+    plan = AblationPlan(variants.read(parsed.variants), tuple(loads), parsed.pairs, not parsed.no_floor)
     bench = _Bench(parsed, loads)
     options.check_files({"json": parsed.json, "html": parsed.html})
     if parsed.out is not None:
@@ -101,7 +101,7 @@ def main(parsed: argparse.Namespace) -> int:
     return _run(parsed, plan, bench, measures, steps)
 
 
-def _run(parsed: argparse.Namespace, plan: Plan, bench: _Bench, measures: list[Measure], steps: Steps) -> int:
+def _run(parsed: argparse.Namespace, plan: AblationPlan, bench: _Bench, measures: list[Measure], steps: Steps) -> int:
     """Runs all, and reports what there is, whatever ended it.
 
     Raises:

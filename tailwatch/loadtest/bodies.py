@@ -28,7 +28,7 @@ _LIMITS = {"responses": "max_output_tokens"}  # the name of the limit; the other
 _LIMIT_NAME = "max_tokens"
 
 
-class Requests:
+class RequestEncoder:
     """Makes the bytes of planned requests for one endpoint. Cheap to call, the same bytes for the same request.
 
     Each request has an `x-request-id` of its own, tag-index, unless the user set that header: it finds a slow one

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tailwatch.loadtest.histogram import Histogram
+from tailwatch.loadtest.histogram import LatencyHistogram
 
 _BUCKET = 0.022  # width of a histogram's bucket, as a share of its value
 
@@ -57,10 +57,10 @@ class Ranks:
 class Buckets:
     """The same out of histograms: at most 1.1 % off."""
 
-    def __init__(self, values: Histogram, ages: Histogram | None = None, lost: int = 0) -> None:
+    def __init__(self, values: LatencyHistogram, ages: LatencyHistogram | None = None, lost: int = 0) -> None:
         self.values, self._known = values, values
         if ages is not None and ages.count:
-            self._known = Histogram(values.layout)
+            self._known = LatencyHistogram(values.layout)
             self._known.add(values)
             self._known.add(ages)
         self.count = self._known.count + lost
@@ -79,7 +79,7 @@ def _rank(percent: float, count: int) -> int:
     return min(count, max(1, math.ceil(percent * count / 100 - 1e-9)))
 
 
-def _of_rank(histogram: Histogram, rank: int) -> float:
+def _of_rank(histogram: LatencyHistogram, rank: int) -> float:
     """Seconds. Asked for by the middle of the rank, which no rounding turns into another one."""
     count = histogram.count
     return histogram.p(100.0 if rank == count else 100 * (rank - 0.5) / count) or 0.0

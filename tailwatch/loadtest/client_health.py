@@ -18,10 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tailwatch.loadtest.histogram import Histogram
+from tailwatch.loadtest.histogram import LatencyHistogram
 from tailwatch.loadtest.latencies import Latencies
 from tailwatch.loadtest.outcomes import EXCLUDED, Outcomes
-from tailwatch.loadtest.validity import Client, Validity
+from tailwatch.loadtest.validity import ClientHealth, Validity
 
 TICK_NS = 5_000_000
 EXCLUDED_LIMIT = 0.01  # share of the schedule that may be excluded (4xx) before the run says nothing
@@ -40,7 +40,7 @@ class SelfWatch:
 
     def __init__(self) -> None:
         self.starts, self.ends = array("q"), array("q")
-        self.loop_lag = Histogram("itl")
+        self.loop_lag = LatencyHistogram("itl")
         self.paused_cpu_ns = 0
         self.gc_ns = 0
         self.cpu_peak = 0.0
@@ -106,11 +106,11 @@ class SelfWatch:
             found.update(range(first, last))
         return found
 
-    def client(self, start_ns: int) -> Client:
+    def client(self, start_ns: int) -> ClientHealth:
         """What was seen, its moments counted from the run's start."""
         pauses = [(start - start_ns, end - start) for start, end in zip(self.starts, self.ends, strict=True)]
         wall = max(1, self._ended - self._began)
-        return Client(
+        return ClientHealth(
             pauses=pauses,
             paused=sum(length for _, length in pauses) / 1e9,
             paused_cpu=self.paused_cpu_ns / 1e9,
@@ -165,7 +165,7 @@ def most_memory() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
-def judge(outcomes: Outcomes, latencies: Latencies, client: Client, *, closed: bool) -> Validity:
+def judge(outcomes: Outcomes, latencies: Latencies, client: ClientHealth, *, closed: bool) -> Validity:
     """Whether a run may be believed, and what a reader should know of it."""
     verdict = Validity()
     if client.capped:
@@ -187,7 +187,7 @@ def judge(outcomes: Outcomes, latencies: Latencies, client: Client, *, closed: b
     return verdict
 
 
-def _sent_late(latencies: Latencies, client: Client) -> list[str]:
+def _sent_late(latencies: Latencies, client: ClientHealth) -> list[str]:
     lag, limit = latencies.send_lag.p(99) or 0.0, _limit(latencies)
     if lag <= limit:
         return []
@@ -197,7 +197,7 @@ def _sent_late(latencies: Latencies, client: Client) -> list[str]:
     ]
 
 
-def _stamped_late(latencies: Latencies, client: Client) -> list[str]:
+def _stamped_late(latencies: Latencies, client: ClientHealth) -> list[str]:
     """What comes in is stamped by the same loop: its lag is in every latency."""
     lag, limit = client.loop_lag.p(99) or 0.0, _limit(latencies)
     if lag <= limit:
@@ -213,7 +213,7 @@ def _limit(latencies: Latencies) -> float:
     return max(LAG_LIMIT_NS / 1e9, LAG_SHARE * (latencies.ttft.p(99) or latencies.e2e.p(99) or 0.0))
 
 
-def _cause(client: Client) -> str:
+def _cause(client: ClientHealth) -> str:
     own_cpu = client.pauses and 2 * client.paused_cpu >= client.paused
     if client.cpu_peak >= 0.9 or own_cpu:
         cores = len(os.sched_getaffinity(0))
@@ -241,7 +241,7 @@ def _limited(outcomes: Outcomes) -> list[str]:
     return [f"{count} requests found no socket on this client: descriptors (ulimit -n) or ports"] if count else []
 
 
-def _warnings(outcomes: Outcomes, client: Client, closed: bool) -> list[str]:
+def _warnings(outcomes: Outcomes, client: ClientHealth, closed: bool) -> list[str]:
     found = []
     if client.pauses:
         longest = max(length for _, length in client.pauses) / 1e6

@@ -26,7 +26,7 @@ SHOWN, NOT_SHOWN, TOO_FEW, NO_NUMBER, CENSORED = "shown", "not shown", "too few 
 
 
 @dataclass(frozen=True)
-class Arm:
+class VariantRuns:
     """The runs of one variant."""
 
     name: str
@@ -34,7 +34,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One number of B against A's.
 
     difference: None where no run of one of them has it. adjusted: p, once it is counted how many rows of the whole
@@ -61,7 +61,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class ComparisonTable:
     """B against A at one load. paired: by schedule. floor_of: where the floors come from, in words."""
 
     load: str
@@ -70,7 +70,7 @@ class Table:
     runs: tuple[int, int]
     paired: bool
     floor_of: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -78,11 +78,11 @@ class Table:
 class Comparison:
     """All of it. looked_at: rows that could have shown a difference: what p is adjusted for."""
 
-    tables: tuple[Table, ...]
+    tables: tuple[ComparisonTable, ...]
     looked_at: int
 
     @property
-    def shown(self) -> tuple[tuple[Table, Row], ...]:
+    def shown(self) -> tuple[tuple[ComparisonTable, ComparisonRow], ...]:
         """The rows that show a difference."""
         return tuple((table, row) for table in self.tables for row in table.rows if row.verdict == SHOWN)
 
@@ -96,7 +96,7 @@ class Comparison:
         return data
 
 
-def compare(arms: Sequence[Arm], *, of: Sequence[Measure] = (), again: Arm | None = None) -> Comparison:
+def compare(arms: Sequence[VariantRuns], *, of: Sequence[Measure] = (), again: VariantRuns | None = None) -> Comparison:
     """Each arm against the first, at each load that both had.
 
     of: the numbers to look at; by default the usual ones. again: more runs of the first arm, interleaved with it: what
@@ -125,11 +125,11 @@ def load_of(run: Result) -> str:
     return target if rate is None or f"{rate:g}" in target else f"{target}, {rate:g}/s"
 
 
-def read(path: str | Path) -> Arm:
+def read(path: str | Path) -> VariantRuns:
     """A file of results. Its name is that of its runs, where they have one, else the file's."""
     runs = results.load(path)
     names = {run.name for run in runs}
-    return Arm(names.pop() if len(names) == 1 and "" not in names else Path(path).stem, runs)
+    return VariantRuns(names.pop() if len(names) == 1 and "" not in names else Path(path).stem, runs)
 
 
 def merge(files: Sequence[Sequence[Result]]) -> list[Result]:
@@ -178,7 +178,7 @@ class _Draft:
     notes: list[str]
 
     @classmethod
-    def of(cls, a: Arm, b: Arm, load: str, of: Sequence[Measure], again: Arm | None) -> _Draft:
+    def of(cls, a: VariantRuns, b: VariantRuns, load: str, of: Sequence[Measure], again: VariantRuns | None) -> _Draft:
         notes: list[str] = []
         sides = (_usable(a, load, notes), _usable(b, load, notes))
         pairs = _pairs(*sides)
@@ -204,7 +204,7 @@ class _Draft:
                 rounded = cell.measure.resolution(cell.runs)
                 cell.difference = test(cell.a, cell.b, ratio=cell.measure.ratio, alpha=alpha, resolution=rounded)
 
-    def table(self, adjusted: Sequence[float | None]) -> Table:
+    def table(self, adjusted: Sequence[float | None]) -> ComparisonTable:
         rows = tuple(self._row(cell, p) for cell, p in zip(self.cells, adjusted, strict=True))
         equal = [cell for cell in self.cells if _aa_differs(cell, len(self.cells))]
         notes = list(self.notes)
@@ -212,28 +212,28 @@ class _Draft:
             names = ", ".join(cell.measure.label for cell in equal)
             notes.append(f"the two equal arms ({self.names[0]} and itself) differ in {names}: the setting is biased")
         counts = (len(self.sides[0]), len(self.sides[1]))
-        return Table(self.load, *self.names, counts, self.paired, self._floor_of(), rows, tuple(notes))
+        return ComparisonTable(self.load, *self.names, counts, self.paired, self._floor_of(), rows, tuple(notes))
 
     def _floor_of(self) -> str:
         if any(cell.again[0] for cell in self.cells):
             return f"{self.names[0]} against itself, interleaved (A/A)"
         return f"the spread of {self.names[0]}'s own runs" + (" and their schedules" if self.paired else "")
 
-    def _row(self, cell: _Cell, adjusted: float | None) -> Row:
+    def _row(self, cell: _Cell, adjusted: float | None) -> ComparisonRow:
         found = cell.difference
         if found is None:
-            return Row(cell.measure, None, None, None, NO_NUMBER)
+            return ComparisonRow(cell.measure, None, None, None, NO_NUMBER)
         least = None if any(cell.censored) else _floor(cell, found)
         notes = [f"{cell.missing} runs have no such number"] if cell.missing else []
         if any(cell.censored):
             notes += _dropped(cell, self.names)
-            return Row(cell.measure, bare(found), None, None, CENSORED, tuple(notes), cell.censored)
+            return ComparisonRow(cell.measure, bare(found), None, None, CENSORED, tuple(notes), cell.censored)
         if found.low is None:
-            return Row(cell.measure, found, None, least, TOO_FEW, tuple(notes))
+            return ComparisonRow(cell.measure, found, None, least, TOO_FEW, tuple(notes))
         if adjusted is None:
-            return Row(cell.measure, found, None, least, NOT_SHOWN, (*notes, "the same in every run"))
+            return ComparisonRow(cell.measure, found, None, least, NOT_SHOWN, (*notes, "the same in every run"))
         verdict, why = _verdict(cell, found, adjusted, least)
-        return Row(cell.measure, found, adjusted, least, verdict, (*notes, *why))
+        return ComparisonRow(cell.measure, found, adjusted, least, verdict, (*notes, *why))
 
 
 def _dropped(cell: _Cell, names: tuple[str, str]) -> list[str]:
@@ -291,7 +291,7 @@ def _known(pairs: Sequence[tuple[float | None, float | None]]) -> tuple[list[flo
     return [one for one, _ in whole], [two for _, two in whole]
 
 
-def _common(a: Arm, b: Arm) -> list[str]:
+def _common(a: VariantRuns, b: VariantRuns) -> list[str]:
     """Loads of both, in the order of A's runs."""
     others = {load_of(run) for run in b.runs}
     found = [load for load in dict.fromkeys(load_of(run) for run in a.runs) if load in others]
@@ -301,7 +301,7 @@ def _common(a: Arm, b: Arm) -> list[str]:
     return found
 
 
-def _usable(arm: Arm, load: str, notes: list[str]) -> list[Result]:
+def _usable(arm: VariantRuns, load: str, notes: list[str]) -> list[Result]:
     """Runs at this load that may be believed, in order of time; the others are told."""
     runs = sorted((run for run in arm.runs if load_of(run) == load), key=lambda run: run.started)
     left_out: dict[str, int] = defaultdict(int)
@@ -315,7 +315,7 @@ def _usable(arm: Arm, load: str, notes: list[str]) -> list[Result]:
 def _pairs(a: Sequence[Result], b: Sequence[Result]) -> list[tuple[Result, Result]] | None:
     """Runs that belong together, in A's order: by an ablation's number of the pair, else by a schedule that each side
     had once. None where runs share nothing of the kind."""
-    for key in (_pair_number, _digest):
+    for key in (lambda run: run.settings.get(PAIR), _digest):
         keyed = [{key(run): run for run in side} for side in (a, b)]
         whole = all(len(found) == len(side) and None not in found for found, side in zip(keyed, (a, b), strict=True))
         both = [number for number in keyed[0] if number in keyed[1]]
@@ -324,15 +324,11 @@ def _pairs(a: Sequence[Result], b: Sequence[Result]) -> list[tuple[Result, Resul
     return None
 
 
-def _pair_number(run: Result) -> object:
-    return run.settings.get(PAIR)
-
-
 def _digest(run: Result) -> object:
     return None if run.closed else run.schedule.get("digest")
 
 
-def _drift(a: Arm, b: Arm, before: Sequence[Result], after: Sequence[Result]) -> Iterator[str]:
+def _drift(a: VariantRuns, b: VariantRuns, before: Sequence[Result], after: Sequence[Result]) -> Iterator[str]:
     """Runs that do not alternate cannot tell a difference from a drift."""
     spans = [(min(run.started for run in side), max(run.started for run in side)) for side in (before, after) if side]
     if len(spans) == 2 and (spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tailwatch.errors import OptionError
 from tailwatch.loadtest import options, results
-from tailwatch.loadtest.compare import Arm, Comparison, compare, merge, read
+from tailwatch.loadtest.compare import Comparison, VariantRuns, compare, merge, read
 from tailwatch.loadtest.comparison_text import show
 from tailwatch.loadtest.metrics import NAMES, PERCENTILES, Measure, measures
 from tailwatch.loadtest.options import refuse, write_json
@@ -97,13 +97,13 @@ def _merge(parsed: argparse.Namespace) -> int:
     return OK
 
 
-def _named(arms: list[Arm], paths: list[str]) -> list[Arm]:
+def _named(arms: list[VariantRuns], paths: list[str]) -> list[VariantRuns]:
     """Two files whose runs have one name are told apart by the files'."""
     if len({arm.name for arm in arms}) == len(arms):
         return arms
     names = [Path(path).stem for path in paths]
     names = names if len(set(names)) == len(names) else paths
-    return [Arm(name, arm.runs) for name, arm in zip(names, arms, strict=True)]
+    return [VariantRuns(name, arm.runs) for name, arm in zip(names, arms, strict=True)]
 
 
 def _percentiles(written: str) -> list[float]:

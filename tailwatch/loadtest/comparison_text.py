@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tailwatch.loadtest.compare import CENSORED, NO_NUMBER, NOT_SHOWN, SHOWN, Comparison, Row, Table
+from tailwatch.loadtest.compare import CENSORED, NO_NUMBER, NOT_SHOWN, SHOWN, Comparison, ComparisonRow, ComparisonTable
 from tailwatch.loadtest.report import text
 from tailwatch.loadtest.statistics import FEWEST
 
@@ -20,7 +20,7 @@ def show(comparison: Comparison) -> str:
     return "\n\n".join([*parts, "\n".join(how_to_read(comparison)), "\n".join(conclusion(comparison))]) + "\n"
 
 
-def verdict(row: Row, b: str) -> str:
+def verdict(row: ComparisonRow, b: str) -> str:
     """A row's verdict in words."""
     if row.verdict == SHOWN and row.difference is not None:
         way = "lower" if row.difference.estimate < 0 else "higher"
@@ -30,7 +30,7 @@ def verdict(row: Row, b: str) -> str:
     return row.verdict if row.verdict in (NO_NUMBER, CENSORED) else f"fewer than {FEWEST} runs: no interval"
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: ComparisonRow) -> tuple[str, ...]:
     """A row's numbers as text: its label, A, B, and what `HEADS` says."""
     found, measure = row.difference, row.measure
     if found is None:
@@ -83,7 +83,7 @@ def how_to_read(comparison: Comparison) -> Iterator[str]:
     yield "five such experiments would show; a smaller one may be there and not be seen."
 
 
-def _table(table: Table) -> Iterator[str]:
+def _table(table: ComparisonTable) -> Iterator[str]:
     kind = "pairs of runs, each pair with one schedule" if table.paired else "runs each, not in pairs"
     runs = f"{table.runs[0]}" if table.runs[0] == table.runs[1] else f"{table.runs[0]} and {table.runs[1]}"
     yield f"{table.b} (B) against {table.a} (A) at {table.load}: {runs} {kind}"
@@ -101,7 +101,7 @@ def _table(table: Table) -> Iterator[str]:
     yield from (f"  {note}" for note in table.notes)
 
 
-def _summary(tables: Sequence[Table], b: str) -> Iterator[str]:
+def _summary(tables: Sequence[ComparisonTable], b: str) -> Iterator[str]:
     """Changes by load; in brackets what is not shown."""
     mine = [table for table in tables if table.b == b]
     yield f"{b} (B) against {mine[0].a} (A), change at each load (in brackets: not shown)"
@@ -110,7 +110,7 @@ def _summary(tables: Sequence[Table], b: str) -> Iterator[str]:
     yield from text.lines(("", *(table.load for table in mine)), rows)
 
 
-def _short(table: Table, label: str) -> str:
+def _short(table: ComparisonTable, label: str) -> str:
     row = next((row for row in table.rows if row.measure.label == label), None)
     if row is None or row.difference is None:
         return "-"
@@ -118,7 +118,7 @@ def _short(table: Table, label: str) -> str:
     return change if row.verdict == SHOWN else f"({change})"
 
 
-def _change(row: Row) -> str:
+def _change(row: ComparisonRow) -> str:
     """With a sign of its own where it is a bound; "-" where A and B are lower bounds both."""
     a, b = row.censored
     if row.difference is None or (a and b):
@@ -126,7 +126,7 @@ def _change(row: Row) -> str:
     return ("≤" if a else "≥" if b else "") + row.measure.change(row.difference.estimate, row.difference.ratio)
 
 
-def _about(row: Row, value: float | None) -> str:
+def _about(row: ComparisonRow, value: float | None) -> str:
     """A size without a sign; a factor may be one of less as well as of more."""
     if value is None or row.difference is None:
         return "-"

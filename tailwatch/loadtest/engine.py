@@ -32,7 +32,7 @@ MAKE_NS = 500_000  # making requests ahead stops so long before the next is due
 PATIENCE = 5.0  # seconds that Ctrl-C gives to what is in flight
 
 
-class Sender(Protocol):
+class RequestPool(Protocol):
     """What the engine needs of a `pool.Pool`."""
 
     in_flight: int
@@ -77,10 +77,10 @@ class Job:
         return self.seconds if self.workers and self.seconds else self.schedule.duration
 
 
-class Run:
+class LoadRun:
     """A run that goes on: what a progress display reads, and what ends it. Of the loop's thread."""
 
-    def __init__(self, job: Job, pool: Sender, start_ns: int | None = None) -> None:
+    def __init__(self, job: Job, pool: RequestPool, start_ns: int | None = None) -> None:
         self.job, self.pool = job, pool
         self.watch = SelfWatch()
         self.start_ns = start_ns or 0
@@ -383,9 +383,9 @@ class _Feed:
         self._ready.append((planned, request))
 
 
-async def run(job: Job, pool: Sender, *, start_ns: int | None = None, progress: Any = None) -> Result:
-    """Runs a job over a pool. progress: called with the `Run` as soon as there is one, to look at and to stop it."""
-    going = Run(job, pool, start_ns)
+async def run(job: Job, pool: RequestPool, *, start_ns: int | None = None, progress: Any = None) -> Result:
+    """Runs a job over a pool. progress: called with the `LoadRun` once there is one, to look at and to stop it."""
+    going = LoadRun(job, pool, start_ns)
     if progress is not None:
         progress(going)
     return await going.go()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tailwatch.loadtest.outcomes import Outcomes
-from tailwatch.loadtest.proportions import Window, interval
+from tailwatch.loadtest.proportions import RunWindow, interval
 from tailwatch.options.slo import SLO
 
 
@@ -58,7 +58,7 @@ def goodput_of(
     throughput: float,
     tokens: float,
     broken: dict[str, int],
-    windows: Sequence[Window] = (),
+    windows: Sequence[RunWindow] = (),
     believed: bool = True,
 ) -> Goodput:
     """The verdict over what was scheduled. windows: of equal length, for the interval."""

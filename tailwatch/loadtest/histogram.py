@@ -21,7 +21,7 @@ _LOW = 0xFFFF_FFFF_FFFF_FFFF
 _NEVER = _LOW
 
 
-class Histogram:
+class LatencyHistogram:
     """Samples of one latency. layout: which classic bounds are exact: "ttft", "e2e" or "itl" (also for TPOT)."""
 
     __slots__ = ("_counts", "_layout", "layout")
@@ -48,7 +48,7 @@ class Histogram:
             cells = ffi.from_buffer("uint64_t[]", stamps)
             lib.tw_histogram_record_gaps(self._counts, self._layout, cells, len(cells))
 
-    def add(self, other: Histogram) -> None:
+    def add(self, other: LatencyHistogram) -> None:
         """Takes in the samples of another one of the same layout."""
         if other.layout != self.layout:
             raise OptionError.of("layout", other.layout, f"expected a histogram of layout {self.layout!r}")
@@ -88,7 +88,7 @@ class Histogram:
         return self.count
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Histogram) and self.as_dict() == other.as_dict()
+        return isinstance(other, LatencyHistogram) and self.as_dict() == other.as_dict()
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -134,7 +134,7 @@ class Histogram:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Histogram:
+    def from_dict(cls, data: Mapping[str, Any]) -> LatencyHistogram:
         """Of `as_dict`'s numbers.
 
         Raises:
@@ -146,7 +146,7 @@ class Histogram:
             raise TailwatchError(f"a damaged histogram: {type(error).__name__} {error}") from error
 
     @classmethod
-    def _of(cls, data: Mapping[str, Any]) -> Histogram:
+    def _of(cls, data: Mapping[str, Any]) -> LatencyHistogram:
         found = cls(data["layout"])
         counts = found._read()
         for slot, count in data["slots"].items():
@@ -162,8 +162,8 @@ class Histogram:
         found._write(counts)
         return found
 
-    def __reduce__(self) -> tuple[Callable[[Mapping[str, Any]], Histogram], tuple[dict[str, Any]]]:
-        return Histogram.from_dict, (self.as_dict(),)
+    def __reduce__(self) -> tuple[Callable[[Mapping[str, Any]], LatencyHistogram], tuple[dict[str, Any]]]:
+        return LatencyHistogram.from_dict, (self.as_dict(),)
 
     def _slots(self, counts: Any) -> list[tuple[int, int]]:
         return [(i, found) for i, found in enumerate(ffi.unpack(counts.slot, self._layout.slots)) if found]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailwatch.loadtest.censored_percentiles import Buckets, Sample
-from tailwatch.loadtest.histogram import Histogram
+from tailwatch.loadtest.histogram import LatencyHistogram
 
 # Histograms of a run, with their layout. The naive ones count from the actual send.
 LATENCIES = {
@@ -42,20 +42,20 @@ class Latencies:
     by latency. A percentile of both is asked of `Result.quantile`.
     """
 
-    ttft: Histogram = field(default_factory=lambda: Histogram("ttft"))
-    ttft_naive: Histogram = field(default_factory=lambda: Histogram("ttft"))
-    first_byte: Histogram = field(default_factory=lambda: Histogram("ttft"))
-    first_chunk: Histogram = field(default_factory=lambda: Histogram("ttft"))
-    itl: Histogram = field(default_factory=lambda: Histogram("itl"))
-    itl_unmarked: Histogram = field(default_factory=lambda: Histogram("itl"))
-    tpot: Histogram = field(default_factory=lambda: Histogram("itl"))
-    e2e: Histogram = field(default_factory=lambda: Histogram("e2e"))
-    e2e_naive: Histogram = field(default_factory=lambda: Histogram("e2e"))
-    largest_gap: Histogram = field(default_factory=lambda: Histogram("itl"))
-    send_lag: Histogram = field(default_factory=lambda: Histogram("ttft"))
-    connect: Histogram = field(default_factory=lambda: Histogram("ttft"))
-    ttft_censored: Histogram = field(default_factory=lambda: Histogram("ttft"))
-    e2e_censored: Histogram = field(default_factory=lambda: Histogram("e2e"))
+    ttft: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("ttft"))
+    ttft_naive: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("ttft"))
+    first_byte: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("ttft"))
+    first_chunk: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("ttft"))
+    itl: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("itl"))
+    itl_unmarked: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("itl"))
+    tpot: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("itl"))
+    e2e: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("e2e"))
+    e2e_naive: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("e2e"))
+    largest_gap: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("itl"))
+    send_lag: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("ttft"))
+    connect: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("ttft"))
+    ttft_censored: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("ttft"))
+    e2e_censored: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("e2e"))
     lost: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CENSORED, 0))
 
     def add(self, other: Latencies) -> None:
@@ -78,7 +78,7 @@ class Latencies:
         """Of `as_dict`'s numbers."""
         found = cls(lost={name: int(data["lost"][name]) for name in CENSORED})
         for name in LATENCIES:
-            setattr(found, name, Histogram.from_dict(data[name]))
+            setattr(found, name, LatencyHistogram.from_dict(data[name]))
         wrong = [name for name, layout in LATENCIES.items() if getattr(found, name).layout != layout]
         if wrong:
             raise ValueError(f"the buckets of {wrong[0]} are those of another latency")

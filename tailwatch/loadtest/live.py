@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from tailwatch.loadtest.engine import Run
+from tailwatch.loadtest.engine import LoadRun
 from tailwatch.loadtest.outcomes import MISSES
 from tailwatch.loadtest.report.progress import Now
 
@@ -17,7 +17,7 @@ LATELY = 2.0  # seconds that "lately" means
 class Live:
     """Looks at a run. due: whether it is time for a look, by the seconds that have passed; tell: gets what was seen."""
 
-    def __init__(self, run: Run, due: Callable[[float], bool], tell: Callable[[Now], None]) -> None:
+    def __init__(self, run: LoadRun, due: Callable[[float], bool], tell: Callable[[Now], None]) -> None:
         self._run, self._due, self._tell = run, due, tell
         self._past: deque[tuple[float, int, int]] = deque()
 

@@ -344,7 +344,7 @@ def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions
 
 def _ceiling(
     workload: Workload, conditions: Conditions, steps: Steps, spent: _Spent, loop: ClosedLoop
-) -> search.Ceiling:
+) -> search.ClosedLoopCeiling:
     """In a closed loop, with more and more workers."""
 
     def measure(workers: int) -> float:

@@ -16,7 +16,7 @@ from tailwatch.loadtest.recorder import MOST_EXAMPLES, throughput_of
 from tailwatch.loadtest.requests import Requests
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.series import Series
-from tailwatch.loadtest.validity import VERDICTS, Client, Validity
+from tailwatch.loadtest.validity import VERDICTS, ClientHealth, Validity
 
 APART = 0.1  # share of the run by which its clients' spans may lie apart
 _OWN = frozenset(("rate", "requests", "workers", "seed", "max_in_flight", "processes"))  # settings of one client
@@ -56,7 +56,9 @@ def merged(results: Sequence[Result], *, schedule: Mapping[str, Any] | None = No
             outcomes,
             first.slo,
             duration=duration,
-            throughput=_throughput(parts, rows, duration),
+            throughput=sum(part.goodput.throughput for part in parts)
+            if rows is None
+            else throughput_of(rows, duration),
             tokens=tokens / elapsed if elapsed else 0.0,
             broken=_added(part.goodput.broken for part in parts),
             windows=series.windows,
@@ -114,7 +116,7 @@ def _after(first: Result, part: Result) -> float:
     return part.started - first.started
 
 
-def _judged(parts: Sequence[Result], outcomes: Outcomes, latencies: Latencies, client: Client) -> Validity:
+def _judged(parts: Sequence[Result], outcomes: Outcomes, latencies: Latencies, client: ClientHealth) -> Validity:
     """Anew; and what of the parts' verdicts does not come of their numbers (Ctrl-C, a server that ended)."""
     found = judge(outcomes, latencies, client, closed=parts[0].closed)
     alone = []
@@ -130,8 +132,8 @@ def _judged(parts: Sequence[Result], outcomes: Outcomes, latencies: Latencies, c
     return Validity(found.verdict, _once(found.reasons), _once(found.warnings))
 
 
-def _clients(parts: Sequence[Result]) -> Client:
-    whole = Client(processes=0, uvloop=True)
+def _clients(parts: Sequence[Result]) -> ClientHealth:
+    whole = ClientHealth(processes=0, uvloop=True)
     for part in parts:
         shift = round(_after(parts[0], part) * 1e9)
         pauses = [(start + shift, length) for start, length in part.client.pauses]
@@ -154,10 +156,6 @@ def _rows(parts: Sequence[Result]) -> Requests | None:
             return None
         whole.extend(part.requests, round(_after(parts[0], part) * 1e9))
     return whole
-
-
-def _throughput(parts: Sequence[Result], rows: Requests | None, duration: float) -> float:
-    return sum(part.goodput.throughput for part in parts) if rows is None else throughput_of(rows, duration)
 
 
 def _fluidity(parts: Sequence[Result], rows: Requests | None) -> float | None:

@@ -22,7 +22,7 @@ from dataclasses import asdict, replace
 from typing import IO, Any
 
 from tailwatch.errors import TailwatchError
-from tailwatch.loadtest.engine import Run
+from tailwatch.loadtest.engine import LoadRun
 from tailwatch.loadtest.live import together
 from tailwatch.loadtest.merging import merged
 from tailwatch.loadtest.process import grow_in_place, on_interrupt
@@ -195,7 +195,7 @@ def child() -> None:
     setup, schedule = pickle.load(inward)
     say = _Speaker(out)
 
-    async def begin(run: Run) -> int:
+    async def begin(run: LoadRun) -> int:
         loop = asyncio.get_running_loop()
         say("ready", None)
         start = int(await loop.run_in_executor(None, pickle.load, inward))

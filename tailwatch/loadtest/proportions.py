@@ -18,7 +18,7 @@ FEW = 10  # misses worth as many independent ones, below which a scatter cannot 
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RunWindow:
     """One of the equal, consecutive stretches of time that a probe is cut into.
 
     scheduled: requests planned to start in it. judged: those of them that count, good or a miss. good: those that
@@ -52,7 +52,7 @@ def fewest(target: float, z: float = 1.96) -> int:
     return math.ceil(z * z * target / (1 - target))
 
 
-def design_effect(windows: Sequence[Window]) -> float:
+def design_effect(windows: Sequence[RunWindow]) -> float:
     """How many requests of these are worth one independent one, at least 1.
 
     The scatter of the misses per stretch over that of independent requests, for stretches of 1, 2, 4 … windows while
@@ -66,12 +66,12 @@ def design_effect(windows: Sequence[Window]) -> float:
     return worst
 
 
-def common_effect(several: Sequence[Sequence[Window]]) -> float:
+def common_effect(several: Sequence[Sequence[RunWindow]]) -> float:
     """One design effect for the windows of several rates: the geometric mean of theirs; 1 of none."""
     return math.exp(sum(math.log(design_effect(windows)) for windows in several) / max(1, len(several)))
 
 
-def interval(windows: Sequence[Window]) -> tuple[float, float] | None:
+def interval(windows: Sequence[RunWindow]) -> tuple[float, float] | None:
     """The 95 % interval of the share of good requests that one run shows: Wilson's, over as many requests as are worth
     an independent one. None where fewer than 8 windows tell something.
 
@@ -98,7 +98,7 @@ class _Counts:
     independent: float
 
     @classmethod
-    def of(cls, windows: Sequence[Window]) -> _Counts:
+    def of(cls, windows: Sequence[RunWindow]) -> _Counts:
         judged, missed = [window.judged for window in windows], [window.judged - window.good for window in windows]
         n = sum(judged)
         share = sum(missed) / n if n else 0.0
@@ -120,7 +120,7 @@ def _joined(counts: Sequence[int]) -> list[int]:
     return [one + other for one, other in zip_longest(counts[::2], counts[1::2], fillvalue=0)]
 
 
-def kept_up(windows: Sequence[Window], z: float = 1.96) -> tuple[float, float, float]:
+def kept_up(windows: Sequence[RunWindow], z: float = 1.96) -> tuple[float, float, float]:
     """The share of the offered requests that a busy server completes, and its interval; may exceed 1.
 
     windows: without those in which the requests in flight only fill up (Probe.settled). What was scheduled and not
@@ -138,7 +138,7 @@ def kept_up(windows: Sequence[Window], z: float = 1.96) -> tuple[float, float, f
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RatePoint:
     """The share of misses at one rate: misses of n, both already divided by the design effect."""
 
     rate: float
@@ -155,7 +155,7 @@ class Crossing:
     high: float
 
 
-def crossing(points: Sequence[Point], target_misses: float, z: float = 1.96) -> Crossing | None:
+def crossing(points: Sequence[RatePoint], target_misses: float, z: float = 1.96) -> Crossing | None:
     """Where the fitted share of misses reaches target_misses, by logistic regression of misses on the rate.
 
     Near the knee of a queue the logarithm of the misses rises in a straight line with the rate (for M/M/1 exactly), so

@@ -24,7 +24,7 @@ from tailwatch.loadtest.outcomes import (
 from tailwatch.loadtest.requests import COLUMNS, MARKED, NEVER, RETRIED, REUSED, Requests, samples, unanswered
 from tailwatch.loadtest.schedule import Planned
 from tailwatch.loadtest.series import Series
-from tailwatch.loadtest.validity import Client
+from tailwatch.loadtest.validity import ClientHealth
 from tailwatch.options.slo import SLO
 
 MOST_EXAMPLES = 3  # failures of each kind that are shown
@@ -109,7 +109,7 @@ class Recorder:
         if in_flight > self.series.in_flight[second]:
             self.series.in_flight[second] = in_flight
 
-    def finish(self, client: Client) -> Outcomes:
+    def finish(self, client: ClientHealth) -> Outcomes:
         """All is in: the histograms that the columns give, and the client's part."""
         for name in ("ttft_naive", "first_byte", "first_chunk", "e2e_naive", "largest_gap", "send_lag"):
             getattr(self.latencies, name).record_all(samples(self.requests, name))

@@ -17,12 +17,12 @@ from typing import Any
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.loadtest.censored_percentiles import Quantile, Ranks, Sample
 from tailwatch.loadtest.goodput import Goodput
-from tailwatch.loadtest.histogram import LAYOUT_HASH, Histogram
+from tailwatch.loadtest.histogram import LAYOUT_HASH, LatencyHistogram
 from tailwatch.loadtest.latencies import CENSORED, LATENCIES, Latencies
 from tailwatch.loadtest.outcomes import REASONS, Outcomes
 from tailwatch.loadtest.requests import Requests, samples, unanswered
 from tailwatch.loadtest.series import SERIES, Series
-from tailwatch.loadtest.validity import Client, Validity
+from tailwatch.loadtest.validity import ClientHealth, Validity
 from tailwatch.options.slo import SLO
 from tailwatch.platform import VERSION
 
@@ -62,34 +62,34 @@ class Result:
     fluidity: float | None = None
     idle: float | None = None
     series: Series = field(default_factory=Series)
-    client: Client = field(default_factory=Client)
+    client: ClientHealth = field(default_factory=ClientHealth)
     validity: Validity = field(default_factory=Validity)
     interrupted: bool = False
     requests: Requests | None = None
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     @property
-    def ttft(self) -> Histogram:
+    def ttft(self) -> LatencyHistogram:
         """Planned start → first content; seconds out of `p()`, `max` …"""
         return self.latencies.ttft
 
     @property
-    def itl(self) -> Histogram:
+    def itl(self) -> LatencyHistogram:
         """Gaps between messages with content."""
         return self.latencies.itl
 
     @property
-    def tpot(self) -> Histogram:
+    def tpot(self) -> LatencyHistogram:
         """(last − first token) / (tokens − 1)."""
         return self.latencies.tpot
 
     @property
-    def e2e(self) -> Histogram:
+    def e2e(self) -> LatencyHistogram:
         """Planned start → end of whole answers."""
         return self.latencies.e2e
 
     @property
-    def largest_gap(self) -> Histogram:
+    def largest_gap(self) -> LatencyHistogram:
         """The worst gap of each request."""
         return self.latencies.largest_gap
 
@@ -216,7 +216,7 @@ class Result:
             outcomes=outcomes,
             latencies=Latencies.from_dict(data["latencies"]),
             series=series,
-            client=Client.from_dict(data["client"]),
+            client=ClientHealth.from_dict(data["client"]),
             validity=Validity(**data["validity"]),
             interrupted=bool(data.get("interrupted", data["validity"]["verdict"] == "interrupted")),
             requests=None if columns is None else Requests.from_dict(columns),

@@ -22,7 +22,7 @@ HOLDS, FAILS, UNDECIDED, INVALID = "holds", "fails", "undecided", "invalid"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SweepRow:
     """One line of the sweep: every probe of one rate that counts, taken together.
 
     share, low, high: what must reach the target and its 95 % interval: the attainment, misses that come together
@@ -86,7 +86,7 @@ class Knee:
         """Completions per second of the best probe."""
         return max((one.probe.throughput for one in self.tried if not one.probe.invalid), default=0.0)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[SweepRow]:
         """The sweep by rate, ascending: where goodput leaves throughput."""
         return rows_of(self.tried, self.objective, self.attainment)
 
@@ -103,7 +103,7 @@ class Knee:
         return worst if late[worst] >= row.failed and late[worst] > 0 else None
 
     @property
-    def _failing(self) -> Row | None:
+    def _failing(self) -> SweepRow | None:
         return next((row for row in self.rows() if row.verdict == FAILS and row.shares), None)
 
     @property
@@ -135,7 +135,7 @@ class Knee:
         return share if high < KEEPS_UP else None
 
     def __str__(self) -> str:
-        return f"{_said(self)}{_first(self)}{_grew(self)}"
+        return f"{_said(self)}{f'; {self.gives_way}' if self.gives_way else ''}{_grew(self)}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -156,7 +156,7 @@ class Knee:
         return cls(**{**data, "tried": tried})
 
 
-def rows_of(tried: Sequence[Tried], objective: str, target: float) -> list[Row]:
+def rows_of(tried: Sequence[Tried], objective: str, target: float) -> list[SweepRow]:
     """The sweep by rate, ascending."""
     by_rate: dict[float, list[Tried]] = {}
     for one in tried:
@@ -183,13 +183,15 @@ def near(whole: Probe, target: float) -> bool:
     return missed / NEAR <= 1 - whole.good / whole.judged <= min(0.9, missed * NEAR)
 
 
-def _row(rate: float, tried: Sequence[Tried], whole: Probe | None, objective: str, target: float, lent: float) -> Row:
+def _row(
+    rate: float, tried: Sequence[Tried], whole: Probe | None, objective: str, target: float, lent: float
+) -> SweepRow:
     aside = sum(one.set_aside for one in tried)
     if whole is None:
-        return Row(rate, len(tried), aside, 0, 0.0, None, 0.0, 1.0, 0.0, 0.0, {}, 0.0, INVALID)
+        return SweepRow(rate, len(tried), aside, 0, 0.0, None, 0.0, 1.0, 0.0, 0.0, {}, 0.0, INVALID)
     share, low, high = share_of(whole, objective, lent)
     shares = {name: count / whole.judged for name, count in whole.kept.items()}
-    return Row(
+    return SweepRow(
         rate, len(tried), aside, whole.scheduled, whole.seconds, share, low, high,
         whole.throughput, whole.goodput, shares, whole.failed / whole.judged, verdict_of(low, high, target),
     )  # fmt: skip
@@ -232,7 +234,3 @@ def _grew(knee: Knee) -> str:
     if share is None:
         return ""
     return f"; its queue still grew there ({share:.1%} of the offered were completed): longer probes will find less"
-
-
-def _first(knee: Knee) -> str:
-    return f"; {knee.gives_way}" if knee.gives_way else ""

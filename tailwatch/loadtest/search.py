@@ -20,13 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tailwatch.errors import OptionError
-from tailwatch.loadtest.proportions import Crossing, Point, common_effect, crossing, fewest
+from tailwatch.loadtest.proportions import Crossing, RatePoint, common_effect, crossing, fewest
 from tailwatch.loadtest.saturation_point import (
     FAILS,
     HOLDS,
     UNDECIDED,
     Knee,
-    Row,
+    SweepRow,
     Tried,
     near,
     rows_of,
@@ -262,7 +262,8 @@ class _Search:
         effect = common_effect([one.windows for one in used])
         if roughly:
             used += self._below(wholes)
-        return crossing([_point(one, effect) for one in used], missed, _WIDE)
+        points = [RatePoint(one.rate, (one.judged - one.good) / effect, one.judged / effect) for one in used]
+        return crossing(points, missed, _WIDE)
 
     def _below(self, wholes: list[Probe]) -> list[Probe]:
         """Rates around the ends with next to no misses: they bend the line, but show where it is before others do."""
@@ -326,11 +327,7 @@ def _sum(ballots: list[_Ballot]) -> int:
     return sum(1 if ballot.held else -1 for ballot in ballots)
 
 
-def _point(whole: Probe, effect: float) -> Point:
-    return Point(whole.rate, (whole.judged - whole.good) / effect, whole.judged / effect)
-
-
-def _certain(rows: list[Row]) -> tuple[float | None, float | None]:
+def _certain(rows: list[SweepRow]) -> tuple[float | None, float | None]:
     """The largest rate whose interval lies above the target, and the smallest above it whose lies below."""
     low = max((row.rate for row in rows if row.verdict == HOLDS), default=None)
     high = min((row.rate for row in rows if row.verdict == FAILS and (low is None or row.rate > low)), default=None)
@@ -343,7 +340,7 @@ def _tidy(rate: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
+class ClosedLoopCeiling:
     """Where a closed loop stops gaining. rate: completions per second, the best seen. workers: the fewest that come
     within 3 % of it. tried: (workers, rate) in order."""
 
@@ -352,7 +349,9 @@ class Ceiling:
     tried: tuple[tuple[int, float], ...]
 
 
-def saturate(measure: Callable[[int], float], *, first: int = 1, most: int = 1024, gain: float = 0.03) -> Ceiling:
+def saturate(
+    measure: Callable[[int], float], *, first: int = 1, most: int = 1024, gain: float = 0.03
+) -> ClosedLoopCeiling:
     """The closed-loop ceiling: workers are doubled until twice in a row they bring less than gain (a share).
 
     measure(workers): completions per second with so many requests always in flight.
@@ -365,4 +364,4 @@ def saturate(measure: Callable[[int], float], *, first: int = 1, most: int = 102
         flat = flat + 1 if rate <= best * (1 + gain) else 0
         best, workers = max(best, rate), workers * 2
     enough = min((count for count, rate in tried if rate * (1 + gain) >= best), default=max(1, first))
-    return Ceiling(best, enough, tuple(tried))
+    return ClosedLoopCeiling(best, enough, tuple(tried))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tailwatch.loadtest.proportions import Window
+from tailwatch.loadtest.proportions import RunWindow
 
 # One row a second of the run, from its start.
 SERIES = (
@@ -52,10 +52,10 @@ class Series:
             column.extend([0] * (second + 1 - len(column)))
 
     @property
-    def windows(self) -> tuple[Window, ...]:
+    def windows(self) -> tuple[RunWindow, ...]:
         """The seconds for which something was planned."""
         rows = zip(self.scheduled, self.good, self.miss, self.finished, strict=True)
-        return tuple(Window(n, good + miss, good, done) for n, good, miss, done in rows if n)
+        return tuple(RunWindow(n, good + miss, good, done) for n, good, miss, done in rows if n)
 
     def later(self, seconds: int) -> Series:
         """The same from a start so many seconds earlier."""

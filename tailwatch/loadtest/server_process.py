@@ -143,7 +143,8 @@ def _terminable() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    mine = [number for number, now in before.items() if now not in (signal.SIG_IGN, None) and _main_thread()]
+    may = threading.current_thread() is threading.main_thread()
+    mine = [number for number, now in before.items() if may and now not in (signal.SIG_IGN, None)]
     for number in mine:
         signal.signal(number, leave)
     try:
@@ -151,10 +152,6 @@ def _terminable() -> Iterator[None]:
     finally:
         for number in mine:
             signal.signal(number, before[number])
-
-
-def _main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _status(process: subprocess.Popen[bytes]) -> str:

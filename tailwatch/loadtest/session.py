@@ -11,7 +11,7 @@ from itertools import cycle, islice
 from typing import Any, TypeVar
 
 from tailwatch.errors import TailwatchError
-from tailwatch.loadtest.engine import Job, Run
+from tailwatch.loadtest.engine import Job, LoadRun
 from tailwatch.loadtest.live import Live
 from tailwatch.loadtest.process import new_event_loop, on_interrupt
 from tailwatch.loadtest.report.progress import Now
@@ -116,7 +116,7 @@ async def measure(
     due: Due | None = None,
     tell: Tell | None = None,
     interruptible: bool = False,
-    begin: Callable[[Run], Any] | None = None,
+    begin: Callable[[LoadRun], Any] | None = None,
 ) -> Result:
     """The run, in the running loop. begin: called with the run before it starts, awaited, its result the start
     (monotonic ns) or None: at once. Interrupted before it began, the run sends nothing."""
@@ -125,7 +125,7 @@ async def measure(
         if setup.warmup:
             await _warm(setup, schedule, brake)
         setup.make(schedule[0])  # whatever the first one takes longer is not the schedule's
-        run = brake.on(Run(_job(setup, schedule), await _pool(setup)))
+        run = brake.on(LoadRun(_job(setup, schedule), await _pool(setup)))
         watching = None if due is None or tell is None else asyncio.ensure_future(Live(run, due, tell).watch())
         try:
             if begin is not None:
@@ -142,14 +142,14 @@ class _Brake:
 
     def __init__(self) -> None:
         self._pulled = False
-        self._run: Run | None = None
+        self._run: LoadRun | None = None
 
     def pull(self) -> None:
         self._pulled = True
         if self._run is not None:
             self._run.stop()
 
-    def on(self, run: Run) -> Run:
+    def on(self, run: LoadRun) -> LoadRun:
         """From now on it is for this run."""
         self._run = run
         if self._pulled:
@@ -192,7 +192,7 @@ async def _warm(setup: Setup, schedule: Schedule, brake: _Brake) -> None:
     like = islice(cycle(schedule), setup.warmup)
     few = Schedule.of([(0.0, one.prompt_tokens, one.output_tokens) for one in like], seed=~schedule.seed)
     job = Job(few, setup.make, drain=setup.timeout, workers=min(WARM_AT_ONCE, setup.warmup))
-    await brake.on(Run(job, await _pool(setup))).go()
+    await brake.on(LoadRun(job, await _pool(setup))).go()
 
 
 def needed() -> Any:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tailwatch.loadtest.outcomes import CODE, EXCLUDED
-from tailwatch.loadtest.proportions import Window
+from tailwatch.loadtest.proportions import RunWindow
 from tailwatch.loadtest.requests import NEVER, Requests
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Schedule
@@ -44,7 +44,7 @@ class Probe:
     good: int
     completed: int
     kept: Mapping[str, int] = field(default_factory=dict)
-    windows: tuple[Window, ...] = ()
+    windows: tuple[RunWindow, ...] = ()
     invalid: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
     failed: int = 0
@@ -77,7 +77,7 @@ class Probe:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Probe:
         """The inverse of as_dict."""
-        return cls(**{**data, "windows": tuple(Window(*row) for row in data.get("windows", ()))})
+        return cls(**{**data, "windows": tuple(RunWindow(*row) for row in data.get("windows", ()))})
 
 
 ProbeFunction = Callable[[float, int], Probe]
@@ -188,7 +188,7 @@ def steady_rate(result: Result, workers: int) -> float:
     return done / (stop - start) * 1e9
 
 
-def windows_of(requests: Requests, duration: float) -> tuple[Window, ...]:
+def windows_of(requests: Requests, duration: float) -> tuple[RunWindow, ...]:
     """The run in equal stretches of a second, or in 20 where it is shorter than that."""
     count = max(FEWEST_WINDOWS, int(duration))
     width = max(1.0, duration * 1e9 / count)
@@ -201,4 +201,4 @@ def windows_of(requests: Requests, duration: float) -> tuple[Window, ...]:
     for end, reason in zip(requests.end, requests.reason, strict=True):
         if end != NEVER and reason in (_GOOD, _LATE) and (window := int(end / width)) < count:
             completed[window] += 1
-    return tuple(map(Window, scheduled, judged, good, completed))
+    return tuple(map(RunWindow, scheduled, judged, good, completed))

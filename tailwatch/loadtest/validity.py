@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailwatch.loadtest.histogram import Histogram
+from tailwatch.loadtest.histogram import LatencyHistogram
 
 VERDICTS = ("valid", "interrupted", "capped", "invalid")  # the worse the later
 _ADDED = (
@@ -27,7 +27,7 @@ _ADDED = (
 
 
 @dataclass(slots=True)
-class Client:
+class ClientHealth:
     """How the client itself did: what of the numbers above is its own doing.
 
     pauses: [start, length] in ns from the start of the run, of each time when the client's loop stood still longer than
@@ -44,7 +44,7 @@ class Client:
     paused_cpu: float = 0.0
     marked_requests: int = 0
     marked_gaps: int = 0
-    loop_lag: Histogram = field(default_factory=lambda: Histogram("itl"))
+    loop_lag: LatencyHistogram = field(default_factory=lambda: LatencyHistogram("itl"))
     gc_seconds: float = 0.0
     cpu: float = 0.0
     cpu_peak: float = 0.0
@@ -58,12 +58,12 @@ class Client:
     processes: int = 1
     uvloop: bool = False
 
-    def plus(self, other: Client) -> Client:
+    def plus(self, other: ClientHealth) -> ClientHealth:
         """Two clients of one load."""
-        lag = Histogram("itl")
+        lag = LatencyHistogram("itl")
         lag.add(self.loop_lag)
         lag.add(other.loop_lag)
-        return Client(
+        return ClientHealth(
             pauses=sorted([*self.pauses, *other.pauses]),
             loop_lag=lag,
             cpu=max(self.cpu, other.cpu),
@@ -78,10 +78,10 @@ class Client:
         return {**named, "loop_lag": self.loop_lag.as_dict(), "pauses": [list(pause) for pause in self.pauses]}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Client:
+    def from_dict(cls, data: Mapping[str, Any]) -> ClientHealth:
         """Of `as_dict`'s numbers."""
         pauses = [(int(start), int(length)) for start, length in data["pauses"]]
-        return cls(**{**data, "loop_lag": Histogram.from_dict(data["loop_lag"]), "pauses": pauses})
+        return cls(**{**data, "loop_lag": LatencyHistogram.from_dict(data["loop_lag"]), "pauses": pauses})
 
 
 @dataclass(slots=True)

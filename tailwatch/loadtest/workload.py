@@ -19,7 +19,7 @@ from typing import Any
 from tailwatch.errors import OptionError
 from tailwatch.loadtest import conversation, prompts, traces
 from tailwatch.loadtest.arrivals import Arrivals, checked_duration, checked_rate, checked_requests
-from tailwatch.loadtest.bodies import Requests, extra_of, read_bytes
+from tailwatch.loadtest.bodies import RequestEncoder, extra_of, read_bytes
 from tailwatch.loadtest.endpoint import APIS, Endpoint, endpoint
 from tailwatch.loadtest.lengths import Lengths
 from tailwatch.loadtest.options import LENGTHS, SCHEDULES, given, refuse
@@ -116,9 +116,9 @@ class Workload:
         law = Law("closed loop", count, seconds, 0.0, None, None)  # its times have none
         return self._filled(times, seconds, law, self.seed if seed is None else seed)
 
-    def make(self, tag: str = "tailwatch") -> Requests:
+    def make(self, tag: str = "tailwatch") -> RequestEncoder:
         """What makes the bytes of planned requests. tag: the beginning of their x-request-id."""
-        return Requests(
+        return RequestEncoder(
             self.endpoint,
             model=self.model,
             prompts=self.texts or None,

@@ -254,10 +254,9 @@ def _unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in environment if name.startswith(PREFIX) and name not in known))
 
 
-def _slo(given: _Given) -> SLO:
-    if isinstance(given.value, SLO):
-        return given.value
-    return SLO.parse(given.value, source=given.source)  # type: ignore[arg-type]  # refuses what is no text
+def _parsed(kind: Any) -> Callable[[_Given], Any]:
+    """An option that is given as an object of a class, or as the text that its parse() takes."""
+    return lambda given: given.value if isinstance(given.value, kind) else kind.parse(given.value, source=given.source)
 
 
 def _gc(given: _Given) -> str:
@@ -413,18 +412,6 @@ def _events(given: _Given) -> int:
     return number
 
 
-def _triggers(given: _Given) -> Triggers:
-    return given.value if isinstance(given.value, Triggers) else Triggers.parse(given.value, source=given.source)
-
-
-def _ceiling(given: _Given) -> Ceiling:
-    return given.value if isinstance(given.value, Ceiling) else Ceiling.parse(given.value, source=given.source)
-
-
-def _keep(given: _Given) -> Keep:
-    return given.value if isinstance(given.value, Keep) else Keep.parse(given.value, source=given.source)
-
-
 def _otel(given: _Given) -> object:
     """True, False, or a tuple of what the user has made. What they are is looked at by the exporter."""
     value = given.value
@@ -437,9 +424,9 @@ def _otel(given: _Given) -> object:
 
 
 _PARSERS: Mapping[str, Callable[[_Given], object]] = {
-    "slo": _slo,
+    "slo": _parsed(SLO),
     "gc": _gc,
-    "gc_ceiling": _ceiling,
+    "gc_ceiling": _parsed(Ceiling),
     "gc_warn_ms": _milliseconds,
     "gc_log_all": _boolean,
     "slow_ms": _milliseconds,
@@ -463,6 +450,6 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "nvtx": _nvtx,
     "nvtx_tokens": _boolean,
     "trace": _events,
-    "trace_on": _triggers,
-    "trace_keep": _keep,
+    "trace_on": _parsed(Triggers),
+    "trace_keep": _parsed(Keep),
 }

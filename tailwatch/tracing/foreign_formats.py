@@ -27,7 +27,7 @@ _PS = 1000
 
 
 @dataclass(slots=True)
-class Event:
+class ForeignEvent:
     """One event. phase: X, B, E, i, C, s, f. at: ns of the trace's clock. dur: ns, of X. flow: of s and f."""
 
     phase: str
@@ -41,7 +41,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ForeignProcess:
     """name: as the tool calls it. real: its number is the kernel's pid."""
 
     name: str
@@ -57,9 +57,9 @@ class Foreign:
     tool: str
     clock: str
     base_ns: int
-    processes: dict[Any, Process] = field(default_factory=dict)
+    processes: dict[Any, ForeignProcess] = field(default_factory=dict)
     threads: dict[tuple[Any, Any], str] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
+    events: list[ForeignEvent] = field(default_factory=list)
     wall_ahead_ns: int = 0
     """Of a trace in CLOCK_MONOTONIC: what CLOCK_REALTIME was ahead; 0: not said."""
     skipped: int = 0
@@ -108,7 +108,8 @@ def _read_json(path: str, content: bytes) -> Foreign:
 def _recognise(path: str, trace: dict[str, Any], events: list[Any]) -> Foreign:
     viztracer = trace.get("viztracer_metadata")
     if isinstance(viztracer, dict):
-        return Foreign(path, "viztracer", MONOTONIC, 0, wall_ahead_ns=_whole(viztracer.get("baseTimeNanoseconds")))
+        ahead = viztracer.get("baseTimeNanoseconds")
+        return Foreign(path, "viztracer", MONOTONIC, 0, wall_ahead_ns=ahead if isinstance(ahead, int) else 0)
     base = trace.get("baseTimeNanoseconds")
     if isinstance(base, int):
         return Foreign(path, "torch", REALTIME, base)
@@ -131,10 +132,6 @@ def _beside(path: str) -> Path | None:
         return named
     others = sorted(own.parent.glob("*.xplane.pb"))
     return others[0] if len(others) == 1 else None
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _number(value: object) -> float:
@@ -161,7 +158,7 @@ def _take(found: Foreign, event: dict[str, Any]) -> bool:
     if not isinstance(at, (int, float)) or at != at or abs(at) > 1e16 or phase not in _PHASES:
         return False
     name, category = str(event.get("name", "")), str(event.get("cat", ""))
-    made = Event(_PHASES[phase], found.base_ns + _ns(at), row, name, category, args=known)
+    made = ForeignEvent(_PHASES[phase], found.base_ns + _ns(at), row, name, category, args=known)
     if made.phase == "X":
         made.dur = max(0, _ns(_number(event.get("dur"))))
     elif made.phase in "sf":
@@ -175,13 +172,13 @@ _PHASES = {"X": "X", "B": "B", "E": "E", "i": "i", "I": "i", "C": "C", "s": "s",
 
 def _describe(found: Foreign, what: str, row: tuple[Any, Any], args: dict[str, Any]) -> None:
     pid, real = row[0], isinstance(row[0], int) and found.tool != "jax"
-    process = found.processes.get(pid, Process("", real))
+    process = found.processes.get(pid, ForeignProcess("", real))
     if what == "process_name":
-        found.processes[pid] = Process(str(args.get("name", "")), process.real)
+        found.processes[pid] = ForeignProcess(str(args.get("name", "")), process.real)
     elif what == "process_labels":  # of torch: "CPU", or "GPU 0" for the devices, whose pid is their number
         label = str(args.get("labels", ""))
         own = found.tool != "torch" or label == "CPU"
-        found.processes[pid] = Process(process.name if own else label or process.name, process.real and own)
+        found.processes[pid] = ForeignProcess(process.name if own else label or process.name, process.real and own)
     elif what == "thread_name":
         found.threads[row] = str(args.get("name", ""))
 
@@ -276,7 +273,7 @@ def _read_xplane(path: str, content: bytes) -> Foreign:
 
 def _take_plane(found: Foreign, number: int, plane: memoryview) -> None:
     names = _names(plane, 4)
-    found.processes[number] = Process(_text(plane, 2), real=False)
+    found.processes[number] = ForeignProcess(_text(plane, 2), real=False)
     for at, line in enumerate(_messages(plane, 3)):
         row = (number, at)
         found.threads[row] = _text(line, 11) or _text(line, 2)
@@ -284,4 +281,4 @@ def _take_plane(found: Foreign, number: int, plane: memoryview) -> None:
         for event in _messages(line, 4):
             begin_ps, length_ps = _integer(event, 2), _integer(event, 3)
             name = names.get(_integer(event, 1), "")
-            found.events.append(Event("X", start_ns + begin_ps // _PS, row, name, dur=max(0, length_ps // _PS)))
+            found.events.append(ForeignEvent("X", start_ns + begin_ps // _PS, row, name, dur=max(0, length_ps // _PS)))

@@ -21,7 +21,7 @@ import orjson
 from tailwatch._cold import ffi, lib
 from tailwatch.errors import TailwatchError
 from tailwatch.tracing import foreign_formats
-from tailwatch.tracing.foreign_formats import MONOTONIC, Event, Foreign
+from tailwatch.tracing.foreign_formats import MONOTONIC, Foreign, ForeignEvent
 from tailwatch.tracing.track_writer import BEGIN, COUNTER, END, INSTANT, PROCESS, SLICES, THREAD, Timeline, Value
 
 read = foreign_formats.read
@@ -194,7 +194,7 @@ class _Drawing:
 
     def draw(self) -> None:
         """Everything."""
-        rows: dict[tuple[Any, Any], list[Event]] = defaultdict(list)
+        rows: dict[tuple[Any, Any], list[ForeignEvent]] = defaultdict(list)
         whole = self._whole_flows()
         for event in self._trace.events:
             if event.phase == "C":
@@ -248,7 +248,7 @@ class _Drawing:
             return thread, self._trace.tool
         return root, name or str(tid)
 
-    def _draw_row(self, row: tuple[Any, Any], events: list[Event]) -> None:
+    def _draw_row(self, row: tuple[Any, Any], events: list[ForeignEvent]) -> None:
         sequence = self._timeline.sequence()
         parent, name = self._row(row, sequence)
         lanes = _Lanes(lambda: self._timeline.track(SLICES, name, sequence=sequence, parent=parent, rank=4))
@@ -273,7 +273,7 @@ class _Drawing:
             for end in over:
                 timeline.point(end, track, END)
 
-    def _count(self, event: Event) -> None:
+    def _count(self, event: ForeignEvent) -> None:
         for key, value in event.args.items():
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 continue

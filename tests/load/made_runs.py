@@ -12,7 +12,7 @@ from tailwatch.loadtest.outcomes import CODE, Outcomes
 from tailwatch.loadtest.requests import MARKED, NEVER, Requests, samples
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.series import SERIES, Series
-from tailwatch.loadtest.validity import Client, Validity
+from tailwatch.loadtest.validity import ClientHealth, Validity
 from tailwatch.options.slo import SLO
 
 NS = 1_000_000_000
@@ -100,7 +100,7 @@ def _result(requests: Requests, slo: SLO, seconds: float, cap: int) -> Result:
         target="http://127.0.0.1:8000/v1/completions", duration=seconds, goodput=goodput, slo=slo, outcomes=outcomes,
         latencies=latencies, tokens=tokens, fluidity=0.99, idle=1.5, series=series_of(requests, int(seconds)),
         validity=validity,
-        client=Client(cpu=0.12, cpu_peak=0.2, in_flight_max=60, opened=60, cap=cap, capped=40 if cap else 0),
+        client=ClientHealth(cpu=0.12, cpu_peak=0.2, in_flight_max=60, opened=60, cap=cap, capped=40 if cap else 0),
         requests=requests, schedule={"digest": "0123456789abcdef", "seed": 1, **law}, elapsed=seconds + 1,
     )  # fmt: skip
 

@@ -174,7 +174,9 @@ def test_between_two_probes_of_a_search(
 
     find = search.find
     monkeypatch.setattr(main.search, "find", stop_after_two)
-    monkeypatch.setattr(main, "_ceiling", lambda *_: search.Ceiling(100.0, 1, ()))  # this server's is some thousands
+    monkeypatch.setattr(
+        main, "_ceiling", lambda *_: search.ClosedLoopCeiling(100.0, 1, ())
+    )  # this server's is some thousands
     before = signal.getsignal(signal.SIGINT)
     options = ["--model", "m", "--find", "goodput", "--slo", "ttft<=2s@90%", "--probe-seconds", "0.5", "--quiet"]
     url = fault_server().url(tokens=1, first=0.002)
@@ -275,12 +277,12 @@ def test_a_run_leaves_the_hosts_handler(fault_server: Start, mine: Mine, interru
 
 def test_a_run_that_fails_leaves_it_too(fault_server: Start, mine: Mine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is raised in it; the collector is as it was, too."""
-    from tailwatch.loadtest.engine import Run
+    from tailwatch.loadtest.engine import LoadRun
 
-    def broken(self: Run) -> Result:
+    def broken(self: LoadRun) -> Result:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Run, "_result", broken)
+    monkeypatch.setattr(LoadRun, "_result", broken)
     with pytest.raises(ZeroDivisionError):
         run_workload(workload(fault_server().url(tokens=2)), Conditions(), interruptible=True)
     assert signal.getsignal(signal.SIGINT) is mine

@@ -14,7 +14,7 @@ from tailwatch.loadtest.goodput import goodput_of
 from tailwatch.loadtest.recorder import Recorder
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Planned
-from tailwatch.loadtest.validity import Client
+from tailwatch.loadtest.validity import ClientHealth
 from tailwatch.options.slo import SLO
 
 from .. import replica
@@ -40,7 +40,7 @@ def measured(
         exchange.first_byte_ns = exchange.first_chunk_ns = exchange.end_ns
         exchange.messages = exchange.tokens = 1
         recorder.note(exchange, Planned(plan, 0, 0, index))
-    outcomes = recorder.finish(Client())
+    outcomes = recorder.finish(ClientHealth())
     goodput = goodput_of(
         outcomes,
         bounds,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.loadtest import results
-from tailwatch.loadtest.ablate import Found, Plan, ablate, order
+from tailwatch.loadtest.ablate import AblationPlan, Found, ablate, order
 from tailwatch.loadtest.compare import SHOWN
 from tailwatch.loadtest.metrics import measures
 from tailwatch.loadtest.results import Result
@@ -52,7 +52,7 @@ class Virtual:
         return made
 
 
-def all_of(plan: Plan, runs: Virtual) -> Found:
+def all_of(plan: AblationPlan, runs: Virtual) -> Found:
     """What is found in the end."""
     *_, last = ablate(plan, runs)
     return last
@@ -81,7 +81,7 @@ def test_each_runs_once_a_pair(variants: int, pair: int) -> None:
 def test_pairs_with_equal_arms_beside_them() -> None:
     """Six pairs: each variant and the first again, one schedule a pair; half the latency is shown, A/A is the floor."""
     runs = Virtual()
-    found = all_of(Plan([A, B]), runs)
+    found = all_of(AblationPlan([A, B]), runs)
     assert Counter(name for name, _, _ in runs.done) == {"a": 6, "a (again)": 6, "b": 6}
     comparison = found.compare(measures(["ttft"], [50.0, 99.0]))
     table = comparison.tables[0]
@@ -92,8 +92,8 @@ def test_pairs_with_equal_arms_beside_them() -> None:
 def test_several_variants_and_loads() -> None:
     """Each variant against the first at each load; without the equal arm where it is not wanted."""
     runs = Virtual()
-    comparison = all_of(Plan([A, B, Variant("c")], loads=("20", "80"), again=False), runs).compare()
-    assert len(runs.done) == 36 == Plan([A, B, Variant("c")], loads=("20", "80"), again=False).runs
+    comparison = all_of(AblationPlan([A, B, Variant("c")], loads=("20", "80"), again=False), runs).compare()
+    assert len(runs.done) == 36 == AblationPlan([A, B, Variant("c")], loads=("20", "80"), again=False).runs
     assert [(table.b, table.load) for table in comparison.tables] == [
         ("b", "poisson at 20/s"), ("b", "poisson at 80/s"), ("c", "poisson at 20/s"), ("c", "poisson at 80/s")
     ]  # fmt: skip
@@ -103,7 +103,7 @@ def test_several_variants_and_loads() -> None:
 def test_a_pair_that_may_not_be_believed_is_repeated() -> None:
     """With a schedule of its own, at the end; the bad run is kept, and left out by the comparison."""
     runs = Virtual(bad=(1, 5))
-    found = all_of(Plan([A, B], again=False), runs)
+    found = all_of(AblationPlan([A, B], again=False), runs)
     assert [pair for _, _, pair in runs.done] == [pair for pair in range(8) for _ in "ab"]
     assert found.compare().tables[0].runs == (6, 6)
     assert any("left out: invalid" in note for note in found.compare().tables[0].notes)
@@ -112,7 +112,7 @@ def test_a_pair_that_may_not_be_believed_is_repeated() -> None:
 def test_it_ends_where_nothing_may_be_believed() -> None:
     """Nine pairs at most for six; what there is has no interval."""
     runs = Virtual(bad=tuple(range(0, 100, 2)))
-    found = all_of(Plan([A, B], again=False), runs)
+    found = all_of(AblationPlan([A, B], again=False), runs)
     assert len(runs.done) == 18
     assert found.compare().looked_at == 0
 
@@ -120,7 +120,7 @@ def test_it_ends_where_nothing_may_be_believed() -> None:
 def test_an_interrupted_run_ends_it() -> None:
     """Nothing is started after Ctrl-C; the pairs before it stand."""
     runs = Virtual(bad=(5,), interrupted=True)
-    seen = list(ablate(Plan([A, B], again=False), runs))
+    seen = list(ablate(AblationPlan([A, B], again=False), runs))
     assert len(runs.done) == 6 and len(seen) == 2
 
 
@@ -135,7 +135,7 @@ def test_what_was_measured_outlives_an_error() -> None:
 
     seen = []
     with pytest.raises(TailwatchError, match="not start again"):
-        for found in ablate(Plan([A, B], again=False), dying):
+        for found in ablate(AblationPlan([A, B], again=False), dying):
             seen.append(found)
     assert len(seen) == 2 and seen[-1].whole == 2
     assert sorted(map(len, seen[-1].runs.values())) == [2, 3]
@@ -145,12 +145,12 @@ def test_what_was_measured_outlives_an_error() -> None:
 def test_fewer_pairs_than_six_are_refused() -> None:
     """They would give no interval."""
     with pytest.raises(OptionError, match="6 to 1000"):
-        Plan([A, B], pairs=5)
+        AblationPlan([A, B], pairs=5)
 
 
 def test_the_runs_are_kept_for_compare(tmp_path: Path) -> None:
     """A file a variant, which compare reads."""
-    found = all_of(Plan([A, B]), Virtual())
+    found = all_of(AblationPlan([A, B]), Virtual())
     found.save(tmp_path / "runs")
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["a.json", "a__again_.json", "b.json"]
     assert [one.settings["pair"] for one in results.load(tmp_path / "runs" / "b.json")] == list(range(6))

@@ -20,9 +20,9 @@ from tailwatch.loadtest.compare import (
     PAIR,
     SHOWN,
     TOO_FEW,
-    Arm,
     Comparison,
-    Row,
+    ComparisonRow,
+    VariantRuns,
     compare,
     merge,
 )
@@ -67,12 +67,12 @@ def run(
     )  # fmt: skip
 
 
-def arm(name: str, runs: int = 6, make: Callable[..., Result] = run, **how: object) -> Arm:
+def arm(name: str, runs: int = 6, make: Callable[..., Result] = run, **how: object) -> VariantRuns:
     """So many runs, one a schedule."""
-    return Arm(name, [make(number, **how) for number in range(runs)])
+    return VariantRuns(name, [make(number, **how) for number in range(runs)])
 
 
-def rows(comparison: Comparison, table: int = 0) -> dict[str, Row]:
+def rows(comparison: Comparison, table: int = 0) -> dict[str, ComparisonRow]:
     """By label."""
     return {row.measure.label: row for row in comparison.tables[table].rows}
 
@@ -132,7 +132,7 @@ def test_fewer_than_six_runs_have_no_interval() -> None:
 def test_pairs_are_found_by_their_schedule() -> None:
     """The order of a file does not matter; runs without a partner are left out, and said to be."""
     a, b = arm("a"), arm("b", ms=10.0)
-    turned = Arm("b", [*b.runs[::-1], run(77, ms=10.0)])
+    turned = VariantRuns("b", [*b.runs[::-1], run(77, ms=10.0)])
     found = compare([a, turned])
     assert found.tables[0].paired and found.tables[0].runs == (6, 6)
     assert any("1 runs left out" in note and "pair" in note for note in found.tables[0].notes)
@@ -153,7 +153,9 @@ def test_pairs_of_an_ablation_are_found_by_their_number() -> None:
 
 def test_runs_that_share_nothing_are_no_pairs() -> None:
     """Other schedules: compared all the same, by Welch; all of A before all of B is called a weakness."""
-    late = Arm("b", [run(number, ms=10.0, seed=1, paired=False, started=9000.0 + number) for number in range(7)])
+    late = VariantRuns(
+        "b", [run(number, ms=10.0, seed=1, paired=False, started=9000.0 + number) for number in range(7)]
+    )
     found = compare([arm("a", paired=False), late])
     table = found.tables[0]
     assert not table.paired and table.runs == (6, 7)
@@ -163,7 +165,7 @@ def test_runs_that_share_nothing_are_no_pairs() -> None:
 
 def test_pairs_that_do_not_alternate_are_called_weak() -> None:
     """One schedule a pair, but all of A before all of B: a drift of the machine would look the same."""
-    late = Arm("b", [run(number, ms=10.0, started=9000.0 + number) for number in range(6)])
+    late = VariantRuns("b", [run(number, ms=10.0, started=9000.0 + number) for number in range(6)])
     table = compare([arm("a"), late]).tables[0]
     assert table.paired and any("on one side" in note for note in table.notes)
     assert compare([arm("a"), arm("b")]).tables[0].notes == ()
@@ -172,7 +174,7 @@ def test_pairs_that_do_not_alternate_are_called_weak() -> None:
 def test_runs_that_may_not_be_believed_are_left_out() -> None:
     """Invalid and capped runs take their pairs along, and each is counted."""
     bad = [run(0, ms=500.0, verdict="capped"), run(1, ms=500.0, verdict="invalid"), *arm("b", 8, ms=10.0).runs[2:]]
-    found = compare([arm("a", 8), Arm("b", bad)])
+    found = compare([arm("a", 8), VariantRuns("b", bad)])
     notes = found.tables[0].notes
     assert found.tables[0].runs == (6, 6) and rows(found)["ttft p99"].verdict == SHOWN
     for verdict in ("capped", "invalid"):
@@ -184,7 +186,7 @@ def test_each_load_has_its_table_and_counts() -> None:
     sides = []
     for name, slow in (("a", 20.0), ("b", 10.0)):
         runs = [*arm("", rate=20.0).runs, *(run(10 + i, rate=80.0, ms=slow) for i in range(6))]
-        sides.append(Arm(name, runs))
+        sides.append(VariantRuns(name, runs))
     found = compare(sides, of=measures(["ttft"], [50.0, 99.0]))
     assert [table.load for table in found.tables] == ["poisson at 20/s", "poisson at 80/s"]
     assert {table.load for table, _ in found.shown} == {"poisson at 80/s"}
@@ -202,8 +204,8 @@ def test_no_load_in_common_is_an_error() -> None:
 
 def test_the_floor_is_what_equal_arms_differ_by() -> None:
     """With A again the floor is A/A's; a difference below it is not shown, however small its p."""
-    noisy = Arm("again", [run(number, ms=20.0 * (1.5 if number % 2 else 0.7)) for number in range(6)])
-    small = Arm("b", [run(number, ms=19.0) for number in range(6)])
+    noisy = VariantRuns("again", [run(number, ms=20.0 * (1.5 if number % 2 else 0.7)) for number in range(6)])
+    small = VariantRuns("b", [run(number, ms=19.0) for number in range(6)])
     found = compare([arm("a"), small], of=measures(["ttft"], [50.0]), again=noisy)
     row = rows(found)["ttft p50"]
     assert row.adjusted is not None and row.adjusted < 0.05
@@ -230,7 +232,7 @@ def test_the_clients_own_lag_is_held_against_a_difference() -> None:
 
 def test_failures_are_a_row_of_their_own() -> None:
     """What was not answered has no latency: its share stands beside them, in points."""
-    found = compare([arm("a"), Arm("b", [run(i, good=1900 - i, errors=100 + i) for i in range(6)])])
+    found = compare([arm("a"), VariantRuns("b", [run(i, good=1900 - i, errors=100 + i) for i in range(6)])])
     row = rows(found)["failed"]
     assert row.verdict == SHOWN and row.better is False and row.difference is not None
     assert not row.difference.ratio and row.difference.estimate == pytest.approx(0.05, abs=0.003)
@@ -261,8 +263,8 @@ def test_who_drops_requests_is_not_praised() -> None:
 
 def test_a_goodput_of_nothing_is_compared_too() -> None:
     """A variant without one good request has no ratio: the difference is shown in requests per second."""
-    none = Arm("b", [run(i, good=0, errors=2000) for i in range(6)])
-    row = rows(compare([Arm("a", [run(i, good=2000 - i) for i in range(6)]), none]))["goodput"]
+    none = VariantRuns("b", [run(i, good=0, errors=2000) for i in range(6)])
+    row = rows(compare([VariantRuns("a", [run(i, good=2000 - i) for i in range(6)]), none]))["goodput"]
     assert row.verdict == SHOWN and row.difference is not None and not row.difference.ratio
     assert row.difference.estimate == pytest.approx(-40, abs=0.1)
 

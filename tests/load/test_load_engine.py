@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from tailwatch.loadtest.client_health import PAUSE_NS, TICK_NS, SelfWatch, judge
-from tailwatch.loadtest.engine import Job, Run
+from tailwatch.loadtest.engine import Job, LoadRun
 from tailwatch.loadtest.exchange import Ending, Exchange
 from tailwatch.loadtest.latencies import Latencies
 from tailwatch.loadtest.outcomes import Outcomes
@@ -21,7 +21,7 @@ from tailwatch.loadtest.pacer import Pacer
 from tailwatch.loadtest.requests import NEVER
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Schedule
-from tailwatch.loadtest.validity import Client
+from tailwatch.loadtest.validity import ClientHealth
 from tailwatch.options.slo import SLO
 
 MS = 1_000_000
@@ -70,11 +70,11 @@ def plan(count: int, gap: float = 0.002, duration: float | None = None) -> Sched
     return Schedule.of([(i * gap, 4, 4) for i in range(count)], duration=duration)
 
 
-def go(job: Job, pool: MadeUp, meanwhile: Callable[[Run], None] | None = None) -> tuple[Result, Run]:
+def go(job: Job, pool: MadeUp, meanwhile: Callable[[LoadRun], None] | None = None) -> tuple[Result, LoadRun]:
     """Runs it; meanwhile is called once the run goes on."""
 
-    async def main() -> tuple[Result, Run]:
-        run = Run(job, pool)
+    async def main() -> tuple[Result, LoadRun]:
+        run = LoadRun(job, pool)
         if meanwhile is not None:
             asyncio.get_running_loop().call_soon(meanwhile, run)
         return await run.go(), run
@@ -150,7 +150,7 @@ def test_an_end_is_an_end() -> None:
 def test_an_interrupt_reports_what_it_has() -> None:
     """What was planned for later is not counted; what was sent is waited for."""
 
-    def meanwhile(run: Run) -> None:
+    def meanwhile(run: LoadRun) -> None:
         if run.done >= 10:
             run.stop()
         else:
@@ -174,7 +174,7 @@ def test_what_is_in_flight_is_shown_in_each_second() -> None:
 def test_a_second_interrupt_does_not_wait() -> None:
     """Those in flight are given up, and are misses."""
 
-    def meanwhile(run: Run) -> None:
+    def meanwhile(run: LoadRun) -> None:
         if run.sent >= 3:
             run.stop()
             run.stop()
@@ -209,7 +209,7 @@ def test_a_closed_loop_ends_with_its_time() -> None:
 def test_a_client_that_stands_still_says_so() -> None:
     """A sleep in the client's own loop: the schedule was not kept, the pause is there, its gaps are marked."""
 
-    def stall(run: Run) -> None:
+    def stall(run: LoadRun) -> None:
         if run.sent >= 20:
             time.sleep(0.4)
         else:
@@ -252,12 +252,12 @@ def test_a_schedule_is_kept_within_10_ms_or_5_percent(lag_ms: int, ttft_ms: int,
     for _ in range(10):
         latencies.send_lag.record(lag_ms * MS)
         latencies.ttft.record(ttft_ms * MS)
-    assert judge(Outcomes(), latencies, Client(), closed=False).valid is kept
+    assert judge(Outcomes(), latencies, ClientHealth(), closed=False).valid is kept
 
 
 def test_a_loop_that_lags_makes_a_run_invalid() -> None:
     """What comes in is stamped late, also in a closed loop and under a cap; the limit is that of the send lag."""
-    latencies, client = Latencies(), Client(capped=1, cap=1)
+    latencies, client = Latencies(), ClientHealth(capped=1, cap=1)
     for _ in range(10):
         latencies.ttft.record(12 * MS)
         client.loop_lag.record(12 * MS)
@@ -402,13 +402,13 @@ def test_the_largest_memory_is_this_process_own() -> None:
 def test_a_request_that_is_over_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for the run's end looks when it may have come, not after each of its requests."""
     looks: list[bool] = []
-    change = Run._change
+    change = LoadRun._change
 
-    async def counted(self: Run, limit_ns: int | None) -> bool:
+    async def counted(self: LoadRun, limit_ns: int | None) -> bool:
         looks.append(True)
         return await change(self, limit_ns)
 
-    monkeypatch.setattr(Run, "_change", counted)
+    monkeypatch.setattr(LoadRun, "_change", counted)
     result, _ = go(job(plan(200, gap=0.0), workers=4), MadeUp())
     assert result.outcomes.good == 200
     assert len(looks) <= 10, "four workers become idle, and four requests are over"

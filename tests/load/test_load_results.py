@@ -24,7 +24,7 @@ from tailwatch.loadtest.censored_percentiles import Quantile
 from tailwatch.loadtest.client_health import SelfWatch, judge
 from tailwatch.loadtest.exchange import Ending, Exchange
 from tailwatch.loadtest.goodput import goodput_of
-from tailwatch.loadtest.histogram import Histogram
+from tailwatch.loadtest.histogram import LatencyHistogram
 from tailwatch.loadtest.merging import merged
 from tailwatch.loadtest.outcomes import CODE, FAULTS, MISSES, REASONS, fault_of, reason_of
 from tailwatch.loadtest.recorder import Recorder, throughput_of
@@ -33,7 +33,7 @@ from tailwatch.loadtest.requests import COLUMNS, Requests, samples
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Planned
 from tailwatch.loadtest.series import Series
-from tailwatch.loadtest.validity import Client, Validity
+from tailwatch.loadtest.validity import ClientHealth, Validity
 from tailwatch.options.slo import SLO
 
 MS = 1_000_000
@@ -41,9 +41,9 @@ SECOND = 1_000_000_000
 TIMES = st.lists(st.integers(0, 10**13), max_size=60)
 
 
-def filled(values: list[int], layout: str = "ttft") -> Histogram:
+def filled(values: list[int], layout: str = "ttft") -> LatencyHistogram:
     """A histogram of these nanoseconds."""
-    found = Histogram(layout)
+    found = LatencyHistogram(layout)
     found.record_all(array("q", values))
     return found
 
@@ -79,7 +79,7 @@ def recorded(exchanges: list[Exchange], slo: SLO | None = None, duration: float 
     recorder = Recorder(0, slo, watch)
     for index, one in enumerate(exchanges):
         recorder.note(one, Planned(one.planned_ns / 1e9, 8, 8, index))
-    client = Client()
+    client = ClientHealth()
     outcomes = recorder.finish(client)
     verdict = goodput_of(
         outcomes,
@@ -137,7 +137,7 @@ def test_a_merged_histogram_is_that_of_all_samples(one: list[int], two: list[int
 def test_a_histogram_survives_json_and_pickle(values: list[int]) -> None:
     """What is written is read back, bit for bit."""
     one = filled(values)
-    assert Histogram.from_dict(json.loads(json.dumps(one.as_dict()))) == one
+    assert LatencyHistogram.from_dict(json.loads(json.dumps(one.as_dict()))) == one
     assert pickle.loads(pickle.dumps(one)) == one
 
 
@@ -152,7 +152,7 @@ def test_a_percentile_is_that_rank_within_a_bucket(values: list[int], percent: f
 def test_gaps_are_those_between_stamps(stamps: list[int]) -> None:
     """One sample less than stamps; recorded in C from the bytes that an exchange has."""
     stamps.sort()
-    found = Histogram("itl")
+    found = LatencyHistogram("itl")
     found.record_gaps(array("Q", stamps).tobytes())
     assert found == filled([b - a for a, b in pairwise(stamps)], "itl")
 

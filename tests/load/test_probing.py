@@ -16,7 +16,7 @@ from tailwatch.loadtest.recorder import Recorder
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Planned, Schedule
 from tailwatch.loadtest.trial import ClosedLoop, probe_of, prober
-from tailwatch.loadtest.validity import Client
+from tailwatch.loadtest.validity import ClientHealth
 from tailwatch.options.slo import SLO
 
 from . import made_runs
@@ -41,7 +41,7 @@ def answered(rows: Sequence[tuple[float, float, int]]) -> Result:
             exchange.largest_gap_ns = round(gap * 1e9)
             exchange.choices = ((exchange.first_content_ns, exchange.last_content_ns, 3),)
         recorder.note(exchange, Planned(index / len(rows), 0, 0, index))
-    outcomes = recorder.finish(Client())
+    outcomes = recorder.finish(ClientHealth())
     goodput = goodput_of(outcomes, slo, duration=10.0, throughput=1.0, tokens=0.0, broken=recorder.broken)
     return Result(
         "", 10.0, goodput, slo=slo, outcomes=outcomes, latencies=recorder.latencies, requests=recorder.requests
@@ -63,7 +63,7 @@ def closed_loop(workers: int, width: int, length: float, seconds: float, seed: i
         recorder.note(exchange, Planned(0.0, 0, 0, 0))
         if end < seconds:
             heapq.heappush(ready, end)
-    outcomes = recorder.finish(Client())
+    outcomes = recorder.finish(ClientHealth())
     goodput = goodput_of(
         outcomes, None, duration=seconds, throughput=recorder.throughput(seconds), tokens=0.0, broken={}
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailwatch.loadtest.report import bench, document
-from tailwatch.loadtest.report.blocks import Axis, Chart, Curve, Mark, Page, View
+from tailwatch.loadtest.report.blocks import Axis, Chart, Curve, ReferenceLine, ReportPage, View
 
 from ..support import chromium
 from ..support.chromium import Browser, Tab
@@ -35,7 +35,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield browser
 
 
-def opened(running: Browser, path: Path, page: Page, **options: object) -> Tab:
+def opened(running: Browser, path: Path, page: ReportPage, **options: object) -> Tab:
     """A page of ours, drawn."""
     document.write(page, path)
     tab = running.open(path.as_uri(), **options)  # type: ignore[arg-type]
@@ -105,16 +105,16 @@ def test_every_kind_of_axis_and_curve_is_drawn(running: Browser, tmp_path: Path)
         "change", Axis("change", "change"), Axis("category", names=("a", "b")),
         (Curve("x", "interval", "good", [-0.5, 0.1], [0.0, 1.0], [-0.7, 0.0], [-0.3, 0.2]),
          Curve("y", "interval", "gc2", [0.5, 0.0], [0.0, 1.0], [None, -0.1], [None, 0.1])),
-        (Mark("x", 0.0, "no change"),),
+        (ReferenceLine("x", 0.0, "no change"),),
     )  # fmt: skip
     sweep = View(
         "sweep", Axis("number", "offered"), Axis("number", "per second"),
         (Curve("goodput", "line", "good", [1.0, 2.0, 3.0], [1.0, 2.0, None], [0.9, 1.9, None], [1.0, 2.1, None]),),
-        (Mark("x", 2.5, "knee"), Mark("y", 2.0, "ceiling")),
+        (ReferenceLine("x", 2.5, "knee"), ReferenceLine("y", 2.0, "ceiling")),
     )  # fmt: skip
     nothing = View("nothing", Axis("percentile"), Axis("latency"), ())
     charts = tuple(Chart(view.name, (view,)) for view in (change, sweep, nothing))
-    tab = opened(running, tmp_path / "kinds.html", Page("kinds", "all", charts))
+    tab = opened(running, tmp_path / "kinds.html", ReportPage("kinds", "all", charts))
     for number in range(2):
         assert tab.ask(f"{INK}({number})") > 300
     assert tab.complaints() == []

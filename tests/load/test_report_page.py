@@ -18,7 +18,19 @@ from hypothesis import strategies as st
 
 from tailwatch.errors import TailwatchError
 from tailwatch.loadtest.report import bench, document
-from tailwatch.loadtest.report.blocks import Axis, Chart, Curve, Page, Pair, Table, Tile, Tiles, View, Words, nines
+from tailwatch.loadtest.report.blocks import (
+    Axis,
+    Chart,
+    Curve,
+    Pair,
+    ReportPage,
+    Table,
+    Tile,
+    Tiles,
+    View,
+    Words,
+    nines,
+)
 from tailwatch.loadtest.results import Result
 
 from . import made_runs
@@ -115,7 +127,7 @@ def test_names_are_text(capped: Result) -> None:
 def test_a_chart_says_what_it_was_given(name: str) -> None:
     """Any text goes through the data unchanged, and leaves the document whole."""
     view = View(name, Axis("clock", name), Axis("latency"), (Curve(name, "points", "good", [0.5], [0.1]),), note=name)
-    text = document.document(Page("t", "l", (Chart("c", (view,)),)))
+    text = document.document(ReportPage("t", "l", (Chart("c", (view,)),)))
     found = charts(text)[0]["views"][0]
     assert (found["name"], found["x"]["label"], found["curves"][0]["name"], found["note"]) == (name,) * 4
 
@@ -123,7 +135,7 @@ def test_a_chart_says_what_it_was_given(name: str) -> None:
 def test_numbers_that_json_has_not_are_nothing() -> None:
     """NaN and infinity are null; the others keep five digits."""
     curve = Curve("c", "line", "good", [0.0, 1.0, 2.0], [math.nan, math.inf, 1.23456789])
-    text = document.document(Page("t", "l", (Chart("c", (View("v", Axis("clock"), Axis("number"), (curve,)),)),)))
+    text = document.document(ReportPage("t", "l", (Chart("c", (View("v", Axis("clock"), Axis("number"), (curve,)),)),)))
     assert charts(text)[0]["views"][0]["curves"][0]["ys"] == [None, None, 1.2346]
 
 
@@ -136,7 +148,7 @@ def test_all_kinds_of_blocks_are_rendered() -> None:
         Table("Numbers", ("", "n"), (("x", "1"), ("", "2")), note="see `y`"),
         Pair(Chart("one", (view,)), Chart("two", (view,))),
     )
-    text = document.document(Page("t", "the `lead`", blocks, status="fine"))
+    text = document.document(ReportPage("t", "the `lead`", blocks, status="fine"))
     for part in (
         "<code>b</code>", "<dt>term</dt>", 'class=bad', "<tr class=more>", "<code>y</code>", "<code>lead</code>",
         'data-chart="0"', 'data-chart="1"', 'aria-label="what it shows"', ">fine</p>",
@@ -164,7 +176,7 @@ def test_an_invalid_run_leads_with_that() -> None:
     assert page.bad and page.status.startswith("INVALID")
 
 
-def views(page: Page, title: str) -> dict[str, View]:
+def views(page: ReportPage, title: str) -> dict[str, View]:
     """Of the chart of that title."""
     pairs = ((block.one, block.other) if isinstance(block, Pair) else (block,) for block in page.blocks)
     flat = [block for both in pairs for block in both]

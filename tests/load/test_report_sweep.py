@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tailwatch.loadtest import compare, compare_main, results, search
-from tailwatch.loadtest.proportions import Window
+from tailwatch.loadtest.proportions import RunWindow
 from tailwatch.loadtest.report import comparison, document, sweep
-from tailwatch.loadtest.report.blocks import Chart, Page, Table, Words
+from tailwatch.loadtest.report.blocks import Chart, ReportPage, Table, Words
 from tailwatch.loadtest.saturation_point import Knee
 from tailwatch.loadtest.trial import Probe
 
@@ -26,7 +26,7 @@ def probe(rate: float, requests: int) -> Probe:
     good = requests if rate <= KNEE else 0
     seconds = requests / rate
     each = requests // 10
-    windows = tuple(Window(each, each, each if good else 0, each) for _ in range(10))
+    windows = tuple(RunWindow(each, each, each if good else 0, each) for _ in range(10))
     return Probe(rate, seconds, requests, requests, good, requests, {"ttft": good, "tpot": requests}, windows)
 
 
@@ -75,7 +75,7 @@ def test_a_search_without_a_knee_says_why() -> None:
     assert "not measured" in sweep.show(knee)
 
 
-def arms(runs: int, shorter: int) -> list[compare.Arm]:
+def arms(runs: int, shorter: int) -> list[compare.VariantRuns]:
     """Two variants; the second answers so many tokens fewer, with the same schedules."""
     sides: list[list[made_runs.Result]] = [[], []]
     rng = random.Random(4)
@@ -84,10 +84,10 @@ def arms(runs: int, shorter: int) -> list[compare.Arm]:
             run = made_runs.stalled(seed=number, seconds=20, tokens=tokens + rng.randint(0, 1))
             run.schedule["digest"], run.started = f"schedule {number}", 2.0 * number + len(sides[1])
             side.append(run)
-    return [compare.Arm("stock", sides[0]), compare.Arm("shorter <b>", sides[1])]
+    return [compare.VariantRuns("stock", sides[0]), compare.VariantRuns("shorter <b>", sides[1])]
 
 
-def blocks(page: Page, kind: type) -> list[object]:
+def blocks(page: ReportPage, kind: type) -> list[object]:
     """Of that kind."""
     return [block for block in page.blocks if isinstance(block, kind)]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tailwatch.errors import OptionError
-from tailwatch.loadtest.proportions import Window
+from tailwatch.loadtest.proportions import RunWindow
 from tailwatch.loadtest.report import sweep
 from tailwatch.loadtest.saturation_point import Knee
 from tailwatch.loadtest.search import Limits, find, saturate
@@ -111,7 +111,7 @@ def cliff(at: float, glitches: frozenset[int] = frozenset()) -> tuple[list[float
     def probe(rate: float, requests: int) -> Probe:
         asked.append(rate)
         good = requests if rate <= at and len(asked) not in glitches else requests // 2
-        windows = tuple(Window(requests // 10, requests // 10, good // 10, good // 10) for _ in range(10))
+        windows = tuple(RunWindow(requests // 10, requests // 10, good // 10, good // 10) for _ in range(10))
         return Probe(rate, requests / rate, requests, requests, good, good, {"ttft": good}, windows)
 
     return asked, probe
@@ -301,7 +301,7 @@ def overloaded(ttft: float, tpot: float, failed: float) -> ProbeFunction:
         late, slow, lost = (round(share * requests) if rate > 100 else 0 for share in (ttft, tpot, failed))
         good = requests - max(late, slow) - lost
         kept = {"ttft": requests - lost - late, "tpot": requests - lost - slow}
-        windows = tuple(Window(requests // 10, requests // 10, good // 10, good // 10) for _ in range(10))
+        windows = tuple(RunWindow(requests // 10, requests // 10, good // 10, good // 10) for _ in range(10))
         return Probe(rate, requests / rate, requests, requests, good, good, kept, windows, failed=lost)
 
     return probe

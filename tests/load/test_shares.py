@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailwatch.loadtest.proportions import Point, Window, crossing, design_effect, fewest, interval, kept_up, wilson
+from tailwatch.loadtest.proportions import (
+    RatePoint,
+    RunWindow,
+    crossing,
+    design_effect,
+    fewest,
+    interval,
+    kept_up,
+    wilson,
+)
 from tailwatch.loadtest.trial import Probe, pooled
 
 
@@ -42,10 +51,10 @@ def test_the_fewest_requests_that_can_show_it(target: float, n: int) -> None:
     assert wilson(n, n)[0] >= target > wilson(n - 1, n - 1)[0]
 
 
-def windows_of(missed: np.ndarray, length: int) -> list[Window]:
+def windows_of(missed: np.ndarray, length: int) -> list[RunWindow]:
     """A sequence of requests, cut."""
     cut = missed.reshape(-1, length).sum(axis=1)
-    return [Window(length, length, length - int(count), length) for count in cut]
+    return [RunWindow(length, length, length - int(count), length) for count in cut]
 
 
 def test_independent_misses_count_each() -> None:
@@ -62,8 +71,10 @@ def test_misses_that_come_together_count_as_one(together: int) -> None:
     assert together / 2 < design_effect(windows_of(missed, 50)) < 3 * together
 
 
-@pytest.mark.parametrize("windows", [[], [Window(9, 9, 9, 9)] * 20, [Window(9, 9, 0, 0)] * 20, [Window(9, 9, 4, 9)]])
-def test_nothing_to_see_is_no_effect(windows: list[Window]) -> None:
+@pytest.mark.parametrize(
+    "windows", [[], [RunWindow(9, 9, 9, 9)] * 20, [RunWindow(9, 9, 0, 0)] * 20, [RunWindow(9, 9, 4, 9)]]
+)
+def test_nothing_to_see_is_no_effect(windows: list[RunWindow]) -> None:
     """Without windows, without a miss, with nothing else, or with too few windows: 1."""
     assert design_effect(windows) == 1.0
 
@@ -81,7 +92,7 @@ def test_the_interval_of_one_run_covers(every: float, length: float, seconds: in
         missed = at - np.where(last < 0, -np.inf, stalls[last]) < length
         planned, bad = (np.bincount(t.astype(int), minlength=seconds) for t in (at, at[missed]))
         counts = zip(planned, bad, strict=True)
-        found = interval([Window(int(n), int(n), int(n - m), int(n)) for n, m in counts])
+        found = interval([RunWindow(int(n), int(n), int(n - m), int(n)) for n, m in counts])
         assert found is not None
         inside += found[0] <= truth <= found[1]
         low, high = wilson(len(at) - int(missed.sum()), len(at))
@@ -92,7 +103,7 @@ def test_the_interval_of_one_run_covers(every: float, length: float, seconds: in
 def test_the_crossing_of_an_exact_curve() -> None:
     """Misses that follow a logistic curve give back where it crosses, and an interval around that."""
     share = {rate: 1 / (1 + math.exp(-(rate - 480) * 0.2 + math.log(99))) for rate in (470, 476, 482, 488)}
-    found = crossing([Point(rate, 1e4 * p, 1e4) for rate, p in share.items()], 0.01)
+    found = crossing([RatePoint(rate, 1e4 * p, 1e4) for rate, p in share.items()], 0.01)
     assert found is not None
     assert found.rate == pytest.approx(480, abs=1e-6)
     assert 475 < found.low < found.rate < found.high < 485
@@ -101,11 +112,11 @@ def test_the_crossing_of_an_exact_curve() -> None:
 def test_no_crossing_without_a_rise() -> None:
     """One rate, misses that fall with the rate, none at all, or a rise that may be chance: nothing is claimed."""
     assert crossing([], 0.01) is None
-    assert crossing([Point(10, 5, 500)], 0.01) is None
-    assert crossing([Point(10, 50, 500), Point(11, 5, 500)], 0.01) is None
-    assert crossing([Point(10, 0, 500), Point(11, 0, 500)], 0.01) is None
-    assert crossing([Point(10, 4, 500), Point(11, 6, 500)], 0.01) is None
-    assert crossing([Point(10, 0, 500), Point(11, 500, 500)], 0.01) is None
+    assert crossing([RatePoint(10, 5, 500)], 0.01) is None
+    assert crossing([RatePoint(10, 50, 500), RatePoint(11, 5, 500)], 0.01) is None
+    assert crossing([RatePoint(10, 0, 500), RatePoint(11, 0, 500)], 0.01) is None
+    assert crossing([RatePoint(10, 4, 500), RatePoint(11, 6, 500)], 0.01) is None
+    assert crossing([RatePoint(10, 0, 500), RatePoint(11, 500, 500)], 0.01) is None
 
 
 def test_the_interval_of_a_crossing_covers() -> None:
@@ -114,7 +125,7 @@ def test_the_interval_of_a_crossing_covers() -> None:
     rates = np.array([470.0, 476.0, 482.0, 488.0])
     shares = 1 / (1 + np.exp(-(rates - 480) * 0.2 + math.log(99)))
     found = [
-        crossing([Point(r, float(m), 4000) for r, m in zip(rates, rng.binomial(4000, shares), strict=True)], 0.01)
+        crossing([RatePoint(r, float(m), 4000) for r, m in zip(rates, rng.binomial(4000, shares), strict=True)], 0.01)
         for _ in range(2000)
     ]
     inside = [one.low <= 480 <= one.high for one in found if one is not None]
@@ -125,13 +136,13 @@ def test_the_interval_of_a_crossing_covers() -> None:
 @given(
     st.lists(
         st.tuples(st.floats(0.1, 1e6), st.floats(0, 1), st.floats(1e-3, 1e9)).map(
-            lambda t: Point(t[0], t[1] * t[2], t[2])
+            lambda t: RatePoint(t[0], t[1] * t[2], t[2])
         ),
         max_size=8,
     ),
     st.floats(1e-6, 0.999),
 )
-def test_a_crossing_never_fails(points: list[Point], target: float) -> None:
+def test_a_crossing_never_fails(points: list[RatePoint], target: float) -> None:
     """Whatever the counts: a crossing inside its interval, or none."""
     found = crossing(points, target)
     if found is not None:
@@ -140,16 +151,16 @@ def test_a_crossing_never_fails(points: list[Point], target: float) -> None:
 
 def test_a_queue_that_grows_is_not_kept_up_with() -> None:
     """Nine of ten completed in each window: 0.9, and surely below 1; all completed: 1."""
-    share, low, high = kept_up([Window(100, 100, 100, 90)] * 20)
+    share, low, high = kept_up([RunWindow(100, 100, 100, 90)] * 20)
     assert (share, low, high) == pytest.approx((0.9, 0.9, 0.9))
-    assert kept_up([Window(100, 100, 100, 99), Window(100, 100, 100, 101)] * 10)[0] == 1.0
+    assert kept_up([RunWindow(100, 100, 100, 99), RunWindow(100, 100, 100, 101)] * 10)[0] == 1.0
     assert kept_up([]) == (0.0, 0.0, 1.0)
 
 
 def test_probes_of_a_rate_add_up() -> None:
     """Counts and times are added, windows follow one another; rates are per second of both."""
-    one = Probe(5.0, 10.0, 50, 49, 40, 48, {"ttft": 41}, (Window(50, 49, 40, 48),))
-    two = Probe(5.0, 30.0, 150, 150, 150, 150, {"ttft": 150, "tpot": 150}, (Window(150, 150, 150, 150),))
+    one = Probe(5.0, 10.0, 50, 49, 40, 48, {"ttft": 41}, (RunWindow(50, 49, 40, 48),))
+    two = Probe(5.0, 30.0, 150, 150, 150, 150, {"ttft": 150, "tpot": 150}, (RunWindow(150, 150, 150, 150),))
     both = pooled([one, two])
     assert (both.judged, both.good, both.kept, len(both.windows)) == (199, 190, {"tpot": 150, "ttft": 191}, 2)
     assert (both.throughput, both.goodput) == (198 / 40, 190 / 40)

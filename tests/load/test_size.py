@@ -16,7 +16,7 @@ from tailwatch.errors import OptionError
 from tailwatch.loadtest import results
 from tailwatch.loadtest.capacity import all_good, fleet, part_quantile
 from tailwatch.loadtest.capacity_main import fanout_lines
-from tailwatch.loadtest.histogram import Histogram
+from tailwatch.loadtest.histogram import LatencyHistogram
 from tailwatch.loadtest.saturation_point import Knee
 
 from .made_runs import stalled
@@ -168,7 +168,7 @@ def test_what_is_no_knee_of_goodput_sizes_nothing(
 def run_of(milliseconds: list[int], path: Path) -> str:
     """A saved run with these times to the end."""
     result = stalled(seconds=2)
-    histogram = Histogram("e2e")
+    histogram = LatencyHistogram("e2e")
     for value in milliseconds:
         histogram.record(value * 10**6)
     result.latencies.e2e = histogram

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tailwatch.loadtest.proportions import Window
+from tailwatch.loadtest.proportions import RunWindow
 from tailwatch.loadtest.trial import Probe, ProbeFunction
 
 
@@ -20,7 +20,7 @@ def probe_of(rate: float, planned: Any, ends: Any, good: Any, kept: Mapping[str,
     starts, stops = np.searchsorted(planned, edges), np.searchsorted(np.sort(ends), edges)
     starts[-1] = len(planned)
     cut = tuple(
-        Window(int(b - a), int(b - a), int(np.count_nonzero(good[a:b])), int(d - c))
+        RunWindow(int(b - a), int(b - a), int(np.count_nonzero(good[a:b])), int(d - c))
         for (a, b), (c, d) in zip(pairwise(starts), pairwise(stops), strict=True)
     )
     n = len(planned)
@@ -64,7 +64,7 @@ def bursts(seed: int, together: float, windows: int = 128) -> ProbeFunction:
         share = 1 / (1 + np.exp(np.log(99) - 0.2 * (rate - 477.0)))
         count = rng.poisson(each * share / together, windows)
         missed = np.where(count, rng.gamma(np.maximum(count, 1), together), 0).round().clip(0, each).astype(int)
-        cut = tuple(Window(each, each, each - int(one), each) for one in missed)
+        cut = tuple(RunWindow(each, each, each - int(one), each) for one in missed)
         n, good = each * windows, each * windows - int(missed.sum())
         return Probe(rate, n / rate, n, n, good, n, {"e2e": good}, cut)
 

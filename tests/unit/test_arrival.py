@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tailwatch import _hot
 from tailwatch.asgi import arrival
-from tailwatch.asgi.arrival import ASGI, HEADER, TCP, Clock, request_start, socket_of
+from tailwatch.asgi.arrival import ASGI, HEADER, TCP, ArrivalClock, request_start, socket_of
 
 NOW_S = 1_700_000_000
 NS = 10**9
@@ -68,7 +68,7 @@ def waited(monkeypatch: pytest.MonkeyPatch, wait_ns: int, jiffy_ns: int = 4_000_
     with socket.socket() as connection:
         server = Uvicorn(Transport(connection))
         entry = _hot.now()
-        at, proxy, source = Clock().arrival({"headers": []}, server.receive, server.send, entry)
+        at, proxy, source = ArrivalClock().arrival({"headers": []}, server.receive, server.send, entry)
     assert proxy == 0
     return entry - at, source
 
@@ -132,7 +132,7 @@ def test_wait_of_a_real_connection() -> None:
                 time.sleep(0.005)
             server = Uvicorn(Transport(connection))
             entry = _hot.now()
-            found = Clock().arrival({"headers": []}, server.receive, server.send, entry)
+            found = ArrivalClock().arrival({"headers": []}, server.receive, server.send, entry)
             later = _hot.now() - entry  # the kernel was asked then
     assert found[2] == TCP
     assert before - later <= found[0] <= sent + 2 * _hot.jiffy_ns()
@@ -143,7 +143,7 @@ def test_sockets_that_are_not_tcp() -> None:
     left, right = socket.socketpair()
     with left, right:
         server = Uvicorn(Transport(left))
-        assert Clock().arrival({"headers": []}, server.receive, server.send, 5 * NS) == (5 * NS, 0, ASGI)
+        assert ArrivalClock().arrival({"headers": []}, server.receive, server.send, 5 * NS) == (5 * NS, 0, ASGI)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def proxied(monkeypatch: pytest.MonkeyPatch, ahead_ns: int, *, trust: bool = Tru
     """The arrival of a request that a proxy took ahead_ns before now, by the wall clock."""
     monkeypatch.setattr(arrival.time, "time_ns", lambda: NOW_S * NS)
     headers = [(b"x-request-start", b"%d" % (NOW_S * NS - ahead_ns))]
-    return Clock(trust).arrival({"headers": headers}, unbound, unbound, 77 * NS)
+    return ArrivalClock(trust).arrival({"headers": headers}, unbound, unbound, 77 * NS)
 
 
 def test_proxy_time_is_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,5 +226,5 @@ def test_proxy_time_ends_where_the_kernels_begins(monkeypatch: pytest.MonkeyPatc
     headers = [(b"x-request-start", b"%d" % (NOW_S * NS - 250_000_000))]
     with socket.socket() as connection:
         server = Uvicorn(Transport(connection))
-        found = Clock(True).arrival({"headers": headers}, server.receive, server.send, 77 * NS)
+        found = ArrivalClock(True).arrival({"headers": headers}, server.receive, server.send, 77 * NS)
     assert found == (77 * NS - 100_000_000, 150_000_000, HEADER)

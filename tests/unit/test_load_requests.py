@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.loadtest import prompts
-from tailwatch.loadtest.bodies import Requests, extra_of
+from tailwatch.loadtest.bodies import RequestEncoder, extra_of
 from tailwatch.loadtest.endpoint import APIS, PATHS, Endpoint, endpoint, hidden, is_loopback
 from tailwatch.loadtest.prompts import Prompt, Synthetic
 from tailwatch.loadtest.schedule import Planned
@@ -36,7 +36,7 @@ def parsed(request: bytes) -> tuple[str, dict[str, str], bytes]:
 def body_of(api: str, planned: Planned = SOME, **options: Any) -> dict[str, Any]:
     """The JSON body of a request."""
     where = endpoint(HERE, api=api)
-    return dict(json.loads(parsed(Requests(where, model="m", **options)(planned))[2]))
+    return dict(json.loads(parsed(RequestEncoder(where, model="m", **options)(planned))[2]))
 
 
 def words(body: dict[str, Any]) -> str:
@@ -128,7 +128,7 @@ def test_wrong_endpoints_teach(url: str, options: dict[str, Any], message: str) 
 def test_secrets_are_sent_and_never_shown() -> None:
     """A key, a header's value and a query are in the request's bytes, and in nothing that is printed."""
     found = endpoint(HERE + "/v1/completions?key=hidden1", headers=["X-Secret: hidden2"], api_key="hidden3", model="m")
-    sent = Requests(found, model="m")(SOME)
+    sent = RequestEncoder(found, model="m")(SOME)
     for number in (1, 2, 3):
         assert b"hidden%d" % number in sent
     assert "hidden" not in found.url
@@ -219,7 +219,7 @@ def test_what_an_answer_repeats_is_hidden() -> None:
 def test_the_users_headers_replace_ours() -> None:
     """A header that the user names is sent once, with the user's value."""
     where = endpoint(HERE, api="chat", headers=["Host: model", "User-Agent: me", "X-Request-Id: mine", "x: "])
-    _, headers, _ = parsed(Requests(where, model="m")(SOME))
+    _, headers, _ = parsed(RequestEncoder(where, model="m")(SOME))
     assert (headers["host"], headers["user-agent"], headers["x-request-id"], headers["x"]) == (
         "model",
         "me",
@@ -246,7 +246,7 @@ def test_each_api_gets_its_own_body(api: str) -> None:
 def test_heads() -> None:
     """The first line, and the headers that each API asks for."""
     for api in APIS:
-        first, headers, _ = parsed(Requests(endpoint(HERE, api=api), model=None if api == "http" else "m")(SOME))
+        first, headers, _ = parsed(RequestEncoder(endpoint(HERE, api=api), model=None if api == "http" else "m")(SOME))
         assert first == ("GET / HTTP/1.1" if api == "http" else f"POST {PATHS[api]} HTTP/1.1")
         assert headers["host"] == "127.0.0.1:8000"
         assert headers["user-agent"].startswith("tailwatch/")
@@ -294,10 +294,10 @@ def test_extra_of_a_file(tmp_path: Path) -> None:
 
 def test_http_requests() -> None:
     """Any endpoint: without a body none is announced by GET, a POST says that it is empty, a body is sent as it is."""
-    assert parsed(Requests(endpoint(HERE + "/x"))(SOME))[1].keys() & {"content-length", "content-type"} == set()
-    first, headers, body = parsed(Requests(endpoint(HERE + "/x", method="post"))(SOME))
+    assert parsed(RequestEncoder(endpoint(HERE + "/x"))(SOME))[1].keys() & {"content-length", "content-type"} == set()
+    first, headers, body = parsed(RequestEncoder(endpoint(HERE + "/x", method="post"))(SOME))
     assert (first, headers["content-length"], body) == ("POST /x HTTP/1.1", "0", b"")
-    sent = Requests(endpoint(HERE + "/x", method="PUT"), body=b"\x00\xff")(SOME)
+    sent = RequestEncoder(endpoint(HERE + "/x", method="PUT"), body=b"\x00\xff")(SOME)
     assert parsed(sent)[2] == b"\x00\xff"
 
 
@@ -311,7 +311,7 @@ def test_what_does_not_go_together() -> None:
         (endpoint(HERE), {"body": b"x"}, "give --method POST"),
     ):
         with pytest.raises(OptionError, match=message):
-            Requests(where, **options)  # type: ignore[arg-type]
+            RequestEncoder(where, **options)  # type: ignore[arg-type]
 
 
 json_values = st.recursive(
@@ -338,7 +338,7 @@ def test_any_text_arrives_as_it_is(api: str, text: str, model: str, extra: dict[
     where = endpoint(HERE, api=api)
     own = {"model", "prompt", "messages", "input", "max_tokens", "max_output_tokens", "stream", "stream_options"}
     extra = {key: value for key, value in extra.items() if key not in own}
-    request = Requests(where, model=model, prompts=[Prompt(text)], extra=extra)(Planned(0.0, 1, tokens, 9))
+    request = RequestEncoder(where, model=model, prompts=[Prompt(text)], extra=extra)(Planned(0.0, 1, tokens, 9))
     body = json.loads(parsed(request)[2])
     assert words(body) == text
     assert body["model"] == model
@@ -355,7 +355,7 @@ def test_half_a_character_is_sent_escaped() -> None:
 def test_requests_cross_processes() -> None:
     """What makes requests survives pickling, and makes the same ones there."""
     for api in APIS:
-        made = Requests(endpoint(HERE, api=api), model=None if api == "http" else "m")
+        made = RequestEncoder(endpoint(HERE, api=api), model=None if api == "http" else "m")
         assert pickle.loads(pickle.dumps(made))(SOME) == made(SOME)
 
 
@@ -442,7 +442,7 @@ def test_a_chat_is_put_as_each_api_takes_it() -> None:
 
 def test_prompts_of_a_file_come_in_turn() -> None:
     """In the file's order by the request's place, and over again."""
-    made = Requests(endpoint(HERE, api="completions"), model="m", prompts=[Prompt("a"), Prompt("b")])
+    made = RequestEncoder(endpoint(HERE, api="completions"), model="m", prompts=[Prompt("a"), Prompt("b")])
     found = [json.loads(parsed(made(Planned(0.0, 1, 1, index)))[2])["prompt"] for index in range(3)]
     assert found == ["a", "b", "a"]
 
@@ -490,6 +490,6 @@ def test_any_file_is_read_or_refused(
         assert len(str(error)) < 500
         return
     for api in PATHS:
-        made = Requests(Endpoint(False, "a", 1, "/", api), model="m", prompts=found)
+        made = RequestEncoder(Endpoint(False, "a", 1, "/", api), model="m", prompts=found)
         for index in range(len(found)):
             json.loads(parsed(made(Planned(0.0, 1, 1, index)))[2])

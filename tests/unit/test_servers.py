@@ -20,7 +20,7 @@ from pydantic import BaseModel, PydanticUserError
 import tailwatch
 from tailwatch import integrations, sse
 from tailwatch.integrations.fast_sse import FastSSE
-from tailwatch.integrations.fast_sse_targets import Function, Model
+from tailwatch.integrations.fast_sse_targets import Function, ModelTarget
 
 from ..support.stream_classes import litserve, tensorrt_llm, transformers, vllm
 from ..support.stream_classes.sglang import build_sse_content
@@ -729,7 +729,7 @@ def test_a_patch_over_ours_is_reported_and_works(load: Any) -> None:
 def test_an_undo_that_fails_is_reported() -> None:
     """Never an exception from uninstall()."""
 
-    class Stubborn(Model):
+    class Stubborn(ModelTarget):
         """A target whose undo raises."""
 
         __slots__ = ()

@@ -16,7 +16,7 @@ from tailwatch import _hot, cli, snapshots
 from tailwatch.cli import find_group
 from tailwatch.cli.top import main
 from tailwatch.cli.top.screen import screen
-from tailwatch.cli.top.view import View, view_of
+from tailwatch.cli.top.view import GroupView, view_of
 from tailwatch.cli.top.window_history import Marks
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.options.slo import SLO
@@ -59,7 +59,7 @@ def take(cores: tuple[Any, Any]) -> snapshots.Snapshot:
     return snapshots.take([core.address for core in cores])
 
 
-def drawn(view: View, width: int = 120, height: int | None = None, notice: str = "") -> str:
+def drawn(view: GroupView, width: int = 120, height: int | None = None, notice: str = "") -> str:
     """What stands on a terminal."""
     console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(screen(view, width, height, notice))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from tailwatch.cli.nsys.report import Pause, Report, Request, Token, Work
+from tailwatch.cli.nsys.report import Report, ReportPause, ReportRequest, ReportToken, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ def _gaps(work: Iterable[Work], least_ns: int) -> list[tuple[int, int]]:
     return gaps
 
 
-def _outermost(pauses: Sequence[Pause]) -> list[Pause]:
+def _outermost(pauses: Sequence[ReportPause]) -> list[ReportPause]:
     """Without those inside another of their thread: a pass of ours counts, its collections do not count again."""
-    kept: list[Pause] = []
+    kept: list[ReportPause] = []
     until: dict[tuple[int, int], int] = {}
     for pause in sorted(pauses, key=lambda p: (p.start, -p.end)):
         if pause.start >= until.get((pause.pid, pause.tid), pause.start):
@@ -84,7 +84,7 @@ def _outermost(pauses: Sequence[Pause]) -> list[Pause]:
     return kept
 
 
-def _judge(report: Report, pauses: list[Pause], device: int, start: int, end: int) -> Idle:
+def _judge(report: Report, pauses: list[ReportPause], device: int, start: int, end: int) -> Idle:
     middle = (start + end) // 2
     in_flight = [r for r in report.requests if r.start <= middle and (r.end is None or r.end >= middle)]
     return Idle(
@@ -92,7 +92,7 @@ def _judge(report: Report, pauses: list[Pause], device: int, start: int, end: in
     )
 
 
-def _waiting(tokens: list[Token], in_flight: list[Request], start: int, end: int) -> int | None:
+def _waiting(tokens: list[ReportToken], in_flight: list[ReportRequest], start: int, end: int) -> int | None:
     """Requests in flight without a message of tokens inside the time, which have one after it."""
     if not any(not token.first for token in tokens):
         return None
@@ -102,7 +102,7 @@ def _waiting(tokens: list[Token], in_flight: list[Request], start: int, end: int
     return sum(1 for r in in_flight if (r.pid, r.number) in later and (r.pid, r.number) not in served)
 
 
-def _blames(pauses: list[Pause], start: int, end: int) -> tuple[Blame, ...]:
+def _blames(pauses: list[ReportPause], start: int, end: int) -> tuple[Blame, ...]:
     found: dict[tuple[int, str], Blame] = {}
     for pause in pauses:
         overlap = min(pause.end, end) - max(pause.start, start)

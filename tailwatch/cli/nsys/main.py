@@ -15,7 +15,7 @@ from typing import Any
 from tailwatch.cli.nsys import recording
 from tailwatch.cli.nsys.clock import Clock
 from tailwatch.cli.nsys.idle import Blame, Idle, idle_times
-from tailwatch.cli.nsys.report import Pause, Report, read
+from tailwatch.cli.nsys.report import Report, ReportPause, read
 from tailwatch.loadtest.options import write_json
 
 ABOUT = "say what stood still while a GPU had nothing to do, from a report of Nsight Systems exported to SQLite"
@@ -149,7 +149,7 @@ def _blame(report: Report, blame: Blame) -> str:
     return f"{report.process(blame.pid)} was in {blame.cause}{times} for {_ms(blame.overlap)} of it{freed}"
 
 
-def _pause_line(report: Report, pause: Pause) -> str:
+def _pause_line(report: Report, pause: ReportPause) -> str:
     freed = "" if pause.collected is None else f" ({_many(pause.collected, 'object')} collected)"
     length = _ms(pause.end - pause.start)
     return f"{report.process(pause.pid)} was in {pause.cause} from {_s(pause.start)} for {length}{freed}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tailwatch import platform
 from tailwatch.cli.nsys.clock import Clock
-from tailwatch.cli.nsys.report import CAUSES, Pause, Report, Request, Step, Token
+from tailwatch.cli.nsys.report import CAUSES, Report, ReportPause, ReportRequest, ReportStep, ReportToken
 from tailwatch.errors import TailwatchError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -60,42 +60,42 @@ def _add(report: Report, recording: Recording, clock: Clock) -> None:
         report.tokens = [token for token in report.tokens if token.pid != pid] + _tokens(recording, clock)
 
 
-def _pauses(recording: Recording, clock: Clock) -> list[Pause]:
+def _pauses(recording: Recording, clock: Clock) -> list[ReportPause]:
     from tailwatch.tracing.reader import PAUSE
 
     return [
-        Pause(clock.report(e.id), clock.report(e.at), CAUSES[e.a], recording.pid, e.tid, e.value)
+        ReportPause(clock.report(e.id), clock.report(e.at), CAUSES[e.a], recording.pid, e.tid, e.value)
         for e in recording.events
         if e.kind == PAUSE and e.a < len(CAUSES)
     ]
 
 
-def _steps(recording: Recording, clock: Clock) -> list[Step]:
+def _steps(recording: Recording, clock: Clock) -> list[ReportStep]:
     from tailwatch.tracing.reader import STEP
 
     return [
-        Step(clock.report(e.id), clock.report(e.at), recording.step(e.a), e.c, recording.pid)
+        ReportStep(clock.report(e.id), clock.report(e.at), recording.step(e.a), e.c, recording.pid)
         for e in recording.events
         if e.kind == STEP
     ]
 
 
-def _requests(recording: Recording, clock: Clock) -> list[Request]:
+def _requests(recording: Recording, clock: Clock) -> list[ReportRequest]:
     """Of one whose opening was overwritten the arrival is known from its end."""
     from tailwatch.tracing.reader import CLOSE, OPEN
 
     starts = {e.id: clock.report(e.at) for e in recording.events if e.kind == OPEN}
     ends = {e.id: clock.report(e.at) for e in recording.events if e.kind == CLOSE}
     arrivals = {e.id: clock.report(e.value) for e in recording.events if e.kind == CLOSE}
-    return [Request(start, ends.get(n), n, recording.pid) for n, start in {**arrivals, **starts}.items()]
+    return [ReportRequest(start, ends.get(n), n, recording.pid) for n, start in {**arrivals, **starts}.items()]
 
 
-def _tokens(recording: Recording, clock: Clock) -> list[Token]:
+def _tokens(recording: Recording, clock: Clock) -> list[ReportToken]:
     from tailwatch.tracing.reader import FIRST, TOKEN
 
     labels = {e.id: recording.label(e.labels) for e in recording.events if e.kind == FIRST}
     return [
-        Token(clock.report(e.at), e.id, recording.pid, e.kind == FIRST, labels.get(e.id, ""))
+        ReportToken(clock.report(e.at), e.id, recording.pid, e.kind == FIRST, labels.get(e.id, ""))
         for e in recording.events
         if e.kind in (FIRST, TOKEN)
     ]

@@ -38,7 +38,7 @@ _COLLECT = "profile with `nsys profile --trace=cuda,nvtx` a process in which tai
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class ReportPause:
     """A collection, or a pass of ours, on one thread. collected: objects; None: not told."""
 
     start: int
@@ -50,7 +50,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReportRequest:
     """number: its own in its process. end: None where the report does not have it."""
 
     start: int
@@ -60,7 +60,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReportStep:
     """An iteration of an engine."""
 
     start: int
@@ -71,7 +71,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class ReportToken:
     """A message of tokens. label: its model and route."""
 
     at: int
@@ -103,10 +103,10 @@ class Report:
     path: str
     roles: dict[int, str] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
-    pauses: list[Pause] = field(default_factory=list)
-    requests: list[Request] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-    tokens: list[Token] = field(default_factory=list)
+    pauses: list[ReportPause] = field(default_factory=list)
+    requests: list[ReportRequest] = field(default_factory=list)
+    steps: list[ReportStep] = field(default_factory=list)
+    tokens: list[ReportToken] = field(default_factory=list)
     anchors: list[Anchor] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
 
@@ -207,25 +207,25 @@ def _take(report: Report, rows: list[_Row]) -> None:
     collected = [row for row in rows if row.kind == _MARK and row.text == "collected"]
     for row in rows:
         if row.kind == _PUSH_POP and row.text in CAUSES and row.end is not None:
-            report.pauses.append(Pause(row.start, row.end, row.text, row.pid, row.tid, None))
+            report.pauses.append(ReportPause(row.start, row.end, row.text, row.pid, row.tid, None))
         elif row.kind == _START_END and row.category == _REQUESTS:
-            report.requests.append(Request(row.start, row.end, row.payload, row.pid))
+            report.requests.append(ReportRequest(row.start, row.end, row.payload, row.pid))
         elif row.kind == _START_END and row.category == _STEPS and row.end is not None:
-            report.steps.append(Step(row.start, row.end, row.text, row.payload, row.pid))
+            report.steps.append(ReportStep(row.start, row.end, row.text, row.payload, row.pid))
         elif row.kind == _MARK and row.category == _CLOCK:
             report.anchors.append(Anchor(row.start, row.payload, row.pid))
         elif row.kind == _MARK and row.category == _PROCESS:
             report.roles[row.pid] = f"{row.text}-{row.payload - 1}" if row.payload else row.text
         elif row.kind == _MARK and row.category >= _LABELS:
             label = labels.get((row.pid, row.category), "")
-            report.tokens.append(Token(row.start, row.payload, row.pid, row.text == "first token", label))
+            report.tokens.append(ReportToken(row.start, row.payload, row.pid, row.text == "first token", label))
     report.pauses = _with_collected(report.pauses, collected)
 
 
-def _with_collected(pauses: list[Pause], marks: list[_Row]) -> list[Pause]:
+def _with_collected(pauses: list[ReportPause], marks: list[_Row]) -> list[ReportPause]:
     """Each mark stands in the innermost range of its thread: the latest that began before it and ended after."""
     found: dict[tuple[int, int, int], int] = {}
-    threads: dict[tuple[int, int], list[Pause]] = defaultdict(list)
+    threads: dict[tuple[int, int], list[ReportPause]] = defaultdict(list)
     for pause in pauses:
         threads[pause.pid, pause.tid].append(pause)
     for mark in marks:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tailwatch import snapshots
 from tailwatch.cli import find_group
 from tailwatch.cli.snapshot_source import explained, read
-from tailwatch.cli.top.view import View, view_of
+from tailwatch.cli.top.view import GroupView, view_of
 from tailwatch.cli.top.window_history import Marks
 from tailwatch.errors import EmptyGroupError, OptionError, TailwatchError
 from tailwatch.loadtest.options import write_json
@@ -100,7 +100,7 @@ class Top:
     def __init__(self, options: argparse.Namespace, directory: str) -> None:
         from rich.console import Console
 
-        self.shown: View | None = None
+        self.shown: GroupView | None = None
         self._directory = directory
         self._interval = _seconds(options.interval)
         self._window = parse_window(options.window or _WINDOW)
@@ -138,16 +138,16 @@ class Top:
         except BrokenPipeError:  # into head or less
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    def _look(self, now: Snapshot, earlier: Snapshot | None) -> View:
+    def _look(self, now: Snapshot, earlier: Snapshot | None) -> GroupView:
         self.shown = view_of(self._directory, now, earlier, self._slo)
         return self.shown
 
     def _watch(self, first: Snapshot) -> int:
-        from tailwatch.cli.top.terminal import Event
+        from tailwatch.cli.top.terminal import TerminalEvent
 
         live = _Live(self._console, self._directory, self._interval, self._look, Marks(self._window))
         try:
-            while live.session(first) is Event.SUSPENDED:
+            while live.session(first) is TerminalEvent.SUSPENDED:
                 os.kill(os.getpid(), signal.SIGSTOP)
             self._print()
             if live.end:
@@ -167,7 +167,7 @@ class _Live:
         console: Console,
         directory: str,
         interval: float,
-        look: Callable[[Snapshot, Snapshot | None], View],
+        look: Callable[[Snapshot, Snapshot | None], GroupView],
         marks: Marks,
     ) -> None:
         self.end = ""
@@ -177,25 +177,25 @@ class _Live:
         self._interval = interval
         self._look = look
         self._marks = marks
-        self._view: View | None = None
+        self._view: GroupView | None = None
         self._notice = ""
 
     def session(self, first: Snapshot) -> Any:
         """Draws until something ends it; with the terminal to itself. Returns what did."""
         from rich.live import Live
 
-        from tailwatch.cli.top.terminal import Event, Terminal
+        from tailwatch.cli.top.terminal import Terminal, TerminalEvent
 
         with Terminal() as terminal, Live(console=self._console, screen=True, auto_refresh=False) as live:
             if self._view is None:
                 self._show(first)
-            event = Event.TIME
+            event = TerminalEvent.TIME
             while not self.end:
                 live.update(self._drawn(), refresh=True)
                 event = terminal.wait(self._interval)
-                if event in (Event.SUSPENDED, Event.ENDED):
+                if event in (TerminalEvent.SUSPENDED, TerminalEvent.ENDED):
                     break
-                if event is Event.TIME:
+                if event is TerminalEvent.TIME:
                     self._renew()
             return event
 

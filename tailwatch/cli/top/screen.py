@@ -14,7 +14,7 @@ from rich.text import Text
 from tailwatch.diagnose.text import CAUSE_NAMES, ms
 
 if TYPE_CHECKING:
-    from tailwatch.cli.top.view import Row, View
+    from tailwatch.cli.top.view import GroupView, ProcessRow
 
 _GAP = 2  # between columns
 _NOTES = (
@@ -40,7 +40,7 @@ class _Column:
         return max([cell_len(self.heading), *(cell_len(cell.plain) for cell in self.cells)])
 
 
-def screen(view: View, width: int, height: int | None = None, notice: str = "") -> Group:
+def screen(view: GroupView, width: int, height: int | None = None, notice: str = "") -> Group:
     """Everything, in so many columns; in so many lines, None: as many as it takes."""
     head = [*_head(view), *([Text(notice, style="bold yellow")] if notice else [])]
     latency, lost = _latencies(view), _lost(view)
@@ -71,7 +71,7 @@ def _title(text: str) -> Text:
     return Text(text, style="bold")
 
 
-def _head(view: View) -> list[Text]:
+def _head(view: GroupView) -> list[Text]:
     living = sum(row.lives for row in view.processes)
     covers = "since the group began, " if view.since_start else "the last "
     first = Text.assemble(
@@ -79,15 +79,16 @@ def _head(view: View) -> list[Text]:
         f"{_duration(view.seconds)}", ("  processes ", "dim"), f"{living}",
     )  # fmt: skip
     share = "nothing judged yet" if view.attainment is None else f"{view.attainment:.2%} of those judged"
+    tokens = f"{view.tokens:.0f}" if view.tokens >= 100 else f"{view.tokens:.3g}"
     second = Text.assemble(
         ("in flight ", "dim"), (f"{view.in_flight}", "bold"), ("  finished ", "dim"), f"{view.finished:.3g} req/s",
-        ("  tokens ", "dim"), f"{_number(view.tokens)}/s", ("  good ", "dim"), (f"{view.good:.3g} req/s", "bold"),
+        ("  tokens ", "dim"), f"{tokens}/s", ("  good ", "dim"), (f"{view.good:.3g} req/s", "bold"),
         f", {share}", (f"  SLO {view.slo}" if view.slo else "", "dim"),
     )  # fmt: skip
     return [first, second, *_others(view)]
 
 
-def _others(view: View) -> list[Text]:
+def _others(view: GroupView) -> list[Text]:
     lines = []
     if view.other_slo:
         shares = (f"{name} {'-' if share is None else f'{share:.2%}'}" for name, share in view.within.items())
@@ -106,15 +107,11 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def _time(seconds: float | None) -> Text:
     return Text("-" if seconds is None else ms(seconds))
 
 
-def _latencies(view: View) -> list[_Column]:
+def _latencies(view: GroupView) -> list[_Column]:
     rows = view.latencies
     return [
         _Column("latency", [Text(row.name) for row in rows], right=False),
@@ -127,7 +124,7 @@ def _latencies(view: View) -> list[_Column]:
     ]
 
 
-def _lost(view: View) -> list[_Column]:
+def _lost(view: GroupView) -> list[_Column]:
     rows = view.lost
     return [
         _Column("process", [Text(row.source) for row in rows], right=False),
@@ -137,7 +134,7 @@ def _lost(view: View) -> list[_Column]:
     ]
 
 
-def _processes(view: View, room: int | None) -> tuple[list[_Column], list[Text]]:
+def _processes(view: GroupView, room: int | None) -> tuple[list[_Column], list[Text]]:
     """The table, and a line about who is not in it."""
     rows, left_out = list(view.processes), view.ended
     if room is not None and len(rows) > room:
@@ -160,7 +157,7 @@ def _processes(view: View, room: int | None) -> tuple[list[_Column], list[Text]]
     return columns, [Text(words, style="dim")] if more or left_out else []
 
 
-def _collector(row: Row) -> Text:
+def _collector(row: ProcessRow) -> Text:
     """The policy, and what it does now."""
     parts = [row.policy, f"{row.slices:.3g} slices/s" if row.slices else ""]
     parts += [
@@ -170,7 +167,7 @@ def _collector(row: Row) -> Text:
     return Text(", ".join(part for part in parts if part) or "-", style="yellow" if row.meddled else "dim")
 
 
-def _state(row: Row) -> Text:
+def _state(row: ProcessRow) -> Text:
     if row.standing > 0:
         return Text(f"STANDS STILL for {ms(row.standing)}: {row.standing_cause}", style="bold red")
     return Text("runs") if row.lives else Text("ended", style="dim")

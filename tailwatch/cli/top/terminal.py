@@ -18,7 +18,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _QUIT = b"qQ\x03\x04"
 
 
-class Event(Enum):
+class TerminalEvent(Enum):
     """What ended a wait."""
 
     TIME = auto()
@@ -35,7 +35,7 @@ class Terminal:
 
     def __init__(self) -> None:
         self.signal = 0
-        self._event: Event | None = None
+        self._event: TerminalEvent | None = None
         self._wake = -1
         self._keyboard: int | None = None
         self._undo = ExitStack()
@@ -55,27 +55,27 @@ class Terminal:
     def __exit__(self, *error: object) -> None:
         self._undo.close()
 
-    def wait(self, seconds: float) -> Event:
+    def wait(self, seconds: float) -> TerminalEvent:
         """Until the time has passed or something happens."""
         until = time.monotonic() + seconds
         while self._event is None:
             left = until - time.monotonic()
             if left <= 0:
-                return Event.TIME
+                return TerminalEvent.TIME
             watched = [self._wake] if self._keyboard is None else [self._wake, self._keyboard]
             ready, _, _ = select.select(watched, (), (), left)
             self._drain(ready)
         event = self._event
-        if event is Event.RESIZED:
+        if event is TerminalEvent.RESIZED:
             self._event = None
         return event
 
     def _note(self, number: int, frame: FrameType | None) -> Any:
         if number in _ENDING:
             self.signal = number
-            self._event = Event.ENDED
-        elif self._event is not Event.ENDED:
-            self._event = Event.SUSPENDED if number == signal.SIGTSTP else Event.RESIZED
+            self._event = TerminalEvent.ENDED
+        elif self._event is not TerminalEvent.ENDED:
+            self._event = TerminalEvent.SUSPENDED if number == signal.SIGTSTP else TerminalEvent.RESIZED
 
     def _drain(self, ready: list[int]) -> None:
         if self._wake in ready:
@@ -91,7 +91,7 @@ class Terminal:
         if not keys:
             self._keyboard = None
         elif any(key in _QUIT for key in keys):
-            self._event = Event.ENDED
+            self._event = TerminalEvent.ENDED
 
     def _open_keyboard(self, undo: ExitStack) -> None:
         """Keys one by one, and none of them echoed, where there is a keyboard."""

@@ -45,7 +45,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProcessRow:
     """One process. paused: the share of the time in collections and in our own freeze, None of one that has ended.
     full: full collections. longest: the longest pause that ended, and its cause. standing: for how long it has been
     standing still, 0.0: it does not, and the cause. policy: of the collector, "" of one that has ended; slices: of its
@@ -67,7 +67,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class GroupView:
     """One screen.
 
     Attributes:
@@ -93,7 +93,7 @@ class View:
     within: dict[str, float | None]
     latencies: list[Latency]
     lost: list[Lost]
-    processes: list[Row]
+    processes: list[ProcessRow]
     ended: int
     dropped: dict[str, int]
 
@@ -102,13 +102,13 @@ class View:
         return asdict(self)
 
 
-def view_of(directory: str, now: Snapshot, earlier: Snapshot | None, other: SLO | None = None) -> View:
+def view_of(directory: str, now: Snapshot, earlier: Snapshot | None, other: SLO | None = None) -> GroupView:
     """What lies between two snapshots of a group; earlier None: everything up to now."""
     window = now if earlier is None else now - earlier
     seconds = max(window.seconds, 1e-9)
     lived = {process.pid for process in earlier.processes if process.lives} if earlier else set()
     shown = [process for process in window.processes if process.lives or process.pid in lived or _counted(process)]
-    return View(
+    return GroupView(
         directory=_plain(directory),
         taken=now.taken,
         seconds=window.seconds,
@@ -161,11 +161,11 @@ def _lost(window: Snapshot, seconds: float) -> list[Lost]:
     return sorted(lost, key=lambda row: (-row.late, -row.overlap))
 
 
-def _row(process: Process, seconds: float) -> Row:
+def _row(process: Process, seconds: float) -> ProcessRow:
     cause = max(process.longest, key=lambda cause: process.longest[cause])
     covered = min(seconds, process.age)
     share = min(1.0, sum(process.paused.values()) / covered) if covered > 0 else math.nan
-    return Row(
+    return ProcessRow(
         name=_plain(process.name),
         pid=process.pid,
         lives=process.lives,

@@ -52,7 +52,7 @@ async def _run(job: Line, upward: Upward) -> Result:
     )
     telling: list[asyncio.Task[None]] = []
 
-    def watch(going: engine.Run) -> None:
+    def watch(going: engine.LoadRun) -> None:
         telling.append(asyncio.get_running_loop().create_task(_tell(going, upward)))
 
     try:

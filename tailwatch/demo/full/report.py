@@ -32,9 +32,9 @@ from tailwatch.loadtest.report.blocks import (
     Chart,
     Colour,
     Curve,
-    Mark,
-    Page,
     Pair,
+    ReferenceLine,
+    ReportPage,
     Table,
     Tile,
     Tiles,
@@ -200,10 +200,10 @@ def _ms(seconds: float | None) -> str:
 # ---- the page ----
 
 
-def page(found: Experiment) -> Page:
+def page(found: Experiment) -> ReportPage:
     """The experiment at a glance."""
     doubts, told = unresolved(found), claims(found)
-    return Page(
+    return ReportPage(
         title="tailwatch demo --full",
         lead=f"Unresolved: {doubts[0]}." if doubts else sentence(told, QUESTIONS[0]),
         blocks=tuple(_blocks(found, told, doubts)),
@@ -302,7 +302,7 @@ def _forest(claimed: Claims) -> Chart:
                 Axis("change", "change"),
                 Axis("category", names=names),
                 (curve,),
-                (Mark("x", 0.0, "no change", "soft"),),
+                (ReferenceLine("x", 0.0, "no change", "soft"),),
                 note=f"95 % interval of paired runs. {SIGN}",
                 says=says,
             )

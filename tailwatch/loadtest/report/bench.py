@@ -17,9 +17,9 @@ from tailwatch.loadtest.report.blocks import (
     Chart,
     Colour,
     Curve,
-    Mark,
-    Page,
     Pair,
+    ReferenceLine,
+    ReportPage,
     Table,
     Tile,
     Tiles,
@@ -72,9 +72,9 @@ _TERMS = (
 )
 
 
-def page(result: Result, runs: Sequence[Result] = ()) -> Page:
+def page(result: Result, runs: Sequence[Result] = ()) -> ReportPage:
     """Of one run; where it is one of several, a row of each stands beside it."""
-    return Page(
+    return ReportPage(
         title=f"tailwatch bench · {result.name or result.target}",
         lead=lead(result),
         blocks=(*_blocks(result), *_several(result, runs)),
@@ -225,10 +225,10 @@ def _distribution(result: Result, name: str, key: str, naive: str) -> View | Non
     )
 
 
-def _bound(result: Result, key: str) -> tuple[Mark, ...]:
+def _bound(result: Result, key: str) -> tuple[ReferenceLine, ...]:
     name = _BOUND_OF.get(key, "")
     bound = getattr(result.slo, name) if result.slo is not None and name else None
-    return (Mark("y", bound, f"SLO {text.duration(bound)}"),) if bound else ()
+    return (ReferenceLine("y", bound, f"SLO {text.duration(bound)}"),) if bound else ()
 
 
 def scatter(requests: Requests, result: Result) -> Chart:
@@ -238,11 +238,8 @@ def scatter(requests: Requests, result: Result) -> Chart:
         _scatter("largest gap", "largest_gap", _gaps(requests), requests, result),
         _scatter("until it ended", "e2e", _since_planned(requests, requests.end), requests, result),
     ]
-    return Chart("When it was slow", tuple(view for view in views if view) or (_empty(),), height=280)
-
-
-def _empty() -> View:
-    return View("TTFT", Axis("clock"), Axis("latency"), (), note="No answer had content.", says="No sample.")
+    empty = View("TTFT", Axis("clock"), Axis("latency"), (), note="No answer had content.", says="No sample.")
+    return Chart("When it was slow", tuple(view for view in views if view) or (empty,), height=280)
 
 
 def _since_planned(requests: Requests, ends: Iterable[int]) -> Iterator[Point]:
@@ -333,7 +330,7 @@ def _held(values: list[int]) -> list[float | None]:
 def _flight(result: Result) -> Chart:
     series = result.series
     seconds = list(range(len(series) + 1))
-    cap = (Mark("y", result.client.cap, f"cap {result.client.cap}", "warn"),) if result.client.capped else ()
+    cap = (ReferenceLine("y", result.client.cap, f"cap {result.client.cap}", "warn"),) if result.client.capped else ()
     flight = View(
         "in flight", Axis("clock"), Axis("number", "requests"),
         (Curve("in flight, at most", "area", "accent", seconds, _held(in_flight(result))),), cap,

@@ -56,7 +56,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ReferenceLine:
     """A straight line across the chart: axis "x" or "y", at a value; a bound, a knee."""
 
     axis: Literal["x", "y"]
@@ -81,7 +81,7 @@ class View:
     x: Axis
     y: Axis
     curves: tuple[Curve, ...]
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[ReferenceLine, ...] = ()
     bands: tuple[Band, ...] = ()
     bands_name: str = ""
     note: str = ""
@@ -153,7 +153,7 @@ Block: TypeAlias = Words | Tiles | Table | Chart | Pair
 
 
 @dataclass(frozen=True)
-class Page:
+class ReportPage:
     """title: of the window. lead: the sentence that answers. foot: how it was made."""
 
     title: str

@@ -5,7 +5,18 @@ from __future__ import annotations
 import math
 
 from tailwatch.loadtest import compare, comparison_text
-from tailwatch.loadtest.report.blocks import Axis, Block, Chart, Colour, Curve, Mark, Page, Table, View, Words
+from tailwatch.loadtest.report.blocks import (
+    Axis,
+    Block,
+    Chart,
+    Colour,
+    Curve,
+    ReferenceLine,
+    ReportPage,
+    Table,
+    View,
+    Words,
+)
 from tailwatch.platform import VERSION
 
 SIGN = "Minus: B less than A. Of latencies less is better; of goodput, throughput, attainment and fluidity more."
@@ -13,11 +24,11 @@ MOST_NAMED = 4
 _HEIGHT = 34  # of a row of the chart, CSS pixels
 
 
-def page(found: compare.Comparison) -> Page:
+def page(found: compare.Comparison) -> ReportPage:
     """All tables of a comparison."""
     shown = len(found.shown)
     rows = sum(len(table.rows) for table in found.tables)
-    return Page(
+    return ReportPage(
         title="tailwatch compare · "
         + ", ".join(dict.fromkeys(f"{table.b} against {table.a}" for table in found.tables)),
         lead=_lead(found, shown, rows),
@@ -39,7 +50,7 @@ def _lead(found: compare.Comparison, shown: int, rows: int) -> str:
     return f"{shown} of {rows} rows show a difference: {'; '.join(best)}{more}."
 
 
-def _blocks(table: compare.Table) -> list[Block]:
+def _blocks(table: compare.ComparisonTable) -> list[Block]:
     way = "pairs of runs with one schedule" if table.paired else "runs that share no schedule"
     floor = f"Floor: what equal arms differ by, from {table.floor_of}."
     note = f"{table.runs[0]} and {table.runs[1]} runs, {way}. {floor} {SIGN}"
@@ -56,7 +67,7 @@ def _blocks(table: compare.Table) -> list[Block]:
     return [*blocks, Table(f"{table.b} against {table.a}: {table.load}", heads, rows, note, strong=3)]
 
 
-def _chart(table: compare.Table) -> Chart | None:
+def _chart(table: compare.ComparisonTable) -> Chart | None:
     """Ratios only: what is no ratio has another axis, and stands in the table."""
     rows = [row for row in table.rows if row.difference is not None and row.difference.ratio and not any(row.censored)]
     if not rows:
@@ -78,7 +89,7 @@ def _chart(table: compare.Table) -> Chart | None:
     )
     view = View(
         table.load, Axis("change", "change"), Axis("category", names=names), tuple(curves),
-        (Mark("x", 0.0, "no change", "soft"),), note=f"With the interval of 95 %. {SIGN}", says=says,
+        (ReferenceLine("x", 0.0, "no change", "soft"),), note=f"With the interval of 95 %. {SIGN}", says=says,
     )  # fmt: skip
     return Chart(f"{table.b} against {table.a}: {table.load}", (view,), height=60 + _HEIGHT * len(rows))
 

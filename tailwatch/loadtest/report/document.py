@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tailwatch.errors import TailwatchError
-from tailwatch.loadtest.report.blocks import Block, Chart, Page, Pair, Table, Tiles, Words
+from tailwatch.loadtest.report.blocks import Block, Chart, Pair, ReportPage, Table, Tiles, Words
 from tailwatch.platform import VERSION
 
 _ICON = (
@@ -27,7 +27,7 @@ _ICON = (
 )
 
 
-def write(page: Page, path: str | Path) -> None:
+def write(page: ReportPage, path: str | Path) -> None:
     """The document into a file.
 
     Raises:
@@ -39,7 +39,7 @@ def write(page: Page, path: str | Path) -> None:
         raise TailwatchError(f"--html {path}: {error.strerror}") from error
 
 
-def document(page: Page) -> str:
+def document(page: ReportPage) -> str:
     """All of it, HTML. The same page gives the same bytes."""
     scripts = [_read("uplot", "uPlot.iife.min.js"), _read("load.js")]
     style = "\n".join((_read("uplot", "uPlot.min.css"), _read("page.css"), _read("load.css")))

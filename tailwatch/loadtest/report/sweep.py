@@ -10,15 +10,15 @@ from tailwatch.loadtest.report.blocks import (
     Chart,
     Colour,
     Curve,
-    Mark,
-    Page,
+    ReferenceLine,
+    ReportPage,
     Table,
     Tile,
     Tiles,
     View,
     Words,
 )
-from tailwatch.loadtest.saturation_point import FAILS, HOLDS, INVALID, UNDECIDED, Knee, Row
+from tailwatch.loadtest.saturation_point import FAILS, HOLDS, INVALID, UNDECIDED, Knee, SweepRow
 from tailwatch.platform import VERSION
 
 HEADS = ("offered", "verdict", "share", "95 % interval", "goodput", "throughput", "requests", "probes")
@@ -41,7 +41,7 @@ def bound_names(knee: Knee) -> tuple[str, ...]:
     return tuple(names) if len(names) > 1 else ()
 
 
-def cells(row: Row, bounds: tuple[str, ...] = ()) -> tuple[str, ...]:
+def cells(row: SweepRow, bounds: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Of one rate: HEADS, then the share that kept each bound."""
     if row.verdict == INVALID:
         shown = (_offered(row), _WORDS[INVALID], *[text.NONE] * 5, _probes(row))
@@ -59,11 +59,11 @@ def cells(row: Row, bounds: tuple[str, ...] = ()) -> tuple[str, ...]:
     )
 
 
-def _offered(row: Row) -> str:
+def _offered(row: SweepRow) -> str:
     return f"{row.rate:.4g}/s"
 
 
-def _probes(row: Row) -> str:
+def _probes(row: SweepRow) -> str:
     return f"{row.probes}" + (f" ({row.set_aside} aside)" if row.set_aside else "")
 
 
@@ -78,9 +78,9 @@ def sentences(knee: Knee) -> list[str]:
     return found
 
 
-def page(knee: Knee, *, target: str = "", slo: str = "") -> Page:
+def page(knee: Knee, *, target: str = "", slo: str = "") -> ReportPage:
     """Of one search. target, slo: what was asked, and by which bounds."""
-    return Page(
+    return ReportPage(
         title=f"tailwatch bench --find {knee.objective}" + (f" · {target}" if target else ""),
         lead=_lead(knee, slo),
         blocks=tuple(_blocks(knee)),
@@ -139,9 +139,9 @@ def _blocks(knee: Knee) -> list[Block]:
     return blocks
 
 
-def _chart(knee: Knee, rows: list[Row], bounds: tuple[str, ...]) -> Chart:
+def _chart(knee: Knee, rows: list[SweepRow], bounds: tuple[str, ...]) -> Chart:
     offered = [row.rate for row in rows]
-    marks = (Mark("x", knee.rate, f"knee {knee.rate:.4g}/s"),) if knee.rate is not None else ()
+    marks = (ReferenceLine("x", knee.rate, f"knee {knee.rate:.4g}/s"),) if knee.rate is not None else ()
     bands = (Band(knee.low, knee.high),) if knee.low is not None and knee.high is not None else ()
     x = Axis("near", "offered, requests per second")
     rates = View(
@@ -164,7 +164,7 @@ def _chart(knee: Knee, rows: list[Row], bounds: tuple[str, ...]) -> Chart:
     )
     kept = View(
         "share that is good", x, Axis("share", "share"), (share, *each),
-        (*marks, Mark("y", knee.attainment, f"asked {text.share(knee.attainment)}", "soft")), bands,
+        (*marks, ReferenceLine("y", knee.attainment, f"asked {text.share(knee.attainment)}", "soft")), bands,
         note="The bound that falls first says which phase saturates.",
         says=", ".join(f"at {row.rate:.4g}/s {text.share(row.share)}" for row in rows),
     )  # fmt: skip
