@@ -149,6 +149,33 @@ def test_load_is_a_leaf() -> None:
     assert below <= {"errors", "options.slo", "platform", "_hot", "_cold"}
 
 
+def test_errors_and_bounds_are_at_the_bottom() -> None:
+    """errors imports nothing of ours; what an SLO is, and when a trace is written, need errors only."""
+    assert IMPORTS["errors"] == set()
+    assert IMPORTS["options.slo"] == IMPORTS["options.trace_triggers"] == {"errors"}
+
+
+def test_modules_have_no_circle() -> None:
+    """The modules can be sorted: none needs itself, also not by an import inside a function."""
+    TopologicalSorter(IMPORTS).prepare()
+
+
+def test_public_classes_have_one_name_each() -> None:
+    """Nobody has to ask which of two is meant. Those of C in _hot.pyi and of the demo, which is read by itself, count
+    apart."""
+    found = [
+        (node.name, module)
+        for module, path in MODULES.items()
+        if folder(module) != "demo"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    modules: dict[str, set[str]] = {}
+    for name, module in found:
+        modules.setdefault(name, set()).add(module)
+    assert {name: sorted(where) for name, where in modules.items() if len(where) > 1} == {}
+
+
 def test_nobody_imports_the_top() -> None:
     """The demo and the command line are imported by nobody below them."""
     assert {folder(name) for name in importers("demo")} <= {"demo", "cli"}
