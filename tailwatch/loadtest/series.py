@@ -1,4 +1,4 @@
-"""A run second by second."""
+"""A run second by second: one row a second, from its start."""
 
 from __future__ import annotations
 
@@ -6,20 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tailwatch.loadtest.proportions import RunWindow
-
-# One row a second of the run, from its start.
-SERIES = (
-    "scheduled",
-    "sent",
-    "finished",
-    "good",
-    "miss",
-    "tokens",
-    "in_flight",
-    "largest_gap_ns",
-    "ttft_max_ns",
-    "client_paused_ns",
-)
 
 
 @dataclass(slots=True)
@@ -69,3 +55,6 @@ class Series:
             combine: Callable[[int, int], int] = max if name.endswith("_ns") else int.__add__
             setattr(both, name, [combine(a, b) for a, b in zip(one, two, strict=True)])
         return both
+
+
+SERIES = tuple(Series.__dataclass_fields__)

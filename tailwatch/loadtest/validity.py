@@ -9,21 +9,6 @@ from typing import Any
 from tailwatch.loadtest.histogram import LatencyHistogram
 
 VERDICTS = ("valid", "interrupted", "capped", "invalid")  # the worse the later
-_ADDED = (
-    "paused",
-    "paused_cpu",
-    "marked_requests",
-    "marked_gaps",
-    "gc_seconds",
-    "in_flight_max",
-    "connections_max",
-    "opened",
-    "retries",
-    "cap",
-    "capped",
-    "memory",
-    "processes",
-)
 
 
 @dataclass(slots=True)
@@ -82,6 +67,13 @@ class ClientHealth:
         """Of `as_dict`'s numbers."""
         pauses = [(int(start), int(length)) for start, length in data["pauses"]]
         return cls(**{**data, "loop_lag": LatencyHistogram.from_dict(data["loop_lag"]), "pauses": pauses})
+
+
+_ADDED = tuple(
+    name
+    for name in ClientHealth.__dataclass_fields__
+    if name not in ("pauses", "loop_lag", "cpu", "cpu_peak", "uvloop")
+)
 
 
 @dataclass(slots=True)
