@@ -11,6 +11,7 @@ from tailwatch.demo.model import VOCABULARY
 from tailwatch.demo.settings import OBJECTS
 
 OPERATORS = 5_500
+FEWEST_BLOCKS = 4_000  # more than a full batch of the longest requests takes
 RUN = 8  # KV blocks that stay together in the free queue: what one request gave back
 LETTERS = "etaoinshrdlucm"
 
@@ -164,7 +165,7 @@ def build(seed: int, objects: int = OBJECTS) -> Heap:
     rng = random.Random(seed)
     vocabulary = Vocabulary(rng)
     operators = _operators(rng, max(1, OPERATORS * objects // OBJECTS))
-    missing = max(1_000, objects - len(gc.get_objects()))
+    missing = max(FEWEST_BLOCKS, objects - len(gc.get_objects()))
     return Heap(vocabulary, operators, BlockPool(rng, missing))
 
 
