@@ -166,12 +166,10 @@ def test_modules_have_no_circle() -> None:
 
 
 def test_public_classes_have_one_name_each() -> None:
-    """Nobody has to ask which of two is meant. Those of C in _hot.pyi and of the demo, which is read by itself, count
-    apart."""
+    """Nobody has to ask which of two is meant. Those of C in _hot.pyi count apart."""
     found = [
         (node.name, module)
         for module, path in MODULES.items()
-        if folder(module) != "demo"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
@@ -384,19 +382,10 @@ def test_calls_follow_the_stages(calls: dict[Path, dict[Path, set[str]]]) -> Non
     assert wrong == []
 
 
-# Circles that are still there, by the call that closes them.
-LEFT = {
-    ("aggregate/snapshot_exemplars.c", "aggregate/snapshot.c"),
-    ("export/prom_writer.c", "export/prom_text.c"),
-    ("export/prom_writer.c", "export/prom_protobuf.c"),
-}
-
-
 def test_calls_have_no_circle(calls: dict[Path, dict[Path, set[str]]]) -> None:
     """The files can be sorted so that each calls only those before it."""
     names = {str(path.relative_to(CSRC)): [str(to.relative_to(CSRC)) for to in found] for path, found in calls.items()}
-    kept = {path: {target for target in found if (path, target) not in LEFT} for path, found in names.items()}
-    assert len(list(TopologicalSorter(kept).static_order())) == len(calls)
+    assert len(list(TopologicalSorter(names).static_order())) == len(calls)
 
 
 def test_the_core_has_no_mutable_globals(objects: dict[Path, Symbols]) -> None:
