@@ -9,27 +9,6 @@
 
 #define WAITS (TW_METRIC_PAUSE - TW_METRIC_QUEUE_PROXY)
 
-#define LAYOUT(name, metric, layout) [TW_METRIC_##metric] = TW_LAYOUT_##layout,
-static const int metric_layouts[TW_METRIC_PAUSE] = {TW_SERIES_HISTOGRAMS(LAYOUT) TW_PROCESS_HISTOGRAMS(LAYOUT)};
-#undef LAYOUT
-
-#define ONE(name, metric, layout) +1
-_Static_assert(0 TW_SERIES_HISTOGRAMS(ONE) TW_PROCESS_HISTOGRAMS(ONE) == TW_METRIC_PAUSE,
-               "a metric for each histogram");
-#undef ONE
-
-const tw_layout *tw_metric_layout(int metric) {
-    if (metric < 0 || metric >= TW_METRICS) return NULL;
-    return tw_layout_of(metric < TW_METRIC_PAUSE ? metric_layouts[metric] : TW_LAYOUT_PAUSE);
-}
-
-const tw_layout *tw_served_layout(int metric) {
-    if (metric < 0 || metric >= TW_SERVED_METRICS) return NULL;
-    return tw_layout_of(metric == TW_SERVED_TTFT   ? TW_LAYOUT_TTFT
-                        : metric == TW_SERVED_TPOT ? TW_LAYOUT_ITL
-                                                   : TW_LAYOUT_E2E);
-}
-
 /* ---- totals ---- */
 
 static int waits_add(tw_snapshot *s, const tw_segment *g) {

@@ -131,7 +131,7 @@ def test_every_metric_is_in_both_but_for_these() -> None:
     found = metrics()
     assert {metric.prometheus for metric in found if metric.otlp is None} == set(PROMETHEUS_ONLY)
     assert {metric.otlp for metric in found if metric.prometheus is None} == set(OTLP_ONLY)
-    for names in ([metric.prometheus for metric in found], [metric.otlp for metric in metrics]):
+    for names in ([metric.prometheus for metric in found], [metric.otlp for metric in found]):
         assert all(count == 1 for name, count in Counter(names).items() if name)
 
 

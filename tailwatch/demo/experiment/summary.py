@@ -15,7 +15,7 @@ from tailwatch.snapshots.serialization import from_dict
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class RunMetric:
     """One number of a run. name: as in the table; of: None where a run has none. less: whether less is better.
     at_least: whether it is a lower bound only, because so many requests were dropped (`Result.quantile`)."""
 
@@ -26,7 +26,7 @@ class Metric:
     at_least: Callable[[ArmRun], bool] = lambda run: False
 
 
-def _client(key: str, name: str, latency: str, percent: float) -> Metric:
+def _client(key: str, name: str, latency: str, percent: float) -> RunMetric:
     def of(run: ArmRun) -> float | None:
         found = run.result.quantile(latency, percent)
         return None if found is None else found.seconds
@@ -35,7 +35,7 @@ def _client(key: str, name: str, latency: str, percent: float) -> Metric:
         found = run.result.quantile(latency, percent)
         return found is not None and found.censored
 
-    return Metric(key, name, of, at_least=at_least)
+    return RunMetric(key, name, of, at_least=at_least)
 
 
 METRICS = (
@@ -45,8 +45,8 @@ METRICS = (
     _client("tpot_p99", "TPOT p99", "tpot", 99),
     _client("e2e_p90", "E2E p90", "e2e", 90),
     _client("e2e_p99", "E2E p99", "e2e", 99),
-    Metric("itl_max", "ITL max", lambda run: run.result.largest_gap.max),
-    Metric("offline", "offline tokens/s", lambda run: run.offline or None, less=False),
+    RunMetric("itl_max", "ITL max", lambda run: run.result.largest_gap.max),
+    RunMetric("offline", "offline tokens/s", lambda run: run.offline or None, less=False),
 )
 METRIC = {metric.key: metric for metric in METRICS}
 COMPARED = ("e2e_p99", "itl_max", "ttft_p99", "tpot_p99", "e2e_p90", "offline")
@@ -65,7 +65,7 @@ def pairs_of(found: Experiment, question: Question) -> list[tuple[ArmRun, ArmRun
     return [(run, after[run.block]) for run in runs_of(found, question.before) if run.block in after]
 
 
-def values(found: Experiment, arm: str, metric: Metric) -> list[float]:
+def values(found: Experiment, arm: str, metric: RunMetric) -> list[float]:
     """Of the runs that have one."""
     return [value for run in runs_of(found, arm) if (value := metric.of(run)) is not None]
 
@@ -76,7 +76,7 @@ def mean(values: list[float]) -> float | None:
     return math.exp(sum(map(math.log, kept)) / len(kept)) if kept else None
 
 
-def difference(found: Experiment, question: Question, metric: Metric) -> Difference | None:
+def difference(found: Experiment, question: Question, metric: RunMetric) -> Difference | None:
     """Of the blocks that have both runs, both valid; None where there is no such block. Nothing is proved where one of
     the numbers is a lower bound."""
     pairs = pairs_of(found, question)
@@ -89,7 +89,7 @@ def difference(found: Experiment, question: Question, metric: Metric) -> Differe
     return statistics.bare(made) if doubt(pairs, metric) else made
 
 
-def doubt(pairs: list[tuple[ArmRun, ArmRun]], metric: Metric) -> str:
+def doubt(pairs: list[tuple[ArmRun, ArmRun]], metric: RunMetric) -> str:
     """Why no pairs of valid runs, however many, show a difference; "": they may."""
     runs = [run for pair in pairs for run in pair]
     if any(BY_KEY[run.arm].unfrozen and run.full < FEWEST_FULL for run in runs):
