@@ -32,14 +32,14 @@ from tailwatch import _hot
 SERVER = Path(__file__).resolve().parent / "group_server.py"
 ENGINES = 8
 WALK_BYTES = 96 << 20
-NONE, ALONE, COMPANY = "stamp, no group", "stamp, alone in a group", f"stamp, {ENGINES} engines"
+NONE, ALONE, PEERS = "stamp, no group", "stamp, alone in a group", f"stamp, {ENGINES} engines"
 TIMER = "two clock readings"
 EVICTED = "%s, cache evicted"
 
 ENGINE = """
 import sys, tailwatch
 watch = tailwatch.install(role="engine", dir=sys.argv[1], gc="observe", gc_warn_ms=0)
-print(watch.company.joined, flush=True)
+print(watch.membership.joined, flush=True)
 sys.stdin.read()
 """
 
@@ -102,10 +102,10 @@ def evicted(call: Callable[[], object] | None, walk: Walk) -> Run:
 
 def stamps(repeats: int) -> tuple[Samples, Samples]:
     """Plain, and with the cache evicted."""
-    with tempfile.TemporaryDirectory() as root, engines(f"{root}/company", ENGINES):
-        kept = [stream_in(""), stream_in(f"{root}/alone"), stream_in(f"{root}/company")]
+    with tempfile.TemporaryDirectory() as root, engines(f"{root}/membership", ENGINES):
+        kept = [stream_in(""), stream_in(f"{root}/alone"), stream_in(f"{root}/membership")]
         assert [len(core.members()) for core, _ in kept] == [0, 0, ENGINES]
-        calls = {name: stream.token for name, (_, stream) in zip((NONE, ALONE, COMPANY), kept, strict=True)}
+        calls = {name: stream.token for name, (_, stream) in zip((NONE, ALONE, PEERS), kept, strict=True)}
         plain = measure({name: loop(call) for name, call in calls.items()}, number=20_000, repeats=repeats)
         walk = Walk()
         cold = {EVICTED % name: evicted(call, walk) for name, call in calls.items()}
@@ -116,8 +116,8 @@ def stamp_bars(plain: Samples, cold: Samples) -> Iterator[Bar]:
     """With the others, over the stamp of a process in no group and of one that is alone in one."""
     for base, name in ((NONE, "none"), (ALONE, "alone in a group")):
         label = f"stamp, {ENGINES} foreign processes / {name}"
-        yield plain.ratio(COMPANY, base, bar=1.2, label=label)
-        yield cold.ratio(EVICTED % COMPANY, EVICTED % base, less=EVICTED % TIMER, bar=2, label=EVICTED % label)
+        yield plain.ratio(PEERS, base, bar=1.2, label=label)
+        yield cold.ratio(EVICTED % PEERS, EVICTED % base, less=EVICTED % TIMER, bar=2, label=EVICTED % label)
 
 
 # ---- the scrape ----
@@ -168,8 +168,8 @@ def report(quick: bool = False, runs: int = 10, seconds: float = 5.0) -> Report:
 def test_group(benchmark: Any) -> None:
     """A stamp with 8 engines, timed by pytest-benchmark; the rest is in extra_info."""
     benchmark.extra_info.update(report(quick=True).as_dict())
-    with tempfile.TemporaryDirectory() as root, engines(f"{root}/company", ENGINES):
-        _core, stream = stream_in(f"{root}/company")
+    with tempfile.TemporaryDirectory() as root, engines(f"{root}/membership", ENGINES):
+        _core, stream = stream_in(f"{root}/membership")
         benchmark.pedantic(stream.token, rounds=20, iterations=5_000, warmup_rounds=1)
         before = stream.tokens
         loop(stream.token)(1_000)

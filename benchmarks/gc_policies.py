@@ -37,7 +37,7 @@ from typing import Any
 from harness import Bar, Report
 
 WORKLOAD = Path(__file__).resolve().parent / "gc_workload.py"
-DISABLED, OBSERVE, FREEZE, OURS = "gc.disable()", "observe", "freeze", "out-of-band"
+DISABLED, OBSERVE, FREEZE, OURS = "gc.disable()", "observe", "freeze", "idle"
 POLICIES = (DISABLED, OBSERVE, FREEZE, OURS)
 LOADS = ("light", "heavy", "bursty", "registry", "saturated")
 WITH_IDLE_TIME = ("light", "heavy", "bursty", "registry")  # the kernel stops what never leaves the processor
@@ -81,7 +81,7 @@ def summary(run: Run) -> Run:
     rss = run.pop("rss")
     half = [value for at, value in rss if at >= rss[-1][0] / 2]
     return run | {
-        "late": tail(late),
+        "delay": tail(late),
         "excess": tail(excess),
         "own_excess": tail(own),
         "hole": holes[-1],
@@ -206,8 +206,8 @@ def tail_bars(runs: Runs, load: str) -> list[Bar]:
         ):
             asked = max(limit, holes_ms(runs, load, name, holes))
             found.append(worst(f"{title}, {clock}", [run[value][name] for run in ours], asked, "ms"))
-        more = runs.paired(load, DISABLED, lambda one, other, name=name: one["late"][name] - other["late"][name])  # type: ignore[misc]
-        late = [run["late"][name] for run in control]
+        more = runs.paired(load, DISABLED, lambda one, other, name=name: one["delay"][name] - other["delay"][name])  # type: ignore[misc]
+        late = [run["delay"][name] for run in control]
         found.append(bar(f"{title}, lateness less gc.disable()'s", more, max(limit, max(late) - min(late)), "ms"))
     for policy in (FREEZE, OBSERVE):
         its = [run["excess"]["max"] for run in runs.of(load, policy)]
@@ -221,7 +221,7 @@ def saturated_bars(runs: Runs) -> list[Bar]:
     faster = runs.paired("saturated", FREEZE, lambda one, other: one["steps"] / other["steps"])
     return [
         bar(f"{runs.python} saturated, longest step less gc.disable()'s", longer, 3.0, "ms"),
-        bar(f"{runs.python} saturated, steps, out-of-band / freeze", faster, 1.0, at_least=True),
+        bar(f"{runs.python} saturated, steps, idle / freeze", faster, 1.0, at_least=True),
     ]
 
 
@@ -243,8 +243,8 @@ def memory_bars(runs: Runs, load: str) -> list[Bar]:
     left = [run["left"] / run["live_unfrozen"] for run in ours]
     name = f"{runs.python} {load}, {ours[0]['seconds']:.0f} s"
     found = [
-        bar(f"{name}, RSS, out-of-band / freeze", more, 1.05),
-        bar(f"{name}, RSS at the end, gc.disable() / out-of-band", leak, 1.5, at_least=True),
+        bar(f"{name}, RSS, idle / freeze", more, 1.05),
+        bar(f"{name}, RSS at the end, gc.disable() / idle", leak, 1.5, at_least=True),
         bar(f"{name}, objects in the end / before traffic", left, 1.02),
     ]
     if len(ours) > 1:
@@ -264,7 +264,7 @@ def cost_bars(runs: Runs) -> list[Bar]:
     found = [bar(f"{runs.python} hooks, no pass due: steps a CPU second / freeze's", still, 0.99, at_least=True)]
     for load in JUDGED:
         busy = runs.paired(load, FREEZE, lambda one, other: collector_ms(one) / collector_ms(other))
-        found.append(bar(f"{runs.python} {load}, collector time, out-of-band / freeze", busy, 1.0))
+        found.append(bar(f"{runs.python} {load}, collector time, idle / freeze", busy, 1.0))
     return found
 
 

@@ -157,7 +157,10 @@ def overhead(made: Report, cpu: bool, quick: bool, directory: str) -> None:
     from bench_nvtx import build
 
     repeats = "5" if quick else "15"
-    setups: dict[str, dict[str, str]] = {"stamps and steps": {}, "and the trace file": {"TAILWATCH_TRACE": "1000000"}}
+    setups: dict[str, dict[str, str]] = {
+        "stamps and steps": {},
+        "and the trace file": {"TAILWATCH_TRACE_EVENTS": "1000000"},
+    }
     try:
         setups["and a no-op NVTX tool"] = {"NVTX_INJECTION64_PATH": str(build(directory)), "TAILWATCH_NVTX_TOKENS": "1"}
     except (SystemExit, subprocess.CalledProcessError) as error:

@@ -62,8 +62,8 @@ def member(directory: str, app: Any = None) -> Any:
     import tailwatch
 
     watch = tailwatch.install(app, role="api", dir=directory, gc="observe", gc_warn_ms=0)
-    while not watch.company.joined:
-        watch.company.renew()
+    while not watch.membership.joined:
+        watch.membership.renew()
     chance = random.Random(os.getpid())
     for i in range(MODELS * STREAMS):
         at = time.monotonic_ns() - 60_000_000_000

@@ -78,7 +78,7 @@ def read(path: Path) -> Trace:
                 trace.requests.append((row[1], start, at))
         elif event["ph"] == "i" and event["name"] in ("token", "first token"):
             trace.tokens.append((row[1], at))
-            if event.get("args", {}).get("late_us", 0) > 0:
+            if event.get("args", {}).get("delay_us", 0) > 0:
                 late.add((row[1], at))
         elif event["ph"] == "s":
             starts[event["id"]] = row[0], at
@@ -175,7 +175,7 @@ def record(out: Path) -> None:
 def served(group: Path) -> Iterator[str]:
     """The server, watched, with room for its events; its address."""
     example = [sys.executable, str(ROOT / "examples" / "three_process.py"), "0", "--heap", "1000000"]
-    options = [f"--dir={group}", "--gc=observe", "--trace=100000"]
+    options = [f"--dir={group}", "--gc=observe", "--trace-events=100000"]
     command = [sys.executable, "-m", "tailwatch", "run", *options, "--", *example]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=group.parent)
     assert process.stderr is not None

@@ -80,7 +80,7 @@ def measured(rounds: int) -> tuple[list[float], list[float]]:
     """Start and end of theirs less ours, us, of every collection of the whole heap."""
     directory = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="tailwatch-alignment-"))
     try:
-        tailwatch.install(role="engine", dir=str(directory / "group"), trace=2**20, gc="observe")
+        tailwatch.install(role="engine", dir=str(directory / "group"), trace_events=2**20, gc="observe")
         with tailwatch.stream() as stream:
             stream.token()  # the largest ring is that of a thread that stamps
         profiled(rounds, directory / "torch.json")

@@ -79,7 +79,9 @@ async def main() -> None:
     """Serves until it is killed; says its port first."""
     ticker = Ticker()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
-        watch = tailwatch.install(answer_of(ticker, f"{place}/dump.pftrace"), trace=2 * EVENTS, dir=f"{place}/group")
+        watch = tailwatch.install(
+            answer_of(ticker, f"{place}/dump.pftrace"), trace_events=2 * EVENTS, dir=f"{place}/group"
+        )
         fill()
         load = [asyncio.ensure_future(serve_streams()) for _ in range(STREAMS)]
         listener = socket.create_server(("127.0.0.1", 0))

@@ -53,7 +53,7 @@ def report(snapshot: tailwatch.snapshots.Snapshot) -> None:
     for name in ("ttft", "itl", "itl_without_gc"):
         histogram = getattr(snapshot, name)
         print(f"{name}: p50 {histogram.p(50) * 1e3:.1f} ms, p99 {histogram.p(99) * 1e3:.1f} ms")
-    for cause, seconds in snapshot.late.items():
+    for cause, seconds in snapshot.delay.items():
         if seconds:
             print(f"{cause} paused {snapshot.paused[cause] * 1e3:.1f} ms and cost streams up to {seconds * 1e3:.1f} ms")
     for gap in snapshot.slowest[:3]:

@@ -22,6 +22,7 @@ if platform.LINUX:
         gc_status,
         install,
         load_signal,
+        refreeze,
         snapshot,
         step,
         stream,
@@ -32,7 +33,7 @@ if platform.LINUX:
     from tailwatch.runtime.profile import profile
     from tailwatch.runtime.session import Watch
 else:
-    Middleware = Watch = current = doctor = freeze = gc_status = install = load_signal = platform.unsupported  # type: ignore[assignment,misc]
+    Middleware = Watch = current = doctor = freeze = refreeze = gc_status = install = load_signal = platform.unsupported  # type: ignore[assignment,misc]
     profile = snapshot = step = stream = trace = uninstall = platform.unsupported
 from tailwatch import nvtx  # noqa: E402
 from tailwatch.platform import VERSION as __version__  # noqa: E402
@@ -56,6 +57,7 @@ __all__ = [
     "load_signal",
     "nvtx",
     "profile",
+    "refreeze",
     "snapshot",
     "step",
     "stream",

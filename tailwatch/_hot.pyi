@@ -117,11 +117,11 @@ class Stream:
         on are charged with that engine's pauses only. None or "": it is not known. part: of several parts that go to
         different engines none is bound, and where set_serves() names one nothing changes. Raises ValueError
         for what is no name."""
-    def sent(self, since: int, until: int) -> None:
+    def record_send_wait(self, since: int, until: int) -> None:
         """A send was blocked by the client from one time to another."""
     def end(self, error: BaseException | type[BaseException] | None, /) -> None:
         """End it as an exception (or its class) says; None is a clean end."""
-    def story(self) -> tuple[Any, ...] | None:
+    def summary(self) -> tuple[Any, ...] | None:
         """What became of it, once it has ended: see export/otel_spans.py. None before, and in a fork child."""
     @property
     def closed(self) -> bool: ...
@@ -138,7 +138,7 @@ class Stream:
     @property
     def overlap_ns(self) -> int: ...
     @property
-    def late_ns(self) -> int: ...
+    def delay_ns(self) -> int: ...
 
 @final
 class Step:
@@ -172,7 +172,7 @@ class Sweep:
     def locate(self, thresholds: tuple[int, int, int], aged: object, older: object, most: int, /) -> bool:
         """Whether the collector's lists are where this layout has them: aged has survived one collection of the
         youngest, older two; at most so many objects are walked. For interpreters whose layout is known."""
-    def remember(self, objects: list[Any], /) -> int:
+    def mark_frozen(self, objects: list[Any], /) -> int:
         """They are about to be frozen. How many are known now."""
     def forget(self) -> None:
         """Nothing is frozen any more."""
@@ -180,7 +180,7 @@ class Sweep:
         self, budget: int, seeds: list[Any] | None = None, moment: int = 5, most_ns: int = 0, /
     ) -> tuple[int, int, int] | None:
         """One slice: objects moved, objects freed, ns. seeds is emptied. None while a collection is under way."""
-    def rest(self, idle: bool = False, /) -> None:
+    def run_idle(self, idle: bool = False, /) -> None:
         """The last request has ended, or (idle) none was there: slices, for two milliseconds at most."""
     def whole(self, moment: int = 5, /) -> int | None:
         """A whole pass of what is not frozen. Objects freed; None while a collection is under way."""
@@ -196,25 +196,25 @@ class Sweep:
         """Whether a round is under way: an object is held, where it goes on."""
     def abandon(self) -> None:
         """The round that is under way is given up, and its object let go of."""
-    def learn(self) -> int:
+    def sync_frozen(self) -> int:
         """How many objects are frozen that were not known to be; now they are. What is under way is begun again."""
-    def reborn(self) -> None:
+    def after_fork(self) -> None:
         """In a fork child: its counts begin at zero; what is frozen, and what things cost, is as it was."""
     def round(self) -> None:
         """The whole old heap is to be looked at, as soon as may be."""
     def counts(self) -> dict[str, int]:
         """Slices by what gave the moment, objects moved and freed, ns, and what is to be done."""
-    def uv(self, path: str, loop: object, /) -> UvMoments:
+    def uv(self, path: str, loop: object, /) -> LibuvIdleSlots:
         """Use the waiting of a libuv loop, given as uvloop gives it; path of the library that exports libuv.
 
         Raises:
             LookupError: it does not export what is needed.
         """
-    def select(self, selector: selectors.BaseSelector, /) -> IdleSelect:
+    def select(self, selector: selectors.BaseSelector, /) -> IdleSelector:
         """What a selector may have for its select(): it sweeps while it would wait. For one with a descriptor."""
 
 @final
-class IdleSelect:
+class IdleSelector:
     """A selector's select(), whose waiting is used. Made by Sweep.select()."""
 
     def __call__(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]: ...
@@ -222,7 +222,7 @@ class IdleSelect:
         """The selector has its select() as before."""
 
 @final
-class UvMoments:
+class LibuvIdleSlots:
     """Handles in a libuv loop. Made by Sweep.uv()."""
 
     def close(self) -> None:
@@ -256,7 +256,7 @@ class Core:
         served: bool = False,
     ) -> None:
         """served: keep what OTLP wants beside, see csrc/include/tailwatch/record/genai_counters.h."""
-    def follow(self, ended: Callable[[Stream, Any], object] | None, /) -> None:
+    def on_request_end(self, ended: Callable[[Stream, Any], object] | None, /) -> None:
         """Call ended(stream, scope) in the task of each request that a Send has ended; None: no longer."""
     @property
     def address(self) -> int:
@@ -303,10 +303,10 @@ class Core:
         """What the collector's policy is from now on: see csrc/include/tailwatch/record/gc_policy_counters.h."""
     def policy_pass(self, moment: int, ns: int, freed: int, /) -> None:
         """A whole pass of ours was made; moment: a tw_moment."""
-    def count_drift(self, what: int, /) -> None:
-        """Somebody else did something to the collector: a tw_drift."""
-    def count_ceiling(self, which: int, /) -> None:
-        """A ceiling was met: a tw_ceiling."""
+    def count_interference(self, what: int, /) -> None:
+        """Somebody else did something to the collector: a tw_interference."""
+    def count_memory_limit(self, which: int, /) -> None:
+        """A memory limit was met: a tw_memory_limit."""
     def count_ignored(self) -> None:
         """A file stood where an operator's orders do, and was none."""
     def policy_answer(self, number: int, answer: int, /) -> None:
@@ -352,7 +352,7 @@ class Core:
         """Look for members that came or went. Whether the list may have changed. Leaves a group whose directory was
         removed, or cannot be found again after its descriptor was closed: ``joined`` is false then."""
     def fold(self) -> int:
-        """Fold what a few of the dead left in the directory into their tombstones, where nobody else does. Drops the
+        """Fold what a few of the dead left in the directory into their retired, where nobody else does. Drops the
         GIL. Returns how many."""
     def load(self) -> tuple[int, int]:
         """Requests in flight, and ever opened, here and in the rest of the group, as of the last renew(). Those of

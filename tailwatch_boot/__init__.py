@@ -16,14 +16,14 @@ _FALSE = ("", "0", "false", "no", "off")
 
 
 def boot() -> None:
-    """Open the doors that the environment asks for; once open, again is nothing."""
+    """Begin the automatic installation that the environment asks for; a second call has no effect."""
     word = os.environ.get("TAILWATCH", "").strip().lower()
     if word in _FALSE:
         return
     try:
-        from tailwatch_boot.doors import open_doors
+        from tailwatch_boot.autoinstall import begin
 
-        open_doors(word)
+        begin(word)
     except Exception:  # an interpreter in no state to watch anything must start all the same
         return
 
@@ -33,11 +33,11 @@ def plugin() -> None:
     here on. Without ``TAILWATCH=1`` it does nothing."""
     boot()
     try:
-        from tailwatch_boot.doors import current
+        from tailwatch_boot.autoinstall import current
 
-        doors = current()
-        if doors is not None:
-            doors.called_by_server()
+        autoinstall = current()
+        if autoinstall is not None:
+            autoinstall.called_by_server()
     except Exception:
         return
 

@@ -8,7 +8,7 @@ Read in uvicorn 0.54.0, hypercorn 0.18.0, granian 2.8.7, gunicorn 27.0.1.
 
 from __future__ import annotations
 
-from tailwatch_boot.replacing import replace
+from tailwatch_boot.monkeypatch import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Protocol
 
-    from tailwatch_boot.replacing import Undo
+    from tailwatch_boot.monkeypatch import Undo
 
     class Watcher(Protocol):
         """Who wants the apps. Neither method raises."""
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         def elsewhere(self, server: str, error: Exception) -> None:
             """A server was read wrongly: its app is not where it was."""
 
-    Door = Callable[[ModuleType, Watcher], Undo]
+    Hook = Callable[[ModuleType, Watcher], Undo]
 
 
 def uvicorn(module: ModuleType, watcher: Watcher) -> Undo:
@@ -117,11 +117,11 @@ def watch_attribute(owner: Any, name: str, watcher: Watcher) -> None:
         watcher.elsewhere(type(owner).__module__, error)
 
 
-DOORS: dict[str, Door] = {
+SERVERS: dict[str, Hook] = {
     "uvicorn.config": uvicorn,
     "hypercorn.asyncio.run": hypercorn,
     "hypercorn.trio.run": hypercorn,
     "granian.asgi": granian,
     "gunicorn.workers.gasgi": gunicorn,
 }
-"""By the module whose import opens the door."""
+"""By the module that is hooked."""

@@ -16,11 +16,11 @@ _HELPER_MODULES = (
     *("torch.utils.collect_env", "torch._inductor.compile_worker", "vllm.collect_env"),
     *("vllm.model_executor.models.registry", "multiprocessing.resource_tracker", "multiprocessing.forkserver"),
 )
-_SERVERS = ("uvicorn", "hypercorn", "granian", "gunicorn")  # their app is their door
+_SERVERS = ("uvicorn", "hypercorn", "granian", "gunicorn")  # they are entered through their app
 _HELPER_SCRIPTS = ("pip", "pip3", "ninja", "tailwatch", "pytest", "ipython", "jupyter", *_SERVERS)
 _HELPER_PATHS = ("torch/_inductor/compile_worker/__main__.py",)
 
-# Targets of multiprocessing processes that come and go, or serve an app, which is its own door.
+# Targets of multiprocessing processes that come and go, or serve an app, which is entered by itself.
 _OTHER_TARGETS = (
     *("concurrent.futures", "multiprocessing", "joblib", "torch.utils.data", "torch._inductor", *_SERVERS),
 )

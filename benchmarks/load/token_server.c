@@ -48,7 +48,7 @@ typedef struct stream {
 } stream;
 
 static uint64_t interval_ns = 5000000, default_tokens = 64;
-static uint64_t tokens_sent, answers_sent, blocked, late_max_ns;
+static uint64_t tokens_sent, answers_sent, blocked, delay_max_ns;
 static stream *head, *tail, *spare;
 static FILE *stamps;
 static int poll_fd, timer_fd;
@@ -205,7 +205,7 @@ static void serve_due(void) {
             end_stream(s);
             continue;
         }
-        if (now - due > late_max_ns) late_max_ns = now - due;
+        if (now - due > delay_max_ns) delay_max_ns = now - due;
         const uint64_t next = serve(s, due, now);
         if (s->fd < 0) continue;
         if (s->ended && s->pending == 0) s->busy = false, read_on(s);
@@ -236,8 +236,8 @@ static void answer_stats(stream *s) {
                        (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
     snprintf(body, sizeof body, "{\"tokens\":%llu,\"answers\":%llu,\"blocked\":%llu,\"late_max_ms\":%.3f,\"cpu\":%.3f}",
                              (unsigned long long)tokens_sent, (unsigned long long)answers_sent, (unsigned long long)blocked,
-                             (double)late_max_ns / 1e6, cpu);
-    late_max_ns = 0;
+                             (double)delay_max_ns / 1e6, cpu);
+    delay_max_ns = 0;
     answer_json(s, body);
 }
 

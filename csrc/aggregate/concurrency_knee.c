@@ -40,7 +40,7 @@
 static const uint64_t windows_s[] = {120, 600, TW_CROWD_FORGET_S};
 
 const char *tw_healthy_name(int verdict) {
-    static const char *const names[] = {"found", "no inflection", "few data", "one level"};
+    static const char *const names[] = {"found", "no_inflection", "few_data", "single_level"};
     return verdict >= 0 && verdict < TW_HEALTHY_VERDICTS ? names[verdict] : "unknown";
 }
 
@@ -449,14 +449,14 @@ static void decide(tw_healthy *out, data *d) {
     if (d->samples < SAMPLES_FEWEST) return;
     const bool narrow = d->points < 2 || d->at[d->points - 1].x < (1 + SPAN_LEAST) * d->at[0].x;
     if (d->points < POINTS_FEWEST) {
-        out->verdict = narrow ? TW_HEALTHY_ONE_LEVEL : TW_HEALTHY_FEW_DATA;
+        out->verdict = narrow ? TW_HEALTHY_SINGLE_LEVEL : TW_HEALTHY_FEW_DATA;
         return;
     }
     weigh(d);
     answer a;
     const uint32_t bend_in = points_that_bend(d, &a);
     fill_in(out, a.bends ? &a.hinge : &a.line);
-    out->verdict = a.bends ? TW_HEALTHY_FOUND : narrow ? TW_HEALTHY_ONE_LEVEL : TW_HEALTHY_NO_INFLECTION;
+    out->verdict = a.bends ? TW_HEALTHY_FOUND : narrow ? TW_HEALTHY_SINGLE_LEVEL : TW_HEALTHY_NO_INFLECTION;
     if (!a.bends) return;
     d->points = bend_in;
     out->streams = a.place;

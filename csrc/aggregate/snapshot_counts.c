@@ -46,7 +46,7 @@ void tw_snapshot_counts_free(tw_counts **counts, size_t n) {
     for (size_t i = 0; i < n; i++) tw_free(counts[i]);
 }
 
-/* earlier as it can be taken away from later: no slot and no sum larger. A gap that lost its late part between
+/* earlier as it can be taken away from later: no slot and no sum larger. A gap that lost its delay part between
  * the two readings has left its slot. */
 static void counts_limit(tw_counts *earlier, const tw_counts *later) {
     earlier->count = 0;

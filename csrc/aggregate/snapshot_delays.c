@@ -37,11 +37,11 @@ static void lost_add(tw_snapshot *s, const tw_lost *from, bool always) {
     tw_snapshot_lost one;
     tw_words_get(from->role, TW_ROLE_WORDS, one.role);
     tw_words_load(one.overlap_ns, from->overlap_ns, sizeof one.overlap_ns);
-    tw_words_load(one.late_ns, from->late_ns, sizeof one.late_ns);
+    tw_words_load(one.delay_ns, from->delay_ns, sizeof one.delay_ns);
     if (!always && !any_word(&one.overlap_ns[0][0], TW_PHASES * TW_CAUSES)) return;
     tw_snapshot_lost *to = &s->lost[lost_place(s, one.role)];
     tw_words_add(to->overlap_ns, one.overlap_ns, sizeof one.overlap_ns);
-    tw_words_add(to->late_ns, one.late_ns, sizeof one.late_ns);
+    tw_words_add(to->delay_ns, one.delay_ns, sizeof one.delay_ns);
 }
 
 void tw_snapshot_take_lost(tw_snapshot *s, const tw_segment *g) {
@@ -53,7 +53,7 @@ void tw_snapshot_subtract_lost(tw_snapshot *out, const tw_snapshot *earlier) {
         const uint32_t at = lost_find(earlier, out->lost[i].role);
         if (at == earlier->lost_count) continue;
         tw_words_subtract(out->lost[i].overlap_ns, earlier->lost[at].overlap_ns, sizeof out->lost[i].overlap_ns);
-        tw_words_subtract(out->lost[i].late_ns, earlier->lost[at].late_ns, sizeof out->lost[i].late_ns);
+        tw_words_subtract(out->lost[i].delay_ns, earlier->lost[at].delay_ns, sizeof out->lost[i].delay_ns);
     }
 }
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- inter-token latency without its late part ---- */
+/* ---- inter-token latency without its delay part ---- */
 
 /* Slots are added modulo 2^64. The writer records a gap before it moves it, and the correction is read before the
  * gaps, so a sum is at worst not moved yet. Where the machine reorders these a slot can still look negative for a

@@ -11,19 +11,19 @@ typedef struct span {
 
 typedef struct spans {
     uint32_t n;
-    span at[TW_BLAME_SPANS];
+    span at[TW_ATTRIBUTION_SPANS];
 } spans;
 
 /* The pauses of one clock. */
 typedef struct found {
     spans spans;
-    uint8_t cause[TW_BLAME_SPANS];
+    uint8_t cause[TW_ATTRIBUTION_SPANS];
     bool all;
 } found;
 
 static void find(void *to, uint64_t from_ns, uint64_t to_ns, tw_cause cause) {
     found *f = to;
-    if (f->spans.n == TW_BLAME_SPANS) {
+    if (f->spans.n == TW_ATTRIBUTION_SPANS) {
         f->all = false;
         return;
     }
@@ -48,7 +48,7 @@ static bool append(spans *to, const span *s) {
         last->from_ns = least(last->from_ns, s->from_ns);
         return true;
     }
-    if (to->n == TW_BLAME_SPANS) return false;
+    if (to->n == TW_ATTRIBUTION_SPANS) return false;
     to->at[to->n++] = *s;
     return true;
 }
@@ -70,7 +70,7 @@ typedef struct tally {
     spans covered, joined;
     found found;
     uint64_t from_ns, to_ns;
-    tw_blame *out;
+    tw_attribution *out;
 } tally;
 
 static void add(tally *t, const tw_pause_clock *clock, uint32_t source) {
@@ -123,7 +123,7 @@ static uint64_t only_unit(const tw_peer *peers, uint32_t n) {
 }
 
 /* What goes beyond the part that is certain. That was looked at earlier: a ring may have wrapped meanwhile. */
-static void rename_unbound(tw_blame *blame, const tw_blame *certain) {
+static void rename_unbound(tw_attribution *blame, const tw_attribution *certain) {
     for (uint32_t source = 1; source < TW_SOURCE_UNBOUND; ++source)
         for (int cause = 0; cause < TW_CAUSES; ++cause) {
             const uint64_t sure_ns = least(certain->overlap_ns[source][cause], blame->overlap_ns[source][cause]);
@@ -134,7 +134,7 @@ static void rename_unbound(tw_blame *blame, const tw_blame *certain) {
 
 /* Of each engine once, at its first peer that did not keep still; the largest is kept. */
 static void blame_largest(tally *t, const tw_pause_clock *own, const tw_peer *peers, uint32_t n) {
-    tw_blame certain, largest, *out = t->out, tried;
+    tw_attribution certain, largest, *out = t->out, tried;
     bool complete = true;
     blame_unit(t, own, peers, n, 0);
     certain = largest = *out;
@@ -150,8 +150,8 @@ static void blame_largest(tally *t, const tw_pause_clock *own, const tw_peer *pe
     *out = largest;
 }
 
-void tw_blame_gap(const tw_pause_clock *own, const tw_peer *peers, uint32_t n, uint64_t unit, uint64_t from_ns,
-                  uint64_t to_ns, tw_blame *out) {
+void tw_attribution_gap(const tw_pause_clock *own, const tw_peer *peers, uint32_t n, uint64_t unit, uint64_t from_ns,
+                  uint64_t to_ns, tw_attribution *out) {
     tally t;
     t.from_ns = from_ns, t.to_ns = to_ns, t.out = out;
     if (unit == 0) unit = only_unit(peers, n);

@@ -6,7 +6,7 @@
 
 #include "base/arithmetic.h"
 
-static void blame_own(const tw_segment *g, uint64_t from, uint64_t to, tw_blame *out) {
+static void blame_own(const tw_segment *g, uint64_t from, uint64_t to, tw_attribution *out) {
     tw_overlap own;
     tw_pause_overlap(&g->pause, from, to, &own);
     memcpy(out->overlap_ns[0], own.by_cause, sizeof out->overlap_ns[0]);
@@ -19,27 +19,27 @@ static bool find(tw_segment *g, tw_served_by by, uint64_t from, uint64_t to, tw_
     memset(d, 0, sizeof *d);
     d->blame.complete = true;
     d->sources = 1;
-    const bool alone = by.company == NULL || tw_company_quiet_since(by.company, by.unit, from);
+    const bool alone = by.peer_set == NULL || tw_peers_idle_since(by.peer_set, by.unit, from);
     if (alone && tw_pause_quiet_since(&g->pause, from)) return false;
     if (!alone) {
         d->sources = TW_SOURCES;
-        tw_blame_gap(&g->pause, by.company->peer, by.company->n, by.unit, from, to, &d->blame);
+        tw_attribution_gap(&g->pause, by.peer_set->peer, by.peer_set->n, by.unit, from, to, &d->blame);
     } else {
         blame_own(g, from, to, &d->blame);
     }
-    if (!d->blame.complete) tw_add(&g->drops[TW_DROP_UNKNOWN_GAP], 1);
+    if (!d->blame.complete) tw_add(&g->drops[TW_DROP_PAUSE_RING_OVERFLOW], 1);
     return d->blame.total_ns > 0;
 }
 
-/* Splits late over sources and causes in proportion to their overlap. By differences of a running share: the parts
+/* Splits delay over sources and causes in proportion to their overlap. By differences of a running share: the parts
  * sum to the whole, and none exceeds its overlap. */
-static void split(tw_delay *d, uint64_t late_ns) {
+static void split(tw_delay *d, uint64_t delay_ns) {
     uint64_t seen = 0, given = 0;
-    d->late_ns = late_ns;
-    for (uint32_t i = 0; i < d->sources * TW_CAUSES && late_ns > 0; ++i) {
+    d->delay_ns = delay_ns;
+    for (uint32_t i = 0; i < d->sources * TW_CAUSES && delay_ns > 0; ++i) {
         seen += d->blame.overlap_ns[i / TW_CAUSES][i % TW_CAUSES];
-        uint64_t share = (uint64_t)((wide)late_ns * seen / d->blame.total_ns);
-        d->late[i / TW_CAUSES][i % TW_CAUSES] = share - given;
+        uint64_t share = (uint64_t)((wide)delay_ns * seen / d->blame.total_ns);
+        d->delay[i / TW_CAUSES][i % TW_CAUSES] = share - given;
         given = share;
     }
 }
@@ -49,7 +49,7 @@ static void book(tw_segment *g, tw_phase phase, const tw_delay *d) {
         const uint32_t source = i / TW_CAUSES, cause = i % TW_CAUSES;
         if (d->blame.overlap_ns[source][cause] == 0) continue;
         tw_add(&g->lost[source].overlap_ns[phase][cause], d->blame.overlap_ns[source][cause]);
-        tw_add(&g->lost[source].late_ns[phase][cause], d->late[source][cause]);
+        tw_add(&g->lost[source].delay_ns[phase][cause], d->delay[source][cause]);
     }
 }
 
@@ -65,19 +65,19 @@ void tw_delay_of_gap(tw_segment *g, tw_served_by by, uint64_t from_ns, uint64_t 
     split(d, least(d->blame.total_ns, typical_ns != 0 && d->blame.complete ? since(to_ns - from_ns, typical_ns) : 0));
     book(g, TW_PHASE_ITL, d);
     const uint64_t own_ns = sum_of_causes(d->blame.overlap_ns[0]);
-    if (own_ns > 0) tw_pause_charge(&g->pause, from_ns, to_ns, own_ns, sum_of_causes(d->late[0]));
+    if (own_ns > 0) tw_pause_charge(&g->pause, from_ns, to_ns, own_ns, sum_of_causes(d->delay[0]));
 }
 
 void tw_delay_of_first(tw_segment *g, tw_served_by by, uint64_t arrival_ns, uint64_t entry_ns, uint64_t to_ns,
                        tw_delay *d) {
-    tw_blame before;
+    tw_attribution before;
     if (!find(g, by, arrival_ns, to_ns, d)) return;
     memset(&before, 0, sizeof before);
     if (d->blame.complete && entry_ns > arrival_ns) blame_own(g, arrival_ns, entry_ns, &before);
-    memcpy(d->late[0], before.overlap_ns[0], sizeof d->late[0]);
-    d->late_ns = before.total_ns;
+    memcpy(d->delay[0], before.overlap_ns[0], sizeof d->delay[0]);
+    d->delay_ns = before.total_ns;
     book(g, TW_PHASE_TTFT, d);
-    if (d->late_ns > 0) tw_pause_charge(&g->pause, arrival_ns, entry_ns, d->late_ns, d->late_ns);
-    const uint64_t after_ns = sum_of_causes(d->blame.overlap_ns[0]) - d->late_ns;
-    if (after_ns > 0) tw_pause_charge(&g->pause, d->late_ns > 0 ? entry_ns : arrival_ns, to_ns, after_ns, 0);
+    if (d->delay_ns > 0) tw_pause_charge(&g->pause, arrival_ns, entry_ns, d->delay_ns, d->delay_ns);
+    const uint64_t after_ns = sum_of_causes(d->blame.overlap_ns[0]) - d->delay_ns;
+    if (after_ns > 0) tw_pause_charge(&g->pause, d->delay_ns > 0 ? entry_ns : arrival_ns, to_ns, after_ns, 0);
 }

@@ -47,24 +47,24 @@ uint64_t tw_unit_named(const char *name, size_t len) {
 
 static uint64_t kind(uint64_t unit) { return unit & TW_UNIT_KIND; }
 
-bool tw_unit_is_there(const tw_company *company, uint64_t unit) {
-    for (uint32_t i = 0; i < company->n; i++)
-        if (company->peer[i].unit == unit) return unit != 0;
+bool tw_unit_is_there(const tw_peer_set *peer_set, uint64_t unit) {
+    for (uint32_t i = 0; i < peer_set->n; i++)
+        if (peer_set->peer[i].unit == unit) return unit != 0;
     return false;
 }
 
 /* The processes of a group as they name their units. */
 typedef struct said {
-    const tw_company *company;
+    const tw_peer_set *peer_set;
     const uint64_t *pid;
     uint64_t own_pid, own_unit, only; /* the one engine there is; 0: none, or several */
-    uint64_t unit[TW_COMPANY];
+    uint64_t unit[TW_PEERS];
     uint32_t sharing;
 } said;
 
 static uint64_t only_engine(const said *s) {
     uint64_t only = tw_unit_is_engine(s->own_unit) ? s->own_unit : 0;
-    for (uint32_t i = 0; i < s->company->n; i++) {
+    for (uint32_t i = 0; i < s->peer_set->n; i++) {
         if (!tw_unit_is_engine(s->unit[i]) || s->unit[i] == only) continue;
         if (only != 0) return 0;
         only = s->unit[i];
@@ -74,7 +74,7 @@ static uint64_t only_engine(const said *s) {
 
 static uint64_t said_by(const said *s, uint64_t pid) {
     if (pid == s->own_pid) return s->own_unit;
-    for (uint32_t i = 0; i < s->company->n; i++)
+    for (uint32_t i = 0; i < s->peer_set->n; i++)
         if (s->pid[i] == pid) return s->unit[i];
     return 0;
 }
@@ -94,12 +94,12 @@ static uint64_t settled(const said *s, uint32_t i) {
     return s->only != 0 ? s->only : itself;
 }
 
-void tw_unit_settle(tw_company *company, const uint64_t *pid, uint64_t own_pid, uint64_t own_unit) {
-    said s = {.company = company, .pid = pid, .own_pid = own_pid, .own_unit = own_unit};
-    for (uint32_t i = 0; i < company->n; i++) {
-        s.unit[i] = company->peer[i].unit;
+void tw_unit_settle(tw_peer_set *peer_set, const uint64_t *pid, uint64_t own_pid, uint64_t own_unit) {
+    said s = {.peer_set = peer_set, .pid = pid, .own_pid = own_pid, .own_unit = own_unit};
+    for (uint32_t i = 0; i < peer_set->n; i++) {
+        s.unit[i] = peer_set->peer[i].unit;
         s.sharing += s.unit[i] == TW_UNIT_SHARED;
     }
     s.only = only_engine(&s);
-    for (uint32_t i = 0; i < company->n; i++) company->peer[i].unit = settled(&s, i);
+    for (uint32_t i = 0; i < peer_set->n; i++) peer_set->peer[i].unit = settled(&s, i);
 }

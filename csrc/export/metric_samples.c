@@ -14,8 +14,8 @@ static const tw_sample PLAIN = {.cause = -1, .scale = TW_SCALE};
 
 /* Whether a process collects out of band, or has. */
 static bool sweeps(const tw_policy *policy) {
-    uint64_t any = policy->now.kind == TW_POLICY_OUT_OF_BAND;
-    for (int i = 0; i < TW_MOMENTS; i++) any |= policy->counts.slices[i] | policy->counts.passes[i];
+    uint64_t any = policy->now.kind == TW_POLICY_IDLE_GC;
+    for (int i = 0; i < TW_MOMENTS; i++) any |= policy->counts.slices[i] | policy->counts.collections[i];
     return any != 0;
 }
 
@@ -341,10 +341,10 @@ void tw_sample_policy_info(sampling *s, const instrument *m) {
 
 #define COUNTS(member) offsetof(tw_policy_counts, member)
 static const named_list POLICY_LISTS[] = {
-    [TW_LIST_PASSES] = {"reason", COUNTS(passes), TW_PASSES, tw_pass_name, TW_PASS_AUTOMATIC, TW_PASS_FOREIGN},
-    [TW_LIST_DRIFT] = {"call", COUNTS(drift), TW_DRIFTS, tw_drift_name, 0, TW_DRIFTS - 1},
+    [TW_LIST_PASSES] = {"reason", COUNTS(collections), TW_PASSES, tw_pass_name, TW_PASS_AUTOMATIC, TW_PASS_EXTERNAL},
+    [TW_LIST_INTERFERENCE] = {"call", COUNTS(interference), TW_INTERFERENCES, tw_interference_name, 0, TW_INTERFERENCES - 1},
     [TW_LIST_SLICES] = {"reason", COUNTS(slices), TW_MOMENTS, tw_moment_name, 0, TW_MOMENTS - 1},
-    [TW_LIST_CEILINGS] = {"ceiling", COUNTS(ceilings), TW_CEILINGS, tw_ceiling_name, 0, TW_CEILINGS - 1},
+    [TW_LIST_MEMORY_LIMITS] = {"memory_limit", COUNTS(memory_limits), TW_MEMORY_LIMITS, tw_memory_limit_name, 0, TW_MEMORY_LIMITS - 1},
 };
 
 /* of: the list. */
@@ -382,7 +382,7 @@ void tw_sample_idle_gc_backlog(sampling *s, const instrument *m) {
         tw_sample sample = PLAIN;
         const tw_policy_now *now = &s->snapshot->process[p].policy.now;
         sample.process = &s->snapshot->process[p];
-        if (now->mode == TW_POLICY_SWEEP) emit_word(s, m, &sample, now->debt);
+        if (now->mode == TW_POLICY_SWEEP) emit_word(s, m, &sample, now->backlog);
     }
 }
 

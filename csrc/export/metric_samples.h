@@ -58,7 +58,7 @@ double tw_number_value(const tw_number *number);
 
 /* What snapshot_list and policy_list read. */
 enum { TW_LIST_ARRIVALS, TW_LIST_DROPS, TW_LIST_ERRORS };
-enum { TW_LIST_PASSES, TW_LIST_DRIFT, TW_LIST_SLICES, TW_LIST_CEILINGS };
+enum { TW_LIST_PASSES, TW_LIST_INTERFERENCE, TW_LIST_SLICES, TW_LIST_MEMORY_LIMITS };
 
 tw_sampler tw_sample_series_histogram, tw_sample_served_histogram, tw_sample_request_durations,
     tw_sample_series_requests, tw_sample_series_tokens, tw_sample_requests_good, tw_sample_window_goodput,

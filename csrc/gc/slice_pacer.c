@@ -15,21 +15,21 @@
 #define MOST_OF_THE_YOUNG (4 * COST_AT_FIRST) /* a look at one that was made just now */
 
 const char *tw_moment_name(int moment) {
-    static const char *const names[TW_MOMENTS] = {"idle", "step", "request_end", "overdue", "ceiling", "asked"};
+    static const char *const names[TW_MOMENTS] = {"idle", "step", "request_end", "overdue", "memory_limit", "requested"};
     return moment >= 0 && moment < TW_MOMENTS ? names[moment] : "unknown";
 }
 
 static int few_die(const tw_pace *p) {
-    return p->rounds + p->shorts >= FIRST_ROUNDS && p->share[0] == 0 && p->share[1] == 0;
+    return p->cycles + p->shorts >= FIRST_ROUNDS && p->share[0] == 0 && p->share[1] == 0;
 }
 
-/* What an object that grew old adds to the debt. */
+/* What an object that grew old adds to the backlog. */
 static uint64_t price_of(const tw_pace *p) { return p->price > 0 ? p->price : TW_PACE_PER_OBJECT; }
 
 /* A slice looks at more than is owed where that is hard to cut. */
 static void owe(tw_pace *p, uint64_t more, uint64_t done) {
-    const uint64_t owed = least(p->debt + more, most(p->old * TW_PACE_OF_A_ROUND, 4 * TW_PACE_MOST)), had = p->ahead + done;
-    p->debt = owed > had ? owed - had : 0;
+    const uint64_t owed = least(p->backlog + more, most(p->old * TW_PACE_OF_A_ROUND, 4 * TW_PACE_MOST)), had = p->ahead + done;
+    p->backlog = owed > had ? owed - had : 0;
     p->ahead = owed > had ? 0 : least(had - owed, most(p->ahead, TW_PACE_MOST));
 }
 
@@ -85,7 +85,7 @@ void tw_pace_slice(tw_pace *p, tw_moment moment, const tw_slice *slice, uint64_t
 }
 
 static void pay_all(tw_pace *p, size_t young, size_t freed) {
-    p->debt = 0;
+    p->backlog = 0;
     p->old += young;
     p->old -= least(p->old, freed);
 }
@@ -99,7 +99,7 @@ void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed) {
 
 void tw_pace_begin_again(tw_pace *p) {
     memset(p->made, 0, sizeof p->made);
-    p->looks = p->moved = p->freed = p->ns = p->predicted_ns = p->rounds = p->shorts = 0;
+    p->looks = p->moved = p->freed = p->ns = p->predicted_ns = p->cycles = p->shorts = 0;
     p->grown = p->grown_before = p->dead = 0;
 }
 
@@ -119,19 +119,19 @@ void tw_pace_rounded(tw_pace *p, size_t tenured, size_t others, int whole) {
     if (others > 0) p->per_object = least((took - least(took, of_tenured)) * PER / others, MOST_PER_OBJECT);
     p->lately = others - least(others, p->dead);
     p->old = tenured + p->lately + p->grown;
-    p->debt = p->grown < p->room ? 0 : least(p->debt, p->grown * price_of(p)); /* all else was looked at */
+    p->backlog = p->grown < p->room ? 0 : least(p->backlog, p->grown * price_of(p)); /* all else was looked at */
     p->ahead = (p->room - least(p->room, p->grown)) * price_of(p);
-    p->share[(p->rounds + p->shorts) % 2] = p->grown_before == 0 ? 0 : p->dead * 16 / p->grown_before;
-    if (whole) p->rounds += 1;
+    p->share[(p->cycles + p->shorts) % 2] = p->grown_before == 0 ? 0 : p->dead * 16 / p->grown_before;
+    if (whole) p->cycles += 1;
     else p->shorts += 1;
 }
 
 void tw_pace_more(tw_pace *p) {
-    if (p->debt < TW_PACE_FEWEST) p->debt = TW_PACE_FEWEST;
+    if (p->backlog < TW_PACE_FEWEST) p->backlog = TW_PACE_FEWEST;
 }
 
 void tw_pace_round(tw_pace *p) {
-    p->debt = most(p->debt, most(p->old * TW_PACE_OF_A_ROUND, TW_PACE_FEWEST));
+    p->backlog = most(p->backlog, most(p->old * TW_PACE_OF_A_ROUND, TW_PACE_FEWEST));
     p->ahead = 0;
 }
 
@@ -191,7 +191,7 @@ static uint64_t without_more(tw_walk walk, uint64_t looks) { return walk == TW_W
 int64_t tw_pace_budget(const tw_pace *p, tw_walk walk, size_t young, uint64_t left_ns, int far) {
     const uint64_t cost = tw_pace_cost(p, walk), fit = cost == 0 ? TW_PACE_MOST : left_ns / 2 * PER / cost;
     if (!tw_pace_due(p, young) || fit < work_of(young, 0) || fit < TW_PACE_FEWEST) return -1;
-    const uint64_t rest = p->debt == 0 ? 0 : without_more(walk, fit - work_of(young, 0)), over = far ? largest_over(p) / 2 : 0;
+    const uint64_t rest = p->backlog == 0 ? 0 : without_more(walk, fit - work_of(young, 0)), over = far ? largest_over(p) / 2 : 0;
     if (rest < TW_PACE_FEWEST + over) return young >= TW_PACE_YOUNG ? 0 : -1;
     return (int64_t)least(rest - over, TW_PACE_MOST);
 }

@@ -110,8 +110,8 @@ static bool keep_segment(renewal *r, const char *name, const tw_segment *segment
     return tw_group_id_of(name, &add(r, name, whole, whole_bytes)->id);
 }
 
-static bool keep_tombstone(renewal *r, const char *name, const void *bytes, size_t len) {
-    const tw_tombstone_list *list = r->members->n < TW_MEMBERS ? tw_tombstone_of(bytes, len, name) : NULL;
+static bool keep_retired(renewal *r, const char *name, const void *bytes, size_t len) {
+    const tw_retired_list *list = r->members->n < TW_MEMBERS ? tw_retired_of(bytes, len, name) : NULL;
     if (list == NULL) return refuse(r);
     add(r, name, bytes, len)->list = list;
     return true;
@@ -150,7 +150,7 @@ static bool wanted(void *to, const char *name) {
 
 static bool visit(void *to, const char *name, const void *bytes, size_t len) { return keep_segment(to, name, bytes, len); }
 
-static bool visit_gone(void *to, const char *name, const void *bytes, size_t len) { return keep_tombstone(to, name, bytes, len); }
+static bool visit_gone(void *to, const char *name, const void *bytes, size_t len) { return keep_retired(to, name, bytes, len); }
 
 static void drop_gone(renewal *r) {
     tw_members *members = r->members;
@@ -162,9 +162,9 @@ static void drop_gone(renewal *r) {
     members->n = kept;
 }
 
-static const tw_member *tombstone_of(const tw_members *members, const tw_segment *segment) {
+static const tw_member *retired_of(const tw_members *members, const tw_segment *segment) {
     char name[TW_GROUP_NAME];
-    tw_tombstone_name(name, segment->header.role, tw_tombstone_index(segment));
+    tw_retired_name(name, segment->header.role, tw_retired_index(segment));
     const tw_member *member = find(members, members->n, name);
     return member != NULL && member->list != NULL ? member : NULL;
 }
@@ -174,8 +174,8 @@ static void drop_folded(tw_members *members) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < members->n; i++) {
         tw_member *member = &members->member[i];
-        const tw_member *tombstone = member->list == NULL ? tombstone_of(members, member->segment) : NULL;
-        if (tombstone != NULL && tw_tombstone_holds(tombstone->list, &member->id)) unmap(member);
+        const tw_member *retired = member->list == NULL ? retired_of(members, member->segment) : NULL;
+        if (retired != NULL && tw_retired_holds(retired->list, &member->id)) unmap(member);
         else members->member[kept++] = *member;
     }
     members->n = kept;
@@ -210,26 +210,26 @@ static const tw_segment *segment_of(const tw_members *members, const tw_group_li
     return member == NULL ? NULL : member->segment;
 }
 
-static void admit(tw_company *company, const tw_group_line *line, const tw_segment *segment, tw_segment *own) {
+static void admit(tw_peer_set *peer_set, const tw_group_line *line, const tw_segment *segment, tw_segment *own) {
     char role[TW_ROLE_WORDS * 8];
     tw_words_get(segment->header.role, TW_ROLE_WORDS, role);
-    company->stop_ns[company->n] = &line->stop_ns;
-    company->peer[company->n++] = (tw_peer){&segment->pause, tw_load(&line->unit), tw_segment_source(own, role)};
+    peer_set->stop_ns[peer_set->n] = &line->stop_ns;
+    peer_set->peer[peer_set->n++] = (tw_peer){&segment->pause, tw_load(&line->unit), tw_segment_source(own, role)};
 }
 
-void tw_members_company(const tw_members *members, const tw_group *group, tw_segment *own, tw_company *company) {
+void tw_members_peers(const tw_members *members, const tw_group *group, tw_segment *own, tw_peer_set *peer_set) {
     const uint32_t lines = tw_group_lines(group);
     const tw_group_line *mine = &group->page->line[group->at];
-    uint64_t pids[TW_COMPANY];
-    company->n = 0;
-    for (uint32_t at = 0; at < lines && company->n < TW_COMPANY; at++) {
+    uint64_t pids[TW_PEERS];
+    peer_set->n = 0;
+    for (uint32_t at = 0; at < lines && peer_set->n < TW_PEERS; at++) {
         const tw_group_line *line = &group->page->line[at];
         const uint64_t pid = tw_load_acquire(&line->pid);
         if (at == group->at || pid == 0 || tw_load(&line->unit) == 0) continue;
         const tw_segment *segment = segment_of(members, line);
         if (segment == NULL || !tw_process_lives(pid, tw_load(&line->start_time))) continue;
-        pids[company->n] = pid;
-        admit(company, line, segment, own);
+        pids[peer_set->n] = pid;
+        admit(peer_set, line, segment, own);
     }
-    tw_unit_settle(company, pids, tw_load(&mine->pid), tw_load(&mine->unit));
+    tw_unit_settle(peer_set, pids, tw_load(&mine->pid), tw_load(&mine->unit));
 }

@@ -52,54 +52,54 @@ typedef struct folding {
     const char *name; /* of the dead one's file */
     tw_group_id id;
     const tw_segment *dead;
-    char tombstone[TW_GROUP_NAME];
-    mapped before;    /* the tombstone as it was; no bytes: there is none */
-    const tw_tombstone_list *list;
+    char retired[TW_GROUP_NAME];
+    mapped before;    /* the retired segment as it was; no bytes: there is none */
+    const tw_retired_list *list;
 } folding;
 
-/* false: a file of the tombstone's name stands there, and is none. It is not ours to replace. */
-static bool find_tombstone(folding *f) {
-    tw_tombstone_name(f->tombstone, f->dead->header.role, tw_tombstone_index(f->dead));
+/* false: a file of the retired segment's name stands there, and is none. It is not ours to replace. */
+static bool find_retired(folding *f) {
+    tw_retired_name(f->retired, f->dead->header.role, tw_retired_index(f->dead));
     errno = 0;
-    if (tw_file_open(f->dir, f->tombstone, false, &f->before.bytes, &f->before.len) != TW_GROUP_FINE) {
+    if (tw_file_open(f->dir, f->retired, false, &f->before.bytes, &f->before.len) != TW_GROUP_FINE) {
         const bool missing = errno == ENOENT;
         f->before.bytes = NULL;
         return missing;
     }
-    f->list = tw_tombstone_of(f->before.bytes, f->before.len, f->tombstone);
+    f->list = tw_retired_of(f->before.bytes, f->before.len, f->retired);
     return f->list != NULL;
 }
 
 static bool has_served(const tw_segment *g) { return tw_segment_served(g, tw_segment_series(g, 0)) != NULL; }
 
-/* Whether the dead one or its tombstone has what OTLP wants. */
+/* Whether the dead one or its retired segment has what OTLP wants. */
 static bool keeps_served(const folding *f) { return has_served(f->dead) || (f->list != NULL && has_served(f->before.bytes)); }
 
 static tw_segment *sum_up(const folding *f) {
-    tw_segment *sum = tw_tombstone_begin(f->dead->header.role, tw_tombstone_index(f->dead) + 1, keeps_served(f));
+    tw_segment *sum = tw_retired_begin(f->dead->header.role, tw_retired_index(f->dead) + 1, keeps_served(f));
     if (sum == NULL) return NULL;
-    const bool done = (f->list == NULL || tw_tombstone_add(sum, f->before.bytes) == 0) && tw_tombstone_add(sum, f->dead) == 0;
+    const bool done = (f->list == NULL || tw_retired_add(sum, f->before.bytes) == 0) && tw_retired_add(sum, f->dead) == 0;
     if (done) return sum;
-    tw_tombstone_free(sum);
+    tw_retired_free(sum);
     return NULL;
 }
 
-static void write_list(const folding *f, tw_tombstone_list *out) {
+static void write_list(const folding *f, tw_retired_list *out) {
     if (f->list != NULL) *out = *f->list;
-    out->file[out->count % TW_TOMBSTONE_NAMES] = f->id;
+    out->file[out->count % TW_RETIRED_NAMES] = f->id;
     out->count++;
-    out->magic = TW_TOMBSTONE_MAGIC;
+    out->magic = TW_RETIRED_MAGIC;
 }
 
-static bool write_tombstone(const folding *f, tw_segment *sum) {
+static bool write_retired(const folding *f, tw_segment *sum) {
     void *bytes;
-    const size_t len = tw_tombstone_close(sum), body = sum->header.bytes;
+    const size_t len = tw_retired_close(sum), body = sum->header.bytes;
     unlinkat(f->dir, MAKING, 0);
     if (tw_file_make(f->dir, MAKING, len, &bytes) != TW_GROUP_FINE) return false;
     memcpy(bytes, sum, body);
     write_list(f, (void *)((char *)bytes + body));
     munmap(bytes, len);
-    if (renameat(f->dir, MAKING, f->dir, f->tombstone) == 0) return true;
+    if (renameat(f->dir, MAKING, f->dir, f->retired) == 0) return true;
     unlinkat(f->dir, MAKING, 0);
     return false;
 }
@@ -107,21 +107,21 @@ static bool write_tombstone(const folding *f, tw_segment *sum) {
 /* The one that the list is about to forget: its folder may have died before it removed the file. */
 static void remove_forgotten(const folding *f) {
     char name[TW_GROUP_NAME];
-    if (f->list == NULL || f->list->count < TW_TOMBSTONE_NAMES) return;
-    const tw_group_id *oldest = &f->list->file[f->list->count % TW_TOMBSTONE_NAMES];
+    if (f->list == NULL || f->list->count < TW_RETIRED_NAMES) return;
+    const tw_group_id *oldest = &f->list->file[f->list->count % TW_RETIRED_NAMES];
     const tw_group_line line = {.pid = oldest->pid, .start_time = oldest->start_time, .joined_ns = oldest->joined_ns};
     tw_group_file(name, &line);
     unlinkat(f->dir, name, 0);
 }
 
-static bool into_tombstone(folding *f) {
-    if (!find_tombstone(f)) return false;
-    if (f->list != NULL && tw_tombstone_holds(f->list, &f->id)) return true;
+static bool into_retired(folding *f) {
+    if (!find_retired(f)) return false;
+    if (f->list != NULL && tw_retired_holds(f->list, &f->id)) return true;
     tw_segment *sum = sum_up(f);
     if (sum == NULL) return false;
     remove_forgotten(f);
-    const bool done = write_tombstone(f, sum);
-    tw_tombstone_free(sum);
+    const bool done = write_retired(f, sum);
+    tw_retired_free(sum);
     return done;
 }
 
@@ -137,7 +137,7 @@ static bool bury(int dir, const char *name, const tw_segment *dead) {
     folding f = {.dir = dir, .name = name, .dead = dead};
     const bool ours = tw_group_id_of(name, &f.id) && f.id.pid == tw_load(&dead->header.pid) &&
                       f.id.start_time == tw_load(&dead->header.start_time);
-    const bool done = ours && into_tombstone(&f);
+    const bool done = ours && into_retired(&f);
     if (f.before.bytes != NULL) munmap(f.before.bytes, f.before.len);
     if (!done || unlinkat(dir, name, 0) != 0) return false;
     remove_orders(dir, name);

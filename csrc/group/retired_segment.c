@@ -107,7 +107,7 @@ static bool lost_any(const tw_lost *lost) {
     uint64_t any = 0;
     for (int phase = 0; phase < TW_PHASES; phase++)
         for (int cause = 0; cause < TW_CAUSES; cause++)
-            any |= lost->overlap_ns[phase][cause] | lost->late_ns[phase][cause];
+            any |= lost->overlap_ns[phase][cause] | lost->delay_ns[phase][cause];
     return any != 0;
 }
 
@@ -116,7 +116,7 @@ static void lost_add(tw_segment *sum, const tw_segment *from) {
         if (!lost_any(&from->lost[at])) continue;
         tw_lost *to = &sum->lost[lost_place(sum, from, at)];
         tw_words_add(to->overlap_ns, from->lost[at].overlap_ns, sizeof to->overlap_ns);
-        tw_words_add(to->late_ns, from->lost[at].late_ns, sizeof to->late_ns);
+        tw_words_add(to->delay_ns, from->lost[at].delay_ns, sizeof to->delay_ns);
     }
 }
 
@@ -221,10 +221,10 @@ static void fallbacks_add(tw_segment *sum, const tw_segment *from) {
 
 /* ---- the whole ---- */
 
-tw_segment *tw_tombstone_begin(const uint64_t role[TW_ROLE_WORDS], uint64_t place, bool served) {
+tw_segment *tw_retired_begin(const uint64_t role[TW_ROLE_WORDS], uint64_t place, bool served) {
     tw_segment *sum;
-    const int failed = served ? tw_segment_create_served(&sum, "", TW_TOMBSTONE_SETS, NULL, 0)
-                              : tw_segment_create(&sum, "", TW_TOMBSTONE_SETS, NULL, 0);
+    const int failed = served ? tw_segment_create_served(&sum, "", TW_RETIRED_SETS, NULL, 0)
+                              : tw_segment_create(&sum, "", TW_RETIRED_SETS, NULL, 0);
     if (failed) return NULL;
     tw_header *h = &sum->header;
     for (int i = 0; i < TW_ROLE_WORDS; i++) sum->lost[0].role[i] = h->role[i] = tw_load(&role[i]);
@@ -234,7 +234,7 @@ tw_segment *tw_tombstone_begin(const uint64_t role[TW_ROLE_WORDS], uint64_t plac
     return sum;
 }
 
-int tw_tombstone_add(tw_segment *sum, const tw_segment *from) {
+int tw_retired_add(tw_segment *sum, const tw_segment *from) {
     uint32_t sets[TW_LABEL_SETS_LIMIT] = {0};
     const uint64_t in_use = tw_load_acquire(&from->series_count);
     const uint64_t count = in_use < TW_LABEL_SETS_LIMIT ? in_use : TW_LABEL_SETS_LIMIT;
@@ -253,14 +253,14 @@ int tw_tombstone_add(tw_segment *sum, const tw_segment *from) {
     return slow_add(sum, from, count, sets);
 }
 
-size_t tw_tombstone_close(tw_segment *sum) {
+size_t tw_retired_close(tw_segment *sum) {
     sum->header.max_label_sets = sum->series_count;
     sum->header.bytes = tw_segment_used(sum);
-    return sum->header.bytes + sizeof(tw_tombstone_list);
+    return sum->header.bytes + sizeof(tw_retired_list);
 }
 
-void tw_tombstone_free(tw_segment *sum) {
-    if (sum != NULL) munmap(sum, sizeof *sum + TW_TOMBSTONE_SETS * sum->header.series_bytes);
+void tw_retired_free(tw_segment *sum) {
+    if (sum != NULL) munmap(sum, sizeof *sum + TW_RETIRED_SETS * sum->header.series_bytes);
 }
 
 /* ---- names and the list ---- */
@@ -281,30 +281,30 @@ static uint64_t mixed(const uint64_t *words, uint32_t n) {
     return hash;
 }
 
-void tw_tombstone_name(char *out, const uint64_t role[TW_ROLE_WORDS], uint64_t index) {
+void tw_retired_name(char *out, const uint64_t role[TW_ROLE_WORDS], uint64_t index) {
     char text[TW_ROLE_WORDS * 8];
     tw_words_get(role, TW_ROLE_WORDS, text);
     if (!is_plain(text)) snprintf(text, sizeof text, "=%016llx", (unsigned long long)mixed(role, TW_ROLE_WORDS));
     snprintf(out, TW_GROUP_NAME, "%s-%llu.gone", text, (unsigned long long)index);
 }
 
-uint64_t tw_tombstone_index(const tw_segment *g) {
+uint64_t tw_retired_index(const tw_segment *g) {
     const uint64_t place = tw_load(&g->header.place);
     return place == 0 ? 0 : place - 1;
 }
 
-const tw_tombstone_list *tw_tombstone_of(const void *bytes, size_t len, const char *name) {
+const tw_retired_list *tw_retired_of(const void *bytes, size_t len, const char *name) {
     char expected[TW_GROUP_NAME];
     const tw_segment *g = bytes;
     if (!tw_segment_valid(g, len) || g->header.pid != 0) return NULL;
-    if (len != g->header.bytes + sizeof(tw_tombstone_list)) return NULL;
-    tw_tombstone_name(expected, g->header.role, tw_tombstone_index(g));
-    const tw_tombstone_list *list = (const void *)((const char *)bytes + len - sizeof *list);
-    return list->magic == TW_TOMBSTONE_MAGIC && strcmp(name, expected) == 0 ? list : NULL;
+    if (len != g->header.bytes + sizeof(tw_retired_list)) return NULL;
+    tw_retired_name(expected, g->header.role, tw_retired_index(g));
+    const tw_retired_list *list = (const void *)((const char *)bytes + len - sizeof *list);
+    return list->magic == TW_RETIRED_MAGIC && strcmp(name, expected) == 0 ? list : NULL;
 }
 
-bool tw_tombstone_holds(const tw_tombstone_list *list, const tw_group_id *file) {
-    const uint64_t listed = list->count < TW_TOMBSTONE_NAMES ? list->count : TW_TOMBSTONE_NAMES;
+bool tw_retired_holds(const tw_retired_list *list, const tw_group_id *file) {
+    const uint64_t listed = list->count < TW_RETIRED_NAMES ? list->count : TW_RETIRED_NAMES;
     for (uint64_t i = 0; i < listed; i++) {
         const tw_group_id *one = &list->file[i];
         if (one->pid == file->pid && one->start_time == file->start_time && one->joined_ns == file->joined_ns)

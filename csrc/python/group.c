@@ -16,7 +16,7 @@
 /* ---- the members' list ---- */
 
 void group_forget_members(core_group *group) {
-    group->company.n = 0;
+    group->peer_set.n = 0;
     group->n_serving = 0;
     tw_members_clear(&group->members);
     group->renewed_ns = 0;
@@ -267,9 +267,9 @@ PyObject *core_renew(PyObject *op, PyObject *unused) {
     if (group->unplaced) (void)group_place(core, false);
     const bool changed = changed_ns != group->renewed_ns || group->unsettled;
     if (changed) group_look(group, changed_ns);
-    tw_members_company(&group->members, &group->group, core->segment, &group->company);
+    tw_members_peers(&group->members, &group->group, core->segment, &group->peer_set);
     find_serving(group);
-    tw_crowd_share(&core->segment->crowd, group->unit != 0 || group->company.n > 0); /* there is an engine: the others' streams wait for it too */
+    tw_crowd_share(&core->segment->crowd, group->unit != 0 || group->peer_set.n > 0); /* there is an engine: the others' streams wait for it too */
     return PyBool_FromLong(changed);
 }
 

@@ -10,7 +10,7 @@
 
 #define CORE_SERVING 64 /* more are not counted in a stream's concurrency */
 
-/* Made at the first join and kept for as long as the process lives: streams hold the address of its company. */
+/* Made at the first join and kept for as long as the process lives: streams hold the address of its peer_set. */
 typedef struct core_group {
     tw_group group;
     bool joined;
@@ -23,7 +23,7 @@ typedef struct core_group {
     uint64_t unit;       /* what it works for, see tw_group_join */
     uint64_t renewed_ns; /* the directory's time at the last look; 0: none yet */
     char dir[PATH_MAX];
-    tw_company company;
+    tw_peer_set peer_set;
     uint32_t n_serving;  /* the living others that have served requests, as of the last renewal */
     const tw_segment *serving[CORE_SERVING];
     tw_members members;
@@ -72,6 +72,6 @@ static inline uint64_t core_others_in_flight(const CoreObject *core) {
     return in_flight;
 }
 
-static inline const tw_company *core_company(const CoreObject *core) { return core->group == NULL ? NULL : &core->group->company; }
+static inline const tw_peer_set *core_peer_set(const CoreObject *core) { return core->group == NULL ? NULL : &core->group->peer_set; }
 
 #endif

@@ -130,7 +130,7 @@ void core_rejoin(CoreObject *core) {
     if (group->joined || join(core, group, group->dir, group->unit) != TW_GROUP_FINE) return;
     if (!group_holds(group, &changed_ns)) return;
     group_look(group, changed_ns);
-    tw_members_company(&group->members, &group->group, core->segment, &group->company);
+    tw_members_peers(&group->members, &group->group, core->segment, &group->peer_set);
 }
 
 /* ---- the end of it ---- */

@@ -178,14 +178,14 @@ static PyMethodDef core_methods[] = {
      "request(scope, send, generation, arrival_ns, entry_ns, proxy_ns, source, flow, websocket, /)\n--\n\nA Send for one ASGI scope."},
     {"configure", core_configure, METH_VARARGS, "configure(slo, slow_ns, /)\n--\n\nOther bounds and another slow threshold from now on."},
     {"rebind", core_rebind, METH_VARARGS, "rebind(role, route_of, timed_send, /)\n--\n\nAnother role and other callables from now on."},
-    {"follow", core_follow, METH_O, "follow(ended, /)\n--\n\nCall ended(stream, scope) once a request has ended; None: no longer."},
+    {"on_request_end", core_on_request_end, METH_O, "on_request_end(ended, /)\n--\n\nCall ended(stream, scope) once a request has ended; None: no longer."},
     {"watch_gc", core_watch_gc, METH_VARARGS, "watch_gc(mode, callbacks, closer, /)\n--\n\nHow generations map to causes, and where our last callable is kept."},
     {"policy_begin", core_policy_begin, METH_NOARGS, "policy_begin()\n--\n\nA pass of our own begins: collections inside it are booked as policy."},
     {"policy_end", core_policy_end, METH_NOARGS, "policy_end()\n--\n\nIt ends. Returns its length in ns."},
     {"policy_is", core_policy_is, METH_VARARGS, "policy_is(kind, mode, why, /)\n--\n\nWhat the collector's policy is from now on."},
     {"policy_pass", core_policy_pass, METH_VARARGS, "policy_pass(moment, ns, freed, /)\n--\n\nA whole pass of ours was made."},
-    {"count_drift", core_count_drift, METH_O, "count_drift(what, /)\n--\n\nSomebody else did something to the collector."},
-    {"count_ceiling", core_count_ceiling, METH_O, "count_ceiling(which, /)\n--\n\nA ceiling was met."},
+    {"count_interference", core_count_interference, METH_O, "count_interference(what, /)\n--\n\nSomebody else did something to the collector."},
+    {"count_memory_limit", core_count_memory_limit, METH_O, "count_memory_limit(which, /)\n--\n\nA memory limit was met."},
     {"count_ignored", core_count_ignored, METH_NOARGS, "count_ignored()\n--\n\nA file stood where an operator's orders do, and was none."},
     {"policy_answer", core_policy_answer, METH_VARARGS, "policy_answer(number, answer, /)\n--\n\nAn operator's order was carried out, or could not be."},
     {"count_freeze", core_count_freeze, METH_NOARGS, "count_freeze()\n--\n\nA freeze of ours was made."},
@@ -205,7 +205,7 @@ static PyMethodDef core_methods[] = {
     {"set_serves", core_set_serves, METH_O, "set_serves(unit, /)\n--\n\nThe engine of streams that open from now on and are bound to none."},
     {"set_unit", core_set_unit, METH_O, "set_unit(unit, /)\n--\n\nWhat this member of a group works for from now on."},
     {"renew", core_renew, METH_NOARGS, "renew()\n--\n\nLook for members that came or went. Whether there may be any."},
-    {"fold", core_fold, METH_NOARGS, "fold()\n--\n\nFold what the dead of the group left into their tombstones, without the GIL. How many."},
+    {"fold", core_fold, METH_NOARGS, "fold()\n--\n\nFold what the dead of the group left into their retired, without the GIL. How many."},
     {"load", core_load, METH_NOARGS, "load()\n--\n\nRequests in flight and ever opened: here and in the rest of the group, as of the last renew()."},
     {"peers", core_peers, METH_NOARGS, "peers()\n--\n\nHow many others of the group have this role, and live."},
     {"crowd", core_crowd, METH_NOARGS, "crowd()\n--\n\nRequests running and in flight, and how many processes serve: here and in the rest of the group."},
@@ -329,8 +329,8 @@ static int hot_exec(PyObject *module) {
     if ((state->step_type = make_type(module, &tw_step_spec, "Step")) == NULL) return -1;
     if ((state->answer_type = make_type(module, &tw_answer_spec, "Answer")) == NULL) return -1;
     if ((state->sweep_type = make_type(module, &tw_sweep_spec, "Sweep")) == NULL) return -1;
-    if ((state->idle_type = make_type(module, &tw_idle_select_spec, "IdleSelect")) == NULL) return -1;
-    if ((state->uv_type = make_type(module, &tw_uv_moments_spec, "UvMoments")) == NULL) return -1;
+    if ((state->idle_type = make_type(module, &tw_idle_select_spec, "IdleSelector")) == NULL) return -1;
+    if ((state->uv_type = make_type(module, &tw_uv_moments_spec, "LibuvIdleSlots")) == NULL) return -1;
     return make_sse_types(module, state) < 0 ? -1 : make_plan_types(module, state);
 }
 

@@ -32,14 +32,14 @@ const char *tw_outcome_name(int outcome) {
 }
 
 const char *tw_arrival_name(int arrival) {
-    static const char *const names[] = {"tcp_info", "asgi", "header", "given"};
+    static const char *const names[] = {"tcp_info", "asgi", "header", "explicit"};
     _Static_assert(COUNT(names) == TW_ARRIVALS, "a name for every arrival source");
     return pick(names, TW_ARRIVALS, arrival);
 }
 
 const char *tw_drop_name(int drop) {
-    static const char *const names[] = {"slow_log", "pause_log", "choice", "opaque", "late_stamp",
-                                        "unknown_gap", "cut_event", "protobuf_family", "protobuf_slow", "trace_trigger", "export", "span"};
+    static const char *const names[] = {"slow_log", "pause_log", "choice", "unreadable_body", "out_of_order_stamp",
+                                        "pause_ring_overflow", "event_truncated", "protobuf_family", "protobuf_slow", "trace_trigger", "export", "span"};
     _Static_assert(COUNT(names) == TW_DROPS, "a name for every drop");
     return pick(names, TW_DROPS, drop);
 }

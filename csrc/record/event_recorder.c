@@ -195,24 +195,24 @@ static uint64_t goodput(const tw_segment *g, uint64_t now_ns) {
     return good * 1000 / GOODPUT_SECONDS;
 }
 
-static void lost_time(const tw_segment *g, uint64_t *overlap_ns, uint64_t *late_ns) {
-    *overlap_ns = *late_ns = 0;
+static void lost_time(const tw_segment *g, uint64_t *overlap_ns, uint64_t *delay_ns) {
+    *overlap_ns = *delay_ns = 0;
     for (int i = 0; i < TW_SOURCES * TW_PHASES * TW_CAUSES; i++) {
         const tw_lost *lost = &g->lost[i / (TW_PHASES * TW_CAUSES)];
         const int phase = i / TW_CAUSES % TW_PHASES, cause = i % TW_CAUSES;
         *overlap_ns += tw_load(&lost->overlap_ns[phase][cause]);
-        *late_ns += tw_load(&lost->late_ns[phase][cause]);
+        *delay_ns += tw_load(&lost->delay_ns[phase][cause]);
     }
 }
 
 void tw_recorder_sample(tw_recorder *r, const tw_segment *g, uint64_t now_ns) {
-    uint64_t overlap_ns, late_ns;
+    uint64_t overlap_ns, delay_ns;
     if (r->head == NULL) return;
-    lost_time(g, &overlap_ns, &late_ns);
+    lost_time(g, &overlap_ns, &delay_ns);
     tw_recorder_count(r, now_ns, TW_COUNTER_IN_FLIGHT, tw_load(&g->in_flight));
     tw_recorder_count(r, now_ns, TW_COUNTER_GOODPUT, goodput(g, now_ns));
     tw_recorder_count(r, now_ns, TW_COUNTER_OVERLAP, overlap_ns);
-    tw_recorder_count(r, now_ns, TW_COUNTER_LATE, late_ns);
+    tw_recorder_count(r, now_ns, TW_COUNTER_DELAY, delay_ns);
 }
 
 /* ---- pauses ---- */

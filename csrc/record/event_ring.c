@@ -35,7 +35,7 @@ static const struct { const char *name, *unit; } counters[TW_COUNTERS] = {
     [TW_COUNTER_GOODPUT] = {"goodput", "requests/1000 s"},
     [TW_COUNTER_UNFROZEN] = {"unfrozen heap", "objects"},
     [TW_COUNTER_OVERLAP] = {"overlap", "ns"},
-    [TW_COUNTER_LATE] = {"late", "ns"},
+    [TW_COUNTER_DELAY] = {"delay", "ns"},
 };
 
 const char *tw_counter_name(int counter) { return (unsigned)counter < TW_COUNTERS ? counters[counter].name : "unknown"; }

@@ -5,7 +5,7 @@
 static const char *named(const char *const *names, int n, int i) { return i >= 0 && i < n ? names[i] : "unknown"; }
 
 const char *tw_policy_kind_name(int kind) {
-    static const char *const names[TW_POLICY_KINDS] = {"unknown", "off", "observe", "freeze", "out-of-band"};
+    static const char *const names[TW_POLICY_KINDS] = {"unknown", "off", "observe", "freeze", "idle"};
     return named(names, TW_POLICY_KINDS, kind);
 }
 
@@ -20,19 +20,19 @@ const char *tw_policy_why_name(int why) {
 }
 
 const char *tw_pass_name(int pass) {
-    static const char *const names[] = {"automatic", "foreign", "untold"};
+    static const char *const names[] = {"automatic", "external", "unknown"};
     return pass < TW_PASS_AUTOMATIC ? tw_moment_name(pass) : named(names, TW_PASSES - TW_MOMENTS, pass - TW_MOMENTS);
 }
 
-const char *tw_drift_name(int drift) {
-    static const char *const names[TW_DRIFTS] = {"enable",       "disable",  "set_threshold", "freeze",
+const char *tw_interference_name(int interference) {
+    static const char *const names[TW_INTERFERENCES] = {"enable",       "disable",  "set_threshold", "freeze",
                                                  "freeze_blind", "unfreeze", "callbacks"};
-    return named(names, TW_DRIFTS, drift);
+    return named(names, TW_INTERFERENCES, interference);
 }
 
-const char *tw_ceiling_name(int ceiling) {
-    static const char *const names[TW_CEILINGS] = {"rss", "objects"};
-    return named(names, TW_CEILINGS, ceiling);
+const char *tw_memory_limit_name(int memory_limit) {
+    static const char *const names[TW_MEMORY_LIMITS] = {"rss", "objects"};
+    return named(names, TW_MEMORY_LIMITS, memory_limit);
 }
 
 void tw_policy_is(tw_policy *p, tw_policy_kind kind, tw_policy_mode mode, tw_policy_why why) {
@@ -48,15 +48,15 @@ void tw_policy_slice(tw_policy *p, const tw_pace *before, const tw_pace *after, 
     tw_add(&counts->freed, after->freed - before->freed);
     tw_add(&counts->slice_ns, after->ns - before->ns);
     tw_add(&counts->predicted_ns, after->predicted_ns - before->predicted_ns);
-    tw_add(&counts->rounds, after->rounds - before->rounds);
-    tw_store(&p->now.debt, after->debt);
+    tw_add(&counts->cycles, after->cycles - before->cycles);
+    tw_store(&p->now.backlog, after->backlog);
     tw_store(&p->now.cost_ns, tw_pace_dearest(after));
 }
 
 void tw_policy_pass(tw_policy *p, tw_moment moment, uint64_t ns, uint64_t freed) {
-    tw_add(&p->counts.passes[moment], 1);
-    tw_add(&p->counts.pass_ns, ns);
-    tw_add(&p->counts.pass_freed, freed);
+    tw_add(&p->counts.collections[moment], 1);
+    tw_add(&p->counts.full_ns, ns);
+    tw_add(&p->counts.full_freed, freed);
 }
 
 /* Who sees the number sees its answer. */

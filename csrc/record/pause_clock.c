@@ -33,7 +33,7 @@ void tw_pause_begin(tw_pause_clock *p, tw_cause cause, uint64_t now_ns) {
     if (tw_load(&p->depth) > 1) return;
     uint64_t start = even(now_ns);
     tw_store(&p->closed_stop_ns, tw_load(&p->last_stop_ns));
-    p->open_streams = p->open_overlap_ns = p->open_late_ns = 0;
+    p->open_streams = p->open_overlap_ns = p->open_delay_ns = 0;
     p->open_collected = p->open_uncollectable = 0;
     tw_store_release(&p->open_start_ns, NOT_STARTED);
     tw_store_release(&p->open_cause, (uint64_t)cause);
@@ -65,7 +65,7 @@ static void publish(tw_pause_clock *p, tw_cause cause, uint64_t stop_ns, const t
     tw_store_release(&r->callbacks_ns, result->callbacks_ns);
     tw_store_release(&r->streams, p->open_streams);
     tw_store_release(&r->overlap_ns, p->open_overlap_ns);
-    tw_store_release(&r->late_ns, p->open_late_ns);
+    tw_store_release(&r->delay_ns, p->open_delay_ns);
     tw_store_release(&r->seq, n + 1);
     tw_store_release(&p->head, n + 1);
 }
@@ -249,21 +249,21 @@ bool tw_pause_each(const tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, tw
     return walk(p, from_ns, ceiling, pass_on, &t);
 }
 
-/* A gap being charged: the late part is dealt out in step with the overlap, so that the shares add up. */
+/* A gap being charged: the delay part is dealt out in step with the overlap, so that the shares add up. */
 typedef struct charge {
     tw_pause_clock *clock;
-    uint64_t overlap_ns, late_ns, dealt_ns;
+    uint64_t overlap_ns, delay_ns, dealt_ns;
 } charge;
 
-static uint64_t late_of_first(const charge *c, uint64_t overlap_ns) {
-    if (overlap_ns >= c->overlap_ns) return c->late_ns;
-    return (uint64_t)((wide)c->late_ns * overlap_ns / c->overlap_ns);
+static uint64_t delay_of_first(const charge *c, uint64_t overlap_ns) {
+    if (overlap_ns >= c->overlap_ns) return c->delay_ns;
+    return (uint64_t)((wide)c->delay_ns * overlap_ns / c->overlap_ns);
 }
 
 static uint64_t deal(charge *c, uint64_t overlap_ns) {
-    uint64_t late_before = c->dealt_ns ? late_of_first(c, c->dealt_ns) : 0;
+    uint64_t delay_before = c->dealt_ns ? delay_of_first(c, c->dealt_ns) : 0;
     c->dealt_ns += overlap_ns;
-    return late_of_first(c, c->dealt_ns) - late_before;
+    return delay_of_first(c, c->dealt_ns) - delay_before;
 }
 
 static void charge_record(void *context, uint64_t n, const stretch *s, uint64_t overlap_ns) {
@@ -272,7 +272,7 @@ static void charge_record(void *context, uint64_t n, const stretch *s, uint64_t 
     (void)s;
     tw_add(&r->streams, 1);
     tw_add(&r->overlap_ns, overlap_ns);
-    tw_add(&r->late_ns, deal(c, overlap_ns));
+    tw_add(&r->delay_ns, deal(c, overlap_ns));
 }
 
 /* The open pause has no record yet: what it is charged with is kept until it has one. */
@@ -280,11 +280,11 @@ static void charge_open(charge *c, uint64_t overlap_ns) {
     if (overlap_ns == 0) return;
     c->clock->open_streams++;
     c->clock->open_overlap_ns += overlap_ns;
-    c->clock->open_late_ns += deal(c, overlap_ns);
+    c->clock->open_delay_ns += deal(c, overlap_ns);
 }
 
-void tw_pause_charge(tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, uint64_t overlap_ns, uint64_t late_ns) {
-    charge c = {p, overlap_ns, late_ns, 0};
+void tw_pause_charge(tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, uint64_t overlap_ns, uint64_t delay_ns) {
+    charge c = {p, overlap_ns, delay_ns, 0};
     uint64_t ceiling = to_ns;
     stretch open;
     if (from_ns >= to_ns) return;
@@ -292,7 +292,7 @@ void tw_pause_charge(tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, uint64
     (void)walk(p, from_ns, ceiling, charge_record, &c);
 }
 
-/* streams, overlap_ns and late_ns go on growing after the record is published: each is whole by itself. */
+/* streams, overlap_ns and delay_ns go on growing after the record is published: each is whole by itself. */
 static void copy_record(const tw_pause_record *r, tw_pause_record *out) {
     const uint64_t *from = (const uint64_t *)(const void *)r;
     uint64_t *to = (uint64_t *)(void *)out;

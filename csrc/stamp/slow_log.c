@@ -5,7 +5,7 @@
 
 void tw_wait_explain(tw_wait *w, const tw_delay *d) {
     uint64_t rest = since(w->length_ns, w->typical_ns);
-    rest = since(rest, d->late_ns);
+    rest = since(rest, d->delay_ns);
     rest = since(rest, w->client_ns);
     w->unexplained_ns = since(rest, w->accept_ns);
 }
@@ -15,7 +15,7 @@ void tw_tail_add(tw_segment *g, const tw_wait *w, const tw_delay *d) {
     tw_add(&tail->count, 1);
     tw_add(&tail->time_ns, w->length_ns);
     for (uint32_t i = 0; i < d->sources * TW_CAUSES; ++i)
-        tw_add(&tail->late_ns[i % TW_CAUSES], d->late[i / TW_CAUSES][i % TW_CAUSES]);
+        tw_add(&tail->delay_ns[i % TW_CAUSES], d->delay[i / TW_CAUSES][i % TW_CAUSES]);
     tw_add(&tail->client_ns, w->client_ns);
     tw_add(&tail->accept_ns, w->accept_ns);
     tw_add(&tail->unexplained_ns, w->unexplained_ns);
@@ -49,7 +49,7 @@ static void shares_of(const tw_delay *d, tw_share *out) {
         const uint32_t source = i / TW_CAUSES, cause = i % TW_CAUSES;
         tw_share *place = least_share(out);
         if (d->blame.overlap_ns[source][cause] > place->overlap_ns)
-            *place = (tw_share){source, cause, d->blame.overlap_ns[source][cause], d->late[source][cause]};
+            *place = (tw_share){source, cause, d->blame.overlap_ns[source][cause], d->delay[source][cause]};
     }
 }
 
@@ -67,8 +67,8 @@ void tw_slow_add(tw_stream *s, const tw_wait *w, const tw_delay *d) {
     tw_store_release(&r->typical_ns, w->typical_ns);
     sum_of_sources(d->blame.overlap_ns, d->sources, by_cause);
     words_copy(r->overlap_ns, by_cause, TW_CAUSES);
-    sum_of_sources(d->late, d->sources, by_cause);
-    words_copy(r->late_ns, by_cause, TW_CAUSES);
+    sum_of_sources(d->delay, d->sources, by_cause);
+    words_copy(r->delay_ns, by_cause, TW_CAUSES);
     shares_of(d, share);
     words_copy((uint64_t *)r->share, (const uint64_t *)share, TW_SHARES * SHARE_WORDS);
     tw_store_release(&r->client_ns, w->client_ns);

@@ -15,7 +15,7 @@ static inline void record(const tw_stream *s, tw_kind kind, uint64_t now_ns, uin
 static void record_delay(const tw_stream *s, uint64_t now_ns, tw_phase phase, const tw_delay *d) {
     if (s->trace == NULL || d->blame.total_ns == 0) return;
     const uint32_t overlap_us = (uint32_t)least(d->blame.total_ns / 1000, UINT32_MAX);
-    tw_record(s->trace, now_ns, tw_what(TW_KIND_DELAY, phase, tw_unit_mark(s->unit), overlap_us), s->number, d->late_ns);
+    tw_record(s->trace, now_ns, tw_what(TW_KIND_DELAY, phase, tw_unit_mark(s->unit), overlap_us), s->number, d->delay_ns);
 }
 
 static RARE void record_message(const tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice, bool first, uint64_t gap) {
@@ -40,35 +40,35 @@ static RARE void exemplar_add(const tw_stream *s, tw_exemplar_metric metric, con
 /* ---- one gap ---- */
 
 /* Not inlined: a process without a group pays for no loop. */
-static __attribute__((noinline)) bool company_quiet(const tw_stream *s, uint64_t from) {
-    return tw_company_quiet_since(s->company, s->unit, from);
+static __attribute__((noinline)) bool peers_idle(const tw_stream *s, uint64_t from) {
+    return tw_peers_idle_since(s->peer_set, s->unit, from);
 }
 
-static tw_served_by served_by(const tw_stream *s) { return (tw_served_by){s->company, s->unit}; }
+static tw_served_by served_by(const tw_stream *s) { return (tw_served_by){s->peer_set, s->unit}; }
 
 static void add_up(tw_stream *s, const tw_delay *d) {
     s->overlap_ns += d->blame.total_ns;
-    s->late_ns += d->late_ns;
+    s->delay_ns += d->delay_ns;
 }
 
-/* A gap over the alert, or one that a pause may have touched. Returns its late part. */
+/* A gap over the alert, or one that a pause may have touched. Returns its delay part. */
 static RARE uint64_t gap_examine(tw_stream *s, uint64_t now_ns) {
     tw_delay d;
     uint64_t from = s->last_ns, gap = now_ns - from, typical = tw_stream_typical_ns(s);
     tw_delay_of_gap(s->segment, served_by(s), from, now_ns, typical, &d);
     add_up(s, &d);
-    if (d.late_ns > 0) tw_histogram_move(&s->series->itl_shift, s->itl_layout, gap, gap - d.late_ns);
+    if (d.delay_ns > 0) tw_histogram_move(&s->series->itl_shift, s->itl_layout, gap, gap - d.delay_ns);
     tw_wait w = {TW_PHASE_ITL, now_ns, gap, typical, least(s->client_ns, gap), 0, 0};
     tw_wait_explain(&w, &d);
     bool slow = gap > tw_slow_limit(s->segment, typical, d.blame.total_ns > 0);
-    if (slow || d.late_ns > 0) tw_tail_add(s->segment, &w, &d);
+    if (slow || d.delay_ns > 0) tw_tail_add(s->segment, &w, &d);
     if (slow) tw_slow_add(s, &w, &d);
     if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_ITL, s->itl_layout, gap, now_ns);
     record_delay(s, now_ns, TW_PHASE_ITL, &d);
-    return d.late_ns;
+    return d.delay_ns;
 }
 
-/* rest: the gap without its late part. */
+/* rest: the gap without its delay part. */
 static inline void gap_record(tw_stream *s, uint64_t gap, uint64_t rest) {
     tw_histogram_record(&s->series->itl, s->itl_layout, gap);
     if (gap > s->worst_gap_ns) s->worst_gap_ns = gap;
@@ -87,10 +87,10 @@ static void first_token_examine(tw_stream *s, uint64_t now_ns, uint64_t ttft) {
     uint64_t entry = least(s->entry_ns, now_ns);
     tw_delay_of_first(g, served_by(s), s->arrival_ns, entry, now_ns, &d);
     add_up(s, &d);
-    tw_wait w = {TW_PHASE_TTFT, now_ns, ttft, 0, least(s->client_ns, ttft), since(entry - s->arrival_ns, d.late_ns), 0};
+    tw_wait w = {TW_PHASE_TTFT, now_ns, ttft, 0, least(s->client_ns, ttft), since(entry - s->arrival_ns, d.delay_ns), 0};
     tw_wait_explain(&w, &d);
     bool slow = (s->slo.ttft_ns != 0 && ttft > s->slo.ttft_ns) || (g->slow_ns != 0 && ttft >= g->slow_ns);
-    if (slow || d.late_ns > 0) tw_tail_add(g, &w, &d);
+    if (slow || d.delay_ns > 0) tw_tail_add(g, &w, &d);
     if (slow) tw_slow_add(s, &w, &d);
     record_delay(s, now_ns, TW_PHASE_TTFT, &d);
 }
@@ -138,7 +138,7 @@ static void choice_count(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t cho
 /* The first token of a stream or of a choice, a choice that is not tracked, a time before the last, no stamp at all. */
 static RARE void irregular_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice) {
     if (n == 0 || (s->opaque && !s->closed)) return;
-    if (s->closed || now_ns < s->last_ns) tw_add(&s->segment->drops[TW_DROP_LATE_STAMP], 1);
+    if (s->closed || now_ns < s->last_ns) tw_add(&s->segment->drops[TW_DROP_OUT_OF_ORDER_STAMP], 1);
     if (s->closed) return;
     now_ns = most(now_ns, s->last_ns);
     const bool first = s->messages == 0;
@@ -164,11 +164,11 @@ void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice)
         irregular_token(s, now_ns, n, choice);
         return;
     }
-    uint64_t gap = now_ns - s->last_ns, late_ns = 0;
+    uint64_t gap = now_ns - s->last_ns, delay_ns = 0;
     if (UNLIKELY(gap > s->alert_ns || !tw_pause_quiet_since(&s->segment->pause, s->last_ns) ||
-                 (s->company != NULL && !company_quiet(s, s->last_ns))))
-        late_ns = gap_examine(s, now_ns);
-    gap_record(s, gap, gap - late_ns);
+                 (s->peer_set != NULL && !peers_idle(s, s->last_ns))))
+        delay_ns = gap_examine(s, now_ns);
+    gap_record(s, gap, gap - delay_ns);
     if (choice == 0) tw_deadlines_judge(s, now_ns - s->choice[0].last_ns, s->deadline_ns, n);
     s->choice[choice].last_ns = s->last_ns = now_ns;
     s->choice[choice].tokens += n;
@@ -209,8 +209,8 @@ void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t e
     tw_store(&g->in_flight, s->concurrency);
 }
 
-void tw_stream_join(tw_stream *s, const tw_company *company, uint64_t unit) {
-    s->company = company;
+void tw_stream_join(tw_stream *s, const tw_peer_set *peer_set, uint64_t unit) {
+    s->peer_set = peer_set;
     s->unit = unit;
 }
 
@@ -245,7 +245,7 @@ void tw_stream_send_wait(tw_stream *s, uint64_t from_ns, uint64_t to_ns) {
 void tw_stream_opaque(tw_stream *s) {
     if (s->opaque) return;
     s->opaque = 1;
-    tw_add(&s->segment->drops[TW_DROP_OPAQUE], 1);
+    tw_add(&s->segment->drops[TW_DROP_UNREADABLE_BODY], 1);
 }
 
 void tw_stream_body(tw_stream *s, uint64_t now_ns) {
@@ -289,7 +289,7 @@ void tw_stream_close(tw_stream *s, uint64_t now_ns, tw_end end) {
     if (s->closed) return;
     tw_segment *g = s->segment;
     if (now_ns < s->last_ns) {
-        tw_add(&g->drops[TW_DROP_LATE_STAMP], 1);
+        tw_add(&g->drops[TW_DROP_OUT_OF_ORDER_STAMP], 1);
         now_ns = s->last_ns;
     }
     tw_reason reason = tw_stream_verdict(s, now_ns, end);

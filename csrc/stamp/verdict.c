@@ -86,7 +86,7 @@ static void pair_add(uint64_t *pair, uint64_t low, uint64_t high) {
 void tw_window_add(tw_stream *s, uint64_t now_ns, tw_end end, tw_outcome outcome) {
     tw_second *second = tw_segment_second(s->segment, now_ns);
     if (second == NULL) {
-        tw_add(&s->segment->drops[TW_DROP_LATE_STAMP], 1);
+        tw_add(&s->segment->drops[TW_DROP_OUT_OF_ORDER_STAMP], 1);
         return;
     }
     pair_add(&second->good_miss, outcome == TW_OUTCOME_GOOD, outcome == TW_OUTCOME_MISS);

@@ -13,7 +13,7 @@
     text(TOKEN, "token") text(HOST_GAP, "host gap") text(HOST_GAPS, "host gaps") text(EVENTS_LOST, "events lost") text(GC_KIND, "gc")                 \
     text(NUMBER, "number") text(MODEL, "model") text(ROUTE, "route") text(ARRIVAL, "arrival") text(OUTCOME, "outcome")   \
     text(REASON, "reason") text(TOKENS, "tokens") text(CHOICE, "choice")                             \
-    text(OVERLAP, "overlap_us") text(LATE, "late_us") text(BEGINNING_LOST, "beginning lost") text(BATCH, "batch")        \
+    text(OVERLAP, "overlap_us") text(LATE, "delay_us") text(BEGINNING_LOST, "beginning lost") text(BATCH, "batch")        \
     text(WAITING, "waiting") text(COLLECTED, "collected") text(UNCOLLECTABLE, "uncollectable") text(RING, "ring")        \
     text(HOW_MANY, "count") text(STANDS, "no end yet") text(INSIDE, "inside another")
 

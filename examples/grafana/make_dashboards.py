@@ -142,7 +142,7 @@ TPOT = "tailwatch_time_per_output_token_seconds"
 E2E = "tailwatch_e2e_request_latency_seconds"
 GC = "python_gc_duration_seconds"
 REQUESTS = "tailwatch_requests_total"
-LATE = "tailwatch_stream_late_seconds_total"
+LATE = "tailwatch_stream_delay_seconds_total"
 OVERLAP = "tailwatch_stream_overlap_seconds_total"
 JUDGED = f'{SERIES}, outcome=~"good|miss"'
 GOOD = f'{SERIES}, outcome="good"'
@@ -221,7 +221,8 @@ ROWS = (
                 "Streaming time lost to pauses",
                 "Of the seconds that streams spent between tokens, the share that pauses are estimated to have cost.",
                 Query(
-                    "late", lambda kind: f"{total(LATE, BETWEEN, over=RANGE)} / {kind.seconds(ITL, TARGET, over=RANGE)}"
+                    "delay",
+                    lambda kind: f"{total(LATE, BETWEEN, over=RANGE)} / {kind.seconds(ITL, TARGET, over=RANGE)}",
                 ),
                 unit="percentunit",
                 bad_from=0.01,
@@ -309,7 +310,7 @@ ROWS = (
         [
             Panel(
                 "ITL with and without GC",
-                "The gaps as they were, and less their late part: the distance is what pauses cost the tail.",
+                "The gaps as they were, and less their delay part: the distance is what pauses cost the tail.",
                 [
                     quantile("p99", 0.99, ITL),
                     quantile("p99 without GC", 0.99, ITL_WITHOUT_GC),
@@ -339,10 +340,10 @@ ROWS = (
             ),
             Panel(
                 "Before the first token",
-                "The same for waits for a first token: late is certain (before the app was entered), overlap an upper "
+                "The same for waits for a first token: delay is certain (before the app was entered), overlap an upper "
                 "bound.",
                 [
-                    fixed("late: {{source}} {{cause}}", total(LATE, BEFORE, "source, cause")),
+                    fixed("delay: {{source}} {{cause}}", total(LATE, BEFORE, "source, cause")),
                     fixed("overlap: {{source}} {{cause}}", total(OVERLAP, BEFORE, "source, cause")),
                 ],
                 unit="s",
@@ -384,7 +385,7 @@ ROWS = (
                     fixed("short", total("tailwatch_gc_short_pauses_seconds_total", TARGET)),
                     fixed("callbacks of others", total("tailwatch_gc_callbacks_seconds_total", TARGET)),
                     fixed("CPU", total("tailwatch_gc_cpu_seconds_total", TARGET)),
-                    Query("our own passes", lambda kind: kind.seconds("tailwatch_policy_pause_seconds", TARGET)),
+                    Query("our own passes", lambda kind: kind.seconds("tailwatch_gc_own_pause_seconds", TARGET)),
                 ],
                 unit="percentunit",
             ),
@@ -461,7 +462,7 @@ ROWS = (
         [
             Panel(
                 "Policies",
-                "The option gc of each process; how out-of-band collects, and why not in slices.",
+                "The option gc of each process; how idle collects, and why not in slices.",
                 [
                     fixed(
                         "{{process}} {{policy}} {{mode}} {{fallback}}",
@@ -472,24 +473,22 @@ ROWS = (
             Panel(
                 "Slices",
                 "Slices of the sweep per second, by what gave the moment.",
-                [fixed("{{process}} {{reason}}", total("tailwatch_gc_policy_slices_total", TARGET, "process, reason"))],
+                [fixed("{{process}} {{reason}}", total("tailwatch_gc_idle_slices_total", TARGET, "process, reason"))],
                 unit="ops",
             ),
             Panel(
                 "Other collections",
                 "Whole passes of tailwatch's own, automatic ones, and those that somebody else called for, per second.",
-                [fixed("{{process}} {{reason}}", total("tailwatch_gc_policy_passes_total", TARGET, "process, reason"))],
+                [fixed("{{process}} {{reason}}", total("tailwatch_gc_collections_total", TARGET, "process, reason"))],
                 unit="ops",
             ),
             Panel(
                 "What it takes, and was predicted to",
                 "Process seconds per second, in slices and in whole passes of tailwatch's own.",
                 [
-                    fixed("{{process}} slices", total("tailwatch_gc_policy_slice_seconds_total", TARGET, PROCESS)),
-                    fixed(
-                        "{{process}} predicted", total("tailwatch_gc_policy_predicted_seconds_total", TARGET, PROCESS)
-                    ),
-                    fixed("{{process}} passes", total("tailwatch_gc_policy_pass_seconds_total", TARGET, PROCESS)),
+                    fixed("{{process}} slices", total("tailwatch_gc_idle_slice_seconds_total", TARGET, PROCESS)),
+                    fixed("{{process}} predicted", total("tailwatch_gc_idle_predicted_seconds_total", TARGET, PROCESS)),
+                    fixed("{{process}} passes", total("tailwatch_gc_idle_full_seconds_total", TARGET, PROCESS)),
                 ],
                 unit="percentunit",
             ),
@@ -498,20 +497,20 @@ ROWS = (
                 "Per second: old objects that slices found unreachable, those that they and whole passes freed, and "
                 "times that the whole old heap was gone through.",
                 [
-                    fixed("{{process}} moved", total("tailwatch_gc_policy_moved_objects_total", TARGET, PROCESS)),
-                    fixed("{{process}} freed", total("tailwatch_gc_policy_freed_objects_total", TARGET, PROCESS)),
+                    fixed("{{process}} moved", total("tailwatch_gc_idle_moved_objects_total", TARGET, PROCESS)),
+                    fixed("{{process}} freed", total("tailwatch_gc_idle_freed_objects_total", TARGET, PROCESS)),
                     fixed(
-                        "{{process}} by passes", total("tailwatch_gc_policy_pass_freed_objects_total", TARGET, PROCESS)
+                        "{{process}} by passes", total("tailwatch_gc_idle_full_freed_objects_total", TARGET, PROCESS)
                     ),
-                    fixed("{{process}} rounds", total("tailwatch_gc_policy_rounds_total", TARGET, PROCESS)),
+                    fixed("{{process}} rounds", total("tailwatch_gc_idle_cycles_total", TARGET, PROCESS)),
                 ],
             ),
             Panel(
                 "Heap",
                 "Objects: not frozen (an estimate), and known to be frozen.",
                 [
-                    fixed("{{process}} unfrozen", now("tailwatch_gc_policy_unfrozen_objects", by="process")),
-                    fixed("{{process}} frozen", now("tailwatch_gc_policy_frozen_objects", by="process")),
+                    fixed("{{process}} unfrozen", now("tailwatch_gc_unfrozen_objects", by="process")),
+                    fixed("{{process}} frozen", now("tailwatch_gc_frozen_objects", by="process")),
                 ],
             ),
             Panel(
@@ -520,17 +519,17 @@ ROWS = (
                 [fixed("{{process}}", now("tailwatch_gc_idle_backlog_visits", by="process"))],
             ),
             Panel(
-                "Drift and ceilings",
-                "What others did to the collector, and ceilings that were met, in the time shown.",
+                "Interference and memory limits",
+                "What others did to the collector, and memory limits that were met, in the time shown.",
                 [
                     fixed(
                         "{{process}} {{call}}",
-                        f"sum by (process, call) (increase(tailwatch_gc_policy_drift_total{{{TARGET}}}[{RANGE}]))",
+                        f"sum by (process, call) (increase(tailwatch_gc_interference_total{{{TARGET}}}[{RANGE}]))",
                     ),
                     fixed(
-                        "{{process}} {{ceiling}}",
-                        "sum by (process, ceiling) "
-                        f"(increase(tailwatch_gc_policy_ceilings_total{{{TARGET}}}[{RANGE}]))",
+                        "{{process}} {{memory_limit}}",
+                        "sum by (process, memory_limit) "
+                        f"(increase(tailwatch_gc_memory_limit_total{{{TARGET}}}[{RANGE}]))",
                     ),
                 ],
             ),

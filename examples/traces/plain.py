@@ -35,7 +35,7 @@ def engine(steps: int) -> None:
 def main() -> None:
     """Records, and writes the file."""
     path = sys.argv[1] if len(sys.argv) > 1 else "out.pftrace"
-    tailwatch.install(role="engine", trace=100_000, gc="observe")
+    tailwatch.install(role="engine", trace_events=100_000, gc="observe")
     threads = [threading.Thread(target=stream, args=(40,)) for _ in range(2)]
     threads.append(threading.Thread(target=engine, args=(40,)))
     for thread in threads:

@@ -39,7 +39,7 @@ def main() -> int:
     out = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "out.pftrace")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         group, theirs = os.path.join(directory, "group"), os.path.join(directory, "torch.json")
-        tailwatch.install(role="engine", dir=group, trace=100_000, gc="observe")
+        tailwatch.install(role="engine", dir=group, trace_events=100_000, gc="observe")
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
             decode(100)
         profiler.export_chrome_trace(theirs)

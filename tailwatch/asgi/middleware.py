@@ -19,7 +19,7 @@ from typing import Any
 from tailwatch import _hot
 from tailwatch.asgi.arrival import ASGI, ArrivalClock
 from tailwatch.asgi.metrics_route import MetricsResponse, Scrape
-from tailwatch.asgi.page_route import PageDoor, PageSource
+from tailwatch.asgi.page_route import PageRoute, PageSource
 from tailwatch.asgi.response_headers import Annotator
 from tailwatch.asgi.routes import Routes
 
@@ -62,15 +62,15 @@ class Hook:
 class Attached:
     """One app with the layer on it. `app` is what to serve."""
 
-    __slots__ = ("__weakref__", "_base", "app", "doors", "hook", "inert", "layer")
+    __slots__ = ("__weakref__", "_base", "app", "hook", "inert", "layer", "own_routes")
 
     def __init__(self, app: Any, hook: Hook, base: type | None) -> None:
         self.app = app
         self.hook = hook
         self._base = base
         scrape = Scrape(hook.metrics, hook.metrics_path, hook.snapshot) if hook.metrics and hook.metrics_path else None
-        page = PageDoor(hook.page, hook.metrics_path) if hook.page is not None else None
-        self.doors = tuple(door for door in (scrape, page) if door is not None)
+        page = PageRoute(hook.page, hook.metrics_path) if hook.page is not None else None
+        self.own_routes = tuple(own_route for own_route in (scrape, page) if own_route is not None)
         self.layer: type | None = None
         self.inert = False  # detached: a layer that could not be taken off lets everything through
 
@@ -155,8 +155,8 @@ class Attached:
     def look(self) -> None:
         """Say before the first scrape whether the app has the path of the metrics, or of the page, for itself."""
         try:
-            for door in self.doors if not self.inert else ():
-                door.look(self.app)
+            for own_route in self.own_routes if not self.inert else ():
+                own_route.look(self.app)
         except Exception:
             self.failed()
 
@@ -207,7 +207,7 @@ async def timed_send(awaitable: Awaitable[Any], stream: _hot.Stream) -> Any:
     """Awaits a send, and books the time it took as waiting for the client. For _hot.Core."""
     since = _hot.now()
     result = await awaitable
-    stream.sent(since, _hot.now())
+    stream.record_send_wait(since, _hot.now())
     return result
 
 
@@ -299,22 +299,22 @@ def _layer(attached: Attached, call: Callable[[Any, Any, Any, Any], Any]) -> Cal
     clock = ArrivalClock(attached.hook.trust_request_start)
 
     async def __call__(self: Any, scope: Any, receive: Any, send: Any) -> Any:
-        kind = sender = door = None
+        kind = sender = own_route = None
         try:
             entry = _hot.now()
             if isinstance(scope, dict) and "tailwatch" not in scope and not attached.inert:  # no outer layer has it
                 kind = scope["type"]
                 if kind == "http" and scope["method"] != "POST":
-                    door = next((each for each in attached.doors if each.wants(self, scope)), None)
-                if door is None and (kind == "http" or kind == "websocket"):
+                    own_route = next((each for each in attached.own_routes if each.wants(self, scope)), None)
+                if own_route is None and (kind == "http" or kind == "websocket"):
                     sender = attached.begin(scope, receive, send, entry, clock)
         except Exception:
             attached.failed()
         if sender is None:
             if kind == "lifespan":
                 return await _lifespan(attached, partial(call, self), scope, receive, send)
-            if door is not None:
-                return await door.serve(partial(call, self), scope, receive, send, attached.failed)
+            if own_route is not None:
+                return await own_route.serve(partial(call, self), scope, receive, send, attached.failed)
             return await call(self, scope, receive, send)
         try:
             result = await call(self, scope, _watched(receive, sender), sender.send)

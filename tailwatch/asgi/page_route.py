@@ -35,7 +35,7 @@ class PageSource(Protocol):
     def reply(self, data: bool, access: Access, query: str, accept_encoding: str) -> PageResponse: ...
 
 
-class PageDoor:
+class PageRoute:
     """The page of one app: at PATH, or at MOVED where the app has a route of that path, or the metrics are there; its
     numbers below it."""
 

@@ -158,7 +158,7 @@ class AnnotatedSend:
         line_ends = self._tail.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if self.stream.ttft_ns is None or not line_ends.endswith(b"\n\n"):
             return b""
-        said = {"ttft": self.stream.ttft_ns, "gc": self.stream.late_ns}
+        said = {"ttft": self.stream.ttft_ns, "gc": self.stream.delay_ns}
         if self._gaps:
             said = {
                 "ttft": said["ttft"],

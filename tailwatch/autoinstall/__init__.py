@@ -1,4 +1,4 @@
-"""What tailwatch_boot calls once it has found something to watch: install() as a door does it.
+"""What tailwatch_boot calls once it has found something to watch: install() as automatic installation does it.
 
 Options come from the TAILWATCH_* variables. Whatever is installed already is joined, and keeps its options.
 """
@@ -20,7 +20,7 @@ def app(served: Any) -> Any:
         OptionError: a bad TAILWATCH_* variable.
         TypeError: this is no ASGI 3 app.
     """
-    return install.app_door(served)
+    return install.autoinstall_app(served)
 
 
 def process() -> None:
@@ -29,7 +29,7 @@ def process() -> None:
     Raises:
         OptionError: a bad TAILWATCH_* variable.
     """
-    install.process_door(role_of_process() or ("main" if parent_process() is None else "worker"))
+    install.autoinstall_process(role_of_process() or ("main" if parent_process() is None else "worker"))
 
 
 def when_uninstalled(close: Callable[[], None]) -> None:

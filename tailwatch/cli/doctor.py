@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     whose.add_argument(
         "--dir", metavar="DIR", help="of a group of processes, running or dead; by default the one that is found"
     )
-    parser.add_argument("--slow", action="store_true", help="also list the slow gaps, one a line, the newest first")
+    parser.add_argument(
+        "--slow-gaps", action="store_true", help="also list the slow gaps, one a line, the newest first"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was printed")
 
 
@@ -55,11 +57,11 @@ def main(parsed: argparse.Namespace) -> int:
         "headline": headline(snapshot, context),
         "findings": [asdict(finding) for finding in findings],
         "tail": format_tail(snapshot),
-        "slow": [format_slow(gap) for gap in snapshot.slowest] if parsed.slow else None,
+        "slow": [format_slow(gap) for gap in snapshot.slowest] if parsed.slow_gaps else None,
     }
     try:
         print(report["headline"], format_findings(findings), report["tail"], sep="\n\n")
-        if parsed.slow:
+        if parsed.slow_gaps:
             print("", *(report["slow"] or ["no slow gap was kept"]), sep="\n")
         sys.stdout.flush()
     except BrokenPipeError:  # into head or less

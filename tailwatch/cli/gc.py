@@ -98,15 +98,19 @@ def describe(policy: snapshots.Policy) -> str:
         parts.append(f"{policy.frozen} objects frozen")
     if policy.unfrozen is not None:
         parts.append(f"{policy.unfrozen} not")
-    for what, counts in (("slices", policy.slices), ("passes", policy.passes), ("ceilings met", policy.ceilings)):
+    for what, counts in (
+        ("slices", policy.slices),
+        ("collections", policy.collections),
+        ("memory limits met", policy.memory_limits),
+    ):
         if any(counts.values()):
             parts.append(f"{what}: " + ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n))
-    if policy.freed or policy.pass_freed:
+    if policy.freed or policy.full_freed:
         parts.append(
-            f"{policy.freed + policy.pass_freed} objects freed in {policy.seconds + policy.pass_seconds:.3g} s"
+            f"{policy.freed + policy.full_freed} objects freed in {policy.seconds + policy.full_seconds:.3g} s"
         )
-    if drift := [f"gc.{name} {n}" for name, n in policy.drift.items() if n]:
-        parts.append(f"by others: {', '.join(drift)}")
+    if interference := [f"gc.{name} {n}" for name, n in policy.interference.items() if n]:
+        parts.append(f"by others: {', '.join(interference)}")
     if policy.ignored:
         parts.append(f"{policy.ignored} files that were no order were ignored")
     return "; ".join(parts)

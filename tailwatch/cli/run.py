@@ -1,6 +1,6 @@
 """``tailwatch run -- CMD ARGS…``: the command as it is, every Python process of it watched, and all of them a group.
 
-The command gets ``TAILWATCH=1``, the options, and on PYTHONPATH a directory whose sitecustomize opens the doors in
+The command gets ``TAILWATCH=1``, the options, and on PYTHONPATH a directory whose sitecustomize begins the automatic installation in
 interpreters that have no boot file of ours. Its standard streams, its terminal and its process group are those of
 the caller; signals sent to us are passed on to it; its exit status is ours.
 """
@@ -150,7 +150,7 @@ def _sum_up(directory: str) -> None:
 
 
 def environment_of(inherited: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the command: the options as variables, and the doors open in every interpreter."""
+    """The environment of the command: the options as variables, and automatic installation in every interpreter."""
     path = inherited.get("PYTHONPATH", "")  # an empty part of it is the current directory, an empty whole is nothing
     if path.split(os.pathsep)[0] != str(STARTUP):
         path = f"{STARTUP}{os.pathsep}{path}" if path else str(STARTUP)
@@ -208,7 +208,7 @@ def _reap(pid: int) -> int | None:
 
 
 def _check(given: Mapping[str, str]) -> None:
-    """A bad option of the call is an error; one that we inherit the doors report, and the command runs without us."""
+    """A bad option of the call is an error; one that we inherit the automatic installation reports, and the command runs without us."""
     for variable, value in given.items():
         Config.read({}, {variable: value})
     try:

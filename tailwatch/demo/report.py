@@ -12,7 +12,7 @@ from rich.text import Text
 
 WIDTH = 100
 LEFT = "observe"
-TITLES = {LEFT: "GC left alone", "freeze": "freeze", "out-of-band": "out-of-band"}
+TITLES = {LEFT: "GC left alone", "freeze": "freeze", "idle": "idle"}
 ARMS = tuple(TITLES)
 METRICS = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E", "e2e"))
 SAME = 0.03  # a single run per arm: closer than this is called the same
@@ -192,7 +192,7 @@ def _doubts(report: Report) -> list[str]:
 def _further(report: Report) -> list[str]:
     file = report.get("file")
     first = "" if file else "tailwatch demo --json demo.json, then "
-    further = f"{first}tailwatch doctor {file or 'demo.json'} --slow"
+    further = f"{first}tailwatch doctor {file or 'demo.json'} --slow-gaps"
     return [
         f"look further: {further}",
         "scrape it:    tailwatch demo --serve     (the frozen server alone; prints its /metrics address)",

@@ -204,7 +204,7 @@ def _told(window: Any) -> Line:
         "itl_without_gc_max": window.itl_without_gc.max,
         "ttft_p99": window.ttft.p(99),
         "paused": dict(window.paused),
-        "late": dict(window.late),
+        "delay": dict(window.delay),
         "overlap": dict(window.overlap),
         "longest": {str(key): pauses.max for key, pauses in window.gc.pauses.items() if pauses.count},
         "attainment": window.attainment,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 DURATION = 45.0  # seconds measured per arm: three minutes in all
-ARMS = ("observe", "freeze", "out-of-band")  # values of the option gc
+ARMS = ("observe", "freeze", "idle")  # values of the option gc
 SEED = 1
 SLO = "ttft<=500ms,tpot<=40ms,itl<=100ms@99%"
 SHARE_OF_CAPACITY = 0.6

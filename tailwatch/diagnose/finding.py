@@ -25,10 +25,10 @@ class DiagnosisContext:
     """What a snapshot does not hold: how this process is set up. None: not known (a saved snapshot).
 
     Attributes:
-        gc_policy: "freeze", "out-of-band", "observe" or "off".
+        gc_policy: "freeze", "idle", "observe" or "off".
         freeze_done: the heap was frozen at least once.
         freeze_wanted: one more was due, and no instant without a stream in flight came within 10 minutes.
-        foreign_freezes: gc.freeze() calls by others that were seen.
+        external_freezes: gc.freeze() calls by others that were seen.
         gc_enabled: gc.isenabled().
         thresholds: gc.get_threshold().
         python_version: sys.version_info[:3].
@@ -42,7 +42,7 @@ class DiagnosisContext:
     gc_policy: str | None = None
     freeze_done: bool | None = None
     freeze_wanted: bool = False
-    foreign_freezes: int = 0
+    external_freezes: int = 0
     gc_enabled: bool | None = None
     thresholds: tuple[int, ...] | None = None
     python_version: tuple[int, ...] | None = None

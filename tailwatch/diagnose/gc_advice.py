@@ -3,7 +3,7 @@ with the one in force.
 
 A prediction is an interval, and each end says what it stands on:
 
-- At most: all that collections are estimated to have cost the streams (``Snapshot.late``).
+- At most: all that collections are estimated to have cost the streams (``Snapshot.delay``).
 - At least: that, less the most that the policy's own work can cost, wherever it falls. Its work is bounded by the
   objects that came (one collection of the youngest for each threshold of them), and what each is charged: the looks
   that the sweep owes for it, at what a look takes; or the full passes it is in, at what an object takes there that is
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tailwatch.gc.capabilities import KNOWN_LISTS, drift_sentences, refusal
+from tailwatch.gc.capabilities import KNOWN_LISTS, interference_sentences, refusal
 
 if TYPE_CHECKING:
     from tailwatch.snapshots import Policy, Process, Snapshot
@@ -42,7 +42,7 @@ _OLD_THRESHOLD, _NEW_THRESHOLD = 700, 2000  # of the youngest, before CPython 3.
 # When a policy is recommended: stream seconds lost, and their share of the time.
 _LEAST_SECONDS = 0.05
 _LEAST_RATE = 0.001
-_OFTEN = 3  # ceilings met
+_OFTEN = 3  # memory limits met
 _FOREIGN_COLLECTIONS = 10
 _OVERDUE_SHARE = 0.5
 _FEWEST_SLICES = 100
@@ -83,7 +83,7 @@ def predict(
 
     policy: that of processes that do not say it themselves. thresholds: gc.get_threshold(). version: of Python.
     """
-    lost = {role: _gc_lost(phases) for role, phases in snapshot.late_by_source.items()}
+    lost = {role: _gc_lost(phases) for role, phases in snapshot.delay_by_source.items()}
     role = max(lost, key=lambda each: sum(lost[each].values()), default="")
     processes = [process for process in snapshot.processes if process.role == role]
     kind = _kind(processes, policy)
@@ -94,7 +94,7 @@ def predict(
         return None  # what it saves is not seen yet
     measured = _Measured(snapshot, processes, role, _threshold(thresholds, version))
     if version is not None and tuple(version[:2]) in KNOWN_LISTS and not refusal(version, free_threaded=False):
-        saving = measured.saving("out-of-band", kind, lost[role])
+        saving = measured.saving("idle", kind, lost[role])
     elif kind == "observe":
         full = {cause: seconds for cause, seconds in lost[role].items() if cause in _FULL}
         saving = measured.saving("freeze", kind, full)
@@ -136,7 +136,7 @@ class _Measured:
         self._streams = overlap / sum(paused.values()) if overlap > 0 and sum(paused.values()) > 0 else 1.0
 
     def saving(self, policy: str, instead: str, lost: Mapping[str, float]) -> Saving:
-        each = LOOKS_PER_OBJECT * self._look if policy == "out-of-band" else _FULL_PASSES * self._cold
+        each = LOOKS_PER_OBJECT * self._look if policy == "idle" else _FULL_PASSES * self._cold
         work = self._young_seconds + self._objects * each
         high = sum(lost.values())
         return Saving(
@@ -160,8 +160,8 @@ def drifted(snapshot: Snapshot) -> list[tuple[str, Policy, list[str]]]:
     """Processes whose collector others have meddled with: name, policy, what they did in sentences."""
     found = []
     for process in snapshot.processes:
-        sentences = drift_sentences(process.policy.drift)
-        calls = process.policy.passes.get("foreign", 0)
+        sentences = interference_sentences(process.policy.interference)
+        calls = process.policy.collections.get("external", 0)
         if calls >= _FOREIGN_COLLECTIONS:
             sentences.append(f"{calls} collections were called for, not by us")
         if sentences:
@@ -174,10 +174,10 @@ def fallen_back(snapshot: Snapshot) -> list[tuple[str, str]]:
     return [(each.name, each.policy.why) for each in snapshot.processes if each.policy.mode == "whole passes"]
 
 
-def at_ceiling(snapshot: Snapshot) -> list[tuple[str, dict[str, int]]]:
-    """Processes that met a ceiling often: name, and how often which."""
-    often = [each for each in snapshot.processes if sum(each.policy.ceilings.values()) >= _OFTEN]
-    return [(each.name, {name: n for name, n in each.policy.ceilings.items() if n}) for each in often]
+def at_memory_limit(snapshot: Snapshot) -> list[tuple[str, dict[str, int]]]:
+    """Processes that met a memory limit often: name, and how often which."""
+    often = [each for each in snapshot.processes if sum(each.policy.memory_limits.values()) >= _OFTEN]
+    return [(each.name, {name: n for name, n in each.policy.memory_limits.items() if n}) for each in often]
 
 
 def without_moments(snapshot: Snapshot) -> list[tuple[str, float]]:

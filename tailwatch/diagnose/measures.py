@@ -40,14 +40,14 @@ class GCBlame:
 
 def find_gc_blame(snapshot: Snapshot) -> GCBlame | None:
     """The lowest percentile of the gaps between tokens of which collections are a visible part; None: of none."""
-    late = gc_only(snapshot.late_by_phase["itl"])
+    delay = gc_only(snapshot.delay_by_phase["itl"])
     for name, needed, value in _LEVELS:
-        if snapshot.itl.count < needed or not any(late.values()):
+        if snapshot.itl.count < needed or not any(delay.values()):
             continue
         gap, without = value(snapshot.itl), value(snapshot.itl_without_gc)
         lost = (gap or 0.0) - (without or 0.0)
         if gap and lost >= max(_GC_LEAST_SECONDS, gap * _GC_SHARE_OF_PERCENTILE):
-            return GCBlame(name, gap, lost, max(late, key=lambda cause: late[cause]), name_causes(late))
+            return GCBlame(name, gap, lost, max(delay, key=lambda cause: delay[cause]), name_causes(delay))
     return None
 
 
@@ -85,7 +85,7 @@ def _worst(snapshot: Snapshot, cause: str) -> Process | None:
 
 
 def _lost_to(snapshot: Snapshot, role: str, cause: str) -> float:
-    return sum(by_cause.get(cause, 0.0) for by_cause in snapshot.late_by_source.get(role, {}).values())
+    return sum(by_cause.get(cause, 0.0) for by_cause in snapshot.delay_by_source.get(role, {}).values())
 
 
 def engine_role(snapshot: Snapshot, cause: str) -> str:
@@ -96,9 +96,7 @@ def engine_role(snapshot: Snapshot, cause: str) -> str:
 
 def freezes(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> bool:
     """Whether the policy is to freeze; from outside that is seen by its pauses."""
-    return context.gc_policy in ("freeze", "out-of-band") or (
-        context.gc_policy is None and froze(snapshot, cause, context)
-    )
+    return context.gc_policy in ("freeze", "idle") or (context.gc_policy is None and froze(snapshot, cause, context))
 
 
 def froze(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> bool:
@@ -117,8 +115,8 @@ def tail_shares(snapshot: Snapshot, phase: str) -> dict[str, float]:
     for octave in snapshot.tail.get(phase, []):
         if p99 is None or octave.upper <= p99:
             continue
-        sums["gc"] += sum(gc_only(octave.late).values())
-        sums["policy"] += octave.late.get("policy", 0.0)
+        sums["gc"] += sum(gc_only(octave.delay).values())
+        sums["policy"] += octave.delay.get("policy", 0.0)
         sums["client"] += octave.client
         sums["accept"] += octave.accept
         sums["unexplained"] += octave.unexplained

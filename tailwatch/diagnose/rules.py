@@ -1,6 +1,6 @@
 """Advice over a snapshot: a table of small rules, each a question with one answer or none.
 
-A rule looks at frozen numbers only. `late` is quoted as the estimate it is, an overlap as "up to": an upper
+A rule looks at frozen numbers only. `delay` is quoted as the estimate it is, an overlap as "up to": an upper
 bound. Each finding ends in a command or an option; to find nothing is an answer too.
 """
 
@@ -32,8 +32,8 @@ RULES: tuple[Rule, ...] = (
     rules_gc.gc_tail,
     rules_gc.gc_policy,
     rules_gc.gc_fallback,
-    rules_gc.gc_ceiling,
-    rules_gc.gc_drift,
+    rules_gc.gc_memory_limit,
+    rules_gc.gc_interference,
     rules_gc.gc_moments,
     rules_gc.gc_ttft,
     rules_server.engine_pauses,
@@ -53,7 +53,7 @@ RULES: tuple[Rule, ...] = (
     rules_self.label_overflow,
     rules_self.drops,
     rules_self.fast_sse_fallback,
-    rules_gc.foreign_freeze,
+    rules_gc.external_freeze,
     rules_self.fast_sse_state,
     rules_self.notes,
 )
@@ -115,7 +115,9 @@ def _nothing(snapshot: Snapshot, context: DiagnosisContext) -> Finding:
         detail += f" {steps} engine steps."
     if context.memory_bytes is not None:
         detail += f" tailwatch itself takes at most {context.memory_bytes / 2**20:.1f} MiB, fixed at install."
-    return Finding("nothing", "info", "I see nothing", detail, "tailwatch doctor URL --slow shows the slowest gaps")
+    return Finding(
+        "nothing", "info", "I see nothing", detail, "tailwatch doctor URL --slow-gaps shows the slowest gaps"
+    )
 
 
 def _no_requests() -> Finding:

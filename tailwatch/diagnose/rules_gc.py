@@ -43,11 +43,11 @@ def gc_tail(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     blame = find_gc_blame(snapshot)
     if blame is None:
         return None
-    late, overlap = gc_only(snapshot.late_by_phase["itl"]), gc_only(snapshot.overlap_by_phase["itl"])
+    delay, overlap = gc_only(snapshot.delay_by_phase["itl"]), gc_only(snapshot.overlap_by_phase["itl"])
     count, longest = snapshot.gc.collections.get(blame.cause, 0), snapshot.gc.max.get(blame.cause, 0.0)
     detail = (
         f"{blame.percentile} ITL {ms(blame.gap)}, {ms(blame.gap - blame.lost)} without GC. "
-        f"All streams together lost an estimated {ms(sum(late.values()))} ({split_by_cause(late, 'to')}); "
+        f"All streams together lost an estimated {ms(sum(delay.values()))} ({split_by_cause(delay, 'to')}); "
         f"up to {ms(sum(overlap.values()))} of their gaps coincided with collections. "
         f"{CAUSE_NAMES[blame.cause].capitalize()}: {count} times {where_paused(snapshot, blame.cause)}, "
         f"the longest {ms(longest)}."
@@ -68,7 +68,7 @@ def _gc_advice(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str
     if not froze(snapshot, cause, context) or context.freeze_wanted:
         return "tailwatch.freeze() at a quiet moment: the heap is not frozen yet"
     return (
-        "tailwatch.freeze(again=True) at a quiet moment: what remains is objects made after the freeze. Pauses "
+        "tailwatch.refreeze() at a quiet moment: what remains is objects made after the freeze. Pauses "
         "from before it are counted too: tailwatch.snapshot(window='5m') shows the last minutes"
     )
 
@@ -112,19 +112,19 @@ def gc_policy(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     return Finding("gc-policy", severity, title, detail, advice)
 
 
-def gc_drift(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+def gc_interference(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """Others meddle with a collector that has a policy."""
     found = gc_advice.drifted(snapshot)
     if not found:
         return None
     detail = "; ".join(f"{name}: {', '.join(sentences)}" for name, _, sentences in found) + "."
-    blind = any(policy.drift.get("freeze_blind") for _, policy, _ in found)
-    undone = any(policy.kind in ("freeze", "out-of-band") and _undoes(policy.drift) for _, policy, _ in found)
+    blind = any(policy.interference.get("freeze_blind") for _, policy, _ in found)
+    undone = any(policy.kind in ("freeze", "idle") and _undoes(policy.interference) for _, policy, _ in found)
     advice = "install(app, gc='observe') leaves the heap to that code; a breakpoint in gc's functions finds it"
     if blind:
         advice = "gc.collect() before gc.freeze() in that code: what garbage is frozen is never freed"
     severity = "medium" if undone or blind else "info"
-    return Finding("gc-drift", severity, "other code meddles with the collector", detail, advice)
+    return Finding("gc-interference", severity, "other code meddles with the collector", detail, advice)
 
 
 def _undoes(calls: Mapping[str, int]) -> bool:
@@ -146,20 +146,20 @@ def gc_fallback(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None
     advice = (
         "CPython 3.10 to 3.13, where slices work; or install(app, gc='freeze'), which promises no more than it does"
     )
-    return Finding("gc-fallback", "medium", "gc='out-of-band' cannot sweep here", detail, advice)
+    return Finding("gc-fallback", "medium", "gc='idle' cannot sweep here", detail, advice)
 
 
-def gc_ceiling(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
-    """A ceiling is met again and again."""
-    found = gc_advice.at_ceiling(snapshot)
+def gc_memory_limit(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """A memory limit is met again and again."""
+    found = gc_advice.at_memory_limit(snapshot)
     if not found:
         return None
     told = "; ".join(
         f"{name}: {', '.join(f'{what} {n} times' for what, n in counts.items())}" for name, counts in found
     )
-    detail = f"Passes were forced by gc_ceiling, also where streams were in flight: {told}."
-    advice = "a higher gc_ceiling, or tailwatch.freeze(again=True) at a quiet moment where the living heap has grown"
-    return Finding("gc-ceiling", "medium", "a ceiling of the heap is met often", detail, advice)
+    detail = f"Passes were forced by gc_memory_limit, also where streams were in flight: {told}."
+    advice = "a higher gc_memory_limit, or tailwatch.refreeze() at a quiet moment where the living heap has grown"
+    return Finding("gc-memory-limit", "medium", "a memory limit of the heap is met often", detail, advice)
 
 
 def gc_moments(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -175,24 +175,24 @@ def gc_moments(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
 
 def gc_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """Requests wait for GC before the app even sees them."""
-    late, overlap = gc_only(snapshot.late_by_phase["ttft"]), gc_only(snapshot.overlap_by_phase["ttft"])
-    lost, share = sum(late.values()), tail_shares(snapshot, "ttft").get("gc", 0.0)
+    delay, overlap = gc_only(snapshot.delay_by_phase["ttft"]), gc_only(snapshot.overlap_by_phase["ttft"])
+    lost, share = sum(delay.values()), tail_shares(snapshot, "ttft").get("gc", 0.0)
     if lost < 0.05 or (lost < _TTFT_SHARE * snapshot.ttft.sum and share < _TTFT_TAIL_SHARE):
         return None
-    cause = max(late, key=lambda name: late[name])
+    cause = max(delay, key=lambda name: delay[name])
     detail = (
         f"{snapshot.ttft.count} requests waited {ms(lost)} in all for collections before the app was entered "
-        f"({split_by_cause(late)}), {where_paused(snapshot, cause)}; "
+        f"({split_by_cause(delay)}), {where_paused(snapshot, cause)}; "
         f"up to {ms(sum(overlap.values()))} of their time to first token coincided with one. "
         f"p99 TTFT {ms(snapshot.ttft.p(99))}."
     )
-    title = f"requests wait for {name_causes(late)} before they are accepted"
+    title = f"requests wait for {name_causes(delay)} before they are accepted"
     return Finding("gc-ttft", "medium", title, detail, _gc_advice(snapshot, cause, context))
 
 
 def policy_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """Our own freeze cost somebody time."""
-    lost = snapshot.late.get("policy", 0.0)
+    lost = snapshot.delay.get("policy", 0.0)
     if lost < 0.05:
         return None
     detail = f"Streams lost an estimated {ms(lost)} to tailwatch's own collect-freeze-collect passes."
@@ -214,16 +214,16 @@ def freeze_pending(snapshot: Snapshot, context: DiagnosisContext) -> Finding | N
     return Finding("freeze-pending", "medium", "the heap could not be frozen after warm-up", detail, advice)
 
 
-def foreign_freeze(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+def external_freeze(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """Somebody else froze the heap."""
-    if not context.foreign_freezes:
+    if not context.external_freezes:
         return None
     detail = (
-        f"gc.freeze() was called {context.foreign_freezes} times by other code. "
+        f"gc.freeze() was called {context.external_freezes} times by other code. "
         "tailwatch never undoes it; garbage that was frozen with it stays until gc.unfreeze()."
     )
     advice = "nothing to mend; install(app, gc='observe') leaves the heap to that code alone"
-    return Finding("foreign-freeze", "info", "other code froze the heap", detail, advice)
+    return Finding("external-freeze", "info", "other code froze the heap", detail, advice)
 
 
 def gc_disabled(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -247,7 +247,7 @@ def long_generation_0(snapshot: Snapshot, context: DiagnosisContext) -> Finding 
         if modern
         else "It is small on this version: finalizers that work, or a burst of cyclic garbage, make it long."
     )
-    lost = snapshot.late.get("gc0", 0.0)
+    lost = snapshot.delay.get("gc0", 0.0)
     detail = f"The longest took {ms(longest)}; streams lost an estimated {ms(lost)} to generation 0. {reason}"
     severity = "medium" if lost >= 0.1 else "low"
     advice = "install(app, gc_warn_ms=5): logs each with its objects; decode large inputs in pieces"

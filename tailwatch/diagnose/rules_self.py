@@ -31,16 +31,16 @@ _FALLBACKS = {
     ),
 }
 _DROP_ADVICE = {
-    "opaque": "leave text/event-stream out of the compression: a compressed body cannot be read",
+    "unreadable_body": "leave text/event-stream out of the compression: a compressed body cannot be read",
     "choice": "nothing to mend: choices beyond the eighth of a request have no TPOT",
-    "slow_log": "install(app, slow_ms=...) with a higher bound: slow gaps came faster than they were logged",
+    "slow_log": "install(app, slow_gap_ms=...) with a higher bound: slow gaps came faster than they were logged",
     "pause_log": "install(app, gc_log_all=False, gc_warn_ms=...): pauses came faster than they were logged",
-    "late_stamp": "look for tokens stamped after the end of their stream (s.token(at=...))",
-    "unknown_gap": "install(app, slow_ms=...): gaps spanned more pauses than are kept, their overlap is a lower bound",
-    "cut_event": "nothing to mend: events longer than is kept were judged by their beginning",
-    "protobuf_family": "install(app, exposition='classic'), or unregister what protobuf has no form for in the app's "
+    "out_of_order_stamp": "look for tokens stamped after the end of their stream (s.token(at=...))",
+    "pause_ring_overflow": "install(app, slow_gap_ms=...): gaps spanned more pauses than are kept, their overlap is a lower bound",
+    "event_truncated": "nothing to mend: events longer than is kept were judged by their beginning",
+    "protobuf_family": "install(app, histograms='classic'), or unregister what protobuf has no form for in the app's "
     "own registry: scrapes that asked for native histograms got text",
-    "protobuf_slow": "install(app, exposition='classic'), or fewer label sets in the app's own registry: it takes too "
+    "protobuf_slow": "install(app, histograms='classic'), or fewer label sets in the app's own registry: it takes too "
     "long, and scrapes that asked for native histograms got text",
     "trace_trigger": "install(app, trace_on=...) with a higher bound: it asked for a file too soon after the last, or "
     "the file could not be written",

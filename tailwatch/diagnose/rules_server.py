@@ -96,7 +96,7 @@ def slo_missed(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     why = ", ".join(f"{name} {count}" for name, count in sorted(missed.items(), key=lambda item: -item[1]) if count)
     detail = f"{good} of {judged} requests were good; misses: {why}. {_worst_bound(snapshot)}"
     title = f"attainment {attainment:.2%} is below the {asked:.2%} asked for"
-    advice = "tailwatch doctor URL --slow shows the gaps that cost it; install(app, slo=...) sets other bounds"
+    advice = "tailwatch doctor URL --slow-gaps shows the gaps that cost it; install(app, slo=...) sets other bounds"
     return Finding("slo", "high", title, detail, advice)
 
 
@@ -114,7 +114,7 @@ def accept_wait(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None
     """Requests wait for the event loop, and pauses do not explain it."""
     accept = snapshot.queue["accept"]
     p99 = accept.p(99)
-    other = accept.sum - sum(snapshot.late_by_phase["ttft"].values())
+    other = accept.sum - sum(snapshot.delay_by_phase["ttft"].values())
     if p99 is None or p99 < _ACCEPT_P99_SECONDS or other < 0.5 * accept.sum:
         return None
     detail = (
@@ -135,7 +135,7 @@ def slow_clients(snapshot: Snapshot, context: DiagnosisContext) -> Finding | Non
         f"{share:.0%} of the slowest gaps' excess is waiting for a client to read; {waits.count} sends waited, "
         f"p99 {ms(waits.p(99))}, {ms(waits.sum)} in all. The model is not slower for it."
     )
-    advice = "tailwatch doctor URL --slow names their requests; install(app, slow_ms=200) logs them"
+    advice = "tailwatch doctor URL --slow-gaps names their requests; install(app, slow_gap_ms=200) logs them"
     return Finding("slow-clients", "low", "slow clients make part of the tail", detail, advice)
 
 
@@ -150,5 +150,5 @@ def unexplained(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None
         "and no slow client. It may be the model, the batch, the event loop or the machine: "
         "nothing here tells them apart."
     )
-    advice = "install(app, slow_ms=100): logs each slow gap with its request and split"
+    advice = "install(app, slow_gap_ms=100): logs each slow gap with its request and split"
     return Finding("unexplained", "low", "most of the tail is not explained by pauses", detail, advice)

@@ -86,7 +86,7 @@ def _why_slow(slow: SlowGap) -> str:
     if any(value > 0 for value in slow.overlap.values()):
         bound = "up to " if slow.complete else "at least "
         parts.insert(0, f"coincided with {bound}{split_by_cause(slow.overlap)}")
-        parts.insert(1, f"lost about {split_by_cause(slow.late, 'to')}" if slow.complete else "lost unknown")
+        parts.insert(1, f"lost about {split_by_cause(slow.delay, 'to')}" if slow.complete else "lost unknown")
         parts[2:2] = [
             f"of it in {share.source}: {split_by_cause({share.cause: share.overlap})}" for share in slow.others
         ]
@@ -140,7 +140,7 @@ def _columns(octaves: Sequence[Octave]) -> list[str]:
 
 
 def _time_by_column(octave: Octave) -> dict[str, float]:
-    return {**octave.late, "client": octave.client, "accept": octave.accept, "unexplained": octave.unexplained}
+    return {**octave.delay, "client": octave.client, "accept": octave.accept, "unexplained": octave.unexplained}
 
 
 def _dominating(phase: str, octaves: Sequence[Octave]) -> str:

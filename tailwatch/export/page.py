@@ -12,10 +12,10 @@ The numbers, JSON; times are seconds, moments Unix times, what is not known null
     latency             ttft, itl, itl_without_gc, tpot, e2e: count, sum, min, max, p50, p90, p99, p999, and bins: the
                         number of the first, and counts (Histogram.bins)
     models              those that were seen
-    sources             [role, cause, late, overlap]: what pauses cost all streams together, in the window
+    sources             [role, cause, delay, overlap]: what pauses cost all streams together, in the window
     processes           name, role, pid, lives, age, paused by cause (since its start), full: generation 2 passes,
                         longest, longest_cause, standing, standing_cause
-    slow                the last slow gaps, newest first: t, phase, gap, typical, cause, late, overlap, source, request,
+    slow                the last slow gaps, newest first: t, phase, gap, typical, cause, delay, overlap, source, request,
                         trace, model, route, token, complete
     load                every `bin` seconds: [t, good, missed, finished (per second), in flight (null: nobody looked)]
     dropped             what could not be counted, and where something of ours went wrong
@@ -297,7 +297,7 @@ def _distribution(samples: Histogram) -> dict[str, Any]:
 def _sources(now: Snapshot, window: Snapshot, seconds: float | None) -> dict[str, Any]:
     """Both phases together; the largest estimate first."""
     found: dict[tuple[str, str], list[float]] = {}
-    for at, sums in enumerate((window.late_by_source, window.overlap_by_source)):
+    for at, sums in enumerate((window.delay_by_source, window.overlap_by_source)):
         for source, phases in sums.items():
             for causes in phases.values():
                 for cause, value in causes.items():
@@ -344,7 +344,7 @@ def _gap(slow: SlowGap) -> dict[str, Any]:
         "gap": slow.gap,
         "typical": slow.typical,
         "cause": cause,
-        "late": sum(slow.late.values()) if slow.complete else None,
+        "delay": sum(slow.delay.values()) if slow.complete else None,
         "overlap": sum(slow.overlap.values()),
         "source": max(shares, key=lambda share: share.overlap).source if shares else "",
         "request": slow.request_id,
@@ -357,7 +357,7 @@ def _gap(slow: SlowGap) -> dict[str, Any]:
 
 
 def _cause(slow: SlowGap) -> str:
-    where = {**slow.late, "client": slow.client, "accept": slow.accept, "rest": slow.unexplained}
+    where = {**slow.delay, "client": slow.client, "accept": slow.accept, "rest": slow.unexplained}
     most = max(where, key=lambda name: where[name])
     if where[most] > 0:
         return most if slow.complete or most not in ("rest",) else "unknown"

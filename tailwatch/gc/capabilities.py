@@ -1,4 +1,4 @@
-"""Which collector an interpreter has, what that means for gc="out-of-band", and in words what others do to it.
+"""Which collector an interpreter has, what that means for gc="idle", and in words what others do to it.
 
 By numbers alone, so that what another interpreter would be told can be asked in any.
 """
@@ -43,7 +43,7 @@ def refusal_here() -> str:
     return refusal(tuple(sys.version_info[:3]), free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")))
 
 
-def drift_sentences(calls: Mapping[str, int]) -> list[str]:
+def interference_sentences(calls: Mapping[str, int]) -> list[str]:
     """What others did, a sentence each; calls: how often, by name."""
     found = [f"gc.{name}() was called {calls[name]} times, not by us" for name in COUNTED_AFTER if calls.get(name)]
     if calls.get("freeze"):

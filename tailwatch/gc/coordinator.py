@@ -18,7 +18,7 @@ from tailwatch.errors import BusyError
 from tailwatch.gc import remote_commands
 from tailwatch.gc.hook import Freeze, GCHook
 from tailwatch.gc.idle import SAFETY_NET
-from tailwatch.gc.memory_limit import Ceiling
+from tailwatch.gc.memory_limit import MemoryLimit
 
 FREEZE_PATIENCE_SECONDS = 5.0
 _SILENCE_SECONDS = 0.005
@@ -45,7 +45,7 @@ class GCCoordinator:
 
     Args:
         core: its counters.
-        policy: the option ``gc``. ceiling: the option ``gc_ceiling``.
+        policy: the option ``gc``. memory_limit: the option ``gc_memory_limit``.
         group: whose streams count where this process has none.
         serves: whether this process has an app of its own.
         note: takes a sentence for the doctor; warn: takes one that is logged, too.
@@ -55,7 +55,7 @@ class GCCoordinator:
         self,
         core: _hot.Core,
         policy: str,
-        ceiling: Ceiling,
+        memory_limit: MemoryLimit,
         group: Group,
         serves: Callable[[], bool],
         note: Callable[[str], object],
@@ -68,19 +68,19 @@ class GCCoordinator:
         self._note = note
         self._warn = warn
         self._said_without = False
-        out_of_band = self.hook.out_of_band
-        out_of_band.ceiling.ceiling = ceiling
+        idle_gc = self.hook.idle_gc
+        idle_gc.memory_limit.memory_limit = memory_limit
         means = remote_commands.Means(
             nobody_waits=self.nobody_waits,
             act=self._carry_out,
-            begin_round=out_of_band.begin_round,
-            round_over=out_of_band.round_over,
-            hand_over=out_of_band.call_soon,
+            begin_round=idle_gc.begin_round,
+            round_over=idle_gc.round_over,
+            hand_over=idle_gc.call_soon,
             answer=core.policy_answer,
             failed=lambda: core.count_error(_ERROR_POLICY),
         )
         self.orders = remote_commands.Orders(remote_commands.OrderFile(self._order_path, core.count_ignored), means)
-        self._note_ceiling(policy)
+        self._note_memory_limit(policy)
 
     def attach(self) -> None:
         """Hook the collector, unless the policy is "off"."""
@@ -88,8 +88,8 @@ class GCCoordinator:
             self.hook.attach()
         self.hook.tell()
 
-    def adopt(self, policy: str, ceiling: Ceiling) -> None:
-        """Another policy and another ceiling from now on."""
+    def adopt(self, policy: str, memory_limit: MemoryLimit) -> None:
+        """Another policy and another memory_limit from now on."""
         changed = policy != self.hook.policy
         if changed:
             for sentence in self.hook.adopt(policy) + (self.hook.detach() if policy == "off" else []):
@@ -98,10 +98,10 @@ class GCCoordinator:
                 self.hook.attach()
             if self.hook.lags and self.nobody_waits():
                 self.hook.on_idle()
-        limit = self.hook.out_of_band.ceiling
-        if changed or ceiling != limit.ceiling:
-            limit.ceiling = ceiling
-            self._note_ceiling(policy)
+        limit = self.hook.idle_gc.memory_limit
+        if changed or memory_limit != limit.memory_limit:
+            limit.memory_limit = memory_limit
+            self._note_memory_limit(policy)
 
     def detach(self) -> list[str]:
         """Take everything out again. Returns what could not be undone, a sentence each."""
@@ -117,15 +117,15 @@ class GCCoordinator:
 
     def on_request(self) -> None:
         """A request has come in."""
-        if self.hook.out_of_band.engaged:
-            self.hook.out_of_band.use_loop()
+        if self.hook.idle_gc.engaged:
+            self.hook.idle_gc.use_loop()
 
     def on_idle(self) -> None:
         """The last request in flight has ended."""
         if self.hook.waiting:  # every request that ends alone comes by here
             self._guarded(self.hook.on_idle)
-        if self.hook.out_of_band.engaged:
-            self._guarded(self.hook.out_of_band.on_idle)
+        if self.hook.idle_gc.engaged:
+            self._guarded(self.hook.idle_gc.on_idle)
         if self.orders.waiting:
             self.orders.moment()
 
@@ -139,19 +139,19 @@ class GCCoordinator:
 
     def turn(self) -> None:
         """Called by the daemon, four times a second: moments of its own, and what is to be forced."""
-        out_of_band = self.hook.out_of_band
-        if not out_of_band.engaged:
+        idle_gc = self.hook.idle_gc
+        if not idle_gc.engaged:
             return
-        out_of_band.ceiling.look(time.monotonic())
-        out_of_band.turn(self.nobody_waits)
-        out_of_band.step_together(self._core.peers() > 0)
+        idle_gc.memory_limit.look(time.monotonic())
+        idle_gc.turn(self.nobody_waits)
+        idle_gc.step_together(self._core.peers() > 0)
         if self._serves() or self._core.load()[1] > 0:  # it would see a request that waits
-            if out_of_band.is_due and self.nobody_waits():
-                out_of_band.on_idle(daemon=True)
-        elif not self._core.steps_ended and not out_of_band.has_loop and out_of_band.is_due and not self._said_without:
+            if idle_gc.is_due and self.nobody_waits():
+                idle_gc.on_idle(daemon=True)
+        elif not self._core.steps_ended and not idle_gc.has_loop and idle_gc.is_due and not self._said_without:
             self._said_without = True
             self._warn(
-                "gc='out-of-band': no request, no engine step and no event loop was seen in this process, so nobody "
+                "gc='idle': no request, no engine step and no event loop was seen in this process, so nobody "
                 f"knows when nobody waits: the interpreter collects here by itself, each {SAFETY_NET} new objects"
             )
 
@@ -178,11 +178,11 @@ class GCCoordinator:
                 in_flight = self._core.in_flight or self._group.load()[0]
                 waited = (
                     "this is the thread of an event loop, where nobody can wait for them: "
-                    "await asyncio.to_thread(tailwatch.freeze, again=True)"
+                    "await asyncio.to_thread(tailwatch.refreeze)"
                     if looping
                     else f"there was no moment without any for {timeout:g} s: try later, or with a longer timeout="
                 )
-                raise BusyError(f"freeze(again=True): streams in flight that would stand still: {in_flight}; {waited}")
+                raise BusyError(f"refreeze(): streams in flight that would stand still: {in_flight}; {waited}")
             time.sleep(_SILENCE_SECONDS)
         return self.hook.freeze(again=again)
 
@@ -203,11 +203,11 @@ class GCCoordinator:
         except Exception:
             self._core.count_error(_ERROR_POLICY)
 
-    def _note_ceiling(self, policy: str) -> None:
-        ceiling = self.hook.out_of_band.ceiling.ceiling
-        if ceiling and policy != "out-of-band":
+    def _note_memory_limit(self, policy: str) -> None:
+        memory_limit = self.hook.idle_gc.memory_limit.memory_limit
+        if memory_limit and policy != "idle":
             self._note(
-                f"gc_ceiling={str(ceiling)!r} has no effect with gc={policy!r}: it is for gc='out-of-band', whose "
+                f"gc_memory_limit={str(memory_limit)!r} has no effect with gc={policy!r}: it is for gc='idle', whose "
                 "collections it forces"
             )
 
@@ -220,8 +220,8 @@ class GCCoordinator:
 
     def _carry_out(self, verb: str) -> tuple[float, int]:
         if verb == remote_commands.FREEZE:
-            done = self.hook.freeze(again=True)
+            done = self.hook.refreeze()
             return done.seconds, done.collected
         began = time.monotonic()
-        freed = self.hook.out_of_band.whole_pass()
+        freed = self.hook.idle_gc.whole_pass()
         return time.monotonic() - began, freed

@@ -20,10 +20,10 @@ from typing import Any
 
 from tailwatch import _hot
 from tailwatch.gc.capabilities import COUNTED_AFTER
-from tailwatch.gc.idle import GCStatus, OutOfBand
-from tailwatch.gc.interference import MODES, POLICIES, WHYS, Drift
+from tailwatch.gc.idle import GCStatus, IdleGC
+from tailwatch.gc.interference import MODES, POLICIES, WHYS, Interference
 
-FREEZING = ("freeze", "out-of-band")
+FREEZING = ("freeze", "idle")
 
 WARM_REQUESTS = 32
 WARM_PATIENCE_SECONDS = 600.0
@@ -33,7 +33,7 @@ WARM_PATIENCE_SECONDS = 600.0
 INTERPRETER_FROZEN = 1000
 
 _GENERATIONAL, _INCREMENTAL = 0, 1
-_ASKED = "asked"
+_REQUESTED = "requested"
 
 
 def collector_mode() -> int:
@@ -73,11 +73,11 @@ class GCHook:
     def __init__(self, core: _hot.Core, policy: str, say: Callable[[str], object] = lambda sentence: None) -> None:
         self.core = core
         self.policy = policy
-        self.out_of_band = OutOfBand(core, say)
+        self.idle_gc = IdleGC(core, say)
         self.state = FreezeState()
-        self.drift = Drift(core)
-        self.foreign_freezes = 0
-        self.foreign_unfreezes = 0
+        self.interference = Interference(core)
+        self.external_freezes = 0
+        self.external_unfreezes = 0
         self.frozen_before = 0
         self._first: Callable[[str, dict[str, int]], None] = core.gc_first
         self._last: Callable[[str, dict[str, int]], None] = core.gc_last
@@ -102,10 +102,10 @@ class GCHook:
 
     def adopt(self, policy: str) -> list[str]:
         """Another policy from now on. Returns what could not be undone of the one before, a sentence each."""
-        report = self.out_of_band.disengage() if policy != "out-of-band" else []
+        report = self.idle_gc.disengage() if policy != "idle" else []
         self.policy = policy
-        if policy == "out-of-band" and self._attached and not self.out_of_band.mode:
-            self.out_of_band.prepare()
+        if policy == "idle" and self._attached and not self.idle_gc.mode:
+            self.idle_gc.prepare()
             self.state.gave_up = False
         self.tell()
         return report
@@ -113,17 +113,17 @@ class GCHook:
     @property
     def lags(self) -> bool:
         """Whether a policy was adopted after the freeze, and is to be engaged with another one."""
-        adopted = self.policy == "out-of-band" and self._attached and not self.out_of_band.engaged
+        adopted = self.policy == "idle" and self._attached and not self.idle_gc.engaged
         return adopted and bool(self.state.done)
 
     @property
     def status(self) -> GCStatus:
         """What the policy does, and did."""
-        return self.out_of_band.status(self.policy, self.drift.sentences())
+        return self.idle_gc.status(self.policy, self.interference.sentences())
 
     def detach(self) -> list[str]:
         """Take everything out again. Returns what could not be undone, a sentence each."""
-        report = self.out_of_band.disengage()
+        report = self.idle_gc.disengage()
         report += self._thaw() if self.state.done else []
         self.state = FreezeState()
         if self._attached:
@@ -137,8 +137,8 @@ class GCHook:
     def tell(self) -> None:
         """Say in the segment what the policy is."""
         known = self._attached or self.policy == "off"
-        mode = self.out_of_band.mode if self.out_of_band.engaged else ""
-        why = WHYS.index(self.out_of_band.reason)
+        mode = self.idle_gc.mode if self.idle_gc.engaged else ""
+        why = WHYS.index(self.idle_gc.reason)
         self.core.policy_is(POLICIES.index(self.policy if known else "unknown"), MODES.index(mode), why)
 
     def verify(self) -> bool:
@@ -149,43 +149,47 @@ class GCHook:
         missing = self._first not in callbacks or self._last not in callbacks
         if missing:
             self.core.cancel_pause()
-            self.drift.saw("callbacks")
+            self.interference.saw("callbacks")
         self._bracket()
         return not missing
 
-    def freeze(self, *, again: bool = False, reason: str = _ASKED) -> Freeze:
-        """Collect, freeze, collect, now, on this thread: a pause of cause ``policy``.
+    def freeze(self, *, reason: str = _REQUESTED) -> Freeze:
+        """Collect, freeze, collect, now, on this thread: a pause of cause ``policy``."""
+        return self._freeze(reason, unfreeze=False)
 
-        ``again`` unfreezes first, so that what died while frozen is freed: a pass over the whole heap.
-        """
+    def refreeze(self) -> Freeze:
+        """The same after an unfreeze, so that what died while it was frozen is freed: a pass over the whole heap."""
+        return self._freeze(_REQUESTED, unfreeze=True)
+
+    def _freeze(self, reason: str, *, unfreeze: bool) -> Freeze:
         self.core.policy_begin()
         try:
-            if again:
+            if unfreeze:
                 self._original("unfreeze")()
-                self.out_of_band.sweep.forget()
+                self.idle_gc.sweep.forget()
             collected = gc.collect()
-            if self._attached or reason == _ASKED:  # a pass takes long, and uninstall() may not have waited for it
+            if self._attached or reason == _REQUESTED:  # a pass takes long, and uninstall() may not have waited for it
                 if self._some_are_unknown():
                     self._original("unfreeze")()  # moves two pointers: nothing is looked at, what was garbage stays
-                self.out_of_band.remember()
+                self.idle_gc.mark_frozen()
                 self._original("freeze")()
-                self.out_of_band.learn()  # what others made in between
+                self.idle_gc.sync_frozen()  # what others made in between
             collected += gc.collect()
         finally:
             paused_ns = self.core.policy_end()
-        result = Freeze((paused_ns or 0) / 1e9, collected, again, reason)
+        result = Freeze((paused_ns or 0) / 1e9, collected, unfreeze, reason)
         self.state.done.append(result)
         self.core.count_freeze()
-        if self.policy == "out-of-band" and self._attached:
-            self.out_of_band.engage()
+        if self.policy == "idle" and self._attached:
+            self.idle_gc.engage()
         self.tell()
         return result
 
     def after_fork(self) -> None:
         """In a child: what the parent froze is frozen here too, and what others did there is its own affair."""
         self.state.freezing = False
-        self.drift = Drift(self.core)
-        self.out_of_band.after_fork()
+        self.interference = Interference(self.core)
+        self.idle_gc.after_fork()
         self.tell()
 
     def on_startup(self) -> None:
@@ -265,7 +269,7 @@ class GCHook:
 
         def watched(*args: Any) -> object:
             result = original(*args)
-            self.drift.saw(name)
+            self.interference.saw(name)
             return result
 
         watched.__name__ = watched.__qualname__ = name
@@ -286,50 +290,50 @@ class GCHook:
 
     def _some_are_unknown(self) -> bool:
         """Whether objects are frozen that the sweep does not know: it would follow closures into them."""
-        out_of_band = self.out_of_band
-        frozen = self.frozen_before > INTERPRETER_FROZEN or bool(self.state.done) or self.foreign_freezes > 0
-        return frozen and out_of_band.mode == "sweep" and out_of_band.sweep.frozen == 0
+        idle_gc = self.idle_gc
+        frozen = self.frozen_before > INTERPRETER_FROZEN or bool(self.state.done) or self.external_freezes > 0
+        return frozen and idle_gc.mode == "sweep" and idle_gc.sweep.frozen == 0
 
     def _freeze_of_others(self, original: Callable[[], None]) -> None:
         """Theirs, completed: closures stop at what they froze, and, as after ours, a pass that finds few makes the next
         full one small."""
-        if self.policy != "out-of-band" or not self._attached:
+        if self.policy != "idle" or not self._attached:
             original()
             return
         self.core.policy_begin()
         try:
-            self.out_of_band.remember()
+            self.idle_gc.mark_frozen()
             original()
-            self.out_of_band.learn()
-            if self.out_of_band.engaged:
+            self.idle_gc.sync_frozen()
+            if self.idle_gc.engaged:
                 gc.collect()
         finally:
             self.core.policy_end()
-            self.out_of_band.ceiling.frozen()
+            self.idle_gc.memory_limit.frozen()
 
     def _unfreeze_of_others(self, original: Callable[[], None]) -> None:
         """Everything is to be swept again."""
         original()
-        self.out_of_band.sweep.forget()
+        self.idle_gc.sweep.forget()
 
     def look_for_freeze(self) -> None:
         """Whoever took gc.freeze before us calls it past us: what it froze stands among the frozen."""
-        if self.out_of_band.engaged and self._attached and self.out_of_band.learn():
+        if self.idle_gc.engaged and self._attached and self.idle_gc.sync_frozen():
             self._saw_freeze()
-            self.out_of_band.ceiling.frozen()
+            self.idle_gc.memory_limit.frozen()
 
     def _saw_freeze(self) -> None:
-        self.foreign_freezes += 1
-        self.drift.saw_freeze()
+        self.external_freezes += 1
+        self.interference.saw_freeze()
 
     def _saw_unfreeze(self) -> None:
-        self.foreign_unfreezes += 1
-        self.drift.saw("unfreeze")
+        self.external_unfreezes += 1
+        self.interference.saw("unfreeze")
 
     def _thaw(self) -> list[str]:
         if not self._attached:
             return ["the heap stays frozen: without our hook nobody saw whether others froze objects too"]
-        if self.frozen_before > INTERPRETER_FROZEN or self.foreign_freezes:
+        if self.frozen_before > INTERPRETER_FROZEN or self.external_freezes:
             return ["the heap stays frozen: others froze objects too, and unfreezing would undo theirs"]
         self._original("unfreeze")()
         return []

@@ -1,12 +1,12 @@
 """Collections when nobody waits: the old heap is swept in slices, in the moments between what the server does.
 
-``gc="out-of-band"``. The freeze is as with ``gc="freeze"``; afterwards the interpreter's own collections are a safety
+``gc="idle"``. The freeze is as with ``gc="freeze"``; afterwards the interpreter's own collections are a safety
 net only, far away, and what is allocated later is judged in slices of some tenths of a millisecond, when a loop waits
 for events, after an engine's step, or when the last request has ended. A slice is a pause of cause ``policy``. How the
 dead are found: csrc/python/gc/cycle_detect.h.
 
 The sweep proves itself before it is used: a planted cycle must die, a living structure must not, in slices that are
-told where to look (OutOfBand.prepare) and, after the first freeze, in a whole round (OutOfBand.engage).
+told where to look (IdleGC.prepare) and, after the first freeze, in a whole round (IdleGC.engage).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from tailwatch import _hot
 from tailwatch.gc.capabilities import KNOWN_LISTS
 from tailwatch.gc.idle_hooks import Moments, call_in, moments_of, running_loop, wake
-from tailwatch.gc.memory_limit import NOTHING, PASS, SLICES, CeilingWatch
+from tailwatch.gc.memory_limit import NOTHING, PASS, SLICES, MemoryLimitWatch
 
 # Net new objects until the interpreter collects by itself: no moment was found for long.
 SAFETY_NET = 100_000
@@ -36,9 +36,9 @@ _WHY = {
 _LOOK = 1 << 22  # objects walked to see which list one is in: a server's heap before its first freeze
 _PASS_SECONDS = 1.0
 _ROUND_SECONDS = 5.0
-MOMENTS = ("idle", "step", "request_end", "overdue", "ceiling", "asked")
+MOMENTS = ("idle", "step", "request_end", "overdue", "memory_limit", "requested")
 _IDLE, _REQUEST_END = MOMENTS.index("idle"), MOMENTS.index("request_end")
-_CEILING, _ASKED = MOMENTS.index("ceiling"), MOMENTS.index("asked")
+_MEMORY_LIMIT, _REQUESTED = MOMENTS.index("memory_limit"), MOMENTS.index("requested")
 _YOUNG = 700  # new objects that are worth a pass
 _FAR = 1 << 30  # collections until the interpreter looks at older objects: never
 _PROOF_SLICES, _PROOF_LOOKS = 100, 100_000  # for a round over some 400 thousand objects
@@ -62,18 +62,18 @@ class GCStatus:
         policy: the option ``gc``.
         mode: "sweep", "whole passes" (the sweep could not prove itself; ``why`` says how), or "" (another policy).
         why: a sentence, "" where nothing is to be said.
-        slices: by what gave the moment: idle, step, request_end, overdue, ceiling, asked.
-        passes: other collections: whole passes of what is not frozen, by the same; "automatic", the interpreter's own;
-            "foreign", that somebody else called for; "untold", one of these two, where the interpreter's books are not
+        slices: by what gave the moment: idle, step, request_end, overdue, memory_limit, asked.
+        collections: other collections: whole passes of what is not frozen, by the same; "automatic", the interpreter's own;
+            "external", that somebody else called for; "unknown", one of these two, where the interpreter's books are not
             known.
         moved, freed: objects, of all slices.
         seconds, predicted_seconds: what the slices took, and what they had been predicted to take.
         unfrozen: tracked objects that are not frozen, an estimate; frozen: those known to be.
-        debt: looks at old objects that are owed; some ten go through one.
-        drift: what somebody else did to the collector meanwhile, a sentence each; calls: the same, counted by name
+        backlog: looks at old objects that are owed; some ten go through one.
+        interference: what somebody else did to the collector meanwhile, a sentence each; calls: the same, counted by name
             ("freeze_blind": of those to freeze, the ones not right after a full collection).
-        ceilings: times that a ceiling was met, "rss" and "objects".
-        pass_seconds, pass_freed: of our whole passes. freezes: ours. rounds: times that slices went through the whole
+        memory_limits: times that a memory limit was met, "rss" and "objects".
+        full_seconds, full_freed: of our whole passes. freezes: ours. rounds: times that slices went through the whole
             old heap.
         processes: the same numbers of each living process of the group, this one too, by name ("api-0"): see
             snapshots.Policy.
@@ -83,25 +83,25 @@ class GCStatus:
     mode: str
     why: str
     slices: dict[str, int]
-    passes: dict[str, int]
+    collections: dict[str, int]
     moved: int
     freed: int
     seconds: float
     predicted_seconds: float
     unfrozen: int
     frozen: int
-    debt: int
-    drift: tuple[str, ...]
+    backlog: int
+    interference: tuple[str, ...]
     calls: dict[str, int] = field(default_factory=dict)
-    ceilings: dict[str, int] = field(default_factory=dict)
-    pass_seconds: float = 0.0
-    pass_freed: int = 0
+    memory_limits: dict[str, int] = field(default_factory=dict)
+    full_seconds: float = 0.0
+    full_freed: int = 0
     freezes: int = 0
-    rounds: int = 0
+    cycles: int = 0
     processes: Mapping[str, Any] = field(default_factory=dict)
 
 
-class OutOfBand:
+class IdleGC:
     """The policy of one process. ``say`` is told a sentence about what does not work here."""
 
     def __init__(self, core: _hot.Core, say: Callable[[str], object]) -> None:
@@ -109,7 +109,7 @@ class OutOfBand:
         self._say = say
         self.sweep = _hot.Sweep(core, _collect)
         self.mode = self.why = self.reason = ""  # reason: a name for why
-        self.passes = 0
+        self.collections = 0
         self.engaged = False  # the freeze was made, and nobody has uninstalled
         self._next_pass = self._next_round = 0.0
         self._thresholds: tuple[int, int, int] | None = None  # before us
@@ -120,12 +120,12 @@ class OutOfBand:
         self._freed_before_round = self._rounds_before = 0
         self._moments: list[Moments] = []  # one a loop
         self._pass_wanted = False
-        self.ceiling = CeilingWatch(
+        self.memory_limit = MemoryLimitWatch(
             objects=self._unfrozen,
             force=self._force,
             pending=self._forced,
-            settled=lambda: self.sweep.counts()["debt"] < _SETTLED,
-            whole=lambda: self.whole_pass(_CEILING),
+            settled=lambda: self.sweep.counts()["backlog"] < _SETTLED,
+            whole=lambda: self.whole_pass(_MEMORY_LIMIT),
             met=self._met,
             say=say,
         )
@@ -144,22 +144,22 @@ class OutOfBand:
         if self.reason:
             self._fall_back(self.reason, _WHY[self.reason])
 
-    def remember(self) -> None:
+    def mark_frozen(self) -> None:
         """All objects there are now are about to be frozen: 30 ns each, once."""
         if self.mode != "sweep":
             return
         try:
-            self.sweep.remember(_get_objects())
+            self.sweep.mark_frozen(_get_objects())
         except MemoryError:  # closures would not stop at what is frozen
             self._fall_back("", "there was no memory to remember what is frozen")
 
-    def learn(self) -> int:
+    def sync_frozen(self) -> int:
         """How many objects are frozen that nobody told us of: closures stop at them from now on. O(1) where there are
         none, 30 ns each."""
         if self.mode != "sweep":
             return 0
         try:
-            return self.sweep.learn()
+            return self.sweep.sync_frozen()
         except MemoryError:
             self._fall_back("", "there was no memory to remember what is frozen")
             return 0
@@ -179,7 +179,7 @@ class OutOfBand:
         self._spread_net(old=True)
         self._made_at = time.monotonic()
         self.sweep.on = self.mode == "sweep"
-        self.ceiling.frozen()
+        self.memory_limit.frozen()
 
     def _spread_net(self, *, old: bool) -> None:
         """The interpreter's own collections are far away. old: those of older objects come after as many of the
@@ -192,7 +192,7 @@ class OutOfBand:
         self.mode, self.reason, self.why = "whole passes", reason, why
         self.sweep.on = False
         self._say(
-            f"gc='out-of-band': the old heap cannot be swept in slices ({why}): whole passes of what is not frozen are "
+            f"gc='idle': the old heap cannot be swept in slices ({why}): whole passes of what is not frozen are "
             "made, when nobody waits"
         )
 
@@ -210,7 +210,7 @@ class OutOfBand:
             self._moments.append(moments_of(loop, self.sweep))
         except LookupError as error:
             self._moments.append(Moments(weakref.ref(loop), lambda: None, used=False))
-            self._say(f"gc='out-of-band': {error}: slices are made when the last request has ended, and between steps")
+            self._say(f"gc='idle': {error}: slices are made when the last request has ended, and between steps")
 
     def on_idle(self, *, daemon: bool = False) -> None:
         """The last request has ended; or (daemon) none is in flight, which the daemon sees. Nobody waits: what died
@@ -221,10 +221,10 @@ class OutOfBand:
                 self._next_round = now + _ROUND_SECONDS
                 self.sweep.round()
             if not self._loop_sweeps(daemon):
-                self.sweep.rest(daemon)
+                self.sweep.run_idle(daemon)
         elif self._pass_wanted:
             self._pass_wanted = False
-            self.whole_pass(_CEILING)
+            self.whole_pass(_MEMORY_LIMIT)
         elif self.engaged and time.monotonic() >= self._next_pass and gc.get_count()[0] >= _YOUNG:
             self._whole_pass()
 
@@ -248,7 +248,7 @@ class OutOfBand:
 
     def _slices(self) -> int:
         counts = self.sweep.counts()
-        return sum(counts[name] for name in MOMENTS if name != "asked")
+        return sum(counts[name] for name in MOMENTS if name != "requested")
 
     def _end_round(self, nobody_waits: Callable[[], bool]) -> None:
         """One that rests for long holds an object: it is brought to its end, or, where somebody waits, given up."""
@@ -271,7 +271,7 @@ class OutOfBand:
         """Whether the waiting of a loop is used."""
         return any(each.used and each.loop() is not None for each in self._moments)
 
-    def whole_pass(self, moment: int = _ASKED) -> int:
+    def whole_pass(self, moment: int = _REQUESTED) -> int:
         """Of what is not frozen, now, on this thread: a pause of cause ``policy``. Returns objects freed."""
         return self.sweep.whole(moment) or 0
 
@@ -284,7 +284,7 @@ class OutOfBand:
         if not self.sweep.on:
             return False
         counts = self.sweep.counts()
-        self._freed_before_round, self._rounds_before = counts["freed"], counts["rounds"] + counts["whole"]
+        self._freed_before_round, self._rounds_before = counts["freed"], counts["cycles"] + counts["whole"]
         self.sweep.round()
         return True
 
@@ -292,7 +292,7 @@ class OutOfBand:
         """Objects freed since begin_round(), once nothing is left of it: the round that was under way then, and a whole
         one, are over."""
         counts = self.sweep.counts()
-        over = counts["rounds"] > self._rounds_before or counts["debt"] < _SETTLED
+        over = counts["cycles"] > self._rounds_before or counts["backlog"] < _SETTLED
         return counts["freed"] - self._freed_before_round if over else None
 
     def step_together(self, ranks: bool) -> None:
@@ -301,12 +301,12 @@ class OutOfBand:
 
     def after_fork(self) -> None:
         """In a child: what it does is counted from zero; its heap is frozen as its parent's is."""
-        self.sweep.reborn()
+        self.sweep.after_fork()
         self._made = 0
-        self.ceiling.calm()
-        self.passes = self.ceiling.episodes = 0
+        self.memory_limit.calm()
+        self.collections = self.memory_limit.episodes = 0
 
-    # ---- the ceiling ----
+    # ---- the memory limit ----
 
     def _unfrozen(self) -> int | None:
         if not self.sweep.on:
@@ -328,7 +328,7 @@ class OutOfBand:
         return self.sweep.force if self.sweep.on else PASS if self._pass_wanted else NOTHING
 
     def _met(self, which: int, sentence: str) -> None:
-        self._core.count_ceiling(which)
+        self._core.count_memory_limit(which)
         self._say(sentence)
 
     def _whole_pass(self) -> None:
@@ -341,30 +341,30 @@ class OutOfBand:
         finally:
             self._core.policy_end()
         ended = time.monotonic()
-        self.passes += 1
+        self.collections += 1
         self._core.policy_pass(_REQUEST_END, int((ended - began) * 1e9), freed)
         self._next_pass = ended + max(_PASS_SECONDS, 50 * (ended - began))
 
-    def status(self, policy: str, drift: Sequence[str]) -> GCStatus:
-        """What it does, and did; drift: what others did, as far as that was seen."""
+    def status(self, policy: str, interference: Sequence[str]) -> GCStatus:
+        """What it does, and did; interference: what others did, as far as that was seen."""
         counts = self.sweep.counts()
         return GCStatus(
             policy=policy,
             mode=self.mode if self.engaged else "",
             why=self.why,
             slices={name: counts[name] for name in MOMENTS},
-            passes={MOMENTS[_REQUEST_END]: self.passes},
+            collections={MOMENTS[_REQUEST_END]: self.collections},
             moved=counts["moved"],
             freed=counts["freed"],
             seconds=counts["ns"] / 1e9,
             predicted_seconds=counts["predicted_ns"] / 1e9,
             unfrozen=counts["old"] + counts["young"],
             frozen=self.sweep.frozen,
-            debt=counts["debt"],
-            drift=(*self._drift(), *drift),
+            backlog=counts["backlog"],
+            interference=(*self._interference(), *interference),
         )
 
-    def _drift(self) -> tuple[str, ...]:
+    def _interference(self) -> tuple[str, ...]:
         found = []
         if self.engaged and gc.isenabled() != self._was_enabled:
             found.append(
@@ -378,7 +378,7 @@ class OutOfBand:
 
     def disengage(self) -> list[str]:
         """Everything as it was. Returns what could not be undone, a sentence each."""
-        self.ceiling.calm()
+        self.memory_limit.calm()
         self.sweep.on = self.engaged = False
         self.mode = self.why = self.reason = ""
         report = [sentence for each in self._moments if (sentence := each.give_back())]
@@ -412,11 +412,11 @@ class OutOfBand:
     def _prove_round(self) -> None:
         """Nobody says where to look. One that does not come to its end says nothing: after the next freeze, then."""
         kept, gone = _planted(), weakref.ref(_planted())
-        begun = self.sweep.counts()["rounds"]
+        begun = self.sweep.counts()["cycles"]
         self.sweep.round()
         for _ in range(_PROOF_SLICES):
             self.sweep.slice(_PROOF_LOOKS)
-            if self.sweep.counts()["rounds"] > begun:
+            if self.sweep.counts()["cycles"] > begun:
                 break
         else:
             return

@@ -5,20 +5,20 @@ from __future__ import annotations
 import gc
 
 from tailwatch import _hot
-from tailwatch.gc.capabilities import drift_sentences
+from tailwatch.gc.capabilities import interference_sentences
 
 # Numbers of the core's, in its order: csrc/include/tailwatch/record/gc_policy_counters.h.
-POLICIES = ("unknown", "off", "observe", "freeze", "out-of-band")
+POLICIES = ("unknown", "off", "observe", "freeze", "idle")
 MODES = ("", "sweep", "whole passes")
 WHYS = ("", "version", "lists", "proof")
 CALLS = ("enable", "disable", "set_threshold", "freeze", "freeze_blind", "unfreeze", "callbacks")
-CEILINGS = ("rss", "objects")
+MEMORY_LIMITS = ("rss", "objects")
 
 # Objects that may have come since a full collection for a freeze to count as one right after it.
 _FEW = 700
 
 
-class Drift:
+class Interference:
     """Counts what others did, in the segment and here."""
 
     def __init__(self, core: _hot.Core) -> None:
@@ -28,7 +28,7 @@ class Drift:
     def saw(self, call: str) -> None:
         """Somebody else did this."""
         self.calls[call] += 1
-        self._core.count_drift(CALLS.index(call))
+        self._core.count_interference(CALLS.index(call))
 
     def saw_freeze(self) -> None:
         """Somebody is about to freeze. What garbage he freezes with it cannot be said without a collection, which is
@@ -39,4 +39,4 @@ class Drift:
 
     def sentences(self) -> list[str]:
         """What was done, a sentence each."""
-        return drift_sentences(self.calls)
+        return interference_sentences(self.calls)

@@ -1,4 +1,4 @@
-"""The limit of ``gc_ceiling``: its grammar, and what keeps a process below it.
+"""The limit of ``gc_memory_limit``: its grammar, and what keeps a process below it.
 
 rss=+256MB       resident memory, above what it was right after the freeze
 rss=8GiB         the same, as a whole
@@ -36,7 +36,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
+class MemoryLimit:
     """What may not be exceeded for long. 0: no such bound.
 
     Attributes:
@@ -58,14 +58,14 @@ class Ceiling:
         return ",".join([*([rss] if self.rss else []), *([f"objects={self.objects}"] if self.objects else [])])
 
     @classmethod
-    def parse(cls, text: object, *, source: str | None = None) -> Ceiling:
+    def parse(cls, text: object, *, source: str | None = None) -> MemoryLimit:
         """Of the option's text, "" for none.
 
         Raises:
             OptionError: anything else.
         """
         if not isinstance(text, str):
-            raise OptionError.of("gc_ceiling", text, _GRAMMAR, source=source)
+            raise OptionError.of("gc_memory_limit", text, _GRAMMAR, source=source)
         found: dict[str, str] = {}
         for part in text.split(",") if text.strip() else []:
             name, equals, value = (each.strip() for each in part.partition("="))
@@ -73,9 +73,13 @@ class Ceiling:
             if name not in _NAMES or not equals:
                 hint = nearest(name, _NAMES)
                 meant = f"; did you mean {hint!r}?" if hint and hint != name else ""
-                raise OptionError.of("gc_ceiling", text, f"{_GRAMMAR}; found {part.strip()!r}{meant}", source=source)
+                raise OptionError.of(
+                    "gc_memory_limit", text, f"{_GRAMMAR}; found {part.strip()!r}{meant}", source=source
+                )
             if name in found:
-                raise OptionError.of("gc_ceiling", text, f"expected each once, found {name!r} twice", source=source)
+                raise OptionError.of(
+                    "gc_memory_limit", text, f"expected each once, found {name!r} twice", source=source
+                )
             found[name] = value
         rss, above_freeze = _rss(text, found["rss"], source) if "rss" in found else (0, False)
         return cls(rss, above_freeze, _objects(text, found["objects"], source) if "objects" in found else 0)
@@ -88,7 +92,7 @@ def _rss(text: str, value: str, source: str | None) -> tuple[int, bool]:
         expected = (
             "expected rss= bytes with a unit, 1MB to 1PB: '+256MB' above what it is after the freeze, '8GiB' as a whole"
         )
-        raise OptionError.of("gc_ceiling", text, f"{expected}; found {value!r}", source=source)
+        raise OptionError.of("gc_memory_limit", text, f"{expected}; found {value!r}", source=source)
     return number, bool(match[1])
 
 
@@ -96,7 +100,7 @@ def _objects(text: str, value: str, source: str | None) -> int:
     number = int(value.replace("_", "")) if _OBJECTS.fullmatch(value) else 0
     if not LEAST_OBJECTS <= number <= MOST_OBJECTS:
         expected = f"expected objects= a whole number from {LEAST_OBJECTS} to {MOST_OBJECTS}"
-        raise OptionError.of("gc_ceiling", text, f"{expected}; found {value!r}", source=source)
+        raise OptionError.of("gc_memory_limit", text, f"{expected}; found {value!r}", source=source)
     return number
 
 
@@ -110,7 +114,7 @@ def resident() -> int:
 
 
 @dataclass(slots=True)
-class CeilingWatch:
+class MemoryLimitWatch:
     """Of one process.
 
     Args:
@@ -130,7 +134,7 @@ class CeilingWatch:
     whole: Callable[[], object]
     met: Callable[[int, str], object]
     say: Callable[[str], object]
-    ceiling: Ceiling = field(default_factory=Ceiling)
+    memory_limit: MemoryLimit = field(default_factory=MemoryLimit)
     resident: Callable[[], int] = resident
     base: int = 0
     episodes: int = 0
@@ -142,12 +146,12 @@ class CeilingWatch:
 
     def frozen(self) -> None:
         """The heap was frozen now: what memory is counted from."""
-        if self.ceiling.above_freeze:
+        if self.memory_limit.above_freeze:
             self.base = self.resident()
 
     def look(self, now: float) -> None:
         """Called by the daemon, with monotonic seconds, at most ten times a second."""
-        if not self.ceiling:
+        if not self.memory_limit:
             return
         over = self._over(self._inside)
         if over is None:
@@ -166,19 +170,21 @@ class CeilingWatch:
     def _over(self, inside: bool) -> tuple[int, str] | None:
         """Which bound is exceeded, and how. An episode ends a little below it."""
         share = 1 - _HYSTERESIS if inside else 1.0
-        objects = self.objects() if self.ceiling.objects else None
-        if objects is not None and objects > self.ceiling.objects * share:
+        objects = self.objects() if self.memory_limit.objects else None
+        if objects is not None and objects > self.memory_limit.objects * share:
             return OBJECTS, f"{objects} objects are not frozen"
-        rss = self.resident() - self.base if self.ceiling.rss else 0
-        if rss > self.ceiling.rss * share and self.ceiling.rss:
-            more = " more than after the freeze" if self.ceiling.above_freeze else ""
+        rss = self.resident() - self.base if self.memory_limit.rss else 0
+        if rss > self.memory_limit.rss * share and self.memory_limit.rss:
+            more = " more than after the freeze" if self.memory_limit.above_freeze else ""
             return RSS, f"{rss / 1e6:.0f} MB are resident{more}"
         return None
 
     def _begin(self, now: float, which: int, how: str) -> None:
         self._inside = True
         self.episodes += 1
-        self.met(which, f"gc_ceiling={str(self.ceiling)!r} is met: {how}: collections are made at every moment now")
+        self.met(
+            which, f"gc_memory_limit={str(self.memory_limit)!r} is met: {how}: collections are made at every moment now"
+        )
         self._try(now, SLICES)
 
     def _try(self, now: float, stage: int) -> None:
@@ -208,6 +214,6 @@ class CeilingWatch:
         if self._rest > _FIRST_REST_SECONDS and not self._said:
             self._said = True
             self.say(
-                f"gc_ceiling={str(self.ceiling)!r} cannot be kept: after whole passes {how}: they live, or are memory "
+                f"gc_memory_limit={str(self.memory_limit)!r} cannot be kept: after whole passes {how}: they live, or are memory "
                 "that no collection gives back"
             )

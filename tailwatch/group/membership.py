@@ -16,7 +16,7 @@ from tailwatch.integrations.engine_id import engine_of_process, engine_of_role, 
 from tailwatch.integrations.process_roles import delays_streams
 
 
-class Company:
+class GroupMember:
     """What one process has of its group.
 
     Args:

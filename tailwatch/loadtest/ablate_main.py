@@ -51,10 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a line each, 'name: NAME=VALUE … words behind CMD'; the first is what the others are compared with",
     )  # fmt: skip
     own.add_argument("--port", type=int, metavar="N", help="of the server, where CMD does not say {port}")
-    own.add_argument("--ready", metavar="PATH", help="wait until a GET of it gives 2xx (default: until it accepts)")
-    own.add_argument("--patience", metavar="SECONDS", help=f"for a server to be ready (default {PATIENCE:g})")
+    own.add_argument(
+        "--ready-path", metavar="PATH", help="wait until a GET of it gives 2xx (default: until it accepts)"
+    )
+    own.add_argument("--startup-timeout", metavar="SECONDS", help=f"for a server to be ready (default {PATIENCE:g})")
     own.add_argument("--pairs", type=int, default=FEWEST, metavar="N", help=f"of runs, {FEWEST} at least (default)")
-    own.add_argument("--no-floor", action="store_true", help="do not run the first variant twice in each pair (A/A)")
+    own.add_argument(
+        "--no-baseline-repeat", action="store_true", help="do not run the first variant twice in each pair (A/A)"
+    )
     own.add_argument("-o", dest="out", type=Path, metavar="DIR", help="keep all runs, a file a variant, for `compare`")
     add_looking(own)
     workload.add_arguments(parser)
@@ -90,7 +94,7 @@ def main(parsed: argparse.Namespace) -> int:
     needed()
     measures, steps = looked_at(parsed), Steps(quiet=parsed.quiet)
     loads = {load.name: load for load in _loads(parsed)}
-    plan = AblationPlan(variants.read(parsed.variants), tuple(loads), parsed.pairs, not parsed.no_floor)
+    plan = AblationPlan(variants.read(parsed.variants), tuple(loads), parsed.pairs, not parsed.no_baseline_repeat)
     bench = _Bench(parsed, loads)
     options.check_files({"json": parsed.json, "html": parsed.html})
     if parsed.out is not None:
@@ -163,7 +167,7 @@ class _Bench:
         self.port = parsed.port if parsed.port is not None else free_port()
         self.parsed, self.loads = parsed, loads
         self.workload: Workload = workload.from_arguments(parsed, f"http://{HOST}:{self.port}")
-        self.patience = workload.seconds_of(parsed.patience, "patience") or PATIENCE
+        self.patience = workload.seconds_of(parsed.startup_timeout, "startup-timeout") or PATIENCE
         self.slo = SLO.parse(parsed.slo) if parsed.slo is not None else None
         self.timeout = workload.seconds_of(parsed.timeout, "timeout") or TIMEOUT
         own = self.workload.arrivals is not None and self.workload.arrivals.own_rate
@@ -191,7 +195,7 @@ class _Bench:
         command = command_of(self.parsed.server, variant.words, self.port)
         place = (HOST, self.port)
         with server(
-            command, variant.environment, *place, path=self.parsed.ready, patience=self.patience
+            command, variant.environment, *place, path=self.parsed.ready_path, patience=self.patience
         ) as ended:  # fmt: skip
             result = run_workload(self.workload, conditions, schedule, interruptible=True)
             if how := ended():

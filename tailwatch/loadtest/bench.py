@@ -122,15 +122,15 @@ def run_workload(
     return result
 
 
-def check_owner(workload: Workload, own_target: bool) -> None:
+def check_owner(workload: Workload, allow_remote: bool) -> None:
     """Load is for servers of one's own.
 
     Raises:
         OptionError: the target is another machine, and nobody said that it may be loaded.
     """
-    if not own_target and not workload.endpoint.loopback:
+    if not allow_remote and not workload.endpoint.loopback:
         raise OptionError(
-            f"{workload.endpoint.url} is not this machine: give --i-own-this-target (own_target=True) where you may "
+            f"{workload.endpoint.url} is not this machine: give --allow-remote (allow_remote=True) where you may "
             "load it; its owner may take it for an attack"
         )
 
@@ -158,7 +158,7 @@ def run(
     max_in_flight: int = 0,
     processes: int = 1,
     insecure: bool = False,
-    own_target: bool = False,
+    allow_remote: bool = False,
     name: str = "",
 ) -> Result:
     """Loads a server once and says what it did; for tests: ``assert run(url, rate=40, slo=…).goodput.held``.
@@ -170,7 +170,7 @@ def run(
     prompts and saved schedules are of `run_workload`. Blocks until the run is over; not inside a running event loop.
 
     Raises:
-        OptionError: an argument is wrong, or the target is not this machine and own_target is not set.
+        OptionError: an argument is wrong, or the target is not this machine and allow_remote is not set.
         TailwatchError: httptools is not installed, or a client process died. What the server does raises nothing.
     """
     where = endpoint(url, api=api, path=path, model=model, headers=headers, api_key=api_key, environment=os.environ)
@@ -186,7 +186,7 @@ def run(
         output_tokens=None if output_tokens is None else Lengths.parse(output_tokens, option="output_tokens"),
         extra=dict(extra_body or {}),
     )
-    check_owner(workload, own_target)
+    check_owner(workload, allow_remote)
     bounds = SLO.parse(slo) if isinstance(slo, str) else slo
     conditions = Conditions(
         slo=bounds,

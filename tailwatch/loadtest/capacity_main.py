@@ -1,4 +1,4 @@
-"""``tailwatch size``: how many replicas an expected load needs, and the tail of a request that waits for many parts."""
+"""``tailwatch capacity``: how many replicas an expected load needs, and the tail of a request that waits for many parts."""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files", nargs="+", metavar="FILE", help="results of bench --json or ablate -o; each is compared with the first"
     )
     parser.add_argument(
-        "--again", metavar="FILE", help="more runs of the first, interleaved with it: what equal arms differ by (A/A)"
+        "--baseline-repeat",
+        metavar="FILE",
+        help="more runs of the first, interleaved with it: what equal arms differ by (A/A)",
     )
     parser.add_argument(
         "--merge", metavar="OUT",
@@ -68,7 +70,7 @@ def main(parsed: argparse.Namespace) -> int:
         raise OptionError("compare: expected two files at least, the first is what the others are compared with")
     options.check_files({"json": parsed.json, "html": parsed.html})
     arms = _named([read(path) for path in parsed.files], parsed.files)
-    again = read(parsed.again) if parsed.again is not None else None
+    again = read(parsed.baseline_repeat) if parsed.baseline_repeat is not None else None
     present(compare(arms, of=looked_at(parsed), again=again), parsed)
     return OK
 
@@ -88,7 +90,7 @@ def present(found: Comparison, parsed: argparse.Namespace) -> None:
 
 
 def _merge(parsed: argparse.Namespace) -> int:
-    refuse(parsed, ("again", "metrics", "percentiles", "json", "html"), "merge: it only writes results")
+    refuse(parsed, ("baseline_repeat", "metrics", "percentiles", "json", "html"), "merge: it only writes results")
     options.check_files({"merge": parsed.merge})
     files = [results.load(path) for path in parsed.files]
     merged = merge(files)

@@ -80,7 +80,7 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--processes", type=int, default=1, metavar="N", help="of this client")
     group.add_argument("--insecure", action="store_true", help="do not check the server's certificate")
     group.add_argument(
-        "--i-own-this-target", dest="own_target", action="store_true", help="needed where it is not this machine"
+        "--allow-remote", dest="allow_remote", action="store_true", help="needed where it is not this machine"
     )
 
 
@@ -121,7 +121,7 @@ def _run(parsed: argparse.Namespace) -> int:
     _check_together(parsed)
     grow_in_place()
     workload = workloads.from_arguments(parsed)
-    check_owner(workload, parsed.own_target)
+    check_owner(workload, parsed.allow_remote)
     if parsed.insecure and not workload.endpoint.secure:
         raise OptionError("insecure: expected a URL of https: this one has no certificate")
     conditions = _conditions(parsed)

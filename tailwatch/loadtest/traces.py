@@ -190,7 +190,7 @@ class Trace:
         if self.bucket and spread is None:
             found.append(
                 f"{self.name}: {self.distinct} different times for {len(self)} rows; each is spread evenly over "
-                f"{self.bucket:g} s (--spread 0 replays them as they are, in bursts)"
+                f"{self.bucket:g} s (--jitter-rounded 0 replays them as they are, in bursts)"
             )
         return found
 

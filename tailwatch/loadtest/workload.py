@@ -202,7 +202,7 @@ def _add_load(group: Any) -> None:
     group.add_argument("--trace-format", choices=traces.FORMATS, help="where its first line does not tell it")
     group.add_argument("--scale", type=float, metavar="X", help="multiply the trace's times: smaller is heavier")
     group.add_argument(
-        "--spread", type=float, metavar="SECONDS",
+        "--jitter-rounded", type=float, metavar="SECONDS",
         help="spread the times of a trace that were rounded down to so much, evenly and seeded; 0 leaves them "
         "(default: where most rows share theirs, by the usual distance of different ones)",
     )  # fmt: skip
@@ -274,7 +274,7 @@ def from_arguments(
         seed=seed,
         trace=trace,
         scale=traces.checked_scale(arguments.scale) if arguments.scale is not None else None,
-        spread=arguments.spread,
+        spread=arguments.jitter_rounded,
         prompt_tokens=_lengths(arguments.prompt_tokens, "prompt_tokens"),
         output_tokens=_lengths(arguments.output_tokens, "output_tokens"),
         texts=prompts.read(arguments.prompts) if arguments.prompts is not None else (),
@@ -283,7 +283,7 @@ def from_arguments(
         stream=not arguments.no_stream,
         fixed=Schedule.load(arguments.schedule) if arguments.schedule is not None else None,
         settings=_settings(arguments, where) | {"seed": seed},
-        notes=where.notes + (tuple(trace.notes(arguments.spread)) if trace is not None else ()),
+        notes=where.notes + (tuple(trace.notes(arguments.jitter_rounded)) if trace is not None else ()),
     )
     workload.make()  # what does not go together is said before anything is sent
     return workload
@@ -294,12 +294,12 @@ def _check_together(arguments: argparse.Namespace) -> None:
         raise OptionError.of("model", arguments.model, "expected letters that can be printed")
     if arguments.schedule is not None:
         refuse(arguments, (*SCHEDULES, *LENGTHS), "schedule: a saved one is sent as it is")
-    if arguments.trace is None and (alone := given(arguments, ("scale", "spread", "trace_format"))):
+    if arguments.trace is None and (alone := given(arguments, ("scale", "jitter_rounded", "trace_format"))):
         raise OptionError(f"{alone[0].removeprefix('--')}: expected a --trace FILE with it")
     if arguments.trace == BUILTIN:
         refuse(arguments, ("trace_format",), f"trace={BUILTIN}: this is no file")
     if arguments.arrivals is not None:
-        refuse(arguments, ("scale", "spread"), "arrivals: with them only the lengths of a trace are taken")
+        refuse(arguments, ("scale", "jitter_rounded"), "arrivals: with them only the lengths of a trace are taken")
     if arguments.scale is not None and arguments.rate is not None:
         raise OptionError("rate: expected it or --scale, not both: a rate is reached by scaling the trace")
     if arguments.prompts is not None and arguments.prompt_tokens is not None:

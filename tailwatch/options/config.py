@@ -15,13 +15,13 @@ from typing import Any
 
 from tailwatch.errors import OptionError, nearest
 from tailwatch.gc.capabilities import refusal_here
-from tailwatch.gc.memory_limit import Ceiling
+from tailwatch.gc.memory_limit import MemoryLimit
 from tailwatch.options.slo import PRESETS, SLO, real
 from tailwatch.options.trace_triggers import LEAST_EVENTS, MOST_EVENTS, Keep, Triggers
 
 PREFIX = "TAILWATCH_"
 DEFAULT_SLO = "mlperf:llama2-70b"
-GC_POLICIES = ("freeze", "out-of-band", "observe", "off")
+GC_POLICIES = ("freeze", "idle", "observe", "off")
 ORCA_FORMS = ("off", "request", "text", "json")
 EXPOSITIONS = ("both", "native", "classic")
 NVTX_MODES = ("auto", "on", "off")
@@ -42,17 +42,17 @@ class Config:
 
     Attributes:
         slo: bounds on one request.
-        gc: "freeze", "out-of-band" (freeze, and collect what comes later when nobody waits), "observe" (look only) or
+        gc: "freeze", "idle" (freeze, and collect what comes later when nobody waits), "observe" (look only) or
             "off" (no hook, nothing changed).
-        gc_ceiling: with gc="out-of-band", "rss=+256MB" (above what it is after the freeze), "rss=8GiB",
+        gc_memory_limit: with gc="idle", "rss=+256MB" (above what it is after the freeze), "rss=8GiB",
             "objects=2000000" (tracked and not frozen), or both with a comma: above it collections are made at every
             moment, whether they fit or not; "": none.
         gc_warn_ms: log each pause at least this long, milliseconds; 0: none.
         gc_log_all: log each pause.
-        slow_ms: log each gap at least this long, milliseconds; 0: none.
+        slow_gap_ms: log each gap at least this long, milliseconds; 0: none.
         metrics_path: where an app serves the metrics; "": nowhere.
         metrics_port: TCP port that a process without an app serves them on; 0: none.
-        exposition: what a Prometheus gets that asks for native histograms (protobuf): "both" them and the classic
+        histograms: what a Prometheus gets that asks for native histograms (protobuf): "both" them and the classic
             buckets, "native" only them, "classic" no protobuf at all. OpenMetrics and text, for all others, have the
             classic buckets in any case.
         exemplars: beside what a request measured stands its trace id: that of its traceparent header, if that says
@@ -76,11 +76,11 @@ class Config:
         sse_timing: a comment after the last event of a stream with its own TTFT, ITL and what pauses cost it.
         dir: the directory that the processes of one server share, each with a file of its numbers; "": none. It is made
             where it does not exist, and must be on a file system in memory (/dev/shm): it is written at each token.
-            With ``trace`` and no ``dir`` it is one of our own there.
+            With ``trace_events`` and no ``dir`` it is one of our own there.
         nvtx: "auto": tell an NVTX tool (Nsight Systems, Nsight Compute) where one is attached; "on": also say where
             none is; "off": never.
         nvtx_tokens: with a tool attached, a mark for each message of tokens, beside the first of each request.
-        trace: room for so many events of this process, 256 to 2**28, of 32 bytes: half of it for the first thread that
+        trace_events: room for so many events of this process, 256 to 2**28, of 32 bytes: half of it for the first thread that
             stamps, a sixteenth for each of seven more, and for the rest; 0: none are kept.
         trace_on: "gap>100ms", "ttft>1s", "slo" (a request that misses it), or several with commas: keep the seconds
             around it as a file in the group's directory; "": never.
@@ -93,13 +93,13 @@ class Config:
 
     slo: SLO
     gc: str
-    gc_ceiling: Ceiling
+    gc_memory_limit: MemoryLimit
     gc_warn_ms: float
     gc_log_all: bool
-    slow_ms: float
+    slow_gap_ms: float
     metrics_path: str
     metrics_port: int
-    exposition: str
+    histograms: str
     exemplars: bool
     page: bool
     page_token: str = field(repr=False)
@@ -115,7 +115,7 @@ class Config:
     dir: str
     nvtx: str
     nvtx_tokens: bool
-    trace: int
+    trace_events: int
     trace_on: Triggers
     trace_keep: Keep
     otel: object
@@ -194,13 +194,13 @@ def _defaults(app: bool) -> dict[str, Any]:
     return {
         "slo": SLO.parse(PRESETS[DEFAULT_SLO]),
         "gc": "freeze",
-        "gc_ceiling": Ceiling(),
+        "gc_memory_limit": MemoryLimit(),
         "gc_warn_ms": 0.0,
         "gc_log_all": False,
-        "slow_ms": 0.0,
+        "slow_gap_ms": 0.0,
         "metrics_path": "/metrics",
         "metrics_port": 0,
-        "exposition": "both",
+        "histograms": "both",
         "exemplars": True,
         "page": False,
         "page_token": "",
@@ -216,7 +216,7 @@ def _defaults(app: bool) -> dict[str, Any]:
         "dir": "",
         "nvtx": "auto",
         "nvtx_tokens": False,
-        "trace": 0,
+        "trace_events": 0,
         "trace_on": Triggers(),
         "trace_keep": Keep(),
         "otel": None,
@@ -264,12 +264,12 @@ def _gc(given: _Given) -> str:
     expected = "expected one of " + ", ".join(repr(policy) for policy in GC_POLICIES)
     if value is None or value not in GC_POLICIES:
         raise given.refused(expected, GC_POLICIES)
-    if value == "out-of-band" and (why := refusal_here()):
+    if value == "idle" and (why := refusal_here()):
         raise given.refused(f"not in this interpreter: {why}. gc='freeze' works here")
     return value
 
 
-def _exposition(given: _Given) -> str:
+def _histograms(given: _Given) -> str:
     value = given.value.lower() if isinstance(given.value, str) else None
     if value not in EXPOSITIONS:
         raise given.refused("expected one of " + ", ".join(repr(each) for each in EXPOSITIONS), EXPOSITIONS)
@@ -426,13 +426,13 @@ def _otel(given: _Given) -> object:
 _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "slo": _parsed(SLO),
     "gc": _gc,
-    "gc_ceiling": _parsed(Ceiling),
+    "gc_memory_limit": _parsed(MemoryLimit),
     "gc_warn_ms": _milliseconds,
     "gc_log_all": _boolean,
-    "slow_ms": _milliseconds,
+    "slow_gap_ms": _milliseconds,
     "metrics_path": _path,
     "metrics_port": _integer(0, 65535, "a TCP port or 0 for none"),
-    "exposition": _exposition,
+    "histograms": _histograms,
     "exemplars": _boolean,
     "page": _boolean,
     "page_token": _token,
@@ -449,7 +449,7 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "sse_timing": _boolean,
     "nvtx": _nvtx,
     "nvtx_tokens": _boolean,
-    "trace": _events,
+    "trace_events": _events,
     "trace_on": _parsed(Triggers),
     "trace_keep": _parsed(Keep),
 }

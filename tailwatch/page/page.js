@@ -185,9 +185,9 @@
     $("t-flight").className = healthy !== null && d.in_flight > healthy ? "bad" : "";
     fill("t-tokens", quantity(d.tokens, count(d.tokens), "per s"));
     fill("t-tokens-sub", d.models.length > 2 ? d.models.length + " models" : d.models.join(", ").slice(0, 60));
-    const late = d.sources.reduce((sum, row) => sum + row[2], 0), upto = d.sources.reduce((sum, row) => sum + row[3], 0);
-    fill("t-late", seconds(late));
-    fill("t-late-sub", "of all streams; at most ", seconds(upto));
+    const delay = d.sources.reduce((sum, row) => sum + row[2], 0), upto = d.sources.reduce((sum, row) => sum + row[3], 0);
+    fill("t-delay", seconds(delay));
+    fill("t-delay-sub", "of all streams; at most ", seconds(upto));
     $("covers").textContent = d.window === "all" ? `since the start, ${span(d.seconds)}` : `the last ${span(d.seconds)}`;
   }
 
@@ -236,7 +236,7 @@
     if (!gap) return fill("slow-pick", state.data && state.data.slow.length ? "Point at a gap, or focus the chart and use the arrow keys." : "");
     const what = gap.phase === "ttft" ? "to the first token" : `before token ${gap.token}`;
     const parts = [el("strong", {}, `${timeText(gap.gap)} ${what}`), `: ${waited(gap)}`];
-    if (gap.late) parts.push(`; late by about ${timeText(gap.late)}`);
+    if (gap.delay) parts.push(`; late by about ${timeText(gap.delay)}`);
     if (gap.overlap) parts.push(`, up to ${timeText(gap.overlap)} in pauses`);
     if (gap.typical) parts.push(`; usual ${timeText(gap.typical)}`);
     parts.push(` · ${clock(gap.t)} · ${gap.model} ${gap.route}`);
@@ -278,11 +278,11 @@
   function sources(d) {
     const rows = d.sources.slice(0, 8), most = Math.max(...rows.map((row) => row[3]), 1e-12);
     if (!rows.length) return fill("sources", el("li", { class: "note" }, "Nothing: no pause of 50 µs and more met a stream."));
-    fill("sources", ...rows.map(([role, cause, late, upto]) => {
+    fill("sources", ...rows.map(([role, cause, delay, upto]) => {
       const colour = `var(--${(CAUSES[cause] || CAUSES.rest)[1]})`;
       const bar = (value, name) => el("i", { class: name, style: { width: Math.min(100, (100 * value) / most) + "%", background: colour } });
       return el("li", { "data-source": role, "data-cause": cause }, el("span", { class: "what" }, mark(cause), `${role}: ${causeName(cause)}`),
-        el("span", { class: "track", "aria-hidden": "true" }, bar(upto, "upto"), bar(late, "")), el("span", { class: "value" }, "late ", seconds(late), " · up to ", seconds(upto)));
+        el("span", { class: "track", "aria-hidden": "true" }, bar(upto, "upto"), bar(delay, "")), el("span", { class: "value" }, "delay ", seconds(delay), " · up to ", seconds(upto)));
     }));
   }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 
-class Heritage:
+class EnvironmentPatch:
     """Variables for children. Each is put back as it was, unless somebody else has changed it since."""
 
     def __init__(self) -> None:

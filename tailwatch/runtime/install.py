@@ -20,7 +20,7 @@ from tailwatch.gc.idle import GCStatus
 from tailwatch.options.config import Config
 from tailwatch.runtime.load_signal import LoadSignal
 from tailwatch.runtime.manual import StreamContext
-from tailwatch.runtime.noop import InertStep, InertStream
+from tailwatch.runtime.noop import NoopStep, NoopStream
 from tailwatch.runtime.pause_logs import asked_level
 from tailwatch.runtime.session import Watch
 
@@ -49,7 +49,7 @@ class Middleware:
     def __init__(self, app: Any, **options: object) -> None:
         self.app = app
         try:
-            self._serve = _through_door(app, options, wrap=True)
+            self._serve = _autoinstalled(app, options, wrap=True)
         except OptionError as error:
             if error.source is None:  # written in code, where it can be mended
                 raise
@@ -61,31 +61,31 @@ class Middleware:
         await self._serve(scope, receive, send)
 
 
-def _through_door(app: Any, options: dict[str, object], *, wrap: bool) -> Any:
+def _autoinstalled(app: Any, options: dict[str, object], *, wrap: bool) -> Any:
     global _current
     with _lock:
         config = Config.load(app=True, **options)
         if _current is None:
-            _current = _begin(config, app, options, door=True, wrap=wrap)
+            _current = _begin(config, app, options, automatic=True, wrap=wrap)
             return _current.app
         if ignored := _overruled(_current, config, options):
             _current.notes.append(f"Middleware came second: its {', '.join(ignored)} had no effect")
         return app if not wrap and _current.watches(app) else _current.attach(app, wrap=wrap)
 
 
-def app_door(app: Any) -> Any:
-    """install(app) as a server's door does it: the options come from the environment, and what is installed already
+def autoinstall_app(app: Any) -> Any:
+    """install(app) as automatic installation does it: the options come from the environment, and what is installed already
     keeps its own. Returns what to serve.
 
     Raises:
         OptionError: a bad TAILWATCH_* variable.
         TypeError: this is no ASGI 3 app.
     """
-    return _through_door(app, {}, wrap=False)
+    return _autoinstalled(app, {}, wrap=False)
 
 
-def process_door(role: str) -> None:
-    """install() as a door does it, in a process without an app, or without one yet, that looks like ``role``.
+def autoinstall_process(role: str) -> None:
+    """install() as automatic installation does it, in a process without an app, or without one yet, that looks like ``role``.
 
     Raises:
         OptionError: a bad TAILWATCH_* variable.
@@ -93,7 +93,7 @@ def process_door(role: str) -> None:
     global _current
     with _lock:
         if _current is None:
-            _current = _begin(Config.load(app=False), None, {}, door=True)
+            _current = _begin(Config.load(app=False), None, {}, automatic=True)
         _current.steps.sweep()
         _current.take_role(role)
 
@@ -104,9 +104,9 @@ def when_uninstalled(close: Callable[[], None]) -> None:
         _closers.append(close)
 
 
-def _begin(config: Config, app: Any, options: dict[str, object], *, door: bool, wrap: bool = False) -> Watch:
+def _begin(config: Config, app: Any, options: dict[str, object], *, automatic: bool, wrap: bool = False) -> Watch:
     """A Watch at work around an app (None: without one); when anything of that fails, nothing is left behind."""
-    watch = Watch(config, door=door)
+    watch = Watch(config, automatic=automatic)
     try:
         watch.start()
         if app is not None:
@@ -116,7 +116,7 @@ def _begin(config: Config, app: Any, options: dict[str, object], *, door: bool, 
         watch.stop()
         raise
     _follow_forks()
-    asked = config.gc_warn_ms or config.gc_log_all or config.slow_ms
+    asked = config.gc_warn_ms or config.gc_log_all or config.slow_gap_ms
     logger.log(asked_level() if asked else logging.INFO, "%s", repr(watch)[1:-1])
     if app is None:
         watch.start_daemon()
@@ -155,9 +155,9 @@ def install(app: Any = None, **options: object) -> Watch:
     with _lock:
         config = Config.load(app=app is not None, **options)
         if _current is None:
-            _current = _begin(config, app, options, door=False)
+            _current = _begin(config, app, options, automatic=False)
             return _current
-        if _current.door:
+        if _current.automatic:
             _current.adopt(config)
         else:
             _refuse_difference(_current, config, options)
@@ -252,7 +252,7 @@ def stream(
         NotInstalledError: install() was never called.
     """
     if _current is None and _was_installed:
-        return StreamContext(cast("_hot.Stream", InertStream(arrival)))
+        return StreamContext(cast("_hot.Stream", NoopStream(arrival)))
     return current().stream(
         model=model, route=route, arrival=arrival, request_id=request_id, trace_id=trace_id, engine=engine
     )
@@ -280,7 +280,7 @@ def step(name: str, *, batch: int = 1, waiting: int | None = None) -> _hot.Step:
         NotInstalledError: install() was never called.
     """
     if _current is None and _was_installed:
-        return cast("_hot.Step", InertStep(name, batch, waiting))
+        return cast("_hot.Step", NoopStep(name, batch, waiting))
     return current().step(name, batch=batch, waiting=waiting)
 
 
@@ -291,22 +291,31 @@ def trace(
     return current().trace(path, format=format, merge=merge)
 
 
-def freeze(*, again: bool = False, timeout: float = FREEZE_PATIENCE_SECONDS) -> Freeze:
+def freeze() -> Freeze:
     """Collect, freeze, collect, on this thread. Returns what it did and took.
 
-    again: unfreeze first, so that what died while it was frozen is freed: a pass over the whole heap. Only while no
-    stream is in flight: it waits ``timeout`` seconds for such a moment. On the thread of an event loop it does not
-    wait, as nobody's stream could end: ``await asyncio.to_thread(tailwatch.freeze, again=True)``.
-
     Raises:
-        BusyError: again, and streams are in flight; nothing was done.
         NotInstalledError: install() was not called.
     """
-    return current().freeze(again=again, timeout=timeout)
+    return current().freeze()
+
+
+def refreeze(*, timeout: float = FREEZE_PATIENCE_SECONDS) -> Freeze:
+    """Unfreeze, collect, freeze, collect, on this thread: objects that died while they were frozen are freed.
+
+    It takes a full collection of the whole heap, so it waits up to ``timeout`` seconds until no stream is in flight.
+    On the thread of an event loop it does not wait, because no stream could end meanwhile:
+    ``await asyncio.to_thread(tailwatch.refreeze)``.
+
+    Raises:
+        BusyError: streams are in flight; nothing was done.
+        NotInstalledError: install() was not called.
+    """
+    return current().refreeze(timeout=timeout)
 
 
 def gc_status() -> GCStatus:
-    """What the collector's policy does in this process, and did: slices by what gave the moment, their cost, drift."""
+    """What the collector's policy does in this process, and did: slices by what gave the moment, their cost, interference."""
     return current().gc_status()
 
 

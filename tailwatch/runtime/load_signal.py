@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tailwatch import _hot, snapshots
 from tailwatch.export.metrics import LoadGauges
-from tailwatch.group.membership import Company
+from tailwatch.group.membership import GroupMember
 from tailwatch.snapshots import Healthy, Point
 
 REFRESH_SECONDS = 2.0
@@ -32,8 +32,8 @@ class LoadSignal:
         healthy: the healthy concurrency: streams in flight above which TTFT leaves its first straight line upwards.
             None where it is not known: see verdict.
         confidence: 0 to 1: the share of resamplings of the data that find it within 10 % of this; 0.0 without one.
-        verdict: "found"; "no inflection": what was seen is one straight line, up to ``highest`` streams; "few data";
-            "one level": no two concurrencies far enough apart were seen.
+        verdict: "found"; "no_inflection": what was seen is one straight line, up to ``highest`` streams; "few_data";
+            "single_level": no two concurrencies far enough apart were seen.
         highest: the most streams that were in flight at an arrival in the data.
         ratio: in flight / healthy: above 1 TTFT grows with each more. None without healthy.
         utilization: the same, at most 1.
@@ -76,13 +76,13 @@ class LoadMeter:
 
     Args:
         core: of this process.
-        company: its group.
+        membership: its group.
         ttft_bound: the SLO's, seconds; None: there is none.
     """
 
-    def __init__(self, core: _hot.Core, company: Company, ttft_bound: Callable[[], float | None]) -> None:
+    def __init__(self, core: _hot.Core, membership: GroupMember, ttft_bound: Callable[[], float | None]) -> None:
         self._core = core
-        self._company = company
+        self._membership = membership
         self._ttft_bound = ttft_bound
         self.forget()
 
@@ -96,13 +96,13 @@ class LoadMeter:
     def refresh(self) -> None:
         """Look for the healthy concurrency anew: about a millisecond without the GIL. Called by the daemon; nothing
         while nobody has sent a request."""
-        now, opened = time.monotonic(), self._company.opened()
+        now, opened = time.monotonic(), self._membership.opened()
         since, before = self._opened
         if now - since >= REFRESH_SECONDS / 2:
             self._rate = max(0, opened - before) / (now - since)
             self._opened = (now, opened)
         if opened:
-            self._healthy, self._made = self._company.healthy(), now
+            self._healthy, self._made = self._membership.healthy(), now
 
     def read(self) -> LoadSignal:
         """The load now: a few microseconds, once there is an estimate."""
@@ -114,7 +114,7 @@ class LoadMeter:
         healthy = self._healthy
         running, in_flight, serving = self._core.crowd()
         running = min(running, in_flight)
-        share = 1 if self._company.shares_engine else max(1, serving)
+        share = 1 if self._membership.shares_engine else max(1, serving)
         streams = None if healthy.streams is None else healthy.streams * share
         predicted, bound = healthy.ttft(in_flight / share + 1), self._ttft_bound()
         return LoadSignal(
@@ -131,7 +131,7 @@ class LoadMeter:
             within_slo=None if predicted is None or bound is None else predicted <= bound,
             requests_per_second=self._rate,
             processes=serving,
-            scope="group" if self._company.shares_engine else "process",
+            scope="group" if self._membership.shares_engine else "process",
             curve=healthy.points,
             age=time.monotonic() - self._made,
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 
-class InertStream:
+class NoopStream:
     """A stream that nobody reads. The methods of `Stream`; all numbers are zero or None."""
 
     __slots__ = ("arrival_ns", "closed")
 
-    tokens = worst_gap_ns = overlap_ns = late_ns = last_ns = 0
+    tokens = worst_gap_ns = overlap_ns = delay_ns = last_ns = 0
     ttft_ns: int | None = None
 
     def __init__(self, arrival_ns: int | None = None) -> None:
@@ -32,10 +32,10 @@ class InertStream:
     def label(self, model: str, route: str) -> None:
         """Nothing."""
 
-    def sent(self, since: int, until: int) -> None:
+    def record_send_wait(self, since: int, until: int) -> None:
         """Nothing."""
 
-    def story(self) -> None:
+    def summary(self) -> None:
         """Nothing."""
 
     def close(self, *, at: int | None = None) -> None:
@@ -49,7 +49,7 @@ class InertStream:
         self.closed = True
 
 
-class InertStep:
+class NoopStep:
     """A step that nobody counts. The attributes of `Step`."""
 
     __slots__ = ("batch", "name", "waiting")
@@ -59,7 +59,7 @@ class InertStep:
         self.batch = batch
         self.waiting = waiting
 
-    def __enter__(self) -> InertStep:
+    def __enter__(self) -> NoopStep:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

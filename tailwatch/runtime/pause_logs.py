@@ -45,7 +45,7 @@ def format_pause(pause: Pause, *, so_far: bool = False) -> str:
     if pause.streams:
         plural = "wait" if pause.streams == 1 else "waits"
         hit = f"hit {pause.streams} {plural} for a token for up to {pause.overlap * 1e3:.1f} ms together"
-        hit += f", made them about {pause.late * 1e3:.1f} ms late"
+        hit += f", made them about {pause.delay * 1e3:.1f} ms late"
     hit += " so far" if so_far else ""
     when = pause.when.isoformat(timespec="milliseconds")
     return f"gc pause {pause.seconds * 1e3:.1f} ms until {when}: {what}, {found}; {hit}"

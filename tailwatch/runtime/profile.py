@@ -141,7 +141,7 @@ def _clocks() -> dict[str, int]:
 
 
 def _ended(watch: Watch) -> int:
-    in_flight, opened = watch.company.load()
+    in_flight, opened = watch.membership.load()
     return opened - in_flight
 
 
@@ -206,7 +206,7 @@ def _write_trace(watch: Watch, made: Profiled) -> None:
 
 def _tell_absent(watch: Watch, made: Profiled) -> None:
     """Which others of the group the timeline knows nothing of."""
-    if not (directory := watch.company.directory):
+    if not (directory := watch.membership.directory):
         return
     recorded = {file.pid for file in ring_files.files_of(directory)}
     absent = [each.name for each in watch.snapshot().processes if each.lives and each.pid not in recorded]
@@ -281,7 +281,7 @@ def _write_manifest(
         "pid": os.getpid(),
         "role": watch.config.role,
         "options": {name: str(getattr(watch.config, name)) for name in OPTIONS if name not in _KEPT_BACK},
-        "requests": {"asked": requests, "ended": made.requests},
+        "requests": {"requested": requests, "ended": made.requests},
         "complete": made.complete,
         "from": window[0],
         "to": window[1],

@@ -26,7 +26,7 @@ from tailwatch.gc.coordinator import FREEZE_PATIENCE_SECONDS, GCCoordinator
 from tailwatch.gc.hook import Freeze
 from tailwatch.gc.idle import GCStatus
 from tailwatch.group import temp_dirs
-from tailwatch.group.membership import Company
+from tailwatch.group.membership import GroupMember
 from tailwatch.integrations.fast_sse import FastSSE
 from tailwatch.integrations.nvtx_attach import ANCHOR_SECONDS, NVTXHook
 from tailwatch.integrations.process_roles import role_of_process
@@ -37,7 +37,7 @@ from tailwatch.options.slo import parse_window
 from tailwatch.platform import VERSION
 from tailwatch.runtime import wiring
 from tailwatch.runtime.background import Daemon, Task
-from tailwatch.runtime.child_env import Heritage
+from tailwatch.runtime.child_env import EnvironmentPatch
 from tailwatch.runtime.load_signal import REFRESH_SECONDS, LoadMeter, LoadSignal
 from tailwatch.runtime.manual import StreamContext, step_error
 from tailwatch.runtime.pause_logs import PauseLog, SlowLog, asked_level
@@ -65,24 +65,24 @@ class Watch:
         core: the writer of this process's numbers.
     """
 
-    def __init__(self, config: Config, *, door: bool) -> None:
-        self._own_directory = temp_dirs.directory() if config.trace and not config.dir else ""
+    def __init__(self, config: Config, *, automatic: bool) -> None:
+        self._own_directory = temp_dirs.directory() if config.trace_events and not config.dir else ""
         if self._own_directory:  # a trace outlives its process, and is read from outside: it needs a place
             config = replace(config, dir=self._own_directory)
         self.config = config
-        self.door = door
+        self.automatic = automatic
         self.app: Any = None
         self.notes: list[str] = []
         self.routes = Routes(config.routes)
         self._served = asked_for(config.otel, os.environ)
         self.core = _core_for(config, self.routes)
         self.core.exemplify(config.exemplars, current_trace_id)
-        self.company = Company(self.core, config.dir, self._warn, config.engine)
+        self.membership = GroupMember(self.core, config.dir, self._warn, config.engine)
         self.coordinator = GCCoordinator(
-            self.core, config.gc, config.gc_ceiling, self.company, self._serves, self.notes.append, self._warn
+            self.core, config.gc, config.gc_memory_limit, self.membership, self._serves, self.notes.append, self._warn
         )
         self.gc = self.coordinator.hook
-        self.tracing = Tracing(self.core, self.company, config, self._warn)
+        self.tracing = Tracing(self.core, self.membership, config, self._warn)
         self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
         self.nvtx = NVTXHook(self.core, config.nvtx, config.nvtx_tokens, self.notes.append)
         self.steps = StepHook(self.core, integrations.stepping, self.notes.append)
@@ -92,13 +92,13 @@ class Watch:
         self.history = snapshots.History()
         self._records = snapshots.Records(self.core.address)
         self._pause_log = PauseLog(self._records, self.core, config.gc_warn_ms / 1e3, config.gc_log_all)
-        self._slow_log = SlowLog(self._records, self.core, config.slow_ms / 1e3)
-        self.load = LoadMeter(self.core, self.company, lambda: self.config.slo.ttft)
+        self._slow_log = SlowLog(self._records, self.core, config.slow_gap_ms / 1e3)
+        self.load = LoadMeter(self.core, self.membership, lambda: self.config.slo.ttft)
         self.exposition = wiring.make_exposition(self, self.history.bytes + self.tracing.bytes)
         self.page = wiring.make_page(self)
         self.otel = wiring.make_otel(self, self.exposition)
         self._apps: list[weakref.ref[middleware.Attached]] = []  # each is held by its app, and goes with it
-        self._heritage = Heritage()
+        self._heritage = EnvironmentPatch()
         self.port = wiring.make_port(self, self.exposition, self.page, self._port_is_taken)
         self.notes += wiring.page_notes(config)
         self._said_alone = self._port_is_the_environments = False
@@ -131,7 +131,7 @@ class Watch:
         A window is answered from readings kept every 5 s (the last minute) or every minute (the last hour);
         ``Snapshot.seconds`` says what it really covers.
         """
-        now = self.company.take()
+        now = self.membership.take()
         return now if window is None else self.history.window(now, parse_window(window))
 
     def load_signal(self) -> LoadSignal:
@@ -195,9 +195,18 @@ class Watch:
         """What the collector's policy does in this process, and did; ``processes`` is that of the whole group."""
         own = snapshots.take([self.core.address]).processes[0].policy
         group = {process.name: process.policy for process in self.snapshot().processes if process.lives}
-        names = ("slices", "passes", "moved", "freed", "seconds", "predicted_seconds", "pass_seconds", "pass_freed")
-        numbers = {name: getattr(own, name) for name in (*names, "freezes", "rounds", "ceilings")}
-        status = replace(self.gc.status, **numbers, calls=own.drift, processes=group)
+        names = (
+            "slices",
+            "collections",
+            "moved",
+            "freed",
+            "seconds",
+            "predicted_seconds",
+            "full_seconds",
+            "full_freed",
+        )
+        numbers = {name: getattr(own, name) for name in (*names, "freezes", "cycles", "memory_limits")}
+        status = replace(self.gc.status, **numbers, calls=own.interference, processes=group)
         return status if status.mode == "sweep" else replace(status, unfrozen=own.unfrozen or 0)
 
     def doctor(self) -> list[Finding]:
@@ -211,7 +220,7 @@ class Watch:
             gc_policy=self.config.gc,
             freeze_done=bool(state.done),
             freeze_wanted=self.gc.waiting and state.gave_up,
-            foreign_freezes=self.gc.foreign_freezes,
+            external_freezes=self.gc.external_freezes,
             gc_enabled=gc.isenabled(),
             thresholds=gc.get_threshold(),
             python_version=sys.version_info[:3],
@@ -237,13 +246,13 @@ class Watch:
             self.otel = None
             self._warn(f"OTEL_* variables ask for OTLP: {error}")
         else:
-            self.core.follow(self.otel.spans.ended)
+            self.core.on_request_end(self.otel.spans.ended)
 
     def start(self) -> None:
         """Hook the collector, join the group, and take over what the server streams with."""
-        self.company.enter(self.config.role)
-        if self.config.trace:
-            self.tracing.start(loud=not self.door)
+        self.membership.enter(self.config.role)
+        if self.config.trace_events:
+            self.tracing.start(loud=not self.automatic)
             logger.log(asked_level(), "%s", self.tracing)
         if self.config.dir:
             self._heritage.leave(variable_of("dir"), self.config.dir)
@@ -307,29 +316,29 @@ class Watch:
             return
         self.config = replace(self.config, role=role)
         self.core.rebind(role, self.routes.route_of, middleware.timed_send)
-        if self.company.joined:
-            self.company.enter(role)
+        if self.membership.joined:
+            self.membership.enter(role)
 
     def adopt(self, config: Config) -> None:
-        """Take over options given in code after a door (Middleware) had installed: the arguments win."""
+        """Take over options given in code after Middleware or automatic installation: the arguments win."""
         differing = config.explicit.intersection(self.config.differing(config))
         keep = _FIXED | _FIXED_PER_APP if self._attached() else _FIXED
         fixed = sorted(differing & keep)
         if fixed:
             self.notes.append(
-                f"install() came after a door had installed: {', '.join(fixed)} could no longer be changed there"
+                f"install() came after an automatic installation: {', '.join(fixed)} could no longer be changed there"
             )
         changed = {name: getattr(config, name) for name in config.explicit - keep}
         self.config = replace(self.config, **changed)
-        self.door = False
-        self.core.configure(self.config.slo.as_core(), int(self.config.slow_ms * 1e6))
+        self.automatic = False
+        self.core.configure(self.config.slo.as_core(), int(self.config.slow_gap_ms * 1e6))
         self.core.exemplify(self.config.exemplars, current_trace_id)
         self._pause_log.warn, self._pause_log.every = self.config.gc_warn_ms / 1e3, self.config.gc_log_all
-        self._slow_log.slow = self.config.slow_ms / 1e3
+        self._slow_log.slow = self.config.slow_gap_ms / 1e3
         self.routes.add(self.config.routes)
-        self.company.bind(self.config.engine)
+        self.membership.bind(self.config.engine)
         self.nvtx.adopt(self.config.nvtx, self.config.nvtx_tokens)
-        self.coordinator.adopt(self.config.gc, self.config.gc_ceiling)
+        self.coordinator.adopt(self.config.gc, self.config.gc_memory_limit)
         if self.config.fast_sse:
             self.fast_sse.sweep(last=False)
         else:
@@ -341,7 +350,7 @@ class Watch:
         """Undo everything. Returns what could not be undone, a sentence each."""
         self._daemon.stop()
         report = [sentence for attached in self._attached() if (sentence := attached.detach())]
-        self.core.follow(None)
+        self.core.on_request_end(None)
         report += self.otel.stop() if self.otel is not None else []
         report += self.coordinator.detach()
         report += self.steps.detach()
@@ -353,7 +362,7 @@ class Watch:
         self._apps = []
         self._guarded(self._log_last, ERROR_DAEMON)
         self.tracing.stop()
-        report += self.company.leave()
+        report += self.membership.leave()
         if self._own_directory:
             temp_dirs.remove(self._own_directory)
         report += self._heritage.take_back()
@@ -366,7 +375,7 @@ class Watch:
         nothing may be an engine (threading has put itself in order by then: it was imported before us)."""
         ran = self._daemon.running
         self.core.reset()
-        self.company.after_fork()
+        self.membership.after_fork()
         self.coordinator.after_fork()
         self.tracing.after_fork()
         self.steps.after_fork()
@@ -381,7 +390,7 @@ class Watch:
         self.port.after_fork()
         if self.otel is not None:
             self.otel.after_fork()
-            self.core.follow(self.otel.spans.ended)
+            self.core.on_request_end(self.otel.spans.ended)
         if ran:
             self._daemon.start()
 
@@ -411,9 +420,9 @@ class Watch:
             (self.coordinator.check, 1.0),
             (self.coordinator.turn, 0.25),
             (self.coordinator.orders.turn, 0.25),
-            (self.company.renew, 1.0),
+            (self.membership.renew, 1.0),
             (self._settle_role, 1.0),
-            *(recording if self.config.trace else ()),
+            *(recording if self.config.trace_events else ()),
             (self.steps.sweep, 1.0),
             (self._follow_routing, 1.0),
             (self.port.turn, 1.0),
@@ -457,7 +466,7 @@ class Watch:
 
     def _on_startup(self) -> None:
         self._daemon.start()
-        if parent_process() is not None and self.company.alone and not self._said_alone:
+        if parent_process() is not None and self.membership.alone and not self._said_alone:
             self._said_alone = True
             self._warn(
                 "another process started this one (one of several workers, or a reloader's): /metrics and "
@@ -494,7 +503,7 @@ class Watch:
 def _core_for(config: Config, routes: Routes) -> _hot.Core:
     """A writer from zero. A segment stays mapped while the process lives: one of this size that an earlier install()
     has left is used again."""
-    slo, slow_ns = config.slo.as_core(), int(config.slow_ms * 1e6)
+    slo, slow_ns = config.slo.as_core(), int(config.slow_gap_ms * 1e6)
     served = asked_for(config.otel, os.environ)
     core = _spare_cores.pop((config.max_label_sets, served), None)
     if core is None:

@@ -21,7 +21,7 @@ from tailwatch.export.otel.exporter import OTel, asked_for
 from tailwatch.export.page import Page
 from tailwatch.export.prometheus import app_registry_cache
 from tailwatch.export.prometheus.exposition import Exposition, Response, serve_http
-from tailwatch.group.membership import Company
+from tailwatch.group.membership import GroupMember
 from tailwatch.options.config import Config
 from tailwatch.platform import VERSION
 from tailwatch.runtime.load_signal import LoadMeter
@@ -42,7 +42,7 @@ class Source(Protocol):
 
     config: Config
     core: _hot.Core
-    company: Company
+    membership: GroupMember
     history: snapshots.History
     load: LoadMeter
     notes: list[str]
@@ -64,7 +64,7 @@ def make_exposition(source: Source, extra_bytes: int) -> Exposition:
         extra_bytes=extra_bytes,
         goodput_window=_GOODPUT_WINDOW,
         on_registry_error=lambda: source.core.count_error(ERROR_REGISTRY),
-        histograms=lambda: source.config.exposition,
+        histograms=lambda: source.config.histograms,
         on_declined=lambda reason: source.core.count_drop(_DECLINED[reason]),
         load=source.load.gauges,
     )
@@ -87,11 +87,11 @@ def make_otel(source: Source, exposition: Exposition) -> OTel | None:
     """The OTLP exporter; None: neither the option nor a variable asks for it."""
     if not asked_for(source.config.otel, os.environ):
         return None
-    company = source.company
+    membership = source.membership
     return OTel(
         source.config.otel,
         source.snapshot,
-        lambda: "" if company.alone else company.directory or None,
+        lambda: "" if membership.alone else membership.directory or None,
         middleware.current_request,
         info=exposition.info,
         version=VERSION,
@@ -106,7 +106,7 @@ def make_port(source: Source, exposition: Exposition, page: Page, taken: Callabl
     return MetricsPort(
         source.config.metrics_port,
         lambda port: serve_http(port, exposition, on_error=lambda: source.core.count_error(ERROR_RENDER), page=page),
-        lambda: directory if source.company.joined else "",
+        lambda: directory if source.membership.joined else "",
         source.notes.append,
         taken,
     )
@@ -143,7 +143,7 @@ def make_hook(
 
 def _snapshot_answer(source: Source) -> Response:
     told = {"snapshot": source.snapshot().as_dict(), "context": source.context().as_dict()}
-    body = json.dumps({**told, "directory": source.company.directory}).encode()
+    body = json.dumps({**told, "directory": source.membership.directory}).encode()
     parts = tuple(body[i : i + _PART_BYTES] for i in range(0, len(body), _PART_BYTES))
     return Response("application/json", "", parts)
 

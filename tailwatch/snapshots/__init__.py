@@ -7,9 +7,9 @@ if platform.LINUX:  # elsewhere snapshots are read from files alone: see seriali
     from tailwatch.snapshots.concurrency import Healthy, healthy
     from tailwatch.snapshots.core_values import (
         CAUSES,
-        CEILINGS,
-        DRIFTS,
         DROPS,
+        INTERFERENCES,
+        MEMORY_LIMITS,
         MOMENTS,
         OUTCOME_OF,
         OUTCOMES,
@@ -27,9 +27,9 @@ if platform.LINUX:  # elsewhere snapshots are read from files alone: see seriali
 
 __all__ = [
     "CAUSES",
-    "CEILINGS",
-    "DRIFTS",
     "DROPS",
+    "INTERFERENCES",
+    "MEMORY_LIMITS",
     "MOMENTS",
     "OUTCOMES",
     "OUTCOME_OF",

@@ -16,7 +16,7 @@ from tailwatch.snapshots.model import Point
 class Healthy:
     """What TTFT by concurrency says; see csrc/include/tailwatch/aggregate/concurrency_knee.h.
 
-    verdict: "found", "no inflection", "few data", "one level". streams: the healthy concurrency, None where none was
+    verdict: "found", "no_inflection", "few_data", "single_level". streams: the healthy concurrency, None where none was
     found. confidence: 0..1, the share of resamplings that find it within 10 %. samples: first tokens it stands on, of
     the last ``window`` seconds. lowest, highest: concurrency seen. points: ascending; of the last half hour.
     """

@@ -31,8 +31,8 @@ DROPS = names_of(lib.tw_drop_name, lib.TW_DROPS)
 ERRORS = names_of(lib.tw_error_name, lib.TW_ERRORS)
 MOMENTS = names_of(lib.tw_moment_name, lib.TW_MOMENTS)
 PASSES = names_of(lib.tw_pass_name, lib.TW_PASSES)
-DRIFTS = names_of(lib.tw_drift_name, lib.TW_DRIFTS)
-CEILINGS = names_of(lib.tw_ceiling_name, lib.TW_CEILINGS)
+INTERFERENCES = names_of(lib.tw_interference_name, lib.TW_INTERFERENCES)
+MEMORY_LIMITS = names_of(lib.tw_memory_limit_name, lib.TW_MEMORY_LIMITS)
 POLICIES = names_of(lib.tw_policy_kind_name, lib.TW_POLICY_KINDS)
 POLICY_MODES = names_of(lib.tw_policy_mode_name, lib.TW_POLICY_MODES)
 POLICY_WHYS = names_of(lib.tw_policy_why_name, lib.TW_WHYS)
@@ -81,7 +81,7 @@ def moment_of(monotonic_ns: int, clock: Any) -> datetime:
 
 
 def _share_of(share: Any, roles: Sequence[str]) -> Share:
-    return Share(roles[share.source], CAUSES[share.cause], share.overlap_ns / 1e9, share.late_ns / 1e9)
+    return Share(roles[share.source], CAUSES[share.cause], share.overlap_ns / 1e9, share.delay_ns / 1e9)
 
 
 def slow_gap_of(record: Any, model: Any, route: Any, clock: Any, roles: Sequence[str]) -> SlowGap:
@@ -94,7 +94,7 @@ def slow_gap_of(record: Any, model: Any, route: Any, clock: Any, roles: Sequence
         gap=record.gap_ns / 1e9,
         typical=record.typical_ns / 1e9,
         overlap=seconds_by_cause(record.overlap_ns),
-        late=seconds_by_cause(record.late_ns),
+        delay=seconds_by_cause(record.delay_ns),
         client=record.client_ns / 1e9,
         accept=record.accept_ns / 1e9,
         unexplained=record.unexplained_ns / 1e9,
@@ -115,7 +115,7 @@ def octave_of(octave: int, row: Any) -> Octave:
         upper=2 ** (octave + 1) / 1e6 if octave + 1 < lib.TW_OCTAVES else math.inf,
         count=row.count,
         time=row.time_ns / 1e9,
-        late=seconds_by_cause(row.late_ns),
+        delay=seconds_by_cause(row.delay_ns),
         client=row.client_ns / 1e9,
         accept=row.accept_ns / 1e9,
         unexplained=row.unexplained_ns / 1e9,
@@ -136,7 +136,7 @@ def pause_of(record: Any, clock: Any) -> Pause:
         callbacks=record.callbacks_ns / 1e9,
         streams=record.streams,
         overlap=record.overlap_ns / 1e9,
-        late=record.late_ns / 1e9,
+        delay=record.delay_ns / 1e9,
     )
 
 
@@ -166,20 +166,20 @@ def _policy(counts: Any, now: Any) -> Policy:
         mode=_named(POLICY_MODES, now.mode),
         why=_named(POLICY_WHYS, now.why),
         slices=by_name(MOMENTS, counts.slices),
-        passes=by_name(PASSES, counts.passes),
+        collections=by_name(PASSES, counts.collections),
         moved=counts.moved,
         freed=counts.freed,
         seconds=counts.slice_ns / 1e9,
         predicted_seconds=counts.predicted_ns / 1e9,
-        pass_seconds=counts.pass_ns / 1e9,
-        pass_freed=counts.pass_freed,
-        rounds=counts.rounds,
+        full_seconds=counts.full_ns / 1e9,
+        full_freed=counts.full_freed,
+        cycles=counts.cycles,
         freezes=counts.freezes,
-        drift=by_name(DRIFTS, counts.drift),
-        ceilings=by_name(CEILINGS, counts.ceilings),
+        interference=by_name(INTERFERENCES, counts.interference),
+        memory_limits=by_name(MEMORY_LIMITS, counts.memory_limits),
         unfrozen=now.unfrozen - 1 if now.unfrozen else None,
         frozen=now.frozen - 1 if now.frozen else None,
-        debt=now.debt,
+        backlog=now.backlog,
         cost=now.cost_ns / 1024 / 1e9,
         ignored=counts.ignored,
         answered=now.answered,

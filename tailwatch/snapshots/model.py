@@ -85,15 +85,15 @@ class Policy:
     the one that lives.
 
     Attributes:
-        kind: "off", "observe", "freeze", "out-of-band"; "unknown": nobody said, or it is dead.
-        mode: how out-of-band collects: "sweep", "whole passes" (why: "version", "lists", "proof"), "" not yet.
-        slices: by what gave the moment. passes: collections outside slices: our whole passes, by the same; "automatic",
-            "foreign" (somebody else called for it), "untold" (one of these two).
+        kind: "off", "observe", "freeze", "idle"; "unknown": nobody said, or it is dead.
+        mode: how idle collects: "sweep", "whole passes" (why: "version", "lists", "proof"), "" not yet.
+        slices: by what gave the moment. collections: collections outside slices: our whole passes, by the same; "automatic",
+            "external" (somebody else called for it), "unknown" (one of these two).
         moved, freed: objects, of all slices; seconds, predicted_seconds: what slices took, and were predicted to.
-        pass_seconds, pass_freed: of our whole passes. rounds: times that slices went through the whole old heap.
-        freezes: ours. drift: what others did to the collector, by name; "freeze_blind": of "freeze", those without a
-            full collection just before. ceilings: times that one was met.
-        unfrozen, frozen: objects, None: not known. debt: looks at old ones that are owed, some ten go through one.
+        full_seconds, full_freed: of our whole passes. rounds: times that slices went through the whole old heap.
+        freezes: ours. interference: what others did to the collector, by name; "freeze_blind": of "freeze", those without a
+            full collection just before. memory_limits: times that one was met.
+        unfrozen, frozen: objects, None: not known. backlog: looks at old ones that are owed, some ten go through one.
             cost: seconds that a look is predicted to take, 0.0: not known.
         ignored: files that stood where an operator's orders do, and were none. answered, answer: number of the last
             order of `tailwatch gc`, and what came of it (orders.Outcome).
@@ -103,20 +103,20 @@ class Policy:
     mode: str = ""
     why: str = ""
     slices: dict[str, int] = field(default_factory=dict)
-    passes: dict[str, int] = field(default_factory=dict)
+    collections: dict[str, int] = field(default_factory=dict)
     moved: int = 0
     freed: int = 0
     seconds: float = 0.0
     predicted_seconds: float = 0.0
-    pass_seconds: float = 0.0
-    pass_freed: int = 0
-    rounds: int = 0
+    full_seconds: float = 0.0
+    full_freed: int = 0
+    cycles: int = 0
     freezes: int = 0
-    drift: dict[str, int] = field(default_factory=dict)
-    ceilings: dict[str, int] = field(default_factory=dict)
+    interference: dict[str, int] = field(default_factory=dict)
+    memory_limits: dict[str, int] = field(default_factory=dict)
     unfrozen: int | None = None
     frozen: int | None = None
-    debt: int = 0
+    backlog: int = 0
     cost: float = 0.0
     ignored: int = 0
     answered: int = 0
@@ -187,22 +187,22 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the pauses of one cause, of one role's processes, did to one gap. overlap, late: as in SlowGap, seconds."""
+    """What the pauses of one cause, of one role's processes, did to one gap. overlap, delay: as in SlowGap, seconds."""
 
     source: str
     cause: str
     overlap: float
-    late: float
+    delay: float
 
 
 @dataclass(frozen=True, slots=True)
 class SlowGap:
     """One slow gap, or wait for a first token. Times in seconds.
 
-    overlap: how long it coincided with pauses, an upper bound of their blame. late: the estimate of what they cost
+    overlap: how long it coincided with pauses, an upper bound of their blame. delay: the estimate of what they cost
     it. client: waiting for a slow client. accept: waited before the app was entered. unexplained: the rest of what
-    exceeds the typical gap. complete: False where the pauses were overwritten: overlap is then a lower bound, late
-    unknown. token: which of its stream, 1 is the first. others: what of overlap and late is the doing of other
+    exceeds the typical gap. complete: False where the pauses were overwritten: overlap is then a lower bound, delay
+    unknown. token: which of its stream, 1 is the first. others: what of overlap and delay is the doing of other
     processes than the stream's own, the largest four shares.
     """
 
@@ -211,7 +211,7 @@ class SlowGap:
     gap: float
     typical: float
     overlap: dict[str, float]
-    late: dict[str, float]
+    delay: dict[str, float]
     client: float
     accept: float
     unexplained: float
@@ -232,7 +232,7 @@ class Octave:
     upper: float
     count: int
     time: float
-    late: dict[str, float]
+    delay: dict[str, float]
     client: float
     accept: float
     unexplained: float
@@ -242,7 +242,7 @@ class Octave:
 class Pause:
     """One recorded pause of this process, at least 50 us long. Times in seconds.
 
-    streams: gaps that it was charged to so far; overlap and late: theirs, summed. cpu: 0 where not measured.
+    streams: gaps that it was charged to so far; overlap and delay: theirs, summed. cpu: 0 where not measured.
     start_ns and stop_ns are monotonic.
     """
 
@@ -257,7 +257,7 @@ class Pause:
     callbacks: float
     streams: int
     overlap: float
-    late: float
+    delay: float
 
 
 class Point(NamedTuple):

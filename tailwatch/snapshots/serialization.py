@@ -112,7 +112,7 @@ _TYPES: dict[str, Any] = {
 # What earlier versions did not write.
 _ABSENT: dict[str, Any] = {
     **dict.fromkeys(("sse_fallbacks", "steps"), ()),
-    **{name: {} for name in ("windows", "overlap_by_source", "late_by_source")},
+    **{name: {} for name in ("windows", "overlap_by_source", "delay_by_source")},
 }
 
 

@@ -122,7 +122,7 @@ class Snapshot(ReadOnly):
 
     @cached_property
     def itl_without_gc(self) -> Histogram:
-        """The same gaps less what the pauses are estimated to have cost them (``late``)."""
+        """The same gaps less what the pauses are estimated to have cost them (``delay``)."""
         return self._histogram(lib.TW_METRIC_ITL_WITHOUT_GC)
 
     @cached_property
@@ -320,9 +320,9 @@ class Snapshot(ReadOnly):
         return {role: by_phase(row.overlap_ns) for role, row in self._sources}
 
     @cached_property
-    def late_by_source(self) -> dict[str, dict[str, dict[str, float]]]:
+    def delay_by_source(self) -> dict[str, dict[str, dict[str, float]]]:
         """Stream seconds that pauses cost, by role of the paused process, phase and cause: an estimate for "itl"."""
-        return {role: by_phase(row.late_ns) for role, row in self._sources}
+        return {role: by_phase(row.delay_ns) for role, row in self._sources}
 
     @cached_property
     def overlap_by_phase(self) -> dict[str, dict[str, float]]:
@@ -330,9 +330,9 @@ class Snapshot(ReadOnly):
         return {phase: _summed([rows[phase] for rows in self.overlap_by_source.values()]) for phase in PHASES}
 
     @cached_property
-    def late_by_phase(self) -> dict[str, dict[str, float]]:
+    def delay_by_phase(self) -> dict[str, dict[str, float]]:
         """Stream seconds that pauses cost, by phase and cause: an estimate for "itl"."""
-        return {phase: _summed([rows[phase] for rows in self.late_by_source.values()]) for phase in PHASES}
+        return {phase: _summed([rows[phase] for rows in self.delay_by_source.values()]) for phase in PHASES}
 
     @cached_property
     def overlap(self) -> dict[str, float]:
@@ -340,9 +340,9 @@ class Snapshot(ReadOnly):
         return _summed(list(self.overlap_by_phase.values()))
 
     @cached_property
-    def late(self) -> dict[str, float]:
+    def delay(self) -> dict[str, float]:
         """Stream seconds that pauses cost, by cause, both phases: an estimate."""
-        return _summed(list(self.late_by_phase.values()))
+        return _summed(list(self.delay_by_phase.values()))
 
     # ---- the tail ----
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tailwatch import _hot
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.group import temp_dirs
-from tailwatch.group.membership import Company
+from tailwatch.group.membership import GroupMember
 from tailwatch.options.config import Config
 from tailwatch.snapshots import DROPS
 from tailwatch.tracing import ring_files
@@ -39,16 +39,16 @@ class Tracing:
 
     Args:
         core: that records.
-        company: the group whose directory the file stands in.
+        membership: the group whose directory the file stands in.
         config: trace, trace_on, trace_keep, max_label_sets.
         warn: told a sentence when it could not begin, or a file could not be kept.
 
     start() and stop() are for the thread that installs; dump() for any; the rest for the daemon.
     """
 
-    def __init__(self, core: _hot.Core, company: Company, config: Config, warn: Callable[[str], object]) -> None:
+    def __init__(self, core: _hot.Core, membership: GroupMember, config: Config, warn: Callable[[str], object]) -> None:
         self._core = core
-        self._company = company
+        self._membership = membership
         self._config = config
         self._warn = warn
         self._refused = self._warned = False
@@ -59,7 +59,7 @@ class Tracing:
     @property
     def bytes(self) -> int:
         """What it takes, once it has begun; 0: it is off."""
-        return ring_files.bytes_of(self._config.trace, self._config.max_label_sets)
+        return ring_files.bytes_of(self._config.trace_events, self._config.max_label_sets)
 
     def start(self, *, loud: bool) -> None:
         """Begin to record. loud: where it does not fit that is an error.
@@ -67,16 +67,16 @@ class Tracing:
         Raises:
             OptionError: it does not fit.
         """
-        if self._config.trace and (why := self._begin()):
+        if self._config.trace_events and (why := self._begin()):
             self._refused = True
             if loud:
-                raise OptionError.of("trace", self._config.trace, f"expected fewer events: {why}")
-            self._warn(f"trace={self._config.trace}: nothing is recorded: {why}")
+                raise OptionError.of("trace_events", self._config.trace_events, f"expected fewer events: {why}")
+            self._warn(f"trace_events={self._config.trace_events}: nothing is recorded: {why}")
 
     def __str__(self) -> str:
         """One line: how much there is room for, and where."""
-        events, sizes = self._config.trace, ring_files.ring_sizes(self._config.trace)
-        where = self._company.directory or "memory of its own"
+        events, sizes = self._config.trace_events, ring_files.ring_sizes(self._config.trace_events)
+        where = self._membership.directory or "memory of its own"
         return (
             f"trace: {events} events, {self.bytes / 2**20:.1f} MiB in {where}: {_room(sizes[0])} of the first thread "
             f"that stamps, {_room(sizes[1])} of each of {len(sizes) - 2} more, and of all others together"
@@ -85,13 +85,18 @@ class Tracing:
 
     def _warning(self) -> str:
         keep = self._config.trace_keep
-        if not self._company.directory or (keep.files and self.bytes <= keep.bytes):
+        if not self._membership.directory or (keep.files and self.bytes <= keep.bytes):
             return ""
         return f"; what a killed process leaves is removed at once, as trace_keep={keep} has no room for it"
 
     def settle(self) -> None:
         """Begin where that has not happened yet: after a fork, or when the group was joined late, or another one."""
-        if not self._config.trace or self._refused or self._core.tracing or not self._lock.acquire(blocking=False):
+        if (
+            not self._config.trace_events
+            or self._refused
+            or self._core.tracing
+            or not self._lock.acquire(blocking=False)
+        ):
             return
         try:
             self._core.trace_stop()
@@ -120,10 +125,10 @@ class Tracing:
 
     def tidy(self) -> None:
         """Remove the oldest of the files kept, and of those of the dead, beyond ``trace_keep``."""
-        if not self._config.trace or not self._company.directory:
+        if not self._config.trace_events or not self._membership.directory:
             return
         kept, left = 0, self._config.trace_keep.bytes
-        for _, size, path in sorted(_kept(self._company.directory), reverse=True):
+        for _, size, path in sorted(_kept(self._membership.directory), reverse=True):
             if kept < self._config.trace_keep.files and size <= left:
                 kept, left = kept + 1, left - size
                 continue
@@ -147,9 +152,13 @@ class Tracing:
             TailwatchError: nothing is recorded, or it cannot be written.
         """
         if not self._core.tracing:
-            why = "could not begin" if self._config.trace else "is off: install(app, trace=1_000_000) switches it on"
+            why = (
+                "could not begin"
+                if self._config.trace_events
+                else "is off: install(app, trace_events=1_000_000) switches it on"
+            )
             raise TailwatchError(f"trace: recording {why}")
-        if directory := self._company.directory:
+        if directory := self._membership.directory:
             return ring_files.write_group(directory, to, form, since_ns=since_ns, until_ns=until_ns, merge=merge)[1]
         with self._lock:
             where = [self._core.trace_memory]
@@ -171,16 +180,16 @@ class Tracing:
 
     def _begin(self) -> str | None:
         """None, or why not."""
-        if not self._company.joined and not self._company.alone:
+        if not self._membership.joined and not self._membership.alone:
             return None  # it is about to join: next time
         try:
-            why = self._core.trace_start(self._config.trace)
+            why = self._core.trace_start(self._config.trace_events)
         except BlockingIOError:
             return None
         if why is None:
             return None
-        size = ring_files.bytes_of(self._config.trace, self._config.max_label_sets)
-        return f"{size / 2**20:.1f} MiB do not fit into {self._company.directory or 'memory'}: {why}"
+        size = ring_files.bytes_of(self._config.trace_events, self._config.max_label_sets)
+        return f"{size / 2**20:.1f} MiB do not fit into {self._membership.directory or 'memory'}: {why}"
 
     # ---- what is kept ----
 
@@ -194,7 +203,7 @@ class Tracing:
         self._pending_ns = first_ns
 
     def _keep_around(self, moment_ns: int) -> None:
-        directory = self._company.directory
+        directory = self._membership.directory
         if not directory:
             self._miss("this process has no directory for it")
             return

@@ -173,8 +173,8 @@ def write_group(
         files = files_of(directory)
         if not files:
             raise TailwatchError(
-                f"{directory}: no process has left a trace there: record one with install(app, trace=1_000_000) "
-                "or TAILWATCH_TRACE=1000000"
+                f"{directory}: no process has left a trace there: record one with install(app, trace_events=1_000_000) "
+                "or TAILWATCH_TRACE_EVENTS=1000000"
             )
         try:
             paths = [file.path for file in files]

@@ -72,11 +72,11 @@ def main(policy: str) -> None:
         snapshot, policy=context.gc_policy, thresholds=context.thresholds, version=context.python_version
     )
     told = {
-        "late": sum(snapshot.late.values()),
+        "delay": sum(snapshot.delay.values()),
         "tokens": snapshot.tokens,
         "full": snapshot.gc.collections["gc2"],
         "slices": sum(tailwatch.gc_status().slices.values()),
-        "passes": tailwatch.gc_status().passes,
+        "collections": tailwatch.gc_status().collections,
         "status": dataclasses.asdict(tailwatch.gc_status()),
         "saving": dataclasses.asdict(saving) if saving else None,
         "findings": [dataclasses.asdict(finding) for finding in watch.doctor()],

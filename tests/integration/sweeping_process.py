@@ -1,4 +1,4 @@
-"""A process under out-of-band that does on request what a dashboard's row about the policy is to show.
+"""A process under idle that does on request what a dashboard's row about the policy is to show.
 
 python sweeping_process.py GROUP_DIRECTORY METRICS_PORT     each line that it reads: once more; it answers "done"
 """
@@ -30,9 +30,9 @@ def sweep(watch: tailwatch.Watch) -> None:
         gc.collect(1)
         nodes.clear()
         for _ in range(40):
-            watch.gc.out_of_band.sweep.slice(10_000)
+            watch.gc.idle_gc.sweep.slice(10_000)
         if whole:
-            watch.gc.out_of_band.whole_pass()
+            watch.gc.idle_gc.whole_pass()
 
 
 def exceed(watch: tailwatch.Watch) -> None:
@@ -50,7 +50,7 @@ def exceed(watch: tailwatch.Watch) -> None:
 def main(directory: str, port: str) -> None:
     """Until its input ends."""
     watch = tailwatch.install(
-        role="engine", dir=directory, gc="out-of-band", gc_ceiling=f"objects={MOST_OBJECTS}", metrics_port=int(port)
+        role="engine", dir=directory, gc="idle", gc_memory_limit=f"objects={MOST_OBJECTS}", metrics_port=int(port)
     )
     tailwatch.freeze()
     print("done", flush=True)

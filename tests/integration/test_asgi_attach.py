@@ -376,12 +376,12 @@ def test_detaching_during_a_request(observation: Any) -> None:
     seen = observation()
     gate = asyncio.Event()
 
-    class Waiting:
+    class ImportHooks:
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             await gate.wait()
             await stream(scope, receive, send)
 
-    app = Waiting()
+    app = ImportHooks()
     attached = seen.attach(app)
 
     async def nothing(*message: Any) -> None: ...

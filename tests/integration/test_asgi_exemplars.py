@@ -128,7 +128,7 @@ def test_install_after_a_door_decides() -> None:
     app = tailwatch.Middleware(make_app())
     post(app, traceparent=PARENT)
     assert exemplars() == {TRACE}
-    watch = tailwatch.install(app, exemplars=False, exposition="classic")
+    watch = tailwatch.install(app, exemplars=False, histograms="classic")
     post(app, traceparent=PARENT.replace("4bf9", "5bf9"))
     assert exemplars() == {TRACE}
     accept = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"

@@ -62,7 +62,7 @@ def run(
 def test_all_arms_answer_every_request_of_the_same_plan(run: Any) -> None:
     """The plan's requests, no errors, none unfinished; every token asked for arrives."""
     _, report = run
-    for arm in ("observe", "freeze", "out-of-band"):
+    for arm in ("observe", "freeze", "idle"):
         client = report["arms"][arm]["client"]
         assert client["planned"] == client["finished"] == report["schedule"]["requests"] > 0
         assert (client["unfinished"], client["errors"]) == (0, {})
@@ -108,7 +108,7 @@ def test_the_policy_did_its_work_before_the_window(run: Any) -> None:
     _, report = run
     told = {name: arm["server"]["tailwatch"] for name, arm in report["arms"].items()}
     assert told["observe"]["paused"].get("policy", 0) == told["freeze"]["paused"].get("policy", 0) == 0
-    swept = told["out-of-band"]["snapshot"]["gc"]["cpu"]["policy"]  # not its length: others have the processor too
+    swept = told["idle"]["snapshot"]["gc"]["cpu"]["policy"]  # not its length: others have the processor too
     frozen_once = told["observe"]["longest"].get("2") or 0.1  # a pass over this heap, and a freeze makes two
     assert 0 < swept < 2 * max(frozen_once, 0.1) + 0.1 * report["schedule"]["seconds"]
 
@@ -120,7 +120,7 @@ def test_the_output_says_it_all(run: Any) -> None:
     for words in (
         "GC left alone",
         "freeze",
-        "out-of-band",
+        "idle",
         "collections 0/1/2",
         report["schedule"]["hash"],
         "tailwatch demo --serve",

@@ -32,7 +32,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 @pytest.fixture
 def server(serve: Callable[..., Any]) -> Iterator[Any]:
     """A server with tailwatch inside, that has answered one request."""
-    watch = tailwatch.install(app, gc="observe", slow_ms=200)
+    watch = tailwatch.install(app, gc="observe", slow_gap_ms=200)
     try:
         served = serve(watch.app)
         served.http("/v1/completions", headers="x-request-id: r-1\r\n")
@@ -52,7 +52,7 @@ def _get(served: Any, *headers: str) -> bytes:
 def test_doctor_asks_a_running_server(server: Any, capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     """It prints the headline, the findings, the tail and each slow gap with its request."""
     out = tmp_path / "report.json"
-    status = cli.main(["doctor", f"http://127.0.0.1:{server.port}/metrics", "--slow", "--json", str(out)])
+    status = cli.main(["doctor", f"http://127.0.0.1:{server.port}/metrics", "--slow-gaps", "--json", str(out)])
     printed = capsys.readouterr().out
 
     assert status in (0, 1)

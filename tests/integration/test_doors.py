@@ -264,7 +264,7 @@ class Config(uvicorn.Config):
         super().load()
         self.also = True
 """
-INSTALL = "import tailwatch; app = App(); watch = tailwatch.install(app, slow_ms=7)"
+INSTALL = "import tailwatch; app = App(); watch = tailwatch.install(app, slow_gap_ms=7)"
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ if {middleware}:
 
 async def notes(scope, receive, send):
     watch = tailwatch.current()
-    body = json.dumps([watch.config.slow_ms, watch.config.role, watch.notes, watch.door]).encode()
+    body = json.dumps([watch.config.slow_gap_ms, watch.config.role, watch.notes, watch.automatic]).encode()
     await send({{"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]}})
     await send({{"type": "http.response.body", "body": body}})
 
@@ -308,10 +308,10 @@ class Dispatch:
 
 app = Starlette(middleware=middleware)
 app.mount("/", Dispatch())
-if {before}: tailwatch.install(app, slow_ms=7)
+if {before}: tailwatch.install(app, slow_gap_ms=7)
 config = uvicorn.Config(app, fd=int(sys.argv[1]), lifespan="off")
 config.load()
-if {after}: tailwatch.install(app, slow_ms=7, metrics_path="/other")
+if {after}: tailwatch.install(app, slow_gap_ms=7, metrics_path="/other")
 import tailwatch_boot; tailwatch_boot.plugin()
 uvicorn.Server(config).run()
 """
@@ -329,11 +329,11 @@ def test_several_doors_are_one(
         pytest.skip("two different install() in code are an error of that code")
     source = TWICE.format(before=before, after=after, middleware=middleware)
     (tmp_path / "server.py").write_text(source, encoding="utf-8")
-    server = serve("server.py", "{fd}", TAILWATCH_SLOW_MS="5", **INSTALLED)
+    server = serve("server.py", "{fd}", TAILWATCH_SLOW_GAP_MS="5", **INSTALLED)
     server.stream()
     assert server.counted() == TOKENS, server.said()
-    slow_ms, role, notes, door = json.loads(server.ask("GET", "/notes")[2])
-    assert slow_ms == (7.0 if before or after else 5.0)
+    slow_gap_ms, role, notes, door = json.loads(server.ask("GET", "/notes")[2])
+    assert slow_gap_ms == (7.0 if before or after else 5.0)
     assert role == "api"
     assert door is not (before or after)
     assert any("metrics_path" in note for note in notes) is after
@@ -432,7 +432,7 @@ def test_a_broken_tailwatch_is_said_once(serve: Callable[..., Server], tmp_path:
 
 def test_run_with_uvicorn(serve: Callable[..., Server]) -> None:
     """The same through the launcher, with an option; its status is the server's."""
-    python = [*RUN[:4], "--slow-ms=5", *RUN[4:]]
+    python = [*RUN[:4], "--slow-gap-ms=5", *RUN[4:]]
     server = serve(*UVICORN, "app:app", python=python)
     pid = server.stream()
     assert server.counted() == TOKENS

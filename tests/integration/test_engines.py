@@ -37,7 +37,7 @@ def pause(seconds):
     watch.core.policy_end()
     return [before, time.monotonic_ns()]
 
-print(json.dumps(watch.company.joined), flush=True)
+print(json.dumps(watch.membership.joined), flush=True)
 for line in sys.stdin:
     print(json.dumps(pause(float(line))), flush=True)
 """
@@ -76,7 +76,7 @@ async def nothing(scope: Any, receive: Any, send: Any) -> None:
 
 def install(directory: Path, **options: Any) -> tailwatch.Watch:
     watch = tailwatch.install(nothing, dir=directory, gc="observe", **options)
-    watch.company.renew()
+    watch.membership.renew()
     return watch
 
 
@@ -147,7 +147,7 @@ def test_a_timeline_draws_arrows_from_the_pauses_of_its_engine(
     """Both engines and this process stand still: no arrow leads from the other engine to a bound stream's token, one
     from each to an unbound one's."""
     engines = start(engine=0, trace=1024), start(engine=1, trace=1024)
-    watch = install(directory, trace=1024)
+    watch = install(directory, trace_events=1024)
 
     def pause() -> None:
         for engine in engines:

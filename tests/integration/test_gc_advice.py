@@ -31,14 +31,14 @@ def test_the_advised_policy_saves_what_was_predicted() -> None:
     by what the machine does meanwhile: the interval is wider by that. What was collected where is no matter of time."""
     control, observed = day("observe"), day("observe")
     saving = observed["saving"]
-    assert (saving["policy"], saving["role"], saving["instead"]) == ("out-of-band", "worker", "observe")
+    assert (saving["policy"], saving["role"], saving["instead"]) == ("idle", "worker", "observe")
     (finding,) = [each for each in observed["findings"] if each["rule"] == "gc-policy"]
-    assert finding["advice"] == "TAILWATCH_GC=out-of-band for the worker process"
+    assert finding["advice"] == "TAILWATCH_GC=idle for the worker process"
     advised = day(saving["policy"])
     assert observed["tokens"] == control["tokens"] == advised["tokens"]
-    assert observed["full"] > 0 and observed["passes"]["automatic"] > 50 and observed["slices"] == 0
-    assert advised["full"] == 0 and advised["slices"] > 10 and advised["passes"]["automatic"] < 10
-    noise = abs(observed["late"] - control["late"])
-    saved = observed["late"] - advised["late"]
+    assert observed["full"] > 0 and observed["collections"]["automatic"] > 50 and observed["slices"] == 0
+    assert advised["full"] == 0 and advised["slices"] > 10 and advised["collections"]["automatic"] < 10
+    noise = abs(observed["delay"] - control["delay"])
+    saved = observed["delay"] - advised["delay"]
     assert saving["low"] - noise <= saved <= saving["high"] + noise
-    assert not [each for each in advised["findings"] if each["rule"] in ("gc-policy", "gc-drift", "gc-fallback")]
+    assert not [each for each in advised["findings"] if each["rule"] in ("gc-policy", "gc-interference", "gc-fallback")]

@@ -57,7 +57,7 @@ asyncio.run(serve())
 class Server(Python):
     """A process of the group."""
 
-    def __init__(self, directory: Path, role: str = "api", policy: str = "out-of-band", *, busy: bool = False) -> None:
+    def __init__(self, directory: Path, role: str = "api", policy: str = "idle", *, busy: bool = False) -> None:
         super().__init__(SERVER, directory, role, policy, "busy" if busy else "idle")
         assert self.read_line() == "serves"
         self.directory = directory
@@ -120,7 +120,7 @@ def test_each_process_says_what_it_did(start: Callable[..., Server], tell: Calla
             assert f"(pid {server.pid}): done in " in said
     status, said = tell("status")
     assert status == 0
-    assert "api-0" in said and "gc=out-of-band (sweep)" in said and "objects frozen" in said
+    assert "api-0" in said and "gc=idle (sweep)" in said and "objects frozen" in said
     assert "engine-0" in said and "gc=freeze" in said and "1 asked" in said
 
 
@@ -263,7 +263,7 @@ tailwatch.freeze()
 with tailwatch.stream(model="m") as stream:
     nodes = [Node() for _ in range(5000)]
     deadline = time.monotonic() + 60
-    while not tailwatch.gc_status().ceilings["objects"] and time.monotonic() < deadline:
+    while not tailwatch.gc_status().memory_limits["objects"] and time.monotonic() < deadline:
         stream.token()
         time.sleep(0.01)
 if role == "engine":
@@ -271,21 +271,21 @@ if role == "engine":
 else:
     def met():
         processes = tailwatch.snapshot().processes
-        return {p.role: [p.policy.kind, p.policy.ceilings["objects"] > 0] for p in processes if p.lives}
-    while met() != {"api": ["out-of-band", True], "engine": ["out-of-band", True]} and time.monotonic() < deadline:
+        return {p.role: [p.policy.kind, p.policy.memory_limits["objects"] > 0] for p in processes if p.lives}
+    while met() != {"api": ["idle", True], "engine": ["idle", True]} and time.monotonic() < deadline:
         time.sleep(0.05)
     print(json.dumps(met()), flush=True)
     child.communicate(b"")
 """
 
 
-def test_run_gives_every_process_the_policy_and_its_ceiling(tmp_path: Path) -> None:
-    """`tailwatch run --gc=out-of-band --gc-ceiling=...`: the server's processes have both, and each keeps its own."""
+def test_run_gives_every_process_the_policy_and_its_memory_limit(tmp_path: Path) -> None:
+    """`tailwatch run --gc=idle --gc-memory-limit=...`: the server's processes have both, and each keeps its own."""
     script = tmp_path / "server.py"
     script.write_text(MAIN)
-    options = ["--gc=out-of-band", "--gc-ceiling=objects=2000"]
+    options = ["--gc=idle", "--gc-memory-limit=objects=2000"]
     with Tailwatch("run", *options, "--", sys.executable, script, "api") as run:
-        assert run.read() == {"api": ["out-of-band", True], "engine": ["out-of-band", True]}
+        assert run.read() == {"api": ["idle", True], "engine": ["idle", True]}
         run.finish()
     assert run.popen.returncode == 0
 
@@ -297,9 +297,9 @@ RANK = """
 import json, socket, sys, time
 import tailwatch
 
-watch = tailwatch.install(role="worker", dir=sys.argv[1], gc="out-of-band")
+watch = tailwatch.install(role="worker", dir=sys.argv[1], gc="idle")
 tailwatch.freeze()
-sweep = watch.gc.out_of_band.sweep
+sweep = watch.gc.idle_gc.sweep
 print("ready", flush=True)
 sys.stdin.readline()                            # the others are there
 deadline = time.monotonic() + 60

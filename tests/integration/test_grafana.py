@@ -611,7 +611,7 @@ def expected(o: Oracle) -> dict[str, dict[str, Any]]:
     gained, rate, instance = o.gained, o.rate, o.scene.instance
     outcomes, processes = gained.outcomes, o.now.processes
     judged = outcomes["good"] + outcomes["miss"]
-    itl_late = sum(phases["itl"][cause] for phases in gained.late_by_source.values() for cause in snapshots.CAUSES)
+    itl_delay = sum(phases["itl"][cause] for phases in gained.delay_by_source.values() for cause in snapshots.CAUSES)
     held = float(o.now.in_flight)
     memory = sum(process.bytes for process in processes)
     burn = (1 - o.share_good) / (1 - 0.99)
@@ -630,7 +630,7 @@ def expected(o: Oracle) -> dict[str, dict[str, Any]]:
         "TTFT p99": {"p99": o.quantile(0.99, gained.ttft)},
         "ITL p99": {"p99": o.quantile(0.99, gained.itl)},
         "ITL p99 without GC": {"p99": o.quantile(0.99, gained.itl_without_gc)},
-        "Streaming time lost to pauses": {"late": itl_late / o.whole.itl.sum},
+        "Streaming time lost to pauses": {"delay": itl_delay / o.whole.itl.sum},
         "Open requests": {"open": held},
         "ITL": o.percentiles(gained.itl),
         "TTFT": o.percentiles(gained.ttft),
@@ -648,10 +648,10 @@ def expected(o: Oracle) -> dict[str, dict[str, Any]]:
             "p99": o.quantile(0.99, gained.itl), "p99 without GC": o.quantile(0.99, gained.itl_without_gc),
             "p99.9": o.quantile(0.999, gained.itl), "p99.9 without GC": o.quantile(0.999, gained.itl_without_gc),
         },
-        "Late between tokens": o.stream_time("late_by_source", "itl"),
+        "Late between tokens": o.stream_time("delay_by_source", "itl"),
         "Overlap between tokens": o.stream_time("overlap_by_source", "itl"),
         "Before the first token": {
-            **o.stream_time("late_by_source", "ttft", "late: "),
+            **o.stream_time("delay_by_source", "ttft", "late: "),
             **o.stream_time("overlap_by_source", "ttft", "overlap: "),
         },
         "Process time in collections": o.by_process(
@@ -860,7 +860,7 @@ def test_a_long_full_collection_alerts_with_either_histogram(scene: Scene) -> No
 
     time_in_full = {process.name: oracle.rate(process.paused["gc2"]) for process in oracle.gained.processes}
     assert values("TailwatchFullCollectionsOverBudget") == pytest.approx(time_in_full, rel=1e-9)
-    late = sum(phases["itl"][cause] for phases in oracle.gained.late_by_source.values() for cause in phases["itl"])
+    late = sum(phases["itl"][cause] for phases in oracle.gained.delay_by_source.values() for cause in phases["itl"])
     assert values("TailwatchPausesCostTokens") == pytest.approx({"tailwatch": late / oracle.gained.itl.sum}, rel=1e-9)
     long_ones = values("TailwatchLongFullCollection")
     assert set(long_ones) == set(time_in_full) and long_ones["api-0"] > 1

@@ -77,20 +77,20 @@ def expected(scene: Scene) -> dict[str, dict[str, Any]]:
         return {f"engine-0 {name}": value / per for name, value in values.items()}
 
     return {
-        "Policies": lines({"out-of-band sweep ": 1.0}),
+        "Policies": lines({"idle sweep ": 1.0}),
         "Slices": lines(gained.slices, scene.seconds),
-        "Other collections": lines(gained.passes, scene.seconds),
+        "Other collections": lines(gained.collections, scene.seconds),
         "What it takes, and was predicted to": lines(
-            {"slices": gained.seconds, "predicted": gained.predicted_seconds, "passes": gained.pass_seconds},
+            {"slices": gained.seconds, "predicted": gained.predicted_seconds, "collections": gained.full_seconds},
             scene.seconds,
         ),
         "Objects it goes through": lines(
-            {"moved": gained.moved, "freed": gained.freed, "by passes": gained.pass_freed, "rounds": gained.rounds},
+            {"moved": gained.moved, "freed": gained.freed, "by passes": gained.full_freed, "cycles": gained.cycles},
             scene.seconds,
         ),
         "Heap": lines({"unfrozen": now.unfrozen, "frozen": now.frozen}),
-        "Backlog": {"engine-0": now.debt},
-        "Drift and ceilings": lines(gained.drift | gained.ceilings),
+        "Backlog": {"engine-0": now.backlog},
+        "Interference and memory limits": lines(gained.interference | gained.memory_limits),
     }
 
 
@@ -112,5 +112,5 @@ def test_the_load_reaches_every_panel(scene: Scene) -> None:
     del oracle["Backlog"]
     assert all(any(lines.values()) for lines in oracle.values()), oracle
     assert all(oracle["What it takes, and was predicted to"].values())
-    assert oracle["Drift and ceilings"]["engine-0 objects"] == 1
-    assert oracle["Drift and ceilings"]["engine-0 disable"] == 1
+    assert oracle["Interference and memory limits"]["engine-0 objects"] == 1
+    assert oracle["Interference and memory limits"]["engine-0 disable"] == 1

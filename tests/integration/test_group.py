@@ -25,7 +25,7 @@ from starlette.applications import Starlette
 
 import tailwatch
 from tailwatch import _hot, snapshots
-from tailwatch.group.membership import Company
+from tailwatch.group.membership import GroupMember
 
 from ..support.process import Python, Serving, clean_environment
 from ..support.waiting import until
@@ -42,15 +42,15 @@ watch = tailwatch.install(role=sys.argv[2], dir=sys.argv[1], gc="observe")
 gc.disable()
 heap = [[i] for i in range(int(sys.argv[3]))]
 gc.collect()
-print(json.dumps(watch.company.joined), flush=True)
+print(json.dumps(watch.membership.joined), flush=True)
 for line in sys.stdin:
     if line == "pauses\\n":
         pauses, _, _ = snapshots.Records(watch.core.address).pauses(0, before_ns=time.monotonic_ns())
         print(json.dumps([[pause.start_ns, pause.stop_ns] for pause in pauses]), flush=True)
     elif line == "engine\\n":
         watch.core.rebind("engine", lambda *_: None, watch.core)
-        watch.company.enter("engine")
-        print(json.dumps(["engine", watch.company.joined]), flush=True)
+        watch.membership.enter("engine")
+        print(json.dumps(["engine", watch.membership.joined]), flush=True)
     elif line == "stand still\\n":
         watch.core.policy_begin()
         print(json.dumps(["standing", watch.core.paused_now()]), flush=True)
@@ -113,7 +113,7 @@ def overlap(pauses: list[tuple[int, int]], since: int, end: int) -> int:
 def test_a_pause_of_the_engine_is_in_the_api_s_numbers(directory: Path, start: Callable[..., Member]) -> None:
     """The gap says whose pause it was; the doctor names the process."""
     engine = start(heap=800_000)
-    watch = install(directory, slow_ms=1)
+    watch = install(directory, slow_gap_ms=1)
     with tailwatch.stream(model="m") as stream:
         for token in range(30):
             stream.token()
@@ -122,8 +122,8 @@ def test_a_pause_of_the_engine_is_in_the_api_s_numbers(directory: Path, start: C
             time.sleep(0.002)
     snap = watch.snapshot()
     assert snap.overlap_by_source["engine"]["itl"]["gc2"] > 0
-    assert snap.late_by_source["engine"]["itl"]["gc2"] > 0
-    assert snap.late_by_source["api"]["itl"]["gc2"] == 0
+    assert snap.delay_by_source["engine"]["itl"]["gc2"] > 0
+    assert snap.delay_by_source["api"]["itl"]["gc2"] == 0
     longest = max(snap.slowest, key=lambda slow: sum(slow.overlap.values()))
     assert [share.source for share in longest.others] == ["engine"]
     assert sorted(process.name for process in snap.processes) == ["api-0", "engine-0"]
@@ -192,7 +192,7 @@ def test_who_was_killed_still_counts(directory: Path, start: Callable[..., Membe
     engine.collect()
     before = watch.snapshot()
     engine.kill()
-    watch.company.renew()
+    watch.membership.renew()
     after = watch.snapshot()
     assert after.gc.collections == before.gc.collections
     assert after.paused == before.paused
@@ -245,7 +245,7 @@ def test_a_fork_child_writes_nothing_of_its_parent(directory: Path, how: str) ->
             stream.token()
             stream.token()
         mine = snapshots.take([watch.core.address])
-        return (mine.tokens, mine.opened, watch.company.joined) == (2, 1, True)
+        return (mine.tokens, mine.opened, watch.membership.joined) == (2, 1, True)
 
     fork = os.fork if how == "os.fork" else ctypes.PyDLL(None).fork
     assert in_child(child, fork)
@@ -262,7 +262,7 @@ def test_the_steps_of_a_fork_child_are_its_groups(directory: Path, how: str) -> 
     def child() -> bool:
         with tailwatch.step("decode", batch=2):
             pass
-        return watch.company.joined
+        return watch.membership.joined
 
     assert in_child(child, os.fork if how == "os.fork" else ctypes.PyDLL(None).fork)
     assert [(step.name, step.steps.time.count) for step in watch.snapshot().steps] == [("decode", 1)]
@@ -287,7 +287,7 @@ def test_a_fork_child_serves_its_parents_engine(directory: Path) -> None:
             os.write(asked[1], b"x")
             os.read(answered[0], 1)
             stream.token()
-            return watch.company.joined and stream.overlap_ns == 0
+            return watch.membership.joined and stream.overlap_ns == 0
 
     pid = forked(child)
     os.read(asked[0], 1)
@@ -308,7 +308,7 @@ def test_a_fork_child_that_starts_to_serve_does_not_say_it_is_alone(
     monkeypatch.setattr(tailwatch.runtime.session, "parent_process", lambda: object())
 
     def child() -> bool:
-        assert not watch.company.joined
+        assert not watch.membership.joined
         watch._on_startup()
         return not any("this process alone" in note for note in watch.notes)
 
@@ -322,11 +322,11 @@ def test_a_fork_child_joins_with_its_first_wake_up(directory: Path) -> None:
         stream.token()
 
     def child() -> bool:
-        before = watch.company.joined
-        watch.company.renew()
+        before = watch.membership.joined
+        watch.membership.renew()
         with tailwatch.stream() as stream:
             stream.token()
-        return not before and watch.company.joined and watch.snapshot().tokens == 2
+        return not before and watch.membership.joined and watch.snapshot().tokens == 2
 
     assert in_child(child, os.fork)
     assert watch.snapshot().tokens == 2
@@ -357,7 +357,7 @@ def test_a_fork_child_that_uninstalls_joins_nothing(directory: Path) -> None:
         alone = tailwatch.install(app, gc="observe")
         with tailwatch.stream() as stream:
             stream.token()
-        return not alone.company.joined and not watch.company.joined and alone.snapshot().tokens == 1
+        return not alone.membership.joined and not watch.membership.joined and alone.snapshot().tokens == 1
 
     assert in_child(child, os.fork)
     assert len(list(directory.glob("*.seg"))) == 1
@@ -377,7 +377,7 @@ def test_a_directory_that_cannot_be_trusted_is_refused(
     else:
         directory.write_text("")
     watch = install(directory)
-    assert not watch.company.joined
+    assert not watch.membership.joined
     with tailwatch.stream() as stream:
         stream.token()
     assert watch.snapshot().tokens == 1
@@ -403,7 +403,7 @@ def test_uninstall_takes_its_file_away(directory: Path, start: Callable[..., Mem
 def test_an_engine_that_is_named_late_is_charged(directory: Path, start: Callable[..., Member]) -> None:
     """Another role does not take its file away: the others keep what they have mapped, and see the new unit."""
     other = start(role="api", heap=300_000)
-    watch = install(directory, slow_ms=1)
+    watch = install(directory, slow_gap_ms=1)
     assert sorted(process.name for process in watch.snapshot().processes) == ["api-0", "api-1"]
     files = sorted(directory.glob("*.seg"))
     assert other.ask("engine") == ["engine", True]
@@ -427,7 +427,7 @@ def test_who_is_killed_inside_a_collection_is_charged_no_longer(directory: Path,
     stream.token()
     assert stream.overlap_ns > 0
     engine.kill()
-    watch.company.renew()
+    watch.membership.renew()
     stream.token()
     charged = stream.overlap_ns
     for _ in range(3):
@@ -454,12 +454,12 @@ def test_who_holds_the_lock_is_not_waited_for(directory: Path) -> None:
     held = os.open(directory, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     watch = install(directory)
-    assert not watch.company.joined
-    watch.company.renew()
-    assert not watch.company.joined
+    assert not watch.membership.joined
+    watch.membership.renew()
+    assert not watch.membership.joined
     os.close(held)
-    watch.company.renew()
-    assert watch.company.joined
+    watch.membership.renew()
+    assert watch.membership.joined
     assert watch.notes == []
 
 
@@ -478,8 +478,8 @@ def test_a_host_that_closes_all_descriptors_harms_nobody(directory: Path, tmp_pa
     number = directory_descriptor(directory)
     theirs = os.open(tmp_path / "theirs", os.O_CREAT | os.O_RDWR)
     os.dup2(theirs, number)
-    watch.company.renew()
-    assert watch.company.joined
+    watch.membership.renew()
+    assert watch.membership.joined
     assert directory_descriptor(directory) != number
     tailwatch.uninstall()
     assert list(directory.glob("*.seg")) == []
@@ -498,11 +498,11 @@ def test_a_directory_that_is_removed_is_made_anew(
         stream.token()
     for _ in range(2):
         shutil.rmtree(directory)
-        watch.company.renew()
-        assert not watch.company.joined
+        watch.membership.renew()
+        assert not watch.membership.joined
         assert watch.snapshot().tokens == 1
-        watch.company.renew()
-        assert watch.company.joined
+        watch.membership.renew()
+        assert watch.membership.joined
     start()
     snap = watch.snapshot()
     assert (snap.tokens, len(snap.processes)) == (1, 2)
@@ -513,7 +513,7 @@ EXEC = """
 import json, os, sys
 import tailwatch
 watch = tailwatch.install(role="engine", dir=sys.argv[1], gc="observe")
-print(json.dumps(watch.company.joined), flush=True)
+print(json.dumps(watch.membership.joined), flush=True)
 if sys.argv[2] == "again":
     with tailwatch.stream() as stream:
         stream.token()
@@ -548,9 +548,9 @@ class Unable:
 def test_numbers_that_cannot_be_taken_back_are_a_sentence_of_the_report(directory: Path) -> None:
     """Neither uninstall() nor the daemon's wake-up raises."""
     said: list[str] = []
-    company = Company(cast("_hot.Core", Unable()), str(directory), said.append)
-    company._look()
-    assert ["still shared" in sentence for sentence in company.leave()] == [True]
+    membership = GroupMember(cast("_hot.Core", Unable()), str(directory), said.append)
+    membership._look()
+    assert ["still shared" in sentence for sentence in membership.leave()] == [True]
     assert said == []
 
 
@@ -563,13 +563,13 @@ def test_uninstall_under_a_memory_limit_raises_nothing(directory: Path) -> None:
     def child() -> bool:
         with tailwatch.stream() as stream:
             stream.token()
-        watch.company.renew()
+        watch.membership.renew()
         with open("/proc/self/statm") as statm:
             mapped = int(statm.read().split()[0]) * resource.getpagesize()
         limit = mapped + watch.core.bytes // 2
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        joined = watch.company.joined
-        return joined and watch.company.leave() == [] and not watch.company.joined
+        joined = watch.membership.joined
+        return joined and watch.membership.leave() == [] and not watch.membership.joined
 
     assert in_child(child, os.fork)
 

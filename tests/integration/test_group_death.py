@@ -24,7 +24,7 @@ import gc, json, os, sys
 import tailwatch
 gc.disable()
 watch = tailwatch.install(role=sys.argv[2], dir=sys.argv[1], gc="observe")
-print(json.dumps(watch.company.joined), flush=True)
+print(json.dumps(watch.membership.joined), flush=True)
 for line in sys.stdin:
     word = line.strip()
     if word == "collect":
@@ -80,7 +80,7 @@ def until_folded(watch: tailwatch.Watch, directory: Path, pids: list[int]) -> No
     """Another member may be at it."""
 
     def folded() -> bool:
-        watch.company.renew()
+        watch.membership.renew()
         return segments(directory) == sorted(pids)
 
     until(folded)
@@ -194,8 +194,8 @@ def test_threads_that_fold_at_once_fold_each_file_once(directory: Path, start: C
     core.leave()
 
 
-def test_the_sweep_knows_tombstones(tmp_path: Path, start: Callable[[str], Member], directory: Path) -> None:
-    """tailwatch run removes a dead launcher's directory with tombstones in it, and none with files of somebody else."""
+def test_the_sweep_knows_retired(tmp_path: Path, start: Callable[[str], Member], directory: Path) -> None:
+    """tailwatch run removes a dead launcher's directory with retired in it, and none with files of somebody else."""
     watch = install(directory)
     start("engine").kill()
     until_folded(watch, directory, [os.getpid()])

@@ -97,7 +97,7 @@ def test_a_full_tmpfs_is_said_and_kills_nobody(tmp_path: Path) -> None:
 
 
 def test_many_dead_on_a_small_tmpfs_can_be_folded(tmp_path: Path) -> None:
-    """Members leave room for a tombstone: else the dead would keep a full file system full, and nobody could join."""
+    """Members leave room for a retired: else the dead would keep a full file system full, and nobody could join."""
     found = on_64_mb(tmp_path, CORES + MANY_DEAD)
     assert 3 <= found["dead"] < 40
     assert (found["left"], found["requests"], found["why"]) == (0, found["dead"], None)

@@ -21,7 +21,7 @@ import json, sys
 import tailwatch
 watch = tailwatch.install(role=sys.argv[2], dir=sys.argv[1], gc="off")
 held = []
-print(json.dumps(watch.company.joined), flush=True)
+print(json.dumps(watch.membership.joined), flush=True)
 for line in sys.stdin:
     what, number = line.split()
     if what == "open":
@@ -42,7 +42,7 @@ for line in sys.stdin:
                 streams.append(stream)
             for stream in streams:
                 stream.close()
-    watch.company.renew()
+    watch.membership.renew()
     watch.load.refresh()
     now = watch.load_signal()
     print(json.dumps([now.running, now.waiting, now.processes, now.scope, now.verdict, now.healthy]), flush=True)
@@ -81,7 +81,7 @@ def install(tmp_path: Path, role: str = "api") -> tailwatch.Watch:
 
 def renewed(watch: tailwatch.Watch) -> Any:
     """Its load signal, once it has looked around."""
-    watch.company.renew()
+    watch.membership.renew()
     watch.load.refresh()
     return watch.load_signal()
 
@@ -153,7 +153,7 @@ def test_what_the_dead_measured_stays_known(start: Callable[[str], Member], tmp_
     watch = install(tmp_path)
     watch.stream().__enter__().close()
     other.kill()
-    until(lambda: (watch.company.renew(), list((tmp_path / "group").glob("*.gone")))[1])
+    until(lambda: (watch.membership.renew(), list((tmp_path / "group").glob("*.gone")))[1])
     now = renewed(watch)
     assert (now.verdict, now.processes) == ("found", 1)
     assert now.healthy == pytest.approx(20, rel=0.1)

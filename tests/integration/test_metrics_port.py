@@ -30,7 +30,7 @@ logging.getLogger("tailwatch").addHandler(handler)
 watch = tailwatch.install(role=sys.argv[1], gc="observe")
 with tailwatch.stream(model="m") as stream:
     stream.token()
-print(json.dumps(watch.company.joined), flush=True)
+print(json.dumps(watch.membership.joined), flush=True)
 for line in sys.stdin:
     print(json.dumps([watch.port.serving, watch.notes, said, watch.snapshot().errors["render"]]), flush=True)
 """
@@ -155,7 +155,7 @@ async def app(scope, receive, send):
 
 autoinstall.process()  # a launcher, which turns out to serve an app itself
 watch = tailwatch.current()
-print(json.dumps(watch.company.joined), flush=True)
+print(json.dumps(watch.membership.joined), flush=True)
 for line in sys.stdin:
     if watch.app is None:
         autoinstall.app(app)
@@ -181,7 +181,7 @@ FORK = """
 import json, os, sys
 import tailwatch
 watch = tailwatch.install(role="engine", gc="observe")
-print(json.dumps(watch.company.joined), flush=True)
+print(json.dumps(watch.membership.joined), flush=True)
 child = os.fork()
 if child == 0:
     sys.stdin.readline()

@@ -452,7 +452,7 @@ if len(sys.argv) > 2:
             stream.token(3)
         sys.stdin.readline()
         os._exit(0)
-print(json.dumps([watch.company.joined, watch.notes]), flush=True)
+print(json.dumps([watch.membership.joined, watch.notes]), flush=True)
 sys.stdin.readline()
 """
 

@@ -230,7 +230,7 @@ def test_slow_gaps_and_pauses_are_events(kept: InMemorySpanExporter, installed: 
     """Each with when, how long, and what it is put down to."""
     provide(kept)
     app = make_app()
-    installed(app, slow_ms=20)
+    installed(app, slow_gap_ms=20)
     ask(app, x_slow="0.1", x_collect="1")
     span = one(kept)
     slow = [event for event in span.events if event.name == "tailwatch.slow_gap"]
@@ -247,7 +247,7 @@ def test_events_are_bounded_and_those_left_out_counted(kept: InMemorySpanExporte
     """Many pauses hit one request: a span has room for so many events."""
     provide(kept)
     app = make_app()
-    watch = installed(app, slow_ms=1)
+    watch = installed(app, slow_gap_ms=1)
     ask(app, x_collect="30", x_slow="0.01")
     span = one(kept)
     assert len(span.events) == spans.EVENTS and "tailwatch.first_token" in names(span)
@@ -369,10 +369,10 @@ def test_nothing_is_made_per_token(kept: InMemorySpanExporter, installed: Any, m
     told = spans.Spans.ended
 
     def ended(self: Any, stream: Any, scope: Any) -> None:
-        calls.append(stream.story()[8])
+        calls.append(stream.summary()[8])
         told(self, stream, scope)
 
-    watch.core.follow(lambda stream, scope: ended(watch.otel.spans, stream, scope))
+    watch.core.on_request_end(lambda stream, scope: ended(watch.otel.spans, stream, scope))
     ask(app)
     assert calls == ["m-1"]
 

@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 import tailwatch
-from tailwatch.runtime.install import app_door
+from tailwatch.runtime.install import autoinstall_app
 
 from ..support.process import Python, clean_environment
 from ..support.waiting import until
@@ -309,11 +309,11 @@ def test_off_the_loop(install: Any, serve: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_an_app_of_many_routes_is_searched_once(install: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the document, and not for the numbers that it asks for every other second."""
-    from tailwatch.asgi import page_route as door
+    from tailwatch.asgi import page_route as own_route
 
     searched: list[str] = []
-    whole = door.has_route
-    monkeypatch.setattr(door, "has_route", lambda app, path: searched.append(path) or whole(app, path))
+    whole = own_route.has_route
+    monkeypatch.setattr(own_route, "has_route", lambda app, path: searched.append(path) or whole(app, path))
     server = serve(install(Starlette(), page=True))
     before = len(searched)
     assert get(server, "/tailwatch").status == 200
@@ -341,7 +341,7 @@ def test_what_goes_wrong_is_a_500_and_counted(install: Any, serve: Any, monkeypa
 
 def test_a_door_first_and_the_page_in_code(serve: Any, install: Any) -> None:
     """`tailwatch run` came first; install(app, page=True) in the app turns the page on."""
-    app_door(inner := Starlette())
+    autoinstall_app(inner := Starlette())
     server = serve(inner)
     assert get(server).status == 404
     install(inner, page=True)
@@ -357,7 +357,7 @@ def test_a_token_for_nothing_and_a_short_one_are_noted(install: Any) -> None:
         tailwatch.uninstall()
     assert [len(found) for found in notes] == [1, 1, 0]
     assert "page is off" in notes[0][0] and "6 characters" in notes[1][0] and "s3cret" not in notes[1][0]
-    app_door(inner := Starlette())
+    autoinstall_app(inner := Starlette())
     install(inner, page=True, page_token="s3cret")
     assert "6 characters" in "".join(tailwatch.current().notes)
 

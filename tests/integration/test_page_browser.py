@@ -59,7 +59,7 @@ def watched(serve: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     heap = [[i] for i in range(30_000)]  # what a full collection goes through
 
     def start(requests: int, **options: Any) -> Any:
-        given = {"gc": "observe", "slo": "ttft<=60s,itl<=60s@99%", "slow_ms": 10, "page": True}
+        given = {"gc": "observe", "slo": "ttft<=60s,itl<=60s@99%", "slow_gap_ms": 10, "page": True}
         served = serve(tailwatch.install(app, **(given | options)).app)
         for number in range(requests):
             served.http("/v1/completions", headers=f"x-request-id: <b>req</b>-{number}\r\n")
@@ -103,8 +103,8 @@ def test_it_shows_the_snapshots_numbers(running: Browser, watched: Any) -> None:
         samples = getattr(snap, key)
         shown = [float(value) for value in tab.ask(row)]
         assert shown == [*(samples.p(p) for p in (50, 90, 99, 99.9)), samples.max, samples.count]
-    late = tab.ask('document.querySelector("#t-late data").value')
-    assert float(late) == pytest.approx(sum(snap.late.values()))
+    late = tab.ask('document.querySelector("#t-delay data").value')
+    assert float(late) == pytest.approx(sum(snap.delay.values()))
     assert float(tab.ask('document.querySelector("#t-share data").value')) == snap.attainment
     assert "api: generation 2" in text(tab, "#sources") or "full collection" in text(tab, "#sources")
     assert text(tab, "#processes tbody th").split("\n")[0] == "api-0"

@@ -71,7 +71,7 @@ def test_a_stage_leaves_a_timeline_its_numbers_and_a_manifest(installed: Any, tm
 
 ENGINE = """
 import sys, tailwatch
-print(tailwatch.install(role="engine", dir=sys.argv[1], gc="off").company.joined, flush=True)
+print(tailwatch.install(role="engine", dir=sys.argv[1], gc="off").membership.joined, flush=True)
 sys.stdin.read()
 """
 
@@ -81,7 +81,7 @@ def test_who_records_nothing_is_told(installed: Any, tmp_path: Path) -> None:
     group = tmp_path / "group"
     with Python(ENGINE, group) as engine:
         assert engine.read_line() == "True"
-        installed(role="api", dir=group).company.renew()
+        installed(role="api", dir=group).membership.renew()
         with traffic():
             made = tailwatch.profile(tmp_path / "out", requests=1)
 

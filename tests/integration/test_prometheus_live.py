@@ -129,7 +129,7 @@ def test_a_registry_that_takes_too_long_is_served_as_text(
 
 @needs["prometheus"]
 def test_classic_is_no_protobuf(serve: Any, scrape: Any, registry: CollectorRegistry) -> None:
-    """exposition="classic": the series that dashboards know, whatever Prometheus is able to."""
-    prometheus = scrape(load(serve, exposition="classic").port)
+    """histograms="classic": the series that dashboards know, whatever Prometheus is able to."""
+    prometheus = scrape(load(serve, histograms="classic").port)
     assert value(prometheus, "tailwatch_inter_token_latency_seconds_count") == REQUESTS * (WORDS - 1)
     assert prometheus.wait_for('tailwatch_dropped_events_total{reason=~"protobuf.*"}') == {"": 0.0}

@@ -23,10 +23,10 @@ ENGINE = """
 import json, sys
 import tailwatch
 watch = tailwatch.install(role="engine", dir=sys.argv[1], gc="freeze")
-print(json.dumps(watch.company.joined), flush=True)
+print(json.dumps(watch.membership.joined), flush=True)
 for line in sys.stdin:
     if line.strip() != "check only":
-        watch.company.renew()
+        watch.membership.renew()
     watch.coordinator.check()
     done = watch.gc.state.done
     print(json.dumps({"done": [each.reason for each in done], "load": watch.core.load()}), flush=True)
@@ -160,13 +160,13 @@ def test_streams_of_a_process_that_left_are_not_in_flight(tmp_path: Path) -> Non
             assert left.join(str(tmp_path), 0) is None
             break
     stream = left.stream("m", "r", None, "", "")
-    watch.company.renew()
+    watch.membership.renew()
     assert watch.core.load() == (1, 1)
     held = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         left.leave()
-        assert watch.company.load()[0] == 0
+        assert watch.membership.load()[0] == 0
     finally:
         os.close(held)
         stream.close()

@@ -74,8 +74,8 @@ def test_arguments_reach_the_command_untouched() -> None:
 def test_options_become_variables() -> None:
     """The command sees each one given, TAILWATCH=1, the group's directory, and no more of ours; the line says so."""
     code = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('TAILWATCH')}))"
-    done = python(code, "--slow-ms=5", "--slo", "e2e<=1s", "--routes=/a,/b")
-    given = {"TAILWATCH_SLOW_MS": "5", "TAILWATCH_SLO": "e2e<=1s", "TAILWATCH_ROUTES": "/a,/b"}
+    done = python(code, "--slow-gap-ms=5", "--slo", "e2e<=1s", "--routes=/a,/b")
+    given = {"TAILWATCH_SLOW_GAP_MS": "5", "TAILWATCH_SLO": "e2e<=1s", "TAILWATCH_ROUTES": "/a,/b"}
     seen = json.loads(done.stdout)
     directory = seen.pop("TAILWATCH_DIR")
     assert seen == {**given, "TAILWATCH": "1"}
@@ -86,8 +86,8 @@ def test_options_become_variables() -> None:
 
 def test_options_may_be_written_as_install_calls_them() -> None:
     """With underscores, as the help and the README name them, as well as with hyphens."""
-    code = "import os; print(os.environ['TAILWATCH_SLOW_MS'])"
-    done = [python(code, option) for option in ("--slow_ms=5", "--slow-ms=5")]
+    code = "import os; print(os.environ['TAILWATCH_SLOW_GAP_MS'])"
+    done = [python(code, option) for option in ("--slow_gap_ms=5", "--slow-gap-ms=5")]
     assert [(each.returncode, each.stdout) for each in done] == [(0, "5\n")] * 2
 
 
@@ -109,7 +109,7 @@ def test_a_wrong_call_runs_nothing(option: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [(), ("--",), ("--slow-ms=5", "--")])
+@pytest.mark.parametrize("arguments", [(), ("--",), ("--slow-gap-ms=5", "--")])
 def test_without_a_command_it_says_what_is_missing(arguments: tuple[str, ...]) -> None:
     """Status 2."""
     done = run(*arguments)
@@ -452,7 +452,7 @@ import json, os, subprocess, sys
 def state():
     import sitecustomize
     return {
-        "boot": "tailwatch_boot.doors" in sys.modules, "path": [p for p in sys.path if "startup" in p],
+        "boot": "tailwatch_boot.autoinstall" in sys.modules, "path": [p for p in sys.path if "startup" in p],
         "site": sitecustomize.__file__, "mark": getattr(sys, "mark", None),
     }
 if "child" in sys.argv:

@@ -21,7 +21,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "three_process.py"
 WHERE = ("engine", "worker", "api")
 STREAMS = 4
 DEADLINE_SECONDS = 60
-OVERLAP, LATE = "tailwatch_stream_overlap_seconds_total", "tailwatch_stream_late_seconds_total"
+OVERLAP, LATE = "tailwatch_stream_overlap_seconds_total", "tailwatch_stream_delay_seconds_total"
 
 
 class Server(Serving):
@@ -58,7 +58,7 @@ class Server(Serving):
 
     def doctor(self) -> str:
         """What it says of the group, from outside."""
-        command = [sys.executable, "-m", "tailwatch", "doctor", "--dir", str(self.directory), "--slow"]
+        command = [sys.executable, "-m", "tailwatch", "doctor", "--dir", str(self.directory), "--slow-gaps"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
         assert done.returncode in (0, 1), done.stderr
         return done.stdout
@@ -141,7 +141,7 @@ def processes_joined(server: Server) -> bool:
 def test_each_pause_is_charged_to_the_process_that_paused(server: Callable[..., Server]) -> None:
     """Planted in one process after the other while streams wait: overlap and late rise under that role, and under no
     other; doctor, from outside, names the role and the generation. Planted while nobody waits, nobody is charged."""
-    watched = server("--slow-ms=20")
+    watched = server("--slow-gap-ms=20")
     until(lambda: processes_joined(watched))
 
     before = watched.metrics

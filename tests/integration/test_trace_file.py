@@ -304,7 +304,7 @@ def test_a_dead_group_is_still_read(directory: Path, install: Callable[..., tail
     with Member(directory, "engine") as dead:
         pass
     watch = install(dir=directory, gc="observe", role="api")
-    until(lambda: [watch.company.renew(), not list(directory.glob(f"{dead.pid}-*.seg"))][1])
+    until(lambda: [watch.membership.renew(), not list(directory.glob(f"{dead.pid}-*.seg"))][1])
     (file,) = ring_files.files_of(str(directory))
     assert (file.process, file.pid, file.over) == ("engine-0", dead.pid, True)
     trace = read_trace(directory / dead.file)
@@ -313,7 +313,7 @@ def test_a_dead_group_is_still_read(directory: Path, install: Callable[..., tail
 
 def test_uninstall_leaves_no_file(directory: Path) -> None:
     """A trace goes with its process's own uninstall()."""
-    watch = tailwatch.install(dir=directory, gc="off", trace=1000)
+    watch = tailwatch.install(dir=directory, gc="off", trace_events=1000)
     assert list(directory.glob("*.trace"))
     assert tailwatch.uninstall() == []
     assert not list(directory.glob("*.trace"))
@@ -324,12 +324,12 @@ def test_uninstall_leaves_no_file(directory: Path) -> None:
 
 def test_a_directory_of_its_own(install: Callable[..., tailwatch.Watch]) -> None:
     """With trace and no dir the group has a directory under /dev/shm, which goes with uninstall()."""
-    watch = install(gc="off", trace=1000)
+    watch = install(gc="off", trace_events=1000)
     made = Path(watch.config.dir)
     assert (made.parent, made.name.startswith(temp_dirs.PREFIX)) == (Path(temp_dirs.IN_MEMORY), True)
     assert [file.pid for file in ring_files.files_of(str(made))] == [os.getpid()]
     assert os.environ["TAILWATCH_DIR"] == str(made)
-    assert install(gc="off", trace=1000) is watch
+    assert install(gc="off", trace_events=1000) is watch
     assert tailwatch.uninstall() == []
     assert not made.exists()
     assert "TAILWATCH_DIR" not in os.environ
@@ -337,14 +337,14 @@ def test_a_directory_of_its_own(install: Callable[..., tailwatch.Watch]) -> None
 
 def test_streams_that_outlive_it_record_nothing(directory: Path) -> None:
     """A stream that is open at uninstall() goes on, and what it stamps then is nowhere."""
-    watch = tailwatch.install(dir=directory, gc="off", trace=1000)
+    watch = tailwatch.install(dir=directory, gc="off", trace_events=1000)
     stream = watch.core.stream("m", "r", None, "", "")
     stream.token()
     tailwatch.uninstall()
     for _ in range(2000):
         stream.token()
     stream.close()
-    again = tailwatch.install(dir=directory, gc="off", trace=1000)
+    again = tailwatch.install(dir=directory, gc="off", trace_events=1000)
     try:
         assert again.core is watch.core
         stream.token()
@@ -357,7 +357,7 @@ def test_nothing_is_recorded_without_the_option(install: Callable[..., tailwatch
     """Off, it takes nothing, and asking for a trace says how to switch it on."""
     watch = install(gc="off")
     assert (watch.config.dir, watch.core.tracing, watch.core.trace_memory) == ("", False, (0, 0))
-    with pytest.raises(TailwatchError, match="trace=1_000_000"):
+    with pytest.raises(TailwatchError, match="trace_events=1_000_000"):
         tailwatch.trace("t.pftrace")
 
 
@@ -366,7 +366,7 @@ def test_without_a_group_it_is_in_memory(tmp_path: Path, install: Callable[..., 
     place = tmp_path / "open"
     place.mkdir(mode=0o777)
     place.chmod(0o777)
-    watch = install(dir=place, gc="off", trace=1000)
+    watch = install(dir=place, gc="off", trace_events=1000)
     assert (watch.core.joined, watch.core.tracing, watch.core.trace_file) == (False, True, "")
     address, size = watch.core.trace_memory
     assert address
@@ -377,7 +377,7 @@ def test_without_a_group_it_is_in_memory(tmp_path: Path, install: Callable[..., 
 
 def test_a_fork_child_has_a_file_of_its_own(directory: Path, install: Callable[..., tailwatch.Watch]) -> None:
     """It writes nothing to its parent's, records what it does itself, and removes its own only."""
-    watch = install(dir=directory, gc="off", trace=1000, role="engine")
+    watch = install(dir=directory, gc="off", trace_events=1000, role="engine")
     stream = watch.core.stream("m", "r", None, "", "")
     stream.token()
     parents = directory / watch.core.trace_file
@@ -387,7 +387,7 @@ def test_a_fork_child_has_a_file_of_its_own(directory: Path, install: Callable[.
         code = 1
         try:
             stream.token()  # of the parent: nobody's here
-            watch.company.renew()
+            watch.membership.renew()
             watch.tracing.settle()
             with tailwatch.stream(model="child") as mine:
                 mine.token()
@@ -413,12 +413,12 @@ def test_a_fork_child_has_a_file_of_its_own(directory: Path, install: Callable[.
 
 def test_a_group_that_was_removed(directory: Path, install: Callable[..., tailwatch.Watch]) -> None:
     """Who takes the directory away takes the trace with it; the process records anew in the next one."""
-    watch = install(dir=directory, gc="off", trace=1000)
+    watch = install(dir=directory, gc="off", trace_events=1000)
     for entry in directory.iterdir():
         entry.unlink()
     directory.rmdir()
-    watch.company.renew()
-    watch.company.renew()
+    watch.membership.renew()
+    watch.membership.renew()
     assert watch.core.joined
     assert not watch.core.tracing
     watch.tracing.settle()
@@ -439,7 +439,7 @@ def test_many_processes(directory: Path, processes: int) -> None:
         assert min(file.events for file in files) >= 13
         for member in members[:10]:
             member.kill()
-        watch = tailwatch.install(dir=directory, gc="off", trace=1000, trace_keep="3,100MB")
+        watch = tailwatch.install(dir=directory, gc="off", trace_events=1000, trace_keep="3,100MB")
         stack.callback(tailwatch.uninstall)
         assert sum(file.over for file in ring_files.files_of(str(directory))) == 10
         watch.tracing.tidy()
@@ -453,7 +453,7 @@ def test_bytes_are_bounded_too(directory: Path, install: Callable[..., tailwatch
     for _ in range(3):
         Member(directory, "engine", 1000).kill()
     size = ring_files.bytes_of(1000, 32)
-    watch = install(dir=directory, gc="off", trace=1000, trace_keep=f"5,{2 * size + 1}")
+    watch = install(dir=directory, gc="off", trace_events=1000, trace_keep=f"5,{2 * size + 1}")
     newest = [file.pid for file in ring_files.files_of(str(directory)) if file.over][1:]
     watch.tracing.tidy()
     assert [file.pid for file in ring_files.files_of(str(directory)) if file.over] == newest
@@ -466,11 +466,11 @@ import json
 import tailwatch
 answers = {}
 try:
-    tailwatch.install(dir=directory, gc="off", trace=4_000_000)
+    tailwatch.install(dir=directory, gc="off", trace_events=4_000_000)
 except tailwatch.OptionError as error:
     answers["refused"] = str(error)
 answers["left"] = sorted(os.listdir(directory)) if os.path.exists(directory) else []
-watch = tailwatch.install(dir=directory, gc="off", trace=1_000_000)
+watch = tailwatch.install(dir=directory, gc="off", trace_events=1_000_000)
 answers["fits"] = watch.core.tracing
 with open(place + "/filler", "wb") as filler:
     try:
@@ -510,11 +510,11 @@ def test_too_large_a_trace_by_a_door_is_no_error(tmp_path: Path) -> None:
     from tailwatch.options.config import Config
     from tailwatch.tracing.recorder import Tracing
 
-    class Company:
+    class GroupMember:
         joined, alone, directory = True, False, str(tmp_path)
 
     config = Config.read({"trace": 1000}, {})
-    tracing = Tracing(Full(), Company(), config, said.append)  # type: ignore[arg-type]
+    tracing = Tracing(Full(), GroupMember(), config, said.append)  # type: ignore[arg-type]
     tracing.start(loud=False)
     (line,) = said
     assert line.startswith("trace=1000: nothing is recorded") and "0.1 MiB" in line
@@ -619,7 +619,7 @@ def test_the_seconds_around_a_trigger_are_kept(
     monkeypatch: pytest.MonkeyPatch, option: str, act: Callable[[Any, int], Any],
 ) -> None:  # fmt: skip
     """One file, three seconds later, from ten seconds before to then; what comes soon after it is counted."""
-    watch = install(dir=directory, gc="off", trace=1000, trace_on=option, slo="ttft<=10m")
+    watch = install(dir=directory, gc="off", trace_events=1000, trace_on=option, slo="ttft<=10m")
     watch._daemon.stop()
     begin = now = _hot.now()
 
@@ -661,7 +661,7 @@ def test_what_is_kept_is_bounded(
     directory: Path, install: Callable[..., tailwatch.Watch], written: list[tuple[str, int, int]]
 ) -> None:
     """More files than trace_keep says take the oldest with them."""
-    watch = install(dir=directory, gc="off", trace=1000, trace_on="slo", trace_keep="2,1MB")
+    watch = install(dir=directory, gc="off", trace_events=1000, trace_on="slo", trace_keep="2,1MB")
     watch._daemon.stop()
     for i in range(4):
         watch.tracing._keep_around(10**12)
@@ -674,7 +674,7 @@ def test_what_is_kept_is_bounded(
 
 def test_one_that_trace_keep_has_no_room_for(directory: Path, install: Callable[..., tailwatch.Watch]) -> None:
     """It is counted and said, and takes none of those with it that there is room for."""
-    watch = install(dir=directory, gc="off", trace=1000, trace_on="slo", trace_keep="5,100")
+    watch = install(dir=directory, gc="off", trace_events=1000, trace_on="slo", trace_keep="5,100")
     watch._daemon.stop()
     (small := directory / "trace-20250101T000000-1-1.pftrace").write_bytes(bytes(60))
     (older := directory / "trace-20240101T000000-1-1.pftrace").write_bytes(bytes(10))
@@ -696,7 +696,7 @@ def test_a_file_that_cannot_be_kept_is_counted(
         raise TailwatchError(f"{to}: No space left on device")
 
     monkeypatch.setattr(ring_files, "write", write)
-    watch = install(dir=directory, gc="off", trace=1000, trace_on="slo")
+    watch = install(dir=directory, gc="off", trace_events=1000, trace_on="slo")
     watch._daemon.stop()
     watch.tracing._keep_around(10**12)
     watch.tracing._keep_around(10**12)
@@ -709,7 +709,7 @@ def test_a_gap_is_kept_by_the_daemon(
 ) -> None:
     """Nobody asks: the file is there a little later, whole, with the gap in it."""
     monkeypatch.setattr("tailwatch.tracing.recorder.AFTER_NS", 10**8)
-    watch = install(dir=directory, gc="off", trace=1000, trace_on="gap>50ms", role="engine")
+    watch = install(dir=directory, gc="off", trace_events=1000, trace_on="gap>50ms", role="engine")
     until(lambda: watch.tracing._looks and watch.tracing._looks._begun)
     stream = watch.core.stream("m", "r", None, "", "")
     start = _hot.now()
@@ -725,7 +725,7 @@ def test_a_gap_is_kept_by_the_daemon(
 
 def test_dumps_while_it_is_recorded(directory: Path, tmp_path: Path, install: Callable[..., tailwatch.Watch]) -> None:
     """A thread stamps as fast as it can: each dump is valid, and says how much it could not have."""
-    watch = install(dir=directory, gc="off", trace=4096)
+    watch = install(dir=directory, gc="off", trace_events=4096)
     over = threading.Event()
 
     def stamp() -> None:
@@ -755,7 +755,7 @@ def test_install_says_what_there_is_room_for(
     directory: Path, install: Callable[..., tailwatch.Watch], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Events and bytes of each ring, and where they stand."""
-    install(dir=directory, gc="off", trace=1_000_000)
+    install(dir=directory, gc="off", trace_events=1_000_000)
     (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("trace: ")]
     assert line.startswith(f"trace: 1000000 events, 30.6 MiB in {directory}: 500000 (15.3 MiB) ")
     assert re.search(r" 62500 \(1\.91 MiB\) .*\b7 more", line)
@@ -785,7 +785,7 @@ def test_the_command_says_what_it_wrote(
 def test_a_trace_of_what_is_running(directory: Path, tmp_path: Path, install: Callable[..., tailwatch.Watch]) -> None:
     """tailwatch.trace() tells of all processes of the group, and of one without a group by itself."""
     with Member(directory, "engine"):
-        install(dir=directory, gc="off", trace=1000)
+        install(dir=directory, gc="off", trace_events=1000)
         with tailwatch.stream(model="m") as stream:
             stream.token()
         written = tailwatch.trace(tmp_path / "t.pftrace")
@@ -793,7 +793,7 @@ def test_a_trace_of_what_is_running(directory: Path, tmp_path: Path, install: Ca
     tailwatch.uninstall()
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    install(dir=tmp_path / "open", gc="off", trace=1000)
+    install(dir=tmp_path / "open", gc="off", trace_events=1000)
     with tailwatch.stream(model="m") as stream:
         stream.token()
     assert tailwatch.trace(tmp_path / "t.json", format="json").tokens == 1
@@ -805,7 +805,7 @@ def test_the_command_without_a_trace(directory: Path, capsys: pytest.CaptureFixt
     """A sentence that says what to do, and status 2."""
     directory.mkdir(mode=0o700)
     assert main(["trace", "--dir", str(directory)]) == 2
-    assert "TAILWATCH_TRACE=1000000" in capsys.readouterr().err
+    assert "TAILWATCH_TRACE_EVENTS=1000000" in capsys.readouterr().err
 
 
 def test_a_run_that_was_killed_leaves_its_trace(

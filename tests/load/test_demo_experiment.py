@@ -53,7 +53,7 @@ def made(server: dict[str, Any], blocks: int = 6, full: int = 4, rate: float = 1
     found = Experiment(Size(blocks=blocks), 1, SLO, capacity=40.0, rate=20.0, seconds=20.0, objects=720_000)
     for block in range(blocks):
         for arm in arms.order(block):
-            tokens = 44 if arm.gc in ("freeze", "out-of-band") else 64
+            tokens = 44 if arm.gc in ("freeze", "idle") else 64
             result = pickle.loads(kept(rate, block, tokens + block % 2))
             result.name = arm.key
             offline = 3000.0 + 10 * (block * 7 % 5) + len(arm.key)
@@ -236,7 +236,7 @@ def test_unchanged_is_more_than_no_difference_shown(server: dict[str, Any], rati
 def test_two_blocks_have_no_interval(server: dict[str, Any]) -> None:
     """--short shows numbers, and says that they are no proof."""
     found = made(server, blocks=2)
-    assert "the freeze 2, out-of-band 2" in sentence(found, "unresolved: pairs of valid runs: ")
+    assert "the freeze 2, idle 2" in sentence(found, "unresolved: pairs of valid runs: ")
     assert "unresolved: pairs of valid runs: 2," in sentence(found, "The freeze (frozen ")
     rows = report.difference_rows(summary.claims(found))
     assert {row[3:6] for row in rows} == {("-", "-", "-")}, "no interval, and no p either"
@@ -338,6 +338,6 @@ def test_it_runs() -> None:
         assert run.result.outcomes.by_reason["error"] == 0
         assert run.offline > 0
     assert len({run.result.schedule["digest"] for run in found.runs}) == 1
-    assert "block 1 of 1: out-of-band" in said.getvalue()
+    assert "block 1 of 1: idle" in said.getvalue()
     assert "unresolved" in report.show(found)
     assert document.document(report.page(found))

@@ -322,7 +322,7 @@ def test_planted_stalls_are_found_live(tmp_path: Path) -> None:
     """A server that stands still five sixths of its time against one that does not: TTFT is shown to be higher, in
     fresh servers, interleaved, with the pair's schedule, and every server is gone afterwards."""
     pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
-    looked = ("--metrics", "ttft", "--percentiles", "50", "--json", "c.json", "-o", "runs", "--no-floor")
+    looked = ("--metrics", "ttft", "--percentiles", "50", "--json", "c.json", "-o", "runs", "--no-baseline-repeat")
     looked += ("--html", "c.html")
     load = ("--rate", "60", "--duration", "0.25", "--warmup", "2")
     status, out, err = called(tmp_path, "steady: VARIANT=s\nstalls: --stand 0.2 --work 0.04\n", *load, *looked)
@@ -359,7 +359,7 @@ def test_no_server_survives_a_signal(tmp_path: Path, number: signal.Signals) -> 
 def test_a_server_that_will_not_start_again_costs_no_pair(tmp_path: Path) -> None:
     """Exit status 1, the comparison of the pairs before, the reason, and all files."""
     pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
-    looked = ("--rate", "60", "--duration", "0.1", "--warmup", "0", "--no-floor")
+    looked = ("--rate", "60", "--duration", "0.1", "--warmup", "0", "--no-baseline-repeat")
     files = ("--json", "c.json", "--html", "c.html", "-o", "runs")
     status, out, err = called(tmp_path, "a:\nb: --last 5\n", *looked, *files)
     assert status == 1, err
@@ -373,7 +373,7 @@ def test_a_server_that_will_not_start_again_costs_no_pair(tmp_path: Path) -> Non
 def test_a_run_whose_server_died_is_not_believed(tmp_path: Path) -> None:
     """Its answers are those of a dying server: the pair is repeated, and in the end there is none."""
     pytest.importorskip("httptools", reason="the client needs it: pip install httptools")
-    looked = ("--rate", "60", "--duration", "0.1", "--warmup", "0", "--no-floor", "-o", "runs")
+    looked = ("--rate", "60", "--duration", "0.1", "--warmup", "0", "--no-baseline-repeat", "-o", "runs")
     status, _, err = called(tmp_path, "a:\nb: --after 2\n", *looked)
     assert status == 1, err
     died = results.load(tmp_path / "runs" / "b.json")

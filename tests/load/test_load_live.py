@@ -282,7 +282,7 @@ def test_several_processes_are_one_load(fault_server: Start) -> None:
 
 def test_another_machine_is_not_loaded_by_mistake() -> None:
     """Without a word that it may be."""
-    with pytest.raises(OptionError, match="i-own-this-target"):
+    with pytest.raises(OptionError, match="allow-remote"):
         run("http://192.0.2.1:8000", rate=1.0)
 
 

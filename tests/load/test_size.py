@@ -88,7 +88,19 @@ def test_a_quantile_is_never_printed_as_all(parts: int) -> None:
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """It prints the fleet, the cliff, the loss of one, and the fan-out; --json holds the numbers."""
     file = tmp_path / "size.json"
-    asked = ["size", "--knee", "450", "--capacity", "500", "--expect", "9000", "--fanout", "100", "--json", str(file)]
+    asked = [
+        "capacity",
+        "--knee",
+        "450",
+        "--capacity",
+        "500",
+        "--expect",
+        "9000",
+        "--fanout",
+        "100",
+        "--json",
+        str(file),
+    ]
     assert main(asked) == 0
     text = capsys.readouterr().out
     assert text.startswith("20 replicas: ")
@@ -109,7 +121,7 @@ def saved(tmp_path: Path, **changes: object) -> str:
 
 def test_a_search_is_read_from_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The lower end of the interval is the knee, the closed-loop ceiling the capacity."""
-    assert main(["size", "--knee", saved(tmp_path), "--expect", "9000"]) == 0
+    assert main(["capacity", "--knee", saved(tmp_path), "--expect", "9000"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("20 replicas: 9000/s ") and "knee of 470/s" in text and "9000/500" in text
 
@@ -117,15 +129,15 @@ def test_a_search_is_read_from_its_file(capsys: pytest.CaptureFixture[str], tmp_
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["size"], "nothing is asked"),
-        (["size", "--expect", "5"], "--knee"),
-        (["size", "--expect", "5", "--knee", "/nowhere/knee.json"], "No such file"),
-        (["size", "--expect", "5", "--knee", "0"], "above 0"),
-        (["size", "--fanout", "0"], "at least 1"),
-        (["size", "--fanout", "5", "--result", "/nowhere/run.json"], "No such file"),
-        (["size", "--expect", "5", "--knee", "5", "--result", "run.json"], "needs --fanout"),
-        (["size", "--fanout", "5", "--attainment", "0"], "above 0%"),
-        (["size", "--fanout", "5", "--json", "/nowhere/size.json"], "No such file"),
+        (["capacity"], "nothing is asked"),
+        (["capacity", "--expect", "5"], "--knee"),
+        (["capacity", "--expect", "5", "--knee", "/nowhere/knee.json"], "No such file"),
+        (["capacity", "--expect", "5", "--knee", "0"], "above 0"),
+        (["capacity", "--fanout", "0"], "at least 1"),
+        (["capacity", "--fanout", "5", "--result", "/nowhere/run.json"], "No such file"),
+        (["capacity", "--expect", "5", "--knee", "5", "--result", "run.json"], "needs --fanout"),
+        (["capacity", "--fanout", "5", "--attainment", "0"], "above 0%"),
+        (["capacity", "--fanout", "5", "--json", "/nowhere/size.json"], "No such file"),
     ],
 )
 def test_wrong_calls(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
@@ -139,13 +151,13 @@ def test_a_file_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path,
     """Exit status 2 and a sentence that names it."""
     file = tmp_path / "knee.json"
     file.write_text(text)
-    assert main(["size", "--expect", "5", "--knee", str(file)]) == 2
+    assert main(["capacity", "--expect", "5", "--knee", str(file)]) == 2
     assert "no search's results" in capsys.readouterr().err
 
 
 def test_a_search_that_found_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """It says so."""
-    assert main(["size", "--expect", "5", "--knee", saved(tmp_path, rate=None, low=None)]) == 2
+    assert main(["capacity", "--expect", "5", "--knee", saved(tmp_path, rate=None, low=None)]) == 2
     assert "found none" in capsys.readouterr().err
 
 
@@ -160,7 +172,7 @@ def test_what_is_no_knee_of_goodput_sizes_nothing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, changes: dict[str, object], said: tuple[str, ...]
 ) -> None:
     """What a replica finishes, and what a search was not sure of, are refused, with the reason and what to give."""
-    assert main(["size", "--expect", "5", "--knee", saved(tmp_path, **changes)]) == 2
+    assert main(["capacity", "--expect", "5", "--knee", saved(tmp_path, **changes)]) == 2
     told = capsys.readouterr()
     assert not told.out and all(part in told.err for part in said)
 
@@ -181,14 +193,14 @@ def test_the_tail_of_the_whole_as_times(capsys: pytest.CaptureFixture[str], tmp_
     tell is called a lower bound."""
     file = run_of(([10] * 99 + [1000]) * 10, tmp_path / "run.json")
     out = tmp_path / "hundred.json"
-    assert main(["size", "--fanout", "100", "--result", file, "--json", str(out)]) == 0
+    assert main(["capacity", "--fanout", "100", "--result", file, "--json", str(out)]) == 0
     text = capsys.readouterr().out
     assert re.search(r"e2e of a request .* 100 of these: p50 ", text)
     assert "p99 at least " in text and "run longer" in text
     times = json.loads(out.read_text())["fanout"]["e2e"]
     assert [time["seconds"] for time in times] == pytest.approx([1, 1, 1], rel=0.011)
     assert [time["reached"] for time in times] == [True, True, False]
-    assert main(["size", "--fanout", "1", "--result", file, "--json", str(tmp_path / "size.json")]) == 0
+    assert main(["capacity", "--fanout", "1", "--result", file, "--json", str(tmp_path / "size.json")]) == 0
     times = json.loads((tmp_path / "size.json").read_text())["fanout"]["e2e"]
     assert [time["share"] for time in times] == [0.5, 0.9, 0.99]
     assert times[0]["seconds"] == pytest.approx(0.01, rel=0.011) and times[0]["reached"]

@@ -47,13 +47,13 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("--closed --rate 5", "--rate"),
         ("--closed --arrivals poisson", "--arrivals"),
         ("--closed --trace TRACE --scale 2", "--scale"),
-        ("--closed --trace TRACE --spread 0", "--spread"),
+        ("--closed --trace TRACE --jitter-rounded 0", "--jitter-rounded"),
         ("--closed --save-schedule s.json", "--save-schedule"),
         ("--closed --max-in-flight 5", "--max-in-flight"),
         ("--workers 3 --rate 5", "--closed"),
         ("--scale 2 --rate 5", "--trace"),
         ("--trace TRACE --scale 2 --rate 5", "--scale"),
-        ("--trace TRACE --arrivals poisson --rate 5 --spread 0", "--spread"),
+        ("--trace TRACE --arrivals poisson --rate 5 --jitter-rounded 0", "--jitter-rounded"),
         ("--trace builtin:conversation --trace-format azure", "--trace-format"),
         ("--schedule s.json --seed 0", "--seed"),
         ("--rate 5 --runs 2 --save-schedule s.json", "--save-schedule"),
@@ -145,7 +145,7 @@ def test_files_that_are_no_text(option: str, deaf: str, capsys: pytest.CaptureFi
 @pytest.mark.parametrize("url", ["http://a..b", f"http://{'a' * 64}.example", "http://\udcff/"])
 def test_a_name_that_is_none(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A host that cannot be encoded is a wrong address."""
-    assert "a" in refused(capsys, "bench", url, "--rate", "5", "--i-own-this-target")
+    assert "a" in refused(capsys, "bench", url, "--rate", "5", "--allow-remote")
 
 
 # Output
@@ -195,7 +195,7 @@ def test_an_ablation_knows_it_before_too(option: str, capsys: pytest.CaptureFixt
         ("--rates nan,5", "rates"),
         ("--rates 5,9 --arrivals ramp:1..9", "ramp:1..9"),
         ("--rates 5,9 --schedule s.json", "--schedule"),
-        ("--rate 5 --patience nan", "patience"),
+        ("--rate 5 --startup-timeout nan", "startup-timeout"),
         ("--rate 5 --timeout -1", "timeout"),
         ("--rate 5 --warmup -1", "warmup"),
         ("--rate 5 --slo ttft<=nan", "slo"),
@@ -220,5 +220,5 @@ def test_a_port_that_is_none(port: str, capsys: pytest.CaptureFixture[str], tmp_
 
 def test_merging_compares_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """What says how to compare has no meaning there."""
-    for words in (("--metrics", "ttft"), ("--percentiles", "50"), ("--json", "x"), ("--again", "x")):
+    for words in (("--metrics", "ttft"), ("--percentiles", "50"), ("--json", "x"), ("--baseline-repeat", "x")):
         assert words[0] in refused(capsys, "compare", "a.json", "b.json", "--merge", "out.json", *words)

@@ -22,7 +22,7 @@ KINDS = {"category": 33, "mark": 34, "push": 59, "start": 60, "domain": 75}
 
 PROCESS = """
 import gc, os, shutil, sys, tailwatch
-watch = tailwatch.install(gc="observe", role="engine", trace=10_000, nvtx_tokens=True)
+watch = tailwatch.install(gc="observe", role="engine", trace_events=10_000, nvtx_tokens=True)
 gc.disable()
 keep = [[[] for _ in range(1000)] for _ in range(100)]
 for burst in range(8):
@@ -33,7 +33,7 @@ for burst in range(8):
             s.token()
         gc.collect()
         s.token()
-name = os.path.join(watch.config.dir or watch.company.directory, watch.core.trace_file)
+name = os.path.join(watch.config.dir or watch.membership.directory, watch.core.trace_file)
 shutil.copy(name, "here.trace")
 print(os.getpid())
 """
@@ -68,7 +68,7 @@ def as_report(story: Story, path: Path, *, without: tuple[str, ...] = ()) -> Pat
 
 
 @pytest.fixture
-def story(watched, tmp_path: Path) -> Story:
+def summary(watched, tmp_path: Path) -> Story:
     """A process that was seen by a tool, and recorded itself: its trace file is tmp_path / "here.trace"."""
     directory = Path("/dev/shm") / f"tailwatch-test-{os.getpid()}-{tmp_path.name}"
     try:

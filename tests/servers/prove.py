@@ -38,7 +38,7 @@ from tailwatch.integrations.process_roles import delays_streams
 OBJECTS = 1_000_000
 START_SECONDS = 150
 ANSWER_SECONDS = 120
-SLOW_MS = 80  # below each planted pause, above the usual gap of a busy machine: the last 256 slow gaps are kept
+SLOW_GAP_MS = 80  # below each planted pause, above the usual gap of a busy machine: the last 256 slow gaps are kept
 WARM_REQUESTS = 40  # the freeze after warm-up has been by then
 BLOCK_SECONDS = 0.5
 CAUSE = "gc2"
@@ -178,10 +178,10 @@ def running(options: argparse.Namespace, log: Path) -> Iterator[Running]:
         environment = {**kept, **server.environment, "PYTHONPATH": str(HERE / "plant"), "PLANT_DIR": made}
         environment["TAILWATCH_GC"] = "observe"  # a heap that is frozen before it is collected makes no pause
         environment["PATH"] = f"{names['bin']}:{environment['PATH']}"
-        tailwatch = [f"{names['bin']}/tailwatch", "run", f"--dir={group}", f"--slow-ms={SLOW_MS}", "--"]
+        tailwatch = [f"{names['bin']}/tailwatch", "run", f"--dir={group}", f"--slow-gap-ms={SLOW_GAP_MS}", "--"]
         if options.boot:
             tailwatch = []
-            environment |= {"TAILWATCH": "1", "TAILWATCH_DIR": group, "TAILWATCH_SLOW_MS": str(SLOW_MS)}
+            environment |= {"TAILWATCH": "1", "TAILWATCH_DIR": group, "TAILWATCH_SLOW_GAP_MS": str(SLOW_GAP_MS)}
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [*tailwatch, *command], env=environment, stdout=file, stderr=file, start_new_session=True, cwd=made
@@ -388,7 +388,7 @@ def plant(it: Running, process: snapshots.Process, account: Account) -> tuple[di
     expected = sum(overlaps)
     charged = round(_charged(after, before).get(role, 0.0) * 1e9)
     others = round(sum(_charged(after, before, cause=None).values()) * 1e9) - charged  # an instant counts once
-    late = _late(after, role) - _late(before, role)
+    delay = _late(after, role) - _late(before, role)
     elsewhere = {name for name, seconds in _charged(after, before).items() if seconds and name != role}
     paused = {each.role for each in after.processes if _paused(after, each) > _paused(before, each)}
     where = f"{name}: a pause of {length / 1e6:.1f} ms"
@@ -403,7 +403,7 @@ def plant(it: Running, process: snapshots.Process, account: Account) -> tuple[di
     slow = delays and gaps["slow by our stamps"] > 0  # a backlog in front of the clients can hide an engine's pause
     account.must(bool(gaps["compared"]) is slow, f"{where}: {gaps['compared']} slow gaps name it")
     account.must(not gaps["wrong"], f"{where}: slow gaps are wrong: {gaps['wrong'][:2]}")
-    account.must(late * 1e6 <= charged + 1 and (late > 0) is delays, f"{where}: {late} ms late")
+    account.must(delay * 1e6 <= charged + 1 and (delay > 0) is delays, f"{where}: {delay} ms late")
     account.must(elsewhere <= paused, f"{where}: charged to {elsewhere}, of which {paused} paused")
     account.must(not it.server.token or all(each.text == it.answer for each in clients), f"{where}: other text")
     return {
@@ -416,8 +416,8 @@ def plant(it: Running, process: snapshots.Process, account: Account) -> tuple[di
         "overlap of all other pauses meanwhile ms": round(others / 1e6, 2),
         "other generation 2 pauses of this process meanwhile ms": round(natural / 1e6, 2),
         "this process freezes by policy": process.paused.get("policy", 0.0) > 0,
-        "late reported ms": round(late, 2),
-        "late by our stamps ms": round(gaps["late"] / 1e6, 2),
+        "delay reported ms": round(delay, 2),
+        "late by our stamps ms": round(gaps["delay"] / 1e6, 2),
         "slow gaps by our stamps": gaps["slow by our stamps"],
         "slow gaps compared": gaps["compared"],
         "largest difference of a gap us": gaps["difference"],
@@ -477,7 +477,7 @@ def _charged(after: snapshots.Snapshot, before: snapshots.Snapshot, cause: str |
 
 def _late(snapshot: snapshots.Snapshot, role: str) -> float:
     """What generation 2 of a role cost streams so far, ms."""
-    return sum(by_cause.get(CAUSE, 0.0) for by_cause in snapshot.late_by_source.get(role, {}).values()) * 1e3
+    return sum(by_cause.get(CAUSE, 0.0) for by_cause in snapshot.delay_by_source.get(role, {}).values()) * 1e3
 
 
 def _token_times(line: dict[str, Any]) -> list[int]:
@@ -518,8 +518,8 @@ def slow_gaps(
         "compared": compared,
         "wrong": wrong,
         "difference": round(largest / 1e3),
-        "slow by our stamps": sum(gap > SLOW_MS * 1e6 + SLACK_NS for gap, _ in around),
-        "late": sum(late for _, late in around),
+        "slow by our stamps": sum(gap > SLOW_GAP_MS * 1e6 + SLACK_NS for gap, _ in around),
+        "delay": sum(delay for _, delay in around),
     }
 
 

@@ -1,4 +1,4 @@
-"""The out-of-band policy where a host does what it likes: floods, threads, forks, foreign freezes, shutdown."""
+"""The idle policy where a host does what it likes: floods, threads, forks, foreign freezes, shutdown."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def found_by(run_script: Run, script: str, *arguments: str, **environment: Any) 
     return answer
 
 
-# ---- the ceiling ----
+# ---- the memory limit ----
 
 FLOOD = """
-watch = tailwatch.install(gc="out-of-band", gc_ceiling="objects=20000")
+watch = tailwatch.install(gc="idle", gc_memory_limit="objects=20000")
 warnings = []
-watch.coordinator._warn = watch.gc.out_of_band.ceiling.say = warnings.append
-watch.gc.out_of_band._say = warnings.append
+watch.coordinator._warn = watch.gc.idle_gc.memory_limit.say = warnings.append
+watch.gc.idle_gc._say = warnings.append
 tailwatch.freeze()
 
 async def flood():
@@ -64,31 +64,31 @@ async def flood():
                 kept = [Node(old=each) for each in kept[-5000:]]  # dies in cycles
             stream.token()
             await asyncio.sleep(0)                     # never waits: saturated
-            status = watch.gc.out_of_band.sweep.counts()
+            status = watch.gc.idle_gc.sweep.counts()
             most = max(most, status["old"] + status["young"])
-            if status["ceiling"] > 20 and watch.gc.out_of_band.ceiling.episodes:
+            if status["memory_limit"] > 20 and watch.gc.idle_gc.memory_limit.episodes:
                 break
     return turns
 
 turns = asyncio.run(flood())
 status = tailwatch.gc_status()
-say(met=status.ceilings["objects"], slices=status.slices["ceiling"], passes=status.passes["ceiling"],
+say(met=status.memory_limits["objects"], slices=status.slices["memory_limit"], collections=status.collections["memory_limit"],
     said=[each for each in warnings if "is met" in each], report=tailwatch.uninstall())
 """
 
 
-def test_a_flood_under_saturation_meets_the_ceiling(run_script: Run) -> None:
-    """A loop that never waits, whose old objects pile up: collections are forced by reason `ceiling`, and said once an
+def test_a_flood_under_saturation_meets_the_memory_limit(run_script: Run) -> None:
+    """A loop that never waits, whose old objects pile up: collections are forced by reason `memory_limit`, and said once an
     episode."""
     found = found_by(run_script, FLOOD)
     assert found["met"] >= 1
-    assert found["slices"] + found["passes"] > 0
+    assert found["slices"] + found["collections"] > 0
     assert len(found["said"]) == found["met"]
     assert found["report"] == []
 
 
 NO_MOMENT = """
-watch = tailwatch.install(gc="out-of-band", gc_ceiling="objects=5000")
+watch = tailwatch.install(gc="idle", gc_memory_limit="objects=5000")
 tailwatch.freeze()
 stream = tailwatch.stream(model="m").__enter__()
 gone = []
@@ -96,15 +96,15 @@ for _ in range(30):
     kept = [Node() for _ in range(1000)]
     gone.append(weakref.ref(kept[0]))
 del kept
-until(lambda: tailwatch.gc_status().passes["ceiling"])  # nobody has a moment: a stream is in flight, and no loop runs
+until(lambda: tailwatch.gc_status().collections["memory_limit"])  # nobody has a moment: a stream is in flight, and no loop runs
 until(lambda: all(each() is None for each in gone))
 stream.close()
 status = tailwatch.gc_status()
-say(met=status.ceilings, collections=tailwatch.snapshot().paused["policy"] > 0)
+say(met=status.memory_limits, collections=tailwatch.snapshot().paused["policy"] > 0)
 """
 
 
-def test_where_nobody_has_a_moment_the_daemon_keeps_the_ceiling(run_script: Run) -> None:
+def test_where_nobody_has_a_moment_the_daemon_keeps_the_memory_limit(run_script: Run) -> None:
     """A thread that streams without end, and no loop: a whole pass is made all the same, as a pause of ours."""
     found = found_by(run_script, NO_MOMENT)
     assert found["met"]["objects"] >= 1 and found["met"]["rss"] == 0
@@ -112,7 +112,7 @@ def test_where_nobody_has_a_moment_the_daemon_keeps_the_ceiling(run_script: Run)
 
 
 RSS = """
-watch = tailwatch.install(gc="out-of-band", gc_ceiling="rss=+30MB")
+watch = tailwatch.install(gc="idle", gc_memory_limit="rss=+30MB")
 tailwatch.freeze()
 request()
 
@@ -122,13 +122,13 @@ class Heavy(Node):
 for _ in range(12):
     node = Heavy(much=bytearray(b"x" * 10_000_000))
     del node
-until(lambda: tailwatch.gc_status().ceilings["rss"])
-until(lambda: watch.gc.out_of_band.ceiling.resident() - watch.gc.out_of_band.ceiling.base < 30_000_000)
-say(met=tailwatch.gc_status().ceilings, left=sum(isinstance(each, Heavy) for each in gc.get_objects()))
+until(lambda: tailwatch.gc_status().memory_limits["rss"])
+until(lambda: watch.gc.idle_gc.memory_limit.resident() - watch.gc.idle_gc.memory_limit.base < 30_000_000)
+say(met=tailwatch.gc_status().memory_limits, left=sum(isinstance(each, Heavy) for each in gc.get_objects()))
 """
 
 
-def test_memory_meets_the_ceiling_though_objects_are_few(run_script: Run) -> None:
+def test_memory_meets_the_memory_limit_though_objects_are_few(run_script: Run) -> None:
     """A few cycles that hold a hundred megabytes are freed, which their number would not have called for."""
     found = found_by(run_script, RSS)
     assert found["met"]["rss"] >= 1 and found["met"]["objects"] == 0
@@ -138,9 +138,9 @@ def test_memory_meets_the_ceiling_though_objects_are_few(run_script: Run) -> Non
 # ---- processes without a loop ----
 
 THREADS = """
-watch = tailwatch.install(gc="out-of-band")
+watch = tailwatch.install(gc="idle")
 tailwatch.freeze()
-before = tailwatch.gc_status().passes["automatic"]  # the interpreter's own, before there is a heap to leave alone
+before = tailwatch.gc_status().collections["automatic"]  # the interpreter's own, before there is a heap to leave alone
 
 def serve():
     for _ in range(30):
@@ -156,7 +156,7 @@ gone = weakref.ref(Node())
 kept = [[] for _ in range(1500)]
 until(lambda: gone() is None)
 status = tailwatch.gc_status()
-say(slices=status.slices, automatic=status.passes["automatic"] - before)
+say(slices=status.slices, automatic=status.collections["automatic"] - before)
 """
 
 
@@ -168,7 +168,7 @@ def test_plain_threads_are_given_moments_by_the_daemon(run_script: Run) -> None:
 
 
 ENGINE = """
-watch = tailwatch.install(role="engine", gc="out-of-band")
+watch = tailwatch.install(role="engine", gc="idle")
 tailwatch.freeze()
 gone = weakref.ref(Node())
 deadline = time.monotonic() + 60
@@ -189,14 +189,14 @@ def test_an_engine_that_steps_uses_their_ends(run_script: Run) -> None:
 
 
 NEITHER = """
-watch = tailwatch.install(role="worker", gc="out-of-band")
+watch = tailwatch.install(role="worker", gc="idle")
 tailwatch.freeze()
 kept = [[] for _ in range(3000)]
 until(lambda: [note for note in watch.notes if "nobody knows when nobody waits" in note])
-slices = {name: n for name, n in tailwatch.gc_status().slices.items() if name != "asked"}
+slices = {name: n for name, n in tailwatch.gc_status().slices.items() if name != "requested"}
 kept += [Node() for _ in range(110_000)]
 status = tailwatch.gc_status()
-say(slices=sum(slices.values()), automatic=status.passes["automatic"],
+say(slices=sum(slices.values()), automatic=status.collections["automatic"],
     said=len([note for note in watch.notes if "nobody knows when nobody waits" in note]))
 """
 
@@ -208,11 +208,11 @@ def test_a_process_with_neither_has_the_safety_net_and_says_so(run_script: Run) 
     assert found["automatic"] >= 1
 
 
-# ---- freeze(again=True) ----
+# ---- refreeze() ----
 
 AGAIN = """
 from tailwatch.errors import BusyError
-watch = tailwatch.install(gc="out-of-band")
+watch = tailwatch.install(gc="idle")
 node = Node()
 tailwatch.freeze()
 gone = weakref.ref(node)
@@ -222,14 +222,14 @@ frozen = gone() is not None
 
 def refused(**how):
     try:
-        tailwatch.freeze(again=True, **how)
+        tailwatch.refreeze(**how)
     except BusyError as error:
         return str(error)
 
 async def in_a_loop():
     with tailwatch.stream(model="m"):
         at_once = refused()
-        waited = asyncio.create_task(asyncio.to_thread(tailwatch.freeze, again=True, timeout=60))
+        waited = asyncio.create_task(asyncio.to_thread(tailwatch.refreeze, timeout=60))
         await asyncio.sleep(0.05)
         still = not waited.done()
     done = await waited
@@ -261,13 +261,13 @@ FOREIGN = """
 before = [Node(part=[]) for _ in range(5000)]
 if sys.argv[1] == "before":
     gc.collect(); gc.freeze()
-watch = tailwatch.install(gc="out-of-band")
+watch = tailwatch.install(gc="idle")
 hook = watch.gc
 tailwatch.freeze()
 theirs = [Node(part=[]) for _ in range(5000)]
 if sys.argv[1] == "after":
     gc.collect(); gc.freeze()
-sweep = hook.out_of_band.sweep
+sweep = hook.idle_gc.sweep
 known = sweep.frozen
 moved = 0
 request()
@@ -291,7 +291,7 @@ if sys.argv[1] == "after":
 else:
     forgotten, dead = 0, True
 say(known=known, frozen=frozen, moved=moved, calls=status.calls, forgotten=forgotten, dead=dead,
-    drift=[each for each in status.drift if "freeze" in each], report=tailwatch.uninstall())
+    interference=[each for each in status.interference if "freeze" in each], report=tailwatch.uninstall())
 """
 
 
@@ -305,13 +305,13 @@ def test_what_others_froze_is_known_and_left_alone(run_script: Run, when: str) -
     assert found["moved"] < 5000
     assert found["forgotten"] == 0 and found["dead"]
     if when == "after":
-        assert found["calls"]["freeze"] == 1 and found["drift"]
+        assert found["calls"]["freeze"] == 1 and found["interference"]
 
 
 # ---- what a host may do ----
 
 THREADED = """
-watch = tailwatch.install(gc="out-of-band")
+watch = tailwatch.install(gc="idle")
 tailwatch.freeze()
 stop = threading.Event()
 made = [0] * 3
@@ -377,13 +377,13 @@ def test_threads_loops_and_tampering_at_once(run_script: Run) -> None:
 
 
 FORK = """
-watch = tailwatch.install(gc="out-of-band")
+watch = tailwatch.install(gc="idle")
 heap = [{"a": [number], "b": (number, [])} for number in range(220_000)]   # some 100 MB
 tailwatch.freeze()
 request()
 parent = [Node() for _ in range(2000)]
 for _ in range(5):
-    watch.gc.out_of_band.sweep.slice(3000)
+    watch.gc.idle_gc.sweep.slice(3000)
 
 def dirty():
     with open("/proc/self/smaps") as smaps:
@@ -400,10 +400,10 @@ if pid == 0:
         import faulthandler
         faulthandler.dump_traceback_later(60, exit=True)
         status = watch.gc.status
-        sweep = watch.gc.out_of_band.sweep
+        sweep = watch.gc.idle_gc.sweep
         now = tailwatch.gc_status()
-        fresh = dict(slices=sum(now.slices.values()), passes=sum(now.passes.values()),
-                     frozen=sweep.frozen, mode=status.mode, drift=list(status.drift))
+        fresh = dict(slices=sum(now.slices.values()), collections=sum(now.collections.values()),
+                     frozen=sweep.frozen, mode=status.mode, interference=list(status.interference))
         dirty()                           # what reading it takes
         before = dirty()
         gc.collect()                      # the child's first: what it touches is copied once
@@ -435,11 +435,11 @@ def test_a_child_shares_the_frozen_heap(run_script: Run) -> None:
     and in slices, dirty at most 2 MB of it."""
     found = found_by(run_script, FORK, PYTHONWARNINGS="ignore")
     child = found["child"]
-    assert (child["fresh"]["slices"], child["fresh"]["passes"], child["fresh"]["mode"]) == (0, 0, "sweep")
-    assert child["fresh"]["frozen"] > 400_000 and child["fresh"]["drift"] == []
+    assert (child["fresh"]["slices"], child["fresh"]["collections"], child["fresh"]["mode"]) == (0, 0, "sweep")
+    assert child["fresh"]["frozen"] > 400_000 and child["fresh"]["interference"] == []
     assert child["rss"] > 80_000, "kB: the heap is there"
     assert child["dirtied"] <= 2048
-    assert child["dead"] and child["kind"] == "out-of-band" and child["slices"] >= 50
+    assert child["dead"] and child["kind"] == "idle" and child["slices"] >= 50
     assert (child["report"], found["report"]) == ([], [])
     assert found["slices"] >= 5
 
@@ -448,7 +448,7 @@ def test_a_child_shares_the_frozen_heap(run_script: Run) -> None:
 
 SHUTDOWN = """
 how = sys.argv[1]
-watch = tailwatch.install(gc="out-of-band", gc_ceiling="objects=2000")
+watch = tailwatch.install(gc="idle", gc_memory_limit="objects=2000")
 tailwatch.freeze()
 
 class Last(Node):
@@ -510,10 +510,12 @@ say(done=True)
     ],
 )
 def test_the_interpreter_ends_with_the_policy_on(run_ended: Callable[..., tuple[int, str]], how: str) -> None:
-    """Exit status 0 and nothing on stderr but that the ceiling was met (which it is where the machine is slow),
+    """Exit status 0 and nothing on stderr but that the memory limit was met (which it is where the machine is slow),
     whatever runs, and whether the loop was closed or not."""
     status, stderr = run_ended(COMMON + SHUTDOWN, how)
-    said = [line for line in stderr.splitlines() if not line.startswith("tailwatch: gc_ceiling='objects=2000' is met")]
+    said = [
+        line for line in stderr.splitlines() if not line.startswith("tailwatch: gc_memory_limit='objects=2000' is met")
+    ]
     assert (status, said) == (0, [])
 
 
@@ -532,7 +534,7 @@ reports = []
 for number in range(rounds):
     loop = asyncio.new_event_loop()
     assert 'select' not in vars(loop._selector)
-    watch = tailwatch.install(gc="out-of-band", gc_ceiling="objects=1000")
+    watch = tailwatch.install(gc="idle", gc_memory_limit="objects=1000")
     tailwatch.freeze()
     loop.run_until_complete(serve())
     assert 'select' in vars(loop._selector)
@@ -543,7 +545,7 @@ for number in range(rounds):
     assert (gc.get_threshold(), gc.isenabled(), list(gc.callbacks), gc.freeze, gc.unfreeze, gc.collect) == before
     assert gc.get_freeze_count() < 1000
 gc.disable()
-tailwatch.install(gc="out-of-band")
+tailwatch.install(gc="idle")
 tailwatch.freeze()
 reports += tailwatch.uninstall()
 say(reports=reports, enabled=gc.isenabled())
@@ -563,7 +565,7 @@ policy, requests = sys.argv[1], int(sys.argv[2])
 watch = tailwatch.install(gc=policy)
 if policy != "observe":
     tailwatch.freeze()
-before = tailwatch.gc_status().passes["automatic"]
+before = tailwatch.gc_status().collections["automatic"]
 
 async def answer():
     with tailwatch.stream(model="m") as stream:
@@ -582,7 +584,7 @@ async def serve(number):
 
 async def settle():
     for _ in range(100):                 # what is left at the end of one run is as much as of another
-        watch.gc.out_of_band.sweep.round()
+        watch.gc.idle_gc.sweep.round()
         await asyncio.sleep(0.02)
         if not any(isinstance(each, Node) for each in gc.get_objects()):
             break
@@ -592,25 +594,25 @@ def count():
     return len(objects), sum(isinstance(each, Node) for each in objects)
 
 def living():
-    return count() if policy == "out-of-band" else (gc.collect(), count())[1]
+    return count() if policy == "idle" else (gc.collect(), count())[1]
 
 async def run():
     await serve(2000)
-    if policy == "out-of-band":          # of the others living() collects
+    if policy == "idle":          # of the others living() collects
         await settle()
     base = living()
     most = 0
     for _ in range(10):
         await serve(requests // 10)
         most = max(most, count()[1])
-    if policy == "out-of-band":
+    if policy == "idle":
         await settle()
     return base, most, living()
 
 base, most, end = asyncio.run(run())
 status = tailwatch.gc_status()
 say(base=base[0], most=most, end=end[0], nodes=end[1], slices=sum(status.slices.values()),
-    automatic=status.passes["automatic"] - before, errors=sum(tailwatch.snapshot().errors.values()),
+    automatic=status.collections["automatic"] - before, errors=sum(tailwatch.snapshot().errors.values()),
     report=tailwatch.uninstall())
 """
 
@@ -618,16 +620,16 @@ say(base=base[0], most=most, end=end[0], nodes=end[1], slices=sum(status.slices.
 @pytest.mark.parametrize(
     "requests", [30_000, pytest.param(1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
 )
-@pytest.mark.parametrize("policy", ["observe", "freeze", "out-of-band"])
+@pytest.mark.parametrize("policy", ["observe", "freeze", "idle"])
 def test_requests_with_cycles_return_to_the_base(run_script: Run, policy: str, requests: int) -> None:
     """However many: in the end there are as many objects as in the beginning, and never more in between than the policy
-    lets stand. Under out-of-band slices did it, and the interpreter nothing."""
+    lets stand. Under idle slices did it, and the interpreter nothing."""
     found = found_by(run_script, MANY, policy, str(requests), timeout=3000)
     assert (found["errors"], found["report"]) == (0, [])
     assert found["nodes"] <= 50  # a turn's: its tasks were not over as the heap was frozen after the warm-up
     assert found["end"] - found["base"] < 500
     assert found["most"] < 20_000
-    if policy == "out-of-band":
+    if policy == "idle":
         assert found["slices"] > 10 and found["automatic"] == 0
     else:
         assert found["slices"] == 0

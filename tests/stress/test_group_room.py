@@ -32,16 +32,16 @@ class Process:
 
     def live(self, asked, answer):
         watch = tailwatch.install(role=self.role, dir=directory, gc="observe", gc_warn_ms=0)
-        os.write(answer, json.dumps([watch.company.joined, watch.notes]).encode() + b"\\n")
+        os.write(answer, json.dumps([watch.membership.joined, watch.notes]).encode() + b"\\n")
         while os.read(asked, 1):
             if self.role == "api":
                 for model in range(31):
                     with tailwatch.stream(model=f"model {model}") as stream:
                         stream.token()
             gc.collect()
-            watch.company.renew()
+            watch.membership.renew()
             mine = snapshots.take([watch.core.address])
-            os.write(answer, json.dumps([mine.opened, watch.company.joined]).encode() + b"\\n")
+            os.write(answer, json.dumps([mine.opened, watch.membership.joined]).encode() + b"\\n")
 
     def read(self):
         text = b""

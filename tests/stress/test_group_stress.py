@@ -18,8 +18,8 @@ go, started = os.pipe()
 
 def work():
     watch = tailwatch.install(role="api", dir=directory, gc="observe", gc_warn_ms=0, max_label_sets=4)
-    while not watch.company.joined:
-        watch.company.renew()
+    while not watch.membership.joined:
+        watch.membership.renew()
     stream = watch.core.stream("m", "r", None, "", "")
     os.read(go, 1)
     token = stream.token
@@ -42,7 +42,7 @@ for _ in range(processes):
     children.append(pid)
 os.close(end)
 watch = tailwatch.install(role="coordinator", dir=directory, gc="observe", gc_warn_ms=0)
-while not watch.company.joined or len(watch.snapshot().processes) < processes + 1:
+while not watch.membership.joined or len(watch.snapshot().processes) < processes + 1:
     time.sleep(0.01)
 os.write(started, b"x" * processes)
 seen = []
@@ -94,8 +94,8 @@ def serve(client):
     watch = tailwatch.install(role="api", dir=directory, gc="observe", gc_warn_ms=0, max_label_sets=4)
     chance.seed(os.getpid())
     gc.disable()
-    while not watch.company.joined:
-        watch.company.renew()
+    while not watch.membership.joined:
+        watch.membership.renew()
     while True:
         stream = watch.core.stream("m", "r", None, "", "")
         for _ in range(REQUEST_TOKENS):
@@ -104,7 +104,7 @@ def serve(client):
         stream.close()
         os.write(client, END)
         if fold != "nobody" and chance.random() < 0.1:
-            watch.company.renew()  # it folds the dead, and is killed in it
+            watch.membership.renew()  # it folds the dead, and is killed in it
         cycle = []
         cycle.append(cycle)
         gc.collect(0)
@@ -169,12 +169,12 @@ if fold == "a member that lives":  # another process, so that the workers are fo
         os.close(ask)
         gc.disable()  # else pauses of its own come to those of the killed
         watch = tailwatch.install(role="coordinator", dir=directory, gc="observe", gc_warn_ms=0, max_label_sets=4)
-        while not watch.company.joined:
-            watch.company.renew()
+        while not watch.membership.joined:
+            watch.membership.renew()
         os.write(answer, b"{}\\n")
         while os.read(asked, 1):
             for _ in range(10):  # a few of the dead a turn
-                watch.company.renew()
+                watch.membership.renew()
             os.write(answer, json.dumps(numbers(watch.snapshot)).encode() + b"\\n")
         os._exit(0)
     os.close(asked)
@@ -277,7 +277,7 @@ forks, at_once = int(sys.argv[1]), 4
 faulthandler.dump_traceback_later(float(sys.argv[2]), exit=True)
 directory = os.path.join(os.getcwd(), "group")
 watch = tailwatch.install(role="api", dir=directory, gc="observe", gc_warn_ms=0, max_label_sets=4)
-assert watch.company.joined
+assert watch.membership.joined
 stop = threading.Event()
 counts = [0, 0]
 TOKENS = 3
@@ -298,9 +298,9 @@ def request():
 
 def joined():
     end = time.monotonic() + 60
-    while not watch.company.joined and time.monotonic() < end:
-        watch.company.renew()
-    return watch.company.joined
+    while not watch.membership.joined and time.monotonic() < end:
+        watch.membership.renew()
+    return watch.membership.joined
 
 def child(number):
     # 0: stamps and joins; 1: joins and stamps; 2: leaves, too
@@ -346,11 +346,11 @@ for first in range(0, forks, at_once):
     numbers = range(first, min(first + at_once, forks))
     waits = [(from_multiprocessing if number % 2 else forked)(number) for number in numbers]
     bad += [status for wait in waits if (status := wait()) != 0]
-    watch.company.renew()
+    watch.membership.renew()
 stop.set()
 for thread in threads:
     thread.join()
-watch.company.renew()
+watch.membership.renew()
 snap = watch.snapshot()
 print(json.dumps({"bad": bad, "counts": counts, "tokens": snap.tokens, "opened": snap.opened,
     "requests": sum(snap.requests.values()), "in_flight": snap.in_flight, "drops": snap.drops, "errors": snap.errors,

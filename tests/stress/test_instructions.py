@@ -236,7 +236,7 @@ def test_a_recorded_stamp_costs_a_quarter_more_at_most(counted: dict[str, Cost])
 
 
 @pytest.mark.parametrize("name", ["stamp, out of band", "stamp, in the midst of a round"])
-def test_the_out_of_band_policy_costs_a_stamp_nothing(counted: dict[str, Cost], name: str) -> None:
+def test_the_idle_gc_policy_costs_a_stamp_nothing(counted: dict[str, Cost], name: str) -> None:
     """A core that has a sweep, which is on: not one instruction of ours and no call more than one that has none."""
     assert abs(counted[name].instructions - counted["stamp"].instructions) < 1
     assert counted[name].calls_out == counted["stamp"].calls_out

@@ -46,11 +46,11 @@ def test_a_million_stamps_allocate_nothing(run_script) -> None:
     assert counts["allocates"] >= 100
 
 
-OUT_OF_BAND = """
-watch = tailwatch.install(gc="out-of-band")
+IDLE_GC = """
+watch = tailwatch.install(gc="idle")
 watch.freeze()
 watch._daemon.stop()
-policy = watch.gc.out_of_band
+policy = watch.gc.idle_gc
 
 with tailwatch.stream(model="m") as s:
     watch._daemon.stop()
@@ -67,15 +67,15 @@ with tailwatch.stream(model="m") as s:
     counts["on"], counts["midway"] = policy.sweep.on, policy.sweep.midway
     measure("allocates", lambda: bytearray(100_000), 100)
     made = policy.sweep.counts()
-counts["slices"] = made["asked"] - slices["asked"]
-counts["others"] = sum(made[name] - slices[name] for name in ("idle", "step", "request_end", "overdue", "ceiling"))
+counts["slices"] = made["requested"] - slices["requested"]
+counts["others"] = sum(made[name] - slices[name] for name in ("idle", "step", "request_end", "overdue", "memory_limit"))
 print(json.dumps(counts))
 """
 
 
-def test_a_million_stamps_allocate_nothing_out_of_band(run_script) -> None:
-    """Nor under the out-of-band policy, in the midst of a round or not; and no slice is made for them."""
-    counts = json.loads(run_script(COUNTING + OUT_OF_BAND, preload=True, PYTHONMALLOC="malloc"))
+def test_a_million_stamps_allocate_nothing_idle_gc(run_script) -> None:
+    """Nor under the idle policy, in the midst of a round or not; and no slice is made for them."""
+    counts = json.loads(run_script(COUNTING + IDLE_GC, preload=True, PYTHONMALLOC="malloc"))
 
     assert (counts["on"], counts["midway"], counts["slices"], counts["others"]) == (True, True, 1, 0)
     assert counts["token"] - counts["measuring"] == 0

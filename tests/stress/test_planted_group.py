@@ -69,7 +69,7 @@ def step(kind, length_ms):
     os.write(1, len(plan).to_bytes(4, "little"))
     plan.append([kind, length_ms])
 
-print(json.dumps(watch.company.joined), file=sys.stderr, flush=True)
+print(json.dumps(watch.membership.joined), file=sys.stderr, flush=True)
 sys.stdin.readline()
 for _ in range(24):
     step("", 0)
@@ -88,7 +88,7 @@ import gc, random, select, sys
 import tailwatch
 watch = tailwatch.install(role="api", dir=sys.argv[1], gc="observe", gc_warn_ms=0)
 heap = [[None] * 1000 for _ in range(500)]
-print(watch.company.joined, flush=True)
+print(watch.membership.joined, flush=True)
 while not select.select([sys.stdin], [], [], random.random() * 0.05)[0]:  # until who started it has ended
     gc.collect()
 """
@@ -112,10 +112,10 @@ assert other.stdout.readline() == b"True\\n"
 command = [sys.executable, "-c", engine, directory, "engine.json", planted, step_ms]
 made = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
 assert made.stderr.readline() == b"true\\n"
-watch.company.renew()
+watch.membership.renew()
 
 class Slot:
-    # One stream after the other, each a row: [step, before, after, charged, late] for its opening and each token.
+    # One stream after the other, each a row: [step, before, after, charged, delay] for its opening and each token.
     def __init__(self):
         self.rows, self.stream, self.left, self.idle = [], None, 0, 0
     def open(self, step):
@@ -125,9 +125,9 @@ class Slot:
         self.left = chance.randrange(20, 60)
     def token(self, step):
         stream = self.stream
-        charged, late, before = stream.overlap_ns, stream.late_ns, now()
+        charged, delay, before = stream.overlap_ns, stream.delay_ns, now()
         stream.token()
-        self.rows[-1].append([step, before, now(), stream.overlap_ns - charged, stream.late_ns - late])
+        self.rows[-1].append([step, before, now(), stream.overlap_ns - charged, stream.delay_ns - delay])
         self.left -= 1
         if self.left == 0:
             stream.close()
@@ -152,7 +152,7 @@ while data := os.read(made.stdout.fileno(), 4):
         gc.collect(0)
         del heap
     if time.monotonic() - renewed > 1:
-        watch.company.renew()
+        watch.membership.renew()
         renewed = time.monotonic()
 for slot in slots:
     if slot.stream is not None:
@@ -163,7 +163,7 @@ snap = watch.snapshot()
 print(json.dumps({
     "rows": [row for slot in slots for row in slot.rows], "probes": log.entries(), "lost": log.lost,
     "engine": json.load(open("engine.json")), "errors": snap.errors, "drops": snap.drops,
-    "overlap": snap.overlap, "late": snap.late, "roles": list(snap.overlap_by_source),
+    "overlap": snap.overlap, "delay": snap.delay, "roles": list(snap.overlap_by_source),
     "itl": snap.itl.count, "ttft": snap.ttft.count,
 }))
 """
@@ -220,7 +220,7 @@ class Gap(NamedTuple):
     first: bool
     length: int
     charged: int
-    late: int
+    delay: int
     least: int
     most: int
     own: int
@@ -233,11 +233,11 @@ def gaps_of(rows: list[list[list[int]]], own: Log, engine: Log) -> list[Gap]:
     alone = Spans(own.outer)
     return [
         Gap(
-            step, step == last + 1, i == 0, before - last_after, charged, late,
+            step, step == last + 1, i == 0, before - last_after, charged, delay,
             inner.inside(last_after, before), outer.inside(last_before, after), alone.inside(last_before, after),
         )
         for row in rows
-        for i, ((last, last_before, last_after, _, _), (step, before, after, charged, late)) in enumerate(pairwise(row))
+        for i, ((last, last_before, last_after, _, _), (step, before, after, charged, delay)) in enumerate(pairwise(row))
     ]  # fmt: skip
 
 
@@ -250,7 +250,7 @@ def gaps_of(rows: list[list[list[int]]], own: Log, engine: Log) -> list[Gap]:
     ],
 )
 def test_each_token_is_charged_what_both_logs_saw(run_script, planted: int, step_ms: int) -> None:
-    """32 streams: inner <= attributed <= outer for each token; late is near 0 for a pause that hides behind the model,
+    """32 streams: inner <= attributed <= outer for each token; delay is near 0 for a pause that hides behind the model,
     and near its length for one in the way of a ready token."""
     output = run_script(API, ENGINE, BYSTANDER, "32", str(planted), str(step_ms), timeout=1200)
     seen = json.loads(output.splitlines()[-1])
@@ -262,14 +262,14 @@ def test_each_token_is_charged_what_both_logs_saw(run_script, planted: int, step
 
     for gap in gaps:
         assert gap.least <= gap.charged <= gap.most, gap
-        assert gap.late <= gap.charged
+        assert gap.delay <= gap.charged
     assert sum(gap.charged > 0 for gap in gaps) > planted * 32 / 2
     assert sum(gap.most == 0 for gap in gaps) > planted * 32 / 4
     assert sum(gap.first for gap in gaps) == seen["ttft"]
     assert len(gaps) == seen["itl"] + seen["ttft"]
 
     assert sum(gap.charged for gap in gaps) == pytest.approx(sum(seen["overlap"].values()) * 1e9, abs=1e3)
-    assert sum(gap.late for gap in gaps) == pytest.approx(sum(seen["late"].values()) * 1e9, abs=1e3)
+    assert sum(gap.delay for gap in gaps) == pytest.approx(sum(seen["delay"].values()) * 1e9, abs=1e3)
     assert set(seen["roles"]) <= {"api", "engine"}
     assert not any(seen["errors"].values()) and not any(seen["drops"].values())
 
@@ -277,11 +277,11 @@ def test_each_token_is_charged_what_both_logs_saw(run_script, planted: int, step
     usual, noise = median(unpaused), unpaused[len(unpaused) * 9 // 10] - median(unpaused)
 
     def shares(kind: str) -> list[float]:
-        """late / overlap of the gaps with one planted pause and nothing else, where that is not too little to tell."""
+        """delay / overlap of the gaps with one planted pause and nothing else, where that is not too little to tell."""
         alone = [gap for gap in gaps if plan[gap.step][0] == kind and gap.follows and not gap.first and not gap.own]
         if kind == "hidden":  # and nothing else in the way: a busy machine wakes processes late
             alone = [gap for gap in alone if gap.length < usual + gap.charged / 4]
-        return [gap.late / gap.charged for gap in alone if gap.charged > 2 * MS]
+        return [gap.delay / gap.charged for gap in alone if gap.charged > 2 * MS]
 
     hidden = shares("hidden")
     assert hidden or noise > MS  # where steps without a pause are late by more, a pause in the wait is late too

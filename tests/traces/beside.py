@@ -76,6 +76,6 @@ def annotated(call: Callable[[int], None]) -> Callable[[int], None]:
 
 if __name__ == "__main__":
     tool, directory, written = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-    tailwatch.install(role="engine", dir=directory, trace=65536, gc="observe")
+    tailwatch.install(role="engine", dir=directory, trace_events=65536, gc="observe")
     with {"viztracer": under_viztracer, "torch": under_torch, "jax": under_jax}[tool](written):
         work()

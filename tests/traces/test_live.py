@@ -18,7 +18,7 @@ Load = Callable[..., Any]
 # Streams, steps and collections as fast as they go, in two threads: the rings wrap many times a second.
 BUSY = """
 import gc, sys, threading, tailwatch
-tailwatch.install(role="engine", dir=sys.argv[1], trace=4096, gc="observe")
+tailwatch.install(role="engine", dir=sys.argv[1], trace_events=4096, gc="observe")
 def run():
     while True:
         with tailwatch.stream(model="m") as stream:

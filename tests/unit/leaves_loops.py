@@ -18,7 +18,7 @@ def ours_alive() -> list[str]:
     """Kinds of ours that the collector still sees."""
     gc.collect()
     kinds = {type(each).__name__ for each in gc.get_objects()}
-    return sorted(kinds & {"Sweep", "IdleSelect", "OutOfBand", "Moments", "GCHook", "Watch"})
+    return sorted(kinds & {"Sweep", "IdleSelector", "IdleGC", "Moments", "GCHook", "Watch"})
 
 
 def installed(loop: Any, watch: Any) -> None:
@@ -31,7 +31,7 @@ def installed(loop: Any, watch: Any) -> None:
 
     tailwatch.freeze()
     loop.run_until_complete(serve())
-    assert watch.gc.out_of_band.has_loop
+    assert watch.gc.idle_gc.has_loop
 
 
 def left_by(new: Any, where: str) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def left_by(new: Any, where: str) -> dict[str, Any]:
     before = ours_alive()
     loop = new()
     selector = getattr(loop, "_selector", None)
-    watch: Any = tailwatch.install(gc="out-of-band")
+    watch: Any = tailwatch.install(gc="idle")
     installed(loop, watch)
     assert selector is None or "select" in vars(selector)
     report: list[str] = []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tailwatch import _hot
-from tailwatch.gc.idle import OutOfBand
+from tailwatch.gc.idle import IdleGC
 
 SLO = (0, 0, 0, 0, 0)
 LARGE = 100_000  # looks: a round in few slices
@@ -23,7 +23,7 @@ def core() -> _hot.Core:
     return _hot.Core("api", 1, SLO, 0, lambda scope: "", lambda sent, stream: sent)
 
 
-def begin(of: _hot.Core | None = None) -> OutOfBand:
+def begin(of: _hot.Core | None = None) -> IdleGC:
     """Its sweep knows the lists, and a heap that is frozen; automatic collections are off until `end`.
 
     The heap of the test run itself is frozen first, as that of a server which froze before: no collection goes through
@@ -31,18 +31,18 @@ def begin(of: _hot.Core | None = None) -> OutOfBand:
     """
     gc.disable()
     gc.freeze()
-    policy = OutOfBand(of or core(), pytest.fail)
+    policy = IdleGC(of or core(), pytest.fail)
     policy.prepare()
     assert policy.mode == "sweep"
-    policy.learn()
+    policy.sync_frozen()
     gc.collect()
-    policy.remember()
+    policy.mark_frozen()
     gc.freeze()
     gc.collect()
     return policy
 
 
-def end(policy: OutOfBand) -> None:
+def end(policy: IdleGC) -> None:
     """All as it was."""
     policy.sweep.forget()
     gc.unfreeze()
@@ -64,11 +64,11 @@ def told_of_collections() -> Iterator[_hot.Sweep]:
 
 def rounds(sweep: _hot.Sweep, number: int, budget: int = LARGE, most_ns: int = 0) -> None:
     """So many of the whole old heap, and the rest of one that is under way. most_ns: of each slice; 0: any."""
-    begun = sweep.counts()["rounds"]
+    begun = sweep.counts()["cycles"]
     for _ in range(100_000):
         sweep.round()
         sweep.slice(budget, None, ASKED, most_ns)
-        if sweep.counts()["rounds"] - begun > number:
+        if sweep.counts()["cycles"] - begun > number:
             return
     pytest.fail("the rounds do not end")
 

@@ -29,12 +29,12 @@ import pytest
 
 import tailwatch_boot
 from tailwatch import _hot
-from tailwatch.group.membership import Company
+from tailwatch.group.membership import GroupMember
 from tailwatch.integrations import engine_id, process_roles
 from tailwatch_boot import apps, processes
-from tailwatch_boot.doors import Doors
-from tailwatch_boot.imports import Waiting, _Telling, without
-from tailwatch_boot.lend import lent
+from tailwatch_boot.autoinstall import Autoinstall
+from tailwatch_boot.import_hooks import ImportHooks, _NotifyingLoader, without
+from tailwatch_boot.launcher_imports import launcher_importable
 
 BOOT = Path(tailwatch_boot.__file__).parent
 
@@ -72,7 +72,7 @@ def test_a_false_word_imports_one_small_module(word: str) -> None:
 def test_a_true_word_opens_the_doors(arguments: tuple[str, ...]) -> None:
     """In each kind of interpreter that reads .pth files; tailwatch itself is not imported yet."""
     loaded = modules(*arguments, TAILWATCH="1")
-    assert {"FINDER", "tailwatch_boot.doors"} <= loaded
+    assert {"FINDER", "tailwatch_boot.autoinstall"} <= loaded
     assert not {name for name in loaded if name == "tailwatch" or name.startswith("tailwatch.")}
 
 
@@ -90,7 +90,7 @@ def test_the_boot_needs_the_standard_library_alone() -> None:
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for name in names:
                 assert name.partition(".")[0] in sys.stdlib_module_names | ours | {"__future__"}, (path, name)
-                assert name.partition(".")[0] != "tailwatch" or path.name == "doors.py", path
+                assert name.partition(".")[0] != "tailwatch" or path.name == "autoinstall.py", path
 
 
 # ---- waiting for an import ----
@@ -115,10 +115,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     assert sys.meta_path == before
 
 
-def waiting_for(*names: str) -> tuple[Waiting, list[ModuleType]]:
+def waiting_for(*names: str) -> tuple[ImportHooks, list[ModuleType]]:
     """A finder that waits for modules, and those it has told of."""
     told: list[ModuleType] = []
-    waiting = Waiting(dict.fromkeys(names, told.append))
+    waiting = ImportHooks(dict.fromkeys(names, told.append))
     waiting.start()
     return waiting, told
 
@@ -171,7 +171,7 @@ def test_an_import_that_fails_may_succeed_later(package: Callable[..., None]) ->
 
 
 def test_what_is_there_already_is_told_of_at_once(package: Callable[..., None]) -> None:
-    """A plugin may open the doors late."""
+    """A plugin may begins the automatic installation late."""
     package(tw_awaited="")
     module = importlib.import_module("tw_awaited")
     _, told = waiting_for("tw_awaited")
@@ -206,7 +206,7 @@ def test_a_spec_that_waits_is_copied_and_compared_as_any_other(package: Callable
 
 def test_a_loader_that_is_half_made_says_what_it_lacks() -> None:
     """Whoever makes one without calling it, as copying does, gets an AttributeError for what is not there yet."""
-    half = object.__new__(_Telling)
+    half = object.__new__(_NotifyingLoader)
     for name in ("_loader", "_waiting", "__setstate__", "path"):
         with pytest.raises(AttributeError, match=name if name == "__setstate__" else None):
             getattr(half, name)
@@ -298,7 +298,7 @@ def test_two_threads_import_it_once(package: Callable[..., None]) -> None:
 def test_lending_leaves_no_finder() -> None:
     """Inside the block one more finder is asked, last."""
     before = list(sys.meta_path)
-    with lent():
+    with launcher_importable():
         assert sys.meta_path[:-1] == before
     assert sys.meta_path == before
 
@@ -321,7 +321,7 @@ class Watcher:
         self.misread.append(server)
 
 
-@pytest.mark.parametrize("name", sorted(apps.DOORS))
+@pytest.mark.parametrize("name", sorted(apps.SERVERS))
 def test_a_stub_is_left_as_it_is(name: str) -> None:
     """A module of a server's name without what the server has: an error here, and not a trace there."""
     stub = ModuleType(name)
@@ -329,13 +329,13 @@ def test_a_stub_is_left_as_it_is(name: str) -> None:
         vars(stub).update(made)
         before = dict(vars(stub))
         with pytest.raises((AttributeError, TypeError)):
-            apps.DOORS[name](stub, Watcher())
+            apps.SERVERS[name](stub, Watcher())
         assert vars(stub) == before
 
 
 def test_a_stub_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """One sentence that names the server, whatever the number of its modules."""
-    doors = Doors()
+    doors = Autoinstall()
     for name in ("uvicorn.config", "hypercorn.asyncio.run"):
         doors._at_server(ModuleType(name))
     (record,) = caplog.records
@@ -511,7 +511,7 @@ import tailwatch_boot
 tailwatch_boot.boot()
 import uvicorn.config
 named = os.environ.get("TAILWATCH_DIR")
-from tailwatch_boot.doors import current
+from tailwatch_boot.autoinstall import current
 if current(): current().close()
 print(json.dumps([named, os.environ.get("TAILWATCH_DIR")]))
 """)
@@ -575,7 +575,7 @@ def told_by(role: str, engine: str = "") -> tuple[int, int]:
     core: Any = SimpleNamespace(joined=False, leave=lambda: None, renew=lambda: None, set_serves=told.append)
     core.set_unit, core.load = lambda unit: None, lambda: (0, 0)
     core.join = lambda directory, unit: told.append(unit)
-    Company(core, "/group", pytest.fail, engine).enter(role)
+    GroupMember(core, "/group", pytest.fail, engine).enter(role)
     serves, unit = told
     return unit, serves
 

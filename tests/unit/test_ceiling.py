@@ -1,4 +1,4 @@
-"""The ceiling: what it may say, and what is done at it, in virtual time."""
+"""The memory limit: what it may say, and what is done at it, in virtual time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tailwatch.gc.memory_limit import (
     RSS,
     SLICES,
     SLICES_SECONDS,
-    Ceiling,
-    CeilingWatch,
+    MemoryLimit,
+    MemoryLimitWatch,
     resident,
 )
 from tailwatch.options.config import Config
@@ -28,20 +28,20 @@ MB = 10**6
 
 
 @pytest.mark.parametrize(
-    ("text", "ceiling"),
+    ("text", "memory_limit"),
     [
-        ("", Ceiling()),
-        ("rss=+256MB", Ceiling(256 * MB, True)),
-        ("rss=8GiB", Ceiling(8 * 2**30)),
-        (" RSS = +1.5gb , objects = 2_000_000 ", Ceiling(1500 * MB, True, 2_000_000)),
-        ("objects=1000", Ceiling(objects=1000)),
+        ("", MemoryLimit()),
+        ("rss=+256MB", MemoryLimit(256 * MB, True)),
+        ("rss=8GiB", MemoryLimit(8 * 2**30)),
+        (" RSS = +1.5gb , objects = 2_000_000 ", MemoryLimit(1500 * MB, True, 2_000_000)),
+        ("objects=1000", MemoryLimit(objects=1000)),
     ],
 )
-def test_what_it_may_say(text: str, ceiling: Ceiling) -> None:
+def test_what_it_may_say(text: str, memory_limit: MemoryLimit) -> None:
     """Each bound alone or both, in any case; what it prints means the same again."""
-    assert Ceiling.parse(text) == ceiling
-    assert Ceiling.parse(str(ceiling)) == ceiling
-    assert bool(ceiling) is bool(text)
+    assert MemoryLimit.parse(text) == memory_limit
+    assert MemoryLimit.parse(str(memory_limit)) == memory_limit
+    assert bool(memory_limit) is bool(text)
 
 
 @pytest.mark.parametrize(
@@ -63,35 +63,35 @@ def test_what_it_may_say(text: str, ceiling: Ceiling) -> None:
 )
 def test_errors_teach(text: object, taught: str) -> None:
     """They name the option, what it takes and what was found."""
-    with pytest.raises(OptionError, match=r"gc_ceiling") as caught:
-        Ceiling.parse(text)
+    with pytest.raises(OptionError, match=r"gc_memory_limit") as caught:
+        MemoryLimit.parse(text)
     assert taught in str(caught.value)
 
 
 @given(st.text(max_size=40) | st.from_regex(r"\A(rss|objects)=\+?[0-9.]{1,20}[kKmMgG]?[iI]?[bB]?(,objects=[0-9_]+)?\Z"))
-def test_any_text_is_a_ceiling_or_an_option_error(text: str) -> None:
+def test_any_text_is_a_memory_limit_or_an_option_error(text: str) -> None:
     """And what it is, it is in its bounds."""
     try:
-        ceiling = Ceiling.parse(text)
+        memory_limit = MemoryLimit.parse(text)
     except OptionError:
         return
-    assert ceiling.rss == 0 or MB <= ceiling.rss <= 2**50
-    assert ceiling.objects == 0 or 1000 <= ceiling.objects <= 10**12
+    assert memory_limit.rss == 0 or MB <= memory_limit.rss <= 2**50
+    assert memory_limit.objects == 0 or 1000 <= memory_limit.objects <= 10**12
 
 
 def test_it_is_an_option() -> None:
     """As an argument and as a variable; a bad one names its source."""
-    assert Config.read({"gc_ceiling": "objects=5000"}, {}).gc_ceiling == Ceiling(objects=5000)
-    assert Config.read({}, {"TAILWATCH_GC_CEILING": "rss=1GB"}).gc_ceiling == Ceiling(1000 * MB)
-    assert Config.read({"gc_ceiling": Ceiling(objects=5000)}, {}).gc_ceiling == Ceiling(objects=5000)
-    with pytest.raises(OptionError, match="TAILWATCH_GC_CEILING"):
-        Config.read({}, {"TAILWATCH_GC_CEILING": "1GB"})
+    assert Config.read({"gc_memory_limit": "objects=5000"}, {}).gc_memory_limit == MemoryLimit(objects=5000)
+    assert Config.read({}, {"TAILWATCH_GC_MEMORY_LIMIT": "rss=1GB"}).gc_memory_limit == MemoryLimit(1000 * MB)
+    assert Config.read({"gc_memory_limit": MemoryLimit(objects=5000)}, {}).gc_memory_limit == MemoryLimit(objects=5000)
+    with pytest.raises(OptionError, match="TAILWATCH_GC_MEMORY_LIMIT"):
+        Config.read({}, {"TAILWATCH_GC_MEMORY_LIMIT": "1GB"})
 
 
 class Process:
     """One whose memory and objects are said, and which does what it is forced to when told."""
 
-    def __init__(self, ceiling: str, *, slices: bool = True) -> None:
+    def __init__(self, memory_limit: str, *, slices: bool = True) -> None:
         self.rss = self.objects = 0
         self.forced = NOTHING
         self.slices = slices
@@ -99,7 +99,7 @@ class Process:
         self.wholes = 0
         self.met: list[int] = []
         self.said: list[str] = []
-        self.watch = CeilingWatch(
+        self.watch = MemoryLimitWatch(
             objects=lambda: self.objects,
             force=self.force,
             pending=lambda: self.forced,
@@ -107,7 +107,7 @@ class Process:
             whole=self.whole,
             met=lambda which, sentence: self.met.append(which),
             say=self.said.append,
-            ceiling=Ceiling.parse(ceiling),
+            memory_limit=MemoryLimit.parse(memory_limit),
             resident=lambda: self.rss,
         )
 
@@ -174,7 +174,7 @@ def test_nobody_has_a_moment() -> None:
 
 
 def test_what_lives_cannot_be_collected() -> None:
-    """A ceiling that no pass brings back is tried again ever more rarely, and said once."""
+    """A memory limit that no pass brings back is tried again ever more rarely, and said once."""
     process = Process("objects=1000", slices=False)
     process.objects = 5000
     for step in range(4000):
@@ -216,5 +216,5 @@ def installed() -> Iterator[Callable[..., tailwatch.Watch]]:
 @pytest.mark.parametrize("gc", ["freeze", "observe", "off"])
 def test_without_the_policy_it_is_said_to_have_no_effect(gc: str, installed: Callable[..., tailwatch.Watch]) -> None:
     """Nothing forces the interpreter's own collections."""
-    watch = installed(gc=gc, gc_ceiling="objects=5000")
-    assert [note for note in watch.notes if "gc_ceiling" in note and "no effect" in note]
+    watch = installed(gc=gc, gc_memory_limit="objects=5000")
+    assert [note for note in watch.notes if "gc_memory_limit" in note and "no effect" in note]

@@ -32,8 +32,8 @@ def saved(**changed: Any) -> dict[str, Any]:
         **{"taken": 1.0, "seconds": 60.0, "tokens": 100, "in_flight": 0, "opened": 100, "label_overflow": 0},
         **{name: histogram(1000) for name in ("ttft", "itl", "itl_without_gc", "tpot", "e2e")},
         **{name: histogram() for name in ("abandoned_wait", "send_wait")},
-        **{name: dict(zero) for name in ("paused", "overlap", "late")},
-        **{name: {"ttft": dict(zero), "itl": dict(zero)} for name in ("overlap_by_phase", "late_by_phase")},
+        **{name: dict(zero) for name in ("paused", "overlap", "delay")},
+        **{name: {"ttft": dict(zero), "itl": dict(zero)} for name in ("overlap_by_phase", "delay_by_phase")},
         "queue": {"proxy": histogram(), "accept": histogram()},
         "labels": [["m", "r"]],
         "requests": {"good": 100, "late": 0},
@@ -54,13 +54,13 @@ def saved(**changed: Any) -> dict[str, Any]:
 
 def paused() -> dict[str, Any]:
     """A saved snapshot in which generation 2 takes most of p99."""
-    late = {"ttft": {}, "itl": {"gc2": 5.0}}
+    delay = {"ttft": {}, "itl": {"gc2": 5.0}}
     slow = {
         **{"when": "2026-01-02T03:04:05.678000+00:00", "phase": "itl", "gap": 0.183, "typical": 0.02},
-        **{"overlap": {"gc2": 0.161}, "late": {"gc2": 0.158}, "client": 0.0, "accept": 0.0, "unexplained": 0.0},
+        **{"overlap": {"gc2": 0.161}, "delay": {"gc2": 0.158}, "client": 0.0, "accept": 0.0, "unexplained": 0.0},
         **{"complete": True, "request_id": "req-1", "trace_id": "", "model_name": "m", "route": "/r", "token": 9},
     }
-    return saved(itl=histogram(1000, 0.183), late_by_phase=late, overlap_by_phase=late, slowest=[slow])
+    return saved(itl=histogram(1000, 0.183), delay_by_phase=delay, overlap_by_phase=delay, slowest=[slow])
 
 
 @pytest.fixture
@@ -107,18 +107,18 @@ def test_low_findings_exit_with_0(write: Any) -> None:
 
 
 def test_slow_gaps_one_a_line(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """--slow lists them, and says when there is none."""
-    cli.main(["doctor", write(paused()), "--slow"])
+    """--slow-gaps lists them, and says when there is none."""
+    cli.main(["doctor", write(paused()), "--slow-gaps"])
     last = capsys.readouterr().out.splitlines()[-1]
     assert "gap 183 ms (typical 20 ms)" in last and "token 9 request=req-1 route=/r" in last
-    cli.main(["doctor", write(saved()), "--slow"])
+    cli.main(["doctor", write(saved()), "--slow-gaps"])
     assert capsys.readouterr().out.splitlines()[-1] == "no slow gap was kept"
 
 
 def test_json_holds_what_was_printed(write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--json FILE has the headline, the findings and the slow gaps."""
     target = tmp_path / "report.json"
-    cli.main(["doctor", write(paused()), "--slow", "--json", str(target)])
+    cli.main(["doctor", write(paused()), "--slow-gaps", "--json", str(target)])
     out, report = capsys.readouterr().out, json.loads(target.read_text(encoding="utf-8"))
     assert report["headline"] in out
     assert report["slow"][0] in out
@@ -144,7 +144,7 @@ def test_a_context_beside_the_snapshot(write: Any, capsys: pytest.CaptureFixture
     """Where the file says how the process was set up, the advice fits it."""
     context = {"gc_policy": "freeze", "freeze_done": True, "thresholds": [700, 10, 10]}
     assert cli.main(["doctor", write({"snapshot": paused(), "context": context})]) == 1
-    assert "tailwatch.freeze(again=True)" in capsys.readouterr().out
+    assert "tailwatch.refreeze()" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1, 2]", "{}", '{"snapshot": 3}', '{"snapshot": {}, "context": 4}'])

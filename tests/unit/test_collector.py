@@ -61,9 +61,9 @@ def test_install_says_why_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
     before = (list(gc.callbacks), gc.get_threshold(), gc.freeze)
     why = capabilities.refusal((3, 14, 2), free_threaded=False)
     monkeypatch.setattr(config, "refusal_here", lambda: why)
-    with pytest.raises(tailwatch.OptionError, match=r"gc='out-of-band'.*3\.14\.2.*gc='freeze'"):
-        tailwatch.install(gc="out-of-band")
-    monkeypatch.setenv("TAILWATCH_GC", "out-of-band")
+    with pytest.raises(tailwatch.OptionError, match=r"gc='idle'.*3\.14\.2.*gc='freeze'"):
+        tailwatch.install(gc="idle")
+    monkeypatch.setenv("TAILWATCH_GC", "idle")
     with pytest.raises(tailwatch.OptionError, match=r"incremental.*from TAILWATCH_GC"):
         tailwatch.install()
     with pytest.raises(tailwatch.NotInstalledError):

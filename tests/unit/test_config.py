@@ -35,7 +35,7 @@ def test_defaults() -> None:
     config = load()
     assert config.slo == SLO(ttft=2.0, tpot=0.2, attainment=0.99)
     assert str(config.slo) == "ttft<=2s,tpot<=200ms@99%"
-    assert (config.gc, config.gc_warn_ms, config.gc_log_all, config.slow_ms) == ("freeze", 0.0, False, 0.0)
+    assert (config.gc, config.gc_warn_ms, config.gc_log_all, config.slow_gap_ms) == ("freeze", 0.0, False, 0.0)
     assert (config.metrics_path, config.metrics_port, config.routes) == ("/metrics", 0, ())
     assert (config.max_label_sets, config.trust_request_start, config.fast_sse) == (32, False, False)
     assert (config.explicit, config.unknown_environment) == (frozenset(), ())
@@ -55,15 +55,15 @@ def test_role_depends_on_the_app() -> None:
 
 def test_argument_beats_environment_beats_default() -> None:
     """The order is argument, TAILWATCH_* variable, default; both kinds count as explicit."""
-    environment = {"TAILWATCH_GC": "observe", "TAILWATCH_SLOW_MS": "250"}
+    environment = {"TAILWATCH_GC": "observe", "TAILWATCH_SLOW_GAP_MS": "250"}
     config = load(environment, gc="off", role="x")
-    assert (config.gc, config.slow_ms, config.gc_warn_ms) == ("off", 250.0, 0.0)
-    assert config.explicit == {"gc", "slow_ms", "role"}
+    assert (config.gc, config.slow_gap_ms, config.gc_warn_ms) == ("off", 250.0, 0.0)
+    assert config.explicit == {"gc", "slow_gap_ms", "role"}
 
 
 def test_none_is_not_given() -> None:
     """An argument of None leaves the word to the environment and the default."""
-    config = load({"TAILWATCH_GC": "observe"}, gc=None, slow_ms=None)
+    config = load({"TAILWATCH_GC": "observe"}, gc=None, slow_gap_ms=None)
     assert (config.gc, config.explicit) == ("observe", frozenset({"gc"}))
 
 
@@ -78,13 +78,13 @@ def test_everything_from_the_environment() -> None:
         {
             "TAILWATCH_SLO": "itl<=1s@95%",
             "TAILWATCH_GC": "Observe",
-            "TAILWATCH_GC_CEILING": "objects=5000",
+            "TAILWATCH_GC_MEMORY_LIMIT": "objects=5000",
             "TAILWATCH_GC_WARN_MS": "50",
             "TAILWATCH_GC_LOG_ALL": "yes",
-            "TAILWATCH_SLOW_MS": " 0.5 ",
+            "TAILWATCH_SLOW_GAP_MS": " 0.5 ",
             "TAILWATCH_METRICS_PATH": "/tw",
             "TAILWATCH_METRICS_PORT": "9100",
-            "TAILWATCH_EXPOSITION": "Native",
+            "TAILWATCH_HISTOGRAMS": "Native",
             "TAILWATCH_EXEMPLARS": "off",
             "TAILWATCH_PAGE": "on",
             "TAILWATCH_PAGE_TOKEN": " s3cret ",
@@ -100,7 +100,7 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_DIR": "/dev/shm/group",
             "TAILWATCH_NVTX": "ON",
             "TAILWATCH_NVTX_TOKENS": "yes",
-            "TAILWATCH_TRACE": "1_000_000",
+            "TAILWATCH_TRACE_EVENTS": "1_000_000",
             "TAILWATCH_TRACE_ON": "gap>100ms,slo",
             "TAILWATCH_TRACE_KEEP": "3,1GB",
             "TAILWATCH_OTEL": "on",
@@ -113,12 +113,16 @@ def test_everything_from_the_environment() -> None:
         50.0,
         True,
     )
-    assert (config.slow_ms, config.metrics_path, config.metrics_port, config.role) == (0.5, "/tw", 9100, "engine-1")
+    assert (config.slow_gap_ms, config.metrics_path, config.metrics_port, config.role) == (0.5, "/tw", 9100, "engine-1")
     assert (config.routes, config.max_label_sets, config.trust_request_start) == (("/a", "/b/{c}"), 4096, True)
     assert (config.fast_sse, config.dir, config.engine) == (True, "/dev/shm/group", "1")
     assert (config.page, config.page_token) == (True, "s3cret")
     assert (config.nvtx, config.nvtx_tokens) == ("on", True)
-    assert (config.trace, str(config.trace_on), str(config.trace_keep)) == (1_000_000, "gap>100ms,slo", "3,1000000000")
+    assert (config.trace_events, str(config.trace_on), str(config.trace_keep)) == (
+        1_000_000,
+        "gap>100ms,slo",
+        "3,1000000000",
+    )
     assert (config.orca, config.server_timing, config.sse_timing) == ("text", True, True)
     assert config.otel is True
 
@@ -142,7 +146,7 @@ def test_empty_variables_count_as_not_set() -> None:
 def test_the_message_teaches() -> None:
     """The message names the option, what was found, what was expected, the nearest choice and the variable."""
     error = refusal({"TAILWATCH_GC": "freez"})
-    for part in ("gc='freez': ", "'freeze', 'out-of-band', 'observe', 'off';", "'freeze'?", "from TAILWATCH_GC"):
+    for part in ("gc='freez': ", "'freeze', 'idle', 'observe', 'off';", "'freeze'?", "from TAILWATCH_GC"):
         assert part in str(error)
     assert (error.option, error.found, error.source, error.hint) == ("gc", "freez", "TAILWATCH_GC", "freeze")
     assert isinstance(error, ValueError) and isinstance(error, TailwatchError)
@@ -152,16 +156,16 @@ def test_no_suggestion_where_nothing_is_near() -> None:
     """A value like none of the choices gets no guess."""
     error = refusal(gc="zzz")
     assert error.hint is None and "?" not in str(error)
-    assert str(error).startswith("gc='zzz': ") and str(error).endswith("'freeze', 'out-of-band', 'observe', 'off'")
+    assert str(error).startswith("gc='zzz': ") and str(error).endswith("'freeze', 'idle', 'observe', 'off'")
 
 
 BAD: dict[str, list[object]] = {
     "slo": ["", "ttft", "ttft<=5", "ttft<=1s,ttft<=2s", "mlperf:gpt", 5, True, "tpot<=1ms@0%", "ttft>=1s"],
-    "gc_ceiling": [5, "256MB", "rss", True],
+    "gc_memory_limit": [5, "256MB", "rss", True],
     "gc": ["", 1, True, ["freeze"], b"freeze"],
     "gc_warn_ms": [float("nan"), float("inf"), -1, -0.001, True, "50", 10**400, 3_600_001, 1j, [1]],
     "gc_log_all": [1, 0, "yes", "true", 1.0],
-    "slow_ms": [float("nan"), float("-inf"), -5, False, "1", object()],
+    "slow_gap_ms": [float("nan"), float("-inf"), -5, False, "1", object()],
     "metrics_path": ["metrics", "/a b", "/a?b", "/a#b", "/\n", 5, b"/m", "/\u00e9"],
     "metrics_port": [-1, 65536, True, 80.0, "80", float("nan")],
     "role": ["", "a" * 32, "a b", "-x", 3, "r\u00f4le", "a\n"],
@@ -192,13 +196,13 @@ def test_bad_arguments_are_refused_by_name(option: str, value: Any) -> None:
 BAD_TEXT = {
     "slo": "fast",
     "gc": "on",
-    "gc_ceiling": "256MB",
+    "gc_memory_limit": "256MB",
     "gc_warn_ms": "nan",
     "gc_log_all": "maybe",
-    "slow_ms": "-1",
+    "slow_gap_ms": "-1",
     "metrics_path": "metrics",
     "metrics_port": "http",
-    "exposition": "protobuf",
+    "histograms": "protobuf",
     "exemplars": "some",
     "page": "maybe",
     "page_token": "s3cret with blanks",
@@ -290,9 +294,9 @@ def test_unknown_variables_are_collected() -> None:
 def test_good_values_of_other_types() -> None:
     """Integers, fractions, ready SLOs, lists and comma lists are taken for what they are."""
     slo = SLO(e2e=3.0)
-    config = load(slo=slo, gc_warn_ms=fractions.Fraction(1, 2), slow_ms=7, routes=["/a"], metrics_path="")
+    config = load(slo=slo, gc_warn_ms=fractions.Fraction(1, 2), slow_gap_ms=7, routes=["/a"], metrics_path="")
     assert config.slo is slo
-    assert (config.gc_warn_ms, config.slow_ms, config.routes, config.metrics_path) == (0.5, 7.0, ("/a",), "")
+    assert (config.gc_warn_ms, config.slow_gap_ms, config.routes, config.metrics_path) == (0.5, 7.0, ("/a",), "")
     assert load(routes="/a,/b").routes == ("/a", "/b")
     assert load(routes={"/b", "/a"}).routes == ("/a", "/b")
 
@@ -305,7 +309,7 @@ def test_config_is_frozen() -> None:
 
 def test_differing_names_the_options() -> None:
     """What a second install must name."""
-    assert load(gc="off", slow_ms=3).differing(load(role="x", slow_ms=3.0)) == ("gc", "role")
+    assert load(gc="off", slow_gap_ms=3).differing(load(role="x", slow_gap_ms=3.0)) == ("gc", "role")
     assert load().differing(load({"TAILWATCH_GC": "freeze"})) == ()
 
 
@@ -322,9 +326,9 @@ def test_huge_values_are_quoted_in_brief() -> None:
 
 def test_the_real_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a mapping, os.environ is read."""
-    monkeypatch.setenv("TAILWATCH_SLOW_MS", "123")
-    assert Config.load().slow_ms == 123.0
-    assert Config.load(slow_ms=5, app=False).slow_ms == 5.0
+    monkeypatch.setenv("TAILWATCH_SLOW_GAP_MS", "123")
+    assert Config.load().slow_gap_ms == 123.0
+    assert Config.load(slow_gap_ms=5, app=False).slow_gap_ms == 5.0
 
 
 @given(

@@ -67,14 +67,14 @@ def planted(*, pause: float, misses: int, lag: float = 0.001, full: int = 3, oth
     client |= {"throughput": 50.0, "attainment": 1 - misses / 100, "unfinished": 0, "errors": {}}
     client |= {"client": {"loop_lag_max": lag, "send_lag": {"max": 0.001}}}
     told = {"itl_p99": 0.012, "itl_max": pause, "itl_without_gc_p99": None, "itl_without_gc_max": 0.02}
-    told |= {"paused": {"gc2": pause}, "late": {"gc2": 10 * pause}, "longest": {"2": pause}, "headline": "planted"}
+    told |= {"paused": {"gc2": pause}, "delay": {"gc2": 10 * pause}, "longest": {"2": pause}, "headline": "planted"}
     server = {"objects": 720_000, "collections": [900, 80, full], "tailwatch": told}
     return {"client": client, "server": server, "cores_of_others": others}
 
 
 def printed(left: dict[str, Any], frozen: dict[str, Any], file: str | None = None, width: int = 200) -> str:
     """The report as text; out of band was like the freeze."""
-    arms = {"observe": left, "freeze": frozen, "out-of-band": frozen}
+    arms = {"observe": left, "freeze": frozen, "idle": frozen}
     whole = {"slo": "ttft<=500ms@99%", "capacity": 80.0, "rate": 48.0, "arms": arms}
     whole |= {"schedule": {"requests": 2160, "mean_tokens": 40.0, "seconds": 45.0, "hash": "0123456789abcdef"}}
     whole |= {"machine": {"python": "3.11.7", "cpus": 2, "load_average": [0.5, 0.4, 0.3]}, "file": file}
@@ -142,4 +142,4 @@ def test_where_to_look_further_names_the_file() -> None:
     """The last lines are commands that can be copied."""
     text = printed(planted(pause=0.3, misses=1), planted(pause=0.03, misses=0), file="r.json")
 
-    assert "tailwatch doctor r.json --slow" in text and "tailwatch demo --serve" in text
+    assert "tailwatch doctor r.json --slow-gaps" in text and "tailwatch demo --serve" in text

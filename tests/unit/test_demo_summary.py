@@ -15,7 +15,7 @@ def result(gaps: int = 0, **outcomes: int) -> Result:
     """A run of 2 s with so many requests of each outcome, each whole answer after 50 ms, and so many gaps of 10 ms."""
     counted = Outcomes({name: outcomes.get(name, 0) for name in CODE})
     latencies = Latencies()
-    for _ in range(counted.good + counted.by_reason["late"]):
+    for _ in range(counted.good + counted.by_reason["delay"]):
         latencies.e2e.record(50_000_000)
     for _ in range(gaps):
         latencies.itl.record(10_000_000)
@@ -25,7 +25,7 @@ def result(gaps: int = 0, **outcomes: int) -> Result:
 
 def test_goodput_counts_over_the_planned_window_and_all_requests() -> None:
     """Errors and unfinished requests stay in the denominator; they are counted apart."""
-    found = summary.summarize(result(good=2, late=4, abandoned=1, error=1, **{"5xx": 2}))
+    found = summary.summarize(result(good=2, delay=4, abandoned=1, error=1, **{"5xx": 2}))
 
     assert (found["goodput"], found["throughput"], found["attainment"]) == (1.0, 3.0, 0.2)
     assert (found["planned"], found["finished"], found["unfinished"]) == (10, 6, 1)

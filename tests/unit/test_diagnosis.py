@@ -56,15 +56,15 @@ def process(**members: Any) -> SimpleNamespace:
     return SimpleNamespace(**{**told, **members})
 
 
-def octave(lower: float, late: dict[str, float] | None = None, **rest: float) -> SimpleNamespace:
+def octave(lower: float, delay: dict[str, float] | None = None, **rest: float) -> SimpleNamespace:
     """One octave of the tail."""
     told = {"count": 5, "time": 10 * lower, "client": 0.0, "accept": 0.0, "unexplained": 0.0, **rest}
-    return SimpleNamespace(lower=lower, upper=2 * lower, late=causes(**(late or {})), **told)
+    return SimpleNamespace(lower=lower, upper=2 * lower, delay=causes(**(delay or {})), **told)
 
 
 def snapshot(**changed: Any) -> Any:
     """A healthy server of 1000 requests and 100 000 gaps, with some of its numbers changed."""
-    late = {"ttft": causes(), "itl": causes()}
+    delay = {"ttft": causes(), "itl": causes()}
     members: dict[str, Any] = {
         "seconds": 120.0,
         "ttft": gaps(1000, 0.1, 0.2, 0.3, 0.4),
@@ -80,16 +80,16 @@ def snapshot(**changed: Any) -> Any:
         "slo": SimpleNamespace(ttft=2.0, tpot=0.2, itl=None, e2e=None, attainment=0.99),
         "window": lambda window: SimpleNamespace(within={"ttft": 0.999, "tpot": 0.97, "itl": None, "e2e": None}),
         "paused": causes(gc0=0.01),
-        "late_by_phase": late,
-        "late_by_source": {},
+        "delay_by_phase": delay,
+        "delay_by_source": {},
         "overlap_by_phase": {"ttft": causes(), "itl": causes()},
         "overlap_by_source": {"api": {"ttft": causes(), "itl": causes(gc0=1.0)}},
-        "late": causes(),
+        "delay": causes(),
         "gc": SimpleNamespace(collections=causes(gc0=100), max=causes(gc0=0.0005), callbacks=causes()),
         "processes": [process(role="api", name="api-0", paused=causes(gc0=0.01))],
         "slowest": [],
         "tail": {"ttft": [], "itl": []},
-        "drops": {"opaque": 0, "choice": 0},
+        "drops": {"unreadable_body": 0, "choice": 0},
         "errors": {"asgi": 0},
         "label_overflow": 0,
         "sse_fallbacks": {},
@@ -104,9 +104,9 @@ def paused_server(**changed: Any) -> Any:
     """The server of the README: generation 2 takes 161 of the 183 ms of p99."""
     members = {
         "itl": gaps(100_000, 0.02, 0.183, 0.19, 0.2),
-        "late_by_phase": {"ttft": causes(), "itl": causes(gc2=50.0, gc0=0.5)},
+        "delay_by_phase": {"ttft": causes(), "itl": causes(gc2=50.0, gc0=0.5)},
         "overlap_by_phase": {"ttft": causes(), "itl": causes(gc2=60.0, gc0=0.9)},
-        "late": causes(gc2=50.0, gc0=0.5),
+        "delay": causes(gc2=50.0, gc0=0.5),
         "gc": SimpleNamespace(collections=causes(gc2=12), max=causes(gc2=0.175), callbacks=causes()),
         "paused": causes(gc2=2.0),
         "processes": [process(role="api", name="api-0", paused=causes(gc2=2.0))],
@@ -147,7 +147,7 @@ def test_without_a_context_the_doctor_works() -> None:
 
 def test_the_worst_comes_first() -> None:
     """Findings are ordered by severity, and any above info silences "nothing"."""
-    context = DiagnosisContext(gc_policy="freeze", freeze_done=True, foreign_freezes=1, notes=["A note."])
+    context = DiagnosisContext(gc_policy="freeze", freeze_done=True, external_freezes=1, notes=["A note."])
     findings = doctor(paused_server(label_overflow=3, errors={"asgi": 2}), context)
     severities = [SEVERITIES.index(finding.severity) for finding in findings]
     assert severities == sorted(severities)
@@ -155,7 +155,7 @@ def test_the_worst_comes_first() -> None:
         "gc-tail",
         "internal-errors",
         "label-overflow",
-        "foreign-freeze",
+        "external-freeze",
         "notes",
     ]
 
@@ -224,7 +224,7 @@ def test_gc_tail_quotes_with_and_without() -> None:
         (DiagnosisContext(gc_policy="off"), "install(app, gc='freeze')"),
         (DiagnosisContext(gc_policy="freeze", freeze_done=False), "tailwatch.freeze() at"),
         (DiagnosisContext(gc_policy="freeze", freeze_done=True, freeze_wanted=True), "tailwatch.freeze() at"),
-        (FROZEN, "tailwatch.freeze(again=True) at"),
+        (FROZEN, "tailwatch.refreeze() at"),
     ],
 )
 def test_gc_advice_depends_on_the_policy(context: DiagnosisContext, advice: str) -> None:
@@ -234,7 +234,7 @@ def test_gc_advice_depends_on_the_policy(context: DiagnosisContext, advice: str)
 
 def test_gc_advice_for_young_generations_after_a_freeze() -> None:
     """A freeze does not help against the requests' own objects."""
-    snap = paused_server(late_by_phase={"ttft": causes(), "itl": causes(gc1=5.0)})
+    snap = paused_server(delay_by_phase={"ttft": causes(), "itl": causes(gc1=5.0)})
     assert found(snap, FROZEN)["gc-tail"].advice.startswith("install(app, gc_log_all=True)")
 
 
@@ -251,7 +251,7 @@ def test_rare_pauses_show_further_out() -> None:
 
 def test_gc_tail_needs_late_time() -> None:
     """Overlap alone blames nobody: a pause inside the wait for the model delays no token."""
-    snap = paused_server(late_by_phase={"ttft": causes(), "itl": causes()})
+    snap = paused_server(delay_by_phase={"ttft": causes(), "itl": causes()})
     assert "gc-tail" not in found(snap)
 
 
@@ -277,7 +277,7 @@ def test_few_gaps_have_no_p99() -> None:
 
 def test_several_causes_are_named_together() -> None:
     """The causes that make up four fifths are named, the largest first."""
-    snap = paused_server(late_by_phase={"ttft": causes(), "itl": causes(gc1=4.0, gc2=6.0)})
+    snap = paused_server(delay_by_phase={"ttft": causes(), "itl": causes(gc1=4.0, gc2=6.0)})
     assert found(snap)["gc-tail"].title.endswith("generation 2 and generation 1")
 
 
@@ -295,11 +295,11 @@ def test_who_paused_while_nobody_waited_is_not_named() -> None:
     """The longest pauses of the group may have cost no stream anything: what counts is whose pauses did."""
     engine = process(role="engine", name="engine-0", paused=causes(gc2=3.0))
     idle = process(role="api", name="api-0", paused=causes(gc2=30.0))
-    sources = {name: {"ttft": causes(), "itl": causes(gc2=late)} for name, late in (("api", 0.0), ("engine", 50.0))}
-    detail = found(paused_server(processes=[idle, engine], late_by_source=sources))["gc-tail"].detail
+    sources = {name: {"ttft": causes(), "itl": causes(gc2=delay)} for name, delay in (("api", 0.0), ("engine", 50.0))}
+    detail = found(paused_server(processes=[idle, engine], delay_by_source=sources))["gc-tail"].detail
     assert "in the engine process" in detail
     sources["api"]["itl"] = causes(gc2=1.0)
-    detail = found(paused_server(processes=[idle, engine], late_by_source=sources))["gc-tail"].detail
+    detail = found(paused_server(processes=[idle, engine], delay_by_source=sources))["gc-tail"].detail
     assert "2 processes" in detail and "engine-0" in detail and "api-0" not in detail
 
 
@@ -319,16 +319,16 @@ def test_a_group_that_froze_is_not_told_to_freeze() -> None:
     frozen = process(role="api", name="api-0", paused=causes(gc2=3.0, policy=0.3))
     snap = paused_server(processes=[frozen])
     assert "heap is frozen" in headline(snap) and "gc='freeze'" not in headline(snap)
-    assert found(snap)["gc-tail"].advice.startswith("tailwatch.freeze(again=True)")
+    assert found(snap)["gc-tail"].advice.startswith("tailwatch.refreeze()")
 
 
 # The other rules -------------------------------------------------------------------------------------------
 
 TTFT_PAUSED = snapshot(
     ttft=gaps(1000, 0.1, 0.5, 0.6, 0.7, total=100.0),
-    late_by_phase={"ttft": causes(gc2=8.0), "itl": causes()},
+    delay_by_phase={"ttft": causes(gc2=8.0), "itl": causes()},
     overlap_by_phase={"ttft": causes(gc2=12.0), "itl": causes()},
-    late=causes(gc2=8.0),
+    delay=causes(gc2=8.0),
 )
 LONG_YOUNG = snapshot(gc=SimpleNamespace(collections=causes(gc0=9), max=causes(gc0=0.019), callbacks=causes()))
 OTHERS = snapshot(
@@ -345,10 +345,10 @@ SLOW_CLIENTS = snapshot(
 UNEXPLAINED = snapshot(
     itl=gaps(100_000, 0.02, 0.2, 0.3, 0.4),
     itl_without_gc=gaps(100_000, 0.02, 0.2, 0.3, 0.4),
-    tail={"ttft": [], "itl": [octave(0.128, unexplained=4.0, late={"gc2": 1.0})]},
+    tail={"ttft": [], "itl": [octave(0.128, unexplained=4.0, delay={"gc2": 1.0})]},
 )
 MISSED = snapshot(requests={"good": 900, "late": 70, "429": 30, "4xx": 5}, attainment=0.9)
-DROPPED = snapshot(drops={"opaque": 7, "choice": 0})
+DROPPED = snapshot(drops={"unreadable_body": 7, "choice": 0})
 FAILED = snapshot(errors={"asgi": 2, "daemon": 0})
 STUCK = DiagnosisContext(gc_policy="freeze", freeze_done=True, freeze_wanted=True)
 MISTYPED = DiagnosisContext(gc_policy="freeze", unknown_environment=("TAILWATCH_GC_WARN", "TAILWATCH_ZZZ"))
@@ -357,12 +357,12 @@ SPEAKING: list[tuple[Any, DiagnosisContext]] = [
     (paused_server(), FROZEN),
     *((snap, FROZEN) for snap in (TTFT_PAUSED, LONG_YOUNG, OTHERS, BLOCKED, SLOW_CLIENTS, UNEXPLAINED)),
     *((snap, FROZEN) for snap in (MISSED, DROPPED, FAILED)),
-    (snapshot(late=causes(policy=0.4)), FROZEN),
+    (snapshot(delay=causes(policy=0.4)), FROZEN),
     (snapshot(label_overflow=9), FROZEN),
     (snapshot(overlap_by_source={"unbound": {"ttft": causes(), "itl": causes(gc2=2.5)}}), FROZEN),
     (snapshot(sse_fallbacks={("chat", "differs"): 1}), DiagnosisContext(fast_sse=True)),
     *((snapshot(), context) for context in (STUCK, MISTYPED, OFF)),
-    (snapshot(), DiagnosisContext(foreign_freezes=2, notes=("A note.",))),
+    (snapshot(), DiagnosisContext(external_freezes=2, notes=("A note.",))),
 ]
 
 
@@ -376,15 +376,15 @@ def test_gc_before_the_first_token() -> None:
 
 def test_little_gc_before_the_first_token_is_no_finding() -> None:
     """Under 5 % of the time to first token, and no part of its tail: nothing to say."""
-    snap = snapshot(late_by_phase={"ttft": causes(gc2=2.0), "itl": causes()})
+    snap = snapshot(delay_by_phase={"ttft": causes(gc2=2.0), "itl": causes()})
     assert "gc-ttft" not in found(snap)
 
 
 def test_gc_in_the_tail_of_the_first_token() -> None:
     """Few requests hit hard are found by the tail, whatever the mean."""
     snap = snapshot(
-        late_by_phase={"ttft": causes(gc2=2.0), "itl": causes()},
-        tail={"ttft": [octave(0.128, late={"gc2": 2.0}, unexplained=1.0)], "itl": []},
+        delay_by_phase={"ttft": causes(gc2=2.0), "itl": causes()},
+        tail={"ttft": [octave(0.128, delay={"gc2": 2.0}, unexplained=1.0)], "itl": []},
     )
     assert "gc-ttft" in found(snap)
 
@@ -425,7 +425,7 @@ def test_accept_wait_that_pauses_explain_is_not_repeated() -> None:
     detail = found(BLOCKED)["accept-wait"].detail
     assert "p99 " in detail and "300 ms" in detail and "1000 requests" in detail
     explained = {"ttft": causes(gc2=20.0), "itl": causes()}
-    assert "accept-wait" not in found(snapshot(queue=BLOCKED.queue, late_by_phase=explained))
+    assert "accept-wait" not in found(snapshot(queue=BLOCKED.queue, delay_by_phase=explained))
 
 
 def test_slow_clients_and_the_unexplained_share_the_tail() -> None:
@@ -549,8 +549,8 @@ def test_headline_explains_and_mends() -> None:
 )
 def test_the_freeze_is_promised_where_it_helps(cause: str, said: str) -> None:
     """Frozen objects are those of the oldest generation; what a request allocates never was frozen."""
-    late = {"ttft": causes(), "itl": causes(**{cause: 5.0})}
-    snap = paused_server(late_by_phase=late)
+    delay = {"ttft": causes(), "itl": causes(**{cause: 5.0})}
+    snap = paused_server(delay_by_phase=delay)
     assert said in headline(snap, OBSERVED)
     freeze, old = "install(app, gc='freeze')", cause not in ("gc0", "gc1")
     assert (freeze in headline(snap, OBSERVED)) is old
@@ -634,7 +634,7 @@ def slow_gap(**changed: Any) -> Any:
         "gap": 0.183,
         "typical": 0.0201,
         "overlap": causes(gc2=0.161),
-        "late": causes(gc2=0.158),
+        "delay": causes(gc2=0.158),
         "client": 0.0,
         "accept": 0.0,
         "unexplained": 0.005,
@@ -661,21 +661,21 @@ def test_a_slow_gap_in_one_line() -> None:
         "route=/v1/completions",
         "model=tiny",
     ]
-    overlap, late, rest = why.split("; ")
+    overlap, delay, rest = why.split("; ")
     assert "up to 161 ms of generation 2" in overlap
-    assert "lost" in late and "158 ms to generation 2" in late
+    assert "lost" in delay and "158 ms to generation 2" in delay
     assert rest == "unexplained 5 ms"
 
 
 def test_a_slow_gap_of_another_process_s_making() -> None:
     """Whose pause it was, where it was not the stream's own process's."""
     others = (
-        SimpleNamespace(source="engine", cause="gc2", overlap=0.15, late=0.15),
-        SimpleNamespace(source="worker", cause="policy", overlap=0.01, late=0.01),
+        SimpleNamespace(source="engine", cause="gc2", overlap=0.15, delay=0.15),
+        SimpleNamespace(source="worker", cause="policy", overlap=0.01, delay=0.01),
     )
-    overlap, late, engine, worker, _ = format_slow(slow_gap(others=others)).split("; ")
+    overlap, delay, engine, worker, _ = format_slow(slow_gap(others=others)).split("; ")
     assert "up to 161 ms of generation 2" in overlap
-    assert "lost" in late and "158 ms to generation 2" in late
+    assert "lost" in delay and "158 ms to generation 2" in delay
     assert engine.endswith("in engine: 150 ms of generation 2")
     assert worker.endswith("10 ms of tailwatch's own freeze") and "in worker: " in worker
 
@@ -683,7 +683,7 @@ def test_a_slow_gap_of_another_process_s_making() -> None:
 def test_a_slow_first_token() -> None:
     """The wait before the app is told; what is not known is left out."""
     line = format_slow(
-        slow_gap(phase="ttft", typical=0.0, overlap=causes(), late=causes(), accept=0.15, request_id="", trace_id="")
+        slow_gap(phase="ttft", typical=0.0, overlap=causes(), delay=causes(), accept=0.15, request_id="", trace_id="")
     )
     wait, why = line.split(": ")
     assert "ttft 183 ms" in wait
@@ -696,7 +696,7 @@ def test_a_slow_first_token() -> None:
 
 
 def test_a_slow_gap_beyond_the_ring() -> None:
-    """Where pauses were overwritten the overlap is a lower bound and late unknown."""
+    """Where pauses were overwritten the overlap is a lower bound and delay unknown."""
     line = format_slow(slow_gap(complete=False))
     assert "at least 161 ms of generation 2" in line and "lost unknown" in line
     assert "pauses in it were overwritten" in format_slow(slow_gap(complete=False, overlap=causes()))
@@ -714,7 +714,7 @@ def test_the_tail_as_a_table() -> None:
     snap = snapshot(
         tail={
             "ttft": [],
-            "itl": [octave(0.016, unexplained=0.3), octave(0.128, late={"gc2": 3.0}, client=1.0, unexplained=0.0)],
+            "itl": [octave(0.016, unexplained=0.3), octave(0.128, delay={"gc2": 3.0}, client=1.0, unexplained=0.0)],
         }
     )
     title, header, first, second, sentence = format_tail(snap).splitlines()
@@ -728,7 +728,7 @@ def test_the_tail_as_a_table() -> None:
 
 def test_the_tail_of_first_tokens_has_nothing_unexplained() -> None:
     """The model and its queue are most of such a wait: told as what is not split, never as the cause."""
-    paused = snapshot(tail={"ttft": [octave(0.5, late={"gc2": 1.0}, unexplained=3.0)], "itl": []})
+    paused = snapshot(tail={"ttft": [octave(0.5, delay={"gc2": 1.0}, unexplained=3.0)], "itl": []})
     _, header, _, sentence = format_tail(paused).splitlines()
     assert header.endswith("not split")
     assert "500 ms" in sentence and "25%" in sentence and sentence.endswith(": generation 2")
@@ -922,54 +922,54 @@ OBSERVING = process(
 )  # fmt: skip
 SAVING = snapshot(
     processes=[OBSERVING],
-    late_by_source={"api": {"ttft": causes(), "itl": causes(gc2=8.0)}},
+    delay_by_source={"api": {"ttft": causes(), "itl": causes(gc2=8.0)}},
     overlap_by_source={"api": {"ttft": causes(), "itl": causes(gc2=8.4)}},
 )
-FALLEN, MET = meddled(mode="whole passes", why="proof"), meddled(ceilings={"rss": 4, "objects": 0})
-BLIND = meddled(kind="freeze", drift={"freeze": 2, "freeze_blind": 1})
-WAITING = meddled(kind="out-of-band", mode="sweep", slices={"idle": 10, "overdue": 190})
+FALLEN, MET = meddled(mode="whole passes", why="proof"), meddled(memory_limits={"rss": 4, "objects": 0})
+BLIND = meddled(kind="freeze", interference={"freeze": 2, "freeze_blind": 1})
+WAITING = meddled(kind="idle", mode="sweep", slices={"idle": 10, "overdue": 190})
 
 
 def test_a_policy_is_advised_with_what_it_saves() -> None:
     """An interval, what it stands on, and the option; the tail's advice is the same one."""
     finding = found(SAVING, OBSERVED)["gc-policy"]
     assert finding.severity == "medium"
-    assert "gc='out-of-band'" in finding.title and "2.53 s to 8 s" in finding.title
+    assert "gc='idle'" in finding.title and "2.53 s to 8 s" in finding.title
     for part in ("gc='observe'", "estimated 8 s ", "of the server in 120 s", " 8 of them ", "(32% to 100%)"):
         assert part in finding.detail
-    assert finding.advice == "install(app, gc='out-of-band')"
+    assert finding.advice == "install(app, gc='idle')"
     tail = found(paused_server(**{name: getattr(SAVING, name) for name in SOURCES}), OBSERVED)["gc-tail"]
     assert tail.advice == finding.advice
 
 
-SOURCES = ("processes", "late_by_source", "overlap_by_source")
+SOURCES = ("processes", "delay_by_source", "overlap_by_source")
 
 
 def test_an_engine_is_told_by_variable() -> None:
     """Its policy is not the app's."""
     engine = snapshot(
         processes=[SimpleNamespace(**{**vars(OBSERVING), "role": "engine", "name": "engine-0"})],
-        late_by_source={"engine": SAVING.late_by_source["api"]},
+        delay_by_source={"engine": SAVING.delay_by_source["api"]},
         overlap_by_source={"engine": SAVING.overlap_by_source["api"]},
     )
     finding = found(engine, OBSERVED)["gc-policy"]
-    assert finding.advice == "TAILWATCH_GC=out-of-band for the engine process"
+    assert finding.advice == "TAILWATCH_GC=idle for the engine process"
     assert "of the engine process in" in finding.detail
 
 
 def test_who_meddles_is_told_by_process() -> None:
     """What was frozen blind is not known, and that is said; who only looks is not alarmed."""
-    finding = found(BLIND)["gc-drift"]
+    finding = found(BLIND)["gc-interference"]
     assert finding.severity == "medium" and "gc.collect() before gc.freeze()" in finding.advice
     assert "api-0: gc.freeze() " in finding.detail and " 2 times" in finding.detail
     assert "is not known" in finding.detail
     for kind, calls, severity in (
         ("observe", {"set_threshold": 1}, "info"),
         ("freeze", {"set_threshold": 1}, "medium"),
-        ("out-of-band", {"disable": 3, "enable": 3}, "info"),
-        ("out-of-band", {"disable": 3, "enable": 2}, "medium"),
+        ("idle", {"disable": 3, "enable": 3}, "info"),
+        ("idle", {"disable": 3, "enable": 2}, "medium"),
     ):
-        assert found(meddled(kind=kind, drift=calls))["gc-drift"].severity == severity
+        assert found(meddled(kind=kind, interference=calls))["gc-interference"].severity == severity
 
 
 def test_a_fall_back_says_why() -> None:
@@ -978,9 +978,9 @@ def test_a_fall_back_says_why() -> None:
     assert "api-0 (a planted cycle " in finding.detail
 
 
-def test_ceilings_and_missing_moments_are_told() -> None:
+def test_memory_limits_and_missing_moments_are_told() -> None:
     """How often, and the share."""
-    assert "api-0: rss 4 times" in found(MET)["gc-ceiling"].detail
+    assert "api-0: rss 4 times" in found(MET)["gc-memory-limit"].detail
     assert "api-0 95% of them" in found(WAITING)["gc-moments"].detail
 
 

@@ -90,7 +90,7 @@ def test_every_family_is_known_to_the_python_side(core: _hot.Core, openmetrics: 
     run_stream(core, "m", "/v1", [10, 5])
     with core.step("decode"):
         pass
-    core.policy_is(snapshots.POLICIES.index("out-of-band"), 0, 0)
+    core.policy_is(snapshots.POLICIES.index("idle"), 0, 0)
     families = parse(render(core, openmetrics=openmetrics, registry_seconds=0.5, load=LOAD), openmetrics)
     names = {name.removesuffix("_info") for name in families}
     assert names == OWN_FAMILIES

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tailwatch.diagnose import gc_advice
-from tailwatch.snapshots import CEILINGS, DRIFTS, MOMENTS, PASSES, Policy
+from tailwatch.snapshots import INTERFERENCES, MEMORY_LIMITS, MOMENTS, PASSES, Policy
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment", "policy")
@@ -24,8 +24,8 @@ def causes(**values: float) -> dict[str, Any]:
 def policy(**changed: Any) -> Policy:
     """One that observes."""
     empty = {
-        "slices": dict.fromkeys(MOMENTS, 0), "passes": dict.fromkeys(PASSES, 0), "drift": dict.fromkeys(DRIFTS, 0),
-        "ceilings": dict.fromkeys(CEILINGS, 0), "kind": "observe", "unfrozen": 1_000_000,
+        "slices": dict.fromkeys(MOMENTS, 0), "collections": dict.fromkeys(PASSES, 0), "interference": dict.fromkeys(INTERFERENCES, 0),
+        "memory_limits": dict.fromkeys(MEMORY_LIMITS, 0), "kind": "observe", "unfrozen": 1_000_000,
     }  # fmt: skip
     return Policy(**{**empty, **changed})
 
@@ -39,12 +39,12 @@ def process(role: str = "api", **changed: Any) -> SimpleNamespace:
     return SimpleNamespace(**{**told, **changed})
 
 
-def snapshot(*processes: Any, late: float = 8.0, overlap: float = 8.4, role: str = "api") -> Any:
+def snapshot(*processes: Any, delay: float = 8.0, overlap: float = 8.4, role: str = "api") -> Any:
     """Eight streams stood beside each pause."""
     return SimpleNamespace(
         seconds=100.0,
         processes=list(processes) or [process(role)],
-        late_by_source={role: {"ttft": causes(), "itl": causes(gc2=late - 0.1, gc0=0.1)}},
+        delay_by_source={role: {"ttft": causes(), "itl": causes(gc2=delay - 0.1, gc0=0.1)}},
         overlap_by_source={role: {"ttft": causes(), "itl": causes(gc2=overlap)}},
     )
 
@@ -57,7 +57,7 @@ def test_the_interval_is_what_was_lost_less_the_policy_s_own_work() -> None:
     assert saving.work == pytest.approx(work)
     assert saving.streams == pytest.approx(8.0)
     assert (saving.low, saving.high) == (pytest.approx(8.0 - 8.0 * work), pytest.approx(8.0))
-    assert (saving.policy, saving.instead, saving.role) == ("out-of-band", "observe", "api")
+    assert (saving.policy, saving.instead, saving.role) == ("idle", "observe", "api")
 
 
 def test_other_thresholds_mean_other_numbers_of_objects() -> None:
@@ -76,7 +76,7 @@ def test_other_thresholds_mean_other_numbers_of_objects() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"policy": policy(kind="out-of-band")},
+        {"policy": policy(kind="idle")},
         {"policy": policy(kind="off")},
         {"policy": policy(kind="freeze", freezes=0)},
         {"policy": policy(kind="unknown")},
@@ -89,9 +89,9 @@ def test_where_nothing_is_to_be_advised_nothing_is(changed: dict[str, Any]) -> N
 
 def test_little_is_nothing() -> None:
     """Streams lost less than a thousandth of the time, or less than the policy might cost."""
-    assert gc_advice.predict(snapshot(late=0.09), version=V311) is None
-    assert gc_advice.predict(snapshot(late=0.11, overlap=8.4), version=V311) is None
-    empty = SimpleNamespace(seconds=0.0, processes=[], late_by_source={}, overlap_by_source={})
+    assert gc_advice.predict(snapshot(delay=0.09), version=V311) is None
+    assert gc_advice.predict(snapshot(delay=0.11, overlap=8.4), version=V311) is None
+    empty = SimpleNamespace(seconds=0.0, processes=[], delay_by_source={}, overlap_by_source={})
     assert gc_advice.predict(empty, version=V311) is None
 
 
@@ -109,7 +109,7 @@ def test_what_remains_after_a_freeze_can_be_saved_too() -> None:
     """With a heap that says what a full collection of it takes."""
     frozen = process(policy=policy(kind="freeze", freezes=2, unfrozen=90_000), paused=causes(gc0=0.05, gc2=0.09))
     saving = gc_advice.predict(snapshot(frozen, overlap=0.14 * 8), version=V311)
-    assert saving is not None and saving.instead == "freeze" and saving.policy == "out-of-band"
+    assert saving is not None and saving.instead == "freeze" and saving.policy == "idle"
 
 
 def test_the_role_that_cost_most_is_meant() -> None:
@@ -127,16 +127,16 @@ def told(of: Any, name: str) -> list[Any]:
 
 
 def test_what_is_wrong_is_found_by_process() -> None:
-    """Drift, a fall back, ceilings, and slices without a moment; of others nothing."""
-    drift = policy(drift={**dict.fromkeys(DRIFTS, 0), "disable": 2}, passes={"foreign": 12})
-    ((name, _, sentences),) = told(drift, "drifted")
+    """Interference, a fall back, memory_limits, and slices without a moment; of others nothing."""
+    interference = policy(interference={**dict.fromkeys(INTERFERENCES, 0), "disable": 2}, collections={"external": 12})
+    ((name, _, sentences),) = told(interference, "drifted")
     assert name == "api-1" and len(sentences) == 2
     assert told(policy(mode="whole passes", why="proof"), "fallen_back") == [("api-1", "proof")]
-    assert told(policy(ceilings={"rss": 3, "objects": 0}), "at_ceiling") == [("api-1", {"rss": 3})]
-    assert told(policy(ceilings={"rss": 1, "objects": 1}), "at_ceiling") == []
+    assert told(policy(memory_limits={"rss": 3, "objects": 0}), "at_memory_limit") == [("api-1", {"rss": 3})]
+    assert told(policy(memory_limits={"rss": 1, "objects": 1}), "at_memory_limit") == []
     assert told(policy(slices={"idle": 50, "overdue": 150}), "without_moments") == [("api-1", 0.75)]
     assert told(policy(slices={"idle": 150, "overdue": 50}), "without_moments") == []
-    assert told(policy(passes={"foreign": 2}), "drifted") == []
+    assert told(policy(collections={"external": 2}), "drifted") == []
 
 
 def test_a_saving_is_frozen() -> None:

@@ -202,7 +202,7 @@ def test_a_pause_that_nobody_can_close_charges_no_stream(lost: _hot.Stream, core
     lost.token()
     seen = taken(core)
     assert not core.paused_now()
-    assert (lost.overlap_ns, lost.late_ns) == (0, 0)
+    assert (lost.overlap_ns, lost.delay_ns) == (0, 0)
     assert sum(seen.paused.values()) == sum(seen.gc.collections.values()) == 0
     assert (seen.errors["gc_hook"], seen.processes[0].lost) == (1, 1)
 
@@ -486,9 +486,9 @@ def test_freeze_is_one_pause_of_our_own(hook: GCHook, core: _hot.Core) -> None:
     pauses, _, _ = snapshots.Records(core.address).pauses(0, before_ns=_hot.now())
     assert [pause.collected for pause in pauses if pause.cause == "policy"] == [done.collected]
     assert done.seconds == pytest.approx(seen.paused["policy"], abs=1e-8)
-    assert (done.unfrozen, done.reason) == (False, "asked")
+    assert (done.unfrozen, done.reason) == (False, "requested")
     assert gc.get_freeze_count() > 0
-    assert hook.foreign_freezes == 0
+    assert hook.external_freezes == 0
 
 
 def test_detach_thaws_what_is_ours_alone(hook: GCHook) -> None:
@@ -499,13 +499,13 @@ def test_detach_thaws_what_is_ours_alone(hook: GCHook) -> None:
 
 
 def test_the_freeze_collects_before_and_after(calls: list[str], core: _hot.Core) -> None:
-    """Collect, freeze, collect; again=True unfreezes first."""
+    """Collect, freeze, collect; refreeze() unfreezes first."""
     hook = GCHook(core, "freeze")
     hook.attach()
     assert hook.freeze().unfrozen is False
     assert calls == ["collect", "freeze", "collect"]
     calls.clear()
-    assert hook.freeze(again=True).unfrozen is True
+    assert hook.refreeze().unfrozen is True
     assert calls == ["unfreeze", "collect", "freeze", "collect"]
     hook.detach()
 
@@ -520,7 +520,7 @@ def test_the_freezes_of_others_are_seen_and_never_undone(calls: list[str], core:
     gc.freeze()
     gc.unfreeze()
     assert calls == ["freeze", "unfreeze"]
-    assert (hook.foreign_freezes, hook.foreign_unfreezes) == (1, 1)
+    assert (hook.external_freezes, hook.external_unfreezes) == (1, 1)
     (sentence,) = hook.detach()
     assert "stays frozen" in sentence
     assert calls == ["freeze", "unfreeze"]
@@ -596,9 +596,9 @@ class Recorded(GCHook):
         super().__init__(core, policy)
         self.reasons: list[str] = []
 
-    def freeze(self, *, again: bool = False, reason: str = "asked") -> Freeze:
+    def freeze(self, *, reason: str = "requested") -> Freeze:
         self.reasons.append(reason)
-        return Freeze(0.0, 0, again, reason)
+        return Freeze(0.0, 0, False, reason)
 
 
 @pytest.fixture

@@ -30,10 +30,10 @@ BOOKS_KNOWN = sys.version_info < (3, 14)
 
 @pytest.fixture
 def watch() -> Iterator[Watch]:
-    """A process under out-of-band, its heap frozen; automatic collections come only where a test wants one."""
+    """A process under idle, its heap frozen; automatic collections come only where a test wants one."""
     thresholds = gc.get_threshold()  # those that a test sets are the host's: they stay
     gc.freeze()  # and before that, as by a server: no collection goes through the test run's own heap
-    watch = tailwatch.install(gc="out-of-band")
+    watch = tailwatch.install(gc="idle")
     tailwatch.freeze()
     yield watch
     tailwatch.uninstall()
@@ -46,8 +46,8 @@ def test_names_are_those_of_the_core() -> None:
     assert interference.POLICIES == snapshots.POLICIES
     assert interference.MODES == snapshots.POLICY_MODES
     assert interference.WHYS == snapshots.POLICY_WHYS
-    assert interference.CALLS == snapshots.DRIFTS
-    assert interference.CEILINGS == snapshots.CEILINGS
+    assert interference.CALLS == snapshots.INTERFERENCES
+    assert interference.MEMORY_LIMITS == snapshots.MEMORY_LIMITS
     assert MOMENTS == snapshots.MOMENTS
 
 
@@ -55,20 +55,20 @@ def test_slices_and_what_they_cost_are_told(watch: Watch) -> None:
     """By what gave the moment; what they took, and were predicted to take; how large the heap is."""
     before = tailwatch.gc_status()
     for _ in range(3):
-        watch.gc.out_of_band.sweep.slice(500)
+        watch.gc.idle_gc.sweep.slice(500)
     status = tailwatch.gc_status()
-    assert status.slices["asked"] - before.slices["asked"] == 3
+    assert status.slices["requested"] - before.slices["requested"] == 3
     assert status.moved > before.moved
     assert status.seconds > before.seconds and status.predicted_seconds > before.predicted_seconds
     own = watch.snapshot().processes[0].policy
-    assert (own.kind, own.mode, own.why) == ("out-of-band", "sweep", "")
+    assert (own.kind, own.mode, own.why) == ("idle", "sweep", "")
     assert own.frozen is not None and own.frozen > 1000
     assert own.unfrozen is not None and 0 <= own.unfrozen < 1000
     assert own.cost > 0 and own.freezes == status.freezes == 1
     (name,) = status.processes
     assert (name, status.processes[name].slices) == ("worker-0", own.slices)
     earlier = watch.snapshot()
-    assert (watch.snapshot() - earlier).processes[0].policy.slices["asked"] == 0
+    assert (watch.snapshot() - earlier).processes[0].policy.slices["requested"] == 0
 
 
 def test_the_processor_time_of_slices_is_told(watch: Watch) -> None:
@@ -77,7 +77,7 @@ def test_the_processor_time_of_slices_is_told(watch: Watch) -> None:
     gc.collect(0)
     before, began = watch.snapshot().gc.cpu["policy"], time.thread_time()
     for _ in range(50):
-        watch.gc.out_of_band.sweep.slice(100_000)
+        watch.gc.idle_gc.sweep.slice(100_000)
     took = time.thread_time() - began
     assert 0.5 * took < watch.snapshot().gc.cpu["policy"] - before < 2 * took  # the daemon's may be among them
     assert len(kept) == 200_000
@@ -96,7 +96,7 @@ class Slow:
 
 def test_what_a_round_lets_go_of_is_no_callback_s_time(watch: Watch) -> None:
     """A whole collection by somebody else begins with that: in its pause, and not booked as others' callbacks."""
-    sweep, interval = watch.gc.out_of_band.sweep, sys.getswitchinterval()
+    sweep, interval = watch.gc.idle_gc.sweep, sys.getswitchinterval()
     many = [Slow() for _ in range(20_000)]
     gone = [weakref.ref(each) for each in many]
     gc.collect(0)
@@ -128,20 +128,20 @@ def test_collections_are_told_apart(watch: Watch) -> None:
     """The interpreter's own and those that somebody called for, by whatever name he had for it."""
     from gc import collect as theirs
 
-    before = watch.gc_status().passes
+    before = watch.gc_status().collections
     gc.collect()
     theirs(0)
     theirs(1)
     with pytest.raises(ValueError, match="generation"):
         theirs(7)
-    assert watch.gc_status().passes["foreign"] - before["foreign"] == 3
-    assert watch.gc_status().passes["automatic"] == before["automatic"]
+    assert watch.gc_status().collections["external"] - before["external"] == 3
+    assert watch.gc_status().collections["automatic"] == before["automatic"]
     gc.set_threshold(50)
     kept = [[number] for number in range(400)]
     gc.set_threshold(SAFETY_NET)
-    after = watch.gc_status().passes
+    after = watch.gc_status().collections
     assert after["automatic"] > before["automatic"] and len(kept) == 400
-    assert after["foreign"] - before["foreign"] == 3 and after["untold"] == 0
+    assert after["external"] - before["external"] == 3 and after["unknown"] == 0
 
 
 @pytest.mark.skipif(not BOOKS_KNOWN, reason="the collector's books are not known in this Python")
@@ -160,13 +160,13 @@ def test_automatic_collections_of_each_generation_are_the_interpreter_s() -> Non
     ended = sum(window.gc.collections.values())
     policy = window.processes[0].policy
     assert len(kept) == 400_000 and window.gc.collections["gc2"] > 0 and window.gc.collections["gc1"] > 0
-    assert policy.passes["automatic"] == ended and policy.passes["foreign"] == 0
+    assert policy.collections["automatic"] == ended and policy.collections["external"] == 0
     assert policy.kind == "observe" and policy.slices == dict.fromkeys(MOMENTS, 0)
 
 
 def test_what_others_do_to_the_collector_is_counted_and_done(watch: Watch) -> None:
-    """Each call goes through, and is told; an error stays the caller's and is no drift."""
-    assert tailwatch.gc_status().drift == ()
+    """Each call goes through, and is told; an error stays the caller's and is no interference."""
+    assert tailwatch.gc_status().interference == ()
     gc.disable()
     assert not gc.isenabled()
     gc.enable()
@@ -176,26 +176,26 @@ def test_what_others_do_to_the_collector_is_counted_and_done(watch: Watch) -> No
         gc.set_threshold("many")  # type: ignore[arg-type]
     status = tailwatch.gc_status()
     assert {name: n for name, n in status.calls.items() if n} == {"enable": 1, "disable": 1, "set_threshold": 1}
-    assert sum("not by us" in sentence for sentence in status.drift) == 3
-    assert sum("the thresholds are" in sentence for sentence in status.drift) == 1
+    assert sum("not by us" in sentence for sentence in status.interference) == 3
+    assert sum("the thresholds are" in sentence for sentence in status.interference) == 1
     text = bytes(render(watch.snapshot(), version="", python="", slo="")).decode()
-    assert 'tailwatch_gc_policy_drift_total{process="worker-0",call="disable"} 1\n' in text
+    assert 'tailwatch_gc_interference_total{process="worker-0",call="disable"} 1\n' in text
 
 
-def test_ours_are_no_drift() -> None:
+def test_ours_are_no_interference() -> None:
     """Install, freeze, a whole pass, uninstall: nobody else did anything, and no collection is somebody's."""
-    watch = tailwatch.install(gc="out-of-band")
+    watch = tailwatch.install(gc="idle")
     try:
         tailwatch.freeze()
-        tailwatch.freeze(again=True)
-        watch.gc.out_of_band._whole_pass()
+        tailwatch.refreeze()
+        watch.gc.idle_gc._whole_pass()
         status = tailwatch.gc_status()
     finally:
         tailwatch.uninstall()
         gc.unfreeze()
-    assert status.drift == () and not any(status.calls.values())
-    assert status.passes["foreign"] == 0 and status.passes["request_end"] == 1
-    assert status.pass_seconds > 0 and status.freezes == 2
+    assert status.interference == () and not any(status.calls.values())
+    assert status.collections["external"] == 0 and status.collections["request_end"] == 1
+    assert status.full_seconds > 0 and status.freezes == 2
 
 
 @pytest.mark.parametrize("collect", [True, False])
@@ -205,7 +205,7 @@ def test_whether_a_foreign_freeze_was_blind_is_said(watch: Watch, collect: bool)
     gc.freeze()
     status = tailwatch.gc_status()
     assert status.calls["freeze"] == 1 and status.calls["freeze_blind"] == (not collect)
-    (sentence,) = [each for each in status.drift if "gc.freeze()" in each]
+    (sentence,) = [each for each in status.interference if "gc.freeze()" in each]
     assert ("next to no garbage" in sentence) is collect
     assert ("is not known" in sentence) is not collect
 
@@ -239,13 +239,19 @@ def test_everything_is_given_back() -> None:
 
 def test_a_fork_child_knows_its_policy_and_counts_from_zero(watch: Watch) -> None:
     """What it is stays, what was done is the parent's."""
-    watch.gc.out_of_band.sweep.slice(100)
+    watch.gc.idle_gc.sweep.slice(100)
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             policy = watch.snapshot().processes[0].policy
-            told = [policy.kind, policy.mode, sum(policy.slices.values()), sum(policy.passes.values()), policy.freezes]
+            told = [
+                policy.kind,
+                policy.mode,
+                sum(policy.slices.values()),
+                sum(policy.collections.values()),
+                policy.freezes,
+            ]
             os.write(write, json.dumps(told).encode())
         finally:
             os._exit(0)
@@ -253,14 +259,14 @@ def test_a_fork_child_knows_its_policy_and_counts_from_zero(watch: Watch) -> Non
     with os.fdopen(read) as pipe:
         told = json.loads(pipe.read())
     os.waitpid(child, 0)
-    assert told == ["out-of-band", "sweep", 0, 0, 0]
+    assert told == ["idle", "sweep", 0, 0, 0]
 
 
 def test_a_saved_snapshot_keeps_its_policies(watch: Watch) -> None:
     """As JSON and back; one of an older version has none."""
     data = json.loads(json.dumps(watch.snapshot().as_dict()))
     policy = serialization.from_dict(data).processes[0].policy
-    assert (policy.kind, policy.mode, policy.drift["freeze"]) == ("out-of-band", "sweep", 0)
+    assert (policy.kind, policy.mode, policy.interference["freeze"]) == ("idle", "sweep", 0)
     del data["processes"][0]["policy"]
     assert serialization.from_dict(data).processes[0].policy.kind == "unknown"
 
@@ -315,7 +321,7 @@ def test_idle_slices_are_told_as_such(watch: Watch) -> None:
         return tailwatch.gc_status().slices["idle"]
 
     async def wait() -> None:
-        watch.gc.out_of_band.use_loop()
+        watch.gc.idle_gc.use_loop()
         await until_async(slices, "a slice while the loop waits")
 
     asyncio.run(wait())

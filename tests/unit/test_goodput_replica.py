@@ -160,7 +160,7 @@ def test_a_wall_clock_leaves_the_windows_alone() -> None:
         stream.token(at=wall + SECOND)
         stream.close(at=wall + 9 * SECOND)
         seen = snapshots.take([core.address])
-        assert seen.drops["late_stamp"] == 3 * times
+        assert seen.drops["out_of_order_stamp"] == 3 * times
         assert seen.window("1m").good == times
         assert seen.goodput("1m") > 0
 
@@ -172,4 +172,4 @@ def test_a_second_too_old_for_the_hour_is_dropped_and_counted() -> None:
         core.stream("m", "r", end * SECOND, "", "").close(at=end * SECOND)
     seen = snapshots.take([core.address])
     assert sum(seen.requests.values()) == 2
-    assert seen.drops["late_stamp"] == 1
+    assert seen.drops["out_of_order_stamp"] == 1

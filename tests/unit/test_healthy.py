@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tailwatch._cold import ffi, lib
 
 SECOND = 1_000_000_000
-VERDICTS = ("found", "no inflection", "few data", "one level")
+VERDICTS = ("found", "no_inflection", "few_data", "single_level")
 SEEDS = (5001, 5002, 5003)
 START = 10_000.0  # virtual seconds since boot
 
@@ -215,7 +215,7 @@ def test_one_server_in_line_has_no_inflection(seed: int, served: bool) -> None:
     """TTFT is linear from the start, at all loads together and at single ones; 7 is the chapter's own seed."""
     for loads in ((100, 200, 300, 400, 450, 480, 500, 520, 560), (450,), (500,), (560,)):
         found = judged(replica(seed, loads, served=served))
-        assert verdict(found) == "no inflection", loads
+        assert verdict(found) == "no_inflection", loads
         assert found.streams == 0
         assert found.confidence == 0
 
@@ -225,12 +225,12 @@ def test_one_server_in_line_has_no_inflection_for_many_seeds() -> None:
     """No false alarm in 200."""
     for seed in range(3000, 3100):
         for loads in ((480, 500), (560,)):
-            assert verdict(judged(replica(seed, loads, served=True))) == "no inflection", (seed, loads)
+            assert verdict(judged(replica(seed, loads, served=True))) == "no_inflection", (seed, loads)
 
 
 def test_a_server_that_never_queues_has_none() -> None:
     """256 slots and ten in use: nothing was seen of where they end."""
-    assert verdict(judged(simulate(Served(256), SEEDS[0], lambda share: 0.05 + 0.05 * share))) == "no inflection"
+    assert verdict(judged(simulate(Served(256), SEEDS[0], lambda share: 0.05 + 0.05 * share))) == "no_inflection"
 
 
 # ---- whatever is in it ----
@@ -279,4 +279,4 @@ def test_the_order_of_processes_says_nothing(seed: int, order: list[int]) -> Non
 
 def test_nothing_is_few_data() -> None:
     """No process, no data."""
-    assert verdict(find([], START)) == "few data"
+    assert verdict(find([], START)) == "few_data"

@@ -267,7 +267,7 @@ def test_reset_forgets_and_inherited_streams_do_not_count() -> None:
     open_before.token(5, choice=1)
     open_before.usage(100)
     open_before.label("other", "r")
-    open_before.sent(0, 10)
+    open_before.record_send_wait(0, 10)
     open_before.close()
     del dropped
     fresh.token()

@@ -64,7 +64,7 @@ def test_it_counts_who_waits_and_who_runs(watch: tailwatch.Watch) -> None:
 def test_without_data_it_says_so(watch: tailwatch.Watch) -> None:
     """No number is made up."""
     now = tailwatch.load_signal()
-    assert now.verdict == "few data"
+    assert now.verdict == "few_data"
     assert (now.healthy, now.ratio, now.utilization, now.headroom) == (None, None, None, None)
     assert (now.predicted_ttft, now.within_slo) == (None, None)
     assert (now.confidence, now.curve, now.scope) == (0.0, (), "process")
@@ -95,7 +95,7 @@ def test_a_line_is_said_to_be_one(watch: tailwatch.Watch) -> None:
     serve_curve(watch, knee=0, most=50)
     watch.load.refresh()
     now = watch.load_signal()
-    assert (now.verdict, now.healthy, now.highest) == ("no inflection", None, 50)
+    assert (now.verdict, now.healthy, now.highest) == ("no_inflection", None, 50)
     assert now.predicted_ttft == pytest.approx(0.07, rel=0.2)
 
 
@@ -129,7 +129,7 @@ def test_a_reset_forgets(watch: tailwatch.Watch) -> None:
     watch.core.reset()
     watch.load.forget()
     now = watch.load_signal()
-    assert (now.verdict, now.in_flight, now.curve) == ("few data", 0, ())
+    assert (now.verdict, now.in_flight, now.curve) == ("few_data", 0, ())
     held.close()
     assert watch.load_signal().in_flight == 0
 
@@ -147,7 +147,7 @@ def test_a_fork_child_starts_from_nothing(watch: tailwatch.Watch) -> None:
             os.write(write, json.dumps([now.verdict, now.in_flight]).encode())
             os._exit(0)
         os.waitpid(child, 0)
-        assert json.loads(os.read(read, 1000)) == ["few data", 0]
+        assert json.loads(os.read(read, 1000)) == ["few_data", 0]
         assert watch.load_signal().running == 1
 
 
@@ -190,7 +190,7 @@ def test_the_metrics_are_the_signal(watch: tailwatch.Watch) -> None:
 def test_what_is_not_known_has_no_sample(watch: tailwatch.Watch) -> None:
     """Absent, not 0: a balancer must not take an unknown server for an idle one."""
     seen = gauges(watch)
-    assert seen["verdict"] == ["few data"]
+    assert seen["verdict"] == ["few_data"]
     assert seen["curve"] == {}
     known = {name for name in seen if re.search("healthy|load|predicted|admission", name)}
     assert known == set()

@@ -107,7 +107,7 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
         AZURE.replace("2023-11-16 18:15:50", "2023-13-16 18:15:50"),
         "line 3, column 'TIMESTAMP': expected a date",
     ),
-    "late": (
+    "delay": (
         AZURE.replace("2023-11-16 18:15:50", "2123-11-16 18:15:50"),
         "line 3, column 'TIMESTAMP': expected a date",
     ),

@@ -175,7 +175,7 @@ def test_a_saved_schedule_is_sent_again(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("--scale", "2"), "expected a --trace"),
-        (("--spread", "2"), "expected a --trace"),
+        (("--jitter-rounded", "2"), "expected a --trace"),
         (("--trace", "TRACE", "--scale", "2", "--rate", "5"), "not both"),
         (("--trace", "TRACE", "--scale", "2", "--arrivals", "poisson"), "only the lengths"),
         (("--trace", "TRACE", "--scale", "0"), "scale"),
@@ -259,7 +259,16 @@ def test_durations(text: Any, seconds: float) -> None:
     assert seconds_of(None) is None
 
 
-OPTIONS = ["--rate", "--arrivals", "--duration", "--requests", "--seed", "--scale", "--spread", "--prompt-tokens"]
+OPTIONS = [
+    "--rate",
+    "--arrivals",
+    "--duration",
+    "--requests",
+    "--seed",
+    "--scale",
+    "--jitter-rounded",
+    "--prompt-tokens",
+]
 OPTIONS += ["--output-tokens", "--extra-body", "--header", "--api-key", "--method", "--endpoint", "--model", "--api"]
 
 

@@ -268,7 +268,7 @@ def slow_request(core: _hot.Core, gap_ms: int, number: int = 0) -> None:
 
 
 def test_slow_gaps_are_logged_with_their_split(core: _hot.Core, caplog: pytest.LogCaptureFixture) -> None:
-    """slow_ms=1500: the gap of 2 s gets a line with its ids and route, the one of 1.2 s none; each once."""
+    """slow_gap_ms=1500: the gap of 2 s gets a line with its ids and route, the one of 1.2 s none; each once."""
     log = slow_log(core, 1.5)
     slow_request(core, 1200, 1)
     slow_request(core, 2000, 2)
@@ -295,9 +295,9 @@ def test_slow_gaps_that_were_overwritten_are_counted(core: _hot.Core, caplog: py
 
 
 def test_installed_the_daemon_writes_them(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """install(gc_warn_ms=, slow_ms=) and nothing else: both lines come by themselves, from the daemon's thread."""
+    """install(gc_warn_ms=, slow_gap_ms=) and nothing else: both lines come by themselves, from the daemon's thread."""
     monkeypatch.setattr(pause_logs, "SETTLE_NS", 0)
-    watch = tailwatch.install(gc="observe", gc_warn_ms=1, slow_ms=2)
+    watch = tailwatch.install(gc="observe", gc_warn_ms=1, slow_gap_ms=2)
     caplog.clear()
     try:
         with tailwatch.stream(route="/slow") as stream:
@@ -325,7 +325,7 @@ def test_a_process_without_streams_has_its_log(
 
 def test_uninstall_logs_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
     """The last pauses and slow gaps are not lost to the settling time."""
-    watch = tailwatch.install(gc="observe", gc_warn_ms=1, slow_ms=1000)
+    watch = tailwatch.install(gc="observe", gc_warn_ms=1, slow_gap_ms=1000)
     pause(watch.core, 0.002)
     slow_request(watch.core, 2000)
     tailwatch.uninstall()

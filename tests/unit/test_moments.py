@@ -1,4 +1,4 @@
-"""Loops that wait are lent to the sweep: they answer as soon, wait as long, and are given back whole."""
+"""Loops that wait are launcher_importable to the sweep: they answer as soon, wait as long, and are given back whole."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sweep() -> Iterator[_hot.Sweep]:
     policy = begin()
     old = [[] for _ in range(OLD)]  # type: ignore[var-annotated]
     gc.collect()
-    while not policy.sweep.counts()["rounds"]:  # it knows how many there are
+    while not policy.sweep.counts()["cycles"]:  # it knows how many there are
         policy.sweep.slice(100_000)
     policy.sweep.on = True
     yield policy.sweep
@@ -284,7 +284,7 @@ def test_nothing_of_ours_stays_in_a_loop(leaves: Script, new: New, where: str) -
 def test_a_wrapper_around_ours_stays_and_is_told() -> None:
     """Who puts his own select() around ours keeps it: ours inside only passes on."""
     loop: Any = asyncio.new_event_loop()
-    watch = tailwatch.install(gc="out-of-band")
+    watch = tailwatch.install(gc="idle")
     installed(loop, watch)
     ours = loop._selector.select
     loop._selector.select = lambda timeout=None: ours(timeout)
@@ -301,20 +301,20 @@ def test_a_wrapper_around_ours_stays_and_is_told() -> None:
 def test_the_end_of_a_request_delays_no_callback_of_its_loop(new: New) -> None:
     """The loop's next wait is used, after what is ready to run."""
     loop = new()
-    watch: Any = tailwatch.install(gc="out-of-band")
+    watch: Any = tailwatch.install(gc="idle")
 
     async def serve() -> list[int]:
         tailwatch.freeze()
-        out_of_band = watch.gc.out_of_band
+        idle_gc = watch.gc.idle_gc
         made, kept = [], []
         for _ in range(20):
             with tailwatch.stream(model="m") as stream:
                 stream.token()
                 kept += [[[number]] for number in range(500)]
-                before = sum(out_of_band.sweep.counts()[name] for name in ("idle", "request_end"))
-            made.append(sum(out_of_band.sweep.counts()[name] for name in ("idle", "request_end")) - before)
+                before = sum(idle_gc.sweep.counts()[name] for name in ("idle", "request_end"))
+            made.append(sum(idle_gc.sweep.counts()[name] for name in ("idle", "request_end")) - before)
             await asyncio.sleep(0.01)
-        assert out_of_band.sweep.counts()["idle"] + out_of_band.sweep.counts()["overdue"] > 0
+        assert idle_gc.sweep.counts()["idle"] + idle_gc.sweep.counts()["overdue"] > 0
         return made
 
     try:
@@ -327,19 +327,19 @@ def test_the_end_of_a_request_delays_no_callback_of_its_loop(new: New) -> None:
 def test_the_daemon_wakes_a_loop_that_has_long_begun_to_wait() -> None:
     """What other threads made old meanwhile is swept as it waits again."""
     loop = asyncio.new_event_loop()
-    watch: Any = tailwatch.install(gc="out-of-band")
+    watch: Any = tailwatch.install(gc="idle")
     installed(loop, watch)
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        out_of_band = watch.gc.out_of_band
+        idle_gc = watch.gc.idle_gc
         until(loop.is_running)
-        before = out_of_band.sweep.counts()
+        before = idle_gc.sweep.counts()
         kept = [[number] for number in range(5000)]
 
         def idle() -> int:
-            out_of_band.on_idle(daemon=True)
-            return out_of_band.sweep.counts()["idle"] - before["idle"]
+            idle_gc.on_idle(daemon=True)
+            return idle_gc.sweep.counts()["idle"] - before["idle"]
 
         until(idle, "a slice while the loop waits")
         assert len(kept) == 5000

@@ -380,24 +380,24 @@ def test_the_policy_of_each_process_is_told() -> None:
     """What it is, what it counted, and how large the heap is; what was not counted is not there."""
     one = core()
     kinds, modes = snapshots.POLICIES, snapshots.POLICY_MODES
-    one.policy_is(kinds.index("out-of-band"), modes.index("whole passes"), snapshots.POLICY_WHYS.index("lists"))
+    one.policy_is(kinds.index("idle"), modes.index("whole passes"), snapshots.POLICY_WHYS.index("lists"))
     one.policy_pass(snapshots.MOMENTS.index("ceiling"), 2_500_000_000, 70)
-    one.count_drift(snapshots.DRIFTS.index("set_threshold"))
-    one.count_ceiling(snapshots.CEILINGS.index("rss"))
+    one.count_interference(snapshots.INTERFERENCES.index("set_threshold"))
+    one.count_memory_limit(snapshots.CEILINGS.index("rss"))
     found = metrics(encode(snapshots.take([one.address])))
     (policy,) = points(found["tailwatch.gc.policy"])
-    told = {"tailwatch.process": "api-0", "tailwatch.policy": "out-of-band", "tailwatch.mode": "whole passes"}
+    told = {"tailwatch.process": "api-0", "tailwatch.policy": "idle", "tailwatch.mode": "whole passes"}
     assert attributes(policy) == {**told, "tailwatch.fallback": "lists"}
     for name, key, value in (
         ("passes", "reason", "ceiling"),
-        ("drift", "call", "set_threshold"),
+        ("interference", "call", "set_threshold"),
         ("ceilings", "ceiling", "rss"),
     ):
         (point,) = points(found[f"tailwatch.gc.policy.{name}"])
         assert (point.as_int, attributes(point)) == (1, {"tailwatch.process": "api-0", f"tailwatch.{key}": value})
-    assert [point.as_double for point in points(found["tailwatch.gc.policy.pass_time"])] == [2.5]
-    assert [point.as_int for point in points(found["tailwatch.gc.policy.pass_freed_objects"])] == [70]
-    assert "tailwatch.gc.policy.slices" not in found and "tailwatch.gc.policy.unfrozen_objects" not in found
+    assert [point.as_double for point in points(found["tailwatch.gc.idle.full_time"])] == [2.5]
+    assert [point.as_int for point in points(found["tailwatch.gc.idle.full_freed_objects"])] == [70]
+    assert "tailwatch.gc.idle.slices" not in found and "tailwatch.gc.unfrozen_objects" not in found
 
 
 def test_exemplars_lead_to_the_trace() -> None:

@@ -34,7 +34,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\"'</script>\u2028"
 @pytest.fixture
 def watch() -> Iterator[tailwatch.Watch]:
     """A process with the page on, that streamed a little, with one gap made slow by a collection."""
-    watch = tailwatch.install(role="api", gc="observe", page=True, slow_ms=20, slo="ttft<=60s,itl<=60s@99%")
+    watch = tailwatch.install(role="api", gc="observe", page=True, slow_gap_ms=20, slo="ttft<=60s,itl<=60s@99%")
     gc.freeze()  # what the tests before this one have left would be collected too
     try:
         heap: list[Any] = [[i] for i in range(30_000)]
@@ -83,10 +83,10 @@ def test_the_numbers_are_the_snapshots(watch: tailwatch.Watch) -> None:
             assert sum(shown["bins"]["counts"]) == samples.count
         assert (told["reasons"], told["outcomes"]) == (snap.requests, snap.outcomes)
         assert told["in_flight"] == snap.in_flight
-        late: dict[str, float] = dict.fromkeys(snap.late, 0.0)
+        delay: dict[str, float] = dict.fromkeys(snap.delay, 0.0)
         for _, cause, value, _ in told["sources"]:
-            late[cause] += value
-        assert late == pytest.approx(snap.late)
+            delay[cause] += value
+        assert delay == pytest.approx(snap.delay)
     for name in ("1m", "5m", "1h"):
         now, told, then = watch.snapshot(), watch.page.numbers(name), watch.snapshot()
         assert told["attainment"] == now.window(name).attainment
@@ -115,7 +115,7 @@ def test_a_slow_gap_names_its_cause(watch: tailwatch.Watch) -> None:
     assert {row["request"] for row in planted} == {"r-0", "r-1", "r-2"}
     for row in planted:
         assert row["gap"] >= 0.02 and row["model"] == HOSTILE.replace("\u2028", row["model"][-1])
-        assert row["late"] <= row["overlap"] + 1e-9
+        assert row["delay"] <= row["overlap"] + 1e-9
         assert row["cause"] in ("gc2", "gc_full", "gc_increment", "rest")
 
 
@@ -124,7 +124,7 @@ def slow_gap(**changed: Any) -> snapshots.SlowGap:
     none = dict.fromkeys(snapshots.CAUSES, 0.0)
     given: dict[str, Any] = {
         "when": datetime.fromtimestamp(0, timezone.utc),
-        "phase": "itl", "gap": 1.0, "typical": 0.01, "overlap": none, "late": none, "client": 0.0, "accept": 0.0,
+        "phase": "itl", "gap": 1.0, "typical": 0.01, "overlap": none, "delay": none, "client": 0.0, "accept": 0.0,
         "unexplained": 0.0, "complete": True, "request_id": "", "trace_id": "", "model_name": "m",
         "route": "r", "token": 2,
     }  # fmt: skip
@@ -138,8 +138,8 @@ def slow_gap(**changed: Any) -> snapshots.SlowGap:
         ({"unexplained": 0.9}, "rest"),
         ({"client": 0.5, "unexplained": 0.4}, "client"),
         ({"accept": 0.5, "unexplained": 0.4}, "accept"),
-        ({"late": {**dict.fromkeys(snapshots.CAUSES, 0.0), "policy": 0.6}, "unexplained": 0.4}, "policy"),
-        ({"late": {**dict.fromkeys(snapshots.CAUSES, 0.0), "gc2": 0.3}, "unexplained": 0.4}, "rest"),
+        ({"delay": {**dict.fromkeys(snapshots.CAUSES, 0.0), "policy": 0.6}, "unexplained": 0.4}, "policy"),
+        ({"delay": {**dict.fromkeys(snapshots.CAUSES, 0.0), "gc2": 0.3}, "unexplained": 0.4}, "rest"),
         ({"complete": False, "unexplained": 0.9}, "unknown"),
         ({"complete": False}, "unknown"),
         ({"complete": False, "client": 0.9}, "client"),
@@ -158,7 +158,7 @@ def test_nothing_measured_yet_is_told_too() -> None:
         assert told["opened"] == 0 and told["slow"] == [] and told["attainment"] is None
         assert told["latency"]["ttft"]["p99"] is None and told["latency"]["ttft"]["bins"]["counts"] == []
         assert told["headline"] and told["waiting"] == 0
-        assert told["healthy"]["streams"] is None and told["healthy"]["verdict"] == "few data"
+        assert told["healthy"]["streams"] is None and told["healthy"]["verdict"] == "few_data"
     finally:
         tailwatch.uninstall()
 
@@ -425,7 +425,7 @@ def test_load_is_told_in_whole_steps(watch: tailwatch.Watch) -> None:
 
 
 def test_numbers_are_the_same_without_orjson(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an environment that the package was lent to: the same JSON, and null for what is no number."""
+    """In an environment that the package was launcher_importable to: the same JSON, and null for what is no number."""
     numbers = {"a": [1.5, float("nan"), None], "b": {"c": (float("inf"), "text", 3, True)}}
     made = page_module._encode(numbers)
     monkeypatch.setitem(sys.modules, "orjson", None)

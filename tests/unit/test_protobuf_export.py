@@ -127,7 +127,7 @@ def test_every_family_with_metrics_is_there(core: _hot.Core) -> None:
     run_stream(core, "m", [10 * MS, 5 * MS])
     with core.step("decode"):
         pass
-    core.policy_is(snapshots.POLICIES.index("out-of-band"), 0, 0)
+    core.policy_is(snapshots.POLICIES.index("idle"), 0, 0)
     families = messages.read(render(core))
     text = {family.name: family for family in parse_text(render(core, "text").decode())}
     ends = {messages.COUNTER: "_total", messages.GAUGE: "", messages.HISTOGRAM: ""}
@@ -594,14 +594,14 @@ def test_multiprocess_mode_is_encoded(
 
 
 def test_classic_declines_protobuf(core: _hot.Core, registry: CollectorRegistry) -> None:
-    """exposition="classic": no native histograms anywhere, and nothing is counted for it."""
+    """histograms="classic": no native histograms anywhere, and nothing is counted for it."""
     counted = Counted(core, histograms=lambda: "classic")
     assert counted.scrape() == "openmetrics"
     assert counted.declined == []
 
 
 def test_native_is_protobuf_alone(core: _hot.Core, registry: CollectorRegistry) -> None:
-    """exposition="native": no classic buckets of ours where native ones are; text has them in any case."""
+    """histograms="native": no classic buckets of ours where native ones are; text has them in any case."""
     run_stream(core, "m", [MS, 7 * MS])
     counted = Counted(core, histograms=lambda: "native")
     assert counted.scrape() == "protobuf"

@@ -114,11 +114,11 @@ def test_an_event_longer_than_is_kept_is_counted() -> None:
     http = Exchange(make_core()).start()
     long = chunk("x" * 5000)
     http.body(long)
-    assert http.seen.drops["cut_event"] == 0
+    assert http.seen.drops["event_truncated"] == 0
     for begin in range(0, len(long), 1000):
         http.body(long[begin : begin + 1000])
     http.body(chunk())
-    assert (http.seen.drops["cut_event"], http.seen.tokens) == (1, 3)
+    assert (http.seen.drops["event_truncated"], http.seen.tokens) == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -375,10 +375,10 @@ def use(stream: _hot.Stream) -> None:
     stream.usage(7)
     stream.status(200)
     stream.label("m", "/r")
-    stream.sent(0, 5)
+    stream.record_send_wait(0, 5)
     stream.end(None)
     stream.close()
-    assert (stream.closed, stream.tokens, stream.ttft_ns, stream.late_ns) is not None
+    assert (stream.closed, stream.tokens, stream.ttft_ns, stream.delay_ns) is not None
 
 
 def test_a_request_that_was_never_opened_takes_anything() -> None:
@@ -413,7 +413,7 @@ def test_a_request_that_ended_takes_no_stamps() -> None:
     gc.collect()
     stream.token()
     seen = snapshots.take([core.address])
-    assert (seen.tokens, seen.drops["late_stamp"], verdicts(core)) == (1, 2, ["good"])
+    assert (seen.tokens, seen.drops["out_of_order_stamp"], verdicts(core)) == (1, 2, ["good"])
 
 
 def test_a_send_that_dies_leaves_its_stream() -> None:

@@ -272,7 +272,7 @@ def test_slow_gaps_tell_whose_they_were() -> None:
     assert (newest.phase, newest.gap, newest.token, newest.complete) == ("itl", 0.5, 22, True)
     assert newest.typical == pytest.approx(0.02, rel=0.01)
     assert newest.unexplained == pytest.approx(0.48, rel=0.01)
-    assert sum(newest.overlap.values()) == sum(newest.late.values()) == 0
+    assert sum(newest.overlap.values()) == sum(newest.delay.values()) == 0
     assert oldest.request_id == "first"
     age = datetime.now(timezone.utc) - oldest.when
     assert timedelta(seconds=20) < age < timedelta(seconds=60)
@@ -409,7 +409,7 @@ def test_everything_is_json(core: Any) -> None:
     for name in (
         "requests",
         "paused",
-        "late_by_phase",
+        "delay_by_phase",
         "labels",
         "tokens",
         "arrivals",

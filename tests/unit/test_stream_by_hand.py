@@ -56,7 +56,7 @@ def test_the_four_latencies_by_hand(watch: tailwatch.Watch) -> None:
     assert (now.e2e.count, now.e2e.sum) == (1, 0.200)
     assert now.tokens == 5
     assert now.requests == only("good")
-    assert now.arrivals["given"] == 1
+    assert now.arrivals["explicit"] == 1
     assert (stream.ttft_ns, stream.worst_gap_ns, stream.tokens, stream.arrival_ns) == (80 * MS, 30 * MS, 5, START)
     assert stream.closed
 
@@ -125,7 +125,7 @@ def test_times_that_run_backwards_are_counted(watch: tailwatch.Watch) -> None:
         stream.close(at=START)
     now = seen()
     assert (now.ttft.max, now.itl.min, now.itl.max, now.e2e.max) == (0.0, 0.0, 0.010, 0.010)
-    assert now.drops["late_stamp"] == 3
+    assert now.drops["out_of_order_stamp"] == 3
 
 
 def test_stamps_after_the_end_are_counted_and_dropped(watch: tailwatch.Watch) -> None:
@@ -135,7 +135,7 @@ def test_stamps_after_the_end_are_counted_and_dropped(watch: tailwatch.Watch) ->
         stream.token()
         stream.fail()
         stream.abort()
-    assert (seen().tokens, seen().drops["late_stamp"]) == (0, 1)
+    assert (seen().tokens, seen().drops["out_of_order_stamp"]) == (0, 1)
     assert seen().requests == only("good")
 
 
@@ -354,7 +354,7 @@ def test_a_bad_token_is_refused(watch: tailwatch.Watch, arguments: tuple[Any, ..
         lambda stream: stream.status(-1),
         lambda stream: stream.label("m"),
         lambda stream: stream.label("m", Unspeakable()),
-        lambda stream: stream.sent(1),
+        lambda stream: stream.record_send_wait(1),
     ],
 )
 def test_other_bad_calls_are_refused(watch: tailwatch.Watch, call: Callable[[Any], None]) -> None:
@@ -459,7 +459,7 @@ def test_a_wall_clock_is_no_monotonic_time(watch: tailwatch.Watch) -> None:
         stream.close(at=wall + 2 * MS)
     assert stream.arrival_ns <= _hot.now()
     now = seen()
-    assert now.drops["late_stamp"] == 4
+    assert now.drops["out_of_order_stamp"] == 4
     assert now.e2e.max < 1
     assert now.requests == only("good")
     for _ in range(3):
@@ -474,7 +474,7 @@ def test_a_time_just_ahead_is_kept(watch: tailwatch.Watch) -> None:
         stream.token(at=_hot.now() + 3599 * 1_000 * MS)
         assert (stream.ttft_ns or 0) > 3590 * 1_000 * MS
         stream.token(at=_hot.now() + 3600 * 1_000 * MS + MS)  # now, so before the last: counted twice
-    assert seen().drops["late_stamp"] == 3  # and so is the end
+    assert seen().drops["out_of_order_stamp"] == 3  # and so is the end
 
 
 def test_names_of_any_kind_are_kept(watch: tailwatch.Watch) -> None:
@@ -583,7 +583,7 @@ def test_a_pause_inside_the_wait_is_not_late(steady: Callable[..., _hot.Stream])
     paused(20)
     stream.token(at=last + 10_001 * MS)
     assert stream.overlap_ns >= 20 * MS
-    assert stream.late_ns == 10_001 * MS - stream_typical(10_000) < 1.1 * MS
+    assert stream.delay_ns == 10_001 * MS - stream_typical(10_000) < 1.1 * MS
 
 
 def stream_typical(gap_ms: int) -> int:
@@ -598,12 +598,12 @@ def test_a_pause_in_the_way_is_late(steady: Callable[..., _hot.Stream]) -> None:
     stream.token()
     now = seen()
     assert 20 * MS <= stream.overlap_ns <= after - before
-    assert stream.late_ns == min(stream.overlap_ns, stream.worst_gap_ns - stream_typical(1))
-    assert stream.late_ns >= 18 * MS
-    assert now.late_by_phase["itl"]["gc0"] * 1e9 == pytest.approx(stream.late_ns, abs=2)
+    assert stream.delay_ns == min(stream.overlap_ns, stream.worst_gap_ns - stream_typical(1))
+    assert stream.delay_ns >= 18 * MS
+    assert now.delay_by_phase["itl"]["gc0"] * 1e9 == pytest.approx(stream.delay_ns, abs=2)
     assert now.itl.p(100) >= 0.020
-    assert now.itl_without_gc.p(100) == pytest.approx((stream.worst_gap_ns - stream.late_ns) / 1e9, rel=0.03)
-    assert now.itl.sum - now.itl_without_gc.sum == pytest.approx(stream.late_ns / 1e9, rel=1e-6)
+    assert now.itl_without_gc.p(100) == pytest.approx((stream.worst_gap_ns - stream.delay_ns) / 1e9, rel=0.03)
+    assert now.itl.sum - now.itl_without_gc.sum == pytest.approx(stream.delay_ns / 1e9, rel=1e-6)
 
 
 def test_before_the_first_token_overlap_is_a_bound_only(watch: tailwatch.Watch) -> None:
@@ -612,7 +612,7 @@ def test_before_the_first_token_overlap_is_a_bound_only(watch: tailwatch.Watch) 
         paused(5)
         stream.token()
         assert stream.overlap_ns >= 5 * MS
-        assert stream.late_ns == 0
+        assert stream.delay_ns == 0
     assert seen().overlap_by_phase["ttft"]["gc0"] >= 0.005
 
 
@@ -626,4 +626,4 @@ def test_a_heap_in_the_way_of_a_token(steady: Callable[..., _hot.Stream]) -> Non
     cause = next(cause for cause in ("gc2", "gc_full") if now.gc.collections[cause])
     assert len(heap) == 50_000
     assert now.overlap["gc2"] + now.overlap["gc_full"] == pytest.approx(now.paused[cause], abs=1e-8)
-    assert now.late[cause] == pytest.approx(now.paused[cause], abs=0.0011)
+    assert now.delay[cause] == pytest.approx(now.paused[cause], abs=0.0011)

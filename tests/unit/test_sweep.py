@@ -17,9 +17,9 @@ import pytest
 
 import tailwatch
 from tailwatch import _hot
-from tailwatch.gc import idle as out_of_band
+from tailwatch.gc import idle as idle_gc
 from tailwatch.gc.hook import GCHook
-from tailwatch.gc.idle import SAFETY_NET, OutOfBand
+from tailwatch.gc.idle import SAFETY_NET, IdleGC
 from tailwatch.runtime import install
 
 from ..support.waiting import until_async
@@ -282,7 +282,7 @@ def test_many_threads(sweep: _hot.Sweep) -> None:
         lambda sweep: sweep.slice(10**9),
         lambda sweep: sweep.slice(1, ()),
         lambda sweep: sweep.slice(1, None, 99),
-        lambda sweep: sweep.remember(()),
+        lambda sweep: sweep.mark_frozen(()),
         lambda sweep: sweep.locate([], [], [], 1),
         lambda sweep: _hot.Sweep(None, gc.collect),
     ],
@@ -311,16 +311,16 @@ def test_an_unknown_layout_is_not_believed() -> None:
 def test_the_policy_engages_and_is_undone() -> None:
     """After the freeze the interpreter's own collections are far away; detaching brings back what was."""
     before = gc.get_threshold()
-    hook = GCHook(core(), "out-of-band", pytest.fail)
+    hook = GCHook(core(), "idle", pytest.fail)
     hook.attach()
     assert gc.get_threshold() == before
     hook.freeze()
     assert gc.get_threshold()[0] == SAFETY_NET
     status = hook.status
-    assert (status.policy, status.mode, status.drift) == ("out-of-band", "sweep", ())
+    assert (status.policy, status.mode, status.interference) == ("idle", "sweep", ())
     assert status.frozen > 1000
     gc.set_threshold(5)
-    assert [sentence for sentence in hook.status.drift if "set_threshold" in sentence]
+    assert [sentence for sentence in hook.status.interference if "set_threshold" in sentence]
     gc.set_threshold(SAFETY_NET)
     assert hook.detach() == []
     assert gc.get_threshold() == before
@@ -329,12 +329,12 @@ def test_the_policy_engages_and_is_undone() -> None:
 
 def test_a_loop_s_waiting_is_used() -> None:
     """Cycles of finished work die while the loop waits, without a collection of the interpreter's own."""
-    hook = GCHook(core(), "out-of-band", pytest.fail)
+    hook = GCHook(core(), "idle", pytest.fail)
     hook.attach()
 
     async def run() -> dict[str, int]:
         hook.freeze()
-        hook.out_of_band.use_loop()
+        hook.idle_gc.use_loop()
         gone = []
         for _ in range(100):
             gone += [weakref.ref(Node()) for _ in range(100)]
@@ -346,7 +346,7 @@ def test_a_loop_s_waiting_is_used() -> None:
 
         await until_async(dead, "the end of all cycles")
         slices = hook.status.slices
-        assert hook.out_of_band.disengage() == []
+        assert hook.idle_gc.disengage() == []
         await asyncio.sleep(0.001)
         return slices
 
@@ -358,22 +358,22 @@ def test_a_loop_s_waiting_is_used() -> None:
 def test_without_memory_to_remember_it_makes_whole_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another's freeze goes through, closures are followed no more, and it is said."""
     said: list[str] = []
-    hook = GCHook(core(), "out-of-band", said.append)
+    hook = GCHook(core(), "idle", said.append)
     hook.attach()
     try:
         hook.freeze()
-        assert hook.out_of_band.sweep.on
+        assert hook.idle_gc.sweep.on
 
         def full() -> list[Any]:
             raise MemoryError
 
-        monkeypatch.setattr(out_of_band, "_get_objects", full)
+        monkeypatch.setattr(idle_gc, "_get_objects", full)
         gc.freeze()
-        assert (hook.status.mode, hook.out_of_band.sweep.on) == ("whole passes", False)
+        assert (hook.status.mode, hook.idle_gc.sweep.on) == ("whole passes", False)
         assert [sentence for sentence in said if "no memory" in sentence]
         gone = weakref.ref(Node())
         kept = [[] for _ in range(3000)]  # type: ignore[var-annotated]
-        hook.out_of_band.on_idle()
+        hook.idle_gc.on_idle()
         assert gone() is None and kept
     finally:
         hook.detach()
@@ -390,14 +390,14 @@ def test_forced_slices_take_half_of_the_time_at_most(sweep: _hot.Sweep) -> None:
     sweep.on = True
     sweep.force = 1
     sweep.round()
-    before = sweep.counts()["ceiling"]
+    before = sweep.counts()["memory_limit"]
     for _ in range(3):
         wait(0)
-    assert sweep.counts()["ceiling"] - before <= 3
+    assert sweep.counts()["memory_limit"] - before <= 3
     sweep.force = 2
     for _ in range(3):
         wait(0)
-    assert (sweep.force, sweep.counts()["passes"]) == (0, 1)
+    assert (sweep.force, sweep.counts()["collections"]) == (0, 1)
     sweep.on = False
     assert len(old) == 200_000
 
@@ -417,32 +417,32 @@ class Blind:
     def __init__(self, real: _hot.Sweep) -> None:
         self.real = real
         self.on = False
-        self.rounds = 0
+        self.cycles = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
     def slice(self, budget: int, *seeds: Any) -> Any:
-        self.rounds += not seeds
+        self.cycles += not seeds
         return self.real.slice(budget, *seeds) if seeds else (0, 0, 0)
 
     def counts(self) -> dict[str, int]:
-        return {**self.real.counts(), "rounds": self.rounds}
+        return {**self.real.counts(), "cycles": self.cycles}
 
 
 def test_a_round_that_finds_nothing_is_not_relied_upon() -> None:
     """Slices that are told where to look work; a whole round does not: whole passes instead, and it is said."""
     said: list[str] = []
-    hook = GCHook(core(), "out-of-band", said.append)
+    hook = GCHook(core(), "idle", said.append)
     hook.attach()
     try:
-        real = hook.out_of_band.sweep
-        hook.out_of_band.sweep = Blind(real)  # type: ignore[assignment]
+        real = hook.idle_gc.sweep
+        hook.idle_gc.sweep = Blind(real)  # type: ignore[assignment]
         hook.freeze()
-        assert (hook.status.mode, hook.out_of_band.sweep.on) == ("whole passes", False)
+        assert (hook.status.mode, hook.idle_gc.sweep.on) == ("whole passes", False)
         assert [sentence for sentence in said if "planted cycle" in sentence]
     finally:
-        hook.out_of_band.sweep = real
+        hook.idle_gc.sweep = real
         hook.detach()
         gc.unfreeze()
 
@@ -450,23 +450,23 @@ def test_a_round_that_finds_nothing_is_not_relied_upon() -> None:
 def test_the_interpreter_s_collections_of_the_old_stay_away_while_slices_are_made() -> None:
     """Each of ours brings them nearer by its count: not while moments come, and as ever when none do for long."""
     before = gc.get_threshold()
-    hook = GCHook(core(), "out-of-band", pytest.fail)
+    hook = GCHook(core(), "idle", pytest.fail)
     hook.attach()
     try:
         hook.freeze()
-        out_of_band = hook.out_of_band
+        idle_gc = hook.idle_gc
         assert gc.get_threshold()[1] - gc.get_count()[1] == before[1]
         for _ in range(3 * before[1]):
-            out_of_band.sweep.slice(0, None, 0)
+            idle_gc.sweep.slice(0, None, 0)
             gc.collect(0)
-        out_of_band.turn(lambda: True)
+        idle_gc.turn(lambda: True)
         assert min(gc.get_threshold()[1:]) > 1_000_000
-        assert hook.status.drift == ()
+        assert hook.status.interference == ()
         collections = gc.get_stats()[1]["collections"], gc.get_stats()[2]["collections"]
         kept = [[] for _ in range(2 * SAFETY_NET)]  # type: ignore[var-annotated]
         assert (gc.get_stats()[1]["collections"], gc.get_stats()[2]["collections"]) == collections
-        out_of_band._made_at -= 10.0  # nobody gave a moment since
-        out_of_band.turn(lambda: True)
+        idle_gc._made_at -= 10.0  # nobody gave a moment since
+        idle_gc.turn(lambda: True)
         assert gc.get_threshold()[1] - gc.get_count()[1] == before[1]
         assert len(kept) == 2 * SAFETY_NET
     finally:
@@ -478,12 +478,12 @@ def test_the_interpreter_s_collections_of_the_old_stay_away_while_slices_are_mad
 def test_thresholds_that_somebody_changed_are_told_and_stay() -> None:
     """Each of the three, not the first alone."""
     before = gc.get_threshold()
-    hook = GCHook(core(), "out-of-band", pytest.fail)
+    hook = GCHook(core(), "idle", pytest.fail)
     hook.attach()
     try:
         hook.freeze()
         gc.set_threshold(SAFETY_NET, 3, 3)
-        assert [sentence for sentence in hook.status.drift if "the thresholds are" in sentence]
+        assert [sentence for sentence in hook.status.interference if "the thresholds are" in sentence]
         assert [sentence for sentence in hook.detach() if "it stays" in sentence]
         assert gc.get_threshold() == (SAFETY_NET, 3, 3)
     finally:
@@ -494,7 +494,7 @@ def test_thresholds_that_somebody_changed_are_told_and_stay() -> None:
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_round_that_rests_for_long_holds_nothing(sweep: _hot.Sweep, waits: bool) -> None:
     """Outside loops: the daemon brings it to its end where nobody waits, and gives it up where somebody does."""
-    policy = OutOfBand(core(), pytest.fail)
+    policy = IdleGC(core(), pytest.fail)
     policy.sweep = sweep
     kept = [Node() for _ in range(5000)]
     age()
@@ -504,11 +504,11 @@ def test_a_round_that_rests_for_long_holds_nothing(sweep: _hot.Sweep, waits: boo
     policy._made_at = time.monotonic() + 60
     policy.turn(lambda: not waits)
     assert sweep.midway
-    rounds = sweep.counts()["rounds"]
+    rounds = sweep.counts()["cycles"]
     policy._made_at -= 120.0
     policy.turn(lambda: not waits)
     assert not sweep.midway
-    assert sweep.counts()["rounds"] == rounds + (not waits)
+    assert sweep.counts()["cycles"] == rounds + (not waits)
     assert len(kept) == 5000
     sweep.on = False
 
@@ -518,28 +518,28 @@ FREEZE = gc.freeze  # as somebody had it who imported it before install()
 
 def test_a_freeze_past_our_hook_is_seen() -> None:
     """Whoever took gc.freeze before us: it is counted, and what it froze is known; nothing is seen twice."""
-    hook = GCHook(core(), "out-of-band", pytest.fail)
+    hook = GCHook(core(), "idle", pytest.fail)
     hook.attach()
     try:
         hook.freeze()
         hook.look_for_freeze()
-        assert hook.status.drift == ()
+        assert hook.status.interference == ()
         theirs = [Node() for _ in range(3000)]
         age()
-        hook.out_of_band.sweep.slice(2000)
-        frozen = hook.out_of_band.sweep.frozen
+        hook.idle_gc.sweep.slice(2000)
+        frozen = hook.idle_gc.sweep.frozen
         FREEZE()
         hook.look_for_freeze()
         hook.look_for_freeze()
-        assert hook.drift.calls["freeze"] == 1 and not hook.out_of_band.sweep.midway
-        assert hook.out_of_band.sweep.frozen - frozen >= 3000
-        assert (hook.out_of_band.sweep.slice(100_000, list(theirs)) or (9,))[0] == 0
+        assert hook.interference.calls["freeze"] == 1 and not hook.idle_gc.sweep.midway
+        assert hook.idle_gc.sweep.frozen - frozen >= 3000
+        assert (hook.idle_gc.sweep.slice(100_000, list(theirs)) or (9,))[0] == 0
         gc.collect()
         hook.look_for_freeze()  # 3.12 puts what is immortal to the frozen as it collects
-        assert hook.drift.calls["freeze"] == 1
+        assert hook.interference.calls["freeze"] == 1
         gone = [weakref.ref(Node()) for _ in range(500)]
         age()
-        sweep_all(hook.out_of_band.sweep, budget=20_000, slices=50)
+        sweep_all(hook.idle_gc.sweep, budget=20_000, slices=50)
         assert not any(each() for each in gone)
     finally:
         hook.detach()
@@ -547,18 +547,18 @@ def test_a_freeze_past_our_hook_is_seen() -> None:
 
 
 def test_a_policy_adopted_after_the_freeze_is_engaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A door installed with freeze, and it froze; the code then asks for out-of-band: at once where nobody waits, else
+    """A door installed with freeze, and it froze; the code then asks for idle: at once where nobody waits, else
     when the last stream has ended."""
     monkeypatch.setenv("TAILWATCH_GC", "freeze")
     for busy in (False, True):
-        install.process_door("worker")
+        install.autoinstall_process("worker")
         tailwatch.freeze()
         context = tailwatch.stream(model="m") if busy else contextlib.nullcontext()
         try:
             with context:
-                watch = tailwatch.install(gc="out-of-band")
-                assert watch.gc.out_of_band.engaged is not busy
-            assert watch.gc.out_of_band.engaged
+                watch = tailwatch.install(gc="idle")
+                assert watch.gc.idle_gc.engaged is not busy
+            assert watch.gc.idle_gc.engaged
             assert tailwatch.gc_status().mode == "sweep" and tailwatch.gc_status().frozen > 1000
             assert gc.get_threshold()[0] == SAFETY_NET
         finally:

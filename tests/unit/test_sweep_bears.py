@@ -40,7 +40,7 @@ def sweep() -> Iterator[_hot.Sweep]:
 WITHOUT_MEMORY = """
 import ctypes, gc, resource, sys, weakref
 from tailwatch import _hot, snapshots
-from tailwatch.gc.idle import OutOfBand
+from tailwatch.gc.idle import IdleGC
 
 class Node:
     def __init__(self):
@@ -49,9 +49,9 @@ class Node:
 malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
 malloc.restype, malloc.argtypes, free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
 gc.disable()
-policy = OutOfBand(_hot.Core("api", 1, (0,) * 5, 0, lambda scope: "", lambda sent, stream: sent), sys.exit)
+policy = IdleGC(_hot.Core("api", 1, (0,) * 5, 0, lambda scope: "", lambda sent, stream: sent), sys.exit)
 policy.prepare()
-gc.collect(), policy.remember(), gc.freeze(), gc.collect()
+gc.collect(), policy.mark_frozen(), gc.freeze(), gc.collect()
 sweep = policy.sweep
 keep = [Node() for _ in range(20000)]
 nodes = [Node() for _ in range(20000)]
@@ -80,8 +80,8 @@ without = sum(each() is None for each in gone)
 for i in range(n):
     free(taken[i])
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-rounds = sweep.counts()["rounds"]
-while sweep.counts()["rounds"] < rounds + 3:
+rounds = sweep.counts()["cycles"]
+while sweep.counts()["cycles"] < rounds + 3:
     sweep.round()
     sweep.slice(20000)
 print(without < 20000, sum(each() is None for each in gone), sum(each() is None for each in kept))
@@ -175,7 +175,7 @@ def test_tuples_grow_between_slices(sweep: _hot.Sweep) -> None:
 def looks_of_the_longest(sweep: _hot.Sweep, number: int) -> int:
     """The most that one slice of so many whole rounds looked at."""
     begun, most = sweep.counts(), 0
-    while sweep.counts()["rounds"] - begun["rounds"] <= number:
+    while sweep.counts()["cycles"] - begun["cycles"] <= number:
         before = sweep.counts()["looks"]
         sweep.round()
         sweep.slice(SMALL)
@@ -319,7 +319,7 @@ def test_a_slice_makes_one_collection(sweep: _hot.Sweep) -> None:
 FORKS = """
 import gc, os, sys, threading, traceback, weakref
 from tailwatch import _hot, snapshots
-from tailwatch.gc.idle import OutOfBand
+from tailwatch.gc.idle import IdleGC
 
 class Node:
     def __init__(self):
@@ -330,8 +330,8 @@ def works(what):
     gone = [weakref.ref(node) for node in nodes]
     gc.collect(0), gc.collect(1)
     del nodes
-    rounds = sweep.counts()["rounds"]
-    while sweep.counts()["rounds"] < rounds + 2:
+    rounds = sweep.counts()["cycles"]
+    while sweep.counts()["cycles"] < rounds + 2:
         sweep.round()
         assert sweep.slice(2000) is not None, what
     assert not any(each() for each in gone), what
@@ -366,9 +366,9 @@ def fork_from_another_thread():
     forked.set()
 
 gc.disable()
-policy = OutOfBand(_hot.Core("api", 1, (0,) * 5, 0, lambda scope: "", lambda sent, stream: sent), sys.exit)
+policy = IdleGC(_hot.Core("api", 1, (0,) * 5, 0, lambda scope: "", lambda sent, stream: sent), sys.exit)
 policy.prepare()
-gc.collect(), policy.remember(), gc.freeze(), gc.collect()
+gc.collect(), policy.mark_frozen(), gc.freeze(), gc.collect()
 sweep = policy.sweep
 children = []
 Forks()
@@ -413,7 +413,7 @@ def test_its_memory_is_told() -> None:
         before = snapshots.take([of.address]).processes[0].bytes - policy.sweep.bytes
         policy.sweep.forget()
         without = policy.sweep.bytes
-        policy.remember()
+        policy.mark_frozen()
         assert policy.sweep.bytes > without + 10_000
         assert snapshots.take([of.address]).processes[0].bytes == before + policy.sweep.bytes
         rounds(policy.sweep, 1)

@@ -74,7 +74,7 @@ def test_a_tangle_dies_in_one_round(sweep: _hot.Sweep) -> None:
 
 
 def test_our_own_whole_pass_frees_what_is_held(sweep: _hot.Sweep) -> None:
-    """As a ceiling asks for it."""
+    """As a memory limit asks for it."""
     gone = old(nodes := tangle())
     nodes.clear()
     until_held(sweep, 500)
@@ -198,7 +198,7 @@ def test_what_is_cut_loose_in_the_midst(sweep: _hot.Sweep) -> None:
 
 def test_finalizers_that_do_what_they_like(sweep: _hot.Sweep) -> None:
     """Giving up the round, collecting, sweeping, from within an end."""
-    ends: list[Callable[[], object]] = [sweep.abandon, gc.collect, sweep.learn]
+    ends: list[Callable[[], object]] = [sweep.abandon, gc.collect, sweep.sync_frozen]
     ends += [lambda: sweep.slice(SMALL), lambda: old(tangle(20))]
     doings = itertools.cycle(ends)
     ended = []
@@ -265,14 +265,14 @@ def test_a_part_that_is_too_large_is_left_to_a_whole_pass(sweep: _hot.Sweep) -> 
 def slices_of_a_round(sweep: _hot.Sweep) -> dict[str, int]:
     """Of one round: by how much a slice changes what is held, and what is in order, and moves, at most."""
     most = {"held": 0, "parts": 0, "moved": 0}
-    begun = sweep.counts()["rounds"]
+    begun = sweep.counts()["cycles"]
     sweep.round()
     for _ in range(100_000):
         before = sweep.counts()
         sweep.slice(SMALL)
         after = sweep.counts()
         most = {name: max(each, abs(after[name] - before[name])) for name, each in most.items()}
-        if after["rounds"] > begun:
+        if after["cycles"] > begun:
             return most
     pytest.fail("the round does not end")
 

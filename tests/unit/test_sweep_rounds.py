@@ -158,7 +158,7 @@ def test_a_round_that_somebody_freezes_under(sweep: _hot.Sweep, disturb: Callabl
     keep = [Node(4) for _ in range(500)]
     kept = old(keep)
     sweep.slice(SMALL)
-    sweep.remember(gc.get_objects())
+    sweep.mark_frozen(gc.get_objects())
     disturb()
     nodes = [Node(4) for _ in range(100)]
     gone = old(nodes)
@@ -171,7 +171,7 @@ def test_addresses_of_the_frozen_are_those_of_others_once_they_died(sweep: _hot.
     """Even where what refers to them comes first, and nothing else stands near: one round."""
     doomed = [Node() for _ in range(20_000)]
     gc.collect()
-    sweep.remember(gc.get_objects())
+    sweep.mark_frozen(gc.get_objects())
     gc.freeze()
     for node in doomed:
         node.__dict__.clear()
@@ -232,7 +232,7 @@ def test_finalizers_that_do_as_they_like(sweep: _hot.Sweep) -> None:
 
 
 def test_many_requests_return_to_the_base(sweep: _hot.Sweep) -> None:
-    """Requests with cycles, as many slices as their debt asks for; in the end the heap is as before."""
+    """Requests with cycles, as many slices as their backlog asks for; in the end the heap is as before."""
     rounds(sweep, 1)
     base = len(gc.get_objects())
     most = 0
@@ -265,7 +265,7 @@ def tenured(sweep: _hot.Sweep) -> Iterator[list[Any]]:
     """30 000 objects that short rounds leave out."""
     kept: list[Any] = [[number] for number in range(30_000)]
     old([])
-    go_on(sweep, "rounds", 1)
+    go_on(sweep, "cycles", 1)
     go_on(sweep, "short_rounds", 1)
     yield kept
 
@@ -281,7 +281,7 @@ def test_a_short_round_finds_what_grew_old_lately_and_leaves_the_rest_out(
             pytest.fail("a short round went through the tenured")
         assert alive(gone) == 0
     assert living.me == [living]
-    assert sweep.learn() == 0 and frozen - 100 < sweep.frozen <= frozen
+    assert sweep.sync_frozen() == 0 and frozen - 100 < sweep.frozen <= frozen
 
 
 def test_the_tenured_die_in_a_whole_round(sweep: _hot.Sweep, tenured: list[Any]) -> None:
@@ -295,7 +295,7 @@ def test_the_tenured_die_in_a_whole_round(sweep: _hot.Sweep, tenured: list[Any])
     go_on(sweep, "short_rounds", 1)
     assert alive(gone) == 2
     sweep.round()
-    go_on(sweep, "rounds", 1)
+    go_on(sweep, "cycles", 1)
     assert alive(gone) == 0
 
 

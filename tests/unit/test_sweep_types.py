@@ -309,12 +309,12 @@ def test_members_untrack_themselves_in_the_midst(odd: Any, sweep: _hot.Sweep, se
     living, dead = old(kept), old(doomed)
     doomed.clear()
     untracked: set[int] = set()
-    begun = sweep.counts()["rounds"]
+    begun = sweep.counts()["cycles"]
     sweep.round()
     slices = 0
     for _ in range(100_000):
         sweep.slice(FEW)
-        if sweep.counts()["rounds"] > begun:
+        if sweep.counts()["cycles"] > begun:
             break
         slices += sweep.midway
         for refs in (living, dead):
@@ -347,11 +347,11 @@ def test_members_untrack_themselves_in_the_midst(odd: Any, sweep: _hot.Sweep, se
 
 def slices_of_a_round(sweep: _hot.Sweep) -> int:
     """Of few looks."""
-    begun = sweep.counts()["rounds"]
+    begun = sweep.counts()["cycles"]
     sweep.round()
     for number in range(1, 100_000):
         sweep.slice(FEW)
-        if sweep.counts()["rounds"] > begun:
+        if sweep.counts()["cycles"] > begun:
             return number
     pytest.fail("the round does not end")
 
@@ -622,7 +622,7 @@ def test_finalizers_sleep(hooked: _hot.Sweep, tangled: bool) -> None:
 
     def does() -> object:
         later.extend(weakref.ref(Node([])) for _ in range(200))
-        done = sweep.slice(SMALL), sweep.whole(), sweep.learn()
+        done = sweep.slice(SMALL), sweep.whole(), sweep.sync_frozen()
         if len(ends) % 3 == 1:
             sweep.abandon()
         elif len(ends) % 3 == 2:

@@ -122,7 +122,7 @@ def test_what_was_lost_is_told_by_process_and_cause(cores: tuple[Any, Any]) -> N
     view = view_of("/g", take(cores), None)
     (lost,) = view.lost
     assert (lost.source, lost.cause) == ("api", "policy")
-    assert 0 < lost.late <= lost.overlap
+    assert 0 < lost.delay <= lost.overlap
     line = next(line for line in drawn(view).splitlines() if "freeze" in line)
     assert line.startswith("api") and "/s" in line
 
@@ -283,13 +283,13 @@ def test_the_collector_s_policy_is_shown() -> None:
     """What it is, that it fell back, what it does a second, and that others meddled; where it is wide enough."""
     core = make_core("api")
     kinds, modes = snapshots.POLICIES, snapshots.POLICY_MODES
-    core.policy_is(kinds.index("out-of-band"), modes.index("whole passes"), snapshots.POLICY_WHYS.index("proof"))
+    core.policy_is(kinds.index("idle"), modes.index("whole passes"), snapshots.POLICY_WHYS.index("proof"))
     earlier = snapshots.take([core.address])
-    core.count_drift(snapshots.DRIFTS.index("disable"))
+    core.count_interference(snapshots.INTERFERENCES.index("disable"))
     view = view_of("/g", snapshots.take([core.address]), earlier)
     (row,) = view.processes
-    assert (row.policy, row.meddled, row.slices, row.unfrozen) == ("out-of-band, whole passes", 1, 0.0, None)
-    assert "out-of-band, whole passes, meddled 1" in drawn(view, 160)
+    assert (row.policy, row.meddled, row.slices, row.unfrozen) == ("idle, whole passes", 1, 0.0, None)
+    assert "idle, whole passes, meddled 1" in drawn(view, 160)
     assert "meddled" not in drawn(view, 60)
 
 

@@ -22,28 +22,28 @@ def load(environment: dict[str, str] | None = None, **arguments: Any) -> Config:
 def test_nothing_is_recorded_by_default() -> None:
     """A trace is asked for; what would be kept of it is bounded."""
     config = load()
-    assert (config.trace, bool(config.trace_on), config.trace_keep) == (0, False, Keep(5, 100_000_000))
+    assert (config.trace_events, bool(config.trace_on), config.trace_keep) == (0, False, Keep(5, 100_000_000))
 
 
 @pytest.mark.parametrize("value", [256, 1_000_000, 2**28])
 def test_room_for_events(value: int) -> None:
     """A number of events, as an argument or as a variable."""
-    assert load(trace=value).trace == load({"TAILWATCH_TRACE": str(value)}).trace == value
+    assert load(trace_events=value).trace_events == load({"TAILWATCH_TRACE_EVENTS": str(value)}).trace_events == value
 
 
 def test_a_variable_may_be_written_as_in_python() -> None:
-    """TAILWATCH_TRACE=1_000_000 reads well."""
-    assert load({"TAILWATCH_TRACE": "1_000_000"}).trace == 1_000_000
+    """TAILWATCH_TRACE_EVENTS=1_000_000 reads well."""
+    assert load({"TAILWATCH_TRACE_EVENTS": "1_000_000"}).trace_events == 1_000_000
 
 
 @pytest.mark.parametrize("value", [1, 255, -1, 2**28 + 1, "1000", 1e6, True, None])
 def test_no_room_for_events(value: Any) -> None:
     """Anything else is refused, with the range; None is not given."""
     if value is None:
-        assert load(trace=value).trace == 0
+        assert load(trace_events=value).trace_events == 0
         return
-    with pytest.raises(OptionError, match=r"^trace=.* 256 to 268435456, or 0 "):
-        load(trace=value)
+    with pytest.raises(OptionError, match=r"^trace_events=.* 256 to 268435456, or 0 "):
+        load(trace_events=value)
 
 
 @pytest.mark.parametrize(

@@ -123,23 +123,25 @@ def no_sweep(untouched: None) -> Iterator[list[str]]:
 
 def test_the_same_options_give_the_same_watch() -> None:
     """Installed again, with the same options or without any, it is the same one."""
-    watch = tailwatch.install(gc="observe", slow_ms=5)
-    assert tailwatch.install(gc="observe", slow_ms=5) is watch
+    watch = tailwatch.install(gc="observe", slow_gap_ms=5)
+    assert tailwatch.install(gc="observe", slow_gap_ms=5) is watch
     assert tailwatch.install() is watch
-    assert tailwatch.install(gc=None, slow_ms=None) is watch
+    assert tailwatch.install(gc=None, slow_gap_ms=None) is watch
     assert tailwatch.current() is watch
     assert len(gc.callbacks) == len(set(map(id, gc.callbacks)))
 
 
 def test_other_options_are_an_error_that_names_them() -> None:
     """The error says what is in force, what differs, and how to go on; nothing changes."""
-    watch = tailwatch.install(gc="observe", slow_ms=5)
-    with pytest.raises(tailwatch.AlreadyInstalledError, match=r"slow_ms=5\.0.*uninstall\(\) first to change slow_ms"):
-        tailwatch.install(gc="observe", slow_ms=6)
+    watch = tailwatch.install(gc="observe", slow_gap_ms=5)
+    with pytest.raises(
+        tailwatch.AlreadyInstalledError, match=r"slow_gap_ms=5\.0.*uninstall\(\) first to change slow_gap_ms"
+    ):
+        tailwatch.install(gc="observe", slow_gap_ms=6)
     with pytest.raises(tailwatch.AlreadyInstalledError, match="gc=observe"):
-        tailwatch.install(App(), gc="off", slow_ms=5)
+        tailwatch.install(App(), gc="off", slow_gap_ms=5)
     assert tailwatch.current() is watch
-    assert (watch.config.slow_ms, watch.config.gc, watch.app) == (5.0, "observe", None)
+    assert (watch.config.slow_gap_ms, watch.config.gc, watch.app) == (5.0, "observe", None)
 
 
 def test_install_from_many_threads_is_one_install() -> None:
@@ -247,7 +249,7 @@ BAD = [
     ("gc_warn_ms", -1, "-1"),
     ("gc_warn_ms", "50", "fifty"),
     ("gc_log_all", "yes", "maybe"),
-    ("slow_ms", float("nan"), "nan"),
+    ("slow_gap_ms", float("nan"), "nan"),
     ("metrics_path", "metrics", "metrics"),
     ("metrics_port", 65536, "65536"),
     ("metrics_port", 80.5, "http"),
@@ -259,7 +261,7 @@ BAD = [
     ("max_label_sets", 4097, "many"),
     ("trust_request_start", 1, "2"),
     ("fast_sse", 1, "2"),
-    ("trace", 100, "100"),
+    ("trace_events", 100, "100"),
     ("colour", "red", ""),
 ]
 
@@ -358,7 +360,7 @@ def test_every_option_by_environment() -> None:
         "GC": "observe",
         "GC_WARN_MS": "50",
         "GC_LOG_ALL": "yes",
-        "SLOW_MS": "250.5",
+        "SLOW_GAP_MS": "250.5",
         "METRICS_PATH": "/m",
         "ROLE": "front",
         "ROUTES": "/a,/b",
@@ -370,7 +372,7 @@ def test_every_option_by_environment() -> None:
             patched.setenv(f"TAILWATCH_{name}", text)
         config = tailwatch.install(max_label_sets=9).config
     assert (config.slo.e2e, config.gc, config.gc_warn_ms, config.gc_log_all) == (3.0, "observe", 50.0, True)
-    assert (config.slow_ms, config.metrics_path, config.role, config.routes) == (250.5, "/m", "front", ("/a", "/b"))
+    assert (config.slow_gap_ms, config.metrics_path, config.role, config.routes) == (250.5, "/m", "front", ("/a", "/b"))
     assert (config.max_label_sets, config.trust_request_start) == (9, True)
     assert tailwatch.snapshot().processes[0].role == "front"
 
@@ -427,8 +429,8 @@ def test_streams_after_uninstall_do_nothing() -> None:
         stream.usage(3)
         stream.status(200)
         stream.label("m", "r")
-        stream.sent(1, 2)
-        assert (stream.tokens, stream.ttft_ns, stream.late_ns, stream.arrival_ns) == (0, None, 0, 5)
+        stream.record_send_wait(1, 2)
+        assert (stream.tokens, stream.ttft_ns, stream.delay_ns, stream.arrival_ns) == (0, None, 0, 5)
         assert not stream.closed
     assert stream.closed
 
@@ -534,22 +536,22 @@ def test_a_failed_install_leaves_nothing_in_the_environment(tmp_path: Path, vari
 
 def test_a_middleware_installs() -> None:
     """The class alone is an install: requests through it are counted."""
-    layer = tailwatch.Middleware(App(), gc="observe", slow_ms=7)
+    layer = tailwatch.Middleware(App(), gc="observe", slow_gap_ms=7)
     assert call(layer) == call(App())
     assert tailwatch.snapshot().requests["good"] == 1
-    assert tailwatch.current().config.slow_ms == 7.0
+    assert tailwatch.current().config.slow_gap_ms == 7.0
 
 
 def test_a_middleware_after_install_joins_it() -> None:
     """Inside an installed app a request is counted once, and options that differ are reported, not raised."""
-    watch = tailwatch.install(gc="observe", slow_ms=5)
-    layer = tailwatch.Middleware(App(), slow_ms=6, gc="observe")
+    watch = tailwatch.install(gc="observe", slow_gap_ms=5)
+    layer = tailwatch.Middleware(App(), slow_gap_ms=6, gc="observe")
     outer = tailwatch.Middleware(layer)
     call(outer)
     assert watch.snapshot().opened == 1
-    assert watch.config.slow_ms == 5.0
+    assert watch.config.slow_gap_ms == 5.0
     (note,) = watch.notes
-    assert "slow_ms" in note and "gc" not in note
+    assert "slow_gap_ms" in note and "gc" not in note
     assert any(note in finding.detail for finding in tailwatch.doctor())
 
 
@@ -572,10 +574,10 @@ def test_install_after_a_door_adopts_its_watch(no_sweep: list[str]) -> None:
     """The arguments win, what the door had set and nobody contradicts stays, what is fixed is noted."""
     layer = tailwatch.Middleware(App(), gc="observe", slo="e2e<=1s", gc_warn_ms=3)
     door = tailwatch.current()
-    watch = tailwatch.install(App(), slow_ms=100, max_label_sets=8, metrics_path="/m", routes=["/x"], slo="e2e<=2s")
+    watch = tailwatch.install(App(), slow_gap_ms=100, max_label_sets=8, metrics_path="/m", routes=["/x"], slo="e2e<=2s")
     assert watch is door
     config = watch.config
-    assert (config.gc, config.gc_warn_ms, config.slow_ms, config.slo.e2e) == ("observe", 3.0, 100.0, 2.0)
+    assert (config.gc, config.gc_warn_ms, config.slow_gap_ms, config.slo.e2e) == ("observe", 3.0, 100.0, 2.0)
     assert (config.max_label_sets, config.routes, config.metrics_path) == (32, ("/x",), "/metrics")
     (note,) = watch.notes
     assert "max_label_sets, metrics_path" in note
@@ -584,7 +586,7 @@ def test_install_after_a_door_adopts_its_watch(no_sweep: list[str]) -> None:
     call(layer)
     assert watch.snapshot().opened == 1
     with pytest.raises(tailwatch.AlreadyInstalledError):
-        tailwatch.install(slow_ms=101)
+        tailwatch.install(slow_gap_ms=101)
 
 
 def test_the_engine_can_be_named_after_a_door() -> None:
@@ -645,10 +647,10 @@ def test_freeze_on_demand() -> None:
     """tailwatch.freeze() says what it did; uninstall() undoes it."""
     with tailwatch_installed(gc="observe"):
         done = tailwatch.freeze()
-        assert (done.reason, done.unfrozen) == ("asked", False)
+        assert (done.reason, done.unfrozen) == ("requested", False)
         assert done.seconds > 0
         assert gc.get_freeze_count() > 0
-        assert tailwatch.freeze(again=True).unfrozen
+        assert tailwatch.refreeze().unfrozen
         assert tailwatch.snapshot().gc.collections["policy"] == 2
     assert gc.get_freeze_count() == 0
 
@@ -857,7 +859,7 @@ def test_a_role_that_stays(why: str) -> None:
     assert len(watch.notes) == (why == "seen")
 
 
-@pytest.mark.parametrize(("options", "level"), [({}, logging.INFO), ({"slow_ms": 5}, logging.WARNING)])
+@pytest.mark.parametrize(("options", "level"), [({}, logging.INFO), ({"slow_gap_ms": 5}, logging.WARNING)])
 def test_the_install_line_is_seen_by_who_asked_for_lines(
     caplog: pytest.LogCaptureFixture, options: dict[str, Any], level: int
 ) -> None:

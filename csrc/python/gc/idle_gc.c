@@ -151,7 +151,7 @@ static void tell_heap(const SweepObject *self) {
     tw_policy *policy = &self->core->segment->policy;
     tw_policy_heap(policy, self->pace.old + sweep_young_of(self));
     tw_policy_frozen(policy, self->frozen.count);
-    tw_store(&policy->now.debt, self->pace.debt);
+    tw_store(&policy->now.backlog, self->pace.backlog);
     tw_store(&policy->now.bytes, sweep_bytes(self));
 }
 
@@ -186,7 +186,7 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, sweep_budget
     self->until_ns = budget.ns == 0 ? 0 : since + budget.ns;
     int failed = look_on(self, seeds, budget.looks, &slice) < 0;
     const size_t ended = walk_let_go(self);
-    if (!failed && (slice.moved > 0 || young >= TW_PACE_YOUNG || moment == TW_MOMENT_ASKED)) {
+    if (!failed && (slice.moved > 0 || young >= TW_PACE_YOUNG || moment == TW_MOMENT_REQUESTED)) {
         slice.young = young;
         slice.more = more;
         self->many_young = 0;
@@ -253,14 +253,14 @@ void sweep_other_ended(SweepObject *self, int whole, uint64_t freed) {
 /* What was old may be frozen. */
 static void begin_again(SweepObject *self) {
     walk_abandon(self);
-    self->pace.old = self->pace.debt = self->pace.ahead = 0;
+    self->pace.old = self->pace.backlog = self->pace.ahead = 0;
     self->begun = self->tenured = self->tenured_at_full = 0; /* the markers are frozen, or about to be */
     tell_heap(self);
     walk_let_go(self);
 }
 
 /* remember(objects): they are about to be frozen, and closures stop at them. Objects the sweep knows now. */
-PyObject *sweep_remember(PyObject *op, PyObject *objects) {
+PyObject *sweep_mark_frozen(PyObject *op, PyObject *objects) {
     SweepObject *self = (SweepObject *)op;
     if (!PyList_Check(objects)) return PyErr_Format(PyExc_TypeError, "objects: expected a list, found %R", (PyObject *)Py_TYPE(objects));
     const Py_ssize_t n = PyList_Size(objects);
@@ -295,7 +295,7 @@ static gc_head *unknown_from(SweepObject *self, gc_head *each) {
 
 /* learn(): a freeze puts all that it takes behind those that were frozen before: from there back to one that is known. How
  * many were not. A pause of cause "policy", where there are any. */
-PyObject *sweep_learn(PyObject *op, PyObject *unused) {
+PyObject *sweep_sync_frozen(PyObject *op, PyObject *unused) {
     SweepObject *self = (SweepObject *)op;
     size_t n = 0;
     (void)unused;

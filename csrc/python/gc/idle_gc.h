@@ -91,7 +91,7 @@ typedef struct SweepObject {
     uintptr_t busy;            /* the thread that makes a slice, 0: none; a finalizer may run whatever it likes, us too */
     uint64_t given_ns, looked_ns; /* when a moment was last used that nobody waited for; one for more than the young */
     int on;                    /* idle moments are used */
-    int force;                 /* sweep_force: a ceiling was met */
+    int force;                 /* sweep_force: a memory limit was met */
     uint64_t forced_until_ns;  /* of the time, forced slices take half at most */
     unsigned long every;       /* of so many engine steps, about, one gives a moment */
     uint64_t slot_ns;          /* of the clock, in which the last one did */
@@ -135,9 +135,9 @@ size_t sweep_bytes(const SweepObject *self);
 
 /* methods of Sweep */
 PyObject *sweep_locate(PyObject *op, PyObject *args);
-PyObject *sweep_remember(PyObject *op, PyObject *objects);
+PyObject *sweep_mark_frozen(PyObject *op, PyObject *objects);
 PyObject *sweep_forget(PyObject *op, PyObject *unused);
-PyObject *sweep_learn(PyObject *op, PyObject *unused);
+PyObject *sweep_sync_frozen(PyObject *op, PyObject *unused);
 
 /* A collection that is not ours begins (whole: of everything; what is held is let go of, which may run anything);
  * it has ended, and freed so many. The collector's books are told to the pace. */

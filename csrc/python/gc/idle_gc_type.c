@@ -39,7 +39,7 @@ static void hook(SweepObject *self, int on) {
 static PyObject *sweep_slice(PyObject *op, PyObject *args) {
     Py_ssize_t budget;
     PyObject *seeds = Py_None;
-    int moment = TW_MOMENT_ASKED;
+    int moment = TW_MOMENT_REQUESTED;
     unsigned long long most_ns = 0;
     sweep_done done = {{0, 0, 0, 0, 0, TW_WALK_COUNT, 0}, 0};
     if (!PyArg_ParseTuple(args, "n|OiK", &budget, &seeds, &moment, &most_ns)) return NULL;
@@ -52,7 +52,7 @@ static PyObject *sweep_slice(PyObject *op, PyObject *args) {
 
 /* whole(moment=ASKED): everything that is not frozen. Objects freed; None while a collection is under way. */
 static PyObject *sweep_whole(PyObject *op, PyObject *args) {
-    int moment = TW_MOMENT_ASKED;
+    int moment = TW_MOMENT_REQUESTED;
     size_t freed;
     if (!PyArg_ParseTuple(args, "|i", &moment)) return NULL;
     if (moment < 0 || moment >= TW_MOMENTS) return PyErr_Format(PyExc_ValueError, "moment: expected 0 to %d, found %d", TW_MOMENTS - 1, moment);
@@ -82,7 +82,7 @@ static int set_on(PyObject *op, PyObject *value, void *unused) {
     return 0;
 }
 /* rest(idle=False): the last request has ended, or none was there. Slices for two milliseconds at most. */
-static PyObject *sweep_rest(PyObject *op, PyObject *args) {
+static PyObject *sweep_run_idle(PyObject *op, PyObject *args) {
     int idle = 0;
     if (!PyArg_ParseTuple(args, "|p", &idle)) return NULL;
     moments_rest((SweepObject *)op, idle ? TW_MOMENT_IDLE : TW_MOMENT_REQUEST);
@@ -103,7 +103,7 @@ static int put_moments(PyObject *dict, const tw_pace *pace) {
 }
 
 static uint64_t passes_of(const SweepObject *self) {
-    const uint64_t *passes = self->core->segment->policy.counts.passes;
+    const uint64_t *passes = self->core->segment->policy.counts.collections;
     uint64_t n = 0;
     for (int i = 0; i < TW_MOMENTS; i++) n += tw_load(&passes[i]);
     return n;
@@ -117,13 +117,13 @@ static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
     if (dict == NULL) return NULL;
     if (put_moments(dict, pace) == 0 && put(dict, "looks", pace->looks) == 0 && put(dict, "moved", pace->moved) == 0 && put(dict, "freed", pace->freed) == 0 &&
         put(dict, "ns", pace->ns) == 0 && put(dict, "predicted_ns", pace->predicted_ns) == 0 &&
-        put(dict, "debt", pace->debt) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "rounds", pace->rounds) == 0 && put(dict, "short_rounds", pace->shorts) == 0 &&
+        put(dict, "backlog", pace->backlog) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "cycles", pace->cycles) == 0 && put(dict, "short_rounds", pace->shorts) == 0 &&
         put(dict, "whole", (uint64_t)(((SweepObject *)op)->whole && ((SweepObject *)op)->phase != SWEEP_RESTS)) == 0 &&
         put(dict, "tangled", (uint64_t)((SweepObject *)op)->tangled) == 0 && put(dict, "held", order_held((SweepObject *)op)) == 0 &&
         put(dict, "parts", ((SweepObject *)op)->order.n_parts) == 0 &&
         put(dict, "cost_ns", tw_pace_dearest(pace)) == 0 &&
         put(dict, "young", sweep_young_of((SweepObject *)op)) == 0 &&
-        put(dict, "passes", passes_of((SweepObject *)op)) == 0)
+        put(dict, "collections", passes_of((SweepObject *)op)) == 0)
         return dict;
     Py_DECREF(dict);
     return NULL;
@@ -138,7 +138,7 @@ static PyObject *sweep_round(PyObject *op, PyObject *unused) {
 
 /* In a fork child: its counts are its own, its heap and what is frozen of it are as the parent's were. A slice goes on if
  * its finalizer forked; one of another thread never ends, as that thread is not there. */
-static PyObject *sweep_reborn(PyObject *op, PyObject *unused) {
+static PyObject *sweep_after_fork(PyObject *op, PyObject *unused) {
     SweepObject *self = (SweepObject *)op;
     (void)unused;
     tw_pace_begin_again(&self->pace);
@@ -258,14 +258,14 @@ static PyMethodDef methods[] = {
      "slice(budget, seeds=None, moment=5, most_ns=0, /)\n--\n\nOne slice. (objects moved, objects freed, ns), None while a collection is under way."},
     {"locate", sweep_locate, METH_VARARGS,
      "locate(thresholds, aged, older, most, /)\n--\n\nWhether the collector's lists are where this layout has them."},
-    {"remember", sweep_remember, METH_O, "remember(objects, /)\n--\n\nThey are about to be frozen. How many are known now."},
+    {"mark_frozen", sweep_mark_frozen, METH_O, "mark_frozen(objects, /)\n--\n\nThey are about to be frozen. How many are known now."},
     {"select", sweep_select, METH_O, "select(selector, /)\n--\n\nWhat a selector may have for its select(): it sweeps while it would wait."},
     {"uv", sweep_uv, METH_VARARGS, "uv(path, loop, /)\n--\n\nUse the waiting of a libuv loop, given as uvloop gives it; path of the library that exports libuv."},
     {"counts", sweep_counts, METH_NOARGS, "counts()\n--\n\nSlices by what gave the moment, objects moved and freed, ns, and what is to be done."},
-    {"rest", sweep_rest, METH_VARARGS, "rest(idle=False, /)\n--\n\nThe last request has ended, or (idle) none was there: slices, for two milliseconds at most."},
+    {"run_idle", sweep_run_idle, METH_VARARGS, "run_idle(idle=False, /)\n--\n\nThe last request has ended, or (idle) none was there: slices, for two milliseconds at most."},
     {"whole", sweep_whole, METH_VARARGS, "whole(moment=5, /)\n--\n\nA whole pass of what is not frozen. Objects freed, None while a collection is under way."},
-    {"reborn", sweep_reborn, METH_NOARGS, "reborn()\n--\n\nIn a fork child: its counts begin at zero."},
-    {"learn", sweep_learn, METH_NOARGS, "learn()\n--\n\nHow many objects are frozen that were not known to be; now they are."},
+    {"after_fork", sweep_after_fork, METH_NOARGS, "after_fork()\n--\n\nIn a fork child: its counts begin at zero."},
+    {"sync_frozen", sweep_sync_frozen, METH_NOARGS, "sync_frozen()\n--\n\nHow many objects are frozen that were not known to be; now they are."},
     {"abandon", sweep_abandon, METH_NOARGS, "abandon()\n--\n\nThe round that is under way is given up."},
     {"round", sweep_round, METH_NOARGS, "round()\n--\n\nThe whole old heap is to be looked at, as soon as may be."},
     {"forget", sweep_forget, METH_NOARGS, "forget()\n--\n\nNothing is frozen any more."},

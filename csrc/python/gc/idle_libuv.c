@@ -148,4 +148,4 @@ static PyType_Slot slots[] = {
     {Py_tp_dealloc, uv_moments_dealloc},
     {Py_tp_methods, methods},
     {0, NULL}};
-PyType_Spec tw_uv_moments_spec = {"tailwatch._hot.UvMoments", sizeof(UvMomentsObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+PyType_Spec tw_uv_moments_spec = {"tailwatch._hot.LibuvIdleSlots", sizeof(UvMomentsObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};

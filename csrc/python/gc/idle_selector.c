@@ -136,4 +136,4 @@ static PyType_Slot slots[] = {
     {Py_tp_clear, idle_clear},
     {Py_tp_methods, methods},
     {0, NULL}};
-PyType_Spec tw_idle_select_spec = {"tailwatch._hot.IdleSelect", sizeof(IdleSelectObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+PyType_Spec tw_idle_select_spec = {"tailwatch._hot.IdleSelector", sizeof(IdleSelectObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};

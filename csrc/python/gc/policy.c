@@ -75,12 +75,12 @@ PyObject *core_policy_pass(PyObject *op, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-PyObject *core_count_drift(PyObject *op, PyObject *drift) {
-    return core_count(policy_of(op)->counts.drift, TW_DRIFTS, drift);
+PyObject *core_count_interference(PyObject *op, PyObject *interference) {
+    return core_count(policy_of(op)->counts.interference, TW_INTERFERENCES, interference);
 }
 
-PyObject *core_count_ceiling(PyObject *op, PyObject *ceiling) {
-    return core_count(policy_of(op)->counts.ceilings, TW_CEILINGS, ceiling);
+PyObject *core_count_memory_limit(PyObject *op, PyObject *memory_limit) {
+    return core_count(policy_of(op)->counts.memory_limits, TW_MEMORY_LIMITS, memory_limit);
 }
 
 PyObject *core_count_ignored(PyObject *op, PyObject *unused) {

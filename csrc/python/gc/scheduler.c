@@ -64,18 +64,18 @@ static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
 /* Nobody gave a moment for long: one is taken, a short one, if need be of the young only. */
 static void overdue_slice(SweepObject *self) {
     const int long_ago = tw_now_ns() - self->given_ns >= FOR_LONG_NS;
-    if (!tw_pace_many_young(sweep_young_of(self)) && !(long_ago && tw_pace_in_debt(&self->pace))) return;
+    if (!tw_pace_many_young(sweep_young_of(self)) && !(long_ago && tw_pace_in_backlog(&self->pace))) return;
     const int64_t budget = tw_pace_budget(&self->pace, sweep_walk_of(self), sweep_young_of(self), OVERDUE_NS, 0);
     slice_of(self, TW_MOMENT_OVERDUE, (sweep_budget){budget > 0 ? (size_t)budget : 0, MOST_NS});
 }
 
-/* A ceiling was met: a slice as large as any, or the whole. false: none was made. */
+/* A memory limit was met: a slice as large as any, or the whole. false: none was made. */
 static int forced(SweepObject *self) {
     sweep_done done = {{0, 0, 0, 0, 0, TW_WALK_COUNT, 0}, 0};
     size_t freed;
     if (self->force == SWEEP_SLICES && tw_now_ns() < self->forced_until_ns) return 0;
-    const int ran = self->force == SWEEP_PASS ? sweep_pass(self, TW_MOMENT_CEILING, &freed)
-                                              : sweep_run(self, TW_MOMENT_CEILING, Py_None, (sweep_budget){TW_PACE_MOST, 0}, &done);
+    const int ran = self->force == SWEEP_PASS ? sweep_pass(self, TW_MOMENT_MEMORY_LIMIT, &freed)
+                                              : sweep_run(self, TW_MOMENT_MEMORY_LIMIT, Py_None, (sweep_budget){TW_PACE_MOST, 0}, &done);
     self->forced_until_ns = tw_now_ns() + done.ns;
     if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
     return ran == 0;

@@ -10,7 +10,7 @@ extern PyType_Spec tw_step_spec;
 static inline void core_init_steps(CoreObject *core) {
     tw_segment *segment = core->segment;
     core->steps.ended = 0;
-    tw_stepper_init(&core->steps.stepper, &segment->steps, &segment->pause, &segment->drops[TW_DROP_UNKNOWN_GAP]);
+    tw_stepper_init(&core->steps.stepper, &segment->steps, &segment->pause, &segment->drops[TW_DROP_PAUSE_RING_OVERFLOW]);
 }
 
 /* Frees what waits to be used again. */

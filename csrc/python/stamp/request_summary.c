@@ -21,10 +21,10 @@ static int append(PyObject *list, PyObject *item) {
     return failed ? -1 : 0;
 }
 
-/* (end_ns, phase, gap_ns, typical_ns, overlap_ns by cause, late_ns by cause, client_ns, accept_ns, unexplained_ns, token) */
+/* (end_ns, phase, gap_ns, typical_ns, overlap_ns by cause, delay_ns by cause, client_ns, accept_ns, unexplained_ns, token) */
 static PyObject *slow_gap(const tw_slow_record *r) {
     return Py_BuildValue("KiKKNNKKKK", (unsigned long long)r->end_ns, (int)r->phase, (unsigned long long)r->gap_ns,
-                         (unsigned long long)r->typical_ns, causes(r->overlap_ns), causes(r->late_ns),
+                         (unsigned long long)r->typical_ns, causes(r->overlap_ns), causes(r->delay_ns),
                          (unsigned long long)r->client_ns, (unsigned long long)r->accept_ns,
                          (unsigned long long)r->unexplained_ns, (unsigned long long)r->token);
 }
@@ -60,7 +60,7 @@ static PyObject *text(const uint64_t *words, uint32_t n) {
     return PyUnicode_DecodeUTF8(out, (Py_ssize_t)strlen(out), "replace");
 }
 
-PyObject *stream_story(PyObject *self, PyObject *unused) {
+PyObject *stream_summary(PyObject *self, PyObject *unused) {
     const StreamObject *stream = (StreamObject *)self;
     const tw_stream *s = &stream->stream;
     (void)unused;
@@ -71,5 +71,5 @@ PyObject *stream_story(PyObject *self, PyObject *unused) {
                          (int)s->reason, text(s->series->model.word, TW_NAME_WORDS), text(s->series->route.word, TW_NAME_WORDS),
                          text(s->request_id, TW_ID_WORDS), text(s->trace_id, TW_TRACE_WORDS),
                          (unsigned long long)s->worst_gap_ns, (unsigned long long)s->overlap_ns,
-                         (unsigned long long)s->late_ns, (unsigned)s->slow, slow_gaps(s), pauses(s));
+                         (unsigned long long)s->delay_ns, (unsigned)s->slow, slow_gaps(s), pauses(s));
 }

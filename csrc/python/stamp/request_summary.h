@@ -4,7 +4,7 @@
 
 #include "python/stamp/stream.h"
 
-/* Stream.story() */
-PyObject *stream_story(PyObject *self, PyObject *unused);
+/* Stream.summary() */
+PyObject *stream_summary(PyObject *self, PyObject *unused);
 
 #endif

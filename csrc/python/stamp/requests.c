@@ -36,7 +36,7 @@ void core_free_requests(CoreObject *core) {
 }
 
 /* follow(ended): called once for each request that a Send ends; None: no longer. */
-PyObject *core_follow(PyObject *op, PyObject *ended) {
+PyObject *core_on_request_end(PyObject *op, PyObject *ended) {
     CoreObject *self = (CoreObject *)op;
     PyObject *old = self->requests.ended;
     self->requests.ended = ended == Py_None ? NULL : Py_NewRef(ended);

@@ -9,7 +9,7 @@ int core_init_requests(CoreObject *core, PyTypeObject *type, PyObject *route_of,
 void core_free_requests(CoreObject *core);
 
 /* methods of Core */
-PyObject *core_follow(PyObject *op, PyObject *ended);
+PyObject *core_on_request_end(PyObject *op, PyObject *ended);
 PyObject *core_streamed(PyObject *op, PyObject *unused);
 
 #endif

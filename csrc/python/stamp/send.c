@@ -59,8 +59,8 @@ static int ascii_is(PyObject *text, const char *expected) { return PyUnicode_Com
 static void bind_by_header(SendObject *self, const request_identity *id) {
     const uint64_t named = id->engine != 0 ? id->engine : id->rank;
     tw_stream *stream = &self->stream->stream;
-    if (named == 0 || stream->unit != 0 || self->stream->parts == PARTS_DIFFER || stream->company == NULL) return;
-    if (tw_unit_is_there(stream->company, named)) stream->unit = named;
+    if (named == 0 || stream->unit != 0 || self->stream->parts == PARTS_DIFFER || stream->peer_set == NULL) return;
+    if (tw_unit_is_there(stream->peer_set, named)) stream->unit = named;
 }
 
 /* One borrowed item of the scope or a message; never raises. */
@@ -169,7 +169,7 @@ static void book(SendObject *self, const tw_scan_result *seen, uint64_t now) {
     tw_stream *stream = &self->stream->stream;
     if (seen->model != NULL) see_model(self, seen);
     if (seen->error) stream->failed = 1;
-    if (seen->cut) tw_add(&self->core->segment->drops[TW_DROP_CUT_EVENT], 1);
+    if (seen->cut) tw_add(&self->core->segment->drops[TW_DROP_EVENT_TRUNCATED], 1);
     if (seen->done) self->done_ns = now;
     if (seen->usage_tokens > 0) tw_stream_usage(stream, seen->usage_tokens);
     if (seen->tokens == 0 || self->stream->by_hand) return;

@@ -24,7 +24,7 @@ void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uin
     self->stream.concurrency += core_others_in_flight(self->core);
     if (tw_recorder_on(&self->core->trace.recorder)) tw_stream_trace(&self->stream, &self->core->trace.recorder);
     const uint64_t unit = self->bound != 0 ? self->bound : self->core->streams.serves;
-    tw_stream_join(&self->stream, core_company(self->core), self->parts == PARTS_DIFFER ? 0 : unit);
+    tw_stream_join(&self->stream, core_peer_set(self->core), self->parts == PARTS_DIFFER ? 0 : unit);
     self->open = 1;
     self->epoch = *self->core->epoch;
     self->number = tw_load(&self->core->segment->opened);
@@ -103,7 +103,7 @@ tw_end end_of_exception(PyObject *error) {
 
 static uint64_t plausible(StreamObject *self, uint64_t given_ns, uint64_t now_ns) {
     if (given_ns < now_ns + FUTURE_NS) return given_ns;
-    tw_add(&self->core->segment->drops[TW_DROP_LATE_STAMP], 1);
+    tw_add(&self->core->segment->drops[TW_DROP_OUT_OF_ORDER_STAMP], 1);
     return now_ns;
 }
 
@@ -284,7 +284,7 @@ static int open_by_hand(StreamObject *self, uint64_t arrival_ns, int given, PyOb
     two_texts t;
     if (texts_take(&t, request_id, trace_id) < 0) return -1;
     arrival_ns = plausible(self, arrival_ns, tw_now_ns());
-    stream_open(self, arrival_ns, arrival_ns, 0, given ? TW_ARRIVAL_GIVEN : TW_ARRIVAL_ASGI);
+    stream_open(self, arrival_ns, arrival_ns, 0, given ? TW_ARRIVAL_EXPLICIT : TW_ARRIVAL_ASGI);
     tw_stream_identify(&self->stream, t.text[0], (size_t)t.len[0], t.text[1], (size_t)t.len[1]);
     stream_exemplify(self, 1);
     const int failed = t.len[1] == 0 && stream_find_trace(self) < 0;
@@ -318,7 +318,7 @@ static PyObject *stream_label(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *stream_sent(PyObject *self, PyObject *args) {
+static PyObject *stream_record_send_wait(PyObject *self, PyObject *args) {
     unsigned long long since, until;
     if (!PyArg_ParseTuple(args, "KK", &since, &until)) return NULL;
     if (stream_counts((StreamObject *)self)) tw_stream_send_wait(&((StreamObject *)self)->stream, since, until);
@@ -393,7 +393,7 @@ static PyObject *get_arrival(PyObject *self, void *unused) { (void)unused; retur
 static PyObject *get_last(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.last_ns); }
 static PyObject *get_worst(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.worst_gap_ns); }
 static PyObject *get_overlap(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.overlap_ns); }
-static PyObject *get_late(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.late_ns); }
+static PyObject *get_late(PyObject *self, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((StreamObject *)self)->stream.delay_ns); }
 static PyObject *get_ttft(PyObject *self, void *unused) {
     (void)unused;
     const tw_stream *s = &((StreamObject *)self)->stream;
@@ -417,8 +417,8 @@ static PyMethodDef methods[] = {
     {"__copy__", stream_copy, METH_NOARGS, "A stream is one request: a copy is itself."},
     {"__deepcopy__", stream_copy, METH_O, "A stream is one request: a copy is itself."},
     {"__reduce__", stream_reduce, METH_NOARGS, "Elsewhere there is no such request: pickled as None."},
-    {"story", stream_story, METH_NOARGS, "story()\n--\n\nWhat became of it, once it has ended; None before, and in a fork child."},
-    {"sent", stream_sent, METH_VARARGS, "sent(since, until, /)\n--\n\nA send was blocked by the client from one monotonic ns to another."},
+    {"summary", stream_summary, METH_NOARGS, "summary()\n--\n\nWhat became of it, once it has ended; None before, and in a fork child."},
+    {"record_send_wait", stream_record_send_wait, METH_VARARGS, "record_send_wait(since, until, /)\n--\n\nA send was blocked by the client from one monotonic ns to another."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef getters[] = {
     {"closed", get_closed, NULL, "Whether the request has ended.", NULL},
@@ -428,7 +428,7 @@ static PyGetSetDef getters[] = {
     {"last_ns", get_last, NULL, "Monotonic ns of the last token-bearing message; the arrival before the first.", NULL},
     {"worst_gap_ns", get_worst, NULL, "Longest gap between token-bearing messages so far, ns.", NULL},
     {"overlap_ns", get_overlap, NULL, "How long its waits coincided with pauses, ns: an upper bound.", NULL},
-    {"late_ns", get_late, NULL, "What the pauses cost it, ns: an estimate.", NULL},
+    {"delay_ns", get_late, NULL, "What the pauses cost it, ns: an estimate.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot slots[] = {
     {Py_tp_doc, "One request's tokens. Made by tailwatch.stream() or found as scope[\"tailwatch\"]."},

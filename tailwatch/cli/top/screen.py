@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _GAP = 2  # between columns
 _NOTES = (
-    "late: the estimate of what pauses cost streams. up to: an upper bound, how long gaps coincided with pauses of "
+    "delay: the estimate of what pauses cost streams. up to: an upper bound, how long gaps coincided with pauses of "
     "50 us and more. Both in stream seconds per second, all streams together.",
     "paused: share of the time in collections and in tailwatch's own freeze. longest: of the pauses that ended.",
     "Percentiles are exact to 1.1 %, max and longest to 2.2 %. Good: finished without error within the SLO.",
@@ -129,7 +129,7 @@ def _lost(view: GroupView) -> list[_Column]:
     return [
         _Column("process", [Text(row.source) for row in rows], right=False),
         _Column("cause", [Text(CAUSE_NAMES.get(row.cause, row.cause)) for row in rows], 1, right=False),
-        _Column("late", [Text(f"{ms(row.late)}/s", style="bold" if row.late else "") for row in rows]),
+        _Column("delay", [Text(f"{ms(row.delay)}/s", style="bold" if row.delay else "") for row in rows]),
         _Column("up to", [Text(f"{ms(row.overlap)}/s") for row in rows]),
     ]
 

@@ -36,12 +36,12 @@ class Latency:
 @dataclass(frozen=True, slots=True)
 class Lost:
     """Stream seconds per second: all streams together. overlap: an upper bound of what the pauses of these processes
-    cost; late: the estimate."""
+    cost; delay: the estimate."""
 
     source: str
     cause: str
     overlap: float
-    late: float
+    delay: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +152,13 @@ def _latency(name: str, measured: str, samples: Histogram) -> Latency:
 def _lost(window: Snapshot, seconds: float) -> list[Lost]:
     """By source and cause, both phases together; the largest estimate first."""
     found: dict[tuple[str, str], list[float]] = {}
-    for at, sums in enumerate((window.overlap_by_source, window.late_by_source)):
+    for at, sums in enumerate((window.overlap_by_source, window.delay_by_source)):
         for source, phases in sums.items():
             for causes in phases.values():
                 for cause, value in causes.items():
                     found.setdefault((source, cause), [0.0, 0.0])[at] += value / seconds
     lost = [Lost(_plain(source), cause, *values) for (source, cause), values in found.items() if any(values)]
-    return sorted(lost, key=lambda row: (-row.late, -row.overlap))
+    return sorted(lost, key=lambda row: (-row.delay, -row.overlap))
 
 
 def _row(process: Process, seconds: float) -> ProcessRow:
@@ -178,7 +178,7 @@ def _row(process: Process, seconds: float) -> ProcessRow:
         policy=_policy(process.policy),
         slices=sum(process.policy.slices.values()) / covered if covered > 0 else 0.0,
         unfrozen=process.policy.unfrozen,
-        meddled=sum(process.policy.drift.values()),
+        meddled=sum(process.policy.interference.values()),
     )
 
 

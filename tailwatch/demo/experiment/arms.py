@@ -47,12 +47,12 @@ ARMS = (
         "observe",
         batch=SMALL_BATCH,
     ),
-    ExperimentArm("out-of-band", "out-of-band", "out-of-band", "out-of-band"),
+    ExperimentArm("idle", "idle", "idle", "idle"),
 )
 BY_KEY = {arm.key: arm for arm in ARMS}
 QUESTIONS = (
     Question("the freeze", "neither", "freeze"),
-    Question("out-of-band", "neither", "out-of-band"),
+    Question("idle", "neither", "idle"),
     Question("fast SSE, frozen", "freeze", "freeze+sse"),
     Question(f"batch {SMALL_BATCH}, unfrozen", "neither", "small-batch"),
 )

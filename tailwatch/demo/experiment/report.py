@@ -48,7 +48,7 @@ from tailwatch.platform import VERSION
 
 SIGN = "Minus: less after than before. Of latencies less is better, of offline tokens/s more."
 COLOURS: dict[str, Colour] = {
-    "freeze+sse": "good", "freeze": "accent", "neither": "gc2", "small-batch": "warn", "out-of-band": "policy",
+    "freeze+sse": "good", "freeze": "accent", "neither": "gc2", "small-batch": "warn", "idle": "policy",
 }  # fmt: skip
 FAMILY = len(QUESTIONS) * len(COMPARED)
 P = (
@@ -315,7 +315,7 @@ def _comb(found: Experiment) -> Chart:
     views = []
     for name, moments, lengths in (("longest gap", "largest_gap_at", "largest_gap"), ("TTFT", "planned", "first")):
         curves = []
-        for key in ("neither", "out-of-band", "freeze"):
+        for key in ("neither", "idle", "freeze"):
             runs = runs_of(found, key)
             rows = runs[0].result.requests if runs else None
             if rows is not None:

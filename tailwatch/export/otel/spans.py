@@ -38,7 +38,7 @@ _WAKE_SECONDS = 0.25
 
 
 class Story(NamedTuple):
-    """What Stream.story() tells: csrc/python/stamp/request_summary.c. Monotonic nanoseconds; first 0: no token came."""
+    """What Stream.summary() tells: csrc/python/stamp/request_summary.c. Monotonic nanoseconds; first 0: no token came."""
 
     arrival: int
     entry: int
@@ -54,7 +54,7 @@ class Story(NamedTuple):
     trace_id: str
     worst: int
     overlap: int
-    late: int
+    delay: int
     slow_count: int
     slow: list[tuple[Any, ...]]
     pauses: list[tuple[int, int, int]]
@@ -111,7 +111,7 @@ class Spans:
         """A request has ended; its task still runs. Once per request."""
         from opentelemetry import trace
 
-        told = stream.story()
+        told = stream.summary()
         if told is None or self._over:
             return
         serving = self._serving()
@@ -294,7 +294,7 @@ class Spans:
         yield "tailwatch.accept_wait", max(0, story.entry - story.arrival) / 1e9
         yield "tailwatch.worst_gap", story.worst / 1e9
         yield "tailwatch.overlap", story.overlap / 1e9
-        yield "tailwatch.late", story.late / 1e9
+        yield "tailwatch.delay", story.delay / 1e9
         yield "tailwatch.slow_gaps", story.slow_count
         if story.request_id:
             yield "tailwatch.request_id", story.request_id
@@ -330,7 +330,7 @@ def _events(story: Story) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
 
 
 def _slow(slow: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    _, phase, gap, typical, overlap, late, client, accept, unexplained, token = slow
+    _, phase, gap, typical, overlap, delay, client, accept, unexplained, token = slow
     yield "tailwatch.phase", PHASES[phase]
     yield "tailwatch.seconds", gap / 1e9
     yield "tailwatch.typical", typical / 1e9
@@ -338,9 +338,9 @@ def _slow(slow: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
     for cause, ns in zip(CAUSES, overlap, strict=True):
         if ns:
             yield f"tailwatch.overlap.{cause}", ns / 1e9
-    for cause, ns in zip(CAUSES, late, strict=True):
+    for cause, ns in zip(CAUSES, delay, strict=True):
         if ns:
-            yield f"tailwatch.late.{cause}", ns / 1e9
+            yield f"tailwatch.delay.{cause}", ns / 1e9
     for name, ns in (("client", client), ("accept", accept), ("unexplained", unexplained)):
         if ns:
             yield f"tailwatch.{name}", ns / 1e9

@@ -160,7 +160,7 @@ TW_TEST(every_metric_has_the_layout_it_was_recorded_in) {
     TW_CHECK(tw_metric_layout(-1) == NULL);
 }
 
-/* ---- without the late part ---- */
+/* ---- without the delay part ---- */
 
 TW_TEST(a_late_part_is_taken_off_its_gap) {
     tw_segment *g = segment("api", 2);
@@ -235,12 +235,12 @@ TW_TEST(totals_add_up) {
     tw_segment *a = segment("api", 1), *b = segment("api", 1);
     tw_add(&a->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1], 3);
     tw_add(&b->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1], 4);
-    tw_add(&b->lost[0].late_ns[TW_PHASE_TTFT][TW_CAUSE_POLICY], 5);
+    tw_add(&b->lost[0].delay_ns[TW_PHASE_TTFT][TW_CAUSE_POLICY], 5);
     tw_add(&a->in_flight, 2);
     tw_add(&b->in_flight, 1);
     tw_add(&a->opened, 9);
     tw_add(&a->arrivals[TW_ARRIVAL_HEADER], 6);
-    tw_add(&b->drops[TW_DROP_OPAQUE], 7);
+    tw_add(&b->drops[TW_DROP_UNREADABLE_BODY], 7);
     tw_add(&b->errors[TW_ERROR_RENDER], 8);
     tw_add(&a->label_overflow, 1);
     tw_add(&a->deadlines_due, 10);
@@ -252,11 +252,11 @@ TW_TEST(totals_add_up) {
     tw_snapshot *s = take2(a, b);
     TW_CHECK_EQ(1, s->lost_count);
     TW_CHECK_EQ(7, s->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1]);
-    TW_CHECK_EQ(5, s->lost[0].late_ns[TW_PHASE_TTFT][TW_CAUSE_POLICY]);
+    TW_CHECK_EQ(5, s->lost[0].delay_ns[TW_PHASE_TTFT][TW_CAUSE_POLICY]);
     TW_CHECK_EQ(3, s->in_flight);
     TW_CHECK_EQ(9, s->opened);
     TW_CHECK_EQ(6, s->arrivals[TW_ARRIVAL_HEADER]);
-    TW_CHECK_EQ(7, s->drops[TW_DROP_OPAQUE]);
+    TW_CHECK_EQ(7, s->drops[TW_DROP_UNREADABLE_BODY]);
     TW_CHECK_EQ(8, s->errors[TW_ERROR_RENDER]);
     TW_CHECK_EQ(1, s->label_overflow);
     TW_CHECK_EQ(10, s->deadlines_due);
@@ -285,7 +285,7 @@ TW_TEST(stream_time_is_kept_by_the_role_whose_pauses_took_it) {
     TW_CHECK_EQ(engine, tw_segment_source(a, "engine"));
     tw_add(&a->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1], 3);
     tw_add(&a->lost[engine].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 40);
-    tw_add(&a->lost[engine].late_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 30);
+    tw_add(&a->lost[engine].delay_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 30);
     tw_add(&b->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 500); /* a stream that the engine stamps itself */
     tw_add(&a->lost[TW_SOURCE_UNBOUND].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 6);
     tw_snapshot *s = take2(a, b), *later, *between;
@@ -294,7 +294,7 @@ TW_TEST(stream_time_is_kept_by_the_role_whose_pauses_took_it) {
     TW_CHECK_STR("engine", s->lost[1].role);
     TW_CHECK_STR("unbound", s->lost[2].role);
     TW_CHECK_EQ(540, s->lost[1].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
-    TW_CHECK_EQ(30, s->lost[1].late_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(30, s->lost[1].delay_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
     TW_CHECK_EQ(3, s->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1]);
     tw_add(&a->lost[worker].overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC0], 7);
     tw_add(&a->lost[engine].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 2);
@@ -771,21 +771,21 @@ TW_TEST(several_processes_of_a_window_are_one) {
     tw_segment *a = segment("api", 1), *b = segment("engine", 1);
     tw_pause_begin(&a->pause, TW_CAUSE_GC2, 1 * SECOND);
     tw_segment_pause_end(a, 2 * SECOND, NULL);
-    a->policy.counts.drift[TW_DRIFT_FREEZE] = 3;
+    a->policy.counts.interference[TW_INTERFERENCE_FREEZE] = 3;
     tw_snapshot *then = take2(a, b), *s = NULL;
     tw_history *h = NULL;
     TW_REQUIRE(tw_history_create(&h) == 0);
     TW_CHECK_EQ(0, tw_history_push(h, then));
     tw_pause_begin(&b->pause, TW_CAUSE_GC2, 3 * SECOND);
     tw_segment_pause_end(b, 3 * SECOND + 10 * MS, NULL);
-    b->policy.counts.drift[TW_DRIFT_FREEZE] += 4;
+    b->policy.counts.interference[TW_INTERFERENCE_FREEZE] += 4;
     tw_snapshot *now = take2(a, b);
     TW_CHECK_EQ(0, tw_history_window(h, now, 1, &s));
     TW_REQUIRE(s != NULL && s->process_count == 1);
     TW_CHECK_STR("*", s->process[0].role);
     TW_CHECK_EQ(10 * MS, s->process[0].pause_ns[TW_CAUSE_GC2]);
     TW_CHECK_EQ(1, s->process[0].pauses[TW_CAUSE_GC2]->count);
-    TW_CHECK_EQ(4, s->process[0].policy.counts.drift[TW_DRIFT_FREEZE]);
+    TW_CHECK_EQ(4, s->process[0].policy.counts.interference[TW_INTERFERENCE_FREEZE]);
     tw_snapshot_free(s);
     tw_snapshot_free(now);
     tw_snapshot_free(then);
@@ -982,7 +982,7 @@ TW_TEST(a_snapshot_of_a_writer_at_work_is_sane) {
 
 static tw_stepper stepper_of(tw_segment *g) {
     tw_stepper s;
-    tw_stepper_init(&s, &g->steps, &g->pause, &g->drops[TW_DROP_UNKNOWN_GAP]);
+    tw_stepper_init(&s, &g->steps, &g->pause, &g->drops[TW_DROP_PAUSE_RING_OVERFLOW]);
     return s;
 }
 

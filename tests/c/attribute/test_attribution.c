@@ -19,10 +19,10 @@ static void paused(tw_pause_clock *p, tw_cause cause, uint64_t from, uint64_t to
     tw_pause_end(p, to * U, NULL, NULL);
 }
 
-static tw_blame blamed(const tw_pause_clock *own, const tw_peer *peers, uint32_t n, uint64_t unit, uint64_t from, uint64_t to) {
-    tw_blame out;
+static tw_attribution blamed(const tw_pause_clock *own, const tw_peer *peers, uint32_t n, uint64_t unit, uint64_t from, uint64_t to) {
+    tw_attribution out;
     memset(&out, 0xa5, sizeof out);
-    tw_blame_gap(own, peers, n, unit, from * U, to * U, &out);
+    tw_attribution_gap(own, peers, n, unit, from * U, to * U, &out);
     uint64_t sum = 0;
     for (int s = 0; s < TW_SOURCES; ++s)
         for (int c = 0; c < TW_CAUSES; ++c) sum += out.overlap_ns[s][c];
@@ -35,7 +35,7 @@ TW_TEST(alone_it_is_the_overlap) {
     tw_pause_clock *p = clocks(1);
     paused(p, TW_CAUSE_GC2, 10, 20);
     paused(p, TW_CAUSE_GC1, 30, 31);
-    tw_blame b = blamed(p, NULL, 0, 0, 15, 40);
+    tw_attribution b = blamed(p, NULL, 0, 0, 15, 40);
     TW_CHECK_EQ(5 * U, b.overlap_ns[0][TW_CAUSE_GC2]);
     TW_CHECK_EQ(1 * U, b.overlap_ns[0][TW_CAUSE_GC1]);
     TW_CHECK(b.complete);
@@ -47,7 +47,7 @@ TW_TEST(one_s_own_pause_comes_first) {
     const tw_peer engine = {&p[1], 1, 1};
     paused(&p[0], TW_CAUSE_GC0, 12, 14);
     paused(&p[1], TW_CAUSE_GC2, 10, 20);
-    tw_blame b = blamed(&p[0], &engine, 1, 0, 0, 100);
+    tw_attribution b = blamed(&p[0], &engine, 1, 0, 0, 100);
     TW_CHECK_EQ(2 * U, b.overlap_ns[0][TW_CAUSE_GC0]);
     TW_CHECK_EQ(8 * U, b.overlap_ns[1][TW_CAUSE_GC2]);
     free(p);
@@ -58,7 +58,7 @@ TW_TEST(ranks_of_one_engine_are_a_unit) {
     const tw_peer ranks[] = {{&p[1], 1, 1}, {&p[2], 1, 2}};
     paused(&p[1], TW_CAUSE_GC2, 10, 20);
     paused(&p[2], TW_CAUSE_GC2, 15, 25);
-    tw_blame b = blamed(&p[0], ranks, 2, 1, 0, 100);
+    tw_attribution b = blamed(&p[0], ranks, 2, 1, 0, 100);
     TW_CHECK_EQ(10 * U, b.overlap_ns[1][TW_CAUSE_GC2]);
     TW_CHECK_EQ(5 * U, b.overlap_ns[2][TW_CAUSE_GC2]);
     free(p);
@@ -81,7 +81,7 @@ TW_TEST(where_it_is_not_known_never_a_sum_over_engines) {
     paused(&p[0], TW_CAUSE_GC0, 50, 55);
     paused(&p[1], TW_CAUSE_GC2, 10, 20);
     paused(&p[2], TW_CAUSE_GC1, 30, 60);
-    tw_blame b = blamed(&p[0], engines, 2, 0, 0, 100);
+    tw_attribution b = blamed(&p[0], engines, 2, 0, 0, 100);
     TW_CHECK_EQ(30 * U, b.total_ns);
     TW_CHECK_EQ(5 * U, b.overlap_ns[0][TW_CAUSE_GC0]);
     TW_CHECK_EQ(25 * U, b.overlap_ns[TW_SOURCE_UNBOUND][TW_CAUSE_GC1]);
@@ -95,11 +95,11 @@ TW_TEST(who_works_for_all_engines_counts_whichever_serves) {
     paused(&p[1], TW_CAUSE_GC2, 10, 20);
     paused(&p[2], TW_CAUSE_GC1, 30, 60);
     paused(&p[3], TW_CAUSE_GC2, 15, 40);
-    tw_blame bound = blamed(&p[0], peers, 3, 1, 0, 100);
+    tw_attribution bound = blamed(&p[0], peers, 3, 1, 0, 100);
     TW_CHECK_EQ(5 * U, bound.overlap_ns[1][TW_CAUSE_GC2]);
     TW_CHECK_EQ(25 * U, bound.overlap_ns[2][TW_CAUSE_GC2]);
     TW_CHECK_EQ(0, bound.overlap_ns[1][TW_CAUSE_GC1]);
-    tw_blame unbound = blamed(&p[0], peers, 3, 0, 0, 100);
+    tw_attribution unbound = blamed(&p[0], peers, 3, 0, 0, 100);
     TW_CHECK_EQ(25 * U, unbound.overlap_ns[2][TW_CAUSE_GC2]);
     TW_CHECK_EQ(20 * U, unbound.overlap_ns[TW_SOURCE_UNBOUND][TW_CAUSE_GC1]);
     TW_CHECK_EQ(45 * U, unbound.total_ns);
@@ -131,17 +131,17 @@ TW_TEST(a_source_out_of_range_counts_as_the_last) {
 
 TW_TEST(a_company_is_quiet_when_its_unit_is) {
     uint64_t stops[2] = {1000, UINT64_MAX};
-    tw_company company = {.n = 2, .stop_ns = {&stops[0], &stops[1]}, .peer = {{NULL, 1, 1}, {NULL, 2, 1}}};
-    TW_CHECK(!tw_company_quiet_since(&company, 1, 999));
-    TW_CHECK(tw_company_quiet_since(&company, 1, 1000));
-    TW_CHECK(!tw_company_quiet_since(&company, 2, UINT64_MAX - 1));
-    TW_CHECK(!tw_company_quiet_since(&company, 0, 5000));
-    TW_CHECK(tw_company_quiet_since(&company, 3, 0));
-    company.peer[0].unit = TW_UNIT_SHARED;
-    TW_CHECK(!tw_company_quiet_since(&company, 3, 999));
-    TW_CHECK(tw_company_quiet_since(&company, 3, 1000));
-    company.n = 0;
-    TW_CHECK(tw_company_quiet_since(&company, 0, 0));
+    tw_peer_set peer_set = {.n = 2, .stop_ns = {&stops[0], &stops[1]}, .peer = {{NULL, 1, 1}, {NULL, 2, 1}}};
+    TW_CHECK(!tw_peers_idle_since(&peer_set, 1, 999));
+    TW_CHECK(tw_peers_idle_since(&peer_set, 1, 1000));
+    TW_CHECK(!tw_peers_idle_since(&peer_set, 2, UINT64_MAX - 1));
+    TW_CHECK(!tw_peers_idle_since(&peer_set, 0, 5000));
+    TW_CHECK(tw_peers_idle_since(&peer_set, 3, 0));
+    peer_set.peer[0].unit = TW_UNIT_SHARED;
+    TW_CHECK(!tw_peers_idle_since(&peer_set, 3, 999));
+    TW_CHECK(tw_peers_idle_since(&peer_set, 3, 1000));
+    peer_set.n = 0;
+    TW_CHECK(tw_peers_idle_since(&peer_set, 0, 0));
 }
 
 TW_TEST(an_open_pause_counts_up_to_the_token) {
@@ -156,9 +156,9 @@ TW_TEST(a_ring_that_wrapped_gives_lower_bounds) {
     tw_pause_clock *p = clocks(2);
     const tw_peer engine = {&p[1], 1, 1};
     for (uint64_t i = 0; i < TW_PAUSE_RING + 10; ++i) paused(&p[1], TW_CAUSE_GC0, 2 * i + 2, 2 * i + 3);
-    tw_blame b = blamed(&p[0], &engine, 1, 0, 0, 4000);
+    tw_attribution b = blamed(&p[0], &engine, 1, 0, 0, 4000);
     TW_CHECK(!b.complete);
-    TW_CHECK_EQ(TW_BLAME_SPANS * U, b.overlap_ns[1][TW_CAUSE_GC0]);
+    TW_CHECK_EQ(TW_ATTRIBUTION_SPANS * U, b.overlap_ns[1][TW_CAUSE_GC0]);
     TW_CHECK(blamed(&p[0], &engine, 1, 0, 2000, 2060).complete);
     free(p);
 }
@@ -222,7 +222,7 @@ TW_TEST(shares_are_those_of_a_look_at_every_instant) {
         uint64_t expected[TW_SOURCES][TW_CAUSES] = {{0}};
         for (uint64_t i = from; i < to; ++i)
             if (t.clock[i] >= 0) expected[t.clock[i]][t.cause[i]] += U;
-        tw_blame b = blamed(&p[0], peers, PEERS, below(&seed, 2) * 7, from, to);
+        tw_attribution b = blamed(&p[0], peers, PEERS, below(&seed, 2) * 7, from, to);
         TW_CHECK_MEM(expected, b.overlap_ns, sizeof expected);
         TW_CHECK(b.complete);
         free(p);

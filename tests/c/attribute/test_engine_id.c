@@ -25,24 +25,24 @@ TW_TEST(what_is_no_name_is_no_engine) {
 }
 
 /* Settles the units of processes 101, 102, ... for one that is 100 and works for own. */
-static tw_company settled(uint64_t own, const uint64_t *units, uint32_t n) {
-    tw_company company = {.n = n};
-    uint64_t pid[TW_COMPANY];
-    for (uint32_t i = 0; i < n; i++) pid[i] = 101 + i, company.peer[i].unit = units[i];
-    tw_unit_settle(&company, pid, 100, own);
-    return company;
+static tw_peer_set settled(uint64_t own, const uint64_t *units, uint32_t n) {
+    tw_peer_set peer_set = {.n = n};
+    uint64_t pid[TW_PEERS];
+    for (uint32_t i = 0; i < n; i++) pid[i] = 101 + i, peer_set.peer[i].unit = units[i];
+    tw_unit_settle(&peer_set, pid, 100, own);
+    return peer_set;
 }
 #define SETTLED(own, ...) settled(own, (uint64_t[]){__VA_ARGS__}, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t))
 #define ITSELF(pid) (TW_UNIT_ITSELF | (pid))
 #define LIKE(pid) (TW_UNIT_LIKE | (pid))
 
 TW_TEST(workers_are_a_unit_with_the_engine_that_started_them) {
-    tw_company two = SETTLED(0, ITSELF(101), ITSELF(102), LIKE(101), LIKE(102), LIKE(102));
+    tw_peer_set two = SETTLED(0, ITSELF(101), ITSELF(102), LIKE(101), LIKE(102), LIKE(102));
     TW_CHECK_EQ(ITSELF(101), two.peer[2].unit);
     TW_CHECK_EQ(ITSELF(102), two.peer[3].unit);
     TW_CHECK_EQ(ITSELF(102), two.peer[4].unit);
     TW_CHECK(two.peer[0].unit != two.peer[1].unit);
-    tw_company numbered = SETTLED(0, named("0"), named("1"), LIKE(102), LIKE(103));
+    tw_peer_set numbered = SETTLED(0, named("0"), named("1"), LIKE(102), LIKE(103));
     TW_CHECK_EQ(named("1"), numbered.peer[2].unit);
     TW_CHECK_EQ(named("1"), numbered.peer[3].unit); /* a worker of a worker */
 }
@@ -55,7 +55,7 @@ TW_TEST(with_one_engine_there_is_no_doubt) {
 }
 
 TW_TEST(where_there_is_doubt_each_is_a_unit_of_its_own) {
-    tw_company workers = SETTLED(0, LIKE(100), LIKE(100));
+    tw_peer_set workers = SETTLED(0, LIKE(100), LIKE(100));
     TW_CHECK_EQ(ITSELF(101), workers.peer[0].unit);
     TW_CHECK_EQ(ITSELF(102), workers.peer[1].unit);
     TW_CHECK_EQ(ITSELF(103), SETTLED(0, ITSELF(101), ITSELF(102), LIKE(100)).peer[2].unit);
@@ -63,7 +63,7 @@ TW_TEST(where_there_is_doubt_each_is_a_unit_of_its_own) {
 }
 
 TW_TEST(a_ring_of_processes_ends) {
-    tw_company ring = SETTLED(0, LIKE(102), LIKE(101), LIKE(103));
+    tw_peer_set ring = SETTLED(0, LIKE(102), LIKE(101), LIKE(103));
     TW_CHECK_EQ(ITSELF(101), ring.peer[0].unit);
     TW_CHECK_EQ(ITSELF(102), ring.peer[1].unit);
     TW_CHECK_EQ(ITSELF(103), ring.peer[2].unit);
@@ -71,17 +71,17 @@ TW_TEST(a_ring_of_processes_ends) {
 
 TW_TEST(one_may_work_for_all_several_do_not) {
     TW_CHECK_EQ(TW_UNIT_SHARED, SETTLED(0, ITSELF(101), TW_UNIT_SHARED).peer[1].unit);
-    tw_company two = SETTLED(0, TW_UNIT_SHARED, TW_UNIT_SHARED, LIKE(9));
+    tw_peer_set two = SETTLED(0, TW_UNIT_SHARED, TW_UNIT_SHARED, LIKE(9));
     TW_CHECK_EQ(ITSELF(101), two.peer[0].unit);
     TW_CHECK_EQ(ITSELF(102), two.peer[1].unit);
     TW_CHECK_EQ(ITSELF(103), two.peer[2].unit);
 }
 
 TW_TEST(an_engine_is_there_when_somebody_works_for_it) {
-    const tw_company company = SETTLED(0, named("0"), LIKE(101), TW_UNIT_SHARED);
-    TW_CHECK(tw_unit_is_there(&company, named("0")));
-    TW_CHECK(!tw_unit_is_there(&company, named("1")));
-    TW_CHECK(!tw_unit_is_there(&company, 0));
+    const tw_peer_set peer_set = SETTLED(0, named("0"), LIKE(101), TW_UNIT_SHARED);
+    TW_CHECK(tw_unit_is_there(&peer_set, named("0")));
+    TW_CHECK(!tw_unit_is_there(&peer_set, named("1")));
+    TW_CHECK(!tw_unit_is_there(&peer_set, 0));
 }
 
 TW_MAIN(a_name_is_an_engine, what_is_no_name_is_no_engine, workers_are_a_unit_with_the_engine_that_started_them,

@@ -14,7 +14,7 @@ static void slice(tw_pace *p, tw_moment moment, size_t young, size_t looks, size
 
 static tw_pace costing(uint64_t ns_a_look) {
     tw_pace p = {0};
-    for (int i = 0; i < 8; ++i) slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * ns_a_look);
+    for (int i = 0; i < 8; ++i) slice(&p, TW_MOMENT_REQUESTED, 0, 4000, 0, 0, 4000 * ns_a_look);
     return p;
 }
 
@@ -27,31 +27,31 @@ TW_TEST(nothing_is_due_at_first) {
     TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 700, MS, 0) == 0); /* the young alone */
     TW_CHECK(!tw_pace_many_young(5599));
     TW_CHECK(tw_pace_many_young(5600)); /* 8 * 700 */
-    p.debt = 1999;
+    p.backlog = 1999;
     TW_CHECK(!tw_pace_due(&p, 0));
-    p.debt = 2000;
+    p.backlog = 2000;
     TW_CHECK(tw_pace_due(&p, 0));
-    p.debt = 511999;
-    TW_CHECK(!tw_pace_in_debt(&p));
-    p.debt = 512000; /* 32 slices of 16000 */
-    TW_CHECK(tw_pace_in_debt(&p));
+    p.backlog = 511999;
+    TW_CHECK(!tw_pace_in_backlog(&p));
+    p.backlog = 512000; /* 32 slices of 16000 */
+    TW_CHECK(tw_pace_in_backlog(&p));
 }
 
 /* What grows old is owed, what was young and died is not. */
 TW_TEST(debt_follows_what_grew_old) {
     tw_pace p = {0};
     slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 400, MS);
-    TW_CHECK_EQ(18000, p.debt); /* 600 objects at 30 looks */
+    TW_CHECK_EQ(18000, p.backlog); /* 600 objects at 30 looks */
     TW_CHECK_EQ(600, p.old);
     slice(&p, TW_MOMENT_IDLE, 0, 1500, 500, 500, MS);
-    TW_CHECK_EQ(16500, p.debt); /* 18000 - 1500 */
+    TW_CHECK_EQ(16500, p.backlog); /* 18000 - 1500 */
     TW_CHECK_EQ(100, p.old);
     slice(&p, TW_MOMENT_STEP, 0, 1000000, 3000, 3000, MS);
-    TW_CHECK_EQ(0, p.debt);
+    TW_CHECK_EQ(0, p.backlog);
     TW_CHECK_EQ(16000, p.ahead); /* no more than a slice is carried over */
     TW_CHECK_EQ(0, p.old);
     slice(&p, TW_MOMENT_STEP, 1000, 0, 0, 0, MS);
-    TW_CHECK_EQ(14000, p.debt); /* 1000 objects at 30 looks, less 16000 */
+    TW_CHECK_EQ(14000, p.backlog); /* 1000 objects at 30 looks, less 16000 */
     TW_CHECK_EQ(2, p.made[TW_MOMENT_IDLE]);
     TW_CHECK_EQ(2, p.made[TW_MOMENT_STEP]);
     TW_CHECK_EQ(3500, p.moved);
@@ -61,7 +61,7 @@ TW_TEST(debt_follows_what_grew_old) {
 /* Half of the time that is left, at the second dearest of the last prices. */
 TW_TEST(a_slice_fits_its_moment) {
     tw_pace p = costing(100);
-    p.debt = 1000000;
+    p.backlog = 1000000;
     TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0));
     TW_CHECK_EQ(16000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 100 * MS, 0)); /* of 500000 that fit, one slice */
     TW_CHECK_EQ(3700, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 100, 800 * US, 0)); /* 4000 less 100 young at 3 looks */
@@ -72,15 +72,15 @@ TW_TEST(a_slice_fits_its_moment) {
     TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 1333, 800 * US, 0)); /* 3999 looks fit */
     TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 1334, 800 * US, 0) == -1); /* the young alone would take 4002 */
     TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, 10 * US, 0) == -1);
-    slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 400);
+    slice(&p, TW_MOMENT_REQUESTED, 0, 4000, 0, 0, 4000 * 400);
     TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0)); /* one is an exception */
-    slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 200);
+    slice(&p, TW_MOMENT_REQUESTED, 0, 4000, 0, 0, 4000 * 200);
     TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0));
-    for (int i = 0; i < 6; ++i) slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 100);
+    for (int i = 0; i < 6; ++i) slice(&p, TW_MOMENT_REQUESTED, 0, 4000, 0, 0, 4000 * 100);
     TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0)); /* both are among the last eight */
-    slice(&p, TW_MOMENT_ASKED, 0, 4000, 0, 0, 4000 * 100);
+    slice(&p, TW_MOMENT_REQUESTED, 0, 4000, 0, 0, 4000 * 100);
     TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0));
-    p.debt = 0;
+    p.backlog = 0;
     TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0) == -1);
 }
 
@@ -94,7 +94,7 @@ TW_TEST(each_walk_costs_what_such_did) {
     TW_CHECK_EQ(50 * 1024, tw_pace_cost(&p, TW_WALK_COUNT));
     TW_CHECK_EQ(150 * 1024, tw_pace_cost(&p, TW_WALK_REACH));
     TW_CHECK_EQ(150 * 1024, tw_pace_dearest(&p));
-    p.debt = 1000000;
+    p.backlog = 1000000;
     TW_CHECK_EQ(9000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 900 * US, 0));
     TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_REACH, 0, 900 * US, 0)); /* it may go on for half as much again */
 }
@@ -109,7 +109,7 @@ TW_TEST(the_dead_have_a_price) {
     for (int i = 0; i < 3; ++i) tw_pace_slice(&p, TW_MOMENT_IDLE, &large, 4000 * 100 + 100 * 20 * US);
     TW_CHECK_EQ(200, tw_pace_of_a_dead(&p)); /* 20 us at 100 ns a look */
     TW_CHECK_EQ(100 * 1024, tw_pace_cost(&p, TW_WALK_TAKE)); /* the looks cost what they did */
-    p.debt = 1000000;
+    p.backlog = 1000000;
     TW_CHECK_EQ(16000, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 0, 4 * MS, 0)); /* of 20000 that fit */
     TW_CHECK_EQ(10000, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 0, 4 * MS, 1)); /* less half of the 20000 beyond */
     TW_CHECK(tw_pace_budget(&p, TW_WALK_TAKE, 0, 2 * MS, 1) == -1);
@@ -132,7 +132,7 @@ TW_TEST(four_dead_have_a_price) {
 /* Prices at which nothing fits are forgotten, as nothing would tell that they have fallen. */
 TW_TEST(what_never_fits_is_believed_less_and_less) {
     tw_pace p = costing(100000);
-    p.debt = 1000000;
+    p.backlog = 1000000;
     int refused = 0;
     for (; tw_pace_budget(&p, TW_WALK_COUNT, 0, MS, 0) < 0; ++refused) tw_pace_unfit(&p, TW_WALK_COUNT);
     TW_CHECK(refused > 10 && refused < 200);
@@ -163,18 +163,18 @@ TW_TEST(the_rest_of_a_wait_is_what_most_such_waits_had) {
 TW_TEST(a_round_is_the_whole_old_heap) {
     tw_pace p = {0};
     slice(&p, TW_MOMENT_IDLE, 5000, 0, 0, 0, MS);
-    p.debt = 10;
+    p.backlog = 10;
     tw_pace_round(&p);
-    TW_CHECK_EQ(120000, p.debt); /* 5000 objects at 24 looks */
+    TW_CHECK_EQ(120000, p.backlog); /* 5000 objects at 24 looks */
     tw_pace_rounded(&p, 3000, 1000, 1);
     TW_CHECK_EQ(9000, p.old); /* 4000 with the 5000 that grew old meanwhile */
     p.grown = 0;
     tw_pace_rounded(&p, 3000, 1000, 1);
-    TW_CHECK_EQ(0, p.debt); /* nothing is owed that nothing grew for */
-    p.debt = 0;
+    TW_CHECK_EQ(0, p.backlog); /* nothing is owed that nothing grew for */
+    p.backlog = 0;
     tw_pace_more(&p);
-    TW_CHECK_EQ(2000, p.debt);
-    p.old = p.debt = 0;
+    TW_CHECK_EQ(2000, p.backlog);
+    p.old = p.backlog = 0;
     tw_pace_round(&p);
     TW_CHECK(tw_pace_due(&p, 0)); /* however few there are */
 }
@@ -185,7 +185,7 @@ static tw_pace in_its_second_round(void) {
     tw_pace_begin(&p, 0);
     slice(&p, TW_MOMENT_IDLE, 0, 1000000, 0, 0, MS);
     tw_pace_rounded(&p, 0, 100000, 0);
-    p.debt = p.ahead = 0;
+    p.backlog = p.ahead = 0;
     tw_pace_begin(&p, 0);
     return p;
 }
@@ -196,7 +196,7 @@ TW_TEST(a_round_is_paid_by_what_grows_old_in_it) {
     TW_CHECK_EQ(75000, p.room); /* six eighths of 100000 */
     TW_CHECK_EQ(54, p.price);   /* 1000000 looks, four times as fast: 4000000 / 75000 = 53.3 */
     slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 0, MS);
-    TW_CHECK_EQ(54000, p.debt);
+    TW_CHECK_EQ(54000, p.backlog);
     tw_pace_begin(&p, 200000); /* those that lived long cost more, and are no reason to wait */
     TW_CHECK_EQ(75750, p.room); /* six eighths of 101000 */
     TW_CHECK_EQ(138, p.price);  /* 101000 at 10 looks and 200000 at 8, times 4: 10440000 / 75750 = 137.8 */
@@ -239,7 +239,7 @@ TW_TEST(a_round_that_is_late_is_always_due) {
     tw_pace_begin(&p, 0);
     TW_CHECK_EQ(16000, p.room); /* at least, however few live */
     slice(&p, TW_MOMENT_IDLE, 16000, 0, 0, 0, MS);
-    p.debt = 0;
+    p.backlog = 0;
     slice(&p, TW_MOMENT_IDLE, 0, 16000, 0, 0, MS);
     TW_CHECK(!tw_pace_due(&p, 0));
     slice(&p, TW_MOMENT_IDLE, 1, 16000, 0, 0, MS);
@@ -265,7 +265,7 @@ TW_TEST(a_round_brought_to_its_end_is_paid_for) {
     tw_pace_begin(&p, 0);
     for (int i = 0; i < 100; ++i) slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
     tw_pace_round(&p); /* somebody asks for one all the same */
-    slice(&p, TW_MOMENT_ASKED, 0, 1000, 0, 0, MS);
+    slice(&p, TW_MOMENT_REQUESTED, 0, 1000, 0, 0, MS);
     TW_CHECK(tw_pace_due(&p, 0));
 }
 
@@ -303,7 +303,7 @@ TW_TEST(a_whole_pass_pays_all) {
     tw_pace p = {0};
     slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 0, MS);
     tw_pace_pass(&p, 500, 700);
-    TW_CHECK_EQ(0, p.debt);
+    TW_CHECK_EQ(0, p.backlog);
     TW_CHECK_EQ(800, p.old);
     tw_pace_pass(&p, 0, 5000); /* more than was believed to be there */
     TW_CHECK_EQ(0, p.old);
@@ -313,10 +313,10 @@ TW_TEST(a_whole_pass_pays_all) {
 TW_TEST(collections_of_others_are_booked) {
     tw_pace p = {0};
     tw_pace_other(&p, 0, 1000, 400); /* the young, of which 600 grew old */
-    TW_CHECK_EQ(18000, p.debt); /* 600 objects at 30 looks */
+    TW_CHECK_EQ(18000, p.backlog); /* 600 objects at 30 looks */
     TW_CHECK_EQ(600, p.old);
     tw_pace_other(&p, 1, 0, 100);
-    TW_CHECK_EQ(0, p.debt);
+    TW_CHECK_EQ(0, p.backlog);
     TW_CHECK_EQ(500, p.old);
     TW_CHECK_EQ(0, p.freed); /* not ours */
 }
@@ -324,10 +324,10 @@ TW_TEST(collections_of_others_are_booked) {
 TW_TEST(a_child_counts_from_zero_and_knows_what_it_knew) {
     tw_pace p = {0};
     slice(&p, TW_MOMENT_STEP, 1000, 500, 10, 10, MS);
-    const uint64_t cost = tw_pace_cost(&p, TW_WALK_COUNT), old = p.old, debt = p.debt;
+    const uint64_t cost = tw_pace_cost(&p, TW_WALK_COUNT), old = p.old, backlog = p.backlog;
     tw_pace_begin_again(&p);
-    TW_CHECK_EQ(0, p.made[TW_MOMENT_STEP] + p.moved + p.freed + p.ns + p.predicted_ns + p.rounds);
-    TW_CHECK(tw_pace_cost(&p, TW_WALK_COUNT) == cost && p.old == old && p.debt == debt);
+    TW_CHECK_EQ(0, p.made[TW_MOMENT_STEP] + p.moved + p.freed + p.ns + p.predicted_ns + p.cycles);
+    TW_CHECK(tw_pace_cost(&p, TW_WALK_COUNT) == cost && p.old == old && p.backlog == backlog);
 }
 
 TW_TEST(moments_have_names) {

@@ -22,7 +22,7 @@ static char root[64], dir[96];
 typedef struct member {
     tw_group group;
     tw_segment *segment;
-    tw_company company; /* the others */
+    tw_peer_set peer_set; /* the others */
     uint64_t charged_ns; /* to its streams */
 } member;
 
@@ -58,12 +58,12 @@ static void leave(tw_group *group) {
 static uint64_t unit_of(int at) { return at < 2 ? 1 : 2; }
 
 static void know_the_others(race *r, int at) {
-    tw_company *company = &r->member[at].company;
+    tw_peer_set *peer_set = &r->member[at].peer_set;
     for (int i = 0; i < MEMBERS; i++) {
         const tw_group *group = &r->member[i].group;
         if (i == at) continue;
-        company->stop_ns[company->n] = &group->page->line[group->at].stop_ns;
-        company->peer[company->n++] = (tw_peer){&r->member[i].segment->pause, unit_of(i), 1};
+        peer_set->stop_ns[peer_set->n] = &group->page->line[group->at].stop_ns;
+        peer_set->peer[peer_set->n++] = (tw_peer){&r->member[i].segment->pause, unit_of(i), 1};
     }
 }
 
@@ -82,14 +82,14 @@ static void one_request(member *m, uint64_t round) {
     const int len = snprintf(model, sizeof model, "model-%d", (int)(round % (2 * LABEL_SETS)));
     const uint64_t now = tw_now_ns();
     tw_stream_open(&s, m->segment, now, now, 0, TW_ARRIVAL_ASGI);
-    tw_stream_join(&s, &m->company, round % 3);
+    tw_stream_join(&s, &m->peer_set, round % 3);
     tw_stream_label(&s, tw_segment_label(m->segment, model, (size_t)len, "/v1", 3));
     for (int i = 0; i < TOKENS; i++) {
         tw_stream_token(&s, tw_now_ns(), 1, 0);
         if (i == TOKENS / 2) stand_still(m);
     }
     tw_stream_close(&s, tw_now_ns(), TW_END_FINISHED);
-    TW_CHECK(s.late_ns <= s.overlap_ns && s.overlap_ns <= s.last_ns - s.arrival_ns);
+    TW_CHECK(s.delay_ns <= s.overlap_ns && s.overlap_ns <= s.last_ns - s.arrival_ns);
     m->charged_ns += s.overlap_ns;
 }
 
@@ -144,13 +144,13 @@ static void *read_all(void *context) {
 
 static void look_around(race *r, tw_group *group, tw_segment *own, tw_members *members) {
     const tw_segment *segments[TW_MEMBERS + 1];
-    tw_company company;
+    tw_peer_set peer_set;
     uint32_t n = 0;
     if (tw_members_renew(members, group->dir, group->name) != TW_GROUP_FINE) return;
-    tw_members_company(members, group, own, &company);
+    tw_members_peers(members, group, own, &peer_set);
     segments[n++] = own;
     for (uint32_t i = 0; i < members->n; i++) segments[n++] = members->member[i].segment;
-    TW_CHECK(n > MEMBERS && company.n >= MEMBERS);
+    TW_CHECK(n > MEMBERS && peer_set.n >= MEMBERS);
     take(segments, n);
     __atomic_add_fetch(&r->seen, n - 1, __ATOMIC_RELAXED);
 }

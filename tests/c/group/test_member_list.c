@@ -120,21 +120,21 @@ TW_TEST(a_pause_of_the_engine_s_process_reaches_the_stream) {
     TW_CHECK(segment != NULL);
     child engine = start("engine", 1, 500000), api = start("api", 0, 900000);
     tw_members *members = list();
-    tw_company *company = calloc(1, sizeof *company);
+    tw_peer_set *peer_set = calloc(1, sizeof *peer_set);
     TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
-    tw_members_company(members, &own, segment, company);
-    TW_CHECK_EQ(1, company->n);
-    TW_CHECK_EQ(1, company->peer[0].unit);
-    tw_blame blame;
-    TW_CHECK(!tw_company_quiet_since(company, 0, 1000000));
-    TW_CHECK(tw_company_quiet_since(company, 0, 1500000));
-    tw_blame_gap(&segment->pause, company->peer, company->n, 0, 1200000, 9000000, &blame);
-    TW_CHECK_EQ(300000, blame.overlap_ns[company->peer[0].source][TW_CAUSE_GC2]);
+    tw_members_peers(members, &own, segment, peer_set);
+    TW_CHECK_EQ(1, peer_set->n);
+    TW_CHECK_EQ(1, peer_set->peer[0].unit);
+    tw_attribution blame;
+    TW_CHECK(!tw_peers_idle_since(peer_set, 0, 1000000));
+    TW_CHECK(tw_peers_idle_since(peer_set, 0, 1500000));
+    tw_attribution_gap(&segment->pause, peer_set->peer, peer_set->n, 0, 1200000, 9000000, &blame);
+    TW_CHECK_EQ(300000, blame.overlap_ns[peer_set->peer[0].source][TW_CAUSE_GC2]);
     char role[TW_ROLE_WORDS * 8];
-    tw_words_get(segment->lost[company->peer[0].source].role, TW_ROLE_WORDS, role);
+    tw_words_get(segment->lost[peer_set->peer[0].source].role, TW_ROLE_WORDS, role);
     TW_CHECK_STR("engine", role);
     tw_members_clear(members);
-    free(members), free(company);
+    free(members), free(peer_set);
     stop(engine), stop(api);
     tw_group_leave(&own);
     end();
@@ -282,19 +282,19 @@ TW_TEST(who_was_killed_while_it_collected_is_no_company) {
     tw_segment *segment = member(&own, "api", 0);
     child engine = start("engine", 1, 500000);
     tw_members *members = list();
-    tw_company *company = calloc(1, sizeof *company);
+    tw_peer_set *peer_set = calloc(1, sizeof *peer_set);
     TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
     own.page->line[1].stop_ns = UINT64_MAX; /* it stands still */
-    tw_members_company(members, &own, segment, company);
-    TW_CHECK_EQ(1, company->n);
-    TW_CHECK(!tw_company_quiet_since(company, 0, tw_now_ns()));
+    tw_members_peers(members, &own, segment, peer_set);
+    TW_CHECK_EQ(1, peer_set->n);
+    TW_CHECK(!tw_peers_idle_since(peer_set, 0, tw_now_ns()));
     kill(engine.pid, SIGKILL);
     reap(engine); /* nobody is left to read what stop() writes */
-    tw_members_company(members, &own, segment, company);
-    TW_CHECK_EQ(0, company->n);
+    tw_members_peers(members, &own, segment, peer_set);
+    TW_CHECK_EQ(0, peer_set->n);
     TW_CHECK_EQ(1, members->n); /* what it measured counts */
     tw_members_clear(members);
-    free(members), free(company);
+    free(members), free(peer_set);
     tw_group_leave(&own);
     end();
 }

@@ -93,7 +93,7 @@ static uint32_t fold_all(void) {
 }
 
 /* What a reader makes of the directory. */
-typedef struct seen { uint64_t opened, refused, paused_ns; uint32_t segments, tombstones; } seen;
+typedef struct seen { uint64_t opened, refused, paused_ns; uint32_t segments, retired; } seen;
 
 static seen look(void) {
     tw_members *members = calloc(1, sizeof *members);
@@ -103,7 +103,7 @@ static seen look(void) {
     for (uint32_t i = 0; i < members->n; i++) {
         s.opened += members->member[i].segment->opened;
         s.paused_ns += tw_pause_total_ns(&members->member[i].segment->pause, TW_CAUSE_GC2, 0);
-        if (members->member[i].list != NULL) s.tombstones++;
+        if (members->member[i].list != NULL) s.retired++;
         else s.segments++;
     }
     tw_members_clear(members);
@@ -131,7 +131,7 @@ TW_TEST(the_dead_are_folded_and_count) {
     check_sum(5);
     TW_CHECK_EQ(4, fold_all());
     const seen s = look();
-    TW_CHECK(s.segments == 0 && s.tombstones == 2 && s.refused == 0);
+    TW_CHECK(s.segments == 0 && s.retired == 2 && s.refused == 0);
     check_sum(5);
     TW_CHECK_EQ(0, fold(4));
     struct stat file;
@@ -235,7 +235,7 @@ TW_TEST(a_file_that_was_folded_and_still_stands_counts_once) {
     end();
 }
 
-TW_TEST(a_tombstone_that_was_never_finished_is_nobody_s) {
+TW_TEST(a_retired_that_was_never_finished_is_nobody_s) {
     begin();
     killed("engine", NULL);
     const int file = open(in("fold.tmp"), O_CREAT | O_WRONLY, 0600);
@@ -255,7 +255,7 @@ static void plant(const char *name, const void *bytes, size_t len) {
     close(file);
 }
 
-TW_TEST(a_planted_tombstone_is_refused_and_not_replaced) {
+TW_TEST(a_planted_retired_is_refused_and_not_replaced) {
     static const char zeros[8192];
     for (int kind = 0; kind < 4; kind++) {
         begin();
@@ -331,7 +331,7 @@ TW_TEST(many_that_fold_and_die_at_once_lose_nothing) {
     for (int i = 0; i < 4; i++) kill(folders[i], SIGKILL), waitpid(folders[i], NULL, 0);
     (void)fold_all();
     const seen s = look();
-    TW_CHECK(s.segments == 0 && s.refused == 0 && s.tombstones == 2);
+    TW_CHECK(s.segments == 0 && s.refused == 0 && s.retired == 2);
     check_sum(60);
     end();
 }
@@ -375,6 +375,6 @@ TW_TEST(a_directory_that_vanished_does_no_harm) {
 
 TW_MAIN(the_dead_are_folded_and_count, the_living_are_left_alone, at_most_so_many_in_a_turn,
         who_says_that_it_writes_no_more_is_folded_alive, what_was_before_an_exec_is_dead, what_cannot_be_judged_stays,
-        a_file_that_was_folded_and_still_stands_counts_once, a_tombstone_that_was_never_finished_is_nobody_s,
-        a_planted_tombstone_is_refused_and_not_replaced, who_folds_is_not_waited_for, without_room_the_dead_stay_as_they_are,
+        a_file_that_was_folded_and_still_stands_counts_once, a_retired_that_was_never_finished_is_nobody_s,
+        a_planted_retired_is_refused_and_not_replaced, who_folds_is_not_waited_for, without_room_the_dead_stay_as_they_are,
         a_file_whose_maker_died_over_it_is_removed, many_that_fold_and_die_at_once_lose_nothing, a_directory_that_vanished_does_no_harm)

@@ -1,4 +1,4 @@
-/* The sum of the dead: a snapshot of it is the snapshot of whom it holds, and a list that lies is no tombstone. */
+/* The sum of the dead: a snapshot of it is the snapshot of whom it holds, and a list that lies is no retired segment. */
 #include "tailwatch/group/retired_segment.h"
 
 #include <sys/mman.h>
@@ -49,22 +49,22 @@ static void use(tw_segment *g, uint64_t seed) {
     tw_segment_fallback(g, "choice", 6, seed % 2 ? "logprobs" : "tools", seed % 2 ? 8 : 5);
     tw_segment_fallback(g, "choice", 6, "both", 4);
     const uint32_t source = tw_segment_source(g, seed % 2 ? "engine" : "worker");
-    g->lost[source].overlap_ns[1][2] += seed, g->lost[source].late_ns[1][2] += seed / 2;
+    g->lost[source].overlap_ns[1][2] += seed, g->lost[source].delay_ns[1][2] += seed / 2;
     g->lost[TW_SOURCE_UNBOUND].overlap_ns[0][1] += 5;
     g->label_overflow += 3;
     g->pause.lost += 2;
     uint64_t *counts = (uint64_t *)&g->policy.counts;
     for (size_t i = 0; i < sizeof g->policy.counts / sizeof *counts; i++) counts[i] += seed * (i + 1);
-    tw_policy_is(&g->policy, TW_POLICY_OUT_OF_BAND, TW_POLICY_SWEEP, TW_WHY_NOT);
+    tw_policy_is(&g->policy, TW_POLICY_IDLE_GC, TW_POLICY_SWEEP, TW_WHY_NOT);
     tw_policy_heap(&g->policy, seed);
 }
 
 static tw_segment *sum_of(const tw_segment *const *segments, size_t n) {
-    tw_segment *sum = tw_tombstone_begin(segments[0]->header.role, 1, false);
+    tw_segment *sum = tw_retired_begin(segments[0]->header.role, 1, false);
     TW_REQUIRE(sum != NULL);
-    for (size_t i = 0; i < n; i++) TW_CHECK_EQ(0, tw_tombstone_add(sum, segments[i]));
-    TW_CHECK_EQ(sum->header.bytes, tw_segment_bytes(TW_TOMBSTONE_SETS));
-    TW_CHECK(tw_tombstone_close(sum) == tw_segment_used(sum) + sizeof(tw_tombstone_list));
+    for (size_t i = 0; i < n; i++) TW_CHECK_EQ(0, tw_retired_add(sum, segments[i]));
+    TW_CHECK_EQ(sum->header.bytes, tw_segment_bytes(TW_RETIRED_SETS));
+    TW_CHECK(tw_retired_close(sum) == tw_segment_used(sum) + sizeof(tw_retired_list));
     return sum;
 }
 
@@ -160,7 +160,7 @@ TW_TEST(a_snapshot_of_the_sum_is_that_of_its_parts) {
     check_same(expected, found);
     TW_CHECK(expected->opened == 120 && expected->series_count == 3);
     tw_snapshot_free(expected), tw_snapshot_free(found);
-    tw_tombstone_free(two), tw_tombstone_free(sum);
+    tw_retired_free(two), tw_retired_free(sum);
     for (int i = 0; i < 3; i++) tw_segment_destroy(g[i]);
 }
 
@@ -177,7 +177,7 @@ TW_TEST(what_was_open_goes_on_nowhere) {
     TW_CHECK_EQ(1000000, tw_pause_total_ns(&sum->pause, TW_CAUSE_GC2, 0));
     TW_CHECK_EQ(0, tw_pause_total_ns(&sum->pause, TW_CAUSE_GC1, 0));
     TW_CHECK(!tw_pause_is_open(&sum->pause) && sum->pause.last_stop_ns == 2000000);
-    tw_tombstone_free(sum);
+    tw_retired_free(sum);
     tw_segment_destroy(g);
 }
 
@@ -189,11 +189,11 @@ TW_TEST(label_sets_without_room_become_other) {
         tw_segment_series(g, tw_segment_label(g, name, (size_t)len, "/", 1))->reasons[0] = 2;
     }
     tw_segment *sum = sum_of((const tw_segment *const[]){g}, 1);
-    const uint64_t over = 300 - TW_TOMBSTONE_SETS;
-    TW_CHECK_EQ(TW_TOMBSTONE_SETS, sum->series_count);
+    const uint64_t over = 300 - TW_RETIRED_SETS;
+    TW_CHECK_EQ(TW_RETIRED_SETS, sum->series_count);
     TW_CHECK_EQ(2 * over, tw_segment_series(sum, 0)->reasons[0]);
     TW_CHECK_EQ(2 * over, sum->label_overflow); /* so many requests */
-    tw_tombstone_free(sum);
+    tw_retired_free(sum);
     tw_segment_destroy(g);
 }
 
@@ -216,70 +216,70 @@ TW_TEST(the_newest_slow_gaps_are_kept) {
         TW_CHECK_EQ(n >= 400 - TW_SLOW_RING, there);
         if (there) TW_CHECK(record.end_ns == 1000 + n && record.series == 0 && record.share[0].overlap_ns == 0);
     }
-    tw_tombstone_free(sum);
+    tw_retired_free(sum);
     tw_segment_destroy(g[0]), tw_segment_destroy(g[1]);
 }
 
 static void role_words(uint64_t *words, const char *role) { tw_words_set(words, TW_ROLE_WORDS, role, strlen(role)); }
 
-TW_TEST(a_tombstone_has_the_name_of_its_dead) {
+TW_TEST(a_retired_has_the_name_of_its_dead) {
     static const char *const odd[] = {"", ".", "..", "a/b", "../../etc", "a b", "\xc3\xa9", "a\nb"};
     uint64_t words[TW_ROLE_WORDS];
     char name[TW_GROUP_NAME], other[TW_GROUP_NAME] = "";
     role_words(words, "engine");
-    tw_tombstone_name(name, words, 3);
+    tw_retired_name(name, words, 3);
     TW_CHECK_STR("engine-3.gone", name);
     role_words(words, "a-role.of_31-characters-exactly");
-    tw_tombstone_name(name, words, UINT64_MAX);
+    tw_retired_name(name, words, UINT64_MAX);
     TW_CHECK_STR("a-role.of_31-characters-exactly-18446744073709551615.gone", name);
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         role_words(words, odd[i]);
-        tw_tombstone_name(name, words, 0);
+        tw_retired_name(name, words, 0);
         TW_CHECK(name[0] == '=' && strchr(name, '/') == NULL && strlen(name) == 24 && strcmp(name, other) != 0);
         strcpy(other, name);
     }
 }
 
 TW_TEST(a_list_remembers_the_last) {
-    static tw_tombstone_list list;
+    static tw_retired_list list;
     for (uint64_t i = 0; i < 1000; i++) {
         const tw_group_id id = {i, 1, 2};
-        TW_CHECK(!tw_tombstone_holds(&list, &id));
-        list.file[list.count++ % TW_TOMBSTONE_NAMES] = id;
-        TW_CHECK(tw_tombstone_holds(&list, &id));
+        TW_CHECK(!tw_retired_holds(&list, &id));
+        list.file[list.count++ % TW_RETIRED_NAMES] = id;
+        TW_CHECK(tw_retired_holds(&list, &id));
     }
-    TW_CHECK(tw_tombstone_holds(&list, &(tw_group_id){999, 1, 2}) && tw_tombstone_holds(&list, &(tw_group_id){744, 1, 2}));
-    TW_CHECK(!tw_tombstone_holds(&list, &(tw_group_id){743, 1, 2}) && !tw_tombstone_holds(&list, &(tw_group_id){999, 1, 3}));
+    TW_CHECK(tw_retired_holds(&list, &(tw_group_id){999, 1, 2}) && tw_retired_holds(&list, &(tw_group_id){744, 1, 2}));
+    TW_CHECK(!tw_retired_holds(&list, &(tw_group_id){743, 1, 2}) && !tw_retired_holds(&list, &(tw_group_id){999, 1, 3}));
     list.count = UINT64_MAX; /* of one that lies: no more is read than there is */
-    TW_CHECK(!tw_tombstone_holds(&list, &(tw_group_id){5, 5, 5}));
+    TW_CHECK(!tw_retired_holds(&list, &(tw_group_id){5, 5, 5}));
 }
 
-TW_TEST(what_lies_is_no_tombstone) {
+TW_TEST(what_lies_is_no_retired) {
     tw_segment *g = segment_of("engine", 1), *sum = sum_of((const tw_segment *const[]){g}, 1);
-    const size_t len = sum->header.bytes + sizeof(tw_tombstone_list);
+    const size_t len = sum->header.bytes + sizeof(tw_retired_list);
     char *file = calloc(1, len + 8);
     tw_segment *copy = (void *)file;
     memcpy(file, sum, sum->header.bytes);
-    tw_tombstone_list *list = (void *)(file + sum->header.bytes);
-    list->magic = TW_TOMBSTONE_MAGIC;
-    TW_CHECK(tw_tombstone_of(file, len, "engine-0.gone") == list);
-    TW_CHECK(tw_tombstone_of(file, len, "engine-1.gone") == NULL && tw_tombstone_of(file, len, "api-0.gone") == NULL);
-    TW_CHECK(tw_tombstone_of(file, len - 8, "engine-0.gone") == NULL && tw_tombstone_of(file, len + 8, "engine-0.gone") == NULL);
-    TW_CHECK(tw_tombstone_of(file, 8, "engine-0.gone") == NULL);
+    tw_retired_list *list = (void *)(file + sum->header.bytes);
+    list->magic = TW_RETIRED_MAGIC;
+    TW_CHECK(tw_retired_of(file, len, "engine-0.gone") == list);
+    TW_CHECK(tw_retired_of(file, len, "engine-1.gone") == NULL && tw_retired_of(file, len, "api-0.gone") == NULL);
+    TW_CHECK(tw_retired_of(file, len - 8, "engine-0.gone") == NULL && tw_retired_of(file, len + 8, "engine-0.gone") == NULL);
+    TW_CHECK(tw_retired_of(file, 8, "engine-0.gone") == NULL);
     uint64_t *words[] = {&list->magic, &copy->header.magic, &copy->header.version, &copy->header.bytes, &copy->header.pid,
                          &copy->header.max_label_sets, &copy->header.layout_hash, &copy->header.place};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         *words[i] += 1;
-        TW_CHECK(tw_tombstone_of(file, len, "engine-0.gone") == NULL);
+        TW_CHECK(tw_retired_of(file, len, "engine-0.gone") == NULL);
         *words[i] -= 1;
     }
     copy->series_count = 9;
-    TW_CHECK(tw_tombstone_of(file, len, "engine-0.gone") == NULL);
+    TW_CHECK(tw_retired_of(file, len, "engine-0.gone") == NULL);
     free(file);
-    tw_tombstone_free(sum);
+    tw_retired_free(sum);
     tw_segment_destroy(g);
 }
 
 TW_MAIN(a_snapshot_of_the_sum_is_that_of_its_parts, what_was_open_goes_on_nowhere, label_sets_without_room_become_other,
-        the_newest_slow_gaps_are_kept, a_tombstone_has_the_name_of_its_dead, a_list_remembers_the_last,
-        what_lies_is_no_tombstone)
+        the_newest_slow_gaps_are_kept, a_retired_has_the_name_of_its_dead, a_list_remembers_the_last,
+        what_lies_is_no_retired)

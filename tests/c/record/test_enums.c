@@ -26,9 +26,9 @@ TW_TEST(names) {
     NAMES(tw_reason_name, TW_REASONS, "good", "late", "error", "429", "5xx", "timeout", "abort_late", "4xx",
           "abort_early", "3xx");
     NAMES(tw_outcome_name, TW_OUTCOMES, "good", "miss", "excluded");
-    NAMES(tw_arrival_name, TW_ARRIVALS, "tcp_info", "asgi", "header", "given");
-    NAMES(tw_drop_name, TW_DROPS, "slow_log", "pause_log", "choice", "opaque", "late_stamp", "unknown_gap",
-          "cut_event", "protobuf_family", "protobuf_slow", "trace_trigger", "export", "span");
+    NAMES(tw_arrival_name, TW_ARRIVALS, "tcp_info", "asgi", "header", "explicit");
+    NAMES(tw_drop_name, TW_DROPS, "slow_log", "pause_log", "choice", "unreadable_body", "out_of_order_stamp", "pause_ring_overflow",
+          "event_truncated", "protobuf_family", "protobuf_slow", "trace_trigger", "export", "span");
     NAMES(tw_error_name, TW_ERRORS, "asgi", "gc_hook", "policy", "daemon", "render", "registry");
 }
 

@@ -31,7 +31,7 @@ static void *write_events(void *argument) {
         }
         tw_record(&s->r, n, tw_what(TW_KIND_TOKEN, (uint32_t)n, (uint32_t)n, (uint32_t)n), n, ~n);
         if (n % 500 == 0) tw_recorder_tick(&s->r);
-        if (n % 100 == 0) tw_recorder_count(&s->r, n, TW_COUNTER_LATE, n);
+        if (n % 100 == 0) tw_recorder_count(&s->r, n, TW_COUNTER_DELAY, n);
     }
     return NULL;
 }

@@ -8,7 +8,7 @@ enum { MS = 1000000 };
 TW_TEST(each_number_has_a_name_and_no_other_has_one) {
     static const struct { const char *(*name)(int); int n; } lists[] = {
         {tw_policy_kind_name, TW_POLICY_KINDS}, {tw_policy_mode_name, TW_POLICY_MODES}, {tw_policy_why_name, TW_WHYS},
-        {tw_pass_name, TW_PASSES},              {tw_drift_name, TW_DRIFTS},             {tw_ceiling_name, TW_CEILINGS},
+        {tw_pass_name, TW_PASSES},              {tw_interference_name, TW_INTERFERENCES},             {tw_memory_limit_name, TW_MEMORY_LIMITS},
     };
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         TW_CHECK_STR("unknown", lists[i].name(-1));
@@ -17,7 +17,7 @@ TW_TEST(each_number_has_a_name_and_no_other_has_one) {
             for (int b = 0; b < a; b++) TW_CHECK(strcmp(lists[i].name(a), lists[i].name(b)) != 0);
     }
     TW_CHECK_STR("request_end", tw_pass_name(TW_MOMENT_REQUEST));
-    TW_CHECK_STR("foreign", tw_pass_name(TW_PASS_FOREIGN));
+    TW_CHECK_STR("external", tw_pass_name(TW_PASS_EXTERNAL));
 }
 
 /* A policy that is told of slices counts what the pace counts. */
@@ -35,16 +35,16 @@ TW_TEST(slices_are_counted_as_the_pace_has_them) {
     TW_CHECK_MEM(pace.made, policy.counts.slices, sizeof pace.made);
     TW_CHECK(policy.counts.moved == pace.moved && policy.counts.freed == pace.freed);
     TW_CHECK(policy.counts.slice_ns == 40 * MS && policy.counts.predicted_ns == pace.predicted_ns);
-    TW_CHECK(policy.counts.rounds == 5 && policy.now.debt == pace.debt);
+    TW_CHECK(policy.counts.cycles == 5 && policy.now.backlog == pace.backlog);
     TW_CHECK(policy.now.cost_ns == tw_pace_dearest(&pace) && policy.now.cost_ns > 0);
 }
 
 TW_TEST(a_whole_pass_is_counted_by_its_moment) {
     tw_policy policy = {0};
     tw_policy_pass(&policy, TW_MOMENT_REQUEST, 3 * MS, 50);
-    tw_policy_pass(&policy, TW_MOMENT_CEILING, 4 * MS, 7);
-    TW_CHECK(policy.counts.passes[TW_MOMENT_REQUEST] == 1 && policy.counts.passes[TW_MOMENT_CEILING] == 1);
-    TW_CHECK(policy.counts.pass_ns == 7 * MS && policy.counts.pass_freed == 57);
+    tw_policy_pass(&policy, TW_MOMENT_MEMORY_LIMIT, 4 * MS, 7);
+    TW_CHECK(policy.counts.collections[TW_MOMENT_REQUEST] == 1 && policy.counts.collections[TW_MOMENT_MEMORY_LIMIT] == 1);
+    TW_CHECK(policy.counts.full_ns == 7 * MS && policy.counts.full_freed == 57);
 }
 
 /* No object is something else than not knowing. */
@@ -54,8 +54,8 @@ TW_TEST(a_size_of_nothing_is_known) {
     tw_policy_heap(&policy, 0);
     tw_policy_frozen(&policy, 9);
     TW_CHECK(policy.now.unfrozen == 1 && policy.now.frozen == 10);
-    tw_policy_is(&policy, TW_POLICY_OUT_OF_BAND, TW_POLICY_WHOLE, TW_WHY_PROOF);
-    TW_CHECK(policy.now.kind == TW_POLICY_OUT_OF_BAND && policy.now.mode == TW_POLICY_WHOLE && policy.now.why == TW_WHY_PROOF);
+    tw_policy_is(&policy, TW_POLICY_IDLE_GC, TW_POLICY_WHOLE, TW_WHY_PROOF);
+    TW_CHECK(policy.now.kind == TW_POLICY_IDLE_GC && policy.now.mode == TW_POLICY_WHOLE && policy.now.why == TW_WHY_PROOF);
     TW_CHECK(policy.now.unfrozen == 1);
 }
 

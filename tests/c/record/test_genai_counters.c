@@ -156,8 +156,8 @@ TW_TEST(snapshots_merge_and_subtract_it) {
     tw_segment_destroy(b);
 }
 
-/* What the dead had stays, bit for bit; a tombstone without room for it leaves the rest as it is. */
-TW_TEST(tombstones_keep_it) {
+/* What the dead had stays, bit for bit; a retired segment without room for it leaves the rest as it is. */
+TW_TEST(retireds_keep_it) {
     tw_segment *a = served_segment(4), *b = served_segment(4);
     serve(a, "m", 3, 200, TW_END_FINISHED);
     serve(a, "n", 2, 200, TW_END_ERROR);
@@ -166,9 +166,9 @@ TW_TEST(tombstones_keep_it) {
     tw_snapshot *alive, *dead;
     TW_REQUIRE(tw_snapshot_take(&alive, both, 2) == 0);
     for (int served = 0; served < 2; served++) {
-        tw_segment *sum = tw_tombstone_begin(a->header.role, 1, served != 0);
-        TW_REQUIRE(sum != NULL && tw_tombstone_add(sum, a) == 0 && tw_tombstone_add(sum, b) == 0);
-        tw_tombstone_close(sum);
+        tw_segment *sum = tw_retired_begin(a->header.role, 1, served != 0);
+        TW_REQUIRE(sum != NULL && tw_retired_add(sum, a) == 0 && tw_retired_add(sum, b) == 0);
+        tw_retired_close(sum);
         TW_REQUIRE(tw_snapshot_take(&dead, (const tw_segment *const *)&sum, 1) == 0);
         TW_REQUIRE(dead->series_count == 2 && alive->series_count == 2);
         for (int set = 0; set < 2; set++)
@@ -179,7 +179,7 @@ TW_TEST(tombstones_keep_it) {
             }
         TW_CHECK_EQ(2, dead->series[0].metric[TW_METRIC_E2E]->count);
         tw_snapshot_free(dead);
-        tw_tombstone_free(sum);
+        tw_retired_free(sum);
     }
     tw_snapshot_free(alive);
     tw_segment_destroy(a);
@@ -188,4 +188,4 @@ TW_TEST(tombstones_keep_it) {
 
 TW_MAIN(brief_slots_are_made_of_whole_ones, a_brief_histogram_reads_as_a_whole_one,
         requests_are_told_apart_by_how_they_ended, a_segment_made_without_keeps_nothing,
-        the_header_says_how_far_label_sets_are_apart, snapshots_merge_and_subtract_it, tombstones_keep_it)
+        the_header_says_how_far_label_sets_are_apart, snapshots_merge_and_subtract_it, retireds_keep_it)

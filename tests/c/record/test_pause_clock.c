@@ -358,20 +358,20 @@ TW_TEST(charges) {
     tw_pause_charge(p, 20 * MS, 21 * MS, 1 * MS, 0);
     tw_pause_charge(p, 40 * MS, 50 * MS, 0, 0);
     tw_pause_charge(p, 33 * MS, 11 * MS, 0, 0);
-    static const uint64_t streams[] = {1, 2, 1}, late[] = {500000, 500000, 1500000};
+    static const uint64_t streams[] = {1, 2, 1}, delay[] = {500000, 500000, 1500000};
     static const uint64_t overlap[] = {1 * MS, 2 * MS, 3 * MS};
     for (uint64_t n = 0; n < 3; n++) {
         TW_CHECK_EQ(streams[n], record(p, n).streams);
         TW_CHECK_EQ(overlap[n], record(p, n).overlap_ns);
-        TW_CHECK_EQ(late[n], record(p, n).late_ns);
+        TW_CHECK_EQ(delay[n], record(p, n).delay_ns);
     }
     free(p);
 }
 
-/* Whatever the numbers, the late parts of a gap add up to its late, without a rounding loss. */
+/* Whatever the numbers, the delay parts of a gap add up to its delay, without a rounding loss. */
 TW_TEST(charges_add_up) {
     tw_pause_clock *p = new_clock();
-    uint64_t state = 17, now = 2, late_total = 0, overlap_total = 0, late_found = 0, overlap_found = 0;
+    uint64_t state = 17, now = 2, delay_total = 0, overlap_total = 0, delay_found = 0, overlap_found = 0;
     for (int i = 0; i < TW_PAUSE_RING; i++) {
         uint64_t start = now + 2 + tw_test_random_below(&state, MS);
         now = start + TW_PAUSE_SHORT_NS + tw_test_random_below(&state, 700001);
@@ -380,18 +380,18 @@ TW_TEST(charges_add_up) {
     for (int i = 0; i < 300; i++) {
         uint64_t from = tw_test_random_below(&state, now), to = from + tw_test_random_below(&state, 30 * MS);
         uint64_t overlap = overlap_of(p, from, to).total_ns;
-        uint64_t late = overlap ? tw_test_random_below(&state, overlap + 1) : 0;
-        tw_pause_charge(p, from, to, overlap, late);
+        uint64_t delay = overlap ? tw_test_random_below(&state, overlap + 1) : 0;
+        tw_pause_charge(p, from, to, overlap, delay);
         overlap_total += overlap;
-        late_total += late;
+        delay_total += delay;
     }
     for (uint64_t n = 0; n < TW_PAUSE_RING; n++) {
         overlap_found += record(p, n).overlap_ns;
-        late_found += record(p, n).late_ns;
+        delay_found += record(p, n).delay_ns;
     }
-    TW_CHECK(late_total > 0);
+    TW_CHECK(delay_total > 0);
     TW_CHECK_EQ(overlap_total, overlap_found);
-    TW_CHECK_EQ(late_total, late_found);
+    TW_CHECK_EQ(delay_total, delay_found);
     free(p);
 }
 
@@ -406,10 +406,10 @@ TW_TEST(charges_of_an_open_pause) {
     tw_pause_charge(p, 14 * MS, 16 * MS, 1 * MS, 1 * MS);
     TW_CHECK_EQ(1, record(p, 0).streams);
     TW_CHECK_EQ(1 * MS, record(p, 0).overlap_ns);
-    TW_CHECK_EQ(500000, record(p, 0).late_ns);
+    TW_CHECK_EQ(500000, record(p, 0).delay_ns);
     TW_CHECK_EQ(3, record(p, 1).streams);
     TW_CHECK_EQ(5 * MS, record(p, 1).overlap_ns);
-    TW_CHECK_EQ(2500000, record(p, 1).late_ns);
+    TW_CHECK_EQ(2500000, record(p, 1).delay_ns);
     pause(p, TW_CAUSE_GC2, 20 * MS, 21 * MS);
     TW_CHECK_EQ(0, record(p, 2).streams);
     free(p);
@@ -422,7 +422,7 @@ TW_TEST(charges_leave_with_their_record) {
     for (uint64_t i = 1; i <= TW_PAUSE_RING; i++) pause(p, TW_CAUSE_GC0, i * 10 * MS, i * 10 * MS + MS);
     TW_CHECK_EQ(0, record(p, TW_PAUSE_RING).streams);
     TW_CHECK_EQ(0, record(p, TW_PAUSE_RING).overlap_ns);
-    TW_CHECK_EQ(0, record(p, TW_PAUSE_RING).late_ns);
+    TW_CHECK_EQ(0, record(p, TW_PAUSE_RING).delay_ns);
     free(p);
 }
 

@@ -74,7 +74,7 @@ static void check_record(const tw_pause_record *r, uint64_t n) {
     TW_CHECK_EQ(n + 1, r->uncollectable);
     TW_CHECK_EQ(n + 2, r->cpu_ns);
     TW_CHECK_EQ(n + 3, r->callbacks_ns);
-    TW_CHECK(r->streams <= 1 && r->late_ns <= UNIT && r->overlap_ns <= stop_of(n) - start_of(n));
+    TW_CHECK(r->streams <= 1 && r->delay_ns <= UNIT && r->overlap_ns <= stop_of(n) - start_of(n));
 }
 
 /* Records near both ends of the ring, where the writer is. Returns how many were read. */

@@ -277,7 +277,7 @@ TW_TEST(words_round_trip) {
 /* Something in every part of a segment. */
 static void use(tw_segment *g) {
     tw_stream s;
-    tw_stream_open(&s, g, 1000, 2000, 30, TW_ARRIVAL_GIVEN);
+    tw_stream_open(&s, g, 1000, 2000, 30, TW_ARRIVAL_EXPLICIT);
     tw_stream_label(&s, label(g, "m", "/r"));
     for (uint64_t i = 1; i < 20; ++i) tw_stream_token(&s, 2000 + i * 1000000, 1, 0);
     tw_pause_begin(&g->pause, TW_CAUSE_GC2, 21000000);

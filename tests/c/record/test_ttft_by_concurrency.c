@@ -228,7 +228,7 @@ TW_TEST(few_data_and_one_level_are_said) {
     TW_CHECK_EQ(TW_HEALTHY_FEW_DATA, h.verdict);
     TW_CHECK_NEAR(0.03, tw_healthy_ttft(&h, 100), 1e-4);
     for (uint64_t i = 0; i < 100; i++) tw_crowd_note(&crowd, 30 + i % 4, 30 * MS, S0 + i * SECOND);
-    TW_CHECK_EQ(TW_HEALTHY_ONE_LEVEL, find(S0 + 100 * SECOND).verdict);
+    TW_CHECK_EQ(TW_HEALTHY_SINGLE_LEVEL, find(S0 + 100 * SECOND).verdict);
 }
 
 TW_TEST(processes_are_read_together) {
@@ -309,7 +309,7 @@ TW_TEST(the_curve_ascends) {
 
 TW_TEST(verdicts_have_names) {
     TW_CHECK_STR("found", tw_healthy_name(TW_HEALTHY_FOUND));
-    TW_CHECK_STR("no inflection", tw_healthy_name(TW_HEALTHY_NO_INFLECTION));
+    TW_CHECK_STR("no_inflection", tw_healthy_name(TW_HEALTHY_NO_INFLECTION));
     TW_CHECK_STR("unknown", tw_healthy_name(-1));
     TW_CHECK_STR("unknown", tw_healthy_name(TW_HEALTHY_VERDICTS));
 }

@@ -18,7 +18,7 @@ typedef struct bench {
 static bench begin(void) {
     bench b;
     TW_REQUIRE(tw_segment_create(&b.g, "engine", 1, NULL, 0) == 0);
-    tw_stepper_init(&b.s, &b.g->steps, &b.g->pause, &b.g->drops[TW_DROP_UNKNOWN_GAP]);
+    tw_stepper_init(&b.s, &b.g->steps, &b.g->pause, &b.g->drops[TW_DROP_PAUSE_RING_OVERFLOW]);
     b.decode = tw_segment_step(b.g, "decode", 6);
     b.prefill = tw_segment_step(b.g, "prefill", 7);
     return b;
@@ -251,7 +251,7 @@ TW_TEST(a_wrapped_ring_is_counted) {
     bench b = begin();
     for (uint64_t i = 0; i < TW_PAUSE_RING + 10; i++) pause_at(&b, TW_CAUSE_GC1, S0 + i * MS, S0 + i * MS + MS / 2);
     step(&b, S0, S0 + 5000 * MS, 1, 0);
-    TW_CHECK_EQ(1, b.g->drops[TW_DROP_UNKNOWN_GAP]);
+    TW_CHECK_EQ(1, b.g->drops[TW_DROP_PAUSE_RING_OVERFLOW]);
     TW_CHECK_EQ(TW_PAUSE_RING * MS / 2, of(&b, b.decode)->overlap_ns[TW_STEP_INSIDE][TW_CAUSE_GC1]);
     end(&b);
 }
@@ -287,7 +287,7 @@ TW_TEST(huge_batches_are_bounded) {
 TW_TEST(steps_of_two_processes_add_up_by_name) {
     bench a = begin(), b;
     TW_REQUIRE(tw_segment_create(&b.g, "engine", 1, NULL, 0) == 0);
-    tw_stepper_init(&b.s, &b.g->steps, &b.g->pause, &b.g->drops[TW_DROP_UNKNOWN_GAP]);
+    tw_stepper_init(&b.s, &b.g->steps, &b.g->pause, &b.g->drops[TW_DROP_PAUSE_RING_OVERFLOW]);
     b.prefill = tw_segment_step(b.g, "prefill", 7); /* in another place than in a */
     b.decode = tw_segment_step(b.g, "decode", 6);
     step(&a, S0, S0 + 10 * MS, 4, 7);

@@ -19,7 +19,7 @@ typedef struct shared {
 static void *write_steps(void *to) {
     shared *s = to;
     tw_stepper stepper;
-    tw_stepper_init(&stepper, &s->g->steps, &s->g->pause, &s->g->drops[TW_DROP_UNKNOWN_GAP]);
+    tw_stepper_init(&stepper, &s->g->steps, &s->g->pause, &s->g->drops[TW_DROP_PAUSE_RING_OVERFLOW]);
     uint64_t now = 1000 * MS;
     for (uint64_t i = 0; i < STEPS; i++) {
         char name[2] = {(char)('a' + i * 10 / STEPS), '\0'};

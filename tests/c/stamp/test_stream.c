@@ -120,7 +120,7 @@ TW_TEST(stamps_after_the_end_are_dropped_and_counted) {
     tw_stream_close(&s, 5 * MS, TW_END_FINISHED);
     tw_stream_token(&s, 6 * MS, 4, 0);
     tw_stream_token(&s, 7 * MS, 1, 3);
-    TW_CHECK_EQ(2, g->drops[TW_DROP_LATE_STAMP]);
+    TW_CHECK_EQ(2, g->drops[TW_DROP_OUT_OF_ORDER_STAMP]);
     TW_CHECK_EQ(4, s.series->output_tokens);
     TW_CHECK_EQ(3, counts_of(&s.series->itl).count);
     tw_segment_destroy(g);
@@ -135,13 +135,13 @@ TW_TEST(times_that_go_backwards_count_as_the_last_stamp) {
     tw_stream_token(&s, 120 * MS, 1, 0);
     tw_stream_token(&s, 110 * MS, 1, 0);
     tw_stream_token(&s, 130 * MS, 1, 0);
-    TW_CHECK_EQ(2, g->drops[TW_DROP_LATE_STAMP]);
+    TW_CHECK_EQ(2, g->drops[TW_DROP_OUT_OF_ORDER_STAMP]);
     tw_counts itl = counts_of(&s.series->itl);
     TW_CHECK_EQ(3, itl.count);
     TW_CHECK_EQ(30 * MS, itl.sum_low);
     TW_CHECK_EQ(0, itl.min_ns);
     tw_stream_close(&s, 5 * MS, TW_END_FINISHED);
-    TW_CHECK_EQ(3, g->drops[TW_DROP_LATE_STAMP]);
+    TW_CHECK_EQ(3, g->drops[TW_DROP_OUT_OF_ORDER_STAMP]);
     TW_CHECK_EQ(30 * MS, counts_of(&s.series->e2e).sum_low);
     tw_segment_destroy(g);
 }
@@ -360,8 +360,8 @@ TW_TEST(an_opaque_body_has_no_token_times) {
     tw_stream_opaque(&s);
     tw_stream_opaque(&s);
     tw_stream_token(&s, 50 * MS, 1, 0);
-    TW_CHECK_EQ(1, g->drops[TW_DROP_OPAQUE]);
-    TW_CHECK_EQ(0, g->drops[TW_DROP_LATE_STAMP]);
+    TW_CHECK_EQ(1, g->drops[TW_DROP_UNREADABLE_BODY]);
+    TW_CHECK_EQ(0, g->drops[TW_DROP_OUT_OF_ORDER_STAMP]);
     TW_CHECK_EQ(TW_REASON_GOOD, tw_stream_verdict(&s, 5 * MS, TW_END_FINISHED));
     TW_CHECK_EQ(TW_REASON_LATE, tw_stream_verdict(&s, 6 * MS, TW_END_FINISHED)); /* nothing came before its end */
     TW_CHECK_EQ(TW_REASON_ABORT_LATE, tw_stream_verdict(&s, 60 * MS, TW_END_ABORT));
@@ -544,7 +544,7 @@ TW_TEST(without_a_typical_gap_nothing_is_late) {
     pause_between(g, TW_CAUSE_GC2, now, now + 90 * MS);
     tw_stream_token(&s, now += 100 * MS, 1, 0);
     TW_CHECK_EQ(90 * MS, s.overlap_ns);
-    TW_CHECK_EQ(0, s.late_ns);
+    TW_CHECK_EQ(0, s.delay_ns);
     TW_CHECK_EQ(1, g->slow_head);
     TW_CHECK_EQ(50 * MS, tw_stream_typical_ns(&s)); /* of four gaps */
     tw_stream_token(&s, now += 250 * MS, 1, 0);
@@ -606,15 +606,15 @@ TW_TEST(late_is_not_overlap) {
     pause_between(g, TW_CAUSE_GC2, now + 5 * MS, now + 30 * MS);
     tw_stream_token(&s, now += 40 * MS, 1, 0);
     TW_CHECK_EQ(25 * MS, s.overlap_ns);
-    TW_CHECK_EQ(0, s.late_ns);
+    TW_CHECK_EQ(0, s.delay_ns);
     /* In the way of a token that was ready at 40 ms. */
     pause_between(g, TW_CAUSE_GC2, now + 39 * MS, now + 64 * MS);
     tw_stream_token(&s, now += 64 * MS, 1, 0);
     TW_CHECK_EQ(50 * MS, s.overlap_ns);
-    TW_CHECK_EQ(24 * MS, s.late_ns);
-    TW_CHECK_EQ(24 * MS, g->lost[0].late_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(24 * MS, s.delay_ns);
+    TW_CHECK_EQ(24 * MS, g->lost[0].delay_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
     const tw_tail *tail = &g->tail[TW_PHASE_ITL][tw_octave_of(64 * MS)];
-    TW_CHECK_EQ(24 * MS, tail->late_ns[TW_CAUSE_GC2]);
+    TW_CHECK_EQ(24 * MS, tail->delay_ns[TW_CAUSE_GC2]);
     TW_CHECK_EQ(0, tail->unexplained_ns);
     TW_CHECK_EQ(0, g->slow_head);
     TW_CHECK_EQ(40 * MS, tw_stream_typical_ns(&s));
@@ -639,14 +639,14 @@ TW_TEST(a_pause_charges_every_stream_it_touches) {
     pause_between(g, TW_CAUSE_GC1, now + 5 * MS, now + 105 * MS);
     tw_stream_token(&a, now + 105 * MS, 1, 0);
     tw_stream_token(&b, now + 106 * MS, 1, 0);
-    TW_CHECK_EQ(100 * MS, a.late_ns);
-    TW_CHECK_EQ(100 * MS, b.late_ns);
-    TW_CHECK_EQ(200 * MS, g->lost[0].late_ns[TW_PHASE_ITL][TW_CAUSE_GC1]);
+    TW_CHECK_EQ(100 * MS, a.delay_ns);
+    TW_CHECK_EQ(100 * MS, b.delay_ns);
+    TW_CHECK_EQ(200 * MS, g->lost[0].delay_ns[TW_PHASE_ITL][TW_CAUSE_GC1]);
     tw_pause_record r;
     TW_CHECK(tw_pause_read(&g->pause, 0, &r));
     TW_CHECK_EQ(2, r.streams);
     TW_CHECK_EQ(200 * MS, r.overlap_ns);
-    TW_CHECK_EQ(200 * MS, r.late_ns);
+    TW_CHECK_EQ(200 * MS, r.delay_ns);
     tw_segment_destroy(g);
 }
 
@@ -654,17 +654,17 @@ TW_TEST(a_pause_charges_every_stream_it_touches) {
 
 typedef struct company_of_two {
     tw_segment *api, *engine, *other;
-    tw_company company;
+    tw_peer_set peer_set;
 } company_of_two;
 
 /* An API process and two others, each of which works for an engine. */
 static company_of_two make_company(uint64_t unit, uint64_t other_unit) {
     company_of_two c = {.api = segment_of(&NO_SLO, 0), .engine = segment_of(&NO_SLO, 0), .other = segment_of(&NO_SLO, 0)};
-    c.company.n = 2;
-    c.company.stop_ns[0] = &c.engine->pause.last_stop_ns;
-    c.company.stop_ns[1] = &c.other->pause.last_stop_ns;
-    c.company.peer[0] = (tw_peer){&c.engine->pause, unit, tw_segment_source(c.api, "engine")};
-    c.company.peer[1] = (tw_peer){&c.other->pause, other_unit, tw_segment_source(c.api, "worker")};
+    c.peer_set.n = 2;
+    c.peer_set.stop_ns[0] = &c.engine->pause.last_stop_ns;
+    c.peer_set.stop_ns[1] = &c.other->pause.last_stop_ns;
+    c.peer_set.peer[0] = (tw_peer){&c.engine->pause, unit, tw_segment_source(c.api, "engine")};
+    c.peer_set.peer[1] = (tw_peer){&c.other->pause, other_unit, tw_segment_source(c.api, "worker")};
     return c;
 }
 
@@ -678,7 +678,7 @@ TW_TEST(a_pause_of_the_engine_is_charged_to_the_engine) {
     company_of_two c = make_company(1, 1);
     tw_stream s;
     open_at(&s, c.api, 0);
-    tw_stream_join(&s, &c.company, 0);
+    tw_stream_join(&s, &c.peer_set, 0);
     uint64_t now = steady(&s, MS, 40 * MS, 16);
     pause_between(c.engine, TW_CAUSE_GC2, now + 30 * MS, now + 130 * MS);
     pause_between(c.other, TW_CAUSE_GC1, now + 120 * MS, now + 140 * MS);
@@ -689,8 +689,8 @@ TW_TEST(a_pause_of_the_engine_is_charged_to_the_engine) {
     TW_CHECK_EQ(8 * MS, worker->overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1]);
     TW_CHECK_EQ(2 * MS, c.api->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC0]);
     TW_CHECK_EQ(110 * MS, s.overlap_ns);
-    TW_CHECK_EQ(110 * MS, s.late_ns);
-    TW_CHECK_EQ(100 * MS, engine->late_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(110 * MS, s.delay_ns);
+    TW_CHECK_EQ(100 * MS, engine->delay_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
     tw_pause_record own;
     TW_CHECK(tw_pause_read(&c.api->pause, 0, &own));
     TW_CHECK_EQ(1, own.streams);
@@ -702,7 +702,7 @@ TW_TEST(a_slow_gap_names_the_others_that_held_it) {
     company_of_two c = make_company(1, 1);
     tw_stream s;
     open_at(&s, c.api, 0);
-    tw_stream_join(&s, &c.company, 0);
+    tw_stream_join(&s, &c.peer_set, 0);
     uint64_t now = steady(&s, MS, 10 * MS, 16);
     pause_between(c.engine, TW_CAUSE_GC2, now + 10 * MS, now + 200 * MS);
     pause_between(c.api, TW_CAUSE_GC2, now + 200 * MS, now + 210 * MS);
@@ -712,7 +712,7 @@ TW_TEST(a_slow_gap_names_the_others_that_held_it) {
     TW_CHECK_EQ(1, r.share[0].source);
     TW_CHECK_EQ(TW_CAUSE_GC2, r.share[0].cause);
     TW_CHECK_EQ(190 * MS, r.share[0].overlap_ns);
-    TW_CHECK_EQ(190 * MS, r.share[0].late_ns);
+    TW_CHECK_EQ(190 * MS, r.share[0].delay_ns);
     TW_CHECK_EQ(0, r.share[1].source | r.share[2].source | r.share[3].source);
     free_company(&c);
 }
@@ -721,7 +721,7 @@ TW_TEST(a_pause_of_an_engine_that_serves_others_is_not_charged) {
     company_of_two c = make_company(1, 2);
     tw_stream s;
     open_at(&s, c.api, 0);
-    tw_stream_join(&s, &c.company, 1);
+    tw_stream_join(&s, &c.peer_set, 1);
     uint64_t now = steady(&s, MS, 40 * MS, 16);
     pause_between(c.other, TW_CAUSE_GC2, now + 30 * MS, now + 130 * MS);
     tw_stream_token(&s, now + 130 * MS, 1, 0);
@@ -733,7 +733,7 @@ TW_TEST(which_engine_is_not_known) {
     company_of_two c = make_company(1, 2);
     tw_stream s;
     open_at(&s, c.api, 0);
-    tw_stream_join(&s, &c.company, 0);
+    tw_stream_join(&s, &c.peer_set, 0);
     uint64_t now = steady(&s, MS, 40 * MS, 16);
     pause_between(c.engine, TW_CAUSE_GC2, now + 40 * MS, now + 60 * MS);
     pause_between(c.other, TW_CAUSE_GC2, now + 60 * MS, now + 130 * MS);
@@ -747,14 +747,14 @@ TW_TEST(a_first_token_s_late_part_is_its_own_process_s) {
     company_of_two c = make_company(1, 1);
     tw_stream s;
     tw_stream_open(&s, c.api, MS, 21 * MS, 0, TW_ARRIVAL_TCP);
-    tw_stream_join(&s, &c.company, 0);
+    tw_stream_join(&s, &c.peer_set, 0);
     pause_between(c.api, TW_CAUSE_GC1, 5 * MS, 15 * MS);
     pause_between(c.engine, TW_CAUSE_GC2, 10 * MS, 60 * MS);
     tw_stream_token(&s, 100 * MS, 1, 0);
-    TW_CHECK_EQ(10 * MS, s.late_ns);
+    TW_CHECK_EQ(10 * MS, s.delay_ns);
     TW_CHECK_EQ(55 * MS, s.overlap_ns);
     TW_CHECK_EQ(45 * MS, c.api->lost[1].overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC2]);
-    TW_CHECK_EQ(0, c.api->lost[1].late_ns[TW_PHASE_TTFT][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(0, c.api->lost[1].delay_ns[TW_PHASE_TTFT][TW_CAUSE_GC2]);
     free_company(&c);
 }
 
@@ -762,7 +762,7 @@ TW_TEST(only_the_largest_shares_are_kept_and_the_sums_hold) {
     company_of_two c = make_company(1, 1);
     tw_stream s;
     open_at(&s, c.api, 0);
-    tw_stream_join(&s, &c.company, 0);
+    tw_stream_join(&s, &c.peer_set, 0);
     uint64_t now = steady(&s, MS, MS, 16), at = now;
     for (int cause = 0; cause < TW_CAUSES; ++cause, at += 20 * MS)
         pause_between(c.engine, (tw_cause)cause, at, at + (uint64_t)(cause + 1) * MS);
@@ -772,8 +772,8 @@ TW_TEST(only_the_largest_shares_are_kept_and_the_sums_hold) {
     for (int i = 0; i < TW_SHARES; ++i) kept += r.share[i].overlap_ns;
     TW_CHECK_EQ((3 + 4 + 5 + 6) * MS, kept);
     TW_CHECK_EQ(21 * MS, sum_of(r.overlap_ns));
-    TW_CHECK_EQ(s.late_ns, sum_of(r.late_ns));
-    TW_CHECK_EQ(s.late_ns, sum_of(c.api->lost[1].late_ns[TW_PHASE_ITL]));
+    TW_CHECK_EQ(s.delay_ns, sum_of(r.delay_ns));
+    TW_CHECK_EQ(s.delay_ns, sum_of(c.api->lost[1].delay_ns[TW_PHASE_ITL]));
     free_company(&c);
 }
 
@@ -785,10 +785,10 @@ TW_TEST(two_stamps_inside_one_open_pause_are_both_charged) {
     tw_pause_begin(&g->pause, TW_CAUSE_GC2, now + 2 * MS);
     tw_stream_token(&s, now + 30 * MS, 1, 0);
     TW_CHECK_EQ(28 * MS, s.overlap_ns);
-    TW_CHECK_EQ(25 * MS, s.late_ns);
+    TW_CHECK_EQ(25 * MS, s.delay_ns);
     tw_stream_token(&s, now + 50 * MS, 1, 0);
     TW_CHECK_EQ(48 * MS, s.overlap_ns);
-    TW_CHECK_EQ(40 * MS, s.late_ns);
+    TW_CHECK_EQ(40 * MS, s.delay_ns);
     tw_segment_pause_end(g, now + 60 * MS, NULL);
     tw_stream_token(&s, now + 61 * MS, 1, 0);
     TW_CHECK_EQ(58 * MS, s.overlap_ns);
@@ -807,22 +807,22 @@ TW_TEST(ttft_is_late_by_what_paused_before_entry) {
     tw_stream_token(&s, 100 * MS, 1, 0);
     TW_CHECK_EQ(20 * MS, g->lost[0].overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC2]);
     TW_CHECK_EQ(10 * MS, g->lost[0].overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC1]);
-    TW_CHECK_EQ(20 * MS, g->lost[0].late_ns[TW_PHASE_TTFT][TW_CAUSE_GC2]);
-    TW_CHECK_EQ(0, g->lost[0].late_ns[TW_PHASE_TTFT][TW_CAUSE_GC1]);
+    TW_CHECK_EQ(20 * MS, g->lost[0].delay_ns[TW_PHASE_TTFT][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(0, g->lost[0].delay_ns[TW_PHASE_TTFT][TW_CAUSE_GC1]);
     TW_CHECK_EQ(0, sum_of(g->lost[0].overlap_ns[TW_PHASE_ITL]));
     tw_slow_record r = last_slow(g);
     TW_CHECK_EQ(TW_PHASE_TTFT, r.phase);
     TW_CHECK_EQ(80 * MS, r.gap_ns);
     TW_CHECK_EQ(1, r.token);
     TW_CHECK_EQ(5 * MS, r.accept_ns); /* 25 ms unseen, 20 of them paused */
-    TW_CHECK_EQ(20 * MS, r.late_ns[TW_CAUSE_GC2]);
+    TW_CHECK_EQ(20 * MS, r.delay_ns[TW_CAUSE_GC2]);
     TW_CHECK_EQ(55 * MS, r.unexplained_ns);
     TW_CHECK_EQ(5 * MS, g->tail[TW_PHASE_TTFT][tw_octave_of(80 * MS)].accept_ns);
     tw_pause_record first, second;
     TW_CHECK(tw_pause_read(&g->pause, 0, &first) && tw_pause_read(&g->pause, 1, &second));
-    TW_CHECK_EQ(20 * MS, first.late_ns);
+    TW_CHECK_EQ(20 * MS, first.delay_ns);
     TW_CHECK_EQ(20 * MS, first.overlap_ns);
-    TW_CHECK_EQ(0, second.late_ns);
+    TW_CHECK_EQ(0, second.delay_ns);
     TW_CHECK_EQ(10 * MS, second.overlap_ns);
     open_at(&s, g, 200 * MS); /* within its bound: not slow */
     tw_stream_token(&s, 260 * MS, 1, 0);
@@ -837,9 +837,9 @@ TW_TEST(a_wrapped_ring_makes_overlap_a_lower_bound) {
     uint64_t from = steady(&s, MS, MS, 16), now = from;
     for (int i = 0; i < TW_PAUSE_RING + 10; ++i, now += 200 * US) pause_between(g, TW_CAUSE_GC0, now, now + 100 * US);
     tw_stream_token(&s, now, 1, 0);
-    TW_CHECK_EQ(1, g->drops[TW_DROP_UNKNOWN_GAP]);
+    TW_CHECK_EQ(1, g->drops[TW_DROP_PAUSE_RING_OVERFLOW]);
     TW_CHECK_EQ(TW_PAUSE_RING * 100 * US, s.overlap_ns);
-    TW_CHECK_EQ(0, s.late_ns);
+    TW_CHECK_EQ(0, s.delay_ns);
     TW_CHECK_EQ(0, last_slow(g).complete);
     TW_CHECK_EQ(s.overlap_ns, sum_of(last_slow(g).overlap_ns));
     tw_segment_destroy(g);
@@ -852,7 +852,7 @@ TW_TEST(late_is_split_exactly) {
     open_at(&s, g, 0);
     uint64_t random = 77, now = steady(&s, MS, 10 * MS, 16);
     for (int round = 0; round < 500; ++round) {
-        uint64_t at = now & ~UINT64_C(1), late_before = s.late_ns, overlap_before = s.overlap_ns;
+        uint64_t at = now & ~UINT64_C(1), delay_before = s.delay_ns, overlap_before = s.overlap_ns;
         for (int i = 0; i < 5; ++i) {
             uint64_t length = (TW_PAUSE_SHORT_NS + tw_test_random_below(&random, 3 * MS)) & ~UINT64_C(1);
             pause_between(g, (tw_cause)tw_test_random_below(&random, TW_CAUSES), at, at + length);
@@ -860,16 +860,16 @@ TW_TEST(late_is_split_exactly) {
         }
         tw_stream_token(&s, now = at + 2 * MS + tw_test_random_below(&random, 10 * MS), 1, 0);
         tw_slow_record r = last_slow(g);
-        TW_CHECK_EQ(s.late_ns - late_before, sum_of(r.late_ns));
+        TW_CHECK_EQ(s.delay_ns - delay_before, sum_of(r.delay_ns));
         TW_CHECK_EQ(s.overlap_ns - overlap_before, sum_of(r.overlap_ns));
-        double share = (double)sum_of(r.late_ns) / (double)sum_of(r.overlap_ns);
+        double share = (double)sum_of(r.delay_ns) / (double)sum_of(r.overlap_ns);
         for (int cause = 0; cause < TW_CAUSES; ++cause) {
-            TW_CHECK(r.late_ns[cause] <= r.overlap_ns[cause]);
-            TW_CHECK_NEAR(share * (double)r.overlap_ns[cause], (double)r.late_ns[cause], 2);
+            TW_CHECK(r.delay_ns[cause] <= r.overlap_ns[cause]);
+            TW_CHECK_NEAR(share * (double)r.overlap_ns[cause], (double)r.delay_ns[cause], 2);
         }
     }
-    TW_CHECK(s.late_ns > 0 && s.late_ns < s.overlap_ns);
-    TW_CHECK_EQ(s.late_ns, sum_of(g->lost[0].late_ns[TW_PHASE_ITL]));
+    TW_CHECK(s.delay_ns > 0 && s.delay_ns < s.overlap_ns);
+    TW_CHECK_EQ(s.delay_ns, sum_of(g->lost[0].delay_ns[TW_PHASE_ITL]));
     tw_segment_destroy(g);
 }
 
@@ -884,7 +884,7 @@ typedef struct span {
 
 typedef struct shadow {
     tw_stream stream;
-    uint64_t last, gaps, typical, overlap, late;
+    uint64_t last, gaps, typical, overlap, delay;
     uint64_t rest[TW_RECENT];
 } shadow;
 
@@ -895,7 +895,7 @@ typedef struct oracle {
     uint64_t typical[16];
     bool open;
     tw_cause open_cause;
-    uint64_t overlap[TW_CAUSES], late[TW_CAUSES];
+    uint64_t overlap[TW_CAUSES], delay[TW_CAUSES];
     uint64_t records_overlap;
     shadow shadow[STREAMS];
 } oracle;
@@ -964,24 +964,24 @@ static void oracle_begin(oracle *o, shadow *h) {
 static void oracle_token(oracle *o, shadow *h) {
     uint64_t by_cause[TW_CAUSES], gap = o->now - h->last, typical = shadow_typical(h);
     uint64_t overlap = oracle_overlap(o, h->last, o->now, by_cause);
-    uint64_t room = typical != 0 && gap > typical ? gap - typical : 0, late = overlap < room ? overlap : room;
-    uint64_t late_before[TW_CAUSES];
-    memcpy(late_before, o->g->lost[0].late_ns[TW_PHASE_ITL], sizeof late_before);
+    uint64_t room = typical != 0 && gap > typical ? gap - typical : 0, delay = overlap < room ? overlap : room;
+    uint64_t delay_before[TW_CAUSES];
+    memcpy(delay_before, o->g->lost[0].delay_ns[TW_PHASE_ITL], sizeof delay_before);
     TW_CHECK_EQ(typical, tw_stream_typical_ns(&h->stream));
     tw_stream_token(&h->stream, o->now, 1, 0);
     h->overlap += overlap;
-    h->late += late;
+    h->delay += delay;
     TW_CHECK_EQ(h->overlap, h->stream.overlap_ns);
-    TW_CHECK_EQ(h->late, h->stream.late_ns);
+    TW_CHECK_EQ(h->delay, h->stream.delay_ns);
     for (int cause = 0; cause < TW_CAUSES; ++cause) {
         o->overlap[cause] += by_cause[cause];
-        uint64_t part = o->g->lost[0].late_ns[TW_PHASE_ITL][cause] - late_before[cause];
+        uint64_t part = o->g->lost[0].delay_ns[TW_PHASE_ITL][cause] - delay_before[cause];
         TW_CHECK(part <= by_cause[cause]);
-        o->late[cause] += part;
+        o->delay[cause] += part;
     }
-    TW_CHECK_EQ(sum_of(late_before) + late, sum_of(o->g->lost[0].late_ns[TW_PHASE_ITL]));
+    TW_CHECK_EQ(sum_of(delay_before) + delay, sum_of(o->g->lost[0].delay_ns[TW_PHASE_ITL]));
     TW_CHECK_MEM(o->overlap, o->g->lost[0].overlap_ns[TW_PHASE_ITL], sizeof o->overlap);
-    h->rest[h->gaps++ % TW_RECENT] = (gap - late) / 64 * 64;
+    h->rest[h->gaps++ % TW_RECENT] = (gap - delay) / 64 * 64;
     h->last = o->now;
     oracle_typical(o, h);
     ++o->gaps;
@@ -1011,13 +1011,13 @@ TW_TEST(overlap_and_late_match_brute_force) {
     o->now = 1000;
     for (int i = 0; i < STREAMS; ++i) oracle_begin(o, &o->shadow[i]);
     while (o->gaps < GAPS) oracle_step(o);
-    TW_CHECK(sum_of(o->late) > 0 && sum_of(o->late) < sum_of(o->overlap));
+    TW_CHECK(sum_of(o->delay) > 0 && sum_of(o->delay) < sum_of(o->overlap));
     TW_CHECK_EQ(GAPS, counts_of(&tw_segment_series(o->g, 0)->itl).count);
     tw_counts shift = counts_of(&tw_segment_series(o->g, 0)->itl_shift);
     tw_counts itl = counts_of(&tw_segment_series(o->g, 0)->itl);
     tw_counts_add(&shift, &itl);
-    TW_CHECK_EQ(itl.sum_low - sum_of(o->late), shift.sum_low);
-    TW_CHECK_EQ(0, o->g->drops[TW_DROP_UNKNOWN_GAP]);
+    TW_CHECK_EQ(itl.sum_low - sum_of(o->delay), shift.sum_low);
+    TW_CHECK_EQ(0, o->g->drops[TW_DROP_PAUSE_RING_OVERFLOW]);
     tw_segment_destroy(o->g);
     free(o);
 }
@@ -1027,7 +1027,7 @@ TW_TEST(stream_time_is_conserved) {
     enum { PAUSES = 120 };
     tw_segment *g = segment_of(&NO_SLO, 1);
     tw_stream streams[2];
-    uint64_t random = 31, now = MS, overlap = 0, late = 0;
+    uint64_t random = 31, now = MS, overlap = 0, delay = 0;
     for (int i = 0; i < 2; ++i) {
         open_at(&streams[i], g, now);
         tw_stream_token(&streams[i], now += MS, 1, 0);
@@ -1038,30 +1038,30 @@ TW_TEST(stream_time_is_conserved) {
         now += length + 2 * tw_test_random_below(&random, 500 * US);
         for (int k = 0; k < 2; ++k) tw_stream_token(&streams[k], now += 2 * US, 1, 0);
     }
-    for (int k = 0; k < 2; ++k) overlap += streams[k].overlap_ns, late += streams[k].late_ns;
-    TW_CHECK(late > 0 && late < overlap);
+    for (int k = 0; k < 2; ++k) overlap += streams[k].overlap_ns, delay += streams[k].delay_ns;
+    TW_CHECK(delay > 0 && delay < overlap);
     TW_CHECK_EQ(overlap, sum_of(g->lost[0].overlap_ns[TW_PHASE_ITL]) + sum_of(g->lost[0].overlap_ns[TW_PHASE_TTFT]));
-    TW_CHECK_EQ(late, sum_of(g->lost[0].late_ns[TW_PHASE_ITL]) + sum_of(g->lost[0].late_ns[TW_PHASE_TTFT]));
-    uint64_t pause_overlap = 0, pause_late = 0, slow_overlap = 0, slow_late = 0, tail_late = 0;
+    TW_CHECK_EQ(delay, sum_of(g->lost[0].delay_ns[TW_PHASE_ITL]) + sum_of(g->lost[0].delay_ns[TW_PHASE_TTFT]));
+    uint64_t pause_overlap = 0, pause_delay = 0, slow_overlap = 0, slow_delay = 0, tail_delay = 0;
     for (uint64_t n = 0; n < g->pause.head; ++n) {
         tw_pause_record r;
         TW_CHECK(tw_pause_read(&g->pause, n, &r));
         pause_overlap += r.overlap_ns;
-        pause_late += r.late_ns;
+        pause_delay += r.delay_ns;
     }
     TW_CHECK_EQ(2 * PAUSES + 2, g->slow_head); /* the two first tokens as well */
     for (uint64_t n = 0; n < g->slow_head; ++n) {
         tw_slow_record r;
         TW_CHECK(tw_segment_slow_read(g, n, &r));
         slow_overlap += sum_of(r.overlap_ns);
-        slow_late += sum_of(r.late_ns);
+        slow_delay += sum_of(r.delay_ns);
     }
-    for (int octave = 0; octave < TW_OCTAVES; ++octave) tail_late += sum_of(g->tail[TW_PHASE_ITL][octave].late_ns);
+    for (int octave = 0; octave < TW_OCTAVES; ++octave) tail_delay += sum_of(g->tail[TW_PHASE_ITL][octave].delay_ns);
     TW_CHECK_EQ(overlap, pause_overlap);
-    TW_CHECK_EQ(late, pause_late);
+    TW_CHECK_EQ(delay, pause_delay);
     TW_CHECK_EQ(overlap, slow_overlap);
-    TW_CHECK_EQ(late, slow_late);
-    TW_CHECK_EQ(late, tail_late);
+    TW_CHECK_EQ(delay, slow_delay);
+    TW_CHECK_EQ(delay, tail_delay);
     tw_segment_destroy(g);
 }
 
@@ -1280,7 +1280,7 @@ TW_TEST(bounds_are_counted_one_by_one) {
     s.status = 429;
     tw_stream_close(&s, MS, TW_END_FINISHED);
     TW_CHECK_EQ(0, second->ttft_tpot | second->itl_e2e);
-    open_at(&s, g, 0); /* a late first token only */
+    open_at(&s, g, 0); /* a delay first token only */
     tw_stream_token(&s, 11 * MS, 1, 0);
     tw_stream_token(&s, 12 * MS, 1, 0);
     tw_stream_close(&s, 13 * MS, TW_END_FINISHED);
@@ -1367,7 +1367,7 @@ TW_TEST(an_end_an_hour_ago_is_counted_as_dropped) {
     open_at(&fresh, g, 5 * S);
     tw_stream_close(&fresh, (TW_SECONDS + 6) * S, TW_END_FINISHED);
     tw_stream_close(&old, 6 * S, TW_END_FINISHED);
-    TW_CHECK_EQ(1, g->drops[TW_DROP_LATE_STAMP]);
+    TW_CHECK_EQ(1, g->drops[TW_DROP_OUT_OF_ORDER_STAMP]);
     TW_CHECK_EQ(2, old.series->reasons[TW_REASON_GOOD]);
     TW_CHECK_EQ(0, g->in_flight);
     tw_segment_destroy(g);

@@ -55,13 +55,13 @@ static uint64_t check_slow(const tw_segment *g) {
     for (uint64_t n = head > TW_SLOW_RING ? head - TW_SLOW_RING : 0; n < head; ++n) {
         tw_slow_record r;
         char id[TW_ID_WORDS * 8], trace[TW_TRACE_WORDS * 8];
-        uint64_t overlap = 0, late = 0;
+        uint64_t overlap = 0, delay = 0;
         if (!tw_segment_slow_read(g, n, &r)) continue;
-        for (int cause = 0; cause < TW_CAUSES; ++cause) overlap += r.overlap_ns[cause], late += r.late_ns[cause];
+        for (int cause = 0; cause < TW_CAUSES; ++cause) overlap += r.overlap_ns[cause], delay += r.delay_ns[cause];
         tw_words_get(r.request_id, TW_ID_WORDS, id);
         tw_words_get(r.trace_id, TW_TRACE_WORDS, trace);
         TW_CHECK_STR(id, trace);
-        TW_CHECK(late <= overlap && overlap <= r.gap_ns);
+        TW_CHECK(delay <= overlap && overlap <= r.gap_ns);
         uint64_t length = strtoull(id, NULL, 10);
         if (length != 0) TW_CHECK_EQ(length, r.gap_ns);
         ++seen;

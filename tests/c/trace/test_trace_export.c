@@ -44,7 +44,7 @@ TW_TEST(every_event_is_counted) {
     put_pause(&m, T0 + 12 * MS, T0 + 13 * MS, 0);
     made_put(&m, 0, T0 + 300 * MS, TW_KIND_STEP, 0, 0, 4, T0 + 290 * MS, 3);
     made_put(&m, 0, T0 + 320 * MS, TW_KIND_STEP, 0, 0, 4, T0 + 310 * MS, 0);
-    made_put(&m, TW_RING_SHARED, T0, TW_KIND_COUNTER, TW_COUNTER_LATE, 0, 0, 0, 77);
+    made_put(&m, TW_RING_SHARED, T0, TW_KIND_COUNTER, TW_COUNTER_DELAY, 0, 0, 0, 77);
     const tw_trace *files[] = {made_open(&m)};
     const tw_trace_account a = account_of(files, 1);
     TW_CHECK_EQ(2, a.kind[TW_KIND_OPEN]);

@@ -63,7 +63,7 @@ static void fill(made_trace *m) {
     }
     made_put(m, 1, T0 + MS, TW_KIND_STEP, 0, 0, 1, T0, 1);
     made_put(m, 1, T0 + 3 * MS, TW_KIND_STEP, 0, 0, 1, T0 + 2 * MS, 1);
-    made_put(m, 1, T0 + 3 * MS, TW_KIND_COUNTER, TW_COUNTER_LATE, 0, 0, 0, 1);
+    made_put(m, 1, T0 + 3 * MS, TW_KIND_COUNTER, TW_COUNTER_DELAY, 0, 0, 0, 1);
 }
 
 /* One whole export; ENOMEM where any of it failed. */

@@ -24,7 +24,7 @@ typedef enum tw_healthy_verdict {
     TW_HEALTHY_FOUND,
     TW_HEALTHY_NO_INFLECTION,       /* what was seen is one straight line */
     TW_HEALTHY_FEW_DATA,            /* too few first tokens, or concurrencies, to tell */
-    TW_HEALTHY_ONE_LEVEL,           /* enough of them, at concurrencies too near one another */
+    TW_HEALTHY_SINGLE_LEVEL,           /* enough of them, at concurrencies too near one another */
     TW_HEALTHY_VERDICTS
 } tw_healthy_verdict;
 
@@ -47,7 +47,7 @@ typedef struct tw_crowd_point {
     uint64_t samples;
 } tw_crowd_point;
 
-/* Names: "found", "no inflection", "few data", "one level"; "unknown" out of range. */
+/* Names: "found", "no_inflection", "few_data", "single_level"; "unknown" out of range. */
 const char *tw_healthy_name(int verdict);
 
 /* From n tables as of now_ns; only those of one meaning of concurrency count: the group's where any has it. 0 or

@@ -99,7 +99,7 @@ typedef struct tw_snapshot_fallback {
 /* Stream time lost to the pauses of one role. */
 typedef struct tw_snapshot_lost {
     char role[TW_ROLE_WORDS * 8];
-    uint64_t overlap_ns[TW_PHASES][TW_CAUSES], late_ns[TW_PHASES][TW_CAUSES];
+    uint64_t overlap_ns[TW_PHASES][TW_CAUSES], delay_ns[TW_PHASES][TW_CAUSES];
 } tw_snapshot_lost;
 
 typedef struct tw_snapshot {

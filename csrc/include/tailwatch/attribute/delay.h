@@ -1,6 +1,6 @@
-/* What pauses cost one wait of a stream: overlap, and late as an estimate, booked where both are counted.
+/* What pauses cost one wait of a stream: overlap, and delay as an estimate, booked where both are counted.
  *
- * The definitions of overlap, typical and late stand in stamp/stream.h. Thread rule: the segment's single writer.
+ * The definitions of overlap, typical and delay stand in stamp/stream.h. Thread rule: the segment's single writer.
  */
 #ifndef TAILWATCH_ATTRIBUTE_DELAY_H
 #define TAILWATCH_ATTRIBUTE_DELAY_H
@@ -15,15 +15,15 @@ extern "C" {
 
 /* What pauses did to one wait, by the source they came from. */
 typedef struct tw_delay {
-    tw_blame blame;
+    tw_attribution blame;
     uint32_t sources;               /* those from here on have nothing */
-    uint64_t late[TW_SOURCES][TW_CAUSES];
-    uint64_t late_ns;
+    uint64_t delay[TW_SOURCES][TW_CAUSES];
+    uint64_t delay_ns;
 } tw_delay;
 
 /* Whose pauses a wait may coincide with beside those of the segment's own process: see tw_stream_join. */
 typedef struct tw_served_by {
-    const tw_company *company; /* NULL: nobody's */
+    const tw_peer_set *peer_set; /* NULL: nobody's */
     uint64_t unit;
 } tw_served_by;
 

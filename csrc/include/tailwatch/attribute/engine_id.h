@@ -49,12 +49,12 @@ static inline bool tw_unit_is_engine(uint64_t unit) {
     return unit != 0 && (unit & TW_UNIT_KIND) != TW_UNIT_LIKE && unit != TW_UNIT_SHARED;
 }
 
-/* Whether anyone of the company works for it. */
-bool tw_unit_is_there(const tw_company *company, uint64_t unit);
+/* Whether anyone of the peer_set works for it. */
+bool tw_unit_is_there(const tw_peer_set *peer_set, uint64_t unit);
 
 /* Puts TW_UNIT_LIKE and TW_UNIT_SHARED of the peers right, see above. pid: theirs, in the same order. own_pid, own_unit:
  * of the process that asks, which is none of them. */
-void tw_unit_settle(tw_company *company, const uint64_t *pid, uint64_t own_pid, uint64_t own_unit);
+void tw_unit_settle(tw_peer_set *peer_set, const uint64_t *pid, uint64_t own_pid, uint64_t own_unit);
 
 #ifdef __cplusplus
 }

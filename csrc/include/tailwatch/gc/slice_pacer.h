@@ -34,7 +34,7 @@ extern "C" {
 #define TW_PACE_FEWEST 2000     /* looks: a smaller slice is not worth its while */
 #define TW_PACE_MOST 16000      /* looks of one slice: some 0.3 ms */
 #define TW_PACE_LEAST_NS 300000
-#define TW_PACE_YOUNG 700       /* young objects that make a slice due without any debt */
+#define TW_PACE_YOUNG 700       /* young objects that make a slice due without any backlog */
 
 /* What gave the moment for a slice. */
 typedef enum tw_moment {
@@ -42,8 +42,8 @@ typedef enum tw_moment {
     TW_MOMENT_STEP,     /* an engine's step was over */
     TW_MOMENT_REQUEST,  /* a request was over, and no other in flight */
     TW_MOMENT_OVERDUE,  /* none of these for too long */
-    TW_MOMENT_CEILING,  /* a ceiling was met */
-    TW_MOMENT_ASKED,    /* somebody asked for it */
+    TW_MOMENT_MEMORY_LIMIT,  /* a memory limit was met */
+    TW_MOMENT_REQUESTED,    /* somebody asked for it */
     TW_MOMENTS
 } tw_moment;
 
@@ -69,7 +69,7 @@ typedef struct tw_pace {
     uint64_t takes;
     uint64_t wait_ns[TW_PACE_WAITS];
     uint64_t waits;
-    uint64_t debt, ahead;            /* of both, one is 0: to be swept, swept before it had to be */
+    uint64_t backlog, ahead;            /* of both, one is 0: to be swept, swept before it had to be */
     uint64_t grown, dead;            /* objects, since this round began: that grew old, that it found dead */
     uint64_t grown_before;           /* that grew old between the beginning of the one before and its own: the dead are of those */
     uint64_t room;                   /* of those that grow old, so many until the next one begins */
@@ -78,7 +78,7 @@ typedef struct tw_pace {
     uint64_t per_object;             /* looks that the last round took for each 1024 objects not tenured */
     uint64_t lately;                 /* of these, as many as it left */
     uint64_t share[2];               /* of what grew old, sixteenths that were found dead, in the last two rounds */
-    uint64_t rounds, shorts;         /* times that the whole old heap was gone through; that what grew old lately was */
+    uint64_t cycles, shorts;         /* times that the whole old heap was gone through; that what grew old lately was */
     uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
     uint64_t made[TW_MOMENTS];       /* slices */
     uint64_t looks, moved, freed, ns; /* of all slices */
@@ -151,12 +151,12 @@ int64_t tw_pace_budget(const tw_pace *p, tw_walk walk, size_t young, uint64_t le
 /* Whether the young are so many that they must be collected where nobody waits for events. */
 static inline int tw_pace_many_young(size_t young) { return young >= 8 * TW_PACE_YOUNG; }
 
-/* Whether a round under way is to be over by now; or the debt so large that a slice must be made there, too. */
+/* Whether a round under way is to be over by now; or the backlog so large that a slice must be made there, too. */
 static inline int tw_pace_late(const tw_pace *p) { return p->room > 0 && p->grown > p->room; }
-static inline int tw_pace_in_debt(const tw_pace *p) { return p->debt >= 32 * TW_PACE_MOST || (tw_pace_late(p) && p->debt > 0); }
+static inline int tw_pace_in_backlog(const tw_pace *p) { return p->backlog >= 32 * TW_PACE_MOST || (tw_pace_late(p) && p->backlog > 0); }
 
 /* Whether anything is to be done, given so many young objects. */
-static inline int tw_pace_due(const tw_pace *p, size_t young) { return young >= TW_PACE_YOUNG || p->debt >= TW_PACE_FEWEST; }
+static inline int tw_pace_due(const tw_pace *p, size_t young) { return young >= TW_PACE_YOUNG || p->backlog >= TW_PACE_FEWEST; }
 
 #ifdef __cplusplus
 }

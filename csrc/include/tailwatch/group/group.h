@@ -6,8 +6,8 @@
  *                                who leaves and joins again, or becomes another program by exec(), has another file
  *     DIR/PID-START-JOINED.trace what that process recorded (event_ring.h), where it records; it stays when the process dies
  *     DIR/PID-START-JOINED.gc    what an operator asks of its collector (tailwatch/orders.py)
- *     DIR/ROLE-INDEX.gone        a tombstone (retired_segment.h): the sum of the dead of that name, whose files are gone
- *     DIR/fold.tmp               a tombstone that is being made, or was when its maker died: nobody reads it
+ *     DIR/ROLE-INDEX.gone        a retired segment (retired_segment.h): the sum of the dead of that name, whose files are gone
+ *     DIR/fold.tmp               a retired segment that is being made, or was when its maker died: nobody reads it
  *
  * Nothing in the directory is believed: what is not a plain file of this user, of mode 0600, with one name and the
  * size it says, is not opened. Files are made O_EXCL and their blocks allocated before they are mapped, so that a full
@@ -137,7 +137,7 @@ typedef bool (*tw_group_wanted)(void *to, const char *name);
 typedef bool (*tw_group_visit)(void *to, const char *name, const void *bytes, size_t len);
 tw_group_problem tw_group_each(int dir, tw_group_wanted wanted, tw_group_visit visit, void *to, uint64_t *refused);
 
-/* The same of the tombstones. */
+/* The same of the retired segments. */
 tw_group_problem tw_group_each_gone(int dir, tw_group_wanted wanted, tw_group_visit visit, void *to, uint64_t *refused);
 
 /* Opens a directory that exists, to read it: -1 and *problem where it must not be used. */

@@ -1,5 +1,5 @@
 /* All segments of a group, mapped to be read: those of the living, of the dead that nobody has folded yet, and the
- * tombstones of the others (merge_dead.h).
+ * retired segments of the others (merge_dead.h).
  *
  * A reader's list. It never writes to the directory, and never trusts what it maps: a file is a member when
  * tw_segment_valid() says so and its name begins with its owner's pid and start time. Who changes or uses the list holds the
@@ -25,7 +25,7 @@ typedef struct tw_member {
     const tw_segment *segment;
     size_t bytes;
     uint64_t dev, ino;           /* of its file: another of the same name is another member */
-    const tw_tombstone_list *list; /* not NULL: it is a tombstone */
+    const tw_retired_list *list; /* not NULL: it is a retired segment */
     tw_group_id id;              /* else: whose it is */
     char name[TW_GROUP_NAME];
 } tw_member;
@@ -41,7 +41,7 @@ typedef struct tw_members {
     } known[TW_MEMBERS_REFUSED];
 } tw_members;
 
-/* Makes the list what the directory holds: maps what is new, unmaps what is gone, and what a tombstone holds. except: a
+/* Makes the list what the directory holds: maps what is new, unmaps what is gone, and what a retired segment holds. except: a
  * file's name that is left out (one's own), or NULL. Zeroed memory is an empty list. TW_GROUP_SYSTEM when the directory
  * cannot be read; the list is then as it was. */
 tw_group_problem tw_members_renew(tw_members *members, int dir, const char *except);
@@ -55,7 +55,7 @@ void tw_members_clear(tw_members *members);
 /* Those whose pauses may delay streams of this process: living members on the page whose unit is not 0, but for the
  * group's own line, with units as tw_unit_settle() leaves them. Roles become sources of own. To be asked again each
  * second: who is killed while it collects says for ever that it stands still. */
-void tw_members_company(const tw_members *members, const tw_group *group, tw_segment *own, tw_company *company);
+void tw_members_peers(const tw_members *members, const tw_group *group, tw_segment *own, tw_peer_set *peer_set);
 
 #ifdef __cplusplus
 }

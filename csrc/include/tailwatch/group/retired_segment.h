@@ -14,42 +14,42 @@
 extern "C" {
 #endif
 
-#define TW_TOMBSTONE_MAGIC UINT64_C(0x314d4f5457544721) /* "!GTWTOM1" */
-#define TW_TOMBSTONE_NAMES 256
-#define TW_TOMBSTONE_SETS 256 /* label sets, of all whom it holds together; more become ("other", "other") */
+#define TW_RETIRED_MAGIC UINT64_C(0x314d4f5457544721) /* "!GTWTOM1" */
+#define TW_RETIRED_NAMES 256
+#define TW_RETIRED_SETS 256 /* label sets, of all whom it holds together; more become ("other", "other") */
 
 /* Behind the segment, at its header.bytes; the file ends with it. */
-typedef struct tw_tombstone_list {
+typedef struct tw_retired_list {
     uint64_t magic;
-    uint64_t count;                       /* segments ever folded in; the last TW_TOMBSTONE_NAMES of them are listed */
-    tw_group_id file[TW_TOMBSTONE_NAMES]; /* number n, from 0, at n % TW_TOMBSTONE_NAMES */
-} tw_tombstone_list;
+    uint64_t count;                       /* segments ever folded in; the last TW_RETIRED_NAMES of them are listed */
+    tw_group_id file[TW_RETIRED_NAMES]; /* number n, from 0, at n % TW_RETIRED_NAMES */
+} tw_retired_list;
 
-/* Name of the tombstone of a role and an index (from 0), also of a role that is no file name. out: TW_GROUP_NAME bytes. */
-void tw_tombstone_name(char *out, const uint64_t role[TW_ROLE_WORDS], uint64_t index);
+/* Name of the retired segment of a role and an index (from 0), also of a role that is no file name. out: TW_GROUP_NAME bytes. */
+void tw_retired_name(char *out, const uint64_t role[TW_ROLE_WORDS], uint64_t index);
 
 /* Index of the process whose segment it is; 0 where it was given none. */
-uint64_t tw_tombstone_index(const tw_segment *g);
+uint64_t tw_retired_index(const tw_segment *g);
 
-/* The list of a tombstone of so many bytes, in a file of that name; NULL: it is none. */
-const tw_tombstone_list *tw_tombstone_of(const void *bytes, size_t len, const char *name);
+/* The list of a retired segment of so many bytes, in a file of that name; NULL: it is none. */
+const tw_retired_list *tw_retired_of(const void *bytes, size_t len, const char *name);
 
 /* Whether that file was folded into it, as far as it remembers. */
-bool tw_tombstone_holds(const tw_tombstone_list *list, const tw_group_id *file);
+bool tw_retired_holds(const tw_retired_list *list, const tw_group_id *file);
 
-/* A tombstone in the making, in private memory: of a role and an index, empty. served: with a tw_served for each label
+/* A retired segment in the making, in private memory: of a role and an index, empty. served: with a tw_served for each label
  * set, which is kept if it is asked for. NULL: no memory. */
-tw_segment *tw_tombstone_begin(const uint64_t role[TW_ROLE_WORDS], uint64_t place, bool served);
+tw_segment *tw_retired_begin(const uint64_t role[TW_ROLE_WORDS], uint64_t place, bool served);
 
 /* Adds all that a segment holds; nobody writes to it any more. Label sets are matched by name, roles too; the slow
- * records are the newest of both. Its options (bounds, slow threshold) become the tombstone's. Returns 0 or ENOMEM. */
-int tw_tombstone_add(tw_segment *sum, const tw_segment *from);
+ * records are the newest of both. Its options (bounds, slow threshold) become the retired segment's. Returns 0 or ENOMEM. */
+int tw_retired_add(tw_segment *sum, const tw_segment *from);
 
 /* Makes it as large as what is in it. Returns the bytes of its file, the list included. */
-size_t tw_tombstone_close(tw_segment *sum);
+size_t tw_retired_close(tw_segment *sum);
 
 /* Gives the memory back. */
-void tw_tombstone_free(tw_segment *sum);
+void tw_retired_free(tw_segment *sum);
 
 #ifdef __cplusplus
 }

@@ -47,17 +47,17 @@ typedef enum tw_reason {
 typedef enum tw_outcome { TW_OUTCOME_GOOD, TW_OUTCOME_MISS, TW_OUTCOME_EXCLUDED, TW_OUTCOMES } tw_outcome;
 
 /* Where a request's arrival time came from. */
-typedef enum tw_arrival { TW_ARRIVAL_TCP, TW_ARRIVAL_ASGI, TW_ARRIVAL_HEADER, TW_ARRIVAL_GIVEN, TW_ARRIVALS } tw_arrival;
+typedef enum tw_arrival { TW_ARRIVAL_TCP, TW_ARRIVAL_ASGI, TW_ARRIVAL_HEADER, TW_ARRIVAL_EXPLICIT, TW_ARRIVALS } tw_arrival;
 
 /* What was dropped, counted in tailwatch_dropped_events_total{reason}. */
 typedef enum tw_drop {
     TW_DROP_SLOW_LOG,    /* a slow gap was overwritten before it was logged */
     TW_DROP_PAUSE_LOG,   /* a pause was overwritten before it was logged */
     TW_DROP_CHOICE,      /* a choice beyond the tracked ones: no TPOT for it */
-    TW_DROP_OPAQUE,      /* a compressed or unreadable body: no TTFT, ITL or TPOT for it */
-    TW_DROP_LATE_STAMP,  /* a stamp after the stream's end, or one older than the last */
-    TW_DROP_UNKNOWN_GAP, /* the pause ring wrapped inside a gap: its overlap is a lower bound */
-    TW_DROP_CUT_EVENT,   /* an event over several messages and longer than is kept: judged by its beginning */
+    TW_DROP_UNREADABLE_BODY,      /* a compressed or unreadable body: no TTFT, ITL or TPOT for it */
+    TW_DROP_OUT_OF_ORDER_STAMP,  /* a stamp after the stream's end, or one older than the last */
+    TW_DROP_PAUSE_RING_OVERFLOW, /* the pause ring wrapped inside a gap: its overlap is a lower bound */
+    TW_DROP_EVENT_TRUNCATED,   /* an event over several messages and longer than is kept: judged by its beginning */
     TW_DROP_PROTOBUF_FAMILY, /* a scrape was answered in text: a family of the host's registry has no words in protobuf */
     TW_DROP_PROTOBUF_SLOW,   /* likewise: the host's registry takes too long */
     TW_DROP_TRIGGER,     /* trace_on: something to keep came too soon after the last, or its file could not be written */

@@ -101,7 +101,7 @@ void tw_recorder_tick(tw_recorder *r);
 /* A sample, written where it differs from the last. */
 void tw_recorder_count(tw_recorder *r, uint64_t now_ns, tw_counter counter, uint64_t value);
 
-/* The samples that a segment knows: streams in flight, goodput, overlap, late. At most 10 times a second. */
+/* The samples that a segment knows: streams in flight, goodput, overlap, delay. At most 10 times a second. */
 void tw_recorder_sample(tw_recorder *r, const tw_segment *g, uint64_t now_ns);
 
 /* A pause opens, as the segment's clock says, or has closed; both after tw_pause_begin and the end. */

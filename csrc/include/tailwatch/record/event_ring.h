@@ -52,8 +52,8 @@ typedef enum tw_kind {
     TW_KIND_FIRST,     /* its first token.            a: choice      b: labels  c: tokens   id: request  value: arrival_ns */
     TW_KIND_TOKEN,     /* another message of tokens.  a: choice      b: -       c: tokens   id: request  value: the gap before it, ns */
     TW_KIND_DELAY,     /* pauses fell into the wait for the token of this request and time, whose event may come after.
-                        *                             a: tw_phase    b: engine  c: overlap  id: request  value: late_ns
-                        *                             (overlap in us, saturating; late 0: it cost nothing, or is not known;
+                        *                             a: tw_phase    b: engine  c: overlap  id: request  value: delay_ns
+                        *                             (overlap in us, saturating; delay 0: it cost nothing, or is not known;
                         *                             engine: tw_unit_mark() of the one that serves it) */
     TW_KIND_CLOSE,     /* it ended.                   a: tw_reason   b: labels  c: tokens   id: request  value: arrival_ns */
     TW_KIND_PAUSE,     /* a pause ended at time_ns.   a: tw_cause    b: flags   c: uncollectable, saturating
@@ -73,7 +73,7 @@ typedef enum tw_counter {
     TW_COUNTER_GOODPUT,   /* good requests in the last 10 whole seconds, per 1000 s: 2500 = 2.5 requests/s */
     TW_COUNTER_UNFROZEN,  /* objects that a full collection would look at, as the collector books them: CPython 3.10 to 3.13 */
     TW_COUNTER_OVERLAP,   /* ns: stream time that coincided with pauses so far, of all causes and sources */
-    TW_COUNTER_LATE,      /* ns: what it cost so far, an estimate */
+    TW_COUNTER_DELAY,      /* ns: what it cost so far, an estimate */
     TW_COUNTERS
 } tw_counter;
 

@@ -21,11 +21,11 @@ typedef enum tw_policy_kind {
     TW_POLICY_OFF,
     TW_POLICY_OBSERVE,
     TW_POLICY_FREEZE,
-    TW_POLICY_OUT_OF_BAND,
+    TW_POLICY_IDLE_GC,
     TW_POLICY_KINDS
 } tw_policy_kind;
 
-/* How out-of-band collects. */
+/* How idle collects. */
 typedef enum tw_policy_mode {
     TW_POLICY_WAITS,        /* not yet: the heap is not frozen, or it is another policy */
     TW_POLICY_SWEEP,        /* slices of the old heap */
@@ -46,44 +46,44 @@ typedef enum tw_policy_why {
  * ours. */
 enum {
     TW_PASS_AUTOMATIC = TW_MOMENTS, /* the interpreter's own, as its thresholds say */
-    TW_PASS_FOREIGN,                /* somebody else called for it */
-    TW_PASS_UNTOLD,                 /* one of the two: this interpreter's books are not known */
+    TW_PASS_EXTERNAL,                /* somebody else called for it */
+    TW_PASS_UNKNOWN,                 /* one of the two: this interpreter's books are not known */
     TW_PASSES
 };
 
 /* What somebody else did to the collector. */
-typedef enum tw_drift {
-    TW_DRIFT_ENABLE,
-    TW_DRIFT_DISABLE,
-    TW_DRIFT_THRESHOLD,     /* gc.set_threshold() */
-    TW_DRIFT_FREEZE,
-    TW_DRIFT_FREEZE_BLIND,  /* of these: without a full collection just before, so garbage may have been frozen, and how
+typedef enum tw_interference {
+    TW_INTERFERENCE_ENABLE,
+    TW_INTERFERENCE_DISABLE,
+    TW_INTERFERENCE_THRESHOLD,     /* gc.set_threshold() */
+    TW_INTERFERENCE_FREEZE,
+    TW_INTERFERENCE_FREEZE_BLIND,  /* of these: without a full collection just before, so garbage may have been frozen, and how
                              * much nobody knows */
-    TW_DRIFT_UNFREEZE,
-    TW_DRIFT_CALLBACKS,     /* our brackets had to be put back into gc.callbacks */
-    TW_DRIFTS
-} tw_drift;
+    TW_INTERFERENCE_UNFREEZE,
+    TW_INTERFERENCE_CALLBACKS,     /* our brackets had to be put back into gc.callbacks */
+    TW_INTERFERENCES
+} tw_interference;
 
-typedef enum tw_ceiling { TW_CEILING_RSS, TW_CEILING_OBJECTS, TW_CEILINGS } tw_ceiling;
+typedef enum tw_memory_limit { TW_MEMORY_LIMIT_RSS, TW_MEMORY_LIMIT_OBJECTS, TW_MEMORY_LIMITS } tw_memory_limit;
 
 /* The names that labels show; "unknown" out of range. Any thread. */
 const char *tw_policy_kind_name(int kind);
 const char *tw_policy_mode_name(int mode);
 const char *tw_policy_why_name(int why);
 const char *tw_pass_name(int pass);
-const char *tw_drift_name(int drift);
-const char *tw_ceiling_name(int ceiling);
+const char *tw_interference_name(int interference);
+const char *tw_memory_limit_name(int memory_limit);
 
 typedef struct tw_policy_counts {
     uint64_t slices[TW_MOMENTS];
-    uint64_t passes[TW_PASSES];
+    uint64_t collections[TW_PASSES];
     uint64_t moved, freed;            /* objects, of all slices */
     uint64_t slice_ns, predicted_ns;  /* what the slices took, and had been predicted to take */
-    uint64_t pass_ns, pass_freed;     /* of the whole passes of ours */
-    uint64_t rounds;                  /* times that the sweep went through the whole old heap */
+    uint64_t full_ns, full_freed;     /* of the whole passes of ours */
+    uint64_t cycles;                  /* times that the sweep went through the whole old heap */
     uint64_t freezes;                 /* ours */
-    uint64_t drift[TW_DRIFTS];
-    uint64_t ceilings[TW_CEILINGS];   /* episodes */
+    uint64_t interference[TW_INTERFERENCES];
+    uint64_t memory_limits[TW_MEMORY_LIMITS];   /* episodes */
     uint64_t ignored;                 /* files that stood where orders of an operator do, and were none */
 } tw_policy_counts;
 
@@ -91,7 +91,7 @@ typedef struct tw_policy_counts {
 typedef struct tw_policy_now {
     uint64_t kind, mode, why;         /* tw_policy_kind, tw_policy_mode, tw_policy_why */
     uint64_t unfrozen, frozen;        /* objects: those tracked and not frozen, an estimate; those known to be frozen */
-    uint64_t debt;                    /* looks at old objects that are owed: some ten go through one */
+    uint64_t backlog;                    /* looks at old objects that are owed: some ten go through one */
     uint64_t bytes;                   /* memory that it takes outside the segment */
     uint64_t cost_ns;                 /* what 1024 looks of a slice are predicted to take; 0: not known */
     uint64_t answered, answer;        /* number of the last order that was carried out (release-stored last; 0: none

@@ -39,7 +39,7 @@ typedef struct tw_pause_record {
     uint64_t callbacks_ns;   /* part spent in other people's gc.callbacks */
     uint64_t streams;        /* gaps charged with it so far (written by this process's streams) */
     uint64_t overlap_ns;     /* their overlap, summed */
-    uint64_t late_ns;        /* their late, summed */
+    uint64_t delay_ns;        /* their delay, summed */
 } tw_pause_record;
 
 /* What the writer learns at the end of a pause. */
@@ -65,7 +65,7 @@ typedef struct tw_pause_clock {
     tw_pause_totals totals[TW_CAUSES];
     /* the writer's own */
     uint64_t depth, open_cause, open_start_ns, closed_stop_ns;
-    uint64_t open_streams, open_overlap_ns, open_late_ns; /* charged so far with the open pause */
+    uint64_t open_streams, open_overlap_ns, open_delay_ns; /* charged so far with the open pause */
     uint64_t open_collected, open_uncollectable;          /* found so far by the levels inside it */
     tw_pause_record ring[TW_PAUSE_RING];
 } tw_pause_clock;
@@ -112,8 +112,8 @@ typedef void (*tw_pause_touch)(void *to, uint64_t from_ns, uint64_t to_ns, tw_ca
 bool tw_pause_each(const tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, tw_pause_touch touch, void *to);
 
 /* Books on every recorded pause that touches [from_ns, to_ns], and on the open one, one stream, its overlap, and
- * its share of late_ns in proportion. Same writer rule as begin and end. */
-void tw_pause_charge(tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, uint64_t overlap_ns, uint64_t late_ns);
+ * its share of delay_ns in proportion. Same writer rule as begin and end. */
+void tw_pause_charge(tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, uint64_t overlap_ns, uint64_t delay_ns);
 
 /* Copies record number n (0 is the first ever). False when it was overwritten or does not exist yet. Any
  * thread; a record changed meanwhile is never returned torn. */

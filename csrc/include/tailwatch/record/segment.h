@@ -79,7 +79,7 @@ typedef struct tw_name { uint64_t word[TW_NAME_WORDS]; } tw_name;
 #define TW_SERIES_HISTOGRAMS(HISTOGRAM)                                                      \
     HISTOGRAM(ttft, TTFT, TTFT)                                                              \
     HISTOGRAM(itl, ITL, ITL)                                                                 \
-    HISTOGRAM(itl_shift, ITL_WITHOUT_GC, ITL) /* itl + itl_shift = the same gaps without their late part */ \
+    HISTOGRAM(itl_shift, ITL_WITHOUT_GC, ITL) /* itl + itl_shift = the same gaps without their delay part */ \
     HISTOGRAM(tpot, TPOT, ITL)                                                               \
     HISTOGRAM(e2e, E2E, E2E)
 #define TW_COUNTER_FIELD(name, dims) uint64_t name dims;
@@ -107,7 +107,7 @@ typedef struct tw_second {
 /* Gaps that were longer than usual, by octave of their length: where their time went. */
 typedef struct tw_tail {
     uint64_t count, time_ns;
-    uint64_t late_ns[TW_CAUSES];
+    uint64_t delay_ns[TW_CAUSES];
     uint64_t client_ns;             /* waiting for a slow client to read */
     uint64_t accept_ns;             /* ttft: waited unseen before the app was entered, pauses not counted */
     uint64_t unexplained_ns;        /* the rest of what exceeds the typical gap */
@@ -117,14 +117,14 @@ typedef struct tw_tail {
 typedef struct tw_lost {
     uint64_t role[TW_ROLE_WORDS];
     uint64_t overlap_ns[TW_PHASES][TW_CAUSES];
-    uint64_t late_ns[TW_PHASES][TW_CAUSES];
+    uint64_t delay_ns[TW_PHASES][TW_CAUSES];
 } tw_lost;
 
 /* What another process's pauses of one cause did to one gap. */
 typedef struct tw_share {
     uint64_t source;                /* of the segment's lost[] */
     uint64_t cause;
-    uint64_t overlap_ns, late_ns;   /* overlap_ns 0: this share is empty */
+    uint64_t overlap_ns, delay_ns;   /* overlap_ns 0: this share is empty */
 } tw_share;
 
 /* One slow gap. Valid when seq == its running number + 1. */
@@ -134,10 +134,10 @@ typedef struct tw_slow_record {
     uint64_t phase;                 /* tw_phase */
     uint64_t gap_ns, typical_ns;
     uint64_t overlap_ns[TW_CAUSES]; /* of all processes */
-    uint64_t late_ns[TW_CAUSES];
+    uint64_t delay_ns[TW_CAUSES];
     tw_share share[TW_SHARES];      /* what others' pauses are of it, the largest; the rest is this process's own */
     uint64_t client_ns, accept_ns, unexplained_ns;
-    uint64_t complete;              /* 0: the pause ring wrapped, overlap is a lower bound and late unknown */
+    uint64_t complete;              /* 0: the pause ring wrapped, overlap is a lower bound and delay unknown */
     uint64_t series;                /* label set */
     uint64_t token;                 /* which token of its stream, 1 = the first */
     uint64_t request_id[TW_ID_WORDS];

@@ -61,7 +61,7 @@ double tw_crowd_ttft_s(uint32_t sample);
 /* Seconds since then, in steps of 2; over a day for times ahead. */
 uint64_t tw_crowd_age_s(uint32_t sample, uint64_t now_ns);
 
-/* Adds what another kept: of each row the newest. For a tombstone: no writer, no other reader. */
+/* Adds what another kept: of each row the newest. For a retired segment: no writer, no other reader. */
 void tw_crowd_add(tw_crowd *sum, const tw_crowd *from);
 
 #ifdef __cplusplus

@@ -8,10 +8,10 @@
  * choice; not known where all came in one message. E2E = end - arrival, finished requests with status below 300.
  *
  * overlap: the part of a gap that coincides with recorded pauses (at least TW_PAUSE_SHORT_NS long): an upper
- * bound of their blame. late: min(overlap, gap - typical gap, not below 0): an estimate, split over the causes
- * in proportion to their overlap. typical: the median of the stream's last 16 gaps without their late part;
- * for a new stream its label set's, or else the median of the gaps it has, once they are 4; with none, late is 0.
- * TTFT: late is the overlap with [arrival, entry], which is certain; the rest is an upper bound only.
+ * bound of their blame. delay: min(overlap, gap - typical gap, not below 0): an estimate, split over the causes
+ * in proportion to their overlap. typical: the median of the stream's last 16 gaps without their delay part;
+ * for a new stream its label set's, or else the median of the gaps it has, once they are 4; with none, delay is 0.
+ * TTFT: delay is the overlap with [arrival, entry], which is certain; the rest is an upper bound only.
  *
  * slow: a gap of at least segment->slow_ns, or where that is 0, over 20 ms and over 4 typical gaps; where no
  * typical gap is known, over 1 s, or over 20 ms and paused. A TTFT is slow over its bound or from slow_ns on.
@@ -50,7 +50,7 @@ typedef struct tw_stream {
     tw_segment *segment;
     tw_series *series;
     const tw_layout *itl_layout;
-    const tw_company *company;      /* the processes it may wait for beside its own; NULL: none */
+    const tw_peer_set *peer_set;      /* the processes it may wait for beside its own; NULL: none */
     uint64_t unit;                  /* the engine that serves it; 0: not known */
     struct tw_recorder *trace;      /* where its events go; NULL: nowhere */
     uint64_t number;                /* its own among those of the trace */
@@ -66,10 +66,10 @@ typedef struct tw_stream {
     uint32_t running;               /* counted as that: its first token was seen, or what can be seen of it */
     tw_slo slo;                     /* in force when it opened: it is judged by that */
     tw_choice choice[TW_CHOICES];
-    uint32_t recent64[TW_RECENT];   /* gaps without their late part, in units of 64 ns, saturating (137 s) */
+    uint32_t recent64[TW_RECENT];   /* gaps without their delay part, in units of 64 ns, saturating (137 s) */
     uint64_t typical_ns;            /* as of the last multiple of 8 gaps */
     uint64_t arrival_ns, entry_ns, first_ns;
-    uint64_t overlap_ns, late_ns;   /* of all its gaps and its TTFT */
+    uint64_t overlap_ns, delay_ns;   /* of all its gaps and its TTFT */
     uint64_t body_ns;               /* first bytes of the body, 0 = none yet */
     uint64_t usage_tokens;          /* completion tokens the server itself reported, 0 = none */
     uint64_t other_tokens;          /* tokens of choices that are not tracked */
@@ -93,9 +93,9 @@ typedef struct tw_stream {
 void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns,
                     tw_arrival source);
 
-/* Others' pauses count from now on: those of the unit's processes, or where that is 0, see tw_blame_gap. company: for as
+/* Others' pauses count from now on: those of the unit's processes, or where that is 0, see tw_attribution_gap. peer_set: for as
  * long as the stream is stamped; NULL: none. */
-void tw_stream_join(tw_stream *s, const tw_company *company, uint64_t unit);
+void tw_stream_join(tw_stream *s, const tw_peer_set *peer_set, uint64_t unit);
 
 /* From now on its events are recorded (event_recorder.h), beginning with its opening. For as long as the stream is stamped. */
 void tw_stream_trace(tw_stream *s, struct tw_recorder *trace);
@@ -113,7 +113,7 @@ void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len
 void tw_stream_exemplify(tw_stream *s);
 
 /* A message with n >= 1 tokens of a choice was handed over at now_ns. The first one records TTFT. A time before
- * the last stamp (or arrival) counts as that and is counted in TW_DROP_LATE_STAMP; after the end the stamp is dropped
+ * the last stamp (or arrival) counts as that and is counted in TW_DROP_OUT_OF_ORDER_STAMP; after the end the stamp is dropped
  * and counted there. n = 0 and stamps of an opaque stream do nothing. */
 void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice);
 
@@ -135,7 +135,7 @@ void tw_stream_send_wait(tw_stream *s, uint64_t from_ns, uint64_t to_ns);
 void tw_stream_opaque(tw_stream *s);
 
 /* Ends the request: E2E, TPOT, verdict, window, in flight. A second end does nothing; one before the last stamp
- * counts as that, and is counted in TW_DROP_LATE_STAMP. */
+ * counts as that, and is counted in TW_DROP_OUT_OF_ORDER_STAMP. */
 void tw_stream_close(tw_stream *s, uint64_t now_ns, tw_end end);
 
 /* The verdict that closing now would give. */

@@ -16,7 +16,7 @@
  * detokenizer); where there are several engines, of another process only if the token's own process wrote of a delay
  * (TW_KIND_DELAY), and if that is of the engine that serves the stream, where the delay says which one does. An upper
  * bound, as overlap is everywhere: a pause inside the wait for the model delays nobody. The event TW_KIND_DELAY of a
- * token adds what it cost (late_us), an estimate.
+ * token adds what it cost (delay_us), an estimate.
  *
  * What is not there is said: events overwritten, requests whose beginning is lost (argument "beginning lost"), arrows left out.
  *

@@ -20,7 +20,7 @@ def without(finder: Any) -> None:
     sys.meta_path = [each for each in sys.meta_path if each is not finder]
 
 
-class Waiting:
+class ImportHooks:
     """Calls an action when the module it waits for has been imported, once; then that module is waited for no more.
 
     It stands in ``sys.meta_path`` while it waits for anything. It finds nothing itself: the finders behind it are
@@ -69,7 +69,7 @@ class Waiting:
         finally:
             self._asking.discard(asking)
         if spec is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _Telling(spec.loader, self)  # type: ignore[assignment]
+            spec.loader = _NotifyingLoader(spec.loader, self)  # type: ignore[assignment]
         return spec
 
     def _found_behind(self, name: str, path: Any) -> ModuleSpec | None:
@@ -83,11 +83,11 @@ class Waiting:
         return None
 
 
-class _Telling:
+class _NotifyingLoader:
     """A loader that puts the one it stands for back before the module's code runs, and tells of it afterwards. It
     equals that one, and copies of it are copies of that one."""
 
-    def __init__(self, loader: Any, waiting: Waiting) -> None:
+    def __init__(self, loader: Any, waiting: ImportHooks) -> None:
         self._loader = loader
         self._waiting = waiting
 
@@ -97,7 +97,7 @@ class _Telling:
         return getattr(self._loader, name)
 
     def __eq__(self, other: object) -> bool:
-        return bool(self._loader == (other._loader if isinstance(other, _Telling) else other))
+        return bool(self._loader == (other._loader if isinstance(other, _NotifyingLoader) else other))
 
     def __hash__(self) -> int:
         return hash(self._loader)

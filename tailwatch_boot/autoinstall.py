@@ -1,4 +1,4 @@
-"""The doors of one process: what stands open, what came through, and how all of it is closed again."""
+"""Automatic installation in one process: import hooks, the apps and processes found, and the removal of all of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import sys
 
 from tailwatch_boot import apps, processes
-from tailwatch_boot.imports import Waiting
-from tailwatch_boot.replacing import replace
+from tailwatch_boot.import_hooks import ImportHooks
+from tailwatch_boot.monkeypatch import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 _TRUE = ("1", "true", "yes", "on")
 _GROUP = "TAILWATCH_DIR"
 _IN_MEMORY = "/dev/shm"
-_current: Doors | None = None
+_current: Autoinstall | None = None
 
 
-def current() -> Doors | None:
-    """The doors of this process, None where none were opened."""
+def current() -> Autoinstall | None:
+    """The automatic installation of this process; None where it was not begun."""
     return _current
 
 
-def open_doors(word: str) -> None:
+def begin(word: str) -> None:
     """Open them, once; ``word`` is what ``TAILWATCH`` says, in lower case."""
     global _current
     if _current is None:
-        _current = Doors(None if word in _TRUE else f"TAILWATCH={word}: expected one of {', '.join(_TRUE)}")
+        _current = Autoinstall(None if word in _TRUE else f"TAILWATCH={word}: expected one of {', '.join(_TRUE)}")
         _current.open()
 
 
-class Doors:
+class Autoinstall:
     """refusal: why nothing may come through, a sentence; it is logged at the first server that is seen."""
 
     def __init__(self, refusal: str | None = None) -> None:
@@ -42,9 +42,9 @@ class Doors:
         self._said = False
         self._closed = False
         self._undo: list[Callable[[], None]] = []
-        self._waiting = Waiting(
+        self._waiting = ImportHooks(
             {
-                **{name: self._at_server for name in apps.DOORS},
+                **{name: self._at_server for name in apps.SERVERS},
                 **{name: self._at_marker for name in processes.MARKERS},
                 "multiprocessing.context": self._at_spawning,
                 "multiprocessing.util": self._at_forking,
@@ -75,7 +75,7 @@ class Doors:
         served = self._through("app", app)
         if served is None:
             return app
-        self._waiting.forget((*apps.DOORS, *processes.MARKERS))
+        self._waiting.forget((*apps.SERVERS, *processes.MARKERS))
         return served
 
     def elsewhere(self, server: str, error: Exception) -> None:
@@ -86,7 +86,7 @@ class Doors:
 
     def called_by_server(self) -> None:
         """A server has called our plugin: a child of its is watched from now on. Where a command began, the app or
-        what is imported is the door: many commands of a server do not serve."""
+        an import is not enough: many commands of a server do not serve."""
         parent = getattr(sys.modules.get("multiprocessing.process"), "parent_process", lambda: None)
         if parent() is not None:
             self._watch_process()
@@ -109,7 +109,7 @@ class Doors:
     def _at_server(self, module: ModuleType) -> None:
         self._gather()
         try:
-            self._undo.append(apps.DOORS[module.__name__](module, self))
+            self._undo.append(apps.SERVERS[module.__name__](module, self))
         except Exception as error:
             self.elsewhere(module.__name__, error)
 
@@ -121,7 +121,7 @@ class Doors:
 
     def _at_forking(self, module: ModuleType) -> None:
         try:
-            module.register_after_fork(self, Doors._in_child)  # forkserver's children too
+            module.register_after_fork(self, Autoinstall._in_child)  # forkserver's children too
         except Exception:
             return
 
@@ -160,14 +160,14 @@ class Doors:
             self._through("process")
 
     def _through(self, what: str, *arguments: Any) -> Any:
-        """Calls a function of tailwatch.autoinstall. None where that cannot be: said once, and the doors close."""
+        """Calls a function of tailwatch.autoinstall. None where that cannot be: said once, and everything is taken back."""
         if self._refusal is not None:
             self._say(self._refusal)
             return None
         try:
-            from tailwatch_boot.lend import lent
+            from tailwatch_boot.launcher_imports import launcher_importable
 
-            with lent():  # what is imported is imported here: later nothing is lent
+            with launcher_importable():  # what is imported is imported here: later nothing is launcher_importable
                 from tailwatch import autoinstall
             autoinstall.when_uninstalled(self.close)
             return getattr(autoinstall, what)(*arguments)

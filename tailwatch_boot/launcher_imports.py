@@ -11,7 +11,7 @@ import os
 import sys
 from contextlib import contextmanager
 
-from tailwatch_boot.imports import without
+from tailwatch_boot.import_hooks import without
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LENT = ("tailwatch", "_cffi_backend")
 
 
-class _Lender:
+class _LauncherFinder:
     """The last finder, asked when all others have nothing."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """What is lent, None for everything else."""
+        """What is launcher_importable, None for everything else."""
         from importlib.machinery import PathFinder
 
         return PathFinder.find_spec(name, [HOME]) if name in _LENT else None
@@ -42,9 +42,9 @@ class _Lender:
 
 
 @contextmanager
-def lent() -> Iterator[None]:
+def launcher_importable() -> Iterator[None]:
     """Inside, ``import tailwatch`` finds the interpreter's own, else the launcher's."""
-    lender: Any = _Lender()
+    lender: Any = _LauncherFinder()
     sys.meta_path.append(lender)
     try:
         yield
