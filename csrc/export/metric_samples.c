@@ -344,7 +344,7 @@ static const named_list POLICY_LISTS[] = {
     [TW_LIST_PASSES] = {"reason", COUNTS(collections), TW_PASSES, tw_pass_name, TW_PASS_AUTOMATIC, TW_PASS_EXTERNAL},
     [TW_LIST_INTERFERENCE] = {"call", COUNTS(interference), TW_INTERFERENCES, tw_interference_name, 0, TW_INTERFERENCES - 1},
     [TW_LIST_SLICES] = {"reason", COUNTS(slices), TW_MOMENTS, tw_moment_name, 0, TW_MOMENTS - 1},
-    [TW_LIST_MEMORY_LIMITS] = {"memory_limit", COUNTS(memory_limits), TW_MEMORY_LIMITS, tw_memory_limit_name, 0, TW_MEMORY_LIMITS - 1},
+    [TW_LIST_MEMORY_LIMITS] = {"limit", COUNTS(memory_limits), TW_MEMORY_LIMITS, tw_memory_limit_name, 0, TW_MEMORY_LIMITS - 1},
 };
 
 /* of: the list. */

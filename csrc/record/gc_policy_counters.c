@@ -10,7 +10,7 @@ const char *tw_policy_kind_name(int kind) {
 }
 
 const char *tw_policy_mode_name(int mode) {
-    static const char *const names[TW_POLICY_MODES] = {"", "sweep", "whole passes"};
+    static const char *const names[TW_POLICY_MODES] = {"", "slices", "full collections"};
     return named(names, TW_POLICY_MODES, mode);
 }
 

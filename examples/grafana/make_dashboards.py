@@ -527,8 +527,8 @@ ROWS = (
                         f"sum by (process, call) (increase(tailwatch_gc_interference_total{{{TARGET}}}[{RANGE}]))",
                     ),
                     fixed(
-                        "{{process}} {{memory_limit}}",
-                        "sum by (process, memory_limit) "
+                        "{{process}} {{limit}}",
+                        "sum by (process, limit) "
                         f"(increase(tailwatch_gc_memory_limit_total{{{TARGET}}}[{RANGE}]))",
                     ),
                 ],

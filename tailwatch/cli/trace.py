@@ -14,7 +14,10 @@ ABOUT = "write what a server's processes recorded, living or dead, as a timeline
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Whose recording, and where it goes."""
-    parser.epilog = "Events are recorded with install(app, trace_events=1_000_000), or TAILWATCH_TRACE_EVENTS=1000000 and `tailwatch run`."
+    parser.epilog = (
+        "Events are recorded with install(app, trace_events=1_000_000), or with TAILWATCH_TRACE_EVENTS=1000000 and "
+        "`tailwatch run`."
+    )
     parser.add_argument(
         "-o", dest="out", metavar="FILE",
         help="where it goes; - for standard output; NAME.tar: with --merge, an archive that Perfetto merges by itself",

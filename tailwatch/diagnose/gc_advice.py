@@ -171,7 +171,7 @@ def drifted(snapshot: Snapshot) -> list[tuple[str, Policy, list[str]]]:
 
 def fallen_back(snapshot: Snapshot) -> list[tuple[str, str]]:
     """Processes that cannot sweep: name, and why."""
-    return [(each.name, each.policy.why) for each in snapshot.processes if each.policy.mode == "whole passes"]
+    return [(each.name, each.policy.why) for each in snapshot.processes if each.policy.mode == "full collections"]
 
 
 def at_memory_limit(snapshot: Snapshot) -> list[tuple[str, dict[str, int]]]:

@@ -36,7 +36,8 @@ _DROP_ADVICE = {
     "slow_log": "install(app, slow_gap_ms=...) with a higher bound: slow gaps came faster than they were logged",
     "pause_log": "install(app, gc_log_all=False, gc_warn_ms=...): pauses came faster than they were logged",
     "out_of_order_stamp": "look for tokens stamped after the end of their stream (s.token(at=...))",
-    "pause_ring_overflow": "install(app, slow_gap_ms=...): gaps spanned more pauses than are kept, their overlap is a lower bound",
+    "pause_ring_overflow": "install(app, slow_gap_ms=...): gaps spanned more pauses than are kept, their overlap is "
+    "a lower bound",
     "event_truncated": "nothing to mend: events longer than is kept were judged by their beginning",
     "protobuf_family": "install(app, histograms='classic'), or unregister what protobuf has no form for in the app's "
     "own registry: scrapes that asked for native histograms got text",

@@ -15,8 +15,8 @@ The numbers, JSON; times are seconds, moments Unix times, what is not known null
     sources             [role, cause, delay, overlap]: what pauses cost all streams together, in the window
     processes           name, role, pid, lives, age, paused by cause (since its start), full: generation 2 passes,
                         longest, longest_cause, standing, standing_cause
-    slow                the last slow gaps, newest first: t, phase, gap, typical, cause, delay, overlap, source, request,
-                        trace, model, route, token, complete
+    slow                the last slow gaps, newest first: t, phase, gap, typical, cause, delay, overlap, source,
+                        request, trace, model, route, token, complete
     load                every `bin` seconds: [t, good, missed, finished (per second), in flight (null: nobody looked)]
     dropped             what could not be counted, and where something of ours went wrong
 

@@ -292,7 +292,7 @@ class GCHook:
         """Whether objects are frozen that the sweep does not know: it would follow closures into them."""
         idle_gc = self.idle_gc
         frozen = self.frozen_before > INTERPRETER_FROZEN or bool(self.state.done) or self.external_freezes > 0
-        return frozen and idle_gc.mode == "sweep" and idle_gc.sweep.frozen == 0
+        return frozen and idle_gc.mode == "slices" and idle_gc.sweep.frozen == 0
 
     def _freeze_of_others(self, original: Callable[[], None]) -> None:
         """Theirs, completed: closures stop at what they froze, and, as after ours, a pass that finds few makes the next

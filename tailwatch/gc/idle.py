@@ -60,17 +60,17 @@ class GCStatus:
 
     Attributes:
         policy: the option ``gc``.
-        mode: "sweep", "whole passes" (the sweep could not prove itself; ``why`` says how), or "" (another policy).
+        mode: "slices", "full collections" (the sweep could not prove itself; ``why`` says how), or "" (another policy).
         why: a sentence, "" where nothing is to be said.
         slices: by what gave the moment: idle, step, request_end, overdue, memory_limit, asked.
-        collections: other collections: whole passes of what is not frozen, by the same; "automatic", the interpreter's own;
-            "external", that somebody else called for; "unknown", one of these two, where the interpreter's books are not
-            known.
+        collections: outside slices: full collections of what is not frozen, by the same; "automatic": by thresholds;
+            "external": gc.collect() by other code; "unknown": one of these two, where the interpreter's counters are
+            not found.
         moved, freed: objects, of all slices.
         seconds, predicted_seconds: what the slices took, and what they had been predicted to take.
         unfrozen: tracked objects that are not frozen, an estimate; frozen: those known to be.
         backlog: looks at old objects that are owed; some ten go through one.
-        interference: what somebody else did to the collector meanwhile, a sentence each; calls: the same, counted by name
+        interference: calls of gc functions by other code, a sentence each; calls: the same, counted by name
             ("freeze_blind": of those to freeze, the ones not right after a full collection).
         memory_limits: times that a memory limit was met, "rss" and "objects".
         full_seconds, full_freed: of our whole passes. freezes: ours. rounds: times that slices went through the whole
@@ -140,13 +140,13 @@ class IdleGC:
             self.reason = self.reason or self._prove()
         finally:
             self._core.policy_end()
-        self.why, self.mode, self._proved = "", "sweep", False
+        self.why, self.mode, self._proved = "", "slices", False
         if self.reason:
             self._fall_back(self.reason, _WHY[self.reason])
 
     def mark_frozen(self) -> None:
         """All objects there are now are about to be frozen: 30 ns each, once."""
-        if self.mode != "sweep":
+        if self.mode != "slices":
             return
         try:
             self.sweep.mark_frozen(_get_objects())
@@ -156,7 +156,7 @@ class IdleGC:
     def sync_frozen(self) -> int:
         """How many objects are frozen that nobody told us of: closures stop at them from now on. O(1) where there are
         none, 30 ns each."""
-        if self.mode != "sweep":
+        if self.mode != "slices":
             return 0
         try:
             return self.sweep.sync_frozen()
@@ -170,7 +170,7 @@ class IdleGC:
         if self._thresholds is None:
             self._thresholds, self._was_enabled = _get_threshold(), gc.isenabled()
         self.engaged = True
-        if self.mode == "sweep" and not self._proved:
+        if self.mode == "slices" and not self._proved:
             self._core.policy_begin()
             try:
                 self._prove_round()
@@ -178,7 +178,7 @@ class IdleGC:
                 self._core.policy_end()
         self._spread_net(old=True)
         self._made_at = time.monotonic()
-        self.sweep.on = self.mode == "sweep"
+        self.sweep.on = self.mode == "slices"
         self.memory_limit.frozen()
 
     def _spread_net(self, *, old: bool) -> None:
@@ -189,7 +189,7 @@ class IdleGC:
         _set_threshold(*self._net)
 
     def _fall_back(self, reason: str, why: str) -> None:
-        self.mode, self.reason, self.why = "whole passes", reason, why
+        self.mode, self.reason, self.why = "full collections", reason, why
         self.sweep.on = False
         self._say(
             f"gc='idle': the old heap cannot be swept in slices ({why}): whole passes of what is not frozen are "

@@ -9,7 +9,7 @@ from tailwatch.gc.capabilities import interference_sentences
 
 # Numbers of the core's, in its order: csrc/include/tailwatch/record/gc_policy_counters.h.
 POLICIES = ("unknown", "off", "observe", "freeze", "idle")
-MODES = ("", "sweep", "whole passes")
+MODES = ("", "slices", "full collections")
 WHYS = ("", "version", "lists", "proof")
 CALLS = ("enable", "disable", "set_threshold", "freeze", "freeze_blind", "unfreeze", "callbacks")
 MEMORY_LIMITS = ("rss", "objects")

@@ -1,4 +1,4 @@
-"""``tailwatch capacity``: how many replicas an expected load needs, and the tail of a request that waits for many parts."""
+"""``tailwatch capacity``: how many replicas an expected load needs, and the tail of a request of many parts."""
 
 from __future__ import annotations
 

@@ -74,8 +74,8 @@ def _autoinstalled(app: Any, options: dict[str, object], *, wrap: bool) -> Any:
 
 
 def autoinstall_app(app: Any) -> Any:
-    """install(app) as automatic installation does it: the options come from the environment, and what is installed already
-    keeps its own. Returns what to serve.
+    """install(app) as automatic installation does it: the options come from the environment, and what is
+    installed already keeps its own. Returns what to serve.
 
     Raises:
         OptionError: a bad TAILWATCH_* variable.
@@ -85,7 +85,7 @@ def autoinstall_app(app: Any) -> Any:
 
 
 def autoinstall_process(role: str) -> None:
-    """install() as automatic installation does it, in a process without an app, or without one yet, that looks like ``role``.
+    """install() as automatic installation does it, in a process without an app (yet) that looks like ``role``.
 
     Raises:
         OptionError: a bad TAILWATCH_* variable.
@@ -315,7 +315,7 @@ def refreeze(*, timeout: float = FREEZE_PATIENCE_SECONDS) -> Freeze:
 
 
 def gc_status() -> GCStatus:
-    """What the collector's policy does in this process, and did: slices by what gave the moment, their cost, interference."""
+    """The state of the collector's policy in this process: slices by idle slot, their cost, interference."""
     return current().gc_status()
 
 

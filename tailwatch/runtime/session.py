@@ -207,7 +207,7 @@ class Watch:
         )
         numbers = {name: getattr(own, name) for name in (*names, "freezes", "cycles", "memory_limits")}
         status = replace(self.gc.status, **numbers, calls=own.interference, processes=group)
-        return status if status.mode == "sweep" else replace(status, unfrozen=own.unfrozen or 0)
+        return status if status.mode == "slices" else replace(status, unfrozen=own.unfrozen or 0)
 
     def doctor(self) -> list[Finding]:
         """What the numbers say, the worst first."""

@@ -86,12 +86,12 @@ class Policy:
 
     Attributes:
         kind: "off", "observe", "freeze", "idle"; "unknown": nobody said, or it is dead.
-        mode: how idle collects: "sweep", "whole passes" (why: "version", "lists", "proof"), "" not yet.
-        slices: by what gave the moment. collections: collections outside slices: our whole passes, by the same; "automatic",
-            "external" (somebody else called for it), "unknown" (one of these two).
+        mode: how idle collects: "slices", "full collections" (why: "version", "lists", "proof"), "" not yet.
+        slices: by what gave the moment. collections: outside slices: our full collections, by the same;
+            "automatic", "external" (gc.collect() by other code), "unknown" (one of these two).
         moved, freed: objects, of all slices; seconds, predicted_seconds: what slices took, and were predicted to.
-        full_seconds, full_freed: of our whole passes. rounds: times that slices went through the whole old heap.
-        freezes: ours. interference: what others did to the collector, by name; "freeze_blind": of "freeze", those without a
+        full_seconds, full_freed: of our full collections. cycles: times that slices went through the whole old heap.
+        freezes: ours. interference: gc.* calls by other code, by name; "freeze_blind": of "freeze", those without a
             full collection just before. memory_limits: times that one was met.
         unfrozen, frozen: objects, None: not known. backlog: looks at old ones that are owed, some ten go through one.
             cost: seconds that a look is predicted to take, 0.0: not known.

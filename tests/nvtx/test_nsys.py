@@ -228,7 +228,7 @@ def test_what_was_collected_belongs_to_the_innermost_range(made: Made) -> None:
 
 
 def test_requests_that_waited_are_counted_where_tokens_are_told(made: Made) -> None:
-    """In flight: open in the middle. ImportHooks: those without a token meanwhile that have one later. A request whose end
+    """In flight: open in the middle. Waiting: those without a token meanwhile that have one later. A request whose end
     is not in the report is in flight to its end."""
     made.domain()
     for number, end in ((1, 90 * MS), (2, None), (3, 12 * MS)):

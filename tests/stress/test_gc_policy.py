@@ -72,14 +72,15 @@ async def flood():
 
 turns = asyncio.run(flood())
 status = tailwatch.gc_status()
-say(met=status.memory_limits["objects"], slices=status.slices["memory_limit"], collections=status.collections["memory_limit"],
+say(met=status.memory_limits["objects"], slices=status.slices["memory_limit"],
+    collections=status.collections["memory_limit"],
     said=[each for each in warnings if "is met" in each], report=tailwatch.uninstall())
 """
 
 
 def test_a_flood_under_saturation_meets_the_memory_limit(run_script: Run) -> None:
-    """A loop that never waits, whose old objects pile up: collections are forced by reason `memory_limit`, and said once an
-    episode."""
+    """A loop that never waits, whose old objects pile up: collections are forced by reason `memory_limit`, and logged once
+    an episode."""
     found = found_by(run_script, FLOOD)
     assert found["met"] >= 1
     assert found["slices"] + found["collections"] > 0
@@ -96,7 +97,7 @@ for _ in range(30):
     kept = [Node() for _ in range(1000)]
     gone.append(weakref.ref(kept[0]))
 del kept
-until(lambda: tailwatch.gc_status().collections["memory_limit"])  # nobody has a moment: a stream is in flight, and no loop runs
+until(lambda: tailwatch.gc_status().collections["memory_limit"])  # no idle slot: a stream is in flight, no loop runs
 until(lambda: all(each() is None for each in gone))
 stream.close()
 status = tailwatch.gc_status()
@@ -435,7 +436,7 @@ def test_a_child_shares_the_frozen_heap(run_script: Run) -> None:
     and in slices, dirty at most 2 MB of it."""
     found = found_by(run_script, FORK, PYTHONWARNINGS="ignore")
     child = found["child"]
-    assert (child["fresh"]["slices"], child["fresh"]["collections"], child["fresh"]["mode"]) == (0, 0, "sweep")
+    assert (child["fresh"]["slices"], child["fresh"]["collections"], child["fresh"]["mode"]) == (0, 0, "slices")
     assert child["fresh"]["frozen"] > 400_000 and child["fresh"]["interference"] == []
     assert child["rss"] > 80_000, "kB: the heap is there"
     assert child["dirtied"] <= 2048

@@ -237,7 +237,9 @@ def gaps_of(rows: list[list[list[int]]], own: Log, engine: Log) -> list[Gap]:
             inner.inside(last_after, before), outer.inside(last_before, after), alone.inside(last_before, after),
         )
         for row in rows
-        for i, ((last, last_before, last_after, _, _), (step, before, after, charged, delay)) in enumerate(pairwise(row))
+        for i, ((last, last_before, last_after, _, _), (step, before, after, charged, delay)) in enumerate(
+            pairwise(row)
+        )
     ]  # fmt: skip
 
 

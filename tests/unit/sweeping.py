@@ -33,7 +33,7 @@ def begin(of: _hot.Core | None = None) -> IdleGC:
     gc.freeze()
     policy = IdleGC(of or core(), pytest.fail)
     policy.prepare()
-    assert policy.mode == "sweep"
+    assert policy.mode == "slices"
     policy.sync_frozen()
     gc.collect()
     policy.mark_frozen()

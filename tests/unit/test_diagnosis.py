@@ -925,9 +925,9 @@ SAVING = snapshot(
     delay_by_source={"api": {"ttft": causes(), "itl": causes(gc2=8.0)}},
     overlap_by_source={"api": {"ttft": causes(), "itl": causes(gc2=8.4)}},
 )
-FALLEN, MET = meddled(mode="whole passes", why="proof"), meddled(memory_limits={"rss": 4, "objects": 0})
+FALLEN, MET = meddled(mode="full collections", why="proof"), meddled(memory_limits={"rss": 4, "objects": 0})
 BLIND = meddled(kind="freeze", interference={"freeze": 2, "freeze_blind": 1})
-WAITING = meddled(kind="idle", mode="sweep", slices={"idle": 10, "overdue": 190})
+WAITING = meddled(kind="idle", mode="slices", slices={"idle": 10, "overdue": 190})
 
 
 def test_a_policy_is_advised_with_what_it_saves() -> None:

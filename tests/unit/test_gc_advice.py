@@ -24,8 +24,8 @@ def causes(**values: float) -> dict[str, Any]:
 def policy(**changed: Any) -> Policy:
     """One that observes."""
     empty = {
-        "slices": dict.fromkeys(MOMENTS, 0), "collections": dict.fromkeys(PASSES, 0), "interference": dict.fromkeys(INTERFERENCES, 0),
-        "memory_limits": dict.fromkeys(MEMORY_LIMITS, 0), "kind": "observe", "unfrozen": 1_000_000,
+        "slices": dict.fromkeys(MOMENTS, 0), "collections": dict.fromkeys(PASSES, 0),
+        "interference": dict.fromkeys(INTERFERENCES, 0), "memory_limits": dict.fromkeys(MEMORY_LIMITS, 0), "kind": "observe", "unfrozen": 1_000_000,
     }  # fmt: skip
     return Policy(**{**empty, **changed})
 
@@ -131,7 +131,7 @@ def test_what_is_wrong_is_found_by_process() -> None:
     interference = policy(interference={**dict.fromkeys(INTERFERENCES, 0), "disable": 2}, collections={"external": 12})
     ((name, _, sentences),) = told(interference, "drifted")
     assert name == "api-1" and len(sentences) == 2
-    assert told(policy(mode="whole passes", why="proof"), "fallen_back") == [("api-1", "proof")]
+    assert told(policy(mode="full collections", why="proof"), "fallen_back") == [("api-1", "proof")]
     assert told(policy(memory_limits={"rss": 3, "objects": 0}), "at_memory_limit") == [("api-1", {"rss": 3})]
     assert told(policy(memory_limits={"rss": 1, "objects": 1}), "at_memory_limit") == []
     assert told(policy(slices={"idle": 50, "overdue": 150}), "without_moments") == [("api-1", 0.75)]

@@ -61,7 +61,7 @@ def test_slices_and_what_they_cost_are_told(watch: Watch) -> None:
     assert status.moved > before.moved
     assert status.seconds > before.seconds and status.predicted_seconds > before.predicted_seconds
     own = watch.snapshot().processes[0].policy
-    assert (own.kind, own.mode, own.why) == ("idle", "sweep", "")
+    assert (own.kind, own.mode, own.why) == ("idle", "slices", "")
     assert own.frozen is not None and own.frozen > 1000
     assert own.unfrozen is not None and 0 <= own.unfrozen < 1000
     assert own.cost > 0 and own.freezes == status.freezes == 1
@@ -259,14 +259,14 @@ def test_a_fork_child_knows_its_policy_and_counts_from_zero(watch: Watch) -> Non
     with os.fdopen(read) as pipe:
         told = json.loads(pipe.read())
     os.waitpid(child, 0)
-    assert told == ["idle", "sweep", 0, 0, 0]
+    assert told == ["idle", "slices", 0, 0, 0]
 
 
 def test_a_saved_snapshot_keeps_its_policies(watch: Watch) -> None:
     """As JSON and back; one of an older version has none."""
     data = json.loads(json.dumps(watch.snapshot().as_dict()))
     policy = serialization.from_dict(data).processes[0].policy
-    assert (policy.kind, policy.mode, policy.interference["freeze"]) == ("idle", "sweep", 0)
+    assert (policy.kind, policy.mode, policy.interference["freeze"]) == ("idle", "slices", 0)
     del data["processes"][0]["policy"]
     assert serialization.from_dict(data).processes[0].policy.kind == "unknown"
 

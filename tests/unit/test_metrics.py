@@ -63,7 +63,7 @@ def planted() -> snapshots.Snapshot:
         core.gc_last("stop", {"generation": generation, "collected": 3, "uncollectable": 1})
     core.policy_begin()
     core.policy_end()
-    core.policy_is(snapshots.POLICIES.index("idle"), snapshots.POLICY_MODES.index("sweep"), 0)
+    core.policy_is(snapshots.POLICIES.index("idle"), snapshots.POLICY_MODES.index("slices"), 0)
     core.policy_pass(snapshots.MOMENTS.index("ceiling"), 2_500_000_000, 70)
     core.count_interference(snapshots.INTERFERENCES.index("set_threshold"))
     core.count_memory_limit(snapshots.CEILINGS.index("rss"))

@@ -380,13 +380,13 @@ def test_the_policy_of_each_process_is_told() -> None:
     """What it is, what it counted, and how large the heap is; what was not counted is not there."""
     one = core()
     kinds, modes = snapshots.POLICIES, snapshots.POLICY_MODES
-    one.policy_is(kinds.index("idle"), modes.index("whole passes"), snapshots.POLICY_WHYS.index("lists"))
+    one.policy_is(kinds.index("idle"), modes.index("full collections"), snapshots.POLICY_WHYS.index("lists"))
     one.policy_pass(snapshots.MOMENTS.index("ceiling"), 2_500_000_000, 70)
     one.count_interference(snapshots.INTERFERENCES.index("set_threshold"))
     one.count_memory_limit(snapshots.CEILINGS.index("rss"))
     found = metrics(encode(snapshots.take([one.address])))
     (policy,) = points(found["tailwatch.gc.policy"])
-    told = {"tailwatch.process": "api-0", "tailwatch.policy": "idle", "tailwatch.mode": "whole passes"}
+    told = {"tailwatch.process": "api-0", "tailwatch.policy": "idle", "tailwatch.mode": "full collections"}
     assert attributes(policy) == {**told, "tailwatch.fallback": "lists"}
     for name, key, value in (
         ("passes", "reason", "ceiling"),

@@ -317,7 +317,7 @@ def test_the_policy_engages_and_is_undone() -> None:
     hook.freeze()
     assert gc.get_threshold()[0] == SAFETY_NET
     status = hook.status
-    assert (status.policy, status.mode, status.interference) == ("idle", "sweep", ())
+    assert (status.policy, status.mode, status.interference) == ("idle", "slices", ())
     assert status.frozen > 1000
     gc.set_threshold(5)
     assert [sentence for sentence in hook.status.interference if "set_threshold" in sentence]
@@ -369,7 +369,7 @@ def test_without_memory_to_remember_it_makes_whole_passes(monkeypatch: pytest.Mo
 
         monkeypatch.setattr(idle_gc, "_get_objects", full)
         gc.freeze()
-        assert (hook.status.mode, hook.idle_gc.sweep.on) == ("whole passes", False)
+        assert (hook.status.mode, hook.idle_gc.sweep.on) == ("full collections", False)
         assert [sentence for sentence in said if "no memory" in sentence]
         gone = weakref.ref(Node())
         kept = [[] for _ in range(3000)]  # type: ignore[var-annotated]
@@ -439,7 +439,7 @@ def test_a_round_that_finds_nothing_is_not_relied_upon() -> None:
         real = hook.idle_gc.sweep
         hook.idle_gc.sweep = Blind(real)  # type: ignore[assignment]
         hook.freeze()
-        assert (hook.status.mode, hook.idle_gc.sweep.on) == ("whole passes", False)
+        assert (hook.status.mode, hook.idle_gc.sweep.on) == ("full collections", False)
         assert [sentence for sentence in said if "planted cycle" in sentence]
     finally:
         hook.idle_gc.sweep = real
@@ -559,7 +559,7 @@ def test_a_policy_adopted_after_the_freeze_is_engaged(monkeypatch: pytest.Monkey
                 watch = tailwatch.install(gc="idle")
                 assert watch.gc.idle_gc.engaged is not busy
             assert watch.gc.idle_gc.engaged
-            assert tailwatch.gc_status().mode == "sweep" and tailwatch.gc_status().frozen > 1000
+            assert tailwatch.gc_status().mode == "slices" and tailwatch.gc_status().frozen > 1000
             assert gc.get_threshold()[0] == SAFETY_NET
         finally:
             tailwatch.uninstall()

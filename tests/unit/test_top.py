@@ -283,7 +283,7 @@ def test_the_collector_s_policy_is_shown() -> None:
     """What it is, that it fell back, what it does a second, and that others meddled; where it is wide enough."""
     core = make_core("api")
     kinds, modes = snapshots.POLICIES, snapshots.POLICY_MODES
-    core.policy_is(kinds.index("idle"), modes.index("whole passes"), snapshots.POLICY_WHYS.index("proof"))
+    core.policy_is(kinds.index("idle"), modes.index("full collections"), snapshots.POLICY_WHYS.index("proof"))
     earlier = snapshots.take([core.address])
     core.count_interference(snapshots.INTERFERENCES.index("disable"))
     view = view_of("/g", snapshots.take([core.address]), earlier)

@@ -22,6 +22,7 @@ HEADERS = (
     "base/buffer.h",
     "base/clock.h",
     "base/deferred_free.h",
+    "base/shared_file.h",
     "gc/slice_pacer.h",
     "group/group.h",
     "group/member_list.h",

@@ -1,6 +1,7 @@
-"""Every Python imports this as it starts, where ``tailwatch run`` has put this directory on PYTHONPATH. It opens the automatic
-installation, takes the directory off sys.path again (children find it in their environment), and then imports the
-sitecustomize that it shadows.
+"""Every Python imports this as it starts, where ``tailwatch run`` has put this directory on PYTHONPATH.
+
+It begins the automatic installation, takes the directory off sys.path again (children find it in their environment),
+and then imports the sitecustomize that it shadows.
 
 Any Python may come by: the syntax here is that of all of them.
 """

@@ -186,7 +186,7 @@ def _policy(policy: Policy) -> str:
     """What it is, and that it fell back."""
     if policy.kind == "unknown":
         return ""
-    return f"{policy.kind}, whole passes" if policy.mode == "whole passes" else policy.kind
+    return f"{policy.kind}, full collections" if policy.mode == "full collections" else policy.kind
 
 
 def _plain(text: str) -> str:

@@ -38,7 +38,7 @@ _WAKE_SECONDS = 0.25
 
 
 class Story(NamedTuple):
-    """What Stream.summary() tells: csrc/python/stamp/request_summary.c. Monotonic nanoseconds; first 0: no token came."""
+    """Of Stream.summary(): csrc/python/stamp/request_summary.c. Monotonic nanoseconds; first 0: no token came."""
 
     arrival: int
     entry: int
