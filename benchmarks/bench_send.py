@@ -1,6 +1,6 @@
 """What does our `send` add to each chunk of a stream?
 
-Content events as the known servers frame them (tests/unit/frames), the scan on. By itself: our Send against a Python
+Content events as the known servers frame them (tests/frames), the scan on. By itself: our Send against a Python
 `async def` that stamps and looks for content, each around the same `async def send`, driven to completion; what
 counts is what they add. And in an app under asyncio, beside everything that does something per chunk.
 """
@@ -24,7 +24,7 @@ from peers import ROUTE, available, python_send
 import tailwatch
 from tailwatch import _hot
 
-FRAMES = Path(__file__).resolve().parent.parent / "tests" / "unit" / "frames"
+FRAMES = Path(__file__).resolve().parent.parent / "tests" / "frames"
 SERVERS = {
     "vLLM chat": ("vllm_chat", b'"content":"'),
     "vLLM chat, logprobs": ("vllm_chat_logprobs", b'"content":"'),

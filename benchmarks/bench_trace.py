@@ -1,6 +1,6 @@
 """What does it cost to record a trace, and does writing one hold up the event loop?
 
-The stamp with and without a ring, in instructions of our own (callgrind, as tests/stress/test_instructions.py counts)
+The stamp with and without a ring, in instructions of our own (callgrind, as tests/stamp/test_instructions.py counts)
 and in ns. Then a real server in a process of its own whose loop ticks each millisecond while 20 streams stamp: three
 windows in changing order, two without a dump and one in which 10^6 events are dumped, once. A stall is a tick
 later than 2 ms beyond the control's worst; the second window without dumps shows what the machine does by itself.

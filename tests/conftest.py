@@ -15,6 +15,22 @@ from .support.limits import Limits
 _ROOT = Path(__file__).resolve().parent.parent
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT]  # `python -m pytest` adds it
 
+# Fixtures of all folders; they import the installed package.
+from .support.live_servers import (  # noqa: E402, F401
+    ask,
+    directory,
+    flavour,
+    no_collections,
+    observation,
+    serve,
+    sse_server,
+    stage,
+    start_up,
+    wait_until,
+)
+from .support.native import native, run_ended, run_script  # noqa: E402, F401
+from .support.random_frames import random_frames  # noqa: E402, F401
+
 settings.register_profile("quick", deadline=None, max_examples=60, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

@@ -528,8 +528,7 @@ ROWS = (
                     ),
                     fixed(
                         "{{process}} {{limit}}",
-                        "sum by (process, limit) "
-                        f"(increase(tailwatch_gc_memory_limit_total{{{TARGET}}}[{RANGE}]))",
+                        f"sum by (process, limit) (increase(tailwatch_gc_memory_limit_total{{{TARGET}}}[{RANGE}]))",
                     ),
                 ],
             ),

@@ -1,7 +1,7 @@
 """Is B different from A? The run is the unit: one number of each, and what many runs say together.
 
 Requests of one run share its stalls, so a bootstrap over requests calls one A/A pair in three different, and its "95 %"
-interval holds the truth six times in ten (tests/unit/test_load_coverage.py repeats both). Runs do not share them:
+interval holds the truth six times in ten (tests/loadtest/test_coverage.py repeats both). Runs do not share them:
 Student's t on the log-ratios of pairs of runs holds what it promises from 6 pairs on.
 """
 

@@ -1,4 +1,4 @@
-/* The golden streams of tests/unit/frames and what a test does with one. A stream NAME.txt is a body as a
+/* The golden streams of tests/frames and what a test does with one. A stream NAME.txt is a body as a
  * server sent it; NAME.expect says what is in it, a field a line:
  *
  *     framing sse|lines|whole

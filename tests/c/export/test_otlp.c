@@ -1,5 +1,5 @@
 /* The encoder's own edges: no memory, nothing to say, names that are no text. That it is right is tested against the
- * official protocol buffers, in tests/unit/test_otlp.py. */
+ * official protocol buffers, in tests/export/test_otlp.py. */
 #include <stddef.h>
 #include <stdlib.h>
 

@@ -389,7 +389,7 @@ TW_TEST(fallbacks_are_shown_by_shape_and_reason) {
 /* ---- protobuf --------------------------------------------------------------------------------------- */
 
 /* How often the bytes of one message stand in the output. Whole messages are read by protobuf's own runtime, in
- * tests/unit/test_protobuf_export.py. */
+ * tests/export/test_protobuf.py. */
 static size_t count_bytes(const tw_buffer *b, const void *bytes, size_t n) {
     size_t found = 0;
     for (size_t at = 0; at + n <= b->length; at++) found += memcmp(b->data + at, bytes, n) == 0;

@@ -3,7 +3,7 @@
  * Not a JSON parser: it looks at the bytes of an event only as far as it must. The rule is the safe one: a
  * data event that is not known to be without content (role-only delta, preamble, finish, usage, comment,
  * [DONE], ping) counts as a token. Frames of the known servers are told apart by their shape; see
- * tests/unit/frames/ for each. Never reads past the end, never allocates, never fails: hostile
+ * tests/frames/ for each. Never reads past the end, never allocates, never fails: hostile
  * input gives a wrong count at worst.
  */
 #ifndef TAILWATCH_WIRE_BODY_SCAN_H

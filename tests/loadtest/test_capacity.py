@@ -1,0 +1,208 @@
+"""How many replicas, and what fan-out makes of a tail; as functions and as a command."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailwatch.cli import main
+from tailwatch.errors import OptionError
+from tailwatch.loadtest import results
+from tailwatch.loadtest.capacity import all_good, fleet, part_quantile
+from tailwatch.loadtest.capacity_main import fanout_lines
+from tailwatch.loadtest.histogram import LatencyHistogram
+from tailwatch.loadtest.saturation_point import Knee
+
+from .made_runs import stalled
+
+pytestmark = pytest.mark.integration
+
+
+def test_the_known_fleet() -> None:
+    """9000/s at a knee of 450 is 20 replicas; 9000/500 = 18 is the cliff; 21 survive the loss of one."""
+    found = fleet(9000, 450, 500)
+    assert (found.replicas, found.each, found.cliff, found.at_cliff, found.spare) == (20, 450.0, 18, 500.0, 21)
+    assert found.one_down == pytest.approx(473.68, abs=0.01)
+
+
+@given(st.floats(0.01, 1e6), st.floats(0.1, 1e4))
+def test_the_fewest_that_stay_below_the_knee(expect: float, knee: float) -> None:
+    """So many are enough, one fewer is not, and with the spare one may go."""
+    if expect / knee > 1e6:
+        with pytest.raises(OptionError):
+            fleet(expect, knee)
+        return
+    found = fleet(expect, knee)
+    assert found.each <= knee * (1 + 1e-9)
+    assert found.replicas == 1 or expect / (found.replicas - 1) > knee * (1 - 1e-9)
+    assert expect / (found.spare - 1) <= knee * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("expect", "knee", "replicas"), [(0.3, 0.1, 3), (4.35, 1.45, 3), (450, 450, 1), (1, 450, 1)])
+def test_rounding_makes_no_replica(expect: float, knee: float, replicas: int) -> None:
+    """A quotient that is whole but for a float's rounding is whole."""
+    assert fleet(expect, knee).replicas == replicas
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (0, 450, None),
+        (9000, 0, None),
+        (9000, -1, None),
+        (9000, 450, 0),
+        (math.nan, 1, None),
+        (9000, 450, 449),
+        (1e9, 1, 1),
+    ],
+)
+def test_rates_that_mean_nothing(wrong: tuple[float, float, float | None]) -> None:
+    """They are refused, and so is a capacity below the knee."""
+    with pytest.raises(OptionError):
+        fleet(*wrong)
+
+
+def test_a_request_that_waits_for_a_hundred() -> None:
+    """Its median is a part's p99.31; where 99 % of the parts are in time, 36.6 % of such requests are."""
+    assert part_quantile(0.5, 100) == pytest.approx(0.99309, abs=1e-5)
+    assert all_good(0.99, 100) == pytest.approx(0.366, abs=1e-3)
+    assert part_quantile(all_good(0.99, 7), 7) == pytest.approx(0.99)
+    assert part_quantile(0.9, 1) == 0.9
+    for wrong in ((0.0, 5), (1.5, 5), (0.5, 0)):
+        with pytest.raises(OptionError):
+            part_quantile(*wrong)
+        with pytest.raises(OptionError):
+            all_good(*wrong)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 100, 10**6, 10**9])
+def test_a_quantile_is_never_printed_as_all(parts: int) -> None:
+    """However many parts, what must hold reads as less than 100 %."""
+    assert "p100" not in "".join(fanout_lines(parts, 99.0)) and " 100%" not in fanout_lines(parts, 99.0)[1]
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """It prints the fleet, the cliff, the loss of one, and the fan-out; --json holds the numbers."""
+    file = tmp_path / "size.json"
+    asked = [
+        "capacity",
+        "--knee",
+        "450",
+        "--capacity",
+        "500",
+        "--expect",
+        "9000",
+        "--fanout",
+        "100",
+        "--json",
+        str(file),
+    ]
+    assert main(asked) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("20 replicas: ")
+    assert "18 replicas = 9000/500" in text and "473.7/s" in text and "p99.309" in text
+    data = json.loads(file.read_text())
+    assert data["fleet"]["replicas"] == 20 and data["fanout"]["whole"] == pytest.approx(0.366, abs=1e-3)
+
+
+def saved(tmp_path: Path, **changes: object) -> str:
+    """A search's file."""
+    values: dict[str, object] = {"objective": "goodput", "resolved": True, "reason": "", **changes}
+    values = {"rate": 477.0, "low": 470.0, "high": 481.0, **values}
+    knee = Knee(attainment=0.99, basis="fit", ceiling=500.0, tried=(), **values)  # type: ignore[arg-type]
+    file = tmp_path / "knee.json"
+    file.write_text(json.dumps({"tailwatch": "0", "format": 1, "knee": knee.as_dict()}))
+    return str(file)
+
+
+def test_a_search_is_read_from_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The lower end of the interval is the knee, the closed-loop ceiling the capacity."""
+    assert main(["capacity", "--knee", saved(tmp_path), "--expect", "9000"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("20 replicas: 9000/s ") and "knee of 470/s" in text and "9000/500" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["capacity"], "nothing is asked"),
+        (["capacity", "--expect", "5"], "--knee"),
+        (["capacity", "--expect", "5", "--knee", "/nowhere/knee.json"], "No such file"),
+        (["capacity", "--expect", "5", "--knee", "0"], "above 0"),
+        (["capacity", "--fanout", "0"], "at least 1"),
+        (["capacity", "--fanout", "5", "--result", "/nowhere/run.json"], "No such file"),
+        (["capacity", "--expect", "5", "--knee", "5", "--result", "run.json"], "needs --fanout"),
+        (["capacity", "--fanout", "5", "--attainment", "0"], "above 0%"),
+        (["capacity", "--fanout", "5", "--json", "/nowhere/size.json"], "No such file"),
+    ],
+)
+def test_wrong_calls(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+    """Exit status 2 and a sentence."""
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"knee": 5}', '{"knee": {"rate": 1}}', "[" * 100_000])
+def test_a_file_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str) -> None:
+    """Exit status 2 and a sentence that names it."""
+    file = tmp_path / "knee.json"
+    file.write_text(text)
+    assert main(["capacity", "--expect", "5", "--knee", str(file)]) == 2
+    assert "no search's results" in capsys.readouterr().err
+
+
+def test_a_search_that_found_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """It says so."""
+    assert main(["capacity", "--expect", "5", "--knee", saved(tmp_path, rate=None, low=None)]) == 2
+    assert "found none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"objective": "throughput"}, ("--find throughput", "however late", "--capacity")),
+        ({"resolved": False, "reason": "the reason"}, ("unresolved: the reason", "477/s")),
+    ],
+)
+def test_what_is_no_knee_of_goodput_sizes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, changes: dict[str, object], said: tuple[str, ...]
+) -> None:
+    """What a replica finishes, and what a search was not sure of, are refused, with the reason and what to give."""
+    assert main(["capacity", "--expect", "5", "--knee", saved(tmp_path, **changes)]) == 2
+    told = capsys.readouterr()
+    assert not told.out and all(part in told.err for part in said)
+
+
+def run_of(milliseconds: list[int], path: Path) -> str:
+    """A saved run with these times to the end."""
+    result = stalled(seconds=2)
+    histogram = LatencyHistogram("e2e")
+    for value in milliseconds:
+        histogram.record(value * 10**6)
+    result.latencies.e2e = histogram
+    results.save(path, [result])
+    return str(path)
+
+
+def test_the_tail_of_the_whole_as_times(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Where one part in a hundred takes a second, most requests that wait for a hundred do; what so few parts cannot
+    tell is called a lower bound."""
+    file = run_of(([10] * 99 + [1000]) * 10, tmp_path / "run.json")
+    out = tmp_path / "hundred.json"
+    assert main(["capacity", "--fanout", "100", "--result", file, "--json", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"e2e of a request .* 100 of these: p50 ", text)
+    assert "p99 at least " in text and "run longer" in text
+    times = json.loads(out.read_text())["fanout"]["e2e"]
+    assert [time["seconds"] for time in times] == pytest.approx([1, 1, 1], rel=0.011)
+    assert [time["reached"] for time in times] == [True, True, False]
+    assert main(["capacity", "--fanout", "1", "--result", file, "--json", str(tmp_path / "size.json")]) == 0
+    times = json.loads((tmp_path / "size.json").read_text())["fanout"]["e2e"]
+    assert [time["share"] for time in times] == [0.5, 0.9, 0.99]
+    assert times[0]["seconds"] == pytest.approx(0.01, rel=0.011) and times[0]["reached"]

@@ -1,0 +1,80 @@
+"""The words that docs/glossary.md retires do not come back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GLOSSARY = ROOT / "docs" / "glossary.md"
+PLACES = ("tailwatch", "tailwatch_boot", "csrc", "docs", "examples", "tests", "README.md", "CONTRIBUTING.md")
+# Other projects' sources, and files that are no text of ours.
+LEFT_OUT = ("csrc/third_party/", "tailwatch/page/uplot/", "tests/c/corpus/", "tests/c/data/", "tests/nvtx/data/")
+SUFFIXES = (".py", ".pyi", ".c", ".h", ".md", ".yml", ".json", ".js", ".css", ".html", ".sh", ".txt")
+BLOCK = re.compile(r"^```retired\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def read(file: Path) -> str:
+    """A file's text; the glossary without its list."""
+    text = file.read_text(encoding="utf-8")
+    return BLOCK.sub("", text) if file == GLOSSARY else text
+
+
+def files() -> list[Path]:
+    """Every text file of the product, its tests and its guides."""
+    found = [file for place in PLACES for file in (sorted((ROOT / place).rglob("*")) or [ROOT / place])]
+    named = {file: file.relative_to(ROOT).as_posix() for file in found if file.suffix in SUFFIXES and file.is_file()}
+    return [file for file, name in named.items() if not name.startswith(LEFT_OUT) and "__pycache__" not in name]
+
+
+def retired() -> dict[str, str]:
+    """New words by old ones."""
+    (block,) = BLOCK.findall(GLOSSARY.read_text(encoding="utf-8"))
+    pairs = [line.partition(" -> ") for line in block.splitlines()]
+    assert all(old and new for old, _, new in pairs)
+    assert len({old for old, _, _ in pairs}) == len(pairs)
+    return {old: new for old, _, new in pairs}
+
+
+def pattern(word: str) -> re.Pattern[str]:
+    """A whole word, not a part of a longer name: `--alpha` is not `--alpha-path`. A `*` stands for any rest of it."""
+    bare = word.strip("*")
+    before = r"(?<![\w-])" if re.match(r"[\w-]", word) else ""
+    after = r"(?![\w-])" if re.search(r"\w$", word) else ""
+    return re.compile(before + re.escape(bare) + after)
+
+
+TEXTS = {file.relative_to(ROOT).as_posix(): read(file) for file in files()}
+
+
+@pytest.mark.parametrize("old, new", retired().items(), ids=list(retired()))
+def test_it_does_not_occur(old: str, new: str) -> None:
+    """Neither in the code nor in a text about it."""
+    word = pattern(old)
+    found = [
+        f"{name}:{number}: {line.strip()[:100]}"
+        for name, text in TEXTS.items()
+        if word.search(text)
+        for number, line in enumerate(text.splitlines(), 1)
+        if word.search(line)
+    ]
+    assert found == [], f"{old} is now {new}"
+
+
+def test_a_word_stands_once_in_the_glossary() -> None:
+    """Each is defined once, in one line."""
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)
+    words = [row for row in rows if row != "word"]
+    assert len(words) > 50
+    assert sorted(words) == sorted(set(words))
+
+
+def test_the_search_finds_whole_words() -> None:
+    """Parts of longer names are others; the texts are found."""
+    assert pattern("--alpha").search("wait with --alpha PATH") and not pattern("--alpha").search("--alpha-path")
+    assert pattern("beta_ms").search("beta_ms=5") and not pattern("beta_ms").search("beta_msg")
+    assert pattern("gamma*").search("gamma_total") and not pattern("gamma*").search("a_gamma")
+    assert pattern("*GAMMA*").search("A_GAMMA_B")
+    assert {"README.md", "docs/gc.md", "tests/project/test_words.py"} <= set(TEXTS)

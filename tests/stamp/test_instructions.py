@@ -1,0 +1,251 @@
+"""How many instructions our own code takes per stamp, step, chunk, frame and collection, against committed budgets.
+
+Counted by callgrind in a fresh interpreter, and only what runs inside tailwatch._hot: not the interpreter, not the
+loop, not the C library. Such counts do not depend on the machine or on what else it does, only on the compiler;
+so the budgets name the one they were taken with, and another one is not held to them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tailwatch import _hot
+
+pytestmark = pytest.mark.stress
+
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = ROOT / "tests" / "native"
+BUDGETS = json.loads((ROOT / "benchmarks" / "budgets.json").read_text())
+HEAD_ROOM = 1.10
+
+SCRIPT = """
+import gc, importlib.util, itertools, sys
+import callgrind_marks as marks
+
+spec = importlib.util.spec_from_file_location("_hot", sys.argv[1])
+hot = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(hot)
+gc.disable()
+slo = (2 * 10**9, 2 * 10**8, 0, 0, 990000)
+core = hot.Core("api", 4, slo, 0, lambda scope: "/v1/chat", lambda waits, stream: waits)
+
+def count(name, call, times, *arguments):
+    for _ in range(100):
+        call(*arguments)
+    marks.start()
+    for _ in itertools.repeat(None, times):
+        call(*arguments)
+    marks.stop(name)
+
+stream = core.stream("model", "/v1/chat", None, "", "")
+count("stamp", stream.token, 10_000)
+
+step = core.step("decode", 32, 5)
+enter, leave = step.__enter__, step.__exit__
+count("step made", core.step, 10_000, "decode", 32, 5)
+count("step entered and left", lambda: (enter(), leave(None, None, None)), 10_000)
+
+class Flow:
+    write_paused = False
+
+def sender():
+    scope, now = {"type": "http", "headers": []}, hot.now()
+    made = core.request(scope, lambda message: None, True, now, now, 0, 1, Flow, False)
+    made.send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+    return made
+
+def chunk(text, choice=0):
+    frame = (
+        b'data: {"id":"chatcmpl-4f1c8d9e0a5b4c1f9d7e6a2b3c4d5e6f","object":"chat.completion.chunk",'
+        b'"created":1790412345,"model":"meta-llama/Llama-3.1-8B-Instruct","choices":[{"index":%d,"delta":{"content":"%s"},"logprobs":null,'
+        b'"finish_reason":null,"token_ids":null}]}\\n\\n'
+    )
+    return {"type": "http.response.body", "body": frame % (choice, text), "more_body": True}
+
+count("chunk", sender().send, 10_000, chunk(b" token"))
+other = sender().send
+turns = itertools.cycle([chunk(b" token"), chunk(b" token", 1)])
+count("chunk of another shape", lambda: other(next(turns)), 10_000)
+
+head = (
+    b'data: {"id":"chatcmpl-4f1c8d9e0a5b4c1f9d7e6a2b3c4d5e6f","object":"chat.completion.chunk","created":1790412345,'
+    b'"model":"meta-llama/Llama-3.1-8B-Instruct","choices":[{"index":0,"delta":{"content":"'
+)
+tail = b'"},"logprobs":null,"finish_reason":null}]}\\n\\n'
+
+class Chat(hot.Encoder):
+    __slots__ = ()
+
+    def __init__(self):
+        self._template = hot.Template(head + tail, ((len(head), False),))
+
+encoder = Chat()
+assert encoder.content(" token") == head + b" token" + tail
+count("content", encoder.content, 10_000, " token")
+
+recording = hot.Core("api", 4, slo, 0, lambda scope: "/v1/chat", lambda waits, stream: waits)
+recording.trace_start(1000)
+recorded = recording.stream("model", "/v1/chat", None, "", "")
+count("stamp, recorded", recorded.token, 10_000)
+step = recording.step("decode", 32, 5)
+enter, leave = step.__enter__, step.__exit__
+count("step, recorded", lambda: (enter(), leave(None, None, None)), 10_000)
+
+swept = hot.Core("api", 4, slo, 0, lambda scope: "/v1/chat", lambda waits, stream: waits)
+sweep = hot.Sweep(swept, gc.collect)
+older = [[]]
+gc.collect(0), gc.collect(1)
+aged = [[]]
+gc.collect(0)
+assert sweep.locate(gc.get_threshold(), aged, older, 1 << 22)
+sweep.on = True
+stream = swept.stream("model", "/v1/chat", None, "", "")
+count("stamp, out of band", stream.token, 10_000)
+sweep.round()
+sweep.slice(2_000)
+assert sweep.midway
+count("stamp, in the midst of a round", stream.token, 10_000)
+assert sweep.midway and sum(sweep.counts()[name] for name in ("idle", "step", "request_end", "overdue")) == 0
+sweep.on = False
+
+recording.watch_gc(0, gc.callbacks, recording.gc_last)
+gc.callbacks[:] = [recording.gc_first, recording.gc_last]
+for generation in (0, 1):
+    count(f"collection of generation {generation}, recorded", gc.collect, 200, generation)
+gc.callbacks[:] = []
+
+core.watch_gc(0, gc.callbacks, core.gc_last)
+gc.callbacks[:] = [core.gc_first, core.gc_last]
+for generation in (0, 1):
+    count(f"collection of generation {generation}", gc.collect, 200, generation)
+"""
+
+TIMES = {
+    "stamp": 10_000,
+    "step made": 10_000,
+    "step entered and left": 10_000,
+    "chunk": 10_000,
+    "chunk of another shape": 10_000,
+    "content": 10_000,
+    "stamp, recorded": 10_000,
+    "step, recorded": 10_000,
+    "stamp, out of band": 10_000,
+    "stamp, in the midst of a round": 10_000,
+    "collection of generation 0, recorded": 200,
+    "collection of generation 1, recorded": 200,
+    "collection of generation 0": 200,
+    "collection of generation 1": 200,
+}
+
+BUDGETED = [name for name in TIMES if name not in ("stamp, out of band", "stamp, in the midst of a round")]
+
+
+def _compiler_of(library: Path) -> str:
+    """What the module says it was compiled by, major version only: "gcc 12"."""
+    found = re.search(rb"GCC: \([^)]*\) (\d+)\.", library.read_bytes())
+    return f"gcc {found[1].decode()}" if found else "an unknown compiler"
+
+
+class Cost(NamedTuple):
+    """Of one operation: instructions of our own, and calls of ours into the interpreter and the C library."""
+
+    instructions: float
+    calls_out: float
+
+
+def _cost(dump: Path, library: str, times: int) -> Cost:
+    """From callgrind's output: self costs within one object file, and the calls that leave it."""
+    names: dict[str, str] = {}
+    instructions = calls = 0
+    inside = inclusive = leaves = False
+    for line in dump.read_text().splitlines():
+        if found := re.match(r"(c?)ob=(\(\d+\))(?: (.*))?$", line):
+            names.setdefault(found[2], found[3] or "")
+            ours = Path(names[found[2]]).name == library
+            if found[1]:
+                leaves = not ours
+            else:
+                inside = ours
+        elif found := re.match(r"calls=(\d+) ", line):
+            calls += int(found[1]) if inside and leaves else 0
+            inclusive, leaves = True, False  # the next line is what the called function cost
+        elif found := re.match(r"[+*-]?\d* (\d+)$", line):
+            instructions += 0 if inclusive or not inside else int(found[1])
+            inclusive = False
+    return Cost(instructions / times, calls / times)
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cost]:
+    """The cost of a stamp, a step, a chunk, an encoded frame and a collection."""
+    library = Path(_hot.__file__)
+    if shutil.which("valgrind") is None:
+        pytest.skip("valgrind is not installed (Debian package: valgrind): instructions cannot be counted")
+    if _compiler_of(library) != BUDGETS["compiler"]:
+        pytest.skip(f"the budgets hold for {BUDGETS['compiler']}, this was built by {_compiler_of(library)}")
+    return count(library, tmp_path_factory.mktemp("callgrind"))
+
+
+def count(library: Path, directory: Path) -> dict[str, Cost]:
+    """Of each case: runs them all under callgrind. What is missing for that skips the test."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    assert compiler
+    include, marks = sysconfig.get_path("include"), directory / "callgrind_marks.so"
+    build = [compiler, "-shared", "-fPIC", f"-I{include}", str(NATIVE / "callgrind_marks.c"), "-o", str(marks)]
+    if subprocess.run(build, capture_output=True).returncode != 0:
+        pytest.skip("the headers of valgrind are not installed (valgrind/callgrind.h, in Debian's package valgrind)")
+    script = directory / "script.py"
+    script.write_text(SCRIPT)
+    run = [
+        "valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={directory}/out",
+        sys.executable, "-S", "-E", str(script), str(library),
+    ]  # fmt: skip
+    done = subprocess.run(run, cwd=directory, capture_output=True, text=True, timeout=120, env={"PYTHONHASHSEED": "0"})
+    assert done.returncode == 0, done.stderr[-2000:]
+    costs = {}
+    for number, (name, times) in enumerate(TIMES.items(), 1):
+        dump = directory / f"out.{number}"
+        assert f"desc: Trigger: Client Request: {name}\n" in dump.read_text()
+        costs[name] = _cost(dump, library.name, times)
+    return costs
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+def test_instructions_are_within_their_budget(counted: dict[str, Cost], name: str) -> None:
+    """Our own instructions stay within the committed number and a tenth."""
+    assert 0 < counted[name].instructions <= BUDGETS["instructions"][name] * HEAD_ROOM
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+def test_calls_are_within_their_budget(counted: dict[str, Cost], name: str) -> None:
+    """We call the interpreter and the C library no more often than we said."""
+    assert 0 < counted[name].calls_out <= BUDGETS["calls out"][name] + 0.1
+
+
+def test_a_recorded_stamp_costs_a_quarter_more_at_most(counted: dict[str, Cost]) -> None:
+    """An event of a trace is a few stores: no call, and at most a quarter of what the stamp takes."""
+    assert counted["stamp, recorded"].instructions <= 1.25 * counted["stamp"].instructions
+    assert counted["stamp, recorded"].calls_out == counted["stamp"].calls_out
+
+
+@pytest.mark.parametrize("name", ["stamp, out of band", "stamp, in the midst of a round"])
+def test_the_idle_gc_policy_costs_a_stamp_nothing(counted: dict[str, Cost], name: str) -> None:
+    """A core that has a sweep, which is on: not one instruction of ours and no call more than one that has none."""
+    assert abs(counted[name].instructions - counted["stamp"].instructions) < 1
+    assert counted[name].calls_out == counted["stamp"].calls_out
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+def test_a_budget_is_not_stale(counted: dict[str, Cost], name: str) -> None:
+    """A budget far above what the code takes would hold nothing: lower it with the code."""
+    assert counted[name].instructions >= BUDGETS["instructions"][name] * 0.7
+    assert counted[name].calls_out >= BUDGETS["calls out"][name] * 0.7
