@@ -160,7 +160,7 @@ class Autoinstall:
             self._through("process")
 
     def _through(self, what: str, *arguments: Any) -> Any:
-        """Calls a function of tailwatch.autoinstall. None where that cannot be: it is logged once, and all is taken back."""
+        """Calls a function of tailwatch.autoinstall. None where that cannot be: logged once, and all is taken back."""
         if self._refusal is not None:
             self._say(self._refusal)
             return None

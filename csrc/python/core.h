@@ -94,7 +94,7 @@ typedef struct core_trace {
 
 typedef struct core_nvtx {
     struct nvtx_tool *tool;   /* what a tool is told with; NULL: none listens, or is to be told */
-    uint64_t collections;          /* bit d: the pass at depth d + 1 has a range */
+    uint64_t passes;               /* bit d: the pass at depth d + 1 has a range */
     int collection;           /* the collection that is open has one */
 } core_nvtx;
 

@@ -1,8 +1,8 @@
 """``tailwatch run -- CMD ARGS…``: the command as it is, every Python process of it watched, and all of them a group.
 
 The command gets ``TAILWATCH=1``, the options, and on PYTHONPATH a directory whose sitecustomize begins the automatic
-installation in interpreters that have no boot file of ours. Its standard streams, its terminal and its process group are those of
-the caller; signals sent to us are passed on to it; its exit status is ours.
+installation in interpreters that have no boot file of ours. Its standard streams, its terminal and its process group
+are those of the caller; signals sent to us are passed on to it; its exit status is ours.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _reap(pid: int) -> int | None:
 
 
 def _check(given: Mapping[str, str]) -> None:
-    """A bad option of the call is an error. One that is inherited is reported, and the command runs without tailwatch."""
+    """A bad option of the call is an error. One that is inherited is reported, and the command runs without us."""
     for variable, value in given.items():
         Config.read({}, {variable: value})
     try:

@@ -164,15 +164,15 @@ class GCCoordinator:
 
     # ---- what users ask ----
 
-    def freeze(self, *, again: bool, timeout: float) -> Freeze:
-        """Collect, freeze, collect, on this thread. again: also what was frozen before; only while no stream is in
-        flight, of which it waits for timeout seconds.
+    def refreeze(self, timeout: float) -> Freeze:
+        """Unfreezes, collects, freezes, collects, on this thread, once no stream is in flight, for which it waits for
+        timeout seconds.
 
         Raises:
             BusyError: streams are in flight until then. An event loop on this thread cannot wait for its own.
         """
         until = time.monotonic() + timeout
-        while again and not self.nobody_waits():
+        while not self.nobody_waits():
             looping = asyncio._get_running_loop() is not None
             if looping or time.monotonic() >= until:
                 in_flight = self._core.in_flight or self._group.load()[0]
@@ -184,7 +184,7 @@ class GCCoordinator:
                 )
                 raise BusyError(f"refreeze(): streams in flight that would stand still: {in_flight}; {waited}")
             time.sleep(_SILENCE_SECONDS)
-        return self.hook.freeze(again=again)
+        return self.hook.refreeze()
 
     def _freeze_when_quiet(self) -> int:
         """A process without streams of its own freezes when its group has none. Returns how many requests it has worked

@@ -80,8 +80,8 @@ class Config:
         nvtx: "auto": tell an NVTX tool (Nsight Systems, Nsight Compute) where one is attached; "on": also say where
             none is; "off": never.
         nvtx_tokens: with a tool attached, a mark for each message of tokens, beside the first of each request.
-        trace_events: room for so many events of this process, 256 to 2**28, of 32 bytes: half of it for the first thread
-            that stamps, a sixteenth for each of seven more, and for the rest; 0: none are kept.
+        trace_events: room for so many events of this process, 256 to 2**28, of 32 bytes: half for the first thread that
+            stamps, a sixteenth for each of seven more, and for the rest; 0: none are kept.
         trace_on: "gap>100ms", "ttft>1s", "slo" (a request that misses it), or several with commas: keep the seconds
             around it as a file in the group's directory; "": never.
         trace_keep: how many files of traces, and bytes of them, stay: those of ``trace_on`` and of dead processes.

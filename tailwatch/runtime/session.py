@@ -187,9 +187,13 @@ class Watch:
         """
         return self.tracing.dump(os.fspath(path), format, merge=[os.fspath(each) for each in merge])
 
-    def freeze(self, *, again: bool = False, timeout: float = FREEZE_PATIENCE_SECONDS) -> Freeze:
-        """Collect, freeze, collect, on this thread; again: also what was frozen before. See tailwatch.freeze()."""
-        return self.coordinator.freeze(again=again, timeout=timeout)
+    def freeze(self) -> Freeze:
+        """Collect, freeze, collect, on this thread. See tailwatch.freeze()."""
+        return self.gc.freeze()
+
+    def refreeze(self, *, timeout: float = FREEZE_PATIENCE_SECONDS) -> Freeze:
+        """Unfreeze, then freeze, while no stream is in flight. See tailwatch.refreeze()."""
+        return self.coordinator.refreeze(timeout)
 
     def gc_status(self) -> GCStatus:
         """What the collector's policy does in this process, and did; ``processes`` is that of the whole group."""

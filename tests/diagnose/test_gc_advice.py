@@ -25,7 +25,8 @@ def policy(**changed: Any) -> Policy:
     """One that observes."""
     empty = {
         "slices": dict.fromkeys(MOMENTS, 0), "collections": dict.fromkeys(PASSES, 0),
-        "interference": dict.fromkeys(INTERFERENCES, 0), "memory_limits": dict.fromkeys(MEMORY_LIMITS, 0), "kind": "observe", "unfrozen": 1_000_000,
+        "interference": dict.fromkeys(INTERFERENCES, 0), "memory_limits": dict.fromkeys(MEMORY_LIMITS, 0),
+        "kind": "observe", "unfrozen": 1_000_000,
     }  # fmt: skip
     return Policy(**{**empty, **changed})
 

@@ -81,7 +81,7 @@ say(met=status.memory_limits["objects"], slices=status.slices["memory_limit"],
 
 
 def test_a_flood_under_saturation_meets_the_memory_limit(run_script: Run) -> None:
-    """A loop that never waits, whose old objects pile up: collections are forced by reason `memory_limit`, and logged once
+    """A loop that never waits, whose old objects pile up: collections are forced by `memory_limit`, and logged once
     an episode."""
     found = found_by(run_script, FLOOD)
     assert found["met"] >= 1
