@@ -214,6 +214,6 @@ class MemoryLimitWatch:
         if self._rest > _FIRST_REST_SECONDS and not self._said:
             self._said = True
             self.say(
-                f"gc_memory_limit={str(self.memory_limit)!r} cannot be kept: after full collections {how}: they live, or "
-                "are memory that no collection gives back"
+                f"gc_memory_limit={str(self.memory_limit)!r} cannot be kept: after full collections {how}: they live, "
+                "or are memory that no collection gives back"
             )
