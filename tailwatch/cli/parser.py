@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, Command] = {
     "nsys": nsys,
     "trace": trace,
     "gc": gc,
-    "size": capacity_main,
+    "capacity": capacity_main,
     "bench": bench_main,
     "compare": compare_main,
     "ablate": ablate_main,

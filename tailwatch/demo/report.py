@@ -102,7 +102,7 @@ def _add_server(rows: _Rows, servers: list[Report]) -> None:
     ):
         rows.count(name, [ms(arm[key]) for arm in told])
     rows.count("collections 0/1/2", ["/".join(str(count) for count in server["collections"]) for server in servers])
-    for name, key in (("paused by GC, s", "paused"), ("late by GC, stream s", "late")):
+    for name, key in (("paused by GC, s", "paused"), ("delay by GC, stream s", "delay")):
         rows.add(name, [sum(arm[key].values()) for arm in told], "{:.2f}".format)
     longest = [max((value or 0.0 for value in arm["longest"].values()), default=0.0) for arm in told]
     rows.add("longest pause", list(longest), ms)

@@ -122,8 +122,8 @@ def test_each_process_says_what_it_did(start: Callable[..., Server], tell: Calla
             assert f"(pid {server.pid}): done in " in said
     status, said = tell("status")
     assert status == 0
-    assert "api-0" in said and "gc=idle (sweep)" in said and "objects frozen" in said
-    assert "engine-0" in said and "gc=freeze" in said and "1 asked" in said
+    assert "api-0" in said and "gc=idle (slices)" in said and "objects frozen" in said
+    assert "engine-0" in said and "gc=freeze" in said and "1 requested" in said
 
 
 def test_only_those_of_a_role(start: Callable[..., Server], tell: Callable[..., tuple[int, str]]) -> None:

@@ -288,8 +288,8 @@ def test_the_collector_s_policy_is_shown() -> None:
     core.count_interference(snapshots.INTERFERENCES.index("disable"))
     view = view_of("/g", snapshots.take([core.address]), earlier)
     (row,) = view.processes
-    assert (row.policy, row.meddled, row.slices, row.unfrozen) == ("idle, whole passes", 1, 0.0, None)
-    assert "idle, whole passes, meddled 1" in drawn(view, 160)
+    assert (row.policy, row.meddled, row.slices, row.unfrozen) == ("idle, full collections", 1, 0.0, None)
+    assert "idle, full collections, meddled 1" in drawn(view, 160)
     assert "meddled" not in drawn(view, 60)
 
 

@@ -15,7 +15,7 @@ def result(gaps: int = 0, **outcomes: int) -> Result:
     """A run of 2 s with so many requests of each outcome, each whole answer after 50 ms, and so many gaps of 10 ms."""
     counted = Outcomes({name: outcomes.get(name, 0) for name in CODE})
     latencies = Latencies()
-    for _ in range(counted.good + counted.by_reason["delay"]):
+    for _ in range(counted.good + counted.by_reason["late"]):
         latencies.e2e.record(50_000_000)
     for _ in range(gaps):
         latencies.itl.record(10_000_000)

@@ -381,17 +381,17 @@ def test_the_policy_of_each_process_is_told() -> None:
     one = core()
     kinds, modes = snapshots.POLICIES, snapshots.POLICY_MODES
     one.policy_is(kinds.index("idle"), modes.index("full collections"), snapshots.POLICY_WHYS.index("lists"))
-    one.policy_pass(snapshots.MOMENTS.index("ceiling"), 2_500_000_000, 70)
+    one.policy_pass(snapshots.MOMENTS.index("memory_limit"), 2_500_000_000, 70)
     one.count_interference(snapshots.INTERFERENCES.index("set_threshold"))
-    one.count_memory_limit(snapshots.CEILINGS.index("rss"))
+    one.count_memory_limit(snapshots.MEMORY_LIMITS.index("rss"))
     found = metrics(encode(snapshots.take([one.address])))
     (policy,) = points(found["tailwatch.gc.policy"])
     told = {"tailwatch.process": "api-0", "tailwatch.policy": "idle", "tailwatch.mode": "full collections"}
     assert attributes(policy) == {**told, "tailwatch.fallback": "lists"}
     for name, key, value in (
-        ("passes", "reason", "ceiling"),
+        ("passes", "reason", "memory_limit"),
         ("interference", "call", "set_threshold"),
-        ("ceilings", "ceiling", "rss"),
+        ("ceilings", "memory_limit", "rss"),
     ):
         (point,) = points(found[f"tailwatch.gc.policy.{name}"])
         assert (point.as_int, attributes(point)) == (1, {"tailwatch.process": "api-0", f"tailwatch.{key}": value})

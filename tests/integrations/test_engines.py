@@ -146,7 +146,7 @@ def test_a_timeline_draws_arrows_from_the_pauses_of_its_engine(
 ) -> None:
     """Both engines and this process stand still: no arrow leads from the other engine to a bound stream's token, one
     from each to an unbound one's."""
-    engines = start(engine=0, trace=1024), start(engine=1, trace=1024)
+    engines = start(engine=0, trace_events=1024), start(engine=1, trace_events=1024)
     watch = install(directory, trace_events=1024)
 
     def pause() -> None:

@@ -68,7 +68,7 @@ def as_report(story: Story, path: Path, *, without: tuple[str, ...] = ()) -> Pat
 
 
 @pytest.fixture
-def summary(watched, tmp_path: Path) -> Story:
+def story(watched, tmp_path: Path) -> Story:
     """A process that was seen by a tool, and recorded itself: its trace file is tmp_path / "here.trace"."""
     directory = Path("/dev/shm") / f"tailwatch-test-{os.getpid()}-{tmp_path.name}"
     try:

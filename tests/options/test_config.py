@@ -218,7 +218,7 @@ BAD_TEXT = {
     "dir": "here",
     "nvtx": "maybe",
     "nvtx_tokens": "2",
-    "trace": "many",
+    "trace_events": "many",
     "trace_on": "gap",
     "trace_keep": "all",
     "otel": "maybe",

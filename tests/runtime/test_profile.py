@@ -62,7 +62,7 @@ def test_a_stage_leaves_a_timeline_its_numbers_and_a_manifest(installed: Any, tm
     told = json.loads((tmp_path / "out" / "manifest.json").read_text())
 
     assert made.complete and made.requests >= 20
-    assert told["complete"] and told["requests"] == {"asked": 20, "ended": made.requests}
+    assert told["complete"] and told["requests"] == {"requested": 20, "ended": made.requests}
     assert told["from"]["monotonic_ns"] < told["to"]["monotonic_ns"]
     assert set(told["files"]) == {"tailwatch.pftrace", "snapshot.json"}
     assert set(made.files) == {*told["files"], "manifest.json"}
@@ -108,7 +108,7 @@ def test_its_numbers_are_of_the_stage_alone(installed: Any, tmp_path: Path) -> N
 
 def test_what_is_recorded_anyway_goes_on(installed: Any, tmp_path: Path) -> None:
     """With the option trace the stage takes what is there, and does not stop it."""
-    watch = installed(trace=10_000)
+    watch = installed(trace_events=10_000)
     with traffic():
         made = tailwatch.profile(tmp_path, requests=3)
 
@@ -118,7 +118,7 @@ def test_what_is_recorded_anyway_goes_on(installed: Any, tmp_path: Path) -> None
 
 def test_a_timeline_in_json_is_one_document(installed: Any, tmp_path: Path) -> None:
     """It ends once."""
-    watch = installed(trace=10_000)
+    watch = installed(trace_events=10_000)
     with tailwatch.stream() as s:
         s.token()
     watch.trace(tmp_path / "t.json", format="json")

@@ -260,7 +260,7 @@ MEMBER = """
 import gc, json, os, sys, threading, time
 import tailwatch
 gc.disable()
-options = {"trace": int(sys.argv[3]), "trace_keep": "1000,10GB"}
+options = {"trace_events": int(sys.argv[3]), "trace_keep": "1000,10GB"}
 watch = tailwatch.install(role=sys.argv[2], dir=sys.argv[1], gc="observe", **options)
 while not watch.core.tracing:  # others were joining: it does so a little later
     time.sleep(0.01)
@@ -493,7 +493,7 @@ print(json.dumps(answers))
 def test_a_full_file_system(tmp_path: Path) -> None:
     """On 64 MB too large a trace is refused with a sentence, and one that fits is written to however full it gets."""
     answers = on_64_mb(tmp_path, FULL)
-    assert "trace=4000000: expected fewer events" in answers["refused"] and "122.2 MiB" in answers["refused"]
+    assert "trace_events=4000000: expected fewer events" in answers["refused"] and "122.2 MiB" in answers["refused"]
     assert not [name for name in answers["left"] if name.endswith(".trace")]
     assert answers["fits"]
     assert answers["written"]
@@ -515,11 +515,11 @@ def test_too_large_a_trace_by_a_door_is_no_error(tmp_path: Path) -> None:
     class GroupMember:
         joined, alone, directory = True, False, str(tmp_path)
 
-    config = Config.read({"trace": 1000}, {})
+    config = Config.read({"trace_events": 1000}, {})
     tracing = Tracing(Full(), GroupMember(), config, said.append)  # type: ignore[arg-type]
     tracing.start(loud=False)
     (line,) = said
-    assert line.startswith("trace=1000: nothing is recorded") and "0.1 MiB" in line
+    assert line.startswith("trace_events=1000: nothing is recorded") and "0.1 MiB" in line
     assert f" {tmp_path}: " in line and "no room" in line
     with pytest.raises(OptionError, match="expected fewer events"):
         tracing.start(loud=True)
@@ -821,7 +821,7 @@ def test_a_run_that_was_killed_leaves_its_trace(
         "with tailwatch.stream(model='m') as stream: stream.token()\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    command = ["run", "--trace=1000", "--", sys.executable, "-c", script]
+    command = ["run", "--trace-events=1000", "--", sys.executable, "-c", script]
     done = subprocess.run([sys.executable, "-m", "tailwatch", *command], capture_output=True, text=True, timeout=60)
     assert done.returncode == 128 + 9
     directory = Path(done.stderr.split("tailwatch trace --dir ")[1].split()[0])
