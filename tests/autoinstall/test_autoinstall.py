@@ -1,4 +1,4 @@
-"""The doors, in real servers: their own commands and their own ways to start processes, with nothing of ours in the
+"""Automatic installation, in real servers: their own commands and their own ways to start processes, with nothing of ours in the
 code that they run."""
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ uvicorn.Server(config).run()
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("middleware", [True, False])
-def test_several_doors_are_one(
+def test_several_entries_are_one_installation(
     serve: Callable[..., Server], tmp_path: Path, before: bool, after: bool, middleware: bool
 ) -> None:
     """Boot file, Middleware, plugin and install() in code, in any order: each token counts once, the code's options
@@ -362,7 +362,7 @@ uvicorn.Server(other).run()
 """
 
 
-def test_uninstall_closes_the_doors(serve: Callable[..., Server], tmp_path: Path) -> None:
+def test_uninstall_ends_the_automatic_installation(serve: Callable[..., Server], tmp_path: Path) -> None:
     """uvicorn is as it was, sys.meta_path and the environment too, and the next app is served unwatched."""
     (tmp_path / "server.py").write_text(UNINSTALLED, encoding="utf-8")
     server = serve("server.py", "{fd}", **INSTALLED)

@@ -69,7 +69,7 @@ def test_a_false_word_imports_one_small_module(word: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("-I",), ("-E",), ("-B", "-O")])
-def test_a_true_word_opens_the_doors(arguments: tuple[str, ...]) -> None:
+def test_a_true_word_begins_it(arguments: tuple[str, ...]) -> None:
     """In each kind of interpreter that reads .pth files; tailwatch itself is not imported yet."""
     loaded = modules(*arguments, TAILWATCH="1")
     assert {"FINDER", "tailwatch_boot.autoinstall"} <= loaded
@@ -335,9 +335,9 @@ def test_a_stub_is_left_as_it_is(name: str) -> None:
 
 def test_a_stub_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """One sentence that names the server, whatever the number of its modules."""
-    doors = Autoinstall()
+    autoinstall = Autoinstall()
     for name in ("uvicorn.config", "hypercorn.asyncio.run"):
-        doors._at_server(ModuleType(name))
+        autoinstall._at_server(ModuleType(name))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith("tailwatch: uvicorn ") and "is not watched" in record.getMessage()
@@ -502,7 +502,7 @@ def test_a_manager_s_process_is_no_worker() -> None:
 
 
 def test_a_server_s_processes_are_a_group(tmp_path: Path) -> None:
-    """Whoever imports a server names a directory for its children; closing the doors takes that back. What a tool
+    """Whoever imports a server names a directory for its children; close() takes that back. What a tool
     imports, a directory that was named, and no TAILWATCH=1 change nothing."""
     script = tmp_path / "serving.py"
     script.write_text("""

@@ -480,7 +480,7 @@ def states(interpreter: str, **variables: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_doors_open_without_a_boot_file(tmp_path: Path) -> None:
+def test_it_installs_without_a_boot_file(tmp_path: Path) -> None:
     """In an interpreter that has no tailwatch, and in its child; sys.path is left as it was."""
     for state in states(bare(tmp_path / "bare")):
         assert state["boot"] and state["path"] == []

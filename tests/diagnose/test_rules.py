@@ -793,7 +793,7 @@ import json, sys, sysconfig
 sysconfig.get_config_vars()
 sys.platform = "darwin"
 sys.modules["tailwatch._hot"] = sys.modules["tailwatch._cold"] = None
-from tailwatch.diagnose.rules import from_dict
+from tailwatch.snapshots.serialization import from_dict
 print(from_dict(json.load(sys.stdin)).itl.p(99))
 """
 

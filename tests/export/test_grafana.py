@@ -651,7 +651,7 @@ def expected(o: Oracle) -> dict[str, dict[str, Any]]:
         "Late between tokens": o.stream_time("delay_by_source", "itl"),
         "Overlap between tokens": o.stream_time("overlap_by_source", "itl"),
         "Before the first token": {
-            **o.stream_time("delay_by_source", "ttft", "late: "),
+            **o.stream_time("delay_by_source", "ttft", "delay: "),
             **o.stream_time("overlap_by_source", "ttft", "overlap: "),
         },
         "Process time in collections": o.by_process(

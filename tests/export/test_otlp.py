@@ -389,11 +389,11 @@ def test_the_policy_of_each_process_is_told() -> None:
     told = {"tailwatch.process": "api-0", "tailwatch.policy": "idle", "tailwatch.mode": "full collections"}
     assert attributes(policy) == {**told, "tailwatch.fallback": "lists"}
     for name, key, value in (
-        ("passes", "reason", "memory_limit"),
+        ("collections", "reason", "memory_limit"),
         ("interference", "call", "set_threshold"),
-        ("ceilings", "memory_limit", "rss"),
+        ("memory_limit", "limit", "rss"),
     ):
-        (point,) = points(found[f"tailwatch.gc.policy.{name}"])
+        (point,) = points(found[f"tailwatch.gc.{name}"])
         assert (point.as_int, attributes(point)) == (1, {"tailwatch.process": "api-0", f"tailwatch.{key}": value})
     assert [point.as_double for point in points(found["tailwatch.gc.idle.full_time"])] == [2.5]
     assert [point.as_int for point in points(found["tailwatch.gc.idle.full_freed_objects"])] == [70]

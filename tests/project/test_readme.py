@@ -24,7 +24,7 @@ NEED_MORE = {"docs/load_testing.md", "docs/nsight.md"}  # a server, the package 
 RUNS = [name for name, blocks in BLOCKS.items() if blocks and name not in NEED_MORE]
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 MARKS = {"clock"}  # `tailwatch clock` is what NVTX tools show
-EVERYTHING = "\n".join(TEXTS.values())
+EVERYTHING = re.sub(r"^```retired\n.*?^```$", "", "\n".join(TEXTS.values()), flags=re.DOTALL | re.MULTILINE)
 COMMANDS = {
     *re.findall(r"(?:bin/|`)tailwatch ([a-z]+)\b", EVERYTHING),
     *re.findall(r"^tailwatch ([a-z]+)\b", "".join(FENCED.findall(EVERYTHING)), re.MULTILINE),

@@ -564,7 +564,7 @@ TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
     CHECK_LINE("tailwatch_gc_collections_total{process=\"api-0\",reason=\"external\"} 0");
     CHECK_LINE("tailwatch_gc_interference_total{process=\"api-0\",call=\"freeze_blind\"} 2");
     CHECK_LINE("tailwatch_gc_interference_total{process=\"api-0\",call=\"enable\"} 0");
-    TW_CHECK_EQ(0, count_of(text, "tailwatch_gc_policy_slice"));
+    TW_CHECK_EQ(0, count_of(text, "tailwatch_gc_idle_slice"));
     TW_CHECK_EQ(0, count_of(text, "reason=\"unknown\"") + count_of(text, "_unfrozen_objects{"));
     free(text);
     tw_policy_is(policy, TW_POLICY_IDLE_GC, TW_POLICY_SWEEP, TW_WHY_NOT);
