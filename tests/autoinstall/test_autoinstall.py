@@ -1,5 +1,5 @@
-"""Automatic installation, in real servers: their own commands and their own ways to start processes, with nothing of ours in the
-code that they run."""
+"""Automatic installation, in real servers: their own commands and their own ways to start processes, with nothing of
+ours in the code that they run."""
 
 from __future__ import annotations
 

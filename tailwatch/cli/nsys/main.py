@@ -39,7 +39,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     command.add_argument(
         "--trace", action="append", default=[], metavar="FILE.trace",
-        help="the trace file of a process, from its group's directory (install(trace_events=...)): all its tokens; repeatable",
+        help="the trace file of a process, from its group's directory (trace_events=...): all its tokens; repeatable",
     )  # fmt: skip
     command.add_argument("--all", action="store_true", help=f"list all of them, not only the {_SHOWN} longest")
     command.add_argument("--json", type=Path, metavar="FILE", help="write all of it, with times in CLOCK_MONOTONIC too")
