@@ -81,7 +81,7 @@ def host_gaps(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     )
     advice = (
         "vllm serve --async-scheduling, SGLang without --disable-overlap-schedule: host and device then work "
-        "in parallel; py-spy record --pid PID shows the host's work"
+        "in parallel (py-spy record --pid PID shows the host's work)"
     )
     severity = "high" if share >= 3 * _HOST_GAP_SHARE else "medium"
     return Finding("host-gaps", severity, f"Host gaps take {share:.0%} of the engine's time", detail, advice)
