@@ -159,7 +159,7 @@ def gc_memory_limit(snapshot: Snapshot, context: DiagnosisContext) -> Finding | 
     )
     detail = f"gc_memory_limit forced collections, even while streams were in flight: {told}."
     advice = "a higher gc_memory_limit; or, if the live heap has grown, tailwatch.refreeze() at a time without requests"
-    return Finding("gc-memory-limit", "medium", "The heap often reaches its memory limit", detail, advice)
+    return Finding("gc-memory-limit", "medium", "gc_memory_limit is reached often", detail, advice)
 
 
 def gc_moments(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:

@@ -20,8 +20,8 @@ _FALLBACKS = {
         "shape may have been wrong at the clients. The server now writes these frames."
     ),
     "error": (
-        "Error: tailwatch's own code failed, or the server rejected a fast frame. Clients received the server's frames "
-        "then and receive them since."
+        "Error: tailwatch's own code failed, or the server rejected a fast frame. Clients received the server's frame "
+        "instead, and still do."
     ),
     "other": "Other: further kinds of frames, of any reason, counted together.",
     "unsupported": "Unsupported: no template fits; clients receive the server's frames at the usual speed.",
@@ -136,7 +136,7 @@ def fast_sse_fallback(snapshot: Snapshot, context: DiagnosisContext) -> Finding 
     advice = f"report it with the versions of server and pydantic; {off} until it is fixed"
     if "differs" in reasons:
         return Finding("fast-sse-fallback", "high", "fast_sse may have sent wrong frames", detail, advice)
-    return Finding("fast-sse-fallback", "low", "fast_sse stopped writing some frames", detail, advice)
+    return Finding("fast-sse-fallback", "low", "fast_sse returned some frames to the server", detail, advice)
 
 
 def fast_sse_state(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
