@@ -219,7 +219,7 @@ ROWS = (
             ),
             stat(
                 "Streaming time lost to pauses",
-                "Of the seconds that streams spent between tokens, the share that pauses are estimated to have cost.",
+                "Share of the time between tokens that pauses added, an estimate.",
                 Query(
                     "delay",
                     lambda kind: f"{total(LATE, BETWEEN, over=RANGE)} / {kind.seconds(ITL, TARGET, over=RANGE)}",
@@ -280,14 +280,14 @@ ROWS = (
             ),
             Panel(
                 "How requests ended",
-                "Verdicts and their reasons. Excluded ones count for no side.",
+                "Outcomes and their reasons. Excluded requests are not part of attainment.",
                 [fixed("{{outcome}}: {{reason}}", total(REQUESTS, SERIES, "outcome, reason"))],
                 unit="reqps",
                 stacked=True,
             ),
             Panel(
                 "Fluidity",
-                "Share of token deadlines met, slack carried forward: sees a freeze that p99 and TPOT hide.",
+                "Share of token deadlines met, slack carried forward: shows a stall that p99 and TPOT hide.",
                 [
                     fixed(
                         "met",
@@ -310,7 +310,7 @@ ROWS = (
         [
             Panel(
                 "ITL with and without GC",
-                "The gaps as they were, and less their delay part: the distance is what pauses cost the tail.",
+                "The gaps with and without the estimated delay by pauses: the difference is the cost of pauses.",
                 [
                     quantile("p99", 0.99, ITL),
                     quantile("p99 without GC", 0.99, ITL_WITHOUT_GC),
@@ -350,7 +350,7 @@ ROWS = (
             ),
             Panel(
                 "Process time in collections",
-                "Share of each process's time that it stood still, by generation.",
+                "Share of each process's time in pauses, by generation.",
                 [
                     Query(
                         "{{instance}} {{process}} gc{{generation}}",
@@ -426,7 +426,7 @@ ROWS = (
             ),
             Panel(
                 "Gave up waiting",
-                "What clients had waited that went away before their first token.",
+                "Wait of requests that were aborted before their first token.",
                 ends("tailwatch_abandoned_wait_seconds", TARGET),
                 unit="s",
             ),
@@ -443,7 +443,7 @@ ROWS = (
         [
             Panel(
                 "Blocked sends",
-                "How long sends waited for clients that do not read.",
+                "Time that sends were blocked by clients that do not read.",
                 ends("tailwatch_send_wait_seconds", TARGET),
                 unit="s",
                 width=12,
@@ -462,7 +462,7 @@ ROWS = (
         [
             Panel(
                 "Policies",
-                "The option gc of each process; how idle collects, and why not in slices.",
+                "Option gc of each process, how gc=idle collects, and the reason for a fallback.",
                 [
                     fixed(
                         "{{process}} {{policy}} {{mode}} {{fallback}}",
@@ -472,19 +472,19 @@ ROWS = (
             ),
             Panel(
                 "Slices",
-                "Slices of the sweep per second, by what gave the moment.",
+                "Slices of the idle-time collector per second, by the idle slot they used.",
                 [fixed("{{process}} {{reason}}", total("tailwatch_gc_idle_slices_total", TARGET, "process, reason"))],
                 unit="ops",
             ),
             Panel(
                 "Other collections",
-                "Whole passes of tailwatch's own, automatic ones, and those that somebody else called for, per second.",
+                "Full collections per second: started by tailwatch, automatic, and requested by other code.",
                 [fixed("{{process}} {{reason}}", total("tailwatch_gc_collections_total", TARGET, "process, reason"))],
                 unit="ops",
             ),
             Panel(
                 "What it takes, and was predicted to",
-                "Process seconds per second, in slices and in whole passes of tailwatch's own.",
+                "Process seconds per second in slices and in full collections started by tailwatch.",
                 [
                     fixed("{{process}} slices", total("tailwatch_gc_idle_slice_seconds_total", TARGET, PROCESS)),
                     fixed("{{process}} predicted", total("tailwatch_gc_idle_predicted_seconds_total", TARGET, PROCESS)),
@@ -494,8 +494,8 @@ ROWS = (
             ),
             Panel(
                 "Objects it goes through",
-                "Per second: old objects that slices found unreachable, those that they and whole passes freed, and "
-                "times that the whole old heap was gone through.",
+                "Per second: old objects found unreachable by slices, objects freed by slices and by full collections, "
+                "and cycles over the whole old heap.",
                 [
                     fixed("{{process}} moved", total("tailwatch_gc_idle_moved_objects_total", TARGET, PROCESS)),
                     fixed("{{process}} freed", total("tailwatch_gc_idle_freed_objects_total", TARGET, PROCESS)),
@@ -515,12 +515,12 @@ ROWS = (
             ),
             Panel(
                 "Backlog",
-                "Object visits that the idle-time collector still has to make: about 10 per object.",
+                "Object visits still owed by the idle-time collector (about 10 per object).",
                 [fixed("{{process}}", now("tailwatch_gc_idle_backlog_visits", by="process"))],
             ),
             Panel(
                 "Interference and memory limits",
-                "What others did to the collector, and memory limits that were met, in the time shown.",
+                "gc.* calls by other code, and memory limits exceeded, in the time shown.",
                 [
                     fixed(
                         "{{process}} {{call}}",
@@ -545,7 +545,7 @@ ROWS = (
             ),
             Panel(
                 "Host gaps",
-                "From the end of a step to the begin of the next while work was waiting: time the device was not fed.",
+                "From the end of a step to the start of the next while work was waiting: the device had no work.",
                 ends("tailwatch_step_host_gap_seconds", TARGET, "process, step", "{{process}} {{step}} "),
                 unit="s",
             ),
@@ -578,7 +578,7 @@ ROWS = (
             ),
             Panel(
                 "Pauses inside steps and host gaps",
-                "Engine seconds per second that coincided with its own pauses: an upper bound of their blame.",
+                "Engine seconds per second that coincided with its own pauses: an upper bound of their effect.",
                 [
                     fixed(
                         "{{process}} {{phase}} {{cause}}",
@@ -606,8 +606,8 @@ ROWS = (
         [
             Panel(
                 "Streams",
-                "Requests in flight, before and after their first token, and the healthy concurrency: the streams in "
-                "flight above which TTFT leaves its first straight line upwards. Absent where no inflection was seen.",
+                "Requests in flight, before and after their first token, and healthy concurrency: concurrent streams "
+                "above which median TTFT starts to grow faster. Absent until a knee is found.",
                 [
                     fixed("{{instance}} running", now("tailwatch_streams_running", by="instance")),
                     fixed("{{instance}} waiting", now("tailwatch_streams_waiting", by="instance")),
@@ -629,7 +629,7 @@ ROWS = (
             ),
             Panel(
                 "Headroom",
-                "Streams that may be added before the healthy concurrency is reached.",
+                "Streams that can be added before healthy concurrency is reached.",
                 [fixed("{{instance}}", now("tailwatch_load_headroom_streams", by="instance"))],
             ),
             Panel(
@@ -678,7 +678,7 @@ ROWS = (
             ),
             Panel(
                 "Length of a scrape",
-                "As Prometheus measured it, and what rendering the app's own registry took of it.",
+                "As measured by Prometheus, and the part spent rendering the app's own registry.",
                 [
                     fixed(
                         "{{instance}}",
@@ -704,7 +704,7 @@ ROWS = (
             ),
             Panel(
                 "Memory",
-                "What tailwatch holds, all processes of a server.",
+                "Memory used by tailwatch, all processes of a server.",
                 [fixed("{{instance}}", now("tailwatch_memory_bytes", by="instance"))],
                 unit="bytes",
             ),

@@ -163,7 +163,7 @@ def drifted(snapshot: Snapshot) -> list[tuple[str, Policy, list[str]]]:
         sentences = interference_sentences(process.policy.interference)
         calls = process.policy.collections.get("external", 0)
         if calls >= _FOREIGN_COLLECTIONS:
-            sentences.append(f"{calls} collections were called for, not by us")
+            sentences.append(f"other code requested {calls} collections")
         if sentences:
             found.append((process.name, process.policy, sentences))
     return found

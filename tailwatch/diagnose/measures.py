@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 YOUNG = ("gc0", "gc1")
-YOUNG_REASON = "the freeze does not touch it: it is what each request allocates"
+YOUNG_REASON = "a freeze does not help: these are objects that each request allocates"
 # The histograms are exact to 1.1 %, so a fifth of a percentile is far beyond their error.
 _GC_SHARE_OF_PERCENTILE = 0.2
 _GC_LEAST_SECONDS = 0.002

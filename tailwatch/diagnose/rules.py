@@ -86,41 +86,41 @@ def _headline_without_gc(snapshot: Snapshot) -> str:
     if p99 is None:
         return "no gaps between tokens yet"
     without = snapshot.itl_without_gc.p(99)
-    return f"p99 ITL {ms(p99)}, {ms(without)} without garbage collection: it is not what makes the tail"
+    return f"p99 ITL {ms(p99)}, {ms(without)} without garbage collection: GC does not cause the tail"
 
 
 def _mends(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:
     if cause in YOUNG:
-        return f"{YOUNG_REASON}, `install(app, gc_log_all=True)` logs each with its objects"
+        return f"{YOUNG_REASON}; `install(app, gc_log_all=True)` logs each collection with its objects"
     if (engine := engine_role(snapshot, cause)) and froze(snapshot, cause, context):
-        return f"the {engine} process's heap is frozen: this is what newer objects cost"
+        return f"the {engine} process's heap is frozen, so newer objects cause it"
     if engine:
-        return f"gc='freeze' (TAILWATCH_GC=freeze) in the {engine} process mends it"
+        return f"gc='freeze' (TAILWATCH_GC=freeze) in the {engine} process fixes it"
     if not freezes(snapshot, cause, context):
-        return f"`install(app, gc='freeze')` {'shortens' if cause == 'gc_increment' else 'mends'} it"
+        return f"`install(app, gc='freeze')` {'shortens' if cause == 'gc_increment' else 'fixes'} it"
     if froze(snapshot, cause, context):
-        return "the heap is frozen: this is what newer objects cost"
-    return "`tailwatch.freeze()` at a quiet moment mends it"
+        return "the heap is frozen, so newer objects cause it"
+    return "`tailwatch.freeze()` while no request is in flight fixes it"
 
 
 def _nothing(snapshot: Snapshot, context: DiagnosisContext) -> Finding:
     requests = sum(snapshot.requests.values())
     detail = (
-        f"Looked at {requests} finished requests and {snapshot.itl.count} gaps over {snapshot.seconds:.0f} s: "
+        f"Checked {requests} finished requests and {snapshot.itl.count} gaps in {snapshot.seconds:.0f} s: "
         f"p99 TTFT {ms(snapshot.ttft.p(99))}, p99 ITL {ms(snapshot.itl.p(99))} "
-        f"({ms(snapshot.itl_without_gc.p(99))} without GC), paused {ms(sum(snapshot.paused.values()))} in all, "
+        f"({ms(snapshot.itl_without_gc.p(99))} without GC), paused {ms(sum(snapshot.paused.values()))} in total, "
         f"attainment {'unknown' if snapshot.attainment is None else f'{snapshot.attainment:.2%}'}."
     )
     if steps := step_count(snapshot):
         detail += f" {steps} engine steps."
     if context.memory_bytes is not None:
-        detail += f" tailwatch itself takes at most {context.memory_bytes / 2**20:.1f} MiB, fixed at install."
+        detail += f" tailwatch itself uses at most {context.memory_bytes / 2**20:.1f} MiB, allocated at install."
     return Finding(
-        "nothing", "info", "I see nothing", detail, "tailwatch doctor URL --slow-gaps shows the slowest gaps"
+        "nothing", "info", "No problems found", detail, "tailwatch doctor URL --slow-gaps lists the slowest gaps"
     )
 
 
 def _no_requests() -> Finding:
-    detail = "No request on a generation route has been seen, so there is nothing to judge."
-    advice = "send one request to a generation route; install(app, routes=['/your/route']) if it is not a known one"
-    return Finding("no-requests", "info", "no requests yet", detail, advice)
+    detail = "No request has reached a generation route yet, so there is no latency to check."
+    advice = "send one request to a generation route; add your own with install(app, routes=['/your/route'])"
+    return Finding("no-requests", "info", "No requests yet", detail, advice)

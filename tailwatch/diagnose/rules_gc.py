@@ -32,9 +32,9 @@ _LONG_GEN0_SECONDS = 0.005
 _CALLBACK_SHARE = 0.2
 _CALLBACK_LEAST_SECONDS = 0.001
 _FALL_BACK = {
-    "version": "the collector's lists of its Python are not known",
-    "lists": "they are not where its Python has them",
-    "proof": "a planted cycle did not die, or a living one did",
+    "version": "the memory layout of this Python version's collector is unknown",
+    "lists": "the collector's object lists were not found at the expected place",
+    "proof": "its start-up self-test failed",
 }
 
 
@@ -52,33 +52,35 @@ def gc_tail(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
         f"{CAUSE_NAMES[blame.cause].capitalize()}: {count} times {where_paused(snapshot, blame.cause)}, "
         f"the longest {ms(longest)}."
     )
-    title = f"up to {ms(blame.lost)} of the {blame.percentile} gap between tokens is {blame.causes}"
+    title = f"Up to {ms(blame.lost)} of the {blame.percentile} gap between tokens is {blame.causes}"
     severity = "high" if blame.percentile == "p99" else "medium"
     return Finding("gc-tail", severity, title, detail, _gc_advice(snapshot, blame.cause, context))
 
 
 def _gc_advice(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:
     if cause in YOUNG:
-        return f"install(app, gc_log_all=True): {YOUNG_REASON}; the log says how much each pass found"
+        return f"install(app, gc_log_all=True): {YOUNG_REASON}; the log shows how many objects each collection found"
     if engine := engine_role(snapshot, cause):
         return _engine_advice(engine, froze(snapshot, cause, context))
     if not freezes(snapshot, cause, context):
         saving = _saving(snapshot, context)
         return f"install(app, gc={saving.policy!r})" if saving else "install(app, gc='freeze')"
     if not froze(snapshot, cause, context) or context.freeze_wanted:
-        return "tailwatch.freeze() at a quiet moment: the heap is not frozen yet"
+        return "tailwatch.freeze() at a time without requests: the heap is not frozen yet"
     return (
-        "tailwatch.refreeze() at a quiet moment: what remains is objects made after the freeze. Pauses "
-        "from before it are counted too: tailwatch.snapshot(window='5m') shows the last minutes"
+        "tailwatch.refreeze() at a time without requests: the remaining pauses come from newer objects. "
+        "Pauses before the freeze are included; tailwatch.snapshot(window='5m') shows only the last minutes"
     )
 
 
 def _engine_advice(role: str, frozen: bool) -> str:
     if frozen:
-        return f"tailwatch.freeze() in the {role} process, while it has nothing to do: what remains is newer objects"
+        return (
+            f"tailwatch.freeze() in the {role} process while it is idle: the remaining pauses come from newer objects"
+        )
     return (
-        f"TAILWATCH_GC=freeze for the {role} process, which freezes its heap once its group has no stream in flight, "
-        "or tailwatch.freeze() there, while it has nothing to do"
+        f"TAILWATCH_GC=freeze for the {role} process: its heap is frozen as soon as the group has no stream in flight; "
+        "or tailwatch.freeze() there while it is idle"
     )
 
 
@@ -98,13 +100,13 @@ def gc_policy(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     detail = (
         f"Under gc={saving.instead!r} streams lost an estimated {ms(lost)} to collections of "
         f"{process_name(saving.role)} in {snapshot.seconds:.0f} s ({split_by_cause(saving.lost, 'to')}), "
-        f"{saving.streams:.3g} of them at a time. In that time gc={saving.policy!r} would have saved {ms(low)} to "
-        f"{ms(high)} of it ({share}): its own work takes "
-        f"up to {ms(saving.work)} of the process, and the lower end has all of it fall where as many wait."
+        f"each pause delaying {saving.streams:.3g} of them on average. gc={saving.policy!r} would have saved {ms(low)} "
+        f"to {ms(high)} of it ({share}). Its own work takes up to {ms(saving.work)} of process time; the lower figure "
+        "assumes that all of it delays as many streams."
     )
     if saving.instead == "freeze":
-        detail += " Pauses from before the freeze are counted too: of a window of the last minutes they are not."
-    title = f"gc={saving.policy!r} would save streams {ms(low)} to {ms(high)} of what collections cost them"
+        detail += " Pauses before the freeze are included; use a window of the last minutes to exclude them."
+    title = f"gc={saving.policy!r} would save {ms(low)} to {ms(high)} of stream time lost to collections"
     severity = "medium" if low >= lost / 5 else "low"
     advice = f"install(app, gc={saving.policy!r})"
     if delays_streams(saving.role):
@@ -120,11 +122,11 @@ def gc_interference(snapshot: Snapshot, context: DiagnosisContext) -> Finding | 
     detail = "; ".join(f"{name}: {', '.join(sentences)}" for name, _, sentences in found) + "."
     blind = any(policy.interference.get("freeze_blind") for _, policy, _ in found)
     undone = any(policy.kind in ("freeze", "idle") and _undoes(policy.interference) for _, policy, _ in found)
-    advice = "install(app, gc='observe') leaves the heap to that code; a breakpoint in gc's functions finds it"
+    advice = "install(app, gc='observe') leaves the heap to that code; a breakpoint on the gc functions locates it"
     if blind:
-        advice = "gc.collect() before gc.freeze() in that code: what garbage is frozen is never freed"
+        advice = "gc.collect() before gc.freeze() in that code: frozen garbage is never freed"
     severity = "medium" if undone or blind else "info"
-    return Finding("gc-interference", severity, "other code meddles with the collector", detail, advice)
+    return Finding("gc-interference", severity, "Other code changes the garbage collector", detail, advice)
 
 
 def _undoes(calls: Mapping[str, int]) -> bool:
@@ -138,15 +140,13 @@ def gc_fallback(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None
     found = gc_advice.fallen_back(snapshot)
     if not found:
         return None
-    told = ", ".join(f"{name} ({_FALL_BACK.get(why, why)})" for name, why in found)
+    told = "; in ".join(f"{name}: {_FALL_BACK.get(why, why)}" for name, why in found)
     detail = (
-        f"The old heap is not swept in slices in {told}: whole passes of what is not frozen are made when no request "
-        "is in flight, and the interpreter's own where none is found."
+        f"Idle-time GC is disabled in {told}. Full collections are used instead: they run while no request is in "
+        "flight, or at the interpreter's thresholds if there is no such time."
     )
-    advice = (
-        "CPython 3.10 to 3.13, where slices work; or install(app, gc='freeze'), which promises no more than it does"
-    )
-    return Finding("gc-fallback", "medium", "gc='idle' cannot sweep here", detail, advice)
+    advice = "CPython 3.10 to 3.13, where idle-time GC works; or install(app, gc='freeze')"
+    return Finding("gc-fallback", "medium", "Idle-time GC is disabled", detail, advice)
 
 
 def gc_memory_limit(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -157,9 +157,9 @@ def gc_memory_limit(snapshot: Snapshot, context: DiagnosisContext) -> Finding | 
     told = "; ".join(
         f"{name}: {', '.join(f'{what} {n} times' for what, n in counts.items())}" for name, counts in found
     )
-    detail = f"Passes were forced by gc_memory_limit, also where streams were in flight: {told}."
-    advice = "a higher gc_memory_limit, or tailwatch.refreeze() at a quiet moment where the living heap has grown"
-    return Finding("gc-memory-limit", "medium", "a memory limit of the heap is met often", detail, advice)
+    detail = f"gc_memory_limit forced collections, even while streams were in flight: {told}."
+    advice = "a higher gc_memory_limit; or, if the live heap has grown, tailwatch.refreeze() at a time without requests"
+    return Finding("gc-memory-limit", "medium", "gc_memory_limit is reached often", detail, advice)
 
 
 def gc_moments(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -167,10 +167,10 @@ def gc_moments(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     found = gc_advice.without_moments(snapshot)
     if not found:
         return None
-    told = ", ".join(f"{name} {share:.0%}" for name, share in found)
-    detail = f"Slices were made although no moment was found in which nobody waits: {told} of them."
-    advice = "asyncio's or uvloop's loop, or tailwatch.step() around an engine's iterations, give moments; or less load"
-    return Finding("gc-moments", "low", "slices find no moment without work", detail, advice)
+    told = ", ".join(f"{share:.0%} of GC slices in {name}" for name, share in found)
+    detail = f"{told} ran while requests were waiting."
+    advice = "asyncio or uvloop as the event loop, tailwatch.step() around an engine's iterations, or less load"
+    return Finding("gc-moments", "low", "Idle-time GC finds no idle time", detail, advice)
 
 
 def gc_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -181,12 +181,12 @@ def gc_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
         return None
     cause = max(delay, key=lambda name: delay[name])
     detail = (
-        f"{snapshot.ttft.count} requests waited {ms(lost)} in all for collections before the app was entered "
+        f"{snapshot.ttft.count} requests waited {ms(lost)} in total for collections before the app was entered "
         f"({split_by_cause(delay)}), {where_paused(snapshot, cause)}; "
         f"up to {ms(sum(overlap.values()))} of their time to first token coincided with one. "
         f"p99 TTFT {ms(snapshot.ttft.p(99))}."
     )
-    title = f"requests wait for {name_causes(delay)} before they are accepted"
+    title = f"Requests wait for {name_causes(delay)} before they are accepted"
     return Finding("gc-ttft", "medium", title, detail, _gc_advice(snapshot, cause, context))
 
 
@@ -195,9 +195,9 @@ def policy_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | No
     lost = snapshot.delay.get("policy", 0.0)
     if lost < 0.05:
         return None
-    detail = f"Streams lost an estimated {ms(lost)} to tailwatch's own collect-freeze-collect passes."
-    advice = "install(app) before the server takes traffic, so that the freeze happens at lifespan start-up"
-    return Finding("policy-pauses", "low", "the freeze itself delayed requests", detail, advice)
+    detail = f"Streams lost an estimated {ms(lost)} to tailwatch's own freezes, slices and full collections."
+    advice = "install(app) before the server takes traffic: the freeze then runs at lifespan start-up"
+    return Finding("policy-pauses", "low", "tailwatch's own pauses delayed requests", detail, advice)
 
 
 def freeze_pending(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -205,13 +205,12 @@ def freeze_pending(snapshot: Snapshot, context: DiagnosisContext) -> Finding | N
     if not context.freeze_wanted:
         return None
     detail = (
-        "For 10 minutes there was no instant without a stream in flight, and tailwatch never stops one; "
-        f"{snapshot.in_flight} are in flight now. "
-        + ("Objects made since start-up are" if context.freeze_done else "The whole heap is")
-        + " still walked by every full collection."
+        "For 10 minutes at least one stream was always in flight, and a freeze never interrupts a stream; "
+        f"{snapshot.in_flight} are in flight now. Every full collection still visits "
+        + ("all objects made since start-up." if context.freeze_done else "the whole heap.")
     )
-    advice = "tailwatch.freeze() at a quiet moment, or drain this server once"
-    return Finding("freeze-pending", "medium", "the heap could not be frozen after warm-up", detail, advice)
+    advice = "tailwatch.freeze() at a time without requests, or drain this server once"
+    return Finding("freeze-pending", "medium", "The heap could not be frozen after warm-up", detail, advice)
 
 
 def external_freeze(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -219,20 +218,20 @@ def external_freeze(snapshot: Snapshot, context: DiagnosisContext) -> Finding | 
     if not context.external_freezes:
         return None
     detail = (
-        f"gc.freeze() was called {context.external_freezes} times by other code. "
-        "tailwatch never undoes it; garbage that was frozen with it stays until gc.unfreeze()."
+        f"Other code called gc.freeze() {context.external_freezes} times. "
+        "tailwatch never undoes it; any garbage frozen by it stays until gc.unfreeze()."
     )
-    advice = "nothing to mend; install(app, gc='observe') leaves the heap to that code alone"
-    return Finding("external-freeze", "info", "other code froze the heap", detail, advice)
+    advice = "no action needed; install(app, gc='observe') leaves the heap to that code alone"
+    return Finding("external-freeze", "info", "Other code froze the heap", detail, advice)
 
 
 def gc_disabled(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """Automatic collection is off, and cyclic garbage stays."""
     if context.gc_enabled is not False and not (context.thresholds and context.thresholds[0] == 0):
         return None
-    detail = "Automatic collection is switched off in this process, not by tailwatch: cyclic garbage is never freed."
-    advice = "gc.enable() and install(app, gc='freeze'): short pauses without the growth"
-    return Finding("gc-disabled", "medium", "somebody switched garbage collection off", detail, advice)
+    detail = "Other code switched automatic collection off in this process: cyclic garbage is never freed."
+    advice = "gc.enable() and install(app, gc='freeze'): short pauses without memory growth"
+    return Finding("gc-disabled", "medium", "Garbage collection is switched off", detail, advice)
 
 
 def long_generation_0(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -242,16 +241,16 @@ def long_generation_0(snapshot: Snapshot, context: DiagnosisContext) -> Finding 
         return None
     modern = context.python_version is None or tuple(context.python_version) >= (3, 12)
     reason = (
-        "Since CPython 3.12 it waits for the interpreter loop, so C code that allocates a lot (json.loads, pickle, "
-        "a big decode) leaves one huge young list: go by the length of a pause, not by its generation."
+        "Since CPython 3.12 a collection waits for the interpreter loop, so C code that allocates many objects "
+        "(json.loads, pickle, a large decode) leaves one huge generation 0 to collect."
         if modern
-        else "It is small on this version: finalizers that work, or a burst of cyclic garbage, make it long."
+        else "Generation 0 is small on this version: slow finalizers or a burst of cyclic garbage make it long."
     )
     lost = snapshot.delay.get("gc0", 0.0)
-    detail = f"The longest took {ms(longest)}; streams lost an estimated {ms(lost)} to generation 0. {reason}"
+    detail = f"The longest pause took {ms(longest)}; streams lost an estimated {ms(lost)} to generation 0. {reason}"
     severity = "medium" if lost >= 0.1 else "low"
-    advice = "install(app, gc_warn_ms=5): logs each with its objects; decode large inputs in pieces"
-    return Finding("long-generation-0", severity, "generation 0 pauses are long", detail, advice)
+    advice = "install(app, gc_warn_ms=5) logs each with its objects; decode large inputs in pieces"
+    return Finding("long-generation-0", severity, "Generation 0 pauses are long", detail, advice)
 
 
 def callbacks(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -259,8 +258,8 @@ def callbacks(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     spent, paused = (sum(gc_only(values).values()) for values in (snapshot.gc.callbacks, snapshot.paused))
     if spent < _CALLBACK_LEAST_SECONDS or spent <= _CALLBACK_SHARE * paused:
         return None
-    detail = f"Callbacks of other code took {ms(spent)} of {ms(paused)} paused: {spent / paused:.0%}."
+    detail = f"Callbacks of other code took {ms(spent)} of {ms(paused)} of GC pauses ({spent / paused:.0%})."
     advice = (
-        "print(gc.callbacks) in the server lists them (a server's own GC debug option adds one); remove the dearest"
+        "print(gc.callbacks) in the server lists them (a server's own GC debug option adds one); remove the slowest"
     )
-    return Finding("gc-callbacks", "medium", "gc.callbacks of other code lengthen the pauses", detail, advice)
+    return Finding("gc-callbacks", "medium", "gc.callbacks of other code lengthen GC pauses", detail, advice)

@@ -15,39 +15,39 @@ if TYPE_CHECKING:
 _HARMLESS_FALLBACKS = frozenset({"unsupported", "shapes"})  # see sse.accelerate.Fallback
 _FALLBACKS = {
     "differs": (
-        "Differs: a frame made here was not the server's; the server's was sent. After its first 16 frames a shape is "
-        "compared once in 1024 (compare_every): the frames since the comparison before, up to 1023 of each such shape, "
-        "may have been wrong at the clients. From then on the server writes them."
+        "Differs: a fast frame was not identical to the server's, and the server's frame was sent. After its first 16 "
+        "frames, a shape is compared once in 1024 frames (compare_every), so up to 1023 earlier frames of each such "
+        "shape may have been wrong at the clients. The server now writes these frames."
     ),
     "error": (
-        "Error: tailwatch's own code failed, or the server refused a frame that was made here; then and from then on "
-        "the clients got what the server makes."
+        "Error: tailwatch's own code failed, or the server rejected a fast frame. Clients received the server's frame "
+        "instead, and still do."
     ),
-    "other": "Other: more kinds than are counted apart, of any reason.",
-    "unsupported": "Unsupported: beyond the templates; the clients get the server's frames, only not faster.",
+    "other": "Other: further kinds of frames, of any reason, counted together.",
+    "unsupported": "Unsupported: no template fits; clients receive the server's frames at the usual speed.",
     "shapes": (
-        "Shapes: more kinds of frames than there is room for; those learned go on being made here, the others are the "
-        "server's, only not faster."
+        "Shapes: more kinds of frames than templates can be kept; those learned stay fast, the others are written by "
+        "the server at the usual speed."
     ),
 }
 _DROP_ADVICE = {
-    "unreadable_body": "leave text/event-stream out of the compression: a compressed body cannot be read",
-    "choice": "nothing to mend: choices beyond the eighth of a request have no TPOT",
-    "slow_log": "install(app, slow_gap_ms=...) with a higher bound: slow gaps came faster than they were logged",
-    "pause_log": "install(app, gc_log_all=False, gc_warn_ms=...): pauses came faster than they were logged",
-    "out_of_order_stamp": "look for tokens stamped after the end of their stream (s.token(at=...))",
-    "pause_ring_overflow": "install(app, slow_gap_ms=...): gaps spanned more pauses than are kept, their overlap is "
-    "a lower bound",
-    "event_truncated": "nothing to mend: events longer than is kept were judged by their beginning",
-    "protobuf_family": "install(app, histograms='classic'), or unregister what protobuf has no form for in the app's "
-    "own registry: scrapes that asked for native histograms got text",
-    "protobuf_slow": "install(app, histograms='classic'), or fewer label sets in the app's own registry: it takes too "
-    "long, and scrapes that asked for native histograms got text",
-    "trace_trigger": "install(app, trace_on=...) with a higher bound: it asked for a file too soon after the last, or "
-    "the file could not be written",
-    "export": "look whether the receiver at OTEL_EXPORTER_OTLP_ENDPOINT answers: rounds were not taken, and the next "
-    "one tells of that time too",
-    "span": "OTEL_TRACES_SAMPLER=parentbased_traceidratio: requests ended faster than their spans were made or sent",
+    "unreadable_body": "exclude text/event-stream from compression: a compressed body cannot be read",
+    "choice": "no action needed: TPOT is measured for the first eight choices of a request only",
+    "slow_log": "install(app, slow_gap_ms=...) with a higher bound: slow gaps arrived faster than they could be logged",
+    "pause_log": "install(app, gc_log_all=False, gc_warn_ms=...): pauses arrived faster than they could be logged",
+    "out_of_order_stamp": "s.token(at=...): look for tokens with a time after the end of their stream",
+    "pause_ring_overflow": "install(app, slow_gap_ms=...): some gaps spanned more pauses than are kept; "
+    "their overlap is a lower bound",
+    "event_truncated": "no action needed: over-long events were read up to the kept length",
+    "protobuf_family": "install(app, histograms='classic'), or unregister the metrics of the app's own registry that "
+    "protobuf cannot express: scrapes for native histograms got text instead",
+    "protobuf_slow": "install(app, histograms='classic'), or fewer label sets in the app's own registry: rendering it "
+    "takes too long, and scrapes for native histograms got text instead",
+    "trace_trigger": "install(app, trace_on=...) with a higher bound: the trigger fired too soon after the last file, "
+    "or the file could not be written",
+    "export": "check that the receiver at OTEL_EXPORTER_OTLP_ENDPOINT is reachable: exports failed; "
+    "the next successful one includes that time",
+    "span": "OTEL_TRACES_SAMPLER=parentbased_traceidratio: requests ended faster than their spans could be sent",
 }
 
 
@@ -56,9 +56,13 @@ def internal_errors(snapshot: Snapshot, context: DiagnosisContext) -> Finding | 
     failed = {where: count for where, count in snapshot.errors.items() if count}
     if not failed:
         return None
-    detail = "Counted, logged once, and kept from the server: " + ", ".join(f"{k} {v}" for k, v in failed.items()) + "."
-    advice = "report it with the log line of 'tailwatch' and the output of `tailwatch doctor URL --json report.json`"
-    return Finding("internal-errors", "medium", "tailwatch had errors of its own", detail, advice)
+    detail = (
+        "Errors were counted, logged once, and did not reach the server's code: "
+        + ", ".join(f"{k} {v}" for k, v in failed.items())
+        + "."
+    )
+    advice = "report them with the log line of 'tailwatch' and the output of `tailwatch doctor URL --json report.json`"
+    return Finding("internal-errors", "medium", "tailwatch had internal errors", detail, advice)
 
 
 def unbound_streams(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -68,14 +72,14 @@ def unbound_streams(snapshot: Snapshot, context: DiagnosisContext) -> Finding | 
     if seconds <= 0:
         return None
     detail = (
-        f"Streams spent {ms(seconds)}, summed over them, beside a pause of one of several engines, and it is not known "
-        "which engine served them: an upper bound."
+        f"Up to {ms(seconds)} of stream time (an upper bound) coincided with pauses of one of several engines; the "
+        "engine that served these streams is unknown."
     )
     advice = (
-        "engine= (TAILWATCH_ENGINE) in processes that work for or serve one engine, the header X-Tailwatch-Engine from "
+        "engine= (TAILWATCH_ENGINE) in processes of one engine, the header X-Tailwatch-Engine from "
         'a router, or scope["tailwatch"].bind(engine)'
     )
-    return Finding("unbound", "low", "streams are not bound to their engine", detail, advice)
+    return Finding("unbound", "low", "Streams are not bound to their engine", detail, advice)
 
 
 def unknown_variables(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -86,8 +90,8 @@ def unknown_variables(snapshot: Snapshot, context: DiagnosisContext) -> Finding 
     told = ", ".join(f"{name} (did you mean {hint}?)" if hint else name for name, hint in near.items())
     name, hint = next(((n, h) for n, h in near.items() if h), (context.unknown_environment[0], None))
     advice = f"rename {name} to {hint}" if hint else f"unset {name}"
-    detail = f"Set, and read by nothing: {told}."
-    return Finding("unknown-variables", "medium", "TAILWATCH_* variables that do nothing", detail, advice)
+    detail = f"These variables are set but are not options: {told}."
+    return Finding("unknown-variables", "medium", "Unknown TAILWATCH_* variables are set", detail, advice)
 
 
 def label_overflow(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -96,10 +100,10 @@ def label_overflow(snapshot: Snapshot, context: DiagnosisContext) -> Finding | N
         return None
     room = min(4096, max(64, 2 * len(snapshot.labels)))
     detail = (
-        f"{snapshot.label_overflow} requests are counted under model and route 'other': there was no room for theirs."
+        f"{snapshot.label_overflow} requests are counted under model and route 'other': max_label_sets was reached."
     )
     advice = f"install(app, max_label_sets={room})"
-    return Finding("label-overflow", "low", "label sets ran out", detail, advice)
+    return Finding("label-overflow", "low", "Label sets ran out", detail, advice)
 
 
 def drops(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -110,7 +114,7 @@ def drops(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     worst = max(dropped, key=lambda reason: dropped[reason])
     detail = "Dropped and counted: " + ", ".join(f"{reason} {count}" for reason, count in dropped.items()) + "."
     advice = _DROP_ADVICE.get(worst, "tailwatch_dropped_events_total at /metrics shows when")
-    return Finding("drops", "low", "some events were dropped", detail, advice)
+    return Finding("drops", "low", "Some events were dropped", detail, advice)
 
 
 def fast_sse_fallback(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -120,15 +124,19 @@ def fast_sse_fallback(snapshot: Snapshot, context: DiagnosisContext) -> Finding 
         return None
     reasons = {reason for _, reason in fallbacks}
     told = ", ".join(f"{shape} ({reason})" for shape, reason in sorted(fallbacks))
-    detail = f"Left to the server: {told}. " + " ".join(text for why, text in _FALLBACKS.items() if why in reasons)
+    detail = f"Frames returned to the server's serialiser: {told}. " + " ".join(
+        text for why, text in _FALLBACKS.items() if why in reasons
+    )
     if reasons <= _HARMLESS_FALLBACKS:
-        advice = "nothing to mend: it is what the templates do not hold"
-        return Finding("fast-sse-fallback", "info", "fast_sse leaves some frames to the server", detail, advice)
+        advice = "no action needed: the templates do not cover these frames"
+        return Finding(
+            "fast-sse-fallback", "info", "The server writes some frames itself, not fast_sse", detail, advice
+        )
     off = "install(app, fast_sse=False)" if context.fast_sse else "no sse.accelerate() of that class"
-    advice = f"report it with the versions of server and pydantic; {off} until it is mended"
+    advice = f"report it with the versions of server and pydantic; {off} until it is fixed"
     if "differs" in reasons:
         return Finding("fast-sse-fallback", "high", "fast_sse may have sent wrong frames", detail, advice)
-    return Finding("fast-sse-fallback", "low", "fast_sse gave up some frames", detail, advice)
+    return Finding("fast-sse-fallback", "low", "fast_sse returned some frames to the server", detail, advice)
 
 
 def fast_sse_state(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -136,12 +144,12 @@ def fast_sse_state(snapshot: Snapshot, context: DiagnosisContext) -> Finding | N
     if not context.fast_sse:
         return None
     if context.accelerated:
-        detail = f"Serialised by templates, the same bytes: {', '.join(context.accelerated)}."
-        advice = "tailwatch_sse_fallback_total at /metrics counts what they could not do"
-        return Finding("fast-sse", "info", "fast_sse is at work", detail, advice)
-    detail = "None of the servers that it knows was loaded at install() or at start-up."
+        detail = f"Templates serialise these classes to the same bytes: {', '.join(context.accelerated)}."
+        advice = "tailwatch_sse_fallback_total at /metrics counts frames returned to the server"
+        return Finding("fast-sse", "info", "fast_sse is active", detail, advice)
+    detail = "No supported server was loaded at install() or at start-up."
     advice = "tailwatch.sse.accelerate(Model) for a Pydantic class of your own, or install(app, fast_sse=False)"
-    return Finding("fast-sse", "info", "fast_sse found nothing to do", detail, advice)
+    return Finding("fast-sse", "info", "fast_sse has no effect", detail, advice)
 
 
 def notes(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -151,7 +159,7 @@ def notes(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     return Finding(
         "notes",
         "info",
-        "about this process",
+        "Notes about this process",
         " ".join(context.notes),
-        "tailwatch.doctor() in the process shows the newest",
+        "tailwatch.doctor() in the process shows the newest notes",
     )

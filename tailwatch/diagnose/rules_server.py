@@ -38,17 +38,20 @@ def engine_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | No
     detail = (
         f"{length.count} {worst.name!r} steps of {worst.process} and the gaps before them took {ms(spent)}; up to "
         f"{ms(lost)} of that ({lost / spent:.1%}) coincided with pauses of that process ({split_by_cause(paused)}). "
-        f"With {worst.batch or 0:.3g} requests in a step on average it is up to {ms(requests)} of requests' time. "
+        f"Multiplied by the mean batch size ({worst.batch or 0:.3g}), up to {ms(requests)} of request time were lost. "
         f"p50 {ms(length.p(50))}, the longest {ms(length.max)}."
     )
-    title = f"up to {lost / spent:.1%} of the engine's {worst.name!r} steps is {name_causes(paused)}"
+    title = f"Up to {lost / spent:.1%} of the engine's {worst.name!r} steps is {name_causes(paused)}"
     severity = "high" if lost >= 5 * _STEP_SHARE * spent else "medium"
     return Finding("engine-pauses", severity, title, detail, _step_advice(worst, cause))
 
 
 def _step_advice(step: Step, cause: str) -> str:
     if cause in YOUNG:
-        return f"install(role={step.role!r}, gc_log_all=True): {YOUNG_REASON}; the log says how much each pass found"
+        return (
+            f"install(role={step.role!r}, gc_log_all=True): {YOUNG_REASON}; "
+            "the log shows how many objects each collection found"
+        )
     return f"tailwatch.freeze() in the {step.role} process between two steps, once its model is loaded"
 
 
@@ -74,16 +77,14 @@ def host_gaps(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     detail = (
         f"{worst.process} ran no step for {ms(gap.sum)} between its {worst.name!r} steps ({share:.0%} of their time) "
         f"while requests waited: {gap.count} gaps, p50 {ms(gap.p(50))}, p99 {ms(gap.p(99))}. "
-        f"Up to {ms(paused)} of it is pauses; the rest is what the host does there."
+        f"Up to {ms(paused)} of it are pauses; the rest is other host work."
     )
     advice = (
-        "vllm serve --async-scheduling, SGLang without --disable-overlap-schedule: the host works while the device "
-        "does (py-spy record --pid PID shows at what)"
+        "vllm serve --async-scheduling, SGLang without --disable-overlap-schedule: host and device then work "
+        "in parallel (py-spy record --pid PID shows the host's work)"
     )
     severity = "high" if share >= 3 * _HOST_GAP_SHARE else "medium"
-    return Finding(
-        "host-gaps", severity, f"the engine stands for {share:.0%} of its time between steps", detail, advice
-    )
+    return Finding("host-gaps", severity, f"Host gaps take {share:.0%} of the engine's time", detail, advice)
 
 
 def slo_missed(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -95,8 +96,8 @@ def slo_missed(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
         return None
     why = ", ".join(f"{name} {count}" for name, count in sorted(missed.items(), key=lambda item: -item[1]) if count)
     detail = f"{good} of {judged} requests were good; misses: {why}. {_worst_bound(snapshot)}"
-    title = f"attainment {attainment:.2%} is below the {asked:.2%} asked for"
-    advice = "tailwatch doctor URL --slow-gaps shows the gaps that cost it; install(app, slo=...) sets other bounds"
+    title = f"Attainment {attainment:.2%} is below the target of {asked:.2%}"
+    advice = "tailwatch doctor URL --slow-gaps lists the slowest gaps; install(app, slo=...) sets other bounds"
     return Finding("slo", "high", title, detail, advice)
 
 
@@ -104,10 +105,10 @@ def _worst_bound(snapshot: Snapshot) -> str:
     within = {name: share for name, share in snapshot.window("1h").within.items() if share is not None}
     within = {name: share for name, share in within.items() if getattr(snapshot.slo, name, None)}
     if not within:
-        return "Which bound was missed most is not recorded here."
+        return "The bound missed most is not recorded here."
     worst = min(within, key=lambda name: within[name])
     bound = getattr(snapshot.slo, worst)
-    return f"The bound missed most is {worst} <= {ms(bound)}: {within[worst]:.2%} kept it in the last hour."
+    return f"The bound missed most is {worst} <= {ms(bound)}: {within[worst]:.2%} met it in the last hour."
 
 
 def accept_wait(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -118,12 +119,12 @@ def accept_wait(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None
     if p99 is None or p99 < _ACCEPT_P99_SECONDS or other < 0.5 * accept.sum:
         return None
     detail = (
-        f"p99 from the kernel's arrival to the app {ms(p99)}, {accept.count} requests; "
-        f"{ms(other)} of {ms(accept.sum)} in all is no recorded pause: "
-        "something else holds the event loop before the app is entered."
+        f"Requests wait p99 {ms(p99)} between arrival at the kernel and the app ({accept.count} requests). "
+        f"{ms(other)} of {ms(accept.sum)} in total are not explained by recorded pauses: "
+        "other work blocks the event loop before the app is entered."
     )
-    advice = "PYTHONASYNCIODEBUG=1 logs each callback over 100 ms; move what blocks into a thread (asyncio.to_thread)"
-    return Finding("accept-wait", "medium", "the event loop is blocked while requests arrive", detail, advice)
+    advice = "PYTHONASYNCIODEBUG=1 logs each callback over 100 ms; move blocking work into a thread (asyncio.to_thread)"
+    return Finding("accept-wait", "medium", "The event loop is blocked while requests arrive", detail, advice)
 
 
 def slow_clients(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -132,11 +133,11 @@ def slow_clients(snapshot: Snapshot, context: DiagnosisContext) -> Finding | Non
     if not waits.count or share < _CLIENT_SHARE:
         return None
     detail = (
-        f"{share:.0%} of the slowest gaps' excess is waiting for a client to read; {waits.count} sends waited, "
-        f"p99 {ms(waits.p(99))}, {ms(waits.sum)} in all. The model is not slower for it."
+        f"{share:.0%} of the slowest gaps' excess is send wait: the client did not read. {waits.count} sends waited, "
+        f"p99 {ms(waits.p(99))}, {ms(waits.sum)} in total. The model itself is not slower."
     )
-    advice = "tailwatch doctor URL --slow-gaps names their requests; install(app, slow_gap_ms=200) logs them"
-    return Finding("slow-clients", "low", "slow clients make part of the tail", detail, advice)
+    advice = "tailwatch doctor URL --slow-gaps lists their requests; install(app, slow_gap_ms=200) logs them"
+    return Finding("slow-clients", "low", "Slow clients cause part of the tail", detail, advice)
 
 
 def unexplained(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -146,9 +147,9 @@ def unexplained(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None
     if snapshot.itl.count < _FEWEST_GAPS or share < _UNEXPLAINED_SHARE or p50 is None or p99 is None or p99 < 2 * p50:
         return None
     detail = (
-        f"p99 ITL {ms(p99)} against p50 {ms(p50)}; {share:.0%} of the slowest gaps' excess is no collection "
-        "and no slow client. It may be the model, the batch, the event loop or the machine: "
-        "nothing here tells them apart."
+        f"p99 ITL {ms(p99)} against p50 {ms(p50)}; {share:.0%} of the slowest gaps' excess is neither a pause "
+        "nor a slow client. The cause may be the model, the batch, the event loop or the machine; these numbers "
+        "cannot separate them."
     )
-    advice = "install(app, slow_gap_ms=100): logs each slow gap with its request and split"
-    return Finding("unexplained", "low", "most of the tail is not explained by pauses", detail, advice)
+    advice = "install(app, slow_gap_ms=100) logs each slow gap with its request and causes"
+    return Finding("unexplained", "low", "Pauses do not explain most of the tail", detail, advice)

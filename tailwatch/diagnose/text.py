@@ -86,12 +86,12 @@ def _why_slow(slow: SlowGap) -> str:
     if any(value > 0 for value in slow.overlap.values()):
         bound = "up to " if slow.complete else "at least "
         parts.insert(0, f"coincided with {bound}{split_by_cause(slow.overlap)}")
-        parts.insert(1, f"lost about {split_by_cause(slow.delay, 'to')}" if slow.complete else "lost unknown")
+        parts.insert(1, f"lost about {split_by_cause(slow.delay, 'to')}" if slow.complete else "time lost is unknown")
         parts[2:2] = [
             f"of it in {share.source}: {split_by_cause({share.cause: share.overlap})}" for share in slow.others
         ]
     else:
-        parts.insert(0, "no pause recorded in it" if slow.complete else "pauses in it were overwritten")
+        parts.insert(0, "no pause was recorded" if slow.complete else "its pauses were overwritten")
     return "; ".join(parts)
 
 
@@ -153,7 +153,7 @@ def _dominating(phase: str, octaves: Sequence[Octave]) -> str:
             sums[name] = sums.get(name, 0.0) + value
     total = sum(sums.values())
     if phase == "ttft" and not total - sums.pop("unexplained", 0.0) > 0:
-        return f"above {ms(slowest[0].lower)} the wait is the model and its queue, which are not split"
+        return f"above {ms(slowest[0].lower)} the wait is model and queue time, which are not split"
     if total <= 0:
         return f"above {ms(slowest[0].lower)} nothing exceeds the typical gap"
     worst = max(sums, key=lambda name: sums[name])

@@ -45,20 +45,18 @@ def refusal_here() -> str:
 
 def interference_sentences(calls: Mapping[str, int]) -> list[str]:
     """What others did, a sentence each; calls: how often, by name."""
-    found = [f"gc.{name}() was called {calls[name]} times, not by us" for name in COUNTED_AFTER if calls.get(name)]
+    found = [f"other code called gc.{name}() {calls[name]} times" for name in COUNTED_AFTER if calls.get(name)]
     if calls.get("freeze"):
         blind = calls.get("freeze_blind", 0)
-        found.append(f"gc.freeze() was called {calls['freeze']} times, not by us{_garbage(blind)}")
+        found.append(f"other code called gc.freeze() {calls['freeze']} times{_garbage(blind)}")
     if calls.get("unfreeze"):
-        found.append(
-            f"gc.unfreeze() was called {calls['unfreeze']} times, not by us: what was frozen is collected again"
-        )
+        found.append(f"other code called gc.unfreeze() {calls['unfreeze']} times: frozen objects are collected again")
     if calls.get("callbacks"):
-        found.append(f"our callbacks were taken out of gc.callbacks {calls['callbacks']} times, and put back")
+        found.append(f"tailwatch's callbacks were removed from gc.callbacks {calls['callbacks']} times and put back")
     return found
 
 
 def _garbage(blind: int) -> str:
     if not blind:
-        return ", each right after a full collection: next to no garbage was frozen with it"
-    return f", {blind} of them not right after a full collection: what garbage was frozen with it is not known"
+        return ", each right after a full collection: almost no garbage was frozen"
+    return f", {blind} of them not right after a full collection: an unknown amount of garbage was frozen"

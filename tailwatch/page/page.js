@@ -95,8 +95,8 @@
       const place = location.pathname.replace(/\/+$/, "") + "/data?window=" + state.window;
       const headers = state.token ? { Authorization: "Bearer " + state.token } : {};
       const answer = await fetch(place, { headers, cache: "no-store", redirect: "error", signal: asked.signal });
-      if (answer.status === 401) return signIn(state.token ? "The server did not take this token." : "");
-      if (!answer.ok) throw new Error(answer.status === 403 ? await answer.text() : "it answered " + answer.status);
+      if (answer.status === 401) return signIn(state.token ? "The server rejected this token." : "");
+      if (!answer.ok) throw new Error(answer.status === 403 ? await answer.text() : "HTTP status " + answer.status);
       const data = await answer.json();
       if (asked !== waiting) return;
       state.late = 0;
@@ -105,7 +105,7 @@
     } catch (problem) {
       if (asked !== waiting) return;
       state.late += 1;
-      say("away", "no answer: " + (problem.name === "TypeError" ? "the server is not reachable" : problem.name === "AbortError" ? "it takes too long" : problem.message.trim()));
+      say("away", "no answer: " + (problem.name === "TypeError" ? "the server is not reachable" : problem.name === "AbortError" ? "timeout" : problem.message.trim()));
     } finally {
       clearTimeout(guard);
       if (asked === waiting) {
@@ -167,7 +167,7 @@
     fill("headline", ...data.headline.split("`").map((words, i) => (i % 2 ? el("code", {}, words) : words)), ".");
     const dropped = Object.entries(data.dropped);
     $("dropped").hidden = !dropped.length;
-    $("dropped").textContent = "Not counted by tailwatch itself, since the start: " + dropped.map(([name, n]) => `${name} ${n}`).join(", ");
+    $("dropped").textContent = "Dropped events and internal errors of tailwatch since the start: " + dropped.map(([name, n]) => `${name} ${n}`).join(", ");
   }
 
   function tiles(d) {
@@ -176,7 +176,7 @@
     fill("t-good-sub", "of ", quantity(d.throughput, count(d.throughput)), " finished per second");
     fill("t-share", quantity(d.attainment, percent(d.attainment), d.attainment === null ? "" : "%"));
     $("t-share").className = d.attainment !== null && d.attainment < d.slo.attainment ? "bad" : "";
-    fill("t-share-sub", `asked: ${percent(d.slo.attainment)}\u00a0% with ${bounds.join(", ")}`);
+    fill("t-share-sub", `target: ${percent(d.slo.attainment)}\u00a0% with ${bounds.join(", ")}`);
     fill("t-flight", quantity(d.in_flight, count(d.in_flight), d.in_flight === 1 ? "request" : "requests"));
     const ended = d.outcomes.good + d.outcomes.miss + d.outcomes.excluded;
     const healthy = d.healthy.streams;
@@ -187,7 +187,7 @@
     fill("t-tokens-sub", d.models.length > 2 ? d.models.length + " models" : d.models.join(", ").slice(0, 60));
     const delay = d.sources.reduce((sum, row) => sum + row[2], 0), upto = d.sources.reduce((sum, row) => sum + row[3], 0);
     fill("t-delay", seconds(delay));
-    fill("t-delay-sub", "of all streams; at most ", seconds(upto));
+    fill("t-delay-sub", "summed over streams; up to ", seconds(upto));
     $("covers").textContent = d.window === "all" ? `since the start, ${span(d.seconds)}` : `the last ${span(d.seconds)}`;
   }
 
@@ -220,7 +220,7 @@
       return key;
     }));
     if (held) $("causes").querySelector(`[data-cause="${CSS.escape(held)}"]`)?.focus();
-    $("slow-note").textContent = d.slow.length ? `${d.slow.length} in this window${d.slow.length >= KEPT ? ", the last that are kept" : ""}` : "";
+    $("slow-note").textContent = d.slow.length ? `${d.slow.length} in this window${d.slow.length >= KEPT ? ", only the last are kept" : ""}` : "";
     const visible = d.slow.filter((gap) => !state.off.has(gap.cause));
     charts.slow.draw(d, visible);
     const longest = [...visible].sort((a, b) => b.gap - a.gap).slice(0, 10);
@@ -233,12 +233,12 @@
 
   function pickShown() {
     const gap = state.data && state.data.slow.find((one) => keyOf(one) === state.picked);
-    if (!gap) return fill("slow-pick", state.data && state.data.slow.length ? "Point at a gap, or focus the chart and use the arrow keys." : "");
+    if (!gap) return fill("slow-pick", state.data && state.data.slow.length ? "Point at a gap, or focus the chart and press the arrow keys." : "");
     const what = gap.phase === "ttft" ? "to the first token" : `before token ${gap.token}`;
     const parts = [el("strong", {}, `${timeText(gap.gap)} ${what}`), `: ${waited(gap)}`];
-    if (gap.delay) parts.push(`; late by about ${timeText(gap.delay)}`);
+    if (gap.delay) parts.push(`; delay about ${timeText(gap.delay)}`);
     if (gap.overlap) parts.push(`, up to ${timeText(gap.overlap)} in pauses`);
-    if (gap.typical) parts.push(`; usual ${timeText(gap.typical)}`);
+    if (gap.typical) parts.push(`; typical gap ${timeText(gap.typical)}`);
     parts.push(` · ${clock(gap.t)} · ${gap.model} ${gap.route}`);
     if (gap.request) parts.push(` · request ${gap.request}`);
     if (gap.trace) parts.push(` · trace ${gap.trace}`);
@@ -255,29 +255,29 @@
 
   function distributionNote(d) {
     const both = state.dist === "itl" && d.latency.itl.count;
-    fill("dist-note", "Samples per bin of 9 %, both scales logarithmic.", both ? " Orange: what pauses added. Blue: without GC." : "");
+    fill("dist-note", "Samples per bin of 9 %, both scales logarithmic.", both ? " Orange: delay by pauses. Blue: without GC." : "");
   }
 
   function load(d) {
     charts.load.draw(d);
     const now = d.load.length ? d.load[d.load.length - 1] : null;
     $("load-chart").setAttribute("aria-label", now
-      ? `Requests per second, in steps of ${d.bin} s; lately ${count(now[1])} good of ${count(now[3])} finished` : "Nothing finished yet");
+      ? `Requests per second, in steps of ${d.bin} s; last ${count(now[1])} good of ${count(now[3])} finished` : "No request finished yet");
     if (!charts.load.pointed) loadNote(d);
   }
 
   function loadNote(d) {
     const notes = {
       time: `Per second, in steps of ${d.bin} s. Filled: good. Line: finished.`,
-      rate: `Each point ${d.bin} s, the newer the stronger. Orange: what missed the SLO. On the dashed line all were good.`,
-      flight: `Each point ${d.bin} s, for as long as somebody has looked at this page. Orange: what missed the SLO.${d.healthy.streams ? ` Beyond ${count(d.healthy.streams)} in flight TTFT grows faster.` : ""}`,
+      rate: `One point per ${d.bin} s; newer points are stronger. Orange: requests that missed the SLO. Dashed line: all requests good.`,
+      flight: `One point per ${d.bin} s while this page was open. Orange: requests that missed the SLO.${d.healthy.streams ? ` Above ${count(d.healthy.streams)} in flight, TTFT grows faster.` : ""}`,
     };
     $("load-note").textContent = notes[state.load];
   }
 
   function sources(d) {
     const rows = d.sources.slice(0, 8), most = Math.max(...rows.map((row) => row[3]), 1e-12);
-    if (!rows.length) return fill("sources", el("li", { class: "note" }, "Nothing: no pause of 50 µs and more met a stream."));
+    if (!rows.length) return fill("sources", el("li", { class: "note" }, "No stream coincided with a pause of 50 µs or more."));
     fill("sources", ...rows.map(([role, cause, delay, upto]) => {
       const colour = `var(--${(CAUSES[cause] || CAUSES.rest)[1]})`;
       const bar = (value, name) => el("i", { class: name, style: { width: Math.min(100, (100 * value) / most) + "%", background: colour } });
@@ -294,8 +294,8 @@
       const stack = Object.keys(CAUSES).filter((cause) => row.paused[cause]).map((cause) =>
         el("i", { style: { width: (100 * row.paused[cause]) / Math.max(row.age, 1e-9) / most + "%", background: `var(--${CAUSES[cause][1]})` } }));
       const told = Object.entries(row.paused).map(([cause, s]) => `${causeName(cause)} ${timeText(s)}`).join(", ");
-      const now = row.standing ? el("span", { class: "still" }, `stands still for ${timeText(row.standing)}: ${causeName(row.standing_cause)}`)
-        : el("span", {}, row.lives ? `pid ${row.pid}` : "ended");
+      const now = row.standing ? el("span", { class: "still" }, `paused for ${timeText(row.standing)}: ${causeName(row.standing_cause)}`)
+        : el("span", {}, row.lives ? `pid ${row.pid}` : "exited");
       return el("tr", { "data-process": row.name }, el("th", { scope: "row" }, row.name, now),
         el("td", {}, quantity(share(row), percent(share(row)), "%")), el("td", {}, el("span", { class: "stack", role: "img", "aria-label": told || "nothing", title: told }, ...stack)),
         el("td", {}, quantity(row.full, count(row.full))), el("td", {}, row.longest_cause ? seconds(row.longest) : NEW));
@@ -375,7 +375,7 @@
       this.since = d.slow.length >= KEPT ? Math.min(...d.slow.map((gap) => gap.t)) : 0;
       const sizes = this.gaps.map((gap) => gap.gap);
       this.range = [Math.min(...sizes, 0.05) / 1.4, Math.max(...sizes, 0.05) * 1.4];
-      this.set("slow", [this.gaps.map((gap) => gap.t), sizes], gaps.length ? "" : d.slow.length ? "All causes are switched off." : "No slow gap in this window.");
+      this.set("slow", [this.gaps.map((gap) => gap.t), sizes], gaps.length ? "" : d.slow.length ? "All causes are hidden." : "No slow gap in this window.");
       const worst = this.gaps.length ? this.gaps.reduce((a, b) => (a.gap > b.gap ? a : b)) : null;
       this.box.setAttribute("aria-label", worst ? `${gaps.length} slow gaps; the longest ${timeText(worst.gap)}, ${waited(worst)}` : "No slow gaps");
     };
@@ -394,7 +394,7 @@
     c.font = `${11 * scale}px ${getComputedStyle(document.body).fontFamily}`;
     c.textAlign = "left";
     c.textBaseline = "alphabetic";
-    const words = "older ones are not kept";
+    const words = "older gaps are not kept";
     if (c.measureText(words).width + 16 * scale < wide) c.fillText(words, left + 8 * scale, top + 18 * scale);
     c.restore();
   }
@@ -525,7 +525,7 @@
     const chart = new Chart("load-chart", 250, (self) => (state.load === "time" ? overTime(self) : byLoad(self)));
     chart.draw = function (d) {
       this.rows = d.load;
-      const some = d.load.some((row) => row[1] + row[2] + row[3] > 0), none = "Nothing finished in this window.";
+      const some = d.load.some((row) => row[1] + row[2] + row[3] > 0), none = "No request finished in this window.";
       if (state.load === "time") {
         this.span = [d.load.length ? d.load[0][0] - d.bin : 0, d.taken];
         this.top = Math.max(...d.load.map((row) => Math.max(row[3], row[1])), 0) * 1.1 || 1;
@@ -536,7 +536,7 @@
       this.healthy = state.load === "flight" ? d.healthy.streams : null;
       this.far = Math.max(...this.points.map((point) => point[0]), Math.min(this.healthy || 0, 1e6), 1) * 1.08;
       this.top = Math.max(...this.points.map((point) => point[2]), 1) * 1.08;
-      this.set(state.load, [[0, this.far], [0, 0]], this.points.length ? "" : state.load === "flight" && some ? "Known from now on: keep this page open." : none);
+      this.set(state.load, [[0, this.far], [0, 0]], this.points.length ? "" : state.load === "flight" && some ? "Recorded from now on: keep this page open." : none);
     };
     return chart;
   }
@@ -658,7 +658,7 @@
     $("pause").addEventListener("click", () => {
       state.paused = !state.paused;
       $("pause").setAttribute("aria-pressed", String(state.paused));
-      $("pause").textContent = state.paused ? "Go on" : "Pause";
+      $("pause").textContent = state.paused ? "Resume" : "Pause";
       if (state.paused) { clearTimeout(timer); waiting?.abort(); waiting = null; say("paused", "paused"); } else ask();
     });
     $("window").addEventListener("change", (event) => { state.window = event.target.value; ask(true); });

@@ -315,7 +315,7 @@ class Watch:
             return
         if self.core.opened:
             self.notes.append(
-                f"requests were counted before this process was seen to be {role!r}: it stays {self.config.role!r}"
+                f"role stays {self.config.role!r}: requests were counted before this process was recognised as {role!r}"
             )
             return
         self.config = replace(self.config, role=role)
@@ -330,7 +330,7 @@ class Watch:
         fixed = sorted(differing & keep)
         if fixed:
             self.notes.append(
-                f"install() came after an automatic installation: {', '.join(fixed)} could no longer be changed there"
+                f"install() came after an automatic installation: {', '.join(fixed)} could no longer be changed"
             )
         changed = {name: getattr(config, name) for name in config.explicit - keep}
         self.config = replace(self.config, **changed)

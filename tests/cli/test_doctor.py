@@ -83,11 +83,11 @@ def wrong_call(*arguments: str) -> None:
 
 
 def test_a_healthy_server_exits_with_0(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The headline, "I see nothing", and the tail."""
+    """The headline, "No problems found", and the tail."""
     assert cli.main(["doctor", write(saved())]) == 0
     out = capsys.readouterr().out
     assert out.startswith("p99 ITL 20 ms, 20 ms without")
-    assert "info    I see nothing" in out
+    assert "info    No problems found" in out
     assert "\nno gap " in out
     assert "slow gap" not in out
 
@@ -97,7 +97,7 @@ def test_a_finding_exits_with_1(write: Any, capsys: pytest.CaptureFixture[str]) 
     assert cli.main(["doctor", write(paused())]) == 1
     out = capsys.readouterr().out
     (title,) = [line for line in out.splitlines() if line.startswith("high    ")]
-    assert "up to 163 ms" in title and "p99 " in title and "generation 2" in title
+    assert "Up to 163 ms" in title and "p99 " in title and "generation 2" in title
     assert "-> install(app, gc='freeze')" in out
 
 
@@ -137,7 +137,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """`-` reads the snapshot from standard input."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(saved())))
     assert cli.main(["doctor", "-"]) == 0
-    assert "I see nothing" in capsys.readouterr().out
+    assert "No problems found" in capsys.readouterr().out
 
 
 def test_a_context_beside_the_snapshot(write: Any, capsys: pytest.CaptureFixture[str]) -> None:

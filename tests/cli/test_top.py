@@ -102,7 +102,7 @@ def test_who_stands_still_is_seen(cores: tuple[Any, Any]) -> None:
     row = next(row for row in view.processes if row.name == "engine-0")
     assert row.standing > 0 and row.standing_cause == "policy"
     text = drawn(view, 120, 20)
-    assert "STANDS STILL for" in next(line for line in text.splitlines() if "engine-0" in line)
+    assert "PAUSED for" in next(line for line in text.splitlines() if "engine-0" in line)
     assert "more, not shown" in text
     assert len(text.splitlines()) <= 20
 
@@ -289,8 +289,8 @@ def test_the_collector_s_policy_is_shown() -> None:
     view = view_of("/g", snapshots.take([core.address]), earlier)
     (row,) = view.processes
     assert (row.policy, row.meddled, row.slices, row.unfrozen) == ("idle, full collections", 1, 0.0, None)
-    assert "idle, full collections, meddled 1" in drawn(view, 160)
-    assert "meddled" not in drawn(view, 60)
+    assert "idle, full collections, interference 1" in drawn(view, 160)
+    assert "interference" not in drawn(view, 60)
 
 
 def test_a_process_that_says_nothing_has_no_policy(cores: tuple[Any, Any]) -> None:

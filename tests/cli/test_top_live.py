@@ -221,15 +221,15 @@ def test_who_stands_still_now_and_who_comes_and_goes(
     """An open pause shows as it grows; another process appears; one that is killed is said to have ended."""
     directory, _, engine = group
     screen = top("--dir", str(directory), "--interval", "50ms")
-    screen.until(lambda frame: row(frame, "engine-0").endswith("runs"))
+    screen.until(lambda frame: row(frame, "engine-0").endswith("running"))
     engine.tell("stand still")
-    screen.until(lambda frame: "STANDS STILL for" in row(frame, "engine-0"))
+    screen.until(lambda frame: "PAUSED for" in row(frame, "engine-0"))
     engine.tell("go on")
-    screen.until(lambda frame: row(frame, "engine-0").endswith("runs"))
+    screen.until(lambda frame: row(frame, "engine-0").endswith("running"))
     with member(ENGINE, directory) as late:
         screen.until(lambda frame: str(late.pid) in row(frame, "engine-1"))
         late.tell("collect")
-    screen.until(lambda frame: row(frame, "engine-1").endswith("ended"))
+    screen.until(lambda frame: row(frame, "engine-1").endswith("exited"))
     screen.press(b"q")
     assert screen.end()[0] == 0 and screen.restored
 
@@ -278,7 +278,7 @@ def test_a_group_that_vanishes_ends_it(group: tuple[Path, Member, Member], top: 
     screen.until(lambda frame: row(frame, "engine-0"))
     api.kill()
     engine.kill()
-    screen.until(lambda frame: any("no process of the group lives" in line for line in frame))
+    screen.until(lambda frame: any("no process of the group is running" in line for line in frame))
     shutil.rmtree(directory)
     status, left = screen.end()
     assert (status, screen.restored) == (0, True)
@@ -306,8 +306,8 @@ def test_a_dead_group_is_one_table(group: tuple[Path, Member, Member], top: Call
     engine.kill()
     screen = top("--dir", str(directory))
     status, printed = screen.end()
-    assert status == 0 and "since the group began" in printed
-    assert row(printed.replace("\r", "").split("\n"), "engine-0").endswith("ended")
+    assert status == 0 and "since the group started" in printed
+    assert row(printed.replace("\r", "").split("\n"), "engine-0").endswith("exited")
 
 
 def test_an_address_leads_to_the_group(tmp_path: Path, serve: Callable[..., Any]) -> None:

@@ -746,7 +746,7 @@ def test_doctor_reads_a_dead_group(
     engine.kill()
     before = sorted(path.name for path in directory.iterdir())
     assert main_of("doctor", "--dir", str(directory)) == 0
-    assert "no requests yet" in capsys.readouterr().out
+    assert "No requests yet" in capsys.readouterr().out
     assert sorted(path.name for path in directory.iterdir()) == before
 
 

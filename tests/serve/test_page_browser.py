@@ -248,7 +248,7 @@ def test_the_token_is_typed_and_stays_in_the_tab(running: Browser, watched: Any)
     assert tab.ask('document.querySelector("#numbers").hidden') and tab.ask("document.activeElement.id") == "token"
     tab.write("wrong")
     tab.click("#sign-in button")
-    tab.until('document.querySelector("#sign-in-problem").textContent.includes("did not take")')
+    tab.until('document.querySelector("#sign-in-problem").textContent.includes("rejected")')
     tab.write(TOKEN)
     tab.click("#sign-in button")
     tab.until(SETTLED)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tailwatch.snapshots import Snapshot
 
-ABOUT = "show the processes of a server live: latencies, goodput, and what was lost to which pause in which process"
+ABOUT = "show a server's processes live: latencies, goodput, and stream time lost to pauses, by process and cause"
 OK, FAILED = 0, 1
 _WINDOW = "1m"
 _PLAIN_WIDTH = 120  # of what is printed into a file or a pipe
@@ -36,27 +36,29 @@ _INTERVAL = re.compile(r"(\d{1,6}(?:\.\d{0,6})?|\.\d{1,6})\s*(ms|s|m|h|)")
 _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _SHORTEST, _LONGEST = 0.05, 3600.0
 _TERMINAL_GONE = (errno.EIO, errno.EPIPE)
-_NOBODY = "no process of the group lives now"
+_NOBODY = "no process of the group is running"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Whose numbers, and how they are shown."""
     parser.epilog = (
-        "Ctrl-C and q end it. Exit status: 0, also when the group is removed meanwhile; 1 when it cannot be read any "
-        "more; 2 for a wrong call."
+        "Ctrl-C or q ends it. Exit status: 0, also if the group is removed meanwhile; 1 if the group can no longer be "
+        "read; 2 for invalid arguments."
     )
     whose = parser.add_mutually_exclusive_group()
-    whose.add_argument("url", nargs="?", metavar="URL", help="of a server on this machine, to ask for its group once")
-    whose.add_argument("--dir", metavar="DIR", help="of the group, running or dead; by default the one that is found")
-    parser.add_argument("--interval", default="1s", metavar="TIME", help="between two looks (1s; from 50ms to 1h)")
-    parser.add_argument("--window", metavar="TIME", help=f"what a screen covers, up to 1h ({_WINDOW})")
+    whose.add_argument("url", nargs="?", metavar="URL", help="server on this machine; its group is read from it once")
+    whose.add_argument(
+        "--dir", metavar="DIR", help="group directory, of running or exited processes (default: the only group found)"
+    )
+    parser.add_argument("--interval", default="1s", metavar="TIME", help="refresh interval (default 1s; 50ms to 1h)")
+    parser.add_argument("--window", metavar="TIME", help=f"time window of the numbers, up to 1h (default {_WINDOW})")
     parser.add_argument(
         "--once",
         action="store_true",
-        help="print one table and end: of all the group's time, or, with --window, after watching for so long",
+        help="print one table and exit: over the group's lifetime, or with --window over that time from now",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was shown last")
-    parser.add_argument("--slo", metavar="SLO", help="also show how much of each histogram keeps these bounds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the last numbers shown")
+    parser.add_argument("--slo", metavar="SLO", help="also show the share of each histogram within these bounds")
 
 
 def main(parsed: argparse.Namespace) -> int:
@@ -69,7 +71,7 @@ def main(parsed: argparse.Namespace) -> int:
         TailwatchError: a bad option, no rich, no such group, or a file that cannot be written.
     """
     if importlib.util.find_spec("rich") is None:
-        raise TailwatchError("top draws with rich, which is not installed: pip install 'tailwatch[top]'")
+        raise TailwatchError("`top` needs rich, which is not installed: pip install 'tailwatch[top]'")
     try:
         directory = parsed.dir if parsed.url is None else _directory_of(parsed.url)
         top = Top(parsed, directory or find_group.find(os.environ))
@@ -83,13 +85,13 @@ def main(parsed: argparse.Namespace) -> int:
 
 def _directory_of(url: str) -> str:
     if not url.startswith(("http://", "https://")):
-        raise TailwatchError(f"{url}: expected an address like http://127.0.0.1:8000; a directory is named with --dir")
+        raise TailwatchError(f"{url}: expected an address like http://127.0.0.1:8000; use --dir for a directory")
     with explained(url):
         directory = read(url).get("directory")
     if not directory:
         raise TailwatchError(
-            f"{url}: this server keeps its numbers to itself; top reads what is shared in a directory: start it with "
-            f"`tailwatch run -- CMD` or `install(app, dir=...)`, or ask once with `tailwatch doctor {url}`"
+            f"{url}: this server does not share its metrics; `top` needs a group directory: start the server with "
+            f"`tailwatch run -- CMD` or `install(app, dir=...)`, or read it once with `tailwatch doctor {url}`"
         )
     return str(directory)
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _GAP = 2  # between columns
 _NOTES = (
-    "delay: the estimate of what pauses cost streams. up to: an upper bound, how long gaps coincided with pauses of "
-    "50 us and more. Both in stream seconds per second, all streams together.",
-    "paused: share of the time in collections and in tailwatch's own freeze. longest: of the pauses that ended.",
+    "delay: time that pauses added to tokens, an estimate. up to: time that gaps coincided with pauses of 50 us and "
+    "more, an upper bound. Both are stream seconds per second, summed over streams.",
+    "paused: share of the time in collections and tailwatch's own pauses. longest: the longest finished pause.",
     "Percentiles are exact to 1.1 %, max and longest to 2.2 %. Good: finished without error within the SLO.",
 )
 _LEAST_ROWS = 3  # of the processes, however low the terminal
@@ -53,9 +53,9 @@ def screen(view: GroupView, width: int, height: int | None = None, notice: str =
         Text(),
         _table(latency, width),
         Text(),
-        _title("lost, of the streams in all processes"),
+        _title("stream time lost to pauses, all processes"),
     ]
-    parts.append(_table(lost, width) if view.lost else Text("nothing to any pause", style="dim"))
+    parts.append(_table(lost, width) if view.lost else Text("none", style="dim"))
     parts += [Text(), _title("processes"), _table(processes, width), *left_out]
     below = used + len(processes[0].cells) + len(left_out)
     if height is None or below + sum(_lines(note, width) for note in notes) < height:
@@ -73,12 +73,12 @@ def _title(text: str) -> Text:
 
 def _head(view: GroupView) -> list[Text]:
     living = sum(row.lives for row in view.processes)
-    covers = "since the group began, " if view.since_start else "the last "
+    covers = "since the group started, " if view.since_start else "the last "
     first = Text.assemble(
         ("tailwatch top", "bold"), f"  {view.directory}  ", (covers, "dim"),
         f"{_duration(view.seconds)}", ("  processes ", "dim"), f"{living}",
     )  # fmt: skip
-    share = "nothing judged yet" if view.attainment is None else f"{view.attainment:.2%} of those judged"
+    share = "no request judged yet" if view.attainment is None else f"{view.attainment:.2%} of judged requests"
     tokens = f"{view.tokens:.0f}" if view.tokens >= 100 else f"{view.tokens:.3g}"
     second = Text.assemble(
         ("in flight ", "dim"), (f"{view.in_flight}", "bold"), ("  finished ", "dim"), f"{view.finished:.3g} req/s",
@@ -93,10 +93,10 @@ def _others(view: GroupView) -> list[Text]:
     if view.other_slo:
         shares = (f"{name} {'-' if share is None else f'{share:.2%}'}" for name, share in view.within.items())
         each = ", ".join(shares)
-        lines.append(Text(f"within {view.other_slo}, each bound alone (itl: of gaps): {each}"))
+        lines.append(Text(f"share within {view.other_slo}, each bound alone (itl: of gaps): {each}"))
     if view.dropped:
         counts = ", ".join(f"{name} {count}" for name, count in view.dropped.items())
-        lines.append(Text(f"not counted by tailwatch itself, since the start: {counts}", style="yellow"))
+        lines.append(Text(f"dropped events and internal errors of tailwatch since the start: {counts}", style="yellow"))
     return lines
 
 
@@ -143,7 +143,7 @@ def _processes(view: GroupView, room: int | None) -> tuple[list[_Column], list[T
         more = f"{len(unseen)} more, " if unseen else ""
     else:
         more = ""
-    words = f"{more}{f'{left_out} that ended before, ' if left_out else ''}not shown"
+    words = f"{more}{f'{left_out} that exited earlier, ' if left_out else ''}not shown"
     columns = [
         _Column("process", [Text(row.name, style="" if row.lives else "dim") for row in rows], right=False),
         _Column("pid", [Text(str(row.pid)) for row in rows], 3),
@@ -162,15 +162,15 @@ def _collector(row: ProcessRow) -> Text:
     parts = [row.policy, f"{row.slices:.3g} slices/s" if row.slices else ""]
     parts += [
         f"{row.unfrozen} unfrozen" if row.unfrozen and row.policy else "",
-        f"meddled {row.meddled}" * bool(row.meddled),
+        f"interference {row.meddled}" * bool(row.meddled),
     ]
     return Text(", ".join(part for part in parts if part) or "-", style="yellow" if row.meddled else "dim")
 
 
 def _state(row: ProcessRow) -> Text:
     if row.standing > 0:
-        return Text(f"STANDS STILL for {ms(row.standing)}: {row.standing_cause}", style="bold red")
-    return Text("runs") if row.lives else Text("ended", style="dim")
+        return Text(f"PAUSED for {ms(row.standing)}: {row.standing_cause}", style="bold red")
+    return Text("running") if row.lives else Text("exited", style="dim")
 
 
 def _table(columns: Sequence[_Column], width: int) -> Table:

@@ -14,7 +14,7 @@ _FULL = ("gc2", "gc_full")
 _LATENCIES = (
     ("TTFT", "ttft", "arrival to first token"),
     ("ITL", "itl", "each gap between tokens, at the hand-over to the server"),
-    ("ITL without GC", "itl_without_gc", "the same gaps less what pauses are estimated to have cost"),
+    ("ITL without GC", "itl_without_gc", "the same gaps without the estimated delay by pauses"),
     ("TPOT", "tpot", "per finished request: (last token - first) / (tokens - 1)"),
     ("E2E", "e2e", "finished requests: arrival to last byte"),
 )
