@@ -122,7 +122,7 @@ def test_each_process_says_what_it_did(start: Callable[..., Server], tell: Calla
             assert f"(pid {server.pid}): done in " in said
     status, said = tell("status")
     assert status == 0
-    assert "api-0" in said and "gc=idle (sweep)" in said and "objects frozen" in said
+    assert "api-0" in said and "gc=idle (slices)" in said and "objects frozen" in said
     assert "engine-0" in said and "gc=freeze" in said and "1 asked" in said
 
 
@@ -206,7 +206,7 @@ def test_files_that_are_no_order_are_ignored(
     until(lambda: ignored() == 3 and not path.is_symlink() and path.exists())
     status, said = tell("freeze")
     assert status == 0 and "done in" in said
-    assert "3 files " in tell("status")[1] and "ignored" in tell("status")[1]
+    assert "3 invalid commands" in tell("status")[1] and "ignored" in tell("status")[1]
     assert target.read_text() == "untouched"
 
 
