@@ -2,6 +2,6 @@
 
 from tailwatch.demo import add_arguments, main
 
-ABOUT = "serve a small model here, drive it, and show what GC does to its tokens, with and without the freeze"
+ABOUT = "serve a small model on this machine, load it, and show the delays by GC pauses with and without the freeze"
 
 __all__ = ["ABOUT", "add_arguments", "main"]

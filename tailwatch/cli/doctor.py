@@ -1,4 +1,4 @@
-"""``tailwatch doctor``: what a running server's numbers, or a saved snapshot, show, and what mends it."""
+"""``tailwatch doctor``: shows problems of a running server, or of a saved snapshot, and how to fix them."""
 
 from __future__ import annotations
 
@@ -20,31 +20,29 @@ from tailwatch.loadtest.options import write_json
 if TYPE_CHECKING:
     from tailwatch.snapshots import Snapshot
 
-ABOUT = "say what a running server's numbers, or a saved snapshot, show, and what mends it"
+ABOUT = "show problems of a running server, or of a saved snapshot, and how to fix them"
 OK, FOUND = 0, 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Whose numbers, and what else is printed."""
+    """The source of the numbers, and the output."""
     parser.epilog = f"To get a FILE, {HOW_TO_SAVE}."
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument(
         "file",
         nargs="?",
         metavar="URL|FILE",
-        help="of a server on this machine; or a snapshot as JSON, '-' for standard input",
+        help="URL of a server on this machine, or a snapshot saved as JSON ('-': standard input)",
     )
     whose.add_argument(
-        "--dir", metavar="DIR", help="of a group of processes, running or dead; by default the one that is found"
+        "--dir", metavar="DIR", help="directory of the process group, running or exited (default: found automatically)"
     )
-    parser.add_argument(
-        "--slow-gaps", action="store_true", help="also list the slow gaps, one a line, the newest first"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was printed")
+    parser.add_argument("--slow-gaps", action="store_true", help="also list the slow gaps, newest first")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
 
 
 def main(parsed: argparse.Namespace) -> int:
-    """Prints the findings. 1: one of them is to be acted on.
+    """Prints the findings. Returns 1 if one of them needs action.
 
     Raises:
         TailwatchError: the numbers cannot be read, or the report cannot be written.
@@ -62,7 +60,7 @@ def main(parsed: argparse.Namespace) -> int:
     try:
         print(report["headline"], format_findings(findings), report["tail"], sep="\n\n")
         if parsed.slow_gaps:
-            print("", *(report["slow"] or ["no slow gap was kept"]), sep="\n")
+            print("", *(report["slow"] or ["no slow gaps recorded"]), sep="\n")
         sys.stdout.flush()
     except BrokenPipeError:  # into head or less
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

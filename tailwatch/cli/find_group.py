@@ -1,4 +1,4 @@
-"""Which group is meant: the one of this user's that is found, where none was named."""
+"""Finds the process group of this user where none was named."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tailwatch.group.temp_dirs import IN_MEMORY, PREFIX
 from tailwatch.options.config import variable_of
 
 _NONE = (
-    f"no group of yours was found under {IN_MEMORY}: start the server with `tailwatch run -- CMD`, "
-    "or name the directory that its processes share: --dir DIR"
+    f"no process group of this user found under {IN_MEMORY}: start the server with `tailwatch run -- CMD`, "
+    "or pass its shared-memory directory with --dir DIR"
 )
 
 
@@ -21,7 +21,7 @@ def find(environment: Mapping[str, str], among: str = IN_MEMORY, *, having: Call
     several the one in which processes live. having: of several only those for which it is true, if it is for any.
 
     Raises:
-        TailwatchError: there is none, or several; says what to do.
+        TailwatchError: none was found, or several; the message gives the option to set.
     """
     named = environment.get(variable_of("dir"), "").strip()
     if named:
@@ -34,8 +34,8 @@ def find(environment: Mapping[str, str], among: str = IN_MEMORY, *, having: Call
     if not chosen:
         raise TailwatchError(_NONE)
     if len(chosen) > 1:
-        lines = (f"  --dir {path}   ({living[path] or 'no'} living processes)" for path in chosen)
-        raise TailwatchError("\n".join(("several groups were found, say which one:", *lines)))
+        lines = (f"  --dir {path}   ({living[path] or 'no'} running processes)" for path in chosen)
+        raise TailwatchError("\n".join(("several process groups found; choose one:", *lines)))
     return chosen[0]
 
 

@@ -1,4 +1,4 @@
-"""``tailwatch gc``: what the collectors of a group's processes do, and asking them for a freeze or a collection."""
+"""``tailwatch gc``: shows GC status of each process of a group, or requests a freeze or a collection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tailwatch.gc.remote_commands import (
     name_of,
 )
 
-ABOUT = "say what the collectors of a server's processes do, or have them freeze again or collect when nobody waits"
+ABOUT = "show GC status of each process, or ask it to re-freeze or collect when idle"
 OK, FOUND = 0, 1
 LONGEST_SECONDS = 3600.0
 _STATUS = "status"
@@ -36,25 +36,29 @@ _SEGMENT = re.compile(r"([0-9]+)-[0-9]+-([0-9]+)\.seg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to do, and with which processes."""
-    parser.epilog = "Exit status: 0; 1 where a process did not do what was asked; 2 for a wrong call."
+    """The command, and the processes that it addresses."""
+    parser.epilog = "Exit status: 0: success; 1: a process did not carry out the command; 2: usage error."
     parser.add_argument(
         "verb",
         choices=(_STATUS, *VERBS),
-        help="status: what each did; freeze: unfreeze, collect, freeze, collect; collect: all that is not frozen",
+        help="status: show counters; freeze: unfreeze, collect, freeze, collect; collect: all unfrozen objects",
     )
-    parser.add_argument("--dir", metavar="DIR", help="of the group; by default the one that is found")
-    parser.add_argument("--role", metavar="ROLE", help="only processes of this role, like engine")
+    parser.add_argument("--dir", metavar="DIR", help="directory of the process group (default: found automatically)")
+    parser.add_argument("--role", metavar="ROLE", help="only processes with this role, for example engine")
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=float, default=30.0, help="how long a process may wait for a moment (30)"
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        default=30.0,
+        help="time limit for a process to become idle (default 30)",
     )
 
 
 def main(parsed: argparse.Namespace) -> int:
-    """Does it, and prints a line for each process. Exit status 0, or 1 where one did not do what was asked.
+    """Runs the command and prints a line for each process. Exit status 0, or 1 where one did not carry it out.
 
     Raises:
-        TailwatchError: there is no such group, or no such process in it.
+        TailwatchError: the group, or a process of that role, was not found.
     """
     if not 0 < parsed.timeout <= LONGEST_SECONDS:
         raise OptionError.of("--timeout", parsed.timeout, f"expected seconds, above 0 and at most {LONGEST_SECONDS:g}")
@@ -79,9 +83,9 @@ def _living(directory: str, role: str | None) -> list[snapshots.Process]:
     if not found:
         roles = ", ".join(sorted({process.role for process in everybody}))
         raise TailwatchError(
-            f"{directory}: no process of role {role!r} lives there; there are {roles}"
+            f"{directory}: no running process with role {role!r}; running roles: {roles}"
             if everybody
-            else f"{directory}: nobody lives there"
+            else f"{directory}: no running process in this group"
         )
     return found
 
@@ -97,7 +101,7 @@ def describe(policy: snapshots.Policy) -> str:
     if policy.frozen:
         parts.append(f"{policy.frozen} objects frozen")
     if policy.unfrozen is not None:
-        parts.append(f"{policy.unfrozen} not")
+        parts.append(f"{policy.unfrozen} not frozen")
     for what, counts in (
         ("slices", policy.slices),
         ("collections", policy.collections),
@@ -110,9 +114,9 @@ def describe(policy: snapshots.Policy) -> str:
             f"{policy.freed + policy.full_freed} objects freed in {policy.seconds + policy.full_seconds:.3g} s"
         )
     if interference := [f"gc.{name} {n}" for name, n in policy.interference.items() if n]:
-        parts.append(f"by others: {', '.join(interference)}")
+        parts.append(f"interference: {', '.join(interference)}")
     if policy.ignored:
-        parts.append(f"{policy.ignored} files that were no order were ignored")
+        parts.append(f"{policy.ignored} invalid commands ignored")
     return "; ".join(parts)
 
 
@@ -131,7 +135,7 @@ def _ask(directory: str, process: snapshots.Process, verb: str, timeout: float) 
 
     asked = _Asked(process, 1 + secrets.randbelow(MOST_NUMBER - 1))
     if process.policy.kind in ("off", "observe"):
-        asked.said = f"nothing was done: gc={process.policy.kind!r} leaves the collector alone"
+        asked.said = f"nothing was done: with gc={process.policy.kind!r} tailwatch does not control the collector"
         return asked
     path = _file_of(directory, process.pid)
     order = Order(asked.number, verb, time.monotonic_ns() + round(timeout * 1e9))
@@ -140,7 +144,7 @@ def _ask(directory: str, process: snapshots.Process, verb: str, timeout: float) 
             raise FileNotFoundError
         asked.file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        asked.said = "nothing was done: it takes no orders (its daemon has not started yet, or the file is not its own)"
+        asked.said = "nothing was done: its command file is missing or was replaced (has its daemon started yet?)"
         return asked
     try:
         if is_plain(os.fstat(asked.file)):
@@ -148,9 +152,9 @@ def _ask(directory: str, process: snapshots.Process, verb: str, timeout: float) 
             os.ftruncate(asked.file, 0)
             os.pwrite(asked.file, encode(order), 0)
         else:
-            asked.said = "nothing was done: the file for its orders is not its own"
+            asked.said = "nothing was done: its command file has an unexpected owner or mode"
     except BlockingIOError:
-        asked.said = "nothing was done: another `tailwatch gc` waits for it"
+        asked.said = "nothing was done: another `tailwatch gc` is waiting for this process"
     except OSError as error:
         asked.said = f"nothing was done: {error.strerror}"
     return asked
@@ -184,7 +188,7 @@ def _look(directory: str, asked: list[_Asked]) -> None:
     for each in asked:
         now = living.get(each.process.pid)
         if now is None:
-            each.said = "it has ended"
+            each.said = "the process has exited"
         elif now.policy.answered == each.number:
             outcome = Outcome.of(now.policy.answer)
             each.said, each.done = _sentence(outcome), outcome.code in (DONE, SWEPT)
@@ -197,6 +201,6 @@ def _sentence(outcome: Outcome) -> str:
     return {
         DONE: f"done in {outcome.seconds * 1e3:.0f} ms, {freed}",
         SWEPT: f"done in slices while streams were in flight, {freed}",
-        BUSY: "nothing was done: streams were in flight all the time",
-        FAILED: "it could not be done, and is counted in tailwatch_internal_errors_total",
-    }.get(outcome.code, "an answer that this version does not know")
+        BUSY: "nothing was done: streams were in flight until the timeout",
+        FAILED: "failed; counted in tailwatch_internal_errors_total",
+    }.get(outcome.code, "unknown result: the process runs another version of tailwatch")

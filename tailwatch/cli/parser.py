@@ -1,6 +1,6 @@
 """The command line. Each subcommand is a module or package with the members of `Command`.
 
-Exit status 0: success; 1: a finding to act on, or a failure; 2: a wrong call; that of the command itself for run.
+Exit status 0: success; 1: a finding to act on, or a failure; 2: a usage error. `run` returns the status of its command.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Command(Protocol):
 
     @property
     def ABOUT(self) -> str:
-        """What it does, in a sentence."""
+        """What it does: the first line of its help."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Its options; it may set the parser's epilog and usage."""
 
     def main(self, parsed: argparse.Namespace) -> int:
-        """Runs it and returns the exit status. A TailwatchError is printed: a wrong call."""
+        """Runs it and returns the exit status. A TailwatchError is printed as a usage error."""
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -53,11 +53,11 @@ LINUX_ONLY = ("run", "top", "trace", "gc")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status; argparse itself exits with 2 on a wrong call."""
+    """Runs one command and returns its exit status; argparse itself exits with 2 on a usage error."""
     parsed = _parser().parse_args(arguments)
     try:
         if parsed.subcommand in LINUX_ONLY and not platform.LINUX:
-            raise UnsupportedError(f"tailwatch {parsed.subcommand}: processes are watched on Linux only")
+            raise UnsupportedError(f"tailwatch {parsed.subcommand}: this command needs Linux")
         return COMMANDS[parsed.subcommand].main(parsed)
     except TailwatchError as error:
         print(f"tailwatch: {error}", file=sys.stderr)

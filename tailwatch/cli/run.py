@@ -1,4 +1,4 @@
-"""``tailwatch run -- CMD ARGS…``: the command as it is, every Python process of it watched, and all of them a group.
+"""``tailwatch run -- CMD ARGS…``: runs a command unchanged, watches its Python processes, and joins them in a group.
 
 The command gets ``TAILWATCH=1``, the options, and on PYTHONPATH a directory whose sitecustomize begins the automatic
 installation in interpreters that have no boot file of ours. Its standard streams, its terminal and its process group
@@ -23,7 +23,7 @@ from tailwatch.group import temp_dirs
 from tailwatch.group.temp_dirs import IN_MEMORY, LAUNCHER, PREFIX, sweep
 from tailwatch.options.config import OPTIONS, SECRET, SECRET_OPTIONS, Config, variable_of
 
-ABOUT = "run a server's own command with every Python process of it watched, and nothing in it changed"
+ABOUT = "run a server command unchanged and watch each of its Python processes"
 NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128  # the exit statuses of a shell
 STARTUP = Path(__file__).parents[1] / "autoinstall" / "startup"
 
@@ -47,19 +47,19 @@ _FROM_THE_TERMINAL = 0x80  # SI_KERNEL: Ctrl-C reached the whole foreground proc
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options and the command itself."""
+    """The options, and the command to run."""
     parser.usage = "tailwatch run [--option=value ...] -- CMD ARGS..."
-    parser.epilog = f"Options, as of install(): {', '.join(OFFERED)}."
+    parser.epilog = f"Options, the same as those of install(): {', '.join(OFFERED)}."
     parser.allow_abbrev = False
     for name in OFFERED:
         spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))  # as install() calls it, too
         parser.add_argument(*spellings, dest=name, metavar="VALUE", help=argparse.SUPPRESS)
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ARGS", help="what to run, and watch")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ARGS", help="command to run and watch")
 
 
 def main(parsed: argparse.Namespace) -> int:
-    """Runs the command to its end. Returns its exit status, 128 + n where signal n ended it, 127 where there is no such
-    command, 126 where it cannot be run.
+    """Runs the command to its end. Returns its exit status, 128 + n where signal n ended it, 127 where it was not
+    found, 126 where it cannot be run.
 
     Raises:
         OptionError: a bad option in the call.
@@ -123,15 +123,15 @@ def _make_directory(stack: contextlib.ExitStack) -> str:
         return directory
     except OSError as error:
         stack.close()
-        reason = f"{IN_MEMORY} cannot be written to ({error.strerror})"
-        _say(f"{reason}: each process speaks for itself alone; --dir names another place")
+        reason = f"{IN_MEMORY} is not writable ({error.strerror})"
+        _say(f"{reason}: each process reports only its own numbers; set --dir to share them in another directory")
         return ""
 
 
 def _clear(directory: str) -> None:
     """Remove what the group left, but for traces of a server that may have been killed: the sweep takes them later."""
     if temp_dirs.has_traces(directory):
-        _say(f"what was recorded stays for an hour: tailwatch trace --dir {directory}")
+        _say(f"recorded events are kept for an hour: tailwatch trace --dir {directory}")
     else:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -163,11 +163,11 @@ def run(command: Sequence[str], environment: Mapping[str, str], mask: Iterable[i
     try:
         return _wait(_spawn(command, environment, mask), _held())
     except FileNotFoundError:
-        return _refuse(NOT_FOUND, command[0], "there is no such command")
+        return _refuse(NOT_FOUND, command[0], "command not found")
     except OSError as error:
         if not _exists(command[0]):  # EACCES: a directory of PATH cannot be searched
-            return _refuse(NOT_FOUND, command[0], "there is no such command")
-        return _refuse(NOT_EXECUTABLE, command[0], f"it cannot be run: {error.strerror}")
+            return _refuse(NOT_FOUND, command[0], "command not found")
+        return _refuse(NOT_EXECUTABLE, command[0], f"cannot be run: {error.strerror}")
 
 
 def _exists(name: str) -> bool:

@@ -17,13 +17,13 @@ from tailwatch.serve import local_auth
 
 HOW_TO_SAVE = (
     "write one in the server with json.dump(tailwatch.snapshot().as_dict(), file), "
-    "or ask a running server on this machine: tailwatch doctor http://127.0.0.1:8000"
+    "or read a running server on this machine: tailwatch doctor http://127.0.0.1:8000"
 )
 
 
 @contextmanager
 def explained(whose: str) -> Iterator[None]:
-    """What goes wrong when numbers are read is a sentence."""
+    """Turns errors of reading into a TailwatchError with a message."""
     try:
         yield
     except TailwatchError:
@@ -31,22 +31,22 @@ def explained(whose: str) -> Iterator[None]:
     except urllib.error.HTTPError as error:
         error.close()  # it is an answer, too
         raise TailwatchError(
-            f"{whose}: it answered {error.code}; "
-            "with tailwatch inside it tells its numbers to its own user on its own machine"
+            f"{whose}: HTTP {error.code}; "
+            "a server with tailwatch shows its numbers only to its own user on the same machine"
         ) from error
     except urllib.error.URLError as error:
-        raise TailwatchError(f"{whose}: no server answers there: {error.reason}") from error
+        raise TailwatchError(f"{whose}: cannot connect: {error.reason}") from error
     except OSError as error:
         raise TailwatchError(f"{whose}: {error.strerror or error}") from error
     except ValueError as error:
-        raise TailwatchError(f"{whose}: this is no JSON: {error}") from error
+        raise TailwatchError(f"{whose}: not valid JSON: {error}") from error
 
 
 def read(file: str) -> Mapping[str, Any]:
     """A saved snapshot, or what a server answers. Inside `explained`."""
     data = json.loads(_text(file))
     if not isinstance(data, dict):
-        raise TailwatchError(f"{file}: this is no snapshot, which is a JSON object; {HOW_TO_SAVE}")
+        raise TailwatchError(f"{file}: not a snapshot (expected a JSON object); {HOW_TO_SAVE}")
     return data
 
 

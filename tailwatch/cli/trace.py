@@ -1,4 +1,4 @@
-"""``tailwatch trace``: what a server's processes recorded, as a file for ui.perfetto.dev."""
+"""``tailwatch trace``: writes the recorded events of a server's processes as a file for ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ import sys
 from tailwatch.cli import find_group
 from tailwatch.group import temp_dirs
 
-ABOUT = "write what a server's processes recorded, living or dead, as a timeline for ui.perfetto.dev"
+ABOUT = "write the recorded events of a server, running or exited, as a timeline for ui.perfetto.dev"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Whose recording, and where it goes."""
+    """The group, and the output file."""
     parser.epilog = (
         "Events are recorded with install(app, trace_events=1_000_000), or with TAILWATCH_TRACE_EVENTS=1000000 and "
         "`tailwatch run`."
     )
     parser.add_argument(
         "-o", dest="out", metavar="FILE",
-        help="where it goes; - for standard output; NAME.tar: with --merge, an archive that Perfetto merges by itself",
+        help="output file; -: standard output; NAME.tar: with --merge, an archive whose traces Perfetto merges",
     )  # fmt: skip
-    parser.add_argument("--dir", metavar="DIR", help="of the group, running or dead; by default the one that is found")
-    parser.add_argument("--format", choices=("perfetto", "json"), default="perfetto", help="json: Chrome's format")
-    merged = "a trace of torch, JAX or viztracer that is put onto the same clock; may be given again"
+    parser.add_argument(
+        "--dir", metavar="DIR", help="directory of the process group, running or exited (default: found automatically)"
+    )
+    parser.add_argument(
+        "--format", choices=("perfetto", "json"), default="perfetto", help="output format; json: Chrome trace format"
+    )
+    merged = "trace of torch, JAX or viztracer to align to the same clock; repeatable"
     parser.add_argument("--merge", metavar="TRACE", action="append", default=[], help=merged)
 
 
 def main(parsed: argparse.Namespace) -> int:
-    """Writes it, and prints what went into it.
+    """Writes the file and prints its contents by process.
 
     Raises:
-        TailwatchError: there is no such group, nothing was recorded, or it cannot be written or merged.
+        TailwatchError: the group was not found, no event was recorded, or the file cannot be written or merged.
     """
     from tailwatch.tracing import ring_files
 
@@ -41,7 +45,7 @@ def main(parsed: argparse.Namespace) -> int:
     to = sys.stdout.fileno() if out == "-" else out
     files, written = ring_files.write_group(directory, to, parsed.format, merge=parsed.merge)
     lines = (
-        f"  {file.process} (pid {file.pid}{', dead' if file.over else ''}): {file.events} events"
+        f"  {file.process} (pid {file.pid}{', exited' if file.over else ''}): {file.events} events"
         + (f"; {file.lost} older ones were overwritten" if file.lost else "")
         for file in files
     )

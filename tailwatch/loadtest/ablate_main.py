@@ -1,8 +1,8 @@
-"""`tailwatch ablate --server 'CMD {port}' --variants FILE`: the same load on each variant, and what it shows.
+"""`tailwatch ablate --server 'CMD {port}' --variants FILE`: compares variants of a server under the same load.
 
-Exit status: 0, also where no difference is shown; 1 where runs are missing (a server that did not start again, or too
-many that may not be believed); 2 for a wrong call, or a server that does not start at all; 130 where Ctrl-C ended it.
-What was measured before is reported whatever ended it.
+Exit status: 0: success, also if no difference is shown; 1: runs are missing (a server did not start again, or too many
+runs are invalid); 2: usage error, or the server did not start at all; 130: interrupted by Ctrl-C. Complete pairs are
+reported in each case.
 """
 
 from __future__ import annotations
@@ -30,51 +30,66 @@ from tailwatch.loadtest.workload import Workload
 from tailwatch.options.slo import SLO
 
 OK, FOUND, INTERRUPTED = 0, 1, 130
-ABOUT = "run variants of a server interleaved, each run in a fresh one under the same load, and say what differs"
+ABOUT = "compare variants of a server: interleaved runs, each in a fresh server under the same load"
 HOST = "127.0.0.1"
 PATIENCE = 600.0
 WARMUP = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command, beside what `workload.add_arguments` adds."""
+    """The options of the command, in addition to those of `workload.add_arguments`."""
     parser.epilog = (
-        "Exit status: 0, also where no difference is shown; 1: runs are missing; 2: a wrong call, or no server; "
-        "130: Ctrl-C ended it, with what there was."
+        "Exit status: 0: success, also if no difference is shown; 1: runs are missing; 2: usage error, or the server "
+        "did not start; 130: interrupted by Ctrl-C, partial results are reported."
     )
     own = parser.add_argument_group("variants")
     own.add_argument(
-        "--server", required=True, metavar="CMD", help="starts the server; {port} stands for the port it shall take"
+        "--server",
+        required=True,
+        metavar="CMD",
+        help="command that starts the server; {port} is replaced by the port to use",
     )
     own.add_argument(
         "--variants", required=True, metavar="FILE",
-        help="a line each, 'name: NAME=VALUE … words behind CMD'; the first is what the others are compared with",
+        help="one variant per line, 'name: NAME=VALUE … arguments appended to CMD'; the first is the baseline",
     )  # fmt: skip
-    own.add_argument("--port", type=int, metavar="N", help="of the server, where CMD does not say {port}")
+    own.add_argument("--port", type=int, metavar="N", help="port of the server, if CMD does not contain {port}")
     own.add_argument(
-        "--ready-path", metavar="PATH", help="wait until a GET of it gives 2xx (default: until it accepts)"
+        "--ready-path",
+        metavar="PATH",
+        help="wait until GET PATH returns 2xx (default: until the port accepts connections)",
     )
-    own.add_argument("--startup-timeout", metavar="SECONDS", help=f"for a server to be ready (default {PATIENCE:g})")
-    own.add_argument("--pairs", type=int, default=FEWEST, metavar="N", help=f"of runs, {FEWEST} at least (default)")
     own.add_argument(
-        "--no-baseline-repeat", action="store_true", help="do not run the first variant twice in each pair (A/A)"
+        "--startup-timeout", metavar="SECONDS", help=f"time limit for a server to become ready (default {PATIENCE:g})"
     )
-    own.add_argument("-o", dest="out", type=Path, metavar="DIR", help="keep all runs, a file a variant, for `compare`")
+    own.add_argument(
+        "--pairs", type=int, default=FEWEST, metavar="N", help=f"pairs of runs, at least {FEWEST} (default)"
+    )
+    own.add_argument(
+        "--no-baseline-repeat", action="store_true", help="do not run the baseline twice in each pair (A/A)"
+    )
+    own.add_argument(
+        "-o", dest="out", type=Path, metavar="DIR", help="keep all runs, one file per variant, for `compare`"
+    )
     add_looking(own)
     workload.add_arguments(parser)
-    _add_conditions(parser.add_argument_group("measuring: at which loads, and what is good"))
+    _add_conditions(parser.add_argument_group("measuring: loads, and bounds of a good request"))
 
 
 def _add_conditions(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--rates", metavar="R,R", help="several loads instead of --rate, compared each by itself")
-    group.add_argument("--workers", metavar="N,N", help="closed loops of so many requests in flight, instead of rates")
-    group.add_argument("--slo", metavar="BOUNDS", help="like 'ttft<=500ms,tpot<=40ms@99%%', or mlperf:llama2-70b")
+    group.add_argument("--rates", metavar="R,R", help="several rates instead of --rate, each compared separately")
+    group.add_argument("--workers", metavar="N,N", help="closed loops with these numbers of workers, instead of rates")
+    group.add_argument(
+        "--slo",
+        metavar="BOUNDS",
+        help="bounds of a good request, like 'ttft<=500ms,tpot<=40ms@99%%', or a preset like mlperf:llama2-70b",
+    )
     group.add_argument(
         "--warmup", type=int, default=WARMUP, metavar="N", help=f"requests before each run (default {WARMUP})"
     )
-    group.add_argument("--timeout", metavar="SECONDS", help=f"of one request (default {TIMEOUT:g})")
-    group.add_argument("--processes", type=int, default=1, metavar="N", help="of this client")
-    group.add_argument("--quiet", action="store_true", help="no progress")
+    group.add_argument("--timeout", metavar="SECONDS", help=f"time limit of one request (default {TIMEOUT:g})")
+    group.add_argument("--processes", type=int, default=1, metavar="N", help="client processes (default 1)")
+    group.add_argument("--quiet", action="store_true", help="do not show progress")
 
 
 @dataclass(frozen=True)
@@ -131,11 +146,11 @@ def _run(parsed: argparse.Namespace, plan: AblationPlan, bench: _Bench, measures
     if interrupted:
         why = "interrupted"
     if found is None:
-        print("tailwatch ablate: interrupted before the first pair was whole: nothing was compared", file=sys.stderr)
+        print("tailwatch ablate: interrupted before the first pair was complete: nothing was compared", file=sys.stderr)
         return INTERRUPTED
     complete = _report(parsed, found, measures)
     if why or not complete:
-        why = why or "too many runs may not be believed"
+        why = why or "too many runs are invalid"
         print(f"tailwatch ablate: ended after {found.whole} of {plan.pairs} pairs: {why}", file=sys.stderr)
     return INTERRUPTED if interrupted else OK if complete and not why else FOUND
 
@@ -155,13 +170,9 @@ class _Bench:
 
     def __init__(self, parsed: argparse.Namespace, loads: dict[str, _Load]) -> None:
         if (parsed.port is None) == (PORT not in parsed.server):
-            raise OptionError.of(
-                "server", parsed.server, "expected {port} in the command, or --port with one of its own"
-            )
+            raise OptionError.of("server", parsed.server, "expected either {port} in the command or --port")
         if parsed.save_schedule is not None:
-            raise OptionError(
-                "save_schedule: each pair has a schedule of its own; its seed and digest stand in its runs"
-            )
+            raise OptionError("save_schedule: each pair has its own schedule; its runs record the seed and digest")
         if parsed.port is not None and not 1 <= parsed.port <= 65535:
             raise OptionError.of("port", parsed.port, "expected 1 to 65535")
         self.port = parsed.port if parsed.port is not None else free_port()
@@ -172,8 +183,7 @@ class _Bench:
         self.timeout = workload.seconds_of(parsed.timeout, "timeout") or TIMEOUT
         own = self.workload.arrivals is not None and self.workload.arrivals.own_rate
         if own and parsed.rates is not None:
-            raise OptionError.of("rates", parsed.rates, f"expected arrivals without rates of their own, "
-                                 f"not {parsed.arrivals}")  # fmt: skip
+            raise OptionError.of("rates", parsed.rates, f"--arrivals {parsed.arrivals} has rates of its own")
         for load in loads.values():
             self._conditions(load, "")
 
@@ -200,7 +210,7 @@ class _Bench:
             result = run_workload(self.workload, conditions, schedule, interruptible=True)
             if how := ended():
                 result.validity.verdict = "invalid"
-                result.validity.reasons.append(f"the server ended during the run: {how}")
+                result.validity.reasons.append(f"the server exited during the run: {how}")
         if chosen.rate is not None:
             result.settings = {**result.settings, "rate": chosen.rate}
         return result
@@ -208,9 +218,9 @@ class _Bench:
 
 def _loads(parsed: argparse.Namespace) -> list[_Load]:
     if parsed.rates is not None:
-        refuse(parsed, ("rate", "workers", "scale", "schedule"), "rates: each is a load of its own")
+        refuse(parsed, ("rate", "workers", "scale", "schedule"), "rates: each rate is a separate load")
     if parsed.workers is not None:
-        refuse(parsed, WHEN, "workers: a closed loop sends when an answer comes")
+        refuse(parsed, WHEN, "workers: a closed loop sends the next request after each response")
         return [_Load(workers=round(number)) for number in _numbers("workers", parsed.workers, 1.0)]
     if parsed.rates is not None:
         return [_Load(rate=number) for number in _numbers("rates", parsed.rates, 1e-6)]
@@ -223,5 +233,5 @@ def _numbers(option: str, written: str, least: float) -> list[float]:
     except ValueError:
         found = []
     if not found or not all(least <= number <= 1e6 for number in found) or len(set(found)) < len(found):
-        raise OptionError.of(option, written, "expected different numbers with commas between, like 8,16,32")
+        raise OptionError.of(option, written, "expected distinct numbers separated by commas, like 8,16,32")
     return found

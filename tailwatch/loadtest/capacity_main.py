@@ -1,4 +1,4 @@
-"""``tailwatch capacity``: how many replicas an expected load needs, and the tail of a request of many parts."""
+"""``tailwatch capacity``: computes replicas for an expected load, and the tail of a request of many parts."""
 
 from __future__ import annotations
 
@@ -13,41 +13,44 @@ from tailwatch.loadtest.capacity import Fleet, all_good, fleet, part_quantile
 from tailwatch.loadtest.options import write_json
 from tailwatch.loadtest.saturation_point import Knee
 
-ABOUT = "say how many replicas an expected load needs, and what the tail of one becomes for a request that needs many"
+ABOUT = "compute the replicas that an expected load needs, and the tail latency of a request of many parts"
 SHARES = (0.5, 0.9, 0.99)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """The options of the command."""
     parser.add_argument(
         "--knee", metavar="RATE|FILE",
-        help="requests/s at which one replica still keeps its SLO, or what `tailwatch bench --find goodput --json` "
-        "wrote (the lower end of its interval is taken)",
+        help="requests/s at which one replica holds its SLO, or a file of `tailwatch bench --find goodput --json` "
+        "(the lower end of its interval is used)",
     )  # fmt: skip
-    parser.add_argument("--capacity", type=float, metavar="RATE", help="requests/s that one replica completes at most")
-    parser.add_argument("--expect", type=float, metavar="RATE", help="requests/s expected of all together")
-    parser.add_argument("--fanout", type=int, metavar="N", help="a request that waits for N parts: its tail in theirs")
+    parser.add_argument("--capacity", type=float, metavar="RATE", help="largest requests/s that one replica completes")
+    parser.add_argument("--expect", type=float, metavar="RATE", help="expected requests/s of all replicas together")
+    parser.add_argument("--fanout", type=int, metavar="N", help="compute the tail of a request that waits for N parts")
     parser.add_argument(
         "--attainment", type=float, default=99.0, metavar="PERCENT",
-        help="with --fanout: of the parts, how many keep their SLO (default 99)",
+        help="with --fanout: share of the parts that hold their SLO (default 99)",
     )  # fmt: skip
     parser.add_argument(
         "--result", type=Path, metavar="FILE",
-        help="with --fanout: what `tailwatch bench --json` wrote of one part; gives the tail of the whole as times",
+        help="with --fanout: a file of `tailwatch bench --json` for one part; gives the tail of the whole in ms",
     )  # fmt: skip
     parser.add_argument(
-        "--metric", choices=("e2e", "ttft", "tpot", "largest_gap"), default="e2e", help="of that file (default e2e)"
+        "--metric",
+        choices=("e2e", "ttft", "tpot", "largest_gap"),
+        default="e2e",
+        help="metric of that file (default e2e)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was printed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON")
 
 
 def main(parsed: argparse.Namespace) -> int:
     """Prints the answers; exit status 0."""
     if parsed.expect is None and parsed.fanout is None:
-        raise TailwatchError("size: nothing is asked: give --knee and --expect, or --fanout, or all three")
+        raise TailwatchError("capacity: expected --knee and --expect, or --fanout, or all three")
     if parsed.expect is not None and parsed.knee is None:
         raise TailwatchError(
-            "size: --expect needs the --knee of one replica; `tailwatch bench --find goodput` finds it"
+            "capacity: --expect requires the --knee of one replica; measure it with `tailwatch bench --find goodput`"
         )
     lines, data = [], dict[str, Any]()
     if parsed.expect is not None:
@@ -64,7 +67,7 @@ def main(parsed: argparse.Namespace) -> int:
             lines += time_lines(times, parsed.metric, parsed.fanout)
             data["fanout"][parsed.metric] = [asdict(time) for time in times]
     elif parsed.result is not None:
-        raise TailwatchError("size: --result needs --fanout: of how many parts")
+        raise TailwatchError("capacity: --result requires --fanout, the number of parts")
     print(*lines, sep="\n")
     if parsed.json is not None:
         write_json(parsed.json, data, indent=2)
@@ -79,17 +82,17 @@ def fleet_lines(found: Fleet) -> list[str]:
     ]
     if found.cliff is not None and found.cliff < found.replicas:
         lines.append(
-            f"{_replicas(found.cliff)} = {found.expect:g}/{found.capacity:g} is the cliff: {found.at_cliff:.4g}/s on "
-            f"each is past the knee; they would answer every request, and hardly one in time"
+            f"{_replicas(found.cliff)} = {found.expect:g}/{found.capacity:g} would be at the throughput limit: "
+            f"{found.at_cliff:.4g}/s on each is past the knee; every request would finish, but hardly any in time"
         )
     elif found.capacity is None:
-        lines.append("without --capacity nothing is said about the cliff")
+        lines.append("without --capacity the throughput limit is not computed")
     if found.replicas > 1:
         lines.append(
-            f"with one of them down each gets {found.one_down:.4g}/s, past the knee; {found.spare} survive that"
+            f"with one replica down each gets {found.one_down:.4g}/s, past the knee; {found.spare} tolerate that"
         )
     else:
-        lines.append("with it down nothing is served; 2 survive that")
+        lines.append("with it down no request is served; 2 tolerate that")
     return lines
 
 
@@ -117,9 +120,9 @@ def fanout_lines(parts: int, attainment: float) -> list[str]:
     needed = _percent(data["part_attainment_for"]["0.99"])
     return [
         f"a request that waits for {parts} of these: {tail}",
-        f"where {attainment:g}% of the parts are in time, {data['whole'] * 100:.3g}% of such requests are; for 99% of "
-        f"them {needed}% of the parts must be",
-        "that is for independent parts; a stall that hits parts together makes fewer requests late, and those by more",
+        f"if {attainment:g}% of the parts are in time, {data['whole'] * 100:.3g}% of such requests are; for 99% of the "
+        f"requests, {needed}% of the parts must be",
+        "this assumes independent parts; a stall of several parts at once makes fewer requests late, but by more",
     ]
 
 
@@ -145,7 +148,7 @@ def fanout_times(path: Path, metric: str, parts: int) -> list[Time]:
         whole.add(run.latencies)
     samples = getattr(whole, metric)
     if not samples.count:
-        raise TailwatchError(f"{path}: its runs have no {metric}")
+        raise TailwatchError(f"{path}: its runs have no samples of {metric}")
     quantiles = [(share, part_quantile(share, parts)) for share in SHARES]
     return [Time(share, samples.p(q * 100), q <= 1 - 1 / samples.count) for share, q in quantiles]
 
@@ -157,7 +160,7 @@ def time_lines(times: list[Time], metric: str, parts: int) -> list[str]:
     )
     lines = [f"{metric} of a request that waits for {parts} of these: {said}"]
     if not all(time.reached for time in times):
-        lines.append("where it says at least, too few parts were measured to know: run longer")
+        lines.append("at least: too few parts were measured for the exact value; run longer")
     return lines
 
 
@@ -184,15 +187,15 @@ def _knee(text: str) -> tuple[float, float | None]:
     knee = read_knee(Path(text))
     if knee.objective != "goodput":
         raise TailwatchError(
-            f"--knee {text}: it is of `--find {knee.objective}`: what a replica finishes, however late; a fleet is "
-            "sized by what it finishes in time: give the file of `--find goodput`, and this rate as --capacity"
+            f"--knee {text}: a result of `--find {knee.objective}` counts late requests too; replicas are sized by "
+            "requests in time: pass a result of `--find goodput`, and this rate as --capacity"
         )
     if knee.rate is None or knee.low is None:
-        raise TailwatchError(f"--knee {text}: its search found none: {knee.reason}")
+        raise TailwatchError(f"--knee {text}: its search found no knee: {knee.reason}")
     if not knee.resolved:
         raise TailwatchError(
-            f"--knee {text}: its search is unresolved: {knee.reason}; so far {knee.rate:.4g}/s, which may be far from "
-            "the knee: search longer, or give the rate that you trust as a number"
+            f"--knee {text}: its search is unresolved: {knee.reason}; so far {knee.rate:.4g}/s, possibly far from the "
+            "knee: search longer, or pass a rate as a number"
         )
     return knee.low, max(knee.ceiling, knee.low)
 
@@ -205,4 +208,4 @@ def read_knee(path: Path) -> Knee:
     except OSError as error:
         raise TailwatchError(f"{path}: {error.strerror}; expected requests per second, or a file") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise TailwatchError(f"{path}: no search's results, as `tailwatch bench --find --json` writes them") from error
+        raise TailwatchError(f"{path}: not a result of `tailwatch bench --find --json`") from error

@@ -1,6 +1,6 @@
-"""`tailwatch compare A.json B.json`: what the runs of two files, or more, tell about a difference.
+"""`tailwatch compare A.json B.json`: compares the runs of two or more files.
 
-Exit status: 0, also where no difference is shown; 2 for a wrong call.
+Exit status: 0: success, also if no difference is shown; 2: usage error.
 """
 
 from __future__ import annotations
@@ -18,38 +18,37 @@ from tailwatch.loadtest.report import comparison as page
 from tailwatch.loadtest.report import document
 from tailwatch.platform import VERSION
 
-ABOUT = "say what the runs of two variants, saved by `bench --json`, tell about a difference: the run is the unit"
+ABOUT = "compare the runs of two or more variants, saved by `bench --json`; the run is the statistical unit"
 OK = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="results of bench --json or ablate -o; each is compared with the first"
+        "files", nargs="+", metavar="FILE", help="results of bench --json or ablate -o; the first is the baseline"
     )
     parser.add_argument(
         "--baseline-repeat",
         metavar="FILE",
-        help="more runs of the first, interleaved with it: what equal arms differ by (A/A)",
+        help="repeat runs of the baseline, used to estimate A/A noise",
     )
     parser.add_argument(
         "--merge", metavar="OUT",
-        help="the files are of machines that drove one load together: write their runs, merged, to OUT, and compare "
-        "nothing",
+        help="merge files of machines that sent one load together: write the merged runs to OUT instead of comparing",
     )  # fmt: skip
     add_looking(parser)
 
 
 def add_looking(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """The options that say what is looked at, and where it is written."""
+    """The options for metrics, percentiles and output files."""
     parser.add_argument(
         "--metrics", metavar="NAMES",
-        help=f"some of {', '.join(NAMES)}; the fewer are looked at, the smaller a difference shows",
+        help=f"metrics to compare, some of {', '.join(NAMES)}; fewer metrics show smaller differences",
     )  # fmt: skip
     shown = ",".join(f"{percent:g}" for percent in PERCENTILES)
-    parser.add_argument("--percentiles", metavar="P,P", help=f"of latencies (default {shown})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was printed")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="the same as one page, which needs no network")
+    parser.add_argument("--percentiles", metavar="P,P", help=f"percentiles of latencies (default {shown})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the comparison as JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write it as a page that works offline")
 
 
 def looked_at(parsed: argparse.Namespace) -> list[Measure]:
@@ -67,7 +66,7 @@ def main(parsed: argparse.Namespace) -> int:
     if parsed.merge is not None:
         return _merge(parsed)
     if len(parsed.files) < 2:
-        raise OptionError("compare: expected two files at least, the first is what the others are compared with")
+        raise OptionError("compare: expected at least two files; the first is the baseline")
     options.check_files({"json": parsed.json, "html": parsed.html})
     arms = _named([read(path) for path in parsed.files], parsed.files)
     again = read(parsed.baseline_repeat) if parsed.baseline_repeat is not None else None
@@ -90,12 +89,14 @@ def present(found: Comparison, parsed: argparse.Namespace) -> None:
 
 
 def _merge(parsed: argparse.Namespace) -> int:
-    refuse(parsed, ("baseline_repeat", "metrics", "percentiles", "json", "html"), "merge: it only writes results")
+    refuse(
+        parsed, ("baseline_repeat", "metrics", "percentiles", "json", "html"), "merge: runs are merged, not compared"
+    )
     options.check_files({"merge": parsed.merge})
     files = [results.load(path) for path in parsed.files]
     merged = merge(files)
     results.save(parsed.merge, merged)
-    print(f"{parsed.merge}: {len(merged)} runs, each of {len(files)} machines")
+    print(f"{parsed.merge}: {len(merged)} runs, each merged from {len(files)} machines")
     return OK
 
 

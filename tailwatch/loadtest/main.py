@@ -1,7 +1,7 @@
-"""`tailwatch bench URL`: one run, several, or a search for the knee; a table, and the files that were asked for.
+"""`tailwatch bench URL`: one run, several runs, or a search for the knee; prints a table and writes files.
 
-Exit status: 0; 1 where the SLO was not held, not one request was good, the run cannot be believed, or the search stays
-unresolved; 2 for a wrong call; 130 where Ctrl-C ended it.
+Exit status: 0: success; 1: the SLO was missed, no request was good, a run is invalid, or the search stayed unresolved;
+2: usage error; 130: interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tailwatch.loadtest.workload import Workload
 
 OK, FOUND, INTERRUPTED = 0, 1, 130
-ABOUT = "load a server as its users do, and say what they saw: latencies from the planned start, goodput"
+ABOUT = "send load to a server and report goodput, and latencies from the planned start of each request"
 MOST_RUNS = 1000
 CEILING_SECONDS = 3.0  # of each closed-loop run that looks for the ceiling, at least
 BUDGET = "30m"  # of a search
@@ -51,57 +51,82 @@ FINDING = ("resolution", "probe_seconds", "budget")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes, beside what `workload.add_arguments` adds."""
+    """The options of the command, in addition to those of `workload.add_arguments`."""
     parser.epilog = (
-        "Exit status: 0; 1: the SLO was not held, nothing was good, the run cannot be believed, or no knee was found; "
-        "2: a wrong call; 130: Ctrl-C ended it, with what there was."
+        "Exit status: 0: success; 1: the SLO was missed, no request was good, a run is invalid, or no knee was found; "
+        "2: usage error; 130: interrupted by Ctrl-C, partial results are reported."
     )
-    parser.add_argument("url", metavar="URL", help="of the server, like http://127.0.0.1:8000")
+    parser.add_argument("url", metavar="URL", help="URL of the server, like http://127.0.0.1:8000")
     workloads.add_arguments(parser)
-    _add_measuring(parser.add_argument_group("measuring: what is good, and how the client behaves"))
+    _add_measuring(parser.add_argument_group("measuring: bounds of a good request, and the client"))
     _add_finding(parser.add_argument_group("finding the knee"))
     _add_output(parser.add_argument_group("output"))
 
 
 def _add_measuring(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--slo", metavar="BOUNDS", help="like 'ttft<=500ms,tpot<=40ms@99%%', or mlperf:llama2-70b")
-    group.add_argument("--closed", action="store_true", help="send when an answer makes room: the throughput ceiling")
-    group.add_argument("--workers", type=int, metavar="N", help="with --closed: requests in flight (default 1)")
-    group.add_argument("--runs", type=int, default=1, metavar="N", help="so many, each with a seed of its own")
-    group.add_argument("--warmup", type=int, default=0, metavar="N", help="requests before, which are not counted")
     group.add_argument(
-        "--timeout", metavar="SECONDS", help=f"of one request, from its sending on (default {TIMEOUT:g})"
+        "--slo",
+        metavar="BOUNDS",
+        help="bounds of a good request, like 'ttft<=500ms,tpot<=40ms@99%%', or a preset like mlperf:llama2-70b",
     )
-    group.add_argument("--drain", metavar="SECONDS", help="for the last ones, after the plan (default: the timeout)")
+    group.add_argument(
+        "--closed",
+        action="store_true",
+        help="closed loop: N workers, next request after each response (measures peak throughput)",
+    )
+    group.add_argument("--workers", type=int, metavar="N", help="with --closed: number of workers (default 1)")
+    group.add_argument(
+        "--runs", type=int, default=1, metavar="N", help="number of runs, each with its own seed (default 1)"
+    )
+    group.add_argument(
+        "--warmup", type=int, default=0, metavar="N", help="requests before each run, not counted (default 0)"
+    )
+    group.add_argument(
+        "--timeout", metavar="SECONDS", help=f"time limit of one request, from its send (default {TIMEOUT:g})"
+    )
+    group.add_argument(
+        "--drain",
+        metavar="SECONDS",
+        help="time limit for unfinished requests after the schedule ends (default: the timeout)",
+    )
     group.add_argument(
         "--max-in-flight", type=int, metavar="N",
-        help="most requests at once (default: what sockets allow, at most 10000); a run that it binds is `capped`",
+        help="concurrency cap (default: the socket limit, at most 10000); if reached the run is marked `capped`",
     )  # fmt: skip
-    group.add_argument("--processes", type=int, default=1, metavar="N", help="of this client")
-    group.add_argument("--insecure", action="store_true", help="do not check the server's certificate")
+    group.add_argument("--processes", type=int, default=1, metavar="N", help="client processes (default 1)")
+    group.add_argument("--insecure", action="store_true", help="do not verify the TLS certificate of the server")
     group.add_argument(
-        "--allow-remote", dest="allow_remote", action="store_true", help="needed where it is not this machine"
+        "--allow-remote", dest="allow_remote", action="store_true", help="required for a server on another machine"
     )
 
 
 def _add_finding(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--find", choices=("goodput", "throughput"),
-        help="the largest rate at which --slo holds, or which the server keeps up with",
+        help="search the largest rate at which --slo holds (goodput), or that the server completes (throughput)",
     )  # fmt: skip
     group.add_argument(
-        "--resolution", type=float, metavar="PERCENT", help=f"half the interval (default {RESOLUTION:g})"
+        "--resolution",
+        type=float,
+        metavar="PERCENT",
+        help=f"half width of the result's interval (default {RESOLUTION:g})",
     )
-    group.add_argument("--probe-seconds", metavar="S", help=f"the shortest probe (default {PROBE_SECONDS:g})")
-    group.add_argument("--budget", metavar="SECONDS", help=f"end the search then, with what it has (default {BUDGET})")
+    group.add_argument("--probe-seconds", metavar="S", help=f"length of the shortest probe (default {PROBE_SECONDS:g})")
+    group.add_argument(
+        "--budget",
+        metavar="SECONDS",
+        help=f"time limit of the search; its result so far is reported (default {BUDGET})",
+    )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--name", default="", metavar="NAME", help="what the results call it")
-    group.add_argument("--json", type=Path, metavar="FILE", help="all of it, for `tailwatch compare` and programs")
-    group.add_argument("--csv", type=Path, metavar="FILE", help="a row a request")
-    group.add_argument("--html", type=Path, metavar="FILE", help="one page, which needs no network")
-    group.add_argument("--quiet", action="store_true", help="no progress")
+    group.add_argument("--name", default="", metavar="NAME", help="name of the run in the results")
+    group.add_argument(
+        "--json", type=Path, metavar="FILE", help="write all results, for `tailwatch compare` and programs"
+    )
+    group.add_argument("--csv", type=Path, metavar="FILE", help="write one row per request")
+    group.add_argument("--html", type=Path, metavar="FILE", help="write a report page that works offline")
+    group.add_argument("--quiet", action="store_true", help="do not show progress")
 
 
 def main(parsed: argparse.Namespace) -> int:
@@ -123,7 +148,7 @@ def _run(parsed: argparse.Namespace) -> int:
     workload = workloads.from_arguments(parsed)
     check_owner(workload, parsed.allow_remote)
     if parsed.insecure and not workload.endpoint.secure:
-        raise OptionError("insecure: expected a URL of https: this one has no certificate")
+        raise OptionError("insecure: expected an https URL: http has no certificate")
     conditions = _conditions(parsed)
     limits = _limits(parsed, workload, conditions) if parsed.find is not None else None
     options.check_files({name: getattr(parsed, name) for name in ("json", "csv", "html", "save_schedule")})
@@ -137,23 +162,27 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def _check_together(parsed: argparse.Namespace) -> None:
-    """What would have no meaning."""
+    """Refuses options that contradict each other."""
     if parsed.workers is not None and not parsed.closed:
-        raise OptionError("workers: expected --closed with it")
+        raise OptionError("workers: requires --closed")
     if parsed.find is not None:
-        refuse(parsed, ("closed",), "find: a search has its own closed loop")
+        refuse(parsed, ("closed",), "find: a search runs its own closed loop")
         refuse(parsed, ("rate", "scale", "duration", "requests"), "find: a search sets its own rates and ends")
-        refuse(parsed, ("schedule", "save_schedule"), "find: a search has a schedule a probe")
+        refuse(parsed, ("schedule", "save_schedule"), "find: each probe of a search has its own schedule")
         if parsed.csv is not None or parsed.runs != 1:
-            raise OptionError("find: a search has no rows of requests and sets its own runs; leave out --csv, --runs")
+            raise OptionError("find: a search has no rows per request and sets its own runs; leave out --csv, --runs")
     else:
-        refuse(parsed, FINDING, "no search: expected --find with it")
+        refuse(parsed, FINDING, "without --find no search is made")
     if parsed.closed:
-        refuse(parsed, (*WHEN, "max_in_flight"), "closed: answers say when the next is sent, --workers how many")
+        refuse(
+            parsed,
+            (*WHEN, "max_in_flight"),
+            "closed: each response triggers the next request, and --workers sets the concurrency",
+        )
     if parsed.runs != 1:
-        refuse(parsed, ("save_schedule",), "runs: each has a schedule of its own")
+        refuse(parsed, ("save_schedule",), "runs: each run has its own schedule")
     if not parsed.name.isprintable():
-        raise OptionError.of("name", parsed.name, "expected letters that can be printed")
+        raise OptionError.of("name", parsed.name, "expected printable characters")
     if not 1 <= parsed.runs <= MOST_RUNS:
         raise OptionError.of("runs", parsed.runs, f"expected 1 to {MOST_RUNS}")
 
@@ -183,7 +212,7 @@ def _reach(workload: Workload) -> None:
         socket.create_connection((where.host, where.port), timeout=CONNECT).close()
     except (OSError, UnicodeError) as error:  # a name that is none is not encoded
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise TailwatchError(f"{where.url}: no server answers there: {why}") from error
+        raise TailwatchError(f"{where.url}: cannot connect: {why}") from error
 
 
 @contextmanager
@@ -294,10 +323,12 @@ def _limits(parsed: argparse.Namespace, workload: Workload, conditions: Conditio
         OptionError: there can be none.
     """
     if parsed.find == "goodput" and conditions.slo is None:
-        raise OptionError("find=goodput: expected the bounds of a good request: --slo 'ttft<=500ms,tpot<=40ms@99%'")
+        raise OptionError(
+            "find=goodput: requires the bounds of a good request, like --slo 'ttft<=500ms,tpot<=40ms@99%'"
+        )
     if workload.arrivals is not None and workload.arrivals.own_rate:
         raise OptionError.of(
-            "find", parsed.find, f"expected arrivals without rates of their own, not {parsed.arrivals}"
+            "find", parsed.find, f"a search sets the rate, but --arrivals {parsed.arrivals} has rates of its own"
         )
     resolution = RESOLUTION if parsed.resolution is None else parsed.resolution
     if not 0.1 <= resolution <= 50:
@@ -330,7 +361,7 @@ def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions
             limits=replace(limits, seconds=max(limits.seconds, loop.seconds), spent=spent),
         )
         if spent.interrupted:
-            knee = replace(knee, resolved=False, reason=f"interrupted: {knee.reason or 'what there is'}")
+            knee = replace(knee, resolved=False, reason=f"interrupted: {knee.reason or 'partial result'}")
         print(sweep.show(knee), end="")
         if parsed.json is not None:
             write_json(parsed.json, {"tailwatch": VERSION, "format": results.FORMAT, "knee": knee.as_dict()})
@@ -363,7 +394,7 @@ def _ceiling(
     if found.rate <= 0 and spent.interrupted:
         raise KeyboardInterrupt
     if found.rate <= 0:
-        raise TailwatchError(f"{workload.endpoint.url}: not one request was answered without error")
+        raise TailwatchError(f"{workload.endpoint.url}: every request failed")
     return found
 
 

@@ -1,5 +1,4 @@
-"""Options that are refused before the work, and not ignored or found out after it: those that do not go together, and
-files that cannot be written; and the writing of one."""
+"""Refuses conflicting options and files that cannot be written, before a run starts; writes JSON files."""
 
 from __future__ import annotations
 
@@ -47,7 +46,9 @@ def check_files(files: Mapping[str, str | Path | None]) -> None:
             continue  # a terminal or a pipe takes as many as it likes
         other = found.setdefault(path.resolve(), option)
         if other != option:
-            raise OptionError(f"{option} {path}: --{other} is the same file; expected one each".replace("_", "-"))
+            raise OptionError(
+                f"{option} {path}: --{other} is the same file; expected different files".replace("_", "-")
+            )
 
 
 def check_file(option: str, path: Path) -> None:

@@ -83,7 +83,9 @@ class Workload:
         """
         if self.fixed is not None:
             if (rate, duration, requests, seed) != (None, None, None, None):
-                raise OptionError("schedule: a saved one is sent as it is: no rate, duration, requests or seed with it")
+                raise OptionError(
+                    "schedule: a saved schedule is sent unchanged; leave out rate, duration, requests and seed"
+                )
             return self.fixed
         if duration is None and requests is None:
             duration, requests = self.duration, self.requests
@@ -105,7 +107,7 @@ class Workload:
             OptionError: a value out of its range.
         """
         if self.fixed is not None:
-            raise OptionError("schedule: a saved one has times; a closed loop has none")
+            raise OptionError("schedule: a saved schedule has send times, a closed loop has none")
         if duration is None and requests is None:
             duration, requests = self.duration, self.requests
             duration = DEFAULT_DURATION if duration is None and requests is None else duration
@@ -135,7 +137,7 @@ class Workload:
         scale = self.scale if self.scale is not None else 1.0
         if pace is not None:
             if self.scale is not None and rate is None:
-                raise OptionError("rate: expected it or --scale, not both: a rate is reached by scaling the trace")
+                raise OptionError("rate: expected --rate or --scale, not both: --rate scales the trace")
             scale = trace.scale_for(checked_rate(pace), duration=duration, requests=requests)
         return trace.replay(scale=scale, spread=self.spread, duration=duration, requests=requests, seed=seed)
 
@@ -177,66 +179,80 @@ class Workload:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench`, `compare` and the like that say what is sent, and when."""
-    _add_load(parser.add_argument_group("load: what is sent when"))
-    _add_requests(parser.add_argument_group("requests: what is sent where"))
+    _add_load(parser.add_argument_group("load: when requests are sent"))
+    _add_requests(parser.add_argument_group("requests: what is sent, and where"))
 
 
 def _add_load(group: Any) -> None:
     group.add_argument("--rate", type=float, metavar="R", help="requests per second")
     group.add_argument(
         "--arrivals", metavar="LAW",
-        help="poisson (default), constant, gamma:CV, bursts:N, bursts:ON/OFF, ramp:FROM..TO, steps:RATE,RATE,…: like "
-        "gamma:2, bursts:20, bursts:2s/8s, ramp:10..100",
+        help="arrival law: poisson (default), constant, gamma:CV, bursts:N, bursts:ON/OFF, ramp:FROM..TO, "
+        "steps:RATE,RATE,…; for example gamma:2, bursts:20, bursts:2s/8s, ramp:10..100",
     )  # fmt: skip
     group.add_argument(
-        "--duration", metavar="SECONDS", help=f"of the schedule; 90, 90s, 2m (default {DEFAULT_DURATION:g})"
+        "--duration", metavar="SECONDS", help=f"length of the schedule: 90, 90s, 2m (default {DEFAULT_DURATION:g})"
     )
-    group.add_argument("--requests", type=int, metavar="N", help="end after so many")
-    group.add_argument("--seed", type=int, metavar="N", help="of arrivals, lengths and prompts (default 0)")
+    group.add_argument("--requests", type=int, metavar="N", help="end the schedule after N requests")
+    group.add_argument("--seed", type=int, metavar="N", help="seed of arrivals, lengths and prompts (default 0)")
     group.add_argument(
         "--trace", metavar="FILE",
-        help=f"replay it: {', '.join(traces.FORMATS)}; or {BUILTIN}, made up with the law of a recorded service. With "
-        "--rate it is scaled to that, with --arrivals only its lengths are taken. It is begun again where an end asks "
-        "for more",
+        help=f"replay recorded traffic: {', '.join(traces.FORMATS)}; or {BUILTIN}, generated with the laws of a "
+        "recorded service. --rate scales the trace to that rate; with --arrivals only its lengths are used. The trace "
+        "repeats if --duration or --requests exceeds it",
     )  # fmt: skip
-    group.add_argument("--trace-format", choices=traces.FORMATS, help="where its first line does not tell it")
-    group.add_argument("--scale", type=float, metavar="X", help="multiply the trace's times: smaller is heavier")
+    group.add_argument(
+        "--trace-format", choices=traces.FORMATS, help="format of the trace, if its first line does not show it"
+    )
+    group.add_argument(
+        "--scale", type=float, metavar="X", help="multiply the times of the trace; a smaller X means more load"
+    )
     group.add_argument(
         "--jitter-rounded", type=float, metavar="SECONDS",
-        help="spread the times of a trace that were rounded down to so much, evenly and seeded; 0 leaves them "
-        "(default: where most rows share theirs, by the usual distance of different ones)",
+        help="spread trace times that were rounded down to multiples of SECONDS, evenly and seeded; 0: off (default: "
+        "the usual distance between distinct times, if most rows share a time)",
     )  # fmt: skip
-    group.add_argument("--schedule", metavar="FILE", help="send a saved schedule again, exactly")
-    group.add_argument("--save-schedule", metavar="FILE", help="write the schedule before it is sent")
+    group.add_argument("--schedule", metavar="FILE", help="send a saved schedule unchanged")
+    group.add_argument("--save-schedule", metavar="FILE", help="write the schedule to FILE before sending it")
 
 
 def _add_requests(group: Any) -> None:
-    group.add_argument("--model", metavar="M", help="as the server calls it")
-    group.add_argument("--api", choices=APIS, help="default: by the path; with a model completions, else http")
-    group.add_argument("--endpoint", metavar="PATH", help="the path, where it is not the API's usual one")
+    group.add_argument("--model", metavar="M", help="model name in the requests")
     group.add_argument(
-        "--prompt-tokens", metavar="LENGTHS", help=f"128, 64..1024, lognormal:200,0.8 (default {DEFAULT_TOKENS})"
+        "--api",
+        choices=APIS,
+        help="API of the server (default: from the path; else completions with --model, http without)",
+    )
+    group.add_argument("--endpoint", metavar="PATH", help="request path, if not the usual one of the API")
+    group.add_argument(
+        "--prompt-tokens",
+        metavar="LENGTHS",
+        help=f"prompt lengths: 128, 64..1024, lognormal:200,0.8 (default {DEFAULT_TOKENS})",
     )
     group.add_argument(
-        "--output-tokens", metavar="LENGTHS", help=f"the same, of the answers (default {DEFAULT_TOKENS})"
+        "--output-tokens", metavar="LENGTHS", help=f"output lengths, in the same form (default {DEFAULT_TOKENS})"
     )
     group.add_argument(
-        "--prompts", metavar="FILE", help="JSONL with prompt, messages or conversations, or ShareGPT's JSON"
+        "--prompts",
+        metavar="FILE",
+        help="prompts to send: JSONL with prompt, messages or conversations, or ShareGPT JSON",
     )
     group.add_argument(
         "--extra-body", metavar="JSON",
-        help='put over each request\'s fields, null takes one away: \'{"ignore_eos": true}\'; or @FILE',
+        help='override fields of each request, null removes a field: \'{"ignore_eos": true}\'; or @FILE',
     )  # fmt: skip
-    group.add_argument("--no-stream", action="store_true", help="ask for whole answers")
-    group.add_argument("--header", metavar="'NAME: VALUE'", action="append", default=[], help="may be given again")
+    group.add_argument("--no-stream", action="store_true", help="request complete responses instead of streams")
+    group.add_argument(
+        "--header", metavar="'NAME: VALUE'", action="append", default=[], help="HTTP header to send; repeatable"
+    )
     group.add_argument(
         "--api-key", metavar="KEY",
-        help="sent as the API wants it, never printed (default: OPENAI_API_KEY to https://api.openai.com, "
+        help="key, sent in the header of the API, never printed (default: OPENAI_API_KEY to https://api.openai.com, "
         "ANTHROPIC_API_KEY to https://api.anthropic.com, none to others)",
     )  # fmt: skip
-    group.add_argument("--api-key-env", metavar="NAME", help="the variable that holds the key to send, wherever to")
-    group.add_argument("--method", metavar="METHOD", help="of http requests (default GET, with --body POST)")
-    group.add_argument("--body", metavar="FILE", help="what http requests carry")
+    group.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key, sent to any server")
+    group.add_argument("--method", metavar="METHOD", help="method of http requests (default GET, with --body POST)")
+    group.add_argument("--body", metavar="FILE", help="file with the body of http requests")
 
 
 def from_arguments(
@@ -262,7 +278,7 @@ def from_arguments(
         environment=environment,
     )
     if where.api == "http":
-        refuse(arguments, (*LENGTHS, "prompts", "no_stream"), "api=http: what is sent knows no tokens")
+        refuse(arguments, (*LENGTHS, "prompts", "no_stream"), "api=http: requests have no tokens")
     trace, seed = _trace(arguments), arguments.seed or 0
     workload = Workload(
         endpoint=where,
@@ -291,19 +307,21 @@ def from_arguments(
 
 def _check_together(arguments: argparse.Namespace) -> None:
     if arguments.model is not None and not arguments.model.isprintable():
-        raise OptionError.of("model", arguments.model, "expected letters that can be printed")
+        raise OptionError.of("model", arguments.model, "expected printable characters")
     if arguments.schedule is not None:
-        refuse(arguments, (*SCHEDULES, *LENGTHS), "schedule: a saved one is sent as it is")
+        refuse(arguments, (*SCHEDULES, *LENGTHS), "schedule: a saved schedule is sent unchanged")
     if arguments.trace is None and (alone := given(arguments, ("scale", "jitter_rounded", "trace_format"))):
-        raise OptionError(f"{alone[0].removeprefix('--')}: expected a --trace FILE with it")
+        raise OptionError(f"{alone[0].removeprefix('--')}: requires --trace FILE")
     if arguments.trace == BUILTIN:
-        refuse(arguments, ("trace_format",), f"trace={BUILTIN}: this is no file")
+        refuse(arguments, ("trace_format",), f"trace={BUILTIN}: the built-in trace is not a file")
     if arguments.arrivals is not None:
-        refuse(arguments, ("scale", "jitter_rounded"), "arrivals: with them only the lengths of a trace are taken")
+        refuse(arguments, ("scale", "jitter_rounded"), "arrivals: with --arrivals only the lengths of a trace are used")
     if arguments.scale is not None and arguments.rate is not None:
-        raise OptionError("rate: expected it or --scale, not both: a rate is reached by scaling the trace")
+        raise OptionError("rate: expected --rate or --scale, not both: --rate scales the trace")
     if arguments.prompts is not None and arguments.prompt_tokens is not None:
-        raise OptionError("prompt_tokens: the prompts of a file have lengths of their own; leave one of them out")
+        raise OptionError(
+            "prompt_tokens: the prompts of a file set the lengths; leave out --prompt-tokens or --prompts"
+        )
 
 
 def _trace(arguments: argparse.Namespace) -> traces.Trace | None:

@@ -112,7 +112,7 @@ def test_slow_gaps_one_a_line(write: Any, capsys: pytest.CaptureFixture[str]) ->
     last = capsys.readouterr().out.splitlines()[-1]
     assert "gap 183 ms (typical 20 ms)" in last and "token 9 request=req-1 route=/r" in last
     cli.main(["doctor", write(saved()), "--slow-gaps"])
-    assert capsys.readouterr().out.splitlines()[-1] == "no slow gap was kept"
+    assert capsys.readouterr().out.splitlines()[-1] == "no slow gaps recorded"
 
 
 def test_json_holds_what_was_printed(write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,7 +87,7 @@ def test_who_cannot_prove_it_gets_the_apps_own_answer(server: Any, tmp_path: Any
 def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     """One sentence, and the status of a wrong call."""
     assert cli.main(["doctor", "http://127.0.0.1:9"]) == 2
-    assert "no server answers there" in capsys.readouterr().err
+    assert "cannot connect" in capsys.readouterr().err
 
 
 def test_a_server_without_tailwatch(serve: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -207,7 +207,7 @@ def test_of_several_groups_the_living_is_meant(make_group: Callable[..., Path], 
     first = make_group("first", lives=True)
     assert find_group.find({}, str(tmp_path)) == str(first)
     second = make_group("second", lives=True)
-    with pytest.raises(TailwatchError, match="several groups") as error:
+    with pytest.raises(TailwatchError, match="several process groups") as error:
         find_group.find({}, str(tmp_path))
     assert f"--dir {first}   (1 living" in str(error.value) and f"--dir {second}" in str(error.value)
     assert "dead" not in str(error.value)
@@ -246,7 +246,7 @@ def test_a_bad_interval_is_refused(text: str) -> None:
         (["--dir", ".", "--window", "2h"], "window"),
         (["--dir", ".", "--slo", "fast"], "slo"),
         (["some/directory"], "--dir"),
-        (["http://127.0.0.1:1"], "no server answers"),
+        (["http://127.0.0.1:1"], "cannot connect"),
     ],
 )
 def test_a_wrong_call_is_a_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

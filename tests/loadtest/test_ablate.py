@@ -380,7 +380,7 @@ def test_a_run_whose_server_died_is_not_believed(tmp_path: Path) -> None:
     assert status == 1, err
     died = results.load(tmp_path / "runs" / "b.json")
     assert {one.validity.verdict for one in died} == {"invalid"}
-    assert all("server ended" in one.validity.reasons[-1] for one in died)
+    assert all("server exited" in one.validity.reasons[-1] for one in died)
 
 
 def test_wrong_calls(command: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
@@ -391,9 +391,9 @@ def test_wrong_calls(command: Callable[..., tuple[int, str, str]], tmp_path: Pat
         ("a:\n", (), "expected 2 to 20 variants"),
         (both, ("--port", "80"), "or --port"),
         (both, ("--pairs", "3"), "pairs=3"),
-        (both, ("--rates", "20,20"), "different numbers"),
+        (both, ("--rates", "20,20"), "distinct numbers"),
         (both, ("--rates", "20", "--rate", "3"), "leave out --rate"),
-        (both, ("--save-schedule", "s.json", "--rate", "5"), "a schedule of its own"),
+        (both, ("--save-schedule", "s.json", "--rate", "5"), "its own schedule"),
         (both, ("--metrics", "speed"), "metrics='speed'"),
         ("a: --dies\nb:\n", (), "no memory left"),
     ):

@@ -131,13 +131,13 @@ def test_a_search_is_read_from_its_file(capsys: pytest.CaptureFixture[str], tmp_
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["capacity"], "nothing is asked"),
+        (["capacity"], "expected --knee and --expect"),
         (["capacity", "--expect", "5"], "--knee"),
         (["capacity", "--expect", "5", "--knee", "/nowhere/knee.json"], "No such file"),
         (["capacity", "--expect", "5", "--knee", "0"], "above 0"),
         (["capacity", "--fanout", "0"], "at least 1"),
         (["capacity", "--fanout", "5", "--result", "/nowhere/run.json"], "No such file"),
-        (["capacity", "--expect", "5", "--knee", "5", "--result", "run.json"], "needs --fanout"),
+        (["capacity", "--expect", "5", "--knee", "5", "--result", "run.json"], "requires --fanout"),
         (["capacity", "--fanout", "5", "--attainment", "0"], "above 0%"),
         (["capacity", "--fanout", "5", "--json", "/nowhere/size.json"], "No such file"),
     ],
@@ -154,19 +154,19 @@ def test_a_file_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path,
     file = tmp_path / "knee.json"
     file.write_text(text)
     assert main(["capacity", "--expect", "5", "--knee", str(file)]) == 2
-    assert "no search's results" in capsys.readouterr().err
+    assert "not a result of" in capsys.readouterr().err
 
 
 def test_a_search_that_found_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """It says so."""
     assert main(["capacity", "--expect", "5", "--knee", saved(tmp_path, rate=None, low=None)]) == 2
-    assert "found none" in capsys.readouterr().err
+    assert "found no knee" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"objective": "throughput"}, ("--find throughput", "however late", "--capacity")),
+        ({"objective": "throughput"}, ("--find throughput", "late requests", "--capacity")),
         ({"resolved": False, "reason": "the reason"}, ("unresolved: the reason", "477/s")),
     ],
 )

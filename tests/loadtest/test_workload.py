@@ -163,9 +163,9 @@ def test_a_saved_schedule_is_sent_again(tmp_path: Path) -> None:
     schedule.save(path)
     made = workload(*MODEL, "--schedule", str(path))
     assert made.schedule() == schedule
-    with pytest.raises(OptionError, match="sent as it is"):
+    with pytest.raises(OptionError, match="sent unchanged"):
         made.schedule(rate=5)
-    with pytest.raises(OptionError, match="has times"):
+    with pytest.raises(OptionError, match="has send times"):
         made.closed()
     with pytest.raises(OptionError, match="leave out --rate, --requests"):
         workload(*MODEL, "--schedule", str(path), "--rate", "5", "--requests", "7")
@@ -174,8 +174,8 @@ def test_a_saved_schedule_is_sent_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--scale", "2"), "expected a --trace"),
-        (("--jitter-rounded", "2"), "expected a --trace"),
+        (("--scale", "2"), "requires --trace"),
+        (("--jitter-rounded", "2"), "requires --trace"),
         (("--trace", "TRACE", "--scale", "2", "--rate", "5"), "not both"),
         (("--trace", "TRACE", "--scale", "2", "--arrivals", "poisson"), "only the lengths"),
         (("--trace", "TRACE", "--scale", "0"), "scale"),
@@ -189,7 +189,7 @@ def test_a_saved_schedule_is_sent_again(tmp_path: Path) -> None:
         (("--prompt-tokens", "0"), "prompt_tokens"),
         (("--output-tokens", "x"), "output_tokens"),
         (("--prompts", "/nowhere"), "No such file"),
-        (("--prompts", "/nowhere", "--prompt-tokens", "5"), "lengths of their own"),
+        (("--prompts", "/nowhere", "--prompt-tokens", "5"), "set the lengths"),
         (("--extra-body", "[]"), "extra_body"),
         (("--body", "/nowhere"), "No such file"),
         (("--header", "x"), "Name: value"),

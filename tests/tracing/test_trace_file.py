@@ -829,7 +829,7 @@ def test_a_run_that_was_killed_leaves_its_trace(
         assert main(["trace", "--dir", str(directory), "-o", str(tmp_path / "t.pftrace")]) == 0
         said = capsys.readouterr().out
         assert "1 tokens of 1 requests" in said
-        assert ", dead): 4 events" in said
+        assert ", exited): 4 events" in said
     finally:
         for entry in directory.iterdir():
             entry.unlink()
@@ -842,7 +842,7 @@ def test_of_several_groups_the_one_with_traces_is_meant(tmp_path: Path, monkeypa
         (tmp_path / name).mkdir(mode=0o700)
     (tmp_path / "tailwatch-run-bbbbbbbb" / "1-2-3.trace").touch()
     assert find_group.find({}, str(tmp_path), having=temp_dirs.has_traces) == str(tmp_path / "tailwatch-run-bbbbbbbb")
-    with pytest.raises(TailwatchError, match="several groups"):
+    with pytest.raises(TailwatchError, match="several process groups"):
         find_group.find({}, str(tmp_path))
 
 

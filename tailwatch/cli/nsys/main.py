@@ -1,4 +1,4 @@
-"""``tailwatch nsys report.sqlite``: reads, joins, and says it."""
+"""``tailwatch nsys report.sqlite``: joins GPU idle times with pauses and prints them."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ from tailwatch.cli.nsys.idle import Blame, Idle, idle_times
 from tailwatch.cli.nsys.report import Report, ReportPause, read
 from tailwatch.loadtest.options import write_json
 
-ABOUT = "say what stood still while a GPU had nothing to do, from a report of Nsight Systems exported to SQLite"
+ABOUT = "list the pauses during GPU idle times, from an Nsight Systems report exported to SQLite"
 _SHOWN = 20
 _IDLE_MS = 1.0
 _SMALL = 100  # a pause of less than this part of an idle time is not said, only written
 _NO_WORK = (
-    "The report has no work of a GPU (kernels, graphs, copies): profile with --trace=cuda,nvtx. What stood still, the "
-    "longest first:"
+    "The report has no GPU work (kernels, graphs, copies): profile with --trace=cuda,nvtx. Pauses, longest first:"
 )
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """The options of the command."""
     command.add_argument(
         "report", metavar="REPORT.sqlite", help="made by: nsys export --type sqlite -o REPORT.sqlite REPORT.nsys-rep"
     )
     command.add_argument(
         "--idle", type=_milliseconds, default=_IDLE_MS, metavar="MS",
-        help=f"the shortest time without work that counts, milliseconds (default: {_IDLE_MS:g})",
+        help=f"shortest GPU idle time to list, milliseconds (default: {_IDLE_MS:g})",
     )  # fmt: skip
     command.add_argument(
         "--trace", action="append", default=[], metavar="FILE.trace",
-        help="the trace file of a process, from its group's directory (install(trace_events=...)): all its tokens; repeatable",
+        help="event ring of a process, in the group directory (install(trace_events=...)): adds its tokens; repeatable",
     )  # fmt: skip
-    command.add_argument("--all", action="store_true", help=f"list all of them, not only the {_SHOWN} longest")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write all of it, with times in CLOCK_MONOTONIC too")
+    command.add_argument("--all", action="store_true", help=f"list all idle times, not only the {_SHOWN} longest")
+    command.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the results as JSON, with times in CLOCK_MONOTONIC too"
+    )
 
 
 def _milliseconds(text: str) -> float:
@@ -53,10 +54,10 @@ def _milliseconds(text: str) -> float:
 
 
 def main(parsed: argparse.Namespace) -> int:
-    """Runs the command. 1: a GPU had nothing to do while a process with requests in flight was paused.
+    """Runs the command. Returns 1 if a GPU was idle while a process with requests in flight was paused.
 
     Raises:
-        TailwatchError: what the file lacks.
+        TailwatchError: the file is not a report, or lacks a table.
     """
     report = read(parsed.report)
     lost = recording.add(report, parsed.trace)
@@ -77,13 +78,13 @@ def _lines(report: Report, found: list[Idle], everything: bool, least_ms: float,
     yield _headline(report)
     yield _clock_line(report)
     if lost:
-        yield f"The trace files had overwritten {_many(lost, 'event')}: what is older is not known."
+        yield f"The trace files had overwritten {_many(lost, 'event')}: older ones are missing."
     if not report.work:
         yield from ("", _NO_WORK, "")
         longest = sorted(report.pauses, key=lambda pause: pause.start - pause.end)
         yield from (_pause_line(report, pause) for pause in (longest if everything else longest[:_SHOWN]))
         if not longest:
-            yield "nothing"
+            yield "no pauses"
         return
     yield from ("", _summary(report, found, least_ms), "")
     shown = found if everything else sorted(found, key=lambda idle: -idle.length)[:_SHOWN]
@@ -104,7 +105,7 @@ def _headline(report: Report) -> str:
 
 def _clock_line(report: Report) -> str:
     if not report.anchors:
-        return "No clock anchors: times are the report's own, and cannot be told as CLOCK_MONOTONIC."
+        return "No clock anchors: times are those of the report and cannot be converted to CLOCK_MONOTONIC."
     clock = Clock(report.anchors)
     first, last = clock.span
     return f"Clock: {clock.bursts} anchors over {(last - first) / 1e9:.1f} s."
