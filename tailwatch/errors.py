@@ -50,15 +50,15 @@ class AlreadyInstalledError(TailwatchError, RuntimeError):
 
 
 class NotInstalledError(TailwatchError, RuntimeError):
-    """There is nothing to ask: install() was not called in this process."""
+    """install() was not called in this process."""
 
 
 class BusyError(TailwatchError, RuntimeError):
-    """Streams are in flight that would stand still; the message says how many, and what to do."""
+    """Requests are in flight and would stall; the message gives their number and what to do."""
 
 
 class EmptyGroupError(TailwatchError):
-    """No process has left numbers in the directory of a group, or none that this version reads."""
+    """The directory of a group has no segment that this version can read."""
 
 
 class UnsupportedError(TailwatchError, ImportError):

@@ -82,7 +82,7 @@ class Autoinstall:
         """A server does not keep its app where we look for it."""
         package = server.partition(".")[0]
         version = getattr(sys.modules.get(package), "__version__", "of an unknown version")
-        self._say(f"{package} {version} is not watched: its app is not where it was ({error})")
+        self._say(f"{package} {version} is not watched: its app was not found where expected ({error})")
 
     def called_by_server(self) -> None:
         """A server has called our plugin: a child of its is watched from now on. Where a command began, the app or

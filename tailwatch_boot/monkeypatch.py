@@ -23,7 +23,7 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Undo:
     static = isinstance(original, staticmethod)
     function = original.__func__ if static else original
     if not callable(function):
-        raise TypeError(f"{owner.__name__}.{name} is no function")
+        raise TypeError(f"{owner.__name__}.{name} is not a function")
     wrapped = wraps(function)(make(function))
     ours = staticmethod(wrapped) if static else wrapped
     setattr(owner, name, ours)

@@ -18,7 +18,7 @@ def app(served: Any) -> Any:
 
     Raises:
         OptionError: a bad TAILWATCH_* variable.
-        TypeError: this is no ASGI 3 app.
+        TypeError: the app is not an ASGI 3 app.
     """
     return install.autoinstall_app(served)
 

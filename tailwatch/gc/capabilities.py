@@ -1,6 +1,6 @@
-"""Which collector an interpreter has, what that means for gc="idle", and in words what others do to it.
+"""The collector of an interpreter, its support of gc="idle", and sentences about interference.
 
-By numbers alone, so that what another interpreter would be told can be asked in any.
+The functions take version numbers, so the result for any interpreter can be computed in any other.
 """
 
 from __future__ import annotations
@@ -13,52 +13,54 @@ INCREMENTAL = ((3, 14, 0), (3, 14, 4))
 """The first and the last CPython with the incremental collector; 3.14.5 has the generational one again."""
 
 KNOWN_LISTS = ((3, 10), (3, 11), (3, 12), (3, 13))
-"""Versions whose collector's lists are known: there the old heap can be swept in slices."""
+"""Versions whose internal collector lists are known, so slices of the old heap are possible."""
 
 COUNTED_AFTER = ("enable", "disable", "set_threshold")
-"""Functions of gc that are only counted when others call them, where they did not raise."""
+"""Functions of gc whose calls by other code are only counted, if they did not raise."""
 
 
 def refusal(version: tuple[int, ...], *, free_threaded: bool) -> str:
-    """Why objects cannot be collected out of band in such an interpreter, a sentence; "" where they can.
+    """The reason why gc="idle" is not possible in such an interpreter, a sentence; "" if it is possible.
 
     version: sys.version_info[:3] at least; free_threaded: a build without the GIL.
     """
     if free_threaded:
         return (
-            "the collector of free-threaded CPython has no generations: every pass stops all threads and walks the "
-            "whole heap, frozen or not, so nothing can be collected in slices"
+            "the collector of free-threaded CPython has no generations: each collection stops all threads and visits "
+            "the whole heap, frozen or not, so collection in slices is not possible"
         )
     if INCREMENTAL[0] <= tuple(version[:3]) <= INCREMENTAL[1]:
         named = ".".join(str(part) for part in version[:3])
         return (
-            f"CPython {named} has the incremental collector, whose young generation is not what a slice could move "
-            "objects to; 3.14.5 has the generational one again"
+            f"CPython {named} has the incremental collector, whose young generation cannot take objects from a slice; "
+            "CPython 3.14.5 has the generational collector again"
         )
     return ""
 
 
 def refusal_here() -> str:
-    """The same of this interpreter."""
+    """The same for this interpreter."""
     return refusal(tuple(sys.version_info[:3]), free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")))
 
 
 def interference_sentences(calls: Mapping[str, int]) -> list[str]:
-    """What others did, a sentence each; calls: how often, by name."""
-    found = [f"gc.{name}() was called {calls[name]} times, not by us" for name in COUNTED_AFTER if calls.get(name)]
+    """Interference as sentences; calls: the number of calls by name."""
+    found = [f"other code called gc.{name}() {_times(calls[name])}" for name in COUNTED_AFTER if calls.get(name)]
     if calls.get("freeze"):
         blind = calls.get("freeze_blind", 0)
-        found.append(f"gc.freeze() was called {calls['freeze']} times, not by us{_garbage(blind)}")
+        found.append(f"other code called gc.freeze() {_times(calls['freeze'])}{_garbage(blind)}")
     if calls.get("unfreeze"):
-        found.append(
-            f"gc.unfreeze() was called {calls['unfreeze']} times, not by us: what was frozen is collected again"
-        )
+        found.append(f"other code called gc.unfreeze() {_times(calls['unfreeze'])}: frozen objects are collected again")
     if calls.get("callbacks"):
-        found.append(f"our callbacks were taken out of gc.callbacks {calls['callbacks']} times, and put back")
+        found.append(f"other code removed tailwatch from gc.callbacks {_times(calls['callbacks'])}; it was added again")
     return found
 
 
 def _garbage(blind: int) -> str:
     if not blind:
-        return ", each right after a full collection: next to no garbage was frozen with it"
-    return f", {blind} of them not right after a full collection: what garbage was frozen with it is not known"
+        return ", each right after a full collection, so almost no garbage was frozen"
+    return f", {blind} of them not right after a full collection, so garbage may have been frozen"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -1,4 +1,4 @@
-"""When the collector of one process is frozen, swept or asked for a collection.
+"""Schedules the freeze, the slices and the collections of one process.
 
 Requests, engine steps, event loops and the daemon give the moments; the coordinator passes them to the policy
 (gc/hook.py, gc/idle.py) and to the commands of `tailwatch gc` (gc/remote_commands.py). A process without streams of its
@@ -151,8 +151,8 @@ class GCCoordinator:
         elif not self._core.steps_ended and not idle_gc.has_loop and idle_gc.is_due and not self._said_without:
             self._said_without = True
             self._warn(
-                "gc='idle': no request, no engine step and no event loop was seen in this process, so nobody "
-                f"knows when nobody waits: the interpreter collects here by itself, each {SAFETY_NET} new objects"
+                "gc='idle': this process has no request, no engine step and no event loop, so no idle slot is found; "
+                f"the interpreter's own collections run every {SAFETY_NET} new objects"
             )
 
     def nobody_waits(self) -> bool:
@@ -177,12 +177,13 @@ class GCCoordinator:
             if looping or time.monotonic() >= until:
                 in_flight = self._core.in_flight or self._group.load()[0]
                 waited = (
-                    "this is the thread of an event loop, where nobody can wait for them: "
+                    "This thread runs an event loop and cannot wait for them: "
                     "await asyncio.to_thread(tailwatch.refreeze)"
                     if looping
-                    else f"there was no moment without any for {timeout:g} s: try later, or with a longer timeout="
+                    else f"Waited {timeout:g} s for an idle moment; retry later or raise timeout=."
                 )
-                raise BusyError(f"refreeze(): streams in flight that would stand still: {in_flight}; {waited}")
+                requests = "1 request is" if in_flight == 1 else f"{in_flight} requests are"
+                raise BusyError(f"refreeze(): {requests} in flight and would stall. {waited}")
             time.sleep(_SILENCE_SECONDS)
         return self.hook.refreeze()
 
@@ -207,8 +208,8 @@ class GCCoordinator:
         memory_limit = self.hook.idle_gc.memory_limit.memory_limit
         if memory_limit and policy != "idle":
             self._note(
-                f"gc_memory_limit={str(memory_limit)!r} has no effect with gc={policy!r}: it is for gc='idle', whose "
-                "collections it forces"
+                f"gc_memory_limit={str(memory_limit)!r} has no effect with gc={policy!r}: it forces the "
+                "collections of gc='idle'"
             )
 
     # ---- commands of an operator ----

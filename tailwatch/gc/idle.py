@@ -30,8 +30,8 @@ SAFETY_NET = 100_000
 _WHY = {
     "": "",
     "version": f"the collector's lists of Python {sys.version_info[0]}.{sys.version_info[1]} are not known",
-    "lists": "its lists are not where this version has them",
-    "proof": "a planted cycle did not die, or a living one did",
+    "lists": "the collector's lists are not where this version has them",
+    "proof": "its start-up self-test failed",
 }
 _LOOK = 1 << 22  # objects walked to see which list one is in: a server's heap before its first freeze
 _PASS_SECONDS = 1.0
@@ -56,26 +56,27 @@ _set_threshold = gc.set_threshold
 
 @dataclass(frozen=True, slots=True)
 class GCStatus:
-    """What the policy of this process does, and did.
+    """State and counters of the GC policy of this process.
 
     Attributes:
         policy: the option ``gc``.
-        mode: "slices", "full collections" (the sweep could not prove itself; ``why`` says how), or "" (another policy).
-        why: a sentence, "" where nothing is to be said.
-        slices: by what gave the moment: idle, step, request_end, overdue, memory_limit, asked.
-        collections: outside slices: full collections of what is not frozen, by the same; "automatic": by thresholds;
-            "external": gc.collect() by other code; "unknown": one of these two, where the interpreter's counters are
+        mode: "slices", "full collections" (the self-test of the slices failed; ``why`` has the reason), or "" (another
+            policy).
+        why: the reason for full collections, a sentence; "" with slices.
+        slices: slices by idle slot: idle, step, request_end, overdue, memory_limit, requested.
+        collections: full collections of unfrozen objects outside slices, by the same; "automatic": by thresholds;
+            "external": gc.collect() by other code; "unknown": automatic or external, if the interpreter's counters were
             not found.
-        moved, freed: objects, of all slices.
-        seconds, predicted_seconds: what the slices took, and what they had been predicted to take.
-        unfrozen: tracked objects that are not frozen, an estimate; frozen: those known to be.
-        backlog: looks at old objects that are owed; some ten go through one.
+        moved, freed: objects found unreachable and moved to generation 0 by slices, and objects freed.
+        seconds, predicted_seconds: duration of all slices, and their predicted duration.
+        unfrozen: tracked objects that are not frozen, an estimate; frozen: objects known to be frozen.
+        backlog: object visits still owed by the idle-time collector (about 10 per object).
         interference: calls of gc functions by other code, a sentence each; calls: the same, counted by name
-            ("freeze_blind": of those to freeze, the ones not right after a full collection).
-        memory_limits: times that a memory limit was met, "rss" and "objects".
-        full_seconds, full_freed: of our whole passes. freezes: ours. rounds: times that slices went through the whole
-            old heap.
-        processes: the same numbers of each living process of the group, this one too, by name ("api-0"): see
+            ("freeze_blind": calls of freeze not right after a full collection).
+        memory_limits: episodes above a memory limit, "rss" and "objects".
+        full_seconds, full_freed: of tailwatch's own full collections. freezes: tailwatch's own. cycles: passes of
+            slices over the whole old heap.
+        processes: the same numbers of each running process of the group, with this one, by name ("api-0"): see
             snapshots.Policy.
     """
 
@@ -102,7 +103,7 @@ class GCStatus:
 
 
 class IdleGC:
-    """The policy of one process. ``say`` is told a sentence about what does not work here."""
+    """The policy gc="idle" of one process. ``say`` takes a sentence about a part that does not work here."""
 
     def __init__(self, core: _hot.Core, say: Callable[[str], object]) -> None:
         self._core = core
@@ -151,7 +152,7 @@ class IdleGC:
         try:
             self.sweep.mark_frozen(_get_objects())
         except MemoryError:  # closures would not stop at what is frozen
-            self._fall_back("", "there was no memory to remember what is frozen")
+            self._fall_back("", "out of memory for the set of frozen objects")
 
     def sync_frozen(self) -> int:
         """How many objects are frozen that nobody told us of: closures stop at them from now on. O(1) where there are
@@ -161,7 +162,7 @@ class IdleGC:
         try:
             return self.sweep.sync_frozen()
         except MemoryError:
-            self._fall_back("", "there was no memory to remember what is frozen")
+            self._fall_back("", "out of memory for the set of frozen objects")
             return 0
 
     def engage(self) -> None:
@@ -192,8 +193,8 @@ class IdleGC:
         self.mode, self.reason, self.why = "full collections", reason, why
         self.sweep.on = False
         self._say(
-            f"gc='idle': the old heap cannot be swept in slices ({why}): whole passes of what is not frozen are "
-            "made, when nobody waits"
+            f"gc='idle': slices are disabled: {why}. Full collections of unfrozen objects are used instead, while no "
+            "stream waits"
         )
 
     # ---- moments ----
@@ -210,7 +211,7 @@ class IdleGC:
             self._moments.append(moments_of(loop, self.sweep))
         except LookupError as error:
             self._moments.append(Moments(weakref.ref(loop), lambda: None, used=False))
-            self._say(f"gc='idle': {error}: slices are made when the last request has ended, and between steps")
+            self._say(f"gc='idle': {error}; slices run only between steps and after the last request has ended")
 
     def on_idle(self, *, daemon: bool = False) -> None:
         """The last request has ended; or (daemon) none is in flight, which the daemon sees. Nobody waits: what died
@@ -367,11 +368,9 @@ class IdleGC:
     def _interference(self) -> tuple[str, ...]:
         found = []
         if self.engaged and gc.isenabled() != self._was_enabled:
-            found.append(
-                f"automatic collection is {'on' if gc.isenabled() else 'off'}, and was not as this policy began"
-            )
+            found.append(f"other code switched automatic collection {'on' if gc.isenabled() else 'off'}")
         if self.engaged and (now := _get_threshold()) != self._net:
-            found.append(f"the thresholds are {now}, and were set to {self._net}")
+            found.append(f"the gc thresholds are {now}; tailwatch set them to {self._net}")
         return tuple(found)
 
     # ---- undo ----
@@ -392,7 +391,7 @@ class IdleGC:
     def _restore_thresholds(self, before: tuple[int, int, int]) -> list[str]:
         now = _get_threshold()
         if now != self._net:
-            return [f"gc.get_threshold() is {now}, as somebody else set it after us: it stays"]
+            return [f"gc.get_threshold() is {now}, set by other code after install(): it was not restored"]
         _set_threshold(*before)
         return []
 

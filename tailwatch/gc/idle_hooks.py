@@ -34,7 +34,7 @@ def moments_of(loop: Any, sweep: _hot.Sweep) -> Moments:
     uvloop = sys.modules.get("uvloop.loop")
     if uvloop is not None and isinstance(loop, uvloop.Loop):
         return _use_uv(loop, uvloop, sweep)
-    raise LookupError(f"{type(loop).__module__}.{type(loop).__qualname__} gives no moments while it waits")
+    raise LookupError(f"{type(loop).__module__}.{type(loop).__qualname__} offers no hook for its idle time")
 
 
 def wake(loop: Any) -> bool:
@@ -72,7 +72,9 @@ def _use_selector(loop: Any, selector: Any, sweep: _hot.Sweep) -> Moments:
             return None
         if type(found.select) is not ours:
             name = type(known_loop()).__name__
-            return f"the selector of {name} was wrapped after us: our select() only passes on now"
+            return (
+                f"the selector of {name} was wrapped by other code: our select() stays inside and only forwards calls"
+            )
         found.select.give_back(found)
         if running_loop() is not (waiting := known_loop()):
             wake(waiting)
@@ -85,7 +87,7 @@ def _use_uv(loop: Any, uvloop: Any, sweep: _hot.Sweep) -> Moments:
     """libuv's handles must be gone before the loop is closed: its close() does that first, until they are."""
     pointer = getattr(uvloop, "libuv_get_loop_t_ptr", None)
     if pointer is None:
-        raise LookupError("this uvloop does not show its libuv loop")
+        raise LookupError("this version of uvloop does not expose its libuv loop")
     handles = sweep.uv(uvloop.__file__, pointer(loop))
     known = weakref.ref(loop)
 

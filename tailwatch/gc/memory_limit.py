@@ -1,12 +1,12 @@
-"""The limit of ``gc_memory_limit``: its grammar, and what keeps a process below it.
+"""The option ``gc_memory_limit``: its grammar, and the collections that keep a process below the limit.
 
-rss=+256MB       resident memory, above what it was right after the freeze
-rss=8GiB         the same, as a whole
+rss=+256MB       resident memory, relative to its size right after the freeze
+rss=8GiB         resident memory, absolute
 objects=2000000  tracked objects that are not frozen
 
-Above it: first slices at every moment, then whole passes, said once an episode. The daemon looks, four times a second;
-the collections are made by whoever has the next moment. Only where nobody has one for long, the daemon makes the pass
-itself.
+Above the limit: first slices in every idle slot, then full collections; logged once per episode. The daemon checks the
+limit four times a second; the thread with the next idle slot collects. Without an idle slot for long, the daemon runs
+the full collection itself.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _rss(text: str, value: str, source: str | None) -> tuple[int, bool]:
     number = int(Decimal(match[2]) * _UNIT[match[3].lower()]) if match else 0
     if match is None or not LEAST_RSS <= number <= MOST_RSS:
         expected = (
-            "expected rss= bytes with a unit, 1MB to 1PB: '+256MB' above what it is after the freeze, '8GiB' as a whole"
+            "expected rss= bytes with a unit, 1MB to 1PB: '+256MB' above the size after the freeze, '8GiB' in total"
         )
         raise OptionError.of("gc_memory_limit", text, f"{expected}; found {value!r}", source=source)
     return number, bool(match[1])
@@ -175,16 +175,14 @@ class MemoryLimitWatch:
             return OBJECTS, f"{objects} objects are not frozen"
         rss = self.resident() - self.base if self.memory_limit.rss else 0
         if rss > self.memory_limit.rss * share and self.memory_limit.rss:
-            more = " more than after the freeze" if self.memory_limit.above_freeze else ""
-            return RSS, f"{rss / 1e6:.0f} MB are resident{more}"
+            more = " above the size after the freeze" if self.memory_limit.above_freeze else ""
+            return RSS, f"resident memory is {rss / 1e6:.0f} MB{more}"
         return None
 
     def _begin(self, now: float, which: int, how: str) -> None:
         self._inside = True
         self.episodes += 1
-        self.met(
-            which, f"gc_memory_limit={str(self.memory_limit)!r} is met: {how}: collections are made at every moment now"
-        )
+        self.met(which, f"gc_memory_limit={str(self.memory_limit)!r} is exceeded: {how}; collections are forced now")
         self._try(now, SLICES)
 
     def _try(self, now: float, stage: int) -> None:
@@ -214,6 +212,6 @@ class MemoryLimitWatch:
         if self._rest > _FIRST_REST_SECONDS and not self._said:
             self._said = True
             self.say(
-                f"gc_memory_limit={str(self.memory_limit)!r} cannot be kept: after full collections {how}: they live, "
-                "or are memory that no collection gives back"
+                f"gc_memory_limit={str(self.memory_limit)!r} cannot be held: after full collections {how}; the "
+                "objects are in use, or collections do not return the memory"
             )

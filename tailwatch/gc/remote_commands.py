@@ -1,9 +1,8 @@
-"""What an operator asks of the collector of a running process (``tailwatch gc``).
+"""Commands of an operator to the collector of a running process (``tailwatch gc``).
 
-The process makes a file of its own beside its segment, which has one writer and keeps it. Whoever may write to that
-file asks, and holds flock() on it for as long as he waits; the process answers in its segment, with the number of the
-order and a word of what came of it. An order that is too late is nobody's: the one who gave it has gone. Whatever else
-stands there is counted and left alone.
+The process creates a command file beside its segment. A sender writes one command into that file and holds flock() on
+it while it waits; the process writes the number of the command and its result into the segment. Expired commands are
+ignored; their sender has already timed out. Other content of the file is counted and left unchanged.
 
     tailwatch-gc 1 NUMBER VERB DEADLINE CRC     128 bytes, filled up with blanks; DEADLINE: CLOCK_MONOTONIC, ns
 """
@@ -28,14 +27,14 @@ MOST_NUMBER = 2**63
 _LINE = re.compile(rb"(tailwatch-gc 1 ([0-9]{1,19}) ([a-z]{1,16}) ([0-9]{1,19})) ([0-9a-f]{8}) *\n")
 _YOUNG_SECONDS = 1.0  # a file system's times are as coarse as the kernel's tick
 
-# What came of an order: the low byte of the answer. Above it 24 bits of milliseconds, and 32 of objects freed.
+# The result of a command: the low byte of the answer. Above it 24 bits of milliseconds, and 32 of objects freed.
 DONE, SWEPT, BUSY, FAILED = 1, 2, 3, 4
 _MOST_MS, _MOST_OBJECTS = 2**24 - 1, 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One of them; deadline_ns: when nobody waits for it any more, monotonic."""
+    """One command. deadline_ns: the time at which its sender stops waiting, monotonic."""
 
     number: int
     verb: str
@@ -44,31 +43,31 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one: DONE, SWEPT (in slices), BUSY (streams were in flight all the time), FAILED."""
+    """The result of a command: DONE, SWEPT (in slices), BUSY (streams were in flight until the deadline), FAILED."""
 
     code: int
     seconds: float = 0.0
     freed: int = 0
 
     def word(self) -> int:
-        """As it stands in the segment."""
+        """The result as one word of the segment."""
         ms = min(round(self.seconds * 1e3), _MOST_MS)
         return self.code | ms << 8 | min(self.freed, _MOST_OBJECTS) << 32
 
     @classmethod
     def of(cls, word: int) -> Outcome:
-        """The reverse."""
+        """The result encoded in a word of the segment."""
         return cls(word & 0xFF, (word >> 8 & _MOST_MS) / 1e3, word >> 32)
 
 
 def encode(order: Order) -> bytes:
-    """What is written into the file."""
+    """The bytes of a command in the file."""
     line = b"tailwatch-gc 1 %d %s %d" % (order.number, order.verb.encode(), order.deadline_ns)
     return (b"%s %08x" % (line, zlib.crc32(line))).ljust(BYTES - 1) + b"\n"
 
 
 def decode(data: bytes) -> Order | None:
-    """None: this is no order."""
+    """The command in these bytes; None if they are not a valid command."""
     match = _LINE.fullmatch(data) if len(data) == BYTES else None
     if match is None or int(match[5], 16) != zlib.crc32(match[1]):
         return None
@@ -77,12 +76,12 @@ def decode(data: bytes) -> Order | None:
 
 
 def name_of(segment: str) -> str:
-    """Name of the file that stands beside a segment's."""
+    """The name of the command file that belongs to a segment."""
     return segment.removesuffix(".seg") + SUFFIX if segment else ""
 
 
 def is_plain(found: os.stat_result) -> bool:
-    """Whether a file is this user's alone."""
+    """Whether a regular file belongs to this user, has mode 0600 and one link."""
     return (
         stat.S_ISREG(found.st_mode)
         and stat.S_IMODE(found.st_mode) == 0o600
@@ -92,11 +91,11 @@ def is_plain(found: os.stat_result) -> bool:
 
 
 class OrderFile:
-    """That of this process. One thread.
+    """The command file of this process. For one thread.
 
     Args:
-        path: where it is to be now; "": nowhere.
-        ignored: called for each thing that stood there and was no order.
+        path: returns the path of the file; "": commands are not accepted.
+        ignored: called for each content of the file that is not a valid command.
     """
 
     def __init__(self, path: Callable[[], str], ignored: Callable[[], object]) -> None:
@@ -110,7 +109,7 @@ class OrderFile:
         self._last = 0
 
     def take(self) -> Order | None:
-        """An order that nobody has taken yet. Some 3 us where there is none."""
+        """The next command, once; None without one, in about 3 us."""
         path = self._where()
         if path != self._path:
             self.close()
@@ -132,7 +131,7 @@ class OrderFile:
         return self._read(mark) if found.st_size else None
 
     def close(self) -> None:
-        """Remove it."""
+        """Removes the file."""
         path, made = self._path, self._made
         self._path, self._made, self._seen = "", None, ()
         if made is None:
@@ -143,7 +142,7 @@ class OrderFile:
                 os.unlink(path)
 
     def forget(self) -> None:
-        """In a fork child: it is the parent's."""
+        """In a fork child: the file belongs to the parent."""
         self._path, self._made, self._seen, self._last = "", None, (), 0
 
     def _read(self, mark: tuple[int, ...]) -> Order | None:
@@ -171,7 +170,7 @@ class OrderFile:
             os.close(file)
 
     def _doubt(self, mark: tuple[int, ...]) -> None:
-        """It may be being written: one that is the same at the next look is none."""
+        """The content may still be written: it is invalid if it is the same at the next call."""
         if self._unsure != mark:
             self._unsure = mark
             return
@@ -184,7 +183,7 @@ class OrderFile:
             self._ignored()
 
     def _replace(self, mark: tuple[int, ...]) -> None:
-        """Somebody else's, at the place of ours."""
+        """Replaces a file that another process put at this path."""
         self._seen = mark
         self._count(mark)
         with suppress(OSError):
@@ -205,16 +204,16 @@ class OrderFile:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """With which orders are carried out.
+    """The functions that carry out commands.
 
     Attributes:
-        nobody_waits: whether no stream is in flight that would stand still.
-        act: does what a verb says, now, on this thread; returns seconds and objects freed.
-        begin_round: has the old heap swept in slices at the moments there are; False: nothing here can.
-        round_over: objects freed since, once it is through; None before.
-        hand_over: has the thread that serves call something soon; False: there is none to be had.
-        answer: writes number and word into the segment.
-        failed: called when an order could not be carried out.
+        nobody_waits: whether no stream is in flight that this process would stall.
+        act: runs a verb now, on this thread; returns seconds and objects freed.
+        begin_round: starts a cycle of slices over the old heap; False: slices are not possible.
+        round_over: the objects freed by that cycle once it is complete; None before.
+        hand_over: schedules a call on the serving thread; False: the process has none.
+        answer: writes the number of a command and its result into the segment.
+        failed: called when a command failed.
     """
 
     nobody_waits: Callable[[], bool]
@@ -227,7 +226,7 @@ class Means:
 
 
 class Orders:
-    """Takes one after the other, and sees that each is answered: the daemon looks, the thread that serves acts."""
+    """Carries out commands one by one and answers each: the daemon polls, the serving thread runs them."""
 
     def __init__(self, file: OrderFile, means: Means) -> None:
         self.file = file
@@ -239,13 +238,13 @@ class Orders:
 
     @property
     def waiting(self) -> bool:
-        """Whether one waits for a moment: a glance, at the end of each request that ends alone."""
+        """Whether a command waits for an idle slot: read at the end of each request that leaves no other in flight."""
         return self._open is not None
 
     def turn(self) -> None:
         """Called by the daemon, four times a second."""
         newer = self.file.take()
-        if newer is not None:  # whoever gave the one before has gone: who waits holds a lock
+        if newer is not None:  # the sender of the one before has gone: a waiting sender holds a lock
             self._open = newer
             self._sweeping = self._handed = False
         order = self._open
@@ -263,7 +262,7 @@ class Orders:
             self._sweeping = self._means.begin_round()
 
     def moment(self) -> None:
-        """Nobody waits, as far as this thread knows: carry out what is open. Any thread; never raises."""
+        """An idle slot: runs the open command unless a stream waits after all. Any thread; never raises."""
         self._handed = False
         order = self._open
         if order is None or self._sweeping or not self._lock.acquire(blocking=False):
@@ -281,7 +280,7 @@ class Orders:
             self._lock.release()
 
     def after_fork(self) -> None:
-        """In a child: orders are the parent's."""
+        """In a fork child: commands are the parent's."""
         self.file.forget()
         self._open, self._lock = None, threading.Lock()
         self._sweeping = self._handed = False

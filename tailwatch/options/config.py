@@ -1,6 +1,6 @@
 """The options of install(): argument, else TAILWATCH_<NAME> from the environment, else the default.
 
-Every bad value is an OptionError that names the option, where it came from, what was expected and what was found.
+A bad value raises an OptionError with the option, its source, the expected and the given value.
 """
 
 from __future__ import annotations
@@ -38,57 +38,56 @@ _HOUR_MS = 3_600_000.0
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What install() was asked for. Made by Config.load(), which checks it.
+    """The options of install(). Config.load() makes and checks them.
 
     Attributes:
         slo: bounds on one request.
-        gc: "freeze", "idle" (freeze, and collect what comes later when nobody waits), "observe" (look only) or
-            "off" (no hook, nothing changed).
-        gc_memory_limit: with gc="idle", "rss=+256MB" (above what it is after the freeze), "rss=8GiB",
-            "objects=2000000" (tracked and not frozen), or both with a comma: above it collections are made at every
-            moment, whether they fit or not; "": none.
-        gc_warn_ms: log each pause at least this long, milliseconds; 0: none.
+        gc: "freeze", "idle" (freeze, then collect later allocations while no stream waits), "observe" (measure only)
+            or "off" (no hook in the collector).
+        gc_memory_limit: with gc="idle", "rss=+256MB" (relative to the size after the freeze), "rss=8GiB",
+            "objects=2000000" (tracked objects that are not frozen), or both with a comma: above the limit collections
+            are forced, also while streams wait; "": no limit.
+        gc_warn_ms: log each pause of at least this length, milliseconds; 0: off.
         gc_log_all: log each pause.
-        slow_gap_ms: log each gap at least this long, milliseconds; 0: none.
-        metrics_path: where an app serves the metrics; "": nowhere.
-        metrics_port: TCP port that a process without an app serves them on; 0: none.
-        histograms: what a Prometheus gets that asks for native histograms (protobuf): "both" them and the classic
-            buckets, "native" only them, "classic" no protobuf at all. OpenMetrics and text, for all others, have the
-            classic buckets in any case.
-        exemplars: beside what a request measured stands its trace id: that of its traceparent header, if that says
-            sampled, or of the OpenTelemetry span around it, or ``trace_id=``. In OpenMetrics and protobuf.
-        role: what this process is, in the numbers ("api", "engine", ...); at most 31 characters.
-        engine: where one server has several engines, the number (its data parallel rank) or name of the one that this
-            process works for, or, in a process with an app, of the one that serves all its streams; "": what vLLM's and
-            SGLang's process titles tell.
-        routes: more routes that generate tokens, as templates.
-        max_label_sets: (model, route) pairs kept apart, 1 to 4096; further ones become "other".
-        page: serve a page with these numbers, live, at /tailwatch: by the app, and on metrics_port. Without page_token
-            it answers only who is on this machine: see tailwatch/serve/page_access.py.
-        page_token: what everybody must know who wants to see the page, as "Authorization: Bearer ..." or typed into it;
-            "": nobody is asked.
-        trust_request_start: believe the X-Request-Start header of a proxy.
-        fast_sse: serialise what known servers stream with templates, the same bytes.
-        orca: tell the load in the header ``endpoint-load-metrics`` of generated answers: "off", "request" (in the
-            format that a request's ``endpoint-load-metrics-format`` asks for), "text" or "json" (always). True:
-            "request".
-        server_timing: a ``Server-Timing`` header with the waits known by then: proxy, accept, app, milliseconds.
-        sse_timing: a comment after the last event of a stream with its own TTFT, ITL and what pauses cost it.
-        dir: the directory that the processes of one server share, each with a file of its numbers; "": none. It is made
-            where it does not exist, and must be on a file system in memory (/dev/shm): it is written at each token.
-            With ``trace_events`` and no ``dir`` it is one of our own there.
-        nvtx: "auto": tell an NVTX tool (Nsight Systems, Nsight Compute) where one is attached; "on": also say where
-            none is; "off": never.
-        nvtx_tokens: with a tool attached, a mark for each message of tokens, beside the first of each request.
-        trace_events: room for so many events of this process, 256 to 2**28, of 32 bytes: half for the first thread that
-            stamps, a sixteenth for each of seven more, and for the rest; 0: none are kept.
+        slow_gap_ms: log each gap of at least this length, milliseconds; 0: off.
+        metrics_path: path of the metrics in an app; "": not served.
+        metrics_port: TCP port of the metrics in a process without an app; 0: not served.
+        histograms: format for a Prometheus that requests native histograms (protobuf): "both" native histograms and
+            classic buckets, "native" without classic buckets, "classic" without protobuf. OpenMetrics and text always
+            have the classic buckets.
+        exemplars: attach trace ids to histogram buckets, in OpenMetrics and protobuf. The trace id comes from a sampled
+            traceparent header, from the OpenTelemetry span around the request, or from ``trace_id=``.
+        role: name of this process in metrics ("api", "engine", ...); at most 31 characters.
+        engine: in a server with several engines, the number (data-parallel rank) or name of the engine that this
+            process works for, or, in a process with an app, that serves all its streams; "": detected from the process
+            titles of vLLM and SGLang.
+        routes: further routes that generate tokens, as templates.
+        max_label_sets: (model, route) pairs with their own series, 1 to 4096; further pairs become "other".
+        page: serve a live page at /tailwatch, in the app and on metrics_port. Without page_token the page answers
+            loopback clients only: see tailwatch/serve/page_access.py.
+        page_token: token that the page requires, as "Authorization: Bearer ..." or typed into the page; "": no token.
+        trust_request_start: use the X-Request-Start header of a proxy as arrival.
+        fast_sse: serialise the streams of known servers with templates; the bytes are the same.
+        orca: add the load in the header ``endpoint-load-metrics`` of generated responses: "off", "request" (in the
+            format of the request's ``endpoint-load-metrics-format``), "text" or "json" (always). True: "request".
+        server_timing: add a ``Server-Timing`` header with the waits before the response: proxy, accept, app,
+            milliseconds.
+        sse_timing: add a comment after the last event of a stream, with its TTFT, ITL and delay by pauses.
+        dir: shared-memory directory of the process group, with one file per process; "": no group. The directory is
+            created if it does not exist. It must be on a memory file system (/dev/shm), because each token writes to
+            it. With ``trace_events`` and no ``dir``, a directory is created there.
+        nvtx: "auto": send ranges to an attached NVTX tool (Nsight Systems, Nsight Compute); "on": also report that no
+            tool is attached; "off": never.
+        nvtx_tokens: with a tool attached, mark each token-bearing message, not only the first of each request.
+        trace_events: capacity of this process's event ring, 256 to 2**28 events of 32 bytes: half for the first thread
+            that stamps, a sixteenth for each of seven more, and for the rest; 0: no events are recorded.
         trace_on: "gap>100ms", "ttft>1s", "slo" (a request that misses it), or several with commas: keep the seconds
-            around it as a file in the group's directory; "": never.
-        trace_keep: how many files of traces, and bytes of them, stay: those of ``trace_on`` and of dead processes.
+            around such an event as a file in the group's directory; "": never.
+        trace_keep: number and total bytes of the trace files to keep, of ``trace_on`` and of exited processes.
         otel: export metrics and spans by OTLP: True, False, or exporters of your own (a MetricExporter, a
-            MeterProvider, or several); None: as the OTEL_* variables say, see tailwatch.export.otel.exporter.
-        explicit: names of the options that were given, as arguments or by the environment.
-        unknown_environment: TAILWATCH_* variables that are no option.
+            MeterProvider, or several); None: according to the OTEL_* variables, see tailwatch.export.otel.exporter.
+        explicit: names of the options set by argument or environment.
+        unknown_environment: TAILWATCH_* variables that are not an option.
     """
 
     slo: SLO
@@ -234,7 +233,7 @@ def _from_arguments(arguments: Mapping[str, object]) -> dict[str, _Given]:
 def _no_such_option(name: str, given: _Given) -> OptionError:
     hint = nearest(name, OPTIONS)
     meant = f"did you mean {hint!r}?" if hint else f"the options are {', '.join(OPTIONS)}"
-    return given.refused(f"there is no such option; {meant}")
+    return given.refused(f"unknown option; {meant}")
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
@@ -265,7 +264,7 @@ def _gc(given: _Given) -> str:
     if value is None or value not in GC_POLICIES:
         raise given.refused(expected, GC_POLICIES)
     if value == "idle" and (why := refusal_here()):
-        raise given.refused(f"not in this interpreter: {why}. gc='freeze' works here")
+        raise given.refused(f"not supported by this interpreter: {why}. gc='freeze' works here")
     return value
 
 
@@ -406,9 +405,7 @@ def _routes(given: _Given) -> tuple[str, ...]:
 def _events(given: _Given) -> int:
     number = _index(given)
     if number is None or not (number == 0 or LEAST_EVENTS <= number <= MOST_EVENTS):
-        raise given.refused(
-            f"expected room for events, a whole number from {LEAST_EVENTS} to {MOST_EVENTS}, or 0 for none"
-        )
+        raise given.refused(f"expected a number of events, from {LEAST_EVENTS} to {MOST_EVENTS}, or 0 for none")
     return number
 
 

@@ -1,4 +1,4 @@
-"""What a good request is: the bounds on one request, their grammar, and the presets people compare with.
+"""The SLO: bounds on one request, their grammar, and presets.
 
     ttft<=500ms,tpot<=40ms,itl<=200ms,e2e<=10s@99%
 
@@ -186,7 +186,7 @@ def _read_bound(text: str, part: str, source: str | None) -> tuple[str, float]:
 def _why(part: str) -> str:
     """What most likely is wrong with a bound that does not parse."""
     if re.fullmatch(rf"\s*[a-z0-9]+\s*<=?\s*{_NUMBER}\s*", part):
-        return " (its unit is missing: us, ms, s or m)"
+        return " (the unit is missing: us, ms, s or m)"
     if ">" in part:
         return " (bounds are upper bounds: '<=')"
     return ""

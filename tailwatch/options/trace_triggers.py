@@ -1,4 +1,4 @@
-"""What of a trace is kept: the grammars of ``trace_on`` and ``trace_keep``, and the range of ``trace``.
+"""The grammars of ``trace_on`` and ``trace_keep``, and the range of ``trace_events``.
 
 gap>100ms,ttft>1s,slo       a gap, a wait for a first token, a request that misses its bounds
 5,100MB                     five files, a hundred million bytes together
@@ -19,12 +19,12 @@ _PART = re.compile(r"\s*(gap|ttft)\s*>=?\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(us|m
 _KEEP = re.compile(r"\s*([0-9]{1,6})\s*,\s*([0-9]{1,12}(?:\.[0-9]{1,3})?)\s*([kmg]i?b|)\s*")
 _LONGEST_NS = 3600 * 10**9
 _GRAMMAR = "expected 'gap>100ms', 'ttft>1s' or 'slo', or several of them with commas"
-_KEEP_GRAMMAR = "expected a number of files and one of bytes, like '5,100MB'"
+_KEEP_GRAMMAR = "expected a number of files and a total size, like '5,100MB'"
 
 
 @dataclass(frozen=True, slots=True)
 class Triggers:
-    """When the seconds around an event are kept. Nanoseconds; 0: never for that. text: as it was written."""
+    """Events whose surrounding seconds are kept as a trace file. Nanoseconds; 0: not for this kind of event."""
 
     gap_ns: int = 0
     ttft_ns: int = 0
@@ -66,7 +66,7 @@ def _bound(text: str, part: str, source: str | None) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How many files of traces stay, and how many bytes of them together."""
+    """The number and the total bytes of the trace files to keep."""
 
     files: int = 5
     bytes: int = 100_000_000

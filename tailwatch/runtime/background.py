@@ -93,4 +93,4 @@ class Daemon:
             self.failed()
             if not self._logged:
                 self._logged = True
-                logger.exception("tailwatch: a background task failed; it is counted and tried again")
+                logger.exception("tailwatch: a background task failed; the error is counted and the task runs again")

@@ -37,13 +37,13 @@ _closers: list[Callable[[], None]] = []
 
 
 class Middleware:
-    """For servers that take an ASGI middleware class. It installs, or joins what is installed, and never raises for
-    options that differ from those in force: it says so to the doctor. With a bad variable in the environment it lets
-    everything through, and logs why.
+    """For servers that take an ASGI middleware class. It installs, or joins the existing installation. Options that
+    differ from those in force are ignored and reported by the doctor. With a bad variable in the environment it
+    forwards all requests unchanged, and logs the reason.
 
     Raises:
         OptionError: a bad option among its arguments.
-        TypeError: ``app`` is no ASGI app.
+        TypeError: ``app`` is not an ASGI app.
     """
 
     def __init__(self, app: Any, **options: object) -> None:
@@ -69,7 +69,7 @@ def _autoinstalled(app: Any, options: dict[str, object], *, wrap: bool) -> Any:
             _current = _begin(config, app, options, automatic=True, wrap=wrap)
             return _current.app
         if ignored := _overruled(_current, config, options):
-            _current.notes.append(f"Middleware came second: its {', '.join(ignored)} had no effect")
+            _current.notes.append(f"Middleware was added after an installation: its {', '.join(ignored)} had no effect")
         return app if not wrap and _current.watches(app) else _current.attach(app, wrap=wrap)
 
 
@@ -79,7 +79,7 @@ def autoinstall_app(app: Any) -> Any:
 
     Raises:
         OptionError: a bad TAILWATCH_* variable.
-        TypeError: this is no ASGI 3 app.
+        TypeError: the app is not an ASGI 3 app.
     """
     return _autoinstalled(app, {}, wrap=False)
 
@@ -184,8 +184,8 @@ def uninstall() -> list[str]:
     """Put everything back as it was before install().
 
     Returns:
-        What could not be undone and became inert instead, a sentence each; empty when nothing is left.
-        Without an install() before, nothing happens.
+        Parts that could not be undone and were made inert instead, a sentence each; empty if all was undone.
+        Without an install() before, the call has no effect.
 
     stream() gives streams that do nothing from now on. The memory of the numbers stays mapped, as snapshots and
     kept Watches may read it; the next install() with the same ``max_label_sets`` starts from zero in it.
@@ -261,10 +261,9 @@ def stream(
 def step(name: str, *, batch: int = 1, waiting: int | None = None) -> _hot.Step:
     """One iteration of an engine: ``with tailwatch.step("decode", batch=32, waiting=queued):`` around it.
 
-    Kept are how long steps take, what of it coincided with pauses of this process, by cause, and the host gap: the time
-    from the end of a step to the begin of the next one, of this thread or name, while work was waiting. Whether it was
-    is what you say: ``waiting``, or ``s.waiting`` before the block ends. Not said, it is not known, and that time is
-    called nothing (``Step.unknown_gap``).
+    Records the length of steps, their overlap with pauses of this process by cause, and the host gap: the time from the
+    end of a step to the start of the next one, of this thread or name, while work was waiting. ``waiting``, or
+    ``s.waiting`` before the block ends, gives that. Without it, the time counts as unknown (``Step.unknown_gap``).
 
     Args:
         name: what kind of step it is. Seven are told apart in a process, further ones are "other".
@@ -276,7 +275,7 @@ def step(name: str, *, batch: int = 1, waiting: int | None = None) -> _hot.Step:
     uninstall() it does nothing.
 
     Raises:
-        OptionError: name is no text, batch or waiting no number of requests.
+        OptionError: name is not a str, or batch or waiting is not a number of requests.
         NotInstalledError: install() was never called.
     """
     if _current is None and _was_installed:
@@ -320,5 +319,5 @@ def gc_status() -> GCStatus:
 
 
 def diagnose() -> list[Finding]:
-    """What the numbers say, the worst first; each finding ends in an option or a command."""
+    """Findings, the worst first; each ends in an option or a command."""
     return current().doctor()

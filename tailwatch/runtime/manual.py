@@ -42,10 +42,10 @@ class StreamContext:
 def step_error(name: object, batch: object, waiting: object) -> OptionError:
     """Which argument of step() was refused, and what it takes."""
     if not isinstance(name, str):
-        return OptionError.of("name", name, "expected a text, what kind of step it is")
+        return OptionError.of("name", name, "expected a str, the kind of step")
     if not _is_count(batch):
         return OptionError.of("batch", batch, "expected a number of requests")
-    return OptionError.of("waiting", waiting, "expected a number of requests, or None: not known")
+    return OptionError.of("waiting", waiting, "expected a number of requests, or None if unknown")
 
 
 def _is_count(value: object) -> bool:

@@ -28,12 +28,12 @@ _Timed = TypeVar("_Timed")
 
 
 def asked_level() -> int:
-    """The level of a line somebody asked for by an option: INFO, or WARNING where nobody would see INFO."""
+    """The level of a line requested by an option: INFO, or WARNING where INFO is not shown."""
     return logging.INFO if logger.isEnabledFor(logging.INFO) and logger.hasHandlers() else logging.WARNING
 
 
 def format_pause(pause: Pause, *, so_far: bool = False) -> str:
-    """One line: what paused the process, for how long, until when, what it found, and whom it hit.
+    """One line: length, end and cause of the pause, objects collected, streams delayed.
 
     so_far: streams are in flight that may still be charged with it.
     """
@@ -41,12 +41,12 @@ def format_pause(pause: Pause, *, so_far: bool = False) -> str:
     found = f"{pause.collected} objects collected" + (
         f", {pause.uncollectable} uncollectable" if pause.uncollectable else ""
     )
-    hit = "hit no stream"
+    hit = "delayed no stream"
     if pause.streams:
-        plural = "wait" if pause.streams == 1 else "waits"
-        hit = f"hit {pause.streams} {plural} for a token for up to {pause.overlap * 1e3:.1f} ms together"
-        hit += f", made them about {pause.delay * 1e3:.1f} ms late"
-    hit += " so far" if so_far else ""
+        plural = "stream" if pause.streams == 1 else "streams"
+        hit = f"delayed {pause.streams} {plural}; overlap at most {pause.overlap * 1e3:.1f} ms"
+        hit += f", estimated delay {pause.delay * 1e3:.1f} ms"
+    hit += " (so far)" if so_far else ""
     when = pause.when.isoformat(timespec="milliseconds")
     return f"gc pause {pause.seconds * 1e3:.1f} ms until {when}: {what}, {found}; {hit}"
 
@@ -84,7 +84,7 @@ class PauseLog:
             logger.log(self._level(pause.seconds), "%s", format_pause(pause, so_far=so_far))
             time.sleep(0)
         if rest:
-            logger.log(self._level(rest[0]), "gc pauses: and %d more, the longest %.1f ms", len(rest), rest[0] * 1e3)
+            logger.log(self._level(rest[0]), "gc pauses: %d more, the longest %.1f ms", len(rest), rest[0] * 1e3)
 
     def _level(self, seconds: float) -> int:
         return logging.WARNING if self.warn and seconds >= self.warn else asked_level()
@@ -94,7 +94,7 @@ class PauseLog:
         if count > self.short:
             logger.log(
                 asked_level(),
-                "gc pauses shorter than 0.05 ms: %d more; all of them so far %.1f ms",
+                "gc pauses shorter than 0.05 ms: %d more, %.1f ms in total so far",
                 count - self.short,
                 seconds * 1e3,
             )
@@ -124,7 +124,7 @@ class SlowLog:
             logger.warning("slow %s", format_slow(gap))
             time.sleep(0)
         if rest:
-            logger.warning("slow gaps: and %d more, the longest %.1f ms", len(rest), rest[0] * 1e3)
+            logger.warning("slow gaps: %d more, the longest %.1f ms", len(rest), rest[0] * 1e3)
 
 
 def _longest(items: Sequence[_Timed], seconds: Callable[[_Timed], float]) -> tuple[list[_Timed], list[float]]:

@@ -32,7 +32,7 @@ from tailwatch.tracing import ring_files
 
 MANIFEST = "manifest.json"
 EVENTS = 1 << 18
-"""Room for events where the option ``trace`` is off: 8 MiB while the stage lasts."""
+"""Events to record if ``trace_events`` is 0: 8 MiB during the stage."""
 
 _LOOK_SECONDS = 0.02
 _PATIENCE = 50
@@ -44,11 +44,11 @@ class Profiled:
     """What a stage left behind.
 
     Attributes:
-        path: the directory; manifest.json in it says what is where.
+        path: the directory; manifest.json in it lists the files.
         requests: that ended in the stage.
         complete: whether they were as many as asked for; else the time was over first.
         files: in the directory, by name: what each is.
-        notes: what could not be had, a sentence each.
+        notes: missing parts of the profile, a sentence each.
     """
 
     path: Path
@@ -90,15 +90,15 @@ def profile(
 
 def _check(requests: int, seconds: float) -> None:
     if isinstance(requests, bool) or not isinstance(requests, int) or requests < 1:
-        raise OptionError.of("requests", requests, "expected how many to wait for, 1 or more")
+        raise OptionError.of("requests", requests, "expected a number of requests, at least 1")
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 86_400:
-        raise OptionError.of("seconds", seconds, "expected how long to wait at most, over 0 to 86400")
+        raise OptionError.of("seconds", seconds, "expected seconds, above 0 and at most 86400")
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
     raise TailwatchError(
-        "profile() waits, and would stop this event loop: await asyncio.to_thread(tailwatch.profile, …)"
+        "profile() blocks and would stop this event loop: await asyncio.to_thread(tailwatch.profile, …)"
     )
 
 
@@ -150,7 +150,7 @@ def _wait(watch: Watch, made: Profiled, requests: int, seconds: float) -> int:
     first, until = _ended(watch), time.monotonic() + seconds
     while (found := _ended(watch) - first) < requests and time.monotonic() < until:
         if not _is_current(watch):
-            made.notes.append("uninstall() was called meanwhile")
+            made.notes.append("uninstall() was called during the profile")
             break
         time.sleep(_LOOK_SECONDS)
     return max(found, 0)
@@ -171,7 +171,7 @@ def _recording(watch: Watch, made: Profiled) -> Iterator[None]:
     """Events are recorded meanwhile, and afterwards as before."""
     ours = not watch.core.tracing and (why := _start(watch)) is None
     if not ours and not watch.core.tracing:
-        made.notes.append(f"nothing was recorded by tailwatch itself: {why}")
+        made.notes.append(f"tailwatch recorded no events: {why}")
     try:
         yield
     finally:
@@ -199,7 +199,7 @@ def _write_trace(watch: Watch, made: Profiled) -> None:
         _tell_absent(watch, made)
         if merge:
             watch.trace(made.path / "together.json", format="json", merge=merge)
-            made.files["together.json"] = "that and torch.json on one clock: open it in ui.perfetto.dev"
+            made.files["together.json"] = "tailwatch.pftrace and torch.json on one clock: open it in ui.perfetto.dev"
     except TailwatchError as error:
         made.notes.append(str(error))
 
@@ -211,7 +211,7 @@ def _tell_absent(watch: Watch, made: Profiled) -> None:
     recorded = {file.pid for file in ring_files.files_of(directory)}
     absent = [each.name for each in watch.snapshot().processes if each.lives and each.pid not in recorded]
     if absent:
-        made.notes.append(f"not in tailwatch.pftrace, as they record nothing (option trace): {', '.join(absent)}")
+        made.notes.append(f"not in tailwatch.pftrace, because trace_events is 0 there: {', '.join(absent)}")
 
 
 # ---- torch ----
@@ -232,7 +232,7 @@ def _torch(made: Profiled, wanted: bool | None) -> Iterator[dict[str, Any]]:
         profiler.stop()
     try:
         profiler.export_chrome_trace(str(made.path / "torch.json"))
-        made.files["torch.json"] = "what torch did: open it in ui.perfetto.dev"
+        made.files["torch.json"] = "the trace of torch: open it in ui.perfetto.dev"
     except Exception as error:
         made.notes.append(f"the trace of torch could not be written: {type(error).__name__}: {error}")
 
@@ -245,7 +245,7 @@ def _torch_profiler(made: Profiled, wanted: bool | None, says: dict[str, Any]) -
         torch: Any = import_module("torch")
         profiler: Any = import_module("torch.profiler")
     except ImportError as error:
-        made.notes.append(f"torch was asked for and cannot be imported: {error}")
+        made.notes.append(f"torch was requested but cannot be imported: {error}")
         return None
     cuda = bool(torch.cuda.is_available())
     activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if cuda else [])]
@@ -255,7 +255,7 @@ def _torch_profiler(made: Profiled, wanted: bool | None, says: dict[str, Any]) -
         return profiler.profile(activities=activities, experimental_config=everywhere)
     except (AttributeError, TypeError):
         says["all_threads"] = False
-        made.notes.append("this version of torch tells the operators of the thread that called profile() only")
+        made.notes.append("this version of torch records only the operators of the thread that called profile()")
         return profiler.profile(activities=activities)
 
 
@@ -266,9 +266,9 @@ def _write_numbers(watch: Watch, made: Profiled, before: Any) -> None:
     try:
         numbers = (watch.snapshot() - before).as_dict()
     except Exception as error:
-        made.notes.append(f"the numbers of the stage could not be had: {type(error).__name__}: {error}")
+        made.notes.append(f"the snapshot of the stage could not be taken: {type(error).__name__}: {error}")
         return
-    _write(made, "snapshot.json", numbers, "what tailwatch counted in this stage alone: tailwatch doctor snapshot.json")
+    _write(made, "snapshot.json", numbers, "tailwatch's numbers of this stage only: tailwatch doctor snapshot.json")
 
 
 def _write_manifest(

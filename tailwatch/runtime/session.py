@@ -214,7 +214,7 @@ class Watch:
         return status if status.mode == "slices" else replace(status, unfrozen=own.unfrozen or 0)
 
     def doctor(self) -> list[Finding]:
-        """What the numbers say, the worst first."""
+        """Findings, the worst first."""
         return doctor(self.snapshot(), self.context())
 
     def context(self) -> DiagnosisContext:
@@ -248,7 +248,7 @@ class Watch:
                 raise
             self.otel.stop()
             self.otel = None
-            self._warn(f"OTEL_* variables ask for OTLP: {error}")
+            self._warn(f"OTLP export, requested by OTEL_* variables, is off: {error}")
         else:
             self.core.on_request_end(self.otel.spans.ended)
 
@@ -315,7 +315,7 @@ class Watch:
             return
         if self.core.opened:
             self.notes.append(
-                f"requests were counted before this process was seen to be {role!r}: it stays {self.config.role!r}"
+                f"the role stays {self.config.role!r}: requests were counted before {role!r} was detected"
             )
             return
         self.config = replace(self.config, role=role)
@@ -330,7 +330,7 @@ class Watch:
         fixed = sorted(differing & keep)
         if fixed:
             self.notes.append(
-                f"install() came after an automatic installation: {', '.join(fixed)} could no longer be changed there"
+                f"install() ran after an automatic installation: {', '.join(fixed)} could not be changed any more"
             )
         changed = {name: getattr(config, name) for name in config.explicit - keep}
         self.config = replace(self.config, **changed)
@@ -473,8 +473,8 @@ class Watch:
         if parent_process() is not None and self.membership.alone and not self._said_alone:
             self._said_alone = True
             self._warn(
-                "another process started this one (one of several workers, or a reloader's): /metrics and "
-                "tailwatch.snapshot() tell of this process alone"
+                "this process was started by another one (a worker of several, or a reloader's child): /metrics and "
+                "tailwatch.snapshot() cover this process alone"
             )
         if self.config.fast_sse:
             self.fast_sse.sweep()
@@ -487,7 +487,9 @@ class Watch:
 
     def _leave_port(self) -> None:
         self.port.leave()
-        self.notes.append(f"TAILWATCH_METRICS_PORT={self.port.number} was ignored: it is for processes without an app")
+        self.notes.append(
+            f"TAILWATCH_METRICS_PORT={self.port.number} was ignored: it applies to processes without an app"
+        )
 
     def _follow_routing(self) -> None:
         """Which engine a request goes to matters where others' pauses are known, in the process that has the app."""

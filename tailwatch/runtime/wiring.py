@@ -168,8 +168,8 @@ def page_notes(config: Config) -> list[str]:
     """What the doctor is to say of the page's options."""
     token = config.page_token
     if token and not config.page:
-        return ["page_token was given, but page is off: nothing is served at /tailwatch"]
+        return ["page_token is set, but page is off: /tailwatch is not served"]
     if token and len(token) < _LEAST_TOKEN:
-        hint = "`openssl rand -hex 16` makes a better one"
-        return [f"page_token has {len(token)} characters: who tries finds it; {hint}"]
+        hint = "`openssl rand -hex 16` makes a safe one"
+        return [f"page_token has only {len(token)} characters and can be guessed; {hint}"]
     return []

@@ -289,7 +289,7 @@ def test_a_wrapper_around_ours_stays_and_is_told() -> None:
     ours = loop._selector.select
     loop._selector.select = lambda timeout=None: ours(timeout)
     (said,) = tailwatch.uninstall()
-    assert "wrapped after us" in said
+    assert "wrapped by other code" in said
     loop.run_until_complete(asyncio.sleep(0.001))
     loop.close()
 

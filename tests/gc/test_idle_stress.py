@@ -76,7 +76,7 @@ turns = asyncio.run(flood())
 status = tailwatch.gc_status()
 say(met=status.memory_limits["objects"], slices=status.slices["memory_limit"],
     collections=status.collections["memory_limit"],
-    said=[each for each in warnings if "is met" in each], report=tailwatch.uninstall())
+    said=[each for each in warnings if "is exceeded" in each], report=tailwatch.uninstall())
 """
 
 
@@ -180,7 +180,7 @@ while gone() is not None and time.monotonic() < deadline:
         nodes = [Node() for _ in range(100)]
         time.sleep(0.01)
 status = tailwatch.gc_status()
-say(slices=status.slices, dead=gone() is None, said=[note for note in watch.notes if "nobody knows" in note])
+say(slices=status.slices, dead=gone() is None, said=[note for note in watch.notes if "no idle slot" in note])
 """
 
 
@@ -195,12 +195,12 @@ NEITHER = """
 watch = tailwatch.install(role="worker", gc="idle")
 tailwatch.freeze()
 kept = [[] for _ in range(3000)]
-until(lambda: [note for note in watch.notes if "nobody knows when nobody waits" in note])
+until(lambda: [note for note in watch.notes if "no idle slot is found" in note])
 slices = {name: n for name, n in tailwatch.gc_status().slices.items() if name != "requested"}
 kept += [Node() for _ in range(110_000)]
 status = tailwatch.gc_status()
 say(slices=sum(slices.values()), automatic=status.collections["automatic"],
-    said=len([note for note in watch.notes if "nobody knows when nobody waits" in note]))
+    said=len([note for note in watch.notes if "no idle slot is found" in note]))
 """
 
 
@@ -251,7 +251,7 @@ def test_freezing_again_waits_for_silence_or_refuses(run_script: Run) -> None:
     """Never while a stream is in flight, and never silently; what died while it was frozen is freed then."""
     found = found_by(run_script, AGAIN)
     assert found["frozen"] and found["still_frozen"] and found["gone"]
-    assert "would stand still: 1;" in found["timed_out"] and "0.05 s" in found["timed_out"]
+    assert "1 request is in flight and would stall" in found["timed_out"] and "0.05 s" in found["timed_out"]
     assert "asyncio.to_thread" in found["at_once"]
     assert found["still"] and found["unfrozen"]
     assert found["known"] > 1000
@@ -517,7 +517,9 @@ def test_the_interpreter_ends_with_the_policy_on(run_ended: Callable[..., tuple[
     whatever runs, and whether the loop was closed or not."""
     status, stderr = run_ended(COMMON + SHUTDOWN, how)
     said = [
-        line for line in stderr.splitlines() if not line.startswith("tailwatch: gc_memory_limit='objects=2000' is met")
+        line
+        for line in stderr.splitlines()
+        if not line.startswith("tailwatch: gc_memory_limit='objects=2000' is exceeded")
     ]
     assert (status, said) == (0, [])
 

@@ -181,7 +181,7 @@ def test_what_lives_cannot_be_collected() -> None:
         process.watch.look(step / 4)
     assert 10 < process.wholes < 30, "a thousand seconds at up to a minute apart"
     assert process.met == [OBJECTS]
-    assert len(process.said) == 1 and "cannot be kept" in process.said[0]
+    assert len(process.said) == 1 and "cannot be held" in process.said[0]
 
 
 def test_memory_counts_from_the_freeze() -> None:

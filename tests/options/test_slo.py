@@ -49,7 +49,7 @@ def test_one_spelling_for_each(text: str, canonical: str) -> None:
     [
         ("", "expected bounds like"),
         ("ttft", "found 'ttft'"),
-        ("ttft<=500", "its unit is missing"),
+        ("ttft<=500", "the unit is missing"),
         ("ttft>=500ms", "upper bounds"),
         ("ttft=500ms", "found 'ttft=500ms'"),
         ("ttfb<=500ms", "found 'ttfb'"),
