@@ -206,7 +206,7 @@ def test_files_that_are_no_order_are_ignored(
     until(lambda: ignored() == 3 and not path.is_symlink() and path.exists())
     status, said = tell("freeze")
     assert status == 0 and "done in" in said
-    assert "3 files " in tell("status")[1] and "ignored" in tell("status")[1]
+    assert "3 invalid commands" in tell("status")[1] and "ignored" in tell("status")[1]
     assert target.read_text() == "untouched"
 
 

@@ -209,7 +209,7 @@ def test_of_several_groups_the_living_is_meant(make_group: Callable[..., Path], 
     second = make_group("second", lives=True)
     with pytest.raises(TailwatchError, match="several process groups") as error:
         find_group.find({}, str(tmp_path))
-    assert f"--dir {first}   (1 living" in str(error.value) and f"--dir {second}" in str(error.value)
+    assert f"--dir {first}   (1 running" in str(error.value) and f"--dir {second}" in str(error.value)
     assert "dead" not in str(error.value)
 
 
