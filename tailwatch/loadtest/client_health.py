@@ -166,14 +166,14 @@ def most_memory() -> int:
 
 
 def judge(outcomes: Outcomes, latencies: Latencies, client: ClientHealth, *, closed: bool) -> Validity:
-    """Whether a run may be believed, and what a reader should know of it."""
+    """The validity of a run, with reasons and warnings."""
     verdict = Validity()
     if client.capped:
         share = client.capped / max(1, outcomes.scheduled)
         verdict.verdict = "capped"
         verdict.reasons.append(
             f"the cap of {client.cap} requests in flight held back {client.capped} requests ({share:.1%} of the "
-            "schedule): what was offered is not what was planned"
+            "schedule): the offered load was below the planned load"
         )
     for reason in (
         *([] if closed or client.capped else _sent_late(latencies, client)),
@@ -192,8 +192,8 @@ def _sent_late(latencies: Latencies, client: ClientHealth) -> list[str]:
     if lag <= limit:
         return []
     return [
-        f"the schedule was not kept: p99 of the send lag is {lag * 1e3:.1f} ms, over {limit * 1e3:.1f} ms; "
-        f"the limit that was hit: {_cause(client)}"
+        f"the load generator fell behind its schedule: p99 of the send lag is {lag * 1e3:.1f} ms, over "
+        f"{limit * 1e3:.1f} ms; cause: {_cause(client)}"
     ]
 
 
@@ -203,8 +203,8 @@ def _stamped_late(latencies: Latencies, client: ClientHealth) -> list[str]:
     if lag <= limit:
         return []
     return [
-        f"answers were stamped late: p99 of this client's loop lag is {lag * 1e3:.1f} ms, over {limit * 1e3:.1f} ms; "
-        f"the limit that was hit: {_cause(client)}"
+        f"responses were stamped late: p99 of this client's loop lag is {lag * 1e3:.1f} ms, over {limit * 1e3:.1f} ms; "
+        f"cause: {_cause(client)}"
     ]
 
 
@@ -218,10 +218,10 @@ def _cause(client: ClientHealth) -> str:
     if client.cpu_peak >= 0.9 or own_cpu:
         cores = len(os.sched_getaffinity(0))
         more = "--processes" if cores > client.processes else "a client with more cores"
-        return f"this client's CPU ({client.cpu_peak:.0%} of a core in its busiest second); use {more}"
+        return f"the CPU of this client ({client.cpu_peak:.0%} of a core in its busiest second); use {more}"
     return (
         f"this client did not run for {client.paused:.2f} s in {len(client.pauses)} pauses: it was stopped, or other "
-        "processes had its core"
+        "processes used its core"
     )
 
 
@@ -232,13 +232,13 @@ def _excluded(outcomes: Outcomes) -> list[str]:
     kinds = [f"{count} answered {name}" for name in EXCLUDED if (count := outcomes.by_reason[name])]
     return [
         f"{share:.1%} of the schedule is excluded ({', '.join(kinds)}), over {EXCLUDED_LIMIT:.0%}: "
-        "the requests are wrong"
+        "the requests are not valid for this server"
     ]
 
 
 def _limited(outcomes: Outcomes) -> list[str]:
     count = outcomes.faults.get("client_limit", 0)
-    return [f"{count} requests found no socket on this client: descriptors (ulimit -n) or ports"] if count else []
+    return [f"{count} requests got no socket on this client: out of descriptors (ulimit -n) or ports"] if count else []
 
 
 def _warnings(outcomes: Outcomes, client: ClientHealth, closed: bool) -> list[str]:
@@ -246,13 +246,15 @@ def _warnings(outcomes: Outcomes, client: ClientHealth, closed: bool) -> list[st
     if client.pauses:
         longest = max(length for _, length in client.pauses) / 1e6
         found.append(
-            f"this client stood still {len(client.pauses)} times, up to {longest:.0f} ms: {client.marked_gaps} gaps of "
-            f"{client.marked_requests} requests overlap that and are marked"
+            f"this client paused {len(client.pauses)} times, up to {longest:.0f} ms: {client.marked_gaps} gaps of "
+            f"{client.marked_requests} requests overlap these pauses and are marked"
         )
     if client.cpu_peak >= 0.9:
         found.append(f"this client used {client.cpu_peak:.0%} of a core in its busiest second")
     if closed:
-        found.append("closed loop: a stall holds back the requests that would have seen it; latencies are naive ones")
+        found.append(
+            "closed loop: a stall also delays the next requests, so latencies are naive (coordinated omission)"
+        )
     if outcomes.scheduled and not outcomes.good:
-        found.append("not one request was good")
+        found.append("no request was good")
     return found

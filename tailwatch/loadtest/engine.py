@@ -260,7 +260,7 @@ class LoadRun:
         if self.stopped_ns and verdict.valid:
             verdict.verdict = "interrupted"
         if self.stopped_ns:
-            verdict.reasons.append(f"interrupted after {duration:.1f} s of the plan")
+            verdict.reasons.append(f"interrupted after {duration:.1f} s of the schedule")
         return Result(
             target=job.target,
             name=job.name,

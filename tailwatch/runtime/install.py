@@ -215,7 +215,7 @@ def current() -> Watch:
 
 
 def nvtx_core() -> _hot.Core | None:
-    """What tells an NVTX tool in this process; None where none listens or is to be told."""
+    """The core that sends NVTX ranges in this process; None without an attached tool, or with nvtx="off"."""
     return _current.core if _current is not None and _current.core.nvtx_told else None
 
 

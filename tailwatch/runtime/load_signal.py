@@ -28,22 +28,22 @@ class LoadSignal:
 
     Attributes:
         running: requests in flight whose first token was seen.
-        waiting: those whose first token was not seen yet. An answer that is not streamed shows none before its end.
-        healthy: the healthy concurrency: streams in flight above which TTFT leaves its first straight line upwards.
-            None where it is not known: see verdict.
-        confidence: 0 to 1: the share of resamplings of the data that find it within 10 % of this; 0.0 without one.
-        verdict: "found"; "no_inflection": what was seen is one straight line, up to ``highest`` streams; "few_data";
-            "single_level": no two concurrencies far enough apart were seen.
+        waiting: requests in flight without a first token. A response that is not streamed has none before its end.
+        healthy: healthy concurrency: concurrent streams above which median TTFT starts to grow faster (knee of the
+            curve). None until a knee is found: see verdict.
+        confidence: 0 to 1: the share of resamplings of the data with a knee within 10 % of this; 0.0 without one.
+        verdict: "found"; "no_inflection": TTFT grows linearly up to ``highest`` streams; "few_data"; "single_level":
+            the data has no two concurrencies far enough apart.
         highest: the most streams that were in flight at an arrival in the data.
         ratio: in flight / healthy: above 1 TTFT grows with each more. None without healthy.
         utilization: the same, at most 1.
         headroom: streams that may be added before healthy is reached, at least 0. None without healthy.
         predicted_ttft: seconds, the median TTFT to expect of a request admitted now: an estimate. None without data.
         within_slo: whether that is within the SLO's TTFT bound. None without bound or estimate.
-        requests_per_second: that arrived, over the last few seconds.
-        processes: living processes that have served requests.
-        scope: "group": concurrency is that of all processes, as they share an engine; "process": each process's streams
-            wait for nobody else's, and healthy is that of one times ``processes``.
+        requests_per_second: arrivals per second, over the last few seconds.
+        processes: running processes that have served requests.
+        scope: "group": concurrency is that of all processes, because they share an engine; "process": processes are
+            independent, and healthy is the value of one process times ``processes``.
         curve: the median TTFT by concurrency (of the group or of a process, by scope), ascending.
         age: seconds since healthy, confidence, verdict and curve were computed; the counts are as of the call.
     """
