@@ -141,7 +141,7 @@ def test_one_that_only_observes_is_left_alone(
     """It stays exactly what the interpreter does: no file, nothing done, and the command says so."""
     server = start("api", "observe")
     status, said = tell("collect", "--timeout", "5")
-    assert status == 1 and "leaves the collector alone" in said
+    assert status == 1 and "does not control the collector" in said
     assert server.order_file is None
 
 
@@ -164,7 +164,7 @@ def test_a_server_that_dies_meanwhile(start: Callable[..., Server]) -> None:
     with asked(server, "freeze", "--timeout", "600") as asking:
         server.kill()
         out, _ = asking.finish()
-    assert asking.popen.returncode == 1 and "it has ended" in out
+    assert asking.popen.returncode == 1 and "the process has exited" in out
 
 
 def test_a_command_that_dies_meanwhile(start: Callable[..., Server], tell: Callable[..., tuple[int, str]]) -> None:
@@ -206,7 +206,7 @@ def test_files_that_are_no_order_are_ignored(
     until(lambda: ignored() == 3 and not path.is_symlink() and path.exists())
     status, said = tell("freeze")
     assert status == 0 and "done in" in said
-    assert "3 files " in tell("status")[1] and "ignored" in tell("status")[1]
+    assert "3 invalid commands" in tell("status")[1] and "ignored" in tell("status")[1]
     assert target.read_text() == "untouched"
 
 
