@@ -136,7 +136,7 @@ static inline void frames_directory(char *path, size_t size) {
     snprintf(path, size, "%s", __FILE__);
     char *slash = strrchr(path, '/');
     snprintf(slash ? slash : path, size - (size_t)((slash ? slash : path) - path), "%s",
-             slash ? "/../unit/frames" : "../unit/frames");
+             slash ? "/../frames" : "../frames");
 }
 
 static inline void frames_load_one(frames *frame, const char *directory, const char *file) {

@@ -578,7 +578,7 @@ TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
     CHECK_LINE("tailwatch_gc_idle_slices_total{process=\"api-0\",reason=\"step\"} 0");
     CHECK_LINE("tailwatch_gc_idle_slice_seconds_total{process=\"api-0\"} 2.5");
     CHECK_LINE("tailwatch_gc_collections_total{process=\"api-0\",reason=\"memory_limit\"} 1");
-    CHECK_LINE("tailwatch_gc_memory_limit_total{process=\"api-0\",memory_limit=\"rss\"} 1");
+    CHECK_LINE("tailwatch_gc_memory_limit_total{process=\"api-0\",limit=\"rss\"} 1");
     CHECK_LINE("tailwatch_gc_unfrozen_objects{process=\"api-0\"} 90000");
     CHECK_LINE("tailwatch_gc_idle_backlog_visits{process=\"api-0\"} 5");
     free(text);
