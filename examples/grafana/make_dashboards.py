@@ -488,7 +488,9 @@ ROWS = (
                 [
                     fixed("{{process}} slices", total("tailwatch_gc_idle_slice_seconds_total", TARGET, PROCESS)),
                     fixed("{{process}} predicted", total("tailwatch_gc_idle_predicted_seconds_total", TARGET, PROCESS)),
-                    fixed("{{process}} passes", total("tailwatch_gc_idle_full_seconds_total", TARGET, PROCESS)),
+                    fixed(
+                        "{{process}} full collections", total("tailwatch_gc_idle_full_seconds_total", TARGET, PROCESS)
+                    ),
                 ],
                 unit="percentunit",
             ),
@@ -500,9 +502,10 @@ ROWS = (
                     fixed("{{process}} moved", total("tailwatch_gc_idle_moved_objects_total", TARGET, PROCESS)),
                     fixed("{{process}} freed", total("tailwatch_gc_idle_freed_objects_total", TARGET, PROCESS)),
                     fixed(
-                        "{{process}} by passes", total("tailwatch_gc_idle_full_freed_objects_total", TARGET, PROCESS)
+                        "{{process}} by full collections",
+                        total("tailwatch_gc_idle_full_freed_objects_total", TARGET, PROCESS),
                     ),
-                    fixed("{{process}} rounds", total("tailwatch_gc_idle_cycles_total", TARGET, PROCESS)),
+                    fixed("{{process}} cycles", total("tailwatch_gc_idle_cycles_total", TARGET, PROCESS)),
                 ],
             ),
             Panel(

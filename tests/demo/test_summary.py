@@ -25,7 +25,7 @@ def result(gaps: int = 0, **outcomes: int) -> Result:
 
 def test_goodput_counts_over_the_planned_window_and_all_requests() -> None:
     """Errors and unfinished requests stay in the denominator; they are counted apart."""
-    found = summary.summarize(result(good=2, delay=4, abandoned=1, error=1, **{"5xx": 2}))
+    found = summary.summarize(result(good=2, late=4, abandoned=1, error=1, **{"5xx": 2}))
 
     assert (found["goodput"], found["throughput"], found["attainment"]) == (1.0, 3.0, 0.2)
     assert (found["planned"], found["finished"], found["unfinished"]) == (10, 6, 1)

@@ -36,12 +36,12 @@ def sweep(watch: tailwatch.Watch) -> None:
 
 
 def exceed(watch: tailwatch.Watch) -> None:
-    """More objects than the ceiling lets stand, until that is seen."""
-    before = watch.gc_status().ceilings["objects"]
+    """More objects than the memory limit allows, until that is seen."""
+    before = watch.gc_status().memory_limits["objects"]
     kept = [Node() for _ in range(2 * MOST_OBJECTS)]
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while watch.gc_status().ceilings["objects"] == before:  # the daemon looks several times a second
-        assert time.monotonic() < deadline, "the ceiling was not met"
+    while watch.gc_status().memory_limits["objects"] == before:  # the daemon looks several times a second
+        assert time.monotonic() < deadline, "the memory limit was not reached"
         time.sleep(0.02)
     kept.clear()
     gc.collect()

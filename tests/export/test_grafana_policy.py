@@ -77,15 +77,20 @@ def expected(scene: Scene) -> dict[str, dict[str, Any]]:
         return {f"engine-0 {name}": value / per for name, value in values.items()}
 
     return {
-        "Policies": lines({"idle sweep ": 1.0}),
+        "Policies": lines({"idle slices ": 1.0}),
         "Slices": lines(gained.slices, scene.seconds),
         "Other collections": lines(gained.collections, scene.seconds),
         "What it takes, and was predicted to": lines(
-            {"slices": gained.seconds, "predicted": gained.predicted_seconds, "collections": gained.full_seconds},
+            {"slices": gained.seconds, "predicted": gained.predicted_seconds, "full collections": gained.full_seconds},
             scene.seconds,
         ),
         "Objects it goes through": lines(
-            {"moved": gained.moved, "freed": gained.freed, "by passes": gained.full_freed, "cycles": gained.cycles},
+            {
+                "moved": gained.moved,
+                "freed": gained.freed,
+                "by full collections": gained.full_freed,
+                "cycles": gained.cycles,
+            },
             scene.seconds,
         ),
         "Heap": lines({"unfrozen": now.unfrozen, "frozen": now.frozen}),

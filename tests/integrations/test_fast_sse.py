@@ -566,7 +566,7 @@ def test_the_doctor_says_what_is_at_work(load: Any) -> None:
     """By name; and where nothing is, that."""
     watch = tailwatch.install(gc="off", fast_sse=True)
     watch.fast_sse.undo()
-    assert next(f for f in watch.doctor() if f.rule == "fast-sse").title == "fast_sse found nothing to do"
+    assert next(f for f in watch.doctor() if f.rule == "fast-sse").title == "fast_sse has no effect"
     load_sglang(load)
     watch.fast_sse.sweep()
     assert "sglang.srt" in next(f for f in watch.doctor() if f.rule == "fast-sse").detail

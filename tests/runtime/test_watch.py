@@ -531,7 +531,7 @@ def test_a_failed_install_leaves_nothing_in_the_environment(tmp_path: Path, vari
     assert "TAILWATCH_DIR" not in os.environ
 
 
-# ---- doors ----
+# ---- automatic installation ----
 
 
 def test_a_middleware_installs() -> None:
