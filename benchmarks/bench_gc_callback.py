@@ -93,7 +93,7 @@ def test_gc_callback(benchmark: Any) -> None:
     run = collecting([watched.gc_first, watched.gc_last], 0)
     held = list(gc.callbacks)
     try:
-        benchmark.pedantic(run, args=(100,), cycles=20)
+        benchmark.pedantic(run, args=(100,), rounds=20)
     finally:
         gc.callbacks[:] = held
     assert not watched.paused_now()

@@ -122,7 +122,7 @@ class Stream:
     def end(self, error: BaseException | type[BaseException] | None, /) -> None:
         """End it as an exception (or its class) says; None is a clean end."""
     def summary(self) -> tuple[Any, ...] | None:
-        """What became of it, once it has ended: see export/otel_spans.py. None before, and in a fork child."""
+        """What became of it, once it has ended: see export/otel/spans.py. None before, and in a fork child."""
     @property
     def closed(self) -> bool: ...
     @property
@@ -310,7 +310,7 @@ class Core:
     def count_ignored(self) -> None:
         """A file stood where an operator's orders do, and was none."""
     def policy_answer(self, number: int, answer: int, /) -> None:
-        """An operator's order was carried out, or could not be: see orders.py. The number is written last."""
+        """An operator's order was carried out, or could not be: see gc/remote_commands.py. The number is written last."""
     def count_freeze(self) -> None:
         """A freeze of ours was made."""
     def cancel_pause(self) -> None:

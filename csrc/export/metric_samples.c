@@ -12,7 +12,7 @@ typedef tw_instrument instrument;
 
 static const tw_sample PLAIN = {.cause = -1, .scale = TW_SCALE};
 
-/* Whether a process collects out of band, or has. */
+/* Whether a process collects in idle slots, or has. */
 static bool sweeps(const tw_policy *policy) {
     uint64_t any = policy->now.kind == TW_POLICY_IDLE_GC;
     for (int i = 0; i < TW_MOMENTS; i++) any |= policy->counts.slices[i] | policy->counts.collections[i];

@@ -164,8 +164,8 @@ static const tw_instrument INSTRUMENTS[] = {
      "Option gc of each process. mode: how gc=idle collects; fallback: the reason why it does not use slices.",
      .samples = tw_sample_policy_info},
     {"tailwatch_gc_collections", "tailwatch.gc.collections", COUNTER, "{collection}",
-     "Full collections by trigger: automatic (thresholds), external (gc.collect() by other code), unknown, or "
-     "started by tailwatch (idle, step, ...).",
+     "Collections outside slices, of any generation, by trigger: automatic (thresholds), external (gc.collect() by "
+     "other code), unknown; or full collections started by tailwatch (idle, step, ...).",
      .samples = tw_sample_policy_list, TW_LIST_PASSES},
     {"tailwatch_gc_interference", "tailwatch.gc.interference", COUNTER, "{call}",
      "gc.* calls made by other code, by function. freeze_blind: gc.freeze() not preceded by a full collection, so "

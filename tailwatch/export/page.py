@@ -13,7 +13,7 @@ The numbers, JSON; times are seconds, moments Unix times, what is not known null
                         number of the first, and counts (Histogram.bins)
     models              those that were seen
     sources             [role, cause, delay, overlap]: what pauses cost all streams together, in the window
-    processes           name, role, pid, lives, age, paused by cause (since its start), full: generation 2 passes,
+    processes           name, role, pid, lives, age, paused by cause (since its start), full: generation 2 collections,
                         longest, longest_cause, standing, standing_cause
     slow                the last slow gaps, newest first: t, phase, gap, typical, cause, delay, overlap, source,
                         request, trace, model, route, token, complete

@@ -51,7 +51,7 @@ logger = logging.getLogger("tailwatch")
 
 _ROLE_WITH_APP = "api"
 _MOST_WRAPPERS = 16
-_FIXED = frozenset({"dir", "max_label_sets", "role", "metrics_port", "otel", "trace", "trace_on", "trace_keep"})
+_FIXED = frozenset({"dir", "max_label_sets", "role", "metrics_port", "otel", "trace_events", "trace_on", "trace_keep"})
 _FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start", "orca", "server_timing", "sse_timing"})
 _spare_cores: dict[tuple[int, bool], _hot.Core] = {}  # by label sets and OTLP, each free for the next install()
 

@@ -5,7 +5,7 @@ in the tree, their fields in order, which of them were set, the lengths of lists
 plain str nor a plain int. Strings and integers are written from the object of this very call; everything else is
 compared with the shape. So nothing can be stale, and what is of another shape goes to the class's own method.
 
-How a shape becomes JSON is asked of the class's own serialiser (see learning.py). It is asked again about the first
+How a shape becomes JSON is asked of the class's own serialiser (see template_learner.py). It is asked again about the first
 calls of each shape and then about one in many: a serialiser of somebody else's may change its mind.
 
 Pydantic's own serialisers write any text alike. Functions in Python need not: a class that is written by one is left

@@ -1,7 +1,7 @@
 """Trace files as a reader sees them: those of a group's directory, of the living and the dead.
 
 Every process writes its own (csrc/include/tailwatch/record/event_ring.h); here they are found, judged and handed to the
-writer of the timeline (export/perfetto.py). Nothing in a directory is believed, and nothing is written there.
+writer of the timeline (tracing/perfetto.py). Nothing in a directory is believed, and nothing is written there.
 """
 
 from __future__ import annotations

@@ -1280,7 +1280,7 @@ TW_TEST(bounds_are_counted_one_by_one) {
     s.status = 429;
     tw_stream_close(&s, MS, TW_END_FINISHED);
     TW_CHECK_EQ(0, second->ttft_tpot | second->itl_e2e);
-    open_at(&s, g, 0); /* a delay first token only */
+    open_at(&s, g, 0); /* a late first token only */
     tw_stream_token(&s, 11 * MS, 1, 0);
     tw_stream_token(&s, 12 * MS, 1, 0);
     tw_stream_close(&s, 13 * MS, TW_END_FINISHED);

@@ -1,7 +1,7 @@
 /* How much of the old heap is to be swept when, so that its garbage stays a bounded part of it and no slice is longer than
  * the moment it was meant for. Virtual time: nothing here reads a clock. One user at a time; nothing fails.
  *
- * Debt: looks at old objects that are owed. A round takes some ten of each object (once of itself and of each reference to
+ * Backlog: visits of old objects that are still owed. A round takes some ten of each object (once of itself and of each reference to
  * it, in each of its walks). The next one begins when as many objects have grown old as a part of those that it looked at,
  * the tenured aside, so that as many are dead as live, in the long run; what it is predicted to cost is spread over the first
  * quarter of them: the sooner it is over, the fewer dead wait for the next. A round that is not over when that is to begin goes

@@ -5,7 +5,7 @@
  *     DIR/PID-START-JOINED.seg   a segment (segment.h); START is field 22 of /proc/PID/stat, JOINED the line's joined_ns:
  *                                who leaves and joins again, or becomes another program by exec(), has another file
  *     DIR/PID-START-JOINED.trace what that process recorded (event_ring.h), where it records; it stays when the process dies
- *     DIR/PID-START-JOINED.gc    what an operator asks of its collector (tailwatch/orders.py)
+ *     DIR/PID-START-JOINED.gc    what an operator asks of its collector (tailwatch/gc/remote_commands.py)
  *     DIR/ROLE-INDEX.gone        a retired segment (retired_segment.h): the sum of the dead of that name, whose files are gone
  *     DIR/fold.tmp               a retired segment that is being made, or was when its maker died: nobody reads it
  *

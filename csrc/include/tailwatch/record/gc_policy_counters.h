@@ -95,7 +95,7 @@ typedef struct tw_policy_now {
     uint64_t bytes;                   /* memory that it takes outside the segment */
     uint64_t cost_ns;                 /* what 1024 looks of a slice are predicted to take; 0: not known */
     uint64_t answered, answer;        /* number of the last order that was carried out (release-stored last; 0: none
-                                       * was), and what came of it: see tailwatch/orders.py */
+                                       * was), and what came of it: see tailwatch/gc/remote_commands.py */
 } tw_policy_now;
 
 typedef struct tw_policy {
