@@ -27,7 +27,7 @@ from tailwatch import _hot
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "trace_server.py"
-COUNTED = HERE.parent / "tests" / "stress" / "test_instructions.py"
+COUNTED = HERE.parent / "tests" / "stamp" / "test_instructions.py"
 SLO = (2 * 10**9, 2 * 10**8, 0, 0, 990_000)
 
 

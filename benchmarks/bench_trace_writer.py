@@ -147,7 +147,7 @@ def sizes() -> dict[str, float]:
 
 def file_of(events: int, directory: Path) -> str:
     """A trace file with so many events in its first ring, nine tenths of them tokens."""
-    from traces.made import Made, request
+    from tracing.made import Made, request
 
     path = directory / "4242-100-7.trace"
     made = Made(events=2 * (events + 64), rings={})
