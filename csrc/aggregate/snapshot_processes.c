@@ -120,7 +120,7 @@ static void standing_take(tw_snapshot_process *to, const tw_pause_clock *pause, 
     to->standing_cause = (uint64_t)cause;
 }
 
-/* A pause that was open when its process was killed went on for nobody knows how long: it counts as not begun. */
+/* A pause that was open when its process was killed has no known end: it counts as not begun. */
 static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t taken_ns) {
     to->lives = tw_segment_lives(g);
     const uint64_t now_ns = to->lives ? taken_ns : 0;

@@ -80,6 +80,6 @@ tw_group_problem tw_file_make(int dir, const char *name, size_t bytes, void **ou
 /* A full file system would keep what the dead left there for ever: folding them takes room, and gives back more. */
 bool tw_file_fits(int dir, size_t bytes) {
     struct statvfs s;
-    if (fstatvfs(dir, &s) != 0 || s.f_blocks == 0) return true; /* no limit, or nobody knows */
+    if (fstatvfs(dir, &s) != 0 || s.f_blocks == 0) return true; /* no limit, or an unknown one */
     return (uint64_t)s.f_bavail * s.f_frsize >= bytes + TW_GROUP_ROOM;
 }

@@ -73,7 +73,7 @@ static void label_set_add(tw_series *sum, const tw_series *from) {
 
 /* The ring is not kept: what stood in it counts as evicted, so that word = ring + evicted_ns + short_ns holds on. */
 static void cause_add(tw_pause_clock *sum, const tw_pause_clock *from, tw_cause cause) {
-    const uint64_t closed_ns = tw_pause_total_ns(from, cause, 0); /* an open one went on for nobody knows how long */
+    const uint64_t closed_ns = tw_pause_total_ns(from, cause, 0); /* an open one has no known end */
     const tw_pause_totals *more = &from->totals[cause];
     tw_pause_totals *to = &sum->totals[cause];
     const uint64_t max_ns = to->max_ns > more->max_ns ? to->max_ns : more->max_ns;

@@ -19,7 +19,7 @@ from ..support.process import Python, Tailwatch
 from ..support.waiting import DEADLINE_SECONDS, until
 
 pytest.importorskip("fastapi")
-pytest.importorskip("httptools")
+pytest.importorskip("httptools", reason="the demo's client needs it: pip install 'tailwatch[demo]'")
 pytest.importorskip("numpy")
 pytest.importorskip("rich")
 

@@ -350,7 +350,7 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or ""
 def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Symbols]:
     """Each source's symbols; those of csrc/python only where Python.h is."""
     if not COMPILER or shutil.which("nm") is None:
-        pytest.skip("no C compiler and nm here")
+        pytest.skip("no C compiler or nm: apt-get install gcc binutils")
     directory = tmp_path_factory.mktemp("objects")
     python = Path(sysconfig.get_path("include"), "Python.h").is_file()
     wanted = [path for path in SOURCES if python or stage(path) != "python"]
