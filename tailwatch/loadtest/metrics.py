@@ -54,7 +54,7 @@ class Measure:
         return value if value is not None and math.isfinite(value) else None
 
     def censored(self, run: Result) -> bool:
-        """Whether its value in a run is a lower bound only: that many requests were dropped (see censored_percentiles.py)."""
+        """Whether its value in a run is a lower bound: that many requests were dropped (censored_percentiles.py)."""
         found = None if self.percent is None else run.quantile(self.name, self.percent)
         return found is not None and found.censored
 

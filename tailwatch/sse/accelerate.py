@@ -5,8 +5,8 @@ in the tree, their fields in order, which of them were set, the lengths of lists
 plain str nor a plain int. Strings and integers are written from the object of this very call; everything else is
 compared with the shape. So nothing can be stale, and what is of another shape goes to the class's own method.
 
-How a shape becomes JSON is asked of the class's own serialiser (see template_learner.py). It is asked again about the first
-calls of each shape and then about one in many: a serialiser of somebody else's may change its mind.
+The class's own serialiser shows how a shape becomes JSON (see template_learner.py). It runs again for the first calls
+of each shape and then for one in many: a serialiser that somebody else wrote may change its result.
 
 Pydantic's own serialisers write any text alike. Functions in Python need not: a class that is written by one is left
 alone, unless accelerate() is told that it looks at no text.
