@@ -310,7 +310,7 @@ class Core:
     def count_ignored(self) -> None:
         """A file stood where an operator's orders do, and was none."""
     def policy_answer(self, number: int, answer: int, /) -> None:
-        """An operator's command was carried out, or could not be (gc/remote_commands.py). The number is written last."""
+        """An operator's command was carried out or failed (gc/remote_commands.py). The number is written last."""
     def count_freeze(self) -> None:
         """A freeze of ours was made."""
     def cancel_pause(self) -> None:
