@@ -68,7 +68,7 @@ def whole(answers: Any, written: Any) -> None:
 def test_a_ring_that_is_written_while_it_is_read(tmp_path: Path, load: Load, busy: tuple[Python, Path]) -> None:
     """Each timeline is whole and has the number of events that were overwritten before they could be read.
 
-    A reader that loses its processor for one lap of the ring reads no token, so it reads until three timelines have some.
+    A reader that loses its processor for a lap of the ring reads no token: it reads until three timelines have some.
     """
     _, directory = busy
     with_tokens = 0
