@@ -18,7 +18,7 @@ def now() -> int:
 def tcp_wait_ns(fd: int) -> int:
     """How long ago the last data segment of a TCP socket arrived, in ns; -1: not known, or no descriptor."""
 
-def unit_of(engine: str | int | None, /) -> int:
+def engine_id(engine: str | int | None, /) -> int:
     """The word for an engine's number or name, see csrc/include/tailwatch/attribute/engine_id.h; 0 for None and "".
 
     Raises ValueError for what is neither."""
@@ -346,13 +346,13 @@ class Core:
     def leave(self) -> None:
         """Take it back: the numbers stay, here and in the group, which counts them as those of the dead. MemoryError:
         it is still shared."""
-    def set_unit(self, unit: int, /) -> None:
+    def set_engine(self, unit: int, /) -> None:
         """What this member works for from now on, as in join(). Nothing where it is in no group."""
     def renew(self) -> bool:
         """Look for members that came or went. Whether the list may have changed. Leaves a group whose directory was
         removed, or cannot be found again after its descriptor was closed: ``joined`` is false then."""
-    def fold(self) -> int:
-        """Fold what a few of the dead left in the directory into their retired, where nobody else does. Drops the
+    def merge_dead(self) -> int:
+        """Merge what a few of the dead left in the directory into their retired, where nobody else does. Drops the
         GIL. Returns how many."""
     def load(self) -> tuple[int, int]:
         """Requests in flight, and ever opened, here and in the rest of the group, as of the last renew(). Those of

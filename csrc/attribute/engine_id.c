@@ -1,6 +1,6 @@
 #include "tailwatch/attribute/engine_id.h"
 
-#define PID_BITS (~TW_UNIT_KIND)
+#define PID_BITS (~TW_ENGINE_KIND)
 #define MOST_HOPS 8 /* from a process to the engine it works for; more are a ring */
 
 /* ---- names ---- */
@@ -10,7 +10,7 @@ static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c 
 static bool may_follow(char c) { return is_digit(c) || is_letter(c) || c == '_' || c == '.' || c == '-'; }
 
 static bool is_name(const char *name, size_t len) {
-    if (len == 0 || len > TW_UNIT_NAME_BYTES || !(is_digit(name[0]) || is_letter(name[0]))) return false;
+    if (len == 0 || len > TW_ENGINE_NAME_BYTES || !(is_digit(name[0]) || is_letter(name[0]))) return false;
     for (size_t i = 1; i < len; i++)
         if (!may_follow(name[i])) return false;
     return true;
@@ -28,7 +28,7 @@ static uint64_t number(const char *digits, size_t len) {
         n = n * 10 + (uint64_t)(digits[i] - '0');
         if (n > UINT32_MAX) return 0;
     }
-    return TW_UNIT_NUMBER | n;
+    return TW_ENGINE_NUMBER | n;
 }
 
 /* FNV-1a. */
@@ -38,68 +38,68 @@ static uint64_t hash(const char *name, size_t len) {
     return h ^ h >> 60;
 }
 
-uint64_t tw_unit_named(const char *name, size_t len) {
+uint64_t tw_engine_named(const char *name, size_t len) {
     if (!is_name(name, len)) return 0;
-    return is_number(name, len) ? number(name, len) : TW_UNIT_NAME | (hash(name, len) & ~TW_UNIT_KIND);
+    return is_number(name, len) ? number(name, len) : TW_ENGINE_NAME | (hash(name, len) & ~TW_ENGINE_KIND);
 }
 
-/* ---- who works for whom ---- */
+/* ---- which engine a process works for ---- */
 
-static uint64_t kind(uint64_t unit) { return unit & TW_UNIT_KIND; }
+static uint64_t kind(uint64_t engine) { return engine & TW_ENGINE_KIND; }
 
-bool tw_unit_is_there(const tw_peer_set *peer_set, uint64_t unit) {
+bool tw_engine_has_peer(const tw_peer_set *peer_set, uint64_t engine) {
     for (uint32_t i = 0; i < peer_set->n; i++)
-        if (peer_set->peer[i].unit == unit) return unit != 0;
+        if (peer_set->peer[i].engine == engine) return engine != 0;
     return false;
 }
 
-/* The processes of a group as they name their units. */
-typedef struct said {
+uint64_t tw_engine_follow(uint64_t engine, uint64_t (*engine_of)(const void *of, uint64_t pid), const void *of) {
+    for (int hop = 0; hop < MOST_HOPS && kind(engine) == TW_ENGINE_LIKE; hop++) engine = engine_of(of, engine & PID_BITS);
+    return tw_engine_is_definite(engine) ? engine : 0;
+}
+
+/* The processes of a group, with the engines as they give them themselves. */
+typedef struct given {
     const tw_peer_set *peer_set;
     const uint64_t *pid;
-    uint64_t own_pid, own_unit, only; /* the one engine there is; 0: none, or several */
-    uint64_t unit[TW_PEERS];
+    uint64_t own_pid, own_engine, only; /* only: the one engine of the group; 0: none, or several */
+    uint64_t engine[TW_PEERS];
     uint32_t sharing;
-} said;
+} given;
 
-static uint64_t only_engine(const said *s) {
-    uint64_t only = tw_unit_is_engine(s->own_unit) ? s->own_unit : 0;
-    for (uint32_t i = 0; i < s->peer_set->n; i++) {
-        if (!tw_unit_is_engine(s->unit[i]) || s->unit[i] == only) continue;
+static uint64_t only_engine(const given *g) {
+    uint64_t only = tw_engine_is_definite(g->own_engine) ? g->own_engine : 0;
+    for (uint32_t i = 0; i < g->peer_set->n; i++) {
+        if (!tw_engine_is_definite(g->engine[i]) || g->engine[i] == only) continue;
         if (only != 0) return 0;
-        only = s->unit[i];
+        only = g->engine[i];
     }
     return only;
 }
 
-static uint64_t said_by(const said *s, uint64_t pid) {
-    if (pid == s->own_pid) return s->own_unit;
-    for (uint32_t i = 0; i < s->peer_set->n; i++)
-        if (s->pid[i] == pid) return s->unit[i];
+static uint64_t given_by(const void *of, uint64_t pid) {
+    const given *g = of;
+    if (pid == g->own_pid) return g->own_engine;
+    for (uint32_t i = 0; i < g->peer_set->n; i++)
+        if (g->pid[i] == pid) return g->engine[i];
     return 0;
 }
 
-/* The engine at the end of the chain that begins with a unit; 0: there is none. */
-static uint64_t followed(const said *s, uint64_t unit) {
-    for (int hop = 0; hop < MOST_HOPS && kind(unit) == TW_UNIT_LIKE; hop++) unit = said_by(s, unit & PID_BITS);
-    return tw_unit_is_engine(unit) ? unit : 0;
+static uint64_t resolved(const given *g, uint32_t i) {
+    const uint64_t engine = g->engine[i], itself = TW_ENGINE_ITSELF | (g->pid[i] & PID_BITS);
+    if (engine == TW_ENGINE_SHARED) return g->sharing == 1 ? engine : itself;
+    if (kind(engine) != TW_ENGINE_LIKE) return engine;
+    const uint64_t followed = tw_engine_follow(engine, given_by, g);
+    if (followed != 0) return followed;
+    return g->only != 0 ? g->only : itself;
 }
 
-static uint64_t settled(const said *s, uint32_t i) {
-    const uint64_t unit = s->unit[i], itself = TW_UNIT_ITSELF | (s->pid[i] & PID_BITS);
-    if (unit == TW_UNIT_SHARED) return s->sharing == 1 ? unit : itself;
-    if (kind(unit) != TW_UNIT_LIKE) return unit;
-    const uint64_t engine = followed(s, unit);
-    if (engine != 0) return engine;
-    return s->only != 0 ? s->only : itself;
-}
-
-void tw_unit_settle(tw_peer_set *peer_set, const uint64_t *pid, uint64_t own_pid, uint64_t own_unit) {
-    said s = {.peer_set = peer_set, .pid = pid, .own_pid = own_pid, .own_unit = own_unit};
+void tw_engines_resolve(tw_peer_set *peer_set, const uint64_t *pid, uint64_t own_pid, uint64_t own_engine) {
+    given g = {.peer_set = peer_set, .pid = pid, .own_pid = own_pid, .own_engine = own_engine};
     for (uint32_t i = 0; i < peer_set->n; i++) {
-        s.unit[i] = peer_set->peer[i].unit;
-        s.sharing += s.unit[i] == TW_UNIT_SHARED;
+        g.engine[i] = peer_set->peer[i].engine;
+        g.sharing += g.engine[i] == TW_ENGINE_SHARED;
     }
-    s.only = only_engine(&s);
-    for (uint32_t i = 0; i < peer_set->n; i++) peer_set->peer[i].unit = settled(&s, i);
+    g.only = only_engine(&g);
+    for (uint32_t i = 0; i < peer_set->n; i++) peer_set->peer[i].engine = resolved(&g, i);
 }

@@ -77,7 +77,7 @@ tw_group_problem tw_file_make(int dir, const char *name, size_t bytes, void **ou
     return problem;
 }
 
-/* A full file system would keep what the dead left there for ever: folding them takes room, and gives back more. */
+/* A full file system would keep what the dead left there for ever: merging them takes room, and gives back more. */
 bool tw_file_fits(int dir, size_t bytes) {
     struct statvfs s;
     if (fstatvfs(dir, &s) != 0 || s.f_blocks == 0) return true; /* no limit, or an unknown one */

@@ -170,7 +170,7 @@ static bool was_ours(const tw_group_line *line) {
            tw_load(&line->image) != tw_process_image();
 }
 
-/* A dead process's line stays its own until what it measured has been folded and its file removed. */
+/* A dead process's line stays its own until what it measured has been merged and its file removed. */
 static bool is_free(int dir, const tw_group_line *line) {
     const uint64_t pid = tw_load(&line->pid);
     if (pid == 0 || was_ours(line)) return true;
@@ -178,10 +178,10 @@ static bool is_free(int dir, const tw_group_line *line) {
     return !tw_process_lives(pid, tw_load(&line->start_time)) && !has_segment(dir, line);
 }
 
-static void take(tw_group *group, uint32_t at, uint64_t unit) {
+static void take(tw_group *group, uint32_t at, uint64_t engine) {
     tw_group_line *line = &group->page->line[at];
     tw_store(&line->stop_ns, 0);
-    tw_store(&line->unit, unit);
+    tw_store(&line->engine, engine);
     tw_store(&line->joined_ns, tw_now_ns());
     tw_store(&line->image, tw_process_image());
     tw_store(&line->place, 0);
@@ -192,10 +192,10 @@ static void take(tw_group *group, uint32_t at, uint64_t unit) {
     group->at = at;
 }
 
-static tw_group_problem take_line(tw_group *group, uint64_t unit) {
+static tw_group_problem take_line(tw_group *group, uint64_t engine) {
     for (uint32_t at = 0; at < TW_GROUP_LINES; at++) {
         if (!is_free(group->dir, &group->page->line[at])) continue;
-        take(group, at, unit);
+        take(group, at, engine);
         return TW_GROUP_FINE;
     }
     return TW_GROUP_FULL;
@@ -214,11 +214,11 @@ static tw_group_problem lock(int dir) {
     return TW_GROUP_FINE;
 }
 
-static tw_group_problem join_locked(tw_group *group, uint64_t unit) {
+static tw_group_problem join_locked(tw_group *group, uint64_t engine) {
     tw_group_problem problem = lock(group->dir);
     if (problem != TW_GROUP_FINE) return problem;
     problem = open_page(group);
-    if (problem == TW_GROUP_FINE) problem = take_line(group, unit);
+    if (problem == TW_GROUP_FINE) problem = take_line(group, engine);
     const int saved = errno;
     flock(group->dir, LOCK_UN);
     errno = saved;
@@ -280,7 +280,7 @@ static tw_group_problem note_dir(tw_group *group) {
     return TW_GROUP_FINE;
 }
 
-tw_group_problem tw_group_join(tw_group *group, const char *path, uint64_t unit) {
+tw_group_problem tw_group_join(tw_group *group, const char *path, uint64_t engine) {
     tw_group_problem problem;
     memset(group, 0, sizeof *group);
     if (mkdir(path, 0700) != 0 && errno != EEXIST) {
@@ -290,7 +290,7 @@ tw_group_problem tw_group_join(tw_group *group, const char *path, uint64_t unit)
     group->dir = tw_group_open_dir(path, &problem);
     if (group->dir < 0) return problem;
     problem = note_dir(group);
-    if (problem == TW_GROUP_FINE) problem = join_locked(group, unit);
+    if (problem == TW_GROUP_FINE) problem = join_locked(group, engine);
     const int saved = errno;
     if (problem != TW_GROUP_FINE) tw_group_forget(group);
     errno = saved;

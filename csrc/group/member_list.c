@@ -169,8 +169,8 @@ static const tw_member *retired_of(const tw_members *members, const tw_segment *
     return member != NULL && member->list != NULL ? member : NULL;
 }
 
-/* Who folded it died before it removed the file. */
-static void drop_folded(tw_members *members) {
+/* Who merged it died before it removed the file. */
+static void drop_merged(tw_members *members) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < members->n; i++) {
         tw_member *member = &members->member[i];
@@ -196,7 +196,7 @@ tw_group_problem tw_members_renew(tw_members *members, int dir, const char *exce
     const tw_group_problem problem = look(&r);
     if (problem != TW_GROUP_FINE) return problem;
     drop_gone(&r);
-    drop_folded(members);
+    drop_merged(members);
     members->refused = r.refused;
     return TW_GROUP_FINE;
 }
@@ -214,7 +214,7 @@ static void admit(tw_peer_set *peer_set, const tw_group_line *line, const tw_seg
     char role[TW_ROLE_WORDS * 8];
     tw_words_get(segment->header.role, TW_ROLE_WORDS, role);
     peer_set->stop_ns[peer_set->n] = &line->stop_ns;
-    peer_set->peer[peer_set->n++] = (tw_peer){&segment->pause, tw_load(&line->unit), tw_segment_source(own, role)};
+    peer_set->peer[peer_set->n++] = (tw_peer){&segment->pause, tw_load(&line->engine), tw_segment_source(own, role)};
 }
 
 void tw_members_peers(const tw_members *members, const tw_group *group, tw_segment *own, tw_peer_set *peer_set) {
@@ -225,11 +225,11 @@ void tw_members_peers(const tw_members *members, const tw_group *group, tw_segme
     for (uint32_t at = 0; at < lines && peer_set->n < TW_PEERS; at++) {
         const tw_group_line *line = &group->page->line[at];
         const uint64_t pid = tw_load_acquire(&line->pid);
-        if (at == group->at || pid == 0 || tw_load(&line->unit) == 0) continue;
+        if (at == group->at || pid == 0 || tw_load(&line->engine) == 0) continue;
         const tw_segment *segment = segment_of(members, line);
         if (segment == NULL || !tw_process_lives(pid, tw_load(&line->start_time))) continue;
         pids[peer_set->n] = pid;
         admit(peer_set, line, segment, own);
     }
-    tw_unit_settle(peer_set, pids, tw_load(&mine->pid), tw_load(&mine->unit));
+    tw_engines_resolve(peer_set, pids, tw_load(&mine->pid), tw_load(&mine->engine));
 }

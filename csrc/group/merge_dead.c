@@ -15,7 +15,7 @@
 #include "tailwatch/base/process.h"
 #include "tailwatch/group/retired_segment.h"
 
-static const char MAKING[] = "fold.tmp";
+static const char MAKING[] = "merge.tmp";
 
 /* ---- who is dead ---- */
 
@@ -45,9 +45,9 @@ typedef struct mapped {
     size_t len;
 } mapped;
 
-/* ---- one fold ---- */
+/* ---- one merge ---- */
 
-typedef struct folding {
+typedef struct merging {
     int dir;
     const char *name; /* of the dead one's file */
     tw_group_id id;
@@ -55,10 +55,10 @@ typedef struct folding {
     char retired[TW_GROUP_NAME];
     mapped before;    /* the retired segment as it was; no bytes: there is none */
     const tw_retired_list *list;
-} folding;
+} merging;
 
 /* false: a file of the retired segment's name stands there, and is none. It is not ours to replace. */
-static bool find_retired(folding *f) {
+static bool find_retired(merging *f) {
     tw_retired_name(f->retired, f->dead->header.role, tw_retired_index(f->dead));
     errno = 0;
     if (tw_file_open(f->dir, f->retired, false, &f->before.bytes, &f->before.len) != TW_GROUP_FINE) {
@@ -73,9 +73,9 @@ static bool find_retired(folding *f) {
 static bool has_served(const tw_segment *g) { return tw_segment_served(g, tw_segment_series(g, 0)) != NULL; }
 
 /* Whether the dead one or its retired segment has what OTLP wants. */
-static bool keeps_served(const folding *f) { return has_served(f->dead) || (f->list != NULL && has_served(f->before.bytes)); }
+static bool keeps_served(const merging *f) { return has_served(f->dead) || (f->list != NULL && has_served(f->before.bytes)); }
 
-static tw_segment *sum_up(const folding *f) {
+static tw_segment *sum_up(const merging *f) {
     tw_segment *sum = tw_retired_begin(f->dead->header.role, tw_retired_index(f->dead) + 1, keeps_served(f));
     if (sum == NULL) return NULL;
     const bool done = (f->list == NULL || tw_retired_add(sum, f->before.bytes) == 0) && tw_retired_add(sum, f->dead) == 0;
@@ -84,14 +84,14 @@ static tw_segment *sum_up(const folding *f) {
     return NULL;
 }
 
-static void write_list(const folding *f, tw_retired_list *out) {
+static void write_list(const merging *f, tw_retired_list *out) {
     if (f->list != NULL) *out = *f->list;
     out->file[out->count % TW_RETIRED_NAMES] = f->id;
     out->count++;
     out->magic = TW_RETIRED_MAGIC;
 }
 
-static bool write_retired(const folding *f, tw_segment *sum) {
+static bool write_retired(const merging *f, tw_segment *sum) {
     void *bytes;
     const size_t len = tw_retired_close(sum), body = sum->header.bytes;
     unlinkat(f->dir, MAKING, 0);
@@ -104,8 +104,8 @@ static bool write_retired(const folding *f, tw_segment *sum) {
     return false;
 }
 
-/* The one that the list is about to forget: its folder may have died before it removed the file. */
-static void remove_forgotten(const folding *f) {
+/* The one that the list is about to forget: the process that merged it may have died before it removed the file. */
+static void remove_forgotten(const merging *f) {
     char name[TW_GROUP_NAME];
     if (f->list == NULL || f->list->count < TW_RETIRED_NAMES) return;
     const tw_group_id *oldest = &f->list->file[f->list->count % TW_RETIRED_NAMES];
@@ -114,7 +114,7 @@ static void remove_forgotten(const folding *f) {
     unlinkat(f->dir, name, 0);
 }
 
-static bool into_retired(folding *f) {
+static bool into_retired(merging *f) {
     if (!find_retired(f)) return false;
     if (f->list != NULL && tw_retired_holds(f->list, &f->id)) return true;
     tw_segment *sum = sum_up(f);
@@ -134,7 +134,7 @@ static void remove_orders(int dir, const char *segment) {
 
 /* Under the lock. */
 static bool bury(int dir, const char *name, const tw_segment *dead) {
-    folding f = {.dir = dir, .name = name, .dead = dead};
+    merging f = {.dir = dir, .name = name, .dead = dead};
     const bool ours = tw_group_id_of(name, &f.id) && f.id.pid == tw_load(&dead->header.pid) &&
                       f.id.start_time == tw_load(&dead->header.start_time);
     const bool done = ours && into_retired(&f);
@@ -191,14 +191,14 @@ static uint32_t go_round(int dir, uint32_t most, bool locked) {
     return r.found;
 }
 
-uint32_t tw_fold(int dir, uint32_t most) {
+uint32_t tw_merge_dead(int dir, uint32_t most) {
     if (go_round(dir, 1, false) == 0 || flock(dir, LOCK_EX | LOCK_NB) != 0) return 0;
-    const uint32_t folded = go_round(dir, most, true);
+    const uint32_t merged = go_round(dir, most, true);
     flock(dir, LOCK_UN);
-    return folded;
+    return merged;
 }
 
-void tw_fold_end(const tw_group *group) {
+void tw_mark_ended(const tw_group *group) {
     const uint64_t yes = 1;
     if (group->segment == NULL || tw_group_holds(group, NULL) != TW_GROUP_HELD) return;
     const int file = openat(group->dir, group->name, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);

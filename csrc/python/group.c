@@ -150,27 +150,27 @@ int group_leave(CoreObject *core) {
     group->joined = false;
     group_forget_members(group);
     tw_store(&core->segment->header.ended, 0); /* the page is the process's own from this write on, */
-    tw_fold_end(&group->group);                /* so that this one does not reach it */
+    tw_mark_ended(&group->group);                /* so that this one does not reach it */
     tw_group_part(&group->group);
     return 0;
 }
 
 /* ---- what the dead leave behind ---- */
 
-#define FOLDS 4 /* a turn */
+#define MERGES 4 /* a turn */
 
 /* A descriptor of its own, so that its lock is not that of a join on another thread. A child that is forked meanwhile
  * closes it. */
-static uint32_t fold(core_group *group, int dir) {
-    uint32_t folded;
-    group->folding = dir;
-    group->folder = getpid();
+static uint32_t merge(core_group *group, int dir) {
+    uint32_t merged;
+    group->merging = dir;
+    group->merger_pid = getpid();
     Py_BEGIN_ALLOW_THREADS
-    folded = tw_fold(dir, FOLDS);
+    merged = tw_merge_dead(dir, MERGES);
     Py_END_ALLOW_THREADS
-    if (group->folding == dir) close(dir);
-    group->folding = -1;
-    return folded;
+    if (group->merging == dir) close(dir);
+    group->merging = -1;
+    return merged;
 }
 
 int group_descriptor(const core_group *group) {
@@ -178,34 +178,34 @@ int group_descriptor(const core_group *group) {
     return openat(group->group.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* fold() -> how many. One thread at a time. */
-PyObject *core_fold(PyObject *op, PyObject *unused) {
+/* merge_dead() -> how many. One thread at a time. */
+PyObject *core_merge_dead(PyObject *op, PyObject *unused) {
     core_group *group = ((CoreObject *)op)->group;
     (void)unused;
-    if (group == NULL || !group->joined || group->folding >= 0) return PyLong_FromLong(0);
+    if (group == NULL || !group->joined || group->merging >= 0) return PyLong_FromLong(0);
     const int dir = group_descriptor(group);
-    return PyLong_FromUnsignedLong(dir < 0 ? 0 : fold(group, dir));
+    return PyLong_FromUnsignedLong(dir < 0 ? 0 : merge(group, dir));
 }
 
 PyObject *core_leave(PyObject *op, PyObject *unused) {
     CoreObject *core = (CoreObject *)op;
     core_group *group = core->group;
     (void)unused;
-    const int dir = group != NULL && group->joined && group->folding < 0 ? group_descriptor(group) : -1;
+    const int dir = group != NULL && group->joined && group->merging < 0 ? group_descriptor(group) : -1;
     const int failed = group_leave(core);
-    if (dir >= 0) (void)fold(group, dir); /* its own file, or another's; who finds the lock taken leaves it to them */
+    if (dir >= 0) (void)merge(group, dir); /* its own file, or another's; who finds the lock taken leaves it to them */
     if (failed != 0) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 
-/* set_unit(unit, /): in place, so that the others keep what they have mapped. */
-PyObject *core_set_unit(PyObject *op, PyObject *unit) {
+/* set_engine(engine, /): in place, so that the others keep what they have mapped. */
+PyObject *core_set_engine(PyObject *op, PyObject *engine) {
     core_group *group = ((CoreObject *)op)->group;
-    const unsigned long long value = PyLong_AsUnsignedLongLong(unit);
+    const unsigned long long value = PyLong_AsUnsignedLongLong(engine);
     if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
     if (group == NULL) Py_RETURN_NONE;
-    if (group->joined) tw_store(&group->group.page->line[group->group.at].unit, value);
-    group->unit = value; /* also for a fork child that joins */
+    if (group->joined) tw_store(&group->group.page->line[group->group.at].engine, value);
+    group->engine = value; /* also for a fork child that joins */
     Py_RETURN_NONE;
 }
 
@@ -269,7 +269,7 @@ PyObject *core_renew(PyObject *op, PyObject *unused) {
     if (changed) group_look(group, changed_ns);
     tw_members_peers(&group->members, &group->group, core->segment, &group->peer_set);
     find_serving(group);
-    tw_crowd_share(&core->segment->crowd, group->unit != 0 || group->peer_set.n > 0); /* there is an engine: the others' streams wait for it too */
+    tw_crowd_share(&core->segment->crowd, group->engine != 0 || group->peer_set.n > 0); /* there is an engine: the others' streams wait for it too */
     return PyBool_FromLong(changed);
 }
 

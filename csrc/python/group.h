@@ -16,11 +16,11 @@ typedef struct core_group {
     bool joined;
     bool unsettled;      /* a file was not what it should be, or the directory's time is too new to tell what it holds */
     bool unplaced;       /* it has no index for its role yet: others held the lock */
-    int folding;         /* a descriptor of the directory while one of our threads folds; -1: none does */
-    pid_t folder;        /* whose thread that is: not a fork child's */
+    int merging;         /* a descriptor of the directory while one of our threads merges; -1: none does */
+    pid_t merger_pid;        /* whose thread that is: not a fork child's */
     uint64_t left_dev, left_ino; /* the directory that has this segment's numbers already; 0: none */
     bool orphan;         /* a fork child that has not joined yet, as its parent had */
-    uint64_t unit;       /* what it works for, see tw_group_join */
+    uint64_t engine;       /* what it works for, see tw_group_join */
     uint64_t renewed_ns; /* the directory's time at the last look; 0: none yet */
     char dir[PATH_MAX];
     tw_peer_set peer_set;
@@ -50,9 +50,9 @@ uint32_t core_label(CoreObject *core, const char *model, size_t model_len, const
 int group_descriptor(const core_group *group);
 
 PyObject *core_leave(PyObject *op, PyObject *unused);
-PyObject *core_set_unit(PyObject *op, PyObject *unit);
+PyObject *core_set_engine(PyObject *op, PyObject *engine);
 PyObject *core_renew(PyObject *op, PyObject *unused);
-PyObject *core_fold(PyObject *op, PyObject *unused);
+PyObject *core_merge_dead(PyObject *op, PyObject *unused);
 PyObject *core_load(PyObject *op, PyObject *unused);
 PyObject *core_members(PyObject *op, PyObject *unused);
 PyObject *core_refused(PyObject *op, void *unused);

@@ -41,9 +41,9 @@ static void leave_parent(CoreObject *core) {
     core->stop = &core->own_stop;
     if (group == NULL) return;
     group->left_ino = 0; /* nothing of it is left here */
-    if (group->folding >= 0 && group->folder != getpid()) {
-        close(group->folding);
-        group->folding = -1;
+    if (group->merging >= 0 && group->merger_pid != getpid()) {
+        close(group->merging);
+        group->merging = -1;
     }
     if (!group->joined) return;
     if (tw_group_unshare(&group->group, false) != 0) abort(); /* not even pages taken late: and never the parent's */
@@ -78,13 +78,13 @@ void core_reborn(CoreObject *core) {
 static core_group *group_of(CoreObject *core) {
     if (core->group == NULL) {
         core->group = PyMem_Calloc(1, sizeof *core->group);
-        if (core->group != NULL) core->group->group.dir = core->group->folding = -1;
+        if (core->group != NULL) core->group->group.dir = core->group->merging = -1;
     }
     return core->group;
 }
 
-static tw_group_problem join(CoreObject *core, core_group *group, const char *dir, uint64_t unit) {
-    tw_group_problem problem = tw_group_join(&group->group, dir, unit);
+static tw_group_problem join(CoreObject *core, core_group *group, const char *dir, uint64_t engine) {
+    tw_group_problem problem = tw_group_join(&group->group, dir, engine);
     if (problem != TW_GROUP_FINE) return problem;
     if (group->left_ino != 0 && group->left_dev == group->group.dir_dev && group->left_ino == group->group.dir_ino)
         core_reborn(core); /* the group counts already what this process left there */
@@ -97,22 +97,22 @@ static tw_group_problem join(CoreObject *core, core_group *group, const char *di
         return problem;
     }
     group->joined = true;
-    group->unit = unit;
+    group->engine = engine;
     if (dir != group->dir) snprintf(group->dir, sizeof group->dir, "%s", dir);
     core->stop = &group->group.page->line[group->group.at].stop_ns;
     core_tell(core);
     return TW_GROUP_FINE;
 }
 
-/* join(dir, unit, /) -> None, or why not: a sentence. The segment is private then. */
+/* join(dir, engine, /) -> None, or why not: a sentence. The segment is private then. */
 PyObject *core_join(PyObject *op, PyObject *args) {
     CoreObject *core = (CoreObject *)op;
     PyObject *path;
-    unsigned long long unit;
-    if (!PyArg_ParseTuple(args, "O&K", PyUnicode_FSConverter, &path, &unit)) return NULL;
+    unsigned long long engine;
+    if (!PyArg_ParseTuple(args, "O&K", PyUnicode_FSConverter, &path, &engine)) return NULL;
     core_group *group = group_of(core);
     tw_group_problem problem = TW_GROUP_FINE;
-    if (group != NULL && !group->joined) problem = join(core, group, PyBytes_AsString(path), unit);
+    if (group != NULL && !group->joined) problem = join(core, group, PyBytes_AsString(path), engine);
     const int saved = errno;
     Py_DECREF(path);
     if (group == NULL) return PyErr_NoMemory();
@@ -127,7 +127,7 @@ void core_rejoin(CoreObject *core) {
     core_group *group = core->group;
     uint64_t changed_ns;
     group->orphan = false;
-    if (group->joined || join(core, group, group->dir, group->unit) != TW_GROUP_FINE) return;
+    if (group->joined || join(core, group, group->dir, group->engine) != TW_GROUP_FINE) return;
     if (!group_holds(group, &changed_ns)) return;
     group_look(group, changed_ns);
     tw_members_peers(&group->members, &group->group, core->segment, &group->peer_set);

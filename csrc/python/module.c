@@ -200,12 +200,12 @@ static PyMethodDef core_methods[] = {
     {"exemplify", core_exemplify, METH_VARARGS,
      "exemplify(on, trace_of, /)\n--\n\nWhether streams that open from now on are exemplars, and who knows the span around a caller."},
     {"streamed", core_streamed, METH_NOARGS, "streamed()\n--\n\nRoutes that turned out to stream since the last call."},
-    {"join", core_join, METH_VARARGS, "join(dir, unit, /)\n--\n\nShare the segment in a group's directory. None, or why not."},
+    {"join", core_join, METH_VARARGS, "join(dir, engine, /)\n--\n\nShare the segment in a group's directory. None, or why not."},
     {"leave", core_leave, METH_NOARGS, "leave()\n--\n\nTake it back."},
-    {"set_serves", core_set_serves, METH_O, "set_serves(unit, /)\n--\n\nThe engine of streams that open from now on and are bound to none."},
-    {"set_unit", core_set_unit, METH_O, "set_unit(unit, /)\n--\n\nWhat this member of a group works for from now on."},
+    {"set_serves", core_set_serves, METH_O, "set_serves(engine, /)\n--\n\nThe engine of streams that open from now on and are bound to none."},
+    {"set_engine", core_set_engine, METH_O, "set_engine(engine, /)\n--\n\nWhat this member of a group works for from now on."},
     {"renew", core_renew, METH_NOARGS, "renew()\n--\n\nLook for members that came or went. Whether there may be any."},
-    {"fold", core_fold, METH_NOARGS, "fold()\n--\n\nFold what the dead of the group left into their retired, without the GIL. How many."},
+    {"merge_dead", core_merge_dead, METH_NOARGS, "merge_dead()\n--\n\nMerge files of dead members into retired segments, without the GIL. How many."},
     {"load", core_load, METH_NOARGS, "load()\n--\n\nRequests in flight and ever opened: here and in the rest of the group, as of the last renew()."},
     {"peers", core_peers, METH_NOARGS, "peers()\n--\n\nHow many others of the group have this role, and live."},
     {"crowd", core_crowd, METH_NOARGS, "crowd()\n--\n\nRequests running and in flight, and how many processes serve: here and in the rest of the group."},
@@ -283,7 +283,7 @@ static PyMethodDef hot_methods[] = {
     {"jiffy_ns", hot_jiffy_ns, METH_NOARGS, "jiffy_ns()\n--\n\nLength of a kernel timer tick in nanoseconds."},
     {"tcp_wait_ns", hot_tcp_wait_ns, METH_O, "tcp_wait_ns(fd, /)\n--\n\nHow long ago a TCP socket last received data, ns; -1: unknown."},
     {"forget_frames", hot_forget_frames, METH_NOARGS, "forget_frames()\n--\n\nLet go of the frames that were made and not sent."},
-    {"unit_of", hot_unit_of, METH_O, "unit_of(engine, /)\n--\n\nThe word for an engine's number or name."},
+    {"engine_id", hot_engine_id, METH_O, "engine_id(engine, /)\n--\n\nThe word for an engine's number or name."},
     {"note", FASTCALL(hot_note), METH_FASTCALL,
      "note(frame, tokens, choice, usage_tokens, done, error, /)\n--\n\nWhat a frame holds, for the one who sends it."},
     {NULL, NULL, 0, NULL}};
@@ -315,9 +315,9 @@ static int make_plan_types(PyObject *module, tw_hot_state *state) {
 
 static int add_constants(PyObject *module) {
     if (PyModule_AddIntConstant(module, "ABI_VERSION", ABI_VERSION) < 0) return -1;
-    if (PyModule_AddIntConstant(module, "UNIT_ITSELF", (long)TW_UNIT_ITSELF) < 0) return -1;
-    if (PyModule_AddIntConstant(module, "UNIT_LIKE", (long)TW_UNIT_LIKE) < 0) return -1;
-    return PyModule_AddIntConstant(module, "UNIT_SHARED", (long)TW_UNIT_SHARED);
+    if (PyModule_AddIntConstant(module, "ENGINE_ITSELF", (long)TW_ENGINE_ITSELF) < 0) return -1;
+    if (PyModule_AddIntConstant(module, "ENGINE_LIKE", (long)TW_ENGINE_LIKE) < 0) return -1;
+    return PyModule_AddIntConstant(module, "ENGINE_SHARED", (long)TW_ENGINE_SHARED);
 }
 
 static int hot_exec(PyObject *module) {

@@ -94,7 +94,7 @@ static bool is_wanted(const CoreObject *core, const making *m) {
 
 static void name(CoreObject *core) {
     tw_recorder_name(&core->trace.recorder, core->segment);
-    tw_recorder_unit(&core->trace.recorder, core->group != NULL ? core->group->unit : 0);
+    tw_recorder_engine(&core->trace.recorder, core->group != NULL ? core->group->engine : 0);
 }
 
 static void begin(CoreObject *core, const making *m) {

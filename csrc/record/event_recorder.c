@@ -151,8 +151,8 @@ void tw_recorder_name(tw_recorder *r, const tw_segment *g) {
     tw_store(&r->head->place, tw_load(&g->header.place));
 }
 
-void tw_recorder_unit(tw_recorder *r, uint64_t unit) {
-    if (r->head != NULL) tw_store(&r->head->unit, unit);
+void tw_recorder_engine(tw_recorder *r, uint64_t engine) {
+    if (r->head != NULL) tw_store(&r->head->engine, engine);
 }
 
 /* ---- once a second ---- */

@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-void tw_wait_explain(tw_wait *w, const tw_delay *d) {
+void tw_wait_explain(tw_wait *w, const tw_charge *d) {
     uint64_t rest = since(w->length_ns, w->typical_ns);
     rest = since(rest, d->delay_ns);
     rest = since(rest, w->client_ns);
     w->unexplained_ns = since(rest, w->accept_ns);
 }
 
-void tw_tail_add(tw_segment *g, const tw_wait *w, const tw_delay *d) {
+void tw_tail_add(tw_segment *g, const tw_wait *w, const tw_charge *d) {
     tw_tail *tail = &g->tail[w->phase][tw_octave_of(w->length_ns)];
     tw_add(&tail->count, 1);
     tw_add(&tail->time_ns, w->length_ns);
@@ -43,19 +43,19 @@ static tw_share *least_share(tw_share *share) {
 }
 
 /* The largest shares of other processes. */
-static void shares_of(const tw_delay *d, tw_share *out) {
+static void shares_of(const tw_charge *d, tw_share *out) {
     memset(out, 0, TW_SHARES * sizeof *out);
     for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i) {
         const uint32_t source = i / TW_CAUSES, cause = i % TW_CAUSES;
         tw_share *place = least_share(out);
-        if (d->blame.overlap_ns[source][cause] > place->overlap_ns)
-            *place = (tw_share){source, cause, d->blame.overlap_ns[source][cause], d->delay[source][cause]};
+        if (d->by_source.overlap_ns[source][cause] > place->overlap_ns)
+            *place = (tw_share){source, cause, d->by_source.overlap_ns[source][cause], d->delay[source][cause]};
     }
 }
 
 /* The record is invalid while it is written; its number is stored last. Each word is released, so that a reader
  * that saw a new one sees the cleared number too. */
-void tw_slow_add(tw_stream *s, const tw_wait *w, const tw_delay *d) {
+void tw_slow_add(tw_stream *s, const tw_wait *w, const tw_charge *d) {
     tw_segment *g = s->segment;
     uint64_t n = tw_load(&g->slow_head), by_cause[TW_CAUSES];
     tw_share share[TW_SHARES];
@@ -65,7 +65,7 @@ void tw_slow_add(tw_stream *s, const tw_wait *w, const tw_delay *d) {
     tw_store_release(&r->phase, (uint64_t)w->phase);
     tw_store_release(&r->gap_ns, w->length_ns);
     tw_store_release(&r->typical_ns, w->typical_ns);
-    sum_of_sources(d->blame.overlap_ns, d->sources, by_cause);
+    sum_of_sources(d->by_source.overlap_ns, d->sources, by_cause);
     words_copy(r->overlap_ns, by_cause, TW_CAUSES);
     sum_of_sources(d->delay, d->sources, by_cause);
     words_copy(r->delay_ns, by_cause, TW_CAUSES);
@@ -74,7 +74,7 @@ void tw_slow_add(tw_stream *s, const tw_wait *w, const tw_delay *d) {
     tw_store_release(&r->client_ns, w->client_ns);
     tw_store_release(&r->accept_ns, w->accept_ns);
     tw_store_release(&r->unexplained_ns, w->unexplained_ns);
-    tw_store_release(&r->complete, d->blame.complete);
+    tw_store_release(&r->complete, d->by_source.complete);
     tw_store_release(&r->series, s->series_index);
     tw_store_release(&r->token, tw_counted_tokens(s) + 1);
     words_copy(r->request_id, s->request_id, TW_ID_WORDS);

@@ -12,10 +12,10 @@ static inline void record(const tw_stream *s, tw_kind kind, uint64_t now_ns, uin
     tw_record(s->trace, now_ns, tw_what(kind, (uint32_t)choice, s->series_index, (uint32_t)tokens), s->number, value);
 }
 
-static void record_delay(const tw_stream *s, uint64_t now_ns, tw_phase phase, const tw_delay *d) {
-    if (s->trace == NULL || d->blame.total_ns == 0) return;
-    const uint32_t overlap_us = (uint32_t)least(d->blame.total_ns / 1000, UINT32_MAX);
-    tw_record(s->trace, now_ns, tw_what(TW_KIND_DELAY, phase, tw_unit_mark(s->unit), overlap_us), s->number, d->delay_ns);
+static void record_delay(const tw_stream *s, uint64_t now_ns, tw_phase phase, const tw_charge *d) {
+    if (s->trace == NULL || d->by_source.total_ns == 0) return;
+    const uint32_t overlap_us = (uint32_t)least(d->by_source.total_ns / 1000, UINT32_MAX);
+    tw_record(s->trace, now_ns, tw_what(TW_KIND_DELAY, phase, tw_engine_tag(s->engine), overlap_us), s->number, d->delay_ns);
 }
 
 static RARE void record_message(const tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice, bool first, uint64_t gap) {
@@ -41,26 +41,26 @@ static RARE void exemplar_add(const tw_stream *s, tw_exemplar_metric metric, con
 
 /* Not inlined: a process without a group pays for no loop. */
 static __attribute__((noinline)) bool peers_idle(const tw_stream *s, uint64_t from) {
-    return tw_peers_idle_since(s->peer_set, s->unit, from);
+    return tw_peers_idle_since(s->peer_set, s->engine, from);
 }
 
-static tw_served_by served_by(const tw_stream *s) { return (tw_served_by){s->peer_set, s->unit}; }
+static tw_served_by served_by(const tw_stream *s) { return (tw_served_by){s->peer_set, s->engine}; }
 
-static void add_up(tw_stream *s, const tw_delay *d) {
-    s->overlap_ns += d->blame.total_ns;
+static void add_up(tw_stream *s, const tw_charge *d) {
+    s->overlap_ns += d->by_source.total_ns;
     s->delay_ns += d->delay_ns;
 }
 
 /* A gap over the alert, or one that a pause may have touched. Returns its delay part. */
 static RARE uint64_t gap_examine(tw_stream *s, uint64_t now_ns) {
-    tw_delay d;
+    tw_charge d;
     uint64_t from = s->last_ns, gap = now_ns - from, typical = tw_stream_typical_ns(s);
-    tw_delay_of_gap(s->segment, served_by(s), from, now_ns, typical, &d);
+    tw_charge_gap(s->segment, served_by(s), from, now_ns, typical, &d);
     add_up(s, &d);
     if (d.delay_ns > 0) tw_histogram_move(&s->series->itl_shift, s->itl_layout, gap, gap - d.delay_ns);
     tw_wait w = {TW_PHASE_ITL, now_ns, gap, typical, least(s->client_ns, gap), 0, 0};
     tw_wait_explain(&w, &d);
-    bool slow = gap > tw_slow_limit(s->segment, typical, d.blame.total_ns > 0);
+    bool slow = gap > tw_slow_limit(s->segment, typical, d.by_source.total_ns > 0);
     if (slow || d.delay_ns > 0) tw_tail_add(s->segment, &w, &d);
     if (slow) tw_slow_add(s, &w, &d);
     if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_ITL, s->itl_layout, gap, now_ns);
@@ -82,10 +82,10 @@ static inline void gap_record(tw_stream *s, uint64_t gap, uint64_t rest) {
 /* ---- tokens ---- */
 
 static void first_token_examine(tw_stream *s, uint64_t now_ns, uint64_t ttft) {
-    tw_delay d;
+    tw_charge d;
     tw_segment *g = s->segment;
     uint64_t entry = least(s->entry_ns, now_ns);
-    tw_delay_of_first(g, served_by(s), s->arrival_ns, entry, now_ns, &d);
+    tw_charge_first_token(g, served_by(s), s->arrival_ns, entry, now_ns, &d);
     add_up(s, &d);
     tw_wait w = {TW_PHASE_TTFT, now_ns, ttft, 0, least(s->client_ns, ttft), since(entry - s->arrival_ns, d.delay_ns), 0};
     tw_wait_explain(&w, &d);
@@ -209,9 +209,9 @@ void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t e
     tw_store(&g->in_flight, s->concurrency);
 }
 
-void tw_stream_join(tw_stream *s, const tw_peer_set *peer_set, uint64_t unit) {
+void tw_stream_join(tw_stream *s, const tw_peer_set *peer_set, uint64_t engine) {
     s->peer_set = peer_set;
-    s->unit = unit;
+    s->engine = engine;
 }
 
 void tw_stream_label(tw_stream *s, uint32_t series_index) {

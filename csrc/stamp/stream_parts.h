@@ -2,7 +2,7 @@
 #ifndef TAILWATCH_STAMP_STREAM_PARTS_H
 #define TAILWATCH_STAMP_STREAM_PARTS_H
 
-#include "tailwatch/attribute/delay.h"
+#include "tailwatch/attribute/charge.h"
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/stamp/stream.h"
 
@@ -20,7 +20,7 @@ static inline uint64_t tw_counted_tokens(const tw_stream *s) {
 /* ---- typical_gap.c ---- */
 
 #define TYPICAL_EVERY 8 /* gaps between two looks at the median; a power of two */
-#define RECENT_SHIFT 6  /* recent64: 64 ns units */
+#define RECENT_SHIFT 6  /* recent64: 64 ns engines */
 
 /* As its streams last had it; 0: not known. */
 uint64_t tw_typical_of_series(const tw_series *series);
@@ -42,9 +42,9 @@ typedef struct tw_wait {
 } tw_wait;
 
 /* What is left of its length becomes unexplained_ns. */
-void tw_wait_explain(tw_wait *w, const tw_delay *d);
-void tw_tail_add(tw_segment *g, const tw_wait *w, const tw_delay *d);
-void tw_slow_add(tw_stream *s, const tw_wait *w, const tw_delay *d);
+void tw_wait_explain(tw_wait *w, const tw_charge *d);
+void tw_tail_add(tw_segment *g, const tw_wait *w, const tw_charge *d);
+void tw_slow_add(tw_stream *s, const tw_wait *w, const tw_charge *d);
 
 /* ---- fluidity.c ---- */
 

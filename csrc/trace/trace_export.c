@@ -83,24 +83,19 @@ static void collect(exporter *x, uint32_t process) {
     x->engines += is_engine(file->role);
 }
 
-/* ---- who works for whom ---- */
+/* ---- engines ---- */
 
-#define MOST_HOPS 8 /* from a process to the engine it works for, as in engine_id.c */
-
-static uint64_t unit_of_pid(const exporter *x, uint64_t pid) {
+static uint64_t engine_of_pid(const void *of, uint64_t pid) {
+    const exporter *x = of;
     for (size_t i = 0; i < x->n; i++)
-        if (x->files[i]->pid == pid) return tw_load(&x->files[i]->head->unit);
+        if (x->files[i]->pid == pid) return tw_load(&x->files[i]->head->engine);
     return 0;
 }
 
-/* Of those that cannot be told apart by the files alone: 0, they may be any. */
+/* 0 where the files alone do not determine a process's engine. */
 static void name_engines(exporter *x) {
-    for (size_t i = 0; i < x->n; i++) {
-        uint64_t unit = tw_load(&x->files[i]->head->unit);
-        for (int hop = 0; hop < MOST_HOPS && (unit & TW_UNIT_KIND) == TW_UNIT_LIKE; hop++)
-            unit = unit_of_pid(x, unit & ~TW_UNIT_KIND);
-        x->pauses.unit[i] = tw_unit_is_engine(unit) ? tw_unit_mark(unit) : 0;
-    }
+    for (size_t i = 0; i < x->n; i++)
+        x->pauses.engine[i] = tw_engine_tag(tw_engine_follow(tw_load(&x->files[i]->head->engine), engine_of_pid, x));
 }
 
 /* ---- tracks of a process ---- */

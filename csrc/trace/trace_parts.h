@@ -54,7 +54,7 @@ typedef struct tw_pauses {
     uint32_t processes;
     /* whose pauses may delay streams of the process at hand */
     uint16_t *waited, own;
-    uint16_t *unit;                     /* tw_unit_mark() of each process; 0: not known */
+    uint16_t *engine;                     /* tw_engine_tag() of each process; 0: not known */
     uint32_t waited_n;
     tw_stretch *still;                  /* union of their pauses, in order */
     uint32_t still_n, still_room, hint; /* hint: stretches that begin before the last gap's end */
@@ -76,7 +76,7 @@ bool tw_pauses_touch(tw_pauses *p, uint64_t from_ns, uint64_t to_ns);
 
 /* Draws an arrow for each pause that coincides with the gap for long enough: their numbers into ids, how long together
  * into *overlap_ns (where pauses of several processes coincide, once). engine: TW_ENGINE_NONE: those of its own
- * process; a tw_unit_mark(): and of who works for it, or may; 0: and of all. Returns how many. */
+ * process; a tw_engine_tag(): and of who works for it, or may; 0: and of all. Returns how many. */
 #define TW_ENGINE_NONE UINT32_MAX
 uint32_t tw_pauses_hit(tw_pauses *p, uint64_t from_ns, uint64_t to_ns, uint32_t engine,
                        uint64_t ids[TW_TRACE_ARROWS_EACH], uint64_t *overlap_ns);

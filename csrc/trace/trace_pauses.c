@@ -67,8 +67,8 @@ int tw_pauses_sort(tw_pauses *p, uint32_t processes) {
     untangle(p);
     p->first = tw_calloc(processes + 1, sizeof *p->first);
     p->waited = tw_calloc(processes, sizeof *p->waited);
-    p->unit = tw_calloc(processes, sizeof *p->unit);
-    if (p->first == NULL || p->waited == NULL || p->unit == NULL) return ENOMEM;
+    p->engine = tw_calloc(processes, sizeof *p->engine);
+    if (p->first == NULL || p->waited == NULL || p->engine == NULL) return ENOMEM;
     p->processes = processes;
     uint32_t at = 0;
     for (uint32_t process = 0; process <= processes; process++) {
@@ -82,7 +82,7 @@ void tw_pauses_free(tw_pauses *p) {
     tw_free(p->pause);
     tw_free(p->first);
     tw_free(p->waited);
-    tw_free(p->unit);
+    tw_free(p->engine);
     tw_free(p->still);
     tw_free(p->arrow);
 }
@@ -180,7 +180,7 @@ static uint64_t new_part(tw_stretch *seen, uint32_t *n, tw_stretch s) {
 /* Whether a process may have delayed a token of the process at hand, which that engine served. */
 static bool may_delay(const tw_pauses *p, uint32_t process, uint32_t engine) {
     if (process == p->own || engine == 0) return true;
-    return engine != TW_ENGINE_NONE && (p->unit[process] == 0 || p->unit[process] == engine);
+    return engine != TW_ENGINE_NONE && (p->engine[process] == 0 || p->engine[process] == engine);
 }
 
 uint32_t tw_pauses_hit(tw_pauses *p, uint64_t from_ns, uint64_t to_ns, uint32_t engine, uint64_t ids[TW_TRACE_ARROWS_EACH],

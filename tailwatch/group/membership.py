@@ -23,7 +23,7 @@ class GroupMember:
         core: whose segment is shared.
         directory: the group's; "": none.
         say: told once why it could not be joined, and once that it was lost, a sentence each.
-        engine: which of several engines this process works for, or serves; "": see servers/engines.py.
+        engine: which of several engines this process works for, or serves; "": see integrations/engine_id.py.
     """
 
     def __init__(self, core: _hot.Core, directory: str, say: Callable[[str], object], engine: str = "") -> None:
@@ -32,7 +32,7 @@ class GroupMember:
         self._say = say
         self._role = ""
         self._engine = engine
-        self._unit = 0
+        self._engine_id = 0
         self._failed = False
         self._said_lost = False
         self._opened_before = 0
@@ -81,7 +81,7 @@ class GroupMember:
         return []
 
     def renew(self) -> None:
-        """See who came and went, and fold a few of the dead. Called once a second, by the daemon."""
+        """See who came and went, and merge a few of the dead. Called once a second, by the daemon."""
         if not self._role or not self._lock.acquire(blocking=False):  # a snapshot is being taken: next time
             return
         try:
@@ -92,7 +92,7 @@ class GroupMember:
                 self._join()
         finally:
             self._lock.release()
-        self._core.fold()  # outside the lock, and without the GIL: it copies megabytes, and nobody waits for it
+        self._core.merge_dead()  # outside the lock, and without the GIL: it copies megabytes, and nobody waits for it
 
     def after_fork(self) -> None:
         """In a child: the core has let go of the parent's file."""
@@ -137,14 +137,14 @@ class GroupMember:
         if not self._role:
             return
         named = self._engine or engine_of_role(self._role)
-        self._unit = _unit_of(self._role, named)
-        is_part = self._unit & _hot.UNIT_LIKE  # this bit is in UNIT_SHARED too: of no engine that is known here
-        self._core.set_serves(_hot.unit_of(named) or (0 if is_part else self._unit))
-        self._core.set_unit(self._unit)
+        self._engine_id = _engine_id_of(self._role, named)
+        is_part = self._engine_id & _hot.ENGINE_LIKE  # this bit is in ENGINE_SHARED too: of no engine that is known here
+        self._core.set_serves(_hot.engine_id(named) or (0 if is_part else self._engine_id))
+        self._core.set_engine(self._engine_id)
 
     def _join(self) -> None:
         try:
-            why = self._core.join(self._directory, self._unit)
+            why = self._core.join(self._directory, self._engine_id)
         except BlockingIOError:  # another process is joining: next time
             return
         if why is None:
@@ -165,12 +165,12 @@ class GroupMember:
             )
 
 
-def _unit_of(role: str, engine: str) -> int:
-    """What a process works for, in the word that the group is told: csrc/include/tailwatch/attribute/engine_id.h."""
+def _engine_id_of(role: str, engine: str) -> int:
+    """The id of the engine that a process works for: csrc/include/tailwatch/attribute/engine_id.h."""
     if not delays_streams(role):
         return 0
     if engine or (engine := engine_of_process()):
-        return _hot.unit_of(engine)
+        return _hot.engine_id(engine)
     if is_shared(role):
-        return _hot.UNIT_SHARED
-    return _hot.UNIT_ITSELF | os.getpid() if is_engine(role) else _hot.UNIT_LIKE | os.getppid()
+        return _hot.ENGINE_SHARED
+    return _hot.ENGINE_ITSELF | os.getpid() if is_engine(role) else _hot.ENGINE_LIKE | os.getppid()

@@ -17,7 +17,7 @@ KEPT = r"trace-[0-9]{8}T[0-9]{6}-[0-9]+-[0-9]+\.pftrace"  # what trace_on has ke
 _TRACE = re.compile(rf".+\.trace|{KEPT}")
 LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id says nothing
 # What group.h names, and ours; a timeline that was being written when its writer was killed.
-_NOT_MEMBERS = re.compile(rf"page|port-[0-9]+|otel|{LAUNCHER}|fold\.tmp|.+\.gone|{KEPT}|\.tailwatch-.+\.tmp")
+_NOT_MEMBERS = re.compile(rf"page|port-[0-9]+|otel|{LAUNCHER}|merge\.tmp|.+\.gone|{KEPT}|\.tailwatch-.+\.tmp")
 _ABANDONED_SECONDS = 3600.0  # a directory in which nobody has written anything for so long
 
 

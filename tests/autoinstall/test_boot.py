@@ -566,14 +566,14 @@ def test_every_role_that_is_recognized_is_sorted() -> None:
 
 
 NUMBER = _hot.unit_of(0)
-ITSELF, LIKE = _hot.UNIT_ITSELF | os.getpid(), _hot.UNIT_LIKE | os.getppid()
+ITSELF, LIKE = _hot.ENGINE_ITSELF | os.getpid(), _hot.ENGINE_LIKE | os.getppid()
 
 
 def told_by(role: str, engine: str = "") -> tuple[int, int]:
     """What a process of this role tells its group that it works for, and the engine of its own streams."""
     told: list[int] = []
     core: Any = SimpleNamespace(joined=False, leave=lambda: None, renew=lambda: None, set_serves=told.append)
-    core.set_unit, core.load = lambda unit: None, lambda: (0, 0)
+    core.set_engine, core.load = lambda engine: None, lambda: (0, 0)
     core.join = lambda directory, unit: told.append(unit)
     GroupMember(core, "/group", pytest.fail, engine).enter(role)
     serves, unit = told
@@ -583,7 +583,7 @@ def told_by(role: str, engine: str = "") -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("role", "unit"),
     [
-        *(("engine", ITSELF), ("worker", LIKE), ("scheduler", LIKE), ("detokenizer", _hot.UNIT_SHARED)),
+        *(("engine", ITSELF), ("worker", LIKE), ("scheduler", LIKE), ("detokenizer", _hot.ENGINE_SHARED)),
         *(("engine-1", NUMBER + 1), ("engine.0", NUMBER), ("worker_dp1_tp0", NUMBER + 1), ("worker-1", LIKE)),
         *(("api", 0), ("main", 0), ("controller", 0)),
     ],

@@ -154,11 +154,11 @@ def test_a_stream_of_a_process_that_has_just_come_is_in_flight(engine: Engine, t
 
 
 def test_streams_of_a_process_that_left_are_not_in_flight(tmp_path: Path) -> None:
-    """What it left is not folded while another holds the lock, and it lives on: nobody waits for its streams."""
+    """What it left is not merged while another holds the lock, and it lives on: nobody waits for its streams."""
     watch = tailwatch.install(role="engine", dir=str(tmp_path), gc="observe")
     left = _hot.Core("api", 1, (0, 0, 0, 0, 0), 0, lambda scope: "", lambda sent, stream: sent)
     while True:
-        with suppress(BlockingIOError):  # the daemon joins or folds
+        with suppress(BlockingIOError):  # the daemon joins or merges
             assert left.join(str(tmp_path), 0) is None
             break
     stream = left.stream("m", "r", None, "", "")

@@ -276,7 +276,7 @@ def test_a_fork_child_serves_its_parents_engine(directory: Path) -> None:
         for name in ("1", "2")
     }
     for name, engine in engines.items():
-        assert engine.join(str(directory), _hot.unit_of(name)) is None
+        assert engine.join(str(directory), _hot.engine_id(name)) is None
     asked, answered = os.pipe(), os.pipe()
 
     def child() -> bool:

@@ -76,14 +76,14 @@ def segments(directory: Path) -> list[int]:
     return sorted(int(path.name.split("-")[0]) for path in directory.glob("*.seg"))
 
 
-def until_folded(watch: tailwatch.Watch, directory: Path, pids: list[int]) -> None:
+def until_merged(watch: tailwatch.Watch, directory: Path, pids: list[int]) -> None:
     """Another member may be at it."""
 
-    def folded() -> bool:
+    def merged() -> bool:
         watch.membership.renew()
         return segments(directory) == sorted(pids)
 
-    until(folded)
+    until(merged)
 
 
 def counted(snap: snapshots.Snapshot) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_a_living_process_keeps_its_name(directory: Path, start: Callable[[str],
     before = {process.name: process for process in watch.snapshot().processes}
     assert (before["engine-0"].pid, before["engine-1"].pid) == (first.pid, second.pid)
     first.kill()
-    until_folded(watch, directory, [os.getpid(), second.pid])
+    until_merged(watch, directory, [os.getpid(), second.pid])
     dead = {process.name: process for process in watch.snapshot().processes}
     assert (dead["engine-0"].lives, dead["engine-0"].pid, dead["engine-1"].pid) == (False, 0, second.pid)
     assert dead["engine-0"].paused == before["engine-0"].paused
@@ -114,13 +114,13 @@ def test_a_living_process_keeps_its_name(directory: Path, start: Callable[[str],
 
 
 def test_leaving_keeps_the_totals(directory: Path, start: Callable[[str], Member]) -> None:
-    """uninstall() folds; who comes back counts from zero, and nothing counts twice."""
+    """uninstall() merges; who comes back counts from zero, and nothing counts twice."""
     watch, engine = install(directory), start("engine")
     for _ in range(3):
         engine.tell("stamp"), engine.tell("collect")
     before = watch.snapshot()
     engine.tell("leave")
-    until_folded(watch, directory, [os.getpid()])
+    until_merged(watch, directory, [os.getpid()])
     assert counted(watch.snapshot()) == counted(before)
     engine.tell("come back"), engine.tell("stamp")
     after = watch.snapshot()
@@ -129,13 +129,13 @@ def test_leaving_keeps_the_totals(directory: Path, start: Callable[[str], Member
     assert after.gc.collections == before.gc.collections
 
 
-def test_what_a_process_was_before_exec_is_folded(directory: Path, start: Callable[[str], Member]) -> None:
+def test_what_a_process_was_before_exec_is_merged(directory: Path, start: Callable[[str], Member]) -> None:
     """It keeps its pid: the group counts both programs, and one file stands."""
     watch, engine = install(directory), start("engine")
     engine.tell("stamp"), engine.tell("collect")
     before = watch.snapshot()
     engine.tell("become another program")
-    until_folded(watch, directory, [os.getpid(), engine.pid])
+    until_merged(watch, directory, [os.getpid(), engine.pid])
     assert counted(watch.snapshot()) == counted(before)
     assert watch.snapshot().in_flight == 0
 
@@ -149,7 +149,7 @@ def test_a_core_that_joins_again_counts_from_zero(directory: Path) -> None:
         core.stream("m", "/", None, "", "").close()
         core.leave()
         assert core.opened == 1
-    until_folded(own, directory, [os.getpid()])
+    until_merged(own, directory, [os.getpid()])
     assert own.snapshot().opened == 2
     elsewhere = directory.with_name("elsewhere")
     assert core.join(str(elsewhere), 0) is None
@@ -170,26 +170,26 @@ def test_readers_write_nothing(directory: Path, start: Callable[[str], Member]) 
     assert {path.name: path.stat().st_mtime_ns for path in directory.iterdir()} == before
 
 
-def test_threads_that_fold_at_once_fold_each_file_once(directory: Path, start: Callable[[str], Member]) -> None:
-    """fold() drops the GIL; one thread is at it, the others go on."""
+def test_threads_that_merge_at_once_merge_each_file_once(directory: Path, start: Callable[[str], Member]) -> None:
+    """merge_dead() drops the GIL; one thread is at it, the others go on."""
     core = _hot.Core("api", 4, (0,) * 5, 0, lambda scope: "/", print)
     assert core.join(str(directory), 0) is None
     members = [start("engine") for _ in range(3)]
     for member in members:
         member.tell("stamp")
         member.kill()
-    folded: list[int] = []
+    merged: list[int] = []
 
-    def fold() -> bool:
-        threads = [threading.Thread(target=lambda: folded.append(core.fold())) for _ in range(4)]
+    def merge() -> bool:
+        threads = [threading.Thread(target=lambda: merged.append(core.merge_dead())) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         return segments(directory) == [os.getpid()]
 
-    until(fold)
-    assert sum(folded) == 3
+    until(merge)
+    assert sum(merged) == 3
     assert snapshots.take_directory(str(directory)).opened == 3
     core.leave()
 
@@ -198,8 +198,8 @@ def test_the_sweep_knows_retired(tmp_path: Path, start: Callable[[str], Member],
     """tailwatch run removes a dead launcher's directory with retired in it, and none with files of somebody else."""
     watch = install(directory)
     start("engine").kill()
-    until_folded(watch, directory, [os.getpid()])
-    (directory / "fold.tmp").touch(mode=0o600)
+    until_merged(watch, directory, [os.getpid()])
+    (directory / "merge.tmp").touch(mode=0o600)
     assert not temp_dirs._is_left(str(directory))  # we live in it
     tailwatch.uninstall()
     start("api").kill()

@@ -73,7 +73,7 @@ for _ in range(40):
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
 dead = len(glob.glob(directory + "/*.seg")) - 1
-while living.fold():
+while living.merge_dead():
     pass
 print(json.dumps({"dead": dead, "left": len(glob.glob(directory + "/*.seg")) - 1,
     "requests": snapshots.take_directory(directory).opened, "why": core("engine").join(directory, 1)}))
@@ -100,7 +100,7 @@ def test_a_full_tmpfs_is_said_and_kills_nobody(tmp_path: Path) -> None:
     assert found["later"] == [["known", "/"], ["new", "/"], ["other", "other"]]
 
 
-def test_many_dead_on_a_small_tmpfs_can_be_folded(tmp_path: Path) -> None:
+def test_many_dead_on_a_small_tmpfs_can_be_merged(tmp_path: Path) -> None:
     """Members leave room for a retired: else the dead would keep a full file system full, and nobody could join."""
     found = on_64_mb(tmp_path, CORES + MANY_DEAD)
     assert 3 <= found["dead"] < 40

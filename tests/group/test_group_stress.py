@@ -86,7 +86,7 @@ import tailwatch
 from tailwatch import snapshots
 from tailwatch.errors import TailwatchError
 
-kills, alongside, fold, seed = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+kills, alongside, merge, seed = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 directory = os.path.join(os.getcwd(), f"group-{seed}")
 chance = random.Random(int(seed))
 TOKEN, END, REQUEST_TOKENS = b"t", b"e", 20
@@ -105,8 +105,8 @@ def serve(client):
             os.write(client, TOKEN)
         stream.close()
         os.write(client, END)
-        if fold != "nobody" and chance.random() < 0.1:
-            watch.membership.renew()  # it folds the dead, and is killed in it
+        if merge != "nobody" and chance.random() < 0.1:
+            watch.membership.renew()  # it merges the dead, and is killed in it
         cycle = []
         cycle.append(cycle)
         gc.collect(0)
@@ -163,7 +163,7 @@ def start():
     workers.append(worker)
 
 keeper = None
-if fold == "a member that lives":  # another process, so that the workers are forked from one that has not installed
+if merge == "a member that lives":  # another process, so that the workers are forked from one that has not installed
     asked, ask = os.pipe()
     answers, answer = os.pipe()
     keeper = os.fork()
@@ -253,21 +253,21 @@ def check_rounds(found: dict[str, Any], kills: int, member: bool) -> None:
 MEMBER = "a member that lives"
 
 
-@pytest.mark.parametrize("fold", ["nobody", "those that are killed", MEMBER])
+@pytest.mark.parametrize("merge", ["nobody", "those that are killed", MEMBER])
 @pytest.mark.parametrize("times", [1, pytest.param(5, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
-def test_kill_9_at_random_instants(run_script, fold: str, times: int) -> None:
-    """Whoever was killed, while it joined, stamped, collected, folded or ended a request: the group's totals are what
-    the clients received, up to the stamps in flight, and they never go backwards; whoever folds the dead."""
+def test_kill_9_at_random_instants(run_script, merge: str, times: int) -> None:
+    """Whoever was killed, while it joined, stamped, collected, merged or ended a request: the group's totals are what
+    the clients received, up to the stamps in flight, and they never go backwards; whoever merges the dead."""
     kills = 200 if times > 1 else 40
-    if fold == "nobody":  # until the page is full: a line is used again once its dead owner has been folded
+    if merge == "nobody":  # until the page is full: a line is used again once its dead owner has been merged
         runs = [(kills, seed) for seed in range(times)]
     else:
         runs = [(kills * times, 0)]
     for kills, seed in runs:
-        output = run_script(KILLED, str(kills), "4", fold, str(seed), PYTHONWARNINGS="ignore", timeout=900)
+        output = run_script(KILLED, str(kills), "4", merge, str(seed), PYTHONWARNINGS="ignore", timeout=900)
         found = json.loads(output.splitlines()[-1])
-        check_rounds(found, kills, fold == MEMBER)
-        assert (found["files"] > kills / 2) == (fold == "nobody"), found["files"]
+        check_rounds(found, kills, merge == MEMBER)
+        assert (found["files"] > kills / 2) == (merge == "nobody"), found["files"]
 
 
 FORKS = """

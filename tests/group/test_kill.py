@@ -40,7 +40,7 @@ class Tally:
 
 
 def live(directory: Path, child: int, tally: Tally) -> NoReturn:
-    """A member: requests of one token under a label set of its own, now and then a pause, and it folds the dead."""
+    """A member: requests of one token under a label set of its own, now and then a pause, and it merges the dead."""
     core = make_core(ROLES[child % len(ROLES)])
     while core.join(str(directory), 0) is not None:
         time.sleep(0.001)
@@ -52,7 +52,7 @@ def live(directory: Path, child: int, tally: Tally) -> NoReturn:
         if request % 50 == 0:
             core.policy_begin()
             core.policy_end()
-            core.fold()
+            core.merge_dead()
     os._exit(0)
 
 
@@ -62,7 +62,7 @@ def join_busy(core: _hot.Core, directory: Path) -> None:
         assert time.monotonic() < deadline
         try:
             assert core.join(str(directory), 0) is None
-        except BlockingIOError:  # others fold, or join
+        except BlockingIOError:  # others merge, or join
             time.sleep(0.001)
 
 
@@ -112,7 +112,7 @@ def children() -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("kills", [40, pytest.param(400, marks=pytest.mark.slow)])
 def test_totals_never_go_back_and_end_at_what_was_stamped(tmp_path: Path, children: list[int], kills: int) -> None:
-    """Members are killed at random instants, folding or not, while others poll; at the end all is there, once."""
+    """Members are killed at random instants, merging or not, while others poll; at the end all is there, once."""
     directory, tally, chance = tmp_path / "group", Tally(kills + LIVING), random.Random(4)
     own = make_core("api")
     join_busy(own, directory)
@@ -129,14 +129,14 @@ def test_totals_never_go_back_and_end_at_what_was_stamped(tmp_path: Path, childr
         os.waitpid(victim, 0)
         children.append(start(directory, child, tally))
         if child % 3 == 0:
-            own.fold()
+            own.merge_dead()
     while children:
         os.kill(children[-1], signal.SIGKILL)
         os.waitpid(children.pop(), 0)
     stamped = tally.sum()
-    assert list(directory.glob("*.gone"))  # the living folded while all this went on
+    assert list(directory.glob("*.gone"))  # the living merged while all this went on
     check(snapshots.take_directory(str(directory)), stamped, kills + LIVING)
-    while own.fold():
+    while own.merge_dead():
         outside.look(snapshots.take_directory(str(directory)))
     check(snapshots.take_directory(str(directory)), stamped, kills + LIVING)
     assert [path.name.split("-")[0] for path in directory.glob("*.seg") if begun(path)] == [str(os.getpid())]

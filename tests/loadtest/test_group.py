@@ -149,7 +149,7 @@ def test_an_engine_that_serves_the_metrics_says_the_same(start: Callable[[str], 
 
 
 def test_what_the_dead_measured_stays_known(start: Callable[[str], Member], tmp_path: Path) -> None:
-    """A worker that is killed and folded: the next one need not find the inflection anew."""
+    """A worker that is killed and merged: the next one need not find the inflection anew."""
     other = start("api")
     other.do("curve", 50)
     watch = install(tmp_path)

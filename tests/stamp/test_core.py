@@ -373,15 +373,15 @@ NO_ENGINES: list[Any] = [
 def test_what_is_no_engine_is_refused(engine: Any) -> None:
     """By bind() and by unit_of(), in words that say what one is; nothing is bound then."""
     stream = make_core().stream("m", "r", None, "", "")
-    for refuse in (stream.bind, _hot.unit_of):
+    for refuse in (stream.bind, _hot.engine_id):
         with pytest.raises((ValueError, UnicodeError), match="engine: expected a number"):
             refuse(engine)
 
 
 def test_an_engine_is_a_number_or_a_name() -> None:
     """Numbers however they are written; nothing is no engine; whatever a stream is in, bind() takes them."""
-    assert _hot.unit_of(7) == _hot.unit_of("7") == _hot.unit_of("007") != _hot.unit_of("7a")
-    assert _hot.unit_of(None) == _hot.unit_of("") == 0 != _hot.unit_of(0)
+    assert _hot.engine_id(7) == _hot.engine_id("7") == _hot.engine_id("007") != _hot.engine_id("7a")
+    assert _hot.engine_id(None) == _hot.engine_id("") == 0 != _hot.engine_id(0)
     stream = make_core().stream("m", "r", None, "", "")
     for engine in (0, "0", "prefill-1", None, ""):
         stream.bind(engine)

@@ -45,9 +45,9 @@ static void see_identity(void *to, const char *name, Py_ssize_t name_len, const 
         id->trace_len = 32;
         id->sampled = value_len >= 55 && is_sampled(value[54]);
     } else if (header_is(name, name_len, "x-tailwatch-engine") && id->engine == 0) {
-        id->engine = tw_unit_named(value, (size_t)value_len);
+        id->engine = tw_engine_named(value, (size_t)value_len);
     } else if (header_is(name, name_len, "x-data-parallel-rank") && id->rank == 0) { /* vLLM and SGLang obey it */
-        id->rank = tw_unit_named(value, (size_t)value_len);
+        id->rank = tw_engine_named(value, (size_t)value_len);
     }
 }
 

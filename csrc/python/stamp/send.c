@@ -59,8 +59,8 @@ static int ascii_is(PyObject *text, const char *expected) { return PyUnicode_Com
 static void bind_by_header(SendObject *self, const request_identity *id) {
     const uint64_t named = id->engine != 0 ? id->engine : id->rank;
     tw_stream *stream = &self->stream->stream;
-    if (named == 0 || stream->unit != 0 || self->stream->parts == PARTS_DIFFER || stream->peer_set == NULL) return;
-    if (tw_unit_is_there(stream->peer_set, named)) stream->unit = named;
+    if (named == 0 || stream->engine != 0 || self->stream->parts == PARTS_DIFFER || stream->peer_set == NULL) return;
+    if (tw_engine_has_peer(stream->peer_set, named)) stream->engine = named;
 }
 
 /* One borrowed item of the scope or a message; never raises. */

@@ -23,8 +23,8 @@ void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uin
     tw_stream_open(&self->stream, self->core->segment, arrival_ns, entry_ns, proxy_ns, source);
     self->stream.concurrency += core_others_in_flight(self->core);
     if (tw_recorder_on(&self->core->trace.recorder)) tw_stream_trace(&self->stream, &self->core->trace.recorder);
-    const uint64_t unit = self->bound != 0 ? self->bound : self->core->streams.serves;
-    tw_stream_join(&self->stream, core_peer_set(self->core), self->parts == PARTS_DIFFER ? 0 : unit);
+    const uint64_t id = self->bound != 0 ? self->bound : self->core->streams.serves;
+    tw_stream_join(&self->stream, core_peer_set(self->core), self->parts == PARTS_DIFFER ? 0 : id);
     self->open = 1;
     self->epoch = *self->core->epoch;
     self->number = tw_load(&self->core->segment->opened);
@@ -328,34 +328,34 @@ static PyObject *stream_record_send_wait(PyObject *self, PyObject *args) {
 /* ---- the engine that serves it ---- */
 
 /* The engine that an object names: a whole number or a text; "" and None name none. -1: an exception is set. */
-static int engine_named(PyObject *engine, uint64_t *unit) {
-    *unit = 0;
+static int engine_named(PyObject *engine, uint64_t *id) {
+    *id = 0;
     if (engine == Py_None) return 0;
     const int plain = PyUnicode_Check(engine) || (PyIndex_Check(engine) && !PyBool_Check(engine));
     PyObject *text = plain ? PyObject_Str(engine) : NULL;
     PyObject *bytes = text == NULL ? NULL : PyUnicode_AsEncodedString(text, "utf-8", "replace");
     Py_XDECREF(text);
-    if (bytes != NULL) *unit = tw_unit_named(PyBytes_AsString(bytes), (size_t)PyBytes_Size(bytes));
+    if (bytes != NULL) *id = tw_engine_named(PyBytes_AsString(bytes), (size_t)PyBytes_Size(bytes));
     const int none = bytes != NULL && PyBytes_Size(bytes) == 0;
     Py_XDECREF(bytes);
-    if (*unit != 0 || none) return 0;
+    if (*id != 0 || none) return 0;
     if (!PyErr_Occurred())
         PyErr_Format(PyExc_ValueError, "engine: expected a number from 0 to 2**32 - 1, or a name of 1 to 31 letters, digits, '_', '.', '-', found %R", engine);
     return -1;
 }
 
-PyObject *hot_unit_of(PyObject *module, PyObject *engine) {
-    uint64_t unit;
+PyObject *hot_engine_id(PyObject *module, PyObject *engine) {
+    uint64_t id;
     (void)module;
-    return engine_named(engine, &unit) < 0 ? NULL : PyLong_FromUnsignedLongLong(unit);
+    return engine_named(engine, &id) < 0 ? NULL : PyLong_FromUnsignedLongLong(id);
 }
 
 /* Of several parts that differ none is the engine, for good: a later bind of the whole stands again. Where the user said
  * which engine this process serves, a server's own names for its ranks change nothing. */
-static void bind_part(StreamObject *self, uint64_t unit) {
+static void bind_part(StreamObject *self, uint64_t id) {
     if (self->core->streams.serves != 0) return;
-    if (self->parts == PARTS_NONE) self->bound = unit, self->parts = PARTS_AGREE;
-    else if (self->bound != unit) self->bound = 0, self->parts = PARTS_DIFFER;
+    if (self->parts == PARTS_NONE) self->bound = id, self->parts = PARTS_AGREE;
+    else if (self->bound != id) self->bound = 0, self->parts = PARTS_DIFFER;
 }
 
 /* bind(engine, *, part=False) */
@@ -363,18 +363,18 @@ static PyObject *stream_bind(PyObject *op, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"engine", "part", NULL};
     StreamObject *self = (StreamObject *)op;
     PyObject *engine;
-    uint64_t unit;
+    uint64_t id;
     int part = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$p", names, &engine, &part) || engine_named(engine, &unit) < 0) return NULL;
-    if (part) bind_part(self, unit);
-    else self->bound = unit, self->parts = PARTS_NONE;
-    if (!part || self->core->streams.serves == 0) self->stream.unit = self->bound; /* a stream that is not open yet takes it then */
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$p", names, &engine, &part) || engine_named(engine, &id) < 0) return NULL;
+    if (part) bind_part(self, id);
+    else self->bound = id, self->parts = PARTS_NONE;
+    if (!part || self->core->streams.serves == 0) self->stream.engine = self->bound; /* a stream that is not open yet takes it then */
     Py_RETURN_NONE;
 }
 
-/* set_serves(unit, /): the engine of streams that open from now on, where nobody binds them. */
-PyObject *core_set_serves(PyObject *op, PyObject *unit) {
-    const unsigned long long value = PyLong_AsUnsignedLongLong(unit);
+/* set_serves(engine, /): the engine of streams that open from now on, where nobody binds them. */
+PyObject *core_set_serves(PyObject *op, PyObject *engine) {
+    const unsigned long long value = PyLong_AsUnsignedLongLong(engine);
     if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
     ((CoreObject *)op)->streams.serves = value;
     Py_RETURN_NONE;

@@ -53,8 +53,8 @@ static inline void stream_stamp(StreamObject *self, uint64_t now_ns, uint32_t n,
 
 /* methods of Core and of the module */
 PyObject *core_stream(PyObject *op, PyObject *args);
-PyObject *core_set_serves(PyObject *op, PyObject *unit);
+PyObject *core_set_serves(PyObject *op, PyObject *engine);
 PyObject *core_exemplify(PyObject *op, PyObject *args);
-PyObject *hot_unit_of(PyObject *module, PyObject *engine);
+PyObject *hot_engine_id(PyObject *module, PyObject *engine);
 
 #endif

@@ -40,15 +40,15 @@ static const char *in(const char *name) {
 }
 
 /* Others who join are waited for, however long a loaded machine lets them take. */
-static tw_group_problem join(tw_group *group, uint64_t unit) {
+static tw_group_problem join(tw_group *group, uint64_t id) {
     tw_group_problem problem = TW_GROUP_BUSY;
-    for (int tries = 0; problem == TW_GROUP_BUSY && tries < 1000; tries++) problem = tw_group_join(group, dir, unit);
+    for (int tries = 0; problem == TW_GROUP_BUSY && tries < 1000; tries++) problem = tw_group_join(group, dir, id);
     return problem;
 }
 
-static tw_group joined(uint64_t unit) {
+static tw_group joined(uint64_t id) {
     tw_group group;
-    TW_CHECK_EQ(TW_GROUP_FINE, join(&group, unit));
+    TW_CHECK_EQ(TW_GROUP_FINE, join(&group, id));
     return group;
 }
 
@@ -472,7 +472,7 @@ TW_TEST(a_pause_is_told_on_the_page) {
     TW_CHECK_EQ(0, api.page->line[engine.at].stop_ns); /* who joins has no past */
     tw_group_tell(&engine, 1000);
     TW_CHECK_EQ(1000, api.page->line[engine.at].stop_ns);
-    TW_CHECK_EQ(1, api.page->line[engine.at].unit);
+    TW_CHECK_EQ(1, api.page->line[engine.at].engine);
     tw_group_leave(&engine);
     TW_CHECK_EQ(0, api.page->line[1].stop_ns);
     tw_group_leave(&api);

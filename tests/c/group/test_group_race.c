@@ -34,16 +34,16 @@ typedef struct race {
 
 /* ---- members ---- */
 
-static tw_group_problem join(tw_group *group, uint64_t unit) {
+static tw_group_problem join(tw_group *group, uint64_t engine) {
     tw_group_problem problem;
-    do problem = tw_group_join(group, dir, unit);
+    do problem = tw_group_join(group, dir, engine);
     while (problem == TW_GROUP_BUSY);
     return problem;
 }
 
-static tw_segment *enter(tw_group *group, const char *role, uint64_t unit) {
+static tw_segment *enter(tw_group *group, const char *role, uint64_t engine) {
     const size_t bytes = tw_segment_bytes(LABEL_SETS);
-    if (join(group, unit) != TW_GROUP_FINE || share_zeros(group, bytes) != TW_GROUP_FINE) return NULL;
+    if (join(group, engine) != TW_GROUP_FINE || share_zeros(group, bytes) != TW_GROUP_FINE) return NULL;
     return tw_segment_create_in(group->segment, role, LABEL_SETS, NULL, 0) == 0 ? group->segment : NULL;
 }
 
@@ -55,7 +55,7 @@ static void leave(tw_group *group) {
 }
 
 /* Two engines: one of two ranks, and one alone. */
-static uint64_t unit_of(int at) { return at < 2 ? 1 : 2; }
+static uint64_t engine_of(int at) { return at < 2 ? 1 : 2; }
 
 static void know_the_others(race *r, int at) {
     tw_peer_set *peer_set = &r->member[at].peer_set;
@@ -63,7 +63,7 @@ static void know_the_others(race *r, int at) {
         const tw_group *group = &r->member[i].group;
         if (i == at) continue;
         peer_set->stop_ns[peer_set->n] = &group->page->line[group->at].stop_ns;
-        peer_set->peer[peer_set->n++] = (tw_peer){&r->member[i].segment->pause, unit_of(i), 1};
+        peer_set->peer[peer_set->n++] = (tw_peer){&r->member[i].segment->pause, engine_of(i), 1};
     }
 }
 
@@ -183,7 +183,7 @@ static void begin(race *r) {
     TW_REQUIRE(mkdtemp(root) != NULL);
     snprintf(dir, sizeof dir, "%s/group", root);
     for (int i = 0; i < MEMBERS; i++) {
-        r->member[i].segment = enter(&r->member[i].group, "engine", unit_of(i));
+        r->member[i].segment = enter(&r->member[i].group, "engine", engine_of(i));
         TW_REQUIRE(r->member[i].segment != NULL);
     }
     for (int i = 0; i < MEMBERS; i++) know_the_others(r, i);

@@ -25,8 +25,8 @@ static void end(void) {
     if (system(command) != 0) abort();
 }
 
-static tw_segment *member(tw_group *group, const char *role, uint64_t unit) {
-    if (tw_group_join(group, dir, unit) != TW_GROUP_FINE) return NULL;
+static tw_segment *member(tw_group *group, const char *role, uint64_t engine) {
+    if (tw_group_join(group, dir, engine) != TW_GROUP_FINE) return NULL;
     if (share_zeros(group, tw_segment_bytes(1)) != TW_GROUP_FINE) return NULL;
     return tw_segment_create_in(group->segment, role, 1, NULL, 0) == 0 ? group->segment : NULL;
 }
@@ -34,14 +34,14 @@ static tw_segment *member(tw_group *group, const char *role, uint64_t unit) {
 /* A child that joins, says so, and lives until it is told to go; it dies without leaving. */
 typedef struct child { pid_t pid; int go; } child;
 
-static child start(const char *role, uint64_t unit, uint64_t pause_ns) {
+static child start(const char *role, uint64_t engine, uint64_t pause_ns) {
     int ready[2], go[2];
     char byte = 0;
     if (pipe(ready) != 0 || pipe(go) != 0) abort();
     const pid_t pid = fork();
     if (pid == 0) {
         tw_group group;
-        tw_segment *segment = member(&group, role, unit);
+        tw_segment *segment = member(&group, role, engine);
         if (segment == NULL) _exit(1);
         tw_pause_begin(&segment->pause, TW_CAUSE_GC2, 1000000);
         tw_segment_pause_end(segment, 1000000 + pause_ns, NULL);
@@ -124,12 +124,12 @@ TW_TEST(a_pause_of_the_engine_s_process_reaches_the_stream) {
     TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
     tw_members_peers(members, &own, segment, peer_set);
     TW_CHECK_EQ(1, peer_set->n);
-    TW_CHECK_EQ(1, peer_set->peer[0].unit);
-    tw_attribution blame;
+    TW_CHECK_EQ(1, peer_set->peer[0].engine);
+    tw_overlap_by_source overlap;
     TW_CHECK(!tw_peers_idle_since(peer_set, 0, 1000000));
     TW_CHECK(tw_peers_idle_since(peer_set, 0, 1500000));
-    tw_attribution_gap(&segment->pause, peer_set->peer, peer_set->n, 0, 1200000, 9000000, &blame);
-    TW_CHECK_EQ(300000, blame.overlap_ns[peer_set->peer[0].source][TW_CAUSE_GC2]);
+    tw_gap_overlap(&segment->pause, peer_set->peer, peer_set->n, 0, 1200000, 9000000, &overlap);
+    TW_CHECK_EQ(300000, overlap.overlap_ns[peer_set->peer[0].source][TW_CAUSE_GC2]);
     char role[TW_ROLE_WORDS * 8];
     tw_words_get(segment->lost[peer_set->peer[0].source].role, TW_ROLE_WORDS, role);
     TW_CHECK_STR("engine", role);
@@ -276,7 +276,7 @@ TW_TEST(another_file_of_the_same_name_is_another_member) {
     end();
 }
 
-TW_TEST(who_was_killed_while_it_collected_is_no_company) {
+TW_TEST(a_process_killed_while_it_collected_is_not_a_peer) {
     begin();
     tw_group own;
     tw_segment *segment = member(&own, "api", 0);
@@ -343,6 +343,6 @@ TW_TEST(a_list_of_no_directory_stays_as_it_was) {
 TW_MAIN(all_are_found_but_oneself, the_dead_are_found_until_their_file_is_gone,
         a_pause_of_the_engine_s_process_reaches_the_stream, files_that_lie_are_counted,
         a_list_of_no_directory_stays_as_it_was, who_joins_again_is_mapped_anew,
-        another_file_of_the_same_name_is_another_member, who_was_killed_while_it_collected_is_no_company,
+        another_file_of_the_same_name_is_another_member, a_process_killed_while_it_collected_is_not_a_peer,
         a_refused_file_is_opened_once_when_it_is_old, a_reader_sees_label_sets_that_come_into_use,
         label_sets_beyond_the_file_s_end_are_not_read)

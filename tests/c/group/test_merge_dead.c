@@ -1,4 +1,4 @@
-/* What becomes of the files of the dead: nothing is lost and nothing counts twice, wherever a folder stops. */
+/* What becomes of the files of the dead: nothing is lost and nothing counts twice, wherever a merger stops. */
 #include "tailwatch/group/merge_dead.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 static char root[64], dir[96];
 
 static void begin(void) {
-    strcpy(root, "/tmp/tw_fold_XXXXXX");
+    strcpy(root, "/tmp/tw_merge_XXXXXX");
     if (mkdtemp(root) == NULL) abort();
     snprintf(dir, sizeof dir, "%s/group", root);
 }
@@ -79,16 +79,16 @@ static int directory(void) {
     return fd;
 }
 
-static uint32_t fold(uint32_t most) {
+static uint32_t merge(uint32_t most) {
     const int fd = directory();
-    const uint32_t folded = tw_fold(fd, most);
+    const uint32_t merged = tw_merge_dead(fd, most);
     close(fd);
-    return folded;
+    return merged;
 }
 
-static uint32_t fold_all(void) {
+static uint32_t merge_all(void) {
     uint32_t all = 0;
-    for (uint32_t now; (now = fold(4)) > 0;) all += now;
+    for (uint32_t now; (now = merge(4)) > 0;) all += now;
     return all;
 }
 
@@ -118,22 +118,22 @@ static void check_sum(uint64_t processes) {
     TW_CHECK_EQ(300000 * processes, s.paused_ns);
 }
 
-TW_TEST(the_dead_are_folded_and_count) {
+TW_TEST(the_dead_are_merged_and_count) {
     begin();
     char name[TW_GROUP_NAME];
     killed("engine", name);
     check_sum(1);
-    TW_CHECK_EQ(1, fold(4));
-    TW_CHECK(!stands(name) && stands("engine-0.gone") && !stands("fold.tmp"));
+    TW_CHECK_EQ(1, merge(4));
+    TW_CHECK(!stands(name) && stands("engine-0.gone") && !stands("merge.tmp"));
     check_sum(1);
     for (int i = 0; i < 3; i++) killed("engine", NULL);
     killed("api", NULL);
     check_sum(5);
-    TW_CHECK_EQ(4, fold_all());
+    TW_CHECK_EQ(4, merge_all());
     const seen s = look();
     TW_CHECK(s.segments == 0 && s.retired == 2 && s.refused == 0);
     check_sum(5);
-    TW_CHECK_EQ(0, fold(4));
+    TW_CHECK_EQ(0, merge(4));
     struct stat file;
     TW_CHECK(stat(in("engine-0.gone"), &file) == 0 && (file.st_mode & 0777) == 0600 && file.st_nlink == 1);
     end();
@@ -144,9 +144,9 @@ TW_TEST(the_living_are_left_alone) {
     tw_group own;
     TW_CHECK(member(&own, "api") != NULL);
     killed("engine", NULL);
-    TW_CHECK_EQ(1, fold(4));
+    TW_CHECK_EQ(1, merge(4));
     TW_CHECK(stands(own.name));
-    TW_CHECK_EQ(0, fold(4));
+    TW_CHECK_EQ(0, merge(4));
     check_sum(2);
     tw_group_leave(&own);
     end();
@@ -155,25 +155,25 @@ TW_TEST(the_living_are_left_alone) {
 TW_TEST(at_most_so_many_in_a_turn) {
     begin();
     for (int i = 0; i < 3; i++) killed("engine", NULL);
-    TW_CHECK_EQ(2, fold(2));
+    TW_CHECK_EQ(2, merge(2));
     check_sum(3);
-    TW_CHECK_EQ(1, fold(2));
+    TW_CHECK_EQ(1, merge(2));
     check_sum(3);
     end();
 }
 
-TW_TEST(who_says_that_it_writes_no_more_is_folded_alive) {
+TW_TEST(a_process_that_ended_its_segment_is_merged_alive) {
     begin();
     tw_group own;
     TW_CHECK(member(&own, "api") != NULL);
     char name[TW_GROUP_NAME];
     strcpy(name, own.name);
-    TW_CHECK_EQ(0, fold(4));
-    tw_fold_end(&own);
+    TW_CHECK_EQ(0, merge(4));
+    tw_mark_ended(&own);
     tw_group_part(&own);
     check_sum(1);
     TW_CHECK(stands(name));
-    TW_CHECK_EQ(1, fold(4));
+    TW_CHECK_EQ(1, merge(4));
     TW_CHECK(!stands(name));
     check_sum(1);
     end();
@@ -185,7 +185,7 @@ TW_TEST(what_was_before_an_exec_is_dead) {
     tw_segment *segment = member(&own, "api");
     TW_REQUIRE(segment != NULL);
     segment->header.image++; /* as of another program */
-    TW_CHECK_EQ(1, fold(4));
+    TW_CHECK_EQ(1, merge(4));
     check_sum(1);
     tw_group_forget(&own);
     end();
@@ -203,33 +203,33 @@ TW_TEST(what_cannot_be_judged_stays) {
         TW_CHECK(pread(file, &was, 8, (off_t)words[i]) == 8);
         was++;
         TW_CHECK(pwrite(file, &was, 8, (off_t)words[i]) == 8);
-        TW_CHECK_EQ(0, fold(4));
+        TW_CHECK_EQ(0, merge(4));
         TW_CHECK(stands(name));
         check_sum(1);
         was--;
         TW_CHECK(pwrite(file, &was, 8, (off_t)words[i]) == 8);
         close(file);
     }
-    TW_CHECK_EQ(1, fold(4));
+    TW_CHECK_EQ(1, merge(4));
     end();
 }
 
-/* The two instants at which a folder may die. */
-TW_TEST(a_file_that_was_folded_and_still_stands_counts_once) {
+/* The two instants at which a merger may die. */
+TW_TEST(a_file_that_was_merged_and_still_stands_counts_once) {
     begin();
     char name[TW_GROUP_NAME];
     killed("engine", name);
     char copy[320];
     snprintf(copy, sizeof copy, "cp -p %s %s/kept", in(name), root);
     TW_CHECK(system(copy) == 0);
-    TW_CHECK_EQ(1, fold(4));
+    TW_CHECK_EQ(1, merge(4));
     snprintf(copy, sizeof copy, "cp -p %s/kept %s", root, in(name)); /* as if it had not been removed */
     TW_CHECK(system(copy) == 0);
     check_sum(1);
     TW_CHECK_EQ(0, look().segments);
     killed("engine", NULL);
     check_sum(2);
-    TW_CHECK_EQ(2, fold_all()); /* one is only removed */
+    TW_CHECK_EQ(2, merge_all()); /* one is only removed */
     TW_CHECK(!stands(name));
     check_sum(2);
     end();
@@ -238,13 +238,13 @@ TW_TEST(a_file_that_was_folded_and_still_stands_counts_once) {
 TW_TEST(a_retired_that_was_never_finished_is_nobody_s) {
     begin();
     killed("engine", NULL);
-    const int file = open(in("fold.tmp"), O_CREAT | O_WRONLY, 0600);
+    const int file = open(in("merge.tmp"), O_CREAT | O_WRONLY, 0600);
     TW_CHECK(write(file, "half", 4) == 4);
     close(file);
     check_sum(1);
     TW_CHECK_EQ(0, look().refused);
-    TW_CHECK_EQ(1, fold(4));
-    TW_CHECK(!stands("fold.tmp"));
+    TW_CHECK_EQ(1, merge(4));
+    TW_CHECK(!stands("merge.tmp"));
     check_sum(1);
     end();
 }
@@ -265,7 +265,7 @@ TW_TEST(a_planted_retired_is_refused_and_not_replaced) {
         if (kind == 1) plant("engine-0.gone", zeros, sizeof zeros);
         if (kind == 2) TW_CHECK(symlink(name, in("engine-0.gone")) == 0);
         if (kind == 3) TW_CHECK(mkdir(in("engine-0.gone"), 0700) == 0);
-        TW_CHECK_EQ(0, fold(4));
+        TW_CHECK_EQ(0, merge(4));
         TW_CHECK(stands(name) && stands("engine-0.gone"));
         check_sum(1);
         TW_CHECK_EQ(1, look().refused);
@@ -273,24 +273,24 @@ TW_TEST(a_planted_retired_is_refused_and_not_replaced) {
     }
 }
 
-TW_TEST(who_folds_is_not_waited_for) {
+TW_TEST(a_merge_under_way_is_not_waited_for) {
     begin();
     killed("engine", NULL);
     const int held = open(dir, O_RDONLY | O_DIRECTORY);
     TW_CHECK(flock(held, LOCK_EX) == 0);
-    TW_CHECK_EQ(0, fold(4));
+    TW_CHECK_EQ(0, merge(4));
     check_sum(1);
     close(held);
-    TW_CHECK_EQ(1, fold(4));
+    TW_CHECK_EQ(1, merge(4));
     end();
 }
 
 /* Bounded by the size of files, as a full file system would. */
-static int fold_without_room(void) {
+static int merge_without_room(void) {
     const struct rlimit limit = {4096, 4096};
     signal(SIGXFSZ, SIG_IGN);
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
-    return fold(4) == 0 && !stands("fold.tmp") ? 0 : 2;
+    return merge(4) == 0 && !stands("merge.tmp") ? 0 : 2;
 }
 
 TW_TEST(without_room_the_dead_stay_as_they_are) {
@@ -298,7 +298,7 @@ TW_TEST(without_room_the_dead_stay_as_they_are) {
     char name[TW_GROUP_NAME];
     killed("engine", name);
     const pid_t pid = fork();
-    if (pid == 0) _exit(fold_without_room());
+    if (pid == 0) _exit(merge_without_room());
     int status = -1;
     waitpid(pid, &status, 0);
     TW_CHECK_EQ(0, status);
@@ -307,29 +307,29 @@ TW_TEST(without_room_the_dead_stay_as_they_are) {
     end();
 }
 
-/* Each joins, is killed, and is folded by whoever comes first, while a reader looks. */
-TW_TEST(many_that_fold_and_die_at_once_lose_nothing) {
+/* Each joins, is killed, and is merged by whoever comes first, while a reader looks. */
+TW_TEST(many_that_merge_and_die_at_once_lose_nothing) {
     begin();
     killed("engine", NULL);
-    pid_t folders[4];
+    pid_t mergers[4];
     for (int i = 0; i < 4; i++)
-        if ((folders[i] = fork()) == 0)
-            for (;;) (void)fold(2), usleep(200);
+        if ((mergers[i] = fork()) == 0)
+            for (;;) (void)merge(2), usleep(200);
     uint64_t before = 1;
     for (int i = 2; i <= 60; i++) {
         killed(i % 3 ? "engine" : "api", NULL);
-        if (i % 5 == 0) { /* folders die too, wherever they are */
-            kill(folders[i % 4], SIGKILL), waitpid(folders[i % 4], NULL, 0);
-            if ((folders[i % 4] = fork()) == 0)
-                for (;;) (void)fold(2), usleep(200);
+        if (i % 5 == 0) { /* mergers die too, wherever they are */
+            kill(mergers[i % 4], SIGKILL), waitpid(mergers[i % 4], NULL, 0);
+            if ((mergers[i % 4] = fork()) == 0)
+                for (;;) (void)merge(2), usleep(200);
         }
         const uint64_t now = look().opened;
         TW_CHECK(now >= before);
         TW_CHECK_EQ(i, now);
         before = now;
     }
-    for (int i = 0; i < 4; i++) kill(folders[i], SIGKILL), waitpid(folders[i], NULL, 0);
-    (void)fold_all();
+    for (int i = 0; i < 4; i++) kill(mergers[i], SIGKILL), waitpid(mergers[i], NULL, 0);
+    (void)merge_all();
     const seen s = look();
     TW_CHECK(s.segments == 0 && s.refused == 0 && s.retired == 2);
     check_sum(60);
@@ -348,10 +348,10 @@ TW_TEST(a_file_whose_maker_died_over_it_is_removed) {
     for (size_t bytes = 0; bytes <= sizeof zeros; bytes += sizeof zeros) {
         killed("engine", name);
         plant(name, zeros, bytes);
-        TW_CHECK_EQ(0, fold(4)); /* it may be being made */
+        TW_CHECK_EQ(0, merge(4)); /* it may be being made */
         TW_CHECK_EQ(1, look().refused);
         age(name, 60);
-        TW_CHECK_EQ(1, fold(4));
+        TW_CHECK_EQ(1, merge(4));
         TW_CHECK(!stands(name));
     }
     snprintf(living, sizeof living, "%d-%llu-1.seg", (int)getpid(), (unsigned long long)tw_process_start_time((uint64_t)getpid()));
@@ -359,7 +359,7 @@ TW_TEST(a_file_whose_maker_died_over_it_is_removed) {
     age(living, 60);
     plant("2-2-2.seg", "of another version", 18);
     age("2-2-2.seg", 60);
-    TW_CHECK_EQ(0, fold(4));
+    TW_CHECK_EQ(0, merge(4));
     TW_CHECK(stands(living) && stands("2-2-2.seg"));
     end();
 }
@@ -369,12 +369,12 @@ TW_TEST(a_directory_that_vanished_does_no_harm) {
     killed("engine", NULL);
     const int fd = directory();
     end();
-    TW_CHECK_EQ(0, tw_fold(fd, 4));
+    TW_CHECK_EQ(0, tw_merge_dead(fd, 4));
     close(fd);
 }
 
-TW_MAIN(the_dead_are_folded_and_count, the_living_are_left_alone, at_most_so_many_in_a_turn,
-        who_says_that_it_writes_no_more_is_folded_alive, what_was_before_an_exec_is_dead, what_cannot_be_judged_stays,
-        a_file_that_was_folded_and_still_stands_counts_once, a_retired_that_was_never_finished_is_nobody_s,
-        a_planted_retired_is_refused_and_not_replaced, who_folds_is_not_waited_for, without_room_the_dead_stay_as_they_are,
-        a_file_whose_maker_died_over_it_is_removed, many_that_fold_and_die_at_once_lose_nothing, a_directory_that_vanished_does_no_harm)
+TW_MAIN(the_dead_are_merged_and_count, the_living_are_left_alone, at_most_so_many_in_a_turn,
+        a_process_that_ended_its_segment_is_merged_alive, what_was_before_an_exec_is_dead, what_cannot_be_judged_stays,
+        a_file_that_was_merged_and_still_stands_counts_once, a_retired_that_was_never_finished_is_nobody_s,
+        a_planted_retired_is_refused_and_not_replaced, a_merge_under_way_is_not_waited_for, without_room_the_dead_stay_as_they_are,
+        a_file_whose_maker_died_over_it_is_removed, many_that_merge_and_die_at_once_lose_nothing, a_directory_that_vanished_does_no_harm)

@@ -155,7 +155,7 @@ TW_TEST(a_snapshot_of_the_sum_is_that_of_its_parts) {
     const tw_segment *const parts[] = {g[0], g[1], g[2]};
     tw_segment *two = sum_of(parts, 2);
     const tw_segment *const rest[] = {two, g[2]};
-    tw_segment *sum = sum_of(rest, 2); /* as folds come: one after the other */
+    tw_segment *sum = sum_of(rest, 2); /* as merges come: one after the other */
     tw_snapshot *expected = snapshot_of(parts, 3), *found = snapshot_of((const tw_segment *const[]){sum}, 1);
     check_same(expected, found);
     TW_CHECK(expected->opened == 120 && expected->series_count == 3);

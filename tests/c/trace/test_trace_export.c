@@ -93,18 +93,18 @@ TW_TEST(of_several_engines_the_api_knows_which) {
 
 TW_TEST(a_delay_says_whose_pauses_count) {
     /* Two engines, a rank of the first one, and one that does not say what it works for: all stand still at once. */
-    static const uint64_t units[] = {TW_UNIT_NUMBER | 0, TW_UNIT_NUMBER | 1, TW_UNIT_LIKE | 43, 0};
-    static const struct { uint64_t unit; uint64_t arrows; } cases[] = {
-        {TW_UNIT_NUMBER | 0, 3}, {TW_UNIT_NUMBER | 1, 2}, {TW_UNIT_ITSELF | 77, 1}, {0, 4}};
+    static const uint64_t engines[] = {TW_ENGINE_NUMBER | 0, TW_ENGINE_NUMBER | 1, TW_ENGINE_LIKE | 43, 0};
+    static const struct { uint64_t engine; uint64_t arrows; } cases[] = {
+        {TW_ENGINE_NUMBER | 0, 3}, {TW_ENGINE_NUMBER | 1, 2}, {TW_ENGINE_ITSELF | 77, 1}, {0, 4}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         made_trace m[5];
         const tw_trace *files[5];
         made_begin(&m[0], "api", 42, 4096);
-        made_put(&m[0], 0, T0 + 10 * MS, TW_KIND_DELAY, TW_PHASE_ITL, tw_unit_mark(cases[i].unit), 8000, 1, 8 * MS);
+        made_put(&m[0], 0, T0 + 10 * MS, TW_KIND_DELAY, TW_PHASE_ITL, tw_engine_tag(cases[i].engine), 8000, 1, 8 * MS);
         made_put(&m[0], 0, T0 + 10 * MS, TW_KIND_TOKEN, 0, 0, 1, 1, 10 * MS);
         for (uint64_t other = 0; other < 4; other++) {
             made_begin(&m[1 + other], other == 2 ? "worker" : "engine", 43 + other, 4096);
-            tw_recorder_unit(&m[1 + other].recorder, units[other]);
+            tw_recorder_engine(&m[1 + other].recorder, engines[other]);
             put_pause(&m[1 + other], T0 + MS, T0 + 9 * MS, 0);
         }
         for (int file = 0; file < 5; file++) files[file] = made_open(&m[file]);

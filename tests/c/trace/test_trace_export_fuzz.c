@@ -41,7 +41,7 @@ static void fill(made_trace *m, uint64_t *random, uint64_t lies) {
 static void lie_in_head(made_trace *m, uint64_t *random) {
     tw_trace_head *h = m->memory;
     uint64_t *const words[] = {&h->pid, &h->start_time, &h->joined_ns, &h->place, &h->ended, &h->pause_open_ns,
-                               &h->pause_open_cause, &h->unit, &h->labels, &h->clocks, &h->role[0], &h->role[3], &h->steps[1][0]};
+                               &h->pause_open_cause, &h->engine, &h->labels, &h->clocks, &h->role[0], &h->role[3], &h->steps[1][0]};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (tw_test_random_below(random, 3) == 0) *words[i] = word(random);
     for (uint32_t i = 0; i < TW_RINGS; i++) {

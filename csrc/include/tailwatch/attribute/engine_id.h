@@ -1,17 +1,18 @@
-/* Which engine a process works for, and which serves a stream: one word.
+/* The id of an engine, one word: of the engine a process works for, and of the engine that serves a stream.
  *
- * The ranks of one engine are a unit: while one stands still all do. An engine is known by the number or name that its
- * processes were given (the data parallel rank, in servers that have several), or else by its process:
+ * The processes of one engine (its ranks) wait for each other, so a pause of one delays all. An engine's id comes from
+ * the number or name that its processes were given (the data parallel rank), else from its process:
  *
- *     0                        no engine: it delays nobody else's streams. Of a stream: not known
- *     tw_unit_named("1", 1)    that engine
- *     TW_UNIT_ITSELF | pid     an engine that was given no name: the process itself, and who says TW_UNIT_LIKE of it
- *     TW_UNIT_LIKE | pid       the engine that this process works for, usually its parent. Where that is no engine: the
- *                              only engine of the group; where there are several, or none, one of its own
- *     TW_UNIT_SHARED           tokens of all engines pass through it; where several say so, each is one of its own
+ *     0                        no engine: its pauses delay no other process's streams. Of a stream: not known
+ *     tw_engine_named("1", 1)  the engine of that number or name
+ *     TW_ENGINE_ITSELF | pid   an engine without a name: this process, and those that are TW_ENGINE_LIKE it
+ *     TW_ENGINE_LIKE | pid     the engine of that process, usually the parent. Where that is no engine: the group's only
+ *                              engine; with several engines or none, an engine of its own
+ *     TW_ENGINE_SHARED         tokens of all engines pass through this process; of several such processes each counts
+ *                              as an engine of its own
  *
- * So who says nothing is either beyond doubt or a unit of its own, whose pauses are charged to a stream only as
- * TW_SOURCE_UNBOUND: never as a sum, and never to an engine that may have had no part in it.
+ * A process without a given engine is therefore assigned one unambiguously, or is an engine of its own, whose pauses are
+ * charged to streams as TW_SOURCE_UNBOUND only: never as a sum over engines.
  */
 #ifndef TAILWATCH_ATTRIBUTE_ENGINE_ID_H
 #define TAILWATCH_ATTRIBUTE_ENGINE_ID_H
@@ -20,41 +21,44 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "tailwatch/attribute/attribution.h"
+#include "tailwatch/attribute/overlap_by_source.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define TW_UNIT_NUMBER (UINT64_C(1) << 60)
-#define TW_UNIT_NAME (UINT64_C(2) << 60)
-#define TW_UNIT_ITSELF (UINT64_C(3) << 60)
-#define TW_UNIT_LIKE (UINT64_C(4) << 60)
-#define TW_UNIT_KIND (UINT64_C(15) << 60)
+#define TW_ENGINE_NUMBER (UINT64_C(1) << 60)
+#define TW_ENGINE_NAME (UINT64_C(2) << 60)
+#define TW_ENGINE_ITSELF (UINT64_C(3) << 60)
+#define TW_ENGINE_LIKE (UINT64_C(4) << 60)
+#define TW_ENGINE_KIND (UINT64_C(15) << 60)
 
-#define TW_UNIT_NAME_BYTES 31
+#define TW_ENGINE_NAME_BYTES 31
 
 /* The engine of this name: 1 to 31 letters, digits, '_', '.', '-', a letter or digit first; digits alone are a number
- * below 2^32, "07" is "7". 0: it is no name. Other names differ as far as 60 bits of a hash do. */
-uint64_t tw_unit_named(const char *name, size_t len);
+ * below 2^32, "07" is "7". 0: not a name. Two names share an id only if 60 bits of their hashes are equal. */
+uint64_t tw_engine_named(const char *name, size_t len);
 
-/* A unit in 16 bits, for events. 0: of 0 only. */
-static inline uint16_t tw_unit_mark(uint64_t unit) {
-    const uint16_t mark = (uint16_t)(unit * UINT64_C(0x9e3779b97f4a7c15) >> 48);
-    return unit == 0 || mark != 0 ? mark : 1;
+/* An id in 16 bits, for events. 0: of 0 only. */
+static inline uint16_t tw_engine_tag(uint64_t engine) {
+    const uint16_t tag = (uint16_t)(engine * UINT64_C(0x9e3779b97f4a7c15) >> 48);
+    return engine == 0 || tag != 0 ? tag : 1;
 }
 
-/* Whether it is an engine, and not "the one that that process works for" or "all". */
-static inline bool tw_unit_is_engine(uint64_t unit) {
-    return unit != 0 && (unit & TW_UNIT_KIND) != TW_UNIT_LIKE && unit != TW_UNIT_SHARED;
+/* Whether an id names an engine: not 0, TW_ENGINE_LIKE or TW_ENGINE_SHARED. */
+static inline bool tw_engine_is_definite(uint64_t engine) {
+    return engine != 0 && (engine & TW_ENGINE_KIND) != TW_ENGINE_LIKE && engine != TW_ENGINE_SHARED;
 }
 
-/* Whether anyone of the peer_set works for it. */
-bool tw_unit_is_there(const tw_peer_set *peer_set, uint64_t unit);
+/* Whether a peer of the set works for an engine. */
+bool tw_engine_has_peer(const tw_peer_set *peer_set, uint64_t engine);
 
-/* Puts TW_UNIT_LIKE and TW_UNIT_SHARED of the peers right, see above. pid: theirs, in the same order. own_pid, own_unit:
- * of the process that asks, which is none of them. */
-void tw_unit_settle(tw_peer_set *peer_set, const uint64_t *pid, uint64_t own_pid, uint64_t own_unit);
+/* The engine at the end of a chain of TW_ENGINE_LIKE; 0: none. engine_of(of, pid): the id that a process gives. */
+uint64_t tw_engine_follow(uint64_t engine, uint64_t (*engine_of)(const void *of, uint64_t pid), const void *of);
+
+/* Replaces TW_ENGINE_LIKE and ambiguous TW_ENGINE_SHARED of the peers, as above. pid: of the peers, in their order.
+ * own_pid, own_engine: of the calling process, which is not a peer. */
+void tw_engines_resolve(tw_peer_set *peer_set, const uint64_t *pid, uint64_t own_pid, uint64_t own_engine);
 
 #ifdef __cplusplus
 }

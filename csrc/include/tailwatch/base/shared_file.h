@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define TW_GROUP_ROOM (2U << 20) /* bytes that members leave free in the file system, so that the dead can be folded */
+#define TW_GROUP_ROOM (2U << 20) /* bytes that members leave free in the file system, so that the dead can be merged */
 #define TW_GROUP_NAME 80 /* of a segment's file, NUL included */
 
 /* Why a directory, or a file in it, was not used. */

@@ -7,7 +7,7 @@
  *     DIR/PID-START-JOINED.trace what that process recorded (event_ring.h), where it records; it stays when the process dies
  *     DIR/PID-START-JOINED.gc    what an operator asks of its collector (tailwatch/gc/remote_commands.py)
  *     DIR/ROLE-INDEX.gone        a retired segment (retired_segment.h): the sum of the dead of that name, whose files are gone
- *     DIR/fold.tmp               a retired segment that is being made, or was when its maker died: nobody reads it
+ *     DIR/merge.tmp              a retired segment that is being made, or was when its maker died: nobody reads it
  *
  * Nothing in the directory is believed: what is not a plain file of this user, of mode 0600, with one name and the
  * size it says, is not opened. Files are made O_EXCL and their blocks allocated before they are mapped, so that a full
@@ -34,7 +34,7 @@ typedef struct tw_group_line {
     uint64_t stop_ns;    /* as its tw_pause_clock.last_stop_ns; 0 until it first pauses: who joins has no past */
     uint64_t pid;        /* 0: the line is free */
     uint64_t start_time; /* field 22 of /proc/PID/stat: tells a reused pid apart */
-    uint64_t unit;       /* what it works for: the engine whose streams its pauses may delay; 0: no engine */
+    uint64_t engine;     /* the engine it works for, whose streams its pauses may delay; 0: no engine */
     uint64_t joined_ns;  /* monotonic; in the name of its segment's file */
     uint64_t image;      /* tw_process_image(): exec() keeps pid and start time */
     uint64_t place;      /* role and index, as tw_group_place gave them; 0: none yet */
@@ -71,7 +71,7 @@ typedef enum tw_group_hold {
 /* Opens the directory, made with mode 0700 where it does not exist (its parent must), and the page, and takes a line
  * for this process: one that is free, or whose owner is dead and whose segment is gone. Waits 20 ms at most for others
  * who join, then says TW_GROUP_BUSY. A page whose maker died before it was whole is made anew. */
-tw_group_problem tw_group_join(tw_group *group, const char *dir, uint64_t unit);
+tw_group_problem tw_group_join(tw_group *group, const char *dir, uint64_t engine);
 
 /* Gives the member the smallest index that no living member of that role has; the one it has where the role is as it
  * was. For as long as it lives: who comes, goes or dies changes nobody else's. patient: waits as tw_group_join does.
@@ -103,7 +103,7 @@ bool tw_group_find_again(tw_group *group, const char *dir);
  * it. The segment's memory stays. */
 void tw_group_leave(tw_group *group);
 
-/* The same, but the file stays, for its numbers to be folded (merge_dead.h). */
+/* The same, but the file stays, for its numbers to be merged (merge_dead.h). */
 void tw_group_part(tw_group *group);
 
 /* In a fork child: lets go of the parent's group without touching its line or file. The page is unmapped. */

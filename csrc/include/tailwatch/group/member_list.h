@@ -1,4 +1,4 @@
-/* All segments of a group, mapped to be read: those of the living, of the dead that nobody has folded yet, and the
+/* All segments of a group, mapped to be read: those of the living, of the dead that nobody has merged yet, and the
  * retired segments of the others (merge_dead.h).
  *
  * A reader's list. It never writes to the directory, and never trusts what it maps: a file is a member when
@@ -9,7 +9,7 @@
 #define TAILWATCH_GROUP_MEMBER_LIST_H
 
 #include "tailwatch/record/segment.h"
-#include "tailwatch/attribute/attribution.h"
+#include "tailwatch/attribute/overlap_by_source.h"
 #include "tailwatch/group/group.h"
 #include "tailwatch/group/retired_segment.h"
 
@@ -52,8 +52,8 @@ void tw_members_retry(tw_members *members);
 /* Unmaps all. */
 void tw_members_clear(tw_members *members);
 
-/* Those whose pauses may delay streams of this process: living members on the page whose unit is not 0, but for the
- * group's own line, with units as tw_unit_settle() leaves them. Roles become sources of own. To be asked again each
+/* Those whose pauses may delay streams of this process: living members on the page whose engine is not 0, but for the
+ * group's own line, with engines as tw_engines_resolve() leaves them. Roles become sources of own. To be asked again each
  * second: who is killed while it collects says for ever that it stands still. */
 void tw_members_peers(const tw_members *members, const tw_group *group, tw_segment *own, tw_peer_set *peer_set);
 

@@ -1,22 +1,20 @@
-/* What the dead of a group leave behind: their files are folded into retired segments (retired_segment.h) and removed.
+/* Merging the files of exited processes into retired segments (retired_segment.h).
  *
- * Any member may, under flock() of the directory, which is not waited for; who only reads never does. One fold: the old
- * retired segment of that name and the dead segment are summed into DIR/fold.tmp, that is renamed over the old retired, and
- * the segment's file is removed. Whoever dies in between leaves one of
+ * Any member may merge, under flock() of the directory, without waiting for it; processes that only read never do. The
+ * retired segment and the dead segment are summed into DIR/merge.tmp, which is renamed over the retired segment; then the
+ * dead segment's file is removed. If the merging process dies in between, one of these is left:
  *
- *     fold.tmp                      nobody reads it, and the next to fold makes it anew;
- *     a retired segment that lists a file that still stands: readers pass over that file, the next to fold removes it.
+ *     merge.tmp                     not read by any process; the next merge replaces it
+ *     a retired segment that lists a file that still exists: readers pass over that file, the next merge removes it
  *
- * So nothing is ever lost or counted twice: a reader looks for segments first and for retired segments afterwards. A segment
- * that is folded in between is then seen both ways, and passed over because it is listed; one that was folded before is
- * only seen in its retired segment, which has been there since before the segment went. (A list remembers TW_RETIRED_NAMES
- * files: a reader that stands still between the two looks while that many are folded may count one twice, in that one
- * answer.)
+ * So nothing is lost or counted twice: a reader looks for segments first, for retired segments afterwards, and passes over
+ * a segment that is listed. (The list has TW_RETIRED_NAMES files: a reader that pauses between its two looks while as many
+ * are merged may count one twice, in that one result.)
  *
- * Dead is whose process has certainly ended (tw_process_ended), who said so itself (tw_fold_end), and what this very
- * process was before an exec(). What another pid namespace or another boot wrote is left as it is: who lives there cannot
- * be told from here. Where there is no room for a retired segment the files stay, and count, as they are. A file whose maker died
- * before there was anything in it is removed.
+ * A segment is dead if its process has certainly ended (tw_process_ended), if it is marked (tw_mark_ended), or if it is what
+ * this process was before an exec(). Segments of another pid namespace or another boot are left: whether their processes
+ * live is unknown here. Without room for a retired segment the files stay and count as they are. A file whose process died
+ * before anything was written to it is removed.
  */
 #ifndef TAILWATCH_GROUP_MERGE_DEAD_H
 #define TAILWATCH_GROUP_MERGE_DEAD_H
@@ -27,13 +25,13 @@
 extern "C" {
 #endif
 
-/* Folds at most so many of the dead into their retired segments. Returns how many. dir: descriptor of a checked directory, on
- * which this process holds no lock. Copies megabytes, allocates; any thread, also beside the writer of this process. */
-uint32_t tw_fold(int dir, uint32_t most);
+/* Merges at most so many dead segments; returns how many. dir: descriptor of a checked directory, on which this process
+ * holds no lock. Copies megabytes, allocates; any thread, also beside the writer of this process. */
+uint32_t tw_merge_dead(int dir, uint32_t most);
 
-/* The caller writes no more to the file of this member, though it lives: it has taken its memory back
- * (tw_group_unshare), and keeps it out of what it says here. Nothing happens where there is no file. */
-void tw_fold_end(const tw_group *group);
+/* Marks the file of this member as ended, though its process lives: the caller has taken its memory back
+ * (tw_group_unshare) and writes no more to the file. Nothing happens where there is no file. */
+void tw_mark_ended(const tw_group *group);
 
 #ifdef __cplusplus
 }

@@ -21,7 +21,7 @@ extern "C" {
 /* Behind the segment, at its header.bytes; the file ends with it. */
 typedef struct tw_retired_list {
     uint64_t magic;
-    uint64_t count;                       /* segments ever folded in; the last TW_RETIRED_NAMES of them are listed */
+    uint64_t count;                       /* segments ever merged in; the last TW_RETIRED_NAMES of them are listed */
     tw_group_id file[TW_RETIRED_NAMES]; /* number n, from 0, at n % TW_RETIRED_NAMES */
 } tw_retired_list;
 
@@ -34,7 +34,7 @@ uint64_t tw_retired_index(const tw_segment *g);
 /* The list of a retired segment of so many bytes, in a file of that name; NULL: it is none. */
 const tw_retired_list *tw_retired_of(const void *bytes, size_t len, const char *name);
 
-/* Whether that file was folded into it, as far as it remembers. */
+/* Whether that file was merged into it, as far as it remembers. */
 bool tw_retired_holds(const tw_retired_list *list, const tw_group_id *file);
 
 /* A retired segment in the making, in private memory: of a role and an index, empty. served: with a tw_served for each label

@@ -93,7 +93,7 @@ static inline bool tw_recorder_on(const tw_recorder *r) { return r->head != NULL
 void tw_recorder_name(tw_recorder *r, const tw_segment *g);
 
 /* What the process works for, see engine_id.h. */
-void tw_recorder_unit(tw_recorder *r, uint64_t unit);
+void tw_recorder_engine(tw_recorder *r, uint64_t engine);
 
 /* Once a second: a clock snapshot, and rings of threads that have ended become free. About 2 us. */
 void tw_recorder_tick(tw_recorder *r);

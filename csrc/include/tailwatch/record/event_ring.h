@@ -54,7 +54,7 @@ typedef enum tw_kind {
     TW_KIND_DELAY,     /* pauses fell into the wait for the token of this request and time, whose event may come after.
                         *                             a: tw_phase    b: engine  c: overlap  id: request  value: delay_ns
                         *                             (overlap in us, saturating; delay 0: it cost nothing, or is not known;
-                        *                             engine: tw_unit_mark() of the one that serves it) */
+                        *                             engine: tw_engine_tag() of the one that serves it) */
     TW_KIND_CLOSE,     /* it ended.                   a: tw_reason   b: labels  c: tokens   id: request  value: arrival_ns */
     TW_KIND_PAUSE,     /* a pause ended at time_ns.   a: tw_cause    b: flags   c: uncollectable, saturating
                         *                             id: start_ns   value: objects collected.  b: TW_PAUSE_INNER */
@@ -141,7 +141,7 @@ typedef struct tw_trace_head {
     uint64_t steps[TW_STEPS][TW_STEP_NAME_WORDS]; /* a name is there when its word 0 is not 0 */
     uint64_t clocks;          /* snapshots ever taken: number n at n % TW_CLOCK_FINE, and where n % TW_CLOCK_EVERY == 0
                                * also at TW_CLOCK_FINE + n / TW_CLOCK_EVERY % TW_CLOCK_COARSE. Published as events are. */
-    uint64_t unit;            /* what its process works for, as it says itself (engine_id.h); 0: no engine, or not known */
+    uint64_t engine;            /* what its process works for, as it says itself (engine_id.h); 0: no engine, or not known */
     uint64_t spare[22];
     tw_ring_entry ring[TW_RINGS];
 } tw_trace_head;

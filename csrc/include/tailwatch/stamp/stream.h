@@ -24,7 +24,7 @@
 #define TAILWATCH_STAMP_STREAM_H
 
 #include "tailwatch/record/segment.h"
-#include "tailwatch/attribute/attribution.h"
+#include "tailwatch/attribute/overlap_by_source.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,7 +51,7 @@ typedef struct tw_stream {
     tw_series *series;
     const tw_layout *itl_layout;
     const tw_peer_set *peer_set;      /* the processes it may wait for beside its own; NULL: none */
-    uint64_t unit;                  /* the engine that serves it; 0: not known */
+    uint64_t engine;                  /* the engine that serves it; 0: not known */
     struct tw_recorder *trace;      /* where its events go; NULL: nowhere */
     uint64_t number;                /* its own among those of the trace */
     uint64_t last_ns;               /* the last stamp; before the first one: arrival */
@@ -93,9 +93,9 @@ typedef struct tw_stream {
 void tw_stream_open(tw_stream *s, tw_segment *g, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns,
                     tw_arrival source);
 
-/* Others' pauses count from now on: those of the unit's processes, or where that is 0, see tw_attribution_gap. peer_set: for as
+/* Others' pauses count from now on: those of the engine's processes, or where that is 0, see tw_gap_overlap. peer_set: for as
  * long as the stream is stamped; NULL: none. */
-void tw_stream_join(tw_stream *s, const tw_peer_set *peer_set, uint64_t unit);
+void tw_stream_join(tw_stream *s, const tw_peer_set *peer_set, uint64_t engine);
 
 /* From now on its events are recorded (event_recorder.h), beginning with its opening. For as long as the stream is stamped. */
 void tw_stream_trace(tw_stream *s, struct tw_recorder *trace);

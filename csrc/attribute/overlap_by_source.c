@@ -1,4 +1,4 @@
-#include "tailwatch/attribute/attribution.h"
+#include "tailwatch/attribute/overlap_by_source.h"
 
 #include <string.h>
 
@@ -11,19 +11,19 @@ typedef struct span {
 
 typedef struct spans {
     uint32_t n;
-    span at[TW_ATTRIBUTION_SPANS];
+    span at[TW_OVERLAP_SPANS];
 } spans;
 
 /* The pauses of one clock. */
 typedef struct found {
     spans spans;
-    uint8_t cause[TW_ATTRIBUTION_SPANS];
+    uint8_t cause[TW_OVERLAP_SPANS];
     bool all;
 } found;
 
 static void find(void *to, uint64_t from_ns, uint64_t to_ns, tw_cause cause) {
     found *f = to;
-    if (f->spans.n == TW_ATTRIBUTION_SPANS) {
+    if (f->spans.n == TW_OVERLAP_SPANS) {
         f->all = false;
         return;
     }
@@ -48,7 +48,7 @@ static bool append(spans *to, const span *s) {
         last->from_ns = least(last->from_ns, s->from_ns);
         return true;
     }
-    if (to->n == TW_ATTRIBUTION_SPANS) return false;
+    if (to->n == TW_OVERLAP_SPANS) return false;
     to->at[to->n++] = *s;
     return true;
 }
@@ -65,12 +65,12 @@ static bool join(const spans *a, const spans *b, spans *out) {
     return all;
 }
 
-/* What one clock adds to what is already blamed on others. */
+/* What one clock adds to what is already charged to others. */
 typedef struct tally {
     spans covered, joined;
     found found;
     uint64_t from_ns, to_ns;
-    tw_attribution *out;
+    tw_overlap_by_source *out;
 } tally;
 
 static void add(tally *t, const tw_pause_clock *clock, uint32_t source) {
@@ -93,55 +93,55 @@ static uint32_t source_of(const tw_peer *peer) {
 }
 
 static bool is_quiet(const tw_peer *peer, uint64_t from_ns) {
-    return peer->unit == 0 || tw_pause_quiet_since(peer->clock, from_ns);
+    return peer->engine == 0 || tw_pause_quiet_since(peer->clock, from_ns);
 }
 
-static void add_unit(tally *t, const tw_peer *peers, uint32_t n, uint64_t unit) {
+static void add_engine(tally *t, const tw_peer *peers, uint32_t n, uint64_t engine) {
     for (uint32_t i = 0; i < n; ++i)
-        if (peers[i].unit == unit && !is_quiet(&peers[i], t->from_ns)) add(t, peers[i].clock, source_of(&peers[i]));
+        if (peers[i].engine == engine && !is_quiet(&peers[i], t->from_ns)) add(t, peers[i].clock, source_of(&peers[i]));
 }
 
-/* Own pauses, those of peers that work for all, then those of one unit's (0: of none). */
-static void blame_unit(tally *t, const tw_pause_clock *own, const tw_peer *peers, uint32_t n, uint64_t unit) {
+/* Own pauses, those of peers that work for all, then those of one engine's (0: of none). */
+static void overlap_with_engine(tally *t, const tw_pause_clock *own, const tw_peer *peers, uint32_t n, uint64_t engine) {
     t->covered.n = 0;
     memset(t->out, 0, sizeof *t->out);
     t->out->complete = true;
     if (!tw_pause_quiet_since(own, t->from_ns)) add(t, own, 0);
-    add_unit(t, peers, n, TW_UNIT_SHARED);
-    if (unit != TW_UNIT_SHARED) add_unit(t, peers, n, unit);
+    add_engine(t, peers, n, TW_ENGINE_SHARED);
+    if (engine != TW_ENGINE_SHARED) add_engine(t, peers, n, engine);
 }
 
 /* The one engine there is; 0: none; UINT64_MAX: several. */
-static uint64_t only_unit(const tw_peer *peers, uint32_t n) {
+static uint64_t only_engine(const tw_peer *peers, uint32_t n) {
     uint64_t only = 0;
     for (uint32_t i = 0; i < n; ++i) {
-        if (peers[i].unit == 0 || peers[i].unit == TW_UNIT_SHARED || peers[i].unit == only) continue;
+        if (peers[i].engine == 0 || peers[i].engine == TW_ENGINE_SHARED || peers[i].engine == only) continue;
         if (only != 0) return UINT64_MAX;
-        only = peers[i].unit;
+        only = peers[i].engine;
     }
     return only;
 }
 
 /* What goes beyond the part that is certain. That was looked at earlier: a ring may have wrapped meanwhile. */
-static void rename_unbound(tw_attribution *blame, const tw_attribution *certain) {
+static void rename_unbound(tw_overlap_by_source *found, const tw_overlap_by_source *certain) {
     for (uint32_t source = 1; source < TW_SOURCE_UNBOUND; ++source)
         for (int cause = 0; cause < TW_CAUSES; ++cause) {
-            const uint64_t sure_ns = least(certain->overlap_ns[source][cause], blame->overlap_ns[source][cause]);
-            blame->overlap_ns[TW_SOURCE_UNBOUND][cause] += blame->overlap_ns[source][cause] - sure_ns;
-            blame->overlap_ns[source][cause] = sure_ns;
+            const uint64_t sure_ns = least(certain->overlap_ns[source][cause], found->overlap_ns[source][cause]);
+            found->overlap_ns[TW_SOURCE_UNBOUND][cause] += found->overlap_ns[source][cause] - sure_ns;
+            found->overlap_ns[source][cause] = sure_ns;
         }
 }
 
 /* Of each engine once, at its first peer that did not keep still; the largest is kept. */
-static void blame_largest(tally *t, const tw_pause_clock *own, const tw_peer *peers, uint32_t n) {
-    tw_attribution certain, largest, *out = t->out, tried;
+static void overlap_with_any(tally *t, const tw_pause_clock *own, const tw_peer *peers, uint32_t n) {
+    tw_overlap_by_source certain, largest, *out = t->out, tried;
     bool complete = true;
-    blame_unit(t, own, peers, n, 0);
+    overlap_with_engine(t, own, peers, n, 0);
     certain = largest = *out;
     t->out = &tried;
     for (uint32_t i = 0; i < n; ++i) {
-        if (peers[i].unit == TW_UNIT_SHARED || is_quiet(&peers[i], t->from_ns)) continue;
-        blame_unit(t, own, peers, n, peers[i].unit);
+        if (peers[i].engine == TW_ENGINE_SHARED || is_quiet(&peers[i], t->from_ns)) continue;
+        overlap_with_engine(t, own, peers, n, peers[i].engine);
         complete &= tried.complete;
         if (tried.total_ns > largest.total_ns) largest = tried;
     }
@@ -150,11 +150,11 @@ static void blame_largest(tally *t, const tw_pause_clock *own, const tw_peer *pe
     *out = largest;
 }
 
-void tw_attribution_gap(const tw_pause_clock *own, const tw_peer *peers, uint32_t n, uint64_t unit, uint64_t from_ns,
-                  uint64_t to_ns, tw_attribution *out) {
+void tw_gap_overlap(const tw_pause_clock *own, const tw_peer *peers, uint32_t n, uint64_t engine, uint64_t from_ns,
+                    uint64_t to_ns, tw_overlap_by_source *out) {
     tally t;
     t.from_ns = from_ns, t.to_ns = to_ns, t.out = out;
-    if (unit == 0) unit = only_unit(peers, n);
-    if (unit == UINT64_MAX) blame_largest(&t, own, peers, n);
-    else blame_unit(&t, own, peers, n, unit);
+    if (engine == 0) engine = only_engine(peers, n);
+    if (engine == UINT64_MAX) overlap_with_any(&t, own, peers, n);
+    else overlap_with_engine(&t, own, peers, n, engine);
 }

@@ -1,0 +1,41 @@
+/* Charges the pauses that a wait of a stream coincided with: their overlap, and the delay they caused as an estimate, added
+ * to the segment's counters by source and to the pauses themselves.
+ *
+ * overlap, typical gap and delay are defined in stamp/stream.h. Thread rule: the segment's single writer.
+ */
+#ifndef TAILWATCH_ATTRIBUTE_CHARGE_H
+#define TAILWATCH_ATTRIBUTE_CHARGE_H
+
+#include "tailwatch/record/segment.h"
+
+#include "tailwatch/attribute/overlap_by_source.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tw_charge {
+    tw_overlap_by_source by_source;
+    uint32_t sources;               /* in use: those from here on are empty */
+    uint64_t delay[TW_SOURCES][TW_CAUSES];
+    uint64_t delay_ns;
+} tw_charge;
+
+/* The peers whose pauses count beside those of the segment's own process: see tw_stream_join. */
+typedef struct tw_served_by {
+    const tw_peer_set *peer_set; /* NULL: none */
+    uint64_t engine;
+} tw_served_by;
+
+/* A gap [from_ns, to_ns] whose typical length is known, or 0. */
+void tw_charge_gap(tw_segment *g, tw_served_by by, uint64_t from_ns, uint64_t to_ns, uint64_t typical_ns,
+                     tw_charge *out);
+
+/* The wait [arrival_ns, to_ns] for a first token; until entry_ns only the segment's own process can have delayed it. */
+void tw_charge_first_token(tw_segment *g, tw_served_by by, uint64_t arrival_ns, uint64_t entry_ns, uint64_t to_ns,
+                       tw_charge *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
