@@ -301,7 +301,7 @@ class Core:
         """Its length in ns; None when an outer pause is still open."""
     def policy_is(self, kind: int, mode: int, why: int, /) -> None:
         """What the collector's policy is from now on: see csrc/include/tailwatch/record/gc_policy_counters.h."""
-    def policy_pass(self, moment: int, ns: int, freed: int, /) -> None:
+    def count_full_collection(self, moment: int, ns: int, freed: int, /) -> None:
         """A whole pass of ours was made; moment: a tw_moment."""
     def count_interference(self, what: int, /) -> None:
         """Somebody else did something to the collector: a tw_interference."""

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tailwatch/base/atomic.h"
+#include "base/names.h"
 #include "base/tw_malloc.h"
 
 #define POINT_SAMPLES 8      /* neighbouring concurrencies are one point until it has so many samples */
@@ -39,10 +40,7 @@
 
 static const uint64_t windows_s[] = {120, 600, TW_CROWD_FORGET_S};
 
-const char *tw_healthy_name(int verdict) {
-    static const char *const names[] = {"found", "no_inflection", "few_data", "single_level"};
-    return verdict >= 0 && verdict < TW_HEALTHY_VERDICTS ? names[verdict] : "unknown";
-}
+TW_NAMES(tw_healthy_name, TW_HEALTHY_VERDICTS, "found", "no_inflection", "few_data", "single_level")
 
 /* ---- samples by concurrency ---- */
 

@@ -2,8 +2,7 @@
  *
  * Functions that return int return 0 or ENOMEM; what is made by then, tw_snapshot_free() gives back.
  */
-#ifndef TAILWATCH_AGGREGATE_SNAPSHOT_PARTS_H
-#define TAILWATCH_AGGREGATE_SNAPSHOT_PARTS_H
+#pragma once
 
 #include "tailwatch/aggregate/snapshot.h"
 
@@ -57,5 +56,3 @@ int tw_snapshot_subtract_fallbacks(tw_snapshot *out, const tw_snapshot *later, c
 
 /* After the label sets. A difference has none. */
 int tw_snapshot_take_exemplars(tw_snapshot *s, const tw_segment *const *segments, size_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* Differences and bounds of unsigned times and counts. Private. */
-#ifndef TAILWATCH_BASE_ARITHMETIC_H
-#define TAILWATCH_BASE_ARITHMETIC_H
+#pragma once
 
 #include <stdint.h>
 
@@ -10,5 +9,3 @@ static inline uint64_t since(uint64_t later, uint64_t earlier) { return later > 
 static inline uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static inline uint64_t add_capped(uint64_t a, uint64_t b, uint64_t cap) { return a < cap && b < cap - a ? a + b : cap; }
-
-#endif

@@ -3,8 +3,7 @@
  * A message inside another is opened with one byte of room for its length and moved when that turns out to need more:
  * every length is as short as it can be, and nothing is measured beforehand.
  */
-#ifndef TAILWATCH_BASE_PROTOBUF_H
-#define TAILWATCH_BASE_PROTOBUF_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -121,5 +120,3 @@ static inline void tw_pb_close(tw_buffer *b, size_t at) {
     uint8_t *data = (uint8_t *)b->data;
     b->length = (size_t)(tw_proto_close(data + at + 1, data + b->length) - data);
 }
-
-#endif

@@ -4,8 +4,7 @@
  * tw_calloc, tw_realloc and tw_free, with the contracts of their namesakes in stdlib.h. Tests fail the n-th
  * allocation that way.
  */
-#ifndef TAILWATCH_BASE_TW_MALLOC_H
-#define TAILWATCH_BASE_TW_MALLOC_H
+#pragma once
 
 #ifdef TW_MALLOC_INCLUDE
 #include TW_MALLOC_INCLUDE
@@ -18,5 +17,4 @@ static inline void *tw_calloc(size_t count, size_t size) { return calloc(count, 
 static inline void *tw_realloc(void *memory, size_t size) { return realloc(memory, size); }
 static inline void tw_free(void *memory) { free(memory); }
 
-#endif
 #endif

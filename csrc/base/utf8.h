@@ -1,6 +1,5 @@
 /* Where a UTF-8 character ends. Private. */
-#ifndef TAILWATCH_BASE_UTF8_H
-#define TAILWATCH_BASE_UTF8_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,5 +20,3 @@ static inline size_t tw_utf8_length(const unsigned char *text, size_t len) {
     if (c == 0xF4 && text[1] > 0x8F) return 0;
     return n;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * is idle: the thread of an event loop that wakes on it waits that long. So it offers the core again and again;
  * no more often than each TW_GIVE_WAY_NS, because beside other busy threads each offer costs a slice of theirs.
  */
-#ifndef TAILWATCH_BASE_YIELD_H
-#define TAILWATCH_BASE_YIELD_H
+#pragma once
 
 #include "tailwatch/base/clock.h"
 
@@ -20,5 +19,3 @@ static inline void tw_give_way(uint64_t *since_ns) {
     if (*since_ns != 0) sched_yield();
     *since_ns = tw_now_ns();
 }
-
-#endif

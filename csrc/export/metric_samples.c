@@ -13,7 +13,7 @@ typedef tw_instrument instrument;
 static const tw_sample PLAIN = {.cause = -1, .scale = TW_SCALE};
 
 /* Whether a process collects in idle slots, or has. */
-static bool sweeps(const tw_policy *policy) {
+static bool collects_when_idle(const tw_policy *policy) {
     uint64_t any = policy->now.kind == TW_POLICY_IDLE_GC;
     for (int i = 0; i < TW_MOMENTS; i++) any |= policy->counts.slices[i] | policy->counts.collections[i];
     return any != 0;
@@ -22,7 +22,7 @@ static bool sweeps(const tw_policy *policy) {
 bool tw_sampling_has(const tw_sampling *s, tw_instrument_use use) {
     bool any = use == TW_USE_ALWAYS || (use == TW_USE_LOAD && s->info->load != NULL);
     for (uint32_t p = 0; p < s->latest->process_count; p++) {
-        any = any || (use == TW_USE_IDLE_GC && sweeps(&s->latest->process[p].policy));
+        any = any || (use == TW_USE_IDLE_GC && collects_when_idle(&s->latest->process[p].policy));
         any = any || (use == TW_USE_STEPS && s->latest->process[p].step_count > 0);
     }
     return any;
@@ -341,7 +341,7 @@ void tw_sample_policy_info(sampling *s, const instrument *m) {
 
 #define COUNTS(member) offsetof(tw_policy_counts, member)
 static const named_list POLICY_LISTS[] = {
-    [TW_LIST_PASSES] = {"reason", COUNTS(collections), TW_PASSES, tw_pass_name, TW_PASS_AUTOMATIC, TW_PASS_EXTERNAL},
+    [TW_LIST_COLLECTIONS] = {"reason", COUNTS(collections), TW_COLLECTION_REASONS, tw_collection_reason_name, TW_COLLECTION_AUTOMATIC, TW_COLLECTION_EXTERNAL},
     [TW_LIST_INTERFERENCE] = {"call", COUNTS(interference), TW_INTERFERENCES, tw_interference_name, 0, TW_INTERFERENCES - 1},
     [TW_LIST_SLICES] = {"reason", COUNTS(slices), TW_MOMENTS, tw_moment_name, 0, TW_MOMENTS - 1},
     [TW_LIST_MEMORY_LIMITS] = {"limit", COUNTS(memory_limits), TW_MEMORY_LIMITS, tw_memory_limit_name, 0, TW_MEMORY_LIMITS - 1},
@@ -352,7 +352,7 @@ void tw_sample_policy_list(sampling *s, const instrument *m) {
     for (uint32_t p = 0; p < s->snapshot->process_count; p++) {
         tw_sample sample = PLAIN;
         sample.process = &s->snapshot->process[p];
-        if (m->use == TW_USE_IDLE_GC && !sweeps(&sample.process->policy)) continue;
+        if (m->use == TW_USE_IDLE_GC && !collects_when_idle(&sample.process->policy)) continue;
         emit_list(s, m, &sample, &sample.process->policy.counts, &POLICY_LISTS[m->of]);
     }
 }
@@ -362,7 +362,7 @@ void tw_sample_idle_gc_word(sampling *s, const instrument *m) {
     for (uint32_t p = 0; p < s->snapshot->process_count; p++) {
         tw_sample sample = PLAIN;
         sample.process = &s->snapshot->process[p];
-        if (sweeps(&sample.process->policy)) emit_word_at(s, m, &sample, &sample.process->policy.counts);
+        if (collects_when_idle(&sample.process->policy)) emit_word_at(s, m, &sample, &sample.process->policy.counts);
     }
 }
 
@@ -382,7 +382,7 @@ void tw_sample_idle_gc_backlog(sampling *s, const instrument *m) {
         tw_sample sample = PLAIN;
         const tw_policy_now *now = &s->snapshot->process[p].policy.now;
         sample.process = &s->snapshot->process[p];
-        if (now->mode == TW_POLICY_SWEEP) emit_word(s, m, &sample, now->backlog);
+        if (now->mode == TW_POLICY_SLICES) emit_word(s, m, &sample, now->backlog);
     }
 }
 

@@ -1,6 +1,5 @@
 /* The samples of a metric, as its encoders receive them: labels and a value, in no format. Private. */
-#ifndef TAILWATCH_EXPORT_METRIC_SAMPLES_H
-#define TAILWATCH_EXPORT_METRIC_SAMPLES_H
+#pragma once
 
 #include "tailwatch/export/metrics.h"
 
@@ -58,7 +57,7 @@ double tw_number_value(const tw_number *number);
 
 /* What snapshot_list and policy_list read. */
 enum { TW_LIST_ARRIVALS, TW_LIST_DROPS, TW_LIST_ERRORS };
-enum { TW_LIST_PASSES, TW_LIST_INTERFERENCE, TW_LIST_SLICES, TW_LIST_MEMORY_LIMITS };
+enum { TW_LIST_COLLECTIONS, TW_LIST_INTERFERENCE, TW_LIST_SLICES, TW_LIST_MEMORY_LIMITS };
 
 tw_sampler tw_sample_series_histogram, tw_sample_served_histogram, tw_sample_request_durations,
     tw_sample_series_requests, tw_sample_series_tokens, tw_sample_requests_good, tw_sample_window_goodput,
@@ -69,5 +68,3 @@ tw_sampler tw_sample_series_histogram, tw_sample_served_histogram, tw_sample_req
     tw_sample_heap_size, tw_sample_idle_gc_backlog, tw_sample_snapshot_list, tw_sample_sse_fallbacks,
     tw_sample_memory, tw_sample_registry_render, tw_sample_build_info, tw_sample_otlp_exports, tw_sample_otlp_spans,
     tw_sample_otlp_longest_hold, tw_sample_load_number, tw_sample_load_verdict, tw_sample_load_curve;
-
-#endif

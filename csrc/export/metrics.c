@@ -99,7 +99,7 @@ static const tw_instrument INSTRUMENTS[] = {
     {NULL, "cpython.gc.collections", COUNTER, "{collection}", /* Prometheus: python_gc_duration_seconds_count */
      "Garbage collections, by generation.",
      .samples = tw_sample_gc_collections, TOTALS(count)},
-    {"tailwatch_gc_own_pause_seconds", "tailwatch.policy.duration", HISTOGRAM, "s",
+    {"tailwatch_gc_own_pause_seconds", "tailwatch.gc.own_pause.duration", HISTOGRAM, "s",
      "Length of tailwatch's own freezes, slices and full collections, process time.",
      .samples = tw_sample_policy_histograms},
     {"tailwatch_gc_short_pauses_seconds", "tailwatch.gc.short_pause_time", COUNTER, "s",
@@ -166,7 +166,7 @@ static const tw_instrument INSTRUMENTS[] = {
     {"tailwatch_gc_collections", "tailwatch.gc.collections", COUNTER, "{collection}",
      "Collections outside slices, of any generation, by trigger: automatic (thresholds), external (gc.collect() by "
      "other code), unknown; or full collections started by tailwatch (idle, step, ...).",
-     .samples = tw_sample_policy_list, TW_LIST_PASSES},
+     .samples = tw_sample_policy_list, TW_LIST_COLLECTIONS},
     {"tailwatch_gc_interference", "tailwatch.gc.interference", COUNTER, "{call}",
      "gc.* calls made by other code, by function. freeze_blind: gc.freeze() not preceded by a full collection, so "
      "garbage may have been frozen.",
@@ -199,7 +199,7 @@ static const tw_instrument INSTRUMENTS[] = {
     {"tailwatch_gc_idle_full_freed_objects", "tailwatch.gc.idle.full_freed_objects", COUNTER, "{object}",
      "Objects freed by full collections started by tailwatch.",
      .samples = tw_sample_idle_gc_word, COUNTS(full_freed), IDLE_GC},
-    {"tailwatch_gc_idle_cycles", "tailwatch.gc.idle.cycles", COUNTER, "{round}",
+    {"tailwatch_gc_idle_cycles", "tailwatch.gc.idle.cycles", COUNTER, "{cycle}",
      "Times that slices covered the whole old heap.",
      .samples = tw_sample_idle_gc_word, COUNTS(cycles), IDLE_GC},
     {"tailwatch_gc_frozen_objects", "tailwatch.gc.frozen_objects", GAUGE, "{object}",

@@ -181,7 +181,7 @@ static char *put_bucket(char *at, const char *line, size_t prefix, const char *b
     return at;
 }
 
-/* Cumulative counts in one pass over the slots; equal to tw_counts_below at each bound. */
+/* Cumulative counts in one pass over the slots. */
 static void put_buckets(tw_writer *w, const tw_counts *c, const tw_layout *layout) {
     const tw_bound_texts *texts = bounds_of(w, layout);
     const size_t prefix = w->out->length - w->sample_at;

@@ -3,8 +3,7 @@
  * Between begin() and end(), for each sample: open(), label() in order, then number() or, in a histogram's family,
  * histogram(). The writer has the sample by then.
  */
-#ifndef TAILWATCH_EXPORT_PROM_WRITER_H
-#define TAILWATCH_EXPORT_PROM_WRITER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -62,5 +61,3 @@ size_t tw_format_count(char *at, uint64_t value);
 
 /* The classic bounds of a layout as OpenMetrics writes them. */
 void tw_bound_texts_fill(tw_bound_texts *texts, const tw_layout *layout);
-
-#endif

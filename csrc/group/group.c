@@ -441,7 +441,7 @@ void tw_group_leave(tw_group *group) {
 
 void tw_group_part(tw_group *group) {
     if (group->page == NULL) return;
-    tw_group_tell(group, 0);
+    tw_group_publish(group, 0);
     tw_store_release(&group->page->line[group->at].pid, 0);
     tw_group_forget(group);
 }

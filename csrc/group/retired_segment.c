@@ -215,7 +215,7 @@ static void fallbacks_add(tw_segment *sum, const tw_segment *from) {
         const tw_fallback *kind = &from->fallbacks[i];
         tw_words_get(kind->shape, TW_SHAPE_WORDS, shape);
         tw_words_get(kind->reason, TW_FALLBACK_REASON_WORDS, reason);
-        tw_segment_fallbacks(sum, shape, strlen(shape), reason, strlen(reason), tw_load(&kind->count));
+        tw_segment_fallback(sum, shape, strlen(shape), reason, strlen(reason), tw_load(&kind->count));
     }
 }
 
@@ -223,9 +223,7 @@ static void fallbacks_add(tw_segment *sum, const tw_segment *from) {
 
 tw_segment *tw_retired_begin(const uint64_t role[TW_ROLE_WORDS], uint64_t place, bool served) {
     tw_segment *sum;
-    const int failed = served ? tw_segment_create_served(&sum, "", TW_RETIRED_SETS, NULL, 0)
-                              : tw_segment_create(&sum, "", TW_RETIRED_SETS, NULL, 0);
-    if (failed) return NULL;
+    if (tw_segment_create(&sum, "", TW_RETIRED_SETS, served, NULL, 0) != 0) return NULL;
     tw_header *h = &sum->header;
     for (int i = 0; i < TW_ROLE_WORDS; i++) sum->lost[0].role[i] = h->role[i] = tw_load(&role[i]);
     h->place = place;

@@ -1,6 +1,5 @@
 /* Core: the one writer of one process's segment, with a state for each file that works on it. */
-#ifndef TAILWATCH_PYTHON_CORE_H
-#define TAILWATCH_PYTHON_CORE_H
+#pragma once
 
 #include "python/module.h"
 
@@ -150,5 +149,3 @@ static inline void core_pause_ends(CoreObject *core, tw_cause cause, int generat
     for (int i = 0; i < ON_PAUSE; i++)
         if (core->on_pause[i].ends != NULL) core->on_pause[i].ends(core->on_pause[i].of, cause, generation, collected);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The group of a core: other processes' segments, and its own as a file. */
-#ifndef TAILWATCH_PYTHON_GROUP_H
-#define TAILWATCH_PYTHON_GROUP_H
+#pragma once
 
 #include "python/core.h"
 
@@ -73,5 +72,3 @@ static inline uint64_t core_others_in_flight(const CoreObject *core) {
 }
 
 static inline const tw_peer_set *core_peer_set(const CoreObject *core) { return core->group == NULL ? NULL : &core->group->peer_set; }
-
-#endif

@@ -62,8 +62,7 @@ void core_reborn(CoreObject *core) {
     core_forget_trace(core);
     const bool served = tw_segment_served(core->segment, tw_segment_series(core->segment, 0)) != NULL;
     leave_parent(core);
-    if (shared && served) (void)tw_segment_create_served_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
-    else if (shared) (void)tw_segment_create_in(core->segment, role, (uint32_t)sets, &slo, slow_ns);
+    if (shared) (void)tw_segment_create_in(core->segment, role, (uint32_t)sets, served, &slo, slow_ns);
     else tw_segment_reset(core->segment);
     core->segment->policy.now = policy; /* what the heap is, it is here too */
     if (shared) core->group->orphan = true;

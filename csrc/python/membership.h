@@ -1,6 +1,5 @@
 /* How a core comes into a group, and begins anew. */
-#ifndef TAILWATCH_PYTHON_MEMBERSHIP_H
-#define TAILWATCH_PYTHON_MEMBERSHIP_H
+#pragma once
 
 #include "python/core.h"
 
@@ -17,5 +16,3 @@ void core_rejoin(CoreObject *core);
 void core_free_group(CoreObject *core);
 
 PyObject *core_join(PyObject *op, PyObject *args);
-
-#endif

@@ -31,8 +31,7 @@
 /* ---- Core ---- */
 
 static int make_segment(CoreObject *self, const char *role, unsigned sets, int served, const tw_slo *slo, uint64_t slow_ns) {
-    const int failed = served ? tw_segment_create_served(&self->segment, role, sets, slo, slow_ns)
-                              : tw_segment_create(&self->segment, role, sets, slo, slow_ns);
+    const int failed = tw_segment_create(&self->segment, role, sets, served, slo, slow_ns);
     if (failed == ENOMEM) PyErr_NoMemory();
     else if (failed) PyErr_Format(PyExc_ValueError, "max_label_sets: expected 1 to %d, found %u", TW_LABEL_SETS_LIMIT, sets);
     return failed ? -1 : 0;
@@ -150,7 +149,7 @@ static PyObject *core_count_fallback(PyObject *op, PyObject *args) {
     if (shape != NULL) reason = PyUnicode_AsEncodedString(texts[1], "utf-8", "replace");
     if (reason != NULL)
         tw_segment_fallback(((CoreObject *)op)->segment, PyBytes_AsString(shape), (size_t)PyBytes_Size(shape),
-                            PyBytes_AsString(reason), (size_t)PyBytes_Size(reason));
+                            PyBytes_AsString(reason), (size_t)PyBytes_Size(reason), 1);
     const int done = reason != NULL;
     Py_XDECREF(shape);
     Py_XDECREF(reason);
@@ -183,7 +182,7 @@ static PyMethodDef core_methods[] = {
     {"policy_begin", core_policy_begin, METH_NOARGS, "policy_begin()\n--\n\nA pass of our own begins: collections inside it are booked as policy."},
     {"policy_end", core_policy_end, METH_NOARGS, "policy_end()\n--\n\nIt ends. Returns its length in ns."},
     {"policy_is", core_policy_is, METH_VARARGS, "policy_is(kind, mode, why, /)\n--\n\nWhat the collector's policy is from now on."},
-    {"policy_pass", core_policy_pass, METH_VARARGS, "policy_pass(moment, ns, freed, /)\n--\n\nA whole pass of ours was made."},
+    {"count_full_collection", core_count_full_collection, METH_VARARGS, "count_full_collection(moment, ns, freed, /)\n--\n\nA whole pass of ours was made."},
     {"count_interference", core_count_interference, METH_O, "count_interference(what, /)\n--\n\nSomebody else did something to the collector."},
     {"count_memory_limit", core_count_memory_limit, METH_O, "count_memory_limit(which, /)\n--\n\nA memory limit was met."},
     {"count_ignored", core_count_ignored, METH_NOARGS, "count_ignored()\n--\n\nA file stood where an operator's orders do, and was none."},

@@ -3,8 +3,7 @@
  * Everything runs under the GIL, which makes this process the single writer of its segment. On the token,
  * message and collection paths nothing is allocated, no lock is taken and no Python code is called.
  */
-#ifndef TAILWATCH_PYTHON_MODULE_H
-#define TAILWATCH_PYTHON_MODULE_H
+#pragma once
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -22,5 +21,3 @@ typedef struct tw_hot_state {
     PyTypeObject *core_type, *stream_type, *send_type, *template_type, *encoder_type, *plan_type, *plans_type;
     PyTypeObject *step_type, *answer_type, *sweep_type, *idle_type, *uv_type;
 } tw_hot_state;
-
-#endif

@@ -1,6 +1,5 @@
 /* The events of a core: begun, ended, and what the daemon does for them. */
-#ifndef TAILWATCH_PYTHON_TRACE_H
-#define TAILWATCH_PYTHON_TRACE_H
+#pragma once
 
 #include "python/core.h"
 
@@ -15,5 +14,3 @@ PyObject *core_trace_turn(PyObject *op, PyObject *whole);
 PyObject *core_tracing(PyObject *op, void *unused);
 PyObject *core_trace_file(PyObject *op, void *unused);
 PyObject *core_trace_memory(PyObject *op, void *unused);
-
-#endif

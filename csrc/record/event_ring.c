@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/names.h"
 #include "tailwatch/base/deferred_free.h"
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/base/shared_file.h"
@@ -21,25 +22,9 @@ _Static_assert(sizeof(tw_trace_head) % LINE == 0 && offsetof(tw_trace_head, ring
 
 /* ---- names of numbers ---- */
 
-const char *tw_kind_name(int kind) {
-    static const char *const names[TW_KINDS] = {
-        [TW_KIND_NONE] = "none",   [TW_KIND_OPEN] = "open",   [TW_KIND_FIRST] = "first",     [TW_KIND_TOKEN] = "token",
-        [TW_KIND_DELAY] = "delay", [TW_KIND_CLOSE] = "close", [TW_KIND_PAUSE] = "pause",     [TW_KIND_STEP] = "step",
-        [TW_KIND_COUNTER] = "counter", [TW_KIND_THREAD] = "thread",
-    };
-    return (unsigned)kind < TW_KINDS ? names[kind] : "unknown";
-}
-
-static const struct { const char *name, *unit; } counters[TW_COUNTERS] = {
-    [TW_COUNTER_IN_FLIGHT] = {"streams in flight", "requests"},
-    [TW_COUNTER_GOODPUT] = {"goodput", "requests/1000 s"},
-    [TW_COUNTER_UNFROZEN] = {"unfrozen heap", "objects"},
-    [TW_COUNTER_OVERLAP] = {"overlap", "ns"},
-    [TW_COUNTER_DELAY] = {"delay", "ns"},
-};
-
-const char *tw_counter_name(int counter) { return (unsigned)counter < TW_COUNTERS ? counters[counter].name : "unknown"; }
-const char *tw_counter_unit(int counter) { return (unsigned)counter < TW_COUNTERS ? counters[counter].unit : "unknown"; }
+TW_NAMES(tw_kind_name, TW_KINDS, "none", "open", "first", "token", "delay", "close", "pause", "step", "counter", "thread")
+TW_NAMES(tw_counter_name, TW_COUNTERS, "streams in flight", "goodput", "unfrozen heap", "overlap", "delay")
+TW_NAMES(tw_counter_unit, TW_COUNTERS, "requests", "requests/1000 s", "objects", "ns", "ns")
 
 /* ---- layout ---- */
 

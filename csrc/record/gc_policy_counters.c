@@ -2,37 +2,19 @@
 
 #include "tailwatch/base/atomic.h"
 
-static const char *named(const char *const *names, int n, int i) { return i >= 0 && i < n ? names[i] : "unknown"; }
+#include "base/names.h"
 
-const char *tw_policy_kind_name(int kind) {
-    static const char *const names[TW_POLICY_KINDS] = {"unknown", "off", "observe", "freeze", "idle"};
-    return named(names, TW_POLICY_KINDS, kind);
-}
+TW_NAMES(tw_policy_kind_name, TW_POLICY_KINDS, "unknown", "off", "observe", "freeze", "idle")
+TW_NAMES(tw_policy_mode_name, TW_POLICY_MODES, "", "slices", "full collections")
+TW_NAMES(tw_policy_why_name, TW_WHYS, "", "version", "lists", "proof")
+TW_NAMES(tw_interference_name, TW_INTERFERENCES, "enable", "disable", "set_threshold", "freeze", "freeze_blind", "unfreeze",
+         "callbacks")
+TW_NAMES(tw_memory_limit_name, TW_MEMORY_LIMITS, "rss", "objects")
 
-const char *tw_policy_mode_name(int mode) {
-    static const char *const names[TW_POLICY_MODES] = {"", "slices", "full collections"};
-    return named(names, TW_POLICY_MODES, mode);
-}
+static TW_NAMES(other_reason_name, TW_COLLECTION_REASONS - TW_MOMENTS, "automatic", "external", "unknown")
 
-const char *tw_policy_why_name(int why) {
-    static const char *const names[TW_WHYS] = {"", "version", "lists", "proof"};
-    return named(names, TW_WHYS, why);
-}
-
-const char *tw_pass_name(int pass) {
-    static const char *const names[] = {"automatic", "external", "unknown"};
-    return pass < TW_PASS_AUTOMATIC ? tw_moment_name(pass) : named(names, TW_PASSES - TW_MOMENTS, pass - TW_MOMENTS);
-}
-
-const char *tw_interference_name(int interference) {
-    static const char *const names[TW_INTERFERENCES] = {"enable",       "disable",  "set_threshold", "freeze",
-                                                 "freeze_blind", "unfreeze", "callbacks"};
-    return named(names, TW_INTERFERENCES, interference);
-}
-
-const char *tw_memory_limit_name(int memory_limit) {
-    static const char *const names[TW_MEMORY_LIMITS] = {"rss", "objects"};
-    return named(names, TW_MEMORY_LIMITS, memory_limit);
+const char *tw_collection_reason_name(int reason) {
+    return reason < TW_MOMENTS ? tw_moment_name(reason) : other_reason_name(reason - TW_MOMENTS);
 }
 
 void tw_policy_is(tw_policy *p, tw_policy_kind kind, tw_policy_mode mode, tw_policy_why why) {
@@ -53,13 +35,13 @@ void tw_policy_slice(tw_policy *p, const tw_pace *before, const tw_pace *after, 
     tw_store(&p->now.cost_ns, tw_pace_dearest(after));
 }
 
-void tw_policy_pass(tw_policy *p, tw_moment moment, uint64_t ns, uint64_t freed) {
+void tw_policy_full_collection(tw_policy *p, tw_moment moment, uint64_t ns, uint64_t freed) {
     tw_add(&p->counts.collections[moment], 1);
     tw_add(&p->counts.full_ns, ns);
     tw_add(&p->counts.full_freed, freed);
 }
 
-/* Who sees the number sees its answer. */
+/* A reader that sees the number sees its result too. */
 void tw_policy_answer(tw_policy *p, uint64_t number, uint64_t answer) {
     tw_store_release(&p->now.answered, 0);
     tw_store_release(&p->now.answer, answer);

@@ -272,13 +272,6 @@ uint64_t tw_counts_quantile(const tw_counts *c, const tw_layout *layout, double 
     return geometric_middle(lower, upper);
 }
 
-uint64_t tw_counts_below(const tw_counts *c, const tw_layout *layout, uint32_t bound) {
-    uint64_t below = 0;
-    uint32_t last = bound < layout->bounds ? layout->bound_slot[bound] : layout->slots - 1;
-    for (uint32_t i = 0; i <= last; i++) below += c->slot[i];
-    return below;
-}
-
 double tw_seconds_of(uint64_t low, uint64_t high) {
     wide sum = (wide)high << 64 | low;
     if (sum == 0) return 0.0;

@@ -74,9 +74,6 @@ static size_t bytes_of(uint32_t max_label_sets, size_t series_bytes) {
     return sizeof(tw_segment) + max_label_sets * series_bytes;
 }
 
-size_t tw_segment_bytes(uint32_t max_label_sets) { return bytes_of(max_label_sets, series_bytes_of(false)); }
-size_t tw_segment_bytes_served(uint32_t max_label_sets) { return bytes_of(max_label_sets, series_bytes_of(true)); }
-
 size_t tw_segment_used(const tw_segment *g) {
     const uint64_t sets = tw_load_acquire(&g->series_count), most = g->header.max_label_sets;
     return sizeof(tw_segment) + (sets < most ? sets : most) * g->header.series_bytes;
@@ -134,9 +131,10 @@ static void segment_fill(tw_segment *g, const uint64_t *role, uint32_t max_label
     tw_store_release(&h->magic, TW_SEGMENT_MAGIC);
 }
 
-static int create_in(void *memory, const char *role, uint32_t max_label_sets, size_t series_bytes, const tw_slo *slo,
-                     uint64_t slow_ns) {
+int tw_segment_create_in(void *memory, const char *role, uint32_t max_label_sets, bool served, const tw_slo *slo,
+                         uint64_t slow_ns) {
     tw_segment *g = memory;
+    const size_t series_bytes = series_bytes_of(served);
     if (g == NULL || bytes_of(max_label_sets, series_bytes) == 0) return EINVAL;
     uint64_t role_words[TW_ROLE_WORDS];
     tw_words_set(role_words, TW_ROLE_WORDS, role, role != NULL ? strlen(role) : 0);
@@ -146,33 +144,14 @@ static int create_in(void *memory, const char *role, uint32_t max_label_sets, si
     return 0;
 }
 
-static int create(tw_segment **out, const char *role, uint32_t max_label_sets, size_t series_bytes, const tw_slo *slo,
-                  uint64_t slow_ns) {
-    size_t bytes = bytes_of(max_label_sets, series_bytes);
+int tw_segment_create(tw_segment **out, const char *role, uint32_t max_label_sets, bool served, const tw_slo *slo,
+                      uint64_t slow_ns) {
+    size_t bytes = bytes_of(max_label_sets, series_bytes_of(served));
     if (out == NULL || bytes == 0) return EINVAL;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return ENOMEM;
     *out = memory;
-    return create_in(memory, role, max_label_sets, series_bytes, slo, slow_ns);
-}
-
-int tw_segment_create(tw_segment **out, const char *role, uint32_t max_label_sets, const tw_slo *slo,
-                      uint64_t slow_ns) {
-    return create(out, role, max_label_sets, series_bytes_of(false), slo, slow_ns);
-}
-
-int tw_segment_create_served(tw_segment **out, const char *role, uint32_t max_label_sets, const tw_slo *slo,
-                             uint64_t slow_ns) {
-    return create(out, role, max_label_sets, series_bytes_of(true), slo, slow_ns);
-}
-
-int tw_segment_create_in(void *memory, const char *role, uint32_t max_label_sets, const tw_slo *slo, uint64_t slow_ns) {
-    return create_in(memory, role, max_label_sets, series_bytes_of(false), slo, slow_ns);
-}
-
-int tw_segment_create_served_in(void *memory, const char *role, uint32_t max_label_sets, const tw_slo *slo,
-                                uint64_t slow_ns) {
-    return create_in(memory, role, max_label_sets, series_bytes_of(true), slo, slow_ns);
+    return tw_segment_create_in(memory, role, max_label_sets, served, slo, slow_ns);
 }
 
 void tw_segment_destroy(tw_segment *g) {
@@ -279,8 +258,8 @@ static bool fallback_equal(const tw_fallback *a, const tw_fallback *b) {
            words_equal(a->reason, b->reason, TW_FALLBACK_REASON_WORDS);
 }
 
-void tw_segment_fallbacks(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len,
-                          uint64_t times) {
+void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len,
+                         uint64_t times) {
     tw_fallback kind;
     fallback_name(&kind, shape, shape_len, reason, reason_len);
     uint64_t count = tw_load(&g->fallback_count), at = 0;
@@ -295,10 +274,6 @@ void tw_segment_fallbacks(tw_segment *g, const char *shape, size_t shape_len, co
     tw_add(&slot->count, times);
 }
 
-void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len) {
-    tw_segment_fallbacks(g, shape, shape_len, reason, reason_len, 1);
-}
-
 tw_second *tw_segment_second(tw_segment *g, uint64_t t_ns) {
     uint64_t second = t_ns / TW_NS_PER_SECOND;
     tw_second *slot = &g->seconds[second % TW_SECONDS];
@@ -306,11 +281,7 @@ tw_second *tw_segment_second(tw_segment *g, uint64_t t_ns) {
     if (held == second + 1) return slot;
     if (held > second + 1) return NULL;
     tw_store(&slot->second, 0);
-    tw_store_release(&slot->good_miss, 0);
-    tw_store_release(&slot->excluded_finished, 0);
-    tw_store_release(&slot->ttft_tpot, 0);
-    tw_store_release(&slot->itl_e2e, 0);
-    tw_store_release(&slot->due_met, 0);
+    for (size_t word = 1; word < sizeof *slot / sizeof(uint64_t); ++word) tw_store_release((uint64_t *)slot + word, 0);
     tw_store_release(&slot->second, second + 1);
     return slot;
 }

@@ -2,11 +2,10 @@
 
 #include <string.h>
 
+#include "base/names.h"
 #include "tailwatch/base/atomic.h"
 
-const char *tw_step_phase_name(int phase) {
-    return phase == TW_STEP_INSIDE ? "step" : phase == TW_STEP_GAP ? "host_gap" : "unknown";
-}
+TW_NAMES(tw_step_phase_name, TW_STEP_PHASES, "step", "host_gap")
 
 const tw_layout *tw_step_layout(int phase) {
     return tw_layout_of(phase == TW_STEP_INSIDE ? TW_LAYOUT_ITL : TW_LAYOUT_PAUSE);

@@ -1,6 +1,5 @@
 /* Fields of 64-bit words, counted together. Each word is read whole, so that a writer may go on meanwhile. Private. */
-#ifndef TAILWATCH_RECORD_WORD_SUMS_H
-#define TAILWATCH_RECORD_WORD_SUMS_H
+#pragma once
 
 #include "tailwatch/base/atomic.h"
 
@@ -28,5 +27,3 @@ static inline void tw_words_subtract(void *later, const void *earlier, size_t by
     const uint64_t *words = earlier;
     for (size_t i = 0; i < bytes / sizeof *to; i++) to[i] = tw_minus(to[i], words[i]);
 }
-
-#endif

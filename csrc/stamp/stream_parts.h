@@ -1,6 +1,5 @@
 /* What the files of a stream share. Private. */
-#ifndef TAILWATCH_STAMP_STREAM_PARTS_H
-#define TAILWATCH_STAMP_STREAM_PARTS_H
+#pragma once
 
 #include "tailwatch/attribute/charge.h"
 #include "tailwatch/base/atomic.h"
@@ -90,5 +89,3 @@ bool tw_stream_answered(const tw_stream *s, tw_end end);
 
 /* Counts it in the second in which it ended. */
 void tw_window_add(tw_stream *s, uint64_t now_ns, tw_end end, tw_outcome outcome);
-
-#endif

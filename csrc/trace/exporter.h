@@ -1,6 +1,5 @@
 /* An export that is under way. Private. */
-#ifndef TAILWATCH_TRACE_EXPORTER_H
-#define TAILWATCH_TRACE_EXPORTER_H
+#pragma once
 
 #include "trace/trace_parts.h"
 
@@ -104,5 +103,3 @@ void tw_export_thread(exporter *x, const tw_ring_event *e);
 
 /* No step follows: what is a gap now, is one. */
 void tw_export_steps_end(exporter *x);
-
-#endif

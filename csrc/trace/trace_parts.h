@@ -1,6 +1,5 @@
 /* The parts of an export that know each other. Private. */
-#ifndef TAILWATCH_TRACE_TRACE_PARTS_H
-#define TAILWATCH_TRACE_TRACE_PARTS_H
+#pragma once
 
 #include "tailwatch/trace/trace_export.h"
 
@@ -116,5 +115,3 @@ tw_request *tw_requests_find(tw_requests *r, uint64_t id);
 tw_request *tw_requests_open(tw_requests *r, uint64_t id, uint64_t from_ns, bool *made);
 void tw_requests_close(tw_requests *r, tw_request *request, uint64_t at_ns);
 void tw_requests_free(tw_requests *r);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the two formats of a timeline share. Private. */
-#ifndef TAILWATCH_TRACE_TRACK_PARTS_H
-#define TAILWATCH_TRACE_TRACK_PARTS_H
+#pragma once
 
 #include "tailwatch/trace/track_writer.h"
 
@@ -78,5 +77,3 @@ void tw_json_clocks(tw_timeline *t, const tw_clock_snapshot *snapshots, size_t n
 void tw_json_track(tw_timeline *t, uint32_t number, const tw_track *track);
 void tw_json_point(tw_timeline *t, const tw_point *point, const tw_arg *args, const uint64_t *flows);
 void tw_json_finish(tw_timeline *t);
-
-#endif

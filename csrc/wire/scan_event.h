@@ -1,6 +1,5 @@
 /* What one event of a streamed body holds. Private to the core; see body_scan.h. */
-#ifndef TAILWATCH_WIRE_SCAN_EVENT_H
-#define TAILWATCH_WIRE_SCAN_EVENT_H
+#pragma once
 
 #include "wire/scan_json.h"
 #include "tailwatch/wire/body_scan.h"
@@ -23,5 +22,3 @@ void tw_event_count(tw_scan_result *out, uint64_t choice, uint64_t n);
 
 /* Goes on reading a document of framing TW_FRAMING_WHOLE. */
 void tw_whole_feed(tw_scan *scan, const char *p, const char *end, tw_scan_result *out);
-
-#endif

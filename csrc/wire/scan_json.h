@@ -6,8 +6,7 @@
  *     if (tw_json_enter(json, '{'))
  *         while (tw_json_key(json, &key)) ...consume exactly one value...
  */
-#ifndef TAILWATCH_WIRE_SCAN_JSON_H
-#define TAILWATCH_WIRE_SCAN_JSON_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -293,5 +292,3 @@ static inline bool tw_json_is_empty(tw_json *json, tw_slice *text) {
     tw_slice word = tw_json_scalar(json);
     return !json->bad && (TW_IS(word, "null") || TW_IS(word, "false"));
 }
-
-#endif

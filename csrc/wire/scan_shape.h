@@ -1,8 +1,7 @@
 /* The short way: a stream's token events are alike but for their texts and, where a server numbers or names each
  * of them, one more value. What was looked at once is remembered without its texts; an event that differs in
  * nothing else gets the same answer. Private to the core; see body_scan.h. */
-#ifndef TAILWATCH_WIRE_SCAN_SHAPE_H
-#define TAILWATCH_WIRE_SCAN_SHAPE_H
+#pragma once
 
 #include "wire/scan_event.h"
 
@@ -164,5 +163,3 @@ static inline void tw_shapes_remember(tw_scan *scan, tw_slice event, const tw_ev
     scan->next_shape = (at + 1) % TW_SCAN_SHAPES;
     if (scan->shapes < TW_SCAN_SHAPES) scan->shapes++;
 }
-
-#endif

@@ -7,8 +7,7 @@
  * Bytes from 0x80 on stand as they are: this is the UTF-8 dialect. -DTW_PORTABLE leaves only the words. Private to the
  * core; see sse_encode.h.
  */
-#ifndef TAILWATCH_WIRE_SSE_SIMD_H
-#define TAILWATCH_WIRE_SSE_SIMD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -161,7 +160,5 @@ static inline uint64_t tw_vector_extra(const char *p) {
     const uint8x16_t four = vandq_u8(vbicq_u8(control, named), vdupq_n_u8(4));
     return vaddlvq_u8(vorrq_u8(one, four));
 }
-
-#endif
 
 #endif

@@ -343,7 +343,7 @@ class IdleGC:
             self._core.policy_end()
         ended = time.monotonic()
         self.collections += 1
-        self._core.policy_pass(_REQUEST_END, int((ended - began) * 1e9), freed)
+        self._core.count_full_collection(_REQUEST_END, int((ended - began) * 1e9), freed)
         self._next_pass = ended + max(_PASS_SECONDS, 50 * (ended - began))
 
     def status(self, policy: str, interference: Sequence[str]) -> GCStatus:

@@ -30,7 +30,7 @@ ARRIVALS = names_of(lib.tw_arrival_name, lib.TW_ARRIVALS)
 DROPS = names_of(lib.tw_drop_name, lib.TW_DROPS)
 ERRORS = names_of(lib.tw_error_name, lib.TW_ERRORS)
 MOMENTS = names_of(lib.tw_moment_name, lib.TW_MOMENTS)
-PASSES = names_of(lib.tw_pass_name, lib.TW_PASSES)
+COLLECTION_REASONS = names_of(lib.tw_collection_reason_name, lib.TW_COLLECTION_REASONS)
 INTERFERENCES = names_of(lib.tw_interference_name, lib.TW_INTERFERENCES)
 MEMORY_LIMITS = names_of(lib.tw_memory_limit_name, lib.TW_MEMORY_LIMITS)
 POLICIES = names_of(lib.tw_policy_kind_name, lib.TW_POLICY_KINDS)
@@ -166,7 +166,7 @@ def _policy(counts: Any, now: Any) -> Policy:
         mode=_named(POLICY_MODES, now.mode),
         why=_named(POLICY_WHYS, now.why),
         slices=by_name(MOMENTS, counts.slices),
-        collections=by_name(PASSES, counts.collections),
+        collections=by_name(COLLECTION_REASONS, counts.collections),
         moved=counts.moved,
         freed=counts.freed,
         seconds=counts.slice_ns / 1e9,

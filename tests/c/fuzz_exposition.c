@@ -243,7 +243,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     static const char *const slos[] = {"", "ttft<=2s", "\"\\\n{}", "\xc3\xa9"};
     input in = {bytes, bytes + size};
     tw_snapshot *s;
-    if (g == NULL) demand(tw_segment_create(&g, "api", 8, &slo, 0) == 0);
+    if (g == NULL) demand(tw_segment_create(&g, "api", 8, false, &slo, 0) == 0);
     tw_segment_reset(g);
     const uint64_t now = tw_now_ns();
     const char *text = slos[take(&in, 1) % 4];

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tailwatch.diagnose import gc_advice
-from tailwatch.snapshots import INTERFERENCES, MEMORY_LIMITS, MOMENTS, PASSES, Policy
+from tailwatch.snapshots import INTERFERENCES, MEMORY_LIMITS, MOMENTS, COLLECTION_REASONS, Policy
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment", "policy")
@@ -24,7 +24,7 @@ def causes(**values: float) -> dict[str, Any]:
 def policy(**changed: Any) -> Policy:
     """One that observes."""
     empty = {
-        "slices": dict.fromkeys(MOMENTS, 0), "collections": dict.fromkeys(PASSES, 0),
+        "slices": dict.fromkeys(MOMENTS, 0), "collections": dict.fromkeys(COLLECTION_REASONS, 0),
         "interference": dict.fromkeys(INTERFERENCES, 0), "memory_limits": dict.fromkeys(MEMORY_LIMITS, 0),
         "kind": "observe", "unfrozen": 1_000_000,
     }  # fmt: skip

@@ -64,7 +64,7 @@ def planted() -> snapshots.Snapshot:
     core.policy_begin()
     core.policy_end()
     core.policy_is(snapshots.POLICIES.index("idle"), snapshots.POLICY_MODES.index("slices"), 0)
-    core.policy_pass(snapshots.MOMENTS.index("memory_limit"), 2_500_000_000, 70)
+    core.count_full_collection(snapshots.MOMENTS.index("memory_limit"), 2_500_000_000, 70)
     core.count_interference(snapshots.INTERFERENCES.index("set_threshold"))
     core.count_memory_limit(snapshots.MEMORY_LIMITS.index("rss"))
     core.count_drop(2)

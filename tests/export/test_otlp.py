@@ -371,7 +371,7 @@ def test_pauses_by_cause_and_process() -> None:
         if cause in durations:
             told = attributes(durations[cause])
             assert told == {"tailwatch.process": "api-0", "tailwatch.cause": cause, "cpython.gc.generation": generation}
-    (policy,) = points(found["tailwatch.policy.duration"])
+    (policy,) = points(found["tailwatch.gc.own_pause.duration"])
     assert policy.count == 1 and policy.sum >= 0.001
     assert sum(point.as_int for point in points(found["cpython.gc.collections"])) == sum(counts.values())
 
@@ -381,7 +381,7 @@ def test_the_policy_of_each_process_is_told() -> None:
     one = core()
     kinds, modes = snapshots.POLICIES, snapshots.POLICY_MODES
     one.policy_is(kinds.index("idle"), modes.index("full collections"), snapshots.POLICY_WHYS.index("lists"))
-    one.policy_pass(snapshots.MOMENTS.index("memory_limit"), 2_500_000_000, 70)
+    one.count_full_collection(snapshots.MOMENTS.index("memory_limit"), 2_500_000_000, 70)
     one.count_interference(snapshots.INTERFERENCES.index("set_threshold"))
     one.count_memory_limit(snapshots.MEMORY_LIMITS.index("rss"))
     found = metrics(encode(snapshots.take([one.address])))

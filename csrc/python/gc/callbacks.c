@@ -88,7 +88,7 @@ static int valid(PyObject *const *args, Py_ssize_t nargs) {
 /* Whose collection begins: not asked of those inside a pass of ours. */
 static void count_pass(CoreObject *core) {
     const core_gc *gc = &core->gc;
-    const int pass = gc->heap == NULL ? TW_PASS_UNKNOWN : heap_is_due(gc->heap, gc->generation) ? TW_PASS_AUTOMATIC : TW_PASS_EXTERNAL;
+    const int pass = gc->heap == NULL ? TW_COLLECTION_UNKNOWN : heap_is_due(gc->heap, gc->generation) ? TW_COLLECTION_AUTOMATIC : TW_COLLECTION_EXTERNAL;
     if (core->pass.depth == 0) tw_add(&core->segment->policy.counts.collections[pass], 1);
 }
 

@@ -402,13 +402,13 @@ static void end_round(SweepObject *self) {
     if (self->whole && self->phase == SWEEP_TAKE && self->taken > 0 && self->put_back > 0) self->whole_wanted = 1; /* there were too few takes */
     self->tenured = self->before_start + (self->whole ? 0 : self->tenured);
     if (self->whole) self->tenured_at_full = self->tenured;
-    tw_pace_rounded(&self->pace, self->tenured, self->walked - self->before_start, self->whole);
-    if (self->whole_wanted) tw_pace_round(&self->pace); /* this one was under way as it was asked for */
+    tw_pace_cycle_ended(&self->pace, self->tenured, self->walked - self->before_start, self->whole);
+    if (self->whole_wanted) tw_pace_want_cycle(&self->pace); /* this one was under way as it was asked for */
     self->phase = SWEEP_RESTS;
 }
 
 static void begin_count(SweepObject *self) {
-    tw_marks_next_round(&self->marks);
+    tw_marks_next_cycle(&self->marks);
     self->before_start = SIZE_MAX;
     self->walked = 0;
     self->mistaken = 0;

@@ -226,8 +226,8 @@ int sweep_pass(SweepObject *self, tw_moment moment, size_t *freed) {
     self->busy = 0;
     if (n == -1 && PyErr_Occurred()) return -1;
     *freed = n > 0 ? (size_t)n : 0;
-    tw_pace_pass(&self->pace, young, *freed);
-    tw_policy_pass(&self->core->segment->policy, moment, ns, *freed);
+    tw_pace_full_collection(&self->pace, young, *freed);
+    tw_policy_full_collection(&self->core->segment->policy, moment, ns, *freed);
     tell_heap(self);
     return 0;
 }

@@ -132,7 +132,7 @@ static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
 static PyObject *sweep_round(PyObject *op, PyObject *unused) {
     (void)unused;
     ((SweepObject *)op)->whole_wanted = 1;
-    tw_pace_round(&((SweepObject *)op)->pace);
+    tw_pace_want_cycle(&((SweepObject *)op)->pace);
     Py_RETURN_NONE;
 }
 

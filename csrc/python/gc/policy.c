@@ -65,13 +65,13 @@ PyObject *core_policy_is(PyObject *op, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* policy_pass(moment, ns, freed) */
-PyObject *core_policy_pass(PyObject *op, PyObject *args) {
+/* count_full_collection(moment, ns, freed) */
+PyObject *core_count_full_collection(PyObject *op, PyObject *args) {
     unsigned moment;
     unsigned long long ns, freed;
     if (!PyArg_ParseTuple(args, "IKK", &moment, &ns, &freed)) return NULL;
     if (moment >= TW_MOMENTS) return PyErr_Format(PyExc_ValueError, "moment: expected 0 to %d, found %u", TW_MOMENTS - 1, moment);
-    tw_policy_pass(policy_of(op), (tw_moment)moment, ns, freed);
+    tw_policy_full_collection(policy_of(op), (tw_moment)moment, ns, freed);
     Py_RETURN_NONE;
 }
 

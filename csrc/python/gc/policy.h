@@ -13,7 +13,7 @@ uint64_t core_policy_close(CoreObject *core);
 PyObject *core_policy_begin(PyObject *op, PyObject *unused);
 PyObject *core_policy_end(PyObject *op, PyObject *unused);
 PyObject *core_policy_is(PyObject *op, PyObject *args);
-PyObject *core_policy_pass(PyObject *op, PyObject *args);
+PyObject *core_count_full_collection(PyObject *op, PyObject *args);
 PyObject *core_count_interference(PyObject *op, PyObject *interference);
 PyObject *core_count_memory_limit(PyObject *op, PyObject *memory_limit);
 PyObject *core_count_ignored(PyObject *op, PyObject *unused);

@@ -31,8 +31,7 @@
  *
  * Thread rule: under the GIL. Nothing of ours is allocated after attaching; what the tool does is the tool's.
  */
-#ifndef TAILWATCH_PYTHON_NVTX_RANGES_H
-#define TAILWATCH_PYTHON_NVTX_RANGES_H
+#pragma once
 
 #include "python/core.h"
 
@@ -77,5 +76,3 @@ PyObject *core_nvtx_end(PyObject *self, PyObject *args);
 PyObject *core_nvtx_mark(PyObject *self, PyObject *args);
 PyObject *core_nvtx_timed(PyObject *self, PyObject *args);
 PyObject *core_nvtx_told(PyObject *self, void *unused);
-
-#endif

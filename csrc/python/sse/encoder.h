@@ -1,9 +1,6 @@
 /* Encoder: what one answer's encoder does at each token. */
-#ifndef TAILWATCH_PYTHON_SSE_ENCODER_H
-#define TAILWATCH_PYTHON_SSE_ENCODER_H
+#pragma once
 
 #include "python/module.h"
 
 extern PyType_Spec tw_encoder_spec;
-
-#endif

@@ -1,6 +1,5 @@
 /* Plan: how one shape of an object becomes JSON, learned elsewhere. Plans: those of one class, tried in turn. */
-#ifndef TAILWATCH_PYTHON_SSE_SHAPE_WRITER_H
-#define TAILWATCH_PYTHON_SSE_SHAPE_WRITER_H
+#pragma once
 
 #include "python/module.h"
 
@@ -47,5 +46,3 @@ void plan_forget(tw_plan_reading *reading);
 
 /* The text made of the reading: a new str. */
 PyObject *plan_text(PlanObject *plan, tw_plan_reading *reading);
-
-#endif

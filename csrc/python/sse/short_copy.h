@@ -1,6 +1,5 @@
 /* A token is a few bytes that need no escape: told and copied without a call. */
-#ifndef TAILWATCH_PYTHON_SSE_SHORT_COPY_H
-#define TAILWATCH_PYTHON_SSE_SHORT_COPY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -59,5 +58,3 @@ static inline void copy_short(char *out, const char *text, size_t len) {
         out[len - 1] = text[len - 1];
     }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Template: bytes with holes for texts and numbers, filled by one allocation. */
-#ifndef TAILWATCH_PYTHON_SSE_TEMPLATE_H
-#define TAILWATCH_PYTHON_SSE_TEMPLATE_H
+#pragma once
 
 #include "python/stamp/recent_frames.h"
 #include "python/sse/short_copy.h"
@@ -68,5 +67,3 @@ static inline PyObject *template_of_text(TemplateObject *self, PyObject *text) {
     memcpy(out + head + text_len, self->frame.bytes + head, tail);
     return template_noted(self, frame, (size_t)text_len, len);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The engine steps of a core: what a `with tailwatch.step(...)` enters and leaves. */
-#ifndef TAILWATCH_PYTHON_STAMP_ENGINE_STEP_H
-#define TAILWATCH_PYTHON_STAMP_ENGINE_STEP_H
+#pragma once
 
 #include "python/core.h"
 
@@ -18,5 +17,3 @@ void core_free_steps(CoreObject *core);
 
 /* Core.step() */
 PyObject *core_step(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the headers of a request and of a response say. */
-#ifndef TAILWATCH_PYTHON_STAMP_HEADERS_H
-#define TAILWATCH_PYTHON_STAMP_HEADERS_H
+#pragma once
 
 #include "python/module.h"
 
@@ -22,5 +21,3 @@ typedef struct response_kind {
 /* headers: a list or tuple of pairs of bytes; of anything else (NULL too) nothing is taken. */
 void headers_identity(PyObject *headers, request_identity *out);
 void headers_response(PyObject *headers, response_kind *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* The frames made last, which Send knows again without looking at their bytes. */
-#ifndef TAILWATCH_PYTHON_STAMP_RECENT_FRAMES_H
-#define TAILWATCH_PYTHON_STAMP_RECENT_FRAMES_H
+#pragma once
 
 #include "python/module.h"
 
@@ -35,5 +34,3 @@ const tw_facts *frame_take(PyObject *object, PyObject **owner);
 PyObject *hot_forget_frames(PyObject *module, PyObject *unused);
 /* note(frame, tokens, choice, usage_tokens, done, error, /) -> frame: for frames that were not made from a template. */
 PyObject *hot_note(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-
-#endif

@@ -1,6 +1,5 @@
 /* What all requests of a core share. */
-#ifndef TAILWATCH_PYTHON_STAMP_REQUESTS_H
-#define TAILWATCH_PYTHON_STAMP_REQUESTS_H
+#pragma once
 
 #include "python/core.h"
 
@@ -11,5 +10,3 @@ void core_free_requests(CoreObject *core);
 /* methods of Core */
 PyObject *core_on_request_end(PyObject *op, PyObject *ended);
 PyObject *core_streamed(PyObject *op, PyObject *unused);
-
-#endif

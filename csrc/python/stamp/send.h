@@ -1,6 +1,5 @@
 /* Send: stands before an ASGI `send`. */
-#ifndef TAILWATCH_PYTHON_STAMP_SEND_H
-#define TAILWATCH_PYTHON_STAMP_SEND_H
+#pragma once
 
 #include "python/core.h"
 
@@ -8,5 +7,3 @@ extern PyType_Spec tw_send_spec;
 
 /* Core.request() */
 PyObject *core_request(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
-
-#endif

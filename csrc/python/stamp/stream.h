@@ -1,6 +1,5 @@
 /* Stream: one request's tokens. */
-#ifndef TAILWATCH_PYTHON_STAMP_STREAM_H
-#define TAILWATCH_PYTHON_STAMP_STREAM_H
+#pragma once
 
 #include "python/gc/callbacks.h"
 #include "python/nvtx/ranges.h"
@@ -56,5 +55,3 @@ PyObject *core_stream(PyObject *op, PyObject *args);
 PyObject *core_set_serves(PyObject *op, PyObject *engine);
 PyObject *core_exemplify(PyObject *op, PyObject *args);
 PyObject *hot_engine_id(PyObject *module, PyObject *engine);
-
-#endif

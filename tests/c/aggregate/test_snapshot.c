@@ -2,6 +2,7 @@
 #include "tailwatch/aggregate/snapshot.h"
 
 #include "tailwatch/base/atomic.h"
+#include "segment_tools.h"
 #include "tw_test.h"
 
 #include <errno.h>
@@ -13,7 +14,7 @@
 static tw_segment *segment(const char *role, uint32_t sets) {
     static const tw_slo slo = {2 * SECOND, 200 * MS, 0, 0, 990000};
     tw_segment *g = NULL;
-    TW_REQUIRE(tw_segment_create(&g, role, sets, &slo, 0) == 0);
+    TW_REQUIRE(tw_segment_create(&g, role, sets, false, &slo, 0) == 0);
     return g;
 }
 
@@ -51,7 +52,7 @@ static uint64_t slots_sum(const tw_counts *c) {
 }
 
 static void fallback(tw_segment *g, const char *shape, const char *reason, int times) {
-    while (times-- > 0) tw_segment_fallback(g, shape, strlen(shape), reason, strlen(reason));
+    while (times-- > 0) tw_segment_fallback(g, shape, strlen(shape), reason, strlen(reason), 1);
 }
 
 static void check_fallback(const tw_snapshot *s, uint32_t at, const char *shape, const char *reason, uint64_t count) {
@@ -70,7 +71,7 @@ TW_TEST(an_unused_segment_gives_an_empty_snapshot) {
     TW_CHECK_EQ(1, s->process_count);
     TW_CHECK_STR("api", s->process[0].role);
     TW_CHECK_EQ(g->header.pid, s->process[0].pid);
-    TW_CHECK_EQ(tw_segment_bytes(1), s->process[0].bytes); /* of the four, those in use */
+    TW_CHECK_EQ(segment_bytes(1), s->process[0].bytes); /* of the four, those in use */
     TW_CHECK_EQ(0, s->slow_count);
     TW_CHECK(s->fallbacks == NULL && s->fallback_count == 0);
     TW_CHECK_EQ(2 * SECOND, s->slo.ttft_ns);

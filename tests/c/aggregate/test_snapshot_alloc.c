@@ -33,7 +33,7 @@ static void tw_free(void *memory) {
 
 static tw_segment *segment(void) {
     tw_segment *g = NULL;
-    TW_REQUIRE(tw_segment_create(&g, "api", 4, NULL, 0) == 0);
+    TW_REQUIRE(tw_segment_create(&g, "api", 4, false, NULL, 0) == 0);
     return g;
 }
 
@@ -48,7 +48,7 @@ static void use(tw_segment *g, const char *model) {
     tw_histogram_record(&g->send_wait, tw_layout_of(TW_LAYOUT_TTFT), 2 * MS);
     tw_pause_begin(&g->pause, TW_CAUSE_GC2, 1 * MS);
     tw_segment_pause_end(g, 9 * MS, NULL);
-    tw_segment_fallback(g, model, strlen(model), "extra", 5);
+    tw_segment_fallback(g, model, strlen(model), "extra", 5, 1);
     tw_step_stats *step = &g->steps.of[tw_segment_step(g, model, strlen(model))];
     tw_histogram_record(&step->duration, tw_step_layout(TW_STEP_INSIDE), 10 * MS);
     tw_histogram_record(&step->gap, tw_step_layout(TW_STEP_GAP), 1 * MS);

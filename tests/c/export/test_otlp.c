@@ -31,7 +31,7 @@ static tw_snapshot *snapshot_of(tw_segment *g) {
 static tw_segment *busy(uint32_t sets) {
     tw_segment *g;
     uint64_t random = 3;
-    TW_REQUIRE(tw_segment_create_served(&g, "api", sets + 1, NULL, 0) == 0);
+    TW_REQUIRE(tw_segment_create(&g, "api", sets + 1, true, NULL, 0) == 0);
     for (uint32_t set = 0; set < sets; set++) {
         char model[16];
         tw_stream s;
@@ -76,7 +76,7 @@ TW_TEST(no_memory_is_an_answer) {
 /* A process that has seen nothing tells its gauges, and says nothing empty. */
 TW_TEST(nothing_measured_is_little_to_say) {
     tw_segment *g;
-    TW_REQUIRE(tw_segment_create(&g, "api", 1, NULL, 0) == 0);
+    TW_REQUIRE(tw_segment_create(&g, "api", 1, false, NULL, 0) == 0);
     tw_snapshot *s = snapshot_of(g);
     tw_otlp_info info = facts();
     tw_buffer out = {0};

@@ -15,6 +15,7 @@ static void tw_free(void *memory) { free(memory); }
 #include "../../csrc/export/prom_protobuf.c"
 #include "../../csrc/export/prom_exposition.c"
 
+#include "segment_tools.h"
 #include "tw_test.h"
 
 static const tw_metrics_info INFO_PLAIN = {
@@ -187,7 +188,7 @@ static void check_buckets(const char *text, const char *name, const char *labels
     for (uint32_t i = 0; i < layout->bounds; i++) {
         char bound[NUMBER_ROOM];
         bound[format_seconds(bound, layout->bound_ns[i])] = '\0';
-        const uint64_t below = tw_counts_below(c, layout, i);
+        const uint64_t below = counts_below(c, layout, i);
         snprintf(line, sizeof line, "%s_bucket{%s,le=\"%s\"} %" PRIu64, name, labels, bound, below);
         CHECK_LINE(line);
     }
@@ -554,7 +555,7 @@ TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
     fixture *f = make_fixture();
     tw_policy *policy = &f->process[0].policy;
     tw_policy_is(policy, TW_POLICY_FREEZE, TW_POLICY_WAITS, TW_WHY_NOT);
-    policy->counts.collections[TW_PASS_AUTOMATIC] = 12;
+    policy->counts.collections[TW_COLLECTION_AUTOMATIC] = 12;
     policy->counts.interference[TW_INTERFERENCE_FREEZE_BLIND] = 2;
     strcpy(f->process[0].role, "api");
     char *text = render_plain(f, TW_FORMAT_OPENMETRICS);
@@ -567,7 +568,7 @@ TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
     TW_CHECK_EQ(0, count_of(text, "tailwatch_gc_idle_slice"));
     TW_CHECK_EQ(0, count_of(text, "reason=\"unknown\"") + count_of(text, "_unfrozen_objects{"));
     free(text);
-    tw_policy_is(policy, TW_POLICY_IDLE_GC, TW_POLICY_SWEEP, TW_WHY_NOT);
+    tw_policy_is(policy, TW_POLICY_IDLE_GC, TW_POLICY_SLICES, TW_WHY_NOT);
     tw_policy_heap(policy, 90000);
     policy->counts.slices[TW_MOMENT_IDLE] = 7;
     policy->counts.slice_ns = 2500 * TW_NS_PER_MS;

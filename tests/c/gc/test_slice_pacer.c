@@ -84,7 +84,7 @@ TW_TEST(a_slice_fits_its_moment) {
     TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0) == -1);
 }
 
-/* The walks of a round have prices of their own. */
+/* The walks of a cycle have prices of their own. */
 TW_TEST(each_walk_costs_what_such_did) {
     tw_pace p = {0};
     const tw_slice counts = {0, 4000, 0, 0, 4000, TW_WALK_COUNT, 0}, reaches = {0, 4000, 0, 0, 4000, TW_WALK_REACH, 0};
@@ -160,39 +160,39 @@ TW_TEST(the_rest_of_a_wait_is_what_most_such_waits_had) {
     TW_CHECK_EQ(2 * MS, tw_pace_left(&p, 4 * MS)); /* none */
 }
 
-TW_TEST(a_round_is_the_whole_old_heap) {
+TW_TEST(a_cycle_is_the_whole_old_heap) {
     tw_pace p = {0};
     slice(&p, TW_MOMENT_IDLE, 5000, 0, 0, 0, MS);
     p.backlog = 10;
-    tw_pace_round(&p);
+    tw_pace_want_cycle(&p);
     TW_CHECK_EQ(120000, p.backlog); /* 5000 objects at 24 looks */
-    tw_pace_rounded(&p, 3000, 1000, 1);
+    tw_pace_cycle_ended(&p, 3000, 1000, 1);
     TW_CHECK_EQ(9000, p.old); /* 4000 with the 5000 that grew old meanwhile */
     p.grown = 0;
-    tw_pace_rounded(&p, 3000, 1000, 1);
+    tw_pace_cycle_ended(&p, 3000, 1000, 1);
     TW_CHECK_EQ(0, p.backlog); /* nothing is owed that nothing grew for */
     p.backlog = 0;
     tw_pace_more(&p);
     TW_CHECK_EQ(2000, p.backlog);
     p.old = p.backlog = 0;
-    tw_pace_round(&p);
+    tw_pace_want_cycle(&p);
     TW_CHECK(tw_pace_due(&p, 0)); /* however few there are */
 }
 
 /* The first took a million looks at a hundred thousand objects; nothing is owed. */
-static tw_pace in_its_second_round(void) {
+static tw_pace in_its_second_cycle(void) {
     tw_pace p = {0};
     tw_pace_begin(&p, 0);
     slice(&p, TW_MOMENT_IDLE, 0, 1000000, 0, 0, MS);
-    tw_pace_rounded(&p, 0, 100000, 0);
+    tw_pace_cycle_ended(&p, 0, 100000, 0);
     p.backlog = p.ahead = 0;
     tw_pace_begin(&p, 0);
     return p;
 }
 
-/* What a round took for each object tells the price of the next one: as many may grow old in it as it allows. */
-TW_TEST(a_round_is_paid_by_what_grows_old_in_it) {
-    tw_pace p = in_its_second_round();
+/* What a cycle took for each object tells the price of the next one: as many may grow old in it as it allows. */
+TW_TEST(a_cycle_is_paid_by_what_grows_old_in_it) {
+    tw_pace p = in_its_second_cycle();
     TW_CHECK_EQ(75000, p.room); /* six eighths of 100000 */
     TW_CHECK_EQ(54, p.price);   /* 1000000 looks, four times as fast: 4000000 / 75000 = 53.3 */
     slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 0, MS);
@@ -200,33 +200,33 @@ TW_TEST(a_round_is_paid_by_what_grows_old_in_it) {
     tw_pace_begin(&p, 200000); /* those that lived long cost more, and are no reason to wait */
     TW_CHECK_EQ(75750, p.room); /* six eighths of 101000 */
     TW_CHECK_EQ(138, p.price);  /* 101000 at 10 looks and 200000 at 8, times 4: 10440000 / 75750 = 137.8 */
-    tw_pace_rounded(&p, 200000, 100000, 0);
+    tw_pace_cycle_ended(&p, 200000, 100000, 0);
     slice(&p, TW_MOMENT_IDLE, 5000000, 0, 0, 0, MS);
-    tw_pace_begin(&p, 0); /* nor is what a round that was much too late left to this one */
+    tw_pace_begin(&p, 0); /* nor is what a cycle that was much too late left to this one */
     TW_CHECK_EQ(150000, p.room); /* six eighths of 200000, whatever the 5000000 were */
 }
 
-/* After twelve rounds, the last two of which found nothing dead, more may grow old in one. */
-TW_TEST(where_few_die_a_round_lasts_longer) {
+/* After twelve cycles, the last two of which found nothing dead, more may grow old in one. */
+TW_TEST(where_few_die_a_cycle_lasts_longer) {
     tw_pace p = {0};
-    for (int i = 0; i < 11; ++i) tw_pace_begin(&p, 0), tw_pace_rounded(&p, 0, 100000, 1);
+    for (int i = 0; i < 11; ++i) tw_pace_begin(&p, 0), tw_pace_cycle_ended(&p, 0, 100000, 1);
     tw_pace_begin(&p, 0);
     TW_CHECK_EQ(75000, p.room); /* six eighths of 100000 */
-    tw_pace_rounded(&p, 0, 100000, 1);
+    tw_pace_cycle_ended(&p, 0, 100000, 1);
     tw_pace_begin(&p, 0);
     TW_CHECK_EQ(112500, p.room); /* nine */
 }
 
-/* A round that is over early rests until as many have grown old as it was to last for. */
-TW_TEST(a_round_sprints_and_rests) {
-    tw_pace p = in_its_second_round();
+/* A cycle that is over early rests until as many have grown old as it was to last for. */
+TW_TEST(a_cycle_sprints_and_rests) {
+    tw_pace p = in_its_second_cycle();
     uint64_t grown = 0, done = 0, begun = 0, over = 0;
     while (begun == 0) {
         slice(&p, TW_MOMENT_IDLE, 100, 0, 0, 0, MS), grown += 100;
         for (; tw_pace_due(&p, 0) && begun == 0; done += 10000) {
             if (done >= 1000000) begun = grown;
             slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
-            if (done == 990000) over = grown, tw_pace_rounded(&p, 0, 100000, 0);
+            if (done == 990000) over = grown, tw_pace_cycle_ended(&p, 0, 100000, 0);
         }
     }
     TW_CHECK(over > 17750 && over < 19750); /* a quarter of 75000 is 18750 */
@@ -234,7 +234,7 @@ TW_TEST(a_round_sprints_and_rests) {
 }
 
 /* It goes on in every moment, whatever is owed, once more has grown old than it may last. */
-TW_TEST(a_round_that_is_late_is_always_due) {
+TW_TEST(a_cycle_that_is_late_is_always_due) {
     tw_pace p = {0};
     tw_pace_begin(&p, 0);
     TW_CHECK_EQ(16000, p.room); /* at least, however few live */
@@ -247,45 +247,45 @@ TW_TEST(a_round_that_is_late_is_always_due) {
     TW_CHECK(tw_pace_due(&p, 0));
 }
 
-/* Where nobody waits for long a round is brought to its end at once: it is as good as one that took its time, and the next
+/* Where nobody waits for long a cycle is brought to its end at once: it is as good as one that took its time, and the next
  * one begins when that one would have ended. */
-TW_TEST(a_round_brought_to_its_end_is_paid_for) {
-    tw_pace p = in_its_second_round();
+TW_TEST(a_cycle_brought_to_its_end_is_paid_for) {
+    tw_pace p = in_its_second_cycle();
     p.old = 100000;
     for (int i = 0; i < 100; ++i) slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
-    tw_pace_rounded(&p, 0, 100000, 0);
+    tw_pace_cycle_ended(&p, 0, 100000, 0);
     uint64_t grown = 0;
     for (; !tw_pace_due(&p, 0); grown += 100) slice(&p, TW_MOMENT_IDLE, 100, 0, 0, 0, MS);
-    TW_CHECK(grown >= 75000 && grown < 76000); /* the room of a round of 100000 */
+    TW_CHECK(grown >= 75000 && grown < 76000); /* the room of a cycle of 100000 */
     tw_pace_begin(&p, 0); /* one that is late, and takes longer than was thought, is paid as it goes: the next one is not put off */
     slice(&p, TW_MOMENT_IDLE, (size_t)p.room, 0, 0, 0, MS);
     for (int i = 0; i < 200; ++i) slice(&p, TW_MOMENT_IDLE, 1, 10000, 0, 0, MS);
-    tw_pace_rounded(&p, 0, 100000, 0);
+    tw_pace_cycle_ended(&p, 0, 100000, 0);
     TW_CHECK(p.ahead <= 16000);
     tw_pace_begin(&p, 0);
     for (int i = 0; i < 100; ++i) slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
-    tw_pace_round(&p); /* somebody asks for one all the same */
+    tw_pace_want_cycle(&p); /* somebody asks for one all the same */
     slice(&p, TW_MOMENT_REQUESTED, 0, 1000, 0, 0, MS);
     TW_CHECK(tw_pace_due(&p, 0));
 }
 
-/* A server in virtual time: each turn makes objects, all of which die as cycles once so many have followed them. A round
+/* A server in virtual time: each turn makes objects, all of which die as cycles once so many have followed them. A cycle
  * looks ten times at each object, and finds what was dead as it began. */
 static uint64_t most_garbage(uint64_t in_flight, uint64_t per_turn, size_t budget) {
     tw_pace p = {0};
-    uint64_t living = 0, garbage = 0, found = 0, left = 0, of_round = 0, most = 0;
+    uint64_t living = 0, garbage = 0, found = 0, left = 0, of_cycle = 0, most = 0;
     for (int turn = 0; turn < 4000; ++turn) {
         slice(&p, TW_MOMENT_IDLE, per_turn, 0, 0, 0, MS);
         living += per_turn;
         if (living > in_flight) garbage += living - in_flight, living = in_flight;
         while (tw_pace_due(&p, 0)) {
-            if (left == 0) tw_pace_begin(&p, 0), of_round = living + garbage, found = garbage, left = of_round * 10 + 1;
+            if (left == 0) tw_pace_begin(&p, 0), of_cycle = living + garbage, found = garbage, left = of_cycle * 10 + 1;
             const size_t looks = left < budget ? left : budget;
             const size_t freed = looks == left ? found : 0;
             slice(&p, TW_MOMENT_IDLE, 0, looks, freed, freed, MS);
             if ((left -= looks) > 0) continue;
             garbage -= found;
-            tw_pace_rounded(&p, 0, of_round, 0);
+            tw_pace_cycle_ended(&p, 0, of_cycle, 0);
         }
         if (garbage > most) most = garbage;
     }
@@ -302,10 +302,10 @@ TW_TEST(garbage_stays_a_part_of_the_living) {
 TW_TEST(a_whole_pass_pays_all) {
     tw_pace p = {0};
     slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 0, MS);
-    tw_pace_pass(&p, 500, 700);
+    tw_pace_full_collection(&p, 500, 700);
     TW_CHECK_EQ(0, p.backlog);
     TW_CHECK_EQ(800, p.old);
-    tw_pace_pass(&p, 0, 5000); /* more than was believed to be there */
+    tw_pace_full_collection(&p, 0, 5000); /* more than was believed to be there */
     TW_CHECK_EQ(0, p.old);
     TW_CHECK_EQ(1, p.made[TW_MOMENT_IDLE]);
 }
@@ -340,7 +340,7 @@ TW_TEST(moments_have_names) {
 TW_MAIN(nothing_is_due_at_first, debt_follows_what_grew_old, a_slice_fits_its_moment, each_walk_costs_what_such_did,
         the_dead_have_a_price, four_dead_have_a_price, what_never_fits_is_believed_less_and_less,
         the_young_are_not_dearer_than_they_can_be, the_rest_of_a_wait_is_what_most_such_waits_had,
-        a_round_is_the_whole_old_heap, a_round_is_paid_by_what_grows_old_in_it, where_few_die_a_round_lasts_longer,
-        a_round_sprints_and_rests, a_round_that_is_late_is_always_due, a_round_brought_to_its_end_is_paid_for,
+        a_cycle_is_the_whole_old_heap, a_cycle_is_paid_by_what_grows_old_in_it, where_few_die_a_cycle_lasts_longer,
+        a_cycle_sprints_and_rests, a_cycle_that_is_late_is_always_due, a_cycle_brought_to_its_end_is_paid_for,
         garbage_stays_a_part_of_the_living, a_whole_pass_pays_all, collections_of_others_are_booked,
         a_child_counts_from_zero_and_knows_what_it_knew, moments_have_names)

@@ -470,7 +470,7 @@ TW_TEST(a_pause_is_told_on_the_page) {
     begin();
     tw_group api = joined(0), engine = joined(1);
     TW_CHECK_EQ(0, api.page->line[engine.at].stop_ns); /* who joins has no past */
-    tw_group_tell(&engine, 1000);
+    tw_group_publish(&engine, 1000);
     TW_CHECK_EQ(1000, api.page->line[engine.at].stop_ns);
     TW_CHECK_EQ(1, api.page->line[engine.at].engine);
     tw_group_leave(&engine);
@@ -759,7 +759,7 @@ TW_TEST(a_directory_that_vanished_does_no_harm) {
     TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&group, 4096));
     end();
     TW_CHECK_EQ(TW_GROUP_REMOVED, tw_group_holds(&group, NULL));
-    tw_group_tell(&group, 1000);
+    tw_group_publish(&group, 1000);
     *(volatile uint64_t *)group.segment = 1;
     int found = 0;
     uint64_t refused = 0;

@@ -12,6 +12,7 @@
 #include "tailwatch/group/member_list.h"
 #include "tailwatch/aggregate/snapshot.h"
 #include "tailwatch/stamp/stream.h"
+#include "segment_tools.h"
 #include "group_tools.h"
 #include "tw_test.h"
 
@@ -42,9 +43,9 @@ static tw_group_problem join(tw_group *group, uint64_t engine) {
 }
 
 static tw_segment *enter(tw_group *group, const char *role, uint64_t engine) {
-    const size_t bytes = tw_segment_bytes(LABEL_SETS);
+    const size_t bytes = segment_bytes(LABEL_SETS);
     if (join(group, engine) != TW_GROUP_FINE || share_zeros(group, bytes) != TW_GROUP_FINE) return NULL;
-    return tw_segment_create_in(group->segment, role, LABEL_SETS, NULL, 0) == 0 ? group->segment : NULL;
+    return tw_segment_create_in(group->segment, role, LABEL_SETS, false, NULL, 0) == 0 ? group->segment : NULL;
 }
 
 static void leave(tw_group *group) {
@@ -69,11 +70,11 @@ static void know_the_others(race *r, int at) {
 
 static void stand_still(member *m) {
     tw_pause_begin(&m->segment->pause, TW_CAUSE_GC1, tw_now_ns());
-    tw_group_tell(&m->group, tw_load(&m->segment->pause.last_stop_ns));
+    tw_group_publish(&m->group, tw_load(&m->segment->pause.last_stop_ns));
     const uint64_t until = tw_now_ns() + PAUSE_NS;
     while (tw_now_ns() < until) {}
     tw_segment_pause_end(m->segment, tw_now_ns(), NULL);
-    tw_group_tell(&m->group, tw_load(&m->segment->pause.last_stop_ns));
+    tw_group_publish(&m->group, tw_load(&m->segment->pause.last_stop_ns));
 }
 
 static void one_request(member *m, uint64_t round) {

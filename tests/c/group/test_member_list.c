@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tailwatch/base/clock.h"
+#include "segment_tools.h"
 #include "group_tools.h"
 #include "tw_test.h"
 
@@ -27,8 +28,8 @@ static void end(void) {
 
 static tw_segment *member(tw_group *group, const char *role, uint64_t engine) {
     if (tw_group_join(group, dir, engine) != TW_GROUP_FINE) return NULL;
-    if (share_zeros(group, tw_segment_bytes(1)) != TW_GROUP_FINE) return NULL;
-    return tw_segment_create_in(group->segment, role, 1, NULL, 0) == 0 ? group->segment : NULL;
+    if (share_zeros(group, segment_bytes(1)) != TW_GROUP_FINE) return NULL;
+    return tw_segment_create_in(group->segment, role, 1, false, NULL, 0) == 0 ? group->segment : NULL;
 }
 
 /* A child that joins, says so, and lives until it is told to go; it dies without leaving. */
@@ -45,7 +46,7 @@ static child start(const char *role, uint64_t engine, uint64_t pause_ns) {
         if (segment == NULL) _exit(1);
         tw_pause_begin(&segment->pause, TW_CAUSE_GC2, 1000000);
         tw_segment_pause_end(segment, 1000000 + pause_ns, NULL);
-        tw_group_tell(&group, segment->pause.last_stop_ns);
+        tw_group_publish(&group, segment->pause.last_stop_ns);
         close(go[1]);
         if (write(ready[1], "r", 1) != 1 || read(go[0], &byte, 1) < 0) _exit(2);
         _exit(0);
@@ -152,7 +153,7 @@ TW_TEST(files_that_lie_are_counted) {
     begin();
     tw_group own;
     tw_segment *segment = member(&own, "api", 0);
-    const size_t bytes = tw_segment_bytes(1);
+    const size_t bytes = segment_bytes(1);
     char *copy = malloc(bytes);
     memcpy(copy, segment, bytes);
     write_file("1-1.seg", copy, bytes);        /* another's name */
@@ -175,7 +176,7 @@ TW_TEST(files_that_lie_are_counted) {
 /* A member whose file holds the label sets in use, of sixteen. */
 static tw_segment *growing_member(tw_group *group) {
     tw_segment *segment;
-    if (tw_segment_create(&segment, "api", 16, NULL, 0) != 0 || tw_group_join(group, dir, 0) != TW_GROUP_FINE) return NULL;
+    if (tw_segment_create(&segment, "api", 16, false, NULL, 0) != 0 || tw_group_join(group, dir, 0) != TW_GROUP_FINE) return NULL;
     return tw_group_share(group, segment, tw_segment_used(segment)) == TW_GROUP_FINE ? segment : NULL;
 }
 
@@ -191,7 +192,7 @@ TW_TEST(a_reader_sees_label_sets_that_come_into_use) {
     tw_group theirs;
     tw_segment *segment = growing_member(&theirs);
     TW_REQUIRE(segment != NULL);
-    TW_CHECK(size_of(&theirs) < (off_t)tw_segment_bytes(2));
+    TW_CHECK(size_of(&theirs) < (off_t)segment_bytes(2));
     tw_members *members = list();
     TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
     TW_REQUIRE(members->n == 1);
@@ -259,7 +260,7 @@ TW_TEST(another_file_of_the_same_name_is_another_member) {
     tw_group own, theirs;
     TW_CHECK(member(&own, "api", 0) != NULL);
     tw_segment *segment = member(&theirs, "engine", 1);
-    const size_t bytes = tw_segment_bytes(1);
+    const size_t bytes = segment_bytes(1);
     tw_members *members = list();
     TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
     char *copy = malloc(bytes);

@@ -12,6 +12,7 @@
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/group/member_list.h"
 #include "tailwatch/base/process.h"
+#include "segment_tools.h"
 #include "group_tools.h"
 #include "tw_test.h"
 
@@ -44,9 +45,9 @@ static tw_segment *member(tw_group *group, const char *role) {
     tw_group_problem problem = TW_GROUP_BUSY;
     for (int tries = 0; problem == TW_GROUP_BUSY && tries < 1000; tries++) problem = tw_group_join(group, dir, 0);
     if (problem != TW_GROUP_FINE || tw_group_place(group, role, true, &index) != TW_GROUP_FINE) return NULL;
-    if (share_zeros(group, tw_segment_bytes(1)) != TW_GROUP_FINE) return NULL;
+    if (share_zeros(group, segment_bytes(1)) != TW_GROUP_FINE) return NULL;
     tw_segment *segment = group->segment;
-    if (tw_segment_create_in(segment, role, 1, NULL, 0) != 0) return NULL;
+    if (tw_segment_create_in(segment, role, 1, false, NULL, 0) != 0) return NULL;
     segment->header.place = index + 1;
     segment->opened = segment->in_flight = 1;
     tw_pause_begin(&segment->pause, TW_CAUSE_GC2, 1000000);

@@ -5,6 +5,7 @@
 
 #include "tailwatch/aggregate/snapshot.h"
 #include "tailwatch/stamp/stream.h"
+#include "segment_tools.h"
 #include "tw_test.h"
 
 #define SECOND TW_NS_PER_SECOND
@@ -12,7 +13,7 @@
 static tw_segment *segment_of(const char *role, uint32_t sets) {
     static const tw_slo slo = {.ttft_ns = 200000000, .itl_ns = 50000000, .attainment_ppm = 990000};
     tw_segment *g;
-    TW_REQUIRE(tw_segment_create(&g, role, sets, &slo, 20000000) == 0);
+    TW_REQUIRE(tw_segment_create(&g, role, sets, false, &slo, 20000000) == 0);
     g->header.place = 1;
     return g;
 }
@@ -46,8 +47,8 @@ static void use(tw_segment *g, uint64_t seed) {
     uint64_t random = seed;
     for (int i = 0; i < 40; i++) serve(g, &random, base + (uint64_t)i * 2 * SECOND);
     for (int i = 0; i < 9; i++) g->drops[i % TW_DROPS] += tw_test_random_below(&random, 5), g->errors[i % TW_ERRORS]++;
-    tw_segment_fallback(g, "choice", 6, seed % 2 ? "logprobs" : "tools", seed % 2 ? 8 : 5);
-    tw_segment_fallback(g, "choice", 6, "both", 4);
+    tw_segment_fallback(g, "choice", 6, seed % 2 ? "logprobs" : "tools", seed % 2 ? 8 : 5, 1);
+    tw_segment_fallback(g, "choice", 6, "both", 4, 1);
     const uint32_t source = tw_segment_source(g, seed % 2 ? "engine" : "worker");
     g->lost[source].overlap_ns[1][2] += seed, g->lost[source].delay_ns[1][2] += seed / 2;
     g->lost[TW_SOURCE_UNBOUND].overlap_ns[0][1] += 5;
@@ -55,7 +56,7 @@ static void use(tw_segment *g, uint64_t seed) {
     g->pause.lost += 2;
     uint64_t *counts = (uint64_t *)&g->policy.counts;
     for (size_t i = 0; i < sizeof g->policy.counts / sizeof *counts; i++) counts[i] += seed * (i + 1);
-    tw_policy_is(&g->policy, TW_POLICY_IDLE_GC, TW_POLICY_SWEEP, TW_WHY_NOT);
+    tw_policy_is(&g->policy, TW_POLICY_IDLE_GC, TW_POLICY_SLICES, TW_WHY_NOT);
     tw_policy_heap(&g->policy, seed);
 }
 
@@ -63,7 +64,7 @@ static tw_segment *sum_of(const tw_segment *const *segments, size_t n) {
     tw_segment *sum = tw_retired_begin(segments[0]->header.role, 1, false);
     TW_REQUIRE(sum != NULL);
     for (size_t i = 0; i < n; i++) TW_CHECK_EQ(0, tw_retired_add(sum, segments[i]));
-    TW_CHECK_EQ(sum->header.bytes, tw_segment_bytes(TW_RETIRED_SETS));
+    TW_CHECK_EQ(sum->header.bytes, segment_bytes(TW_RETIRED_SETS));
     TW_CHECK(tw_retired_close(sum) == tw_segment_used(sum) + sizeof(tw_retired_list));
     return sum;
 }

@@ -25,7 +25,7 @@ typedef struct fixture {
 
 static void set_up(fixture *f) {
     memset(f, 0, sizeof *f);
-    TW_CHECK_EQ(0, (uint64_t)tw_segment_create(&f->segment, "engine", SETS, NULL, 0));
+    TW_CHECK_EQ(0, (uint64_t)tw_segment_create(&f->segment, "engine", SETS, false, NULL, 0));
     f->bytes = tw_trace_bytes(EVENTS, SETS);
     f->memory = tw_recorder_memory(f->bytes);
     TW_CHECK(tw_recorder_begin(&f->r, f->memory, EVENTS, SETS, &f->segment->header, 77));

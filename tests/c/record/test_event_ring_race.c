@@ -87,7 +87,7 @@ TW_TEST(readers_see_whole_events_in_their_order) {
     pthread_t threads[WRITERS + READERS];
     const size_t bytes = tw_trace_bytes(EVENTS, 1);
     pthread_mutex_init(&s.gil, NULL);
-    TW_CHECK_EQ(0, (uint64_t)tw_segment_create(&g, "api", 1, NULL, 0));
+    TW_CHECK_EQ(0, (uint64_t)tw_segment_create(&g, "api", 1, false, NULL, 0));
     void *memory = tw_recorder_memory(bytes);
     TW_CHECK(tw_recorder_begin(&s.r, memory, EVENTS, 1, &g->header, 1));
     TW_CHECK(tw_trace_open(memory, bytes, &s.t));

@@ -129,7 +129,7 @@ TW_TEST(a_reader_never_sees_two_writes_mixed) {
 static tw_segment *make_segment(void) {
     tw_segment *g;
     const tw_slo slo = {0, 0, 0, 0, 990000};
-    TW_REQUIRE(tw_segment_create(&g, "api", 4, &slo, 0) == 0);
+    TW_REQUIRE(tw_segment_create(&g, "api", 4, false, &slo, 0) == 0);
     return g;
 }
 

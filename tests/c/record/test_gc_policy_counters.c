@@ -8,7 +8,7 @@ enum { MS = 1000000 };
 TW_TEST(each_number_has_a_name_and_no_other_has_one) {
     static const struct { const char *(*name)(int); int n; } lists[] = {
         {tw_policy_kind_name, TW_POLICY_KINDS}, {tw_policy_mode_name, TW_POLICY_MODES}, {tw_policy_why_name, TW_WHYS},
-        {tw_pass_name, TW_PASSES},              {tw_interference_name, TW_INTERFERENCES},             {tw_memory_limit_name, TW_MEMORY_LIMITS},
+        {tw_collection_reason_name, TW_COLLECTION_REASONS},              {tw_interference_name, TW_INTERFERENCES},             {tw_memory_limit_name, TW_MEMORY_LIMITS},
     };
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         TW_CHECK_STR("unknown", lists[i].name(-1));
@@ -16,8 +16,8 @@ TW_TEST(each_number_has_a_name_and_no_other_has_one) {
         for (int a = 0; a < lists[i].n; a++)
             for (int b = 0; b < a; b++) TW_CHECK(strcmp(lists[i].name(a), lists[i].name(b)) != 0);
     }
-    TW_CHECK_STR("request_end", tw_pass_name(TW_MOMENT_REQUEST));
-    TW_CHECK_STR("external", tw_pass_name(TW_PASS_EXTERNAL));
+    TW_CHECK_STR("request_end", tw_collection_reason_name(TW_MOMENT_REQUEST));
+    TW_CHECK_STR("external", tw_collection_reason_name(TW_COLLECTION_EXTERNAL));
 }
 
 /* A policy that is told of slices counts what the pace counts. */
@@ -28,7 +28,7 @@ TW_TEST(slices_are_counted_as_the_pace_has_them) {
         const tw_pace before = pace;
         const tw_moment moment = i % 4 ? TW_MOMENT_IDLE : TW_MOMENT_STEP;
         const tw_slice slice = {700, 1000, 2, (size_t)i, 1000, TW_WALK_TAKE, 700};
-        if (i % 8 == 0) tw_pace_rounded(&pace, 0, 1000, 1);
+        if (i % 8 == 0) tw_pace_cycle_ended(&pace, 0, 1000, 1);
         tw_pace_slice(&pace, moment, &slice, MS);
         tw_policy_slice(&policy, &before, &pace, moment);
     }
@@ -41,8 +41,8 @@ TW_TEST(slices_are_counted_as_the_pace_has_them) {
 
 TW_TEST(a_whole_pass_is_counted_by_its_moment) {
     tw_policy policy = {0};
-    tw_policy_pass(&policy, TW_MOMENT_REQUEST, 3 * MS, 50);
-    tw_policy_pass(&policy, TW_MOMENT_MEMORY_LIMIT, 4 * MS, 7);
+    tw_policy_full_collection(&policy, TW_MOMENT_REQUEST, 3 * MS, 50);
+    tw_policy_full_collection(&policy, TW_MOMENT_MEMORY_LIMIT, 4 * MS, 7);
     TW_CHECK(policy.counts.collections[TW_MOMENT_REQUEST] == 1 && policy.counts.collections[TW_MOMENT_MEMORY_LIMIT] == 1);
     TW_CHECK(policy.counts.full_ns == 7 * MS && policy.counts.full_freed == 57);
 }
@@ -54,8 +54,8 @@ TW_TEST(a_size_of_nothing_is_known) {
     tw_policy_heap(&policy, 0);
     tw_policy_frozen(&policy, 9);
     TW_CHECK(policy.now.unfrozen == 1 && policy.now.frozen == 10);
-    tw_policy_is(&policy, TW_POLICY_IDLE_GC, TW_POLICY_WHOLE, TW_WHY_PROOF);
-    TW_CHECK(policy.now.kind == TW_POLICY_IDLE_GC && policy.now.mode == TW_POLICY_WHOLE && policy.now.why == TW_WHY_PROOF);
+    tw_policy_is(&policy, TW_POLICY_IDLE_GC, TW_POLICY_FULL, TW_WHY_PROOF);
+    TW_CHECK(policy.now.kind == TW_POLICY_IDLE_GC && policy.now.mode == TW_POLICY_FULL && policy.now.why == TW_WHY_PROOF);
     TW_CHECK(policy.now.unfrozen == 1);
 }
 

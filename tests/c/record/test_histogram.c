@@ -1,5 +1,6 @@
 #include "tailwatch/record/histogram.h"
 
+#include "segment_tools.h"
 #include "tw_test.h"
 
 /* ---- The layout ---- */
@@ -136,7 +137,7 @@ TW_TEST(empty) {
     tw_histogram_read(&p->histogram, &p->counts);
     TW_CHECK_MEM(&made, &p->counts, sizeof made);
     TW_CHECK_EQ(0, tw_counts_quantile(&made, itl_layout(), 0.5));
-    TW_CHECK_EQ(0, tw_counts_below(&made, itl_layout(), 0));
+    TW_CHECK_EQ(0, counts_below(&made, itl_layout(), 0));
     TW_CHECK_NEAR(0.0, tw_counts_sum_seconds(&made), 0.0);
     free(p);
 }
@@ -180,8 +181,8 @@ TW_TEST(below) {
         }
         tw_histogram_read(&p->histogram, &p->counts);
         for (uint32_t b = 0; b < layout->bounds; b++)
-            TW_CHECK_EQ(expected[b], tw_counts_below(&p->counts, layout, b));
-        TW_CHECK_EQ(N, tw_counts_below(&p->counts, layout, layout->bounds));
+            TW_CHECK_EQ(expected[b], counts_below(&p->counts, layout, b));
+        TW_CHECK_EQ(N, counts_below(&p->counts, layout, layout->bounds));
         free(p);
     }
 }

@@ -8,13 +8,14 @@
 #include <unistd.h>
 
 #include "tailwatch/stamp/stream.h"
+#include "segment_tools.h"
 #include "tw_test.h"
 
 static const tw_slo NO_SLO;
 
 static tw_segment *segment_of(uint32_t label_sets, const char *role) {
     tw_segment *g = NULL;
-    TW_REQUIRE(tw_segment_create(&g, role, label_sets, &NO_SLO, 0) == 0);
+    TW_REQUIRE(tw_segment_create(&g, role, label_sets, false, &NO_SLO, 0) == 0);
     return g;
 }
 
@@ -30,11 +31,11 @@ TW_TEST(create_fills_the_header) {
     tw_slo slo = {1, 2, 3, 4, 990000};
     tw_segment *g = NULL;
     uint64_t before = tw_now_ns();
-    TW_REQUIRE(tw_segment_create(&g, "api", 32, &slo, 77) == 0);
+    TW_REQUIRE(tw_segment_create(&g, "api", 32, false, &slo, 77) == 0);
     TW_CHECK_EQ(TW_SEGMENT_MAGIC, g->header.magic);
     TW_CHECK_EQ(TW_SEGMENT_VERSION, g->header.version);
     TW_CHECK_EQ(tw_layout_hash(), g->header.layout_hash);
-    TW_CHECK_EQ(tw_segment_bytes(32), g->header.bytes);
+    TW_CHECK_EQ(segment_bytes(32), g->header.bytes);
     TW_CHECK_EQ(getpid(), g->header.pid);
     TW_CHECK_EQ(32, g->header.max_label_sets);
     TW_CHECK(g->header.created.monotonic_ns >= before && g->header.created.monotonic_ns <= tw_now_ns());
@@ -52,14 +53,12 @@ TW_TEST(create_fills_the_header) {
 
 TW_TEST(create_refuses_bad_sizes) {
     tw_segment *g = NULL;
-    TW_CHECK_EQ(EINVAL, tw_segment_create(&g, "api", 0, &NO_SLO, 0));
-    TW_CHECK_EQ(EINVAL, tw_segment_create(&g, "api", TW_LABEL_SETS_LIMIT + 1, &NO_SLO, 0));
-    TW_CHECK_EQ(EINVAL, tw_segment_create(NULL, "api", 1, &NO_SLO, 0));
+    TW_CHECK_EQ(EINVAL, tw_segment_create(&g, "api", 0, false, &NO_SLO, 0));
+    TW_CHECK_EQ(EINVAL, tw_segment_create(&g, "api", TW_LABEL_SETS_LIMIT + 1, false, &NO_SLO, 0));
+    TW_CHECK_EQ(EINVAL, tw_segment_create(NULL, "api", 1, false, &NO_SLO, 0));
     TW_CHECK(g == NULL);
-    TW_CHECK_EQ(0, tw_segment_bytes(0));
-    TW_CHECK_EQ(0, tw_segment_bytes(TW_LABEL_SETS_LIMIT + 1));
-    TW_CHECK(tw_segment_bytes(32) <= 4 << 20);
-    TW_REQUIRE(tw_segment_create(&g, NULL, TW_LABEL_SETS_LIMIT, NULL, 0) == 0);
+    TW_CHECK(segment_bytes(32) <= 4 << 20);
+    TW_REQUIRE(tw_segment_create(&g, NULL, TW_LABEL_SETS_LIMIT, false, NULL, 0) == 0);
     TW_CHECK_EQ(0, g->header.role[0]);
     tw_segment_destroy(g);
     tw_segment_destroy(NULL);
@@ -119,7 +118,7 @@ TW_TEST(memory_is_asked_for_before_a_label_set_comes_into_use) {
     tw_segment *g = segment_of(3, "api");
     asked a = {.g = g, .room = true};
     TW_CHECK_EQ(1, tw_segment_label_growing(g, "m", 1, "/", 1, ask, &a));
-    TW_CHECK(a.times == 1 && a.bytes == tw_segment_bytes(2) && a.sets_then == 1);
+    TW_CHECK(a.times == 1 && a.bytes == segment_bytes(2) && a.sets_then == 1);
     TW_CHECK_EQ(1, tw_segment_label_growing(g, "m", 1, "/", 1, ask, &a));
     TW_CHECK_EQ(1, a.times); /* it is known: nobody is asked */
     a.room = false;
@@ -135,7 +134,7 @@ TW_TEST(memory_is_asked_for_before_a_label_set_comes_into_use) {
 TW_TEST(valid_knows_its_own) {
     tw_segment *g = segment_of(4, "api");
     size_t bytes = tw_segment_used(g); /* one label set of four: what a file holds */
-    TW_CHECK_EQ(tw_segment_bytes(1), bytes);
+    TW_CHECK_EQ(segment_bytes(1), bytes);
     TW_CHECK(tw_segment_valid(g, bytes));
     TW_CHECK(tw_segment_valid(g, bytes + 4096));
     TW_CHECK(!tw_segment_valid(g, bytes - 1));
@@ -153,10 +152,10 @@ TW_TEST(valid_knows_its_own) {
     g->header.max_label_sets = 4;
     g->series_count = 2; /* more than the bytes hold */
     TW_CHECK(!tw_segment_valid(g, bytes));
-    TW_CHECK(tw_segment_valid(g, tw_segment_bytes(2)));
+    TW_CHECK(tw_segment_valid(g, segment_bytes(2)));
     g->series_count = 5; /* more than there can be */
-    TW_CHECK(!tw_segment_valid(g, tw_segment_bytes(5)));
-    TW_CHECK_EQ(tw_segment_bytes(4), tw_segment_used(g));
+    TW_CHECK(!tw_segment_valid(g, segment_bytes(5)));
+    TW_CHECK_EQ(segment_bytes(4), tw_segment_used(g));
     g->series_count = 1;
     TW_CHECK(tw_segment_valid(g, bytes));
     tw_segment_destroy(g);
@@ -285,7 +284,7 @@ static void use(tw_segment *g) {
     tw_stream_token(&s, 530000000, 1, 0);
     tw_stream_close(&s, 540000000, TW_END_FINISHED);
     label(g, "full", "full");
-    tw_segment_fallback(g, "chat", 4, "extra", 5);
+    tw_segment_fallback(g, "chat", 4, "extra", 5, 1);
 }
 
 static void check_like_new(const tw_segment *g) {
@@ -309,7 +308,7 @@ TW_TEST(reset_keeps_options_and_nothing_else) {
     tw_slo slo = {.e2e_ns = 5};
     for (int locked = 0; locked < 2; ++locked) {
         tw_segment *g;
-        TW_REQUIRE(tw_segment_create(&g, "engine", 2, &slo, 3000000) == 0);
+        TW_REQUIRE(tw_segment_create(&g, "engine", 2, false, &slo, 3000000) == 0);
         if (locked && mlock(g, 1) != 0) perror("mlock, tested without");
         use(g);
         TW_CHECK(g->slow_head > 0 && g->label_overflow > 0 && g->series_count == 2);
@@ -327,7 +326,7 @@ TW_TEST(reset_keeps_options_and_nothing_else) {
 /* Its end is a private mapping of a file, as after leaving a group: what was written there is not what comes back. */
 TW_TEST(reset_forgets_what_a_file_holds) {
     tw_segment *g = segment_of(8, "api");
-    const size_t bytes = tw_segment_bytes(8), page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t bytes = segment_bytes(8), page = (size_t)sysconf(_SC_PAGESIZE);
     const size_t from = (sizeof *g + sizeof(tw_series)) / page * page + page;
     TW_REQUIRE(tw_segment_label(g, "a", 1, "r", 1) == 1 && tw_segment_label(g, "b", 1, "r", 1) == 2);
     tw_segment_series(g, 2)->output_tokens = 7;
@@ -345,7 +344,7 @@ TW_TEST(reset_forgets_what_a_file_holds) {
 TW_TEST(reset_takes_a_fork_child_as_owner) {
     tw_slo slo = {.e2e_ns = 5};
     tw_segment *g;
-    TW_REQUIRE(tw_segment_create(&g, "engine", 2, &slo, 3000000) == 0);
+    TW_REQUIRE(tw_segment_create(&g, "engine", 2, false, &slo, 3000000) == 0);
     tw_stream open;
     tw_stream_open(&open, g, 1, 1, 0, TW_ARRIVAL_ASGI);
     use(g);
@@ -418,7 +417,7 @@ TW_TEST(pause_lengths_sum_to_the_word) {
 
 TW_TEST(slow_records_are_whole_or_absent) {
     tw_segment *g;
-    TW_REQUIRE(tw_segment_create(&g, "api", 1, &NO_SLO, 1000) == 0);
+    TW_REQUIRE(tw_segment_create(&g, "api", 1, false, &NO_SLO, 1000) == 0);
     tw_slow_record r;
     TW_CHECK(!tw_segment_slow_read(g, 0, &r));
     tw_stream s;
@@ -439,7 +438,7 @@ TW_TEST(slow_records_are_whole_or_absent) {
 }
 
 static void fallback(tw_segment *g, const char *shape, const char *reason) {
-    tw_segment_fallback(g, shape, strlen(shape), reason, strlen(reason));
+    tw_segment_fallback(g, shape, strlen(shape), reason, strlen(reason), 1);
 }
 
 static void check_fallback(const tw_segment *g, uint32_t at, const char *shape, const char *reason, uint64_t count) {
@@ -494,13 +493,13 @@ TW_TEST(texts_of_a_fallback_are_clean_and_cut) {
     shape[sizeof shape - 1] = '\0';
     memset(reason, 'x', sizeof reason);
     reason[sizeof reason - 1] = '\0';
-    tw_segment_fallback(g, text, sizeof text, text, sizeof text);
+    tw_segment_fallback(g, text, sizeof text, text, sizeof text, 1);
     check_fallback(g, 0, shape, reason, 1);
     memcpy(text + 28, "\xf0\x9f\x8e\x89", 4);
-    tw_segment_fallback(g, "a\nb", 3, text, sizeof text);
+    tw_segment_fallback(g, "a\nb", 3, text, sizeof text, 1);
     reason[28] = '\0';
     check_fallback(g, 1, "a?b", reason, 1);
-    tw_segment_fallback(g, "", 0, "\xff", 1);
+    tw_segment_fallback(g, "", 0, "\xff", 1, 1);
     check_fallback(g, 2, "", "?", 1);
     tw_segment_destroy(g);
 }

@@ -17,7 +17,7 @@ typedef struct fixture {
 static void set_up(fixture *f) {
     const size_t bytes = tw_trace_bytes(EVENTS, 1);
     memset(f, 0, sizeof *f);
-    TW_CHECK_EQ(0, (uint64_t)tw_segment_create(&f->segment, "api", 1, NULL, 0));
+    TW_CHECK_EQ(0, (uint64_t)tw_segment_create(&f->segment, "api", 1, false, NULL, 0));
     f->memory = tw_recorder_memory(bytes);
     TW_CHECK(tw_recorder_begin(&f->r, f->memory, EVENTS, 1, &f->segment->header, 1));
     TW_CHECK(tw_trace_open(f->memory, bytes, &f->t));

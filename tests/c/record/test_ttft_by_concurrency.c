@@ -123,7 +123,7 @@ TW_TEST(a_sum_has_the_newest_of_both) {
 TW_TEST(a_stream_waits_and_then_runs) {
     tw_segment *g;
     tw_stream a, b;
-    TW_REQUIRE(tw_segment_create(&g, "api", 1, NULL, 0) == 0);
+    TW_REQUIRE(tw_segment_create(&g, "api", 1, false, NULL, 0) == 0);
     tw_stream_open(&a, g, S0, S0, 0, TW_ARRIVAL_ASGI);
     tw_stream_open(&b, g, S0, S0, 0, TW_ARRIVAL_ASGI);
     TW_CHECK_EQ(1, a.concurrency);
@@ -145,7 +145,7 @@ TW_TEST(a_stream_waits_and_then_runs) {
 TW_TEST(what_cannot_be_read_runs_from_its_first_bytes) {
     tw_segment *g;
     tw_stream s;
-    TW_REQUIRE(tw_segment_create(&g, "api", 1, NULL, 0) == 0);
+    TW_REQUIRE(tw_segment_create(&g, "api", 1, false, NULL, 0) == 0);
     tw_stream_open(&s, g, S0, S0, 0, TW_ARRIVAL_ASGI);
     tw_stream_opaque(&s);
     tw_stream_body(&s, S0 + MS);
@@ -159,7 +159,7 @@ TW_TEST(what_cannot_be_read_runs_from_its_first_bytes) {
 TW_TEST(a_reset_forgets_it) {
     tw_segment *g;
     tw_stream s;
-    TW_REQUIRE(tw_segment_create(&g, "api", 1, NULL, 0) == 0);
+    TW_REQUIRE(tw_segment_create(&g, "api", 1, false, NULL, 0) == 0);
     tw_stream_open(&s, g, S0, S0, 0, TW_ARRIVAL_ASGI);
     tw_stream_token(&s, S0 + MS, 1, 0);
     tw_segment_reset(g);

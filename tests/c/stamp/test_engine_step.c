@@ -17,7 +17,7 @@ typedef struct bench {
 
 static bench begin(void) {
     bench b;
-    TW_REQUIRE(tw_segment_create(&b.g, "engine", 1, NULL, 0) == 0);
+    TW_REQUIRE(tw_segment_create(&b.g, "engine", 1, false, NULL, 0) == 0);
     tw_stepper_init(&b.s, &b.g->steps, &b.g->pause, &b.g->drops[TW_DROP_PAUSE_RING_OVERFLOW]);
     b.decode = tw_segment_step(b.g, "decode", 6);
     b.prefill = tw_segment_step(b.g, "prefill", 7);
@@ -286,7 +286,7 @@ TW_TEST(huge_batches_are_bounded) {
 
 TW_TEST(steps_of_two_processes_add_up_by_name) {
     bench a = begin(), b;
-    TW_REQUIRE(tw_segment_create(&b.g, "engine", 1, NULL, 0) == 0);
+    TW_REQUIRE(tw_segment_create(&b.g, "engine", 1, false, NULL, 0) == 0);
     tw_stepper_init(&b.s, &b.g->steps, &b.g->pause, &b.g->drops[TW_DROP_PAUSE_RING_OVERFLOW]);
     b.prefill = tw_segment_step(b.g, "prefill", 7); /* in another place than in a */
     b.decode = tw_segment_step(b.g, "decode", 6);

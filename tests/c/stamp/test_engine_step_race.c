@@ -50,7 +50,7 @@ static uint64_t steps_of(const tw_snapshot *s, uint64_t *overlap_ns) {
 
 TW_TEST(a_snapshot_while_an_engine_steps_is_sane) {
     shared s = {.g = NULL};
-    TW_REQUIRE(tw_segment_create(&s.g, "engine", 1, NULL, 0) == 0);
+    TW_REQUIRE(tw_segment_create(&s.g, "engine", 1, false, NULL, 0) == 0);
     pthread_t writer;
     TW_REQUIRE(pthread_create(&writer, NULL, write_steps, &s) == 0);
     uint64_t seen = 0, overlap_ns = 0;

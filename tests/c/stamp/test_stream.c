@@ -13,7 +13,7 @@ static const tw_slo NO_SLO;
 
 static tw_segment *segment_of(const tw_slo *slo, uint64_t slow_ns) {
     tw_segment *g = NULL;
-    TW_REQUIRE(tw_segment_create(&g, "api", 8, slo, slow_ns) == 0);
+    TW_REQUIRE(tw_segment_create(&g, "api", 8, false, slo, slow_ns) == 0);
     return g;
 }
 

@@ -116,7 +116,7 @@ static void *read_all(void *context) {
 TW_TEST(readers_beside_the_writer) {
     race r = {NULL, 0};
     tw_slo slo = {.ttft_ns = 4 * MS, .tpot_ns = 2 * MS};
-    TW_REQUIRE(tw_segment_create(&r.g, "api", LABEL_SETS, &slo, 25 * MS) == 0);
+    TW_REQUIRE(tw_segment_create(&r.g, "api", LABEL_SETS, false, &slo, 25 * MS) == 0);
     pthread_t writer, readers[READERS];
     TW_REQUIRE(pthread_create(&writer, NULL, write_all, &r) == 0);
     for (int i = 0; i < READERS; ++i) TW_REQUIRE(pthread_create(&readers[i], NULL, read_all, &r) == 0);

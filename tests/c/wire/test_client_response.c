@@ -267,7 +267,7 @@ TW_TEST(the_server_side_agrees) {
     tw_slo slo = {0};
     slo.ttft_ns = 40 * MS, slo.tpot_ns = 7 * MS, slo.attainment_ppm = 990000;
     tw_segment *g = NULL;
-    TW_REQUIRE(tw_segment_create(&g, "api", 8, &slo, 0) == 0);
+    TW_REQUIRE(tw_segment_create(&g, "api", 8, false, &slo, 0) == 0);
     for (int round = 0; round < 50; round++) {
         uint64_t now = 1000 * MS;
         tw_stream stream;

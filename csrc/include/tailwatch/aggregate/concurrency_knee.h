@@ -8,17 +8,15 @@
  *
  * Cold path: allocates, is called without the GIL. 0.1 to 3 ms.
  */
-#ifndef TAILWATCH_AGGREGATE_CONCURRENCY_KNEE_H
-#define TAILWATCH_AGGREGATE_CONCURRENCY_KNEE_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/record/segment.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 typedef enum tw_healthy_verdict {
     TW_HEALTHY_FOUND,
@@ -64,7 +62,4 @@ double tw_healthy_ttft(const tw_healthy *h, double x);
 int tw_healthy_take(tw_healthy *out, tw_crowd_point *points, uint32_t *count, const tw_segment *const *segments,
                     size_t n, uint64_t now_ns);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

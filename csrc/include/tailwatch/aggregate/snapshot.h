@@ -3,18 +3,16 @@
  * Cold path: allocates, is called without the GIL. A snapshot is immutable once made; any thread may read it.
  * Counts and sums are exact; merging is associative and commutative.
  */
-#ifndef TAILWATCH_AGGREGATE_SNAPSHOT_H
-#define TAILWATCH_AGGREGATE_SNAPSHOT_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/record/segment.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 /* Which histogram of a label set, or (model and route ignored) of the process. */
 typedef enum tw_metric {
@@ -161,7 +159,4 @@ int tw_history_push(tw_history *h, const tw_snapshot *s);
  * window_ns says what it really covers. ENODATA when nothing was kept yet (then out = a copy of now, merged). */
 int tw_history_window(const tw_history *h, const tw_snapshot *now, uint64_t window_ns, tw_snapshot **out);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -3,16 +3,14 @@
  *
  * overlap, typical gap and delay are defined in stamp/stream.h. Thread rule: the segment's single writer.
  */
-#ifndef TAILWATCH_ATTRIBUTE_CHARGE_H
-#define TAILWATCH_ATTRIBUTE_CHARGE_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/record/segment.h"
 
 #include "tailwatch/attribute/overlap_by_source.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 typedef struct tw_charge {
     tw_overlap_by_source by_source;
@@ -35,7 +33,4 @@ void tw_charge_gap(tw_segment *g, tw_served_by by, uint64_t from_ns, uint64_t to
 void tw_charge_first_token(tw_segment *g, tw_served_by by, uint64_t arrival_ns, uint64_t entry_ns, uint64_t to_ns,
                        tw_charge *out);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -14,8 +14,9 @@
  * A process without a given engine is therefore assigned one unambiguously, or is an engine of its own, whose pauses are
  * charged to streams as TW_SOURCE_UNBOUND only: never as a sum over engines.
  */
-#ifndef TAILWATCH_ATTRIBUTE_ENGINE_ID_H
-#define TAILWATCH_ATTRIBUTE_ENGINE_ID_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,9 +24,7 @@
 
 #include "tailwatch/attribute/overlap_by_source.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_ENGINE_NUMBER (UINT64_C(1) << 60)
 #define TW_ENGINE_NAME (UINT64_C(2) << 60)
@@ -60,7 +59,4 @@ uint64_t tw_engine_follow(uint64_t engine, uint64_t (*engine_of)(const void *of,
  * own_pid, own_engine: of the calling process, which is not a peer. */
 void tw_engines_resolve(tw_peer_set *peer_set, const uint64_t *pid, uint64_t own_pid, uint64_t own_engine);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

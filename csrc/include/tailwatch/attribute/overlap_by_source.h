@@ -5,8 +5,9 @@
  * them: the stream's own process, then the peers that work for all engines, then those of the engine that serves the
  * stream, each in the order they are given. The shares of a gap are therefore exclusive and never exceed it.
  */
-#ifndef TAILWATCH_ATTRIBUTE_OVERLAP_BY_SOURCE_H
-#define TAILWATCH_ATTRIBUTE_OVERLAP_BY_SOURCE_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,9 +15,7 @@
 #include "tailwatch/record/enums.h"
 #include "tailwatch/record/pause_clock.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_ENGINE_SHARED (UINT64_C(5) << 60) /* of a process that tokens of all engines pass through */
 
@@ -59,7 +58,4 @@ typedef struct tw_overlap_by_source {
 void tw_gap_overlap(const tw_pause_clock *own, const tw_peer *peers, uint32_t n, uint64_t engine, uint64_t from_ns,
                     uint64_t to_ns, tw_overlap_by_source *out);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -3,16 +3,15 @@
  * Two levels: a hash table of regions of 1 MiB, each with 8 KiB of bits once it holds an address. 2.5 million objects in
  * 300 MB take 2.5 MB. Thread rule: one user at a time (the holder of the GIL). Nothing here fails but by memory.
  */
-#ifndef TAILWATCH_BASE_ADDRESS_SET_H
-#define TAILWATCH_BASE_ADDRESS_SET_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_ADDRESS_UNIT 16 /* objects of CPython are aligned to this */
 
@@ -40,7 +39,4 @@ size_t tw_addresses_bytes(const tw_addresses *a);
 /* Empties it and gives its memory back. */
 void tw_addresses_clear(tw_addresses *a);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

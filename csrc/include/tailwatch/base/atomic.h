@@ -5,8 +5,7 @@
  * "Single writer" means: at any time at most one thread calls tw_add()/tw_store() on the word (in CPython
  * builds with a GIL: the thread that holds it). Readers need no permission.
  */
-#ifndef TAILWATCH_BASE_ATOMIC_H
-#define TAILWATCH_BASE_ATOMIC_H
+#pragma once
 
 #include <stdint.h>
 
@@ -23,7 +22,3 @@ static inline void tw_raise(uint64_t *word, uint64_t value) {
 /* Ordered: what was written before the release is visible after the acquire that saw it. */
 static inline uint64_t tw_load_acquire(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 static inline void tw_store_release(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
-static inline void tw_fence_acquire(void) { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
-static inline void tw_fence_release(void) { __atomic_thread_fence(__ATOMIC_RELEASE); }
-
-#endif

@@ -1,13 +1,12 @@
 /* Bytes that grow: what renderers append to. Cold path only: allocates. One thread at a time. */
-#ifndef TAILWATCH_BASE_BUFFER_H
-#define TAILWATCH_BASE_BUFFER_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 /* Starts as zeros. */
 typedef struct tw_buffer {
@@ -25,7 +24,4 @@ bool tw_buffer_reserve(tw_buffer *b, size_t more);
 /* Appends n bytes, all or none. */
 void tw_buffer_put(tw_buffer *b, const void *bytes, size_t n);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -3,21 +3,20 @@
  * Every time in the core is CLOCK_MONOTONIC in nanoseconds: one clock for all processes of a kernel, never
  * stepped. Wall time appears only in tw_clock_pair, to print when something happened.
  */
-#ifndef TAILWATCH_BASE_CLOCK_H
-#define TAILWATCH_BASE_CLOCK_H
+#pragma once
 
 #if !defined(_POSIX_C_SOURCE) && !defined(_GNU_SOURCE)
 #define _POSIX_C_SOURCE 200809L /* clock_gettime under a strict -std=c11 */
 #endif
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_NS_PER_SECOND UINT64_C(1000000000)
 #define TW_NS_PER_MS UINT64_C(1000000)
@@ -88,7 +87,4 @@ void tw_clock_snapshot_take(tw_clock_snapshot *out);
  * a result before 0 or from 2^63 on. Any thread. */
 bool tw_clock_convert(const tw_clock_snapshot *snapshots, size_t n, tw_clock from, tw_clock to, uint64_t t, uint64_t *out);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -2,15 +2,14 @@
  *
  * Reads /proc without stdio, so nothing is allocated: also for a fork child. Any thread.
  */
-#ifndef TAILWATCH_BASE_PROCESS_H
-#define TAILWATCH_BASE_PROCESS_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 /* When the process started, in clock ticks since boot (field 22 of /proc/PID/stat); 0: there is none. A zombie has
  * ended: 0. About 3 us. */
@@ -33,7 +32,4 @@ uint64_t tw_process_image(void);
 /* The kernel's identity since it booted; zeros where it does not say. */
 void tw_boot_id(uint64_t id[2]);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

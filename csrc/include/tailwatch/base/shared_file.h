@@ -2,16 +2,15 @@
  * user, of mode 0600, with one name, is not opened. A file's blocks are allocated before it is mapped, so that a full
  * tmpfs is an error here and never a SIGBUS later.
  */
-#ifndef TAILWATCH_BASE_SHARED_FILE_H
-#define TAILWATCH_BASE_SHARED_FILE_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_GROUP_ROOM (2U << 20) /* bytes that members leave free in the file system, so that the dead can be merged */
 #define TW_GROUP_NAME 80 /* of a segment's file, NUL included */
@@ -49,7 +48,4 @@ tw_group_problem tw_file_make(int dir, const char *name, size_t bytes, void **ou
 /* Whether so many bytes fit into the file system of dir, and leave TW_GROUP_ROOM. */
 bool tw_file_fits(int dir, size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

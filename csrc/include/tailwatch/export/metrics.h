@@ -1,18 +1,16 @@
 /* Every metric that is exported: its names, unit, description and samples, each written once. Prometheus's formats and
  * OTLP are encoders over this table.
  */
-#ifndef TAILWATCH_EXPORT_METRICS_H
-#define TAILWATCH_EXPORT_METRICS_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/aggregate/concurrency_knee.h"
 #include "tailwatch/aggregate/snapshot.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 /* The load signal, for routers. Numbers below 0 are not known: their metrics have no sample. */
 typedef struct tw_load_gauges {
@@ -59,7 +57,6 @@ typedef enum tw_instrument_use {
     TW_USE_IDLE_GC,                      /* where a process collects garbage while idle, or has */
     TW_USE_STEPS,                        /* where a process has made engine steps */
     TW_USE_LOAD,                         /* where the load signal is known */
-    TW_USES
 } tw_instrument_use;
 
 struct tw_sampling;
@@ -81,7 +78,4 @@ typedef struct tw_instrument {
 /* All metrics, those of one use together. */
 const tw_instrument *tw_instruments(size_t *count);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

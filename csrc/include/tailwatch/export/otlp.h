@@ -12,9 +12,9 @@
  *
  * min and max are written for cumulative histograms only: those of a difference are edges of buckets, not samples.
  */
-#ifndef TAILWATCH_EXPORT_OTLP_H
-#define TAILWATCH_EXPORT_OTLP_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/base/buffer.h"
 #include "tailwatch/export/metrics.h"
 
@@ -22,11 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-#define TW_OTLP_MAX_BUCKETS 160 /* what the SDKs keep, and many backends take */
+TW_BEGIN_C
 
 /* All strings UTF-8; what is none of it becomes '?'. */
 typedef struct tw_otlp_info {
@@ -51,7 +47,4 @@ const char *tw_otlp_operation(const char *route);
  * there was none: then all came since. Returns 0, EINVAL or ENOMEM; out is of no use then. */
 int tw_otlp_metrics(const tw_snapshot *now, const tw_snapshot *since, const tw_otlp_info *info, tw_buffer *out);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

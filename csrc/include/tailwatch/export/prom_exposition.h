@@ -3,15 +3,13 @@
  *
  * Cold path: one growing buffer, no other allocation, no lock. Any thread.
  */
-#ifndef TAILWATCH_EXPORT_PROM_EXPOSITION_H
-#define TAILWATCH_EXPORT_PROM_EXPOSITION_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/base/buffer.h"
 #include "tailwatch/export/metrics.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 /* The text formats have classic histograms. Protobuf has native ones, schema 5, and in TW_FORMAT_PROTOBUF the classic
  * buckets beside them. Exemplars are in all but TW_FORMAT_TEXT, created times in protobuf. */
@@ -27,7 +25,4 @@ typedef enum tw_format {
  * own families can follow. Returns 0 or ENOMEM. */
 int tw_exposition_render(const tw_snapshot *s, const tw_metrics_info *info, int format, tw_buffer *out);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -16,14 +16,12 @@
  * file turns valid as it grows. Changes of who is in the group are made under flock() of the directory; the token path
  * reads words.
  */
-#ifndef TAILWATCH_GROUP_GROUP_H
-#define TAILWATCH_GROUP_GROUP_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/base/shared_file.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_GROUP_MAGIC UINT64_C(0x3150554f52475754) /* "TWGROUP1" */
 #define TW_GROUP_VERSION 2
@@ -110,7 +108,7 @@ void tw_group_part(tw_group *group);
 void tw_group_forget(tw_group *group);
 
 /* Says on the page when this process last stood still, or that it does. One store. */
-static inline void tw_group_tell(tw_group *group, uint64_t last_stop_ns) {
+static inline void tw_group_publish(tw_group *group, uint64_t last_stop_ns) {
     __atomic_store_n(&group->page->line[group->at].stop_ns, last_stop_ns, __ATOMIC_RELAXED);
 }
 
@@ -143,7 +141,4 @@ tw_group_problem tw_group_each_gone(int dir, tw_group_wanted wanted, tw_group_vi
 /* Opens a directory that exists, to read it: -1 and *problem where it must not be used. */
 int tw_group_open_dir(const char *dir, tw_group_problem *problem);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

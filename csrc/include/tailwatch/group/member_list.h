@@ -5,17 +5,15 @@
  * tw_segment_valid() says so and its name begins with its owner's pid and start time. Who changes or uses the list holds the
  * caller's own lock (the GIL); a mapping stays until the file is gone and the list has been renewed.
  */
-#ifndef TAILWATCH_GROUP_MEMBER_LIST_H
-#define TAILWATCH_GROUP_MEMBER_LIST_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/record/segment.h"
 #include "tailwatch/attribute/overlap_by_source.h"
 #include "tailwatch/group/group.h"
 #include "tailwatch/group/retired_segment.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_MEMBERS 1024 /* files that are looked at; more are counted as refused */
 
@@ -57,7 +55,4 @@ void tw_members_clear(tw_members *members);
  * second: who is killed while it collects says for ever that it stands still. */
 void tw_members_peers(const tw_members *members, const tw_group *group, tw_segment *own, tw_peer_set *peer_set);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

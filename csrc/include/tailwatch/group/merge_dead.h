@@ -16,14 +16,12 @@
  * live is unknown here. Without room for a retired segment the files stay and count as they are. A file whose process died
  * before anything was written to it is removed.
  */
-#ifndef TAILWATCH_GROUP_MERGE_DEAD_H
-#define TAILWATCH_GROUP_MERGE_DEAD_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/group/group.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 /* Merges at most so many dead segments; returns how many. dir: descriptor of a checked directory, on which this process
  * holds no lock. Copies megabytes, allocates; any thread, also beside the writer of this process. */
@@ -33,7 +31,4 @@ uint32_t tw_merge_dead(int dir, uint32_t most);
  * (tw_group_unshare) and writes no more to the file. Nothing happens where there is no file. */
 void tw_mark_ended(const tw_group *group);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -4,15 +4,13 @@
  * Counts and sums are exact. The list says which files it holds: while one of them still stands, it must not be counted
  * beside it.
  */
-#ifndef TAILWATCH_GROUP_RETIRED_SEGMENT_H
-#define TAILWATCH_GROUP_RETIRED_SEGMENT_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/record/segment.h"
 #include "tailwatch/group/group.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_RETIRED_MAGIC UINT64_C(0x314d4f5457544721) /* "!GTWTOM1" */
 #define TW_RETIRED_NAMES 256
@@ -51,7 +49,4 @@ size_t tw_retired_close(tw_segment *sum);
 /* Gives the memory back. */
 void tw_retired_free(tw_segment *sum);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

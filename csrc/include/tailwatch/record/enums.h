@@ -1,14 +1,13 @@
-/* The vocabulary: what can pause a process, what can become of a request, what can go wrong inside. */
-#ifndef TAILWATCH_RECORD_ENUMS_H
-#define TAILWATCH_RECORD_ENUMS_H
+/* Enumerations of pauses, requests, drops and internal errors, and the label values they are exported with. */
+#pragma once
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "tailwatch/base/extern_c.h"
+
+TW_BEGIN_C
 
 /* Why a process was paused. gc0..gc2: the generation of a generational collector. gc_increment and gc_full:
- * the steps of CPython 3.14.0-3.14.4's incremental collector and a pass over the whole heap there.
- * policy: our own freeze and sweep passes; a collection inside one is booked there and nowhere else. */
+ * the steps of CPython 3.14.0-3.14.4's incremental collector, and a full collection there.
+ * policy: tailwatch's own pauses (freezes, slices, full collections); a collection inside one counts there only. */
 typedef enum tw_cause {
     TW_CAUSE_GC0,
     TW_CAUSE_GC1,
@@ -19,8 +18,8 @@ typedef enum tw_cause {
     TW_CAUSES
 } tw_cause;
 
-/* Roles whose pauses a process tells apart: its own is source 0; the last two are "other" (there are more roles than
- * room) and "unbound" (of several engines one, and it is not known which). */
+/* Sources: the roles whose pauses are counted apart. 0 is the process itself; the last two are "other" (more roles than
+ * fit) and "unbound" (one of several engines, unknown which). */
 #define TW_SOURCES 8
 #define TW_SOURCE_OTHER (TW_SOURCES - 2)
 #define TW_SOURCE_UNBOUND (TW_SOURCES - 1)
@@ -54,26 +53,26 @@ typedef enum tw_drop {
     TW_DROP_SLOW_LOG,    /* a slow gap was overwritten before it was logged */
     TW_DROP_PAUSE_LOG,   /* a pause was overwritten before it was logged */
     TW_DROP_CHOICE,      /* a choice beyond the tracked ones: no TPOT for it */
-    TW_DROP_UNREADABLE_BODY,      /* a compressed or unreadable body: no TTFT, ITL or TPOT for it */
-    TW_DROP_OUT_OF_ORDER_STAMP,  /* a stamp after the stream's end, or one older than the last */
+    TW_DROP_UNREADABLE_BODY, /* a compressed or unreadable body: no TTFT, ITL or TPOT for it */
+    TW_DROP_OUT_OF_ORDER_STAMP, /* a stamp after the stream's end, or one older than the last */
     TW_DROP_PAUSE_RING_OVERFLOW, /* the pause ring wrapped inside a gap: its overlap is a lower bound */
-    TW_DROP_EVENT_TRUNCATED,   /* an event over several messages and longer than is kept: judged by its beginning */
-    TW_DROP_PROTOBUF_FAMILY, /* a scrape was answered in text: a family of the host's registry has no words in protobuf */
-    TW_DROP_PROTOBUF_SLOW,   /* likewise: the host's registry takes too long */
+    TW_DROP_EVENT_TRUNCATED, /* an event over several messages, longer than is kept: judged by its beginning */
+    TW_DROP_PROTOBUF_FAMILY, /* a scrape was answered in text: a family of the app's registry has no protobuf form */
+    TW_DROP_PROTOBUF_SLOW,   /* likewise: the app's registry takes too long */
     TW_DROP_TRIGGER,     /* trace_on: something to keep came too soon after the last, or its file could not be written */
-    TW_DROP_EXPORT,      /* an OTLP export was not taken, or left out: the next one tells of that time too */
+    TW_DROP_EXPORT,      /* an OTLP export was not taken, or left out: the next one covers that time too */
     TW_DROP_SPAN,        /* a request's span was not made: its queue was full */
     TW_DROPS
 } tw_drop;
 
-/* Where something of ours went wrong, counted in tailwatch_internal_errors_total{where}. */
+/* Places of errors inside tailwatch, counted in tailwatch_internal_errors_total{where}. */
 typedef enum tw_error {
     TW_ERROR_ASGI,
-    TW_ERROR_GC_HOOK, /* gc.callbacks was changed under us, or a collection never reported its end */
+    TW_ERROR_GC_HOOK, /* gc.callbacks was changed by other code, or a collection did not report its end */
     TW_ERROR_POLICY,
     TW_ERROR_DAEMON,
     TW_ERROR_RENDER,
-    TW_ERROR_REGISTRY, /* the host's own Prometheus registry raised while it was rendered */
+    TW_ERROR_REGISTRY, /* the app's own Prometheus registry raised while it was rendered */
     TW_ERRORS
 } tw_error;
 
@@ -89,7 +88,4 @@ const char *tw_error_name(int error);
 /* Which of good, miss, excluded a reason belongs to. */
 tw_outcome tw_reason_outcome(tw_reason reason);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -7,9 +7,9 @@
  * A recorder that records nothing (zeroed memory, or one that was ended) takes events and drops them: streams keep its
  * address for as long as they live.
  */
-#ifndef TAILWATCH_RECORD_EVENT_RECORDER_H
-#define TAILWATCH_RECORD_EVENT_RECORDER_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/record/event_ring.h"
 
 #include "tailwatch/base/atomic.h"
@@ -17,9 +17,7 @@
 
 #include <pthread.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 /* Where one ring goes on. */
 typedef struct tw_ring_writer {
@@ -117,7 +115,4 @@ tw_group_problem tw_recorder_file(int dir, const char *name, size_t bytes, void 
 /* The same without a file. NULL: no memory. */
 void *tw_recorder_memory(size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -25,9 +25,9 @@
  * any file is; we never do that, and nobody but its user can.) Names and ids in events may be out of range: use
  * tw_trace_label and tw_trace_step.
  */
-#ifndef TAILWATCH_RECORD_EVENT_RING_H
-#define TAILWATCH_RECORD_EVENT_RING_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/base/clock.h"
 #include "tailwatch/record/segment.h"
 
@@ -35,9 +35,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 /* ---- events ---- */
 
@@ -213,7 +211,4 @@ uint64_t tw_ring_thread(const tw_trace *t, uint32_t ring, char *name);
 #define TW_CLOCK_KEPT (TW_CLOCK_COARSE + TW_CLOCK_FINE)
 size_t tw_trace_clocks(const tw_trace *t, tw_clock_snapshot *out);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -6,16 +6,15 @@
  *
  * Thread rule: one writer, the segment's; any readers. An exemplar is never read torn: seq is odd while it is written.
  */
-#ifndef TAILWATCH_RECORD_EXEMPLAR_H
-#define TAILWATCH_RECORD_EXEMPLAR_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_TRACE_WORDS 5            /* 40 bytes: a trace id of 32 hexadecimal digits and its NUL */
 #define TW_EXEMPLARS 256            /* in a segment; a power of two */
@@ -56,7 +55,4 @@ void tw_exemplar_put(tw_exemplar *table, uint64_t key, uint64_t value_ns, uint64
 /* Copies place i; false: there is none, or it was written meanwhile. Any thread. */
 bool tw_exemplar_read(const tw_exemplar *table, uint32_t i, tw_exemplar *out);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -1,23 +1,22 @@
-/* What the collector's policy of a process is, does and did; and what others did to its collector meanwhile.
+/* The GC policy of a process: what it is now, what it did, and what other code did to the collector meanwhile.
  *
- * One writer (its process, under the GIL), any readers: every word is stored whole, none belongs to another. Counts only
- * grow, and those of the dead are kept (retired_segment.h); what is under `now` says how things stand, of the living.
+ * One writer (the process, under the GIL), any readers: every word is stored whole and independent of the others. Counts
+ * only grow, and are kept when the process is dead (retired_segment.h); `now` is of living processes only.
  */
-#ifndef TAILWATCH_RECORD_GC_POLICY_COUNTERS_H
-#define TAILWATCH_RECORD_GC_POLICY_COUNTERS_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 #include "tailwatch/gc/slice_pacer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 /* The option gc. */
 typedef enum tw_policy_kind {
-    TW_POLICY_UNKNOWN,      /* nobody has said */
+    TW_POLICY_UNKNOWN,      /* not set yet */
     TW_POLICY_OFF,
     TW_POLICY_OBSERVE,
     TW_POLICY_FREEZE,
@@ -25,42 +24,41 @@ typedef enum tw_policy_kind {
     TW_POLICY_KINDS
 } tw_policy_kind;
 
-/* How idle collects. */
+/* How gc=idle collects. */
 typedef enum tw_policy_mode {
-    TW_POLICY_WAITS,        /* not yet: the heap is not frozen, or it is another policy */
-    TW_POLICY_SWEEP,        /* slices of the old heap */
-    TW_POLICY_WHOLE,        /* whole passes of what is not frozen: the sweep did not prove itself */
+    TW_POLICY_WAITS,        /* not yet: the heap is not frozen, or the policy is another */
+    TW_POLICY_SLICES,       /* in slices of the old heap */
+    TW_POLICY_FULL,         /* by full collections of what is not frozen: slices failed their self-test */
     TW_POLICY_MODES
 } tw_policy_mode;
 
-/* Why it is whole passes. */
+/* Why it uses full collections. */
 typedef enum tw_policy_why {
     TW_WHY_NOT,
-    TW_WHY_VERSION,         /* the collector's lists of this Python are not known */
-    TW_WHY_LISTS,           /* they are not where this version has them */
-    TW_WHY_PROOF,           /* a planted cycle did not die, or a living one did */
+    TW_WHY_VERSION,         /* the layout of this Python's collector is unknown */
+    TW_WHY_LISTS,           /* the collector's lists are not where this version has them */
+    TW_WHY_PROOF,           /* self-test: a planted reference cycle was not freed, or a living one was */
     TW_WHYS
 } tw_policy_why;
 
-/* Why there was a collection that is not a slice: a whole pass of ours, by what gave the moment (tw_moment), or none of
- * ours. */
+/* The reason of a collection outside slices: below TW_MOMENTS a full collection that tailwatch made, by its idle slot
+ * (tw_moment); else a collection that tailwatch did not make. */
 enum {
-    TW_PASS_AUTOMATIC = TW_MOMENTS, /* the interpreter's own, as its thresholds say */
-    TW_PASS_EXTERNAL,                /* somebody else called for it */
-    TW_PASS_UNKNOWN,                 /* one of the two: this interpreter's books are not known */
-    TW_PASSES
+    TW_COLLECTION_AUTOMATIC = TW_MOMENTS, /* the interpreter's thresholds */
+    TW_COLLECTION_EXTERNAL,               /* gc.collect() by other code */
+    TW_COLLECTION_UNKNOWN,                /* one of the two: this interpreter's counters are not known */
+    TW_COLLECTION_REASONS
 };
 
-/* What somebody else did to the collector. */
+/* Calls of gc.* by other code. */
 typedef enum tw_interference {
     TW_INTERFERENCE_ENABLE,
     TW_INTERFERENCE_DISABLE,
     TW_INTERFERENCE_THRESHOLD,     /* gc.set_threshold() */
     TW_INTERFERENCE_FREEZE,
-    TW_INTERFERENCE_FREEZE_BLIND,  /* of these: without a full collection just before, so garbage may have been frozen, and how
-                             * much nobody knows */
+    TW_INTERFERENCE_FREEZE_BLIND,  /* of these: not preceded by a full collection, so garbage may have been frozen */
     TW_INTERFERENCE_UNFREEZE,
-    TW_INTERFERENCE_CALLBACKS,     /* our brackets had to be put back into gc.callbacks */
+    TW_INTERFERENCE_CALLBACKS,     /* tailwatch's callables had to be put back into gc.callbacks */
     TW_INTERFERENCES
 } tw_interference;
 
@@ -70,32 +68,32 @@ typedef enum tw_memory_limit { TW_MEMORY_LIMIT_RSS, TW_MEMORY_LIMIT_OBJECTS, TW_
 const char *tw_policy_kind_name(int kind);
 const char *tw_policy_mode_name(int mode);
 const char *tw_policy_why_name(int why);
-const char *tw_pass_name(int pass);
+const char *tw_collection_reason_name(int reason);
 const char *tw_interference_name(int interference);
 const char *tw_memory_limit_name(int memory_limit);
 
 typedef struct tw_policy_counts {
     uint64_t slices[TW_MOMENTS];
-    uint64_t collections[TW_PASSES];
+    uint64_t collections[TW_COLLECTION_REASONS];
     uint64_t moved, freed;            /* objects, of all slices */
     uint64_t slice_ns, predicted_ns;  /* what the slices took, and had been predicted to take */
-    uint64_t full_ns, full_freed;     /* of the whole passes of ours */
-    uint64_t cycles;                  /* times that the sweep went through the whole old heap */
-    uint64_t freezes;                 /* ours */
+    uint64_t full_ns, full_freed;     /* of full collections that tailwatch made */
+    uint64_t cycles;                  /* of slices over the whole old heap */
+    uint64_t freezes;                 /* made by tailwatch */
     uint64_t interference[TW_INTERFERENCES];
-    uint64_t memory_limits[TW_MEMORY_LIMITS];   /* episodes */
-    uint64_t ignored;                 /* files that stood where orders of an operator do, and were none */
+    uint64_t memory_limits[TW_MEMORY_LIMITS]; /* times a limit was exceeded, until it held again */
+    uint64_t ignored;                 /* files in place of an operator's command that were none */
 } tw_policy_counts;
 
 /* Sizes: 1 + the number, 0: not known. */
 typedef struct tw_policy_now {
     uint64_t kind, mode, why;         /* tw_policy_kind, tw_policy_mode, tw_policy_why */
     uint64_t unfrozen, frozen;        /* objects: those tracked and not frozen, an estimate; those known to be frozen */
-    uint64_t backlog;                    /* looks at old objects that are owed: some ten go through one */
-    uint64_t bytes;                   /* memory that it takes outside the segment */
-    uint64_t cost_ns;                 /* what 1024 looks of a slice are predicted to take; 0: not known */
-    uint64_t answered, answer;        /* number of the last order that was carried out (release-stored last; 0: none
-                                       * was), and what came of it: see tailwatch/gc/remote_commands.py */
+    uint64_t backlog;                 /* visits of objects still owed; about 10 per object */
+    uint64_t bytes;                   /* memory outside the segment */
+    uint64_t cost_ns;                 /* predicted for 1024 visits of a slice; 0: not known */
+    uint64_t answered, answer;        /* number of the last command executed (release-stored last; 0: none), and its
+                                       * result: see tailwatch/gc/remote_commands.py */
 } tw_policy_now;
 
 typedef struct tw_policy {
@@ -103,25 +101,20 @@ typedef struct tw_policy {
     tw_policy_now now;
 } tw_policy;
 
-/* What it is from now on. */
+/* Sets the policy. */
 void tw_policy_is(tw_policy *p, tw_policy_kind kind, tw_policy_mode mode, tw_policy_why why);
 
-/* A slice was made, and this is how the pace stands after it. Before: the same before it. */
+/* Counts a slice: before, after: the pacer's state around it. */
 void tw_policy_slice(tw_policy *p, const tw_pace *before, const tw_pace *after, tw_moment moment);
 
-/* A whole pass of ours was made. */
-void tw_policy_pass(tw_policy *p, tw_moment moment, uint64_t ns, uint64_t freed);
+/* Counts a full collection that tailwatch made: its length, and the objects it freed. */
+void tw_policy_full_collection(tw_policy *p, tw_moment moment, uint64_t ns, uint64_t freed);
 
-/* An order was carried out, or could not be. number: not 0. */
+/* Publishes the result of an operator's command. number: not 0. */
 void tw_policy_answer(tw_policy *p, uint64_t number, uint64_t answer);
 
-/* How large the heap is. */
+/* The heap's tracked objects: those that are not frozen, those known to be frozen. */
 void tw_policy_heap(tw_policy *p, uint64_t unfrozen);
-
-/* The same of what is frozen. */
 void tw_policy_frozen(tw_policy *p, uint64_t frozen);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -7,9 +7,9 @@
  *
  * Thread rule: the segment's single writer; any readers.
  */
-#ifndef TAILWATCH_RECORD_GENAI_COUNTERS_H
-#define TAILWATCH_RECORD_GENAI_COUNTERS_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/record/enums.h"
 #include "tailwatch/record/histogram.h"
 
@@ -17,9 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 /* Why there was no answer, as error.type says it. */
 typedef enum tw_failure {
@@ -68,7 +66,4 @@ void tw_brief_read(const tw_brief *brief, tw_counts *out);
 /* sum += from, of one that nobody writes to any more. */
 void tw_brief_add(tw_brief *sum, const tw_brief *from);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -10,16 +10,15 @@
  *
  * Thread rule: one writer (tw_histogram_record), any readers through tw_histogram_read().
  */
-#ifndef TAILWATCH_RECORD_HISTOGRAM_H
-#define TAILWATCH_RECORD_HISTOGRAM_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_SCALE 5
 #define TW_BUCKET_MIN (-638)  /* exponent index of the first bucket: (2^(-638/32), 2^(-637/32)] seconds */
@@ -112,9 +111,6 @@ void tw_counts_subtract(tw_counts *a, const tw_counts *b, const tw_layout *layou
  * [min, max]. Relative error at most 1.1 % from 1 us to 1000 s, whatever the samples. q = 0 gives min, q = 1 max. */
 uint64_t tw_counts_quantile(const tw_counts *c, const tw_layout *layout, double q);
 
-/* Samples at or below classic bound i, exactly. */
-uint64_t tw_counts_below(const tw_counts *c, const tw_layout *layout, uint32_t bound);
-
 /* The 128-bit sum in seconds, correctly rounded to double. */
 double tw_counts_sum_seconds(const tw_counts *c);
 
@@ -124,7 +120,4 @@ double tw_seconds_of(uint64_t low, uint64_t high);
 /* The first classic bound that a value does not exceed; layout->bounds where it exceeds all. */
 uint32_t tw_bound_of(const tw_layout *layout, uint64_t value_ns);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -13,17 +13,16 @@
  * Thread rule: begin and end under one writer (the GIL); everything else from any thread or process.
  * The writer's functions allocate nothing, take no lock and call nothing but the clock they are given.
  */
-#ifndef TAILWATCH_RECORD_PAUSE_CLOCK_H
-#define TAILWATCH_RECORD_PAUSE_CLOCK_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "tailwatch/record/enums.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_PAUSE_SHORT_NS UINT64_C(50000)
 #define TW_PAUSE_RING 1024          /* a power of two */
@@ -119,7 +118,4 @@ void tw_pause_charge(tw_pause_clock *p, uint64_t from_ns, uint64_t to_ns, uint64
  * thread; a record changed meanwhile is never returned torn. */
 bool tw_pause_read(const tw_pause_clock *p, uint64_t n, tw_pause_record *out);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -7,9 +7,9 @@
  * processes map (group.h): magic, version, layout hash, owner and clocks say what it is. It is never unmapped
  * while the process lives, so an address of it may cross between extension modules.
  */
-#ifndef TAILWATCH_RECORD_SEGMENT_H
-#define TAILWATCH_RECORD_SEGMENT_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/base/clock.h"
 
 #include <stdbool.h>
@@ -25,9 +25,7 @@
 #include "tailwatch/record/genai_counters.h"
 #include "tailwatch/record/step_stats.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_SEGMENT_MAGIC UINT64_C(0x31574c4941543e21) /* "!>TAILW1" */
 #define TW_SEGMENT_VERSION 7
@@ -191,26 +189,18 @@ typedef struct tw_segment {
     /* tw_series[max_label_sets] follow, header.series_bytes apart */
 } tw_segment;
 
-/* Bytes a segment with that many label sets takes (1 .. TW_LABEL_SETS_LIMIT); 0 when out of range. */
-size_t tw_segment_bytes(uint32_t max_label_sets);
-/* The same of one that keeps a tw_served for each. */
-size_t tw_segment_bytes_served(uint32_t max_label_sets);
-
 /* Bytes of the label sets in use and of all that stands before them: what a file must hold. At most header.bytes,
  * whatever series_count says. */
 size_t tw_segment_used(const tw_segment *g);
 
-/* Maps and fills a private segment owned by this process. Returns 0, EINVAL or ENOMEM. Label set 0 is
- * ("other", "other"). role is cut to 31 bytes. */
-int tw_segment_create(tw_segment **out, const char *role, uint32_t max_label_sets, const tw_slo *slo, uint64_t slow_ns);
-/* The same, with a tw_served for each label set. */
-int tw_segment_create_served(tw_segment **out, const char *role, uint32_t max_label_sets, const tw_slo *slo,
-                             uint64_t slow_ns);
+/* Maps and fills a private segment owned by this process, for 1 .. TW_LABEL_SETS_LIMIT label sets; label set 0 is
+ * ("other", "other"). served: with a tw_served for each. role is cut to 31 bytes. Returns 0, EINVAL or ENOMEM. */
+int tw_segment_create(tw_segment **out, const char *role, uint32_t max_label_sets, bool served, const tw_slo *slo,
+                      uint64_t slow_ns);
 
-/* The same in memory of the caller's: tw_segment_bytes(max_label_sets) zeros. Returns 0 or EINVAL. */
-int tw_segment_create_in(void *memory, const char *role, uint32_t max_label_sets, const tw_slo *slo, uint64_t slow_ns);
-int tw_segment_create_served_in(void *memory, const char *role, uint32_t max_label_sets, const tw_slo *slo,
-                                uint64_t slow_ns);
+/* The same in zeroed memory of the caller, as large as header.bytes becomes. Returns 0 or EINVAL. */
+int tw_segment_create_in(void *memory, const char *role, uint32_t max_label_sets, bool served, const tw_slo *slo,
+                         uint64_t slow_ns);
 
 /* Returns the mapping. Only for tests and for an install that failed half way: see above. */
 void tw_segment_destroy(tw_segment *g);
@@ -246,13 +236,10 @@ typedef bool (*tw_segment_grow)(void *of, size_t bytes);
 uint32_t tw_segment_label_growing(tw_segment *g, const char *model, size_t model_len, const char *route,
                                   size_t route_len, tw_segment_grow grow, void *of);
 
-/* Counts a fallback of the fast SSE path: once more where shape and reason are known, else as a new kind, and as
+/* Adds to the fallbacks of the fast SSE path: where shape and reason are known, else as a new kind, and as
  * ("other", "other") where there is no room. Texts are cleaned and cut as label names are. Not on the token path. */
-void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len);
-
-/* The same, so many times. */
-void tw_segment_fallbacks(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len,
-                          uint64_t times);
+void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len,
+                         uint64_t times);
 
 /* Number of the source with this role, 1 .. TW_SOURCE_OTHER - 1, made if there is room; else TW_SOURCE_OTHER. */
 uint32_t tw_segment_source(tw_segment *g, const char *role);
@@ -281,7 +268,4 @@ uint64_t tw_segment_pause_end(tw_segment *g, uint64_t now_ns, const tw_pause_res
 void tw_words_set(uint64_t *words, uint32_t n, const char *text, size_t len);
 void tw_words_get(const uint64_t *words, uint32_t n, char *out);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

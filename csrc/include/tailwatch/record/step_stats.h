@@ -1,6 +1,7 @@
 /* What engine steps measured, by name: the counters that stamp/engine_step.h writes, with its definitions. */
-#ifndef TAILWATCH_RECORD_STEP_STATS_H
-#define TAILWATCH_RECORD_STEP_STATS_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,9 +10,7 @@
 #include "tailwatch/record/enums.h"
 #include "tailwatch/record/histogram.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_STEPS 8                   /* names kept apart; the last is "other" */
 #define TW_STEP_OTHER (TW_STEPS - 1)
@@ -46,7 +45,4 @@ uint32_t tw_steps_find(tw_steps *steps, const uint64_t name[TW_STEP_NAME_WORDS])
 /* to += from, name by name; what has no room becomes "other". For a merge of the dead; from may be anybody's. */
 void tw_steps_add(tw_steps *to, const tw_steps *from);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -1,12 +1,10 @@
 /* What in a trace is worth keeping the seconds around it: a gap, a wait for a first token, or a request that missed. */
-#ifndef TAILWATCH_RECORD_TRACE_TRIGGER_H
-#define TAILWATCH_RECORD_TRACE_TRIGGER_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/record/event_ring.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 typedef struct tw_trigger {
     uint64_t gap_ns, ttft_ns; /* longer than this; 0: never */
@@ -27,7 +25,4 @@ void tw_trigger_look(tw_trigger *trigger, const tw_trace *t, tw_trigger_found *o
 /* Passes over all that is there. */
 void tw_trigger_skip(tw_trigger *trigger, const tw_trace *t);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -11,15 +11,14 @@
  *
  * Thread rule: single writer, any readers; a sample is one word, and whole. O(1) a request, nothing a token.
  */
-#ifndef TAILWATCH_RECORD_TTFT_BY_CONCURRENCY_H
-#define TAILWATCH_RECORD_TTFT_BY_CONCURRENCY_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_CROWD_LEVELS 256
 #define TW_CROWD_KEPT 15
@@ -64,7 +63,4 @@ uint64_t tw_crowd_age_s(uint32_t sample, uint64_t now_ns);
 /* Adds what another kept: of each row the newest. For a retired segment: no writer, no other reader. */
 void tw_crowd_add(tw_crowd *sum, const tw_crowd *from);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -19,15 +19,13 @@
  * Thread rule: one writer (the GIL); readers see whole words. Nothing here allocates, locks or fails. All times are given
  * by the caller.
  */
-#ifndef TAILWATCH_STAMP_ENGINE_STEP_H
-#define TAILWATCH_STAMP_ENGINE_STEP_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/record/pause_clock.h"
 #include "tailwatch/record/step_stats.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_STEP_BATCH_MOST (1U << 24) /* a larger batch, or number waiting, counts as this */
 #define TW_STEP_LANES 16             /* threads whose last end is remembered; of more the oldest is forgotten */
@@ -74,7 +72,4 @@ void tw_step_begin(tw_stepper *s, tw_step *step, uint32_t name, uint64_t thread,
  * queued, or TW_STEP_UNKNOWN. A time before its begin counts as that. */
 void tw_step_end(tw_stepper *s, const tw_step *step, uint64_t now_ns, uint64_t batch, uint64_t waiting);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -20,9 +20,9 @@
  * TPOT bound, or else the ITL bound), slack carried forward; n tokens in a message are n deadlines, n - 1 of them
  * met at once.
  */
-#ifndef TAILWATCH_STAMP_STREAM_H
-#define TAILWATCH_STAMP_STREAM_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/record/segment.h"
 #include "tailwatch/attribute/overlap_by_source.h"
 
@@ -30,9 +30,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_CHOICES 8
 #define TW_RECENT 16
@@ -147,7 +145,4 @@ uint64_t tw_stream_typical_ns(const tw_stream *s);
 /* Tokens so far over all choices, usage included. */
 uint64_t tw_stream_tokens(const tw_stream *s);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

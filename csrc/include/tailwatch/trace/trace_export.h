@@ -24,15 +24,13 @@
  * Never the events. Cold path, without the GIL; the files may be written meanwhile, what comes after the call began is
  * not exported.
  */
-#ifndef TAILWATCH_TRACE_TRACE_EXPORT_H
-#define TAILWATCH_TRACE_TRACE_EXPORT_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/record/event_ring.h"
 #include "tailwatch/trace/track_writer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_TRACE_PAUSES (1U << 17)
 #define TW_TRACE_ARROWS (1U << 21)
@@ -64,7 +62,4 @@ int tw_trace_export(tw_timeline *t, const tw_trace *const *files, size_t n, uint
  * conversion of times near these files uses. out: room for room of them. Returns how many. */
 size_t tw_trace_clocks_merged(const tw_trace *const *files, size_t n, tw_clock_snapshot *out, size_t room);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -13,18 +13,16 @@
  * Thread rule: one thread at a time. Cold path: allocates. Once it failed (no memory, or write said false) every call does
  * nothing and tw_timeline_finish says why.
  */
-#ifndef TAILWATCH_TRACE_TRACK_WRITER_H
-#define TAILWATCH_TRACE_TRACK_WRITER_H
+#pragma once
 
+#include "tailwatch/base/extern_c.h"
 #include "tailwatch/base/clock.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_TIMELINE_CHUNK (256U << 10)
 
@@ -117,7 +115,4 @@ typedef struct tw_point {
 size_t tw_timeline_points(tw_timeline *t, const tw_point *points, size_t n, const tw_arg *args, size_t n_args,
                           const uint64_t *flows, size_t n_flows);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

@@ -6,16 +6,15 @@
  * tests/frames/ for each. Never reads past the end, never allocates, never fails: hostile
  * input gives a wrong count at worst.
  */
-#ifndef TAILWATCH_WIRE_BODY_SCAN_H
-#define TAILWATCH_WIRE_BODY_SCAN_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_SCAN_SHAPES 4   /* kinds of token event that a stream remembers */
 #define TW_SCAN_SHAPE 576  /* bytes of one of them, without its texts */
@@ -107,7 +106,4 @@ bool tw_scan_between(const tw_scan *scan);
  * kept as they stand. Returns the length. */
 size_t tw_json_unescape(const char *text, size_t len, char *out, size_t cap);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

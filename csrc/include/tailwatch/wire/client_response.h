@@ -12,8 +12,9 @@
  * Nothing here locks or fails; memory is taken for the stamps only, and never more than TW_ANSWER_STAMPS of them.
  * Thread rule: one thread at a time.
  */
-#ifndef TAILWATCH_WIRE_CLIENT_RESPONSE_H
-#define TAILWATCH_WIRE_CLIENT_RESPONSE_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,9 +22,7 @@
 
 #include "tailwatch/wire/body_scan.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 #define TW_ANSWER_STAMPS 131072 /* messages of one answer whose stamps are kept: 1 MiB */
 #define TW_ANSWER_CHOICES 8     /* choices told apart, as on the server side */
@@ -75,7 +74,4 @@ void tw_answer_feed(tw_answer *answer, const char *data, size_t len, uint64_t no
 /* The body has ended, or no more of it will come. */
 void tw_answer_finish(tw_answer *answer, uint64_t now_ns);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C

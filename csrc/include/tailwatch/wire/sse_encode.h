@@ -4,16 +4,15 @@
  * Pure functions: no allocation, no lock, any thread. They read and write exactly the bytes they are given and no
  * byte beyond, in any build (SSE2, AVX2, NEON or portable).
  */
-#ifndef TAILWATCH_WIRE_SSE_ENCODE_H
-#define TAILWATCH_WIRE_SSE_ENCODE_H
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TW_BEGIN_C
 
 /* Whose escapes. Within each the serialisers named write the same bytes for every Unicode scalar value. Both write
  * \" \\ \b \t \n \f \r in short, and the other controls below U+0020 as \u00xx with lower-case digits; '/' as is. */
@@ -58,7 +57,4 @@ size_t tw_frame_len(const tw_frame *frame, tw_filling *fillings);
  * wrote. */
 char *tw_frame_write(const tw_frame *frame, const tw_filling *fillings, char *out);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+TW_END_C
