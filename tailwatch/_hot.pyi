@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, final
 
 ABI_VERSION: int
-UNIT_ITSELF: int
-"""Of an engine without a name: | its pid."""
-UNIT_LIKE: int
-"""Of who works for the engine of another process: | the pid of that."""
-UNIT_SHARED: int
-"""Of who works for all engines."""
+ENGINE_ITSELF: int
+"""The id of an engine without a name, without its pid."""
+ENGINE_LIKE: int
+"""The id of "the engine of another process", without that process's pid."""
+ENGINE_SHARED: int
+"""The id of a process that works for all engines."""
 
 def now() -> int:
     """CLOCK_MONOTONIC in nanoseconds."""
@@ -19,22 +19,22 @@ def tcp_wait_ns(fd: int) -> int:
     """How long ago the last data segment of a TCP socket arrived, in ns; -1: not known, or no descriptor."""
 
 def engine_id(engine: str | int | None, /) -> int:
-    """The word for an engine's number or name, see csrc/include/tailwatch/attribute/engine_id.h; 0 for None and "".
+    """The id of an engine's number or name, see csrc/include/tailwatch/attribute/engine_id.h; 0 for None and "".
 
-    Raises ValueError for what is neither."""
+    Raises ValueError for anything else."""
 
 def jiffy_ns() -> int:
     """Length of a kernel timer tick in nanoseconds."""
 
 def forget_frames() -> None:
-    """Let go of the frames that were made and not sent, and keep none until there is a Core again."""
+    """Drops the frames that were made and not sent, and keeps none until a Core exists again."""
 
 def note(frame: bytes, tokens: int, choice: int, usage_tokens: int, done: bool, error: bool, /) -> bytes:
-    """Say what a frame holds that is sent next, so that Send does not scan it; gives the frame back."""
+    """Records the content of the frame that is sent next, so that Send does not scan it; returns the frame."""
 
 @final
 class Answer:
-    """What a load client sees of one answer after the other on one connection, see
+    """Measures the responses of one connection, one after the other, for a load client; see
     csrc/include/tailwatch/wire/client_response.h."""
 
     now_ns: int
@@ -42,15 +42,15 @@ class Answer:
     @property
     def head(self) -> bytes: ...
     def begin(self, planned_ns: int, ttft_ns: int, step_ns: int, /) -> None:
-        """A new answer is waited for: the first token's deadline, and that of each next one; 0: none."""
+        """Starts a response: the deadline of its first token, and of each next one; 0: none."""
     def framing(self, kind: int, /) -> None:
-        """How its body is cut into events: a tw_framing of scan.h. Without it the body is not looked into."""
+        """Sets how the body is cut into events: a tw_framing of body_scan.h. Without it the body is not scanned."""
     def stamp(self) -> None:
-        """A read returned now."""
+        """Stamps the return of a read."""
     def feed(self, body: bytes, /) -> None:
-        """A part of the body was in that read."""
+        """Takes a part of the body that the read returned."""
     def finish(self) -> None:
-        """The body ended in that read."""
+        """Ends the body in that read."""
     def result(
         self,
     ) -> tuple[
@@ -97,32 +97,31 @@ class Stream:
     """One request's tokens. Made by Core.stream() or found as scope["tailwatch"] in an ASGI app."""
 
     def token(self, n: int = 1, *, at: int | None = None, choice: int = 0) -> None:
-        """Stamp a message with n tokens, now or at a given monotonic ns."""
+        """Stamps a message with n tokens, now or at a given monotonic ns."""
     def usage(self, tokens: int) -> None:
-        """The true number of output tokens: raises the count, never lowers it."""
+        """Sets the true number of output tokens: raises the count, never lowers it."""
     def fail(self, *, at: int | None = None) -> None:
-        """End it as an error."""
+        """Ends it as an error."""
     def timeout(self, *, at: int | None = None) -> None:
-        """End it as timed out."""
+        """Ends it as timed out."""
     def abort(self, *, at: int | None = None) -> None:
-        """End it because the client went away."""
+        """Ends it as aborted by the client."""
     def close(self, *, at: int | None = None) -> None:
-        """End it as finished; a second end does nothing."""
+        """Ends it as finished; a second end does nothing."""
     def status(self, code: int) -> None:
-        """HTTP status, as far as it decides the verdict."""
+        """Sets the HTTP status, which the verdict depends on."""
     def label(self, model: str, route: str) -> None:
-        """Put it under other labels."""
+        """Sets other labels."""
     def bind(self, engine: str | int | None, *, part: bool = False) -> None:
-        """Say which engine serves it, by number or name, before the first token or later: the gaps that end from now
-        on are charged with that engine's pauses only. None or "": it is not known. part: of several parts that go to
-        different engines none is bound, and where set_serves() names one nothing changes. Raises ValueError
-        for what is no name."""
+        """Sets the engine that serves it, by number or name, before the first token or later: gaps that end from now
+        on are charged with that engine's pauses only. None or "": unknown. part: if parts go to different engines none
+        is bound, and if set_serves() has named one nothing changes. Raises ValueError for an invalid name."""
     def record_send_wait(self, since: int, until: int) -> None:
-        """A send was blocked by the client from one time to another."""
+        """Records that the client blocked a send from one time to another."""
     def end(self, error: BaseException | type[BaseException] | None, /) -> None:
-        """End it as an exception (or its class) says; None is a clean end."""
+        """Ends it by the outcome of an exception (or its class); None is a clean end."""
     def summary(self) -> tuple[Any, ...] | None:
-        """What became of it, once it has ended: see export/otel/spans.py. None before, and in a fork child."""
+        """The request once it has ended: see export/otel/spans.py. None before, and in a fork child."""
     @property
     def closed(self) -> bool: ...
     @property
@@ -145,9 +144,9 @@ class Step:
     """One iteration of an engine: ``with`` begins and ends it. Made by Core.step(); may be entered again."""
 
     batch: int
-    """Requests in it; 0: it ran nothing, and is no step."""
+    """Requests in it; 0: it ran nothing and is not counted."""
     waiting: int | None
-    """Requests that it leaves with work to do; None: not known."""
+    """Requests that still have work after it; None: unknown."""
     @property
     def name(self) -> str: ...
     def __enter__(self) -> Step: ...
@@ -155,95 +154,95 @@ class Step:
 
 @final
 class Sweep:
-    """The old heap collected in slices, by the collector itself."""
+    """Idle-time collection: slices of the old heap, freed by the interpreter's collector."""
 
     on: bool
-    """Whether the moments are used that a loop, or a step, gives."""
+    """Whether idle slots of event loops and steps are used."""
     def __new__(cls, core: Core, collect: Callable[[int], int], /) -> Sweep: ...
     @property
     def frozen(self) -> int:
         """Objects known to be frozen."""
     @property
     def ordered(self) -> bool:
-        """Whether old objects are found by themselves, the oldest first."""
+        """Whether new old objects are found by their place in the collector's lists, oldest first."""
     @property
     def bytes(self) -> int:
-        """Memory it takes."""
+        """Memory used, in bytes."""
     def locate(self, thresholds: tuple[int, int, int], aged: object, older: object, most: int, /) -> bool:
-        """Whether the collector's lists are where this layout has them: aged has survived one collection of the
-        youngest, older two; at most so many objects are walked. For interpreters whose layout is known."""
+        """Whether the collector's lists are where the interpreter's known layout has them. aged has survived one
+        collection of the youngest generation, older two; at most `most` objects are visited."""
     def mark_frozen(self, objects: list[Any], /) -> int:
-        """They are about to be frozen. How many are known now."""
+        """Marks objects that are about to be frozen. Returns how many are known to be frozen now."""
     def forget(self) -> None:
-        """Nothing is frozen any more."""
+        """Forgets which objects are frozen."""
     def slice(
         self, budget: int, seeds: list[Any] | None = None, moment: int = 5, most_ns: int = 0, /
     ) -> tuple[int, int, int] | None:
-        """One slice: objects moved, objects freed, ns. seeds is emptied. None while a collection is under way."""
+        """Runs one slice: (objects moved, objects freed, ns). Empties seeds. None while a collection is under way."""
     def run_idle(self, idle: bool = False, /) -> None:
-        """The last request has ended, or (idle) none was there: slices, for two milliseconds at most."""
+        """Runs slices for at most 2 ms, after the last request has ended, or (idle) where there was none."""
     def whole(self, moment: int = 5, /) -> int | None:
-        """A whole pass of what is not frozen. Objects freed; None while a collection is under way."""
+        """Runs a full collection of what is not frozen: objects freed. None while a collection is under way."""
     @property
     def due(self) -> bool:
-        """Whether there is anything to do, in a moment."""
+        """Whether a slice is due."""
     force: int
-    """What moments are used for, whether it fits or not: 0 what is due, 1 a slice, 2 a whole pass, once."""
+    """What the next idle slots run, even if it does not fit: 0 what is due, 1 a slice, 2 a full collection, once."""
     every: int
-    """Of so many engine steps, about, one gives a moment: the first that ends in a slot of the monotonic clock."""
+    """About one of so many engine steps is an idle slot: the first that ends in an interval of the clock."""
     @property
     def midway(self) -> bool:
-        """Whether a round is under way: an object is held, where it goes on."""
+        """Whether a cycle is under way: it holds the object that it continues at."""
     def abandon(self) -> None:
-        """The round that is under way is given up, and its object let go of."""
+        """Gives up the cycle that is under way, and releases its object."""
     def sync_frozen(self) -> int:
-        """How many objects are frozen that were not known to be; now they are. What is under way is begun again."""
+        """Finds objects that other code froze, and returns how many. A cycle under way starts again."""
     def after_fork(self) -> None:
-        """In a fork child: its counts begin at zero; what is frozen, and what things cost, is as it was."""
+        """In a fork child: resets the counts; keeps what is frozen, and the measured costs."""
     def round(self) -> None:
-        """The whole old heap is to be looked at, as soon as may be."""
+        """Requests a cycle over the whole old heap, as soon as possible."""
     def counts(self) -> dict[str, int]:
-        """Slices by what gave the moment, objects moved and freed, ns, and what is to be done."""
+        """Slices by idle slot, objects moved and freed, ns, and the backlog."""
     def uv(self, path: str, loop: object, /) -> LibuvIdleSlots:
-        """Use the waiting of a libuv loop, given as uvloop gives it; path of the library that exports libuv.
+        """Uses the waits of a libuv loop (an object of uvloop); path: the library that exports libuv.
 
         Raises:
-            LookupError: it does not export what is needed.
+            LookupError: the library lacks a function.
         """
     def select(self, selector: selectors.BaseSelector, /) -> IdleSelector:
-        """What a selector may have for its select(): it sweeps while it would wait. For one with a descriptor."""
+        """A replacement of a selector's select() that runs slices while it would wait. Needs a descriptor."""
 
 @final
 class IdleSelector:
-    """A selector's select(), whose waiting is used. Made by Sweep.select()."""
+    """A selector's select() that runs slices while it waits. Made by Sweep.select()."""
 
     def __call__(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]: ...
     def give_back(self, selector: selectors.BaseSelector, /) -> None:
-        """The selector has its select() as before."""
+        """Restores the selector's own select()."""
 
 @final
 class LibuvIdleSlots:
     """Handles in a libuv loop. Made by Sweep.uv()."""
 
     def close(self) -> None:
-        """Gives the handles back: before the loop is closed, on its thread."""
+        """Closes the handles. Called before the loop is closed, on its thread."""
 
 @final
 class Send:
-    """Stands before an ASGI `send`, and hands every message on unchanged."""
+    """Wraps an ASGI `send`: stamps messages and passes each on unchanged."""
 
     stream: Stream
     def send(self, message: Any) -> Awaitable[None]: ...
     def disconnected(self) -> None:
-        """The app was told that the client went away."""
+        """Records that the app received a disconnect."""
     def turn(self) -> None:
-        """WebSocket: the client sent a message, a new request begins."""
+        """WebSocket: starts a new request, as the client sent a message."""
     def finish(self, error: BaseException | None, /) -> int:
-        """The app returned, or raised. Bits: 1 streamed() has something, 2 no request is in flight."""
+        """Ends it: the app returned or raised. Bits: 1 streamed() is not empty, 2 no request is in flight."""
 
 @final
 class Core:
-    """The one writer of one process's segment."""
+    """The writer of this process's segment."""
 
     def __init__(
         self,
@@ -255,21 +254,21 @@ class Core:
         timed_send: Callable[[Awaitable[None], Stream], Awaitable[None]],
         served: bool = False,
     ) -> None:
-        """served: keep what OTLP wants beside, see csrc/include/tailwatch/record/genai_counters.h."""
+        """served: also keep the counters of OTLP, see csrc/include/tailwatch/record/genai_counters.h."""
     def on_request_end(self, ended: Callable[[Stream, Any], object] | None, /) -> None:
-        """Call ended(stream, scope) in the task of each request that a Send has ended; None: no longer."""
+        """Calls ended(stream, scope) in the task of each request that a Send has ended; None: no longer."""
     @property
     def address(self) -> int:
-        """Of the tw_segment: what tailwatch._cold takes."""
+        """Address of the tw_segment, for tailwatch._cold."""
     @property
     def bytes(self) -> int:
-        """Of the segment: what its label sets in use take."""
+        """Memory of the segment's label sets in use."""
     @property
     def reserved(self) -> int:
-        """The same once all of them are in use."""
+        """Memory of the segment once all label sets are in use."""
     @property
     def last_was_full(self) -> bool:
-        """Whether the latest collection was one of all that is not frozen, and is over."""
+        """Whether the latest collection was a full one, and has ended."""
     @property
     def in_flight(self) -> int: ...
     @property
@@ -279,15 +278,15 @@ class Core:
     def gc_last(self, phase: str, info: dict[str, int], /) -> None:
         """For the end of gc.callbacks."""
     def watch_gc(self, mode: int, callbacks: list[Any], closer: Callable[..., None], /) -> None:
-        """How generations map to causes (0 generational, 1 incremental, 2 always the whole heap), the list the
-        callables are kept in, and which of them closes a pause."""
+        """Sets how generations map to causes (0 generational, 1 incremental, 2 always the whole heap), the list that
+        holds the callables, and which of them closes a pause."""
     def configure(self, slo: tuple[int, int, int, int, int], slow_ns: int, /) -> None:
-        """Other bounds and another slow threshold, for requests that open from now on."""
+        """Sets other bounds and another slow threshold, for requests that open from now on."""
     def exemplify(self, on: bool, trace_of: Callable[[], str | None] | None, /) -> None:
-        """Whether streams that open from now on are exemplars of what they measure; trace_of: gives the trace id of the
-        span around its caller where that is sampled, for streams that came with none."""
-    def set_serves(self, unit: int, /) -> None:
-        """The engine of streams that open from now on, where neither bind() nor a header names one; 0: not known."""
+        """Sets whether streams that open from now on are kept as exemplars; trace_of: returns the trace id of the
+        caller's span if that is sampled, for streams that arrived without one."""
+    def set_serves(self, engine: int, /) -> None:
+        """Sets the engine of streams that open from now on, if neither bind() nor a header names one; 0: unknown."""
     def rebind(
         self,
         role: str,
@@ -295,26 +294,26 @@ class Core:
         timed_send: Callable[[Awaitable[None], Stream], Awaitable[None]],
         /,
     ) -> None:
-        """Another role and other callables from now on."""
+        """Sets another role and other callables."""
     def policy_begin(self) -> None: ...
     def policy_end(self) -> int | None:
-        """Its length in ns; None when an outer pause is still open."""
+        """Returns its length in ns; None while an outer pause is open."""
     def policy_is(self, kind: int, mode: int, why: int, /) -> None:
-        """What the collector's policy is from now on: see csrc/include/tailwatch/record/gc_policy_counters.h."""
+        """Sets the GC policy: see csrc/include/tailwatch/record/gc_policy_counters.h."""
     def count_full_collection(self, moment: int, ns: int, freed: int, /) -> None:
-        """A whole pass of ours was made; moment: a tw_moment."""
+        """Counts a full collection that tailwatch made; moment: a tw_moment."""
     def count_interference(self, what: int, /) -> None:
-        """Somebody else did something to the collector: a tw_interference."""
+        """Counts a call of gc.* by other code: a tw_interference."""
     def count_memory_limit(self, which: int, /) -> None:
-        """A memory limit was met: a tw_memory_limit."""
+        """Counts an exceeded memory limit: a tw_memory_limit."""
     def count_ignored(self) -> None:
-        """A file stood where an operator's orders do, and was none."""
+        """Counts a file in place of an operator's command that was none."""
     def policy_answer(self, number: int, answer: int, /) -> None:
-        """An operator's command was carried out or failed (gc/remote_commands.py). The number is written last."""
+        """Publishes the result of an operator's command (gc/remote_commands.py); the number is written last."""
     def count_freeze(self) -> None:
-        """A freeze of ours was made."""
+        """Counts a freeze that tailwatch made."""
     def cancel_pause(self) -> None:
-        """Close or forget a collection whose end nobody is left to report; a pass of ours goes on."""
+        """Closes or drops a collection whose end will not be reported; tailwatch's own pause goes on."""
     def paused_now(self) -> bool: ...
     def stream(self, model: str, route: str, arrival: int | None, request_id: str, trace_id: str) -> Stream: ...
     def request(
@@ -337,92 +336,92 @@ class Core:
     def count_error(self, where: int) -> None: ...
     def count_drop(self, reason: int) -> None: ...
     def count_fallback(self, shape: str, reason: str, /) -> None:
-        """Count a frame that the fast SSE path left to the server. A full table counts it as ("other", "other")."""
-    def join(self, dir: str, unit: int, /) -> str | None:
-        """Share the segment in a group's directory; unit: the engine this process works for, 0: none. None, or why
-        not: the segment is then private, as before.
+        """Counts a frame that the fast SSE path left to the server. A full table counts it as ("other", "other")."""
+    def join(self, dir: str, engine: int, /) -> str | None:
+        """Shares the segment in a group's directory; engine: the id of the engine this process works for, 0: none.
+        Returns None, or the reason why the segment stays private.
 
-        Raises BlockingIOError while another process is joining: it is worth another try."""
+        Raises BlockingIOError while another process is joining: try again."""
     def leave(self) -> None:
-        """Take it back: the numbers stay, here and in the group, which counts them as those of the dead. MemoryError:
-        it is still shared."""
-    def set_engine(self, unit: int, /) -> None:
-        """What this member works for from now on, as in join(). Nothing where it is in no group."""
+        """Makes the segment private again. Its numbers stay, here and in the group, as those of an exited process.
+        MemoryError: it is still shared."""
+    def set_engine(self, engine: int, /) -> None:
+        """Sets the engine this member works for, as in join(). Does nothing outside a group."""
     def renew(self) -> bool:
-        """Look for members that came or went. Whether the list may have changed. Leaves a group whose directory was
-        removed, or cannot be found again after its descriptor was closed: ``joined`` is false then."""
+        """Looks for members that joined or left; returns whether the list may have changed. Leaves a group whose
+        directory was removed, or is not found again after its descriptor was closed: ``joined`` is false then."""
     def merge_dead(self) -> int:
-        """Merge what a few of the dead left in the directory into their retired, where nobody else does. Drops the
+        """Merges files of a few dead members into retired segments, unless another thread or process does. Drops the
         GIL. Returns how many."""
     def load(self) -> tuple[int, int]:
-        """Requests in flight, and ever opened, here and in the rest of the group, as of the last renew(). Those of
-        processes that were killed are not in flight."""
+        """Requests in flight, and ever opened, in the whole group, as of the last renew(). Requests of killed processes
+        are not in flight."""
     def peers(self) -> int:
-        """How many others of the group have the role of this process, and live, as of the last renew()."""
+        """How many other living members have the role of this process, as of the last renew()."""
     def crowd(self) -> tuple[int, int, int]:
-        """Requests whose first token was seen, and all in flight, here and in the rest of the group, and how many
-        processes have served any; as of the last renew() those live. Some 100 ns."""
+        """Requests past their first token, all requests in flight, and processes that have served any: of the group's
+        members that lived at the last renew(). About 100 ns."""
     def members(self) -> list[int]:
-        """Addresses of the others' segments, good until the next renew() or leave()."""
+        """Addresses of the other members' segments, valid until the next renew() or leave()."""
     @property
     def joined(self) -> bool: ...
     @property
     def file(self) -> str:
-        """Name of the segment's file in the group's directory; "": it is in no group."""
+        """Name of the segment's file in the group's directory; "" outside a group."""
     @property
     def steps_ended(self) -> int:
-        """Engine steps that are over, in this process, whatever their name."""
+        """Engine steps that ended in this process, of any name."""
     @property
     def shares_engine(self) -> bool:
         """Whether the concurrency of its streams is that of the whole group: there is an engine process."""
     @property
     def refused(self) -> int:
-        """Files in the group's directory that are no segments of this version."""
+        """Files in the group's directory that are not segments of this version."""
     def streamed(self) -> list[str]:
         """Routes that turned out to stream since the last call."""
     @property
-    def nvtx_told(self) -> bool:
-        """Whether an NVTX tool listens and is told."""
+    def nvtx_attached(self) -> bool:
+        """Whether an NVTX tool is attached and receives ranges."""
     def nvtx(self, tokens: bool, /) -> bool:
-        """Tell an NVTX tool from now on; tokens: a mark for each message of them. Whether one listens, which is found
-        out once in a process."""
+        """Sends ranges to an NVTX tool from now on; tokens: also a mark for each message of tokens. Returns whether a
+        tool is attached, which is determined once in a process."""
     def nvtx_off(self) -> None:
-        """No more; ranges that are open still end."""
+        """Stops sending ranges; open ranges still end."""
     def nvtx_anchor(self) -> None:
-        """Three marks whose payload is CLOCK_MONOTONIC, and before them one that says who this process is."""
+        """Sends a mark with this process's identity, then three whose payload is CLOCK_MONOTONIC."""
     def nvtx_name(self, text: str, /) -> int:
-        """The number of a text, for the next three. 256 are kept apart, further ones are 0: "other"."""
+        """The number of a text, for the next three methods. 256 are kept apart, further ones are 0: "other"."""
     def nvtx_begin(self, name: int, payload: int, /) -> tuple[int, int]:
-        """Begin a range; what nvtx_end() takes. (0, 0) where no tool is told."""
+        """Begins a range: the arguments of nvtx_end(). (0, 0) without a tool."""
     def nvtx_end(self, number: int, forks: int, /) -> None:
-        """End it, on any thread; nothing in a fork child of the process that began it."""
+        """Ends a range, on any thread; does nothing in a fork child of the process that began it."""
     def nvtx_mark(self, name: int, payload: int, /) -> None: ...
     def nvtx_timed(self, kind: int, n: int, /) -> int:
         """For benchmarks: ns that n ranges took. Kind 0: push and pop, 1: start and end, 2: marks, 3: only the loop."""
     def trace_start(self, events: int, /) -> str | None:
-        """Begin to record so many events: in a file beside the segment where it is shared, else in memory. None, or why
-        not. Drops the GIL while the memory is taken. Where it records already nothing happens.
+        """Starts recording events, with room for so many: in a file beside a shared segment, else in memory. Returns
+        None, or the reason of a failure. Drops the GIL while memory is allocated. Does nothing while it records.
 
-        Raises BlockingIOError while the group's directory cannot be had, ValueError for a number out of range."""
+        Raises BlockingIOError while the group's directory is in use, ValueError for a number out of range."""
     def trace_stop(self) -> None:
-        """Record no more, and remove the file: before leave()."""
+        """Stops recording and removes the file. Called before leave()."""
     def trace_turn(self, whole: bool, /) -> None:
-        """Sample the counters; whole: the clocks and names too, and free the rings of threads that have ended."""
+        """Samples the counters; whole: also the clocks and names, and frees the rings of threads that have ended."""
     @property
     def unfrozen(self) -> int | None:
-        """Objects that a full collection would look at, as the collector books them: those that survived the last
-        one, those that grew old since, and the young. None: not known here, or the collector is not watched."""
+        """Objects that a full collection would visit, by the collector's own counters: survivors of the last one,
+        those that grew old since, and the young. None: unknown here, or the collector is not watched."""
     @property
     def tracing(self) -> bool:
-        """Whether events are recorded, and where the segment is now: not in a group that was left."""
+        """Whether events are recorded where the segment is now, not in a group that was left."""
     @property
     def trace_file(self) -> str:
-        """Name of the file in the group's directory; "": it has none."""
+        """Name of the file in the group's directory; "": none."""
     @property
     def trace_memory(self) -> tuple[int, int]:
-        """Address and bytes of what is recorded, until trace_stop(); (0, 0): nothing is."""
+        """Address and size of the recorded events, until trace_stop(); (0, 0): none."""
     def reset(self) -> None:
-        """In a fork child: forget everything the parent measured."""
+        """In a fork child: drops everything the parent measured."""
 
 _Keyed = tuple[str, object, tuple[str, ...], frozenset[str] | None, int, bool]
 
@@ -445,11 +444,11 @@ class Plan:
         cuts: tuple[int, ...],
     ) -> None: ...
     def render(self, object: object, /) -> str | None:
-        """Its text; None where the object has another shape, or the plan has no literal."""
+        """The object's JSON; None if it has another shape, or the plan has no literal."""
     def matches(self, object: object, /) -> bool:
         """Whether the object has this shape."""
     def retire(self) -> None:
-        """Leave objects of this shape to the original for good."""
+        """Leaves objects of this shape to the original from now on."""
     @property
     def name(self) -> str: ...
     @property
@@ -480,9 +479,9 @@ class Plans:
     def room(self, kwargs: dict[str, Any], /) -> bool:
         """Whether a plan can be added for these arguments. After long use of a full table the oldest makes room."""
     def add(self, kwargs: dict[str, Any], plan: Plan, serializer: object, /) -> bool:
-        """Try it from now on, while that is the class's serialiser: with another, all are dropped. False: no room."""
+        """Adds it for this serialiser of the class: with another one all are dropped. False: no room."""
     def close(self) -> None:
-        """Hand everything to the original from now on."""
+        """Leaves everything to the original from now on."""
     def plans(self) -> list[Plan]: ...
     @property
     def closed(self) -> bool: ...

@@ -240,7 +240,7 @@ static PyGetSetDef core_getters[] = {
     {"refused", core_refused, NULL, "Files in the group's directory that are no segments of this version.", NULL},
     {"in_flight", get_in_flight, NULL, "Requests open now.", NULL},
     {"opened", get_opened, NULL, "Requests ever opened.", NULL},
-    {"nvtx_told", core_nvtx_told, NULL, "Whether an NVTX tool listens and is told.", NULL},
+    {"nvtx_attached", core_nvtx_attached, NULL, "Whether an NVTX tool listens and is told.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot core_slots[] = {
     {Py_tp_doc, "The one writer of one process's segment."},

@@ -33,7 +33,7 @@ class NVTXHook:
     @property
     def told(self) -> bool:
         """Whether a tool listens and is told."""
-        return self._core.nvtx_told
+        return self._core.nvtx_attached
 
     def attach(self) -> None:
         """Begin to tell, where a tool listens."""

@@ -216,7 +216,7 @@ def current() -> Watch:
 
 def nvtx_core() -> _hot.Core | None:
     """The core that sends NVTX ranges in this process; None without an attached tool, or with nvtx="off"."""
-    return _current.core if _current is not None and _current.core.nvtx_told else None
+    return _current.core if _current is not None and _current.core.nvtx_attached else None
 
 
 def snapshot(window: str | float | None = None) -> snapshots.Snapshot:

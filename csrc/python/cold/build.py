@@ -1,8 +1,9 @@
 """Writes the C source of tailwatch._cold, with cffi's declarations out of the core's headers.
 
-Run by CMake: python build.py OUTPUT COMPILER INCLUDE. Functions and constants are of the headers in FOLDERS and of
-HEADERS, types also those of the headers that they include. Every call drops the GIL, so a struct that is passed in must
-not be changed by another thread meanwhile.
+Run by CMake: python build.py OUTPUT INCLUDE COMPILER [ARGUMENT...]; the arguments are those of every compilation that
+change what the preprocessor writes. Functions and constants are of the headers in FOLDERS and of HEADERS, types also
+those of the headers that they include. Every call drops the GIL, so a struct that is passed in must not be changed by
+another thread meanwhile.
 """
 
 from __future__ import annotations
@@ -54,22 +55,24 @@ def source(headers: list[str]) -> str:
     return "".join(f'#include "tailwatch/{header}"\n' for header in headers)
 
 
-def preprocessed(compiler: str, include: Path, text: str) -> Iterator[tuple[str, str]]:
-    """What each of our headers adds to C source as it is preprocessed: (name below tailwatch/, text)."""
-    command = [compiler, "-E", "-D_GNU_SOURCE", f"-I{include}", "-x", "c", "-"]
-    made = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
-    for name, lines in groupby(placed(made, include / "tailwatch"), key=itemgetter(0)):
-        yield name, "\n".join(line for _, line in lines)
+def preprocessed(compiler: list[str], include: Path, text: str) -> list[tuple[str, str]]:
+    """What each of our headers adds to C source as it is preprocessed: (name below tailwatch/, text), in order."""
+    command = [*compiler, "-E", "-D_GNU_SOURCE", f"-I{include}", "-x", "c", "-"]
+    ran = subprocess.run(command, input=text, capture_output=True, text=True)
+    if ran.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed ({ran.returncode}):\n{ran.stderr}")
+    lines = groupby(placed(ran.stdout, (include / "tailwatch").resolve()), key=itemgetter(0))
+    return [(name, "\n".join(line for _, line in group)) for name, group in lines]
 
 
 def placed(text: str, root: Path) -> Iterator[tuple[str, str]]:
-    """Each line with the name of the header that it comes from; "" for another's."""
+    """Each line of one of our headers, with the header's name."""
     name = ""
     for line in text.splitlines():
         if marker := LINE_MARKER.match(line):
-            path = Path(marker[1])
+            path = Path(marker[1]).resolve()
             name = str(path.relative_to(root)) if path.is_relative_to(root) else ""
-        elif line.strip():
+        elif name and line.strip():
             yield name, line
 
 
@@ -84,10 +87,15 @@ def statements(text: str) -> Iterator[str]:
             start = at + 1
 
 
-def declarations(compiler: str, include: Path, headers: list[str]) -> Iterator[str]:
+def declarations(compiler: list[str], include: Path, headers: list[str]) -> Iterator[str]:
     """What cffi parses: types, functions, and constants, whose values the compiler gives."""
-    for name, text in preprocessed(compiler, include, source(headers)):
-        for statement in statements(text) if name else ():
+    texts = preprocessed(compiler, include, source(headers))
+    if missing := set(headers) - {name for name, _ in texts}:
+        sys.exit(
+            f"{' '.join(compiler)} -E: no line is marked as one of {', '.join(sorted(missing))}; is -P among its flags?"
+        )
+    for name, text in texts:
+        for statement in statements(text):
             is_type = statement.startswith(("typedef", "enum", "struct"))
             if is_type or (name in headers and not statement.startswith(("static", "_Static_assert"))):
                 yield statement
@@ -96,7 +104,7 @@ def declarations(compiler: str, include: Path, headers: list[str]) -> Iterator[s
         yield from (f"#define {constant} ..." for constant in constants)
 
 
-def builder(compiler: str, include: Path) -> FFI:
+def builder(compiler: list[str], include: Path) -> FFI:
     """cffi with the declarations of the headers."""
     headers = called(include)
     ffi = FFI()
@@ -106,4 +114,4 @@ def builder(compiler: str, include: Path) -> FFI:
 
 
 if __name__ == "__main__":
-    builder(sys.argv[2], Path(sys.argv[3])).emit_c_code(sys.argv[1])
+    builder(sys.argv[3:], Path(sys.argv[2])).emit_c_code(sys.argv[1])

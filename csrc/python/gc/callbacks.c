@@ -1,9 +1,10 @@
 /* Two callables that bracket everything in gc.callbacks: one stands first, one last.
  *
  * Both are called at both edges, in list order: first opens the outer bracket and closes the inner one, last
- * opens the inner one and closes the outer one. The outer bracket is the pause; what lies between the two
- * is other people's callbacks. They may be entered inside an allocation, on any thread that holds the
- * GIL: no allocation, no lock, no Python. A pause is recorded first; then whoever asked is called (core_pause_begins).
+ * opens the inner one and closes the outer one. The outer bracket is the pause; between the two run other
+ * code's callbacks. They may be entered inside an allocation, on any thread that holds the
+ * GIL: no allocation, no lock, no Python. The pause is recorded first, at both edges; then the on_pause table runs
+ * (core_pause_begins, core_pause_ends). Its work at the end of a collection is therefore not part of the recorded pause.
  */
 #include "python/gc/callbacks.h"
 

@@ -336,7 +336,7 @@ PyObject *core_nvtx_off(PyObject *op, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-PyObject *core_nvtx_told(PyObject *op, void *unused) {
+PyObject *core_nvtx_attached(PyObject *op, void *unused) {
     (void)unused;
     return PyBool_FromLong(nvtx_on((CoreObject *)op));
 }

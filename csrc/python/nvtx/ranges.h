@@ -75,4 +75,4 @@ PyObject *core_nvtx_begin(PyObject *self, PyObject *args);
 PyObject *core_nvtx_end(PyObject *self, PyObject *args);
 PyObject *core_nvtx_mark(PyObject *self, PyObject *args);
 PyObject *core_nvtx_timed(PyObject *self, PyObject *args);
-PyObject *core_nvtx_told(PyObject *self, void *unused);
+PyObject *core_nvtx_attached(PyObject *self, void *unused);
