@@ -153,14 +153,12 @@ static void merged_clear(merged *m) {
 
 /* ---- fallbacks ---- */
 
-static bool kind_equal(const tw_snapshot_fallback *a, const tw_snapshot_fallback *b) {
-    return strcmp(a->shape, b->shape) == 0 && strcmp(a->reason, b->reason) == 0;
-}
-
 /* The row of a kind, made if there is room; the last one takes what has none. */
 static tw_snapshot_fallback *kind_row(kinds *table, const tw_snapshot_fallback *like) {
-    for (uint32_t i = 0; i < table->n; i++)
-        if (kind_equal(&table->kind[i], like)) return &table->kind[i];
+    for (uint32_t i = 0; i < table->n; i++) {
+        tw_snapshot_fallback *known = &table->kind[i];
+        if (tw_snapshot_names_compare(known->shape, known->reason, like->shape, like->reason) == 0) return known;
+    }
     if (table->n == KINDS) return &table->kind[KINDS - 1];
     tw_snapshot_fallback *row = &table->kind[table->n++];
     *row = table->n < KINDS ? *like : (tw_snapshot_fallback){.shape = "other", .reason = "other"};

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tailwatch/base/atomic.h"
 #include "base/tw_malloc.h"
@@ -15,27 +14,14 @@ typedef struct found {
 
 static const tw_metric metric_of[TW_EXEMPLAR_METRICS] = {TW_METRIC_TTFT, TW_METRIC_ITL, TW_METRIC_TPOT, TW_METRIC_E2E};
 
-/* Label sets are sorted by name. -1: there is none of these names (yet). */
-static int64_t series_named(const tw_snapshot *s, const char *model, const char *route) {
-    uint32_t low = 0, high = s->series_count;
-    while (low < high) {
-        const uint32_t middle = (low + high) / 2;
-        int order = strcmp(s->series[middle].model, model);
-        if (order == 0) order = strcmp(s->series[middle].route, route);
-        if (order == 0) return middle;
-        if (order < 0) low = middle + 1;
-        else high = middle;
-    }
-    return -1;
-}
-
-static int64_t series_of(const tw_snapshot *s, const tw_segment *g, uint32_t number) {
+/* NULL: the snapshot does not have the label set (yet). */
+static const tw_snapshot_series *series_of(const tw_snapshot *s, const tw_segment *g, uint32_t number) {
     char model[TW_NAME_BYTES], route[TW_NAME_BYTES];
-    if (number >= tw_load_acquire(&g->series_count) || number >= TW_LABEL_SETS_LIMIT) return -1;
+    if (number >= tw_load_acquire(&g->series_count) || number >= TW_LABEL_SETS_LIMIT) return NULL;
     const tw_series *series = tw_segment_series(g, number);
     tw_words_get(series->model.word, TW_NAME_WORDS, model);
     tw_words_get(series->route.word, TW_NAME_WORDS, route);
-    return series_named(s, model, route);
+    return tw_snapshot_find_series(s, model, route);
 }
 
 /* Time of day by the pair of clocks that the segment was made with, so that it stays the same at each look. */
@@ -46,10 +32,10 @@ static uint64_t unix_of(const tw_segment *g, uint64_t monotonic_ns) {
 /* false: it says nothing that could be shown. Another process may have written anything. */
 static bool translate(const tw_snapshot *s, const tw_segment *g, const tw_exemplar *from, found *to) {
     const uint32_t kind = tw_exemplar_metric_of(from->key);
-    const int64_t series = series_of(s, g, tw_exemplar_series(from->key));
-    if (series < 0 || kind >= TW_EXEMPLAR_METRICS) return false;
+    const tw_snapshot_series *series = series_of(s, g, tw_exemplar_series(from->key));
+    if (series == NULL || kind >= TW_EXEMPLAR_METRICS) return false;
     tw_snapshot_exemplar *e = &to->exemplar;
-    to->series = (uint32_t)series;
+    to->series = (uint32_t)(series - s->series);
     e->metric = metric_of[kind];
     e->bound = tw_exemplar_bound(from->key);
     e->value_ns = from->value_ns;

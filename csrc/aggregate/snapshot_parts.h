@@ -20,6 +20,8 @@ void tw_snapshot_counts_free(tw_counts **counts, size_t n);
 int tw_snapshot_names_compare(const char *a_model, const char *a_route, const char *b_model, const char *b_route);
 /* Those of a segment that are in use: beyond them there may be no memory. */
 size_t tw_snapshot_sets_in_use(const tw_segment *g);
+/* Those of a snapshot are sorted by their names. NULL: it has none of these. */
+const tw_snapshot_series *tw_snapshot_find_series(const tw_snapshot *s, const char *model, const char *route);
 int tw_snapshot_take_series(tw_snapshot *s, const tw_segment *const *segments, size_t n);
 int tw_snapshot_subtract_series(tw_snapshot *out, const tw_snapshot *later, const tw_snapshot *earlier);
 void tw_snapshot_free_series(tw_snapshot *s);

@@ -2,6 +2,7 @@
 #include "aggregate/snapshot_parts.h"
 
 #include "tailwatch/base/atomic.h"
+#include "base/arithmetic.h"
 #include "base/tw_malloc.h"
 #include "record/word_sums.h"
 
@@ -11,15 +12,12 @@
 
 /* ---- engine steps ---- */
 
-/* The counters of tw_step_stats and tw_snapshot_step. */
-#define STEP_COUNTERS(FIELD) FIELD(overlap_ns) FIELD(request_ns) FIELD(batch) FIELD(unknown_ns)
-
 static bool step_in_use(const tw_step_stats *stats) { return tw_load_acquire(&stats->name[0]) != 0; }
 
 static int step_keep(tw_snapshot_step *to, const tw_step_stats *from) {
     tw_words_get(from->name, TW_STEP_NAME_WORDS, to->name);
-#define LOAD(field) tw_words_load(&to->field, &from->field, sizeof to->field);
-    STEP_COUNTERS(LOAD)
+#define LOAD(field, dims) tw_words_load(&to->field, &from->field, sizeof to->field);
+    TW_STEP_COUNTERS(LOAD)
 #undef LOAD
     const int error = tw_snapshot_histogram_keep(&to->spent[TW_STEP_INSIDE], &from->duration);
     return error ? error : tw_snapshot_histogram_keep(&to->spent[TW_STEP_GAP], &from->gap);
@@ -55,8 +53,8 @@ static void counts_join(tw_counts **to, tw_counts *from) {
 }
 
 static void step_join(tw_snapshot_step *to, tw_snapshot_step *from) {
-#define ADD(field) tw_words_add(&to->field, &from->field, sizeof to->field);
-    STEP_COUNTERS(ADD)
+#define ADD(field, dims) tw_words_add(&to->field, &from->field, sizeof to->field);
+    TW_STEP_COUNTERS(ADD)
 #undef ADD
     for (int i = 0; i < TW_STEP_PHASES; i++) counts_join(&to->spent[i], from->spent[i]);
 }
@@ -85,8 +83,8 @@ static int one_step_subtract(tw_snapshot_step *out, const tw_snapshot_step *late
     *out = *later;
     memset(out->spent, 0, sizeof out->spent);
     if (!earlier) earlier = &nothing;
-#define SUBTRACT(field) tw_words_subtract(&out->field, &earlier->field, sizeof out->field);
-    STEP_COUNTERS(SUBTRACT)
+#define SUBTRACT(field, dims) tw_words_subtract(&out->field, &earlier->field, sizeof out->field);
+    TW_STEP_COUNTERS(SUBTRACT)
 #undef SUBTRACT
     int error = 0;
     for (int i = 0; i < TW_STEP_PHASES && !error; i++)
@@ -160,11 +158,9 @@ static tw_snapshot_process *process_named(tw_snapshot_process *all, uint32_t n, 
     return NULL;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 void tw_snapshot_add_process(tw_snapshot_process *to, const tw_snapshot_process *from) {
     for (int cause = 0; cause < TW_CAUSES; cause++) {
-        const uint64_t max_ns = larger(to->pause[cause].max_ns, from->pause[cause].max_ns);
+        const uint64_t max_ns = most(to->pause[cause].max_ns, from->pause[cause].max_ns);
         tw_words_add(&to->pause[cause], &from->pause[cause], sizeof to->pause[cause]);
         to->pause[cause].max_ns = max_ns;
     }
@@ -173,7 +169,7 @@ void tw_snapshot_add_process(tw_snapshot_process *to, const tw_snapshot_process 
     to->pauses_lost += from->pauses_lost;
     to->bytes += from->bytes;
     to->lives |= from->lives;
-    to->last_stop_ns = larger(to->last_stop_ns, from->last_stop_ns);
+    to->last_stop_ns = most(to->last_stop_ns, from->last_stop_ns);
 }
 
 /* from had the same name; what is allocated of it is to's, or freed. The living one gives the pid. */

@@ -181,10 +181,15 @@ int tw_snapshot_take_series(tw_snapshot *s, const tw_segment *const *segments, s
 
 /* ---- subtracting ---- */
 
-static const tw_snapshot_series *series_find(const tw_snapshot *s, const tw_snapshot_series *like) {
-    for (uint32_t i = 0; i < s->series_count; i++) {
-        const tw_snapshot_series *one = &s->series[i];
-        if (tw_snapshot_names_compare(one->model, one->route, like->model, like->route) == 0) return one;
+const tw_snapshot_series *tw_snapshot_find_series(const tw_snapshot *s, const char *model, const char *route) {
+    uint32_t low = 0, high = s->series_count;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        const tw_snapshot_series *one = &s->series[middle];
+        const int order = tw_snapshot_names_compare(one->model, one->route, model, route);
+        if (order == 0) return one;
+        if (order < 0) low = middle + 1;
+        else high = middle;
     }
     return NULL;
 }
@@ -214,7 +219,8 @@ int tw_snapshot_subtract_series(tw_snapshot *out, const tw_snapshot *later, cons
     int error = 0;
     for (uint32_t i = 0; i < later->series_count && !error; i++) {
         out->series_count = i + 1;
-        error = one_series_subtract(&out->series[i], &later->series[i], series_find(earlier, &later->series[i]));
+        const tw_snapshot_series *one = &later->series[i];
+        error = one_series_subtract(&out->series[i], one, tw_snapshot_find_series(earlier, one->model, one->route));
     }
     return error;
 }

@@ -1,5 +1,7 @@
 #include "tailwatch/attribute/engine_id.h"
 
+#include "base/hash.h"
+
 #define PID_BITS (~TW_ENGINE_KIND)
 #define MOST_HOPS 8 /* from a process to the engine it works for; more are a ring */
 
@@ -31,16 +33,11 @@ static uint64_t number(const char *digits, size_t len) {
     return TW_ENGINE_NUMBER | n;
 }
 
-/* FNV-1a. */
-static uint64_t hash(const char *name, size_t len) {
-    uint64_t h = UINT64_C(14695981039346656037);
-    for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)name[i]) * UINT64_C(1099511628211);
-    return h ^ h >> 60;
-}
-
 uint64_t tw_engine_named(const char *name, size_t len) {
     if (!is_name(name, len)) return 0;
-    return is_number(name, len) ? number(name, len) : TW_ENGINE_NAME | (hash(name, len) & ~TW_ENGINE_KIND);
+    if (is_number(name, len)) return number(name, len);
+    const uint64_t hash = tw_text_hash(name, len);
+    return TW_ENGINE_NAME | ((hash ^ hash >> 60) & ~TW_ENGINE_KIND);
 }
 
 /* ---- which engine a process works for ---- */

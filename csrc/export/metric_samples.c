@@ -40,6 +40,18 @@ double tw_number_value(const tw_number *number) {
 
 /* ---- values ---- */
 
+static tw_sample of_series(const sampling *s, uint32_t i) {
+    tw_sample sample = PLAIN;
+    sample.series = &s->snapshot->series[i];
+    return sample;
+}
+
+static tw_sample of_process(const sampling *s, uint32_t p) {
+    tw_sample sample = PLAIN;
+    sample.process = &s->snapshot->process[p];
+    return sample;
+}
+
 static void emit(sampling *s, const tw_sample *sample) { s->emit(s->to, sample); }
 
 /* Words of the snapshot are counts or nanoseconds. */
@@ -121,8 +133,7 @@ static void find_exemplars(const sampling *s, uint32_t series, size_t metric, tw
 
 void tw_sample_series_histogram(sampling *s, const instrument *m) {
     for (uint32_t i = 0; i < s->snapshot->series_count; i++) {
-        tw_sample sample = PLAIN;
-        sample.series = &s->snapshot->series[i];
+        tw_sample sample = of_series(s, i);
         if (!in_use(sample.series)) continue;
         find_exemplars(s, i, m->of, &sample);
         emit_counts(s, &sample, sample.series->metric[m->of], tw_metric_layout((int)m->of));
@@ -131,8 +142,7 @@ void tw_sample_series_histogram(sampling *s, const instrument *m) {
 
 void tw_sample_served_histogram(sampling *s, const instrument *m) {
     for (uint32_t i = 0; i < s->snapshot->series_count; i++) {
-        tw_sample sample = PLAIN;
-        sample.series = &s->snapshot->series[i];
+        tw_sample sample = of_series(s, i);
         emit_counts(s, &sample, sample.series->served[m->of], tw_served_layout((int)m->of));
     }
 }
@@ -143,8 +153,7 @@ void tw_sample_request_durations(sampling *s, const instrument *m) {
     for (uint32_t i = 0; i < s->snapshot->series_count; i++)
         for (int failure = 0; failure < TW_FAILURES; failure++) {
             const int metric = TW_SERVED_FAILED + failure;
-            tw_sample sample = PLAIN;
-            sample.series = &s->snapshot->series[i];
+            tw_sample sample = of_series(s, i);
             sample.error_type = tw_failure_name(failure);
             sample.scale = TW_BRIEF_SCALE;
             emit_counts(s, &sample, sample.series->served[metric], tw_served_layout(metric));
@@ -154,8 +163,7 @@ void tw_sample_request_durations(sampling *s, const instrument *m) {
 /* Every reason of a label set in use: rate() does not see the first of a series that begins with it. */
 void tw_sample_series_requests(sampling *s, const instrument *m) {
     for (uint32_t i = 0; i < s->snapshot->series_count; i++) {
-        tw_sample sample = PLAIN;
-        sample.series = &s->snapshot->series[i];
+        tw_sample sample = of_series(s, i);
         for (int reason = 0; in_use(sample.series) && reason < TW_REASONS; reason++) {
             sample.label[0] = (tw_label){"outcome", tw_outcome_name(tw_reason_outcome((tw_reason)reason))};
             sample.label[1] = (tw_label){"reason", tw_reason_name(reason)};
@@ -166,8 +174,7 @@ void tw_sample_series_requests(sampling *s, const instrument *m) {
 
 void tw_sample_series_tokens(sampling *s, const instrument *m) {
     for (uint32_t i = 0; i < s->snapshot->series_count; i++) {
-        tw_sample sample = PLAIN;
-        sample.series = &s->snapshot->series[i];
+        tw_sample sample = of_series(s, i);
         if (in_use(sample.series)) emit_word(s, m, &sample, sample.series->output_tokens);
     }
 }
@@ -227,8 +234,7 @@ void tw_sample_gc_histograms(sampling *s, const instrument *m) {
     (void)m;
     for (uint32_t p = 0; p < s->snapshot->process_count; p++)
         for (int cause = 0; cause < TW_CAUSE_POLICY; cause++) {
-            tw_sample sample = PLAIN;
-            sample.process = &s->snapshot->process[p];
+            tw_sample sample = of_process(s, p);
             sample.cause = cause;
             const tw_counts *counts = sample.process->pauses[cause];
             if (counts || always_shown(cause)) emit_counts(s, &sample, counts, tw_metric_layout(TW_METRIC_PAUSE));
@@ -238,8 +244,7 @@ void tw_sample_gc_histograms(sampling *s, const instrument *m) {
 void tw_sample_policy_histograms(sampling *s, const instrument *m) {
     (void)m;
     for (uint32_t p = 0; p < s->snapshot->process_count; p++) {
-        tw_sample sample = PLAIN;
-        sample.process = &s->snapshot->process[p];
+        tw_sample sample = of_process(s, p);
         emit_counts(s, &sample, sample.process->pauses[TW_CAUSE_POLICY], tw_metric_layout(TW_METRIC_PAUSE));
     }
 }
@@ -248,8 +253,7 @@ void tw_sample_policy_histograms(sampling *s, const instrument *m) {
 static void gc_totals_below(sampling *s, const instrument *m, int causes) {
     for (uint32_t p = 0; p < s->snapshot->process_count; p++)
         for (int cause = 0; cause < causes; cause++) {
-            tw_sample sample = PLAIN;
-            sample.process = &s->snapshot->process[p];
+            tw_sample sample = of_process(s, p);
             sample.cause = cause;
             sample.counted = sample.process->pause[cause].count > 0;
             if (sample.counted || cause <= TW_CAUSE_GC2) emit_word_at(s, m, &sample, &sample.process->pause[cause]);
@@ -330,8 +334,7 @@ void tw_sample_policy_info(sampling *s, const instrument *m) {
     for (uint32_t p = 0; p < s->snapshot->process_count; p++) {
         const tw_policy_now *now = &s->snapshot->process[p].policy.now;
         if (now->kind == TW_POLICY_UNKNOWN) continue;
-        tw_sample sample = PLAIN;
-        sample.process = &s->snapshot->process[p];
+        tw_sample sample = of_process(s, p);
         sample.label[0] = (tw_label){"policy", tw_policy_kind_name((int)now->kind)};
         sample.label[1] = (tw_label){"mode", tw_policy_mode_name((int)now->mode)};
         sample.label[2] = (tw_label){"fallback", tw_policy_why_name((int)now->why)};
@@ -350,8 +353,7 @@ static const named_list POLICY_LISTS[] = {
 /* of: the list. */
 void tw_sample_policy_list(sampling *s, const instrument *m) {
     for (uint32_t p = 0; p < s->snapshot->process_count; p++) {
-        tw_sample sample = PLAIN;
-        sample.process = &s->snapshot->process[p];
+        tw_sample sample = of_process(s, p);
         if (m->use == TW_USE_IDLE_GC && !collects_when_idle(&sample.process->policy)) continue;
         emit_list(s, m, &sample, &sample.process->policy.counts, &POLICY_LISTS[m->of]);
     }
@@ -360,8 +362,7 @@ void tw_sample_policy_list(sampling *s, const instrument *m) {
 /* of: offset in tw_policy_counts. */
 void tw_sample_idle_gc_word(sampling *s, const instrument *m) {
     for (uint32_t p = 0; p < s->snapshot->process_count; p++) {
-        tw_sample sample = PLAIN;
-        sample.process = &s->snapshot->process[p];
+        tw_sample sample = of_process(s, p);
         if (collects_when_idle(&sample.process->policy)) emit_word_at(s, m, &sample, &sample.process->policy.counts);
     }
 }
@@ -369,9 +370,8 @@ void tw_sample_idle_gc_word(sampling *s, const instrument *m) {
 /* of: offset in tw_policy_now of 1 + a number; 0: not known. */
 void tw_sample_heap_size(sampling *s, const instrument *m) {
     for (uint32_t p = 0; p < s->snapshot->process_count; p++) {
-        tw_sample sample = PLAIN;
+        tw_sample sample = of_process(s, p);
         uint64_t value;
-        sample.process = &s->snapshot->process[p];
         memcpy(&value, (const char *)&sample.process->policy.now + m->of, sizeof value);
         if (value != 0) emit_word(s, m, &sample, value - 1);
     }
@@ -379,9 +379,8 @@ void tw_sample_heap_size(sampling *s, const instrument *m) {
 
 void tw_sample_idle_gc_backlog(sampling *s, const instrument *m) {
     for (uint32_t p = 0; p < s->snapshot->process_count; p++) {
-        tw_sample sample = PLAIN;
-        const tw_policy_now *now = &s->snapshot->process[p].policy.now;
-        sample.process = &s->snapshot->process[p];
+        tw_sample sample = of_process(s, p);
+        const tw_policy_now *now = &sample.process->policy.now;
         if (now->mode == TW_POLICY_SLICES) emit_word(s, m, &sample, now->backlog);
     }
 }

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/base/clock.h"
 #include "tailwatch/base/process.h"
@@ -229,11 +230,9 @@ static tw_group_problem join_locked(tw_group *group, uint64_t engine) {
 
 #define PLACES 256 /* more than there are lines */
 
-/* Upper bits: of the role (FNV-1a). Lower: 1 + the index. Roles that look alike here only leave an index out. */
+/* Upper bits: of the role. Lower: 1 + the index. Roles that look alike here only leave an index out. */
 static uint64_t place_of(const char *role, uint32_t index) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (; *role != '\0'; role++) hash = (hash ^ (unsigned char)*role) * UINT64_C(0x100000001b3);
-    return hash << 16 | (index + 1);
+    return tw_text_hash(role, strlen(role)) << 16 | (index + 1);
 }
 
 static bool is_of_role(uint64_t place, const char *role) {

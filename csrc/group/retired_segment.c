@@ -39,21 +39,8 @@ _Static_assert(sizeof(tw_series) ==
                        SIZE(tw_series, typical_ns) + SIZE(tw_series, typical_next),
                "a field of tw_series that the dead would lose");
 
-static void histogram_add(tw_histogram *sum, const tw_histogram *from) {
-    tw_counts total, more;
-    tw_histogram_read(from, &more);
-    if (more.min_ns == UINT64_MAX && more.max_ns == 0 && more.count == 0) return;
-    tw_histogram_read(sum, &total);
-    tw_counts_add(&total, &more);
-    sum->sum_low = total.sum_low;
-    sum->sum_high = total.sum_high;
-    sum->min_ns = total.min_ns;
-    sum->max_ns = total.max_ns;
-    memcpy(sum->slot, total.slot, sizeof sum->slot);
-}
-
 #define ADD_WORDS(name, dims) tw_words_add(&sum->name, &from->name, sizeof sum->name);
-#define ADD_HISTOGRAM(name, metric, layout) histogram_add(&sum->name, &from->name);
+#define ADD_HISTOGRAM(name, metric, layout) tw_histogram_add(&sum->name, &from->name);
 
 static void counters_add(tw_segment *sum, const tw_segment *from) {
     TW_PROCESS_COUNTERS(ADD_WORDS)
@@ -61,7 +48,7 @@ static void counters_add(tw_segment *sum, const tw_segment *from) {
     ADD_WORDS(tail, )
     ADD_WORDS(policy.counts, )
     ADD_WORDS(pause.lost, )
-    for (int cause = 0; cause < TW_CAUSES; cause++) histogram_add(&sum->pauses[cause], &from->pauses[cause]);
+    for (int cause = 0; cause < TW_CAUSES; cause++) tw_histogram_add(&sum->pauses[cause], &from->pauses[cause]);
 }
 
 static void label_set_add(tw_series *sum, const tw_series *from) {
@@ -130,8 +117,8 @@ static uint64_t requests_of(const tw_series *series) {
 
 static void served_add(tw_served *sum, const tw_served *from) {
     if (sum == NULL || from == NULL) return;
-    histogram_add(&sum->ttft, &from->ttft);
-    histogram_add(&sum->tpot, &from->tpot);
+    tw_histogram_add(&sum->ttft, &from->ttft);
+    tw_histogram_add(&sum->tpot, &from->tpot);
     for (int i = 0; i < TW_FAILURES; i++) tw_brief_add(&sum->failed[i], &from->failed[i]);
 }
 

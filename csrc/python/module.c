@@ -300,18 +300,6 @@ static int refuse_subinterpreter(void) {
     return -1;
 }
 
-/* Encoder finds itself by an attribute: a method of a class is not told which class it is of. */
-static int make_sse_types(PyObject *module, tw_hot_state *state) {
-    if ((state->template_type = make_type(module, &tw_template_spec, "Template")) == NULL) return -1;
-    if ((state->encoder_type = make_type(module, &tw_encoder_spec, "Encoder")) == NULL) return -1;
-    return PyObject_SetAttrString((PyObject *)state->encoder_type, "_encoder_type", (PyObject *)state->encoder_type);
-}
-
-static int make_plan_types(PyObject *module, tw_hot_state *state) {
-    if ((state->plan_type = make_type(module, &tw_plan_spec, "Plan")) == NULL) return -1;
-    return (state->plans_type = make_type(module, &tw_plans_spec, "Plans")) == NULL ? -1 : 0;
-}
-
 static int add_constants(PyObject *module) {
     if (PyModule_AddIntConstant(module, "ABI_VERSION", ABI_VERSION) < 0) return -1;
     if (PyModule_AddIntConstant(module, "ENGINE_ITSELF", (long)TW_ENGINE_ITSELF) < 0) return -1;
@@ -319,51 +307,29 @@ static int add_constants(PyObject *module) {
     return PyModule_AddIntConstant(module, "ENGINE_SHARED", (long)TW_ENGINE_SHARED);
 }
 
+/* Encoder finds itself by an attribute: a method of a class is not told which class it is of. */
 static int hot_exec(PyObject *module) {
     tw_hot_state *state = PyModule_GetState(module);
     if (refuse_subinterpreter() < 0 || add_constants(module) < 0) return -1;
-    if ((state->core_type = make_type(module, &tw_core_spec, "Core")) == NULL) return -1;
-    if ((state->stream_type = make_type(module, &tw_stream_spec, "Stream")) == NULL) return -1;
-    if ((state->send_type = make_type(module, &tw_send_spec, "Send")) == NULL) return -1;
-    if ((state->step_type = make_type(module, &tw_step_spec, "Step")) == NULL) return -1;
-    if ((state->answer_type = make_type(module, &tw_answer_spec, "Answer")) == NULL) return -1;
-    if ((state->sweep_type = make_type(module, &tw_sweep_spec, "Sweep")) == NULL) return -1;
-    if ((state->idle_type = make_type(module, &tw_idle_select_spec, "IdleSelector")) == NULL) return -1;
-    if ((state->uv_type = make_type(module, &tw_uv_moments_spec, "LibuvIdleSlots")) == NULL) return -1;
-    return make_sse_types(module, state) < 0 ? -1 : make_plan_types(module, state);
+#define MAKE(field, spec, name) if ((state->field = make_type(module, &spec, name)) == NULL) return -1;
+    HOT_TYPES(MAKE)
+#undef MAKE
+    return PyObject_SetAttrString((PyObject *)state->encoder_type, "_encoder_type", (PyObject *)state->encoder_type);
 }
 
 static int hot_traverse(PyObject *module, visitproc visit, void *arg) {
     tw_hot_state *state = PyModule_GetState(module);
-    Py_VISIT((PyObject *)state->core_type);
-    Py_VISIT((PyObject *)state->stream_type);
-    Py_VISIT((PyObject *)state->send_type);
-    Py_VISIT((PyObject *)state->template_type);
-    Py_VISIT((PyObject *)state->encoder_type);
-    Py_VISIT((PyObject *)state->plan_type);
-    Py_VISIT((PyObject *)state->plans_type);
-    Py_VISIT((PyObject *)state->step_type);
-    Py_VISIT((PyObject *)state->answer_type);
-    Py_VISIT((PyObject *)state->sweep_type);
-    Py_VISIT((PyObject *)state->idle_type);
-    Py_VISIT((PyObject *)state->uv_type);
+#define VISIT(field, spec, name) Py_VISIT((PyObject *)state->field);
+    HOT_TYPES(VISIT)
+#undef VISIT
     return 0;
 }
 
 static int hot_clear(PyObject *module) {
     tw_hot_state *state = PyModule_GetState(module);
-    Py_CLEAR(state->core_type);
-    Py_CLEAR(state->stream_type);
-    Py_CLEAR(state->send_type);
-    Py_CLEAR(state->template_type);
-    Py_CLEAR(state->encoder_type);
-    Py_CLEAR(state->plan_type);
-    Py_CLEAR(state->plans_type);
-    Py_CLEAR(state->step_type);
-    Py_CLEAR(state->answer_type);
-    Py_CLEAR(state->sweep_type);
-    Py_CLEAR(state->idle_type);
-    Py_CLEAR(state->uv_type);
+#define CLEAR(field, spec, name) Py_CLEAR(state->field);
+    HOT_TYPES(CLEAR)
+#undef CLEAR
     return 0;
 }
 

@@ -17,7 +17,22 @@
 
 #define FASTCALL(function) (PyCFunction)(void (*)(void))(function)
 
+/* The module's types, TYPE(field of tw_hot_state, spec, name in Python). */
+#define HOT_TYPES(TYPE)                                            \
+    TYPE(core_type, tw_core_spec, "Core")                          \
+    TYPE(stream_type, tw_stream_spec, "Stream")                    \
+    TYPE(send_type, tw_send_spec, "Send")                          \
+    TYPE(step_type, tw_step_spec, "Step")                          \
+    TYPE(answer_type, tw_answer_spec, "Answer")                    \
+    TYPE(sweep_type, tw_sweep_spec, "Sweep")                       \
+    TYPE(idle_type, tw_idle_select_spec, "IdleSelector")           \
+    TYPE(uv_type, tw_uv_moments_spec, "LibuvIdleSlots")            \
+    TYPE(template_type, tw_template_spec, "Template")              \
+    TYPE(encoder_type, tw_encoder_spec, "Encoder")                 \
+    TYPE(plan_type, tw_plan_spec, "Plan")                          \
+    TYPE(plans_type, tw_plans_spec, "Plans")
+#define HOT_TYPE_FIELD(field, spec, name) PyTypeObject *field;
+
 typedef struct tw_hot_state {
-    PyTypeObject *core_type, *stream_type, *send_type, *template_type, *encoder_type, *plan_type, *plans_type;
-    PyTypeObject *step_type, *answer_type, *sweep_type, *idle_type, *uv_type;
+    HOT_TYPES(HOT_TYPE_FIELD)
 } tw_hot_state;

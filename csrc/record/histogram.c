@@ -195,6 +195,19 @@ void tw_counts_add(tw_counts *a, const tw_counts *b) {
     for (uint32_t i = 0; i < TW_SLOTS_MAX; i++) a->slot[i] += b->slot[i];
 }
 
+void tw_histogram_add(tw_histogram *sum, const tw_histogram *from) {
+    tw_counts total, more;
+    tw_histogram_read(from, &more);
+    if (more.min_ns == UINT64_MAX && more.max_ns == 0 && more.count == 0) return;
+    tw_histogram_read(sum, &total);
+    tw_counts_add(&total, &more);
+    sum->sum_low = total.sum_low;
+    sum->sum_high = total.sum_high;
+    sum->min_ns = total.min_ns;
+    sum->max_ns = total.max_ns;
+    memcpy(sum->slot, total.slot, sizeof sum->slot);
+}
+
 /* The edges of the slots in use; the extremes of an empty histogram when there are none. */
 static void occupied_edges(const tw_counts *c, const tw_layout *layout, uint64_t *lower_ns, uint64_t *upper_ns) {
     uint64_t unused;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/names.h"
+#include "record/word_sums.h"
 #include "tailwatch/base/atomic.h"
 
 TW_NAMES(tw_step_phase_name, TW_STEP_PHASES, "step", "host_gap")
@@ -44,28 +45,12 @@ uint32_t tw_steps_find(tw_steps *steps, const uint64_t name[TW_STEP_NAME_WORDS])
 
 /* ---- adding up ---- */
 
-/* Nobody reads what is being added to. */
-static void histogram_add(tw_histogram *to, const tw_histogram *from) {
-    tw_counts more;
-    tw_histogram_read(from, &more);
-    if (more.count == 0) return;
-    for (uint32_t i = 0; i < TW_SLOTS_MAX; ++i) tw_add(&to->slot[i], more.slot[i]);
-    tw_add(&to->sum_low, more.sum_low);
-    tw_add(&to->sum_high, more.sum_high + (tw_load(&to->sum_low) < more.sum_low));
-    if (more.min_ns < tw_load(&to->min_ns)) tw_store(&to->min_ns, more.min_ns);
-    tw_raise(&to->max_ns, more.max_ns);
-}
-
 static void stats_add(tw_step_stats *to, const tw_step_stats *from) {
-    histogram_add(&to->duration, &from->duration);
-    histogram_add(&to->gap, &from->gap);
-    tw_add(&to->batch, tw_load(&from->batch));
-    tw_add(&to->unknown_ns, tw_load(&from->unknown_ns));
-    for (int phase = 0; phase < TW_STEP_PHASES; ++phase)
-        for (int cause = 0; cause < TW_CAUSES; ++cause) {
-            tw_add(&to->overlap_ns[phase][cause], tw_load(&from->overlap_ns[phase][cause]));
-            tw_add(&to->request_ns[phase][cause], tw_load(&from->request_ns[phase][cause]));
-        }
+    tw_histogram_add(&to->duration, &from->duration);
+    tw_histogram_add(&to->gap, &from->gap);
+#define ADD(field, dims) tw_words_add(&to->field, &from->field, sizeof to->field);
+    TW_STEP_COUNTERS(ADD)
+#undef ADD
 }
 
 void tw_steps_add(tw_steps *to, const tw_steps *from) {

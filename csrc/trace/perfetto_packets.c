@@ -140,19 +140,13 @@ static uint8_t *put_name(const tw_timeline *t, uint8_t *p, uint32_t field, uint3
     return tw_put_bytes(p, field, text, len);
 }
 
-static uint8_t *put_process(const tw_timeline *t, uint8_t *p, const tw_track *track) {
-    uint8_t *process = p = tw_proto_open(p, TRACK_PROCESS);
+static uint8_t *put_process_or_thread(const tw_timeline *t, uint8_t *p, const tw_track *track) {
+    const bool thread = track->kind == TW_TRACK_THREAD;
+    uint8_t *described = p = tw_proto_open(p, thread ? TRACK_THREAD : TRACK_PROCESS);
     p = tw_put_uint(p, 1, (uint64_t)track->pid);
-    if (track->name != 0) p = put_name(t, p, 6, track->name);
-    return tw_proto_close(process, p);
-}
-
-static uint8_t *put_thread(const tw_timeline *t, uint8_t *p, const tw_track *track) {
-    uint8_t *thread = p = tw_proto_open(p, TRACK_THREAD);
-    p = tw_put_uint(p, 1, (uint64_t)track->pid);
-    p = tw_put_uint(p, 2, (uint64_t)track->tid);
-    if (track->name != 0) p = put_name(t, p, 5, track->name);
-    return tw_proto_close(thread, p);
+    if (thread) p = tw_put_uint(p, 2, (uint64_t)track->tid);
+    if (track->name != 0) p = put_name(t, p, thread ? 5 : 6, track->name);
+    return tw_proto_close(described, p);
 }
 
 static uint8_t *put_counter(const tw_timeline *t, uint8_t *p, const tw_track *track) {
@@ -172,8 +166,7 @@ void tw_packets_track(tw_timeline *t, uint32_t number, const tw_track *track) {
     uint8_t *described = p = tw_proto_open(p, PACKET_TRACK);
     p = tw_put_uint(p, TRACK_UUID, number);
     if (track->parent != 0) p = tw_put_uint(p, TRACK_PARENT, track->parent);
-    if (track->kind == TW_TRACK_PROCESS) p = put_process(t, p, track);
-    else if (track->kind == TW_TRACK_THREAD) p = put_thread(t, p, track);
+    if (track->kind == TW_TRACK_PROCESS || track->kind == TW_TRACK_THREAD) p = put_process_or_thread(t, p, track);
     else if (track->name != 0) p = put_name(t, p, TRACK_NAME, track->name);
     if (track->kind == TW_TRACK_COUNTER) p = put_counter(t, p, track);
     if (track->kind != TW_TRACK_COUNTER) p = tw_put_uint(p, TRACK_ORDERING, ORDERING_EXPLICIT);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "base/tw_malloc.h"
 
 #define ARROW_IDS (UINT64_C(0x5457) << 48) /* so that arrows of other traces beside these are others */
@@ -30,13 +31,7 @@ int tw_pauses_add(tw_pauses *p, const tw_long_pause *pause) {
     if (length(pause) < p->shortest_ns) return 0;
     if (p->n >= TW_TRACE_PAUSES) thin(p);
     if (length(pause) < p->shortest_ns) return 0;
-    if (p->n == p->room) {
-        const uint32_t room = p->room != 0 ? 2 * p->room : 256;
-        tw_long_pause *larger = tw_realloc(p->pause, room * sizeof *larger);
-        if (larger == NULL) return ENOMEM;
-        p->pause = larger;
-        p->room = room;
-    }
+    if (!tw_grow(&p->pause, p->n, &p->room, sizeof *p->pause)) return ENOMEM;
     p->pause[p->n++] = *pause;
     return 0;
 }
@@ -152,12 +147,9 @@ static uint32_t begun(const tw_pauses *p, uint32_t first, uint32_t end, uint64_t
 }
 
 static bool draw(tw_pauses *p, uint32_t pause, uint64_t *id) {
-    if (p->arrow_n == p->arrow_room) {
-        const uint32_t room = p->arrow_room != 0 ? 2 * p->arrow_room : 1024;
-        uint32_t *larger = room <= TW_TRACE_ARROWS ? tw_realloc(p->arrow, room * sizeof *larger) : NULL;
-        if (larger == NULL) return p->arrows_left_out++, false;
-        p->arrow = larger;
-        p->arrow_room = room;
+    if (p->arrow_n == TW_TRACE_ARROWS || !tw_grow(&p->arrow, p->arrow_n, &p->arrow_room, sizeof *p->arrow)) {
+        p->arrows_left_out++;
+        return false;
     }
     *id = tw_arrow_id(p->arrow_n);
     p->arrow[p->arrow_n++] = pause;

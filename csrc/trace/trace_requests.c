@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "base/tw_malloc.h"
 
 #define PLACES_START 256
@@ -52,16 +53,8 @@ static uint32_t idle_lane(tw_requests *r, uint64_t from_ns) {
 }
 
 static bool new_lane(tw_requests *r) {
-    if (r->lanes == r->lane_room) {
-        const uint32_t room = r->lane_room != 0 ? 2 * r->lane_room : 64;
-        tw_lane *lanes = tw_realloc(r->lane, room * sizeof *lanes);
-        if (lanes == NULL) return false;
-        r->lane = lanes;
-        uint32_t *idle = tw_realloc(r->idle, room * sizeof *idle); /* all may be idle at once */
-        if (idle == NULL) return false;
-        r->idle = idle;
-        r->lane_room = r->idle_room = room;
-    }
+    if (!tw_grow(&r->lane, r->lanes, &r->lane_room, sizeof *r->lane)) return false;
+    if (!tw_grow(&r->idle, r->lanes, &r->idle_room, sizeof *r->idle)) return false; /* all may be idle at once */
     r->lane[r->lanes++] = (tw_lane){0};
     return true;
 }

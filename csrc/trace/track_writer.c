@@ -4,9 +4,11 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/grow.h"
+#include "base/hash.h"
 #include "base/tw_malloc.h"
+#include "base/utf8.h"
 
-#define TEXTS_START 64
 #define NAMES_MOST (UINT32_C(1) << 26)
 #define TEXTS_MOST (UINT32_C(1) << 31)
 #define TEXT_MOST 65535 /* a longer name is cut: nobody reads more */
@@ -57,31 +59,25 @@ void tw_timeline_free(tw_timeline *t) {
     tw_free(t);
 }
 
-/* Makes room for one more element; room doubles. */
-static bool one_more(tw_timeline *t, void **array, uint32_t count, uint32_t *room, size_t size) {
-    if (count < *room) return true;
-    const uint32_t larger = *room != 0 ? *room * 2 : TEXTS_START;
-    void *moved = larger > *room ? tw_realloc(*array, larger * size) : NULL;
-    if (moved == NULL) return tw_timeline_fail(t, ENOMEM), false;
-    *array = moved;
-    *room = larger;
-    return true;
+static bool one_more(tw_timeline *t, void *array, uint32_t count, uint32_t *room, size_t size) {
+    if (tw_grow(array, count, room, size)) return true;
+    tw_timeline_fail(t, ENOMEM);
+    return false;
 }
 
 /* ---- names ---- */
 
-static uint32_t hash(const char *text, size_t len) {
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < len; i++) h = (h ^ (uint8_t)text[i]) * UINT64_C(0x100000001b3);
-    return (uint32_t)(h ^ h >> 32);
+static uint32_t bucket_of(const char *text, size_t len, uint32_t buckets) {
+    const uint64_t hash = tw_text_hash(text, len);
+    return (uint32_t)(hash ^ hash >> 32) & (buckets - 1);
 }
 
 static bool rehash(tw_timeline *t) {
-    const uint32_t buckets = t->buckets != 0 ? t->buckets * 2 : TEXTS_START;
+    const uint32_t buckets = t->buckets != 0 ? t->buckets * 2 : TW_GROW_START;
     uint32_t *bucket = tw_calloc(buckets, sizeof *bucket);
     if (bucket == NULL) return tw_timeline_fail(t, ENOMEM), false;
     for (uint32_t i = 1; i < t->text_count; i++) {
-        uint32_t *slot = &bucket[hash(t->texts + t->text[i].at, t->text[i].len) & (buckets - 1)];
+        uint32_t *slot = &bucket[bucket_of(t->texts + t->text[i].at, t->text[i].len, buckets)];
         t->text[i].next = *slot;
         *slot = i;
     }
@@ -102,24 +98,11 @@ static bool room_for_text(tw_timeline *t, size_t len) {
     return true;
 }
 
-/* Length of the UTF-8 character at text, 0: none begins there. */
-static size_t character(const uint8_t *text, size_t len) {
-    const uint8_t c = text[0];
-    if (c < 0x80) return 1;
-    const size_t n = c >= 0xc2 && c <= 0xdf ? 2 : (c & 0xf0) == 0xe0 ? 3 : c >= 0xf0 && c <= 0xf4 ? 4 : 0;
-    if (n == 0 || n > len) return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((text[i] & 0xc0) != 0x80) return 0;
-    if ((c == 0xe0 && text[1] < 0xa0) || (c == 0xed && text[1] > 0x9f) || (c == 0xf0 && text[1] < 0x90) ||
-        (c == 0xf4 && text[1] > 0x8f)) return 0;
-    return n;
-}
-
 /* Copies it with '?' for what is no UTF-8, cut at a character. Returns its length. */
 static size_t clean(char *to, const char *text, size_t len) {
     size_t done = 0;
     while (done < len && done < TEXT_MOST) {
-        const size_t n = character((const uint8_t *)text + done, len - done);
+        const size_t n = tw_utf8_length((const unsigned char *)text + done, len - done);
         if (done + n > TEXT_MOST) break;
         if (n == 0) to[done++] = '?';
         else {
@@ -136,11 +119,11 @@ uint32_t tw_timeline_name(tw_timeline *t, const char *text, size_t len) {
     char *copy = t->texts + t->texts_len;
     len = clean(copy, text, len);
     if (t->text_count >= t->buckets && !rehash(t)) return 0;
-    uint32_t *slot = &t->bucket[hash(copy, len) & (t->buckets - 1)];
+    uint32_t *slot = &t->bucket[bucket_of(copy, len, t->buckets)];
     for (uint32_t i = *slot; i != 0; i = t->text[i].next)
         if (t->text[i].len == len && memcmp(t->texts + t->text[i].at, copy, len) == 0) return i;
     if (t->text_count >= NAMES_MOST) return tw_timeline_fail(t, ENOMEM), 0;
-    if (!one_more(t, (void **)&t->text, t->text_count, &t->text_room, sizeof *t->text)) return 0;
+    if (!one_more(t, &t->text, t->text_count, &t->text_room, sizeof *t->text)) return 0;
     t->text[t->text_count] = (tw_timeline_text){(uint32_t)t->texts_len, (uint32_t)len, *slot};
     t->texts_len += len;
     return *slot = t->text_count++;
@@ -150,7 +133,7 @@ uint32_t tw_timeline_name(tw_timeline *t, const char *text, size_t len) {
 
 uint32_t tw_timeline_sequence(tw_timeline *t) {
     if (t->error != 0) return 0;
-    if (!one_more(t, (void **)&t->sequence, t->sequence_count, &t->sequence_room, sizeof *t->sequence)) return 0;
+    if (!one_more(t, &t->sequence, t->sequence_count, &t->sequence_room, sizeof *t->sequence)) return 0;
     t->sequence[t->sequence_count] = (tw_timeline_sequence_state){0};
     return t->sequence_count++;
 }
@@ -158,7 +141,7 @@ uint32_t tw_timeline_sequence(tw_timeline *t) {
 uint32_t tw_timeline_track(tw_timeline *t, const tw_track *track) {
     if (t->error != 0 || track->kind >= TW_TRACK_KINDS || track->parent >= t->row_count ||
         track->sequence >= t->sequence_count || track->name >= t->text_count || track->unit >= t->text_count) return 0;
-    if (!one_more(t, (void **)&t->row, t->row_count, &t->row_room, sizeof *t->row)) return 0;
+    if (!one_more(t, &t->row, t->row_count, &t->row_room, sizeof *t->row)) return 0;
     const tw_timeline_row *parent = track->parent != 0 ? &t->row[track->parent] : NULL;
     tw_timeline_row row = {track->kind, track->sequence, track->name, track->pid, track->tid};
     if (track->kind == TW_TRACK_PROCESS) row.tid = track->pid;

@@ -61,8 +61,7 @@ typedef struct tw_snapshot_exemplar {
 typedef struct tw_snapshot_step {
     char name[TW_STEP_NAME_WORDS * 8];
     tw_counts *spent[TW_STEP_PHASES];        /* lengths of the steps, and of the host gaps before them; NULL: empty */
-    uint64_t batch, unknown_ns;
-    uint64_t overlap_ns[TW_STEP_PHASES][TW_CAUSES], request_ns[TW_STEP_PHASES][TW_CAUSES];
+    TW_STEP_COUNTERS(TW_COUNTER_FIELD)
 } tw_snapshot_step;
 
 /* A process in the snapshot: what carries the label `process`. Who had this role and index before it, and is dead,

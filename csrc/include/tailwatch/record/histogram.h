@@ -99,6 +99,9 @@ void tw_histogram_move(tw_histogram *h, const tw_layout *layout, uint64_t from_n
 /* Copies while the writer goes on; count is the sum of the copied slots. Any thread. */
 void tw_histogram_read(const tw_histogram *h, tw_counts *out);
 
+/* sum += from, while no thread reads or writes sum; from's writer may go on. */
+void tw_histogram_add(tw_histogram *sum, const tw_histogram *from);
+
 void tw_counts_init(tw_counts *c);
 /* a += b. Associative and commutative, bit for bit. */
 void tw_counts_add(tw_counts *a, const tw_counts *b);

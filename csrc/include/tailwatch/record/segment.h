@@ -80,7 +80,6 @@ typedef struct tw_name { uint64_t word[TW_NAME_WORDS]; } tw_name;
     HISTOGRAM(itl_shift, ITL_WITHOUT_GC, ITL) /* itl + itl_shift = the same gaps without their delay part */ \
     HISTOGRAM(tpot, TPOT, ITL)                                                               \
     HISTOGRAM(e2e, E2E, E2E)
-#define TW_COUNTER_FIELD(name, dims) uint64_t name dims;
 #define TW_HISTOGRAM_FIELD(name, metric, layout) tw_histogram name;
 
 /* What one (model, route) measured. */

@@ -20,15 +20,20 @@ TW_BEGIN_C
 /* Which part of an engine's time a pause fell into. */
 typedef enum tw_step_phase { TW_STEP_INSIDE, TW_STEP_GAP, TW_STEP_PHASES } tw_step_phase;
 
+/* What the steps of one name count, FIELD(name, dims); the snapshot has fields of the same names. */
+#define TW_STEP_COUNTERS(FIELD)                                                                          \
+    FIELD(batch, )                  /* requests, summed over the steps */                               \
+    FIELD(unknown_ns, )             /* between an end without waiting= and the next step */             \
+    FIELD(overlap_ns, [TW_STEP_PHASES][TW_CAUSES])                                                      \
+    FIELD(request_ns, [TW_STEP_PHASES][TW_CAUSES])
+#define TW_COUNTER_FIELD(name, dims) uint64_t name dims;
+
 /* What the steps of one name measured. Not in use while its name is empty. */
 typedef struct tw_step_stats {
     uint64_t name[TW_STEP_NAME_WORDS]; /* word 0 is release-stored last */
     tw_histogram duration;             /* TW_LAYOUT_ITL */
     tw_histogram gap;                  /* TW_LAYOUT_PAUSE; before a step of this name */
-    uint64_t batch;                    /* requests, summed over the steps */
-    uint64_t unknown_ns;               /* before a step of this name, after an end that did not say what was waiting */
-    uint64_t overlap_ns[TW_STEP_PHASES][TW_CAUSES];
-    uint64_t request_ns[TW_STEP_PHASES][TW_CAUSES];
+    TW_STEP_COUNTERS(TW_COUNTER_FIELD)
 } tw_step_stats;
 
 typedef struct tw_steps { tw_step_stats of[TW_STEPS]; } tw_steps;
