@@ -1,6 +1,6 @@
 #include "tailwatch/attribute/engine_id.h"
 
-#include "base/hash.h"
+#include "base/text.h"
 
 #define PID_BITS (~TW_ENGINE_KIND)
 #define MOST_HOPS 8 /* from a process to the engine it works for; more are a ring */

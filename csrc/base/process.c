@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/text.h"
+
 static size_t read_file(const char *path, char *out, size_t room) {
     const int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return 0;
@@ -108,19 +110,13 @@ uint64_t tw_process_image(void) {
     return mixed ^ mixed >> 32;
 }
 
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 void tw_boot_id(uint64_t id[2]) {
     char text[64];
     id[0] = id[1] = 0;
     if (read_file("/proc/sys/kernel/random/boot_id", text, sizeof text) == 0) return;
     int digits = 0;
     for (const char *c = text; *c != '\0' && digits < 32; c++) {
-        const int digit = hex_digit(*c);
+        const int digit = tw_hex_digit(*c);
         if (digit < 0) continue;
         id[digits / 16] = id[digits / 16] << 4 | (uint64_t)digit;
         digits++;

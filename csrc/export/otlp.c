@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/protobuf.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "export/metric_samples.h"
 
 enum { DELTA = 1, CUMULATIVE = 2 }; /* AggregationTemporality */
@@ -147,16 +147,11 @@ static void number_point(encoder *e, const tw_sample *sample) {
 
 /* ---- exemplars ---- */
 
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* OTLP has no other trace ids than those of 16 bytes. */
 static bool trace_of(const char *text, char *bytes) {
     if (strlen(text) != 32) return false;
     for (int i = 0; i < 16; i++) {
-        const int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+        const int high = tw_hex_digit(text[2 * i]), low = tw_hex_digit(text[2 * i + 1]);
         if (high < 0 || low < 0) return false;
         bytes[i] = (char)(high << 4 | low);
     }

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/hash.h"
+#include "base/text.h"
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/base/clock.h"
 #include "tailwatch/base/process.h"

@@ -25,10 +25,8 @@ static PyObject *answer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 }
 
 static void answer_dealloc(PyObject *op) {
-    PyTypeObject *type = Py_TYPE(op);
     tw_answer_free(&((AnswerObject *)op)->answer);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF((PyObject *)type);
+    hot_free(op);
 }
 
 /* begin(planned_ns, ttft_ns, step_ns, /) */

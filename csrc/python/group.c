@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "record/word_sums.h"
 #include "tailwatch/group/merge_dead.h"
 #include "tailwatch/base/process.h"
 
@@ -86,12 +87,6 @@ PyObject *core_refused(PyObject *op, void *unused) {
     return PyLong_FromUnsignedLongLong(group == NULL ? 0 : group->members.refused);
 }
 
-static int same_role(const tw_segment *a, const tw_segment *b) {
-    for (uint32_t i = 0; i < TW_ROLE_WORDS; i++)
-        if (tw_load(&a->header.role[i]) != tw_load(&b->header.role[i])) return 0;
-    return 1;
-}
-
 /* peers() -> how many others of the group have the role of this process, and live. */
 PyObject *core_peers(PyObject *op, PyObject *unused) {
     const CoreObject *core = (CoreObject *)op;
@@ -100,7 +95,8 @@ PyObject *core_peers(PyObject *op, PyObject *unused) {
     (void)unused;
     for (uint32_t i = 0; group != NULL && i < group->members.n; i++) {
         const tw_segment *segment = group->members.member[i].segment;
-        n += same_role(core->segment, segment) && tw_load(&segment->header.ended) == 0 && tw_segment_lives(segment);
+        const bool same_role = tw_words_equal(core->segment->header.role, segment->header.role, TW_ROLE_WORDS);
+        n += same_role && tw_load(&segment->header.ended) == 0 && tw_segment_lives(segment);
     }
     return PyLong_FromLong(n);
 }

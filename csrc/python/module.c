@@ -89,7 +89,6 @@ static int core_clear(PyObject *op) {
 /* The segment stays mapped: snapshots hold its address. */
 static void core_dealloc(PyObject *op) {
     CoreObject *self = (CoreObject *)op;
-    PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     core_clear(op);
     core_free_trace(self);
@@ -98,8 +97,7 @@ static void core_dealloc(PyObject *op) {
     core_free_requests(self);
     Py_XDECREF((PyObject *)self->streams.type);
     Py_XDECREF(self->streams.trace_of);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF((PyObject *)type);
+    hot_free(op);
 }
 
 /* configure(slo, slow_ns): for requests that open from now on. */

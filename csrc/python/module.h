@@ -17,6 +17,13 @@
 
 #define FASTCALL(function) (PyCFunction)(void (*)(void))(function)
 
+/* The end of each tp_dealloc: gives the object back, and its reference to its type. */
+static inline void hot_free(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF((PyObject *)type);
+}
+
 /* The module's types, TYPE(field of tw_hot_state, spec, name in Python). */
 #define HOT_TYPES(TYPE)                                            \
     TYPE(core_type, tw_core_spec, "Core")                          \

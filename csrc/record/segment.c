@@ -7,7 +7,8 @@
 
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/base/process.h"
-#include "base/utf8.h"
+#include "base/text.h"
+#include "record/word_sums.h"
 
 /* ---- text in words ---- */
 
@@ -57,13 +58,7 @@ static void label_set(uint64_t *words, uint32_t n_words, const char *text, size_
 
 static void name_set(tw_name *name, const char *text, size_t len) { label_set(name->word, TW_NAME_WORDS, text, len); }
 
-static bool words_equal(const uint64_t *a, const uint64_t *b, uint32_t n) {
-    for (uint32_t i = 0; i < n; ++i)
-        if (tw_load(&a[i]) != tw_load(&b[i])) return false;
-    return true;
-}
-
-static bool name_equal(const tw_name *a, const tw_name *b) { return words_equal(a->word, b->word, TW_NAME_WORDS); }
+static bool name_equal(const tw_name *a, const tw_name *b) { return tw_words_equal(a->word, b->word, TW_NAME_WORDS); }
 
 /* ---- life ---- */
 
@@ -210,7 +205,7 @@ uint32_t tw_segment_source(tw_segment *g, const char *role) {
     uint64_t words[TW_ROLE_WORDS];
     label_set(words, TW_ROLE_WORDS, role, strlen(role));
     for (uint32_t i = 1; i < TW_SOURCE_OTHER; ++i) {
-        if (words_equal(g->lost[i].role, words, TW_ROLE_WORDS)) return i;
+        if (tw_words_equal(g->lost[i].role, words, TW_ROLE_WORDS)) return i;
         if (tw_load(&g->lost[i].role[0]) != 0) continue;
         for (uint32_t k = TW_ROLE_WORDS; k-- > 0;) tw_store_release(&g->lost[i].role[k], words[k]);
         return i;
@@ -254,8 +249,8 @@ static void fallback_name(tw_fallback *kind, const char *shape, size_t shape_len
 }
 
 static bool fallback_equal(const tw_fallback *a, const tw_fallback *b) {
-    return words_equal(a->shape, b->shape, TW_SHAPE_WORDS) &&
-           words_equal(a->reason, b->reason, TW_FALLBACK_REASON_WORDS);
+    return tw_words_equal(a->shape, b->shape, TW_SHAPE_WORDS) &&
+           tw_words_equal(a->reason, b->reason, TW_FALLBACK_REASON_WORDS);
 }
 
 void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len,

@@ -22,12 +22,6 @@ static void name_step(tw_step_stats *stats, const uint64_t name[TW_STEP_NAME_WOR
     for (uint32_t i = TW_STEP_NAME_WORDS; i-- > 0;) tw_store_release(&stats->name[i], name[i]);
 }
 
-static bool is_named(const tw_step_stats *stats, const uint64_t name[TW_STEP_NAME_WORDS]) {
-    for (uint32_t i = 0; i < TW_STEP_NAME_WORDS; ++i)
-        if (tw_load(&stats->name[i]) != name[i]) return false;
-    return true;
-}
-
 static uint32_t other_step(tw_steps *steps) {
     uint64_t other[TW_STEP_NAME_WORDS] = {0};
     memcpy(other, "other", 5);
@@ -38,7 +32,7 @@ static uint32_t other_step(tw_steps *steps) {
 uint32_t tw_steps_find(tw_steps *steps, const uint64_t name[TW_STEP_NAME_WORDS]) {
     for (uint32_t i = 0; i < TW_STEP_OTHER && name[0] != 0; ++i) {
         if (!in_use(&steps->of[i])) name_step(&steps->of[i], name);
-        if (is_named(&steps->of[i], name)) return i;
+        if (tw_words_equal(steps->of[i].name, name, TW_STEP_NAME_WORDS)) return i;
     }
     return other_step(steps);
 }

@@ -3,10 +3,17 @@
 
 #include "tailwatch/base/atomic.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 static inline uint64_t tw_minus(uint64_t later, uint64_t earlier) { return later > earlier ? later - earlier : 0; }
+
+static inline bool tw_words_equal(const uint64_t *a, const uint64_t *b, size_t n) {
+    size_t i = 0;
+    while (i < n && tw_load(&a[i]) == tw_load(&b[i])) i++;
+    return i == n;
+}
 
 /* What is loaded after the last of them is loaded later. */
 static inline void tw_words_load(void *out, const void *from, size_t bytes) {

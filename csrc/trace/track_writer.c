@@ -5,9 +5,8 @@
 #include <string.h>
 
 #include "base/grow.h"
-#include "base/hash.h"
+#include "base/text.h"
 #include "base/tw_malloc.h"
-#include "base/utf8.h"
 
 #define NAMES_MOST (UINT32_C(1) << 26)
 #define TEXTS_MOST (UINT32_C(1) << 31)

@@ -87,12 +87,9 @@ static int encoder_clear(PyObject *object) {
 }
 
 static void encoder_dealloc(PyObject *object) {
-    PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     encoder_clear(object);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF((PyObject *)type);
+    hot_free(object);
 }
 
 static const char content_text[] =

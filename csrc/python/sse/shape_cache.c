@@ -421,7 +421,6 @@ static void release_call(plan_call *call) {
 
 static void plans_dealloc(PyObject *op) {
     PlansObject *self = (PlansObject *)op;
-    PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     for (uint32_t i = 0; i < self->calls; i++) release_call(self->call[i]);
     Py_XDECREF((PyObject *)self->model);
@@ -434,8 +433,7 @@ static void plans_dealloc(PyObject *op) {
     Py_XDECREF(self->attributes);
     Py_XDECREF(self->method_type);
     Py_XDECREF(self->serializer);
-    PyObject_GC_Del(op);
-    Py_DECREF((PyObject *)type);
+    hot_free(op);
 }
 
 static PyMethodDef plans_methods[] = {

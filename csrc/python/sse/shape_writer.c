@@ -423,7 +423,6 @@ static void release_node(tw_plan_node *node) {
 
 static void plan_dealloc(PyObject *op) {
     PlanObject *self = (PlanObject *)op;
-    PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     for (uint32_t i = 0; i < self->count; i++) release_node(&self->nodes[i]);
     PyMem_Free(self->nodes);
@@ -431,8 +430,7 @@ static void plan_dealloc(PyObject *op) {
     Py_XDECREF(self->literal);
     Py_XDECREF(self->fields_set);
     Py_XDECREF(self->extra);
-    PyObject_GC_Del(op);
-    Py_DECREF((PyObject *)type);
+    hot_free(op);
 }
 
 static PyObject *plan_render(PyObject *op, PyObject *object) {

@@ -226,13 +226,11 @@ static int template_clear(PyObject *object) {
 
 static void template_dealloc(PyObject *object) {
     TemplateObject *self = (TemplateObject *)object;
-    PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     template_clear(object);
     Py_CLEAR(self->literal);
     Py_CLEAR(self->facts.model);
-    PyObject_GC_Del(object);
-    Py_DECREF((PyObject *)type);
+    hot_free(object);
 }
 
 static PyMethodDef template_methods[] = {

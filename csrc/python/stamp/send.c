@@ -522,7 +522,6 @@ static int send_clear(PyObject *op) {
 
 static void send_dealloc(PyObject *op) {
     SendObject *self = (SendObject *)op;
-    PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     send_clear(op);
     if (self->stream != NULL) self->stream->claim = NULL;
@@ -531,8 +530,7 @@ static void send_dealloc(PyObject *op) {
     PyMem_Free(self->scan);
     Py_XDECREF(self->scope);
     Py_XDECREF((PyObject *)self->core);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF((PyObject *)type);
+    hot_free(op);
 }
 
 static PyMethodDef methods[] = {

@@ -47,12 +47,10 @@ void stream_shut(StreamObject *self, uint64_t now_ns, tw_end end) {
 
 static void stream_dealloc(PyObject *self) {
     StreamObject *s = (StreamObject *)self;
-    PyTypeObject *type = Py_TYPE(self);
     if (stream_counts(s) && !s->stream.closed) stream_shut(s, tw_now_ns(), TW_END_ABORT);
     if (s->range.id != 0) nvtx_end(&s->range); /* of before an uninstall() */
     Py_XDECREF((PyObject *)s->core);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF((PyObject *)type);
+    hot_free(self);
 }
 
 /* By type name: asyncio's, anyio's and the frameworks' classes are told apart without importing any of them. */

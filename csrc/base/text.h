@@ -1,8 +1,9 @@
-/* Where a UTF-8 character ends. Private. */
+/* Characters and hashes of text. Private. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 static inline bool tw_utf8_continues(unsigned char c) { return (c & 0xC0) == 0x80; }
 
@@ -19,4 +20,17 @@ static inline size_t tw_utf8_length(const unsigned char *text, size_t len) {
     if (c == 0xF0 && text[1] < 0x90) return 0;
     if (c == 0xF4 && text[1] > 0x8F) return 0;
     return n;
+}
+
+/* -1: not a hexadecimal digit. */
+static inline int tw_hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* FNV-1a. */
+static inline uint64_t tw_text_hash(const char *text, size_t len) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < len; i++) hash = (hash ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
+    return hash;
 }
