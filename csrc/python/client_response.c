@@ -3,7 +3,7 @@
  * stamp() when a read returns, feed() for each part of the body in it: between the two stands an HTTP parser, which
  * calls feed() itself.
  */
-#include "python/client_response.h"
+#include "python/module.h"
 
 #include "tailwatch/wire/client_response.h"
 #include "tailwatch/base/clock.h"

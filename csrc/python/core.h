@@ -42,7 +42,7 @@ typedef struct pause_hook {
 
 enum { ON_PAUSE_NVTX, ON_PAUSE_SWEEP, ON_PAUSE }; /* who may have one, in the order in which they are called */
 
-/* ---- stamp/send.h, stamp/stream.h, stamp/engine_step.h ---- */
+/* ---- stamp/requests.h, stamp/stream.h, stamp/engine_step.h ---- */
 
 /* Interned once: a lookup by one of these compares pointers and never allocates, also inside a collection. */
 typedef struct tw_keys {

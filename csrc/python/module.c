@@ -1,5 +1,4 @@
 /* tailwatch._hot: the module, and Core, the one writer of one process's segment. */
-#include "python/client_response.h"
 #include "python/gc/callbacks.h"
 #include "python/gc/idle_gc.h"
 #include "python/gc/idle_libuv.h"
@@ -8,13 +7,11 @@
 #include "python/group.h"
 #include "python/membership.h"
 #include "python/nvtx/ranges.h"
-#include "python/sse/encoder.h"
 #include "python/sse/shape_writer.h"
 #include "python/sse/template.h"
 #include "python/stamp/engine_step.h"
 #include "python/stamp/recent_frames.h"
 #include "python/stamp/requests.h"
-#include "python/stamp/send.h"
 #include "python/stamp/stream.h"
 #include "python/trace.h"
 

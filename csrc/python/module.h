@@ -39,6 +39,8 @@ static inline void hot_free(PyObject *object) {
     TYPE(plan_type, tw_plan_spec, "Plan")                          \
     TYPE(plans_type, tw_plans_spec, "Plans")
 #define HOT_TYPE_FIELD(field, spec, name) PyTypeObject *field;
+#define HOT_TYPE_SPEC(field, spec, name) extern PyType_Spec spec;
+HOT_TYPES(HOT_TYPE_SPEC)
 
 typedef struct tw_hot_state {
     HOT_TYPES(HOT_TYPE_FIELD)

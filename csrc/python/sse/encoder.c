@@ -1,5 +1,5 @@
 /* tailwatch._hot.Encoder: the hot method of the encoders, content(text). */
-#include "python/sse/encoder.h"
+#include "python/module.h"
 
 #include "python/sse/template.h"
 

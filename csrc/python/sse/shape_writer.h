@@ -9,8 +9,6 @@
 #define TW_PLAN_NODES 1024
 #define TW_PLAN_DEPTH 32 /* nodes within nodes: the match recurses */
 
-extern PyType_Spec tw_plan_spec, tw_plans_spec;
-
 typedef struct tw_plan_node tw_plan_node;
 
 typedef struct PlanObject {

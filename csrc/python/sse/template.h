@@ -21,8 +21,6 @@ typedef struct TemplateObject {
     tw_facts facts;
 } TemplateObject;
 
-extern PyType_Spec tw_template_spec;
-
 bool is_template(PyObject *object);
 
 /* What stands in a text hole. *kept holds its bytes, where they are not the string's own, until the frame is written.

@@ -3,8 +3,6 @@
 
 #include "python/core.h"
 
-extern PyType_Spec tw_step_spec;
-
 /* At the start, and again when the segment has begun anew: steps that are open are nobody's. */
 static inline void core_init_steps(CoreObject *core) {
     tw_segment *segment = core->segment;

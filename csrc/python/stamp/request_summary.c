@@ -1,5 +1,5 @@
 /* What became of one request, told once as it ended: for spans. Under the GIL, off the token path; bounded. */
-#include "python/stamp/request_summary.h"
+#include "python/stamp/stream.h"
 
 #include <string.h>
 

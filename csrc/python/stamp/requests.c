@@ -35,7 +35,7 @@ void core_free_requests(CoreObject *core) {
     Py_XDECREF(r->body_type);
 }
 
-/* follow(ended): called once for each request that a Send ends; None: no longer. */
+/* on_request_end(ended): called once for each request that a Send ends; None: no longer. */
 PyObject *core_on_request_end(PyObject *op, PyObject *ended) {
     CoreObject *self = (CoreObject *)op;
     PyObject *old = self->requests.ended;

@@ -7,6 +7,7 @@
 int core_init_requests(CoreObject *core, PyTypeObject *type, PyObject *route_of, PyObject *timed_send);
 void core_free_requests(CoreObject *core);
 
-/* methods of Core */
+/* methods of Core; request() is that of stamp/send.c */
+PyObject *core_request(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
 PyObject *core_on_request_end(PyObject *op, PyObject *ended);
 PyObject *core_streamed(PyObject *op, PyObject *unused);

@@ -3,7 +3,7 @@
  * It returns what the inner send returns: no coroutine of its own, exceptions and warnings as without it. The
  * stamp is the moment of the hand-over. Nothing it does can raise into the app.
  */
-#include "python/stamp/send.h"
+#include "python/stamp/requests.h"
 
 #include "python/group.h"
 #include "python/stamp/headers.h"

@@ -3,7 +3,6 @@
 
 #include "python/group.h"
 #include "python/membership.h"
-#include "python/stamp/request_summary.h"
 
 #include "tailwatch/attribute/engine_id.h"
 

@@ -22,8 +22,6 @@ typedef struct StreamObject {
     enum { PARTS_NONE, PARTS_AGREE, PARTS_DIFFER } parts; /* whether it was bound by its parts, and they go to one engine */
 } StreamObject;
 
-extern PyType_Spec tw_stream_spec;
-
 StreamObject *stream_new(CoreObject *core);
 /* Whether it was opened, in this process: else it is not ours to end. */
 static inline int stream_counts(const StreamObject *self) { return self->open && self->epoch == *self->core->epoch; }
@@ -50,7 +48,8 @@ static inline void stream_stamp(StreamObject *self, uint64_t now_ns, uint32_t n,
     if (nvtx_on(self->core)) stream_mark(self);
 }
 
-/* methods of Core and of the module */
+/* Stream.summary(), of stamp/request_summary.c; methods of Core and of the module */
+PyObject *stream_summary(PyObject *self, PyObject *unused);
 PyObject *core_stream(PyObject *op, PyObject *args);
 PyObject *core_set_serves(PyObject *op, PyObject *engine);
 PyObject *core_exemplify(PyObject *op, PyObject *args);
