@@ -263,7 +263,7 @@ def test_without_rich_it_says_what_to_install(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "rich" else find(name))
     assert cli.main(["top", "--dir", "."]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "tailwatch[top]" in line
+    assert "pip install '.[top]'" in line
 
 
 def test_what_is_no_terminal_gets_one_table(
