@@ -182,11 +182,27 @@ def test_its_files_exist(name: str) -> None:
     assert [link for link in [*links, *listed] if not (folder / link).exists()] == []
 
 
+def anchors(text: str) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_its_anchors_exist(name: str) -> None:
+    """A link to a section finds its heading."""
+    folder = Path(name).parent
+    links = re.findall(r"\]\(([^)#:]*\.md|)#([^)]+)\)", FENCED.sub("", TEXTS[name]))
+    pages = {page: (ROOT / folder / page).read_text(encoding="utf-8") if page else TEXTS[name] for page, _ in links}
+
+    assert [(page, anchor) for page, anchor in links if anchor not in anchors(pages[page])] == []
+
+
 def test_the_map_shows_files_that_exist() -> None:
     """Every file and folder of CONTRIBUTING's map."""
     text = FENCED.sub("", TEXTS["CONTRIBUTING.md"])
     chart = text[text.index("## Map") : text.index("## Tests")]
-    named = re.findall(r"`([\w./]+(?:/|\.py|\.c|\.h|\.sh))`", chart)
+    named = re.findall(r"`([\w./]+(?:/|\.py|\.c|\.h|\.sh|\.pth))`", chart)
 
     assert len(named) > 30
     assert [name for name in named if not any((folder / name).exists() for folder in FOLDERS)] == []
