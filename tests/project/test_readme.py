@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import io
 import json
 import re
@@ -154,6 +155,17 @@ def test_the_doctor_s_output_is_that_of_today(name: str, capsys: pytest.CaptureF
     (shown,) = [text for text in SHOWN[name] if "generation 2" in text]
 
     assert [part for part in shown.split("\n\n") if words(part) not in printed] == []
+
+
+def test_the_output_of_nsys_is_that_of_today(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the report that the tests have."""
+    packed = ROOT / "tests" / "nvtx" / "data" / "report.sqlite.gz"
+    (tmp_path / "report.sqlite").write_bytes(gzip.decompress(packed.read_bytes()))
+    cli.main(["nsys", str(tmp_path / "report.sqlite")])
+    printed = words(capsys.readouterr().out)
+    (shown,) = SHOWN["docs/nsight.md"]
+
+    assert [part for part in re.split(r"\n(?=GPU)", shown) if words(part) not in printed] == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/demo.md"])
