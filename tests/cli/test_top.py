@@ -123,7 +123,7 @@ def test_what_was_lost_is_told_by_process_and_cause(cores: tuple[Any, Any]) -> N
     (lost,) = view.lost
     assert (lost.source, lost.cause) == ("api", "policy")
     assert 0 < lost.delay <= lost.overlap
-    line = next(line for line in drawn(view).splitlines() if "own work" in line)
+    line = next(line for line in drawn(view).splitlines() if "own pauses" in line)
     assert line.startswith("api") and "/s" in line
 
 

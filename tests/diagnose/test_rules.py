@@ -604,7 +604,7 @@ def test_causes_in_words() -> None:
     three = name_causes(causes(gc2=3.0, gc1=2.9, gc0=2.8))
     assert three.replace(" and ", ", ").split(", ") == ["generation 2", "generation 1", "generation 0"]
     first, second = split_by_cause(causes(policy=1.0, gc_full=2.0)).split(", ")
-    assert (first, second) == ("2 s of full collections", "1 s of tailwatch's own work")
+    assert (first, second) == ("2 s of full collections", "1 s of tailwatch's own pauses")
     assert split_by_cause({"new": 1.0}, "to") == "1 s to new"
     assert split_by_cause(causes()) == "none"
 
@@ -677,7 +677,7 @@ def test_a_slow_gap_of_another_process_s_making() -> None:
     assert "up to 161 ms of generation 2" in overlap
     assert "lost" in delay and "158 ms to generation 2" in delay
     assert engine.endswith("in engine: 150 ms of generation 2")
-    assert worker.endswith("10 ms of tailwatch's own work") and "in worker: " in worker
+    assert worker.endswith("10 ms of tailwatch's own pauses") and "in worker: " in worker
 
 
 def test_a_slow_first_token() -> None:

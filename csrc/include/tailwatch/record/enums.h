@@ -8,7 +8,7 @@ extern "C" {
 
 /* Why a process was paused. gc0..gc2: the generation of a generational collector. gc_increment and gc_full:
  * the steps of CPython 3.14.0-3.14.4's incremental collector and a pass over the whole heap there.
- * policy: our own freezes, slices and full collections; a collection inside one is booked there and nowhere else. */
+ * policy: our own freeze and sweep passes; a collection inside one is booked there and nowhere else. */
 typedef enum tw_cause {
     TW_CAUSE_GC0,
     TW_CAUSE_GC1,
