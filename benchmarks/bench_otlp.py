@@ -129,7 +129,7 @@ def report(quick: bool = False) -> Report:
         cases |= {RECORD: loop(sdk.record), EXPORT: loop(sdk.export)}
         number |= {RECORD: 200, EXPORT: 1}
     except ImportError as error:
-        made.notes.append(f"not compared: the SDK ({error}); pip install 'tailwatch[otel]'")
+        made.notes.append(f"not compared: the SDK ({error}); pip install '.[otel]' in tailwatch's repository")
     samples = measure(cases, number=number, repeats=3 if quick else REPEATS)
     made.calls = samples.calls()
     label = f"{LABEL_SETS} label sets, all metrics: bytes"

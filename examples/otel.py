@@ -1,6 +1,6 @@
 """What arrives at an OpenTelemetry collector: metrics and a span per request, by OTLP.
 
-    pip install 'tailwatch[otel]'
+    pip install '.[otel]'
     python examples/otel.py
 
 A collector of a few lines listens here and prints what it is sent. With a real one, say where it is and leave the rest:

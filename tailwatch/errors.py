@@ -71,3 +71,8 @@ def nearest(found: object, choices: Iterable[str]) -> str | None:
         return None
     near = difflib.get_close_matches(found.lower(), list(choices), n=1, cutoff=0.6)
     return near[0] if near else None
+
+
+def how_to_install(extra: str) -> str:
+    """The command for an optional part of the package, which is built from its repository."""
+    return f"pip install '.[{extra}]' in tailwatch's repository"

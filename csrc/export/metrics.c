@@ -238,18 +238,17 @@ static const tw_instrument INSTRUMENTS[] = {
      "ends.",
      .samples = tw_sample_load_number, GAUGES(waiting), LOAD},
     {"tailwatch_healthy_concurrency", "tailwatch.healthy_concurrency", GAUGE, "{stream}",
-     "Concurrent streams above which median TTFT starts to grow faster (knee of the curve). Absent until a knee is "
-     "found.",
+     "Concurrent streams above which median TTFT starts to grow faster. Absent until that number is found.",
      .samples = tw_sample_load_number, GAUGES(healthy), LOAD},
     {"tailwatch_healthy_concurrency_confidence_ratio", "tailwatch.healthy_concurrency_confidence", GAUGE, "1",
-     "Share of resamplings that find healthy concurrency within 10 % of its value. Absent until a knee is found.",
+     "Share of resamplings that find healthy concurrency within 10 % of its value. Absent until it is found.",
      .samples = tw_sample_load_number, GAUGES(confidence), LOAD},
     {"tailwatch_healthy_concurrency_verdict", "tailwatch.healthy_concurrency_verdict", GAUGE, "1",
      "1 for the result of the search for healthy concurrency: found, no_inflection, few_data, single_level.",
      .samples = tw_sample_load_verdict, 0, LOAD},
     {"tailwatch_load_ratio", "tailwatch.load.ratio", GAUGE, "1",
-     "Requests in flight / healthy concurrency; above 1, each further request raises TTFT. Absent until a knee is "
-     "found.",
+     "Requests in flight / healthy concurrency; above 1, each further request raises TTFT. Absent until healthy "
+     "concurrency is found.",
      .samples = tw_sample_load_number, GAUGES(ratio), LOAD},
     {"tailwatch_load_utilization_ratio", "tailwatch.load.utilization", GAUGE, "1",
      "tailwatch_load_ratio, capped at 1 for load balancers that accept no larger value.",

@@ -380,7 +380,8 @@ ROWS = (
             Panel(
                 "Pauses that are charged to no gap, and their parts",
                 "Process seconds per second: collections under 50 us, other people's gc.callbacks (part of pauses), "
-                "CPU time of collections (a pause longer than its CPU time waited for a core), our own freeze passes.",
+                "CPU time of collections (a pause longer than its CPU time waited for a core), our own freezes, slices "
+                "and full collections.",
                 [
                     fixed("short", total("tailwatch_gc_short_pauses_seconds_total", TARGET)),
                     fixed("callbacks of others", total("tailwatch_gc_callbacks_seconds_total", TARGET)),
@@ -610,7 +611,7 @@ ROWS = (
             Panel(
                 "Streams",
                 "Requests in flight, before and after their first token, and healthy concurrency: concurrent streams "
-                "above which median TTFT starts to grow faster. Absent until a knee is found.",
+                "above which median TTFT starts to grow faster. Absent until that number is found.",
                 [
                     fixed("{{instance}} running", now("tailwatch_streams_running", by="instance")),
                     fixed("{{instance}} waiting", now("tailwatch_streams_waiting", by="instance")),

@@ -9,7 +9,7 @@ from typing import Any
 
 from tailwatch.demo import settings
 from tailwatch.demo.pipe import ChildError
-from tailwatch.errors import OptionError
+from tailwatch.errors import OptionError, how_to_install
 from tailwatch.options.slo import SLO
 
 OK, FAILED, WRONG_CALL = 0, 1, 2
@@ -47,7 +47,7 @@ def main(options: argparse.Namespace) -> int:
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        return _error(f"the demo needs {', '.join(missing)}: pip install 'tailwatch[demo]'", WRONG_CALL)
+        return _error(f"the demo needs {', '.join(missing)}: {how_to_install('demo')}", WRONG_CALL)
     try:
         return run(options)
     except ChildError as error:

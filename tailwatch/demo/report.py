@@ -166,7 +166,7 @@ def _verdict(report: Report) -> str:
     rates = " and ".join(f"{each['goodput']:.1f}" for each in others)
     return (
         f"For the client: the longest gap between tokens went from {ms(left['itl']['max'])} to {gaps}, goodput from "
-        f"{left['goodput']:.1f} to {rates} req/s, with the freeze and out of band."
+        f"{left['goodput']:.1f} to {rates} req/s, with freeze and with idle."
     )
 
 

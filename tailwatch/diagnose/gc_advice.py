@@ -7,8 +7,8 @@ A prediction is an interval, and each end says what it stands on:
 - At least: that, less the most that the policy's own work can cost, wherever it falls. Its work is bounded by the
   objects that came (one collection of the youngest for each threshold of them), and what each is charged: the looks
   that the sweep owes for it, at what a look takes; or the full passes it is in, at what an object takes there that is
-  not in the cache. All of it is taken to delay as many streams as a collection did on average, although out of band
-  most of it is done while a loop waits.
+  not in the cache. All of it is taken to delay as many streams as a collection did on average, although
+  idle-time collection does most of it while a loop waits.
 """
 
 from __future__ import annotations

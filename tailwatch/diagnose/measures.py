@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailwatch.diagnose.finding import DiagnosisContext
-from tailwatch.diagnose.gc_advice import COLLECTIONS
+from tailwatch.diagnose.gc_advice import COLLECTIONS, Saving, predict
 from tailwatch.diagnose.text import CAUSE_NAMES, name_causes
 from tailwatch.integrations.process_roles import delays_streams
 
@@ -92,6 +92,19 @@ def engine_role(snapshot: Snapshot, cause: str) -> str:
     """The role of the worst process where it is one without an app; else ""."""
     worst = _worst(snapshot, cause)
     return worst.role if worst is not None and delays_streams(worst.role) else ""
+
+
+def predict_saving(snapshot: Snapshot, context: DiagnosisContext) -> Saving | None:
+    """The policy that would save streams most, from what is known of this process."""
+    return predict(snapshot, policy=context.gc_policy, thresholds=context.thresholds, version=context.python_version)
+
+
+def recommended_policy(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:
+    """The option ``gc`` for the process that a cause paused most, where its heap is not frozen: the policy of the
+    predicted saving, if there is one for that process, else "freeze"."""
+    saving, worst = predict_saving(snapshot, context), _worst(snapshot, cause)
+    elsewhere = worst is not None and saving is not None and saving.role != worst.role
+    return "freeze" if saving is None or elsewhere else saving.policy
 
 
 def freezes(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> bool:

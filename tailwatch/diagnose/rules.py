@@ -18,6 +18,7 @@ from tailwatch.diagnose.measures import (
     find_gc_blame,
     freezes,
     froze,
+    recommended_policy,
     step_count,
     where_paused,
 )
@@ -94,10 +95,11 @@ def _mends(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:
         return f"{YOUNG_REASON}; `install(app, gc_log_all=True)` logs each collection with its objects"
     if (engine := engine_role(snapshot, cause)) and froze(snapshot, cause, context):
         return f"the {engine} process's heap is frozen, so newer objects cause it"
+    policy = recommended_policy(snapshot, cause, context)
     if engine:
-        return f"gc='freeze' (TAILWATCH_GC=freeze) in the {engine} process fixes it"
+        return f"gc={policy!r} (TAILWATCH_GC={policy}) in the {engine} process fixes it"
     if not freezes(snapshot, cause, context):
-        return f"`install(app, gc='freeze')` {'shortens' if cause == 'gc_increment' else 'fixes'} it"
+        return f"`install(app, gc={policy!r})` {'shortens' if cause == 'gc_increment' else 'fixes'} it"
     if froze(snapshot, cause, context):
         return "the heap is frozen, so newer objects cause it"
     return "`tailwatch.freeze()` while no request is in flight fixes it"

@@ -15,7 +15,9 @@ from tailwatch.diagnose.measures import (
     freezes,
     froze,
     gc_only,
+    predict_saving,
     process_name,
+    recommended_policy,
     tail_shares,
     where_paused,
 )
@@ -47,7 +49,8 @@ def gc_tail(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     count, longest = snapshot.gc.collections.get(blame.cause, 0), snapshot.gc.max.get(blame.cause, 0.0)
     detail = (
         f"{blame.percentile} ITL {ms(blame.gap)}, {ms(blame.gap - blame.lost)} without GC. "
-        f"All streams together lost an estimated {ms(sum(delay.values()))} ({split_by_cause(delay, 'to')}); "
+        f"All streams together lost an estimated {ms(sum(delay.values()))} between tokens "
+        f"({split_by_cause(delay, 'to')}); "
         f"up to {ms(sum(overlap.values()))} of their gaps coincided with collections. "
         f"{CAUSE_NAMES[blame.cause].capitalize()}: {count} times {where_paused(snapshot, blame.cause)}, "
         f"the longest {ms(longest)}."
@@ -60,11 +63,11 @@ def gc_tail(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
 def _gc_advice(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:
     if cause in YOUNG:
         return f"install(app, gc_log_all=True): {YOUNG_REASON}; the log shows how many objects each collection found"
+    policy = recommended_policy(snapshot, cause, context)
     if engine := engine_role(snapshot, cause):
-        return _engine_advice(engine, froze(snapshot, cause, context))
+        return _engine_advice(engine, policy, froze(snapshot, cause, context))
     if not freezes(snapshot, cause, context):
-        saving = _saving(snapshot, context)
-        return f"install(app, gc={saving.policy!r})" if saving else "install(app, gc='freeze')"
+        return f"install(app, gc={policy!r})"
     if not froze(snapshot, cause, context) or context.freeze_wanted:
         return "tailwatch.freeze() at a time without requests: the heap is not frozen yet"
     return (
@@ -73,26 +76,20 @@ def _gc_advice(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str
     )
 
 
-def _engine_advice(role: str, frozen: bool) -> str:
+def _engine_advice(role: str, policy: str, frozen: bool) -> str:
     if frozen:
         return (
             f"tailwatch.freeze() in the {role} process while it is idle: the remaining pauses come from newer objects"
         )
     return (
-        f"TAILWATCH_GC=freeze for the {role} process: its heap is frozen as soon as the group has no stream in flight; "
-        "or tailwatch.freeze() there while it is idle"
-    )
-
-
-def _saving(snapshot: Snapshot, context: DiagnosisContext) -> gc_advice.Saving | None:
-    return gc_advice.predict(
-        snapshot, policy=context.gc_policy, thresholds=context.thresholds, version=context.python_version
+        f"TAILWATCH_GC={policy} for the {role} process: its heap is frozen as soon as the group has no stream in "
+        "flight; or tailwatch.freeze() there while it is idle"
     )
 
 
 def gc_policy(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """Another policy of the collector would have saved streams time: how much, as an interval."""
-    saving = _saving(snapshot, context)
+    saving = predict_saving(snapshot, context)
     if saving is None:
         return None
     lost, low, high = sum(saving.lost.values()), saving.low, saving.high
@@ -191,7 +188,7 @@ def gc_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
 
 
 def policy_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
-    """Our own freeze cost somebody time."""
+    """Our own pauses delayed streams."""
     lost = snapshot.delay.get("policy", 0.0)
     if lost < 0.05:
         return None

@@ -17,7 +17,7 @@ CAUSE_NAMES = {
     "gc2": "generation 2",
     "gc_full": "full collections",
     "gc_increment": "incremental collections",
-    "policy": "tailwatch's own freeze",
+    "policy": "tailwatch's own pauses",
 }
 _PHASE_NAMES = {"ttft": "time to first token", "itl": "gaps between tokens"}
 _UNSPLIT = "rest (model and queue, not split)"  # a first token has no typical wait to compare with
@@ -129,7 +129,7 @@ def _format_phase(phase: str, octaves: Sequence[Octave]) -> str:
     return f"{_PHASE_NAMES[phase]}, longer than usual\n{_table(rows)}\n{_dominating(phase, octaves)}"
 
 
-_SHORT = {"policy": "freeze", "client": "slow client", "accept": "before app"}
+_SHORT = {"policy": "own pauses", "client": "slow client", "accept": "before app"}
 
 
 def _columns(octaves: Sequence[Octave]) -> list[str]:

@@ -64,9 +64,9 @@ class GCStatus:
             policy).
         why: the reason for full collections, a sentence; "" with slices.
         slices: slices by idle slot: idle, step, request_end, overdue, memory_limit, requested.
-        collections: full collections of unfrozen objects outside slices, by the same; "automatic": by thresholds;
-            "external": gc.collect() by other code; "unknown": automatic or external, if the interpreter's counters were
-            not found.
+        collections: collections outside slices. Of any generation: "automatic" (by thresholds), "external"
+            (gc.collect() by other code), "unknown" (one of the two: the interpreter's counters were not found). Full
+            ones by tailwatch, of unfrozen objects: by idle slot.
         moved, freed: objects found unreachable and moved to generation 0 by slices, and objects freed.
         seconds, predicted_seconds: duration of all slices, and their predicted duration.
         unfrozen: tracked objects that are not frozen, an estimate; frozen: objects known to be frozen.

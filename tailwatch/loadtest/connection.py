@@ -11,13 +11,13 @@ from typing import Protocol as Interface
 from typing import cast
 
 from tailwatch._hot import Answer, now
-from tailwatch.errors import UnsupportedError
+from tailwatch.errors import UnsupportedError, how_to_install
 from tailwatch.loadtest.exchange import Ending, Exchange
 
 try:
     import httptools
 except ImportError as error:  # pragma: no cover - said once, where the client is first asked for
-    raise UnsupportedError("tailwatch.loadtest needs httptools: pip install 'tailwatch[load]'") from error
+    raise UnsupportedError(f"tailwatch.loadtest needs httptools: {how_to_install('load')}") from error
 
 # tw_framing of csrc/include/tailwatch/wire/body_scan.h, by content type; other bodies are not looked into.
 _SSE, _LINES, _RAW, _WHOLE = 0, 1, 3, 4

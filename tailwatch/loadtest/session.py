@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import Any, TypeVar
 
-from tailwatch.errors import TailwatchError
+from tailwatch.errors import TailwatchError, how_to_install
 from tailwatch.loadtest.engine import Job, LoadRun
 from tailwatch.loadtest.live import Live
 from tailwatch.loadtest.process import exits_deferred, new_event_loop, on_interrupt
@@ -208,5 +208,5 @@ def needed() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "httptools":
             raise
-        raise TailwatchError("the load tester needs httptools: pip install 'tailwatch[load]'") from error
+        raise TailwatchError(f"the load tester needs httptools: {how_to_install('load')}") from error
     return pool

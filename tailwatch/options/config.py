@@ -66,7 +66,8 @@ class Config:
         page: serve a live page at /tailwatch, in the app and on metrics_port. Without page_token the page answers
             loopback clients only: see tailwatch/serve/page_access.py.
         page_token: token that the page requires, as "Authorization: Bearer ..." or typed into the page; "": no token.
-        trust_request_start: use the X-Request-Start header of a proxy as arrival.
+        trust_request_start: trust a proxy's X-Request-Start or X-Queue-Start header: the wait since then counts as the
+            queue stage "proxy". Arrival, and so TTFT and E2E, stay as they are.
         fast_sse: serialise the streams of known servers with templates; the bytes are the same.
         orca: add the load in the header ``endpoint-load-metrics`` of generated responses: "off", "request" (in the
             format of the request's ``endpoint-load-metrics-format``), "text" or "json" (always). True: "request".

@@ -5,7 +5,7 @@
   const CAUSES = {
     gc0: ["generation 0", "gc0", "circle"], gc1: ["generation 1", "gc1", "square"], gc2: ["generation 2", "gc2", "diamond"],
     gc_full: ["full collection", "gc2", "diamond"], gc_increment: ["incremental collection", "gc0", "circle"],
-    policy: ["tailwatch's freeze", "policy", "cross"], client: ["a slow client", "client", "down"],
+    policy: ["tailwatch's own pause", "policy", "cross"], client: ["a slow client", "client", "down"],
     accept: ["being accepted", "accept", "up"], rest: ["model, queue, unexplained", "rest", "ring"],
     unknown: ["unknown: overwritten", "rest", "plus"],
   };

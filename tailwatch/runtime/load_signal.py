@@ -29,9 +29,9 @@ class LoadSignal:
     Attributes:
         running: requests in flight whose first token was seen.
         waiting: requests in flight without a first token. A response that is not streamed has none before its end.
-        healthy: healthy concurrency: concurrent streams above which median TTFT starts to grow faster (knee of the
-            curve). None until a knee is found: see verdict.
-        confidence: 0 to 1: the share of resamplings of the data with a knee within 10 % of this; 0.0 without one.
+        healthy: healthy concurrency: concurrent streams above which median TTFT starts to grow faster. None
+            until that number is found: see verdict.
+        confidence: 0 to 1: the share of resamplings of the data that find it within 10 % of this; 0.0 without one.
         verdict: "found"; "no_inflection": TTFT grows linearly up to ``highest`` streams; "few_data"; "single_level":
             the data has no two concurrencies far enough apart.
         highest: the most streams that were in flight at an arrival in the data.

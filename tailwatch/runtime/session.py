@@ -183,7 +183,7 @@ class Watch:
         ``await asyncio.to_thread(tailwatch.trace, path)``.
 
         Raises:
-            TailwatchError: nothing is recorded (``trace=``), or it cannot be written, or a trace cannot be merged.
+            TailwatchError: nothing is recorded (``trace_events=``), or the file cannot be written or a trace be merged.
         """
         return self.tracing.dump(os.fspath(path), format, merge=[os.fspath(each) for each in merge])
 

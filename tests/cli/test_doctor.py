@@ -205,7 +205,7 @@ def test_the_demo_without_its_extra(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "fastapi" else object())
     assert cli.main(["demo"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("tailwatch: ") and "fastapi" in line and "pip install 'tailwatch[demo]'" in line
+    assert line.startswith("tailwatch: ") and "fastapi" in line and "pip install '.[demo]'" in line
 
 
 def test_the_command_line_does_not_need_the_demo() -> None:

@@ -123,7 +123,7 @@ def test_what_was_lost_is_told_by_process_and_cause(cores: tuple[Any, Any]) -> N
     (lost,) = view.lost
     assert (lost.source, lost.cause) == ("api", "policy")
     assert 0 < lost.delay <= lost.overlap
-    line = next(line for line in drawn(view).splitlines() if "freeze" in line)
+    line = next(line for line in drawn(view).splitlines() if "own pauses" in line)
     assert line.startswith("api") and "/s" in line
 
 
@@ -263,7 +263,7 @@ def test_without_rich_it_says_what_to_install(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "rich" else find(name))
     assert cli.main(["top", "--dir", "."]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "tailwatch[top]" in line
+    assert "pip install '.[top]'" in line
 
 
 def test_what_is_no_terminal_gets_one_table(

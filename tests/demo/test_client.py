@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("httptools", reason="the demo's client needs it: pip install 'tailwatch[demo]'")
+pytest.importorskip("httptools", reason="the demo's client needs it: pip install '.[demo]'")
 
 from tailwatch.demo import client, traffic
 from tailwatch.demo.pipe import Child, ChildError

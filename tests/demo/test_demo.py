@@ -19,7 +19,7 @@ from ..support.process import Python, Tailwatch
 from ..support.waiting import DEADLINE_SECONDS, until
 
 pytest.importorskip("fastapi")
-pytest.importorskip("httptools", reason="the demo's client needs it: pip install 'tailwatch[demo]'")
+pytest.importorskip("httptools", reason="the demo's client needs it: pip install '.[demo]'")
 pytest.importorskip("numpy")
 pytest.importorskip("rich")
 
@@ -104,7 +104,7 @@ def test_the_heap_is_the_same_in_all_arms(request: pytest.FixtureRequest, run: A
 
 
 def test_the_policy_did_its_work_before_the_window(run: Any) -> None:
-    """No freeze falls into the measured window of any arm; out of band, slices do, and each is a pause."""
+    """No freeze falls into the measured window of any arm; with idle, slices do, and each is a pause."""
     _, report = run
     told = {name: arm["server"]["tailwatch"] for name, arm in report["arms"].items()}
     assert told["observe"]["paused"].get("policy", 0) == told["freeze"]["paused"].get("policy", 0) == 0

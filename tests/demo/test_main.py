@@ -57,7 +57,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
     assert main(options()) == 2
     errors = capsys.readouterr().err
-    assert "needs fastapi" in errors and "pip install 'tailwatch[demo]'" in errors
+    assert "needs fastapi" in errors and "pip install '.[demo]'" in errors
 
 
 def planted(*, pause: float, misses: int, lag: float = 0.001, full: int = 3, others: float = 0.0) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def planted(*, pause: float, misses: int, lag: float = 0.001, full: int = 3, oth
 
 
 def printed(left: dict[str, Any], frozen: dict[str, Any], file: str | None = None, width: int = 200) -> str:
-    """The report as text; out of band was like the freeze."""
+    """The report as text; idle was like the freeze."""
     arms = {"observe": left, "freeze": frozen, "idle": frozen}
     whole = {"slo": "ttft<=500ms@99%", "capacity": 80.0, "rate": 48.0, "arms": arms}
     whole |= {"schedule": {"requests": 2160, "mean_tokens": 40.0, "seconds": 45.0, "hash": "0123456789abcdef"}}

@@ -604,7 +604,7 @@ def test_causes_in_words() -> None:
     three = name_causes(causes(gc2=3.0, gc1=2.9, gc0=2.8))
     assert three.replace(" and ", ", ").split(", ") == ["generation 2", "generation 1", "generation 0"]
     first, second = split_by_cause(causes(policy=1.0, gc_full=2.0)).split(", ")
-    assert (first, second) == ("2 s of full collections", "1 s of tailwatch's own freeze")
+    assert (first, second) == ("2 s of full collections", "1 s of tailwatch's own pauses")
     assert split_by_cause({"new": 1.0}, "to") == "1 s to new"
     assert split_by_cause(causes()) == "none"
 
@@ -677,7 +677,7 @@ def test_a_slow_gap_of_another_process_s_making() -> None:
     assert "up to 161 ms of generation 2" in overlap
     assert "lost" in delay and "158 ms to generation 2" in delay
     assert engine.endswith("in engine: 150 ms of generation 2")
-    assert worker.endswith("10 ms of tailwatch's own freeze") and "in worker: " in worker
+    assert worker.endswith("10 ms of tailwatch's own pauses") and "in worker: " in worker
 
 
 def test_a_slow_first_token() -> None:
@@ -931,15 +931,28 @@ WAITING = meddled(kind="idle", mode="slices", slices={"idle": 10, "overdue": 190
 
 
 def test_a_policy_is_advised_with_what_it_saves() -> None:
-    """An interval, what it stands on, and the option; the tail's advice is the same one."""
+    """An interval, what it stands on, and the option."""
     finding = found(SAVING, OBSERVED)["gc-policy"]
     assert finding.severity == "medium"
     assert "gc='idle'" in finding.title and "2.53 s to 8 s" in finding.title
     for part in ("gc='observe'", "estimated 8 s ", "of the server in 120 s", " delaying 8 of them ", "(32% to 100%)"):
         assert part in finding.detail
     assert finding.advice == "install(app, gc='idle')"
-    tail = found(paused_server(**{name: getattr(SAVING, name) for name in SOURCES}), OBSERVED)["gc-tail"]
-    assert tail.advice == finding.advice
+
+
+def test_the_headline_has_the_advice_of_the_findings() -> None:
+    """One policy for one problem: the one that saves most, else the freeze; in an engine too."""
+    server = paused_server(**{name: getattr(SAVING, name) for name in SOURCES})
+    told = found(server, OBSERVED)
+    assert told["gc-tail"].advice == told["gc-policy"].advice == "install(app, gc='idle')"
+    assert "`install(app, gc='idle')` fixes it" in headline(server, OBSERVED)
+    server.processes = [process(**{**vars(OBSERVING), "role": "engine", "name": "engine-0"})]
+    for name in ("delay_by_source", "overlap_by_source"):
+        setattr(server, name, {"engine": getattr(SAVING, name)["api"]})
+    told = found(server, OBSERVED)
+    assert told["gc-tail"].advice.startswith("TAILWATCH_GC=idle for the engine process")
+    assert told["gc-policy"].advice.startswith("TAILWATCH_GC=idle for the engine process")
+    assert "TAILWATCH_GC=idle" in headline(server, OBSERVED)
 
 
 SOURCES = ("processes", "delay_by_source", "overlap_by_source")

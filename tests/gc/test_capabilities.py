@@ -1,4 +1,4 @@
-"""Where objects cannot be collected out of band that is said, with the reason, before anything is changed."""
+"""Where idle-time collection is not possible that is said, with the reason, before anything is changed."""
 
 from __future__ import annotations
 

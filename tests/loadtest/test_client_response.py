@@ -89,4 +89,4 @@ def test_without_the_parser(tmp_path: Path) -> None:
     code = "import sys; sys.modules['httptools'] = None; import tailwatch.loadtest.pool"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "pip install 'tailwatch[load]'" in done.stderr.splitlines()[-1]
+    assert "pip install '.[load]'" in done.stderr.splitlines()[-1]

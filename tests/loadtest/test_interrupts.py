@@ -36,7 +36,7 @@ from ..support.process import Tailwatch
 from ..support.waiting import until
 from . import made_runs
 
-pytest.importorskip("httptools", reason="the load tester's client: pip install 'tailwatch[load]'")
+pytest.importorskip("httptools", reason="the load tester's client: pip install '.[load]'")
 
 pytestmark = pytest.mark.integration
 

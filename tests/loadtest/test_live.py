@@ -33,7 +33,7 @@ from tailwatch.loadtest.workload import Workload
 from ..support.process import Tailwatch
 from ..support.waiting import until
 
-pytest.importorskip("httptools", reason="the load tester's client: pip install 'tailwatch[load]'")
+pytest.importorskip("httptools", reason="the load tester's client: pip install '.[load]'")
 
 pytestmark = pytest.mark.integration
 

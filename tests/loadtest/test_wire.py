@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("httptools", reason="the load client needs httptools: pip install 'tailwatch[load]'")
+pytest.importorskip("httptools", reason="the load client needs httptools: pip install '.[load]'")
 
 from tailwatch._hot import now
 from tailwatch.loadtest.connection import Connection

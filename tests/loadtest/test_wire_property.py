@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("httptools", reason="the load client needs httptools: pip install 'tailwatch[load]'")
+pytest.importorskip("httptools", reason="the load client needs httptools: pip install '.[load]'")
 
 from tailwatch.loadtest.connection import Connection, Flight
 from tailwatch.loadtest.exchange import Ending, Exchange

@@ -15,7 +15,7 @@ from tailwatch.loadtest import options
 from tailwatch.loadtest.bench import Conditions
 from tailwatch.loadtest.workload import seconds_of
 
-pytest.importorskip("httptools", reason="the load tester's client: pip install 'tailwatch[load]'")
+pytest.importorskip("httptools", reason="the load tester's client: pip install '.[load]'")
 
 pytestmark = pytest.mark.integration
 

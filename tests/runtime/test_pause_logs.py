@@ -225,7 +225,7 @@ def test_all_and_a_threshold_go_together(core: _hot.Core, settled: None, caplog:
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["policy", "collection"])
-def test_the_freeze_is_named(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture, ours: bool) -> None:
+def test_our_own_pause_is_named(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture, ours: bool) -> None:
     """A pause of our own says so."""
     if ours:
         core.policy_begin()
@@ -233,7 +233,7 @@ def test_the_freeze_is_named(core: _hot.Core, settled: None, caplog: pytest.LogC
     if ours:
         core.policy_end()
     pause_log(core, warn=0.001).drain()
-    assert ("freeze" in lines(caplog)[0][1]) is ours
+    assert ("own pauses" in lines(caplog)[0][1]) is ours
 
 
 def test_silent_by_default(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture) -> None:

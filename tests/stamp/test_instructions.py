@@ -109,7 +109,7 @@ gc.collect(0)
 assert sweep.locate(gc.get_threshold(), aged, older, 1 << 22)
 sweep.on = True
 stream = swept.stream("model", "/v1/chat", None, "", "")
-count("stamp, out of band", stream.token, 10_000)
+count("stamp, idle collection", stream.token, 10_000)
 sweep.round()
 sweep.slice(2_000)
 assert sweep.midway
@@ -138,7 +138,7 @@ TIMES = {
     "content": 10_000,
     "stamp, recorded": 10_000,
     "step, recorded": 10_000,
-    "stamp, out of band": 10_000,
+    "stamp, idle collection": 10_000,
     "stamp, in the midst of a round": 10_000,
     "collection of generation 0, recorded": 200,
     "collection of generation 1, recorded": 200,
@@ -146,7 +146,7 @@ TIMES = {
     "collection of generation 1": 200,
 }
 
-BUDGETED = [name for name in TIMES if name not in ("stamp, out of band", "stamp, in the midst of a round")]
+BUDGETED = [name for name in TIMES if name not in ("stamp, idle collection", "stamp, in the midst of a round")]
 
 
 def _compiler_of(library: Path) -> str:
@@ -237,7 +237,7 @@ def test_a_recorded_stamp_costs_a_quarter_more_at_most(counted: dict[str, Cost])
     assert counted["stamp, recorded"].calls_out == counted["stamp"].calls_out
 
 
-@pytest.mark.parametrize("name", ["stamp, out of band", "stamp, in the midst of a round"])
+@pytest.mark.parametrize("name", ["stamp, idle collection", "stamp, in the midst of a round"])
 def test_the_idle_gc_policy_costs_a_stamp_nothing(counted: dict[str, Cost], name: str) -> None:
     """A core that has a sweep, which is on: not one instruction of ours and no call more than one that has none."""
     assert abs(counted[name].instructions - counted["stamp"].instructions) < 1

@@ -14,7 +14,7 @@ import pytest
 
 import tailwatch
 
-REASON = "needs the real exporters: pip install 'tailwatch[otel]'"
+REASON = "needs the real exporters: pip install '.[otel]'"
 grpc = pytest.importorskip("grpc", reason=REASON)
 metrics_pb = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2", reason=REASON)
 metrics_grpc = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc", reason=REASON)

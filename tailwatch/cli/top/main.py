@@ -19,7 +19,7 @@ from tailwatch.cli import find_group
 from tailwatch.cli.snapshot_source import explained, read
 from tailwatch.cli.top.view import GroupView, view_of
 from tailwatch.cli.top.window_history import Marks
-from tailwatch.errors import EmptyGroupError, OptionError, TailwatchError
+from tailwatch.errors import EmptyGroupError, OptionError, TailwatchError, how_to_install
 from tailwatch.loadtest.options import write_json
 from tailwatch.options.slo import SLO, parse_window
 
@@ -71,7 +71,7 @@ def main(parsed: argparse.Namespace) -> int:
         TailwatchError: a bad option, no rich, no such group, or a file that cannot be written.
     """
     if importlib.util.find_spec("rich") is None:
-        raise TailwatchError("`top` needs rich, which is not installed: pip install 'tailwatch[top]'")
+        raise TailwatchError(f"`top` needs rich, which is not installed: {how_to_install('top')}")
     try:
         directory = parsed.dir if parsed.url is None else _directory_of(parsed.url)
         top = Top(parsed, directory or find_group.find(os.environ))

@@ -46,7 +46,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRow:
-    """One process. paused: the share of the time in collections and in our own freeze, None of one that has ended.
+    """One process. paused: the share of the time in collections and in our own pauses, None of one that has ended.
     full: full collections. longest: the longest pause that ended, and its cause. standing: for how long it has been
     standing still, 0.0: it does not, and the cause. policy: of the collector, "" of one that has ended; slices: of its
     sweep, per second; unfrozen: objects, None: not known; meddled: calls of others that change the collector."""

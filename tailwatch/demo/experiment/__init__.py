@@ -1,7 +1,7 @@
 """`tailwatch demo --experiment`: the experiment that this project comes from, on the demo's server.
 
 A trace excerpt is replayed, scaled to a share of what the server can do, on five servers by turns: the freeze with fast
-SSE, the freeze alone, neither, neither with a smaller batch, and the collector moved out of band. Each run has a
+SSE, the freeze alone, neither, neither with a smaller batch, and idle-time collection. Each run has a
 fresh server process, all runs of a block have the same schedule, and blocks alternate their order. The run is the unit:
 what is said about a difference stands on pairs of runs, with an interval.
 

@@ -32,7 +32,7 @@ from functools import partial
 from typing import Any
 
 from tailwatch import snapshots
-from tailwatch.errors import OptionError
+from tailwatch.errors import OptionError, how_to_install
 from tailwatch.export.otel.encode import Own
 from tailwatch.export.otel.push import Facts, Push
 from tailwatch.export.otel.spans import Spans
@@ -128,7 +128,7 @@ class OTel:
             import opentelemetry.sdk.metrics.export
             import opentelemetry.sdk.trace.export  # noqa: F401
         except ImportError as error:
-            expected = f"expected opentelemetry's SDK and encoder ({error}): pip install 'tailwatch[otel]'"
+            expected = f"expected opentelemetry's SDK and encoder ({error}): {how_to_install('otel')}"
             raise OptionError.of("otel", True, expected) from error
         if not isinstance(self._option, tuple):
             self._class = exporter_class(os.environ, "metric")

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from tailwatch.errors import OptionError
+from tailwatch.errors import OptionError, how_to_install
 
 AGGREGATION = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _METHOD = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
-_INSTALL = "pip install 'tailwatch[otel]'"
 _OTLP = "opentelemetry.exporter.otlp.proto"
 
 
@@ -217,6 +216,6 @@ def exporter_class(environment: Mapping[str, str], signal: str) -> Any:
         module = import_module(names[asked])
         import_module("opentelemetry.sdk.metrics.export")
     except ImportError as error:
-        expected = f"expected the OTLP exporter for {asked} to be installed ({error}): {_INSTALL}"
+        expected = f"expected the OTLP exporter for {asked} to be installed ({error}): {how_to_install('otel')}"
         raise OptionError.of("otel", True, expected) from error
     return module.OTLPMetricExporter if signal == "metric" else module.OTLPSpanExporter
