@@ -15,7 +15,7 @@ const char *tw_policy_mode_name(int mode) {
 }
 
 const char *tw_policy_why_name(int why) {
-    static const char *const names[TW_WHYS] = {"", "version", "lists", "proof"};
+    static const char *const names[TW_WHYS] = {"", "version", "lists", "proof", "start-up", "host-froze", "collections", "slices", "review"};
     return named(names, TW_WHYS, why);
 }
 

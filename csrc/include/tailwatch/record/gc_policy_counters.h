@@ -33,12 +33,17 @@ typedef enum tw_policy_mode {
     TW_POLICY_MODES
 } tw_policy_mode;
 
-/* Why it is whole passes. */
+/* Why idle makes whole passes; or why gc="auto" chose this policy. */
 typedef enum tw_policy_why {
     TW_WHY_NOT,
     TW_WHY_VERSION,         /* the collector's lists of this Python are not known */
     TW_WHY_LISTS,           /* they are not where this version has them */
     TW_WHY_PROOF,           /* a planted cycle did not die, or a living one did */
+    TW_WHY_STARTUP,         /* auto begins with it */
+    TW_WHY_HOST_FROZE,      /* the host froze its heap itself: another freeze saves nothing */
+    TW_WHY_COLLECTIONS,     /* collections made tokens wait longer than WORTH_SECONDS of tailwatch/gc/auto.py */
+    TW_WHY_SLICES,          /* slices made tokens wait as long as the collections before them */
+    TW_WHY_REVIEW,          /* the policy before is measured again */
     TW_WHYS
 } tw_policy_why;
 
