@@ -37,9 +37,11 @@ from typing import Any
 from harness import Bar, Report
 
 WORKLOAD = Path(__file__).resolve().parent / "gc_workload.py"
-DISABLED, OBSERVE, FREEZE, OURS = "gc.disable()", "observe", "freeze", "idle"
-POLICIES = (DISABLED, OBSERVE, FREEZE, OURS)
-LOADS = ("light", "heavy", "bursty", "registry", "saturated")
+DISABLED, OBSERVE, FREEZE, OURS, AUTO = "gc.disable()", "observe", "freeze", "idle", "auto"
+FIXED = (OBSERVE, FREEZE, OURS)
+POLICIES = (DISABLED, *FIXED, AUTO)
+CHOICES = ("growing", "threads", "host-froze")  # where the fixed policies differ most: only auto is judged
+LOADS = ("light", "heavy", "bursty", "registry", "saturated", *CHOICES)
 WITH_IDLE_TIME = ("light", "heavy", "bursty", "registry")  # the kernel stops what never leaves the processor
 STILL_SECONDS, STILLS = 4.0, 4  # of each block; a pair differs by some hundredths on a shared machine
 JUDGED = ("light", "heavy")  # tail and processor time
@@ -76,11 +78,13 @@ def run_one(python: str, core: int, policy: str, load: str, seconds: float, seed
 
 def summary(run: Run) -> Run:
     """Without the single steps."""
+    settled = run["late_ms"][len(run["late_ms"]) // 2 :]
     late, excess, own = (sorted(run.pop(name)) for name in ("late_ms", "excess_ms", "own_excess_ms"))
     holes, own_holes = sorted(run.pop("holes_ms")), sorted(run.pop("own_holes_ms"))
     rss = run.pop("rss")
     half = [value for at, value in rss if at >= rss[-1][0] / 2]
     return run | {
+        "settled_ms": statistics.mean(settled),
         "delay": tail(late),
         "excess": tail(excess),
         "own_excess": tail(own),
@@ -121,7 +125,7 @@ def run_all(
             stills = ("still",) * STILLS if set(JUDGED) <= set(loads) and not memory else ()
             for turn, load in enumerate((*loads, *stills), block):
                 policies = (FREEZE, OURS) if load == "still" else (DISABLED, FREEZE, OURS) if memory else POLICIES
-                for policy in policies if turn % 2 == 0 else reversed(policies):
+                for policy in policies if turn % 2 == 0 else tuple(reversed(policies)):
                     length = STILL_SECONDS if load == "still" else seconds
                     jobs = [
                         pool.submit(run_one, python, cores[at % len(cores)], policy, load, length, block + 1, realtime)
@@ -137,7 +141,7 @@ def line_of(run: Run) -> str:
     """What happens, while it happens."""
     return (
         f"{run['python']:8} {run['load']:9} {run['policy']:12} excess max {run['excess']['max']:7.2f} ms, "
-        f"late max {run['late']['max']:7.2f} ms, RSS {run['rss_median'] / 1e6:4.0f} MB, collector "
+        f"late max {run['delay']['max']:7.2f} ms, RSS {run['rss_median'] / 1e6:4.0f} MB, collector "
         f"{collector_ms(run):5.1f} ms/s, {run['tokens'] / run['seconds']:6.0f} tokens/s"
     )
 
@@ -268,6 +272,36 @@ def cost_bars(runs: Runs) -> list[Bar]:
     return found
 
 
+def auto_bars(runs: Runs, load: str) -> list[Bar]:
+    """gc="auto" against the best fixed policy: mean lateness of the steps in the second half, when it has chosen. The
+    paired interval must not lie wholly on the worse side. And what it chose."""
+
+    def lateness(policy: str) -> float:
+        return statistics.mean(run["settled_ms"] for run in runs.of(load, policy))
+
+    best = min(FIXED, key=lateness)
+    pairs = zip(runs.of(load, AUTO), runs.of(load, best), strict=True)
+    mean, low, high = interval([ours["settled_ms"] - its["settled_ms"] for ours, its in pairs])
+    chosen = sorted({run["status"]["chosen"] for run in runs.of(load, AUTO)})
+    name = f"{runs.python} {load}, auto ({', '.join(chosen)}) less {best}: mean lateness of a step"
+    return [
+        Bar(f"{name}, low end of the interval", low, low, high, 0.0, False, "ms"),
+        Bar(name, mean, low, high, None, False, "ms"),
+        *(
+            Bar(
+                f"{runs.python} {load}, {each}: mean lateness of a step",
+                lateness(each),
+                lateness(each),
+                lateness(each),
+                None,
+                False,
+                "ms",
+            )
+            for each in (DISABLED, *FIXED, AUTO)
+        ),
+    ]
+
+
 def report_of(found: list[Run], loads: tuple[str, ...], *, memory: bool) -> Report:
     """All bars (memory: those alone), and what the workload was."""
     report = Report("What does each policy of the collector cost a server: tokens that wait, memory, processor time?")
@@ -276,7 +310,9 @@ def report_of(found: list[Run], loads: tuple[str, ...], *, memory: bool) -> Repo
         for load in [load for load in loads if load in JUDGED and not memory]:
             report.bars += tail_bars(runs, load)
         report.bars += saturated_bars(runs) if "saturated" in loads and not memory else []
-        for load in loads:
+        for load in [] if memory else loads:
+            report.bars += auto_bars(runs, load)
+        for load in [load for load in loads if load not in CHOICES]:
             report.bars += memory_bars(runs, load)
         if set(JUDGED) <= set(loads) and not memory:
             report.bars += cost_bars(runs)

@@ -15,6 +15,7 @@ import itertools
 import json
 import random
 import sys
+import threading
 import time
 from array import array
 from dataclasses import asdict, dataclass, field
@@ -50,6 +51,12 @@ class Load:
     """All requests hang in one linked list while they live."""
     kept: bool = True
     """Tokens are kept until their request ends; without, nothing grows old, and no pass is ever due."""
+    growth: int = 0
+    """Objects that each step adds to a cache for good."""
+    threads: int = 0
+    """Others that compute in Python all the time."""
+    host_froze: bool = False
+    """The application freezes its own heap before tailwatch is installed."""
     paced: bool = True
     """A step each STEP_SECONDS; without, one after the other, as fast as they go."""
 
@@ -60,6 +67,9 @@ LOADS = {
     "bursty": Load(burst=200),
     "registry": Load(registry=True),
     "saturated": Load(busy=1.05),
+    "growing": Load(busy=0.5, growth=800),
+    "threads": Load(busy=0.3, threads=2),
+    "host-froze": Load(busy=0.5, kept=False, host_froze=True),
     "still": Load(busy=0.0, cycles=False, kept=False, paced=False),
 }
 
@@ -130,6 +140,7 @@ class Server:
         self.ends = Request(0), Request(0)
         self.ends[0].after, self.ends[1].before = self.ends[1], self.ends[0]
         self.streams = [self._request() for _ in range(STREAMS)]
+        self.cache: list[Any] = []
 
     def _request(self) -> Request:
         made = Request(self.random.randint(10, 200))
@@ -173,6 +184,7 @@ class Server:
         began = time.perf_counter()
         for place in range(STREAMS):
             self._token(place, steps)
+        self.cache.extend([number] for number in range(self.load.growth))
         if self.load.cycles:
             self.run.tasks += 1
             await asyncio.create_task(self._fails(self.streams[steps % STREAMS]))
@@ -277,6 +289,12 @@ class Pauses:
             self.read()
 
 
+def compute() -> None:
+    """A thread that has work all the time and shares the interpreter every switch interval."""
+    while True:
+        json.dumps(list(range(100)))
+
+
 def begin(policy: str) -> tailwatch.Watch:
     """The policy, with the long-lived heap as it is now."""
     left_alone = policy in (DISABLED, "observe")
@@ -312,8 +330,13 @@ async def serve(server: Server, pauses: Pauses, seconds: float) -> int:
 
 def main(policy: str, load: str, seconds: float, seed: int) -> dict[str, Any]:
     """One run."""
-    still = not LOADS[load].kept
+    still = not LOADS[load].kept and not LOADS[load].host_froze
     kept = heap(FROZEN // 50 if still else FROZEN)
+    if LOADS[load].host_froze:
+        gc.collect()
+        gc.freeze()
+    for _ in range(LOADS[load].threads):
+        threading.Thread(target=compute, daemon=True).start()
     watch = begin(policy)
     frozen = gc.get_freeze_count()
     live = heap(LIVE)

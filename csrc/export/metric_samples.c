@@ -337,7 +337,7 @@ void tw_sample_policy_info(sampling *s, const instrument *m) {
         tw_sample sample = of_process(s, p);
         sample.label[0] = (tw_label){"policy", tw_policy_kind_name((int)now->kind)};
         sample.label[1] = (tw_label){"mode", tw_policy_mode_name((int)now->mode)};
-        sample.label[2] = (tw_label){"fallback", tw_policy_why_name((int)now->why)};
+        sample.label[2] = (tw_label){"reason", tw_policy_why_name((int)now->why)};
         emit_word(s, m, &sample, 1);
     }
 }

@@ -161,7 +161,8 @@ static const tw_instrument INSTRUMENTS[] = {
 
     /* The collector's policy, whatever it is. */
     {"tailwatch_gc_policy", "tailwatch.gc.policy", INFO, "1",
-     "Option gc of each process. mode: how gc=idle collects; fallback: the reason why it does not use slices.",
+     "GC policy in force in each process. mode: how idle-time GC collects; reason: why gc=auto chose the policy, or why "
+     "slices are not used.",
      .samples = tw_sample_policy_info},
     {"tailwatch_gc_collections", "tailwatch.gc.collections", COUNTER, "{collection}",
      "Collections outside slices, of any generation, by trigger: automatic (thresholds), external (gc.collect() by "

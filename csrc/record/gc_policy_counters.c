@@ -6,7 +6,8 @@
 
 TW_NAMES(tw_policy_kind_name, TW_POLICY_KINDS, "unknown", "off", "observe", "freeze", "idle")
 TW_NAMES(tw_policy_mode_name, TW_POLICY_MODES, "", "slices", "full collections")
-TW_NAMES(tw_policy_why_name, TW_WHYS, "", "version", "lists", "proof")
+TW_NAMES(tw_policy_why_name, TW_WHYS, "", "version", "lists", "proof", "start-up", "host-froze", "collections", "slices",
+         "review")
 TW_NAMES(tw_interference_name, TW_INTERFERENCES, "enable", "disable", "set_threshold", "freeze", "freeze_blind", "unfreeze",
          "callbacks")
 TW_NAMES(tw_memory_limit_name, TW_MEMORY_LIMITS, "rss", "objects")

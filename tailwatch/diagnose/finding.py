@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 SEVERITIES = ("high", "medium", "low", "info")
@@ -26,6 +26,8 @@ class DiagnosisContext:
 
     Attributes:
         gc_policy: "freeze", "idle", "observe" or "off".
+        gc_choice: with gc="auto", why the policy was chosen, a name in tailwatch.gc.capabilities.CHOICES; else "".
+        gc_measured: with gc="auto", the mean wait for a pause under each policy that was tried, seconds.
         freeze_done: the heap was frozen at least once.
         freeze_wanted: one more was due, and no instant without a stream in flight came within 10 minutes.
         external_freezes: gc.freeze() calls by others that were seen.
@@ -40,6 +42,8 @@ class DiagnosisContext:
     """
 
     gc_policy: str | None = None
+    gc_choice: str = ""
+    gc_measured: Mapping[str, float] = field(default_factory=dict)
     freeze_done: bool | None = None
     freeze_wanted: bool = False
     external_freezes: int = 0
@@ -59,6 +63,6 @@ class DiagnosisContext:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DiagnosisContext:
         """What as_dict() wrote; names it does not know are left out."""
-        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
         return cls(**values)

@@ -56,6 +56,7 @@ RULES: tuple[Rule, ...] = (
     rules_self.fast_sse_fallback,
     rules_gc.external_freeze,
     rules_self.fast_sse_state,
+    rules_gc.gc_auto,
     rules_self.notes,
 )
 

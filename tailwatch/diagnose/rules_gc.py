@@ -22,6 +22,7 @@ from tailwatch.diagnose.measures import (
     where_paused,
 )
 from tailwatch.diagnose.text import CAUSE_NAMES, ms, name_causes, split_by_cause
+from tailwatch.gc.capabilities import CHOICES
 from tailwatch.integrations.process_roles import delays_streams
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _engine_advice(role: str, policy: str, frozen: bool) -> str:
 def gc_policy(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """Another policy of the collector would have saved streams time: how much, as an interval."""
     saving = predict_saving(snapshot, context)
-    if saving is None:
+    if saving is None or context.gc_choice:  # gc="auto" makes that change itself
         return None
     lost, low, high = sum(saving.lost.values()), saving.low, saving.high
     share = f"{low / lost:.0%} to {high / lost:.0%}" if lost > 0 else ""
@@ -109,6 +110,20 @@ def gc_policy(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     if delays_streams(saving.role):
         advice = f"TAILWATCH_GC={saving.policy} for the {saving.role} process"
     return Finding("gc-policy", severity, title, detail, advice)
+
+
+def gc_auto(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """gc="auto": the policy that it chose, the reason, and what was measured."""
+    if not context.gc_choice or context.gc_policy is None:
+        return None
+    measured = ", ".join(f"{name} {ms(wait)}" for name, wait in context.gc_measured.items())
+    detail = f"Reason: {CHOICES[context.gc_choice]}." + (
+        f" Mean time for which a token that becomes ready at a random moment waits for a pause: {measured}."
+        if measured
+        else " No policy was measured for long enough yet."
+    )
+    title = f"gc='auto' has chosen {context.gc_policy!r}"
+    return Finding("gc-auto", "info", title, detail, f"install(app, gc={context.gc_policy!r}) keeps this policy")
 
 
 def gc_interference(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:

@@ -15,6 +15,18 @@ INCREMENTAL = ((3, 14, 0), (3, 14, 4))
 KNOWN_LISTS = ((3, 10), (3, 11), (3, 12), (3, 13))
 """Versions whose internal collector lists are known, so slices of the old heap are possible."""
 
+CHOICES = {
+    "start-up": "gc='auto' begins with it",
+    "host-froze": "the application froze its heap itself, so a further freeze saves nothing",
+    "collections": "collections made tokens wait",
+    "slices": "slices of idle-time GC made tokens wait as long as the collections before them",
+    "review": "the policy before idle-time GC is measured again",
+    "version": "idle-time GC does not know the memory layout of this Python version's collector",
+    "lists": "idle-time GC did not find the collector's object lists at the expected place",
+    "proof": "the start-up self-test of idle-time GC failed",
+}
+"""Why gc="auto" has chosen the policy in force: names in gc/interference.py WHYS, and sentences."""
+
 COUNTED_AFTER = ("enable", "disable", "set_threshold")
 """Functions of gc whose calls by other code are only counted, if they did not raise."""
 
@@ -41,6 +53,11 @@ def refusal(version: tuple[int, ...], *, free_threaded: bool) -> str:
 def refusal_here() -> str:
     """The same for this interpreter."""
     return refusal(tuple(sys.version_info[:3]), free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")))
+
+
+def slices_possible() -> bool:
+    """Whether this interpreter's old heap can be collected in slices."""
+    return not refusal_here() and sys.version_info[:2] in KNOWN_LISTS
 
 
 def interference_sentences(calls: Mapping[str, int]) -> list[str]:

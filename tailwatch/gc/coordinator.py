@@ -10,18 +10,23 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from tailwatch import _hot
 from tailwatch.errors import BusyError
 from tailwatch.gc import remote_commands
+from tailwatch.gc.auto import AutoPolicy
+from tailwatch.gc.capabilities import CHOICES
 from tailwatch.gc.hook import Freeze, GCHook
-from tailwatch.gc.idle import SAFETY_NET
+from tailwatch.gc.idle import SAFETY_NET, GCStatus
 from tailwatch.gc.memory_limit import MemoryLimit
 
 FREEZE_PATIENCE_SECONDS = 5.0
 _SILENCE_SECONDS = 0.005
+AUTO = "auto"
+_FIRST = "freeze"  # of gc="auto"
 _ERROR_GC_HOOK, _ERROR_POLICY = 1, 2  # as csrc/include/tailwatch/record/enums.h numbers them
 
 
@@ -49,6 +54,7 @@ class GCCoordinator:
         group: whose streams count where this process has none.
         serves: whether this process has an app of its own.
         note: takes a sentence for the doctor; warn: takes one that is logged, too.
+        pauses: lengths of the pauses that ended since its last call, seconds.
     """
 
     def __init__(
@@ -60,14 +66,18 @@ class GCCoordinator:
         serves: Callable[[], bool],
         note: Callable[[str], object],
         warn: Callable[[str], object],
+        pauses: Callable[[], Iterable[float]],
     ) -> None:
-        self.hook = GCHook(core, policy, warn)
+        self.hook = GCHook(core, _FIRST if policy == AUTO else policy, warn)
+        self._pauses = pauses
+        self.auto: AutoPolicy | None = None
         self._core = core
         self._group = group
         self._serves = serves
         self._note = note
         self._warn = warn
         self._said_without = False
+        self._choose(policy)
         idle_gc = self.hook.idle_gc
         idle_gc.memory_limit.memory_limit = memory_limit
         means = remote_commands.Means(
@@ -90,18 +100,39 @@ class GCCoordinator:
 
     def adopt(self, policy: str, memory_limit: MemoryLimit) -> None:
         """Another policy and another memory_limit from now on."""
-        changed = policy != self.hook.policy
+        changed = policy != self.option
         if changed:
-            for sentence in self.hook.adopt(policy) + (self.hook.detach() if policy == "off" else []):
+            active = _FIRST if policy == AUTO else policy
+            for sentence in self.hook.adopt(active) + (self.hook.detach() if policy == "off" else []):
                 self._note(sentence)
             if policy != "off":
                 self.hook.attach()
             if self.hook.lags and self.nobody_waits():
                 self.hook.on_idle()
+            self._choose(policy)
         limit = self.hook.idle_gc.memory_limit
         if changed or memory_limit != limit.memory_limit:
             limit.memory_limit = memory_limit
             self._note_memory_limit(policy)
+
+    @property
+    def option(self) -> str:
+        """The option ``gc``."""
+        return AUTO if self.auto else self.hook.policy
+
+    @property
+    def status(self) -> GCStatus:
+        """The policy in force, what it does and did, and what gc="auto" measured."""
+        status = replace(self.hook.status, policy=self.option, chosen=self.hook.policy, measured=self.measured)
+        return status if status.why else replace(status, why=CHOICES.get(self.hook.reason, ""))
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """With gc="auto", the mean wait for a pause under each policy that was tried, seconds."""
+        return dict(self.auto.measured) if self.auto else {}
+
+    def _choose(self, policy: str) -> None:
+        self.auto = AutoPolicy(self.hook, self._pauses, self.nobody_waits) if policy == AUTO else None
 
     def detach(self) -> list[str]:
         """Take everything out again. Returns what could not be undone, a sentence each."""
@@ -115,6 +146,13 @@ class GCCoordinator:
 
     # ---- moments ----
 
+    def on_startup(self) -> None:
+        """The app is about to take traffic."""
+        self.hook.idle_gc.remember_loop()
+        if self.auto:
+            self.auto.on_startup()
+        self.hook.on_startup()
+
     def on_request(self) -> None:
         """A request has come in."""
         if self.hook.idle_gc.engaged:
@@ -122,7 +160,7 @@ class GCCoordinator:
 
     def on_idle(self) -> None:
         """The last request in flight has ended."""
-        if self.hook.waiting:  # every request that ends alone comes by here
+        if self.hook.waiting or self.hook.has_grown:  # every request that ends alone comes by here
             self._guarded(self.hook.on_idle)
         if self.hook.idle_gc.engaged:
             self._guarded(self.hook.idle_gc.on_idle)
@@ -136,12 +174,15 @@ class GCCoordinator:
             self._core.count_error(_ERROR_GC_HOOK)
         hook.look_for_freeze()
         hook.expire(self._freeze_when_quiet())
+        if self.auto:
+            self.auto.turn(time.monotonic())
 
     def turn(self) -> None:
         """Called by the daemon, four times a second: moments of its own, and what is to be forced."""
         idle_gc = self.hook.idle_gc
         if not idle_gc.engaged:
             return
+        idle_gc.find_loops()
         idle_gc.memory_limit.look(time.monotonic())
         idle_gc.turn(self.nobody_waits)
         idle_gc.step_together(self._core.peers() > 0)
@@ -191,7 +232,7 @@ class GCCoordinator:
         """A process without streams of its own freezes when its group has none. Returns how many requests it has worked
         for."""
         opened = self._core.opened
-        if opened or self._serves() or not self.hook.waiting:
+        if opened or self._serves() or not (self.hook.waiting or self.hook.has_grown):
             return opened
         in_flight, opened = self._group.load()
         if opened and not in_flight:
@@ -206,7 +247,7 @@ class GCCoordinator:
 
     def _note_memory_limit(self, policy: str) -> None:
         memory_limit = self.hook.idle_gc.memory_limit.memory_limit
-        if memory_limit and policy != "idle":
+        if memory_limit and policy not in ("idle", AUTO):
             self._note(
                 f"gc_memory_limit={str(memory_limit)!r} has no effect with gc={policy!r}: it forces the "
                 "collections of gc='idle'"

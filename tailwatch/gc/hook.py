@@ -28,12 +28,19 @@ FREEZING = ("freeze", "idle")
 WARM_REQUESTS = 32
 WARM_PATIENCE_SECONDS = 600.0
 
+# Growth since the freeze after which it is made again: before a quarter of all objects is new, when the interpreter
+# would make a full collection. After each doubling all objects are examined, so frozen garbage stays bounded.
+GROWN_SHARE, GROWN_LEAST = 5, 50_000
+
 # CPython 3.12 books its immortal containers as frozen, at start and with each collection (375 in 3.12.1): nobody
 # froze them. A heap frozen on purpose is larger.
 INTERPRETER_FROZEN = 1000
 
 _GENERATIONAL, _INCREMENTAL = 0, 1
 _REQUESTED = "requested"
+_STARTUP, _FIRST_IDLE, _WARM, _ADOPTED, _GROWTH = "start-up", "first idle moment", "warm-up", "adopted", "growth"
+ONCE = (_STARTUP, _FIRST_IDLE, _WARM, _ADOPTED)
+"""Reasons of freezes that happen once per process or policy."""
 
 
 def collector_mode() -> int:
@@ -73,12 +80,16 @@ class GCHook:
     def __init__(self, core: _hot.Core, policy: str, say: Callable[[str], object] = lambda sentence: None) -> None:
         self.core = core
         self.policy = policy
+        self.reason = ""  # of gc="auto" for this policy: a name in interference.WHYS
         self.idle_gc = IdleGC(core, say)
+        self.thresholds = self.idle_gc.thresholds
         self.state = FreezeState()
         self.interference = Interference(core)
         self.external_freezes = 0
         self.external_unfreezes = 0
         self.frozen_before = 0
+        self.frozen = 0  # objects, an estimate
+        self._frozen_when_examined = 0  # those left by the last collection of all objects
         self._first: Callable[[str, dict[str, int]], None] = core.gc_first
         self._last: Callable[[str, dict[str, int]], None] = core.gc_last
         self._callbacks: list[Any] = gc.callbacks  # the list itself: somebody may put another under its name
@@ -100,10 +111,12 @@ class GCHook:
             self._wrap_counted(name)
         self.adopt(self.policy)
 
-    def adopt(self, policy: str) -> list[str]:
+    def adopt(self, policy: str, reason: str = "") -> list[str]:
         """Another policy from now on. Returns what could not be undone of the one before, a sentence each."""
         report = self.idle_gc.disengage() if policy != "idle" else []
-        self.policy = policy
+        self.policy, self.reason = policy, reason
+        if policy == "freeze" and self.state.done and self._attached:
+            self.thresholds.after_freeze(self.frozen)
         if policy == "idle" and self._attached and not self.idle_gc.mode:
             self.idle_gc.prepare()
             self.state.gave_up = False
@@ -115,6 +128,20 @@ class GCHook:
         """Whether a policy was adopted after the freeze, and is to be engaged with another one."""
         adopted = self.policy == "idle" and self._attached and not self.idle_gc.engaged
         return adopted and bool(self.state.done)
+
+    @property
+    def host_froze(self) -> bool:
+        """Whether other code has frozen its heap."""
+        return self.frozen_before > INTERPRETER_FROZEN or self.external_freezes > self.external_unfreezes
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether a full collection is due soon, as the heap has grown since the freeze. Another freeze does the same
+        work at a moment without streams, and the next one begins from zero."""
+        if self.policy != "freeze" or not self.state.warm_done or not self.state.done:
+            return False
+        unfrozen = self.core.unfrozen
+        return unfrozen is not None and unfrozen > max(GROWN_LEAST, self.frozen // GROWN_SHARE)
 
     @property
     def status(self) -> GCStatus:
@@ -138,7 +165,7 @@ class GCHook:
         """Say in the segment what the policy is."""
         known = self._attached or self.policy == "off"
         mode = self.idle_gc.mode if self.idle_gc.engaged else ""
-        why = WHYS.index(self.idle_gc.reason)
+        why = WHYS.index(self.idle_gc.reason or self.reason)
         self.core.policy_is(POLICIES.index(self.policy if known else "unknown"), MODES.index(mode), why)
 
     def verify(self) -> bool:
@@ -168,6 +195,7 @@ class GCHook:
                 self._original("unfreeze")()
                 self.idle_gc.sweep.forget()
             collected = gc.collect()
+            survivors = self.core.unfrozen
             if self._attached or reason == _REQUESTED:  # a pass takes long, and uninstall() may not have waited for it
                 if self._some_are_unknown():
                     self._original("unfreeze")()  # moves two pointers: nothing is looked at, what was garbage stays
@@ -175,6 +203,7 @@ class GCHook:
                 self._original("freeze")()
                 self.idle_gc.sync_frozen()  # what others made in between
             collected += gc.collect()
+            self._count_frozen(survivors, unfreeze)
         finally:
             paused_ns = self.core.policy_end()
         result = Freeze((paused_ns or 0) / 1e9, collected, unfreeze, reason)
@@ -182,8 +211,29 @@ class GCHook:
         self.core.count_freeze()
         if self.policy == "idle" and self._attached:
             self.idle_gc.engage()
+        elif self.policy == "freeze" and self._attached and collector_mode() == _GENERATIONAL:
+            self.thresholds.after_freeze(self.frozen)
         self.tell()
         return result
+
+    def _count_frozen(self, survivors: int | None, unfrozen: bool) -> None:
+        """survivors: of the collection before the freeze; None: not known. unfrozen: nothing was frozen then."""
+        if survivors is None or not self.frozen:
+            self.frozen = gc.get_freeze_count()  # visits each object
+        else:
+            self.frozen = survivors if unfrozen else self.frozen + survivors
+        if unfrozen or not self._frozen_when_examined:
+            self._frozen_when_examined = self.frozen
+
+    def engage_now(self) -> None:
+        """Begin idle-time collection without a freeze of our own: closures stop at what is frozen now, 30 ns each."""
+        self.core.policy_begin()
+        try:
+            self.idle_gc.sync_frozen()
+        finally:
+            self.core.policy_end()
+        self.idle_gc.engage()
+        self.tell()
 
     def after_fork(self) -> None:
         """In a child: what the parent froze is frozen here too, and what others did there is its own affair."""
@@ -196,7 +246,7 @@ class GCHook:
         """The app is about to take traffic: the first freeze."""
         if self.policy in FREEZING and self._attached and not self.state.startup_done:
             self.state.startup_done = True
-            self.freeze(reason="start-up")
+            self.freeze(reason=_STARTUP)
 
     def start_over(self) -> None:
         """An app came after all: what was frozen while others served is not yet what it will load at its start-up."""
@@ -211,16 +261,19 @@ class GCHook:
         state = self.state
         opened = self.core.opened if opened is None else opened
         if self.lags:
-            self._freeze_idle("adopted")
+            self._freeze_idle(_ADOPTED)
+        elif self.has_grown:
+            doubled = self.frozen >= 2 * self._frozen_when_examined
+            self._freeze_idle(_GROWTH, unfreeze=doubled and not self.host_froze)
         if state.warm_done or state.gave_up or self.policy not in FREEZING or not self._attached:
             return
         if not state.startup_done:
             state.startup_done = True
             state.warm_done = opened >= WARM_REQUESTS
-            self._freeze_idle("first idle moment")
+            self._freeze_idle(_FIRST_IDLE)
         elif opened >= WARM_REQUESTS:
             state.warm_done = True
-            self._freeze_idle("warm-up")
+            self._freeze_idle(_WARM)
 
     def expire(self, opened: int | None = None) -> None:
         """Stop waiting for a moment without streams once patience is spent: we never stop a stream in flight. opened:
@@ -239,10 +292,13 @@ class GCHook:
         """Whether a freeze is still wanted, or not yet over."""
         return self.policy in FREEZING and (self.state.freezing or not self.state.warm_done or self.lags)
 
-    def _freeze_idle(self, reason: str) -> None:
+    def _freeze_idle(self, reason: str, *, unfreeze: bool = False) -> None:
         self.state.freezing = True
         try:
-            self.freeze(reason=reason)
+            if unfreeze:
+                self._freeze(reason, unfreeze=True)
+            else:
+                self.freeze(reason=reason)
         finally:
             self.state.freezing = False
 
@@ -314,6 +370,9 @@ class GCHook:
     def _unfreeze_of_others(self, original: Callable[[], None]) -> None:
         """Everything is to be swept again."""
         original()
+        self.frozen = self._frozen_when_examined = 0
+        if self.policy == "freeze":
+            self.thresholds.after_freeze(0)
         self.idle_gc.sweep.forget()
 
     def look_for_freeze(self) -> None:

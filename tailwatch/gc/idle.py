@@ -21,8 +21,9 @@ from typing import Any
 
 from tailwatch import _hot
 from tailwatch.gc.capabilities import KNOWN_LISTS
-from tailwatch.gc.idle_hooks import Moments, call_in, moments_of, running_loop, wake
+from tailwatch.gc.idle_hooks import Moments, call_in, loops_with_tasks, moments_of, running_loop, wake
 from tailwatch.gc.memory_limit import NOTHING, PASS, SLICES, MemoryLimitWatch
+from tailwatch.gc.thresholds import Thresholds
 
 # Net new objects until the interpreter collects by itself: no moment was found for long.
 SAFETY_NET = 100_000
@@ -51,7 +52,6 @@ RANKS_EVERY = 4
 _collect = gc.collect
 _get_objects = gc.get_objects
 _get_threshold = gc.get_threshold
-_set_threshold = gc.set_threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class GCStatus:
         policy: the option ``gc``.
         mode: "slices", "full collections" (the self-test of the slices failed; ``why`` has the reason), or "" (another
             policy).
-        why: the reason for full collections, a sentence; "" with slices.
+        why: the reason for full collections, or for the choice of gc="auto", a sentence; else "".
         slices: slices by idle slot: idle, step, request_end, overdue, memory_limit, requested.
         collections: collections outside slices. Of any generation: "automatic" (by thresholds), "external"
             (gc.collect() by other code), "unknown" (one of the two: the interpreter's counters were not found). Full
@@ -76,6 +76,9 @@ class GCStatus:
         memory_limits: episodes above a memory limit, "rss" and "objects".
         full_seconds, full_freed: of tailwatch's own full collections. freezes: tailwatch's own. cycles: passes of
             slices over the whole old heap.
+        chosen: the policy in force; with gc="auto" "freeze", "idle" or "observe". measured: with gc="auto", for each
+            policy that was tried the mean time for which a token that becomes ready at a random moment waits until a
+            pause of this process is over, seconds.
         processes: the same numbers of each running process of the group, with this one, by name ("api-0"): see
             snapshots.Policy.
     """
@@ -99,6 +102,8 @@ class GCStatus:
     full_freed: int = 0
     freezes: int = 0
     cycles: int = 0
+    chosen: str = ""
+    measured: dict[str, float] = field(default_factory=dict)
     processes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -108,18 +113,18 @@ class IdleGC:
     def __init__(self, core: _hot.Core, say: Callable[[str], object]) -> None:
         self._core = core
         self._say = say
+        self.thresholds = Thresholds()
         self.sweep = _hot.Sweep(core, _collect)
         self.mode = self.why = self.reason = ""  # reason: a name for why
         self.collections = 0
         self.engaged = False  # the freeze was made, and nobody has uninstalled
         self._next_pass = self._next_round = 0.0
-        self._thresholds: tuple[int, int, int] | None = None  # before us
-        self._net: tuple[int, int, int] = (0, 0, 0)  # what we set
         self._proved = False
         self._made, self._made_at = 0, 0.0  # slices, as the daemon saw them last; when there were more
         self._was_enabled = True
         self._freed_before_round = self._rounds_before = 0
         self._moments: list[Moments] = []  # one a loop
+        self._loops: weakref.WeakSet[Any] = weakref.WeakSet()  # seen, used or not
         self._pass_wanted = False
         self.memory_limit = MemoryLimitWatch(
             objects=self._unfrozen,
@@ -168,8 +173,8 @@ class IdleGC:
     def engage(self) -> None:
         """From now on: moments are used, and the interpreter's own collections are far away. The first time a whole
         round is tried out, over what is not frozen."""
-        if self._thresholds is None:
-            self._thresholds, self._was_enabled = _get_threshold(), gc.isenabled()
+        if not self.engaged:
+            self._was_enabled = gc.isenabled()
         self.engaged = True
         if self.mode == "slices" and not self._proved:
             self._core.policy_begin()
@@ -185,9 +190,11 @@ class IdleGC:
     def _spread_net(self, *, old: bool) -> None:
         """The interpreter's own collections are far away. old: those of older objects come after as many of the
         youngest as ever, ours not counted: each collection of ours brings them nearer. Else never: slices do that."""
-        before = self._thresholds or _get_threshold()
-        self._net = (SAFETY_NET, gc.get_count()[1] + before[1], before[2]) if old else (SAFETY_NET, _FAR, _FAR)
-        _set_threshold(*self._net)
+        _, middle, full = self.thresholds.before
+        if old:
+            self.thresholds.set(SAFETY_NET, gc.get_count()[1] + middle, full)
+        else:
+            self.thresholds.set(SAFETY_NET, _FAR, _FAR)
 
     def _fall_back(self, reason: str, why: str) -> None:
         self.mode, self.reason, self.why = "full collections", reason, why
@@ -212,6 +219,17 @@ class IdleGC:
         except LookupError as error:
             self._moments.append(Moments(weakref.ref(loop), lambda: None, used=False))
             self._say(f"gc='idle': {error}; slices run only between steps and after the last request has ended")
+
+    def remember_loop(self) -> None:
+        """Note the loop that runs in this thread: its waiting is used once the policy is engaged."""
+        if loop := running_loop():
+            self._loops.add(loop)
+
+    def find_loops(self) -> None:
+        """Called by the daemon: have the loops that serve no request use_loop(), each in its own thread."""
+        used = {loop for each in self._moments if (loop := each.loop()) is not None}
+        for loop in {*self._loops, *loops_with_tasks()} - used:
+            call_in(loop, self.use_loop)
 
     def on_idle(self, *, daemon: bool = False) -> None:
         """The last request has ended; or (daemon) none is in flight, which the daemon sees. Nobody waits: what died
@@ -242,7 +260,8 @@ class IdleGC:
         if made != self._made:
             self._made, self._made_at = made, now
         quiet = now - self._made_at > _REST_SECONDS
-        if _get_threshold() == self._net and (not quiet or self.sweep.due) and quiet != (self._net[1] != _FAR):
+        net = self.thresholds.ours
+        if net and not self.thresholds.changed and (not quiet or self.sweep.due) and quiet != (net[1] != _FAR):
             self._spread_net(old=quiet)
         if quiet and self.sweep.midway:
             self._end_round(nobody_waits)
@@ -369,8 +388,8 @@ class IdleGC:
         found = []
         if self.engaged and gc.isenabled() != self._was_enabled:
             found.append(f"other code switched automatic collection {'on' if gc.isenabled() else 'off'}")
-        if self.engaged and (now := _get_threshold()) != self._net:
-            found.append(f"the gc thresholds are {now}; tailwatch set them to {self._net}")
+        if self.engaged and self.thresholds.changed:
+            found.append(f"the gc thresholds are {_get_threshold()}; tailwatch set them to {self.thresholds.ours}")
         return tuple(found)
 
     # ---- undo ----
@@ -382,18 +401,9 @@ class IdleGC:
         self.mode = self.why = self.reason = ""
         report = [sentence for each in self._moments if (sentence := each.give_back())]
         self._moments = []
-        if self._thresholds is not None:
-            report += self._restore_thresholds(self._thresholds)
-            self._thresholds = None
+        report += self.thresholds.restore()
         self.sweep.forget()
         return report
-
-    def _restore_thresholds(self, before: tuple[int, int, int]) -> list[str]:
-        now = _get_threshold()
-        if now != self._net:
-            return [f"gc.get_threshold() is {now}, set by other code after install(): it was not restored"]
-        _set_threshold(*before)
-        return []
 
     # ---- proof ----
 

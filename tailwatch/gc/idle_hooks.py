@@ -12,6 +12,8 @@ from typing import Any
 
 from tailwatch import _hot
 
+_ATTEMPTS = 10
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -115,6 +117,18 @@ def _use_uv(loop: Any, uvloop: Any, sweep: _hot.Sweep) -> Moments:
 
     loop.close = close
     return Moments(known, give_back)
+
+
+def loops_with_tasks() -> set[asyncio.AbstractEventLoop]:
+    """The loops of all tasks of this process: a loop that runs has one at least."""
+    names = ("_scheduled_tasks", "_all_tasks")  # since 3.12, before
+    tasks: Any = next((found for name in names if (found := getattr(asyncio.tasks, name, None)) is not None), ())
+    for _ in range(_ATTEMPTS):
+        try:
+            return {task.get_loop() for task in list(tasks)}
+        except RuntimeError:  # another thread began or ended one meanwhile
+            continue
+    return set()
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -10,7 +10,7 @@ from tailwatch.gc.capabilities import interference_sentences
 # Numbers of the core's, in its order: csrc/include/tailwatch/record/gc_policy_counters.h.
 POLICIES = ("unknown", "off", "observe", "freeze", "idle")
 MODES = ("", "slices", "full collections")
-WHYS = ("", "version", "lists", "proof")
+WHYS = ("", "version", "lists", "proof", "start-up", "host-froze", "collections", "slices", "review")
 CALLS = ("enable", "disable", "set_threshold", "freeze", "freeze_blind", "unfreeze", "callbacks")
 MEMORY_LIMITS = ("rss", "objects")
 

@@ -21,7 +21,7 @@ from tailwatch.options.trace_triggers import LEAST_EVENTS, MOST_EVENTS, Keep, Tr
 
 PREFIX = "TAILWATCH_"
 DEFAULT_SLO = "mlperf:llama2-70b"
-GC_POLICIES = ("freeze", "idle", "observe", "off")
+GC_POLICIES = ("auto", "freeze", "idle", "observe", "off")
 ORCA_FORMS = ("off", "request", "text", "json")
 EXPOSITIONS = ("both", "native", "classic")
 NVTX_MODES = ("auto", "on", "off")
@@ -42,8 +42,9 @@ class Config:
 
     Attributes:
         slo: bounds on one request.
-        gc: "freeze", "idle" (freeze, then collect later allocations while no stream waits), "observe" (measure only)
-            or "off" (no hook in the collector).
+        gc: "auto" (freeze, and "idle" while that costs tokens less, by measurement), "freeze", "idle" (freeze, then
+            collect later allocations while no stream waits), "observe" (measure only) or "off" (no hook in the
+            collector).
         gc_memory_limit: with gc="idle", "rss=+256MB" (relative to the size after the freeze), "rss=8GiB",
             "objects=2000000" (tracked objects that are not frozen), or both with a comma: above the limit collections
             are forced, also while streams wait; "": no limit.
@@ -193,7 +194,7 @@ class _Given:
 def _defaults(app: bool) -> dict[str, Any]:
     return {
         "slo": SLO.parse(PRESETS[DEFAULT_SLO]),
-        "gc": "freeze",
+        "gc": "auto",
         "gc_memory_limit": MemoryLimit(),
         "gc_warn_ms": 0.0,
         "gc_log_all": False,

@@ -79,7 +79,14 @@ class Watch:
         self.core.exemplify(config.exemplars, current_trace_id)
         self.membership = GroupMember(self.core, config.dir, self._warn, config.engine)
         self.coordinator = GCCoordinator(
-            self.core, config.gc, config.gc_memory_limit, self.membership, self._serves, self.notes.append, self._warn
+            self.core,
+            config.gc,
+            config.gc_memory_limit,
+            self.membership,
+            self._serves,
+            self.notes.append,
+            self._warn,
+            self._pause_lengths,
         )
         self.gc = self.coordinator.hook
         self.tracing = Tracing(self.core, self.membership, config, self._warn)
@@ -91,6 +98,7 @@ class Watch:
         )
         self.history = snapshots.History()
         self._records = snapshots.Records(self.core.address)
+        self._pauses_read = 0
         self._pause_log = PauseLog(self._records, self.core, config.gc_warn_ms / 1e3, config.gc_log_all)
         self._slow_log = SlowLog(self._records, self.core, config.slow_gap_ms / 1e3)
         self.load = LoadMeter(self.core, self.membership, lambda: self.config.slo.ttft)
@@ -210,7 +218,7 @@ class Watch:
             "full_freed",
         )
         numbers = {name: getattr(own, name) for name in (*names, "freezes", "cycles", "memory_limits")}
-        status = replace(self.gc.status, **numbers, calls=own.interference, processes=group)
+        status = replace(self.coordinator.status, **numbers, calls=own.interference, processes=group)
         return status if status.mode == "slices" else replace(status, unfrozen=own.unfrozen or 0)
 
     def doctor(self) -> list[Finding]:
@@ -221,7 +229,9 @@ class Watch:
         """What the doctor needs to know beside the numbers."""
         state = self.gc.state
         return DiagnosisContext(
-            gc_policy=self.config.gc,
+            gc_policy=self.gc.policy,
+            gc_choice=self.gc.reason,
+            gc_measured=self.coordinator.measured,
             freeze_done=bool(state.done),
             freeze_wanted=self.gc.waiting and state.gave_up,
             external_freezes=self.gc.external_freezes,
@@ -479,7 +489,11 @@ class Watch:
         if self.config.fast_sse:
             self.fast_sse.sweep()
         self._follow_routing()
-        self.gc.on_startup()
+        self.coordinator.on_startup()
+
+    def _pause_lengths(self) -> list[float]:
+        pauses, self._pauses_read, _ = self._records.pauses(self._pauses_read, before_ns=_hot.now())
+        return [pause.seconds for pause in pauses]
 
     def _port_is_taken(self, sentence: str) -> None:
         self.core.count_error(ERROR_RENDER)

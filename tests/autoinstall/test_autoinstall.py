@@ -616,7 +616,7 @@ def told(tmp_path: Path, source: str, *arguments: str, **variables: str) -> list
 
 def test_children_are_watched_by_what_they_are(tmp_path: Path) -> None:
     """Spawned, forked, forked by a fork server, nested: each has its hook and its role; helpers and pools have not."""
-    engine, worker, api = (["engine", "freeze", True, 0], ["worker", "freeze", True, 0], ["api", "freeze", True, 0])
+    engine, worker, api = (["engine", "auto", True, 0], ["worker", "auto", True, 0], ["api", "auto", True, 0])
     expected: list[Any] = []
     for method in ("spawn", "fork", "forkserver"):
         expected += [[f"{method} EngineCore_DP0", engine], ["grandchild", worker], [f"{method} None", worker]]
@@ -633,7 +633,7 @@ def test_a_forked_child_keeps_the_options_of_its_parent(tmp_path: Path) -> None:
     """What was installed in code before the fork stays; only the role is the child's own."""
     found = dict(told(tmp_path, ENGINE, "installed", TAILWATCH="1"))
     assert found["fork EngineCore_DP0"] == ["engine", "observe", True, 0]
-    assert found["spawn EngineCore_DP0"] == ["engine", "freeze", True, 0]
+    assert found["spawn EngineCore_DP0"] == ["engine", "auto", True, 0]
     assert found["main"][0] == "worker"
 
 

@@ -387,7 +387,7 @@ def test_the_policy_of_each_process_is_told() -> None:
     found = metrics(encode(snapshots.take([one.address])))
     (policy,) = points(found["tailwatch.gc.policy"])
     told = {"tailwatch.process": "api-0", "tailwatch.policy": "idle", "tailwatch.mode": "full collections"}
-    assert attributes(policy) == {**told, "tailwatch.fallback": "lists"}
+    assert attributes(policy) == {**told, "tailwatch.reason": "lists"}
     for name, key, value in (
         ("collections", "reason", "memory_limit"),
         ("interference", "call", "set_threshold"),

@@ -35,7 +35,7 @@ def test_defaults() -> None:
     config = load()
     assert config.slo == SLO(ttft=2.0, tpot=0.2, attainment=0.99)
     assert str(config.slo) == "ttft<=2s,tpot<=200ms@99%"
-    assert (config.gc, config.gc_warn_ms, config.gc_log_all, config.slow_gap_ms) == ("freeze", 0.0, False, 0.0)
+    assert (config.gc, config.gc_warn_ms, config.gc_log_all, config.slow_gap_ms) == ("auto", 0.0, False, 0.0)
     assert (config.metrics_path, config.metrics_port, config.routes) == ("/metrics", 0, ())
     assert (config.max_label_sets, config.trust_request_start, config.fast_sse) == (32, False, False)
     assert (config.explicit, config.unknown_environment) == (frozenset(), ())
@@ -310,7 +310,7 @@ def test_config_is_frozen() -> None:
 def test_differing_names_the_options() -> None:
     """What a second install must name."""
     assert load(gc="off", slow_gap_ms=3).differing(load(role="x", slow_gap_ms=3.0)) == ("gc", "role")
-    assert load().differing(load({"TAILWATCH_GC": "freeze"})) == ()
+    assert load().differing(load({"TAILWATCH_GC": "auto"})) == ()
 
 
 def test_replace_makes_options_explicit() -> None:

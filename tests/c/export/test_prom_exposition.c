@@ -560,7 +560,7 @@ TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
     strcpy(f->process[0].role, "api");
     char *text = render_plain(f, TW_FORMAT_OPENMETRICS);
     CHECK_LINE("# TYPE tailwatch_gc_policy info");
-    CHECK_LINE("tailwatch_gc_policy_info{process=\"api-0\",policy=\"freeze\",mode=\"\",fallback=\"\"} 1");
+    CHECK_LINE("tailwatch_gc_policy_info{process=\"api-0\",policy=\"freeze\",mode=\"\",reason=\"\"} 1");
     CHECK_LINE("tailwatch_gc_collections_total{process=\"api-0\",reason=\"automatic\"} 12");
     CHECK_LINE("tailwatch_gc_collections_total{process=\"api-0\",reason=\"external\"} 0");
     CHECK_LINE("tailwatch_gc_interference_total{process=\"api-0\",call=\"freeze_blind\"} 2");

@@ -32,12 +32,17 @@ typedef enum tw_policy_mode {
     TW_POLICY_MODES
 } tw_policy_mode;
 
-/* Why it uses full collections. */
+/* Why it uses full collections; or why gc="auto" chose this policy. */
 typedef enum tw_policy_why {
     TW_WHY_NOT,
     TW_WHY_VERSION,         /* the layout of this Python's collector is unknown */
     TW_WHY_LISTS,           /* the collector's lists are not where this version has them */
     TW_WHY_PROOF,           /* self-test: a planted reference cycle was not freed, or a living one was */
+    TW_WHY_STARTUP,         /* auto begins with it */
+    TW_WHY_HOST_FROZE,      /* the host froze its heap itself: another freeze saves nothing */
+    TW_WHY_COLLECTIONS,     /* collections made tokens wait longer than WORTH_SECONDS of tailwatch/gc/auto.py */
+    TW_WHY_SLICES,          /* slices made tokens wait as long as the collections before them */
+    TW_WHY_REVIEW,          /* the policy before is measured again */
     TW_WHYS
 } tw_policy_why;
 
