@@ -129,7 +129,7 @@ TW_TEST(a_source_out_of_range_counts_as_the_last) {
     free(p);
 }
 
-TW_TEST(a_company_is_quiet_when_its_unit_is) {
+TW_TEST(peers_are_quiet_when_their_unit_is) {
     uint64_t stops[2] = {1000, UINT64_MAX};
     tw_peer_set peer_set = {.n = 2, .stop_ns = {&stops[0], &stops[1]}, .peer = {{NULL, 1, 1}, {NULL, 2, 1}}};
     TW_CHECK(!tw_peers_idle_since(&peer_set, 1, 999));
@@ -232,5 +232,5 @@ TW_TEST(shares_are_those_of_a_look_at_every_instant) {
 TW_MAIN(alone_it_is_the_overlap, one_s_own_pause_comes_first, ranks_of_one_engine_are_a_unit,
         of_several_engines_only_the_one_that_serves, where_it_is_not_known_never_a_sum_over_engines,
         who_works_for_all_engines_counts_whichever_serves, who_works_for_no_engine_delays_nobody_else, a_source_out_of_range_counts_as_the_last,
-        a_company_is_quiet_when_its_unit_is, an_open_pause_counts_up_to_the_token, a_ring_that_wrapped_gives_lower_bounds,
+        peers_are_quiet_when_their_unit_is, an_open_pause_counts_up_to_the_token, a_ring_that_wrapped_gives_lower_bounds,
         a_clock_that_lies_stays_inside_the_gap, shares_are_those_of_a_look_at_every_instant)

@@ -276,7 +276,7 @@ TW_TEST(another_file_of_the_same_name_is_another_member) {
     end();
 }
 
-TW_TEST(who_was_killed_while_it_collected_is_no_company) {
+TW_TEST(a_member_killed_while_it_collected_is_no_peer) {
     begin();
     tw_group own;
     tw_segment *segment = member(&own, "api", 0);
@@ -343,6 +343,6 @@ TW_TEST(a_list_of_no_directory_stays_as_it_was) {
 TW_MAIN(all_are_found_but_oneself, the_dead_are_found_until_their_file_is_gone,
         a_pause_of_the_engine_s_process_reaches_the_stream, files_that_lie_are_counted,
         a_list_of_no_directory_stays_as_it_was, who_joins_again_is_mapped_anew,
-        another_file_of_the_same_name_is_another_member, who_was_killed_while_it_collected_is_no_company,
+        another_file_of_the_same_name_is_another_member, a_member_killed_while_it_collected_is_no_peer,
         a_refused_file_is_opened_once_when_it_is_old, a_reader_sees_label_sets_that_come_into_use,
         label_sets_beyond_the_file_s_end_are_not_read)

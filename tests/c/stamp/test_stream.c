@@ -652,14 +652,14 @@ TW_TEST(a_pause_charges_every_stream_it_touches) {
 
 /* ---- pauses of other processes ---- */
 
-typedef struct company_of_two {
+typedef struct peers_of_two {
     tw_segment *api, *engine, *other;
     tw_peer_set peer_set;
-} company_of_two;
+} peers_of_two;
 
 /* An API process and two others, each of which works for an engine. */
-static company_of_two make_company(uint64_t unit, uint64_t other_unit) {
-    company_of_two c = {.api = segment_of(&NO_SLO, 0), .engine = segment_of(&NO_SLO, 0), .other = segment_of(&NO_SLO, 0)};
+static peers_of_two make_peers(uint64_t unit, uint64_t other_unit) {
+    peers_of_two c = {.api = segment_of(&NO_SLO, 0), .engine = segment_of(&NO_SLO, 0), .other = segment_of(&NO_SLO, 0)};
     c.peer_set.n = 2;
     c.peer_set.stop_ns[0] = &c.engine->pause.last_stop_ns;
     c.peer_set.stop_ns[1] = &c.other->pause.last_stop_ns;
@@ -668,14 +668,14 @@ static company_of_two make_company(uint64_t unit, uint64_t other_unit) {
     return c;
 }
 
-static void free_company(company_of_two *c) {
+static void free_peers(peers_of_two *c) {
     tw_segment_destroy(c->api);
     tw_segment_destroy(c->engine);
     tw_segment_destroy(c->other);
 }
 
 TW_TEST(a_pause_of_the_engine_is_charged_to_the_engine) {
-    company_of_two c = make_company(1, 1);
+    peers_of_two c = make_peers(1, 1);
     tw_stream s;
     open_at(&s, c.api, 0);
     tw_stream_join(&s, &c.peer_set, 0);
@@ -695,11 +695,11 @@ TW_TEST(a_pause_of_the_engine_is_charged_to_the_engine) {
     TW_CHECK(tw_pause_read(&c.api->pause, 0, &own));
     TW_CHECK_EQ(1, own.streams);
     TW_CHECK_EQ(2 * MS, own.overlap_ns);
-    free_company(&c);
+    free_peers(&c);
 }
 
 TW_TEST(a_slow_gap_names_the_others_that_held_it) {
-    company_of_two c = make_company(1, 1);
+    peers_of_two c = make_peers(1, 1);
     tw_stream s;
     open_at(&s, c.api, 0);
     tw_stream_join(&s, &c.peer_set, 0);
@@ -714,11 +714,11 @@ TW_TEST(a_slow_gap_names_the_others_that_held_it) {
     TW_CHECK_EQ(190 * MS, r.share[0].overlap_ns);
     TW_CHECK_EQ(190 * MS, r.share[0].delay_ns);
     TW_CHECK_EQ(0, r.share[1].source | r.share[2].source | r.share[3].source);
-    free_company(&c);
+    free_peers(&c);
 }
 
 TW_TEST(a_pause_of_an_engine_that_serves_others_is_not_charged) {
-    company_of_two c = make_company(1, 2);
+    peers_of_two c = make_peers(1, 2);
     tw_stream s;
     open_at(&s, c.api, 0);
     tw_stream_join(&s, &c.peer_set, 1);
@@ -726,11 +726,11 @@ TW_TEST(a_pause_of_an_engine_that_serves_others_is_not_charged) {
     pause_between(c.other, TW_CAUSE_GC2, now + 30 * MS, now + 130 * MS);
     tw_stream_token(&s, now + 130 * MS, 1, 0);
     TW_CHECK_EQ(0, s.overlap_ns);
-    free_company(&c);
+    free_peers(&c);
 }
 
 TW_TEST(which_engine_is_not_known) {
-    company_of_two c = make_company(1, 2);
+    peers_of_two c = make_peers(1, 2);
     tw_stream s;
     open_at(&s, c.api, 0);
     tw_stream_join(&s, &c.peer_set, 0);
@@ -740,11 +740,11 @@ TW_TEST(which_engine_is_not_known) {
     tw_stream_token(&s, now + 130 * MS, 1, 0);
     TW_CHECK_EQ(70 * MS, s.overlap_ns);
     TW_CHECK_EQ(70 * MS, c.api->lost[TW_SOURCE_UNBOUND].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
-    free_company(&c);
+    free_peers(&c);
 }
 
 TW_TEST(a_first_token_s_late_part_is_its_own_process_s) {
-    company_of_two c = make_company(1, 1);
+    peers_of_two c = make_peers(1, 1);
     tw_stream s;
     tw_stream_open(&s, c.api, MS, 21 * MS, 0, TW_ARRIVAL_TCP);
     tw_stream_join(&s, &c.peer_set, 0);
@@ -755,11 +755,11 @@ TW_TEST(a_first_token_s_late_part_is_its_own_process_s) {
     TW_CHECK_EQ(55 * MS, s.overlap_ns);
     TW_CHECK_EQ(45 * MS, c.api->lost[1].overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC2]);
     TW_CHECK_EQ(0, c.api->lost[1].delay_ns[TW_PHASE_TTFT][TW_CAUSE_GC2]);
-    free_company(&c);
+    free_peers(&c);
 }
 
 TW_TEST(only_the_largest_shares_are_kept_and_the_sums_hold) {
-    company_of_two c = make_company(1, 1);
+    peers_of_two c = make_peers(1, 1);
     tw_stream s;
     open_at(&s, c.api, 0);
     tw_stream_join(&s, &c.peer_set, 0);
@@ -774,7 +774,7 @@ TW_TEST(only_the_largest_shares_are_kept_and_the_sums_hold) {
     TW_CHECK_EQ(21 * MS, sum_of(r.overlap_ns));
     TW_CHECK_EQ(s.delay_ns, sum_of(r.delay_ns));
     TW_CHECK_EQ(s.delay_ns, sum_of(c.api->lost[1].delay_ns[TW_PHASE_ITL]));
-    free_company(&c);
+    free_peers(&c);
 }
 
 TW_TEST(two_stamps_inside_one_open_pause_are_both_charged) {
