@@ -92,7 +92,7 @@ class Reply:
 
 
 class Load(Protocol):
-    """What loadsignal.LoadSignal says, of which the page shows this."""
+    """What the page shows of a load_signal.LoadSignal."""
 
     @property
     def waiting(self) -> int: ...

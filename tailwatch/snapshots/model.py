@@ -64,7 +64,7 @@ class GC:
 
     pauses: lengths, under 0, 1, 2 (the generations), "gc_full", "gc_increment", "policy". collections: pauses that
     ended. collected, uncollectable: objects. cpu: CPU seconds of the collecting thread, where measured. callbacks:
-    seconds in other people's gc.callbacks. short, short_seconds: the pauses below 50 us, which are charged to no
+    seconds in gc.callbacks of other code. short, short_seconds: the pauses below 50 us, which are charged to no
     gap. max: the longest, seconds.
     """
 
@@ -129,8 +129,8 @@ class Process:
     nobody knows it any more. paused: seconds by cause, an open pause included. lost: pauses that never reported an end.
     bytes: memory of its segment, and of those of the dead. collections, longest: pauses that ended, and the longest in
     seconds (of a difference: to the edge of its bucket, 2 %), by cause. lives: when the snapshot was taken; False where
-    all of that name are dead. age: seconds since the first of them began to count until then. standing: how long it
-    had been standing still then, seconds, for standing_cause; 0.0: it was not. policy: the collector's."""
+    all of that name are dead. age: seconds since the first of them began to count until then. standing: the seconds
+    since its open pause began, and standing_cause; 0.0: none was open. policy: the collector's."""
 
     role: str
     index: int
