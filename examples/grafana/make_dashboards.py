@@ -379,8 +379,9 @@ ROWS = (
             ),
             Panel(
                 "Pauses that are charged to no gap, and their parts",
-                "Process seconds per second: collections under 50 us, gc.callbacks of other code (part of pauses), "
-                "CPU time of collections (a pause longer than its CPU time waited for a core), tailwatch's own freezes and slices.",
+                "Process seconds per second: collections under 50 us, gc.callbacks of other code (in pauses), "
+                "CPU time of collections (a pause longer than its CPU time waited for a core), tailwatch's own "
+                "freezes and slices.",
                 [
                     fixed("short", total("tailwatch_gc_short_pauses_seconds_total", TARGET)),
                     fixed("gc.callbacks of other code", total("tailwatch_gc_callbacks_seconds_total", TARGET)),
@@ -478,7 +479,7 @@ ROWS = (
             ),
             Panel(
                 "Other collections",
-                "Collections outside slices per second, of any generation: started by tailwatch, automatic, and requested by "
+                "Collections outside slices per second, of any generation: by tailwatch, automatic, and requested by "
                 "other code.",
                 [fixed("{{process}} {{reason}}", total("tailwatch_gc_collections_total", TARGET, "process, reason"))],
                 unit="ops",

@@ -70,7 +70,7 @@ class GCCoordinator:
         self._said_without = False
         idle_gc = self.hook.idle_gc
         idle_gc.memory_limit.memory_limit = memory_limit
-        means = remote_commands.Means(
+        actions = remote_commands.CommandActions(
             nobody_waits=self.nobody_waits,
             act=self._carry_out,
             begin_round=idle_gc.begin_round,
@@ -79,7 +79,9 @@ class GCCoordinator:
             answer=core.policy_answer,
             failed=lambda: core.count_error(_ERROR_POLICY),
         )
-        self.orders = remote_commands.Orders(remote_commands.OrderFile(self._order_path, core.count_ignored), means)
+        self.commands = remote_commands.CommandServer(
+            remote_commands.CommandFile(self._command_path, core.count_ignored), actions
+        )
         self._note_memory_limit(policy)
 
     def attach(self) -> None:
@@ -105,13 +107,13 @@ class GCCoordinator:
 
     def detach(self) -> list[str]:
         """Take everything out again. Returns what could not be undone, a sentence each."""
-        self.orders.file.close()
+        self.commands.file.close()
         return self.hook.detach()
 
     def after_fork(self) -> None:
-        """In a child: orders are its parent's."""
+        """In a child: commands are its parent's."""
         self.hook.after_fork()
-        self.orders.after_fork()
+        self.commands.after_fork()
 
     # ---- moments ----
 
@@ -126,8 +128,8 @@ class GCCoordinator:
             self._guarded(self.hook.on_idle)
         if self.hook.idle_gc.engaged:
             self._guarded(self.hook.idle_gc.on_idle)
-        if self.orders.waiting:
-            self.orders.moment()
+        if self.commands.waiting:
+            self.commands.moment()
 
     def check(self) -> None:
         """Called by the daemon, once a second: puts our callbacks back, and looks for freezes by other code."""
@@ -214,7 +216,7 @@ class GCCoordinator:
 
     # ---- commands of an operator ----
 
-    def _order_path(self) -> str:
+    def _command_path(self) -> str:
         wanted = self.hook.policy not in ("off", "observe")
         name = remote_commands.name_of(self._core.file) if wanted else ""
         return os.path.join(self._group.directory, name) if name and self._group.directory else ""

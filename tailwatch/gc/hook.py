@@ -20,7 +20,7 @@ from typing import Any
 
 from tailwatch import _hot
 from tailwatch.gc.capabilities import COUNTED_AFTER
-from tailwatch.gc.idle import GCStatus, IdleGC
+from tailwatch.gc.idle import IdleGC
 from tailwatch.gc.interference import MODES, POLICIES, WHYS, Interference
 
 FREEZING = ("freeze", "idle")
@@ -115,11 +115,6 @@ class GCHook:
         """Whether a policy was adopted after the freeze, and is to be engaged with another one."""
         adopted = self.policy == "idle" and self._attached and not self.idle_gc.engaged
         return adopted and bool(self.state.done)
-
-    @property
-    def status(self) -> GCStatus:
-        """What the policy does, and did."""
-        return self.idle_gc.status(self.policy, self.interference.sentences())
 
     def detach(self) -> list[str]:
         """Take everything out again. Returns what could not be undone, a sentence each."""

@@ -17,7 +17,6 @@ from tailwatch.diagnose.finding import Finding
 from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
 from tailwatch.gc.coordinator import FREEZE_PATIENCE_SECONDS
 from tailwatch.gc.hook import Freeze
-from tailwatch.gc.idle import GCStatus
 from tailwatch.integrations.process_roles import role_of_process
 from tailwatch.options.config import Config
 from tailwatch.runtime.load_signal import LoadSignal
@@ -25,6 +24,7 @@ from tailwatch.runtime.manual import StreamContext
 from tailwatch.runtime.noop import NoopStep, NoopStream
 from tailwatch.runtime.pause_logs import asked_level
 from tailwatch.runtime.session import Watch
+from tailwatch.snapshots.model import GCStatus
 
 if TYPE_CHECKING:
     from tailwatch.tracing.perfetto import Written

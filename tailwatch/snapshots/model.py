@@ -81,22 +81,22 @@ class GC:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The collector's policy of one process. Counts are of all who had its name, what it is and the sizes are of
-    the one that lives.
+    """The collector's policy of one process: state and sizes of the running one, counts of all that had its name.
 
     Attributes:
-        kind: "off", "observe", "freeze", "idle"; "unknown": nobody said, or it is dead.
-        mode: how idle collects: "slices", "full collections" (why: "version", "lists", "proof"), "" not yet.
-        slices: by what gave the moment. collections: outside slices: our full collections, by the same;
-            "automatic", "external" (gc.collect() by other code), "unknown" (one of these two).
-        moved, freed: objects, of all slices; seconds, predicted_seconds: what slices took, and were predicted to.
-        full_seconds, full_freed: of our full collections. cycles: times that slices went through the whole old heap.
-        freezes: ours. interference: gc.* calls by other code, by name; "freeze_blind": of "freeze", those without a
-            full collection just before. memory_limits: times that one was met.
-        unfrozen, frozen: objects, None: not known. backlog: looks at old ones that are owed, some ten go through one.
-            cost: seconds that a look is predicted to take, 0.0: not known.
-        ignored: files that stood where an operator's orders do, and were none. answered, answer: number of the last
-            order of `tailwatch gc`, and what came of it (orders.Outcome).
+        kind: "off", "observe", "freeze", "idle"; "unknown": not published, or the process has exited.
+        mode: with idle: "slices", or "full collections" (why: "version", "lists", "proof"); "" before the freeze.
+        slices: by idle slot. collections: of any generation, outside slices: tailwatch's own full ones, by the same;
+            "automatic" (thresholds), "external" (gc.collect() by other code), "unknown" (one of these two).
+        moved: objects found unreachable and moved to generation 0 by slices; freed: of these. seconds,
+            predicted_seconds: duration of all slices, measured and predicted.
+        full_seconds, full_freed: of tailwatch's own full collections. cycles: passes over the whole old heap in slices.
+        freezes: tailwatch's own. interference: gc.* calls by other code, by name; "freeze_blind": of "freeze", those
+            not right after a full collection. memory_limits: episodes above one, "rss" and "objects".
+        unfrozen, frozen: objects, None: not known. backlog: object visits still owed by the idle-time collector, about
+            10 per object. cost: predicted seconds of a visit, 0.0: not known.
+        ignored: contents of the command file that were no command. answered, answer: number of the last command of
+            `tailwatch gc`, and its result (CommandResult of gc/remote_commands.py).
     """
 
     kind: str = "unknown"
@@ -121,6 +121,19 @@ class Policy:
     ignored: int = 0
     answered: int = 0
     answer: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GCStatus(Policy):
+    """The policy of this process, now: ``kind`` is the option ``gc``, ``why`` a sentence.
+
+    Attributes:
+        sentences: interference in sentences, with changes of the thresholds that are in force.
+        processes: the policy of each running process of the group, with this one, by name ("api-0").
+    """
+
+    sentences: tuple[str, ...] = ()
+    processes: dict[str, Policy] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
