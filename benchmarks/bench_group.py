@@ -102,8 +102,8 @@ def evicted(call: Callable[[], object] | None, walk: Walk) -> Run:
 
 def stamps(repeats: int) -> tuple[Samples, Samples]:
     """Plain, and with the cache evicted."""
-    with tempfile.TemporaryDirectory() as root, engines(f"{root}/membership", ENGINES):
-        kept = [stream_in(""), stream_in(f"{root}/alone"), stream_in(f"{root}/membership")]
+    with tempfile.TemporaryDirectory() as root, engines(f"{root}/peers", ENGINES):
+        kept = [stream_in(""), stream_in(f"{root}/alone"), stream_in(f"{root}/peers")]
         assert [len(core.members()) for core, _ in kept] == [0, 0, ENGINES]
         calls = {name: stream.token for name, (_, stream) in zip((NONE, ALONE, PEERS), kept, strict=True)}
         plain = measure({name: loop(call) for name, call in calls.items()}, number=20_000, repeats=repeats)
@@ -168,8 +168,8 @@ def report(quick: bool = False, runs: int = 10, seconds: float = 5.0) -> Report:
 def test_group(benchmark: Any) -> None:
     """A stamp with 8 engines, timed by pytest-benchmark; the rest is in extra_info."""
     benchmark.extra_info.update(report(quick=True).as_dict())
-    with tempfile.TemporaryDirectory() as root, engines(f"{root}/membership", ENGINES):
-        _core, stream = stream_in(f"{root}/membership")
+    with tempfile.TemporaryDirectory() as root, engines(f"{root}/peers", ENGINES):
+        _core, stream = stream_in(f"{root}/peers")
         benchmark.pedantic(stream.token, rounds=20, iterations=5_000, warmup_rounds=1)
         before = stream.tokens
         loop(stream.token)(1_000)

@@ -1,8 +1,9 @@
 """What does the load signal cost: a request, a reading, and the daemon's look for the healthy concurrency?
 
-A request pays for one sample in its row (crowd.h), two counters and a comparison. The sample is timed through cffi,
-the cost of whose call is taken off; rows of 250 concurrencies in turn, so that the caches are as cold as in a server.
-Beside it the whole request by hand, which contains it; and with sse_timing on what each message pays on its way.
+A request pays for one sample in its row (ttft_by_concurrency.h), two counters and a comparison. The sample is timed
+through cffi, the cost of whose call is taken off; rows of 250 concurrencies in turn, so that the caches are as cold
+as in a server. Beside it the whole request by hand, which contains it; and with sse_timing on what each message pays
+on its way.
 """
 
 from __future__ import annotations

@@ -282,7 +282,7 @@ def auto_bars(runs: Runs, load: str) -> list[Bar]:
     best = min(FIXED, key=lateness)
     pairs = zip(runs.of(load, AUTO), runs.of(load, best), strict=True)
     mean, low, high = interval([ours["settled_ms"] - its["settled_ms"] for ours, its in pairs])
-    chosen = sorted({run["status"]["chosen"] for run in runs.of(load, AUTO)})
+    chosen = sorted({run["status"]["kind"] for run in runs.of(load, AUTO)})
     name = f"{runs.python} {load}, auto ({', '.join(chosen)}) less {best}: mean lateness of a step"
     return [
         Bar(f"{name}, low end of the interval", low, low, high, 0.0, False, "ms"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from tailwatch_boot import apps, processes
+from tailwatch_boot import asgi_servers, processes
 from tailwatch_boot.import_hooks import ImportHooks
 from tailwatch_boot.monkeypatch import replace
 
@@ -44,7 +44,7 @@ class Autoinstall:
         self._undo: list[Callable[[], None]] = []
         self._waiting = ImportHooks(
             {
-                **{name: self._at_server for name in apps.SERVERS},
+                **{name: self._at_server for name in asgi_servers.SERVERS},
                 **{name: self._at_marker for name in processes.MARKERS},
                 "multiprocessing.context": self._at_spawning,
                 "multiprocessing.util": self._at_forking,
@@ -75,7 +75,7 @@ class Autoinstall:
         served = self._through("app", app)
         if served is None:
             return app
-        self._waiting.forget((*apps.SERVERS, *processes.MARKERS))
+        self._waiting.forget((*asgi_servers.SERVERS, *processes.MARKERS))
         return served
 
     def elsewhere(self, server: str, error: Exception) -> None:
@@ -109,7 +109,7 @@ class Autoinstall:
     def _at_server(self, module: ModuleType) -> None:
         self._gather()
         try:
-            self._undo.append(apps.SERVERS[module.__name__](module, self))
+            self._undo.append(asgi_servers.SERVERS[module.__name__](module, self))
         except Exception as error:
             self.elsewhere(module.__name__, error)
 
@@ -160,7 +160,7 @@ class Autoinstall:
             self._through("process")
 
     def _through(self, what: str, *arguments: Any) -> Any:
-        """Calls a function of tailwatch.autoinstall. None where that cannot be: logged once, and all is taken back."""
+        """Calls autoinstall_app or autoinstall_process. None where that fails: logged once, and all is removed."""
         if self._refusal is not None:
             self._say(self._refusal)
             return None
@@ -168,9 +168,9 @@ class Autoinstall:
             from tailwatch_boot.launcher_imports import launcher_importable
 
             with launcher_importable():  # what is imported is imported here: later nothing is launcher_importable
-                from tailwatch import autoinstall
-            autoinstall.when_uninstalled(self.close)
-            return getattr(autoinstall, what)(*arguments)
+                from tailwatch.runtime import install
+            install.when_uninstalled(self.close)
+            return getattr(install, f"autoinstall_{what}")(*arguments)
         except Exception as error:
             self.close()
             self._say(f"{_reason(error)}; the server runs without tailwatch")

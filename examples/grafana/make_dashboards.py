@@ -142,7 +142,7 @@ TPOT = "tailwatch_time_per_output_token_seconds"
 E2E = "tailwatch_e2e_request_latency_seconds"
 GC = "python_gc_duration_seconds"
 REQUESTS = "tailwatch_requests_total"
-LATE = "tailwatch_stream_delay_seconds_total"
+DELAY = "tailwatch_stream_delay_seconds_total"
 OVERLAP = "tailwatch_stream_overlap_seconds_total"
 JUDGED = f'{SERIES}, outcome=~"good|miss"'
 GOOD = f'{SERIES}, outcome="good"'
@@ -222,7 +222,7 @@ ROWS = (
                 "Share of the time between tokens that pauses added, an estimate.",
                 Query(
                     "delay",
-                    lambda kind: f"{total(LATE, BETWEEN, over=RANGE)} / {kind.seconds(ITL, TARGET, over=RANGE)}",
+                    lambda kind: f"{total(DELAY, BETWEEN, over=RANGE)} / {kind.seconds(ITL, TARGET, over=RANGE)}",
                 ),
                 unit="percentunit",
                 bad_from=0.01,
@@ -234,7 +234,7 @@ ROWS = (
         height=4,
     ),
     Row(
-        "How late, and which part of it?",
+        "Latency and its parts",
         [
             percentiles(
                 "ITL", ITL, "Gap between two token-bearing messages of a stream, at the hand-over to the server."
@@ -322,10 +322,10 @@ ROWS = (
                 exemplars=True,
             ),
             Panel(
-                "Late between tokens",
+                "Delay between tokens",
                 "Stream seconds per second (all streams together) that pauses cost beyond each stream's typical gap, "
                 "by who paused and why. An estimate.",
-                [fixed("{{source}} {{cause}}", total(LATE, BETWEEN, "source, cause"))],
+                [fixed("{{source}} {{cause}}", total(DELAY, BETWEEN, "source, cause"))],
                 unit="s",
                 width=12,
                 stacked=True,
@@ -343,7 +343,7 @@ ROWS = (
                 "The same for waits for a first token: delay is certain (before the app was entered), overlap an upper "
                 "bound.",
                 [
-                    fixed("delay: {{source}} {{cause}}", total(LATE, BEFORE, "source, cause")),
+                    fixed("delay: {{source}} {{cause}}", total(DELAY, BEFORE, "source, cause")),
                     fixed("overlap: {{source}} {{cause}}", total(OVERLAP, BEFORE, "source, cause")),
                 ],
                 unit="s",
@@ -379,20 +379,20 @@ ROWS = (
             ),
             Panel(
                 "Pauses that are charged to no gap, and their parts",
-                "Process seconds per second: collections under 50 us, other people's gc.callbacks (part of pauses), "
-                "CPU time of collections (a pause longer than its CPU time waited for a core), our own freezes, slices "
-                "and full collections.",
+                "Process seconds per second: collections under 50 us, gc.callbacks of other code (in pauses), "
+                "CPU time of collections (a pause longer than its CPU time waited for a core), tailwatch's own "
+                "freezes, slices and full collections.",
                 [
                     fixed("short", total("tailwatch_gc_short_pauses_seconds_total", TARGET)),
-                    fixed("callbacks of others", total("tailwatch_gc_callbacks_seconds_total", TARGET)),
+                    fixed("gc.callbacks of other code", total("tailwatch_gc_callbacks_seconds_total", TARGET)),
                     fixed("CPU", total("tailwatch_gc_cpu_seconds_total", TARGET)),
-                    Query("our own passes", lambda kind: kind.seconds("tailwatch_gc_own_pause_seconds", TARGET)),
+                    Query("tailwatch", lambda kind: kind.seconds("tailwatch_gc_own_pause_seconds", TARGET)),
                 ],
                 unit="percentunit",
             ),
             Panel(
                 "What collections found",
-                'Objects per second. Long passes that free nothing are what gc="freeze" is for.',
+                'Objects per second. Where long collections free nothing, gc="freeze" helps.',
                 [
                     fixed("{{process}} freed", total("tailwatch_gc_collected_objects_total", TARGET, "process")),
                     fixed(
@@ -479,7 +479,8 @@ ROWS = (
             ),
             Panel(
                 "Other collections",
-                "Full collections per second: started by tailwatch, automatic, and requested by other code.",
+                "Collections outside slices per second, of any generation: by tailwatch, automatic, and requested by "
+                "other code.",
                 [fixed("{{process}} {{reason}}", total("tailwatch_gc_collections_total", TARGET, "process, reason"))],
                 unit="ops",
             ),
@@ -555,7 +556,7 @@ ROWS = (
             ),
             Panel(
                 "Where the engine's time went",
-                "Share of its time in steps, in host gaps, and between steps with nobody saying whether work waited. "
+                "Share of its time in steps, in host gaps, and between steps where it is unknown whether work waited. "
                 "The rest was idle.",
                 [
                     Query("{{process}} steps", lambda kind: kind.seconds("tailwatch_step_seconds", TARGET, PROCESS)),

@@ -34,7 +34,10 @@ def find(environment: Mapping[str, str], among: str = IN_MEMORY, *, having: Call
     if not chosen:
         raise TailwatchError(_NONE)
     if len(chosen) > 1:
-        lines = (f"  --dir {path}   ({living[path] or 'no'} running processes)" for path in chosen)
+        lines = (
+            f"  --dir {path}   ({living[path] or 'no'} running {'process' if living[path] == 1 else 'processes'})"
+            for path in chosen
+        )
         raise TailwatchError("\n".join(("several process groups found; choose one:", *lines)))
     return chosen[0]
 

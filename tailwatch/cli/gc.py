@@ -19,8 +19,8 @@ from tailwatch.gc.remote_commands import (
     MOST_NUMBER,
     SWEPT,
     VERBS,
-    Order,
-    Outcome,
+    CommandResult,
+    GCCommand,
     encode,
     is_plain,
     name_of,
@@ -130,7 +130,7 @@ class _Asked:
 
 
 def _ask(directory: str, process: snapshots.Process, verb: str, timeout: float) -> _Asked:
-    """Write the order into the process's file. What prevents that is its answer."""
+    """Write the command into the process's file. What prevents that is its answer."""
     import fcntl  # not on every system on which this module is imported
 
     asked = _Asked(process, 1 + secrets.randbelow(MOST_NUMBER - 1))
@@ -138,7 +138,7 @@ def _ask(directory: str, process: snapshots.Process, verb: str, timeout: float) 
         asked.said = f"nothing was done: with gc={process.policy.kind!r} tailwatch does not control the collector"
         return asked
     path = _file_of(directory, process.pid)
-    order = Order(asked.number, verb, time.monotonic_ns() + round(timeout * 1e9))
+    command = GCCommand(asked.number, verb, time.monotonic_ns() + round(timeout * 1e9))
     try:
         if path is None:
             raise FileNotFoundError
@@ -150,7 +150,7 @@ def _ask(directory: str, process: snapshots.Process, verb: str, timeout: float) 
         if is_plain(os.fstat(asked.file)):
             fcntl.flock(asked.file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until we end, whatever ends us
             os.ftruncate(asked.file, 0)
-            os.pwrite(asked.file, encode(order), 0)
+            os.pwrite(asked.file, encode(command), 0)
         else:
             asked.said = "nothing was done: its command file has an unexpected owner or mode"
     except BlockingIOError:
@@ -190,17 +190,17 @@ def _look(directory: str, asked: list[_Asked]) -> None:
         if now is None:
             each.said = "the process has exited"
         elif now.policy.answered == each.number:
-            outcome = Outcome.of(now.policy.answer)
-            each.said, each.done = _sentence(outcome), outcome.code in (DONE, SWEPT)
+            result = CommandResult.of(now.policy.answer)
+            each.said, each.done = _sentence(result), result.code in (DONE, SWEPT)
         if each.said:
             print(f"{_head(each.process)}: {each.said}", flush=True)
 
 
-def _sentence(outcome: Outcome) -> str:
-    freed = f"{outcome.freed} objects freed"
+def _sentence(result: CommandResult) -> str:
+    freed = f"{result.freed} objects freed"
     return {
-        DONE: f"done in {outcome.seconds * 1e3:.0f} ms, {freed}",
+        DONE: f"done in {result.seconds * 1e3:.0f} ms, {freed}",
         SWEPT: f"done in slices while streams were in flight, {freed}",
         BUSY: "nothing was done: streams were in flight until the timeout",
         FAILED: "failed; counted in tailwatch_internal_errors_total",
-    }.get(outcome.code, "unknown result: the process runs another version of tailwatch")
+    }.get(result.code, "unknown result: the process runs another version of tailwatch")

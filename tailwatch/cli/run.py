@@ -25,7 +25,7 @@ from tailwatch.options.config import OPTIONS, SECRET, SECRET_OPTIONS, Config, va
 
 ABOUT = "run a server command unchanged and watch each of its Python processes"
 NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128  # the exit statuses of a shell
-STARTUP = Path(__file__).parents[1] / "autoinstall" / "startup"
+STARTUP = Path(__file__).parents[2] / "tailwatch_boot" / "startup"
 
 
 OFFERED = tuple(name for name in OPTIONS if name != "role")  # each process has its own

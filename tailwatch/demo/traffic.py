@@ -11,7 +11,7 @@ from tailwatch.loadtest.arrivals import Arrivals
 from tailwatch.loadtest.interarrival import poisson
 from tailwatch.loadtest.lengths import Lengths
 from tailwatch.loadtest.profile import Piece, Profile
-from tailwatch.loadtest.schedule import Law, Planned, Schedule
+from tailwatch.loadtest.schedule import Planned, Schedule
 
 PERIOD = 10.0  # seconds, about
 # Share of the period, and the rate there over its mean, about: a ramp, a plateau, a drain.
@@ -31,13 +31,13 @@ def open_loop(rate: float, seconds: float, seed: int) -> Schedule:
     period = seconds / max(1, round(seconds / PERIOD))
     arrivals = Arrivals("ramps and drains", poisson(), lambda rate, _: _rounds(rate, period))
     times, seconds, law = arrivals.draw(rate, duration=seconds, seed=seed)
-    return _schedule(times, duration=seconds, law=law, seed=seed)
+    unused = array("I", [0]) * len(times)  # the length of a prompt is that of its text
+    return Schedule(times, unused, _answers(len(times), seed), duration=seconds, law=law, seed=seed)
 
 
 def closed_loop(requests: int, seed: int) -> Schedule:
     """Requests without times of their own, for a closed loop."""
-    times, law = array("q", [0]) * requests, Law("all at once", requests, 0.0, 0.0, None, None)
-    return _schedule(times, duration=0.0, law=law, seed=seed)
+    return Schedule.closed(array("I", [0]) * requests, _answers(requests, seed), seed=seed)
 
 
 def request(planned: Planned) -> bytes:
@@ -60,12 +60,9 @@ def post(path: str, planned: Planned, **prompt: object) -> bytes:
     return "\r\n".join((*head, "", "")).encode() + data
 
 
-def _schedule(times_ns: array[int], *, duration: float, law: Law, seed: int) -> Schedule:
-    """With drawn answers; the length of a prompt is that of its text."""
-    drawn = ANSWERS.column(len(times_ns), f"answers {seed}")
-    answers = array("I", (min(MOST_TOKENS, max(FEWEST_TOKENS, tokens)) for tokens in drawn))
-    unused = array("I", [0]) * len(times_ns)
-    return Schedule(times_ns, unused, answers, duration=duration, law=law, seed=seed)
+def _answers(count: int, seed: int) -> array[int]:
+    drawn = ANSWERS.column(count, f"answers {seed}")
+    return array("I", (min(MOST_TOKENS, max(FEWEST_TOKENS, tokens)) for tokens in drawn))
 
 
 def _rounds(rate: float, period: float) -> Profile:

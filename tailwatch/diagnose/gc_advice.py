@@ -43,7 +43,7 @@ _OLD_THRESHOLD, _NEW_THRESHOLD = 700, 2000  # of the youngest, before CPython 3.
 _LEAST_SECONDS = 0.05
 _LEAST_RATE = 0.001
 _OFTEN = 3  # memory limits met
-_FOREIGN_COLLECTIONS = 10
+_EXTERNAL_COLLECTIONS = 10
 _OVERDUE_SHARE = 0.5
 _FEWEST_SLICES = 100
 
@@ -156,13 +156,13 @@ def _full_cost(processes: list[Process], count: Mapping[str, int], paused: Mappi
 # What is wrong with the policy in force ---------------------------------------------------------------------
 
 
-def drifted(snapshot: Snapshot) -> list[tuple[str, Policy, list[str]]]:
-    """Processes whose collector others have meddled with: name, policy, what they did in sentences."""
+def interfered(snapshot: Snapshot) -> list[tuple[str, Policy, list[str]]]:
+    """Processes with interference: name, policy, interference in sentences."""
     found = []
     for process in snapshot.processes:
         sentences = interference_sentences(process.policy.interference)
         calls = process.policy.collections.get("external", 0)
-        if calls >= _FOREIGN_COLLECTIONS:
+        if calls >= _EXTERNAL_COLLECTIONS:
             sentences.append(f"other code requested {calls} collections")
         if sentences:
             found.append((process.name, process.policy, sentences))
@@ -170,7 +170,7 @@ def drifted(snapshot: Snapshot) -> list[tuple[str, Policy, list[str]]]:
 
 
 def fallen_back(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """Processes that cannot sweep: name, and why."""
+    """Processes without slices: name, and the reason."""
     return [(each.name, each.policy.why) for each in snapshot.processes if each.policy.mode == "full collections"]
 
 
@@ -180,8 +180,8 @@ def at_memory_limit(snapshot: Snapshot) -> list[tuple[str, dict[str, int]]]:
     return [(each.name, {name: n for name, n in each.policy.memory_limits.items() if n}) for each in often]
 
 
-def without_moments(snapshot: Snapshot) -> list[tuple[str, float]]:
-    """Processes whose slices had mostly to be made where somebody may have waited: name, and their share."""
+def without_idle_slots(snapshot: Snapshot) -> list[tuple[str, float]]:
+    """Processes with mostly overdue slices, made while requests may have waited: name, and the share of these."""
     found = []
     for process in snapshot.processes:
         slices = process.policy.slices

@@ -35,7 +35,7 @@ RULES: tuple[Rule, ...] = (
     rules_gc.gc_fallback,
     rules_gc.gc_memory_limit,
     rules_gc.gc_interference,
-    rules_gc.gc_moments,
+    rules_gc.gc_idle_slots,
     rules_gc.gc_ttft,
     rules_server.engine_pauses,
     rules_server.host_gaps,

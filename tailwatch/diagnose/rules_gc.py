@@ -127,8 +127,8 @@ def gc_auto(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
 
 
 def gc_interference(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
-    """Others meddle with a collector that has a policy."""
-    found = gc_advice.drifted(snapshot)
+    """Other code changes a collector that has a policy."""
+    found = gc_advice.interfered(snapshot)
     if not found:
         return None
     detail = "; ".join(f"{name}: {', '.join(sentences)}" for name, _, sentences in found) + "."
@@ -148,7 +148,7 @@ def _undoes(calls: Mapping[str, int]) -> bool:
 
 
 def gc_fallback(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
-    """The sweep could not prove itself, and whole passes are made instead."""
+    """The self-test of the slices failed; full collections replace them."""
     found = gc_advice.fallen_back(snapshot)
     if not found:
         return None
@@ -174,15 +174,15 @@ def gc_memory_limit(snapshot: Snapshot, context: DiagnosisContext) -> Finding | 
     return Finding("gc-memory-limit", "medium", "gc_memory_limit is reached often", detail, advice)
 
 
-def gc_moments(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
-    """Slices find no moment in which nobody waits."""
-    found = gc_advice.without_moments(snapshot)
+def gc_idle_slots(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Slices find no idle slot."""
+    found = gc_advice.without_idle_slots(snapshot)
     if not found:
         return None
     told = ", ".join(f"{share:.0%} of GC slices in {name}" for name, share in found)
     detail = f"{told} ran while requests were waiting."
     advice = "asyncio or uvloop as the event loop, tailwatch.step() around an engine's iterations, or less load"
-    return Finding("gc-moments", "low", "Idle-time GC finds no idle time", detail, advice)
+    return Finding("gc-idle-slots", "low", "Idle-time GC finds no idle time", detail, advice)
 
 
 def gc_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:

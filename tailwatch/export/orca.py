@@ -14,7 +14,7 @@ FORMAT_HEADER = b"endpoint-load-metrics-format"
 
 
 class OrcaLoad(Protocol):
-    """Of loadsignal.LoadSignal, what is written."""
+    """What is written of a load_signal.LoadSignal."""
 
     @property
     def running(self) -> int: ...

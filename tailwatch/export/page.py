@@ -92,7 +92,7 @@ class Reply:
 
 
 class Load(Protocol):
-    """What loadsignal.LoadSignal says, of which the page shows this."""
+    """What the page shows of a load_signal.LoadSignal."""
 
     @property
     def waiting(self) -> int: ...
@@ -375,7 +375,8 @@ def _document(version: str, locked: bool, gzip: bool) -> Reply:
     def read(*names: str) -> str:
         return place.joinpath(*names).read_text(encoding="utf-8").strip()
 
-    scripts = [read("uplot", "uPlot.iife.min.js"), read("page.js")]
+    ours = "\n".join(read(f"{name}.js") for name in ("common", "elements", "sections", "charts", "page"))
+    scripts = [read("uplot", "uPlot.iife.min.js"), ours]
     style = read("uplot", "uPlot.min.css") + "\n" + read("page.css")
     text = read("page.html")
     for name, value in {

@@ -11,7 +11,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Protocol
 
 from tailwatch import _hot
@@ -20,7 +19,7 @@ from tailwatch.gc import remote_commands
 from tailwatch.gc.auto import AutoPolicy
 from tailwatch.gc.capabilities import CHOICES
 from tailwatch.gc.hook import Freeze, GCHook
-from tailwatch.gc.idle import SAFETY_NET, GCStatus
+from tailwatch.gc.idle import SAFETY_NET
 from tailwatch.gc.memory_limit import MemoryLimit
 
 FREEZE_PATIENCE_SECONDS = 5.0
@@ -80,7 +79,7 @@ class GCCoordinator:
         self._choose(policy)
         idle_gc = self.hook.idle_gc
         idle_gc.memory_limit.memory_limit = memory_limit
-        means = remote_commands.Means(
+        actions = remote_commands.CommandActions(
             nobody_waits=self.nobody_waits,
             act=self._carry_out,
             begin_round=idle_gc.begin_round,
@@ -89,7 +88,9 @@ class GCCoordinator:
             answer=core.policy_answer,
             failed=lambda: core.count_error(_ERROR_POLICY),
         )
-        self.orders = remote_commands.Orders(remote_commands.OrderFile(self._order_path, core.count_ignored), means)
+        self.commands = remote_commands.CommandServer(
+            remote_commands.CommandFile(self._command_path, core.count_ignored), actions
+        )
         self._note_memory_limit(policy)
 
     def attach(self) -> None:
@@ -121,10 +122,9 @@ class GCCoordinator:
         return AUTO if self.auto else self.hook.policy
 
     @property
-    def status(self) -> GCStatus:
-        """The policy in force, what it does and did, and what gc="auto" measured."""
-        status = replace(self.hook.status, policy=self.option, chosen=self.hook.policy, measured=self.measured)
-        return status if status.why else replace(status, why=CHOICES.get(self.hook.reason, ""))
+    def why(self) -> str:
+        """With gc="auto", the reason for the policy in force, a sentence; else ""."""
+        return CHOICES.get(self.hook.reason, "")
 
     @property
     def measured(self) -> dict[str, float]:
@@ -136,13 +136,13 @@ class GCCoordinator:
 
     def detach(self) -> list[str]:
         """Take everything out again. Returns what could not be undone, a sentence each."""
-        self.orders.file.close()
+        self.commands.file.close()
         return self.hook.detach()
 
     def after_fork(self) -> None:
-        """In a child: orders are its parent's."""
+        """In a child: commands are its parent's."""
         self.hook.after_fork()
-        self.orders.after_fork()
+        self.commands.after_fork()
 
     # ---- moments ----
 
@@ -164,8 +164,8 @@ class GCCoordinator:
             self._guarded(self.hook.on_idle)
         if self.hook.idle_gc.engaged:
             self._guarded(self.hook.idle_gc.on_idle)
-        if self.orders.waiting:
-            self.orders.moment()
+        if self.commands.waiting:
+            self.commands.moment()
 
     def check(self) -> None:
         """Called by the daemon, once a second: puts our callbacks back, and looks for freezes by other code."""
@@ -255,7 +255,7 @@ class GCCoordinator:
 
     # ---- commands of an operator ----
 
-    def _order_path(self) -> str:
+    def _command_path(self) -> str:
         wanted = self.hook.policy not in ("off", "observe")
         name = remote_commands.name_of(self._core.file) if wanted else ""
         return os.path.join(self._group.directory, name) if name and self._group.directory else ""

@@ -20,7 +20,7 @@ from typing import Any
 
 from tailwatch import _hot
 from tailwatch.gc.capabilities import COUNTED_AFTER
-from tailwatch.gc.idle import GCStatus, IdleGC
+from tailwatch.gc.idle import IdleGC
 from tailwatch.gc.interference import MODES, POLICIES, WHYS, Interference
 
 FREEZING = ("freeze", "idle")
@@ -142,11 +142,6 @@ class GCHook:
             return False
         unfrozen = self.core.unfrozen
         return unfrozen is not None and unfrozen > max(GROWN_LEAST, self.frozen // GROWN_SHARE)
-
-    @property
-    def status(self) -> GCStatus:
-        """What the policy does, and did."""
-        return self.idle_gc.status(self.policy, self.interference.sentences())
 
     def detach(self) -> list[str]:
         """Take everything out again. Returns what could not be undone, a sentence each."""

@@ -15,8 +15,7 @@ import gc
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 from tailwatch import _hot
@@ -52,59 +51,6 @@ RANKS_EVERY = 4
 _collect = gc.collect
 _get_objects = gc.get_objects
 _get_threshold = gc.get_threshold
-
-
-@dataclass(frozen=True, slots=True)
-class GCStatus:
-    """State and counters of the GC policy of this process.
-
-    Attributes:
-        policy: the option ``gc``.
-        mode: "slices", "full collections" (the self-test of the slices failed; ``why`` has the reason), or "" (another
-            policy).
-        why: the reason for full collections, or for the choice of gc="auto", a sentence; else "".
-        slices: slices by idle slot: idle, step, request_end, overdue, memory_limit, requested.
-        collections: collections outside slices. Of any generation: "automatic" (by thresholds), "external"
-            (gc.collect() by other code), "unknown" (one of the two: the interpreter's counters were not found). Full
-            ones by tailwatch, of unfrozen objects: by idle slot.
-        moved, freed: objects found unreachable and moved to generation 0 by slices, and objects freed.
-        seconds, predicted_seconds: duration of all slices, and their predicted duration.
-        unfrozen: tracked objects that are not frozen, an estimate; frozen: objects known to be frozen.
-        backlog: object visits still owed by the idle-time collector (about 10 per object).
-        interference: calls of gc functions by other code, a sentence each; calls: the same, counted by name
-            ("freeze_blind": calls of freeze not right after a full collection).
-        memory_limits: episodes above a memory limit, "rss" and "objects".
-        full_seconds, full_freed: of tailwatch's own full collections. freezes: tailwatch's own. cycles: passes of
-            slices over the whole old heap.
-        chosen: the policy in force; with gc="auto" "freeze", "idle" or "observe". measured: with gc="auto", for each
-            policy that was tried the mean time for which a token that becomes ready at a random moment waits until a
-            pause of this process is over, seconds.
-        processes: the same numbers of each running process of the group, with this one, by name ("api-0"): see
-            snapshots.Policy.
-    """
-
-    policy: str
-    mode: str
-    why: str
-    slices: dict[str, int]
-    collections: dict[str, int]
-    moved: int
-    freed: int
-    seconds: float
-    predicted_seconds: float
-    unfrozen: int
-    frozen: int
-    backlog: int
-    interference: tuple[str, ...]
-    calls: dict[str, int] = field(default_factory=dict)
-    memory_limits: dict[str, int] = field(default_factory=dict)
-    full_seconds: float = 0.0
-    full_freed: int = 0
-    freezes: int = 0
-    cycles: int = 0
-    chosen: str = ""
-    measured: dict[str, float] = field(default_factory=dict)
-    processes: Mapping[str, Any] = field(default_factory=dict)
 
 
 class IdleGC:
@@ -365,32 +311,23 @@ class IdleGC:
         self._core.count_full_collection(_REQUEST_END, int((ended - began) * 1e9), freed)
         self._next_pass = ended + max(_PASS_SECONDS, 50 * (ended - began))
 
-    def status(self, policy: str, interference: Sequence[str]) -> GCStatus:
-        """What it does, and did; interference: what others did, as far as that was seen."""
+    def heap(self) -> dict[str, int]:
+        """Objects not frozen (an estimate) and frozen, and the backlog in visits, now."""
         counts = self.sweep.counts()
-        return GCStatus(
-            policy=policy,
-            mode=self.mode if self.engaged else "",
-            why=self.why,
-            slices={name: counts[name] for name in MOMENTS},
-            collections={MOMENTS[_REQUEST_END]: self.collections},
-            moved=counts["moved"],
-            freed=counts["freed"],
-            seconds=counts["ns"] / 1e9,
-            predicted_seconds=counts["predicted_ns"] / 1e9,
-            unfrozen=counts["old"] + counts["young"],
-            frozen=self.sweep.frozen,
-            backlog=counts["backlog"],
-            interference=(*self._interference(), *interference),
-        )
+        return {
+            "unfrozen": counts["old"] + counts["young"],
+            "frozen": self.sweep.frozen,
+            "backlog": counts["backlog"],
+        }
 
-    def _interference(self) -> tuple[str, ...]:
+    def interference(self) -> list[str]:
+        """Changes of the collector by other code that are in force now, a sentence each."""
         found = []
         if self.engaged and gc.isenabled() != self._was_enabled:
             found.append(f"other code switched automatic collection {'on' if gc.isenabled() else 'off'}")
         if self.engaged and self.thresholds.changed:
             found.append(f"the gc thresholds are {_get_threshold()}; tailwatch set them to {self.thresholds.ours}")
-        return tuple(found)
+        return found
 
     # ---- undo ----
 

@@ -33,7 +33,7 @@ _MOST_MS, _MOST_OBJECTS = 2**24 - 1, 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class GCCommand:
     """One command. deadline_ns: the time at which its sender stops waiting, monotonic."""
 
     number: int
@@ -42,7 +42,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandResult:
     """The result of a command: DONE, SWEPT (in slices), BUSY (streams were in flight until the deadline), FAILED."""
 
     code: int
@@ -55,24 +55,24 @@ class Outcome:
         return self.code | ms << 8 | min(self.freed, _MOST_OBJECTS) << 32
 
     @classmethod
-    def of(cls, word: int) -> Outcome:
+    def of(cls, word: int) -> CommandResult:
         """The result encoded in a word of the segment."""
         return cls(word & 0xFF, (word >> 8 & _MOST_MS) / 1e3, word >> 32)
 
 
-def encode(order: Order) -> bytes:
+def encode(command: GCCommand) -> bytes:
     """The bytes of a command in the file."""
-    line = b"tailwatch-gc 1 %d %s %d" % (order.number, order.verb.encode(), order.deadline_ns)
+    line = b"tailwatch-gc 1 %d %s %d" % (command.number, command.verb.encode(), command.deadline_ns)
     return (b"%s %08x" % (line, zlib.crc32(line))).ljust(BYTES - 1) + b"\n"
 
 
-def decode(data: bytes) -> Order | None:
+def decode(data: bytes) -> GCCommand | None:
     """The command in these bytes; None if they are not a valid command."""
     match = _LINE.fullmatch(data) if len(data) == BYTES else None
     if match is None or int(match[5], 16) != zlib.crc32(match[1]):
         return None
-    order = Order(int(match[2]), match[3].decode(), int(match[4]))
-    return order if order.verb in VERBS and 0 < order.number < MOST_NUMBER else None
+    command = GCCommand(int(match[2]), match[3].decode(), int(match[4]))
+    return command if command.verb in VERBS and 0 < command.number < MOST_NUMBER else None
 
 
 def name_of(segment: str) -> str:
@@ -90,7 +90,7 @@ def is_plain(found: os.stat_result) -> bool:
     )
 
 
-class OrderFile:
+class CommandFile:
     """The command file of this process. For one thread.
 
     Args:
@@ -108,7 +108,7 @@ class OrderFile:
         self._counted: tuple[int, ...] = ()
         self._last = 0
 
-    def take(self) -> Order | None:
+    def take(self) -> GCCommand | None:
         """The next command, once; None without one, in about 3 us."""
         path = self._where()
         if path != self._path:
@@ -145,16 +145,16 @@ class OrderFile:
         """In a fork child: the file belongs to the parent."""
         self._path, self._made, self._seen, self._last = "", None, (), 0
 
-    def _read(self, mark: tuple[int, ...]) -> Order | None:
-        order = decode(self._content())
-        if order is None:
+    def _read(self, mark: tuple[int, ...]) -> GCCommand | None:
+        command = decode(self._content())
+        if command is None:
             self._doubt(mark)
             return None
         self._seen = mark
-        if order.number == self._last or order.deadline_ns <= time.monotonic_ns():
+        if command.number == self._last or command.deadline_ns <= time.monotonic_ns():
             return None
-        self._last = order.number
-        return order
+        self._last = command.number
+        return command
 
     def _content(self) -> bytes:
         try:
@@ -203,7 +203,7 @@ class OrderFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class CommandActions:
     """The functions that carry out commands.
 
     Attributes:
@@ -225,13 +225,13 @@ class Means:
     failed: Callable[[], object]
 
 
-class Orders:
+class CommandServer:
     """Carries out commands one by one and answers each: the daemon polls, the serving thread runs them."""
 
-    def __init__(self, file: OrderFile, means: Means) -> None:
+    def __init__(self, file: CommandFile, actions: CommandActions) -> None:
         self.file = file
-        self._means = means
-        self._open: Order | None = None
+        self._actions = actions
+        self._open: GCCommand | None = None
         self._sweeping = False
         self._handed = False
         self._lock = threading.Lock()
@@ -247,35 +247,35 @@ class Orders:
         if newer is not None:  # the sender of the one before has gone: a waiting sender holds a lock
             self._open = newer
             self._sweeping = self._handed = False
-        order = self._open
-        if order is None:
+        command = self._open
+        if command is None:
             return
-        if time.monotonic_ns() > order.deadline_ns:
-            self._close(order, Outcome(BUSY))
+        if time.monotonic_ns() > command.deadline_ns:
+            self._close(command, CommandResult(BUSY))
         elif self._sweeping:
-            freed = self._means.round_over()
+            freed = self._actions.round_over()
             if freed is not None:
-                self._close(order, Outcome(SWEPT, freed=freed))
-        elif self._means.nobody_waits():
+                self._close(command, CommandResult(SWEPT, freed=freed))
+        elif self._actions.nobody_waits():
             self._hand_over()
-        elif order.verb == COLLECT:
-            self._sweeping = self._means.begin_round()
+        elif command.verb == COLLECT:
+            self._sweeping = self._actions.begin_round()
 
     def moment(self) -> None:
         """An idle slot: runs the open command unless a stream waits after all. Any thread; never raises."""
         self._handed = False
-        order = self._open
-        if order is None or self._sweeping or not self._lock.acquire(blocking=False):
+        command = self._open
+        if command is None or self._sweeping or not self._lock.acquire(blocking=False):
             return
         try:
-            if self._open is order and self._means.nobody_waits():
+            if self._open is command and self._actions.nobody_waits():
                 self._open = None
-                seconds, freed = self._means.act(order.verb)
-                self._means.answer(order.number, Outcome(DONE, seconds, freed).word())
+                seconds, freed = self._actions.act(command.verb)
+                self._actions.answer(command.number, CommandResult(DONE, seconds, freed).word())
         except Exception:
             self._open = None
-            self._means.failed()
-            self._means.answer(order.number, Outcome(FAILED).word())
+            self._actions.failed()
+            self._actions.answer(command.number, CommandResult(FAILED).word())
         finally:
             self._lock.release()
 
@@ -289,15 +289,15 @@ class Orders:
         if self._handed:
             return
         self._handed = True
-        if not self._means.hand_over(self.moment):
+        if not self._actions.hand_over(self.moment):
             self.moment()
 
-    def _close(self, order: Order, outcome: Outcome) -> None:
+    def _close(self, command: GCCommand, result: CommandResult) -> None:
         if not self._lock.acquire(blocking=False):  # it is being carried out
             return
         try:
-            if self._open is order:
+            if self._open is command:
                 self._open = None
-                self._means.answer(order.number, outcome.word())
+                self._actions.answer(command.number, result.word())
         finally:
             self._lock.release()

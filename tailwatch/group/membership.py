@@ -23,7 +23,7 @@ class GroupMember:
         core: whose segment is shared.
         directory: the group's; "": none.
         say: told once why it could not be joined, and once that it was lost, a sentence each.
-        engine: which of several engines this process works for, or serves; "": see integrations/engine_id.py.
+        engine: which of several engines this process works for, or serves; "": see integrations/process_ranks.py.
     """
 
     def __init__(self, core: _hot.Core, directory: str, say: Callable[[str], object], engine: str = "") -> None:

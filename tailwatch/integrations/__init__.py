@@ -38,6 +38,6 @@ def stepping() -> Iterator[EngineStep]:
 
 def choices() -> tuple[Choice, ...]:
     """Where the servers that we know choose one of several engines for a request."""
-    from tailwatch.integrations import vllm_engines
+    from tailwatch.integrations import vllm_routing
 
-    return vllm_engines.CHOICES
+    return vllm_routing.CHOICES

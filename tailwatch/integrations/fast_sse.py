@@ -13,7 +13,7 @@ from tailwatch.integrations import found
 if TYPE_CHECKING:
     from tailwatch.integrations.fast_sse_targets import FastSSETarget, OnFallback, Undo
 
-_UNTOLD_LIMIT = 256  # fallbacks that wait for the daemon; they are counted in any case
+_PENDING_LIMIT = 256  # fallbacks that wait for the daemon; they are counted in any case
 _HARMLESS = frozenset({"unsupported", "shapes"})  # beyond what the templates hold, and nothing went wrong
 
 _MEANINGS = {
@@ -39,8 +39,8 @@ class FastSSE:
         self._count = count
         self._note = note
         self._undo: dict[str, Undo] = {}
-        self._untold: deque[tuple[str, str]] = deque(maxlen=_UNTOLD_LIMIT)
-        self._told: set[str] = set()
+        self._pending: deque[tuple[str, str]] = deque(maxlen=_PENDING_LIMIT)
+        self._logged: set[str] = set()
         self._noted: set[str] = set()
         self._unlisten: Callable[[OnFallback], None] | None = None
 
@@ -93,14 +93,14 @@ class FastSSE:
 
     def _fell_back(self, shape: str, reason: str) -> None:
         self._count(shape, reason)
-        self._untold.append((shape, reason))
+        self._pending.append((shape, reason))
 
     def tell(self) -> None:
         """Log the fallbacks since the last call, once a shape."""
-        while self._untold:
-            shape, reason = self._untold.popleft()
-            if shape not in self._told and len(self._told) < _UNTOLD_LIMIT:
-                self._told.add(shape)
+        while self._pending:
+            shape, reason = self._pending.popleft()
+            if shape not in self._logged and len(self._logged) < _PENDING_LIMIT:
+                self._logged.add(shape)
                 level = logging.INFO if reason in _HARMLESS else logging.WARNING
                 logger.log(level, "fast_sse: %s: %s", shape, _MEANINGS.get(reason, reason))
 

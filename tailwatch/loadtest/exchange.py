@@ -11,8 +11,6 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-SECOND = 1_000_000_000
-
 
 class Ending(enum.IntEnum):
     """How an exchange ended. Only FINISHED brought a whole answer, of whatever status."""

@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any, cast
 
 from tailwatch import _hot, snapshots
@@ -16,13 +17,14 @@ from tailwatch.diagnose.finding import Finding
 from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
 from tailwatch.gc.coordinator import FREEZE_PATIENCE_SECONDS
 from tailwatch.gc.hook import Freeze
-from tailwatch.gc.idle import GCStatus
+from tailwatch.integrations.process_roles import role_of_process
 from tailwatch.options.config import Config
 from tailwatch.runtime.load_signal import LoadSignal
 from tailwatch.runtime.manual import StreamContext
 from tailwatch.runtime.noop import NoopStep, NoopStream
 from tailwatch.runtime.pause_logs import asked_level
 from tailwatch.runtime.session import Watch
+from tailwatch.snapshots.model import GCStatus
 
 if TYPE_CHECKING:
     from tailwatch.tracing.perfetto import Written
@@ -84,8 +86,8 @@ def autoinstall_app(app: Any) -> Any:
     return _autoinstalled(app, {}, wrap=False)
 
 
-def autoinstall_process(role: str) -> None:
-    """install() as automatic installation does it, in a process without an app (yet) that looks like ``role``.
+def autoinstall_process(role: str = "") -> None:
+    """install() as automatic installation does it, in a process without an app (yet); role "": by its title or name.
 
     Raises:
         OptionError: a bad TAILWATCH_* variable.
@@ -95,7 +97,7 @@ def autoinstall_process(role: str) -> None:
         if _current is None:
             _current = _begin(Config.load(app=False), None, {}, automatic=True)
         _current.steps.sweep()
-        _current.take_role(role)
+        _current.take_role(role or role_of_process() or ("main" if parent_process() is None else "worker"))
 
 
 def when_uninstalled(close: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tailwatch import _hot, snapshots
-from tailwatch.export.metrics import LoadGauges
+from tailwatch.export.core_metrics import LoadGauges
 from tailwatch.group.membership import GroupMember
 from tailwatch.snapshots import Healthy, Point
 

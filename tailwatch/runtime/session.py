@@ -10,7 +10,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,6 @@ from tailwatch.errors import OptionError
 from tailwatch.export.otel.exporter import asked_for
 from tailwatch.gc.coordinator import FREEZE_PATIENCE_SECONDS, GCCoordinator
 from tailwatch.gc.hook import Freeze
-from tailwatch.gc.idle import GCStatus
 from tailwatch.group import temp_dirs
 from tailwatch.group.membership import GroupMember
 from tailwatch.integrations.fast_sse import FastSSE
@@ -42,6 +41,7 @@ from tailwatch.runtime.load_signal import REFRESH_SECONDS, LoadMeter, LoadSignal
 from tailwatch.runtime.manual import StreamContext, step_error
 from tailwatch.runtime.pause_logs import PauseLog, SlowLog, asked_level
 from tailwatch.runtime.wiring import ERROR_ASGI, ERROR_DAEMON, ERROR_POLICY, ERROR_RENDER
+from tailwatch.snapshots.model import GCStatus
 from tailwatch.tracing.recorder import Tracing
 
 if TYPE_CHECKING:
@@ -206,20 +206,19 @@ class Watch:
     def gc_status(self) -> GCStatus:
         """What the collector's policy does in this process, and did; ``processes`` is that of the whole group."""
         own = snapshots.take([self.core.address]).processes[0].policy
-        group = {process.name: process.policy for process in self.snapshot().processes if process.lives}
-        names = (
-            "slices",
-            "collections",
-            "moved",
-            "freed",
-            "seconds",
-            "predicted_seconds",
-            "full_seconds",
-            "full_freed",
+        numbers = {each.name: getattr(own, each.name) for each in fields(own)}
+        idle_gc = self.gc.idle_gc
+        mode = idle_gc.mode if idle_gc.engaged else ""
+        now: dict[str, str | int] = {"kind": self.gc.policy, "mode": mode, "why": idle_gc.why or self.coordinator.why}
+        if mode == "slices":
+            now.update(idle_gc.heap())
+        return GCStatus(
+            **{**numbers, **now},
+            option=self.coordinator.option,
+            measured=self.coordinator.measured,
+            sentences=(*idle_gc.interference(), *self.gc.interference.sentences()),
+            processes={process.name: process.policy for process in self.snapshot().processes if process.lives},
         )
-        numbers = {name: getattr(own, name) for name in (*names, "freezes", "cycles", "memory_limits")}
-        status = replace(self.coordinator.status, **numbers, calls=own.interference, processes=group)
-        return status if status.mode == "slices" else replace(status, unfrozen=own.unfrozen or 0)
 
     def doctor(self) -> list[Finding]:
         """Findings, the worst first."""
@@ -433,7 +432,7 @@ class Watch:
             (self.fast_sse.tell, 1.0),
             (self.coordinator.check, 1.0),
             (self.coordinator.turn, 0.25),
-            (self.coordinator.orders.turn, 0.25),
+            (self.coordinator.commands.turn, 0.25),
             (self.membership.renew, 1.0),
             (self._settle_role, 1.0),
             *(recording if self.config.trace_events else ()),

@@ -64,7 +64,7 @@ class GC:
 
     pauses: lengths, under 0, 1, 2 (the generations), "gc_full", "gc_increment", "policy". collections: pauses that
     ended. collected, uncollectable: objects. cpu: CPU seconds of the collecting thread, where measured. callbacks:
-    seconds in other people's gc.callbacks. short, short_seconds: the pauses below 50 us, which are charged to no
+    seconds in gc.callbacks of other code. short, short_seconds: the pauses below 50 us, which are charged to no
     gap. max: the longest, seconds.
     """
 
@@ -81,22 +81,23 @@ class GC:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The collector's policy of one process. Counts are of all who had its name, what it is and the sizes are of
-    the one that lives.
+    """The collector's policy of one process: state and sizes of the running one, counts of all that had its name.
 
     Attributes:
-        kind: "off", "observe", "freeze", "idle"; "unknown": nobody said, or it is dead.
-        mode: how idle collects: "slices", "full collections" (why: "version", "lists", "proof"), "" not yet.
-        slices: by what gave the moment. collections: outside slices: our full collections, by the same;
-            "automatic", "external" (gc.collect() by other code), "unknown" (one of these two).
-        moved, freed: objects, of all slices; seconds, predicted_seconds: what slices took, and were predicted to.
-        full_seconds, full_freed: of our full collections. cycles: times that slices went through the whole old heap.
-        freezes: ours. interference: gc.* calls by other code, by name; "freeze_blind": of "freeze", those without a
-            full collection just before. memory_limits: times that one was met.
-        unfrozen, frozen: objects, None: not known. backlog: looks at old ones that are owed, some ten go through one.
-            cost: seconds that a look is predicted to take, 0.0: not known.
-        ignored: files that stood where an operator's orders do, and were none. answered, answer: number of the last
-            order of `tailwatch gc`, and what came of it (orders.Outcome).
+        kind: "off", "observe", "freeze", "idle"; "unknown": not published, or the process has exited.
+        mode: with idle: "slices", or "full collections" (why: "version", "lists", "proof"); "" before the freeze.
+            why, with gc="auto": the reason for the policy (a name in tailwatch.gc.capabilities.CHOICES).
+        slices: by idle slot. collections: of any generation, outside slices: tailwatch's own full ones, by the same;
+            "automatic" (thresholds), "external" (gc.collect() by other code), "unknown" (one of these two).
+        moved: objects found unreachable and moved to generation 0 by slices; freed: of these. seconds,
+            predicted_seconds: duration of all slices, measured and predicted.
+        full_seconds, full_freed: of tailwatch's own full collections. cycles: passes over the whole old heap in slices.
+        freezes: tailwatch's own. interference: gc.* calls by other code, by name; "freeze_blind": of "freeze", those
+            not right after a full collection. memory_limits: episodes above one, "rss" and "objects".
+        unfrozen, frozen: objects, None: not known. backlog: object visits still owed by the idle-time collector, about
+            10 per object. cost: predicted seconds of a visit, 0.0: not known.
+        ignored: contents of the command file that were no command. answered, answer: number of the last command of
+            `tailwatch gc`, and its result (CommandResult of gc/remote_commands.py).
     """
 
     kind: str = "unknown"
@@ -124,13 +125,31 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class GCStatus(Policy):
+    """The policy of this process, now: ``kind`` is the policy in force, ``why`` a sentence.
+
+    Attributes:
+        option: the option ``gc``: the same, or "auto".
+        measured: with gc="auto", for each policy that was tried, the mean time for which a token that becomes ready at
+            a random moment waits for a pause of this process, seconds.
+        sentences: interference in sentences, with changes of the thresholds that are in force.
+        processes: the policy of each running process of the group, with this one, by name ("api-0").
+    """
+
+    option: str = ""
+    measured: dict[str, float] = field(default_factory=dict)
+    sentences: tuple[str, ...] = ()
+    processes: dict[str, Policy] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """One process, and the dead that had its name before. index: among those of its role, for life. pid: 0 where
     nobody knows it any more. paused: seconds by cause, an open pause included. lost: pauses that never reported an end.
     bytes: memory of its segment, and of those of the dead. collections, longest: pauses that ended, and the longest in
     seconds (of a difference: to the edge of its bucket, 2 %), by cause. lives: when the snapshot was taken; False where
-    all of that name are dead. age: seconds since the first of them began to count until then. standing: how long it
-    had been standing still then, seconds, for standing_cause; 0.0: it was not. policy: the collector's."""
+    all of that name are dead. age: seconds since the first of them began to count until then. standing: the seconds
+    since its open pause began, and standing_cause; 0.0: none was open. policy: the collector's."""
 
     role: str
     index: int

@@ -23,7 +23,7 @@ _NOT_ONE = (
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One event: its kind, CLOCK_MONOTONIC ns, and the four fields that ring.h describes for each kind."""
+    """One event: its kind, CLOCK_MONOTONIC ns, and the four fields that event_ring.h describes for each kind."""
 
     kind: int
     at: int

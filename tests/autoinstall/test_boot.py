@@ -30,8 +30,8 @@ import pytest
 import tailwatch_boot
 from tailwatch import _hot
 from tailwatch.group.membership import GroupMember
-from tailwatch.integrations import engine_id, process_roles
-from tailwatch_boot import apps, processes
+from tailwatch.integrations import process_ranks, process_roles
+from tailwatch_boot import asgi_servers, processes
 from tailwatch_boot.autoinstall import Autoinstall
 from tailwatch_boot.import_hooks import ImportHooks, _NotifyingLoader, without
 from tailwatch_boot.launcher_imports import launcher_importable
@@ -321,7 +321,7 @@ class Watcher:
         self.misread.append(server)
 
 
-@pytest.mark.parametrize("name", sorted(apps.SERVERS))
+@pytest.mark.parametrize("name", sorted(asgi_servers.SERVERS))
 def test_a_stub_is_left_as_it_is(name: str) -> None:
     """A module of a server's name without what the server has: an error here, and not a trace there."""
     stub = ModuleType(name)
@@ -329,7 +329,7 @@ def test_a_stub_is_left_as_it_is(name: str) -> None:
         vars(stub).update(made)
         before = dict(vars(stub))
         with pytest.raises((AttributeError, TypeError)):
-            apps.SERVERS[name](stub, Watcher())
+            asgi_servers.SERVERS[name](stub, Watcher())
         assert vars(stub) == before
 
 
@@ -349,7 +349,7 @@ def test_a_config_without_an_app_is_served_as_it_is() -> None:
     module = ModuleType("uvicorn.config")
     vars(module)["Config"] = config
     original, watcher = config.load, Watcher()
-    undo = apps.uvicorn(module, watcher)
+    undo = asgi_servers.uvicorn(module, watcher)
     assert config().load() == "loaded"
     assert len(watcher.misread) == 1
     undo()
@@ -361,7 +361,7 @@ def test_undo_leaves_what_others_put_there_since() -> None:
     module = ModuleType("gunicorn.workers.gasgi")
     worker: Any = type("ASGIWorker", (), {"load_wsgi": lambda self: None})
     vars(module)["ASGIWorker"] = worker
-    undo = apps.gunicorn(module, Watcher())
+    undo = asgi_servers.gunicorn(module, Watcher())
 
     def theirs(self: Any) -> None: ...
 
@@ -380,7 +380,7 @@ def test_granian_serves_one_app_for_one() -> None:
             self.callable = callable
 
     module.LifespanProtocol = LifespanProtocol
-    undo = apps.granian(module, Watcher())
+    undo = asgi_servers.granian(module, Watcher())
     app = object()
     assert module._callback_wrapper(app, {}, {}) is module.LifespanProtocol(app).callable
     assert module._callback_wrapper(app) == ("watched", app)
@@ -628,8 +628,8 @@ TITLES = {
 @pytest.mark.parametrize(("title", "engine"), TITLES.items())
 def test_engines_by_their_titles(monkeypatch: pytest.MonkeyPatch, title: str, engine: str) -> None:
     """The data parallel rank tells engines apart; ranks of tensor and pipeline parallelism are one engine."""
-    monkeypatch.setattr(engine_id, "names_of_process", lambda: (title,))
-    assert engine_id.engine_of_process() == engine
+    monkeypatch.setattr(process_ranks, "names_of_process", lambda: (title,))
+    assert process_ranks.engine_of_process() == engine
 
 
 def test_a_child_s_name_tells_before_its_title(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -639,7 +639,7 @@ def test_a_child_s_name_tells_before_its_title(monkeypatch: pytest.MonkeyPatch) 
     )
     monkeypatch.setattr(process_roles, "parent_process", lambda: object())
     monkeypatch.setattr(process_roles, "current_process", lambda: SimpleNamespace(name="EngineCore_DP1"))
-    assert engine_id.engine_of_process() == "1"
+    assert process_ranks.engine_of_process() == "1"
 
 
 def test_the_entry_points_are_installed() -> None:

@@ -209,7 +209,7 @@ def test_of_several_groups_the_living_is_meant(make_group: Callable[..., Path], 
     second = make_group("second", lives=True)
     with pytest.raises(TailwatchError, match="several process groups") as error:
         find_group.find({}, str(tmp_path))
-    assert f"--dir {first}   (1 running" in str(error.value) and f"--dir {second}" in str(error.value)
+    assert f"--dir {first}   (1 running process)" in str(error.value) and f"--dir {second}" in str(error.value)
     assert "dead" not in str(error.value)
 
 
@@ -280,7 +280,7 @@ def test_what_is_no_terminal_gets_one_table(
 
 
 def test_the_collector_s_policy_is_shown() -> None:
-    """What it is, that it fell back, what it does a second, and that others meddled; where it is wide enough."""
+    """What it is, that it fell back, what it does a second, and the interference; where it is wide enough."""
     core = make_core("api")
     kinds, modes = snapshots.POLICIES, snapshots.POLICY_MODES
     core.policy_is(kinds.index("idle"), modes.index("full collections"), snapshots.POLICY_WHYS.index("proof"))
@@ -288,7 +288,7 @@ def test_the_collector_s_policy_is_shown() -> None:
     core.count_interference(snapshots.INTERFERENCES.index("disable"))
     view = view_of("/g", snapshots.take([core.address]), earlier)
     (row,) = view.processes
-    assert (row.policy, row.meddled, row.slices, row.unfrozen) == ("idle, full collections", 1, 0.0, None)
+    assert (row.policy, row.interference, row.slices, row.unfrozen) == ("idle, full collections", 1, 0.0, None)
     assert "idle, full collections, interference 1" in drawn(view, 160)
     assert "interference" not in drawn(view, 60)
 

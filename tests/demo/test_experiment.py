@@ -86,7 +86,14 @@ def test_the_excerpt_is_what_the_model_takes_and_the_same_again() -> None:
     assert 0.5 * 15 < len(schedule) / 60 < 2 * 15
     assert "scale 0.36" in schedule.law.target
     assert "over" not in schedule.law.target
-    assert len(excerpt.closed(100, 1)) == 100
+
+
+def test_a_closed_loop_begins_with_requests_of_every_length() -> None:
+    """It ends before its schedule does, so sorted requests would make the measured capacity too high."""
+    schedule = excerpt.closed(2_000, 1)
+    assert len(schedule) == 2_000
+    for lengths in (schedule.prompt_tokens, schedule.output_tokens):
+        assert sum(lengths[:400]) / 400 == pytest.approx(sum(lengths) / 2_000, rel=0.2)
 
 
 def test_requests_ask_for_what_was_planned() -> None:

@@ -130,14 +130,14 @@ def told(of: Any, name: str) -> list[Any]:
 def test_what_is_wrong_is_found_by_process() -> None:
     """Interference, a fall back, memory_limits, and slices without a moment; of others nothing."""
     interference = policy(interference={**dict.fromkeys(INTERFERENCES, 0), "disable": 2}, collections={"external": 12})
-    ((name, _, sentences),) = told(interference, "drifted")
+    ((name, _, sentences),) = told(interference, "interfered")
     assert name == "api-1" and len(sentences) == 2
     assert told(policy(mode="full collections", why="proof"), "fallen_back") == [("api-1", "proof")]
     assert told(policy(memory_limits={"rss": 3, "objects": 0}), "at_memory_limit") == [("api-1", {"rss": 3})]
     assert told(policy(memory_limits={"rss": 1, "objects": 1}), "at_memory_limit") == []
-    assert told(policy(slices={"idle": 50, "overdue": 150}), "without_moments") == [("api-1", 0.75)]
-    assert told(policy(slices={"idle": 150, "overdue": 50}), "without_moments") == []
-    assert told(policy(collections={"external": 2}), "drifted") == []
+    assert told(policy(slices={"idle": 50, "overdue": 150}), "without_idle_slots") == [("api-1", 0.75)]
+    assert told(policy(slices={"idle": 150, "overdue": 50}), "without_idle_slots") == []
+    assert told(policy(collections={"external": 2}), "interfered") == []
 
 
 def test_a_saving_is_frozen() -> None:

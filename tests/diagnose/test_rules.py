@@ -919,7 +919,7 @@ def engine_only(step: SimpleNamespace) -> Any:
     return snapshot(steps=[step], ttft=gaps(), itl=gaps(), itl_without_gc=gaps(), requests={}, opened=0, in_flight=0)
 
 
-def meddled(**changed: Any) -> Any:
+def with_policy(**changed: Any) -> Any:
     """A server of two processes, one of which says this of its policy."""
     policy = tailwatch.snapshots.Policy(**changed)
     return snapshot(processes=[process(role="api", name="api-0", policy=policy, paused=causes(gc0=0.01))])
@@ -934,9 +934,9 @@ SAVING = snapshot(
     delay_by_source={"api": {"ttft": causes(), "itl": causes(gc2=8.0)}},
     overlap_by_source={"api": {"ttft": causes(), "itl": causes(gc2=8.4)}},
 )
-FALLEN, MET = meddled(mode="full collections", why="proof"), meddled(memory_limits={"rss": 4, "objects": 0})
-BLIND = meddled(kind="freeze", interference={"freeze": 2, "freeze_blind": 1})
-WAITING = meddled(kind="idle", mode="slices", slices={"idle": 10, "overdue": 190})
+FALLEN, MET = with_policy(mode="full collections", why="proof"), with_policy(memory_limits={"rss": 4, "objects": 0})
+BLIND = with_policy(kind="freeze", interference={"freeze": 2, "freeze_blind": 1})
+WAITING = with_policy(kind="idle", mode="slices", slices={"idle": 10, "overdue": 190})
 
 
 def test_a_policy_is_advised_with_what_it_saves() -> None:
@@ -979,7 +979,7 @@ def test_an_engine_is_told_by_variable() -> None:
     assert "of the engine process in" in finding.detail
 
 
-def test_who_meddles_is_told_by_process() -> None:
+def test_interference_is_listed_by_process() -> None:
     """What was frozen blind is not known, and that is said; who only looks is not alarmed."""
     finding = found(BLIND)["gc-interference"]
     assert finding.severity == "medium" and "gc.collect() before gc.freeze()" in finding.advice
@@ -991,7 +991,7 @@ def test_who_meddles_is_told_by_process() -> None:
         ("idle", {"disable": 3, "enable": 3}, "info"),
         ("idle", {"disable": 3, "enable": 2}, "medium"),
     ):
-        assert found(meddled(kind=kind, interference=calls))["gc-interference"].severity == severity
+        assert found(with_policy(kind=kind, interference=calls))["gc-interference"].severity == severity
 
 
 def test_a_fall_back_says_why() -> None:
@@ -1003,7 +1003,7 @@ def test_a_fall_back_says_why() -> None:
 def test_memory_limits_and_missing_moments_are_told() -> None:
     """How often, and the share."""
     assert "api-0: rss 4 times" in found(MET)["gc-memory-limit"].detail
-    assert "95% of GC slices in api-0 ran while requests were waiting." in found(WAITING)["gc-moments"].detail
+    assert "95% of GC slices in api-0 ran while requests were waiting." in found(WAITING)["gc-idle-slots"].detail
 
 
 SPEAKING += [(SAVING, OBSERVED), *((snap, FROZEN) for snap in (FALLEN, MET, BLIND, WAITING))]

@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from tailwatch import _hot, snapshots
-from tailwatch.export.metrics import LoadGauges
+from tailwatch.export.core_metrics import LoadGauges
 from tailwatch.export.prometheus.exposition import OWN_FAMILIES
 from tailwatch.export.prometheus.exposition import _families as read_families
 from tailwatch.export.prometheus.render import render as render_families

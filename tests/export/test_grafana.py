@@ -648,7 +648,7 @@ def expected(o: Oracle) -> dict[str, dict[str, Any]]:
             "p99": o.quantile(0.99, gained.itl), "p99 without GC": o.quantile(0.99, gained.itl_without_gc),
             "p99.9": o.quantile(0.999, gained.itl), "p99.9 without GC": o.quantile(0.999, gained.itl_without_gc),
         },
-        "Late between tokens": o.stream_time("delay_by_source", "itl"),
+        "Delay between tokens": o.stream_time("delay_by_source", "itl"),
         "Overlap between tokens": o.stream_time("overlap_by_source", "itl"),
         "Before the first token": {
             **o.stream_time("delay_by_source", "ttft", "delay: "),
@@ -665,9 +665,9 @@ def expected(o: Oracle) -> dict[str, dict[str, Any]]:
         ),
         "Pauses that are charged to no gap, and their parts": {
             "short": rate(sum(gained.gc.short_seconds.values())),
-            "callbacks of others": rate(sum(gained.gc.callbacks.values())),
+            "gc.callbacks of other code": rate(sum(gained.gc.callbacks.values())),
             "CPU": rate(sum(gained.gc.cpu.values())),
-            "our own passes": rate(gained.paused["policy"]),
+            "tailwatch": rate(gained.paused["policy"]),
         },
         "What collections found": {
             **o.summed_by_process("collected", "{process} freed"),

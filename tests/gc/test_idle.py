@@ -47,6 +47,11 @@ def age(generations: int = 2) -> None:
         gc.collect(generation)
 
 
+def interference(hook: GCHook) -> list[str]:
+    """Interference in sentences, as gc_status() has it."""
+    return [*hook.idle_gc.interference(), *hook.interference.sentences()]
+
+
 def sweep_all(sweep: _hot.Sweep, budget: int = 500, slices: int = 200) -> int:
     """Objects freed by more slices than the old heap has."""
     freed = 0
@@ -316,11 +321,10 @@ def test_the_policy_engages_and_is_undone() -> None:
     assert gc.get_threshold() == before
     hook.freeze()
     assert gc.get_threshold()[0] == SAFETY_NET
-    status = hook.status
-    assert (status.policy, status.mode, status.interference) == ("idle", "slices", ())
-    assert status.frozen > 1000
+    assert (hook.policy, hook.idle_gc.mode, interference(hook)) == ("idle", "slices", [])
+    assert hook.idle_gc.heap()["frozen"] > 1000
     gc.set_threshold(5)
-    assert [sentence for sentence in hook.status.interference if "set_threshold" in sentence]
+    assert [sentence for sentence in interference(hook) if "set_threshold" in sentence]
     gc.set_threshold(SAFETY_NET)
     assert hook.detach() == []
     assert gc.get_threshold() == before
@@ -345,7 +349,7 @@ def test_a_loop_s_waiting_is_used() -> None:
             return all(each() is None for each in gone)
 
         await until_async(dead, "the end of all cycles")
-        slices = hook.status.slices
+        slices = hook.idle_gc.sweep.counts()
         assert hook.idle_gc.disengage() == []
         await asyncio.sleep(0.001)
         return slices
@@ -369,7 +373,7 @@ def test_without_memory_to_remember_it_makes_whole_passes(monkeypatch: pytest.Mo
 
         monkeypatch.setattr(idle_gc, "_get_objects", full)
         gc.freeze()
-        assert (hook.status.mode, hook.idle_gc.sweep.on) == ("full collections", False)
+        assert (hook.idle_gc.mode, hook.idle_gc.sweep.on) == ("full collections", False)
         assert [sentence for sentence in said if "out of memory" in sentence]
         gone = weakref.ref(Node())
         kept = [[] for _ in range(3000)]  # type: ignore[var-annotated]
@@ -439,7 +443,7 @@ def test_a_round_that_finds_nothing_is_not_relied_upon() -> None:
         real = hook.idle_gc.sweep
         hook.idle_gc.sweep = Blind(real)  # type: ignore[assignment]
         hook.freeze()
-        assert (hook.status.mode, hook.idle_gc.sweep.on) == ("full collections", False)
+        assert (hook.idle_gc.mode, hook.idle_gc.sweep.on) == ("full collections", False)
         assert [sentence for sentence in said if "self-test failed" in sentence]
     finally:
         hook.idle_gc.sweep = real
@@ -461,7 +465,7 @@ def test_the_interpreter_s_collections_of_the_old_stay_away_while_slices_are_mad
             gc.collect(0)
         idle_gc.turn(lambda: True)
         assert min(gc.get_threshold()[1:]) > 1_000_000
-        assert hook.status.interference == ()
+        assert interference(hook) == []
         collections = gc.get_stats()[1]["collections"], gc.get_stats()[2]["collections"]
         kept = [[] for _ in range(2 * SAFETY_NET)]  # type: ignore[var-annotated]
         assert (gc.get_stats()[1]["collections"], gc.get_stats()[2]["collections"]) == collections
@@ -483,7 +487,7 @@ def test_thresholds_that_somebody_changed_are_told_and_stay() -> None:
     try:
         hook.freeze()
         gc.set_threshold(SAFETY_NET, 3, 3)
-        assert [sentence for sentence in hook.status.interference if "the gc thresholds are" in sentence]
+        assert [sentence for sentence in interference(hook) if "the gc thresholds are" in sentence]
         assert [sentence for sentence in hook.detach() if "not restored" in sentence]
         assert gc.get_threshold() == (SAFETY_NET, 3, 3)
     finally:
@@ -523,7 +527,7 @@ def test_a_freeze_past_our_hook_is_seen() -> None:
     try:
         hook.freeze()
         hook.look_for_freeze()
-        assert hook.status.interference == ()
+        assert interference(hook) == []
         theirs = [Node() for _ in range(3000)]
         age()
         hook.idle_gc.sweep.slice(2000)

@@ -293,8 +293,8 @@ if sys.argv[1] == "after":
     dead = gone() is None
 else:
     forgotten, dead = 0, True
-say(known=known, frozen=frozen, moved=moved, calls=status.calls, forgotten=forgotten, dead=dead,
-    interference=[each for each in status.interference if "freeze" in each], report=tailwatch.uninstall())
+say(known=known, frozen=frozen, moved=moved, calls=status.interference, forgotten=forgotten, dead=dead,
+    interference=[each for each in status.sentences if "freeze" in each], report=tailwatch.uninstall())
 """
 
 
@@ -402,11 +402,10 @@ if pid == 0:
     try:
         import faulthandler
         faulthandler.dump_traceback_later(60, exit=True)
-        status = watch.gc.status
         sweep = watch.gc.idle_gc.sweep
         now = tailwatch.gc_status()
         fresh = dict(slices=sum(now.slices.values()), collections=sum(now.collections.values()),
-                     frozen=sweep.frozen, mode=status.mode, interference=list(status.interference))
+                     frozen=sweep.frozen, mode=now.mode, interference=list(now.sentences))
         dirty()                           # what reading it takes
         before = dirty()
         gc.collect()                      # the child's first: what it touches is copied once
@@ -513,13 +512,13 @@ say(done=True)
     ],
 )
 def test_the_interpreter_ends_with_the_policy_on(run_ended: Callable[..., tuple[int, str]], how: str) -> None:
-    """Exit status 0 and nothing on stderr but that the memory limit was met (which it is where the machine is slow),
-    whatever runs, and whether the loop was closed or not."""
+    """Exit status 0 and nothing on stderr, whatever runs, and whether the loop was closed or not; except, where the
+    machine is slow, that the memory limit was met, or that no idle slot was found before the first request."""
     status, stderr = run_ended(COMMON + SHUTDOWN, how)
     said = [
         line
         for line in stderr.splitlines()
-        if not line.startswith("tailwatch: gc_memory_limit='objects=2000' is exceeded")
+        if "gc_memory_limit='objects=2000' is exceeded" not in line and "no idle slot is found" not in line
     ]
     assert (status, said) == (0, [])
 

@@ -1,4 +1,4 @@
-"""What an operator asks: the file that a process makes, whatever stands in it, and that each order is answered."""
+"""What an operator asks: the file that a process makes, whatever stands in it, and that each command is answered."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tailwatch.gc.remote_commands import (
     FAILED,
     FREEZE,
     SWEPT,
-    Means,
-    Order,
-    OrderFile,
-    Orders,
-    Outcome,
+    CommandActions,
+    CommandFile,
+    CommandResult,
+    CommandServer,
+    GCCommand,
     decode,
     encode,
 )
@@ -42,15 +42,15 @@ def soon() -> int:
 @given(
     st.integers(1, remote_commands.MOST_NUMBER - 1), st.sampled_from(remote_commands.VERBS), st.integers(0, 2**63 - 1)
 )
-def test_an_order_is_read_as_it_was_written(number: int, verb: str, deadline: int) -> None:
+def test_a_command_is_read_as_it_was_written(number: int, verb: str, deadline: int) -> None:
     """In a file of one size."""
-    order = Order(number, verb, deadline)
-    assert len(encode(order)) == BYTES
-    assert decode(encode(order)) == order
+    command = GCCommand(number, verb, deadline)
+    assert len(encode(command)) == BYTES
+    assert decode(encode(command)) == command
 
 
 @given(st.binary(max_size=2 * BYTES))
-def test_garbage_is_no_order(data: bytes) -> None:
+def test_garbage_is_no_command(data: bytes) -> None:
     """Whatever the bytes."""
     assert decode(data) is None
 
@@ -58,7 +58,7 @@ def test_garbage_is_no_order(data: bytes) -> None:
 @given(st.integers(0, BYTES - 1), st.integers(1, 255))
 def test_a_changed_byte_is_seen(at: int, change: int) -> None:
     """One that is being written, or was meant for another version, is none."""
-    data = bytearray(encode(Order(17, FREEZE, 5)))
+    data = bytearray(encode(GCCommand(17, FREEZE, 5)))
     data[at] ^= change
     assert decode(bytes(data)) is None
 
@@ -66,10 +66,10 @@ def test_a_changed_byte_is_seen(at: int, change: int) -> None:
 @given(st.sampled_from([DONE, SWEPT, BUSY, FAILED]), st.integers(0, 10**7), st.integers(0, 2**32 - 1))
 def test_an_outcome_fits_into_a_word(code: int, ms: int, freed: int) -> None:
     """And comes out as it was, to the millisecond; more than fits is the most that does."""
-    word = Outcome(code, ms / 1e3, freed).word()
+    word = CommandResult(code, ms / 1e3, freed).word()
     assert 0 <= word < 2**64
-    assert Outcome.of(word) == Outcome(code, ms / 1e3, freed)
-    assert Outcome.of(Outcome(code, 1e9, 2**40).word()) == Outcome(code, (2**24 - 1) / 1e3, 2**32 - 1)
+    assert CommandResult.of(word) == CommandResult(code, ms / 1e3, freed)
+    assert CommandResult.of(CommandResult(code, 1e9, 2**40).word()) == CommandResult(code, (2**24 - 1) / 1e3, 2**32 - 1)
 
 
 # ---- the file ----
@@ -82,15 +82,15 @@ class Home:
         self.path = directory / "1-2-3.gc"
         self.where = str(self.path)
         self.ignored = 0
-        self.file = OrderFile(lambda: self.where, self.ignore)
+        self.file = CommandFile(lambda: self.where, self.ignore)
         assert self.file.take() is None
 
     def ignore(self) -> None:
         self.ignored += 1
 
-    def looks(self, times: int = 3) -> list[Order]:
+    def looks(self, times: int = 3) -> list[GCCommand]:
         """What a few looks find."""
-        return [order for _ in range(times) if (order := self.file.take()) is not None]
+        return [command for _ in range(times) if (command := self.file.take()) is not None]
 
     def write(self, data: bytes) -> None:
         """As the command line does."""
@@ -104,53 +104,53 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def test_an_order_is_taken_once(home: Home) -> None:
-    """The file is this user's alone, and empty at first; each order is taken once, also where its time is the same."""
+def test_a_command_is_taken_once(home: Home) -> None:
+    """The file is this user's alone, and empty at first; each command is taken once, also with the same time."""
     found = home.path.stat()
     assert (found.st_mode & 0o7777, found.st_size, found.st_uid) == (0o600, 0, os.geteuid())
     for number in (5, 6):
-        home.write(encode(Order(number, FREEZE, soon())))
-        assert [order.number for order in home.looks()] == [number]
+        home.write(encode(GCCommand(number, FREEZE, soon())))
+        assert [command.number for command in home.looks()] == [number]
     assert home.looks() == []
     assert home.ignored == 0
 
 
-def test_a_late_order_is_nobody_s(home: Home) -> None:
+def test_an_expired_command_is_ignored(home: Home) -> None:
     """Who gave it has gone: nothing is done, and nothing is wrong."""
-    home.write(encode(Order(5, FREEZE, time.monotonic_ns() - 1)))
+    home.write(encode(GCCommand(5, FREEZE, time.monotonic_ns() - 1)))
     assert (home.looks(), home.ignored) == ([], 0)
 
 
-@pytest.mark.parametrize("data", [b"freeze\n", b"\0" * BYTES, b"x" * 10**6, encode(Order(5, FREEZE, HOUR_NS))[:-1]])
+@pytest.mark.parametrize("data", [b"freeze\n", b"\0" * BYTES, b"x" * 10**6, encode(GCCommand(5, FREEZE, HOUR_NS))[:-1]])
 def test_garbage_is_ignored_and_counted(home: Home, data: bytes) -> None:
     """Once; and what comes after it is taken."""
     home.write(data)
     assert (home.looks(), home.ignored) == ([], 1)
     os.truncate(home.path, 0)
-    home.write(encode(Order(6, COLLECT, soon())))
-    assert [order.number for order in home.looks()] == [6]
+    home.write(encode(GCCommand(6, COLLECT, soon())))
+    assert [command.number for command in home.looks()] == [6]
     assert home.ignored == 1
 
 
 def test_one_that_is_being_written_is_waited_for(home: Home) -> None:
     """The first look may see half of it."""
-    order = encode(Order(6, COLLECT, soon()))
-    home.write(order[:40])
+    command = encode(GCCommand(6, COLLECT, soon()))
+    home.write(command[:40])
     assert home.file.take() is None
-    home.write(order)
+    home.write(command)
     assert [each.number for each in home.looks()] == [6]
     assert home.ignored == 0
 
 
 def put_link(path: Path) -> None:
     target = path.with_name("target")
-    target.write_bytes(encode(Order(5, FREEZE, soon())))
+    target.write_bytes(encode(GCCommand(5, FREEZE, soon())))
     target.chmod(0o600)
     path.symlink_to(target)
 
 
 def put_open_file(path: Path) -> None:
-    path.write_bytes(encode(Order(5, FREEZE, soon())))
+    path.write_bytes(encode(GCCommand(5, FREEZE, soon())))
     path.chmod(0o666)
 
 
@@ -180,8 +180,8 @@ def test_what_is_not_ours_is_never_read(home: Home, put: Callable[[Path], None])
     put(home.path)
     assert home.looks() == []
     assert home.ignored == 1
-    home.write(encode(Order(6, COLLECT, soon())))
-    assert [order.number for order in home.looks()] == [6]
+    home.write(encode(GCCommand(6, COLLECT, soon())))
+    assert [command.number for command in home.looks()] == [6]
 
 
 def test_a_directory_in_its_place_is_left(home: Home) -> None:
@@ -229,17 +229,17 @@ class Server:
         self.sweeps = True
         self.round: int | None = None
         self.done: list[str] = []
-        self.answers: list[tuple[int, Outcome]] = []
+        self.answers: list[tuple[int, CommandResult]] = []
         self.failures = 0
-        self.orders = Orders(
+        self.commands = CommandServer(
             home.file,
-            Means(
+            CommandActions(
                 nobody_waits=lambda: not self.busy,
                 act=self.act,
                 begin_round=lambda: self.sweeps,
                 round_over=lambda: self.round,
                 hand_over=self.hand_over,
-                answer=lambda number, word: self.answers.append((number, Outcome.of(word))),
+                answer=lambda number, word: self.answers.append((number, CommandResult.of(word))),
                 failed=self.fail,
             ),
         )
@@ -259,8 +259,8 @@ class Server:
         return self.loop is not None
 
     def ask(self, verb: str, number: int = 5, deadline_ns: int | None = None) -> None:
-        self.home.write(encode(Order(number, verb, soon() if deadline_ns is None else deadline_ns)))
-        self.orders.turn()
+        self.home.write(encode(GCCommand(number, verb, soon() if deadline_ns is None else deadline_ns)))
+        self.commands.turn()
 
 
 @pytest.fixture
@@ -271,9 +271,9 @@ def server(home: Home) -> Server:
 def test_nobody_waits_and_there_is_no_loop(server: Server) -> None:
     """The daemon does it."""
     server.ask(FREEZE)
-    assert server.answers == [(5, Outcome(DONE, 0.25, 7))]
-    server.orders.turn()
-    server.orders.moment()
+    assert server.answers == [(5, CommandResult(DONE, 0.25, 7))]
+    server.commands.turn()
+    server.commands.moment()
     assert server.done == [FREEZE]
 
 
@@ -281,47 +281,47 @@ def test_the_thread_that_serves_does_it(server: Server) -> None:
     """Asked once; if somebody waits by then, at the next moment without."""
     server.loop = []
     server.ask(FREEZE)
-    server.orders.turn()
+    server.commands.turn()
     assert len(server.loop) == 1 and server.answers == []
     server.busy = True
     server.loop.pop()()
     assert server.done == []
     server.busy = False
-    server.orders.moment()
-    assert server.answers == [(5, Outcome(DONE, 0.25, 7))]
+    server.commands.moment()
+    assert server.answers == [(5, CommandResult(DONE, 0.25, 7))]
 
 
 def test_streams_in_flight_are_never_stopped(server: Server) -> None:
     """A freeze waits, and is given up when nobody waits for its answer any more."""
     server.busy = True
     server.ask(FREEZE, deadline_ns=time.monotonic_ns() + 20_000_000)
-    assert server.orders.waiting
-    server.orders.moment()
+    assert server.commands.waiting
+    server.commands.moment()
     deadline = time.monotonic() + 30
     while not server.answers and time.monotonic() < deadline:
-        server.orders.turn()
-    assert server.answers == [(5, Outcome(BUSY))]
-    assert server.done == [] and not server.orders.waiting
+        server.commands.turn()
+    assert server.answers == [(5, CommandResult(BUSY))]
+    assert server.done == [] and not server.commands.waiting
 
 
 def test_a_collection_is_made_in_slices_meanwhile(server: Server) -> None:
     """Where the sweep works: answered when it is through."""
     server.busy = True
     server.ask(COLLECT)
-    server.orders.turn()
+    server.commands.turn()
     assert server.answers == []
     server.busy = False
-    server.orders.moment()
+    server.commands.moment()
     assert server.done == [], "it is being made already"
     server.round = 123
-    server.orders.turn()
-    assert server.answers == [(5, Outcome(SWEPT, 0.0, 123))]
+    server.commands.turn()
+    assert server.answers == [(5, CommandResult(SWEPT, 0.0, 123))]
 
 
 def test_what_fails_is_answered_too(server: Server) -> None:
-    """And the next order is taken."""
+    """And the next command is taken."""
     server.round = -1
     server.ask(COLLECT)
-    assert server.answers == [(5, Outcome(FAILED))] and server.failures == 1
+    assert server.answers == [(5, CommandResult(FAILED))] and server.failures == 1
     server.ask(FREEZE, 6)
-    assert server.answers[1] == (6, Outcome(DONE, 0.25, 7))
+    assert server.answers[1] == (6, CommandResult(DONE, 0.25, 7))

@@ -166,7 +166,7 @@ def test_automatic_collections_of_each_generation_are_the_interpreter_s() -> Non
 
 def test_what_others_do_to_the_collector_is_counted_and_done(watch: Watch) -> None:
     """Each call goes through, and is told; an error stays the caller's and is no interference."""
-    assert tailwatch.gc_status().interference == ()
+    assert tailwatch.gc_status().sentences == ()
     gc.disable()
     assert not gc.isenabled()
     gc.enable()
@@ -175,9 +175,9 @@ def test_what_others_do_to_the_collector_is_counted_and_done(watch: Watch) -> No
     with pytest.raises(TypeError):
         gc.set_threshold("many")  # type: ignore[arg-type]
     status = tailwatch.gc_status()
-    assert {name: n for name, n in status.calls.items() if n} == {"enable": 1, "disable": 1, "set_threshold": 1}
-    assert sum("other code called" in sentence for sentence in status.interference) == 3
-    assert sum("the gc thresholds are" in sentence for sentence in status.interference) == 1
+    assert {name: n for name, n in status.interference.items() if n} == {"enable": 1, "disable": 1, "set_threshold": 1}
+    assert sum("other code called" in sentence for sentence in status.sentences) == 3
+    assert sum("the gc thresholds are" in sentence for sentence in status.sentences) == 1
     text = bytes(render(watch.snapshot(), version="", python="", slo="")).decode()
     assert 'tailwatch_gc_interference_total{process="worker-0",call="disable"} 1\n' in text
 
@@ -193,7 +193,7 @@ def test_ours_are_no_interference() -> None:
     finally:
         tailwatch.uninstall()
         gc.unfreeze()
-    assert status.interference == () and not any(status.calls.values())
+    assert status.sentences == () and not any(status.interference.values())
     assert status.collections["external"] == 0 and status.collections["request_end"] == 1
     assert status.full_seconds > 0 and status.freezes == 2
 
@@ -204,8 +204,8 @@ def test_whether_a_foreign_freeze_was_blind_is_said(watch: Watch, collect: bool)
     gc.collect(2 if collect else 0)
     gc.freeze()
     status = tailwatch.gc_status()
-    assert status.calls["freeze"] == 1 and status.calls["freeze_blind"] == (not collect)
-    (sentence,) = [each for each in status.interference if "gc.freeze()" in each]
+    assert status.interference["freeze"] == 1 and status.interference["freeze_blind"] == (not collect)
+    (sentence,) = [each for each in status.sentences if "gc.freeze()" in each]
     assert ("almost no garbage" in sentence) is collect
     assert ("garbage may have been frozen" in sentence) is not collect
 
@@ -215,14 +215,14 @@ def test_many_objects_after_the_collection_make_it_blind(watch: Watch) -> None:
     gc.collect()
     kept = [[] for _ in range(5000)]  # type: ignore[var-annotated]
     gc.freeze()
-    assert tailwatch.gc_status().calls["freeze_blind"] == 1 and len(kept) == 5000
+    assert tailwatch.gc_status().interference["freeze_blind"] == 1 and len(kept) == 5000
 
 
 def test_taking_our_callbacks_out_is_counted(watch: Watch) -> None:
     """And they come back."""
     gc.callbacks.clear()
     assert not watch.gc.verify()
-    assert tailwatch.gc_status().calls["callbacks"] == 1
+    assert tailwatch.gc_status().interference["callbacks"] == 1
     assert len(gc.callbacks) == 2
 
 
@@ -276,7 +276,7 @@ def test_off_is_told_too() -> None:
     watch = tailwatch.install(gc="off")
     try:
         assert watch.snapshot().processes[0].policy.kind == "off"
-        assert tailwatch.gc_status().policy == "off"
+        assert tailwatch.gc_status().kind == "off"
     finally:
         tailwatch.uninstall()
 

@@ -41,7 +41,7 @@ LAYERS = (
     ("runtime",),
     ("nvtx",),
     ("",),
-    ("autoinstall", "demo"),
+    ("demo",),
     ("cli",),
     ("__main__",),
 )

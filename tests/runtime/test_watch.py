@@ -23,6 +23,7 @@ import pytest
 
 import tailwatch
 from tailwatch.gc.hook import INTERPRETER_FROZEN
+from tailwatch.options.config import OPTIONS
 from tailwatch.runtime import background, install, session
 from tailwatch.runtime.background import Daemon, Task
 
@@ -933,3 +934,8 @@ def test_there_is_one_lock_for_install() -> None:
     """install() from inside install() (a lazy import that installs) does not deadlock."""
     with install._lock:
         assert tailwatch.install(gc="observe") is tailwatch.current()
+
+
+def test_what_stays_fixed_are_options() -> None:
+    """A misspelt or renamed option in these sets would silently be adopted."""
+    assert set(OPTIONS) >= session._FIXED | session._FIXED_PER_APP

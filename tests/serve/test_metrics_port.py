@@ -150,17 +150,17 @@ def test_it_listens_on_the_loopback_address_only(start: Callable[..., Engine], p
 API = """
 import json, sys
 import tailwatch
-from tailwatch import autoinstall
+from tailwatch.runtime import install
 
 async def app(scope, receive, send):
     pass
 
-autoinstall.process()  # a launcher, which turns out to serve an app itself
+install.autoinstall_process()  # a launcher, which turns out to serve an app itself
 watch = tailwatch.current()
 print(json.dumps(watch.membership.joined), flush=True)
 for line in sys.stdin:
     if watch.app is None:
-        autoinstall.app(app)
+        install.autoinstall_app(app)
         watch.start_daemon()
     print(json.dumps([watch.port.serving, watch.notes, [], 0]), flush=True)
 """

@@ -162,9 +162,9 @@ def _collector(row: ProcessRow) -> Text:
     parts = [row.policy, f"{row.slices:.3g} slices/s" if row.slices else ""]
     parts += [
         f"{row.unfrozen} unfrozen" if row.unfrozen and row.policy else "",
-        f"interference {row.meddled}" * bool(row.meddled),
+        f"interference {row.interference}" * bool(row.interference),
     ]
-    return Text(", ".join(part for part in parts if part) or "-", style="yellow" if row.meddled else "dim")
+    return Text(", ".join(part for part in parts if part) or "-", style="yellow" if row.interference else "dim")
 
 
 def _state(row: ProcessRow) -> Text:

@@ -46,10 +46,10 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRow:
-    """One process. paused: the share of the time in collections and in our own pauses, None of one that has ended.
-    full: full collections. longest: the longest pause that ended, and its cause. standing: for how long it has been
-    standing still, 0.0: it does not, and the cause. policy: of the collector, "" of one that has ended; slices: of its
-    sweep, per second; unfrozen: objects, None: not known; meddled: calls of others that change the collector."""
+    """One process. paused: the share of the time in collections and tailwatch's own pauses, None of one that has ended.
+    full: full collections. longest: the longest pause that ended, and its cause. standing: the seconds since its
+    open pause began, 0.0: none is open, and the cause. policy: of the collector, "" of one that has ended; slices:
+    per second; unfrozen: objects, None: not known; interference: gc.* calls by other code."""
 
     name: str
     pid: int
@@ -63,7 +63,7 @@ class ProcessRow:
     policy: str = ""
     slices: float = 0.0
     unfrozen: int | None = None
-    meddled: int = 0
+    interference: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def _row(process: Process, seconds: float) -> ProcessRow:
         policy=_policy(process.policy),
         slices=sum(process.policy.slices.values()) / covered if covered > 0 else 0.0,
         unfrozen=process.policy.unfrozen,
-        meddled=sum(process.policy.interference.values()),
+        interference=sum(process.policy.interference.values()),
     )
 
 

@@ -23,10 +23,9 @@ def replay(seconds: float, rate: float, seed: int) -> Schedule:
 
 
 def closed(requests: int, seed: int) -> Schedule:
-    """Requests of the same lengths, all at once: for a closed loop."""
+    """Requests of the same lengths, for a closed loop."""
     trace = cut(conversation.generate(2 * requests / conversation.RATE + 60, seed=seed))
-    rows = [(0.0, trace.prompt_tokens[i], trace.output_tokens[i]) for i in range(min(requests, len(trace)))]
-    return Schedule.of(rows, duration=0.0, target="all at once", seed=seed)
+    return Schedule.closed(trace.prompt_tokens[:requests], trace.output_tokens[:requests], seed=seed)
 
 
 def cut(trace: Trace) -> Trace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tailwatch._cold import ffi, lib
-from tailwatch.export.metrics import LoadGauges, metrics_info
+from tailwatch.export.core_metrics import LoadGauges, metrics_info
 from tailwatch.snapshots import Snapshot
 from tailwatch.snapshots.core_values import check, utf8
 

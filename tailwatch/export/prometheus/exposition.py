@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tailwatch import snapshots
-from tailwatch.export.metrics import LoadGauges, metrics
+from tailwatch.export.core_metrics import LoadGauges, metrics
 from tailwatch.export.prometheus.app_registry_cache import HostCache
 from tailwatch.export.prometheus.negotiation import OPENMETRICS, PROTOBUF, Format, choose, wants_gzip
 from tailwatch.export.prometheus.render import render

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailwatch._cold import ffi, lib
-from tailwatch.export.metrics import LoadGauges, metrics_info
+from tailwatch.export.core_metrics import LoadGauges, metrics_info
 from tailwatch.snapshots import Snapshot
 from tailwatch.snapshots.core_values import check
 

@@ -41,7 +41,7 @@ def write(page: ReportPage, path: str | Path) -> None:
 
 def document(page: ReportPage) -> str:
     """All of it, HTML. The same page gives the same bytes."""
-    scripts = [_read("uplot", "uPlot.iife.min.js"), _read("load.js")]
+    scripts = [_read("uplot", "uPlot.iife.min.js"), _read("common.js") + "\n" + _read("load.js")]
     style = "\n".join((_read("uplot", "uPlot.min.css"), _read("page.css"), _read("load.css")))
     charts: list[Chart] = []
     numbers = count()

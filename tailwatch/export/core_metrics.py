@@ -36,7 +36,7 @@ def metrics() -> tuple[Metric, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadGauges:
-    """What is exported for routers; None: not known. Streams, seconds, shares; see loadsignal.LoadSignal."""
+    """What is exported for routers; None: not known. Streams, seconds, shares; see load_signal.LoadSignal."""
 
     running: float
     waiting: float

@@ -1,7 +1,7 @@
-"""Where each ASGI server has its app in hand, in the process that serves it, the last time before it serves.
+"""One hook per ASGI server: a function that is called with the app, in the process that serves it, before it serves.
 
-One function per server: it replaces what it must in a module that has just been imported, and returns how to undo
-that. What the server's version does not have raises AttributeError or TypeError here, and it is left as it is.
+Each hook replaces a function in a module that has just been imported, and returns how to undo that. Where the server's
+version has another layout it raises AttributeError or TypeError, and the server is left as it is.
 
 Read in uvicorn 0.54.0, hypercorn 0.18.0, granian 2.8.7, gunicorn 27.0.1.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tailwatch_boot.monkeypatch import Undo
 
     class Watcher(Protocol):
-        """Who wants the apps. Neither method raises."""
+        """Takes the apps that servers load. Neither method raises."""
 
         def watched(self, app: Any) -> Any:
             """What to serve in the place of an app."""

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tailwatch import _hot, snapshots
-from tailwatch.export.metrics import LoadGauges, Metric, metrics
+from tailwatch.export.core_metrics import LoadGauges, Metric, metrics
 from tailwatch.export.otel.encode import otlp
 from tailwatch.export.prometheus.render import render
 

@@ -10,7 +10,7 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_HOME = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
+_HOME = os.path.dirname(os.path.dirname(_HERE))
 
 
 def _boot():

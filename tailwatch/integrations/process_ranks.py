@@ -1,8 +1,8 @@
 """Which of several engines a process works for, from the names that servers and users give their processes.
 
-The ranks of one engine are a unit: while one of them stands still all wait. vLLM and SGLang number the engines behind
-one API by their data parallel rank and write it into the titles. Who says nothing is beyond doubt only where there is
-one engine, or where an engine started it; see csrc/include/tailwatch/attribute/engine_id.h for what follows from that.
+The ranks of one engine are a unit: all wait while one of them is paused. vLLM and SGLang number the engines behind one
+API by their data parallel rank and write it into the process titles. A process whose names hold no rank is assigned to
+an engine by the rules of csrc/include/tailwatch/attribute/engine_id.h.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def engine_of_role(role: str) -> str:
 
 
 def engine_of_process() -> str:
-    """The engine that the names of this process tell, "" where they tell none. Takes some 20 us; never raises."""
+    """The engine in the names of this process, "" where they have none. Takes some 20 us; never raises."""
     for name in filter(_GIVEN_BY_A_SERVER.match, names_of_process()):
         if found := _RANK.search(name) or _OLD_VLLM.match(name):
             return str(int(found[1]))
