@@ -138,7 +138,7 @@ class GroupMember:
             return
         named = self._engine or engine_of_role(self._role)
         self._engine_id = _engine_id_of(self._role, named)
-        is_part = self._engine_id & _hot.ENGINE_LIKE  # this bit is in ENGINE_SHARED too: of no engine that is known here
+        is_part = self._engine_id & _hot.ENGINE_LIKE  # this bit is in ENGINE_SHARED too: no engine known here
         self._core.set_serves(_hot.engine_id(named) or (0 if is_part else self._engine_id))
         self._core.set_engine(self._engine_id)
 

@@ -7,13 +7,13 @@ if platform.LINUX:  # elsewhere snapshots are read from files alone: see seriali
     from tailwatch.snapshots.concurrency import Healthy, healthy
     from tailwatch.snapshots.core_values import (
         CAUSES,
+        COLLECTION_REASONS,
         DROPS,
         INTERFERENCES,
         MEMORY_LIMITS,
         MOMENTS,
         OUTCOME_OF,
         OUTCOMES,
-        COLLECTION_REASONS,
         PHASES,
         POLICIES,
         POLICY_MODES,
@@ -27,13 +27,13 @@ if platform.LINUX:  # elsewhere snapshots are read from files alone: see seriali
 
 __all__ = [
     "CAUSES",
+    "COLLECTION_REASONS",
     "DROPS",
     "INTERFERENCES",
     "MEMORY_LIMITS",
     "MOMENTS",
     "OUTCOMES",
     "OUTCOME_OF",
-    "COLLECTION_REASONS",
     "PHASES",
     "POLICIES",
     "POLICY_MODES",

@@ -565,7 +565,7 @@ def test_every_role_that_is_recognized_is_sorted() -> None:
     }
 
 
-NUMBER = _hot.unit_of(0)
+NUMBER = _hot.engine_id(0)
 ITSELF, LIKE = _hot.ENGINE_ITSELF | os.getpid(), _hot.ENGINE_LIKE | os.getppid()
 
 

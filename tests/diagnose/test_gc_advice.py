@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tailwatch.diagnose import gc_advice
-from tailwatch.snapshots import INTERFERENCES, MEMORY_LIMITS, MOMENTS, COLLECTION_REASONS, Policy
+from tailwatch.snapshots import COLLECTION_REASONS, INTERFERENCES, MEMORY_LIMITS, MOMENTS, Policy
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment", "policy")

@@ -264,11 +264,11 @@ def test_an_engine_is_a_number_or_a_name() -> None:
 def test_the_option_takes_what_a_stream_takes(text: str) -> None:
     """One grammar, in Python for the option and in C for bind() and headers."""
     try:
-        unit = _hot.unit_of(text)
+        unit = _hot.engine_id(text)
     except ValueError:
         refusal(engine=text)
     else:
-        assert _hot.unit_of(load(engine=text).engine) == unit
+        assert _hot.engine_id(load(engine=text).engine) == unit
 
 
 def test_a_directory_may_be_a_path(tmp_path: Path) -> None:

@@ -371,7 +371,7 @@ NO_ENGINES: list[Any] = [
 
 @pytest.mark.parametrize("engine", NO_ENGINES, ids=repr)
 def test_what_is_no_engine_is_refused(engine: Any) -> None:
-    """By bind() and by unit_of(), in words that say what one is; nothing is bound then."""
+    """By bind() and by engine_id(), in words that say what one is; nothing is bound then."""
     stream = make_core().stream("m", "r", None, "", "")
     for refuse in (stream.bind, _hot.engine_id):
         with pytest.raises((ValueError, UnicodeError), match="engine: expected a number"):
