@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tailwatch import _hot, snapshots
-from tailwatch.integrations.engine_id import engine_of_process, engine_of_role, is_engine, is_shared
+from tailwatch.integrations.process_ranks import engine_of_process, engine_of_role, is_engine, is_shared
 from tailwatch.integrations.process_roles import delays_streams
 
 
