@@ -172,8 +172,8 @@ class Sweep:
     def locate(self, thresholds: tuple[int, int, int], aged: object, older: object, most: int, /) -> bool:
         """Whether the collector's lists are where this layout has them: aged has survived one collection of the
         youngest, older two; at most so many objects are walked. For interpreters whose layout is known."""
-    def mark_frozen(self, objects: list[Any], /) -> int:
-        """They are about to be frozen. How many are known now."""
+    def freeze(self, call: Callable[[], object], /) -> int:
+        """Calls gc.freeze, as given, and sync_frozen() before any other thread runs."""
     def forget(self) -> None:
         """Nothing is frozen any more."""
     def slice(
@@ -193,9 +193,9 @@ class Sweep:
     """Of so many engine steps, about, one gives a moment: the first that ends in a slot of the monotonic clock."""
     @property
     def midway(self) -> bool:
-        """Whether a round is under way: an object is held, where it goes on."""
+        """Whether a cycle is under way."""
     def abandon(self) -> None:
-        """The round that is under way is given up, and its object let go of."""
+        """The cycle that is under way is given up, and the dead that it put in order are let go of."""
     def sync_frozen(self) -> int:
         """How many objects are frozen that were not known to be; now they are. What is under way is begun again."""
     def after_fork(self) -> None:

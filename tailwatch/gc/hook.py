@@ -169,11 +169,7 @@ class GCHook:
                 self.idle_gc.sweep.forget()
             collected = gc.collect()
             if self._attached or reason == _REQUESTED:  # a pass takes long, and uninstall() may not have waited for it
-                if self._some_are_unknown():
-                    self._original("unfreeze")()  # moves two pointers: nothing is looked at, what was garbage stays
-                self.idle_gc.mark_frozen()
-                self._original("freeze")()
-                self.idle_gc.sync_frozen()  # what others made in between
+                self.idle_gc.freeze(self._original("freeze"))
             collected += gc.collect()
         finally:
             paused_ns = self.core.policy_end()
@@ -288,12 +284,6 @@ class GCHook:
         wrapped: Any = self._originals.get(name)
         return wrapped[0] if wrapped else getattr(gc, name)  # type: ignore[no-any-return]
 
-    def _some_are_unknown(self) -> bool:
-        """Whether objects are frozen that the sweep does not know: it would follow closures into them."""
-        idle_gc = self.idle_gc
-        frozen = self.frozen_before > INTERPRETER_FROZEN or bool(self.state.done) or self.external_freezes > 0
-        return frozen and idle_gc.mode == "slices" and idle_gc.sweep.frozen == 0
-
     def _freeze_of_others(self, original: Callable[[], None]) -> None:
         """Theirs, completed: closures stop at what they froze, and, as after ours, a pass that finds few makes the next
         full one small."""
@@ -302,9 +292,7 @@ class GCHook:
             return
         self.core.policy_begin()
         try:
-            self.idle_gc.mark_frozen()
-            original()
-            self.idle_gc.sync_frozen()
+            self.idle_gc.freeze(original)
             if self.idle_gc.engaged:
                 gc.collect()
         finally:

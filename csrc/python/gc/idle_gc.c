@@ -51,6 +51,16 @@ static gc_list *permanent_by(gc_list *lists) {
     return (gc_head *)(gc_next(&permanent->head)->prev & ~PREV_FLAGS) == &permanent->head ? permanent : NULL;
 }
 
+void list_insert(PyObject *ours, gc_head *before) {
+    gc_head *self = gc_head_of(ours), *behind = gc_previous(before);
+    self->next = (uintptr_t)before;
+    self->prev = (uintptr_t)behind | (self->prev & PREV_FLAGS);
+    behind->next = (uintptr_t)self;
+    before->prev = (uintptr_t)self | (before->prev & PREV_FLAGS);
+}
+
+void list_leave(PyObject *ours) { PyObject_GC_UnTrack(ours); }
+
 /* The lists, or NULL where they are not as expected; an exception may be set. */
 static gc_list *find_lists(PyObject *thresholds) {
     PyObject *newest = PyList_New(0);
@@ -254,27 +264,21 @@ void sweep_other_ended(SweepObject *self, int whole, uint64_t freed) {
 static void begin_again(SweepObject *self) {
     walk_abandon(self);
     self->pace.old = self->pace.backlog = self->pace.ahead = 0;
-    self->begun = self->tenured = self->tenured_at_full = 0; /* the markers are frozen, or about to be */
+    self->begun = self->tenured = self->tenured_at_full = 0; /* the markers may be frozen */
     tell_heap(self);
     walk_let_go(self);
 }
 
-/* remember(objects): they are about to be frozen, and closures stop at them. Objects the sweep knows now. */
-PyObject *sweep_mark_frozen(PyObject *op, PyObject *objects) {
-    SweepObject *self = (SweepObject *)op;
-    if (!PyList_Check(objects)) return PyErr_Format(PyExc_TypeError, "objects: expected a list, found %R", (PyObject *)Py_TYPE(objects));
-    const Py_ssize_t n = PyList_Size(objects);
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (!tw_addresses_add(&self->frozen, PyList_GetItem(objects, i))) return PyErr_NoMemory();
-    begin_again(self);
-    return PyLong_FromSize_t(self->frozen.count);
+static void forget_frozen(SweepObject *self) {
+    list_leave(self->frozen_end);
+    tw_addresses_clear(&self->frozen);
 }
 
 PyObject *sweep_forget(PyObject *op, PyObject *unused) {
     SweepObject *self = (SweepObject *)op;
     (void)unused;
     walk_abandon(self);
-    tw_addresses_clear(&self->frozen);
+    forget_frozen(self);
     tw_marks_clear(&self->marks);
     self->begun = 0;
     tw_policy_frozen(&self->core->segment->policy, 0);
@@ -286,25 +290,64 @@ PyObject *sweep_forget(PyObject *op, PyObject *unused) {
 /* From 3.12 on the collector itself puts what is immortal to the frozen. */
 static int is_immortal(PyObject *object) { return (int32_t)Py_REFCNT(object) < 0; }
 
-/* The newest of the frozen that is not known, from there back; NULL: that list is at its end, or known. */
-static gc_head *unknown_from(SweepObject *self, gc_head *each) {
-    while (each != &self->permanent->head && is_immortal(gc_object_of(each))) each = gc_previous(each);
-    if (each == &self->permanent->head || tw_addresses_has(&self->frozen, gc_object_of(each))) return NULL;
+static int is_head(const SweepObject *self, const gc_head *head) {
+    return head == &self->permanent->head || (head >= &self->lists[0].head && head <= &self->lists[2].head);
+}
+
+/* The first from there on that a freeze put into the list, or the head that ends it. */
+static gc_head *next_frozen(const SweepObject *self, gc_head *each) {
+    while (!is_head(self, each) && is_immortal(gc_object_of(each))) each = gc_next(each);
     return each;
 }
 
-/* learn(): a freeze puts all that it takes behind those that were frozen before: from there back to one that is known. How
- * many were not. A pause of cause "policy", where there are any. */
-PyObject *sweep_sync_frozen(PyObject *op, PyObject *unused) {
-    SweepObject *self = (SweepObject *)op;
-    size_t n = 0;
-    (void)unused;
-    if (self->permanent == NULL || self->core->gc.open || self->busy) return PyLong_FromLong(0);
-    gc_head *each = unknown_from(self, gc_previous(&self->permanent->head));
-    if (each == NULL) return PyLong_FromLong(0);
+/* The first after what is known: a freeze puts all that it takes behind those that were frozen before. */
+static gc_head *after_known(const SweepObject *self) {
+    const int some = PyObject_GC_IsTracked(self->frozen_end);
+    return next_frozen(self, gc_next(some ? gc_head_of(self->frozen_end) : &self->permanent->head));
+}
+
+/* Takes in the addresses from there on; *n: how many. Returns the head that ends the list, or the first that there is no
+ * memory for. */
+static gc_head *learn_from(SweepObject *self, gc_head *each, size_t *n) {
+    for (*n = 0; !is_head(self, each) && tw_addresses_add(&self->frozen, gc_object_of(each)); ++*n) each = next_frozen(self, gc_next(each));
+    return each;
+}
+
+/* 0: no memory for some. Where gc.unfreeze() was called past our hook, frozen_end is in another list: all is learned anew. */
+static int learn_frozen(SweepObject *self, gc_head *unknown, size_t *n) {
+    gc_head *end = learn_from(self, unknown, n);
+    if (is_head(self, end) && end != &self->permanent->head) {
+        forget_frozen(self);
+        end = learn_from(self, after_known(self), n);
+    }
+    list_leave(self->frozen_end);
+    if (gc_next(&self->permanent->head) != &self->permanent->head) list_insert(self->frozen_end, end);
+    return end == &self->permanent->head;
+}
+
+/* How many were frozen that were not known to be: a pause of cause "policy", where there were any. */
+static PyObject *sync_frozen(SweepObject *self) {
+    size_t n;
+    if (self->lists == NULL || self->core->gc.open || self->busy) return PyLong_FromLong(0);
+    gc_head *unknown = after_known(self);
+    if (unknown == &self->permanent->head) return PyLong_FromLong(0);
     core_policy_open(self->core);
-    for (; each != NULL && tw_addresses_add(&self->frozen, gc_object_of(each)); n++) each = unknown_from(self, gc_previous(each));
+    const int all = learn_frozen(self, unknown, &n);
     begin_again(self);
     core_policy_close(self->core);
-    return each == NULL ? PyLong_FromSize_t(n) : PyErr_NoMemory();
+    return all ? PyLong_FromSize_t(n) : PyErr_NoMemory();
+}
+
+/* sync_frozen(): how many were frozen that were not known to be. A few steps where there are none. */
+PyObject *sweep_sync_frozen(PyObject *op, PyObject *unused) {
+    (void)unused;
+    return sync_frozen((SweepObject *)op);
+}
+
+/* freeze(call): call(), which is gc.freeze, and then sync_frozen(), without anybody else's turn in between. */
+PyObject *sweep_freeze(PyObject *op, PyObject *call) {
+    PyObject *result = PyObject_CallNoArgs(call);
+    if (result == NULL) return NULL;
+    Py_DECREF(result);
+    return sync_frozen((SweepObject *)op);
 }

@@ -20,6 +20,26 @@ static inline PyObject *gc_object_of(gc_head *head) { return (PyObject *)(head +
 static inline gc_head *gc_previous(const gc_head *head) { return (gc_head *)(head->prev & ~(uintptr_t)3); } /* without flags */
 static inline gc_head *gc_next(const gc_head *head) { return (gc_head *)head->next; }
 
+/* References. An object is in the collector's lists from the moment it is allocated, while the thread that builds it may
+ * have handed over the GIL: tuple(generator) runs Python between two elements. CPython raises SystemError ("bad argument to
+ * internal function") where a tuple or a frozenset has a second reference while it is built (_PyTuple_Resize,
+ * PyTuple_SetItem, PySet_Add). So the rule of all that goes through objects which are not its own:
+ *   - Objects are found in the collector's lists and by tp_traverse, and are borrowed. gc.get_objects(), get_referrers() and
+ *     get_referents() are never called: they return lists that hold what they found.
+ *   - A borrowed object is used until the GIL may be released next, or anything of Python may run: in one call of C, in
+ *     which nothing is deallocated and no collection begins.
+ *   - What is remembered longer is an address, whose marks are a hint that is checked by a look at the object in its list, or
+ *     a position between two objects: an object of ours, linked there by list_insert().
+ * The exception are the dead that are put in order (python/gc/garbage_scc.h). Each of them was come upon by a reference that
+ * another dead object has, so that it is complete; or in a list, and is neither a tuple nor a frozenset. */
+
+/* Puts an object of ours, untracked so far, before that one in its list, as the collector's own gc_list_move() would. GIL; no
+ * collection under way. */
+void list_insert(PyObject *ours, gc_head *before);
+
+/* Takes it out of the list it is in, if it is in any. */
+void list_leave(PyObject *ours);
+
 /* Rounds in which an object is looked at until it is tenured, the one in which it grew old included. */
 #define SWEEP_WINDOW 8
 
@@ -60,6 +80,7 @@ typedef struct SweepObject {
     gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
     gc_list *permanent;        /* the frozen */
     uintptr_t last_frozen;     /* of them, as a walk was last gone on with */
+    PyObject *frozen_end;      /* ours; in the list of the frozen behind all that are in this set, or in none */
     tw_addresses frozen;
     PyObject **found;          /* of the slice being made: borrowed */
     size_t n, room, allocated; /* objects found, places for them in this slice, and ever */
@@ -67,7 +88,7 @@ typedef struct SweepObject {
     tw_place ahead[SWEEP_AHEAD]; /* to be counted; NULL: none; only while a walk goes on */
     unsigned aheads;
     sweep_phase phase;
-    PyObject *held, *let_go;   /* where a walk goes on; where one went on */
+    PyObject *cursor;          /* ours; before the object where a walk goes on, or in no list */
     size_t looks, most_looks, most_members; /* of the slice */
     uint64_t until_ns;         /* its walk is over then, whatever is left of its looks; 0: no such time */
     size_t asks_at;            /* looks, when the clock is read next */
@@ -135,9 +156,9 @@ size_t sweep_bytes(const SweepObject *self);
 
 /* methods of Sweep */
 PyObject *sweep_locate(PyObject *op, PyObject *args);
-PyObject *sweep_mark_frozen(PyObject *op, PyObject *objects);
-PyObject *sweep_forget(PyObject *op, PyObject *unused);
+PyObject *sweep_freeze(PyObject *op, PyObject *call);
 PyObject *sweep_sync_frozen(PyObject *op, PyObject *unused);
+PyObject *sweep_forget(PyObject *op, PyObject *unused);
 
 /* A collection that is not ours begins (whole: of everything; what is held is let go of, which may run anything);
  * it has ended, and freed so many. The collector's books are told to the pace. */

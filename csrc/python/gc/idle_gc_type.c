@@ -182,10 +182,17 @@ static PyObject *get_bytes(PyObject *op, void *unused) {
     return PyLong_FromSize_t(sweep_bytes(self));
 }
 
-static int make_markers(SweepObject *self) {
+/* An object that stands for a place in a list, in none at first. */
+static PyObject *new_position(void) {
+    PyObject *position = PyList_New(0);
+    if (position != NULL) list_leave(position);
+    return position;
+}
+
+static int make_positions(SweepObject *self) {
     for (size_t i = 0; i < SWEEP_WINDOW; i++)
         if ((self->markers[i] = PyList_New(0)) == NULL) return 0;
-    return 1;
+    return (self->cursor = new_position()) != NULL && (self->frozen_end = new_position()) != NULL;
 }
 
 /* Sweep(core, collect) */
@@ -203,7 +210,7 @@ static PyObject *sweep_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->idle_type = (PyTypeObject *)Py_NewRef((PyObject *)state->idle_type);
     self->uv_type = (PyTypeObject *)Py_NewRef((PyObject *)state->uv_type);
     self->every = 1;
-    if ((self->zero = PyLong_FromLong(0)) != NULL && make_markers(self)) return (PyObject *)self;
+    if ((self->zero = PyLong_FromLong(0)) != NULL && make_positions(self)) return (PyObject *)self;
     Py_DECREF((PyObject *)self);
     return NULL;
 }
@@ -237,8 +244,8 @@ static void sweep_dealloc(PyObject *op) {
     order_free(self);
     tw_addresses_clear(&self->frozen);
     tw_marks_clear(&self->marks);
-    Py_XDECREF(self->held);
-    Py_XDECREF(self->let_go);
+    Py_XDECREF(self->cursor);
+    Py_XDECREF(self->frozen_end);
     PyMem_Free(self->found);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
     Py_DECREF((PyObject *)type);
@@ -258,7 +265,7 @@ static PyMethodDef methods[] = {
      "slice(budget, seeds=None, moment=5, most_ns=0, /)\n--\n\nOne slice. (objects moved, objects freed, ns), None while a collection is under way."},
     {"locate", sweep_locate, METH_VARARGS,
      "locate(thresholds, aged, older, most, /)\n--\n\nWhether the collector's lists are where this layout has them."},
-    {"mark_frozen", sweep_mark_frozen, METH_O, "mark_frozen(objects, /)\n--\n\nThey are about to be frozen. How many are known now."},
+    {"freeze", sweep_freeze, METH_O, "freeze(call, /)\n--\n\nCalls gc.freeze, as given, and sync_frozen() before any other thread runs."},
     {"select", sweep_select, METH_O, "select(selector, /)\n--\n\nWhat a selector may have for its select(): it sweeps while it would wait."},
     {"uv", sweep_uv, METH_VARARGS, "uv(path, loop, /)\n--\n\nUse the waiting of a libuv loop, given as uvloop gives it; path of the library that exports libuv."},
     {"counts", sweep_counts, METH_NOARGS, "counts()\n--\n\nSlices by what gave the moment, objects moved and freed, ns, and what is to be done."},
@@ -276,7 +283,7 @@ static PyGetSetDef getters[] = {
     {"bytes", get_bytes, NULL, "Memory it takes.", NULL},
     {"on", get_on, set_on, "Whether idle moments are used.", NULL},
     {"due", get_due, NULL, "Whether there is anything to do, in a moment.", NULL},
-    {"midway", get_midway, NULL, "Whether a round is under way: an object is held, where it goes on.", NULL},
+    {"midway", get_midway, NULL, "Whether a cycle is under way.", NULL},
     {"force", get_force, set_force, "What moments are used for, fit or not: 0 what is due, 1 a slice, 2 a whole pass, once.", NULL},
     {"every", get_every, set_every, "Of so many engine steps one gives a moment.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
