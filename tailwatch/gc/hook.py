@@ -208,6 +208,9 @@ class GCHook:
         opened = self.core.opened if opened is None else opened
         if self.lags:
             self._freeze_idle("adopted")
+        if self.idle_gc.is_to_be_tested:
+            self.idle_gc.test_again()
+            self.tell()
         if state.warm_done or state.gave_up or self.policy not in FREEZING or not self._attached:
             return
         if not state.startup_done:
@@ -232,8 +235,9 @@ class GCHook:
 
     @property
     def waiting(self) -> bool:
-        """Whether a freeze is still wanted, or not yet over."""
-        return self.policy in FREEZING and (self.state.freezing or not self.state.warm_done or self.lags)
+        """Whether a freeze is still wanted, or not yet over; or a self-test to be repeated."""
+        freezes = self.state.freezing or not self.state.warm_done or self.lags
+        return self.policy in FREEZING and (freezes or self.idle_gc.is_to_be_tested)
 
     def _freeze_idle(self, reason: str) -> None:
         self.state.freezing = True
