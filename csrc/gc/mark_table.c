@@ -17,11 +17,11 @@ static struct tw_marks_region *place_of(struct tw_marks_region *region, size_t p
     return &region[at];
 }
 
-/* With the marks of this round only. */
+/* With the marks of this cycle only. */
 static uint32_t *fresh(tw_marks *m, struct tw_marks_region *region) {
-    if (region->words != NULL && region->round != m->round) {
+    if (region->words != NULL && region->cycle != m->cycle) {
         memset(region->words, 0, REGION_BYTES);
-        region->round = m->round;
+        region->cycle = m->cycle;
     }
     return region->words;
 }
@@ -54,7 +54,7 @@ tw_place tw_marks_make(tw_marks *m, const void *object) {
     struct tw_marks_region *place = place_of(m->region, m->places, number_of(object));
     if ((place->words = tw_calloc(1, REGION_BYTES)) == NULL) return NULL;
     place->number = number_of(object);
-    place->round = m->round;
+    place->cycle = m->cycle;
     m->regions += 1;
     return tw_marks_find(m, object);
 }
@@ -79,7 +79,7 @@ static void drop(tw_marks *m, size_t at) {
 void tw_marks_tidy(tw_marks *m, size_t places) {
     for (size_t i = 0; i < places && m->regions > 0; ++i) {
         const struct tw_marks_region *region = &m->region[m->tidied %= m->places];
-        if (region->words != NULL && region->round + 1 < m->round) drop(m, m->tidied);
+        if (region->words != NULL && region->cycle + 1 < m->cycle) drop(m, m->tidied);
         else m->tidied += 1;
     }
     if (m->places > FEWEST_PLACES && m->regions * 16 < m->places) (void)make_places(m, m->places / 4);
@@ -90,9 +90,9 @@ size_t tw_marks_bytes(const tw_marks *m) {
 }
 
 void tw_marks_clear(tw_marks *m) {
-    const uint64_t round = m->round;
+    const uint64_t cycle = m->cycle;
     for (size_t i = 0; i < m->places; ++i) tw_free(m->region[i].words);
     tw_free(m->region);
     memset(m, 0, sizeof *m);
-    m->round = round;
+    m->cycle = cycle;
 }

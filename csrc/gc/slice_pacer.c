@@ -9,7 +9,7 @@
 #define PER 1024
 #define COST_AT_FIRST (30 * PER) /* ns: out of the cache */
 #define OF_A_DEAD_AT_FIRST 100 /* looks: it may hold a large body */
-#define FIRST_ROUNDS 12 /* what is loaded as a server begins says nothing about its requests */
+#define FIRST_CYCLES 12 /* what is loaded as a server begins says nothing about its requests */
 #define WAIT_AT_FIRST 1000000
 #define MOST_PER_OBJECT (100 * PER)
 #define MOST_OF_THE_YOUNG (4 * COST_AT_FIRST) /* a look at one that was made just now */
@@ -20,7 +20,7 @@ const char *tw_moment_name(int moment) {
 }
 
 static int few_die(const tw_pace *p) {
-    return p->cycles + p->shorts >= FIRST_ROUNDS && p->share[0] == 0 && p->share[1] == 0;
+    return p->cycles + p->shorts >= FIRST_CYCLES && p->share[0] == 0 && p->share[1] == 0;
 }
 
 /* What an object that grew old adds to the backlog. */
@@ -28,7 +28,7 @@ static uint64_t price_of(const tw_pace *p) { return p->price > 0 ? p->price : TW
 
 /* A slice looks at more than is owed where that is hard to cut. */
 static void owe(tw_pace *p, uint64_t more, uint64_t done) {
-    const uint64_t owed = least(p->backlog + more, most(p->old * TW_PACE_OF_A_ROUND, 4 * TW_PACE_MOST)), had = p->ahead + done;
+    const uint64_t owed = least(p->backlog + more, most(p->old * TW_PACE_OF_A_CYCLE, 4 * TW_PACE_MOST)), had = p->ahead + done;
     p->backlog = owed > had ? owed - had : 0;
     p->ahead = owed > had ? 0 : least(had - owed, most(p->ahead, TW_PACE_MOST));
 }
@@ -90,7 +90,7 @@ static void pay_all(tw_pace *p, size_t young, size_t freed) {
     p->old -= least(p->old, freed);
 }
 
-void tw_pace_pass(tw_pace *p, size_t young, size_t freed) { pay_all(p, young, freed); }
+void tw_pace_full(tw_pace *p, size_t young, size_t freed) { pay_all(p, young, freed); }
 
 void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed) {
     if (whole) pay_all(p, young, freed);
@@ -103,9 +103,9 @@ void tw_pace_begin_again(tw_pace *p) {
     p->grown = p->grown_before = p->dead = 0;
 }
 
-void tw_pace_begin(tw_pace *p, size_t tenured) {
+void tw_pace_begin_cycle(tw_pace *p, size_t tenured) {
     const uint64_t late = p->lately + p->grown, cost = late * p->per_object / PER + tenured * TW_PACE_OF_A_TENURED;
-    const uint64_t alive = p->lately + least(p->lately, p->grown); /* what a late round leaves to the next one is no reason to wait */
+    const uint64_t alive = p->lately + least(p->lately, p->grown); /* what a late cycle leaves to the next one is no reason to wait */
     p->room = most(alive * (few_die(p) ? TW_PACE_FEW_DIE : TW_PACE_MANY_DIE) / 8, TW_PACE_LEAST_ROOM);
     p->price = p->per_object == 0 ? 0 : (cost * TW_PACE_SPRINT + p->room - 1) / p->room;
     p->begun_looks = p->looks;
@@ -113,8 +113,8 @@ void tw_pace_begin(tw_pace *p, size_t tenured) {
     p->grown = p->dead = 0;
 }
 
-/* Objects that died by their count are not seen to: the round knows better. */
-void tw_pace_rounded(tw_pace *p, size_t tenured, size_t others, int whole) {
+/* Objects that died by their count are not seen to: the cycle knows better. */
+void tw_pace_end_cycle(tw_pace *p, size_t tenured, size_t others, int whole) {
     const uint64_t took = p->looks - p->begun_looks, of_tenured = whole ? tenured * TW_PACE_OF_A_TENURED : 0;
     if (others > 0) p->per_object = least((took - least(took, of_tenured)) * PER / others, MOST_PER_OBJECT);
     p->lately = others - least(others, p->dead);
@@ -130,8 +130,8 @@ void tw_pace_more(tw_pace *p) {
     if (p->backlog < TW_PACE_FEWEST) p->backlog = TW_PACE_FEWEST;
 }
 
-void tw_pace_round(tw_pace *p) {
-    p->backlog = most(p->backlog, most(p->old * TW_PACE_OF_A_ROUND, TW_PACE_FEWEST));
+void tw_pace_request_cycle(tw_pace *p) {
+    p->backlog = most(p->backlog, most(p->old * TW_PACE_OF_A_CYCLE, TW_PACE_FEWEST));
     p->ahead = 0;
 }
 

@@ -302,7 +302,7 @@ def tenured(sweep: _hot.Sweep) -> Iterator[list[Any]]:
     kept: list[Any] = [[number] for number in range(30_000)]
     old([])
     go_on(sweep, "cycles", 1)
-    go_on(sweep, "short_rounds", 1)
+    go_on(sweep, "short_cycles", 1)
     yield kept
 
 
@@ -313,7 +313,7 @@ def test_a_short_round_finds_what_grew_old_lately_and_leaves_the_rest_out(
     frozen, living = sweep.frozen, Node(20)
     for _ in range(20):
         gone = old([Node(20) for _ in range(30)])
-        if go_on(sweep, "short_rounds", 2) > 20_000:
+        if go_on(sweep, "short_cycles", 2) > 20_000:
             pytest.fail("a short round went through the tenured")
         assert alive(gone) == 0
     assert living.me == [living]
@@ -324,11 +324,11 @@ def test_the_tenured_die_in_a_whole_round(sweep: _hot.Sweep, tenured: list[Any])
     """One that short rounds have left behind, and what it holds that grew old after it."""
     node = Node()
     gone = old([node])
-    go_on(sweep, "short_rounds", 10)
+    go_on(sweep, "short_cycles", 10)
     node.__dict__["late"] = Node()
     gone += old([node.__dict__["late"]])
     del node
-    go_on(sweep, "short_rounds", 1)
+    go_on(sweep, "short_cycles", 1)
     assert alive(gone) == 2
     sweep.round()
     go_on(sweep, "cycles", 1)
@@ -339,7 +339,7 @@ def test_dead_tenured_that_hold_what_dies_later_bring_a_whole_round(sweep: _hot.
     """A chain in which each holds the next: where short rounds find little, a whole one comes by itself."""
     last = Node()
     old([last])
-    go_on(sweep, "short_rounds", 10)
+    go_on(sweep, "short_cycles", 10)
     gone = []
     for _ in range(60):
         following = Node(500)
@@ -348,5 +348,5 @@ def test_dead_tenured_that_hold_what_dies_later_bring_a_whole_round(sweep: _hot.
         gone += old([last])
         sweep.slice(LARGE)
         sweep.slice(LARGE)
-    go_on(sweep, "short_rounds", 3)
+    go_on(sweep, "short_cycles", 3)
     assert alive(gone) < 40

@@ -8,12 +8,12 @@
 #define HURRIED_REACHES 4  /* so many that had no time for all that they came upon count as one */
 #define MOST_TAKES 8
 #define MOST_OF_A_PART (TW_PACE_MOST / OF_A_MEMBER) /* objects, whatever there is time for */
-#define LEAST_CHUNK 1024   /* objects: a request's cycle and what is near to it */
-#define TANGLED 1024       /* objects put back, and as many as a part of those of the round: the dead hold each other */
+#define LEAST_CHUNK 1024   /* objects: a request's reference cycle and what is near to it */
+#define TANGLED 1024       /* objects put back, and as many as a part of those of the cycle: the dead hold each other */
 #define PART_TANGLED 32
-#define TANGLED_ROUNDS 8   /* until chunks are tried again */
+#define TANGLED_CYCLES 8   /* until chunks are tried again */
 #define FEW_TENURED 10000  /* a walk through them costs little */
-#define MOST_PATIENCE 7   /* short rounds in a row that found little */
+#define MOST_PATIENCE 7   /* short cycles in a row that found little */
 #define MOST_PUT_BACK 2   /* times, on average, that an object is tried in a take, in chunks that were cut */
 #define OF_A_MEMBER 10     /* looks that an object of a chunk costs: it is collected, and freed */
 #define TIDIED 64          /* places of the marks, each slice */
@@ -23,7 +23,7 @@
 
 static PyObject *end_of(const SweepObject *self) { return self->markers[self->begun % SWEEP_WINDOW]; }
 
-/* The old object after that one (NULL: the first), NULL: none; the walk ends at the marker. A collection by somebody else
+/* The old object after that one (NULL: the first), NULL: none; the walk ends at the marker. A collection by other code
  * may have put the one where it stands into another list, or a freeze. */
 static PyObject *after(SweepObject *self, PyObject *object) {
     gc_list *lists = self->lists;
@@ -33,10 +33,10 @@ static PyObject *after(SweepObject *self, PyObject *object) {
     return gc_object_of(next) == end_of(self) && !self->end_moves ? NULL : gc_object_of(next);
 }
 
-/* Where a short round begins: behind the oldest marker that it does not move. */
-static PyObject *start_of(const SweepObject *self, uint64_t round) { return self->markers[(round < SWEEP_WINDOW ? 1 : round + 1) % SWEEP_WINDOW]; }
+/* Where a short cycle begins: behind the oldest marker that it does not move. */
+static PyObject *start_of(const SweepObject *self, uint64_t cycle) { return self->markers[(cycle < SWEEP_WINDOW ? 1 : cycle + 1) % SWEEP_WINDOW]; }
 
-/* The first of a round. */
+/* The first of a cycle. */
 static PyObject *first(SweepObject *self) { return after(self, self->whole ? NULL : start_of(self, self->begun)); }
 
 static tw_place find(SweepObject *self, PyObject *object) { return tw_marks_find(&self->marks, object); }
@@ -285,7 +285,7 @@ static size_t largest_part(const SweepObject *self) {
 }
 
 /* The parts that nothing old leads to any more, while there is time for them. Whether none is left. A part that is larger than
- * any slice may be is left to a whole pass. */
+ * any slice may be is left to a full collection. */
 static int take_parts(SweepObject *self) {
     const size_t most = largest_part(self);
     size_t along;
@@ -299,11 +299,11 @@ static int take_parts(SweepObject *self) {
     return 0;
 }
 
-/* ---- the round ---- */
+/* ---- the cycle ---- */
 
 /* The walk rests before that object (NULL: nowhere). The position is an object of ours in the collector's list, linked as
- * the collector itself would: what stands beside it may be freed, untracked or moved meanwhile, and nobody else's object
- * has a reference of ours that its owner would see (python/gc/idle_gc.h). */
+ * the collector itself would: what stands beside it may be freed, untracked or moved meanwhile, and no object of the
+ * host has a reference of ours (python/gc/idle_gc.h, References). */
 static void rest_before(SweepObject *self, PyObject *object) {
     list_leave(self->cursor);
     if (object != NULL) list_insert(self->cursor, gc_head_of(object));
@@ -353,7 +353,7 @@ static int are_badly_tangled(const SweepObject *self) {
     return self->put_back > 4 * self->taken && self->put_back >= 4 * TANGLED && self->put_back >= self->walked / 2;
 }
 
-/* The tenured dead hold what grew old after them. Where short rounds find little of what grew old dead, a whole one is tried;
+/* The tenured dead hold what grew old after them. Where short cycles find little of what grew old dead, a whole one is tried;
  * and again soon, if that was why. */
 static void learn(SweepObject *self) {
     const tw_pace *pace = &self->pace;
@@ -367,26 +367,26 @@ static void learn(SweepObject *self) {
     self->poor = self->grown = 0;
 }
 
-static void end_round(SweepObject *self) {
+static void end_cycle(SweepObject *self) {
     if (self->before_start > self->walked) self->before_start = self->walked; /* it begins where this one ended */
     learn(self);
     if (self->whole && self->phase == SWEEP_TAKE && self->taken > 0 && self->put_back > 0) self->whole_wanted = 1; /* there were too few takes */
     self->tenured = self->before_start + (self->whole ? 0 : self->tenured);
     if (self->whole) self->tenured_at_full = self->tenured;
-    tw_pace_rounded(&self->pace, self->tenured, self->walked - self->before_start, self->whole);
-    if (self->whole_wanted) tw_pace_round(&self->pace); /* this one was under way as it was asked for */
+    tw_pace_end_cycle(&self->pace, self->tenured, self->walked - self->before_start, self->whole);
+    if (self->whole_wanted) tw_pace_request_cycle(&self->pace); /* this one was under way as it was asked for */
     self->phase = SWEEP_RESTS;
 }
 
 static void begin_count(SweepObject *self) {
-    tw_marks_next_round(&self->marks);
+    tw_marks_next_cycle(&self->marks);
     self->before_start = SIZE_MAX;
     self->walked = 0;
     self->mistaken = 0;
     self->phase = SWEEP_COUNT;
 }
 
-/* What refers to one that was taken for frozen was perhaps not counted, and it would live for a round more. A short round
+/* What refers to one that was taken for frozen was perhaps not counted, and it would live for a cycle more. A short cycle
  * leaves it to the next. */
 static int must_count_again(const SweepObject *self) { return self->whole && self->mistaken && !self->counted_again; }
 
@@ -409,14 +409,14 @@ static void next_phase(SweepObject *self) {
         else begin_take(self);
         break;
     case SWEEP_TAKE:
-        if (are_tangled(self)) self->tangled = TANGLED_ROUNDS, begin_order(self);
+        if (are_tangled(self)) self->tangled = TANGLED_CYCLES, begin_order(self);
         else if (self->taken > 0 && self->put_back > 0 && ++self->take < MOST_TAKES) begin_take(self);
-        else end_round(self);
+        else end_cycle(self);
         break;
     case SWEEP_ORDER: self->phase = SWEEP_PARTS; break;
     case SWEEP_PARTS:
         self->tangled -= self->tangled > 0;
-        end_round(self);
+        end_cycle(self);
         break;
     default: break;
     }
@@ -429,10 +429,10 @@ static int must_be_whole(const SweepObject *self) {
            self->tenured > self->tenured_at_full + self->tenured_at_full / 4;
 }
 
-static void begin_round(SweepObject *self) {
+static void begin_cycle(SweepObject *self) {
     self->whole = must_be_whole(self);
     if (self->whole) self->whole_wanted = 0;
-    tw_pace_begin(&self->pace, self->whole ? self->tenured : 0);
+    tw_pace_begin_cycle(&self->pace, self->whole ? self->tenured : 0);
     self->begun += 1;
     self->end_moves = 1;
     self->counted_again = 0;
@@ -476,7 +476,7 @@ size_t walk_on(SweepObject *self, size_t budget) {
     self->most_looks = budget;
     self->most_members = budget / OF_A_MEMBER > LEAST_CHUNK ? budget / OF_A_MEMBER : LEAST_CHUNK;
     see_freezes(self);
-    if (self->phase == SWEEP_RESTS) begin_round(self);
+    if (self->phase == SWEEP_RESTS) begin_cycle(self);
     tw_marks_tidy(&self->marks, TIDIED);
     const sweep_phase phase = self->phase;
     while (self->phase == phase && !enough(self)) { /* the next one costs differently */

@@ -14,7 +14,6 @@
 #include <string.h>
 
 #define LEAST_ROOM 1024
-#define PREV_FLAGS ((uintptr_t)3)  /* finalized, collecting: in the word of the previous one */
 
 /* ---- where the lists are ---- */
 
@@ -50,16 +49,6 @@ static gc_list *permanent_by(gc_list *lists) {
     if (*first != &lists[0].head) return NULL;
     return (gc_head *)(gc_next(&permanent->head)->prev & ~PREV_FLAGS) == &permanent->head ? permanent : NULL;
 }
-
-void list_insert(PyObject *ours, gc_head *before) {
-    gc_head *self = gc_head_of(ours), *behind = gc_previous(before);
-    self->next = (uintptr_t)before;
-    self->prev = (uintptr_t)behind | (self->prev & PREV_FLAGS);
-    behind->next = (uintptr_t)self;
-    before->prev = (uintptr_t)self | (before->prev & PREV_FLAGS);
-}
-
-void list_leave(PyObject *ours) { PyObject_GC_UnTrack(ours); }
 
 /* The lists, or NULL where they are not as expected; an exception may be set. */
 static gc_list *find_lists(PyObject *thresholds) {
@@ -214,8 +203,8 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, sweep_budget
     return 0;
 }
 
-/* What is held no collection would free, nor what that leads to; and after a whole one the round has nothing to find. */
-static void give_up_the_round(SweepObject *self) {
+/* What is held no collection would free, nor what that leads to; and after a whole one the cycle has nothing to find. */
+static void give_up_the_cycle(SweepObject *self) {
     if (self->phase == SWEEP_RESTS) return;
     walk_abandon(self);
     walk_let_go(self);
@@ -227,7 +216,7 @@ int sweep_pass(SweepObject *self, tw_moment moment, size_t *freed) {
     self->busy = this_thread();
     if (self->force == SWEEP_PASS) self->force = SWEEP_WHAT_FITS;
     core_policy_open(self->core);
-    give_up_the_round(self);
+    give_up_the_cycle(self);
     const size_t young = sweep_young_of(self);
     PyObject *number = PyObject_CallFunctionObjArgs(self->collect, NULL);
     const Py_ssize_t n = number == NULL ? -1 : PyLong_AsSsize_t(number);
@@ -236,7 +225,7 @@ int sweep_pass(SweepObject *self, tw_moment moment, size_t *freed) {
     self->busy = 0;
     if (n == -1 && PyErr_Occurred()) return -1;
     *freed = n > 0 ? (size_t)n : 0;
-    tw_pace_pass(&self->pace, young, *freed);
+    tw_pace_full(&self->pace, young, *freed);
     tw_policy_pass(&self->core->segment->policy, moment, ns, *freed);
     tell_heap(self);
     return 0;
@@ -246,7 +235,7 @@ int sweep_pass(SweepObject *self, tw_moment moment, size_t *freed) {
 
 void sweep_other_begins(SweepObject *self, int whole) {
     Py_INCREF((PyObject *)self); /* what ends may take the policy away */
-    if (whole) give_up_the_round(self);
+    if (whole) give_up_the_cycle(self);
     self->others_young = sweep_young_of(self);
     Py_DECREF((PyObject *)self);
 }

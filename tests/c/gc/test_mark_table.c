@@ -40,7 +40,7 @@ TW_TEST(a_round_forgets_the_one_before) {
     tw_place p = tw_marks_make(&m, at(3));
     tw_place_set(p, TW_MARK_REACHED);
     tw_place_count(p);
-    tw_marks_next_round(&m);
+    tw_marks_next_cycle(&m);
     p = tw_marks_find(&m, at(3));
     TW_CHECK(p != NULL && !tw_place_has(p, TW_MARK_REACHED) && tw_place_counted(p) == 0);
     tw_marks_clear(&m);
@@ -70,11 +70,11 @@ TW_TEST(what_two_rounds_do_not_meet_goes) {
     const uint64_t many = 5000, few = 50, apart = 97;
     for (uint64_t i = 0; i < many; ++i) tw_place_set(tw_marks_make(&m, region(i)), TW_MARK_WALKED);
     const size_t most = tw_marks_bytes(&m);
-    tw_marks_next_round(&m);
+    tw_marks_next_cycle(&m);
     tw_marks_tidy(&m, 2 * many);
     TW_CHECK(tw_marks_bytes(&m) == most); /* of the round before */
     for (int round = 0; round < 4; ++round) {
-        tw_marks_next_round(&m);
+        tw_marks_next_cycle(&m);
         for (uint64_t i = 0; i < few; ++i) tw_place_set(tw_marks_make(&m, region(i * apart)), TW_MARK_REACHED);
         for (int call = 0; call < 400; ++call) tw_marks_tidy(&m, 64);
         for (uint64_t i = 0; i < many; ++i) {
@@ -85,8 +85,8 @@ TW_TEST(what_two_rounds_do_not_meet_goes) {
     }
     TW_CHECK(m.regions == few);
     TW_CHECK(tw_marks_bytes(&m) < most / 20);
-    tw_marks_next_round(&m);
-    tw_marks_next_round(&m);
+    tw_marks_next_cycle(&m);
+    tw_marks_next_cycle(&m);
     tw_marks_tidy(&m, m.places);
     tw_marks_tidy(&m, m.places);
     TW_CHECK(m.regions == 0);

@@ -59,8 +59,8 @@ TW_TEST(memory_comes_back) {
 TW_TEST(tidying_needs_no_memory) {
     tw_marks m = {0};
     for (uint64_t i = 0; i < OBJECTS; i++) mark(&m, i);
-    tw_marks_next_round(&m);
-    tw_marks_next_round(&m);
+    tw_marks_next_cycle(&m);
+    tw_marks_next_cycle(&m);
     mark(&m, 3);
     allocations = 0, fail_from = 1;
     tw_marks_tidy(&m, 4 * OBJECTS);

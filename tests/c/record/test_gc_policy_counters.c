@@ -28,7 +28,7 @@ TW_TEST(slices_are_counted_as_the_pace_has_them) {
         const tw_pace before = pace;
         const tw_moment moment = i % 4 ? TW_MOMENT_IDLE : TW_MOMENT_STEP;
         const tw_slice slice = {700, 1000, 2, (size_t)i, 1000, TW_WALK_TAKE, 700};
-        if (i % 8 == 0) tw_pace_rounded(&pace, 0, 1000, 1);
+        if (i % 8 == 0) tw_pace_end_cycle(&pace, 0, 1000, 1);
         tw_pace_slice(&pace, moment, &slice, MS);
         tw_policy_slice(&policy, &before, &pace, moment);
     }

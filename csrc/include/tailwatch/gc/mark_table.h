@@ -32,26 +32,26 @@ typedef enum tw_mark {
 #define TW_MARKS_COUNT_MOST (UINT32_MAX >> TW_MARKS_COUNT_SHIFT)
 
 typedef struct tw_marks {
-    struct tw_marks_region { uint64_t number, round; uint32_t *words; } *region; /* open addressing; words NULL: a free place */
+    struct tw_marks_region { uint64_t number, cycle; uint32_t *words; } *region; /* open addressing; words NULL: a free place */
     size_t places, regions;                                 /* places: 0 or a power of two, at most half of it in use */
     uint64_t last_number;
     uint32_t *last;                                         /* words of the region looked at last, NULL: none */
-    uint64_t round;                                         /* marks of an earlier one are none */
+    uint64_t cycle;                                         /* marks of an earlier one are none */
     size_t tidied;                                          /* where tw_marks_tidy goes on */
 } tw_marks;
 
 /* All zeros is without any mark. */
 
-/* The word of one object; NULL: it has none, or there is no memory for any. Good until the next round, or tidying. */
+/* The word of one object; NULL: it has none, or there is no memory for any. Good until the next cycle, or tidying. */
 typedef uint32_t *tw_place;
 
 /* The place of an object, if there is one; or, made where there is none. */
 tw_place tw_marks_find(tw_marks *m, const void *object);
 tw_place tw_marks_make(tw_marks *m, const void *object);
 
-/* A new round: all marks and counts are gone. */
-static inline void tw_marks_next_round(tw_marks *m) {
-    m->round += 1;
+/* A new cycle: all marks and counts are gone. */
+static inline void tw_marks_next_cycle(tw_marks *m) {
+    m->cycle += 1;
     m->last = NULL;
 }
 
@@ -76,7 +76,7 @@ static inline void tw_place_recount(tw_place p, uint32_t count) {
     if (p != NULL) *p = (*p & ((UINT32_C(1) << TW_MARKS_COUNT_SHIFT) - 1)) | count << TW_MARKS_COUNT_SHIFT;
 }
 
-/* Gives back regions that had no mark in the round before this one, nor in it: looks at `places` of the table, and goes on
+/* Gives back regions that had no mark in the cycle before this one, nor in it: looks at `places` of the table, and goes on
  * from there with the next call. */
 void tw_marks_tidy(tw_marks *m, size_t places);
 

@@ -1,11 +1,11 @@
-/* How much of the old heap is to be swept when, so that its garbage stays a bounded part of it and no slice is longer than
+/* How much of the old heap is to be visited when, so that its garbage stays a bounded part of it and no slice is longer than
  * the moment it was meant for. Virtual time: nothing here reads a clock. One user at a time; nothing fails.
  *
- * Backlog: visits of old objects that are still owed. A round takes some ten of each object (once of itself and of each reference to
+ * Backlog: visits of old objects that are still to be made. A cycle takes some ten of each object (once of itself and of each reference to
  * it, in each of its walks). The next one begins when as many objects have grown old as a part of those that it looked at,
  * the tenured aside, so that as many are dead as live, in the long run; what it is predicted to cost is spread over the first
- * quarter of them: the sooner it is over, the fewer dead wait for the next. A round that is not over when that is to begin goes
- * on in every moment there is. Never more is owed than a round of all.
+ * quarter of them: the sooner it is over, the fewer dead wait for the next. A cycle that is not over when that is to begin goes
+ * on in every moment there is. Never more is owed than a cycle of all.
  */
 #ifndef TAILWATCH_GC_SLICE_PACER_H
 #define TAILWATCH_GC_SLICE_PACER_H
@@ -17,16 +17,16 @@
 extern "C" {
 #endif
 
-/* Looks owed for one that grew old, until rounds have told what they cost. */
+/* Looks owed for one that grew old, until cycles have told what they cost. */
 #define TW_PACE_PER_OBJECT 30
-/* A round goes on so many times as fast as it must to be over when the next one begins: what is dead waits less for it. */
+/* A cycle goes on so many times as fast as it must to be over when the next one begins: what is dead waits less for it. */
 #define TW_PACE_SPRINT 4
-/* Eighths of what a round looks at, the tenured aside, that may grow old in it; and where few of them die as cycles. */
+/* Eighths of what a cycle looks at, the tenured aside, that may grow old in it; and where few of them die in reference cycles. */
 #define TW_PACE_MANY_DIE 6
 #define TW_PACE_FEW_DIE 9
-#define TW_PACE_LEAST_ROOM 16000 /* objects that may grow old in a round, however few live */
-#define TW_PACE_OF_A_ROUND 24   /* looks at each old object that surely go through all of them from the beginning */
-#define TW_PACE_OF_A_TENURED 8  /* looks at each tenured object in a whole round: it lives, most likely */
+#define TW_PACE_LEAST_ROOM 16000 /* objects that may grow old in a cycle, however few live */
+#define TW_PACE_OF_A_CYCLE 24   /* looks at each old object that surely go through all of them from the beginning */
+#define TW_PACE_OF_A_TENURED 8  /* looks at each tenured object in a whole cycle: it lives, most likely */
 #define TW_PACE_OF_A_YOUNG 3    /* looks that the collection of a young object costs */
 #define TW_PACE_MOVES 4         /* objects that a slice moves: they tell what each costs */
 #define TW_PACE_COSTS 8         /* slices whose cost is remembered */
@@ -50,7 +50,7 @@ typedef enum tw_moment {
 /* "idle", "step", ...; "unknown" out of range. Any thread. */
 const char *tw_moment_name(int moment);
 
-/* What a slice does: the walks of a round cost differently, as memory is in their way or not. */
+/* What a slice does: the walks of a cycle cost differently, as memory is in their way or not. */
 typedef enum tw_walk {
     TW_WALK_COUNT,      /* references are counted; or the young alone collected */
     TW_WALK_REACH,      /* what lives is followed, a little further than was given */
@@ -69,15 +69,15 @@ typedef struct tw_pace {
     uint64_t takes;
     uint64_t wait_ns[TW_PACE_WAITS];
     uint64_t waits;
-    uint64_t backlog, ahead;            /* of both, one is 0: to be swept, swept before it had to be */
-    uint64_t grown, dead;            /* objects, since this round began: that grew old, that it found dead */
+    uint64_t backlog, ahead;            /* of both, one is 0: to be visited, visited before they had to be */
+    uint64_t grown, dead;            /* objects, since this cycle began: that grew old, that it found dead */
     uint64_t grown_before;           /* that grew old between the beginning of the one before and its own: the dead are of those */
     uint64_t room;                   /* of those that grow old, so many until the next one begins */
     uint64_t price;                  /* looks owed for each of them */
-    uint64_t begun_looks;            /* of all slices, as this round began */
-    uint64_t per_object;             /* looks that the last round took for each 1024 objects not tenured */
+    uint64_t begun_looks;            /* of all slices, as this cycle began */
+    uint64_t per_object;             /* looks that the last cycle took for each 1024 objects not tenured */
     uint64_t lately;                 /* of these, as many as it left */
-    uint64_t share[2];               /* of what grew old, sixteenths that were found dead, in the last two rounds */
+    uint64_t share[2];               /* of what grew old, sixteenths that were found dead, in the last two cycles */
     uint64_t cycles, shorts;         /* times that the whole old heap was gone through; that what grew old lately was */
     uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
     uint64_t made[TW_MOMENTS];       /* slices */
@@ -97,8 +97,8 @@ typedef struct tw_slice {
 /* It took so long. */
 void tw_pace_slice(tw_pace *p, tw_moment moment, const tw_slice *slice, uint64_t ns);
 
-/* A whole pass of what is not frozen: nothing is owed after it. */
-void tw_pace_pass(tw_pace *p, size_t young, size_t freed);
+/* A full collection of what is not frozen: nothing is owed after it. */
+void tw_pace_full(tw_pace *p, size_t young, size_t freed);
 
 /* A collection that was not ours: so many young objects were there, and so many were freed. whole: all were looked at. */
 void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed);
@@ -106,19 +106,19 @@ void tw_pace_other(tw_pace *p, int whole, size_t young, size_t freed);
 /* What a fork child begins with: the costs and waits it knows from its parent, and what is old. */
 void tw_pace_begin_again(tw_pace *p);
 
-/* A round begins, which goes through so many tenured objects, too (0: a short one): what it will cost is to be owed by the
+/* A cycle begins, which goes through so many tenured objects, too (0: a short one): what it will cost is to be owed by the
  * time that as many objects have grown old as may meanwhile. */
-void tw_pace_begin(tw_pace *p, size_t tenured);
+void tw_pace_begin_cycle(tw_pace *p, size_t tenured);
 
 /* It has ended: so many objects are tenured, and so many others are old, those that it found dead included. whole: it
  * left none out. */
-void tw_pace_rounded(tw_pace *p, size_t tenured, size_t others, int whole);
+void tw_pace_end_cycle(tw_pace *p, size_t tenured, size_t others, int whole);
 
 /* A slice more is due. */
 void tw_pace_more(tw_pace *p);
 
 /* The whole old heap is to be looked at, as soon as may be. */
-void tw_pace_round(tw_pace *p);
+void tw_pace_request_cycle(tw_pace *p);
 
 /* A wait for events took so long. May be called beside the others, by one thread at a time. */
 void tw_pace_wait(tw_pace *p, uint64_t ns);
@@ -151,7 +151,7 @@ int64_t tw_pace_budget(const tw_pace *p, tw_walk walk, size_t young, uint64_t le
 /* Whether the young are so many that they must be collected where nobody waits for events. */
 static inline int tw_pace_many_young(size_t young) { return young >= 8 * TW_PACE_YOUNG; }
 
-/* Whether a round under way is to be over by now; or the backlog so large that a slice must be made there, too. */
+/* Whether a cycle under way is to be over by now; or the backlog so large that a slice must be made there, too. */
 static inline int tw_pace_late(const tw_pace *p) { return p->room > 0 && p->grown > p->room; }
 static inline int tw_pace_in_backlog(const tw_pace *p) { return p->backlog >= 32 * TW_PACE_MOST || (tw_pace_late(p) && p->backlog > 0); }
 
