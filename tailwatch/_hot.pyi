@@ -171,8 +171,8 @@ class Sweep:
     def locate(self, thresholds: tuple[int, int, int], aged: object, older: object, most: int, /) -> bool:
         """Whether the collector's lists are where the interpreter's known layout has them. aged has survived one
         collection of the youngest generation, older two; at most `most` objects are visited."""
-    def mark_frozen(self, objects: list[Any], /) -> int:
-        """Marks objects that are about to be frozen. Returns how many are known to be frozen now."""
+    def freeze(self, call: Callable[[], object], /) -> int:
+        """Calls gc.freeze, as given, and sync_frozen() before any other thread runs."""
     def forget(self) -> None:
         """Forgets which objects are frozen."""
     def slice(

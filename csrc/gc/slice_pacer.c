@@ -101,7 +101,7 @@ void tw_pace_begin_again(tw_pace *p) {
     p->grown = p->grown_before = p->dead = 0;
 }
 
-void tw_pace_begin(tw_pace *p, size_t tenured) {
+void tw_pace_begin_cycle(tw_pace *p, size_t tenured) {
     const uint64_t late = p->lately + p->grown, cost = late * p->per_object / PER + tenured * TW_PACE_OF_A_TENURED;
     const uint64_t alive = p->lately + least(p->lately, p->grown); /* what a late cycle leaves to the next one is no reason to wait */
     p->room = most(alive * (few_die(p) ? TW_PACE_FEW_DIE : TW_PACE_MANY_DIE) / 8, TW_PACE_LEAST_ROOM);

@@ -192,11 +192,7 @@ class GCHook:
             collected = gc.collect()
             survivors = self.core.unfrozen
             if self._attached or reason == _REQUESTED:  # a pass takes long, and uninstall() may not have waited for it
-                if self._some_are_unknown():
-                    self._original("unfreeze")()  # moves two pointers: nothing is looked at, what was garbage stays
-                self.idle_gc.mark_frozen()
-                self._original("freeze")()
-                self.idle_gc.sync_frozen()  # what others made in between
+                self.idle_gc.freeze(self._original("freeze"))
             collected += gc.collect()
             self._count_frozen(survivors, unfreeze)
         finally:
@@ -260,6 +256,9 @@ class GCHook:
         elif self.has_grown:
             doubled = self.frozen >= 2 * self._frozen_when_examined
             self._freeze_idle(_GROWTH, unfreeze=doubled and not self.host_froze)
+        if self.idle_gc.is_to_be_tested:
+            self.idle_gc.test_again()
+            self.tell()
         if state.warm_done or state.gave_up or self.policy not in FREEZING or not self._attached:
             return
         if not state.startup_done:
@@ -284,8 +283,9 @@ class GCHook:
 
     @property
     def waiting(self) -> bool:
-        """Whether a freeze is still wanted, or not yet over."""
-        return self.policy in FREEZING and (self.state.freezing or not self.state.warm_done or self.lags)
+        """Whether a freeze is still wanted, or not yet over; or a self-test to be repeated."""
+        freezes = self.state.freezing or not self.state.warm_done or self.lags
+        return self.policy in FREEZING and (freezes or self.idle_gc.is_to_be_tested)
 
     def _freeze_idle(self, reason: str, *, unfreeze: bool = False) -> None:
         self.state.freezing = True
@@ -339,12 +339,6 @@ class GCHook:
         wrapped: Any = self._originals.get(name)
         return wrapped[0] if wrapped else getattr(gc, name)  # type: ignore[no-any-return]
 
-    def _some_are_unknown(self) -> bool:
-        """Whether objects are frozen that the sweep does not know: it would follow closures into them."""
-        idle_gc = self.idle_gc
-        frozen = self.frozen_before > INTERPRETER_FROZEN or bool(self.state.done) or self.external_freezes > 0
-        return frozen and idle_gc.mode == "slices" and idle_gc.sweep.frozen == 0
-
     def _freeze_of_others(self, original: Callable[[], None]) -> None:
         """Theirs, completed: closures stop at what they froze, and, as after ours, a pass that finds few makes the next
         full one small."""
@@ -353,9 +347,7 @@ class GCHook:
             return
         self.core.policy_begin()
         try:
-            self.idle_gc.mark_frozen()
-            original()
-            self.idle_gc.sync_frozen()
+            self.idle_gc.freeze(original)
             if self.idle_gc.engaged:
                 gc.collect()
         finally:

@@ -33,6 +33,7 @@ _WHY = {
     "lists": "the collector's lists are not where this version has them",
     "proof": "its start-up self-test failed",
 }
+_DISTURBED = ("lists", "proof")  # of these reasons, what may be another thread's doing
 _LOOK = 1 << 22  # objects walked to see which list one is in: a server's heap before its first freeze
 _PASS_SECONDS = 1.0
 _ROUND_SECONDS = 5.0
@@ -42,14 +43,14 @@ _MEMORY_LIMIT, _REQUESTED = MOMENTS.index("memory_limit"), MOMENTS.index("reques
 _YOUNG = 700  # new objects that are worth a pass
 _FAR = 1 << 30  # collections until the interpreter looks at older objects: never
 _PROOF_SLICES, _PROOF_LOOKS = 100, 100_000  # for a round over some 400 thousand objects
-_REST_SECONDS = 1.0  # for which an object may be held where a round rests
+_TESTS, _TEST_SECONDS = 8, 1.0  # times that a self-test other threads disturbed is repeated; the time between two
+_REST_SECONDS = 1.0  # for which a cycle may rest: the dead that it puts in order are held meanwhile
 _END_SLICES, _END_LOOKS = 40, 16_000  # by which the daemon brings one to its end: 10 ms or so
 _SETTLED = 2000  # looks at old objects that are not worth a slice
 # Ranks of one engine that step together make their slices after the first step that ends in a slot of the clock, about
 # as long as so many steps: which one that is they know without asking each other.
 RANKS_EVERY = 4
 _collect = gc.collect
-_get_objects = gc.get_objects
 _get_threshold = gc.get_threshold
 
 
@@ -66,6 +67,7 @@ class IdleGC:
         self.engaged = False  # the freeze was made, and nobody has uninstalled
         self._next_pass = self._next_round = 0.0
         self._proved = False
+        self._tests_left, self._next_test = 0, 0.0
         self._made, self._made_at = 0, 0.0  # slices, as the daemon saw them last; when there were more
         self._was_enabled = True
         self._freed_before_round = self._rounds_before = 0
@@ -85,34 +87,54 @@ class IdleGC:
     # ---- before traffic ----
 
     def prepare(self) -> None:
-        """See whether the sweep works in this interpreter: before traffic, some milliseconds and two small passes."""
+        """See whether slices work in this interpreter: before traffic, some milliseconds and two small collections."""
+        self._tests_left = _TESTS
+        self._test()
+
+    def _test(self) -> None:
+        self._proved = False
         self._core.policy_begin()
         try:
-            self.reason = "" if sys.version_info[:2] in KNOWN_LISTS else "version"
-            self.reason = self.reason or self._prove()
+            reason = self._prove() if sys.version_info[:2] in KNOWN_LISTS else "version"
         finally:
             self._core.policy_end()
-        self.why, self.mode, self._proved = "", "slices", False
-        if self.reason:
-            self._fall_back(self.reason, _WHY[self.reason])
+        if reason:
+            self._fall_back(reason, _WHY[reason])
+        else:
+            self.mode, self.reason, self.why = "slices", "", ""
 
-    def mark_frozen(self) -> None:
-        """All objects there are now are about to be frozen: 30 ns each, once."""
-        if self.mode != "slices":
-            return
-        try:
-            self.sweep.mark_frozen(_get_objects())
-        except MemoryError:  # closures would not stop at what is frozen
-            self._fall_back("", "out of memory for the set of frozen objects")
+    @property
+    def is_to_be_tested(self) -> bool:
+        """Whether the self-test is to be repeated: a collection by another thread in the midst of it makes it fail."""
+        failed = self.reason in _DISTURBED and self._tests_left > 0
+        return failed and time.monotonic() >= self._next_test
+
+    def test_again(self) -> None:
+        """The self-test once more, at a quiet moment: slices from now on if it passes."""
+        self._tests_left -= 1
+        self._test()
+        if self.mode == "slices":
+            self.sync_frozen()
+            if self.engaged:
+                self.engage()
+        if self.mode == "slices":
+            self._say("gc='idle': slices are enabled: the self-test has passed now")
+
+    def freeze(self, freeze: Callable[[], object]) -> None:
+        """Call gc.freeze, as given. Closures stop at what it froze from now on: 10 ns for each object, once."""
+        if self.mode == "slices":
+            self._learn(lambda: self.sweep.freeze(freeze))
+        else:
+            freeze()
 
     def sync_frozen(self) -> int:
-        """How many objects are frozen that nobody told us of: closures stop at them from now on. O(1) where there are
-        none, 30 ns each."""
-        if self.mode != "slices":
-            return 0
+        """How many objects were frozen past our hook: closures stop at them from now on. O(1) where there are none."""
+        return self._learn(self.sweep.sync_frozen) if self.mode == "slices" else 0
+
+    def _learn(self, learn: Callable[[], int]) -> int:
         try:
-            return self.sweep.sync_frozen()
-        except MemoryError:
+            return learn()
+        except MemoryError:  # closures would not stop at what is frozen
             self._fall_back("", "out of memory for the set of frozen objects")
             return 0
 
@@ -143,12 +165,15 @@ class IdleGC:
             self.thresholds.set(SAFETY_NET, _FAR, _FAR)
 
     def _fall_back(self, reason: str, why: str) -> None:
+        known = self.mode == "full collections"
         self.mode, self.reason, self.why = "full collections", reason, why
         self.sweep.on = False
-        self._say(
-            f"gc='idle': slices are disabled: {why}. Full collections of unfrozen objects are used instead, while no "
-            "stream waits"
-        )
+        self._next_test = time.monotonic() + _TEST_SECONDS
+        if not known:
+            self._say(
+                f"gc='idle': slices are disabled: {why}. Full collections of unfrozen objects are used instead, while "
+                "no stream waits"
+            )
 
     # ---- moments ----
 
@@ -353,10 +378,17 @@ class IdleGC:
         _collect(0)
         if not self.sweep.locate(_get_threshold(), aged, older, _LOOK):
             return "lists"
-        return "" if _dies(self.sweep) and _lives(self.sweep) else "proof"
+        if not _lives(self.sweep):
+            return self._harms()
+        return "" if _dies(self.sweep) else "proof"
+
+    def _harms(self) -> str:
+        """A living object was taken apart: slices do not work here, whatever a second test would show."""
+        self._tests_left = 0
+        return "proof"
 
     def _prove_round(self) -> None:
-        """Nobody says where to look. One that does not come to its end says nothing: after the next freeze, then."""
+        """In a whole cycle, without seeds. One that does not end shows nothing: after the next freeze, then."""
         kept, gone = _planted(), weakref.ref(_planted())
         begun = self.sweep.counts()["cycles"]
         self.sweep.round()
@@ -367,7 +399,9 @@ class IdleGC:
         else:
             return
         self._proved = True
-        if gone() is not None or kept.other.other is not kept:
+        if kept.other.other is not kept:
+            self._fall_back(self._harms(), _WHY["proof"])
+        elif gone() is not None:
             self._fall_back("proof", _WHY["proof"])
 
 

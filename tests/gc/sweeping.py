@@ -36,8 +36,7 @@ def begin(of: _hot.Core | None = None) -> IdleGC:
     assert policy.mode == "slices"
     policy.sync_frozen()
     gc.collect()
-    policy.mark_frozen()
-    gc.freeze()
+    policy.freeze(gc.freeze)
     gc.collect()
     return policy
 

@@ -17,7 +17,6 @@ import pytest
 
 import tailwatch
 from tailwatch import _hot
-from tailwatch.gc import idle as idle_gc
 from tailwatch.gc.hook import GCHook
 from tailwatch.gc.idle import SAFETY_NET, IdleGC
 from tailwatch.runtime import install
@@ -287,7 +286,7 @@ def test_many_threads(sweep: _hot.Sweep) -> None:
         lambda sweep: sweep.slice(10**9),
         lambda sweep: sweep.slice(1, ()),
         lambda sweep: sweep.slice(1, None, 99),
-        lambda sweep: sweep.mark_frozen(()),
+        lambda sweep: sweep.freeze(()),
         lambda sweep: sweep.locate([], [], [], 1),
         lambda sweep: _hot.Sweep(None, gc.collect),
     ],
@@ -359,6 +358,23 @@ def test_a_loop_s_waiting_is_used() -> None:
     assert slices["idle"] > 0
 
 
+class Full:
+    """A sweep without memory for what is frozen."""
+
+    def __init__(self, real: _hot.Sweep) -> None:
+        self.__dict__["real"] = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self.real, name, value)
+
+    def freeze(self, call: Callable[[], object]) -> int:
+        call()
+        raise MemoryError
+
+
 def test_without_memory_to_remember_it_makes_whole_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another's freeze goes through, closures are followed no more, and it is said."""
     said: list[str] = []
@@ -368,12 +384,11 @@ def test_without_memory_to_remember_it_makes_whole_passes(monkeypatch: pytest.Mo
         hook.freeze()
         assert hook.idle_gc.sweep.on
 
-        def full() -> list[Any]:
-            raise MemoryError
-
-        monkeypatch.setattr(idle_gc, "_get_objects", full)
+        monkeypatch.setattr(hook.idle_gc, "sweep", Full(sweep := hook.idle_gc.sweep))
         gc.freeze()
         assert (hook.idle_gc.mode, hook.idle_gc.sweep.on) == ("full collections", False)
+        assert gc.get_freeze_count() > 1000
+        monkeypatch.setattr(hook.idle_gc, "sweep", sweep)
         assert [sentence for sentence in said if "out of memory" in sentence]
         gone = weakref.ref(Node())
         kept = [[] for _ in range(3000)]  # type: ignore[var-annotated]

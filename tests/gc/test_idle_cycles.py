@@ -158,7 +158,7 @@ def test_a_round_that_somebody_freezes_under(sweep: _hot.Sweep, disturb: Callabl
     keep = [Node(4) for _ in range(500)]
     kept = old(keep)
     sweep.slice(SMALL)
-    sweep.mark_frozen(gc.get_objects())
+    sweep.freeze(gc.freeze)
     disturb()
     nodes = [Node(4) for _ in range(100)]
     gone = old(nodes)
@@ -167,12 +167,50 @@ def test_a_round_that_somebody_freezes_under(sweep: _hot.Sweep, disturb: Callabl
     assert (alive(gone), alive(kept)) == (0, 500)
 
 
+def test_all_that_is_frozen_is_known(sweep: _hot.Sweep) -> None:
+    """Where addresses of the frozen that died are those of others, frozen later; and after forget()."""
+    doomed, kept = [Node() for _ in range(3_000)], [Node() for _ in range(3_000)]
+    sweep.freeze(gc.freeze)
+    for node in doomed:
+        node.__dict__.clear()
+    doomed.clear()
+    known = sweep.frozen
+    kept += [Node() for _ in range(6_000)]  # some of them where one of the frozen was
+    old(kept)
+    assert sweep.freeze(gc.freeze) >= 12_000
+    assert sweep.frozen >= known + 3_000
+    assert sweep.sync_frozen() == 0
+    sweep.forget()
+    assert sweep.sync_frozen() >= 18_000
+    assert gc.get_freeze_count() - 1_000 < sweep.frozen <= gc.get_freeze_count()  # 3.12: without the immortal ones
+    assert len(kept) == 9_000
+
+
+def test_an_unfreeze_that_nobody_told_of(sweep: _hot.Sweep) -> None:
+    """Past our hook: what was known is forgotten, and what is frozen next is known."""
+    kept = [Node() for _ in range(3_000)]
+    sweep.freeze(gc.freeze)
+    gc.unfreeze()
+    assert (sweep.sync_frozen(), sweep.frozen) == (0, 0)
+    assert gc.get_freeze_count() < 1_000
+    gc.freeze()
+    assert sweep.sync_frozen() >= 6_000
+    assert sweep.sync_frozen() == 0
+    gc.unfreeze()
+    gc.freeze()
+    sweep.sync_frozen()
+    nodes = [Node(4) for _ in range(100)]
+    gone, living = old(nodes), old(kept)
+    nodes.clear()
+    rounds(sweep, 1)
+    assert (alive(gone), alive(living)) == (0, 3_000)
+
+
 def test_addresses_of_the_frozen_are_those_of_others_once_they_died(sweep: _hot.Sweep) -> None:
     """Even where what refers to them comes first, and nothing else stands near: one round."""
     doomed = [Node() for _ in range(20_000)]
     gc.collect()
-    sweep.mark_frozen(gc.get_objects())
-    gc.freeze()
+    sweep.freeze(gc.freeze)
     for node in doomed:
         node.__dict__.clear()
     doomed.clear()
@@ -186,18 +224,16 @@ def test_addresses_of_the_frozen_are_those_of_others_once_they_died(sweep: _hot.
     assert alive(gone) == 0
 
 
-def test_one_object_is_held_where_a_round_rests(sweep: _hot.Sweep) -> None:
-    """No other dies later than it would; and it is let go of when the sweep is switched off."""
+def test_nothing_is_held_where_a_cycle_rests(sweep: _hot.Sweep) -> None:
+    """None dies later than it would."""
     nodes = [Node(2) for _ in range(2000)]
     gone = old(nodes)
-    sweep.on = True
     sweep.slice(SMALL)
+    assert sweep.midway
     for node in nodes:
         node.__dict__.clear()
     del node
     nodes.clear()
-    assert alive(gone) <= 1
-    sweep.on = False
     assert alive(gone) == 0
 
 
@@ -266,7 +302,7 @@ def tenured(sweep: _hot.Sweep) -> Iterator[list[Any]]:
     kept: list[Any] = [[number] for number in range(30_000)]
     old([])
     go_on(sweep, "cycles", 1)
-    go_on(sweep, "short_rounds", 1)
+    go_on(sweep, "short_cycles", 1)
     yield kept
 
 
@@ -277,7 +313,7 @@ def test_a_short_round_finds_what_grew_old_lately_and_leaves_the_rest_out(
     frozen, living = sweep.frozen, Node(20)
     for _ in range(20):
         gone = old([Node(20) for _ in range(30)])
-        if go_on(sweep, "short_rounds", 2) > 20_000:
+        if go_on(sweep, "short_cycles", 2) > 20_000:
             pytest.fail("a short round went through the tenured")
         assert alive(gone) == 0
     assert living.me == [living]
@@ -288,11 +324,11 @@ def test_the_tenured_die_in_a_whole_round(sweep: _hot.Sweep, tenured: list[Any])
     """One that short rounds have left behind, and what it holds that grew old after it."""
     node = Node()
     gone = old([node])
-    go_on(sweep, "short_rounds", 10)
+    go_on(sweep, "short_cycles", 10)
     node.__dict__["late"] = Node()
     gone += old([node.__dict__["late"]])
     del node
-    go_on(sweep, "short_rounds", 1)
+    go_on(sweep, "short_cycles", 1)
     assert alive(gone) == 2
     sweep.round()
     go_on(sweep, "cycles", 1)
@@ -303,7 +339,7 @@ def test_dead_tenured_that_hold_what_dies_later_bring_a_whole_round(sweep: _hot.
     """A chain in which each holds the next: where short rounds find little, a whole one comes by itself."""
     last = Node()
     old([last])
-    go_on(sweep, "short_rounds", 10)
+    go_on(sweep, "short_cycles", 10)
     gone = []
     for _ in range(60):
         following = Node(500)
@@ -312,5 +348,5 @@ def test_dead_tenured_that_hold_what_dies_later_bring_a_whole_round(sweep: _hot.
         gone += old([last])
         sweep.slice(LARGE)
         sweep.slice(LARGE)
-    go_on(sweep, "short_rounds", 3)
+    go_on(sweep, "short_cycles", 3)
     assert alive(gone) < 40

@@ -51,7 +51,7 @@ malloc.restype, malloc.argtypes, free.argtypes = ctypes.c_void_p, [ctypes.c_size
 gc.disable()
 policy = IdleGC(_hot.Core("api", 1, (0,) * 5, 0, lambda scope: "", lambda sent, stream: sent), sys.exit)
 policy.prepare()
-gc.collect(), policy.mark_frozen(), gc.freeze(), gc.collect()
+gc.collect(), policy.freeze(gc.freeze), gc.collect()
 sweep = policy.sweep
 keep = [Node() for _ in range(20000)]
 nodes = [Node() for _ in range(20000)]
@@ -354,7 +354,7 @@ class Forks(Node):
     def __del__(self):
         children.append(fork(lambda: None))
 
-class Waits:
+class Waits(Node):
     def __del__(self):
         if armed:
             waits.set(), forked.wait(60)
@@ -368,7 +368,7 @@ def fork_from_another_thread():
 gc.disable()
 policy = IdleGC(_hot.Core("api", 1, (0,) * 5, 0, lambda scope: "", lambda sent, stream: sent), sys.exit)
 policy.prepare()
-gc.collect(), policy.mark_frozen(), gc.freeze(), gc.collect()
+gc.collect(), policy.freeze(gc.freeze), gc.collect()
 sweep = policy.sweep
 children = []
 Forks()
@@ -379,13 +379,20 @@ if children == [0]:
     os._exit(0)
 
 armed, waits, forked = False, threading.Event(), threading.Event()
-many = [Waits() for _ in range(20_000)]
+many = [Waits() for _ in range(3000)]
+for one, other in zip(many, many[1:]):
+    other.me.append(one)
 gone = [weakref.ref(each) for each in many]
 gc.collect(0), gc.collect(1)
-sweep.round()
-sweep.slice(10_000)
-many.clear()
-assert sweep.midway and sum(each() is not None for each in gone) == 1  # where the round rests
+del many, one, other
+while sweep.counts()["held"] < 500:
+    sweep.round()
+    sweep.slice(2000)
+for each in gone:
+    if (node := each()) is not None:
+        node.me.clear()
+del node
+assert sum(each() is not None for each in gone) > 100  # the dead that are put in order, which nothing else holds now
 armed = True
 thread = threading.Thread(target=fork_from_another_thread)
 thread.start()
@@ -413,7 +420,7 @@ def test_its_memory_is_told() -> None:
         before = snapshots.take([of.address]).processes[0].bytes - policy.sweep.bytes
         policy.sweep.forget()
         without = policy.sweep.bytes
-        policy.mark_frozen()
+        policy.freeze(gc.freeze)
         assert policy.sweep.bytes > without + 10_000
         assert snapshots.take([of.address]).processes[0].bytes == before + policy.sweep.bytes
         rounds(policy.sweep, 1)

@@ -356,12 +356,18 @@ def slices_of_a_round(sweep: _hot.Sweep) -> int:
     pytest.fail("the round does not end")
 
 
-def stands_at(refs: list[weakref.ref[Any]]) -> Any:
-    """That of them which somebody else holds, besides its other; None: none."""
-    for ref in refs:
-        if sys.getrefcount(one := ref()) == 4 and one is not None:  # its other, that name, the call, the sweep
-            return one
-    return None
+def empty_lists(objects: list[Any]) -> set[int]:
+    """Addresses of the empty lists among them: the sweep's positions are such."""
+    return {id(each) for each in objects if each == []}
+
+
+def rests_at(odd: Any, others: set[int]) -> Any:
+    """The object behind an empty list which is none of the others, where the next slice goes on; None: another kind."""
+    objects = gc.get_objects(generation=2) + gc.get_objects(generation=1)
+    places = empty_lists(objects) - others
+    following = [one for place, one in itertools.pairwise(objects) if id(place) in places and type(one) is odd.Fair]
+    assert len(following) < 2
+    return following[0] if following else None
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -377,11 +383,12 @@ def test_where_the_sweep_stands(odd: Any, sweep: _hot.Sweep, again: bool) -> Non
     for at in range(0, length, length // 40):
         dead = old(pairs(odd, 10))
         sweep.abandon()
+        others = empty_lists(gc.get_objects())
         sweep.round()
         for _ in range(at):
             sweep.slice(FEW)
         for _ in range(40):
-            one = stands_at(living[1::2] + dead)
+            one = rests_at(odd, others)
             if one is not None:
                 break
             sweep.slice(FEW)

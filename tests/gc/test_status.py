@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import os
 import sys
@@ -88,6 +89,9 @@ class Slow:
 
     seconds = 0.0
 
+    def __init__(self) -> None:
+        self.me = [self]
+
     def __del__(self) -> None:
         until = time.monotonic() + self.seconds
         while time.monotonic() < until:  # a sleep would let other threads in
@@ -97,7 +101,10 @@ class Slow:
 def test_what_a_round_lets_go_of_is_no_callback_s_time(watch: Watch) -> None:
     """A whole collection by somebody else begins with that: in its pause, and not booked as others' callbacks."""
     sweep, interval = watch.gc.idle_gc.sweep, sys.getswitchinterval()
-    many = [Slow() for _ in range(20_000)]
+    many = [Slow() for _ in range(3_000)]
+    for one, other in itertools.pairwise(many):
+        other.me.append(one)
+    del one, other
     gone = [weakref.ref(each) for each in many]
     gc.collect(0)
     gc.collect(1)
@@ -108,11 +115,17 @@ def test_what_a_round_lets_go_of_is_no_callback_s_time(watch: Watch) -> None:
     gc.callbacks.insert(1, others)
     sys.setswitchinterval(1000)  # the daemon would end the round
     try:
-        sweep.round()
-        sweep.slice(10_000)
         many.clear()
-        assert sweep.midway and sum(each() is not None for each in gone) == 1
-        Slow.seconds = 0.2
+        while sweep.counts()["held"] < 500:
+            sweep.round()
+            sweep.slice(2_000)
+        for each in gone:
+            if (slow := each()) is not None:
+                slow.me.clear()
+        del slow
+        left = sum(each() is not None for each in gone)
+        assert left > 100  # the dead that are put in order: nothing else holds them now
+        Slow.seconds = 0.2 / left
         gc.collect()
     finally:
         sys.setswitchinterval(interval)

@@ -86,7 +86,7 @@ static int valid(PyObject *const *args, Py_ssize_t nargs) {
     return nargs == 2 && PyUnicode_Check(args[0]) && PyDict_Check(args[1]);
 }
 
-/* Whose collection begins: not asked of those inside a pass of ours. */
+/* Whose collection begins: not asked of those inside an interval of our own. */
 static void count_pass(CoreObject *core) {
     const core_gc *gc = &core->gc;
     const int pass = gc->heap == NULL ? TW_COLLECTION_UNKNOWN : heap_is_due(gc->heap, gc->generation) ? TW_COLLECTION_AUTOMATIC : TW_COLLECTION_EXTERNAL;
@@ -185,7 +185,7 @@ PyObject *core_watch_gc(PyObject *op, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Only the collection: a pass of ours on another thread goes on. */
+/* Only the collection: an interval of our own on another thread goes on. */
 PyObject *core_cancel_pause(PyObject *op, PyObject *unused) {
     (void)unused;
     core_verify_pause((CoreObject *)op);

@@ -8,13 +8,12 @@
 #define HURRIED_REACHES 4  /* so many that had no time for all that they came upon count as one */
 #define MOST_TAKES 8
 #define MOST_OF_A_PART (TW_PACE_MOST / OF_A_MEMBER) /* objects, whatever there is time for */
-#define LEAST_CHUNK 1024   /* objects: a request's cycle and what is near to it */
-#define TANGLED 1024       /* objects put back, and as many as a part of those of the round: the dead hold each other */
+#define LEAST_CHUNK 1024   /* objects: a request's reference cycle and what is near to it */
+#define TANGLED 1024       /* objects put back, and as many as a part of those of the cycle: the dead hold each other */
 #define PART_TANGLED 32
-#define TANGLED_ROUNDS 8   /* until chunks are tried again */
+#define TANGLED_CYCLES 8   /* until chunks are tried again */
 #define FEW_TENURED 10000  /* a walk through them costs little */
-#define MOST_PATIENCE 7   /* short rounds in a row that found little */
-#define BUILT_IN_A_ROW 1024 /* objects that may be being built */
+#define MOST_PATIENCE 7   /* short cycles in a row that found little */
 #define MOST_PUT_BACK 2   /* times, on average, that an object is tried in a take, in chunks that were cut */
 #define OF_A_MEMBER 10     /* looks that an object of a chunk costs: it is collected, and freed */
 #define TIDIED 64          /* places of the marks, each slice */
@@ -24,7 +23,7 @@
 
 static PyObject *end_of(const SweepObject *self) { return self->markers[self->begun % SWEEP_WINDOW]; }
 
-/* The old object after that one (NULL: the first), NULL: none; the walk ends at the marker. A collection by somebody else
+/* The old object after that one (NULL: the first), NULL: none; the walk ends at the marker. A collection by other code
  * may have put the one where it stands into another list, or a freeze. */
 static PyObject *after(SweepObject *self, PyObject *object) {
     gc_list *lists = self->lists;
@@ -34,18 +33,13 @@ static PyObject *after(SweepObject *self, PyObject *object) {
     return gc_object_of(next) == end_of(self) && !self->end_moves ? NULL : gc_object_of(next);
 }
 
-/* Where a short round begins: behind the oldest marker that it does not move. */
-static PyObject *start_of(const SweepObject *self, uint64_t round) { return self->markers[(round < SWEEP_WINDOW ? 1 : round + 1) % SWEEP_WINDOW]; }
+/* Where a short cycle begins: behind the oldest marker that it does not move. */
+static PyObject *start_of(const SweepObject *self, uint64_t cycle) { return self->markers[(cycle < SWEEP_WINDOW ? 1 : cycle + 1) % SWEEP_WINDOW]; }
 
-/* The first of a round. */
+/* The first of a cycle. */
 static PyObject *first(SweepObject *self) { return after(self, self->whole ? NULL : start_of(self, self->begun)); }
 
 static tw_place find(SweepObject *self, PyObject *object) { return tw_marks_find(&self->marks, object); }
-
-/* Without what holds it as the place where the walk goes on. */
-static Py_ssize_t references_of(const SweepObject *self, PyObject *object) {
-    return Py_REFCNT(object) - (object == self->held) - (object == self->let_go);
-}
 
 static int push(SweepObject *self, PyObject *object) {
     if (self->n == self->room) return 0;
@@ -151,16 +145,16 @@ static void reach_from(SweepObject *self, PyObject *object) {
     while (self->n > 0) self->again |= is_reached(self, self->found[--self->n]);
 }
 
-static int is_held_from_outside(SweepObject *self, PyObject *object, tw_place place) {
+static int is_held_from_outside(PyObject *object, tw_place place) {
     const uint32_t counted = tw_place_counted(place);
-    return counted == TW_MARKS_COUNT_MOST || references_of(self, object) > (Py_ssize_t)counted;
+    return counted == TW_MARKS_COUNT_MOST || Py_REFCNT(object) > (Py_ssize_t)counted;
 }
 
 static void reach(SweepObject *self, PyObject *object) {
     const tw_place place = find(self, object);
     if (!tw_place_has(place, TW_MARK_WALKED)) return;
     if (!tw_place_has(place, TW_MARK_REACHED)) {
-        if (!is_held_from_outside(self, object, place)) return;
+        if (!is_held_from_outside(object, place)) return;
         tw_place_set(place, TW_MARK_REACHED);
     }
     if (!tw_place_has(place, TW_MARK_LOOKED)) reach_from(self, object);
@@ -206,7 +200,7 @@ static int visit_held(PyObject *object, void *arg) {
     if (walk_is_too_wide(self)) return 1;
     const tw_place place = object == NULL ? NULL : find(self, object);
     if (!tw_place_has(place, TW_MARK_CHUNK) || is_held(place) || !PyObject_GC_IsTracked(object)) return 0;
-    const int by_others = references_of(self, object) > (Py_ssize_t)tw_place_counted(place);
+    const int by_others = Py_REFCNT(object) > (Py_ssize_t)tw_place_counted(place);
     tw_place_recount(place, by_others ? HELD : HELD_WITH);
     push(self, object);
     return 0;
@@ -217,7 +211,7 @@ static void find_held(SweepObject *self, size_t from) {
     const size_t members = self->n;
     for (size_t i = from; i < members; i++) {
         const tw_place place = find(self, self->found[i]);
-        if (!is_held(place) && references_of(self, self->found[i]) > (Py_ssize_t)tw_place_counted(place)) visit_held(self->found[i], self);
+        if (!is_held(place) && Py_REFCNT(self->found[i]) > (Py_ssize_t)tw_place_counted(place)) visit_held(self->found[i], self);
         while (self->n > members) walk_traverse(self, self->found[--self->n], visit_held);
     }
 }
@@ -291,7 +285,7 @@ static size_t largest_part(const SweepObject *self) {
 }
 
 /* The parts that nothing old leads to any more, while there is time for them. Whether none is left. A part that is larger than
- * any slice may be is left to a whole pass. */
+ * any slice may be is left to a full collection. */
 static int take_parts(SweepObject *self) {
     const size_t most = largest_part(self);
     size_t along;
@@ -305,49 +299,28 @@ static int take_parts(SweepObject *self) {
     return 0;
 }
 
-/* ---- the round ---- */
+/* ---- the cycle ---- */
 
-static void stand_at(SweepObject *self, PyObject *object) {
-    PyObject *before = self->held;
-    if (before == object) return;
-    self->held = object == NULL || object == self->let_go ? object : Py_NewRef(object);
-    if (object != NULL && object == self->let_go) self->let_go = NULL;
-    if (self->let_go == NULL) self->let_go = before; /* later: its end may be anything */
-    else Py_XDECREF(before);
+/* The walk rests before that object (NULL: nowhere). The position is an object of ours in the collector's list, linked as
+ * the collector itself would: what stands beside it may be freed, untracked or moved meanwhile, and no object of the
+ * host has a reference of ours (python/gc/idle_gc.h, References). */
+static void rest_before(SweepObject *self, PyObject *object) {
+    list_leave(self->cursor);
+    if (object != NULL) list_insert(self->cursor, gc_head_of(object));
 }
 
-static int is_being_moved(SweepObject *self, PyObject *object) { return tw_place_has(find(self, object), TW_MARK_CHUNK); }
-
-/* Where to go on: not at what is about to leave the list. */
-static PyObject *next_that_stays(SweepObject *self, PyObject *object) {
-    while (object != NULL && is_being_moved(self, object)) object = after(self, object);
+/* Where the walk goes on: the first object, unless it rested. */
+static PyObject *leave_rest(SweepObject *self) {
+    if (!PyObject_GC_IsTracked(self->cursor)) return first(self);
+    PyObject *object = after(self, self->cursor);
+    list_leave(self->cursor);
     return object;
 }
 
-/* Who builds a tuple or a frozen set demands that nobody else holds it. Once an object that was walked refers to it, it is
- * no longer being built. */
-static int is_perhaps_built(SweepObject *self, PyObject *object) {
-    if (!PyTuple_Check(object) && !PyFrozenSet_Check(object)) return 0;
-    const tw_place place = find(self, object);
-    if (place == NULL || tw_place_counted(place) > 0) return place == NULL;
-    return self->phase < SWEEP_TAKE || !tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED);
-}
-
-static int has_gaps(PyObject *object) {
-    const Py_ssize_t n = PyTuple_Check(object) ? PyTuple_Size(object) : 0;
-    return n > 0 && PyTuple_GetItem(object, n - 1) == NULL;
-}
-
-/* passed: those that may be being built, in a row just before. So many stand in something wide, and are what it holds. */
-static int may_be_held(SweepObject *self, PyObject *object, int passed) {
-    return !is_perhaps_built(self, object) || (passed >= BUILT_IN_A_ROW && !has_gaps(object));
-}
-
-/* From where the walk stands. Whether it came to its end. */
+/* From where the walk rests. Whether it came to its end. */
 static int walk(SweepObject *self, void (*look)(SweepObject *, PyObject *)) {
-    PyObject *object = self->held != NULL ? self->held : first(self);
-    int built = 0;
-    while (object != NULL && (!enough(self) || (!may_be_held(self, object, built) && built++ < 2 * BUILT_IN_A_ROW))) {
+    PyObject *object = leave_rest(self);
+    while (object != NULL && !enough(self)) {
         PyObject *next = after(self, object);
         if (next != NULL) __builtin_prefetch(gc_head_of(next)), __builtin_prefetch((char *)next + 48);
         self->looks += 1;
@@ -355,9 +328,7 @@ static int walk(SweepObject *self, void (*look)(SweepObject *, PyObject *)) {
         object = next;
     }
     count_the_last(self);
-    object = next_that_stays(self, object);
-    if (object != NULL && !may_be_held(self, object, built)) return walk_abandon(self), 0;
-    stand_at(self, object);
+    rest_before(self, object);
     return object == NULL;
 }
 
@@ -382,7 +353,7 @@ static int are_badly_tangled(const SweepObject *self) {
     return self->put_back > 4 * self->taken && self->put_back >= 4 * TANGLED && self->put_back >= self->walked / 2;
 }
 
-/* The tenured dead hold what grew old after them. Where short rounds find little of what grew old dead, a whole one is tried;
+/* The tenured dead hold what grew old after them. Where short cycles find little of what grew old dead, a whole one is tried;
  * and again soon, if that was why. */
 static void learn(SweepObject *self) {
     const tw_pace *pace = &self->pace;
@@ -396,7 +367,7 @@ static void learn(SweepObject *self) {
     self->poor = self->grown = 0;
 }
 
-static void end_round(SweepObject *self) {
+static void end_cycle(SweepObject *self) {
     if (self->before_start > self->walked) self->before_start = self->walked; /* it begins where this one ended */
     learn(self);
     if (self->whole && self->phase == SWEEP_TAKE && self->taken > 0 && self->put_back > 0) self->whole_wanted = 1; /* there were too few takes */
@@ -413,10 +384,9 @@ static void begin_count(SweepObject *self) {
     self->walked = 0;
     self->mistaken = 0;
     self->phase = SWEEP_COUNT;
-    if (self->end_moves) tw_place_set(tw_marks_make(&self->marks, end_of(self)), TW_MARK_CHUNK);
 }
 
-/* What refers to one that was taken for frozen was perhaps not counted, and it would live for a round more. A short round
+/* What refers to one that was taken for frozen was perhaps not counted, and it would live for a cycle more. A short cycle
  * leaves it to the next. */
 static int must_count_again(const SweepObject *self) { return self->whole && self->mistaken && !self->counted_again; }
 
@@ -439,14 +409,14 @@ static void next_phase(SweepObject *self) {
         else begin_take(self);
         break;
     case SWEEP_TAKE:
-        if (are_tangled(self)) self->tangled = TANGLED_ROUNDS, begin_order(self);
+        if (are_tangled(self)) self->tangled = TANGLED_CYCLES, begin_order(self);
         else if (self->taken > 0 && self->put_back > 0 && ++self->take < MOST_TAKES) begin_take(self);
-        else end_round(self);
+        else end_cycle(self);
         break;
     case SWEEP_ORDER: self->phase = SWEEP_PARTS; break;
     case SWEEP_PARTS:
         self->tangled -= self->tangled > 0;
-        end_round(self);
+        end_cycle(self);
         break;
     default: break;
     }
@@ -459,21 +429,21 @@ static int must_be_whole(const SweepObject *self) {
            self->tenured > self->tenured_at_full + self->tenured_at_full / 4;
 }
 
-static void begin_round(SweepObject *self) {
+static void begin_cycle(SweepObject *self) {
     self->whole = must_be_whole(self);
     if (self->whole) self->whole_wanted = 0;
-    tw_pace_begin(&self->pace, self->whole ? self->tenured : 0);
+    tw_pace_begin_cycle(&self->pace, self->whole ? self->tenured : 0);
     self->begun += 1;
     self->end_moves = 1;
     self->counted_again = 0;
     begin_count(self);
 }
 
-/* Somebody froze: the markers, too, perhaps, and what is old is another heap. Or untracked the object where the walk stands. */
-static void look_where_it_stands(SweepObject *self) {
-    const int froze = self->last_frozen != self->permanent->head.prev;
-    if (froze || (self->held != NULL && !PyObject_GC_IsTracked(self->held))) walk_abandon(self);
-    if (froze) self->begun = self->tenured = 0;
+/* After a freeze by anybody what is old is another heap, and the markers may be frozen, too. */
+static void see_freezes(SweepObject *self) {
+    if (self->last_frozen == self->permanent->head.prev) return;
+    walk_abandon(self);
+    self->begun = self->tenured = 0;
     self->last_frozen = self->permanent->head.prev;
 }
 
@@ -505,13 +475,13 @@ size_t walk_on(SweepObject *self, size_t budget) {
     self->asks_at = ASKS_EVERY;
     self->most_looks = budget;
     self->most_members = budget / OF_A_MEMBER > LEAST_CHUNK ? budget / OF_A_MEMBER : LEAST_CHUNK;
-    look_where_it_stands(self);
-    if (self->phase == SWEEP_RESTS) begin_round(self);
+    see_freezes(self);
+    if (self->phase == SWEEP_RESTS) begin_cycle(self);
     tw_marks_tidy(&self->marks, TIDIED);
     const sweep_phase phase = self->phase;
     while (self->phase == phase && !enough(self)) { /* the next one costs differently */
         if (phase == SWEEP_TAKE && are_badly_tangled(self)) {
-            stand_at(self, NULL);
+            rest_before(self, NULL);
             next_phase(self);
             break;
         }
@@ -529,12 +499,11 @@ size_t walk_let_go(SweepObject *self) {
         ended += Py_REFCNT(self->found[i]) == 1;
         Py_DECREF(self->found[i]);
     }
-    Py_CLEAR(self->let_go);
     return ended + order_let_go(self);
 }
 
 void walk_abandon(SweepObject *self) {
-    stand_at(self, NULL);
+    rest_before(self, NULL);
     order_abandon(self);
     if (self->phase != SWEEP_RESTS) self->begun -= 1; /* the next one begins where it did */
     self->phase = SWEEP_RESTS;
@@ -571,7 +540,6 @@ static void make_young(SweepObject *self, PyObject *object) {
 }
 
 void walk_move_found(SweepObject *self) {
-    if (self->held != NULL && is_being_moved(self, self->held)) stand_at(self, next_that_stays(self, self->held));
     for (size_t i = 0; i < self->n; i++) make_young(self, self->found[i]);
     if (self->end_moves) make_young(self, end_of(self));
     self->moved = self->n + self->along + (size_t)self->end_moves;

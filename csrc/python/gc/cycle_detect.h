@@ -1,4 +1,4 @@
-/* One round of the sweep: the old heap is gone through in small steps, and what is dead is found.
+/* One cycle: the old heap is gone through in small steps, and what is dead is found.
  *
  * Walks over the collector's own lists, each interrupted and taken up again as it comes:
  *   count: of each old object, how many references come from old objects;
@@ -9,15 +9,15 @@
  * Where chunks fail, as the dead hold each other across them (requests in a list that end one after the other), they are put
  * in order instead (python/gc/garbage_scc.h), and taken part by part: nothing that is left holds a part whose turn it is.
  *
- * A short round goes through what grew old in the last SWEEP_WINDOW rounds; a whole one through the tenured, too, which lived
- * longer: when there are a quarter more of them, when short rounds find little, or when asked. What is dead does not change:
- * all of it that a round goes through, and was dead as it began, is found in it, whatever the living do meanwhile; but what
- * stands where a frozen object had died, and what that leads to, a short round leaves to the next. Left to a whole pass of the
- * collector's: a cycle of more objects than a chunk has, one that alone holds more than 16 000 others, and what is held beyond
- * the first 16 000 references of one object.
+ * A short cycle goes through what grew old in the last SWEEP_WINDOW cycles; a whole one through the tenured, too, which lived
+ * longer: when there are a quarter more of them, when short cycles find little, or when asked. What is dead does not change:
+ * all of it that a cycle goes through, and was dead as it began, is found in it, whatever the living do meanwhile; but what
+ * stands where a frozen object had died, and what that leads to, a short cycle leaves to the next. Left to a full
+ * collection: a reference cycle of more objects than a chunk has, one that alone holds more than 16 000 others, and what is
+ * held beyond the first 16 000 references of one object.
  *
- * No object is held but one, where a walk goes on, for as long as the walk rests; and those that are put in order, until they
- * are taken or somebody else collects the whole heap.
+ * No object is held (python/gc/idle_gc.h, References) but those that are put in order, until they are taken or other code
+ * collects the whole heap.
  */
 #ifndef TAILWATCH_PYTHON_GC_CYCLE_DETECT_H
 #define TAILWATCH_PYTHON_GC_CYCLE_DETECT_H
@@ -35,7 +35,7 @@ void walk_closure(SweepObject *self, PyObject *object, size_t most);
 /* What was found becomes young. */
 void walk_move_found(SweepObject *self);
 
-/* The round is given up: the lists will not be what they were. */
+/* The cycle is given up: the lists will not be what they were. */
 void walk_abandon(SweepObject *self);
 
 /* What was held is no longer: after each of these, once nothing is to be moved any more. Its end may run anything. How many

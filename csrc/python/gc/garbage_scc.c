@@ -4,7 +4,7 @@
 #define LAST ((uintptr_t)1)      /* of a part, in the place of its object: nothing of it lies below */
 #define CLOSED (UINT32_C(1) << 26) /* later than any number: it has left the search. Above it: what its part alone holds */
 #define MOST_ALONG 256           /* that die with one object as it alone holds them */
-#define KEPT_ROOM 65536          /* places that are kept from one round to the next */
+#define KEPT_ROOM 65536          /* places that are kept from one cycle to the next */
 
 /* A search in depth without recursion: what it is to go on with, and below each of these the objects that led there. */
 typedef struct sweep_turn {
@@ -156,7 +156,7 @@ int order_step(SweepObject *self) {
     return 1;
 }
 
-/* Who builds a tuple or a frozen set demands that nobody else holds it; a dead one is come upon by what holds it. */
+/* Such a one is come upon by what refers to it, and is complete then (python/gc/idle_gc.h, References). */
 static int is_perhaps_built(PyObject *object) { return PyTuple_Check(object) || PyFrozenSet_Check(object); }
 
 void order_from(SweepObject *self, PyObject *object) {

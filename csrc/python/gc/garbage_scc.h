@@ -1,4 +1,4 @@
-/* The dead of a round, in an order in which each may be taken: nothing in the old heap refers to a part of it but what was
+/* The dead of a cycle, in an order in which each may be taken: nothing in the old heap refers to a part of it but what was
  * taken before.
  *
  * The parts are the strongly connected components of what was walked and not reached (Tarjan 1972, "Depth-first search and
@@ -12,7 +12,7 @@
 
 #include "python/gc/idle_gc.h"
 
-/* A round's search begins: it has nothing. */
+/* A cycle's search begins: it has nothing. */
 void order_begin(SweepObject *self);
 
 /* An object of the list: if it is dead, and was not come upon yet, the search is to go on from it. */
@@ -46,7 +46,7 @@ size_t order_held(const SweepObject *self);
 /* Bytes that it takes. */
 size_t order_bytes(const SweepObject *self);
 
-/* At the end of the sweep. */
+/* With the Sweep object. */
 void order_free(SweepObject *self);
 
 #endif

@@ -14,7 +14,6 @@
 #include <string.h>
 
 #define LEAST_ROOM 1024
-#define PREV_FLAGS ((uintptr_t)3)  /* finalized, collecting: in the word of the previous one */
 
 /* ---- where the lists are ---- */
 
@@ -204,8 +203,8 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, sweep_budget
     return 0;
 }
 
-/* What is held no collection would free, nor what that leads to; and after a whole one the round has nothing to find. */
-static void give_up_the_round(SweepObject *self) {
+/* What is held no collection would free, nor what that leads to; and after a whole one the cycle has nothing to find. */
+static void give_up_the_cycle(SweepObject *self) {
     if (self->phase == SWEEP_RESTS) return;
     walk_abandon(self);
     walk_let_go(self);
@@ -217,7 +216,7 @@ int sweep_pass(SweepObject *self, tw_moment moment, size_t *freed) {
     self->busy = this_thread();
     if (self->force == SWEEP_PASS) self->force = SWEEP_WHAT_FITS;
     core_policy_open(self->core);
-    give_up_the_round(self);
+    give_up_the_cycle(self);
     const size_t young = sweep_young_of(self);
     PyObject *number = PyObject_CallFunctionObjArgs(self->collect, NULL);
     const Py_ssize_t n = number == NULL ? -1 : PyLong_AsSsize_t(number);
@@ -236,7 +235,7 @@ int sweep_pass(SweepObject *self, tw_moment moment, size_t *freed) {
 
 void sweep_other_begins(SweepObject *self, int whole) {
     Py_INCREF((PyObject *)self); /* what ends may take the policy away */
-    if (whole) give_up_the_round(self);
+    if (whole) give_up_the_cycle(self);
     self->others_young = sweep_young_of(self);
     Py_DECREF((PyObject *)self);
 }
@@ -254,27 +253,21 @@ void sweep_other_ended(SweepObject *self, int whole, uint64_t freed) {
 static void begin_again(SweepObject *self) {
     walk_abandon(self);
     self->pace.old = self->pace.backlog = self->pace.ahead = 0;
-    self->begun = self->tenured = self->tenured_at_full = 0; /* the markers are frozen, or about to be */
+    self->begun = self->tenured = self->tenured_at_full = 0; /* the markers may be frozen */
     tell_heap(self);
     walk_let_go(self);
 }
 
-/* remember(objects): they are about to be frozen, and closures stop at them. Objects the sweep knows now. */
-PyObject *sweep_mark_frozen(PyObject *op, PyObject *objects) {
-    SweepObject *self = (SweepObject *)op;
-    if (!PyList_Check(objects)) return PyErr_Format(PyExc_TypeError, "objects: expected a list, found %R", (PyObject *)Py_TYPE(objects));
-    const Py_ssize_t n = PyList_Size(objects);
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (!tw_addresses_add(&self->frozen, PyList_GetItem(objects, i))) return PyErr_NoMemory();
-    begin_again(self);
-    return PyLong_FromSize_t(self->frozen.count);
+static void forget_frozen(SweepObject *self) {
+    list_leave(self->frozen_end);
+    tw_addresses_clear(&self->frozen);
 }
 
 PyObject *sweep_forget(PyObject *op, PyObject *unused) {
     SweepObject *self = (SweepObject *)op;
     (void)unused;
     walk_abandon(self);
-    tw_addresses_clear(&self->frozen);
+    forget_frozen(self);
     tw_marks_clear(&self->marks);
     self->begun = 0;
     tw_policy_frozen(&self->core->segment->policy, 0);
@@ -286,25 +279,64 @@ PyObject *sweep_forget(PyObject *op, PyObject *unused) {
 /* From 3.12 on the collector itself puts what is immortal to the frozen. */
 static int is_immortal(PyObject *object) { return (int32_t)Py_REFCNT(object) < 0; }
 
-/* The newest of the frozen that is not known, from there back; NULL: that list is at its end, or known. */
-static gc_head *unknown_from(SweepObject *self, gc_head *each) {
-    while (each != &self->permanent->head && is_immortal(gc_object_of(each))) each = gc_previous(each);
-    if (each == &self->permanent->head || tw_addresses_has(&self->frozen, gc_object_of(each))) return NULL;
+static int is_head(const SweepObject *self, const gc_head *head) {
+    return head == &self->permanent->head || (head >= &self->lists[0].head && head <= &self->lists[2].head);
+}
+
+/* The first from there on that a freeze put into the list, or the head that ends it. */
+static gc_head *next_frozen(const SweepObject *self, gc_head *each) {
+    while (!is_head(self, each) && is_immortal(gc_object_of(each))) each = gc_next(each);
     return each;
 }
 
-/* learn(): a freeze puts all that it takes behind those that were frozen before: from there back to one that is known. How
- * many were not. A pause of cause "policy", where there are any. */
-PyObject *sweep_sync_frozen(PyObject *op, PyObject *unused) {
-    SweepObject *self = (SweepObject *)op;
-    size_t n = 0;
-    (void)unused;
-    if (self->permanent == NULL || self->core->gc.open || self->busy) return PyLong_FromLong(0);
-    gc_head *each = unknown_from(self, gc_previous(&self->permanent->head));
-    if (each == NULL) return PyLong_FromLong(0);
+/* The first after what is known: a freeze puts all that it takes behind those that were frozen before. */
+static gc_head *after_known(const SweepObject *self) {
+    const int some = PyObject_GC_IsTracked(self->frozen_end);
+    return next_frozen(self, gc_next(some ? gc_head_of(self->frozen_end) : &self->permanent->head));
+}
+
+/* Takes in the addresses from there on; *n: how many. Returns the head that ends the list, or the first that there is no
+ * memory for. */
+static gc_head *learn_from(SweepObject *self, gc_head *each, size_t *n) {
+    for (*n = 0; !is_head(self, each) && tw_addresses_add(&self->frozen, gc_object_of(each)); ++*n) each = next_frozen(self, gc_next(each));
+    return each;
+}
+
+/* 0: no memory for some. Where gc.unfreeze() was called past our hook, frozen_end is in another list: all is learned anew. */
+static int learn_frozen(SweepObject *self, gc_head *unknown, size_t *n) {
+    gc_head *end = learn_from(self, unknown, n);
+    if (is_head(self, end) && end != &self->permanent->head) {
+        forget_frozen(self);
+        end = learn_from(self, after_known(self), n);
+    }
+    list_leave(self->frozen_end);
+    if (gc_next(&self->permanent->head) != &self->permanent->head) list_insert(self->frozen_end, end);
+    return end == &self->permanent->head;
+}
+
+/* How many were frozen that were not known to be: a pause of cause "policy", where there were any. */
+static PyObject *sync_frozen(SweepObject *self) {
+    size_t n;
+    if (self->lists == NULL || self->core->gc.open || self->busy) return PyLong_FromLong(0);
+    gc_head *unknown = after_known(self);
+    if (unknown == &self->permanent->head) return PyLong_FromLong(0);
     core_policy_open(self->core);
-    for (; each != NULL && tw_addresses_add(&self->frozen, gc_object_of(each)); n++) each = unknown_from(self, gc_previous(each));
+    const int all = learn_frozen(self, unknown, &n);
     begin_again(self);
     core_policy_close(self->core);
-    return each == NULL ? PyLong_FromSize_t(n) : PyErr_NoMemory();
+    return all ? PyLong_FromSize_t(n) : PyErr_NoMemory();
+}
+
+/* sync_frozen(): how many were frozen that were not known to be. A few steps where there are none. */
+PyObject *sweep_sync_frozen(PyObject *op, PyObject *unused) {
+    (void)unused;
+    return sync_frozen((SweepObject *)op);
+}
+
+/* freeze(call): call(), which is gc.freeze, and then sync_frozen(), without anybody else's turn in between. */
+PyObject *sweep_freeze(PyObject *op, PyObject *call) {
+    PyObject *result = PyObject_CallNoArgs(call);
+    if (result == NULL) return NULL;
+    Py_DECREF(result);
+    return sync_frozen((SweepObject *)op);
 }

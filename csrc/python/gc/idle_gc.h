@@ -1,6 +1,6 @@
-/* The sweep: the old heap collected in slices, by the collector itself.
+/* Idle-time collection: the old heap is collected in slices, by the collector itself.
  *
- * A slice goes on with the round that is under way (python/gc/cycle_detect.h), moves what it found dead to the young
+ * A slice goes on with the cycle that is under way (python/gc/cycle_detect.h), moves what it found dead to the young
  * generation, and has that collected. Only what the collector itself finds unreachable is freed.
  */
 #ifndef TAILWATCH_PYTHON_GC_IDLE_GC_H
@@ -17,10 +17,37 @@ typedef struct gc_head { uintptr_t next, prev; } gc_head;
 typedef struct gc_list { gc_head head; int threshold, count; } gc_list;
 static inline gc_head *gc_head_of(PyObject *object) { return (gc_head *)object - 1; }
 static inline PyObject *gc_object_of(gc_head *head) { return (PyObject *)(head + 1); }
-static inline gc_head *gc_previous(const gc_head *head) { return (gc_head *)(head->prev & ~(uintptr_t)3); } /* without flags */
+#define PREV_FLAGS ((uintptr_t)3) /* finalized, collecting: in the word of the previous one */
+static inline gc_head *gc_previous(const gc_head *head) { return (gc_head *)(head->prev & ~PREV_FLAGS); }
 static inline gc_head *gc_next(const gc_head *head) { return (gc_head *)head->next; }
 
-/* Rounds in which an object is looked at until it is tenured, the one in which it grew old included. */
+/* References. An object is in the collector's lists from the moment it is allocated, while the thread that builds it may
+ * have handed over the GIL: tuple(generator) runs Python between two elements. CPython raises SystemError ("bad argument to
+ * internal function") where a tuple or a frozenset has a second reference while it is built (_PyTuple_Resize,
+ * PyTuple_SetItem, PySet_Add). So the rule of all that goes through objects which are not its own:
+ *   - Objects are found in the collector's lists and by tp_traverse, and are borrowed. gc.get_objects(), get_referrers() and
+ *     get_referents() are never called: they return lists that hold what they found.
+ *   - A borrowed object is used until the GIL may be released next, or anything of Python may run: in one call of C, in
+ *     which nothing is deallocated and no collection begins.
+ *   - What is remembered longer is an address, whose marks are a hint that is checked by a look at the object in its list, or
+ *     a position between two objects: an object of ours, linked there by list_insert().
+ * The exception are the dead that are put in order (python/gc/garbage_scc.h). Each of them was come upon by a reference that
+ * another dead object has, so that it is complete; or in a list, and is neither a tuple nor a frozenset. */
+
+/* Puts an object of ours, untracked so far, before that one in its list, as the collector's own gc_list_move() would. GIL; no
+ * collection under way. */
+static inline void list_insert(PyObject *ours, gc_head *before) {
+    gc_head *self = gc_head_of(ours), *behind = gc_previous(before);
+    self->next = (uintptr_t)before;
+    self->prev = (uintptr_t)behind | (self->prev & PREV_FLAGS);
+    behind->next = (uintptr_t)self;
+    before->prev = (uintptr_t)self | (before->prev & PREV_FLAGS);
+}
+
+/* Takes it out of the list it is in, if it is in any. */
+static inline void list_leave(PyObject *ours) { PyObject_GC_UnTrack(ours); }
+
+/* Cycles in which an object is looked at until it is tenured, the one in which it grew old included. */
 #define SWEEP_WINDOW 8
 
 /* Memory takes as long as some ten references: so many are fetched while those before them are looked at. */
@@ -48,34 +75,35 @@ typedef struct SweepObject {
     CoreObject *core;
     PyObject *collect;         /* gc.collect as it was when this was made */
     PyObject *zero;
-    PyObject *markers[SWEEP_WINDOW]; /* nobody refers to them but this; each behind all that was old as a round began */
-    uint64_t begun;            /* rounds, since the markers stand where they should: the newest is begun % SWEEP_WINDOW */
+    PyObject *markers[SWEEP_WINDOW]; /* nobody refers to them but this; each behind all that was old as a cycle began */
+    uint64_t begun;            /* cycles, since the markers stand where they should: the newest is begun % SWEEP_WINDOW */
     int end_moves;             /* that one is not there yet */
-    size_t before_start;       /* objects that this round found before where a short one after it would begin: they are tenured */
-    size_t tenured, tenured_at_full; /* objects that short rounds leave out; and as the last whole one ended */
-    int whole;                 /* this round goes through the tenured, too */
+    size_t before_start;       /* objects that this cycle found before where a short one after it would begin: they are tenured */
+    size_t tenured, tenured_at_full; /* objects that short cycles leave out; and as the last whole one ended */
+    int whole;                 /* this cycle goes through the tenured, too */
     int whole_wanted;          /* and so must the next */
-    uint64_t poor, patience;   /* short rounds in a row that found little; how many of them are borne */
+    uint64_t poor, patience;   /* short cycles in a row that found little; how many of them are borne */
     uint64_t grown;            /* objects that grew old since the last whole one ended */
     gc_list *lists;            /* generations 0, 1, 2; NULL: their layout is not known */
     gc_list *permanent;        /* the frozen */
     uintptr_t last_frozen;     /* of them, as a walk was last gone on with */
+    PyObject *frozen_end;      /* ours; in the list of the frozen behind all that are in this set, or in none */
     tw_addresses frozen;
     PyObject **found;          /* of the slice being made: borrowed */
     size_t n, room, allocated; /* objects found, places for them in this slice, and ever */
-    tw_marks marks;            /* of the round */
+    tw_marks marks;            /* of the cycle */
     tw_place ahead[SWEEP_AHEAD]; /* to be counted; NULL: none; only while a walk goes on */
     unsigned aheads;
     sweep_phase phase;
-    PyObject *held, *let_go;   /* where a walk goes on; where one went on */
+    PyObject *cursor;          /* ours; before the object where a walk goes on, or in no list */
     size_t looks, most_looks, most_members; /* of the slice */
     uint64_t until_ns;         /* its walk is over then, whatever is left of its looks; 0: no such time */
     size_t asks_at;            /* looks, when the clock is read next */
     size_t of_a_dead;          /* looks that each object found dead costs beside those at it */
     size_t width;              /* references of one object, as it is traversed */
-    size_t walked;             /* objects of this round */
+    size_t walked;             /* objects of this cycle */
     int mistaken;              /* one of them stands where a frozen one had died */
-    int counted_again;         /* for that, in this round */
+    int counted_again;         /* for that, in this cycle */
     int again, reaches;        /* another walk is needed; those that were made */
     int hurried;               /* this one had no time for all that it came upon */
     sweep_order order;
@@ -85,7 +113,7 @@ typedef struct SweepObject {
     int take;                  /* those that were made in chunks */
     int cut;                   /* the chunk would have been larger */
     size_t taken, put_back;    /* objects, of this take */
-    int tangled;               /* rounds in which the dead are put in order at once, as chunks would fail */
+    int tangled;               /* cycles in which the dead are put in order at once, as chunks would fail */
     size_t owned;              /* of those found, the first so many are held by us until they have become young */
     unsigned born;             /* once more in each fork child */
     uintptr_t busy;            /* the thread that makes a slice, 0: none; a finalizer may run whatever it likes, us too */
@@ -117,10 +145,10 @@ size_t sweep_young(const SweepObject *self);
 /* Of the slice that would be next. */
 tw_walk sweep_walk_of(const SweepObject *self);
 
-/* What a moment is used for, whether it fits or not: what is due; a slice; a whole pass, once. */
+/* What a moment is used for, whether it fits or not: what is due; a slice; a full collection, once. */
 enum sweep_force { SWEEP_WHAT_FITS, SWEEP_SLICES, SWEEP_PASS };
 
-/* One slice. seeds: a list, emptied: what they lead to is moved, so many objects at most; or None: the round goes on for so
+/* One slice. seeds: a list, emptied: what they lead to is moved, so many objects at most; or None: the cycle goes on for so
  * many looks, or ns (0: as long as they take), whichever is over first. 0; 1: none, as a collection is under way; -1: an
  * exception is set. */
 typedef struct sweep_budget { size_t looks; uint64_t ns; } sweep_budget;
@@ -135,12 +163,12 @@ size_t sweep_bytes(const SweepObject *self);
 
 /* methods of Sweep */
 PyObject *sweep_locate(PyObject *op, PyObject *args);
-PyObject *sweep_mark_frozen(PyObject *op, PyObject *objects);
-PyObject *sweep_forget(PyObject *op, PyObject *unused);
+PyObject *sweep_freeze(PyObject *op, PyObject *call);
 PyObject *sweep_sync_frozen(PyObject *op, PyObject *unused);
+PyObject *sweep_forget(PyObject *op, PyObject *unused);
 
 /* A collection that is not ours begins (whole: of everything; what is held is let go of, which may run anything);
- * it has ended, and freed so many. The collector's books are told to the pace. */
+ * it has ended, and freed so many. The pacer takes up what the collector counted. */
 void sweep_other_begins(SweepObject *self, int whole);
 void sweep_other_ended(SweepObject *self, int whole, uint64_t freed);
 

@@ -3,7 +3,7 @@
 #include "python/gc/garbage_scc.h"
 #include "python/gc/idle_libuv.h"
 #include "python/gc/idle_selector.h"
-#include "python/gc/scheduler.h"
+#include "python/gc/idle_slots.h"
 
 #define MOST_BUDGET 1000000
 
@@ -34,7 +34,7 @@ static void hook(SweepObject *self, int on) {
 
 /* ---- methods ---- */
 
-/* slice(budget, seeds=None, moment=ASKED, most_ns=0): one slice, a pause of cause "policy", whose walk lasts about so long at
+/* slice(budget, seeds=None, moment=5: requested, most_ns=0): one slice, a pause of cause "policy", whose walk lasts about so long at
  * most (0: as long as its looks take). (objects moved, objects freed, ns); None while a collection is under way. */
 static PyObject *sweep_slice(PyObject *op, PyObject *args) {
     Py_ssize_t budget;
@@ -50,7 +50,7 @@ static PyObject *sweep_slice(PyObject *op, PyObject *args) {
     return ran < 0 ? NULL : Py_BuildValue("nnK", (Py_ssize_t)done.slice.moved, (Py_ssize_t)done.slice.freed, (unsigned long long)done.ns);
 }
 
-/* whole(moment=ASKED): everything that is not frozen. Objects freed; None while a collection is under way. */
+/* whole(moment=5: requested): everything that is not frozen. Objects freed; None while a collection is under way. */
 static PyObject *sweep_whole(PyObject *op, PyObject *args) {
     int moment = TW_MOMENT_REQUESTED;
     size_t freed;
@@ -61,7 +61,7 @@ static PyObject *sweep_whole(PyObject *op, PyObject *args) {
     return ran < 0 ? NULL : PyLong_FromSize_t(freed);
 }
 
-/* abandon(): the round that is under way is given up, and what it holds let go of. Its end may run anything. */
+/* abandon(): the cycle that is under way is given up, and what it holds let go of. Its end may run anything. */
 static PyObject *sweep_abandon(PyObject *op, PyObject *unused) {
     (void)unused;
     walk_abandon((SweepObject *)op);
@@ -117,7 +117,7 @@ static PyObject *sweep_counts(PyObject *op, PyObject *unused) {
     if (dict == NULL) return NULL;
     if (put_moments(dict, pace) == 0 && put(dict, "looks", pace->looks) == 0 && put(dict, "moved", pace->moved) == 0 && put(dict, "freed", pace->freed) == 0 &&
         put(dict, "ns", pace->ns) == 0 && put(dict, "predicted_ns", pace->predicted_ns) == 0 &&
-        put(dict, "backlog", pace->backlog) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "cycles", pace->cycles) == 0 && put(dict, "short_rounds", pace->shorts) == 0 &&
+        put(dict, "backlog", pace->backlog) == 0 && put(dict, "old", pace->old) == 0 && put(dict, "cycles", pace->cycles) == 0 && put(dict, "short_cycles", pace->shorts) == 0 &&
         put(dict, "whole", (uint64_t)(((SweepObject *)op)->whole && ((SweepObject *)op)->phase != SWEEP_RESTS)) == 0 &&
         put(dict, "tangled", (uint64_t)((SweepObject *)op)->tangled) == 0 && put(dict, "held", order_held((SweepObject *)op)) == 0 &&
         put(dict, "parts", ((SweepObject *)op)->order.n_parts) == 0 &&
@@ -182,10 +182,17 @@ static PyObject *get_bytes(PyObject *op, void *unused) {
     return PyLong_FromSize_t(sweep_bytes(self));
 }
 
-static int make_markers(SweepObject *self) {
+/* An object that stands for a place in a list, in none at first. */
+static PyObject *new_position(void) {
+    PyObject *position = PyList_New(0);
+    if (position != NULL) list_leave(position);
+    return position;
+}
+
+static int make_positions(SweepObject *self) {
     for (size_t i = 0; i < SWEEP_WINDOW; i++)
         if ((self->markers[i] = PyList_New(0)) == NULL) return 0;
-    return 1;
+    return (self->cursor = new_position()) != NULL && (self->frozen_end = new_position()) != NULL;
 }
 
 /* Sweep(core, collect) */
@@ -203,7 +210,7 @@ static PyObject *sweep_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->idle_type = (PyTypeObject *)Py_NewRef((PyObject *)state->idle_type);
     self->uv_type = (PyTypeObject *)Py_NewRef((PyObject *)state->uv_type);
     self->every = 1;
-    if ((self->zero = PyLong_FromLong(0)) != NULL && make_markers(self)) return (PyObject *)self;
+    if ((self->zero = PyLong_FromLong(0)) != NULL && make_positions(self)) return (PyObject *)self;
     Py_DECREF((PyObject *)self);
     return NULL;
 }
@@ -237,8 +244,8 @@ static void sweep_dealloc(PyObject *op) {
     order_free(self);
     tw_addresses_clear(&self->frozen);
     tw_marks_clear(&self->marks);
-    Py_XDECREF(self->held);
-    Py_XDECREF(self->let_go);
+    Py_XDECREF(self->cursor);
+    Py_XDECREF(self->frozen_end);
     PyMem_Free(self->found);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
     Py_DECREF((PyObject *)type);
@@ -258,15 +265,15 @@ static PyMethodDef methods[] = {
      "slice(budget, seeds=None, moment=5, most_ns=0, /)\n--\n\nOne slice. (objects moved, objects freed, ns), None while a collection is under way."},
     {"locate", sweep_locate, METH_VARARGS,
      "locate(thresholds, aged, older, most, /)\n--\n\nWhether the collector's lists are where this layout has them."},
-    {"mark_frozen", sweep_mark_frozen, METH_O, "mark_frozen(objects, /)\n--\n\nThey are about to be frozen. How many are known now."},
-    {"select", sweep_select, METH_O, "select(selector, /)\n--\n\nWhat a selector may have for its select(): it sweeps while it would wait."},
+    {"freeze", sweep_freeze, METH_O, "freeze(call, /)\n--\n\nCalls gc.freeze, as given, and sync_frozen() before any other thread runs."},
+    {"select", sweep_select, METH_O, "select(selector, /)\n--\n\nWhat a selector may have for its select(): slices run while it would wait."},
     {"uv", sweep_uv, METH_VARARGS, "uv(path, loop, /)\n--\n\nUse the waiting of a libuv loop, given as uvloop gives it; path of the library that exports libuv."},
     {"counts", sweep_counts, METH_NOARGS, "counts()\n--\n\nSlices by what gave the moment, objects moved and freed, ns, and what is to be done."},
     {"run_idle", sweep_run_idle, METH_VARARGS, "run_idle(idle=False, /)\n--\n\nThe last request has ended, or (idle) none was there: slices, for two milliseconds at most."},
-    {"whole", sweep_whole, METH_VARARGS, "whole(moment=5, /)\n--\n\nA whole pass of what is not frozen. Objects freed, None while a collection is under way."},
+    {"whole", sweep_whole, METH_VARARGS, "whole(moment=5, /)\n--\n\nA full collection of what is not frozen. Objects freed, None while a collection is under way."},
     {"after_fork", sweep_after_fork, METH_NOARGS, "after_fork()\n--\n\nIn a fork child: its counts begin at zero."},
     {"sync_frozen", sweep_sync_frozen, METH_NOARGS, "sync_frozen()\n--\n\nHow many objects are frozen that were not known to be; now they are."},
-    {"abandon", sweep_abandon, METH_NOARGS, "abandon()\n--\n\nThe round that is under way is given up."},
+    {"abandon", sweep_abandon, METH_NOARGS, "abandon()\n--\n\nThe cycle that is under way is given up."},
     {"round", sweep_round, METH_NOARGS, "round()\n--\n\nThe whole old heap is to be looked at, as soon as may be."},
     {"forget", sweep_forget, METH_NOARGS, "forget()\n--\n\nNothing is frozen any more."},
     {NULL, NULL, 0, NULL}};
@@ -276,8 +283,8 @@ static PyGetSetDef getters[] = {
     {"bytes", get_bytes, NULL, "Memory it takes.", NULL},
     {"on", get_on, set_on, "Whether idle moments are used.", NULL},
     {"due", get_due, NULL, "Whether there is anything to do, in a moment.", NULL},
-    {"midway", get_midway, NULL, "Whether a round is under way: an object is held, where it goes on.", NULL},
-    {"force", get_force, set_force, "What moments are used for, fit or not: 0 what is due, 1 a slice, 2 a whole pass, once.", NULL},
+    {"midway", get_midway, NULL, "Whether a cycle is under way.", NULL},
+    {"force", get_force, set_force, "What moments are used for, fit or not: 0 what is due, 1 a slice, 2 a full collection, once.", NULL},
     {"every", get_every, set_every, "Of so many engine steps one gives a moment.", NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot slots[] = {

@@ -1,7 +1,7 @@
 /* uvloop's shared object exports libuv: a prepare handle runs before each wait for events, a check handle after it. Both run
  * without the GIL, which is taken only when something is due. */
 #include "python/gc/idle_libuv.h"
-#include "python/gc/scheduler.h"
+#include "python/gc/idle_slots.h"
 
 #include <dlfcn.h>
 

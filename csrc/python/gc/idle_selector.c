@@ -1,5 +1,5 @@
 #include "python/gc/idle_selector.h"
-#include "python/gc/scheduler.h"
+#include "python/gc/idle_slots.h"
 
 #include <poll.h>
 #include <time.h>

@@ -6,7 +6,7 @@
 
 extern PyType_Spec tw_idle_select_spec;
 
-/* What a selector with a descriptor has for its select(): it sweeps while it would wait. Here the wait is what the loop means
+/* What a selector with a descriptor has for its select(): slices run while it would wait. Here the wait is what the loop means
  * it to be: epoll's is rounded up to a millisecond, and a slice in that would be late. NULL: an exception is set. */
 PyObject *idle_select_new(SweepObject *sweep, PyObject *selector);
 

@@ -1,10 +1,10 @@
-/* Passes of our own as pauses, and what Python says of the collector's policy, into the segment. */
+/* Collections of our own as pauses, and the state of the collector's policy, into the segment. */
 #include "python/gc/policy.h"
 
 #include "python/gc/callbacks.h"
 #include "python/membership.h"
 
-/* ---- passes ---- */
+/* ---- our own ---- */
 
 void core_policy_open(CoreObject *self) {
     if (__builtin_expect(*self->epoch == 0, 0)) core_reborn(self);
@@ -18,7 +18,7 @@ void core_policy_open(CoreObject *self) {
     core_pause_begins(self, TW_CAUSE_POLICY, -1);
 }
 
-/* What it took of the pass that this ends; 0: not known, as several threads had theirs at once. */
+/* What it took of the interval that this ends; 0: not known, as several threads had theirs at once. */
 static uint64_t policy_cpu_ns(const CoreObject *self) {
     return self->pass.depth == 0 && self->pass.thread == this_thread() ? tw_thread_cpu_ns() - self->pass.cpu_start_ns : 0;
 }

@@ -1,10 +1,10 @@
-/* Passes of our own, and the counters of the collector's policy. */
+/* Collections of our own, and the counters of the collector's policy. */
 #ifndef TAILWATCH_PYTHON_GC_POLICY_H
 #define TAILWATCH_PYTHON_GC_POLICY_H
 
 #include "python/core.h"
 
-/* A pass of our own begins and ends: collections inside it are booked as policy. The end returns its length in ns, 0 where
+/* An interval of our own begins and ends: collections inside it are booked as policy. The end returns its length in ns, 0 where
  * an outer one is still open. */
 void core_policy_open(CoreObject *core);
 uint64_t core_policy_close(CoreObject *core);

@@ -8,7 +8,7 @@
 
 /* The first references of an object, always the same: what it refers to beyond is held from outside, for all that is known.
  * So no object takes longer than a slice, however wide; one that is dead, and held by what stands beyond, is left to a
- * whole pass. */
+ * full collection. */
 static inline void walk_traverse(SweepObject *self, PyObject *object, visitproc visit) {
     const traverseproc look = (traverseproc)PyType_GetSlot(Py_TYPE(object), Py_tp_traverse);
     self->width = 0;

@@ -182,11 +182,11 @@ TW_TEST(a_cycle_is_the_whole_old_heap) {
 /* The first took a million looks at a hundred thousand objects; nothing is owed. */
 static tw_pace in_its_second_cycle(void) {
     tw_pace p = {0};
-    tw_pace_begin(&p, 0);
+    tw_pace_begin_cycle(&p, 0);
     slice(&p, TW_MOMENT_IDLE, 0, 1000000, 0, 0, MS);
     tw_pace_cycle_ended(&p, 0, 100000, 0);
     p.backlog = p.ahead = 0;
-    tw_pace_begin(&p, 0);
+    tw_pace_begin_cycle(&p, 0);
     return p;
 }
 
@@ -197,23 +197,23 @@ TW_TEST(a_cycle_is_paid_by_what_grows_old_in_it) {
     TW_CHECK_EQ(54, p.price);   /* 1000000 looks, four times as fast: 4000000 / 75000 = 53.3 */
     slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 0, MS);
     TW_CHECK_EQ(54000, p.backlog);
-    tw_pace_begin(&p, 200000); /* those that lived long cost more, and are no reason to wait */
+    tw_pace_begin_cycle(&p, 200000); /* those that lived long cost more, and are no reason to wait */
     TW_CHECK_EQ(75750, p.room); /* six eighths of 101000 */
     TW_CHECK_EQ(138, p.price);  /* 101000 at 10 looks and 200000 at 8, times 4: 10440000 / 75750 = 137.8 */
     tw_pace_cycle_ended(&p, 200000, 100000, 0);
     slice(&p, TW_MOMENT_IDLE, 5000000, 0, 0, 0, MS);
-    tw_pace_begin(&p, 0); /* nor is what a cycle that was much too late left to this one */
+    tw_pace_begin_cycle(&p, 0); /* nor is what a cycle that was much too late left to this one */
     TW_CHECK_EQ(150000, p.room); /* six eighths of 200000, whatever the 5000000 were */
 }
 
 /* After twelve cycles, the last two of which found nothing dead, more may grow old in one. */
 TW_TEST(where_few_die_a_cycle_lasts_longer) {
     tw_pace p = {0};
-    for (int i = 0; i < 11; ++i) tw_pace_begin(&p, 0), tw_pace_cycle_ended(&p, 0, 100000, 1);
-    tw_pace_begin(&p, 0);
+    for (int i = 0; i < 11; ++i) tw_pace_begin_cycle(&p, 0), tw_pace_cycle_ended(&p, 0, 100000, 1);
+    tw_pace_begin_cycle(&p, 0);
     TW_CHECK_EQ(75000, p.room); /* six eighths of 100000 */
     tw_pace_cycle_ended(&p, 0, 100000, 1);
-    tw_pace_begin(&p, 0);
+    tw_pace_begin_cycle(&p, 0);
     TW_CHECK_EQ(112500, p.room); /* nine */
 }
 
@@ -236,7 +236,7 @@ TW_TEST(a_cycle_sprints_and_rests) {
 /* It goes on in every moment, whatever is owed, once more has grown old than it may last. */
 TW_TEST(a_cycle_that_is_late_is_always_due) {
     tw_pace p = {0};
-    tw_pace_begin(&p, 0);
+    tw_pace_begin_cycle(&p, 0);
     TW_CHECK_EQ(16000, p.room); /* at least, however few live */
     slice(&p, TW_MOMENT_IDLE, 16000, 0, 0, 0, MS);
     p.backlog = 0;
@@ -257,12 +257,12 @@ TW_TEST(a_cycle_brought_to_its_end_is_paid_for) {
     uint64_t grown = 0;
     for (; !tw_pace_due(&p, 0); grown += 100) slice(&p, TW_MOMENT_IDLE, 100, 0, 0, 0, MS);
     TW_CHECK(grown >= 75000 && grown < 76000); /* the room of a cycle of 100000 */
-    tw_pace_begin(&p, 0); /* one that is late, and takes longer than was thought, is paid as it goes: the next one is not put off */
+    tw_pace_begin_cycle(&p, 0); /* one that is late, and takes longer than was thought, is paid as it goes: the next one is not put off */
     slice(&p, TW_MOMENT_IDLE, (size_t)p.room, 0, 0, 0, MS);
     for (int i = 0; i < 200; ++i) slice(&p, TW_MOMENT_IDLE, 1, 10000, 0, 0, MS);
     tw_pace_cycle_ended(&p, 0, 100000, 0);
     TW_CHECK(p.ahead <= 16000);
-    tw_pace_begin(&p, 0);
+    tw_pace_begin_cycle(&p, 0);
     for (int i = 0; i < 100; ++i) slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
     tw_pace_want_cycle(&p); /* somebody asks for one all the same */
     slice(&p, TW_MOMENT_REQUESTED, 0, 1000, 0, 0, MS);
@@ -279,7 +279,7 @@ static uint64_t most_garbage(uint64_t in_flight, uint64_t per_turn, size_t budge
         living += per_turn;
         if (living > in_flight) garbage += living - in_flight, living = in_flight;
         while (tw_pace_due(&p, 0)) {
-            if (left == 0) tw_pace_begin(&p, 0), of_cycle = living + garbage, found = garbage, left = of_cycle * 10 + 1;
+            if (left == 0) tw_pace_begin_cycle(&p, 0), of_cycle = living + garbage, found = garbage, left = of_cycle * 10 + 1;
             const size_t looks = left < budget ? left : budget;
             const size_t freed = looks == left ? found : 0;
             slice(&p, TW_MOMENT_IDLE, 0, looks, freed, freed, MS);

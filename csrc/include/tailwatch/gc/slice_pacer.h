@@ -107,7 +107,7 @@ void tw_pace_begin_again(tw_pace *p);
 
 /* A cycle begins, which goes through so many tenured objects, too (0: a short one): what it will cost is to be owed by the
  * time that as many objects have grown old as may meanwhile. */
-void tw_pace_begin(tw_pace *p, size_t tenured);
+void tw_pace_begin_cycle(tw_pace *p, size_t tenured);
 
 /* It has ended: so many objects are tenured, and so many others are old, those that it found dead included. whole: it
  * left none out. */

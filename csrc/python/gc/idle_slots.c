@@ -1,4 +1,4 @@
-#include "python/gc/scheduler.h"
+#include "python/gc/idle_slots.h"
 
 #include <poll.h>
 #include <time.h>
@@ -14,7 +14,7 @@
 #define LONGEST_NAP_MS 16
 #define WORTH_WAITING_NS 4000000   /* so much is left of a wait that sleeping for a millisecond of it may give more */
 #define NOBODY_WAITS_NS 2000000    /* the next request may come at any time */
-#define LONG_WAIT_NS 20000000      /* a round is brought to its end in one */
+#define LONG_WAIT_NS 20000000      /* a cycle is brought to its end in one */
 #define COUNTED_EVERY_NS 20000000
 #define FOR_LONG_NS 100000000
 #define FOR_A_WHILE_NS 50000000
@@ -129,7 +129,7 @@ static int all_are_idle(int fd, uint64_t left_ns) {
     return found == 0 && tw_now_ns() - asked_ns < AT_WORK_NS;
 }
 
-/* Where nothing comes for long, a round does not rest: an object is held meanwhile. */
+/* Where nothing comes for long, a cycle does not rest: the dead that it puts in order are held meanwhile. */
 static int brought_to_its_end(SweepObject *self, uint64_t left_ns) {
     if (self->phase == SWEEP_RESTS || left_ns < LONG_WAIT_NS) return 0;
     tw_pace_more(&self->pace);

@@ -1,9 +1,9 @@
-/* The moments in which nobody waits: what they are worth to the sweep, and how much of each it takes.
+/* Idle slots: what each is worth to idle-time collection, and how much of it a slice takes.
  *
  * All of it but moments_may_be_due runs with the GIL, on the thread whose moment it is.
  */
-#ifndef TAILWATCH_PYTHON_GC_SCHEDULER_H
-#define TAILWATCH_PYTHON_GC_SCHEDULER_H
+#ifndef TAILWATCH_PYTHON_GC_IDLE_SLOTS_H
+#define TAILWATCH_PYTHON_GC_IDLE_SLOTS_H
 
 #include "python/gc/idle_gc.h"
 
