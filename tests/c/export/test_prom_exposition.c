@@ -584,13 +584,3 @@ TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
     free(text);
     free(f);
 }
-
-TW_MAIN(every_family_has_one_help_and_one_type, types_follow_the_format, an_unused_label_set_is_not_shown,
-        the_window_gives_rates_and_attainment, buckets_are_cumulative_and_exact_at_their_bounds,
-        bounds_and_sums_read_as_prometheus_writes_them, label_values_are_escaped, a_process_is_its_role_and_index,
-        pauses_are_shown_by_generation_and_ours_apart, stream_time_is_told_by_the_role_whose_pauses_took_it,
-        stream_time_has_rows_before_the_first_pause, what_concerns_ourselves_is_shown,
-        fallbacks_are_shown_by_shape_and_reason, short_gaps_between_buckets_are_filled_and_long_ones_begin_a_span,
-        protobuf_leaves_out_families_without_metrics, exemplars_follow_their_buckets, the_output_is_appended,
-        every_failed_allocation_is_reported, a_failed_buffer_stays_failed, steps_are_shown_where_there_are_any,
-        a_policy_is_told_and_slices_where_there_are_any)

@@ -808,21 +808,3 @@ TW_TEST(the_boot_has_a_name) {
     tw_boot_id(b);
     TW_CHECK((a[0] | a[1]) != 0 && a[0] == b[0] && a[1] == b[1]);
 }
-
-TW_MAIN(a_page_of_something_else_is_refused, a_half_made_page_is_made_anew, who_holds_the_lock_for_long_is_not_waited_for,
-        a_number_given_away_is_left_alone, a_closed_directory_is_found_again_by_its_path,
-        what_this_process_was_before_an_exec_gives_its_line_up, a_file_is_named_after_its_owner,
-        a_memory_limit_does_not_keep_it_shared, the_first_makes_it, a_line_is_a_cache_line, each_has_a_line_and_a_file, a_line_given_back_is_taken_again,
-        a_dead_member_keeps_its_line_while_its_file_stands, it_is_full_when_all_lines_are_taken, many_at_once_get_a_line_each,
-        the_file_grows_under_its_memory, a_file_that_cannot_grow_stays_as_it_is, another_file_of_its_name_is_not_grown,
-        an_index_is_kept_for_life, an_index_waits_for_the_lock_or_not, an_index_that_is_none_is_not_believed,
-        who_lives_in_another_pid_namespace_keeps_what_it_has,
-        who_parts_leaves_its_file, only_what_has_certainly_ended_has,
-        memory_becomes_a_file_where_it_is, a_fork_child_has_memory_of_its_own,
-        memory_that_cannot_be_shared_stays_as_it_is, a_page_that_lies_about_its_lines_is_not_followed, a_pause_is_told_on_the_page, a_link_is_refused, what_is_no_directory_is_refused,
-        a_directory_that_others_may_enter_is_refused, a_parent_in_which_others_may_rename_is_refused,
-        a_directory_of_somebody_else_is_refused, a_planted_page_is_refused,
-        a_page_that_is_a_link_or_has_two_names_is_refused, a_page_of_another_version_or_boot_is_refused,
-        readers_pass_over_what_they_cannot_trust, a_full_file_system_is_an_error_and_leaves_nothing,
-        a_directory_that_vanished_does_no_harm, every_problem_has_its_sentence, a_pid_lives_with_its_start_time_only,
-        a_zombie_is_dead, the_boot_has_a_name)

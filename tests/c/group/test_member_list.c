@@ -339,10 +339,3 @@ TW_TEST(a_list_of_no_directory_stays_as_it_was) {
     TW_CHECK_EQ(0, members->n);
     free(members);
 }
-
-TW_MAIN(all_are_found_but_oneself, the_dead_are_found_until_their_file_is_gone,
-        a_pause_of_the_engine_s_process_reaches_the_stream, files_that_lie_are_counted,
-        a_list_of_no_directory_stays_as_it_was, who_joins_again_is_mapped_anew,
-        another_file_of_the_same_name_is_another_member, who_was_killed_while_it_collected_is_no_company,
-        a_refused_file_is_opened_once_when_it_is_old, a_reader_sees_label_sets_that_come_into_use,
-        label_sets_beyond_the_file_s_end_are_not_read)

@@ -372,9 +372,3 @@ TW_TEST(a_directory_that_vanished_does_no_harm) {
     TW_CHECK_EQ(0, tw_fold(fd, 4));
     close(fd);
 }
-
-TW_MAIN(the_dead_are_folded_and_count, the_living_are_left_alone, at_most_so_many_in_a_turn,
-        who_says_that_it_writes_no_more_is_folded_alive, what_was_before_an_exec_is_dead, what_cannot_be_judged_stays,
-        a_file_that_was_folded_and_still_stands_counts_once, a_retired_that_was_never_finished_is_nobody_s,
-        a_planted_retired_is_refused_and_not_replaced, who_folds_is_not_waited_for, without_room_the_dead_stay_as_they_are,
-        a_file_whose_maker_died_over_it_is_removed, many_that_fold_and_die_at_once_lose_nothing, a_directory_that_vanished_does_no_harm)
