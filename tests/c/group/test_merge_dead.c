@@ -1,6 +1,7 @@
 /* What becomes of the files of the dead: nothing is lost and nothing counts twice, wherever a folder stops. */
 #include "tailwatch/group/merge_dead.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -361,6 +362,53 @@ TW_TEST(a_file_whose_maker_died_over_it_is_removed) {
     age("2-2-2.seg", 60);
     TW_CHECK_EQ(0, fold(4));
     TW_CHECK(stands(living) && stands("2-2-2.seg"));
+    end();
+}
+
+static bool file_of(pid_t pid, char *name) {
+    DIR *entries = opendir(dir);
+    bool found = false;
+    for (const struct dirent *entry; entries != NULL && !found && (entry = readdir(entries)) != NULL;) {
+        tw_group_id id;
+        found = tw_group_id_of(entry->d_name, &id) && id.pid == (uint64_t)pid;
+        if (found) strcpy(name, entry->d_name);
+    }
+    closedir(entries);
+    return found;
+}
+
+/* Killed, by a page that cannot be read, while its file gets the content of this memory. */
+static void die_while_sharing(void) {
+    const size_t bytes = tw_segment_bytes(1);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    tw_segment *segment;
+    tw_group group;
+    signal(SIGSEGV, SIG_DFL);
+    if (tw_segment_create(&segment, "engine", 1, NULL, 0) != 0) _exit(1);
+    char *const middle = (char *)segment + bytes / 2 / page * page;
+    if (mprotect(middle, page, PROT_NONE) != 0 || tw_group_join(&group, dir, 0) != TW_GROUP_FINE) _exit(2);
+    (void)tw_group_share(&group, segment, bytes);
+    _exit(3);
+}
+
+/* Else its half would be merged, or would stay for ever. */
+TW_TEST(who_dies_while_sharing_has_made_no_file) {
+    begin();
+    const pid_t pid = fork();
+    if (pid == 0) die_while_sharing();
+    int status = 0;
+    waitpid(pid, &status, 0);
+    TW_CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+    char name[TW_GROUP_NAME];
+    TW_REQUIRE(file_of(pid, name));
+    uint64_t magic = 1;
+    const int file = open(in(name), O_RDONLY);
+    TW_CHECK_EQ(sizeof magic, read(file, &magic, sizeof magic));
+    TW_CHECK_EQ(0, magic);
+    close(file);
+    age(name, 60);
+    TW_CHECK_EQ(1, fold(4));
+    TW_CHECK(!stands(name));
     end();
 }
 
