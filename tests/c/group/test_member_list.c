@@ -25,6 +25,8 @@ static void end(void) {
     if (system(command) != 0) abort();
 }
 
+TW_AROUND(begin, end)
+
 static tw_segment *member(tw_group *group, const char *role, uint64_t unit) {
     if (tw_group_join(group, dir, unit) != TW_GROUP_FINE) return NULL;
     if (share_zeros(group, tw_segment_bytes(1)) != TW_GROUP_FINE) return NULL;
@@ -73,7 +75,6 @@ static tw_members *list(void) {
 }
 
 TW_TEST(all_are_found_but_oneself) {
-    begin();
     tw_group own;
     TW_CHECK(member(&own, "api", 0) != NULL);
     child a = start("engine", 1, 300000), b = start("worker", 1, 400000);
@@ -90,11 +91,9 @@ TW_TEST(all_are_found_but_oneself) {
     free(members);
     stop(a), stop(b);
     tw_group_leave(&own);
-    end();
 }
 
 TW_TEST(the_dead_are_found_until_their_file_is_gone) {
-    begin();
     tw_group own;
     TW_CHECK(member(&own, "api", 0) != NULL);
     child a = start("engine", 1, 300000);
@@ -110,11 +109,9 @@ TW_TEST(the_dead_are_found_until_their_file_is_gone) {
     TW_CHECK_EQ(0, members->n);
     free(members);
     tw_group_leave(&own);
-    end();
 }
 
 TW_TEST(a_pause_of_the_engine_s_process_reaches_the_stream) {
-    begin();
     tw_group own;
     tw_segment *segment = member(&own, "api", 0);
     TW_CHECK(segment != NULL);
@@ -137,7 +134,6 @@ TW_TEST(a_pause_of_the_engine_s_process_reaches_the_stream) {
     free(members), free(peer_set);
     stop(engine), stop(api);
     tw_group_leave(&own);
-    end();
 }
 
 static void write_file(const char *name, const void *bytes, size_t len) {
@@ -149,7 +145,6 @@ static void write_file(const char *name, const void *bytes, size_t len) {
 }
 
 TW_TEST(files_that_lie_are_counted) {
-    begin();
     tw_group own;
     tw_segment *segment = member(&own, "api", 0);
     const size_t bytes = tw_segment_bytes(1);
@@ -169,7 +164,6 @@ TW_TEST(files_that_lie_are_counted) {
     tw_members_clear(members);
     free(members), free(copy);
     tw_group_leave(&own);
-    end();
 }
 
 /* A member whose file holds the label sets in use, of sixteen. */
@@ -187,7 +181,6 @@ static off_t size_of(const tw_group *group) {
 }
 
 TW_TEST(a_reader_sees_label_sets_that_come_into_use) {
-    begin();
     tw_group theirs;
     tw_segment *segment = growing_member(&theirs);
     TW_REQUIRE(segment != NULL);
@@ -208,11 +201,9 @@ TW_TEST(a_reader_sees_label_sets_that_come_into_use) {
     free(members);
     tw_group_leave(&theirs);
     tw_segment_destroy(segment);
-    end();
 }
 
 TW_TEST(label_sets_beyond_the_file_s_end_are_not_read) {
-    begin();
     tw_group theirs;
     tw_segment *segment = growing_member(&theirs);
     TW_REQUIRE(segment != NULL);
@@ -232,11 +223,9 @@ TW_TEST(label_sets_beyond_the_file_s_end_are_not_read) {
     free(members);
     tw_group_leave(&theirs);
     tw_segment_destroy(segment);
-    end();
 }
 
 TW_TEST(who_joins_again_is_mapped_anew) {
-    begin();
     tw_group own, theirs;
     TW_CHECK(member(&own, "api", 0) != NULL && member(&theirs, "engine", 1) != NULL);
     tw_members *members = list();
@@ -251,11 +240,9 @@ TW_TEST(who_joins_again_is_mapped_anew) {
     tw_members_clear(members);
     free(members);
     tw_group_leave(&theirs), tw_group_leave(&own);
-    end();
 }
 
 TW_TEST(another_file_of_the_same_name_is_another_member) {
-    begin();
     tw_group own, theirs;
     TW_CHECK(member(&own, "api", 0) != NULL);
     tw_segment *segment = member(&theirs, "engine", 1);
@@ -273,11 +260,9 @@ TW_TEST(another_file_of_the_same_name_is_another_member) {
     tw_members_clear(members);
     free(members), free(copy);
     tw_group_leave(&theirs), tw_group_leave(&own);
-    end();
 }
 
 TW_TEST(who_was_killed_while_it_collected_is_no_company) {
-    begin();
     tw_group own;
     tw_segment *segment = member(&own, "api", 0);
     child engine = start("engine", 1, 500000);
@@ -296,7 +281,6 @@ TW_TEST(who_was_killed_while_it_collected_is_no_company) {
     tw_members_clear(members);
     free(members), free(peer_set);
     tw_group_leave(&own);
-    end();
 }
 
 static void age(const char *name, int dir_fd) {
@@ -305,7 +289,6 @@ static void age(const char *name, int dir_fd) {
 }
 
 TW_TEST(a_refused_file_is_opened_once_when_it_is_old) {
-    begin();
     tw_group own;
     TW_CHECK(member(&own, "api", 0) != NULL);
     write_file("1-1-1.seg", "short", 5);
@@ -330,7 +313,6 @@ TW_TEST(a_refused_file_is_opened_once_when_it_is_old) {
     TW_CHECK_EQ(TW_MEMBERS_REFUSED, members->n_known);
     free(members);
     tw_group_leave(&own);
-    end();
 }
 
 TW_TEST(a_list_of_no_directory_stays_as_it_was) {
