@@ -307,12 +307,18 @@ static tw_group_problem map_over(int file, void *memory, size_t bytes, uint64_t 
     return at == MAP_FAILED ? tw_file_problem() : TW_GROUP_FINE;
 }
 
+/* The first word, without which no file is read, comes last: who dies before it has made none. */
+static void copy_first_word_last(void *to, const void *from, size_t bytes) {
+    memcpy((uint64_t *)to + 1, (const uint64_t *)from + 1, bytes - sizeof(uint64_t));
+    tw_store_release((uint64_t *)to, *(const uint64_t *)from);
+}
+
 /* The file gets the content first, through a mapping elsewhere: at no instant is the address without it. */
 static tw_group_problem move_into_file(int dir, const char *name, void *memory, size_t bytes, uint64_t *ino) {
     void *copy;
     tw_group_problem problem = tw_file_make(dir, name, bytes, &copy);
     if (problem != TW_GROUP_FINE) return problem;
-    memcpy(copy, memory, bytes);
+    copy_first_word_last(copy, memory, bytes);
     munmap(copy, bytes);
     const int file = openat(dir, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     problem = file < 0 ? tw_file_problem() : map_over(file, memory, bytes, ino);

@@ -1,4 +1,4 @@
-"""ImportHooks for a condition. No test waits for a time to pass."""
+"""Waiting for a condition. No test waits for a time to pass."""
 
 from __future__ import annotations
 

@@ -1051,24 +1051,3 @@ TW_TEST(steps_of_a_difference_came_in_between) {
     tw_snapshot_free(none), tw_snapshot_free(d), tw_snapshot_free(later), tw_snapshot_free(earlier);
     tw_segment_destroy(g);
 }
-
-TW_MAIN(steps_stay_with_their_process, steps_of_a_difference_came_in_between,
-        an_unused_segment_gives_an_empty_snapshot, what_is_not_a_segment_is_refused,
-        label_sets_of_one_name_merge_and_are_sorted, a_question_may_name_a_model_a_route_or_both,
-        every_metric_has_the_layout_it_was_recorded_in, a_late_part_is_taken_off_its_gap,
-        a_correction_seen_before_its_gap_counts_as_none, pauses_are_kept_by_process, totals_add_up,
-        stream_time_is_kept_by_the_role_whose_pauses_took_it, more_roles_than_fit_are_other,
-        a_slow_gap_s_shares_name_roles_of_the_snapshot, what_was_open_when_a_process_was_killed_does_not_go_on,
-        a_share_of_a_role_that_was_booked_meanwhile_is_kept, seconds_of_several_processes_merge_in_order, windows_equal_a_plain_sum_over_their_seconds,
-        a_window_is_cut_to_what_is_known, the_newest_slow_gaps_of_all_processes_are_kept,
-        a_slow_gap_of_a_label_set_that_cannot_be_is_other, a_difference_holds_what_came_in_between,
-        a_gap_that_left_its_slot_between_two_readings_is_not_below_zero,
-        the_longest_pause_of_a_difference_is_one_of_its_own, a_process_that_is_new_counts_from_zero,
-        a_process_that_got_another_role_is_the_same_process,
-        with_no_past_a_window_is_everything, a_window_is_exact_between_its_ends, the_start_is_a_past_too,
-        a_count_beyond_32_bits_still_subtracts, a_gap_that_left_its_slot_since_a_mark_is_no_jump,
-        pushing_more_often_keeps_no_more, several_processes_of_a_window_are_one,
-        a_full_pool_costs_the_oldest_marks_only, the_memory_of_the_past_is_fixed,
-        fallbacks_of_several_processes_merge_and_are_sorted, fallbacks_subtract,
-        a_window_knows_its_fallbacks_however_many_kinds_there_are, a_fallback_since_the_mark_counts_whole,
-        a_snapshot_of_a_writer_at_work_is_sane)

@@ -135,6 +135,3 @@ TW_TEST(the_past_needs_one_allocation_and_pushing_none) {
     tw_history_free(NULL);
     world_free(&w);
 }
-
-TW_MAIN(taking_survives_every_failure, subtracting_survives_every_failure, looking_back_survives_every_failure,
-        the_past_needs_one_allocation_and_pushing_none)

@@ -83,7 +83,3 @@ TW_TEST(an_engine_is_there_when_somebody_works_for_it) {
     TW_CHECK(!tw_engine_has_peer(&peer_set, named("1")));
     TW_CHECK(!tw_engine_has_peer(&peer_set, 0));
 }
-
-TW_MAIN(a_name_is_an_engine, what_is_no_name_is_no_engine, workers_belong_to_the_engine_that_started_them,
-        with_one_engine_there_is_no_doubt, where_there_is_doubt_each_is_a_unit_of_its_own, a_ring_of_processes_ends,
-        one_may_work_for_all_several_do_not, an_engine_is_there_when_somebody_works_for_it)

@@ -228,9 +228,3 @@ TW_TEST(shares_are_those_of_a_look_at_every_instant) {
         free(p);
     }
 }
-
-TW_MAIN(alone_it_is_the_overlap, one_s_own_pause_comes_first, ranks_of_one_engine_count_together,
-        of_several_engines_only_the_one_that_serves, where_it_is_not_known_never_a_sum_over_engines,
-        who_works_for_all_engines_counts_whichever_serves, who_works_for_no_engine_delays_nobody_else, a_source_out_of_range_counts_as_the_last,
-        peers_are_idle_where_those_of_the_engine_are, an_open_pause_counts_up_to_the_token, a_ring_that_wrapped_gives_lower_bounds,
-        a_clock_that_lies_stays_inside_the_gap, shares_are_those_of_a_look_at_every_instant)

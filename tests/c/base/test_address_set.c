@@ -44,5 +44,3 @@ TW_TEST(is_small) {
     TW_CHECK(a.count == 2500000 && tw_addresses_bytes(&a) < 3500000);
     tw_addresses_clear(&a);
 }
-
-TW_MAIN(empty_set, holds_what_was_added, removed_ones_are_gone, is_small)

@@ -189,9 +189,3 @@ TW_TEST(real_clocks_agree_with_themselves) {
         TW_CHECK(back + 2 >= middle && back <= middle + 2);
     }
 }
-
-TW_MAIN(monotonic, thread_cpu, pair, offset, jiffy,
-        steady_clocks_convert_exactly, a_slew_is_followed_between_snapshots, a_slewed_monotonic_is_followed,
-        a_step_ahead_is_not_smeared, a_step_back_means_the_later_instant, a_suspend_is_a_step_of_boottime,
-        a_wide_bracket_is_no_step, one_snapshot_gives_its_offset, what_cannot_be_converted_is_refused,
-        nonsense_is_answered_or_refused, real_clocks_agree_with_themselves)

@@ -27,5 +27,3 @@ TW_TEST(a_mapping_is_gone_and_its_neighbour_is_not) {
     TW_CHECK_EQ(7, memory[bytes]);
     munmap(memory + bytes, page);
 }
-
-TW_MAIN(a_descriptor_is_closed_when_it_returns, a_mapping_is_gone_and_its_neighbour_is_not)

@@ -51,6 +51,3 @@ TW_TEST(signed_integers_are_zigzag) {
     TW_CHECK_EQ(UINT64_MAX, tw_zigzag(INT64_MIN));
     TW_CHECK_EQ(UINT64_MAX - 1, tw_zigzag(INT64_MAX));
 }
-
-TW_MAIN(varints_are_as_protobuf_has_them, a_message_takes_the_length_that_it_needs, lengths_are_as_short_as_they_can_be,
-        signed_integers_are_zigzag)

@@ -24,5 +24,3 @@ TW_TEST(work_longer_than_the_interval_offers_the_core_once) {
     TW_CHECK_EQ(1, (uint64_t)yields);
     TW_CHECK(since >= before + 2 * TW_GIVE_WAY_NS);
 }
-
-TW_MAIN(the_first_call_only_starts_the_interval, work_longer_than_the_interval_offers_the_core_once)

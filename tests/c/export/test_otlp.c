@@ -122,5 +122,3 @@ TW_TEST(buckets_fit_the_room) {
     const uint64_t edges[] = {0, 1, 999, 1000, 1001, UINT64_MAX, UINT64_MAX - 1};
     for (uint32_t most = 2; most < 200; most++) check_exponential(edges, sizeof edges / sizeof *edges, most);
 }
-
-TW_MAIN(no_memory_is_an_answer, nothing_measured_is_little_to_say, buckets_fit_the_room)

@@ -60,7 +60,7 @@ static fixture *make_fixture(void) {
     tw_counts_init(&f->itl);
     tw_counts_init(&f->gc2);
     tw_counts_init(&f->policy);
-    return f;
+    return tw_test_own(free, f);
 }
 
 static char *render(const tw_snapshot *s, const tw_metrics_info *info, int format) {
@@ -72,7 +72,7 @@ static char *render(const tw_snapshot *s, const tw_metrics_info *info, int forma
     memcpy(text + 1, b.data, b.length);
     text[b.length + 1] = '\0';
     tw_buffer_free(&b);
-    return text;
+    return tw_test_own(free, text);
 }
 
 static bool has_line(const char *text, const char *line) {
@@ -116,9 +116,7 @@ TW_TEST(every_family_has_one_help_and_one_type) {
         TW_CHECK_EQ('\n', text[strlen(text) - 1]);
         TW_CHECK_EQ(0, count_of(text, "# EOF"));
         TW_CHECK_EQ(0, count_of(text, "\n\n"));
-        free(text);
     }
-    free(f);
 }
 
 TW_TEST(types_follow_the_format) {
@@ -128,7 +126,6 @@ TW_TEST(types_follow_the_format) {
     CHECK_LINE("# TYPE tailwatch_build_info gauge");
     TW_CHECK_EQ(0, count_of(text, "# UNIT"));
     CHECK_LINE("tailwatch_build_info{version=\"1.2.3\",python=\"3.11.7\"} 1");
-    free(text);
     text = render_plain(f, TW_FORMAT_OPENMETRICS);
     CHECK_LINE("# TYPE tailwatch_requests counter");
     CHECK_LINE("# TYPE tailwatch_build info");
@@ -137,8 +134,6 @@ TW_TEST(types_follow_the_format) {
     TW_CHECK_EQ(0, count_of(text, "# UNIT tailwatch_goodput_requests_per_second"));
     CHECK_LINE("tailwatch_build_info{version=\"1.2.3\",python=\"3.11.7\"} 1");
     CHECK_LINE("tailwatch_requests_good_total{slo=\"ttft<=2s@99%\"} 0");
-    free(text);
-    free(f);
 }
 
 TW_TEST(an_unused_label_set_is_not_shown) {
@@ -154,8 +149,6 @@ TW_TEST(an_unused_label_set_is_not_shown) {
     CHECK_LINE("tailwatch_output_tokens_total{" LLAMA "} 12");
     CHECK_LINE("tailwatch_time_per_output_token_seconds_bucket{" LLAMA ",le=\"+Inf\"} 0");
     CHECK_LINE("tailwatch_time_per_output_token_seconds_sum{" LLAMA "} 0.0");
-    free(text);
-    free(f);
 }
 
 TW_TEST(the_window_gives_rates_and_attainment) {
@@ -163,7 +156,6 @@ TW_TEST(the_window_gives_rates_and_attainment) {
     char *text = render_plain(f, TW_FORMAT_TEXT);
     TW_CHECK_EQ(0, count_of(text, "\ntailwatch_slo_attainment_ratio "));
     CHECK_LINE("tailwatch_goodput_requests_per_second 0.0");
-    free(text);
     tw_second *second = &f->seconds[TW_SECONDS - 1]; /* ascending: the newest is last */
     second->second = 4990 + 1;
     second->good_miss = 19 | UINT64_C(1) << 32;
@@ -176,8 +168,6 @@ TW_TEST(the_window_gives_rates_and_attainment) {
     CHECK_LINE("tailwatch_slo_attainment_ratio 0.95");
     CHECK_LINE("tailwatch_goodput_requests_per_second 0.31666666666666666");
     CHECK_LINE("tailwatch_throughput_requests_per_second 0.35");
-    free(text);
-    free(f);
 }
 
 /* ---- histograms ------------------------------------------------------------------------------------- */
@@ -211,8 +201,6 @@ TW_TEST(buckets_are_cumulative_and_exact_at_their_bounds) {
     f->series[0].metric[TW_METRIC_TTFT] = &f->ttft;
     char *text = render_plain(f, TW_FORMAT_TEXT);
     check_buckets(text, "tailwatch_time_to_first_token_seconds", LLAMA, &f->ttft, layout);
-    free(text);
-    free(f);
 }
 
 TW_TEST(bounds_and_sums_read_as_prometheus_writes_them) {
@@ -236,8 +224,6 @@ TW_TEST(bounds_and_sums_read_as_prometheus_writes_them) {
     CHECK_LINE("tailwatch_send_wait_seconds_count 0");
     CHECK_LINE("tailwatch_queue_seconds_count{stage=\"proxy\"} 0");
     CHECK_LINE("tailwatch_queue_seconds_count{stage=\"accept\"} 1");
-    free(text);
-    free(f);
 }
 
 TW_TEST(label_values_are_escaped) {
@@ -254,8 +240,6 @@ TW_TEST(label_values_are_escaped) {
     CHECK_LINE("tailwatch_requests_good_total{slo=\"\\\"\\\"\\n\\\\\"} 0");
     CHECK_LINE("tailwatch_build_info{version=\"\",python=\"\xc3\xa9\"} 1");
     CHECK_LINE("tailwatch_time_to_first_token_seconds_count{model_name=\"a\\\"b\\\\c\\nd\",route=\"\\\\\"} 0");
-    free(text);
-    free(f);
 }
 
 TW_TEST(a_process_is_its_role_and_index) {
@@ -269,8 +253,6 @@ TW_TEST(a_process_is_its_role_and_index) {
     CHECK_LINE("tailwatch_gc_collected_objects_total{generation=\"2\",process=\"api-0\"} 10");
     CHECK_LINE("tailwatch_gc_collected_objects_total{generation=\"2\",process=\"engine-0\"} 11");
     CHECK_LINE("tailwatch_gc_collected_objects_total{generation=\"2\",process=\"api-1\"} 12");
-    free(text);
-    free(f);
 }
 
 TW_TEST(pauses_are_shown_by_generation_and_ours_apart) {
@@ -296,8 +278,6 @@ TW_TEST(pauses_are_shown_by_generation_and_ours_apart) {
     CHECK_LINE("tailwatch_gc_short_pauses_seconds_total{generation=\"0\",process=\"api-0\"} 0.00004");
     CHECK_LINE("tailwatch_gc_collected_objects_total{generation=\"policy\",process=\"api-0\"} 70");
     CHECK_LINE("tailwatch_gc_uncollectable_objects_total{generation=\"2\",process=\"api-0\"} 4");
-    free(text);
-    free(f);
 }
 
 TW_TEST(stream_time_is_told_by_the_role_whose_pauses_took_it) {
@@ -309,8 +289,6 @@ TW_TEST(stream_time_is_told_by_the_role_whose_pauses_took_it) {
     TW_CHECK_EQ(16, count_of(text, "\ntailwatch_stream_overlap_seconds_total{"));
     CHECK_LINE("tailwatch_stream_overlap_seconds_total{cause=\"gc2\",source=\"en\\\"gine\",phase=\"itl\"} 0.268");
     CHECK_LINE("tailwatch_stream_overlap_seconds_total{cause=\"gc2\",source=\"api\",phase=\"itl\"} 0.0");
-    free(text);
-    free(f);
 }
 
 TW_TEST(stream_time_has_rows_before_the_first_pause) {
@@ -323,8 +301,6 @@ TW_TEST(stream_time_has_rows_before_the_first_pause) {
     CHECK_LINE("tailwatch_stream_delay_seconds_total{cause=\"gc2\",source=\"api\",phase=\"itl\"} 0.25");
     CHECK_LINE("tailwatch_stream_overlap_seconds_total{cause=\"gc_full\",source=\"api\",phase=\"ttft\"} 1.5");
     CHECK_LINE("tailwatch_stream_delay_seconds_total{cause=\"policy\",source=\"api\",phase=\"ttft\"} 0.0");
-    free(text);
-    free(f);
 }
 
 TW_TEST(what_concerns_ourselves_is_shown) {
@@ -353,11 +329,8 @@ TW_TEST(what_concerns_ourselves_is_shown) {
     CHECK_LINE("tailwatch_fluidity_deadlines_met_total 97");
     CHECK_LINE("tailwatch_memory_bytes 1234");
     CHECK_LINE("tailwatch_registry_render_seconds 0.0125");
-    free(text);
     text = render_plain(f, TW_FORMAT_TEXT);
     TW_CHECK_EQ(0, count_of(text, "\ntailwatch_registry_render_seconds "));
-    free(text);
-    free(f);
 }
 
 static void check_fallback_lines(const char *text, const char *help) {
@@ -373,18 +346,14 @@ TW_TEST(fallbacks_are_shown_by_shape_and_reason) {
     char *text = render_plain(f, TW_FORMAT_TEXT);
     TW_CHECK_EQ(1, count_of(text, "\n# TYPE tailwatch_sse_fallback_total counter\n"));
     TW_CHECK_EQ(0, count_of(text, "\ntailwatch_sse_fallback_total{"));
-    free(text);
     tw_snapshot_fallback rows[] = {
         {"chat \"a\"", "back\\slash", UINT64_MAX}, {"caf\xc3\xa9", "extra", 1}, {"line\nend", "", 2}};
     f->snapshot.fallbacks = rows;
     f->snapshot.fallback_count = 3;
     text = render_plain(f, TW_FORMAT_TEXT);
     check_fallback_lines(text, "\n# HELP tailwatch_sse_fallback_total ");
-    free(text);
     text = render_plain(f, TW_FORMAT_OPENMETRICS);
     check_fallback_lines(text, "\n# TYPE tailwatch_sse_fallback counter\n");
-    free(text);
-    free(f);
 }
 
 /* ---- protobuf --------------------------------------------------------------------------------------- */
@@ -428,7 +397,6 @@ TW_TEST(protobuf_leaves_out_families_without_metrics) {
     TW_CHECK_EQ(1, count_bytes(&b, "tailwatch_requests_good_total", 29));
     TW_CHECK_EQ(1, count_bytes(&b, "tailwatch_build_info", 20));
     tw_buffer_free(&b);
-    free(f);
 }
 
 TW_TEST(exemplars_follow_their_buckets) {
@@ -451,10 +419,8 @@ TW_TEST(exemplars_follow_their_buckets) {
                "# {trace_id=\"trace-2\"} 170.0 1700000000.0");
     CHECK_LINE("tailwatch_e2e_request_latency_seconds_bucket{" LLAMA ",le=\"0.08\"} 0 "
                "# {trace_id=\"trace-3\"} 0.07 1700000002.000000001");
-    free(text);
     text = render_plain(f, TW_FORMAT_TEXT);
     TW_CHECK_EQ(0, count_of(text, " # {"));
-    free(text);
     tw_buffer b = render_proto(f, TW_FORMAT_PROTOBUF_NATIVE); /* by time: the one above all came first */
     const char *first = memmem(b.data, b.length, "trace-1", 7), *last = memmem(b.data, b.length, "trace-2", 7);
     TW_CHECK(first != NULL && last != NULL && last < first);
@@ -464,7 +430,6 @@ TW_TEST(exemplars_follow_their_buckets) {
     b = render_proto(f, TW_FORMAT_PROTOBUF);
     TW_CHECK_EQ(2, count_bytes(&b, "trace-3", 7)); /* classic bucket and native histogram */
     tw_buffer_free(&b);
-    free(f);
 }
 
 TW_TEST(the_output_is_appended) {
@@ -477,7 +442,6 @@ TW_TEST(the_output_is_appended) {
     TW_CHECK_MEM(b.data, b.data + once, once);
     tw_buffer_free(&b);
     TW_CHECK(b.data == NULL && b.length == 0 && b.capacity == 0);
-    free(f);
 }
 
 TW_TEST(every_failed_allocation_is_reported) {
@@ -505,7 +469,6 @@ TW_TEST(every_failed_allocation_is_reported) {
         TW_CHECK(n > 2);
     }
     free(many);
-    free(f);
 }
 
 TW_TEST(a_failed_buffer_stays_failed) {
@@ -513,16 +476,14 @@ TW_TEST(a_failed_buffer_stays_failed) {
     tw_buffer b = {.failed = ENOMEM};
     TW_CHECK_EQ(ENOMEM, tw_exposition_render(&f->snapshot, &INFO_PLAIN, TW_FORMAT_TEXT, &b));
     TW_CHECK(b.data == NULL && b.length == 0);
-    free(f);
 }
 
 TW_TEST(steps_are_shown_where_there_are_any) {
     fixture *f = make_fixture();
     char *text = render_plain(f, TW_FORMAT_OPENMETRICS);
     TW_CHECK_EQ(0, count_of(text, "tailwatch_step_"));
-    free(text);
     tw_snapshot_step steps[2] = {{.name = "decode", .batch = 40, .unknown_ns = 2 * TW_NS_PER_SECOND}, {.name = "a\"b"}};
-    tw_counts *spent = calloc(1, sizeof *spent);
+    tw_counts *spent = tw_test_own(free, calloc(1, sizeof *spent));
     tw_counts_init(spent);
     record(spent, tw_step_layout(TW_STEP_INSIDE), 20 * TW_NS_PER_MS);
     steps[0].spent[TW_STEP_INSIDE] = spent;
@@ -546,9 +507,6 @@ TW_TEST(steps_are_shown_where_there_are_any) {
     CHECK_LINE("tailwatch_step_overlap_seconds_total{" DECODE ",cause=\"gc2\",phase=\"host_gap\"} 0.0");
     CHECK_LINE("tailwatch_step_request_overlap_seconds_total{" DECODE ",cause=\"gc_full\",phase=\"host_gap\"} 3.0");
     TW_CHECK_EQ(0, count_of(text, "cause=\"gc_full\",phase=\"step\"} "));
-    free(spent);
-    free(text);
-    free(f);
 }
 
 TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
@@ -567,7 +525,6 @@ TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
     CHECK_LINE("tailwatch_gc_interference_total{process=\"api-0\",call=\"enable\"} 0");
     TW_CHECK_EQ(0, count_of(text, "tailwatch_gc_idle_slice"));
     TW_CHECK_EQ(0, count_of(text, "reason=\"unknown\"") + count_of(text, "_unfrozen_objects{"));
-    free(text);
     tw_policy_is(policy, TW_POLICY_IDLE_GC, TW_POLICY_SLICES, TW_WHY_NOT);
     tw_policy_heap(policy, 90000);
     policy->counts.slices[TW_MOMENT_IDLE] = 7;
@@ -582,16 +539,4 @@ TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
     CHECK_LINE("tailwatch_gc_memory_limit_total{process=\"api-0\",limit=\"rss\"} 1");
     CHECK_LINE("tailwatch_gc_unfrozen_objects{process=\"api-0\"} 90000");
     CHECK_LINE("tailwatch_gc_idle_backlog_visits{process=\"api-0\"} 5");
-    free(text);
-    free(f);
 }
-
-TW_MAIN(every_family_has_one_help_and_one_type, types_follow_the_format, an_unused_label_set_is_not_shown,
-        the_window_gives_rates_and_attainment, buckets_are_cumulative_and_exact_at_their_bounds,
-        bounds_and_sums_read_as_prometheus_writes_them, label_values_are_escaped, a_process_is_its_role_and_index,
-        pauses_are_shown_by_generation_and_ours_apart, stream_time_is_told_by_the_role_whose_pauses_took_it,
-        stream_time_has_rows_before_the_first_pause, what_concerns_ourselves_is_shown,
-        fallbacks_are_shown_by_shape_and_reason, short_gaps_between_buckets_are_filled_and_long_ones_begin_a_span,
-        protobuf_leaves_out_families_without_metrics, exemplars_follow_their_buckets, the_output_is_appended,
-        every_failed_allocation_is_reported, a_failed_buffer_stays_failed, steps_are_shown_where_there_are_any,
-        a_policy_is_told_and_slices_where_there_are_any)

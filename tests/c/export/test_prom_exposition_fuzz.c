@@ -28,5 +28,3 @@ TW_TEST(made_up_requests_are_rendered_well) {
 }
 
 TW_TEST(kept_inputs_hold) { TW_CHECK(corpus_run("exposition") > 0); }
-
-TW_MAIN(kept_inputs_hold, made_up_requests_are_rendered_well)

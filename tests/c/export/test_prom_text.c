@@ -59,5 +59,3 @@ TW_TEST(ratios_come_back_as_the_quotient) {
     }
     check_number("0.000000000000000000054210108624275221", number, format_ratio(number, 1, UINT64_MAX));
 }
-
-TW_MAIN(counts_are_decimal, seconds_are_exact, ratios_come_back_as_the_quotient)

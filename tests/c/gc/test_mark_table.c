@@ -96,6 +96,3 @@ TW_TEST(what_two_rounds_do_not_meet_goes) {
     tw_marks_clear(&m);
     tw_marks_tidy(&m, 64);
 }
-
-TW_MAIN(nothing_is_marked, marks_are_each_object_s_own, a_cycle_forgets_the_one_before, the_count_ends,
-        what_two_rounds_do_not_meet_goes)

@@ -69,5 +69,3 @@ TW_TEST(tidying_needs_no_memory) {
     TW_CHECK(tw_place_has(tw_marks_find(&m, at(3)), TW_MARK_WALKED));
     tw_marks_clear(&m);
 }
-
-TW_MAIN(every_allocation_fails_once, memory_comes_back, tidying_needs_no_memory)

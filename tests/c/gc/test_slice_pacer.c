@@ -336,11 +336,3 @@ TW_TEST(moments_have_names) {
     TW_CHECK_STR("unknown", tw_moment_name(TW_MOMENTS));
     TW_CHECK_STR("unknown", tw_moment_name(-1));
 }
-
-TW_MAIN(nothing_is_due_at_first, debt_follows_what_grew_old, a_slice_fits_its_moment, each_walk_costs_what_such_did,
-        the_dead_have_a_price, four_dead_have_a_price, what_never_fits_is_believed_less_and_less,
-        the_young_are_not_dearer_than_they_can_be, the_rest_of_a_wait_is_what_most_such_waits_had,
-        a_cycle_is_the_whole_old_heap, a_cycle_is_paid_by_what_grows_old_in_it, where_few_die_a_cycle_lasts_longer,
-        a_cycle_sprints_and_rests, a_cycle_that_is_late_is_always_due, a_cycle_brought_to_its_end_is_paid_for,
-        garbage_stays_a_part_of_the_living, a_whole_pass_pays_all, collections_of_others_are_booked,
-        a_child_counts_from_zero_and_knows_what_it_knew, moments_have_names)

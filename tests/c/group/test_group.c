@@ -33,6 +33,8 @@ static void end(void) {
     if (system(command) != 0) abort();
 }
 
+TW_AROUND(begin, end)
+
 static const char *in(const char *name) {
     static char path[192];
     snprintf(path, sizeof path, "%s/%s", dir, name);
@@ -81,7 +83,6 @@ static int in_child(int (*what)(void)) {
 /* ---- who is in it ---- */
 
 TW_TEST(the_first_makes_it) {
-    begin();
     tw_group group = joined(0);
     struct stat s;
     TW_CHECK(stat(dir, &s) == 0 && (s.st_mode & 07777) == 0700);
@@ -92,7 +93,6 @@ TW_TEST(the_first_makes_it) {
     TW_CHECK_EQ(1, group.page->lines);
     tw_group_leave(&group);
     TW_CHECK_EQ(-1, group.dir);
-    end();
 }
 
 TW_TEST(a_line_is_a_cache_line) {
@@ -101,7 +101,6 @@ TW_TEST(a_line_is_a_cache_line) {
 }
 
 TW_TEST(each_has_a_line_and_a_file) {
-    begin();
     tw_group a = joined(0), b = joined(1);
     TW_CHECK(a.at != b.at);
     TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&a, 1 << 20));
@@ -117,11 +116,9 @@ TW_TEST(each_has_a_line_and_a_file) {
     tw_group_leave(&a);
     TW_CHECK(access(in(name), F_OK) != 0);
     tw_group_leave(&b);
-    end();
 }
 
 TW_TEST(a_line_given_back_is_taken_again) {
-    begin();
     tw_group a = joined(0), b = joined(0);
     tw_group_leave(&a);
     tw_group c = joined(0);
@@ -129,7 +126,6 @@ TW_TEST(a_line_given_back_is_taken_again) {
     TW_CHECK_EQ(2, c.page->lines);
     tw_group_leave(&b);
     tw_group_leave(&c);
-    end();
 }
 
 static int join_and_die(void) {
@@ -145,7 +141,6 @@ static bool count(void *to, const char *name, const void *bytes, size_t len) {
 }
 
 TW_TEST(a_dead_member_keeps_its_line_while_its_file_stands) {
-    begin();
     tw_group a = joined(0);
     TW_CHECK_EQ(0, in_child(join_and_die));
     tw_group b = joined(0);
@@ -160,16 +155,13 @@ TW_TEST(a_dead_member_keeps_its_line_while_its_file_stands) {
     tw_group c = joined(0);
     TW_CHECK_EQ(1, c.at);
     tw_group_leave(&a), tw_group_leave(&b), tw_group_leave(&c);
-    end();
 }
 
 TW_TEST(it_is_full_when_all_lines_are_taken) {
-    begin();
     tw_group group[TW_GROUP_LINES];
     for (int i = 0; i < TW_GROUP_LINES; i++) group[i] = joined(0);
     TW_CHECK_EQ(TW_GROUP_FULL, refusal());
     for (int i = 0; i < TW_GROUP_LINES; i++) tw_group_leave(&group[i]);
-    end();
 }
 
 static int join_eight(void) {
@@ -184,7 +176,6 @@ static int join_eight(void) {
 }
 
 TW_TEST(many_at_once_get_a_line_each) {
-    begin();
     pid_t children[8];
     for (int i = 0; i < 8; i++)
         if ((children[i] = fork()) == 0) _exit(join_eight());
@@ -199,7 +190,6 @@ TW_TEST(many_at_once_get_a_line_each) {
     TW_CHECK_EQ(65, group.page->lines);
     for (int i = 0; i < 8; i++) kill(children[i], SIGKILL), waitpid(children[i], NULL, 0);
     tw_group_leave(&group);
-    end();
 }
 
 /* ---- memory that becomes a file, and back ---- */
@@ -211,7 +201,6 @@ static uint64_t *private_page(void) {
 }
 
 TW_TEST(memory_becomes_a_file_where_it_is) {
-    begin();
     tw_group group = joined(0);
     uint64_t *memory = private_page(), found = 0;
     memory[0] = 42, memory[1023] = 43;
@@ -234,7 +223,6 @@ TW_TEST(memory_becomes_a_file_where_it_is) {
     TW_CHECK(memory[0] == 42 && memory[1] == 45 && memory[1023] == 43);
     tw_group_leave(&group);
     munmap(memory, 8192);
-    end();
 }
 
 static off_t size_of(const tw_group *group) {
@@ -243,7 +231,6 @@ static off_t size_of(const tw_group *group) {
 }
 
 TW_TEST(the_file_grows_under_its_memory) {
-    begin();
     tw_group group = joined(0);
     uint64_t *memory = private_page(), found = 0;
     memory[0] = 42;
@@ -265,7 +252,6 @@ TW_TEST(the_file_grows_under_its_memory) {
     close(file);
     tw_group_leave(&group);
     munmap((void *)(uintptr_t)reader, 8192), munmap(memory, 8192);
-    end();
 }
 
 static int grow_beyond_a_limit(void) {
@@ -283,13 +269,10 @@ static int grow_beyond_a_limit(void) {
 }
 
 TW_TEST(a_file_that_cannot_grow_stays_as_it_is) {
-    begin();
     TW_CHECK_EQ(0, in_child(grow_beyond_a_limit));
-    end();
 }
 
 TW_TEST(another_file_of_its_name_is_not_grown) {
-    begin();
     tw_group group = joined(0);
     uint64_t *memory = private_page();
     TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&group, memory, 4096));
@@ -300,7 +283,6 @@ TW_TEST(another_file_of_its_name_is_not_grown) {
     TW_CHECK_EQ(0, size_of(&group));
     tw_group_leave(&group);
     munmap(memory, 8192);
-    end();
 }
 
 static tw_group inherited;
@@ -317,7 +299,6 @@ static int write_as_a_child(void) {
 }
 
 TW_TEST(a_fork_child_has_memory_of_its_own) {
-    begin();
     inherited = joined(0);
     shared = private_page();
     TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&inherited, shared, 8192));
@@ -330,11 +311,9 @@ TW_TEST(a_fork_child_has_memory_of_its_own) {
     TW_CHECK_EQ(2, found);
     tw_group_leave(&inherited);
     munmap(shared, 8192);
-    end();
 }
 
 TW_TEST(memory_that_cannot_be_shared_stays_as_it_is) {
-    begin();
     tw_group a = joined(0), b = joined(0);
     uint64_t *memory = private_page(), *other = private_page();
     other[0] = 42;
@@ -345,7 +324,6 @@ TW_TEST(memory_that_cannot_be_shared_stays_as_it_is) {
     TW_CHECK(access(in(a.name), F_OK) == 0);
     tw_group_leave(&b), tw_group_leave(&a);
     munmap(memory, 8192), munmap(other, 8192);
-    end();
 }
 
 /* ---- names for life ---- */
@@ -362,7 +340,6 @@ static int be_placed(void) {
 }
 
 TW_TEST(an_index_is_kept_for_life) {
-    begin();
     tw_group a = joined(0), b = joined(0), c = joined(0), d = joined(0);
     TW_CHECK_EQ(0, index_of(&a, "engine"));
     TW_CHECK_EQ(1, index_of(&b, "engine"));
@@ -376,11 +353,9 @@ TW_TEST(an_index_is_kept_for_life) {
     TW_CHECK_EQ(2, index_of(&c, "engine")); /* another role, another index */
     TW_CHECK_EQ(0, index_of(&c, "api"));
     tw_group_leave(&b), tw_group_leave(&c), tw_group_leave(&d);
-    end();
 }
 
 TW_TEST(an_index_waits_for_the_lock_or_not) {
-    begin();
     tw_group group = joined(0);
     const int held = open(dir, O_RDONLY | O_DIRECTORY);
     TW_CHECK(flock(held, LOCK_EX) == 0);
@@ -392,11 +367,9 @@ TW_TEST(an_index_waits_for_the_lock_or_not) {
     TW_CHECK_EQ(TW_GROUP_FINE, tw_group_place(&group, "engine", false, &index));
     TW_CHECK_EQ(0, index);
     tw_group_leave(&group);
-    end();
 }
 
 TW_TEST(an_index_that_is_none_is_not_believed) {
-    begin();
     tw_group liar = joined(0), own = joined(0);
     TW_CHECK_EQ(0, index_of(&liar, "engine"));
     own.page->line[liar.at].place -= 1; /* of that role, and before the first index */
@@ -406,11 +379,9 @@ TW_TEST(an_index_that_is_none_is_not_believed) {
     own.page->line[liar.at].place += 257; /* and past the last */
     TW_CHECK_EQ(0, index_of(&own, "engine"));
     tw_group_leave(&own), tw_group_leave(&liar);
-    end();
 }
 
 TW_TEST(who_lives_in_another_pid_namespace_keeps_what_it_has) {
-    begin();
     tw_group theirs = joined(0), own = joined(0);
     TW_CHECK_EQ(0, index_of(&theirs, "engine"));
     tw_group_line *line = &own.page->line[theirs.at];
@@ -419,18 +390,15 @@ TW_TEST(who_lives_in_another_pid_namespace_keeps_what_it_has) {
     tw_group late = joined(0);
     TW_CHECK(late.at != theirs.at);
     tw_group_leave(&late), tw_group_leave(&own), tw_group_leave(&theirs);
-    end();
 }
 
 TW_TEST(who_parts_leaves_its_file) {
-    begin();
     tw_group group = joined(0);
     TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&group, 4096));
     char name[TW_GROUP_NAME];
     strcpy(name, group.name);
     tw_group_part(&group);
     TW_CHECK(access(in(name), F_OK) == 0 && group.page == NULL && group.dir == -1);
-    end();
 }
 
 TW_TEST(only_what_has_certainly_ended_has) {
@@ -458,16 +426,13 @@ TW_TEST(only_what_has_certainly_ended_has) {
 /* ---- who stood still ---- */
 
 TW_TEST(a_page_that_lies_about_its_lines_is_not_followed) {
-    begin();
     tw_group group = joined(0);
     group.page->lines = UINT64_MAX;
     TW_CHECK_EQ(TW_GROUP_LINES, tw_group_lines(&group));
     tw_group_leave(&group);
-    end();
 }
 
 TW_TEST(a_pause_is_told_on_the_page) {
-    begin();
     tw_group api = joined(0), engine = joined(1);
     TW_CHECK_EQ(0, api.page->line[engine.at].stop_ns); /* who joins has no past */
     tw_group_publish(&engine, 1000);
@@ -476,47 +441,39 @@ TW_TEST(a_pause_is_told_on_the_page) {
     tw_group_leave(&engine);
     TW_CHECK_EQ(0, api.page->line[1].stop_ns);
     tw_group_leave(&api);
-    end();
 }
 
 /* ---- who is refused ---- */
 
 TW_TEST(a_link_is_refused) {
-    begin();
     TW_CHECK(mkdir(other, 0700) == 0 && symlink(other, dir) == 0);
     TW_CHECK_EQ(TW_GROUP_LINK, refusal());
-    end();
 }
 
 TW_TEST(what_is_no_directory_is_refused) {
-    begin();
     close(open(dir, O_CREAT | O_WRONLY, 0600));
     TW_CHECK_EQ(TW_GROUP_NO_DIR, refusal());
-    end();
 }
 
 TW_TEST(a_directory_that_others_may_enter_is_refused) {
     static const mode_t modes[] = {0701, 0710, 0750, 0770, 0777, 01777};
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
-        begin();
         TW_CHECK(mkdir(dir, 0700) == 0 && chmod(dir, modes[i]) == 0);
         TW_CHECK_EQ(TW_GROUP_OPEN, refusal());
         end();
+        begin();
     }
 }
 
 TW_TEST(a_parent_in_which_others_may_rename_is_refused) {
-    begin();
     TW_CHECK(mkdir(dir, 0700) == 0 && chmod(root, 0777) == 0);
     TW_CHECK_EQ(TW_GROUP_OPEN, refusal());
     TW_CHECK(chmod(root, 01777) == 0); /* sticky, as /dev/shm and /tmp are */
     tw_group group = joined(0);
     tw_group_leave(&group);
-    end();
 }
 
 TW_TEST(a_directory_of_somebody_else_is_refused) {
-    begin();
     if (geteuid() == 0) { /* only root can give one away */
         TW_CHECK(mkdir(dir, 0700) == 0 && chown(dir, 12345, 12345) == 0);
         TW_CHECK_EQ(TW_GROUP_NOT_OURS, refusal());
@@ -524,7 +481,6 @@ TW_TEST(a_directory_of_somebody_else_is_refused) {
         tw_group_problem problem;
         TW_CHECK_EQ(-1, tw_group_open_dir("/root", &problem));
     }
-    end();
 }
 
 static void plant(const char *name, size_t bytes, mode_t mode) {
@@ -539,16 +495,15 @@ TW_TEST(a_planted_page_is_refused) {
         {sizeof(tw_group_page), 0666, TW_GROUP_OPEN},
     };
     for (size_t i = 0; i < sizeof planted / sizeof *planted; i++) {
-        begin();
         TW_CHECK(mkdir(dir, 0700) == 0);
         plant("page", planted[i].bytes, planted[i].mode);
         TW_CHECK_EQ(planted[i].problem, refusal());
         end();
+        begin();
     }
 }
 
 TW_TEST(a_page_of_something_else_is_refused) {
-    begin();
     TW_CHECK(mkdir(dir, 0700) == 0);
     plant("page", sizeof(tw_group_page), 0600);
     const int file = open(in("page"), O_WRONLY);
@@ -556,13 +511,11 @@ TW_TEST(a_page_of_something_else_is_refused) {
     close(file);
     TW_CHECK_EQ(TW_GROUP_FOREIGN, refusal());
     TW_CHECK(access(in("page"), F_OK) == 0);
-    end();
 }
 
 TW_TEST(a_half_made_page_is_made_anew) {
     static const size_t sizes[] = {0, 100, sizeof(tw_group_page)};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        begin();
         TW_CHECK(mkdir(dir, 0700) == 0);
         plant("page", sizes[i], 0600);
         tw_group group = joined(0);
@@ -570,11 +523,11 @@ TW_TEST(a_half_made_page_is_made_anew) {
         TW_CHECK(stat(in("page"), &s) == 0 && s.st_size == sizeof(tw_group_page));
         tw_group_leave(&group);
         end();
+        begin();
     }
 }
 
 TW_TEST(who_holds_the_lock_for_long_is_not_waited_for) {
-    begin();
     tw_group group = joined(0);
     const int held = open(dir, O_RDONLY | O_DIRECTORY);
     TW_CHECK(flock(held, LOCK_EX) == 0);
@@ -584,13 +537,11 @@ TW_TEST(who_holds_the_lock_for_long_is_not_waited_for) {
     close(held);
     tw_group again = joined(0);
     tw_group_leave(&again), tw_group_leave(&group);
-    end();
 }
 
 /* ---- a descriptor that the host closed ---- */
 
 TW_TEST(a_number_given_away_is_left_alone) {
-    begin();
     tw_group group = joined(0);
     uint64_t *memory = private_page();
     TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&group, memory, 8192));
@@ -611,11 +562,9 @@ TW_TEST(a_number_given_away_is_left_alone) {
     TW_CHECK(fcntl(number, F_GETFD) >= 0);
     close(planted), close(theirs), close(number);
     munmap(memory, 8192);
-    end();
 }
 
 TW_TEST(a_closed_directory_is_found_again_by_its_path) {
-    begin();
     tw_group group = joined(0);
     close(group.dir);
     TW_CHECK_EQ(TW_GROUP_LOST, tw_group_holds(&group, NULL));
@@ -627,13 +576,11 @@ TW_TEST(a_closed_directory_is_found_again_by_its_path) {
     TW_CHECK(rename(dir, moved) == 0 && mkdir(dir, 0700) == 0);
     TW_CHECK(!tw_group_find_again(&group, dir)); /* another of the same name */
     tw_group_leave(&group);
-    end();
 }
 
 /* ---- a process that becomes another program ---- */
 
 TW_TEST(what_this_process_was_before_an_exec_gives_its_line_up) {
-    begin();
     tw_group before = joined(0);
     TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&before, 4096));
     char old[TW_GROUP_NAME];
@@ -646,7 +593,6 @@ TW_TEST(what_this_process_was_before_an_exec_gives_its_line_up) {
     TW_CHECK(access(in(old), F_OK) == 0); /* what it measured then */
     tw_group_leave(&after);
     tw_group_forget(&before);
-    end();
 }
 
 TW_TEST(a_file_is_named_after_its_owner) {
@@ -691,14 +637,11 @@ static int keep_under_a_limit(void) { return unshare_under_a_limit(true); }
 static int wipe_under_a_limit(void) { return unshare_under_a_limit(false); }
 
 TW_TEST(a_memory_limit_does_not_keep_it_shared) {
-    begin();
     TW_CHECK_EQ(0, in_child(keep_under_a_limit));
     TW_CHECK_EQ(0, in_child(wipe_under_a_limit));
-    end();
 }
 
 TW_TEST(a_page_that_is_a_link_or_has_two_names_is_refused) {
-    begin();
     TW_CHECK(mkdir(dir, 0700) == 0 && mkdir(other, 0700) == 0);
     plant("elsewhere", sizeof(tw_group_page), 0600);
     TW_CHECK(symlink("elsewhere", in("page")) == 0);
@@ -708,11 +651,9 @@ TW_TEST(a_page_that_is_a_link_or_has_two_names_is_refused) {
     strcpy(from, in("elsewhere"));
     TW_CHECK(link(from, in("page")) == 0);
     TW_CHECK_EQ(TW_GROUP_LINK, refusal());
-    end();
 }
 
 TW_TEST(a_page_of_another_version_or_boot_is_refused) {
-    begin();
     tw_group group = joined(0);
     tw_group_page *page = group.page;
     page->version++;
@@ -722,11 +663,9 @@ TW_TEST(a_page_of_another_version_or_boot_is_refused) {
     page->boot_id[1]--;
     tw_group again = joined(0);
     tw_group_leave(&again), tw_group_leave(&group);
-    end();
 }
 
 TW_TEST(readers_pass_over_what_they_cannot_trust) {
-    begin();
     tw_group group = joined(0);
     TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&group, 4096));
     plant("1-1.seg", 0, 0600);
@@ -739,22 +678,18 @@ TW_TEST(readers_pass_over_what_they_cannot_trust) {
     TW_CHECK_EQ(1, found);
     TW_CHECK_EQ(5, refused);
     tw_group_leave(&group);
-    end();
 }
 
 TW_TEST(a_full_file_system_is_an_error_and_leaves_nothing) {
-    begin();
     tw_group group = joined(0);
     static uint64_t page[512];
     TW_CHECK_EQ(TW_GROUP_FULL, tw_group_share(&group, page, (size_t)1 << 50)); /* refused before anything is read */
     TW_CHECK(access(in(group.name), F_OK) != 0);
     TW_CHECK(group.segment == NULL && group.segment_bytes == 0);
     tw_group_leave(&group);
-    end();
 }
 
 TW_TEST(a_directory_that_vanished_does_no_harm) {
-    begin();
     tw_group group = joined(0);
     TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&group, 4096));
     end();
@@ -808,21 +743,3 @@ TW_TEST(the_boot_has_a_name) {
     tw_boot_id(b);
     TW_CHECK((a[0] | a[1]) != 0 && a[0] == b[0] && a[1] == b[1]);
 }
-
-TW_MAIN(a_page_of_something_else_is_refused, a_half_made_page_is_made_anew, who_holds_the_lock_for_long_is_not_waited_for,
-        a_number_given_away_is_left_alone, a_closed_directory_is_found_again_by_its_path,
-        what_this_process_was_before_an_exec_gives_its_line_up, a_file_is_named_after_its_owner,
-        a_memory_limit_does_not_keep_it_shared, the_first_makes_it, a_line_is_a_cache_line, each_has_a_line_and_a_file, a_line_given_back_is_taken_again,
-        a_dead_member_keeps_its_line_while_its_file_stands, it_is_full_when_all_lines_are_taken, many_at_once_get_a_line_each,
-        the_file_grows_under_its_memory, a_file_that_cannot_grow_stays_as_it_is, another_file_of_its_name_is_not_grown,
-        an_index_is_kept_for_life, an_index_waits_for_the_lock_or_not, an_index_that_is_none_is_not_believed,
-        who_lives_in_another_pid_namespace_keeps_what_it_has,
-        who_parts_leaves_its_file, only_what_has_certainly_ended_has,
-        memory_becomes_a_file_where_it_is, a_fork_child_has_memory_of_its_own,
-        memory_that_cannot_be_shared_stays_as_it_is, a_page_that_lies_about_its_lines_is_not_followed, a_pause_is_told_on_the_page, a_link_is_refused, what_is_no_directory_is_refused,
-        a_directory_that_others_may_enter_is_refused, a_parent_in_which_others_may_rename_is_refused,
-        a_directory_of_somebody_else_is_refused, a_planted_page_is_refused,
-        a_page_that_is_a_link_or_has_two_names_is_refused, a_page_of_another_version_or_boot_is_refused,
-        readers_pass_over_what_they_cannot_trust, a_full_file_system_is_an_error_and_leaves_nothing,
-        a_directory_that_vanished_does_no_harm, every_problem_has_its_sentence, a_pid_lives_with_its_start_time_only,
-        a_zombie_is_dead, the_boot_has_a_name)

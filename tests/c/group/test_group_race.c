@@ -222,5 +222,3 @@ TW_TEST(members_and_readers_all_at_once) {
     end(r);
     free(r);
 }
-
-TW_MAIN(members_and_readers_all_at_once)

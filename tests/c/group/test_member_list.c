@@ -26,6 +26,8 @@ static void end(void) {
     if (system(command) != 0) abort();
 }
 
+TW_AROUND(begin, end)
+
 static tw_segment *member(tw_group *group, const char *role, uint64_t engine) {
     if (tw_group_join(group, dir, engine) != TW_GROUP_FINE) return NULL;
     if (share_zeros(group, segment_bytes(1)) != TW_GROUP_FINE) return NULL;
@@ -74,7 +76,6 @@ static tw_members *list(void) {
 }
 
 TW_TEST(all_are_found_but_oneself) {
-    begin();
     tw_group own;
     TW_CHECK(member(&own, "api", 0) != NULL);
     child a = start("engine", 1, 300000), b = start("worker", 1, 400000);
@@ -91,11 +92,9 @@ TW_TEST(all_are_found_but_oneself) {
     free(members);
     stop(a), stop(b);
     tw_group_leave(&own);
-    end();
 }
 
 TW_TEST(the_dead_are_found_until_their_file_is_gone) {
-    begin();
     tw_group own;
     TW_CHECK(member(&own, "api", 0) != NULL);
     child a = start("engine", 1, 300000);
@@ -111,11 +110,9 @@ TW_TEST(the_dead_are_found_until_their_file_is_gone) {
     TW_CHECK_EQ(0, members->n);
     free(members);
     tw_group_leave(&own);
-    end();
 }
 
 TW_TEST(a_pause_of_the_engine_s_process_reaches_the_stream) {
-    begin();
     tw_group own;
     tw_segment *segment = member(&own, "api", 0);
     TW_CHECK(segment != NULL);
@@ -138,7 +135,6 @@ TW_TEST(a_pause_of_the_engine_s_process_reaches_the_stream) {
     free(members), free(peer_set);
     stop(engine), stop(api);
     tw_group_leave(&own);
-    end();
 }
 
 static void write_file(const char *name, const void *bytes, size_t len) {
@@ -150,7 +146,6 @@ static void write_file(const char *name, const void *bytes, size_t len) {
 }
 
 TW_TEST(files_that_lie_are_counted) {
-    begin();
     tw_group own;
     tw_segment *segment = member(&own, "api", 0);
     const size_t bytes = segment_bytes(1);
@@ -170,7 +165,6 @@ TW_TEST(files_that_lie_are_counted) {
     tw_members_clear(members);
     free(members), free(copy);
     tw_group_leave(&own);
-    end();
 }
 
 /* A member whose file holds the label sets in use, of sixteen. */
@@ -188,7 +182,6 @@ static off_t size_of(const tw_group *group) {
 }
 
 TW_TEST(a_reader_sees_label_sets_that_come_into_use) {
-    begin();
     tw_group theirs;
     tw_segment *segment = growing_member(&theirs);
     TW_REQUIRE(segment != NULL);
@@ -209,11 +202,9 @@ TW_TEST(a_reader_sees_label_sets_that_come_into_use) {
     free(members);
     tw_group_leave(&theirs);
     tw_segment_destroy(segment);
-    end();
 }
 
 TW_TEST(label_sets_beyond_the_file_s_end_are_not_read) {
-    begin();
     tw_group theirs;
     tw_segment *segment = growing_member(&theirs);
     TW_REQUIRE(segment != NULL);
@@ -233,11 +224,9 @@ TW_TEST(label_sets_beyond_the_file_s_end_are_not_read) {
     free(members);
     tw_group_leave(&theirs);
     tw_segment_destroy(segment);
-    end();
 }
 
 TW_TEST(who_joins_again_is_mapped_anew) {
-    begin();
     tw_group own, theirs;
     TW_CHECK(member(&own, "api", 0) != NULL && member(&theirs, "engine", 1) != NULL);
     tw_members *members = list();
@@ -252,11 +241,9 @@ TW_TEST(who_joins_again_is_mapped_anew) {
     tw_members_clear(members);
     free(members);
     tw_group_leave(&theirs), tw_group_leave(&own);
-    end();
 }
 
 TW_TEST(another_file_of_the_same_name_is_another_member) {
-    begin();
     tw_group own, theirs;
     TW_CHECK(member(&own, "api", 0) != NULL);
     tw_segment *segment = member(&theirs, "engine", 1);
@@ -274,11 +261,9 @@ TW_TEST(another_file_of_the_same_name_is_another_member) {
     tw_members_clear(members);
     free(members), free(copy);
     tw_group_leave(&theirs), tw_group_leave(&own);
-    end();
 }
 
 TW_TEST(a_process_killed_while_it_collected_is_not_a_peer) {
-    begin();
     tw_group own;
     tw_segment *segment = member(&own, "api", 0);
     child engine = start("engine", 1, 500000);
@@ -297,7 +282,6 @@ TW_TEST(a_process_killed_while_it_collected_is_not_a_peer) {
     tw_members_clear(members);
     free(members), free(peer_set);
     tw_group_leave(&own);
-    end();
 }
 
 static void age(const char *name, int dir_fd) {
@@ -306,7 +290,6 @@ static void age(const char *name, int dir_fd) {
 }
 
 TW_TEST(a_refused_file_is_opened_once_when_it_is_old) {
-    begin();
     tw_group own;
     TW_CHECK(member(&own, "api", 0) != NULL);
     write_file("1-1-1.seg", "short", 5);
@@ -331,7 +314,6 @@ TW_TEST(a_refused_file_is_opened_once_when_it_is_old) {
     TW_CHECK_EQ(TW_MEMBERS_REFUSED, members->n_known);
     free(members);
     tw_group_leave(&own);
-    end();
 }
 
 TW_TEST(a_list_of_no_directory_stays_as_it_was) {
@@ -340,10 +322,3 @@ TW_TEST(a_list_of_no_directory_stays_as_it_was) {
     TW_CHECK_EQ(0, members->n);
     free(members);
 }
-
-TW_MAIN(all_are_found_but_oneself, the_dead_are_found_until_their_file_is_gone,
-        a_pause_of_the_engine_s_process_reaches_the_stream, files_that_lie_are_counted,
-        a_list_of_no_directory_stays_as_it_was, who_joins_again_is_mapped_anew,
-        another_file_of_the_same_name_is_another_member, a_process_killed_while_it_collected_is_not_a_peer,
-        a_refused_file_is_opened_once_when_it_is_old, a_reader_sees_label_sets_that_come_into_use,
-        label_sets_beyond_the_file_s_end_are_not_read)

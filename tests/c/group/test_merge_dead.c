@@ -1,6 +1,7 @@
 /* What becomes of the files of the dead: nothing is lost and nothing counts twice, wherever a merger stops. */
 #include "tailwatch/group/merge_dead.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -29,6 +30,8 @@ static void end(void) {
     snprintf(command, sizeof command, "rm -rf %s", root);
     if (system(command) != 0) abort();
 }
+
+TW_AROUND(begin, end)
 
 static const char *in(const char *name) {
     static char path[2][256];
@@ -120,7 +123,6 @@ static void check_sum(uint64_t processes) {
 }
 
 TW_TEST(the_dead_are_merged_and_count) {
-    begin();
     char name[TW_GROUP_NAME];
     killed("engine", name);
     check_sum(1);
@@ -137,11 +139,9 @@ TW_TEST(the_dead_are_merged_and_count) {
     TW_CHECK_EQ(0, merge(4));
     struct stat file;
     TW_CHECK(stat(in("engine-0.gone"), &file) == 0 && (file.st_mode & 0777) == 0600 && file.st_nlink == 1);
-    end();
 }
 
 TW_TEST(the_living_are_left_alone) {
-    begin();
     tw_group own;
     TW_CHECK(member(&own, "api") != NULL);
     killed("engine", NULL);
@@ -150,21 +150,17 @@ TW_TEST(the_living_are_left_alone) {
     TW_CHECK_EQ(0, merge(4));
     check_sum(2);
     tw_group_leave(&own);
-    end();
 }
 
 TW_TEST(at_most_so_many_in_a_turn) {
-    begin();
     for (int i = 0; i < 3; i++) killed("engine", NULL);
     TW_CHECK_EQ(2, merge(2));
     check_sum(3);
     TW_CHECK_EQ(1, merge(2));
     check_sum(3);
-    end();
 }
 
 TW_TEST(a_process_that_ended_its_segment_is_merged_alive) {
-    begin();
     tw_group own;
     TW_CHECK(member(&own, "api") != NULL);
     char name[TW_GROUP_NAME];
@@ -177,11 +173,9 @@ TW_TEST(a_process_that_ended_its_segment_is_merged_alive) {
     TW_CHECK_EQ(1, merge(4));
     TW_CHECK(!stands(name));
     check_sum(1);
-    end();
 }
 
 TW_TEST(what_was_before_an_exec_is_dead) {
-    begin();
     tw_group own;
     tw_segment *segment = member(&own, "api");
     TW_REQUIRE(segment != NULL);
@@ -189,12 +183,10 @@ TW_TEST(what_was_before_an_exec_is_dead) {
     TW_CHECK_EQ(1, merge(4));
     check_sum(1);
     tw_group_forget(&own);
-    end();
 }
 
 /* Who lives in another pid namespace, or lived before the boot, cannot be told from here. */
 TW_TEST(what_cannot_be_judged_stays) {
-    begin();
     char name[TW_GROUP_NAME];
     killed("engine", name);
     uint64_t was;
@@ -212,12 +204,10 @@ TW_TEST(what_cannot_be_judged_stays) {
         close(file);
     }
     TW_CHECK_EQ(1, merge(4));
-    end();
 }
 
 /* The two instants at which a merger may die. */
 TW_TEST(a_file_that_was_merged_and_still_stands_counts_once) {
-    begin();
     char name[TW_GROUP_NAME];
     killed("engine", name);
     char copy[320];
@@ -233,11 +223,9 @@ TW_TEST(a_file_that_was_merged_and_still_stands_counts_once) {
     TW_CHECK_EQ(2, merge_all()); /* one is only removed */
     TW_CHECK(!stands(name));
     check_sum(2);
-    end();
 }
 
 TW_TEST(a_retired_that_was_never_finished_is_nobody_s) {
-    begin();
     killed("engine", NULL);
     const int file = open(in("merge.tmp"), O_CREAT | O_WRONLY, 0600);
     TW_CHECK(write(file, "half", 4) == 4);
@@ -247,7 +235,6 @@ TW_TEST(a_retired_that_was_never_finished_is_nobody_s) {
     TW_CHECK_EQ(1, merge(4));
     TW_CHECK(!stands("merge.tmp"));
     check_sum(1);
-    end();
 }
 
 static void plant(const char *name, const void *bytes, size_t len) {
@@ -259,7 +246,6 @@ static void plant(const char *name, const void *bytes, size_t len) {
 TW_TEST(a_planted_retired_is_refused_and_not_replaced) {
     static const char zeros[8192];
     for (int kind = 0; kind < 4; kind++) {
-        begin();
         char name[TW_GROUP_NAME];
         killed("engine", name);
         if (kind == 0) plant("engine-0.gone", "short", 5);
@@ -271,11 +257,11 @@ TW_TEST(a_planted_retired_is_refused_and_not_replaced) {
         check_sum(1);
         TW_CHECK_EQ(1, look().refused);
         end();
+        begin();
     }
 }
 
 TW_TEST(a_merge_under_way_is_not_waited_for) {
-    begin();
     killed("engine", NULL);
     const int held = open(dir, O_RDONLY | O_DIRECTORY);
     TW_CHECK(flock(held, LOCK_EX) == 0);
@@ -283,7 +269,6 @@ TW_TEST(a_merge_under_way_is_not_waited_for) {
     check_sum(1);
     close(held);
     TW_CHECK_EQ(1, merge(4));
-    end();
 }
 
 /* Bounded by the size of files, as a full file system would. */
@@ -295,7 +280,6 @@ static int merge_without_room(void) {
 }
 
 TW_TEST(without_room_the_dead_stay_as_they_are) {
-    begin();
     char name[TW_GROUP_NAME];
     killed("engine", name);
     const pid_t pid = fork();
@@ -305,12 +289,10 @@ TW_TEST(without_room_the_dead_stay_as_they_are) {
     TW_CHECK_EQ(0, status);
     TW_CHECK(stands(name) && !stands("engine-0.gone"));
     check_sum(1);
-    end();
 }
 
 /* Each joins, is killed, and is merged by whoever comes first, while a reader looks. */
 TW_TEST(many_that_merge_and_die_at_once_lose_nothing) {
-    begin();
     killed("engine", NULL);
     pid_t mergers[4];
     for (int i = 0; i < 4; i++)
@@ -334,7 +316,6 @@ TW_TEST(many_that_merge_and_die_at_once_lose_nothing) {
     const seen s = look();
     TW_CHECK(s.segments == 0 && s.refused == 0 && s.retired == 2);
     check_sum(60);
-    end();
 }
 
 static void age(const char *name, time_t seconds) {
@@ -344,7 +325,6 @@ static void age(const char *name, time_t seconds) {
 
 TW_TEST(a_file_whose_maker_died_over_it_is_removed) {
     static const char zeros[8192];
-    begin();
     char name[TW_GROUP_NAME], living[TW_GROUP_NAME];
     for (size_t bytes = 0; bytes <= sizeof zeros; bytes += sizeof zeros) {
         killed("engine", name);
@@ -362,20 +342,57 @@ TW_TEST(a_file_whose_maker_died_over_it_is_removed) {
     age("2-2-2.seg", 60);
     TW_CHECK_EQ(0, merge(4));
     TW_CHECK(stands(living) && stands("2-2-2.seg"));
-    end();
+}
+
+static bool file_of(pid_t pid, char *name) {
+    DIR *entries = opendir(dir);
+    bool found = false;
+    for (const struct dirent *entry; entries != NULL && !found && (entry = readdir(entries)) != NULL;) {
+        tw_group_id id;
+        found = tw_group_id_of(entry->d_name, &id) && id.pid == (uint64_t)pid;
+        if (found) strcpy(name, entry->d_name);
+    }
+    closedir(entries);
+    return found;
+}
+
+/* Killed, by a page that cannot be read, while its file gets the content of this memory. */
+static void die_while_sharing(void) {
+    const size_t bytes = segment_bytes(1);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    tw_segment *segment;
+    tw_group group;
+    signal(SIGSEGV, SIG_DFL);
+    if (tw_segment_create(&segment, "engine", 1, false, NULL, 0) != 0) _exit(1);
+    char *const middle = (char *)segment + bytes / 2 / page * page;
+    if (mprotect(middle, page, PROT_NONE) != 0 || tw_group_join(&group, dir, 0) != TW_GROUP_FINE) _exit(2);
+    (void)tw_group_share(&group, segment, bytes);
+    _exit(3);
+}
+
+/* Else its half would be merged, or would stay for ever. */
+TW_TEST(who_dies_while_sharing_has_made_no_file) {
+    const pid_t pid = fork();
+    if (pid == 0) die_while_sharing();
+    int status = 0;
+    waitpid(pid, &status, 0);
+    TW_CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+    char name[TW_GROUP_NAME];
+    TW_REQUIRE(file_of(pid, name));
+    uint64_t magic = 1;
+    const int file = open(in(name), O_RDONLY);
+    TW_CHECK_EQ(sizeof magic, read(file, &magic, sizeof magic));
+    TW_CHECK_EQ(0, magic);
+    close(file);
+    age(name, 60);
+    TW_CHECK_EQ(1, merge(4));
+    TW_CHECK(!stands(name));
 }
 
 TW_TEST(a_directory_that_vanished_does_no_harm) {
-    begin();
     killed("engine", NULL);
     const int fd = directory();
     end();
     TW_CHECK_EQ(0, tw_merge_dead(fd, 4));
     close(fd);
 }
-
-TW_MAIN(the_dead_are_merged_and_count, the_living_are_left_alone, at_most_so_many_in_a_turn,
-        a_process_that_ended_its_segment_is_merged_alive, what_was_before_an_exec_is_dead, what_cannot_be_judged_stays,
-        a_file_that_was_merged_and_still_stands_counts_once, a_retired_that_was_never_finished_is_nobody_s,
-        a_planted_retired_is_refused_and_not_replaced, a_merge_under_way_is_not_waited_for, without_room_the_dead_stay_as_they_are,
-        a_file_whose_maker_died_over_it_is_removed, many_that_merge_and_die_at_once_lose_nothing, a_directory_that_vanished_does_no_harm)

@@ -280,7 +280,3 @@ TW_TEST(what_lies_is_no_retired) {
     tw_retired_free(sum);
     tw_segment_destroy(g);
 }
-
-TW_MAIN(a_snapshot_of_the_sum_is_that_of_its_parts, what_was_open_goes_on_nowhere, label_sets_without_room_become_other,
-        the_newest_slow_gaps_are_kept, a_retired_has_the_name_of_its_dead, a_list_remembers_the_last,
-        what_lies_is_no_retired)

@@ -41,5 +41,3 @@ TW_TEST(outcomes) {
     };
     for (int i = 0; i < TW_REASONS; i++) TW_CHECK_EQ(expected[i], tw_reason_outcome((tw_reason)i));
 }
-
-TW_MAIN(names, outcomes)

@@ -421,9 +421,3 @@ TW_TEST(a_fork_child_ends_its_parents_recorder_without_a_trace) {
     TW_CHECK_EQ(clocks, f.t.head->clocks);
     tear_down(&f);
 }
-
-TW_MAIN(what_is_written_is_read, a_ring_that_wrapped_keeps_the_newest_and_counts_the_rest,
-        a_reader_that_falls_behind_knows_what_it_missed, each_thread_has_a_ring_and_those_beyond_share_one, a_collection_takes_no_ring, a_file_is_readable_on_its_own,
-        clock_snapshots_thin_out_as_they_age, a_counter_is_written_when_it_has_changed, every_number_has_a_name,
-        sizes_are_refused_out_of_range, a_file_is_mapped_where_it_is_one, a_corrupted_file_costs_wrong_events_at_most,
-        a_killed_writer_leaves_whole_events, a_fork_child_ends_its_parents_recorder_without_a_trace)

@@ -102,5 +102,3 @@ TW_TEST(readers_see_whole_events_in_their_order) {
     munmap(memory, bytes);
     tw_segment_destroy(g);
 }
-
-TW_MAIN(readers_see_whole_events_in_their_order)

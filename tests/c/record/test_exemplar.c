@@ -202,8 +202,3 @@ TW_TEST(a_reset_forgets_them) {
     tw_snapshot_free(s);
     tw_segment_destroy(g);
 }
-
-TW_MAIN(a_key_gives_back_what_it_was_made_of, the_newest_of_a_bucket_stands_once, what_is_dropped_is_older,
-        ids_that_would_have_to_be_escaped_are_none, one_that_is_half_written_is_not_read,
-        a_reader_never_sees_two_writes_mixed, of_two_processes_the_newer_one_is_shown,
-        rubbish_in_a_segment_is_not_shown, a_reset_forgets_them)

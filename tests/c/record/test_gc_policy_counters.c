@@ -58,6 +58,3 @@ TW_TEST(a_size_of_nothing_is_known) {
     TW_CHECK(policy.now.kind == TW_POLICY_IDLE_GC && policy.now.mode == TW_POLICY_FULL && policy.now.why == TW_WHY_PROOF);
     TW_CHECK(policy.now.unfrozen == 1);
 }
-
-TW_MAIN(each_number_has_a_name_and_no_other_has_one, slices_are_counted_as_the_pace_has_them,
-        a_whole_pass_is_counted_by_its_moment, a_size_of_nothing_is_known)

@@ -185,7 +185,3 @@ TW_TEST(retireds_keep_it) {
     tw_segment_destroy(a);
     tw_segment_destroy(b);
 }
-
-TW_MAIN(brief_slots_are_made_of_whole_ones, a_brief_histogram_reads_as_a_whole_one,
-        requests_are_told_apart_by_how_they_ended, a_segment_made_without_keeps_nothing,
-        the_header_says_how_far_label_sets_are_apart, snapshots_merge_and_subtract_it, retireds_keep_it)

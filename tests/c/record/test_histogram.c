@@ -531,7 +531,3 @@ TW_TEST(many_at_once) {
     tw_histogram_read(&none, &first);
     TW_CHECK_EQ(0, first.count);
 }
-
-TW_MAIN(golden, layout_of, bounds, edges, bound_slots, buckets_of_slots, empty, records, below, moves, moved_maximum,
-        sum_128, killed_writer, merge, windows, windows_out_of_range, quantiles, lone_samples, uneven_slot, constant,
-        quantiles_rise, ranks, sum_seconds, bound_of_a_value, many_at_once)

@@ -425,6 +425,3 @@ TW_TEST(charges_leave_with_their_record) {
     TW_CHECK_EQ(0, record(p, TW_PAUSE_RING).delay_ns);
     free(p);
 }
-
-TW_MAIN(empty, one_pause, parity, early_reader, backwards, short_pauses, nested, cancelled, overlap_edges, overlap_open,
-        wrapped, random_pauses, charges, charges_add_up, charges_of_an_open_pause, charges_leave_with_their_record)

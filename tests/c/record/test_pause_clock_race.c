@@ -178,5 +178,3 @@ TW_TEST(writer_and_readers) {
     TW_CHECK_EQ(PAUSES, s->clock.head);
     free(s);
 }
-
-TW_MAIN(writer_and_readers)

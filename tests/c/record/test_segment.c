@@ -503,11 +503,3 @@ TW_TEST(texts_of_a_fallback_are_clean_and_cut) {
     check_fallback(g, 2, "", "?", 1);
     tw_segment_destroy(g);
 }
-
-TW_MAIN(create_fills_the_header, create_refuses_bad_sizes, boot_id_is_the_kernels,
-        start_time_whatever_the_command_is_called, memory_is_asked_for_before_a_label_set_comes_into_use, valid_knows_its_own, label_sets_are_found_again,
-        hostile_names_stay_within_the_limit, names_become_clean_text, long_names_are_cut_at_a_character,
-        words_round_trip, reset_keeps_options_and_nothing_else,
-        reset_forgets_what_a_file_holds, reset_takes_a_fork_child_as_owner, a_second_has_one_slot, octaves_double,
-        pause_lengths_sum_to_the_word, slow_records_are_whole_or_absent, fallbacks_are_counted_by_shape_and_reason,
-        a_fallback_without_room_counts_as_other, texts_of_a_fallback_are_clean_and_cut)

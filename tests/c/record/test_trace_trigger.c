@@ -76,5 +76,3 @@ TW_TEST(a_look_begins_where_the_last_one_ended) {
     TW_CHECK_EQ(1099, found.last_ns);
     tear_down(&f);
 }
-
-TW_MAIN(a_bound_is_exceeded_not_reached, a_look_begins_where_the_last_one_ended)

@@ -313,11 +313,3 @@ TW_TEST(verdicts_have_names) {
     TW_CHECK_STR("unknown", tw_healthy_name(-1));
     TW_CHECK_STR("unknown", tw_healthy_name(TW_HEALTHY_VERDICTS));
 }
-
-TW_MAIN(every_concurrency_has_one_row, a_row_is_at_most_a_thirtysecond_wide, a_row_keeps_the_newest,
-        a_full_row_takes_one_in_two_seconds, a_sample_is_a_ttft_and_a_time, a_ttft_too_long_to_keep_is_the_longest, another_meaning_of_concurrency_forgets,
-        a_sum_has_the_newest_of_both, a_stream_waits_and_then_runs, what_cannot_be_read_runs_from_its_first_bytes,
-        a_reset_forgets_it, a_bend_is_found, a_line_has_none, a_level_line_has_none, a_curve_that_falls_has_none,
-        few_data_and_one_level_are_said, processes_are_read_together, two_meanings_of_concurrency_do_not_mix,
-        old_data_count_for_nobody, times_ahead_count_for_nobody, it_is_read_while_it_is_written, a_server_that_changes_is_followed, a_tenth_of_stalled_requests_moves_nothing,
-        the_curve_ascends, verdicts_have_names)

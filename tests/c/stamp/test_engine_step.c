@@ -354,13 +354,3 @@ TW_TEST(phases_have_names) {
     TW_CHECK_STR("host_gap", tw_step_phase_name(TW_STEP_GAP));
     TW_CHECK_STR("unknown", tw_step_phase_name(TW_STEP_PHASES));
 }
-
-TW_MAIN(a_gap_is_what_follows_an_end_that_left_work, an_idle_engine_has_no_gap, what_is_not_known_is_kept_apart,
-        a_gap_belongs_to_the_step_that_begins_after_it, a_step_of_nothing_is_part_of_the_gap,
-        a_step_of_nothing_that_left_nothing_ends_the_wait, steps_nest_and_only_the_outermost_has_gaps,
-        a_loop_that_changes_its_thread_is_followed_by_its_name, engines_on_two_threads_have_their_own_ends,
-        more_threads_than_are_remembered_do_no_harm, times_that_run_back_count_as_none,
-        the_gap_rule_holds_for_random_loops, a_pause_is_booked_where_it_fell_and_on_whom,
-        a_pause_of_an_idle_engine_costs_no_step, a_pause_still_open_counts_up_to_the_end, a_wrapped_ring_is_counted,
-        names_beyond_the_table_are_other, huge_batches_are_bounded, steps_of_two_processes_add_up_by_name,
-        names_of_many_processes_end_in_other, a_sum_beyond_a_word_carries, a_reset_segment_has_no_steps, phases_have_names)

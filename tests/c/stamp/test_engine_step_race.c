@@ -71,5 +71,3 @@ TW_TEST(a_snapshot_while_an_engine_steps_is_sane) {
     TW_CHECK_EQ(STEPS / 8 * (MS / 10), overlap_ns);
     tw_segment_destroy(s.g);
 }
-
-TW_MAIN(a_snapshot_while_an_engine_steps_is_sane)

@@ -1412,22 +1412,3 @@ TW_TEST(ten_million_stamps_leave_memory_as_it_was) {
     TW_CHECK_EQ(WARM + STAMPS - 1, counts_of(&s.series->itl).count);
     tw_segment_destroy(g);
 }
-
-TW_MAIN(one_request_from_arrival_to_end, a_late_arrival_is_entry, closing_twice_counts_once,
-        stamps_after_the_end_are_dropped_and_counted, times_that_go_backwards_count_as_the_last_stamp,
-        a_message_without_tokens_is_no_stamp, saturating_gaps, fluidity_never_overflows, usage_raises_and_never_lowers,
-        a_usage_past_32_bits_is_cut, tpot_of_one_message_is_not_known, choices_in_one_message_make_one_gap,
-        a_request_is_judged_by_the_bounds_it_opened_with, an_answer_without_a_token_is_judged_by_its_first_bytes,
-        a_token_is_judged_before_the_bytes_around_it, tpot_is_per_choice,
-        choices_beyond_the_tracked_ones_are_counted_once, an_opaque_body_has_no_token_times,
-        an_abandoned_wait_is_one_before_the_first_token, slow_clients_are_told_apart, slow_records_say_whose_they_are,
-        typical_is_the_median_of_the_last_16, a_new_stream_starts_with_its_label_sets_typical_gap,
-        without_a_typical_gap_nothing_is_late, slow_is_over_20_ms_and_4_typical_gaps, late_is_not_overlap,
-        a_pause_charges_every_stream_it_touches, a_pause_of_the_engine_is_charged_to_the_engine,
-        a_slow_gap_names_the_others_that_held_it, a_pause_of_an_engine_that_serves_others_is_not_charged,
-        which_engine_is_not_known, a_first_token_s_late_part_is_its_own_process_s,
-        only_the_largest_shares_are_kept_and_the_sums_hold, two_stamps_inside_one_open_pause_are_both_charged,
-        ttft_is_late_by_what_paused_before_entry, a_wrapped_ring_makes_overlap_a_lower_bound, late_is_split_exactly,
-        overlap_and_late_match_brute_force, stream_time_is_conserved, fluidity_by_the_book,
-        fluidity_matches_brute_force, fluidity_needs_both_deadlines, verdicts, tpot_is_judged_to_the_nanosecond, bounds_are_counted_one_by_one,
-        windows_match_brute_force, an_end_an_hour_ago_is_counted_as_dropped, ten_million_stamps_leave_memory_as_it_was)

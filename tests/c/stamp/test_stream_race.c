@@ -126,5 +126,3 @@ TW_TEST(readers_beside_the_writer) {
     TW_CHECK_EQ(0, r.g->in_flight);
     tw_segment_destroy(r.g);
 }
-
-TW_MAIN(readers_beside_the_writer)

@@ -255,10 +255,3 @@ TW_TEST(too_many_files_are_refused) {
     tw_timeline_free(t);
     free(out.bytes);
 }
-
-TW_MAIN(every_event_is_counted, delays_come_from_those_that_streams_wait_for, of_several_engines_the_api_knows_which,
-        a_delay_says_whose_pauses_count,
-        short_pauses_and_inner_ones_have_no_arrows, a_ring_that_wrapped_says_what_it_lost,
-        a_process_that_died_in_a_pause_left_it_open, only_the_time_asked_for, gaps_inside_a_step_are_none,
-        requests_share_rows_only_when_they_are_over, requests_are_found_whatever_comes_and_goes,
-        too_many_pauses_leave_the_longest, pauses_of_one_length_are_thinned_too, too_many_files_are_refused)

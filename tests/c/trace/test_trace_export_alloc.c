@@ -114,5 +114,3 @@ static void fail_each(int format) {
 
 TW_TEST(perfetto) { fail_each(TW_TIMELINE_PERFETTO); }
 TW_TEST(json) { fail_each(TW_TIMELINE_JSON); }
-
-TW_MAIN(perfetto, json)

@@ -112,5 +112,3 @@ TW_TEST(the_worst_case_ends_soon) {
     export_all(&m, 1);
     made_free(&m);
 }
-
-TW_MAIN(events_in_any_order, events_that_lie, heads_that_lie, noise, the_worst_case_ends_soon)

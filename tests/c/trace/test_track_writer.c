@@ -186,8 +186,3 @@ TW_TEST(a_descriptor_says_why_it_takes_nothing) {
     TW_CHECK_EQ(EINVAL, tw_timeline_create_fd(&t, TW_TIMELINE_PERFETTO, -1));
     TW_CHECK_EQ(EINVAL, tw_timeline_create(&t, TW_TIMELINE_FORMATS, keep_bytes, NULL));
 }
-
-TW_MAIN(points_take_no_more_bytes_than_promised,
-        a_name_is_sent_once_for_each_sequence, many_names_keep_their_numbers, texts_become_utf8,
-        what_refers_to_nothing_is_refused, bytes_leave_in_bounded_chunks, a_writer_that_refuses_is_told,
-        a_descriptor_says_why_it_takes_nothing)

@@ -536,18 +536,3 @@ TW_TEST(unescapes_into_what_room_there_is) {
     TW_CHECK_EQ(4, tw_json_unescape("a\xe2\x82\xac", 4, out, 4));
     TW_CHECK_EQ(0, tw_json_unescape(NULL, 0, out, 4));
 }
-
-TW_MAIN(golden_event_by_event, golden_split_at_any_byte, golden_any_line_end, empty_deltas_do_not_count,
-    what_is_not_known_counts,
-        events_without_data_do_not_count, an_event_needs_its_empty_line, several_data_lines_are_one_event,
-            text_cannot_mimic_a_frame,
-        usage_is_read_where_it_belongs, model_is_told_once, model_of_a_split_event_outlives_the_next,
-            many_choices_in_a_message_sum_up,
-        framings_other_than_events, same_shape_counts_the_same,
-        text_that_eats_its_quote_is_looked_at, model_of_a_split_event_is_no_shape,
-            only_plain_tokens_are_remembered, choices_take_turns_on_the_short_way,
-        choices_of_one_event_take_the_short_way, numbered_events_take_the_short_way,
-        numbers_that_say_something_are_not_passed_over, named_events_take_the_short_way, short_way_is_found_again,
-        shapes_are_not_pushed_out_in_turn, model_of_a_split_event_outlives_what_is_remembered, shapes_have_a_size,
-        long_events_are_linear,
-        long_split_event_counts_once, unescapes, unescapes_into_what_room_there_is)

@@ -226,6 +226,3 @@ TW_TEST(unescape_stays_in_its_room) {
 }
 
 TW_TEST(kept_inputs_hold) { TW_CHECK(corpus_run("scan") > 0); }
-
-TW_MAIN(kept_inputs_hold, short_way_is_the_long_way, short_way_of_made_up_events_is_the_long_way, cuts_do_not_matter,
-        anything_is_survived, unescape_stays_in_its_room)

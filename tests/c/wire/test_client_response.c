@@ -336,8 +336,3 @@ TW_TEST(absurd_times) {
     TW_CHECK_EQ(UINT64_MAX - 5, answer.gap_ns);
     tw_answer_free(&answer);
 }
-
-TW_MAIN(golden_streams_cut_anywhere, any_bytes_cut_anywhere, chunk_and_content_are_told_apart,
-        a_message_counts_when_it_is_whole, tokens_and_choices, an_opaque_body_has_no_content, one_document,
-        a_last_line_without_its_end, begin_forgets, stamps_are_bounded, fluidity_is_etalons, the_server_side_agrees,
-        a_freeze_costs_by_where_it_falls, idle_time, absurd_times)

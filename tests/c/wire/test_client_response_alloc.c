@@ -48,5 +48,3 @@ TW_TEST(room_is_used_again) {
     TW_CHECK_EQ(MESSAGES, answer.stamps);
     tw_answer_free(&answer);
 }
-
-TW_MAIN(every_allocation_fails_once, room_is_used_again)

@@ -374,10 +374,3 @@ TW_TEST(random_frames) {
         check_frame(&frame, fillings, expected, size);
     }
 }
-
-TW_MAIN(nothing_becomes_nothing, known_texts_become_what_servers_write, every_byte_at_every_place,
-        high_bytes_stand_as_they_are, every_character, characters_alone, every_length_at_every_alignment,
-        an_escape_at_every_place, nothing_but_escapes, random_texts, long_texts, broken_characters_are_survived,
-        a_byte_of_no_character_becomes_the_replacement_character, overlong_forms_are_no_characters, a_text_is_spliced,
-        each_dialect_is_the_frames_own, numbers_are_written_as_they_are, no_hole_is_the_literal,
-        holes_side_by_side_and_at_the_ends, random_frames)

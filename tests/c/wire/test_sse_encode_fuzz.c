@@ -51,5 +51,3 @@ TW_TEST(made_up_inputs_hold) {
         TW_CHECK_EQ(0, LLVMFuzzerTestOneInput(made.bytes, made.size + 2));
     }
 }
-
-TW_MAIN(kept_inputs_hold, made_up_inputs_hold)
