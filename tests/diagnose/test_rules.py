@@ -192,7 +192,7 @@ def test_gc_auto_gives_its_choice_the_reason_and_what_was_measured() -> None:
     finding = found(snapshot(), CHOSEN)["gc-auto"]
     assert finding.severity == "info"
     assert "'idle'" in finding.title
-    assert all(part in finding.detail for part in ("collections made tokens wait", "freeze 1.3 ms", "idle 12 µs"))
+    assert all(part in finding.detail for part in ("collections made tokens wait", "freeze 1.3 ms", "idle 12 us"))
 
 
 def test_streams_that_nobody_bound_are_an_upper_bound_and_an_advice() -> None:
