@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from tailwatch import _hot
 from tailwatch.gc.hook import GCHook
+from tailwatch.gc.idle import MOMENTS
 
 freeze_past_the_hook, unfreeze = gc.freeze, gc.unfreeze
 THREADS = 8
@@ -137,9 +138,10 @@ def main(policy: str, turns: int) -> None:
     over.set()
     for thread in threads:
         thread.join()
-    status = hook.status
+    counts = hook.idle_gc.sweep.counts()
+    slices = sum(counts[moment] for moment in MOMENTS)
     least = min(each[0] for each in made)
-    json.dump({"found": found, "made": least, "mode": status.mode, "slices": sum(status.slices.values())}, sys.stdout)
+    json.dump({"found": found, "made": least, "mode": hook.idle_gc.mode, "slices": slices}, sys.stdout)
     hook.detach()
 
 

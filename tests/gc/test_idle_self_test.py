@@ -69,10 +69,10 @@ def test_a_self_test_that_was_disturbed_is_repeated(host: Host, monkeypatch: pyt
     host.hook.attach()
     assert host.state == ("full collections", "lists", False)
     host.hook.freeze()
-    assert host.hook.status.mode == "full collections"
+    assert host.hook.idle_gc.mode == "full collections"
     host.quiet_moment()
     assert host.state == ("slices", "", True)
-    assert host.hook.status.frozen > 1000
+    assert host.hook.idle_gc.heap()["frozen"] > 1000
     assert [sentence.split(":")[1] for sentence in host.said] == [" slices are disabled", " slices are enabled"]
     assert not host.hook.idle_gc.is_to_be_tested
 
