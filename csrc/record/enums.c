@@ -45,7 +45,7 @@ const char *tw_drop_name(int drop) {
 }
 
 const char *tw_error_name(int error) {
-    static const char *const names[] = {"asgi", "gc_hook", "policy", "daemon", "render", "registry"};
+    static const char *const names[] = {"asgi", "gc_hook", "policy", "daemon", "render", "registry", "group"};
     _Static_assert(COUNT(names) == TW_ERRORS, "a name for every place");
     return pick(names, TW_ERRORS, error);
 }

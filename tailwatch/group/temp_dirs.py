@@ -16,8 +16,11 @@ _SEGMENT = re.compile(r"(\d+)-(\d+).*\.(?:seg|trace|gc)")
 KEPT = r"trace-[0-9]{8}T[0-9]{6}-[0-9]+-[0-9]+\.pftrace"  # what trace_on has kept
 _TRACE = re.compile(rf".+\.trace|{KEPT}")
 LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id says nothing
+_MASTER = re.compile(r"master-(\d+)-(\d+)-(\d+)")  # pid, start time and pid namespace of who starts the members
 # What group.h names, and ours; a timeline that was being written when its writer was killed.
-_NOT_MEMBERS = re.compile(rf"page|port-[0-9]+|otel|{LAUNCHER}|fold\.tmp|.+\.gone|{KEPT}|\.tailwatch-.+\.tmp")
+_NOT_MEMBERS = re.compile(
+    rf"page|port-[0-9]+|otel|{LAUNCHER}|{_MASTER.pattern}|fold\.tmp|.+\.gone|{KEPT}|\.tailwatch-.+\.tmp"
+)
 _ABANDONED_SECONDS = 3600.0  # a directory in which nobody has written anything for so long
 
 
@@ -33,6 +36,22 @@ def remove(path: str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def mark_used(path: str, pid: int, start: int, namespace: int) -> None:
+    """Name a process in a directory of this user: the directory is in use while that process lives.
+
+    Raises:
+        OSError: it cannot be written, or it is not this user's.
+    """
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(directory).st_uid != os.geteuid():
+            raise PermissionError(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        os.close(os.open(f"master-{pid}-{start}-{namespace}", flags, 0o600, dir_fd=directory))
+    finally:
+        os.close(directory)
+
+
 def has_traces(path: str) -> bool:
     """Whether somebody may still want to look at what was recorded there."""
     try:
@@ -45,7 +64,7 @@ def sweep() -> None:
     """Remove those that nobody is left in: of launchers that were killed, and of servers that ended. The last one that
     holds traces stays for an hour: who looks for what killed a server has started it again by then."""
     try:
-        if _start_of(os.getpid()) is None:  # without /proc nobody seems to live
+        if start_of(os.getpid()) is None:  # without /proc nobody seems to live
             return
         with os.scandir(IN_MEMORY) as entries:
             made = [entry.path for entry in entries if _MADE.fullmatch(entry.name)]
@@ -88,11 +107,17 @@ def _is_left(path: str, *, young: bool = False) -> bool:
         members = [_SEGMENT.fullmatch(name) for name in names if not _NOT_MEMBERS.fullmatch(name)]
         if not members and not young and time.time() - found.st_mtime < _ABANDONED_SECONDS:
             return False
-        if not all(member and _start_of(int(member[1])) != int(member[2]) for member in members):
+        if not all(member and start_of(int(member[1])) != int(member[2]) for member in members):
+            return False
+        if any(_lives(match) for name in names if (match := _MASTER.fullmatch(name))):
             return False
         return LAUNCHER not in names or not _is_locked(LAUNCHER, directory)
     finally:
         os.close(directory)
+
+
+def _lives(master: re.Match[str]) -> bool:
+    return int(master[3]) == namespace() and start_of(int(master[1])) == int(master[2])
 
 
 def _is_locked(name: str, directory: int) -> bool:
@@ -108,7 +133,16 @@ def _is_locked(name: str, directory: int) -> bool:
         os.close(file)
 
 
-def _start_of(pid: int) -> int | None:
+def namespace() -> int:
+    """The PID namespace of this process.
+
+    Raises:
+        OSError: it cannot be told.
+    """
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def start_of(pid: int) -> int | None:
     """When a process began, in clock ticks since the boot; None where there is none.
 
     Raises:
