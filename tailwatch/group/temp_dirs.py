@@ -92,8 +92,9 @@ def _last_with_traces(paths: list[str]) -> str | None:
 
 
 def _is_left(path: str, *, young: bool = False) -> bool:
-    """Whether a directory is our own, holds what a group leaves there and nothing else, and nobody lives in it. young:
-    also where somebody may be about to join.
+    """Whether a directory is our own, holds what a group leaves there and nothing else, and nobody lives in it. One
+    with a member or a master of another PID namespace is not left: who is about to join it is not seen from here.
+    young: also where somebody may be about to join.
 
     Raises:
         OSError: it cannot be read, or it is a link.
@@ -104,20 +105,29 @@ def _is_left(path: str, *, young: bool = False) -> bool:
         if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != stat.S_IRWXU:
             return False
         names = os.listdir(directory)
-        members = [_SEGMENT.fullmatch(name) for name in names if not _NOT_MEMBERS.fullmatch(name)]
+        members = [name for name in names if not _NOT_MEMBERS.fullmatch(name)]
+        if not all(_SEGMENT.fullmatch(name) for name in members):
+            return False
         if not members and not young and time.time() - found.st_mtime < _ABANDONED_SECONDS:
             return False
-        if not all(member and start_of(int(member[1])) != int(member[2]) for member in members):
-            return False
-        if any(_lives(match) for name in names if (match := _MASTER.fullmatch(name))):
+        masters = [name for name in names if _MASTER.fullmatch(name)]
+        if not all(_has_ended(name, directory) for name in (*members, *masters)):
             return False
         return LAUNCHER not in names or not _is_locked(LAUNCHER, directory)
     finally:
         os.close(directory)
 
 
-def _lives(master: re.Match[str]) -> bool:
-    return int(master[3]) == namespace() and start_of(int(master[1])) == int(master[2])
+def _has_ended(name: str, directory: int) -> bool:
+    """Whether the process that a file is named after has certainly ended: one of this PID namespace."""
+    if name.endswith(".seg"):
+        from tailwatch import snapshots  # what reads the files is not on every system
+
+        return snapshots.has_ended_here(directory, name)
+    master = _MASTER.fullmatch(name)
+    owner = master or _SEGMENT.fullmatch(name)
+    elsewhere = master is not None and int(master[3]) != namespace()
+    return not elsewhere and owner is not None and start_of(int(owner[1])) != int(owner[2])
 
 
 def _is_locked(name: str, directory: int) -> bool:

@@ -14,8 +14,8 @@
  * answer.)
  *
  * Dead is whose process has certainly ended (tw_process_ended), who said so itself (tw_fold_end), and what this very
- * process was before an exec(). What another pid namespace or another boot wrote is left as it is: who lives there cannot
- * be told from here. Where there is no room for a retired segment the files stay, and count, as they are. A file whose maker died
+ * process was before an exec(). A process of another pid namespace is dead when its lock is gone (member_lock.h); what another boot
+ * wrote is left as it is. Where there is no room for a retired segment the files stay, and count, as they are. A file whose maker died
  * before there was anything in it is removed.
  */
 #ifndef TAILWATCH_GROUP_MERGE_DEAD_H
