@@ -16,6 +16,7 @@
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/base/clock.h"
 #include "tailwatch/base/process.h"
+#include "tailwatch/group/member_lock.h"
 
 static const char PAGE[] = "page";
 static const char SEGMENT[] = ".seg";
@@ -23,6 +24,7 @@ static const char GONE[] = ".gone";
 
 #define LOCK_TRIES 10
 #define LOCK_TURN_NS 2000000
+#define JOINED_LONG_AGO_NS (60 * TW_NS_PER_SECOND)
 
 /* ---- the directory ---- */
 
@@ -164,10 +166,24 @@ static bool has_segment(int dir, const tw_group_line *line) {
     return faccessat(dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
+static bool is_here(const tw_group_line *line) {
+    const uint64_t theirs = tw_load(&line->pid_namespace);
+    return theirs != 0 && theirs == tw_process_namespace();
+}
+
+/* Its pid says nothing here, but the lock of its file does. Whoever takes a line makes its file at once, so that one
+ * without a file has been folded. */
+static bool has_ended_elsewhere(int dir, const tw_group_line *line) {
+    char name[TW_GROUP_NAME];
+    tw_group_file(name, line);
+    if (has_segment(dir, line)) return tw_member_end_in(dir, name) != TW_MEMBER_LIVES;
+    return tw_load(&line->joined_ns) + JOINED_LONG_AGO_NS < tw_now_ns();
+}
+
 /* What this process was before an exec() does not come back; its file stays, as that of the dead does. */
 static bool was_ours(const tw_group_line *line) {
     const uint64_t self = (uint64_t)getpid();
-    return tw_load(&line->pid) == self && tw_load(&line->start_time) == tw_process_start_time(self) &&
+    return is_here(line) && tw_load(&line->pid) == self && tw_load(&line->start_time) == tw_process_start_time(self) &&
            tw_load(&line->image) != tw_process_image();
 }
 
@@ -175,8 +191,8 @@ static bool was_ours(const tw_group_line *line) {
 static bool is_free(int dir, const tw_group_line *line) {
     const uint64_t pid = tw_load(&line->pid);
     if (pid == 0 || was_ours(line)) return true;
-    if (tw_load(&line->pid_namespace) != tw_process_namespace()) return false;
-    return !tw_process_lives(pid, tw_load(&line->start_time)) && !has_segment(dir, line);
+    if (has_segment(dir, line)) return false;
+    return is_here(line) ? !tw_process_lives(pid, tw_load(&line->start_time)) : has_ended_elsewhere(dir, line);
 }
 
 static void take(tw_group *group, uint32_t at, uint64_t engine) {
@@ -240,10 +256,10 @@ static bool is_of_role(uint64_t place, const char *role) {
     return number >= 1 && number <= PLACES && place >> 16 == place_of(role, 0) >> 16;
 }
 
-static bool may_live(const tw_group_line *line) {
+static bool may_live(int dir, const tw_group_line *line) {
     const uint64_t pid = tw_load_acquire(&line->pid);
     if (pid == 0) return false;
-    return tw_load(&line->pid_namespace) != tw_process_namespace() || tw_process_lives(pid, tw_load(&line->start_time));
+    return is_here(line) ? tw_process_lives(pid, tw_load(&line->start_time)) : !has_ended_elsewhere(dir, line);
 }
 
 static uint32_t smallest_free(const tw_group *group, const char *role) {
@@ -251,7 +267,7 @@ static uint32_t smallest_free(const tw_group *group, const char *role) {
     for (uint32_t at = 0; at < tw_group_lines(group); at++) {
         const tw_group_line *line = &group->page->line[at];
         const uint64_t place = tw_load(&line->place);
-        if (at != group->at && is_of_role(place, role) && may_live(line)) used[(place & UINT16_MAX) - 1] = true;
+        if (at != group->at && is_of_role(place, role) && may_live(group->dir, line)) used[(place & UINT16_MAX) - 1] = true;
     }
     uint32_t index = 0;
     while (used[index]) index++;
@@ -296,13 +312,14 @@ tw_group_problem tw_group_join(tw_group *group, const char *path, uint64_t engin
     return problem;
 }
 
-/* The memory becomes the file. */
-static tw_group_problem map_over(int file, void *memory, size_t bytes, uint64_t *ino) {
+/* The memory becomes the file, which is locked from then on, as long as it is mapped. */
+static tw_group_problem map_over(int file, void *memory, size_t bytes, tw_group *group) {
     struct stat s;
     const tw_group_problem problem = tw_file_check(file, &s);
     if (problem != TW_GROUP_FINE) return problem;
     if ((size_t)s.st_size != bytes) return TW_GROUP_FOREIGN;
-    *ino = (uint64_t)s.st_ino;
+    group->segment_ino = (uint64_t)s.st_ino;
+    group->locked = tw_member_lock(file);
     const void *at = mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
     return at == MAP_FAILED ? tw_file_problem() : TW_GROUP_FINE;
 }
@@ -314,14 +331,16 @@ static void copy_first_word_last(void *to, const void *from, size_t bytes) {
 }
 
 /* The file gets the content first, through a mapping elsewhere: at no instant is the address without it. */
-static tw_group_problem move_into_file(int dir, const char *name, void *memory, size_t bytes, uint64_t *ino) {
+static tw_group_problem move_into_file(tw_group *group, void *memory, size_t bytes) {
     void *copy;
+    const int dir = group->dir;
+    const char *name = group->name;
     tw_group_problem problem = tw_file_make(dir, name, bytes, &copy);
     if (problem != TW_GROUP_FINE) return problem;
     copy_first_word_last(copy, memory, bytes);
     munmap(copy, bytes);
     const int file = openat(dir, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    problem = file < 0 ? tw_file_problem() : map_over(file, memory, bytes, ino);
+    problem = file < 0 ? tw_file_problem() : map_over(file, memory, bytes, group);
     if (file >= 0) close(file);
     if (problem != TW_GROUP_FINE) unlinkat(dir, name, 0);
     return problem;
@@ -336,7 +355,7 @@ tw_group_problem tw_group_share(tw_group *group, void *memory, size_t bytes) {
     bytes = whole_pages(bytes);
     tw_group_file(group->name, &group->page->line[group->at]);
     if (!tw_file_fits(group->dir, bytes)) return TW_GROUP_FULL;
-    const tw_group_problem problem = move_into_file(group->dir, group->name, memory, bytes, &group->segment_ino);
+    const tw_group_problem problem = move_into_file(group, memory, bytes);
     if (problem != TW_GROUP_FINE) return problem;
     group->segment = memory;
     group->segment_bytes = bytes;

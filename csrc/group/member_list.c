@@ -6,10 +6,11 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/base/clock.h"
-#include "tailwatch/base/process.h"
+#include "tailwatch/group/member_lock.h"
 #include "tailwatch/attribute/engine_id.h"
 
 #define HALF_MADE_NS (10 * TW_NS_PER_SECOND)
@@ -197,8 +198,37 @@ tw_group_problem tw_members_renew(tw_members *members, int dir, const char *exce
     if (problem != TW_GROUP_FINE) return problem;
     drop_gone(&r);
     drop_merged(members);
+    tw_members_note_ended(members, dir);
     members->refused = r.refused;
     return TW_GROUP_FINE;
+}
+
+/* ---- who ended in another PID namespace ---- */
+
+static bool may_end_unseen(const tw_member *member) {
+    const tw_header *h = &member->segment->header;
+    return member->list == NULL && tw_load(&h->locked) != 0 && tw_load(&h->ended) == 0 && tw_segment_is_elsewhere(h);
+}
+
+/* Nobody writes the file any more: the first page of the reader's mapping becomes a private one, and takes the mark. */
+static void note_ended(tw_member *member, int file) {
+    struct stat s;
+    void *const at = (void *)(uintptr_t)member->segment;
+    const bool same = fstat(file, &s) == 0 && member->ino == (uint64_t)s.st_ino && member->dev == (uint64_t)s.st_dev;
+    if (!same || tw_member_end_of(&member->segment->header, file) == TW_MEMBER_LIVES) return;
+    if (mmap(at, sizeof(tw_header), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0) != MAP_FAILED)
+        tw_store(&((tw_segment *)at)->header.ended, 1);
+}
+
+void tw_members_note_ended(tw_members *members, int dir) {
+    for (uint32_t i = 0; i < members->n; i++) {
+        tw_member *member = &members->member[i];
+        if (!may_end_unseen(member)) continue;
+        const int file = openat(dir, member->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        if (file < 0) continue;
+        note_ended(member, file);
+        close(file);
+    }
 }
 
 /* ---- whose pauses count ---- */
@@ -227,7 +257,7 @@ void tw_members_peers(const tw_members *members, const tw_group *group, tw_segme
         const uint64_t pid = tw_load_acquire(&line->pid);
         if (at == group->at || pid == 0 || tw_load(&line->engine) == 0) continue;
         const tw_segment *segment = segment_of(members, line);
-        if (segment == NULL || !tw_process_lives(pid, tw_load(&line->start_time))) continue;
+        if (segment == NULL || !tw_segment_lives(segment)) continue;
         pids[peer_set->n] = pid;
         admit(peer_set, line, segment, own);
     }

@@ -13,17 +13,12 @@
 
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/base/process.h"
+#include "tailwatch/group/member_lock.h"
 #include "tailwatch/group/retired_segment.h"
 
 static const char MAKING[] = "merge.tmp";
 
 /* ---- who is dead ---- */
-
-static bool is_of_this_boot(const tw_header *h) {
-    uint64_t boot[2];
-    tw_boot_id(boot);
-    return tw_load(&h->boot_id[0]) == boot[0] && tw_load(&h->boot_id[1]) == boot[1];
-}
 
 static bool was_before_exec(const tw_header *h) {
     const uint64_t self = (uint64_t)getpid();
@@ -31,11 +26,10 @@ static bool was_before_exec(const tw_header *h) {
            tw_load(&h->image) != tw_process_image();
 }
 
-static bool is_dead(const tw_header *h) {
-    const uint64_t here = tw_process_namespace();
-    if (here == 0 || tw_load(&h->pid_namespace) != here || !is_of_this_boot(h)) return false;
-    if (tw_load_acquire(&h->ended) != 0 || was_before_exec(h)) return true;
-    return tw_process_ended(tw_load(&h->pid), tw_load(&h->start_time));
+static bool is_dead(int dir, const char *name, const tw_header *h) {
+    if (!tw_segment_is_of_this_boot(h)) return false;
+    if (!tw_segment_is_elsewhere(h) && was_before_exec(h)) return true;
+    return tw_member_end_in(dir, name) != TW_MEMBER_LIVES;
 }
 
 /* ---- a file, mapped ---- */
@@ -179,7 +173,7 @@ static bool wanted(void *to, const char *name) {
 
 static bool visit(void *to, const char *name, const void *bytes, size_t len) {
     round *r = to;
-    if (!tw_segment_valid(bytes, len) || !is_dead(&((const tw_segment *)bytes)->header)) return false;
+    if (!tw_segment_valid(bytes, len) || !is_dead(r->dir, name, bytes)) return false;
     r->found += r->locked ? bury(r->dir, name, bytes) : 1;
     return false;
 }

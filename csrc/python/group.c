@@ -36,12 +36,10 @@ PyObject *core_members(PyObject *op, PyObject *unused) {
     return list;
 }
 
-/* Who was killed, or left, has streams in flight for ever. Who lives in another pid namespace cannot be told. */
+/* Who was killed, or left, has streams in flight for ever. */
 static uint64_t in_flight_of(const tw_segment *segment) {
     const uint64_t in_flight = tw_load(&segment->in_flight);
-    if (in_flight == 0 || tw_load(&segment->header.ended) != 0) return 0;
-    const bool elsewhere = tw_load(&segment->header.pid_namespace) != tw_process_namespace();
-    return elsewhere || tw_segment_lives(segment) ? in_flight : 0;
+    return in_flight > 0 && tw_segment_lives(segment) ? in_flight : 0;
 }
 
 /* load() -> (in_flight, opened): requests of this process and the others of its group, as of the last renew(). */
@@ -96,7 +94,7 @@ PyObject *core_peers(PyObject *op, PyObject *unused) {
     for (uint32_t i = 0; group != NULL && i < group->members.n; i++) {
         const tw_segment *segment = group->members.member[i].segment;
         const bool same_role = tw_words_equal(core->segment->header.role, segment->header.role, TW_ROLE_WORDS);
-        n += same_role && tw_load(&segment->header.ended) == 0 && tw_segment_lives(segment);
+        n += same_role && tw_segment_lives(segment);
     }
     return PyLong_FromLong(n);
 }
@@ -145,6 +143,7 @@ int group_leave(CoreObject *core) {
     core->stop = &core->own_stop;
     group->joined = false;
     group_forget_members(group);
+    tw_store(&core->segment->header.locked, 0);
     tw_store(&core->segment->header.ended, 0); /* the page is the process's own from this write on, */
     tw_mark_ended(&group->group);                /* so that this one does not reach it */
     tw_group_part(&group->group);
@@ -263,6 +262,7 @@ PyObject *core_renew(PyObject *op, PyObject *unused) {
     if (group->unplaced) (void)group_place(core, false);
     const bool changed = changed_ns != group->renewed_ns || group->unsettled;
     if (changed) group_look(group, changed_ns);
+    tw_members_note_ended(&group->members, group->group.dir);
     tw_members_peers(&group->members, &group->group, core->segment, &group->peer_set);
     find_serving(group);
     tw_crowd_share(&core->segment->crowd, group->engine != 0 || group->peer_set.n > 0); /* there is an engine: the others' streams wait for it too */

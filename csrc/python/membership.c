@@ -96,6 +96,7 @@ static tw_group_problem join(CoreObject *core, core_group *group, const char *di
         return problem;
     }
     group->joined = true;
+    tw_store_release(&core->segment->header.locked, group->group.locked);
     group->engine = engine;
     if (dir != group->dir) snprintf(group->dir, sizeof group->dir, "%s", dir);
     core->stop = &group->group.page->line[group->group.at].stop_ns;

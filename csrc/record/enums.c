@@ -10,7 +10,7 @@ TW_NAMES(tw_outcome_name, TW_OUTCOMES, "good", "miss", "excluded")
 TW_NAMES(tw_arrival_name, TW_ARRIVALS, "tcp_info", "asgi", "header", "explicit")
 TW_NAMES(tw_drop_name, TW_DROPS, "slow_log", "pause_log", "choice", "unreadable_body", "out_of_order_stamp",
          "pause_ring_overflow", "event_truncated", "protobuf_family", "protobuf_slow", "trace_trigger", "export", "span")
-TW_NAMES(tw_error_name, TW_ERRORS, "asgi", "gc_hook", "policy", "daemon", "render", "registry")
+TW_NAMES(tw_error_name, TW_ERRORS, "asgi", "gc_hook", "policy", "daemon", "render", "registry", "group")
 
 tw_outcome tw_reason_outcome(tw_reason reason) {
     if (reason == TW_REASON_GOOD) return TW_OUTCOME_GOOD;

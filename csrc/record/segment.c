@@ -184,8 +184,22 @@ void tw_segment_set_role(tw_segment *g, const char *role) {
     tw_words_set(g->lost[0].role, TW_ROLE_WORDS, role, strlen(role));
 }
 
+bool tw_segment_is_elsewhere(const tw_header *h) {
+    const uint64_t theirs = tw_load(&h->pid_namespace);
+    return theirs == 0 || theirs != tw_process_namespace();
+}
+
+bool tw_segment_is_of_this_boot(const tw_header *h) {
+    uint64_t boot[2];
+    tw_boot_id(boot);
+    return tw_load(&h->boot_id[0]) == boot[0] && tw_load(&h->boot_id[1]) == boot[1];
+}
+
 bool tw_segment_lives(const tw_segment *g) {
-    return tw_load(&g->header.ended) == 0 && tw_process_lives(tw_load(&g->header.pid), tw_load(&g->header.start_time));
+    const tw_header *h = &g->header;
+    const uint64_t pid = tw_load(&h->pid);
+    if (pid == 0 || tw_load(&h->ended) != 0) return false;
+    return tw_segment_is_elsewhere(h) ? tw_segment_is_of_this_boot(h) : tw_process_lives(pid, tw_load(&h->start_time));
 }
 
 bool tw_segment_valid(const tw_segment *g, size_t bytes) {

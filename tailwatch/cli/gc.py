@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import secrets
 import time
 from dataclasses import dataclass
@@ -32,7 +31,6 @@ LONGEST_SECONDS = 3600.0
 _STATUS = "status"
 _LOOK_SECONDS = 0.05
 _GRACE_SECONDS = 3.0  # beside the time the process itself has: it looks four times a second
-_SEGMENT = re.compile(r"([0-9]+)-[0-9]+-([0-9]+)\.seg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -137,11 +135,12 @@ def _ask(directory: str, process: snapshots.Process, verb: str, timeout: float) 
     if process.policy.kind in ("off", "observe"):
         asked.said = f"nothing was done: with gc={process.policy.kind!r} tailwatch does not control the collector"
         return asked
-    path = _file_of(directory, process.pid)
+    segment = snapshots.file_of(directory, process)
     command = GCCommand(asked.number, verb, time.monotonic_ns() + round(timeout * 1e9))
     try:
-        if path is None:
+        if segment is None:
             raise FileNotFoundError
+        path = os.path.join(directory, name_of(segment))
         asked.file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         asked.said = "nothing was done: its command file is missing or was replaced (has its daemon started yet?)"
@@ -160,14 +159,6 @@ def _ask(directory: str, process: snapshots.Process, verb: str, timeout: float) 
     return asked
 
 
-def _file_of(directory: str, pid: int) -> str | None:
-    """Beside the segment that it made last: who left and came again has another one."""
-    found = [match for name in os.listdir(directory) if (match := _SEGMENT.fullmatch(name)) and int(match[1]) == pid]
-    if not found:
-        return None
-    return os.path.join(directory, name_of(max(found, key=lambda match: int(match[2]))[0]))
-
-
 def _await(directory: str, asked: list[_Asked], seconds: float) -> int:
     until = time.monotonic() + seconds
     for each in asked:
@@ -184,9 +175,9 @@ def _await(directory: str, asked: list[_Asked], seconds: float) -> int:
 
 
 def _look(directory: str, asked: list[_Asked]) -> None:
-    living = {process.pid: process for process in snapshots.take_directory(directory).processes if process.lives}
+    living = [process for process in snapshots.take_directory(directory).processes if process.lives]
     for each in asked:
-        now = living.get(each.process.pid)
+        now = _same(each.process, living)
         if now is None:
             each.said = "the process has exited"
         elif now.policy.answered == each.number:
@@ -194,6 +185,13 @@ def _look(directory: str, asked: list[_Asked]) -> None:
             each.said, each.done = _sentence(result), result.code in (DONE, SWEPT)
         if each.said:
             print(f"{_head(each.process)}: {each.said}", flush=True)
+
+
+def _same(process: snapshots.Process, living: list[snapshots.Process]) -> snapshots.Process | None:
+    """The process in a later snapshot. Its role may have been settled since; another container may have its pid."""
+    with_pid = [each for each in living if each.pid == process.pid]
+    with_name = [each for each in with_pid if each.name == process.name]
+    return next(iter(with_name or with_pid), None)
 
 
 def _sentence(result: CommandResult) -> str:

@@ -63,6 +63,11 @@ class GroupMember:
             if not self.joined:
                 self._join()
 
+    def share_in(self, directory: str, role: str) -> None:
+        """Join a directory that was not known before, as a process of this role."""
+        self._directory = directory
+        self.enter(role)
+
     def bind(self, engine: str) -> None:
         """Another engine from now on, for streams that open from now on."""
         with self._lock:

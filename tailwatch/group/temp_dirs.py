@@ -16,8 +16,11 @@ _SEGMENT = re.compile(r"(\d+)-(\d+).*\.(?:seg|trace|gc)")
 KEPT = r"trace-[0-9]{8}T[0-9]{6}-[0-9]+-[0-9]+\.pftrace"  # what trace_on has kept
 _TRACE = re.compile(rf".+\.trace|{KEPT}")
 LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other pid namespaces our id says nothing
+_MASTER = re.compile(r"master-(\d+)-(\d+)-(\d+)")  # pid, start time and pid namespace of who starts the members
 # What group.h names, and ours; a timeline that was being written when its writer was killed.
-_NOT_MEMBERS = re.compile(rf"page|port-[0-9]+|otel|{LAUNCHER}|merge\.tmp|.+\.gone|{KEPT}|\.tailwatch-.+\.tmp")
+_NOT_MEMBERS = re.compile(
+    rf"page|port-[0-9]+|otel|{LAUNCHER}|{_MASTER.pattern}|merge\.tmp|.+\.gone|{KEPT}|\.tailwatch-.+\.tmp"
+)
 _ABANDONED_SECONDS = 3600.0  # a directory in which nobody has written anything for so long
 
 
@@ -33,6 +36,22 @@ def remove(path: str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def mark_used(path: str, pid: int, start: int, namespace: int) -> None:
+    """Name a process in a directory of this user: the directory is in use while that process lives.
+
+    Raises:
+        OSError: it cannot be written, or it is not this user's.
+    """
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(directory).st_uid != os.geteuid():
+            raise PermissionError(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        os.close(os.open(f"master-{pid}-{start}-{namespace}", flags, 0o600, dir_fd=directory))
+    finally:
+        os.close(directory)
+
+
 def has_traces(path: str) -> bool:
     """Whether somebody may still want to look at what was recorded there."""
     try:
@@ -45,7 +64,7 @@ def sweep() -> None:
     """Remove those that nobody is left in: of launchers that were killed, and of servers that ended. The last one that
     holds traces stays for an hour: who looks for what killed a server has started it again by then."""
     try:
-        if _start_of(os.getpid()) is None:  # without /proc nobody seems to live
+        if start_of(os.getpid()) is None:  # without /proc nobody seems to live
             return
         with os.scandir(IN_MEMORY) as entries:
             made = [entry.path for entry in entries if _MADE.fullmatch(entry.name)]
@@ -73,8 +92,9 @@ def _last_with_traces(paths: list[str]) -> str | None:
 
 
 def _is_left(path: str, *, young: bool = False) -> bool:
-    """Whether a directory is our own, holds what a group leaves there and nothing else, and nobody lives in it. young:
-    also where somebody may be about to join.
+    """Whether a directory is our own, holds what a group leaves there and nothing else, and nobody lives in it. One
+    with a member or a master of another PID namespace is not left: who is about to join it is not seen from here.
+    young: also where somebody may be about to join.
 
     Raises:
         OSError: it cannot be read, or it is a link.
@@ -85,14 +105,29 @@ def _is_left(path: str, *, young: bool = False) -> bool:
         if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != stat.S_IRWXU:
             return False
         names = os.listdir(directory)
-        members = [_SEGMENT.fullmatch(name) for name in names if not _NOT_MEMBERS.fullmatch(name)]
+        members = [name for name in names if not _NOT_MEMBERS.fullmatch(name)]
+        if not all(_SEGMENT.fullmatch(name) for name in members):
+            return False
         if not members and not young and time.time() - found.st_mtime < _ABANDONED_SECONDS:
             return False
-        if not all(member and _start_of(int(member[1])) != int(member[2]) for member in members):
+        masters = [name for name in names if _MASTER.fullmatch(name)]
+        if not all(_has_ended(name, directory) for name in (*members, *masters)):
             return False
         return LAUNCHER not in names or not _is_locked(LAUNCHER, directory)
     finally:
         os.close(directory)
+
+
+def _has_ended(name: str, directory: int) -> bool:
+    """Whether the process that a file is named after has certainly ended: one of this PID namespace."""
+    if name.endswith(".seg"):
+        from tailwatch import snapshots  # what reads the files is not on every system
+
+        return snapshots.has_ended_here(directory, name)
+    master = _MASTER.fullmatch(name)
+    owner = master or _SEGMENT.fullmatch(name)
+    elsewhere = master is not None and int(master[3]) != namespace()
+    return not elsewhere and owner is not None and start_of(int(owner[1])) != int(owner[2])
 
 
 def _is_locked(name: str, directory: int) -> bool:
@@ -108,7 +143,16 @@ def _is_locked(name: str, directory: int) -> bool:
         os.close(file)
 
 
-def _start_of(pid: int) -> int | None:
+def namespace() -> int:
+    """The PID namespace of this process.
+
+    Raises:
+        OSError: it cannot be told.
+    """
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def start_of(pid: int) -> int | None:
     """When a process began, in clock ticks since the boot; None where there is none.
 
     Raises:

@@ -27,6 +27,7 @@ EXPOSITIONS = ("both", "native", "classic")
 NVTX_MODES = ("auto", "on", "off")
 
 _NOT_OPTIONS = frozenset({"TAILWATCH"})
+_EMPTY_MEANS_NONE = frozenset({"metrics_path", "dir"})
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 _ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}")
@@ -77,7 +78,8 @@ class Config:
         sse_timing: add a comment after the last event of a stream, with its TTFT, ITL and delay by pauses.
         dir: shared-memory directory of the process group, with one file per process; "": no group. The directory is
             created if it does not exist. It must be on a memory file system (/dev/shm), because each token writes to
-            it. With ``trace_events`` and no ``dir``, a directory is created there.
+            it. Not given: the workers of one uvicorn, hypercorn, granian or gunicorn server share a directory there;
+            other processes have no group, except that with ``trace_events`` a directory is created.
         nvtx: "auto": send ranges to an attached NVTX tool (Nsight Systems, Nsight Compute); "on": also report that no
             tool is attached; "off": never.
         nvtx_tokens: with a tool attached, mark each token-bearing message, not only the first of each request.
@@ -239,12 +241,12 @@ def _no_such_option(name: str, given: _Given) -> OptionError:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
-    """An empty variable counts as not set, except where empty means something: TAILWATCH_METRICS_PATH."""
+    """An empty variable counts as not set, except where it means none: TAILWATCH_METRICS_PATH and TAILWATCH_DIR."""
     given = {}
     for name in OPTIONS:
         variable = variable_of(name)
         text = environment.get(variable)
-        if text is None or (not text.strip() and name != "metrics_path"):
+        if text is None or (not text.strip() and name not in _EMPTY_MEANS_NONE):
             continue
         given[name] = _Given(name, text.strip(), variable)
     return given

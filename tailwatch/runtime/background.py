@@ -38,13 +38,16 @@ class Daemon:
     _thread: threading.Thread | None = None
     _logged: bool = False
 
-    def start(self) -> None:
-        """Start the thread unless it runs, or was stopped. Cheap: one attribute. Never raises."""
+    def start(self) -> bool:
+        """Start the thread unless it runs, or was stopped. Cheap: one attribute. Never raises. Returns whether this
+        call has started it."""
         if self._thread is not None or self._stop.is_set():
-            return
+            return False
         with self._starting:
             if self._thread is None and not self._stop.is_set():
                 self._start()
+                return self._thread is not None
+        return False
 
     def _start(self) -> None:
         for task in self.tasks:

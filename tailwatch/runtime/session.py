@@ -24,7 +24,7 @@ from tailwatch.errors import OptionError
 from tailwatch.export.otel.exporter import asked_for
 from tailwatch.gc.coordinator import FREEZE_PATIENCE_SECONDS, GCCoordinator
 from tailwatch.gc.hook import Freeze
-from tailwatch.group import temp_dirs
+from tailwatch.group import server_workers, temp_dirs
 from tailwatch.group.membership import GroupMember
 from tailwatch.integrations.fast_sse import FastSSE
 from tailwatch.integrations.nvtx_attach import ANCHOR_SECONDS, NVTXHook
@@ -40,7 +40,7 @@ from tailwatch.runtime.child_env import EnvironmentPatch
 from tailwatch.runtime.load_signal import REFRESH_SECONDS, LoadMeter, LoadSignal
 from tailwatch.runtime.manual import StreamContext, step_error
 from tailwatch.runtime.pause_logs import PauseLog, SlowLog, asked_level
-from tailwatch.runtime.wiring import ERROR_ASGI, ERROR_DAEMON, ERROR_POLICY, ERROR_RENDER
+from tailwatch.runtime.wiring import ERROR_ASGI, ERROR_DAEMON, ERROR_GROUP, ERROR_POLICY, ERROR_RENDER
 from tailwatch.snapshots.model import GCStatus
 from tailwatch.tracing.recorder import Tracing
 
@@ -66,6 +66,8 @@ class Watch:
     """
 
     def __init__(self, config: Config, *, automatic: bool) -> None:
+        self._server_directory = _directory_of_server(config)
+        config = replace(config, dir=self._server_directory or config.dir)
         self._own_directory = temp_dirs.directory() if config.trace_events and not config.dir else ""
         if self._own_directory:  # a trace outlives its process, and is read from outside: it needs a place
             config = replace(config, dir=self._own_directory)
@@ -77,7 +79,7 @@ class Watch:
         self._served = asked_for(config.otel, os.environ)
         self.core = _core_for(config, self.routes)
         self.core.exemplify(config.exemplars, current_trace_id)
-        self.membership = GroupMember(self.core, config.dir, self._warn, config.engine)
+        self.membership = GroupMember(self.core, config.dir, self._not_shared, config.engine)
         self.coordinator = GCCoordinator(
             self.core,
             config.gc,
@@ -267,7 +269,7 @@ class Watch:
         if self.config.trace_events:
             self.tracing.start(loud=not self.automatic)
             logger.log(asked_level(), "%s", self.tracing)
-        if self.config.dir:
+        if self.config.dir and not self._server_directory:  # another server that a worker starts is not of this one
             self._heritage.leave(variable_of("dir"), self.config.dir)
         self.nvtx.attach()
         self.coordinator.attach()
@@ -448,8 +450,17 @@ class Watch:
         return [Task(run, every) for run, every in tasks]
 
     def _on_request(self) -> None:
-        self._daemon.start()
+        if self._daemon.start():
+            self._guarded(self._join_server, ERROR_GROUP)
         self.coordinator.on_request()
+
+    def _join_server(self) -> None:
+        """Join the other workers of this server, which a process may not know that it has until it serves: a spawned
+        one has run its main script before, and a forked one began as its master. What it counted comes along."""
+        self._server_directory = self._server_directory or _directory_of_server(self.config)
+        if self._server_directory and not self.config.dir:
+            self.config = replace(self.config, dir=self._server_directory)
+            self.membership.share_in(self._server_directory, self.config.role)
 
     def _guarded(self, act: Callable[[], object], where: int = ERROR_POLICY) -> None:
         try:
@@ -479,6 +490,7 @@ class Watch:
 
     def _on_startup(self) -> None:
         self._daemon.start()
+        self._guarded(self._join_server, ERROR_GROUP)
         if parent_process() is not None and self.membership.alone and not self._said_alone:
             self._said_alone = True
             self._warn(
@@ -509,6 +521,10 @@ class Watch:
         if self.config.dir and self.app is not None:
             self.routing.sweep()
 
+    def _not_shared(self, sentence: str) -> None:
+        self.core.count_error(ERROR_GROUP)
+        self._warn(sentence)
+
     def _warn(self, sentence: str) -> None:
         self.notes.append(sentence)
         logger.warning("tailwatch: %s", sentence)
@@ -517,6 +533,11 @@ class Watch:
         self._pause_log.drain(last=True)
         self._slow_log.drain()
         self.fast_sse.tell()
+
+
+def _directory_of_server(config: Config) -> str:
+    """The one that the workers of this process's server share, unless ``dir`` was given, also as ""."""
+    return "" if config.dir or "dir" in config.explicit else server_workers.directory()
 
 
 def _core_for(config: Config, routes: Routes) -> _hot.Core:

@@ -27,7 +27,8 @@ from tailwatch.platform import VERSION
 from tailwatch.runtime.load_signal import LoadMeter
 from tailwatch.serve.metrics_port import MetricsPort
 
-ERROR_ASGI, ERROR_GC_HOOK, ERROR_POLICY, ERROR_DAEMON, ERROR_RENDER, ERROR_REGISTRY = range(6)  # as enums.h has them
+# As enums.h has them.
+ERROR_ASGI, ERROR_GC_HOOK, ERROR_POLICY, ERROR_DAEMON, ERROR_RENDER, ERROR_REGISTRY, ERROR_GROUP = range(7)
 _DECLINED = {
     reason: snapshots.DROPS.index(f"protobuf_{reason}")
     for reason in (app_registry_cache.FAMILY, app_registry_cache.SLOW)
@@ -102,11 +103,10 @@ def make_otel(source: Source, exposition: Exposition) -> OTel | None:
 
 def make_port(source: Source, exposition: Exposition, page: Page, taken: Callable[[str], object]) -> MetricsPort:
     """The listener of ``metrics_port``. taken: called with a sentence where the port is not free."""
-    directory = source.config.dir
     return MetricsPort(
         source.config.metrics_port,
         lambda port: serve_http(port, exposition, on_error=lambda: source.core.count_error(ERROR_RENDER), page=page),
-        lambda: directory if source.membership.joined else "",
+        lambda: source.membership.directory,
         source.notes.append,
         taken,
     )

@@ -23,7 +23,7 @@ if platform.LINUX:  # elsewhere snapshots are read from files alone: see seriali
     from tailwatch.snapshots.histogram import Histogram
     from tailwatch.snapshots.history import History
     from tailwatch.snapshots.records import Records
-    from tailwatch.snapshots.snapshot import Snapshot, take, take_directory
+    from tailwatch.snapshots.snapshot import Snapshot, file_of, has_ended_here, take, take_directory
 
 __all__ = [
     "CAUSES",
@@ -51,6 +51,8 @@ __all__ = [
     "SlowGap",
     "Snapshot",
     "Step",
+    "file_of",
+    "has_ended_here",
     "healthy",
     "take",
     "take_directory",

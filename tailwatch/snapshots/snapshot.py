@@ -437,6 +437,38 @@ def take_directory(directory: str) -> Snapshot:
         EmptyGroupError: nobody left numbers in it.
         TailwatchError: it must not be read; says why.
     """
+    members = _members_of(directory)
+    if not members.n:
+        refused = f"; {members.refused} files are not of this version" if members.refused else ""
+        raise EmptyGroupError(f"{directory}: no process has left numbers there{refused}")
+    segments = sorted((members.member[i].segment for i in range(members.n)), key=lambda each: each.opened == 0)
+    return take([int(ffi.cast("uintptr_t", segment)) for segment in segments])
+
+
+def file_of(directory: str, process: Process) -> str | None:
+    """The name of a living process's segment in its group's directory; None: it has gone. A pid alone does not name
+    it: containers that share the directory have pids of their own.
+
+    Raises:
+        TailwatchError: the directory must not be read; says why.
+    """
+    members = _members_of(directory)
+    for member in (members.member[i] for i in range(members.n)):
+        header = member.segment.header
+        is_named_so = header.place in (0, process.index + 1) and text_of(header.role) == process.role
+        if header.pid == process.pid and is_named_so and lib.tw_segment_lives(member.segment):
+            return str(ffi.string(member.name).decode())
+    return None
+
+
+def has_ended_here(directory: int, name: str) -> bool:
+    """Whether the process of a segment has certainly ended, and was one of this PID namespace. directory: descriptor;
+    name: of the file in it."""
+    return bool(lib.tw_member_end_in(directory, os.fsencode(name)) == lib.TW_MEMBER_ENDED)
+
+
+def _members_of(directory: str) -> Any:
+    """A tw_members, mapped for as long as it is held."""
     problem = ffi.new("tw_group_problem *")
     descriptor = lib.tw_group_open_dir(os.fsencode(directory), problem)
     if descriptor < 0:
@@ -449,11 +481,7 @@ def take_directory(directory: str) -> Snapshot:
         os.close(descriptor)
     if found != lib.TW_GROUP_FINE:
         raise TailwatchError(f"{directory}: {reason}")
-    if not members.n:
-        refused = f"; {members.refused} files are not of this version" if members.refused else ""
-        raise EmptyGroupError(f"{directory}: no process has left numbers there{refused}")
-    segments = sorted((members.member[i].segment for i in range(members.n)), key=lambda each: each.opened == 0)
-    return take([int(ffi.cast("uintptr_t", segment)) for segment in segments])
+    return members
 
 
 def _problem(problem: int) -> str:

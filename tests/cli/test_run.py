@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from tailwatch._cold import ffi, lib
+
 from ..support.process import Tailwatch
 from ..support.waiting import until
 
@@ -198,6 +200,17 @@ def owner(*, living: bool) -> str:
 DEAD, LIVING = owner(living=False), owner(living=True)
 
 
+def header_of(name: str) -> bytes:
+    """The beginning of the segment of that name, of this PID namespace; nothing for other files."""
+    found = re.fullmatch(r"(\d+)-(\d+).*\.seg", name)
+    if found is None:
+        return b""
+    header = ffi.new("tw_header *", {"magic": lib.TW_SEGMENT_MAGIC, "version": lib.TW_SEGMENT_VERSION})
+    header.pid, header.start_time = int(found[1]), int(found[2])
+    header.pid_namespace = os.stat("/proc/self/ns/pid").st_ino
+    return bytes(ffi.buffer(header))
+
+
 @pytest.fixture
 def plant() -> Iterator[Callable[..., Path]]:
     """plant(*files, prefix=, mode=, age=): a directory that somebody left in /dev/shm, its age in seconds."""
@@ -206,7 +219,8 @@ def plant() -> Iterator[Callable[..., Path]]:
     def directory(*files: str, prefix: str = "tailwatch-run-", mode: int = 0o700, age: float = 0) -> Path:
         kept = Path(tempfile.mkdtemp(prefix="test-", dir="/dev/shm"))  # no launcher sees it half made
         for name in files:
-            (kept / name).touch()
+            (kept / name).touch(mode=0o600)
+            (kept / name).write_bytes(header_of(name))
         kept.chmod(mode)
         os.utime(kept, (time.time() - age, time.time() - age))
         made.append(kept.rename(kept.with_name(kept.name.replace("test-", prefix))))

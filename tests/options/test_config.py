@@ -137,10 +137,10 @@ def test_booleans_from_the_environment(text: str, expected: bool) -> None:
 
 
 def test_empty_variables_count_as_not_set() -> None:
-    """Only an empty TAILWATCH_METRICS_PATH means something: not served."""
+    """Only two mean something: TAILWATCH_METRICS_PATH, not served, and TAILWATCH_DIR, no group."""
     config = load({variable_of(name): "" for name in OPTIONS})
-    assert config.explicit == {"metrics_path"}
-    assert config.metrics_path == ""
+    assert config.explicit == {"metrics_path", "dir"}
+    assert config.metrics_path == config.dir == ""
 
 
 def test_the_message_teaches() -> None:

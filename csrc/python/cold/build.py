@@ -27,6 +27,7 @@ HEADERS = (
     "gc/slice_pacer.h",
     "group/group.h",
     "group/member_list.h",
+    "group/member_lock.h",
     "record/enums.h",
     "record/event_ring.h",
     "record/gc_policy_counters.h",

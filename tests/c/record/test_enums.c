@@ -29,7 +29,7 @@ TW_TEST(names) {
     NAMES(tw_arrival_name, TW_ARRIVALS, "tcp_info", "asgi", "header", "explicit");
     NAMES(tw_drop_name, TW_DROPS, "slow_log", "pause_log", "choice", "unreadable_body", "out_of_order_stamp", "pause_ring_overflow",
           "event_truncated", "protobuf_family", "protobuf_slow", "trace_trigger", "export", "span");
-    NAMES(tw_error_name, TW_ERRORS, "asgi", "gc_hook", "policy", "daemon", "render", "registry");
+    NAMES(tw_error_name, TW_ERRORS, "asgi", "gc_hook", "policy", "daemon", "render", "registry", "group");
 }
 
 /* Every reason has one outcome. */

@@ -14,7 +14,8 @@
  * tmpfs is an error here and never a SIGBUS later. A segment's file holds the label sets in use and grows with them; its
  * readers map its whole future length at once and read no more than series_count says: what lies beyond the end of the
  * file turns valid as it grows. Changes of who is in the group are made under flock() of the directory; the token path
- * reads words.
+ * reads words. Each member holds a lock on its segment's file, by which processes of other PID namespaces see that it
+ * lives: member_lock.h.
  */
 #pragma once
 
@@ -36,7 +37,7 @@ typedef struct tw_group_line {
     uint64_t joined_ns;  /* monotonic; in the name of its segment's file */
     uint64_t image;      /* tw_process_image(): exec() keeps pid and start time */
     uint64_t place;      /* role and index, as tw_group_place gave them; 0: none yet */
-    uint64_t pid_namespace; /* of pid: in another one nobody can tell whether it lives */
+    uint64_t pid_namespace; /* of pid: in another one its file's lock tells whether it lives: member_lock.h */
 } tw_group_line;
 
 typedef struct tw_group_page {
@@ -56,6 +57,7 @@ typedef struct tw_group {
     void *segment;        /* where its segment's file is mapped; NULL until it has one */
     size_t segment_bytes; /* of the file: whole pages */
     uint64_t segment_ino;
+    bool locked;          /* whether that file is (member_lock.h), from tw_group_share on */
     char name[TW_GROUP_NAME]; /* of that file */
 } tw_group;
 

@@ -47,6 +47,10 @@ tw_group_problem tw_members_renew(tw_members *members, int dir, const char *exce
 /* Opens also those files again that were refused before. */
 void tw_members_retry(tw_members *members);
 
+/* Sets header.ended, in the list's own view of it, where a process of another PID namespace has ended: its pid says
+ * nothing here, its lock does (member_lock.h). Part of each renewal. */
+void tw_members_note_ended(tw_members *members, int dir);
+
 /* Unmaps all. */
 void tw_members_clear(tw_members *members);
 

@@ -12,9 +12,9 @@
  * are merged may count one twice, in that one result.)
  *
  * A segment is dead if its process has certainly ended (tw_process_ended), if it is marked (tw_mark_ended), or if it is what
- * this process was before an exec(). Segments of another pid namespace or another boot are left: whether their processes
- * live is unknown here. Without room for a retired segment the files stay and count as they are. A file whose process died
- * before anything was written to it is removed.
+ * this process was before an exec(). A process of another pid namespace is dead when its lock is gone (member_lock.h);
+ * segments of another boot are left. Without room for a retired segment the files stay and count as they are. A file
+ * whose process died before anything was written to it is removed.
  */
 #pragma once
 

@@ -73,6 +73,7 @@ typedef enum tw_error {
     TW_ERROR_DAEMON,
     TW_ERROR_RENDER,
     TW_ERROR_REGISTRY, /* the app's own Prometheus registry raised while it was rendered */
+    TW_ERROR_GROUP,    /* a group was not joined, or was lost: the numbers of this process are not shared */
     TW_ERRORS
 } tw_error;
 

@@ -28,7 +28,7 @@
 TW_BEGIN_C
 
 #define TW_SEGMENT_MAGIC UINT64_C(0x31574c4941543e21) /* "!>TAILW1" */
-#define TW_SEGMENT_VERSION 7
+#define TW_SEGMENT_VERSION 8
 #define TW_NAME_WORDS 16            /* 128 bytes: a model name or route, UTF-8, NUL-terminated, cut at a character */
 #define TW_NAME_BYTES (TW_NAME_WORDS * 8)
 #define TW_ROLE_WORDS 4
@@ -160,6 +160,7 @@ typedef struct tw_header {
     uint64_t pid_namespace;         /* tw_process_namespace(): in another one the pid says nothing */
     uint64_t image;                 /* tw_process_image(): what a process measured before an exec() is of the dead */
     uint64_t ended;                 /* not 0: its process writes here no more, though it may live */
+    uint64_t locked;                /* not 0: its file is locked for as long as its process lives: group/member_lock.h */
     uint64_t series_bytes;          /* from one label set to the next: sizeof(tw_series), plus a tw_served's if kept */
 } tw_header;
 
@@ -211,8 +212,15 @@ void tw_segment_reset(tw_segment *g);
 /* Another role from now on; cut to 31 bytes. Single writer. */
 void tw_segment_set_role(tw_segment *g, const char *role);
 
-/* Whether its process lives and writes to it. About 3 us. */
+/* Whether its process lives and writes to it. About 3 us. One of another PID namespace lives until its `ended` is set,
+ * or the machine has booted: tw_members_note_ended() sets it in the reader's own copy. */
 bool tw_segment_lives(const tw_segment *g);
+
+/* Whether its pid means nothing here: it is of another PID namespace, or one of the two is unknown. */
+bool tw_segment_is_elsewhere(const tw_header *header);
+
+/* Whether it was made since the machine booted. */
+bool tw_segment_is_of_this_boot(const tw_header *header);
 
 /* Whether the magic, version, layout and size are ours, and bytes of it are enough for the label sets in use. For a
  * reader of somebody else's segment: a series_count above max_label_sets, or beyond those bytes, is refused. */
