@@ -11,6 +11,7 @@
 #include "tailwatch/group/member_list.h"
 #include "tailwatch/group/merge_dead.h"
 #include "group_tools.h"
+#include "segment_tools.h"
 #include "tw_test.h"
 
 static char root[64], dir[96];
@@ -27,19 +28,20 @@ static void end(void) {
     if (system(command) != 0) abort();
 }
 
+TW_AROUND(begin, end)
+
 /* A member whose header names another PID namespace, as one of another container has it. */
 static tw_segment *elsewhere(tw_group *group) {
     TW_REQUIRE(tw_group_join(group, dir, 0) == TW_GROUP_FINE);
-    TW_REQUIRE(share_zeros(group, tw_segment_bytes(1)) == TW_GROUP_FINE);
+    TW_REQUIRE(share_zeros(group, segment_bytes(1)) == TW_GROUP_FINE);
     tw_segment *segment = group->segment;
-    TW_REQUIRE(tw_segment_create_in(segment, "engine", 1, NULL, 0) == 0);
+    TW_REQUIRE(tw_segment_create_in(segment, "engine", 1, false, NULL, 0) == 0);
     segment->header.pid_namespace++;
     segment->header.locked = group->locked;
     return segment;
 }
 
 TW_TEST(it_lasts_as_long_as_the_mapping) {
-    begin();
     tw_group group;
     tw_segment *segment = elsewhere(&group);
     TW_CHECK(group.locked);
@@ -52,11 +54,9 @@ TW_TEST(it_lasts_as_long_as_the_mapping) {
     TW_CHECK_EQ(0, tw_group_unshare(&group, true));
     TW_CHECK_EQ(TW_MEMBER_ENDED_ELSEWHERE, tw_member_end_in(group.dir, group.name));
     tw_group_part(&group);
-    end();
 }
 
 TW_TEST(without_a_lock_it_may_live) {
-    begin();
     tw_group group;
     tw_segment *segment = elsewhere(&group);
     segment->header.locked = 0;
@@ -68,12 +68,10 @@ TW_TEST(without_a_lock_it_may_live) {
     close(file);
     TW_CHECK_EQ(TW_MEMBER_ENDED, tw_member_end_in(group.dir, group.name));
     tw_group_part(&group);
-    end();
 }
 
 /* A killed member of another namespace, beside a living one: a reader's list tells them apart, and one is folded. */
 TW_TEST(it_ends_with_its_process) {
-    begin();
     const pid_t pid = fork();
     if (pid == 0) {
         tw_group dead;
@@ -95,5 +93,4 @@ TW_TEST(it_ends_with_its_process) {
     TW_CHECK_EQ(TW_MEMBER_LIVES, tw_member_end_in(group.dir, group.name));
     tw_members_clear(&members);
     tw_group_leave(&group);
-    end();
 }
