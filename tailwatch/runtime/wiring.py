@@ -54,8 +54,8 @@ class Source(Protocol):
         """What the doctor needs to know beside the numbers."""
 
 
-def make_exposition(source: Source, extra_bytes: int) -> Exposition:
-    """The metrics page. extra_bytes: memory that the core does not count."""
+def make_exposition(source: Source, extra_bytes: Callable[[], int]) -> Exposition:
+    """The metrics page. extra_bytes: gives the memory that the core does not count."""
     return Exposition(
         source.snapshot,
         version=VERSION,
