@@ -408,6 +408,7 @@ class Watch:
             self.page,
             on_request=self._on_request,
             on_startup=lambda: self._guarded(self._on_startup),
+            is_ready=self.membership.engines_are_ready,
             on_idle=self.coordinator.on_idle,
             carries=lambda: self.otel is not None or self.routing.active(),
         )

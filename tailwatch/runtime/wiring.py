@@ -120,6 +120,7 @@ def make_hook(
     *,
     on_request: Callable[[], object],
     on_startup: Callable[[], object],
+    is_ready: Callable[[], bool],
     on_idle: Callable[[], object],
     carries: Callable[[], bool],
 ) -> middleware.Hook:
@@ -134,6 +135,7 @@ def make_hook(
         metrics_path=source.config.metrics_path,
         on_request=on_request,
         on_startup=on_startup,
+        is_ready=is_ready,
         on_idle=on_idle,
         on_error=lambda: source.core.count_error(ERROR_ASGI),
         carries=carries,
