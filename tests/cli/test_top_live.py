@@ -231,7 +231,7 @@ def test_who_stands_still_now_and_who_comes_and_goes(
         late.tell("collect")
     screen.until(lambda frame: row(frame, "engine-1").endswith("exited"))
     screen.press(b"q")
-    assert screen.end()[0] == 0 and screen.restored
+    assert screen.end()[0] == 143 and screen.restored
 
 
 def test_it_follows_the_terminal_s_size(group: tuple[Path, Member, Member], top: Callable[..., Screen]) -> None:
@@ -242,7 +242,7 @@ def test_it_follows_the_terminal_s_size(group: tuple[Path, Member, Member], top:
     narrow = screen.until(lambda frame: any(line.startswith("latency") and "p90" not in line for line in frame))
     assert max(len(line.rstrip()) for line in narrow) <= 40
     screen.press(b"\x03")
-    assert screen.end()[0] == 0
+    assert screen.end()[0] == 130
 
 
 def test_ctrl_z_gives_the_terminal_back(group: tuple[Path, Member, Member], top: Callable[..., Screen]) -> None:
@@ -259,7 +259,7 @@ def test_ctrl_z_gives_the_terminal_back(group: tuple[Path, Member, Member], top:
     os.kill(screen.process.pid, signal.SIGCONT)
     screen.until(lambda frame: row(frame, "engine-0"))
     os.kill(screen.process.pid, signal.SIGTERM)
-    assert screen.end()[0] == 0 and screen.restored
+    assert screen.end()[0] == 143 and screen.restored
 
 
 def test_a_terminal_that_goes_away_ends_it(group: tuple[Path, Member, Member], top: Callable[..., Screen]) -> None:

@@ -31,6 +31,7 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 # "" is tailwatch itself, its list of public names.
 LAYERS = (
     ("errors",),
+    ("interrupts",),
     ("platform",),
     ("_hot", "_cold"),
     ("gc", "sse", "serve"),

@@ -58,9 +58,9 @@ class Response:
 class Exposition:
     """Answers scrapes. Its methods block: call them on any thread but one that runs an event loop.
 
-    take: gives the numbers. slo: gives the text of the bounds in force. extra_bytes: gives the memory outside the segments.
-    goodput_window: seconds, 1 to 3600. on_registry_error: called for each thing of the host's own registry that
-    could not be served. registry: whether that registry is served at all.
+    take: gives the numbers. slo: gives the text of the bounds in force. extra_bytes: gives the memory outside the
+    segments. goodput_window: seconds, 1 to 3600. on_registry_error: called for each thing of the host's own registry
+    that could not be served. registry: whether that registry is served at all.
 
     histograms: what the scrapers get that ask for protobuf. "both": native histograms and the classic buckets;
     "native": native ones alone; "classic": they get OpenMetrics or text, as everybody does who does not ask: those
