@@ -160,7 +160,8 @@ class Top:
             if error.errno not in _TERMINAL_GONE:
                 raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be written at exit
-        return FAILED if live.failed else 128 + live.signal if live.signal else OK
+        ended = live.signal in (signal.SIGINT, signal.SIGTERM)
+        return FAILED if live.failed else 128 + live.signal if ended else OK
 
 
 class _Live:
