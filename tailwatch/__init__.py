@@ -1,6 +1,10 @@
 """Why was that token late? ``tailwatch.install(app)`` answers it inside a Python model server."""
 
-from tailwatch import platform
+from tailwatch_boot import console
+
+console.guard_module("tailwatch")  # python -m tailwatch imports all of this before it runs a line of the command
+
+from tailwatch import platform  # noqa: E402
 
 platform.require()
 

@@ -7,7 +7,9 @@ ours is guarded: what goes wrong in it is reported to Hook.on_error, and the req
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import time
 import types
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -23,6 +25,7 @@ from tailwatch.asgi.page_route import PageRoute, PageSource
 from tailwatch.asgi.response_headers import Annotator
 from tailwatch.asgi.routes import Routes
 
+READY_SECONDS, _LOOK_SECONDS = 5.0, 0.02
 _MARK = "__tailwatch__"
 _serving: ContextVar[_Serving | None] = ContextVar("tailwatch", default=None)
 _PLAIN = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
@@ -38,6 +41,8 @@ class Hook:
     page: what answers at /tailwatch. None: the app alone.
     annotator: what is said in the answers themselves. None: nothing.
     on_startup: called before lifespan.startup.complete is handed on, or after an app that knows no lifespan returned.
+    is_ready: whether the processes that the server's tokens pass through are ready, too; asked before
+        lifespan.startup.complete is handed on, until it is so, or for READY_SECONDS.
     on_idle: called when a request has ended and no other is in flight.
     on_request: called when a request has come in that is observed.
     on_error: called inside the handler of an exception of ours.
@@ -51,6 +56,7 @@ class Hook:
     on_idle: Callable[[], object]
     on_error: Callable[[], object]
     carries: Callable[[], bool] = bool
+    is_ready: Callable[[], bool] = lambda: True
     metrics: Callable[[str, str], MetricsResponse] | None = None
     snapshot: Callable[[str, str], MetricsResponse] | None = None
     page: PageSource | None = None
@@ -151,6 +157,17 @@ class Attached:
         except Exception:
             self.failed()
         self.look()
+
+    async def ready(self) -> None:
+        """Waits for the other processes: what they do before the first request delays none."""
+        try:
+            until = time.monotonic() + READY_SECONDS
+            while not (self.inert or self.hook.is_ready()) and time.monotonic() < until:
+                if asyncio._get_running_loop() is None:  # trio
+                    return
+                await asyncio.sleep(_LOOK_SECONDS)
+        except Exception:
+            self.failed()
 
     def look(self) -> None:
         """Say before the first scrape whether the app has the path of the metrics, or of the page, for itself."""
@@ -350,6 +367,7 @@ async def _lifespan(attached: Attached, app: Any, scope: Any, receive: Any, send
         kind = dict.get(message, "type") if isinstance(message, dict) else None
         if kind == "lifespan.startup.complete" and not said:
             attached.started()
+            await attached.ready()
         said = said or kind in ("lifespan.startup.complete", "lifespan.startup.failed")
         return await send(message)
 

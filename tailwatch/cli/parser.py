@@ -1,6 +1,7 @@
 """The command line. Each subcommand is a module or package with the members of `Command`.
 
-Exit status 0: success; 1: a finding to act on, or a failure; 2: a usage error. `run` returns the status of its command.
+Exit status 0: success; 1: a finding to act on, or a failure; 2: a usage error; 130, 143: ended by Ctrl-C or SIGTERM,
+after what there was has been written. `run` returns the status of its command.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tailwatch.cli import demo, doctor, gc, run, trace
 from tailwatch.cli.nsys import main as nsys
 from tailwatch.cli.top import main as top
 from tailwatch.errors import TailwatchError, UnsupportedError
+from tailwatch.interrupts import INTERRUPTED, handled
 from tailwatch.loadtest import ablate_main, capacity_main, compare_main
 from tailwatch.loadtest import main as bench_main
 from tailwatch.platform import VERSION
@@ -54,6 +56,15 @@ LINUX_ONLY = ("run", "top", "trace", "gc")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status; argparse itself exits with 2 on a usage error."""
+    with handled() as status_of:
+        try:
+            return status_of(_run(arguments))
+        except KeyboardInterrupt:
+            print("tailwatch: interrupted", file=sys.stderr)
+            return status_of(INTERRUPTED)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parsed = _parser().parse_args(arguments)
     try:
         if parsed.subcommand in LINUX_ONLY and not platform.LINUX:

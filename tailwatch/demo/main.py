@@ -10,6 +10,7 @@ from typing import Any
 from tailwatch.demo import settings
 from tailwatch.demo.pipe import ChildError
 from tailwatch.errors import OptionError, how_to_install
+from tailwatch.interrupts import INTERRUPTED
 from tailwatch.options.slo import SLO
 
 OK, FAILED, WRONG_CALL = 0, 1, 2
@@ -40,7 +41,7 @@ def main(options: argparse.Namespace) -> int:
     """Run the demo with the options of `add_arguments`, None for a default.
 
     Returns:
-        0, or 1 when a process of the demo failed or Ctrl-C ended it, or 2 when a package is missing.
+        0, or 1 when a process of the demo failed, 130 when Ctrl-C ended it, or 2 when a package is missing.
 
     Raises:
         OptionError: a bad value; the message names it.
@@ -53,7 +54,7 @@ def main(options: argparse.Namespace) -> int:
     except ChildError as error:
         return _error(str(error), FAILED)
     except KeyboardInterrupt:
-        return _error("interrupted; its processes are ended", FAILED)
+        return _error("interrupted; its processes are ended", INTERRUPTED)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -79,10 +80,11 @@ def run(options: argparse.Namespace) -> int:
     output.check_files({"json": file})
     report = measure(duration, rate, slo, seed)
     report["file"] = None if file is None else str(file)
-    _print(report)
+    if not report["interrupted"]:
+        _print(report)
     if file is not None:
         output.write_json(file, report)
-    return OK
+    return _error("interrupted; its processes are ended", INTERRUPTED) if report["interrupted"] else OK
 
 
 def _given(options: argparse.Namespace, name: str, default: Any) -> Any:
@@ -110,8 +112,6 @@ def _serve(port: int, seed: int, slo: SLO) -> int:
 
     try:
         serve(port, seed, slo.text)
-    except KeyboardInterrupt:
-        return OK  # the way it is meant to end
     except OSError as error:
         return _error(f"--port {port}: {error.strerror}", FAILED)
     return OK

@@ -23,22 +23,30 @@ SERVER = "tailwatch.demo.server"
 def measure(
     duration: float, rate: float | None, slo: SLO, seed: int, objects: int = settings.OBJECTS
 ) -> dict[str, Any]:
-    """All arms. Times in seconds, rates per second. On stderr a line for each step."""
+    """All arms. Times in seconds, rates per second. On stderr a line for each step. What Ctrl-C leaves are whole arms,
+    marked ``interrupted``; it is raised only before the first of them."""
     described, steps = machine.describe(), Steps()
     capacity = None
     if rate is None:
         capacity = _calibrate(steps, seed, objects)
         rate = capacity * settings.SHARE_OF_CAPACITY
     schedule = traffic.open_loop(rate, duration, seed)
-    arms = {arm: _run_arm(steps, arm, schedule, slo, seed, objects) for arm in settings.ARMS}
-    left = arms["observe"]["server"]["tailwatch"]
+    arms: dict[str, Any] = {}
+    interrupted = False
+    try:
+        for arm in settings.ARMS:
+            arms[arm] = _run_arm(steps, arm, schedule, slo, seed, objects)
+    except KeyboardInterrupt:
+        if not arms:
+            raise
+        interrupted = True
     planned = {
         "hash": schedule.digest,
         "requests": len(schedule),
         "mean_tokens": sum(schedule.output_tokens) / max(1, len(schedule)),
         "seconds": duration,
     }
-    return {
+    report = {
         "version": 1,
         "seed": seed,
         "slo": slo.text,
@@ -47,9 +55,10 @@ def measure(
         "rate": rate,
         "schedule": planned,
         "arms": arms,
-        "snapshot": left["snapshot"],
-        "context": left["context"],
+        "interrupted": interrupted,
     }
+    left = {} if interrupted else arms["observe"]["server"]["tailwatch"]
+    return report | {name: left[name] for name in ("snapshot", "context") if name in left}
 
 
 def _calibrate(steps: Steps, seed: int, objects: int) -> float:

@@ -68,7 +68,7 @@ class Child:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(hurry=kind is not None)
 
     @property
     def pid(self) -> int:
@@ -99,22 +99,23 @@ class Child:
         if self.ended:
             raise self._lost("ended")
 
-    def close(self) -> None:
-        """End the process: closed pipes first, then a signal, then a stronger one."""
+    def close(self, *, hurry: bool = False) -> None:
+        """End the process: closed pipes first, then a signal, then a stronger one. hurry: a signal at once."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(OSError):  # it ended with a line unread: there is nothing left to close
             self._process.stdin.close()
-        if not self._wait() and not self._wait(self._process.terminate) and not self._wait(self._process.kill):
+        pushes = (self._process.terminate, self._process.kill)
+        if not any(self._wait(push, 0.5 if hurry else 5.0) for push in (() if hurry else (None,)) + pushes):
             raise ChildError(f"the demo's {self.name} process {self.pid} does not end")
         self._process.stdout.close()
         self._stderr.close()
 
-    def _wait(self, push: Callable[[], None] | None = None) -> bool:
-        """Whether it ends within five seconds, after a push if one is given."""
+    def _wait(self, push: Callable[[], None] | None, seconds: float) -> bool:
+        """Whether it ends within these seconds, after a push if one is given."""
         if push is not None:
             push()
         try:
-            self._process.wait(5)
+            self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return False
         return True

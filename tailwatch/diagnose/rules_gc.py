@@ -205,9 +205,14 @@ def gc_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
 def policy_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """Our own pauses delayed streams."""
     lost = snapshot.delay.get("policy", 0.0)
-    if lost < 0.05:
+    by_source = {role: phases.get("ttft", {}).get("policy", 0.0) for role, phases in snapshot.overlap_by_source.items()}
+    waited = {role: seconds for role, seconds in by_source.items() if seconds > 0}
+    if max(lost, sum(waited.values())) < 0.05:
         return None
     detail = f"Streams lost an estimated {ms(lost)} to tailwatch's own freezes, slices and full collections."
+    if waited:
+        where = ", ".join(f"{ms(seconds)} in {role}" for role, seconds in waited.items())
+        detail += f" Waits for first tokens coincided with {where} of them, an upper bound of what they cost."
     advice = "install(app) before the server takes traffic: the freeze then runs at lifespan start-up"
     return Finding("policy-pauses", "low", "tailwatch's own pauses delayed requests", detail, advice)
 

@@ -43,6 +43,9 @@ class Group(Protocol):
     def load(self) -> tuple[int, int]:
         """Streams in flight, and opened so far."""
 
+    def server_starts(self) -> bool:
+        """Whether a server waits for the first freeze of this process."""
+
 
 class GCCoordinator:
     """Of one process.
@@ -179,6 +182,7 @@ class GCCoordinator:
 
     def turn(self) -> None:
         """Called by the daemon, four times a second: moments of its own, and what is to be forced."""
+        self._freeze_with_group()
         idle_gc = self.hook.idle_gc
         if not idle_gc.engaged:
             return
@@ -238,6 +242,15 @@ class GCCoordinator:
         if opened and not in_flight:
             self._guarded(lambda: self.hook.on_idle(opened))
         return opened
+
+    def _freeze_with_group(self) -> None:
+        """A process without streams of its own makes its first freeze when a server of its group has made that of its
+        start-up, which is not ready before (asgi/middleware.py)."""
+        hook = self.hook
+        if hook.state.startup_done or not hook.waiting or self._core.opened or self._serves():
+            return
+        if self._group.server_starts() and self._group.load() == (0, 0):
+            self._guarded(hook.on_group_startup)
 
     def _guarded(self, act: Callable[[], object]) -> None:
         try:

@@ -239,6 +239,13 @@ class GCHook:
             self.state.startup_done = True
             self.freeze(reason=_STARTUP)
 
+    def on_group_startup(self) -> None:
+        """The group's server is about to be ready, and no request has come: the first freeze of a process without an
+        app. on_startup() is that of one with an app."""
+        if self.policy in FREEZING and self._attached and not self.state.startup_done:
+            self.state.startup_done = True
+            self._freeze_idle("start-up")
+
     def start_over(self) -> None:
         """An app came after all: what was frozen while others served is not yet what it will load at its start-up."""
         self.state.startup_done = self.state.warm_done = self.state.gave_up = False

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tailwatch import _hot, snapshots
+from tailwatch.gc.hook import FREEZING
 from tailwatch.integrations.process_ranks import engine_of_process, engine_of_role, is_engine, is_shared
 from tailwatch.integrations.process_roles import delays_streams
 
@@ -123,6 +124,22 @@ class GroupMember:
         """Requests ever opened in the group, as of the last look."""
         with self._lock:
             return self._core.load()[1]
+
+    def server_starts(self) -> bool:
+        """Whether a server of the group has made its first freeze, and tokens pass through this process: the server is
+        not ready before this one has frozen, too."""
+        if not self.joined or not delays_streams(self._role):
+            return False
+        return any(each.lives and each.policy.freezes and each.role == "api" for each in self.take().processes)
+
+    def engines_are_ready(self) -> bool:
+        """Whether all processes that tokens pass through have made their first freeze, where they are to make one."""
+        if not self.joined:
+            return True
+        return not any(
+            each.lives and each.policy.kind in FREEZING and not each.policy.freezes and delays_streams(each.role)
+            for each in self.take().processes
+        )
 
     @property
     def shares_engine(self) -> bool:

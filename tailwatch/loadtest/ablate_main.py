@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.interrupts import INTERRUPTED
 from tailwatch.loadtest import options, variants, workload
 from tailwatch.loadtest.ablate import AblationPlan, Found, ablate
 from tailwatch.loadtest.bench import TIMEOUT, Conditions, run_workload
@@ -29,7 +30,7 @@ from tailwatch.loadtest.variants import Variant
 from tailwatch.loadtest.workload import Workload
 from tailwatch.options.slo import SLO
 
-OK, FOUND, INTERRUPTED = 0, 1, 130
+OK, FOUND = 0, 1
 ABOUT = "compare variants of a server: interleaved runs, each in a fresh server under the same load"
 HOST = "127.0.0.1"
 PATIENCE = 600.0

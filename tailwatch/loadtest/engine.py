@@ -29,7 +29,7 @@ LEAD_NS = 50_000_000  # from "ready" to the first second of the plan
 READY_BYTES = 32 << 20  # of requests made before they are due
 READY = 4096
 MAKE_NS = 500_000  # making requests ahead stops so long before the next is due
-PATIENCE = 5.0  # seconds that Ctrl-C gives to what is in flight
+PATIENCE = 1.0  # seconds that Ctrl-C gives to what is in flight
 
 
 class RequestPool(Protocol):
@@ -104,7 +104,7 @@ class LoadRun:
         return (time.monotonic_ns() - self.start_ns) / 1e9 if self.start_ns else -1.0
 
     def stop(self) -> None:
-        """Send no more, and give what is in flight a few seconds; the second time: none."""
+        """Send no more, and give what is in flight a second; the second time: none."""
         self._impatient = bool(self.stopped_ns)
         self.stopped_ns = self.stopped_ns or time.monotonic_ns()
         self._changed.set()
@@ -217,7 +217,7 @@ class LoadRun:
                 return
 
     async def _drain(self) -> None:
-        """Waits for what is in flight, not longer than its drain (after Ctrl-C: a few seconds)."""
+        """Waits for what is in flight, not longer than its drain (after Ctrl-C: a second)."""
         limit = self._limit_ns or time.monotonic_ns() + round(self.job.drain * _SECOND)
         while self.in_flight and not self._impatient:
             patience = self.stopped_ns + round(PATIENCE * _SECOND) if self.stopped_ns else limit

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.interrupts import INTERRUPTED
 from tailwatch.loadtest import options, results, search
 from tailwatch.loadtest import workload as workloads
 from tailwatch.loadtest.bench import TIMEOUT, Conditions, check_owner, run_workload
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from tailwatch.loadtest.schedule import Schedule
     from tailwatch.loadtest.workload import Workload
 
-OK, FOUND, INTERRUPTED = 0, 1, 130
+OK, FOUND = 0, 1
 ABOUT = "send load to a server and report goodput, and latencies from the planned start of each request"
 MOST_RUNS = 1000
 CEILING_SECONDS = 3.0  # of each closed-loop run that looks for the ceiling, at least
@@ -307,8 +308,9 @@ class _Spent:
         return self.interrupted or time.monotonic() >= self.deadline
 
     def interrupt(self) -> None:
-        """Ctrl-C between two runs."""
+        """Ctrl-C between two runs, or in the making of one: it is not made."""
         self.interrupted = True
+        raise KeyboardInterrupt
 
     def see(self, result: Result) -> Result:
         """Ctrl-C in a run ends the search too."""
@@ -360,6 +362,7 @@ def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions
             objective=parsed.find,
             limits=replace(limits, seconds=max(limits.seconds, loop.seconds), spent=spent),
         )
+    with on_interrupt(lambda: None):
         if spent.interrupted:
             knee = replace(knee, resolved=False, reason=f"interrupted: {knee.reason or 'partial result'}")
         print(sweep.show(knee), end="")
@@ -378,6 +381,8 @@ def _ceiling(
 ) -> search.ClosedLoopCeiling:
     """In a closed loop, with more and more workers."""
 
+    rates: dict[int, float] = {}
+
     def measure(workers: int) -> float:
         if spent():
             return 0.0  # no gain: the end of the climb
@@ -386,11 +391,14 @@ def _ceiling(
         def once(length: float) -> Result:
             return spent.see(run_workload(workload, closed, workload.closed(duration=length), interruptible=True))
 
-        rate = loop.rate(workers, once)
+        rates[workers] = rate = loop.rate(workers, once)
         steps.tell(f"closed loop, {workers} workers: {rate:.4g}/s")
         return rate
 
-    found = search.saturate(measure, first=FIRST_WORKERS)
+    try:
+        found = search.saturate(measure, first=FIRST_WORKERS)
+    except KeyboardInterrupt:  # between two of its runs
+        found = search.ClosedLoopCeiling(max(rates.values(), default=0.0), max(rates, default=0), tuple(rates.items()))
     if found.rate <= 0 and spent.interrupted:
         raise KeyboardInterrupt
     if found.rate <= 0:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from tailwatch.interrupts import Interrupt, is_ours
+
 _M_MMAP_THRESHOLD = -3
 _THRESHOLD = 128 << 10
 
@@ -36,32 +38,37 @@ def grow_in_place() -> None:
 
 @contextmanager
 def on_interrupt(act: Callable[[], object]) -> Iterator[None]:
-    """Inside, SIGINT calls act, in the main thread and between two of its instructions, instead of what it did; then
-    it does that again, whatever was raised.
+    """Inside, SIGINT calls act, in the main thread and between two of its instructions, instead of what it did, and so
+    does SIGTERM in a command of ours; then they do that again, whatever was raised.
 
-    Nothing is set in another thread than the main one, where SIGINT is ignored (a shell's background job), and where
+    Nothing is set in another thread than the main one, where a signal is ignored (a shell's background job), and where
     its handler is not Python's, which could not be put back.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda *_: act())
+    before = {signal.SIGINT: signal.getsignal(signal.SIGINT)}
+    if is_ours(terminating := signal.getsignal(signal.SIGTERM)):
+        before[signal.SIGTERM] = terminating
+    before = {number: found for number, found in before.items() if found not in (signal.SIG_IGN, None)}
+    if threading.current_thread() is not threading.main_thread():
+        before = {}
+    for number in before:
+        signal.signal(number, Interrupt(act))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, found in before.items():
+            signal.signal(number, found)
 
 
 @contextmanager
 def exits_deferred(act: Callable[[], object]) -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP call act; their handlers, where they are Python's, are called on leaving.
+    """Inside, SIGTERM and SIGHUP call act; their handlers, where they are Python's, are called on leaving. A handler of
+    a command of ours is on_interrupt()'s.
 
     An event loop logs what a handler raises in a transport's callback, and goes on. Nothing is set in another thread
     than the main one.
     """
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    mine = {number: handler for number, handler in handlers.items() if callable(handler)}
+    mine = {number: handler for number, handler in handlers.items() if callable(handler) and not is_ours(handler)}
     if threading.current_thread() is not threading.main_thread():
         mine = {}
     arrived: list[int] = []

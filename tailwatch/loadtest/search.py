@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tailwatch.errors import OptionError
+from tailwatch.loadtest.process import on_interrupt
 from tailwatch.loadtest.proportions import Crossing, RatePoint, common_effect, crossing, fewest
 from tailwatch.loadtest.saturation_point import (
     FAILS,
@@ -127,7 +128,10 @@ class _Search:
                 self._vote(_tidy(rate))
         except _Spent as spent:
             self.over = str(spent)
-        return self._knee()
+        except KeyboardInterrupt:
+            self.over = "it was interrupted"
+        with on_interrupt(lambda: None):  # this takes no time, and is all there is to show
+            return self._knee()
 
     # ---- the walk: where to look next, from all votes so far ----
 

@@ -16,9 +16,11 @@ from types import FrameType
 from typing import IO
 
 from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.interrupts import arrived, is_ours
 
 POLL = 0.05  # seconds
 GENTLE = 10.0  # seconds between SIGTERM and SIGKILL
+HURRIED = 1.0  # after Ctrl-C
 LAST_WORDS = 2000  # characters of its output, in an error
 PORT = "{port}"
 
@@ -121,7 +123,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     """Also what it started itself: its session is its own."""
     _signal(process, signal.SIGTERM)
     try:
-        process.wait(GENTLE)
+        process.wait(HURRIED if arrived() else GENTLE)
     except subprocess.TimeoutExpired:
         pass
     finally:
@@ -144,7 +146,7 @@ def _terminable() -> Iterator[None]:
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     may = threading.current_thread() is threading.main_thread()
-    mine = [number for number, now in before.items() if may and now not in (signal.SIG_IGN, None)]
+    mine = [number for number, now in before.items() if may and now not in (signal.SIG_IGN, None) and not is_ours(now)]
     for number in mine:
         signal.signal(number, leave)
     try:

@@ -11,6 +11,7 @@ from itertools import cycle, islice
 from typing import Any, TypeVar
 
 from tailwatch.errors import TailwatchError, how_to_install
+from tailwatch.interrupts import is_ours
 from tailwatch.loadtest.engine import Job, LoadRun
 from tailwatch.loadtest.live import Live
 from tailwatch.loadtest.process import exits_deferred, new_event_loop, on_interrupt
@@ -81,7 +82,8 @@ def in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
 def _until_done(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:
     """As asyncio.Runner does it: Python's own Ctrl-C cancels the task, and is raised when that has ended; a second one
     is raised where it comes. One that is raised in a transport's callback is logged there, and lost."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    if handlers[0] is not signal.default_int_handler and not any(map(is_ours, handlers)):
         return loop.run_until_complete(task)
     pressed: list[bool] = []
 

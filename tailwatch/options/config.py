@@ -84,7 +84,8 @@ class Config:
             tool is attached; "off": never.
         nvtx_tokens: with a tool attached, mark each token-bearing message, not only the first of each request.
         trace_events: capacity of this process's event ring, 256 to 2**28 events of 32 bytes: half for the first thread
-            that stamps, a sixteenth for each of seven more, and for the rest; 0: no events are recorded.
+            that stamps, a sixteenth for each of seven more, and for the rest; 0: no events are recorded. Where they
+            take more than half of the free shared memory: half as many, a quarter, ... or none.
         trace_on: "gap>100ms", "ttft>1s", "slo" (a request that misses it), or several with commas: keep the seconds
             around such an event as a file in the group's directory; "": never.
         trace_keep: number and total bytes of the trace files to keep, of ``trace_on`` and of exited processes.

@@ -104,7 +104,7 @@ class Watch:
         self._pause_log = PauseLog(self._records, self.core, config.gc_warn_ms / 1e3, config.gc_log_all)
         self._slow_log = SlowLog(self._records, self.core, config.slow_gap_ms / 1e3)
         self.load = LoadMeter(self.core, self.membership, lambda: self.config.slo.ttft)
-        self.exposition = wiring.make_exposition(self, self.history.bytes + self.tracing.bytes)
+        self.exposition = wiring.make_exposition(self, lambda: self.history.bytes + self.tracing.bytes)
         self.page = wiring.make_page(self)
         self.otel = wiring.make_otel(self, self.exposition)
         self._apps: list[weakref.ref[middleware.Attached]] = []  # each is held by its app, and goes with it
@@ -267,7 +267,7 @@ class Watch:
         """Hook the collector, join the group, and take over what the server streams with."""
         self.membership.enter(self.config.role)
         if self.config.trace_events:
-            self.tracing.start(loud=not self.automatic)
+            self.tracing.start()
             logger.log(asked_level(), "%s", self.tracing)
         if self.config.dir and not self._server_directory:  # another server that a worker starts is not of this one
             self._heritage.leave(variable_of("dir"), self.config.dir)
@@ -419,6 +419,7 @@ class Watch:
             self.page,
             on_request=self._on_request,
             on_startup=lambda: self._guarded(self._on_startup),
+            is_ready=self.membership.engines_are_ready,
             on_idle=self.coordinator.on_idle,
             carries=lambda: self.otel is not None or self.routing.active(),
         )

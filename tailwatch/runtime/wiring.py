@@ -55,8 +55,8 @@ class Source(Protocol):
         """What the doctor needs to know beside the numbers."""
 
 
-def make_exposition(source: Source, extra_bytes: int) -> Exposition:
-    """The metrics page. extra_bytes: memory that the core does not count."""
+def make_exposition(source: Source, extra_bytes: Callable[[], int]) -> Exposition:
+    """The metrics page. extra_bytes: gives the memory that the core does not count."""
     return Exposition(
         source.snapshot,
         version=VERSION,
@@ -120,6 +120,7 @@ def make_hook(
     *,
     on_request: Callable[[], object],
     on_startup: Callable[[], object],
+    is_ready: Callable[[], bool],
     on_idle: Callable[[], object],
     carries: Callable[[], bool],
 ) -> middleware.Hook:
@@ -134,6 +135,7 @@ def make_hook(
         metrics_path=source.config.metrics_path,
         on_request=on_request,
         on_startup=on_startup,
+        is_ready=is_ready,
         on_idle=on_idle,
         on_error=lambda: source.core.count_error(ERROR_ASGI),
         carries=carries,

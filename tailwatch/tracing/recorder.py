@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +17,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tailwatch import _hot
-from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.errors import TailwatchError
 from tailwatch.group import temp_dirs
 from tailwatch.group.membership import GroupMember
 from tailwatch.options.config import Config
+from tailwatch.options.trace_triggers import LEAST_EVENTS
 from tailwatch.snapshots import DROPS
 from tailwatch.tracing import ring_files
 
@@ -41,7 +43,7 @@ class Tracing:
         core: that records.
         membership: the group whose directory the file stands in.
         config: trace, trace_on, trace_keep, max_label_sets.
-        warn: told a sentence when it could not begin, or a file could not be kept.
+        warn: takes a sentence when there was no room for all events, or a file could not be kept.
 
     start() and stop() are for the thread that installs; dump() for any; the rest for the daemon.
     """
@@ -51,6 +53,8 @@ class Tracing:
         self._membership = membership
         self._config = config
         self._warn = warn
+        self.events = config.trace_events
+        """Events that it has room for; fewer than ``trace_events`` where those did not fit, 0: none."""
         self._refused = self._warned = False
         self._looks = ring_files.Look(config.trace_on) if config.trace_on else None
         self._pending_ns = self._rest_until_ns = self._turn = self._files = 0
@@ -59,27 +63,32 @@ class Tracing:
     @property
     def bytes(self) -> int:
         """What it takes, once it has begun; 0: it is off."""
-        return ring_files.bytes_of(self._config.trace_events, self._config.max_label_sets)
+        return ring_files.bytes_of(self.events, self._config.max_label_sets)
 
-    def start(self, *, loud: bool) -> None:
-        """Begin to record. loud: where it does not fit that is an error.
-
-        Raises:
-            OptionError: it does not fit.
-        """
-        if self._config.trace_events and (why := self._begin()):
-            self._refused = True
-            if loud:
-                raise OptionError.of("trace_events", self._config.trace_events, f"expected fewer events: {why}")
-            self._warn(f"trace_events={self._config.trace_events}: nothing is recorded: {why}")
+    def start(self) -> None:
+        """Begin to record: ``trace_events``, or a half, a quarter, ... of them, as many as there is room for."""
+        if not self._config.trace_events:
+            return
+        self.events = self._config.trace_events
+        first = why = self._begin()
+        while why is not None and self.events:
+            self.events = self.events // 2 if self.events // 2 >= LEAST_EVENTS else 0
+            why = self._begin() if self.events else why
+        if first is None:
+            return
+        self._refused = not self.events
+        room = f"there is room for {self.events} events" if self.events else "nothing is recorded"
+        self._warn(f"trace_events={self._config.trace_events}: {room}: {first}")
 
     def __str__(self) -> str:
         """One line: how much there is room for, and where."""
-        events, sizes = self._config.trace_events, ring_files.ring_sizes(self._config.trace_events)
+        if not self.events:
+            return f"trace: no room for any of {self._config.trace_events} events"
+        sizes = ring_files.ring_sizes(self.events)
         where = self._membership.directory or "memory of its own"
         return (
-            f"trace: {events} events, {self.bytes / 2**20:.1f} MiB in {where}: {_room(sizes[0])} of the first thread "
-            f"that stamps, {_room(sizes[1])} of each of {len(sizes) - 2} more, and of all others together"
+            f"trace: {self.events} events, {self.bytes / 2**20:.1f} MiB in {where}: {_room(sizes[0])} of the first "
+            f"thread that stamps, {_room(sizes[1])} of each of {len(sizes) - 2} more, and of all others together"
             + self._warning()
         )
 
@@ -100,7 +109,7 @@ class Tracing:
             return
         try:
             self._core.trace_stop()
-            self.start(loud=False)
+            self.start()
         finally:
             self._lock.release()
 
@@ -179,17 +188,21 @@ class Tracing:
     # ---- begin ----
 
     def _begin(self) -> str | None:
-        """None, or why not."""
+        """None, or why not. It takes half of what a file system has left at most: other processes come later."""
         if not self._membership.joined and not self._membership.alone:
             return None  # it is about to join: next time
+        directory = self._membership.directory
         try:
-            why = self._core.trace_start(self._config.trace_events)
+            why = (
+                f"{_free(directory) / 2**20:.1f} MiB are free, and half of them are left to other processes"
+                if directory and self.bytes > _free(directory) // 2
+                else self._core.trace_start(self.events)
+            )
         except BlockingIOError:
             return None
-        if why is None:
-            return None
-        size = ring_files.bytes_of(self._config.trace_events, self._config.max_label_sets)
-        return f"{size / 2**20:.1f} MiB do not fit into {self._membership.directory or 'memory'}: {why}"
+        except OSError as error:  # the directory was removed
+            why = str(error)
+        return None if why is None else f"{self.bytes / 2**20:.1f} MiB do not fit into {directory or 'memory'}: {why}"
 
     # ---- what is kept ----
 
@@ -235,8 +248,9 @@ def _room(events: int) -> str:
 
 
 def _free(directory: str) -> int:
+    """Bytes; as many as there can be where the file system has no limit."""
     found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize if found.f_blocks else ROOM
+    return found.f_bavail * found.f_frsize if found.f_blocks else sys.maxsize
 
 
 def _kept(directory: str) -> Iterator[tuple[float, int, str]]:

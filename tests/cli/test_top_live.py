@@ -207,7 +207,7 @@ def test_a_planted_pause_shows_under_its_process(
         engine.tell("collect")  # the API process looks for newcomers once a second
     screen.press(b"\x03")
     status, left = screen.end()
-    assert (status, screen.restored) == (0, True)
+    assert (status, screen.restored) == (130, True)
     assert "engine-0" in left and "Traceback" not in left
     shown = json.loads((tmp_path / "top.json").read_text())
     assert {("engine", "gc2")} <= {(lost["source"], lost["cause"]) for lost in shown["lost"]}
@@ -242,7 +242,7 @@ def test_it_follows_the_terminal_s_size(group: tuple[Path, Member, Member], top:
     narrow = screen.until(lambda frame: any(line.startswith("latency") and "p90" not in line for line in frame))
     assert max(len(line.rstrip()) for line in narrow) <= 40
     screen.press(b"\x03")
-    assert screen.end()[0] == 0
+    assert screen.end()[0] == 130
 
 
 def test_ctrl_z_gives_the_terminal_back(group: tuple[Path, Member, Member], top: Callable[..., Screen]) -> None:
@@ -259,7 +259,7 @@ def test_ctrl_z_gives_the_terminal_back(group: tuple[Path, Member, Member], top:
     os.kill(screen.process.pid, signal.SIGCONT)
     screen.until(lambda frame: row(frame, "engine-0"))
     os.kill(screen.process.pid, signal.SIGTERM)
-    assert screen.end()[0] == 0 and screen.restored
+    assert screen.end()[0] == 143 and screen.restored
 
 
 def test_a_terminal_that_goes_away_ends_it(group: tuple[Path, Member, Member], top: Callable[..., Screen]) -> None:

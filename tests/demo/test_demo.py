@@ -171,11 +171,11 @@ def test_serve_answers_until_ctrl_c(tmp_path: Path) -> None:
     assert text["usage"]["completion_tokens"] == 5 and text["choices"][0]["text"]
     assert '"role":"assistant"' in frames[0] and frames[5:] == ["data: [DONE]", ""]
     assert "tailwatch_output_tokens_total" in metrics
-    assert status == 0
+    assert status == 130
 
 
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
-    """Interrupted in the middle of starting: status 1, one sentence, and every child is gone."""
+    """Interrupted in the middle of starting: status 130, one sentence, and every child is gone."""
     arguments = (*SMALL, "demo", "--rate", "10")
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with Python(DEMO, *arguments, **pipes, cwd=tmp_path) as process:
@@ -186,7 +186,7 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
         _, rest = process.finish()
 
     assert "starting a server" in first and "interrupted" in rest
-    assert process.popen.returncode == 1
+    assert process.popen.returncode == 130
     assert not [pid for pid in children if os.path.exists(f"/proc/{pid}")]
 
 

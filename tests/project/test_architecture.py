@@ -31,6 +31,7 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 # "" is tailwatch itself, its list of public names.
 LAYERS = (
     ("errors",),
+    ("interrupts",),
     ("platform",),
     ("_hot", "_cold"),
     ("gc", "sse", "serve"),
@@ -151,7 +152,7 @@ def test_load_is_a_leaf() -> None:
     """The load client stands on errors, the meaning of an SLO, the version and the compiled modules: on nothing that
     looks at a process from within."""
     below = {t for name in under("loadtest", set(MODULES)) for t in IMPORTS[name] if not under("loadtest", {t})}
-    assert below <= {"errors", "options.slo", "platform", "_hot", "_cold"}
+    assert below <= {"errors", "interrupts", "options.slo", "platform", "_hot", "_cold"}
 
 
 def test_errors_and_bounds_are_at_the_bottom() -> None:

@@ -1,4 +1,4 @@
-"""Programs whose group is on a tmpfs of 64 MB, the size of a container's /dev/shm by default."""
+"""Programs whose group is on a small tmpfs; a container's /dev/shm has 64 MB by default."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 # In a mount namespace of its own, as root of a user namespace or as root.
-MOUNT = 'mount -t tmpfs -o size=64m,mode=0700 none "$0" && exec "$@"'
+MOUNT = 'mount -t tmpfs -o size=${TMPFS_MB}m,mode=0700 none "$0" && exec "$@"'
 
 PRELUDE = """
 import os, sys
@@ -26,23 +26,29 @@ def free():
 
 
 def on_64_mb(tmp_path: Path, program: str, **variables: str) -> dict[str, Any]:
+    """As on_tmpfs()."""
+    return on_tmpfs(64, tmp_path, program, **variables)
+
+
+def on_tmpfs(megabytes: int, tmp_path: Path, program: str, **variables: str) -> dict[str, Any]:
     """The last line that a program prints, as JSON.
 
     The program has ``place``, where the tmpfs is, ``directory``, a name in it for the group, and ``free()``, how many
     bytes it has left. Skips the test where none can be mounted.
     """
     place = tmp_path / "shm"
-    place.mkdir(mode=0o700)
+    place.mkdir(mode=0o700, parents=True)
+    environment = {**os.environ, **variables, "TMPFS_MB": str(megabytes)}
     space = ["--mount"] if os.geteuid() == 0 else ["--map-root-user", "--mount"]
     within = ["unshare", *space, "sh", "-c", MOUNT, str(place)]
     try:
-        probe = subprocess.run([*within, "true"], capture_output=True, text=True)
+        probe = subprocess.run([*within, "true"], capture_output=True, text=True, env=environment)
     except FileNotFoundError:
-        pytest.skip("needs unshare of util-linux, to mount a tmpfs of 64 MB")
+        pytest.skip("needs unshare of util-linux, to mount a tmpfs")
     if probe.returncode:
-        pytest.skip(f"no tmpfs of 64 MB can be mounted here: {probe.stderr.strip()}")
+        pytest.skip(f"no tmpfs can be mounted here: {probe.stderr.strip()}")
     command = [*within, sys.executable, "-c", PRELUDE + program, str(place)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer

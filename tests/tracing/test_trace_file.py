@@ -22,12 +22,12 @@ import pytest
 import tailwatch
 from tailwatch import _hot
 from tailwatch.cli import find_group, main
-from tailwatch.errors import OptionError, TailwatchError
+from tailwatch.errors import TailwatchError
 from tailwatch.group import temp_dirs
 from tailwatch.tracing import ring_files
 
 from ..support.process import Python
-from ..support.tmpfs import on_64_mb
+from ..support.tmpfs import on_64_mb, on_tmpfs
 from ..support.waiting import until
 from .trace_files import CLOSE, COUNTER, DELAY, FIRST, OPEN, PAUSE, SHARED, STEP, THREAD, TOKEN, read_trace
 
@@ -466,63 +466,117 @@ def test_bytes_are_bounded_too(directory: Path, install: Callable[..., tailwatch
 FULL = """
 import json
 import tailwatch
-answers = {}
-try:
-    tailwatch.install(dir=directory, gc="off", trace_events=4_000_000)
-except tailwatch.OptionError as error:
-    answers["refused"] = str(error)
-answers["left"] = sorted(os.listdir(directory)) if os.path.exists(directory) else []
-watch = tailwatch.install(dir=directory, gc="off", trace_events=1_000_000)
-answers["fits"] = watch.core.tracing
-with open(place + "/filler", "wb") as filler:
-    try:
-        while True:
-            filler.write(bytes(65536))
-            filler.flush()
-    except OSError:
-        pass
+from tailwatch.tracing import ring_files
+events, room = int(os.environ["EVENTS"]), free()
+watch = tailwatch.install(dir=directory, gc="off", trace_events=events)
+answers = {"joined": watch.membership.joined, "notes": watch.notes, "has": watch.tracing.events, "room": room}
+answers["tracing"], answers["left"] = watch.core.tracing, free()
+answers["said"] = [finding.detail for finding in tailwatch.doctor()]
+answers["memory"] = watch.memory_bytes - watch.core.reserved - watch.history.bytes
+answers["line"] = str(watch.tracing)
+if answers["joined"]:
+    filler = os.open(place + "/filler", os.O_CREAT | os.O_WRONLY)
+    os.posix_fallocate(filler, 0, free())
 with tailwatch.stream(model="m") as stream:
-    for _ in range(600_000):
+    for _ in range(200_000):
         stream.token()
-answers["written"] = True
+answers["tokens"] = tailwatch.snapshot().tokens
+answers["files"] = [file.events for file in ring_files.files_of(directory)] if answers["joined"] else []
 tailwatch.uninstall()
 print(json.dumps(answers))
 """
 
 
-def test_a_full_file_system(tmp_path: Path) -> None:
-    """On 64 MB too large a trace is refused with a sentence, and one that fits is written to however full it gets."""
-    answers = on_64_mb(tmp_path, FULL)
-    assert "trace_events=4000000: expected fewer events" in answers["refused"] and "122.2 MiB" in answers["refused"]
-    assert not [name for name in answers["left"] if name.endswith(".trace")]
-    assert answers["fits"]
-    assert answers["written"]
+def test_as_many_events_as_there_is_room_for(tmp_path: Path) -> None:
+    """On 4 MB a million of them (30.5 MiB) begin with fewer, that is said, and what is there is written to however
+    full it gets."""
+    found = on_tmpfs(4, tmp_path, FULL, EVENTS="1000000")
+    assert found["joined"] and found["tracing"]
+    assert 256 <= found["has"] < 1_000_000 and found["memory"] == ring_files.bytes_of(found["has"], 32)
+    assert found["left"] >= found["room"] // 4
+    (note,) = found["notes"]
+    assert note.startswith(f"trace_events=1000000: there is room for {found['has']} events: 30.6 MiB do not fit into ")
+    assert any(note in detail for detail in found["said"])
+    assert found["line"].startswith(f"trace: {found['has']} events, ")
+    assert found["tokens"] == 200_000 and 0 < found["files"][0] <= found["has"]
 
 
-def test_too_large_a_trace_by_a_door_is_no_error(tmp_path: Path) -> None:
-    """A server that was told so by its environment runs without."""
-    said: list[str] = []
+def test_no_room_for_the_smallest_trace(tmp_path: Path) -> None:
+    """Nor for the segment: the process is alone, and records in memory of its own."""
+    found = on_tmpfs(1, tmp_path, FULL, EVENTS="100000")
+    assert not found["joined"] and found["tracing"] and found["has"] == 100_000
+    assert any("not shared" in note and "no room" in note for note in found["notes"])
+    assert found["tokens"] == 200_000
 
-    class Full:
-        joined, tracing, trace_memory = True, False, (0, 0)
 
-        def trace_start(self, events: int) -> str:
-            return "it has no room"
+def test_what_fits_is_taken_whole(tmp_path: Path) -> None:
+    """64 MB have room for a million, and four millions (122 MiB) become one."""
+    assert on_64_mb(tmp_path, FULL, EVENTS="1000000")["has"] == 1_000_000
+    assert on_tmpfs(65, tmp_path / "other", FULL, EVENTS="4000000")["has"] == 1_000_000
 
+
+SIX = """
+import json, signal
+import tailwatch
+found, children = [], []
+for number in range(6):
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        watch = tailwatch.install(dir=directory, gc="off", role="worker", trace_events=1_000_000)
+        os.write(theirs, json.dumps([watch.membership.joined, watch.tracing.events]).encode())
+        signal.pause()
+    os.close(theirs)
+    children.append(child)
+    found.append(json.loads(os.read(ours, 100)))
+for child in children:
+    os.kill(child, signal.SIGKILL)
+print(json.dumps({"found": found}))
+"""
+
+
+def test_a_trace_leaves_room_for_the_next_process(tmp_path: Path) -> None:
+    """Six processes with a million events each share 64 MB: all join, and each records something."""
+    found = on_64_mb(tmp_path, SIX)["found"]
+    assert [joined for joined, _ in found] == [True] * 6
+    events = [number for _, number in found]
+    assert events[0] == 1_000_000 and events == sorted(events, reverse=True) and events[-1] >= 256
+
+
+class Refusing:
+    """A core for whose trace there is room for so many events."""
+
+    joined, tracing, trace_memory = True, False, (0, 0)
+
+    def __init__(self, room: int) -> None:
+        self.room, self.asked = room, list[int]()
+
+    def trace_start(self, events: int) -> str | None:
+        self.asked.append(events)
+        return None if events <= self.room else "it has no room"
+
+
+@pytest.mark.parametrize("room, had", [(600, 500), (255, 0), (10**9, 1000)])
+def test_half_of_it_again_and_again(tmp_path: Path, room: int, had: int) -> None:
+    """Down to 256 events, or none: a server starts with fewer, or without, and one sentence says so."""
     from tailwatch.options.config import Config
     from tailwatch.tracing.recorder import Tracing
 
     class GroupMember:
         joined, alone, directory = True, False, str(tmp_path)
 
-    config = Config.read({"trace_events": 1000}, {})
-    tracing = Tracing(Full(), GroupMember(), config, said.append)  # type: ignore[arg-type]
-    tracing.start(loud=False)
+    said: list[str] = []
+    core = Refusing(room)
+    tracing = Tracing(core, GroupMember(), Config.read({"trace_events": 1000}, {}), said.append)  # type: ignore[arg-type]
+    tracing.start()
+    assert (tracing.events, tracing.bytes) == (had, ring_files.bytes_of(had, 32))
+    if had == 1000:
+        assert said == [] and core.asked == [1000]
+        return
     (line,) = said
-    assert line.startswith("trace_events=1000: nothing is recorded") and "0.1 MiB" in line
-    assert f" {tmp_path}: " in line and "no room" in line
-    with pytest.raises(OptionError, match="expected fewer events"):
-        tracing.start(loud=True)
+    assert line.startswith("trace_events=1000: " + ("there is room for 500 events" if had else "nothing is recorded"))
+    assert f" {tmp_path}: " in line and "0.1 MiB" in line and "no room" in line
+    assert str(tracing).startswith("trace: 500 events" if had else "trace: no room for any of 1000 events")
 
 
 # ---- hostile files ----

@@ -32,18 +32,41 @@ static void visit_headers(PyObject *headers, header_visitor visit, void *to) {
     }
 }
 
+/* Lowercase hexadecimal digits, as W3C's trace context has them. */
+static int is_hex(const char *text, size_t len) {
+    for (size_t i = 0; i < len; i++)
+        if (!((text[i] >= '0' && text[i] <= '9') || (text[i] >= 'a' && text[i] <= 'f'))) return 0;
+    return 1;
+}
+
+static int is_id(const char *text, size_t len) {
+    size_t zeros = 0;
+    while (zeros < len && text[zeros] == '0') zeros++;
+    return zeros < len && is_hex(text, len);
+}
+
+enum { VERSION = 0, TRACE_ID = 3, PARENT_ID = 36, FLAGS = 53, TRACEPARENT = 55, TRACE_DIGITS = 32 };
+
+/* "00-TRACE-PARENT-FLAGS"; a later version may go on after another dash. Version ff is none. */
+static int is_traceparent(const char *text, Py_ssize_t len) {
+    if (len < TRACEPARENT || text[TRACE_ID - 1] != '-' || text[PARENT_ID - 1] != '-' || text[FLAGS - 1] != '-') return 0;
+    if (!is_hex(text + VERSION, 2) || memcmp(text, "ff", 2) == 0) return 0;
+    if (len > TRACEPARENT && (memcmp(text, "00", 2) == 0 || text[TRACEPARENT] != '-')) return 0;
+    return is_id(text + TRACE_ID, TRACE_DIGITS) && is_id(text + PARENT_ID, 16) && is_hex(text + FLAGS, 2);
+}
+
 /* By the last digit of a traceparent's flags. */
-static int is_sampled(char digit) { return strchr("13579bdfBDF", digit) != NULL && digit != '\0'; }
+static int is_sampled(char digit) { return strchr("13579bdf", digit) != NULL; }
 
 static void see_identity(void *to, const char *name, Py_ssize_t name_len, const char *value, Py_ssize_t value_len) {
     request_identity *id = to;
     if (header_is(name, name_len, "x-request-id")) {
         id->request = value;
         id->request_len = (size_t)value_len;
-    } else if (header_is(name, name_len, "traceparent") && value_len >= 36 && value[2] == '-') {
-        id->trace = value + 3;
-        id->trace_len = 32;
-        id->sampled = value_len >= 55 && is_sampled(value[54]);
+    } else if (header_is(name, name_len, "traceparent") && is_traceparent(value, value_len)) {
+        id->trace = value + TRACE_ID;
+        id->trace_len = TRACE_DIGITS;
+        id->sampled = is_sampled(value[TRACEPARENT - 1]);
     } else if (header_is(name, name_len, "x-tailwatch-engine") && id->engine == 0) {
         id->engine = tw_engine_named(value, (size_t)value_len);
     } else if (header_is(name, name_len, "x-data-parallel-rank") && id->rank == 0) { /* vLLM and SGLang obey it */

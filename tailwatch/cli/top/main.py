@@ -20,6 +20,7 @@ from tailwatch.cli.snapshot_source import explained, read
 from tailwatch.cli.top.view import GroupView, view_of
 from tailwatch.cli.top.window_history import Marks
 from tailwatch.errors import EmptyGroupError, OptionError, TailwatchError, how_to_install
+from tailwatch.interrupts import INTERRUPTED
 from tailwatch.loadtest.options import write_json
 from tailwatch.options.slo import SLO, parse_window
 
@@ -65,7 +66,8 @@ def main(parsed: argparse.Namespace) -> int:
     """Show a group.
 
     Returns:
-        0, also after Ctrl-C and when the group is removed while it is watched; 1 when it cannot be read any more.
+        0, also when the group is removed while it is watched; 1 when it cannot be read any more; 130 after Ctrl-C, 143
+        after SIGTERM.
 
     Raises:
         TailwatchError: a bad option, no rich, no such group, or a file that cannot be written.
@@ -77,7 +79,7 @@ def main(parsed: argparse.Namespace) -> int:
         top = Top(parsed, directory or find_group.find(os.environ))
         status = top.run()
     except KeyboardInterrupt:  # before there was a screen
-        return OK
+        return INTERRUPTED
     if parsed.json is not None and top.shown is not None:
         write_json(parsed.json, top.shown.as_dict(), indent=2)
     return status
@@ -158,7 +160,8 @@ class Top:
             if error.errno not in _TERMINAL_GONE:
                 raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be written at exit
-        return FAILED if live.failed else OK
+        ended = live.signal in (signal.SIGINT, signal.SIGTERM)
+        return FAILED if live.failed else 128 + live.signal if ended else OK
 
 
 class _Live:
@@ -174,6 +177,7 @@ class _Live:
     ) -> None:
         self.end = ""
         self.failed = False
+        self.signal = 0  # that ended it
         self._console = console
         self._directory = directory
         self._interval = interval
@@ -199,6 +203,7 @@ class _Live:
                     break
                 if event is TerminalEvent.TIME:
                     self._renew()
+            self.signal = terminal.signal
             return event
 
     def _drawn(self) -> Any:

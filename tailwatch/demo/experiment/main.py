@@ -12,6 +12,7 @@ from tailwatch.demo.experiment.arms import ARMS
 from tailwatch.demo.experiment.runs import SHORT, Experiment, Size, measure
 from tailwatch.demo.experiment.summary import claims
 from tailwatch.errors import OptionError
+from tailwatch.interrupts import INTERRUPTED
 from tailwatch.loadtest import options as output
 from tailwatch.loadtest.histogram import LAYOUT_HASH
 from tailwatch.loadtest.report import document
@@ -23,7 +24,7 @@ from tailwatch.platform import VERSION
 if TYPE_CHECKING:
     import argparse
 
-OK, FAILED, INTERRUPTED = 0, 1, 130
+OK, FAILED = 0, 1
 
 
 def main(options: argparse.Namespace, slo: SLO, seed: int) -> int:

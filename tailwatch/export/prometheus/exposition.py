@@ -58,9 +58,9 @@ class Response:
 class Exposition:
     """Answers scrapes. Its methods block: call them on any thread but one that runs an event loop.
 
-    take: gives the numbers. slo: gives the text of the bounds in force. extra_bytes: memory outside the segments.
-    goodput_window: seconds, 1 to 3600. on_registry_error: called for each thing of the host's own registry that
-    could not be served. registry: whether that registry is served at all.
+    take: gives the numbers. slo: gives the text of the bounds in force. extra_bytes: gives the memory outside the
+    segments. goodput_window: seconds, 1 to 3600. on_registry_error: called for each thing of the host's own registry
+    that could not be served. registry: whether that registry is served at all.
 
     histograms: what the scrapers get that ask for protobuf. "both": native histograms and the classic buckets;
     "native": native ones alone; "classic": they get OpenMetrics or text, as everybody does who does not ask: those
@@ -75,7 +75,7 @@ class Exposition:
         version: str,
         python: str,
         slo: Callable[[], str],
-        extra_bytes: int = 0,
+        extra_bytes: Callable[[], int] = int,
         goodput_window: int = 60,
         on_registry_error: Callable[[], object] = lambda: None,
         registry: bool = True,
@@ -87,7 +87,8 @@ class Exposition:
         self._load = load
         self._slo = slo
         self._version = version
-        self._fixed = {"python": python, "extra_bytes": extra_bytes, "goodput_window": goodput_window}
+        self._fixed = {"python": python, "goodput_window": goodput_window}
+        self._extra_bytes = extra_bytes
         self._histograms = histograms
         own = (OWN_FAMILIES, lambda collector: isinstance(collector, Collector))
         self._host = HostCache(*own, on_registry_error, on_declined) if registry else None
@@ -123,7 +124,8 @@ class Exposition:
     def info(self) -> dict[str, Any]:
         """What is exported beside the snapshot, but for our version: see render.render."""
         seconds = self._host.seconds if self._host else -1.0
-        return {**self._fixed, "slo": self._slo(), "registry_seconds": seconds, "load": self._load()}
+        changing = {"extra_bytes": self._extra_bytes(), "slo": self._slo(), "load": self._load()}
+        return {**self._fixed, **changing, "registry_seconds": seconds}
 
     def _respond(self, form: Format, kind: str, gzip: bool, host: list[bytes] | None) -> Response:
         pieces = self._pieces(form, kind, host)
