@@ -13,8 +13,8 @@ from .conftest import Story
 
 ONE_OF_EACH = """
 import gc, json, tailwatch
-watch = tailwatch.install(gc="observe", role="engine")
 gc.disable()
+watch = tailwatch.install(gc="observe", role="engine")
 class Cycle: pass
 def cycles(n):
     for _ in range(n):
