@@ -82,7 +82,7 @@ def test_without_site_there_is_no_door() -> None:
 
 
 def test_the_boot_needs_the_standard_library_alone() -> None:
-    """It runs in interpreters that have nothing else; tailwatch is imported late, by the installation and the command."""
+    """It runs in interpreters that have nothing else; tailwatch is imported late, in two places."""
     ours = {"tailwatch_boot", "tailwatch"}
     for path in BOOT.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
