@@ -61,12 +61,35 @@ def server(
     """
     _wait_until_free(host, port)
     with tempfile.TemporaryFile() as output, _terminable():
-        process = _start(command, environment, output.fileno())
+        process: subprocess.Popen[bytes] | None = None
         try:
+            with _signals_held():
+                process = _start(command, environment, output.fileno())
             _wait_until_ready(process, output, host, port, path, patience)
             yield lambda: "" if process.poll() is None else f"{_status(process)}{_said(output)}"
         finally:
-            _stop(process)
+            if process is not None:
+                _stop(process)
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Signals that end this process arrive at the end of the block: a server that was started is known by then."""
+    came: list[int] = []
+    before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int] = {}
+    main = threading.current_thread() is threading.main_thread()
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if main else ():
+            found = signal.getsignal(number)
+            if found is not None and found != signal.SIG_IGN:  # what is ignored here is ignored in the server, too
+                before[number] = found
+                signal.signal(number, lambda number, frame: came.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for late in came:
+            signal.raise_signal(late)
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str], output: int) -> subprocess.Popen[bytes]:
@@ -121,8 +144,8 @@ def _answers(host: str, port: int, path: str) -> bool:
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """Also what it started itself: its session is its own."""
-    _signal(process, signal.SIGTERM)
     try:
+        _signal(process, signal.SIGTERM)
         process.wait(HURRIED if arrived() else GENTLE)
     except subprocess.TimeoutExpired:
         pass
