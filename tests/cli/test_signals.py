@@ -133,7 +133,7 @@ def check(command: list[str], place: Path, number: int, moment: int) -> bool:
         with suppress(AssertionError):  # nothing happens in it any more: it has no such moment
             until(lambda: not going.running or note.read_text().endswith("fired"), seconds=10)
         if not (fired := note.read_text().endswith("fired")) and going.running:
-            return False
+            going.signal(signal.SIGTERM)  # a kill would leave what it has started
         _, errors = going.finish(seconds=20)
     said = note.read_text()
     assert "Traceback" not in errors and "Exception ignored" not in errors, (moment, errors)
