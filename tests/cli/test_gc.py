@@ -83,7 +83,9 @@ def start(directory: Path) -> Iterator[Callable[..., Server]]:
         def begin(*arguments: str, **how: bool) -> Server:
             server = Server(directory, *arguments, **how)
             stack.enter_context(server)
-            if "observe" not in arguments:
+            if "observe" in arguments:
+                until(lambda: snapshots.take_directory(str(directory)).processes, "it joins the group")
+            else:
                 until(lambda: server.order_file, "its daemon makes the file")
             return server
 
@@ -141,7 +143,7 @@ def test_one_that_only_observes_is_left_alone(
     """It stays exactly what the interpreter does: no file, nothing done, and the command says so."""
     server = start("api", "observe")
     status, said = tell("collect", "--timeout", "5")
-    assert status == 1 and "does not control the collector" in said
+    assert status == 1 and "does not control the collector" in said, said
     assert server.order_file is None
 
 

@@ -181,7 +181,7 @@ def test_what_was_measured_is_written(number: signal.Signals, url: str, tmp_path
     assert not whole[0]["interrupted"] and all(not run["interrupted"] for run in whole[:-1])
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_search_writes_what_it_found(number: signal.Signals, url: str, tmp_path: Path) -> None:
     """In its first probe: the knee is unresolved, and says why."""
     path = tmp_path / "k.json"

@@ -55,6 +55,7 @@ def test_promtool_accepts_the_rules() -> None:
     assert done.returncode == 0 and "SUCCESS" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @needs["promtool"]
 def test_every_alert_fires_where_it_should_only() -> None:
     """`promtool test rules`: each alert fires on its planted series, and stays silent where it nearly would."""

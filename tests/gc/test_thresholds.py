@@ -88,6 +88,7 @@ print(gc.get_stats()[2]["collections"] - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="CPython 3.14 has another rule")
 def test_a_heap_that_grows_has_no_more_full_collections_than_without_the_freeze() -> None:
     """300 thousand new objects beside 1.5 million: fewer than a quarter."""

@@ -362,7 +362,7 @@ def test_an_interrupt_prints_what_it_has(fault_server: Start, tmp_path: Path) ->
     assert result.outcomes.good > 10 and result.duration < 59
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_client_that_was_stopped_says_so(fault_server: Start, tmp_path: Path, processes: str) -> None:
     """SIGSTOP for a second: corrected times have it, the run is invalid, its pause and what it touched are marked."""
     server = fault_server()

@@ -42,7 +42,7 @@ def test_the_analytic_knee() -> None:
     assert analytic(0.95) == pytest.approx(485.0, abs=0.05)
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_the_knee_of_a_replica_is_found(seed: int) -> None:
     """At 10^6 virtual requests a probe, within 1 % of the analytic knee, and resolved, whatever the seed."""
     knee = find(replica(seed), 500.0, limits=MILLION)
@@ -52,14 +52,14 @@ def test_the_knee_of_a_replica_is_found(seed: int) -> None:
     assert (knee.basis, knee.saturates) == ("fit", "e2e")
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_glitches_do_not_move_it_far(seed: int) -> None:
     """A standstill of 0.6 s in 5 % of the probes: within 3 %."""
     knee = find(replica(seed, glitch=0.05), 500.0, limits=MILLION)
     assert knee.rate == pytest.approx(analytic(0.99), rel=0.03), str(knee)
 
 
-@pytest.mark.parametrize("seed", seeds(1, 4))
+@pytest.mark.parametrize("seed", seeds(0, 4))
 def test_another_attainment(seed: int) -> None:
     """At 95 % the knee is 485.0."""
     assert find(replica(seed), 500.0, 0.95, limits=MILLION).rate == pytest.approx(analytic(0.95), rel=0.01)

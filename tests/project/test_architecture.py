@@ -371,6 +371,7 @@ def calls(objects: dict[Path, Symbols]) -> dict[Path, dict[Path, set[str]]]:
     return needs
 
 
+@pytest.mark.slow  # compiles each file
 def test_calls_follow_the_stages(calls: dict[Path, dict[Path, set[str]]]) -> None:
     """No file calls one of a later stage, or of one beside its own."""
     assert sum(len(targets) for targets in calls.values()) > 100
@@ -383,12 +384,14 @@ def test_calls_follow_the_stages(calls: dict[Path, dict[Path, set[str]]]) -> Non
     assert wrong == []
 
 
+@pytest.mark.slow  # compiles each file
 def test_calls_have_no_circle(calls: dict[Path, dict[Path, set[str]]]) -> None:
     """The files can be sorted so that each calls only those before it."""
     names = {str(path.relative_to(CSRC)): [str(to.relative_to(CSRC)) for to in found] for path, found in calls.items()}
     assert len(list(TopologicalSorter(names).static_order())) == len(calls)
 
 
+@pytest.mark.slow  # compiles each file
 def test_the_core_has_no_mutable_globals(objects: dict[Path, Symbols]) -> None:
     """No writable symbol in any object file: the core is linked twice, so a global would exist twice."""
     assert all(objects[path].defined for path in CORE)

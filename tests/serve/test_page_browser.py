@@ -114,8 +114,14 @@ def test_it_shows_the_snapshots_numbers(running: Browser, watched: Any) -> None:
     assert float(tab.ask('document.querySelector("#t-flight data").value')) == 0
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        (360, True),
+        (1200, False),
+        *(pytest.param(*rest, marks=pytest.mark.slow) for rest in ((360, False), (1200, True))),
+    ],
+)
 def test_clicked_through_it_complains_of_nothing(running: Browser, watched: Any, dark: bool, width: int) -> None:
     """Every control, in both colours, on a phone and at a desk: no error, no refusal by its policy, no other host, no
     sideways scrolling, and something drawn in each chart."""
