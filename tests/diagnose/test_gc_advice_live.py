@@ -25,6 +25,7 @@ def day(policy: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.alone  # it compares how long runs of the same load took
 @pytest.mark.timeout(240)  # three runs, of three seconds each where nothing else runs
 @pytest.mark.skipif(sys.version_info[:2] not in KNOWN_LISTS, reason="no slices: the collector's lists are not known")

@@ -412,7 +412,7 @@ def scenes(started: tuple[Planted, dict[str, Prometheus]]) -> dict[str, Scene]:
     for server in servers.values():
         must_be_exact(server)
     begins = {kind: between_equals(planted, server) for kind, server in servers.items()}
-    planted.load(2)
+    planted.load(1)
     planted.quiet()
     signal = planted.load_signal()
     ends = {kind: between_equals(planted, server) for kind, server in servers.items()}
@@ -864,7 +864,7 @@ def test_a_long_full_collection_alerts_with_either_histogram(scene: Scene) -> No
     late = sum(phases["itl"][cause] for phases in oracle.gained.delay_by_source.values() for cause in phases["itl"])
     assert values("TailwatchPausesCostTokens") == pytest.approx({"tailwatch": late / oracle.gained.itl.sum}, rel=1e-9)
     long_ones = values("TailwatchLongFullCollection")
-    assert set(long_ones) == set(time_in_full) and long_ones["api-0"] > 1
+    assert set(long_ones) == set(time_in_full) and long_ones["api-0"] >= 1
     for i, process in enumerate(oracle.gained.processes):
         counts = vars(oracle.gained)["_handle"].process[i].pauses[2]
         layout = lib.tw_metric_layout(lib.TW_METRIC_PAUSE + 2)

@@ -318,6 +318,7 @@ def called(tmp_path: Path, variants: str, *options: str) -> tuple[int, str, str]
         return going.popen.returncode, out, err
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(180)
 def test_planted_stalls_are_found_live(tmp_path: Path) -> None:
