@@ -397,7 +397,8 @@ def _ceiling(
 
     try:
         found = search.saturate(measure, first=FIRST_WORKERS)
-    except KeyboardInterrupt:  # between two of its runs
+    except KeyboardInterrupt:  # between two of its runs, or as one of them began or ended
+        spent.interrupted = True
         found = search.ClosedLoopCeiling(max(rates.values(), default=0.0), max(rates, default=0), tuple(rates.items()))
     if found.rate <= 0 and spent.interrupted:
         raise KeyboardInterrupt

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +28,7 @@ from tailwatch.loadtest.process import on_interrupt
 from tailwatch.loadtest.recorder import Recorder
 from tailwatch.loadtest.report import bench as page
 from tailwatch.loadtest.report import csvfile, document, table
+from tailwatch.loadtest.report.progress import Steps
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.session import in_loop
 from tailwatch.loadtest.trial import probe_of
@@ -152,6 +154,23 @@ def test_while_the_ceiling_is_looked_for(fault_server: Start) -> None:
         until(lambda: len(server.truth()["requests"]) > 10)
         out, _ = ended(going)
     assert "unresolved" in out.lower() and "interrupt" in out.lower()
+
+
+def test_as_a_run_of_the_ceiling_begins() -> None:
+    """The event loop of a run raises KeyboardInterrupt before and after the run itself: no probe follows."""
+    from tailwatch.loadtest import main
+
+    class Loop:
+        """Of two runs the second is interrupted as it begins."""
+
+        def rate(self, workers: int, run: object) -> float:
+            if workers > main.FIRST_WORKERS:
+                raise KeyboardInterrupt
+            return 100.0
+
+    spent = main._Spent(time.monotonic() + 60)
+    found = main._ceiling(None, Conditions(), Steps(quiet=True), spent, Loop())  # type: ignore[arg-type]
+    assert found.rate == 100.0 and spent()
 
 
 def test_between_two_probes_of_a_search(
