@@ -144,7 +144,7 @@ def report(quick: bool = False) -> Report:
         made.bars.append(Bar(name, value, value, value, bar, unit=unit))
 
     install = measured("fixed", 0)
-    add("fixed at install, defaults", install["says"] / 2**20, "MiB", 4)
+    add("fixed at install, defaults", install["says"] / 2**20, "MiB", 5)
     add("of that resident before the first request", install["resident"] / 2**20, "MiB")
     for name, times in (("stamps", STAMPS // share), ("streams", STREAMS // share)):
         grown = measured(name, times)
@@ -157,12 +157,12 @@ def report(quick: bool = False) -> Report:
 
 
 def test_memory(benchmark: Any) -> None:
-    """The memory said at install stays within 4 MiB, and nothing of Python's grows with streams."""
+    """The memory said at install stays within 5 MiB, and nothing of Python's grows with streams."""
     made = report(quick=True)
     benchmark.extra_info.update(made.as_dict())
     benchmark.pedantic(measured, args=("fixed", 0), rounds=1)
     values = {bar.name: bar.value for bar in made.bars}
-    assert values["fixed at install, defaults"] <= 4
+    assert values["fixed at install, defaults"] <= 5
     assert values["growth of Python objects over stamps, traced"] < 1024
     assert values["growth of Python objects over streams, traced"] < 16 * 1024
 

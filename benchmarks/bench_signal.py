@@ -39,16 +39,16 @@ def rows() -> Any:
 
 
 def sample() -> Run:
-    """tw_crowd_note()."""
-    crowd, streams, note = ffi.new("tw_crowd *"), rows(), lib.tw_crowd_note
+    """tw_ttft_note()."""
+    ttfts, streams, note = ffi.new("tw_ttft_by_concurrency *"), rows(), lib.tw_ttft_note
     now = _hot.now()
-    return loop(lambda: note(crowd, next(streams), 50_000_000, now))
+    return loop(lambda: note(ttfts, next(streams), 50_000_000, now))
 
 
 def call() -> Run:
     """As many arguments, and hardly any work."""
-    crowd, streams, share = ffi.new("tw_crowd *"), rows(), lib.tw_crowd_share
-    return loop(lambda: share(crowd, next(streams) * 0))
+    ttfts, streams, share = ffi.new("tw_ttft_by_concurrency *"), rows(), lib.tw_ttft_share
+    return loop(lambda: share(ttfts, next(streams) * 0))
 
 
 def request(watch: tailwatch.Watch) -> Run:

@@ -155,11 +155,14 @@ def _short(made: Report, repeats: int) -> None:
 def _fresh(made: Report, pairs: dict[str, tuple[Encode, Encode]], repeats: int) -> None:
     """The same comparison with texts of which each is a new str: none is in a cache, none is interned."""
     raws = [f" token{number}".encode() for number in range(500)]
-    cases = {FRESH % CONTENT: fresh(chat().content, raws)}
+    ways = same_frame(chat())
+    cases = {FRESH % name: fresh(ways[name], raws) for name in (CONTENT, PYTHON, DICT)}
     for name, (theirs, ours) in pairs.items():
         cases |= {FRESH % name: fresh(theirs, raws), FRESH % (IMITATED % name): fresh(ours, raws)}
     samples = measure(cases, number=1, repeats=repeats)
     made.calls |= samples.calls()
+    for name in (PYTHON, DICT):
+        made.bars.append(samples.ratio(FRESH % name, FRESH % CONTENT, label=f"{FRESH % name} / content"))
     for name in pairs:
         label = FRESH % f"{name} / ours, same bytes"
         made.bars.append(samples.ratio(FRESH % name, FRESH % (IMITATED % name), label=label))

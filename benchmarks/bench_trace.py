@@ -8,9 +8,10 @@ later than 2 ms beyond the control's worst; the second window without dumps show
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,7 +28,6 @@ from tailwatch import _hot
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "trace_server.py"
-COUNTED = HERE.parent / "tests" / "stamp" / "test_instructions.py"
 SLO = (2 * 10**9, 2 * 10**8, 0, 0, 990_000)
 
 
@@ -61,10 +61,8 @@ def instruction_bars() -> Iterator[Bar]:
     """By callgrind: ours only, so it does not depend on the machine."""
     if shutil.which("valgrind") is None:
         return
-    spec = importlib.util.spec_from_file_location("test_instructions", COUNTED)
-    assert spec and spec.loader
-    counting = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(counting)
+    sys.path.insert(0, str(HERE.parent))
+    counting = importlib.import_module("tests.stamp.test_instructions")
     found = None
     with tempfile.TemporaryDirectory() as directory, suppress(pytest.skip.Exception):
         found = counting.count(Path(_hot.__file__), Path(directory))

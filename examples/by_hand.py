@@ -55,7 +55,7 @@ def report(snapshot: tailwatch.snapshots.Snapshot) -> None:
         print(f"{name}: p50 {histogram.p(50) * 1e3:.1f} ms, p99 {histogram.p(99) * 1e3:.1f} ms")
     for cause, seconds in snapshot.delay.items():
         if seconds:
-            print(f"{cause} paused {snapshot.paused[cause] * 1e3:.1f} ms and cost streams up to {seconds * 1e3:.1f} ms")
+            print(f"{cause} delayed the streams by {seconds * 1e3:.1f} ms together")
     for gap in snapshot.slowest[:3]:
         print(f"slow: {gap.request_id}, token {gap.token}, {gap.gap * 1e3:.1f} ms")
 

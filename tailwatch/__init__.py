@@ -1,5 +1,7 @@
 """Why was that token late? ``tailwatch.install(app)`` answers it inside a Python model server."""
 
+from typing import TYPE_CHECKING
+
 from tailwatch_boot import console
 
 console.guard_module("tailwatch")  # python -m tailwatch imports all of this before it runs a line of the command
@@ -16,9 +18,15 @@ from tailwatch.errors import (  # noqa: E402
     TailwatchError,
     UnsupportedError,
 )
-from tailwatch.options.slo import SLO  # noqa: E402
+from tailwatch.platform import VERSION as __version__  # noqa: E402
 
-if platform.LINUX:
+if TYPE_CHECKING:
+    from tailwatch import nvtx
+    from tailwatch._hot import Step, Stream
+    from tailwatch.diagnose.finding import Finding
+    from tailwatch.gc.hook import Freeze
+    from tailwatch.options.signature import Options
+    from tailwatch.options.slo import SLO
     from tailwatch.runtime.install import (
         Middleware,
         current,
@@ -32,26 +40,44 @@ if platform.LINUX:
         stream,
         trace,
         uninstall,
+        why,
     )
     from tailwatch.runtime.install import diagnose as doctor
-    from tailwatch.runtime.profile import profile
+    from tailwatch.runtime.load_signal import LoadSignal
+    from tailwatch.runtime.profile import Profiled, profile
     from tailwatch.runtime.session import Watch
-else:
-    Middleware = Watch = current = doctor = freeze = refreeze = gc_status = install = load_signal = platform.unsupported  # type: ignore[assignment,misc]
-    profile = snapshot = step = stream = trace = uninstall = platform.unsupported
-from tailwatch import nvtx  # noqa: E402
-from tailwatch.platform import VERSION as __version__  # noqa: E402
+    from tailwatch.snapshots import EngineSteps, Histogram, Pause, Process, SlowGap, Snapshot, StepRecord
+    from tailwatch.snapshots.model import GCStatus
+    from tailwatch.tracing.perfetto import Written
+else:  # each name is imported when it is first used: a process that installs nothing pays for nothing
+    __getattr__, __dir__ = platform.on_first_use(globals())
 
 __all__ = [
     "SLO",
     "AlreadyInstalledError",
     "BusyError",
+    "EngineSteps",
+    "Finding",
+    "Freeze",
+    "GCStatus",
+    "Histogram",
+    "LoadSignal",
     "Middleware",
     "NotInstalledError",
     "OptionError",
+    "Options",
+    "Pause",
+    "Process",
+    "Profiled",
+    "SlowGap",
+    "Snapshot",
+    "Step",
+    "StepRecord",
+    "Stream",
     "TailwatchError",
     "UnsupportedError",
     "Watch",
+    "Written",
     "__version__",
     "current",
     "doctor",
@@ -67,4 +93,5 @@ __all__ = [
     "stream",
     "trace",
     "uninstall",
+    "why",
 ]

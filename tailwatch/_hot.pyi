@@ -1,7 +1,7 @@
 """What runs per token, per message and per collection (C, csrc/python/module.c). Times are CLOCK_MONOTONIC ns."""
 
 import selectors
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, final
 
 ABI_VERSION: int
@@ -43,8 +43,11 @@ class Answer:
     def head(self) -> bytes: ...
     def begin(self, planned_ns: int, ttft_ns: int, step_ns: int, /) -> None:
         """Starts a response: the deadline of its first token, and of each next one; 0: none."""
-    def framing(self, kind: int, /) -> None:
-        """Sets how the body is cut into events: a tw_framing of body_scan.h. Without it the body is not scanned."""
+    def framing(self, kind: int, objects_only: bool, /) -> None:
+        """Sets how the body is cut into events: a tw_framing of body_scan.h. Without it the body is not scanned.
+        objects_only: an event that is no JSON object is no token."""
+    def decoder(self, decode: Callable[[bytes], Iterable[bytes]], /) -> None:
+        """Passes the parts of this response's body through decode first. It must not refer to this object."""
     def stamp(self) -> None:
         """Stamps the return of a read."""
     def feed(self, body: bytes, /) -> None:
@@ -116,6 +119,9 @@ class Stream:
         """Sets the engine that serves it, by number or name, before the first token or later: gaps that end from now
         on are charged with that engine's pauses only. None or "": unknown. part: if parts go to different engines none
         is bound, and if set_serves() has named one nothing changes. Raises ValueError for an invalid name."""
+    def received(self, key: int, received: int, processed: int, /) -> None:
+        """A token came to this process that is not sent yet: the stamp that the engine put on its step's outputs, when
+        this process received it, when it had processed it. Monotonic ns."""
     def record_send_wait(self, since: int, until: int) -> None:
         """Records that the client blocked a send from one time to another."""
     def end(self, error: BaseException | type[BaseException] | None, /) -> None:
@@ -153,12 +159,32 @@ class Step:
     def __exit__(self, *exc_info: object) -> None: ...
 
 @final
-class Sweep:
+class SchedulerSteps:
+    """The steps of one engine, recorded from calls of methods of its scheduler; see
+    csrc/python/stamp/scheduler_steps.c."""
+
+    def __new__(cls, core: Core, scheduler: object, model: str, /) -> SchedulerSteps: ...
+    @property
+    def stamped(self) -> int:
+        """Requests that were stamped here, for want of a front end that does."""
+    def around(self, what: str, method: Callable[..., Any], view: Callable[..., Any] | None = None, /) -> Any:
+        """A callable that stands for a method of the scheduler: "schedule", "dispatch", "get_grammar_bitmask",
+        "update_from_output", "process_result", "await_result", "add_request" or "finish_requests". Raises ValueError
+        for another. view(args, kwargs, result), where the objects are not vLLM's: of a schedule or a dispatch the
+        batch, None for none; of an update (batch, model output, {0: outputs}); of add_request the request, None for
+        none; of finish_requests the ids."""
+    def answered(self) -> int:
+        """Requests in steps recorded since the last call."""
+    def stop(self) -> None:
+        """From now on those callables only hand on."""
+
+@final
+class Slicer:
     """Idle-time collection: slices of the old heap, freed by the interpreter's collector."""
 
     on: bool
     """Whether idle slots of event loops and steps are used."""
-    def __new__(cls, core: Core, collect: Callable[[int], int], /) -> Sweep: ...
+    def __new__(cls, core: Core, collect: Callable[[int], int], /) -> Slicer: ...
     @property
     def frozen(self) -> int:
         """Objects known to be frozen."""
@@ -176,12 +202,12 @@ class Sweep:
     def forget(self) -> None:
         """Forgets which objects are frozen."""
     def slice(
-        self, budget: int, seeds: list[Any] | None = None, moment: int = 5, most_ns: int = 0, /
+        self, budget: int, seeds: list[Any] | None = None, reason: int = 5, most_ns: int = 0, /
     ) -> tuple[int, int, int] | None:
         """Runs one slice: (objects moved, objects freed, ns). Empties seeds. None while a collection is under way."""
     def run_idle(self, idle: bool = False, /) -> None:
         """Runs slices for at most 2 ms, after the last request has ended, or (idle) where there was none."""
-    def whole(self, moment: int = 5, /) -> int | None:
+    def whole(self, reason: int = 5, /) -> int | None:
         """Runs a full collection of what is not frozen: objects freed. None while a collection is under way."""
     @property
     def due(self) -> bool:
@@ -214,15 +240,20 @@ class Sweep:
 
 @final
 class IdleSelector:
-    """A selector's select() that runs slices while it waits. Made by Sweep.select()."""
+    """A selector's select() that runs slices while it waits. Made by Slicer.select()."""
 
     def __call__(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]: ...
-    def give_back(self, selector: selectors.BaseSelector, /) -> None:
+    def restore(self, selector: selectors.BaseSelector, /) -> None:
         """Restores the selector's own select()."""
+    def time_handles(self, queue: object, /) -> None:
+        """Times what the loop takes from its queue, if that is a plain deque and the loop has a clock."""
+    @staticmethod
+    def untime_handles(queue: object, /) -> None:
+        """A loop's queue is as before, whoever times it."""
 
 @final
 class LibuvIdleSlots:
-    """Handles in a libuv loop. Made by Sweep.uv()."""
+    """Handles in a libuv loop. Made by Slicer.uv()."""
 
     def close(self) -> None:
         """Closes the handles. Called before the loop is closed, on its thread."""
@@ -255,6 +286,13 @@ class Core:
         served: bool = False,
     ) -> None:
         """served: also keep the counters of OTLP, see csrc/include/tailwatch/record/genai_counters.h."""
+    def expect(self, stream: Stream, request_id: str, /) -> None:
+        """Sets the id by which the engine has the stream's request."""
+    def received(
+        self, streams: dict[str, Stream], outputs: list[Any], key: float, received_ns: int, /
+    ) -> list[str] | None:
+        """Outputs of one engine step, each with a request_id and a finish_reason, were processed just now; key: the
+        engine's stamp of the step, monotonic seconds. Returns the ids of requests that had their last output."""
     def on_request_end(self, ended: Callable[[Stream, Any], object] | None, /) -> None:
         """Calls ended(stream, scope) in the task of each request that a Send has ended; None: no longer."""
     @property
@@ -280,6 +318,10 @@ class Core:
     def watch_gc(self, mode: int, callbacks: list[Any], closer: Callable[..., None], /) -> None:
         """Sets how generations map to causes (0 generational, 1 incremental, 2 always the whole heap), the list that
         holds the callables, and which of them closes a pause."""
+    def heap_is_frozen(self, objects: int, /) -> None:
+        """Takes so many of the objects in the collector's books for frozen; 0: none of them is."""
+    def count_heap(self) -> None:
+        """Counts the old objects, up to a thousand, in place of the collector's books; for more it does nothing."""
     def configure(self, slo: tuple[int, int, int, int, int], slow_ns: int, /) -> None:
         """Sets other bounds and another slow threshold, for requests that open from now on."""
     def exemplify(self, on: bool, trace_of: Callable[[], str | None] | None, /) -> None:
@@ -300,8 +342,8 @@ class Core:
         """Returns its length in ns; None while an outer pause is open."""
     def policy_is(self, kind: int, mode: int, why: int, /) -> None:
         """Sets the GC policy: see csrc/include/tailwatch/record/gc_policy_counters.h."""
-    def count_full_collection(self, moment: int, ns: int, freed: int, /) -> None:
-        """Counts a full collection that tailwatch made; moment: a tw_moment."""
+    def count_full_collection(self, reason: int, ns: int, freed: int, /) -> None:
+        """Counts a full collection that tailwatch made; reason: a tw_slice_reason."""
     def count_interference(self, what: int, /) -> None:
         """Counts a call of gc.* by other code: a tw_interference."""
     def count_memory_limit(self, which: int, /) -> None:
@@ -339,9 +381,7 @@ class Core:
         """Counts a frame that the fast SSE path left to the server. A full table counts it as ("other", "other")."""
     def join(self, dir: str, engine: int, /) -> str | None:
         """Shares the segment in a group's directory; engine: the id of the engine this process works for, 0: none.
-        Returns None, or the reason why the segment stays private.
-
-        Raises BlockingIOError while another process is joining: try again."""
+        Returns None, or the reason why the segment stays private."""
     def leave(self) -> None:
         """Makes the segment private again. Its numbers stay, here and in the group, as those of an exited process.
         MemoryError: it is still shared."""
@@ -350,6 +390,9 @@ class Core:
     def renew(self) -> bool:
         """Looks for members that joined or left; returns whether the list may have changed. Leaves a group whose
         directory was removed, or is not found again after its descriptor was closed: ``joined`` is false then."""
+    def save(self) -> bool:
+        """Copies the segment into its file, for processes that cannot reach the memory; makes the file again where it
+        was removed or overwritten. False: it has no room there. Drops the GIL: the caller keeps others from leave()."""
     def merge_dead(self) -> int:
         """Merges files of a few dead members into retired segments, unless another thread or process does. Drops the
         GIL. Returns how many."""
@@ -358,7 +401,9 @@ class Core:
         are not in flight."""
     def peers(self) -> int:
         """How many other living members have the role of this process, as of the last renew()."""
-    def crowd(self) -> tuple[int, int, int]:
+    def set_front(self) -> None:
+        """Requests are stamped in this process: its engine, and those of its group, do not stamp them."""
+    def group_load(self) -> tuple[int, int, int]:
         """Requests past their first token, all requests in flight, and processes that have served any: of the group's
         members that lived at the last renew(). About 100 ns."""
     def members(self) -> list[int]:
@@ -369,6 +414,9 @@ class Core:
     def file(self) -> str:
         """Name of the segment's file in the group's directory; "" outside a group."""
     @property
+    def maps_file(self) -> bool:
+        """Whether the segment is a mapped file, since the system refused System V shared memory."""
+    @property
     def steps_ended(self) -> int:
         """Engine steps that ended in this process, of any name."""
     @property
@@ -377,8 +425,9 @@ class Core:
     @property
     def refused(self) -> int:
         """Files in the group's directory that are not segments of this version."""
-    def streamed(self) -> list[str]:
-        """Routes that turned out to stream since the last call."""
+    def streamed(self, full: bool = False, /) -> list[str | dict[str, Any]]:
+        """What turned out to stream since the last call: routes, and scopes of requests that are not counted; of these
+        no more from now on if full."""
     @property
     def nvtx_attached(self) -> bool:
         """Whether an NVTX tool is attached and receives ranges."""
@@ -409,8 +458,11 @@ class Core:
         """Samples the counters; whole: also the clocks and names, and frees the rings of threads that have ended."""
     @property
     def unfrozen(self) -> int | None:
-        """Objects that a full collection would visit, by the collector's own counters: survivors of the last one,
-        those that grew old since, and the young. None: unknown here, or the collector is not watched."""
+        """Objects that a full collection would visit, an estimate: those that were counted, and by the collector's own
+        counters those that grew old since, and the young. None: unknown here, or the collector is not watched."""
+    @property
+    def promoted(self) -> int | None:
+        """Objects that grew old since the last full collection, garbage among them. None: as of ``unfrozen``."""
     @property
     def tracing(self) -> bool:
         """Whether events are recorded where the segment is now, not in a group that was left."""
@@ -420,6 +472,22 @@ class Core:
     @property
     def trace_memory(self) -> tuple[int, int]:
         """Address and size of the recorded events, until trace_stop(); (0, 0): none."""
+    def stalls(self, mode: int, minor: int, code: object, library: str, /) -> None:
+        """Sets what is recorded of loops that are hooked from now on: 0 nothing, 1 their clocks, 2 and samples by the
+        watchdog. minor: of Python's version; code: any code object; library: directory of the standard library."""
+    def own_frames(self) -> tuple[list[tuple[str, str, int, int]], bool]:
+        """The calling thread's innermost frames as the watchdog would read them: function, file, line, whether it is of
+        the standard library; and whether this thread is seen to hold the GIL."""
+    def handle_links(self, samples: list[tuple[object, object, bool]], code: object, /) -> int:
+        """How the code of an asyncio handle is found: objects with the next one on the way, and whether they are tasks.
+        Returns how many types are known."""
+    def trust_frames(self, how: int, /) -> None:
+        """Sets whether stacks are read: 0 no, 1 yes, 2 and the GIL's holder is known."""
+    def split_host(self, from_ns: int, to_ns: int, /) -> tuple[list[tuple[str, int, str, str, str]], int] | None:
+        """What the calling thread did from one time to another: (cause, ns, certainty, name, what the GIL's holder ran)
+        each, and ns in which it waited for events: they sum to the interval. None: it is not followed."""
+    def host_status(self) -> dict[str, Any]:
+        """What is known of the host (``sources``), and what the watchdog did."""
     def reset(self) -> None:
         """In a fork child: drops everything the parent measured."""
 

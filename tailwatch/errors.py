@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 from collections.abc import Iterable
 
@@ -69,7 +68,9 @@ def nearest(found: object, choices: Iterable[str]) -> str | None:
     """The choice that looks most like found, None where none does (or found is no text)."""
     if not isinstance(found, str):
         return None
-    near = difflib.get_close_matches(found.lower(), list(choices), n=1, cutoff=0.6)
+    from difflib import get_close_matches  # here: most processes have no wrong option
+
+    near = get_close_matches(found.lower(), list(choices), n=1, cutoff=0.6)
     return near[0] if near else None
 
 

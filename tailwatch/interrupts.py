@@ -16,6 +16,9 @@ from typing import Any
 
 from tailwatch_boot import console
 
+HANGUP = getattr(signal, "SIGHUP", signal.SIGTERM)
+"""Windows has none."""
+
 INTERRUPTED = 128 + signal.SIGINT
 _AGAIN_SECONDS = 0.01
 _seen: list[int] = []  # signals that came to handlers of ours

@@ -6,9 +6,9 @@
         ...
     nvtx.mark("evicted", payload=blocks)
 
-``range`` and ``mark`` are told by tailwatch itself, without any package, while it is installed and a tool is attached;
-else they do nothing. ``annotate`` and ``domain`` are those of the PyPI package ``nvtx``, in the same domain, and do
-nothing where that is not installed. Tools keep each text for ever: put what varies into ``payload``.
+``range`` and ``mark`` need no package: tailwatch sends them to the tool itself, while it is installed and a tool is
+attached; else they do nothing. ``annotate`` and ``domain`` are those of the PyPI package ``nvtx``, in the same domain,
+and do nothing where that is not installed. Tools keep each text for ever: put what varies into ``payload``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailwatch import platform
 
-if platform.LINUX:
-    from tailwatch.runtime import install
 if TYPE_CHECKING:
     from tailwatch import _hot
 
@@ -96,7 +94,11 @@ def domain() -> Any:
 
 
 def _core() -> _hot.Core | None:
-    return install.nvtx_core() if platform.LINUX else None
+    if not platform.LINUX:
+        return None
+    from tailwatch.runtime.install import nvtx_core
+
+    return nvtx_core()
 
 
 def _package() -> ModuleType | None:

@@ -3,7 +3,7 @@
 Each hook replaces a function in a module that has just been imported, and returns how to undo that. Where the server's
 version has another layout it raises AttributeError or TypeError, and the server is left as it is.
 
-Read in uvicorn 0.54.0, hypercorn 0.18.0, granian 2.8.7, gunicorn 27.0.1.
+Read in uvicorn 0.54.0, hypercorn 0.18.0, granian 2.8.7, gunicorn 27.0.1, daphne 4.2.3.
 """
 
 from __future__ import annotations
@@ -106,6 +106,19 @@ def gunicorn(module: ModuleType, watcher: Watcher) -> Undo:
     return replace(module.ASGIWorker, "load_wsgi", make)
 
 
+def daphne(module: ModuleType, watcher: Watcher) -> Undo:
+    """Its server holds the app in ``application``, which it calls for each request."""
+
+    def make(run: Any) -> Any:
+        def running(self: Any, *args: Any, **kwargs: Any) -> Any:
+            watch_attribute(self, "application", watcher)
+            return run(self, *args, **kwargs)
+
+        return running
+
+    return replace(module.Server, "run", make)
+
+
 def watch_attribute(owner: Any, name: str, watcher: Watcher) -> None:
     """Put what is to be served in the place of the app that an attribute holds. Never raises."""
     try:
@@ -123,5 +136,6 @@ SERVERS: dict[str, Hook] = {
     "hypercorn.trio.run": hypercorn,
     "granian.asgi": granian,
     "gunicorn.workers.gasgi": gunicorn,
+    "daphne.server": daphne,
 }
 """By the module that is hooked."""

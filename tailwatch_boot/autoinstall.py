@@ -46,6 +46,7 @@ class Autoinstall:
             {
                 **{name: self._at_server for name in asgi_servers.SERVERS},
                 **{name: self._at_marker for name in processes.MARKERS},
+                **{name: self._at_other for name in processes.OTHER_SERVERS},
                 "multiprocessing.context": self._at_spawning,
                 "multiprocessing.util": self._at_forking,
             }
@@ -74,13 +75,15 @@ class Autoinstall:
             return app
         served = self._through("app", app)
         if served is None:
+            processes.note("app", type(app).__name__)
             return app
-        self._waiting.forget((*asgi_servers.SERVERS, *processes.MARKERS))
+        self._waiting.forget((*asgi_servers.SERVERS, *processes.MARKERS, *processes.OTHER_SERVERS))
         return served
 
     def elsewhere(self, server: str, error: Exception) -> None:
         """A server does not keep its app where we look for it."""
         package = server.partition(".")[0]
+        processes.note("app", package)
         version = getattr(sys.modules.get(package), "__version__", "of an unknown version")
         self._say(f"{package} {version} is not watched: its app was not found where expected ({error})")
 
@@ -118,6 +121,9 @@ class Autoinstall:
             self._waiting.forget(processes.MARKERS)
             self._gather()
             self._watch_process()
+
+    def _at_other(self, module: ModuleType) -> None:
+        processes.note("server", processes.OTHER_SERVERS[module.__name__])
 
     def _at_forking(self, module: ModuleType) -> None:
         try:
@@ -167,7 +173,7 @@ class Autoinstall:
         try:
             from tailwatch_boot.launcher_imports import launcher_importable
 
-            with launcher_importable():  # what is imported is imported here: later nothing is launcher_importable
+            with launcher_importable():  # what is imported is imported here: later nothing is
                 from tailwatch.runtime import install
             install.when_uninstalled(self.close)
             return getattr(install, f"autoinstall_{what}")(*arguments)

@@ -1,8 +1,8 @@
 """Importing tailwatch in an interpreter that does not have it, from where the launcher has it.
 
-``tailwatch run`` may stand in another environment than the server. What it lends is itself: the package, the metadata
-that hold its version, and the runtime of cffi, if the server's interpreter has none and can load it. Nothing else
-of the launcher's environment becomes visible, and nothing stays in ``sys.meta_path``.
+``tailwatch run`` may stand in another environment than the server. What it lends is itself and the runtime of
+cffi, if the server's interpreter has none and can load it. Nothing else of the launcher's environment becomes visible,
+and nothing stays in ``sys.meta_path``.
 """
 
 from __future__ import annotations
@@ -24,28 +24,26 @@ _LENT = ("tailwatch", "_cffi_backend")
 
 
 class _LauncherFinder:
-    """The last finder, asked when all others have nothing."""
+    """Gives way to all others, but not to a folder that happens to have the name: Python takes one for a package."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """What is launcher_importable, None for everything else."""
+        """What the launcher has, None for everything else."""
+        if name not in _LENT:
+            return None
         from importlib.machinery import PathFinder
 
-        return PathFinder.find_spec(name, [HOME]) if name in _LENT else None
-
-    def find_distributions(self, context: Any) -> Any:
-        """The metadata of tailwatch, as importlib.metadata asks for them."""
-        from importlib.metadata import DistributionFinder, MetadataPathFinder
-
-        if context.name != "tailwatch":
-            return iter(())
-        return MetadataPathFinder.find_distributions(DistributionFinder.Context(name="tailwatch", path=[HOME]))
+        for finder in [each for each in sys.meta_path if each is not self]:
+            found = finder.find_spec(name, path, target)
+            if found is not None and found.origin is not None:
+                return found
+        return PathFinder.find_spec(name, [HOME])
 
 
 @contextmanager
 def launcher_importable() -> Iterator[None]:
     """Inside, ``import tailwatch`` finds the interpreter's own, else the launcher's."""
     lender: Any = _LauncherFinder()
-    sys.meta_path.append(lender)
+    sys.meta_path.insert(0, lender)
     try:
         yield
     finally:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import wraps
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +15,8 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Undo:
 
     Raises AttributeError or TypeError where there is none. What others put there after us stays when it is undone.
     """
+    from functools import wraps  # here: each interpreter with TAILWATCH set imports this file, few replace anything
+
     if name not in vars(owner):
         raise AttributeError(f"{owner.__name__} has no {name}")
     original = vars(owner)[name]

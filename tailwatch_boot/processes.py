@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -10,6 +11,23 @@ if TYPE_CHECKING:
 
 MARKERS = ("zmq", "grpc", "mpi4py", "torch")
 """Whoever imports one of these, and was started by a command of its own, is an engine or a worker, or talks to one."""
+
+OTHER_SERVERS = {
+    "werkzeug.serving": "werkzeug (Flask's development server)",
+    "gunicorn.workers.sync": "gunicorn's sync worker",
+    "gunicorn.workers.gthread": "gunicorn's gthread worker",
+    "gunicorn.workers.ggevent": "gunicorn's gevent worker",
+    "gunicorn.workers.gtornado": "gunicorn's tornado worker",
+    "aiohttp.web_server": "aiohttp.web",
+    "sanic.server": "sanic's own server",
+    "robyn": "robyn",
+    "tornado.httpserver": "tornado",
+    "waitress.server": "waitress",
+    "cheroot.server": "cheroot",
+    "gevent.pywsgi": "gevent.pywsgi",
+    "eventlet.wsgi": "eventlet.wsgi",
+}
+"""Servers whose requests are not seen, since they serve no ASGI app, by the module whose import shows them."""
 
 _HELPER_MODULES = (
     *("compileall", "ensurepip", "pip", "venv", "virtualenv", "ninja", "tailwatch", "pytest"),
@@ -73,3 +91,15 @@ def _flag_with_value(argument: str) -> str:
 
 def _below(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == package or module.startswith(package + ".") for package in packages)
+
+
+def note(kind: str, value: str) -> None:
+    """own_notes.note() in the directory of TAILWATCH_DIR, if there is one. Never raises."""
+    directory = os.environ.get("TAILWATCH_DIR", "").strip()
+    if directory and sys.platform == "linux":
+        try:
+            from tailwatch_boot import own_notes  # here: few processes have anything to note
+
+            own_notes.note(directory, kind, value)
+        except Exception:
+            return

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,24 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 def _outside_the_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpreters that a test starts find the installed package too."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all workers of a run: see once()."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What members of groups left that were killed is removed with their directories."""
+    from tailwatch import snapshots
+
+    yield
+    for path in {file.parent for file in tmp_path_factory.getbasetemp().rglob("*.seg")}:
+        with suppress(OSError):
+            snapshots.remove_shared(str(path))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -38,7 +38,7 @@
 #define PART_STEP 1.5
 #define SPAN_LEAST 0.5       /* highest / lowest concurrency - 1: less is one level */
 
-static const uint64_t windows_s[] = {120, 600, TW_CROWD_FORGET_S};
+static const uint64_t windows_s[] = {120, 600, TW_TTFT_FORGET_S};
 
 TW_NAMES(tw_healthy_name, TW_HEALTHY_VERDICTS, "found", "no_inflection", "few_data", "single_level")
 
@@ -51,8 +51,8 @@ typedef struct point {
 
 typedef struct data {
     double *sample;          /* seconds, row by row */
-    uint32_t of_level[TW_CROWD_LEVELS + 1];
-    point at[TW_CROWD_LEVELS];
+    uint32_t of_level[TW_TTFT_LEVELS + 1];
+    point at[TW_TTFT_LEVELS];
     uint32_t points, samples;
     double *scratch;         /* as many as there are samples */
 } data;
@@ -74,31 +74,31 @@ static double median_sorting(double *value, uint32_t n) {
     return (value[(n - 1) / 2] + value[n / 2]) / 2;
 }
 
-static uint32_t level_collect(double *out, const tw_crowd_level *level, uint64_t now_ns, uint64_t window_s) {
+static uint32_t level_collect(double *out, const tw_ttft_level *level, uint64_t now_ns, uint64_t window_s) {
     uint32_t n = 0;
-    for (int i = 0; i < TW_CROWD_KEPT; i++) {
+    for (int i = 0; i < TW_TTFT_KEPT; i++) {
         const uint32_t sample = __atomic_load_n(&level->sample[i], __ATOMIC_RELAXED);
-        if (sample != 0 && tw_crowd_age_s(sample, now_ns) <= window_s) out[n++] = tw_crowd_ttft_s(sample);
+        if (sample != 0 && tw_ttft_age_s(sample, now_ns) <= window_s) out[n++] = tw_ttft_seconds(sample);
     }
     return n;
 }
 
 /* Each row sorted: whose table is read first makes no difference. */
-static void collect(data *d, const tw_crowd *const *crowds, size_t n, uint64_t now_ns, uint64_t window_s) {
+static void collect(data *d, const tw_ttft_by_concurrency *const *ttft_sets, size_t n, uint64_t now_ns, uint64_t window_s) {
     d->samples = 0;
-    for (int i = 0; i < TW_CROWD_LEVELS; i++) {
+    for (int i = 0; i < TW_TTFT_LEVELS; i++) {
         d->of_level[i] = d->samples;
         for (size_t k = 0; k < n; k++)
-            d->samples += level_collect(d->sample + d->samples, &crowds[k]->level[i], now_ns, window_s);
+            d->samples += level_collect(d->sample + d->samples, &ttft_sets[k]->level[i], now_ns, window_s);
         const uint32_t n_of_level = d->samples - d->of_level[i];
         if (n_of_level > 1) qsort(d->sample + d->of_level[i], n_of_level, sizeof *d->sample, by_value);
     }
-    d->of_level[TW_CROWD_LEVELS] = d->samples;
+    d->of_level[TW_TTFT_LEVELS] = d->samples;
 }
 
 static double middle_of_level(uint32_t i) {
     uint64_t lowest, highest;
-    tw_crowd_level_edges(i, &lowest, &highest);
+    tw_ttft_level_edges(i, &lowest, &highest);
     return ((double)lowest + (double)highest) / 2;
 }
 
@@ -120,7 +120,7 @@ static void point_add(data *d, uint32_t from, uint32_t to) {
 static void make_points(data *d) {
     uint32_t from = 0;
     d->points = 0;
-    for (uint32_t i = 0; i < TW_CROWD_LEVELS; i++) {
+    for (uint32_t i = 0; i < TW_TTFT_LEVELS; i++) {
         if (samples_of(d, i, i + 1) == 0 && samples_of(d, from, i) == 0) {
             from = i + 1;
             continue;
@@ -131,7 +131,7 @@ static void make_points(data *d) {
             from = i;
         }
     }
-    if (from < TW_CROWD_LEVELS) point_add(d, from, TW_CROWD_LEVELS);
+    if (from < TW_TTFT_LEVELS) point_add(d, from, TW_TTFT_LEVELS);
 }
 
 /* ---- what a median is worth ---- */
@@ -145,7 +145,7 @@ static double relative_spread(const data *d, const point *p) {
 /* Spreads of a few samples are poor: the median of five neighbours' stands for each. A median's standard error is 1.25
  * deviations over sqrt(n); nothing is believed to better than 2 % of itself and of what is usual. */
 static void weigh(data *d) {
-    double spread[TW_CROWD_LEVELS], usual[TW_CROWD_LEVELS], five[5];
+    double spread[TW_TTFT_LEVELS], usual[TW_TTFT_LEVELS], five[5];
     for (uint32_t i = 0; i < d->points; i++) {
         spread[i] = relative_spread(d, &d->at[i]);
         usual[i] = d->at[i].y;
@@ -389,7 +389,7 @@ static double resampled_median(const data *d, const point *p, uint64_t *state) {
 
 static double confidence_of(data *d, const answer *found) {
     uint64_t state = UINT64_C(0x9e3779b97f4a7c15);
-    point again[TW_CROWD_LEVELS];
+    point again[TW_TTFT_LEVELS];
     int same = 0;
     for (int i = 0; i < RESAMPLINGS; i++) {
         memcpy(again, d->at, d->points * sizeof *again);
@@ -404,7 +404,7 @@ static double confidence_of(data *d, const answer *found) {
 
 static void describe(tw_healthy *out, const data *d) {
     uint64_t unused;
-    uint32_t low = 0, high = TW_CROWD_LEVELS;
+    uint32_t low = 0, high = TW_TTFT_LEVELS;
     memset(out, 0, sizeof *out);
     out->samples = d->samples;
     out->levels = d->points;
@@ -412,8 +412,8 @@ static void describe(tw_healthy *out, const data *d) {
     if (d->samples == 0) return;
     while (samples_of(d, low, low + 1) == 0) low++;
     while (samples_of(d, high - 1, high) == 0) high--;
-    tw_crowd_level_edges(low, &out->lowest, &unused);
-    tw_crowd_level_edges(high - 1, &unused, &out->highest);
+    tw_ttft_level_edges(low, &out->lowest, &unused);
+    tw_ttft_level_edges(high - 1, &unused, &out->highest);
     memcpy(d->scratch, d->sample, d->samples * sizeof *d->scratch);
     out->median_s = median_sorting(d->scratch, d->samples);
 }
@@ -466,36 +466,36 @@ static bool answers(const tw_healthy *h, double lowest) {
     return h->verdict == TW_HEALTHY_FOUND && h->confidence >= SURE && (double)h->lowest <= 1.5 * lowest + 1;
 }
 
-static double lowest_of(const tw_crowd *const *crowds, size_t n, data *d, uint64_t now_ns) {
-    collect(d, crowds, n, now_ns, TW_CROWD_FORGET_S);
+static double lowest_of(const tw_ttft_by_concurrency *const *ttft_sets, size_t n, data *d, uint64_t now_ns) {
+    collect(d, ttft_sets, n, now_ns, TW_TTFT_FORGET_S);
     uint32_t low = 0;
-    while (low < TW_CROWD_LEVELS - 1 && samples_of(d, low, low + 1) == 0) low++;
+    while (low < TW_TTFT_LEVELS - 1 && samples_of(d, low, low + 1) == 0) low++;
     return middle_of_level(low);
 }
 
 static bool room_for(data *d, size_t n) {
-    const size_t most = n * TW_CROWD_LEVELS * TW_CROWD_KEPT;
-    const bool fits = n > 0 && n < SIZE_MAX / sizeof(double) / 2 / TW_CROWD_LEVELS / TW_CROWD_KEPT;
+    const size_t most = n * TW_TTFT_LEVELS * TW_TTFT_KEPT;
+    const bool fits = n > 0 && n < SIZE_MAX / sizeof(double) / 2 / TW_TTFT_LEVELS / TW_TTFT_KEPT;
     d->sample = fits ? tw_malloc(2 * most * sizeof *d->sample) : NULL;
     d->scratch = d->sample + most;
     return d->sample != NULL;
 }
 
 /* Those of one meaning of concurrency, in the front of `chosen`. */
-static size_t choose(const tw_crowd **chosen, const tw_crowd *const *crowds, size_t n) {
+static size_t choose(const tw_ttft_by_concurrency **chosen, const tw_ttft_by_concurrency *const *ttft_sets, size_t n) {
     uint64_t shared = 0;
     size_t used = 0;
-    for (size_t i = 0; i < n; i++) shared |= tw_load(&crowds[i]->shared);
+    for (size_t i = 0; i < n; i++) shared |= tw_load(&ttft_sets[i]->shared);
     for (size_t i = 0; i < n; i++)
-        if (tw_load(&crowds[i]->shared) == shared) chosen[used++] = crowds[i];
+        if (tw_load(&ttft_sets[i]->shared) == shared) chosen[used++] = ttft_sets[i];
     return used;
 }
 
-static data *data_new(const tw_crowd *const *crowds, size_t n, const tw_crowd ***chosen, size_t *used) {
+static data *data_new(const tw_ttft_by_concurrency *const *ttft_sets, size_t n, const tw_ttft_by_concurrency ***chosen, size_t *used) {
     data *d = tw_calloc(1, sizeof *d);
     *chosen = tw_malloc((n ? n : 1) * sizeof **chosen);
     if (d != NULL && *chosen != NULL && room_for(d, n ? n : 1)) {
-        *used = choose(*chosen, crowds, n);
+        *used = choose(*chosen, ttft_sets, n);
         return d;
     }
     tw_free(*chosen);
@@ -503,16 +503,16 @@ static data *data_new(const tw_crowd *const *crowds, size_t n, const tw_crowd **
     return NULL;
 }
 
-static void data_free(data *d, const tw_crowd **chosen) {
+static void data_free(data *d, const tw_ttft_by_concurrency **chosen) {
     tw_free(d->sample);
     tw_free(d);
     tw_free(chosen);
 }
 
-int tw_healthy_find(tw_healthy *out, const tw_crowd *const *crowds, size_t n, uint64_t now_ns) {
-    const tw_crowd **chosen;
+int tw_healthy_find(tw_healthy *out, const tw_ttft_by_concurrency *const *ttft_sets, size_t n, uint64_t now_ns) {
+    const tw_ttft_by_concurrency **chosen;
     size_t used;
-    data *d = data_new(crowds, n, &chosen, &used);
+    data *d = data_new(ttft_sets, n, &chosen, &used);
     if (d == NULL) return ENOMEM;
     const double lowest = lowest_of(chosen, used, d, now_ns);
     for (size_t i = 0; i < sizeof windows_s / sizeof *windows_s; i++) {
@@ -526,14 +526,14 @@ int tw_healthy_find(tw_healthy *out, const tw_crowd *const *crowds, size_t n, ui
     return 0;
 }
 
-int tw_crowd_curve(tw_crowd_point *points, uint32_t *count, const tw_crowd *const *crowds, size_t n, uint64_t now_ns) {
-    const tw_crowd **chosen;
+int tw_ttft_curve(tw_ttft_point *points, uint32_t *count, const tw_ttft_by_concurrency *const *ttft_sets, size_t n, uint64_t now_ns) {
+    const tw_ttft_by_concurrency **chosen;
     size_t used;
-    data *d = data_new(crowds, n, &chosen, &used);
+    data *d = data_new(ttft_sets, n, &chosen, &used);
     if (d == NULL) return ENOMEM;
-    collect(d, chosen, used, now_ns, TW_CROWD_FORGET_S);
+    collect(d, chosen, used, now_ns, TW_TTFT_FORGET_S);
     make_points(d);
-    for (uint32_t i = 0; i < d->points; i++) points[i] = (tw_crowd_point){d->at[i].x, d->at[i].y, d->at[i].n};
+    for (uint32_t i = 0; i < d->points; i++) points[i] = (tw_ttft_point){d->at[i].x, d->at[i].y, d->at[i].n};
     *count = d->points;
     data_free(d, chosen);
     return 0;
@@ -548,14 +548,14 @@ double tw_healthy_ttft(const tw_healthy *h, double x) {
 
 /* ---- of segments ---- */
 
-int tw_healthy_take(tw_healthy *out, tw_crowd_point *points, uint32_t *count, const tw_segment *const *segments,
+int tw_healthy_take(tw_healthy *out, tw_ttft_point *points, uint32_t *count, const tw_segment *const *segments,
                     size_t n, uint64_t now_ns) {
     if (segments == NULL || n == 0) return EINVAL;
-    const tw_crowd **crowds = tw_malloc(n * sizeof *crowds);
-    if (crowds == NULL) return ENOMEM;
-    for (size_t i = 0; i < n; i++) crowds[i] = &segments[i]->crowd;
-    int error = tw_healthy_find(out, crowds, n, now_ns);
-    if (error == 0) error = tw_crowd_curve(points, count, crowds, n, now_ns);
-    tw_free(crowds);
+    const tw_ttft_by_concurrency **ttft_sets = tw_malloc(n * sizeof *ttft_sets);
+    if (ttft_sets == NULL) return ENOMEM;
+    for (size_t i = 0; i < n; i++) ttft_sets[i] = &segments[i]->ttft_by_concurrency;
+    int error = tw_healthy_find(out, ttft_sets, n, now_ns);
+    if (error == 0) error = tw_ttft_curve(points, count, ttft_sets, n, now_ns);
+    tw_free(ttft_sets);
     return error;
 }

@@ -22,7 +22,9 @@
 #define CHUNK_SLOTS 32
 #define CHUNKS_EACH (TW_SLOTS_MAX / CHUNK_SLOTS)
 #define CHUNKS 12288 /* 161 a mark: a busy server fills about 100 */
-#define CHUNKS_MOST (TW_METRICS * CHUNKS_EACH + TW_PHASES * TW_OCTAVES) /* of any one mark */
+#define CHUNK_BYTES (CHUNK_SLOTS * sizeof(uint32_t))
+#define DELAY_CHUNKS (sizeof(((tw_snapshot_lost *)NULL)->delay_ns) / CHUNK_BYTES) /* of one role */
+#define CHUNKS_MOST (TW_METRICS * CHUNKS_EACH + TW_PHASES * TW_OCTAVES + TW_SOURCES * DELAY_CHUNKS) /* of any one mark */
 #define NO_CHUNK UINT32_MAX
 
 /* Larger differences than this of a 32-bit count are small steps back: a gap that left its slot when its late
@@ -31,6 +33,8 @@
 
 _Static_assert(TW_SLOTS_MAX % CHUNK_SLOTS == 0 && CHUNKS_EACH <= 32, "a histogram's chunks fit one bit each");
 _Static_assert(sizeof(tw_tail) <= CHUNK_SLOTS * sizeof(uint32_t), "a row of the tail fits a chunk");
+_Static_assert(DELAY_CHUNKS * CHUNK_BYTES == sizeof(((tw_snapshot_lost *)NULL)->delay_ns) && DELAY_CHUNKS <= 32,
+               "a role's delays fill chunks, one bit each");
 _Static_assert(TW_OCTAVES <= 32, "a phase's rows fit one bit each");
 _Static_assert(CHUNKS > CHUNKS_MOST, "any one mark fits the pool");
 
@@ -44,11 +48,16 @@ typedef struct kept_counts {
     uint32_t used; /* bit i: chunk i is kept */
 } kept_counts;
 
+typedef struct kept_lost {
+    char role[TW_ROLE_WORDS * 8];
+    uint64_t overlap_ns[TW_PHASES][TW_CAUSES];
+    uint32_t delays_used; /* bit i: chunk i of its delays is kept */
+} kept_lost;
+
 /* The plain numbers of a snapshot that differences are made of. */
 typedef struct kept_totals {
     TW_SERIES_COUNTERS(TW_COUNTER_FIELD)
     TW_PROCESS_COUNTERS(TW_COUNTER_FIELD)
-    tw_snapshot_lost lost[TW_SOURCES];
     uint32_t lost_count;
     uint64_t pause_ns[TW_CAUSES], pauses_lost;
     tw_pause_totals pause[TW_CAUSES];
@@ -61,6 +70,7 @@ typedef struct mark {
     kept_totals totals;
     kept_counts counts[TW_METRICS];
     uint32_t tail_used[TW_PHASES]; /* bit o: the row of octave o is kept */
+    kept_lost lost[TW_SOURCES];
     uint32_t first, last;          /* its chunks, in the order of the bits */
     uint64_t fallbacks[KINDS];     /* in the order of the history's table */
 } mark;
@@ -128,7 +138,7 @@ static void merge_totals(merged *m, const tw_snapshot *s) {
 static tw_counts **counts_of(merged *m, int metric) {
     if (metric < TW_SERIES_METRICS) return &m->series.metric[metric];
     if (metric < TW_METRIC_PAUSE) return &m->snapshot.wait[metric - TW_METRIC_QUEUE_PROXY];
-    return &m->process.pauses[metric - TW_METRIC_PAUSE];
+    return &m->process.stalls[metric - TW_METRIC_PAUSE];
 }
 
 static int counts_store(merged *m, int metric, const tw_counts *counts) {
@@ -215,6 +225,7 @@ static uint32_t chunks_of(const mark *m) {
     uint32_t n = 0;
     for (int i = 0; i < TW_METRICS; i++) n += bits(m->counts[i].used);
     for (int i = 0; i < TW_PHASES; i++) n += bits(m->tail_used[i]);
+    for (int i = 0; i < TW_SOURCES; i++) n += bits(m->lost[i].delays_used);
     return n;
 }
 
@@ -255,7 +266,7 @@ typedef struct kept_field {
 
 static const kept_field kept_fields[] = {
     TW_SERIES_COUNTERS(OF_SERIES) TW_PROCESS_COUNTERS(OF_SNAPSHOT)
-    KEPT_AS(lost, snapshot.lost) KEPT_AS(lost_count, snapshot.lost_count)
+    KEPT_AS(lost_count, snapshot.lost_count)
     OF_PROCESS(pause_ns) OF_PROCESS(pauses_lost) OF_PROCESS(pause) KEPT_AS(policy, process.policy.counts)
 };
 
@@ -298,6 +309,21 @@ static void tail_mark(tw_history *h, mark *m, const tw_snapshot *s) {
         }
 }
 
+static void lost_mark(tw_history *h, mark *m, const tw_snapshot *s) {
+    static const char zero[CHUNK_BYTES];
+    for (uint32_t i = 0; i < s->lost_count; i++) {
+        const char *delays = (const char *)s->lost[i].delay_ns;
+        kept_lost *to = &m->lost[i];
+        memcpy(to->role, s->lost[i].role, sizeof to->role);
+        memcpy(to->overlap_ns, s->lost[i].overlap_ns, sizeof to->overlap_ns);
+        for (size_t part = 0; part < DELAY_CHUNKS; part++) {
+            if (memcmp(delays + part * CHUNK_BYTES, zero, CHUNK_BYTES) == 0) continue;
+            to->delays_used |= UINT32_C(1) << part;
+            memcpy(chunk_append(h, m), delays + part * CHUNK_BYTES, CHUNK_BYTES);
+        }
+    }
+}
+
 static void mark_append(tw_history *h, const tw_snapshot *s, bool coarse) {
     make_room(h);
     mark *m = &h->mark[h->marks++];
@@ -312,6 +338,7 @@ static void mark_append(tw_history *h, const tw_snapshot *s, bool coarse) {
     for (int metric = 0; metric < TW_METRICS; metric++)
         if (tw_snapshot_metric(s, metric, NULL, NULL, &counts)) counts_mark(h, m, metric, &counts);
     tail_mark(h, m, s);
+    lost_mark(h, m, s);
     fallbacks_mark(h, m, s);
 }
 
@@ -367,6 +394,18 @@ static void tail_restore(const tw_history *h, const mark *m, uint32_t *at, tw_sn
             if (m->tail_used[phase] >> octave & 1) memcpy(&s->tail[phase][octave], chunk_next(h, at), sizeof(tw_tail));
 }
 
+static void lost_restore(const tw_history *h, const mark *m, uint32_t *at, tw_snapshot *s) {
+    memset(s->lost, 0, sizeof s->lost);
+    for (uint32_t i = 0; i < s->lost_count; i++) {
+        const kept_lost *from = &m->lost[i];
+        memcpy(s->lost[i].role, from->role, sizeof from->role);
+        memcpy(s->lost[i].overlap_ns, from->overlap_ns, sizeof from->overlap_ns);
+        for (size_t part = 0; part < DELAY_CHUNKS; part++)
+            if (from->delays_used >> part & 1)
+                memcpy((char *)s->lost[i].delay_ns + part * CHUNK_BYTES, chunk_next(h, at), CHUNK_BYTES);
+    }
+}
+
 /* What stood when m was written, in the shape of now. */
 static int mark_restore(const tw_history *h, const mark *m, merged *now, merged *out) {
     merge_totals(out, &now->snapshot);
@@ -382,6 +421,7 @@ static int mark_restore(const tw_history *h, const mark *m, merged *now, merged 
         error = counts_store(out, metric, &counts);
     }
     if (!error) tail_restore(h, m, &at, &out->snapshot);
+    if (!error) lost_restore(h, m, &at, &out->snapshot);
     return error;
 }
 

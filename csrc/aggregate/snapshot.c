@@ -63,11 +63,24 @@ static void totals_subtract(tw_snapshot *out, const tw_snapshot *earlier) {
 
 /* ---- taking and subtracting ---- */
 
-static bool segments_valid(const tw_segment *const *segments, size_t n) {
-    if (!segments || n == 0) return false;
+/* Those that are segments: somebody may have written to one, which costs its numbers and no others. */
+static size_t valid_of(const tw_segment *const *segments, size_t n, const tw_segment **out) {
+    size_t kept = 0;
     for (size_t i = 0; i < n; i++)
-        if (!segments[i] || !tw_segment_valid(segments[i], segments[i]->header.bytes)) return false;
-    return true;
+        if (segments[i] && tw_segment_valid(segments[i], segments[i]->header.bytes)) out[kept++] = segments[i];
+    return kept;
+}
+
+static int take_all(tw_snapshot *s, const tw_segment *const *segments, size_t n) {
+    s->taken = tw_clock_pair_now();
+    int error = totals_take(s, segments, n);
+    if (!error) error = tw_snapshot_take_series(s, segments, n);
+    if (!error) error = tw_snapshot_take_processes(s, segments, n);
+    if (!error) error = tw_snapshot_take_seconds(s, segments, n);
+    if (!error) error = tw_snapshot_take_slow_gaps(s, segments, n);
+    if (!error) error = tw_snapshot_take_fallbacks(s, segments, n);
+    if (!error) error = tw_snapshot_take_exemplars(s, segments, n);
+    return error;
 }
 
 /* Hands s over, or frees what there is of it. */
@@ -78,17 +91,12 @@ static int finish(tw_snapshot **out, tw_snapshot *s, int error) {
 }
 
 int tw_snapshot_take(tw_snapshot **out, const tw_segment *const *segments, size_t n) {
-    if (!out || !segments_valid(segments, n)) return EINVAL;
-    tw_snapshot *s = tw_calloc(1, sizeof *s);
-    if (!s) return finish(out, NULL, ENOMEM);
-    s->taken = tw_clock_pair_now();
-    int error = totals_take(s, segments, n);
-    if (!error) error = tw_snapshot_take_series(s, segments, n);
-    if (!error) error = tw_snapshot_take_processes(s, segments, n);
-    if (!error) error = tw_snapshot_take_seconds(s, segments, n);
-    if (!error) error = tw_snapshot_take_slow_gaps(s, segments, n);
-    if (!error) error = tw_snapshot_take_fallbacks(s, segments, n);
-    if (!error) error = tw_snapshot_take_exemplars(s, segments, n);
+    if (!out || !segments || n == 0) return EINVAL;
+    const tw_segment **valid = tw_calloc(n, sizeof *valid);
+    const size_t kept = valid ? valid_of(segments, n, valid) : 0;
+    tw_snapshot *s = kept > 0 ? tw_calloc(1, sizeof *s) : NULL;
+    int error = s ? take_all(s, valid, kept) : valid && kept == 0 ? EINVAL : ENOMEM;
+    tw_free(valid);
     return finish(out, s, error);
 }
 
@@ -102,6 +110,8 @@ static tw_snapshot *scalars_copy(const tw_snapshot *later) {
     s->seconds = NULL;
     s->slow = NULL;
     s->slow_series = NULL;
+    s->slow_longest = NULL;
+    s->names = NULL;
     s->fallbacks = NULL;
     s->exemplars = NULL;
     s->series_count = s->process_count = s->slow_count = s->fallback_count = 0;
@@ -118,7 +128,7 @@ int tw_snapshot_subtract(tw_snapshot **out, const tw_snapshot *later, const tw_s
     if (!error) error = tw_snapshot_subtract_processes(s, later, earlier);
     if (!error) error = waits_subtract(s, later, earlier);
     if (!error) error = tw_snapshot_copy_seconds(s, later);
-    if (!error) error = tw_snapshot_copy_slow_gaps(s, later);
+    if (!error) error = tw_snapshot_copy_slow_gaps(s, later, earlier->taken.monotonic_ns);
     if (!error) error = tw_snapshot_subtract_fallbacks(s, later, earlier);
     return finish(out, s, error);
 }
@@ -131,6 +141,8 @@ void tw_snapshot_free(tw_snapshot *s) {
     tw_free(s->seconds);
     tw_free(s->slow);
     tw_free(s->slow_series);
+    tw_free(s->slow_longest);
+    tw_free(s->names);
     tw_free(s->fallbacks);
     tw_free(s->exemplars);
     tw_free(s);
@@ -155,7 +167,7 @@ bool tw_snapshot_metric(const tw_snapshot *s, int metric, const char *model, con
         counts_add_any(out, s->wait[metric - TW_METRIC_QUEUE_PROXY]);
     } else {
         for (uint32_t i = 0; i < s->process_count; i++)
-            counts_add_any(out, s->process[i].pauses[metric - TW_METRIC_PAUSE]);
+            counts_add_any(out, s->process[i].stalls[metric - TW_METRIC_PAUSE]);
     }
     return out->count > 0;
 }

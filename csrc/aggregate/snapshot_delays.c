@@ -4,6 +4,7 @@
 #include "tailwatch/base/atomic.h"
 #include "base/tw_malloc.h"
 #include "record/word_sums.h"
+#include "tailwatch/record/slow_gaps.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -38,7 +39,8 @@ static void lost_add(tw_snapshot *s, const tw_lost *from, bool always) {
     tw_words_get(from->role, TW_ROLE_WORDS, one.role);
     tw_words_load(one.overlap_ns, from->overlap_ns, sizeof one.overlap_ns);
     tw_words_load(one.delay_ns, from->delay_ns, sizeof one.delay_ns);
-    if (!always && !any_word(&one.overlap_ns[0][0], TW_PHASES * TW_CAUSES)) return;
+    if (!always && !any_word(&one.overlap_ns[0][0], TW_PHASES * TW_CAUSES) &&
+        !any_word(&one.delay_ns[0][0][0], TW_PHASES * TW_DELAYS * TW_CERTAINTIES)) return;
     tw_snapshot_lost *to = &s->lost[lost_place(s, one.role)];
     tw_words_add(to->overlap_ns, one.overlap_ns, sizeof one.overlap_ns);
     tw_words_add(to->delay_ns, one.delay_ns, sizeof one.delay_ns);
@@ -74,9 +76,30 @@ static void shares_rename(tw_snapshot *s, const tw_segment *g, tw_slow_record *r
     }
 }
 
+/* A number of a segment's names becomes one of the snapshot's. */
+static uint32_t name_take(tw_snapshot *s, const tw_segment *g, uint32_t number) {
+    char name[TW_NAME_TEXT];
+    tw_name_copy(&g->host.names, number, name, sizeof name);
+    return tw_name_intern(s->names, name, strlen(name));
+}
+
+/* Of a segment that lies, too. */
+static void parts_rename(tw_snapshot *s, const tw_segment *g, tw_parts *parts) {
+    if (parts->n > TW_PARTS) parts->n = 0;
+    for (uint32_t i = 0; i < parts->n; i++) {
+        tw_part *part = &parts->part[i];
+        char role[TW_ROLE_WORDS * 8];
+        tw_words_get(g->lost[part->source % TW_SOURCES].role, TW_ROLE_WORDS, role);
+        part->source = (uint8_t)lost_place(s, role);
+        part->name = name_take(s, g, part->name);
+        if (part->detail_kind == TW_DETAIL_HOLDER) part->detail = name_take(s, g, (uint32_t)part->detail);
+    }
+}
+
 typedef struct slow_source {
     tw_slow_record record;
     const tw_series *series;
+    bool longest;
 } slow_source;
 
 static int slow_compare(const void *left, const void *right) {
@@ -84,56 +107,86 @@ static int slow_compare(const void *left, const void *right) {
     return (a->end_ns > b->end_ns) - (a->end_ns < b->end_ns);
 }
 
-static size_t slow_sources_of(tw_snapshot *s, const tw_segment *g, slow_source *out) {
-    uint64_t head = tw_load_acquire(&g->slow_head);
-    size_t n = 0;
-    for (uint64_t i = head > TW_SLOW_RING ? head - TW_SLOW_RING : 0; i < head; i++) {
-        if (!tw_segment_slow_read(g, i, &out[n].record) || out[n].record.phase >= TW_PHASES) continue;
-        uint64_t series = out[n].record.series;
-        shares_rename(s, g, &out[n].record);
-        out[n++].series = tw_segment_series(g, series < tw_snapshot_sets_in_use(g) ? (uint32_t)series : 0);
+static size_t slow_sources_of(tw_snapshot *s, const tw_segment *g, tw_slow_record *records, slow_source *out) {
+    const size_t n = tw_slow_gaps_read(g, records);
+    size_t used = 0;
+    for (size_t i = 0; i < n; i++) {
+        tw_slow_record *record = &records[i];
+        if (record->phase >= TW_PHASES) continue;
+        const uint32_t series = record->series < tw_snapshot_sets_in_use(g) ? (uint32_t)record->series : 0;
+        shares_rename(s, g, record);
+        parts_rename(s, g, &record->parts);
+        out[used++] = (slow_source){*record, tw_segment_series(g, series), false};
     }
-    return n;
+    return used;
 }
 
 static int slow_allocate(tw_snapshot *s, size_t n) {
     s->slow = tw_malloc(n * sizeof *s->slow);
     s->slow_series = tw_malloc(2 * n * sizeof *s->slow_series);
-    return s->slow && s->slow_series ? 0 : ENOMEM;
+    s->slow_longest = tw_malloc(n);
+    return s->slow && s->slow_series && s->slow_longest ? 0 : ENOMEM;
 }
 
-/* The newest of the sorted sources. */
+/* Of all processes together, by the rule that each of them keeps its own by. */
+static void longest_mark(slow_source *sources, size_t n, tw_slow_record *longest) {
+    memset(longest, 0, TW_SLOW_LONGEST * sizeof *longest);
+    for (size_t i = 0; i < n; i++) {
+        sources[i].record.seq = i + 1;
+        tw_slow_keep(longest, &sources[i].record);
+    }
+    for (size_t i = 0; i < TW_SLOW_LONGEST; i++)
+        if (longest[i].seq) sources[longest[i].seq - 1].longest = true;
+}
+
+static void slow_append(tw_snapshot *s, const slow_source *from) {
+    const uint32_t i = s->slow_count++;
+    s->slow[i] = from->record;
+    s->slow[i].series = i;
+    s->slow_longest[i] = from->longest;
+    tw_words_load(&s->slow_series[2 * i], &from->series->model, sizeof(tw_name));
+    tw_words_load(&s->slow_series[2 * i + 1], &from->series->route, sizeof(tw_name));
+}
+
+/* The newest and the longest of the sorted sources. */
 static int slow_merge(tw_snapshot *s, const slow_source *sources, size_t n) {
     if (n == 0) return 0;
-    size_t count = n < TW_SLOW_RING ? n : TW_SLOW_RING;
-    if (slow_allocate(s, count)) return ENOMEM;
-    for (size_t i = 0; i < count; i++) {
-        const slow_source *from = &sources[n - count + i];
-        s->slow[i] = from->record;
-        s->slow[i].series = i;
-        tw_words_load(&s->slow_series[2 * i], &from->series->model, sizeof(tw_name));
-        tw_words_load(&s->slow_series[2 * i + 1], &from->series->route, sizeof(tw_name));
-    }
-    s->slow_count = (uint32_t)count;
+    if (slow_allocate(s, n < TW_SLOW_KEPT ? n : TW_SLOW_KEPT)) return ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        if (sources[i].longest || i + TW_SLOW_RING >= n) slow_append(s, &sources[i]);
     return 0;
 }
 
 int tw_snapshot_take_slow_gaps(tw_snapshot *s, const tw_segment *const *segments, size_t n) {
-    slow_source *sources = tw_malloc(n * TW_SLOW_RING * sizeof *sources);
-    if (!sources) return ENOMEM;
+    slow_source *sources = tw_malloc(n * TW_SLOW_KEPT * sizeof *sources);
+    tw_slow_record *records = tw_malloc(TW_SLOW_KEPT * sizeof *records);
     size_t used = 0;
-    for (size_t i = 0; i < n; i++) used += slow_sources_of(s, segments[i], &sources[used]);
-    qsort(sources, used, sizeof *sources, slow_compare);
-    int error = slow_merge(s, sources, used);
+    int error = ENOMEM;
+    s->names = tw_calloc(1, sizeof *s->names);
+    if (sources && records && s->names) {
+        for (size_t i = 0; i < n; i++) used += slow_sources_of(s, segments[i], records, &sources[used]);
+        qsort(sources, used, sizeof *sources, slow_compare);
+        longest_mark(sources, used, records);
+        error = slow_merge(s, sources, used);
+    }
+    tw_free(records);
     tw_free(sources);
     return error;
 }
 
-int tw_snapshot_copy_slow_gaps(tw_snapshot *out, const tw_snapshot *from) {
+int tw_snapshot_copy_slow_gaps(tw_snapshot *out, const tw_snapshot *from, uint64_t after_ns) {
     if (from->slow_count == 0) return 0;
     if (slow_allocate(out, from->slow_count)) return ENOMEM;
-    memcpy(out->slow, from->slow, from->slow_count * sizeof *out->slow);
-    memcpy(out->slow_series, from->slow_series, 2 * from->slow_count * sizeof *out->slow_series);
-    out->slow_count = from->slow_count;
+    out->names = tw_malloc(sizeof *out->names);
+    if (out->names == NULL) return ENOMEM;
+    memcpy(out->names, from->names, sizeof *out->names);
+    for (uint32_t i = 0; i < from->slow_count; i++) {
+        if (from->slow[i].end_ns <= after_ns) continue;
+        const uint32_t n = out->slow_count++;
+        out->slow[n] = from->slow[i];
+        out->slow[n].series = n;
+        out->slow_longest[n] = from->slow_longest[i];
+        memcpy(&out->slow_series[2 * n], &from->slow_series[2 * i], 2 * sizeof(tw_name));
+    }
     return 0;
 }

@@ -34,6 +34,19 @@ void tw_snapshot_add_process(tw_snapshot_process *to, const tw_snapshot_process 
 int tw_snapshot_subtract_processes(tw_snapshot *out, const tw_snapshot *later, const tw_snapshot *earlier);
 void tw_snapshot_free_processes(tw_snapshot *s);
 
+/* ---- engines (snapshot_engines.c) ---- */
+
+/* *out: NULL where no step was read. */
+int tw_snapshot_take_engine(tw_snapshot_engine **out, const tw_segment *g);
+/* Of one name, the older first. from is *to's, or freed. */
+void tw_snapshot_join_engine(tw_snapshot_engine **to, tw_snapshot_engine *from);
+/* earlier may be NULL. The last steps are those that ended after a time. */
+int tw_snapshot_subtract_engine(tw_snapshot_engine **out, const tw_snapshot_engine *later,
+                                const tw_snapshot_engine *earlier, uint64_t after_ns);
+void tw_snapshot_free_engine(tw_snapshot_engine *engine);
+/* *to += from, where both may be NULL; from is *to's, or freed. */
+void tw_snapshot_counts_join(tw_counts **to, tw_counts *from);
+
 /* ---- stream time by role, and slow gaps (snapshot_delays.c) ---- */
 
 /* A process's own role is there from the start; others once they cost something. */
@@ -41,7 +54,8 @@ void tw_snapshot_take_lost(tw_snapshot *s, const tw_segment *g);
 void tw_snapshot_subtract_lost(tw_snapshot *out, const tw_snapshot *earlier);
 /* After tw_snapshot_take_lost of all segments. */
 int tw_snapshot_take_slow_gaps(tw_snapshot *s, const tw_segment *const *segments, size_t n);
-int tw_snapshot_copy_slow_gaps(tw_snapshot *out, const tw_snapshot *from);
+/* Those that ended after a time. */
+int tw_snapshot_copy_slow_gaps(tw_snapshot *out, const tw_snapshot *from, uint64_t after_ns);
 
 /* ---- the last hour (snapshot_seconds.c) ---- */
 

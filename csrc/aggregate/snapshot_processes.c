@@ -46,17 +46,11 @@ static tw_snapshot_step *step_find(const tw_snapshot_process *process, const cha
     return NULL;
 }
 
-static void counts_join(tw_counts **to, tw_counts *from) {
-    if (*to && from) tw_counts_add(*to, from);
-    else if (from) *to = from;
-    if (*to != from) tw_free(from);
-}
-
 static void step_join(tw_snapshot_step *to, tw_snapshot_step *from) {
 #define ADD(field, dims) tw_words_add(&to->field, &from->field, sizeof to->field);
     TW_STEP_COUNTERS(ADD)
 #undef ADD
-    for (int i = 0; i < TW_STEP_PHASES; i++) counts_join(&to->spent[i], from->spent[i]);
+    for (int i = 0; i < TW_STEP_PHASES; i++) tw_snapshot_counts_join(&to->spent[i], from->spent[i]);
 }
 
 /* from has none afterwards, whatever comes of it. */
@@ -135,12 +129,15 @@ static int process_take(tw_snapshot_process *to, const tw_segment *g, uint64_t t
     if (!to->lives) memset(&to->policy.now, 0, sizeof to->policy.now);
     to->bytes += to->policy.now.bytes;
     int error = 0;
-    for (int cause = 0; cause < TW_CAUSES && !error; cause++) {
+    for (int cause = 0; cause < TW_CAUSES; cause++) {
         to->pause_ns[cause] = tw_pause_total_ns(&g->pause, (tw_cause)cause, now_ns);
         standing_take(to, &g->pause, cause);
-        error = tw_snapshot_histogram_keep(&to->pauses[cause], &g->pauses[cause]);
     }
-    return error ? error : steps_take(to, &g->steps);
+    for (int cause = 0; cause < TW_STALLS && !error; cause++)
+        if (cause < TW_CAUSES || !tw_histogram_is_empty(&g->stalls[cause]))
+            error = tw_snapshot_histogram_keep(&to->stalls[cause], &g->stalls[cause]);
+    if (!error) error = steps_take(to, &g->steps);
+    return error ? error : tw_snapshot_take_engine(&to->engine, g);
 }
 
 /* The oldest first. */
@@ -174,7 +171,7 @@ void tw_snapshot_add_process(tw_snapshot_process *to, const tw_snapshot_process 
 
 /* from had the same name; what is allocated of it is to's, or freed. The living one gives the pid. */
 static int process_join(tw_snapshot_process *to, tw_snapshot_process *from) {
-    for (int cause = 0; cause < TW_CAUSES; cause++) counts_join(&to->pauses[cause], from->pauses[cause]);
+    for (int cause = 0; cause < TW_STALLS; cause++) tw_snapshot_counts_join(&to->stalls[cause], from->stalls[cause]);
     if (from->lives) to->policy.now = from->policy.now;
     if (from->pid != 0 && (from->lives || !to->lives)) to->pid = from->pid;
     tw_snapshot_add_process(to, from);
@@ -182,6 +179,7 @@ static int process_join(tw_snapshot_process *to, tw_snapshot_process *from) {
         to->standing_ns = from->standing_ns;
         to->standing_cause = from->standing_cause;
     }
+    tw_snapshot_join_engine(&to->engine, from->engine);
     return steps_join(to, from);
 }
 
@@ -241,18 +239,20 @@ static void pauses_subtract(tw_snapshot_process *later, const tw_snapshot_proces
 }
 
 static int one_process_subtract(tw_snapshot_process *out, const tw_snapshot_process *later,
-                                const tw_snapshot_process *earlier) {
+                                const tw_snapshot_process *earlier, uint64_t earlier_ns) {
     static const tw_snapshot_process nothing = {.pid = 0};
     *out = *later;
-    memset(out->pauses, 0, sizeof out->pauses);
+    out->engine = NULL;
+    memset(out->stalls, 0, sizeof out->stalls);
     if (!earlier) earlier = &nothing;
     pauses_subtract(out, earlier);
     int error = steps_subtract(out, later, earlier);
-    for (int i = 0; i < TW_CAUSES && !error; i++) {
-        error = tw_snapshot_counts_rest(&out->pauses[i], later->pauses[i], earlier->pauses[i],
+    if (!error) error = tw_snapshot_subtract_engine(&out->engine, later->engine, earlier->engine, earlier_ns);
+    for (int i = 0; i < TW_STALLS && !error; i++)
+        error = tw_snapshot_counts_rest(&out->stalls[i], later->stalls[i], earlier->stalls[i],
                                         tw_metric_layout(TW_METRIC_PAUSE + i));
-        out->pause[i].max_ns = out->pauses[i] ? out->pauses[i]->max_ns : 0; /* a maximum has no difference */
-    }
+    for (int i = 0; i < TW_CAUSES; i++)
+        out->pause[i].max_ns = out->stalls[i] ? out->stalls[i]->max_ns : 0; /* a maximum has no difference */
     return error;
 }
 
@@ -262,15 +262,17 @@ int tw_snapshot_subtract_processes(tw_snapshot *out, const tw_snapshot *later, c
     int error = 0;
     for (uint32_t i = 0; i < later->process_count && !error; i++) {
         out->process_count = i + 1;
-        error = one_process_subtract(&out->process[i], &later->process[i], process_find(earlier, &later->process[i]));
+        error = one_process_subtract(&out->process[i], &later->process[i], process_find(earlier, &later->process[i]),
+                                     earlier->taken.monotonic_ns);
     }
     return error;
 }
 
 void tw_snapshot_free_processes(tw_snapshot *s) {
     for (uint32_t i = 0; i < s->process_count; i++) {
-        tw_snapshot_counts_free(s->process[i].pauses, TW_CAUSES);
+        tw_snapshot_counts_free(s->process[i].stalls, TW_STALLS);
         steps_free(&s->process[i]);
+        tw_snapshot_free_engine(s->process[i].engine);
     }
     tw_free(s->process);
 }

@@ -31,25 +31,84 @@ static bool find(tw_segment *g, tw_served_by by, uint64_t from, uint64_t to, tw_
     return d->by_source.total_ns > 0;
 }
 
-/* Splits delay over sources and causes in proportion to their overlap. By differences of a running share: the parts
- * sum to the whole, and none exceeds its overlap. */
-static void split(tw_charge *d, uint64_t delay_ns) {
+bool tw_engine_is_elsewhere(const tw_segment *g, tw_served_by by) {
+    if (by.peer_set == NULL || tw_load(&g->step_ring.head) != 0) return false;
+    for (uint32_t i = 0; i < by.peer_set->n; ++i) {
+        const uint64_t engine = by.peer_set->peer[i].engine;
+        if (engine != TW_ENGINE_SHARED && (by.engine == 0 || engine == by.engine)) return true;
+    }
+    return false;
+}
+
+static void add_delay(tw_charge *d, bool certain, uint32_t source, uint32_t cause, uint64_t ns) {
+    d->delay[source][cause] += ns;
+    d->delay_ns += ns;
+    if (certain) d->certain[source][cause] += ns;
+}
+
+/* Adds at most most_ns of some overlaps, over sources and causes in proportion. By differences of a running share: the
+ * parts sum to the whole, and none exceeds its overlap. */
+static void add_share(tw_charge *d, bool certain, const tw_overlap_by_source *of, uint64_t most_ns) {
+    const uint64_t ns = least(of->total_ns, most_ns);
     uint64_t seen = 0, given = 0;
-    d->delay_ns = delay_ns;
-    for (uint32_t i = 0; i < d->sources * TW_CAUSES && delay_ns > 0; ++i) {
-        seen += d->by_source.overlap_ns[i / TW_CAUSES][i % TW_CAUSES];
-        uint64_t share = (uint64_t)((wide)delay_ns * seen / d->by_source.total_ns);
-        d->delay[i / TW_CAUSES][i % TW_CAUSES] = share - given;
+    for (uint32_t i = 0; i < d->sources * TW_CAUSES && ns > 0; ++i) {
+        seen += of->overlap_ns[i / TW_CAUSES][i % TW_CAUSES];
+        const uint64_t share = (uint64_t)((wide)ns * seen / of->total_ns);
+        add_delay(d, certain, i / TW_CAUSES, i % TW_CAUSES, share - given);
         given = share;
     }
+}
+
+/* All of the own process's pauses in [from, to]. */
+static uint64_t add_own(tw_charge *d, bool certain, const tw_segment *g, uint64_t from, uint64_t to) {
+    tw_overlap own;
+    if (from >= to || tw_pause_quiet_since(&g->pause, from)) return 0;
+    tw_pause_overlap(&g->pause, from, to, &own);
+    for (uint32_t cause = 0; cause < TW_CAUSES; ++cause) add_delay(d, certain, 0, cause, own.by_cause[cause]);
+    return own.total_ns;
+}
+
+static void overlap_in(const tw_charge *d, const tw_segment *g, tw_served_by by, uint64_t from, uint64_t to,
+                       tw_overlap_by_source *out) {
+    if (d->sources > 1) tw_gap_overlap(&g->pause, by.peer_set->peer, by.peer_set->n, by.engine, from, to, out);
+    else own_overlap(g, from, to, out);
+}
+
+/* Pauses before the token was ready, at most ns of them. Those of the own process count where it may be the engine. */
+static void add_before(tw_charge *d, const tw_segment *g, tw_served_by by, bool certain, uint64_t from, uint64_t to,
+                       uint64_t ns) {
+    tw_overlap_by_source before;
+    if (from >= to || ns == 0) return;
+    overlap_in(d, g, by, from, to, &before);
+    if (tw_engine_is_elsewhere(g, by))
+        for (int cause = 0; cause < TW_CAUSES; ++cause) {
+            before.total_ns -= before.overlap_ns[0][cause];
+            before.overlap_ns[0][cause] = 0;
+        }
+    add_share(d, certain, &before, ns);
+}
+
+/* By the chain: certain is what paused once the token was ready, and what paused its engine while it made it. */
+static void split_by_chain(const tw_segment *g, tw_served_by by, uint64_t from, uint64_t to, uint64_t base,
+                           const tw_ready *ready, tw_charge *d) {
+    const uint64_t hi = least(most(ready->hi_ns, from), to), lo = least(most(ready->lo_ns, from), hi);
+    const bool elsewhere = tw_engine_is_elsewhere(g, by);
+    uint64_t own = 0;
+    add_own(d, true, g, hi, to);
+    if (elsewhere && base != 0) own = add_own(d, false, g, most(lo, base), hi);
+    if (ready->by_engine && elsewhere) add_before(d, g, by, true, ready->engine_from_ns, hi, UINT64_MAX);
+    else if (base != 0) add_before(d, g, by, false, from, hi, since(since(hi, base), own));
 }
 
 static void book(tw_segment *g, tw_phase phase, const tw_charge *d) {
     for (uint32_t i = 0; i < d->sources * TW_CAUSES; ++i) {
         const uint32_t source = i / TW_CAUSES, cause = i % TW_CAUSES;
-        if (d->by_source.overlap_ns[source][cause] == 0) continue;
-        tw_add(&g->lost[source].overlap_ns[phase][cause], d->by_source.overlap_ns[source][cause]);
-        tw_add(&g->lost[source].delay_ns[phase][cause], d->delay[source][cause]);
+        const uint64_t certain = d->certain[source][cause], delay = d->delay[source][cause];
+        if (d->by_source.overlap_ns[source][cause] == 0 && delay == 0) continue;
+        tw_lost *lost = &g->lost[source];
+        tw_add(&lost->overlap_ns[phase][cause], d->by_source.overlap_ns[source][cause]);
+        tw_add(&lost->delay_ns[phase][cause][TW_MEASURED], certain);
+        tw_add(&lost->delay_ns[phase][cause][TW_ESTIMATED], delay - certain);
     }
 }
 
@@ -60,24 +119,36 @@ static uint64_t sum_of_causes(const uint64_t *by_cause) {
 }
 
 void tw_charge_gap(tw_segment *g, tw_served_by by, uint64_t from_ns, uint64_t to_ns, uint64_t typical_ns,
-                     tw_charge *d) {
+                   const tw_ready *ready, tw_charge *d) {
     if (!find(g, by, from_ns, to_ns, d)) return;
-    split(d, least(d->by_source.total_ns, typical_ns != 0 && d->by_source.complete ? since(to_ns - from_ns, typical_ns) : 0));
+    const bool usable = typical_ns != 0 && d->by_source.complete;
+    if (ready->known) split_by_chain(g, by, from_ns, to_ns, usable ? from_ns + typical_ns : 0, ready, d);
+    else if (usable) add_share(d, false, &d->by_source, since(to_ns - from_ns, typical_ns));
     book(g, TW_PHASE_ITL, d);
     const uint64_t own_ns = sum_of_causes(d->by_source.overlap_ns[0]);
     if (own_ns > 0) tw_pause_charge(&g->pause, from_ns, to_ns, own_ns, sum_of_causes(d->delay[0]));
 }
 
+/* Between entry and the token's being ready a pause may be hidden behind the model's work. */
+static void add_after_entry(tw_charge *d, const tw_segment *g, tw_served_by by, uint64_t entry, uint64_t hi, uint64_t most_ns) {
+    tw_overlap_by_source after;
+    if (entry >= hi || !d->by_source.complete) return;
+    overlap_in(d, g, by, entry, hi, &after);
+    add_share(d, false, &after, most_ns);
+}
+
 void tw_charge_first_token(tw_segment *g, tw_served_by by, uint64_t arrival_ns, uint64_t entry_ns, uint64_t to_ns,
-                       tw_charge *d) {
-    tw_overlap_by_source before;
+                           uint64_t typical_ns, const tw_ready *ready, tw_charge *d) {
     if (!find(g, by, arrival_ns, to_ns, d)) return;
-    memset(&before, 0, sizeof before);
-    if (d->by_source.complete && entry_ns > arrival_ns) own_overlap(g, arrival_ns, entry_ns, &before);
-    memcpy(d->delay[0], before.overlap_ns[0], sizeof d->delay[0]);
-    d->delay_ns = before.total_ns;
+    const uint64_t before_ns = d->by_source.complete ? add_own(d, true, g, arrival_ns, entry_ns) : 0;
+    d->before_entry_ns = before_ns;
+    const uint64_t hi = ready->known ? least(most(ready->hi_ns, entry_ns), to_ns) : to_ns;
+    add_own(d, true, g, hi, to_ns);
+    add_after_entry(d, g, by, entry_ns, hi, since(since(to_ns - arrival_ns, d->delay_ns), typical_ns));
     book(g, TW_PHASE_TTFT, d);
-    if (d->delay_ns > 0) tw_pause_charge(&g->pause, arrival_ns, entry_ns, d->delay_ns, d->delay_ns);
-    const uint64_t after_ns = sum_of_causes(d->by_source.overlap_ns[0]) - d->delay_ns;
-    if (after_ns > 0) tw_pause_charge(&g->pause, d->delay_ns > 0 ? entry_ns : arrival_ns, to_ns, after_ns, 0);
+    if (before_ns > 0) tw_pause_charge(&g->pause, arrival_ns, entry_ns, before_ns, before_ns);
+    const uint64_t after_ns = sum_of_causes(d->by_source.overlap_ns[0]) - before_ns;
+    if (after_ns > 0)
+        tw_pause_charge(&g->pause, before_ns > 0 ? entry_ns : arrival_ns, to_ns, after_ns,
+                        sum_of_causes(d->delay[0]) - before_ns);
 }

@@ -20,16 +20,25 @@ static size_t read_file(const char *path, char *out, size_t room) {
     return got > 0 ? (size_t)got : 0;
 }
 
-/* "/proc/PID/stat" */
+static char *put(char *out, const char *text) {
+    const size_t len = strlen(text);
+    memcpy(out, text, len + 1);
+    return out + len;
+}
+
+/* "/proc/PID/task/PID/stat": of the first thread, with the numbers of /proc/PID/stat. For the latter qemu-user makes up a
+ * start time of its own when a process reads it of itself, and others read the kernel's. */
 static void stat_path(char *out, uint64_t pid) {
-    char digits[20];
-    size_t n = 0;
-    do digits[n++] = (char)('0' + pid % 10);
+    char digits[21];
+    size_t at = sizeof digits - 1;
+    digits[at] = '\0';
+    do digits[--at] = (char)('0' + pid % 10);
     while ((pid /= 10) > 0);
-    memcpy(out, "/proc/", 6);
-    out += 6;
-    while (n > 0) *out++ = digits[--n];
-    memcpy(out, "/stat", 6);
+    out = put(out, "/proc/");
+    out = put(out, digits + at);
+    out = put(out, "/task/");
+    out = put(out, digits + at);
+    put(out, "/stat");
 }
 
 /* Where field 3, the state, begins: field 2, the command, may hold spaces and parentheses. */
@@ -56,7 +65,7 @@ typedef struct process_state {
 
 /* false: it cannot be told. */
 static bool state_of(uint64_t pid, process_state *out) {
-    char path[40], line[1024];
+    char path[64], line[1024];
     stat_path(path, pid);
     const char *at = read_file(path, line, sizeof line) > 0 ? after_command(line) : NULL;
     if (at == NULL) return false;

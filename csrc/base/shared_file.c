@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -39,41 +38,23 @@ tw_group_problem tw_file_check(int file, struct stat *s) {
     return (s->st_mode & 077) != 0 ? TW_GROUP_OPEN : TW_GROUP_FINE;
 }
 
-/* *out: the whole file, mapped. */
-static tw_group_problem map_file(int file, int protection, void **out, size_t *bytes) {
-    struct stat s;
-    const tw_group_problem problem = tw_file_check(file, &s);
-    if (problem != TW_GROUP_FINE) return problem;
-    if (s.st_size <= 0) return TW_GROUP_FOREIGN;
-    *bytes = (size_t)s.st_size;
-    *out = mmap(NULL, *bytes, protection, MAP_SHARED, file, 0);
-    return *out == MAP_FAILED ? tw_file_problem() : TW_GROUP_FINE;
-}
-
-tw_group_problem tw_file_open(int dir, const char *name, bool to_write, void **out, size_t *bytes) {
-    const int file = openat(dir, name, (to_write ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (file < 0) return tw_file_problem();
-    const tw_group_problem problem = map_file(file, to_write ? PROT_READ | PROT_WRITE : PROT_READ, out, bytes);
-    close(file);
-    return problem;
-}
-
-static tw_group_problem fill_file(int file, size_t bytes, void **out) {
-    size_t found;
-    const int failed = posix_fallocate(file, 0, (off_t)bytes);
-    if (failed != 0) {
-        errno = failed;
-        return tw_file_problem();
+static bool write_whole(int file, const void *bytes, size_t len) {
+    while (len > 0) {
+        const ssize_t n = write(file, bytes, len);
+        if (n <= 0) return false;
+        bytes = (const char *)bytes + n, len -= (size_t)n;
     }
-    return map_file(file, PROT_READ | PROT_WRITE, out, &found);
+    return true;
 }
 
-tw_group_problem tw_file_make(int dir, const char *name, size_t bytes, void **out) {
-    const int file = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+tw_group_problem tw_file_write(int dir, const char *name, const void *first, size_t first_len, const void *second,
+                               size_t second_len) {
+    const int file = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0) return tw_file_problem();
-    const tw_group_problem problem = fill_file(file, bytes, out);
+    const bool done = write_whole(file, first, first_len) && write_whole(file, second, second_len);
+    const tw_group_problem problem = done ? TW_GROUP_FINE : tw_file_problem();
     close(file);
-    if (problem != TW_GROUP_FINE) unlinkat(dir, name, 0);
+    if (!done) unlinkat(dir, name, 0);
     return problem;
 }
 

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 static inline bool tw_utf8_continues(unsigned char c) { return (c & 0xC0) == 0x80; }
 
@@ -33,4 +34,13 @@ static inline uint64_t tw_text_hash(const char *text, size_t len) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < len; i++) hash = (hash ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
     return hash;
+}
+
+/* The last part of a path, the last two of an __init__.py. */
+static inline const char *tw_path_end(const char *path) {
+    const char *last = strrchr(path, '/');
+    if (last == NULL) return path;
+    if (last == path || strcmp(last, "/__init__.py") != 0) return last + 1;
+    while (--last > path && *last != '/') {}
+    return *last == '/' ? last + 1 : last;
 }

@@ -1,21 +1,13 @@
 /* The functions that read the samples of a metric from a snapshot. `of` is the metric's own: see each. */
-#include "export/metric_samples.h"
+#include "export/sample_values.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
-
-#include "base/yield.h"
-
-typedef tw_sampling sampling;
-typedef tw_instrument instrument;
-
-static const tw_sample PLAIN = {.cause = -1, .scale = TW_SCALE};
 
 /* Whether a process collects in idle slots, or has. */
 static bool collects_when_idle(const tw_policy *policy) {
     uint64_t any = policy->now.kind == TW_POLICY_IDLE_GC;
-    for (int i = 0; i < TW_MOMENTS; i++) any |= policy->counts.slices[i] | policy->counts.collections[i];
+    for (int i = 0; i < TW_SLICE_REASONS; i++) any |= policy->counts.slices[i] | policy->counts.collections[i];
     return any != 0;
 }
 
@@ -24,6 +16,7 @@ bool tw_sampling_has(const tw_sampling *s, tw_instrument_use use) {
     for (uint32_t p = 0; p < s->latest->process_count; p++) {
         any = any || (use == TW_USE_IDLE_GC && collects_when_idle(&s->latest->process[p].policy));
         any = any || (use == TW_USE_STEPS && s->latest->process[p].step_count > 0);
+        any = any || (use == TW_USE_ENGINE && s->latest->process[p].engine != NULL);
     }
     return any;
 }
@@ -38,7 +31,7 @@ double tw_number_value(const tw_number *number) {
     return (double)number->a / (double)number->b;
 }
 
-/* ---- values ---- */
+/* ---- values of the group ---- */
 
 static tw_sample of_series(const sampling *s, uint32_t i) {
     tw_sample sample = PLAIN;
@@ -46,65 +39,10 @@ static tw_sample of_series(const sampling *s, uint32_t i) {
     return sample;
 }
 
-static tw_sample of_process(const sampling *s, uint32_t p) {
-    tw_sample sample = PLAIN;
-    sample.process = &s->snapshot->process[p];
-    return sample;
-}
-
-static void emit(sampling *s, const tw_sample *sample) { s->emit(s->to, sample); }
-
-/* Words of the snapshot are counts or nanoseconds. */
-static void emit_word(sampling *s, const instrument *m, tw_sample *sample, uint64_t value) {
-    sample->number = (tw_number){strcmp(m->unit, "s") == 0 ? TW_NUMBER_BILLIONTHS : TW_NUMBER_COUNT, value, 0};
-    emit(s, sample);
-}
-
-static void emit_word_at(sampling *s, const instrument *m, tw_sample *sample, const void *base) {
-    uint64_t value;
-    memcpy(&value, (const char *)base + m->of, sizeof value);
-    emit_word(s, m, sample, value);
-}
-
 static void emit_ratio(sampling *s, uint64_t numerator, uint64_t denominator) {
     tw_sample sample = PLAIN;
     sample.number = (tw_number){TW_NUMBER_RATIO, numerator, denominator};
     emit(s, &sample);
-}
-
-/* Nine digits after the point, of whatever unit; nothing where the value is not known. */
-static void emit_real(sampling *s, tw_sample *sample, double value) {
-    if (!(value >= 0 && value < 1e9)) return;
-    sample->number = (tw_number){TW_NUMBER_BILLIONTHS, (uint64_t)(value * 1e9 + 0.5), 0};
-    emit(s, sample);
-}
-
-/* counts: NULL where nothing was recorded. */
-static void emit_counts(sampling *s, tw_sample *sample, const tw_counts *counts, const tw_layout *layout) {
-    static const tw_counts none;
-    tw_give_way(&s->gave_way_ns);
-    sample->counts = counts ? counts : &none;
-    sample->layout = layout;
-    emit(s, sample);
-}
-
-/* Counts by name: an array of words at an offset. */
-typedef struct named_list {
-    const char *label;
-    size_t at;
-    int n;
-    const char *(*name)(int);
-    int first, last;             /* those shown at 0 too: rate() would miss their first event otherwise */
-} named_list;
-
-static void emit_list(sampling *s, const instrument *m, tw_sample *sample, const void *base, const named_list *list) {
-    for (int i = 0; i < list->n; i++) {
-        uint64_t value;
-        memcpy(&value, (const char *)base + list->at + (size_t)i * sizeof value, sizeof value);
-        if (value == 0 && (i < list->first || i > list->last)) continue;
-        sample->label[0] = (tw_label){list->label, list->name(i)};
-        emit_word(s, m, sample, value);
-    }
 }
 
 /* ---- requests ---- */
@@ -233,10 +171,10 @@ static bool always_shown(int cause) { return cause != TW_CAUSE_GC_FULL && cause 
 void tw_sample_gc_histograms(sampling *s, const instrument *m) {
     (void)m;
     for (uint32_t p = 0; p < s->snapshot->process_count; p++)
-        for (int cause = 0; cause < TW_CAUSE_POLICY; cause++) {
+        for (int cause = 0; cause < TW_CAUSE_GC_OWN; cause++) {
             tw_sample sample = of_process(s, p);
             sample.cause = cause;
-            const tw_counts *counts = sample.process->pauses[cause];
+            const tw_counts *counts = sample.process->stalls[cause];
             if (counts || always_shown(cause)) emit_counts(s, &sample, counts, tw_metric_layout(TW_METRIC_PAUSE));
         }
 }
@@ -245,8 +183,20 @@ void tw_sample_policy_histograms(sampling *s, const instrument *m) {
     (void)m;
     for (uint32_t p = 0; p < s->snapshot->process_count; p++) {
         tw_sample sample = of_process(s, p);
-        emit_counts(s, &sample, sample.process->pauses[TW_CAUSE_POLICY], tw_metric_layout(TW_METRIC_PAUSE));
+        emit_counts(s, &sample, sample.process->stalls[TW_CAUSE_GC_OWN], tw_metric_layout(TW_METRIC_PAUSE));
     }
+}
+
+/* Causes of stalls that no pause is, once they took something. */
+void tw_sample_stalls(sampling *s, const instrument *m) {
+    (void)m;
+    for (uint32_t p = 0; p < s->snapshot->process_count; p++)
+        for (int cause = TW_CAUSES; cause < TW_STALLS; cause++) {
+            tw_sample sample = of_process(s, p);
+            const tw_counts *counts = sample.process->stalls[cause];
+            sample.label[0] = (tw_label){"cause", tw_stall_name(cause)};
+            if (counts) emit_counts(s, &sample, counts, tw_metric_layout(TW_METRIC_PAUSE));
+        }
 }
 
 /* of: offset in tw_pause_totals. */
@@ -263,24 +213,52 @@ static void gc_totals_below(sampling *s, const instrument *m, int causes) {
 void tw_sample_gc_totals(sampling *s, const instrument *m) { gc_totals_below(s, m, TW_CAUSES); }
 
 /* A pass of our own is not a collection. */
-void tw_sample_gc_collections(sampling *s, const instrument *m) { gc_totals_below(s, m, TW_CAUSE_POLICY); }
+void tw_sample_gc_collections(sampling *s, const instrument *m) { gc_totals_below(s, m, TW_CAUSE_GC_OWN); }
 
-/* of: offset of [phase][cause] in tw_snapshot_lost. */
-void tw_sample_stream_seconds(sampling *s, const instrument *m) {
+void tw_sample_stream_overlap(sampling *s, const instrument *m) {
     for (uint32_t i = 0; i < s->snapshot->lost_count; i++) {
         const tw_snapshot_lost *lost = &s->snapshot->lost[i];
-        uint64_t ns[TW_PHASES][TW_CAUSES];
-        memcpy(ns, (const char *)lost + m->of, sizeof ns);
         for (int cause = 0; cause < TW_CAUSES; cause++)
             for (int phase = 0; phase < TW_PHASES; phase++) {
-                if (!ns[phase][cause] && !always_shown(cause)) continue;
+                if (!lost->overlap_ns[phase][cause] && !always_shown(cause)) continue;
                 tw_sample sample = PLAIN;
                 sample.label[0] = (tw_label){"cause", tw_cause_name(cause)};
                 sample.label[1] = (tw_label){"source", lost->role};
                 sample.label[2] = (tw_label){"phase", tw_phase_name(phase)};
                 sample.counted = lost->overlap_ns[phase][cause] > 0;
-                emit_word(s, m, &sample, ns[phase][cause]);
+                emit_word(s, m, &sample, lost->overlap_ns[phase][cause]);
             }
+    }
+}
+
+static void emit_delay(sampling *s, const instrument *m, const tw_snapshot_lost *lost, int phase, int cause) {
+    for (int certainty = 0; certainty < TW_CERTAINTIES; certainty++) {
+        const bool shown = cause < TW_CAUSES && certainty != TW_SAMPLED && always_shown(cause);
+        if (lost->delay_ns[phase][cause][certainty] == 0 && !shown) continue;
+        tw_sample sample = PLAIN;
+        sample.label[0] = (tw_label){"cause", tw_delay_cause_name(cause)};
+        sample.label[1] = (tw_label){"source", lost->role};
+        sample.label[2] = (tw_label){"phase", tw_phase_name(phase)};
+        sample.label[3] = (tw_label){"certainty", tw_certainty_name(certainty)};
+        emit_word(s, m, &sample, lost->delay_ns[phase][cause][certainty]);
+    }
+}
+
+void tw_sample_stream_delay(sampling *s, const instrument *m) {
+    for (uint32_t i = 0; i < s->snapshot->lost_count; i++)
+        for (int at = 0; at < TW_DELAYS * TW_PHASES; at++)
+            emit_delay(s, m, &s->snapshot->lost[i], at % TW_PHASES, at / TW_PHASES);
+}
+
+void tw_sample_unexplained(sampling *s, const instrument *m) {
+    for (int at = 0; at < TW_PHASES * TW_UNEXPLAINED_REASONS; at++) {
+        const int phase = at / TW_UNEXPLAINED_REASONS, reason = at % TW_UNEXPLAINED_REASONS;
+        const uint64_t ns = s->snapshot->unexplained_ns[phase][reason];
+        if (ns == 0) continue;
+        tw_sample sample = PLAIN;
+        sample.label[0] = (tw_label){"phase", tw_phase_name(phase)};
+        sample.label[1] = (tw_label){"reason", tw_unexplained_name(reason)};
+        emit_word(s, m, &sample, ns);
     }
 }
 
@@ -346,7 +324,7 @@ void tw_sample_policy_info(sampling *s, const instrument *m) {
 static const named_list POLICY_LISTS[] = {
     [TW_LIST_COLLECTIONS] = {"reason", COUNTS(collections), TW_COLLECTION_REASONS, tw_collection_reason_name, TW_COLLECTION_AUTOMATIC, TW_COLLECTION_EXTERNAL},
     [TW_LIST_INTERFERENCE] = {"call", COUNTS(interference), TW_INTERFERENCES, tw_interference_name, 0, TW_INTERFERENCES - 1},
-    [TW_LIST_SLICES] = {"reason", COUNTS(slices), TW_MOMENTS, tw_moment_name, 0, TW_MOMENTS - 1},
+    [TW_LIST_SLICES] = {"reason", COUNTS(slices), TW_SLICE_REASONS, tw_slice_reason_name, 0, TW_SLICE_REASONS - 1},
     [TW_LIST_MEMORY_LIMITS] = {"limit", COUNTS(memory_limits), TW_MEMORY_LIMITS, tw_memory_limit_name, 0, TW_MEMORY_LIMITS - 1},
 };
 
@@ -474,7 +452,7 @@ void tw_sample_load_verdict(sampling *s, const instrument *m) {
 void tw_sample_load_curve(sampling *s, const instrument *m) {
     (void)m;
     for (uint32_t i = 0; i < s->info->load->point_count; i++) {
-        const tw_crowd_point *point = &s->info->load->points[i];
+        const tw_ttft_point *point = &s->info->load->points[i];
         tw_sample sample = PLAIN;
         char streams[24];
         snprintf(streams, sizeof streams, "%llu", (unsigned long long)(point->streams + 0.5));

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#define TW_SAMPLE_LABELS 3
+#define TW_SAMPLE_LABELS 4
 #define TW_PROCESS_NAME_ROOM (TW_ROLE_WORDS * 8 + 24)
 
 /* a; a billionths; a / b with b > 0. */
@@ -55,6 +55,9 @@ void tw_process_name(char *to, const tw_snapshot_process *process);
 /* Nearest double. */
 double tw_number_value(const tw_number *number);
 
+/* What engine_list reads. */
+enum { TW_LIST_PARTS, TW_LIST_TOKENS, TW_LIST_DRAFTS, TW_LIST_GRAPHS };
+
 /* What snapshot_list and policy_list read. */
 enum { TW_LIST_ARRIVALS, TW_LIST_DROPS, TW_LIST_ERRORS };
 enum { TW_LIST_COLLECTIONS, TW_LIST_INTERFERENCE, TW_LIST_SLICES, TW_LIST_MEMORY_LIMITS };
@@ -62,9 +65,11 @@ enum { TW_LIST_COLLECTIONS, TW_LIST_INTERFERENCE, TW_LIST_SLICES, TW_LIST_MEMORY
 tw_sampler tw_sample_series_histogram, tw_sample_served_histogram, tw_sample_request_durations,
     tw_sample_series_requests, tw_sample_series_tokens, tw_sample_requests_good, tw_sample_window_goodput,
     tw_sample_window_throughput, tw_sample_window_attainment, tw_sample_snapshot_word, tw_sample_wait_histogram,
-    tw_sample_queue_stages, tw_sample_gc_histograms, tw_sample_policy_histograms, tw_sample_gc_totals,
-    tw_sample_gc_collections, tw_sample_stream_seconds, tw_sample_step_histogram, tw_sample_step_word,
-    tw_sample_step_seconds, tw_sample_policy_info, tw_sample_policy_list, tw_sample_idle_gc_word,
+    tw_sample_queue_stages, tw_sample_gc_histograms, tw_sample_policy_histograms, tw_sample_stalls, tw_sample_gc_totals,
+    tw_sample_gc_collections, tw_sample_stream_overlap, tw_sample_stream_delay, tw_sample_unexplained,
+    tw_sample_step_histogram, tw_sample_step_word,
+    tw_sample_step_seconds, tw_sample_engine_lengths, tw_sample_engine_word, tw_sample_engine_list,
+    tw_sample_engine_requests, tw_sample_engine_kv_use, tw_sample_engine_cost, tw_sample_policy_info, tw_sample_policy_list, tw_sample_idle_gc_word,
     tw_sample_heap_size, tw_sample_idle_gc_backlog, tw_sample_snapshot_list, tw_sample_sse_fallbacks,
     tw_sample_memory, tw_sample_registry_render, tw_sample_build_info, tw_sample_otlp_exports, tw_sample_otlp_spans,
     tw_sample_otlp_longest_hold, tw_sample_load_number, tw_sample_load_verdict, tw_sample_load_curve;

@@ -12,12 +12,13 @@
 #define INFO TW_INSTRUMENT_INFO
 #define IDLE_GC TW_USE_IDLE_GC
 #define STEPS TW_USE_STEPS
+#define ENGINE_STEPS TW_USE_ENGINE
 #define LOAD TW_USE_LOAD
 
 #define SNAPSHOT(member) offsetof(tw_snapshot, member)
 #define TOTALS(member) offsetof(tw_pause_totals, member)
-#define LOST(member) offsetof(tw_snapshot_lost, member)
 #define STEP(member) offsetof(tw_snapshot_step, member)
+#define ENGINE(member) offsetof(tw_snapshot_engine, member)
 #define COUNTS(member) offsetof(tw_policy_counts, member)
 #define NOW(member) offsetof(tw_policy_now, member)
 #define GAUGES(member) offsetof(tw_load_gauges, member)
@@ -102,6 +103,10 @@ static const tw_instrument INSTRUMENTS[] = {
     {"tailwatch_gc_own_pause_seconds", "tailwatch.gc.own_pause.duration", HISTOGRAM, "s",
      "Length of tailwatch's own freezes, slices and full collections, process time.",
      .samples = tw_sample_policy_histograms},
+    {"tailwatch_stall_seconds", "tailwatch.stall.duration", HISTOGRAM, "s",
+     "Time that an event loop ran for over 2 ms without waiting for events, split by cause: a sample for each cause that "
+     "took at least 0.2 ms of it. Collections in it are in python_gc_duration_seconds. Appears with the first stall.",
+     .samples = tw_sample_stalls},
     {"tailwatch_gc_short_pauses_seconds", "tailwatch.gc.short_pause_time", COUNTER, "s",
      "Process time in pauses under 50 us, which are charged to no stream.",
      .samples = tw_sample_gc_totals, TOTALS(short_ns)},
@@ -120,11 +125,16 @@ static const tw_instrument INSTRUMENTS[] = {
     {"tailwatch_stream_overlap_seconds", "tailwatch.stream.overlap", COUNTER, "s",
      "Stream time (summed over streams) that coincided with pauses of at least 50 us, by the role of the paused "
      "process: an upper bound of their effect.",
-     .samples = tw_sample_stream_seconds, LOST(overlap_ns)},
+     .samples = tw_sample_stream_overlap},
     {"tailwatch_stream_delay_seconds", "tailwatch.stream.delay", COUNTER, "s",
-     "Stream time (summed over streams) that pauses added beyond each stream's typical gap, by the role of the "
-     "paused process: an estimate.",
-     .samples = tw_sample_stream_seconds, LOST(delay_ns)},
+     "Stream time (summed over streams) that each cause added: pauses to all gaps and first tokens, other causes to slow "
+     "ones, by the role of the process it happened in. measured and sampled: what lies after the token was ready, or in "
+     "the engine while it made the token. estimated: at most the overlap, and at most what the gap exceeds the stream's "
+     "typical one by; where gaps vary it can be several times the truth.",
+     .samples = tw_sample_stream_delay},
+    {"tailwatch_unexplained_seconds", "tailwatch.unexplained", COUNTER, "s",
+     "Part of slow gaps and first tokens that no cause explains, by the source of knowledge that is missing.",
+     .samples = tw_sample_unexplained},
     {"tailwatch_arrivals", "tailwatch.arrivals", COUNTER, "{request}",
      "Requests by the source of their arrival time.",
      .samples = tw_sample_snapshot_list, TW_LIST_ARRIVALS},
@@ -173,7 +183,8 @@ static const tw_instrument INSTRUMENTS[] = {
      "garbage may have been frozen.",
      .samples = tw_sample_policy_list, TW_LIST_INTERFERENCE},
     {"tailwatch_gc_unfrozen_objects", "tailwatch.gc.unfrozen_objects", GAUGE, "{object}",
-     "Tracked objects that are not frozen: an estimate. Absent where the count is unknown.",
+     "Tracked objects that are not frozen: an estimate. Absent where the count is unknown or the collector's books can "
+     "no longer be trusted.",
      .samples = tw_sample_heap_size, NOW(unfrozen)},
 
     {"tailwatch_gc_idle_slices", "tailwatch.gc.idle.slices", COUNTER, "{slice}",
@@ -207,7 +218,7 @@ static const tw_instrument INSTRUMENTS[] = {
      "Objects known to be frozen; slices skip them.",
      .samples = tw_sample_heap_size, NOW(frozen), IDLE_GC},
     {"tailwatch_gc_idle_backlog_visits", "tailwatch.gc.idle.backlog", GAUGE, "{visit}",
-     "Object visits still owed by the idle-time collector (about 10 per object).",
+     "Object visits that the idle-time collector has still to make (about 10 per object).",
      .samples = tw_sample_idle_gc_backlog, 0, IDLE_GC},
 
     {"tailwatch_step_seconds", "tailwatch.step.duration", HISTOGRAM, "s",
@@ -230,6 +241,38 @@ static const tw_instrument INSTRUMENTS[] = {
      "tailwatch_step_overlap_seconds_total multiplied by the requests in the batch, or waiting during the gap: an "
      "upper bound.",
      .samples = tw_sample_step_seconds, STEP(request_ns), STEPS},
+
+    {"tailwatch_engine_step_seconds", "tailwatch.engine.step.duration", HISTOGRAM, "s",
+     "From the end of one step of an engine to the end of the next, by what it computed: decoding alone, or prompts too.",
+     .samples = tw_sample_engine_lengths, 0, ENGINE_STEPS},
+    {"tailwatch_engine_step_part_seconds", "tailwatch.engine.step.part_time", COUNTER, "s",
+     "The same time by part of the step; wait is for the device. The parts, and pauses of the process, sum to the whole.",
+     .samples = tw_sample_engine_list, TW_LIST_PARTS, ENGINE_STEPS},
+    {"tailwatch_engine_tokens", "tailwatch.engine.tokens", COUNTER, "{token}",
+     "Tokens that an engine's steps computed: of prompts, of decoding requests, and again of preempted requests.",
+     .samples = tw_sample_engine_list, TW_LIST_TOKENS, ENGINE_STEPS},
+    {"tailwatch_engine_scheduled_requests", "tailwatch.engine.scheduled_requests", COUNTER, "{request}",
+     "Requests in an engine's steps, summed over the steps.",
+     .samples = tw_sample_engine_word, ENGINE(requests), ENGINE_STEPS},
+    {"tailwatch_engine_preemptions", "tailwatch.engine.preemptions", COUNTER, "{request}",
+     "Requests that lost their place in the KV cache.",
+     .samples = tw_sample_engine_word, ENGINE(preempted), ENGINE_STEPS},
+    {"tailwatch_engine_draft_tokens", "tailwatch.engine.draft_tokens", COUNTER, "{token}",
+     "Tokens of speculative decoding that were proposed and accepted.",
+     .samples = tw_sample_engine_list, TW_LIST_DRAFTS, ENGINE_STEPS},
+    {"tailwatch_engine_graph_steps", "tailwatch.engine.graph_steps", COUNTER, "{step}",
+     "Steps by CUDA graph mode, where the engine gives it.",
+     .samples = tw_sample_engine_list, TW_LIST_GRAPHS, ENGINE_STEPS},
+    {"tailwatch_engine_requests", "tailwatch.engine.requests", GAUGE, "{request}",
+     "Requests of an engine's scheduler as its latest step ended.",
+     .samples = tw_sample_engine_requests, 0, ENGINE_STEPS},
+    {"tailwatch_engine_kv_cache_usage_ratio", "tailwatch.engine.kv_cache_usage", GAUGE, "1",
+     "Share of the KV cache in use, read every 16 steps and at preemptions.",
+     .samples = tw_sample_engine_kv_use, 0, ENGINE_STEPS},
+    {"tailwatch_engine_step_cost_seconds", "tailwatch.engine.step_cost", GAUGE, "s",
+     "On-line model of step time, an estimate: a recent decode-only step (decode_step), what one more decoding request "
+     "adds to it (decode_request), what a prompt token adds to its step (prefill_token). Absent while unknown.",
+     .samples = tw_sample_engine_cost, 0, ENGINE_STEPS},
 
     {"tailwatch_streams_running", "tailwatch.streams.running", GAUGE, "{stream}",
      "Requests in flight after their first token.",

@@ -3,7 +3,7 @@
 #include "export/prom_writer.h"
 
 static void put_labels(tw_writer *w, const tw_sample *sample) {
-    static const char *const generations[TW_CAUSES] = {"0", "1", "2", "full", "increment", "policy"};
+    static const char *const generations[TW_CAUSES] = {"0", "1", "2", "full", "increment", "own"};
     char process[TW_PROCESS_NAME_ROOM];
     if (sample->series) {
         w->syntax->label(w, "model_name", sample->series->model);

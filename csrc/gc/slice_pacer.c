@@ -15,7 +15,7 @@
 #define MOST_PER_OBJECT (100 * PER)
 #define MOST_OF_THE_YOUNG (4 * COST_AT_FIRST) /* a look at one that was made just now */
 
-TW_NAMES(tw_moment_name, TW_MOMENTS, "idle", "step", "request_end", "overdue", "memory_limit", "requested")
+TW_NAMES(tw_slice_reason_name, TW_SLICE_REASONS, "idle", "step", "request_end", "overdue", "memory_limit", "requested")
 
 static int few_die(const tw_pace *p) {
     return p->cycles + p->shorts >= FIRST_CYCLES && p->share[0] == 0 && p->share[1] == 0;
@@ -71,10 +71,10 @@ static void learn_cost(tw_pace *p, const tw_slice *slice, uint64_t ns) {
     if (slice->walk == TW_WALK_TAKE) p->over[p->takes++ % TW_PACE_COSTS] = took - least(took, work_of(slice->young, slice->budget));
 }
 
-void tw_pace_slice(tw_pace *p, tw_moment moment, const tw_slice *slice, uint64_t ns) {
+void tw_pace_slice(tw_pace *p, tw_slice_reason reason, const tw_slice *slice, uint64_t ns) {
     p->predicted_ns += tw_pace_cost(p, slice->walk) * (work_of(slice->young, slice->looks) + slice->moved * tw_pace_of_a_dead(p)) / PER;
     learn_cost(p, slice, ns);
-    p->made[moment] += 1;
+    p->made[reason] += 1;
     p->looks += slice->looks;
     p->moved += slice->moved;
     p->freed += slice->freed;
@@ -185,7 +185,7 @@ static uint64_t largest_over(const tw_pace *p) {
 /* Of what fits: one that follows what lives may go on for half as much again. */
 static uint64_t without_more(tw_walk walk, uint64_t looks) { return walk == TW_WALK_REACH ? looks * 2 / 3 : looks; }
 
-/* Of a moment half is used, as no two slices cost the same; what goes beyond is as much as it ever was. */
+/* Of an idle slot half is used, as no two slices cost the same; what goes beyond is as much as it ever was. */
 int64_t tw_pace_budget(const tw_pace *p, tw_walk walk, size_t young, uint64_t left_ns, int far) {
     const uint64_t cost = tw_pace_cost(p, walk), fit = cost == 0 ? TW_PACE_MOST : left_ns / 2 * PER / cost;
     if (!tw_pace_due(p, young) || fit < work_of(young, 0) || fit < TW_PACE_FEWEST) return -1;

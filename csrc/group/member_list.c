@@ -15,13 +15,6 @@
 
 #define HALF_MADE_NS (10 * TW_NS_PER_SECOND)
 
-/* The segment is mapped in the length it may grow to, however much of that its file holds by now. NULL: it cannot be;
- * bytes of it stay mapped then. */
-static const tw_segment *map_whole(const tw_segment *segment, size_t bytes, size_t whole_bytes) {
-    void *const whole = mremap((void *)(uintptr_t)segment, bytes, whole_bytes, MREMAP_MAYMOVE);
-    return whole == MAP_FAILED ? NULL : whole;
-}
-
 static void unmap(tw_member *member) {
     munmap((void *)(uintptr_t)member->segment, member->bytes);
     member->segment = NULL;
@@ -70,12 +63,17 @@ static bool is_known_refused(const tw_members *members, const struct stat *s) {
     return false;
 }
 
-/* What is written through a mapping does not change a file's time on every file system. */
-static bool may_be_half_made(const struct stat *s) {
+static bool is_younger(const struct stat *s, uint64_t ns) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    return changed_ns(s) + HALF_MADE_NS > (uint64_t)now.tv_sec * TW_NS_PER_SECOND + (uint64_t)now.tv_nsec;
+    return changed_ns(s) + ns > (uint64_t)now.tv_sec * TW_NS_PER_SECOND + (uint64_t)now.tv_nsec;
 }
+
+static bool may_be_half_made(const struct stat *s) { return is_younger(s, HALF_MADE_NS); }
+
+/* Whether a copy read now is that of a file which says the same later: what comes within one tick of the kernel's clock has
+ * one time, and another file may have the same inode. */
+static uint64_t copied_ns(const struct stat *s) { return is_younger(s, TW_NS_PER_SECOND) ? UINT64_MAX : changed_ns(s); }
 
 static void note_refused(tw_members *members, const struct stat *s) {
     if (members->n_known == TW_MEMBERS_REFUSED || may_be_half_made(s)) return; /* opened each time */
@@ -103,18 +101,20 @@ static tw_member *add(renewal *r, const char *name, const tw_segment *segment, s
     return member;
 }
 
-static bool keep_segment(renewal *r, const char *name, const tw_segment *segment, size_t len) {
+static bool keep_segment(renewal *r, const char *name, const tw_segment *segment, size_t len, bool live) {
     if (r->members->n == TW_MEMBERS || !tw_segment_valid(segment, len) || !is_named_after_its_owner(segment, name)) return refuse(r);
-    const size_t whole_bytes = tw_load(&segment->header.bytes);
-    const tw_segment *whole = map_whole(segment, len, whole_bytes);
-    if (whole == NULL) return refuse(r);
-    return tw_group_id_of(name, &add(r, name, whole, whole_bytes)->id);
+    if (live && len < segment->header.bytes) return refuse(r); /* it may come to use all of them */
+    tw_member *member = add(r, name, segment, len);
+    member->copied_ns = live ? 0 : copied_ns(&r->file);
+    return tw_group_id_of(name, &member->id);
 }
 
 static bool keep_retired(renewal *r, const char *name, const void *bytes, size_t len) {
     const tw_retired_list *list = r->members->n < TW_MEMBERS ? tw_retired_of(bytes, len, name) : NULL;
     if (list == NULL) return refuse(r);
-    add(r, name, bytes, len)->list = list;
+    tw_member *member = add(r, name, bytes, len);
+    member->list = list;
+    member->copied_ns = copied_ns(&r->file);
     return true;
 }
 
@@ -124,19 +124,21 @@ static void settle(renewal *r) {
     r->pending = false;
 }
 
-/* Whether the file still holds what it says is in use: beyond its end reading is death. */
-static bool is_backed(const tw_member *member, const struct stat *s) {
-    return (size_t)s->st_size >= tw_segment_used(member->segment);
+/* Memory that is shared stays what it is, whatever becomes of its file. A copy may have become old. */
+static bool is_current(const tw_member *member, const struct stat *s) {
+    return member->ino == (uint64_t)s->st_ino && member->dev == (uint64_t)s->st_dev &&
+           (member->copied_ns == 0 || member->copied_ns == changed_ns(s)) &&
+           tw_segment_valid(member->segment, member->bytes);
 }
 
-/* Whether the file is to be mapped: it is not, where it is already. */
+/* Whether the file is to be opened: it is not, where it is already. */
 static bool wanted(void *to, const char *name) {
     renewal *r = to;
     settle(r);
     if (r->except != NULL && strcmp(name, r->except) == 0) return false;
     if (fstatat(r->dir, name, &r->file, AT_SYMLINK_NOFOLLOW) != 0) return false; /* gone meanwhile */
     const tw_member *known = find(r->members, r->before, name);
-    if (known != NULL && known->ino == (uint64_t)r->file.st_ino && known->dev == (uint64_t)r->file.st_dev && is_backed(known, &r->file)) {
+    if (known != NULL && is_current(known, &r->file)) {
         r->seen[known - r->members->member] = true;
         return false;
     }
@@ -149,9 +151,12 @@ static bool wanted(void *to, const char *name) {
     return true;
 }
 
-static bool visit(void *to, const char *name, const void *bytes, size_t len) { return keep_segment(to, name, bytes, len); }
+static bool visit(void *to, const char *name, const void *bytes, size_t len, bool live) { return keep_segment(to, name, bytes, len, live); }
 
-static bool visit_gone(void *to, const char *name, const void *bytes, size_t len) { return keep_retired(to, name, bytes, len); }
+static bool visit_gone(void *to, const char *name, const void *bytes, size_t len, bool live) {
+    (void)live;
+    return keep_retired(to, name, bytes, len);
+}
 
 static void drop_gone(renewal *r) {
     tw_members *members = r->members;
@@ -210,14 +215,21 @@ static bool may_end_unseen(const tw_member *member) {
     return member->list == NULL && tw_load(&h->locked) != 0 && tw_load(&h->ended) == 0 && tw_segment_is_elsewhere(h);
 }
 
-/* Nobody writes the file any more: the first page of the reader's mapping becomes a private one, and takes the mark. */
+/* Nobody writes to it any more: the first page of what the reader has mapped becomes a private one, and takes the mark. */
+static void mark_ended(tw_member *member) {
+    void *const at = (void *)(uintptr_t)member->segment;
+    tw_segment *const page = mmap(NULL, sizeof(tw_header), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+    if (page == MAP_FAILED) return;
+    memcpy(page, at, bytes);
+    page->header.ended = 1;
+    if (mremap(page, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) == MAP_FAILED) munmap(page, bytes);
+}
+
 static void note_ended(tw_member *member, int file) {
     struct stat s;
-    void *const at = (void *)(uintptr_t)member->segment;
     const bool same = fstat(file, &s) == 0 && member->ino == (uint64_t)s.st_ino && member->dev == (uint64_t)s.st_dev;
-    if (!same || tw_member_end_of(&member->segment->header, file) == TW_MEMBER_LIVES) return;
-    if (mmap(at, sizeof(tw_header), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0) != MAP_FAILED)
-        tw_store(&((tw_segment *)at)->header.ended, 1);
+    if (same && tw_member_end_of(&member->segment->header, file) != TW_MEMBER_LIVES) mark_ended(member);
 }
 
 void tw_members_note_ended(tw_members *members, int dir) {
@@ -233,33 +245,22 @@ void tw_members_note_ended(tw_members *members, int dir) {
 
 /* ---- whose pauses count ---- */
 
-static const tw_segment *segment_of(const tw_members *members, const tw_group_line *line) {
-    char name[TW_GROUP_NAME];
-    tw_group_file(name, line);
-    const tw_member *member = find(members, members->n, name);
-    return member == NULL ? NULL : member->segment;
-}
-
-static void admit(tw_peer_set *peer_set, const tw_group_line *line, const tw_segment *segment, tw_segment *own) {
+static void admit(tw_peer_set *peer_set, const tw_segment *segment, tw_segment *own) {
     char role[TW_ROLE_WORDS * 8];
     tw_words_get(segment->header.role, TW_ROLE_WORDS, role);
-    peer_set->stop_ns[peer_set->n] = &line->stop_ns;
-    peer_set->peer[peer_set->n++] = (tw_peer){&segment->pause, tw_load(&line->engine), tw_segment_source(own, role)};
+    peer_set->segment[peer_set->n] = segment;
+    peer_set->stop_ns[peer_set->n] = &segment->pause.last_stop_ns;
+    peer_set->peer[peer_set->n++] = (tw_peer){&segment->pause, tw_load(&segment->header.engine), tw_segment_source(own, role)};
 }
 
-void tw_members_peers(const tw_members *members, const tw_group *group, tw_segment *own, tw_peer_set *peer_set) {
-    const uint32_t lines = tw_group_lines(group);
-    const tw_group_line *mine = &group->page->line[group->at];
+void tw_members_peers(const tw_members *members, tw_segment *own, tw_peer_set *peer_set) {
     uint64_t pids[TW_PEERS];
     peer_set->n = 0;
-    for (uint32_t at = 0; at < lines && peer_set->n < TW_PEERS; at++) {
-        const tw_group_line *line = &group->page->line[at];
-        const uint64_t pid = tw_load_acquire(&line->pid);
-        if (at == group->at || pid == 0 || tw_load(&line->engine) == 0) continue;
-        const tw_segment *segment = segment_of(members, line);
-        if (segment == NULL || !tw_segment_lives(segment)) continue;
-        pids[peer_set->n] = pid;
-        admit(peer_set, line, segment, own);
+    for (uint32_t i = 0; i < members->n && peer_set->n < TW_PEERS; i++) {
+        const tw_segment *segment = members->member[i].segment;
+        if (tw_load(&segment->header.engine) == 0 || !tw_segment_lives(segment)) continue;
+        pids[peer_set->n] = tw_load(&segment->header.pid);
+        admit(peer_set, segment, own);
     }
-    tw_engines_resolve(peer_set, pids, tw_load(&mine->pid), tw_load(&mine->engine));
+    tw_engines_resolve(peer_set, pids, tw_load(&own->header.pid), tw_load(&own->header.engine));
 }

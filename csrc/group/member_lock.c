@@ -1,12 +1,12 @@
 #include "tailwatch/group/member_lock.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/base/process.h"
-#include "tailwatch/base/shared_file.h"
+#include "tailwatch/base/shared_memory.h"
 
 static struct flock whole_file(void) { return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET}; }
 
@@ -29,16 +29,15 @@ tw_member_end tw_member_end_of(const tw_header *h, int file) {
 }
 
 tw_member_end tw_member_end_in(int dir, const char *name) {
-    struct stat s;
-    tw_header h;
-    const int file = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (file < 0) return TW_MEMBER_LIVES;
-    tw_member_end end = TW_MEMBER_LIVES;
-    if (tw_file_check(file, &s) == TW_GROUP_FINE) {
-        const bool whole = pread(file, &h, sizeof h, 0) == (ssize_t)sizeof h;
-        const bool known = whole && h.magic == TW_SEGMENT_MAGIC && h.version == TW_SEGMENT_VERSION;
-        if (known) end = tw_member_end_of(&h, file);
-    }
-    close(file);
+    void *bytes;
+    size_t len;
+    bool live;
+    if (tw_shared_open(dir, name, &bytes, &len, &live) != TW_GROUP_FINE) return TW_MEMBER_LIVES;
+    const tw_header *h = bytes;
+    const bool known = len >= sizeof *h && tw_load_acquire(&h->magic) == TW_SEGMENT_MAGIC && h->version == TW_SEGMENT_VERSION;
+    const int file = known ? openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
+    const tw_member_end end = file >= 0 ? tw_member_end_of(h, file) : TW_MEMBER_LIVES;
+    if (file >= 0) close(file);
+    munmap(bytes, len);
     return end;
 }

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -15,6 +14,7 @@
 #include "tailwatch/base/process.h"
 #include "tailwatch/group/member_lock.h"
 #include "tailwatch/group/retired_segment.h"
+#include "tailwatch/record/event_ring.h"
 
 static const char MAKING[] = "merge.tmp";
 
@@ -55,7 +55,8 @@ typedef struct merging {
 static bool find_retired(merging *f) {
     tw_retired_name(f->retired, f->dead->header.role, tw_retired_index(f->dead));
     errno = 0;
-    if (tw_file_open(f->dir, f->retired, false, &f->before.bytes, &f->before.len) != TW_GROUP_FINE) {
+    bool live;
+    if (tw_shared_open(f->dir, f->retired, &f->before.bytes, &f->before.len, &live) != TW_GROUP_FINE) {
         const bool missing = errno == ENOENT;
         f->before.bytes = NULL;
         return missing;
@@ -78,22 +79,18 @@ static tw_segment *sum_up(const merging *f) {
     return NULL;
 }
 
-static void write_list(const merging *f, tw_retired_list *out) {
-    if (f->list != NULL) *out = *f->list;
-    out->file[out->count % TW_RETIRED_NAMES] = f->id;
-    out->count++;
-    out->magic = TW_RETIRED_MAGIC;
+static tw_retired_list list_of(const merging *f) {
+    tw_retired_list list = f->list != NULL ? *f->list : (tw_retired_list){.magic = TW_RETIRED_MAGIC};
+    list.file[list.count++ % TW_RETIRED_NAMES] = f->id;
+    return list;
 }
 
 static bool write_retired(const merging *f, tw_segment *sum) {
-    void *bytes;
-    const size_t len = tw_retired_close(sum), body = sum->header.bytes;
+    const tw_retired_list list = list_of(f);
+    (void)tw_retired_close(sum);
     unlinkat(f->dir, MAKING, 0);
-    if (tw_file_make(f->dir, MAKING, len, &bytes) != TW_GROUP_FINE) return false;
-    memcpy(bytes, sum, body);
-    write_list(f, (void *)((char *)bytes + body));
-    munmap(bytes, len);
-    if (renameat(f->dir, MAKING, f->dir, f->retired) == 0) return true;
+    const bool made = tw_file_write(f->dir, MAKING, sum, sum->header.bytes, &list, sizeof list) == TW_GROUP_FINE;
+    if (made && renameat(f->dir, MAKING, f->dir, f->retired) == 0) return true;
     unlinkat(f->dir, MAKING, 0);
     return false;
 }
@@ -103,9 +100,8 @@ static void remove_forgotten(const merging *f) {
     char name[TW_GROUP_NAME];
     if (f->list == NULL || f->list->count < TW_RETIRED_NAMES) return;
     const tw_group_id *oldest = &f->list->file[f->list->count % TW_RETIRED_NAMES];
-    const tw_group_line line = {.pid = oldest->pid, .start_time = oldest->start_time, .joined_ns = oldest->joined_ns};
-    tw_group_file(name, &line);
-    unlinkat(f->dir, name, 0);
+    tw_group_file(name, oldest);
+    tw_shared_remove(f->dir, name);
 }
 
 static bool into_retired(merging *f) {
@@ -126,6 +122,13 @@ static void remove_orders(int dir, const char *segment) {
     unlinkat(dir, name, 0);
 }
 
+/* What it recorded: of itself, event_ring.h. */
+static void settle_trace(int dir, const tw_group_id *id) {
+    char name[TW_GROUP_NAME];
+    tw_trace_name(name, id->pid, id->start_time, id->joined_ns);
+    tw_shared_settle(dir, name);
+}
+
 /* Under the lock. */
 static bool bury(int dir, const char *name, const tw_segment *dead) {
     merging f = {.dir = dir, .name = name, .dead = dead};
@@ -133,8 +136,9 @@ static bool bury(int dir, const char *name, const tw_segment *dead) {
                       f.id.start_time == tw_load(&dead->header.start_time);
     const bool done = ours && into_retired(&f);
     if (f.before.bytes != NULL) munmap(f.before.bytes, f.before.len);
-    if (!done || unlinkat(dir, name, 0) != 0) return false;
+    if (!done || !tw_shared_remove(dir, name)) return false;
     remove_orders(dir, name);
+    settle_trace(dir, &f.id);
     return true;
 }
 
@@ -142,14 +146,17 @@ static bool bury(int dir, const char *name, const tw_segment *dead) {
 
 #define HALF_MADE_S 10 /* whoever makes one has long written its first word then */
 
-/* Its maker died before anything was in it, which is of no pid namespace then: it is also old. */
+/* Its maker died before it named anything, which is of no pid namespace then: it is also old. */
 static bool was_never_made(int dir, const char *name) {
     struct stat s;
-    uint64_t magic = 0;
-    const int file = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    const bool old = file >= 0 && fstat(file, &s) == 0 && S_ISREG(s.st_mode) && s.st_mtim.tv_sec + HALF_MADE_S < time(NULL);
-    const bool empty = old && pread(file, &magic, sizeof magic, 0) >= 0 && magic == 0;
-    if (file >= 0) close(file);
+    void *bytes;
+    size_t len;
+    bool live;
+    if (fstatat(dir, name, &s, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(s.st_mode) || s.st_mtim.tv_sec + HALF_MADE_S >= time(NULL)) return false;
+    if (s.st_size == 0) return true;
+    if (tw_shared_open(dir, name, &bytes, &len, &live) != TW_GROUP_FINE) return false;
+    const bool empty = len < sizeof(uint64_t) || *(const uint64_t *)bytes == 0;
+    munmap(bytes, len);
     return empty;
 }
 
@@ -171,8 +178,9 @@ static bool wanted(void *to, const char *name) {
     return false;
 }
 
-static bool visit(void *to, const char *name, const void *bytes, size_t len) {
+static bool visit(void *to, const char *name, const void *bytes, size_t len, bool live) {
     round *r = to;
+    (void)live;
     if (!tw_segment_valid(bytes, len) || !is_dead(r->dir, name, bytes)) return false;
     r->found += r->locked ? bury(r->dir, name, bytes) : 1;
     return false;
@@ -192,11 +200,8 @@ uint32_t tw_merge_dead(int dir, uint32_t most) {
     return merged;
 }
 
-void tw_mark_ended(const tw_group *group) {
-    const uint64_t yes = 1;
-    if (group->segment == NULL || tw_group_holds(group, NULL) != TW_GROUP_HELD) return;
-    const int file = openat(group->dir, group->name, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (file < 0) return;
-    (void)!pwrite(file, &yes, sizeof yes, offsetof(tw_segment, header.ended));
-    close(file);
+void tw_mark_ended(tw_group *group) {
+    if (group->segment == NULL) return;
+    tw_store_release(&group->segment->header.ended, 1);
+    (void)tw_group_save(group);
 }

@@ -9,6 +9,7 @@
 
 #include "tailwatch/base/atomic.h"
 #include "base/tw_malloc.h"
+#include "tailwatch/record/slow_gaps.h"
 #include "record/word_sums.h"
 
 /* ---- what is summed ---- */
@@ -22,13 +23,15 @@ _Static_assert(sizeof(tw_segment) ==
                    0 TW_PROCESS_COUNTERS(WORDS) TW_PROCESS_HISTOGRAMS(HISTOGRAM) +
                        /* kept in ways of their own */
                        SIZE(tw_segment, header) + SIZE(tw_segment, slo) + SIZE(tw_segment, slow_ns) +
-                       SIZE(tw_segment, pause) + SIZE(tw_segment, pauses) + SIZE(tw_segment, tail) +
+                       SIZE(tw_segment, pause) + SIZE(tw_segment, stalls) + SIZE(tw_segment, tail) +
                        SIZE(tw_segment, policy.counts) + SIZE(tw_segment, lost) + SIZE(tw_segment, seconds) +
-                       SIZE(tw_segment, slow_head) + SIZE(tw_segment, slow) + SIZE(tw_segment, fallback_count) +
+                       SIZE(tw_segment, slow_head) + SIZE(tw_segment, slow) + SIZE(tw_segment, slow_longest) +
+                       SIZE(tw_segment, fallback_count) +
                        SIZE(tw_segment, fallbacks) + SIZE(tw_segment, series_count) + SIZE(tw_segment, steps) +
-                       SIZE(tw_segment, crowd) +
+                       SIZE(tw_segment, ttft_by_concurrency) + SIZE(tw_segment, engine) +
                        /* of the living only */
-                       SIZE(tw_segment, in_flight) + SIZE(tw_segment, exemplars) + SIZE(tw_segment, policy.now),
+                       SIZE(tw_segment, in_flight) + SIZE(tw_segment, exemplars) + SIZE(tw_segment, policy.now) +
+                           SIZE(tw_segment, host) + SIZE(tw_segment, step_ring),
                "a field of tw_segment that the dead would lose");
 #undef FIELDS_OF
 #define FIELDS_OF tw_series
@@ -36,7 +39,8 @@ _Static_assert(sizeof(tw_series) ==
                    0 TW_SERIES_COUNTERS(WORDS) TW_SERIES_HISTOGRAMS(HISTOGRAM) +
                        SIZE(tw_series, model) + SIZE(tw_series, route) +
                        /* of the living only */
-                       SIZE(tw_series, typical_ns) + SIZE(tw_series, typical_next),
+                       SIZE(tw_series, typical_ns) + SIZE(tw_series, typical_next) + SIZE(tw_series, period_ns) +
+                       SIZE(tw_series, period) + SIZE(tw_series, typical_most_ns) + SIZE(tw_series, typical_ttft_ns),
                "a field of tw_series that the dead would lose");
 
 #define ADD_WORDS(name, dims) tw_words_add(&sum->name, &from->name, sizeof sum->name);
@@ -48,7 +52,12 @@ static void counters_add(tw_segment *sum, const tw_segment *from) {
     ADD_WORDS(tail, )
     ADD_WORDS(policy.counts, )
     ADD_WORDS(pause.lost, )
-    for (int cause = 0; cause < TW_CAUSES; cause++) tw_histogram_add(&sum->pauses[cause], &from->pauses[cause]);
+    for (int cause = 0; cause < TW_CAUSES; cause++) tw_histogram_add(&sum->stalls[cause], &from->stalls[cause]);
+    for (int cause = TW_CAUSES; cause < TW_STALLS; cause++) {
+        if (tw_histogram_is_empty(&from->stalls[cause])) continue;
+        if (tw_histogram_is_empty(&sum->stalls[cause])) tw_histogram_init(&sum->stalls[cause]);
+        tw_histogram_add(&sum->stalls[cause], &from->stalls[cause]);
+    }
 }
 
 static void label_set_add(tw_series *sum, const tw_series *from) {
@@ -91,10 +100,9 @@ static uint32_t lost_place(tw_segment *sum, const tw_segment *from, uint32_t at)
 }
 
 static bool lost_any(const tw_lost *lost) {
+    const uint64_t *words = (const uint64_t *)lost->overlap_ns;
     uint64_t any = 0;
-    for (int phase = 0; phase < TW_PHASES; phase++)
-        for (int cause = 0; cause < TW_CAUSES; cause++)
-            any |= lost->overlap_ns[phase][cause] | lost->delay_ns[phase][cause];
+    for (size_t i = 0; i < (sizeof *lost - sizeof lost->role) / sizeof *words; i++) any |= words[i];
     return any != 0;
 }
 
@@ -154,12 +162,15 @@ static int slow_compare(const void *left, const void *right) {
     return (a->end_ns > b->end_ns) - (a->end_ns < b->end_ns);
 }
 
-static size_t slow_of(const tw_segment *g, tw_slow_record *out) {
-    const uint64_t head = tw_load_acquire(&g->slow_head);
-    size_t n = 0;
-    for (uint64_t i = head > TW_SLOW_RING ? head - TW_SLOW_RING : 0; i < head; i++)
-        n += tw_segment_slow_read(g, i, &out[n]);
-    return n;
+static void part_rename(tw_segment *sum, const tw_segment *from, tw_part *part) {
+    char name[TW_NAME_TEXT];
+    tw_name_copy(&from->host.names, part->name, name, sizeof name);
+    part->name = tw_name_intern(&sum->host.names, name, strlen(name));
+    if (part->detail_kind == TW_DETAIL_HOLDER) {
+        tw_name_copy(&from->host.names, (uint32_t)part->detail, name, sizeof name);
+        part->detail = tw_name_intern(&sum->host.names, name, strlen(name));
+    }
+    part->source = (uint8_t)(part->source < TW_SOURCES ? lost_place(sum, from, part->source) : TW_SOURCE_OTHER);
 }
 
 static void slow_rename(tw_segment *sum, const tw_segment *from, tw_slow_record *record, uint64_t count,
@@ -171,22 +182,24 @@ static void slow_rename(tw_segment *sum, const tw_segment *from, tw_slow_record 
             share->source = lost_place(sum, from, (uint32_t)share->source);
         else memset(share, 0, sizeof *share);
     }
+    for (uint32_t i = 0; i < record->parts.n; i++) part_rename(sum, from, &record->parts.part[i]);
 }
 
-/* The newest of both, numbered so that slow_head stays what was ever written. */
+/* The newest and the longest of both, numbered so that slow_head stays what was ever written. */
 static int slow_add(tw_segment *sum, const tw_segment *from, uint64_t count, const uint32_t *sets) {
-    tw_slow_record *all = tw_malloc(2 * TW_SLOW_RING * sizeof *all);
+    tw_slow_record *all = tw_malloc(2 * TW_SLOW_KEPT * sizeof *all);
     if (all == NULL) return ENOMEM;
-    const size_t before = slow_of(sum, all), n = before + slow_of(from, all + before);
-    const size_t kept = n < TW_SLOW_RING ? n : TW_SLOW_RING;
+    const size_t before = tw_slow_gaps_read(sum, all), n = before + tw_slow_gaps_read(from, all + before);
     for (size_t i = before; i < n; i++) slow_rename(sum, from, &all[i], count, sets);
     qsort(all, n, sizeof *all, slow_compare);
     uint64_t head = sum->slow_head + tw_load(&from->slow_head);
-    if (head < kept) head = kept; /* one that lies */
-    for (size_t i = 0; i < kept; i++) {
-        const uint64_t number = head - kept + i;
-        sum->slow[number % TW_SLOW_RING] = all[n - kept + i];
-        sum->slow[number % TW_SLOW_RING].seq = number + 1;
+    if (head < n) head = n; /* one that lies */
+    memset(sum->slow_longest, 0, sizeof sum->slow_longest);
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t number = head - n + i;
+        all[i].seq = number + 1;
+        sum->slow[number % TW_SLOW_RING] = all[i];
+        tw_slow_keep(sum->slow_longest, &all[i]);
     }
     sum->slow_head = head;
     tw_free(all);
@@ -234,7 +247,8 @@ int tw_retired_add(tw_segment *sum, const tw_segment *from) {
     for (int at = 0; at < TW_SECONDS; at++) second_add(&sum->seconds[at], &from->seconds[at]);
     fallbacks_add(sum, from);
     tw_steps_add(&sum->steps, &from->steps);
-    tw_crowd_add(&sum->crowd, &from->crowd);
+    tw_engine_sums_add(&sum->engine, &from->engine);
+    tw_ttft_add(&sum->ttft_by_concurrency, &from->ttft_by_concurrency);
     return slow_add(sum, from, count, sets);
 }
 

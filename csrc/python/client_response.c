@@ -13,6 +13,7 @@
 typedef struct AnswerObject {
     PyObject_HEAD
     uint64_t now_ns, byte_ns; /* of the read that is being looked at; of the first one of this answer */
+    PyObject *decode;         /* of the body's content encoding: bytes -> an iterable of bytes; NULL: there is none */
     tw_answer answer;
 } AnswerObject;
 
@@ -25,6 +26,7 @@ static PyObject *answer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 }
 
 static void answer_dealloc(PyObject *op) {
+    Py_CLEAR(((AnswerObject *)op)->decode);
     tw_answer_free(&((AnswerObject *)op)->answer);
     hot_free(op);
 }
@@ -36,18 +38,20 @@ static PyObject *answer_begin(PyObject *op, PyObject *args) {
     if (!PyArg_ParseTuple(args, "KKK", &planned_ns, &ttft_ns, &step_ns)) return NULL;
     tw_answer_begin(&self->answer, planned_ns, ttft_ns, step_ns);
     self->byte_ns = 0;
+    Py_CLEAR(self->decode);
     Py_RETURN_NONE;
 }
 
-/* framing(kind, /): a tw_framing. */
-static PyObject *answer_framing(PyObject *op, PyObject *kind) {
-    const long framing = PyLong_AsLong(kind);
-    if (framing == -1 && PyErr_Occurred()) return NULL;
+/* framing(kind, objects_only, /): a tw_framing. */
+static PyObject *answer_framing(PyObject *op, PyObject *args) {
+    long framing;
+    int objects_only;
+    if (!PyArg_ParseTuple(args, "lp", &framing, &objects_only)) return NULL;
     if (framing < TW_FRAMING_SSE || framing > TW_FRAMING_WHOLE) {
         PyErr_Format(PyExc_ValueError, "framing(): expected 0 to %d, found %ld", TW_FRAMING_WHOLE, framing);
         return NULL;
     }
-    tw_answer_framing(&((AnswerObject *)op)->answer, (tw_framing)framing);
+    tw_answer_framing(&((AnswerObject *)op)->answer, (tw_framing)framing, objects_only != 0);
     Py_RETURN_NONE;
 }
 
@@ -59,12 +63,40 @@ static PyObject *answer_stamp(PyObject *op, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-static PyObject *answer_feed(PyObject *op, PyObject *body) {
+/* decoder(decode, /): from now on, until begin(). decode must not refer to this object: nothing would find the cycle. */
+static PyObject *answer_decoder(PyObject *op, PyObject *decode) {
     AnswerObject *self = (AnswerObject *)op;
+    PyObject *old = self->decode;
+    Py_INCREF(decode);
+    self->decode = decode;
+    Py_XDECREF(old);
+    Py_RETURN_NONE;
+}
+
+static bool feed_bytes(AnswerObject *self, PyObject *body) {
     char *data;
     Py_ssize_t len;
-    if (PyBytes_AsStringAndSize(body, &data, &len) < 0) return NULL;
+    if (PyBytes_AsStringAndSize(body, &data, &len) < 0) return false;
     tw_answer_feed(&self->answer, data, (size_t)len, self->now_ns);
+    return true;
+}
+
+static bool feed_decoded(AnswerObject *self, PyObject *body) {
+    PyObject *parts = PyObject_CallFunctionObjArgs(self->decode, body, NULL);
+    PyObject *each = parts == NULL ? NULL : PyObject_GetIter(parts);
+    bool fed = each != NULL;
+    for (PyObject *part; fed && (part = PyIter_Next(each)) != NULL;) {
+        fed = feed_bytes(self, part);
+        Py_DECREF(part);
+    }
+    Py_XDECREF(each);
+    Py_XDECREF(parts);
+    return fed && !PyErr_Occurred();
+}
+
+static PyObject *answer_feed(PyObject *op, PyObject *body) {
+    AnswerObject *self = (AnswerObject *)op;
+    if (!(self->decode == NULL ? feed_bytes(self, body) : feed_decoded(self, body))) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -121,7 +153,8 @@ static PyObject *answer_head(PyObject *op, void *unused) {
 
 static PyMethodDef answer_methods[] = {
     {"begin", answer_begin, METH_VARARGS, "begin(planned_ns, ttft_ns, step_ns, /)\n--\n\nA new answer is waited for."},
-    {"framing", answer_framing, METH_O, "framing(kind, /)\n--\n\nHow its body is cut into events."},
+    {"framing", answer_framing, METH_VARARGS, "framing(kind, objects_only, /)\n--\n\nHow its body is cut into events."},
+    {"decoder", answer_decoder, METH_O, "decoder(decode, /)\n--\n\nWhat its body passes first."},
     {"stamp", answer_stamp, METH_NOARGS, "stamp()\n--\n\nA read returned."},
     {"feed", answer_feed, METH_O, "feed(body, /)\n--\n\nA part of the body was in it."},
     {"finish", answer_finish, METH_NOARGS, "finish()\n--\n\nThe body ended in it."},

@@ -8,6 +8,7 @@
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/record/event_recorder.h"
 #include "tailwatch/record/segment.h"
+#include "tailwatch/stall/watchdog.h"
 #include "tailwatch/stamp/engine_step.h"
 
 /* ---- gc/callbacks.h, gc/policy.h ---- */
@@ -18,6 +19,7 @@ typedef struct core_gc {
     int mode, open, generation;
     int reads_heap;           /* the heap's size is read off the collector's books: not where slices count it */
     const struct heap_books *heap; /* NULL: not known, or nobody watches the collector */
+    uint64_t counted, booked; /* objects that were counted, and what the books showed then */
     Py_ssize_t stop_callbacks; /* how many there were when the first was called at the stop */
     uint64_t start_ns, cpu_start_ns;
     uint64_t others_start_ns; /* when others' callbacks began to be called at the start of the collection */
@@ -40,19 +42,21 @@ typedef struct pause_hook {
     void (*ends)(void *of, tw_cause cause, int generation, const uint64_t *collected); /* NULL: the end was not seen */
 } pause_hook;
 
-enum { ON_PAUSE_NVTX, ON_PAUSE_SWEEP, ON_PAUSE }; /* who may have one, in the order in which they are called */
+enum { ON_PAUSE_NVTX, ON_PAUSE_SLICER, ON_PAUSE }; /* who may have one, in the order in which they are called */
 
 /* ---- stamp/requests.h, stamp/stream.h, stamp/engine_step.h ---- */
 
 /* Interned once: a lookup by one of these compares pointers and never allocates, also inside a collection. */
 typedef struct tw_keys {
     PyObject *type, *body, *more_body, *status, *headers, *method, *text, *bytes, *write_paused;
+    PyObject *request_id, *finish_reason;
 } tw_keys;
 
 typedef struct core_requests {
     tw_keys keys;
     PyTypeObject *type;       /* Send */
     PyObject *route_of, *timed_send, *streamed;
+    int uncounted_full; /* scopes of requests that are not counted are of no more use */
     PyObject *ended;          /* called with each request that Send has ended, and its scope; NULL: nobody asks */
     PyObject *body_type;      /* the message type object last seen to say "http.response.body" */
 } core_requests;
@@ -97,6 +101,17 @@ typedef struct core_nvtx {
     int collection;           /* the collection that is open has one */
 } core_nvtx;
 
+/* ---- stall/host.h ---- */
+
+typedef struct core_host {
+    int mode;                 /* what of the host is recorded: STALLS_... */
+    long pid;                 /* whose descriptors and watchdog these are */
+    tw_watchdog *watchdog;    /* NULL: none runs */
+    tw_interpreter interpreter;
+    uint32_t uses[TW_TRACKS]; /* loops of one thread */
+    int schedstat[TW_TRACKS]; /* descriptor + 1 */
+} core_host;
+
 /* ---- the core ---- */
 
 typedef struct CoreObject {
@@ -105,7 +120,6 @@ typedef struct CoreObject {
     uint64_t *epoch;          /* one more after each reset: a fork child does not end its parent's streams. On a page that
                                  a fork wipes: 0 where nobody has told us of it */
     uint64_t last_epoch;
-    uint64_t *stop, own_stop; /* where others read when this process last stood still; nowhere outside a group */
     pause_hook on_pause[ON_PAUSE];
     core_gc gc;
     core_pass pass;
@@ -114,14 +128,12 @@ typedef struct CoreObject {
     core_steps steps;
     core_trace trace;
     core_nvtx nvtx;
+    core_host host;
     struct core_group *group; /* NULL until it is asked to join one */
 } CoreObject;
 
 /* Never 0; in a fork child that of the thread that forked is the same. */
 static inline uintptr_t this_thread(void) { return (uintptr_t)pthread_self(); }
-
-/* Says to the group when this process last stood still, or that it does. */
-static inline void core_tell(CoreObject *core) { tw_store(core->stop, tw_load(&core->segment->pause.last_stop_ns)); }
 
 /* One more of counter number index. NULL: an exception is set. */
 static inline PyObject *core_count(uint64_t *counters, int n, PyObject *index) {

@@ -1,4 +1,4 @@
-/* A core's part in a group: its segment becomes a file that others map, and theirs are mapped here.
+/* A core's part in a group: its segment becomes memory that others map, and theirs is mapped here.
  *
  * Joining and leaving leave the segment at its address: streams, snapshots and _cold keep theirs. What is here runs when
  * a process starts, forks or ends, and once a second; a token only reads what it left.
@@ -55,6 +55,23 @@ PyObject *core_load(PyObject *op, PyObject *unused) {
     return Py_BuildValue("KK", (unsigned long long)in_flight, (unsigned long long)opened);
 }
 
+/* set_front(): requests are stamped in this process, by its app or by hand. */
+PyObject *core_set_front(PyObject *op, PyObject *unused) {
+    (void)unused;
+    tw_store(&((CoreObject *)op)->segment->header.is_front, 1);
+    Py_RETURN_NONE;
+}
+
+bool core_has_front(const CoreObject *core) {
+    const core_group *group = core->group;
+    bool any = tw_load(&core->segment->header.is_front) != 0;
+    for (uint32_t i = 0; !any && group != NULL && i < group->members.n; i++) {
+        const tw_segment *segment = group->members.member[i].segment;
+        any = tw_load(&segment->header.is_front) != 0 && tw_segment_lives(segment);
+    }
+    return any;
+}
+
 /* Whose requests wait beside ours. A process that is killed counts for up to a second more. */
 static void find_serving(core_group *group) {
     group->n_serving = 0;
@@ -65,14 +82,14 @@ static void find_serving(core_group *group) {
     }
 }
 
-PyObject *core_crowd(PyObject *op, PyObject *unused) {
+PyObject *core_group_load(PyObject *op, PyObject *unused) {
     const CoreObject *core = (CoreObject *)op;
     const core_group *group = core->group;
     const uint32_t others = group == NULL ? 0 : group->n_serving;
-    uint64_t running = tw_load(&core->segment->crowd.running), in_flight = tw_load(&core->segment->in_flight);
+    uint64_t running = tw_load(&core->segment->ttft_by_concurrency.running), in_flight = tw_load(&core->segment->in_flight);
     (void)unused;
     for (uint32_t i = 0; i < others; i++) {
-        running += tw_load(&group->serving[i]->crowd.running);
+        running += tw_load(&group->serving[i]->ttft_by_concurrency.running);
         in_flight += tw_load(&group->serving[i]->in_flight);
     }
     const unsigned long serving = others + (tw_load(&core->segment->opened) > 0);
@@ -113,40 +130,44 @@ PyObject *core_joined(PyObject *op, void *unused) {
 
 PyObject *core_shares_engine(PyObject *op, void *unused) {
     (void)unused;
-    return PyBool_FromLong(tw_load(&((CoreObject *)op)->segment->crowd.shared) != 0);
+    return PyBool_FromLong(tw_load(&((CoreObject *)op)->segment->ttft_by_concurrency.shared) != 0);
 }
 
-tw_group_problem group_place(CoreObject *core, bool patient) {
-    core_group *group = core->group;
+PyObject *core_maps_file(PyObject *op, void *unused) {
+    const core_group *group = ((CoreObject *)op)->group;
+    (void)unused;
+    return PyBool_FromLong(group != NULL && group->joined && tw_group_is_file(&group->group));
+}
+
+void group_place(CoreObject *core, bool patient) {
     char role[TW_ROLE_WORDS * 8];
-    uint32_t index;
     tw_words_get(core->segment->header.role, TW_ROLE_WORDS, role);
-    const tw_group_problem problem = tw_group_place(&group->group, role, patient, &index);
-    group->unplaced = problem != TW_GROUP_FINE;
-    if (!group->unplaced) tw_store(&core->segment->header.place, index + UINT64_C(1));
-    return problem;
+    core->group->unplaced = tw_group_place(&core->group->group, role, patient) != TW_GROUP_FINE;
 }
 
 /* ---- leaving ---- */
 
-/* The numbers stay, in memory of this process's own, and in the file as they are now: it counts as that of the dead. */
+/* The numbers stay, in memory of this process's own, and in the shared memory and the file as they are now: what is there
+ * counts as that of the dead. */
 int group_leave(CoreObject *core) {
     core_group *group = core->group;
     if (group == NULL) return 0;
     group->orphan = false;
     if (!group->joined) return 0;
     if (tw_group_holds(&group->group, NULL) == TW_GROUP_LOST) (void)tw_group_find_again(&group->group, group->dir);
-    if (tw_group_unshare(&group->group, true) != 0) return ENOMEM;
+    tw_mark_ended(&group->group);
+    if (tw_group_unshare(&group->group, true) != 0) {
+        tw_store(&core->segment->header.ended, 0);
+        return ENOMEM;
+    }
     const bool removed = tw_group_holds(&group->group, NULL) == TW_GROUP_REMOVED; /* what was there is nowhere else */
     group->left_dev = removed ? 0 : group->group.dir_dev;
     group->left_ino = removed ? 0 : group->group.dir_ino;
-    core->stop = &core->own_stop;
     group->joined = false;
     group_forget_members(group);
     tw_store(&core->segment->header.locked, 0);
-    tw_store(&core->segment->header.ended, 0); /* the page is the process's own from this write on, */
-    tw_mark_ended(&group->group);                /* so that this one does not reach it */
-    tw_group_part(&group->group);
+    tw_store(&core->segment->header.ended, 0);
+    tw_group_forget(&group->group);
     return 0;
 }
 
@@ -171,6 +192,18 @@ static uint32_t merge(core_group *group, int dir) {
 int group_descriptor(const core_group *group) {
     if (tw_group_holds(&group->group, NULL) != TW_GROUP_HELD) return -1;
     return openat(group->group.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+/* save() -> whether the segment's file holds a copy of it again. No other thread may call leave() meanwhile. */
+PyObject *core_save(PyObject *op, PyObject *unused) {
+    core_group *group = ((CoreObject *)op)->group;
+    (void)unused;
+    if (group == NULL || !group->joined) Py_RETURN_FALSE;
+    bool saved;
+    Py_BEGIN_ALLOW_THREADS
+    saved = tw_group_save(&group->group);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(saved);
 }
 
 /* merge_dead() -> how many. One thread at a time. */
@@ -199,23 +232,15 @@ PyObject *core_set_engine(PyObject *op, PyObject *engine) {
     const unsigned long long value = PyLong_AsUnsignedLongLong(engine);
     if (value == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
     if (group == NULL) Py_RETURN_NONE;
-    if (group->joined) tw_store(&group->group.page->line[group->group.at].engine, value);
+    if (group->joined) tw_store(&((CoreObject *)op)->segment->header.engine, value);
     group->engine = value; /* also for a fork child that joins */
     Py_RETURN_NONE;
 }
 
 /* ---- label sets that come into use ---- */
 
-/* Once for each label set; where there is no room, at each request that would have been of it: room may come back. */
-static bool grow(void *of, size_t bytes) {
-    core_group *group = of;
-    if (group == NULL || !group->joined || bytes <= group->group.segment_bytes) return true;
-    if (tw_group_holds(&group->group, NULL) == TW_GROUP_LOST) (void)tw_group_find_again(&group->group, group->dir);
-    return tw_group_grow(&group->group, bytes) == TW_GROUP_FINE;
-}
-
 uint32_t core_label(CoreObject *core, const char *model, size_t model_len, const char *route, size_t route_len) {
-    const uint32_t set = tw_segment_label_growing(core->segment, model, model_len, route, route_len, grow, core->group);
+    const uint32_t set = tw_segment_label(core->segment, model, model_len, route, route_len);
     tw_recorder_name(&core->trace.recorder, core->segment);
     return set;
 }
@@ -231,12 +256,21 @@ static bool is_young(uint64_t changed_ns) {
     return changed_ns + TW_NS_PER_SECOND > now_ns;
 }
 
-/* Reads the directory. A line of the page may be taken before its file is made: then it is looked at again. */
-void group_look(core_group *group, uint64_t changed_ns) {
+static bool holds_copies(const tw_members *members) {
+    for (uint32_t i = 0; i < members->n; i++)
+        if (members->member[i].list == NULL && members->member[i].copied_ns != 0) return true;
+    return false;
+}
+
+/* Reads the directory. */
+void group_look(CoreObject *core, uint64_t changed_ns) {
+    core_group *group = core->group;
+    const uint64_t refused = group->members.refused;
     if (changed_ns != group->renewed_ns) tw_members_retry(&group->members);
     const tw_group_problem problem = tw_members_renew(&group->members, group->group.dir, group->group.name);
-    group->unsettled = problem != TW_GROUP_FINE || group->members.refused > 0 || is_young(changed_ns);
+    group->unsettled = problem != TW_GROUP_FINE || group->members.refused > 0 || holds_copies(&group->members) || is_young(changed_ns);
     group->renewed_ns = changed_ns;
+    tw_add(&core->segment->drops[TW_DROP_MEMBER], tw_minus(group->members.refused, refused));
 }
 
 /* Whether it can be looked into; *changed_ns: when its entries last changed. */
@@ -261,11 +295,11 @@ PyObject *core_renew(PyObject *op, PyObject *unused) {
     }
     if (group->unplaced) (void)group_place(core, false);
     const bool changed = changed_ns != group->renewed_ns || group->unsettled;
-    if (changed) group_look(group, changed_ns);
+    if (changed) group_look(core, changed_ns);
     tw_members_note_ended(&group->members, group->group.dir);
-    tw_members_peers(&group->members, &group->group, core->segment, &group->peer_set);
+    tw_members_peers(&group->members, core->segment, &group->peer_set);
     find_serving(group);
-    tw_crowd_share(&core->segment->crowd, group->engine != 0 || group->peer_set.n > 0); /* there is an engine: the others' streams wait for it too */
+    tw_ttft_share(&core->segment->ttft_by_concurrency, group->engine != 0 || group->peer_set.n > 0); /* there is an engine: the others' streams wait for it too */
     return PyBool_FromLong(changed);
 }
 

@@ -1,4 +1,4 @@
-/* The group of a core: other processes' segments, and its own as a file. */
+/* The group of a core: other processes' segments, and its own as one of theirs. */
 #pragma once
 
 #include "python/core.h"
@@ -19,7 +19,7 @@ typedef struct core_group {
     pid_t merger_pid;        /* whose thread that is: not a fork child's */
     uint64_t left_dev, left_ino; /* the directory that has this segment's numbers already; 0: none */
     bool orphan;         /* a fork child that has not joined yet, as its parent had */
-    uint64_t engine;       /* what it works for, see tw_group_join */
+    uint64_t engine;       /* as header.engine; also of a fork child that joins */
     uint64_t renewed_ns; /* the directory's time at the last look; 0: none yet */
     char dir[PATH_MAX];
     tw_peer_set peer_set;
@@ -28,21 +28,21 @@ typedef struct core_group {
     tw_members members;
 } core_group;
 
-/* Another role has another index: given now, or by the next renew(); patient: after a wait for others who join. */
-tw_group_problem group_place(CoreObject *core, bool patient);
+/* Another role has another index: given now, or by the next renew(); patient: after a wait for others. */
+void group_place(CoreObject *core, bool patient);
 
 /* Whether the directory can be looked into; *changed_ns: when its entries last changed. */
 bool group_holds(core_group *group, uint64_t *changed_ns);
 
-/* Reads the directory. */
-void group_look(core_group *group, uint64_t changed_ns);
+/* Reads the directory. Each file that cannot be read any more is a drop. */
+void group_look(CoreObject *core, uint64_t changed_ns);
 
 void group_forget_members(core_group *group);
 
 /* ENOMEM: it is still in. */
 int group_leave(CoreObject *core);
 
-/* Number of the label set with these names, as tw_segment_label_growing says; a group's file grows with it. */
+/* Number of the label set with these names, as tw_segment_label says. */
 uint32_t core_label(CoreObject *core, const char *model, size_t model_len, const char *route, size_t route_len);
 
 /* Another descriptor of its directory, the caller's to close; -1: it is not there any more. */
@@ -51,22 +51,27 @@ int group_descriptor(const core_group *group);
 PyObject *core_leave(PyObject *op, PyObject *unused);
 PyObject *core_set_engine(PyObject *op, PyObject *engine);
 PyObject *core_renew(PyObject *op, PyObject *unused);
+PyObject *core_save(PyObject *op, PyObject *unused);
 PyObject *core_merge_dead(PyObject *op, PyObject *unused);
 PyObject *core_load(PyObject *op, PyObject *unused);
 PyObject *core_members(PyObject *op, PyObject *unused);
 PyObject *core_refused(PyObject *op, void *unused);
 PyObject *core_joined(PyObject *op, void *unused);
 PyObject *core_file(PyObject *op, void *unused);
+PyObject *core_maps_file(PyObject *op, void *unused);
 PyObject *core_peers(PyObject *op, PyObject *unused);
 PyObject *core_shares_engine(PyObject *op, void *unused);
 
-/* crowd() -> (running, in flight, serving): requests of this process and of the others, and how many processes these are. */
-PyObject *core_crowd(PyObject *op, PyObject *unused);
+/* group_load() -> (running, in flight, serving): requests of this process and of the others, and how many processes these are. */
+PyObject *core_set_front(PyObject *op, PyObject *unused);
+/* Whether a process of the group that lives stamps requests, as its app or its code by hand does. */
+bool core_has_front(const CoreObject *core);
+PyObject *core_group_load(PyObject *op, PyObject *unused);
 
 /* Streams in flight in the other processes that share an engine with this one. */
 static inline uint64_t core_others_in_flight(const CoreObject *core) {
     uint64_t in_flight = 0;
-    if (core->group == NULL || tw_load(&core->segment->crowd.shared) == 0) return 0;
+    if (core->group == NULL || tw_load(&core->segment->ttft_by_concurrency.shared) == 0) return 0;
     for (uint32_t i = 0; i < core->group->n_serving; i++) in_flight += tw_load(&core->group->serving[i]->in_flight);
     return in_flight;
 }

@@ -6,6 +6,7 @@
 
 #include "python/group.h"
 #include "python/nvtx/ranges.h"
+#include "python/stall/host.h"
 #include "python/stamp/engine_step.h"
 #include "python/trace.h"
 
@@ -38,7 +39,6 @@ int core_make_epoch(CoreObject *core) {
 /* The parent's segment is its own: what is written here from now on stays here. */
 static void leave_parent(CoreObject *core) {
     core_group *group = core->group;
-    core->stop = &core->own_stop;
     if (group == NULL) return;
     group->left_ino = 0; /* nothing of it is left here */
     if (group->merging >= 0 && group->merger_pid != getpid()) {
@@ -56,15 +56,18 @@ void core_reborn(CoreObject *core) {
     char role[TW_ROLE_WORDS * 8];
     const tw_slo slo = core->segment->slo;
     const tw_policy_now policy = core->segment->policy.now;
+    const tw_host_facts facts = core->segment->host.facts;
     const uint64_t slow_ns = core->segment->slow_ns, sets = core->segment->header.max_label_sets;
     tw_words_get(core->segment->header.role, TW_ROLE_WORDS, role);
     const bool shared = core->group != NULL && core->group->joined;
     core_forget_trace(core);
+    core_host_reborn(core);
     const bool served = tw_segment_served(core->segment, tw_segment_series(core->segment, 0)) != NULL;
     leave_parent(core);
     if (shared) (void)tw_segment_create_in(core->segment, role, (uint32_t)sets, served, &slo, slow_ns);
     else tw_segment_reset(core->segment);
     core->segment->policy.now = policy; /* what the heap is, it is here too */
+    core->segment->host.facts = facts;
     if (shared) core->group->orphan = true;
     *core->epoch = ++core->last_epoch;
     core_init_steps(core);
@@ -83,12 +86,13 @@ static core_group *group_of(CoreObject *core) {
 }
 
 static tw_group_problem join(CoreObject *core, core_group *group, const char *dir, uint64_t engine) {
-    tw_group_problem problem = tw_group_join(&group->group, dir, engine);
+    tw_group_problem problem = tw_group_join(&group->group, dir);
     if (problem != TW_GROUP_FINE) return problem;
     if (group->left_ino != 0 && group->left_dev == group->group.dir_dev && group->left_ino == group->group.dir_ino)
         core_reborn(core); /* the group counts already what this process left there */
-    problem = group_place(core, true);
-    if (problem == TW_GROUP_FINE) problem = tw_group_share(&group->group, core->segment, tw_segment_used(core->segment));
+    tw_store(&core->segment->header.engine, engine);
+    tw_store(&core->segment->header.place, 0);
+    problem = tw_group_share(&group->group, core->segment);
     if (problem != TW_GROUP_FINE) {
         const int saved = errno;
         tw_group_leave(&group->group);
@@ -96,11 +100,10 @@ static tw_group_problem join(CoreObject *core, core_group *group, const char *di
         return problem;
     }
     group->joined = true;
-    tw_store_release(&core->segment->header.locked, group->group.locked);
     group->engine = engine;
     if (dir != group->dir) snprintf(group->dir, sizeof group->dir, "%s", dir);
-    core->stop = &group->group.page->line[group->group.at].stop_ns;
-    core_tell(core);
+    group_place(core, true); /* whoever holds the lock keeps nobody from counting */
+    (void)tw_group_save(&group->group);
     return TW_GROUP_FINE;
 }
 
@@ -117,20 +120,18 @@ PyObject *core_join(PyObject *op, PyObject *args) {
     Py_DECREF(path);
     if (group == NULL) return PyErr_NoMemory();
     if (problem == TW_GROUP_FINE) Py_RETURN_NONE;
-    if (problem == TW_GROUP_BUSY) return PyErr_SetString(PyExc_BlockingIOError, tw_group_problem_text(problem)), NULL;
     return PyUnicode_FromString(problem == TW_GROUP_SYSTEM ? strerror(saved) : tw_group_problem_text(problem));
 }
 
-/* Where that fails now (others hold the lock) the next renew() does it. Nobody reads the list of members meanwhile: who
- * is in no group has none. */
+/* Nobody reads the list of members meanwhile: who is in no group has none. */
 void core_rejoin(CoreObject *core) {
     core_group *group = core->group;
     uint64_t changed_ns;
     group->orphan = false;
     if (group->joined || join(core, group, group->dir, group->engine) != TW_GROUP_FINE) return;
     if (!group_holds(group, &changed_ns)) return;
-    group_look(group, changed_ns);
-    tw_members_peers(&group->members, &group->group, core->segment, &group->peer_set);
+    group_look(core, changed_ns);
+    tw_members_peers(&group->members, core->segment, &group->peer_set);
 }
 
 /* ---- the end of it ---- */

@@ -9,7 +9,10 @@
 #include "python/nvtx/ranges.h"
 #include "python/sse/shape_writer.h"
 #include "python/sse/template.h"
+#include "python/stall/handle_clock.h"
+#include "python/stall/host.h"
 #include "python/stamp/engine_step.h"
+#include "python/stamp/received.h"
 #include "python/stamp/recent_frames.h"
 #include "python/stamp/requests.h"
 #include "python/stamp/stream.h"
@@ -22,6 +25,7 @@
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #define ABI_VERSION 1
 
@@ -50,7 +54,7 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     const tw_slo slo = {ttft, tpot, itl, e2e, attainment};
     self->streams.type = (PyTypeObject *)Py_NewRef((PyObject *)state->stream_type);
     self->steps.type = (PyTypeObject *)Py_NewRef((PyObject *)state->step_type);
-    self->stop = &self->own_stop;
+    self->host.pid = (long)getpid();
     self->gc.reads_heap = 1;
     frame_noting();
     if (core_init_requests(self, state->send_type, route_of, timed_send) < 0 || core_make_epoch(self) < 0 ||
@@ -89,6 +93,7 @@ static void core_dealloc(PyObject *op) {
     PyObject_GC_UnTrack(op);
     core_clear(op);
     core_free_trace(self);
+    core_host_free(self);
     core_free_group(self);
     core_free_steps(self);
     core_free_requests(self);
@@ -119,7 +124,7 @@ static PyObject *core_rebind(PyObject *op, PyObject *args) {
     const char *role;
     if (!PyArg_ParseTuple(args, "sOO", &role, &route_of, &timed_send)) return NULL;
     tw_segment_set_role(self->segment, role);
-    if (self->group != NULL && self->group->joined) (void)group_place(self, false);
+    if (self->group != NULL && self->group->joined) group_place(self, false);
     tw_recorder_name(&self->trace.recorder, self->segment);
     frame_noting();
     self->requests.route_of = Py_NewRef(route_of);
@@ -173,11 +178,13 @@ static PyMethodDef core_methods[] = {
     {"configure", core_configure, METH_VARARGS, "configure(slo, slow_ns, /)\n--\n\nOther bounds and another slow threshold from now on."},
     {"rebind", core_rebind, METH_VARARGS, "rebind(role, route_of, timed_send, /)\n--\n\nAnother role and other callables from now on."},
     {"on_request_end", core_on_request_end, METH_O, "on_request_end(ended, /)\n--\n\nCall ended(stream, scope) once a request has ended; None: no longer."},
+    {"heap_is_frozen", core_heap_is_frozen, METH_O, "heap_is_frozen(objects, /)\n--\n\nSo many of the objects in the collector's books are frozen."},
+    {"count_heap", core_count_heap, METH_NOARGS, "count_heap()\n--\n\nCount the old objects, where they are few."},
     {"watch_gc", core_watch_gc, METH_VARARGS, "watch_gc(mode, callbacks, closer, /)\n--\n\nHow generations map to causes, and where our last callable is kept."},
     {"policy_begin", core_policy_begin, METH_NOARGS, "policy_begin()\n--\n\nA pass of our own begins: collections inside it are booked as policy."},
     {"policy_end", core_policy_end, METH_NOARGS, "policy_end()\n--\n\nIt ends. Returns its length in ns."},
     {"policy_is", core_policy_is, METH_VARARGS, "policy_is(kind, mode, why, /)\n--\n\nWhat the collector's policy is from now on."},
-    {"count_full_collection", core_count_full_collection, METH_VARARGS, "count_full_collection(moment, ns, freed, /)\n--\n\nA whole pass of ours was made."},
+    {"count_full_collection", core_count_full_collection, METH_VARARGS, "count_full_collection(reason, ns, freed, /)\n--\n\nA whole pass of ours was made."},
     {"count_interference", core_count_interference, METH_O, "count_interference(what, /)\n--\n\nSomebody else did something to the collector."},
     {"count_memory_limit", core_count_memory_limit, METH_O, "count_memory_limit(which, /)\n--\n\nA memory limit was met."},
     {"count_ignored", core_count_ignored, METH_NOARGS, "count_ignored()\n--\n\nA file stood where an operator's orders do, and was none."},
@@ -186,6 +193,9 @@ static PyMethodDef core_methods[] = {
     {"cancel_pause", core_cancel_pause, METH_NOARGS, "cancel_pause()\n--\n\nClose or forget a collection whose end nobody is left to report."},
     {"paused_now", core_paused_now, METH_NOARGS, "paused_now()\n--\n\nWhether a pause is open."},
     {"stream", core_stream, METH_VARARGS, "stream(model, route, arrival, request_id, trace_id, /)\n--\n\nOpen a stream by hand."},
+    {"expect", core_expect, METH_VARARGS, "expect(stream, request_id, /)\n--\n\nThe id by which the engine has the stream's request."},
+    {"received", FASTCALL(core_received), METH_FASTCALL,
+     "received(streams, outputs, key, received_ns, /)\n--\n\nOutputs of one step were processed. Ids of requests that ended."},
     {"step", FASTCALL(core_step), METH_FASTCALL, "step(name, batch=1, waiting=None, /)\n--\n\nOne iteration of an engine, to be entered."},
     {"count_error", core_count_error, METH_O, "count_error(where, /)\n--\n\nCount an internal error."},
     {"count_drop", core_count_drop, METH_O, "count_drop(reason, /)\n--\n\nCount a dropped event."},
@@ -193,16 +203,18 @@ static PyMethodDef core_methods[] = {
      "count_fallback(shape, reason, /)\n--\n\nCount a frame that the fast SSE path left to the server."},
     {"exemplify", core_exemplify, METH_VARARGS,
      "exemplify(on, trace_of, /)\n--\n\nWhether streams that open from now on are exemplars, and who knows the span around a caller."},
-    {"streamed", core_streamed, METH_NOARGS, "streamed()\n--\n\nRoutes that turned out to stream since the last call."},
+    {"streamed", core_streamed, METH_VARARGS, "streamed(full=False, /)\n--\n\nWhat turned out to stream since the last call: routes, and scopes of requests that are not counted; of these no more if full."},
     {"join", core_join, METH_VARARGS, "join(dir, engine, /)\n--\n\nShare the segment in a group's directory. None, or why not."},
     {"leave", core_leave, METH_NOARGS, "leave()\n--\n\nTake it back."},
     {"set_serves", core_set_serves, METH_O, "set_serves(engine, /)\n--\n\nThe engine of streams that open from now on and are bound to none."},
     {"set_engine", core_set_engine, METH_O, "set_engine(engine, /)\n--\n\nWhat this member of a group works for from now on."},
     {"renew", core_renew, METH_NOARGS, "renew()\n--\n\nLook for members that came or went. Whether there may be any."},
+    {"save", core_save, METH_NOARGS, "save()\n--\n\nCopy the segment into its file, without the GIL."},
     {"merge_dead", core_merge_dead, METH_NOARGS, "merge_dead()\n--\n\nMerge files of dead members into retired segments, without the GIL. How many."},
     {"load", core_load, METH_NOARGS, "load()\n--\n\nRequests in flight and ever opened: here and in the rest of the group, as of the last renew()."},
     {"peers", core_peers, METH_NOARGS, "peers()\n--\n\nHow many others of the group have this role, and live."},
-    {"crowd", core_crowd, METH_NOARGS, "crowd()\n--\n\nRequests running and in flight, and how many processes serve: here and in the rest of the group."},
+    {"set_front", core_set_front, METH_NOARGS, "set_front()\n--\n\nRequests are stamped in this process: its engine, and those of its group, do not stamp them."},
+    {"group_load", core_group_load, METH_NOARGS, "group_load()\n--\n\nRequests running and in flight, and how many processes serve: here and in the rest of the group."},
     {"members", core_members, METH_NOARGS, "members()\n--\n\nAddresses of the others' segments, until the next renew()."},
     {"nvtx", core_nvtx_on, METH_O, "nvtx(tokens, /)\n--\n\nTell an NVTX tool from now on, each message of tokens too or not. Whether one listens."},
     {"nvtx_off", core_nvtx_off, METH_NOARGS, "nvtx_off()\n--\n\nNo more; ranges that are open still end."},
@@ -215,12 +227,19 @@ static PyMethodDef core_methods[] = {
     {"trace_start", core_trace_start, METH_O, "trace_start(events, /)\n--\n\nBegin to record events. None, or why not."},
     {"trace_stop", core_trace_stop, METH_NOARGS, "trace_stop()\n--\n\nRecord no more, and remove the file."},
     {"trace_turn", core_trace_turn, METH_O, "trace_turn(whole, /)\n--\n\nSample the counters; whole: the clocks and names too."},
+    {"stalls", core_stalls, METH_VARARGS, "stalls(mode, minor, code, library, /)\n--\n\nWhat is recorded of loops that are hooked from now on."},
+    {"own_frames", core_own_frames, METH_NOARGS, "own_frames()\n--\n\nThe calling thread's stack, as it is read without the GIL."},
+    {"handle_links", core_handle_links, METH_VARARGS, "handle_links(samples, code, /)\n--\n\nHow the code of an asyncio handle is found."},
+    {"trust_frames", core_trust_frames, METH_O, "trust_frames(how, /)\n--\n\nWhether stacks are read, and the GIL's holder."},
+    {"host_status", core_host_status, METH_NOARGS, "host_status()\n--\n\nWhat is known of the host, and what the watchdog did."},
+    {"split_host", core_split_host, METH_VARARGS, "split_host(from_ns, to_ns, /)\n--\n\nWhat the calling thread did meanwhile, by cause."},
     {"reset", core_reset, METH_NOARGS, "reset()\n--\n\nIn a fork child: forget what the parent measured."},
     {NULL, NULL, 0, NULL}};
 static PyObject *core_steps_ended(PyObject *op, void *unused) { (void)unused; return PyLong_FromUnsignedLongLong(((CoreObject *)op)->steps.ended); }
 
 static PyGetSetDef core_getters[] = {
-    {"unfrozen", core_unfrozen, NULL, "Objects that a full collection would look at, as the collector books them; None: not known here.", NULL},
+    {"unfrozen", core_unfrozen, NULL, "Objects that a full collection would look at, an estimate; None: not known here.", NULL},
+    {"promoted", core_promoted, NULL, "Objects that grew old since the last full collection; None: not known here.", NULL},
     {"last_was_full", core_last_was_full, NULL, "Whether the latest collection was one of all that is not frozen, and is over.", NULL},
     {"address", get_address, NULL, "Address of the segment, for tailwatch._cold.", NULL},
     {"bytes", get_bytes, NULL, "Memory of the segment: what its label sets in use take.", NULL},
@@ -229,6 +248,7 @@ static PyGetSetDef core_getters[] = {
     {"trace_file", core_trace_file, NULL, "Name of the trace file in the group's directory; empty: it has none.", NULL},
     {"trace_memory", core_trace_memory, NULL, "Address and bytes of what is recorded; (0, 0): nothing.", NULL},
     {"file", core_file, NULL, "Name of the segment's file in the group's directory; empty: it is in no group.", NULL},
+    {"maps_file", core_maps_file, NULL, "Whether the segment is a mapped file, as the system refused other memory.", NULL},
     {"steps_ended", core_steps_ended, NULL, "Engine steps that are over, in this process.", NULL},
     {"joined", core_joined, NULL, "Whether it is in a group.", NULL},
     {"shares_engine", core_shares_engine, NULL, "Whether the concurrency of its streams is that of the whole group.", NULL},

@@ -30,10 +30,12 @@ static inline void hot_free(PyObject *object) {
     TYPE(stream_type, tw_stream_spec, "Stream")                    \
     TYPE(send_type, tw_send_spec, "Send")                          \
     TYPE(step_type, tw_step_spec, "Step")                          \
+    TYPE(steps_type, tw_scheduler_steps_spec, "SchedulerSteps")    \
+    TYPE(around_type, tw_around_spec, "Around")                    \
     TYPE(answer_type, tw_answer_spec, "Answer")                    \
-    TYPE(sweep_type, tw_sweep_spec, "Sweep")                       \
+    TYPE(slicer_type, tw_slicer_spec, "Slicer")                       \
     TYPE(idle_type, tw_idle_select_spec, "IdleSelector")           \
-    TYPE(uv_type, tw_uv_moments_spec, "LibuvIdleSlots")            \
+    TYPE(uv_type, tw_libuv_idle_slots_spec, "LibuvIdleSlots")            \
     TYPE(template_type, tw_template_spec, "Template")              \
     TYPE(encoder_type, tw_encoder_spec, "Encoder")                 \
     TYPE(plan_type, tw_plan_spec, "Plan")                          \

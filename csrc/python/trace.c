@@ -1,5 +1,5 @@
-/* The events of a core. Where it is in a group they stand in a file beside its segment, which survives the process; else
- * in memory of its own.
+/* The events of a core. Where it is in a group they stand in memory that a file beside its segment names, which survives
+ * the process; else in memory of its own.
  *
  * What is here runs at install, in the daemon and at the end. A stamp, a step and a collection call event_recorder.h.
  */
@@ -38,7 +38,7 @@ static void remove_file(const CoreObject *core, const char *name) {
     if (name[0] == '\0' || core->group == NULL || core->group->group.dir < 0) return;
     const int dir = group_descriptor(core->group);
     if (dir < 0) return;
-    unlinkat(dir, name, 0);
+    (void)tw_shared_remove(dir, name);
     close(dir);
 }
 
@@ -138,6 +138,10 @@ PyObject *core_trace_start(PyObject *op, PyObject *events) {
 
 static void end(CoreObject *core) {
     size_t bytes;
+    if (core->trace.recorder.pid == (uint64_t)getpid()) { /* a fork child's segment may still be its parent's */
+        tw_recorder_stalls(&core->trace.recorder, &core->segment->host);
+        tw_store(&core->segment->host.stacks_wanted, 0);
+    }
     void *memory = tw_recorder_end(&core->trace.recorder, &bytes);
     if (memory != NULL) munmap(memory, bytes);
     core->trace.stops++;
@@ -176,6 +180,7 @@ PyObject *core_trace_turn(PyObject *op, PyObject *whole) {
     CoreObject *core = (CoreObject *)op;
     if (!core_records(core)) Py_RETURN_NONE;
     const uint64_t now = tw_now_ns();
+    tw_recorder_stalls(&core->trace.recorder, &core->segment->host);
     tw_recorder_sample(&core->trace.recorder, core->segment, now);
     if (core->gc.heap != NULL) tw_recorder_count(&core->trace.recorder, now, TW_COUNTER_UNFROZEN, heap_unfrozen(core->gc.heap));
     if (whole != Py_True) Py_RETURN_NONE;

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "tailwatch/base/shared_memory.h"
 
 /* ---- begin and end ---- */
 
@@ -42,6 +43,7 @@ bool tw_recorder_begin(tw_recorder *r, void *memory, uint64_t events, uint32_t l
     r->head = h;
     r->labels = at(memory, h->at_labels);
     r->clocks = at(memory, h->at_clocks);
+    r->stalls = at(memory, h->at_stalls);
     r->pid = (uint64_t)getpid();
     begin_rings(r, at(memory, h->at_events));
     tw_store_release(&h->magic, TW_TRACE_MAGIC);
@@ -197,11 +199,11 @@ static uint64_t goodput(const tw_segment *g, uint64_t now_ns) {
 
 static void lost_time(const tw_segment *g, uint64_t *overlap_ns, uint64_t *delay_ns) {
     *overlap_ns = *delay_ns = 0;
-    for (int i = 0; i < TW_SOURCES * TW_PHASES * TW_CAUSES; i++) {
-        const tw_lost *lost = &g->lost[i / (TW_PHASES * TW_CAUSES)];
-        const int phase = i / TW_CAUSES % TW_PHASES, cause = i % TW_CAUSES;
+    for (int at = 0; at < TW_SOURCES * TW_PHASES * TW_CAUSES; at++) {
+        const tw_lost *lost = &g->lost[at / (TW_PHASES * TW_CAUSES)];
+        const int phase = at / TW_CAUSES % TW_PHASES, cause = at % TW_CAUSES;
         *overlap_ns += tw_load(&lost->overlap_ns[phase][cause]);
-        *delay_ns += tw_load(&lost->delay_ns[phase][cause]);
+        for (int i = 0; i < TW_CERTAINTIES; i++) *delay_ns += tw_load(&lost->delay_ns[phase][cause][i]);
     }
 }
 
@@ -251,9 +253,17 @@ void tw_recorder_paused(tw_recorder *r, const tw_pause_clock *p, tw_cause cause,
 static void take_pages(void *memory, size_t bytes) { (void)madvise(memory, bytes, MADV_POPULATE_WRITE); }
 
 tw_group_problem tw_recorder_file(int dir, const char *name, size_t bytes, void **out) {
+    static const uint64_t no_magic = 0;
+    tw_shared shared;
+    int file;
     if (!tw_file_fits(dir, bytes)) return TW_GROUP_FULL;
-    const tw_group_problem problem = tw_file_make(dir, name, bytes, out);
-    if (problem == TW_GROUP_FINE) take_pages(*out, bytes);
+    tw_group_problem problem = tw_shared_make(dir, name, &no_magic, sizeof no_magic, bytes, &shared, &file);
+    if (problem != TW_GROUP_FINE) return problem;
+    *out = tw_shared_map(&shared, file, NULL, true);
+    problem = *out == NULL ? tw_file_problem() : TW_GROUP_FINE;
+    close(file);
+    if (*out != NULL) take_pages(*out, bytes);
+    else tw_shared_remove(dir, name);
     return problem;
 }
 

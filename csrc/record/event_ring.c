@@ -10,7 +10,7 @@
 #include "base/names.h"
 #include "tailwatch/base/deferred_free.h"
 #include "tailwatch/base/atomic.h"
-#include "tailwatch/base/shared_file.h"
+#include "tailwatch/base/shared_memory.h"
 #include "tailwatch/base/process.h"
 
 #define LINE 64
@@ -22,7 +22,8 @@ _Static_assert(sizeof(tw_trace_head) % LINE == 0 && offsetof(tw_trace_head, ring
 
 /* ---- names of numbers ---- */
 
-TW_NAMES(tw_kind_name, TW_KINDS, "none", "open", "first", "token", "delay", "close", "pause", "step", "counter", "thread")
+TW_NAMES(tw_kind_name, TW_KINDS, "none", "open", "first", "token", "delay", "close", "pause", "step", "counter", "thread",
+         "stall", "frames")
 TW_NAMES(tw_counter_name, TW_COUNTERS, "streams in flight", "goodput", "unfrozen heap", "overlap", "delay")
 TW_NAMES(tw_counter_unit, TW_COUNTERS, "requests", "requests/1000 s", "objects", "ns", "ns")
 
@@ -32,9 +33,11 @@ static size_t up_to(size_t bytes, size_t unit) { return (bytes + unit - 1) / uni
 
 static size_t clocks_at(uint32_t label_sets) { return sizeof(tw_trace_head) + label_sets * sizeof(tw_trace_labels); }
 
-static size_t events_at(uint32_t label_sets) {
-    return up_to(clocks_at(label_sets) + TW_CLOCK_KEPT * sizeof(tw_clock_snapshot), PAGE);
+static size_t stalls_at(uint32_t label_sets) {
+    return clocks_at(label_sets) + TW_CLOCK_KEPT * sizeof(tw_clock_snapshot);
 }
+
+static size_t events_at(uint32_t label_sets) { return up_to(stalls_at(label_sets) + sizeof(tw_trace_stalls), PAGE); }
 
 size_t tw_trace_bytes(uint64_t events, uint32_t label_sets) {
     if (events < TW_TRACE_EVENTS_LEAST || events > TW_TRACE_EVENTS_MOST) return 0;
@@ -53,6 +56,7 @@ void tw_trace_lay_out(tw_trace_head *h, uint64_t events, uint32_t label_sets) {
     h->label_sets = label_sets;
     h->at_labels = sizeof *h;
     h->at_clocks = clocks_at(label_sets);
+    h->at_stalls = stalls_at(label_sets);
     h->at_events = events_at(label_sets);
     for (uint32_t i = 0; i < TW_RINGS; i++) {
         h->ring[i].first = ring_first(events, i);
@@ -69,7 +73,8 @@ void tw_trace_name(char *out, uint64_t pid, uint64_t start_time, uint64_t joined
 
 static bool is_laid_out(const tw_trace_head *h, const tw_trace_head *expected) {
     bool same = tw_load(&h->bytes) == expected->bytes && tw_load(&h->at_labels) == expected->at_labels &&
-                tw_load(&h->at_clocks) == expected->at_clocks && tw_load(&h->at_events) == expected->at_events;
+                tw_load(&h->at_clocks) == expected->at_clocks && tw_load(&h->at_events) == expected->at_events &&
+                tw_load(&h->at_stalls) == expected->at_stalls;
     for (uint32_t i = 0; i < TW_RINGS; i++)
         same = same && tw_load(&h->ring[i].first) == expected->ring[i].first && tw_load(&h->ring[i].size) == expected->ring[i].size;
     return same;
@@ -81,6 +86,7 @@ static void rely_on(tw_trace *t, const tw_trace_head *h, const tw_trace_head *ex
     t->bytes = expected->bytes;
     t->labels = (const void *)(bytes + expected->at_labels);
     t->clocks = (const void *)(bytes + expected->at_clocks);
+    t->stalls = (const void *)(bytes + expected->at_stalls);
     t->events = (const void *)(bytes + expected->at_events);
     for (uint32_t i = 0; i < TW_RINGS; i++) {
         t->ring_first[i] = expected->ring[i].first;
@@ -113,7 +119,8 @@ int tw_trace_map(const char *path, tw_trace *out) {
     size_t len;
     memset(out, 0, sizeof *out);
     errno = EINVAL;
-    const tw_group_problem problem = tw_file_open(AT_FDCWD, path, false, &bytes, &len);
+    bool live;
+    const tw_group_problem problem = tw_shared_open(AT_FDCWD, path, &bytes, &len, &live);
     if (problem != TW_GROUP_FINE) return problem == TW_GROUP_SYSTEM && errno != 0 ? errno : EINVAL;
     if (tw_trace_open(bytes, len, out) && out->bytes == len) return 0;
     munmap(bytes, len);

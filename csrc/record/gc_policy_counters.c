@@ -12,10 +12,10 @@ TW_NAMES(tw_interference_name, TW_INTERFERENCES, "enable", "disable", "set_thres
          "callbacks")
 TW_NAMES(tw_memory_limit_name, TW_MEMORY_LIMITS, "rss", "objects")
 
-static TW_NAMES(other_reason_name, TW_COLLECTION_REASONS - TW_MOMENTS, "automatic", "external", "unknown")
+static TW_NAMES(other_reason_name, TW_COLLECTION_REASONS - TW_SLICE_REASONS, "automatic", "external", "unknown")
 
 const char *tw_collection_reason_name(int reason) {
-    return reason < TW_MOMENTS ? tw_moment_name(reason) : other_reason_name(reason - TW_MOMENTS);
+    return reason < TW_SLICE_REASONS ? tw_slice_reason_name(reason) : other_reason_name(reason - TW_SLICE_REASONS);
 }
 
 void tw_policy_is(tw_policy *p, tw_policy_kind kind, tw_policy_mode mode, tw_policy_why why) {
@@ -24,9 +24,9 @@ void tw_policy_is(tw_policy *p, tw_policy_kind kind, tw_policy_mode mode, tw_pol
     tw_store(&p->now.why, why);
 }
 
-void tw_policy_slice(tw_policy *p, const tw_pace *before, const tw_pace *after, tw_moment moment) {
+void tw_policy_slice(tw_policy *p, const tw_pace *before, const tw_pace *after, tw_slice_reason reason) {
     tw_policy_counts *counts = &p->counts;
-    tw_add(&counts->slices[moment], after->made[moment] - before->made[moment]);
+    tw_add(&counts->slices[reason], after->made[reason] - before->made[reason]);
     tw_add(&counts->moved, after->moved - before->moved);
     tw_add(&counts->freed, after->freed - before->freed);
     tw_add(&counts->slice_ns, after->ns - before->ns);
@@ -36,8 +36,8 @@ void tw_policy_slice(tw_policy *p, const tw_pace *before, const tw_pace *after, 
     tw_store(&p->now.cost_ns, tw_pace_dearest(after));
 }
 
-void tw_policy_full_collection(tw_policy *p, tw_moment moment, uint64_t ns, uint64_t freed) {
-    tw_add(&p->counts.collections[moment], 1);
+void tw_policy_full_collection(tw_policy *p, tw_slice_reason reason, uint64_t ns, uint64_t freed) {
+    tw_add(&p->counts.collections[reason], 1);
     tw_add(&p->counts.full_ns, ns);
     tw_add(&p->counts.full_freed, freed);
 }

@@ -122,6 +122,21 @@ void tw_histogram_record(tw_histogram *h, const tw_layout *layout, uint64_t valu
     tw_store_release(slot, tw_load(slot) + 1);
 }
 
+static void shared_extreme(uint64_t *word, uint64_t value, bool larger) {
+    uint64_t old = tw_load(word);
+    while (larger ? value > old : value < old)
+        if (__atomic_compare_exchange_n(word, &old, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return;
+}
+
+void tw_histogram_record_shared(tw_histogram *h, const tw_layout *layout, uint64_t value_ns) {
+    uint64_t zero = 0;
+    (void)__atomic_compare_exchange_n(&h->min_ns, &zero, UINT64_MAX, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    shared_extreme(&h->min_ns, value_ns, false);
+    shared_extreme(&h->max_ns, value_ns, true);
+    (void)__atomic_fetch_add(&h->sum_low, value_ns, __ATOMIC_RELAXED);
+    (void)__atomic_fetch_add(&h->slot[slot_of(layout, value_ns)], 1, __ATOMIC_RELEASE);
+}
+
 void tw_histogram_record_all(tw_histogram *h, const tw_layout *layout, const uint64_t *values_ns, size_t n) {
     for (size_t i = 0; i < n; i++) tw_histogram_record(h, layout, values_ns[i]);
 }

@@ -112,7 +112,7 @@ static void segment_fill(tw_segment *g, const uint64_t *role, uint32_t max_label
     h->pid_namespace = tw_process_namespace();
     h->image = tw_process_image();
     tw_pause_init(&g->pause);
-    for (int cause = 0; cause < TW_CAUSES; ++cause) tw_histogram_init(&g->pauses[cause]);
+    for (int cause = 0; cause < TW_CAUSES; ++cause) tw_histogram_init(&g->stalls[cause]);
 #define INIT(name, metric, layout) tw_histogram_init(&g->name);
     TW_PROCESS_HISTOGRAMS(INIT)
 #undef INIT
@@ -233,8 +233,7 @@ uint32_t tw_segment_step(tw_segment *g, const char *name, size_t len) {
     return tw_steps_find(&g->steps, words);
 }
 
-uint32_t tw_segment_label_growing(tw_segment *g, const char *model, size_t model_len, const char *route,
-                                  size_t route_len, tw_segment_grow grow, void *of) {
+uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, const char *route, size_t route_len) {
     tw_name names[2];
     name_set(&names[0], model, model_len);
     name_set(&names[1], route, route_len);
@@ -243,17 +242,13 @@ uint32_t tw_segment_label_growing(tw_segment *g, const char *model, size_t model
         const tw_series *series = series_at(g, i);
         if (name_equal(&series->model, &names[0]) && name_equal(&series->route, &names[1])) return (uint32_t)i;
     }
-    if (count >= g->header.max_label_sets || (grow != NULL && !grow(of, tw_segment_used(g) + g->header.series_bytes))) {
+    if (count >= g->header.max_label_sets) {
         tw_add(&g->label_overflow, 1);
         return 0;
     }
     series_init(g, series_at(g, count), &names[0], &names[1]);
     tw_store_release(&g->series_count, count + 1);
     return (uint32_t)count;
-}
-
-uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, const char *route, size_t route_len) {
-    return tw_segment_label_growing(g, model, model_len, route, route_len, NULL, NULL);
 }
 
 static void fallback_name(tw_fallback *kind, const char *shape, size_t shape_len, const char *reason,
@@ -314,6 +309,6 @@ uint64_t tw_segment_pause_end(tw_segment *g, uint64_t now_ns, const tw_pause_res
     bool outermost = g->pause.depth == 1;
     tw_cause cause = TW_CAUSE_GC0;
     uint64_t length = tw_pause_end(&g->pause, now_ns, result, &cause);
-    if (outermost) tw_histogram_record(&g->pauses[cause], tw_layout_of(TW_LAYOUT_PAUSE), length);
+    if (outermost) tw_histogram_record(&g->stalls[cause], tw_layout_of(TW_LAYOUT_PAUSE), length);
     return length;
 }

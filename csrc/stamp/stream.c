@@ -2,7 +2,9 @@
 
 #include <string.h>
 
+#include "tailwatch/base/clock.h"
 #include "tailwatch/record/event_recorder.h"
+#include "tailwatch/stall/cgroup_cpu.h"
 #include "tailwatch/attribute/engine_id.h"
 
 /* ---- its events ---- */
@@ -37,8 +39,6 @@ static RARE void exemplar_add(const tw_stream *s, tw_exemplar_metric metric, con
     tw_exemplar_put(s->segment->exemplars, key, value_ns, now_ns, s->trace_id);
 }
 
-/* ---- one gap ---- */
-
 /* Not inlined: a process without a group pays for no loop. */
 static __attribute__((noinline)) bool peers_idle(const tw_stream *s, uint64_t from) {
     return tw_peers_idle_since(s->peer_set, s->engine, from);
@@ -51,21 +51,70 @@ static void add_up(tw_stream *s, const tw_charge *d) {
     s->delay_ns += d->delay_ns;
 }
 
+/* ---- what is known of a token before it is sent ---- */
+
+void tw_stream_received(tw_stream *s, uint64_t key_ns, uint64_t recv_ns, uint64_t processed_ns) {
+    const tw_token_chain token = {key_ns, recv_ns, processed_ns};
+    if (s->closed) return;
+    if (s->chained == 0 || s->chained_at != s->messages) { /* the first since the last stamp */
+        s->chain_before = s->chain_last;
+        s->chain_first = token;
+        s->chained_before = s->chained != 0 && s->chained_at + 1 == s->messages;
+    }
+    s->chain_last = token;
+    s->chained_at = s->messages;
+    s->chained = 1;
+}
+
+/* The token that is stamped now, if it was received; the one before it, if that was. */
+static void chain_of(const tw_stream *s, tw_wait *w) {
+    if (s->chained == 0 || s->chained_at != s->messages) return;
+    w->token = &s->chain_first;
+    w->before = s->chained_before ? &s->chain_before : NULL;
+    const uint64_t from = w->before != NULL ? w->before->key_ns : w->from_ns;
+    w->ready = (tw_ready){true, w->before != NULL, w->token->key_ns, w->token->key_ns, from};
+}
+
+static tw_wait wait_of(const tw_stream *s, tw_phase phase, uint64_t from_ns, uint64_t to_ns, uint64_t typical_ns) {
+    tw_wait w = {.phase = phase, .from_ns = from_ns, .to_ns = to_ns, .typical_ns = typical_ns,
+                 .client_ns = least(s->client_ns, to_ns - from_ns), .request = s->request, .track = -1};
+    w.ready = tw_ready_by_loop(s->segment, &w.track);
+    chain_of(s, &w);
+    return w;
+}
+
+/* Explains, counts and keeps a wait. */
+static RARE void explain(tw_stream *s, const tw_wait *w, const tw_charge *d, bool slow) {
+    tw_segment *g = s->segment;
+    tw_parts parts = {0};
+    if (slow && w->track >= 0 && tw_load(&g->host.track[w->track].point_head) != 0) {
+        tw_host_point_now(&g->host, (uint32_t)w->track);
+        tw_throttled_note(&g->host, &g->host.by_loop, tw_now_ns());
+    }
+    tw_wait_explain(g, served_by(s), w, d, slow, &parts);
+    tw_tail_add(g, w, d, &parts);
+    if (!slow) return;
+    tw_wait_book(g, w, &parts);
+    tw_slow_add(s, w, d, &parts);
+}
+
+/* ---- one gap ---- */
+
 /* A gap over the alert, or one that a pause may have touched. Returns its delay part. */
 static RARE uint64_t gap_examine(tw_stream *s, uint64_t now_ns) {
     tw_charge d;
-    uint64_t from = s->last_ns, gap = now_ns - from, typical = tw_stream_typical_ns(s);
-    tw_charge_gap(s->segment, served_by(s), from, now_ns, typical, &d);
+    const uint64_t from = s->last_ns, gap = now_ns - from, typical = tw_stream_typical_ns(s);
+    const uint64_t slow_ns = tw_load(&s->segment->slow_ns);
+    const tw_wait w = wait_of(s, TW_PHASE_ITL, from, now_ns, typical);
+    tw_charge_gap(s->segment, served_by(s), from, now_ns, typical, &w.ready, &d);
     add_up(s, &d);
-    if (d.delay_ns > 0) tw_histogram_move(&s->series->itl_shift, s->itl_layout, gap, gap - d.delay_ns);
-    tw_wait w = {TW_PHASE_ITL, now_ns, gap, typical, least(s->client_ns, gap), 0, 0};
-    tw_wait_explain(&w, &d);
-    bool slow = gap > tw_slow_limit(s->segment, typical, d.by_source.total_ns > 0);
-    if (slow || d.delay_ns > 0) tw_tail_add(s->segment, &w, &d);
-    if (slow) tw_slow_add(s, &w, &d);
+    const uint64_t delay_ns = least(d.delay_ns, gap);
+    if (delay_ns > 0) tw_histogram_move(&s->series->itl_shift, s->itl_layout, gap, gap - delay_ns);
+    const bool slow = gap > tw_slow_limit(typical, d.by_source.total_ns > 0) || (slow_ns != 0 && gap >= slow_ns);
+    if (slow || delay_ns > 0) explain(s, &w, &d, slow);
     if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_ITL, s->itl_layout, gap, now_ns);
     record_delay(s, now_ns, TW_PHASE_ITL, &d);
-    return d.delay_ns;
+    return delay_ns;
 }
 
 /* rest: the gap without its delay part. */
@@ -83,15 +132,14 @@ static inline void gap_record(tw_stream *s, uint64_t gap, uint64_t rest) {
 
 static void first_token_examine(tw_stream *s, uint64_t now_ns, uint64_t ttft) {
     tw_charge d;
-    tw_segment *g = s->segment;
     uint64_t entry = least(s->entry_ns, now_ns);
-    tw_charge_first_token(g, served_by(s), s->arrival_ns, entry, now_ns, &d);
+    tw_wait w = wait_of(s, TW_PHASE_TTFT, s->arrival_ns, now_ns, 0);
+    tw_charge_first_token(s->segment, served_by(s), s->arrival_ns, entry, now_ns, tw_load(&s->series->typical_ttft_ns),
+                          &w.ready, &d);
     add_up(s, &d);
-    tw_wait w = {TW_PHASE_TTFT, now_ns, ttft, 0, least(s->client_ns, ttft), since(entry - s->arrival_ns, d.delay_ns), 0};
-    tw_wait_explain(&w, &d);
-    bool slow = (s->slo.ttft_ns != 0 && ttft > s->slo.ttft_ns) || (g->slow_ns != 0 && ttft >= g->slow_ns);
-    if (slow || d.delay_ns > 0) tw_tail_add(g, &w, &d);
-    if (slow) tw_slow_add(s, &w, &d);
+    w.accept_ns = since(entry - s->arrival_ns, d.before_entry_ns);
+    const bool slow = tw_ttft_is_slow(s, ttft, since(ttft, d.delay_ns));
+    if (slow || d.delay_ns > 0) explain(s, &w, &d, slow);
     record_delay(s, now_ns, TW_PHASE_TTFT, &d);
 }
 
@@ -99,14 +147,14 @@ static void first_token_examine(tw_stream *s, uint64_t now_ns, uint64_t ttft) {
 static void run(tw_stream *s) {
     if (s->running) return;
     s->running = 1;
-    tw_add(&s->segment->crowd.running, 1);
+    tw_add(&s->segment->ttft_by_concurrency.running, 1);
 }
 
 static void first_token(tw_stream *s, uint64_t now_ns) {
     uint64_t ttft = now_ns - s->arrival_ns;
     tw_histogram_record(&s->series->ttft, tw_layout_of(TW_LAYOUT_TTFT), ttft);
     first_token_examine(s, now_ns, ttft);
-    tw_crowd_note(&s->segment->crowd, s->concurrency, ttft, now_ns);
+    tw_ttft_note(&s->segment->ttft_by_concurrency, s->concurrency, ttft, now_ns);
     run(s);
     if (s->exemplary) exemplar_add(s, TW_EXEMPLAR_TTFT, tw_layout_of(TW_LAYOUT_TTFT), ttft, now_ns);
     s->first_ns = now_ns;
@@ -224,6 +272,7 @@ void tw_stream_label(tw_stream *s, uint32_t series_index) {
 void tw_stream_identify(tw_stream *s, const char *request_id, size_t request_len, const char *trace_id,
                         size_t trace_len) {
     tw_words_set(s->request_id, TW_ID_WORDS, request_id, request_len);
+    s->request = request_len > 0 ? tw_request_hash(request_id, request_len) : 0;
     tw_words_set(s->trace_id, TW_TRACE_WORDS, trace_id, trace_len);
 }
 
@@ -302,8 +351,8 @@ void tw_stream_close(tw_stream *s, uint64_t now_ns, tw_end end) {
     tw_window_add(s, now_ns, end, tw_reason_outcome(reason));
     uint64_t in_flight = tw_load(&g->in_flight);
     if (in_flight > 0) tw_store(&g->in_flight, in_flight - 1); /* a fork child started again from zero */
-    uint64_t running = tw_load(&g->crowd.running);
-    if (s->running && running > 0) tw_store(&g->crowd.running, running - 1);
+    uint64_t running = tw_load(&g->ttft_by_concurrency.running);
+    if (s->running && running > 0) tw_store(&g->ttft_by_concurrency.running, running - 1);
     if (s->trace != NULL) record(s, TW_KIND_CLOSE, now_ns, (uint64_t)reason, tw_stream_tokens(s), s->arrival_ns);
     s->reason = (uint32_t)reason;
     s->end_ns = now_ns;

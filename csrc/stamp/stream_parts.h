@@ -1,7 +1,7 @@
 /* What the files of a stream share. Private. */
 #pragma once
 
-#include "tailwatch/attribute/charge.h"
+#include "tailwatch/attribute/chain.h"
 #include "tailwatch/base/atomic.h"
 #include "tailwatch/stamp/stream.h"
 
@@ -24,10 +24,14 @@ static inline uint64_t tw_counted_tokens(const tw_stream *s) {
 /* As its streams last had it; 0: not known. */
 uint64_t tw_typical_of_series(const tw_series *series);
 
-/* A gap over this is slow. */
-uint64_t tw_slow_limit(const tw_segment *g, uint64_t typical_ns, bool paused);
+/* The longest gap that is not slow. */
+uint64_t tw_slow_limit(uint64_t typical_ns, bool paused);
 
-/* While no typical gap is known (0), every gap that a pause could make slow is looked at. */
+/* Whether a first token is slow; *median: of its label set, which learns of it. */
+bool tw_ttft_is_slow(const tw_stream *s, uint64_t ttft_ns, uint64_t rest_ns);
+
+/* While no typical gap is known (0), every gap that a pause could make slow is looked at. At most what is typical for
+ * the label set over minutes. */
 void tw_typical_set(tw_stream *s, uint64_t typical_ns);
 
 /* Every TYPICAL_EVERY gaps. */
@@ -35,15 +39,8 @@ __attribute__((noinline)) void tw_typical_refresh(tw_stream *s, uint64_t gaps);
 
 /* ---- slow_log.c ---- */
 
-typedef struct tw_wait {
-    tw_phase phase;
-    uint64_t end_ns, length_ns, typical_ns, client_ns, accept_ns, unexplained_ns;
-} tw_wait;
-
-/* What is left of its length becomes unexplained_ns. */
-void tw_wait_explain(tw_wait *w, const tw_charge *d);
-void tw_tail_add(tw_segment *g, const tw_wait *w, const tw_charge *d);
-void tw_slow_add(tw_stream *s, const tw_wait *w, const tw_charge *d);
+void tw_tail_add(tw_segment *g, const tw_wait *w, const tw_charge *d, const tw_parts *parts);
+void tw_slow_add(tw_stream *s, const tw_wait *w, const tw_charge *d, const tw_parts *parts);
 
 /* ---- fluidity.c ---- */
 

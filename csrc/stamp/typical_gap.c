@@ -3,9 +3,11 @@
 
 #include <string.h>
 
-#define ALERT_NS (20 * TW_NS_PER_MS)       /* a gap below this is never slow of itself */
-#define ALERT_TYPICALS 4                   /* nor one below so many typical gaps */
-#define ALERT_UNKNOWN_NS TW_NS_PER_SECOND  /* without a typical gap, pauses apart */
+#define SLOW_LEAST_NS (2 * TW_NS_PER_MS)   /* slow: by more than this, and by more than half a typical gap */
+#define SLOW_PAUSED_NS (20 * TW_NS_PER_MS) /* without a typical gap: where it was paused, */
+#define SLOW_UNKNOWN_NS TW_NS_PER_SECOND   /* and where it was not */
+#define SLOW_MEDIANS 3                     /* a TTFT of so many medians is slow */
+#define PERIOD_NS (15 * TW_NS_PER_SECOND)
 #define TYPICAL_FEWEST 4                   /* fewer gaps say nothing about what is typical */
 
 /* Four at a time, with the vectors that every 64-bit machine has. */
@@ -71,6 +73,34 @@ uint64_t tw_typical_of_series(const tw_series *series) {
     return n > 0 ? median_sorting(value, n) : 0;
 }
 
+/* ---- over minutes ---- */
+
+/* A quarter above the median of the last periods, each the median of what its streams found: a stall of seconds raises
+ * it not at all, a heavier load within two minutes. */
+static uint64_t most_of_periods(const tw_series *series) {
+    uint64_t value[TW_PERIODS];
+    uint32_t n = 0;
+    for (int i = 0; i < TW_PERIODS; ++i)
+        if (tw_load(&series->period_ns[i]) != 0) value[n++] = tw_load(&series->period_ns[i]);
+    const uint64_t median = n > 0 ? median_sorting(value, n) : 0;
+    return median + median / 4;
+}
+
+/* The period that ends keeps what was typical in it. */
+static void period_note(tw_series *series, uint64_t now_ns) {
+    const uint64_t period = now_ns / PERIOD_NS + 1, running = tw_load(&series->period);
+    if (period <= running) return;
+    tw_store(&series->period, period);
+    if (running == 0) return;
+    tw_store(&series->period_ns[running % TW_PERIODS], tw_typical_of_series(series));
+    tw_store(&series->typical_most_ns, most_of_periods(series));
+}
+
+static uint64_t bounded(const tw_series *series, uint64_t typical_ns) {
+    const uint64_t most_ns = tw_load(&series->typical_most_ns);
+    return most_ns != 0 ? least(typical_ns, most_ns) : typical_ns;
+}
+
 uint64_t tw_stream_typical_ns(const tw_stream *s) {
     uint64_t gaps = since(s->messages, 1);
     if (s->typical_ns != 0 || gaps < TYPICAL_FEWEST) return s->typical_ns;
@@ -78,15 +108,28 @@ uint64_t tw_stream_typical_ns(const tw_stream *s) {
 }
 
 /* A typical gap is at most 137 s (recent64). */
-uint64_t tw_slow_limit(const tw_segment *g, uint64_t typical_ns, bool paused) {
-    if (g->slow_ns != 0) return g->slow_ns - 1;
-    if (typical_ns != 0) return most(ALERT_NS, typical_ns * ALERT_TYPICALS);
-    return paused ? ALERT_NS : ALERT_UNKNOWN_NS;
+uint64_t tw_slow_limit(uint64_t typical_ns, bool paused) {
+    if (typical_ns != 0) return typical_ns + most(SLOW_LEAST_NS, typical_ns / 2);
+    return paused ? SLOW_PAUSED_NS : SLOW_UNKNOWN_NS;
 }
 
+/* slow_ns is for the log: a gap of that length is kept whatever is typical. */
 void tw_typical_set(tw_stream *s, uint64_t typical_ns) {
-    s->typical_ns = typical_ns;
-    s->alert_ns = tw_slow_limit(s->segment, typical_ns, true);
+    const uint64_t slow_ns = tw_load(&s->segment->slow_ns);
+    s->typical_ns = bounded(s->series, typical_ns);
+    s->alert_ns = tw_slow_limit(s->typical_ns, true);
+    if (slow_ns != 0) s->alert_ns = least(s->alert_ns, slow_ns - 1);
+}
+
+/* A running median: it goes a twentieth of itself towards each. */
+bool tw_ttft_is_slow(const tw_stream *s, uint64_t ttft_ns, uint64_t rest_ns) {
+    uint64_t *median = &s->series->typical_ttft_ns;
+    const uint64_t before = tw_load(median), slow_ns = tw_load(&s->segment->slow_ns);
+    const uint64_t step = before / 20 + 1;
+    if (before == 0) tw_store(median, most(rest_ns, 1));
+    else if (rest_ns != before) tw_store(median, rest_ns > before ? before + step : before - least(step, before - 1));
+    return (s->slo.ttft_ns != 0 && ttft_ns > s->slo.ttft_ns) || (slow_ns != 0 && ttft_ns >= slow_ns) ||
+           (before != 0 && ttft_ns > SLOW_MEDIANS * before && ttft_ns - before > SLOW_LEAST_NS);
 }
 
 /* 0 means unknown, so a typical gap is at least 1 ns. */
@@ -97,4 +140,5 @@ void tw_typical_refresh(tw_stream *s, uint64_t gaps) {
     uint64_t next = tw_load(&s->series->typical_next);
     tw_store(&s->series->typical_ns[next % 16], typical_ns);
     tw_store(&s->series->typical_next, next + 1);
+    period_note(s->series, s->last_ns);
 }

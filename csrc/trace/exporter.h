@@ -9,12 +9,16 @@
 #define TEXTS(text)                                                                                                      \
     text(GC, "GC") text(REQUESTS, "requests") text(STEPS, "steps") text(LOST, "lost") text(REQUEST, "request")           \
     text(QUEUE, "queue") text(WAIT, "until first token") text(ANSWER, "answer") text(FIRST, "first token")               \
-    text(TOKEN, "token") text(HOST_GAP, "host gap") text(HOST_GAPS, "host gaps") text(EVENTS_LOST, "events lost") text(GC_KIND, "gc")                 \
+    text(TOKEN, "token") text(HOST_GAP, "host gap") text(HOST_GAPS, "host gaps") text(EVENTS_LOST, "events lost")  \
+    text(STALLS_LOST, "stalls lost") text(GC_KIND, "gc")                                                                 \
     text(NUMBER, "number") text(MODEL, "model") text(ROUTE, "route") text(ARRIVAL, "arrival") text(OUTCOME, "outcome")   \
     text(REASON, "reason") text(TOKENS, "tokens") text(CHOICE, "choice")                             \
     text(OVERLAP, "overlap_us") text(LATE, "delay_us") text(BEGINNING_LOST, "beginning lost") text(BATCH, "batch")        \
     text(WAITING, "waiting") text(COLLECTED, "collected") text(UNCOLLECTABLE, "uncollectable") text(RING, "ring")        \
-    text(HOW_MANY, "count") text(STANDS, "no end yet") text(INSIDE, "inside another")
+    text(HOW_MANY, "count") text(STANDS, "no end yet") text(INSIDE, "inside another") \
+    text(STALLS, "stalls") text(SAMPLES, "stalls, sampled") text(STALL, "stall") text(CAUSE, "cause")                    \
+    text(CERTAINTY, "certainty") text(FUNCTION, "function") text(FILE, "file") text(CALLER, "caller")                    \
+    text(CALL, "call") text(HOLDER, "holder") text(THROTTLED, "throttled_us")
 
 #define TEXT_NUMBER(name, text) T_##name,
 enum { TEXTS(TEXT_NUMBER) T_TEXTS };
@@ -36,6 +40,19 @@ typedef struct step_lane {
     host_gap pending[PENDING_GAPS];
     uint32_t pending_n;
 } step_lane;
+
+/* One row: its slices lie beside each other. */
+typedef struct stall_row {
+    uint32_t track;
+    uint64_t end_ns;            /* of its slices */
+    tw_ring_event stall, frames; /* read last: it may grow yet. time_ns 0: none */
+} stall_row;
+
+/* A row for what was measured, one for samples. */
+typedef struct stall_rows {
+    uint64_t tid;               /* 0: of the process */
+    stall_row row[2];
+} stall_rows;
 
 typedef struct exporter {
     tw_timeline *timeline;
@@ -65,6 +82,8 @@ typedef struct exporter {
     uint32_t step_name[TW_STEPS];
     uint32_t (*label)[2];        /* model and route, once they were asked for */
     tw_ring_event delay[TW_RINGS]; /* the last one of each ring */
+    stall_rows stalls[TW_TRACE_STALL_THREADS + 1]; /* the last one takes those that are not drawn */
+    uint32_t stall_threads;
 } exporter;
 
 static inline uint32_t name_of(exporter *x, const char *text) { return tw_timeline_name(x->timeline, text, strlen(text)); }
@@ -95,7 +114,18 @@ static inline bool in_range(const exporter *x, uint64_t time_ns) { return time_n
 /* A stamp that the timeline takes: times are below 2^63. */
 static inline bool fine(uint64_t time_ns) { return time_ns >> 63 == 0; }
 
+/* ---- trace_stalls.c ---- */
+
+/* A stall as far as it is known; its frames stand behind it. */
+void tw_export_stall(exporter *x, const tw_ring_event *e);
+
+/* No stall follows: each has its end. */
+void tw_export_stalls_end(exporter *x);
+
 /* ---- trace_steps.c ---- */
+
+/* The track of a thread of the process at hand; of the process where tid is 0. */
+uint32_t tw_export_thread_track(exporter *x, uint64_t tid, const char *name);
 
 /* Events of a step that ended, and of the thread that has the ring from now on. */
 void tw_export_step(exporter *x, const tw_ring_event *e);

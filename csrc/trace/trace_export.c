@@ -141,6 +141,8 @@ static void start_process(exporter *x, uint32_t process) {
     x->file = x->files[process];
     x->requests_track = 0;
     x->first_ns = 0;
+    x->stall_threads = 0;
+    memset(x->stalls, 0, sizeof x->stalls);
     memset(x->counter_track, 0, sizeof x->counter_track);
     memset(x->lane, 0, sizeof x->lane);
     memset(x->step_name, 0, sizeof x->step_name);
@@ -382,13 +384,15 @@ static void on_event(exporter *x, const tw_ring_event *e) {
     case TW_KIND_STEP: tw_export_step(x, e); break;
     case TW_KIND_COUNTER: on_counter(x, e); break;
     case TW_KIND_THREAD: tw_export_thread(x, e); break;
+    case TW_KIND_STALL: tw_export_stall(x, e); break;
     case TW_KIND_DELAY: x->delay[x->reader.ring] = *e; break;
     default: break;
     }
 }
 
-/* Says on a track of its own what the rings have lost. */
+/* Says on a track of its own what the rings have lost, and which stalls were in none. */
 static void tell_losses(exporter *x) {
+    const uint64_t stalls_lost = tw_load(&x->file->head->stalls_lost);
     uint32_t on = 0;
     for (uint32_t ring = 0; ring < TW_RINGS; ring++) {
         const uint64_t lost = x->reader.cursor[ring].lost;
@@ -402,6 +406,12 @@ static void tell_losses(exporter *x) {
         const tw_arg args[] = {{x->text[T_RING], TW_ARG_UINT, ring}, {x->text[T_HOW_MANY], TW_ARG_UINT, lost}};
         point(x, at_ns > x->from_ns ? at_ns : x->from_ns, on, TW_POINT_INSTANT, x->text[T_EVENTS_LOST], 0, args, 2);
     }
+    if (stalls_lost == 0) return;
+    x->account->stalls_lost += stalls_lost;
+    if (on == 0) on = track(x, TW_TRACK_SLICES, x->process_track[x->process], x->text[T_LOST], 9, 0);
+    const tw_arg how_many = {x->text[T_HOW_MANY], TW_ARG_UINT, stalls_lost};
+    const uint64_t at_ns = x->first_ns > x->from_ns ? x->first_ns : x->from_ns;
+    point(x, at_ns, on, TW_POINT_INSTANT, x->text[T_STALLS_LOST], 0, &how_many, 1);
 }
 
 static void draw_process(exporter *x, uint32_t process) {
@@ -422,6 +432,7 @@ static void draw_process(exporter *x, uint32_t process) {
         on_event(x, e);
     }
     tw_export_steps_end(x);
+    tw_export_stalls_end(x);
     if (x->first_ns == 0 && fine(x->file->joined_ns)) x->first_ns = x->file->joined_ns;
     tell_losses(x);
     x->account->unfinished += x->requests.used;

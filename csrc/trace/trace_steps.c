@@ -1,7 +1,7 @@
 /* The engine steps of a process, and the host gaps between them. */
 #include "trace/exporter.h"
 
-static uint32_t thread_track(exporter *x, uint64_t tid, const char *name) {
+uint32_t tw_export_thread_track(exporter *x, uint64_t tid, const char *name) {
     if (tid == 0) return x->process_track[x->process];
     const uint32_t known = tw_timeline_find(x->timeline, TW_TRACK_THREAD, (int32_t)x->file->pid, (int64_t)tid);
     if (known > x->process_track[x->process]) return known; /* it had a ring before */
@@ -28,7 +28,7 @@ static void flush_gaps(exporter *x, step_lane *lane, uint32_t keep) {
 static void switch_thread(exporter *x, uint32_t ring, uint64_t tid, const char *name) {
     step_lane *lane = &x->lane[ring];
     flush_gaps(x, lane, 0);
-    *lane = (step_lane){.tid = tid, .thread = thread_track(x, tid, name)};
+    *lane = (step_lane){.tid = tid, .thread = tw_export_thread_track(x, tid, name)};
     lane->track = track(x, TW_TRACK_SLICES, lane->thread, x->text[T_STEPS], 3, 0);
 }
 

@@ -23,6 +23,7 @@ void tw_scan_init(tw_scan *scan, tw_framing framing) {
     scan->framing = (uint32_t)framing;
     scan->model_seen = scan->shapes = scan->last_shape = scan->expected = scan->next_shape = scan->unlike = 0;
     scan->part_len = scan->part_cut = 0;
+    scan->objects_only = false;
     scan->line_state = LINE_START;
     memset(&scan->whole, 0, sizeof scan->whole);
 }
@@ -67,6 +68,7 @@ static void look(tw_scan *scan, const char *p, const char *end, const char *afte
     clear(&one);
     const bool formed = tw_event_look(p, end, scan->framing == TW_FRAMING_SSE, scan->model_seen != 0, &one, &marks);
     if (one.model != NULL) scan->model_seen = 1;
+    if (scan->objects_only && !marks.object && !scan->part_cut) one.tokens = one.events = 0;
     if (formed && after != NULL && tw_shapes_worthwhile(scan))
         tw_shapes_remember(scan, (tw_slice){p, (size_t)(after - p)}, &marks, &one);
     add(out, &one);

@@ -39,9 +39,10 @@ void tw_answer_begin(tw_answer *answer, uint64_t planned_ns, uint64_t ttft_ns, u
     answer->opaque = true;
 }
 
-void tw_answer_framing(tw_answer *answer, tw_framing framing) {
+void tw_answer_framing(tw_answer *answer, tw_framing framing, bool objects_only) {
     answer->opaque = false;
     tw_scan_init(&answer->scan, framing);
+    answer->scan.objects_only = objects_only;
 }
 
 /* ---- deadlines ---- */
@@ -147,6 +148,7 @@ static const char *event_end(uint32_t framing, const char *p, const char *end) {
 static void keep_head(tw_answer *answer, const char *data, size_t len) {
     const size_t room = TW_ANSWER_HEAD - answer->head_len;
     if (len > room) len = room;
+    if (len == 0) return;
     memcpy(answer->head + answer->head_len, data, len);
     answer->head_len += len;
 }
@@ -155,6 +157,18 @@ static uint64_t stamp_of(tw_answer *answer, uint64_t now_ns) {
     now_ns = most(now_ns, most(answer->last_ns, 1));
     if (answer->chunk_ns == 0) answer->chunk_ns = now_ns;
     return now_ns;
+}
+
+/* The event that reports the error says more than what came before it. begun: bytes of it that earlier reads brought,
+ * which the scanner's buffer still holds. */
+static void keep_error(tw_answer *answer, size_t begun, const char *data, size_t len) {
+    answer->head_len = 0;
+    keep_head(answer, answer->scan.part, begun);
+    keep_head(answer, data, len);
+}
+
+static bool first_error(const tw_answer *answer, const tw_scan_result *found) {
+    return found->error && !answer->error && answer->messages > 0;
 }
 
 void tw_answer_feed(tw_answer *answer, const char *data, size_t len, uint64_t now_ns) {
@@ -166,7 +180,9 @@ void tw_answer_feed(tw_answer *answer, const char *data, size_t len, uint64_t no
     if (answer->opaque) return;
     for (const char *p = data, *end = data + len; p < end;) {
         const char *stop = event_end(answer->scan.framing, p, end);
+        const size_t begun = answer->scan.part_len;
         tw_scan_feed(&answer->scan, p, (size_t)(stop - p), &found);
+        if (first_error(answer, &found)) keep_error(answer, begun, p, (size_t)(stop - p));
         take(answer, &found, now_ns);
         p = stop;
     }
@@ -175,6 +191,8 @@ void tw_answer_feed(tw_answer *answer, const char *data, size_t len, uint64_t no
 void tw_answer_finish(tw_answer *answer, uint64_t now_ns) {
     tw_scan_result found;
     if (answer->opaque || answer->bytes == 0) return;
+    const size_t begun = answer->scan.part_len;
     tw_scan_finish(&answer->scan, &found);
+    if (first_error(answer, &found)) keep_error(answer, begun, NULL, 0);
     take(answer, &found, stamp_of(answer, now_ns));
 }

@@ -299,6 +299,7 @@ static void see_data(event_walk *walk) {
         tw_slice key;
         json->p++;
         while (tw_json_key(json, &key)) seer_of(key)(walk);
+        walk->marks->object = !json->bad;
     } else if (is_done_mark(json)) {
         walk->out->done = true;
         return;
@@ -313,6 +314,7 @@ bool tw_event_look(const char *p, const char *end, bool sse, bool model_seen, tw
     event_walk walk = {
         .json = {.p = p, .end = end, .sse = sse}, .out = out, .want_model = !model_seen, .marks = marks};
     marks->texts = 0;
+    marks->object = false;
     marks->loose = (tw_slice){NULL, 0};
     if (end - p >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0) walk.json.p += 3;
     if (sse) tw_json_to_data(&walk.json);

@@ -9,6 +9,7 @@ typedef struct tw_event_marks {
     tw_slice text[TW_SCAN_TEXTS];  /* insides of strings, in order: any other that is not empty would do */
     uint32_t texts;                /* may be more than there is room for: then not all of them are known */
     tw_slice loose;                /* a number, or the inside of a string: any other would do. len 0: there is none */
+    bool object;                   /* the event is one whole JSON object */
 } tw_event_marks;
 
 /* Looks at the event in [p, end) and adds what it holds to out, which is empty. With sse the bytes are the

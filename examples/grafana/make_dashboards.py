@@ -143,12 +143,19 @@ E2E = "tailwatch_e2e_request_latency_seconds"
 GC = "python_gc_duration_seconds"
 REQUESTS = "tailwatch_requests_total"
 DELAY = "tailwatch_stream_delay_seconds_total"
+STALLS = "tailwatch_stall_seconds"
+UNEXPLAINED = "tailwatch_unexplained_seconds_total"
 OVERLAP = "tailwatch_stream_overlap_seconds_total"
 JUDGED = f'{SERIES}, outcome=~"good|miss"'
 GOOD = f'{SERIES}, outcome="good"'
 BETWEEN = f'{TARGET}, phase="itl"'
+PAUSES = ', cause=~"gc.*"'
+PAUSED = BETWEEN + PAUSES
 BEFORE = f'{TARGET}, phase="ttft"'
+UPSTREAM = f'{TARGET}, cause="upstream"'
 PROCESS = "instance, process"
+REPLICA = "instance, pod"
+REPLICA_NAME = "{{instance}} {{pod}}"
 STEP = "instance, process, step"
 
 
@@ -222,7 +229,7 @@ ROWS = (
                 "Share of the time between tokens that pauses added, an estimate.",
                 Query(
                     "delay",
-                    lambda kind: f"{total(DELAY, BETWEEN, over=RANGE)} / {kind.seconds(ITL, TARGET, over=RANGE)}",
+                    lambda kind: f"{total(DELAY, PAUSED, over=RANGE)} / {kind.seconds(ITL, TARGET, over=RANGE)}",
                 ),
                 unit="percentunit",
                 bad_from=0.01,
@@ -306,6 +313,80 @@ ROWS = (
         ],
     ),
     Row(
+        "Why was it late?",
+        [
+            Panel(
+                "Delay by cause",
+                "Stream seconds per second (all streams together) that each cause added, to gaps and to first tokens: "
+                "pauses to all of them, other causes to slow ones. upstream: before the token reached a process that "
+                "tailwatch watches.",
+                [fixed("{{cause}}", total(DELAY, TARGET, "cause"))],
+                unit="s",
+                width=12,
+                stacked=True,
+            ),
+            Panel(
+                "Share of the delay without a cause",
+                "unexplained: no cause was found. upstream: it lies before the token reached a process that tailwatch "
+                "watches. Of the delay by all causes.",
+                [
+                    fixed("unexplained", f"{total(UNEXPLAINED, TARGET)} / {total(DELAY, TARGET)}"),
+                    fixed("upstream", f"{total(DELAY, UPSTREAM)} / {total(DELAY, TARGET)}"),
+                ],
+                unit="percentunit",
+                most=1,
+                width=6,
+            ),
+            Panel(
+                "Unexplained, by what is missing",
+                "Stream seconds per second of slow gaps and first tokens that no cause explains, by the source of "
+                "knowledge that the process lacks. unknown: it lacks none.",
+                [fixed("{{reason}}", total(UNEXPLAINED, TARGET, "reason"))],
+                unit="s",
+                stacked=True,
+                width=6,
+            ),
+            Panel(
+                "Stalls of event loops",
+                "Share of the time in which a loop ran for over 2 ms without waiting for events, by cause: meanwhile "
+                "nobody is answered. Collections are not part of it.",
+                [Query("{{process}} {{cause}}", lambda kind: kind.seconds(STALLS, TARGET, "process, cause"))],
+                unit="percentunit",
+                stacked=True,
+                width=24,
+            ),
+        ],
+    ),
+    Row(
+        "Which replica, and which cause there?",
+        [
+            Panel(
+                "Missed by replica",
+                "1 - good / (good + miss) of each scraped server. In Kubernetes, PodMonitor adds the label pod.",
+                [
+                    fixed(
+                        REPLICA_NAME,
+                        f"1 - {total(REQUESTS, GOOD, REPLICA)} / {total(REQUESTS, JUDGED, REPLICA)}",
+                    )
+                ],
+                unit="percentunit",
+                most=1,
+            ),
+            Panel(
+                "Delay by replica and cause",
+                "The eight largest: stream seconds per second that a cause added to the streams of a replica.",
+                [fixed(f"{REPLICA_NAME} {{{{cause}}}}", f"topk(8, {total(DELAY, TARGET, f'{REPLICA}, cause')})")],
+                unit="s",
+            ),
+            Panel(
+                "ITL p99 by replica",
+                "One replica far above the others: the cause is there, not in the model or the load.",
+                [quantile(REPLICA_NAME, 0.99, ITL, by=REPLICA)],
+                unit="s",
+            ),
+        ],
+    ),
+    Row(
         "Did a pause do it, and whose?",
         [
             Panel(
@@ -325,7 +406,7 @@ ROWS = (
                 "Delay between tokens",
                 "Stream seconds per second (all streams together) that pauses cost beyond each stream's typical gap, "
                 "by who paused and why. An estimate.",
-                [fixed("{{source}} {{cause}}", total(DELAY, BETWEEN, "source, cause"))],
+                [fixed("{{source}} {{cause}}", total(DELAY, PAUSED, "source, cause"))],
                 unit="s",
                 width=12,
                 stacked=True,
@@ -340,10 +421,10 @@ ROWS = (
             ),
             Panel(
                 "Before the first token",
-                "The same for waits for a first token: delay is certain (before the app was entered), overlap an upper "
-                "bound.",
+                "The same for waits for a first token: delay is certain before the app was entered and an estimate "
+                "after that, overlap an upper bound.",
                 [
-                    fixed("delay: {{source}} {{cause}}", total(DELAY, BEFORE, "source, cause")),
+                    fixed("delay: {{source}} {{cause}}", total(DELAY, BEFORE + PAUSES, "source, cause")),
                     fixed("overlap: {{source}} {{cause}}", total(OVERLAP, BEFORE, "source, cause")),
                 ],
                 unit="s",
@@ -520,7 +601,7 @@ ROWS = (
             ),
             Panel(
                 "Backlog",
-                "Object visits still owed by the idle-time collector (about 10 per object).",
+                "Object visits that the idle-time collector has still to make (about 10 per object).",
                 [fixed("{{process}}", now("tailwatch_gc_idle_backlog_visits", by="process"))],
             ),
             Panel(
@@ -602,6 +683,59 @@ ROWS = (
                         total("tailwatch_step_request_overlap_seconds_total", TARGET, "process, phase, cause"),
                     )
                 ],
+                unit="s",
+            ),
+        ],
+    ),
+    Row(
+        "What did the engine's steps compute?",
+        [
+            Panel(
+                "Steps with and without prompts",
+                "From the end of one step to the end of the next: decode makes tokens alone; prefill has prompts, or "
+                "parts of them, in it too. Where prefill lies far above decode, other requests' prompts make tokens "
+                "late.",
+                ends("tailwatch_engine_step_seconds", TARGET, "process, work", "{{process}} {{work}} "),
+                unit="s",
+            ),
+            Panel(
+                "Parts of the steps",
+                "Share of the engine's time: wait is for the device; all else is the host, in which the device may "
+                "have had no work. paused: collections of the engine's process.",
+                [
+                    fixed(
+                        "{{process}} {{part}}",
+                        total("tailwatch_engine_step_part_seconds_total", TARGET, "process, part"),
+                    )
+                ],
+                unit="percentunit",
+                stacked=True,
+            ),
+            Panel(
+                "Tokens computed",
+                "Of prompts, of decoding requests, and again of preempted requests, per second.",
+                [fixed("{{process}} {{kind}}", total("tailwatch_engine_tokens_total", TARGET, "process, kind"))],
+            ),
+            Panel(
+                "Requests in the engine",
+                "As its latest step ended, and those that lost their place in the KV cache, per second.",
+                [
+                    fixed("{{process}} {{state}}", now("tailwatch_engine_requests", by="process, state")),
+                    fixed("{{process}} preempted", total("tailwatch_engine_preemptions_total", TARGET, "process")),
+                ],
+            ),
+            Panel(
+                "KV cache",
+                "Share in use. At 1 requests are preempted.",
+                [fixed("{{process}}", now("tailwatch_engine_kv_cache_usage_ratio", by="process"))],
+                unit="percentunit",
+                most=1,
+            ),
+            Panel(
+                "What a step costs",
+                "On-line model, an estimate: a step of decoding alone, what one more decoding request adds, and what a "
+                "token of a prompt adds to its step.",
+                [fixed("{{process}} {{term}}", now("tailwatch_engine_step_cost_seconds", by="process, term"))],
                 unit="s",
             ),
         ],

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
+from tailwatch.asgi.metrics_append import HeldSend, MetricsAppend
 from tailwatch.asgi.routes import path_below
+from tailwatch.asgi.scrape_turns import PARTS_A_TURN, in_thread, send_parts
 from tailwatch.serve.local_auth import HEADER, SNAPSHOT_PATH, holds
 
 MOVED_PATH = "/tailwatch/metrics"
 _PROOF = HEADER.encode()
-
-_PARTS_A_TURN = 8
-_T = TypeVar("_T")
+_MARK = "tailwatch.metrics"
 
 
 class MetricsResponse(Protocol):
@@ -39,12 +37,20 @@ class Scrape:
     is shown to it: if it answers with metrics, they are its own and stay; anything else is not passed on.
 
     Beside them, to callers that prove to be on this machine (tailwatch/serve/local_auth.py): the snapshot, at
-    SNAPSHOT_PATH.
+    SNAPSHOT_PATH, made of the query string.
     """
 
-    __slots__ = ("_answers", "_path", "_respond", "_said", "_snapshot")
+    observed = False
+    __slots__ = ("_answers", "_append", "_path", "_respond", "_said", "_snapshot")
 
-    def __init__(self, respond: Respond, path: str, snapshot: Respond | None = None) -> None:
+    def __init__(
+        self,
+        respond: Respond,
+        path: str,
+        snapshot: Callable[[str], MetricsResponse] | None = None,
+        append: MetricsAppend | None = None,
+    ) -> None:
+        self._append = append
         self._respond = respond
         self._path = path
         self._snapshot = snapshot
@@ -68,9 +74,10 @@ class Scrape:
         taken = bool(self._answers) or has_route(app, self._path)
         if taken and not self._said:
             self._said = True
-            logging.getLogger("tailwatch").warning(
-                "the app has a route %s of its own: tailwatch's metrics are at %s", self._path, MOVED_PATH
-            )
+            if self._append is None or not self._append.series():
+                logging.getLogger("tailwatch").warning(
+                    "the app has a route %s of its own: tailwatch's metrics are at %s", self._path, MOVED_PATH
+                )
         return taken
 
     async def serve(
@@ -80,17 +87,25 @@ class Scrape:
         path = path_below(scope, scope.get("root_path", ""))
         if path == SNAPSHOT_PATH and self._snapshot is not None:
             if await in_thread(holds, header(scope, _PROOF)):
-                return await _answer(self._snapshot, scope, send, failed)
+                query = str(scope["query_string"], "latin-1")
+                snapshot = self._snapshot
+                return await _answer(lambda *_: snapshot(query), scope, send, failed)
             await app(scope, receive, send)
             return None
         if self._answers is not None or path != self._path:
             return await _answer(self._respond, scope, send, failed)
-        trial = _Trial(send, partial(_answer, self._respond, scope, send, failed))
+        append = self._append
+        wanted = append is not None and append.wanted(scope)
+        held = HeldSend(append, send, failed, head=scope["method"] == "HEAD") if append and wanted else None
+        trial = _Trial(held.send if held else send, partial(_answer, self._respond, scope, send, failed))
         try:
             await app(scope, receive, trial.send)
         except Exception:
             if trial.metrics:
                 raise
+        finally:
+            if held:
+                await held.release()
         if trial.metrics or scope["method"] == "GET":
             self._answers = bool(trial.metrics)
         if trial.metrics is None:  # it said nothing
@@ -104,12 +119,8 @@ async def _answer(respond: Respond, scope: Any, send: Any, failed: Callable[[], 
     number = 0
     with suppress(OSError):  # the client went away
         await send({"type": "http.response.start", "status": status, "headers": lines})
-        for number, part in enumerate(held[0] if scope["method"] == "GET" else (), 1):
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-            if number % _PARTS_A_TURN == 0:
-                await _next_turn()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-    if number > _PARTS_A_TURN:
+        number = await send_parts(send, held[0] if scope["method"] == "GET" else ())
+    if number > PARTS_A_TURN:
         await in_thread(held.clear)  # giving megabytes back to the kernel takes a millisecond: not the loop's
 
 
@@ -126,23 +137,39 @@ async def _rendered(
         return 500, [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(text)))], [[text]]
 
 
-async def _next_turn() -> None:
-    """Lets the loop do what else is due: a send that finds room in the socket's buffer returns without."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        await sys.modules["trio"].lowlevel.checkpoint()
-    else:
-        await asyncio.sleep(0)
+class Append:
+    """Ours behind the app's own, where it has the path of a Scrape for itself. With the slash behind it, too: a mounted
+    app sends there."""
 
+    __slots__ = ("_append", "_path", "_scrape")
+    observed = True
+    """The app's request is a request like any other."""
 
-async def in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
-    """work(*arguments), on a worker thread of the loop's."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:  # hypercorn may run on trio
-        return await sys.modules["trio"].to_thread.run_sync(work, *arguments)  # type: ignore[no-any-return]
-    return await asyncio.to_thread(work, *arguments)
+    def __init__(self, scrape: Scrape, path: str, append: MetricsAppend) -> None:
+        self._append = append
+        self._path = path
+        self._scrape = scrape
+
+    def wants(self, app: Any, scope: Mapping[str, Any]) -> bool:
+        """Whether ours are to follow in the app's answer."""
+        if not scope["path"].rstrip("/").endswith(self._path) or scope["method"] not in ("GET", "HEAD"):
+            return False
+        path = path_below(scope, scope.get("root_path", ""))
+        known = path in (self._path, self._path + "/") and _MARK not in scope
+        return known and self._append.wanted(scope) and self._scrape.look(app)
+
+    def look(self, app: Any) -> bool:
+        """The scrape looks."""
+        return False
+
+    async def serve(self, app: Any, scope: Any, receive: Any, send: Any, failed: Callable[[], object]) -> None:
+        """The app answers, and ours follow where they can."""
+        held = HeldSend(self._append, send, failed, head=scope["method"] == "HEAD")
+        scope[_MARK] = True
+        try:
+            await app(scope, receive, held.send)
+        finally:
+            await held.release()  # what the app did not end
 
 
 class _Trial:

@@ -7,8 +7,7 @@ ours is guarded: what goes wrong in it is reported to Hook.on_error, and the req
 
 from __future__ import annotations
 
-import asyncio
-import inspect
+import sys
 import time
 import types
 from collections.abc import Awaitable, Callable
@@ -20,10 +19,12 @@ from typing import Any
 
 from tailwatch import _hot
 from tailwatch.asgi.arrival import ASGI, ArrivalClock
-from tailwatch.asgi.metrics_route import MetricsResponse, Scrape
+from tailwatch.asgi.metrics_append import MetricsAppend
+from tailwatch.asgi.metrics_route import Append, MetricsResponse, Scrape
 from tailwatch.asgi.page_route import PageRoute, PageSource
 from tailwatch.asgi.response_headers import Annotator
 from tailwatch.asgi.routes import Routes
+from tailwatch.gc.idle_hooks import running_loop
 
 READY_SECONDS, _LOOK_SECONDS = 5.0, 0.02
 _MARK = "__tailwatch__"
@@ -37,7 +38,8 @@ class Hook:
 
     metrics: the answer to a scrape, given its Accept and Accept-Encoding; called in a worker thread, it may block.
         None: not served.
-    snapshot: the answer to who asks for all numbers from this machine; likewise.
+    append: what puts ours behind an app's own metrics. None: nothing does.
+    snapshot: the answer to who asks for all numbers from this machine, from the query string; likewise.
     page: what answers at /tailwatch. None: the app alone.
     annotator: what is said in the answers themselves. None: nothing.
     on_startup: called before lifespan.startup.complete is handed on, or after an app that knows no lifespan returned.
@@ -58,7 +60,8 @@ class Hook:
     carries: Callable[[], bool] = bool
     is_ready: Callable[[], bool] = lambda: True
     metrics: Callable[[str, str], MetricsResponse] | None = None
-    snapshot: Callable[[str, str], MetricsResponse] | None = None
+    append: MetricsAppend | None = None
+    snapshot: Callable[[str], MetricsResponse] | None = None
     page: PageSource | None = None
     annotator: Annotator | None = None
     metrics_path: str = "/metrics"
@@ -74,9 +77,11 @@ class Attached:
         self.app = app
         self.hook = hook
         self._base = base
-        scrape = Scrape(hook.metrics, hook.metrics_path, hook.snapshot) if hook.metrics and hook.metrics_path else None
-        page = PageRoute(hook.page, hook.metrics_path) if hook.page is not None else None
-        self.own_routes = tuple(own_route for own_route in (scrape, page) if own_route is not None)
+        path, append = hook.metrics_path, hook.append
+        scrape = Scrape(hook.metrics, path, hook.snapshot, append) if hook.metrics and path else None
+        behind = Append(scrape, path, append) if scrape is not None and append is not None else None
+        page = PageRoute(hook.page, path) if hook.page is not None else None
+        self.own_routes = tuple(own_route for own_route in (behind, scrape, page) if own_route is not None)
         self.layer: type | None = None
         self.inert = False  # detached: a layer that could not be taken off lets everything through
 
@@ -142,8 +147,8 @@ class Attached:
             if serving is not None and serving.sender is sender:
                 serving.sender = serving.span = None
             if errands & 1:
-                for template in core.streamed():
-                    self.hook.routes.learn(template)
+                for each in core.streamed(self.hook.routes.full):
+                    self.hook.routes.streamed(each)
             if errands & 2:
                 self.hook.on_idle()
         except Exception:
@@ -163,9 +168,9 @@ class Attached:
         try:
             until = time.monotonic() + READY_SECONDS
             while not (self.inert or self.hook.is_ready()) and time.monotonic() < until:
-                if asyncio._get_running_loop() is None:  # trio
+                if running_loop() is None:  # trio
                     return
-                await asyncio.sleep(_LOOK_SECONDS)
+                await sys.modules["asyncio"].sleep(_LOOK_SECONDS)
         except Exception:
             self.failed()
 
@@ -236,6 +241,8 @@ def _existing(app: Any) -> Attached | None:
 def _check(app: Any) -> None:
     if not callable(app):
         raise TypeError(f"app: expected an ASGI application, found {type(app).__qualname__} (not callable)")
+    import inspect
+
     try:
         inspect.signature(app).bind({}, None, None)
     except TypeError:
@@ -331,7 +338,8 @@ def _layer(attached: Attached, call: Callable[[Any, Any, Any, Any], Any]) -> Cal
             if kind == "lifespan":
                 return await _lifespan(attached, partial(call, self), scope, receive, send)
             if own_route is not None:
-                return await own_route.serve(partial(call, self), scope, receive, send, attached.failed)
+                inner = __call__ if own_route.observed else call
+                return await own_route.serve(partial(inner, self), scope, receive, send, attached.failed)
             return await call(self, scope, receive, send)
         try:
             result = await call(self, scope, _watched(receive, sender), sender.send)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from tailwatch.asgi.metrics_route import has_route, header, in_thread
+from tailwatch.asgi.metrics_route import has_route, header
 from tailwatch.asgi.routes import path_below
+from tailwatch.asgi.scrape_turns import in_thread
 from tailwatch.serve.page_access import Access, access
 
 PATH, MOVED = "/tailwatch", "/tailwatch/page"
@@ -39,6 +40,7 @@ class PageRoute:
     """The page of one app: at PATH, or at MOVED where the app has a route of that path, or the metrics are there; its
     numbers below it."""
 
+    observed = False
     __slots__ = ("_metrics", "_moved", "_page", "_said")
 
     def __init__(self, page: PageSource, metrics_path: str) -> None:

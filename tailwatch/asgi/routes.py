@@ -10,6 +10,8 @@ from typing import Any
 from tailwatch.errors import OptionError
 
 UNMATCHED = "unmatched"
+_MOST_UNCOUNTED = 8
+_NAMEABLE = re.compile(r"[!-~]{1,100}")  # in a log line, and as a value of routes=
 
 # Wherever an app is mounted: OpenAI, Anthropic, vLLM. The longer name comes first, it becomes the label.
 _SUFFIXES = (
@@ -48,13 +50,15 @@ class Routes:
     does not begin with a slash or that is not a template.
     """
 
-    __slots__ = ("_asked", "_exact", "_said", "_templates")
+    __slots__ = ("_asked", "_exact", "_said", "_templates", "uncounted")
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         self._exact: set[str] = {*_EXACT, *_SUFFIXES}
         self._templates: dict[str, re.Pattern[str]] = {}
         self._asked: list[re.Pattern[str]] = []
         self._said = False
+        self.uncounted: list[tuple[str, str]] = []
+        """Method and template of those that streamed and are not counted, the first few."""
         for template in _TEMPLATES:
             self.learn(template)
         self.add(patterns)
@@ -75,6 +79,24 @@ class Routes:
             self._exact.add(template)
         elif template not in self._templates:
             self._templates[template] = expression(template)
+
+    def streamed(self, what: str | Mapping[str, Any]) -> None:
+        """Something streamed: learn a route; name the one of a scope whose request was not counted, if it is in a route
+        table: a client's path is in no log."""
+        if isinstance(what, str):
+            self.learn(what)
+            return
+        route = self.route_of(what)
+        found = (str(what["method"]), route)
+        if route == UNMATCHED or not _NAMEABLE.fullmatch(route):
+            self._say()
+        elif found not in self.uncounted and not self.full:
+            self.uncounted.append(found)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more of those that are not counted are named."""
+        return len(self.uncounted) >= _MOST_UNCOUNTED
 
     def generates(self, scope: Mapping[str, Any]) -> bool:
         """Whether a request of this http or websocket scope is expected to generate tokens."""

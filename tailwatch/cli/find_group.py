@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
+import urllib.parse
 from collections.abc import Callable, Mapping
 
 from tailwatch import snapshots
 from tailwatch.errors import TailwatchError
+from tailwatch.group import unseen
 from tailwatch.group.temp_dirs import IN_MEMORY, PREFIX
 from tailwatch.options.config import variable_of
 
@@ -14,6 +17,15 @@ _NONE = (
     f"no process group of this user found under {IN_MEMORY}: start the server with `tailwatch run -- CMD`, "
     "or pass its shared-memory directory with --dir DIR"
 )
+
+
+def chosen(directory: str | None, *, having: Callable[[str], bool] | None = None) -> str:
+    """The directory that was given, else find()'s, which a line on standard error names. Errors as of find()."""
+    if directory is not None:
+        return directory
+    found = find(os.environ, having=having)
+    print(f"tailwatch: group {found}", file=sys.stderr)
+    return found
 
 
 def find(environment: Mapping[str, str], among: str = IN_MEMORY, *, having: Callable[[str], bool] | None = None) -> str:
@@ -40,6 +52,20 @@ def find(environment: Mapping[str, str], among: str = IN_MEMORY, *, having: Call
         )
         raise TailwatchError("\n".join(("several process groups found; choose one:", *lines)))
     return chosen[0]
+
+
+def serving(url: str, among: str = IN_MEMORY) -> str | None:
+    """The directory of this user's group of which a process listens on the port of an address of this machine; None:
+    there is none, or no server in it is one whose requests are not seen."""
+    address = urllib.parse.urlsplit(url)
+    if address.hostname not in ("127.0.0.1", "localhost", "::1"):
+        return None
+    for path in _made(among):
+        connections = unseen.Connections()
+        connections.look(unseen.read(path).pids)
+        if address.port in connections.listening:
+            return path
+    return None
 
 
 def _made(among: str) -> list[str]:

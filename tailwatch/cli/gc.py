@@ -24,8 +24,11 @@ from tailwatch.gc.remote_commands import (
     is_plain,
     name_of,
 )
+from tailwatch.options.slo import duration
 
 ABOUT = "show GC status of each process, or ask it to re-freeze or collect when idle"
+EXAMPLE = "tailwatch gc freeze --dir /dev/shm/llm"
+EXITS = {1: "a process did not carry out the command"}
 OK, FOUND = 0, 1
 LONGEST_SECONDS = 3600.0
 _STATUS = "status"
@@ -35,20 +38,21 @@ _GRACE_SECONDS = 3.0  # beside the time the process itself has: it looks four ti
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command, and the processes that it addresses."""
-    parser.epilog = "Exit status: 0: success; 1: a process did not carry out the command; 2: usage error."
     parser.add_argument(
         "verb",
         choices=(_STATUS, *VERBS),
         help="status: show counters; freeze: unfreeze, collect, freeze, collect; collect: all unfrozen objects",
     )
-    parser.add_argument("--dir", metavar="DIR", help="directory of the process group (default: found automatically)")
+    parser.add_argument(
+        "--dir", metavar="DIR", help="directory of the process group (default, for status: found automatically)"
+    )
     parser.add_argument("--role", metavar="ROLE", help="only processes with this role, for example engine")
     parser.add_argument(
         "--timeout",
-        metavar="SECONDS",
-        type=float,
+        metavar="30s",
+        type=duration,
         default=30.0,
-        help="time limit for a process to become idle (default 30)",
+        help="time limit for a process to become idle (default 30s)",
     )
 
 
@@ -59,8 +63,10 @@ def main(parsed: argparse.Namespace) -> int:
         TailwatchError: the group, or a process of that role, was not found.
     """
     if not 0 < parsed.timeout <= LONGEST_SECONDS:
-        raise OptionError.of("--timeout", parsed.timeout, f"expected seconds, above 0 and at most {LONGEST_SECONDS:g}")
-    directory = parsed.dir if parsed.dir is not None else find_group.find(os.environ)
+        raise OptionError.of("--timeout", parsed.timeout, f"expected a time like 30s, at most {LONGEST_SECONDS:g}s")
+    directory = find_group.chosen(parsed.dir)
+    if parsed.dir is None and parsed.verb != _STATUS:
+        raise OptionError(f"gc {parsed.verb}: expected --dir: it acts on no group that was not named")
     living = _living(directory, parsed.role)
     if parsed.verb == _STATUS:
         for process in living:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 from tailwatch.cli import find_group
 from tailwatch.group import temp_dirs
 
 ABOUT = "write the recorded events of a server, running or exited, as a timeline for ui.perfetto.dev"
+EXAMPLE = "tailwatch trace -o tail.pftrace"
+EXITS: dict[int, str] = {}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def main(parsed: argparse.Namespace) -> int:
     """
     from tailwatch.tracing import ring_files
 
-    directory = parsed.dir if parsed.dir is not None else find_group.find(os.environ, having=temp_dirs.has_traces)
+    directory = find_group.chosen(parsed.dir, having=temp_dirs.has_traces)
     out = parsed.out or ("tailwatch.pftrace" if parsed.format == "perfetto" else "tailwatch.json")
     to = sys.stdout.fileno() if out == "-" else out
     files, written = ring_files.write_group(directory, to, parsed.format, merge=parsed.merge)

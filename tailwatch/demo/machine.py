@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tailwatch.platform import cpus
+
 
 def describe() -> dict[str, Any]:
     """What a reader needs to compare two runs. cpus: those that this process may use."""
     return {
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": cpus(),
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "kernel": platform.release(),

@@ -11,7 +11,7 @@ from tailwatch.demo import settings
 from tailwatch.demo.pipe import ChildError
 from tailwatch.errors import OptionError, how_to_install
 from tailwatch.interrupts import INTERRUPTED
-from tailwatch.options.slo import SLO
+from tailwatch.options.slo import SLO, duration
 
 OK, FAILED, WRONG_CALL = 0, 1, 2
 NEEDED = ("fastapi", "uvicorn", "httptools", "numpy", "rich")
@@ -19,7 +19,9 @@ NEEDED = ("fastapi", "uvicorn", "httptools", "numpy", "rich")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `tailwatch demo`."""
-    parser.add_argument("--duration", type=float, metavar="S", help=f"measured seconds per arm ({settings.DURATION:g})")
+    parser.add_argument(
+        "--duration", type=duration, metavar="30s", help=f"measured time per arm ({settings.DURATION:g}s)"
+    )
     parser.add_argument("--rate", type=float, metavar="R", help="requests per second (60%% of the measured capacity)")
     parser.add_argument("--slo", metavar="SLO", help=f"bounds on a request ({settings.SLO.replace('%', '%%')})")
     parser.add_argument("--seed", type=int, metavar="N", help=f"of the plan, the model and the heap ({settings.SEED})")
@@ -33,6 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--short", action="store_true", help="with --experiment: two blocks in four minutes, without intervals"
     )
     group.add_argument("--html", metavar="FILE", help="with --experiment: write a page that needs nothing else")
+    parser.add_argument(
+        "--stalls", action="store_true",
+        help="plant stalls of eleven kinds in the server, and print what `tailwatch why` names; 40 s",
+    )  # fmt: skip
     parser.add_argument("--serve", action="store_true", help="only run the server, frozen, until Ctrl-C")
     parser.add_argument("--port", type=int, metavar="PORT", help="for --serve; a free one by default")
 
@@ -61,6 +67,9 @@ def run(options: argparse.Namespace) -> int:
     """Serve, or measure and print."""
     slo = SLO.parse(_given(options, "slo", settings.SLO))
     seed = _given(options, "seed", settings.SEED)
+    for name in ("serve", "experiment"):
+        if _given(options, "stalls", False) and _given(options, name, False):
+            raise OptionError(f"--stalls: expected without --{name}")
     if _given(options, "serve", False):
         return _serve(int(_given(options, "port", 0)), seed, slo)
     rate = _positive(options, "rate")
@@ -71,8 +80,10 @@ def run(options: argparse.Namespace) -> int:
     for name in ("short", "html"):
         if _given(options, name, False):
             raise OptionError(f"--{name}: expected with --experiment")
-    duration = _positive(options, "duration") or settings.DURATION
     file = _given(options, "json", None)
+    if _given(options, "stalls", False):
+        return _stalls(slo, seed, file)
+    duration = _positive(options, "duration") or settings.DURATION
 
     from tailwatch.demo.measurement import measure
     from tailwatch.loadtest import options as output
@@ -87,6 +98,18 @@ def run(options: argparse.Namespace) -> int:
     return _error("interrupted; its processes are ended", INTERRUPTED) if report["interrupted"] else OK
 
 
+def _stalls(slo: SLO, seed: int, file: str | None) -> int:
+    from tailwatch.demo import stalls
+    from tailwatch.loadtest import options as output
+
+    output.check_files({"json": file})
+    report = stalls.measure(slo, seed)
+    print(stalls.text_of(report))
+    if file is not None:
+        output.write_json(file, report)
+    return OK
+
+
 def _given(options: argparse.Namespace, name: str, default: Any) -> Any:
     value = getattr(options, name, None)
     return default if value is None else value
@@ -95,7 +118,9 @@ def _given(options: argparse.Namespace, name: str, default: Any) -> Any:
 def _positive(options: argparse.Namespace, name: str) -> float | None:
     value = getattr(options, name, None)
     if value is not None and not 0 < value < 1e6:
-        raise OptionError.of(f"--{name}", value, "expected a number above 0")
+        raise OptionError.of(
+            f"--{name}", value, "expected a number above 0" if name != "duration" else "expected a time like 30s or 2m"
+        )
     return None if value is None else float(value)
 
 

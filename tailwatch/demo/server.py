@@ -15,6 +15,7 @@ from tailwatch.demo.app import build_app
 from tailwatch.demo.engine import MAX_BATCH, Engine
 from tailwatch.demo.model import LanguageModel
 from tailwatch.demo.pipe import ParentPipe
+from tailwatch.demo.planting import Planting
 from tailwatch.demo.settings import OBJECTS
 
 if TYPE_CHECKING:
@@ -105,6 +106,13 @@ def _obey(
                     _settle()
                 mark = MeasuredWindow(arm)
                 parent.send({"marked": True})
+            elif command["do"] == "plant":
+                planted = Planting(server.servers[0].get_loop(), command["plants"], command["rounds"])
+                planted.start()
+                parent.send({"planting": True})
+            elif command["do"] == "planted":
+                planted.join()
+                parent.send({"plants": planted.found})
             elif mark is not None:
                 parent.send(mark.finish())
     finally:

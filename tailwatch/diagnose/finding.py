@@ -11,13 +11,17 @@ SEVERITIES = ("high", "medium", "low", "info")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing worth knowing: which rule saw it, how bad it is, what it is in numbers, and what mends it."""
+    """One thing worth knowing: which rule saw it, how bad it is, what it is in numbers, and what mends it.
+
+    lateness: the lateness it explains, seconds summed over streams; 0.0: none, or it is not known.
+    """
 
     rule: str
     severity: str
     title: str
     detail: str
     advice: str
+    lateness: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,14 @@ class DiagnosisContext:
         fast_sse: the option is on.
         accelerated: what it serialises for, dotted names.
         notes: more to tell, a sentence each.
+        started: a name in tailwatch.diagnose.advice.STARTED.
+        healthy_concurrency: streams above which TTFT grows faster; None: not found.
+        highest_concurrency: the most streams that were in flight at an arrival, in the last half hour.
+        queued_seconds: what first tokens took beyond their median at the healthy concurrency, summed over the requests
+            of the last half hour that found more streams.
+        unseen_servers: loaded, and no ASGI servers; empty where the group stamps requests.
+        unseen_ports: on which connections came, and no request was seen.
+        uncounted_routes: those that streamed and are not counted, "GET /events".
     """
 
     gc_policy: str | None = None
@@ -55,6 +67,13 @@ class DiagnosisContext:
     fast_sse: bool = False
     accelerated: tuple[str, ...] = ()
     notes: tuple[str, ...] | list[str] = ()
+    started: str = "install"
+    healthy_concurrency: float | None = None
+    highest_concurrency: float = 0.0
+    queued_seconds: float = 0.0
+    unseen_servers: tuple[str, ...] = ()
+    unseen_ports: tuple[int, ...] = ()
+    uncounted_routes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, beside a saved snapshot: {"snapshot": ..., "context": ...}."""

@@ -6,7 +6,7 @@ A prediction is an interval, and each end says what it stands on:
 - At most: all that collections are estimated to have cost the streams (``Snapshot.delay``).
 - At least: that, less the most that the policy's own work can cost, wherever it falls. Its work is bounded by the
   objects that came (one collection of the youngest for each threshold of them), and what each is charged: the looks
-  that the sweep owes for it, at what a look takes; or the full passes it is in, at what an object takes there that is
+  that the slicer needs for it, at what a look takes; or the full passes it is in, at what an object takes there that is
   not in the cache. All of it is taken to delay as many streams as a collection did on average, although
   idle-time collection does most of it while a loop waits.
 """
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from tailwatch.snapshots import Policy, Process, Snapshot
 
 COLLECTIONS = ("gc0", "gc1", "gc2", "gc_full", "gc_increment")
-_FULL = ("gc2", "gc_full")
+FULL = ("gc2", "gc_full")
 
-# The sweep's price of an object that grew old, and what a look takes out of the cache, where none was measured yet: as
+# The slicer's price of an object that grew old, and what a look takes out of the cache, where none was measured yet: as
 # csrc/include/tailwatch/gc/slice_pacer.h and csrc/gc/slice_pacer.c have them.
 LOOKS_PER_OBJECT = 30
 LOOK_SECONDS = 30e-9
@@ -43,7 +43,6 @@ _OLD_THRESHOLD, _NEW_THRESHOLD = 700, 2000  # of the youngest, before CPython 3.
 _LEAST_SECONDS = 0.05
 _LEAST_RATE = 0.001
 _OFTEN = 3  # memory limits met
-_EXTERNAL_COLLECTIONS = 10
 _OVERDUE_SHARE = 0.5
 _FEWEST_SLICES = 100
 
@@ -87,7 +86,11 @@ def predict(
     role = max(lost, key=lambda each: sum(lost[each].values()), default="")
     processes = [process for process in snapshot.processes if process.role == role]
     kind = _kind(processes, policy)
-    total = sum(lost[role].values()) if role else 0.0
+    explicit = explicit_share(processes)
+    lost[role] = {
+        cause: seconds * (1 - explicit if cause in FULL else 1) for cause, seconds in lost.get(role, {}).items()
+    }
+    total = sum(lost[role].values())
     if total < max(_LEAST_SECONDS, _LEAST_RATE * snapshot.seconds) or kind not in ("observe", "freeze"):
         return None
     if kind == "freeze" and not any(process.policy.freezes for process in processes):
@@ -96,11 +99,19 @@ def predict(
     if version is not None and tuple(version[:2]) in KNOWN_LISTS and not refusal(version, free_threaded=False):
         saving = measured.saving("idle", kind, lost[role])
     elif kind == "observe":
-        full = {cause: seconds for cause, seconds in lost[role].items() if cause in _FULL}
+        full = {cause: seconds for cause, seconds in lost[role].items() if cause in FULL}
         saving = measured.saving("freeze", kind, full)
     else:
         return None
     return saving if saving.low > 0 or saving.policy == "freeze" else None
+
+
+def explicit_share(processes: list[Process]) -> float:
+    """The share of their collections of all generations that other code requested by gc.collect(), by counts. No
+    policy saves what those cost."""
+    count = sum(process.collections.get(cause, 0) for process in processes for cause in FULL)
+    external = sum(process.policy.collections.get("external", 0) for process in processes)
+    return min(1.0, external / count) if count else 0.0
 
 
 def _gc_lost(phases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -146,27 +157,35 @@ class _Measured:
 
 def _full_cost(processes: list[Process], count: Mapping[str, int], paused: Mapping[str, float]) -> float:
     """Seconds that a full collection took for an object, by how many there are now; 0.0: that is not known."""
-    passes = sum(count[cause] for cause in _FULL)
+    passes = sum(count[cause] for cause in FULL)
     unfrozen = [process.policy.unfrozen or 0 for process in processes if process.lives]
     if not passes or len(unfrozen) != 1 or unfrozen[0] < _FEWEST_OBJECTS:
         return 0.0
-    return sum(paused[cause] for cause in _FULL) / passes / unfrozen[0]
+    return sum(paused[cause] for cause in FULL) / passes / unfrozen[0]
 
 
 # What is wrong with the policy in force ---------------------------------------------------------------------
 
 
 def interfered(snapshot: Snapshot) -> list[tuple[str, Policy, list[str]]]:
-    """Processes with interference: name, policy, interference in sentences."""
+    """Processes with interference: name, policy, interference in sentences. A freeze right after a full collection, an
+    unfreeze after it, and a switch that is switched back are how servers treat their own heap, and none."""
     found = []
     for process in snapshot.processes:
-        sentences = interference_sentences(process.policy.interference)
-        calls = process.policy.collections.get("external", 0)
-        if calls >= _EXTERNAL_COLLECTIONS:
-            sentences.append(f"other code requested {calls} collections")
+        sentences = interference_sentences(_undoing(process.policy.interference))
         if sentences:
             found.append((process.name, process.policy, sentences))
     return found
+
+
+def _undoing(calls: Mapping[str, int]) -> dict[str, int]:
+    """Without the calls that undo nothing."""
+    harmless = {
+        "freeze": not calls.get("freeze_blind"),
+        "unfreeze": calls.get("unfreeze", 0) <= calls.get("freeze", 0),
+        **dict.fromkeys(("enable", "disable"), calls.get("disable", 0) <= calls.get("enable", 0)),
+    }
+    return {name: count for name, count in calls.items() if not harmless.get(name)}
 
 
 def fallen_back(snapshot: Snapshot) -> list[tuple[str, str]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailwatch.diagnose.finding import DiagnosisContext
-from tailwatch.diagnose.gc_advice import COLLECTIONS, Saving, predict
+from tailwatch.diagnose.gc_advice import COLLECTIONS, FULL, Saving, explicit_share, predict
 from tailwatch.diagnose.text import CAUSE_NAMES, name_causes
 from tailwatch.integrations.process_roles import delays_streams
 
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from tailwatch.snapshots import Histogram, Process, Snapshot, Step
 
 
-YOUNG = ("gc0", "gc1")
 YOUNG_REASON = "a freeze does not help: these are objects that each request allocates"
+_MOST = 0.5
+_FAR = 10
 # The histograms are exact to 1.1 %, so a fifth of a percentile is far beyond their error.
 _GC_SHARE_OF_PERCENTILE = 0.2
 _GC_LEAST_SECONDS = 0.002
@@ -99,6 +101,46 @@ def predict_saving(snapshot: Snapshot, context: DiagnosisContext) -> Saving | No
     return predict(snapshot, policy=context.gc_policy, thresholds=context.thresholds, version=context.python_version)
 
 
+def explicit_of(snapshot: Snapshot, cause: str) -> float:
+    """The share of a cause's collections that other code requested by gc.collect(), in the process that it paused most;
+    0.0 for the younger generations."""
+    worst = _worst(snapshot, cause)
+    return explicit_share([worst]) if worst is not None and cause in FULL else 0.0
+
+
+def cpu_share(snapshot: Snapshot, cause: str) -> float | None:
+    """CPU time of a cause's pauses / their wall time; None: not measured, as of generation 0."""
+    spent, paused = getattr(snapshot.gc, "cpu", {}).get(cause, 0.0), snapshot.paused.get(cause, 0.0)
+    return min(1.0, spent / paused) if spent > 0 and paused > 0 else None
+
+
+def find_remedy(snapshot: Snapshot, delay: Mapping[str, float], context: DiagnosisContext) -> str:
+    """What can take most of a delay by collections: "policy" (the one of recommended_policy()), "explicit" (no longer
+    to request them), "cpu" (to have a CPU meanwhile), or "objects" (to allocate fewer: no policy takes the most)."""
+    cause = max(delay, key=lambda each: delay[each])
+    share = cpu_share(snapshot, cause)
+    if explicit_of(snapshot, cause) > _MOST:
+        return "explicit"
+    if share is not None and share < _MOST:
+        return "cpu"
+    return "policy" if _can_take(snapshot, delay, context) >= _MOST else "objects"
+
+
+def _can_take(snapshot: Snapshot, delay: Mapping[str, float], context: DiagnosisContext) -> float:
+    """The share of the delay that the recommended policy would take."""
+    saving = predict_saving(snapshot, context)
+    cause = max(delay, key=lambda each: delay[each])
+    if saving is not None and saving.policy == recommended_policy(snapshot, cause, context) == "idle":
+        return (saving.low + saving.high) / 2 / sum(saving.lost.values())
+    return sum(delay.get(each, 0.0) for each in (*FULL, "gc_increment")) / (sum(delay.values()) or 1.0)
+
+
+def is_far(length: Histogram, least: float) -> bool:
+    """Whether the longest is far from the median: ten times as long, and longer by so many seconds."""
+    typical, longest = length.p(50), length.max
+    return typical is not None and longest is not None and longest >= max(_FAR * typical, typical + least)
+
+
 def recommended_policy(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:
     """The option ``gc`` for the process that a cause paused most, where its heap is not frozen: the policy of the
     predicted saving, if there is one for that process, else "freeze"."""
@@ -108,15 +150,17 @@ def recommended_policy(snapshot: Snapshot, cause: str, context: DiagnosisContext
 
 
 def freezes(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> bool:
-    """Whether the policy is to freeze; from outside that is seen by its pauses."""
-    return context.gc_policy in ("freeze", "idle") or (context.gc_policy is None and froze(snapshot, cause, context))
+    """Whether the policy of the process that a cause paused most is to freeze."""
+    worst = _worst(snapshot, cause)
+    kind = context.gc_policy if worst is None or worst.policy.kind == "unknown" else worst.policy.kind
+    return kind in ("freeze", "idle") or (kind is None and froze(snapshot, cause, context))
 
 
 def froze(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> bool:
     """Whether the heap of the process that a cause paused most was frozen; from outside that is seen by its pauses."""
     worst = _worst(snapshot, cause)
     if worst is not None and (context.freeze_done is None or delays_streams(worst.role)):
-        return worst.paused.get("policy", 0.0) > 0
+        return worst.policy.freezes > 0 or worst.paused.get("gc_own", 0.0) > 0
     return bool(context.freeze_done)
 
 
@@ -124,17 +168,25 @@ def tail_shares(snapshot: Snapshot, phase: str) -> dict[str, float]:
     """Shares of the time that the slowest gaps took beyond the typical, over the octaves that reach p99."""
     histogram = snapshot.itl if phase == "itl" else snapshot.ttft
     p99 = histogram.p(99)
-    sums = {"gc": 0.0, "policy": 0.0, "client": 0.0, "accept": 0.0, "unexplained": 0.0}
-    for octave in snapshot.tail.get(phase, []):
-        if p99 is None or octave.upper <= p99:
-            continue
-        sums["gc"] += sum(gc_only(octave.delay).values())
-        sums["policy"] += octave.delay.get("policy", 0.0)
-        sums["client"] += octave.client
-        sums["accept"] += octave.accept
-        sums["unexplained"] += octave.unexplained
+    sums = tail_seconds(snapshot, phase, math.inf if p99 is None else p99)
     total = sum(sums.values())
     return {name: value / total for name, value in sums.items()} if total > 0 else {}
+
+
+def tail_seconds(snapshot: Snapshot, phase: str, above: float = 0.0) -> dict[str, float]:
+    """The time that gaps longer than usual took beyond the typical, over the octaves that reach so many seconds."""
+    sums = dict.fromkeys(("gc", "gc_own", "client", "accept", "host", "engine", "unexplained"), 0.0)
+    for octave in snapshot.tail.get(phase, []):
+        if octave.upper <= above:
+            continue
+        sums["gc"] += sum(gc_only(octave.delay).values())
+        sums["gc_own"] += octave.delay.get("gc_own", 0.0)
+        sums["client"] += octave.client
+        sums["accept"] += octave.accept
+        sums["host"] += getattr(octave, "host", 0.0)  # what earlier versions saved has none
+        sums["engine"] += getattr(octave, "engine", 0.0)
+        sums["unexplained"] += octave.unexplained
+    return sums
 
 
 def step_count(snapshot: Snapshot) -> int:

@@ -7,17 +7,21 @@ bound. Each finding ends in a command or an option; to find nothing is an answer
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tailwatch.diagnose import rules_gc, rules_self, rules_server
+from tailwatch.diagnose import rules_delay, rules_gc, rules_self, rules_server
+from tailwatch.diagnose.advice import fit
 from tailwatch.diagnose.finding import SEVERITIES, DiagnosisContext, Finding
 from tailwatch.diagnose.measures import (
-    YOUNG,
     YOUNG_REASON,
     engine_role,
     find_gc_blame,
+    find_remedy,
     freezes,
     froze,
+    gc_only,
+    is_far,
     recommended_policy,
     step_count,
     where_paused,
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 Rule = Callable[["Snapshot", DiagnosisContext], "Finding | None"]
 RULES: tuple[Rule, ...] = (
     rules_gc.gc_tail,
+    rules_gc.gc_explicit,
     rules_gc.gc_policy,
     rules_gc.gc_fallback,
     rules_gc.gc_memory_limit,
@@ -49,8 +54,15 @@ RULES: tuple[Rule, ...] = (
     rules_self.unbound_streams,
     rules_self.unknown_variables,
     rules_gc.policy_pauses,
+    rules_server.longest_gap,
+    rules_server.longest_ttft,
+    rules_server.longest_step,
+    rules_server.queueing,
     rules_server.slow_clients,
     rules_server.unexplained,
+    rules_server.engine_only,
+    rules_server.unseen_server,
+    rules_server.uncounted_routes,
     rules_self.label_overflow,
     rules_self.drops,
     rules_self.fast_sse_fallback,
@@ -62,13 +74,24 @@ RULES: tuple[Rule, ...] = (
 
 
 def doctor(snapshot: Snapshot, context: DiagnosisContext | None = None) -> list[Finding]:
-    """Everything the rules see, the worst first; never empty."""
+    """Everything the rules see, what explains most lateness first; never empty. A finding of severity "high" whose
+    lateness is not known stands before them, remarks behind them."""
     context = context or DiagnosisContext()
     found = [finding for rule in RULES if (finding := rule(snapshot, context)) is not None]
+    found += rules_delay.causes(snapshot)
     if all(finding.severity == "info" for finding in found):
         seen = snapshot.opened or sum(snapshot.requests.values()) or snapshot.itl.count or step_count(snapshot)
-        found.append(_nothing(snapshot, context) if seen else _no_requests())
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+        if seen:
+            found.append(_nothing(snapshot, context))
+        elif not any(finding.rule == "unseen-server" for finding in found):
+            found.append(_no_requests())
+    fitted = [replace(finding, advice=fit(finding.advice, context.started)) for finding in found]
+    return sorted(fitted, key=_rank)
+
+
+def _rank(finding: Finding) -> tuple[bool, bool, float, int]:
+    first = finding.severity == "high" and not finding.lateness
+    return finding.severity == "info", not first, -finding.lateness, SEVERITIES.index(finding.severity)
 
 
 def headline(snapshot: Snapshot, context: DiagnosisContext | None = None) -> str:
@@ -79,7 +102,7 @@ def headline(snapshot: Snapshot, context: DiagnosisContext | None = None) -> str
         return _headline_without_gc(snapshot)
     return (
         f"{blame.percentile} ITL {ms(blame.gap)}; up to {ms(blame.lost)} of it is {blame.causes}, "
-        f"{where_paused(snapshot, blame.cause)}; {_mends(snapshot, blame.cause, context)}"
+        f"{where_paused(snapshot, blame.cause)}; {fit(_mends(snapshot, blame.cause, context), context.started)}"
     )
 
 
@@ -88,12 +111,21 @@ def _headline_without_gc(snapshot: Snapshot) -> str:
     if p99 is None:
         return "no gaps between tokens yet"
     without = snapshot.itl_without_gc.p(99)
-    return f"p99 ITL {ms(p99)}, {ms(without)} without garbage collection: GC does not cause the tail"
+    longest = f"; the longest gap took {ms(snapshot.itl.max)}" if is_far(snapshot.itl, 0.0) else ""
+    return f"p99 ITL {ms(p99)}, {ms(without)} without garbage collection: GC does not cause the tail{longest}"
+
+
+_OTHERWISE = {
+    "objects": f"{YOUNG_REASON}; `install(app, gc_log_all=True)` logs each collection with its objects",
+    "explicit": "most of these collections are gc.collect() calls of other code",
+    "cpu": "the process had no CPU for most of that time",
+}
 
 
 def _mends(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:
-    if cause in YOUNG:
-        return f"{YOUNG_REASON}; `install(app, gc_log_all=True)` logs each collection with its objects"
+    remedy = find_remedy(snapshot, gc_only(snapshot.delay_by_phase["itl"]), context)
+    if remedy != "policy":
+        return _OTHERWISE[remedy]
     if (engine := engine_role(snapshot, cause)) and froze(snapshot, cause, context):
         return f"the {engine} process's heap is frozen, so newer objects cause it"
     policy = recommended_policy(snapshot, cause, context)
@@ -117,7 +149,7 @@ def _nothing(snapshot: Snapshot, context: DiagnosisContext) -> Finding:
     if steps := step_count(snapshot):
         detail += f" {steps} engine steps."
     if context.memory_bytes is not None:
-        detail += f" tailwatch itself uses at most {context.memory_bytes / 2**20:.1f} MiB, allocated at install."
+        detail += f" The numbers themselves take at most {context.memory_bytes / 2**20:.1f} MiB."
     return Finding(
         "nothing", "info", "No problems found", detail, "tailwatch doctor URL --slow-gaps lists the slowest gaps"
     )

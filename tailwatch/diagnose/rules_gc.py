@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from tailwatch.diagnose import gc_advice
 from tailwatch.diagnose.finding import DiagnosisContext, Finding
+from tailwatch.diagnose.gc_advice import FULL
 from tailwatch.diagnose.measures import (
-    YOUNG,
     YOUNG_REASON,
+    cpu_share,
     engine_role,
+    explicit_of,
     find_gc_blame,
+    find_remedy,
     freezes,
     froze,
     gc_only,
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
 _TTFT_SHARE = 0.05
 _TTFT_TAIL_SHARE = 0.3
 _LONG_GEN0_SECONDS = 0.005
+_LEAST_SECONDS = 0.05
+_LEAST_SHARE = 0.001  # of the streams' time
+_LITTLE_CPU = 0.9
 _CALLBACK_SHARE = 0.2
 _CALLBACK_LEAST_SECONDS = 0.001
 _FALL_BACK = {
@@ -54,16 +60,38 @@ def gc_tail(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
         f"({split_by_cause(delay, 'to')}); "
         f"up to {ms(sum(overlap.values()))} of their gaps coincided with collections. "
         f"{CAUSE_NAMES[blame.cause].capitalize()}: {count} times {where_paused(snapshot, blame.cause)}, "
-        f"the longest {ms(longest)}."
+        f"the longest {ms(longest)}.{_cpu(snapshot, blame.cause)}"
     )
     title = f"Up to {ms(blame.lost)} of the {blame.percentile} gap between tokens is {blame.causes}"
     severity = "high" if blame.percentile == "p99" else "medium"
-    return Finding("gc-tail", severity, title, detail, _gc_advice(snapshot, blame.cause, context))
+    return Finding("gc-tail", severity, title, detail, _gc_advice(snapshot, delay, context), sum(delay.values()))
 
 
-def _gc_advice(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str:
-    if cause in YOUNG:
-        return f"install(app, gc_log_all=True): {YOUNG_REASON}; the log shows how many objects each collection found"
+def _cpu(snapshot: Snapshot, cause: str) -> str:
+    """The CPU time beside the wall time of the pauses, where they differ: a sentence, or ""."""
+    share = cpu_share(snapshot, cause)
+    if share is None or share >= _LITTLE_CPU:
+        return ""
+    paused = snapshot.paused[cause]
+    return (
+        f" These pauses took {ms(paused)} of wall time and {ms(share * paused)} of CPU time: for the rest the process "
+        "had no CPU, or a finalizer waited and other threads ran."
+    )
+
+
+_REMEDIES = {
+    "objects": f"install(app, gc_log_all=True): {YOUNG_REASON}; the log shows how many objects each collection found",
+    "explicit": "remove the gc.collect() calls, or make them while no request is in flight; no policy avoids them, but "
+    "what is frozen is not collected again; a breakpoint on gc.collect locates them",
+    "cpu": "more CPUs, or fewer busy processes beside this one (cpu.max, nr_throttled in cpu.stat): "
+    "no policy of the collector shortens such pauses",
+}
+
+
+def _gc_advice(snapshot: Snapshot, delay: Mapping[str, float], context: DiagnosisContext) -> str:
+    cause, remedy = max(delay, key=lambda name: delay[name]), find_remedy(snapshot, delay, context)
+    if remedy != "policy":
+        return _REMEDIES[remedy]
     policy = recommended_policy(snapshot, cause, context)
     if engine := engine_role(snapshot, cause):
         return _engine_advice(engine, policy, froze(snapshot, cause, context))
@@ -73,7 +101,7 @@ def _gc_advice(snapshot: Snapshot, cause: str, context: DiagnosisContext) -> str
         return "tailwatch.freeze() at a time without requests: the heap is not frozen yet"
     return (
         "tailwatch.refreeze() at a time without requests: the remaining pauses come from newer objects. "
-        "Pauses before the freeze are included; tailwatch.snapshot(window='5m') shows only the last minutes"
+        "Pauses before the freeze are included; tailwatch doctor URL --window 5m shows only the last minutes"
     )
 
 
@@ -91,7 +119,9 @@ def _engine_advice(role: str, policy: str, frozen: bool) -> str:
 def gc_policy(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """Another policy of the collector would have saved streams time: how much, as an interval."""
     saving = predict_saving(snapshot, context)
-    if saving is None or context.gc_choice:  # gc="auto" makes that change itself
+    if saving is None or _is_auto(snapshot, context):  # it makes that change itself
+        return None
+    if find_gc_blame(snapshot) is None and saving.high < _LEAST_SHARE * (snapshot.itl.sum + snapshot.ttft.sum):
         return None
     lost, low, high = sum(saving.lost.values()), saving.low, saving.high
     share = f"{low / lost:.0%} to {high / lost:.0%}" if lost > 0 else ""
@@ -109,7 +139,28 @@ def gc_policy(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     advice = f"install(app, gc={saving.policy!r})"
     if delays_streams(saving.role):
         advice = f"TAILWATCH_GC={saving.policy} for the {saving.role} process"
-    return Finding("gc-policy", severity, title, detail, advice)
+    return Finding("gc-policy", severity, title, detail, advice, high)
+
+
+def _is_auto(snapshot: Snapshot, context: DiagnosisContext) -> bool:
+    """Whether gc="auto" chooses the policy, here or in a process of the group."""
+    return bool(context.gc_choice) or any(process.policy.why in CHOICES for process in snapshot.processes)
+
+
+def gc_explicit(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """The server's own code requests collections of all generations, and streams wait for them."""
+    cause = max(FULL, key=lambda name: snapshot.delay.get(name, 0.0))
+    share = explicit_of(snapshot, cause)
+    lost = share * snapshot.delay.get(cause, 0.0)
+    if lost < _LEAST_SECONDS:
+        return None
+    calls = sum(process.policy.collections.get("external", 0) for process in snapshot.processes)
+    detail = (
+        f"Other code called gc.collect() {calls} times; {share:.0%} of the collections of all generations "
+        f"{where_paused(snapshot, cause)} were such calls. By that share they cost streams an estimated {ms(lost)}."
+    )
+    severity = "medium" if lost >= _LEAST_SHARE * (snapshot.itl.sum + snapshot.ttft.sum) else "low"
+    return Finding("gc-explicit", severity, "gc.collect() calls delay streams", detail, _REMEDIES["explicit"], lost)
 
 
 def gc_auto(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -186,26 +237,25 @@ def gc_idle_slots(snapshot: Snapshot, context: DiagnosisContext) -> Finding | No
 
 
 def gc_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
-    """Requests wait for GC before the app even sees them."""
+    """Requests wait for GC before their first token."""
     delay, overlap = gc_only(snapshot.delay_by_phase["ttft"]), gc_only(snapshot.overlap_by_phase["ttft"])
     lost, share = sum(delay.values()), tail_shares(snapshot, "ttft").get("gc", 0.0)
     if lost < 0.05 or (lost < _TTFT_SHARE * snapshot.ttft.sum and share < _TTFT_TAIL_SHARE):
         return None
     cause = max(delay, key=lambda name: delay[name])
     detail = (
-        f"{snapshot.ttft.count} requests waited {ms(lost)} in total for collections before the app was entered "
-        f"({split_by_cause(delay)}), {where_paused(snapshot, cause)}; "
-        f"up to {ms(sum(overlap.values()))} of their time to first token coincided with one. "
+        f"Collections delayed {snapshot.ttft.count} first tokens by {ms(lost)} in total ({split_by_cause(delay)}), "
+        f"{where_paused(snapshot, cause)}; {ms(sum(overlap.values()))} of the waits for them coincided with one. "
         f"p99 TTFT {ms(snapshot.ttft.p(99))}."
     )
-    title = f"Requests wait for {name_causes(delay)} before they are accepted"
-    return Finding("gc-ttft", "medium", title, detail, _gc_advice(snapshot, cause, context))
+    title = f"First tokens wait for {name_causes(delay)}"
+    return Finding("gc-ttft", "medium", title, detail, _gc_advice(snapshot, delay, context), lost)
 
 
 def policy_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     """Our own pauses delayed streams."""
-    lost = snapshot.delay.get("policy", 0.0)
-    by_source = {role: phases.get("ttft", {}).get("policy", 0.0) for role, phases in snapshot.overlap_by_source.items()}
+    lost = snapshot.delay.get("gc_own", 0.0)
+    by_source = {role: phases.get("ttft", {}).get("gc_own", 0.0) for role, phases in snapshot.overlap_by_source.items()}
     waited = {role: seconds for role, seconds in by_source.items() if seconds > 0}
     if max(lost, sum(waited.values())) < 0.05:
         return None
@@ -214,7 +264,9 @@ def policy_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | No
         where = ", ".join(f"{ms(seconds)} in {role}" for role, seconds in waited.items())
         detail += f" Waits for first tokens coincided with {where} of them, an upper bound of what they cost."
     advice = "install(app) before the server takes traffic: the freeze then runs at lifespan start-up"
-    return Finding("policy-pauses", "low", "tailwatch's own pauses delayed requests", detail, advice)
+    if context.started != "install":
+        advice = "tailwatch doctor URL --window 10m shows whether they go on; install(app, gc='observe') makes none"
+    return Finding("policy-pauses", "low", "tailwatch's own pauses delayed requests", detail, advice, lost)
 
 
 def freeze_pending(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -252,22 +304,22 @@ def gc_disabled(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None
 
 
 def long_generation_0(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
-    """The youngest generation takes long, which it should not."""
-    longest = snapshot.gc.max.get("gc0", 0.0)
-    if longest < _LONG_GEN0_SECONDS:
+    """Collections of the youngest generation took long, and streams waited for them."""
+    longest, lost = snapshot.gc.max.get("gc0", 0.0), snapshot.delay.get("gc0", 0.0)
+    if longest < _LONG_GEN0_SECONDS or lost < _LEAST_SECONDS:
         return None
-    modern = context.python_version is None or tuple(context.python_version) >= (3, 12)
-    reason = (
-        "Since CPython 3.12 a collection waits for the interpreter loop, so C code that allocates many objects "
-        "(json.loads, pickle, a large decode) leaves one huge generation 0 to collect."
-        if modern
-        else "Generation 0 is small on this version: slow finalizers or a burst of cyclic garbage make it long."
+    detail = (
+        f"The longest pause took {ms(longest)}; streams lost an estimated {ms(lost)} to generation 0. That is wall "
+        "time, and CPU time is not measured for generation 0: the collector may have worked, or the process had no CPU."
     )
-    lost = snapshot.delay.get("gc0", 0.0)
-    detail = f"The longest pause took {ms(longest)}; streams lost an estimated {ms(lost)} to generation 0. {reason}"
-    severity = "medium" if lost >= 0.1 else "low"
-    advice = "install(app, gc_warn_ms=5) logs each with its objects; decode large inputs in pieces"
-    return Finding("long-generation-0", severity, "Generation 0 pauses are long", detail, advice)
+    if context.python_version is not None and tuple(context.python_version) >= (3, 12):
+        detail += " C code that allocates many objects (json.loads, pickle) leaves a large generation 0 since 3.12."
+    severity = "medium" if lost >= _LEAST_SHARE * (snapshot.itl.sum + snapshot.ttft.sum) else "low"
+    advice = (
+        "install(app, gc_warn_ms=5) logs each with its objects: few objects in a long pause are a process without a CPU"
+    )
+    title = f"Generation 0 pauses took up to {ms(longest)} of wall time"
+    return Finding("long-generation-0", severity, title, detail, advice, lost)
 
 
 def callbacks(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -279,4 +331,5 @@ def callbacks(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
     advice = (
         "print(gc.callbacks) in the server lists them (a server's own GC debug option adds one); remove the slowest"
     )
-    return Finding("gc-callbacks", "medium", "gc.callbacks of other code lengthen GC pauses", detail, advice)
+    lost = spent / paused * sum(gc_only(snapshot.delay).values())
+    return Finding("gc-callbacks", "medium", "gc.callbacks of other code lengthen GC pauses", detail, advice, lost)

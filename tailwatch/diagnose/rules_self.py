@@ -38,6 +38,7 @@ _DROP_ADVICE = {
     "out_of_order_stamp": "s.token(at=...): look for tokens with a time after the end of their stream",
     "pause_ring_overflow": "install(app, slow_gap_ms=...): some gaps spanned more pauses than are kept; "
     "their overlap is a lower bound",
+    "unjoined": "no action needed: the engine's steps of some slow tokens were overwritten or are not read",
     "event_truncated": "no action needed: over-long events were read up to the kept length",
     "protobuf_family": "install(app, histograms='classic'), or unregister the metrics of the app's own registry that "
     "protobuf cannot express: scrapes for native histograms got text instead",
@@ -47,6 +48,10 @@ _DROP_ADVICE = {
     "or the file could not be written",
     "export": "check that the receiver at OTEL_EXPORTER_OTLP_ENDPOINT is reachable: exports failed; "
     "the next successful one includes that time",
+    "member": "look for who writes to the group's directory: a file there was overwritten or is of another version of "
+    "tailwatch, and the numbers in it are missing",
+    "metrics_append": "scrape /tailwatch/metrics: behind the app's own metrics ours were missing, because they took "
+    "longer than 100 ms, or because the app's answer is not what its Content-Type promises",
     "span": "OTEL_TRACES_SAMPLER=parentbased_traceidratio: requests ended faster than their spans could be sent",
 }
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailwatch.diagnose.finding import DiagnosisContext, Finding
-from tailwatch.diagnose.measures import YOUNG, YOUNG_REASON, step_pauses, step_seconds, tail_shares
-from tailwatch.diagnose.text import ms, name_causes, split_by_cause
+from tailwatch.diagnose.measures import (
+    YOUNG_REASON,
+    is_far,
+    step_pauses,
+    step_seconds,
+    tail_seconds,
+    tail_shares,
+)
+from tailwatch.diagnose.text import format_slow, ms, name_causes, split_by_cause
 from tailwatch.options.slo import MISSES
 
 if TYPE_CHECKING:
     from tailwatch.snapshots import Snapshot, Step
 
 
+ENGINE_ROUTE = "engine"  # of csrc/python/stamp/engine_streams.c
 _ACCEPT_P99_SECONDS = 0.02
 _CLIENT_SHARE = 0.3
 _UNEXPLAINED_SHARE = 0.5
@@ -23,6 +31,11 @@ _HOST_GAP_SHARE = 0.1
 _FEWEST_STEPS = 100
 _FEWEST_JUDGED = 20
 _FEWEST_GAPS = 100
+_UNEXPLAINED_OF_ALL = 0.01
+_VISIBLE_SECONDS = 0.02  # as a slow gap has at least
+_FAR_GAP_SECONDS, _FAR_TTFT_SECONDS = 0.25, 1.0  # beyond the median, and ten times as long
+_LONG_GAP_SECONDS, _LONG_TTFT_SECONDS = 1.0, 2.0  # where the SLO has no bound
+_QUEUED_SECONDS, _QUEUED_SHARE = 0.5, 0.05
 
 
 def engine_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -43,11 +56,19 @@ def engine_pauses(snapshot: Snapshot, context: DiagnosisContext) -> Finding | No
     )
     title = f"Up to {lost / spent:.1%} of the engine's {worst.name!r} steps is {name_causes(paused)}"
     severity = "high" if lost >= 5 * _STEP_SHARE * spent else "medium"
-    return Finding("engine-pauses", severity, title, detail, _step_advice(worst, cause))
+    return Finding("engine-pauses", severity, title, detail, _step_advice(worst, cause), _engine_cost(snapshot, worst))
+
+
+def _engine_cost(snapshot: Snapshot, step: Step) -> float:
+    """What streams lost to pauses of the engine; where no stream passes through the group, at most the request time."""
+    phases = snapshot.delay_by_source.get(step.role)
+    if phases is None:
+        return sum(step.steps.requests.values()) + sum(step.host_gaps.requests.values())
+    return sum(sum(by_cause.values()) for by_cause in phases.values())
 
 
 def _step_advice(step: Step, cause: str) -> str:
-    if cause in YOUNG:
+    if cause in ("gc0", "gc1"):
         return (
             f"install(role={step.role!r}, gc_log_all=True): {YOUNG_REASON}; "
             "the log shows how many objects each collection found"
@@ -84,7 +105,51 @@ def host_gaps(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
         "in parallel (py-spy record --pid PID shows the host's work)"
     )
     severity = "high" if share >= 3 * _HOST_GAP_SHARE else "medium"
-    return Finding("host-gaps", severity, f"Host gaps take {share:.0%} of the engine's time", detail, advice)
+    late = max(0.0, gap.sum - gap.count * (gap.p(50) or 0.0)) * (worst.batch or 1)
+    return Finding("host-gaps", severity, f"Host gaps take {share:.0%} of the engine's time", detail, advice, late)
+
+
+def engine_only(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Requests were stamped inside an engine: no front end of the group is watched."""
+    if not any(route == ENGINE_ROUTE for _, route in snapshot.labels):
+        return None
+    detail = (
+        "No process of this group has an app that tailwatch watches, so TTFT, gaps and goodput of the route 'engine' "
+        "are those inside the engine: from the front end's arrival stamp to the end of each step. What the front end "
+        "adds after it (transport, detokenising, HTTP, slow clients) is not seen."
+    )
+    advice = "of a front end in Python: watch its ASGI app, or use tailwatch.stream() around each request"
+    return Finding("engine-only", "info", "The front end's share is not seen", detail, advice)
+
+
+def unseen_server(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """No request was seen, and there is a server in which none can be, or connections that brought some."""
+    return None if snapshot.opened or sum(snapshot.requests.values()) else nothing_seen(context)
+
+
+def nothing_seen(context: DiagnosisContext) -> Finding | None:
+    """unseen_server() of a group without numbers."""
+    servers, ports = context.unseen_servers, context.unseen_ports
+    if not (servers or ports):
+        return None
+    loaded = f"{', '.join(servers)} is loaded" if servers else "No server that tailwatch recognises is loaded"
+    came = f"connections came to port {', '.join(map(str, ports))}" if ports else "no connection was noticed yet"
+    detail = f"{loaded}; {came}. Requests are seen by themselves only in ASGI apps."
+    advice = (
+        "stamp by hand: tailwatch.install() once in the server, `with tailwatch.stream() as s:` around each request, "
+        "s.token() at each token (docs/quickstarts/by_hand.md, examples/by_hand.py)"
+    )
+    return Finding("unseen-server", "medium" if ports else "info", "No request was seen", detail, advice)
+
+
+def uncounted_routes(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """Something streams on a route that does not count."""
+    if not context.uncounted_routes:
+        return None
+    detail = f"Responses came in pieces on: {', '.join(context.uncounted_routes)}. Such requests are not measured."
+    paths = [route.partition(" ")[2] for route in context.uncounted_routes]
+    advice = f"if they generate tokens: install(app, routes={','.join(dict.fromkeys(paths))!r})"
+    return Finding("uncounted-routes", "info", "Routes that stream are not counted", detail, advice)
 
 
 def slo_missed(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -121,10 +186,13 @@ def accept_wait(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None
     detail = (
         f"Requests wait p99 {ms(p99)} between arrival at the kernel and the app ({accept.count} requests). "
         f"{ms(other)} of {ms(accept.sum)} in total are not explained by recorded pauses: "
-        "other work blocks the event loop before the app is entered."
+        "the event loop was busy with other work, or the process had no CPU; these numbers cannot separate them."
     )
-    advice = "PYTHONASYNCIODEBUG=1 logs each callback over 100 ms; move blocking work into a thread (asyncio.to_thread)"
-    return Finding("accept-wait", "medium", "The event loop is blocked while requests arrive", detail, advice)
+    advice = (
+        "PYTHONASYNCIODEBUG=1 logs each callback over 100 ms: that work belongs into a thread (asyncio.to_thread); "
+        "nr_throttled in cpu.stat and the second number of /proc/PID/schedstat show waits for a CPU"
+    )
+    return Finding("accept-wait", "medium", "Requests wait before the app is entered", detail, advice, other)
 
 
 def slow_clients(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
@@ -137,19 +205,102 @@ def slow_clients(snapshot: Snapshot, context: DiagnosisContext) -> Finding | Non
         f"p99 {ms(waits.p(99))}, {ms(waits.sum)} in total. The model itself is not slower."
     )
     advice = "tailwatch doctor URL --slow-gaps lists their requests; install(app, slow_gap_ms=200) logs them"
-    return Finding("slow-clients", "low", "Slow clients cause part of the tail", detail, advice)
+    lost = tail_seconds(snapshot, "itl")["client"]
+    return Finding("slow-clients", "low", "Slow clients cause part of the tail", detail, advice, lost)
 
 
 def unexplained(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
-    """Most of the tail is neither a pause nor a slow client."""
-    share = tail_shares(snapshot, "itl").get("unexplained", 0.0)
+    """Most of the tail, or a visible part of all stream time, is neither a pause nor a slow client."""
+    share, lost = tail_shares(snapshot, "itl").get("unexplained", 0.0), tail_seconds(snapshot, "itl")["unexplained"]
     p50, p99 = snapshot.itl.p(50), snapshot.itl.p(99)
-    if snapshot.itl.count < _FEWEST_GAPS or share < _UNEXPLAINED_SHARE or p50 is None or p99 is None or p99 < 2 * p50:
+    if snapshot.itl.count < _FEWEST_GAPS or p50 is None or p99 is None:
+        return None
+    in_the_tail = share >= _UNEXPLAINED_SHARE and p99 >= max(2 * p50, p50 + _VISIBLE_SECONDS)
+    if share < 0.1 or (not in_the_tail and lost < _UNEXPLAINED_OF_ALL * snapshot.itl.sum):
         return None
     detail = (
         f"p99 ITL {ms(p99)} against p50 {ms(p50)}; {share:.0%} of the slowest gaps' excess is neither a pause "
-        "nor a slow client. The cause may be the model, the batch, the event loop or the machine; these numbers "
-        "cannot separate them."
+        f"nor a slow client: {ms(lost)} in all streams together. The cause may be the model, the batch, the event loop "
+        "or the machine; these numbers cannot separate them."
     )
     advice = "install(app, slow_gap_ms=100) logs each slow gap with its request and causes"
-    return Finding("unexplained", "low", "Pauses do not explain most of the tail", detail, advice)
+    title = "Pauses do not explain most of the tail"
+    return Finding("unexplained", "medium", title, detail, advice, lost)
+
+
+def longest_gap(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """A gap far longer than the usual ones, whatever p99 is, that collections do not explain."""
+    if not is_far(snapshot.itl, _FAR_GAP_SECONDS) or not is_far(snapshot.itl_without_gc, _FAR_GAP_SECONDS):
+        return None
+    return Finding(
+        "longest-gap", *_longest(snapshot, "itl", "gap between tokens", snapshot.slo.itl or _LONG_GAP_SECONDS)
+    )
+
+
+def longest_ttft(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """A TTFT far longer than the usual ones, whatever p99 is."""
+    if not is_far(snapshot.ttft, _FAR_TTFT_SECONDS):
+        return None
+    return Finding("longest-ttft", *_longest(snapshot, "ttft", "TTFT", snapshot.slo.ttft or _LONG_TTFT_SECONDS))
+
+
+def _longest(snapshot: Snapshot, phase: str, name: str, bound: float) -> tuple[str, str, str, str, float]:
+    """Severity, title, detail, advice and lateness."""
+    length = snapshot.itl if phase == "itl" else snapshot.ttft
+    typical, longest = length.p(50) or 0.0, length.max or 0.0
+    alike = [octave for octave in snapshot.tail.get(phase, []) if octave.upper > longest / 2]
+    lost = sum(octave.time - octave.count * typical for octave in alike)
+    kept = max((gap for gap in snapshot.slowest if gap.phase == phase), key=lambda gap: gap.gap, default=None)
+    detail = (
+        f"The longest {name} took {ms(longest)}, {longest / typical:.0f} times the median of {ms(typical)}. "
+        f"All streams together lost {ms(max(lost, longest - typical))} to those like it."
+    )
+    if kept is not None and kept.gap >= longest / 2:
+        detail += f" The longest that was kept: {format_slow(kept)}."
+    advice = (
+        "tailwatch doctor URL --slow-gaps lists the longest of each minute with its request; install(app, "
+        "slow_gap_ms=100) logs each as it comes"
+    )
+    severity = "medium" if longest >= bound else "low"
+    title = f"The longest {name} took {ms(longest)}, at a median of {ms(typical)}"
+    return severity, title, detail, advice, max(lost, longest - typical)
+
+
+def longest_step(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """An engine step far longer than the usual ones, that pauses do not explain."""
+    far = [step for step in snapshot.steps if is_far(step.steps.time, _FAR_GAP_SECONDS) and not _is_hit(step)]
+    if not far:
+        return None
+    worst = max(far, key=lambda step: step.steps.time.max or 0.0)
+    typical, longest = worst.steps.time.p(50) or 0.0, worst.steps.time.max or 0.0
+    late = (longest - typical) * (worst.batch or 1)
+    detail = (
+        f"The longest of {worst.steps.time.count} {worst.name!r} steps of {worst.process} took {ms(longest)}, at a "
+        f"median of {ms(typical)}, and pauses do not explain it. With the mean batch size ({worst.batch or 0:.3g}), "
+        f"that is {ms(late)} of request time. A kernel that is built at its first use and a long prompt take so long."
+    )
+    advice = (
+        "send each kind of request once before traffic comes (warm-up); with chunked prefill "
+        "(--max-num-batched-tokens) no prompt fills a step alone"
+    )
+    title = f"An engine step took {ms(longest)}, at a median of {ms(typical)}"
+    return Finding("longest-step", "medium", title, detail, advice, late)
+
+
+def queueing(snapshot: Snapshot, context: DiagnosisContext) -> Finding | None:
+    """More streams than the server has room for: first tokens wait in its queue."""
+    healthy, cost = context.healthy_concurrency, context.queued_seconds
+    if healthy is None or cost < max(_QUEUED_SECONDS, _QUEUED_SHARE * snapshot.ttft.sum):
+        return None
+    detail = (
+        f"Above {healthy:.3g} streams in flight TTFT grows with each further one; up to "
+        f"{context.highest_concurrency:.3g} were in flight in the last half hour. Beyond the median TTFT at "
+        f"{healthy:.3g} streams, first tokens took {ms(cost)} longer in total. "
+        f"p50 TTFT {ms(snapshot.ttft.p(50))}, p99 {ms(snapshot.ttft.p(99))}."
+    )
+    advice = (
+        "tailwatch capacity sizes the replicas for a load; tailwatch_load_headroom_streams at /metrics tells a router "
+        "when to send no more; more slots in the engine (vllm serve --max-num-seqs) where its memory allows"
+    )
+    title = f"Requests queue above {healthy:.3g} concurrent streams"
+    return Finding("queueing", "medium", title, detail, advice, cost)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tailwatch.diagnose.finding import Finding
-    from tailwatch.snapshots import Octave, SlowGap, Snapshot
+    from tailwatch.snapshots import Histogram, Octave, SlowGap, Snapshot
+    from tailwatch.snapshots.model import Cause
 
 CAUSE_NAMES = {
     "gc0": "generation 0",
@@ -17,11 +18,18 @@ CAUSE_NAMES = {
     "gc2": "generation 2",
     "gc_full": "full collections",
     "gc_increment": "incremental collections",
-    "policy": "tailwatch's own pauses",
+    "gc_own": "tailwatch's own pauses",
 }
 _PHASE_NAMES = {"ttft": "time to first token", "itl": "gaps between tokens"}
 _UNSPLIT = "rest (model and queue, not split)"  # a first token has no typical wait to compare with
 _WIDTH = 110
+_HINTS = {
+    "upstream": "before the token reached this process: no engine step is known that made it",
+    "unexplained": "",
+    "client": "the client did not read",
+    "accept": "before the app was entered",
+    "device": "the device took longer than is usual for such a batch",
+}
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:us|ms|s)\b)")
 
 
@@ -82,6 +90,10 @@ def format_slow(slow: SlowGap) -> str:
 
 
 def _why_slow(slow: SlowGap) -> str:
+    causes = getattr(slow, "causes", ())  # what earlier versions saved has none
+    if causes and slow.complete:
+        bound = split_by_cause(slow.overlap)
+        return format_causes(causes) + (f"; coincided with up to {bound}" if bound != "none" else "")
     parts = [f"{label} {ms(value)}" for label, value in _rest_of(slow) if value and value > 0]
     if any(value > 0 for value in slow.overlap.values()):
         bound = "up to " if slow.complete else "at least "
@@ -103,9 +115,64 @@ def _rest_of(slow: SlowGap) -> tuple[tuple[str, float], ...]:
     )
 
 
+def one_line_of(text: str) -> str:
+    """Text of a stranger, fit for one line."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def is_rest(cause: Cause) -> bool:
+    """Whether it is what no cause explains."""
+    return cause.cause in ("upstream", "unexplained")
+
+
+def what_of(cause: Cause) -> str:
+    """What is known of a cause beside its name: function, request, holder, system call."""
+    name, kind = one_line_of(cause.name), cause.kind
+    if kind == "holder":
+        return f"held by {one_line_of(cause.holder)}" if cause.holder else name
+    if kind == "tokens":
+        return f"{name or 'another request'}: {cause.detail:,} tokens in this step".replace(",", " ")
+    if kind == "steps" and cause.detail:
+        return f"{cause.detail} steps without this request"
+    if kind == "faults":
+        return f"{cause.detail} page faults"
+    if kind == "syscall":
+        return name or f"system call {cause.detail}"
+    return name or _HINTS.get(cause.cause, "")
+
+
+def format_causes(causes: Iterable[Cause]) -> str:
+    """The causes of one gap in a line, the largest first: "121 ms callback (encode  serving.py:312), ..."."""
+    parts = []
+    for cause in causes:
+        what = what_of(cause) if not is_rest(cause) else ""
+        notes = ", ".join(filter(None, (cause.source, what, "" if cause.certainty == "measured" else cause.certainty)))
+        parts.append(f"{ms(cause.seconds)} {cause.cause}" + (f" ({notes})" if not is_rest(cause) else ""))
+    return ", ".join(parts)
+
+
 def _one_line(text: str) -> str:
     """Text of a stranger, fit for one line of a log."""
     return "".join(char if char.isprintable() and char != " " else "?" for char in text)
+
+
+def format_extremes(snapshot: Snapshot) -> str:
+    """The longest gap and TTFT, and what streams lost to whose pauses; of a group without streams, its pauses."""
+    lost = {role: sum(map(_total, phases.values())) for role, phases in snapshot.delay_by_source.items()}
+    longest = [f"longest {name} {ms(length.max)}" for name, length in _lengths(snapshot) if length.count]
+    if not longest:
+        paused = ", ".join(f"{each.name} {ms(_total(each.paused))}" for each in snapshot.processes)
+        return f"no stream was seen; paused: {paused}"
+    hit = ", ".join(f"{role} {ms(lost[role])}" for role in sorted(lost, key=lambda role: -lost[role]) if lost[role] > 0)
+    return ", ".join([*longest, f"lost to pauses: {hit}" if hit else "no pause delayed a stream"])
+
+
+def _lengths(snapshot: Snapshot) -> tuple[tuple[str, Histogram], ...]:
+    return ("gap", snapshot.itl), ("TTFT", snapshot.ttft)
+
+
+def _total(by_cause: Mapping[str, float]) -> float:
+    return sum(by_cause.values())
 
 
 def format_tail(snapshot: Snapshot) -> str:
@@ -129,18 +196,19 @@ def _format_phase(phase: str, octaves: Sequence[Octave]) -> str:
     return f"{_PHASE_NAMES[phase]}, longer than usual\n{_table(rows)}\n{_dominating(phase, octaves)}"
 
 
-_SHORT = {"policy": "own pauses", "client": "slow client", "accept": "before app"}
+_SHORT = {"gc_own": "own pauses", "client": "slow client", "accept": "before app"}
 
 
 def _columns(octaves: Sequence[Octave]) -> list[str]:
     """The causes that took any time, and always what is not explained."""
     used = {name for octave in octaves for name, value in _time_by_column(octave).items() if value > 0}
-    order = [*CAUSE_NAMES, "client", "accept"]
+    order = [*CAUSE_NAMES, "client", "accept", "host", "engine"]
     return [*sorted(used - {"unexplained"}, key=lambda name: order.index(name) if name in order else 99), "unexplained"]
 
 
 def _time_by_column(octave: Octave) -> dict[str, float]:
-    return {**octave.delay, "client": octave.client, "accept": octave.accept, "unexplained": octave.unexplained}
+    rest = {name: getattr(octave, name, 0.0) for name in ("client", "accept", "host", "engine", "unexplained")}
+    return {**octave.delay, **rest}
 
 
 def _dominating(phase: str, octaves: Sequence[Octave]) -> str:

@@ -12,12 +12,22 @@ from tailwatch.snapshots import Point
 
 class Metric(NamedTuple):
     """A metric that is exported: its family in Prometheus (a counter without _total), its name in OTLP (None: not
-    exported there), its unit as OTLP has it, and its description."""
+    exported there), its kind in Prometheus, its unit as OTLP has it, and its description."""
 
     prometheus: str | None
     otlp: str | None
+    kind: str
     unit: str
     help: str
+
+
+_KINDS = {
+    lib.TW_INSTRUMENT_COUNTER: "counter",
+    lib.TW_INSTRUMENT_UP_DOWN: "gauge",
+    lib.TW_INSTRUMENT_GAUGE: "gauge",
+    lib.TW_INSTRUMENT_HISTOGRAM: "histogram",
+    lib.TW_INSTRUMENT_INFO: "info",
+}
 
 
 def metrics() -> tuple[Metric, ...]:
@@ -29,7 +39,7 @@ def metrics() -> tuple[Metric, ...]:
         return None if found == ffi.NULL else ffi.string(found).decode()
 
     return tuple(
-        Metric(text(row.prometheus), text(row.otlp), text(row.unit) or "", text(row.help) or "")
+        Metric(text(row.prometheus), text(row.otlp), _KINDS[row.kind], text(row.unit) or "", text(row.help) or "")
         for row in (rows[i] for i in range(count[0]))
     )
 
@@ -53,7 +63,7 @@ class LoadGauges:
 
 def _gauges(load: LoadGauges) -> tuple[Any, list[Any]]:
     """As C takes them, and what must live as long."""
-    points = ffi.new("tw_crowd_point[]", [tuple(point) for point in load.points])
+    points = ffi.new("tw_ttft_point[]", [tuple(point) for point in load.points])
     verdict = ffi.new("char[]", load.verdict.encode())
     names = (
         "running",

@@ -9,19 +9,26 @@ The numbers, JSON; times are seconds, moments Unix times, what is not known null
     waiting             of those in flight, how many have no first token yet
     healthy             streams: the healthy concurrency, null where it is not known; confidence, verdict: LoadSignal
     goodput, throughput, tokens     per second, over the window; attainment, fluidity: shares
+    filter              model, route: what reasons, outcomes, rates, latency and slow are of; null: of any
+    counted             seconds that those (but slow) cover: under a filter all since the start
     latency             ttft, itl, itl_without_gc, tpot, e2e: count, sum, min, max, p50, p90, p99, p999, and bins: the
                         number of the first, and counts (Histogram.bins)
-    models              those that were seen
+    models, routes      those that were seen
+    label_sets          of those with the most requests: model, route, requests, tokens (per second), attainment, and
+                        ttft, itl: [p50, p99]; all since the start, whatever the filter
     sources             [role, cause, delay, overlap]: what pauses cost all streams together, in the window
     processes           name, role, pid, lives, age, paused by cause (since its start), full: generation 2 collections,
                         longest, longest_cause, standing, standing_cause
-    slow                the last slow gaps, newest first: t, phase, gap, typical, cause, delay, overlap, source,
-                        request, trace, model, route, token, complete
+    slow_since          when the oldest of the last 256 slow gaps was, of any model: of earlier ones only the longest of
+                        each minute, and beyond an hour of each hour, are kept; null: all of the window are here
+    slow                slow gaps of the window, newest first: t, phase, gap, typical, cause, delay, overlap, source,
+                        request, trace, model, route, token, complete, causes: the largest six, each [seconds, cause,
+                        certainty, source, what]
     load                every `bin` seconds: [t, good, missed, finished (per second), in flight (null: nobody looked)]
     dropped             what could not be counted, and where something of ours went wrong
 
-`cause` of a slow gap is where most of its time went: a pause's cause, "client" (it did not read), "accept" (before the
-app was entered), "rest" (model, queue, and what nothing explains), "unknown" (its pauses were overwritten).
+`cause` of a slow gap is its largest (docs/causes.md), "unknown" where its pauses were overwritten, "rest" where nothing
+exceeds the typical gap.
 
 All of it is made on the thread that asks, which must be a worker; what is asked for again within KEEP_SECONDS is given
 again, so that many viewers cost as much as one. With no request nothing happens.
@@ -31,23 +38,21 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import threading
 import time
 from base64 import b64encode
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from gzip import compress
-from hashlib import sha256
-from html import escape
-from importlib.resources import files
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import parse_qsl
 
+from tailwatch.diagnose.text import is_rest, what_of
 from tailwatch.export.prometheus.negotiation import wants_gzip
 from tailwatch.serve.page_access import Access
 from tailwatch.snapshots import Histogram, Process, SlowGap, Snapshot
+from tailwatch.snapshots.label_sets import most_requested
 
 KEEP_SECONDS = 1.9
 """The page asks each 2 s: nobody sees the same numbers twice, and ten who look cost as much as one."""
@@ -61,9 +66,13 @@ _LOAD_SECONDS = 3600
 _LATENCIES = ("ttft", "itl", "itl_without_gc", "tpot", "e2e")
 _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 _FULL = ("gc2", "gc_full")
+_MOST_CAUSES = 6  # of a slow gap
 _BREATH_SECONDS = 1e-6
 _GAPS_A_BREATH = 16
-_QUERY = re.compile(r"(?:window=(1m|5m|1h|all))?")
+_MOST_ROWS = 50  # of label sets
+_LAST_GAPS = 256  # of Snapshot.recent
+_MOST_QUERIES = 32  # whose answers are kept
+_LONGEST_QUERY = 2048
 _PART_BYTES = 64 * 1024
 _SENTENCES = {
     Access.TOKEN: "the token is missing or wrong: Authorization: Bearer ...\n",
@@ -80,6 +89,30 @@ _GUARDS = (
     ("X-Frame-Options", "DENY"),
     ("Vary", "Accept-Encoding, Authorization"),
 )
+
+
+class Query(NamedTuple):
+    """What is asked for: a window of WINDOWS; the numbers of one model, of one route, None: of any."""
+
+    window: str = "5m"
+    model: str | None = None
+    route: str | None = None
+
+    @property
+    def filtered(self) -> bool:
+        """Whether it is not of all label sets."""
+        return (self.model, self.route) != (None, None)
+
+    @classmethod
+    def parse(cls, text: str) -> Query | None:
+        """Of a URL's query; None: it is none."""
+        try:
+            pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=True, max_num_fields=3) if text else []
+            query = cls(**dict(pairs))
+        except (ValueError, TypeError):  # no pairs, too many, another name
+            return None
+        good = len(text) <= _LONGEST_QUERY and len(dict(pairs)) == len(pairs) and query.window in WINDOWS
+        return query if good and "\0" not in text + (query.model or "") + (query.route or "") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +189,8 @@ class Page:
 
     def after_fork(self) -> None:
         """In a fork child: forget what the parent's threads had begun, and what it measured."""
-        self._kept = {name: _Kept() for name in WINDOWS}
+        self._kept: OrderedDict[Query, _Kept] = OrderedDict()
+        self._kept_lock = threading.Lock()
         self._in_flight: deque[tuple[int, int]] = deque(maxlen=_LOAD_SECONDS)  # monotonic second, requests
 
     def reply(self, data: bool, access: Access, query: str, accept_encoding: str) -> Reply:
@@ -166,33 +200,42 @@ class Page:
             return _refusal(_STATUS[access], _SENTENCES[access])
         if not data:
             return _document(self._version, access is Access.TOKEN, gzip)
-        asked = _QUERY.fullmatch(query)
+        asked = Query.parse(query)
         if asked is None:
-            return _refusal(400, f"expected ?window= one of {', '.join(WINDOWS)}\n")
-        name = asked[1] or "5m"
-        replies: tuple[Reply, Reply] = self._kept[name].get(lambda: self._json(name))
+            return _refusal(400, f"expected ?model=, ?route= and ?window= one of {', '.join(WINDOWS)}\n")
+        replies: tuple[Reply, Reply] = self._kept_of(asked).get(lambda: self._json(asked))
         return replies[gzip]
 
-    def numbers(self, name: str) -> dict[str, Any]:
+    def _kept_of(self, query: Query) -> _Kept:
+        with self._kept_lock:
+            kept = self._kept.setdefault(query, _Kept())
+            self._kept.move_to_end(query)
+            if len(self._kept) > _MOST_QUERIES:
+                self._kept.popitem(last=False)
+            return kept
+
+    def numbers(self, name: str, model: str | None = None, route: str | None = None) -> dict[str, Any]:
         """What the page shows of a window, one of WINDOWS, as the module's docstring says."""
+        query = Query(name, model, route)
         now = self._take()
         seconds = WINDOWS[name]
         window = now if seconds is None else self._window(now, seconds)
         self._remember(now)
-        out: dict[str, Any] = {}
-        for part in (_totals, _rates, _latency, _sources, _processes, _slow):
-            out |= part(now, window, seconds)
-            _breathe()
-        slo = {"text": self._slo(), **now.slo._asdict()}
-        out |= {"version": self._version, "window": name, "slo": slo, "headline": self._headline(window)}
+        out: dict[str, Any] = {"version": self._version, "window": name, "seconds": window.seconds}
+        out |= _counted(now, window, seconds, query)
+        _breathe()
+        out |= _sources(window) | _processes(now)
+        _breathe()
+        out |= _label_sets(now) | _slow(now, window.seconds, query)
+        out |= {"slo": {"text": self._slo(), **now.slo._asdict()}, "headline": self._headline(window)}
         span = int(seconds or _LOAD_SECONDS)
         width = next(width for width in _BIN_SECONDS if min(span, now.seconds) <= _MOST_BINS * width)
         load = self._healthy()
         out["healthy"] = {"streams": load.healthy, "confidence": load.confidence, "verdict": load.verdict}
         return {**out, "waiting": load.waiting, "bin": width, "load": self._load(now, span, width)}
 
-    def _json(self, name: str) -> tuple[Reply, Reply]:
-        body = _encode(self.numbers(name))
+    def _json(self, query: Query) -> tuple[Reply, Reply]:
+        body = _encode(self.numbers(*query))
         headers = _headers("application/json", _NOTHING)
         return _reply(200, headers, body, False), _reply(200, headers, body, True)
 
@@ -247,16 +290,46 @@ def _breathe() -> None:
 # ---- the numbers ----
 
 
-def _totals(now: Snapshot, window: Snapshot, seconds: float | None) -> dict[str, Any]:
+def _counted(now: Snapshot, window: Snapshot, seconds: float | None, query: Query) -> dict[str, Any]:
+    """What the filter chooses; a window of the past is not kept by label set."""
+    out: dict[str, Any] = {"filter": {"model": query.model, "route": query.route}}
+    if query.filtered:
+        window, seconds = now.where(model_name=query.model, route=query.route), None
+    out |= _totals(now, window) | _rates(now, window, seconds) | _latency(window)
+    return out | {"fluidity": None} if query.filtered else out
+
+
+def _totals(now: Snapshot, window: Snapshot) -> dict[str, Any]:
     return {
         "taken": now.taken,
-        "seconds": window.seconds,
+        "counted": window.seconds,
         "in_flight": now.in_flight,
         "opened": now.opened,
         "reasons": window.requests,
         "outcomes": window.outcomes,
         "dropped": {name: count for name, count in {**now.drops, **now.errors}.items() if count},
         "models": sorted({model for model, _ in now.labels}),
+        "routes": sorted({route for _, route in now.labels}),
+    }
+
+
+def _label_sets(now: Snapshot) -> dict[str, Any]:
+    """Those with the most requests; nothing where there is one only: that is the whole."""
+    if len(now.labels) < 2:
+        return {"label_sets": []}
+    return {"label_sets": [_label_set(now, *labels) for labels in most_requested(now, _MOST_ROWS)]}
+
+
+def _label_set(now: Snapshot, model: str, route: str) -> dict[str, Any]:
+    own, span = now.where(model_name=model, route=route), max(now.seconds, 1e-9)
+    _breathe()
+    return {
+        "model": model,
+        "route": route,
+        "requests": sum(own.requests.values()) / span,
+        "tokens": own.tokens / span,
+        "attainment": own.attainment,
+        **{name: [getattr(own, name).p(percent) for percent in (50.0, 99.0)] for name in ("ttft", "itl")},
     }
 
 
@@ -280,7 +353,7 @@ def _rates(now: Snapshot, window: Snapshot, seconds: float | None) -> dict[str, 
     }
 
 
-def _latency(now: Snapshot, window: Snapshot, seconds: float | None) -> dict[str, Any]:
+def _latency(window: Snapshot) -> dict[str, Any]:
     return {"latency": {name: _distribution(getattr(window, name)) for name in _LATENCIES}}
 
 
@@ -294,7 +367,7 @@ def _distribution(samples: Histogram) -> dict[str, Any]:
     }
 
 
-def _sources(now: Snapshot, window: Snapshot, seconds: float | None) -> dict[str, Any]:
+def _sources(window: Snapshot) -> dict[str, Any]:
     """Both phases together; the largest estimate first."""
     found: dict[tuple[str, str], list[float]] = {}
     for at, sums in enumerate((window.delay_by_source, window.overlap_by_source)):
@@ -307,7 +380,7 @@ def _sources(now: Snapshot, window: Snapshot, seconds: float | None) -> dict[str
     return {"sources": sorted(rows, key=lambda row: (-row[2], -row[3]))}
 
 
-def _processes(now: Snapshot, window: Snapshot, seconds: float | None) -> dict[str, Any]:
+def _processes(now: Snapshot) -> dict[str, Any]:
     return {"processes": [_process(process) for process in now.processes]}
 
 
@@ -323,12 +396,17 @@ def _process(process: Process) -> dict[str, Any]:
     }
 
 
-def _slow(now: Snapshot, window: Snapshot, seconds: float | None) -> dict[str, Any]:
-    since = now.taken - window.seconds
-    return {"slow": [_gap(slow) for slow in _gently(now.slow_gaps()) if slow.when.timestamp() >= since]}
+def _slow(now: Snapshot, seconds: float, query: Query) -> dict[str, Any]:
+    begin = now.taken - seconds
+    gaps = [gap for gap in _gently(now.slow_gaps()) if gap.when.timestamp() >= begin]  # newest first
+    complete = len(gaps) < _LAST_GAPS
+    chosen = [gap for gap in gaps if query.model in (None, gap.model_name) and query.route in (None, gap.route)]
+    since = None if complete else gaps[_LAST_GAPS - 1].when.timestamp()
+    return {"slow_since": since, "slow": [_gap(gap) for gap in _gently(chosen)]}
 
 
-def _gently(gaps: Iterator[SlowGap]) -> Iterator[SlowGap]:
+def _gently(gaps: Iterable[SlowGap]) -> Iterator[SlowGap]:
+    """Lets go of the GIL now and then."""
     for number, gap in enumerate(gaps, 1):
         yield gap
         if number % _GAPS_A_BREATH == 0:
@@ -337,7 +415,7 @@ def _gently(gaps: Iterator[SlowGap]) -> Iterator[SlowGap]:
 
 def _gap(slow: SlowGap) -> dict[str, Any]:
     cause = _cause(slow)
-    shares = [share for share in slow.others if share.cause == cause]
+    largest = slow.causes[0] if slow.causes and slow.causes[0].cause == cause else None
     return {
         "t": slow.when.timestamp(),
         "phase": slow.phase,
@@ -346,22 +424,22 @@ def _gap(slow: SlowGap) -> dict[str, Any]:
         "cause": cause,
         "delay": sum(slow.delay.values()) if slow.complete else None,
         "overlap": sum(slow.overlap.values()),
-        "source": max(shares, key=lambda share: share.overlap).source if shares else "",
+        "source": largest.source if largest and not is_rest(largest) else "",
         "request": slow.request_id,
         "trace": slow.trace_id,
         "model": slow.model_name,
         "route": slow.route,
         "token": slow.token,
         "complete": slow.complete,
+        "causes": [[c.seconds, c.cause, c.certainty, c.source, what_of(c)] for c in slow.causes[:_MOST_CAUSES]],
     }
 
 
 def _cause(slow: SlowGap) -> str:
-    where = {**slow.delay, "client": slow.client, "accept": slow.accept, "rest": slow.unexplained}
-    most = max(where, key=lambda name: where[name])
-    if where[most] > 0:
-        return most if slow.complete or most not in ("rest",) else "unknown"
-    return "rest" if slow.complete else "unknown"
+    if not slow.causes:
+        return "rest" if slow.complete else "unknown"
+    largest = slow.causes[0]
+    return largest.cause if slow.complete or not is_rest(largest) else "unknown"
 
 
 # ---- the document ----
@@ -370,6 +448,9 @@ def _cause(slow: SlowGap) -> str:
 @cache
 def _document(version: str, locked: bool, gzip: bool) -> Reply:
     """The same bytes for everybody: nothing of a request is in them, and no number. locked: it asks for the token."""
+    from html import escape
+    from importlib.resources import files
+
     place = files("tailwatch") / "page"
 
     def read(*names: str) -> str:
@@ -394,6 +475,8 @@ def _document(version: str, locked: bool, gzip: bool) -> Reply:
 
 def _csp(scripts: list[str], style: str) -> str:
     """Nothing from anywhere but what stands in the document itself; numbers from this server; no frame around it."""
+
+    from hashlib import sha256
 
     def hashed(text: str) -> str:
         return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
@@ -425,6 +508,8 @@ def _refusal(status: int, sentence: str) -> Reply:
 
 def _reply(status: int, headers: list[tuple[str, str]], body: bytes, gzip: bool) -> Reply:
     if gzip:
+        from gzip import compress
+
         body = compress(body, 6, mtime=0)
         headers = [*headers, ("Content-Encoding", "gzip")]
     parts = tuple(body[i : i + _PART_BYTES] for i in range(0, len(body), _PART_BYTES))

@@ -8,7 +8,8 @@ be compared. Not counted: pauses shorter than 50 µs, which are not recorded, an
 1. Start with "freeze"; with "observe" where the host has frozen its heap itself.
 2. Where collections cost more than WORTH_SECONDS, try idle-time collection.
 3. Return to the policy before where slices cost as much as the collections that they replaced, or do not work here. The
-   next trial is RETRY_SECONDS later, then twice as late each time.
+   next trial is RETRY_SECONDS later, then twice as late each time; earlier where collections have come to cost twice
+   what slices did.
 4. Where slices cost more than WORTH_SECONDS, measure the policy before again each REVIEW_SECONDS.
 """
 
@@ -26,6 +27,7 @@ LEARNING_SECONDS = 10.0
 RETRY_SECONDS = 600.0
 REVIEW_SECONDS = 3600.0
 _LONGEST_RETRY_SECONDS = 86_400.0
+_DEARER = 2.0  # times what slices cost
 _MEMORY_SECONDS = 300.0  # after which a pause counts 1/e
 _QUIET_PATIENCE_SECONDS = 30.0  # for a moment without requests, in which idle-time collection begins
 
@@ -89,9 +91,14 @@ class AutoPolicy:
         self._at = now
         if hook.policy == "idle":
             self._review_idle(now)
-        elif self._learned and self._now.value >= WORTH_SECONDS and now >= self._retry_at and slices_possible():
+        elif self._learned and self._now.value >= WORTH_SECONDS and self._may_try(now) and slices_possible():
             self._before = hook.policy
             self._adopt("idle", "collections", now)
+
+    def _may_try(self, now: float) -> bool:
+        """A heap that grows makes collections longer than they were when slices were compared with them."""
+        slices = self.measured.get("idle", math.inf)
+        return now >= self._retry_at or (self._retry_at < math.inf and self._now.value > _DEARER * slices)
 
     def _review_idle(self, now: float) -> None:
         hook, elapsed = self._hook, now - self._since

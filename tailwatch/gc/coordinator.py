@@ -1,13 +1,12 @@
 """Schedules the freeze, the slices and the collections of one process.
 
-Requests, engine steps, event loops and the daemon give the moments; the coordinator passes them to the policy
+Requests, engine steps, event loops and the daemon have idle slots; the coordinator passes them to the policy
 (gc/hook.py, gc/idle.py) and to the commands of `tailwatch gc` (gc/remote_commands.py). A process without streams of its
 own, such as an engine, asks its group whether any is in flight.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -20,6 +19,7 @@ from tailwatch.gc.auto import AutoPolicy
 from tailwatch.gc.capabilities import CHOICES
 from tailwatch.gc.hook import Freeze, GCHook
 from tailwatch.gc.idle import SAFETY_NET
+from tailwatch.gc.idle_hooks import running_loop
 from tailwatch.gc.memory_limit import MemoryLimit
 
 FREEZE_PATIENCE_SECONDS = 5.0
@@ -87,7 +87,7 @@ class GCCoordinator:
             act=self._carry_out,
             begin_round=idle_gc.begin_round,
             round_over=idle_gc.round_over,
-            hand_over=idle_gc.call_soon,
+            hand_over=idle_gc.loops.call_soon,
             answer=core.policy_answer,
             failed=lambda: core.count_error(_ERROR_POLICY),
         )
@@ -147,11 +147,11 @@ class GCCoordinator:
         self.hook.after_fork()
         self.commands.after_fork()
 
-    # ---- moments ----
+    # ---- idle slots ----
 
     def on_startup(self) -> None:
         """The app is about to take traffic."""
-        self.hook.idle_gc.remember_loop()
+        self.hook.idle_gc.loops.remember()
         if self.auto:
             self.auto.on_startup()
         self.hook.on_startup()
@@ -168,7 +168,7 @@ class GCCoordinator:
         if self.hook.idle_gc.engaged:
             self._guarded(self.hook.idle_gc.on_idle)
         if self.commands.waiting:
-            self.commands.moment()
+            self.commands.run_waiting()
 
     def check(self) -> None:
         """Called by the daemon, once a second: puts our callbacks back, and looks for freezes by other code."""
@@ -176,24 +176,26 @@ class GCCoordinator:
         if hook.policy != "off" and not hook.verify():
             self._core.count_error(_ERROR_GC_HOOK)
         hook.look_for_freeze()
+        self._core.count_heap()
         hook.expire(self._freeze_when_quiet())
         if self.auto:
             self.auto.turn(time.monotonic())
 
     def turn(self) -> None:
-        """Called by the daemon, four times a second: moments of its own, and what is to be forced."""
+        """Called by the daemon, four times a second: idle slots of its own, and what is to be forced."""
         self._freeze_with_group()
+        self.hook.follow_growth()
         idle_gc = self.hook.idle_gc
         if not idle_gc.engaged:
             return
-        idle_gc.find_loops()
+        idle_gc.loops.find(idle_gc.use_loop)
         idle_gc.memory_limit.look(time.monotonic())
         idle_gc.turn(self.nobody_waits)
         idle_gc.step_together(self._core.peers() > 0)
         if self._serves() or self._core.load()[1] > 0:  # it would see a request that waits
             if idle_gc.is_due and self.nobody_waits():
                 idle_gc.on_idle(daemon=True)
-        elif not self._core.steps_ended and not idle_gc.has_loop and idle_gc.is_due and not self._said_without:
+        elif not self._core.steps_ended and not idle_gc.loops.any_used and idle_gc.is_due and not self._said_without:
             self._said_without = True
             self._warn(
                 "gc='idle': this process has no request, no engine step and no event loop, so no idle slot is found; "
@@ -218,7 +220,7 @@ class GCCoordinator:
         """
         until = time.monotonic() + timeout
         while not self.nobody_waits():
-            looping = asyncio._get_running_loop() is not None
+            looping = running_loop() is not None
             if looping or time.monotonic() >= until:
                 in_flight = self._core.in_flight or self._group.load()[0]
                 waited = (

@@ -36,6 +36,8 @@ GROWN_SHARE, GROWN_LEAST = 5, 50_000
 # froze them. A heap frozen on purpose is larger.
 INTERPRETER_FROZEN = 1000
 
+MOST_OBJECTS = 2**63  # more than there can be
+
 _GENERATIONAL, _INCREMENTAL = 0, 1
 _REQUESTED = "requested"
 _STARTUP, _FIRST_IDLE, _WARM, _ADOPTED, _GROWTH = "start-up", "first idle moment", "warm-up", "adopted", "growth"
@@ -103,6 +105,7 @@ class GCHook:
         self._callbacks = gc.callbacks
         self.frozen_before = gc.get_freeze_count()  # O(frozen objects): here, before traffic, and never again
         self.core.watch_gc(collector_mode(), self._callbacks, self._last)
+        self.core.heap_is_frozen(self.frozen_before)
         self._attached = True
         self._bracket()
         self._wrap("freeze", self._saw_freeze, self._freeze_of_others)
@@ -143,6 +146,14 @@ class GCHook:
         unfrozen = self.core.unfrozen
         return unfrozen is not None and unfrozen > max(GROWN_LEAST, self.frozen // GROWN_SHARE)
 
+    def follow_growth(self) -> None:
+        """Keep full collections as rare as without the freeze; called by the daemon, four times a second."""
+        promoted, unfrozen = self.core.promoted, self.core.unfrozen
+        if promoted is None or unfrozen is None or self.policy != "freeze" or not (self._attached and self.frozen):
+            return
+        if collector_mode() == _GENERATIONAL:
+            self.thresholds.follow(self.frozen + max(0, unfrozen - promoted), promoted)
+
     def detach(self) -> list[str]:
         """Take everything out again. Returns what could not be undone, a sentence each."""
         report = self.idle_gc.disengage()
@@ -176,7 +187,7 @@ class GCHook:
         return not missing
 
     def freeze(self, *, reason: str = _REQUESTED) -> Freeze:
-        """Collect, freeze, collect, now, on this thread: a pause of cause ``policy``."""
+        """Collect, freeze, collect, now, on this thread: a pause of cause ``gc_own``."""
         return self._freeze(reason, unfreeze=False)
 
     def refreeze(self) -> Freeze:
@@ -188,7 +199,7 @@ class GCHook:
         try:
             if unfreeze:
                 self._original("unfreeze")()
-                self.idle_gc.sweep.forget()
+                self.idle_gc.slicer.forget()
             collected = gc.collect()
             survivors = self.core.unfrozen
             if self._attached or reason == _REQUESTED:  # a pass takes long, and uninstall() may not have waited for it
@@ -351,6 +362,7 @@ class GCHook:
         full one small."""
         if self.policy != "idle" or not self._attached:
             original()
+            self.core.heap_is_frozen(MOST_OBJECTS)
             return
         self.core.policy_begin()
         try:
@@ -364,10 +376,11 @@ class GCHook:
     def _unfreeze_of_others(self, original: Callable[[], None]) -> None:
         """Everything is to be swept again."""
         original()
+        self.core.heap_is_frozen(0)
         self.frozen = self._frozen_when_examined = 0
         if self.policy == "freeze":
             self.thresholds.after_freeze(0)
-        self.idle_gc.sweep.forget()
+        self.idle_gc.slicer.forget()
 
     def look_for_freeze(self) -> None:
         """Whoever took gc.freeze before us calls it past us: what it froze stands among the frozen."""

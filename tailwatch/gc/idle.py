@@ -1,12 +1,12 @@
-"""Collections when nobody waits: the old heap is swept in slices, in the moments between what the server does.
+"""Collections when nobody waits: the old heap is examined in slices, in idle slots between what the server does.
 
 ``gc="idle"``. The freeze is as with ``gc="freeze"``; afterwards the interpreter's own collections are a safety
 net only, far away, and what is allocated later is judged in slices of some tenths of a millisecond, when a loop waits
-for events, after an engine's step, or when the last request has ended. A slice is a pause of cause ``policy``. How the
+for events, after an engine's step, or when the last request has ended. A slice is a pause of cause ``gc_own``. How the
 dead are found: csrc/python/gc/cycle_detect.h.
 
-The sweep proves itself before it is used: a planted cycle must die, a living structure must not, in slices that are
-told where to look (IdleGC.prepare) and, after the first freeze, in a whole round (IdleGC.engage).
+The slicer proves itself before it is used: a planted cycle must die, a living structure must not, in slices that are
+given where to look (IdleGC.prepare) and, after the first freeze, in a whole round (IdleGC.engage).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 
 from tailwatch import _hot
 from tailwatch.gc.capabilities import KNOWN_LISTS
-from tailwatch.gc.idle_hooks import Moments, call_in, loops_with_tasks, moments_of, running_loop, wake
+from tailwatch.gc.idle_hooks import LoopHooks, wake
 from tailwatch.gc.memory_limit import NOTHING, PASS, SLICES, MemoryLimitWatch
 from tailwatch.gc.thresholds import Thresholds
 
-# Net new objects until the interpreter collects by itself: no moment was found for long.
+# Net new objects until the interpreter collects by itself: no idle slot came for long.
 SAFETY_NET = 100_000
 
 _WHY = {
@@ -37,9 +37,9 @@ _DISTURBED = ("lists", "proof")  # of these reasons, what may be another thread'
 _LOOK = 1 << 22  # objects walked to see which list one is in: a server's heap before its first freeze
 _PASS_SECONDS = 1.0
 _ROUND_SECONDS = 5.0
-MOMENTS = ("idle", "step", "request_end", "overdue", "memory_limit", "requested")
-_IDLE, _REQUEST_END = MOMENTS.index("idle"), MOMENTS.index("request_end")
-_MEMORY_LIMIT, _REQUESTED = MOMENTS.index("memory_limit"), MOMENTS.index("requested")
+SLICE_REASONS = ("idle", "step", "request_end", "overdue", "memory_limit", "requested")
+_IDLE, _REQUEST_END = SLICE_REASONS.index("idle"), SLICE_REASONS.index("request_end")
+_MEMORY_LIMIT, _REQUESTED = SLICE_REASONS.index("memory_limit"), SLICE_REASONS.index("requested")
 _YOUNG = 700  # new objects that are worth a pass
 _FAR = 1 << 30  # collections until the interpreter looks at older objects: never
 _PROOF_SLICES, _PROOF_LOOKS = 100, 100_000  # for a round over some 400 thousand objects
@@ -50,6 +50,7 @@ _SETTLED = 2000  # looks at old objects that are not worth a slice
 # Ranks of one engine that step together make their slices after the first step that ends in a slot of the clock, about
 # as long as so many steps: which one that is they know without asking each other.
 RANKS_EVERY = 4
+_USER = "gc"  # of the loops' hooks
 _collect = gc.collect
 _get_threshold = gc.get_threshold
 
@@ -61,7 +62,7 @@ class IdleGC:
         self._core = core
         self._say = say
         self.thresholds = Thresholds()
-        self.sweep = _hot.Sweep(core, _collect)
+        self.slicer = _hot.Slicer(core, _collect)
         self.mode = self.why = self.reason = ""  # reason: a name for why
         self.collections = 0
         self.engaged = False  # the freeze was made, and nobody has uninstalled
@@ -71,14 +72,13 @@ class IdleGC:
         self._made, self._made_at = 0, 0.0  # slices, as the daemon saw them last; when there were more
         self._was_enabled = True
         self._freed_before_round = self._rounds_before = 0
-        self._moments: list[Moments] = []  # one a loop
-        self._loops: weakref.WeakSet[Any] = weakref.WeakSet()  # seen, used or not
+        self.loops = LoopHooks(self.slicer)
         self._pass_wanted = False
         self.memory_limit = MemoryLimitWatch(
             objects=self._unfrozen,
             force=self._force,
             pending=self._forced,
-            settled=lambda: self.sweep.counts()["backlog"] < _SETTLED,
+            settled=lambda: self.slicer.counts()["backlog"] < _SETTLED,
             whole=lambda: self.whole_pass(_MEMORY_LIMIT),
             met=self._met,
             say=say,
@@ -123,13 +123,13 @@ class IdleGC:
     def freeze(self, freeze: Callable[[], object]) -> None:
         """Call gc.freeze, as given. Closures stop at what it froze from now on: 10 ns for each object, once."""
         if self.mode == "slices":
-            self._learn(lambda: self.sweep.freeze(freeze))
+            self._learn(lambda: self.slicer.freeze(freeze))
         else:
             freeze()
 
     def sync_frozen(self) -> int:
         """How many objects were frozen past our hook: closures stop at them from now on. O(1) where there are none."""
-        return self._learn(self.sweep.sync_frozen) if self.mode == "slices" else 0
+        return self._learn(self.slicer.sync_frozen) if self.mode == "slices" else 0
 
     def _learn(self, learn: Callable[[], int]) -> int:
         try:
@@ -139,7 +139,7 @@ class IdleGC:
             return 0
 
     def engage(self) -> None:
-        """From now on: moments are used, and the interpreter's own collections are far away. The first time a whole
+        """From now on: idle slots are used, and the interpreter's own collections are far away. The first time a whole
         round is tried out, over what is not frozen."""
         if not self.engaged:
             self._was_enabled = gc.isenabled()
@@ -152,7 +152,7 @@ class IdleGC:
                 self._core.policy_end()
         self._spread_net(old=True)
         self._made_at = time.monotonic()
-        self.sweep.on = self.mode == "slices"
+        self.slicer.on = self.mode == "slices"
         self.memory_limit.frozen()
 
     def _spread_net(self, *, old: bool) -> None:
@@ -167,7 +167,7 @@ class IdleGC:
     def _fall_back(self, reason: str, why: str) -> None:
         known = self.mode == "full collections"
         self.mode, self.reason, self.why = "full collections", reason, why
-        self.sweep.on = False
+        self.slicer.on = False
         self._next_test = time.monotonic() + _TEST_SECONDS
         if not known:
             self._say(
@@ -175,124 +175,95 @@ class IdleGC:
                 "no stream waits"
             )
 
-    # ---- moments ----
+    # ---- idle slots ----
 
     def use_loop(self) -> None:
-        """Use the waiting of the loop that runs in this thread, if one does. One that gives no moments is said once."""
-        loop = running_loop()
-        if loop is None:
-            return
-        if any(each.loop() is loop for each in self._moments):
-            return
-        self._moments = [each for each in self._moments if each.loop() is not None]
-        try:
-            self._moments.append(moments_of(loop, self.sweep))
-        except LookupError as error:
-            self._moments.append(Moments(weakref.ref(loop), lambda: None, used=False))
-            self._say(f"gc='idle': {error}; slices run only between steps and after the last request has ended")
-
-    def remember_loop(self) -> None:
-        """Note the loop that runs in this thread: its waiting is used once the policy is engaged."""
-        if loop := running_loop():
-            self._loops.add(loop)
-
-    def find_loops(self) -> None:
-        """Called by the daemon: have the loops that serve no request use_loop(), each in its own thread."""
-        used = {loop for each in self._moments if (loop := each.loop()) is not None}
-        for loop in {*self._loops, *loops_with_tasks()} - used:
-            call_in(loop, self.use_loop)
+        """Use the waiting of the loop that runs in this thread, if one does. One without idle slots is logged once."""
+        if why := self.loops.use(_USER):
+            self._say(f"gc='idle': {why}; slices run only between steps and after the last request has ended")
 
     def on_idle(self, *, daemon: bool = False) -> None:
         """The last request has ended; or (daemon) none is in flight, which the daemon sees. Nobody waits: what died
-        since the sweep last came by is looked for, now and then. A loop that gives moments sweeps as it waits next:
+        since the slicer last came by is looked for, now and then. A loop with idle slots runs slices as it waits next:
         its callbacks come first. Here it is done for plain threads, and loops that give none."""
-        if self.sweep.on:
+        if self.slicer.on:
             if not daemon and (now := time.monotonic()) >= self._next_round:
                 self._next_round = now + _ROUND_SECONDS
-                self.sweep.round()
-            if not self._loop_sweeps(daemon):
-                self.sweep.run_idle(daemon)
+                self.slicer.round()
+            if not self._loop_runs_slices(daemon):
+                self.slicer.run_idle(daemon)
         elif self._pass_wanted:
             self._pass_wanted = False
             self.whole_pass(_MEMORY_LIMIT)
         elif self.engaged and time.monotonic() >= self._next_pass and gc.get_count()[0] >= _YOUNG:
             self._whole_pass()
 
-    def _loop_sweeps(self, daemon: bool) -> bool:
-        """Whether a loop that runs gives moments. The daemon wakes it: it may have begun to wait long ago."""
-        running = [loop for each in self._moments if each.used and (loop := each.loop()) and loop.is_running()]
+    def _loop_runs_slices(self, daemon: bool) -> bool:
+        """Whether a loop that runs has idle slots. The daemon wakes it: it may have begun to wait long ago."""
+        running = self.loops.running()
         return any([wake(loop) for loop in running]) if daemon else bool(running)
 
     def turn(self, nobody_waits: Callable[[], bool]) -> None:
-        """Called by the daemon, four times a second: what the moments there are, or are not, ask for."""
-        if not self.sweep.on:
+        """Called by the daemon, four times a second: what the idle slots that came, or did not, ask for."""
+        if not self.slicer.on:
             return
         now, made = time.monotonic(), self._slices()
         if made != self._made:
             self._made, self._made_at = made, now
         quiet = now - self._made_at > _REST_SECONDS
         net = self.thresholds.ours
-        if net and not self.thresholds.changed and (not quiet or self.sweep.due) and quiet != (net[1] != _FAR):
+        if net and not self.thresholds.changed and (not quiet or self.slicer.due) and quiet != (net[1] != _FAR):
             self._spread_net(old=quiet)
-        if quiet and self.sweep.midway:
+        if quiet and self.slicer.midway:
             self._end_round(nobody_waits)
 
     def _slices(self) -> int:
-        counts = self.sweep.counts()
-        return sum(counts[name] for name in MOMENTS if name != "requested")
+        counts = self.slicer.counts()
+        return sum(counts[name] for name in SLICE_REASONS if name != "requested")
 
     def _end_round(self, nobody_waits: Callable[[], bool]) -> None:
         """One that rests for long holds an object: it is brought to its end, or, where somebody waits, given up."""
         for _ in range(_END_SLICES):
-            if not self.sweep.midway or not nobody_waits():
+            if not self.slicer.midway or not nobody_waits():
                 break
-            self.sweep.slice(_END_LOOKS, None, _IDLE)
+            self.slicer.slice(_END_LOOKS, None, _IDLE)
             time.sleep(0)  # others first
         else:
             return
-        self.sweep.abandon()
+        self.slicer.abandon()
 
     @property
     def is_due(self) -> bool:
-        """Whether there is anything to do, in a moment."""
-        return self.sweep.due if self.sweep.on else self._pass_wanted or gc.get_count()[0] >= _YOUNG
+        """Whether there is anything to do in an idle slot."""
+        return self.slicer.due if self.slicer.on else self._pass_wanted or gc.get_count()[0] >= _YOUNG
 
-    @property
-    def has_loop(self) -> bool:
-        """Whether the waiting of a loop is used."""
-        return any(each.used and each.loop() is not None for each in self._moments)
-
-    def whole_pass(self, moment: int = _REQUESTED) -> int:
-        """Of what is not frozen, now, on this thread: a pause of cause ``policy``. Returns objects freed."""
-        return self.sweep.whole(moment) or 0
-
-    def call_soon(self, call: Callable[[], None]) -> bool:
-        """Have the thread of a loop whose waiting is used call it; False: there is none that runs."""
-        return any(call_in(each.loop(), call) for each in self._moments if each.used)
+    def whole_pass(self, reason: int = _REQUESTED) -> int:
+        """Of what is not frozen, now, on this thread: a pause of cause ``gc_own``. Returns objects freed."""
+        return self.slicer.whole(reason) or 0
 
     def begin_round(self) -> bool:
-        """Have the whole old heap swept, in slices, at the moments there are. False: it cannot be."""
-        if not self.sweep.on:
+        """Have the whole old heap examined, in slices, in idle slots. False: it cannot be."""
+        if not self.slicer.on:
             return False
-        counts = self.sweep.counts()
+        counts = self.slicer.counts()
         self._freed_before_round, self._rounds_before = counts["freed"], counts["cycles"] + counts["whole"]
-        self.sweep.round()
+        self.slicer.round()
         return True
 
     def round_over(self) -> int | None:
         """Objects freed since begin_round(), once nothing is left of it: the round that was under way then, and a whole
         one, are over."""
-        counts = self.sweep.counts()
+        counts = self.slicer.counts()
         over = counts["cycles"] > self._rounds_before or counts["backlog"] < _SETTLED
         return counts["freed"] - self._freed_before_round if over else None
 
     def step_together(self, ranks: bool) -> None:
         """Whether other processes of the group take the same steps at the same time."""
-        self.sweep.every = RANKS_EVERY if ranks else 1
+        self.slicer.every = RANKS_EVERY if ranks else 1
 
     def after_fork(self) -> None:
         """In a child: what it does is counted from zero; its heap is frozen as its parent's is."""
-        self.sweep.after_fork()
+        self.slicer.after_fork()
         self._made = 0
         self.memory_limit.calm()
         self.collections = self.memory_limit.episodes = 0
@@ -300,23 +271,23 @@ class IdleGC:
     # ---- the memory limit ----
 
     def _unfrozen(self) -> int | None:
-        if not self.sweep.on:
+        if not self.slicer.on:
             return self._core.unfrozen
-        counts = self.sweep.counts()
+        counts = self.slicer.counts()
         return counts["old"] + counts["young"]
 
     def _force(self, what: int) -> bool:
-        """What moments are used for. Where there are no slices only a whole pass can be had."""
-        if self.sweep.on:
+        """What idle slots are used for. Where there are no slices only a whole pass can be had."""
+        if self.slicer.on:
             if what == SLICES:
-                self.sweep.round()
-            self.sweep.force = what
+                self.slicer.round()
+            self.slicer.force = what
             return True
         self._pass_wanted = what == PASS
         return what != SLICES
 
     def _forced(self) -> int:
-        return self.sweep.force if self.sweep.on else PASS if self._pass_wanted else NOTHING
+        return self.slicer.force if self.slicer.on else PASS if self._pass_wanted else NOTHING
 
     def _met(self, which: int, sentence: str) -> None:
         self._core.count_memory_limit(which)
@@ -338,10 +309,10 @@ class IdleGC:
 
     def heap(self) -> dict[str, int]:
         """Objects not frozen (an estimate) and frozen, and the backlog in visits, now."""
-        counts = self.sweep.counts()
+        counts = self.slicer.counts()
         return {
             "unfrozen": counts["old"] + counts["young"],
-            "frozen": self.sweep.frozen,
+            "frozen": self.slicer.frozen,
             "backlog": counts["backlog"],
         }
 
@@ -359,12 +330,11 @@ class IdleGC:
     def disengage(self) -> list[str]:
         """Everything as it was. Returns what could not be undone, a sentence each."""
         self.memory_limit.calm()
-        self.sweep.on = self.engaged = False
+        self.slicer.on = self.engaged = False
         self.mode = self.why = self.reason = ""
-        report = [sentence for each in self._moments if (sentence := each.give_back())]
-        self._moments = []
+        report = self.loops.release(_USER)
         report += self.thresholds.restore()
-        self.sweep.forget()
+        self.slicer.forget()
         return report
 
     # ---- proof ----
@@ -376,11 +346,11 @@ class IdleGC:
         _collect(1)
         aged: list[Any] = [[]]
         _collect(0)
-        if not self.sweep.locate(_get_threshold(), aged, older, _LOOK):
+        if not self.slicer.locate(_get_threshold(), aged, older, _LOOK):
             return "lists"
-        if not _lives(self.sweep):
+        if not _lives(self.slicer):
             return self._harms()
-        return "" if _dies(self.sweep) else "proof"
+        return "" if _dies(self.slicer) else "proof"
 
     def _harms(self) -> str:
         """A living object was taken apart: slices do not work here, whatever a second test would show."""
@@ -390,11 +360,11 @@ class IdleGC:
     def _prove_round(self) -> None:
         """In a whole cycle, without seeds. One that does not end shows nothing: after the next freeze, then."""
         kept, gone = _planted(), weakref.ref(_planted())
-        begun = self.sweep.counts()["cycles"]
-        self.sweep.round()
+        begun = self.slicer.counts()["cycles"]
+        self.slicer.round()
         for _ in range(_PROOF_SLICES):
-            self.sweep.slice(_PROOF_LOOKS)
-            if self.sweep.counts()["cycles"] > begun:
+            self.slicer.slice(_PROOF_LOOKS)
+            if self.slicer.counts()["cycles"] > begun:
                 break
         else:
             return
@@ -419,14 +389,14 @@ def _planted() -> _Node:
     return one
 
 
-def _dies(sweep: _hot.Sweep) -> bool:
+def _dies(slicer: _hot.Slicer) -> bool:
     seeds = [_planted()]
     gone = weakref.ref(seeds[0])
-    sweep.slice(16, seeds)
+    slicer.slice(16, seeds)
     return gone() is None
 
 
-def _lives(sweep: _hot.Sweep) -> bool:
+def _lives(slicer: _hot.Slicer) -> bool:
     kept = _planted()
-    sweep.slice(16, [kept])
+    slicer.slice(16, [kept])
     return kept.other.other is kept

@@ -29,7 +29,7 @@ _GRAMMAR = "expected 'rss=+256MB', 'objects=2000000', or both with a comma"
 RSS, OBJECTS = range(2)  # as csrc/include/tailwatch/record/gc_policy_counters.h numbers them
 NOTHING, SLICES, PASS = range(3)  # as csrc/python/gc/idle_gc.h does
 SLICES_SECONDS = 2.0  # in which slices must have gone through the old heap
-MOMENT_SECONDS = 1.0  # in which somebody must have had a moment for a pass
+IDLE_SLOT_SECONDS = 1.0  # in which an idle slot for a full collection must have come
 _HYSTERESIS = 0.01
 _FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 1.0, 60.0
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -119,7 +119,7 @@ class MemoryLimitWatch:
 
     Args:
         objects: gives the tracked objects that are not frozen, an estimate; None: not known.
-        force: takes what moments are used for from now on (NOTHING, SLICES, PASS); returns whether that was possible.
+        force: takes the use of idle slots from now on (NOTHING, SLICES, PASS); returns whether that was possible.
         pending: gives what force() was told and is not done yet.
         settled: whether slices have nothing left to look at.
         whole: makes a whole pass, on this thread.
@@ -197,7 +197,7 @@ class MemoryLimitWatch:
             self._try(now, PASS)
         elif self._stage == PASS and self.pending() != PASS:
             self._give_up(now, how)
-        elif self._stage == PASS and waited > MOMENT_SECONDS:
+        elif self._stage == PASS and waited > IDLE_SLOT_SECONDS:
             self.force(NOTHING)
             self.whole()
             self._give_up(now, how)

@@ -232,7 +232,7 @@ class CommandServer:
         self.file = file
         self._actions = actions
         self._open: GCCommand | None = None
-        self._sweeping = False
+        self._slicing = False
         self._handed = False
         self._lock = threading.Lock()
 
@@ -246,26 +246,26 @@ class CommandServer:
         newer = self.file.take()
         if newer is not None:  # the sender of the one before has gone: a waiting sender holds a lock
             self._open = newer
-            self._sweeping = self._handed = False
+            self._slicing = self._handed = False
         command = self._open
         if command is None:
             return
         if time.monotonic_ns() > command.deadline_ns:
             self._close(command, CommandResult(BUSY))
-        elif self._sweeping:
+        elif self._slicing:
             freed = self._actions.round_over()
             if freed is not None:
                 self._close(command, CommandResult(SWEPT, freed=freed))
         elif self._actions.nobody_waits():
             self._hand_over()
         elif command.verb == COLLECT:
-            self._sweeping = self._actions.begin_round()
+            self._slicing = self._actions.begin_round()
 
-    def moment(self) -> None:
+    def run_waiting(self) -> None:
         """An idle slot: runs the open command unless a stream waits after all. Any thread; never raises."""
         self._handed = False
         command = self._open
-        if command is None or self._sweeping or not self._lock.acquire(blocking=False):
+        if command is None or self._slicing or not self._lock.acquire(blocking=False):
             return
         try:
             if self._open is command and self._actions.nobody_waits():
@@ -283,14 +283,14 @@ class CommandServer:
         """In a fork child: commands are the parent's."""
         self.file.forget()
         self._open, self._lock = None, threading.Lock()
-        self._sweeping = self._handed = False
+        self._slicing = self._handed = False
 
     def _hand_over(self) -> None:
         if self._handed:
             return
         self._handed = True
-        if not self._actions.hand_over(self.moment):
-            self.moment()
+        if not self._actions.hand_over(self.run_waiting):
+            self.run_waiting()
 
     def _close(self, command: GCCommand, result: CommandResult) -> None:
         if not self._lock.acquire(blocking=False):  # it is being carried out

@@ -1,13 +1,14 @@
 """The group of processes that this one belongs to: those that share a directory.
 
-Each process's numbers stand in a file there, which the others map. A fork child joins anew, with its first request or
-wake-up of the daemon.
+Each process's numbers stand in memory that a file there names, and that the others map. A fork child joins anew, with
+its first request or wake-up of the daemon.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -15,6 +16,9 @@ from tailwatch import _hot, snapshots
 from tailwatch.gc.hook import FREEZING
 from tailwatch.integrations.process_ranks import engine_of_process, engine_of_role, is_engine, is_shared
 from tailwatch.integrations.process_roles import delays_streams
+from tailwatch.snapshots.directory_access import remedy
+
+_SAVED_SECONDS = 5.0
 
 
 class GroupMember:
@@ -36,6 +40,8 @@ class GroupMember:
         self._engine_id = 0
         self._failed = False
         self._said_lost = False
+        self._said_file = False
+        self._save_at = 0.0
         self._opened_before = 0
         self._lock = threading.Lock()  # held while the others' segments are read: they stay mapped
 
@@ -94,6 +100,7 @@ class GroupMember:
             self._find_engine()  # servers name their processes late
             if self.joined:
                 self._look()
+                self._save()
             elif not self._failed:
                 self._join()
         finally:
@@ -101,7 +108,7 @@ class GroupMember:
         self._core.merge_dead()  # outside the lock, and without the GIL: it copies megabytes, and nobody waits for it
 
     def after_fork(self) -> None:
-        """In a child: the core has let go of the parent's file."""
+        """In a child: the core has let go of the parent's memory."""
         self._lock = threading.Lock()
         self._failed = self._said_lost = False
         self._find_engine()  # before its first stream, which joins
@@ -165,16 +172,29 @@ class GroupMember:
         self._core.set_engine(self._engine_id)
 
     def _join(self) -> None:
-        try:
-            why = self._core.join(self._directory, self._engine_id)
-        except BlockingIOError:  # another process is joining: next time
-            return
+        why = self._core.join(self._directory, self._engine_id)
         if why is None:
+            self._warn_of_file()
             self._core.renew()
             self._opened_before = self._core.load()[1]
         elif not self._failed:
             self._failed = True
-            self._say(f"dir={self._directory!r}: this process's numbers are not shared: {why}")
+            reason = f"{why}{remedy(self._directory)}"
+            self._say(f"dir={self._directory!r}: this process's numbers are not shared: {reason}")
+
+    def _save(self) -> None:
+        """The copy in the file, for who cannot reach the memory, is never older than _SAVED_SECONDS."""
+        if self.joined and time.monotonic() >= self._save_at:
+            self._save_at = time.monotonic() + _SAVED_SECONDS
+            self._core.save()
+
+    def _warn_of_file(self) -> None:
+        if self._core.maps_file and not self._said_file:
+            self._said_file = True
+            self._say(
+                f"dir={self._directory!r}: the system refused System V shared memory, so a mapped file is used: "
+                "truncating it ends this process"
+            )
 
     def _look(self) -> None:
         with suppress(MemoryError):  # its part in a lost directory could not be taken back: next time

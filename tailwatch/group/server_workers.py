@@ -11,15 +11,14 @@ Read in uvicorn 0.54.0, hypercorn 0.18.0, granian 2.8.7, gunicorn 27.0.1.
 from __future__ import annotations
 
 import base64
-import hashlib
 import os
 import sys
 import threading
 from contextlib import suppress
-from multiprocessing.process import current_process, parent_process
 from typing import NamedTuple
 
 from tailwatch.group import temp_dirs
+from tailwatch.platform import current_process, parent_process
 
 # Where the function is that a worker runs. uvicorn.run as a target, as in a script with two servers, is not among them.
 _TARGETS = frozenset({"uvicorn._subprocess", "hypercorn.asyncio.run", "hypercorn.trio.run", "granian.server.mp"})
@@ -36,10 +35,12 @@ class Master(NamedTuple):
     @property
     def directory(self) -> str:
         """The path of its workers' directory: another one for each user, and after each boot."""
+        from hashlib import sha256  # here: only workers of several need it
+
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             boot = file.read()
         identity = repr((os.geteuid(), boot, *self)).encode()
-        name = base64.b32encode(hashlib.sha256(identity).digest()[:5]).decode().lower()
+        name = base64.b32encode(sha256(identity).digest()[:5]).decode().lower()
         return f"{temp_dirs.IN_MEMORY}/{temp_dirs.PREFIX}{name}"
 
 
@@ -90,7 +91,7 @@ def _arbiter() -> int:
 def _make(path: str, master: Master) -> None:
     """Make the directory, and name the master in it: while that lives, it is in use, also when all workers restart."""
     if not os.path.lexists(path):
-        temp_dirs.sweep()  # of masters that ended
+        temp_dirs.remove_dead()  # of masters that ended
     with suppress(OSError):
         os.mkdir(path, 0o700)
     with suppress(OSError):

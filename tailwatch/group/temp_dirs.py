@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import stat
 import time
+
+from tailwatch_boot import own_notes
 
 IN_MEMORY = "/dev/shm"
 PREFIX = "tailwatch-run-"  # of directories that we make; those that a caller names are the caller's
@@ -19,8 +20,9 @@ LAUNCHER = "launcher"  # a file that we hold locked as long as we live: in other
 _MASTER = re.compile(r"master-(\d+)-(\d+)-(\d+)")  # pid, start time and pid namespace of who starts the members
 # What group.h names, and ours; a timeline that was being written when its writer was killed.
 _NOT_MEMBERS = re.compile(
-    rf"page|port-[0-9]+|otel|{LAUNCHER}|{_MASTER.pattern}|merge\.tmp|.+\.gone|{KEPT}|\.tailwatch-.+\.tmp"
+    rf"page|index\.lock|port-[0-9]+|{own_notes.NAME.pattern}|otel|{LAUNCHER}|{_MASTER.pattern}|merge\.tmp|.+\.gone|{KEPT}|\.tailwatch-.+\.tmp"
 )
+namespace, start_of = own_notes.namespace, own_notes.start_of
 _ABANDONED_SECONDS = 3600.0  # a directory in which nobody has written anything for so long
 
 
@@ -29,11 +31,27 @@ def directory() -> str:
     return f"{IN_MEMORY}/{PREFIX}{os.urandom(4).hex()}" if os.access(IN_MEMORY, os.W_OK) else ""
 
 
+def is_made(path: str) -> bool:
+    """Whether a path is that of a directory of our own making."""
+    return os.path.dirname(path) == IN_MEMORY and _MADE.fullmatch(os.path.basename(path)) is not None
+
+
 def remove(path: str) -> None:
     """Remove one that directory() named, unless somebody else is in it, or traces are that were asked for."""
     with contextlib.suppress(OSError):
         if _is_left(path, young=True) and not has_traces(path):
-            shutil.rmtree(path, ignore_errors=True)
+            discard(path)
+
+
+def discard(path: str) -> None:
+    """Remove a directory, and the shared memory that its files name."""
+    from shutil import rmtree  # here: it is expensive to import
+
+    from tailwatch import snapshots  # what reads the files is not on every system
+
+    with contextlib.suppress(OSError):
+        snapshots.remove_shared(path)
+    rmtree(path, ignore_errors=True)
 
 
 def mark_used(path: str, pid: int, start: int, namespace: int) -> None:
@@ -60,7 +78,12 @@ def has_traces(path: str) -> bool:
         return False
 
 
-def sweep() -> None:
+def is_of_a_launcher(directory: str) -> bool:
+    """Whether ``tailwatch run`` made it, for the command that it runs."""
+    return bool(directory) and os.path.exists(os.path.join(directory, LAUNCHER))
+
+
+def remove_dead() -> None:
     """Remove those that nobody is left in: of launchers that were killed, and of servers that ended. The last one that
     holds traces stays for an hour: who looks for what killed a server has started it again by then."""
     try:
@@ -78,7 +101,15 @@ def sweep() -> None:
     kept = _last_with_traces(left)
     for path in left:
         if path != kept:
-            shutil.rmtree(path, ignore_errors=True)
+            discard(path)
+    _remove_dead_memory()
+
+
+def _remove_dead_memory() -> None:
+    """Remove shared memory whose directory somebody else removed."""
+    from tailwatch import snapshots
+
+    snapshots.remove_dead_shared()
 
 
 def _last_with_traces(paths: list[str]) -> str | None:
@@ -141,25 +172,3 @@ def _is_locked(name: str, directory: int) -> bool:
         return True
     finally:
         os.close(file)
-
-
-def namespace() -> int:
-    """The PID namespace of this process.
-
-    Raises:
-        OSError: it cannot be told.
-    """
-    return os.stat("/proc/self/ns/pid").st_ino
-
-
-def start_of(pid: int) -> int | None:
-    """When a process began, in clock ticks since the boot; None where there is none.
-
-    Raises:
-        OSError: it cannot be told.
-    """
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])  # the 22nd field; the second may hold spaces
-    except (FileNotFoundError, ProcessLookupError):
-        return None

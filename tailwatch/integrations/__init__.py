@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tailwatch.integrations.engine_steps import EngineStep
     from tailwatch.integrations.fast_sse_targets import FastSSETarget
+    from tailwatch.integrations.output_hook import OutputPath
     from tailwatch.integrations.request_routing import Choice
 
 
@@ -31,9 +32,13 @@ def stepping() -> Iterator[EngineStep]:
 
         yield from vllm.STEPS
     if "sglang" in sys.modules:
-        from tailwatch.integrations import sglang
+        from tailwatch.integrations import sglang_steps
 
-        yield from sglang.STEPS
+        yield from sglang_steps.STEPS
+    if "transformers" in sys.modules:
+        from tailwatch.integrations import transformers
+
+        yield from transformers.STEPS
 
 
 def choices() -> tuple[Choice, ...]:
@@ -41,3 +46,10 @@ def choices() -> tuple[Choice, ...]:
     from tailwatch.integrations import vllm_routing
 
     return vllm_routing.CHOICES
+
+
+def outputs() -> tuple[OutputPath, ...]:
+    """Where the servers that we know hand the outputs of an engine's step to their requests."""
+    from tailwatch.integrations import transformers, vllm_routing
+
+    return (*vllm_routing.OUTPUTS, *transformers.OUTPUTS)

@@ -20,11 +20,45 @@ Read = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], Said]
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A method that an engine's loop calls on its scheduler, or on what that holds.
+
+    name: from the scheduler on, dotted.
+    what: what it is to ``_hot.SchedulerSteps.around()``; "": its name is that.
+    without: what is not known where it is absent; "": then no step is.
+    view: the method of the reader that gives what stands for its arguments and its result; "": they are vLLM's.
+    """
+
+    name: str
+    what: str = ""
+    without: str = ""
+    view: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """How the steps of an engine are read one by one, each from its schedule to its update. All of it may raise.
+
+    scheduler: the object whose methods are called, of the engine; None: not of this one.
+    model: the name of its model, of the engine; "": it is not found.
+    reader: reads an engine that is not vLLM's: it holds its scheduler weakly and has ``running``, ``waiting`` and the
+        views of the parts. None: the scheduler has what is read.
+    """
+
+    scheduler: Callable[[Any], Any]
+    parts: tuple[Part, ...]
+    model: Callable[[Any], str]
+    reader: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStep:
     """A method that is one iteration of an engine, or a part of one.
 
     read: may raise whatever it likes; the step then counts as one request.
     kept: engines look it up once, as they are made, so that what stands in its place then stays there.
+    following: None: its steps are counted only.
+    queues: it may begin a batch and answer another: its batch is the one that was answered.
     """
 
     module: str
@@ -32,11 +66,21 @@ class EngineStep:
     method: str
     read: Read
     kept: bool = False
+    following: Following | None = None
+    queues: bool = False
 
     @property
     def name(self) -> str:
         """Where it stands, dotted."""
         return f"{self.module}.{self.owner}.{self.method}"
+
+    @property
+    def absent(self) -> str:
+        """A sentence where its module is loaded and has no such method: another version than is known. Else ""."""
+        module = sys.modules.get(self.module)
+        if module is None or getattr(module.__spec__, "_initializing", False) or self.home() is not None:
+            return ""
+        return f"{named(self.module)} has no {self.owner}.{self.method} in {self.module}: its steps are not counted"
 
     def home(self) -> Any:
         """The class that has it, None where that is not loaded, or not yet, or has none of that name."""
@@ -45,3 +89,10 @@ class EngineStep:
             return None
         owner = vars(module).get(self.owner)
         return owner if isinstance(owner, type) and callable(vars(owner).get(self.method)) else None
+
+
+def named(module: str) -> str:
+    """The package of a module, with the version that it gives itself: "vllm 0.33.0"."""
+    package = module.partition(".")[0]
+    version = getattr(sys.modules.get(package), "__version__", None)
+    return f"{package} {version}" if isinstance(version, str) else package

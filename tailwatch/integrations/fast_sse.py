@@ -49,8 +49,8 @@ class FastSSE:
         """What is taken over, dotted names."""
         return tuple(self._undo)
 
-    def sweep(self, *, last: bool = True) -> None:
-        """Take over what is loaded by now. Never raises: what fails is noted, once, or, if it is not the last sweep,
+    def wrap_loaded(self, *, last: bool = True) -> None:
+        """Take over what is loaded by now. Never raises: what fails is noted, once, or, if it is not the last call,
         left for the next: its module may be half way through its import."""
         try:
             fresh = [target for target in found() if target.name not in self._undo]

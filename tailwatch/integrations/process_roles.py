@@ -7,7 +7,8 @@ process that multiprocessing started has a name, and the function it runs.
 from __future__ import annotations
 
 import re
-from multiprocessing import current_process, parent_process
+
+from tailwatch.platform import current_process, parent_process
 
 _BY_TITLE = (
     (r"VLLM::EngineCore", "engine"),

@@ -64,7 +64,7 @@ class Routing:
         """What is wrapped, dotted names."""
         return tuple(choice.name for choice, *_ in self._wrapped)
 
-    def sweep(self) -> None:
+    def wrap_loaded(self) -> None:
         """Wrap what is loaded by now. Cheap where nothing is; never raises."""
         for choice in [each for each in self._waiting if each.module in sys.modules]:
             owner = getattr(sys.modules[choice.module], choice.owner, None)

@@ -6,10 +6,9 @@ Read in 0.5.23.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from tailwatch.integrations.engine_steps import EngineStep, Said
 from tailwatch.integrations.fast_sse_targets import FastSSETarget, Function, ModelTarget
 from tailwatch.sse.verified_builder import Arguments, GuardedBuilder, Made, Recall
 
@@ -78,38 +77,4 @@ TARGETS: tuple[FastSSETarget, ...] = (
         f"{_OPENAI}.protocol", "CompletionStreamResponse", "choices[0].text", looks_at_no_text=True
     ),  # the same
     ModelTarget("sglang.srt.entrypoints.anthropic.protocol", "ContentBlockDeltaEvent", "delta.text"),
-)
-
-
-# Its loops are many, and never return. What each of them calls is run_batch, which starts a forward, and
-# process_batch_result, which waits for one: in the overlapping loops that of the batch before.
-
-
-def _batch_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    return args[0] if args else kwargs["batch"]
-
-
-def _read_run(scheduler: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Said:
-    """What was started runs: it hides what the host does."""
-    return len(_batch_of(args, kwargs).reqs), None
-
-
-def _read_result(scheduler: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Said:
-    """Queued requests, and those of both batches that have not finished. While another forward runs it is not known
-    whether they wait for the host."""
-    batch, running = _batch_of(args, kwargs), scheduler.running_batch
-    unfinished = (each for each in (*batch.reqs, *running.reqs) if not each.finished())
-    if _forward_runs(scheduler):
-        return len(batch.reqs), None if scheduler.waiting_queue or any(True for _ in unfinished) else 0
-    return len(batch.reqs), len(scheduler.waiting_queue) + len({id(each) for each in unfinished})
-
-
-def _forward_runs(scheduler: Any) -> bool:
-    """Results to come, of the overlapping loops; pipelines and multiplexed streams do not say."""
-    return bool(getattr(scheduler, "result_queue", ())) or hasattr(scheduler, "mbs") or scheduler.enable_pdmux
-
-
-STEPS: tuple[EngineStep, ...] = (
-    EngineStep("sglang.srt.managers.scheduler", "Scheduler", "run_batch", _read_run),
-    EngineStep("sglang.srt.managers.scheduler", "Scheduler", "process_batch_result", _read_result),
 )

@@ -11,9 +11,10 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from tailwatch import _hot
+from tailwatch.integrations.scheduler_hook import SchedulerHook
 
 if TYPE_CHECKING:
-    from tailwatch.integrations.engine_steps import EngineStep
+    from tailwatch.integrations.engine_steps import EngineStep, Following
 
     Undo = Callable[[], "str | None"]
 
@@ -33,6 +34,7 @@ class StepHook:
         self._core = core
         self._known = known
         self._note = note
+        self._schedulers = SchedulerHook(core, note)
         self._undo: dict[str, Undo] = {}
         self._unread: set[str] = set()
         self._lock = threading.Lock()
@@ -44,20 +46,24 @@ class StepHook:
         return tuple(self._undo)
 
     def attach(self) -> None:
-        """Stand around what is loaded by now; sweep() finds the rest."""
+        """Stand around what is loaded by now; wrap_loaded() finds the rest."""
         self._attached = True
-        self.sweep()
+        self.wrap_loaded()
 
-    def sweep(self) -> None:
+    def wrap_loaded(self) -> None:
         """Stand around what was loaded since. Never raises; called once a second, by the daemon."""
         if not self._attached or not self._lock.acquire(blocking=False):
             return
         try:
             for step in self._known():
-                if step.name not in self._undo and (home := step.home()) is not None:
+                if step.name in self._undo:
+                    continue
+                if (home := step.home()) is not None:
                     self._undo[step.name] = self._replace(step, home)
+                elif absent := step.absent:
+                    self._note_once(f"{step.name} absent", absent)
         except Exception as error:
-            self._note_once("sweep", f"engine steps are not counted: {type(error).__name__}: {error}")
+            self._note_once("wrap_loaded", f"engine steps are not counted: {type(error).__name__}: {error}")
         finally:
             self._lock.release()
 
@@ -66,7 +72,7 @@ class StepHook:
         self._attached = False
         with self._lock:
             undos, self._undo = list(self._undo.values()), {}
-        return [sentence for undo in reversed(undos) if (sentence := undo())]
+        return [*self._schedulers.undo(), *(sentence for undo in reversed(undos) if (sentence := undo()))]
 
     def after_fork(self) -> None:
         """In a child: the lock may have been held by a thread that is not here."""
@@ -78,7 +84,7 @@ class StepHook:
 
         @wraps(original)
         def counted(engine: Any, /, *args: Any, **kwargs: Any) -> Any:
-            made = self._open(step, calls)
+            made = self._open(step, calls, engine)
             if made is None:
                 return original(engine, *args, **kwargs)
             with made:
@@ -98,20 +104,30 @@ class StepHook:
 
         return undo
 
-    def _open(self, step: EngineStep, calls: _Calls) -> _hot.Step | None:
+    def _open(self, step: EngineStep, calls: _Calls, engine: Any) -> _hot.Step | None:
         if calls.stopped:
             return None
         calls.any = True
+        if step.following is not None:
+            self._follow(step.following, engine, step.name)
         try:
             return self._core.step(step.method)
         except MemoryError:
             return None
+
+    def _follow(self, following: Following, engine: Any, name: str) -> None:
+        try:
+            self._schedulers.follow(engine, following)
+        except Exception as error:
+            self._note_once(f"{name} followed", f"its scheduler cannot be followed: {type(error).__name__}: {error}")
 
     def _describe(
         self, made: _hot.Step, step: EngineStep, engine: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         try:
             made.batch, made.waiting = step.read(engine, args, kwargs, result)
+            if step.queues and (answered := self._schedulers.answered()) is not None:
+                made.batch = answered
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             self._note_once(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tailwatch.integrations.engine_steps import EngineStep, Said
+from tailwatch.integrations.engine_steps import EngineStep, Following, Part, Said
 from tailwatch.integrations.fast_sse_targets import FastSSETarget, ModelTarget
 
 _OPENAI = "vllm.entrypoints.openai"
@@ -37,9 +37,27 @@ def _read_step(engine: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], re
     return batch, None if left and engine.batch_queue else left
 
 
-_ENGINE = "vllm.v1.engine.core"
+def _scheduler_of(engine: Any) -> Any:
+    return engine.scheduler
 
-STEPS: tuple[EngineStep, ...] = (
-    EngineStep(_ENGINE, "EngineCore", "step", _read_step, kept=True),
-    EngineStep(_ENGINE, "EngineCore", "step_with_batch_queue", _read_step, kept=True),
+
+def _model_of(engine: Any) -> str:
+    """The name that the server gives it."""
+    config = engine.scheduler.vllm_config.model_config
+    name = getattr(config, "served_model_name", None) or getattr(config, "model", "")
+    return str(name[0] if isinstance(name, (list, tuple)) and name else name)
+
+
+PARTS = (
+    Part("schedule"),
+    Part("update_from_output"),
+    Part("get_grammar_bitmask", without="the dispatch of a step and its grammar count as waiting for the device"),
+    Part("add_request", without="how long requests wait for their first step is not recorded"),
+    Part("finish_requests", without="requests that are aborted count as in flight until their process ends"),
+)
+_ENGINE, _FOLLOWING = "vllm.v1.engine.core", Following(_scheduler_of, PARTS, _model_of)
+
+STEPS: tuple[EngineStep, ...] = tuple(
+    EngineStep(_ENGINE, "EngineCore", method, _read_step, kept=True, following=_FOLLOWING, queues=True)
+    for method in ("step", "step_with_batch_queue")
 )

@@ -1,11 +1,55 @@
-"""vLLM with several engines: its client in the API process chooses one for each request.
+"""vLLM in the API process: its client chooses an engine for each request where there are several, and hands their
+outputs to the requests.
 
 Read in 0.33.0. Apart from vllm.py, which imports the encoders.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from tailwatch import _hot
+from tailwatch.integrations.output_hook import OutputPath
 from tailwatch.integrations.request_routing import Choice
+
+if TYPE_CHECKING:
+    from tailwatch.integrations.output_hook import OutputHook
+
+
+def _wrappers(hook: OutputHook) -> dict[str, Callable[[FunctionType], Any]]:
+    """Of ``add_request(self, request, ...)``, whose request_id outputs have, and of ``process_outputs(self,
+    engine_core_outputs, engine_core_timestamp, ...)``."""
+
+    def around_add(original: FunctionType) -> Any:
+        @wraps(original)
+        def add_request(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            request = args[1] if len(args) > 1 else kwargs.get("request")
+            hook.expect(getattr(request, "request_id", None))
+            return result
+
+        return add_request
+
+    def around_process(original: FunctionType) -> Any:
+        @wraps(original)
+        def process_outputs(*args: Any, **kwargs: Any) -> Any:
+            came = _hot.now()
+            result = original(*args, **kwargs)
+            outputs = args[1] if len(args) > 1 else kwargs.get("engine_core_outputs")
+            key = args[2] if len(args) > 2 else kwargs.get("engine_core_timestamp")
+            if key is not None:
+                hook.received(outputs, key, came)  # type: ignore[arg-type]  # what it is not, it refuses
+            return result
+
+        return process_outputs
+
+    return {"OutputProcessor.add_request": around_add, "OutputProcessor.process_outputs": around_process}
+
+
+OUTPUTS = (OutputPath("vllm.v1.engine.output_processor", _wrappers),)
 
 
 def _rank(identity: bytes) -> int | None:

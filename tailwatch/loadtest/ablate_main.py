@@ -32,6 +32,12 @@ from tailwatch.options.slo import SLO
 
 OK, FOUND = 0, 1
 ABOUT = "compare variants of a server: interleaved runs, each in a fresh server under the same load"
+EXAMPLE = "tailwatch ablate --server 'python app.py {port}' --variants variants.yaml --rate 20"
+EXITS = {
+    0: "success, also if no difference is shown",
+    1: "runs are missing",
+    2: "usage error, or the server did not start",
+}
 HOST = "127.0.0.1"
 PATIENCE = 600.0
 WARMUP = 20
@@ -39,10 +45,6 @@ WARMUP = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command, in addition to those of `workload.add_arguments`."""
-    parser.epilog = (
-        "Exit status: 0: success, also if no difference is shown; 1: runs are missing; 2: usage error, or the server "
-        "did not start; 130: interrupted by Ctrl-C, partial results are reported."
-    )
     own = parser.add_argument_group("variants")
     own.add_argument(
         "--server",
@@ -61,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="wait until GET PATH returns 2xx (default: until the port accepts connections)",
     )
     own.add_argument(
-        "--startup-timeout", metavar="SECONDS", help=f"time limit for a server to become ready (default {PATIENCE:g})"
+        "--startup-timeout", metavar="60s", help=f"time limit for a server to become ready (default {PATIENCE:g}s)"
     )
     own.add_argument(
         "--pairs", type=int, default=FEWEST, metavar="N", help=f"pairs of runs, at least {FEWEST} (default)"
@@ -88,7 +90,7 @@ def _add_conditions(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--warmup", type=int, default=WARMUP, metavar="N", help=f"requests before each run (default {WARMUP})"
     )
-    group.add_argument("--timeout", metavar="SECONDS", help=f"time limit of one request (default {TIMEOUT:g})")
+    group.add_argument("--timeout", metavar="60s", help=f"time limit of one request (default {TIMEOUT:g}s)")
     group.add_argument("--processes", type=int, default=1, metavar="N", help="client processes (default 1)")
     group.add_argument("--quiet", action="store_true", help="do not show progress")
 

@@ -176,10 +176,15 @@ def _number(text: object, found: str, least: float, most: float, what: str) -> f
     return value
 
 
+def _plain(value: float) -> str:
+    """A number as the grammar has it: without an exponent."""
+    return f"{value:.9f}".rstrip("0").rstrip(".")
+
+
 def _gamma(text: str, rest: str) -> Arrivals:
     what = "gamma:CV with a coefficient of variation of the gaps"
     cv = _number(text, rest.removeprefix("cv="), interarrival.FEWEST_CV, interarrival.MOST_CV, what)
-    return Arrivals(f"gamma:{cv:g}", interarrival.gamma(cv), _flat)
+    return Arrivals(f"gamma:{_plain(cv)}", interarrival.gamma(cv), _flat)
 
 
 def _bursts(text: str, rest: str) -> Arrivals:
@@ -196,7 +201,7 @@ def _bursts(text: str, rest: str) -> Arrivals:
         inside = rate * (on + off) / on
         return Profile((Piece(on, inside, inside), Piece(off, 0.0, 0.0)), again=True)
 
-    return Arrivals(f"bursts:{on:g}s/{off:g}s", interarrival.poisson(), shape)
+    return Arrivals(f"bursts:{_plain(on)}s/{_plain(off)}s", interarrival.poisson(), shape)
 
 
 def _seconds(text: str, found: str) -> float:
@@ -217,7 +222,7 @@ def _ramp(text: str, rest: str) -> Arrivals:
     def shape(_: float, duration: float) -> Profile:
         return Profile((Piece(duration, ends[0], ends[1]),))
 
-    return Arrivals(f"ramp:{ends[0]:g}..{ends[1]:g}", interarrival.poisson(), shape, own_rate=True)
+    return Arrivals(f"ramp:{_plain(ends[0])}..{_plain(ends[1])}", interarrival.poisson(), shape, own_rate=True)
 
 
 def _steps(text: str, rest: str) -> Arrivals:
@@ -229,7 +234,7 @@ def _steps(text: str, rest: str) -> Arrivals:
     def shape(_: float, duration: float) -> Profile:
         return Profile([Piece(duration / len(rates), rate, rate) for rate in rates])
 
-    return Arrivals("steps:" + ",".join(f"{rate:g}" for rate in rates), interarrival.poisson(), shape, own_rate=True)
+    return Arrivals("steps:" + ",".join(map(_plain, rates)), interarrival.poisson(), shape, own_rate=True)
 
 
 _READ: dict[str, Callable[[str, str], Arrivals]] = {

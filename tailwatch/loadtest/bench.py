@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tailwatch.errors import OptionError
+from tailwatch.loadtest import descriptors
 from tailwatch.loadtest.arrivals import Arrivals, checked_duration, checked_rate, checked_requests
 from tailwatch.loadtest.endpoint import endpoint, hidden
 from tailwatch.loadtest.lengths import Lengths
@@ -62,8 +62,8 @@ class Conditions:
         """The cap in force, of all processes together."""
         if self.cap:
             return self.cap
-        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        each = MOST_CAP if room == resource.RLIM_INFINITY else max(1, min(MOST_CAP, room - SPARE_DESCRIPTORS))
+        room = descriptors.room()
+        each = MOST_CAP if room is None else max(1, min(MOST_CAP, room - SPARE_DESCRIPTORS))
         return min(MOST_CAP, each * self.processes)
 
 
@@ -88,6 +88,7 @@ def setup_of(workload: Workload, conditions: Conditions) -> Setup:
         drain=conditions.timeout if conditions.drain is None else conditions.drain,
         cap=conditions.in_flight,
         marked=where.marked,
+        empty=workload.empty,
         workers=conditions.workers,
         warmup=conditions.warmup,
         target=where.url,

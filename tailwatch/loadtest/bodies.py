@@ -26,6 +26,7 @@ _NAMES = {json.dumps(_PROMPT): b"P", json.dumps(_LIMIT): b"L"}
 _SLOTS = re.compile("(" + "|".join(map(re.escape, _NAMES)) + ")")
 _LIMITS = {"responses": "max_output_tokens"}  # the name of the limit; the others:
 _LIMIT_NAME = "max_tokens"
+LIMIT_NAMES = (_LIMIT_NAME, "max_completion_tokens", *_LIMITS.values())
 
 
 class RequestEncoder:

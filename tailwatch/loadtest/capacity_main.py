@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,23 @@ from tailwatch.loadtest.options import write_json
 from tailwatch.loadtest.saturation_point import Knee
 
 ABOUT = "compute the replicas that an expected load needs, and the tail latency of a request of many parts"
+EXAMPLE = "tailwatch capacity --knee knee.json --expect 400"
+EXITS = {1: "with --trace-replay: as of `bench --find`"}
 SHARES = (0.5, 0.9, 0.99)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
+    parser.add_argument("url", nargs="?", metavar="URL", help="URL of one replica, with --trace-replay")
+    parser.add_argument(
+        "--trace-replay", metavar="FILE",
+        help="find the knee of the replica at URL on this recorded traffic, and the replicas that its rate needs",
+    )  # fmt: skip
+    parser.add_argument("--slo", metavar="BOUNDS", help="with --trace-replay: bounds of a good request")
+    parser.add_argument("--model", metavar="M", help="with --trace-replay: model name in the requests")
+    parser.add_argument("--budget", metavar="20m", help="with --trace-replay: time limit of the search (default 20m)")
+    parser.add_argument("--html", metavar="FILE", help="with --trace-replay: write the search as a page")
+    parser.add_argument("--allow-remote", action="store_true", help="required for a server on another machine")
     parser.add_argument(
         "--knee", metavar="RATE|FILE",
         help="requests/s at which one replica holds its SLO, or a file of `tailwatch bench --find goodput --json` "
@@ -45,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(parsed: argparse.Namespace) -> int:
-    """Prints the answers; exit status 0."""
+    """Prints the answers; exit status 0, of a search as of `bench --find`."""
+    if parsed.trace_replay is not None or parsed.url is not None:
+        return _replayed(parsed)
     if parsed.expect is None and parsed.fanout is None:
         raise TailwatchError("capacity: expected --knee and --expect, or --fanout, or all three")
     if parsed.expect is not None and parsed.knee is None:
@@ -54,9 +69,8 @@ def main(parsed: argparse.Namespace) -> int:
         )
     lines, data = [], dict[str, Any]()
     if parsed.expect is not None:
-        knee, capacity = _knee(parsed.knee)
-        found = fleet(parsed.expect, knee, parsed.capacity if parsed.capacity is not None else capacity)
-        lines += fleet_lines(found)
+        found, said = _sized(_knee(parsed.knee), parsed.expect, parsed.capacity)
+        lines += said
         data["fleet"] = {name: getattr(found, name) for name in Fleet.__slots__}
         data["fleet"]["one_down"] = found.one_down if found.replicas > 1 else None
     if parsed.fanout is not None:
@@ -72,6 +86,82 @@ def main(parsed: argparse.Namespace) -> int:
     if parsed.json is not None:
         write_json(parsed.json, data, indent=2)
     return 0
+
+
+def _sized(knee: float | Knee, expect: float, capacity: float | None) -> tuple[Fleet, list[str]]:
+    """The replicas, of a search those that its lower end asks for, and the answer in words."""
+    if not isinstance(knee, Knee):
+        found = fleet(expect, knee, capacity)
+        return found, fleet_lines(found)
+    low = knee.low or 0.0
+    found = fleet(expect, low, max(knee.ceiling, low) if capacity is None else capacity)
+    fewest, most = replica_range(knee, expect)
+    between = [f"the ends of the knee's interval ask for {fewest} to {most}"] if fewest not in (None, most) else []
+    return found, [*fleet_lines(found), *between, *_caveat(knee)]
+
+
+def _caveat(knee: Knee) -> list[str]:
+    """What an unresolved search leaves open."""
+    if knee.resolved:
+        return []
+    return [f"the search is unresolved: {knee.reason}; the number is of its lower bound: fewer replicas may do"]
+
+
+def _replayed(parsed: argparse.Namespace) -> int:
+    """Searches the knee as `bench --find goodput` does, and sizes the trace's own rate (or --expect) with it."""
+    from tailwatch.loadtest import main as bench
+
+    if None in (parsed.trace_replay, parsed.url, parsed.slo):
+        raise TailwatchError("capacity: --trace-replay FILE requires --slo BOUNDS and the URL of one replica")
+    if parsed.knee is not None or parsed.fanout is not None:
+        raise TailwatchError("capacity: --trace-replay measures the knee itself; leave out --knee, --fanout")
+    expect = parsed.expect if parsed.expect is not None else _rate_of(parsed.trace_replay)
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / "knee.json"
+        words = [parsed.url, "--find", "goodput", "--slo", parsed.slo, "--trace-replay", parsed.trace_replay]
+        words += ["--json", str(file)] + (["--allow-remote"] if parsed.allow_remote else [])
+        for name in ("model", "budget", "html"):
+            words += [f"--{name}", getattr(parsed, name)] if getattr(parsed, name) is not None else []
+        command = argparse.ArgumentParser()
+        bench.add_arguments(command)
+        status = bench.main(command.parse_args(words))
+        if not file.exists():
+            return status
+        knee = read_knee(file)
+    print(*replica_lines(knee, expect), sep="\n")
+    if parsed.json is not None:
+        write_json(parsed.json, {"expect": expect, "replicas": replica_range(knee, expect), "knee": knee.as_dict()})
+    return status
+
+
+def _rate_of(trace: str) -> float:
+    """Requests per second of a trace as it was recorded."""
+    from tailwatch.loadtest import conversation, traces
+    from tailwatch.loadtest.workload import BUILTIN, BUILTIN_SECONDS
+
+    found = conversation.generate(BUILTIN_SECONDS) if trace == BUILTIN else traces.read(trace)
+    return found.rate
+
+
+def replica_range(knee: Knee, expect: float) -> tuple[int | None, int | None]:
+    """The fewest and the most replicas that the ends of the knee's interval ask for."""
+    ends = (knee.high, knee.low)
+    fewest, most = (fleet(expect, end).replicas if end else None for end in ends)
+    return fewest, most
+
+
+def replica_lines(knee: Knee, expect: float) -> list[str]:
+    """The same in words."""
+    fewest, most = replica_range(knee, expect)
+    if most is None or knee.low is None:
+        least = f"at least {_replicas(fewest)} for" if fewest is not None else "unknown:"
+        return [f"{least} {expect:.4g}/s; the search proved no rate that holds, so no number is enough for sure"]
+    between = f"{fewest} to {most}" if fewest not in (None, most) else f"{most}"
+    return [
+        f"{between} replicas for {expect:.4g}/s: the ends of the knee's interval; plan with {most}",
+        *fleet_lines(fleet(expect, knee.low, max(knee.ceiling, knee.low)))[1:],
+        *_caveat(knee),
+    ]
 
 
 def fleet_lines(found: Fleet) -> list[str]:
@@ -178,10 +268,10 @@ def _share(percent: float) -> float:
     return percent / 100
 
 
-def _knee(text: str) -> tuple[float, float | None]:
-    """A number, or the file of a search: its knee's lower end and its closed-loop ceiling."""
+def _knee(text: str) -> float | Knee:
+    """A number, or what the file of a search holds: at least a rate that holds."""
     try:
-        return float(text), None
+        return float(text)
     except ValueError:
         pass
     knee = read_knee(Path(text))
@@ -190,14 +280,9 @@ def _knee(text: str) -> tuple[float, float | None]:
             f"--knee {text}: a result of `--find {knee.objective}` counts late requests too; replicas are sized by "
             "requests in time: pass a result of `--find goodput`, and this rate as --capacity"
         )
-    if knee.rate is None or knee.low is None:
+    if not knee.low:
         raise TailwatchError(f"--knee {text}: its search found no knee: {knee.reason}")
-    if not knee.resolved:
-        raise TailwatchError(
-            f"--knee {text}: its search is unresolved: {knee.reason}; so far {knee.rate:.4g}/s, possibly far from the "
-            "knee: search longer, or pass a rate as a number"
-        )
-    return knee.low, max(knee.ceiling, knee.low)
+    return knee
 
 
 def read_knee(path: Path) -> Knee:

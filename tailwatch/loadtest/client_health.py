@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import resource
 import sys
 import time
 from array import array
@@ -18,9 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tailwatch import platform
 from tailwatch.loadtest.histogram import LatencyHistogram
 from tailwatch.loadtest.latencies import Latencies
-from tailwatch.loadtest.outcomes import EXCLUDED, Outcomes
+from tailwatch.loadtest.outcomes import EXCLUDED, UNMEASURED, Outcomes
 from tailwatch.loadtest.validity import ClientHealth, Validity
 
 TICK_NS = 5_000_000
@@ -161,6 +160,10 @@ def most_memory() -> int:
     with suppress(OSError, LookupError, ValueError):
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    try:
+        import resource
+    except ImportError:  # Windows: not known
+        return 0
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
 
@@ -216,7 +219,7 @@ def _limit(latencies: Latencies) -> float:
 def _cause(client: ClientHealth) -> str:
     own_cpu = client.pauses and 2 * client.paused_cpu >= client.paused
     if client.cpu_peak >= 0.9 or own_cpu:
-        cores = len(os.sched_getaffinity(0))
+        cores = platform.cpus()
         more = "--processes" if cores > client.processes else "a client with more cores"
         return f"the CPU of this client ({client.cpu_peak:.0%} of a core in its busiest second); use {more}"
     return (
@@ -229,11 +232,12 @@ def _excluded(outcomes: Outcomes) -> list[str]:
     share = outcomes.excluded / max(1, outcomes.scheduled)
     if share <= EXCLUDED_LIMIT:
         return []
-    kinds = [f"{count} answered {name}" for name in EXCLUDED if (count := outcomes.by_reason[name])]
-    return [
-        f"{share:.1%} of the schedule is excluded ({', '.join(kinds)}), over {EXCLUDED_LIMIT:.0%}: "
-        "the requests are not valid for this server"
-    ]
+    counts = {name: count for name in EXCLUDED if (count := outcomes.by_reason[name])}
+    kinds = [f"{count} {'' if name == UNMEASURED else 'answered '}{name}" for name, count in counts.items()]
+    why = "the requests are not valid for this server"
+    if 2 * counts.get(UNMEASURED, 0) > outcomes.excluded:
+        why = "what cannot be read says nothing about the SLO"
+    return [f"{share:.1%} of the schedule is excluded ({', '.join(kinds)}), over {EXCLUDED_LIMIT:.0%}: {why}"]
 
 
 def _limited(outcomes: Outcomes) -> list[str]:

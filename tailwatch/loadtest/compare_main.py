@@ -19,6 +19,8 @@ from tailwatch.loadtest.report import document
 from tailwatch.platform import VERSION
 
 ABOUT = "compare the runs of two or more variants, saved by `bench --json`; the run is the statistical unit"
+EXAMPLE = "tailwatch compare before.json after.json"
+EXITS = {0: "success, also if a difference is shown"}
 OK = 0
 
 

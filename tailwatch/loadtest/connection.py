@@ -12,6 +12,7 @@ from typing import cast
 
 from tailwatch._hot import Answer, now
 from tailwatch.errors import UnsupportedError, how_to_install
+from tailwatch.loadtest.decoding import Decoder, decoder_of
 from tailwatch.loadtest.exchange import Ending, Exchange
 
 try:
@@ -54,6 +55,7 @@ class Owner(Interface):
     deadlines_ns: tuple[int, int]
     keep: bool
     marked: bool
+    generates: bool
 
     def settle(self, flight: Flight, ending: Ending, error: str, end_ns: int) -> None:
         """The exchange has ended."""
@@ -79,7 +81,8 @@ class Connection(asyncio.Protocol):
         "_broken",
         "_carried",
         "_complete",
-        "_encoded",
+        "_decoder",
+        "_encoding",
         "_feed",
         "_flight",
         "_framing",
@@ -104,7 +107,9 @@ class Connection(asyncio.Protocol):
         """The parser calls it with each part of the body: without a line of Python between."""
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
-        self._complete = self._encoded = self._headed = self._lasting = self._sized = False
+        self._complete = self._headed = self._lasting = self._sized = False
+        self._encoding = ""
+        self._decoder: Decoder | None = None
         self._framing: int | None = None
         self._broken = ""
 
@@ -121,7 +126,7 @@ class Connection(asyncio.Protocol):
         flight.cancel = self.give_up
         self._clear()
         self._answer.begin(exchange.planned_ns, *self._owner.deadlines_ns)
-        exchange.reused = self._carried > 0
+        exchange.reused, exchange.generates, exchange.unread = self._carried > 0, self._owner.generates, ""
         self._carried += 1
         exchange.written_ns = now()
         self._transport.write(flight.request)
@@ -179,7 +184,7 @@ class Connection(asyncio.Protocol):
             assert self._flight is not None
             self._flight.exchange.content_type = kind
         elif name == b"content-encoding":
-            self._encoded = value.strip().lower() != b"identity"
+            self._encoding = value.strip().lower().removeprefix(b"identity").decode("latin-1")
         elif name in (b"content-length", b"transfer-encoding"):
             self._sized = True
 
@@ -191,9 +196,26 @@ class Connection(asyncio.Protocol):
         exchange = self._flight.exchange
         exchange.status = self._parser.get_status_code()
         self._headed = exchange.status >= 200
-        self._framing = None if self._encoded else _FRAMINGS.get(exchange.content_type)
+        self._framing = self._read_as(exchange)
+        if self._framing is None and self._owner.marked and 200 <= exchange.status < 300:
+            exchange.unread = self._kind(exchange)
         if self._framing is not None:
-            self._answer.framing(self._framing)
+            self._answer.framing(self._framing, self._owner.marked)
+        if self._decoder is not None:
+            self._answer.decoder(self._decoder)
+
+    def _read_as(self, exchange: Exchange) -> int | None:
+        """The framing of the body, None where it cannot be read; no API of models answers in plain text."""
+        framing = _FRAMINGS.get(exchange.content_type)
+        if self._encoding and (framing is not None or not 200 <= exchange.status < 300):
+            self._decoder = decoder_of(self._encoding)
+        if (self._encoding and self._decoder is None) or (framing == _RAW and self._owner.marked):
+            return None
+        return framing
+
+    def _kind(self, exchange: Exchange) -> str:
+        kind = exchange.content_type or "no content type"
+        return f"{kind}, {self._encoding}" if self._encoding else kind
 
     def on_message_complete(self) -> None:
         """The whole answer is there; or one that only says that it is being worked on."""
@@ -206,7 +228,9 @@ class Connection(asyncio.Protocol):
     # ---- ends ----
 
     def _clear(self) -> None:
-        self._complete = self._encoded = self._headed = self._lasting = self._sized = False
+        self._complete = self._headed = self._lasting = self._sized = False
+        self._encoding = ""
+        self._decoder = None
         self._framing = None
         self._broken = ""
 
@@ -238,12 +262,26 @@ class Connection(asyncio.Protocol):
         due = self._owner.marked and 200 <= exchange.status < 300 and self._framing == _SSE
         return due and not exchange.done and not exchange.failed
 
+    def _read_to_its_end(self, exchange: Exchange) -> tuple[Ending, str]:
+        """How an answer ended that is complete in HTTP."""
+        decoder = self._decoder
+        if decoder is not None and decoder.error and 200 <= exchange.status < 300:
+            exchange.unread = f"{self._kind(exchange)}: {decoder.error}"
+        if exchange.unread:
+            missing = f" ({how_to_install('encodings')})" if self._encoding in ("br", "zstd") and not decoder else ""
+            return Ending.FINISHED, f"its body cannot be read: {exchange.unread}{missing}"
+        if decoder is not None and not decoder.whole and not exchange.done and not exchange.failed:
+            return Ending.TRUNCATED, f"its {self._encoding} body ended too early"
+        if self._cut(exchange):
+            return Ending.TRUNCATED, "the stream ended without its end marker"
+        return Ending.FINISHED, ""
+
     def _hand_over(self, ending: Ending, error: str, end_ns: int) -> None:
         flight, self._flight, self._complete = self._flight, None, False
         assert flight is not None
         self._note(flight.exchange)
-        if ending is Ending.FINISHED and self._cut(flight.exchange):
-            ending, error = Ending.TRUNCATED, "the stream ended without its end marker"
+        if ending is Ending.FINISHED:
+            ending, error = self._read_to_its_end(flight.exchange)
         if self.usable:
             self._owner.idle(self)
         self._owner.settle(flight, ending, error, end_ns)
@@ -269,5 +307,6 @@ class Connection(asyncio.Protocol):
             exchange.choices,
             exchange.stamps,
         ) = self._answer.result()
-        if self._owner.keep or exchange.failed or not 200 <= exchange.status < 300:
+        empty = exchange.generates and not exchange.messages
+        if self._owner.keep or exchange.failed or empty or not 200 <= exchange.status < 300:
             exchange.head = self._answer.head

@@ -146,6 +146,8 @@ def endpoint(
 
 def _split(url: str) -> SplitResult:
     expected = "expected an address like http://127.0.0.1:8000"
+    if re.match(r"[\w.-]+:[0-9]+(/|$)", url):  # as a person types it
+        url = f"http://{url}"
     try:
         split = urlsplit(url)
         port = split.port

@@ -57,6 +57,7 @@ class Exchange:
         "first_byte_ns",
         "first_chunk_ns",
         "first_content_ns",
+        "generates",
         "head",
         "idle_ns",
         "largest_gap_at_ns",
@@ -72,6 +73,7 @@ class Exchange:
         "status",
         "tag",
         "tokens",
+        "unread",
         "usage_tokens",
         "written_ns",
     )
@@ -124,12 +126,16 @@ class Exchange:
     idle_ns: int
     """How long a reader at the pace of the deadlines had nothing to read, after the first token."""
     body_bytes: int
-    """Of the body, without its chunk headers."""
+    """Of the body, without its chunk headers and its content encoding."""
     content_type: str
     """Of the answer, in lower case, without its parameters."""
     head: bytes
-    """The first 512 bytes of the body, of an answer that is no success (status, error event) or where the pool keeps
-    them."""
+    """Up to 512 bytes of the body, of an answer that is no success (status, error event, unread, without content) or
+    where the pool keeps them: of the event that reported an error, else the first ones."""
+    generates: bool
+    """It was asked of a model API, with a limit of tokens above 0: an answer has content."""
+    unread: str
+    """Of a model API's answer: the content type and encoding that kept its body from being read; "" where it was."""
     retries: int
     """1: the connection turned out to have been closed meanwhile, and it was sent again on a new one."""
     reused: bool
@@ -146,7 +152,8 @@ class Exchange:
         self.ending = Ending.PENDING
         self.error = ""
         self.status = 0
-        self.failed = self.done = self.reused = False
+        self.failed = self.done = self.reused = self.generates = False
+        self.unread = ""
         self.messages = self.tokens = self.usage_tokens = 0
         self.choices = ()
         self.largest_gap_ns = self.largest_gap_at_ns = 0

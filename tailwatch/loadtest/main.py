@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import argparse
 import io
-import resource
 import socket
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,14 +19,15 @@ from tailwatch.interrupts import INTERRUPTED
 from tailwatch.loadtest import options, results, search
 from tailwatch.loadtest import workload as workloads
 from tailwatch.loadtest.bench import TIMEOUT, Conditions, check_owner, run_workload
+from tailwatch.loadtest.descriptors import as_many_as_allowed
+from tailwatch.loadtest.knee_search import KneeSearch
 from tailwatch.loadtest.options import WHEN, refuse, write_json
 from tailwatch.loadtest.process import grow_in_place, on_interrupt
 from tailwatch.loadtest.report import bench as page
-from tailwatch.loadtest.report import csvfile, document, sweep, table
+from tailwatch.loadtest.report import csvfile, document, sweep, table, text
 from tailwatch.loadtest.report.progress import Progress, Steps
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.session import needed
-from tailwatch.loadtest.trial import ClosedLoop, prober
 from tailwatch.options.slo import SLO
 from tailwatch.platform import VERSION
 
@@ -40,23 +37,18 @@ if TYPE_CHECKING:
 
 OK, FOUND = 0, 1
 ABOUT = "send load to a server and report goodput, and latencies from the planned start of each request"
+EXAMPLE = "tailwatch bench http://127.0.0.1:8000 --rate 20 --slo 'ttft<=500ms,tpot<=40ms@99%'"
+EXITS = {1: "the SLO was missed, no request was good, a run is invalid, or no knee was found"}
 MOST_RUNS = 1000
-CEILING_SECONDS = 3.0  # of each closed-loop run that looks for the ceiling, at least
-BUDGET = "30m"  # of a search
-PROBE_SHARE = 1 / 6  # of the budget: the longest probe
-FIRST_WORKERS = 2  # in the first of them
+BUDGET = "20m"  # of a search
 CONNECT = 5.0  # seconds that the first look at the target may take
-RESOLUTION = 2.0  # per cent
+RESOLUTION = 5.0  # per cent
 PROBE_SECONDS = 10.0
 FINDING = ("resolution", "probe_seconds", "budget")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command, in addition to those of `workload.add_arguments`."""
-    parser.epilog = (
-        "Exit status: 0: success; 1: the SLO was missed, no request was good, a run is invalid, or no knee was found; "
-        "2: usage error; 130: interrupted by Ctrl-C, partial results are reported."
-    )
     parser.add_argument("url", metavar="URL", help="URL of the server, like http://127.0.0.1:8000")
     workloads.add_arguments(parser)
     _add_measuring(parser.add_argument_group("measuring: bounds of a good request, and the client"))
@@ -83,11 +75,11 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         "--warmup", type=int, default=0, metavar="N", help="requests before each run, not counted (default 0)"
     )
     group.add_argument(
-        "--timeout", metavar="SECONDS", help=f"time limit of one request, from its send (default {TIMEOUT:g})"
+        "--timeout", metavar="60s", help=f"time limit of one request, from its send (default {TIMEOUT:g}s)"
     )
     group.add_argument(
         "--drain",
-        metavar="SECONDS",
+        metavar="10s",
         help="time limit for unfinished requests after the schedule ends (default: the timeout)",
     )
     group.add_argument(
@@ -112,10 +104,12 @@ def _add_finding(group: argparse._ArgumentGroup) -> None:
         metavar="PERCENT",
         help=f"half width of the result's interval (default {RESOLUTION:g})",
     )
-    group.add_argument("--probe-seconds", metavar="S", help=f"length of the shortest probe (default {PROBE_SECONDS:g})")
+    group.add_argument(
+        "--probe-seconds", metavar="5s", help=f"length of the shortest probe (default {PROBE_SECONDS:g}s)"
+    )
     group.add_argument(
         "--budget",
-        metavar="SECONDS",
+        metavar="20m",
         help=f"time limit of the search; its result so far is reported (default {BUDGET})",
     )
 
@@ -150,13 +144,13 @@ def _run(parsed: argparse.Namespace) -> int:
     check_owner(workload, parsed.allow_remote)
     if parsed.insecure and not workload.endpoint.secure:
         raise OptionError("insecure: expected an https URL: http has no certificate")
-    conditions = _conditions(parsed)
-    limits = _limits(parsed, workload, conditions) if parsed.find is not None else None
+    conditions = conditions_of(parsed)
+    limits = limits_of(parsed, workload, conditions) if parsed.find is not None else None
     options.check_files({name: getattr(parsed, name) for name in ("json", "csv", "html", "save_schedule")})
     for note in workload.notes:
         print(f"tailwatch: {note}", file=sys.stderr)
     _reach(workload)
-    with _all_descriptors():
+    with as_many_as_allowed():
         if limits is not None:
             return _find(parsed, workload, conditions, limits)
         return _measure(parsed, workload, conditions)
@@ -188,7 +182,8 @@ def _check_together(parsed: argparse.Namespace) -> None:
         raise OptionError.of("runs", parsed.runs, f"expected 1 to {MOST_RUNS}")
 
 
-def _conditions(parsed: argparse.Namespace) -> Conditions:
+def conditions_of(parsed: argparse.Namespace) -> Conditions:
+    """How the load is sent and judged."""
     if parsed.closed and parsed.workers is not None and parsed.workers < 1:
         raise OptionError.of("workers", parsed.workers, "expected at least 1")
     if parsed.max_in_flight is not None and parsed.max_in_flight < 1:
@@ -214,19 +209,6 @@ def _reach(workload: Workload) -> None:
     except (OSError, UnicodeError) as error:  # a name that is none is not encoded
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise TailwatchError(f"{where.url}: cannot connect: {why}") from error
-
-
-@contextmanager
-def _all_descriptors() -> Iterator[None]:
-    """A connection is a descriptor: as many as this user may have, meanwhile."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        yield
-    finally:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # Runs
@@ -297,28 +279,7 @@ def _write(parsed: argparse.Namespace, found: list[Result]) -> None:
 # Search
 
 
-@dataclass
-class _Spent:
-    """Whether a search is to end: Ctrl-C, or its budget is spent. deadline: of time.monotonic()."""
-
-    deadline: float
-    interrupted: bool = False
-
-    def __call__(self) -> bool:
-        return self.interrupted or time.monotonic() >= self.deadline
-
-    def interrupt(self) -> None:
-        """Ctrl-C between two runs, or in the making of one: it is not made."""
-        self.interrupted = True
-        raise KeyboardInterrupt
-
-    def see(self, result: Result) -> Result:
-        """Ctrl-C in a run ends the search too."""
-        self.interrupted |= result.interrupted
-        return result
-
-
-def _limits(parsed: argparse.Namespace, workload: Workload, conditions: Conditions) -> search.Limits:
+def limits_of(parsed: argparse.Namespace, workload: Workload, conditions: Conditions) -> search.Limits:
     """How far a search goes.
 
     Raises:
@@ -336,79 +297,25 @@ def _limits(parsed: argparse.Namespace, workload: Workload, conditions: Conditio
     if not 0.1 <= resolution <= 50:
         raise OptionError.of("resolution", resolution, "expected per cent, 0.1 to 50")
     seconds = workloads.seconds_of(parsed.probe_seconds, "probe_seconds", least=0.1) or PROBE_SECONDS
-    longest = min(search.LONGEST, PROBE_SHARE * _budget(parsed))
-    return search.Limits(resolution=resolution / 100, seconds=seconds, longest=longest)
+    return search.Limits(resolution=resolution / 100, seconds=seconds, budget=budget_of(parsed.budget))
 
 
-def _budget(parsed: argparse.Namespace) -> float:
-    return workloads.seconds_of(BUDGET if parsed.budget is None else parsed.budget, "budget") or 0.0
+def budget_of(text: str | None) -> float:
+    """Seconds that a search may take."""
+    return workloads.seconds_of(BUDGET if text is None else text, "budget") or 0.0
 
 
 def _find(parsed: argparse.Namespace, workload: Workload, conditions: Conditions, limits: search.Limits) -> int:
-    steps, spent = Steps(quiet=parsed.quiet), _Spent(time.monotonic() + _budget(parsed))
-    with on_interrupt(spent.interrupt):
-        loop = ClosedLoop(min(CEILING_SECONDS, limits.seconds))
-        ceiling = _ceiling(workload, conditions, steps, spent, loop)
-        knee = search.find(
-            prober(
-                lambda rate, requests, number: workload.schedule(
-                    rate=rate, requests=requests, seed=workload.seed + number
-                ),
-                lambda schedule: spent.see(run_workload(workload, conditions, schedule, interruptible=True)),
-                lambda result: steps.tell(_step(result)),
-            ),
-            ceiling.rate,
-            conditions.slo.attainment if conditions.slo is not None else 0.99,
-            objective=parsed.find,
-            limits=replace(limits, seconds=max(limits.seconds, loop.seconds), spent=spent),
-        )
+    going = KneeSearch(workload, conditions, limits, parsed.find, Steps(quiet=parsed.quiet).tell)
+    print(f"searching for at most {text.duration(limits.budget)} (--budget)", file=sys.stderr, flush=True)
+    knee = going.find()
     with on_interrupt(lambda: None):
-        if spent.interrupted:
-            knee = replace(knee, resolved=False, reason=f"interrupted: {knee.reason or 'partial result'}")
         print(sweep.show(knee), end="")
         if parsed.json is not None:
             write_json(parsed.json, {"tailwatch": VERSION, "format": results.FORMAT, "knee": knee.as_dict()})
         if parsed.html is not None:
             slo = conditions.slo.text if conditions.slo is not None else ""
             document.write(sweep.page(knee, target=workload.endpoint.url, slo=slo), parsed.html)
-    if spent.interrupted:
+    if going.interrupted:
         return INTERRUPTED
     return OK if knee.resolved else FOUND
-
-
-def _ceiling(
-    workload: Workload, conditions: Conditions, steps: Steps, spent: _Spent, loop: ClosedLoop
-) -> search.ClosedLoopCeiling:
-    """In a closed loop, with more and more workers."""
-
-    rates: dict[int, float] = {}
-
-    def measure(workers: int) -> float:
-        if spent():
-            return 0.0  # no gain: the end of the climb
-        closed = replace(conditions, workers=workers, slo=None)
-
-        def once(length: float) -> Result:
-            return spent.see(run_workload(workload, closed, workload.closed(duration=length), interruptible=True))
-
-        rates[workers] = rate = loop.rate(workers, once)
-        steps.tell(f"closed loop, {workers} workers: {rate:.4g}/s")
-        return rate
-
-    try:
-        found = search.saturate(measure, first=FIRST_WORKERS)
-    except KeyboardInterrupt:  # between two of its runs, or as one of them began or ended
-        spent.interrupted = True
-        found = search.ClosedLoopCeiling(max(rates.values(), default=0.0), max(rates, default=0), tuple(rates.items()))
-    if found.rate <= 0 and spent.interrupted:
-        raise KeyboardInterrupt
-    if found.rate <= 0:
-        raise TailwatchError(f"{workload.endpoint.url}: every request failed")
-    return found
-
-
-def _step(result: Result) -> str:
-    good = result.goodput
-    share = "-" if good.attainment is None else f"{good.attainment:.2%}"
-    verdict = "" if result.valid else f" ({result.validity.verdict})"
-    return f"{result.offered:.4g}/s, {good.scheduled} requests: {share} good, {good.throughput:.4g}/s finished{verdict}"

@@ -1,8 +1,10 @@
 """What became of each request: the server side's table (tailwatch.options.slo), and what only a client sees.
 
 good: finished without error within every bound. miss: late, an error, 429, 5xx, a timeout (408 and 504 are some), never
-sent, ended by the tester (`abandoned`). excluded, and counted: other 4xx and 3xx. A tester that gives up has waited:
-what it ended or never sent is a miss and never one of the "earlier aborts", which exist on the server side only.
+sent, ended by the tester (`abandoned`), an answer of a model API that can be read and has no content. excluded, and
+counted: other 4xx and 3xx, and `unmeasured`: an answer of a model API whose body cannot be read. A tester that gives up
+has waited: what it ended or never sent is a miss and never one of the "earlier aborts", which exist on the server side
+only.
 """
 
 from __future__ import annotations
@@ -20,12 +22,19 @@ if TYPE_CHECKING:
 
 NEVER_SENT, ABANDONED = "never_sent", "abandoned"
 MISSES = (*(name for name in slos.MISSES if name != "abort_late"), ABANDONED, NEVER_SENT)
-EXCLUDED = ("4xx", "3xx")
+UNMEASURED = "unmeasured"
+EXCLUDED = ("4xx", "3xx", UNMEASURED)
 REASONS = ("good", *MISSES, *EXCLUDED)
 CODE = {name: code for code, name in enumerate(REASONS)}
 
 # What an `error` was, by name; 0 where nothing was wrong with the exchange itself. In the order of `Ending`.
-FAULTS = ("", "refused", "reset", "truncated", "timeout", "garbage", "tls", "client_limit", "abandoned", "error_event")
+FAULTS = (
+    "", "refused", "reset", "truncated", "timeout", "garbage", "tls", "client_limit", "abandoned",
+    "error_event", "no_content",
+)  # fmt: skip
+
+
+_CONTENT = (b'"choices"', b'"content"', b'"output"')  # keys of the answers of `endpoint.PATHS`
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,7 @@ class Outcomes:
 
     @property
     def excluded(self) -> int:
-        """Neither: 4xx other than 429, and 3xx."""
+        """Neither: 4xx other than 429, 3xx, and what could not be read."""
         return sum(self.by_reason[name] for name in EXCLUDED)
 
     @property
@@ -83,7 +92,16 @@ def fault_of(exchange: Exchange) -> int:
     ending = int(exchange.ending)
     if ending > 1:  # not pending, not finished
         return ending - 1
-    return FAULTS.index("error_event") if exchange.failed and 200 <= exchange.status < 300 else 0
+    if ending == 0 or not 200 <= exchange.status < 300:
+        return 0
+    return FAULTS.index("error_event" if exchange.failed else "no_content" if _empty(exchange) else "")
+
+
+def _empty(exchange: Exchange) -> bool:
+    """No content in an answer that was read; one JSON document is looked at for the keys that hold it."""
+    if not exchange.generates or exchange.unread or exchange.messages or exchange.output_tokens:
+        return False
+    return exchange.content_type != "application/json" or not any(key in exchange.head for key in _CONTENT)
 
 
 def reason_of(exchange: Exchange, slo: SLO | None) -> int:
@@ -96,7 +114,7 @@ def reason_of(exchange: Exchange, slo: SLO | None) -> int:
 
 def answered(exchange: Exchange) -> bool:
     """Whether a whole answer came that is none of error: what TPOT and E2E are of."""
-    return 200 <= exchange.status < 300 and fault_of(exchange) == 0 and exchange.ending == 1
+    return 200 <= exchange.status < 300 and fault_of(exchange) == 0 and exchange.ending == 1 and not exchange.unread
 
 
 def _name_of(exchange: Exchange) -> str:
@@ -109,6 +127,8 @@ def _name_of(exchange: Exchange) -> str:
         return "timeout"
     if status >= 300:
         return "5xx" if status >= 500 else "4xx" if status >= 400 else "3xx"
+    if exchange.unread and exchange.ending == 1:
+        return UNMEASURED
     if answered(exchange):
         return "good"
     return "abandoned" if fault == "abandoned" else "error"

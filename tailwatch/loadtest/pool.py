@@ -55,11 +55,12 @@ class Pool:
         deadlines_ns: tuple[int, int] = (0, 0),
         keep: bool = False,
         marked: bool = False,
+        empty: bool = False,
     ) -> None:
         """timeout: seconds that an exchange may take from Pool.send() on; None: for ever.
         deadlines_ns: for the first token and each next one, for the fluidity; 0: none. keep: the first bytes of every
         body are kept in `head`. marked: the protocol ends an event stream with a marker of its own ([DONE],
-        message_stop …): one that ends without it is TRUNCATED."""
+        message_stop …): one that ends without it is TRUNCATED. empty: answers need no content."""
         self.in_flight = 0
         """Exchanges sent and not done."""
         self.opened = 0
@@ -69,6 +70,7 @@ class Pool:
         self.deadlines_ns = deadlines_ns
         self.keep = keep
         self.marked = marked
+        self.generates = marked and not empty
         self._target = target
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from tailwatch.interrupts import Interrupt, is_ours
+from tailwatch.interrupts import HANGUP, Interrupt, is_ours
 
 _M_MMAP_THRESHOLD = -3
 _THRESHOLD = 128 << 10
@@ -67,7 +67,7 @@ def exits_deferred(act: Callable[[], object]) -> Iterator[None]:
     An event loop logs what a handler raises in a transport's callback, and goes on. Nothing is set in another thread
     than the main one.
     """
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, HANGUP)}
     mine = {number: handler for number, handler in handlers.items() if callable(handler) and not is_ours(handler)}
     if threading.current_thread() is not threading.main_thread():
         mine = {}

@@ -1,5 +1,4 @@
-"""What a count of good requests proves about a share: Wilson's interval, misses that come together, and where the
-share crosses a target as the rate rises.
+"""What a count of good requests proves about a share: Wilson's interval, and misses that come together.
 
 Requests that miss do so together: one stall is one event, however many waited in it. Counting them as independent
 makes every interval too narrow, so the number of requests is first divided by the design effect: how much wider the
@@ -22,13 +21,15 @@ class RunWindow:
     """One of the equal, consecutive stretches of time that a probe is cut into.
 
     scheduled: requests planned to start in it. judged: those of them that count, good or a miss. good: those that
-    kept every bound. completed: answers that ended in it without error, whenever they were planned.
+    kept every bound. completed: answers that ended in it without error, whenever they were planned. in_flight: planned
+    and not over at its end.
     """
 
     scheduled: int
     judged: int
     good: int
     completed: int
+    in_flight: int = 0
 
 
 def wilson(good: float, n: float, z: float = 1.96) -> tuple[float, float]:
@@ -135,94 +136,3 @@ def kept_up(windows: Sequence[RunWindow], z: float = 1.96) -> tuple[float, float
     spread = sum((one - mean) ** 2 for one in behind) / max(1, len(behind) - 1)
     share, half = 1 - sum(behind) / scheduled, z * math.sqrt(spread * len(behind)) / scheduled
     return share, share - half, share + half
-
-
-@dataclass(frozen=True, slots=True)
-class RatePoint:
-    """The share of misses at one rate: misses of n, both already divided by the design effect."""
-
-    rate: float
-    misses: float
-    n: float
-
-
-@dataclass(frozen=True, slots=True)
-class Crossing:
-    """Where a share crosses its target: the rate, and the interval it lies in."""
-
-    rate: float
-    low: float
-    high: float
-
-
-def crossing(points: Sequence[RatePoint], target_misses: float, z: float = 1.96) -> Crossing | None:
-    """Where the fitted share of misses reaches target_misses, by logistic regression of misses on the rate.
-
-    Near the knee of a queue the logarithm of the misses rises in a straight line with the rate (for M/M/1 exactly), so
-    that probes on both sides all help. None where the points do not show a rise: fewer than two rates, or a slope
-    that could be 0. The interval is Fieller's: the rates at which the fitted line is within z standard errors.
-    """
-    if len({point.rate for point in points}) < 2:
-        return None
-    middle = sum(p.rate * p.n for p in points) / sum(p.n for p in points)
-    unit = max(p.rate for p in points) - min(p.rate for p in points)
-    fit = _logistic([((p.rate - middle) / unit, p.misses, p.n) for p in points])
-    goal = math.log(target_misses / (1 - target_misses))
-    roots = _fieller(fit, goal, z) if fit else None
-    if fit is None or roots is None:
-        return None
-    return Crossing(*(middle + unit * x for x in ((goal - fit.level) / fit.slope, *roots)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """log-odds = level + slope x, with the variances of both and their covariance."""
-
-    level: float
-    slope: float
-    var_level: float
-    var_slope: float
-    covariance: float
-
-
-def _logistic(data: Sequence[tuple[float, float, float]]) -> _Line | None:
-    """Newton's method on (x, misses, n), from the overall share; None where it finds no line."""
-    n, misses = sum(row[2] for row in data), sum(row[1] for row in data)
-    if not 0 < misses < n:
-        return None
-    level, slope = math.log(misses / (n - misses)), 0.0
-    for _ in range(50):
-        line, step = _newton(data, level, slope)
-        if line is None or abs(line.slope) > 500:
-            return None
-        level, slope = line.level, line.slope
-        if step < 1e-10:
-            return line
-    return None
-
-
-def _newton(data: Sequence[tuple[float, float, float]], level: float, slope: float) -> tuple[_Line | None, float]:
-    """One step, and its length."""
-    a = b = c = pull = lever = 0.0
-    for x, misses, n in data:
-        share = 1 / (1 + math.exp(-max(-500.0, min(500.0, level + slope * x))))
-        weight, rest = n * share * (1 - share), misses - n * share
-        a, b, c = a + weight, b + weight * x, c + weight * x * x
-        pull, lever = pull + rest, lever + rest * x
-    determinant = a * c - b * b
-    if determinant <= 1e-12 * a * c or determinant <= 0:
-        return None, 0.0
-    up, tilt = (c * pull - b * lever) / determinant, (a * lever - b * pull) / determinant
-    return _Line(level + up, slope + tilt, c / determinant, a / determinant, -b / determinant), abs(up) + abs(tilt)
-
-
-def _fieller(line: _Line, goal: float, z: float) -> tuple[float, float] | None:
-    """The x at which (level + slope x - goal)² = z² var(level + slope x); None where the slope could be 0."""
-    a = line.slope**2 - z * z * line.var_slope
-    b = line.slope * (line.level - goal) - z * z * line.covariance
-    c = (line.level - goal) ** 2 - z * z * line.var_level
-    inside = b * b - a * c
-    if line.slope <= 0 or a <= 0 or inside < 0:
-        return None
-    root = math.sqrt(inside)
-    return (-b - root) / a, (-b + root) / a

@@ -12,6 +12,7 @@ from tailwatch.loadtest.exchange import Exchange
 from tailwatch.loadtest.latencies import CENSORED, Latencies
 from tailwatch.loadtest.outcomes import (
     CODE,
+    EXCLUDED,
     FAULTS,
     NEVER_SENT,
     REASONS,
@@ -30,7 +31,7 @@ from tailwatch.options.slo import SLO
 MOST_EXAMPLES = 3  # failures of each kind that are shown
 _SECOND = 1_000_000_000
 _LONGEST_SERIES = 7 * 24 * 3600
-_MISSES = frozenset(CODE[name] for name in REASONS if name not in ("good", "4xx", "3xx"))
+_MISSES = frozenset(CODE[name] for name in REASONS if name != "good" and name not in EXCLUDED)
 _GOOD, _LATE = CODE["good"], CODE["late"]
 _EXAMPLE = 600  # characters of an error that are kept
 

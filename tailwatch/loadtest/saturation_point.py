@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
-from tailwatch.loadtest.proportions import FEW, design_effect, kept_up, wilson
+from tailwatch.loadtest.knee_fit import TOGETHER, relaxation
+from tailwatch.loadtest.proportions import design_effect, kept_up, wilson
 from tailwatch.loadtest.trial import Probe, pooled
 
 PHASES = {
@@ -16,7 +16,6 @@ PHASES = {
     "itl": "decode",
     "e2e": "the whole request",
 }
-NEAR = 6.0  # a rate helps to find the knee where its misses are within this factor of the target's
 KEEPS_UP = 0.99  # share of the offered rate that a server completes whose queue does not grow
 HOLDS, FAILS, UNDECIDED, INVALID = "holds", "fails", "undecided", "invalid"
 
@@ -27,13 +26,12 @@ class SweepRow:
 
     share, low, high: what must reach the target and its 95 % interval: the attainment, misses that come together
     counted as such; for the objective throughput the completed share of the offered. shares: per bound, the share of
-    the judged that kept it; failed: the share that was not answered whole. set_aside: probes that were outvoted and
-    stand alone. verdict: holds, fails or undecided for the interval against the target, or invalid.
+    the judged that kept it; failed: the share that was not answered whole. verdict: holds, fails or undecided for the
+    interval against the target, or invalid.
     """
 
     rate: float
     probes: int
-    set_aside: int
     scheduled: int
     seconds: float
     share: float | None
@@ -52,22 +50,15 @@ class SweepRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """A probe as the search used it: in its order, with whether it was set aside."""
-
-    probe: Probe
-    set_aside: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Knee:
     """The largest rate at which the attainment holds.
 
     objective: goodput or throughput. attainment: the share that must hold (for throughput: of the offered rate that
-    must be completed). rate: requests per second, None where nothing can be said. low, high: its interval; 95 % where
-    basis is "fit" (all probes near it), where it is "bracket" the largest rate seen to hold and the smallest seen to
-    fail; None at an end that was not found. resolved: the interval is as narrow as was asked; else reason says why
-    not. ceiling: the closed-loop rate it began with. most: the largest throughput of any probe.
+    must be completed). rate: requests per second, None where nothing can be said. low, high: its 95 % interval where
+    basis is "fit" (all long probes near it); where it is "bracket" two bounds: the largest rate proved to hold, and the
+    closed loop's ceiling or the smallest rate seen to fail; None at an end that was not found. resolved: the interval
+    is as narrow as was asked; else reason says why not. ceiling: the closed-loop rate it began with. most: the largest
+    throughput of any probe.
     """
 
     objective: str
@@ -79,12 +70,12 @@ class Knee:
     resolved: bool
     reason: str
     ceiling: float
-    tried: tuple[Tried, ...]
+    tried: tuple[Probe, ...]
 
     @property
     def most(self) -> float:
         """Completions per second of the best probe."""
-        return max((one.probe.throughput for one in self.tried if not one.probe.invalid), default=0.0)
+        return max((one.throughput for one in self.tried if not one.invalid), default=0.0)
 
     def rows(self) -> list[SweepRow]:
         """The sweep by rate, ascending: where goodput leaves throughput."""
@@ -124,14 +115,14 @@ class Knee:
 
     @property
     def completed(self) -> float | None:
-        """At the largest rate that holds: the share of the offered requests that were completed in the later halves of
-        its probes, where that is surely below 99 %. A queue still grew there, within the bounds so far: longer probes
+        """At the largest rate that holds: the share of the offered requests that were completed, where that is surely
+        below 99 %. A queue still grew there, within the bounds so far: longer probes
         will find a lower knee. None where nothing of the kind is seen."""
         held = [row.rate for row in self.rows() if row.verdict == HOLDS and row.rate <= (self.high or row.rate)]
         if self.objective != "goodput" or not held:
             return None
-        used = _used([one for one in self.tried if one.probe.rate == held[-1]])
-        share, _, high = kept_up(pooled(probe.settled() for probe in used).windows)
+        used = [one for one in self.tried if one.rate == held[-1] and one.judged and not one.invalid]
+        share, _, high = kept_up(pooled(used).windows)
         return share if high < KEEPS_UP else None
 
     def __str__(self) -> str:
@@ -143,73 +134,46 @@ class Knee:
             "objective", "attainment", "rate", "low", "high", "basis", "resolved", "reason", "ceiling",
         )  # fmt: skip
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
-        plain["tried"] = [{**one.probe.as_dict(), "set_aside": one.set_aside} for one in self.tried]
+        plain["tried"] = [one.as_dict() for one in self.tried]
         return plain
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Knee:
         """The inverse of as_dict."""
-        tried = tuple(
-            Tried(Probe.from_dict({key: value for key, value in one.items() if key != "set_aside"}), one["set_aside"])
-            for one in data["tried"]
-        )
+        tried = tuple(map(Probe.from_dict, data["tried"]))
         return cls(**{**data, "tried": tried})
 
 
-def rows_of(tried: Sequence[Tried], objective: str, target: float) -> list[SweepRow]:
+def rows_of(tried: Sequence[Probe], objective: str, target: float) -> list[SweepRow]:
     """The sweep by rate, ascending."""
-    by_rate: dict[float, list[Tried]] = {}
+    by_rate: dict[float, list[Probe]] = {}
     for one in tried:
-        by_rate.setdefault(one.probe.rate, []).append(one)
-    wholes = {rate: pooled(used) for rate, several in by_rate.items() if (used := _used(several))}
-    lent = lent_effect(list(wholes.values()), target) if objective == "goodput" else 1.0
-    return [_row(rate, by_rate[rate], wholes.get(rate), objective, target, lent) for rate in sorted(by_rate)]
+        by_rate.setdefault(one.rate, []).append(one)
+    return [_row(rate, by_rate[rate], objective, target) for rate in sorted(by_rate)]
 
 
-def _used(several: Sequence[Tried]) -> list[Probe]:
-    return [one.probe for one in several if not one.set_aside and not one.probe.invalid and one.probe.judged]
-
-
-def lent_effect(wholes: Sequence[Probe], target: float) -> float:
-    """The design effect near the knee. A rate with next to no misses cannot show its own: there a probe without one is
-    no proof where, a little above, a hundred come at a time."""
-    effects = [design_effect(one.windows) for one in wholes if near(one, target)]
-    return median(effects) if effects else 1.0
-
-
-def near(whole: Probe, target: float) -> bool:
-    """Whether its misses are few and many enough to tell something about where the target is crossed."""
-    missed = 1 - target
-    return missed / NEAR <= 1 - whole.good / whole.judged <= min(0.9, missed * NEAR)
-
-
-def _row(
-    rate: float, tried: Sequence[Tried], whole: Probe | None, objective: str, target: float, lent: float
-) -> SweepRow:
-    aside = sum(one.set_aside for one in tried)
-    if whole is None:
-        return SweepRow(rate, len(tried), aside, 0, 0.0, None, 0.0, 1.0, 0.0, 0.0, {}, 0.0, INVALID)
-    share, low, high = share_of(whole, objective, lent)
+def _row(rate: float, tried: Sequence[Probe], objective: str, target: float) -> SweepRow:
+    used = [one for one in tried if not one.invalid and one.judged]
+    if not used:
+        return SweepRow(rate, len(tried), 0, 0.0, None, 0.0, 1.0, 0.0, 0.0, {}, 0.0, INVALID)
+    whole = pooled(used)
+    share, low, high = share_of(used, objective)
     shares = {name: count / whole.judged for name, count in whole.kept.items()}
     return SweepRow(
-        rate, len(tried), aside, whole.scheduled, whole.seconds, share, low, high,
+        rate, len(tried), whole.scheduled, whole.seconds, share, low, high,
         whole.throughput, whole.goodput, shares, whole.failed / whole.judged, verdict_of(low, high, target),
     )  # fmt: skip
 
 
-def share_of(whole: Probe, objective: str, lent: float = 1.0) -> tuple[float, float, float]:
-    """What must reach the target, and its 95 % interval: good of judged, or completed of offered. lent: the design
-    effect where its own misses are too few to show one."""
+def share_of(probes: Sequence[Probe], objective: str, memory: float = 0.0) -> tuple[float, float, float]:
+    """Of probes of one rate: what must reach the target, and its 95 % interval: good of judged, or completed of
+    offered. Misses that come together count as one, and so do those within a part of the queue's memory (seconds, at
+    least)."""
+    whole = pooled(probes)
     if objective == "throughput":
         return kept_up(whole.windows)
-    effect = effect_of(whole, lent)
+    effect = max(design_effect(whole.windows), TOGETHER * max(memory, relaxation(probes)) * whole.rate)
     return whole.good / whole.judged, *wilson(whole.good / effect, whole.judged / effect)
-
-
-def effect_of(whole: Probe, lent: float) -> float:
-    """The design effect of a rate: its own, or the larger one lent where it has too few misses to show one."""
-    own = design_effect(whole.windows)
-    return max(own, lent) if (whole.judged - whole.good) / own < FEW else own
 
 
 def verdict_of(low: float, high: float, target: float) -> str:
@@ -220,13 +184,13 @@ def verdict_of(low: float, high: float, target: float) -> str:
 
 
 def _said(knee: Knee) -> str:
-    share = f"{knee.attainment * 100:g}%"
-    if knee.rate is None:
-        return f"unresolved: {knee.reason}"
-    what = f"{knee.objective} knee at {share}: {knee.rate:.4g}/s"
-    if knee.low is not None and knee.high is not None:
-        what += f" ({knee.low:.4g} to {knee.high:.4g})"
-    return what if knee.resolved else f"unresolved: {knee.reason}; so far {what}"
+    what = f"{knee.objective} knee at {knee.attainment * 100:g}%"
+    if knee.resolved or (knee.rate is not None and knee.basis == "fit"):
+        found = f"{what}: {knee.rate:.4g}/s ({knee.low:.4g} to {knee.high:.4g})"
+        return found if knee.resolved else f"unresolved: {knee.reason}; so far {found}"
+    ends = [f"at least {knee.low:.4g}/s"] if knee.low is not None else []
+    ends += [f"at most {knee.high:.4g}/s"] if knee.high is not None else []
+    return f"unresolved: {knee.reason}" + (f"; {what}: {', '.join(ends)}" if ends else "")
 
 
 def _grew(knee: Knee) -> str:

@@ -1,14 +1,12 @@
-"""Finds the largest rate at which a server keeps its promise: bracket, bisect, and say how sure that is.
+"""Finds the largest rate at which a server keeps its promise: a ceiling, a bracket, and long probes around the knee.
 
-1. Begin at the closed-loop ceiling, which a single bad second cannot move far, and look downwards (upwards where even
-   the ceiling holds). Starting from one request per second and doubling is a dozen chances for a glitch to end it.
-2. A probe is sized by requests, not by seconds: enough that its interval can show the attainment, then doubled until
-   the interval is on one side of it.
-3. A rate that fails is tried again: two of three decide. A failure that was outvoted and stands apart from the rest
-   is set aside, and shown.
-4. Bisect to the resolution. All probes near the knee together then give it and its interval (shares.crossing); more
-   are made until that is as narrow as was asked, or the search is spent. Where there is only a cliff, both sides of it
-   are tried again until their votes are clear.
+1. The closed-loop ceiling, which a single bad second cannot move far; no knee lies above its upper end.
+2. Short probes bracket the rate where the misses cross their target.
+3. Probes on both sides of it, longer where the queue has the longer memory. Of each probe only the settled part counts.
+   All of them together give the knee and its interval (knee_fit.py), which counts misses of one busy period as one.
+4. "Resolved" only where the interval is as narrow as was asked, enough independent events were seen, earlier and later
+   halves agree, and the ceiling does not contradict it. Where the budget cannot reach that, its rest goes into a lower
+   bound: a rate so far below that the queue forgets itself often enough to prove it.
 
 Nothing here knows sockets or clocks: what measures is a callable, so the same search runs in virtual time.
 """
@@ -17,53 +15,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tailwatch.errors import OptionError
+from tailwatch.loadtest.knee_fit import TOGETHER, KneeFit, expected_memory, fit, relaxation
 from tailwatch.loadtest.process import on_interrupt
-from tailwatch.loadtest.proportions import Crossing, RatePoint, common_effect, crossing, fewest
-from tailwatch.loadtest.saturation_point import (
-    FAILS,
-    HOLDS,
-    UNDECIDED,
-    Knee,
-    SweepRow,
-    Tried,
-    near,
-    rows_of,
-    share_of,
-    verdict_of,
-)
+from tailwatch.loadtest.proportions import design_effect, fewest
+from tailwatch.loadtest.saturation_point import FAILS, HOLDS, Knee, SweepRow, rows_of, share_of
 from tailwatch.loadtest.trial import Probe, ProbeFunction, pooled
 
 OBJECTIVES = ("goodput", "throughput")
-LONGEST = 300.0  # seconds of one probe
+BUDGET = 1200.0
 _STEP_UP, _FARTHEST_UP = 1.25, 8.0  # of the last rate, of the ceiling
-_STEP_DOWN, _FARTHEST_DOWN = 0.1, 0.01  # less than the last rate, doubled each time up to a half; of the ceiling
-_SURE_HOLDS, _SURE_FAILS = 2, 3  # votes that an end must lead by where no fit speaks; a glitch only ever fails
-_WIDE = 2.1  # standard errors of a 95 % interval: more than 1.96, for the search stops where it looks narrow
-_AROUND = 1.15  # the fit's straight line is one near the knee: rates without misses help it from so much below
-_RARE = 0.125  # share of the probes at rates that hold: more failures than that are no glitches but the server's
+_STEP_DOWN, _FARTHEST_DOWN = 0.8, 0.01
+_BRACKET = 1.06  # upper over lower end, from which long probes take over
+_SIDES = (2.2, 0.7)  # misses over their target that a long probe is aimed at, by turns
+_TOWARDS = 0.03  # of a rate, for misses e times their target
+_FARTHEST = 0.05  # of the estimate: how far from it
+_LONG, _LONGEST = 1 / 20, 1 / 6  # of the budget: a long probe, the longest
+_SETTLES, _LEAST_SETTLE = 4.0, 5.0  # relaxation times, seconds: what of a probe is not judged, up to a half
+_MEMORIES = 12.0  # relaxation times that a long probe takes at least
+_FEWEST_MEMORIES = 60.0  # that a budget must have, to give an interval
+_MANY, _EARLY = 40.0, 0.6  # events, and of the resolution, from which a search ends before its budget
+_EVEN, _MANY_MISS = 4.0, 20.0  # design effect, and times the target's misses, of a cliff
+_FEWEST = 4  # long probes before the end
+_AMPLE = 1.7  # of the seconds that would prove a rate: a queue's memory is seen only roughly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How narrow, and how much at most.
 
-    resolution: half the width of the interval asked for, as a share of the knee. first: requests of the first probe
-    of a rate (0: twice what could show the attainment). most: requests after which a rate is judged as it stands
-    (0: four times first). seconds: the shortest probe; longest: the longest, which at low rates is too short to decide
-    and then is judged as it stands. probes: all probes together. spent: asked before each probe;
-    True ends the search with what it has (a deadline, an interrupt).
+    resolution: half the width of the interval asked for, as a share of the knee. seconds: the shortest probe. budget:
+    seconds of the whole search, which sizes the probes. left: seconds of it that are left; 0 ends the search with what
+    it has (a deadline, an interrupt). probes: all probes together.
     """
 
-    resolution: float = 0.02
-    first: int = 0
-    most: int = 0
+    resolution: float = 0.05
     seconds: float = 10.0
-    longest: float = LONGEST
-    probes: int = 60
-    spent: Callable[[], bool] = lambda: False
+    budget: float = BUDGET
+    left: Callable[[], float] = lambda: math.inf
+    probes: int = 200
 
     def __post_init__(self) -> None:
         if not 0.001 <= self.resolution <= 0.5:
@@ -72,9 +64,22 @@ class Limits:
             raise OptionError.of("probes", self.probes, "expected at least 1")
 
 
+@dataclass(frozen=True, slots=True)
+class ClosedLoopCeiling:
+    """Where a closed loop stops gaining. rate: completions per second. workers: the fewest that come within 3 % of it.
+    tried: (workers, rate) in order. high: the upper end of its 95 % interval; inf where it is not known. flat: more
+    workers brought nothing more."""
+
+    rate: float
+    workers: int
+    tried: tuple[tuple[int, float], ...]
+    high: float = math.inf
+    flat: bool = False
+
+
 def find(
     probe: ProbeFunction,
-    ceiling: float,
+    ceiling: ClosedLoopCeiling,
     attainment: float = 0.99,
     *,
     objective: str = "goodput",
@@ -82,7 +87,7 @@ def find(
 ) -> Knee:
     """The knee: the largest rate at which the attainment holds (goodput), or which is kept up with (throughput).
 
-    ceiling: requests per second of a closed loop (saturate()). attainment: in (0, 1]; for throughput the share of
+    ceiling: of a closed loop (saturate()). attainment: in (0, 1]; for throughput the share of
     the offered rate that must be completed. Never raises for what a server does: a search that cannot end well
     returns an unresolved knee that says why. At 100 % a miss refutes and nothing proves: the knee is unresolved.
     """
@@ -90,136 +95,244 @@ def find(
         raise OptionError.of("find", objective, "expected 'goodput' or 'throughput'", choices=OBJECTIVES)
     if not 0 < attainment <= 1:
         raise OptionError.of("attainment", attainment, "expected a share above 0 and up to 1")
-    if not (math.isfinite(ceiling) and ceiling > 0):
-        raise OptionError.of("ceiling", ceiling, "expected requests per second above 0")
+    if not (math.isfinite(ceiling.rate) and ceiling.rate > 0):
+        raise OptionError.of("ceiling", ceiling.rate, "expected requests per second above 0")
     return _Search(probe, ceiling, attainment, objective, limits or Limits()).run()
 
 
-class _Spent(Exception):
-    """No further probe may be made."""
+class _Over(Exception):
+    """No further probe may be made; says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ballot:
-    """What the probes of one vote say about their rate."""
-
-    held: bool
-    probes: tuple[Probe, ...]
-    low: float
-    high: float
-
-
+@dataclass
 class _Search:
-    def __init__(self, probe: ProbeFunction, ceiling: float, attainment: float, objective: str, limits: Limits) -> None:
-        self.probe, self.ceiling, self.target, self.objective, self.limits = (
-            probe, ceiling, attainment, objective, limits,
-        )  # fmt: skip
-        self.first = limits.first or 2 * fewest(min(attainment, 0.9999))
-        self.most = limits.most or 4 * self.first
-        self.tried: list[Probe] = []
-        self.ballots: dict[float, list[_Ballot]] = {}
-        self.spoilt: dict[float, str] = {}  # rates that could not be offered, and why
-        self.steps_down = 0
-        self.over = ""
+    probe: ProbeFunction
+    ceiling: ClosedLoopCeiling
+    target: float
+    objective: str
+    limits: Limits
+    tried: list[Probe] = field(default_factory=list)
+    spoilt: dict[float, str] = field(default_factory=dict)  # rates that could not be offered, and why
+    long: int = 0  # probes around the knee
+    memory: float = 0.0  # seconds, of the queue around the knee
+    proving: bool = False  # a rate below it: the budget is too short for an interval
+    too_long: float = 0.0  # the memory, in seconds, that it is too short for
+    over: str = ""
 
     def run(self) -> Knee:
         try:
-            while (rate := self._next()) is not None:
-                self._vote(_tidy(rate))
-        except _Spent as spent:
-            self.over = str(spent)
+            self._bracket()
+            if self._measurable:
+                self._measure()
+            else:
+                self._confirm()
+        except _Over as over:
+            self.over = str(over)
         except KeyboardInterrupt:
             self.over = "it was interrupted"
         with on_interrupt(lambda: None):  # this takes no time, and is all there is to show
             return self._knee()
 
-    # ---- the walk: where to look next, from all votes so far ----
+    # ---- the bracket ----
 
-    def _next(self) -> float | None:
+    def _bracket(self) -> None:
+        while (rate := self._between()) is not None:
+            self._ask(rate, self._short(rate))
+
+    def _between(self) -> float | None:
+        """The next rate to look at; None where the ends are close."""
         low, high = self._ends()
-        if high is None:
-            return self._upwards(low)
         if low is None:
-            return self._downwards(high)
-        middle = (low + high) / 2
-        if high / low > 1 + self.limits.resolution and low < _tidy(middle) < high:
-            return middle
-        return None if self.target >= 1 or high in self.spoilt else self._narrower(low, high)
-
-    def _upwards(self, low: float | None) -> float | None:
-        rate = self.ceiling if low is None else low * _STEP_UP
-        return rate if rate <= self.ceiling * _FARTHEST_UP else None
-
-    def _downwards(self, high: float) -> float | None:
-        self.steps_down += 1
-        rate = high * (1 - min(0.5, _STEP_DOWN * 2 ** (self.steps_down - 1)))
-        return rate if rate >= self.ceiling * _FARTHEST_DOWN else None
-
-    def _narrower(self, low: float, high: float) -> float | None:
-        """At the knee: on both sides of the estimate by turns; without one, the end that is less sure."""
-        if self._enough(self._crossing(), low, high):
-            return None
-        at = self._crossing() or self._crossing(roughly=True)
-        if at is not None:
-            side = 1 if len(self.tried) % 2 else -1
-            return at.rate * (1 + side * self.limits.resolution / 2)
-        return low if self._lead(low) - _SURE_HOLDS < -self._lead(high) - _SURE_FAILS else high
+            rate = (high or self.ceiling.rate) * _STEP_DOWN
+            return rate if rate >= self.ceiling.rate * _FARTHEST_DOWN else None
+        if high is None:
+            return low * _STEP_UP if low * _STEP_UP <= self.ceiling.rate * _FARTHEST_UP else None
+        wanted = _BRACKET if self._measurable else 1 + self.limits.resolution
+        middle = _tidy(math.sqrt(low * high))
+        return middle if high / low > wanted and low < middle < high else None
 
     def _ends(self) -> tuple[float | None, float | None]:
-        """The smallest rate that does not hold, and the largest below it that does."""
-        failing = [rate for rate in self.ballots if self._lead(rate) <= 0]
-        high = min([*failing, *self.spoilt], default=None)
-        held = [rate for rate in self.ballots if self._lead(rate) > 0 and (high is None or rate < high)]
-        return max(held, default=None), high
+        """The smallest rate that does not hold (the ceiling is one), and the largest below it that does."""
+        held = {row.rate: (row.share or 0.0) >= self.target for row in self._rows() if row.share is not None}
+        most = [self.ceiling.rate] if self._measurable and math.isfinite(self.ceiling.high) else []
+        high = min([*(rate for rate, good in held.items() if not good), *self.spoilt, *most], default=None)
+        low = max((rate for rate, good in held.items() if good and (high is None or rate < high)), default=None)
+        return low, high
 
-    def _lead(self, rate: float) -> int:
-        """Votes for, less votes against."""
-        return sum(1 if ballot.held else -1 for ballot in self.ballots.get(rate, ()))
+    def _short(self, rate: float) -> float:
+        """Seconds in which a share below the target shows."""
+        wanted = fewest(min(self.target, 0.999)) / rate
+        return max(self.limits.seconds, min(wanted, self.limits.budget / 30), 10 / rate)
 
-    # ---- one rate ----
+    # ---- around the knee ----
 
-    def _vote(self, rate: float) -> None:
-        """At once where the first try holds, else two of three; one more vote where the rate has some already."""
-        cast: list[_Ballot] = []
-        known = bool(self.ballots.get(rate))
-        while not cast or (not known and not cast[0].held and abs(_sum(cast)) < 2 and len(cast) < 3):
-            probes = self._measure(rate)
-            if not probes:
+    @property
+    def _measurable(self) -> bool:
+        """Whether misses can be fitted."""
+        return self.objective == "goodput" and self.target < 1
+
+    def _measure(self) -> None:
+        low, high = self._ends()
+        if low is None or high is None or high in self.spoilt:
+            return
+        self._ask(math.sqrt(low * high), self._least_long)
+        while not self._early(found := self._fit()):
+            if self._cliff() is not None:
+                self._narrow()
                 return
-            share, low, high = share_of(pooled(probes), self.objective)
-            verdict = verdict_of(low, high, self.target)
-            held = verdict == HOLDS or (verdict == UNDECIDED and share >= self.target)
-            cast.append(_Ballot(held, tuple(probes), low, high))
-            self.ballots.setdefault(rate, []).append(cast[-1])
+            if self._hopeless():
+                self._prove()
+                return
+            rate = self._aim(found)
+            if self._ask(rate, self._length()) is None and rate in self.spoilt:
+                return
+            self.long += 1
 
-    def _measure(self, rate: float) -> list[Probe]:
-        """Probes, doubled in all until their interval decides or it is enough; none where none was valid."""
-        several: list[Probe] = []
-        size, most = self._sizes(rate)
-        while (one := self._ask(rate, size)) is not None:
-            several.append(one)
-            whole = pooled(several)
-            _, low, high = share_of(whole, self.objective)
-            if whole.scheduled >= most or verdict_of(low, high, self.target) != UNDECIDED:
-                break
-            size = min(size * len(several), most)
-        return several
+    def _aim(self, found: KneeFit | None) -> float:
+        """On both sides of the estimate, by turns; without one, from the last probe towards it."""
+        if found is None:
+            last = self._good()[-1]
+            missed = (last.judged - last.good + 0.5) / (last.judged + 1)
+            off = -_TOWARDS * max(-1.5, min(2.5, math.log(missed / (1 - self.target))))
+            return self._below_ceiling(last.rate * (1 + off))
+        off = math.log(_SIDES[self.long % 2]) / found.rise
+        return self._below_ceiling(found.rate * (1 + max(-_FARTHEST, min(_FARTHEST, off))))
 
-    def _sizes(self, rate: float) -> tuple[int, int]:
-        """Requests of the first probe of a vote, and of all its probes together."""
-        longest = max(1, math.floor(min(rate * max(self.limits.seconds, self.limits.longest), 1e9)))
-        size = min(longest, max(self.first, math.ceil(rate * self.limits.seconds)))
-        return size, min(longest, max(self.most, size))
+    def _below_ceiling(self, rate: float) -> float:
+        return min(rate, self.ceiling.high)
 
-    def _ask(self, rate: float, requests: int) -> Probe | None:
+    def _length(self) -> float:
+        self.memory = self._memory()
+        asked = max(self._least_long, _MEMORIES * self.memory)
+        return min(asked, max(self.limits.seconds, self.limits.budget * _LONGEST))
+
+    @property
+    def _least_long(self) -> float:
+        return max(self.limits.budget * _LONG, self.limits.seconds)
+
+    def _memory(self) -> float:
+        at = self._estimate()
+        if at is None:
+            return 0.0
+        near = [one for one in self._good() if 0.95 * at < one.rate <= at]  # above it a queue may only grow
+        seen = relaxation(near) if near else 0.0
+        return max(seen, expected_memory(at, self.ceiling.rate))
+
+    def _estimate(self) -> float | None:
+        found = self._fit()
+        if found is not None:
+            return found.rate
+        low, high = self._ends()
+        return math.sqrt(low * high) if low and high else low or high
+
+    def _fit(self) -> KneeFit | None:
+        """Of the long probes: what short ones saw began with an idle server."""
+        long = [one for one in self._good() if one.seconds >= 0.5 * self._least_long]
+        return fit(long, 1 - self.target, self.ceiling.rate) if self._measurable else None
+
+    def _resolved(self, found: KneeFit | None) -> bool:
+        return found is not None and self.long >= _FEWEST and not self._doubt(found)
+
+    def _early(self, found: KneeFit | None) -> bool:
+        """Whether it is so well known that the rest of the budget is not needed. Ending as soon as an interval looks
+        narrow enough would choose those that are too narrow."""
+        if found is None or not self._resolved(found) or found.events < _MANY:
+            return False
+        return (found.high - found.low) / 2 <= _EARLY * self.limits.resolution * found.rate
+
+    def _doubt(self, found: KneeFit) -> str:
+        """What keeps a fit from being the answer; "" where nothing does."""
+        if not found.settled:
+            return "the later halves of its probes missed more than the earlier ones: the queue had not settled"
+        if not found.enough:
+            return f"its misses came in about {found.events:.0f} events, too few to tell how they scatter"
+        if found.rate > self.ceiling.high:
+            return f"it lies above the closed loop's {self.ceiling.high:.4g}/s"
+        if not self._lasting(found, _FEWEST_MEMORIES):
+            return f"its queue needs {self._memory():.2g} s to forget itself, too long for the budget"
+        if found.high - found.low > 2 * self.limits.resolution * found.rate:
+            wide = (found.high - found.low) / 2 / found.rate
+            return f"its interval of {wide:.1%} to each side is wider than the {self.limits.resolution:.1%} asked for"
+        return ""
+
+    def _hopeless(self) -> bool:
+        """Whether the queue's memory is so long that the budget has too few of them for an interval."""
+        at = min(self._estimate() or 0.0, 0.95 * self.ceiling.rate)
+        seen = self.memory if self.long >= _FEWEST else 0.0
+        self.too_long = max(expected_memory(at, self.ceiling.rate), seen)
+        return self.too_long > self.limits.budget / _FEWEST_MEMORIES
+
+    def _prove(self) -> None:
+        """The rest of the budget, for a rate far enough below that so long a probe proves it: the queue's memory goes
+        with the inverse square of the room that a rate leaves below the ceiling."""
+        self.proving = True
+        rate, share = 0.8 * min(self._estimate() or 0.0, self.ceiling.rate), 0.25
+        while rate and self.limits.left() > self.limits.seconds:
+            seconds = share * self.limits.left()
+            if self._ask(rate, seconds) is None:
+                return
+            memory = relaxation([one for one in self._good() if one.rate == _tidy(rate)])
+            memory = max(memory, 3 * expected_memory(rate, self.ceiling.rate))
+            room = 1 - rate / self.ceiling.rate
+            wanted = _AMPLE * fewest(self.target) * TOGETHER * memory
+            room *= math.sqrt(wanted / max(1.0, 0.85 * self.limits.left()))
+            rate, share = max(0.3 * rate, self.ceiling.rate * (1 - room)), 0.95
+
+    # ---- without a fit: a cliff, or throughput ----
+
+    def _cliff(self) -> tuple[float, float] | None:
+        """The ends of the bracket where nothing lies between next to all and many misses, which are no busy period:
+        they are spread over all of its probes."""
+        low, high = self._ends()
+        rows = {row.rate: row for row in self._rows()}
+        if low is None or high is None or low not in rows or high not in rows or high in self.spoilt:
+            return None
+        whole = pooled([one for one in self._good() if one.rate == high])
+        even = design_effect(whole.windows) < _EVEN and 1 - whole.good / whole.judged > _MANY_MISS * (1 - self.target)
+        return (low, high) if even and rows[low].share == 1.0 else None
+
+    def _narrow(self) -> None:
+        """Halves what is left between the ends of a cliff, then tries both again."""
+        while (ends := self._cliff()) is not None:
+            low, high = ends
+            middle = _tidy(math.sqrt(low * high))
+            if high / low > 1 + self.limits.resolution and low < middle < high:
+                self._ask(middle, self._short(middle))
+            elif self._certain(low, high):
+                return
+            else:
+                self._ask(high if self._rate_holds(low) else low, self._least_long)
+
+    def _rate_holds(self, rate: float) -> bool:
+        return any(row.rate == rate and row.verdict == HOLDS for row in self._rows())
+
+    def _confirm(self) -> None:
+        """Tries both ends of the bracket again until they are sure."""
+        for _ in range(6):
+            low, high = self._ends()
+            if low is None or high is None or high in self.spoilt or self._certain(low, high):
+                return
+            rate = high if self._rate_holds(low) else low
+            self._ask(rate, 2 * self._short(rate))
+            while (middle := self._between()) is not None:
+                self._ask(middle, self._short(middle))
+
+    def _certain(self, low: float, high: float) -> bool:
+        verdicts = {row.rate: row.verdict for row in self._rows()}
+        return (verdicts.get(low), verdicts.get(high)) == (HOLDS, FAILS)
+
+    # ---- one probe ----
+
+    def _ask(self, rate: float, seconds: float) -> Probe | None:
         """A valid probe, at the second try if need be."""
+        rate = _tidy(rate)
         for _ in range(2):
             if len(self.tried) >= self.limits.probes:
-                raise _Spent(f"{self.limits.probes} probes were made")
-            if self.limits.spent():
-                raise _Spent("its time was over")
-            one = self.probe(rate, requests)
-            one = one.settled() if self.objective == "throughput" else one
+                raise _Over(f"{self.limits.probes} probes were made")
+            if self.limits.left() < min(seconds, self.limits.seconds):
+                raise _Over("its time was over")
+            length = min(seconds, self.limits.left())
+            one = self.probe(rate, length, min(length / 2, max(length / 10, _SETTLES * self.memory, _LEAST_SETTLE)))
             self.tried.append(one)
             if one.judged and not one.invalid:
                 return one
@@ -228,144 +341,93 @@ class _Search:
 
     # ---- what it comes to ----
 
-    def _aside(self) -> set[int]:
-        """Probes, by id, of failures that were outvoted and stand apart from the votes for: glitches, if rare."""
-        lost = [one for rate in self.ballots for one in self._outvoted(rate)]
-        held = [one for rate, votes in self.ballots.items() if self._lead(rate) > 0 for one in votes]
-        rare = len(lost) <= max(1, _RARE * len(held))
-        return {id(probe) for one in lost for probe in one.probes} if rare else set()
+    def _good(self) -> list[Probe]:
+        return [one for one in self.tried if one.judged and not one.invalid]
 
-    def _outvoted(self, rate: float) -> list[_Ballot]:
-        votes = self.ballots[rate]
-        floor = min((one.low for one in votes if one.held), default=0.0)
-        return [one for one in votes if not one.held and one.high < floor] if self._lead(rate) > 0 else []
-
-    def _tried(self) -> tuple[Tried, ...]:
-        aside = self._aside()
-        return tuple(Tried(one, id(one) in aside) for one in self.tried)
-
-    def _wholes(self) -> list[Probe]:
-        """All that count, a rate at a time."""
-        aside = self._aside()
-        by_rate = {
-            rate: [probe for one in votes for probe in one.probes if id(probe) not in aside]
-            for rate, votes in self.ballots.items()
-        }
-        return [pooled(probes) for probes in by_rate.values() if probes]
-
-    def _crossing(self, roughly: bool = False) -> Crossing | None:
-        """The knee of all probes near it; for the objective throughput there is no law to fit. roughly: good enough to
-        look there, not to end with."""
-        missed = 1 - self.target
-        if self.objective != "goodput" or missed <= 0:
-            return None
-        wholes = self._wholes()
-        used = [one for one in wholes if near(one, self.target)]
-        # One effect for all: a rate's own is small where few of its misses happened to come together, and such a rate,
-        # taken for better known than the others, would draw the knee up (by half a standard error on a replica).
-        effect = common_effect([one.windows for one in used])
-        if roughly:
-            used += self._below(wholes)
-        points = [RatePoint(one.rate, (one.judged - one.good) / effect, one.judged / effect) for one in used]
-        return crossing(points, missed, _WIDE)
-
-    def _below(self, wholes: list[Probe]) -> list[Probe]:
-        """Rates around the ends with next to no misses: they bend the line, but show where it is before others do."""
-        low, high = self._ends()
-        lowest = (low or high or 0.0) / _AROUND
-        return [
-            one
-            for one in wholes
-            if one.rate >= lowest and one.good / one.judged > self.target and not near(one, self.target)
-        ]
-
-    def _enough(self, at: Crossing | None, low: float, high: float) -> bool:
-        """The fit is narrow and agrees with what is certain; or both ends are close and sure."""
-        rows = rows_of(self._tried(), self.objective, self.target)
-        if at is None:
-            verdicts = {row.rate: row.verdict for row in rows}
-            certain = self.objective == "throughput" or (verdicts[low], verdicts[high]) == (HOLDS, FAILS)
-            return certain and self._lead(low) >= _SURE_HOLDS and -self._lead(high) >= _SURE_FAILS
-        holds, fails = _certain(rows)
-        agrees = (holds is None or holds <= at.high) and (fails is None or fails >= at.low)
-        return agrees and at.high - at.low <= 2 * self.limits.resolution * at.rate
+    def _rows(self) -> list[SweepRow]:
+        return rows_of(self.tried, self.objective, self.target)
 
     def _knee(self) -> Knee:
-        (low, high), at = self._ends(), self._crossing()
-        if low is None or high is None:
-            return self._draft(None, self._why(low, high))
-        resolved = not self.over and high not in self.spoilt and self.target < 1 and self._enough(at, low, high)
-        if resolved:
-            return self._draft(at)
-        return self._draft(at or self._crossing(roughly=True), self._why(low, high))
+        found, cliff = self._fit(), self._cliff() if self._measurable else None
+        if cliff is not None and self._certain(*cliff):
+            narrow = cliff[1] / cliff[0] <= 1 + 2 * self.limits.resolution
+            return self._draft(cliff[0], *cliff, "bracket", "" if narrow else self._why(found))
+        if found is not None and self._resolved(found):
+            return self._draft(found.rate, found.low, found.high, "fit")
+        if found is not None and self._honest(found):
+            return self._draft(found.rate, found.low, found.high, "fit", self._why(found))
+        low, high = self._bounds()
+        held, failed = self._ends()
+        if not self._measurable and held is not None and failed is not None and failed not in self.spoilt:
+            certain = self.target < 1 and self._certain(held, failed)
+            return self._draft(held, held, failed, "bracket", "" if certain else self._why(found))
+        return self._draft(low if self._measurable else held, low, high, "bracket", self._why(found))
 
-    def _draft(self, at: Crossing | None, reason: str = "") -> Knee:
-        low, high = self._ends()
-        ends: tuple[float | None, float | None, float | None] = (low, low, high)
-        if at is not None:
-            ends = (at.rate, at.low, at.high)
-        elif reason and self.objective == "goodput" and self.target < 1:  # votes are not yet an interval
-            ends = (low, *_certain(rows_of(self._tried(), self.objective, self.target)))
+    def _honest(self, found: KneeFit) -> bool:
+        """Whether its interval may be believed, narrow or not."""
+        inside = found.rates[0] * 0.95 <= found.rate <= min(found.rates[1] * 1.05, self.ceiling.high)
+        return found.enough and found.settled and self._lasting(found, _FEWEST_MEMORIES / 3) and inside
+
+    def _lasting(self, found: KneeFit, memories: float) -> bool:
+        """Whether the probes around it are so many times as long as the queue's memory."""
+        near = sum(one.seconds for one in self._good() if found.rates[0] <= one.rate <= found.rates[1])
+        memory = expected_memory(min(found.rate, self.ceiling.rate), self.ceiling.rate)
+        return near > memories * max(self.memory, memory)
+
+    def _draft(self, rate: float | None, low: float | None, high: float | None, basis: str, reason: str = "") -> Knee:
+        def clipped(end: float | None) -> float | None:
+            return None if end is None else max(0.0, min(end, self.ceiling.high))
+
         return Knee(
-            self.objective, self.target, *ends, "fit" if at is not None else "bracket", not reason, reason,
-            self.ceiling, self._tried(),
+            self.objective, self.target, clipped(rate), clipped(low), clipped(high), basis, not reason, reason,
+            self.ceiling.rate, tuple(self.tried),
         )  # fmt: skip
 
-    def _why(self, low: float | None, high: float | None) -> str:
+    def _bounds(self) -> tuple[float | None, float | None]:
+        """The largest rate that is proved to hold; and the ceiling, or where there is none the smallest that fails."""
+        rows = self._rows()
+        low = max((row.rate for row in rows if row.verdict == HOLDS and self._proved(row.rate)), default=None)
+        failed = [row.rate for row in rows if row.verdict == FAILS and (low is None or row.rate > low)]
+        if self._measurable and math.isfinite(self.ceiling.high):
+            return low, self.ceiling.high
+        return low, min(failed, default=None)
+
+    def _proved(self, rate: float) -> bool:
+        """Whether it holds also where its misses last as long as those around the knee, seen there over longer."""
+        if not self._measurable:
+            return True
+        probes = [one for one in self._good() if one.rate == rate]
+        at = min(self._estimate() or rate, self.ceiling.rate)
+        rooms = [max(0.02, 1 - each / self.ceiling.rate) for each in (at, rate)]
+        memory = self.memory * min(1.0, (rooms[0] / rooms[1]) ** 2)
+        return share_of(probes, self.objective, max(memory, expected_memory(rate, self.ceiling.rate)))[1] >= self.target
+
+    def _why(self, found: KneeFit | None) -> str:
         """In words, what keeps the knee from being resolved."""
-        if high is not None and high in self.spoilt:
-            return f"the client could not offer {high:.4g}/s: {self.spoilt[high]}"
-        if self.over:
-            known = [f"it holds at {low:.4g}/s"] if low is not None else []
-            known += [f"it does not at {high:.4g}/s"] if high is not None else []
-            so_far = f": {', '.join(known)}" if known else ""
-            return f"{self.over} too soon" if len(known) > 1 else f"{self.over} before it was found{so_far}"
+        low, high = self._ends()
+        if spoilt := self.spoilt.get(high or 0.0):
+            return f"the client could not offer {high:.4g}/s: {spoilt}"
+        if self.proving:
+            return (
+                f"its queue needs {self.too_long:.0f} s or more to forget itself near the knee; in "
+                f"{self.limits.budget:.0f} s that is too seldom for an interval"
+            )
+        if self.over and len(self._good()) < 2 * _FEWEST:
+            known = [f"the probes at {low:.4g}/s met the target"] if low in {one.rate for one in self._good()} else []
+            return f"{self.over} before it was found" + (f": {known[0]}" if known else "")
+        if self.target >= 1 and low is not None:
+            return "100% is refuted by one miss and proved by no number of requests"
         if low is None:
-            return f"it does not even hold at {high:.4g}/s" if high is not None else "nothing was measured"
-        if high is None:
-            return f"it still holds at {low:.4g}/s, where the search ends"
-        return "100% is refuted by one miss and proved by no number of requests"
-
-
-def _sum(ballots: list[_Ballot]) -> int:
-    return sum(1 if ballot.held else -1 for ballot in ballots)
-
-
-def _certain(rows: list[SweepRow]) -> tuple[float | None, float | None]:
-    """The largest rate whose interval lies above the target, and the smallest above it whose lies below."""
-    low = max((row.rate for row in rows if row.verdict == HOLDS), default=None)
-    high = min((row.rate for row in rows if row.verdict == FAILS and (low is None or row.rate > low)), default=None)
-    return low, high
+            return (
+                f"it does not even hold at {min(one.rate for one in self._good()):.4g}/s" if self.tried else self.over
+            )
+        if high is None or low >= self.ceiling.rate:
+            return f"the probes at {low:.4g}/s, where the search ends, still met the target"
+        if found is not None and (doubt := self._doubt(found)):
+            return f"{self.over}: {doubt}" if self.over else doubt
+        return self.over or "too few of its requests missed to tell where they reach the target"
 
 
 def _tidy(rate: float) -> float:
     """Four digits: a rate that can be typed again."""
     return float(f"{rate:.4g}")
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedLoopCeiling:
-    """Where a closed loop stops gaining. rate: completions per second, the best seen. workers: the fewest that come
-    within 3 % of it. tried: (workers, rate) in order."""
-
-    rate: float
-    workers: int
-    tried: tuple[tuple[int, float], ...]
-
-
-def saturate(
-    measure: Callable[[int], float], *, first: int = 1, most: int = 1024, gain: float = 0.03
-) -> ClosedLoopCeiling:
-    """The closed-loop ceiling: workers are doubled until twice in a row they bring less than gain (a share).
-
-    measure(workers): completions per second with so many requests always in flight.
-    """
-    tried: list[tuple[int, float]] = []
-    best, workers, flat = 0.0, max(1, first), 0
-    while workers <= most and flat < 2:
-        rate = measure(workers)
-        tried.append((workers, rate))
-        flat = flat + 1 if rate <= best * (1 + gain) else 0
-        best, workers = max(best, rate), workers * 2
-    enough = min((count for count, rate in tried if rate * (1 + gain) >= best), default=max(1, first))
-    return ClosedLoopCeiling(best, enough, tuple(tried))

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import IO
 
 from tailwatch.errors import OptionError, TailwatchError
-from tailwatch.interrupts import arrived, is_ours
+from tailwatch.interrupts import HANGUP, arrived, is_ours
 
 POLL = 0.05  # seconds
 GENTLE = 10.0  # seconds between SIGTERM and SIGKILL
@@ -79,7 +79,7 @@ def _signals_held() -> Iterator[None]:
     before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int] = {}
     main = threading.current_thread() is threading.main_thread()
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if main else ():
+        for number in (signal.SIGINT, signal.SIGTERM, HANGUP) if main else ():
             found = signal.getsignal(number)
             if found is not None and found != signal.SIG_IGN:  # what is ignored here is ignored in the server, too
                 before[number] = found
@@ -167,7 +167,7 @@ def _terminable() -> Iterator[None]:
     def leave(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, HANGUP)}
     may = threading.current_thread() is threading.main_thread()
     mine = [number for number, now in before.items() if may and now not in (signal.SIG_IGN, None) and not is_ours(now)]
     for number in mine:

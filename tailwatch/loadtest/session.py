@@ -33,8 +33,9 @@ class Setup:
 
     host, port, secure, insecure: where, over TLS or not, its certificate checked or not. make: the bytes of a planned
     request. timeout: seconds that one request may take; drain: seconds that the last ones are waited for. cap: most
-    requests in flight. marked: the API ends its streams with a marker. workers: 0 for an open loop. warmup: requests
-    that are sent before and not counted. target, name, settings: for the result; nothing secret in them.
+    requests in flight. marked: the API ends its streams with a marker. empty: answers need no content. workers: 0 for
+    an open loop. warmup: requests that are sent before and not counted. target, name, settings: for the result; nothing
+    secret in them.
     """
 
     host: str
@@ -47,6 +48,7 @@ class Setup:
     drain: float = 60.0
     cap: int = 10_000
     marked: bool = False
+    empty: bool = False
     workers: int = 0
     warmup: int = 0
     target: str = ""
@@ -181,7 +183,7 @@ async def _pool(setup: Setup) -> Any:
     ttft, token = setup.slo.deadlines if setup.slo is not None else (None, None)
     deadlines = (round((ttft or 0.0) * 1e9), round((token or 0.0) * 1e9))
     target = pools.Target(setup.host, setup.port, tls)
-    pool = pools.Pool(target, timeout=setup.timeout, deadlines_ns=deadlines, marked=setup.marked)
+    pool = pools.Pool(target, timeout=setup.timeout, deadlines_ns=deadlines, marked=setup.marked, empty=setup.empty)
     warming = asyncio.ensure_future(pool.warm(1))
     try:
         await asyncio.wait([warming], timeout=CONNECT)

@@ -20,7 +20,7 @@ import re
 import statistics
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from decimal import Decimal
 from itertools import groupby, pairwise
@@ -105,6 +105,16 @@ class Trace:
         if seconds <= 0:
             raise OptionError(f"{self.name}: {rows} rows without time between them: no scale gives them a rate")
         return rows / rate / seconds
+
+    def begun_at(self, row: int) -> Trace:
+        """The same as a circle, begun at another of its rows: the rows before it follow the last one."""
+        if not (row := row % max(1, len(self))):
+            return self
+        whole, start = round(self.seconds * 1e9), self.times_ns[row]
+        times = array("q", (time - start for time in self.times_ns[row:]))
+        times.extend(time - start + whole for time in self.times_ns[:row])
+        prompt, output = (column[row:] + column[:row] for column in self._lengths)
+        return replace(self, times_ns=times, prompt_tokens=prompt, output_tokens=output)
 
     @property
     def distinct(self) -> int:
@@ -203,7 +213,7 @@ def read(path: str | Path, *, format: str | None = None) -> Trace:
         OptionError: there is no such format.
     """
     if format is not None and format not in FORMATS:
-        raise OptionError.of("trace_format", format, f"expected one of {', '.join(FORMATS)}", choices=FORMATS)
+        raise OptionError.of("trace_replay_format", format, f"expected one of {', '.join(FORMATS)}", choices=FORMATS)
     name = str(path)
     try:
         with open(path, encoding="utf-8-sig", newline="") as lines:

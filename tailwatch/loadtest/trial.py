@@ -6,8 +6,11 @@ closed loop it takes the rate of completions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate
+from statistics import fmean, stdev
 from typing import Any
 
 from tailwatch.loadtest.outcomes import CODE, EXCLUDED
@@ -15,12 +18,14 @@ from tailwatch.loadtest.proportions import RunWindow
 from tailwatch.loadtest.requests import NEVER, Requests
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.schedule import Schedule
-from tailwatch.options.slo import BOUNDS
+from tailwatch.loadtest.t_test import t_quantile
+from tailwatch.options.slo import BOUNDS, SLO
 
 FEWEST_WINDOWS = 20
 _EXCLUDED = frozenset(CODE[name] for name in EXCLUDED)
 _GOOD, _LATE = CODE["good"], CODE["late"]
 LENGTHS = 3.0  # of a request, that a closed-loop run takes at least: one to fill up, the others count
+STRETCHES = 20  # of such a run, whose scatter gives its interval
 MOST_SECONDS = 60.0  # of one such run
 
 
@@ -50,6 +55,11 @@ class Probe:
     failed: int = 0
 
     @property
+    def width(self) -> float:
+        """Seconds of a window."""
+        return self.seconds / len(self.windows) if self.windows else 0.0
+
+    @property
     def attainment(self) -> float | None:
         """Good of judged; None where nothing was judged."""
         return self.good / self.judged if self.judged else None
@@ -64,14 +74,10 @@ class Probe:
         """Completions per second of the schedule."""
         return self.completed / self.seconds if self.seconds > 0 else 0.0
 
-    def settled(self) -> Probe:
-        """The same without its first half of windows, in which the requests in flight may only have filled up."""
-        return replace(self, windows=self.windows[len(self.windows) // 2 :])
-
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; windows as lists of four."""
+        """Plain data for JSON; windows as lists of five."""
         plain = asdict(self)
-        plain["windows"] = [[w.scheduled, w.judged, w.good, w.completed] for w in self.windows]
+        plain["windows"] = [[w.scheduled, w.judged, w.good, w.completed, w.in_flight] for w in self.windows]
         return plain
 
     @classmethod
@@ -80,7 +86,7 @@ class Probe:
         return cls(**{**data, "windows": tuple(RunWindow(*row) for row in data.get("windows", ()))})
 
 
-ProbeFunction = Callable[[float, int], Probe]
+ProbeFunction = Callable[[float, float, float], Probe]
 Measure = Callable[[Schedule], Result]
 
 
@@ -102,39 +108,43 @@ def pooled(probes: Iterable[Probe]) -> Probe:
 
 
 def prober(
-    schedule: Callable[[float, int, int], Schedule], measure: Measure, seen: Callable[[Result], None]
-) -> Callable[[float, int], Probe]:
-    """schedule(rate, requests, number) → that of the number-th probe; measure → what a run of it found; seen: is shown
+    schedule: Callable[[float, float, int], Schedule], measure: Measure, seen: Callable[[Result], None]
+) -> ProbeFunction:
+    """schedule(rate, seconds, number) → that of the number-th probe; measure → what a run of it found; seen: is shown
     each."""
     number = 0
 
-    def probe(rate: float, requests: int) -> Probe:
+    def probe(rate: float, seconds: float, settle: float) -> Probe:
         nonlocal number
         number += 1
-        result = measure(schedule(rate, requests, number))
+        result = measure(schedule(rate, seconds, number))
         seen(result)
-        return probe_of(result, rate)
+        return probe_of(result, rate, settle)
 
     return probe
 
 
-def probe_of(result: Result, rate: float) -> Probe:
-    """What a run says about its rate; nothing where it is not valid: one whose cap bound, whose client did not keep the
-    schedule, or that was interrupted did not offer that rate."""
+def probe_of(result: Result, rate: float, settle: float = 0.0) -> Probe:
+    """What a run says about its rate, once it has settled (seconds from its start); nothing where it is not valid: one
+    whose cap bound, whose client did not keep the schedule, or that was interrupted did not offer that rate."""
     requests = result.requests
     assert requests is not None
-    judged = result.goodput.counted
-    failed = result.goodput.miss - result.outcomes.by_reason["late"]
+    cut = windows_of(requests, result.duration)
+    first = min(len(cut) - 1, round(len(cut) * settle / result.duration)) if result.duration > 0 else 0
+    windows = cut[first:]
+    start = result.duration * 1e9 * first / len(cut)
+    judged, good = sum(one.judged for one in windows), sum(one.good for one in windows)
+    late, exceeded = late_of(requests, result.slo, start)
+    failed = judged - good - late
     bounds = () if result.slo is None else [name for name in BOUNDS if getattr(result.slo, name)]
-    windows = windows_of(requests, result.duration)
     return Probe(
         rate=rate,
-        seconds=result.duration,
-        scheduled=result.outcomes.scheduled,
+        seconds=result.duration * len(windows) / len(cut),
+        scheduled=sum(one.scheduled for one in windows),
         judged=judged,
-        good=result.goodput.good,
+        good=good,
         completed=sum(window.completed for window in windows),
-        kept={name: judged - failed - result.goodput.broken.get(name, 0) for name in bounds},
+        kept={name: judged - failed - exceeded.get(name, 0) for name in bounds},
         windows=windows,
         invalid="" if result.valid else "; ".join(result.validity.reasons) or result.validity.verdict,
         details={
@@ -144,6 +154,27 @@ def probe_of(result: Result, rate: float) -> Probe:
         },
         failed=failed,
     )
+
+
+def late_of(requests: Requests, slo: SLO | None, start_ns: float) -> tuple[int, dict[str, int]]:
+    """Of the requests planned from then on: how many were late, and by which bounds."""
+    late, exceeded = 0, dict[str, int]()
+    columns = (requests.reason, requests.planned, requests.first, requests.first_chunk, requests.end)
+    rows = zip(*columns, requests.tpot, requests.largest_gap, strict=True)
+    for reason, planned, first, chunk, end, tpot, gap in rows:
+        if reason != _LATE or planned < start_ns or slo is None:
+            continue
+        late += 1
+        began = next((moment for moment in (first, chunk) if moment != NEVER), end)
+        broken = slo.broken(
+            ttft=(began - planned) / 1e9,
+            tpot=tpot / 1e9 if tpot != NEVER else None,
+            itl=gap / 1e9 if gap != NEVER else 0.0,
+            e2e=(end - planned) / 1e9,
+        )
+        for name in broken:
+            exceeded[name] = exceeded.get(name, 0) + 1
+    return late, exceeded
 
 
 class ClosedLoop:
@@ -173,19 +204,37 @@ def filled_after(result: Result, workers: int) -> float:
 
 def steady_rate(result: Result, workers: int) -> float:
     """Completions per second of a closed loop while all its workers are busy: after it has filled up, and before the
-    last are waited for. A request that lies only partly in that time counts for that part of itself, so that few long
-    requests, which begin and end together, are not counted by the luck of the edges."""
+    last are waited for."""
+    return fmean(steady_rates(result, workers, 1))
+
+
+def steady_interval(result: Result, workers: int) -> tuple[float, float]:
+    """The same, and the upper end of its 95 % interval."""
+    rates = steady_rates(result, workers, STRETCHES)
+    pairs = [fmean(pair) for pair in zip(rates[::2], rates[1::2], strict=True)]
+    error = max(stdev(some) / math.sqrt(len(some)) for some in (rates, pairs))
+    return fmean(rates), fmean(rates) + t_quantile(0.95, len(pairs) - 1) * error
+
+
+def steady_rates(result: Result, workers: int, parts: int) -> list[float]:
+    """Completions per second in equal parts of that time. A request that lies only partly in one counts for that part
+    of itself, so that few long requests, which begin and end together, are not counted by the luck of the edges."""
     rows = result.requests
     assert rows is not None
     stop = result.duration * 1e9
     start = min(filled_after(result, workers) * 1e9, stop / 2)
-    if stop <= start:
-        return 0.0
-    done = 0.0
+    width = (stop - start) / parts
+    done = [0.0] * parts
+    if width <= 0:
+        return done
     for begin, end, reason in zip(rows.planned, rows.end, rows.reason, strict=True):
-        if end != NEVER and reason in (_GOOD, _LATE):
-            done += max(0.0, min(end, stop) - max(begin, start)) / max(1, end - begin)
-    return done / (stop - start) * 1e9
+        if end == NEVER or reason not in (_GOOD, _LATE):
+            continue
+        low, high, length = max(begin, start), min(end, stop), max(1, end - begin)
+        for part in range(max(0, int((low - start) / width)), min(parts, int((high - start) / width) + 1)):
+            inside = min(high, start + (part + 1) * width) - max(low, start + part * width)
+            done[part] += max(0.0, inside) / length
+    return [each / width * 1e9 for each in done]
 
 
 def windows_of(requests: Requests, duration: float) -> tuple[RunWindow, ...]:
@@ -198,7 +247,10 @@ def windows_of(requests: Requests, duration: float) -> tuple[RunWindow, ...]:
         scheduled[window] += 1
         judged[window] += reason not in _EXCLUDED
         good[window] += reason == _GOOD
+    ended = [0] * count
     for end, reason in zip(requests.end, requests.reason, strict=True):
-        if end != NEVER and reason in (_GOOD, _LATE) and (window := int(end / width)) < count:
-            completed[window] += 1
-    return tuple(map(RunWindow, scheduled, judged, good, completed))
+        if end != NEVER and (window := int(end / width)) < count:
+            ended[window] += 1
+            completed[window] += reason in (_GOOD, _LATE)
+    in_flight = [a - b for a, b in zip(accumulate(scheduled), accumulate(ended), strict=True)]
+    return tuple(map(RunWindow, scheduled, judged, good, completed, in_flight))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +18,12 @@ from typing import Any
 from tailwatch.errors import OptionError
 from tailwatch.loadtest import conversation, prompts, traces
 from tailwatch.loadtest.arrivals import Arrivals, checked_duration, checked_rate, checked_requests
-from tailwatch.loadtest.bodies import RequestEncoder, extra_of, read_bytes
+from tailwatch.loadtest.bodies import LIMIT_NAMES, RequestEncoder, extra_of, read_bytes
 from tailwatch.loadtest.endpoint import APIS, Endpoint, endpoint
 from tailwatch.loadtest.lengths import Lengths
 from tailwatch.loadtest.options import LENGTHS, SCHEDULES, given, refuse
 from tailwatch.loadtest.schedule import LONGEST, Law, Schedule
-from tailwatch.options.slo import real
+from tailwatch.options.slo import duration, parse_duration, real
 
 DEFAULT_DURATION = 60.0  # seconds, where neither an end nor a trace is given
 DEFAULT_TOKENS = "128"  # of prompts and of answers
@@ -32,8 +31,6 @@ BUILTIN = "builtin:conversation"
 BUILTIN_SECONDS = 3600.0
 FASTEST_CLOSED = 10_000  # requests per second that a closed loop is given material for
 MOST_CLOSED = 2_000_000
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})\s*(ms|s|m|h|)")
-_UNIT_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
@@ -118,6 +115,11 @@ class Workload:
         law = Law("closed loop", count, seconds, 0.0, None, None)  # its times have none
         return self._filled(times, seconds, law, self.seed if seed is None else seed)
 
+    @property
+    def empty(self) -> bool:
+        """Whether answers need no content: their limit of tokens is 0."""
+        return any(self.extra.get(name) == 0 for name in LIMIT_NAMES)
+
     def make(self, tag: str = "tailwatch") -> RequestEncoder:
         """What makes the bytes of planned requests. tag: the beginning of their x-request-id."""
         return RequestEncoder(
@@ -191,25 +193,28 @@ def _add_load(group: Any) -> None:
         "steps:RATE,RATE,…; for example gamma:2, bursts:20, bursts:2s/8s, ramp:10..100",
     )  # fmt: skip
     group.add_argument(
-        "--duration", metavar="SECONDS", help=f"length of the schedule: 90, 90s, 2m (default {DEFAULT_DURATION:g})"
+        "--duration", metavar="90s", help=f"length of the schedule: 500ms, 90s, 2m, 1h (default {DEFAULT_DURATION:g}s)"
     )
     group.add_argument("--requests", type=int, metavar="N", help="end the schedule after N requests")
     group.add_argument("--seed", type=int, metavar="N", help="seed of arrivals, lengths and prompts (default 0)")
     group.add_argument(
-        "--trace", metavar="FILE",
+        "--trace-replay", metavar="FILE",
         help=f"replay recorded traffic: {', '.join(traces.FORMATS)}; or {BUILTIN}, generated with the laws of a "
         "recorded service. --rate scales the trace to that rate; with --arrivals only its lengths are used. The trace "
         "repeats if --duration or --requests exceeds it",
     )  # fmt: skip
     group.add_argument(
-        "--trace-format", choices=traces.FORMATS, help="format of the trace, if its first line does not show it"
+        "--trace-replay-format",
+        choices=traces.FORMATS,
+        metavar="FORMAT",
+        help=f"format of the trace, if its first line does not show it: {', '.join(traces.FORMATS)}",
     )
     group.add_argument(
         "--scale", type=float, metavar="X", help="multiply the times of the trace; a smaller X means more load"
     )
     group.add_argument(
-        "--jitter-rounded", type=float, metavar="SECONDS",
-        help="spread trace times that were rounded down to multiples of SECONDS, evenly and seeded; 0: off (default: "
+        "--jitter-rounded", type=duration, metavar="1s",
+        help="spread trace times that were rounded down to multiples of this time, evenly and seeded; 0: off (default: "
         "the usual distance between distinct times, if most rows share a time)",
     )  # fmt: skip
     group.add_argument("--schedule", metavar="FILE", help="send a saved schedule unchanged")
@@ -310,10 +315,12 @@ def _check_together(arguments: argparse.Namespace) -> None:
         raise OptionError.of("model", arguments.model, "expected printable characters")
     if arguments.schedule is not None:
         refuse(arguments, (*SCHEDULES, *LENGTHS), "schedule: a saved schedule is sent unchanged")
-    if arguments.trace is None and (alone := given(arguments, ("scale", "jitter_rounded", "trace_format"))):
-        raise OptionError(f"{alone[0].removeprefix('--')}: requires --trace FILE")
-    if arguments.trace == BUILTIN:
-        refuse(arguments, ("trace_format",), f"trace={BUILTIN}: the built-in trace is not a file")
+    if arguments.trace_replay is None and (
+        alone := given(arguments, ("scale", "jitter_rounded", "trace_replay_format"))
+    ):
+        raise OptionError(f"{alone[0].removeprefix('--')}: requires --trace-replay FILE")
+    if arguments.trace_replay == BUILTIN:
+        refuse(arguments, ("trace_replay_format",), f"trace-replay={BUILTIN}: the built-in trace is not a file")
     if arguments.arrivals is not None:
         refuse(arguments, ("scale", "jitter_rounded"), "arrivals: with --arrivals only the lengths of a trace are used")
     if arguments.scale is not None and arguments.rate is not None:
@@ -325,11 +332,11 @@ def _check_together(arguments: argparse.Namespace) -> None:
 
 
 def _trace(arguments: argparse.Namespace) -> traces.Trace | None:
-    if arguments.trace is None:
+    if arguments.trace_replay is None:
         return None
-    if arguments.trace == BUILTIN:
+    if arguments.trace_replay == BUILTIN:
         return conversation.generate(BUILTIN_SECONDS, seed=arguments.seed or 0)
-    return traces.read(arguments.trace, format=arguments.trace_format)
+    return traces.read(arguments.trace_replay, format=arguments.trace_replay_format)
 
 
 def _lengths(text: str | None, option: str) -> Lengths | None:
@@ -343,10 +350,9 @@ def seconds_of(text: str | float | None, option: str = "duration", *, least: flo
         OptionError: anything else.
     """
     if isinstance(text, str):
-        match = _DURATION.fullmatch(text.strip().lower())
-        if match is None:
-            raise OptionError.of(option, text, "expected seconds like 90, 90s, 2m or 1h")
-        text = float(match[1]) * _UNIT_S[match[2]]
+        if math.isnan(parsed := parse_duration(text)):
+            raise OptionError.of(option, text, "expected a time like 90s, 2m, 1h or 500ms")
+        text = parsed
     if text is not None and not least <= (text := real(text)) <= LONGEST:
         raise OptionError.of(option, text, f"expected seconds, {least:g} to {LONGEST:.0f} (a week)")
     return text
@@ -354,7 +360,7 @@ def seconds_of(text: str | float | None, option: str = "duration", *, least: flo
 
 def _settings(arguments: argparse.Namespace, where: Endpoint) -> dict[str, Any]:
     """What was asked for, as the result keeps it: no key, no value of a header, no secret of the URL."""
-    names = (*SCHEDULES, *LENGTHS, "trace_format", "schedule", "model", "prompts", "body", "no_stream")
+    names = (*SCHEDULES, *LENGTHS, "trace_replay_format", "schedule", "model", "prompts", "body", "no_stream")
     found = {name: getattr(arguments, name) for name in names}
     found |= {"url": where.url, "api": where.api, "method": where.method}
     found |= {"headers": sorted(line.partition(":")[0].strip().lower() for line in arguments.header)}

@@ -16,15 +16,16 @@ from typing import Any
 from tailwatch.errors import OptionError, nearest
 from tailwatch.gc.capabilities import refusal_here
 from tailwatch.gc.memory_limit import MemoryLimit
-from tailwatch.options.slo import PRESETS, SLO, real
+from tailwatch.options.slo import SLO, parse_duration, real
 from tailwatch.options.trace_triggers import LEAST_EVENTS, MOST_EVENTS, Keep, Triggers
 
 PREFIX = "TAILWATCH_"
-DEFAULT_SLO = "mlperf:llama2-70b"
+DEFAULT_SLO = "ttft<=2s,tpot<=200ms,itl<=1s@99%"
 GC_POLICIES = ("auto", "freeze", "idle", "observe", "off")
 ORCA_FORMS = ("off", "request", "text", "json")
 EXPOSITIONS = ("both", "native", "classic")
 NVTX_MODES = ("auto", "on", "off")
+STALL_MODES = ("auto", "clock", "off")
 
 _NOT_OPTIONS = frozenset({"TAILWATCH"})
 _EMPTY_MEANS_NONE = frozenset({"metrics_path", "dir"})
@@ -35,38 +36,50 @@ _ENGINE_NUMBERS = 2**32
 _PATH = re.compile(r"/[!-~]*")
 _TOKEN = re.compile(r"[!-~]{1,256}")
 _HOUR_MS = 3_600_000.0
+APPENDED_SERIES = 200
+_LEAST_APPENDED, _MOST_APPENDED = 50, 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """The options of install(). Config.load() makes and checks them.
 
+    docs/options.md is made of this: python docs/reference.py.
+
     Attributes:
-        slo: bounds on one request.
-        gc: "auto" (freeze, and "idle" while that costs tokens less, by measurement), "freeze", "idle" (freeze, then
-            collect later allocations while no stream waits), "observe" (measure only) or "off" (no hook in the
-            collector).
+        slo: bounds on a good request.
+        gc: the policy: "auto" (freeze, and "idle" while that costs tokens less, by measurement), "freeze", "idle"
+            (freeze, then collect later allocations while no stream waits), "observe" (measure only) or "off" (no hook
+            in the collector).
         gc_memory_limit: with gc="idle", "rss=+256MB" (relative to the size after the freeze), "rss=8GiB",
             "objects=2000000" (tracked objects that are not frozen), or both with a comma: above the limit collections
-            are forced, also while streams wait; "": no limit.
-        gc_warn_ms: log each pause of at least this length, milliseconds; 0: off.
-        gc_log_all: log each pause.
-        slow_gap_ms: log each gap of at least this length, milliseconds; 0: off.
-        metrics_path: path of the metrics in an app; "": not served.
-        metrics_port: TCP port of the metrics in a process without an app; 0: not served.
+            are forced, also while streams wait, counted and logged; "": no limit.
+        gc_warn_ms: log each pause of at least this many milliseconds of wall time, with its CPU time where that is much
+            less, and the number of streams it delayed; 0: off.
+        gc_log_all: log every pause of at least 50 µs. With this, gc_warn_ms, slow_gap_ms or trace_events, the logger
+            ``tailwatch`` gets the level INFO, and a handler that writes to standard error the lines that no handler of
+            the server's shows.
+        slow_gap_ms: log each gap between tokens of at least this many milliseconds, with its causes; it then also
+            decides which gaps are kept as slow. 0: nothing is logged, and the usual rule decides.
+        metrics_path: path on which the app serves metrics; an app's own route there stays, and ours moves to
+            ``/tailwatch/metrics``; "": not served.
+        metrics_append: where the app serves metrics on that path itself, this many of tailwatch's series follow its
+            own, in its format: 50 to 100000; True: 200; False or 0: none. They are then as open as the app's.
+        metrics_port: loopback TCP port of the metrics in processes without an app; 0: not served.
         histograms: format for a Prometheus that requests native histograms (protobuf): "both" native histograms and
             classic buckets, "native" without classic buckets, "classic" without protobuf. OpenMetrics and text always
             have the classic buckets.
         exemplars: attach trace ids to histogram buckets, in OpenMetrics and protobuf. The trace id comes from a sampled
             traceparent header, from the OpenTelemetry span around the request, or from ``trace_id=``.
-        role: name of this process in metrics ("api", "engine", ...); at most 31 characters.
+        role: name of this process in metrics ("api", "engine", ...); at most 31 characters. No flag of
+            ``tailwatch run``: each process has its own.
         engine: in a server with several engines, the number (data-parallel rank) or name of the engine that this
             process works for, or, in a process with an app, that serves all its streams; "": detected from the process
             titles of vLLM and SGLang.
-        routes: further routes that generate tokens, as templates.
-        max_label_sets: (model, route) pairs with their own series, 1 to 4096; further pairs become "other".
+        routes: further routes that generate tokens, as templates, separated by commas.
+        max_label_sets: pairs of model and route with their own series, 1 to 4096; further pairs become "other".
         page: serve a live page at /tailwatch, in the app and on metrics_port. Without page_token the page answers
-            loopback clients only: see tailwatch/serve/page_access.py.
+            loopback clients only.
         page_token: token that the page requires, as "Authorization: Bearer ..." or typed into the page; "": no token.
         trust_request_start: trust a proxy's X-Request-Start or X-Queue-Start header: the wait since then counts as the
             queue stage "proxy". Arrival, and so TTFT and E2E, stay as they are.
@@ -79,18 +92,22 @@ class Config:
         dir: shared-memory directory of the process group, with one file per process; "": no group. The directory is
             created if it does not exist. It must be on a memory file system (/dev/shm), because each token writes to
             it. Not given: the workers of one uvicorn, hypercorn, granian or gunicorn server share a directory there;
-            other processes have no group, except that with ``trace_events`` a directory is created.
+            other processes have no group, except that with trace_events a directory is created.
         nvtx: "auto": send ranges to an attached NVTX tool (Nsight Systems, Nsight Compute); "on": also report that no
             tool is attached; "off": never.
         nvtx_tokens: with a tool attached, mark each token-bearing message, not only the first of each request.
         trace_events: capacity of this process's event ring, 256 to 2**28 events of 32 bytes: half for the first thread
             that stamps, a sixteenth for each of seven more, and for the rest; 0: no events are recorded. Where they
-            take more than half of the free shared memory: half as many, a quarter, ... or none.
+            take more than half of the free shared memory: half as many, a quarter, ... or none; the log and the doctor
+            show how many.
         trace_on: "gap>100ms", "ttft>1s", "slo" (a request that misses it), or several with commas: keep the seconds
             around such an event as a file in the group's directory; "": never.
-        trace_keep: number and total bytes of the trace files to keep, of ``trace_on`` and of exited processes.
+        trace_keep: number and total bytes of the trace files to keep, of trace_on and of exited processes.
+        stalls: "auto": time the event loops, and sample those that are busy for long: stacks, system calls, who holds
+            the interpreter lock; "clock": time them only; "off": neither.
+        quiet: no line at INFO when the server starts; warnings, and lines that other options ask for, stay.
         otel: export metrics and spans by OTLP: True, False, or exporters of your own (a MetricExporter, a
-            MeterProvider, or several); None: according to the OTEL_* variables, see tailwatch.export.otel.exporter.
+            MeterProvider, or several); None: according to the ``OTEL_*`` variables.
         explicit: names of the options set by argument or environment.
         unknown_environment: TAILWATCH_* variables that are not an option.
     """
@@ -102,6 +119,7 @@ class Config:
     gc_log_all: bool
     slow_gap_ms: float
     metrics_path: str
+    metrics_append: int
     metrics_port: int
     histograms: str
     exemplars: bool
@@ -122,6 +140,8 @@ class Config:
     trace_events: int
     trace_on: Triggers
     trace_keep: Keep
+    stalls: str
+    quiet: bool
     otel: object
     explicit: frozenset[str]
     unknown_environment: tuple[str, ...]
@@ -144,11 +164,14 @@ class Config:
         """load() with the environment as an argument."""
         given = {**_from_environment(environment), **_from_arguments(arguments)}
         values: dict[str, Any] = {name: _PARSERS[name](value) for name, value in given.items()}
-        return cls(
+        config = cls(
             **{**_defaults(app), **values},
             explicit=frozenset(given),
             unknown_environment=_unknown_variables(environment),
         )
+        if arguments.get("page_token") and not config.page:
+            raise OptionError("page_token: the page is off; add page=True")
+        return config
 
     def replace(self, changed: Mapping[str, Any]) -> Config:
         """The same with other values, taken as checked, which count as given."""
@@ -196,13 +219,14 @@ class _Given:
 
 def _defaults(app: bool) -> dict[str, Any]:
     return {
-        "slo": SLO.parse(PRESETS[DEFAULT_SLO]),
+        "slo": SLO.parse(DEFAULT_SLO),
         "gc": "auto",
         "gc_memory_limit": MemoryLimit(),
         "gc_warn_ms": 0.0,
         "gc_log_all": False,
         "slow_gap_ms": 0.0,
         "metrics_path": "/metrics",
+        "metrics_append": 0,
         "metrics_port": 0,
         "histograms": "both",
         "exemplars": True,
@@ -223,6 +247,8 @@ def _defaults(app: bool) -> dict[str, Any]:
         "trace_events": 0,
         "trace_on": Triggers(),
         "trace_keep": Keep(),
+        "stalls": "auto",
+        "quiet": False,
         "otel": None,
     }
 
@@ -291,10 +317,20 @@ def _nvtx(given: _Given) -> str:
     return value
 
 
+def _stalls(given: _Given) -> str:
+    value = given.value.lower() if isinstance(given.value, str) else ""
+    if value not in STALL_MODES:
+        raise given.refused("expected one of " + ", ".join(repr(each) for each in STALL_MODES), STALL_MODES)
+    return value
+
+
 def _milliseconds(given: _Given) -> float:
+    value = given.value
     number = _number(given)
+    if isinstance(value, str) and given.source and math.isnan(number):
+        number = round(parse_duration(value) * 1e3, 6)  # 9e-3 s is not 9 ms in binary
     if not (math.isfinite(number) and 0 <= number <= _HOUR_MS):
-        raise given.refused("expected milliseconds, a number from 0 (off) to 3600000")
+        raise given.refused("expected milliseconds, a number from 0 (off) to 3600000, or a time like 100ms")
     return number
 
 
@@ -337,6 +373,17 @@ def _boolean(given: _Given) -> bool:
         how = "one of 1, true, yes, on, 0, false, no, off" if given.source else "True or False"
         raise given.refused(f"expected {how}")
     return text in _TRUE
+
+
+def _append(given: _Given) -> int:
+    text = given.value.lower() if isinstance(given.value, str) and given.source else ""
+    if isinstance(given.value, bool) or text in _TRUE | _FALSE:
+        return APPENDED_SERIES if given.value is True or text in _TRUE else 0
+    number = _index(given)
+    if number is None or not (number == 0 or _LEAST_APPENDED <= number <= _MOST_APPENDED):
+        expected = f"expected True, False or a number of series, {_LEAST_APPENDED} to {_MOST_APPENDED}"
+        raise given.refused(expected)
+    return number
 
 
 def _orca(given: _Given) -> str:
@@ -414,14 +461,19 @@ def _events(given: _Given) -> int:
     return number
 
 
+_OTEL = "expected True, False, a MetricExporter or a MeterProvider of OpenTelemetry, or several"
+
+
 def _otel(given: _Given) -> object:
     """True, False, or a tuple of what the user has made. What they are is looked at by the exporter."""
     value = given.value
+    if isinstance(value, str) and "://" in value:
+        raise given.refused(f"{_OTEL}; set OTEL_EXPORTER_OTLP_ENDPOINT to the receiver's address")
     if isinstance(value, (bool, str)):
         return _boolean(given)
     made = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not made or not all(hasattr(each, "export") or hasattr(each, "get_meter") for each in made):
-        raise given.refused("expected True, False, a MetricExporter or a MeterProvider of OpenTelemetry, or several")
+        raise given.refused(_OTEL)
     return made
 
 
@@ -433,6 +485,7 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "gc_log_all": _boolean,
     "slow_gap_ms": _milliseconds,
     "metrics_path": _path,
+    "metrics_append": _append,
     "metrics_port": _integer(0, 65535, "a TCP port or 0 for none"),
     "histograms": _histograms,
     "exemplars": _boolean,
@@ -450,6 +503,8 @@ _PARSERS: Mapping[str, Callable[[_Given], object]] = {
     "server_timing": _boolean,
     "sse_timing": _boolean,
     "nvtx": _nvtx,
+    "stalls": _stalls,
+    "quiet": _boolean,
     "nvtx_tokens": _boolean,
     "trace_events": _events,
     "trace_on": _parsed(Triggers),

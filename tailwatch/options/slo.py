@@ -2,8 +2,8 @@
 
     ttft<=500ms,tpot<=40ms,itl<=200ms,e2e<=10s@99%
 
-Each bound at most once, at least one; `<` and `<=` mean the same; units us, ms, s, m; blanks anywhere between
-words; itl is the worst gap of the request. `@` gives the share of requests that must be good (default 99%).
+Each bound at most once, at least one; units us, ms, s, m; blanks anywhere between words; itl is the worst gap of the
+request. `@` gives the share of requests that must be good (default 99%).
 The counting itself happens where the tokens are stamped (csrc/stamp/stream.c), by the same definitions.
 """
 
@@ -41,7 +41,7 @@ PRESETS = {f"mlperf:{name}": f"ttft<={ttft}ms,tpot<={tpot}ms@99%" for name, (ttf
 
 _UNIT_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000}
 _NUMBER = r"(?:[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})"
-_BOUND = re.compile(rf"\s*([a-z0-9]+)\s*<=?\s*({_NUMBER})\s*(us|ms|s|m)\s*")
+_BOUND = re.compile(rf"\s*([a-z0-9]+)\s*<=\s*({_NUMBER})\s*(us|ms|s|m)\s*")
 _ATTAINMENT = re.compile(rf"\s*({_NUMBER})\s*%\s*")
 _WINDOW = re.compile(r"\s*([0-9]{1,12})\s*([smh])\s*")
 _SHORTEST_NS, _LONGEST_NS = 1_000, 24 * 3600 * 1_000_000_000
@@ -119,6 +119,23 @@ class SLO:
         return f"{','.join(bounds)}@{_percent(self.attainment)}%"
 
 
+_LENGTH = re.compile(r"([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})\s*(ms|s|m|h|)")
+_UNIT_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_duration(text: str, bare: str = "s") -> float:
+    """Seconds of "10s", "500ms", "2m", "1h"; bare: the unit of a number without one. NaN for anything else."""
+    match = _LENGTH.fullmatch(text.strip().lower())
+    return float(match[1]) * _UNIT_SECONDS[match[2] or bare] if match else math.nan
+
+
+def duration(text: str) -> float:
+    """parse_duration() as the type of an argument: ValueError for what is none."""
+    if math.isnan(seconds := parse_duration(text)):
+        raise ValueError(text)
+    return seconds
+
+
 def parse_window(window: str | float) -> int:
     """Whole seconds of "90s", "1m", "1h" or a number of seconds; 1 to 3600, else OptionError."""
     expected = "expected a window of 1s to 1h in whole seconds, like '1m', '90s' or 90"
@@ -189,6 +206,8 @@ def _why(part: str) -> str:
         return " (the unit is missing: us, ms, s or m)"
     if ">" in part:
         return " (bounds are upper bounds: '<=')"
+    if "<" in part and "<=" not in part:
+        return " (a bound is included: write '<=')"
     return ""
 
 

@@ -46,12 +46,12 @@ function chart_slow() {
     axes: [clocks(), axis({ size: 58, splits: () => decades(...self.range, 6), filter: (u, s) => s, values: (u, s) => s.map(axisTime) })],
     series: [{}, hidden], legend: { show: false },
     cursor: { ...noSelect, x: false, y: false, points: { show: false } },
-    hooks: { drawClear: [(u) => paintForgotten(u, self.since)], draw: [(u) => paintGaps(u, self.gaps)], setCursor: [(u) => pointAtGap(u, self)] },
+    hooks: { drawClear: [(u) => paintThinned(u, self.since, self.before)], draw: [(u) => paintGaps(u, self.gaps)], setCursor: [(u) => pointAtGap(u, self)] },
   }));
   chart.draw = function (d, gaps) {
     this.gaps = [...gaps].sort((a, b) => a.t - b.t);
     this.span = [d.taken - Math.max(d.window === "all" && gaps.length ? d.taken - this.gaps[0].t : d.seconds, 10) * 1.02, d.taken];
-    this.since = d.slow.length >= KEPT ? Math.min(...d.slow.map((gap) => gap.t)) : 0;
+    [this.since, this.before] = [d.slow_since, longestOnly(d)];
     const sizes = this.gaps.map((gap) => gap.gap);
     this.range = [Math.min(...sizes, 0.05) / 1.4, Math.max(...sizes, 0.05) * 1.4];
     this.set("slow", [this.gaps.map((gap) => gap.t), sizes], gaps.length ? "" : d.slow.length ? "All causes are hidden." : "No slow gap in this window.");
@@ -61,8 +61,8 @@ function chart_slow() {
   return chart;
 }
 
-/** Before the oldest that is kept there were others: an empty place would say that there were none. */
-function paintForgotten(u, since) {
+/** Before this moment there were others than those that are kept: an empty place would say that there were none. */
+function paintThinned(u, since, words) {
   if (!since) return;
   const c = u.ctx, scale = devicePixelRatio || 1, { left, top, height: tall } = u.bbox, wide = Math.min(u.valToPos(since, "x", true) - left - 8 * scale, u.bbox.width);
   if (wide <= 0) return;
@@ -73,7 +73,6 @@ function paintForgotten(u, since) {
   c.font = `${11 * scale}px ${family()}`;
   c.textAlign = "left";
   c.textBaseline = "alphabetic";
-  const words = "older gaps are not kept";
   if (c.measureText(words).width + 16 * scale < wide) c.fillText(words, left + 8 * scale, top + 18 * scale);
   c.restore();
 }
@@ -81,7 +80,7 @@ function paintForgotten(u, since) {
 function paintGaps(u, gaps) {
   const c = u.ctx, scale = devicePixelRatio || 1;
   c.save();
-  const order = [...gaps].sort((a, b) => (a.cause !== "rest") - (b.cause !== "rest"));  // what has a cause lies above
+  const order = [...gaps].sort((a, b) => isRest(b.cause) - isRest(a.cause));  // what has a cause lies above
   for (const gap of order) {
     const [, colour, shape] = CAUSES[gap.cause] || CAUSES.rest;
     const picked = keyOf(gap) === state.picked, size = (picked ? 1.35 : 0.75) * scale;

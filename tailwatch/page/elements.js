@@ -4,8 +4,18 @@ const NEW = "\u2013";
 const CAUSES = {
   gc0: ["generation 0", "gc0", "circle"], gc1: ["generation 1", "gc1", "square"], gc2: ["generation 2", "gc2", "diamond"],
   gc_full: ["full collection", "gc2", "diamond"], gc_increment: ["incremental collection", "gc0", "circle"],
-  policy: ["tailwatch's own pause", "policy", "cross"], client: ["a slow client", "client", "down"],
-  accept: ["being accepted", "accept", "up"], rest: ["model, queue, unexplained", "rest", "ring"],
+  gc_own: ["tailwatch's own pause", "policy", "cross"], client: ["a slow client", "client", "down"],
+  accept: ["being accepted", "accept", "up"], memory: ["page faults", "accept", "square"], stopped: ["a stopped process", "accept", "diamond"],
+  callback: ["other code on the loop", "host", "circle"], own_code: ["the request's own code", "host", "square"],
+  gil: ["the interpreter lock", "host", "diamond"], cpu: ["too few CPUs", "host", "up"], throttled: ["the CPU quota", "host", "down"],
+  io: ["blocking I/O", "host", "ring"], lock: ["a lock", "host", "cross"], sleep: ["a blocking sleep", "host", "plus"],
+  transport: ["from the engine to the API process", "client", "circle"], output: ["output processing", "client", "square"],
+  own_prefill: ["the request's own prefill", "engine", "circle"], queued: ["a queue", "engine", "square"],
+  preempted: ["preemption", "engine", "diamond"], kv_wait: ["a remote KV cache", "engine", "up"], prefill: ["another request's prefill", "engine", "down"],
+  engine_host: ["the engine's own code", "engine", "ring"], jit: ["compilation", "engine", "cross"], graph_miss: ["no graph for the batch", "engine", "plus"],
+  rank: ["the last rank", "client", "diamond"], device: ["a slower device", "client", "up"],
+  upstream: ["upstream: not watched", "rest", "square"], unexplained: ["unexplained", "rest", "circle"],
+  rest: ["model, queue, unexplained", "rest", "ring"],
   unknown: ["unknown: overwritten", "rest", "plus"],
 };
 

@@ -3,7 +3,7 @@
 const POLL_MS = 2000, SLOWEST_POLL_MS = 30000;
 const LOADS = [["time", "over time"], ["rate", "by rate"], ["flight", "by in flight"]];
 
-const state = { window: "5m", paused: false, token: "", data: null, off: new Set(), dist: "itl", load: "time", picked: null, failed: 0 };
+const state = { window: "5m", filter: { model: null, route: null }, paused: false, token: "", data: null, off: new Set(), dist: "itl", load: "time", picked: null, failed: 0 };
 let timer = 0, waiting = null;
 
 // ---- requests ----
@@ -15,7 +15,8 @@ async function ask(anyway = false) {
   const asked = (waiting = new AbortController());
   const guard = setTimeout(() => asked.abort(), 15000);
   try {
-    const place = location.pathname.replace(/\/+$/, "") + "/data?window=" + state.window;
+    const filter = Object.entries(state.filter).filter(([, name]) => name !== null);
+    const place = location.pathname.replace(/\/+$/, "") + "/data?" + new URLSearchParams([["window", state.window], ...filter]);
     const headers = state.token ? { Authorization: "Bearer " + state.token } : {};
     const answer = await fetch(place, { headers, cache: "no-store", redirect: "error", signal: asked.signal });
     if (answer.status === 401) return signIn(state.token ? "The server rejected this token." : "");
@@ -75,6 +76,11 @@ function takeToken() {
 }
 
 // ---- controls ----
+
+function choose(filter) {
+  Object.assign(state.filter, filter);
+  ask(true);
+}
 
 function tabs(id, names, chosen, panel, choose) {
   const list = $(id);
@@ -137,6 +143,8 @@ function start() {
     if (state.paused) { clearTimeout(timer); waiting?.abort(); waiting = null; say("paused", "paused"); } else ask();
   });
   $("window").addEventListener("change", (event) => { state.window = event.target.value; ask(true); });
+  for (const name of ["model", "route"])
+    $(name).addEventListener("change", (event) => choose({ [name]: event.target.value ? event.target.value.slice(1) : null }));
   $("slow-chart").addEventListener("keydown", stepGap);
   $("sign-in").addEventListener("submit", (event) => {
     event.preventDefault();

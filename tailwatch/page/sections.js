@@ -1,6 +1,6 @@
 // The sections of the page; each function fills one from the data of a request.
 
-const KEPT = 256;  // slow gaps
+const MOST_SETS = 50;  // the server gives no more rows
 const LATENCIES = [["ttft", "TTFT"], ["itl", "ITL"], ["itl_without_gc", "ITL without GC"], ["tpot", "TPOT"], ["e2e", "E2E"]];
 const DISTRIBUTIONS = [["ttft", "TTFT"], ["itl", "ITL"], ["tpot", "TPOT"], ["e2e", "E2E"]];
 
@@ -14,32 +14,68 @@ function show(data) {
     $("try").textContent = `curl -N ${location.origin}/v1/completions \\\n  -H 'content-type: application/json' \\\n  -d '{"prompt": "hello", "max_tokens": 32, "stream": true}'`;
     return;
   }
-  for (const part of [tiles, latency, slow, distribution, load, sources, processes]) part(data);
-  fill("headline", ...data.headline.split("`").map((words, i) => (i % 2 ? el("code", {}, words) : words)), ".");
+  document.body.toggleAttribute("data-filtered", isFiltered(data));
+  for (const part of [sets, tiles, latency, slow, distribution, load, sources, processes]) part(data);
+  fill("headline", isFiltered(data) ? "All models and routes: " : "", ...data.headline.split("`").map((words, i) => (i % 2 ? el("code", {}, words) : words)), ".");
   const dropped = Object.entries(data.dropped);
   $("dropped").hidden = !dropped.length;
   $("dropped").textContent = "Dropped events and internal errors of tailwatch since the start: " + dropped.map(([name, n]) => `${name} ${n}`).join(", ");
 }
 
+const isFiltered = (d) => d.filter.model !== null || d.filter.route !== null;
+const chosen = (d) => [d.filter.model, d.filter.route].filter((name) => name !== null).join(" ");
+
 function tiles(d) {
+  const since = isFiltered(d) ? ", since the start" : "", everyone = isFiltered(d) ? ", all models and routes" : "";
   const bounds = ["ttft", "tpot", "itl", "e2e"].filter((name) => d.slo[name]).map((name) => `${name.toUpperCase()}\u00a0≤\u00a0${timeText(d.slo[name])}`);
   fill("t-good", quantity(d.goodput, count(d.goodput), "req/s"));
-  fill("t-good-sub", "of ", quantity(d.throughput, count(d.throughput)), " finished per second");
+  fill("t-good-sub", "of ", quantity(d.throughput, count(d.throughput)), " finished per second" + since);
   fill("t-share", quantity(d.attainment, percent(d.attainment), d.attainment === null ? "" : "%"));
   $("t-share").className = d.attainment !== null && d.attainment < d.slo.attainment ? "bad" : "";
   fill("t-share-sub", `target: ${percent(d.slo.attainment)}\u00a0% with ${bounds.join(", ")}`);
   fill("t-flight", quantity(d.in_flight, count(d.in_flight), d.in_flight === 1 ? "request" : "requests"));
   const ended = d.outcomes.good + d.outcomes.miss + d.outcomes.excluded;
   const healthy = d.healthy.streams;
-  fill("t-flight-sub", quantity(ended, count(ended)), " ended in this window", ...(d.waiting ? [", ", quantity(d.waiting, count(d.waiting)), " wait for a first token"] : []),
+  fill("t-flight-sub", ...(since ? ["all models and routes"] : [quantity(ended, count(ended)), " ended in this window"]), ...(d.waiting ? [", ", quantity(d.waiting, count(d.waiting)), " wait for a first token"] : []),
     ...(healthy === null ? [] : ["; healthy up to ", quantity(healthy, count(healthy))]));
   $("t-flight").className = healthy !== null && d.in_flight > healthy ? "bad" : "";
   fill("t-tokens", quantity(d.tokens, count(d.tokens), "per s"));
-  fill("t-tokens-sub", d.models.length > 2 ? d.models.length + " models" : d.models.join(", ").slice(0, 60));
+  fill("t-tokens-sub", since ? chosen(d).slice(0, 60) + since : d.models.length > 2 ? d.models.length + " models" : d.models.join(", ").slice(0, 60));
   const delay = d.sources.reduce((sum, row) => sum + row[2], 0), upto = d.sources.reduce((sum, row) => sum + row[3], 0);
   fill("t-delay", seconds(delay));
-  fill("t-delay-sub", "summed over streams; up to ", seconds(upto));
-  $("covers").textContent = d.window === "all" ? `since the start, ${span(d.seconds)}` : `the last ${span(d.seconds)}`;
+  fill("t-delay-sub", "summed over streams; up to ", seconds(upto), everyone);
+  $("covers").textContent = since ? `${chosen(d)}, since the start, ${span(d.counted)}` : d.window === "all" ? `since the start, ${span(d.seconds)}` : `the last ${span(d.seconds)}`;
+}
+
+/** A row for each model and route; one that is pressed is the filter. */
+function sets(d) {
+  options("model", "all models", d.models, d.filter.model);
+  options("route", "all routes", d.routes, d.filter.route);
+  $("sets").hidden = !d.label_sets.length;
+  $("filter").hidden = !d.label_sets.length && !isFiltered(d);
+  const held = document.activeElement?.dataset?.set;
+  $("sets-note").textContent = `Since the start${d.label_sets.length < MOST_SETS ? "" : ", those with the most requests"}. Select one to see its numbers only.`;
+  fillRows("sets-table", d.label_sets.map((row) => {
+    const on = row.model === d.filter.model && row.route === d.filter.route;
+    const button = el("button", { type: "button", "aria-pressed": String(on), "data-set": row.model + "\n" + row.route }, row.model, el("span", {}, row.route));
+    button.addEventListener("click", () => choose(on ? { model: null, route: null } : { model: row.model, route: row.route }));
+    const cells = [quantity(row.requests, count(row.requests), "per s"), quantity(row.attainment, percent(row.attainment), row.attainment === null ? "" : "%"),
+      ...[...row.ttft, ...row.itl].map(seconds), quantity(row.tokens, count(row.tokens), "per s")];
+    const missed = row.attainment !== null && row.attainment < d.slo.attainment;
+    return el("tr", {}, el("th", { scope: "row" }, button), ...cells.map((cell, i) => el("td", { class: i === 1 && missed ? "bad" : null }, cell)));
+  }));
+  if (held !== undefined) [...document.querySelectorAll("#sets-table button")].find((button) => button.dataset.set === held)?.focus();
+}
+
+/** The names to choose from, made anew only where they changed: a list that is open stays. */
+function options(id, any, names, picked) {
+  const all = picked === null || names.includes(picked) ? names : [...names, picked], list = $(id);
+  if (list.dataset.names !== JSON.stringify(all)) {
+    list.dataset.names = JSON.stringify(all);
+    list.replaceChildren(el("option", { value: "" }, any), ...all.map((name) => el("option", { value: "=" + name }, name)));
+  }
+  const value = picked === null ? "" : "=" + picked;
+  if (list.value !== value) list.value = value;
 }
 
 function latency(d) {
@@ -58,6 +94,7 @@ function latency(d) {
 function fillRows(id, rows) { document.querySelector(`#${id} tbody`).replaceChildren(...rows); }
 
 const causeName = (cause) => (CAUSES[cause] || [cause])[0];
+const isRest = (cause) => ["rest", "upstream", "unexplained"].includes(cause);
 const keyOf = (gap) => gap.t + "/" + gap.request + "/" + gap.token;
 
 function slow(d) {
@@ -71,7 +108,7 @@ function slow(d) {
     return key;
   }));
   if (held) $("causes").querySelector(`[data-cause="${CSS.escape(held)}"]`)?.focus();
-  $("slow-note").textContent = d.slow.length ? `${d.slow.length} in this window${d.slow.length >= KEPT ? ", only the last are kept" : ""}` : "";
+  $("slow-note").textContent = d.slow_since ? `${d.slow.length} kept; before ${clock(d.slow_since)} ${longestOnly(d)}` : d.slow.length ? `${d.slow.length} in this window` : "";
   const visible = d.slow.filter((gap) => !state.off.has(gap.cause));
   charts.slow.draw(d, visible);
   const longest = [...visible].sort((a, b) => b.gap - a.gap).slice(0, 10);
@@ -80,20 +117,38 @@ function slow(d) {
   pickShown();
 }
 
+const longestOnly = (d) => `only the longest of each minute${d.seconds > 3700 ? " or hour" : ""}${isFiltered(d) ? ", of all models" : ""}`;
 const waited = (gap) => causeName(gap.cause) + (gap.source ? `, in the ${gap.source} process` : "");
 
 function pickShown() {
   const gap = state.data && state.data.slow.find((one) => keyOf(one) === state.picked);
+  fill("slow-why", ...(gap ? waterfall(gap) : []));
   if (!gap) return fill("slow-pick", state.data && state.data.slow.length ? "Point at a gap, or focus the chart and press the arrow keys." : "");
   const what = gap.phase === "ttft" ? "to the first token" : `before token ${gap.token}`;
   const parts = [el("strong", {}, `${timeText(gap.gap)} ${what}`), `: ${waited(gap)}`];
-  if (gap.delay) parts.push(`; delay about ${timeText(gap.delay)}`);
+  if (gap.delay && !gap.causes.length) parts.push(`; delay about ${timeText(gap.delay)}`);
   if (gap.overlap) parts.push(`, up to ${timeText(gap.overlap)} in pauses`);
   if (gap.typical) parts.push(`; typical gap ${timeText(gap.typical)}`);
   parts.push(` · ${clock(gap.t)} · ${gap.model} ${gap.route}`);
   if (gap.request) parts.push(` · request ${gap.request}`);
   if (gap.trace) parts.push(` · trace ${gap.trace}`);
   fill("slow-pick", ...parts);
+}
+
+/** The causes of a gap, each beginning where the one before it ends; the whole width is its lateness. */
+function waterfall(gap) {
+  const sums = gap.causes.reduce((ends, [time]) => [...ends, ends[ends.length - 1] + time], [0]);
+  const whole = Math.max(gap.gap - (gap.typical || 0), sums[sums.length - 1]);
+  return gap.causes.map((cause, i) => causeShown(cause, sums[i], whole));
+}
+
+/** One cause of a gap: its time, beside those before it, what it was, and how certain that is. */
+function causeShown([time, cause, certainty, role, what], before, whole) {
+  const place = { marginLeft: (100 * before) / whole + "%", width: (100 * time) / whole + "%" };
+  const bar = el("i", { style: { ...place, background: `var(--${(CAUSES[cause] || CAUSES.rest)[1]})` } });
+  const notes = isRest(cause) ? [what] : [what, role, certainty];
+  return el("li", { "data-cause": cause }, el("span", { class: "value" }, seconds(time)), el("span", { class: "track", "aria-hidden": "true" }, bar),
+    el("span", { class: "what" }, mark(cause), " ", causeName(cause), " ", el("small", {}, notes.filter(Boolean).join(" · "))));
 }
 
 function distribution(d) {

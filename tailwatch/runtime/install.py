@@ -9,24 +9,27 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any, cast
 
 from tailwatch import _hot, snapshots
-from tailwatch.diagnose.finding import Finding
 from tailwatch.errors import AlreadyInstalledError, NotInstalledError, OptionError
 from tailwatch.gc.coordinator import FREEZE_PATIENCE_SECONDS
 from tailwatch.gc.hook import Freeze
 from tailwatch.integrations.process_roles import role_of_process
 from tailwatch.options.config import Config
+from tailwatch.platform import parent_process
+from tailwatch.runtime import own_log
 from tailwatch.runtime.load_signal import LoadSignal
 from tailwatch.runtime.manual import StreamContext
 from tailwatch.runtime.noop import NoopStep, NoopStream
-from tailwatch.runtime.pause_logs import asked_level
 from tailwatch.runtime.session import Watch
 from tailwatch.snapshots.model import GCStatus
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack  # checkers have it; in typing since 3.11
+
+    from tailwatch.diagnose.finding import Finding
+    from tailwatch.options.signature import Options
     from tailwatch.tracing.perfetto import Written
 
 logger = logging.getLogger("tailwatch")
@@ -48,10 +51,11 @@ class Middleware:
         TypeError: ``app`` is not an ASGI app.
     """
 
-    def __init__(self, app: Any, **options: object) -> None:
+    def __init__(self, app: Any, **options: Unpack[Options]) -> None:
         self.app = app
+        self._serve: Any
         try:
-            self._serve = _autoinstalled(app, options, wrap=True)
+            self._serve = _autoinstalled(app, {**options}, wrap=True)
         except OptionError as error:
             if error.source is None:  # written in code, where it can be mended
                 raise
@@ -96,7 +100,7 @@ def autoinstall_process(role: str = "") -> None:
     with _lock:
         if _current is None:
             _current = _begin(Config.load(app=False), None, {}, automatic=True)
-        _current.steps.sweep()
+        _current.steps.wrap_loaded()
         _current.take_role(role or role_of_process() or ("main" if parent_process() is None else "worker"))
 
 
@@ -118,8 +122,6 @@ def _begin(config: Config, app: Any, options: dict[str, object], *, automatic: b
         watch.stop()
         raise
     _follow_forks()
-    asked = config.gc_warn_ms or config.gc_log_all or config.slow_gap_ms
-    logger.log(asked_level() if asked else logging.INFO, "%s", repr(watch)[1:-1])
     if app is None:
         watch.start_daemon()
     return watch
@@ -128,23 +130,29 @@ def _begin(config: Config, app: Any, options: dict[str, object], *, automatic: b
 def _follow_forks() -> None:
     global _fork_hook
     if not _fork_hook:
-        os.register_at_fork(after_in_child=_after_fork)
+        os.register_at_fork(before=_before_fork, after_in_parent=own_log.after_fork, after_in_child=_after_fork)
         _fork_hook = True
+
+
+def _before_fork() -> None:
+    if _current is not None:
+        own_log.before_fork()
 
 
 def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()
+    own_log.after_fork()
     if _current is not None:
         _current.after_fork()
 
 
-def install(app: Any = None, **options: object) -> Watch:
+def install(app: Any = None, **options: Unpack[Options]) -> Watch:
     """Watch this process, and stamp every token that ``app`` streams.
 
     Args:
         app: an ASGI app, before or after its start-up; None for a process without one.
-        options: see Config; each is also an environment variable TAILWATCH_<NAME>.
+        options: see ``tailwatch.Options``; each is also an environment variable TAILWATCH_<NAME>.
 
     Returns:
         The process's Watch. Called again with the same options it is the same one, with one more app.
@@ -154,15 +162,16 @@ def install(app: Any = None, **options: object) -> Watch:
         AlreadyInstalledError: called again with other options.
     """
     global _current
+    given: dict[str, object] = {**options}
     with _lock:
-        config = Config.load(app=app is not None, **options)
+        config = Config.load(app=app is not None, **given)
         if _current is None:
-            _current = _begin(config, app, options, automatic=False)
+            _current = _begin(config, app, given, automatic=False)
             return _current
         if _current.automatic:
             _current.adopt(config)
         else:
-            _refuse_difference(_current, config, options)
+            _refuse_difference(_current, config, given)
         watch = _current
         if app is not None:
             watch.attach(app)
@@ -224,6 +233,22 @@ def nvtx_core() -> _hot.Core | None:
 def snapshot(window: str | float | None = None) -> snapshots.Snapshot:
     """All numbers since install(), or of the last window ("5m"). See Watch.snapshot."""
     return current().snapshot(window)
+
+
+def why(*, request: str | None = None, last: str | float | None = None) -> list[snapshots.SlowGap]:
+    """The late tokens that are kept, the most delayed first, each with the causes that add up to its lateness
+    (``.causes``): the last ones, and the longest of each minute, hour and the run.
+
+    request: only of requests whose id or trace id begins so. last: only of the last "10m", "90s", or so many seconds.
+
+    Raises:
+        NotInstalledError: install() was not called.
+        OptionError: last is no such time.
+    """
+    from tailwatch.diagnose.why import late_tokens
+    from tailwatch.options.slo import parse_window
+
+    return late_tokens(snapshot(), request=request, last=None if last is None else float(parse_window(last)))
 
 
 def load_signal() -> LoadSignal:

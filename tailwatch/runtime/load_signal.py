@@ -112,7 +112,7 @@ class LoadMeter:
                 time.monotonic(),
             )  # no lock is waited for
         healthy = self._healthy
-        running, in_flight, serving = self._core.crowd()
+        running, in_flight, serving = self._core.group_load()
         running = min(running, in_flight)
         share = 1 if self._membership.shares_engine else max(1, serving)
         streams = None if healthy.streams is None else healthy.streams * share

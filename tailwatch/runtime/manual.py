@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import SupportsIndex, cast
+from typing import TYPE_CHECKING, SupportsIndex, cast
 
-from tailwatch import _hot
 from tailwatch.errors import OptionError
+
+if TYPE_CHECKING:
+    from tailwatch import _hot
 
 
 class StreamContext:

@@ -32,6 +32,9 @@ class NoopStream:
     def label(self, model: str, route: str) -> None:
         """Nothing."""
 
+    def received(self, key: int, received: int, processed: int, /) -> None:
+        """Nothing."""
+
     def record_send_wait(self, since: int, until: int) -> None:
         """Nothing."""
 

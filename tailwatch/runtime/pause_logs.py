@@ -20,16 +20,12 @@ from tailwatch.snapshots import Pause, Records, SlowGap
 SETTLE_NS = 1_000_000_000
 SETTLE_IN_FLIGHT_NS = 10_000_000_000
 MOST_LINES = 12
+_LITTLE_CPU = 0.9
 _MOST_HELD = 512  # half the ring: held back longer, pauses would be overwritten
 _DROP_SLOW_LOG, _DROP_PAUSE_LOG = 0, 1
 
 logger = logging.getLogger("tailwatch")
 _Timed = TypeVar("_Timed")
-
-
-def asked_level() -> int:
-    """The level of a line requested by an option: INFO, or WARNING where INFO is not shown."""
-    return logging.INFO if logger.isEnabledFor(logging.INFO) and logger.hasHandlers() else logging.WARNING
 
 
 def format_pause(pause: Pause, *, so_far: bool = False) -> str:
@@ -48,7 +44,10 @@ def format_pause(pause: Pause, *, so_far: bool = False) -> str:
         hit += f", estimated delay {pause.delay * 1e3:.1f} ms"
     hit += " (so far)" if so_far else ""
     when = pause.when.isoformat(timespec="milliseconds")
-    return f"gc pause {pause.seconds * 1e3:.1f} ms until {when}: {what}, {found}; {hit}"
+    cpu = ""
+    if 0 < pause.cpu < _LITTLE_CPU * pause.seconds:  # a process without a CPU, or a finalizer that waits
+        cpu = f" ({pause.cpu * 1e3:.1f} ms of CPU time)"
+    return f"gc pause {pause.seconds * 1e3:.1f} ms{cpu} until {when}: {what}, {found}; {hit}"
 
 
 @dataclass(slots=True)
@@ -87,13 +86,12 @@ class PauseLog:
             logger.log(self._level(rest[0]), "gc pauses: %d more, the longest %.1f ms", len(rest), rest[0] * 1e3)
 
     def _level(self, seconds: float) -> int:
-        return logging.WARNING if self.warn and seconds >= self.warn else asked_level()
+        return logging.WARNING if self.warn and seconds >= self.warn else logging.INFO
 
     def _log_short(self) -> None:
         count, seconds = self.records.short_pauses()
         if count > self.short:
-            logger.log(
-                asked_level(),
+            logger.info(
                 "gc pauses shorter than 0.05 ms: %d more, %.1f ms in total so far",
                 count - self.short,
                 seconds * 1e3,

@@ -7,11 +7,8 @@ measured run, and everything is switched off again at the end.
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
-import json
 import os
-import platform
 import sys
 import threading
 import time
@@ -19,16 +16,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from importlib import import_module
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailwatch.errors import NotInstalledError, OptionError, TailwatchError
+from tailwatch.gc.idle_hooks import running_loop
 from tailwatch.options.config import OPTIONS
 from tailwatch.platform import VERSION
 from tailwatch.runtime.install import current
 from tailwatch.runtime.session import Watch
 from tailwatch.tracing import ring_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MANIFEST = "manifest.json"
 EVENTS = 1 << 18
@@ -76,6 +75,8 @@ def profile(
             calls is an event loop's.
         NotInstalledError: install() was not called.
     """
+    from pathlib import Path  # here: an ordinary process never profiles
+
     watch = current()
     _check(requests, seconds)
     target = Path(path)
@@ -93,13 +94,10 @@ def _check(requests: int, seconds: float) -> None:
         raise OptionError.of("requests", requests, "expected a number of requests, at least 1")
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 86_400:
         raise OptionError.of("seconds", seconds, "expected seconds, above 0 and at most 86400")
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise TailwatchError(
-        "profile() blocks and would stop this event loop: await asyncio.to_thread(tailwatch.profile, …)"
-    )
+    if running_loop() is not None:
+        raise TailwatchError(
+            "profile() blocks and would stop this event loop: await asyncio.to_thread(tailwatch.profile, …)"
+        )
 
 
 @contextmanager
@@ -242,6 +240,8 @@ def _torch_profiler(made: Profiled, wanted: bool | None, says: dict[str, Any]) -
     if wanted is False or (wanted is None and "torch" not in sys.modules):
         return None
     try:
+        from importlib import import_module
+
         torch: Any = import_module("torch")
         profiler: Any = import_module("torch.profiler")
     except ImportError as error:
@@ -277,7 +277,7 @@ def _write_manifest(
     told = {
         "tailwatch": VERSION,
         "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
+        "python": sys.version.split()[0],
         "pid": os.getpid(),
         "role": watch.config.role,
         "options": {name: str(getattr(watch.config, name)) for name in OPTIONS if name not in _KEPT_BACK},
@@ -296,6 +296,8 @@ _KEPT_BACK = frozenset({"page_token", "otel", "dir"})
 
 
 def _write(made: Profiled, name: str, told: Any, what: str) -> None:
+    import json
+
     try:
         (made.path / name).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     except OSError as error:

@@ -11,40 +11,48 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from multiprocessing import parent_process
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tailwatch import _hot, integrations, snapshots
 from tailwatch.asgi import middleware
 from tailwatch.asgi.otel_span import current_trace_id
 from tailwatch.asgi.routes import Routes
-from tailwatch.diagnose.finding import DiagnosisContext, Finding
-from tailwatch.diagnose.rules import doctor
 from tailwatch.errors import OptionError
-from tailwatch.export.otel.exporter import asked_for
+from tailwatch.export.otel import asked_for
 from tailwatch.gc.coordinator import FREEZE_PATIENCE_SECONDS, GCCoordinator
-from tailwatch.gc.hook import Freeze
-from tailwatch.group import server_workers, temp_dirs
+from tailwatch.gc.hook import Freeze, GCHook
+from tailwatch.group import server_workers, temp_dirs, unseen
 from tailwatch.group.membership import GroupMember
 from tailwatch.integrations.fast_sse import FastSSE
 from tailwatch.integrations.nvtx_attach import ANCHOR_SECONDS, NVTXHook
+from tailwatch.integrations.output_hook import OutputHook
 from tailwatch.integrations.process_roles import role_of_process
 from tailwatch.integrations.request_routing import Routing
 from tailwatch.integrations.step_hook import StepHook
 from tailwatch.options.config import Config, variable_of
 from tailwatch.options.slo import parse_window
-from tailwatch.platform import VERSION
-from tailwatch.runtime import wiring
+from tailwatch.platform import VERSION, parent_process
+from tailwatch.runtime import core_pool, wiring
+from tailwatch.runtime.announcement import Announcement
 from tailwatch.runtime.background import Daemon, Task
 from tailwatch.runtime.child_env import EnvironmentPatch
 from tailwatch.runtime.load_signal import REFRESH_SECONDS, LoadMeter, LoadSignal
 from tailwatch.runtime.manual import StreamContext, step_error
-from tailwatch.runtime.pause_logs import PauseLog, SlowLog, asked_level
+from tailwatch.runtime.own_log import OwnLog
+from tailwatch.runtime.pause_logs import PauseLog, SlowLog
 from tailwatch.runtime.wiring import ERROR_ASGI, ERROR_DAEMON, ERROR_GROUP, ERROR_POLICY, ERROR_RENDER
 from tailwatch.snapshots.model import GCStatus
+from tailwatch.stall.host import HostWatch
 from tailwatch.tracing.recorder import Tracing
+from tailwatch_boot import own_notes
 
 if TYPE_CHECKING:
+    from tailwatch.diagnose.finding import DiagnosisContext, Finding
+    from tailwatch.export.otel.exporter import OTel
+    from tailwatch.export.page import Page
+    from tailwatch.export.prometheus.exposition import Exposition
+    from tailwatch.serve.metrics_port import MetricsPort
     from tailwatch.tracing.perfetto import Written
 
 logger = logging.getLogger("tailwatch")
@@ -53,7 +61,6 @@ _ROLE_WITH_APP = "api"
 _MOST_WRAPPERS = 16
 _FIXED = frozenset({"dir", "max_label_sets", "role", "metrics_port", "otel", "trace_events", "trace_on", "trace_keep"})
 _FIXED_PER_APP = frozenset({"metrics_path", "trust_request_start", "orca", "server_timing", "sse_timing"})
-_spare_cores: dict[tuple[int, bool], _hot.Core] = {}  # by label sets and OTLP, each free for the next install()
 
 
 class Watch:
@@ -71,16 +78,16 @@ class Watch:
         self._own_directory = temp_dirs.directory() if config.trace_events and not config.dir else ""
         if self._own_directory:  # a trace outlives its process, and is read from outside: it needs a place
             config = replace(config, dir=self._own_directory)
-        self.config = config
-        self.automatic = automatic
+        self.config: Config = config
+        self.automatic: bool = automatic
         self.app: Any = None
         self.notes: list[str] = []
-        self.routes = Routes(config.routes)
+        self.routes: Routes = Routes(config.routes)
         self._served = asked_for(config.otel, os.environ)
-        self.core = _core_for(config, self.routes)
+        self.core: _hot.Core = core_pool.core_for(config, self.routes, served=self._served)
         self.core.exemplify(config.exemplars, current_trace_id)
-        self.membership = GroupMember(self.core, config.dir, self._not_shared, config.engine)
-        self.coordinator = GCCoordinator(
+        self.membership: GroupMember = GroupMember(self.core, config.dir, self._not_shared, config.engine)
+        self.coordinator: GCCoordinator = GCCoordinator(
             self.core,
             config.gc,
             config.gc_memory_limit,
@@ -90,26 +97,34 @@ class Watch:
             self._warn,
             self._pause_lengths,
         )
-        self.gc = self.coordinator.hook
-        self.tracing = Tracing(self.core, self.membership, config, self._warn)
-        self.fast_sse = FastSSE(self.core.count_fallback, self.notes.append)
-        self.nvtx = NVTXHook(self.core, config.nvtx, config.nvtx_tokens, self.notes.append)
-        self.steps = StepHook(self.core, integrations.stepping, self.notes.append)
-        self.routing = Routing(
+        self.gc: GCHook = self.coordinator.hook
+        self.host: HostWatch = HostWatch(self.core, config.stalls, self.gc.idle_gc.loops, self.notes.append)
+        self.tracing: Tracing = Tracing(self.core, self.membership, config, self._warn)
+        self.fast_sse: FastSSE = FastSSE(self.core.count_fallback, self.notes.append)
+        self.nvtx: NVTXHook = NVTXHook(self.core, config.nvtx, config.nvtx_tokens, self.notes.append)
+        self.steps: StepHook = StepHook(self.core, integrations.stepping, self.notes.append)
+        self.routing: Routing = Routing(
             integrations.choices(), middleware.current_stream, lambda: self.core.count_error(ERROR_ASGI)
         )
-        self.history = snapshots.History()
+        self.outputs: OutputHook = OutputHook(
+            integrations.outputs(),
+            self.core,
+            middleware.current_stream,
+            lambda: self.core.count_error(ERROR_ASGI),
+            self.notes.append,
+        )
+        self.history: snapshots.History = snapshots.History()
+        self._own_log = OwnLog()
+        self._announcement = Announcement(self, lambda: self.gc.policy, lambda: self.steps.names)
         self._records = snapshots.Records(self.core.address)
         self._pauses_read = 0
         self._pause_log = PauseLog(self._records, self.core, config.gc_warn_ms / 1e3, config.gc_log_all)
         self._slow_log = SlowLog(self._records, self.core, config.slow_gap_ms / 1e3)
-        self.load = LoadMeter(self.core, self.membership, lambda: self.config.slo.ttft)
-        self.exposition = wiring.make_exposition(self, lambda: self.history.bytes + self.tracing.bytes)
-        self.page = wiring.make_page(self)
-        self.otel = wiring.make_otel(self, self.exposition)
+        self.load: LoadMeter = LoadMeter(self.core, self.membership, lambda: self.config.slo.ttft)
+        self.otel: OTel | None = wiring.make_otel(self, lambda: self.exposition.info())
         self._apps: list[weakref.ref[middleware.Attached]] = []  # each is held by its app, and goes with it
         self._heritage = EnvironmentPatch()
-        self.port = wiring.make_port(self, self.exposition, self.page, self._port_is_taken)
+        self.port: MetricsPort = wiring.make_port(self, lambda: self.exposition, lambda: self.page, self._port_is_taken)
         self.notes += wiring.page_notes(config)
         self._said_alone = self._port_is_the_environments = False
         self._inherited = False  # the app came with a fork: whether this child serves it is not known
@@ -121,6 +136,16 @@ class Watch:
             f"<tailwatch {VERSION}: {self.memory_bytes / 2**20:.1f} MiB fixed, {config.max_label_sets} label sets, "
             f"gc={config.gc}, SLO {config.slo.text}>"
         )
+
+    @cached_property
+    def exposition(self) -> Exposition:
+        """The metrics page; a process that serves none does not import what renders it."""
+        return wiring.make_exposition(self, lambda: self.history.bytes + self.tracing.bytes)
+
+    @cached_property
+    def page(self) -> Page:
+        """The live page, likewise."""
+        return wiring.make_page(self)
 
     # ---- what users ask ----
 
@@ -165,6 +190,7 @@ class Watch:
             ValueError: ``engine`` is no name.
         """
         self._on_request()
+        self.core.set_front()
         stream = self.core.stream(model, route, arrival, request_id, trace_id)
         if engine is not None:
             stream.bind(engine)
@@ -224,11 +250,19 @@ class Watch:
 
     def doctor(self) -> list[Finding]:
         """Findings, the worst first."""
+        from tailwatch.diagnose.rules import doctor
+
         return doctor(self.snapshot(), self.context())
 
     def context(self) -> DiagnosisContext:
         """What the doctor needs to know beside the numbers."""
-        state = self.gc.state
+        from tailwatch.diagnose.finding import DiagnosisContext
+
+        state, healthy, load = self.gc.state, self.membership.healthy(), self.load.read()
+        run = temp_dirs.is_of_a_launcher(self.config.dir)
+        found = unseen.read(self.config.dir) if self.config.dir else unseen.Unseen()
+        routes = dict.fromkeys((*found.routes, *(" ".join(each) for each in self.routes.uncounted)))
+        stamped = bool(self.config.dir) and snapshots.is_stamped(self.config.dir)
         return DiagnosisContext(
             gc_policy=self.gc.policy,
             gc_choice=self.gc.reason,
@@ -244,6 +278,13 @@ class Watch:
             fast_sse=self.config.fast_sse,
             accelerated=self.accelerated,
             notes=list(self.notes),
+            started=("run" if run else "environment") if self.automatic else "install",
+            healthy_concurrency=load.healthy,
+            highest_concurrency=load.highest,
+            queued_seconds=healthy.queued_seconds,
+            unseen_servers=() if stamped else found.servers,
+            unseen_ports=() if stamped else found.ports,
+            uncounted_routes=tuple(routes),
         )
 
     # ---- install and undo ----
@@ -265,19 +306,26 @@ class Watch:
 
     def start(self) -> None:
         """Hook the collector, join the group, and take over what the server streams with."""
+        self._open_log()
         self.membership.enter(self.config.role)
         if self.config.trace_events:
             self.tracing.start()
-            logger.log(asked_level(), "%s", self.tracing)
+            logger.info("%s", self.tracing)
         if self.config.dir and not self._server_directory:  # another server that a worker starts is not of this one
             self._heritage.leave(variable_of("dir"), self.config.dir)
         self.nvtx.attach()
+        self.host.start()
         self.coordinator.attach()
         self._start_otel()
         self.steps.attach()
         self.fast_sse.listen()
         if self.config.fast_sse:
-            self.fast_sse.sweep(last=False)
+            self.fast_sse.wrap_loaded(last=False)
+
+    def _open_log(self) -> None:
+        config = self.config
+        if not config.quiet or config.gc_warn_ms or config.gc_log_all or config.slow_gap_ms or config.trace_events:
+            self._own_log.open()
 
     def open_port(self, app: Any, *, by_argument: bool) -> None:
         """Serve the metrics on ``metrics_port``, on the loopback address. One that the environment gives every process,
@@ -302,6 +350,7 @@ class Watch:
         if attached not in self._attached():
             self._apps = [weakref.ref(each) for each in (*self._attached(), attached)]
         self._inherited = False
+        self.core.set_front()
         if self.app is None:
             self.app = attached.app
             self.take_role(_ROLE_WITH_APP)
@@ -346,6 +395,7 @@ class Watch:
         changed = {name: getattr(config, name) for name in config.explicit - keep}
         self.config = replace(self.config, **changed)
         self.automatic = False
+        self._open_log()
         self.core.configure(self.config.slo.as_core(), int(self.config.slow_gap_ms * 1e6))
         self.core.exemplify(self.config.exemplars, current_trace_id)
         self._pause_log.warn, self._pause_log.every = self.config.gc_warn_ms / 1e3, self.config.gc_log_all
@@ -353,9 +403,10 @@ class Watch:
         self.routes.add(self.config.routes)
         self.membership.bind(self.config.engine)
         self.nvtx.adopt(self.config.nvtx, self.config.nvtx_tokens)
+        self.host.adopt(self.config.stalls)
         self.coordinator.adopt(self.config.gc, self.config.gc_memory_limit)
         if self.config.fast_sse:
-            self.fast_sse.sweep(last=False)
+            self.fast_sse.wrap_loaded(last=False)
         else:
             self.notes += self.fast_sse.undo()
         if differing & {"page", "page_token"}:
@@ -367,22 +418,27 @@ class Watch:
         report = [sentence for attached in self._attached() if (sentence := attached.detach())]
         self.core.on_request_end(None)
         report += self.otel.stop() if self.otel is not None else []
+        report += self.host.stop()
         report += self.coordinator.detach()
         report += self.steps.detach()
         self.nvtx.detach()
         report += self.routing.undo()
+        report += self.outputs.undo()
         report += self.fast_sse.undo()
         self.fast_sse.unlisten()
         self.port.close()
         self._apps = []
         self._guarded(self._log_last, ERROR_DAEMON)
+        self._own_log.close()
         self.tracing.stop()
         report += self.membership.leave()
+        if self.config.dir:
+            own_notes.forget(self.config.dir)
         if self._own_directory:
             temp_dirs.remove(self._own_directory)
         report += self._heritage.take_back()
         _hot.forget_frames()
-        _spare_cores[self.config.max_label_sets, self._served] = self.core
+        core_pool.keep(self.config, self.core, served=self._served)
         return report
 
     def after_fork(self) -> None:
@@ -399,9 +455,11 @@ class Watch:
         self.history = snapshots.History()
         self._pause_log.cursor = self._slow_log.cursor = self._pause_log.short = 0
         self._inherited = self.app is not None
+        if self._inherited:
+            self.core.set_front()
         self._daemon.forget()
-        self.exposition.after_fork()
-        self.page.after_fork()
+        for served in {"exposition", "page"} & vars(self).keys():
+            getattr(self, served).after_fork()
         self.port.after_fork()
         if self.otel is not None:
             self.otel.after_fork()
@@ -421,7 +479,7 @@ class Watch:
             on_startup=lambda: self._guarded(self._on_startup),
             is_ready=self.membership.engines_are_ready,
             on_idle=self.coordinator.on_idle,
-            carries=lambda: self.otel is not None or self.routing.active(),
+            carries=lambda: self.otel is not None or self.routing.active() or self.outputs.active(),
         )
 
     def _tasks(self) -> list[Task]:
@@ -433,26 +491,29 @@ class Watch:
             (self._slow_log.drain, 0.25),
             (self.fast_sse.listen, 1.0),
             (self.fast_sse.tell, 1.0),
+            (self.host.find_loops, 0.25),
             (self.coordinator.check, 1.0),
             (self.coordinator.turn, 0.25),
             (self.coordinator.commands.turn, 0.25),
             (self.membership.renew, 1.0),
             (self._settle_role, 1.0),
             *(recording if self.config.trace_events else ()),
-            (self.steps.sweep, 1.0),
+            (self.steps.wrap_loaded, 1.0),
             (self._follow_routing, 1.0),
+            (self._announcement.turn, 1.0),
             (self.port.turn, 1.0),
             (self.load.refresh, REFRESH_SECONDS),
             (lambda: self.history.push(self.snapshot()), 5.0),
             *([(self.otel.turn, 1.0)] if self.otel else []),
             (self.nvtx.anchor, ANCHOR_SECONDS),
-            (temp_dirs.sweep, 600.0),
+            (temp_dirs.remove_dead, 600.0),
         ]
         return [Task(run, every) for run, every in tasks]
 
     def _on_request(self) -> None:
         if self._daemon.start():
             self._guarded(self._join_server, ERROR_GROUP)
+        self.host.use_loop()
         self.coordinator.on_request()
 
     def _join_server(self) -> None:
@@ -499,8 +560,9 @@ class Watch:
                 "tailwatch.snapshot() cover this process alone"
             )
         if self.config.fast_sse:
-            self.fast_sse.sweep()
+            self.fast_sse.wrap_loaded()
         self._follow_routing()
+        self.host.use_loop()
         self.coordinator.on_startup()
 
     def _pause_lengths(self) -> list[float]:
@@ -520,7 +582,8 @@ class Watch:
     def _follow_routing(self) -> None:
         """Which engine a request goes to matters where others' pauses are known, in the process that has the app."""
         if self.config.dir and self.app is not None:
-            self.routing.sweep()
+            self.routing.wrap_loaded()
+            self.outputs.wrap_loaded()
 
     def _not_shared(self, sentence: str) -> None:
         self.core.count_error(ERROR_GROUP)
@@ -539,20 +602,3 @@ class Watch:
 def _directory_of_server(config: Config) -> str:
     """The one that the workers of this process's server share, unless ``dir`` was given, also as ""."""
     return "" if config.dir or "dir" in config.explicit else server_workers.directory()
-
-
-def _core_for(config: Config, routes: Routes) -> _hot.Core:
-    """A writer from zero. A segment stays mapped while the process lives: one of this size that an earlier install()
-    has left is used again."""
-    slo, slow_ns = config.slo.as_core(), int(config.slow_gap_ms * 1e6)
-    served = asked_for(config.otel, os.environ)
-    core = _spare_cores.pop((config.max_label_sets, served), None)
-    if core is None:
-        return _hot.Core(
-            config.role, config.max_label_sets, slo, slow_ns, routes.route_of, middleware.timed_send, served
-        )
-    core.reset()
-    core.streamed()
-    core.configure(slo, slow_ns)
-    core.rebind(config.role, routes.route_of, middleware.timed_send)
-    return core

@@ -7,12 +7,9 @@ reverse proxy and another user of the machine cannot make such a file; the serve
 
 from __future__ import annotations
 
-import hmac
 import os
 import re
-import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,6 +22,9 @@ _HEADER_VALUE = re.compile(r"(tailwatch-[A-Za-z0-9_]{1,32}) ([0-9a-f]{64})")
 @contextmanager
 def proof() -> Iterator[str]:
     """A value of HEADER that holds while the block runs. Raises OSError where /tmp cannot be written."""
+    import secrets
+    import tempfile
+
     with tempfile.NamedTemporaryFile(prefix="tailwatch-", dir=_DIRECTORY) as file:
         secret = secrets.token_hex(32)
         file.write(secret.encode())
@@ -41,8 +41,10 @@ def holds(value: str) -> bool:
         descriptor = os.open(os.path.join(_DIRECTORY, match[1]), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
+    from hmac import compare_digest
+
     try:
-        return _is_private(os.fstat(descriptor)) and hmac.compare_digest(os.read(descriptor, 128), match[2].encode())
+        return _is_private(os.fstat(descriptor)) and compare_digest(os.read(descriptor, 128), match[2].encode())
     finally:
         os.close(descriptor)
 

@@ -8,10 +8,13 @@ on a file in the group's directory: so the others know that it is one of them, a
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tailwatch.errors import OptionError
-from tailwatch.serve.http_server import MetricsServer
 from tailwatch.serve.leader_lock import GroupLock
+
+if TYPE_CHECKING:
+    from tailwatch.serve.http_server import MetricsServer
 
 
 class MetricsPort:

@@ -7,12 +7,9 @@ no header at all and speaks HTTP/1.1 cannot be told from a browser: behind one, 
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
 import re
 from collections.abc import Iterable
 from enum import Enum
-from hashlib import sha256
 
 _PROXY_HEADERS = frozenset(
     {
@@ -65,15 +62,20 @@ def _navigates(told: list[tuple[str, str]]) -> bool:
 
 
 def _knows(token: str, told: list[tuple[str, str]]) -> bool:
+    from hashlib import sha256
+    from hmac import compare_digest
+
     given = [value for name, value in told if name == "authorization"]
     match = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
     said = match[1] if match else ""
-    return hmac.compare_digest(sha256(said.encode()).digest(), sha256(token.encode()).digest())  # nor tells the length
+    return compare_digest(sha256(said.encode()).digest(), sha256(token.encode()).digest())  # nor tells the length
 
 
 def _is_loopback(peer: str | None) -> bool:
+    from ipaddress import ip_address
+
     try:
-        address = ipaddress.ip_address((peer or "").partition("%")[0])
+        address = ip_address((peer or "").partition("%")[0])
     except ValueError:
         return False
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback

@@ -1,17 +1,27 @@
 """Numbers of a group of processes at one moment: histograms, counters, pauses; windows between two moments."""
 
 from tailwatch import platform
-from tailwatch.snapshots.model import Octave, Pause, Point, Policy, Process, SlowGap, Step
+from tailwatch.snapshots.model import (
+    EngineSteps,
+    Octave,
+    Pause,
+    Point,
+    Policy,
+    Process,
+    SlowGap,
+    Step,
+    StepCost,
+    StepRecord,
+)
 
 if platform.LINUX:  # elsewhere snapshots are read from files alone: see serialization.py
-    from tailwatch.snapshots.concurrency import Healthy, healthy
+    from tailwatch.snapshots.concurrency import Healthy, healthy, healthy_in
     from tailwatch.snapshots.core_values import (
         CAUSES,
         COLLECTION_REASONS,
         DROPS,
         INTERFERENCES,
         MEMORY_LIMITS,
-        MOMENTS,
         OUTCOME_OF,
         OUTCOMES,
         PHASES,
@@ -19,11 +29,23 @@ if platform.LINUX:  # elsewhere snapshots are read from files alone: see seriali
         POLICY_MODES,
         POLICY_WHYS,
         REASONS,
+        SLICE_REASONS,
+        STALLS,
     )
     from tailwatch.snapshots.histogram import Histogram
     from tailwatch.snapshots.history import History
     from tailwatch.snapshots.records import Records
-    from tailwatch.snapshots.snapshot import Snapshot, file_of, has_ended_here, take, take_directory
+    from tailwatch.snapshots.snapshot import (
+        Snapshot,
+        file_of,
+        has_ended_here,
+        is_stamped,
+        remove_dead_shared,
+        remove_shared,
+        stamped_in,
+        take,
+        take_directory,
+    )
 
 __all__ = [
     "CAUSES",
@@ -31,7 +53,6 @@ __all__ = [
     "DROPS",
     "INTERFERENCES",
     "MEMORY_LIMITS",
-    "MOMENTS",
     "OUTCOMES",
     "OUTCOME_OF",
     "PHASES",
@@ -39,6 +60,9 @@ __all__ = [
     "POLICY_MODES",
     "POLICY_WHYS",
     "REASONS",
+    "SLICE_REASONS",
+    "STALLS",
+    "EngineSteps",
     "Healthy",
     "Histogram",
     "History",
@@ -51,9 +75,16 @@ __all__ = [
     "SlowGap",
     "Snapshot",
     "Step",
+    "StepCost",
+    "StepRecord",
     "file_of",
     "has_ended_here",
     "healthy",
+    "healthy_in",
+    "is_stamped",
+    "remove_dead_shared",
+    "remove_shared",
+    "stamped_in",
     "take",
     "take_directory",
 ]

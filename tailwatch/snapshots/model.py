@@ -62,7 +62,7 @@ class Second(NamedTuple):
 class GC:
     """Collections and our own passes. Every mapping but pauses is by cause, summed over the processes.
 
-    pauses: lengths, under 0, 1, 2 (the generations), "gc_full", "gc_increment", "policy". collections: pauses that
+    pauses: lengths, under 0, 1, 2 (the generations), "gc_full", "gc_increment", "gc_own". collections: pauses that
     ended. collected, uncollectable: objects. cpu: CPU seconds of the collecting thread, where measured. callbacks:
     seconds in gc.callbacks of other code. short, short_seconds: the pauses below 50 us, which are charged to no
     gap. max: the longest, seconds.
@@ -94,8 +94,8 @@ class Policy:
         full_seconds, full_freed: of tailwatch's own full collections. cycles: passes over the whole old heap in slices.
         freezes: tailwatch's own. interference: gc.* calls by other code, by name; "freeze_blind": of "freeze", those
             not right after a full collection. memory_limits: episodes above one, "rss" and "objects".
-        unfrozen, frozen: objects, None: not known. backlog: object visits still owed by the idle-time collector, about
-            10 per object. cost: predicted seconds of a visit, 0.0: not known.
+        unfrozen, frozen: objects, None: not known. backlog: object visits that the idle-time collector has still to
+            make, about 10 per object. cost: predicted seconds of a visit, 0.0: not known.
         ignored: contents of the command file that were no command. answered, answer: number of the last command of
             `tailwatch gc`, and its result (CommandResult of gc/remote_commands.py).
     """
@@ -144,12 +144,13 @@ class GCStatus(Policy):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process, and the dead that had its name before. index: among those of its role, for life. pid: 0 where
-    nobody knows it any more. paused: seconds by cause, an open pause included. lost: pauses that never reported an end.
-    bytes: memory of its segment, and of those of the dead. collections, longest: pauses that ended, and the longest in
-    seconds (of a difference: to the edge of its bucket, 2 %), by cause. lives: when the snapshot was taken; False where
-    all of that name are dead. age: seconds since the first of them began to count until then. standing: the seconds
-    since its open pause began, and standing_cause; 0.0: none was open. policy: the collector's."""
+    """One process, with the numbers of dead processes that had its name. index: its number among the processes of its
+    role, for life. pid: 0: not known any more. paused: seconds by cause, an open pause included. lost: pauses that
+    never reported an end. bytes: memory of its segment, and of those of the dead. collections, longest: pauses that
+    ended, and the longest in seconds (of a difference: to the edge of its bucket, 2 %), by cause. lives: when the
+    snapshot was taken; False where all of that name are dead. age: seconds since the first of them began to count until
+    then. standing: the seconds since its open pause began, and standing_cause; 0.0: none was open. policy: the
+    collector's."""
 
     role: str
     index: int
@@ -205,6 +206,92 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step: from the end of one update of the scheduler to the end of the next. None: not known.
+
+    Attributes:
+        key: monotonic seconds, the stamp that the engine put on its outputs; 0.0: it had none.
+        done: monotonic seconds at which its update ended.
+        parts: seconds, by name ("input", "schedule", "dispatch", "grammar", "wait",
+            "update"); they and ``paused`` sum to its length.
+        paused: seconds of pauses of the engine's process.
+        prefill_of: id of the request with the most prefill tokens, which are ``prefill_most``; "" where none has any.
+        kv_use: of the KV cache, 0 to 1.
+        after_idle: nothing was left to do before it.
+    """
+
+    number: int
+    key: float
+    done: float
+    parts: dict[str, float]
+    paused: float
+    requests: int | None
+    decode_requests: int | None
+    prefill_requests: int | None
+    prefill_tokens: int | None
+    decode_tokens: int | None
+    recompute_tokens: int | None
+    prefill_of: str
+    prefill_most: int
+    preempted: int | None
+    running: int | None
+    waiting: int | None
+    kv_use: float | None
+    spec_proposed: int
+    spec_accepted: int | None
+    graph: str | None
+    after_idle: bool
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return sum(self.parts.values()) + self.paused
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What a step costs on this machine, seconds: a model that is learned from each step, an estimate. None: not known.
+
+    decode_step: a step of decoding alone, of late on average. decode_request: what one more decoding request adds to
+    it. prefill_token: what a token of a prompt adds to the step that computes it, on average.
+    """
+
+    decode_step: float | None
+    decode_request: float | None
+    prefill_token: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSteps:
+    """An engine whose steps are read off its scheduler one by one (vLLM, SGLang, transformers).
+
+    Attributes:
+        process: its name, such as "engine-0".
+        steps: lengths, from the end of one step to the end of the next, by what it computed: "decode" alone, or
+            "prefill" too (a prompt, or a part of one, for the first time or again).
+        parts: the same seconds by part of the step, and "paused" (collections of the process); they sum to ``steps``.
+        requests: summed over the steps. preempted: requests that lost their place.
+        tokens: computed, by "prefill", "decode", "recompute".
+        draft_tokens: of speculative decoding, "proposed" and "accepted".
+        graphs: steps by CUDA graph mode, "full", "piecewise", "eager", "unknown".
+        cost: the model of step time.
+        last: the latest 256 steps, oldest first; of a difference, those in between.
+    """
+
+    process: str
+    role: str
+    steps: dict[str, Histogram]
+    parts: dict[str, float]
+    requests: int
+    preempted: int
+    tokens: dict[str, int]
+    draft_tokens: dict[str, int]
+    graphs: dict[str, int]
+    cost: StepCost
+    last: tuple[StepRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """What the pauses of one cause, of one role's processes, did to one gap. overlap, delay: as in SlowGap, seconds."""
 
@@ -215,14 +302,36 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """One cause of a slow gap, and its share of what exceeds the typical gap.
+
+    seconds: its share; the causes of a gap add up. cause: a name of the label ``cause`` (docs/why.md). certainty:
+    "measured", "sampled", "estimated". source: the role of the process it happened in. name: the function, the request
+    or the part of a step, "" where none is known. detail: what ``kind`` says it is: "holder" (name of what held the
+    interpreter lock, in ``holder``), "syscall", "tokens", "steps", "faults", "step_part"; "" none.
+    """
+
+    seconds: float
+    cause: str
+    certainty: str
+    source: str
+    name: str = ""
+    kind: str = ""
+    detail: int = 0
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SlowGap:
     """One slow gap, or wait for a first token. Times in seconds.
 
-    overlap: how long it coincided with pauses, an upper bound of their blame. delay: the estimate of what they cost
-    it. client: waiting for a slow client. accept: waited before the app was entered. unexplained: the rest of what
-    exceeds the typical gap. complete: False where the pauses were overwritten: overlap is then a lower bound, delay
-    unknown. token: which of its stream, 1 is the first. others: what of overlap and delay is the doing of other
-    processes than the stream's own, the largest four shares.
+    overlap: how long it coincided with pauses, an upper bound of their blame. delay: what they cost it, an estimate
+    where it is not known when the token was ready. client: waiting for a slow client. accept: waited before the app was
+    entered. unexplained: the rest of what exceeds the typical gap, what came before the token reached this process
+    (upstream) too. causes: all of them, the largest first; they sum to what exceeds the typical gap. complete: False
+    where the pauses were overwritten: overlap is then a lower bound, delay unknown. token: which of its stream, 1 is
+    the first. others: what of overlap and delay is the doing of other processes than the stream's own, the largest
+    four shares.
     """
 
     when: datetime
@@ -241,11 +350,13 @@ class SlowGap:
     route: str
     token: int
     others: tuple[Share, ...] = ()
+    causes: tuple[Cause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Octave:
-    """Gaps longer than usual, of [lower, upper) seconds (the last octave is open), and where their time went."""
+    """Gaps longer than usual, of [lower, upper) seconds (the last octave is open), and where their time went: to pauses
+    by cause (delay), clients, the wait before the app, other causes in the host and in the engine, and the rest."""
 
     lower: float
     upper: float
@@ -255,6 +366,8 @@ class Octave:
     client: float
     accept: float
     unexplained: float
+    host: float = 0.0
+    engine: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,4 +69,5 @@ class Records:
         known = record.series < self._segment.series_count
         series = lib.tw_segment_series(self._segment, record.series if known else 0)
         roles = [text_of(lost.role) for lost in self._segment.lost]
-        return slow_gap_of(record, series.model, series.route, clock, roles)
+        names = ffi.addressof(self._segment, "host", "names")
+        return slow_gap_of(record, series.model, series.route, clock, roles, names)

@@ -33,6 +33,8 @@ def encode(value: Any) -> Any:
     if isinstance(value, Mapping):
         rows = any(isinstance(key, tuple) for key in value)
         return [[*key, each] for key, each in value.items()] if rows else {str(k): encode(v) for k, v in value.items()}
+    if isinstance(value, Saved):
+        return {name: encode(member) for name, member in vars(value).items() if not name.startswith("_")}
     if isinstance(value, (list, tuple)):
         return [encode(each) for each in value]
     if isinstance(value, datetime):
@@ -99,20 +101,24 @@ _EMPTY_WINDOW = Saved(good=0, miss=0, excluded=0, finished=0, attainment=None, w
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("ttft", "itl", "itl_without_gc", "tpot", "e2e", "abandoned_wait", "send_wait"), SavedHistogram),
     "queue": dict[str, SavedHistogram],
+    "stalls": dict[str, SavedHistogram],
     "labels": list[tuple[str, str]],
     "sse_fallbacks": dict[tuple[str, str], int],
     "gc": model.GC,
     "processes": list[model.Process],
     "steps": list[model.Step],
+    "engines": list[model.EngineSteps],
     "slowest": list[model.SlowGap],
+    "recent": list[model.SlowGap],
     "tail": dict[str, list[model.Octave]],
     "slo": model.Bounds,
     "windows": dict[str, model.Window],
 }
 # What earlier versions did not write.
 _ABSENT: dict[str, Any] = {
-    **dict.fromkeys(("sse_fallbacks", "steps"), ()),
-    **{name: {} for name in ("windows", "overlap_by_source", "delay_by_source")},
+    **dict.fromkeys(("sse_fallbacks", "steps", "engines", "recent"), ()),
+    **{name: {} for name in ("windows", "overlap_by_source", "delay_by_source", "delays", "unexplained", "stalls")},
+    "explained": None,
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
+from itertools import islice
 from typing import Any
 
 from tailwatch._cold import ffi, lib
@@ -16,15 +17,21 @@ from tailwatch.options.slo import parse_window
 from tailwatch.snapshots.core_values import (
     ARRIVALS,
     CAUSES,
+    CERTAINTIES,
+    DELAYS,
     DROPS,
     ERRORS,
+    MISSING,
     OUTCOME_OF,
     OUTCOMES,
     PHASES,
     REASONS,
+    STALLS,
     by_name,
     by_phase,
     check,
+    delays_of,
+    engine_of,
     octave_of,
     process_of,
     slow_gap_of,
@@ -32,8 +39,9 @@ from tailwatch.snapshots.core_values import (
     text_of,
     utf8,
 )
+from tailwatch.snapshots.directory_access import remedy
 from tailwatch.snapshots.histogram import Histogram
-from tailwatch.snapshots.model import GC, Bounds, Octave, Process, ReadOnly, Second, SlowGap, Step, Window
+from tailwatch.snapshots.model import GC, Bounds, EngineSteps, Octave, Process, ReadOnly, Second, SlowGap, Step, Window
 from tailwatch.snapshots.serialization import encode
 
 _STORED_WINDOWS = ("1m", "5m", "1h")
@@ -69,7 +77,7 @@ class Snapshot(ReadOnly):
         return f"<tailwatch.Snapshot of {what}>"
 
     def __sub__(self, earlier: Snapshot) -> Snapshot:
-        """What came between two snapshots. Gauges, slow gaps and rolling windows are the later one's.
+        """What came between two snapshots. Gauges and rolling windows are the later one's.
 
         Raises:
             OptionError: earlier was taken later.
@@ -85,7 +93,9 @@ class Snapshot(ReadOnly):
         """The same numbers with only the label sets of that model and route (None: any) in the request histograms,
         ``requests``, ``outcomes``, ``tokens``, ``attainment`` and ``labels``. Everything else is not kept by label."""
         model = vars(self)["_model"] if model_name is None else model_name
-        return Snapshot(self._core, model, vars(self)["_route"] if route is None else route)
+        found = Snapshot(self._core, model, vars(self)["_route"] if route is None else route)
+        vars(found)["_every_series"] = self._every_series
+        return found
 
     @property
     def _core(self) -> Any:
@@ -155,11 +165,14 @@ class Snapshot(ReadOnly):
 
     # ---- requests ----
 
+    @cached_property
+    def _every_series(self) -> list[tuple[str, str, Any]]:
+        every = (self._core.series[i] for i in range(self._core.series_count))
+        return [(text_of(series.model), text_of(series.route), series) for series in every]
+
     def _series(self) -> list[tuple[str, str, Any]]:
         model, route = vars(self)["_model"], vars(self)["_route"]
-        every = [self._core.series[i] for i in range(self._core.series_count)]
-        named = [(text_of(series.model), text_of(series.route), series) for series in every]
-        return [one for one in named if model in (None, one[0]) and route in (None, one[1])]
+        return [one for one in self._every_series if model in (None, one[0]) and route in (None, one[1])]
 
     @cached_property
     def labels(self) -> list[tuple[str, str]]:
@@ -175,10 +188,7 @@ class Snapshot(ReadOnly):
     @cached_property
     def outcomes(self) -> dict[str, int]:
         """Requests that ended: good, miss, excluded."""
-        sums = dict.fromkeys(OUTCOMES, 0)
-        for reason, count in self.requests.items():
-            sums[OUTCOME_OF[reason]] += count
-        return sums
+        return {name: sum(n for reason, n in self.requests.items() if OUTCOME_OF[reason] == name) for name in OUTCOMES}
 
     @cached_property
     def tokens(self) -> int:
@@ -248,10 +258,9 @@ class Snapshot(ReadOnly):
     def by_second(self, seconds: int) -> list[Second]:
         """Requests that finished, second by second, of the last so many (at most 3600), the current, unfinished one
         included; oldest first, seconds in which none did are left out."""
-        core = self._core
         seconds = min(max(seconds, 0), lib.TW_SECONDS)
-        newest = core.taken.monotonic_ns // 10**9
-        first = core.seconds + lib.TW_SECONDS - seconds
+        newest = self._core.taken.monotonic_ns // 10**9
+        first = self._core.seconds + lib.TW_SECONDS - seconds
         words = memoryview(ffi.buffer(first, seconds * ffi.sizeof("tw_second"))).cast("B").cast("Q")
         width = ffi.sizeof("tw_second") // 8
         return [
@@ -280,8 +289,16 @@ class Snapshot(ReadOnly):
         return [step_of(who, raw.steps[i]) for who, raw in pairs for i in range(raw.step_count)]
 
     @cached_property
+    def engines(self) -> list[EngineSteps]:
+        """Engines whose steps are read off their schedulers, with the last of those steps. A window of the past
+        (``snapshot(window=...)``) has none."""
+        pairs = zip(self.processes, self._processes(), strict=True)
+        return [engine_of(who, raw.engine) for who, raw in pairs if raw.engine != ffi.NULL]
+
+    @cached_property
     def paused(self) -> dict[str, float]:
-        """Process seconds by cause, summed over the processes; an open pause is included."""
+        """Process seconds by cause, of wall time (``gc.cpu``: of CPU time), summed over the processes; an open pause is
+        included."""
         return _summed([process.paused for process in self.processes])
 
     @cached_property
@@ -309,6 +326,14 @@ class Snapshot(ReadOnly):
         )
 
     @cached_property
+    def stalls(self) -> dict[str, Histogram]:
+        """How long event loops ran for over 2 ms without waiting for events, by cause: a sample for each cause that
+        took at least 0.2 ms of a stall; only causes that did. Collections in it are in ``gc.pauses`` instead."""
+        own = list(enumerate(STALLS))[len(CAUSES) :]
+        found = {cause: self._histogram(lib.TW_METRIC_PAUSE + i) for i, cause in own}
+        return {cause: histogram for cause, histogram in found.items() if histogram.count}
+
+    @cached_property
     def _sources(self) -> list[tuple[str, Any]]:
         lost = [self._core.lost[i] for i in range(self._core.lost_count)]
         return [(text_of(row.role), row) for row in lost]
@@ -320,9 +345,18 @@ class Snapshot(ReadOnly):
         return {role: by_phase(row.overlap_ns) for role, row in self._sources}
 
     @cached_property
+    def delays(self) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+        """Stream seconds that causes added, by role of the process they happened in, phase ("ttft", "itl"), cause and
+        certainty ("measured", "sampled", "estimated"): pauses to all gaps, other causes to slow ones."""
+        return {role: delays_of(row.delay_ns) for role, row in self._sources}
+
+    @cached_property
     def delay_by_source(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Stream seconds that pauses cost, by role of the paused process, phase and cause: an estimate for "itl"."""
-        return {role: by_phase(row.delay_ns) for role, row in self._sources}
+        """Stream seconds that pauses cost, by role of the paused process, phase and cause."""
+        return {
+            role: {phase: {cause: sum(causes[cause].values()) for cause in CAUSES} for phase, causes in phases.items()}
+            for role, phases in self.delays.items()
+        }
 
     @cached_property
     def overlap_by_phase(self) -> dict[str, dict[str, float]]:
@@ -331,7 +365,7 @@ class Snapshot(ReadOnly):
 
     @cached_property
     def delay_by_phase(self) -> dict[str, dict[str, float]]:
-        """Stream seconds that pauses cost, by phase and cause: an estimate for "itl"."""
+        """Stream seconds that pauses cost, by phase and cause."""
         return {phase: _summed([rows[phase] for rows in self.delay_by_source.values()]) for phase in PHASES}
 
     @cached_property
@@ -341,23 +375,60 @@ class Snapshot(ReadOnly):
 
     @cached_property
     def delay(self) -> dict[str, float]:
-        """Stream seconds that pauses cost, by cause, both phases: an estimate."""
-        return _summed(list(self.delay_by_phase.values()))
+        """Stream seconds that each cause added, both phases: pauses to all gaps, other causes to slow ones. What no
+        cause explains is "upstream" (before the token reached this process) and "unexplained"."""
+        sums = dict.fromkeys(DELAYS, 0.0)
+        for cause, by_certainty in self._each_delay():
+            sums[cause] += sum(by_certainty.values())
+        return sums
+
+    @cached_property
+    def delay_by_certainty(self) -> dict[str, float]:
+        """Stream seconds that causes added, by how certain they are."""
+        rows = [by_certainty for _, by_certainty in self._each_delay()]
+        return {certainty: sum(row[certainty] for row in rows) for certainty in CERTAINTIES}
+
+    def _each_delay(self) -> Iterator[tuple[str, dict[str, float]]]:
+        for phases in self.delays.values():
+            for causes in phases.values():
+                yield from causes.items()
+
+    @cached_property
+    def explained(self) -> float | None:
+        """The share of that time which is neither "upstream" nor "unexplained" nor "device"; None: there is none."""
+        whole = sum(self.delay.values())
+        rest = sum(self.delay[cause] for cause in ("upstream", "unexplained", "device"))
+        return 1 - rest / whole if whole else None
+
+    @cached_property
+    def unexplained(self) -> dict[str, float]:
+        """Stream seconds of slow gaps that nothing explains, by the source of knowledge that is missing."""
+        rows = [ffi.unpack(self._core.unexplained_ns[i], len(MISSING)) for i in range(len(PHASES))]
+        return {reason: sum(column) / 1e9 for reason, column in zip(MISSING, zip(*rows, strict=True), strict=True)}
 
     # ---- the tail ----
 
     @cached_property
     def slowest(self) -> list[SlowGap]:
+        """The longest slow gaps, and the longest slow TTFTs, of each of the last 60 minutes, of each of the last 24
+        hours and of the whole run (eight of each); the longest first."""
+        marks = reversed(range(self._core.slow_count))
+        longest = (gap for i, gap in zip(marks, self.slow_gaps(), strict=True) if self._core.slow_longest[i])
+        return sorted(longest, key=lambda gap: -gap.gap)
+
+    @cached_property
+    def recent(self) -> list[SlowGap]:
         """The last slow gaps, newest first, at most 256."""
-        return list(self.slow_gaps())
+        return list(islice(self.slow_gaps(), lib.TW_SLOW_RING))
 
     def slow_gaps(self) -> Iterator[SlowGap]:
-        """``slowest`` one by one: 10 us each, for who must not hold the GIL for all of them."""
+        """``recent`` and ``slowest`` in one, newest first: 10 us each, for who must not hold the GIL for all of
+        them."""
         core = self._core
         roles = [role for role, _ in self._sources]
         for record in (core.slow[i] for i in reversed(range(core.slow_count))):
             names = core.slow_series[2 * record.series], core.slow_series[2 * record.series + 1]
-            yield slow_gap_of(record, *names, core.taken, roles)
+            yield slow_gap_of(record, *names, core.taken, roles, core.names)
 
     @cached_property
     def tail(self) -> dict[str, list[Octave]]:
@@ -437,12 +508,40 @@ def take_directory(directory: str) -> Snapshot:
         EmptyGroupError: nobody left numbers in it.
         TailwatchError: it must not be read; says why.
     """
+    members, addresses = addresses_in(directory)
+    found = take(addresses)
+    del members  # its segments were mapped until here
+    return found
+
+
+def stamped_in(directory: str) -> tuple[int, set[str]] | None:
+    """Streams opened in a group since it began, and the files of processes that stamp requests, in an app or by hand.
+    None where it cannot be read."""
+    try:
+        members = _members_of(directory)
+    except TailwatchError:
+        return None
+    found = [members.member[i] for i in range(members.n)]
+    fronts = {ffi.string(each.name).decode() for each in found if each.segment.header.is_front and not each.list}
+    return sum(each.segment.opened for each in found), fronts
+
+
+def is_stamped(directory: str) -> bool:
+    """Whether requests are stamped in a group, or were: a process has an app, or opened a stream. False where it cannot
+    be read."""
+    opened, fronts = stamped_in(directory) or (0, set())
+    return bool(opened or fronts)
+
+
+def addresses_in(directory: str) -> tuple[Any, list[int]]:
+    """The segments of the processes that share a directory, mapped for as long as the first is held. Errors as of
+    take_directory()."""
     members = _members_of(directory)
     if not members.n:
         refused = f"; {members.refused} files are not of this version" if members.refused else ""
         raise EmptyGroupError(f"{directory}: no process has left numbers there{refused}")
     segments = sorted((members.member[i].segment for i in range(members.n)), key=lambda each: each.opened == 0)
-    return take([int(ffi.cast("uintptr_t", segment)) for segment in segments])
+    return members, [int(ffi.cast("uintptr_t", segment)) for segment in segments]
 
 
 def file_of(directory: str, process: Process) -> str | None:
@@ -467,12 +566,30 @@ def has_ended_here(directory: int, name: str) -> bool:
     return bool(lib.tw_member_end_in(directory, os.fsencode(name)) == lib.TW_MEMBER_ENDED)
 
 
+def remove_shared(directory: str) -> None:
+    """Remove the memory that the files of a directory name: who has it mapped keeps it.
+
+    Raises:
+        OSError: the directory cannot be read, or is a link.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        lib.tw_shared_remove_all(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_dead_shared() -> int:
+    """Remove this user's memory that no process uses and no file names any more; returns how many segments."""
+    return int(lib.tw_shared_remove_dead())
+
+
 def _members_of(directory: str) -> Any:
     """A tw_members, mapped for as long as it is held."""
     problem = ffi.new("tw_group_problem *")
     descriptor = lib.tw_group_open_dir(os.fsencode(directory), problem)
     if descriptor < 0:
-        raise TailwatchError(f"{directory}: {_problem(problem[0])}")
+        raise TailwatchError(f"{directory}: {_problem(problem[0])}{remedy(directory)}")
     members = ffi.gc(ffi.new("tw_members *"), lib.tw_members_clear)
     try:
         found = lib.tw_members_renew(members, descriptor, ffi.NULL)

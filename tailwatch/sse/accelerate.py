@@ -279,7 +279,8 @@ def _after_fork() -> None:
         acceleration.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _require_model(model: object) -> None:

@@ -23,7 +23,8 @@ class ChoiceStream(_hot.Encoder):
     Args:
         id, model, created: as every frame names them; created in seconds.
         index: the choice that frames are for unless they say otherwise.
-        like: whose frames, byte for byte: openai, vllm, sglang or transformers.
+        like: whose frames, byte for byte: openai, vllm (0.33; two fields of 0.32's differ), sglang (0.5.23) or
+            transformers (5.23).
         system_fingerprint, service_tier: where that server sends them.
         include_usage: as in the request: what other frames say of usage depends on it.
 
@@ -76,7 +77,7 @@ class ChoiceStream(_hot.Encoder):
         service_tier: str | None = None,
         include_usage: bool = False,
     ) -> None:
-        self._like = validation.one_of("like", like, self.shapes)
+        self._like = validation.server(like, self.shapes)
         self._shape = self.shapes[like]
         self._index = _choice(index)
         self._splices: dict[tuple[object, ...], Callable[[str], bytes]] = {}

@@ -19,7 +19,7 @@ class MessageStream(_hot.Encoder):
 
     Args:
         id, model: of the message.
-        like: whose frames, byte for byte: anthropic or vllm.
+        like: whose frames, byte for byte: anthropic or vllm (0.33; two fields of 0.32's differ).
 
     Raises:
         OptionError: for each of them that is not what it must be.
@@ -41,7 +41,7 @@ class MessageStream(_hot.Encoder):
             """
 
     def __init__(self, id: str, model: str, *, like: str = "anthropic") -> None:
-        self._shape = _LIKE[validation.one_of("like", like, _LIKE)]
+        self._shape = _LIKE[validation.server(like, _LIKE)]
         self._message = {"id": validation.text("id", id), "model": validation.text("model", model)}
         self._index = -1
         self._kind = ""

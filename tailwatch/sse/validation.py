@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tailwatch.errors import OptionError
 
 _LARGEST = 2**63 - 1
+_VERSIONS = {"vllm": "0.33", "sglang": "0.5.23", "transformers": "5.23"}  # whose frames tailwatch.sse.shapes has
 
 
 def is_str(name: str, found: object) -> str:
@@ -53,6 +54,15 @@ def one_of(option: str, found: object, choices: Iterable[str]) -> str:
     names = list(choices)
     if not isinstance(found, str) or found not in names:
         raise OptionError.of(option, found, "expected one of " + ", ".join(names), choices=names)
+    return found
+
+
+def server(found: object, choices: Iterable[str]) -> str:
+    """The one of these servers that ``like`` is."""
+    names = list(choices)
+    if not isinstance(found, str) or found not in names:
+        known = [f"{name} ({_VERSIONS[name]})" if name in _VERSIONS else name for name in names]
+        raise OptionError.of("like", found, "expected one of " + ", ".join(known), choices=names)
     return found
 
 

@@ -23,10 +23,11 @@ Where = str | os.PathLike[str] | tuple[int, int]
 class Written:
     """What a timeline holds, and what was left out.
 
-    bytes: of the file. events: read from the trace files; tokens, requests, pauses, steps: of them. unfinished:
+    bytes: of the file. events: read from the trace files; tokens, requests, pauses, steps, stalls: of them. unfinished:
     requests without an end. beginless: requests whose beginning was overwritten. lost: events that the rings had to
-    overwrite. unreadable: events that are none. arrows: from a pause to a token that it delayed; arrows_left_out: for
-    which there was no room. merged: of each trace of another tool.
+    overwrite. stalls_lost: at most so many were overwritten before they could be recorded; stalls_left_out: of threads
+    beyond the rows that there are. unreadable: events that are none. arrows: from a pause to a token that it delayed;
+    arrows_left_out: for which there was no room. merged: of each trace of another tool.
     """
 
     bytes: int
@@ -35,10 +36,13 @@ class Written:
     tokens: int
     pauses: int
     steps: int
+    stalls: int
     host_gaps: int
     unfinished: int
     beginless: int
     lost: int
+    stalls_lost: int
+    stalls_left_out: int
     unreadable: int
     arrows: int
     arrows_left_out: int
@@ -51,6 +55,11 @@ class Written:
             parts.append(f"{self.lost} older ones were overwritten")
         if self.beginless:
             parts.append(f"of {self.beginless} requests the beginning is lost")
+        if self.stalls_lost:
+            parts.append(f"up to {self.stalls_lost} stalls were overwritten before they could be recorded")
+        if self.stalls_left_out:
+            rows = lib.TW_TRACE_STALL_THREADS
+            parts.append(f"no rows for {self.stalls_left_out} stalls of more than {rows} threads")
         if self.arrows_left_out:
             parts.append(f"no room for {self.arrows_left_out} arrows from pauses to tokens")
         if self.unreadable:
@@ -218,10 +227,13 @@ def _written(account: Any, size: int, merged: tuple[Merged, ...]) -> Written:
         tokens=kinds["token"] + kinds["first"],
         pauses=kinds["pause"] + account.open_pauses,
         steps=kinds["step"],
+        stalls=account.stalls,
         host_gaps=account.host_gaps,
         unfinished=account.unfinished,
         beginless=account.beginless,
         lost=account.lost,
+        stalls_lost=account.stalls_lost,
+        stalls_left_out=account.stalls_left_out,
         unreadable=kinds["none"],
         arrows=account.arrows,
         arrows_left_out=account.arrows_left_out,

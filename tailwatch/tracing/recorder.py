@@ -141,8 +141,7 @@ class Tracing:
             if kept < self._config.trace_keep.files and size <= left:
                 kept, left = kept + 1, left - size
                 continue
-            with suppress(OSError):  # another process was first
-                os.unlink(path)
+            ring_files.remove(path)
             if size <= self._config.trace_keep.bytes:
                 left = 0  # older ones do not outlive it
 
@@ -167,6 +166,7 @@ class Tracing:
                 else "is off: install(app, trace_events=1_000_000) switches it on"
             )
             raise TailwatchError(f"trace: recording {why}")
+        self._core.trace_turn(False)  # stalls that ended since the last turn
         if directory := self._membership.directory:
             return ring_files.write_group(directory, to, form, since_ns=since_ns, until_ns=until_ns, merge=merge)[1]
         with self._lock:
@@ -188,14 +188,15 @@ class Tracing:
     # ---- begin ----
 
     def _begin(self) -> str | None:
-        """None, or why not. It takes half of what a file system has left at most: other processes come later."""
+        """None, or why not. It takes half of what a file system has left at most, and leaves a process that comes later
+        the room to join."""
         if not self._membership.joined and not self._membership.alone:
             return None  # it is about to join: next time
         directory = self._membership.directory
         try:
             why = (
                 f"{_free(directory) / 2**20:.1f} MiB are free, and half of them are left to other processes"
-                if directory and self.bytes > _free(directory) // 2
+                if directory and self.bytes > (_free(directory) - ROOM // 2) // 2
                 else self._core.trace_start(self.events)
             )
         except BlockingIOError:

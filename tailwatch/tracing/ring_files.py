@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ENDING = ".trace"
 FORMATS = ("perfetto", "json")
 LATEST_NS = 2**63 - 1
+_AT_FDCWD = -100  # Linux
 Where = str | tuple[int, int]
 """A file's path; or address and bytes of what this process records in its own memory."""
 
@@ -88,6 +89,11 @@ def look_into(path: str) -> TraceFile | None:
         lib.tw_trace_close(trace)
 
 
+def remove(path: str) -> None:
+    """Remove a file, and the memory that it names; nothing happens where another process was first."""
+    lib.tw_shared_remove(_AT_FDCWD, os.fsencode(path))
+
+
 def _described(path: str, trace: Any) -> TraceFile | None:
     name = ffi.new("char[48]")
     lib.tw_trace_process(trace, name)
@@ -98,12 +104,8 @@ def _described(path: str, trace: Any) -> TraceFile | None:
     for ring in range(lib.TW_RINGS):
         lost += lib.tw_ring_bounds(trace, ring, first, end)
         held += end[0] - first[0]
-    try:
-        size = os.stat(path).st_size
-    except OSError:  # it went
-        size = 0
     said = ffi.string(name).decode("utf-8", "replace")
-    return TraceFile(path, said, trace.pid, lib.tw_trace_is_over(trace), _seen(trace), size, held, lost)
+    return TraceFile(path, said, trace.pid, lib.tw_trace_is_over(trace), _seen(trace), trace.bytes, held, lost)
 
 
 def _seen(trace: Any) -> float:

@@ -47,6 +47,22 @@ async def endpoint(request: Any) -> PlainTextResponse:
     return PlainTextResponse("ok")
 
 
+def test_what_streams_and_is_not_counted_is_named() -> None:
+    """By its template, the first few, each once; never by what a client wrote."""
+    routes = Routes()
+    app = Starlette(routes=[Route("/feed/{user}", endpoint)])
+    for _ in range(2):
+        routes.streamed(routed(app, "/feed/7", method="GET"))
+    for path in ("/raw", "/x\nserver evil", "/\udcff"):
+        routes.streamed(http(path, "GET"))
+    assert routes.uncounted == [("GET", "/feed/{user}")] and not routes.full
+    for number in range(20):
+        routes.streamed(routed(Starlette(routes=[Route(f"/{number}", endpoint)]), f"/{number}", method="GET"))
+    routes.streamed(routed(Starlette(routes=[Route("/a b", endpoint)]), "/a b", method="GET"))
+    assert len(routes.uncounted) == 8 and routes.full
+    assert Routes([path for _, path in routes.uncounted]).generates(http("/feed/7", "GET"))
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -604,7 +604,7 @@ def told(tmp_path: Path, source: str, *arguments: str, **variables: str) -> list
     (tmp_path / "engine.py").write_text(source, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "engine.py", *arguments],
-        env=environment(**{"TAILWATCH_DIR": str(tmp_path / "group"), **variables}),
+        env=environment(**{"TAILWATCH_DIR": str(tmp_path / "group"), "TAILWATCH_QUIET": "1", **variables}),
         capture_output=True,
         text=True,
         timeout=DEADLINE_SECONDS,

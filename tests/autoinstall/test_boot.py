@@ -14,6 +14,7 @@ import logging
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -74,6 +75,69 @@ def test_a_true_word_begins_it(arguments: tuple[str, ...]) -> None:
     loaded = modules(*arguments, TAILWATCH="1")
     assert {"FINDER", "tailwatch_boot.autoinstall"} <= loaded
     assert not {name for name in loaded if name == "tailwatch" or name.startswith("tailwatch.")}
+
+
+@pytest.mark.parametrize("arguments", [(), ("-I",)])
+def test_a_true_word_imports_little(arguments: tuple[str, ...]) -> None:
+    """Each Python that a server starts pays for it, so that it needs nothing that is not there already."""
+    added = modules(*arguments, TAILWATCH="1") - modules(*arguments) - {"FINDER"}
+    assert {name for name in added if name.partition(".")[0] != "tailwatch_boot"} <= {"__future__"}
+    assert len(added) <= 7
+
+
+def damaged(directory: Path, damage: Callable[[Path], object]) -> Path:
+    """A site-packages directory with a copy of the installed package in which something has gone wrong."""
+    site = Path(tailwatch_boot.__file__).parents[1]
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("tailwatch", "tailwatch_boot"):
+        shutil.copytree(site / name, directory / name, ignore=ignore)
+    shutil.copy(site / "tailwatch.pth", directory)
+    damage(directory)
+    return directory
+
+
+def _overwrite(pattern: str, text: str) -> Callable[[Path], object]:
+    def damage(directory: Path) -> None:
+        found = sorted(directory.glob(pattern))
+        assert found
+        for path in found:
+            path.write_text(text, encoding="utf-8")
+
+    return damage
+
+
+SERVER = """
+import asyncio, site, sys
+site.addsitedir(sys.argv[1])  # as an interpreter does with its site-packages while it starts
+sys.path += sys.argv[2:]
+from uvicorn import Config
+async def app(scope, receive, send): ...
+config = Config(app)
+config.load()
+print("serves", config.loaded_app is not None)
+"""
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda site: shutil.rmtree(site / "tailwatch_boot"), id="no boot package"),
+        pytest.param(_overwrite("tailwatch_boot/__init__.py", "def ("), id="syntax error at boot"),
+        pytest.param(_overwrite("tailwatch_boot/autoinstall.py", "1 / 0"), id="autoinstall raises"),
+        pytest.param(lambda site: (site / "tailwatch_boot" / "import_hooks.py").unlink(), id="a file of it is missing"),
+        pytest.param(lambda site: shutil.rmtree(site / "tailwatch"), id="no package"),
+        pytest.param(_overwrite("tailwatch/__init__.py", "raise SystemError"), id="the package raises"),
+        pytest.param(_overwrite("tailwatch/_hot*.so", ""), id="an empty extension"),
+        pytest.param(_overwrite("tailwatch/runtime/install.py", ""), id="an empty module"),
+    ],
+)
+def test_a_broken_installation_stops_no_python(damage: Callable[[Path], object], tmp_path: Path) -> None:
+    """Whatever has become of our files, the interpreter starts and the server in it serves."""
+    site = damaged(tmp_path, damage)
+    kept = [path for path in sys.path if path.endswith("site-packages")]
+    command = [sys.executable, "-S", "-c", SERVER, str(site), *kept]
+    done = subprocess.run(command, env=environment(TAILWATCH="1"), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "serves True\n"), done.stderr
 
 
 def test_without_site_there_is_no_door() -> None:
@@ -296,11 +360,24 @@ def test_two_threads_import_it_once(package: Callable[..., None]) -> None:
 
 
 def test_lending_leaves_no_finder() -> None:
-    """Inside the block one more finder is asked, last."""
+    """Inside the block one more finder is asked."""
     before = list(sys.meta_path)
     with launcher_importable():
-        assert sys.meta_path[:-1] == before
+        assert sys.meta_path[1:] == before
     assert sys.meta_path == before
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_folder_of_the_name_is_no_package(own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server is started beside a folder named tailwatch, an environment for example. Its own package is found."""
+    (tmp_path / "tailwatch").mkdir()
+    if own:
+        (tmp_path / "tailwatch" / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with launcher_importable():
+        found = sys.meta_path[0].find_spec("tailwatch", None, None)
+    assert found is not None and found.origin is not None
+    assert Path(found.origin).parent == (tmp_path if own else BOOT.parent) / "tailwatch"
 
 
 # ---- servers that are not what they were ----
@@ -573,6 +650,7 @@ def told_by(role: str, engine: str = "") -> tuple[int, int]:
     """What a process of this role tells its group that it works for, and the engine of its own streams."""
     told: list[int] = []
     core: Any = SimpleNamespace(joined=False, leave=lambda: None, renew=lambda: None, set_serves=told.append)
+    core.maps_file = False
     core.set_engine, core.load = lambda engine: None, lambda: (0, 0)
     core.join = lambda directory, unit: told.append(unit)
     GroupMember(core, "/group", pytest.fail, engine).enter(role)

@@ -1,17 +1,41 @@
-/* A member of a group with a segment of zeros. */
+/* Members of a group, and directories of tests. */
 #ifndef TAILWATCH_GROUP_TOOLS_H
 #define TAILWATCH_GROUP_TOOLS_H
 
 #include "tailwatch/group/group.h"
 
-#include <sys/mman.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
-static inline tw_group_problem share_zeros(tw_group *group, size_t bytes) {
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) return TW_GROUP_SYSTEM;
-    const tw_group_problem problem = tw_group_share(group, memory, bytes);
-    if (problem != TW_GROUP_FINE) munmap(memory, bytes);
+/* Shares a new segment of this role. */
+static inline tw_group_problem share_segment(tw_group *group, const char *role, uint32_t label_sets) {
+    tw_segment *segment;
+    if (tw_segment_create(&segment, role, label_sets, false, NULL, 0) != 0) return TW_GROUP_SYSTEM;
+    const tw_group_problem problem = tw_group_share(group, segment);
+    if (problem != TW_GROUP_FINE) tw_segment_destroy(segment);
     return problem;
+}
+
+/* What a file names, to be written to. */
+static inline tw_segment *segment_of(int dir, const char *name) {
+    tw_shared shared;
+    const int file = openat(dir, name, O_RDWR);
+    const off_t at = lseek(file, -(off_t)sizeof shared, SEEK_END);
+    const bool known = at >= 0 && pread(file, &shared, sizeof shared, at) == (ssize_t)sizeof shared;
+    tw_segment *const segment = known ? tw_shared_map(&shared, file, NULL, true) : NULL;
+    close(file);
+    return segment;
+}
+
+/* Removes root, and what the files of dir in it name. */
+static inline void remove_group(const char *root, const char *dir) {
+    char command[128];
+    const int fd = open(dir, O_RDONLY | O_DIRECTORY);
+    if (fd >= 0) tw_shared_remove_all(fd), close(fd);
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    if (system(command) != 0) abort();
 }
 
 #endif

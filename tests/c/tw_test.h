@@ -124,17 +124,17 @@ static inline void tw_test_register(tw_test_case *added) {
 #define TW_TEST_LATER 4096
 
 typedef struct tw_test_owned {
-    void (*give_back)(void *what);
+    void (*release)(void *what);
     void *what;
 } tw_test_owned;
 
 static tw_test_owned tw_test_later[TW_TEST_LATER];
 static size_t tw_test_later_count;
 
-/* Calls give_back(what) when the test has ended, failed or not, the last added first. From the test's own thread. */
-static inline void *tw_test_own(void (*give_back)(void *what), void *what) {
+/* Calls release(what) when the test has ended, failed or not, the last added first. From the test's own thread. */
+static inline void *tw_test_own(void (*release)(void *what), void *what) {
     if (tw_test_later_count == TW_TEST_LATER) abort();
-    tw_test_later[tw_test_later_count++] = (tw_test_owned){give_back, what};
+    tw_test_later[tw_test_later_count++] = (tw_test_owned){release, what};
     return what;
 }
 
@@ -144,7 +144,7 @@ static inline void tw_test_run(const tw_test_case *test) {
     test->run();
     while (tw_test_later_count > 0) {
         const tw_test_owned *last = &tw_test_later[--tw_test_later_count];
-        last->give_back(last->what);
+        last->release(last->what);
     }
     if (tw_test_teardown != NULL) tw_test_teardown();
     if (tw_test_failures != failed_before) fprintf(stderr, "FAILED %s\n", test->name);

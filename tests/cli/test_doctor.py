@@ -27,7 +27,7 @@ def histogram(count: int = 0, p99: float = 0.02) -> dict[str, Any]:
 
 def saved(**changed: Any) -> dict[str, Any]:
     """A saved snapshot of a healthy server."""
-    zero = {"gc0": 0.0, "gc2": 0.0, "policy": 0.0}
+    zero = {"gc0": 0.0, "gc2": 0.0, "gc_own": 0.0}
     data: dict[str, Any] = {
         **{"taken": 1.0, "seconds": 60.0, "tokens": 100, "in_flight": 0, "opened": 100, "label_overflow": 0},
         **{name: histogram(1000) for name in ("ttft", "itl", "itl_without_gc", "tpot", "e2e")},
@@ -45,7 +45,7 @@ def saved(**changed: Any) -> dict[str, Any]:
         "errors": {},
         "slo": {"ttft": 2.0, "tpot": 0.2, "itl": None, "e2e": None, "attainment": 0.99},
         "gc": {"pauses": {}, "collections": {}, "callbacks": dict(zero), "max": dict(zero)},
-        "processes": [{"role": "api", "name": "api-0", "paused": {"gc2": 1.0}}],
+        "processes": [{"role": "api", "name": "api-0", "paused": {"gc2": 1.0}, "collections": {}}],
         "slowest": [],
         "tail": {"ttft": [], "itl": []},
     }
@@ -172,6 +172,7 @@ def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         ("doctor", "a", "--fast"),
         ("demo", "--rate", "fast"),
         ("demo", "--duration", "long"),
+        ("demo", "--duration", "nan"),
         ("demo", "--seed", "x"),
     ],
 )
@@ -189,7 +190,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"tailwatch {tailwatch.__version__}\n"
 
 
-@pytest.mark.parametrize("option", [("--rate", "nan"), ("--rate", "0"), ("--duration", "-3"), ("--slo", "ttft<=5")])
+@pytest.mark.parametrize("option", [("--rate", "nan"), ("--rate", "0"), ("--duration", "0s"), ("--slo", "ttft<=5")])
 def test_bad_values_for_the_demo(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """A bad value is refused by name before anything is started."""
     assert cli.main(["demo", *option]) == 2
@@ -234,6 +235,8 @@ def test_the_doctor_finds_the_group_by_itself(
     assert cli.main(["doctor"]) != 0
     assert "/nowhere/at/all" in capsys.readouterr().err
     monkeypatch.delenv("TAILWATCH_DIR")
-    monkeypatch.setattr(find_group, "find", lambda environment: (_ for _ in ()).throw(TailwatchError("start one")))
+    monkeypatch.setattr(
+        find_group, "find", lambda environment, **how: (_ for _ in ()).throw(TailwatchError("start one"))
+    )
     assert cli.main(["doctor"]) != 0
     assert "start one" in capsys.readouterr().err

@@ -303,11 +303,11 @@ import tailwatch
 
 watch = tailwatch.install(role="worker", dir=sys.argv[1], gc="idle")
 tailwatch.freeze()
-sweep = watch.gc.idle_gc.sweep
+slicer = watch.gc.idle_gc.slicer
 print("ready", flush=True)
 sys.stdin.readline()                            # the others are there
 deadline = time.monotonic() + 60
-while sweep.every == 1 and time.monotonic() < deadline:
+while slicer.every == 1 and time.monotonic() < deadline:
     time.sleep(0.01)
 
 class Node:
@@ -325,10 +325,10 @@ for number in range(1, int(sys.argv[4]) + 1):
         time.sleep(0.002 + number % 7 * 1e-4)   # nor are steps: a beat with the clock would be chance
         link.send(b".")
         link.recv(1)                            # as an all-reduce would have it
-    made = sweep.counts()
+    made = slicer.counts()
     if made["step"] + made["overdue"] > (used[-1][1] if used else 0):
         used.append((number, made["step"] + made["overdue"]))
-print(json.dumps({"every": sweep.every, "steps": [number for number, _ in used]}), flush=True)
+print(json.dumps({"every": slicer.every, "steps": [number for number, _ in used]}), flush=True)
 sys.stdin.readline()
 """
 

@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 
 from tailwatch._cold import ffi, lib
+from tailwatch.cli.run import UnseenTraffic
+from tailwatch.group import unseen
 
 from ..support.process import Tailwatch
 from ..support.waiting import until
@@ -55,6 +57,26 @@ def python(code: str, *options: str, **variables: str) -> subprocess.CompletedPr
     return run(*options, "--", sys.executable, "-c", code, **variables)
 
 
+STREAMS = """
+import tailwatch
+tailwatch.install(role="engine", gc="observe")
+start = 1_000_000_000
+with tailwatch.stream(arrival=start) as stream:
+    for number in range(200):
+        stream.token(at=start + 20_000_000 * (number + 1) + (2_000_000_000 if number > 150 else 0))
+    stream.close(at=start + 7_000_000_000)
+"""
+
+
+def test_the_last_line_is_about_the_longest_and_about_pauses_that_hit_somebody() -> None:
+    """A gap of 2 s that no percentile shows; the process's own collections delayed nobody."""
+    line = python(STREAMS).stderr.splitlines()[-1]
+    assert "the longest gap took 2.02 s" in line and "longest TTFT 20 ms" in line
+    assert line.endswith("no pause delayed a stream)")
+    alone = python("import tailwatch; tailwatch.install(role='engine')").stderr.splitlines()[-1]
+    assert "no stream was seen; paused: engine-0" in alone
+
+
 # ---- what the command gets ----
 
 
@@ -65,6 +87,29 @@ def test_the_streams_are_the_callers() -> None:
     first, second = done.stderr.splitlines()
     assert first.startswith("tailwatch: ") and ": sh -c 'cat; echo err >&2' (TAILWATCH_DIR=/" in first
     assert second == "err"
+
+
+def test_nobody_has_to_read_its_lines(tmp_path: Path) -> None:
+    """`tailwatch run … 2>&1 | head`: the pipe closes, and the command, its signals and its status are as ever."""
+    code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(7)); print('up', flush=True); signal.pause()"
+    read, write = os.pipe()
+    os.close(read)
+    with Tailwatch("run", "--", sys.executable, "-c", code, env=environment(), stderr=write) as launcher:
+        os.close(write)
+        assert launcher.read_line() == "up"
+        launcher.signal(signal.SIGTERM)
+        launcher.finish()
+        assert launcher.popen.returncode == 7
+
+
+def test_no_look_for_connections_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that raised would leave its command alone."""
+    traffic = UnseenTraffic(str(tmp_path))
+    monkeypatch.setattr(unseen.Connections, "look", lambda *_: 1 / 0)
+    traffic.begin(os.getpid())
+    traffic.turn()
+    assert not traffic.looks
+    traffic.finish()
 
 
 def test_arguments_reach_the_command_untouched() -> None:
@@ -82,7 +127,7 @@ def test_options_become_variables() -> None:
     given = {"TAILWATCH_SLOW_GAP_MS": "5", "TAILWATCH_SLO": "e2e<=1s", "TAILWATCH_ROUTES": "/a,/b"}
     seen = json.loads(done.stdout)
     directory = seen.pop("TAILWATCH_DIR")
-    assert seen == {**given, "TAILWATCH": "1"}
+    assert seen == {**given, "TAILWATCH": "1", "TAILWATCH_METRICS_APPEND": "1"}
     assert "TAILWATCH_SLO=e2e<=1s" in done.stderr
     assert f"TAILWATCH_DIR={directory}" in done.stderr
     assert not os.path.exists(directory)
@@ -258,6 +303,46 @@ def test_a_killed_launcher_leaves_its_directory_to_the_next_one() -> None:
         assert run("--", "true").returncode == 0 and os.path.exists(directory)
         os.kill(int(pid), signal.SIGKILL)
         running.finish()  # the end of its output is the end of the process
+
+    def removed() -> bool:
+        assert run("--", "true").returncode == 0
+        return not os.path.exists(directory)
+
+    until(removed)
+
+
+RESTARTS = """
+import os, signal, sys
+import tailwatch
+child = os.fork()
+if child == 0:
+    watch = tailwatch.install(role="api")
+    with tailwatch.stream(model="m") as stream:
+        stream.token()
+    os.kill(os.getpid(), signal.SIGKILL)
+os.waitpid(child, 0)
+print(os.environ["TAILWATCH_DIR"], flush=True)
+for line in sys.stdin:
+    watch = tailwatch.install(role="api")
+    with tailwatch.stream(model="m") as stream:
+        stream.token()
+    print(watch.membership.joined, tailwatch.snapshot().tokens, flush=True)
+"""
+
+
+def test_a_server_whose_launcher_was_killed_keeps_its_group() -> None:
+    """Also while all its workers are dead: the next one finds what they counted, whoever else is started meanwhile."""
+    variables = environment(TAILWATCH="0")
+    with Tailwatch("run", "--", "env", "TAILWATCH=0", sys.executable, "-c", RESTARTS, env=variables) as running:
+        directory = running.read_line()
+        running.signal(signal.SIGKILL)
+        running.popen.wait()
+        for _ in range(2):
+            assert run("--", "true").returncode == 0 and os.path.exists(directory)
+        running.write("a worker")
+        assert running.read_line() == "True 2"
+        assert run("--", "true").returncode == 0 and os.path.exists(directory)
+        running.finish()  # it ends
 
     def removed() -> bool:
         assert run("--", "true").returncode == 0

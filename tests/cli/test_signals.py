@@ -98,7 +98,8 @@ def commands(url: str, runs: Path, place: Path) -> dict[str, list[str]]:
     few = ["--model", "m", "--rate", "50", "--requests", "5", "--quiet"]
     variants = place / "variants"
     server = f"{sys.executable} -m http.server {{port}} --bind 127.0.0.1"
-    find = ["--find", "goodput", "--slo", "ttft<=2s@90%", "--probe-seconds", "0.5", "--quiet"]
+    find = ["--find", "goodput", "--slo", "ttft<=2s@90%", "--probe-seconds", "0.5", "--budget", "5", "--quiet"]
+    replay = ["--model", "m", "--slo", "ttft<=2s@90%", "--budget", "5"]
     files = ["--json", str(place / "r.json"), "--csv", str(place / "r.csv"), "--html", str(place / "r.html")]
     return {
         "bench": ["bench", url, *load, *files],
@@ -112,6 +113,7 @@ def commands(url: str, runs: Path, place: Path) -> dict[str, list[str]]:
         "gc": ["gc", "--dir", str(place / "none"), "status"],
         "compare": ["compare", str(runs), str(runs), "--html", str(place / "c.html")],
         "capacity": ["capacity", "--knee", "40", "--expect", "100"],
+        "capacity --trace-replay": ["capacity", "--trace-replay", "builtin:conversation", *replay, url],
         "nsys": ["nsys", str(place / "none.sqlite")],
         "ablate": ["ablate", "--server", server, "--variants", str(variants), "--ready-path", "/", *few],
     }

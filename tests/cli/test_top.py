@@ -100,7 +100,7 @@ def test_who_stands_still_is_seen(cores: tuple[Any, Any]) -> None:
     view = view_of("/g", take((*cores, *others)), None)  # type: ignore[arg-type]
     cores[1].policy_end()
     row = next(row for row in view.processes if row.name == "engine-0")
-    assert row.standing > 0 and row.standing_cause == "policy"
+    assert row.standing > 0 and row.standing_cause == "gc_own"
     text = drawn(view, 120, 20)
     assert "PAUSED for" in next(line for line in text.splitlines() if "engine-0" in line)
     assert "more, not shown" in text
@@ -121,10 +121,22 @@ def test_what_was_lost_is_told_by_process_and_cause(cores: tuple[Any, Any]) -> N
             api.policy_end()
     view = view_of("/g", take(cores), None)
     (lost,) = view.lost
-    assert (lost.source, lost.cause) == ("api", "policy")
+    assert (lost.source, lost.cause) == ("api", "gc_own")
     assert 0 < lost.delay <= lost.overlap
-    line = next(line for line in drawn(view).splitlines() if "own pauses" in line)
-    assert line.startswith("api") and "/s" in line
+    line = next(line for line in drawn(view).splitlines() if line.startswith("api") and "own pauses" in line)
+    assert "/s" in line
+
+
+def test_shares_of_the_delay_stand_by_cause_the_largest_first(cores: tuple[Any, Any]) -> None:
+    """They sum to 1: of what is left is said that it has no cause, too. Without a delay there is no line."""
+    view = view_of("/g", take(cores), None)
+    delay = take(cores).delay
+    assert list(view.causes) == sorted((cause for cause in delay if delay[cause]), key=lambda cause: -delay[cause])
+    assert sum(view.causes.values()) == pytest.approx(1) and "gc2" not in view.causes
+    line = next(line for line in drawn(view).splitlines() if line.startswith("delay by cause"))
+    assert all(f"{cause} {share:.0%}" in line for cause, share in view.causes.items())
+    calm = make_core("api")
+    assert "delay by cause" not in drawn(view_of("/g", take((calm, calm)), None))
 
 
 def test_another_slo_is_each_bound_alone(cores: tuple[Any, Any]) -> None:

@@ -306,7 +306,7 @@ def test_a_dead_group_is_one_table(group: tuple[Path, Member, Member], top: Call
     engine.kill()
     screen = top("--dir", str(directory))
     status, printed = screen.end()
-    assert status == 0 and "since the group started" in printed
+    assert status == 0 and "since the group started" in " ".join(printed.split())  # a long path breaks the line
     assert row(printed.replace("\r", "").split("\n"), "engine-0").endswith("exited")
 
 

@@ -18,7 +18,7 @@ import pytest
 from ..support.process import Python, Tailwatch
 from ..support.waiting import DEADLINE_SECONDS, until
 
-pytest.importorskip("fastapi")
+pytest.importorskip("fastapi", reason="the demo's server needs it: pip install '.[demo]'")
 pytest.importorskip("httptools", reason="the demo's client needs it: pip install '.[demo]'")
 pytest.importorskip("numpy")
 pytest.importorskip("rich")
@@ -107,8 +107,8 @@ def test_the_policy_did_its_work_before_the_window(run: Any) -> None:
     """No freeze falls into the measured window of any arm; with idle, slices do, and each is a pause."""
     _, report = run
     told = {name: arm["server"]["tailwatch"] for name, arm in report["arms"].items()}
-    assert told["observe"]["paused"].get("policy", 0) == told["freeze"]["paused"].get("policy", 0) == 0
-    swept = told["idle"]["snapshot"]["gc"]["cpu"]["policy"]  # not its length: others have the processor too
+    assert told["observe"]["paused"].get("gc_own", 0) == told["freeze"]["paused"].get("gc_own", 0) == 0
+    swept = told["idle"]["snapshot"]["gc"]["cpu"]["gc_own"]  # not its length: others have the processor too
     frozen_once = told["observe"]["longest"].get("2") or 0.1  # a pass over this heap, and a freeze makes two
     assert 0 < swept < 2 * max(frozen_once, 0.1) + 0.1 * report["schedule"]["seconds"]
 

@@ -14,7 +14,7 @@ from tailwatch.demo import add_arguments, main
 from tailwatch.errors import OptionError, TailwatchError
 
 rich = pytest.importorskip("rich")
-pytest.importorskip("fastapi")
+pytest.importorskip("fastapi", reason="the demo's server needs it: pip install '.[demo]'")
 
 from rich.console import Console  # noqa: E402
 
@@ -34,8 +34,9 @@ def options(*arguments: str) -> argparse.Namespace:
         (["--slo", "quick"], "slo='quick'"),
         (["--duration", "0"], "--duration=0.0"),
         (["--rate", "-3"], "--rate=-3.0"),
-        (["--duration", "nan"], "--duration=nan"),
         (["--serve", "--port", "70000"], "--port=70000"),
+        (["--stalls", "--serve"], "--stalls: expected without --serve"),
+        (["--stalls", "--experiment"], "--stalls: expected without --experiment"),
     ],
 )
 def test_a_bad_value_is_an_error_that_names_the_option(arguments: list[str], named: str) -> None:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import uvicorn
@@ -27,6 +28,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 import tailwatch
+from tailwatch import _hot
 
 SLO = "ttft<=500ms,itl<=150ms@99%"
 HEAP = 60_000
@@ -62,6 +64,7 @@ def do(command: str) -> None:
         time.sleep(0.003)
         with tailwatch.step("prefill", batch=1):
             time.sleep(0.001)
+        scheduled()
     elif command == "collect":
         for generation in (0, 1, 2):
             cycle: list[object] = []
@@ -71,6 +74,41 @@ def do(command: str) -> None:
     else:
         tailwatch.freeze()
         gc.unfreeze()
+
+
+class Planned(SimpleNamespace):
+    """A scheduler: of 30 steps, each third has a prompt in it, and each tenth preempts a request."""
+
+    number = 0
+
+    def schedule(self) -> SimpleNamespace:
+        self.number += 1
+        tokens = (
+            {"a": 1, "b": 200 + self.number} if self.number % 3 == 0 else dict.fromkeys("abc"[: self.number % 3], 1)
+        )
+        self.running = list(tokens)
+        return SimpleNamespace(
+            num_scheduled_tokens=tokens,
+            total_num_scheduled_tokens=sum(tokens.values()),
+            scheduled_new_reqs=[SimpleNamespace(req_id="b")] if "b" in tokens and tokens["b"] > 1 else [],
+            scheduled_cached_reqs=SimpleNamespace(req_ids=["a"], num_output_tokens=[5], resumed_req_ids=set()),
+            scheduled_spec_decode_tokens={},
+            preempted_req_ids={"d"} if self.number % 10 == 0 else None,
+        )
+
+    def update_from_output(self, output: SimpleNamespace, answer: None) -> dict[int, SimpleNamespace]:
+        return {0: SimpleNamespace(timestamp=time.monotonic())}
+
+
+def scheduled() -> None:
+    """Steps that are read off a scheduler."""
+    scheduler = Planned(waiting=["next"], kv_cache_manager=SimpleNamespace(usage=0.75))
+    steps = _hot.SchedulerSteps(tailwatch.current().core, scheduler, "m")
+    schedule, update = (steps.around(name, getattr(scheduler, name)) for name in ("schedule", "update_from_output"))
+    for _ in range(30):
+        output = schedule()
+        time.sleep(0.0005 + 2e-6 * output.total_num_scheduled_tokens)
+        update(output, None)
 
 
 # ---- the engine ----
@@ -118,15 +156,17 @@ async def generate(request: Request) -> Response:
 
 async def plant(request: Request) -> Response:
     """?where=api|engine, ?what= one of COMMANDS, or of the API process: block (a collection that ends when ?file= is
-    removed), crowd, fault."""
+    removed), knee, fault, unfollowed (a slow gap that a thread other than the loop's stamps)."""
     what = request.query_params["what"]
     if what == "block":
         blocks.append(Path(request.query_params["file"]))
         blocks[-1].touch()
         gc.collect()
         blocks.pop()
-    elif what == "crowd":
-        crowd(request.app.state.watch.core)
+    elif what == "knee":
+        knee(request.app.state.watch.core)
+    elif what == "unfollowed":
+        await asyncio.to_thread(unfollowed, request.app.state.watch.core)
     elif what == "fault":
         request.app.state.watch.core.count_error(4)
         request.app.state.watch.core.count_drop(4)
@@ -143,7 +183,18 @@ async def signal(request: Request) -> Response:
     return JSONResponse(dataclasses.asdict(tailwatch.load_signal()))
 
 
-def crowd(core: Any) -> None:
+def unfollowed(core: Any) -> None:
+    """Twenty gaps of 10 ms and one of 200: of a thread without a clock it is not known when a token was ready. They
+    begin now: no pause is as late as they are."""
+    at = time.monotonic_ns()
+    stream = core.stream("toy", "/v1/completions", at, "", "")
+    for gap_ms in (*[10] * 20, 200):
+        at += gap_ms * 1_000_000
+        stream.token(at=at)
+    stream.close(at=at)
+
+
+def knee(core: Any) -> None:
     """Requests whose TTFT is flat up to 8 in flight, and grows from there: what a healthy concurrency is found in."""
     for _ in range(40):
         start = time.monotonic_ns() - 1_000_000_000

@@ -18,6 +18,8 @@ from tailwatch.export.prometheus.exposition import OWN_FAMILIES
 from tailwatch.export.prometheus.exposition import _families as read_families
 from tailwatch.export.prometheus.render import render as render_families
 
+from ..integrations.test_scheduler_steps import Scheduler, decoding, follow
+
 SLO = (2_000_000_000, 200_000_000, 0, 0, 990_000)
 MS = 1_000_000
 
@@ -90,6 +92,10 @@ def test_every_family_is_known_to_the_python_side(core: _hot.Core, openmetrics: 
     run_stream(core, "m", "/v1", [10, 5])
     with core.step("decode"):
         pass
+    scheduler = Scheduler()
+    follow(core, scheduler)
+    scheduler.plans = [decoding("0.33")]
+    scheduler.step()
     core.policy_is(snapshots.POLICIES.index("idle"), 0, 0)
     families = parse(render(core, openmetrics=openmetrics, registry_seconds=0.5, load=LOAD), openmetrics)
     names = {name.removesuffix("_info") for name in families}

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -40,6 +40,7 @@ MODELS = ("toy", "org/large-v2")
 ZERO_BUCKET_SECONDS = 1e-6  # a native histogram's resolution begins there
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 POLICY_ROW = "What does the collector's policy do?"
+ALWAYS_SHOWN = ("gc0", "gc1", "gc2", "gc_own")  # from the first scrape on
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]  # Prometheus takes five seconds to begin
@@ -221,7 +222,8 @@ class Planted(Serving):
             self.plant(where, "freeze")
         self.plant("engine", "steps")
         self.plant("api", "fault")
-        self.plant("api", "crowd")
+        self.plant("api", "knee")
+        self.plant("api", "unfollowed")
         self.traced(MODELS[1], COMPLETIONS)
         self.ask(COMPLETIONS, bytes=400_000, tokens=24, wait=0.2, model=MODELS[0])
         self.ask(CHAT, headers=arrived, model=MODELS[0])
@@ -454,6 +456,26 @@ class Range:
         return isinstance(other, float) and self.low * (1 - 1e-9) <= other <= self.high * (1 + 1e-9)
 
 
+def largest(n: int, values: dict[str, float | Range]) -> dict[str, float | Range]:
+    """The same; those that may not be among the n largest may be missing."""
+
+    def rivals(name: str) -> int:
+        least = low(values[name])
+        return sum(high(other) >= least for each, other in values.items() if each != name)
+
+    return {name: value if rivals(name) < n else Range(0.0, high(value)) for name, value in values.items()}
+
+
+def low(value: float | Range) -> float:
+    """The least that it may be."""
+    return value.low if isinstance(value, Range) else value
+
+
+def high(value: float | Range) -> float:
+    """The most that it may be."""
+    return value.high if isinstance(value, Range) else value
+
+
 @dataclass
 class AnyOf:
     """One of several numbers: a rank at the edge of a bucket belongs to either."""
@@ -559,6 +581,39 @@ class Oracle:
             for cause, seconds in phases[phase].items()
         }
 
+    def rates(self, amounts: Iterable[tuple[float, float, bool]]) -> float | Range:
+        """Of series (before, gained, always shown) together: of one that appears between the two scrapes, rate() sees
+        any part of the gain, and that extrapolated."""
+        rows = list(amounts)
+        seen = self.rate(sum(gained for before, gained, shown in rows if before or shown))
+        appeared = self.rate(sum(gained for before, gained, shown in rows if not before and not shown))
+        return Range(seen, seen + 2 * appeared) if appeared else seen
+
+    def delay(self, *only: str) -> float | Range:
+        """Stream seconds per second that these causes added, or all."""
+        earlier = delay_series(self.scene.earlier)
+        gained = {**dict.fromkeys(earlier, 0.0), **delay_series(self.gained)}
+        return self.rates(
+            (earlier.get(series, 0.0), gained[series], series[2] in ALWAYS_SHOWN and series[3] != "sampled")
+            for series in gained
+            if not only or series[2] in only
+        )
+
+    def unexplained(self, *only: str) -> float | Range:
+        """Of these reasons, or all."""
+        before, now = vars(self.scene.earlier)["_handle"].unexplained_ns, self._raw.unexplained_ns
+        return self.rates(
+            (row[i] / 1e9, now[phase][i] / 1e9, False)
+            for phase, row in enumerate(before[phase] for phase in range(len(snapshots.PHASES)))
+            for i, reason in enumerate(self.gained.unexplained)
+            if not only or reason in only
+        )
+
+    def stalls(self) -> dict[str, Any]:
+        """Of all loops, by cause: within bounds, since a scrape is work of a loop too."""
+        causes = snapshots.STALLS[len(snapshots.CAUSES) :]
+        return {f"{process.name} {cause}": Range(0.0, 1.0) for process in self.gained.processes for cause in causes}
+
     def by_process(self, value: Callable[[Any, Any, int], Any], legend: str) -> dict[str, Any]:
         """value(process, its raw totals, cause) of each process and generation."""
         return {
@@ -578,7 +633,7 @@ class Oracle:
         }
 
     def pause_lengths(self, process: Any, raw: Any, cause: int) -> Any:
-        counts = raw.pauses[cause]
+        counts = raw.stalls[cause]
         layout = lib.tw_metric_layout(lib.TW_METRIC_PAUSE + cause)
         return self.quantile(0.99, snapshots.Histogram(counts, layout)) if counts else math.nan
 
@@ -595,6 +650,13 @@ class Oracle:
             legend = f"{step.process} {suffix}"
             found[legend] = found.get(legend, 0.0) + self.rate(value(step))
         return found
+
+    def by_engine(self, values: Callable[[snapshots.EngineSteps], dict[str, float]]) -> dict[str, Any]:
+        return {
+            f"{engine.process} {name}": self.rate(value)
+            for engine in self.gained.engines
+            for name, value in values(engine).items()
+        }
 
     def step_causes(self, field: str) -> dict[str, Any]:
         """Seconds of all steps of a process, by phase and cause."""
@@ -649,6 +711,17 @@ def expected(o: Oracle) -> dict[str, dict[str, Any]]:
             "p99": o.quantile(0.99, gained.itl), "p99 without GC": o.quantile(0.99, gained.itl_without_gc),
             "p99.9": o.quantile(0.999, gained.itl), "p99.9 without GC": o.quantile(0.999, gained.itl_without_gc),
         },
+        "Delay by cause": {cause: o.delay(cause) for cause in gained.delay},
+        "Share of the delay without a cause": {
+            "unexplained": ratio(o.unexplained(), o.delay()), "upstream": ratio(o.delay("upstream"), o.delay()),
+        },
+        "Unexplained, by what is missing": {reason: o.unexplained(reason) for reason in gained.unexplained},
+        "Stalls of event loops": o.stalls(),
+        "Missed by replica": {f"{instance} ": 1 - o.share_good},
+        "Delay by replica and cause": {
+            f"{instance}  {cause}": value for cause, value in largest(8, {c: o.delay(c) for c in gained.delay}).items()
+        },
+        "ITL p99 by replica": {f"{instance} ": o.quantile(0.99, gained.itl)},
         "Delay between tokens": o.stream_time("delay_by_source", "itl"),
         "Overlap between tokens": o.stream_time("overlap_by_source", "itl"),
         "Before the first token": {
@@ -668,7 +741,7 @@ def expected(o: Oracle) -> dict[str, dict[str, Any]]:
             "short": rate(sum(gained.gc.short_seconds.values())),
             "gc.callbacks of other code": rate(sum(gained.gc.callbacks.values())),
             "CPU": rate(sum(gained.gc.cpu.values())),
-            "tailwatch": rate(gained.paused["policy"]),
+            "tailwatch": rate(gained.paused["gc_own"]),
         },
         "What collections found": {
             **o.summed_by_process("collected", "{process} freed"),
@@ -693,6 +766,26 @@ def expected(o: Oracle) -> dict[str, dict[str, Any]]:
         "Batch": {f"{step.process} {step.name}": step.batch for step in gained.steps},
         "Pauses inside steps and host gaps": o.step_causes("overlap"),
         "The same, times the requests that waited": o.step_causes("requests"),
+        "Steps with and without prompts": {
+            legend: value
+            for engine in gained.engines
+            for work, lengths in engine.steps.items()
+            for legend, value in o.ends(f"{engine.process} {work} ", lengths).items()
+        },
+        "Parts of the steps": o.by_engine(lambda engine: engine.parts),
+        "Tokens computed": o.by_engine(lambda engine: engine.tokens),
+        "Requests in the engine": {
+            **{f"{engine.process} running": float(engine.last[-1].running) for engine in gained.engines},
+            **{f"{engine.process} waiting": 1.0 for engine in gained.engines},
+            **o.by_engine(lambda engine: {"preempted": engine.preempted}),
+        },
+        "KV cache": {engine.process: Range(0.7499, 0.75) for engine in gained.engines},
+        "What a step costs": {
+            f"{engine.process} {term}": Range(seconds - 1e-9, seconds + 1e-9)
+            for engine in gained.engines
+            for term in ("decode_step", "decode_request", "prefill_token")
+            if (seconds := getattr(engine.cost, term)) is not None
+        },
         "Streams": {
             f"{instance} running": o.signal("running"), f"{instance} waiting": o.signal("waiting"),
             f"{instance} healthy": o.signal("healthy"),
@@ -711,6 +804,23 @@ def expected(o: Oracle) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
+def delay_series(snapshot: snapshots.Snapshot) -> dict[tuple[str, ...], float]:
+    """Seconds by source, phase, cause and certainty."""
+    return {
+        (source, phase, cause, certainty): seconds
+        for source, phases in snapshot.delays.items()
+        for phase, causes in phases.items()
+        for cause, certainties in causes.items()
+        for certainty, seconds in certainties.items()
+    }
+
+
+def ratio(part: float | Range, whole: float | Range) -> float | Range:
+    """Of two numbers, of which either may be known within bounds only."""
+    low, high = ((one.low, one.high) if isinstance(one, Range) else (one, one) for one in (part, whole))
+    return Range(low[0] / high[1], low[1] / high[0])
+
+
 def versions() -> tuple[str, str]:
     from importlib.metadata import version
 
@@ -718,7 +828,7 @@ def versions() -> tuple[str, str]:
 
 
 def panels(kind: str, *, of_policy: bool = False) -> list[dict[str, Any]]:
-    """Those of the row about the collector's policy, or of all others: the planted load's processes do not sweep."""
+    """Those of the row about the collector's policy, or of all others: the planted load's processes run no slices."""
     document = json.loads((FOLDER / "dashboards" / f"tailwatch-{kind}.json").read_text())
     found, row = [], ""
     for panel in document["panels"]:
@@ -746,6 +856,11 @@ def shown(scene: Scene, panel: dict[str, Any], model: str | None = None, route: 
     return lines
 
 
+def may_be_missing(want: Any) -> bool:
+    """It may be 0, or there is no such number."""
+    return isinstance(want, (float, Range)) and (want == 0.0 or (isinstance(want, float) and math.isnan(want)))
+
+
 def differences(lines: dict[str, float], wanted: dict[str, Any]) -> list[str]:
     """Lines that are not as wanted."""
 
@@ -763,7 +878,7 @@ def differences(lines: dict[str, float], wanted: dict[str, Any]) -> list[str]:
     missing = [
         f"{name}: missing, not {want}"
         for name, want in wanted.items()
-        if name not in lines and not (isinstance(want, float) and (want == 0 or math.isnan(want)))
+        if name not in lines and not may_be_missing(want)
     ]
     return unasked + wrong + missing
 
@@ -866,7 +981,7 @@ def test_a_long_full_collection_alerts_with_either_histogram(scene: Scene) -> No
     long_ones = values("TailwatchLongFullCollection")
     assert set(long_ones) == set(time_in_full) and long_ones["api-0"] >= 1
     for i, process in enumerate(oracle.gained.processes):
-        counts = vars(oracle.gained)["_handle"].process[i].pauses[2]
+        counts = vars(oracle.gained)["_handle"].process[i].stalls[2]
         layout = lib.tw_metric_layout(lib.TW_METRIC_PAUSE + 2)
         histogram = snapshots.Histogram(counts, layout)
         assert long_ones[process.name] == pytest.approx(histogram.count - below(histogram, 0.25), abs=0.01)

@@ -233,4 +233,6 @@ def test_every_metric_is_one_of_ours(kind: str) -> None:
     assert {suffix.sub("", name) for name in names} | {
         # shown as a share of others, or by another panel's numbers
         "tailwatch_requests_good", "tailwatch_slo_attainment_ratio", "tailwatch_load_utilization_ratio",
+        "tailwatch_unexplained_seconds", "tailwatch_engine_scheduled_requests", "tailwatch_engine_draft_tokens",
+        "tailwatch_engine_graph_steps",
     } >= OWN_FAMILIES  # fmt: skip

@@ -30,12 +30,12 @@ from .test_grafana import (
     shown,
 )
 
-PROCESS = Path(__file__).parent / "sweeping_process.py"
+PROCESS = Path(__file__).parent / "slicing_process.py"
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]  # Prometheus takes five seconds to begin
 
 
-class Sweeping(Script):
+class Slicing(Script):
     """The process, and what is asked of it."""
 
     def __init__(self, directory: str) -> None:
@@ -56,7 +56,7 @@ class Sweeping(Script):
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with contextlib.ExitStack() as stack:
-        process = stack.enter_context(Sweeping(stack.enter_context(in_memory())))
+        process = stack.enter_context(Slicing(stack.enter_context(in_memory())))
         text = CONFIGURATION.format(rules=FOLDER / "tailwatch.rules.yml", target=process.port, other=free_port())
         prometheus = Prometheus(tmp_path_factory.mktemp("prometheus"), process.port, (), text)
         stack.callback(prometheus.close)

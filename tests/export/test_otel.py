@@ -20,9 +20,10 @@ from starlette.routing import Route
 
 import tailwatch
 from tailwatch import snapshots
+from tailwatch.export.otel import asked_for
 from tailwatch.export.otel import exporter as otel_module
 from tailwatch.export.otel.encode import Own, otlp
-from tailwatch.export.otel.exporter import OTel, asked_for
+from tailwatch.export.otel.exporter import OTel
 from tailwatch.export.otel.push import Origin, Push
 from tailwatch.export.otel.transport import Sender
 

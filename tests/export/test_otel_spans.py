@@ -163,6 +163,7 @@ def test_a_span_is_made_where_the_app_makes_none(kept: InMemorySpanExporter, ins
     assert f"{span.context.trace_id:032x}" == TRACE and f"{span.parent.span_id:016x}" == PARENT
     assert before - 50_000_000 <= span.start_time <= span.end_time <= time.time_ns()
     assert span.attributes["http.response.status_code"] == 200 and span.status.status_code is StatusCode.UNSET
+    assert (span.attributes["server.address"], span.attributes["server.port"]) == ("testserver", 80)
     check_told(span)
 
 
@@ -238,6 +239,11 @@ def test_slow_gaps_and_pauses_are_events(kept: InMemorySpanExporter, installed: 
     slow = [event for event in span.events if event.name == "tailwatch.slow_gap"]
     assert any(event.attributes["tailwatch.seconds"] >= 0.1 for event in slow)
     assert all(event.attributes["tailwatch.phase"] in ("ttft", "itl") for event in slow)
+    for event in slow:
+        causes = {name.rpartition(".")[2]: s for name, s in event.attributes.items() if ".delay." in name}
+        excess = event.attributes["tailwatch.seconds"] - event.attributes["tailwatch.typical"]
+        assert sum(causes.values()) == pytest.approx(excess, abs=1e-6)
+        assert max(causes, key=causes.__getitem__) in event.attributes["tailwatch.causes"].partition(",")[0]
     paused = [event for event in span.events if event.name == "tailwatch.pause"]
     assert any(event.attributes["tailwatch.cause"] in ("gc2", "gc_full") for event in paused)
     assert [event.timestamp for event in span.events] == sorted(event.timestamp for event in span.events)

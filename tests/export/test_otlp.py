@@ -365,7 +365,7 @@ def test_pauses_by_cause_and_process() -> None:
     snapshot = snapshots.take([one.address])
     found = metrics(encode(snapshot))
     durations = {attributes(point)["tailwatch.cause"]: point for point in points(found["cpython.gc.duration"])}
-    counts = {cause: count for cause, count in snapshot.gc.collections.items() if count and cause != "policy"}
+    counts = {cause: count for cause, count in snapshot.gc.collections.items() if count and cause != "gc_own"}
     assert {cause: point.count for cause, point in durations.items()} == counts and counts
     for cause, generation in pauses():
         if cause in durations:
@@ -381,7 +381,7 @@ def test_the_policy_of_each_process_is_told() -> None:
     one = core()
     kinds, modes = snapshots.POLICIES, snapshots.POLICY_MODES
     one.policy_is(kinds.index("idle"), modes.index("full collections"), snapshots.POLICY_WHYS.index("lists"))
-    one.count_full_collection(snapshots.MOMENTS.index("memory_limit"), 2_500_000_000, 70)
+    one.count_full_collection(snapshots.SLICE_REASONS.index("memory_limit"), 2_500_000_000, 70)
     one.count_interference(snapshots.INTERFERENCES.index("set_threshold"))
     one.count_memory_limit(snapshots.MEMORY_LIMITS.index("rss"))
     found = metrics(encode(snapshots.take([one.address])))

@@ -15,16 +15,18 @@ from hashlib import sha256
 from importlib.resources import files
 from itertools import pairwise
 from typing import Any
+from unittest.mock import ANY
 
 import orjson
 import pytest
 
 import tailwatch
-from tailwatch import snapshots
+from tailwatch import _hot, snapshots
 from tailwatch._cold import ffi, lib
 from tailwatch.export import page as page_module
-from tailwatch.export.page import WINDOWS, Page, Reply
+from tailwatch.export.page import WINDOWS, Page, Query, Reply
 from tailwatch.serve.page_access import Access
+from tailwatch.snapshots.model import Cause
 
 from ..support.waiting import until
 
@@ -83,10 +85,10 @@ def test_the_numbers_are_the_snapshots(watch: tailwatch.Watch) -> None:
             assert sum(shown["bins"]["counts"]) == samples.count
         assert (told["reasons"], told["outcomes"]) == (snap.requests, snap.outcomes)
         assert told["in_flight"] == snap.in_flight
-        delay: dict[str, float] = dict.fromkeys(snap.delay, 0.0)
+        delay: dict[str, float] = dict.fromkeys(snap.overlap, 0.0)
         for _, cause, value, _ in told["sources"]:
             delay[cause] += value
-        assert delay == pytest.approx(snap.delay)
+        assert delay == pytest.approx({cause: snap.delay[cause] for cause in delay})
     for name in ("1m", "5m", "1h"):
         now, told, then = watch.snapshot(), watch.page.numbers(name), watch.snapshot()
         assert told["attainment"] == now.window(name).attainment
@@ -105,7 +107,19 @@ def test_every_name_of_the_docstring_is_told(watch: tailwatch.Watch) -> None:
     assert set(told) == {
         *("window", "seconds", "taken", "slo", "headline", "in_flight", "opened", "reasons", "outcomes", "goodput"),
         *("throughput", "tokens", "attainment", "fluidity", "latency", "models", "sources", "processes", "slow"),
-        *("load", "bin", "dropped", "version", "waiting", "healthy"),
+        *(
+            "load",
+            "bin",
+            "dropped",
+            "version",
+            "waiting",
+            "healthy",
+            "filter",
+            "counted",
+            "routes",
+            "label_sets",
+            "slow_since",
+        ),
     }
 
 
@@ -116,7 +130,99 @@ def test_a_slow_gap_names_its_cause(watch: tailwatch.Watch) -> None:
     for row in planted:
         assert row["gap"] >= 0.02 and row["model"] == HOSTILE.replace("\u2028", row["model"][-1])
         assert row["delay"] <= row["overlap"] + 1e-9
-        assert row["cause"] in ("gc2", "gc_full", "gc_increment", "rest")
+        assert row["cause"] == row["causes"][0][1]
+        assert sum(seconds for seconds, *_ in row["causes"]) == pytest.approx(row["gap"] - row["typical"], rel=0.02)
+
+
+@pytest.fixture
+def models() -> Iterator[tailwatch.Watch]:
+    """Three models on two routes, the first on the first with the most requests; each request has a slow gap."""
+    watch = tailwatch.install(role="api", gc="off", page=True, slow_gap_ms=5, slo="ttft<=60s,itl<=60s@99%")
+    try:
+        for number, (model, route) in enumerate((m, r) for m in ("a b&c", "m", "n") for r in ("/v1/x", "/v1/y")):
+            for _ in range(1 + (number == 0)):
+                with tailwatch.stream(model=model, route=route) as s:
+                    for pause in (0.0, 0.0, 0.0, 0.0, 0.02):
+                        time.sleep(pause)
+                        s.token()
+        yield watch
+    finally:
+        tailwatch.uninstall()
+
+
+def test_a_row_for_each_model_and_route(models: tailwatch.Watch) -> None:
+    """Those with the most requests first; each with its own numbers, whatever the filter."""
+    told, snap = data(models.page, "window=1m&model=n"), models.snapshot()
+    assert told["models"] == ["a b&c", "m", "n"] and told["routes"] == ["/v1/x", "/v1/y"]
+    rows = told["label_sets"]
+    assert {(row["model"], row["route"]) for row in rows} == set(snap.labels) and len(rows) == 6
+    assert (rows[0]["model"], rows[0]["route"]) == ("a b&c", "/v1/x")
+    for row in rows:
+        own = snap.where(model_name=row["model"], route=row["route"])
+        assert row["itl"] == [own.itl.p(50), own.itl.p(99)] and row["ttft"] == [own.ttft.p(50), own.ttft.p(99)]
+        assert row["attainment"] == 1.0
+        assert row["tokens"] == pytest.approx(5 * row["requests"])
+    assert rows[0]["requests"] == pytest.approx(2 * rows[1]["requests"])
+
+
+def test_most_rows_and_queries_are_bounded(models: tailwatch.Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more label sets the rows are of those with the most requests; of more questions the last answers are kept."""
+    monkeypatch.setattr(page_module, "_MOST_ROWS", 1)
+    monkeypatch.setattr(page_module, "_MOST_QUERIES", 2)
+    for model in ("m", "n", "m", "none"):
+        (row,) = data(models.page, f"model={model}")["label_sets"]
+        assert (row["model"], row["route"]) == ("a b&c", "/v1/x")
+    assert [query.model for query in models.page._kept] == ["m", "none"]
+
+
+@pytest.mark.parametrize(
+    ("query", "where", "gaps"),
+    [
+        ("model=a+b%26c", {"model_name": "a b&c"}, 3),
+        ("route=%2Fv1%2Fy&window=5m", {"route": "/v1/y"}, 3),
+        ("window=1m&model=m&route=/v1/x", {"model_name": "m", "route": "/v1/x"}, 1),
+        ("model=none", {"model_name": "none"}, 0),
+    ],
+)
+def test_the_filter(models: tailwatch.Watch, query: str, where: dict[str, str], gaps: int) -> None:
+    """Requests, tokens, rates and latencies are of the label sets that are chosen, since the start; slow gaps too."""
+    told, snap = data(models.page, query), models.snapshot().where(**where)
+    assert told["filter"] == {"model": where.get("model_name"), "route": where.get("route")}
+    assert told["reasons"] == snap.requests and told["outcomes"] == snap.outcomes
+    assert told["latency"]["itl"]["count"] == snap.itl.count and told["latency"]["ttft"]["p99"] == snap.ttft.p(99)
+    assert told["tokens"] * told["counted"] == pytest.approx(snap.tokens)
+    assert told["attainment"] == snap.attainment and told["fluidity"] is None
+    assert len([row for row in told["slow"] if row["phase"] == "itl"]) == gaps
+    for row in told["slow"]:
+        assert where in [
+            {"model_name": row["model"], "route": row["route"]},
+            {"model_name": row["model"]},
+            {"route": row["route"]},
+        ]
+    assert told["opened"] == 7 and len(told["label_sets"]) == 6
+
+
+def test_gaps_fill_the_window() -> None:
+    """Beyond the last 256 the longest of each minute is there, and the moment since which all of them are."""
+    core = _hot.Core("api", 8, (10**10, 0, 0, 0, 990_000), 10**8, lambda scope: "", lambda waiting, stream: waiting)
+    at = _hot.now() - 150 * 10**9
+    longest: dict[int, float] = {}
+    for number in range(440):
+        stream = core.stream("m" if number % 2 else "n", "/r", at, "", "")
+        for gap in (*[10_000_000] * 9, 200_000_000 + 10_000 * number):
+            stream.token(at=(at := at + gap))
+        longest[at // (60 * 10**9)] = 0.2 + 1e-5 * number
+        stream.close(at=at)
+    snap = snapshots.take([core.address])
+    found = page_module._slow(snap, 150.0, Query())
+    gaps = [row["gap"] for row in found["slow"]]
+    assert {round(gap, 6) for gap in longest.values()} <= {round(gap, 6) for gap in gaps} and len(longest) >= 3
+    assert gaps[:256] == pytest.approx([0.2 + 1e-5 * number for number in range(439, 183, -1)])
+    assert found["slow_since"] == found["slow"][255]["t"] and len(gaps) > 256
+    of_one = page_module._slow(snap, 150.0, Query(model="m"))
+    assert of_one["slow_since"] == found["slow_since"]
+    assert [row["gap"] for row in of_one["slow"]] == [row["gap"] for row in found["slow"] if row["model"] == "m"]
+    assert page_module._slow(snap, 60.0, Query())["slow_since"] is None
 
 
 def slow_gap(**changed: Any) -> snapshots.SlowGap:
@@ -135,19 +241,21 @@ def slow_gap(**changed: Any) -> snapshots.SlowGap:
     ("changed", "cause"),
     [
         ({}, "rest"),
-        ({"unexplained": 0.9}, "rest"),
-        ({"client": 0.5, "unexplained": 0.4}, "client"),
-        ({"accept": 0.5, "unexplained": 0.4}, "accept"),
-        ({"delay": {**dict.fromkeys(snapshots.CAUSES, 0.0), "policy": 0.6}, "unexplained": 0.4}, "policy"),
-        ({"delay": {**dict.fromkeys(snapshots.CAUSES, 0.0), "gc2": 0.3}, "unexplained": 0.4}, "rest"),
-        ({"complete": False, "unexplained": 0.9}, "unknown"),
+        ({"causes": [(0.9, "unexplained")]}, "unexplained"),
+        ({"causes": [(0.5, "client"), (0.4, "upstream")]}, "client"),
+        ({"causes": [(0.6, "gc_own"), (0.4, "unexplained")]}, "gc_own"),
+        ({"complete": False, "causes": [(0.9, "unexplained")]}, "unknown"),
         ({"complete": False}, "unknown"),
-        ({"complete": False, "client": 0.9}, "client"),
+        ({"complete": False, "causes": [(0.9, "client")]}, "client"),
     ],
 )
 def test_the_cause_is_where_most_of_the_time_went(changed: dict[str, Any], cause: str) -> None:
     """Of a gap whose pauses were overwritten nobody says that it was the model."""
-    assert page_module._gap(slow_gap(**changed))["cause"] == cause
+    causes = tuple(Cause(seconds, name, "measured", "api") for seconds, name in changed.pop("causes", ()))
+    row = page_module._gap(slow_gap(**changed, causes=causes))
+    assert row["cause"] == cause
+    assert row["source"] == ("api" if cause in ("client", "gc_own") else "")
+    assert row["causes"] == [[each.seconds, each.cause, "measured", "api", ANY] for each in causes]
 
 
 def test_nothing_measured_yet_is_told_too() -> None:
@@ -206,7 +314,10 @@ def test_an_answer_that_fails_is_not_kept(watch: tailwatch.Watch, monkeypatch: p
     assert data(watch.page, "window=1m")["opened"] == 3
 
 
-@pytest.mark.parametrize("query", ["window=2m", "window=<script>", "window=1m&x=1", "x", "window=", "window=1M"])
+@pytest.mark.parametrize(
+    "query",
+    ["window=2m", "window=<script>", "window=1m&x=1", "x", "window=", "window=1M", "model=a&model=b", "model=%00"],
+)
 def test_another_query_is_refused_and_not_repeated(watch: tailwatch.Watch, query: str) -> None:
     """400, the same words whatever was asked."""
     reply = watch.page.reply(True, Access.GRANTED, query, "")
@@ -330,7 +441,7 @@ def test_colours_can_be_told_from_what_is_behind_them() -> None:
                     assert (high + 0.05) / (low + 0.05) >= least, (name, behind, theme[name])
 
 
-CAUSES = ("gc0", "gc1", "gc2", "policy", "client", "accept", "rest")
+CAUSES = ("gc0", "gc1", "gc2", "policy", "client", "accept", "host", "engine", "rest")
 
 
 def test_gzip_where_it_is_accepted(watch: tailwatch.Watch) -> None:
@@ -425,7 +536,7 @@ def test_load_is_told_in_whole_steps(watch: tailwatch.Watch) -> None:
 
 
 def test_numbers_are_the_same_without_orjson(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an environment that the package was launcher_importable to: the same JSON, and null for what is no number."""
+    """In an environment that imports the package from its launcher: the same JSON, and null for what is no number."""
     numbers = {"a": [1.5, float("nan"), None], "b": {"c": (float("inf"), "text", 3, True)}}
     made = page_module._encode(numbers)
     monkeypatch.setitem(sys.modules, "orjson", None)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tailwatch import _hot
 from tailwatch.gc.hook import GCHook
-from tailwatch.gc.idle import MOMENTS
+from tailwatch.gc.idle import SLICE_REASONS
 
 freeze_past_the_hook, unfreeze = gc.freeze, gc.unfreeze
 THREADS = 8
@@ -113,7 +113,7 @@ def turn(hook: GCHook, number: int, rng: random.Random) -> None:
         freeze_past_the_hook()
         hook.look_for_freeze()
     elif hook.policy == "idle":
-        hook.idle_gc.sweep.slice(rng.choice((16, 200, 2000)))
+        hook.idle_gc.slicer.slice(rng.choice((16, 200, 2000)))
     if does > 4:
         gc.collect(does % 2)
     if number % TURNS_FROZEN == 0:
@@ -138,8 +138,8 @@ def main(policy: str, turns: int) -> None:
     over.set()
     for thread in threads:
         thread.join()
-    counts = hook.idle_gc.sweep.counts()
-    slices = sum(counts[moment] for moment in MOMENTS)
+    counts = hook.idle_gc.slicer.counts()
+    slices = sum(counts[reason] for reason in SLICE_REASONS)
     least = min(each[0] for each in made)
     json.dump({"found": found, "made": least, "mode": hook.idle_gc.mode, "slices": slices}, sys.stdout)
     hook.detach()

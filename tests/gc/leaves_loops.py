@@ -18,7 +18,7 @@ def ours_alive() -> list[str]:
     """Kinds of ours that the collector still sees."""
     gc.collect()
     kinds = {type(each).__name__ for each in gc.get_objects()}
-    return sorted(kinds & {"Sweep", "IdleSelector", "IdleGC", "Moments", "GCHook", "Watch"})
+    return sorted(kinds & {"Slicer", "IdleSelector", "IdleGC", "IdleSlots", "GCHook", "Watch"})
 
 
 def installed(loop: Any, watch: Any) -> None:
@@ -31,7 +31,7 @@ def installed(loop: Any, watch: Any) -> None:
 
     tailwatch.freeze()
     loop.run_until_complete(serve())
-    assert watch.gc.idle_gc.has_loop
+    assert watch.gc.idle_gc.loops.any_used
 
 
 def left_by(new: Any, where: str) -> dict[str, Any]:

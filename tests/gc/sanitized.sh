@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests of the sweep and of its policy with the extension under the address and undefined behaviour sanitizers, and every
+# The tests of the slicer and of its policy with the extension under the address and undefined behaviour sanitizers, and every
 # object of Python's in a block of malloc's own; or (--debug PYTHON) in a debug build of CPython, where one is found (Debian:
 # python3-dbg). Two to five minutes. Usage: bash tests/gc/sanitized.sh [--debug PYTHON]
 set -euo pipefail

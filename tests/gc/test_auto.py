@@ -104,6 +104,22 @@ def test_it_begins_at_a_moment_without_streams_or_half_a_minute_later(hook: GCHo
 
 
 @needs_slices
+def test_it_tries_again_where_collections_have_come_to_cost_more_than_slices_did(hook: GCHook) -> None:
+    """A heap that grows: slices once cost as much as collections then, and twice that is exceeded before the retry."""
+    clock = Clock(hook)
+    clock.run(LEARNING_SECONDS + 3, LONG)
+    clock.run(LEARNING_SECONDS + 3, LONG)
+    assert (hook.policy, hook.reason) == ("freeze", "slices")
+    clock.run(4 * LEARNING_SECONDS, LONG)
+    assert hook.policy == "freeze"
+    began = clock.now
+    while hook.policy == "freeze":
+        clock.run(1, 3 * LONG)
+    assert hook.reason == "collections"
+    assert clock.now - began < 4 * LEARNING_SECONDS < RETRY_SECONDS
+
+
+@needs_slices
 def test_it_returns_where_slices_cost_as_much_and_tries_again_later(hook: GCHook) -> None:
     clock = Clock(hook)
     waits = []

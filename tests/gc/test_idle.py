@@ -1,4 +1,4 @@
-"""The sweep frees what the collector would free, and nothing else; slices end where they must."""
+"""The slicer frees what the collector would free, and nothing else; slices end where they must."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tailwatch.gc.idle import SAFETY_NET, IdleGC
 from tailwatch.runtime import install
 
 from ..support.waiting import until_async
-from .sweeping import begin, core, end
+from .slicing import begin, core, end
 
 
 class Node:
@@ -34,10 +34,10 @@ class Node:
 
 
 @pytest.fixture
-def sweep() -> Iterator[_hot.Sweep]:
+def slicer() -> Iterator[_hot.Slicer]:
     """One that knows the lists, and a heap that is frozen; automatic collections are off."""
     policy = begin()
-    yield policy.sweep
+    yield policy.slicer
     end(policy)
 
 
@@ -51,37 +51,37 @@ def interference(hook: GCHook) -> list[str]:
     return [*hook.idle_gc.interference(), *hook.interference.sentences()]
 
 
-def sweep_all(sweep: _hot.Sweep, budget: int = 500, slices: int = 200) -> int:
+def slice_all(slicer: _hot.Slicer, budget: int = 500, slices: int = 200) -> int:
     """Objects freed by more slices than the old heap has."""
     freed = 0
     for _ in range(slices):
-        done = sweep.slice(budget)
+        done = slicer.slice(budget)
         assert done is not None
         freed += done[1]
     return freed
 
 
-def test_old_cycles_die_and_living_ones_do_not(sweep: _hot.Sweep) -> None:
+def test_old_cycles_die_and_living_ones_do_not(slicer: _hot.Slicer) -> None:
     """Of many aged cycles those that nobody holds are freed by slices, the others are untouched."""
     kept = [Node(number=number, parts=[{"a": [number]}]) for number in range(2000)]
     gone = [weakref.ref(kept.pop()) for _ in range(1000)]
     assert gone[0]() is not None
     age()
-    sweep_all(sweep)
+    slice_all(slicer)
     assert [each() for each in gone] == [None] * 1000
     assert all(node.me is node and node.parts[0]["a"] == [node.number] for node in kept)
 
 
 @pytest.mark.parametrize("generations", [0, 1, 2])
-def test_whatever_generation_they_are_in(sweep: _hot.Sweep, generations: int) -> None:
+def test_whatever_generation_they_are_in(slicer: _hot.Slicer, generations: int) -> None:
     """Young, middle and old."""
     gone = weakref.ref(Node())
     age(generations)
-    sweep_all(sweep, slices=20)
+    slice_all(slicer, slices=20)
     assert gone() is None
 
 
-def test_a_slice_moves_no_more_than_its_budget(sweep: _hot.Sweep) -> None:
+def test_a_slice_moves_no_more_than_its_budget(slicer: _hot.Slicer) -> None:
     """A chain without an end is cut, and stays whole."""
     first: list[Any] = []
     chain = first
@@ -89,7 +89,7 @@ def test_a_slice_moves_no_more_than_its_budget(sweep: _hot.Sweep) -> None:
         chain.append([])
         chain = chain[0]
     age()
-    done = sweep.slice(100, [first])
+    done = slicer.slice(100, [first])
     assert done is not None and done[0] <= 100 and done[1] == 0
     length = 0
     while first:
@@ -98,19 +98,19 @@ def test_a_slice_moves_no_more_than_its_budget(sweep: _hot.Sweep) -> None:
     assert gc.is_tracked(first)
 
 
-def test_everything_is_tracked_again(sweep: _hot.Sweep) -> None:
+def test_everything_is_tracked_again(slicer: _hot.Slicer) -> None:
     """What was in the collector's lists is there after a slice, once each."""
     kept = [Node(parts=[[], {}, (1, [2])]) for _ in range(300)]
     age()
     before = sorted(map(id, gc.get_objects()))
-    sweep.slice(100_000)
+    slicer.slice(100_000)
     after = sorted(map(id, gc.get_objects()))
     assert len(after) == len(set(after))
     assert set(before) - set(after) <= {id(before)}
     assert len(kept) == 300
 
 
-def test_finalizers_run_once_as_the_collector_says(sweep: _hot.Sweep) -> None:
+def test_finalizers_run_once_as_the_collector_says(slicer: _hot.Slicer) -> None:
     """One that raises, one that brings its object back, one that starts a slice of its own."""
     ran: list[str] = []
     back: list[Any] = []
@@ -125,27 +125,27 @@ def test_finalizers_run_once_as_the_collector_says(sweep: _hot.Sweep) -> None:
             ran.append("returns")
             back.append(self)
 
-    class Sweeps(Node):
+    class Slices(Node):
         def __del__(self) -> None:
-            ran.append(f"sweeps {sweep.slice(10)}")
+            ran.append(f"slices {slicer.slice(10)}")
 
     seen: list[Any] = []
     hook, sys.unraisablehook = sys.unraisablehook, seen.append
     try:
-        Raises(), Returns(), Sweeps()
+        Raises(), Returns(), Slices()
         age(0)
-        sweep_all(sweep, slices=20)
+        slice_all(slicer, slices=20)
     finally:
         sys.unraisablehook = hook
-    assert sorted(ran) == ["raises", "returns", "sweeps None"]
+    assert sorted(ran) == ["raises", "returns", "slices None"]
     assert [type(each.exc_value) for each in seen] == [RuntimeError]
     assert back[0].me is back[0]
     back.clear()
-    sweep_all(sweep, slices=20)
+    slice_all(slicer, slices=20)
     assert ran.count("returns") == 1
 
 
-def test_weak_references_are_called(sweep: _hot.Sweep) -> None:
+def test_weak_references_are_called(slicer: _hot.Slicer) -> None:
     """A callback of a living one; a callback inside the dead cycle is not, as the collector has it."""
     called: list[str] = []
     node = Node()
@@ -153,11 +153,11 @@ def test_weak_references_are_called(sweep: _hot.Sweep) -> None:
     node.inside = weakref.ref(node, lambda ref: called.append("inside"))
     del node
     age()
-    sweep_all(sweep, slices=20)
+    slice_all(slicer, slices=20)
     assert called == ["outside"] and kept() is None
 
 
-def test_what_runs_is_left_alone(sweep: _hot.Sweep) -> None:
+def test_what_runs_is_left_alone(slicer: _hot.Slicer) -> None:
     """Generators, coroutines, tasks in flight, frames and tracebacks survive slices in their midst."""
 
     def numbers() -> Iterator[int]:
@@ -176,24 +176,24 @@ def test_what_runs_is_left_alone(sweep: _hot.Sweep) -> None:
         tasks = [asyncio.create_task(wait(20)) for _ in range(50)]
         for _ in range(10):
             await asyncio.sleep(0)
-            sweep.slice(3000)
+            slicer.slice(3000)
         return await asyncio.gather(*tasks)
 
     generator = numbers()
     assert next(generator) == 1
     age()
-    sweep_all(sweep, slices=20)
+    slice_all(slicer, slices=20)
     assert next(generator) == 2
     assert asyncio.run(all_of_them()) == [1] * 50
     try:
         raise ValueError("kept")
     except ValueError as error:
         kept = error
-    sweep_all(sweep, slices=20)
+    slice_all(slicer, slices=20)
     assert kept.__traceback__ is not None and kept.__traceback__.tb_frame.f_locals["kept"] is kept
 
 
-def test_a_task_s_cycle_dies(sweep: _hot.Sweep) -> None:
+def test_a_task_s_cycle_dies(slicer: _hot.Slicer) -> None:
     """An exception that holds its own traceback's frame, of a task that nobody holds any more."""
     gone: list[weakref.ref[Any]] = []
 
@@ -211,36 +211,36 @@ def test_a_task_s_cycle_dies(sweep: _hot.Sweep) -> None:
 
     asyncio.run(run())
     age()
-    sweep_all(sweep, slices=50)
+    slice_all(slicer, slices=50)
     assert [each() for each in gone] == [None] * 20
 
 
-def test_types_and_modules_lead_nowhere(sweep: _hot.Sweep) -> None:
+def test_types_and_modules_lead_nowhere(slicer: _hot.Slicer) -> None:
     """A closure from an object does not take in its class, its module, or what those hold."""
     kept = [sys, Node, Node()]
     age()
-    done = sweep.slice(100_000, [kept])
+    done = slicer.slice(100_000, [kept])
     assert done is not None
-    moved, _, _ = sweep.slice(0) or (None, None, None)
+    moved, _, _ = slicer.slice(0) or (None, None, None)
     assert moved == 0
 
 
-def test_a_class_that_nobody_has_dies(sweep: _hot.Sweep) -> None:
+def test_a_class_that_nobody_has_dies(slicer: _hot.Slicer) -> None:
     """No closure goes through it, but it comes up as an old object itself, beside what it holds."""
     made = type("Made", (Node,), {})
     gone = weakref.ref(made)
     made()
     del made
     age()
-    sweep_all(sweep, budget=5000, slices=20)
+    slice_all(slicer, budget=5000, slices=20)
     assert gone() is None
 
 
-def test_not_during_a_collection(sweep: _hot.Sweep) -> None:
+def test_not_during_a_collection(slicer: _hot.Slicer) -> None:
     """Its lists are taken apart then: a slice in a callback, or on another thread, does nothing."""
     of = core()
     hook = GCHook(of, "observe")
-    other = _hot.Sweep(of, gc.collect)
+    other = _hot.Slicer(of, gc.collect)
     done: list[Any] = []
 
     def callback(phase: str, info: dict[str, int]) -> None:
@@ -256,7 +256,7 @@ def test_not_during_a_collection(sweep: _hot.Sweep) -> None:
     assert done == [None, None]
 
 
-def test_many_threads(sweep: _hot.Sweep) -> None:
+def test_many_threads(slicer: _hot.Slicer) -> None:
     """Slices while others allocate cycles: all of those die, nothing else."""
     gone: list[weakref.ref[Any]] = []
     sliced = threading.Event()
@@ -271,45 +271,45 @@ def test_many_threads(sweep: _hot.Sweep) -> None:
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        sweep.slice(500)
+        slicer.slice(500)
         sliced.set()
     for thread in threads:
         thread.join()
-    sweep_all(sweep, budget=30_000, slices=100)
+    slice_all(slicer, budget=30_000, slices=100)
     assert sum(each() is not None for each in gone) == 0
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda sweep: sweep.slice(-1),
-        lambda sweep: sweep.slice(10**9),
-        lambda sweep: sweep.slice(1, ()),
-        lambda sweep: sweep.slice(1, None, 99),
-        lambda sweep: sweep.freeze(()),
-        lambda sweep: sweep.locate([], [], [], 1),
-        lambda sweep: _hot.Sweep(None, gc.collect),
+        lambda slicer: slicer.slice(-1),
+        lambda slicer: slicer.slice(10**9),
+        lambda slicer: slicer.slice(1, ()),
+        lambda slicer: slicer.slice(1, None, 99),
+        lambda slicer: slicer.freeze(()),
+        lambda slicer: slicer.locate([], [], [], 1),
+        lambda slicer: _hot.Slicer(None, gc.collect),
     ],
 )
-def test_wrong_calls_raise(sweep: _hot.Sweep, call: Callable[[Any], object]) -> None:
+def test_wrong_calls_raise(slicer: _hot.Slicer, call: Callable[[Any], object]) -> None:
     """And leave it as it was."""
     with pytest.raises((TypeError, ValueError, SystemError)):
-        call(sweep)
-    assert sweep.slice(10) is not None
+        call(slicer)
+    assert slicer.slice(10) is not None
 
 
 def test_an_unknown_layout_is_not_believed() -> None:
     """Other thresholds than the interpreter says, or an object that is in another list: no order, and no walk."""
-    sweep = _hot.Sweep(core(), gc.collect)
+    slicer = _hot.Slicer(core(), gc.collect)
     older: list[Any] = [[]]
     gc.collect(0), gc.collect(1)
     aged: list[Any] = [[]]
     gc.collect(0)
-    assert not sweep.locate((1, 2, 3), aged, older, 1 << 20)
-    assert not sweep.locate(gc.get_threshold(), older, aged, 1 << 20)
-    assert not sweep.locate(gc.get_threshold(), aged, older, 0)
-    assert not sweep.ordered
-    assert sweep.locate(gc.get_threshold(), aged, older, 1 << 22) and sweep.ordered
+    assert not slicer.locate((1, 2, 3), aged, older, 1 << 20)
+    assert not slicer.locate(gc.get_threshold(), older, aged, 1 << 20)
+    assert not slicer.locate(gc.get_threshold(), aged, older, 0)
+    assert not slicer.ordered
+    assert slicer.locate(gc.get_threshold(), aged, older, 1 << 22) and slicer.ordered
 
 
 def test_the_policy_engages_and_is_undone() -> None:
@@ -348,7 +348,7 @@ def test_a_loop_s_waiting_is_used() -> None:
             return all(each() is None for each in gone)
 
         await until_async(dead, "the end of all cycles")
-        slices = hook.idle_gc.sweep.counts()
+        slices = hook.idle_gc.slicer.counts()
         assert hook.idle_gc.disengage() == []
         await asyncio.sleep(0.001)
         return slices
@@ -359,9 +359,9 @@ def test_a_loop_s_waiting_is_used() -> None:
 
 
 class Full:
-    """A sweep without memory for what is frozen."""
+    """A slicer without memory for what is frozen."""
 
-    def __init__(self, real: _hot.Sweep) -> None:
+    def __init__(self, real: _hot.Slicer) -> None:
         self.__dict__["real"] = real
 
     def __getattr__(self, name: str) -> Any:
@@ -382,13 +382,13 @@ def test_without_memory_to_remember_it_makes_whole_passes(monkeypatch: pytest.Mo
     hook.attach()
     try:
         hook.freeze()
-        assert hook.idle_gc.sweep.on
+        assert hook.idle_gc.slicer.on
 
-        monkeypatch.setattr(hook.idle_gc, "sweep", Full(sweep := hook.idle_gc.sweep))
+        monkeypatch.setattr(hook.idle_gc, "slicer", Full(slicer := hook.idle_gc.slicer))
         gc.freeze()
-        assert (hook.idle_gc.mode, hook.idle_gc.sweep.on) == ("full collections", False)
+        assert (hook.idle_gc.mode, hook.idle_gc.slicer.on) == ("full collections", False)
         assert gc.get_freeze_count() > 1000
-        monkeypatch.setattr(hook.idle_gc, "sweep", sweep)
+        monkeypatch.setattr(hook.idle_gc, "slicer", slicer)
         assert [sentence for sentence in said if "out of memory" in sentence]
         gone = weakref.ref(Node())
         kept = [[] for _ in range(3000)]  # type: ignore[var-annotated]
@@ -399,41 +399,41 @@ def test_without_memory_to_remember_it_makes_whole_passes(monkeypatch: pytest.Mo
         gc.unfreeze()
 
 
-def test_forced_slices_take_half_of_the_time_at_most(sweep: _hot.Sweep) -> None:
+def test_forced_slices_take_half_of_the_time_at_most(slicer: _hot.Slicer) -> None:
     """A loop that asks all the time still runs; a whole pass is made once."""
     selector = selectors.EpollSelector()
-    wait = sweep.select(selector)
+    wait = slicer.select(selector)
     age()
     old = [[] for _ in range(200_000)]  # type: ignore[var-annotated]
     gc.collect(0), gc.collect(1)
-    sweep.on = True
-    sweep.force = 1
-    sweep.round()
-    before = sweep.counts()["memory_limit"]
+    slicer.on = True
+    slicer.force = 1
+    slicer.round()
+    before = slicer.counts()["memory_limit"]
     for _ in range(3):
         wait(0)
-    assert sweep.counts()["memory_limit"] - before <= 3
-    sweep.force = 2
+    assert slicer.counts()["memory_limit"] - before <= 3
+    slicer.force = 2
     for _ in range(3):
         wait(0)
-    assert (sweep.force, sweep.counts()["collections"]) == (0, 1)
-    sweep.on = False
+    assert (slicer.force, slicer.counts()["collections"]) == (0, 1)
+    slicer.on = False
     assert len(old) == 200_000
 
 
 @pytest.mark.parametrize(("name", "value"), [("force", 3), ("force", -1), ("every", 0), ("every", 1 << 30)])
-def test_bad_numbers_are_refused(sweep: _hot.Sweep, name: str, value: int) -> None:
+def test_bad_numbers_are_refused(slicer: _hot.Slicer, name: str, value: int) -> None:
     """And change nothing."""
-    before = getattr(sweep, name)
+    before = getattr(slicer, name)
     with pytest.raises(ValueError, match=name):
-        setattr(sweep, name, value)
-    assert getattr(sweep, name) == before
+        setattr(slicer, name, value)
+    assert getattr(slicer, name) == before
 
 
 class Blind:
-    """A sweep whose rounds find nothing: what a wrong idea of the collector's lists would make of it."""
+    """A slicer whose rounds find nothing: what a wrong idea of the collector's lists would make of it."""
 
-    def __init__(self, real: _hot.Sweep) -> None:
+    def __init__(self, real: _hot.Slicer) -> None:
         self.real = real
         self.on = False
         self.cycles = 0
@@ -455,13 +455,13 @@ def test_a_round_that_finds_nothing_is_not_relied_upon() -> None:
     hook = GCHook(core(), "idle", said.append)
     hook.attach()
     try:
-        real = hook.idle_gc.sweep
-        hook.idle_gc.sweep = Blind(real)  # type: ignore[assignment]
+        real = hook.idle_gc.slicer
+        hook.idle_gc.slicer = Blind(real)  # type: ignore[assignment]
         hook.freeze()
-        assert (hook.idle_gc.mode, hook.idle_gc.sweep.on) == ("full collections", False)
+        assert (hook.idle_gc.mode, hook.idle_gc.slicer.on) == ("full collections", False)
         assert [sentence for sentence in said if "self-test failed" in sentence]
     finally:
-        hook.idle_gc.sweep = real
+        hook.idle_gc.slicer = real
         hook.detach()
         gc.unfreeze()
 
@@ -476,7 +476,7 @@ def test_the_interpreter_s_collections_of_the_old_stay_away_while_slices_are_mad
         idle_gc = hook.idle_gc
         assert gc.get_threshold()[1] - gc.get_count()[1] == before[1]
         for _ in range(3 * before[1]):
-            idle_gc.sweep.slice(0, None, 0)
+            idle_gc.slicer.slice(0, None, 0)
             gc.collect(0)
         idle_gc.turn(lambda: True)
         assert min(gc.get_threshold()[1:]) > 1_000_000
@@ -511,25 +511,25 @@ def test_thresholds_that_somebody_changed_are_told_and_stay() -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_round_that_rests_for_long_holds_nothing(sweep: _hot.Sweep, waits: bool) -> None:
+def test_a_round_that_rests_for_long_holds_nothing(slicer: _hot.Slicer, waits: bool) -> None:
     """Outside loops: the daemon brings it to its end where nobody waits, and gives it up where somebody does."""
     policy = IdleGC(core(), pytest.fail)
-    policy.sweep = sweep
+    policy.slicer = slicer
     kept = [Node() for _ in range(5000)]
     age()
-    sweep.on = True
-    sweep.slice(2000)
-    assert sweep.midway
+    slicer.on = True
+    slicer.slice(2000)
+    assert slicer.midway
     policy._made_at = time.monotonic() + 60
     policy.turn(lambda: not waits)
-    assert sweep.midway
-    rounds = sweep.counts()["cycles"]
+    assert slicer.midway
+    rounds = slicer.counts()["cycles"]
     policy._made_at -= 120.0
     policy.turn(lambda: not waits)
-    assert not sweep.midway
-    assert sweep.counts()["cycles"] == rounds + (not waits)
+    assert not slicer.midway
+    assert slicer.counts()["cycles"] == rounds + (not waits)
     assert len(kept) == 5000
-    sweep.on = False
+    slicer.on = False
 
 
 FREEZE = gc.freeze  # as somebody had it who imported it before install()
@@ -545,20 +545,20 @@ def test_a_freeze_past_our_hook_is_seen() -> None:
         assert interference(hook) == []
         theirs = [Node() for _ in range(3000)]
         age()
-        hook.idle_gc.sweep.slice(2000)
-        frozen = hook.idle_gc.sweep.frozen
+        hook.idle_gc.slicer.slice(2000)
+        frozen = hook.idle_gc.slicer.frozen
         FREEZE()
         hook.look_for_freeze()
         hook.look_for_freeze()
-        assert hook.interference.calls["freeze"] == 1 and not hook.idle_gc.sweep.midway
-        assert hook.idle_gc.sweep.frozen - frozen >= 3000
-        assert (hook.idle_gc.sweep.slice(100_000, list(theirs)) or (9,))[0] == 0
+        assert hook.interference.calls["freeze"] == 1 and not hook.idle_gc.slicer.midway
+        assert hook.idle_gc.slicer.frozen - frozen >= 3000
+        assert (hook.idle_gc.slicer.slice(100_000, list(theirs)) or (9,))[0] == 0
         gc.collect()
         hook.look_for_freeze()  # 3.12 puts what is immortal to the frozen as it collects
         assert hook.interference.calls["freeze"] == 1
         gone = [weakref.ref(Node()) for _ in range(500)]
         age()
-        sweep_all(hook.idle_gc.sweep, budget=20_000, slices=50)
+        slice_all(hook.idle_gc.slicer, budget=20_000, slices=50)
         assert not any(each() for each in gone)
     finally:
         hook.detach()

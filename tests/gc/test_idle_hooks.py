@@ -1,4 +1,4 @@
-"""Loops that wait are launcher_importable to the sweep: they answer as soon, wait as long, and are given back whole."""
+"""Loops that wait run slices: they answer as soon, wait as long, and are restored whole."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ import pytest
 
 import tailwatch
 from tailwatch import _hot
-from tailwatch.gc.idle_hooks import moments_of
+from tailwatch.gc.idle_hooks import idle_slots_of
 
 from ..support.process import Script
 from ..support.waiting import until, until_async
 from .leaves_loops import installed
-from .sweeping import begin, end
+from .slicing import begin, end
 
 HAS_UVLOOP = importlib.util.find_spec("uvloop") is not None
 OLD = 200_000  # objects: some hundreds of slices
 
 
 @pytest.fixture
-def sweep() -> Iterator[_hot.Sweep]:
+def slicer() -> Iterator[_hot.Slicer]:
     """One that knows the lists, with an old heap to go through; automatic collections are off."""
     policy = begin()
     old = [[] for _ in range(OLD)]  # type: ignore[var-annotated]
     gc.collect()
-    while not policy.sweep.counts()["cycles"]:  # it knows how many there are
-        policy.sweep.slice(100_000)
-    policy.sweep.on = True
-    yield policy.sweep
-    policy.sweep.on = False
+    while not policy.slicer.counts()["cycles"]:  # it knows how many there are
+        policy.slicer.slice(100_000)
+    policy.slicer.on = True
+    yield policy.slicer
+    policy.slicer.on = False
     end(policy)
     assert len(old) == OLD
 
@@ -56,36 +56,36 @@ LOOPS = [
 New = Callable[[], Any]
 
 
-def slices_of(sweep: _hot.Sweep) -> int:
-    return sweep.counts()["idle"]
+def slices_of(slicer: _hot.Slicer) -> int:
+    return slicer.counts()["idle"]
 
 
 class Registers(asyncio.Protocol):
     """Has another socket watched as its own is read: uvloop calls it while it asks for events, and waits after it."""
 
-    def __init__(self, sweep: _hot.Sweep, other: socket.socket) -> None:
-        self.sweep = sweep
+    def __init__(self, slicer: _hot.Slicer, other: socket.socket) -> None:
+        self.slicer = slicer
         self.other = other
         self.slices = 0  # before
         self.loop = asyncio.get_running_loop()
         self.between: asyncio.Future[int] = self.loop.create_future()
 
     def data_received(self, data: bytes) -> None:
-        self.sweep.round()
-        self.slices = slices_of(self.sweep)
+        self.slicer.round()
+        self.slices = slices_of(self.slicer)
         self.loop.add_reader(self.other, self.seen)
 
     def seen(self) -> None:
         self.loop.remove_reader(self.other)
-        self.between.set_result(slices_of(self.sweep) - self.slices)
+        self.between.set_result(slices_of(self.slicer) - self.slices)
 
 
-async def slices_between(sweep: _hot.Sweep) -> int:
+async def slices_between(slicer: _hot.Slicer) -> int:
     """Made between a socket's registration, with bytes in it, and its answer."""
     (first, one), (second, other) = socket.socketpair(), socket.socketpair()
     other.send(b"x")
     loop = asyncio.get_running_loop()
-    transport, protocol = await loop.connect_accepted_socket(lambda: Registers(sweep, second), first)
+    transport, protocol = await loop.connect_accepted_socket(lambda: Registers(slicer, second), first)
     await asyncio.sleep(0.02)
     one.send(b"x")
     between = await protocol.between
@@ -97,17 +97,17 @@ async def slices_between(sweep: _hot.Sweep) -> int:
 
 
 @pytest.mark.parametrize("new", LOOPS)
-def test_a_socket_registered_just_now_is_answered_within_a_slice(sweep: _hot.Sweep, new: New) -> None:
-    """libuv tells the kernel of it only as the wait begins: the sweep may not go on for long before that."""
+def test_a_socket_registered_just_now_is_answered_within_a_slice(slicer: _hot.Slicer, new: New) -> None:
+    """libuv tells the kernel of it only as the wait begins: the slicer may not go on for long before that."""
     loop = new()
 
     async def serve() -> list[int]:
-        moments = moments_of(loop, sweep)
+        moments = idle_slots_of(loop, slicer)
         for _ in range(20):
             await asyncio.sleep(0.02)  # long waits: many slices fit into the next one
-        between = [await slices_between(sweep) for _ in range(5)]
-        assert slices_of(sweep) > 20, "there was nothing to do"
-        assert moments.give_back() is None
+        between = [await slices_between(slicer) for _ in range(5)]
+        assert slices_of(slicer) > 20, "there was nothing to do"
+        assert moments.restore() is None
         return between
 
     assert max(loop.run_until_complete(serve())) <= 1
@@ -126,20 +126,20 @@ class Recorded(selectors.EpollSelector):
         return super().select(timeout)
 
 
-def test_a_wait_ends_when_it_would_have(sweep: _hot.Sweep) -> None:
+def test_a_wait_ends_when_it_would_have(slicer: _hot.Slicer) -> None:
     """epoll counts in milliseconds, and rounds up: what is left after a slice is waited for to the nanosecond. A wait
     too long by the rounding would be so each time, one that the machine delays is not."""
     selector = Recorded()
-    wait = sweep.select(selector)
+    wait = slicer.select(selector)
     late: list[float] = []
     swept = 0
     while len(late) < 60 or (min(late) >= 0.0002 and len(late) < 5000):
-        sweep.round()
-        before, selector.timeouts[:] = slices_of(sweep), []
+        slicer.round()
+        before, selector.timeouts[:] = slices_of(slicer), []
         began = time.monotonic()
         assert wait(0.0031) == []
         late.append(time.monotonic() - began - 0.0031)
-        if slices_of(sweep) > before:
+        if slices_of(slicer) > before:
             swept += 1
             assert selector.timeouts == [0]
     assert swept > 0
@@ -147,10 +147,10 @@ def test_a_wait_ends_when_it_would_have(sweep: _hot.Sweep) -> None:
     selector.close()
 
 
-def test_the_young_do_not_pile_up_where_slices_were_delayed(sweep: _hot.Sweep) -> None:
+def test_the_young_do_not_pile_up_where_slices_were_delayed(slicer: _hot.Slicer) -> None:
     """As many old objects die as new ones come, and slices took long for a while: those after that are small again."""
     selector = selectors.EpollSelector()
-    wait = sweep.select(selector)
+    wait = slicer.select(selector)
     delayed = True
 
     def somebody(phase: str, info: dict[str, int]) -> None:
@@ -176,14 +176,14 @@ def test_the_young_do_not_pile_up_where_slices_were_delayed(sweep: _hot.Sweep) -
 
 
 @pytest.mark.parametrize("timeout", [None, -1.0, 0, 0.0, 1e-9, 0.001])
-def test_a_selector_is_asked_as_it_would_have_been(sweep: _hot.Sweep, timeout: float | None) -> None:
+def test_a_selector_is_asked_as_it_would_have_been(slicer: _hot.Slicer, timeout: float | None) -> None:
     """Where there is nothing to do; by position and by name."""
-    sweep.on = False
+    slicer.on = False
     selector = Recorded()
     ready, other = socket.socketpair()
     selector.register(ready, selectors.EVENT_READ)
     other.send(b"x")
-    wait = sweep.select(selector)
+    wait = slicer.select(selector)
     for found in (wait(timeout), wait(timeout=timeout)):
         ((key, events),) = found
         assert key.fileobj is ready and events == selectors.EVENT_READ
@@ -197,7 +197,7 @@ def test_a_selector_is_asked_as_it_would_have_been(sweep: _hot.Sweep, timeout: f
     other.close()
 
 
-def test_a_select_of_somebody_else_is_passed_through_and_put_back(sweep: _hot.Sweep) -> None:
+def test_a_select_of_somebody_else_is_passed_through_and_put_back(slicer: _hot.Slicer) -> None:
     """Who had put his own before us has it called, and has it again afterwards."""
     loop = asyncio.new_event_loop()
     selector: Any = loop._selector  # type: ignore[attr-defined]
@@ -209,11 +209,11 @@ def test_a_select_of_somebody_else_is_passed_through_and_put_back(sweep: _hot.Sw
         return theirs(timeout)
 
     selector.select = counted
-    moments = moments_of(loop, sweep)
+    moments = idle_slots_of(loop, slicer)
     loop.call_soon(loop.stop)
     loop.run_forever()  # one turn, with one wait
     assert asked
-    assert moments.give_back() is None
+    assert moments.restore() is None
     assert selector.select is counted
     loop.close()
 
@@ -236,24 +236,24 @@ class Engine(threading.Thread):
 
 
 @pytest.mark.parametrize("new", LOOPS)
-def test_while_a_thread_works_a_loop_that_waits_is_not_idle(sweep: _hot.Sweep, new: New) -> None:
+def test_while_a_thread_works_a_loop_that_waits_is_not_idle(slicer: _hot.Slicer, new: New) -> None:
     """An engine in a thread of its own has the interpreter first: slices of a wait in a row would all be its delay."""
     loop, engine = new(), Engine()
 
     async def serve() -> None:
-        moments = moments_of(loop, sweep)
+        moments = idle_slots_of(loop, slicer)
         engine.start()
-        sweep.round()
-        before, waited = slices_of(sweep), engine.waited()
+        slicer.round()
+        before, waited = slices_of(slicer), engine.waited()
         await asyncio.sleep(0.3)
-        beside, waited = slices_of(sweep) - before, engine.waited() - waited
+        beside, waited = slices_of(slicer) - before, engine.waited() - waited
         engine.stopped = True
         await asyncio.to_thread(engine.join)
         assert beside <= 5 + waited / 0.001  # it cannot take the interpreter while others have the processor
-        sweep.round()
-        before = slices_of(sweep)
-        await until_async(lambda: slices_of(sweep) - before > 20, "slices without the engine")
-        assert moments.give_back() is None
+        slicer.round()
+        before = slices_of(slicer)
+        await until_async(lambda: slices_of(slicer) - before > 20, "slices without the engine")
+        assert moments.restore() is None
 
     loop.run_until_complete(serve())
     loop.run_until_complete(loop.shutdown_default_executor())
@@ -311,10 +311,10 @@ def test_the_end_of_a_request_delays_no_callback_of_its_loop(new: New) -> None:
             with tailwatch.stream(model="m") as stream:
                 stream.token()
                 kept += [[[number]] for number in range(500)]
-                before = sum(idle_gc.sweep.counts()[name] for name in ("idle", "request_end"))
-            made.append(sum(idle_gc.sweep.counts()[name] for name in ("idle", "request_end")) - before)
+                before = sum(idle_gc.slicer.counts()[name] for name in ("idle", "request_end"))
+            made.append(sum(idle_gc.slicer.counts()[name] for name in ("idle", "request_end")) - before)
             await asyncio.sleep(0.01)
-        assert idle_gc.sweep.counts()["idle"] + idle_gc.sweep.counts()["overdue"] > 0
+        assert idle_gc.slicer.counts()["idle"] + idle_gc.slicer.counts()["overdue"] > 0
         return made
 
     try:
@@ -334,12 +334,12 @@ def test_the_daemon_wakes_a_loop_that_has_long_begun_to_wait() -> None:
     try:
         idle_gc = watch.gc.idle_gc
         until(loop.is_running)
-        before = idle_gc.sweep.counts()
+        before = idle_gc.slicer.counts()
         kept = [[number] for number in range(5000)]
 
         def idle() -> int:
             idle_gc.on_idle(daemon=True)
-            return idle_gc.sweep.counts()["idle"] - before["idle"]
+            return idle_gc.slicer.counts()["idle"] - before["idle"]
 
         until(idle, "a slice while the loop waits")
         assert len(kept) == 5000

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tailwatch import _hot
 
-from .sweeping import SMALL, alive, begin, end, old, rounds, told_of_collections
+from .slicing import SMALL, alive, begin, end, old, rounds, told_of_collections
 
 MANY = 3_000
 
@@ -31,15 +31,15 @@ class Node:
 
 
 @pytest.fixture
-def sweep() -> Iterator[_hot.Sweep]:
+def slicer() -> Iterator[_hot.Slicer]:
     """One over a heap that is frozen."""
     policy = begin()
-    yield policy.sweep
+    yield policy.slicer
     end(policy)
 
 
 @pytest.fixture
-def hooked() -> Iterator[_hot.Sweep]:
+def hooked() -> Iterator[_hot.Slicer]:
     """One that is told of collections, as it is where the policy is on."""
     yield from told_of_collections()
 
@@ -52,37 +52,37 @@ def tangle(count: int = MANY) -> list[Node]:
     return nodes
 
 
-def until_held(sweep: _hot.Sweep, least: int) -> None:
+def until_held(slicer: _hot.Slicer, least: int) -> None:
     """Slices, until so many of the dead are held."""
-    sweep.round()
+    slicer.round()
     for _ in range(10_000):
-        sweep.slice(SMALL)
-        if sweep.counts()["held"] >= least:
+        slicer.slice(SMALL)
+        if slicer.counts()["held"] >= least:
             return
     pytest.fail("nothing is put in order")
 
 
-def test_a_tangle_dies_in_one_round(sweep: _hot.Sweep) -> None:
+def test_a_tangle_dies_in_one_round(slicer: _hot.Slicer) -> None:
     """Chunks fail, and the round goes on with an order; the next one begins with it; nothing is held between them."""
     nodes = tangle()
     gone = old(nodes)
     nodes.clear()
-    rounds(sweep, 0, SMALL)
+    rounds(slicer, 0, SMALL)
     assert alive(gone) == 0
-    assert sweep.counts()["tangled"] > 0
-    assert sweep.counts()["held"] == 0
+    assert slicer.counts()["tangled"] > 0
+    assert slicer.counts()["held"] == 0
 
 
-def test_our_own_whole_pass_frees_what_is_held(sweep: _hot.Sweep) -> None:
+def test_our_own_whole_pass_frees_what_is_held(slicer: _hot.Slicer) -> None:
     """As a memory limit asks for it."""
     gone = old(nodes := tangle())
     nodes.clear()
-    until_held(sweep, 500)
-    sweep.whole()
+    until_held(slicer, 500)
+    slicer.whole()
     assert alive(gone) == 0
 
 
-def test_a_finalizer_that_collects_finds_nothing_held(hooked: _hot.Sweep) -> None:
+def test_a_finalizer_that_collects_finds_nothing_held(hooked: _hot.Slicer) -> None:
     """From within a slice: all that is dead goes with that collection."""
     ended: list[int] = []
     gone: list[weakref.ref[Any]] = []
@@ -106,35 +106,35 @@ def test_a_finalizer_that_collects_finds_nothing_held(hooked: _hot.Sweep) -> Non
     assert alive(gone) == 0
 
 
-def test_slices_of_the_young_count_only_these(sweep: _hot.Sweep) -> None:
+def test_slices_of_the_young_count_only_these(slicer: _hot.Slicer) -> None:
     """After one that took parts: what that one freed is not counted again."""
     nodes = tangle()
     old(nodes)
     nodes.clear()
-    rounds(sweep, 0, SMALL)
-    freed = sweep.counts()["freed"]
+    rounds(slicer, 0, SMALL)
+    freed = slicer.counts()["freed"]
     for _ in range(50):
         [Node(0) for _ in range(10)]
-        sweep.slice(0)
-    assert sweep.counts()["freed"] - freed <= 50 * 10 * 6
+        slicer.slice(0)
+    assert slicer.counts()["freed"] - freed <= 50 * 10 * 6
 
 
-def test_chunks_are_tried_again(sweep: _hot.Sweep) -> None:
+def test_chunks_are_tried_again(slicer: _hot.Slicer) -> None:
     """Where nothing is tangled any more, nothing is held after some rounds."""
     nodes = tangle()
     nodes.clear()
     gc.collect(0)
-    rounds(sweep, 0, SMALL)
+    rounds(slicer, 0, SMALL)
     nodes = tangle()
     old(nodes)
     nodes.clear()
-    rounds(sweep, 1, SMALL)
-    rounds(sweep, 12, SMALL)
-    assert sweep.counts()["tangled"] == 0
+    rounds(slicer, 1, SMALL)
+    rounds(slicer, 12, SMALL)
+    assert slicer.counts()["tangled"] == 0
 
 
 @pytest.mark.parametrize("slices", [1, 5, 40, 80, 120, 150, 180, 185])
-def test_a_whole_collection_frees_what_is_held(hooked: _hot.Sweep, slices: int) -> None:
+def test_a_whole_collection_frees_what_is_held(hooked: _hot.Slicer, slices: int) -> None:
     """Whoever asks for a collection finds everything dead gone after it, wherever the round is."""
     gone = old(nodes := tangle())
     nodes.clear()
@@ -147,59 +147,59 @@ def test_a_whole_collection_frees_what_is_held(hooked: _hot.Sweep, slices: int) 
 
 
 @pytest.mark.parametrize("how", ["abandon", "forget", "off"])
-def test_what_is_given_up_is_held_no_longer(sweep: _hot.Sweep, how: str) -> None:
+def test_what_is_given_up_is_held_no_longer(slicer: _hot.Slicer, how: str) -> None:
     """As many references as before, once the round is given up."""
     gone = old(nodes := tangle())
     before = {id(each): sys.getrefcount(each) for each in nodes}
     del nodes[:]
-    until_held(sweep, 500)
+    until_held(slicer, 500)
     if how == "off":
-        sweep.on = False
+        slicer.on = False
     else:
-        getattr(sweep, how)()
-    assert sweep.counts()["held"] == 0
+        getattr(slicer, how)()
+    assert slicer.counts()["held"] == 0
     found = [node for each in gone if (node := each()) is not None]
     del node
     assert len(found) > MANY / 2
     assert {id(each): sys.getrefcount(each) for each in found}.items() <= before.items()
 
 
-def test_what_comes_back_lives(sweep: _hot.Sweep) -> None:
+def test_what_comes_back_lives(slicer: _hot.Slicer) -> None:
     """A weak reference brings one back while it is held, and it is changed: what it leads to lives, the rest dies."""
     gone = old(nodes := tangle())
     nodes.clear()
-    until_held(sweep, 500)
+    until_held(slicer, 500)
     back = gone[1000]()
     assert back is not None
     back.content.append({"new": [back]})
-    rounds(sweep, 2, SMALL)
+    rounds(slicer, 2, SMALL)
     assert alive(gone) == 1001, "it, and the thousand that it holds"
     assert [len(gone[i]().content) for i in (0, 999, 1000)] == [3, 3, 4]  # type: ignore[union-attr]
     back.holds.clear()
     del back
-    rounds(sweep, 3, SMALL)
+    rounds(slicer, 3, SMALL)
     assert alive(gone) == 0
 
 
-def test_what_is_cut_loose_in_the_midst(sweep: _hot.Sweep) -> None:
+def test_what_is_cut_loose_in_the_midst(slicer: _hot.Slicer) -> None:
     """What the search is to go on with loses all who held it."""
     gone = old(nodes := tangle())
     nodes.clear()
-    until_held(sweep, 100)
+    until_held(slicer, 100)
     for each in gone[::7]:
         if (node := each()) is not None:
             node.holds.clear()
             node.content.clear()
             node.me.clear()
     del node
-    rounds(sweep, 2, SMALL)
+    rounds(slicer, 2, SMALL)
     assert alive(gone) == 0
 
 
-def test_finalizers_that_do_what_they_like(sweep: _hot.Sweep) -> None:
-    """Giving up the round, collecting, sweeping, from within an end."""
-    ends: list[Callable[[], object]] = [sweep.abandon, gc.collect, sweep.sync_frozen]
-    ends += [lambda: sweep.slice(SMALL), lambda: old(tangle(20))]
+def test_finalizers_that_do_what_they_like(slicer: _hot.Slicer) -> None:
+    """Giving up the round, collecting, slicing, from within a finalizer."""
+    ends: list[Callable[[], object]] = [slicer.abandon, gc.collect, slicer.sync_frozen]
+    ends += [lambda: slicer.slice(SMALL), lambda: old(tangle(20))]
     doings = itertools.cycle(ends)
     ended = []
 
@@ -215,13 +215,13 @@ def test_finalizers_that_do_what_they_like(sweep: _hot.Sweep) -> None:
     gone = old(nodes)
     nodes.clear()
     del one, other
-    rounds(sweep, 8, SMALL)
+    rounds(slicer, 8, SMALL)
     gc.collect()
     assert alive(gone) == 0
     assert len(ended) == MANY
 
 
-def test_holders_end_before_what_they_hold(sweep: _hot.Sweep) -> None:
+def test_holders_end_before_what_they_hold(slicer: _hot.Slicer) -> None:
     """As by their counts."""
     order: list[int] = []
 
@@ -239,11 +239,11 @@ def test_holders_end_before_what_they_hold(sweep: _hot.Sweep) -> None:
     old(nodes)
     nodes.clear()
     del one, other, node
-    rounds(sweep, 1, SMALL)
+    rounds(slicer, 1, SMALL)
     assert order == sorted(order, reverse=True)
 
 
-def test_a_part_that_is_too_large_is_left_to_a_whole_pass(sweep: _hot.Sweep) -> None:
+def test_a_part_that_is_too_large_is_left_to_a_whole_pass(slicer: _hot.Slicer) -> None:
     """5000 in one cycle, beside a tangle: the tangle dies, the cycle at the next whole collection."""
     ring = [[] for _ in range(5_000)]  # type: list[list[Any]]
     for one, other in itertools.pairwise(ring):
@@ -255,29 +255,29 @@ def test_a_part_that_is_too_large_is_left_to_a_whole_pass(sweep: _hot.Sweep) -> 
     nodes.clear()
     ring.clear()
     del one, other, watched
-    rounds(sweep, 2, SMALL)
+    rounds(slicer, 2, SMALL)
     assert alive(gone) == 0
-    assert sweep.counts()["held"] == 0
+    assert slicer.counts()["held"] == 0
     gc.collect()
     assert ring_gone() is None
 
 
-def slices_of_a_round(sweep: _hot.Sweep) -> dict[str, int]:
+def slices_of_a_round(slicer: _hot.Slicer) -> dict[str, int]:
     """Of one round: by how much a slice changes what is held, and what is in order, and moves, at most."""
     most = {"held": 0, "parts": 0, "moved": 0}
-    begun = sweep.counts()["cycles"]
-    sweep.round()
+    begun = slicer.counts()["cycles"]
+    slicer.round()
     for _ in range(100_000):
-        before = sweep.counts()
-        sweep.slice(SMALL)
-        after = sweep.counts()
+        before = slicer.counts()
+        slicer.slice(SMALL)
+        after = slicer.counts()
         most = {name: max(each, abs(after[name] - before[name])) for name, each in most.items()}
         if after["cycles"] > begun:
             return most
     pytest.fail("the round does not end")
 
 
-def test_a_large_part_makes_no_slice_long(sweep: _hot.Sweep) -> None:
+def test_a_large_part_makes_no_slice_long(slicer: _hot.Slicer) -> None:
     """50 000 in one cycle, beside a tangle: found, put in order and given up in small steps."""
     ring = [[] for _ in range(50_000)]  # type: list[list[Any]]
     for one, other in itertools.pairwise(ring):
@@ -287,14 +287,14 @@ def test_a_large_part_makes_no_slice_long(sweep: _hot.Sweep) -> None:
     nodes.clear()
     ring.clear()
     del one, other
-    most = slices_of_a_round(sweep)
+    most = slices_of_a_round(slicer)
     assert alive(gone) == 0
-    assert sweep.counts()["held"] == 0
+    assert slicer.counts()["held"] == 0
     assert 0 < most["held"] < 3 * SMALL
     assert 0 < most["parts"] < 3 * SMALL
 
 
-def test_a_part_that_alone_holds_many_is_left_to_a_whole_pass(sweep: _hot.Sweep) -> None:
+def test_a_part_that_alone_holds_many_is_left_to_a_whole_pass(slicer: _hot.Slicer) -> None:
     """A cycle of three hundred, each with two hundred objects that go along."""
     ring = [Node(0) for _ in range(300)]
     for one, other in itertools.pairwise(ring):
@@ -306,20 +306,20 @@ def test_a_part_that_alone_holds_many_is_left_to_a_whole_pass(sweep: _hot.Sweep)
     nodes.clear()
     ring.clear()
     del one, other, node
-    most = slices_of_a_round(sweep)
+    most = slices_of_a_round(slicer)
     assert alive(gone) == 0
     assert most["moved"] < 20_000
     gc.collect()
     assert alive(ring_gone) == 0
 
 
-def test_its_memory_is_told(sweep: _hot.Sweep) -> None:
+def test_its_memory_is_told(slicer: _hot.Slicer) -> None:
     """What is held takes room, which is counted."""
     old(nodes := tangle())
     nodes.clear()
-    before = sweep.bytes
-    until_held(sweep, 2_000)
-    assert sweep.bytes >= before + 2_000 * 8
+    before = slicer.bytes
+    until_held(slicer, 2_000)
+    assert slicer.bytes >= before + 2_000 * 8
 
 
 @settings(max_examples=25, deadline=None)
@@ -327,7 +327,7 @@ def test_its_memory_is_told(sweep: _hot.Sweep) -> None:
 def test_any_graph(seed: int, budget: int, edges: int) -> None:
     """Edges at random, a tenth of the nodes alive: what they lead to lives, and the rest dies."""
     rng, made = random.Random(seed), begin()
-    sweep = made.sweep
+    slicer = made.slicer
     try:
         nodes = [Node(1) for _ in range(1_500)]
         for at, node in enumerate(nodes):
@@ -347,10 +347,10 @@ def test_any_graph(seed: int, budget: int, edges: int) -> None:
         nodes.clear()
         reached.clear()
         del node
-        rounds(sweep, 3, SMALL)
+        rounds(slicer, 3, SMALL)
         for _ in range(3):
-            sweep.round()
-            sweep.slice(budget)
+            slicer.round()
+            slicer.slice(budget)
         gc.collect()
         assert alive(gone) == lives
         assert all(len(each.content) == 1 and each.me[0] is each for each in kept)

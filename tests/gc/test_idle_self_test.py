@@ -12,7 +12,7 @@ import pytest
 from tailwatch.gc import idle
 from tailwatch.gc.hook import GCHook
 
-from .sweeping import core
+from .slicing import core
 
 COLLECT = gc.collect
 
@@ -27,7 +27,7 @@ class Host:
     @property
     def state(self) -> tuple[str, str, bool]:
         """The mode, the reason for it, and whether idle slots are used."""
-        return self.hook.idle_gc.mode, self.hook.idle_gc.reason, self.hook.idle_gc.sweep.on
+        return self.hook.idle_gc.mode, self.hook.idle_gc.reason, self.hook.idle_gc.slicer.on
 
     def quiet_moment(self) -> None:
         """The last request ends, long after the last self-test."""
@@ -81,7 +81,7 @@ def fails_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What is planted does not die in so many tests. The tests made."""
     made: list[int] = []
 
-    def dies(sweep: Any) -> bool:
+    def dies(slicer: Any) -> bool:
         made.append(1)
         return len(made) > number
 
@@ -122,7 +122,7 @@ def test_it_is_not_repeated_for_ever(host: Host, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "harm",
     [
-        lambda patch: patch.setattr(idle, "_lives", lambda sweep: False),
+        lambda patch: patch.setattr(idle, "_lives", lambda slicer: False),
         lambda patch: patch.setattr(idle, "KNOWN_LISTS", ()),
     ],
 )

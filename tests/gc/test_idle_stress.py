@@ -66,7 +66,7 @@ async def flood():
                 kept = [Node(old=each) for each in kept[-5000:]]  # dies in cycles
             stream.token()
             await asyncio.sleep(0)                     # never waits: saturated
-            status = watch.gc.idle_gc.sweep.counts()
+            status = watch.gc.idle_gc.slicer.counts()
             most = max(most, status["old"] + status["young"])
             if status["memory_limit"] > 20 and watch.gc.idle_gc.memory_limit.episodes:
                 break
@@ -103,7 +103,7 @@ until(lambda: tailwatch.gc_status().collections["memory_limit"])  # no idle slot
 until(lambda: all(each() is None for each in gone))
 stream.close()
 status = tailwatch.gc_status()
-say(met=status.memory_limits, collections=tailwatch.snapshot().paused["policy"] > 0)
+say(met=status.memory_limits, collections=tailwatch.snapshot().paused["gc_own"] > 0)
 """
 
 
@@ -270,24 +270,24 @@ tailwatch.freeze()
 theirs = [Node(part=[]) for _ in range(5000)]
 if sys.argv[1] == "after":
     gc.collect(); gc.freeze()
-sweep = hook.idle_gc.sweep
-known = sweep.frozen
+slicer = hook.idle_gc.slicer
+known = slicer.frozen
 moved = 0
 request()
 mine = [Node() for _ in range(1000)]
 gc.collect(0); gc.collect(1)
 for _ in range(50):
-    moved = max(moved, sweep.slice(100_000, list(theirs if sys.argv[1] == "after" else before))[0])
+    moved = max(moved, slicer.slice(100_000, list(theirs if sys.argv[1] == "after" else before))[0])
 frozen = gc.get_freeze_count()
 status = tailwatch.gc_status()
 if sys.argv[1] == "after":
     gc.unfreeze()
-    forgotten = sweep.frozen
+    forgotten = slicer.frozen
     gone = weakref.ref(theirs[0])
     theirs.clear()
     before.clear()
     for _ in range(400):
-        sweep.slice(100_000)
+        slicer.slice(100_000)
         if gone() is None:
             break
     dead = gone() is None
@@ -386,7 +386,7 @@ tailwatch.freeze()
 request()
 parent = [Node() for _ in range(2000)]
 for _ in range(5):
-    watch.gc.idle_gc.sweep.slice(3000)
+    watch.gc.idle_gc.slicer.slice(3000)
 
 def dirty():
     with open("/proc/self/smaps") as smaps:
@@ -402,20 +402,20 @@ if pid == 0:
     try:
         import faulthandler
         faulthandler.dump_traceback_later(60, exit=True)
-        sweep = watch.gc.idle_gc.sweep
+        slicer = watch.gc.idle_gc.slicer
         now = tailwatch.gc_status()
         fresh = dict(slices=sum(now.slices.values()), collections=sum(now.collections.values()),
-                     frozen=sweep.frozen, mode=now.mode, interference=list(now.sentences))
+                     frozen=slicer.frozen, mode=now.mode, interference=list(now.sentences))
         dirty()                           # what reading it takes
         before = dirty()
         gc.collect()                      # the child's first: what it touches is copied once
         for _ in range(20):
-            sweep.slice(3000)
+            slicer.slice(3000)
         collected = dirty() - before
         gone = weakref.ref(Node())
         gc.collect(0); gc.collect(1)
         for _ in range(50):
-            sweep.slice(3000)
+            slicer.slice(3000)
         request()
         policy = tailwatch.snapshot().processes[0].policy
         answer = dict(fresh=fresh, dirtied=collected, dead=gone() is None, kind=policy.kind,
@@ -588,7 +588,7 @@ async def serve(number):
 
 async def settle():
     for _ in range(100):                 # what is left at the end of one run is as much as of another
-        watch.gc.idle_gc.sweep.round()
+        watch.gc.idle_gc.slicer.round()
         await asyncio.sleep(0.02)
         if not any(isinstance(each, Node) for each in gc.get_objects()):
             break

@@ -1,4 +1,4 @@
-"""What the sweep must bear: no memory, tuples that are being built, wide objects, strange freezes and forks."""
+"""What the slicer must bear: no memory, tuples that are being built, wide objects, strange freezes and forks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tailwatch import _hot, snapshots
 
-from .sweeping import SMALL, alive, begin, core, end, old, rounds
+from .slicing import SMALL, alive, begin, core, end, old, rounds
 
 WIDE = 16_000  # references of one object that a walk follows, as csrc/python/gc/cycle_detect.c has it
 REFCOUNT = ctypes.c_uint32 if sys.version_info >= (3, 12) else ctypes.c_ssize_t
@@ -30,10 +30,10 @@ class Node:
 
 
 @pytest.fixture
-def sweep() -> Iterator[_hot.Sweep]:
+def slicer() -> Iterator[_hot.Slicer]:
     """One over a heap that is frozen."""
     policy = begin()
-    yield policy.sweep
+    yield policy.slicer
     end(policy)
 
 
@@ -52,14 +52,14 @@ gc.disable()
 policy = IdleGC(_hot.Core("api", 1, (0,) * 5, 0, lambda scope: "", lambda sent, stream: sent), sys.exit)
 policy.prepare()
 gc.collect(), policy.freeze(gc.freeze), gc.collect()
-sweep = policy.sweep
+slicer = policy.slicer
 keep = [Node() for _ in range(20000)]
 nodes = [Node() for _ in range(20000)]
 kept, gone = [[weakref.ref(each) for each in group] for group in (keep, nodes)]
 gc.collect(0), gc.collect(1)
 del nodes
-sweep.slice(2000)
-sweep.forget()  # and with it all marks
+slicer.slice(2000)
+slicer.forget()  # and with it all marks
 taken, size = [0] * 1_000_000, 1 << 16
 resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
 n = 0
@@ -73,17 +73,17 @@ while size >= 32:
 failed = 0
 for _ in range(300):
     try:
-        sweep.slice(2000)
+        slicer.slice(2000)
     except MemoryError:
         failed += 1
 without = sum(each() is None for each in gone)
 for i in range(n):
     free(taken[i])
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-rounds = sweep.counts()["cycles"]
-while sweep.counts()["cycles"] < rounds + 3:
-    sweep.round()
-    sweep.slice(20000)
+rounds = slicer.counts()["cycles"]
+while slicer.counts()["cycles"] < rounds + 3:
+    slicer.round()
+    slicer.slice(20000)
 print(without < 20000, sum(each() is None for each in gone), sum(each() is None for each in kept))
 """
 
@@ -98,7 +98,7 @@ def test_without_memory_it_frees_less_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("number", [200, 10_000])
-def test_what_is_being_built_is_held_by_nobody_else(sweep: _hot.Sweep, number: int) -> None:
+def test_what_is_being_built_is_held_by_nobody_else(slicer: _hot.Slicer, number: int) -> None:
     """C code makes a tuple longer, or fills a frozen set, only while it alone holds it."""
     api = ctypes.pythonapi
     new, resize = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t)(("PyTuple_New", api)), api._PyTuple_Resize
@@ -113,7 +113,7 @@ def test_what_is_being_built_is_held_by_nobody_else(sweep: _hot.Sweep, number: i
     nodes.clear()
     references = [REFCOUNT.from_address(address) for address in built]  # nothing in Python holds them
     for _ in range(400):
-        sweep.slice(SMALL)
+        slicer.slice(SMALL)
         assert {each.value for each in references} == {1}
     for turn in range(number):
         if turn not in sets:
@@ -122,12 +122,12 @@ def test_what_is_being_built_is_held_by_nobody_else(sweep: _hot.Sweep, number: i
             built[turn] = tuple_.value
     for each in built:
         let_go(each)
-    rounds(sweep, 1)
+    rounds(slicer, 1)
     assert (alive(gone), alive(kept)) == (0, 200)
 
 
 @pytest.mark.parametrize("kind", [tuple, frozenset])
-def test_tuples_in_use_do_not_stop_a_round(sweep: _hot.Sweep, kind: Callable[..., Any]) -> None:
+def test_tuples_in_use_do_not_stop_a_round(slicer: _hot.Slicer, kind: Callable[..., Any]) -> None:
     """However many stand in a row: once something old refers to one it may be held."""
     nodes = [Node() for _ in range(500)]
     parts = [object.__new__(Node) for _ in range(40_000)]
@@ -136,12 +136,12 @@ def test_tuples_in_use_do_not_stop_a_round(sweep: _hot.Sweep, kind: Callable[...
         many.append(kind([part]))
     gone = old(nodes)
     nodes.clear()
-    rounds(sweep, 1, SMALL)
+    rounds(slicer, 1, SMALL)
     assert alive(gone) == 0
     assert len(many) == 40_000
 
 
-def test_iterators_that_use_their_tuple_again(sweep: _hot.Sweep) -> None:
+def test_iterators_that_use_their_tuple_again(slicer: _hot.Slicer) -> None:
     """zip(), enumerate() and dict.items() give a new one where somebody holds the last; what they give is right."""
     things = [Node() for _ in range(3000)]
     by_number = dict(enumerate(things))
@@ -152,15 +152,15 @@ def test_iterators_that_use_their_tuple_again(sweep: _hot.Sweep) -> None:
         assert given == [(things[turn], things[turn]), (turn, things[turn]), (turn, things[turn])]
         del given
         if turn % 10 == 0:
-            sweep.slice(SMALL)
+            slicer.slice(SMALL)
 
 
-def test_tuples_grow_between_slices(sweep: _hot.Sweep) -> None:
+def test_tuples_grow_between_slices(slicer: _hot.Slicer) -> None:
     """tuple(iterator) makes longer what slices meet meanwhile, at every depth."""
 
     def grow(depth: int) -> Iterator[Any]:
         for turn in range(12):
-            sweep.slice(SMALL)
+            slicer.slice(SMALL)
             if turn == 6 and depth > 0:
                 gc.collect(0), gc.collect(1)
                 yield tuple(grow(depth - 1))
@@ -172,19 +172,19 @@ def test_tuples_grow_between_slices(sweep: _hot.Sweep) -> None:
         made = next(each for each in made if isinstance(each, tuple))
 
 
-def looks_of_the_longest(sweep: _hot.Sweep, number: int) -> int:
+def looks_of_the_longest(slicer: _hot.Slicer, number: int) -> int:
     """The most that one slice of so many whole rounds looked at."""
-    begun, most = sweep.counts(), 0
-    while sweep.counts()["cycles"] - begun["cycles"] <= number:
-        before = sweep.counts()["looks"]
-        sweep.round()
-        sweep.slice(SMALL)
-        most = max(most, sweep.counts()["looks"] - before)
+    begun, most = slicer.counts(), 0
+    while slicer.counts()["cycles"] - begun["cycles"] <= number:
+        before = slicer.counts()["looks"]
+        slicer.round()
+        slicer.slice(SMALL)
+        most = max(most, slicer.counts()["looks"] - before)
     return most
 
 
 @pytest.mark.parametrize("shape", ["list", "dict", "tuple", "set"])
-def test_a_wide_object_lives_and_makes_no_slice_long(sweep: _hot.Sweep, shape: str) -> None:
+def test_a_wide_object_lives_and_makes_no_slice_long(slicer: _hot.Slicer, shape: str) -> None:
     """What it holds lives; what is taken out of it dies; no slice goes through all of it."""
     held = [Node() for _ in range(60_000)]
     wide: Any = (
@@ -195,48 +195,48 @@ def test_a_wide_object_lives_and_makes_no_slice_long(sweep: _hot.Sweep, shape: s
     gone, kept = old(doomed), old(held)
     if shape == "list":
         wide[30_000:30_000], wide[:0] = doomed[:1000], doomed[1000:]
-        rounds(sweep, 1)
+        rounds(slicer, 1)
         assert alive(gone) == 2000
         del wide[31_000:32_000], wide[:1000]
     held.clear(), doomed.clear()
-    assert looks_of_the_longest(sweep, 2) < SMALL + 3 * WIDE
+    assert looks_of_the_longest(slicer, 2) < SMALL + 3 * WIDE
     assert (alive(gone), alive(kept)) == (0, 60_000)
     assert all(ref() in hub.__dict__["wide"] for ref in kept[::10_000])
     del hub, wide
-    rounds(sweep, 1)
+    rounds(slicer, 1)
     gc.collect()
     assert alive(kept) == 0
 
 
-def test_a_dead_wide_object_dies(sweep: _hot.Sweep) -> None:
+def test_a_dead_wide_object_dies(slicer: _hot.Slicer) -> None:
     """With what it holds, where that does not hold it; where it does, at the next whole pass at the latest."""
     owner, ring = Node(parts=[Node() for _ in range(60_000)]), Node()
     ring.__dict__["parts"] = [Node(ring=ring) for _ in range(60_000)]
     gone, parts = old([owner, ring]), old([*owner.__dict__["parts"], *ring.__dict__["parts"]])
     del owner, ring
-    rounds(sweep, 4)
+    rounds(slicer, 4)
     assert gone[0]() is None
     assert alive(parts[:60_000]) == 0
-    sweep.whole()
+    slicer.whole()
     assert alive(gone) == alive(parts) == 0
 
 
-def test_many_wide_ones_in_one_cycle_make_no_slice_long(sweep: _hot.Sweep) -> None:
+def test_many_wide_ones_in_one_cycle_make_no_slice_long(slicer: _hot.Slicer) -> None:
     """A chunk of the dead is cut by what it refers to, too."""
     living = [[number] for number in range(10_000)]
     first = Node()
     first.__dict__["parts"] = [[first, *living] for _ in range(50)]
     gone = old([first])
     del first
-    before = sweep.counts()["looks"]
-    most = looks_of_the_longest(sweep, 2)
-    assert most < 2 * SMALL + 3 * WIDE < (sweep.counts()["looks"] - before) / 20
+    before = slicer.counts()["looks"]
+    most = looks_of_the_longest(slicer, 2)
+    assert most < 2 * SMALL + 3 * WIDE < (slicer.counts()["looks"] - before) / 20
     assert len(living) == 10_000
-    sweep.whole()
+    slicer.whole()
     assert alive(gone) == 0
 
 
-def test_a_neighbour_that_is_no_container_keeps_nothing_alive(sweep: _hot.Sweep) -> None:
+def test_a_neighbour_that_is_no_container_keeps_nothing_alive(slicer: _hot.Slicer) -> None:
     """Objects and what stands beside them in the same block of memory: living strings between dead cycles."""
 
     class Plain:
@@ -252,12 +252,12 @@ def test_a_neighbour_that_is_no_container_keeps_nothing_alive(sweep: _hot.Sweep)
     gone = old(plains)
     del plain
     plains.clear()
-    rounds(sweep, 1)
+    rounds(slicer, 1)
     assert alive(gone) == 0
     assert len(holder["texts"]) == 20_000
 
 
-def test_addresses_that_are_used_again_within_a_round(sweep: _hot.Sweep) -> None:
+def test_addresses_that_are_used_again_within_a_round(slicer: _hot.Slicer) -> None:
     """What was walked dies between slices, and others come to stand there: containers or not, tracked or not, dead or
     alive. Nothing that lives is harmed, and what is dead dies a round later at the latest."""
     nodes = [Node(number=number) for number in range(3000)]
@@ -270,8 +270,8 @@ def test_addresses_that_are_used_again_within_a_round(sweep: _hot.Sweep) -> None
         kept.append((Node(number=turn), f"{turn:07d}", {"untracked": turn}, (turn, float(turn)), bytearray(turn % 90)))
         gone.append(weakref.ref(Node(number=turn)))
         if turn % 30 == 0:
-            sweep.slice(SMALL)
-    rounds(sweep, 2, SMALL)
+            slicer.slice(SMALL)
+    rounds(slicer, 2, SMALL)
     assert alive(gone) == 0
     for turn, (node, text, untracked, pair, filled) in enumerate(kept):
         assert node.me == [node]
@@ -279,23 +279,23 @@ def test_addresses_that_are_used_again_within_a_round(sweep: _hot.Sweep) -> None
         assert len(filled) == turn % 90
 
 
-def test_a_freeze_that_nobody_told_of(sweep: _hot.Sweep) -> None:
+def test_a_freeze_that_nobody_told_of(slicer: _hot.Slicer) -> None:
     """By who had gc.freeze before it was watched: the walk does not go on in what is frozen now."""
     nodes = [Node() for _ in range(3000)]
     gone = old(nodes)
     nodes.clear()
-    sweep.slice(SMALL)
+    slicer.slice(SMALL)
     gc.freeze()
     frozen = gc.get_freeze_count()
-    rounds(sweep, 2, SMALL)
+    rounds(slicer, 2, SMALL)
     assert gc.get_freeze_count() >= frozen - 10
     gc.unfreeze()
-    sweep.round()
-    rounds(sweep, 2, SMALL)
+    slicer.round()
+    rounds(slicer, 2, SMALL)
     assert alive(gone) == 0
 
 
-def test_a_slice_makes_one_collection(sweep: _hot.Sweep) -> None:
+def test_a_slice_makes_one_collection(slicer: _hot.Slicer) -> None:
     """Its own: nothing that it does beside sets the interpreter's off, which would find the lists taken apart."""
     nodes = [Node() for _ in range(2000)]
     gone = old(nodes)
@@ -307,7 +307,7 @@ def test_a_slice_makes_one_collection(sweep: _hot.Sweep) -> None:
     try:
         while alive(gone) > 0:
             gc.enable()
-            done = sweep.slice(SMALL)
+            done = slicer.slice(SMALL)
             gc.disable()
             assert done is not None
     finally:
@@ -330,10 +330,10 @@ def works(what):
     gone = [weakref.ref(node) for node in nodes]
     gc.collect(0), gc.collect(1)
     del nodes
-    rounds = sweep.counts()["cycles"]
-    while sweep.counts()["cycles"] < rounds + 2:
-        sweep.round()
-        assert sweep.slice(2000) is not None, what
+    rounds = slicer.counts()["cycles"]
+    while slicer.counts()["cycles"] < rounds + 2:
+        slicer.round()
+        assert slicer.slice(2000) is not None, what
     assert not any(each() for each in gone), what
 
 def fork(then):
@@ -369,7 +369,7 @@ gc.disable()
 policy = IdleGC(_hot.Core("api", 1, (0,) * 5, 0, lambda scope: "", lambda sent, stream: sent), sys.exit)
 policy.prepare()
 gc.collect(), policy.freeze(gc.freeze), gc.collect()
-sweep = policy.sweep
+slicer = policy.slicer
 children = []
 Forks()
 works("around a fork")
@@ -385,9 +385,9 @@ for one, other in zip(many, many[1:]):
 gone = [weakref.ref(each) for each in many]
 gc.collect(0), gc.collect(1)
 del many, one, other
-while sweep.counts()["held"] < 500:
-    sweep.round()
-    sweep.slice(2000)
+while slicer.counts()["held"] < 500:
+    slicer.round()
+    slicer.slice(2000)
 for each in gone:
     if (node := each()) is not None:
         node.me.clear()
@@ -396,7 +396,7 @@ assert sum(each() is not None for each in gone) > 100  # the dead that are put i
 armed = True
 thread = threading.Thread(target=fork_from_another_thread)
 thread.start()
-sweep.whole()
+slicer.whole()
 thread.join()
 assert forked.is_set()
 works("around a fork of another thread")
@@ -412,19 +412,19 @@ def test_a_fork_in_the_midst_of_a_slice() -> None:
 
 
 def test_its_memory_is_told() -> None:
-    """tailwatch_memory_bytes has what the sweep keeps, beside the segment."""
+    """tailwatch_memory_bytes has what the slicer keeps, beside the segment."""
     of = core()
     policy = begin(of)
     try:
         kept = [[] for _ in range(20_000)]  # type: ignore[var-annotated]
-        before = snapshots.take([of.address]).processes[0].bytes - policy.sweep.bytes
-        policy.sweep.forget()
-        without = policy.sweep.bytes
+        before = snapshots.take([of.address]).processes[0].bytes - policy.slicer.bytes
+        policy.slicer.forget()
+        without = policy.slicer.bytes
         policy.freeze(gc.freeze)
-        assert policy.sweep.bytes > without + 10_000
-        assert snapshots.take([of.address]).processes[0].bytes == before + policy.sweep.bytes
-        rounds(policy.sweep, 1)
-        assert snapshots.take([of.address]).processes[0].bytes == before + policy.sweep.bytes
+        assert policy.slicer.bytes > without + 10_000
+        assert snapshots.take([of.address]).processes[0].bytes == before + policy.slicer.bytes
+        rounds(policy.slicer, 1)
+        assert snapshots.take([of.address]).processes[0].bytes == before + policy.slicer.bytes
         assert len(kept) == 20_000
     finally:
         end(policy)

@@ -1,6 +1,6 @@
 """Types that tell the collector little, or oddly; objects that untrack themselves; finalizers of all kinds.
 
-What dies in a few rounds of the sweep is what as many gc.collect() free of a structure made in the same way.
+What dies in a few rounds of the slicer is what as many gc.collect() free of a structure made in the same way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pytest
 
 from tailwatch import _hot
 
-from .sweeping import LARGE, SMALL, alive, begin, end, old, rounds, told_of_collections
+from .slicing import LARGE, SMALL, alive, begin, end, old, rounds, told_of_collections
 
 SOURCE = Path(__file__).parent.parent / "native" / "oddtypes.c"
 TYPES = ["Fair", "Blind", "Half", "Deaf", "Late", "Restless", "Sticky", "Legacy", "Maybe"]
@@ -52,15 +52,15 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture
-def sweep() -> Iterator[_hot.Sweep]:
+def slicer() -> Iterator[_hot.Slicer]:
     """One over a heap that is frozen."""
     policy = begin()
-    yield policy.sweep
+    yield policy.slicer
     end(policy)
 
 
 @pytest.fixture
-def hooked() -> Iterator[_hot.Sweep]:
+def hooked() -> Iterator[_hot.Slicer]:
     """One that is told of collections, as it is where the policy is on."""
     yield from told_of_collections()
 
@@ -187,7 +187,7 @@ def collect() -> None:
 
 @pytest.mark.parametrize("budget", [FEW, SMALL, LARGE])
 @pytest.mark.parametrize("name", TYPES)
-def test_the_dead_die_as_by_the_collector(odd: Any, sweep: _hot.Sweep, name: str, budget: int) -> None:
+def test_the_dead_die_as_by_the_collector(odd: Any, slicer: _hot.Slicer, name: str, budget: int) -> None:
     """Of each type, in each shape: those that as many gc.collect() free, and no others."""
     of = getattr(odd, name)
     swept, collected = {}, {}
@@ -197,7 +197,7 @@ def test_the_dead_die_as_by_the_collector(odd: Any, sweep: _hot.Sweep, name: str
             return [shape(odd, of) for _ in range(20)]
 
         collected[shape.__name__] = fates(odd, make, collect)
-        swept[shape.__name__] = fates(odd, make, lambda: rounds(sweep, 2, budget))
+        swept[shape.__name__] = fates(odd, make, lambda: rounds(slicer, 2, budget))
     assert swept == collected
     assert collected["itself"][1:] == (20 * (name in ("Blind", "Sticky", "Legacy")), 20 * (name == "Legacy"))
     assert collected["second"][1] == 40 * (name in ("Blind", "Half", "Sticky", "Legacy"))
@@ -207,7 +207,7 @@ def test_the_dead_die_as_by_the_collector(odd: Any, sweep: _hot.Sweep, name: str
 
 @pytest.mark.parametrize("budget", [FEW, SMALL, LARGE])
 @pytest.mark.parametrize("name", TYPES)
-def test_the_living_stay_as_they_are(odd: Any, sweep: _hot.Sweep, name: str, budget: int) -> None:
+def test_the_living_stay_as_they_are(odd: Any, slicer: _hot.Slicer, name: str, budget: int) -> None:
     """Each held by its first one only, or by its last."""
     of = getattr(odd, name)
     made = [shape(odd, of) for shape in SHAPES for _ in range(10)]
@@ -215,7 +215,7 @@ def test_the_living_stay_as_they_are(odd: Any, sweep: _hot.Sweep, name: str, bud
     gone = [old(each) for each in made]
     kept = [(each[0], each[-1]) for each in made]
     made.clear()
-    rounds(sweep, 3, budget)
+    rounds(slicer, 3, budget)
     assert odd.living() == living
     made = [[ref() for ref in each] for each in gone]
     assert [held_by([each for each in both if each is not None]) for both in made] == [
@@ -230,24 +230,24 @@ def test_the_living_stay_as_they_are(odd: Any, sweep: _hot.Sweep, name: str, bud
     assert gc.garbage == []
 
 
-def test_what_an_object_hides_lives(odd: Any, sweep: _hot.Sweep) -> None:
+def test_what_an_object_hides_lives(odd: Any, slicer: _hot.Slicer) -> None:
     """Held by a dead one that does not say so: as long as that one is there, and no longer."""
     blind, half = odd.Blind(Node()), odd.Half(Node(), Node())
     owner = Node(half)
     hidden = old([*blind.items(), *half.items(), half, owner])
     del half, owner
     for _ in range(3):
-        rounds(sweep, 1, SMALL)
+        rounds(slicer, 1, SMALL)
         assert hidden[0]() is blind.items()[0], "it is held"
-    rounds(sweep, 1, SMALL)
+    rounds(slicer, 1, SMALL)
     assert alive(hidden[1:]) == 0, "its holder died, by its count"
     del blind
-    rounds(sweep, 1, SMALL)
+    rounds(slicer, 1, SMALL)
     assert alive(hidden) == 0
 
 
 @pytest.mark.parametrize("name", ["Fair", "Deaf", "Late", "Restless", "Maybe"])
-def test_wide_ones(odd: Any, sweep: _hot.Sweep, name: str) -> None:
+def test_wide_ones(odd: Any, slicer: _hot.Slicer, name: str) -> None:
     """Wider than a walk follows: the living stay whole, what is dead dies at the next whole pass at the latest."""
     of = getattr(odd, name)
     kept = of(*[Node() for _ in range(WIDE + 4_000)])
@@ -260,23 +260,23 @@ def test_wide_ones(odd: Any, sweep: _hot.Sweep, name: str) -> None:
     dies = weakref.ref(ring)
     del doomed, ring
     before = held_by([kept])
-    rounds(sweep, 4, SMALL)
+    rounds(slicer, 4, SMALL)
     assert dies() is None
     assert alive(content) == WIDE + 4_000
     assert held_by([kept]) == before
-    sweep.whole()
+    slicer.whole()
     assert alive(gone) == 0
     kept.drop()
 
 
-def test_what_cannot_be_cleared_ends_no_round_late(odd: Any, sweep: _hot.Sweep) -> None:
+def test_what_cannot_be_cleared_ends_no_round_late(odd: Any, slicer: _hot.Slicer) -> None:
     """Found dead in each round, and never freed: rounds end as ever, and what is beside it dies."""
     for _ in range(500):
         two(odd, odd.Sticky)
     gone = old([Node([]) for _ in range(500)])
     before = odd.living()
     for _ in range(5):
-        rounds(sweep, 1, SMALL)
+        rounds(slicer, 1, SMALL)
     assert (alive(gone), odd.living()) == (0, before)
     clean(odd)
     assert odd.living() == before - 1000
@@ -301,7 +301,7 @@ def of_pair(refs: list[weakref.ref[Any]], at: int) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_members_untrack_themselves_in_the_midst(odd: Any, sweep: _hot.Sweep, seed: int) -> None:
+def test_members_untrack_themselves_in_the_midst(odd: Any, slicer: _hot.Slicer, seed: int) -> None:
     """Of the dead and the living, and track themselves again, or not: those are as the collector would have them."""
     rng = random.Random(seed)
     kept, doomed = pairs(odd, 100), pairs(odd, 100)
@@ -309,14 +309,14 @@ def test_members_untrack_themselves_in_the_midst(odd: Any, sweep: _hot.Sweep, se
     living, dead = old(kept), old(doomed)
     doomed.clear()
     untracked: set[int] = set()
-    begun = sweep.counts()["cycles"]
-    sweep.round()
+    begun = slicer.counts()["cycles"]
+    slicer.round()
     slices = 0
     for _ in range(100_000):
-        sweep.slice(FEW)
-        if sweep.counts()["cycles"] > begun:
+        slicer.slice(FEW)
+        if slicer.counts()["cycles"] > begun:
             break
-        slices += sweep.midway
+        slices += slicer.midway
         for refs in (living, dead):
             one = refs[at := rng.randrange(200)]()
             if one is None:
@@ -329,7 +329,7 @@ def test_members_untrack_themselves_in_the_midst(odd: Any, sweep: _hot.Sweep, se
                 (untracked.discard if gc.is_tracked(one) else untracked.add)(at)
             del one
     assert slices > 50
-    rounds(sweep, 2, SMALL)
+    rounds(slicer, 2, SMALL)
     left = {at for at in range(200) if dead[at]() is not None}
     assert left == {each for at in untracked for each in (at, at ^ 1)}
     gc.collect()
@@ -339,25 +339,25 @@ def test_members_untrack_themselves_in_the_midst(odd: Any, sweep: _hot.Sweep, se
         assert one is not None
         one.track()
     del one
-    rounds(sweep, 2, SMALL)
+    rounds(slicer, 2, SMALL)
     assert alive(dead) == 0
     assert held_by(kept) == before
     assert all(gc.is_tracked(each.items()[1]) for each in kept)
 
 
-def slices_of_a_round(sweep: _hot.Sweep) -> int:
+def slices_of_a_round(slicer: _hot.Slicer) -> int:
     """Of few looks."""
-    begun = sweep.counts()["cycles"]
-    sweep.round()
+    begun = slicer.counts()["cycles"]
+    slicer.round()
     for number in range(1, 100_000):
-        sweep.slice(FEW)
-        if sweep.counts()["cycles"] > begun:
+        slicer.slice(FEW)
+        if slicer.counts()["cycles"] > begun:
             return number
     pytest.fail("the round does not end")
 
 
 def empty_lists(objects: list[Any]) -> set[int]:
-    """Addresses of the empty lists among them: the sweep's positions are such."""
+    """Addresses of the empty lists among them: the slicer's positions are such."""
     return {id(each) for each in objects if each == []}
 
 
@@ -371,48 +371,48 @@ def rests_at(odd: Any, others: set[int]) -> Any:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_where_the_sweep_stands(odd: Any, sweep: _hot.Sweep, again: bool) -> None:
+def test_where_the_slicer_stands(odd: Any, slicer: _hot.Slicer, again: bool) -> None:
     """At all stages of a round the very object untracks itself where the next slice goes on."""
-    sweep.slice(LARGE)
-    sweep.abandon()
+    slicer.slice(LARGE)
+    slicer.abandon()
     kept = pairs(odd, 100)
     before, living = held_by(kept), old(kept)
     kept = kept[::2]  # each second one is held by its other only
-    length = slices_of_a_round(sweep)
+    length = slices_of_a_round(slicer)
     met = 0
     for at in range(0, length, length // 40):
         dead = old(pairs(odd, 10))
-        sweep.abandon()
+        slicer.abandon()
         others = empty_lists(gc.get_objects())
-        sweep.round()
+        slicer.round()
         for _ in range(at):
-            sweep.slice(FEW)
+            slicer.slice(FEW)
         for _ in range(40):
             one = rests_at(odd, others)
             if one is not None:
                 break
-            sweep.slice(FEW)
+            slicer.slice(FEW)
         if one is not None:
             met += 1
-            assert sweep.midway
+            assert slicer.midway
             one.untrack()
             if again:
                 one.track()
             del one
-            sweep.slice(FEW)
+            slicer.slice(FEW)
         for ref in living + dead:
             if (one := ref()) is not None:
                 one.track()
         del one
         old([])
-        rounds(sweep, 2, SMALL)
+        rounds(slicer, 2, SMALL)
         assert alive(dead) == 0
     assert met > 10
     assert held_by([each() for each in living]) == before
 
 
-def test_members_of_a_tangle_untrack_themselves(odd: Any, sweep: _hot.Sweep) -> None:
-    """While the sweep holds them, to put them in order: what an untracked one leads to lives, the rest dies."""
+def test_members_of_a_tangle_untrack_themselves(odd: Any, slicer: _hot.Slicer) -> None:
+    """While the slicer holds them, to put them in order: what an untracked one leads to lives, the rest dies."""
     nodes: list[Any] = []
     for _ in range(3_000):
         node = odd.Fair([1], {"of": []}, [[2]], *nodes[-1:])
@@ -421,10 +421,10 @@ def test_members_of_a_tangle_untrack_themselves(odd: Any, sweep: _hot.Sweep) -> 
     gone = old(nodes)
     nodes.clear()
     del node
-    sweep.round()
+    slicer.round()
     for _ in range(10_000):
-        sweep.slice(SMALL)
-        if sweep.counts()["held"] >= 500:
+        slicer.slice(SMALL)
+        if slicer.counts()["held"] >= 500:
             break
     else:
         pytest.fail("nothing is put in order")
@@ -435,30 +435,30 @@ def test_members_of_a_tangle_untrack_themselves(odd: Any, sweep: _hot.Sweep) -> 
         if at > 40:
             one.track()
     del one
-    rounds(sweep, 4, SMALL)
+    rounds(slicer, 4, SMALL)
     assert [at for at, ref in enumerate(gone) if ref() is not None] == list(range(41))
     gc.collect()
     assert alive(gone) == 41, "the collector frees no more"
     for at in (10, 40):
         gone[at]().track()  # type: ignore[union-attr]
-    rounds(sweep, 3, SMALL)
+    rounds(slicer, 3, SMALL)
     assert alive(gone) == 0
 
 
-def test_what_the_collector_untracks(sweep: _hot.Sweep) -> None:
+def test_what_the_collector_untracks(slicer: _hot.Slicer) -> None:
     """Tuples and dicts of what is no container, while a round is under way, in which they were counted."""
     kept = [Node((number, (number, "a")), {"number": number}) for number in range(300)]
     doomed = [Node((number, (number, "a")), {"number": number}) for number in range(300)]
     gone = [weakref.ref(each) for each in doomed]
     gc.collect(0)
     doomed.clear()
-    sweep.round()
+    slicer.round()
     generations = itertools.cycle((0, 1, 0, 2, 0, 1))
     for _ in range(200):
-        sweep.slice(FEW)
+        slicer.slice(FEW)
         kept.append(Node((1, (2, 3)), {"number": 4}))
         gc.collect(next(generations))
-    rounds(sweep, 2, SMALL)
+    rounds(slicer, 2, SMALL)
     assert alive(gone) == 0
     assert not any(gc.is_tracked(node.to[0]) for node in kept)
     assert all(node.to[0][1][1] == "a" and node.to[1]["number"] == node.to[0][0] for node in kept[:300])
@@ -494,7 +494,7 @@ def order_of(free: Callable[[], object], make: Callable[[list[int]], list[Ended]
     return log
 
 
-def test_a_cycle_ends_in_the_collector_s_order(sweep: _hot.Sweep) -> None:
+def test_a_cycle_ends_in_the_collector_s_order(slicer: _hot.Slicer) -> None:
     """One that was made in the order in which each refers to the next; and cycles after cycles, the oldest first."""
 
     def one_cycle(log: list[int]) -> list[Ended]:
@@ -507,12 +507,12 @@ def test_a_cycle_ends_in_the_collector_s_order(sweep: _hot.Sweep) -> None:
         return made
 
     for make in (one_cycle, many):
-        by_sweep = order_of(lambda: rounds(sweep, 1), make)
-        assert by_sweep == order_of(gc.collect, make) == list(range(300))
+        by_slices = order_of(lambda: rounds(slicer, 1), make)
+        assert by_slices == order_of(gc.collect, make) == list(range(300))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_however_it_hangs_together_all_end_before_any_is_cleared(sweep: _hot.Sweep, seed: int) -> None:
+def test_however_it_hangs_together_all_end_before_any_is_cleared(slicer: _hot.Slicer, seed: int) -> None:
     """The order in one cycle is that in which its members are come upon from the oldest, not that of their ages: but
     each ends once, the oldest first, while all are whole, as the collector has it."""
     whole: list[int] = []
@@ -530,14 +530,14 @@ def test_however_it_hangs_together_all_end_before_any_is_cleared(sweep: _hot.Swe
         random.Random(seed).shuffle(sequence)
         return in_a_ring([Looks(number, log) for number in range(300)], sequence)
 
-    by_sweep, by_collector = order_of(lambda: rounds(sweep, 1), make), order_of(gc.collect, make)
+    by_slices, by_collector = order_of(lambda: rounds(slicer, 1), make), order_of(gc.collect, make)
     assert by_collector == list(range(300))
-    assert sorted(by_sweep) == by_collector
-    assert by_sweep[0] == 0
+    assert sorted(by_slices) == by_collector
+    assert by_slices[0] == 0
     assert whole == [300] * 600
 
 
-def test_finalizers_raise(sweep: _hot.Sweep) -> None:
+def test_finalizers_raise(slicer: _hot.Slicer) -> None:
     """Each is told of once, as by the collector; its object dies, and so does what is beside it."""
 
     class Raises(Node):
@@ -563,11 +563,11 @@ def test_finalizers_raise(sweep: _hot.Sweep) -> None:
             sys.unraisablehook = hook
         return [alive(gone), *told]
 
-    by_sweep = freed(lambda: rounds(sweep, 2, SMALL))
-    assert by_sweep == freed(gc.collect) == [0] + [(ValueError, "as it should")] * 50
+    by_slices = freed(lambda: rounds(slicer, 2, SMALL))
+    assert by_slices == freed(gc.collect) == [0] + [(ValueError, "as it should")] * 50
 
 
-def test_finalizers_bring_back(sweep: _hot.Sweep) -> None:
+def test_finalizers_bring_back(slicer: _hot.Slicer) -> None:
     """All that one of them leads to lives, and is whole; let go of, it dies without another end."""
 
     def freed(free: Callable[[], object]) -> tuple[int, ...]:
@@ -591,9 +591,9 @@ def test_finalizers_bring_back(sweep: _hot.Sweep) -> None:
         free()
         return (*lived, alive(gone), len(back), len(ends))
 
-    by_sweep = freed(lambda: rounds(sweep, 2, SMALL))
-    assert by_sweep == freed(gc.collect)
-    assert by_sweep[1:3] == (50, 50) and by_sweep[3:] == (0, 0, 50)
+    by_slices = freed(lambda: rounds(slicer, 2, SMALL))
+    assert by_slices == freed(gc.collect)
+    assert by_slices[1:3] == (50, 50) and by_slices[3:] == (0, 0, 50)
 
 
 class Beside:
@@ -623,15 +623,15 @@ class Beside:
 
 
 @pytest.mark.parametrize("tangled", [False, True])
-def test_finalizers_sleep(hooked: _hot.Sweep, tangled: bool) -> None:
+def test_finalizers_sleep(hooked: _hot.Slicer, tangled: bool) -> None:
     """Another thread allocates, and asks for slices, which it is not given; gives up the round, and collects."""
-    sweep, ends, later = hooked, [], []  # type: ignore[var-annotated]
+    slicer, ends, later = hooked, [], []  # type: ignore[var-annotated]
 
     def does() -> object:
         later.extend(weakref.ref(Node([])) for _ in range(200))
-        done = sweep.slice(SMALL), sweep.whole(), sweep.sync_frozen()
+        done = slicer.slice(SMALL), slicer.whole(), slicer.sync_frozen()
         if len(ends) % 3 == 1:
-            sweep.abandon()
+            slicer.abandon()
         elif len(ends) % 3 == 2:
             gc.collect()
         later.extend(weakref.ref(Node([])) for _ in range(200))
@@ -658,9 +658,9 @@ def test_finalizers_sleep(hooked: _hot.Sweep, tangled: bool) -> None:
         gone = old(nodes)
         nodes.clear()
         del node
-        rounds(sweep, 4, SMALL)
+        rounds(slicer, 4, SMALL)
         assert alive(gone) == 0
-        rounds(sweep, 2, SMALL)
+        rounds(slicer, 2, SMALL)
         assert alive(later) == 0
     finally:
         beside.end()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tailwatch
 from tailwatch.errors import OptionError
 from tailwatch.gc.memory_limit import (
-    MOMENT_SECONDS,
+    IDLE_SLOT_SECONDS,
     NOTHING,
     OBJECTS,
     PASS,
@@ -167,9 +167,9 @@ def test_nobody_has_a_moment() -> None:
     process.rss = 2 * MB
     process.watch.look(1.0)
     assert process.forced == PASS
-    process.watch.look(1.0 + MOMENT_SECONDS)
+    process.watch.look(1.0 + IDLE_SLOT_SECONDS)
     assert process.wholes == 0
-    process.watch.look(1.5 + MOMENT_SECONDS)
+    process.watch.look(1.5 + IDLE_SLOT_SECONDS)
     assert (process.wholes, process.met) == (1, [RSS])
 
 

@@ -226,7 +226,7 @@ class Server:
         self.home = home
         self.busy = False
         self.loop: list[Callable[[], None]] | None = None
-        self.sweeps = True
+        self.slices = True
         self.round: int | None = None
         self.done: list[str] = []
         self.answers: list[tuple[int, CommandResult]] = []
@@ -236,7 +236,7 @@ class Server:
             CommandActions(
                 nobody_waits=lambda: not self.busy,
                 act=self.act,
-                begin_round=lambda: self.sweeps,
+                begin_round=lambda: self.slices,
                 round_over=lambda: self.round,
                 hand_over=self.hand_over,
                 answer=lambda number, word: self.answers.append((number, CommandResult.of(word))),
@@ -273,7 +273,7 @@ def test_nobody_waits_and_there_is_no_loop(server: Server) -> None:
     server.ask(FREEZE)
     assert server.answers == [(5, CommandResult(DONE, 0.25, 7))]
     server.commands.turn()
-    server.commands.moment()
+    server.commands.run_waiting()
     assert server.done == [FREEZE]
 
 
@@ -287,7 +287,7 @@ def test_the_thread_that_serves_does_it(server: Server) -> None:
     server.loop.pop()()
     assert server.done == []
     server.busy = False
-    server.commands.moment()
+    server.commands.run_waiting()
     assert server.answers == [(5, CommandResult(DONE, 0.25, 7))]
 
 
@@ -296,7 +296,7 @@ def test_streams_in_flight_are_never_stopped(server: Server) -> None:
     server.busy = True
     server.ask(FREEZE, deadline_ns=time.monotonic_ns() + 20_000_000)
     assert server.commands.waiting
-    server.commands.moment()
+    server.commands.run_waiting()
     deadline = time.monotonic() + 30
     while not server.answers and time.monotonic() < deadline:
         server.commands.turn()
@@ -305,13 +305,13 @@ def test_streams_in_flight_are_never_stopped(server: Server) -> None:
 
 
 def test_a_collection_is_made_in_slices_meanwhile(server: Server) -> None:
-    """Where the sweep works: answered when it is through."""
+    """Where the slicer works: answered when it is through."""
     server.busy = True
     server.ask(COLLECT)
     server.commands.turn()
     assert server.answers == []
     server.busy = False
-    server.commands.moment()
+    server.commands.run_waiting()
     assert server.done == [], "it is being made already"
     server.round = 123
     server.commands.turn()

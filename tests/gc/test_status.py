@@ -19,7 +19,7 @@ import tailwatch
 from tailwatch import snapshots
 from tailwatch.export.prometheus.render import render
 from tailwatch.gc import interference
-from tailwatch.gc.idle import MOMENTS, SAFETY_NET
+from tailwatch.gc.idle import SAFETY_NET, SLICE_REASONS
 from tailwatch.runtime.session import Watch
 from tailwatch.snapshots import serialization
 
@@ -49,14 +49,14 @@ def test_names_are_those_of_the_core() -> None:
     assert interference.WHYS == snapshots.POLICY_WHYS
     assert interference.CALLS == snapshots.INTERFERENCES
     assert interference.MEMORY_LIMITS == snapshots.MEMORY_LIMITS
-    assert MOMENTS == snapshots.MOMENTS
+    assert SLICE_REASONS == snapshots.SLICE_REASONS
 
 
 def test_slices_and_what_they_cost_are_told(watch: Watch) -> None:
     """By what gave the moment; what they took, and were predicted to take; how large the heap is."""
     before = tailwatch.gc_status()
     for _ in range(3):
-        watch.gc.idle_gc.sweep.slice(500)
+        watch.gc.idle_gc.slicer.slice(500)
     status = tailwatch.gc_status()
     assert status.slices["requested"] - before.slices["requested"] == 3
     assert status.moved > before.moved
@@ -76,11 +76,11 @@ def test_the_processor_time_of_slices_is_told(watch: Watch) -> None:
     """Of a walk, which waits for nobody, it is what the walk took: of the same thread's clock, around it."""
     kept = [[number] for number in range(200_000)]
     gc.collect(0)
-    before, began = watch.snapshot().gc.cpu["policy"], time.thread_time()
+    before, began = watch.snapshot().gc.cpu["gc_own"], time.thread_time()
     for _ in range(50):
-        watch.gc.idle_gc.sweep.slice(100_000)
+        watch.gc.idle_gc.slicer.slice(100_000)
     took = time.thread_time() - began
-    assert 0.5 * took < watch.snapshot().gc.cpu["policy"] - before < 2 * took  # the daemon's may be among them
+    assert 0.5 * took < watch.snapshot().gc.cpu["gc_own"] - before < 2 * took  # the daemon's may be among them
     assert len(kept) == 200_000
 
 
@@ -100,7 +100,7 @@ class Slow:
 
 def test_what_a_round_lets_go_of_is_no_callback_s_time(watch: Watch) -> None:
     """A whole collection by somebody else begins with that: in its pause, and not booked as others' callbacks."""
-    sweep, interval = watch.gc.idle_gc.sweep, sys.getswitchinterval()
+    slicer, interval = watch.gc.idle_gc.slicer, sys.getswitchinterval()
     many = [Slow() for _ in range(3_000)]
     for one, other in itertools.pairwise(many):
         other.me.append(one)
@@ -116,9 +116,9 @@ def test_what_a_round_lets_go_of_is_no_callback_s_time(watch: Watch) -> None:
     sys.setswitchinterval(1000)  # the daemon would end the round
     try:
         many.clear()
-        while sweep.counts()["held"] < 500:
-            sweep.round()
-            sweep.slice(2_000)
+        while slicer.counts()["held"] < 500:
+            slicer.round()
+            slicer.slice(2_000)
         for each in gone:
             if (slow := each()) is not None:
                 slow.me.clear()
@@ -174,7 +174,7 @@ def test_automatic_collections_of_each_generation_are_the_interpreter_s() -> Non
     policy = window.processes[0].policy
     assert len(kept) == 400_000 and window.gc.collections["gc2"] > 0 and window.gc.collections["gc1"] > 0
     assert policy.collections["automatic"] == ended and policy.collections["external"] == 0
-    assert policy.kind == "observe" and policy.slices == dict.fromkeys(MOMENTS, 0)
+    assert policy.kind == "observe" and policy.slices == dict.fromkeys(SLICE_REASONS, 0)
 
 
 def test_what_others_do_to_the_collector_is_counted_and_done(watch: Watch) -> None:
@@ -252,7 +252,7 @@ def test_everything_is_given_back() -> None:
 
 def test_a_fork_child_knows_its_policy_and_counts_from_zero(watch: Watch) -> None:
     """What it is stays, what was done is the parent's."""
-    watch.gc.idle_gc.sweep.slice(100)
+    watch.gc.idle_gc.slicer.slice(100)
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -135,7 +135,7 @@ def test_the_freeze_is_one_pause_around_both_collections(run_script) -> None:
     found = json.loads(run_script(TWICE))
     assert found["rows"] == 2 * 8
     assert found["inner"] <= found["seconds"] * 1e9
-    assert {cause for cause, seconds in found["paused"].items() if seconds} == {"policy"}
+    assert {cause for cause, seconds in found["paused"].items() if seconds} == {"gc_own"}
 
 
 DURATION = """

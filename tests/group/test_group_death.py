@@ -194,7 +194,9 @@ def test_threads_that_merge_at_once_merge_each_file_once(directory: Path, start:
     core.leave()
 
 
-def test_the_sweep_knows_retired(tmp_path: Path, start: Callable[[str], Member], directory: Path) -> None:
+def test_a_retired_segment_is_removed_with_its_group(
+    tmp_path: Path, start: Callable[[str], Member], directory: Path
+) -> None:
     """tailwatch run removes a dead launcher's directory with retired in it, and none with files of somebody else."""
     watch = install(directory)
     start("engine").kill()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import tailwatch
 from tailwatch import snapshots
 from tailwatch._cold import ffi
 from tailwatch.cli import find_group
@@ -91,7 +92,7 @@ def shared() -> Iterator[Path]:
     """Of a group that nobody named, in the memory of all containers."""
     path = Path(temp_dirs.IN_MEMORY) / f"{temp_dirs.PREFIX}{secrets.token_hex(4)}"
     yield path
-    shutil.rmtree(path, ignore_errors=True)
+    temp_dirs.discard(str(path))
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ def test_run_in_one_container_leaves_the_group_of_another(shared: Path, start: C
         subprocess.run([sys.executable, "-m", "tailwatch", "run", "--", "true"], env=clean_environment()).returncode
         == 0
     )
-    temp_dirs.sweep()
+    temp_dirs.remove_dead()
     assert shared.exists()
     assert api.ask("look") == [4, str(shared), ["api-0", "engine-0"]]
 
@@ -138,7 +139,7 @@ def test_a_directory_of_the_dead_of_another_namespace_is_not_removed(
     start().kill()
     until(lambda: living(shared) == [], "it has ended")
     os.utime(shared, (1, 1))
-    temp_dirs.sweep()
+    temp_dirs.remove_dead()
     assert shared.exists()
 
 
@@ -208,7 +209,8 @@ def test_what_does_not_end_a_process_does_not_end_its_lock(
     if order == "fork":  # the child, which lives on, does not hold its parent's lock
         member.write("kill")
         assert member.read() == "the member has ended"
-        assert living(shared) == []
+        found = snapshots.take_directory(str(shared)).processes  # the child may have joined
+        assert [process.lives for process in found if process.pid == member.inner] == [False]
 
 
 def test_another_program_has_ended_the_member(shared: Path, start: Callable[..., Container]) -> None:
@@ -223,11 +225,12 @@ def test_who_has_no_lock_may_live(shared: Path, start: Callable[..., Container])
     start().kill()
     until(lambda: living(shared) == [], "it has ended")
     (file,) = shared.glob("*.seg")
+    snapshots.remove_shared(str(shared))  # the copy is what counts, as after a reboot or in another IPC namespace
     with file.open("r+b") as segment:
         segment.seek(ffi.offsetof("tw_header", "locked"))
         segment.write(bytes(8))
     assert living(shared) == ["engine-0"]
-    temp_dirs.sweep()
+    temp_dirs.remove_dead()
     assert shared.exists()
 
 
@@ -238,3 +241,33 @@ def test_a_process_of_this_namespace_is_judged_by_its_pid(shared: Path) -> None:
         assert living(shared) == ["engine-0"]
         assert beside("gc", "status", "--dir", shared).stdout.startswith("engine-0 (pid ")
     assert living(shared) == [] and temp_dirs._is_left(str(shared))
+
+
+IPC = ("unshare", "--ipc")
+LOOK = """
+import sys
+from tailwatch import snapshots
+snap = snapshots.take_directory(sys.argv[1])
+print(snap.opened, [process.lives for process in snap.processes], len(snap.labels))
+"""
+
+
+def test_another_ipc_namespace_reads_the_copies(shared: Path) -> None:
+    """It shares the directory and not the memory; each process copies its numbers there, and mends what was damaged."""
+    watch = tailwatch.install(dir=str(shared), role="api", gc="observe")
+
+    def look() -> str:
+        command = [*IPC, sys.executable, "-c", LOOK, str(shared)]
+        done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=50)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    for requests in (1, 2):
+        with tailwatch.stream(model=f"m{requests}") as stream:
+            stream.token()
+        watch.core.save()
+        assert look() == f"{requests} [True] {requests}"
+        os.truncate(shared / watch.core.file, 0)
+    watch.core.save()
+    tailwatch.uninstall()  # what it left is merged, or its last copy
+    assert look() == "2 [False] 2"

@@ -165,7 +165,8 @@ snap = watch.snapshot()
 print(json.dumps({
     "rows": [row for slot in slots for row in slot.rows], "probes": log.entries(), "lost": log.lost,
     "engine": json.load(open("engine.json")), "errors": snap.errors, "drops": snap.drops,
-    "overlap": snap.overlap, "delay": snap.delay, "roles": list(snap.overlap_by_source),
+    "overlap": snap.overlap, "delay": {cause: snap.delay[cause] for cause in snap.overlap},
+    "roles": list(snap.overlap_by_source),
     "itl": snap.itl.count, "ttft": snap.ttft.count,
 }))
 """

@@ -94,7 +94,7 @@ class Server(Process):
             )
             answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
         head, _, body = answer.partition("\r\n\r\n")
-        assert " 200 " in head.splitlines()[0], (answer, self.log.read_text())
+        assert " 200 " in head.partition("\r\n")[0], (answer, self.log.read_text())
         return body
 
     def stream(self) -> None:

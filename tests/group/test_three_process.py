@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import re
+import json
 import subprocess
 import sys
 import threading
@@ -60,8 +60,18 @@ class Server(Serving):
 
     def doctor(self) -> str:
         """What it says of the group, from outside."""
-        command = [sys.executable, "-m", "tailwatch", "doctor", "--dir", str(self.directory), "--slow-gaps"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+        return self._ask_from_outside("doctor", "--slow-gaps")
+
+    def pauses_named(self) -> set[tuple[str, str]]:
+        """Process and cause of each pause in the causes of the slow gaps that are kept, from outside."""
+        file = self.directory.with_name("why.json")
+        self._ask_from_outside("why", "--json", str(file))
+        late = json.loads(file.read_text())["late"]
+        return {(share["source"], share["cause"]) for gap in late for share in gap["others"]}
+
+    def _ask_from_outside(self, *command: str) -> str:
+        asked = [sys.executable, "-m", "tailwatch", *command, "--dir", str(self.directory)]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
         assert done.returncode in (0, 1), done.stderr
         return done.stdout
 
@@ -116,12 +126,16 @@ def server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
 def charged(metrics: dict[str, float], name: str) -> dict[str, float]:
     """Seconds that generation 2 took from tokens of all streams, by the role of the process."""
-    return {where: metrics.get(f'{name}{{cause="gc2",source="{where}",phase="itl"}}', 0.0) for where in WHERE}
+    labels = {where: f'{name}{{cause="gc2",source="{where}",phase="itl"' for where in WHERE}
+    return {
+        where: sum(value for series, value in metrics.items() if series.startswith(found))
+        for where, found in labels.items()
+    }
 
 
 def until_charged(server: Server, before: dict[str, float], where: str, paused: str) -> dict[str, float]:
     """The metrics once the streams that waited have each got their next token: a charge is booked with that token. They
-    waited for half of the pause at least, all together."""
+    waited for half of the pauses at least, all together; a pause that was hidden in the wait is followed by another."""
 
     def rise(name: str, metrics: dict[str, float]) -> float:
         return charged(metrics, name)[where] - charged(before, name)[where]
@@ -131,7 +145,13 @@ def until_charged(server: Server, before: dict[str, float], where: str, paused: 
         waited = rise(LATE, after) > 0 and rise(OVERLAP, after) >= 0.5 * STREAMS * (after[paused] - before[paused])
         return after if waited else {}
 
-    return until(enough, f"a charge to {where}, beside {charged(before, OVERLAP)}")
+    def planted() -> dict[str, float]:
+        server.collect(where)
+        with contextlib.suppress(AssertionError):
+            return until(enough, seconds=5)
+        return {}
+
+    return until(planted, f"a charge to {where}, beside {charged(before, OVERLAP)}")
 
 
 def processes_joined(server: Server) -> bool:
@@ -158,7 +178,6 @@ def test_each_pause_is_charged_to_the_process_that_paused(server: Callable[..., 
     for where in WHERE:
         with streaming(watched):
             before = watched.metrics
-            watched.collect(where)
             paused = f'python_gc_duration_seconds_sum{{generation="2",process="{where}-0"}}'
             after = until_charged(watched, before, where, paused)
         length = after[paused] - before[paused]
@@ -168,9 +187,7 @@ def test_each_pause_is_charged_to_the_process_that_paused(server: Callable[..., 
             assert rise[where] <= STREAMS * length * 1.001
 
     said = watched.doctor()
-    assert "generation 2" in said.splitlines()[0]
-    for where in ("engine", "worker"):
-        assert re.search(rf"in {where}: [0-9.]+ m?s .*generation 2", said), said
+    assert watched.pauses_named() >= {("engine", "gc2"), ("worker", "gc2")}
     own = [line for line in said.splitlines() if "coincided with" in line and "of it in" not in line]
     assert any("generation 2" in line for line in own), said
 

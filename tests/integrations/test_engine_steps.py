@@ -169,30 +169,35 @@ def test_what_others_put_there_after_us_stays(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_module_that_comes_later_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the daemon's sweep, once; one that is half way through its import is left until it is whole."""
+    """By the daemon, once; one that is half way through its import is left until it is whole."""
     watch = tailwatch.install(gc="off", role="engine")
     watch._daemon.stop()
     assert watch.steps.names == ()
     Engine = vllm_engine(monkeypatch)
     module = sys.modules["vllm.v1.engine.core"]
     module.__spec__._initializing = True  # type: ignore[union-attr]
-    watch.steps.sweep()
+    watch.steps.wrap_loaded()
     assert watch.steps.names == ()
     module.__spec__._initializing = False  # type: ignore[union-attr]
-    watch.steps.sweep()
+    watch.steps.wrap_loaded()
     wrapped = Engine.step
-    watch.steps.sweep()
+    watch.steps.wrap_loaded()
     assert Engine.step is wrapped
     assert len(watch.steps.names) == 2
 
 
 @pytest.mark.parametrize("members", [{}, {"EngineCore": 3}, {"EngineCore": type("EngineCore", (), {"step": 1})}])
 def test_another_vllm_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, members: dict[str, Any]) -> None:
-    """A class or a method that is not there is nothing to count, and no error."""
+    """A class or a method that is not there is nothing to count, and no error; the doctor names it, once."""
     loaded(monkeypatch, "vllm.v1.engine.core", **members)
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", "0.99.0", raising=False)
     watch = tailwatch.install(gc="off", role="engine")
+    watch.steps.wrap_loaded()
     assert watch.steps.names == ()
-    assert watch.notes == []
+    assert [note.partition(" in ")[0] for note in watch.notes] == [
+        "vllm 0.99.0 has no EngineCore.step",
+        "vllm 0.99.0 has no EngineCore.step_with_batch_queue",
+    ]
 
 
 def test_what_cannot_be_replaced_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +208,7 @@ def test_what_cannot_be_replaced_is_said_once(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(integrations, "stepping", broken)
     watch = tailwatch.install(gc="off", role="engine")
-    watch.steps.sweep()
+    watch.steps.wrap_loaded()
     (note,) = watch.notes
     assert note.startswith("engine steps ") and note.endswith(": RuntimeError: mine")
 

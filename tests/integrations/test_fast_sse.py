@@ -542,7 +542,7 @@ def test_a_class_that_is_not_there_is_noted_at_start_up(load: Any) -> None:
     watch = tailwatch.install(fastapi_like(), gc="off", fast_sse=True)
     assert watch.notes == []
     start_up(watch.app)
-    watch.fast_sse.sweep()
+    watch.fast_sse.wrap_loaded()
 
     assert [note for note in watch.notes if "ChatCompletionStreamResponse" in note] == watch.notes
     assert len(watch.notes) == 1
@@ -568,7 +568,7 @@ def test_the_doctor_says_what_is_at_work(load: Any) -> None:
     watch.fast_sse.undo()
     assert next(f for f in watch.doctor() if f.rule == "fast-sse").title == "fast_sse has no effect"
     load_sglang(load)
-    watch.fast_sse.sweep()
+    watch.fast_sse.wrap_loaded()
     assert "sglang.srt" in next(f for f in watch.doctor() if f.rule == "fast-sse").detail
     assert tailwatch.doctor()[-1].severity == "info"
 
@@ -753,7 +753,7 @@ def test_without_its_encoders_it_is_a_note(monkeypatch: pytest.MonkeyPatch) -> N
         "tailwatch.integrations.fast_sse.found", lambda: importlib.import_module("tailwatch.no_such_module")
     )
     watch = tailwatch.install(gc="off", fast_sse=True)
-    watch.fast_sse.sweep()
+    watch.fast_sse.wrap_loaded()
 
     (note,) = watch.notes
     assert "fast_sse" in note and "ModuleNotFoundError" in note and "tailwatch.no_such_module" in note

@@ -80,8 +80,8 @@ def test_the_choice_binds_the_stream_of_its_task(client: Any, routing: Callable[
     stream = Bound()
     followed = routing(lambda: stream)
     assert not followed.active()
-    followed.sweep()
-    followed.sweep()
+    followed.wrap_loaded()
+    followed.wrap_loaded()
     assert followed.active() and len(followed.names) == 2
     assert client.DPAsyncMPClient([3]).get_core_engine_for_request(None) == b"\3\0"
     assert client.DPLBAsyncMPClient([0, 1, 300]).get_core_engine_for_request(2) == b"\x2c\1"
@@ -94,7 +94,7 @@ def test_undone_the_server_s_function_is_back(client: Any, routing: Callable[...
     before = [vars(each)["get_core_engine_for_request"] for each in (client.DPAsyncMPClient, client.DPLBAsyncMPClient)]
     stream = Bound()
     followed = routing(lambda: stream)
-    followed.sweep()
+    followed.wrap_loaded()
     ours = client.DPLBAsyncMPClient.get_core_engine_for_request
     client.DPLBAsyncMPClient.get_core_engine_for_request = lambda self, request: ours(self, request)
     (sentence,) = followed.undo()
@@ -114,7 +114,7 @@ def test_what_fails_in_ours_is_counted_and_what_fails_in_theirs_is_theirs(
         raise RuntimeError("ours")
 
     followed = routing(stream, lambda: failures.append(1))
-    followed.sweep()
+    followed.wrap_loaded()
     assert client.DPAsyncMPClient([0]).get_core_engine_for_request(None) == b"\0\0"
     assert failures == [1]
     with pytest.raises(IndexError):
@@ -128,7 +128,7 @@ def test_an_engine_that_is_known_by_something_else_binds_nothing(
 ) -> None:
     """Of another version: it is left alone."""
     stream = Bound()
-    routing(lambda: stream).sweep()
+    routing(lambda: stream).wrap_loaded()
     one = client.DPAsyncMPClient([0])
     one.core_engine = identity
     assert one.get_core_engine_for_request(None) is identity
@@ -140,7 +140,7 @@ def test_a_server_that_is_not_what_it_was_is_left_alone(client: Any, routing: Ca
     del client.DPAsyncMPClient
     client.DPLBAsyncMPClient.get_core_engine_for_request = property(lambda self: None)
     followed = routing(Bound)
-    followed.sweep()
+    followed.wrap_loaded()
     assert not followed.active() and followed.undo() == []
 
 
@@ -149,10 +149,10 @@ def test_a_class_that_comes_later_is_found(client: Any) -> None:
     whole = client.DPAsyncMPClient
     del client.DPAsyncMPClient
     followed = Routing((Choice(MODULE, "DPAsyncMPClient", "get_core_engine_for_request", len),), Bound, pytest.fail)
-    followed.sweep()
+    followed.wrap_loaded()
     assert not followed.active()
     client.DPAsyncMPClient = whole
-    followed.sweep()
+    followed.wrap_loaded()
     assert followed.active() and followed.undo() == []
 
 
@@ -232,7 +232,7 @@ def test_asking_for_the_choices_imports_no_encoder() -> None:
 
 
 def test_what_another_thread_wraps_meanwhile_is_left_to_it(client: Any, routing: Callable[..., Routing]) -> None:
-    """The daemon and the start of the app may sweep at the same time: neither raises."""
+    """The daemon and the start of the app may wrap at the same time: neither raises."""
     one = routing(lambda: None)
 
     class Taken(list[Choice]):
@@ -243,6 +243,6 @@ def test_what_another_thread_wraps_meanwhile_is_left_to_it(client: Any, routing:
             super().remove(choice)
 
     one._waiting = Taken(one._waiting)
-    one.sweep()
+    one.wrap_loaded()
     assert one.names == ()
     assert one._waiting == []

@@ -372,6 +372,7 @@ def test_a_server_that_will_not_start_again_costs_no_pair(tmp_path: Path) -> Non
     assert (tmp_path / "c.html").exists() and len(results.load(tmp_path / "runs" / "a.json")) >= 1
 
 
+@pytest.mark.slow  # each pair is repeated
 @pytest.mark.timeout(180)
 def test_a_run_whose_server_died_is_not_believed(tmp_path: Path) -> None:
     """Its answers are those of a dying server: the pair is repeated, and in the end there is none."""

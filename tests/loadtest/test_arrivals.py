@@ -225,6 +225,12 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert Arrivals.parse(found.text) == found
 
 
+@pytest.mark.parametrize("text", ["steps:1000000,0.0001", "ramp:0..123456.789"])
+def test_the_text_of_a_law_is_its_own(text: str) -> None:
+    """It has no exponent, which the grammar lacks, and all digits."""
+    assert Arrivals.parse(text).text == text
+
+
 @given(
     st.sampled_from(_kinds := ["gamma", "bursts", "ramp", "steps"]),
     st.text(alphabet="0123456789.,/sm:- e", max_size=20),

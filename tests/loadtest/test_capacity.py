@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,13 +17,15 @@ from tailwatch.cli import main
 from tailwatch.errors import OptionError
 from tailwatch.loadtest import results
 from tailwatch.loadtest.capacity import all_good, fleet, part_quantile
-from tailwatch.loadtest.capacity_main import fanout_lines
+from tailwatch.loadtest.capacity_main import fanout_lines, replica_lines
 from tailwatch.loadtest.histogram import LatencyHistogram
 from tailwatch.loadtest.saturation_point import Knee
 
 from .made_runs import stalled
 
 pytestmark = pytest.mark.integration
+
+Start = Callable[..., Any]
 
 
 def test_the_known_fleet() -> None:
@@ -133,6 +137,8 @@ def test_a_search_is_read_from_its_file(capsys: pytest.CaptureFixture[str], tmp_
     [
         (["capacity"], "expected --knee and --expect"),
         (["capacity", "--expect", "5"], "--knee"),
+        (["capacity", "http://127.0.0.1:1"], "--trace-replay FILE requires --slo"),
+        (["capacity", "--trace-replay", "t", "--slo", "e2e<=1s", "http://a", "--knee", "5"], "leave out --knee"),
         (["capacity", "--expect", "5", "--knee", "/nowhere/knee.json"], "No such file"),
         (["capacity", "--expect", "5", "--knee", "0"], "above 0"),
         (["capacity", "--fanout", "0"], "at least 1"),
@@ -163,20 +169,49 @@ def test_a_search_that_found_none(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert "found no knee" in capsys.readouterr().err
 
 
+def test_what_is_no_knee_of_goodput_sizes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What a replica finishes is refused, with the reason and what to give."""
+    assert main(["capacity", "--expect", "5", "--knee", saved(tmp_path, objective="throughput")]) == 2
+    told = capsys.readouterr()
+    assert not told.out and all(part in told.err for part in ("--find throughput", "late requests", "--capacity"))
+
+
+def test_an_unresolved_search_sizes_by_its_lower_bound(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The number is one that is enough, and the caveat stands under it."""
+    bounds = {"resolved": False, "reason": "the reason", "rate": 300.0, "low": 300.0, "high": 490.0}
+    assert main(["capacity", "--expect", "9000", "--knee", saved(tmp_path, **bounds)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("30 replicas: ") and "ask for 19 to 30" in text
+    assert "unresolved: the reason; the number is of its lower bound" in text
+
+
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("ends", "said"),
     [
-        ({"objective": "throughput"}, ("--find throughput", "late requests", "--capacity")),
-        ({"resolved": False, "reason": "the reason"}, ("unresolved: the reason", "477/s")),
+        ((470.0, 481.0), "19 to 20 replicas for 9000/s: the ends of the knee's interval; plan with 20"),
+        ((475.0, 476.0), "19 replicas for 9000/s"),
+        ((None, 481.0), "at least 19 replicas for 9000/s; the search proved no rate that holds"),
     ],
 )
-def test_what_is_no_knee_of_goodput_sizes_nothing(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, changes: dict[str, object], said: tuple[str, ...]
-) -> None:
-    """What a replica finishes, and what a search was not sure of, are refused, with the reason and what to give."""
-    assert main(["capacity", "--expect", "5", "--knee", saved(tmp_path, **changes)]) == 2
-    told = capsys.readouterr()
-    assert not told.out and all(part in told.err for part in said)
+def test_the_interval_is_carried_to_the_replicas(ends: tuple[float | None, float], said: str) -> None:
+    """Its lower end asks for the most, its upper end for the fewest."""
+    knee = Knee("goodput", 0.99, ends[0], *ends, "fit", True, "", 500.0, ())
+    assert replica_lines(knee, 9000.0)[0].startswith(said)
+
+
+@pytest.mark.slow  # it searches a knee on a real server
+def test_replicas_for_recorded_traffic(fault_server: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One command, from a trace and an SLO to replicas and a page; a budget this short may not resolve it."""
+    trace = tmp_path / "t.csv"
+    rows = "".join(f"{i / 5},4,2\n" for i in range(40))
+    trace.write_text("timestamp,prompt_tokens,output_tokens\n" + rows)
+    url = fault_server("--slots", "4", "--service", "0.05").url(tokens=1, first=0)
+    files = {name: str(tmp_path / f"r.{name}") for name in ("json", "html")}
+    words = ["--trace-replay", str(trace), "--slo", "ttft<=5s@90%", "--model", "m", "--budget", "4"]
+    assert main(["capacity", *words, "--json", files["json"], "--html", files["html"], url]) in (0, 1)
+    assert re.search(r"replicas? for 5/s|unknown: 5/s", capsys.readouterr().out)
+    assert json.loads(Path(files["json"]).read_text())["expect"] == pytest.approx(5.0)
+    assert "<svg" in Path(files["html"]).read_text() or "unresolved" in Path(files["html"]).read_text()
 
 
 def run_of(milliseconds: list[int], path: Path) -> str:

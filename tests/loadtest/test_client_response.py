@@ -22,7 +22,7 @@ def test_one_answer_after_the_other() -> None:
     for tokens in (3, 1):
         answer.begin(now(), 10**9, 10**6)
         assert answer.byte_ns == 0
-        answer.framing(0)
+        answer.framing(0, False)
         answer.stamp()
         before = answer.now_ns
         for _ in range(tokens):
@@ -42,9 +42,9 @@ def test_bad_calls_are_refused() -> None:
     answer.begin(1, 0, 0)
     for framing in (-1, 5, 10**12):
         with pytest.raises(ValueError):
-            answer.framing(framing)
+            answer.framing(framing, False)
     with pytest.raises(TypeError):
-        answer.framing("sse")  # type: ignore[arg-type]
+        answer.framing("sse", False)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         answer.feed("text")  # type: ignore[arg-type]
     with pytest.raises(TypeError):

@@ -111,15 +111,17 @@ def test_equal_variants_show_nothing() -> None:
     assert detectable is not None and detectable.detectable is not None and 0.05 < detectable.detectable < 0.5
 
 
-def test_tables_of_equal_arms_seldom_show_anything() -> None:
-    """Of 200 whole tables of equal arms at most 7 % show a row: that many rows are looked at is counted."""
+@pytest.mark.parametrize(("tables", "most"), [(50, 8), pytest.param(200, 14, marks=pytest.mark.slow)])
+def test_tables_of_equal_arms_seldom_show_anything(tables: int, most: int) -> None:
+    """Of 200 whole tables of equal arms at most 7 % show a row: that many rows are looked at is counted. Of 50, at
+    most eight: chance has more in one of a thousand."""
     shown, how = 0, {"noise": 0.3, "n": 20, "apart": True}
     of = measures(["ttft", "tpot", "largest_gap", "e2e", "itl"], [50.0])
-    for seed in range(200):
+    for seed in range(tables):
         found = compare([arm("a", seed=2 * seed, **how), arm("b", seed=2 * seed + 1, **how)], of=of)
         shown += bool(found.shown)
         assert found.looked_at == 5
-    assert shown <= 14
+    assert shown <= most
 
 
 def test_fewer_than_six_runs_have_no_interval() -> None:

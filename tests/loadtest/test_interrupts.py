@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -28,7 +27,6 @@ from tailwatch.loadtest.process import on_interrupt
 from tailwatch.loadtest.recorder import Recorder
 from tailwatch.loadtest.report import bench as page
 from tailwatch.loadtest.report import csvfile, document, table
-from tailwatch.loadtest.report.progress import Steps
 from tailwatch.loadtest.results import Result
 from tailwatch.loadtest.session import in_loop
 from tailwatch.loadtest.trial import probe_of
@@ -158,19 +156,20 @@ def test_while_the_ceiling_is_looked_for(fault_server: Start) -> None:
 
 def test_as_a_run_of_the_ceiling_begins() -> None:
     """The event loop of a run raises KeyboardInterrupt before and after the run itself: no probe follows."""
-    from tailwatch.loadtest import main
+    from tailwatch.loadtest.knee_search import FIRST_WORKERS, KneeSearch
+    from tailwatch.loadtest.search import Limits
 
     class Loop:
         """Of two runs the second is interrupted as it begins."""
 
         def rate(self, workers: int, run: object) -> float:
-            if workers > main.FIRST_WORKERS:
+            if workers > FIRST_WORKERS:
                 raise KeyboardInterrupt
             return 100.0
 
-    spent = main._Spent(time.monotonic() + 60)
-    found = main._ceiling(None, Conditions(), Steps(quiet=True), spent, Loop())  # type: ignore[arg-type]
-    assert found.rate == 100.0 and spent()
+    going = KneeSearch(None, Conditions(), Limits())  # type: ignore[arg-type]
+    found = going._ceiling(Loop())  # type: ignore[arg-type]
+    assert found.rate == 100.0 and going.interrupted
 
 
 def test_between_two_probes_of_a_search(
@@ -178,25 +177,26 @@ def test_between_two_probes_of_a_search(
 ) -> None:
     """The sweep of the probes before it."""
     from tailwatch import cli
-    from tailwatch.loadtest import main, search
+    from tailwatch.loadtest import search
+    from tailwatch.loadtest.knee_search import KneeSearch
 
     probes: list[float] = []
 
     def stop_after_two(*arguments: Any, **options: Any) -> Any:
         probe = arguments[0]
 
-        def counted(rate: float, requests: int) -> Any:
+        def counted(rate: float, seconds: float, settle: float) -> Any:
             if len(probes) == 2:
                 os.kill(os.getpid(), signal.SIGINT)
             probes.append(rate)
-            return probe(rate, requests)
+            return probe(rate, seconds, settle)
 
         return find(counted, *arguments[1:], **options)
 
     find = search.find
-    monkeypatch.setattr(main.search, "find", stop_after_two)
+    monkeypatch.setattr(search, "find", stop_after_two)
     monkeypatch.setattr(
-        main, "_ceiling", lambda *_: search.ClosedLoopCeiling(100.0, 1, ())
+        KneeSearch, "_ceiling", lambda *_: search.ClosedLoopCeiling(100.0, 1, ())
     )  # this server's is some thousands
     before = signal.getsignal(signal.SIGINT)
     options = ["--model", "m", "--find", "goodput", "--slo", "ttft<=2s@90%", "--probe-seconds", "0.5", "--quiet"]

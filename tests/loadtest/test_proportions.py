@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailwatch.loadtest.proportions import (
-    RatePoint,
     RunWindow,
-    crossing,
     design_effect,
     fewest,
     interval,
@@ -100,55 +98,6 @@ def test_the_interval_of_one_run_covers(every: float, length: float, seconds: in
         low, high = wilson(len(at) - int(missed.sum()), len(at))
         naive += low <= truth <= high
     assert inside >= 0.93 * 300 and naive < 0.6 * 300
-
-
-def test_the_crossing_of_an_exact_curve() -> None:
-    """Misses that follow a logistic curve give back where it crosses, and an interval around that."""
-    share = {rate: 1 / (1 + math.exp(-(rate - 480) * 0.2 + math.log(99))) for rate in (470, 476, 482, 488)}
-    found = crossing([RatePoint(rate, 1e4 * p, 1e4) for rate, p in share.items()], 0.01)
-    assert found is not None
-    assert found.rate == pytest.approx(480, abs=1e-6)
-    assert 475 < found.low < found.rate < found.high < 485
-
-
-def test_no_crossing_without_a_rise() -> None:
-    """One rate, misses that fall with the rate, none at all, or a rise that may be chance: nothing is claimed."""
-    assert crossing([], 0.01) is None
-    assert crossing([RatePoint(10, 5, 500)], 0.01) is None
-    assert crossing([RatePoint(10, 50, 500), RatePoint(11, 5, 500)], 0.01) is None
-    assert crossing([RatePoint(10, 0, 500), RatePoint(11, 0, 500)], 0.01) is None
-    assert crossing([RatePoint(10, 4, 500), RatePoint(11, 6, 500)], 0.01) is None
-    assert crossing([RatePoint(10, 0, 500), RatePoint(11, 500, 500)], 0.01) is None
-
-
-def test_the_interval_of_a_crossing_covers() -> None:
-    """Over 2000 sets of binomial counts the nominal 95 % interval contains the truth in 93 % to 97 %."""
-    rng = np.random.default_rng(20261121)
-    rates = np.array([470.0, 476.0, 482.0, 488.0])
-    shares = 1 / (1 + np.exp(-(rates - 480) * 0.2 + math.log(99)))
-    found = [
-        crossing([RatePoint(r, float(m), 4000) for r, m in zip(rates, rng.binomial(4000, shares), strict=True)], 0.01)
-        for _ in range(2000)
-    ]
-    inside = [one.low <= 480 <= one.high for one in found if one is not None]
-    assert len(inside) > 1990
-    assert 0.93 <= sum(inside) / len(inside) <= 0.97
-
-
-@given(
-    st.lists(
-        st.tuples(st.floats(0.1, 1e6), st.floats(0, 1), st.floats(1e-3, 1e9)).map(
-            lambda t: RatePoint(t[0], t[1] * t[2], t[2])
-        ),
-        max_size=8,
-    ),
-    st.floats(1e-6, 0.999),
-)
-def test_a_crossing_never_fails(points: list[RatePoint], target: float) -> None:
-    """Whatever the counts: a crossing inside its interval, or none."""
-    found = crossing(points, target)
-    if found is not None:
-        assert found.low <= found.high and not math.isnan(found.rate)
 
 
 def test_a_queue_that_grows_is_not_kept_up_with() -> None:

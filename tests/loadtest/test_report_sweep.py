@@ -23,18 +23,18 @@ pytestmark = pytest.mark.integration
 KNEE = 100.0
 
 
-def probe(rate: float, requests: int) -> Probe:
+def probe(rate: float, seconds: float, settle: float) -> Probe:
     """A server that keeps every bound up to KNEE, and TTFT of nobody beyond."""
+    each = round(rate * (seconds - settle) / 10)
+    requests = 10 * each
     good = requests if rate <= KNEE else 0
-    seconds = requests / rate
-    each = requests // 10
     windows = tuple(RunWindow(each, each, each if good else 0, each) for _ in range(10))
-    return Probe(rate, seconds, requests, requests, good, requests, {"ttft": good, "tpot": requests}, windows)
+    return Probe(rate, seconds - settle, requests, requests, good, requests, {"ttft": good, "tpot": requests}, windows)
 
 
 def found() -> Knee:
     """The knee of that server."""
-    return search.find(probe, 120.0, limits=search.Limits(first=1000, most=2000, seconds=1.0))
+    return search.find(probe, search.ClosedLoopCeiling(120.0, 8, (), 124.0), limits=search.Limits(probes=60))
 
 
 def test_the_sweep_shows_where_goodput_leaves_throughput() -> None:
@@ -68,7 +68,10 @@ def test_the_page_of_a_search_names_the_knee() -> None:
 
 def test_a_search_without_a_knee_says_why() -> None:
     """Unresolved is an answer, with its reason, and no curve is made up."""
-    knee = search.find(lambda rate, n: Probe(rate, 1.0, n, n, 0, 0, {}, (), "the client's own limit"), 120.0)
+    knee = search.find(
+        lambda rate, seconds, _: Probe(rate, seconds, 50, 50, 0, 0, {}, (), "the client's own limit"),
+        search.ClosedLoopCeiling(120.0, 8, (), 124.0),
+    )
     page = sweep.page(knee)
     assert knee.rate is None
     assert page.bad and page.status == "unresolved"

@@ -92,10 +92,15 @@ def test_ports_hosts_and_paths() -> None:
     ]
 
 
+def test_a_host_with_a_port_is_an_address() -> None:
+    """As a person types it."""
+    assert endpoint("localhost:8000").url == "http://localhost:8000/"
+
+
 @pytest.mark.parametrize(
     ("url", "options", "message"),
     [
-        ("127.0.0.1:8000", {}, "expected an address like"),
+        ("127.0.0.1", {}, "expected an address like"),
         ("ftp://a/", {}, "expected an address like"),
         ("http://", {}, "expected an address like"),
         ("http://a:99999/", {}, "expected an address like"),

@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 
 from tailwatch.errors import OptionError, TailwatchError
 from tailwatch.loadtest import conversation, traces
+from tailwatch.loadtest.bench import Conditions
+from tailwatch.loadtest.endpoint import endpoint
+from tailwatch.loadtest.knee_search import KneeSearch
 from tailwatch.loadtest.schedule import Schedule
+from tailwatch.loadtest.search import Limits
 from tailwatch.loadtest.traces import Trace, read
+from tailwatch.loadtest.workload import Workload
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
@@ -392,3 +397,22 @@ def test_mooncake_rows_may_be_large(tmp_path: Path) -> None:
     """A row with thousands of hashes is a row."""
     row = {"timestamp": 0, "input_length": 120_000, "output_length": 5, "hash_ids": list(range(20_000))}
     assert len(read(saved(tmp_path, json.dumps(row) + "\n"))) == 1
+
+
+def test_a_trace_begun_at_another_row() -> None:
+    """The same rows and gaps, in a circle; of one row or none there is no other."""
+    trace = Trace.of("t", "plain", [(0, 1, 10), (1_000_000_000, 2, 20), (5_000_000_000, 3, 30), (6_000_000_000, 4, 40)])
+    turned = trace.begun_at(6)
+    assert list(turned.prompt_tokens) == [3, 4, 1, 2] and list(turned.output_tokens) == [30, 40, 10, 20]
+    assert [time / 1e9 for time in turned.times_ns] == [0, 1, 3, 4] and trace.begun_at(8) is trace
+    assert len(Trace.of("t", "plain", []).begun_at(3)) == 0
+
+
+def test_each_probe_of_a_search_goes_on_in_the_trace() -> None:
+    """Where the last one ended."""
+    trace = Trace.of("t", "plain", [(i * 10**9, i + 1, 5) for i in range(100)])
+    where = endpoint("http://127.0.0.1:1", model="m")
+    going = KneeSearch(Workload(endpoint=where, model="m", trace=trace), Conditions(), Limits())
+    probes = [going._schedule(10.0, 3.0, number) for number in range(5)]
+    prompts = [prompt for probe in probes for prompt in probe.prompt_tokens]
+    assert prompts == [1 + i % 100 for i in range(len(prompts))] and len(prompts) > 120

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import heapq
+import json
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tailwatch import cli
 from tailwatch.loadtest import search
 from tailwatch.loadtest.client_health import SelfWatch
 from tailwatch.loadtest.exchange import Ending, Exchange
@@ -122,7 +127,7 @@ def test_a_search_does_not_stand_on_capped_runs() -> None:
     schedule = Schedule.of([(0.0, 0, 0)], duration=1.0, target="", seed=1)
     rates: list[float] = []
 
-    def planned(rate: float, requests: int, number: int) -> Schedule:
+    def planned(rate: float, seconds: float, number: int) -> Schedule:
         rates.append(rate)
         return schedule
 
@@ -132,7 +137,42 @@ def test_a_search_does_not_stand_on_capped_runs() -> None:
             good.validity = made_runs.stalled(cap=5).validity
         return good
 
-    knee = search.find(prober(planned, measure, lambda _: None), 100.0, limits=search.Limits(first=1000, most=1000))
+    ceiling = search.ClosedLoopCeiling(100.0, 8, ())
+    knee = search.find(prober(planned, measure, lambda _: None), ceiling)
     assert not knee.resolved and "cap of 5 requests" in knee.reason
-    assert knee.rate is not None and 75 < knee.rate <= 80
     assert {row.verdict for row in knee.rows() if row.rate > 80} == {"invalid"}
+
+
+def erlang_knee(slots: int, service: float, attainment: float) -> float:
+    """Requests per second of which a loss system with so many slots refuses just what the attainment leaves."""
+
+    def refused(rate: float) -> float:
+        share = 1.0
+        for slot in range(1, slots + 1):
+            share = rate * service * share / (slot + rate * service * share)
+        return share
+
+    low, high = 0.0, slots / service
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refused(middle) <= 1 - attainment else (low, middle)
+    return low
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("slots", "service"), [(4, 0.03)])
+def test_the_knee_of_a_real_server(
+    slots: int, service: float, fault_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    """By the command, over sockets, two seeds each: what it promises holds the truth of Erlang's loss formula."""
+    truth, found = erlang_knee(slots, service, 0.9), []
+    for seed in (1, 2):
+        server, file = fault_server("--slots", str(slots), "--service", str(service)), tmp_path / f"{seed}.json"
+        words = ["--find", "goodput", "--slo", "e2e<=5s@90%", "--budget", "25", "--probe-seconds", "2", "--quiet"]
+        words += ["--model", "m", "--seed", str(seed), "--json", str(file)]
+        assert cli.main(["bench", server.url(tokens=1, first=0), *words]) in (0, 1)
+        knee = json.loads(file.read_text())["knee"]
+        found.append((knee["low"], knee["rate"], knee["high"], knee["resolved"], knee["reason"]))
+    print(f"truth {truth:.4g}/s: {found}")
+    assert all((low or 0) <= truth <= (high or math.inf) for low, _, high, *_ in found), (truth, found)

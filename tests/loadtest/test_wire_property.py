@@ -53,6 +53,7 @@ class Owner:
     deadlines_ns = (10**9, 10**7)
     keep = False
     marked = False
+    generates = False
 
     def __init__(self) -> None:
         self.settled: list[tuple[Ending, str]] = []

@@ -98,25 +98,27 @@ def test_a_search_asks_for_rates() -> None:
 
 def test_a_trace_is_replayed(trace: str) -> None:
     """With its own times and lengths; --scale and --rate make it heavier; --arrivals takes its lengths alone."""
-    made = workload(*MODEL, "--trace", trace)
+    made = workload(*MODEL, "--trace-replay", trace)
     assert [row.at for row in made.schedule()] == [float(i) for i in range(100)]
     assert list(made.schedule().output_tokens) == [100 + i for i in range(100)]
-    assert workload(*MODEL, "--trace", trace, "--scale", "0.5").schedule().duration == 50
-    assert workload(*MODEL, "--trace", trace, "--rate", "20").schedule().law.rate == pytest.approx(20)
+    assert workload(*MODEL, "--trace-replay", trace, "--scale", "0.5").schedule().duration == 50
+    assert workload(*MODEL, "--trace-replay", trace, "--rate", "20").schedule().law.rate == pytest.approx(20)
     assert made.schedule(rate=20, requests=10).law.rate == pytest.approx(20)
-    even = workload(*MODEL, "--trace", trace, "--arrivals", "constant", "--rate", "20", "--requests", "150").schedule()
+    even = workload(
+        *MODEL, "--trace-replay", trace, "--arrivals", "constant", "--rate", "20", "--requests", "150"
+    ).schedule()
     assert list(even.prompt_tokens) == [1000 + i % 100 for i in range(150)]
-    short = workload(*MODEL, "--trace", trace, "--output-tokens", "5").schedule()
+    short = workload(*MODEL, "--trace-replay", trace, "--output-tokens", "5").schedule()
     assert (set(short.output_tokens), list(short.prompt_tokens)[:2]) == ({5}, [1000, 1001])
 
 
 def test_the_trace_that_is_built_in() -> None:
     """Needs no file: an hour of a conversation service."""
-    made = workload(*MODEL, "--trace", "builtin:conversation", "--scale", "0.4", "--requests", "600")
+    made = workload(*MODEL, "--trace-replay", "builtin:conversation", "--scale", "0.4", "--requests", "600")
     assert len(made.schedule()) == 600
     assert (
         made.schedule()
-        == workload(*MODEL, "--trace", "builtin:conversation", "--scale", "0.4", "--requests", "600").schedule()
+        == workload(*MODEL, "--trace-replay", "builtin:conversation", "--scale", "0.4", "--requests", "600").schedule()
     )
 
 
@@ -174,12 +176,12 @@ def test_a_saved_schedule_is_sent_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--scale", "2"), "requires --trace"),
-        (("--jitter-rounded", "2"), "requires --trace"),
-        (("--trace", "TRACE", "--scale", "2", "--rate", "5"), "not both"),
-        (("--trace", "TRACE", "--scale", "2", "--arrivals", "poisson"), "only the lengths"),
-        (("--trace", "TRACE", "--scale", "0"), "scale"),
-        (("--trace", "/nowhere"), "No such file"),
+        (("--scale", "2"), "requires --trace-replay"),
+        (("--jitter-rounded", "2"), "requires --trace-replay"),
+        (("--trace-replay", "TRACE", "--scale", "2", "--rate", "5"), "not both"),
+        (("--trace-replay", "TRACE", "--scale", "2", "--arrivals", "poisson"), "only the lengths"),
+        (("--trace-replay", "TRACE", "--scale", "0"), "scale"),
+        (("--trace-replay", "/nowhere"), "No such file"),
         (("--rate", "0"), "rate"),
         (("--rate", "nan"), "rate"),
         (("--requests", "0"), "requests"),
@@ -232,7 +234,7 @@ def test_notes_tell_what_to_know(tmp_path: Path) -> None:
     path.write_text(head + "5,a,1,0,1,b\n" + "7,a,1,1,2,b\n" * 9 + "9,a,1,1,2,b\n", encoding="utf-8")
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    parsed = parser.parse_args([*MODEL, "--trace", str(path)])
+    parsed = parser.parse_args([*MODEL, "--trace-replay", str(path)])
     notes = from_arguments(parsed, "http://10.0.0.1", {"OPENAI_API_KEY": "hidden"}).notes
     assert [word in " ".join(notes) for word in ("OPENAI_API_KEY", "1 rows without", "2 different times")] == [True] * 3
     assert "hidden" not in " ".join(notes)
@@ -241,7 +243,7 @@ def test_notes_tell_what_to_know(tmp_path: Path) -> None:
 def test_a_workload_crosses_processes(trace: str) -> None:
     """The processes of one run are given it whole, and make the same schedules and requests of it."""
     for words in (
-        (*MODEL, "--trace", trace),
+        (*MODEL, "--trace-replay", trace),
         (*MODEL, "--rate", "5", "--arrivals", "gamma:2", "--prompt-tokens", "1..9"),
     ):
         made = workload(*words)

@@ -48,15 +48,15 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     [
         ("--closed --rate 5", "--rate"),
         ("--closed --arrivals poisson", "--arrivals"),
-        ("--closed --trace TRACE --scale 2", "--scale"),
-        ("--closed --trace TRACE --jitter-rounded 0", "--jitter-rounded"),
+        ("--closed --trace-replay TRACE --scale 2", "--scale"),
+        ("--closed --trace-replay TRACE --jitter-rounded 0", "--jitter-rounded"),
         ("--closed --save-schedule s.json", "--save-schedule"),
         ("--closed --max-in-flight 5", "--max-in-flight"),
         ("--workers 3 --rate 5", "--closed"),
-        ("--scale 2 --rate 5", "--trace"),
-        ("--trace TRACE --scale 2 --rate 5", "--scale"),
-        ("--trace TRACE --arrivals poisson --rate 5 --jitter-rounded 0", "--jitter-rounded"),
-        ("--trace builtin:conversation --trace-format azure", "--trace-format"),
+        ("--scale 2 --rate 5", "--trace-replay"),
+        ("--trace-replay TRACE --scale 2 --rate 5", "--scale"),
+        ("--trace-replay TRACE --arrivals poisson --rate 5 --jitter-rounded 0", "--jitter-rounded"),
+        ("--trace-replay builtin:conversation --trace-replay-format azure", "--trace-replay-format"),
         ("--schedule s.json --seed 0", "--seed"),
         ("--rate 5 --runs 2 --save-schedule s.json", "--save-schedule"),
         ("--rate 5 --budget 30s", "--find"),
@@ -66,7 +66,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("--find throughput --rate 5", "--rate"),
         ("--find throughput --duration 5", "--duration"),
         ("--find throughput --requests 5", "--requests"),
-        ("--find throughput --trace TRACE --scale 2", "--scale"),
+        ("--find throughput --trace-replay TRACE --scale 2", "--scale"),
         ("--find throughput --save-schedule s.json", "--save-schedule"),
         ("--find throughput --schedule s.json", "--schedule"),
         ("--find throughput --arrivals ramp:1..9", "ramp:1..9"),
@@ -134,7 +134,7 @@ def test_no_time_for_the_last_ones_is_a_time() -> None:
         Conditions(drain=math.nan)
 
 
-@pytest.mark.parametrize("option", ["--prompts", "--trace", "--schedule", "--extra-body"])
+@pytest.mark.parametrize("option", ["--prompts", "--trace-replay", "--schedule", "--extra-body"])
 def test_files_that_are_no_text(option: str, deaf: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Bytes that are no UTF-8 are no trace, prompts, schedule or JSON; nothing is decoded half."""
     path = tmp_path / "bytes"

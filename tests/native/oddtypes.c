@@ -1,4 +1,4 @@
-/* Types of unusual makings for the tests of the sweep: all hold any number of objects, and are told apart by what they tell
+/* Types of unusual makings for the tests of the slicer: all hold any number of objects, and are told apart by what they tell
  * the collector of these.
  *
  * Each instance has add(object), drop() (all that it holds), items(), untrack() and track(); weak references may point to it.

@@ -73,7 +73,7 @@ def test_the_package_and_we_share_one_domain(watched) -> None:
     assert len(story.started("decode")) == 1
 
 
-MISSING = "import sys; sys.modules['nvtx'] = None\n" + PACKAGE
+MISSING = "import gc, sys; gc.disable(); sys.modules['nvtx'] = None\n" + PACKAGE
 
 
 def test_without_the_package_its_part_does_nothing(watched) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ TRACES = ROOT / "examples" / "traces"
 def run(script: str, *arguments: str, cwd: Path) -> str:
     """It ends well, and warns about nothing."""
     command = [sys.executable, "-W", "error", str(TRACES / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd)
+    env = {**os.environ, "TAILWATCH_QUIET": "1"}  # without the line that a start logs
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -209,22 +209,22 @@ def test_a_collection_in_a_pass_is_the_passs(made: Made) -> None:
     """Nested ranges of one thread count once; those of two threads, or processes, each for itself, and `paused` is what
     one process had at least."""
     made.domain(pid=1).domain(pid=2)
-    made.row(59, "policy", 10 * MS, 18 * MS).row(59, "gc2", 11 * MS, 13 * MS).row(59, "gc2", 14 * MS, 17 * MS)
+    made.row(59, "gc_own", 10 * MS, 18 * MS).row(59, "gc2", 11 * MS, 13 * MS).row(59, "gc2", 14 * MS, 17 * MS)
     made.row(59, "gc1", 12 * MS, 15 * MS, pid=2)
     made.work("CUPTI_ACTIVITY_KIND_KERNEL", [(0, 10 * MS, 0), (20 * MS, 30 * MS, 0)])
     (idle,) = idle_times(read(made.done()), 1 * MS)
 
-    assert idle.blames == (Blame(1, "policy", 8 * MS, 1, None), Blame(2, "gc1", 3 * MS, 1, None))
+    assert idle.blames == (Blame(1, "gc_own", 8 * MS, 1, None), Blame(2, "gc1", 3 * MS, 1, None))
     assert idle.paused == 8 * MS
 
 
 def test_what_was_collected_belongs_to_the_innermost_range(made: Made) -> None:
     """Marks carry it; one outside every range is nobody's."""
-    made.domain().row(59, "policy", 10, 90).row(59, "gc2", 20, 40).row(59, "gc2", 50, 70)
+    made.domain().row(59, "gc_own", 10, 90).row(59, "gc2", 20, 40).row(59, "gc2", 50, 70)
     made.row(34, "collected", 39, payload=3).row(34, "collected", 69, payload=5).row(34, "collected", 95, payload=9)
     report = read(made.done())
 
-    assert [(p.cause, p.collected) for p in report.pauses] == [("policy", None), ("gc2", 3), ("gc2", 5)]
+    assert [(p.cause, p.collected) for p in report.pauses] == [("gc_own", None), ("gc2", 3), ("gc2", 5)]
 
 
 def test_requests_that_waited_are_counted_where_tokens_are_told(made: Made) -> None:

@@ -38,7 +38,7 @@ def test_each_kind_is_seen_with_its_payload_and_category(watched) -> None:
     """Collections by generation with the objects collected, a request, its first token, a step, who this is; all texts
     registered."""
     story = watched(ONE_OF_EACH)
-    collections = [r for r in story.pushed() if r.begin.text != "policy"]
+    collections = [r for r in story.pushed() if r.begin.text != "gc_own"]
 
     assert [r.begin.text for r in collections[:5]] == ["gc0", "gc1", "gc2", "gc2", "gc2"]
     assert all(story.categories[r.begin.category] == r.begin.text for r in story.pushed())
@@ -63,7 +63,7 @@ def test_each_kind_is_seen_with_its_payload_and_category(watched) -> None:
 def test_the_mark_of_what_was_collected_stands_inside_its_range(watched) -> None:
     """One for each collection, on its thread, before its pop, of its category."""
     story = watched(ONE_OF_EACH)
-    collections = [r for r in story.pushed() if r.begin.text != "policy"]
+    collections = [r for r in story.pushed() if r.begin.text != "gc_own"]
     marks = story("mark", "collected")
 
     assert len(marks) == len(collections) > 5
@@ -73,9 +73,9 @@ def test_the_mark_of_what_was_collected_stands_inside_its_range(watched) -> None
 
 
 def test_a_freeze_is_a_range_around_its_collections(watched) -> None:
-    """The pass is `policy`; its two collections nest in it."""
+    """The pass is `gc_own`; its two collections nest in it."""
     story = watched(ONE_OF_EACH)
-    (policy,) = story.pushed("policy")
+    (policy,) = story.pushed("gc_own")
     inside = [r for r in story.pushed() if policy.begin.at < r.begin.at < policy.end.at]
 
     assert [r.begin.text for r in inside] == ["gc2", "gc2"]
@@ -153,12 +153,12 @@ def lags(story: Story) -> tuple[list[int], list[int]]:
 
 def test_the_pauses_that_are_booked_begin_and_end_when_the_tool_saw_them(watched) -> None:
     """Our stamps against the tool's own clock: each edge of the range comes just after that of the pause, a quarter of
-    them within two microseconds. The machine delays some; a stamp in the wrong place would be off in all of them."""
+    them within ten microseconds. The machine delays some; a stamp in the wrong place would be off in all of them."""
     starts, ends = lags(watched(TIMES))
 
     assert len(starts) >= 180 and min(starts) >= 0 and min(ends) >= 0
-    assert statistics.quantiles(starts, n=4)[0] <= 2000
-    assert statistics.quantiles(ends, n=4)[0] <= 2000
+    assert statistics.quantiles(starts, n=4)[0] <= 10_000
+    assert statistics.quantiles(ends, n=4)[0] <= 10_000
 
 
 NOT_THERE = """

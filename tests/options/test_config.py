@@ -30,11 +30,17 @@ def refusal(environment: dict[str, str] | None = None, **arguments: Any) -> Opti
     return caught.value
 
 
+@pytest.mark.parametrize(("written", "number"), [("9", 9.0), ("9ms", 9.0), ("1e3", 1000.0), ("0.25s", 250.0)])
+def test_milliseconds_are_what_is_written(written: str, number: float) -> None:
+    """A bare number as float() reads it, a time without the error of its binary fraction."""
+    assert load({"TAILWATCH_SLOW_GAP_MS": written}).slow_gap_ms == number
+
+
 def test_defaults() -> None:
     """With nothing given the defaults of the design hold."""
     config = load()
-    assert config.slo == SLO(ttft=2.0, tpot=0.2, attainment=0.99)
-    assert str(config.slo) == "ttft<=2s,tpot<=200ms@99%"
+    assert config.slo == SLO(ttft=2.0, tpot=0.2, itl=1.0, attainment=0.99)
+    assert str(config.slo) == "ttft<=2s,tpot<=200ms,itl<=1s@99%"
     assert (config.gc, config.gc_warn_ms, config.gc_log_all, config.slow_gap_ms) == ("auto", 0.0, False, 0.0)
     assert (config.metrics_path, config.metrics_port, config.routes) == ("/metrics", 0, ())
     assert (config.max_label_sets, config.trust_request_start, config.fast_sse) == (32, False, False)
@@ -83,6 +89,7 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_GC_LOG_ALL": "yes",
             "TAILWATCH_SLOW_GAP_MS": " 0.5 ",
             "TAILWATCH_METRICS_PATH": "/tw",
+            "TAILWATCH_METRICS_APPEND": "yes",
             "TAILWATCH_METRICS_PORT": "9100",
             "TAILWATCH_HISTOGRAMS": "Native",
             "TAILWATCH_EXEMPLARS": "off",
@@ -103,6 +110,8 @@ def test_everything_from_the_environment() -> None:
             "TAILWATCH_TRACE_EVENTS": "1_000_000",
             "TAILWATCH_TRACE_ON": "gap>100ms,slo",
             "TAILWATCH_TRACE_KEEP": "3,1GB",
+            "TAILWATCH_STALLS": "clock",
+            "TAILWATCH_QUIET": "on",
             "TAILWATCH_OTEL": "on",
         }
     )
@@ -125,6 +134,7 @@ def test_everything_from_the_environment() -> None:
     )
     assert (config.orca, config.server_timing, config.sse_timing) == ("text", True, True)
     assert config.otel is True
+    assert config.metrics_append == 200
 
 
 @pytest.mark.parametrize(
@@ -167,6 +177,7 @@ BAD: dict[str, list[object]] = {
     "gc_log_all": [1, 0, "yes", "true", 1.0],
     "slow_gap_ms": [float("nan"), float("-inf"), -5, False, "1", object()],
     "metrics_path": ["metrics", "/a b", "/a?b", "/a#b", "/\n", 5, b"/m", "/\u00e9"],
+    "metrics_append": [-1, 1, 49, 100_001, 200.0, "on", "200"],
     "metrics_port": [-1, 65536, True, 80.0, "80", float("nan")],
     "role": ["", "a" * 32, "a b", "-x", 3, "r\u00f4le", "a\n"],
     "engine": ["a" * 32, "a b", "-1", -1, 2**32, "4294967296", True, 1.0, b"1", "\u0661", "1\n", ["1"]],
@@ -179,6 +190,8 @@ BAD: dict[str, list[object]] = {
     "sse_timing": [1, "on", {}],
     "dir": ["here", "./x", b"/x", 5, "/a\0b", ["/x"]],
     "nvtx": ["", "1", "yes", 1, b"on", ["auto"]],
+    "stalls": ["", "on", True, 1, ["auto"]],
+    "quiet": [1, "on", []],
     "nvtx_tokens": [1, "on", []],
 }
 
@@ -201,6 +214,7 @@ BAD_TEXT = {
     "gc_log_all": "maybe",
     "slow_gap_ms": "-1",
     "metrics_path": "metrics",
+    "metrics_append": "some",
     "metrics_port": "http",
     "histograms": "protobuf",
     "exemplars": "some",
@@ -217,6 +231,8 @@ BAD_TEXT = {
     "sse_timing": "some",
     "dir": "here",
     "nvtx": "maybe",
+    "stalls": "on",
+    "quiet": "very",
     "nvtx_tokens": "2",
     "trace_events": "many",
     "trace_on": "gap",
@@ -252,6 +268,13 @@ def test_the_token_is_in_no_text_of_the_options() -> None:
     assert config.page_token == "s3cret" and "s3cret" not in repr(config)
     assert (config.shown("page_token"), config.shown("page")) == ("(not shown)", "True")
     assert load(page_token="").page_token == load().page_token == "" and not load().page
+
+
+def test_what_is_meant_is_named() -> None:
+    """A token without a page; the address of a receiver."""
+    assert "page=True" in str(refusal(page_token="s3cret"))
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in str(refusal(otel="http://127.0.0.1:4318"))
+    assert load({"TAILWATCH_PAGE_TOKEN": "s3cret"}).page_token == "s3cret"
 
 
 def test_an_engine_is_a_number_or_a_name() -> None:

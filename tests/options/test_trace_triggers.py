@@ -111,4 +111,4 @@ def test_half_is_the_first_threads(events: int) -> None:
     assert set(sizes[1:]) == {events // 16}
     assert len(sizes) == 9
     assert events - 32 < sum(sizes) <= events
-    assert bytes_of(events, 32) - events * 32 < 128 * 1024
+    assert bytes_of(events, 32) - events * 32 < 256 * 1024  # the header, and names of stalls

@@ -33,8 +33,8 @@ LAYERS = (
     ("errors",),
     ("interrupts",),
     ("platform",),
-    ("_hot", "_cold"),
-    ("gc", "sse", "serve"),
+    ("_hot", "_cold", "pure"),
+    ("gc", "sse", "serve", "stall"),
     ("options", "asgi", "integrations"),
     ("snapshots", "loadtest"),
     ("group", "diagnose"),
@@ -138,13 +138,13 @@ def test_one_door_to_the_cold_module() -> None:
     """snapshots, their encoders, what reads and writes traces, and the load tester's histograms import _cold; nobody
     else does."""
     cold = importers("_cold")
-    assert {"snapshots.snapshot", "loadtest.histogram"} <= cold
+    assert {"snapshots.snapshot", "loadtest.compiled_counts"} <= cold
     assert {folder(name) for name in cold} == {"snapshots", "tracing", "loadtest", "export"}
 
 
 def test_the_hot_module_is_for_those_who_stamp() -> None:
     """_hot is imported by the hooks, the encoders, the load client and what runs beside tokens."""
-    beside = {"asgi", "gc", "group", "integrations", "loadtest", "runtime", "sse", "tracing"}
+    beside = {"asgi", "gc", "group", "integrations", "loadtest", "runtime", "sse", "stall", "tracing"}
     assert {folder(name) for name in importers("_hot")} <= beside
 
 
@@ -152,7 +152,7 @@ def test_load_is_a_leaf() -> None:
     """The load client stands on errors, the meaning of an SLO, the version and the compiled modules: on nothing that
     looks at a process from within."""
     below = {t for name in under("loadtest", set(MODULES)) for t in IMPORTS[name] if not under("loadtest", {t})}
-    assert below <= {"errors", "interrupts", "options.slo", "platform", "_hot", "_cold"}
+    assert below <= {"errors", "interrupts", "options.slo", "platform", "_hot", "_cold", "pure.histogram"}
 
 
 def test_errors_and_bounds_are_at_the_bottom() -> None:
@@ -255,6 +255,7 @@ C_LAYERS = (
     ("wire",),
     ("gc",),
     ("record",),
+    ("stall",),
     ("attribute",),
     ("stamp",),
     ("aggregate", "group", "trace"),

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import gzip
-import io
-import json
 import re
 from pathlib import Path
 
@@ -13,14 +9,14 @@ import pytest
 
 import tailwatch
 from tailwatch import cli, snapshots
-from tailwatch.cli import parser, run
-from tailwatch.options.config import OPTIONS
+from tailwatch._cold import ffi, lib
+from tailwatch.export.core_metrics import metrics
 from tailwatch.options.slo import PRESETS, SLO
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 TEXTS = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in FILES}
@@ -48,10 +44,17 @@ def test_the_readme_is_short() -> None:
     assert [each for each in paragraphs if len(each.strip().splitlines()) > 5] == []
 
 
+def test_a_quick_start_fits_a_screen() -> None:
+    """At most 40 lines each."""
+    starts = {name: len(text.splitlines()) for name, text in TEXTS.items() if name.startswith("docs/quickstarts/")}
+    assert len(starts) > 9 and max(starts.values()) <= 40, starts
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_lines_are_short(name: str) -> None:
-    """At most 120 columns, except a row of a guide's table, which cannot be broken."""
-    lines = [line for line in TEXTS[name].splitlines() if name == "README.md" or not line.startswith("|")]
+    """At most 120 columns, except a row of a guide's table, and a comment: they cannot be broken."""
+    unbroken = "<!-- " if name == "README.md" else ("|", "<!-- ")
+    lines = [line for line in TEXTS[name].splitlines() if not line.startswith(unbroken)]
     assert [line for line in lines if len(line) > 120] == []
 
 
@@ -70,13 +73,6 @@ def test_its_python_runs_in_order(name: str) -> None:
         tailwatch.uninstall()
 
 
-def test_every_option_stands_in_the_guide() -> None:
-    """The table of options is complete, and has no others."""
-    rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", TEXTS["docs/options.md"], re.MULTILINE)
-
-    assert sorted(re.findall(r"[a-z_]+", " ".join(rows))) == sorted(OPTIONS)
-
-
 def test_every_preset_stands_in_the_guide() -> None:
     """With its bounds: those on TTFT and TPOT, there are no others."""
     row = re.compile(r"^\| `(mlperf:[^`]+)`[^|]*\| ([0-9.]+) (m?s) \| ([0-9.]+) (m?s) \|$", re.MULTILINE)
@@ -85,30 +81,6 @@ def test_every_preset_stands_in_the_guide() -> None:
     }
 
     assert {name: SLO.parse(bounds) for name, bounds in rows.items()} == {name: SLO.parse(name) for name in PRESETS}
-
-
-def flags(actions: list[argparse.Action]) -> set[str]:
-    """As a guide spells them: with hyphens, without what argparse adds."""
-    return {name for each in actions for name in each.option_strings if "_" not in name} - {"-h", "--help"}
-
-
-def test_every_flag_stands_in_the_guide() -> None:
-    """The section of each command has its flags and no others; bench and ablate share a section."""
-    (commands,) = [each for each in parser._parser()._actions if isinstance(each, argparse._SubParsersAction)]
-    sections = re.split(r"^## ", TEXTS["docs/command_line.md"], flags=re.MULTILINE)[1:]
-    shown = {
-        part.split("\n", 1)[0].strip("`"): set(re.findall(r"^\| `(--?[a-z-]+)", part, re.MULTILINE))
-        for part in sections
-    }
-    made = {f"tailwatch {name}": flags(command._actions) for name, command in commands.choices.items()}
-    load = shown.pop("Load")
-    for name in ("tailwatch bench", "tailwatch ablate"):
-        shown[name] |= load
-
-    assert made.pop("tailwatch run") == {f"--{name.replace('_', '-')}" for name in run.OFFERED}  # the table of options
-    assert shown.pop("tailwatch run") == set()
-    assert shown == made
-    assert set(OPTIONS) - set(run.OFFERED) == {"role"}
 
 
 def test_every_finding_stands_in_the_guide() -> None:
@@ -121,64 +93,17 @@ def test_every_finding_stands_in_the_guide() -> None:
     assert sorted(re.findall(r"[a-z0-9-]+", " ".join(rows))) == sorted(made)
 
 
-def test_every_metric_stands_in_the_guide() -> None:
-    """The tables of metrics are complete, and have no others; those of OTLP alone are in its guide."""
-    source = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "csrc" / "export").glob("*.c"))
-    made = set(re.findall(r'"(tailwatch_[a-z0-9_]+)"', source))
-    guide = set(re.findall(r"`(tailwatch_[a-z0-9_]+)`", TEXTS["docs/metrics.md"]))
+def test_every_metric_of_otlp_alone_stands_in_its_guide() -> None:
+    """Those of Prometheus stand in the reference: test_reference.py."""
+    otlp = {metric.otlp for metric in metrics() if metric.prometheus is None}
 
-    otlp = set(re.findall(r'\{NULL, "([a-z0-9_.]+)"', source))
-
-    assert len(made) > 50 and len(otlp) > 5
-    assert guide == made
+    assert len(otlp) > 5
     assert otlp <= set(re.findall(r"`([a-z0-9_.]+)`", TEXTS["docs/otel.md"]))
 
 
 def test_every_drop_reason_stands_in_the_guide() -> None:
     """As the metric has it."""
     assert set(snapshots.DROPS) <= set(re.findall(r"`(\w+)`", TEXTS["docs/metrics.md"]))
-
-
-def words(text: str) -> str:
-    """However it was folded."""
-    return " ".join(text.split())
-
-
-@pytest.mark.parametrize("name", ["README.md", "docs/doctor.md"])
-def test_the_doctor_s_output_is_that_of_today(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every paragraph that is shown, of the demo's committed run."""
-    cli.main(["doctor", str(ROOT / "benchmarks" / "results" / "demo.json"), "--slow-gaps"])
-    printed = words(capsys.readouterr().out)
-    (shown,) = [text for text in SHOWN[name] if "generation 2" in text]
-
-    assert [part for part in shown.split("\n\n") if words(part) not in printed] == []
-
-
-def test_the_output_of_nsys_is_that_of_today(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the report that the tests have."""
-    packed = ROOT / "tests" / "nvtx" / "data" / "report.sqlite.gz"
-    (tmp_path / "report.sqlite").write_bytes(gzip.decompress(packed.read_bytes()))
-    cli.main(["nsys", str(tmp_path / "report.sqlite")])
-    printed = words(capsys.readouterr().out)
-    (shown,) = SHOWN["docs/nsight.md"]
-
-    assert [part for part in re.split(r"\n(?=GPU)", shown) if words(part) not in printed] == []
-
-
-@pytest.mark.parametrize("name", ["README.md", "docs/demo.md"])
-def test_the_demo_s_table_is_that_of_its_committed_run(name: str) -> None:
-    """Every row that is shown, as `tailwatch demo` prints it today."""
-    console = pytest.importorskip("rich.console", reason="the demo's table: pip install '.[demo]'")
-    from tailwatch.demo.report import WIDTH, show
-
-    report = json.loads((ROOT / "benchmarks" / "results" / "demo.json").read_text(encoding="utf-8"))
-    out = io.StringIO()
-    show(report, console.Console(file=out, width=WIDTH))
-    printed = {line.strip() for line in out.getvalue().splitlines()}
-    (shown,) = [text for text in SHOWN[name] if "GC left alone" in text]
-
-    assert len(shown.splitlines()) > 8
-    assert [line for line in shown.splitlines() if line.strip() not in printed] == []
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -218,11 +143,24 @@ def test_the_map_shows_files_that_exist() -> None:
 
 
 def test_every_guide_is_listed() -> None:
-    """From the README and from the folder's own list."""
+    """In its folder's own list and in the site's navigation; from the README, all but those in a folder of docs."""
     guides = [name for name in TEXTS if name.startswith("docs/") and name != "docs/README.md"]
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    lists = {name: Path(name).parent / "README.md" for name in guides if not name.endswith("/README.md")}
 
-    assert [name for name in guides if f"({name})" not in README] == []
-    assert [name for name in guides if f"({name.removeprefix('docs/')})" not in TEXTS["docs/README.md"]] == []
+    assert [name for name in guides if f"- {name.removeprefix('docs/')}\n" not in nav] == []
+    assert [name for name, page in lists.items() if f"({Path(name).name})" not in TEXTS[page.as_posix()]] == []
+    assert [
+        name for name in guides if f"({name})" not in README and (name.count("/") == 1 or name.endswith("README.md"))
+    ] == []
+
+
+def test_every_cause_stands_in_the_guide() -> None:
+    """A section each, and no others."""
+    made = {ffi.string(lib.tw_delay_cause_name(cause)).decode() for cause in range(lib.TW_DELAYS)}
+    heads = re.findall(r"^### (.*)$", TEXTS["docs/causes.md"], re.MULTILINE)
+
+    assert sorted(re.findall(r"`([a-z_0-9]+)`", " ".join(heads))) == sorted(made)
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

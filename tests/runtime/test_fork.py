@@ -281,3 +281,77 @@ print("served")
 def test_a_child_lets_go_of_the_parents_port(run_script) -> None:
     """The port belongs to the parent: it may close and reopen it while the child lives."""
     assert run_script(PORT, PYTHONWARNINGS="ignore").split() == ["served"]
+
+
+WRITES = """
+import logging, os, sys, threading, time
+import tailwatch
+from tailwatch.runtime import own_log
+
+own_log.FORK_PATIENCE_SECONDS = 60.0
+tailwatch.install(gc="observe", dir="", slow_gap_ms=1000, quiet=True)
+inside, forking = threading.Event(), threading.Event()
+os.register_at_fork(before=forking.set)  # called before those that were registered earlier
+
+class Stream:
+    writing = False
+
+    def write(self, text):
+        self.writing = True
+        inside.set()
+        forking.wait()
+        time.sleep(0.05)  # a fork that does not wait is over by then
+        self.writing = False
+
+    def flush(self):
+        pass
+
+stream = Stream()
+logger = logging.getLogger("tailwatch")
+(handler,) = [each for each in logger.handlers if isinstance(each, logging.StreamHandler)]
+handler.setStream(stream)
+thread = threading.Thread(target=logger.info, args=("a line",))
+thread.start()
+inside.wait()
+pid = os.fork()
+if pid == 0:
+    free = handler.lock.acquire(timeout=0)
+    os._exit(stream.writing or not free)
+thread.join()
+status = os.waitpid(pid, 0)[1]
+print(status, handler.lock.acquire(timeout=0), logging._lock.acquire(timeout=0), own_log._held.locks)
+"""
+
+OWN_LOCK = """
+import logging, os, threading
+import tailwatch
+from tailwatch.runtime import own_log
+
+class Handler(logging.NullHandler):
+    def createLock(self):  # logging makes no such lock new in a child
+        self.lock = threading.Lock()
+
+logging.getLogger().addHandler(handler := Handler())
+def free_in_child():
+    pid = os.fork()
+    if pid == 0:
+        os._exit(not handler.lock.acquire(timeout=0))
+    return os.waitpid(pid, 0)[1] == 0 and handler.lock.acquire(timeout=0) and handler.lock.release() is None
+
+tailwatch.install(gc="observe", dir="", quiet=True)
+watched = free_in_child()
+tailwatch.uninstall()
+taken = []
+own_log.before_fork = lambda: taken.append(True)
+print(watched, free_in_child(), taken)
+"""
+
+
+def test_no_fork_while_another_thread_writes_a_line(run_script) -> None:
+    """The child would flush a stream whose lock nobody releases; and neither process keeps a lock of logging's."""
+    assert run_script(WRITES, PYTHONWARNINGS="ignore").split("\n")[0] == "0 True True []"
+
+
+def test_a_handlers_own_lock_is_free_in_a_child(run_script) -> None:
+    """Whatever kind of lock it is; after uninstall() no fork waits for anything of ours."""
+    assert run_script(OWN_LOCK, PYTHONWARNINGS="ignore").split("\n")[0] == "True True []"

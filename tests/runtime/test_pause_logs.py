@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +17,7 @@ from tailwatch import _hot, snapshots
 from tailwatch.runtime import pause_logs
 from tailwatch.runtime.pause_logs import MOST_LINES, PauseLog, SlowLog
 
+from ..support.process import Python, clean_environment
 from ..support.waiting import until
 
 MS = 1_000_000
@@ -109,6 +111,7 @@ def test_the_line_says_whom_it_hit(core: _hot.Core, settled: None, caplog: pytes
     assert "delayed 2 streams; " in line and f"overlap at most {together:.1f} ms" in line
     assert "estimated delay 0.0 ms" in line
     assert "3 uncollectable" in line
+    assert " ms of CPU time) until " in line  # it slept, as a finalizer may
 
 
 def test_one_stream_is_one_stream(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture) -> None:
@@ -197,22 +200,37 @@ def test_every_pause_can_be_logged(core: _hot.Core, settled: None, caplog: pytes
         assert found[2][1].startswith("gc pauses shorter ") and "0.05 ms: 1 more," in found[2][1]
 
 
-@pytest.mark.parametrize("how", ["level", "no handler"])
-def test_what_was_asked_for_is_seen(
-    core: _hot.Core, settled: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
-) -> None:
-    """Where nobody would see INFO (uvicorn sets up its own loggers only), gc_log_all logs warnings."""
-    if how == "level":
-        caplog.set_level(logging.WARNING, logger="tailwatch")
-    else:
-        monkeypatch.setattr(pause_logs.logger, "hasHandlers", lambda: False)
-    pause(core, 0.001)
-    core.gc_first("start", {"generation": 0})
-    core.gc_last("start", {"generation": 0})
-    core.gc_first("stop", {"generation": 0})
-    core.gc_last("stop", {"generation": 0})
-    pause_log(core, every=True).drain()
-    assert {level for level, _ in lines(caplog)} == {logging.WARNING}
+HOST = """
+import logging, sys
+import tailwatch
+if sys.argv[1] == "handler":
+    logging.basicConfig(stream=sys.stderr, format="host %(message)s")
+if sys.argv[1] == "high handler":
+    logging.basicConfig(stream=sys.stderr)
+    logging.getLogger().handlers[0].setLevel(logging.ERROR)
+logging.getLogger().setLevel(logging.ERROR)  # as a package does that a server requires
+before = logging.getLogger("tailwatch").level, list(logging.getLogger("tailwatch").handlers)
+tailwatch.install(gc="observe", slow_gap_ms=100, gc_log_all=True)
+logging.getLogger().setLevel(logging.CRITICAL)  # and later, when it is imported
+with tailwatch.stream(route="/r", arrival=1) as stream:
+    for number in range(1, 25):
+        stream.token(at=number * 1_000_000_000)
+tailwatch.uninstall()
+assert (logging.getLogger("tailwatch").level, logging.getLogger("tailwatch").handlers) == before
+"""
+
+
+@pytest.mark.parametrize("root", ["no handler", "handler", "high handler"])
+def test_what_was_asked_for_is_seen(root: str) -> None:
+    """Each line once, in a host whose root logger is set to ERROR, by its own handler where it has one that shows
+    lines of this level."""
+    with Python(HOST, root, env=clean_environment(), stderr=subprocess.PIPE) as host:
+        _, errors = host.popen.communicate(timeout=30)
+    assert host.popen.returncode == 0, errors
+    lines = errors.splitlines()
+    slow = [line for line in lines if "slow " in line]
+    assert len(slow) == MOST_LINES + 1, errors
+    assert all(line.startswith("host ") == (root == "handler") for line in slow)
 
 
 def test_all_and_a_threshold_go_together(core: _hot.Core, settled: None, caplog: pytest.LogCaptureFixture) -> None:

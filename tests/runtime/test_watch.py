@@ -109,7 +109,7 @@ def variables(untouched: None) -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.fixture
-def no_sweep(untouched: None) -> Iterator[list[str]]:
+def no_self_test(untouched: None) -> Iterator[list[str]]:
     """Calls of gc.collect, freeze and unfreeze, which do nothing."""
     seen: list[str] = []
     with pytest.MonkeyPatch.context() as patched:
@@ -229,16 +229,6 @@ def test_asked_before_install_it_says_so(ask: Callable[[], Any], monkeypatch: py
     monkeypatch.setattr(install, "_was_installed", False)
     with pytest.raises(tailwatch.NotInstalledError, match=r"tailwatch\.install"):
         ask()
-
-
-def test_what_it_installs_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """One line: the version, the memory, the policy and the SLO."""
-    caplog.set_level(logging.INFO, logger="tailwatch")
-    tailwatch.install(gc="observe")
-    tailwatch.install(gc="observe")
-    (line,) = [record.getMessage() for record in caplog.records]
-    for part in (tailwatch.__version__, "MiB fixed", "gc=observe", "SLO ttft<=2s,tpot<=200ms@99%"):
-        assert part in line
 
 
 # ---- what goes wrong leaves nothing behind ----
@@ -571,7 +561,7 @@ def test_a_middleware_with_a_bad_variable_lets_everything_through(
         tailwatch.Middleware(App(), gc="sometimes", slo="e2e<=1s")
 
 
-def test_install_after_a_door_adopts_its_watch(no_sweep: list[str]) -> None:
+def test_install_after_a_door_adopts_its_watch(no_self_test: list[str]) -> None:
     """The arguments win, what the door had set and nobody contradicts stays, what is fixed is noted."""
     layer = tailwatch.Middleware(App(), gc="observe", slo="e2e<=1s", gc_warn_ms=3)
     door = tailwatch.current()
@@ -606,7 +596,7 @@ def test_adopting_without_differences_notes_nothing() -> None:
 
 @pytest.mark.parametrize("first", ["freeze", "observe", "off"])
 @pytest.mark.parametrize("second", ["freeze", "observe", "off"])
-def test_the_policy_can_be_taken_over(no_sweep: list[str], first: str, second: str) -> None:
+def test_the_policy_can_be_taken_over(no_self_test: list[str], first: str, second: str) -> None:
     """From any policy to any other: the hook stands once or not at all, and uninstall() undoes all of it."""
     plain, freeze = list(gc.callbacks), gc.freeze
     app = App()
@@ -617,18 +607,18 @@ def test_the_policy_can_be_taken_over(no_sweep: list[str], first: str, second: s
     assert gc.callbacks == (plain if second == "off" else hooked)
     call(app, "lifespan")
     watch.gc.on_startup()
-    assert ("freeze" in no_sweep) is (second == "freeze")
+    assert ("freeze" in no_self_test) is (second == "freeze")
     tailwatch.uninstall()
     assert (gc.callbacks, gc.freeze) == (plain, freeze)
 
 
-def test_switching_the_policy_off_thaws(no_sweep: list[str]) -> None:
+def test_switching_the_policy_off_thaws(no_self_test: list[str]) -> None:
     """A freeze that the door's policy had made is undone when install(gc="off") takes over."""
     tailwatch.Middleware(App(), gc="freeze")
     tailwatch.current().gc.on_startup()
-    assert no_sweep == ["collect", "freeze", "collect"]
+    assert no_self_test == ["collect", "freeze", "collect"]
     tailwatch.install(gc="off")
-    assert no_sweep == ["collect", "freeze", "collect", "unfreeze"]
+    assert no_self_test == ["collect", "freeze", "collect", "unfreeze"]
 
 
 # ---- the policy, through install ----
@@ -637,7 +627,7 @@ def test_switching_the_policy_off_thaws(no_sweep: list[str]) -> None:
 def test_off_changes_nothing() -> None:
     """No hook, no wrapper, no freeze; streams are stamped all the same."""
     before = state()
-    with tailwatch_installed(gc="off"):
+    with tailwatch_installed(gc="off", quiet=True):
         assert state() == {**before, "threads": ["tailwatch"]}
         with tailwatch.stream() as stream:
             stream.token()
@@ -652,21 +642,21 @@ def test_freeze_on_demand() -> None:
         assert done.seconds > 0
         assert gc.get_freeze_count() > 0
         assert tailwatch.refreeze().unfrozen
-        assert tailwatch.snapshot().gc.collections["policy"] == 2
+        assert tailwatch.snapshot().gc.collections["gc_own"] == 2
     assert gc.get_freeze_count() == 0
 
 
-def test_the_first_stream_by_hand_freezes_when_it_ends(no_sweep: list[str]) -> None:
+def test_the_first_stream_by_hand_freezes_when_it_ends(no_self_test: list[str]) -> None:
     """Without an app there is no start-up: the first moment without a stream serves, never one with a stream."""
     tailwatch.install(gc="freeze")
     with tailwatch.stream():
         with tailwatch.stream():
             pass
-        assert no_sweep == []
-    assert no_sweep == ["collect", "freeze", "collect"]
+        assert no_self_test == []
+    assert no_self_test == ["collect", "freeze", "collect"]
 
 
-def test_an_error_in_the_policy_is_counted_not_raised(no_sweep: list[str]) -> None:
+def test_an_error_in_the_policy_is_counted_not_raised(no_self_test: list[str]) -> None:
     """Something of ours fails: the request ends as it would have."""
     watch = tailwatch.install(gc="freeze")
 
@@ -704,10 +694,10 @@ def test_a_process_without_an_app_serves_its_metrics() -> None:
 
 
 def test_memory_at_the_defaults() -> None:
-    """At most 4 MiB, fixed at install."""
+    """At most 5 MiB, fixed at install."""
     with tailwatch_installed(gc="observe") as watch:
         before = watch.memory_bytes
-        assert before <= 4 * 2**20
+        assert before <= 5 * 2**20
         for i in range(1000):
             with tailwatch.stream(model=f"m{i}") as stream:
                 stream.token()
@@ -737,11 +727,10 @@ def stamps(count):
             stream.token()
 
 work = {"streams": streams, "stamps": stamps}[kind]
-work(20_000)
+work(count)  # what a snapshot needs, and pages that the first tokens touch
 tailwatch.snapshot().as_dict()
 before = resident()
 work(count)
-tailwatch.snapshot().as_dict()
 print(resident() - before)
 """
 
@@ -751,7 +740,7 @@ print(resident() - before)
     [("streams", 100_000), ("stamps", 1_000_000), pytest.param("stamps", 10_000_000, marks=pytest.mark.slow)],
 )
 def test_memory_does_not_grow(kind: str, count: int) -> None:
-    """The resident set after many streams, and many stamps, is what it was after a few, give or take some pages."""
+    """Streams and stamps take no memory, but for the pages of fixed rings that slow gaps come to touch: half a MiB."""
     command = [sys.executable, "-c", GROWTH, kind, str(count)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd="/")
     assert done.returncode == 0, done.stderr
@@ -860,17 +849,12 @@ def test_a_role_that_stays(why: str) -> None:
     assert len(watch.notes) == (why == "seen")
 
 
-@pytest.mark.parametrize(("options", "level"), [({}, logging.INFO), ({"slow_gap_ms": 5}, logging.WARNING)])
-def test_the_install_line_is_seen_by_who_asked_for_lines(
-    caplog: pytest.LogCaptureFixture, options: dict[str, Any], level: int
-) -> None:
-    """Any log option: it comes although INFO is off; none: it stays INFO. The watch itself says it too."""
-    caplog.set_level(logging.WARNING, logger="tailwatch")
-    with tailwatch_installed(gc="observe", **options) as watch:
-        lines = [record.getMessage() for record in caplog.records]
-        assert len(lines) == (level == logging.WARNING)
-        assert f"{watch.memory_bytes / 2**20:.1f} MiB fixed" in repr(watch)
-        assert all(repr(watch) == f"<{line}>" for line in lines)
+def test_the_watch_shows_what_it_takes() -> None:
+    """The version, the memory, the policy and the SLO."""
+    with tailwatch_installed(gc="observe") as watch:
+        memory = f"{watch.memory_bytes / 2**20:.1f} MiB fixed"
+        for part in (tailwatch.__version__, memory, "gc=observe", "SLO ttft<=2s,tpot<=200ms,itl<=1s@99%"):
+            assert part in repr(watch)
 
 
 def test_the_daemon_starts_once_from_many_threads() -> None:

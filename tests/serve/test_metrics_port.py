@@ -59,7 +59,8 @@ def start(port: int, tmp_path: Path) -> Iterator[Callable[..., Engine]]:
 
     def begin(role: str = "engine", code: str = ENGINE, *, group: bool = True, **variables: str) -> Engine:
         directory = {"TAILWATCH_DIR": str(tmp_path / "group")} if group else {}
-        env = clean_environment(TAILWATCH_METRICS_PORT=str(port), **directory, **variables)
+        variables = {"TAILWATCH_METRICS_PORT": str(port), "TAILWATCH_QUIET": "1", **directory, **variables}
+        env = clean_environment(**variables)
         started.append(Engine(code, role, env=env))
         started[-1].read()
         return started[-1]

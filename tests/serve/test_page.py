@@ -72,9 +72,10 @@ def get(
     return Answer(server.raw(f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")))
 
 
-def test_off_until_it_is_asked_for(install: Any, serve: Any) -> None:
-    """The app answers, as it would without us; a token alone asks for nothing."""
-    server = serve(install(page_token=TOKEN))
+def test_off_until_it_is_asked_for(install: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The app answers, as it would without us; a token alone, in the environment, asks for nothing."""
+    monkeypatch.setenv("TAILWATCH_PAGE_TOKEN", TOKEN)
+    server = serve(install())
     for path in ("/tailwatch", "/tailwatch/data"):
         answer = get(server, path, f"Authorization: Bearer {TOKEN}")
         assert (answer.status, answer.body.strip(b"\r\n0123456789")) == (404, b"not here")
@@ -350,11 +351,13 @@ def test_a_door_first_and_the_page_in_code(serve: Any, install: Any) -> None:
     assert get(server).status == 200
 
 
-def test_a_token_for_nothing_and_a_short_one_are_noted(install: Any) -> None:
-    """For the doctor, without the token."""
+def test_a_token_for_nothing_and_a_short_one_are_noted(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the doctor, without the token, where they come from the environment."""
     notes = []
-    for options in ({"page_token": TOKEN}, {"page": True, "page_token": "s3cret"}, {"page": True, "page_token": TOKEN}):
-        install(**options)
+    for page, token in (("0", TOKEN), ("1", "s3cret"), ("1", TOKEN)):
+        monkeypatch.setenv("TAILWATCH_PAGE", page)
+        monkeypatch.setenv("TAILWATCH_PAGE_TOKEN", token)
+        install()
         notes.append([note for note in tailwatch.current().notes if "page_token" in note])
         tailwatch.uninstall()
     assert [len(found) for found in notes] == [1, 1, 0]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import time
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -107,7 +109,7 @@ def test_it_shows_the_snapshots_numbers(running: Browser, watched: Any) -> None:
         shown = [float(value) for value in tab.ask(row)]
         assert shown == [*(samples.p(p) for p in (50, 90, 99, 99.9)), samples.max, samples.count]
     late = tab.ask('document.querySelector("#t-delay data").value')
-    assert float(late) == pytest.approx(sum(snap.delay.values()))
+    assert float(late) == pytest.approx(sum(snap.delay[cause] for cause in snap.overlap))
     assert float(tab.ask('document.querySelector("#t-share data").value')) == snap.attainment
     assert "api: generation 2" in text(tab, "#sources") or "full collection" in text(tab, "#sources")
     assert text(tab, "#processes tbody th").split("\n")[0] == "api-0"
@@ -179,6 +181,62 @@ def test_hostile_names_are_text(running: Browser, watched: Any) -> None:
     tab.until('document.querySelector("#slow-pick").textContent.includes("<b>req</b>-")')
     assert tab.ask('document.querySelectorAll("main img, main b b, #slow-table b, main script").length') == 0
     assert str(tab.ask("document.title")).startswith("tailwatch ·") and tab.complaints() == []
+
+
+def test_the_causes_of_the_selected_gap_are_listed(running: Browser, watched: Any) -> None:
+    """Those of the data, the largest first, each with its time; none before a gap is selected."""
+    tab = opened(running, watched(4))
+    assert tab.ask('document.querySelectorAll("#slow-why li").length') == 0
+    tab.ask('document.querySelector("#slow-chart").focus()')
+    tab.key("End", 35)
+    tab.until('document.querySelector("#slow-why li") !== null')
+    gap = tab.ask("state.data.slow.find((gap) => keyOf(gap) === state.picked)")
+    shown = "(li) => [li.dataset.cause, +li.querySelector('data').value]"
+    listed = tab.ask(f"[...document.querySelectorAll('#slow-why li')].map({shown})")
+    assert listed == [[cause, seconds] for seconds, cause, *_ in gap["causes"]]
+    assert gap["cause"] == gap["causes"][0][1] and tab.complaints() == []
+    bars = tab.ask("[...document.querySelectorAll('#slow-why i')].map((i) => [i.style.marginLeft, i.style.width])")
+    places = [(float(left[:-1]), float(width[:-1])) for left, width in bars]
+    assert [left for left, _ in places] == pytest.approx([0, *accumulate(width for _, width in places)][:-1], abs=0.01)
+    assert 99 < sum(places[-1]) <= 100.01
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_many_models_have_rows_and_a_filter(running: Browser, watched: Any, width: int) -> None:
+    """Three models on two routes: a row for each; a row or a list chooses, and latencies, gaps and totals follow."""
+    served = watched(0)
+    for model, route in ((m, r) for m in ("llama-3.3-70b", "qwen3-32b", HOSTILE) for r in ("/v1/chat", "/v1/text")):
+        for _ in range(2):
+            with tailwatch.stream(model=model, route=route) as s:
+                for number in range(12):
+                    time.sleep(0.012 if number == 10 else 0.001)
+                    s.token()
+    tab = opened(running, served, width=width)
+    assert tab.ask('document.querySelectorAll("#sets-table tbody tr").length') == 6
+    assert tab.ask('getComputedStyle(document.querySelector("#h-load .unfiltered")).display') == "none"
+    gaps = tab.ask("state.data.slow.length")
+    tab.ask(
+        '[...document.querySelectorAll("#sets-table button")].find((b) => b.textContent.startsWith("qwen3")).click()'
+    )
+    tab.until('state.data.filter.model === "qwen3-32b"')
+    route = tab.ask("state.data.filter.route")
+    snap = tailwatch.snapshot().where(model_name="qwen3-32b", route=route)
+    row = '[...document.querySelectorAll("#latency tr[data-key=itl] data")].map(d => d.value)'
+    assert [float(value) for value in tab.ask(row)][-2:] == [snap.itl.max, 22]
+    assert (
+        tab.ask('state.data.slow.every((gap) => gap.model === "qwen3-32b")')
+        and tab.ask("state.data.slow.length") < gaps
+    )
+    assert f"qwen3-32b {route}, since the start" in text(tab, "#covers")
+    assert tab.ask('document.querySelectorAll("#sets-table button[aria-pressed=true]").length') == 1
+    assert tab.ask('document.querySelector("#h-load .unfiltered").checkVisibility()')
+    assert tab.ask(f'document.querySelector("#route").value === "=" + {json.dumps(route)}')
+    picks = '(list, name) => { list.value = name; list.dispatchEvent(new Event("change", { bubbles: true })); }'
+    tab.ask(f'({picks})(document.querySelector("#route"), "")')
+    tab.ask(f'({picks})(document.querySelector("#model"), "=" + {json.dumps(HOSTILE)})')
+    tab.until(f"state.data.filter.model === {json.dumps(HOSTILE)} && state.data.filter.route === null")
+    assert tab.ask("state.data.latency.itl.count") == 44
+    assert tab.ask(TOO_WIDE) == [] and tab.complaints() == []
 
 
 def test_with_the_keyboard_alone(running: Browser, watched: Any) -> None:

@@ -6,6 +6,7 @@ all of the time wanders so that about one run in a hundred is not told right; se
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import math
 import random
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailwatch._cold import ffi, lib
+from tailwatch.snapshots import Healthy, Point
 
 SECOND = 1_000_000_000
 VERDICTS = ("found", "no_inflection", "few_data", "single_level")
@@ -34,17 +36,22 @@ class First(NamedTuple):
 
 
 def table(firsts: Iterable[First]) -> Any:
-    """The crowd that they make."""
-    crowd = ffi.new("tw_crowd *")
+    """Their TTFTs by concurrency."""
+    ttfts = ffi.new("tw_ttft_by_concurrency *")
     for first in sorted(firsts):
-        lib.tw_crowd_note(crowd, first.streams, round(first.ttft * SECOND), round(first.at * SECOND))
-    return crowd
+        lib.tw_ttft_note(ttfts, first.streams, round(first.ttft * SECOND), round(first.at * SECOND))
+    return ttfts
 
 
-def find(crowds: Sequence[Any], now: float) -> Any:
+def find(ttft_sets: Sequence[Any], now: float) -> Any:
     """What the tables say at a virtual time."""
     out = ffi.new("tw_healthy *")
-    assert lib.tw_healthy_find(out, ffi.new("const tw_crowd *[]", list(crowds)), len(crowds), round(now * SECOND)) == 0
+    assert (
+        lib.tw_healthy_find(
+            out, ffi.new("const tw_ttft_by_concurrency *[]", list(ttft_sets)), len(ttft_sets), round(now * SECOND)
+        )
+        == 0
+    )
     return out
 
 
@@ -111,6 +118,16 @@ def judged(firsts: Sequence[First]) -> Any:
 
 
 # ---- M/M/c: the inflection is c ----
+
+
+def test_what_queueing_cost_is_what_first_tokens_took_beyond_the_knee() -> None:
+    """By the samples of higher concurrency; nothing where no knee was found."""
+    found = judged(simulate(Served(8), SEEDS[0], near_full))
+    points = (Point(4.0, 0.011, 1000), Point(found.streams + 8, 9.0, 10))
+    healthy = Healthy("found", found.streams, 1.0, 1010, 1, 16, 1800.0, points, found)
+    base = healthy.ttft(found.streams)
+    assert base is not None and healthy.queued_seconds == pytest.approx(10 * (9.0 - base))
+    assert dataclasses.replace(healthy, streams=None).queued_seconds == 0.0
 
 
 @pytest.mark.parametrize("slots", [8, 12, 16, 32, 64, 128, 256])
@@ -180,7 +197,7 @@ def test_processes_are_read_together() -> None:
     firsts = simulate(Served(32), SEEDS[0])
     parts = [table(firsts[i::3]) for i in range(3)]
     for part in parts:
-        lib.tw_crowd_share(part, 0)
+        lib.tw_ttft_share(part, 0)
     found = find(parts, max(first.at for first in firsts))
     assert verdict(found) == "found"
     assert found.streams == pytest.approx(32, rel=0.1)
@@ -249,10 +266,10 @@ SAMPLES = st.lists(
 @given(SAMPLES, st.integers(0, 5000 * SECOND))
 def test_any_data_give_a_sane_answer(samples: list[tuple[int, int, int]], now: int) -> None:
     """Finite numbers in their ranges, a verdict with a name, and a prediction that never falls with more streams."""
-    crowd = ffi.new("tw_crowd *")
+    ttfts = ffi.new("tw_ttft_by_concurrency *")
     for streams, ttft, at in samples:
-        lib.tw_crowd_note(crowd, streams, ttft, at)
-    found = find([crowd], now / SECOND)
+        lib.tw_ttft_note(ttfts, streams, ttft, at)
+    found = find([ttfts], now / SECOND)
     assert verdict(found) in VERDICTS
     assert (found.streams > 0) == (verdict(found) == "found")
     assert 0 <= found.confidence <= 1

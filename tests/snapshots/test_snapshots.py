@@ -218,27 +218,27 @@ def test_pauses_by_cause(core: Any) -> None:
     """Process time, counts and lengths of the passes, and nothing for the other causes."""
     lengths = [pause(core) for _ in range(20)]
     snap = take(core)
-    assert snap.paused["policy"] == pytest.approx(sum(lengths) / 1e9)
-    assert snap.gc.collections == {**dict.fromkeys(snapshots.CAUSES, 0), "policy": 20}
-    assert snap.gc.pauses["policy"].count == 20
-    assert snap.gc.pauses["policy"].sum == pytest.approx(sum(lengths) / 1e9)
-    assert snap.gc.max["policy"] == pytest.approx(max(lengths) / 1e9)
-    assert set(snap.gc.pauses) == {0, 1, 2, "gc_full", "gc_increment", "policy"}
+    assert snap.paused["gc_own"] == pytest.approx(sum(lengths) / 1e9)
+    assert snap.gc.collections == {**dict.fromkeys(snapshots.CAUSES, 0), "gc_own": 20}
+    assert snap.gc.pauses["gc_own"].count == 20
+    assert snap.gc.pauses["gc_own"].sum == pytest.approx(sum(lengths) / 1e9)
+    assert snap.gc.max["gc_own"] == pytest.approx(max(lengths) / 1e9)
+    assert set(snap.gc.pauses) == {0, 1, 2, "gc_full", "gc_increment", "gc_own"}
     assert snap.gc.pauses[2].count == 0
-    assert snap.gc.short["policy"] == sum(length < 50_000 for length in lengths)
+    assert snap.gc.short["gc_own"] == sum(length < 50_000 for length in lengths)
 
 
 def test_a_process_says_what_its_pauses_were_and_that_it_stands_still(core: Any) -> None:
     """Counts and the longest by cause; while one is open, since when, and of what cause."""
     lengths = [pause(core) for _ in range(5)]
     (ended,) = take(core).processes
-    assert (ended.collections["policy"], ended.collections["gc2"]) == (5, 0)
-    assert ended.longest["policy"] == pytest.approx(max(lengths) / 1e9)
+    assert (ended.collections["gc_own"], ended.collections["gc2"]) == (5, 0)
+    assert ended.longest["gc_own"] == pytest.approx(max(lengths) / 1e9)
     assert (ended.lives, ended.standing, ended.standing_cause) == (True, 0.0, "")
     core.policy_begin()
     first, second = take(core).processes[0], take(core).processes[0]
     core.policy_end()
-    assert second.standing_cause == "policy"
+    assert second.standing_cause == "gc_own"
     assert 0 < first.standing < second.standing < 60
     assert first.standing < first.age < second.age < 600
     assert take(core).processes[0].standing == 0.0
@@ -252,7 +252,7 @@ def test_processes_are_named_by_role_and_number() -> None:
         serve(one, start=ago(30), gaps=[20 * MS])
     snap = take(*cores)
     assert [process.name for process in snap.processes] == ["api-0", "engine-0", "api-1"]
-    assert snap.paused["policy"] == pytest.approx(sum(process.paused["policy"] for process in snap.processes))
+    assert snap.paused["gc_own"] == pytest.approx(sum(process.paused["gc_own"] for process in snap.processes))
     assert snap.itl.count == snap.requests["good"] == 3
     assert all(process.bytes == one.bytes for process, one in zip(snap.processes, cores, strict=True))
 
@@ -267,7 +267,8 @@ def test_slow_gaps_tell_whose_they_were() -> None:
     serve(core, start=start, gaps=[20 * MS] * 20 + [300 * MS], request="first")
     serve(core, start=start + SECOND, gaps=[20 * MS] * 20 + [500 * MS], request="second", model="n")
     snap = take(core)
-    newest, oldest = snap.slowest
+    newest, oldest = snap.recent
+    assert snap.slowest == [newest, oldest]
     assert (newest.request_id, newest.trace_id, newest.model_name, newest.route) == ("second", "ab" * 16, "n", "/r")
     assert (newest.phase, newest.gap, newest.token, newest.complete) == ("itl", 0.5, 22, True)
     assert newest.typical == pytest.approx(0.02, rel=0.01)
@@ -279,6 +280,22 @@ def test_slow_gaps_tell_whose_they_were() -> None:
     [octave] = [one for one in snap.tail["itl"] if one.lower <= 0.5 < one.upper]
     assert (octave.count, octave.time) == (2, 0.8)
     assert octave.unexplained == pytest.approx(0.76, rel=0.01)
+
+
+def test_the_longest_gaps_outlive_the_last_ones() -> None:
+    """Beside the last 256, the longest of the minute and the run; a difference has those that ended in it."""
+    core = make_core(slow_ns=100 * MS)
+    start = serve(core, start=SECOND, gaps=[20 * MS] * 20 + [40 * SECOND], request="stall")
+    for i in range(300):
+        start = serve(core, start=start + SECOND, gaps=[20 * MS] * 8 + [300 * MS], request=str(i))
+    before = take(core)
+    assert len(before.recent) == 256 and "stall" not in {gap.request_id for gap in before.recent}
+    assert (before.slowest[0].request_id, before.slowest[0].gap) == ("stall", 40.0)
+    assert [gap.gap for gap in before.slowest] == sorted((gap.gap for gap in before.slowest), reverse=True)
+    kept = [gap.request_id for gap in before.slow_gaps()]
+    assert len(kept) == len(set(kept)) and set(kept) >= {gap.request_id for gap in before.slowest}
+    serve(core, start=ago(-1), gaps=[20 * MS] * 8 + [200 * MS], request="later")
+    assert [gap.request_id for gap in (take(core) - before).slow_gaps()] == ["later"]
 
 
 def test_records_come_one_by_one() -> None:
@@ -300,7 +317,7 @@ def test_records_come_one_by_one() -> None:
     assert records.pauses(0, before_ns=0) == ([], 0, 0)
     pauses, cursor, lost = records.pauses(0, before_ns=_hot.now())
     assert ([round(one.seconds * 1e9) for one in pauses], cursor, lost) == (long, len(long), 0)
-    assert all(one.cause == "policy" and one.streams == 0 for one in pauses)
+    assert all(one.cause == "gc_own" and one.streams == 0 for one in pauses)
 
 
 # Differences and history -----------------------------------------------------------------------------------

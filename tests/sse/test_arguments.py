@@ -32,7 +32,7 @@ class Text(str):
         ("created", 2**63, "created="),
         ("index", -1, "index=-1"),
         ("index", "0", "index='0'"),
-        ("like", "vlm", "like='vlm': .*openai, vllm, sglang, transformers;.*'vllm'"),
+        ("like", "vlm", r"like='vlm': .*openai, vllm \(0\.33\), sglang \(0\.5\.23\), transformers \(5\.23\);.*'vllm'"),
         ("like", None, "like=None"),
         ("include_usage", 1, "include_usage=1: expected True or False"),
         ("system_fingerprint", 5, "system_fingerprint=5"),

@@ -124,7 +124,7 @@ def test_policy_passes_nest() -> None:
     assert (core.policy_end() or 0) >= 1_000_000
     assert core.policy_end() is None
     assert not core.paused_now()
-    assert snapshots.take([core.address]).gc.collections["policy"] == 1
+    assert snapshots.take([core.address]).gc.collections["gc_own"] == 1
 
 
 def test_cancel_pause_books_nothing() -> None:
@@ -167,7 +167,7 @@ def test_cancel_pause_leaves_a_policy_pass(collecting: bool) -> None:
     assert core.policy_end() is not None
     seen = snapshots.take([core.address])
     assert (core.paused_now(), seen.processes[0].lost) == (False, 0)
-    assert {cause: n for cause, n in seen.gc.collections.items() if n} == {"policy": 1}
+    assert {cause: n for cause, n in seen.gc.collections.items() if n} == {"gc_own": 1}
     assert seen.errors["gc_hook"] == collecting
 
 

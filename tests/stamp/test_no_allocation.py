@@ -62,15 +62,15 @@ with tailwatch.stream(model="m") as s:
     gc.disable()
     kept = [[] for _ in range(20_000)]
     gc.collect(0), gc.collect(1)
-    slices = policy.sweep.counts()
+    slices = policy.slicer.counts()
     measure("measuring", gc.isenabled, 1_000_000)
     measure("token", s.token, 1_000_000)
-    policy.sweep.round()
-    policy.sweep.slice(2_000)
+    policy.slicer.round()
+    policy.slicer.slice(2_000)
     measure("token, midway", s.token, 1_000_000)
-    counts["on"], counts["midway"] = policy.sweep.on, policy.sweep.midway
+    counts["on"], counts["midway"] = policy.slicer.on, policy.slicer.midway
     measure("allocates", lambda: bytearray(100_000), 100)
-    made = policy.sweep.counts()
+    made = policy.slicer.counts()
 counts["slices"] = made["requested"] - slices["requested"]
 counts["others"] = sum(made[name] - slices[name] for name in ("idle", "step", "request_end", "overdue", "memory_limit"))
 print(json.dumps(counts))

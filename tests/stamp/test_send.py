@@ -241,14 +241,50 @@ def test_bounds_that_change_while_a_request_waits() -> None:
 
 
 def test_a_get_that_streams_is_no_answer() -> None:
-    """An event feed on an unknown route is not counted, and teaches nothing; a POST there is and does."""
+    """An event feed on an unknown route is not counted, and named by its scope; a POST there is, and teaches it."""
     core = make_core()
+    named = []
     for method in ("GET", "HEAD", "POST"):
-        assert core.streamed() == []
         http = Exchange(core, known=False, scope={"method": method}).start()
         http.body(chunk())
         http.body(more=False)
-    assert (core.opened, verdicts(core), core.streamed()) == (1, ["good"], [ROUTE])
+        named.append((http.scope, core.streamed()))
+    assert (core.opened, verdicts(core)) == (1, ["good"])
+    (scope, found), (_, nothing), (_, route) = named
+    assert found == [scope] and nothing == [] and route == [ROUTE]
+
+
+def test_no_more_scopes_are_kept_than_can_be_named() -> None:
+    """Once the list of those that are not counted is full."""
+    core = make_core()
+    assert core.streamed(True) == []
+    http = Exchange(core, known=False, scope={"method": "GET"}).start()
+    http.body(chunk())
+    http.body(more=False)
+    assert core.streamed() == []
+
+
+@pytest.mark.parametrize(
+    ("content_type", "headers", "pieces", "named"),
+    [
+        (b"text/plain", {}, 3, True),
+        (b"application/octet-stream", {}, 9, False),
+        (b"text/plain", {}, 2, False),
+        (b"text/plain", {"content_length": b"3"}, 3, False),
+        (b"text/html", {}, 3, False),
+        (JSON, {}, 3, False),
+    ],
+)
+def test_pieces_of_an_unknown_kind_are_named(
+    content_type: bytes, headers: dict[str, bytes], pieces: int, named: bool
+) -> None:
+    """Once, from the third on; a page, a file of known length and a body in two parts are none."""
+    core = make_core()
+    http = Exchange(core, known=False).start(content_type, **headers)
+    for _ in range(pieces):
+        http.body(b"x")
+    http.body(more=False)
+    assert core.streamed() == ([http.scope] if named else []) and core.opened == 0
 
 
 def test_a_get_that_routes_names_counts() -> None:

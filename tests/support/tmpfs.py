@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-# In a mount namespace of its own, as root of a user namespace or as root.
+# In a mount and an IPC namespace of its own: no shared memory outlives it; as root of a user namespace or as root.
 MOUNT = 'mount -t tmpfs -o size=${TMPFS_MB}m,mode=0700 none "$0" && exec "$@"'
 
 PRELUDE = """
@@ -39,7 +39,7 @@ def on_tmpfs(megabytes: int, tmp_path: Path, program: str, **variables: str) -> 
     place = tmp_path / "shm"
     place.mkdir(mode=0o700, parents=True)
     environment = {**os.environ, **variables, "TMPFS_MB": str(megabytes)}
-    space = ["--mount"] if os.geteuid() == 0 else ["--map-root-user", "--mount"]
+    space = ["--mount", "--ipc"] if os.geteuid() == 0 else ["--map-root-user", "--mount", "--ipc"]
     within = ["unshare", *space, "sh", "-c", MOUNT, str(place)]
     try:
         probe = subprocess.run([*within, "true"], capture_output=True, text=True, env=environment)

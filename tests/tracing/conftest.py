@@ -64,7 +64,7 @@ class Pool:
         server = Process("node", SERVER, ui_directory())
         return server, f"127.0.0.1:{int(server.read_line())}"
 
-    def give_back(self, server: Process, address: str) -> None:
+    def put_back(self, server: Process, address: str) -> None:
         """What it has loaded is dropped."""
         with urllib.request.urlopen(f"http://{address}/reset", data=b"", timeout=30):
             self._idle.append((server, address))
@@ -103,4 +103,4 @@ def load(trace_processors: Pool) -> Iterator[Callable[..., Answers]]:
     yield start
     for client, server in taken:
         client.close()
-        trace_processors.give_back(*server)
+        trace_processors.put_back(*server)

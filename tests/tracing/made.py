@@ -10,11 +10,11 @@ from pathlib import Path
 
 from tailwatch._cold import lib
 
-NONE, OPEN, FIRST, TOKEN, DELAY, CLOSE, PAUSE, STEP, COUNTER, THREAD = range(10)
-CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment", "policy")
+NONE, OPEN, FIRST, TOKEN, DELAY, CLOSE, PAUSE, STEP, COUNTER, THREAD, STALL, FRAMES = range(12)
+CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment", "gc_own")
 RINGS, SHARED = 9, 8
 MAGIC = 0x3143415254215754
-VERSION = 1
+VERSION = 2
 UNKNOWN = 2**64 - 1
 MS = 1_000_000
 START = 5_000 * 10**9
@@ -23,6 +23,8 @@ WALL = 1_790_000_000 * 10**9
 """What the wall clock is ahead of them."""
 _HEAD_BYTES = 640 + RINGS * 128
 _CLOCKS_FINE, _CLOCKS_EVERY, _CLOCKS_COARSE = 1024, 64, 512
+_NAME_BYTES, _NAMES = 128, 512
+_TABLE_BYTES = 16 + _NAMES * _NAME_BYTES
 
 
 def event(time_ns: int, kind: int, *, a: int = 0, b: int = 0, c: int = 0, id: int = 0, value: int = 0) -> bytes:
@@ -50,6 +52,9 @@ class Made:
     clocks: Sequence[bytes] = (clock(START), clock(START + 10**9), clock(START + 2 * 10**9))
     tids: dict[int, tuple[int, str]] = field(default_factory=lambda: {0: (4243, "loop")})
     open_pause: tuple[int, int] = (0, 0)
+    names: dict[int, str] = field(default_factory=dict)
+    frames: dict[int, str] = field(default_factory=dict)
+    stalls_lost: int = 0
 
     def add(self, ring: int, *events: bytes) -> Made:
         """More events."""
@@ -60,9 +65,13 @@ class Made:
         """The whole file."""
         size = int(lib.tw_trace_bytes(self.events, len(self.labels)))
         at_clocks = _HEAD_BYTES + 256 * len(self.labels)
-        at_events = -(-(at_clocks + (_CLOCKS_FINE + _CLOCKS_COARSE) * 64) // 4096) * 4096
+        at_stalls = at_clocks + (_CLOCKS_FINE + _CLOCKS_COARSE) * 64
+        at_events = -(-(at_stalls + 2 * _TABLE_BYTES) // 4096) * 4096
         made = bytearray(size)
-        made[:_HEAD_BYTES] = self._head(size, at_clocks, at_events)
+        made[:_HEAD_BYTES] = self._head(size, at_clocks, at_events, at_stalls)
+        for at, names in ((at_stalls, self.names), (at_stalls + _TABLE_BYTES, self.frames)):
+            for number, name in names.items():
+                struct.pack_into("=Q120s", made, at + 16 + number * _NAME_BYTES, 7, name.encode())
         for i, (model, route) in enumerate(self.labels):
             struct.pack_into("128s128s", made, _HEAD_BYTES + 256 * i, model.encode(), route.encode())
         for n, snapshot in enumerate(self.clocks):
@@ -83,13 +92,13 @@ class Made:
         half, part = self.events // 2, self.events // 16
         return (0, half) if ring == 0 else (half + (ring - 1) * part, part)
 
-    def _head(self, size: int, at_clocks: int, at_events: int) -> bytes:
+    def _head(self, size: int, at_clocks: int, at_events: int, at_stalls: int) -> bytes:
         words = [MAGIC, VERSION, size, self.events, len(self.labels), _HEAD_BYTES, at_clocks, at_events]
         words += [self.pid, 100, 7, 1, 2, 0, 0]
         head = struct.pack("=15Q", *words) + self.role.encode().ljust(32, b"\0")
         head += struct.pack("=5Q", self.place, 0, *self.open_pause, len(self.labels))
         head += b"".join(name.encode().ljust(32, b"\0") for name in self.steps).ljust(8 * 32, b"\0")
-        head += struct.pack("=Q", len(self.clocks))
+        head += struct.pack("=4Q", len(self.clocks), 0, at_stalls, self.stalls_lost)
         head = head.ljust(640, b"\0")
         for ring in range(RINGS):
             first, count = self._place(ring)

@@ -34,7 +34,7 @@ def test_plain(tmp_path: Path, load: Load) -> None:
     assert counts["request"] == 2
     assert counts["token"] + counts["first token"] == 80
     assert (counts["decode"], counts["host gap"]) == (40, 39)
-    (sql,) = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "traces.md").read_text(), re.DOTALL)
+    sql, _ = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "traces.md").read_text(), re.DOTALL)
     collections = answers.rows(sql)
     assert max(requests for _, _, requests, _ in collections) == 2
 

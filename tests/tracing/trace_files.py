@@ -3,13 +3,16 @@ tests."""
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-OPEN, FIRST, TOKEN, DELAY, CLOSE, PAUSE, STEP, COUNTER, THREAD = range(1, 10)
+OPEN, FIRST, TOKEN, DELAY, CLOSE, PAUSE, STEP, COUNTER, THREAD, STALL, FRAMES = range(1, 12)
 RINGS, SHARED = 9, 8
 _HEAD, _ENTRY, _EVENT = struct.Struct("=15Q"), struct.Struct("=8Q"), struct.Struct("=4Q")
+_SHARED, _SHARED_MAGIC = struct.Struct("=8Q"), 0x31304D4853215754  # base/shared_memory.h
+_READ_ONLY = 0o10000  # SHM_RDONLY
 _FIRST_ENTRY, _ENTRY_BYTES, _MAGIC = 640, 128, 0x3143415254215754
 
 
@@ -42,9 +45,25 @@ class Trace:
         return [event for event in self.events if event.kind in kinds]
 
 
+def _content(path: Path | str) -> bytes:
+    """What a file holds, or the memory that it names."""
+    data = Path(path).read_bytes()
+    magic, size, number, *_ = _SHARED.unpack_from(data, len(data) - _SHARED.size)
+    if magic != _SHARED_MAGIC:
+        return data
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.shmat.restype = ctypes.c_void_p
+    at = libc.shmat(number - 1, None, _READ_ONLY)
+    assert at != ctypes.c_void_p(-1).value, ctypes.get_errno()
+    try:
+        return ctypes.string_at(at, size)
+    finally:
+        libc.shmdt(ctypes.c_void_p(at))
+
+
 def read_trace(path: Path | str) -> Trace:
     """A file that nobody writes to meanwhile, or whose writer we do not mind."""
-    data = Path(path).read_bytes()
+    data = _content(path)
     head = _HEAD.unpack_from(data)
     assert head[0] == _MAGIC
     at_events = head[7]

@@ -59,7 +59,6 @@ static void count_lost(CoreObject *core) {
 static void forget_open(CoreObject *core, uint64_t now) {
     if (core->pass.depth > 0) tw_segment_pause_end(core->segment, now, NULL);
     else tw_pause_cancel(&core->segment->pause);
-    core_tell(core);
     if (core_records(core)) tw_recorder_pause(&core->trace.recorder, &core->segment->pause);
     count_lost(core);
 }
@@ -72,7 +71,6 @@ static void settle(CoreObject *core, uint64_t now) {
         return;
     }
     tw_segment_pause_end(core->segment, core->gc.inner_stop_ns, NULL);
-    core_tell(core);
     if (core_records(core)) record_end(core, core->gc.inner_stop_ns, NULL);
     count_lost(core);
 }
@@ -106,7 +104,6 @@ PyObject *core_gc_first(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     const tw_cause cause = cause_of(core, core->gc.generation);
     const uint64_t now = tw_now_ns();
     tw_pause_begin(&core->segment->pause, cause, now);
-    core_tell(core);
     if (core_records(core)) tw_recorder_pause(&core->trace.recorder, &core->segment->pause);
     core->gc.open = 1;
     count_pass(core);
@@ -124,6 +121,23 @@ static uint64_t callbacks_ns(const CoreObject *core, uint64_t now) {
     return before + (core->gc.inner_stop_ns != 0 ? now - core->gc.inner_stop_ns : 0);
 }
 
+/* The books go on counting what a gc.freeze() of other code froze, and what grew old and died since the last collection
+ * of all: so they are trusted for what they grew by since objects were counted, and not beyond the growth at which the
+ * interpreter would count anew. */
+static uint64_t grown(const core_gc *gc) {
+    const uint64_t books = heap_unfrozen(gc->heap);
+    return books > gc->booked ? books - gc->booked : 0;
+}
+
+enum { FEW_OBJECTS = 1000 };
+
+static void publish_heap(const CoreObject *core) {
+    const core_gc *gc = &core->gc;
+    if (gc->heap == NULL || !gc->reads_heap) return;
+    const bool is_known = grown(gc) <= gc->counted / 4 + FEW_OBJECTS;
+    tw_policy_heap(&core->segment->policy, is_known ? gc->counted + grown(gc) : UINT64_MAX);
+}
+
 static void close_outer(CoreObject *core, PyObject *info) {
     tw_pause_result result = {0, 0, 0, 0};
     result.collected = (uint64_t)info_number(info, COLLECTED);
@@ -133,9 +147,10 @@ static void close_outer(CoreObject *core, PyObject *info) {
     const uint64_t now = tw_now_ns();
     if (core->pass.depth == 0) result.callbacks_ns = callbacks_ns(core, now);
     tw_segment_pause_end(core->segment, now, &result);
-    core_tell(core);
     if (core_records(core)) record_end(core, now, &result);
-    if (core->gc.heap != NULL && core->gc.reads_heap) tw_policy_heap(&core->segment->policy, heap_unfrozen(core->gc.heap));
+    if (core->gc.heap != NULL && core->gc.generation == 2)
+        core->gc.counted = core->gc.booked = heap_unfrozen(core->gc.heap);
+    publish_heap(core);
     core_pause_ends(core, cause_of(core, core->gc.generation), core->gc.generation, &result.collected);
 }
 
@@ -181,6 +196,7 @@ PyObject *core_watch_gc(PyObject *op, PyObject *args) {
     self->gc.closer = closer;
     self->gc.mode = mode;
     self->gc.heap = heap_find(callbacks);
+    self->gc.counted = self->gc.booked = self->gc.heap != NULL ? heap_unfrozen(self->gc.heap) : 0;
     Py_XDECREF(old);
     Py_RETURN_NONE;
 }
@@ -207,5 +223,38 @@ PyObject *core_unfrozen(PyObject *op, void *unused) {
     const CoreObject *self = (CoreObject *)op;
     (void)unused;
     if (self->gc.heap == NULL) Py_RETURN_NONE;
-    return PyLong_FromUnsignedLongLong(heap_unfrozen(self->gc.heap));
+    return PyLong_FromUnsignedLongLong(self->gc.counted + grown(&self->gc));
+}
+
+PyObject *core_promoted(PyObject *op, void *unused) {
+    const CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    if (self->gc.heap == NULL) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(heap_promoted(self->gc.heap));
+}
+
+static void counted_is(CoreObject *core, uint64_t objects) {
+    core->gc.counted = objects;
+    core->gc.booked = heap_unfrozen(core->gc.heap);
+    publish_heap(core);
+}
+
+PyObject *core_heap_is_frozen(PyObject *op, PyObject *objects) {
+    CoreObject *self = (CoreObject *)op;
+    const uint64_t frozen = PyLong_AsUnsignedLongLong(objects);
+    if (PyErr_Occurred() != NULL) return NULL;
+    if (self->gc.heap != NULL) {
+        const uint64_t books = heap_unfrozen(self->gc.heap);
+        counted_is(self, books > frozen ? books - frozen : 0);
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *core_count_heap(PyObject *op, PyObject *unused) {
+    CoreObject *self = (CoreObject *)op;
+    (void)unused;
+    if (self->gc.heap == NULL || !self->gc.reads_heap) Py_RETURN_NONE;
+    const uint64_t n = heap_count(self->gc.heap, FEW_OBJECTS);
+    if (n != UINT64_MAX) counted_is(self, n);
+    Py_RETURN_NONE;
 }

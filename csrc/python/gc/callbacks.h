@@ -15,5 +15,8 @@ PyObject *core_cancel_pause(PyObject *op, PyObject *unused);
 PyObject *core_paused_now(PyObject *op, PyObject *unused);
 PyObject *core_last_was_full(PyObject *op, void *unused);
 PyObject *core_unfrozen(PyObject *op, void *unused);
+PyObject *core_promoted(PyObject *op, void *unused);
+PyObject *core_heap_is_frozen(PyObject *op, PyObject *objects);
+PyObject *core_count_heap(PyObject *op, PyObject *unused);
 
 #endif

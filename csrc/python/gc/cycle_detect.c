@@ -21,11 +21,11 @@
 
 /* ---- the lists ---- */
 
-static PyObject *end_of(const SweepObject *self) { return self->markers[self->begun % SWEEP_WINDOW]; }
+static PyObject *end_of(const SlicerObject *self) { return self->markers[self->begun % SLICER_WINDOW]; }
 
 /* The old object after that one (NULL: the first), NULL: none; the walk ends at the marker. A collection by other code
  * may have put the one where it stands into another list, or a freeze. */
-static PyObject *after(SweepObject *self, PyObject *object) {
+static PyObject *after(SlicerObject *self, PyObject *object) {
     gc_list *lists = self->lists;
     gc_head *next = gc_next(object == NULL ? &lists[2].head : gc_head_of(object));
     if (next == &lists[2].head) next = gc_next(&lists[1].head);
@@ -34,21 +34,21 @@ static PyObject *after(SweepObject *self, PyObject *object) {
 }
 
 /* Where a short cycle begins: behind the oldest marker that it does not move. */
-static PyObject *start_of(const SweepObject *self, uint64_t cycle) { return self->markers[(cycle < SWEEP_WINDOW ? 1 : cycle + 1) % SWEEP_WINDOW]; }
+static PyObject *start_of(const SlicerObject *self, uint64_t cycle) { return self->markers[(cycle < SLICER_WINDOW ? 1 : cycle + 1) % SLICER_WINDOW]; }
 
 /* The first of a cycle. */
-static PyObject *first(SweepObject *self) { return after(self, self->whole ? NULL : start_of(self, self->begun)); }
+static PyObject *first(SlicerObject *self) { return after(self, self->whole ? NULL : start_of(self, self->begun)); }
 
-static tw_place find(SweepObject *self, PyObject *object) { return tw_marks_find(&self->marks, object); }
+static tw_place find(SlicerObject *self, PyObject *object) { return tw_marks_find(&self->marks, object); }
 
-static int push(SweepObject *self, PyObject *object) {
+static int push(SlicerObject *self, PyObject *object) {
     if (self->n == self->room) return 0;
     self->found[self->n++] = object;
     return 1;
 }
 
 /* What a look costs is known from slices before this one, where memory was in the way or not: it may be five times as much. */
-static int is_out_of_time(SweepObject *self) {
+static int is_out_of_time(SlicerObject *self) {
     if (self->until_ns == 0 || self->looks < self->asks_at) return 0;
     self->asks_at = self->looks + ASKS_EVERY;
     if (tw_now_ns() < self->until_ns) return 0;
@@ -56,27 +56,27 @@ static int is_out_of_time(SweepObject *self) {
     return 1;
 }
 
-static int enough(SweepObject *self) {
+static int enough(SlicerObject *self) {
     return is_out_of_time(self) || self->looks + (self->n + self->along) * self->of_a_dead >= self->most_looks || self->n * 2 >= self->most_members;
 }
 
 /* ---- count ---- */
 
 /* Once some others were. */
-static void count_later(SweepObject *self, tw_place place) {
-    tw_place *next = &self->ahead[self->aheads++ % SWEEP_AHEAD];
+static void count_later(SlicerObject *self, tw_place place) {
+    tw_place *next = &self->ahead[self->aheads++ % SLICER_AHEAD];
     __builtin_prefetch(place, 1);
     tw_place_count(*next);
     *next = place;
 }
 
-static void count_the_last(SweepObject *self) {
-    for (int i = 0; i < SWEEP_AHEAD; i++) count_later(self, NULL);
+static void count_the_last(SlicerObject *self) {
+    for (int i = 0; i < SLICER_AHEAD; i++) count_later(self, NULL);
 }
 
 /* What is frozen, or no container, is counted where that costs nothing: nobody asks for it. */
 static int visit_count(PyObject *object, void *arg) {
-    SweepObject *self = arg;
+    SlicerObject *self = arg;
     if (walk_is_too_wide(self)) return 1;
     self->looks += 1;
     if (object == NULL) return 0;
@@ -90,7 +90,7 @@ static int visit_count(PyObject *object, void *arg) {
 }
 
 /* One that stands in a list is not frozen: its address is that of an object that was, and died. */
-static void count(SweepObject *self, PyObject *object) {
+static void count(SlicerObject *self, PyObject *object) {
     const tw_place place = tw_marks_make(&self->marks, object);
     if (place == NULL || tw_place_has(place, TW_MARK_WALKED)) return;
     tw_place_set(place, TW_MARK_WALKED);
@@ -104,14 +104,14 @@ static void count(SweepObject *self, PyObject *object) {
 
 /* What was reached may be no container, but stand beside one that was walked, or where one had been: that one was not
  * reached. To see it at once would be to wait for the memory of each. */
-static int is_reached(SweepObject *self, PyObject *object) {
+static int is_reached(SlicerObject *self, PyObject *object) {
     if (PyObject_GC_IsTracked(object)) return 1;
     tw_place_clear(find(self, object), TW_MARK_REACHED);
     return 0;
 }
 
 static int visit_reach(PyObject *object, void *arg) {
-    SweepObject *self = arg;
+    SlicerObject *self = arg;
     if (walk_is_too_wide(self)) return 1;
     self->looks += 1;
     const tw_place place = object == NULL ? NULL : find(self, object);
@@ -122,7 +122,7 @@ static int visit_reach(PyObject *object, void *arg) {
     return 0;
 }
 
-static void look_on_from(SweepObject *self, PyObject *object) {
+static void look_on_from(SlicerObject *self, PyObject *object) {
     self->looks += 1;
     if (!is_reached(self, object)) return;
     tw_place_set(find(self, object), TW_MARK_LOOKED);
@@ -132,16 +132,16 @@ static void look_on_from(SweepObject *self, PyObject *object) {
 /* All that an object that lives leads to: of what was found, the last first, but some are fetched meanwhile. What there is no
  * time for another walk comes by at: rather a slice is longer by half, which it may, as it is meant to take half of its
  * moment. */
-static void reach_from(SweepObject *self, PyObject *object) {
+static void reach_from(SlicerObject *self, PyObject *object) {
     const size_t most_looks = self->most_looks + self->most_looks / 2;
-    PyObject *fetched[SWEEP_AHEAD] = {object};
+    PyObject *fetched[SLICER_AHEAD] = {object};
     size_t began = 0, ended = 1;
     for (; began < ended && self->looks < most_looks && !is_out_of_time(self); began++) {
-        look_on_from(self, fetched[began % SWEEP_AHEAD]);
-        while (self->n > 0 && ended - began < SWEEP_AHEAD) fetched[ended++ % SWEEP_AHEAD] = self->found[--self->n];
+        look_on_from(self, fetched[began % SLICER_AHEAD]);
+        while (self->n > 0 && ended - began < SLICER_AHEAD) fetched[ended++ % SLICER_AHEAD] = self->found[--self->n];
     }
     self->hurried |= began < ended;
-    for (; began < ended; began++) self->again |= is_reached(self, fetched[began % SWEEP_AHEAD]);
+    for (; began < ended; began++) self->again |= is_reached(self, fetched[began % SLICER_AHEAD]);
     while (self->n > 0) self->again |= is_reached(self, self->found[--self->n]);
 }
 
@@ -150,7 +150,7 @@ static int is_held_from_outside(PyObject *object, tw_place place) {
     return counted == TW_MARKS_COUNT_MOST || Py_REFCNT(object) > (Py_ssize_t)counted;
 }
 
-static void reach(SweepObject *self, PyObject *object) {
+static void reach(SlicerObject *self, PyObject *object) {
     const tw_place place = find(self, object);
     if (!tw_place_has(place, TW_MARK_WALKED)) return;
     if (!tw_place_has(place, TW_MARK_REACHED)) {
@@ -164,7 +164,7 @@ static void reach(SweepObject *self, PyObject *object) {
 
 /* Of what is dead for all that is known, in no chunk yet. */
 static int visit_member(PyObject *object, void *arg) {
-    SweepObject *self = arg;
+    SlicerObject *self = arg;
     if (walk_is_too_wide(self)) return 1;
     self->looks += 1;
     const tw_place place = object == NULL ? NULL : find(self, object);
@@ -181,7 +181,7 @@ static int visit_member(PyObject *object, void *arg) {
 }
 
 static int visit_inner(PyObject *object, void *arg) {
-    SweepObject *self = arg;
+    SlicerObject *self = arg;
     if (walk_is_too_wide(self)) return 1;
     const tw_place place = object == NULL ? NULL : find(self, object);
     if (tw_place_has(place, TW_MARK_CHUNK) && PyObject_GC_IsTracked(object)) tw_place_count(place);
@@ -196,7 +196,7 @@ static int is_held(tw_place place) { return tw_place_counted(place) >= HELD_WITH
 
 /* Behind the members there is room for as many. */
 static int visit_held(PyObject *object, void *arg) {
-    SweepObject *self = arg;
+    SlicerObject *self = arg;
     if (walk_is_too_wide(self)) return 1;
     const tw_place place = object == NULL ? NULL : find(self, object);
     if (!tw_place_has(place, TW_MARK_CHUNK) || is_held(place) || !PyObject_GC_IsTracked(object)) return 0;
@@ -207,7 +207,7 @@ static int visit_held(PyObject *object, void *arg) {
 }
 
 /* The members from `from` on that are held, and what those lead to. */
-static void find_held(SweepObject *self, size_t from) {
+static void find_held(SlicerObject *self, size_t from) {
     const size_t members = self->n;
     for (size_t i = from; i < members; i++) {
         const tw_place place = find(self, self->found[i]);
@@ -217,16 +217,16 @@ static void find_held(SweepObject *self, size_t from) {
 }
 
 /* Tried in this take: a mark that changes its meaning from one to the next. */
-static int was_tried(const SweepObject *self, tw_place place) { return tw_place_has(place, TW_MARK_LOOKED) != (self->take % 2 == 1); }
+static int was_tried(const SlicerObject *self, tw_place place) { return tw_place_has(place, TW_MARK_LOOKED) != (self->take % 2 == 1); }
 
-static void set_tried(const SweepObject *self, tw_place place) {
+static void set_tried(const SlicerObject *self, tw_place place) {
     if (self->take % 2 == 0) tw_place_set(place, TW_MARK_LOOKED);
     else tw_place_clear(place, TW_MARK_LOOKED);
 }
 
 /* Those that are not held stay found, and keep their mark until they are moved. Where the chunk was cut, one that others hold
  * may have these in a chunk of its own; one that only members hold waits for them. */
-static void keep_dead(SweepObject *self, size_t from) {
+static void keep_dead(SlicerObject *self, size_t from) {
     const size_t members = self->n;
     self->n = from;
     for (size_t i = from; i < members; i++) {
@@ -240,7 +240,7 @@ static void keep_dead(SweepObject *self, size_t from) {
 }
 
 /* Members that there is no time to look at are none. */
-static void leave(SweepObject *self, size_t from) {
+static void leave(SlicerObject *self, size_t from) {
     for (size_t i = from; i < self->n; i++) {
         const tw_place place = find(self, self->found[i]);
         tw_place_clear(place, TW_MARK_CHUNK);
@@ -251,7 +251,7 @@ static void leave(SweepObject *self, size_t from) {
     self->n = from;
 }
 
-static void take_chunk(SweepObject *self, PyObject *object) {
+static void take_chunk(SlicerObject *self, PyObject *object) {
     const tw_place place = find(self, object);
     if (!tw_place_has(place, TW_MARK_WALKED) || tw_place_has(place, TW_MARK_REACHED) || tw_place_has(place, TW_MARK_CHUNK)) return;
     if (was_tried(self, place)) return;
@@ -269,24 +269,24 @@ static void take_chunk(SweepObject *self, PyObject *object) {
 
 /* ---- parts ---- */
 
-static int have_room(const SweepObject *self, size_t n, size_t along) {
+static int have_room(const SlicerObject *self, size_t n, size_t along) {
     return self->n + n <= self->most_members && self->looks + (self->n + n + self->along + along) * self->of_a_dead <= self->most_looks;
 }
 
-static void take_part(SweepObject *self, size_t n, size_t along) {
+static void take_part(SlicerObject *self, size_t n, size_t along) {
     order_next(self, self->found + self->n, n);
     self->owned = self->n += n;
     self->along += along;
     self->looks += n;
 }
 
-static size_t largest_part(const SweepObject *self) {
+static size_t largest_part(const SlicerObject *self) {
     return self->most_members > MOST_OF_A_PART ? self->most_members : MOST_OF_A_PART;
 }
 
 /* The parts that nothing old leads to any more, while there is time for them. Whether none is left. A part that is larger than
  * any slice may be is left to a full collection. */
-static int take_parts(SweepObject *self) {
+static int take_parts(SlicerObject *self) {
     const size_t most = largest_part(self);
     size_t along;
     while (!enough(self)) {
@@ -304,13 +304,13 @@ static int take_parts(SweepObject *self) {
 /* The walk rests before that object (NULL: nowhere). The position is an object of ours in the collector's list, linked as
  * the collector itself would: what stands beside it may be freed, untracked or moved meanwhile, and no object of the
  * host has a reference of ours (python/gc/idle_gc.h, References). */
-static void rest_before(SweepObject *self, PyObject *object) {
+static void rest_before(SlicerObject *self, PyObject *object) {
     list_leave(self->cursor);
     if (object != NULL) list_insert(self->cursor, gc_head_of(object));
 }
 
 /* Where the walk goes on: the first object, unless it rested. */
-static PyObject *leave_rest(SweepObject *self) {
+static PyObject *leave_rest(SlicerObject *self) {
     if (!PyObject_GC_IsTracked(self->cursor)) return first(self);
     PyObject *object = after(self, self->cursor);
     list_leave(self->cursor);
@@ -318,7 +318,7 @@ static PyObject *leave_rest(SweepObject *self) {
 }
 
 /* From where the walk rests. Whether it came to its end. */
-static int walk(SweepObject *self, void (*look)(SweepObject *, PyObject *)) {
+static int walk(SlicerObject *self, void (*look)(SlicerObject *, PyObject *)) {
     PyObject *object = leave_rest(self);
     while (object != NULL && !enough(self)) {
         PyObject *next = after(self, object);
@@ -332,30 +332,30 @@ static int walk(SweepObject *self, void (*look)(SweepObject *, PyObject *)) {
     return object == NULL;
 }
 
-static void begin_take(SweepObject *self) {
+static void begin_take(SlicerObject *self) {
     self->taken = self->put_back = 0;
-    self->phase = SWEEP_TAKE;
+    self->phase = SLICER_TAKE;
 }
 
-static void begin_order(SweepObject *self) {
+static void begin_order(SlicerObject *self) {
     self->all_begun = 0;
     order_begin(self);
-    self->phase = SWEEP_ORDER;
+    self->phase = SLICER_ORDER;
 }
 
 /* Chunks fail, as the dead hold each other across them: they are to be put in order. */
-static int are_tangled(const SweepObject *self) {
+static int are_tangled(const SlicerObject *self) {
     return self->put_back > self->taken && self->put_back >= TANGLED && self->put_back >= self->walked / PART_TANGLED;
 }
 
 /* So that this need not be tried to its end. */
-static int are_badly_tangled(const SweepObject *self) {
+static int are_badly_tangled(const SlicerObject *self) {
     return self->put_back > 4 * self->taken && self->put_back >= 4 * TANGLED && self->put_back >= self->walked / 2;
 }
 
 /* The tenured dead hold what grew old after them. Where short cycles find little of what grew old dead, a whole one is tried;
  * and again soon, if that was why. */
-static void learn(SweepObject *self) {
+static void learn(SlicerObject *self) {
     const tw_pace *pace = &self->pace;
     self->grown += pace->grown_before;
     const int poor = pace->dead * 2 < (self->whole ? self->grown : pace->grown_before);
@@ -367,54 +367,54 @@ static void learn(SweepObject *self) {
     self->poor = self->grown = 0;
 }
 
-static void end_cycle(SweepObject *self) {
+static void end_cycle(SlicerObject *self) {
     if (self->before_start > self->walked) self->before_start = self->walked; /* it begins where this one ended */
     learn(self);
-    if (self->whole && self->phase == SWEEP_TAKE && self->taken > 0 && self->put_back > 0) self->whole_wanted = 1; /* there were too few takes */
+    if (self->whole && self->phase == SLICER_TAKE && self->taken > 0 && self->put_back > 0) self->whole_wanted = 1; /* there were too few takes */
     self->tenured = self->before_start + (self->whole ? 0 : self->tenured);
     if (self->whole) self->tenured_at_full = self->tenured;
     tw_pace_cycle_ended(&self->pace, self->tenured, self->walked - self->before_start, self->whole);
     if (self->whole_wanted) tw_pace_want_cycle(&self->pace); /* this one was under way as it was asked for */
-    self->phase = SWEEP_RESTS;
+    self->phase = SLICER_RESTS;
 }
 
-static void begin_count(SweepObject *self) {
+static void begin_count(SlicerObject *self) {
     tw_marks_next_cycle(&self->marks);
     self->before_start = SIZE_MAX;
     self->walked = 0;
     self->mistaken = 0;
-    self->phase = SWEEP_COUNT;
+    self->phase = SLICER_COUNT;
 }
 
 /* What refers to one that was taken for frozen was perhaps not counted, and it would live for a cycle more. A short cycle
  * leaves it to the next. */
-static int must_count_again(const SweepObject *self) { return self->whole && self->mistaken && !self->counted_again; }
+static int must_count_again(const SlicerObject *self) { return self->whole && self->mistaken && !self->counted_again; }
 
-static void next_phase(SweepObject *self) {
+static void next_phase(SlicerObject *self) {
     switch (self->phase) {
-    case SWEEP_COUNT:
+    case SLICER_COUNT:
         if (must_count_again(self)) {
             begin_count(self);
             self->counted_again = 1;
             break;
         }
-        self->phase = SWEEP_REACH;
+        self->phase = SLICER_REACH;
         self->reaches = 0;
         break;
-    case SWEEP_REACH:
+    case SLICER_REACH:
         self->reaches += self->hurried ? 1 : HURRIED_REACHES;
         if (self->again && self->reaches < MOST_REACHES * HURRIED_REACHES) break;
         self->take = 0;
         if (self->tangled > 0) begin_order(self);
         else begin_take(self);
         break;
-    case SWEEP_TAKE:
+    case SLICER_TAKE:
         if (are_tangled(self)) self->tangled = TANGLED_CYCLES, begin_order(self);
         else if (self->taken > 0 && self->put_back > 0 && ++self->take < MOST_TAKES) begin_take(self);
         else end_cycle(self);
         break;
-    case SWEEP_ORDER: self->phase = SWEEP_PARTS; break;
-    case SWEEP_PARTS:
+    case SLICER_ORDER: self->phase = SLICER_PARTS; break;
+    case SLICER_PARTS:
         self->tangled -= self->tangled > 0;
         end_cycle(self);
         break;
@@ -424,12 +424,12 @@ static void next_phase(SweepObject *self) {
 }
 
 /* Those that have lived long are left out until there are a quarter more of them, or few anyway. */
-static int must_be_whole(const SweepObject *self) {
+static int must_be_whole(const SlicerObject *self) {
     return self->whole_wanted || self->begun == 0 || self->tenured < FEW_TENURED || self->poor > self->patience ||
            self->tenured > self->tenured_at_full + self->tenured_at_full / 4;
 }
 
-static void begin_cycle(SweepObject *self) {
+static void begin_cycle(SlicerObject *self) {
     self->whole = must_be_whole(self);
     if (self->whole) self->whole_wanted = 0;
     tw_pace_begin_cycle(&self->pace, self->whole ? self->tenured : 0);
@@ -440,7 +440,7 @@ static void begin_cycle(SweepObject *self) {
 }
 
 /* After a freeze by anybody what is old is another heap, and the markers may be frozen, too. */
-static void see_freezes(SweepObject *self) {
+static void see_freezes(SlicerObject *self) {
     if (self->last_frozen == self->permanent->head.prev) return;
     walk_abandon(self);
     self->begun = self->tenured = 0;
@@ -448,39 +448,39 @@ static void see_freezes(SweepObject *self) {
 }
 
 /* The search stops where there was time for no more; the list is gone through only for where it begins. */
-static void begin_search(SweepObject *self, PyObject *object) {
+static void begin_search(SlicerObject *self, PyObject *object) {
     order_from(self, object);
     while (!enough(self) && order_step(self)) continue;
 }
 
-static int order(SweepObject *self) {
+static int order(SlicerObject *self) {
     while (!enough(self) && order_step(self)) continue;
     if (!self->all_begun && !enough(self)) self->all_begun = walk(self, begin_search);
     return self->all_begun && self->order.n_turns == 0 && self->order.closes == NULL;
 }
 
 /* Whether the phase is over. */
-static int go_on(SweepObject *self) {
+static int go_on(SlicerObject *self) {
     switch (self->phase) {
-    case SWEEP_COUNT: return walk(self, count);
-    case SWEEP_REACH: return walk(self, reach);
-    case SWEEP_TAKE: return walk(self, take_chunk);
-    case SWEEP_ORDER: return order(self);
+    case SLICER_COUNT: return walk(self, count);
+    case SLICER_REACH: return walk(self, reach);
+    case SLICER_TAKE: return walk(self, take_chunk);
+    case SLICER_ORDER: return order(self);
     default: return take_parts(self);
     }
 }
 
-size_t walk_on(SweepObject *self, size_t budget) {
+size_t walk_on(SlicerObject *self, size_t budget) {
     self->looks = self->along = 0;
     self->asks_at = ASKS_EVERY;
     self->most_looks = budget;
     self->most_members = budget / OF_A_MEMBER > LEAST_CHUNK ? budget / OF_A_MEMBER : LEAST_CHUNK;
     see_freezes(self);
-    if (self->phase == SWEEP_RESTS) begin_cycle(self);
+    if (self->phase == SLICER_RESTS) begin_cycle(self);
     tw_marks_tidy(&self->marks, TIDIED);
-    const sweep_phase phase = self->phase;
+    const slicer_phase phase = self->phase;
     while (self->phase == phase && !enough(self)) { /* the next one costs differently */
-        if (phase == SWEEP_TAKE && are_badly_tangled(self)) {
+        if (phase == SLICER_TAKE && are_badly_tangled(self)) {
             rest_before(self, NULL);
             next_phase(self);
             break;
@@ -491,7 +491,7 @@ size_t walk_on(SweepObject *self, size_t budget) {
     return self->looks;
 }
 
-size_t walk_let_go(SweepObject *self) {
+size_t walk_let_go(SlicerObject *self) {
     const size_t owned = self->owned;
     size_t ended = 0;
     self->owned = 0; /* what ends may come here again */
@@ -502,18 +502,18 @@ size_t walk_let_go(SweepObject *self) {
     return ended + order_let_go(self);
 }
 
-void walk_abandon(SweepObject *self) {
+void walk_abandon(SlicerObject *self) {
     rest_before(self, NULL);
     order_abandon(self);
-    if (self->phase != SWEEP_RESTS) self->begun -= 1; /* the next one begins where it did */
-    self->phase = SWEEP_RESTS;
+    if (self->phase != SLICER_RESTS) self->begun -= 1; /* the next one begins where it did */
+    self->phase = SLICER_RESTS;
     self->end_moves = 0;
 }
 
 /* ---- by name ---- */
 
 static int visit_closure(PyObject *object, void *arg) {
-    SweepObject *self = arg;
+    SlicerObject *self = arg;
     if (walk_is_too_wide(self) || self->n == self->room) return 1;
     if (object == NULL || tw_addresses_has(&self->frozen, object) || !PyObject_GC_IsTracked(object)) return 0;
     if (PyType_Check(object) || PyModule_Check(object)) return 0; /* they lead everywhere */
@@ -523,7 +523,7 @@ static int visit_closure(PyObject *object, void *arg) {
     return 0;
 }
 
-void walk_closure(SweepObject *self, PyObject *object, size_t most) {
+void walk_closure(SlicerObject *self, PyObject *object, size_t most) {
     const size_t room = self->room, from = self->n;
     if (from + most < room) self->room = from + most;
     self->width = 0;
@@ -532,14 +532,14 @@ void walk_closure(SweepObject *self, PyObject *object, size_t most) {
     self->room = room;
 }
 
-static void make_young(SweepObject *self, PyObject *object) {
+static void make_young(SlicerObject *self, PyObject *object) {
     if (!PyObject_GC_IsTracked(object)) return;
     tw_place_clear(find(self, object), TW_MARK_CHUNK);
     PyObject_GC_UnTrack(object);
     PyObject_GC_Track(object);
 }
 
-void walk_move_found(SweepObject *self) {
+void walk_move_found(SlicerObject *self) {
     for (size_t i = 0; i < self->n; i++) make_young(self, self->found[i]);
     if (self->end_moves) make_young(self, end_of(self));
     self->moved = self->n + self->along + (size_t)self->end_moves;

@@ -9,7 +9,7 @@
  * Where chunks fail, as the dead hold each other across them (requests in a list that end one after the other), they are put
  * in order instead (python/gc/garbage_scc.h), and taken part by part: nothing that is left holds a part whose turn it is.
  *
- * A short cycle goes through what grew old in the last SWEEP_WINDOW cycles; a whole one through the tenured, too, which lived
+ * A short cycle goes through what grew old in the last SLICER_WINDOW cycles; a whole one through the tenured, too, which lived
  * longer: when there are a quarter more of them, when short cycles find little, or when asked. What is dead does not change:
  * all of it that a cycle goes through, and was dead as it began, is found in it, whatever the living do meanwhile; but what
  * stands where a frozen object had died, and what that leads to, a short cycle leaves to the next. Left to a full
@@ -27,19 +27,19 @@
 /* Goes on for about so many looks, until self->until_ns at the latest; but a chunk of the dead that was begun is gone
  * through. What is to be moved is in self->found, self->n; it is tracked. How many objects were looked at. Nothing runs
  * meanwhile but tp_traverse. */
-size_t walk_on(SweepObject *self, size_t budget);
+size_t walk_on(SlicerObject *self, size_t budget);
 
 /* What an object leads to, itself first, is to be moved: so many objects at most. */
-void walk_closure(SweepObject *self, PyObject *object, size_t most);
+void walk_closure(SlicerObject *self, PyObject *object, size_t most);
 
 /* What was found becomes young. */
-void walk_move_found(SweepObject *self);
+void walk_move_found(SlicerObject *self);
 
 /* The cycle is given up: the lists will not be what they were. */
-void walk_abandon(SweepObject *self);
+void walk_abandon(SlicerObject *self);
 
 /* What was held is no longer: after each of these, once nothing is to be moved any more. Its end may run anything. How many
  * of the dead ended with it, those aside that they held. */
-size_t walk_let_go(SweepObject *self);
+size_t walk_let_go(SlicerObject *self);
 
 #endif

@@ -7,13 +7,13 @@
 #define KEPT_ROOM 65536          /* places that are kept from one cycle to the next */
 
 /* A search in depth without recursion: what it is to go on with, and below each of these the objects that led there. */
-typedef struct sweep_turn {
+typedef struct slicer_turn {
     PyObject *object;
     uint32_t lowest; /* 0: not entered */
     uint32_t before; /* who was entered before it and not left */
     uint32_t along;  /* that it, or those of its part that were left, alone hold */
     uint32_t leads;  /* to one that has a place in the order */
-} sweep_turn;
+} slicer_turn;
 
 /* ---- room ---- */
 
@@ -28,7 +28,7 @@ static int has_room(void **at, size_t *room, size_t wanted, size_t size) {
 }
 
 /* So that giving up never fails: the parts have room for all that is on its way to them. */
-static int room_to_turn(sweep_order *o) {
+static int room_to_turn(slicer_order *o) {
     return has_room((void **)&o->turns, &o->turns_room, o->n_turns + 1, sizeof *o->turns) &&
            has_room((void **)&o->parts, &o->parts_room, o->n_parts + o->n_open + o->n_turns + 2, sizeof *o->parts);
 }
@@ -40,25 +40,25 @@ static int is_dead(tw_place place) { return tw_place_has(place, TW_MARK_WALKED) 
 static int is_entered(tw_place place) { return tw_place_has(place, TW_MARK_ORDERED); }
 
 /* The one that was entered last and not left. */
-static sweep_turn *latest(sweep_order *o) { return o->turn > 0 ? &o->turns[o->turn - 1] : NULL; }
+static slicer_turn *latest(slicer_order *o) { return o->turn > 0 ? &o->turns[o->turn - 1] : NULL; }
 
 /* It leads to one that was entered before, of that number. */
-static void lead(sweep_order *o, uint32_t number) {
-    sweep_turn *by = latest(o);
+static void lead(slicer_order *o, uint32_t number) {
+    slicer_turn *by = latest(o);
     if (by == NULL) return;
     by->leads = 1;
     if (number < by->lowest) by->lowest = number;
 }
 
 /* Its memory comes while those after it are looked at. */
-static void turn_to(sweep_order *o, PyObject *object) {
+static void turn_to(slicer_order *o, PyObject *object) {
     if (!room_to_turn(o)) return;
-    o->turns[o->n_turns++] = (sweep_turn){object, 0, 0, 0, 0};
+    o->turns[o->n_turns++] = (slicer_turn){object, 0, 0, 0, 0};
     __builtin_prefetch(gc_head_of(object), 1);
 }
 
 static int visit_order(PyObject *object, void *arg) {
-    SweepObject *self = arg;
+    SlicerObject *self = arg;
     if (walk_is_too_wide(self)) return 1;
     self->looks += 1;
     const tw_place place = object == NULL ? NULL : tw_marks_find(&self->marks, object);
@@ -68,21 +68,21 @@ static int visit_order(PyObject *object, void *arg) {
     return 0;
 }
 
-static void let_go_later(sweep_order *o, PyObject *object) {
+static void let_go_later(slicer_order *o, PyObject *object) {
     if (Py_REFCNT(object) > 1) Py_DECREF(object);
     else o->parts[o->n_parts++] = (uintptr_t)object | LAST; /* its last reference: it may not end here */
 }
 
 /* It was entered by another way, or cannot be. */
-static void turn_away(SweepObject *self, PyObject *object, tw_place place) {
-    sweep_order *o = &self->order;
+static void turn_away(SlicerObject *self, PyObject *object, tw_place place) {
+    slicer_order *o = &self->order;
     if (is_dead(place) && is_entered(place)) lead(o, tw_place_counted(place));
     o->n_turns -= 1;
     let_go_later(o, object);
 }
 
-static void enter(SweepObject *self, PyObject *object) {
-    sweep_order *o = &self->order;
+static void enter(SlicerObject *self, PyObject *object) {
+    slicer_order *o = &self->order;
     const tw_place place = tw_marks_find(&self->marks, object);
     self->looks += 1;
     if (!is_dead(place) || is_entered(place) || !PyObject_GC_IsTracked(object) || o->number == CLOSED - 1 ||
@@ -92,7 +92,7 @@ static void enter(SweepObject *self, PyObject *object) {
     }
     tw_place_set(place, TW_MARK_ORDERED);
     tw_place_recount(place, ++o->number);
-    o->turns[o->n_turns - 1] = (sweep_turn){object, o->number, (uint32_t)o->turn, 0, 0};
+    o->turns[o->n_turns - 1] = (slicer_turn){object, o->number, (uint32_t)o->turn, 0, 0};
     o->turn = o->n_turns;
     o->open[o->n_open++] = object;
     const size_t from = o->n_turns;
@@ -101,15 +101,15 @@ static void enter(SweepObject *self, PyObject *object) {
 }
 
 /* Nothing that is open leads from this one to one that was entered before it: with those after it, it is a part. */
-static void begin_part(sweep_order *o, sweep_turn turn) {
+static void begin_part(slicer_order *o, slicer_turn turn) {
     o->closes = turn.object;
     o->along = turn.along;
     o->last = LAST;
 }
 
 /* A part may be large: one of its objects a step. */
-static void close_part(SweepObject *self) {
-    sweep_order *o = &self->order;
+static void close_part(SlicerObject *self) {
+    slicer_order *o = &self->order;
     PyObject *object = o->open[--o->n_open];
     const int first = object == o->closes;
     self->looks += 1;
@@ -121,17 +121,17 @@ static void close_part(SweepObject *self) {
 
 /* Nobody but the one that led to it holds it, and us, and it holds nothing that has a place: it ends with that one, and needs
  * none. */
-static int goes_along(const sweep_order *o, const sweep_turn *by, sweep_turn turn) {
+static int goes_along(const slicer_order *o, const slicer_turn *by, slicer_turn turn) {
     return by != NULL && !turn.leads && o->open[o->n_open - 1] == turn.object && Py_REFCNT(turn.object) == 2 &&
            by->along + turn.along < MOST_ALONG;
 }
 
-static void leave(SweepObject *self, sweep_turn turn) {
-    sweep_order *o = &self->order;
+static void leave(SlicerObject *self, slicer_turn turn) {
+    slicer_order *o = &self->order;
     const tw_place place = tw_marks_find(&self->marks, turn.object);
     o->n_turns -= 1;
     o->turn = turn.before;
-    sweep_turn *by = latest(o);
+    slicer_turn *by = latest(o);
     if (by != NULL && tw_place_counted(place) != turn.lowest) { /* of the part of one that led here */
         lead(o, turn.lowest);
         by->along += turn.along;
@@ -146,11 +146,11 @@ static void leave(SweepObject *self, sweep_turn turn) {
     }
 }
 
-int order_step(SweepObject *self) {
-    const sweep_order *o = &self->order;
+int order_step(SlicerObject *self) {
+    const slicer_order *o = &self->order;
     if (o->closes != NULL) return close_part(self), 1;
     if (o->n_turns == 0) return 0;
-    const sweep_turn turn = o->turns[o->n_turns - 1];
+    const slicer_turn turn = o->turns[o->n_turns - 1];
     if (turn.lowest == 0) enter(self, turn.object);
     else leave(self, turn);
     return 1;
@@ -159,15 +159,15 @@ int order_step(SweepObject *self) {
 /* Such a one is come upon by what refers to it, and is complete then (python/gc/idle_gc.h, References). */
 static int is_perhaps_built(PyObject *object) { return PyTuple_Check(object) || PyFrozenSet_Check(object); }
 
-void order_from(SweepObject *self, PyObject *object) {
-    sweep_order *o = &self->order;
+void order_from(SlicerObject *self, PyObject *object) {
+    slicer_order *o = &self->order;
     const tw_place place = tw_marks_find(&self->marks, object);
     if (!is_dead(place) || is_perhaps_built(object) || is_entered(place) || !room_to_turn(o)) return;
-    o->turns[o->n_turns++] = (sweep_turn){Py_NewRef(object), 0, 0, 0, 0};
+    o->turns[o->n_turns++] = (slicer_turn){Py_NewRef(object), 0, 0, 0, 0};
 }
 
-void order_begin(SweepObject *self) {
-    sweep_order *o = &self->order;
+void order_begin(SlicerObject *self) {
+    slicer_order *o = &self->order;
     if (o->parts_room > KEPT_ROOM) order_free(self);
     o->number = o->turn = 0;
     o->skips = 0;
@@ -175,10 +175,10 @@ void order_begin(SweepObject *self) {
 
 /* ---- the parts ---- */
 
-static PyObject *object_at(const sweep_order *o, size_t i) { return (PyObject *)(o->parts[i] & ~LAST); }
+static PyObject *object_at(const slicer_order *o, size_t i) { return (PyObject *)(o->parts[i] & ~LAST); }
 
 /* So many at most. */
-static size_t size_of_next(const sweep_order *o, size_t most) {
+static size_t size_of_next(const slicer_order *o, size_t most) {
     size_t n = 0;
     while (n < o->n_parts && n < most && (o->parts[o->n_parts - ++n] & LAST) == 0) continue;
     return n;
@@ -190,28 +190,28 @@ static size_t along_of(tw_place place) {
     return number >= CLOSED ? number - CLOSED : 0;
 }
 
-size_t order_size(SweepObject *self, size_t most, size_t *along) {
-    const sweep_order *o = &self->order;
+size_t order_size(SlicerObject *self, size_t most, size_t *along) {
+    const slicer_order *o = &self->order;
     const size_t n = size_of_next(o, most);
     *along = n == 0 ? 0 : along_of(tw_marks_find(&self->marks, object_at(o, o->n_parts - 1)));
     return n;
 }
 
-void order_next(SweepObject *self, PyObject **to, size_t n) {
-    sweep_order *o = &self->order;
+void order_next(SlicerObject *self, PyObject **to, size_t n) {
+    slicer_order *o = &self->order;
     for (size_t i = 0; i < n; i++) to[i] = object_at(o, --o->n_parts);
     if (o->n_parts > 0) __builtin_prefetch(gc_head_of(object_at(o, o->n_parts - 1)), 1);
 }
 
 /* ---- giving up ---- */
 
-static void set_aside(sweep_order *o, size_t n) {
+static void set_aside(slicer_order *o, size_t n) {
     if (!has_room((void **)&o->gone, &o->gone_room, o->n_gone + n, sizeof *o->gone)) return; /* no memory: held for ever */
     for (size_t i = 0; i < n; i++) o->gone[o->n_gone++] = object_at(o, o->n_parts - 1 - i);
 }
 
-void order_skip(SweepObject *self, size_t most) {
-    sweep_order *o = &self->order;
+void order_skip(SlicerObject *self, size_t most) {
+    slicer_order *o = &self->order;
     const size_t n = size_of_next(o, most);
     set_aside(o, n);
     o->skips = n > 0 && (o->parts[o->n_parts - n] & LAST) == 0;
@@ -219,10 +219,10 @@ void order_skip(SweepObject *self, size_t most) {
     self->looks += n;
 }
 
-int order_skips(const SweepObject *self) { return self->order.skips; }
+int order_skips(const SlicerObject *self) { return self->order.skips; }
 
-void order_abandon(SweepObject *self) {
-    sweep_order *o = &self->order;
+void order_abandon(SlicerObject *self) {
+    slicer_order *o = &self->order;
     while (o->n_open > 0) o->parts[o->n_parts++] = (uintptr_t)o->open[--o->n_open];
     for (; o->n_turns > 0; o->n_turns--) /* those that were entered are open */
         if (o->turns[o->n_turns - 1].lowest == 0) o->parts[o->n_parts++] = (uintptr_t)o->turns[o->n_turns - 1].object;
@@ -232,8 +232,8 @@ void order_abandon(SweepObject *self) {
     o->closes = NULL;
 }
 
-size_t order_let_go(SweepObject *self) {
-    sweep_order *o = &self->order;
+size_t order_let_go(SlicerObject *self) {
+    slicer_order *o = &self->order;
     PyObject **gone = o->gone;
     const size_t n = o->n_gone;
     size_t ended = 0;
@@ -247,15 +247,15 @@ size_t order_let_go(SweepObject *self) {
     return ended;
 }
 
-size_t order_held(const SweepObject *self) { return self->order.n_parts + self->order.n_open; }
+size_t order_held(const SlicerObject *self) { return self->order.n_parts + self->order.n_open; }
 
-size_t order_bytes(const SweepObject *self) {
-    const sweep_order *o = &self->order;
+size_t order_bytes(const SlicerObject *self) {
+    const slicer_order *o = &self->order;
     return o->turns_room * sizeof *o->turns + o->open_room * sizeof *o->open + o->parts_room * sizeof *o->parts;
 }
 
-void order_free(SweepObject *self) {
-    sweep_order *o = &self->order;
+void order_free(SlicerObject *self) {
+    slicer_order *o = &self->order;
     PyMem_Free(o->turns);
     PyMem_Free(o->open);
     PyMem_Free(o->parts);

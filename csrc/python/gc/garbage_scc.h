@@ -13,40 +13,40 @@
 #include "python/gc/idle_gc.h"
 
 /* A cycle's search begins: it has nothing. */
-void order_begin(SweepObject *self);
+void order_begin(SlicerObject *self);
 
 /* An object of the list: if it is dead, and was not come upon yet, the search is to go on from it. */
-void order_from(SweepObject *self, PyObject *object);
+void order_from(SlicerObject *self, PyObject *object);
 
 /* One step of the search. 0: there is nothing to go on with. Nothing runs but tp_traverse. */
-int order_step(SweepObject *self);
+int order_step(SlicerObject *self);
 
 /* How many objects the next part has, counted up to so many (0: there is none left), and how many others die with them at
  * once, as nobody else holds them. */
-size_t order_size(SweepObject *self, size_t most, size_t *along);
+size_t order_size(SlicerObject *self, size_t most, size_t *along);
 
 /* So many objects of it, the references to them now the caller's. */
-void order_next(SweepObject *self, PyObject **to, size_t n);
+void order_next(SlicerObject *self, PyObject **to, size_t n);
 
 /* The next part is left out, and given up: so many of its objects at once. */
-void order_skip(SweepObject *self, size_t most);
+void order_skip(SlicerObject *self, size_t most);
 
 /* Whether that was not all of it. */
-int order_skips(const SweepObject *self);
+int order_skips(const SlicerObject *self);
 
 /* All is given up; nothing is let go of yet. */
-void order_abandon(SweepObject *self);
+void order_abandon(SlicerObject *self);
 
 /* What was given up is let go of; its end may run anything, this too. How many of them nobody else held. */
-size_t order_let_go(SweepObject *self);
+size_t order_let_go(SlicerObject *self);
 
 /* How many objects it holds. */
-size_t order_held(const SweepObject *self);
+size_t order_held(const SlicerObject *self);
 
 /* Bytes that it takes. */
-size_t order_bytes(const SweepObject *self);
+size_t order_bytes(const SlicerObject *self);
 
-/* With the Sweep object. */
-void order_free(SweepObject *self);
+/* With the Slicer object. */
+void order_free(SlicerObject *self);
 
 #endif

@@ -59,6 +59,17 @@ uint64_t heap_unfrozen(const heap_books *books) {
     return objects > 0 ? (uint64_t)objects : 0;
 }
 
+uint64_t heap_promoted(const heap_books *books) { return books->pending > 0 ? (uint64_t)books->pending : 0; }
+
+uint64_t heap_count(const heap_books *books, uint64_t most) {
+    const list_head *head = &books->of[2].head, *at = head;
+    uint64_t n = books->of[0].count > 0 ? (uint64_t)books->of[0].count : 0;
+    most += n;
+    if (books->collecting) return UINT64_MAX;
+    while (n <= most && (at = (const list_head *)at->next) != head) n++;
+    return n <= most ? n : UINT64_MAX;
+}
+
 static int over(const generation *g) { return g->count > g->threshold; }
 
 /* The oldest generation over its threshold; all the heap only where a quarter has grown old since. */

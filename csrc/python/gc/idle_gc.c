@@ -60,8 +60,8 @@ static gc_list *find_lists(PyObject *thresholds) {
 
 /* locate(thresholds, aged, older, most): whether the lists are where they should be. aged has survived one collection of
  * the youngest, older two. For interpreters whose layout is known. */
-PyObject *sweep_locate(PyObject *op, PyObject *args) {
-    SweepObject *self = (SweepObject *)op;
+PyObject *slicer_locate(PyObject *op, PyObject *args) {
+    SlicerObject *self = (SlicerObject *)op;
     PyObject *thresholds, *aged, *older;
     Py_ssize_t most;
     if (!PyArg_ParseTuple(args, "O!OOn", &PyTuple_Type, &thresholds, &aged, &older, &most)) return NULL;
@@ -77,7 +77,7 @@ PyObject *sweep_locate(PyObject *op, PyObject *args) {
 
 /* ---- slices ---- */
 
-static int make_room(SweepObject *self, size_t room) {
+static int make_room(SlicerObject *self, size_t room) {
     if (room > self->allocated) {
         PyObject **found = PyMem_Realloc(self->found, room * sizeof *found);
         if (found == NULL) return PyErr_NoMemory(), -1;
@@ -90,7 +90,7 @@ static int make_room(SweepObject *self, size_t room) {
 }
 
 /* The seeds are in the list's hands until all is tracked again; then they may die. */
-static int move_seeds(SweepObject *self, PyObject *seeds, size_t budget) {
+static int move_seeds(SlicerObject *self, PyObject *seeds, size_t budget) {
     const Py_ssize_t n = PyList_Size(seeds);
     for (Py_ssize_t i = 0; i < n && self->n < budget; i++) walk_closure(self, PyList_GetItem(seeds, i), budget - self->n);
     walk_move_found(self);
@@ -98,7 +98,7 @@ static int move_seeds(SweepObject *self, PyObject *seeds, size_t budget) {
 }
 
 /* -1: an exception is set. */
-static int look_on(SweepObject *self, PyObject *seeds, size_t budget, tw_slice *slice) {
+static int look_on(SlicerObject *self, PyObject *seeds, size_t budget, tw_slice *slice) {
     self->moved = self->along = 0;
     if (make_room(self, 2 * (budget > LEAST_ROOM ? budget : LEAST_ROOM) + 64) < 0) return -1;
     if (seeds != Py_None) {
@@ -115,25 +115,25 @@ static int look_on(SweepObject *self, PyObject *seeds, size_t budget, tw_slice *
 }
 
 /* By how many the heap has grown since the youngest were collected: an old object that dies is taken off. */
-size_t sweep_young_of(const SweepObject *self) {
+size_t slicer_young_of(const SlicerObject *self) {
     return self->lists != NULL && self->lists[0].count > 0 ? (size_t)self->lists[0].count : 0;
 }
 
 /* How many young ones there are, which may be more: so many at most. */
-size_t sweep_count_young(const SweepObject *self, size_t most) {
+size_t slicer_count_young(const SlicerObject *self, size_t most) {
     size_t n = 0;
     if (self->lists == NULL) return 0;
     for (gc_head *each = gc_next(&self->lists[0].head); each != &self->lists[0].head && n < most; each = gc_next(each)) n++;
     return n;
 }
 
-size_t sweep_young(const SweepObject *self) {
-    const size_t n = sweep_count_young(self, SWEEP_MOST_COUNTED), grown = sweep_young_of(self);
-    return n == SWEEP_MOST_COUNTED && grown > n ? grown : n;
+size_t slicer_young(const SlicerObject *self) {
+    const size_t n = slicer_count_young(self, SLICER_MOST_COUNTED), grown = slicer_young_of(self);
+    return n == SLICER_MOST_COUNTED && grown > n ? grown : n;
 }
 
 /* The youngest collected, by gc.collect: its callbacks see it, and its finalizers may do what they like. */
-static int collect_young(SweepObject *self, size_t *freed) {
+static int collect_young(SlicerObject *self, size_t *freed) {
     PyObject *number = PyObject_CallFunctionObjArgs(self->collect, self->zero, NULL);
     const Py_ssize_t n = number == NULL ? -1 : PyLong_AsSsize_t(number);
     Py_XDECREF(number);
@@ -141,38 +141,38 @@ static int collect_young(SweepObject *self, size_t *freed) {
     return n == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-size_t sweep_bytes(const SweepObject *self) {
+size_t slicer_bytes(const SlicerObject *self) {
     return tw_addresses_bytes(&self->frozen) + tw_marks_bytes(&self->marks) + self->allocated * sizeof *self->found +
            order_bytes(self);
 }
 
-static void tell_heap(const SweepObject *self) {
+static void publish_heap(const SlicerObject *self) {
     tw_policy *policy = &self->core->segment->policy;
-    tw_policy_heap(policy, self->pace.old + sweep_young_of(self));
+    tw_policy_heap(policy, self->pace.old + slicer_young_of(self));
     tw_policy_frozen(policy, self->frozen.count);
     tw_store(&policy->now.backlog, self->pace.backlog);
-    tw_store(&policy->now.bytes, sweep_bytes(self));
+    tw_store(&policy->now.bytes, slicer_bytes(self));
 }
 
-static void tell(const SweepObject *self, const tw_pace *before, tw_moment moment) {
-    tw_policy_slice(&self->core->segment->policy, before, &self->pace, moment);
-    tell_heap(self);
+static void publish_slice(const SlicerObject *self, const tw_pace *before, tw_slice_reason reason) {
+    tw_policy_slice(&self->core->segment->policy, before, &self->pace, reason);
+    publish_heap(self);
 }
 
 /* Of the slice that would be next. */
-tw_walk sweep_walk_of(const SweepObject *self) {
+tw_walk slicer_walk_of(const SlicerObject *self) {
     static const tw_walk walks[] = {
-        [SWEEP_RESTS] = TW_WALK_COUNT, [SWEEP_COUNT] = TW_WALK_COUNT, [SWEEP_REACH] = TW_WALK_REACH, [SWEEP_TAKE] = TW_WALK_TAKE, [SWEEP_ORDER] = TW_WALK_ORDER, [SWEEP_PARTS] = TW_WALK_PARTS};
+        [SLICER_RESTS] = TW_WALK_COUNT, [SLICER_COUNT] = TW_WALK_COUNT, [SLICER_REACH] = TW_WALK_REACH, [SLICER_TAKE] = TW_WALK_TAKE, [SLICER_ORDER] = TW_WALK_ORDER, [SLICER_PARTS] = TW_WALK_PARTS};
     return walks[self->phase];
 }
 
 /* Of those that what was moved alone held, as large a part ended as of these. */
-static size_t along_with(const SweepObject *self, size_t ended) {
+static size_t along_with(const SlicerObject *self, size_t ended) {
     const size_t others = self->moved - self->along;
     return ended < others ? self->along * ended / others : self->along;
 }
 
-int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, sweep_budget budget, sweep_done *done) {
+int slicer_run(SlicerObject *self, tw_slice_reason reason, PyObject *seeds, slicer_budget budget, slicer_done *done) {
     if (self->core->gc.open || self->busy) return 1;
     tw_pace before = self->pace;
     const unsigned born = self->born;
@@ -180,12 +180,12 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, sweep_budget
     self->busy = this_thread();
     core_policy_open(self->core);
     const uint64_t began_ns = tw_thread_cpu_ns(); /* what others took meanwhile says nothing about the next slice */
-    tw_slice slice = {0, 0, 0, 0, budget.looks, sweep_walk_of(self), 0};
-    const size_t young = sweep_young(self), more = sweep_young_of(self);
+    tw_slice slice = {0, 0, 0, 0, budget.looks, slicer_walk_of(self), 0};
+    const size_t young = slicer_young(self), more = slicer_young_of(self);
     self->until_ns = budget.ns == 0 ? 0 : since + budget.ns;
     int failed = look_on(self, seeds, budget.looks, &slice) < 0;
     const size_t ended = walk_let_go(self);
-    if (!failed && (slice.moved > 0 || young >= TW_PACE_YOUNG || moment == TW_MOMENT_REQUESTED)) {
+    if (!failed && (slice.moved > 0 || young >= TW_PACE_YOUNG || reason == TW_SLICE_REQUESTED)) {
         slice.young = young;
         slice.more = more;
         self->many_young = 0;
@@ -194,30 +194,30 @@ int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, sweep_budget
     slice.freed += ended + along_with(self, slice.freed + ended);
     const uint64_t took_ns = tw_thread_cpu_ns() - began_ns;
     core_policy_close(self->core);
-    *done = (sweep_done){slice, tw_now_ns() - since};
+    *done = (slicer_done){slice, tw_now_ns() - since};
     self->busy = 0;
     if (failed) return -1;
     if (self->born != born) tw_pace_begin_again(&before); /* a finalizer forked, and this is the child */
-    tw_pace_slice(&self->pace, moment, &slice, took_ns);
-    tell(self, &before, moment);
+    tw_pace_slice(&self->pace, reason, &slice, took_ns);
+    publish_slice(self, &before, reason);
     return 0;
 }
 
 /* What is held no collection would free, nor what that leads to; and after a whole one the cycle has nothing to find. */
-static void give_up_the_cycle(SweepObject *self) {
-    if (self->phase == SWEEP_RESTS) return;
+static void give_up_the_cycle(SlicerObject *self) {
+    if (self->phase == SLICER_RESTS) return;
     walk_abandon(self);
     walk_let_go(self);
 }
 
 /* Everything that is not frozen, by gc.collect. 0; 1: none, as a collection is under way; -1: an exception is set. */
-int sweep_pass(SweepObject *self, tw_moment moment, size_t *freed) {
+int slicer_pass(SlicerObject *self, tw_slice_reason reason, size_t *freed) {
     if (self->core->gc.open || self->busy) return 1;
     self->busy = this_thread();
-    if (self->force == SWEEP_PASS) self->force = SWEEP_WHAT_FITS;
+    if (self->force == SLICER_PASS) self->force = SLICER_WHAT_FITS;
     core_policy_open(self->core);
     give_up_the_cycle(self);
-    const size_t young = sweep_young_of(self);
+    const size_t young = slicer_young_of(self);
     PyObject *number = PyObject_CallFunctionObjArgs(self->collect, NULL);
     const Py_ssize_t n = number == NULL ? -1 : PyLong_AsSsize_t(number);
     Py_XDECREF(number);
@@ -226,52 +226,52 @@ int sweep_pass(SweepObject *self, tw_moment moment, size_t *freed) {
     if (n == -1 && PyErr_Occurred()) return -1;
     *freed = n > 0 ? (size_t)n : 0;
     tw_pace_full_collection(&self->pace, young, *freed);
-    tw_policy_full_collection(&self->core->segment->policy, moment, ns, *freed);
-    tell_heap(self);
+    tw_policy_full_collection(&self->core->segment->policy, reason, ns, *freed);
+    publish_heap(self);
     return 0;
 }
 
 /* ---- collections that are not ours ---- */
 
-void sweep_other_begins(SweepObject *self, int whole) {
+void slicer_other_begins(SlicerObject *self, int whole) {
     Py_INCREF((PyObject *)self); /* what ends may take the policy away */
     if (whole) give_up_the_cycle(self);
-    self->others_young = sweep_young_of(self);
+    self->others_young = slicer_young_of(self);
     Py_DECREF((PyObject *)self);
 }
 
-void sweep_other_ended(SweepObject *self, int whole, uint64_t freed) {
+void slicer_other_ended(SlicerObject *self, int whole, uint64_t freed) {
     if (self->busy) return;
     self->many_young = 0;
     tw_pace_other(&self->pace, whole, self->others_young, (size_t)freed);
-    tell_heap(self);
+    publish_heap(self);
 }
 
 /* ---- the frozen ---- */
 
 /* What was old may be frozen. */
-static void begin_again(SweepObject *self) {
+static void begin_again(SlicerObject *self) {
     walk_abandon(self);
     self->pace.old = self->pace.backlog = self->pace.ahead = 0;
     self->begun = self->tenured = self->tenured_at_full = 0; /* the markers may be frozen */
-    tell_heap(self);
+    publish_heap(self);
     walk_let_go(self);
 }
 
-static void forget_frozen(SweepObject *self) {
+static void forget_frozen(SlicerObject *self) {
     list_leave(self->frozen_end);
     tw_addresses_clear(&self->frozen);
 }
 
-PyObject *sweep_forget(PyObject *op, PyObject *unused) {
-    SweepObject *self = (SweepObject *)op;
+PyObject *slicer_forget(PyObject *op, PyObject *unused) {
+    SlicerObject *self = (SlicerObject *)op;
     (void)unused;
     walk_abandon(self);
     forget_frozen(self);
     tw_marks_clear(&self->marks);
     self->begun = 0;
     tw_policy_frozen(&self->core->segment->policy, 0);
-    tw_store(&self->core->segment->policy.now.bytes, sweep_bytes(self));
+    tw_store(&self->core->segment->policy.now.bytes, slicer_bytes(self));
     walk_let_go(self);
     Py_RETURN_NONE;
 }
@@ -279,31 +279,31 @@ PyObject *sweep_forget(PyObject *op, PyObject *unused) {
 /* From 3.12 on the collector itself puts what is immortal to the frozen. */
 static int is_immortal(PyObject *object) { return (int32_t)Py_REFCNT(object) < 0; }
 
-static int is_head(const SweepObject *self, const gc_head *head) {
+static int is_head(const SlicerObject *self, const gc_head *head) {
     return head == &self->permanent->head || (head >= &self->lists[0].head && head <= &self->lists[2].head);
 }
 
 /* The first from there on that a freeze put into the list, or the head that ends it. */
-static gc_head *next_frozen(const SweepObject *self, gc_head *each) {
+static gc_head *next_frozen(const SlicerObject *self, gc_head *each) {
     while (!is_head(self, each) && is_immortal(gc_object_of(each))) each = gc_next(each);
     return each;
 }
 
 /* The first after what is known: a freeze puts all that it takes behind those that were frozen before. */
-static gc_head *after_known(const SweepObject *self) {
+static gc_head *after_known(const SlicerObject *self) {
     const int some = PyObject_GC_IsTracked(self->frozen_end);
     return next_frozen(self, gc_next(some ? gc_head_of(self->frozen_end) : &self->permanent->head));
 }
 
 /* Takes in the addresses from there on; *n: how many. Returns the head that ends the list, or the first that there is no
  * memory for. */
-static gc_head *learn_from(SweepObject *self, gc_head *each, size_t *n) {
+static gc_head *learn_from(SlicerObject *self, gc_head *each, size_t *n) {
     for (*n = 0; !is_head(self, each) && tw_addresses_add(&self->frozen, gc_object_of(each)); ++*n) each = next_frozen(self, gc_next(each));
     return each;
 }
 
 /* 0: no memory for some. Where gc.unfreeze() was called past our hook, frozen_end is in another list: all is learned anew. */
-static int learn_frozen(SweepObject *self, gc_head *unknown, size_t *n) {
+static int learn_frozen(SlicerObject *self, gc_head *unknown, size_t *n) {
     gc_head *end = learn_from(self, unknown, n);
     if (is_head(self, end) && end != &self->permanent->head) {
         forget_frozen(self);
@@ -314,8 +314,8 @@ static int learn_frozen(SweepObject *self, gc_head *unknown, size_t *n) {
     return end == &self->permanent->head;
 }
 
-/* How many were frozen that were not known to be: a pause of cause "policy", where there were any. */
-static PyObject *sync_frozen(SweepObject *self) {
+/* How many were frozen that were not known to be: a pause of cause "gc_own", where there were any. */
+static PyObject *sync_frozen(SlicerObject *self) {
     size_t n;
     if (self->lists == NULL || self->core->gc.open || self->busy) return PyLong_FromLong(0);
     gc_head *unknown = after_known(self);
@@ -328,15 +328,15 @@ static PyObject *sync_frozen(SweepObject *self) {
 }
 
 /* sync_frozen(): how many were frozen that were not known to be. A few steps where there are none. */
-PyObject *sweep_sync_frozen(PyObject *op, PyObject *unused) {
+PyObject *slicer_sync_frozen(PyObject *op, PyObject *unused) {
     (void)unused;
-    return sync_frozen((SweepObject *)op);
+    return sync_frozen((SlicerObject *)op);
 }
 
 /* freeze(call): call(), which is gc.freeze, and then sync_frozen(), without anybody else's turn in between. */
-PyObject *sweep_freeze(PyObject *op, PyObject *call) {
+PyObject *slicer_freeze(PyObject *op, PyObject *call) {
     PyObject *result = PyObject_CallNoArgs(call);
     if (result == NULL) return NULL;
     Py_DECREF(result);
-    return sync_frozen((SweepObject *)op);
+    return sync_frozen((SlicerObject *)op);
 }

@@ -48,16 +48,16 @@ static inline void list_insert(PyObject *ours, gc_head *before) {
 static inline void list_leave(PyObject *ours) { PyObject_GC_UnTrack(ours); }
 
 /* Cycles in which an object is looked at until it is tenured, the one in which it grew old included. */
-#define SWEEP_WINDOW 8
+#define SLICER_WINDOW 8
 
 /* Memory takes as long as some ten references: so many are fetched while those before them are looked at. */
-#define SWEEP_AHEAD 8
+#define SLICER_AHEAD 8
 
-typedef enum sweep_phase { SWEEP_RESTS, SWEEP_COUNT, SWEEP_REACH, SWEEP_TAKE, SWEEP_ORDER, SWEEP_PARTS } sweep_phase;
+typedef enum slicer_phase { SLICER_RESTS, SLICER_COUNT, SLICER_REACH, SLICER_TAKE, SLICER_ORDER, SLICER_PARTS } slicer_phase;
 
 /* The dead, and the search that puts them in order (python/gc/garbage_scc.h). All objects in it are held by it. */
-typedef struct sweep_order {
-    struct sweep_turn *turns;  /* what the search goes on with, the last first */
+typedef struct slicer_order {
+    struct slicer_turn *turns;  /* what the search goes on with, the last first */
     PyObject **open;           /* entered, in no part yet */
     uintptr_t *parts;          /* the parts, the next one last */
     PyObject **gone;           /* given up: to be let go of */
@@ -68,15 +68,15 @@ typedef struct sweep_order {
     uint32_t along;            /* that this part alone holds */
     uintptr_t last;            /* what marks its last, until that is there */
     int skips;                 /* the next part is half left out */
-} sweep_order;
+} slicer_order;
 
-typedef struct SweepObject {
+typedef struct SlicerObject {
     PyObject_HEAD
     CoreObject *core;
     PyObject *collect;         /* gc.collect as it was when this was made */
     PyObject *zero;
-    PyObject *markers[SWEEP_WINDOW]; /* nobody refers to them but this; each behind all that was old as a cycle began */
-    uint64_t begun;            /* cycles, since the markers stand where they should: the newest is begun % SWEEP_WINDOW */
+    PyObject *markers[SLICER_WINDOW]; /* nobody refers to them but this; each behind all that was old as a cycle began */
+    uint64_t begun;            /* cycles, since the markers stand where they should: the newest is begun % SLICER_WINDOW */
     int end_moves;             /* that one is not there yet */
     size_t before_start;       /* objects that this cycle found before where a short one after it would begin: they are tenured */
     size_t tenured, tenured_at_full; /* objects that short cycles leave out; and as the last whole one ended */
@@ -92,9 +92,9 @@ typedef struct SweepObject {
     PyObject **found;          /* of the slice being made: borrowed */
     size_t n, room, allocated; /* objects found, places for them in this slice, and ever */
     tw_marks marks;            /* of the cycle */
-    tw_place ahead[SWEEP_AHEAD]; /* to be counted; NULL: none; only while a walk goes on */
+    tw_place ahead[SLICER_AHEAD]; /* to be counted; NULL: none; only while a walk goes on */
     unsigned aheads;
-    sweep_phase phase;
+    slicer_phase phase;
     PyObject *cursor;          /* ours; before the object where a walk goes on, or in no list */
     size_t looks, most_looks, most_members; /* of the slice */
     uint64_t until_ns;         /* its walk is over then, whatever is left of its looks; 0: no such time */
@@ -106,7 +106,7 @@ typedef struct SweepObject {
     int counted_again;         /* for that, in this cycle */
     int again, reaches;        /* another walk is needed; those that were made */
     int hurried;               /* this one had no time for all that it came upon */
-    sweep_order order;
+    slicer_order order;
     int all_begun;             /* each dead one was come upon: what is left of the search needs no list */
     size_t along;              /* objects that what is taken in this slice alone holds */
     size_t moved;              /* of this slice, these too */
@@ -117,59 +117,59 @@ typedef struct SweepObject {
     size_t owned;              /* of those found, the first so many are held by us until they have become young */
     unsigned born;             /* once more in each fork child */
     uintptr_t busy;            /* the thread that makes a slice, 0: none; a finalizer may run whatever it likes, us too */
-    uint64_t given_ns, looked_ns; /* when a moment was last used that nobody waited for; one for more than the young */
-    int on;                    /* idle moments are used */
-    int force;                 /* sweep_force: a memory limit was met */
+    uint64_t given_ns, looked_ns; /* when an idle slot was last used; one for more than the young */
+    int on;                    /* idle slots are used */
+    int force;                 /* slicer_force: a memory limit was met */
     uint64_t forced_until_ns;  /* of the time, forced slices take half at most */
-    unsigned long every;       /* of so many engine steps, about, one gives a moment */
+    unsigned long every;       /* of so many engine steps, about, one is an idle slot */
     uint64_t slot_ns;          /* of the clock, in which the last one did */
     int many_young;            /* they were counted, and are enough for a slice */
     uint64_t counted_ns;       /* when */
     size_t others_young;       /* when a collection that is not ours began */
     tw_pace pace;
     PyTypeObject *idle_type, *uv_type;
-} SweepObject;
+} SlicerObject;
 
-extern PyType_Spec tw_sweep_spec;
+extern PyType_Spec tw_slicer_spec;
 
 /* By how many the heap has grown since the youngest were collected: an old object that dies is taken off. */
-size_t sweep_young_of(const SweepObject *self);
+size_t slicer_young_of(const SlicerObject *self);
 
-/* How many young ones there are, which may be more: so many at most. SWEEP_MOST_COUNTED take some ten microseconds. */
-#define SWEEP_MOST_COUNTED (8 * TW_PACE_YOUNG)
-size_t sweep_count_young(const SweepObject *self, size_t most);
+/* How many young ones there are, which may be more: so many at most. SLICER_MOST_COUNTED take some ten microseconds. */
+#define SLICER_MOST_COUNTED (8 * TW_PACE_YOUNG)
+size_t slicer_count_young(const SlicerObject *self, size_t most);
 
 /* How many young ones a slice would collect: counted; where they are more than that, what the collector's count says. */
-size_t sweep_young(const SweepObject *self);
+size_t slicer_young(const SlicerObject *self);
 
 /* Of the slice that would be next. */
-tw_walk sweep_walk_of(const SweepObject *self);
+tw_walk slicer_walk_of(const SlicerObject *self);
 
-/* What a moment is used for, whether it fits or not: what is due; a slice; a full collection, once. */
-enum sweep_force { SWEEP_WHAT_FITS, SWEEP_SLICES, SWEEP_PASS };
+/* What an idle slot is used for, whether it fits or not: what is due; a slice; a full collection, once. */
+enum slicer_force { SLICER_WHAT_FITS, SLICER_SLICES, SLICER_PASS };
 
 /* One slice. seeds: a list, emptied: what they lead to is moved, so many objects at most; or None: the cycle goes on for so
  * many looks, or ns (0: as long as they take), whichever is over first. 0; 1: none, as a collection is under way; -1: an
  * exception is set. */
-typedef struct sweep_budget { size_t looks; uint64_t ns; } sweep_budget;
-typedef struct sweep_done { tw_slice slice; uint64_t ns; } sweep_done;
-int sweep_run(SweepObject *self, tw_moment moment, PyObject *seeds, sweep_budget budget, sweep_done *done);
+typedef struct slicer_budget { size_t looks; uint64_t ns; } slicer_budget;
+typedef struct slicer_done { tw_slice slice; uint64_t ns; } slicer_done;
+int slicer_run(SlicerObject *self, tw_slice_reason reason, PyObject *seeds, slicer_budget budget, slicer_done *done);
 
 /* Everything that is not frozen, by gc.collect. 0; 1: none, as a collection is under way; -1: an exception is set. */
-int sweep_pass(SweepObject *self, tw_moment moment, size_t *freed);
+int slicer_pass(SlicerObject *self, tw_slice_reason reason, size_t *freed);
 
 /* Bytes that it takes. */
-size_t sweep_bytes(const SweepObject *self);
+size_t slicer_bytes(const SlicerObject *self);
 
-/* methods of Sweep */
-PyObject *sweep_locate(PyObject *op, PyObject *args);
-PyObject *sweep_freeze(PyObject *op, PyObject *call);
-PyObject *sweep_sync_frozen(PyObject *op, PyObject *unused);
-PyObject *sweep_forget(PyObject *op, PyObject *unused);
+/* methods of Slicer */
+PyObject *slicer_locate(PyObject *op, PyObject *args);
+PyObject *slicer_freeze(PyObject *op, PyObject *call);
+PyObject *slicer_sync_frozen(PyObject *op, PyObject *unused);
+PyObject *slicer_forget(PyObject *op, PyObject *unused);
 
 /* A collection that is not ours begins (whole: of everything; what is held is let go of, which may run anything);
  * it has ended, and freed so many. The pacer takes up what the collector counted. */
-void sweep_other_begins(SweepObject *self, int whole);
-void sweep_other_ended(SweepObject *self, int whole, uint64_t freed);
+void slicer_other_begins(SlicerObject *self, int whole);
+void slicer_other_ended(SlicerObject *self, int whole, uint64_t freed);
 
 #endif

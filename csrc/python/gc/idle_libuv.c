@@ -2,6 +2,7 @@
  * without the GIL, which is taken only when something is due. */
 #include "python/gc/idle_libuv.h"
 #include "python/gc/idle_slots.h"
+#include "python/stall/poll_slot.h"
 
 #include <dlfcn.h>
 
@@ -28,14 +29,16 @@ typedef struct uv_calls {
     void (*close)(handle *, handle_done);
 } uv_calls;
 
-typedef struct UvMomentsObject {
+typedef struct LibuvIdleSlotsObject {
     PyObject_HEAD
-    SweepObject *sweep;
+    SlicerObject *slicer;
     uv_calls uv;
     void *loop;
     handle *prepare, *check;   /* NULL: closed */
     uint64_t since;            /* when the wait began that is going on; 0: none does */
-} UvMomentsObject;
+    loop_clock clock;
+    int fd;                    /* that it polls, while its clock runs; -1 */
+} LibuvIdleSlotsObject;
 
 static const struct { const char *name; size_t offset; } symbols[] = {
     {"uv_version", offsetof(uv_calls, version)}, {"uv_handle_size", offsetof(uv_calls, handle_size)}, {"uv_prepare_init", offsetof(uv_calls, prepare_init)},
@@ -58,22 +61,23 @@ static int find_calls(uv_calls *uv, const char *path) {
 /* ---- before and after a wait ---- */
 
 static void before_wait(handle *prepare) {
-    UvMomentsObject *self = prepare->data;
+    LibuvIdleSlotsObject *self = prepare->data;
+    if (!self->slicer->on) return;
     const int ms = self->uv.backend_timeout(self->loop); /* 0 also where a poll would not see all: UV_FIRST */
     const uint64_t wait_ns = ms < 0 ? UINT64_MAX : (uint64_t)ms * TW_NS_PER_MS - (ms > 0 ? ROUNDED_UP_NS : 0);
     self->since = ms == 0 ? 0 : tw_now_ns();
-    if (!moments_may_be_due(self->sweep, wait_ns)) return;
+    if (!idle_slots_may_be_due(self->slicer, wait_ns)) return;
     const PyGILState_STATE gil = PyGILState_Ensure();
     Py_INCREF((PyObject *)self); /* what ends may take the policy away */
-    const int swept = moments_idle(self->sweep, self->uv.backend_fd(self->loop), wait_ns);
+    const int swept = idle_slots_wait(self->slicer, self->uv.backend_fd(self->loop), wait_ns);
     if (swept) self->uv.update_time(self->loop); /* the wait for a timer is reckoned from it */
     Py_DECREF((PyObject *)self);
     PyGILState_Release(gil);
 }
 
 static void after_wait(handle *check) {
-    UvMomentsObject *self = check->data;
-    if (self->since != 0) tw_pace_wait(&self->sweep->pace, tw_now_ns() - self->since);
+    LibuvIdleSlotsObject *self = check->data;
+    if (self->since != 0) tw_pace_wait(&self->slicer->pace, tw_now_ns() - self->since);
     self->since = 0;
 }
 
@@ -81,7 +85,7 @@ static void after_wait(handle *check) {
 
 static void freed(handle *h) { free(h); }
 
-static handle *start(UvMomentsObject *self, int type, int (*init)(void *, handle *), int (*begin)(handle *, handle_done), handle_done run) {
+static handle *start(LibuvIdleSlotsObject *self, int type, int (*init)(void *, handle *), int (*begin)(handle *, handle_done), handle_done run) {
     handle *made = calloc(1, self->uv.handle_size(type));
     if (made == NULL || init(self->loop, made) != 0) {
         free(made);
@@ -93,13 +97,13 @@ static handle *start(UvMomentsObject *self, int type, int (*init)(void *, handle
     return made;
 }
 
-static void uv_stop(UvMomentsObject *self) {
+static void uv_stop(LibuvIdleSlotsObject *self) {
     if (self->prepare != NULL) self->uv.close(self->prepare, freed);
     if (self->check != NULL) self->uv.close(self->check, freed);
     self->prepare = self->check = NULL;
 }
 
-static int uv_start(UvMomentsObject *self) {
+static int uv_start(LibuvIdleSlotsObject *self) {
     self->prepare = start(self, UV_PREPARE, self->uv.prepare_init, self->uv.prepare_start, before_wait);
     self->check = start(self, UV_CHECK, self->uv.check_init, self->uv.check_start, after_wait);
     if (self->prepare != NULL && self->check != NULL) return 0;
@@ -108,44 +112,64 @@ static int uv_start(UvMomentsObject *self) {
     return -1;
 }
 
-PyObject *uv_moments_new(SweepObject *sweep, const char *path, PyObject *capsule) {
+static void begin_clock(LibuvIdleSlotsObject *self, const char *path) {
+    loop_clock_begin(&self->clock, self->slicer->core);
+    self->fd = self->clock.track == NULL ? -1 : self->uv.backend_fd(self->loop);
+    if (self->fd < 0 || poll_slot_follow(path, self->fd, &self->clock) == 0) return;
+    self->fd = -1;
+    loop_clock_end(&self->clock);
+}
+
+static void end_clock(LibuvIdleSlotsObject *self) {
+    if (self->fd >= 0) poll_slot_leave(self->fd);
+    self->fd = -1;
+    loop_clock_end(&self->clock);
+}
+
+PyObject *libuv_idle_slots_new(SlicerObject *slicer, const char *path, PyObject *capsule) {
     void *loop = PyCapsule_GetPointer(capsule, NULL);
     uv_calls uv;
     if (loop == NULL) return NULL;
     if (find_calls(&uv, path) < 0) return PyErr_Format(PyExc_LookupError, "%s exports no libuv that is known", path);
-    UvMomentsObject *self = (UvMomentsObject *)PyType_GenericAlloc(sweep->uv_type, 0);
+    LibuvIdleSlotsObject *self = (LibuvIdleSlotsObject *)PyType_GenericAlloc(slicer->uv_type, 0);
     if (self == NULL) return NULL;
-    self->sweep = (SweepObject *)Py_NewRef((PyObject *)sweep);
+    self->slicer = (SlicerObject *)Py_NewRef((PyObject *)slicer);
     self->uv = uv;
     self->loop = loop;
-    if (uv_start(self) == 0) return (PyObject *)self;
+    self->fd = -1;
+    if (uv_start(self) == 0) {
+        begin_clock(self, path);
+        return (PyObject *)self;
+    }
     Py_DECREF((PyObject *)self);
     return NULL;
 }
 
 /* close(): on the loop's thread, or while it does not run. */
-static PyObject *uv_moments_close(PyObject *op, PyObject *unused) {
+static PyObject *libuv_idle_slots_close(PyObject *op, PyObject *unused) {
     (void)unused;
-    uv_stop((UvMomentsObject *)op);
+    uv_stop((LibuvIdleSlotsObject *)op);
+    end_clock((LibuvIdleSlotsObject *)op);
     Py_RETURN_NONE;
 }
 
 /* One that was never closed: its handles point here, so they must not run again. */
-static void uv_moments_dealloc(PyObject *op) {
-    UvMomentsObject *self = (UvMomentsObject *)op;
+static void libuv_idle_slots_dealloc(PyObject *op) {
+    LibuvIdleSlotsObject *self = (LibuvIdleSlotsObject *)op;
     PyTypeObject *type = Py_TYPE(op);
     uv_stop(self);
-    Py_XDECREF((PyObject *)self->sweep);
+    end_clock(self);
+    Py_XDECREF((PyObject *)self->slicer);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
     Py_DECREF((PyObject *)type);
 }
 
 static PyMethodDef methods[] = {
-    {"close", uv_moments_close, METH_NOARGS, "close()\n--\n\nGives the handles back: before the loop is closed, on its thread."},
+    {"close", libuv_idle_slots_close, METH_NOARGS, "close()\n--\n\nGives the handles back: before the loop is closed, on its thread."},
     {NULL, NULL, 0, NULL}};
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Handles in a libuv loop. Made by Sweep.uv()."},
-    {Py_tp_dealloc, uv_moments_dealloc},
+    {Py_tp_doc, "Handles in a libuv loop. Made by Slicer.uv()."},
+    {Py_tp_dealloc, libuv_idle_slots_dealloc},
     {Py_tp_methods, methods},
     {0, NULL}};
-PyType_Spec tw_uv_moments_spec = {"tailwatch._hot.LibuvIdleSlots", sizeof(UvMomentsObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+PyType_Spec tw_libuv_idle_slots_spec = {"tailwatch._hot.LibuvIdleSlots", sizeof(LibuvIdleSlotsObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};

@@ -1,4 +1,4 @@
-/* A selector's select() with idle moments: between the loop's last callback and the next event. */
+/* A selector's select() with idle slots: between the loop's last callback and the next event. */
 #ifndef TAILWATCH_PYTHON_GC_IDLE_SELECTOR_H
 #define TAILWATCH_PYTHON_GC_IDLE_SELECTOR_H
 
@@ -8,6 +8,6 @@ extern PyType_Spec tw_idle_select_spec;
 
 /* What a selector with a descriptor has for its select(): slices run while it would wait. Here the wait is what the loop means
  * it to be: epoll's is rounded up to a millisecond, and a slice in that would be late. NULL: an exception is set. */
-PyObject *idle_select_new(SweepObject *sweep, PyObject *selector);
+PyObject *idle_select_new(SlicerObject *slicer, PyObject *selector);
 
 #endif

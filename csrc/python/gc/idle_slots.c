@@ -10,7 +10,7 @@
 #define STEP_SHARE 10              /* of an engine's step: what may be taken after it */
 #define OTHERS_NS 50000            /* in which a thread that waits for the interpreter gets it */
 #define AT_WORK_NS 20000           /* so long it keeps it that it is no daemon that looked at a clock */
-#define PILED_UP (3 * TW_PACE_YOUNG) /* young objects: several moments were left out */
+#define PILED_UP (3 * TW_PACE_YOUNG) /* young objects: several idle slots were left out */
 #define LONGEST_NAP_MS 16
 #define WORTH_WAITING_NS 4000000   /* so much is left of a wait that sleeping for a millisecond of it may give more */
 #define NOBODY_WAITS_NS 2000000    /* the next request may come at any time */
@@ -25,81 +25,81 @@ static int readable(int fd) {
 }
 
 /* false: it did not run, or not well. */
-static int slice_of(SweepObject *self, tw_moment moment, sweep_budget budget) {
-    sweep_done done;
-    const int ran = sweep_run(self, moment, Py_None, budget, &done);
+static int slice_of(SlicerObject *self, tw_slice_reason reason, slicer_budget budget) {
+    slicer_done done;
+    const int ran = slicer_run(self, reason, Py_None, budget, &done);
     if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
     return ran == 0;
 }
 
-/* A chunk of the dead is not cut as one likes: it waits for a longer moment, if there was one lately. */
-static int waits_for_more(const SweepObject *self, tw_moment moment) {
-    return self->phase == SWEEP_TAKE && moment == TW_MOMENT_IDLE && tw_now_ns() - self->looked_ns < FOR_A_WHILE_NS;
+/* A chunk of the dead is not cut as one likes: it waits for a longer idle slot, if there was one lately. */
+static int waits_for_more(const SlicerObject *self, tw_slice_reason reason) {
+    return self->phase == SLICER_TAKE && reason == TW_SLICE_IDLE && tw_now_ns() - self->looked_ns < FOR_A_WHILE_NS;
 }
 
 /* Those that the next slice will collect: few young ones only where it moves others to them. */
-static size_t young_of_a_slice(const SweepObject *self) {
-    const size_t young = sweep_young(self);
-    return young < TW_PACE_YOUNG && self->phase != SWEEP_RESTS && self->phase != SWEEP_TAKE && self->phase != SWEEP_PARTS ? 0 : young;
+static size_t young_of_a_slice(const SlicerObject *self) {
+    const size_t young = slicer_young(self);
+    return young < TW_PACE_YOUNG && self->phase != SLICER_RESTS && self->phase != SLICER_TAKE && self->phase != SLICER_PARTS ? 0 : young;
 }
 
-/* The young become more with each moment that does not fit them, and then fit none. */
-static int have_piled_up(const SweepObject *self, size_t young, uint64_t left_ns) {
+/* The young become more with each idle slot that does not fit them, and then fit none. */
+static int have_piled_up(const SlicerObject *self, size_t young, uint64_t left_ns) {
     return young >= PILED_UP && tw_pace_young_ns(&self->pace, young) <= left_ns;
 }
 
 /* false: no slice now, or none that went well. */
-static int timed_slice(SweepObject *self, tw_moment moment, uint64_t left_ns) {
-    const int far = waits_for_more(self, moment);
+static int timed_slice(SlicerObject *self, tw_slice_reason reason, uint64_t left_ns) {
+    const int far = waits_for_more(self, reason);
     const size_t young = young_of_a_slice(self);
-    int64_t budget = tw_pace_budget(&self->pace, sweep_walk_of(self), young, left_ns, far);
-    if (budget < 0 && !far) tw_pace_unfit(&self->pace, sweep_walk_of(self));
+    int64_t budget = tw_pace_budget(&self->pace, slicer_walk_of(self), young, left_ns, far);
+    if (budget < 0 && !far) tw_pace_unfit(&self->pace, slicer_walk_of(self));
     if (budget < 0 && have_piled_up(self, young, left_ns)) budget = 0;
-    if (budget < 0 || !slice_of(self, moment, (sweep_budget){(size_t)budget, least(left_ns / 2, MOST_NS)})) return 0;
+    if (budget < 0 || !slice_of(self, reason, (slicer_budget){(size_t)budget, least(left_ns / 2, MOST_NS)})) return 0;
     self->given_ns = tw_now_ns();
     if (budget > 0) self->looked_ns = self->given_ns;
     return 1;
 }
 
-/* Nobody gave a moment for long: one is taken, a short one, if need be of the young only. */
-static void overdue_slice(SweepObject *self) {
+/* No idle slot came for long: one is taken, a short one, if need be of the young only. */
+static void overdue_slice(SlicerObject *self) {
     const int long_ago = tw_now_ns() - self->given_ns >= FOR_LONG_NS;
-    if (!tw_pace_many_young(sweep_young_of(self)) && !(long_ago && tw_pace_in_backlog(&self->pace))) return;
-    const int64_t budget = tw_pace_budget(&self->pace, sweep_walk_of(self), sweep_young_of(self), OVERDUE_NS, 0);
-    slice_of(self, TW_MOMENT_OVERDUE, (sweep_budget){budget > 0 ? (size_t)budget : 0, MOST_NS});
+    if (!tw_pace_many_young(slicer_young_of(self)) && !(long_ago && tw_pace_in_backlog(&self->pace))) return;
+    const int64_t budget = tw_pace_budget(&self->pace, slicer_walk_of(self), slicer_young_of(self), OVERDUE_NS, 0);
+    slice_of(self, TW_SLICE_OVERDUE, (slicer_budget){budget > 0 ? (size_t)budget : 0, MOST_NS});
 }
 
 /* A memory limit was met: a slice as large as any, or the whole. false: none was made. */
-static int forced(SweepObject *self) {
-    sweep_done done = {{0, 0, 0, 0, 0, TW_WALK_COUNT, 0}, 0};
+static int forced(SlicerObject *self) {
+    slicer_done done = {{0, 0, 0, 0, 0, TW_WALK_COUNT, 0}, 0};
     size_t freed;
-    if (self->force == SWEEP_SLICES && tw_now_ns() < self->forced_until_ns) return 0;
-    const int ran = self->force == SWEEP_PASS ? sweep_pass(self, TW_MOMENT_MEMORY_LIMIT, &freed)
-                                              : sweep_run(self, TW_MOMENT_MEMORY_LIMIT, Py_None, (sweep_budget){TW_PACE_MOST, 0}, &done);
+    if (self->force == SLICER_SLICES && tw_now_ns() < self->forced_until_ns) return 0;
+    const int ran = self->force == SLICER_PASS ? slicer_pass(self, TW_SLICE_MEMORY_LIMIT, &freed)
+                                              : slicer_run(self, TW_SLICE_MEMORY_LIMIT, Py_None, (slicer_budget){TW_PACE_MOST, 0}, &done);
     self->forced_until_ns = tw_now_ns() + done.ns;
     if (ran < 0) PyErr_WriteUnraisable((PyObject *)self);
     return ran == 0;
 }
 
-static int is_due(const SweepObject *self) {
-    return self->force == SWEEP_PASS || self->many_young || tw_pace_due(&self->pace, sweep_young_of(self));
+static int is_due(const SlicerObject *self) {
+    return self->force == SLICER_PASS || self->many_young || tw_pace_due(&self->pace, slicer_young_of(self));
 }
 
-static int is_to_be_counted(const SweepObject *self) { return tw_now_ns() - self->counted_ns >= COUNTED_EVERY_NS; }
+static int is_to_be_counted(const SlicerObject *self) { return tw_now_ns() - self->counted_ns >= COUNTED_EVERY_NS; }
 
 /* Where as many old objects die as new ones come, the heap does not grow, and yet the young become many. */
-int moments_due(SweepObject *self) {
+int idle_slots_due(SlicerObject *self) {
     if (!self->on || self->lists == NULL) return 0;
     if (is_due(self)) return 1;
     if (!is_to_be_counted(self)) return 0;
     self->counted_ns = tw_now_ns();
-    self->many_young = sweep_count_young(self, TW_PACE_YOUNG) == TW_PACE_YOUNG;
+    self->many_young = slicer_count_young(self, TW_PACE_YOUNG) == TW_PACE_YOUNG;
     return self->many_young;
 }
 
-int moments_may_be_due(const SweepObject *self, uint64_t wait_ns) {
+int idle_slots_may_be_due(const SlicerObject *self, uint64_t wait_ns) {
     if (self->on && self->lists != NULL && (is_due(self) || is_to_be_counted(self))) return 1;
-    return (self->on && self->phase != SWEEP_RESTS && wait_ns >= LONG_WAIT_NS);
+    return (self->on && self->phase != SLICER_RESTS && wait_ns >= LONG_WAIT_NS);
 }
 
 /* No slice fits now: a wait that goes on grows longer than those of before, and then one does. Whether it goes on. *ms: how
@@ -130,43 +130,43 @@ static int all_are_idle(int fd, uint64_t left_ns) {
 }
 
 /* Where nothing comes for long, a cycle does not rest: the dead that it puts in order are held meanwhile. */
-static int brought_to_its_end(SweepObject *self, uint64_t left_ns) {
-    if (self->phase == SWEEP_RESTS || left_ns < LONG_WAIT_NS) return 0;
+static int brought_to_its_end(SlicerObject *self, uint64_t left_ns) {
+    if (self->phase == SLICER_RESTS || left_ns < LONG_WAIT_NS) return 0;
     tw_pace_more(&self->pace);
     return 1;
 }
 
-/* false: nobody had a moment for one. */
-static int idle_slice(SweepObject *self, int fd, uint64_t since, uint64_t wait_ns) {
+/* false: there was no idle slot for one. */
+static int idle_slice(SlicerObject *self, int fd, uint64_t since, uint64_t wait_ns) {
     if (!all_are_idle(fd, since + wait_ns - tw_now_ns())) return 0;
     const uint64_t lasted = tw_now_ns() - since;
     if (lasted >= wait_ns) return 0;
-    return timed_slice(self, TW_MOMENT_IDLE, least(tw_pace_left(&self->pace, lasted), wait_ns - lasted));
+    return timed_slice(self, TW_SLICE_IDLE, least(tw_pace_left(&self->pace, lasted), wait_ns - lasted));
 }
 
-int moments_idle(SweepObject *self, int fd, uint64_t wait_ns) {
-    if (!moments_may_be_due(self, wait_ns)) return 0;
+int idle_slots_wait(SlicerObject *self, int fd, uint64_t wait_ns) {
+    if (!idle_slots_may_be_due(self, wait_ns)) return 0;
     const uint64_t since = tw_now_ns();
     uint64_t lasted = 0;
     int nap_ms = 1;
     if (self->force) forced(self);
     else overdue_slice(self);
     for (; lasted < wait_ns && !readable(fd); lasted = tw_now_ns() - since) {
-        if (!moments_due(self) && !brought_to_its_end(self, wait_ns - lasted)) break;
+        if (!idle_slots_due(self) && !brought_to_its_end(self, wait_ns - lasted)) break;
         if (idle_slice(self, fd, since, wait_ns)) nap_ms = 1;
         else if (!wait_for_more(fd, wait_ns - lasted, &nap_ms)) break;
     }
     return 1;
 }
 
-/* A tenth of each step that has passed since the last moment; half a step at most. */
-static uint64_t step_share(const SweepObject *self, uint64_t since_ns) {
+/* A tenth of each step that has passed since the last idle slot; half a step at most. */
+static uint64_t step_share(const SlicerObject *self, uint64_t since_ns) {
     return least(since_ns * self->every / STEP_SHARE, self->every == 1 ? UINT64_MAX : since_ns / 2);
 }
 
 /* Ranks count their steps from beginnings of their own, but read one clock: the first step that ends in a slot of it is
  * theirs. A slot is a power of two, so that those who measured other steps share every second one at least. */
-static int slot_is_new(SweepObject *self, uint64_t now_ns, uint64_t since_ns) {
+static int slot_is_new(SlicerObject *self, uint64_t now_ns, uint64_t since_ns) {
     uint64_t slot_ns = 1;
     while (slot_ns < since_ns * self->every) slot_ns *= 2;
     const uint64_t began_ns = now_ns - now_ns % slot_ns;
@@ -175,24 +175,24 @@ static int slot_is_new(SweepObject *self, uint64_t now_ns, uint64_t since_ns) {
     return 1;
 }
 
-void moments_step(SweepObject *self, uint64_t now_ns, uint64_t since_ns, uint64_t waiting) {
-    if (!slot_is_new(self, now_ns, since_ns) || !moments_due(self)) return;
+void idle_slots_step(SlicerObject *self, uint64_t now_ns, uint64_t since_ns, uint64_t waiting) {
+    if (!slot_is_new(self, now_ns, since_ns) || !idle_slots_due(self)) return;
     Py_INCREF((PyObject *)self); /* what ends may take the policy away */
     if (self->force) forced(self);
-    else if (!timed_slice(self, TW_MOMENT_STEP, waiting == 0 ? NOBODY_WAITS_NS : step_share(self, since_ns))) overdue_slice(self);
+    else if (!timed_slice(self, TW_SLICE_STEP, waiting == 0 ? NOBODY_WAITS_NS : step_share(self, since_ns))) overdue_slice(self);
     Py_DECREF((PyObject *)self);
 }
 
 /* None fits, by what the last ones took, and nobody waits: the least there is, which tells what it takes now. */
-static void least_slice(SweepObject *self, tw_moment moment) {
-    slice_of(self, moment, (sweep_budget){sweep_young_of(self) >= TW_PACE_YOUNG ? 0 : TW_PACE_FEWEST, MOST_NS});
+static void least_slice(SlicerObject *self, tw_slice_reason reason) {
+    slice_of(self, reason, (slicer_budget){slicer_young_of(self) >= TW_PACE_YOUNG ? 0 : TW_PACE_FEWEST, MOST_NS});
 }
 
-void moments_rest(SweepObject *self, tw_moment moment) {
+void idle_slots_run(SlicerObject *self, tw_slice_reason reason) {
     const uint64_t since = tw_now_ns();
     uint64_t lasted = 0;
-    if (self->force && moments_due(self)) forced(self);
-    if (moments_due(self) && tw_pace_budget(&self->pace, sweep_walk_of(self), sweep_young_of(self), NOBODY_WAITS_NS, 0) < 0) least_slice(self, moment);
-    while (lasted < NOBODY_WAITS_NS && moments_due(self) && timed_slice(self, moment, NOBODY_WAITS_NS - lasted))
+    if (self->force && idle_slots_due(self)) forced(self);
+    if (idle_slots_due(self) && tw_pace_budget(&self->pace, slicer_walk_of(self), slicer_young_of(self), NOBODY_WAITS_NS, 0) < 0) least_slice(self, reason);
+    while (lasted < NOBODY_WAITS_NS && idle_slots_due(self) && timed_slice(self, reason, NOBODY_WAITS_NS - lasted))
         lasted = tw_now_ns() - since;
 }

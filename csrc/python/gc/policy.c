@@ -12,10 +12,9 @@ void core_policy_open(CoreObject *self) {
     const uint64_t now = tw_now_ns();
     if (outermost) self->pass.start_ns = now, self->pass.thread = this_thread(), self->pass.cpu_start_ns = tw_thread_cpu_ns();
     else if (self->pass.thread != this_thread()) self->pass.thread = 0;
-    tw_pause_begin(&self->segment->pause, TW_CAUSE_POLICY, now);
-    core_tell(self);
+    tw_pause_begin(&self->segment->pause, TW_CAUSE_GC_OWN, now);
     if (core_records(self)) tw_recorder_pause(&self->trace.recorder, &self->segment->pause);
-    core_pause_begins(self, TW_CAUSE_POLICY, -1);
+    core_pause_begins(self, TW_CAUSE_GC_OWN, -1);
 }
 
 /* What it took of the interval that this ends; 0: not known, as several threads had theirs at once. */
@@ -29,10 +28,9 @@ uint64_t core_policy_close(CoreObject *self) {
     self->pass.depth--;
     const tw_pause_result result = {.cpu_ns = policy_cpu_ns(self)};
     const uint64_t now = tw_now_ns(), length = tw_segment_pause_end(self->segment, now, &result);
-    core_tell(self);
     if (self->pass.depth == 0 && core_records(self))
-        tw_recorder_paused(&self->trace.recorder, &self->segment->pause, TW_CAUSE_POLICY, self->pass.start_ns, now, NULL);
-    core_pause_ends(self, TW_CAUSE_POLICY, -1, NULL);
+        tw_recorder_paused(&self->trace.recorder, &self->segment->pause, TW_CAUSE_GC_OWN, self->pass.start_ns, now, NULL);
+    core_pause_ends(self, TW_CAUSE_GC_OWN, -1, NULL);
     return tw_pause_is_open(&self->segment->pause) ? 0 : length;
 }
 
@@ -65,13 +63,13 @@ PyObject *core_policy_is(PyObject *op, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* count_full_collection(moment, ns, freed) */
+/* count_full_collection(reason, ns, freed) */
 PyObject *core_count_full_collection(PyObject *op, PyObject *args) {
-    unsigned moment;
+    unsigned reason;
     unsigned long long ns, freed;
-    if (!PyArg_ParseTuple(args, "IKK", &moment, &ns, &freed)) return NULL;
-    if (moment >= TW_MOMENTS) return PyErr_Format(PyExc_ValueError, "moment: expected 0 to %d, found %u", TW_MOMENTS - 1, moment);
-    tw_policy_full_collection(policy_of(op), (tw_moment)moment, ns, freed);
+    if (!PyArg_ParseTuple(args, "IKK", &reason, &ns, &freed)) return NULL;
+    if (reason >= TW_SLICE_REASONS) return PyErr_Format(PyExc_ValueError, "reason: expected 0 to %d, found %u", TW_SLICE_REASONS - 1, reason);
+    tw_policy_full_collection(policy_of(op), (tw_slice_reason)reason, ns, freed);
     Py_RETURN_NONE;
 }
 

@@ -9,7 +9,7 @@
 /* The first references of an object, always the same: what it refers to beyond is held from outside, for all that is known.
  * So no object takes longer than a slice, however wide; one that is dead, and held by what stands beyond, is left to a
  * full collection. */
-static inline void walk_traverse(SweepObject *self, PyObject *object, visitproc visit) {
+static inline void walk_traverse(SlicerObject *self, PyObject *object, visitproc visit) {
     const traverseproc look = (traverseproc)PyType_GetSlot(Py_TYPE(object), Py_tp_traverse);
     self->width = 0;
     if (look != NULL) look(object, visit, self);
@@ -17,6 +17,6 @@ static inline void walk_traverse(SweepObject *self, PyObject *object, visitproc 
 }
 
 /* Asked once for each of them, by visit. */
-static inline int walk_is_too_wide(SweepObject *self) { return self->width++ == WIDE; }
+static inline int walk_is_too_wide(SlicerObject *self) { return self->width++ == WIDE; }
 
 #endif

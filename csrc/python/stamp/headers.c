@@ -84,9 +84,11 @@ static void see_body_kind(void *to, const char *name, Py_ssize_t name_len, const
                                         "application/x-jsonlines", "application/json-lines", "application/stream+json"};
     response_kind *kind = to;
     if (header_is(name, name_len, "content-encoding") && !header_is(value, value_len, "identity")) kind->opaque = 1;
+    if (header_is(name, name_len, "content-length")) kind->sized = 1;
     if (!header_is(name, name_len, "content-type")) return;
     Py_ssize_t type = 0;
     while (type < value_len && value[type] != ';' && value[type] != ' ') type++;
+    kind->plain = header_is(value, type, "text/plain");
     if (header_is(value, type, "text/event-stream")) kind->framing = TW_FRAMING_SSE, kind->streams = 1;
     if (header_is(value, type, "application/json")) kind->framing = TW_FRAMING_WHOLE;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
@@ -94,6 +96,6 @@ static void see_body_kind(void *to, const char *name, Py_ssize_t name_len, const
 }
 
 void headers_response(PyObject *headers, response_kind *out) {
-    *out = (response_kind){TW_FRAMING_RAW, 0, 0};
+    *out = (response_kind){.framing = TW_FRAMING_RAW, .plain = 1};
     visit_headers(headers, see_body_kind, out);
 }

@@ -13,9 +13,10 @@ typedef struct request_identity {
     int sampled;
 } request_identity;
 
+/* sized: its length is given. plain: of no type, or of one that may be pieces of a text. */
 typedef struct response_kind {
     tw_framing framing;
-    int streams, opaque;
+    int streams, opaque, sized, plain;
 } response_kind;
 
 /* headers: a list or tuple of pairs of bytes; of anything else (NULL too) nothing is taken. */

@@ -1,4 +1,5 @@
 /* What became of one request, told once as it ended: for spans. Under the GIL, off the token path; bounded. */
+#include "python/stall/host.h"
 #include "python/stamp/stream.h"
 
 #include <string.h>
@@ -21,12 +22,11 @@ static int append(PyObject *list, PyObject *item) {
     return failed ? -1 : 0;
 }
 
-/* (end_ns, phase, gap_ns, typical_ns, overlap_ns by cause, delay_ns by cause, client_ns, accept_ns, unexplained_ns, token) */
-static PyObject *slow_gap(const tw_slow_record *r) {
-    return Py_BuildValue("KiKKNNKKKK", (unsigned long long)r->end_ns, (int)r->phase, (unsigned long long)r->gap_ns,
-                         (unsigned long long)r->typical_ns, causes(r->overlap_ns), causes(r->delay_ns),
-                         (unsigned long long)r->client_ns, (unsigned long long)r->accept_ns,
-                         (unsigned long long)r->unexplained_ns, (unsigned long long)r->token);
+/* (end_ns, phase, gap_ns, typical_ns, overlap_ns by cause, parts, token); parts: those of parts_list(). */
+static PyObject *slow_gap(const tw_segment *g, const tw_slow_record *r) {
+    return Py_BuildValue("KiKKNNK", (unsigned long long)r->end_ns, (int)r->phase, (unsigned long long)r->gap_ns,
+                         (unsigned long long)r->typical_ns, causes(r->overlap_ns), parts_list(&g->host, &r->parts),
+                         (unsigned long long)r->token);
 }
 
 static PyObject *slow_gaps(const tw_stream *s) {
@@ -34,7 +34,8 @@ static PyObject *slow_gaps(const tw_stream *s) {
     const uint32_t first = s->slow > TW_STREAM_SLOW ? s->slow - TW_STREAM_SLOW : 0;
     tw_slow_record record;
     for (uint32_t i = first; list != NULL && i < s->slow; i++)
-        if (tw_segment_slow_read(s->segment, s->slow_number[i % TW_STREAM_SLOW], &record) && append(list, slow_gap(&record)) < 0)
+        if (tw_segment_slow_read(s->segment, s->slow_number[i % TW_STREAM_SLOW], &record) &&
+            append(list, slow_gap(s->segment, &record)) < 0)
             Py_CLEAR(list);
     return list;
 }

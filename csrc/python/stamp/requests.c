@@ -6,7 +6,8 @@ static const struct { const char *text; size_t offset; } key_table[] = {
     {"status", offsetof(tw_keys, status)}, {"headers", offsetof(tw_keys, headers)},
     {"method", offsetof(tw_keys, method)},
     {"text", offsetof(tw_keys, text)}, {"bytes", offsetof(tw_keys, bytes)},
-    {"write_paused", offsetof(tw_keys, write_paused)}};
+    {"write_paused", offsetof(tw_keys, write_paused)},
+    {"request_id", offsetof(tw_keys, request_id)}, {"finish_reason", offsetof(tw_keys, finish_reason)}};
 
 static PyObject **key_slot(tw_keys *keys, size_t i) { return (PyObject **)((char *)keys + key_table[i].offset); }
 
@@ -44,11 +45,13 @@ PyObject *core_on_request_end(PyObject *op, PyObject *ended) {
     Py_RETURN_NONE;
 }
 
-PyObject *core_streamed(PyObject *op, PyObject *unused) {
+PyObject *core_streamed(PyObject *op, PyObject *args) {
     CoreObject *self = (CoreObject *)op;
-    (void)unused;
+    int full = 0;
+    if (!PyArg_ParseTuple(args, "|p", &full)) return NULL;
     PyObject *fresh = PyList_New(0);
     if (fresh == NULL) return NULL;
+    self->requests.uncounted_full = full;
     PyObject *old = self->requests.streamed;
     self->requests.streamed = fresh;
     return old;

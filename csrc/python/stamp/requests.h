@@ -10,4 +10,4 @@ void core_free_requests(CoreObject *core);
 /* methods of Core; request() is that of stamp/send.c */
 PyObject *core_request(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
 PyObject *core_on_request_end(PyObject *op, PyObject *ended);
-PyObject *core_streamed(PyObject *op, PyObject *unused);
+PyObject *core_streamed(PyObject *op, PyObject *args);

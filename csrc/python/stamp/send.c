@@ -14,8 +14,8 @@
 #include "tailwatch/wire/body_scan.h"
 
 /* PROBE: a route not known to generate, watched for a streaming content type. QUIET: it does not stream, and
- * counts only if the app stamps it by hand. */
-typedef enum { SEND_PROBE, SEND_QUIET, SEND_WATCH, SEND_DONE } send_state;
+ * counts only if the app stamps it by hand. PIECES: likewise, and named where its body comes in several pieces. */
+typedef enum { SEND_PROBE, SEND_QUIET, SEND_PIECES, SEND_WATCH, SEND_DONE } send_state;
 
 typedef struct SendObject {
     PyObject_HEAD
@@ -34,6 +34,7 @@ typedef struct SendObject {
     tw_scan *scan;            /* made when a body begins: most requests have none that is read */
 } SendObject;
 
+#define PIECES_OF_A_STREAM 3
 #define SAMPLED_SENDS 16 /* servers whose flow control we cannot see: one send in so many is timed */
 
 /* What our own Python code raised is ours to drop; what a signal handler raised inside it is the app's to see. */
@@ -112,7 +113,7 @@ static void label(SendObject *self) {
 static void claim(void *sender) {
     SendObject *self = sender;
     const int waiting = self->state == SEND_WATCH && !self->stream->open; /* a WebSocket before its first turn */
-    if (self->state == SEND_PROBE || self->state == SEND_QUIET || waiting) open_request(self);
+    if (self->state < SEND_WATCH || waiting) open_request(self);
     if (self->state == SEND_WATCH && !self->labelled) label(self);
 }
 
@@ -131,10 +132,36 @@ static uint32_t status_of(SendObject *self, PyObject *message) {
     return code > 0 && code < 1000 ? (uint32_t)code : 0;
 }
 
-/* A stream that nobody asked for with a body is an event feed more often than an answer: it counts by routes= only. */
-static int is_post(SendObject *self) {
+static int has_method(SendObject *self, const char *expected) {
     PyObject *method = item(self->scope, self->core->requests.keys.method);
-    return method != NULL && PyUnicode_Check(method) && ascii_is(method, "POST");
+    return method != NULL && PyUnicode_Check(method) && ascii_is(method, expected);
+}
+
+/* It streams and is not counted: by its scope, in the list where others are by their route. */
+static void remember_uncounted(SendObject *self) {
+    if (self->core->requests.uncounted_full) return;
+    if (PyList_Append(self->core->requests.streamed, self->scope) < 0) PyErr_Clear();
+}
+
+/* A stream that answers a request without a body is mostly an event feed: routes= alone makes it count. */
+static void see_unknown_route(SendObject *self, const response_kind *kind) {
+    const int post = has_method(self, "POST"), asked = post || has_method(self, "GET");
+    self->state = SEND_QUIET;
+    if (kind->streams && post) {
+        remember_streaming_route(self);
+        open_request(self);
+    } else if (kind->streams && asked) {
+        remember_uncounted(self);
+    } else if (asked && kind->plain && !kind->sized && self->status < 300) {
+        self->state = SEND_PIECES;
+    }
+}
+
+static void see_piece(SendObject *self, PyObject *message) {
+    PyObject *body = item(message, self->core->requests.keys.body);
+    if (body == NULL || !PyBytes_Check(body) || PyBytes_Size(body) == 0 || ++self->sent < PIECES_OF_A_STREAM) return;
+    remember_uncounted(self);
+    self->state = SEND_QUIET;
 }
 
 static void begin_scan(SendObject *self, tw_framing framing) {
@@ -148,11 +175,7 @@ static void see_start(SendObject *self, PyObject *message) {
     response_kind kind;
     self->status = status_of(self, message);
     headers_response(item(message, keys->headers), &kind);
-    if (self->state == SEND_PROBE && !(kind.streams && is_post(self))) self->state = SEND_QUIET;
-    if (self->state == SEND_PROBE) {
-        remember_streaming_route(self);
-        open_request(self);
-    }
+    if (self->state == SEND_PROBE) see_unknown_route(self, &kind);
     if (self->state != SEND_WATCH) return;
     self->stream->stream.status = self->status;
     self->stamping = self->status < 300 && !kind.opaque;
@@ -353,6 +376,7 @@ static void see_http_message(SendObject *self, PyObject *type, PyObject *message
     if (!ascii_is(type, "http.response.body")) return;
     remember_body_type(self->core, type);
     if (self->state == SEND_WATCH) see_body(self, message, now);
+    else if (self->state == SEND_PIECES) see_piece(self, message);
 }
 
 static void see(SendObject *self, PyObject *message, uint64_t now) {

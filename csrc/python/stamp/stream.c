@@ -3,6 +3,7 @@
 
 #include "python/group.h"
 #include "python/membership.h"
+#include "python/stall/host.h"
 
 #include "tailwatch/attribute/engine_id.h"
 
@@ -20,6 +21,7 @@ void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uin
     if (__builtin_expect(*self->core->epoch == 0, 0)) core_reborn(self->core);
     if (self->core->group != NULL && __builtin_expect(self->core->group->orphan, 0)) core_rejoin(self->core);
     tw_stream_open(&self->stream, self->core->segment, arrival_ns, entry_ns, proxy_ns, source);
+    core_stream_opened(self->core);
     self->stream.concurrency += core_others_in_flight(self->core);
     if (tw_recorder_on(&self->core->trace.recorder)) tw_stream_trace(&self->stream, &self->core->trace.recorder);
     const uint64_t id = self->bound != 0 ? self->bound : self->core->streams.serves;
@@ -292,6 +294,22 @@ static int open_by_hand(StreamObject *self, uint64_t arrival_ns, int given, PyOb
     return 0;
 }
 
+StreamObject *stream_open_named(CoreObject *core, PyObject *model, PyObject *route, uint64_t arrival_ns,
+                                PyObject *request_id) {
+    Py_ssize_t len;
+    const char *id = PyUnicode_AsUTF8AndSize(request_id, &len);
+    StreamObject *stream = id == NULL ? NULL : stream_new(core);
+    if (stream == NULL) return NULL;
+    stream->by_hand = 1;
+    stream->bound = tw_load(&core->segment->header.engine);
+    if (open_by_hand(stream, arrival_ns, 1, request_id, Py_None) == 0 && stream_name(stream, model, route) == 0) {
+        stream->stream.request = tw_request_hash(id, (size_t)len);
+        return stream;
+    }
+    Py_DECREF((PyObject *)stream);
+    return NULL;
+}
+
 /* stream(model, route, arrival | None, request_id, trace_id) */
 PyObject *core_stream(PyObject *op, PyObject *args) {
     CoreObject *self = (CoreObject *)op;
@@ -319,6 +337,15 @@ static PyObject *stream_record_send_wait(PyObject *self, PyObject *args) {
     unsigned long long since, until;
     if (!PyArg_ParseTuple(args, "KK", &since, &until)) return NULL;
     if (stream_counts((StreamObject *)self)) tw_stream_send_wait(&((StreamObject *)self)->stream, since, until);
+    Py_RETURN_NONE;
+}
+
+static PyObject *stream_received(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    uint64_t at[3];
+    if (nargs != 3) return PyErr_Format(PyExc_TypeError, "received() takes 3 arguments (%zd given)", nargs);
+    for (int i = 0; i < 3; i++)
+        if (read_time(args[i], &at[i]) < 0) return NULL;
+    if (stream_counts((StreamObject *)self)) tw_stream_received(&((StreamObject *)self)->stream, at[0], at[1], at[2]);
     Py_RETURN_NONE;
 }
 
@@ -415,6 +442,9 @@ static PyMethodDef methods[] = {
     {"__deepcopy__", stream_copy, METH_O, "A stream is one request: a copy is itself."},
     {"__reduce__", stream_reduce, METH_NOARGS, "Elsewhere there is no such request: pickled as None."},
     {"summary", stream_summary, METH_NOARGS, "summary()\n--\n\nWhat became of it, once it has ended; None before, and in a fork child."},
+    {"received", FASTCALL(stream_received), METH_FASTCALL,
+     "received(key, received, processed, /)\n--\n\nA token came: the engine's stamp of its step, when it was received and "
+     "processed here; monotonic ns."},
     {"record_send_wait", stream_record_send_wait, METH_VARARGS, "record_send_wait(since, until, /)\n--\n\nA send was blocked by the client from one monotonic ns to another."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef getters[] = {

@@ -25,6 +25,9 @@ typedef struct StreamObject {
 StreamObject *stream_new(CoreObject *core);
 /* Whether it was opened, in this process: else it is not ours to end. */
 static inline int stream_counts(const StreamObject *self) { return self->open && self->epoch == *self->core->epoch; }
+/* Opened by C code of ours, which stamps it; a new reference. NULL: an exception is set. */
+StreamObject *stream_open_named(CoreObject *core, PyObject *model, PyObject *route, uint64_t arrival_ns,
+                                PyObject *request_id);
 void stream_open(StreamObject *self, uint64_t arrival_ns, uint64_t entry_ns, uint64_t proxy_ns, tw_arrival source);
 /* How the request ended, read off the exception that ended it (NULL: none). */
 tw_end end_of_exception(PyObject *error);

@@ -17,8 +17,11 @@ from tailwatch.cli.nsys.clock import Clock
 from tailwatch.cli.nsys.idle import Blame, Idle, idle_times
 from tailwatch.cli.nsys.report import Report, ReportPause, read
 from tailwatch.loadtest.options import write_json
+from tailwatch.options.slo import parse_duration
 
 ABOUT = "list the pauses during GPU idle times, from an Nsight Systems report exported to SQLite"
+EXAMPLE = "tailwatch nsys report.sqlite --idle 2"
+EXITS = {1: "a GPU was idle while a process with requests in flight was paused"}
 _SHOWN = 20
 _IDLE_MS = 1.0
 _SMALL = 100  # a pause of less than this part of an idle time is not said, only written
@@ -33,8 +36,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "report", metavar="REPORT.sqlite", help="made by: nsys export --type sqlite -o REPORT.sqlite REPORT.nsys-rep"
     )
     command.add_argument(
-        "--idle", type=_milliseconds, default=_IDLE_MS, metavar="MS",
-        help=f"shortest GPU idle time to list, milliseconds (default: {_IDLE_MS:g})",
+        "--idle", type=_milliseconds, default=_IDLE_MS, metavar="1ms",
+        help=f"shortest GPU idle time to list (default: {_IDLE_MS:g}ms; a bare number is ms)",
     )  # fmt: skip
     command.add_argument(
         "--trace", action="append", default=[], metavar="FILE.trace",
@@ -47,9 +50,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _milliseconds(text: str) -> float:
-    value = float(text)
+    value = parse_duration(text, "ms") * 1e3
     if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"expected milliseconds, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a time like 1ms, found {text!r}")
     return value
 
 

@@ -21,7 +21,7 @@ from tailwatch.cli.nsys.clock import Anchor
 from tailwatch.errors import TailwatchError
 
 DOMAIN = "tailwatch"
-CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment", "policy")
+CAUSES = ("gc0", "gc1", "gc2", "gc_full", "gc_increment", "gc_own")
 
 _CATEGORY, _MARK, _PUSH_POP, _START_END, _DOMAIN_CREATED = 33, 34, 59, 60, 75
 _ID = 0xFFFFFF  # a globalTid is machine, pid, tid: 24 bits each of the last two

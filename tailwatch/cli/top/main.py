@@ -6,7 +6,6 @@ import argparse
 import errno
 import importlib.util
 import os
-import re
 import signal
 import sys
 import time
@@ -16,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from tailwatch import snapshots
 from tailwatch.cli import find_group
-from tailwatch.cli.snapshot_source import explained, read
+from tailwatch.cli.snapshot_source import explained, read, url_of
 from tailwatch.cli.top.view import GroupView, view_of
 from tailwatch.cli.top.window_history import Marks
 from tailwatch.errors import EmptyGroupError, OptionError, TailwatchError, how_to_install
 from tailwatch.interrupts import INTERRUPTED
 from tailwatch.loadtest.options import write_json
-from tailwatch.options.slo import SLO, parse_window
+from tailwatch.options.slo import SLO, parse_duration, parse_window
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
     from tailwatch.snapshots import Snapshot
 
 ABOUT = "show a server's processes live: latencies, goodput, and stream time lost to pauses, by process and cause"
+EXAMPLE = "tailwatch top http://127.0.0.1:8000"
+EXITS = {0: "success, also if the group is removed meanwhile", 1: "the group can no longer be read"}
 OK, FAILED = 0, 1
 _WINDOW = "1m"
 _PLAIN_WIDTH = 120  # of what is printed into a file or a pipe
-_INTERVAL = re.compile(r"(\d{1,6}(?:\.\d{0,6})?|\.\d{1,6})\s*(ms|s|m|h|)")
-_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _SHORTEST, _LONGEST = 0.05, 3600.0
 _TERMINAL_GONE = (errno.EIO, errno.EPIPE)
 _NOBODY = "no process of the group is running"
@@ -42,10 +41,7 @@ _NOBODY = "no process of the group is running"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Whose numbers, and how they are shown."""
-    parser.epilog = (
-        "Ctrl-C or q ends it. Exit status: 0, also if the group is removed meanwhile; 1 if the group can no longer be "
-        "read; 2 for invalid arguments."
-    )
+    parser.epilog = "Ctrl-C or q ends it."
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument("url", nargs="?", metavar="URL", help="server on this machine; its group is read from it once")
     whose.add_argument(
@@ -75,8 +71,8 @@ def main(parsed: argparse.Namespace) -> int:
     if importlib.util.find_spec("rich") is None:
         raise TailwatchError(f"`top` needs rich, which is not installed: {how_to_install('top')}")
     try:
-        directory = parsed.dir if parsed.url is None else _directory_of(parsed.url)
-        top = Top(parsed, directory or find_group.find(os.environ))
+        directory = find_group.chosen(parsed.dir) if parsed.url is None else _directory_of(parsed.url)
+        top = Top(parsed, directory)
         status = top.run()
     except KeyboardInterrupt:  # before there was a screen
         return INTERRUPTED
@@ -86,7 +82,7 @@ def main(parsed: argparse.Namespace) -> int:
 
 
 def _directory_of(url: str) -> str:
-    if not url.startswith(("http://", "https://")):
+    if url_of(url) is None:
         raise TailwatchError(f"{url}: expected an address like http://127.0.0.1:8000; use --dir for a directory")
     with explained(url):
         directory = read(url).get("directory")
@@ -229,8 +225,7 @@ class _Live:
 
 
 def _seconds(text: str) -> float:
-    match = _INTERVAL.fullmatch(text.strip().lower())
-    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    seconds = parse_duration(text)
     if not _SHORTEST <= seconds <= _LONGEST:
         raise OptionError.of("interval", text, "expected a time from 50ms to 1h, like '1s' or '200ms'")
     return seconds

@@ -23,6 +23,7 @@ _NOTES = (
     "paused: share of the time in collections and tailwatch's own pauses. longest: the longest finished pause.",
     "Percentiles are exact to 1.1 %, max and longest to 2.2 %. Good: finished without error within the SLO.",
 )
+_MOST_CAUSES = 6
 _LEAST_ROWS = 3  # of the processes, however low the terminal
 
 
@@ -90,9 +91,12 @@ def _head(view: GroupView) -> list[Text]:
 
 def _others(view: GroupView) -> list[Text]:
     lines = []
+    if view.causes:
+        largest = list(view.causes.items())[:_MOST_CAUSES]
+        shares = ", ".join(f"{CAUSE_NAMES.get(cause, cause)} {share:.0%}" for cause, share in largest)
+        lines.append(Text.assemble(("delay by cause ", "dim"), shares))
     if view.other_slo:
-        shares = (f"{name} {'-' if share is None else f'{share:.2%}'}" for name, share in view.within.items())
-        each = ", ".join(shares)
+        each = ", ".join(f"{name} {'-' if share is None else f'{share:.2%}'}" for name, share in view.within.items())
         lines.append(Text(f"share within {view.other_slo}, each bound alone (itl: of gaps): {each}"))
     if view.dropped:
         counts = ", ".join(f"{name} {count}" for name, count in view.dropped.items())

@@ -75,6 +75,7 @@ class GroupView:
         good, finished: requests per second; attainment: good / (good + miss).
         slo: the bounds in force in the server; within: the share of the samples of each histogram that keeps another
             SLO's bound, each alone (itl: of the gaps, not of the requests).
+        causes: the share of the streams' delay that each cause added, the largest first; without those that added none.
         ended: processes that had ended and are not listed.
         dropped: what tailwatch itself could not count, and where it went wrong, since the start.
     """
@@ -93,6 +94,7 @@ class GroupView:
     within: dict[str, float | None]
     latencies: list[Latency]
     lost: list[Lost]
+    causes: dict[str, float]
     processes: list[ProcessRow]
     ended: int
     dropped: dict[str, int]
@@ -123,6 +125,7 @@ def view_of(directory: str, now: Snapshot, earlier: Snapshot | None, other: SLO 
         within=_within(window, other) if other else {},
         latencies=[_latency(name, measured, getattr(window, key)) for name, key, measured in _LATENCIES],
         lost=_lost(window, seconds),
+        causes=_causes(window),
         processes=[_row(process, window.seconds) for process in shown],
         ended=len(window.processes) - len(shown),
         dropped={name: count for name, count in {**now.drops, **now.errors}.items() if count},
@@ -159,6 +162,12 @@ def _lost(window: Snapshot, seconds: float) -> list[Lost]:
                     found.setdefault((source, cause), [0.0, 0.0])[at] += value / seconds
     lost = [Lost(_plain(source), cause, *values) for (source, cause), values in found.items() if any(values)]
     return sorted(lost, key=lambda row: (-row.delay, -row.overlap))
+
+
+def _causes(window: Snapshot) -> dict[str, float]:
+    added = {cause: seconds for cause, seconds in window.delay.items() if seconds > 0}
+    whole = sum(added.values())
+    return {cause: added[cause] / whole for cause in sorted(added, key=lambda cause: -added[cause])}
 
 
 def _row(process: Process, seconds: float) -> ProcessRow:

@@ -25,14 +25,14 @@ import atexit
 import os
 import sys
 import time
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from tailwatch import snapshots
 from tailwatch.errors import OptionError, how_to_install
+from tailwatch.export.otel import TRACE_ENDPOINTS, asks, listed
 from tailwatch.export.otel.encode import Own
 from tailwatch.export.otel.push import Facts, Push
 from tailwatch.export.otel.spans import Spans
@@ -42,31 +42,9 @@ from tailwatch.serve.leader_lock import GroupLock
 FLUSH_SECONDS = 3.0
 """What uninstall() and the end of the process wait for the last export."""
 
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
-_TRACE_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _ENGINES = ("vllm", "sglang", "tensorrt_llm", "lmdeploy", "litserve", "llama_cpp")
 _PROVIDER = "gen_ai.provider.name"
 _INSTANCE = "service.instance.id"
-
-
-def _listed(environment: Mapping[str, str], name: str) -> set[str]:
-    return {part.strip().lower() for part in environment.get(name, "").split(",") if part.strip()}
-
-
-def _disabled(environment: Mapping[str, str]) -> bool:
-    return environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-
-
-def _asks(environment: Mapping[str, str], exporters: str, endpoints: tuple[str, ...]) -> bool:
-    named = _listed(environment, exporters)
-    return "otlp" in named if named else any(environment.get(name, "").strip() for name in endpoints)
-
-
-def asked_for(option: object, environment: Mapping[str, str]) -> bool:
-    """Whether OTLP is exported: see above. ``option`` is Config.otel."""
-    if option is False or _disabled(environment):
-        return False
-    return option is not None or _asks(environment, "OTEL_METRICS_EXPORTER", _ENDPOINTS)
 
 
 class OTel:
@@ -111,7 +89,9 @@ class OTel:
         self._directory: str | None = None
         self._pushes: list[Push] = []
         self._provider_name: str | None = None
-        self._instance = str(uuid.uuid4())
+        from uuid import uuid4  # here and below: it is expensive to import
+
+        self._instance = str(uuid4())
         self._said_slow = False
         self.spans = Spans(
             self.provider_name, self._tracer_provider, self._serving, lambda: self._count_drop(self._span_drop)
@@ -276,8 +256,8 @@ class OTel:
         return Own(spans=spans.made, spans_dropped=spans.dropped, span_events_dropped=spans.events_dropped)
 
     def _makes_spans(self) -> bool:
-        unsaid = self._option is True and not _listed(os.environ, "OTEL_TRACES_EXPORTER")
-        return unsaid or _asks(os.environ, "OTEL_TRACES_EXPORTER", _TRACE_ENDPOINTS)
+        unsaid = self._option is True and not listed(os.environ, "OTEL_TRACES_EXPORTER")
+        return unsaid or asks(os.environ, "OTEL_TRACES_EXPORTER", TRACE_ENDPOINTS)
 
     def _tracer_provider(self) -> Any:
         """Where the app has none: one of ours, which nobody else sees, if it is known where spans go."""
@@ -326,9 +306,11 @@ def _resource_of(made: Any) -> Any:
 
 def _group_id(directory: str) -> str:
     """Of the group's directory, not of the process that exports for it: what it says goes on when that one dies."""
+    from uuid import NAMESPACE_URL, getnode, uuid5
+
     try:
         found = os.stat(directory)
         what = f"{directory}:{found.st_dev}:{found.st_ino}"
     except OSError:
         what = directory
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"tailwatch:{uuid.getnode()}:{what}"))
+    return str(uuid5(NAMESPACE_URL, f"tailwatch:{getnode()}:{what}"))

@@ -17,8 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tailwatch.diagnose.text import format_causes
 from tailwatch.export.otel.encode import operation
 from tailwatch.snapshots import CAUSES, OUTCOME_OF, PHASES, REASONS
+from tailwatch.snapshots.model import Cause
 
 QUEUE = 2048
 EVENTS = 16
@@ -63,11 +65,12 @@ class Story(NamedTuple):
 @dataclass(slots=True)
 class Waiting:
     """A request whose span is to be made. carrier: the headers that tell of its trace. parent: an ended span's
-    context."""
+    context. server: of the ASGI scope: address and port; (path, None) of a Unix socket; None: not known."""
 
     story: Story
     carrier: dict[str, str]
     parent: Any = None
+    server: Any = None
 
 
 class Spans:
@@ -124,7 +127,7 @@ class Spans:
             self._tell(span, story, _shift())
             self.made += 1
         elif not context.is_valid:
-            self._enqueue(Waiting(Story(*told), self._carrier(scope)))
+            self._enqueue(Waiting(Story(*told), self._carrier(scope), server=(scope or {}).get("server")))
         elif context.trace_flags.sampled:
             self._enqueue(Waiting(Story(*told), {}, parent=span))
 
@@ -261,7 +264,7 @@ class Spans:
             context=context,
             kind=trace.SpanKind.SERVER if own else trace.SpanKind.INTERNAL,
             start_time=story.arrival + shift,
-            attributes=dict(self._attributes(story, own)),
+            attributes={**dict(self._attributes(story, own)), **_address(waiting.server)},
         )
         if span.is_recording():
             self._tell(span, story, shift)
@@ -319,6 +322,13 @@ def _shift() -> int:
     return time.time_ns() - time.monotonic_ns()
 
 
+def _address(server: Any) -> dict[str, Any]:
+    """``server.address`` and ``server.port`` of an ASGI scope's server."""
+    if not server or not isinstance(server[0], str):
+        return {}
+    return {"server.address": server[0], **({"server.port": server[1]} if isinstance(server[1], int) else {})}
+
+
 def _events(story: Story) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
     """The most telling first: a span has room for so many."""
     if story.first:
@@ -330,7 +340,7 @@ def _events(story: Story) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
 
 
 def _slow(slow: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    _, phase, gap, typical, overlap, delay, client, accept, unexplained, token = slow
+    _, phase, gap, typical, overlap, parts, token = slow
     yield "tailwatch.phase", PHASES[phase]
     yield "tailwatch.seconds", gap / 1e9
     yield "tailwatch.typical", typical / 1e9
@@ -338,12 +348,17 @@ def _slow(slow: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
     for cause, ns in zip(CAUSES, overlap, strict=True):
         if ns:
             yield f"tailwatch.overlap.{cause}", ns / 1e9
-    for cause, ns in zip(CAUSES, delay, strict=True):
-        if ns:
-            yield f"tailwatch.delay.{cause}", ns / 1e9
-    for name, ns in (("client", client), ("accept", accept), ("unexplained", unexplained)):
-        if ns:
-            yield f"tailwatch.{name}", ns / 1e9
+    delay: dict[str, int] = {}
+    for cause, ns, *_ in parts:
+        delay[cause] = delay.get(cause, 0) + ns
+    for cause, ns in delay.items():
+        yield f"tailwatch.delay.{cause}", ns / 1e9
+    yield "tailwatch.causes", format_causes(sorted(map(_cause, parts), key=lambda cause: -cause.seconds))
+
+
+def _cause(part: tuple[str, int, str, str, str]) -> Cause:
+    cause, ns, certainty, name, holder = part
+    return Cause(ns / 1e9, cause, certainty, "", name, "holder" if holder else "", holder=holder)
 
 
 def _noticer(serving: Callable[[], Any]) -> Any:

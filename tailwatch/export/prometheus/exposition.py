@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailwatch import snapshots
 from tailwatch.export.core_metrics import LoadGauges, metrics
+from tailwatch.export.prometheus import append
 from tailwatch.export.prometheus.app_registry_cache import HostCache
 from tailwatch.export.prometheus.negotiation import OPENMETRICS, PROTOBUF, Format, choose, wants_gzip
 from tailwatch.export.prometheus.render import render
@@ -116,6 +117,11 @@ class Exposition:
         kind = "protobuf_native" if form.name == PROTOBUF and histograms == "native" else form.name
         shared = self._shared.setdefault((form, kind, gzip), _Shared())
         return shared.get(lambda: self._respond(form, kind, gzip, host))
+
+    def append(self, host: bytes, content_type: str, content_encoding: str, series: int) -> tuple[bytes, ...] | None:
+        """An app's own exposition with ours behind it: see append.append. Raises what `take` raises."""
+        pieces = append.append(host, content_type, content_encoding, self.own, series)
+        return None if pieces is None else tuple(_parts(_gently(_cuts(pieces))))
 
     def own(self, kind: str = "text") -> memoryview:
         """Our own families only, without the closing # EOF. kind: see render.render."""

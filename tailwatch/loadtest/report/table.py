@@ -115,17 +115,20 @@ def how_to_read(result: Result) -> Iterator[str]:
     """What the columns teach in this run."""
     name = "ttft" if result.latencies.ttft.count else "e2e"
     ours = Quantiles(result, name)
-    corrected, naive = ours.p(99), Quantiles(result, f"{name}_naive").p(99)
+    theirs = Quantiles(result, f"{name}_naive")
+    highest = next((p for p in (99.0, 95.0, 90.0, 50.0) if None not in (ours.p(p), theirs.p(p))), None)
+    corrected, naive = (None, None) if highest is None else (ours.p(highest), theirs.p(highest))
     if not ours.count:
         yield "No answer came whole and none had content: there is no latency to speak of."
         return
     if result.closed:
         yield "A closed loop plans nothing: who waits for an answer sends nothing meanwhile, so a stall hides the"
         yield "requests it would have met. Right for a throughput ceiling, not for the tail; both columns are the same."
-    elif corrected and naive and corrected >= naive * HIDDEN:
-        yield f"A tester that times from the send would have called {name.upper()} p99 {text.duration(naive)}; who"
+    elif highest is not None and corrected and naive and corrected >= naive * HIDDEN:
+        what = f"{name.upper()} {_percent(highest)} {text.duration(naive)}"
+        yield f"A tester that times from the send would have called {what}; who"
         yield f"asked when it was planned waited {text.duration(corrected)}: this client had not sent what was due."
-    else:
+    elif highest is not None:
         yield "Both columns agree: every request left when it was planned to, so none waited unseen to be sent."
     worst, mean = result.latencies.largest_gap.max, result.latencies.tpot.max
     if worst and mean and worst > FROZEN * mean:
@@ -160,7 +163,7 @@ def _idle(result: Result) -> str:
     answers = result.latencies.ttft.count
     if result.idle is None or not answers:
         return ""
-    return f"; who reads at their pace waited {text.duration(result.idle / answers)} an answer for the next token"
+    return f"; a reader at that pace waited {text.duration(result.idle / answers)} an answer for the next token"
 
 
 def examples(result: Result) -> list[tuple[str, str]]:

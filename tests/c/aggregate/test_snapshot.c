@@ -3,6 +3,7 @@
 
 #include "tailwatch/base/atomic.h"
 #include "segment_tools.h"
+#include "tailwatch/record/slow_gaps.h"
 #include "tw_test.h"
 
 #include <errno.h>
@@ -80,19 +81,30 @@ TW_TEST(an_unused_segment_gives_an_empty_snapshot) {
         TW_CHECK(!tw_snapshot_metric(s, metric, NULL, NULL, &counts));
         TW_CHECK_EQ(0, counts.count);
     }
-    TW_CHECK(s->wait[0] == NULL && s->wait[3] == NULL && s->process[0].pauses[0] == NULL);
+    TW_CHECK(s->wait[0] == NULL && s->wait[3] == NULL && s->process[0].stalls[0] == NULL);
     tw_snapshot_free(s);
     tw_segment_destroy(g);
 }
 
+TW_TEST(an_overwritten_segment_costs_its_own_numbers) {
+    tw_segment *g = segment("api", 1), *overwritten = segment("engine", 1);
+    const tw_segment *both[] = {overwritten, g};
+    tw_snapshot *s = NULL;
+    g->opened = 7, overwritten->opened = 9;
+    overwritten->series_count = UINT64_MAX;
+    TW_CHECK_EQ(0, tw_snapshot_take(&s, both, 2));
+    TW_CHECK(s->process_count == 1 && s->opened == 7);
+    tw_snapshot_free(s);
+    tw_segment_destroy(g), tw_segment_destroy(overwritten);
+}
+
 TW_TEST(what_is_not_a_segment_is_refused) {
     tw_segment *g = segment("api", 1);
-    const tw_segment *one[] = {g}, *none[] = {NULL}, *half[] = {g, NULL};
+    const tw_segment *one[] = {g}, *none[] = {NULL};
     tw_snapshot *s = NULL;
     TW_CHECK_EQ(EINVAL, tw_snapshot_take(&s, one, 0));
     TW_CHECK_EQ(EINVAL, tw_snapshot_take(&s, NULL, 1));
     TW_CHECK_EQ(EINVAL, tw_snapshot_take(&s, none, 1));
-    TW_CHECK_EQ(EINVAL, tw_snapshot_take(&s, half, 2));
     TW_CHECK_EQ(EINVAL, tw_snapshot_take(NULL, one, 1));
     g->header.layout_hash ^= 1;
     TW_CHECK_EQ(EINVAL, tw_snapshot_take(&s, one, 1));
@@ -216,7 +228,7 @@ TW_TEST(pauses_are_kept_by_process) {
     TW_CHECK_EQ(11, s->process[0].pause[TW_CAUSE_GC2].collected);
     TW_CHECK_EQ(2, s->process[0].pause[TW_CAUSE_GC2].uncollectable);
     TW_CHECK_EQ(100 * MS, s->process[0].pause[TW_CAUSE_GC2].max_ns);
-    TW_CHECK_EQ(1, s->process[0].pauses[TW_CAUSE_GC2]->count);
+    TW_CHECK_EQ(1, s->process[0].stalls[TW_CAUSE_GC2]->count);
     TW_CHECK_STR("engine", s->process[1].role);
     TW_CHECK(s->process[1].pause_ns[TW_CAUSE_GC0] >= 100 * MS - 2); /* still open: up to the snapshot */
     TW_CHECK_EQ(TW_PAUSE_OPEN, s->process[1].last_stop_ns);
@@ -224,7 +236,7 @@ TW_TEST(pauses_are_kept_by_process) {
     TW_CHECK_EQ(TW_CAUSE_GC0, s->process[1].standing_cause);
     TW_CHECK_EQ(0, s->process[0].standing_ns);
     TW_CHECK(s->process[0].lives && s->process[1].lives);
-    TW_CHECK(s->process[1].pauses[TW_CAUSE_GC0] == NULL);
+    TW_CHECK(s->process[1].stalls[TW_CAUSE_GC0] == NULL);
     tw_counts counts = merged(s, TW_METRIC_PAUSE + TW_CAUSE_GC2);
     TW_CHECK_EQ(1, counts.count);
     tw_snapshot_free(s);
@@ -236,7 +248,7 @@ TW_TEST(totals_add_up) {
     tw_segment *a = segment("api", 1), *b = segment("api", 1);
     tw_add(&a->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1], 3);
     tw_add(&b->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1], 4);
-    tw_add(&b->lost[0].delay_ns[TW_PHASE_TTFT][TW_CAUSE_POLICY], 5);
+    tw_add(&b->lost[0].delay_ns[TW_PHASE_TTFT][TW_CAUSE_GC_OWN][TW_ESTIMATED], 5);
     tw_add(&a->in_flight, 2);
     tw_add(&b->in_flight, 1);
     tw_add(&a->opened, 9);
@@ -253,7 +265,7 @@ TW_TEST(totals_add_up) {
     tw_snapshot *s = take2(a, b);
     TW_CHECK_EQ(1, s->lost_count);
     TW_CHECK_EQ(7, s->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1]);
-    TW_CHECK_EQ(5, s->lost[0].delay_ns[TW_PHASE_TTFT][TW_CAUSE_POLICY]);
+    TW_CHECK_EQ(5, s->lost[0].delay_ns[TW_PHASE_TTFT][TW_CAUSE_GC_OWN][TW_ESTIMATED]);
     TW_CHECK_EQ(3, s->in_flight);
     TW_CHECK_EQ(9, s->opened);
     TW_CHECK_EQ(6, s->arrivals[TW_ARRIVAL_HEADER]);
@@ -286,7 +298,7 @@ TW_TEST(stream_time_is_kept_by_the_role_whose_pauses_took_it) {
     TW_CHECK_EQ(engine, tw_segment_source(a, "engine"));
     tw_add(&a->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1], 3);
     tw_add(&a->lost[engine].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 40);
-    tw_add(&a->lost[engine].delay_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 30);
+    tw_add(&a->lost[engine].delay_ns[TW_PHASE_ITL][TW_CAUSE_GC2][TW_ESTIMATED], 30);
     tw_add(&b->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 500); /* a stream that the engine stamps itself */
     tw_add(&a->lost[TW_SOURCE_UNBOUND].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 6);
     tw_snapshot *s = take2(a, b), *later, *between;
@@ -295,7 +307,7 @@ TW_TEST(stream_time_is_kept_by_the_role_whose_pauses_took_it) {
     TW_CHECK_STR("engine", s->lost[1].role);
     TW_CHECK_STR("unbound", s->lost[2].role);
     TW_CHECK_EQ(540, s->lost[1].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
-    TW_CHECK_EQ(30, s->lost[1].delay_ns[TW_PHASE_ITL][TW_CAUSE_GC2]);
+    TW_CHECK_EQ(30, s->lost[1].delay_ns[TW_PHASE_ITL][TW_CAUSE_GC2][TW_ESTIMATED]);
     TW_CHECK_EQ(3, s->lost[0].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC1]);
     tw_add(&a->lost[worker].overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC0], 7);
     tw_add(&a->lost[engine].overlap_ns[TW_PHASE_ITL][TW_CAUSE_GC2], 2);
@@ -504,6 +516,26 @@ TW_TEST(the_newest_slow_gaps_of_all_processes_are_kept) {
     tw_segment_destroy(b);
 }
 
+/* One that no ring holds any more, and a longer one of another process in the same minute. */
+TW_TEST(the_longest_slow_gaps_of_all_processes_are_marked) {
+    tw_segment *g[2] = {segment("api", 4), segment("api", 4)};
+    const uint64_t lengths[2] = {40000 * MS, 50000 * MS};
+    for (uint64_t i = 0; i < 2; i++) {
+        tw_slow_record r = {.seq = 1, .end_ns = 61 * TW_NS_PER_SECOND + i, .phase = TW_PHASE_ITL, .gap_ns = lengths[i]};
+        tw_slow_keep(g[i]->slow_longest, &r);
+        tw_store(&g[i]->slow_head, 1);
+        for (uint64_t k = 0; k < 300; k++) slow(g[i], 4000 * TW_NS_PER_SECOND + 2 * k + i, 0);
+    }
+    tw_snapshot *s = take2(g[0], g[1]);
+    TW_REQUIRE(s->slow_count == TW_SLOW_RING + 2);
+    TW_CHECK(s->slow[0].gap_ns == lengths[0] && s->slow[1].gap_ns == lengths[1]);
+    TW_CHECK(s->slow_longest[0] && s->slow_longest[1] && !s->slow_longest[2]); /* both are of the run's longest */
+    for (uint32_t i = 2; i < s->slow_count; i++) TW_CHECK(s->slow[i].end_ns > s->slow[i - 1].end_ns);
+    tw_snapshot_free(s);
+    tw_segment_destroy(g[0]);
+    tw_segment_destroy(g[1]);
+}
+
 TW_TEST(a_slow_gap_of_a_label_set_that_cannot_be_is_other) {
     tw_segment *g = segment("api", 2);
     slow(g, 5, 77);
@@ -534,7 +566,7 @@ TW_TEST(a_difference_holds_what_came_in_between) {
     tw_add(&g->opened, 3);
     tw_add(&g->in_flight, 1);
     tw_add(&g->tail[TW_PHASE_ITL][3].count, 4);
-    slow(g, 2, 0);
+    slow(g, earlier->taken.monotonic_ns + 1, 0);
     tw_snapshot *later = take(g), *s = difference(later, earlier);
     tw_counts gaps = merged(s, TW_METRIC_ITL);
     TW_CHECK_EQ(1, gaps.count);
@@ -547,7 +579,7 @@ TW_TEST(a_difference_holds_what_came_in_between) {
     TW_CHECK_EQ(3, s->opened);
     TW_CHECK_EQ(2, s->in_flight);
     TW_CHECK_EQ(4, s->tail[TW_PHASE_ITL][3].count);
-    TW_CHECK_EQ(2, s->slow_count);
+    TW_CHECK(s->slow_count == 1 && s->slow[0].series == 0 && s->slow[0].end_ns > earlier->taken.monotonic_ns);
     TW_CHECK_EQ(later->taken.monotonic_ns - earlier->taken.monotonic_ns, s->window_ns);
     tw_snapshot *nothing = difference(later, later);
     TW_CHECK_EQ(0, merged(nothing, TW_METRIC_ITL).count);
@@ -785,7 +817,7 @@ TW_TEST(several_processes_of_a_window_are_one) {
     TW_REQUIRE(s != NULL && s->process_count == 1);
     TW_CHECK_STR("*", s->process[0].role);
     TW_CHECK_EQ(10 * MS, s->process[0].pause_ns[TW_CAUSE_GC2]);
-    TW_CHECK_EQ(1, s->process[0].pauses[TW_CAUSE_GC2]->count);
+    TW_CHECK_EQ(1, s->process[0].stalls[TW_CAUSE_GC2]->count);
     TW_CHECK_EQ(4, s->process[0].policy.counts.interference[TW_INTERFERENCE_FREEZE]);
     tw_snapshot_free(s);
     tw_snapshot_free(now);
@@ -921,7 +953,7 @@ TW_TEST(a_full_pool_costs_the_oldest_marks_only) {
     fill(&p.segment->queue_proxy, tw_layout_of(TW_LAYOUT_TTFT));
     fill(&p.segment->send_wait, tw_layout_of(TW_LAYOUT_TTFT));
     fill(&p.segment->abandoned_wait, tw_layout_of(TW_LAYOUT_TTFT));
-    for (int cause = 0; cause < TW_CAUSES; cause++) fill(&p.segment->pauses[cause], tw_layout_of(TW_LAYOUT_PAUSE));
+    for (int cause = 0; cause < TW_CAUSES; cause++) fill(&p.segment->stalls[cause], tw_layout_of(TW_LAYOUT_PAUSE));
     for (uint64_t second = 5; second <= 4000; second += 5) {
         itl(p.series, 20 * MS);
         push(&p, second);
@@ -1025,6 +1057,37 @@ TW_TEST(steps_stay_with_their_process) {
     TW_CHECK_EQ(6 * MS, first->steps[0].request_ns[TW_STEP_GAP][TW_CAUSE_GC2]);
     tw_snapshot_free(s);
     tw_segment_destroy(a), tw_segment_destroy(b), tw_segment_destroy(api);
+}
+
+static void engine_step(tw_segment *g, uint64_t at_ms, uint32_t prefill_tokens) {
+    const tw_step_record s = {.done_ns = at_ms * MS, .requests = 4, .decode_tokens = 3, .prefill_tokens = prefill_tokens,
+                              .part = {[TW_PART_WAIT] = (uint32_t)(10 * MS / TW_OFFSET_UNIT_NS)},
+                              .preempted = TW_COUNT_UNKNOWN};
+    tw_step_write(&g->step_ring, &s);
+    tw_engine_sums_count(&g->engine, &s);
+}
+
+TW_TEST(an_engine_goes_on_where_the_dead_of_its_name_stopped) {
+    tw_segment *dead = segment("engine", 1), *living = segment("engine", 1), *api = segment("api", 1);
+    dead->header.place = living->header.place = 1;
+    living->header.created.monotonic_ns = dead->header.created.monotonic_ns + 1;
+    engine_step(dead, 10, 300), engine_step(dead, 20, 0), engine_step(living, 40, 0);
+    const tw_segment *all[] = {living, api, dead};
+    tw_snapshot *s = NULL;
+    TW_REQUIRE(tw_snapshot_take(&s, all, 3) == 0);
+    const tw_snapshot_engine *engine = NULL;
+    for (uint32_t i = 0; i < s->process_count; i++)
+        if (s->process[i].engine) engine = s->process[i].engine;
+    TW_REQUIRE(engine != NULL && s->process_count == 2);
+    TW_CHECK_EQ(3, engine->steps);
+    TW_CHECK_EQ(300, engine->prefill_tokens);
+    TW_CHECK_EQ(0, engine->preempted); /* was not known */
+    TW_CHECK_EQ(1, engine->length[TW_WORK_PREFILL]->count);
+    TW_CHECK_EQ(20 * MS, engine->length[TW_WORK_DECODE]->sum_low);
+    TW_CHECK_EQ(1, engine->last_count);
+    TW_CHECK_EQ(40 * MS, engine->last[0].record.done_ns);
+    tw_snapshot_free(s);
+    tw_segment_destroy(dead), tw_segment_destroy(living), tw_segment_destroy(api);
 }
 
 TW_TEST(steps_of_a_difference_came_in_between) {

@@ -260,11 +260,11 @@ TW_TEST(pauses_are_shown_by_generation_and_ours_apart) {
     const tw_layout *layout = tw_metric_layout(TW_METRIC_PAUSE);
     record(&f->gc2, layout, 100000);
     record(&f->policy, layout, 2 * TW_NS_PER_SECOND);
-    f->process[0].pauses[TW_CAUSE_GC2] = &f->gc2;
-    f->process[0].pauses[TW_CAUSE_POLICY] = &f->policy;
+    f->process[0].stalls[TW_CAUSE_GC2] = &f->gc2;
+    f->process[0].stalls[TW_CAUSE_GC_OWN] = &f->policy;
     f->process[0].pause[TW_CAUSE_GC2] = (tw_pause_totals){
         .count = 1, .cpu_ns = 90000, .callbacks_ns = 1000, .uncollectable = 4};
-    f->process[0].pause[TW_CAUSE_POLICY] = (tw_pause_totals){.count = 1, .collected = 70};
+    f->process[0].pause[TW_CAUSE_GC_OWN] = (tw_pause_totals){.count = 1, .collected = 70};
     f->process[0].pause[TW_CAUSE_GC0].short_ns = 40000;
     char *text = render_plain(f, TW_FORMAT_TEXT);
     check_buckets(text, "python_gc_duration_seconds", "generation=\"2\",process=\"api-0\"", &f->gc2, layout);
@@ -272,12 +272,25 @@ TW_TEST(pauses_are_shown_by_generation_and_ours_apart) {
     CHECK_LINE("python_gc_duration_seconds_sum{generation=\"2\",process=\"api-0\"} 0.0001");
     CHECK_LINE("python_gc_duration_seconds_count{generation=\"0\",process=\"api-0\"} 0");
     TW_CHECK_EQ(0, count_of(text, "generation=\"full\""));
-    TW_CHECK_EQ(0, count_of(text, "python_gc_duration_seconds_count{generation=\"policy\""));
+    TW_CHECK_EQ(0, count_of(text, "python_gc_duration_seconds_count{generation=\"own\""));
     CHECK_LINE("tailwatch_gc_cpu_seconds_total{generation=\"2\",process=\"api-0\"} 0.00009");
     CHECK_LINE("tailwatch_gc_callbacks_seconds_total{generation=\"2\",process=\"api-0\"} 0.000001");
     CHECK_LINE("tailwatch_gc_short_pauses_seconds_total{generation=\"0\",process=\"api-0\"} 0.00004");
-    CHECK_LINE("tailwatch_gc_collected_objects_total{generation=\"policy\",process=\"api-0\"} 70");
+    CHECK_LINE("tailwatch_gc_collected_objects_total{generation=\"own\",process=\"api-0\"} 70");
     CHECK_LINE("tailwatch_gc_uncollectable_objects_total{generation=\"2\",process=\"api-0\"} 4");
+}
+
+TW_TEST(stalls_are_shown_by_cause_once_they_happened) {
+    fixture *f = make_fixture();
+    const tw_layout *layout = tw_metric_layout(TW_METRIC_PAUSE);
+    record(&f->gc2, layout, 80 * TW_NS_PER_MS);
+    record(&f->policy, layout, 3 * TW_NS_PER_MS);
+    f->process[0].stalls[TW_DELAY_IO] = &f->gc2;
+    f->process[0].stalls[TW_STALL_UNEXPLAINED] = &f->policy;
+    char *text = render_plain(f, TW_FORMAT_TEXT);
+    check_buckets(text, "tailwatch_stall_seconds", "process=\"api-0\",cause=\"io\"", &f->gc2, layout);
+    CHECK_LINE("tailwatch_stall_seconds_sum{process=\"api-0\",cause=\"unexplained\"} 0.003");
+    TW_CHECK_EQ(2, count_of(text, "\ntailwatch_stall_seconds_count{"));
 }
 
 TW_TEST(stream_time_is_told_by_the_role_whose_pauses_took_it) {
@@ -294,13 +307,16 @@ TW_TEST(stream_time_is_told_by_the_role_whose_pauses_took_it) {
 TW_TEST(stream_time_has_rows_before_the_first_pause) {
     fixture *f = make_fixture();
     f->snapshot.lost[0].overlap_ns[TW_PHASE_TTFT][TW_CAUSE_GC_FULL] = 1500000000;
-    f->snapshot.lost[0].delay_ns[TW_PHASE_ITL][TW_CAUSE_GC2] = 250000000;
+    f->snapshot.lost[0].delay_ns[TW_PHASE_ITL][TW_CAUSE_GC2][TW_ESTIMATED] = 250000000;
+    f->snapshot.lost[0].delay_ns[TW_PHASE_ITL][TW_DELAY_GIL][TW_SAMPLED] = 500000000;
+    f->snapshot.unexplained_ns[TW_PHASE_TTFT][TW_UNEXPLAINED_NO_SCHEDSTAT] = 750000000;
     char *text = render_plain(f, TW_FORMAT_TEXT);
-    TW_CHECK_EQ(8, count_of(text, "\ntailwatch_stream_delay_seconds_total{"));
+    TW_CHECK_EQ(17, count_of(text, "\ntailwatch_stream_delay_seconds_total{"));
     TW_CHECK_EQ(9, count_of(text, "\ntailwatch_stream_overlap_seconds_total{"));
-    CHECK_LINE("tailwatch_stream_delay_seconds_total{cause=\"gc2\",source=\"api\",phase=\"itl\"} 0.25");
+    CHECK_LINE("tailwatch_stream_delay_seconds_total{cause=\"gc2\",source=\"api\",phase=\"itl\",certainty=\"estimated\"} 0.25");
+    CHECK_LINE("tailwatch_stream_delay_seconds_total{cause=\"gil\",source=\"api\",phase=\"itl\",certainty=\"sampled\"} 0.5");
+    CHECK_LINE("tailwatch_unexplained_seconds_total{phase=\"ttft\",reason=\"no_schedstat\"} 0.75");
     CHECK_LINE("tailwatch_stream_overlap_seconds_total{cause=\"gc_full\",source=\"api\",phase=\"ttft\"} 1.5");
-    CHECK_LINE("tailwatch_stream_delay_seconds_total{cause=\"policy\",source=\"api\",phase=\"ttft\"} 0.0");
 }
 
 TW_TEST(what_concerns_ourselves_is_shown) {
@@ -527,9 +543,9 @@ TW_TEST(a_policy_is_told_and_slices_where_there_are_any) {
     TW_CHECK_EQ(0, count_of(text, "reason=\"unknown\"") + count_of(text, "_unfrozen_objects{"));
     tw_policy_is(policy, TW_POLICY_IDLE_GC, TW_POLICY_SLICES, TW_WHY_NOT);
     tw_policy_heap(policy, 90000);
-    policy->counts.slices[TW_MOMENT_IDLE] = 7;
+    policy->counts.slices[TW_SLICE_IDLE] = 7;
     policy->counts.slice_ns = 2500 * TW_NS_PER_MS;
-    policy->counts.collections[TW_MOMENT_MEMORY_LIMIT] = policy->counts.memory_limits[TW_MEMORY_LIMIT_RSS] = 1;
+    policy->counts.collections[TW_SLICE_MEMORY_LIMIT] = policy->counts.memory_limits[TW_MEMORY_LIMIT_RSS] = 1;
     policy->now.backlog = 5;
     text = render_plain(f, TW_FORMAT_OPENMETRICS);
     CHECK_LINE("tailwatch_gc_idle_slices_total{process=\"api-0\",reason=\"idle\"} 7");

@@ -7,14 +7,14 @@ enum { US = 1000, MS = 1000000 };
 /* What is expected is written as numbers: an expectation made of a constant of slice_pacer.h would be met by any value
  * of it. */
 
-static void slice(tw_pace *p, tw_moment moment, size_t young, size_t looks, size_t moved, size_t freed, uint64_t ns) {
+static void slice(tw_pace *p, tw_slice_reason reason, size_t young, size_t looks, size_t moved, size_t freed, uint64_t ns) {
     const tw_slice one = {young, looks, moved, freed, looks, moved > 0 ? TW_WALK_TAKE : TW_WALK_COUNT, young};
-    tw_pace_slice(p, moment, &one, ns);
+    tw_pace_slice(p, reason, &one, ns);
 }
 
 static tw_pace costing(uint64_t ns_a_look) {
     tw_pace p = {0};
-    for (int i = 0; i < 8; ++i) slice(&p, TW_MOMENT_REQUESTED, 0, 4000, 0, 0, 4000 * ns_a_look);
+    for (int i = 0; i < 8; ++i) slice(&p, TW_SLICE_REQUESTED, 0, 4000, 0, 0, 4000 * ns_a_look);
     return p;
 }
 
@@ -40,26 +40,26 @@ TW_TEST(nothing_is_due_at_first) {
 /* What grows old is owed, what was young and died is not. */
 TW_TEST(debt_follows_what_grew_old) {
     tw_pace p = {0};
-    slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 400, MS);
+    slice(&p, TW_SLICE_IDLE, 1000, 0, 0, 400, MS);
     TW_CHECK_EQ(18000, p.backlog); /* 600 objects at 30 looks */
     TW_CHECK_EQ(600, p.old);
-    slice(&p, TW_MOMENT_IDLE, 0, 1500, 500, 500, MS);
+    slice(&p, TW_SLICE_IDLE, 0, 1500, 500, 500, MS);
     TW_CHECK_EQ(16500, p.backlog); /* 18000 - 1500 */
     TW_CHECK_EQ(100, p.old);
-    slice(&p, TW_MOMENT_STEP, 0, 1000000, 3000, 3000, MS);
+    slice(&p, TW_SLICE_STEP, 0, 1000000, 3000, 3000, MS);
     TW_CHECK_EQ(0, p.backlog);
     TW_CHECK_EQ(16000, p.ahead); /* no more than a slice is carried over */
     TW_CHECK_EQ(0, p.old);
-    slice(&p, TW_MOMENT_STEP, 1000, 0, 0, 0, MS);
+    slice(&p, TW_SLICE_STEP, 1000, 0, 0, 0, MS);
     TW_CHECK_EQ(14000, p.backlog); /* 1000 objects at 30 looks, less 16000 */
-    TW_CHECK_EQ(2, p.made[TW_MOMENT_IDLE]);
-    TW_CHECK_EQ(2, p.made[TW_MOMENT_STEP]);
+    TW_CHECK_EQ(2, p.made[TW_SLICE_IDLE]);
+    TW_CHECK_EQ(2, p.made[TW_SLICE_STEP]);
     TW_CHECK_EQ(3500, p.moved);
     TW_CHECK_EQ(1001500, p.looks);
 }
 
 /* Half of the time that is left, at the second dearest of the last prices. */
-TW_TEST(a_slice_fits_its_moment) {
+TW_TEST(a_slice_fits_its_idle_slot) {
     tw_pace p = costing(100);
     p.backlog = 1000000;
     TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0));
@@ -72,13 +72,13 @@ TW_TEST(a_slice_fits_its_moment) {
     TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 1333, 800 * US, 0)); /* 3999 looks fit */
     TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 1334, 800 * US, 0) == -1); /* the young alone would take 4002 */
     TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, 10 * US, 0) == -1);
-    slice(&p, TW_MOMENT_REQUESTED, 0, 4000, 0, 0, 4000 * 400);
+    slice(&p, TW_SLICE_REQUESTED, 0, 4000, 0, 0, 4000 * 400);
     TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0)); /* one is an exception */
-    slice(&p, TW_MOMENT_REQUESTED, 0, 4000, 0, 0, 4000 * 200);
+    slice(&p, TW_SLICE_REQUESTED, 0, 4000, 0, 0, 4000 * 200);
     TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0));
-    for (int i = 0; i < 6; ++i) slice(&p, TW_MOMENT_REQUESTED, 0, 4000, 0, 0, 4000 * 100);
+    for (int i = 0; i < 6; ++i) slice(&p, TW_SLICE_REQUESTED, 0, 4000, 0, 0, 4000 * 100);
     TW_CHECK_EQ(2000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0)); /* both are among the last eight */
-    slice(&p, TW_MOMENT_REQUESTED, 0, 4000, 0, 0, 4000 * 100);
+    slice(&p, TW_SLICE_REQUESTED, 0, 4000, 0, 0, 4000 * 100);
     TW_CHECK_EQ(4000, (uint64_t)tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0));
     p.backlog = 0;
     TW_CHECK(tw_pace_budget(&p, TW_WALK_COUNT, 0, 800 * US, 0) == -1);
@@ -90,7 +90,7 @@ TW_TEST(each_walk_costs_what_such_did) {
     const tw_slice counts = {0, 4000, 0, 0, 4000, TW_WALK_COUNT, 0}, reaches = {0, 4000, 0, 0, 4000, TW_WALK_REACH, 0};
     TW_CHECK_EQ(tw_pace_cost(&p, TW_WALK_TAKE), tw_pace_dearest(&p));
     for (int i = 0; i < 16; ++i)
-        tw_pace_slice(&p, TW_MOMENT_IDLE, &counts, 4000 * 50), tw_pace_slice(&p, TW_MOMENT_IDLE, &reaches, 4000 * 150);
+        tw_pace_slice(&p, TW_SLICE_IDLE, &counts, 4000 * 50), tw_pace_slice(&p, TW_SLICE_IDLE, &reaches, 4000 * 150);
     TW_CHECK_EQ(50 * 1024, tw_pace_cost(&p, TW_WALK_COUNT));
     TW_CHECK_EQ(150 * 1024, tw_pace_cost(&p, TW_WALK_REACH));
     TW_CHECK_EQ(150 * 1024, tw_pace_dearest(&p));
@@ -104,9 +104,9 @@ TW_TEST(each_walk_costs_what_such_did) {
 TW_TEST(the_dead_have_a_price) {
     tw_pace p = {0};
     const tw_slice looks = {0, 4000, 0, 0, 4000, TW_WALK_TAKE, 0}, large = {0, 4000, 100, 100, 4000, TW_WALK_TAKE, 0};
-    for (int i = 0; i < 8; ++i) tw_pace_slice(&p, TW_MOMENT_IDLE, &looks, 4000 * 100);
+    for (int i = 0; i < 8; ++i) tw_pace_slice(&p, TW_SLICE_IDLE, &looks, 4000 * 100);
     TW_CHECK_EQ(100, tw_pace_of_a_dead(&p)); /* not known yet */
-    for (int i = 0; i < 3; ++i) tw_pace_slice(&p, TW_MOMENT_IDLE, &large, 4000 * 100 + 100 * 20 * US);
+    for (int i = 0; i < 3; ++i) tw_pace_slice(&p, TW_SLICE_IDLE, &large, 4000 * 100 + 100 * 20 * US);
     TW_CHECK_EQ(200, tw_pace_of_a_dead(&p)); /* 20 us at 100 ns a look */
     TW_CHECK_EQ(100 * 1024, tw_pace_cost(&p, TW_WALK_TAKE)); /* the looks cost what they did */
     p.backlog = 1000000;
@@ -114,7 +114,7 @@ TW_TEST(the_dead_have_a_price) {
     TW_CHECK_EQ(10000, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 0, 4 * MS, 1)); /* less half of the 20000 beyond */
     TW_CHECK(tw_pace_budget(&p, TW_WALK_TAKE, 0, 2 * MS, 1) == -1);
     TW_CHECK_EQ(0, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 700, 2 * MS, 1));
-    for (int i = 0; i < 8; ++i) tw_pace_slice(&p, TW_MOMENT_IDLE, &looks, 4000 * 100);
+    for (int i = 0; i < 8; ++i) tw_pace_slice(&p, TW_SLICE_IDLE, &looks, 4000 * 100);
     TW_CHECK_EQ(10000, (uint64_t)tw_pace_budget(&p, TW_WALK_TAKE, 0, 2 * MS, 1)); /* none did lately */
 }
 
@@ -122,10 +122,10 @@ TW_TEST(the_dead_have_a_price) {
 TW_TEST(four_dead_have_a_price) {
     tw_pace p = {0};
     const tw_slice three = {0, 4000, 3, 3, 4000, TW_WALK_TAKE, 0}, four = {0, 4000, 4, 4, 4000, TW_WALK_TAKE, 0};
-    tw_pace_slice(&p, TW_MOMENT_IDLE, &three, 4000 * 100);
+    tw_pace_slice(&p, TW_SLICE_IDLE, &three, 4000 * 100);
     TW_CHECK_EQ(100 * 1024, tw_pace_cost(&p, TW_WALK_TAKE));
     TW_CHECK_EQ(100, tw_pace_of_a_dead(&p)); /* not known yet */
-    tw_pace_slice(&p, TW_MOMENT_IDLE, &four, 4000 * 100 + 4 * 20 * US);
+    tw_pace_slice(&p, TW_SLICE_IDLE, &four, 4000 * 100 + 4 * 20 * US);
     TW_CHECK_EQ(200, tw_pace_of_a_dead(&p)); /* 20 us at 100 ns a look */
 }
 
@@ -138,7 +138,7 @@ TW_TEST(what_never_fits_is_believed_less_and_less) {
     TW_CHECK(refused > 10 && refused < 200);
 }
 
-/* They become more with each moment that they are refused. */
+/* They become more with each idle slot that they are refused. */
 TW_TEST(the_young_are_not_dearer_than_they_can_be) {
     tw_pace p = costing(50);
     TW_CHECK_EQ(150 * US, tw_pace_young_ns(&p, 1000)); /* 3000 looks at 50 ns */
@@ -162,7 +162,7 @@ TW_TEST(the_rest_of_a_wait_is_what_most_such_waits_had) {
 
 TW_TEST(a_cycle_is_the_whole_old_heap) {
     tw_pace p = {0};
-    slice(&p, TW_MOMENT_IDLE, 5000, 0, 0, 0, MS);
+    slice(&p, TW_SLICE_IDLE, 5000, 0, 0, 0, MS);
     p.backlog = 10;
     tw_pace_want_cycle(&p);
     TW_CHECK_EQ(120000, p.backlog); /* 5000 objects at 24 looks */
@@ -183,7 +183,7 @@ TW_TEST(a_cycle_is_the_whole_old_heap) {
 static tw_pace in_its_second_cycle(void) {
     tw_pace p = {0};
     tw_pace_begin_cycle(&p, 0);
-    slice(&p, TW_MOMENT_IDLE, 0, 1000000, 0, 0, MS);
+    slice(&p, TW_SLICE_IDLE, 0, 1000000, 0, 0, MS);
     tw_pace_cycle_ended(&p, 0, 100000, 0);
     p.backlog = p.ahead = 0;
     tw_pace_begin_cycle(&p, 0);
@@ -195,13 +195,13 @@ TW_TEST(a_cycle_is_paid_by_what_grows_old_in_it) {
     tw_pace p = in_its_second_cycle();
     TW_CHECK_EQ(75000, p.room); /* six eighths of 100000 */
     TW_CHECK_EQ(54, p.price);   /* 1000000 looks, four times as fast: 4000000 / 75000 = 53.3 */
-    slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 0, MS);
+    slice(&p, TW_SLICE_IDLE, 1000, 0, 0, 0, MS);
     TW_CHECK_EQ(54000, p.backlog);
     tw_pace_begin_cycle(&p, 200000); /* those that lived long cost more, and are no reason to wait */
     TW_CHECK_EQ(75750, p.room); /* six eighths of 101000 */
     TW_CHECK_EQ(138, p.price);  /* 101000 at 10 looks and 200000 at 8, times 4: 10440000 / 75750 = 137.8 */
     tw_pace_cycle_ended(&p, 200000, 100000, 0);
-    slice(&p, TW_MOMENT_IDLE, 5000000, 0, 0, 0, MS);
+    slice(&p, TW_SLICE_IDLE, 5000000, 0, 0, 0, MS);
     tw_pace_begin_cycle(&p, 0); /* nor is what a cycle that was much too late left to this one */
     TW_CHECK_EQ(150000, p.room); /* six eighths of 200000, whatever the 5000000 were */
 }
@@ -222,10 +222,10 @@ TW_TEST(a_cycle_sprints_and_rests) {
     tw_pace p = in_its_second_cycle();
     uint64_t grown = 0, done = 0, begun = 0, over = 0;
     while (begun == 0) {
-        slice(&p, TW_MOMENT_IDLE, 100, 0, 0, 0, MS), grown += 100;
+        slice(&p, TW_SLICE_IDLE, 100, 0, 0, 0, MS), grown += 100;
         for (; tw_pace_due(&p, 0) && begun == 0; done += 10000) {
             if (done >= 1000000) begun = grown;
-            slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
+            slice(&p, TW_SLICE_IDLE, 0, 10000, 0, 0, MS);
             if (done == 990000) over = grown, tw_pace_cycle_ended(&p, 0, 100000, 0);
         }
     }
@@ -233,17 +233,17 @@ TW_TEST(a_cycle_sprints_and_rests) {
     TW_CHECK(begun > 74000 && begun < 76000);
 }
 
-/* It goes on in every moment, whatever is owed, once more has grown old than it may last. */
+/* It goes on in every idle slot, whatever is owed, once more has grown old than it may last. */
 TW_TEST(a_cycle_that_is_late_is_always_due) {
     tw_pace p = {0};
     tw_pace_begin_cycle(&p, 0);
     TW_CHECK_EQ(16000, p.room); /* at least, however few live */
-    slice(&p, TW_MOMENT_IDLE, 16000, 0, 0, 0, MS);
+    slice(&p, TW_SLICE_IDLE, 16000, 0, 0, 0, MS);
     p.backlog = 0;
-    slice(&p, TW_MOMENT_IDLE, 0, 16000, 0, 0, MS);
+    slice(&p, TW_SLICE_IDLE, 0, 16000, 0, 0, MS);
     TW_CHECK(!tw_pace_due(&p, 0));
-    slice(&p, TW_MOMENT_IDLE, 1, 16000, 0, 0, MS);
-    slice(&p, TW_MOMENT_IDLE, 0, 16000, 0, 0, MS);
+    slice(&p, TW_SLICE_IDLE, 1, 16000, 0, 0, MS);
+    slice(&p, TW_SLICE_IDLE, 0, 16000, 0, 0, MS);
     TW_CHECK(tw_pace_due(&p, 0));
 }
 
@@ -252,20 +252,20 @@ TW_TEST(a_cycle_that_is_late_is_always_due) {
 TW_TEST(a_cycle_brought_to_its_end_is_paid_for) {
     tw_pace p = in_its_second_cycle();
     p.old = 100000;
-    for (int i = 0; i < 100; ++i) slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
+    for (int i = 0; i < 100; ++i) slice(&p, TW_SLICE_IDLE, 0, 10000, 0, 0, MS);
     tw_pace_cycle_ended(&p, 0, 100000, 0);
     uint64_t grown = 0;
-    for (; !tw_pace_due(&p, 0); grown += 100) slice(&p, TW_MOMENT_IDLE, 100, 0, 0, 0, MS);
+    for (; !tw_pace_due(&p, 0); grown += 100) slice(&p, TW_SLICE_IDLE, 100, 0, 0, 0, MS);
     TW_CHECK(grown >= 75000 && grown < 76000); /* the room of a cycle of 100000 */
     tw_pace_begin_cycle(&p, 0); /* one that is late, and takes longer than was thought, is paid as it goes: the next one is not put off */
-    slice(&p, TW_MOMENT_IDLE, (size_t)p.room, 0, 0, 0, MS);
-    for (int i = 0; i < 200; ++i) slice(&p, TW_MOMENT_IDLE, 1, 10000, 0, 0, MS);
+    slice(&p, TW_SLICE_IDLE, (size_t)p.room, 0, 0, 0, MS);
+    for (int i = 0; i < 200; ++i) slice(&p, TW_SLICE_IDLE, 1, 10000, 0, 0, MS);
     tw_pace_cycle_ended(&p, 0, 100000, 0);
     TW_CHECK(p.ahead <= 16000);
     tw_pace_begin_cycle(&p, 0);
-    for (int i = 0; i < 100; ++i) slice(&p, TW_MOMENT_IDLE, 0, 10000, 0, 0, MS);
+    for (int i = 0; i < 100; ++i) slice(&p, TW_SLICE_IDLE, 0, 10000, 0, 0, MS);
     tw_pace_want_cycle(&p); /* somebody asks for one all the same */
-    slice(&p, TW_MOMENT_REQUESTED, 0, 1000, 0, 0, MS);
+    slice(&p, TW_SLICE_REQUESTED, 0, 1000, 0, 0, MS);
     TW_CHECK(tw_pace_due(&p, 0));
 }
 
@@ -275,14 +275,14 @@ static uint64_t most_garbage(uint64_t in_flight, uint64_t per_turn, size_t budge
     tw_pace p = {0};
     uint64_t living = 0, garbage = 0, found = 0, left = 0, of_cycle = 0, most = 0;
     for (int turn = 0; turn < 4000; ++turn) {
-        slice(&p, TW_MOMENT_IDLE, per_turn, 0, 0, 0, MS);
+        slice(&p, TW_SLICE_IDLE, per_turn, 0, 0, 0, MS);
         living += per_turn;
         if (living > in_flight) garbage += living - in_flight, living = in_flight;
         while (tw_pace_due(&p, 0)) {
             if (left == 0) tw_pace_begin_cycle(&p, 0), of_cycle = living + garbage, found = garbage, left = of_cycle * 10 + 1;
             const size_t looks = left < budget ? left : budget;
             const size_t freed = looks == left ? found : 0;
-            slice(&p, TW_MOMENT_IDLE, 0, looks, freed, freed, MS);
+            slice(&p, TW_SLICE_IDLE, 0, looks, freed, freed, MS);
             if ((left -= looks) > 0) continue;
             garbage -= found;
             tw_pace_cycle_ended(&p, 0, of_cycle, 0);
@@ -301,13 +301,13 @@ TW_TEST(garbage_stays_a_part_of_the_living) {
 
 TW_TEST(a_whole_pass_pays_all) {
     tw_pace p = {0};
-    slice(&p, TW_MOMENT_IDLE, 1000, 0, 0, 0, MS);
+    slice(&p, TW_SLICE_IDLE, 1000, 0, 0, 0, MS);
     tw_pace_full_collection(&p, 500, 700);
     TW_CHECK_EQ(0, p.backlog);
     TW_CHECK_EQ(800, p.old);
     tw_pace_full_collection(&p, 0, 5000); /* more than was believed to be there */
     TW_CHECK_EQ(0, p.old);
-    TW_CHECK_EQ(1, p.made[TW_MOMENT_IDLE]);
+    TW_CHECK_EQ(1, p.made[TW_SLICE_IDLE]);
 }
 
 TW_TEST(collections_of_others_are_booked) {
@@ -323,16 +323,16 @@ TW_TEST(collections_of_others_are_booked) {
 
 TW_TEST(a_child_counts_from_zero_and_knows_what_it_knew) {
     tw_pace p = {0};
-    slice(&p, TW_MOMENT_STEP, 1000, 500, 10, 10, MS);
+    slice(&p, TW_SLICE_STEP, 1000, 500, 10, 10, MS);
     const uint64_t cost = tw_pace_cost(&p, TW_WALK_COUNT), old = p.old, backlog = p.backlog;
     tw_pace_begin_again(&p);
-    TW_CHECK_EQ(0, p.made[TW_MOMENT_STEP] + p.moved + p.freed + p.ns + p.predicted_ns + p.cycles);
+    TW_CHECK_EQ(0, p.made[TW_SLICE_STEP] + p.moved + p.freed + p.ns + p.predicted_ns + p.cycles);
     TW_CHECK(tw_pace_cost(&p, TW_WALK_COUNT) == cost && p.old == old && p.backlog == backlog);
 }
 
-TW_TEST(moments_have_names) {
-    TW_CHECK_STR("idle", tw_moment_name(TW_MOMENT_IDLE));
-    TW_CHECK_STR("request_end", tw_moment_name(TW_MOMENT_REQUEST));
-    TW_CHECK_STR("unknown", tw_moment_name(TW_MOMENTS));
-    TW_CHECK_STR("unknown", tw_moment_name(-1));
+TW_TEST(reasons_have_names) {
+    TW_CHECK_STR("idle", tw_slice_reason_name(TW_SLICE_IDLE));
+    TW_CHECK_STR("request_end", tw_slice_reason_name(TW_SLICE_REQUEST_END));
+    TW_CHECK_STR("unknown", tw_slice_reason_name(TW_SLICE_REASONS));
+    TW_CHECK_STR("unknown", tw_slice_reason_name(-1));
 }

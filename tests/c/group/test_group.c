@@ -3,16 +3,22 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/shm.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tailwatch/base/clock.h"
 #include "tailwatch/base/process.h"
+#include "tailwatch/group/member_lock.h"
 #include "group_tools.h"
 #include "tw_test.h"
 
@@ -27,11 +33,7 @@ static void begin(void) {
     snprintf(other, sizeof other, "%s/other", root);
 }
 
-static void end(void) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", root);
-    if (system(command) != 0) abort();
-}
+static void end(void) { remove_group(root, dir); }
 
 TW_AROUND(begin, end)
 
@@ -41,33 +43,33 @@ static const char *in(const char *name) {
     return path;
 }
 
-/* Others who join are waited for, however long a loaded machine lets them take. */
-static tw_group_problem join(tw_group *group, uint64_t id) {
-    tw_group_problem problem = TW_GROUP_BUSY;
-    for (int tries = 0; problem == TW_GROUP_BUSY && tries < 1000; tries++) problem = tw_group_join(group, dir, id);
-    return problem;
-}
-
-static tw_group joined(uint64_t id) {
+static tw_group joined(void) {
     tw_group group;
-    TW_CHECK_EQ(TW_GROUP_FINE, join(&group, id));
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_join(&group, dir));
     return group;
 }
 
-static const char *in(const char *name);
+/* A member whose segment is shared. */
+static tw_group member(const char *role) {
+    tw_group group = joined();
+    TW_CHECK_EQ(TW_GROUP_FINE, share_segment(&group, role, 4));
+    return group;
+}
+
+static void leave(tw_group *group) {
+    tw_segment *segment = group->segment;
+    tw_group_leave(group);
+    tw_segment_destroy(segment);
+}
 
 /* The file that a member would make is there already. */
-static void plant_its_file(const tw_group *group) {
-    char name[TW_GROUP_NAME];
-    tw_group_file(name, &group->page->line[group->at]);
-    close(open(in(name), O_CREAT | O_WRONLY | O_EXCL, 0600));
-}
+static void plant_its_file(const tw_group *group) { close(open(in(group->name), O_CREAT | O_WRONLY | O_EXCL, 0600)); }
 
 static tw_group_problem refusal(void) {
     tw_group group;
-    const tw_group_problem problem = tw_group_join(&group, dir, 0);
+    const tw_group_problem problem = tw_group_join(&group, dir);
     TW_CHECK(problem != TW_GROUP_FINE);
-    TW_CHECK(group.page == NULL && group.dir == -1);
+    TW_CHECK(group.segment == NULL && group.dir == -1);
     return problem;
 }
 
@@ -83,322 +85,350 @@ static int in_child(int (*what)(void)) {
 /* ---- who is in it ---- */
 
 TW_TEST(the_first_makes_it) {
-    tw_group group = joined(0);
+    tw_group group = joined();
     struct stat s;
     TW_CHECK(stat(dir, &s) == 0 && (s.st_mode & 07777) == 0700);
-    TW_CHECK(stat(in("page"), &s) == 0 && (s.st_mode & 07777) == 0600);
-    TW_CHECK_EQ(sizeof(tw_group_page), s.st_size);
-    TW_CHECK(s.st_blocks * 512 >= (off_t)sizeof(tw_group_page)); /* allocated: no SIGBUS later */
-    TW_CHECK_EQ(0, group.at);
-    TW_CHECK_EQ(1, group.page->lines);
     tw_group_leave(&group);
     TW_CHECK_EQ(-1, group.dir);
 }
 
-TW_TEST(a_line_is_a_cache_line) {
-    TW_CHECK_EQ(64, sizeof(tw_group_line));
-    TW_CHECK_EQ(64, offsetof(tw_group_page, line));
-}
-
-TW_TEST(each_has_a_line_and_a_file) {
-    tw_group a = joined(0), b = joined(1);
-    TW_CHECK(a.at != b.at);
-    TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&a, 1 << 20));
+TW_TEST(each_has_a_file) {
+    tw_group a = member("api"), b = joined();
     struct stat s;
-    TW_CHECK(stat(in(a.name), &s) == 0 && s.st_size == 1 << 20 && (s.st_mode & 07777) == 0600);
-    TW_CHECK(s.st_blocks * 512 >= 1 << 20);
-    TW_CHECK_EQ(0, *(uint64_t *)a.segment);
+    TW_CHECK(stat(in(a.name), &s) == 0 && (s.st_mode & 07777) == 0600);
+    TW_CHECK(s.st_blocks * 512 <= 8192); /* a copy comes with the first save */
+    tw_group_save(&a);
+    TW_CHECK(stat(in(a.name), &s) == 0 && s.st_blocks * 512 > 8192);
+    TW_CHECK(s.st_blocks * 512 < (off_t)tw_segment_used(a.segment) / 8); /* what it has not counted yet takes nothing */
     plant_its_file(&b);
-    TW_CHECK(share_zeros(&b, 1 << 20) != TW_GROUP_FINE);
+    TW_CHECK_EQ(TW_GROUP_SYSTEM, share_segment(&b, "api", 1));
     TW_CHECK(b.segment == NULL);
     char name[sizeof a.name];
     strcpy(name, a.name);
-    tw_group_leave(&a);
+    leave(&a);
     TW_CHECK(access(in(name), F_OK) != 0);
     tw_group_leave(&b);
 }
 
-TW_TEST(a_line_given_back_is_taken_again) {
-    tw_group a = joined(0), b = joined(0);
-    tw_group_leave(&a);
-    tw_group c = joined(0);
-    TW_CHECK_EQ(0, c.at);
-    TW_CHECK_EQ(2, c.page->lines);
-    tw_group_leave(&b);
-    tw_group_leave(&c);
-}
-
-static int join_and_die(void) {
-    tw_group group;
-    if (tw_group_join(&group, dir, 1) != TW_GROUP_FINE) return 1;
-    return share_zeros(&group, 4096) == TW_GROUP_FINE ? 0 : 2; /* _exit: nobody leaves */
-}
-
-static bool count(void *to, const char *name, const void *bytes, size_t len) {
-    (void)name, (void)bytes, (void)len;
+static bool count(void *to, const char *name, const void *bytes, size_t len, bool live) {
+    (void)name, (void)bytes, (void)len, (void)live;
     *(int *)to += 1;
     return false;
 }
 
-TW_TEST(a_dead_member_keeps_its_line_while_its_file_stands) {
-    tw_group a = joined(0);
-    TW_CHECK_EQ(0, in_child(join_and_die));
-    tw_group b = joined(0);
-    TW_CHECK_EQ(2, b.at);
+static int segments(const tw_group *group) {
     int found = 0;
     uint64_t refused = 0;
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_each(a.dir, NULL, count, &found, &refused));
-    TW_CHECK_EQ(1, found);
-    char dead[TW_GROUP_NAME];
-    tw_group_file(dead, &a.page->line[1]);
-    TW_CHECK(unlink(in(dead)) == 0);
-    tw_group c = joined(0);
-    TW_CHECK_EQ(1, c.at);
-    tw_group_leave(&a), tw_group_leave(&b), tw_group_leave(&c);
+    tw_group_each(group->dir, NULL, count, &found, &refused);
+    return found;
 }
 
-TW_TEST(it_is_full_when_all_lines_are_taken) {
-    tw_group group[TW_GROUP_LINES];
-    for (int i = 0; i < TW_GROUP_LINES; i++) group[i] = joined(0);
-    TW_CHECK_EQ(TW_GROUP_FULL, refusal());
-    for (int i = 0; i < TW_GROUP_LINES; i++) tw_group_leave(&group[i]);
+static bool count_invalid(void *to, const char *name, const void *bytes, size_t len, bool live) {
+    (void)name, (void)live;
+    *(int *)to += !tw_segment_valid(bytes, len);
+    return false;
 }
 
-static int join_eight(void) {
-    tw_group group[8];
-    for (int i = 0; i < 8; i++)
-        if (join(&group[i], 0) != TW_GROUP_FINE) return 1;
-    for (int i = 0; i < 8; i++)
-        for (int k = 0; k < i; k++)
-            if (group[i].at == group[k].at) return 2;
-    pause(); /* alive until all have looked */
-    return 0;
-}
-
-TW_TEST(many_at_once_get_a_line_each) {
-    pid_t children[8];
-    for (int i = 0; i < 8; i++)
-        if ((children[i] = fork()) == 0) _exit(join_eight());
-    tw_group group = joined(0);
-    uint32_t taken = 0;
-    for (int tries = 0; taken < 65 && tries < 10000; tries++) {
-        taken = 0;
-        for (uint64_t i = 0; i < group.page->lines; i++) taken += __atomic_load_n(&group.page->line[i].pid, __ATOMIC_ACQUIRE) != 0;
-        usleep(1000);
+static int come_and_go(void) {
+    for (int i = 0; i < 500; i++) {
+        tw_group group = member("engine");
+        leave(&group);
     }
-    TW_CHECK_EQ(65, taken);
-    TW_CHECK_EQ(65, group.page->lines);
-    for (int i = 0; i < 8; i++) kill(children[i], SIGKILL), waitpid(children[i], NULL, 0);
-    tw_group_leave(&group);
-}
-
-/* ---- memory that becomes a file, and back ---- */
-
-static uint64_t *private_page(void) {
-    void *memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) abort();
-    return memory;
-}
-
-TW_TEST(memory_becomes_a_file_where_it_is) {
-    tw_group group = joined(0);
-    uint64_t *memory = private_page(), found = 0;
-    memory[0] = 42, memory[1023] = 43;
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&group, memory, 8192));
-    TW_CHECK(memory[0] == 42 && memory[1023] == 43);
-    memory[1] = 44;
-    const int file = open(in(group.name), O_RDONLY);
-    TW_CHECK(pread(file, &found, 8, 8) == 8 && found == 44);
-    TW_CHECK(pread(file, &found, 8, 8184) == 8 && found == 43);
-    TW_CHECK_EQ(0, tw_group_unshare(&group, true));
-    TW_CHECK(memory[0] == 42 && memory[1] == 44 && memory[1023] == 43);
-    memory[1] = 45;
-    TW_CHECK(pread(file, &found, 8, 8) == 8 && found == 44); /* it is nobody else's any more */
-    close(file);
-    tw_group_leave(&group);
-    TW_CHECK(group.page == NULL);
-    TW_CHECK(access(in("page"), F_OK) == 0);
-    group = joined(0); /* once more, where pages of the old file still stand */
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&group, memory, 8192));
-    TW_CHECK(memory[0] == 42 && memory[1] == 45 && memory[1023] == 43);
-    tw_group_leave(&group);
-    munmap(memory, 8192);
-}
-
-static off_t size_of(const tw_group *group) {
-    struct stat s;
-    return fstatat(group->dir, group->name, &s, AT_SYMLINK_NOFOLLOW) == 0 ? s.st_size : -1;
-}
-
-TW_TEST(the_file_grows_under_its_memory) {
-    tw_group group = joined(0);
-    uint64_t *memory = private_page(), found = 0;
-    memory[0] = 42;
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&group, memory, 100)); /* in whole pages */
-    TW_CHECK_EQ(4096, size_of(&group));
-    const int file = open(in(group.name), O_RDONLY);
-    const uint64_t *reader = mmap(NULL, 8192, PROT_READ, MAP_SHARED, file, 0); /* beyond its end, as readers do */
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_grow(&group, 4096));
-    TW_CHECK_EQ(4096, size_of(&group));
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_grow(&group, 4097));
-    TW_CHECK(size_of(&group) == 8192 && group.segment_bytes == 8192);
-    TW_CHECK(memory[0] == 42 && memory[512] == 0);
-    memory[512] = 43;
-    TW_CHECK_EQ(43, reader[512]);
-    TW_CHECK(pread(file, &found, 8, 4096) == 8 && found == 43);
-    TW_CHECK_EQ(0, tw_group_unshare(&group, true));
-    memory[512]++;
-    TW_CHECK(memory[0] == 42 && memory[512] == 44 && reader[512] == 43);
-    close(file);
-    tw_group_leave(&group);
-    munmap((void *)(uintptr_t)reader, 8192), munmap(memory, 8192);
-}
-
-static int grow_beyond_a_limit(void) {
-    tw_group group;
-    uint64_t *memory = private_page();
-    const struct rlimit limit = {4096, 4096};
-    if (tw_group_join(&group, dir, 0) != TW_GROUP_FINE || tw_group_share(&group, memory, 4096) != TW_GROUP_FINE) return 1;
-    signal(SIGXFSZ, SIG_IGN);
-    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
-    if (tw_group_grow(&group, 8192) != TW_GROUP_FULL) return 3;
-    if (size_of(&group) != 4096 || group.segment_bytes != 4096) return 4;
-    memory[0] = 42;
-    memory[512] = 43; /* nobody else's, and no reason to die */
     return 0;
 }
 
-TW_TEST(a_file_that_cannot_grow_stays_as_it_is) {
-    TW_CHECK_EQ(0, in_child(grow_beyond_a_limit));
+TW_TEST(who_leaves_is_there_or_gone) {
+    tw_group own = member("engine");
+    int status, invalid = 0;
+    uint64_t refused = 0;
+    const pid_t child = fork();
+    if (child == 0) _exit(come_and_go());
+    while (waitpid(child, &status, WNOHANG) == 0) tw_group_each(own.dir, NULL, count_invalid, &invalid, &refused);
+    TW_CHECK_EQ(0, status);
+    TW_CHECK_EQ(0, refused);
+    TW_CHECK_EQ(0, invalid);
+    TW_CHECK_EQ(1, segments(&own));
+    leave(&own);
 }
 
-TW_TEST(another_file_of_its_name_is_not_grown) {
-    tw_group group = joined(0);
-    uint64_t *memory = private_page();
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&group, memory, 4096));
-    TW_CHECK(unlinkat(group.dir, group.name, 0) == 0);
-    TW_CHECK_EQ(TW_GROUP_SYSTEM, tw_group_grow(&group, 8192));
-    plant_its_file(&group);
-    TW_CHECK_EQ(TW_GROUP_FOREIGN, tw_group_grow(&group, 8192));
-    TW_CHECK_EQ(0, size_of(&group));
+/* ---- memory that is shared where it is, and back ---- */
+
+static bool memory_is_there(const tw_shared *shared) {
+    void *const at = tw_shared_map(shared, -1, NULL, false);
+    if (at != NULL) munmap(at, shared->bytes);
+    return at != NULL;
+}
+
+TW_TEST(memory_is_shared_where_it_is) {
+    tw_group group = joined();
+    tw_segment *segment;
+    TW_REQUIRE(tw_segment_create(&segment, "api", 4, false, NULL, 0) == 0);
+    segment->opened = 42;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&group, segment));
+    tw_segment *const other = segment_of(group.dir, group.name);
+    TW_REQUIRE(other != NULL);
+    TW_CHECK(segment->opened == 42 && other->opened == 42);
+    segment->opened++;
+    TW_CHECK_EQ(43, other->opened);
+    TW_CHECK_EQ(1, tw_segment_label(segment, "m", 1, "/", 1)); /* all that it may become is there */
+    TW_CHECK_EQ(2, other->series_count);
+    TW_CHECK_EQ(0, tw_group_unshare(&group, true));
+    TW_CHECK(segment->opened == 43 && segment->series_count == 2);
+    segment->opened++;
+    TW_CHECK_EQ(43, other->opened); /* it is nobody else's any more */
+    const tw_shared shared = group.shared;
     tw_group_leave(&group);
-    munmap(memory, 8192);
+    tw_segment_destroy(other);
+    TW_CHECK(!memory_is_there(&shared));
+    group = joined(); /* once more */
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&group, segment));
+    TW_CHECK_EQ(44, segment->opened);
+    leave(&group);
+}
+
+static int die_with_a_segment(void) {
+    tw_group group = member("engine");
+    group.segment->opened = 7;
+    kill(getpid(), SIGKILL);
+    return 0;
+}
+
+TW_TEST(it_outlives_its_process_until_its_file_is_removed) {
+    TW_CHECK_EQ(-1, in_child(die_with_a_segment));
+    tw_group group = joined();
+    TW_CHECK_EQ(1, segments(&group));
+    tw_shared_remove_all(group.dir);
+    TW_CHECK_EQ(1, segments(&group)); /* an empty copy */
+    tw_group_leave(&group);
+}
+
+TW_TEST(what_no_file_names_is_swept_when_it_is_old) {
+    tw_group group = member("api");
+    const tw_shared shared = group.shared;
+    TW_CHECK(unlinkat(group.dir, group.name, 0) == 0);
+    (void)tw_shared_remove_dead();
+    TW_CHECK(memory_is_there(&shared)); /* somebody has it mapped; and it is young */
+    tw_segment_destroy(group.segment);
+    (void)tw_shared_remove_dead();
+    TW_CHECK(memory_is_there(&shared));
+    TW_CHECK(shmctl((int)shared.id - 1, IPC_RMID, NULL) == 0);
+    tw_group_forget(&group);
+}
+
+TW_TEST(a_file_that_was_removed_or_overwritten_is_made_again) {
+    tw_group group = member("api");
+    TW_CHECK(unlinkat(group.dir, group.name, 0) == 0);
+    TW_CHECK_EQ(0, segments(&group));
+    tw_group_save(&group);
+    TW_CHECK_EQ(1, segments(&group));
+    TW_CHECK(unlinkat(group.dir, group.name, 0) == 0);
+    plant_its_file(&group);
+    tw_group_save(&group);
+    tw_segment *const other = segment_of(group.dir, group.name);
+    TW_CHECK(other != NULL && tw_segment_valid(other, group.shared.bytes));
+    tw_segment_destroy(other);
+    leave(&group);
+}
+
+/* What the file holds, as who cannot reach the memory reads it. */
+static bool is_copied(const tw_group *group) {
+    const size_t used = tw_segment_used(group->segment);
+    char *const copy = malloc(used);
+    const int file = openat(group->dir, group->name, O_RDONLY);
+    const bool same = pread(file, copy, used, 0) == (ssize_t)used && memcmp(copy, group->segment, used) == 0;
+    close(file);
+    free(copy);
+    return same;
+}
+
+TW_TEST(a_copy_is_whole_and_what_became_zero_is_zero_there) {
+    tw_group group = member("api");
+    uint64_t *const words = (void *)group.segment->seconds;
+    const size_t bytes = sizeof group.segment->seconds, n = bytes / sizeof *words;
+    for (int i = 0; i < 50; i++) {
+        const size_t from = (size_t)rand() % n, len = (size_t)rand() % (n - from);
+        for (size_t at = from; at < from + len; at++) words[at] = i % 2 == 0 ? at + 1 : 0;
+        TW_CHECK(tw_group_save(&group));
+        TW_CHECK(is_copied(&group));
+    }
+    leave(&group);
 }
 
 static tw_group inherited;
-static uint64_t *shared;
 
 static int write_as_a_child(void) {
+    tw_segment *segment = inherited.segment;
     if (tw_group_unshare(&inherited, false) != 0) return 1;
-    if (shared[0] != 0) return 2;
-    shared[0] = 7;
+    if (segment->opened != 0 || segment->header.magic != 0) return 2;
+    if (tw_segment_create_in(segment, "api", 4, false, NULL, 0) != 0) return 3;
+    segment->opened = 7;
     tw_group_forget(&inherited);
-    tw_group own;
-    if (tw_group_join(&own, dir, 0) != TW_GROUP_FINE || tw_group_share(&own, shared, 8192) != TW_GROUP_FINE) return 3;
-    return shared[0] == 7 ? 0 : 4;
+    tw_group own = joined();
+    if (tw_group_share(&own, segment) != TW_GROUP_FINE) return 4;
+    return segment->opened == 7 ? 0 : 5;
 }
 
 TW_TEST(a_fork_child_has_memory_of_its_own) {
-    inherited = joined(0);
-    shared = private_page();
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&inherited, shared, 8192));
-    shared[0] = 42;
+    inherited = member("api");
+    inherited.segment->opened = 42;
     TW_CHECK_EQ(0, in_child(write_as_a_child));
-    TW_CHECK_EQ(42, shared[0]);
-    int found = 0;
-    uint64_t refused = 0;
-    tw_group_each(inherited.dir, NULL, count, &found, &refused);
-    TW_CHECK_EQ(2, found);
-    tw_group_leave(&inherited);
-    munmap(shared, 8192);
+    TW_CHECK_EQ(42, inherited.segment->opened);
+    TW_CHECK_EQ(2, segments(&inherited));
+    leave(&inherited);
 }
 
 TW_TEST(memory_that_cannot_be_shared_stays_as_it_is) {
-    tw_group a = joined(0), b = joined(0);
-    uint64_t *memory = private_page(), *other = private_page();
-    other[0] = 42;
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&a, memory, 8192));
-    plant_its_file(&b);
-    TW_CHECK_EQ(TW_GROUP_SYSTEM, tw_group_share(&b, other, 8192));
-    TW_CHECK(b.segment == NULL && other[0] == 42);
-    TW_CHECK(access(in(a.name), F_OK) == 0);
-    tw_group_leave(&b), tw_group_leave(&a);
-    munmap(memory, 8192), munmap(other, 8192);
+    tw_group group = joined();
+    tw_segment *segment;
+    TW_REQUIRE(tw_segment_create(&segment, "api", 4, false, NULL, 0) == 0);
+    segment->opened = 42;
+    plant_its_file(&group);
+    TW_CHECK_EQ(TW_GROUP_SYSTEM, tw_group_share(&group, segment));
+    TW_CHECK(group.segment == NULL && segment->opened == 42);
+    tw_group_leave(&group);
+    tw_segment_destroy(segment);
 }
+
+/* Where the system refuses such memory. */
+static int share_files(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_shmget, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) return 1;
+    tw_group group = member("api"), other = joined();
+    if (!tw_group_is_file(&group) || segments(&other) != 1) return 2;
+    tw_segment *const read = segment_of(other.dir, group.name);
+    group.segment->opened = 7;
+    if (read == NULL || read->opened != 7 || tw_segment_label(group.segment, "m", 1, "/", 1) != 1) return 3;
+    if (tw_member_end_in(group.dir, group.name) != TW_MEMBER_LIVES) return 4;
+    tw_group_save(&group);
+    if (tw_group_unshare(&group, true) != 0) return 5;
+    tw_group_leave(&group), tw_group_leave(&other);
+    return 0;
+}
+
+TW_TEST(without_such_memory_files_are_mapped) { TW_CHECK_EQ(0, in_child(share_files)); }
 
 /* ---- names for life ---- */
 
 static uint32_t index_of(tw_group *group, const char *role) {
-    uint32_t index = 99;
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_place(group, role, true, &index));
-    return index;
+    tw_segment_set_role(group->segment, role);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_place(group, role, true));
+    return (uint32_t)group->segment->header.place - 1;
 }
 
 static int be_placed(void) {
-    tw_group group = joined(0);
+    tw_group group = member("engine");
     return (int)index_of(&group, "engine");
 }
 
 TW_TEST(an_index_is_kept_for_life) {
-    tw_group a = joined(0), b = joined(0), c = joined(0), d = joined(0);
+    tw_group a = member("engine"), b = member("engine"), c = member("api"), d = member("engine");
     TW_CHECK_EQ(0, index_of(&a, "engine"));
     TW_CHECK_EQ(1, index_of(&b, "engine"));
     TW_CHECK_EQ(0, index_of(&c, "api")); /* each role counts for itself */
     TW_CHECK_EQ(1, index_of(&b, "engine"));
-    tw_group_leave(&a);
+    leave(&a);
     TW_CHECK_EQ(1, index_of(&b, "engine")); /* the older one went: it stays who it is */
     TW_CHECK_EQ(0, index_of(&d, "engine")); /* the smallest that nobody living has */
     TW_CHECK_EQ(2, in_child(be_placed));    /* it ends there, without leaving */
     TW_CHECK_EQ(2, in_child(be_placed));
     TW_CHECK_EQ(2, index_of(&c, "engine")); /* another role, another index */
     TW_CHECK_EQ(0, index_of(&c, "api"));
-    tw_group_leave(&b), tw_group_leave(&c), tw_group_leave(&d);
+    leave(&b), leave(&c), leave(&d);
 }
 
 TW_TEST(an_index_waits_for_the_lock_or_not) {
-    tw_group group = joined(0);
-    const int held = open(dir, O_RDONLY | O_DIRECTORY);
+    tw_group group = member("engine");
+    const int held = open(in("index.lock"), O_CREAT | O_RDWR, 0600);
     TW_CHECK(flock(held, LOCK_EX) == 0);
-    uint32_t index = 99;
-    TW_CHECK_EQ(TW_GROUP_BUSY, tw_group_place(&group, "engine", false, &index));
-    TW_CHECK_EQ(TW_GROUP_BUSY, tw_group_place(&group, "engine", true, &index));
-    TW_CHECK_EQ(99, index);
+    TW_CHECK_EQ(TW_GROUP_BUSY, tw_group_place(&group, "engine", false));
+    const uint64_t before = tw_now_ns();
+    TW_CHECK_EQ(0, group.segment->header.place);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_place(&group, "engine", true)); /* who holds it may be stopped */
+    TW_CHECK(tw_now_ns() - before >= 100 * TW_NS_PER_MS);
+    TW_CHECK_EQ(1, group.segment->header.place);
+    tw_group late = member("api"); /* joining, and what it counts, needs no lock */
+    late.segment->opened = 1;
+    TW_CHECK_EQ(2, segments(&group));
     close(held);
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_place(&group, "engine", false, &index));
-    TW_CHECK_EQ(0, index);
-    tw_group_leave(&group);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_place(&group, "api", false));
+    TW_CHECK_EQ(1, group.segment->header.place);
+    leave(&group), leave(&late);
 }
 
 TW_TEST(an_index_that_is_none_is_not_believed) {
-    tw_group liar = joined(0), own = joined(0);
-    TW_CHECK_EQ(0, index_of(&liar, "engine"));
-    own.page->line[liar.at].place -= 1; /* of that role, and before the first index */
-    TW_CHECK_EQ(0, index_of(&own, "engine"));
-    own.page->line[own.at].place -= 1;
-    TW_CHECK_EQ(0, index_of(&own, "engine"));
-    own.page->line[liar.at].place += 257; /* and past the last */
-    TW_CHECK_EQ(0, index_of(&own, "engine"));
-    tw_group_leave(&own), tw_group_leave(&liar);
+    tw_group liar = member("engine"), own = member("engine");
+    const uint64_t lies[] = {0, TW_GROUP_INDEXES + 1, UINT64_MAX};
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        liar.segment->header.place = lies[i];
+        own.placed[0] = '\0';
+        TW_CHECK_EQ(0, index_of(&own, "engine"));
+    }
+    leave(&own), leave(&liar);
 }
 
 TW_TEST(who_lives_in_another_pid_namespace_keeps_what_it_has) {
-    tw_group theirs = joined(0), own = joined(0);
+    tw_group theirs = member("engine"), own = member("engine");
     TW_CHECK_EQ(0, index_of(&theirs, "engine"));
-    tw_group_line *line = &own.page->line[theirs.at];
-    line->pid = 4000000, line->pid_namespace++; /* no such process here */
+    theirs.segment->header.pid = 4000000, theirs.segment->header.pid_namespace++; /* no such process here */
     TW_CHECK_EQ(1, index_of(&own, "engine"));
-    tw_group late = joined(0);
-    TW_CHECK(late.at != theirs.at);
-    tw_group_leave(&late), tw_group_leave(&own), tw_group_leave(&theirs);
+    leave(&own), leave(&theirs);
 }
 
-TW_TEST(who_parts_leaves_its_file) {
-    tw_group group = joined(0);
-    TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&group, 4096));
+static int take_an_index_each(void) {
+    tw_group group[8];
+    bool taken[65] = {false};
+    for (int i = 0; i < 8; i++) {
+        group[i] = member("engine");
+        /* Not patient: who was, and waited for 200 ms in vain, may take the index of another. */
+        while (tw_group_place(&group[i], "engine", false) == TW_GROUP_BUSY) usleep(1000);
+    }
+    for (int i = 0; i < 8; i++) {
+        const uint64_t place = group[i].segment->header.place;
+        if (place < 1 || place > 64 || taken[place]) return 1;
+        taken[place] = true;
+    }
+    pause(); /* alive until all have looked */
+    return 0;
+}
+
+static bool note_place(void *to, const char *name, const void *bytes, size_t len, bool live) {
+    (void)name, (void)len, (void)live;
+    const uint64_t place = ((const tw_segment *)bytes)->header.place;
+    if (place >= 1 && place <= 64) ((bool *)to)[place - 1] = true;
+    return false;
+}
+
+TW_TEST(many_at_once_get_an_index_each) {
+    pid_t children[8];
+    for (int i = 0; i < 8; i++)
+        if ((children[i] = fork()) == 0) _exit(take_an_index_each());
+    tw_group group = joined();
+    int taken = 0;
+    for (int tries = 0; taken < 64 && tries < 10000; tries++) {
+        bool places[64] = {false};
+        uint64_t refused = 0;
+        taken = 0;
+        tw_group_each(group.dir, NULL, note_place, places, &refused);
+        for (int i = 0; i < 64; i++) taken += places[i];
+        usleep(1000);
+    }
+    TW_CHECK_EQ(64, taken);
+    for (int i = 0; i < 8; i++) kill(children[i], SIGKILL), waitpid(children[i], NULL, 0);
+    tw_group_leave(&group);
+}
+
+TW_TEST(who_is_forgotten_leaves_its_file) {
+    tw_group group = member("api");
     char name[TW_GROUP_NAME];
     strcpy(name, group.name);
-    tw_group_part(&group);
-    TW_CHECK(access(in(name), F_OK) == 0 && group.page == NULL && group.dir == -1);
+    tw_group_forget(&group);
+    TW_CHECK(access(in(name), F_OK) == 0 && group.segment == NULL && group.dir == -1);
 }
 
 TW_TEST(only_what_has_certainly_ended_has) {
@@ -421,26 +451,6 @@ TW_TEST(only_what_has_certainly_ended_has) {
     TW_CHECK(tw_process_ended((uint64_t)pid, start)); /* a zombie */
     waitpid(pid, NULL, 0);
     TW_CHECK(tw_process_ended((uint64_t)pid, start));
-}
-
-/* ---- who stood still ---- */
-
-TW_TEST(a_page_that_lies_about_its_lines_is_not_followed) {
-    tw_group group = joined(0);
-    group.page->lines = UINT64_MAX;
-    TW_CHECK_EQ(TW_GROUP_LINES, tw_group_lines(&group));
-    tw_group_leave(&group);
-}
-
-TW_TEST(a_pause_is_told_on_the_page) {
-    tw_group api = joined(0), engine = joined(1);
-    TW_CHECK_EQ(0, api.page->line[engine.at].stop_ns); /* who joins has no past */
-    tw_group_publish(&engine, 1000);
-    TW_CHECK_EQ(1000, api.page->line[engine.at].stop_ns);
-    TW_CHECK_EQ(1, api.page->line[engine.at].engine);
-    tw_group_leave(&engine);
-    TW_CHECK_EQ(0, api.page->line[1].stop_ns);
-    tw_group_leave(&api);
 }
 
 /* ---- who is refused ---- */
@@ -469,7 +479,7 @@ TW_TEST(a_parent_in_which_others_may_rename_is_refused) {
     TW_CHECK(mkdir(dir, 0700) == 0 && chmod(root, 0777) == 0);
     TW_CHECK_EQ(TW_GROUP_OPEN, refusal());
     TW_CHECK(chmod(root, 01777) == 0); /* sticky, as /dev/shm and /tmp are */
-    tw_group group = joined(0);
+    tw_group group = joined();
     tw_group_leave(&group);
 }
 
@@ -489,62 +499,11 @@ static void plant(const char *name, size_t bytes, mode_t mode) {
     close(file);
 }
 
-TW_TEST(a_planted_page_is_refused) {
-    static const struct { size_t bytes; mode_t mode; tw_group_problem problem; } planted[] = {
-        {0, 0660, TW_GROUP_OPEN},
-        {sizeof(tw_group_page), 0666, TW_GROUP_OPEN},
-    };
-    for (size_t i = 0; i < sizeof planted / sizeof *planted; i++) {
-        TW_CHECK(mkdir(dir, 0700) == 0);
-        plant("page", planted[i].bytes, planted[i].mode);
-        TW_CHECK_EQ(planted[i].problem, refusal());
-        end();
-        begin();
-    }
-}
-
-TW_TEST(a_page_of_something_else_is_refused) {
-    TW_CHECK(mkdir(dir, 0700) == 0);
-    plant("page", sizeof(tw_group_page), 0600);
-    const int file = open(in("page"), O_WRONLY);
-    TW_CHECK(pwrite(file, "something", 9, 0) == 9);
-    close(file);
-    TW_CHECK_EQ(TW_GROUP_FOREIGN, refusal());
-    TW_CHECK(access(in("page"), F_OK) == 0);
-}
-
-TW_TEST(a_half_made_page_is_made_anew) {
-    static const size_t sizes[] = {0, 100, sizeof(tw_group_page)};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        TW_CHECK(mkdir(dir, 0700) == 0);
-        plant("page", sizes[i], 0600);
-        tw_group group = joined(0);
-        struct stat s;
-        TW_CHECK(stat(in("page"), &s) == 0 && s.st_size == sizeof(tw_group_page));
-        tw_group_leave(&group);
-        end();
-        begin();
-    }
-}
-
-TW_TEST(who_holds_the_lock_for_long_is_not_waited_for) {
-    tw_group group = joined(0);
-    const int held = open(dir, O_RDONLY | O_DIRECTORY);
-    TW_CHECK(flock(held, LOCK_EX) == 0);
-    const uint64_t before = tw_now_ns();
-    TW_CHECK_EQ(TW_GROUP_BUSY, refusal());
-    TW_CHECK(tw_now_ns() - before >= 10 * TW_NS_PER_MS);
-    close(held);
-    tw_group again = joined(0);
-    tw_group_leave(&again), tw_group_leave(&group);
-}
-
 /* ---- a descriptor that the host closed ---- */
 
 TW_TEST(a_number_given_away_is_left_alone) {
-    tw_group group = joined(0);
-    uint64_t *memory = private_page();
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_share(&group, memory, 8192));
+    tw_group group = member("api");
+    tw_segment *segment = group.segment;
     TW_CHECK_EQ(TW_GROUP_HELD, tw_group_holds(&group, NULL));
     TW_CHECK(mkdir(other, 0700) == 0);
     const int theirs = open(other, O_RDONLY | O_DIRECTORY), number = group.dir;
@@ -554,18 +513,20 @@ TW_TEST(a_number_given_away_is_left_alone) {
     strcpy(name, group.name);
     const int planted = openat(theirs, name, O_CREAT | O_WRONLY, 0600);
     TW_CHECK(planted >= 0);
-    memory[0] = 42;
+    segment->opened = 42;
+    tw_group_save(&group);
     TW_CHECK_EQ(0, tw_group_unshare(&group, true));
-    TW_CHECK_EQ(42, memory[0]);
+    TW_CHECK_EQ(42, segment->opened);
     tw_group_leave(&group);
-    TW_CHECK(faccessat(theirs, name, F_OK, 0) == 0); /* theirs */
+    struct stat s;
+    TW_CHECK(fstatat(theirs, name, &s, 0) == 0 && s.st_size == 0); /* theirs */
     TW_CHECK(fcntl(number, F_GETFD) >= 0);
     close(planted), close(theirs), close(number);
-    munmap(memory, 8192);
+    tw_segment_destroy(segment);
 }
 
 TW_TEST(a_closed_directory_is_found_again_by_its_path) {
-    tw_group group = joined(0);
+    tw_group group = joined();
     close(group.dir);
     TW_CHECK_EQ(TW_GROUP_LOST, tw_group_holds(&group, NULL));
     TW_CHECK(tw_group_find_again(&group, dir));
@@ -578,27 +539,11 @@ TW_TEST(a_closed_directory_is_found_again_by_its_path) {
     tw_group_leave(&group);
 }
 
-/* ---- a process that becomes another program ---- */
-
-TW_TEST(what_this_process_was_before_an_exec_gives_its_line_up) {
-    tw_group before = joined(0);
-    TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&before, 4096));
-    char old[TW_GROUP_NAME];
-    strcpy(old, before.name);
-    before.page->line[before.at].image++; /* as of another program */
-    tw_group after = joined(0);
-    TW_CHECK_EQ(before.at, after.at);
-    TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&after, 4096));
-    TW_CHECK(strcmp(old, after.name) != 0);
-    TW_CHECK(access(in(old), F_OK) == 0); /* what it measured then */
-    tw_group_leave(&after);
-    tw_group_forget(&before);
-}
+/* ---- names ---- */
 
 TW_TEST(a_file_is_named_after_its_owner) {
     char name[TW_GROUP_NAME];
-    tw_group_line line = {.pid = 12, .start_time = 34, .joined_ns = UINT64_MAX};
-    tw_group_file(name, &line);
+    tw_group_file(name, &(tw_group_id){12, 34, UINT64_MAX});
     TW_CHECK_STR("12-34-18446744073709551615.seg", name);
     TW_CHECK(tw_group_names(name, 12, 34));
     TW_CHECK(!tw_group_names(name, 1, 34) && !tw_group_names(name, 12, 3));
@@ -616,21 +561,20 @@ static rlim_t mapped_bytes(void) {
 }
 
 static int unshare_under_a_limit(bool kept) {
-    tw_group group;
-    const size_t bytes = (size_t)64 << 20;
-    if (tw_group_join(&group, dir, 0) != TW_GROUP_FINE) return 1;
-    uint64_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (tw_group_share(&group, memory, bytes) != TW_GROUP_FINE) return 2;
-    memory[0] = 42, memory[bytes / 8 - 1] = 43;
+    tw_group group = joined();
+    if (share_segment(&group, "api", TW_LABEL_SETS_LIMIT) != TW_GROUP_FINE) return 1;
+    tw_segment *segment = group.segment;
     const rlim_t limit = mapped_bytes() + ((rlim_t)1 << 20); /* nothing of that size can be mapped any more */
     const struct rlimit none = {limit, limit};
-    if (setrlimit(RLIMIT_AS, &none) != 0 || mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) return 3;
-    if (tw_group_unshare(&group, kept) != 0) return 4;
-    if (memory[0] != (kept ? 42 : 0) || memory[bytes / 8 - 1] != (kept ? 43 : 0)) return 5;
-    memory[1] = 44;
-    uint64_t found = 0;
+    if (setrlimit(RLIMIT_AS, &none) != 0) return 2;
+    segment->opened = 42;
+    const tw_shared shared = group.shared;
+    if (tw_group_unshare(&group, kept) != 0 || segment->opened != (kept ? 42 : 0)) return 3;
+    segment->opened = 7;
     const int file = openat(group.dir, group.name, O_RDONLY);
-    return file >= 0 && pread(file, &found, 8, 8) == 8 && found == 0 ? 0 : 6;
+    uint64_t found = 0;
+    if (pread(file, &found, 8, offsetof(tw_segment, opened)) != 8 || found != (kept ? 42 : 0)) return 4;
+    return memory_is_there(&shared) ? 5 : 0;
 }
 
 static int keep_under_a_limit(void) { return unshare_under_a_limit(true); }
@@ -641,33 +585,8 @@ TW_TEST(a_memory_limit_does_not_keep_it_shared) {
     TW_CHECK_EQ(0, in_child(wipe_under_a_limit));
 }
 
-TW_TEST(a_page_that_is_a_link_or_has_two_names_is_refused) {
-    TW_CHECK(mkdir(dir, 0700) == 0 && mkdir(other, 0700) == 0);
-    plant("elsewhere", sizeof(tw_group_page), 0600);
-    TW_CHECK(symlink("elsewhere", in("page")) == 0);
-    TW_CHECK_EQ(TW_GROUP_LINK, refusal());
-    unlink(in("page"));
-    char from[192];
-    strcpy(from, in("elsewhere"));
-    TW_CHECK(link(from, in("page")) == 0);
-    TW_CHECK_EQ(TW_GROUP_LINK, refusal());
-}
-
-TW_TEST(a_page_of_another_version_or_boot_is_refused) {
-    tw_group group = joined(0);
-    tw_group_page *page = group.page;
-    page->version++;
-    TW_CHECK_EQ(TW_GROUP_FOREIGN, refusal());
-    page->version--, page->boot_id[1]++;
-    TW_CHECK_EQ(TW_GROUP_FOREIGN, refusal());
-    page->boot_id[1]--;
-    tw_group again = joined(0);
-    tw_group_leave(&again), tw_group_leave(&group);
-}
-
 TW_TEST(readers_pass_over_what_they_cannot_trust) {
-    tw_group group = joined(0);
-    TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&group, 4096));
+    tw_group group = member("api");
     plant("1-1.seg", 0, 0600);
     plant("2-2.seg", 4096, 0644);
     TW_CHECK(symlink(group.name, in("3-3.seg")) == 0 && mkfifo(in("4-4.seg"), 0600) == 0 && mkdir(in("5-5.seg"), 0700) == 0);
@@ -677,30 +596,28 @@ TW_TEST(readers_pass_over_what_they_cannot_trust) {
     TW_CHECK_EQ(TW_GROUP_FINE, tw_group_each(group.dir, NULL, count, &found, &refused));
     TW_CHECK_EQ(1, found);
     TW_CHECK_EQ(5, refused);
-    tw_group_leave(&group);
+    leave(&group);
 }
 
-TW_TEST(a_full_file_system_is_an_error_and_leaves_nothing) {
-    tw_group group = joined(0);
-    static uint64_t page[512];
-    TW_CHECK_EQ(TW_GROUP_FULL, tw_group_share(&group, page, (size_t)1 << 50)); /* refused before anything is read */
-    TW_CHECK(access(in(group.name), F_OK) != 0);
-    TW_CHECK(group.segment == NULL && group.segment_bytes == 0);
-    tw_group_leave(&group);
+/* As large as a file can be: what is not written takes no memory here. */
+TW_TEST(a_huge_sparse_file_costs_a_reader_nothing) {
+    tw_group group = member("api");
+    plant("1-1.seg", (size_t)1 << 40, 0600);
+    int found = 0;
+    uint64_t refused = 0;
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_group_each(group.dir, NULL, count, &found, &refused));
+    TW_CHECK_EQ(2, found + (int)refused);
+    leave(&group);
 }
 
 TW_TEST(a_directory_that_vanished_does_no_harm) {
-    tw_group group = joined(0);
-    TW_CHECK_EQ(TW_GROUP_FINE, share_zeros(&group, 4096));
+    tw_group group = member("api");
     end();
     TW_CHECK_EQ(TW_GROUP_REMOVED, tw_group_holds(&group, NULL));
-    tw_group_publish(&group, 1000);
-    *(volatile uint64_t *)group.segment = 1;
-    int found = 0;
-    uint64_t refused = 0;
-    tw_group_each(group.dir, NULL, count, &found, &refused);
-    TW_CHECK_EQ(0, found);
-    tw_group_leave(&group);
+    group.segment->opened++;
+    tw_group_save(&group);
+    TW_CHECK_EQ(0, segments(&group));
+    leave(&group);
 }
 
 TW_TEST(every_problem_has_its_sentence) {

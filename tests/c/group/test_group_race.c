@@ -4,7 +4,6 @@
  * It follows addresses, and a second mapping of a file has others. So members are threads with a handle and a segment of
  * their own, and who reads them does so through their own mappings; those that come and go map what they find. */
 #include <pthread.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tailwatch/base/atomic.h"
@@ -12,7 +11,6 @@
 #include "tailwatch/group/member_list.h"
 #include "tailwatch/aggregate/snapshot.h"
 #include "tailwatch/stamp/stream.h"
-#include "segment_tools.h"
 #include "group_tools.h"
 #include "tw_test.h"
 
@@ -35,24 +33,17 @@ typedef struct race {
 
 /* ---- members ---- */
 
-static tw_group_problem join(tw_group *group, uint64_t engine) {
-    tw_group_problem problem;
-    do problem = tw_group_join(group, dir, engine);
-    while (problem == TW_GROUP_BUSY);
-    return problem;
-}
-
 static tw_segment *enter(tw_group *group, const char *role, uint64_t engine) {
-    const size_t bytes = segment_bytes(LABEL_SETS);
-    if (join(group, engine) != TW_GROUP_FINE || share_zeros(group, bytes) != TW_GROUP_FINE) return NULL;
-    return tw_segment_create_in(group->segment, role, LABEL_SETS, false, NULL, 0) == 0 ? group->segment : NULL;
+    tw_segment *segment;
+    if (tw_group_join(group, dir) != TW_GROUP_FINE || tw_segment_create(&segment, role, LABEL_SETS, false, NULL, 0) != 0) return NULL;
+    segment->header.engine = engine;
+    return tw_group_share(group, segment) == TW_GROUP_FINE ? segment : NULL;
 }
 
 static void leave(tw_group *group) {
-    void *segment = group->segment;
-    const size_t bytes = group->segment_bytes;
+    tw_segment *segment = group->segment;
     tw_group_leave(group);
-    munmap(segment, bytes);
+    tw_segment_destroy(segment);
 }
 
 /* Two engines: one of two ranks, and one alone. */
@@ -61,20 +52,17 @@ static uint64_t engine_of(int at) { return at < 2 ? 1 : 2; }
 static void know_the_others(race *r, int at) {
     tw_peer_set *peer_set = &r->member[at].peer_set;
     for (int i = 0; i < MEMBERS; i++) {
-        const tw_group *group = &r->member[i].group;
         if (i == at) continue;
-        peer_set->stop_ns[peer_set->n] = &group->page->line[group->at].stop_ns;
+        peer_set->stop_ns[peer_set->n] = &r->member[i].segment->pause.last_stop_ns;
         peer_set->peer[peer_set->n++] = (tw_peer){&r->member[i].segment->pause, engine_of(i), 1};
     }
 }
 
 static void stand_still(member *m) {
     tw_pause_begin(&m->segment->pause, TW_CAUSE_GC1, tw_now_ns());
-    tw_group_publish(&m->group, tw_load(&m->segment->pause.last_stop_ns));
     const uint64_t until = tw_now_ns() + PAUSE_NS;
     while (tw_now_ns() < until) {}
     tw_segment_pause_end(m->segment, tw_now_ns(), NULL);
-    tw_group_publish(&m->group, tw_load(&m->segment->pause.last_stop_ns));
 }
 
 static void one_request(member *m, uint64_t round) {
@@ -148,7 +136,7 @@ static void look_around(race *r, tw_group *group, tw_segment *own, tw_members *m
     tw_peer_set peer_set;
     uint32_t n = 0;
     if (tw_members_renew(members, group->dir, group->name) != TW_GROUP_FINE) return;
-    tw_members_peers(members, group, own, &peer_set);
+    tw_members_peers(members, own, &peer_set);
     segments[n++] = own;
     for (uint32_t i = 0; i < members->n; i++) segments[n++] = members->member[i].segment;
     TW_CHECK(n > MEMBERS && peer_set.n >= MEMBERS);

@@ -7,7 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tailwatch/base/atomic.h"
 #include "tailwatch/base/clock.h"
+#include "tailwatch/group/merge_dead.h"
 #include "segment_tools.h"
 #include "group_tools.h"
 #include "tw_test.h"
@@ -20,18 +22,15 @@ static void begin(void) {
     snprintf(dir, sizeof dir, "%s/group", root);
 }
 
-static void end(void) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", root);
-    if (system(command) != 0) abort();
-}
+static void end(void) { remove_group(root, dir); }
 
 TW_AROUND(begin, end)
 
 static tw_segment *member(tw_group *group, const char *role, uint64_t engine) {
-    if (tw_group_join(group, dir, engine) != TW_GROUP_FINE) return NULL;
-    if (share_zeros(group, segment_bytes(1)) != TW_GROUP_FINE) return NULL;
-    return tw_segment_create_in(group->segment, role, 1, false, NULL, 0) == 0 ? group->segment : NULL;
+    if (tw_group_join(group, dir) != TW_GROUP_FINE) return NULL;
+    if (share_segment(group, role, 1) != TW_GROUP_FINE) return NULL;
+    group->segment->header.engine = engine;
+    return group->segment;
 }
 
 /* A child that joins, says so, and lives until it is told to go; it dies without leaving. */
@@ -48,7 +47,6 @@ static child start(const char *role, uint64_t engine, uint64_t pause_ns) {
         if (segment == NULL) _exit(1);
         tw_pause_begin(&segment->pause, TW_CAUSE_GC2, 1000000);
         tw_segment_pause_end(segment, 1000000 + pause_ns, NULL);
-        tw_group_publish(&group, segment->pause.last_stop_ns);
         close(go[1]);
         if (write(ready[1], "r", 1) != 1 || read(go[0], &byte, 1) < 0) _exit(2);
         _exit(0);
@@ -120,7 +118,7 @@ TW_TEST(a_pause_of_the_engine_s_process_reaches_the_stream) {
     tw_members *members = list();
     tw_peer_set *peer_set = calloc(1, sizeof *peer_set);
     TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
-    tw_members_peers(members, &own, segment, peer_set);
+    tw_members_peers(members, segment, peer_set);
     TW_CHECK_EQ(1, peer_set->n);
     TW_CHECK_EQ(1, peer_set->peer[0].engine);
     tw_overlap_by_source overlap;
@@ -167,32 +165,17 @@ TW_TEST(files_that_lie_are_counted) {
     tw_group_leave(&own);
 }
 
-/* A member whose file holds the label sets in use, of sixteen. */
-static tw_segment *growing_member(tw_group *group) {
-    tw_segment *segment;
-    if (tw_segment_create(&segment, "api", 16, false, NULL, 0) != 0 || tw_group_join(group, dir, 0) != TW_GROUP_FINE) return NULL;
-    return tw_group_share(group, segment, tw_segment_used(segment)) == TW_GROUP_FINE ? segment : NULL;
-}
-
-static bool grow(void *of, size_t bytes) { return tw_group_grow(of, bytes) == TW_GROUP_FINE; }
-
-static off_t size_of(const tw_group *group) {
-    struct stat s;
-    return fstatat(group->dir, group->name, &s, 0) == 0 ? s.st_size : -1;
-}
-
 TW_TEST(a_reader_sees_label_sets_that_come_into_use) {
     tw_group theirs;
-    tw_segment *segment = growing_member(&theirs);
-    TW_REQUIRE(segment != NULL);
-    TW_CHECK(size_of(&theirs) < (off_t)segment_bytes(2));
+    TW_REQUIRE(tw_group_join(&theirs, dir) == TW_GROUP_FINE && share_segment(&theirs, "api", 16) == TW_GROUP_FINE);
+    tw_segment *segment = theirs.segment;
     tw_members *members = list();
     TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
     TW_REQUIRE(members->n == 1);
     const tw_segment *read = members->member[0].segment;
     for (uint32_t set = 1; set < 16; set++) {
         const char name = (char)('a' + set);
-        TW_CHECK_EQ(set, tw_segment_label_growing(segment, &name, 1, "/", 1, grow, &theirs));
+        TW_CHECK_EQ(set, tw_segment_label(segment, &name, 1, "/", 1));
         tw_segment_series(segment, set)->output_tokens = set;
         TW_CHECK_EQ(set, tw_segment_series(read, (uint32_t)read->series_count - 1)->output_tokens);
     }
@@ -204,26 +187,120 @@ TW_TEST(a_reader_sees_label_sets_that_come_into_use) {
     tw_segment_destroy(segment);
 }
 
-TW_TEST(label_sets_beyond_the_file_s_end_are_not_read) {
-    tw_group theirs;
-    tw_segment *segment = growing_member(&theirs);
+TW_TEST(an_overwritten_segment_is_left_out_until_it_is_one_again) {
+    tw_group own, theirs;
+    TW_CHECK(member(&own, "api", 0) != NULL);
+    tw_segment *segment = member(&theirs, "engine", 1);
     TW_REQUIRE(segment != NULL);
     tw_members *members = list();
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
-    TW_CHECK_EQ(1, members->n);
-    segment->series_count = 16; /* the file holds one */
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
-    TW_CHECK(members->n == 0 && members->refused == 1);
-    segment->series_count = UINT64_MAX;
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
-    TW_CHECK(members->n == 0 && members->refused == 1);
-    segment->series_count = 1;
-    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, theirs.dir, NULL));
-    TW_CHECK(members->n == 1 && members->refused == 0);
+    for (int turn = 0; turn < 2; turn++) {
+        segment->series_count = UINT64_MAX;
+        TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+        TW_CHECK(members->n == 0 && members->refused == 1);
+        segment->series_count = 1;
+        TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+        TW_CHECK(members->n == 1 && members->refused == 0);
+    }
     tw_members_clear(members);
     free(members);
-    tw_group_leave(&theirs);
-    tw_segment_destroy(segment);
+    tw_group_leave(&theirs), tw_group_leave(&own);
+}
+
+/* ---- who cannot reach the memory ---- */
+
+/* The copy in its file is all that there is: as after a reboot, or in another IPC namespace. */
+static void lose_memory(const tw_group *group) {
+    const uint64_t none = UINT32_MAX;
+    const int file = openat(group->dir, group->name, O_WRONLY);
+    TW_CHECK_EQ(8, pwrite(file, &none, 8, (off_t)(group->shared.bytes + offsetof(tw_shared, id))));
+    close(file);
+}
+
+TW_TEST(a_copy_is_read_again_when_it_has_changed) {
+    tw_group own, theirs;
+    TW_CHECK(member(&own, "api", 0) != NULL);
+    tw_segment *segment = member(&theirs, "engine", 1);
+    TW_REQUIRE(segment != NULL);
+    tw_members *members = list();
+    lose_memory(&theirs);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+    TW_CHECK(members->n == 0 && members->refused == 1); /* it was never saved */
+    for (uint64_t opened = 7; opened < 10; opened++) {
+        segment->opened = opened;
+        usleep(20000); /* a file's time is as coarse as the kernel's tick */
+        tw_group_save(&theirs);
+        lose_memory(&theirs);
+        segment->opened++;
+        TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
+        TW_REQUIRE(members->n == 1 && members->refused == 0);
+        TW_CHECK(members->member[0].copied_ns != 0);
+        TW_CHECK_EQ(opened, members->member[0].segment->opened);
+        TW_CHECK(tw_segment_lives(members->member[0].segment));
+    }
+    tw_members_clear(members);
+    free(members);
+    tw_group_leave(&theirs), tw_group_leave(&own);
+}
+
+/* ---- files that somebody writes to ---- */
+
+static void overwrite(int dir_fd, const char *name, int how) {
+    char random[4096];
+    const int file = openat(dir_fd, name, O_RDWR);
+    for (size_t i = 0; i < sizeof random; i++) random[i] = (char)rand();
+    struct stat s;
+    TW_CHECK(file >= 0 && fstat(file, &s) == 0);
+    if (how == 0) TW_CHECK(ftruncate(file, 0) == 0);
+    if (how == 1) TW_CHECK(ftruncate(file, s.st_size / 2) == 0);
+    for (off_t at = 0; how == 2 && at < s.st_size; at += (off_t)sizeof random) TW_CHECK(pwrite(file, random, sizeof random, at) > 0);
+    if (how == 3) TW_CHECK(unlinkat(dir_fd, name, 0) == 0);
+    if (how == 4) TW_CHECK(ftruncate(file, (off_t)1 << 40) == 0);
+    close(file);
+}
+
+static const tw_segment *retired_in(const tw_members *members) {
+    uint32_t at = 0;
+    while (at < members->n && members->member[at].list == NULL) at++;
+    TW_REQUIRE(at < members->n);
+    return members->member[at].segment;
+}
+
+/* The living, the dead and the retired; each of their files, while a reader has it and a new one comes. */
+TW_TEST(nothing_done_to_a_file_ends_a_process) {
+    tw_group own, theirs;
+    TW_CHECK(member(&own, "api", 0) != NULL && member(&theirs, "engine", 1) != NULL);
+    child killed = start("worker", 1, 300000);
+    kill(killed.pid, SIGKILL);
+    reap(killed);
+    tw_members *old = list(), *new = list();
+    for (int how = 0; how < 5; how++) {
+        tw_group_save(&own), tw_group_save(&theirs);
+        TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(old, own.dir, NULL));
+        TW_CHECK(old->n >= 2);
+        overwrite(own.dir, own.name, how), overwrite(own.dir, theirs.name, how);
+        for (uint32_t i = 0; i < old->n; i++) {
+            const tw_segment *segment = old->member[i].segment;
+            TW_CHECK(tw_segment_valid(segment, old->member[i].bytes));
+            (void)tw_load(&tw_segment_series(segment, 0)->output_tokens);
+        }
+        own.segment->opened++, theirs.segment->opened++;
+        TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(new, own.dir, NULL)); /* who comes finds the dead one at least */
+        TW_CHECK(new->n >= 1);
+        (void)tw_merge_dead(own.dir, 1);
+        tw_members_clear(new);
+        tw_group_save(&own), tw_group_save(&theirs);
+        TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(new, own.dir, NULL));
+        TW_CHECK_EQ(3, new->n); /* files are mended */
+        TW_CHECK_EQ(0, new->refused);
+    }
+    overwrite(own.dir, "worker-0.gone", 1);
+    TW_CHECK_EQ(300000, tw_pause_total_ns(&retired_in(new)->pause, TW_CAUSE_GC2, 1));
+    tw_members_clear(old);
+    TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(old, own.dir, NULL));
+    TW_CHECK(old->n == 2 && old->refused == 1); /* its numbers, and no others */
+    tw_members_clear(old), tw_members_clear(new);
+    free(old), free(new);
+    tw_group_leave(&theirs), tw_group_leave(&own);
 }
 
 TW_TEST(who_joins_again_is_mapped_anew) {
@@ -270,13 +347,16 @@ TW_TEST(a_process_killed_while_it_collected_is_not_a_peer) {
     tw_members *members = list();
     tw_peer_set *peer_set = calloc(1, sizeof *peer_set);
     TW_CHECK_EQ(TW_GROUP_FINE, tw_members_renew(members, own.dir, own.name));
-    own.page->line[1].stop_ns = UINT64_MAX; /* it stands still */
-    tw_members_peers(members, &own, segment, peer_set);
+    tw_segment *theirs = segment_of(own.dir, members->member[0].name);
+    TW_REQUIRE(theirs != NULL);
+    theirs->pause.last_stop_ns = TW_PAUSE_OPEN; /* it stands still */
+    tw_segment_destroy(theirs);
+    tw_members_peers(members, segment, peer_set);
     TW_CHECK_EQ(1, peer_set->n);
     TW_CHECK(!tw_peers_idle_since(peer_set, 0, tw_now_ns()));
     kill(engine.pid, SIGKILL);
     reap(engine); /* nobody is left to read what stop() writes */
-    tw_members_peers(members, &own, segment, peer_set);
+    tw_members_peers(members, segment, peer_set);
     TW_CHECK_EQ(0, peer_set->n);
     TW_CHECK_EQ(1, members->n); /* what it measured counts */
     tw_members_clear(members);

@@ -3,15 +3,12 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stddef.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tailwatch/base/process.h"
 #include "tailwatch/group/member_list.h"
 #include "tailwatch/group/merge_dead.h"
 #include "group_tools.h"
-#include "segment_tools.h"
 #include "tw_test.h"
 
 static char root[64], dir[96];
@@ -22,38 +19,35 @@ static void begin(void) {
     snprintf(dir, sizeof dir, "%s/group", root);
 }
 
-static void end(void) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", root);
-    if (system(command) != 0) abort();
-}
+static void end(void) { remove_group(root, dir); }
 
 TW_AROUND(begin, end)
 
 /* A member whose header names another PID namespace, as one of another container has it. */
 static tw_segment *elsewhere(tw_group *group) {
-    TW_REQUIRE(tw_group_join(group, dir, 0) == TW_GROUP_FINE);
-    TW_REQUIRE(share_zeros(group, segment_bytes(1)) == TW_GROUP_FINE);
-    tw_segment *segment = group->segment;
-    TW_REQUIRE(tw_segment_create_in(segment, "engine", 1, false, NULL, 0) == 0);
-    segment->header.pid_namespace++;
-    segment->header.locked = group->locked;
-    return segment;
+    TW_REQUIRE(tw_group_join(group, dir) == TW_GROUP_FINE);
+    TW_REQUIRE(share_segment(group, "engine", 1) == TW_GROUP_FINE);
+    group->segment->header.pid_namespace++;
+    return group->segment;
 }
 
-TW_TEST(it_lasts_as_long_as_the_mapping) {
+TW_TEST(it_lasts_as_long_as_it_is_shared) {
     tw_group group;
     tw_segment *segment = elsewhere(&group);
-    TW_CHECK(group.locked);
+    TW_CHECK_EQ(1, segment->header.locked);
     TW_CHECK(tw_segment_is_elsewhere(&segment->header) && tw_segment_lives(segment));
     for (int i = 0; i < 3; i++) { /* asking, opening and closing the file takes nothing away */
         TW_CHECK_EQ(TW_MEMBER_LIVES, tw_member_end_in(group.dir, group.name));
         close(openat(group.dir, group.name, O_RDWR));
     }
-    TW_CHECK_EQ(0, tw_group_grow(&group, group.segment_bytes));
+    tw_group_save(&group);
+    TW_CHECK(unlinkat(group.dir, group.name, 0) == 0);
+    tw_group_save(&group); /* another file, another lock */
+    TW_CHECK_EQ(TW_MEMBER_LIVES, tw_member_end_in(group.dir, group.name));
     TW_CHECK_EQ(0, tw_group_unshare(&group, true));
     TW_CHECK_EQ(TW_MEMBER_ENDED_ELSEWHERE, tw_member_end_in(group.dir, group.name));
-    tw_group_part(&group);
+    tw_segment_destroy(segment);
+    tw_group_forget(&group);
 }
 
 TW_TEST(without_a_lock_it_may_live) {
@@ -62,12 +56,12 @@ TW_TEST(without_a_lock_it_may_live) {
     segment->header.locked = 0;
     TW_CHECK_EQ(0, tw_group_unshare(&group, true));
     TW_CHECK_EQ(TW_MEMBER_LIVES, tw_member_end_in(group.dir, group.name));
-    const uint64_t yes = 1;
-    const int file = openat(group.dir, group.name, O_WRONLY);
-    TW_CHECK_EQ(8, pwrite(file, &yes, 8, offsetof(tw_segment, header.ended)));
-    close(file);
+    tw_segment *shared = segment_of(group.dir, group.name);
+    TW_REQUIRE(shared != NULL);
+    shared->header.ended = 1;
     TW_CHECK_EQ(TW_MEMBER_ENDED, tw_member_end_in(group.dir, group.name));
-    tw_group_part(&group);
+    tw_segment_destroy(shared), tw_segment_destroy(segment);
+    tw_group_forget(&group);
 }
 
 /* A killed member of another namespace, beside a living one: a reader's list tells them apart, and one is folded. */

@@ -6,6 +6,7 @@
 #include "tailwatch/aggregate/snapshot.h"
 #include "tailwatch/stamp/stream.h"
 #include "segment_tools.h"
+#include "tailwatch/record/slow_gaps.h"
 #include "tw_test.h"
 
 #define SECOND TW_NS_PER_SECOND
@@ -50,7 +51,7 @@ static void use(tw_segment *g, uint64_t seed) {
     tw_segment_fallback(g, "choice", 6, seed % 2 ? "logprobs" : "tools", seed % 2 ? 8 : 5, 1);
     tw_segment_fallback(g, "choice", 6, "both", 4, 1);
     const uint32_t source = tw_segment_source(g, seed % 2 ? "engine" : "worker");
-    g->lost[source].overlap_ns[1][2] += seed, g->lost[source].delay_ns[1][2] += seed / 2;
+    g->lost[source].overlap_ns[1][2] += seed, g->lost[source].delay_ns[1][2][TW_ESTIMATED] += seed / 2;
     g->lost[TW_SOURCE_UNBOUND].overlap_ns[0][1] += 5;
     g->label_overflow += 3;
     g->pause.lost += 2;
@@ -58,6 +59,7 @@ static void use(tw_segment *g, uint64_t seed) {
     for (size_t i = 0; i < sizeof g->policy.counts / sizeof *counts; i++) counts[i] += seed * (i + 1);
     tw_policy_is(&g->policy, TW_POLICY_IDLE_GC, TW_POLICY_SLICES, TW_WHY_NOT);
     tw_policy_heap(&g->policy, seed);
+    tw_histogram_record_shared(&g->stalls[TW_DELAY_IO + seed % 3], tw_layout_of(TW_LAYOUT_PAUSE), 1000000 + seed);
 }
 
 static tw_segment *sum_of(const tw_segment *const *segments, size_t n) {
@@ -209,7 +211,11 @@ TW_TEST(the_newest_slow_gaps_are_kept) {
         one->slow[n].seq = n + 1;
         one->slow_head = n + 1;
     }
+    const tw_slow_record longest = {.seq = 1, .end_ns = 1, .phase = TW_PHASE_ITL, .gap_ns = 77};
+    g[1]->slow[0].seq = 0; /* no ring has it any more */
+    tw_slow_keep(g[1]->slow_longest, &longest);
     tw_segment *sum = sum_of((const tw_segment *const[]){g[0], g[1]}, 2);
+    TW_CHECK_EQ(77, sum->slow_longest[TW_PHASE_ITL * TW_SLOW_PERIODS].gap_ns);
     TW_CHECK_EQ(400, sum->slow_head);
     for (uint64_t n = 0; n < 400; n++) {
         tw_slow_record record;

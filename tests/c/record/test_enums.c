@@ -21,14 +21,15 @@ static void check_names(name_function name_of, const char *const *expected, int 
 
 /* The names are label values of exported metrics: changing one breaks dashboards. */
 TW_TEST(names) {
-    NAMES(tw_cause_name, TW_CAUSES, "gc0", "gc1", "gc2", "gc_full", "gc_increment", "policy");
+    NAMES(tw_cause_name, TW_CAUSES, "gc0", "gc1", "gc2", "gc_full", "gc_increment", "gc_own");
     NAMES(tw_phase_name, TW_PHASES, "ttft", "itl");
     NAMES(tw_reason_name, TW_REASONS, "good", "late", "error", "429", "5xx", "timeout", "abort_late", "4xx",
           "abort_early", "3xx");
     NAMES(tw_outcome_name, TW_OUTCOMES, "good", "miss", "excluded");
     NAMES(tw_arrival_name, TW_ARRIVALS, "tcp_info", "asgi", "header", "explicit");
     NAMES(tw_drop_name, TW_DROPS, "slow_log", "pause_log", "choice", "unreadable_body", "out_of_order_stamp", "pause_ring_overflow",
-          "event_truncated", "protobuf_family", "protobuf_slow", "trace_trigger", "export", "span");
+          "event_truncated", "protobuf_family", "protobuf_slow", "trace_trigger", "export", "span", "member",
+          "unjoined", "metrics_append");
     NAMES(tw_error_name, TW_ERRORS, "asgi", "gc_hook", "policy", "daemon", "render", "registry", "group");
 }
 

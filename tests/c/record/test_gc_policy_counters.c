@@ -16,7 +16,7 @@ TW_TEST(each_number_has_a_name_and_no_other_has_one) {
         for (int a = 0; a < lists[i].n; a++)
             for (int b = 0; b < a; b++) TW_CHECK(strcmp(lists[i].name(a), lists[i].name(b)) != 0);
     }
-    TW_CHECK_STR("request_end", tw_collection_reason_name(TW_MOMENT_REQUEST));
+    TW_CHECK_STR("request_end", tw_collection_reason_name(TW_SLICE_REQUEST_END));
     TW_CHECK_STR("external", tw_collection_reason_name(TW_COLLECTION_EXTERNAL));
 }
 
@@ -26,11 +26,11 @@ TW_TEST(slices_are_counted_as_the_pace_has_them) {
     tw_policy policy = {0};
     for (int i = 0; i < 40; i++) {
         const tw_pace before = pace;
-        const tw_moment moment = i % 4 ? TW_MOMENT_IDLE : TW_MOMENT_STEP;
+        const tw_slice_reason reason = i % 4 ? TW_SLICE_IDLE : TW_SLICE_STEP;
         const tw_slice slice = {700, 1000, 2, (size_t)i, 1000, TW_WALK_TAKE, 700};
         if (i % 8 == 0) tw_pace_cycle_ended(&pace, 0, 1000, 1);
-        tw_pace_slice(&pace, moment, &slice, MS);
-        tw_policy_slice(&policy, &before, &pace, moment);
+        tw_pace_slice(&pace, reason, &slice, MS);
+        tw_policy_slice(&policy, &before, &pace, reason);
     }
     TW_CHECK_MEM(pace.made, policy.counts.slices, sizeof pace.made);
     TW_CHECK(policy.counts.moved == pace.moved && policy.counts.freed == pace.freed);
@@ -39,11 +39,11 @@ TW_TEST(slices_are_counted_as_the_pace_has_them) {
     TW_CHECK(policy.now.cost_ns == tw_pace_dearest(&pace) && policy.now.cost_ns > 0);
 }
 
-TW_TEST(a_whole_pass_is_counted_by_its_moment) {
+TW_TEST(a_full_collection_is_counted_by_its_reason) {
     tw_policy policy = {0};
-    tw_policy_full_collection(&policy, TW_MOMENT_REQUEST, 3 * MS, 50);
-    tw_policy_full_collection(&policy, TW_MOMENT_MEMORY_LIMIT, 4 * MS, 7);
-    TW_CHECK(policy.counts.collections[TW_MOMENT_REQUEST] == 1 && policy.counts.collections[TW_MOMENT_MEMORY_LIMIT] == 1);
+    tw_policy_full_collection(&policy, TW_SLICE_REQUEST_END, 3 * MS, 50);
+    tw_policy_full_collection(&policy, TW_SLICE_MEMORY_LIMIT, 4 * MS, 7);
+    TW_CHECK(policy.counts.collections[TW_SLICE_REQUEST_END] == 1 && policy.counts.collections[TW_SLICE_MEMORY_LIMIT] == 1);
     TW_CHECK(policy.counts.full_ns == 7 * MS && policy.counts.full_freed == 57);
 }
 

@@ -163,18 +163,18 @@ TW_TEST(nested) {
     static const tw_pause_result inner = {5, 2, 100, 30}, outer = {1, 0, 700, 4};
     tw_pause_clock *p = new_clock();
     tw_cause cause = TW_CAUSES;
-    tw_pause_begin(p, TW_CAUSE_POLICY, 10 * MS);
+    tw_pause_begin(p, TW_CAUSE_GC_OWN, 10 * MS);
     tw_pause_begin(p, TW_CAUSE_GC2, 11 * MS);
     TW_CHECK_EQ(0, tw_pause_end(p, 12 * MS, &inner, &cause));
     TW_CHECK_EQ(TW_CAUSES, cause);
     TW_CHECK(tw_pause_is_open(p));
     TW_CHECK_EQ(TW_PAUSE_OPEN, p->last_stop_ns);
     TW_CHECK_EQ(4 * MS, tw_pause_end(p, 14 * MS, &outer, &cause));
-    TW_CHECK_EQ(TW_CAUSE_POLICY, cause);
+    TW_CHECK_EQ(TW_CAUSE_GC_OWN, cause);
     TW_CHECK_EQ(0, p->word[TW_CAUSE_GC2]);
     TW_CHECK_EQ(0, p->totals[TW_CAUSE_GC2].count);
     const tw_pause_totals totals = {1, 4 * MS, 0, 0, 0, 0, 6, 2, 700, 34};
-    TW_CHECK_MEM(&totals, &p->totals[TW_CAUSE_POLICY], sizeof totals);
+    TW_CHECK_MEM(&totals, &p->totals[TW_CAUSE_GC_OWN], sizeof totals);
     tw_pause_record record;
     TW_CHECK(tw_pause_read(p, 0, &record));
     TW_CHECK_EQ(6, record.collected);
@@ -227,10 +227,10 @@ TW_TEST(overlap_edges) {
 TW_TEST(overlap_open) {
     tw_pause_clock *p = new_clock();
     pause(p, TW_CAUSE_GC0, 10 * MS, 12 * MS);
-    tw_pause_begin(p, TW_CAUSE_POLICY, 20 * MS);
+    tw_pause_begin(p, TW_CAUSE_GC_OWN, 20 * MS);
     tw_pause_begin(p, TW_CAUSE_GC2, 21 * MS);
     tw_overlap o = overlap_of(p, 11 * MS, 26 * MS);
-    TW_CHECK_EQ(6 * MS, o.by_cause[TW_CAUSE_POLICY]);
+    TW_CHECK_EQ(6 * MS, o.by_cause[TW_CAUSE_GC_OWN]);
     TW_CHECK_EQ(0, o.by_cause[TW_CAUSE_GC2]);
     TW_CHECK_EQ(1 * MS, o.by_cause[TW_CAUSE_GC0]);
     TW_CHECK_EQ(7 * MS, o.total_ns);

@@ -241,9 +241,9 @@ TW_TEST(a_pause_still_open_counts_up_to_the_end) {
     bench b = begin();
     tw_step open;
     tw_step_begin(&b.s, &open, b.decode, ME, S0);
-    tw_pause_begin(&b.g->pause, TW_CAUSE_POLICY, S0 + 4 * MS);
+    tw_pause_begin(&b.g->pause, TW_CAUSE_GC_OWN, S0 + 4 * MS);
     tw_step_end(&b.s, &open, S0 + 10 * MS, 3, 0);
-    TW_CHECK_EQ(6 * MS, of(&b, b.decode)->overlap_ns[TW_STEP_INSIDE][TW_CAUSE_POLICY]);
+    TW_CHECK_EQ(6 * MS, of(&b, b.decode)->overlap_ns[TW_STEP_INSIDE][TW_CAUSE_GC_OWN]);
     end(&b);
 }
 

@@ -45,9 +45,11 @@ TW_TEST(every_event_is_counted) {
     made_put(&m, 0, T0 + 300 * MS, TW_KIND_STEP, 0, 0, 4, T0 + 290 * MS, 3);
     made_put(&m, 0, T0 + 320 * MS, TW_KIND_STEP, 0, 0, 4, T0 + 310 * MS, 0);
     made_put(&m, TW_RING_SHARED, T0, TW_KIND_COUNTER, TW_COUNTER_DELAY, 0, 0, 0, 77);
+    made_put(&m, TW_RING_SHARED, T0 + 90 * MS, TW_KIND_STALL, TW_DELAY_CALLBACK, 0, 77, T0 + 80 * MS, TW_MEASURED);
     const tw_trace *files[] = {made_open(&m)};
     const tw_trace_account a = account_of(files, 1);
     TW_CHECK_EQ(2, a.kind[TW_KIND_OPEN]);
+    TW_CHECK_EQ(1, a.kind[TW_KIND_STALL]);
     TW_CHECK_EQ(2, a.kind[TW_KIND_FIRST]);
     TW_CHECK_EQ(23, a.kind[TW_KIND_TOKEN]);
     TW_CHECK_EQ(2, a.kind[TW_KIND_CLOSE]);

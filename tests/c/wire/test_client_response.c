@@ -22,7 +22,7 @@ static void feed_text(tw_answer *answer, const char *text, uint64_t now_ns) { fe
 static void begin(tw_answer *answer, uint64_t planned_ns, uint64_t ttft_ns, uint64_t step_ns) {
     tw_answer_init(answer);
     tw_answer_begin(answer, planned_ns, ttft_ns, step_ns);
-    tw_answer_framing(answer, TW_FRAMING_SSE);
+    tw_answer_framing(answer, TW_FRAMING_SSE, false);
 }
 
 /* ---- messages ---- */
@@ -35,7 +35,7 @@ static uint64_t messages_of(const frames *frame) {
 
 static void check_cut(const frames *frame, tw_answer *answer, size_t at) {
     tw_answer_begin(answer, 1, 0, 0);
-    tw_answer_framing(answer, frame->framing);
+    tw_answer_framing(answer, frame->framing, false);
     feed(answer, frame->body, at, 10);
     feed(answer, frame->body + at, frame->len - at, 20);
     tw_answer_finish(answer, 30);
@@ -63,7 +63,7 @@ TW_TEST(golden_streams_cut_anywhere) {
 
 static uint64_t random_cuts(tw_answer *answer, const char *body, size_t len, uint64_t *random) {
     tw_answer_begin(answer, 1, 5, 5);
-    tw_answer_framing(answer, TW_FRAMING_SSE);
+    tw_answer_framing(answer, TW_FRAMING_SSE, false);
     for (size_t at = 0; at < len;) {
         const size_t n = 1 + tw_test_random_below(random, len - at);
         feed(answer, body + at, n, 100 + at);
@@ -169,7 +169,7 @@ TW_TEST(one_document) {
     tw_answer answer;
     tw_answer_init(&answer);
     tw_answer_begin(&answer, 1, 0, 0);
-    tw_answer_framing(&answer, TW_FRAMING_WHOLE);
+    tw_answer_framing(&answer, TW_FRAMING_WHOLE, false);
     feed_text(&answer, "{\"choices\":[{\"text\":\"abc\"}],\"usage\":{\"comple", 10);
     feed_text(&answer, "tion_tokens\":12}}", 20);
     tw_answer_finish(&answer, 30);
@@ -183,13 +183,50 @@ TW_TEST(a_last_line_without_its_end) {
     tw_answer answer;
     tw_answer_init(&answer);
     tw_answer_begin(&answer, 1, 0, 0);
-    tw_answer_framing(&answer, TW_FRAMING_LINES);
+    tw_answer_framing(&answer, TW_FRAMING_LINES, false);
     feed_text(&answer, "{\"response\":\"a\"}\n{\"response\":\"b\"}", 10);
     TW_CHECK_EQ(1, answer.messages);
     tw_answer_finish(&answer, 30);
     TW_CHECK_EQ(2, answer.messages);
     TW_CHECK_EQ(20, answer.gap_ns);
     tw_answer_free(&answer);
+}
+
+/* Of an API whose events are JSON objects: what is none is no token, but for one too long to be kept whole. */
+TW_TEST(only_objects) {
+    static char text[6000];
+    tw_answer answer;
+    begin(&answer, 1, 0, 0);
+    tw_answer_framing(&answer, TW_FRAMING_SSE, true);
+    feed_text(&answer, "data: not JSON\n\ndata: {\"choices\":[{\"text\":\"cut off\n\ndata: [1]\n\n", 10);
+    TW_CHECK_EQ(0, answer.messages);
+    feed_text(&answer, TOKEN, 20);
+    memset(text, 'a', sizeof text - 1);
+    feed_text(&answer, "data: {\"choices\":[{\"text\":\"", 30);
+    feed_text(&answer, text, 40);
+    feed_text(&answer, "\"}]}\n\n", 50);
+    TW_CHECK_EQ(2, answer.messages);
+    tw_answer_free(&answer);
+}
+
+/* Wherever two reads cut it, and without its empty line. */
+TW_TEST(an_error_is_kept_whole) {
+    static const char body[] = TOKEN "data: {\"error\":{\"message\":\"out of memory\"}}\n\n";
+    const size_t event = sizeof TOKEN - 1, kept = sizeof body - 1 - event;
+    tw_answer answer;
+    tw_answer_init(&answer);
+    for (size_t at = event; at <= sizeof body - 1; at++) {
+        for (size_t less = 0; less <= 2; less += 2) {
+            if (at + less > sizeof body - 1) continue;
+            begin(&answer, 1, 0, 0);
+            feed(&answer, body, at, 10);
+            feed(&answer, body + at, sizeof body - 1 - less - at, 20);
+            tw_answer_finish(&answer, 30);
+            TW_CHECK(answer.error && answer.head_len >= kept - 2);
+            TW_CHECK(memcmp(answer.head, body + event, kept - 2) == 0);
+            tw_answer_free(&answer);
+        }
+    }
 }
 
 /* Nothing of the last answer is left in the next, but the memory. */
@@ -199,7 +236,7 @@ TW_TEST(begin_forgets) {
     feed_text(&answer, TOKEN TOKEN "data: [DONE]\n\ndata: {\"er", 10);
     const size_t room = answer.room;
     tw_answer_begin(&answer, 100, 50, 10);
-    tw_answer_framing(&answer, TW_FRAMING_SSE);
+    tw_answer_framing(&answer, TW_FRAMING_SSE, false);
     TW_CHECK_EQ(room, answer.room);
     TW_CHECK_EQ(0, answer.messages + answer.tokens + answer.due + answer.met + answer.chunk_ns + answer.bytes);
     TW_CHECK(!answer.done);

@@ -18,7 +18,7 @@ static void tw_free(void *memory) { free(memory); }
 
 static void stream_of(tw_answer *answer) {
     tw_answer_begin(answer, 1, 10, 10);
-    tw_answer_framing(answer, TW_FRAMING_SSE);
+    tw_answer_framing(answer, TW_FRAMING_SSE, false);
     for (uint64_t i = 1; i <= MESSAGES; i++) tw_answer_feed(answer, TOKEN, sizeof TOKEN - 1, i * 10);
 }
 

@@ -40,26 +40,26 @@ typedef struct tw_healthy {
 } tw_healthy;
 
 /* The median TTFT at about so many streams in flight. */
-typedef struct tw_crowd_point {
+typedef struct tw_ttft_point {
     double streams, ttft_s;
     uint64_t samples;
-} tw_crowd_point;
+} tw_ttft_point;
 
 /* Names: "found", "no_inflection", "few_data", "single_level"; "unknown" out of range. */
 const char *tw_healthy_name(int verdict);
 
 /* From n tables as of now_ns; only those of one meaning of concurrency count: the group's where any has it. 0 or
  * ENOMEM. */
-int tw_healthy_find(tw_healthy *out, const tw_crowd *const *crowds, size_t n, uint64_t now_ns);
+int tw_healthy_find(tw_healthy *out, const tw_ttft_by_concurrency *const *ttft_sets, size_t n, uint64_t now_ns);
 
-/* At most TW_CROWD_LEVELS points, ascending; *count says how many. 0 or ENOMEM. */
-int tw_crowd_curve(tw_crowd_point *points, uint32_t *count, const tw_crowd *const *crowds, size_t n, uint64_t now_ns);
+/* At most TW_TTFT_LEVELS points, ascending; *count says how many. 0 or ENOMEM. */
+int tw_ttft_curve(tw_ttft_point *points, uint32_t *count, const tw_ttft_by_concurrency *const *ttft_sets, size_t n, uint64_t now_ns);
 
 /* Seconds until the first token of a request that comes when x - 1 are in flight; below 0: not known. */
 double tw_healthy_ttft(const tw_healthy *h, double x);
 
-/* Both of these over segments, the dead among them. points: room for TW_CROWD_LEVELS. 0, EINVAL or ENOMEM. */
-int tw_healthy_take(tw_healthy *out, tw_crowd_point *points, uint32_t *count, const tw_segment *const *segments,
+/* Both of these over segments, the dead among them. points: room for TW_TTFT_LEVELS. 0, EINVAL or ENOMEM. */
+int tw_healthy_take(tw_healthy *out, tw_ttft_point *points, uint32_t *count, const tw_segment *const *segments,
                     size_t n, uint64_t now_ns);
 
 TW_END_C

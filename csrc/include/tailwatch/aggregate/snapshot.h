@@ -26,8 +26,8 @@ typedef enum tw_metric {
     TW_METRIC_QUEUE_ACCEPT,
     TW_METRIC_ABANDONED_WAIT,
     TW_METRIC_SEND_WAIT,
-    TW_METRIC_PAUSE,                         /* + tw_cause */
-    TW_METRICS = TW_METRIC_PAUSE + TW_CAUSES
+    TW_METRIC_PAUSE,                         /* + tw_cause; of a stall, + TW_CAUSES and more: see tw_segment.stalls */
+    TW_METRICS = TW_METRIC_PAUSE + TW_STALLS
 } tw_metric;
 
 const tw_layout *tw_metric_layout(int metric);
@@ -64,6 +64,24 @@ typedef struct tw_snapshot_step {
     TW_STEP_COUNTERS(TW_COUNTER_FIELD)
 } tw_snapshot_step;
 
+#define TW_SNAPSHOT_STEPS 256                /* of the last ones, with their records */
+
+/* The step of an engine, read off its scheduler. */
+typedef struct tw_snapshot_engine_step {
+    tw_step_record record;                   /* prefill_name: nothing */
+    char prefill_of[TW_REQUEST_NAME_WORDS * 8]; /* the request with the most prefill tokens; "": none, or not known */
+} tw_snapshot_engine_step;
+
+/* An engine whose steps are read off its scheduler: see record/engine_sums.h. */
+typedef struct tw_snapshot_engine {
+    uint64_t steps;
+    tw_counts *length[TW_STEP_WORKS];        /* NULL: empty */
+    TW_ENGINE_COUNTERS(TW_COUNTER_FIELD)
+    tw_step_cost cost;                       /* of the latest that had the name */
+    tw_snapshot_engine_step *last;           /* oldest first; likewise */
+    uint32_t last_count;
+} tw_snapshot_engine;
+
 /* A process in the snapshot: what carries the label `process`. Who had this role and index before it, and is dead,
  * counts here too: so what a name has counted never goes back. */
 typedef struct tw_snapshot_process {
@@ -76,7 +94,7 @@ typedef struct tw_snapshot_process {
     uint64_t pause_ns[TW_CAUSES];            /* the words, an open pause included up to taken_ns */
     tw_pause_totals pause[TW_CAUSES];
     uint64_t pauses_lost;
-    tw_counts *pauses[TW_CAUSES];            /* NULL: empty */
+    tw_counts *stalls[TW_STALLS];            /* NULL: empty */
     uint64_t bytes;                          /* memory of its segment, of those of the dead, and of its policy */
     uint64_t last_stop_ns;
     uint64_t standing_ns;                    /* how long it had been standing still then; 0: it was not */
@@ -85,6 +103,7 @@ typedef struct tw_snapshot_process {
     tw_snapshot_step *steps;                 /* those that it made, as they are named; NULL: none. A window of the past
                                                 (tw_history_window) has none */
     uint32_t step_count;
+    tw_snapshot_engine *engine;              /* NULL: none of its steps was read, or a window of the past */
 } tw_snapshot_process;
 
 /* Frames of one shape that the server made itself, for one reason. */
@@ -93,10 +112,10 @@ typedef struct tw_snapshot_fallback {
     uint64_t count;
 } tw_snapshot_fallback;
 
-/* Stream time lost to the pauses of one role. */
+/* Stream time that coincided with the pauses of one role, and what its processes added to waits. */
 typedef struct tw_snapshot_lost {
     char role[TW_ROLE_WORDS * 8];
-    uint64_t overlap_ns[TW_PHASES][TW_CAUSES], delay_ns[TW_PHASES][TW_CAUSES];
+    uint64_t overlap_ns[TW_PHASES][TW_CAUSES], delay_ns[TW_PHASES][TW_DELAYS][TW_CERTAINTIES];
 } tw_snapshot_lost;
 
 typedef struct tw_snapshot {
@@ -114,7 +133,11 @@ typedef struct tw_snapshot {
     tw_slo slo;
     tw_tail tail[TW_PHASES][TW_OCTAVES];
     tw_second *seconds;                      /* TW_SECONDS of them, merged by second, ascending; unused at the front */
-    tw_slow_record *slow;                    /* newest last; .series indexes slow_series, .share[].source lost[] */
+    tw_slow_record *slow;                    /* newest last; .series indexes slow_series, .share[].source and those of its
+                                                parts lost[] */
+    tw_name_table *names;                    /* that the parts of slow refer to; NULL: there are none */
+    uint8_t *slow_longest;                   /* of each, whether it is the longest of a minute, an hour or the run;
+                                                those that are not are among the last TW_SLOW_RING */
     uint32_t slow_count;
     tw_name *slow_series;                    /* pairs: model, route of each slow record */
     tw_snapshot_exemplar *exemplars;         /* of the living processes: by label set, metric and bound, each once, the
@@ -127,7 +150,7 @@ typedef struct tw_snapshot {
  * ENOMEM. */
 int tw_snapshot_take(tw_snapshot **out, const tw_segment *const *segments, size_t n);
 
-/* later - earlier, a new snapshot: counts in between; gauges, slow records and seconds are later's.
+/* later - earlier, a new snapshot: counts and slow records in between; gauges and seconds are later's.
  * Label sets that earlier lacks count from zero. */
 int tw_snapshot_subtract(tw_snapshot **out, const tw_snapshot *later, const tw_snapshot *earlier);
 

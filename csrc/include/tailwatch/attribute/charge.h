@@ -1,5 +1,5 @@
-/* Charges the pauses that a wait of a stream coincided with: their overlap, and the delay they caused as an estimate, added
- * to the segment's counters by source and to the pauses themselves.
+/* Charges the pauses that a wait of a stream coincided with: their overlap, and the delay they caused, added to the
+ * segment's counters by source and to the pauses themselves.
  *
  * overlap, typical gap and delay are defined in stamp/stream.h. Thread rule: the segment's single writer.
  */
@@ -12,11 +12,20 @@
 
 TW_BEGIN_C
 
+/* When a token was ready for the process that sends it: not before lo_ns, not after hi_ns. */
+typedef struct tw_ready {
+    bool known;                     /* false: nothing is known of it */
+    bool by_engine;                 /* lo_ns = hi_ns is the stamp of the engine, engine_from_ns that of the token before */
+    uint64_t lo_ns, hi_ns, engine_from_ns;
+} tw_ready;
+
 typedef struct tw_charge {
     tw_overlap_by_source by_source;
     uint32_t sources;               /* in use: those from here on are empty */
-    uint64_t delay[TW_SOURCES][TW_CAUSES];
+    uint64_t delay[TW_SOURCES][TW_CAUSES];  /* of that: */
+    uint64_t certain[TW_SOURCES][TW_CAUSES];
     uint64_t delay_ns;
+    uint64_t before_entry_ns;       /* of a first token: what of it lies before the app was entered */
 } tw_charge;
 
 /* The peers whose pauses count beside those of the segment's own process: see tw_stream_join. */
@@ -25,12 +34,16 @@ typedef struct tw_served_by {
     uint64_t engine;
 } tw_served_by;
 
+/* Whether the engine is another process than the segment's own: its own pauses delay no token that is not ready. */
+bool tw_engine_is_elsewhere(const tw_segment *g, tw_served_by by);
+
 /* A gap [from_ns, to_ns] whose typical length is known, or 0. */
 void tw_charge_gap(tw_segment *g, tw_served_by by, uint64_t from_ns, uint64_t to_ns, uint64_t typical_ns,
-                     tw_charge *out);
+                   const tw_ready *ready, tw_charge *out);
 
-/* The wait [arrival_ns, to_ns] for a first token; until entry_ns only the segment's own process can have delayed it. */
+/* The wait [arrival_ns, to_ns] for a first token; until entry_ns only the segment's own process can have delayed it.
+ * typical_ns: of such waits without their delay part; 0: not known, and all that overlapped is charged. */
 void tw_charge_first_token(tw_segment *g, tw_served_by by, uint64_t arrival_ns, uint64_t entry_ns, uint64_t to_ns,
-                       tw_charge *out);
+                           uint64_t typical_ns, const tw_ready *ready, tw_charge *out);
 
 TW_END_C

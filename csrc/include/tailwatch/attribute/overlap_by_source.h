@@ -34,7 +34,8 @@ typedef struct tw_peer {
  * the GIL. */
 typedef struct tw_peer_set {
     uint32_t n;
-    const uint64_t *stop_ns[TW_PEERS]; /* their lines of the group's page */
+    const struct tw_segment *segment[TW_PEERS]; /* of each; NULL: it is not known */
+    const uint64_t *stop_ns[TW_PEERS]; /* last_stop_ns of each clock */
     tw_peer peer[TW_PEERS];            /* engine is never 0 here */
 } tw_peer_set;
 

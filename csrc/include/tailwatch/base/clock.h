@@ -35,6 +35,13 @@ static inline uint64_t tw_thread_cpu_ns(void) {
     return (uint64_t)t.tv_sec * TW_NS_PER_SECOND + (uint64_t)t.tv_nsec;
 }
 
+/* CPU time of the whole process, in nanoseconds. */
+static inline uint64_t tw_process_cpu_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * TW_NS_PER_SECOND + (uint64_t)t.tv_nsec;
+}
+
 /* The same instant on both clocks; wall - monotonic is the offset to print a time of day with. */
 typedef struct tw_clock_pair {
     uint64_t monotonic_ns;

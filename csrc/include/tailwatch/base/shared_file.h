@@ -1,6 +1,5 @@
 /* Files that the processes of one server share. None of them is followed or believed: what is not a plain file of this
- * user, of mode 0600, with one name, is not opened. A file's blocks are allocated before it is mapped, so that a full
- * tmpfs is an error here and never a SIGBUS later.
+ * user, of mode 0600, with one name, is not opened.
  */
 #pragma once
 
@@ -39,11 +38,9 @@ tw_group_problem tw_file_problem(void);
 struct stat;
 tw_group_problem tw_file_check(int file, struct stat *status);
 
-/* *out: the whole file, mapped; it must not be empty. dir: descriptor of its directory. */
-tw_group_problem tw_file_open(int dir, const char *name, bool to_write, void **out, size_t *bytes);
-
-/* A new file of that many zeros, mapped; where that fails none stays behind. */
-tw_group_problem tw_file_make(int dir, const char *name, size_t bytes, void **out);
+/* A new file of two parts, one after the other; where that fails none stays behind. */
+tw_group_problem tw_file_write(int dir, const char *name, const void *first, size_t first_len, const void *second,
+                               size_t second_len);
 
 /* Whether so many bytes fit into the file system of dir, and leave TW_GROUP_ROOM. */
 bool tw_file_fits(int dir, size_t bytes);

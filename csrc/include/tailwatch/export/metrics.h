@@ -20,7 +20,7 @@ typedef struct tw_load_gauges {
     double predicted_s;                  /* TTFT of a request admitted now */
     double within_slo;                   /* 1 or 0: whether that is within the SLO's bound */
     const char *verdict;                 /* tw_healthy_name() */
-    const tw_crowd_point *points;        /* the median TTFT by concurrency, ascending */
+    const tw_ttft_point *points;        /* the median TTFT by concurrency, ascending */
     uint32_t point_count;
 } tw_load_gauges;
 
@@ -56,6 +56,7 @@ typedef enum tw_instrument_use {
     TW_USE_ALWAYS,
     TW_USE_IDLE_GC,                      /* where a process collects garbage while idle, or has */
     TW_USE_STEPS,                        /* where a process has made engine steps */
+    TW_USE_ENGINE,                       /* where the steps of an engine are read off its scheduler */
     TW_USE_LOAD,                         /* where the load signal is known */
 } tw_instrument_use;
 

@@ -1,11 +1,11 @@
 /* How much of the old heap is to be collected when, so that its garbage stays a bounded part of it and no slice is longer than
- * the moment it was meant for. Virtual time: nothing here reads a clock. One user at a time; nothing fails.
+ * the idle slot it was meant for. Virtual time: nothing here reads a clock. One user at a time; nothing fails.
  *
- * Backlog: visits of old objects that are still owed. A cycle takes some ten of each object (once of itself and of each reference to
+ * Backlog: visits of old objects that are still to be made. A cycle takes some ten of each object (once of itself and of each reference to
  * it, in each of its walks). The next one begins when as many objects have grown old as a part of those that it looked at,
  * the tenured aside, so that as many are dead as live, in the long run; what it is predicted to cost is spread over the first
  * quarter of them: the sooner it is over, the fewer dead wait for the next. A cycle that is not over when that is to begin goes
- * on in every moment there is. Never more is owed than a cycle of all.
+ * on in every idle slot. Never more is owed than a cycle of all.
  */
 #pragma once
 
@@ -35,19 +35,19 @@ TW_BEGIN_C
 #define TW_PACE_LEAST_NS 300000
 #define TW_PACE_YOUNG 700       /* young objects that make a slice due without any backlog */
 
-/* What gave the moment for a slice. */
-typedef enum tw_moment {
-    TW_MOMENT_IDLE,     /* a loop waited for events */
-    TW_MOMENT_STEP,     /* an engine's step was over */
-    TW_MOMENT_REQUEST,  /* a request was over, and no other in flight */
-    TW_MOMENT_OVERDUE,  /* none of these for too long */
-    TW_MOMENT_MEMORY_LIMIT,  /* a memory limit was met */
-    TW_MOMENT_REQUESTED,    /* somebody asked for it */
-    TW_MOMENTS
-} tw_moment;
+/* Why a slice was made. */
+typedef enum tw_slice_reason {
+    TW_SLICE_IDLE,     /* a loop waited for events */
+    TW_SLICE_STEP,     /* an engine's step was over */
+    TW_SLICE_REQUEST_END,  /* a request was over, and no other in flight */
+    TW_SLICE_OVERDUE,  /* none of these for too long */
+    TW_SLICE_MEMORY_LIMIT,  /* a memory limit was met */
+    TW_SLICE_REQUESTED,    /* somebody asked for it */
+    TW_SLICE_REASONS
+} tw_slice_reason;
 
 /* "idle", "step", ...; "unknown" out of range. Any thread. */
-const char *tw_moment_name(int moment);
+const char *tw_slice_reason_name(int reason);
 
 /* What a slice does: the walks of a cycle cost differently, as memory is in their way or not. */
 typedef enum tw_walk {
@@ -79,7 +79,7 @@ typedef struct tw_pace {
     uint64_t share[2];               /* of what grew old, sixteenths that were found dead, in the last two cycles */
     uint64_t cycles, shorts;         /* times that the whole old heap was gone through; that what grew old lately was */
     uint64_t old;                    /* tracked objects that are neither young nor frozen: an estimate */
-    uint64_t made[TW_MOMENTS];       /* slices */
+    uint64_t made[TW_SLICE_REASONS];       /* slices */
     uint64_t looks, moved, freed, ns; /* of all slices */
     uint64_t predicted_ns;           /* what they were predicted to take */
 } tw_pace;
@@ -94,7 +94,7 @@ typedef struct tw_slice {
 } tw_slice;
 
 /* It took so long. */
-void tw_pace_slice(tw_pace *p, tw_moment moment, const tw_slice *slice, uint64_t ns);
+void tw_pace_slice(tw_pace *p, tw_slice_reason reason, const tw_slice *slice, uint64_t ns);
 
 /* A full collection of what is not frozen: nothing is owed after it. */
 void tw_pace_full_collection(tw_pace *p, size_t young, size_t freed);

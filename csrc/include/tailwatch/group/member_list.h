@@ -1,5 +1,5 @@
-/* All segments of a group, mapped to be read: those of the living, of the dead that nobody has merged yet, and the
- * retired segments of the others (merge_dead.h).
+/* All segments of a group, to be read: those of the living, of the dead that nobody has merged yet, and the retired
+ * segments of the others (merge_dead.h).
  *
  * A reader's list. It never writes to the directory, and never trusts what it maps: a file is a member when
  * tw_segment_valid() says so and its name begins with its owner's pid and start time. Who changes or uses the list holds the
@@ -22,6 +22,9 @@ TW_BEGIN_C
 typedef struct tw_member {
     const tw_segment *segment;
     size_t bytes;
+    uint64_t copied_ns;          /* 0: the segment itself is mapped. Else it is a copy, of its file as it was last changed
+                                  * then (UINT64_MAX: to be read again): a retired segment, or one whose process is in
+                                  * another IPC namespace, or whose memory is gone */
     uint64_t dev, ino;           /* of its file: another of the same name is another member */
     const tw_retired_list *list; /* not NULL: it is a retired segment */
     tw_group_id id;              /* else: whose it is */
@@ -39,8 +42,8 @@ typedef struct tw_members {
     } known[TW_MEMBERS_REFUSED];
 } tw_members;
 
-/* Makes the list what the directory holds: maps what is new, unmaps what is gone, and what a retired segment holds. except: a
- * file's name that is left out (one's own), or NULL. Zeroed memory is an empty list. TW_GROUP_SYSTEM when the directory
+/* Makes the list what the directory holds: maps what is new, unmaps what is gone, and what a retired segment holds, and
+ * reads copies again that have changed. except: a file's name that is left out (one's own), or NULL. Zeroed memory is an empty list. TW_GROUP_SYSTEM when the directory
  * cannot be read; the list is then as it was. */
 tw_group_problem tw_members_renew(tw_members *members, int dir, const char *except);
 
@@ -54,9 +57,9 @@ void tw_members_note_ended(tw_members *members, int dir);
 /* Unmaps all. */
 void tw_members_clear(tw_members *members);
 
-/* Those whose pauses may delay streams of this process: living members on the page whose engine is not 0, but for the
- * group's own line, with engines as tw_engines_resolve() leaves them. Roles become sources of own. To be asked again each
- * second: who is killed while it collects says for ever that it stands still. */
-void tw_members_peers(const tw_members *members, const tw_group *group, tw_segment *own, tw_peer_set *peer_set);
+/* Those whose pauses may delay streams of this process: living members whose engine is not 0, with engines as
+ * tw_engines_resolve() leaves them. Roles become sources of own. To be asked again each second: who is killed while it
+ * collects says for ever that it stands still. */
+void tw_members_peers(const tw_members *members, tw_segment *own, tw_peer_set *peer_set);
 
 TW_END_C

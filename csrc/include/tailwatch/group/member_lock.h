@@ -1,4 +1,5 @@
-/* The lock that a member holds on its segment's file for as long as it maps it: whether it lives, for who cannot ask.
+/* The lock that a member holds on its segment's file for as long as it has a mapping of it, which nobody accesses: whether
+ * it lives, for who cannot ask.
  *
  * A pid means something in its own PID namespace only. Containers that share /dev/shm have one each, so a member of
  * another namespace is judged by its lock and never by its pid: the file's inode is the same for both.

@@ -2,7 +2,7 @@
  *
  * Any member may merge, under flock() of the directory, without waiting for it; processes that only read never do. The
  * retired segment and the dead segment are summed into DIR/merge.tmp, which is renamed over the retired segment; then the
- * dead segment's file is removed. If the merging process dies in between, one of these is left:
+ * dead segment's file is removed, and what the process recorded is copied into its .trace file. If the merging process dies in between, one of these is left:
  *
  *     merge.tmp                     not read by any process; the next merge replaces it
  *     a retired segment that lists a file that still exists: readers pass over that file, the next merge removes it
@@ -27,8 +27,8 @@ TW_BEGIN_C
  * holds no lock. Copies megabytes, allocates; any thread, also beside the writer of this process. */
 uint32_t tw_merge_dead(int dir, uint32_t most);
 
-/* Marks the file of this member as ended, though its process lives: the caller has taken its memory back
- * (tw_group_unshare) and writes no more to the file. Nothing happens where there is no file. */
-void tw_mark_ended(const tw_group *group);
+/* Marks the segment of this member as ended, though its process lives, and copies it into its file: the caller then takes
+ * its memory back (tw_group_unshare). Nothing happens where it shares none. */
+void tw_mark_ended(tw_group *group);
 
 TW_END_C

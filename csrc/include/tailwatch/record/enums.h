@@ -14,7 +14,7 @@ typedef enum tw_cause {
     TW_CAUSE_GC2,
     TW_CAUSE_GC_FULL,
     TW_CAUSE_GC_INCREMENT,
-    TW_CAUSE_POLICY,
+    TW_CAUSE_GC_OWN,
     TW_CAUSES
 } tw_cause;
 
@@ -62,6 +62,9 @@ typedef enum tw_drop {
     TW_DROP_TRIGGER,     /* trace_on: something to keep came too soon after the last, or its file could not be written */
     TW_DROP_EXPORT,      /* an OTLP export was not taken, or left out: the next one covers that time too */
     TW_DROP_SPAN,        /* a request's span was not made: its queue was full */
+    TW_DROP_MEMBER,      /* a file of the group could not be read: the numbers of its processes are missing here */
+    TW_DROP_UNJOINED,    /* a token's stamp of the engine was that of no step that is kept */
+    TW_DROP_METRICS_APPEND, /* the app's own metrics went out without ours behind them: late, failed, or not readable */
     TW_DROPS
 } tw_drop;
 

@@ -19,6 +19,8 @@
 
 TW_BEGIN_C
 
+#define TW_STALL_RINGS 3 /* of a tw_host: by_handle, by_loop, by_watchdog */
+
 /* Where one ring goes on. */
 typedef struct tw_ring_writer {
     tw_ring_event *next, *begin, *end;
@@ -26,14 +28,24 @@ typedef struct tw_ring_writer {
     uint64_t thread;     /* whose it is; 0: nobody's */
 } tw_ring_writer;
 
+/* The latest sample of a track, which may have grown since it was written. */
+typedef struct tw_sample_writer {
+    uint64_t number;     /* of its span, + 1; 0: there is none */
+    uint64_t written_ns; /* up to when it was written */
+    uint64_t thread;
+} tw_sample_writer;
+
 typedef struct tw_recorder {
     uint64_t thread;     /* who wrote last, */
     tw_ring_writer *ring; /* and where: never NULL while thread is not 0 */
     tw_trace_head *head; /* NULL: it records nothing */
     tw_trace_labels *labels;
     tw_clock_snapshot *clocks;
+    tw_trace_stalls *stalls;
     tw_ring_writer of[TW_RINGS];
     uint64_t counted[TW_COUNTERS]; /* as last sampled, + 1 */
+    uint64_t span[TW_STALL_RINGS]; /* the next one of each of the host's rings, + 1; 0: none was looked at */
+    tw_sample_writer sample[TW_TRACKS];
     uint64_t pid;        /* whose memory it is: a fork child's is its parent's */
 } tw_recorder;
 
@@ -102,14 +114,19 @@ void tw_recorder_count(tw_recorder *r, uint64_t now_ns, tw_counter counter, uint
 /* The samples that a segment knows: streams in flight, goodput, overlap, delay. At most 10 times a second. */
 void tw_recorder_sample(tw_recorder *r, const tw_segment *g, uint64_t now_ns);
 
+/* The stalls since, of those that the host's rings still hold, in the order of their ends: measured ones of at least
+ * TW_SLOW_NS, and all others; a sample that has grown since it was written again, with the same start. From the first call
+ * on the watchdog keeps stacks. */
+void tw_recorder_stalls(tw_recorder *r, tw_host *host);
+
 /* A pause opens, as the segment's clock says, or has closed; both after tw_pause_begin and the end. */
 void tw_recorder_pause(tw_recorder *r, const tw_pause_clock *p);
 void tw_recorder_paused(tw_recorder *r, const tw_pause_clock *p, tw_cause cause, uint64_t start_ns, uint64_t stop_ns,
                         const tw_pause_result *result);
 
-/* The file of a member of a group: bytes of zeros, mapped, its pages there already so that no stamp faults. name:
- * TW_GROUP_NAME bytes, of the file. dir: descriptor of its directory. Any thread. TW_GROUP_FULL: it does not fit, or would
- * leave less than TW_GROUP_ROOM. */
+/* The memory that a file of a member names (base/shared_memory.h): zeros, mapped, its pages there already so that no stamp
+ * faults. bytes: of whole pages. name: TW_GROUP_NAME bytes, of the file. dir: descriptor of its directory. Any thread.
+ * TW_GROUP_FULL: a copy does not fit into the file, or would leave less than TW_GROUP_ROOM. */
 tw_group_problem tw_recorder_file(int dir, const char *name, size_t bytes, void **out);
 
 /* The same without a file. NULL: no memory. */

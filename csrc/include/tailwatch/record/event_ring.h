@@ -2,8 +2,9 @@
  *
  *     DIR/PID-START-JOINED.trace   beside the segment PID-START-JOINED.seg (group.h), made when `trace` is on
  *
- * A file of fixed size, all of whose blocks are allocated when it is made: a head, the names that events refer to by
- * number, clock snapshots, and TW_RINGS rings of events. It outlives its process (kill -9 too) and is readable on its own.
+ * Memory of fixed size, all of whose pages are taken when it is made: a head, the names that events refer to by number,
+ * clock snapshots, and TW_RINGS rings of events. It outlives its process (kill -9 too). The file names it
+ * (base/shared_memory.h) until the process is merged (merge_dead.h), and from then on holds it.
  * The writing half is event_recorder.h.
  *
  * Rings. 0 .. 7 belong to a thread each, in the order in which threads first stamped; the last one, TW_RING_SHARED, takes
@@ -21,8 +22,7 @@
  * writes to its own ring only.
  *
  * Nothing of a file is believed: tw_trace_open checks all that a reader relies on and keeps a copy of it, so that a file
- * that changes later costs wrong events, never a crash or a hang. (One that is cut short while it is mapped is SIGBUS, as
- * any file is; we never do that, and nobody but its user can.) Names and ids in events may be out of range: use
+ * that changes later costs wrong events, never a crash or a hang. Names and ids in events may be out of range: use
  * tw_trace_label and tw_trace_step.
  */
 #pragma once
@@ -60,6 +60,13 @@ typedef enum tw_kind {
     TW_KIND_COUNTER,   /* a sample.                   a: tw_counter  b: -       c: -        id: -        value: see tw_counter */
     TW_KIND_THREAD,    /* events after this one in this ring are of another thread.
                         *                             a: -           b: -       c: -        id: tid      value: name, 8 bytes of it */
+    TW_KIND_STALL,     /* a thread that tokens wait for stood still until time_ns, as far as is known: one of the same
+                        * start and the same words, written after it, is the same stall, grown.
+                        *                             a: tw_delay_cause  b: name  c: tid, 0: the process
+                        *                             id: start_ns  value: tw_certainty | detail << 8
+                        *                             (detail: of gil the name of what its holder ran; of throttled ns) */
+    TW_KIND_FRAMES,    /* the stack of the stall before it in its ring.
+                        *                             a: -           b: -       c: -  id, value: as tw_span_frame() has it */
     TW_KINDS
 } tw_kind;
 
@@ -100,7 +107,7 @@ static inline uint32_t tw_what_c(uint64_t what) { return (uint32_t)(what >> 32);
 /* ---- the file ---- */
 
 #define TW_TRACE_MAGIC UINT64_C(0x3143415254215754) /* "TW!TRAC1" */
-#define TW_TRACE_VERSION 1
+#define TW_TRACE_VERSION 2
 #define TW_RINGS 9
 #define TW_RING_SHARED (TW_RINGS - 1)
 #define TW_RING_LEAST 16                        /* events of the smallest ring */
@@ -123,6 +130,9 @@ typedef struct tw_ring_entry {
 
 typedef struct tw_trace_labels { tw_name model, route; } tw_trace_labels;
 
+/* Those of the process's host_track.h, by their numbers there, that stalls of this file refer to. */
+typedef struct tw_trace_stalls { tw_name_table names, frames; } tw_trace_stalls;
+
 typedef struct tw_trace_head {
     uint64_t magic, version;  /* the magic is release-stored last */
     uint64_t bytes;           /* of the file */
@@ -140,7 +150,9 @@ typedef struct tw_trace_head {
     uint64_t clocks;          /* snapshots ever taken: number n at n % TW_CLOCK_FINE, and where n % TW_CLOCK_EVERY == 0
                                * also at TW_CLOCK_FINE + n / TW_CLOCK_EVERY % TW_CLOCK_COARSE. Published as events are. */
     uint64_t engine;            /* what its process works for, as it says itself (engine_id.h); 0: no engine, or not known */
-    uint64_t spare[22];
+    uint64_t at_stalls;         /* an offset as those above */
+    uint64_t stalls_lost;       /* overwritten before they were written to a ring */
+    uint64_t spare[20];
     tw_ring_entry ring[TW_RINGS];
 } tw_trace_head;
 
@@ -164,6 +176,7 @@ typedef struct tw_trace {
     size_t bytes;
     const tw_trace_labels *labels;
     const tw_clock_snapshot *clocks;
+    const tw_trace_stalls *stalls;
     const tw_ring_event *events;
     uint64_t ring_first[TW_RINGS], ring_size[TW_RINGS];
     uint32_t label_sets;
@@ -175,7 +188,8 @@ typedef struct tw_trace {
  * offsets are those that tw_trace_bytes gives for its numbers, and the bytes are all there. */
 bool tw_trace_open(const void *bytes, size_t len, tw_trace *out);
 
-/* The same of a file by its path: a plain file of this user with one name. Mapped read-only until tw_trace_close.
+/* The same of a file by its path: a plain file of this user with one name. What it names is mapped read-only, or else a
+ * copy of what it holds, until tw_trace_close.
  * Returns 0, or an errno: EINVAL where it is no trace file of this version. */
 int tw_trace_map(const char *path, tw_trace *out);
 void tw_trace_close(tw_trace *t);
@@ -192,6 +206,14 @@ void tw_trace_label(const tw_trace *t, uint32_t labels, char *model, char *route
 
 /* Name of an engine step; "other" for one that is not known. out: TW_STEP_NAME_WORDS * 8 bytes. */
 void tw_trace_step(const tw_trace *t, uint32_t step, char *out);
+
+/* A name that a stall or its frames refer to. out: TW_NAME_TEXT bytes; "" for 0, "other" for one that is not known. */
+static inline void tw_trace_stall_name(const tw_trace *t, uint32_t name, char *out) {
+    tw_name_copy(&t->stalls->names, name, out, TW_NAME_TEXT);
+}
+static inline void tw_trace_frame(const tw_trace *t, uint32_t frame, char *out) {
+    tw_name_copy(&t->stalls->frames, frame, out, TW_NAME_TEXT);
+}
 
 /* The numbers of the events that a ring holds now: [*first, *end). Returns how many it has lost: *first. */
 uint64_t tw_ring_bounds(const tw_trace *t, uint32_t ring, uint64_t *first, uint64_t *end);

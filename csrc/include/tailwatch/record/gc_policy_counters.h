@@ -46,10 +46,10 @@ typedef enum tw_policy_why {
     TW_WHYS
 } tw_policy_why;
 
-/* The reason of a collection outside slices: below TW_MOMENTS a full collection that tailwatch made, by its idle slot
- * (tw_moment); else a collection that tailwatch did not make. */
+/* The reason of a collection outside slices: below TW_SLICE_REASONS a full collection that tailwatch made, by its
+ * tw_slice_reason; else a collection that tailwatch did not make. */
 enum {
-    TW_COLLECTION_AUTOMATIC = TW_MOMENTS, /* the interpreter's thresholds */
+    TW_COLLECTION_AUTOMATIC = TW_SLICE_REASONS, /* the interpreter's thresholds */
     TW_COLLECTION_EXTERNAL,               /* gc.collect() by other code */
     TW_COLLECTION_UNKNOWN,                /* one of the two: this interpreter's counters are not known */
     TW_COLLECTION_REASONS
@@ -78,7 +78,7 @@ const char *tw_interference_name(int interference);
 const char *tw_memory_limit_name(int memory_limit);
 
 typedef struct tw_policy_counts {
-    uint64_t slices[TW_MOMENTS];
+    uint64_t slices[TW_SLICE_REASONS];
     uint64_t collections[TW_COLLECTION_REASONS];
     uint64_t moved, freed;            /* objects, of all slices */
     uint64_t slice_ns, predicted_ns;  /* what the slices took, and had been predicted to take */
@@ -94,7 +94,7 @@ typedef struct tw_policy_counts {
 typedef struct tw_policy_now {
     uint64_t kind, mode, why;         /* tw_policy_kind, tw_policy_mode, tw_policy_why */
     uint64_t unfrozen, frozen;        /* objects: those tracked and not frozen, an estimate; those known to be frozen */
-    uint64_t backlog;                 /* visits of objects still owed; about 10 per object */
+    uint64_t backlog;                 /* visits of objects still to be made; about 10 per object */
     uint64_t bytes;                   /* memory outside the segment */
     uint64_t cost_ns;                 /* predicted for 1024 visits of a slice; 0: not known */
     uint64_t answered, answer;        /* number of the last command executed (release-stored last; 0: none), and its
@@ -110,15 +110,15 @@ typedef struct tw_policy {
 void tw_policy_is(tw_policy *p, tw_policy_kind kind, tw_policy_mode mode, tw_policy_why why);
 
 /* Counts a slice: before, after: the pacer's state around it. */
-void tw_policy_slice(tw_policy *p, const tw_pace *before, const tw_pace *after, tw_moment moment);
+void tw_policy_slice(tw_policy *p, const tw_pace *before, const tw_pace *after, tw_slice_reason reason);
 
 /* Counts a full collection that tailwatch made: its length, and the objects it freed. */
-void tw_policy_full_collection(tw_policy *p, tw_moment moment, uint64_t ns, uint64_t freed);
+void tw_policy_full_collection(tw_policy *p, tw_slice_reason reason, uint64_t ns, uint64_t freed);
 
 /* Publishes the result of an operator's command. number: not 0. */
 void tw_policy_answer(tw_policy *p, uint64_t number, uint64_t answer);
 
-/* The heap's tracked objects: those that are not frozen, those known to be frozen. */
+/* The heap's tracked objects: those that are not frozen (UINT64_MAX: not known), those known to be frozen. */
 void tw_policy_heap(tw_policy *p, uint64_t unfrozen);
 void tw_policy_frozen(tw_policy *p, uint64_t frozen);
 

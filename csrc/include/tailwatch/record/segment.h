@@ -17,25 +17,35 @@
 #include <stdint.h>
 
 #include "tailwatch/record/ttft_by_concurrency.h"
+#include "tailwatch/record/delay_cause.h"
+#include "tailwatch/record/engine_sums.h"
 #include "tailwatch/record/enums.h"
 #include "tailwatch/record/exemplar.h"
 #include "tailwatch/record/histogram.h"
 #include "tailwatch/record/pause_clock.h"
 #include "tailwatch/record/gc_policy_counters.h"
+#include "tailwatch/record/host_track.h"
 #include "tailwatch/record/genai_counters.h"
+#include "tailwatch/record/step_ring.h"
 #include "tailwatch/record/step_stats.h"
 
 TW_BEGIN_C
 
 #define TW_SEGMENT_MAGIC UINT64_C(0x31574c4941543e21) /* "!>TAILW1" */
-#define TW_SEGMENT_VERSION 8
+#define TW_SEGMENT_VERSION 16
 #define TW_NAME_WORDS 16            /* 128 bytes: a model name or route, UTF-8, NUL-terminated, cut at a character */
 #define TW_NAME_BYTES (TW_NAME_WORDS * 8)
 #define TW_ROLE_WORDS 4
 #define TW_ID_WORDS 8               /* 64 bytes: a request id, cut to 63 */
 #define TW_SECONDS 3600             /* rolling windows: one slot a second, up to an hour */
 #define TW_SLOW_RING 256            /* the last slow gaps; a power of two */
+#define TW_SLOW_MINUTES 60          /* of each phase the longest of the last minutes, */
+#define TW_SLOW_HOURS 24            /* of the last hours, */
+#define TW_SLOW_RUN 8               /* and of the run are kept beside them: record/slow_gaps.h */
+#define TW_SLOW_PERIODS (TW_SLOW_MINUTES + TW_SLOW_HOURS + TW_SLOW_RUN)
+#define TW_SLOW_LONGEST (TW_PHASES * TW_SLOW_PERIODS)
 #define TW_SHARES 4                 /* of a slow gap's delay, by other processes: kept apart */
+#define TW_PERIODS 16               /* of a label set: four minutes */
 #define TW_OCTAVES 32               /* octave o: gaps in [2^o, 2^(o+1)) us; the first and last are open-ended */
 #define TW_LABEL_SETS_LIMIT 4096
 #define TW_SHAPE_WORDS 8            /* 64 bytes: which frames, of which class or function; cut to 63 */
@@ -64,6 +74,7 @@ typedef struct tw_name { uint64_t word[TW_NAME_WORDS]; } tw_name;
     FIELD(drops, [TW_DROPS])                                                                 \
     FIELD(errors, [TW_ERRORS])                                                               \
     FIELD(label_overflow, )         /* requests whose labels became "other" */               \
+    FIELD(unexplained_ns, [TW_PHASES][TW_UNEXPLAINED_REASONS])                               \
     FIELD(deadlines_due, )                                                                   \
     FIELD(deadlines_met, )
 #define TW_PROCESS_HISTOGRAMS(HISTOGRAM)                                                     \
@@ -89,6 +100,10 @@ typedef struct tw_series {
     TW_SERIES_COUNTERS(TW_COUNTER_FIELD)
     uint64_t typical_ns[16];        /* the last typical gaps that streams found: a new stream's first idea */
     uint64_t typical_next;
+    uint64_t period_ns[TW_PERIODS]; /* what was typical in each of the last periods of 15 s; 0: nothing */
+    uint64_t period;                /* number of the running one + 1 */
+    uint64_t typical_most_ns;       /* no stream's typical gap exceeds this; 0: not known yet */
+    uint64_t typical_ttft_ns;       /* a running median; 0: not known yet */
 } tw_series;
 
 /* One second of finished requests. Pairs of 32-bit counts share a word: low half, high half. */
@@ -107,14 +122,16 @@ typedef struct tw_tail {
     uint64_t delay_ns[TW_CAUSES];
     uint64_t client_ns;             /* waiting for a slow client to read */
     uint64_t accept_ns;             /* ttft: waited unseen before the app was entered, pauses not counted */
-    uint64_t unexplained_ns;        /* the rest of what exceeds the typical gap */
+    uint64_t host_ns, engine_ns;    /* callback .. stopped, transport .. device of tw_delay_cause */
+    uint64_t unexplained_ns;        /* the rest of what exceeds the typical gap: upstream too */
 } tw_tail;
 
-/* Stream time that coincided with the pauses of one role, and what it cost; summed over streams. */
+/* Stream time that coincided with the pauses of one role, and what its processes added to waits; summed over streams.
+ * Delay by pauses: of all waits; by other causes: of slow ones. */
 typedef struct tw_lost {
     uint64_t role[TW_ROLE_WORDS];
     uint64_t overlap_ns[TW_PHASES][TW_CAUSES];
-    uint64_t delay_ns[TW_PHASES][TW_CAUSES];
+    uint64_t delay_ns[TW_PHASES][TW_DELAYS][TW_CERTAINTIES];
 } tw_lost;
 
 /* What another process's pauses of one cause did to one gap. */
@@ -139,6 +156,8 @@ typedef struct tw_slow_record {
     uint64_t token;                 /* which token of its stream, 1 = the first */
     uint64_t request_id[TW_ID_WORDS];
     uint64_t trace_id[TW_TRACE_WORDS];
+    tw_parts parts;                 /* they sum to what exceeds the typical gap; names are of this segment's host.names,
+                                     * sources of its lost[] */
 } tw_slow_record;
 
 /* Frames of one shape that a template could have made and the server made itself, for one reason. */
@@ -161,15 +180,19 @@ typedef struct tw_header {
     uint64_t image;                 /* tw_process_image(): what a process measured before an exec() is of the dead */
     uint64_t ended;                 /* not 0: its process writes here no more, though it may live */
     uint64_t locked;                /* not 0: its file is locked for as long as its process lives: group/member_lock.h */
+    uint64_t engine;                /* it works for, whose streams its pauses may delay; 0: no engine */
+    uint64_t is_front;              /* not 0: requests are stamped here, by its app or by hand */
     uint64_t series_bytes;          /* from one label set to the next: sizeof(tw_series), plus a tw_served's if kept */
 } tw_header;
 
 typedef struct tw_segment {
     tw_header header;
     tw_slo slo;
-    uint64_t slow_ns;               /* gaps this long are kept as slow; 0: over 20 ms and over 4 typical gaps */
+    uint64_t slow_ns;               /* gaps this long are kept as slow whatever is typical; 0: none */
     tw_pause_clock pause;
-    tw_histogram pauses[TW_CAUSES]; /* lengths of closed pauses: sum equals the pause word when none is open */
+    tw_histogram stalls[TW_STALLS]; /* by tw_cause lengths of closed pauses: their sum is the pause word when none is open;
+                                     * further on what other causes took of each stall of a loop (attribute/stalls.h), zeros until the
+                                     * first */
     TW_PROCESS_HISTOGRAMS(TW_HISTOGRAM_FIELD)
     tw_lost lost[TW_SOURCES];       /* 0: to this process's own pauses */
     uint64_t in_flight;             /* requests open now */
@@ -178,18 +201,21 @@ typedef struct tw_segment {
     tw_tail tail[TW_PHASES][TW_OCTAVES];
     uint64_t slow_head;             /* slow records ever written */
     tw_slow_record slow[TW_SLOW_RING];
+    tw_slow_record slow_longest[TW_SLOW_LONGEST];
     uint64_t fallback_count;        /* kinds in use; release-stored after the kind is written */
     tw_fallback fallbacks[TW_FALLBACKS];
     tw_steps steps;
-    tw_crowd crowd;
+    tw_ttft_by_concurrency ttft_by_concurrency;
     tw_policy policy;               /* the collector's */
+    tw_host host;                   /* what the threads that tokens wait for did */
+    tw_step_ring step_ring;         /* of the engine's loop in this process */
+    tw_engine_sums engine;          /* what its steps add up to */
     tw_exemplar exemplars[TW_EXEMPLARS]; /* of requests whose trace is known and kept */
-    uint64_t series_count;          /* label sets in use; release-stored after the set is written, and after the file
-                                     * has grown to hold it */
+    uint64_t series_count;          /* label sets in use; release-stored after the set is written */
     /* tw_series[max_label_sets] follow, header.series_bytes apart */
 } tw_segment;
 
-/* Bytes of the label sets in use and of all that stands before them: what a file must hold. At most header.bytes,
+/* Bytes of the label sets in use and of all that stands before them: what a copy must hold. At most header.bytes,
  * whatever series_count says. */
 size_t tw_segment_used(const tw_segment *g);
 
@@ -237,12 +263,6 @@ tw_served *tw_segment_served(const tw_segment *g, const tw_series *series);
  * UTF-8, and control characters, become '?'. Cost: a scan of the sets in use; call once a request. */
 uint32_t tw_segment_label(tw_segment *g, const char *model, size_t model_len, const char *route, size_t route_len);
 
-/* The same for a segment that others map. Before a set is made, and only then, grow is called with the bytes that the
- * segment will use: false, and the request is one of ("other", "other"), counted. */
-typedef bool (*tw_segment_grow)(void *of, size_t bytes);
-uint32_t tw_segment_label_growing(tw_segment *g, const char *model, size_t model_len, const char *route,
-                                  size_t route_len, tw_segment_grow grow, void *of);
-
 /* Adds to the fallbacks of the fast SSE path: where shape and reason are known, else as a new kind, and as
  * ("other", "other") where there is no room. Texts are cleaned and cut as label names are. Not on the token path. */
 void tw_segment_fallback(tw_segment *g, const char *shape, size_t shape_len, const char *reason, size_t reason_len,
@@ -267,7 +287,7 @@ uint32_t tw_octave_of(uint64_t gap_ns);
 /* Copies slow record number n; false when overwritten or not written yet. Any thread, never torn. */
 bool tw_segment_slow_read(const tw_segment *g, uint64_t n, tw_slow_record *out);
 
-/* Closes a pause (see pause_clock.h) and records its length in pauses[cause]. */
+/* Closes a pause (see pause_clock.h) and records its length in stalls[cause]. */
 uint64_t tw_segment_pause_end(tw_segment *g, uint64_t now_ns, const tw_pause_result *result);
 
 /* Copies text into words (NUL-padded, cut at a character to words * 8 - 1 bytes) and out of them (always

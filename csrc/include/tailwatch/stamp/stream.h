@@ -8,13 +8,18 @@
  * choice; not known where all came in one message. E2E = end - arrival, finished requests with status below 300.
  *
  * overlap: the part of a gap that coincides with recorded pauses (at least TW_PAUSE_SHORT_NS long): an upper
- * bound of their blame. delay: min(overlap, gap - typical gap, not below 0): an estimate, split over the causes
- * in proportion to their overlap. typical: the median of the stream's last 16 gaps without their delay part;
- * for a new stream its label set's, or else the median of the gaps it has, once they are 4; with none, delay is 0.
- * TTFT: delay is the overlap with [arrival, entry], which is certain; the rest is an upper bound only.
+ * bound of their blame. delay: what pauses added to it. Certain (measured) where it is known when the token was ready:
+ * by the engine's stamp, or by the loop's clock (attribute/chain.h): what paused after that, and what paused the engine
+ * while it made the token. Else an estimate: min(overlap, gap - typical gap, not below 0), split over the causes in
+ * proportion to their overlap. typical: the median of the stream's last 16 gaps without their delay part, at most a
+ * quarter above what was typical of its label set over the last four minutes; for a new stream its label set's, or else
+ * the median of the gaps it has, once they are 4; with none, there is no estimate.
+ * TTFT: certain is the overlap with [arrival, entry], and that after the token was ready; of what lies between,
+ * min(overlap, TTFT - the label set's median without delay) is an estimate.
  *
- * slow: a gap of at least segment->slow_ns, or where that is 0, over 20 ms and over 4 typical gaps; where no
- * typical gap is known, over 1 s, or over 20 ms and paused. A TTFT is slow over its bound or from slow_ns on.
+ * slow: a gap that exceeds the typical one by more than 2 ms and more than half of it; where no typical gap is known,
+ * one over 1 s, or over 20 ms and paused. A TTFT is slow over its bound, and over three times its label set's median.
+ * Gaps and TTFTs from segment->slow_ns on are kept as well (0: not).
  *
  * Fluidity follows choice 0: a deadline for the first token (the TTFT bound) and one for each later token (the
  * TPOT bound, or else the ITL bound), slack carried forward; n tokens in a message are n deadlines, n - 1 of them
@@ -24,7 +29,7 @@
 
 #include "tailwatch/base/extern_c.h"
 #include "tailwatch/record/segment.h"
-#include "tailwatch/attribute/overlap_by_source.h"
+#include "tailwatch/attribute/chain.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -82,6 +87,11 @@ typedef struct tw_stream {
     uint64_t end_ns;                /* once closed */
     uint32_t choices;               /* choices seen (TW_CHOICES + 1 once one was not tracked) */
     uint32_t exemplary;             /* its trace id is shown beside what it measures */
+    uint64_t request;               /* tw_request_hash() of its id, 0: it has none */
+    uint32_t chained, chained_before; /* tokens were received; so was the one before chain_first */
+    uint64_t chained_at;            /* messages when the last was received */
+    tw_token_chain chain_first, chain_last; /* of those received since the last stamp */
+    tw_token_chain chain_before;    /* the last that was received before the last stamp */
     uint64_t request_id[TW_ID_WORDS];
     uint64_t trace_id[TW_TRACE_WORDS];
 } tw_stream;
@@ -114,6 +124,11 @@ void tw_stream_exemplify(tw_stream *s);
  * the last stamp (or arrival) counts as that and is counted in TW_DROP_OUT_OF_ORDER_STAMP; after the end the stamp is dropped
  * and counted there. n = 0 and stamps of an opaque stream do nothing. */
 void tw_stream_token(tw_stream *s, uint64_t now_ns, uint32_t n, uint32_t choice);
+
+/* A token of the request came to this process: key_ns is the engine's stamp of its step, recv_ns when the process received
+ * it, processed_ns when it was ready to be sent. Several may come before they are sent in one message: that message is
+ * chained through the first. Monotonic ns. */
+void tw_stream_received(tw_stream *s, uint64_t key_ns, uint64_t recv_ns, uint64_t processed_ns);
 
 /* Tokens of one more choice in the message that was stamped last: no gap of their own. */
 void tw_stream_token_also(tw_stream *s, uint32_t n, uint32_t choice);

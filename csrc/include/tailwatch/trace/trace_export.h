@@ -8,6 +8,9 @@
  *              Model and route are known from the answer on: "answer" shows them too, of requests that have not ended
  *   steps      of each thread: engine steps by name; and on a row "host gaps" beside it from a step's end to the begin of
  *              the next where work was waiting (engine_step.h)
+ *   stalls     of each thread that tokens wait for, and of the process: what was measured, and on a row of its own what the
+ *              watchdog sampled, named by the function or else the cause, with cause, certainty, function, file, caller,
+ *              call, and of samples the stack ("frame 0": the innermost)
  *   counters   tw_counter
  *   lost       an instant for each ring that had to overwrite events: how many
  *
@@ -34,6 +37,7 @@ TW_BEGIN_C
 
 #define TW_TRACE_PAUSES (1U << 17)
 #define TW_TRACE_ARROWS (1U << 21)
+#define TW_TRACE_STALL_THREADS 16
 #define TW_TRACE_ARROWS_EACH 32 /* of one token, from the latest pauses */
 
 /* What an export saw and left out. */
@@ -46,6 +50,9 @@ typedef struct tw_trace_account {
     uint64_t host_gaps;
     uint64_t open_pauses;       /* that have no end yet: their process stands still, or died in them */
     uint64_t lost;              /* events that rings had overwritten, or overwrote meanwhile */
+    uint64_t stalls;            /* slices of stalls */
+    uint64_t stalls_left_out;   /* of more threads of a process than TW_TRACE_STALL_THREADS */
+    uint64_t stalls_lost;       /* spans of stalls, or of less, that were overwritten before they could be recorded */
     uint64_t arrows;
     uint64_t arrows_left_out;   /* more than there is room for, or from pauses shorter than shortest_ns */
     uint64_t shortest_ns;       /* pauses at least this long have arrows */

@@ -70,6 +70,7 @@ typedef struct tw_scan_shape {
 typedef struct tw_scan {
     uint32_t framing;
     uint32_t model_seen;                   /* stop looking once found */
+    bool objects_only;                     /* false after init; true: an event that is no JSON object is no token */
     uint32_t shapes;                       /* how many of shape[] hold something */
     uint32_t last_shape, expected;         /* the one the last such event had; the one it is likely to have next */
     uint32_t next_shape;                   /* the one to be written next */

@@ -50,7 +50,7 @@ typedef struct tw_answer {
     tw_answer_choice choice[TW_ANSWER_CHOICES];
     uint64_t *stamp;                /* of the first stamps messages */
     size_t stamps, room;
-    size_t head_len;                /* of head[], the body's first bytes */
+    size_t head_len;                /* of head[]: the body's first bytes, or of the event that reported an error */
     char head[TW_ANSWER_HEAD];
     tw_scan scan;
 } tw_answer;
@@ -65,8 +65,8 @@ void tw_answer_free(tw_answer *answer);
  * Deadlines count only if neither is 0. */
 void tw_answer_begin(tw_answer *answer, uint64_t planned_ns, uint64_t ttft_ns, uint64_t step_ns);
 
-/* Its body is cut that way. Before its first byte. */
-void tw_answer_framing(tw_answer *answer, tw_framing framing);
+/* Its body is cut that way; objects_only as in tw_scan. Before its first byte. */
+void tw_answer_framing(tw_answer *answer, tw_framing framing, bool objects_only);
 
 /* Bytes of the body that came at now_ns > 0. data may be NULL when len is 0. */
 void tw_answer_feed(tw_answer *answer, const char *data, size_t len, uint64_t now_ns);

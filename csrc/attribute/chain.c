@@ -1,0 +1,187 @@
+#include "tailwatch/attribute/chain.h"
+
+#include <string.h>
+
+#include "base/arithmetic.h"
+#include "tailwatch/attribute/engine_split.h"
+#include "tailwatch/attribute/host_split.h"
+#include "tailwatch/base/atomic.h"
+
+/* A wait that is being explained. */
+typedef struct explained {
+    tw_segment *g;
+    tw_served_by by;
+    const tw_wait *w;
+    tw_parts certain, estimated;
+    bool joined;              /* the engine's part was found in its steps */
+} explained;
+
+/* Whether any thread is: else no system call asks which this one is. */
+static bool is_followed(const tw_host *host) {
+    uint64_t any = 0;
+    for (int i = 0; i < TW_TRACKS; ++i) any |= tw_load(&host->track[i].thread);
+    return any != 0;
+}
+
+tw_ready tw_ready_by_loop(const tw_segment *g, int *track) {
+    tw_ready ready = {0};
+    *track = is_followed(&g->host) ? tw_host_own_track(&g->host) : -1;
+    if (*track < 0) return ready;
+    const tw_host_track *t = &g->host.track[*track];
+    ready.hi_ns = tw_load(&t->wake_ns);
+    ready.lo_ns = tw_load(&t->slept_until_ns);
+    ready.known = ready.hi_ns != 0;
+    return ready;
+}
+
+static void add_part(explained *e, const tw_part *part) {
+    tw_parts_add(part->certainty == TW_ESTIMATED ? &e->estimated : &e->certain, part);
+}
+
+static void add(explained *e, int cause, tw_certainty certainty, uint32_t source, uint64_t ns) {
+    const tw_part part = {ns, 0, (uint8_t)cause, (uint8_t)certainty, (uint8_t)source, TW_DETAIL_NONE, 0};
+    add_part(e, &part);
+}
+
+static void add_pauses(explained *e, const tw_charge *d) {
+    for (uint32_t i = 0; i < d->sources * TW_CAUSES; ++i) {
+        const uint32_t source = i / TW_CAUSES, cause = i % TW_CAUSES;
+        const uint64_t certain = d->certain[source][cause];
+        add(e, (int)cause, TW_MEASURED, source, certain);
+        add(e, (int)cause, TW_ESTIMATED, source, d->delay[source][cause] - certain);
+    }
+}
+
+/* ---- the host ---- */
+
+/* What the stamping thread did in [from, to]. code: what it is called that the request's own task ran. Pauses are the
+ * charge's already. Returns the time in which the thread waited for events. */
+static uint64_t add_host(explained *e, uint64_t from, uint64_t to, bool sure, int code) {
+    tw_parts parts = {0};
+    if (from >= to) return 0;
+    if (e->w->track < 0) return to - from;
+    const uint64_t idle = tw_host_split(&e->g->host, (uint32_t)e->w->track, &e->g->pause, from, to, &parts);
+    for (uint32_t i = 0; i < parts.n; ++i) {
+        tw_part *part = &parts.part[i];
+        if (part->cause < TW_CAUSES || part->cause == TW_DELAY_UNEXPLAINED) continue;
+        if (part->cause == TW_DELAY_OWN_CODE) part->cause = (uint8_t)code;
+        if (!sure) part->certainty = TW_ESTIMATED;
+        add_part(e, part);
+    }
+    return idle;
+}
+
+/* Where the engine's stamps are not known: the loop ran from hi on, and perhaps since lo. What was late before is
+ * nobody's that is known here. */
+static void explain_by_loop(explained *e, uint64_t base) {
+    const tw_wait *w = e->w;
+    const uint64_t hi = least(most(w->ready.hi_ns, w->from_ns), w->to_ns), lo = most(w->ready.lo_ns, w->from_ns);
+    const uint64_t from = most(base, lo), idle = add_host(e, from, most(from, hi), false, TW_DELAY_OWN_CODE);
+    add(e, TW_DELAY_UPSTREAM, TW_MEASURED, 0, idle + add_host(e, most(from, hi), w->to_ns, true, TW_DELAY_OWN_CODE));
+}
+
+/* ---- the chain ---- */
+
+/* The segment whose steps hold the engine's stamps: a peer's, or this process's own. */
+static const tw_segment *engine_of(const explained *e, uint32_t *source) {
+    *source = 0;
+    if (tw_load(&e->g->step_ring.head) != 0) return e->g;
+    for (uint32_t i = 0; e->by.peer_set != NULL && i < e->by.peer_set->n; ++i) {
+        const tw_peer *peer = &e->by.peer_set->peer[i];
+        const tw_segment *engine = e->by.peer_set->segment[i];
+        uint64_t number;
+        if (engine == NULL || (e->by.engine != 0 && peer->engine != e->by.engine)) continue;
+        if (!tw_engine_join(&engine->step_ring, e->w->token->key_ns, &number)) continue;
+        *source = peer->source < TW_SOURCES ? peer->source : TW_SOURCE_OTHER;
+        return engine;
+    }
+    return NULL;
+}
+
+/* A name of the engine's process becomes one of this segment's. */
+static void add_engine_part(explained *e, const tw_segment *engine, uint32_t source, tw_part part) {
+    char name[TW_NAME_TEXT];
+    tw_engine_name_copy(&engine->step_ring, &engine->host, part.name, name, sizeof name);
+    part.name = tw_name_intern(&e->g->host.names, name, strlen(name));
+    part.source = (uint8_t)source;
+    add_part(e, &part);
+}
+
+/* (k0, k1] beyond what is typical and what paused it. */
+static void add_engine(explained *e, uint64_t k0, uint64_t typical_ns, const tw_charge *d) {
+    tw_parts parts = {0};
+    uint32_t source;
+    const tw_segment *engine = engine_of(e, &source);
+    uint64_t paused_ns = 0;
+    if (engine == NULL) return;
+    for (uint32_t i = TW_CAUSES; i < d->sources * TW_CAUSES; ++i) paused_ns += d->delay[i / TW_CAUSES][i % TW_CAUSES];
+    e->joined = tw_engine_split(&engine->step_ring, &engine->host, k0, e->w->token->key_ns, e->w->request,
+                                typical_ns + paused_ns, &parts);
+    for (uint32_t i = 0; i < parts.n; ++i)
+        if (parts.part[i].cause != TW_DELAY_UNEXPLAINED) add_engine_part(e, engine, source, parts.part[i]);
+}
+
+/* By how much a segment of the chain is longer than that of the token before: the last of it is what the host did, what
+ * is left of that is cause. */
+static void add_segment(explained *e, uint64_t from, uint64_t to, uint64_t before_ns, int cause) {
+    const uint64_t beyond = since(since(to, from), before_ns);
+    add(e, cause, TW_MEASURED, 0, add_host(e, to - beyond, to, true, cause));
+}
+
+static void explain_by_chain(explained *e, const tw_charge *d) {
+    const tw_token_chain *t = e->w->token, *b = e->w->before;
+    const tw_token_chain none = {e->w->from_ns, e->w->from_ns, e->w->from_ns};
+    const bool first = b == NULL;
+    if (first) b = &none;
+    add_engine(e, first ? e->w->from_ns + e->w->accept_ns : b->key_ns, first ? 0 : e->w->typical_ns, d);
+    add_segment(e, t->key_ns, t->recv_ns, since(b->recv_ns, b->key_ns), TW_DELAY_TRANSPORT);
+    add_segment(e, t->recv_ns, t->processed_ns, since(b->processed_ns, b->recv_ns), TW_DELAY_OUTPUT);
+    add_segment(e, t->processed_ns, e->w->to_ns, first ? 0 : since(e->w->from_ns, b->processed_ns), TW_DELAY_OWN_CODE);
+}
+
+/* ---- the sum ---- */
+
+/* Certain parts first; what is left over is *rest. */
+static void add_up(explained *e, uint64_t excess_ns, int rest, tw_parts *out) {
+    tw_parts_clip(&e->certain, excess_ns);
+    tw_parts_clip(&e->estimated, excess_ns - tw_parts_sum(&e->certain));
+    *out = e->certain;
+    for (uint32_t i = 0; i < e->estimated.n; ++i) tw_parts_add(out, &e->estimated.part[i]);
+    const tw_part left = {excess_ns - tw_parts_sum(out), 0, (uint8_t)rest, TW_MEASURED, 0, TW_DETAIL_NONE, 0};
+    tw_parts_add(out, &left);
+}
+
+void tw_wait_explain(tw_segment *g, tw_served_by by, const tw_wait *w, const tw_charge *d, bool slow, tw_parts *out) {
+    explained e = {g, by, w, {0}, {0}, false};
+    const uint64_t excess_ns = since(tw_wait_length(w), w->typical_ns);
+    const bool chained = w->token != NULL && (w->before != NULL || w->phase == TW_PHASE_TTFT);
+    add(&e, TW_DELAY_CLIENT, TW_MEASURED, 0, least(w->client_ns, excess_ns));
+    add(&e, TW_DELAY_ACCEPT, TW_MEASURED, 0, w->accept_ns);
+    add_pauses(&e, d);
+    if (slow && chained) explain_by_chain(&e, d);
+    else if (slow && w->ready.known)
+        explain_by_loop(&e, w->from_ns + w->typical_ns + least(most(w->client_ns, w->accept_ns), excess_ns));
+    const bool upstream = slow && !chained && w->ready.known;
+    add_up(&e, excess_ns, upstream ? TW_DELAY_UPSTREAM : TW_DELAY_UNEXPLAINED, out);
+    if (slow && chained && !e.joined) tw_add(&g->drops[TW_DROP_UNJOINED], 1);
+}
+
+/* ---- the books ---- */
+
+static tw_unexplained reason_of(const tw_segment *g, const tw_wait *w) {
+    static const uint8_t source[] = {TW_HOST_SCHEDSTAT, TW_HOST_SYSCALL, TW_HOST_STACKS};
+    if (w->track < 0) return TW_UNEXPLAINED_NO_LOOP_CLOCK;
+    for (size_t i = 0; i < sizeof source; ++i)
+        if (tw_load(&g->host.facts.knowledge[source[i]]) > TW_KNOWN + 1)
+            return (tw_unexplained)(TW_UNEXPLAINED_NO_SCHEDSTAT + i);
+    return TW_UNEXPLAINED_UNKNOWN;
+}
+
+void tw_wait_book(tw_segment *g, const tw_wait *w, const tw_parts *parts) {
+    for (uint32_t i = 0; i < parts->n; ++i) {
+        const tw_part *part = &parts->part[i];
+        if (part->cause < TW_CAUSES) continue;
+        tw_add(&g->lost[part->source].delay_ns[w->phase][part->cause][part->certainty], part->ns);
+        if (part->cause == TW_DELAY_UNEXPLAINED) tw_add(&g->unexplained_ns[w->phase][reason_of(g, w)], part->ns);
+    }
+}

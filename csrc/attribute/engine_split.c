@@ -1,0 +1,183 @@
+#include "tailwatch/attribute/engine_split.h"
+
+#include <stdio.h>
+
+#include "base/arithmetic.h"
+#include "record/word_sums.h"
+
+#define SPLIT_EVENTS TW_STEP_EVENTS
+
+void tw_engine_name_copy(const tw_step_ring *ring, const tw_host *host, uint32_t name, char *to, size_t size) {
+    if (name & TW_NAME_IS_REQUEST) tw_request_name_copy(ring, name & ~TW_NAME_IS_REQUEST, to, size);
+    else if (name & TW_NAME_IS_STEP_PART)
+        snprintf(to, size, "%s", tw_step_part_name((int)(name & ~TW_NAME_IS_STEP_PART)));
+    else tw_name_copy(&host->names, name, to, size);
+}
+
+/* ---- the steps between two stamps ---- */
+
+bool tw_engine_join(const tw_step_ring *ring, uint64_t key_ns, uint64_t *number) {
+    tw_step_record step;
+    *number = tw_step_find(ring, key_ns);
+    return tw_step_read(ring, *number, &step) && step.update_ns <= key_ns && key_ns <= step.done_ns;
+}
+
+typedef struct split {
+    const tw_step_ring *ring;
+    uint64_t k0, k1, request;
+    uint64_t left;           /* of the excess */
+    uint64_t device_ns;      /* beyond what is usual for such batches */
+    tw_parts *out;
+} split;
+
+/* At most what is left. */
+static void add(split *s, uint64_t ns, tw_delay_cause cause, tw_certainty certainty, uint32_t name, tw_detail kind,
+                uint64_t detail) {
+    const tw_part part = {.ns = least(ns, s->left), .name = name, .cause = (uint8_t)cause,
+                          .certainty = (uint8_t)certainty, .detail_kind = (uint8_t)kind, .detail = detail};
+    if (part.ns == 0) return;
+    s->left -= part.ns;
+    tw_parts_add(s->out, &part);
+}
+
+/* ---- the request's own events ---- */
+
+typedef struct own_events {
+    bool preempted, queued;
+    uint64_t queued_ns, scheduled_ns, preempted_ns;
+} own_events;
+
+/* Newest first, until those before k0. */
+static own_events find_events(const split *s) {
+    own_events own = {false, false, 0, 0, 0};
+    tw_step_event event;
+    const uint64_t head = tw_load_acquire(&s->ring->event_head);
+    for (uint64_t n = head; s->request != 0 && n > since(head, SPLIT_EVENTS); --n) {
+        if (!tw_step_event_read(s->ring, n - 1, &event) || event.to_ns < s->k0) break;
+        if (event.request != s->request || event.from_ns > s->k1) continue;
+        if (event.what == TW_EVENT_PREEMPTED || event.what == TW_EVENT_RESUMED) {
+            own.preempted = true;
+            own.preempted_ns = most(event.from_ns, s->k0);
+        }
+        if (event.what == TW_EVENT_QUEUED) {
+            own.queued = true;
+            own.queued_ns = event.from_ns;
+            own.scheduled_ns = event.to_ns;
+        }
+    }
+    return own;
+}
+
+/* One that lost its place is late by its whole absence; of a first token, by what came after. */
+static void add_own(split *s, const own_events *own, uint64_t steps) {
+    const uint64_t absent = own->queued ? s->k1 - own->preempted_ns : s->left;
+    if (own->preempted) add(s, absent, TW_DELAY_PREEMPTED, TW_MEASURED, 0, TW_DETAIL_STEPS, steps);
+    if (!own->queued) return;
+    const uint64_t from = most(own->queued_ns, s->k0), to = least(most(own->scheduled_ns, from), s->k1);
+    add(s, to - from, TW_DELAY_QUEUED, TW_MEASURED, 0, TW_DETAIL_STEPS, steps);
+    add(s, s->k1 - to, TW_DELAY_OWN_PREFILL, TW_MEASURED, 0, TW_DETAIL_NONE, 0);
+    add(s, s->left, TW_DELAY_TRANSPORT, TW_MEASURED, 0, TW_DETAIL_NONE, 0);
+}
+
+/* ---- one step ---- */
+
+static uint64_t part_ns(const tw_step_record *step, int part) { return (uint64_t)step->part[part] * TW_OFFSET_UNIT_NS; }
+
+static uint64_t computed_ns(const tw_step_record *step) {
+    return part_ns(step, TW_PART_DISPATCH) + part_ns(step, TW_PART_WAIT);
+}
+
+static void add_host_parts(split *s, const tw_step_record *step) {
+    for (int part = 0; part < TW_STEP_PARTS; ++part) {
+        if (part == TW_PART_DISPATCH || part == TW_PART_WAIT) continue;
+        const uint64_t beyond = since(part_ns(step, part), tw_load(&s->ring->model.part_ns[part]));
+        add(s, beyond, TW_DELAY_ENGINE_HOST, TW_MEASURED, TW_NAME_IS_STEP_PART | (uint32_t)part, TW_DETAIL_STEP_PART,
+            (uint64_t)part);
+    }
+}
+
+static uint32_t prefill_tokens(const tw_step_record *step) {
+    return step->prefill_tokens == TW_TOKENS_UNKNOWN ? 0 : step->prefill_tokens;
+}
+
+static uint32_t tokens_to_compute(const tw_step_record *step) { return prefill_tokens(step) + step->recompute_tokens; }
+
+/* It has prefill and nothing else: a request that decodes was left out of it. */
+static bool is_prefill_alone(const tw_step_record *step) {
+    return prefill_tokens(step) > 0 && step->decode_requests == 0;
+}
+
+static uint32_t name_of(const tw_step_record *step) {
+    return step->prefill_name == 0 ? 0 : step->prefill_name | TW_NAME_IS_REQUEST;
+}
+
+/* What the device usually takes for the requests that decode. */
+static uint64_t usual_ns(const tw_step_model *model, const tw_step_record *step) {
+    const double line = tw_line_at(&model->decode, step->decode_requests);
+    if (line >= 0) return (uint64_t)line;
+    return tw_load(&model->part_ns[TW_PART_DISPATCH]) + tw_load(&model->part_ns[TW_PART_WAIT]);
+}
+
+/* What prefill and recompute add to a step, as learned; all that it took beyond decoding while that is not known. */
+static void add_prefill(split *s, const tw_step_record *step, uint64_t beyond) {
+    const uint64_t tokens = tokens_to_compute(step);
+    const double learned = tw_line_at(&s->ring->model.prefill, (double)tokens);
+    const uint64_t share = least(learned >= 0 ? (uint64_t)learned : beyond, beyond);
+    const uint64_t prefill = (uint64_t)((double)share * prefill_tokens(step) / (double)tokens);
+    add(s, prefill, TW_DELAY_PREFILL, TW_ESTIMATED, name_of(step), TW_DETAIL_TOKENS, prefill_tokens(step));
+    add(s, share - prefill, TW_DELAY_PREEMPTED, TW_ESTIMATED, 0, TW_DETAIL_TOKENS, step->recompute_tokens);
+}
+
+static bool misses_graph(const tw_step_model *model, const tw_step_record *step) {
+    if (step->graph != TW_GRAPH_EAGER && step->graph != TW_GRAPH_PIECEWISE) return false;
+    return tw_load(&model->graph[TW_GRAPH_FULL]) > tw_load(&model->graph[step->graph]);
+}
+
+static void add_estimates(split *s, const tw_step_record *step) {
+    const uint64_t beyond = since(computed_ns(step), usual_ns(&s->ring->model, step)), left = s->left;
+    if (tokens_to_compute(step) > 0) add_prefill(s, step, beyond);
+    else if (misses_graph(&s->ring->model, step))
+        add(s, beyond, TW_DELAY_GRAPH_MISS, TW_ESTIMATED, 0, TW_DETAIL_NONE, 0);
+    s->device_ns += since(beyond, left - s->left);
+}
+
+/* ---- all of them ---- */
+
+/* The first step that counts: the one after the step of k0, and not too many before the last. */
+static uint64_t first_step(const split *s, uint64_t last) {
+    uint64_t before;
+    const uint64_t first = tw_engine_join(s->ring, s->k0, &before) ? before + 1 : before;
+    return most(least(first, last), since(last + 1, TW_SPLIT_STEPS));
+}
+
+/* Certain parts of all steps before the estimates of any. */
+static void add_steps(split *s, uint64_t first, uint64_t last) {
+    tw_step_record step;
+    uint64_t before_ns = s->k0;
+    for (uint64_t n = first; n <= last && s->left > 0; ++n) {
+        if (!tw_step_read(s->ring, n, &step)) continue;
+        const uint64_t length = since(least(step.done_ns, s->k1), before_ns);
+        before_ns = step.done_ns;
+        if (n < last && is_prefill_alone(&step))
+            add(s, length, TW_DELAY_PREFILL, TW_MEASURED, name_of(&step), TW_DETAIL_TOKENS, step.prefill_tokens);
+        else add_host_parts(s, &step);
+    }
+    for (uint64_t n = first; n <= last && s->left > 0; ++n)
+        if (tw_step_read(s->ring, n, &step) && (n == last || !is_prefill_alone(&step))) add_estimates(s, &step);
+}
+
+bool tw_engine_split(const tw_step_ring *ring, const tw_host *host, uint64_t k0, uint64_t k1, uint64_t request,
+                     uint64_t accounted_ns, tw_parts *out) {
+    split s = {ring, k0, k1, request, since(since(k1, k0), accounted_ns), 0, out};
+    uint64_t last;
+    (void)host;
+    if (!tw_engine_join(ring, k1, &last)) return false;
+    if (s.left == 0) return true;
+    const uint64_t first = first_step(&s, last);
+    const own_events own = find_events(&s);
+    add_own(&s, &own, last - first);
+    add_steps(&s, first, last);
+    add(&s, s.device_ns, TW_DELAY_DEVICE, TW_ESTIMATED, 0, TW_DETAIL_NONE, 0);
+    add(&s, s.left, TW_DELAY_UNEXPLAINED, TW_MEASURED, 0, TW_DETAIL_STEPS, last - first);
+    return true;
+}

@@ -1,0 +1,295 @@
+#include "tailwatch/attribute/host_split.h"
+
+#include <string.h>
+
+#include "base/arithmetic.h"
+#include "tailwatch/base/clock.h"
+
+#define SPANS_LATE_NS (2 * TW_NS_PER_SECOND) /* a ring's spans end in order, but for so much */
+#define MEMORY_SHARE 5                       /* faults count where they took more than one part in so many of the CPU time */
+#define STOPPED_SHARE 8 / 10                 /* of the unexplained sleep that a silence must cover to explain it */
+#define EVIDENCE_SHARE 4                     /* samples of one part in so many of a sleep name all of it */
+#define EVIDENCE 12
+#define WINDOWS 16   /* handles of one part in so many of an interval, or more, are split by themselves */
+
+#define OWN_HANDLE TW_SPAN_KINDS /* as a kind of evidence: a handle of the task whose step runs at the interval's end */
+
+/* Spans of one kind, name and detail, added up. */
+typedef struct evidence {
+    uint64_t ns, name, detail;
+    tw_span_kind kind;
+    tw_certainty certainty;
+} evidence;
+
+typedef struct findings {
+    uint64_t from_ns, to_ns;
+    uint64_t task;  /* whose handles are own ones; 0: not known */
+    uint32_t track, n;
+    evidence of[EVIDENCE];
+    uint64_t stopped_ns, throttled_ns, gil_measured_ns; /* stopped: as the ring that says most has it */
+} findings;
+
+/* An interval being split. */
+typedef struct split {
+    const tw_host *host;
+    const tw_pause_clock *pauses;
+    uint32_t track;
+    uint64_t task;  /* whose step runs at the interval's end; 0: not known */
+    tw_parts *out;
+} split;
+
+static uint64_t overlap_of(const tw_host_span *s, const findings *f) {
+    return since(least(s->to_ns, f->to_ns), most(s->from_ns, f->from_ns));
+}
+
+static bool is_own_task(uint64_t own, uint64_t task) { return own != 0 && task == own; }
+
+static void add_evidence(findings *f, const tw_host_span *s, uint64_t ns) {
+    const bool is_handle = tw_span_kind_of(s) == TW_SPAN_HANDLE, is_own = is_handle && is_own_task(f->task, s->detail);
+    const tw_span_kind kind = is_own ? OWN_HANDLE : tw_span_kind_of(s);
+    const tw_certainty certainty = tw_span_certainty(s);
+    for (uint32_t i = 0; i < f->n; i++) {
+        evidence *e = &f->of[i];
+        if (e->kind != kind || e->name != s->name || e->detail != s->detail) continue;
+        e->ns += ns;
+        return;
+    }
+    if (f->n < EVIDENCE) f->of[f->n++] = (evidence){ns, s->name, s->detail, kind, certainty};
+}
+
+static void find_one(findings *f, const tw_host_span *s) {
+    const uint64_t ns = overlap_of(s, f);
+    if (ns == 0 || !tw_span_is_of(s, f->track)) return;
+    switch (tw_span_kind_of(s)) {
+    case TW_SPAN_SILENCE: f->stopped_ns += s->detail == TW_SILENCE_STOPPED ? ns : 0; break;
+    case TW_SPAN_THROTTLED: f->throttled_ns += least(s->detail, ns); break;
+    case TW_SPAN_GIL:
+        if (tw_span_certainty(s) == TW_MEASURED) f->gil_measured_ns += ns;
+        else add_evidence(f, s, ns);
+        break;
+    default: add_evidence(f, s, ns);
+    }
+}
+
+static void find_in(findings *f, const tw_span_ring *ring) {
+    uint64_t n = tw_load_acquire(&ring->head);
+    const uint64_t oldest = n > TW_SPANS ? n - TW_SPANS : 0;
+    const uint64_t stopped = f->stopped_ns;
+    tw_host_span s;
+    f->stopped_ns = 0;
+    while (n > oldest) {
+        if (!tw_span_read(ring, --n, &s)) continue; /* being written */
+        if (s.to_ns + SPANS_LATE_NS < f->from_ns) break;
+        find_one(f, &s);
+    }
+    f->stopped_ns = most(f->stopped_ns, stopped);
+}
+
+/* ---- parts ---- */
+
+static void add(const split *s, int cause, tw_certainty certainty, uint64_t ns, uint64_t name, tw_detail kind,
+                uint64_t detail) {
+    const tw_part part = {ns, (uint32_t)name, (uint8_t)cause, (uint8_t)certainty, 0, (uint8_t)kind, detail};
+    if (ns > 0) tw_parts_add(s->out, &part);
+}
+
+static void add_plain(const split *s, int cause, uint64_t ns) { add(s, cause, TW_MEASURED, ns, 0, TW_DETAIL_NONE, 0); }
+
+/* Collections. A pause is on CPU first, runnable next: what it took is taken from those. */
+static void split_pauses(const split *s, const findings *f, tw_usage *u) {
+    tw_overlap overlap;
+    if (s->pauses == NULL || tw_pause_quiet_since(s->pauses, f->from_ns)) return;
+    tw_pause_overlap(s->pauses, f->from_ns, f->to_ns, &overlap);
+    uint64_t *const from[] = {&u->cpu_ns, &u->run_delay_ns, &u->asleep_ns, &u->unknown_ns};
+    for (int cause = 0; cause < TW_CAUSES; cause++) {
+        uint64_t left = overlap.by_cause[cause];
+        for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
+            const uint64_t taken = least(*from[i], left);
+            *from[i] -= taken;
+            left -= taken;
+        }
+        add_plain(s, cause, overlap.by_cause[cause] - left);
+    }
+}
+
+static void split_memory(const split *s, const findings *f, tw_usage *u) {
+    const uint64_t ns = least(u->minor_faults * tw_load(&s->host->facts.fault_ns), u->cpu_ns);
+    const evidence *largest = NULL;
+    if (ns <= u->cpu_ns / MEMORY_SHARE || ns < TW_SPAN_LEAST_NS) return;
+    for (uint32_t i = 0; i < f->n; i++)
+        if (f->of[i].kind == TW_SPAN_RUN && (largest == NULL || f->of[i].ns > largest->ns)) largest = &f->of[i];
+    add(s, TW_DELAY_MEMORY, TW_ESTIMATED, ns, largest == NULL ? 0 : largest->name, TW_DETAIL_FAULTS, u->minor_faults);
+    u->cpu_ns -= ns;
+}
+
+static uint64_t sum_of(const findings *f, tw_span_kind first, tw_span_kind last) {
+    uint64_t ns = 0;
+    for (uint32_t i = 0; i < f->n; i++)
+        if (f->of[i].kind >= first && f->of[i].kind <= last) ns += f->of[i].ns;
+    return ns;
+}
+
+static int cause_of(tw_span_kind kind, int code) {
+    switch (kind) {
+    case TW_SPAN_GIL: return TW_DELAY_GIL;
+    case TW_SPAN_IO: return TW_DELAY_IO;
+    case TW_SPAN_LOCK: return TW_DELAY_LOCK;
+    case TW_SPAN_SLEEP: return TW_DELAY_SLEEP;
+    default: return code;
+    }
+}
+
+static bool is_code(tw_span_kind kind) {
+    return kind == TW_SPAN_RUN || kind == TW_SPAN_HANDLE || kind == OWN_HANDLE;
+}
+
+static tw_detail detail_of(tw_span_kind kind) {
+    if (kind == TW_SPAN_GIL) return TW_DETAIL_HOLDER;
+    return is_code(kind) ? TW_DETAIL_NONE : TW_DETAIL_SYSCALL;
+}
+
+/* ns dealt out to the evidence of some kinds, in proportion; exact by differences of a running share. */
+static void deal(const split *s, const findings *f, tw_span_kind first, tw_span_kind last, uint64_t ns, int code) {
+    const uint64_t whole = sum_of(f, first, last);
+    uint64_t seen = 0, dealt = 0;
+    for (uint32_t i = 0; i < f->n && whole > 0; i++) {
+        const evidence *e = &f->of[i];
+        if (e->kind < first || e->kind > last) continue;
+        seen += e->ns;
+        const uint64_t upto = (uint64_t)((wide)ns * seen / whole);
+        add(s, cause_of(e->kind, code), is_code(e->kind) ? TW_MEASURED : e->certainty, upto - dealt, e->name,
+            detail_of(e->kind), is_code(e->kind) ? 0 : e->detail); /* of code the time is measured */
+        dealt = upto;
+    }
+}
+
+/* What handles of a kind ran of ns on CPU in busy_ns, with their names. Returns it. */
+static uint64_t deal_handles(const split *s, const findings *f, tw_span_kind kind, uint64_t ns, uint64_t busy_ns,
+                             int code) {
+    const uint64_t ran = least(sum_of(f, kind, kind), busy_ns);
+    const uint64_t named = busy_ns == 0 ? 0 : (uint64_t)((wide)ns * ran / busy_ns);
+    deal(s, f, kind, kind, named, code);
+    return named;
+}
+
+/* Code on CPU: own handles among others; the rest named by samples, else by the handles. */
+static void split_code(const split *s, const findings *f, uint64_t ns, uint64_t busy_ns, int code) {
+    if (code == TW_DELAY_CALLBACK) {
+        ns -= deal_handles(s, f, OWN_HANDLE, ns, busy_ns, TW_DELAY_OWN_CODE);
+        busy_ns = since(busy_ns, sum_of(f, OWN_HANDLE, OWN_HANDLE));
+    }
+    if (sum_of(f, TW_SPAN_RUN, TW_SPAN_RUN) > 0) {
+        deal(s, f, TW_SPAN_RUN, TW_SPAN_RUN, ns, code);
+        return;
+    }
+    const tw_span_kind kind = code == TW_DELAY_CALLBACK ? TW_SPAN_HANDLE : OWN_HANDLE;
+    add_plain(s, code, ns - deal_handles(s, f, kind, ns, busy_ns, code));
+}
+
+static void split_run_delay(const split *s, const findings *f, uint64_t ns) {
+    const uint64_t throttled = least(f->throttled_ns, ns);
+    add_plain(s, TW_DELAY_THROTTLED, throttled);
+    add_plain(s, TW_DELAY_CPU, ns - throttled);
+}
+
+/* The interpreter lock as the loop's clock measured it; the samples name who held it. The rest of the waits by samples. */
+static void split_waits(const split *s, const findings *f, uint64_t ns) {
+    const uint64_t sampled = sum_of(f, TW_SPAN_GIL, TW_SPAN_GIL);
+    const uint64_t others = sum_of(f, TW_SPAN_IO, TW_SPAN_SLEEP);
+    const uint64_t gil = most(sampled, f->gil_measured_ns);
+    const uint64_t gil_share = gil + others == 0 ? 0 : (uint64_t)((wide)ns * gil / (gil + others));
+    if (sampled > 0) deal(s, f, TW_SPAN_GIL, TW_SPAN_GIL, gil_share, 0);
+    else add_plain(s, TW_DELAY_GIL, gil_share);
+    deal(s, f, TW_SPAN_IO, TW_SPAN_SLEEP, ns - gil_share, 0);
+}
+
+/* Waiting for events while the whole process was stopped is none. */
+static uint64_t split_idle(const split *s, findings *f, uint64_t idle_ns) {
+    const uint64_t stopped = least(f->stopped_ns, idle_ns);
+    f->stopped_ns -= stopped;
+    add_plain(s, TW_DELAY_STOPPED, stopped);
+    return idle_ns - stopped;
+}
+
+/* Evidence of less than a part of a sleep names no more than itself. */
+static void split_sleep(const split *s, const findings *f, const tw_usage *u) {
+    const uint64_t waits =
+        most(sum_of(f, TW_SPAN_GIL, TW_SPAN_GIL), f->gil_measured_ns) + sum_of(f, TW_SPAN_IO, TW_SPAN_SLEEP);
+    const uint64_t left = since(u->asleep_ns, waits);
+    const uint64_t silent = least(f->stopped_ns, left);
+    const uint64_t stopped = silent >= left * STOPPED_SHARE ? silent : 0;
+    const uint64_t named = u->asleep_ns - stopped;
+    const uint64_t shared = waits > 0 && waits >= named / EVIDENCE_SHARE ? named : waits;
+    add_plain(s, TW_DELAY_STOPPED, stopped);
+    split_waits(s, f, shared);
+    if (u->major_faults > 0) add(s, TW_DELAY_MEMORY, TW_ESTIMATED, named - shared, 0, TW_DETAIL_FAULTS, u->major_faults);
+    else add_plain(s, TW_DELAY_UNEXPLAINED, named - shared);
+}
+
+/* code: the cause of what ran. Returns the time in which it waited for events. */
+static uint64_t split_window(const split *s, uint64_t from_ns, uint64_t to_ns, int code) {
+    findings f;
+    tw_usage u;
+    if (from_ns >= to_ns) return 0;
+    memset(&f, 0, sizeof f);
+    f.from_ns = from_ns;
+    f.to_ns = to_ns;
+    f.track = s->track;
+    f.task = s->task;
+    tw_host_track_usage(&s->host->track[s->track], from_ns, to_ns, &u);
+    find_in(&f, &s->host->by_watchdog);
+    find_in(&f, &s->host->by_loop);
+    find_in(&f, &s->host->by_handle);
+    split_pauses(s, &f, &u);
+    split_memory(s, &f, &u);
+    split_code(s, &f, u.cpu_ns, to_ns - from_ns - u.idle_ns, code);
+    split_run_delay(s, &f, u.run_delay_ns);
+    const uint64_t waited = split_idle(s, &f, u.idle_ns);
+    split_sleep(s, &f, &u);
+    add_plain(s, TW_DELAY_UNEXPLAINED, u.unknown_ns);
+    return waited;
+}
+
+/* ---- handle by handle ---- */
+
+/* The handles that ran for a part of [from, to] that counts, the last one first. Returns how many. */
+static uint32_t handles_of(const split *s, uint64_t from_ns, uint64_t to_ns, tw_host_span handles[WINDOWS]) {
+    const tw_span_ring *ring = &s->host->by_handle;
+    const findings interval = {.from_ns = from_ns, .to_ns = to_ns};
+    const uint64_t least_ns = most((to_ns - from_ns) / WINDOWS, TW_SPAN_LEAST_NS), head = tw_load_acquire(&ring->head);
+    uint64_t until = UINT64_MAX;
+    uint32_t n = 0;
+    for (uint64_t i = head; i > since(head, TW_SPANS) && n < WINDOWS; i--) {
+        tw_host_span h;
+        if (!tw_span_read(ring, i - 1, &h) || !tw_span_is_of(&h, s->track)) continue;
+        if (h.to_ns <= from_ns) break;
+        if (h.to_ns > until || overlap_of(&h, &interval) < least_ns) continue;
+        until = h.from_ns;
+        handles[n++] = h;
+    }
+    return n;
+}
+
+/* The same as split_window(), each of those handles apart: what it did is its own. */
+static uint64_t split_handles(const split *s, uint64_t from_ns, uint64_t to_ns) {
+    tw_host_span handles[WINDOWS];
+    uint64_t at = from_ns, waited = 0;
+    for (uint32_t i = from_ns < to_ns ? handles_of(s, from_ns, to_ns, handles) : 0; i-- > 0;) {
+        const tw_host_span *h = &handles[i];
+        const uint64_t begin = most(at, h->from_ns), end = least(h->to_ns, to_ns);
+        const bool is_own = is_own_task(s->task, h->detail);
+        waited += split_window(s, at, begin, TW_DELAY_CALLBACK);
+        waited += split_window(s, begin, end, is_own ? TW_DELAY_OWN_CODE : TW_DELAY_CALLBACK);
+        at = end;
+    }
+    return waited + split_window(s, at, to_ns, TW_DELAY_CALLBACK);
+}
+
+uint64_t tw_host_split(const tw_host *host, uint32_t track, const tw_pause_clock *pauses, uint64_t from_ns,
+                       uint64_t to_ns, tw_parts *out) {
+    if (track >= TW_TRACKS || from_ns >= to_ns) return 0;
+    const uint64_t handle = tw_load(&host->track[track].handle_since_ns);
+    const uint64_t own_from = handle == 0 || handle > to_ns ? to_ns : most(handle, from_ns);
+    const split s = {host, pauses, track, handle == 0 ? 0 : tw_load(&host->track[track].handle_task), out};
+    return split_handles(&s, from_ns, own_from) + split_window(&s, own_from, to_ns, TW_DELAY_OWN_CODE);
+}

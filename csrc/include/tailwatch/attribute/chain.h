@@ -1,0 +1,48 @@
+/* What a wait for a token was made of, by the chain of instants that its process knows:
+ *
+ *     the engine's stamp K  ->  received R  ->  processed P  ->  sent S        gap = dK + d(R-K) + d(P-R) + d(S-P)
+ *
+ * each against the same stream's token before. Where only the loop's clock is known, a token was ready between the end
+ * of the loop's latest sleep and its latest wake-up: what came before that is upstream, what came after it the host's.
+ * The parts sum to the excess, exactly: certain parts come first, estimates take what these leave, the rest is upstream
+ * or unexplained.
+ *
+ * Thread rule: the segment's single writer, on the thread that stamps.
+ */
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
+#include "tailwatch/attribute/charge.h"
+#include "tailwatch/attribute/parts.h"
+
+TW_BEGIN_C
+
+/* A token of the engine, as the process met it. */
+typedef struct tw_token_chain {
+    uint64_t key_ns, recv_ns, processed_ns;
+} tw_token_chain;
+
+typedef struct tw_wait {
+    tw_phase phase;
+    uint64_t from_ns, to_ns, typical_ns;
+    uint64_t client_ns;           /* of it, that a send waited for a client */
+    uint64_t accept_ns;           /* of a TTFT: before the app was entered, pauses not counted */
+    uint64_t request;             /* tw_request_hash() of its id */
+    int track;                    /* of the thread that stamps; -1: it is not followed */
+    tw_ready ready;
+    const tw_token_chain *before, *token; /* NULL: not known. before, of a first token: NULL */
+} tw_wait;
+
+static inline uint64_t tw_wait_length(const tw_wait *w) { return w->to_ns - w->from_ns; }
+
+/* When the token that is stamped now was ready, from the loop's clock; the calling thread's. *track: see tw_wait. */
+tw_ready tw_ready_by_loop(const tw_segment *g, int *track);
+
+/* Fills parts with all of the wait's excess. slow: also what the host and the engine did; else only pauses, client and
+ * accept. */
+void tw_wait_explain(tw_segment *g, tw_served_by by, const tw_wait *w, const tw_charge *d, bool slow, tw_parts *out);
+
+/* Books the parts of a slow wait that are no pauses (those are booked by their charge). */
+void tw_wait_book(tw_segment *g, const tw_wait *w, const tw_parts *parts);
+
+TW_END_C

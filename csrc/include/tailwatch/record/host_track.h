@@ -1,0 +1,205 @@
+/* What the threads that tokens wait for did: an event loop, an engine loop. One track a thread.
+ *
+ * Points: a ring of the thread's own cumulative counters. Any interval between two points is split exactly by
+ * subtracting them: wall = on CPU + runnable but not running + asleep. Spans: intervals that carry a name or a state;
+ * recorded only when something was slow.
+ *
+ * Thread rule: the points and the clock of a track are written by its own thread; spans by any thread, those of the
+ * watchdog in a ring of their own. Readers, of any process: records are valid when seq == running number + 1.
+ */
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
+#include "tailwatch/base/atomic.h"
+#include "tailwatch/record/delay_cause.h"
+#include "tailwatch/record/name_table.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+TW_BEGIN_C
+
+#define TW_TRACKS 4         /* loops and step threads of a process that are followed; more are not, and are counted */
+#define TW_POINTS 256       /* a power of two */
+#define TW_SPANS 256        /* a power of two; of each ring */
+
+/* Cumulative counters of one thread at one instant, as the thread itself read them. */
+typedef struct tw_host_point {
+    uint64_t seq;
+    uint64_t at_ns;
+    uint64_t cpu_ns;        /* on CPU */
+    uint64_t run_delay_ns;  /* runnable, not running */
+    uint64_t idle_ns;       /* asleep in the loop's own wait for events, as its clock measured it */
+    uint64_t minor_faults, major_faults;
+    uint64_t wake_ns;       /* when its latest wait for events before had ended; 0: not known */
+} tw_host_point;
+
+typedef enum tw_span_kind {
+    TW_SPAN_HANDLE,         /* a handle of the loop ran this long: name; detail: its task as in handle_task; measured */
+    TW_SPAN_RUN,            /* the watchdog's samples: on CPU or runnable in name */
+    TW_SPAN_GIL,            /* waiting for the interpreter lock; detail: the name of what its holder ran */
+    TW_SPAN_IO, TW_SPAN_LOCK, TW_SPAN_SLEEP, /* in a system call in name; detail: its number */
+    TW_SPAN_SILENCE,        /* the watchdog itself did not run; detail: tw_silence */
+    TW_SPAN_THROTTLED,      /* the cgroup's throttled time grew by detail ns within the span */
+    TW_SPAN_KINDS
+} tw_span_kind;
+
+/* Why the watchdog did not run, as its own counters say. */
+typedef enum tw_silence {
+    TW_SILENCE_STARVED,     /* it was runnable: too few CPUs, or a quota */
+    TW_SILENCE_STOPPED      /* the whole process stood still and none of it was runnable */
+} tw_silence;
+
+#define TW_ALL_TRACKS UINT8_MAX /* a span of the whole process */
+
+typedef struct tw_host_span {
+    uint64_t seq;
+    uint64_t from_ns, to_ns;
+    uint64_t what;          /* tw_span_what() */
+    uint64_t name;          /* of the process's name table; 0: none */
+    uint64_t detail;
+    uint64_t frames[2];     /* of a sample's stack, the innermost first: tw_span_frame() */
+} tw_host_span;
+
+#define TW_STACK 8 /* frames of a span */
+
+/* Frame k of its stack, k < TW_STACK: a number of the host's frames; 0: none. */
+static inline uint32_t tw_span_frame(const uint64_t frames[2], uint32_t k) {
+    return (uint32_t)(frames[k / 4] >> k % 4 * 16 & 0xFFFF);
+}
+static inline void tw_span_frame_set(uint64_t frames[2], uint32_t k, uint32_t number) {
+    frames[k / 4] |= (uint64_t)(number & 0xFFFF) << k % 4 * 16;
+}
+
+static inline uint64_t tw_span_what(tw_span_kind kind, uint32_t track, tw_certainty certainty) {
+    return (uint64_t)kind | (uint64_t)(track & 255) << 8 | (uint64_t)certainty << 16;
+}
+static inline tw_span_kind tw_span_kind_of(const tw_host_span *s) { return (tw_span_kind)(s->what & 255); }
+static inline tw_certainty tw_span_certainty(const tw_host_span *s) { return (tw_certainty)(s->what >> 16 & 255); }
+static inline bool tw_span_is_of(const tw_host_span *s, uint32_t track) {
+    return (s->what >> 8 & 255) == track || (s->what >> 8 & 255) == TW_ALL_TRACKS;
+}
+
+typedef struct tw_host_track {
+    uint64_t thread;        /* kernel's thread id; 0: not in use */
+    uint64_t schedstat;     /* of its own process: the thread's descriptor of /proc/.../schedstat + 1; 0: none */
+    /* the loop's clock, stored at both sides of its wait for events */
+    uint64_t waiting_since_ns; /* 0: it is busy */
+    uint64_t wake_ns;       /* end of the latest wait: when an event was there, not when the thread ran again */
+    uint64_t slept_until_ns;/* the same of the latest wait of at least TW_SLEPT_NS: nothing was ready before it */
+    uint64_t handle_since_ns; /* when the handle that runs began; 0: not known */
+    uint64_t handle_task;   /* what identifies the task whose step it is; 0: of none */
+    uint64_t idle_ns;       /* all waits so far */
+    uint64_t iterations;
+    uint64_t point_ns;      /* of the newest point */
+    uint64_t point_head;
+    tw_host_point point[TW_POINTS];
+} tw_host_track;
+
+/* A loop that looks for tokens by a timer (LitServe's: every 100 us) sleeps while they are there. */
+#define TW_SLEPT_NS UINT64_C(2000000)
+#define TW_POINT_EVERY_NS UINT64_C(1000000) /* at most so often is a point taken */
+#define TW_POINT_NEAR_NS UINT64_C(50000)    /* nor of an instant so near to the newest */
+#define TW_SLOW_NS UINT64_C(2000000)        /* an iteration of more is slow: a point at its end */
+#define TW_SPAN_LEAST_NS UINT64_C(200000)   /* shorter waits and handles have no span */
+
+typedef struct tw_span_ring {
+    uint64_t head;
+    tw_host_span span[TW_SPANS];
+} tw_span_ring;
+
+/* What is known of the host in a process; why a source of it is missing stands beside it. */
+typedef enum tw_knowledge { TW_KNOWN, TW_USELESS, TW_ABSENT, TW_SWITCHED_OFF, TW_KNOWLEDGES } tw_knowledge;
+typedef enum tw_host_source {
+    TW_HOST_SCHEDSTAT, TW_HOST_SYSCALL, TW_HOST_STACKS, TW_HOST_CGROUP, TW_HOST_LOOP_CLOCK, TW_HOST_HANDLE_CLOCK,
+    TW_HOST_SOURCES
+} tw_host_source;
+
+/* What was found out as the process began. */
+typedef struct tw_host_facts {
+    uint64_t knowledge[TW_HOST_SOURCES]; /* tw_knowledge + 1; 0: not looked at yet */
+    uint64_t fault_ns;                   /* what a minor page fault takes; 0: not measured */
+    uint64_t quota_ppm;                  /* CPUs that the cgroup's quota gives, 10^-6; 0: no quota, or not known */
+    uint64_t cpus;                       /* that the process may run on; 0: not known */
+} tw_host_facts;
+
+typedef struct tw_host {
+    tw_host_facts facts;
+    uint64_t tracks_refused;             /* threads beyond TW_TRACKS */
+    /* the watchdog */
+    uint64_t watchdog_cpu_ns, watchdog_wakeups;
+    uint64_t watchdog_turn_ns;           /* end of its latest turn; 0: it sleeps, or there is none */
+    uint64_t watchdog_process_cpu_ns;    /* of the whole process, then */
+    uint64_t samples, samples_skipped;   /* skipped: the budget was spent */
+    uint64_t stacks_refused;             /* walks that met memory which was no frame any more */
+    uint64_t cgroup_stat;                /* of its own process: the descriptor of its cgroup's cpu.stat + 1; 0: none */
+    uint64_t throttled_ns, throttled_at_ns; /* what that counted, and when it was read last */
+    tw_host_track track[TW_TRACKS];
+    tw_span_ring by_loop, by_watchdog, by_handle;
+    tw_name_table names;
+    uint64_t stacks_wanted;              /* not 0: samples keep their frames, for the event ring */
+    tw_name_table frames;                /* "function  file.py:12" each */
+} tw_host;
+
+/* "schedstat", ...; "known", "useless", "absent", "off", ...; "unknown" out of range. Any thread. */
+const char *tw_host_source_name(int source);
+const char *tw_knowledge_name(int knowledge);
+
+/* ---- the writer's ---- */
+
+/* The track of a thread, taken if it has none; -1: all are taken, counted. Under the GIL. */
+int tw_host_take(tw_host *host, uint64_t thread);
+
+/* Its thread is followed no more. Its points stay until the track is taken again. */
+void tw_host_release(tw_host *host, uint32_t track);
+
+/* The track of the calling thread, -1: it has none. A system call. */
+int tw_host_own_track(const tw_host *host);
+
+/* The loop begins to wait for events; an event was there: the wait ends. Its own thread; without the GIL. */
+static inline void tw_host_track_waits(tw_host_track *t, uint64_t now_ns) { tw_store_release(&t->waiting_since_ns, now_ns); }
+void tw_host_track_wakes(tw_host_track *t, uint64_t now_ns);
+
+/* The thread was runnable for so long before its latest wait ended, as counters read since say: the event was there by so
+ * much earlier. Never before the wait began. */
+void tw_host_track_woke_earlier(tw_host_track *t, uint64_t since_ns, uint64_t run_delay_ns);
+
+/* Adds a point, its seq apart. Its own thread. */
+void tw_host_track_add(tw_host_track *t, const tw_host_point *point);
+
+/* Adds a span, its seq apart, and returns its number. Any thread. */
+uint64_t tw_span_add(tw_span_ring *ring, const tw_host_span *span);
+
+/* Writes span number n anew, if its place is still its own: it has grown. The thread that added it. */
+void tw_span_replace(tw_span_ring *ring, uint64_t n, const tw_host_span *span);
+
+/* Reads the calling thread's own counters: CPU time, run delay where the track has a descriptor, faults. About 1.5 us. */
+void tw_host_point_read(const tw_host_track *t, tw_host_point *out);
+
+/* Adds a point of this instant to the track of the calling thread, unless the newest is near. Slow path only: 1.6 us. */
+void tw_host_point_now(tw_host *host, uint32_t track);
+
+#define TW_STILL 20 /* a process that used less than one part in so many of a silence stood still */
+
+/* Whether this process has hardly run since the watchdog's latest turn, which was TW_STILL_LEAST_NS ago or more. */
+bool tw_host_stood_still(const tw_host *host, uint64_t now_ns);
+#define TW_STILL_LEAST_NS UINT64_C(15000000)
+
+/* ---- readers: any thread or process; never torn ---- */
+
+/* Copies point or span number n (0 is the first ever). False: overwritten, or not there yet. */
+bool tw_host_track_read(const tw_host_track *t, uint64_t n, tw_host_point *out);
+bool tw_span_read(const tw_span_ring *ring, uint64_t n, tw_host_span *out);
+
+/* What a thread did in an interval. The times sum to its length. */
+typedef struct tw_usage {
+    uint64_t cpu_ns, run_delay_ns, idle_ns, asleep_ns;
+    uint64_t unknown_ns;    /* before the oldest point, or after the newest */
+    uint64_t minor_faults, major_faults;
+} tw_usage;
+
+/* [from_ns, to_ns] of a track, from its points. Within one segment between two points a busy thread is taken to have done
+ * each evenly; one that waited for events ran first, then slept, then was runnable, then waited for the interpreter. */
+void tw_host_track_usage(const tw_host_track *t, uint64_t from_ns, uint64_t to_ns, tw_usage *out);
+
+TW_END_C

@@ -1,0 +1,50 @@
+/* A thread that looks at busy loops, without the interpreter lock: what they run, what they sleep in, who holds the
+ * lock.
+ *
+ * While no stream is in flight it sleeps without a timer. Else it wakes each 10 ms, each 2 ms while a loop has been
+ * busy for more than 4 ms, and takes samples of that: spaced wider and wider, and no more CPU time than half a percent of
+ * a core: beyond that it only counts. Its own lateness is recorded too.
+ *
+ * Thread rule: start, follow, unfollow and stop under the GIL; call from any thread. The thread itself takes no lock
+ * but its own, and allocates nothing.
+ */
+#pragma once
+
+#include "tailwatch/base/extern_c.h"
+#include "tailwatch/record/host_track.h"
+#include "tailwatch/stall/frame_walk.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+TW_BEGIN_C
+
+#define TW_WATCH_PERIOD_NS UINT64_C(10000000)
+#define TW_WATCH_STALL_NS UINT64_C(4000000)   /* a loop that has been busy so long stalls */
+#define TW_WATCH_SAMPLE_NS UINT64_C(2000000)  /* between two samples of a stall; an eighth of its length, where that is more */
+#define TW_WATCH_BUDGET_PPM 5000              /* of one core */
+
+typedef struct tw_watchdog tw_watchdog;
+
+/* Starts it. in_flight: how many streams wait; read only. interpreter: copied. walks: whether stacks are read.
+ * NULL: no thread or memory. */
+tw_watchdog *tw_watchdog_start(tw_host *host, const uint64_t *in_flight, const tw_interpreter *interpreter);
+
+/* Looks at a track's thread from now on. state: its PyThreadState; 0: its stack is not read. syscall: descriptor of its
+ * system calls, owned from now on; -1: none. */
+void tw_watchdog_follow(tw_watchdog *w, uint32_t track, uintptr_t state, int syscall);
+void tw_watchdog_unfollow(tw_watchdog *w, uint32_t track);
+
+/* Whether it sleeps until it is called. One load. */
+bool tw_watchdog_sleeps(const tw_watchdog *w);
+
+/* Wakes it: a stream is in flight. A system call where it sleeps. */
+void tw_watchdog_call(tw_watchdog *w);
+
+/* Ends the thread and waits for it: some 100 us at most. */
+void tw_watchdog_stop(tw_watchdog *w);
+
+/* In a fork child, where the thread is not: gives its memory and descriptors back. */
+void tw_watchdog_forget(tw_watchdog *w);
+
+TW_END_C

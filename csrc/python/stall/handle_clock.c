@@ -1,0 +1,240 @@
+#include "python/stall/handle_clock.h"
+
+#include <string.h>
+
+#include "base/text.h"
+
+#define LINKS 16
+#define LONGEST 8 /* links from a handle to its code: handle, partial, task's wakeup, task, coroutine */
+
+/* Where an object of a type has the next one on the way to a handle's code: found by looking at one whose next is known. */
+typedef struct code_link {
+    PyTypeObject *type;
+    Py_ssize_t offset;
+    int is_task;
+    struct code_link *then; /* of what came next the last time; or NULL */
+} code_link;
+
+/* One for the process: written under the GIL. */
+static struct {
+    handle_clock *first;
+    PyTypeObject *queue_type; /* of a deque that is timed; made once */
+    PyCFunction popleft;      /* a deque's */
+    PyTypeObject *code_type;
+    code_link begin, link[LINKS]; /* begin: before a handle */
+    int links;
+} handles;
+
+/* ---- from a handle to its code ---- */
+
+static code_link *link_of(const PyTypeObject *type) {
+    for (int i = 0; i < handles.links; i++)
+        if (handles.link[i].type == type) return &handles.link[i];
+    return NULL;
+}
+
+static code_link *link_after(code_link *l, const PyTypeObject *type) {
+    if (l->then == NULL || l->then->type != type) l->then = link_of(type);
+    return l->then;
+}
+
+/* A borrowed reference; NULL: it is not known. *task: what identifies the task whose step it is; 0: of none. */
+static PyObject *code_of(PyObject *op, uint64_t *task) {
+    code_link *l = &handles.begin;
+    *task = 0;
+    for (int i = 0; i < LONGEST && op != NULL && Py_TYPE(op) != handles.code_type; i++) {
+        if ((l = link_after(l, Py_TYPE(op))) == NULL) return NULL;
+        if (l->is_task) *task = (uint64_t)(uintptr_t)op;
+        op = *(PyObject **)(void *)((char *)op + l->offset);
+    }
+    return op != NULL && Py_TYPE(op) == handles.code_type ? op : NULL;
+}
+
+/* Where in an object the other one stands; -1: nowhere. */
+static Py_ssize_t offset_of(PyObject *object, PyObject *next) {
+    PyObject *size = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__basicsize__");
+    const Py_ssize_t bytes = size == NULL ? -1 : PyLong_AsSsize_t(size);
+    Py_XDECREF(size);
+    for (Py_ssize_t at = sizeof(PyObject); at + (Py_ssize_t)sizeof next <= bytes; at += sizeof next)
+        if (*(PyObject **)(void *)((char *)object + at) == next) return at;
+    return -1;
+}
+
+static int add_link(PyObject *sample) {
+    PyObject *object, *next;
+    int is_task;
+    if (!PyArg_ParseTuple(sample, "OOp", &object, &next, &is_task)) return -1;
+    const Py_ssize_t offset = offset_of(object, next);
+    if (PyErr_Occurred()) return -1;
+    if (offset < 0 || handles.links == LINKS || link_of(Py_TYPE(object)) != NULL) return 0;
+    handles.link[handles.links++] = (code_link){(PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(object)), offset, is_task,
+        NULL};
+    return 0;
+}
+
+/* handle_links(samples, code): [(object, next, is_task)]: on the way from a handle to the code that it runs, an object of
+ * each type that has the next one. How many types are known. */
+PyObject *core_handle_links(PyObject *op, PyObject *args) {
+    PyObject *samples, *code;
+    (void)op;
+    if (!PyArg_ParseTuple(args, "O!O", &PyList_Type, &samples, &code)) return NULL;
+    handles.code_type = Py_TYPE(code);
+    for (Py_ssize_t i = 0; i < PyList_Size(samples); i++)
+        if (add_link(PyList_GetItem(samples, i)) < 0) return NULL;
+    return PyLong_FromLong(handles.links);
+}
+
+/* ---- its name ---- */
+
+static const char *text_of(PyObject *text) { return text == NULL ? NULL : PyUnicode_AsUTF8AndSize(text, NULL); }
+
+/* "function  file.py:12" of a code object; 0: it has none. */
+static uint32_t name_of(tw_name_table *names, PyObject *code) {
+    char name[TW_NAME_TEXT];
+    PyObject *function = PyObject_GetAttrString(code, "co_qualname"); /* since 3.11 */
+    if (function == NULL) PyErr_Clear(), function = PyObject_GetAttrString(code, "co_name");
+    PyObject *file = PyObject_GetAttrString(code, "co_filename");
+    PyObject *line = PyObject_GetAttrString(code, "co_firstlineno");
+    const char *function_text = text_of(function), *file_text = text_of(file);
+    const long number = line == NULL ? 0 : PyLong_AsLong(line);
+    const int n = function_text == NULL || file_text == NULL ? 0 : snprintf(name, sizeof name, "%s  %s:%ld",
+        function_text, tw_path_end(file_text), number);
+    PyErr_Clear();
+    Py_XDECREF(function);
+    Py_XDECREF(file);
+    Py_XDECREF(line);
+    return n <= 0 ? 0 : tw_name_intern(names, name, strlen(name));
+}
+
+/* ---- the clock ---- */
+
+/* A handle that ran for long: a span with its name and task, and a point at its end, which divides what it used from what
+ * others used. At most one point a millisecond, but one after each slow handle. */
+static void note(const handle_clock *c, uint64_t now_ns) {
+    tw_host *host = &c->loop->core->segment->host;
+    const uint32_t name = c->code == NULL ? 0 : name_of(&host->names, c->code);
+    const tw_host_span span = {0, c->since_ns, now_ns, tw_span_what(TW_SPAN_HANDLE, c->loop->number, TW_MEASURED), name,
+        tw_load(&c->loop->track->handle_task), {0, 0}};
+    tw_span_add(&host->by_handle, &span);
+    if (now_ns - c->since_ns > TW_SLOW_NS || now_ns - tw_load(&c->loop->track->point_ns) >= TW_POINT_EVERY_NS)
+        tw_host_point_now(host, c->loop->number);
+}
+
+static void run_next(handle_clock *c, uint64_t now_ns, PyObject *code) {
+    PyObject *before = c->code;
+    if (c->since_ns != 0 && now_ns - c->since_ns >= TW_SPAN_LEAST_NS) note(c, now_ns);
+    Py_XINCREF(code);
+    c->code = code;
+    Py_XDECREF(before);
+}
+
+static void handle_began(handle_clock *c, PyObject *handle) {
+    const uint64_t now = tw_now_ns();
+    uint64_t task;
+    run_next(c, now, code_of(handle, &task));
+    c->since_ns = now;
+    tw_store(&c->loop->track->handle_task, task);
+    tw_store_release(&c->loop->track->handle_since_ns, now);
+}
+
+void handle_clock_ended(handle_clock *c, uint64_t now_ns) {
+    if (c->since_ns == 0) return;
+    if (loop_clock_runs(c->loop)) {
+        run_next(c, now_ns, NULL);
+        tw_store(&c->loop->track->handle_since_ns, 0);
+    }
+    c->since_ns = 0;
+}
+
+/* ---- the queue ---- */
+
+static handle_clock *clock_of(const PyObject *queue) {
+    handle_clock *c = handles.first;
+    while (c != NULL && c->queue != queue) c = c->next;
+    return c;
+}
+
+static PyObject *timed_popleft(PyObject *queue, PyObject *unused) {
+    PyObject *handle = handles.popleft(queue, unused);
+    handle_clock *c = handle == NULL ? NULL : clock_of(queue);
+    if (c != NULL && loop_clock_runs(c->loop)) handle_began(c, handle);
+    return handle;
+}
+
+static PyMethodDef methods[] = {
+    {"popleft", timed_popleft, METH_NOARGS, "Remove and return the leftmost element."},
+    {NULL, NULL, 0, NULL}};
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "A loop's queue of handles that are ready: how long each runs is noted."},
+    {Py_tp_methods, methods},
+    {0, NULL}};
+/* As large as a deque, whatever that is: an object of the one is an object of the other. */
+static PyType_Spec queue_spec = {"collections.deque", 0, 0, Py_TPFLAGS_DEFAULT, slots};
+
+/* A deque's own popleft() as a C function; NULL: it is not one. */
+static PyCFunction popleft_of(PyObject *queue) {
+    PyObject *bound = PyObject_GetAttrString(queue, "popleft");
+    const int is_plain = bound != NULL && PyCFunction_Check(bound) && PyCFunction_GetFlags(bound) == METH_NOARGS;
+    const PyCFunction found = is_plain ? PyCFunction_GetFunction(bound) : NULL;
+    Py_XDECREF(bound);
+    PyErr_Clear();
+    return found;
+}
+
+static int make_type(PyObject *queue) {
+    if (handles.queue_type != NULL) return 0;
+    if ((handles.popleft = popleft_of(queue)) == NULL) return -1;
+    PyObject *bases = PyTuple_Pack(1, (PyObject *)Py_TYPE(queue));
+    handles.queue_type = bases == NULL ? NULL : (PyTypeObject *)PyType_FromSpecWithBases(&queue_spec, bases);
+    Py_XDECREF(bases);
+    return handles.queue_type == NULL ? -1 : 0;
+}
+
+/* An object of a type that is made at run time has a reference to it. */
+static void set_type(PyObject *op, PyTypeObject *type) {
+    PyTypeObject *before = Py_TYPE(op);
+    if (PyType_GetFlags(type) & Py_TPFLAGS_HEAPTYPE) Py_INCREF((PyObject *)type);
+    Py_SET_TYPE(op, type);
+    if (PyType_GetFlags(before) & Py_TPFLAGS_HEAPTYPE) Py_DECREF((PyObject *)before);
+}
+
+static int is_deque(PyObject *queue) {
+    PyObject *module = PyImport_ImportModule("collections");
+    PyObject *deque = module == NULL ? NULL : PyObject_GetAttrString(module, "deque");
+    const int is = (PyObject *)Py_TYPE(queue) == deque;
+    Py_XDECREF(module);
+    Py_XDECREF(deque);
+    return deque == NULL ? -1 : is;
+}
+
+int handle_clock_begin(handle_clock *c, const loop_clock *loop, PyObject *queue) {
+    const int is = c->queue != NULL || !loop_clock_runs(loop) ? 0 : is_deque(queue);
+    if (is <= 0) return is;
+    if (make_type(queue) < 0) return -1;
+    c->loop = loop;
+    c->type = Py_TYPE(queue);
+    c->queue = Py_NewRef(queue);
+    c->next = handles.first;
+    handles.first = c;
+    set_type(queue, handles.queue_type);
+    tw_store(&loop->core->segment->host.facts.knowledge[TW_HOST_HANDLE_CLOCK], (uint64_t)TW_KNOWN + 1);
+    return 0;
+}
+
+void handle_clock_end(handle_clock *c) {
+    handle_clock **place = &handles.first;
+    PyObject *queue = c->queue;
+    if (queue == NULL) return;
+    while (*place != c) place = &(*place)->next;
+    *place = c->next;
+    c->queue = NULL;
+    c->since_ns = 0;
+    if (Py_TYPE(queue) == handles.queue_type) set_type(queue, c->type);
+    Py_CLEAR(c->code);
+    Py_DECREF(queue);
+}
+
+void handle_clock_end_of(PyObject *queue) {
+    handle_clock *c = clock_of(queue);
+    if (c != NULL) handle_clock_end(c);
+}

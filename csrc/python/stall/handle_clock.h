@@ -1,0 +1,33 @@
+/* How long each handle of an asyncio loop runs: the type of the loop's queue is replaced by one whose popleft() notes the
+ * time. The handle itself, its frames and its life are as without it: what is kept of it, until the next one or the next
+ * wait, is the code object that it runs.
+ *
+ * Under the GIL, on the loop's thread.
+ */
+#pragma once
+
+#include "python/stall/host.h"
+
+typedef struct handle_clock {
+    struct handle_clock *next; /* of those in use */
+    const loop_clock *loop;
+    PyObject *queue;           /* NULL: it times nothing */
+    PyTypeObject *type;        /* that the queue had */
+    PyObject *code;            /* of the handle that runs, where it is known; or NULL */
+    uint64_t since_ns;         /* when it began; 0: none runs */
+} handle_clock;
+
+/* Times what is taken from a loop's queue, a plain collections.deque, while its loop has a clock; else nothing. Negative:
+ * an exception is set. */
+int handle_clock_begin(handle_clock *clock, const loop_clock *loop, PyObject *queue);
+
+/* The queue is as before. */
+void handle_clock_end(handle_clock *clock);
+
+/* The same of the clock that times a queue, if one does. */
+void handle_clock_end_of(PyObject *queue);
+
+/* The handle that runs, if one does, has ended: the loop is to wait. */
+void handle_clock_ended(handle_clock *clock, uint64_t now_ns);
+
+PyObject *core_handle_links(PyObject *op, PyObject *samples);

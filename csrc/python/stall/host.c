@@ -1,0 +1,336 @@
+#include "python/stall/host.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "tailwatch/attribute/host_split.h"
+#include "tailwatch/attribute/stalls.h"
+#include "tailwatch/stall/cgroup_cpu.h"
+#include "tailwatch/stall/thread_state.h"
+
+#define FAULTS 64
+
+static tw_host *host_of(const CoreObject *core) { return &core->segment->host; }
+
+static void found(CoreObject *core, tw_host_source source, tw_knowledge what) {
+    tw_store(&host_of(core)->facts.knowledge[source], (uint64_t)what + 1);
+}
+
+/* ---- tracks ---- */
+
+static void probe_schedstat(CoreObject *core, const tw_host_track *t) {
+    tw_host_point point;
+    tw_host_point_read(t, &point);
+    if (tw_load(&t->schedstat) == 0) found(core, TW_HOST_SCHEDSTAT, TW_ABSENT);
+    else found(core, TW_HOST_SCHEDSTAT, point.run_delay_ns == 0 && point.cpu_ns > 1000 * TW_NS_PER_MS ? TW_USELESS :
+        TW_KNOWN);
+}
+
+static void open_schedstat(CoreObject *core, uint32_t number, uint64_t thread) {
+    const int fd = tw_thread_open(thread, "schedstat");
+    core->host.schedstat[number] = fd + 1;
+    tw_store(&host_of(core)->track[number].schedstat, fd < 0 ? 0 : (uint64_t)fd + 1);
+    probe_schedstat(core, &host_of(core)->track[number]);
+}
+
+static int open_syscall(CoreObject *core, uint64_t thread) {
+    tw_thread_state state;
+    const int fd = tw_thread_open(thread, "syscall");
+    tw_thread_state_read(fd, &state);
+    found(core, TW_HOST_SYSCALL, state.known ? TW_KNOWN : TW_ABSENT);
+    return fd;
+}
+
+static void follow(CoreObject *core, uint32_t number, uint64_t thread) {
+    core_host *h = &core->host;
+    if (h->mode != STALLS_AUTO) return;
+    if (h->watchdog == NULL) h->watchdog = tw_watchdog_start(host_of(core), &core->segment->in_flight, &h->interpreter);
+    if (h->watchdog != NULL)
+        tw_watchdog_follow(h->watchdog, number, (uintptr_t)PyThreadState_Get(), open_syscall(core, thread));
+}
+
+void loop_clock_begin(loop_clock *clock, CoreObject *core) {
+    const uint64_t thread = (uint64_t)syscall(SYS_gettid);
+    memset(clock, 0, sizeof *clock);
+    if (core->host.mode == STALLS_OFF || *core->epoch == 0) return;
+    const int number = tw_host_take(host_of(core), thread);
+    if (number < 0) return;
+    clock->core = core;
+    clock->number = (uint32_t)number;
+    clock->epoch = *core->epoch;
+    clock->track = &host_of(core)->track[number];
+    if (core->host.uses[number]++ > 0) return;
+    open_schedstat(core, clock->number, thread);
+    follow(core, clock->number, thread);
+    found(core, TW_HOST_LOOP_CLOCK, TW_KNOWN);
+    tw_host_point_now(host_of(core), clock->number);
+}
+
+static void close_schedstat(CoreObject *core, uint32_t number) {
+    if (core->host.schedstat[number] > 0) close(core->host.schedstat[number] - 1);
+    core->host.schedstat[number] = 0;
+}
+
+void loop_clock_end(loop_clock *clock) {
+    const int runs = loop_clock_runs(clock);
+    CoreObject *core = clock->core;
+    clock->track = NULL;
+    if (!runs || --core->host.uses[clock->number] > 0) return;
+    if (core->host.watchdog != NULL) tw_watchdog_unfollow(core->host.watchdog, clock->number);
+    tw_host_release(host_of(core), clock->number);
+    close_schedstat(core, clock->number);
+}
+
+/* ---- the clock ---- */
+
+void loop_clock_waits(const loop_clock *clock, uint64_t now_ns) {
+    tw_host_track *t = clock->track;
+    const uint64_t woke = tw_load(&t->wake_ns);
+    if (woke != 0 && now_ns - woke > TW_SLOW_NS) {
+        tw_host_point_now(host_of(clock->core), clock->number);
+        tw_stall_record(clock->core->segment, clock->number, woke, now_ns);
+    }
+    tw_host_track_waits(t, now_ns);
+}
+
+/* The whole process stood still while the loop waited: what it waited for may have been there since the watchdog's
+ * turn. */
+static void note_stop(const loop_clock *clock, uint64_t began_ns, uint64_t now_ns) {
+    tw_host *host = host_of(clock->core);
+    const uint64_t turn = tw_load(&host->watchdog_turn_ns);
+    if (!tw_host_stood_still(host, now_ns)) return;
+    const tw_host_span span = {0, turn, now_ns, tw_span_what(TW_SPAN_SILENCE, TW_ALL_TRACKS, TW_MEASURED), 0,
+                               TW_SILENCE_STOPPED, {0, 0}};
+    tw_span_add(&host->by_loop, &span);
+    const uint64_t stopped = turn > began_ns ? turn : began_ns;
+    tw_store(&clock->track->slept_until_ns, stopped);
+    tw_stall_record_stop(clock->core->segment, now_ns - stopped);
+}
+
+/* A point, and with it how long the thread was runnable before its wait ended. */
+static void wake_point(const loop_clock *clock, uint64_t began_ns) {
+    tw_host_track *t = clock->track;
+    tw_host_point last, point;
+    const uint64_t points = tw_load(&t->point_head);
+    tw_host_point_read(t, &point);
+    if (points > 0 && tw_host_track_read(t, points - 1, &last))
+        tw_host_track_woke_earlier(t, began_ns, point.run_delay_ns - last.run_delay_ns);
+    point.idle_ns = tw_load(&t->idle_ns);
+    tw_host_track_add(t, &point);
+}
+
+void loop_clock_wakes(const loop_clock *clock, uint64_t now_ns) {
+    tw_host_track *t = clock->track;
+    const uint64_t began = tw_load(&t->waiting_since_ns);
+    if (tw_load(&t->thread) == 0) return; /* it was ended meanwhile */
+    tw_host_track_wakes(t, now_ns);
+    if (now_ns - tw_load(&t->point_ns) < TW_POINT_EVERY_NS) return;
+    wake_point(clock, began);
+    if (now_ns - began >= TW_STILL_LEAST_NS) note_stop(clock, began, now_ns);
+}
+
+void loop_clock_has_gil(const loop_clock *clock, uint64_t since_ns, uint64_t now_ns) {
+    if (now_ns - since_ns < TW_SPAN_LEAST_NS) return;
+    const tw_host_span span = {0, since_ns, now_ns, tw_span_what(TW_SPAN_GIL, clock->number, TW_MEASURED), 0, 0, {0,
+        0}};
+    tw_span_add(&host_of(clock->core)->by_loop, &span);
+}
+
+/* ---- the process ---- */
+
+/* What a first touch of a page takes. */
+static uint64_t fault_ns(void) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = FAULTS * page;
+    volatile char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return 0;
+    const uint64_t began = tw_thread_cpu_ns();
+    for (size_t i = 0; i < bytes; i += page) memory[i] = 1;
+    const uint64_t took = tw_thread_cpu_ns() - began;
+    munmap((void *)memory, bytes);
+    return took / FAULTS;
+}
+
+static uint64_t cpus(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint64_t)CPU_COUNT(&set) : 0;
+}
+
+static void measure(CoreObject *core) {
+    tw_host *host = host_of(core);
+    const int stat = tw_cgroup_open();
+    tw_store(&host->facts.fault_ns, fault_ns());
+    tw_store(&host->facts.cpus, cpus());
+    tw_store(&host->facts.quota_ppm, tw_cgroup_quota_ppm());
+    found(core, TW_HOST_CGROUP, stat >= 0 ? TW_KNOWN : TW_ABSENT);
+    if (stat >= 0) close(stat);
+}
+
+static void stop_watchdog(CoreObject *core) {
+    if (core->host.watchdog != NULL) tw_watchdog_stop(core->host.watchdog);
+    core->host.watchdog = NULL;
+}
+
+/* stalls(mode, minor, code, library): 0 off, 1 clock, 2 auto. Loops that are hooked from now on have a clock. */
+PyObject *core_stalls(PyObject *op, PyObject *args) {
+    CoreObject *core = (CoreObject *)op;
+    int mode, minor;
+    PyObject *code;
+    const char *library;
+    if (!PyArg_ParseTuple(args, "iiOs", &mode, &minor, &code, &library)) return NULL;
+    core->host.mode = mode;
+    stop_watchdog(core);
+    for (int i = 0; i < TW_HOST_SOURCES; i++) found(core, (tw_host_source)i, mode == STALLS_OFF ? TW_SWITCHED_OFF :
+        TW_ABSENT);
+    if (mode != STALLS_AUTO) found(core, TW_HOST_STACKS, TW_SWITCHED_OFF), found(core, TW_HOST_SYSCALL,
+        TW_SWITCHED_OFF);
+    if (mode == STALLS_OFF) Py_RETURN_NONE;
+    measure(core);
+    tw_interpreter_find(&core->host.interpreter, (uint32_t)minor, (uintptr_t)dlsym(RTLD_DEFAULT, "_PyRuntime"),
+                        (uintptr_t)PyInterpreterState_Get(), (uintptr_t)Py_TYPE(code), library);
+    Py_RETURN_NONE;
+}
+
+static PyObject *list_frames(const tw_python_frame *frames, uint32_t n) {
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < n; i++) {
+        PyObject *frame = Py_BuildValue("ssIi", frames[i].function, frames[i].file, frames[i].line,
+            frames[i].in_library);
+        if (frame == NULL || PyList_Append(list, frame) < 0) Py_CLEAR(list);
+        Py_XDECREF(frame);
+    }
+    return list;
+}
+
+/* own_frames(): the calling thread's stack as the watchdog would read it, and whether the GIL's holder is this thread.
+ * */
+PyObject *core_own_frames(PyObject *op, PyObject *unused) {
+    const tw_interpreter *interpreter = &((CoreObject *)op)->host.interpreter;
+    const uintptr_t own = (uintptr_t)PyThreadState_Get();
+    tw_python_frame frames[TW_FRAMES];
+    tw_reader reader;
+    uint32_t n = 0;
+    uintptr_t holder = 0;
+    (void)unused;
+    if (interpreter->minor != 0 && tw_reader_open(&reader)) {
+        n = tw_frames_read(interpreter, &reader, own, frames, TW_FRAMES_NAME);
+        holder = tw_gil_holder(interpreter, &reader);
+        tw_reader_close(&reader);
+    }
+    PyObject *list = list_frames(frames, n);
+    return list == NULL ? NULL : Py_BuildValue("NN", list, PyBool_FromLong(holder == own));
+}
+
+/* trust_frames(trusted): 0: stacks are not read; 1: they are; 2: and the GIL's holder is known. */
+PyObject *core_trust_frames(PyObject *op, PyObject *trusted) {
+    CoreObject *core = (CoreObject *)op;
+    const long how = PyLong_AsLong(trusted);
+    if (how == -1 && PyErr_Occurred()) return NULL;
+    core->host.interpreter.known = how > 0;
+    if (how < 2) core->host.interpreter.gil = 0;
+    found(core, TW_HOST_STACKS, how > 0 ? TW_KNOWN : TW_USELESS);
+    Py_RETURN_NONE;
+}
+
+/* ---- what it is ---- */
+
+static int put(PyObject *dict, const char *name, PyObject *value) {
+    const int failed = value == NULL || PyDict_SetItemString(dict, name, value) < 0;
+    Py_XDECREF(value);
+    return failed ? -1 : 0;
+}
+
+static PyObject *knowledge(const tw_host *host) {
+    PyObject *dict = PyDict_New();
+    for (int i = 0; dict != NULL && i < TW_HOST_SOURCES; i++) {
+        const int what = (int)tw_load(&host->facts.knowledge[i]) - 1;
+        if (put(dict, tw_host_source_name(i), PyUnicode_FromString(tw_knowledge_name(what))) < 0) Py_CLEAR(dict);
+    }
+    return dict;
+}
+
+static const struct { const char *name; size_t at; } numbers[] = {
+    {"tracks_refused", offsetof(tw_host, tracks_refused)}, {"fault_ns", offsetof(tw_host, facts.fault_ns)},
+    {"quota_ppm", offsetof(tw_host, facts.quota_ppm)}, {"cpus", offsetof(tw_host, facts.cpus)},
+    {"watchdog_cpu_ns", offsetof(tw_host, watchdog_cpu_ns)}, {"watchdog_wakeups", offsetof(tw_host, watchdog_wakeups)},
+    {"samples", offsetof(tw_host, samples)}, {"samples_skipped", offsetof(tw_host, samples_skipped)},
+    {"stacks_refused", offsetof(tw_host, stacks_refused)}, {"names_lost", offsetof(tw_host, names.overflow)}};
+
+static int put_numbers(PyObject *dict, const tw_host *host) {
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const uint64_t value = tw_load((const uint64_t *)(const void *)((const char *)host + numbers[i].at));
+        if (put(dict, numbers[i].name, PyLong_FromUnsignedLongLong(value)) < 0) return -1;
+    }
+    return 0;
+}
+
+/* host_status(): what is known of the host, and what the watchdog did. */
+PyObject *core_host_status(PyObject *op, PyObject *unused) {
+    const CoreObject *core = (CoreObject *)op;
+    PyObject *dict = PyDict_New();
+    long tracks = 0;
+    (void)unused;
+    for (int i = 0; i < TW_TRACKS; i++) tracks += tw_load(&host_of(core)->track[i].thread) != 0;
+    if (dict != NULL && put(dict, "sources", knowledge(host_of(core))) == 0 && put_numbers(dict, host_of(core)) == 0 &&
+        put(dict, "tracks", PyLong_FromLong(tracks)) == 0 &&
+        put(dict, "watches", PyBool_FromLong(core->host.watchdog != NULL)) == 0)
+        return dict;
+    Py_XDECREF(dict);
+    return NULL;
+}
+
+static PyObject *part_tuple(const tw_host *host, const tw_part *part) {
+    char name[TW_NAME_TEXT], detail[TW_NAME_TEXT] = "";
+    tw_name_copy(&host->names, part->name, name, sizeof name);
+    if (part->detail_kind == TW_DETAIL_HOLDER) tw_name_copy(&host->names, (uint32_t)part->detail, detail,
+        sizeof detail);
+    return Py_BuildValue("sKsss", tw_delay_cause_name(part->cause), (unsigned long long)part->ns,
+                         tw_certainty_name(part->certainty), name, detail);
+}
+
+PyObject *parts_list(const tw_host *host, const tw_parts *parts) {
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < parts->n; i++) {
+        PyObject *part = part_tuple(host, &parts->part[i]);
+        if (part == NULL || PyList_Append(list, part) < 0) Py_CLEAR(list);
+        Py_XDECREF(part);
+    }
+    return list;
+}
+
+/* split_host(from_ns, to_ns): what the calling thread did: [(cause, ns, certainty, name, holder)], and ns that it
+ * waited for events; None: it is not followed. */
+PyObject *core_split_host(PyObject *op, PyObject *args) {
+    const CoreObject *core = (CoreObject *)op;
+    unsigned long long from, to;
+    if (!PyArg_ParseTuple(args, "KK", &from, &to)) return NULL;
+    const int track = tw_host_own_track(host_of(core));
+    if (track < 0) Py_RETURN_NONE;
+    tw_parts parts = {0};
+    tw_host_point_now(host_of(core), (uint32_t)track);
+    const uint64_t waited = tw_host_split(host_of(core), (uint32_t)track, &core->segment->pause, from, to, &parts);
+    PyObject *list = parts_list(host_of(core), &parts);
+    return list == NULL ? NULL : Py_BuildValue("NK", list, (unsigned long long)waited);
+}
+
+/* ---- life ---- */
+
+/* The loops' hooks find another epoch, and record nothing: in a fork child they are the parent's. */
+void core_host_reborn(CoreObject *core) {
+    core_host *h = &core->host;
+    if (h->watchdog != NULL && h->pid != (long)getpid()) tw_watchdog_forget(h->watchdog), h->watchdog = NULL;
+    stop_watchdog(core);
+    h->pid = (long)getpid();
+    for (uint32_t i = 0; i < TW_TRACKS; i++) {
+        close_schedstat(core, i);
+        h->uses[i] = 0;
+    }
+}
+
+void core_host_free(CoreObject *core) {
+    stop_watchdog(core);
+    for (uint32_t i = 0; i < TW_TRACKS; i++) close_schedstat(core, i);
+}

@@ -1,0 +1,363 @@
+#include "tailwatch/stall/watchdog.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/arithmetic.h"
+#include "base/tw_malloc.h"
+#include "tailwatch/base/atomic.h"
+#include "tailwatch/base/clock.h"
+#include "tailwatch/stall/cgroup_cpu.h"
+#include "tailwatch/stall/thread_state.h"
+
+#define STACK_BYTES (256 * 1024)
+#define SILENCE_NS UINT64_C(5000000)  /* so much later than meant it was silent */
+#define QUIET_NS TW_NS_PER_SECOND     /* without a stream for so long it sleeps */
+#define BURST_NS UINT64_C(50000000)   /* of CPU time that may be saved up: ten seconds' worth */
+#define BASELINE_NS TW_NS_PER_SECOND  /* the cgroup's counter is read so often */
+
+/* What it keeps of a thread. */
+typedef struct followed {
+    uint64_t thread;           /* 0: not followed */
+    uintptr_t state;
+    int syscall;
+    uint64_t stall_since_ns;   /* of the stall that was seen last */
+    uint64_t next_ns;          /* when the next sample of it is due */
+    uint64_t open;             /* number of the span that grows, + 1; 0: none */
+    tw_host_span span;
+} followed;
+
+struct tw_watchdog {
+    pthread_t thread;
+    tw_host *host;
+    const uint64_t *in_flight;
+    tw_interpreter interpreter;
+    tw_reader reader;
+    bool reads;
+    int cgroup;
+    uint32_t signal;           /* futex: one more with each call */
+    uint32_t stopping;
+    uint64_t sleeps;           /* not 0: until it is called */
+    pthread_mutex_t changes;   /* of `of`: the GIL's holder against the watchdog */
+    followed of[TW_TRACKS];
+    /* its thread's own */
+    uint64_t budget_ns, budget_at_ns, cpu_ns, woke_ns, run_delay_ns, busy_ns;
+    int schedstat;
+};
+
+/* ---- sleeping ---- */
+
+static void futex_wait(const uint32_t *word, uint32_t value, const struct timespec *timeout) {
+    (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, timeout, NULL, 0);
+}
+
+static void futex_wake(const uint32_t *word) { (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL,
+    0); }
+
+static uint32_t load32(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
+
+bool tw_watchdog_sleeps(const tw_watchdog *w) { return tw_load(&w->sleeps) != 0; }
+
+void tw_watchdog_call(tw_watchdog *w) {
+    __atomic_fetch_add(&w->signal, 1, __ATOMIC_SEQ_CST);
+    futex_wake(&w->signal);
+}
+
+/* Until it is called. */
+static void sleep_long(tw_watchdog *w) {
+    const uint32_t seen = load32(&w->signal);
+    tw_store(&w->host->watchdog_turn_ns, 0);
+    __atomic_store_n(&w->sleeps, 1, __ATOMIC_SEQ_CST);
+    if (tw_load(w->in_flight) == 0 && load32(&w->stopping) == 0) futex_wait(&w->signal, seen, NULL);
+    tw_store(&w->sleeps, 0);
+}
+
+/* ---- the thread's own counters: what it costs, and why it was late ---- */
+
+static uint64_t own_run_delay_ns(const tw_watchdog *w) {
+    tw_host_track own = {.schedstat = w->schedstat < 0 ? 0 : (uint64_t)w->schedstat + 1};
+    tw_host_point point;
+    tw_host_point_read(&own, &point);
+    return point.run_delay_ns;
+}
+
+static void note_cost(tw_watchdog *w, uint64_t now) {
+    const uint64_t cpu = tw_thread_cpu_ns(), used = since(cpu, w->cpu_ns);
+    const uint64_t earned = since(now, w->budget_at_ns) / (1000000 / TW_WATCH_BUDGET_PPM);
+    w->budget_ns = least(w->budget_ns + earned, BURST_NS);
+    w->budget_ns = since(w->budget_ns, used);
+    w->budget_at_ns = now;
+    w->cpu_ns = cpu;
+    tw_store(&w->host->watchdog_cpu_ns, cpu);
+}
+
+/* ---- spans of the whole process ---- */
+
+static void add_span(tw_watchdog *w, tw_span_kind kind, tw_certainty certainty, uint64_t from, uint64_t to,
+                     uint64_t detail) {
+    const tw_host_span span = {0, from, to, tw_span_what(kind, TW_ALL_TRACKS, certainty), 0, detail, {0, 0}};
+    tw_span_add(&w->host->by_watchdog, &span);
+}
+
+static void note_throttled(tw_watchdog *w, uint64_t now) { tw_throttled_note(w->host, &w->host->by_watchdog, now); }
+
+/* It was silent from the end of its last turn on, and was to wake at due. What it was runnable for stands at the end.
+ * */
+static void note_silence(tw_watchdog *w, uint64_t from, uint64_t due, uint64_t now) {
+    const uint64_t delayed = least(since(own_run_delay_ns(w), w->run_delay_ns), now - from);
+    const uint64_t until = now - delayed;
+    const bool stopped = until > due + SILENCE_NS && tw_host_stood_still(w->host, now);
+    if (stopped) add_span(w, TW_SPAN_SILENCE, TW_MEASURED, from, until, TW_SILENCE_STOPPED);
+    if (delayed < SILENCE_NS) return;
+    add_span(w, TW_SPAN_SILENCE, TW_MEASURED, stopped ? until : from, now, TW_SILENCE_STARVED);
+    note_throttled(w, now);
+}
+
+/* ---- a sample ---- */
+
+/* "  [read /path]" behind the function. */
+static size_t name_call(const tw_thread_state *s, char *to, size_t size) {
+    char call[32], path[32], target[48] = "";
+    tw_syscall_name(s->number, call, sizeof call);
+    if (tw_syscall_has_descriptor(s->number)) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", (int)s->argument);
+        const ssize_t n = readlink(path, target, sizeof target - 1);
+        target[n > 0 ? n : 0] = '\0';
+    }
+    const int n = snprintf(to, size, "  [%s%s%s]", call, *target ? " " : "", target);
+    return n < 0 ? 0 : least((uint64_t)n, size - 1);
+}
+
+static void keep_frames(tw_host *host, const tw_python_frame *frames, uint32_t n, uint64_t to[2]) {
+    char name[TW_NAME_TEXT];
+    for (uint32_t k = 0; k < n && k < TW_STACK; k++) {
+        const size_t length = tw_frames_name(&frames[k], 1, name, sizeof name);
+        tw_span_frame_set(to, k, tw_name_intern(&host->frames, name, length));
+    }
+}
+
+/* stack: where its frames go, if they are wanted; or NULL. */
+static size_t name_stack(tw_watchdog *w, uintptr_t state, char *to, size_t size, uint64_t *stack) {
+    tw_python_frame frames[TW_FRAMES];
+    if (!w->reads || state == 0) return 0;
+    const bool wanted = stack != NULL && tw_load(&w->host->stacks_wanted) != 0;
+    const uint32_t n = tw_frames_read(&w->interpreter, &w->reader, state, frames, wanted ? TW_STACK : TW_FRAMES_NAME);
+    if (n == 0) tw_add(&w->host->stacks_refused, 1);
+    if (wanted) keep_frames(w->host, frames, n, stack);
+    return tw_frames_name(frames, n, to, size);
+}
+
+static uint64_t name_of(tw_watchdog *w, uintptr_t state, const tw_thread_state *call, uint64_t *stack) {
+    char name[TW_NAME_TEXT];
+    const size_t room = call == NULL ? sizeof name : sizeof name - 40; /* a call's own name is never cut off */
+    size_t n = name_stack(w, state, name, room, stack);
+    if (call != NULL) n += name_call(call, name + n, sizeof name - n);
+    return tw_name_intern(&w->host->names, name, n);
+}
+
+/* What a thread does now: kind, name, detail and frames of a span. */
+static void look(tw_watchdog *w, const followed *f, uint32_t track, tw_host_span *out) {
+    tw_thread_state s;
+    tw_thread_state_read(f->syscall, &s);
+    tw_span_kind kind = TW_SPAN_RUN;
+    if (s.known && !s.runs && s.number >= 0) {
+        kind = tw_gil_has(&w->interpreter, s.argument) ? TW_SPAN_GIL : tw_syscall_kind(s.number, s.argument);
+        out->detail = (uint64_t)s.number;
+    }
+    out->what = tw_span_what(kind, track, TW_SAMPLED);
+    out->name = name_of(w, f->state, kind == TW_SPAN_IO ? &s : NULL, out->frames);
+    if (kind != TW_SPAN_GIL) return;
+    const uintptr_t holder = w->reads ? tw_gil_holder(&w->interpreter, &w->reader) : 0;
+    out->detail = holder == 0 || holder == f->state ? 0 : name_of(w, holder, NULL, NULL);
+}
+
+/* When what is seen now began, as far as is known: with the stall, half way after what was seen before, and not before
+ * the handle that runs. */
+static uint64_t start_of(const tw_host_track *t, const followed *f, uint64_t now) {
+    const uint64_t from = f->open == 0 ? f->stall_since_ns : f->span.to_ns + (now - f->span.to_ns) / 2;
+    return least(most(from, tw_load(&t->handle_since_ns)), now);
+}
+
+/* The span of the last sample grows; another state begins another one. */
+static void keep(tw_watchdog *w, followed *f, const tw_host_track *t, tw_host_span *seen) {
+    tw_host_span *s = &f->span;
+    seen->to_ns = tw_now_ns();
+    if (f->open != 0 && s->what == seen->what && s->name == seen->name && s->detail == seen->detail) {
+        s->to_ns = seen->to_ns;
+        tw_span_replace(&w->host->by_watchdog, f->open - 1, s);
+        return;
+    }
+    seen->from_ns = start_of(t, f, seen->to_ns);
+    *s = *seen;
+    f->open = tw_span_add(&w->host->by_watchdog, s) + 1;
+}
+
+static void sample(tw_watchdog *w, followed *f, uint32_t track, uint64_t now) {
+    tw_host_span seen = {0};
+    look(w, f, track, &seen);
+    keep(w, f, &w->host->track[track], &seen);
+    f->next_ns = now + most(TW_WATCH_SAMPLE_NS, (now - f->stall_since_ns) / 8);
+    tw_add(&w->host->samples, 1);
+}
+
+/* Whether a loop stalls; then when it is to be looked at next. */
+static bool look_at(tw_watchdog *w, uint32_t track, uint64_t now, uint64_t *next) {
+    followed *f = &w->of[track];
+    const tw_host_track *t = &w->host->track[track];
+    if (f->thread == 0 || tw_load_acquire(&t->waiting_since_ns) != 0) return false;
+    const uint64_t since_ns = tw_load(&t->wake_ns);
+    if (since_ns == 0 || since(now, since_ns) < TW_WATCH_STALL_NS) return false;
+    if (f->stall_since_ns != since_ns) f->open = 0, f->next_ns = now, f->stall_since_ns = since_ns;
+    if (now < f->next_ns) {
+        *next = least(*next, f->next_ns);
+        return true;
+    }
+    if (w->budget_ns == 0) {
+        tw_add(&w->host->samples_skipped, 1);
+        return false;
+    }
+    sample(w, f, track, now);
+    *next = least(*next, f->next_ns);
+    return true;
+}
+
+/* ---- its turns ---- */
+
+/* One look at everything. Returns when the next one is due. */
+static uint64_t turn(tw_watchdog *w, uint64_t now) {
+    uint64_t next = now + TW_WATCH_PERIOD_NS;
+    tw_add(&w->host->watchdog_wakeups, 1);
+    pthread_mutex_lock(&w->changes);
+    for (uint32_t i = 0; i < TW_TRACKS; i++) (void)look_at(w, i, now, &next);
+    pthread_mutex_unlock(&w->changes);
+    if (since(now, tw_load(&w->host->throttled_at_ns)) > BASELINE_NS) note_throttled(w, now);
+    if (tw_load(w->in_flight) != 0) w->busy_ns = now;
+    return next;
+}
+
+/* What the next silence is compared with. */
+static void take_marks(tw_watchdog *w) {
+    w->run_delay_ns = own_run_delay_ns(w);
+    w->woke_ns = tw_now_ns();
+    tw_store(&w->host->watchdog_process_cpu_ns, tw_process_cpu_ns());
+    tw_store_release(&w->host->watchdog_turn_ns, w->woke_ns);
+}
+
+static void wait_until(tw_watchdog *w, uint64_t due) {
+    const uint32_t seen = load32(&w->signal);
+    const uint64_t left = since(due, tw_now_ns());
+    const struct timespec timeout = {(time_t)(left / TW_NS_PER_SECOND), (long)(left % TW_NS_PER_SECOND)};
+    if (left > 0 && load32(&w->stopping) == 0) futex_wait(&w->signal, seen, &timeout);
+}
+
+static void run(tw_watchdog *w) {
+    uint64_t due = tw_now_ns(), now;
+    w->busy_ns = due;
+    while (load32(&w->stopping) == 0) {
+        now = tw_now_ns();
+        note_cost(w, now);
+        due = turn(w, now);
+        take_marks(w);
+        if (now - w->busy_ns > QUIET_NS) {
+            sleep_long(w);
+            w->busy_ns = tw_now_ns();
+            continue;
+        }
+        wait_until(w, due);
+        now = tw_now_ns();
+        if (now > due + SILENCE_NS) note_silence(w, w->woke_ns, due, now);
+    }
+}
+
+static void *thread_main(void *argument) {
+    tw_watchdog *w = argument;
+    w->schedstat = tw_thread_open((uint64_t)syscall(SYS_gettid), "schedstat");
+    w->budget_ns = BURST_NS;
+    w->budget_at_ns = tw_now_ns();
+    run(w);
+    tw_store(&w->host->watchdog_turn_ns, 0);
+    if (w->schedstat >= 0) close(w->schedstat);
+    w->schedstat = -1;
+    return NULL;
+}
+
+/* ---- life ---- */
+
+/* No signal of the host's is delivered here. */
+static int start_thread(tw_watchdog *w) {
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int failed = pthread_create(&w->thread, &attributes, thread_main, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (failed == 0) pthread_setname_np(w->thread, "tailwatch-watch");
+    return failed;
+}
+
+tw_watchdog *tw_watchdog_start(tw_host *host, const uint64_t *in_flight, const tw_interpreter *interpreter) {
+    tw_watchdog *w = tw_calloc(1, sizeof *w);
+    if (w == NULL) return NULL;
+    w->host = host;
+    w->in_flight = in_flight;
+    w->interpreter = *interpreter;
+    w->reads = interpreter->known && tw_reader_open(&w->reader);
+    if (!w->reads) w->reader.file = -1;
+    w->cgroup = tw_cgroup_open();
+    w->schedstat = -1;
+    pthread_mutex_init(&w->changes, NULL);
+    for (int i = 0; i < TW_TRACKS; i++) w->of[i].syscall = -1;
+    tw_store(&host->throttled_at_ns, 0);
+    tw_store(&host->cgroup_stat, (uint64_t)(w->cgroup + 1));
+    if (start_thread(w) == 0) return w;
+    tw_store(&host->cgroup_stat, 0);
+    tw_watchdog_forget(w);
+    return NULL;
+}
+
+static void clear(followed *f) {
+    if (f->syscall >= 0) close(f->syscall);
+    memset(f, 0, sizeof *f);
+    f->syscall = -1;
+}
+
+void tw_watchdog_follow(tw_watchdog *w, uint32_t track, uintptr_t state, int syscall) {
+    pthread_mutex_lock(&w->changes);
+    clear(&w->of[track]);
+    w->of[track].state = state;
+    w->of[track].syscall = syscall;
+    w->of[track].thread = tw_load(&w->host->track[track].thread);
+    pthread_mutex_unlock(&w->changes);
+}
+
+void tw_watchdog_unfollow(tw_watchdog *w, uint32_t track) {
+    pthread_mutex_lock(&w->changes);
+    clear(&w->of[track]);
+    pthread_mutex_unlock(&w->changes);
+}
+
+void tw_watchdog_forget(tw_watchdog *w) {
+    for (int i = 0; i < TW_TRACKS; i++) clear(&w->of[i]);
+    if (w->reads) tw_reader_close(&w->reader);
+    if (w->cgroup >= 0) close(w->cgroup);
+    if (w->schedstat >= 0) close(w->schedstat);
+    tw_free(w);
+}
+
+void tw_watchdog_stop(tw_watchdog *w) {
+    __atomic_store_n(&w->stopping, 1, __ATOMIC_SEQ_CST);
+    tw_watchdog_call(w);
+    pthread_join(w->thread, NULL);
+    tw_store(&w->host->cgroup_stat, 0); /* not in a fork child, whose memory may still be its parent's */
+    tw_watchdog_forget(w);
+}

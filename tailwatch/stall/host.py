@@ -1,0 +1,121 @@
+"""Stalls of this process's event loops: who is followed, and whether stacks can be read here.
+
+The clock of a loop stands in its hook (csrc/python/gc/idle_selector.c, idle_libuv.c); a thread in C without the
+interpreter lock samples loops that are busy for long (csrc/stall/watchdog.c). It reads frames of Python by their place
+in the interpreter's memory: before it may, what it reads of the calling thread's own frames is compared with
+sys._getframe().
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Protocol
+
+from tailwatch import _hot
+
+_USER = "clock"  # of the loops' hooks
+MODES = ("off", "clock", "auto")
+_DISTRUST, _TRUST_STACKS, _TRUST_ALL = range(3)
+
+
+class Loops(Protocol):
+    """The hooks of the process's loops: tailwatch.gc.idle_hooks."""
+
+    def use(self, user: str) -> str | None:
+        """Hook the loop that runs in this thread. Why it cannot be, once."""
+
+    def find(self, use: Callable[[], object]) -> None:
+        """Have the loops of other threads call use(), each in its own."""
+
+    def release(self, user: str) -> list[str]:
+        """One user less. Returns what could not be undone."""
+
+
+class HostWatch:
+    """Of one process.
+
+    Args:
+        mode: the option ``stalls``.
+        say: takes a sentence about a source of knowledge that is missing.
+    """
+
+    def __init__(self, core: _hot.Core, mode: str, loops: Loops, say: Callable[[str], object]) -> None:
+        self._core = core
+        self._mode = mode
+        self._loops = loops
+        self._say = say
+        self._links = False  # whether the core can name what a handle runs
+
+    def start(self) -> None:
+        """Loops that are hooked from now on have a clock; with "auto" a watchdog looks at them, once one is hooked."""
+        code = (lambda: None).__code__
+        library = os.path.dirname(os.__file__) + os.sep
+        self._core.stalls(MODES.index(self._mode), sys.version_info[1], code, library)
+        if self._mode == "auto":
+            self._core.trust_frames(self._checked())
+
+    def adopt(self, mode: str) -> None:
+        """Another mode from now on."""
+        if mode != self._mode:
+            self.stop()  # what could not be undone is inert
+            self._mode = mode
+            self.start()
+
+    def stop(self) -> list[str]:
+        """Loops are as before, the watchdog ends. Returns what could not be undone, a sentence each."""
+        report = self._loops.release(_USER)
+        self._core.stalls(MODES.index("off"), sys.version_info[1], (lambda: None).__code__, "")
+        return report
+
+    def use_loop(self) -> None:
+        """Time the loop that runs in this thread, if one does."""
+        if self._mode == "off":
+            return
+        if not self._links and "asyncio.events" in sys.modules:
+            from tailwatch.stall.handle_links import samples  # imports asyncio
+
+            self._links = True
+            self._core.handle_links(samples(), (lambda: None).__code__)
+        if why := self._loops.use(_USER):
+            self._say(f"stalls: {why}; what its thread does is not known")
+
+    def find_loops(self) -> None:
+        """Called by the daemon: time the loops of other threads."""
+        if self._mode != "off":
+            self._loops.find(self.use_loop)
+
+    def _checked(self) -> int:
+        """How far the reader of frames is right about this thread's own."""
+        found, knows_holder = _own_frames(self._core)
+        if not found:
+            self._say(
+                f"the stacks of Python {sys.version_info[0]}.{sys.version_info[1]} cannot be read here: stalls have no "
+                "function names"
+            )
+            return _DISTRUST
+        return _TRUST_ALL if knows_holder else _TRUST_STACKS
+
+
+def _own_frames(core: _hot.Core) -> tuple[bool, bool]:
+    """Whether this thread's frames are read as they are, and whether it is seen to hold the interpreter lock."""
+    frames, holds = core.own_frames()
+    own = sys._getframe()
+    return len(frames) >= 2 and _are_equal(frames, own), holds
+
+
+def _are_equal(frames: list[tuple[str, str, int, int]], own: FrameType | None) -> bool:
+    for function, file, line, _ in frames:
+        if own is None:
+            return False
+        code = own.f_code
+        name: str = getattr(code, "co_qualname", code.co_name)
+        # The line of the innermost frame has moved on since.
+        if not name.startswith(function) or not code.co_filename.endswith(file):
+            return False
+        if own is not sys._getframe(1) and line != own.f_lineno:
+            return False
+        own = own.f_back
+    return True

@@ -1,0 +1,295 @@
+/* A thread's time split by hand-made tracks: which cause gets what, and that the parts sum to the interval. */
+#include "tailwatch/attribute/host_split.h"
+
+#include "tw_test.h"
+
+#define MS UINT64_C(1000000)
+
+static tw_host *host;
+static tw_pause_clock *pauses;
+
+static void begin(void) {
+    host = calloc(1, sizeof *host);
+    pauses = calloc(1, sizeof *pauses);
+    TW_REQUIRE(host != NULL && pauses != NULL);
+    host->facts.fault_ns = 4000;
+}
+
+static void end(void) {
+    free(host);
+    free(pauses);
+}
+
+TW_AROUND(begin, end)
+
+static void point(uint64_t at, uint64_t cpu, uint64_t run_delay, uint64_t idle, uint64_t faults) {
+    const tw_host_point p = {0, at, cpu, run_delay, idle, faults, 0, 0};
+    tw_host_track_add(&host->track[0], &p);
+}
+
+static uint32_t name(const char *text) { return tw_name_intern(&host->names, text, strlen(text)); }
+
+static void span(tw_span_kind kind, uint64_t from, uint64_t to, uint32_t of, uint64_t detail) {
+    const tw_host_span s = {0, from, to, tw_span_what(kind, 0, TW_SAMPLED), of, detail, {0, 0}};
+    tw_span_add(&host->by_watchdog, &s);
+}
+
+static uint64_t part_of(const tw_parts *parts, int cause, uint32_t of) {
+    uint64_t ns = 0;
+    for (uint32_t i = 0; i < parts->n; i++)
+        if (parts->part[i].cause == cause && (of == 0 || parts->part[i].name == of)) ns += parts->part[i].ns;
+    return ns;
+}
+
+static tw_parts split(uint64_t from, uint64_t to, uint64_t expected_idle) {
+    tw_parts parts = {0};
+    TW_CHECK_EQ(expected_idle, tw_host_split(host, 0, pauses, from, to, &parts));
+    TW_CHECK_EQ(to - from - expected_idle, tw_parts_sum(&parts));
+    return parts;
+}
+
+/* [10, 110] ms: busy, with so much of each. */
+static void busy(uint64_t cpu, uint64_t run_delay) {
+    point(10 * MS, 0, 0, 0, 0);
+    point(110 * MS, cpu, run_delay, 0, 0);
+}
+
+TW_TEST(code_is_named_by_its_samples) {
+    busy(60 * MS, 40 * MS);
+    const uint32_t encode = name("encode"), decode = name("decode");
+    span(TW_SPAN_RUN, 10 * MS, 90 * MS, encode, 0);
+    span(TW_SPAN_RUN, 90 * MS, 110 * MS, decode, 0);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(48 * MS, part_of(&p, TW_DELAY_CALLBACK, encode));
+    TW_CHECK_EQ(12 * MS, part_of(&p, TW_DELAY_CALLBACK, decode));
+    TW_CHECK_EQ(40 * MS, part_of(&p, TW_DELAY_CPU, 0));
+    TW_CHECK_EQ(TW_MEASURED, p.part[0].certainty);
+}
+
+static void handle(uint64_t from, uint64_t to, uint32_t of, uint64_t task) {
+    const tw_host_span s = {0, from, to, tw_span_what(TW_SPAN_HANDLE, 0, TW_MEASURED), of, task, {0, 0}};
+    tw_span_add(&host->by_handle, &s);
+}
+
+TW_TEST(code_without_a_sample_is_named_by_its_handle) {
+    busy(100 * MS, 0);
+    handle(10 * MS, 110 * MS, name("handle"), 0);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(100 * MS, part_of(&p, TW_DELAY_CALLBACK, name("handle")));
+}
+
+TW_TEST(each_handle_has_its_own_time) {
+    busy(100 * MS, 0);
+    handle(10 * MS, 40 * MS, name("first"), 0);
+    handle(50 * MS, 90 * MS, name("second"), 0);
+    span(TW_SPAN_RUN, 60 * MS, 80 * MS, name("encode"), 0); /* a sample of the second names it more closely */
+    const tw_parts p = split(20 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_CALLBACK, name("first")));
+    TW_CHECK_EQ(40 * MS, part_of(&p, TW_DELAY_CALLBACK, name("encode")));
+    TW_CHECK_EQ(90 * MS, part_of(&p, TW_DELAY_CALLBACK, 0));
+}
+
+TW_TEST(handles_too_many_to_be_split_apart_share_the_rest) {
+    busy(100 * MS, 0);
+    for (uint64_t i = 0; i < 25; i++) handle((10 + 4 * i) * MS, (13 + 4 * i) * MS, name(i % 2 ? "odd" : "even"), 0);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(39 * MS, part_of(&p, TW_DELAY_CALLBACK, name("even")));
+    TW_CHECK_EQ(36 * MS, part_of(&p, TW_DELAY_CALLBACK, name("odd")));
+    TW_CHECK_EQ(100 * MS, part_of(&p, TW_DELAY_CALLBACK, 0)); /* what ran between them has no name */
+}
+
+TW_TEST(earlier_steps_of_the_same_task_are_its_own_code) {
+    busy(100 * MS, 0);
+    handle(10 * MS, 40 * MS, name("own"), 77);
+    handle(40 * MS, 42 * MS, name("own"), 77); /* too short to be split by itself */
+    handle(50 * MS, 90 * MS, name("other"), 78);
+    host->track[0].handle_since_ns = 100 * MS;
+    host->track[0].handle_task = 77;
+    tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(42 * MS, part_of(&p, TW_DELAY_OWN_CODE, 0));
+    TW_CHECK_EQ(58 * MS, part_of(&p, TW_DELAY_CALLBACK, 0));
+    TW_CHECK_EQ(40 * MS, part_of(&p, TW_DELAY_CALLBACK, name("other")));
+    p = split(20 * MS, 30 * MS, 0); /* within one of them */
+    TW_CHECK_EQ(10 * MS, part_of(&p, TW_DELAY_OWN_CODE, name("own")));
+    span(TW_SPAN_RUN, 40 * MS, 50 * MS, name("spin"), 0);
+    p = split(10 * MS, 110 * MS, 0); /* sampled between the longer ones: the own part stays its own */
+    TW_CHECK_EQ(42 * MS, part_of(&p, TW_DELAY_OWN_CODE, 0));
+    TW_CHECK_EQ(8 * MS, part_of(&p, TW_DELAY_CALLBACK, name("spin")));
+    host->track[0].handle_task = 0; /* a callback that is no task's */
+    p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(10 * MS, part_of(&p, TW_DELAY_OWN_CODE, 0));
+}
+
+TW_TEST(the_requests_own_code_begins_with_its_handle) {
+    busy(100 * MS, 0);
+    host->track[0].handle_since_ns = 80 * MS;
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(70 * MS, part_of(&p, TW_DELAY_CALLBACK, 0));
+    TW_CHECK_EQ(30 * MS, part_of(&p, TW_DELAY_OWN_CODE, 0));
+}
+
+TW_TEST(waits_are_scaled_to_the_sleep) {
+    busy(10 * MS, 30 * MS); /* 60 asleep; the wait's wall time contains the run queue */
+    span(TW_SPAN_SLEEP, 12 * MS, 110 * MS, name("nap"), 230);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(60 * MS, part_of(&p, TW_DELAY_SLEEP, name("nap")));
+    TW_CHECK_EQ(30 * MS, part_of(&p, TW_DELAY_CPU, 0));
+    TW_CHECK_EQ(0, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
+}
+
+TW_TEST(two_waits_share_the_sleep) {
+    busy(0, 0);
+    span(TW_SPAN_IO, 12 * MS, 37 * MS, name("fsync"), 74);
+    span(TW_SPAN_LOCK, 37 * MS, 108 * MS, 0, 202);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_NEAR(26e6, (double)part_of(&p, TW_DELAY_IO, name("fsync")), 1e5);
+    TW_CHECK_NEAR(74e6, (double)part_of(&p, TW_DELAY_LOCK, 0), 1e5);
+}
+
+TW_TEST(a_short_sample_names_no_long_sleep) {
+    busy(0, 0);
+    span(TW_SPAN_SLEEP, 10 * MS, 15 * MS, 0, 230);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(5 * MS, part_of(&p, TW_DELAY_SLEEP, 0));
+    TW_CHECK_EQ(95 * MS, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
+}
+
+TW_TEST(a_stopped_process) {
+    busy(1 * MS, 1 * MS);
+    span(TW_SPAN_SILENCE, 9 * MS, 112 * MS, 0, TW_SILENCE_STOPPED);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(98 * MS, part_of(&p, TW_DELAY_STOPPED, 0));
+}
+
+TW_TEST(a_process_stopped_while_it_waits_for_events) {
+    point(10 * MS, 0, 0, 0, 0);
+    point(110 * MS, 1 * MS, 0, 99 * MS, 0);
+    span(TW_SPAN_SILENCE, 20 * MS, 112 * MS, 0, TW_SILENCE_STOPPED);
+    const tw_host_span s = {0, 22 * MS, 110 * MS, tw_span_what(TW_SPAN_SILENCE, TW_ALL_TRACKS, TW_MEASURED), 0,
+                            TW_SILENCE_STOPPED, {0, 0}};
+    tw_span_add(&host->by_loop, &s); /* both saw it: it counts once */
+    const tw_parts p = split(10 * MS, 110 * MS, 9 * MS);
+    TW_CHECK_EQ(90 * MS, part_of(&p, TW_DELAY_STOPPED, 0));
+}
+
+TW_TEST(a_watchdog_that_starved_proves_no_stop) {
+    busy(1 * MS, 1 * MS);
+    span(TW_SPAN_SILENCE, 9 * MS, 112 * MS, 0, TW_SILENCE_STARVED);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(98 * MS, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
+}
+
+TW_TEST(throttled_is_a_part_of_the_run_delay) {
+    busy(40 * MS, 60 * MS);
+    span(TW_SPAN_THROTTLED, 10 * MS, 110 * MS, 0, 45 * MS);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(45 * MS, part_of(&p, TW_DELAY_THROTTLED, 0));
+    TW_CHECK_EQ(15 * MS, part_of(&p, TW_DELAY_CPU, 0));
+}
+
+TW_TEST(faults_of_more_than_a_fifth_are_memory) {
+    point(10 * MS, 0, 0, 0, 0);
+    point(110 * MS, 100 * MS, 0, 0, 20000);
+    tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(80 * MS, part_of(&p, TW_DELAY_MEMORY, 0));
+    TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_CALLBACK, 0));
+    point(210 * MS, 200 * MS, 0, 0, 22000); /* 8 ms of 100 */
+    p = split(110 * MS, 210 * MS, 0);
+    TW_CHECK_EQ(0, part_of(&p, TW_DELAY_MEMORY, 0));
+}
+
+TW_TEST(a_collection_is_its_own) {
+    busy(70 * MS, 30 * MS);
+    tw_pause_begin(pauses, TW_CAUSE_GC2, 20 * MS);
+    tw_pause_end(pauses, 60 * MS, NULL, NULL);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(40 * MS, part_of(&p, TW_CAUSE_GC2, 0));
+    TW_CHECK_EQ(30 * MS, part_of(&p, TW_DELAY_CALLBACK, 0));
+    TW_CHECK_EQ(30 * MS, part_of(&p, TW_DELAY_CPU, 0));
+}
+
+TW_TEST(the_end_of_a_wait_is_runnable_then_the_interpreter) {
+    point(10 * MS, 0, 0, 0, 0);
+    point(50 * MS, 2 * MS, 10 * MS, 20 * MS, 0);
+    const tw_host_span s = {0, 42 * MS, 50 * MS, tw_span_what(TW_SPAN_GIL, 0, TW_MEASURED), 0, 0, {0, 0}};
+    tw_span_add(&host->by_loop, &s);
+    const tw_parts p = split(32 * MS, 50 * MS, 0); /* the event was there at 32 */
+    TW_CHECK_EQ(10 * MS, part_of(&p, TW_DELAY_CPU, 0));
+    TW_CHECK_EQ(8 * MS, part_of(&p, TW_DELAY_GIL, 0));
+    const tw_parts before = split(10 * MS, 32 * MS, 20 * MS);
+    TW_CHECK_EQ(2 * MS, part_of(&before, TW_DELAY_CALLBACK, 0));
+}
+
+TW_TEST(a_measured_wait_for_the_interpreter_is_named_by_samples) {
+    busy(0, 0);
+    const uint32_t holder = name("compile_schema");
+    const tw_host_span s = {0, 10 * MS, 110 * MS, tw_span_what(TW_SPAN_GIL, 0, TW_MEASURED), 0, 0, {0, 0}};
+    tw_span_add(&host->by_loop, &s);
+    span(TW_SPAN_GIL, 20 * MS, 90 * MS, 0, holder);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(1, p.n);
+    TW_CHECK_EQ(100 * MS, part_of(&p, TW_DELAY_GIL, 0));
+    TW_CHECK_EQ(holder, p.part[0].detail);
+    TW_CHECK_EQ(TW_DETAIL_HOLDER, p.part[0].detail_kind);
+}
+
+TW_TEST(another_track_has_no_say) {
+    busy(0, 0);
+    const tw_host_span s = {0, 10 * MS, 110 * MS, tw_span_what(TW_SPAN_SLEEP, 1, TW_SAMPLED), 0, 0, {0, 0}};
+    tw_span_add(&host->by_watchdog, &s);
+    const tw_parts p = split(10 * MS, 110 * MS, 0);
+    TW_CHECK_EQ(100 * MS, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
+}
+
+TW_TEST(what_no_point_covers_is_unexplained) {
+    busy(100 * MS, 0);
+    const tw_parts p = split(100 * MS, 130 * MS, 0);
+    TW_CHECK_EQ(10 * MS, part_of(&p, TW_DELAY_CALLBACK, 0));
+    TW_CHECK_EQ(20 * MS, part_of(&p, TW_DELAY_UNEXPLAINED, 0));
+    tw_parts none = {0};
+    TW_CHECK_EQ(0, tw_host_split(host, TW_TRACKS, pauses, 1, 2, &none));
+    TW_CHECK_EQ(0, none.n);
+}
+
+/* ---- any track: the parts are exclusive and sum to the interval ---- */
+
+static void random_spans(uint64_t *random, uint64_t until) {
+    for (int i = 0; i < 60; i++) {
+        const uint64_t from = tw_test_random_below(random, until), to = from + tw_test_random_below(random, 30 * MS);
+        const tw_host_span s = {0, from, to,
+                           tw_span_what((tw_span_kind)tw_test_random_below(random, TW_SPAN_KINDS),
+                                        (uint32_t)tw_test_random_below(random, 2),
+                                        (tw_certainty)tw_test_random_below(random, 2)),
+                           tw_test_random_below(random, 5), tw_test_random_below(random, 20 * MS), {0, 0}};
+        tw_span_ring *const rings[] = {&host->by_loop, &host->by_watchdog, &host->by_handle};
+        tw_span_add(rings[i % 3], &s);
+    }
+}
+
+TW_TEST(the_parts_sum_to_the_interval) {
+    uint64_t random = 11;
+    for (int round = 0; round < 400; round++) {
+        end();
+        begin();
+        uint64_t at = 1000, cpu = 0, run = 0, idle = 0, faults = 0;
+        for (int i = 0; i < 40; i++) {
+            point(at, cpu, run, idle, faults);
+            at += tw_test_random_below(&random, 20 * MS);
+            cpu += tw_test_random_below(&random, 8 * MS);
+            run += tw_test_random_below(&random, 2) * tw_test_random_below(&random, 8 * MS);
+            idle += tw_test_random_below(&random, 2) * tw_test_random_below(&random, 10 * MS);
+            faults += tw_test_random_below(&random, 1000);
+        }
+        random_spans(&random, at);
+        for (uint64_t stop = 0; stop + 50 * MS < at; stop += 20 * MS + tw_test_random_below(&random, 40 * MS)) {
+            tw_pause_begin(pauses, (tw_cause)tw_test_random_below(&random, TW_CAUSES), stop);
+            tw_pause_end(pauses, stop + tw_test_random_below(&random, 20 * MS), NULL, NULL);
+        }
+        if (round % 3 == 0) host->track[0].handle_since_ns = tw_test_random_below(&random, at);
+        const uint64_t from = tw_test_random_below(&random, at), to = from + tw_test_random_below(&random, at);
+        tw_parts parts = {0};
+        const uint64_t waited = tw_host_split(host, 0, pauses, from, to, &parts);
+        TW_CHECK_EQ(to - from, waited + tw_parts_sum(&parts));
+        for (uint32_t i = 0; i < parts.n; i++) TW_CHECK(parts.part[i].cause < TW_DELAYS && parts.part[i].ns > 0);
+    }
+}

@@ -1,0 +1,308 @@
+"""Runs vLLM on a CPU, delays tokens on purpose in its engine, its worker and its API process, and compares what the
+engine's own records make of each late token with a log of the plants.
+
+    tailwatch run --dir DIR -- VENV/bin/python tests/servers/engine_causes.py --model MODEL [--json FILE] [--preempt]
+
+MODEL is make_model.py's; DIR a directory of mode 700. The client is AsyncLLM in this process, without HTTP. Here, and
+not by tailwatch, are noted: when each output came, when it was processed, when its message reached the client. What is
+proven is the ring of steps, the join and the split (csrc/attribute/engine_split.c).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+ORDERS = os.environ.setdefault("ENGINE_CAUSES_ORDERS", tempfile.mkdtemp())
+os.environ.update(
+    HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind",
+    OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", VLLM_WORKER_MULTIPROCESSING_METHOD="spawn",
+)  # fmt: skip
+PLANTS = {
+    "vllm.v1.core.sched.scheduler": ("Scheduler", "schedule"),
+    "vllm.v1.worker.worker_base": ("WorkerWrapperBase", "execute_model"),
+    "vllm.v1.engine.output_processor": ("OutputProcessor", "process_outputs"),
+}
+STREAMS, TOKENS, PROMPT = 4, 260, 20
+SLEEP = 0.4
+SLOW = 0.030  # seconds beyond the typical gap: more than the machine's other work adds
+COLUMNS = ("transport", "output", "loop")
+
+
+class Output(NamedTuple):
+    """One output of a request in the API process: monotonic ns."""
+
+    key: int
+    received: int
+    processed: int
+
+
+class Message(NamedTuple):
+    """What reached a client: when, and the outputs that it holds."""
+
+    sent: int
+    outputs: list[Output]
+
+
+OUTPUTS: dict[str, list[Output]] = defaultdict(list)
+
+
+def planted(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Sleeps once, where an order asks for it, before it does what it did; the log has when."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        came = time.monotonic_ns()
+        try:
+            os.rename(f"{ORDERS}/{name}.do", f"{ORDERS}/{name}.doing")
+        except OSError:
+            pass
+        else:
+            time.sleep(SLEEP)
+            Path(f"{ORDERS}/{name}.log").write_text(json.dumps([came, time.monotonic_ns()]))
+        result = original(*args, **kwargs)
+        if name == "process_outputs" and args[2] is not None:
+            done = time.monotonic_ns()
+            for output in args[1]:
+                OUTPUTS[output.request_id].append(Output(round(args[2] * 1e9), came, done))
+        return result
+
+    return call
+
+
+class Planting(MetaPathFinder):
+    """Puts the plants into vLLM's modules as they are imported: in every process, which each import this file."""
+
+    def __init__(self) -> None:
+        self._asking = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The spec that the others find, with the plant put in once the module has run."""
+        if name not in PLANTS or self._asking:
+            return None
+        self._asking = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._asking = False
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (run(module), _plant(module, *PLANTS[name]))  # type: ignore[method-assign]
+        return spec
+
+
+def _plant(module: Any, owner: str, name: str) -> None:
+    home = getattr(module, owner)
+    setattr(home, name, planted(getattr(home, name), name))
+
+
+sys.meta_path.insert(0, Planting())
+
+
+class Client:
+    """Requests to one engine."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._round = 0
+
+    async def stream(self, name: str, prompt: int, tokens: int) -> list[Message]:
+        """The messages of one request."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        asked = SamplingParams(max_tokens=tokens, ignore_eos=True, output_kind=RequestOutputKind.DELTA)
+        ids = {"prompt_token_ids": [5 + (i * 7 + self._round) % 200 for i in range(prompt)]}
+        messages, taken = [], 0
+        async for _ in self._engine.generate(ids, asked, name):
+            sent = time.monotonic_ns()
+            mine = next(outputs for known, outputs in OUTPUTS.items() if known.startswith(name))
+            messages.append(Message(sent, mine[taken:]))
+            taken = len(mine)
+        return messages
+
+    async def round(self, act: Callable[[], Any], tokens: int = TOKENS) -> dict[str, list[Message]]:
+        """Streams that decode, and what act does beside them when each has had a third of its tokens: a request of
+        its own, or nothing that takes time."""
+        self._round += 1
+        names = [f"round{self._round}-{i}-" for i in range(STREAMS)]
+        tasks = {name: asyncio.create_task(self.stream(name, PROMPT, tokens)) for name in names}
+        while any(sum(len(v) for k, v in OUTPUTS.items() if k.startswith(name)) < tokens // 3 for name in names):
+            await asyncio.sleep(0.01)
+        other = act()
+        results = {name: await task for name, task in tasks.items()}
+        if asyncio.iscoroutine(other):
+            await other
+        elif isinstance(other, asyncio.Task):
+            results["other"] = await other
+        return results
+
+
+def order(name: str) -> Callable[[], None]:
+    """Asks for one sleep in that method."""
+    return lambda: Path(f"{ORDERS}/{name}.do").write_text("")
+
+
+class Ring:
+    """The engine's ring of steps, as another process of the group maps it."""
+
+    def __init__(self) -> None:
+        from tailwatch._cold import ffi, lib
+        from tailwatch.runtime.session import Watch
+
+        [self._watch] = [each for each in gc.get_objects() if isinstance(each, Watch)]
+        self._ffi, self._lib = ffi, lib
+        self._watch.core.renew()
+        segments = [ffi.cast("const tw_segment *", address) for address in self._watch.core.members()]
+        [self._segment] = [segment for segment in segments if segment.step_ring.head]
+        self._ring = ffi.addressof(self._segment, "step_ring")
+
+    def split(self, k0: int, k1: int, request: str, typical: int) -> dict[str, float] | None:
+        """Milliseconds by cause of (k0, k1] beyond the typical length; None: not joined. The engine's own pauses are
+        accounted for before, as where tailwatch charges a token."""
+        ffi, lib = self._ffi, self._lib
+        parts, name = ffi.new("tw_parts *"), ffi.new("char[64]")
+        encoded = request.encode()
+        number = lib.tw_request_hash(encoded, len(encoded))
+        host = ffi.addressof(self._segment, "host")
+        paused = min(self._paused(k0, k1), max(0, k1 - k0 - typical))
+        if not lib.tw_engine_split(self._ring, host, k0, k1, number, typical + paused, parts):
+            return None
+        out: dict[str, float] = defaultdict(float, {"pauses of the engine": paused / 1e6} if paused else {})
+        for part in list(parts.part[0 : parts.n]):
+            lib.tw_engine_name_copy(self._ring, host, part.name, name, len(name))
+            text, cause = ffi.string(name).decode(), ffi.string(lib.tw_delay_cause_name(part.cause)).decode()
+            out[f"{cause} {text}".strip()] += part.ns / 1e6
+        return dict(out)
+
+    def _paused(self, k0: int, k1: int) -> int:
+        """Nanoseconds of pauses in the steps that answered in (k0, k1]."""
+        step, paused = self._ffi.new("tw_step_record *"), 0
+        for number in range(self._lib.tw_step_find(self._ring, k0 + 1), self._ring.head):
+            if not self._lib.tw_step_read(self._ring, number, step) or step.update_ns > k1:
+                break
+            paused += step.paused * self._lib.TW_OFFSET_UNIT_NS if step.key_ns > k0 else 0
+        return paused
+
+
+def explain(ring: Ring, streams: dict[str, list[Message]]) -> dict[str, Any]:
+    """Of all late messages of the streams: milliseconds by cause, and how each sum compares with its excess."""
+    late, unjoined, messages, worst_error = [], 0, 0, 0.0
+    for name, sent in streams.items():
+        request = next(known for known in OUTPUTS if known.startswith(name))
+        pairs = [(before, after) for before, after in pairwise(sent) if before.outputs and after.outputs]
+        typical = [median(column) for column in zip(*(chain(*pair) for pair in pairs), strict=True)]
+        for pair in pairs:
+            messages += 1
+            links = chain(*pair)
+            k0, k1 = pair[0].outputs[-1].key, pair[1].outputs[0].key
+            engine = ring.split(k0, k1, request, int(typical[0]))
+            if engine is None:
+                unjoined += 1
+                continue
+            excess = sum(links) - sum(typical)
+            if excess < SLOW * 1e9:
+                continue
+            causes = {**engine, **{c: (links[i + 1] - typical[i + 1]) / 1e6 for i, c in enumerate(COLUMNS)}}
+            if k1 - k0 < typical[0]:
+                causes["engine below typical"] = (k1 - k0 - typical[0]) / 1e6
+            worst_error = max(worst_error, abs(sum(causes.values()) - excess / 1e6))
+            late.append((excess / 1e6, causes))
+    total: dict[str, float] = defaultdict(float)
+    for _, causes in late:
+        for cause, ms in causes.items():
+            total[cause] += ms
+    return {
+        "messages": messages,
+        "unjoined": unjoined,
+        "late": len(late),
+        "late_ms": round(sum(excess for excess, _ in late), 1),
+        "causes_ms": {
+            c: round(ms, 1) for c, ms in sorted(total.items(), key=lambda item: -abs(item[1])) if abs(ms) > 0.5
+        },
+        "worst_error_of_a_sum_ms": round(worst_error, 6),
+    }
+
+
+def chain(before: Message, after: Message) -> tuple[int, int, int, int]:
+    """The four segments of a gap against the token before: they sum to it."""
+    was, now = before.outputs[-1], after.outputs[0]
+    return (
+        now.key - was.key,
+        (now.received - now.key) - (was.received - was.key),
+        (now.processed - now.received) - (was.processed - was.received),
+        (after.sent - now.processed) - (before.sent - was.processed),
+    )
+
+
+async def run(options: argparse.Namespace) -> dict[str, Any]:
+    """All rounds in one engine."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    more = {"num_gpu_blocks_override": 32, "max_model_len": 3328} if options.preempt else {"max_model_len": 4096}
+    arguments = AsyncEngineArgs(
+        model=options.model, dtype="float32", enforce_eager=True, max_num_seqs=16, max_num_batched_tokens=1024,
+        enable_prefix_caching=False, **more,
+    )  # fmt: skip
+    engine = AsyncLLM.from_engine_args(arguments)
+    client, results = Client(engine), {}
+    try:
+        await client.round(lambda: None)  # warm
+        if options.preempt:
+            rounds: dict[str, Any] = {"preempted": lambda: asyncio.create_task(client.stream("victim", 2700, 300))}
+        else:
+            rounds = {
+                "control": lambda: None,
+                "prefill of 900 tokens": lambda: asyncio.create_task(client.stream("prompt900", 900, 2)),
+                "prefill of 3000 tokens, in chunks": lambda: asyncio.create_task(client.stream("prompt3000", 3000, 2)),
+                **{f"sleep in {name}": order(name) for _, name in PLANTS.values()},
+            }
+        for title, act in rounds.items():
+            streams = await client.round(act, 400 if options.preempt else TOKENS)
+            other = {"victim": streams.pop("other")} if options.preempt else {}
+            streams.pop("other", None)
+            results[title] = explain(Ring(), other or streams)
+            log = [Path(f"{ORDERS}/{name}.log") for _, name in PLANTS.values() if title.endswith(name)]
+            if log:
+                began, ended = json.loads(log[0].read_text())
+                results[title]["planted_ms_each"] = round((ended - began) / 1e6, 1)
+            print(title, json.dumps(results[title]), flush=True)
+    finally:
+        engine.shutdown()
+    return results
+
+
+def main() -> None:
+    """Prints and keeps the account."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--preempt", action="store_true", help="a KV cache too small, instead of the other rounds")
+    options = parser.parse_args()
+    results = asyncio.run(run(options))
+    if options.json is not None:
+        sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+        from harness import machine
+        from vllm import __version__
+
+        kept = json.loads(options.json.read_text())["rounds"] if options.json.exists() else {}
+        whole = {"machine": machine(), "vllm": __version__, "rounds": {**kept, **results}}
+        options.json.write_text(json.dumps(whole, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""The clocks of loops and the watchdog: who is followed, when, and that nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import tailwatch
+from tailwatch import _hot
+from tailwatch.errors import OptionError
+
+from ..support.waiting import until
+from .test_planted import LOOPS
+
+WATCHDOG = "tailwatch-watch"
+
+
+def threads() -> list[str]:
+    """Names of this process's threads, those without Python too."""
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{task}/comm") as comm:
+                names.append(comm.read().strip())
+        except OSError:  # it has ended meanwhile
+            continue
+    return names
+
+
+def descriptors() -> list[str]:
+    """What this process has open of /proc."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except OSError:
+            continue
+    return [path for path in found if "/task/" in path or "memfd:tailwatch" in path]
+
+
+@pytest.fixture
+def install() -> Iterator[Callable[..., tailwatch.Watch]]:
+    """install(), undone at the end."""
+    yield lambda **options: tailwatch.install(role="api", gc="off", **options)
+    tailwatch.uninstall()
+
+
+def new_loop(kind: Any) -> asyncio.AbstractEventLoop:
+    if kind == "asyncio":
+        return asyncio.new_event_loop()
+    import uvloop  # type: ignore[import-not-found,unused-ignore]
+
+    return uvloop.new_event_loop()  # type: ignore[no-any-return,unused-ignore]
+
+
+async def wait_a_little(watch: tailwatch.Watch) -> Any:
+    watch.host.use_loop()
+    began = _hot.now()
+    await asyncio.sleep(0.02)
+    return watch.core.split_host(began, _hot.now())
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_loop_is_followed_until_it_is_given_back(kind: str, install: Callable[..., tailwatch.Watch]) -> None:
+    """Waiting for events is no part of what its thread did."""
+    watch = install()
+    loop = new_loop(kind)
+    until(lambda: loop.run_until_complete(wait_a_little(watch))[1] >= 15_000_000)
+    assert watch.core.host_status()["tracks"] == 1
+    assert watch.core.host_status()["sources"]["loop_clock"] == "known"
+    assert tailwatch.uninstall() == []
+    assert watch.core.host_status()["tracks"] == 0
+    assert "select" not in vars(getattr(loop, "_selector", type("", (), {})()))
+    loop.close()
+
+
+def test_stacks_are_read_in_every_version_with_a_gil(install: Callable[..., tailwatch.Watch]) -> None:
+    """Checked against the calling thread's own frames; who holds the interpreter lock too."""
+    watch = install()
+    sources = watch.core.host_status()["sources"]
+    assert sources["stacks"] == "known"
+    (function, file, _, _), *_ = watch.core.own_frames()[0]
+    assert function.endswith("test_stacks_are_read_in_every_version_with_a_gil")
+    assert file == "test_host.py"
+    assert watch.core.own_frames()[1] is True
+
+
+@pytest.mark.parametrize("mode, clock, stacks", [("off", "off", "off"), ("clock", "known", "off")])
+def test_what_is_switched_off(mode: str, clock: str, stacks: str, install: Callable[..., tailwatch.Watch]) -> None:
+    """No watchdog; with "off" no clock either."""
+    watch = install(stalls=mode)
+    loop = asyncio.new_event_loop()
+    split = loop.run_until_complete(wait_a_little(watch))
+    loop.close()
+    assert (split is None) == (mode == "off")
+    status = watch.core.host_status()
+    assert (status["sources"]["loop_clock"], status["sources"]["stacks"]) == (clock, stacks)
+    assert not status["watches"]
+    assert WATCHDOG not in threads()
+
+
+def test_a_bad_mode_is_refused() -> None:
+    with pytest.raises(OptionError, match="stalls='all': expected one of 'auto', 'clock', 'off'"):
+        tailwatch.install(role="api", stalls="all")
+
+
+def test_nothing_is_left(install: Callable[..., tailwatch.Watch]) -> None:
+    """No thread, no descriptor."""
+    assert descriptors() == []
+    watch = install()
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(wait_a_little(watch))
+    assert WATCHDOG in threads()
+    assert len(descriptors()) >= 2
+    tailwatch.uninstall()
+    loop.close()
+    until(lambda: WATCHDOG not in threads())
+    assert descriptors() == []
+
+
+def test_the_watchdog_sleeps_while_no_stream_is_in_flight(install: Callable[..., tailwatch.Watch]) -> None:
+    """It wakes with the first one, and not again after the last."""
+    watch = install()
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(wait_a_little(watch))
+    turns = lambda: watch.core.host_status()["watchdog_wakeups"]  # noqa: E731
+    until(lambda: _stays(turns))
+    before = turns()
+    with tailwatch.stream(model="m"):
+        until(lambda: turns() > before + 3)
+    loop.close()
+
+
+def _stays(value: Callable[[], int]) -> bool:
+    before = value()
+    time.sleep(0.2)
+    return value() == before
+
+
+def test_loops_of_several_threads(install: Callable[..., tailwatch.Watch]) -> None:
+    """Each has a track of its own; those that find none are counted."""
+    watch = install()
+    everyone = threading.Barrier(6)
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def stay() -> None:
+        watch.host.use_loop()
+        await asyncio.to_thread(everyone.wait)
+        await asyncio.to_thread(everyone.wait)
+
+    def run() -> None:
+        loop = asyncio.new_event_loop()
+        loops.append(loop)
+        loop.run_until_complete(stay())
+        loop.close()
+
+    running = [threading.Thread(target=run) for _ in range(5)]
+    for thread in running:
+        thread.start()
+    everyone.wait()
+    status = watch.core.host_status()
+    everyone.wait()
+    for thread in running:
+        thread.join()
+    assert (status["tracks"], status["tracks_refused"]) == (4, 1)
+    loops.clear()
+
+
+def test_a_fork_child_follows_its_own(install: Callable[..., tailwatch.Watch]) -> None:
+    """The parent's loop, watchdog and descriptors are none of its; its parent's go on."""
+    watch = install()
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(wait_a_little(watch))
+    child = os.fork()
+    if child == 0:
+        own = asyncio.new_event_loop()
+        done = watch.core.host_status()["tracks"] == 0 and descriptors() == [] and WATCHDOG not in threads()
+        parts = own.run_until_complete(wait_a_little(watch))
+        os._exit(0 if done and parts is not None and watch.core.host_status()["watches"] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert loop.run_until_complete(wait_a_little(watch)) is not None
+    loop.close()
+
+
+def test_signals_are_handled_while_the_loop_waits(install: Callable[..., tailwatch.Watch]) -> None:
+    """As select.epoll.poll() does: the handler runs, and the rest is waited for; its error ends the wait."""
+    watch = install()
+    loop = asyncio.new_event_loop()
+    seen: list[float] = []
+
+    async def wait() -> None:
+        watch.host.use_loop()
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        await asyncio.sleep(0.1)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, lambda *_: seen.append(time.monotonic()))
+    try:
+        began = time.monotonic()
+        loop.run_until_complete(wait())
+        assert time.monotonic() - began >= 0.1
+        assert len(seen) == 1 and seen[0] - began < 0.1
+        signal.signal(signal.SIGALRM, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(wait())
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
