@@ -251,8 +251,8 @@ class Planted(Serving):
 
 
 def counted(snapshot: snapshots.Snapshot) -> str:
-    """Everything in it but the time and what follows from it."""
-    moving = {"taken", "seconds", "windows"}
+    """Everything in it but the time and what follows from it, and the stalls of loops: a scrape can be one."""
+    moving = {"taken", "seconds", "windows", "stalls"}
     plain = {name: value for name, value in snapshot.as_dict().items() if name not in moving}
     plain["processes"] = [{k: v for k, v in one.items() if k != "age"} for one in plain["processes"]]
     return json.dumps(plain, sort_keys=True, default=str)
