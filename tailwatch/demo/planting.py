@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 BEFORE_SECONDS, AFTER_SECONDS = 0.4, 0.3
 PATIENCE_SECONDS = 20.0
+LEAST_GAPS = 50  # seen before the first plant: without traffic no token is late
 CLEAR_SECONDS = 0.005  # so late is a token that is taken for the plant's
 OWN_SHARE = 0.5  # of its lateness that coincides with the plant
 REST = ("unexplained", "upstream")
@@ -30,7 +31,8 @@ class Planting(threading.Thread):
         self.found: dict[str, Line] = {}
 
     def run(self) -> None:
-        """Each plant so many times."""
+        """Each plant so many times, once there is traffic."""
+        _wait_for_gaps()
         for name in self._names * self._rounds:
             line = self.found.setdefault(name, {"seconds": 0.0, "tokens": []})
             began, ended = self._plant(name)
@@ -49,6 +51,14 @@ class Planting(threading.Thread):
         time.sleep(AFTER_SECONDS)
         _, began, ended = plants.log[-1] if len(plants.log) > before else ("", 0, 0)
         return began / 1e9, ended / 1e9
+
+
+def _wait_for_gaps() -> None:
+    import tailwatch
+
+    until = time.monotonic() + PATIENCE_SECONDS
+    while tailwatch.snapshot().itl.count < LEAST_GAPS and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def late_tokens(began: float, ended: float) -> list[SlowGap]:

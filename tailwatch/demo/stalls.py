@@ -35,7 +35,7 @@ def measure(slo: SLO, seed: int, names: Sequence[str] = NAMES, rounds: int = ROU
         ready = server.ask({"seed": seed, "objects": OBJECTS, "arm": "observe", "slo": slo.text})
         server.ask({"do": "plant", "plants": list(names), "rounds": rounds})
         steps.tell(f"stalls: planting {len(names)} kinds, {rounds} of each")
-        seconds = 1 + rounds * len(names) * (BEFORE_SECONDS + LENGTH + AFTER_SECONDS + 0.1)
+        seconds = 2 + rounds * len(names) * (BEFORE_SECONDS + LENGTH + AFTER_SECONDS + 0.1)
         schedule = traffic.closed_loop(REQUESTS, seed)
         client.measure(Job(schedule, traffic.request, workers=WORKERS, seconds=seconds), server, ready["port"])
         found = server.ask({"do": "planted"}, patience=600)["plants"]
